@@ -1,0 +1,28 @@
+"""Differentiable simulation of constrained mechanical systems in JAX."""
+
+from jaxdae.failure import SimulationError as SimulationError
+from jaxdae.formulations import (
+    AugmentedLagrangian as AugmentedLagrangian,
+    Baumgarte as Baumgarte,
+    LinearStabilization as LinearStabilization,
+    Multipliers as Multipliers,
+    Penalty as Penalty,
+)
+from jaxdae.linalg.saddle_point import (
+    FullRank as FullRank,
+    MinimumNorm as MinimumNorm,
+    SingularMass as SingularMass,
+)
+from jaxdae.simulate import simulate as simulate
+from jaxdae.systems import (
+    check_mass_matrix as check_mass_matrix,
+    check_system as check_system,
+    consistent_state as consistent_state,
+    ConsistencyError as ConsistencyError,
+    Dynamics as Dynamics,
+    evaluate as evaluate,
+    Labels as Labels,
+    State as State,
+    System as System,
+)
+from jaxdae.trajectory import Trajectory as Trajectory

@@ -1,0 +1,43 @@
+"""The contract of a formulation."""
+
+import abc
+from typing import Any
+
+import equinox as eqx
+from jaxtyping import Array, Float, PyTree
+
+from jaxdae.linalg.saddle_point import Assumptions
+from jaxdae.systems import State, System
+
+
+class AbstractFormulation(eqx.Module):
+    """Turns a system into ordinary differential equations on a state of its own.
+
+    Laws: `recover(system, t, init(system, t, state))` gives `state` back when it is consistent;
+    `vector_field` is the time derivative of the formulation's state; `multipliers` are those of
+    `M a + J^T lam = f` whatever that state is.
+    """
+
+    @abc.abstractmethod
+    def init(self, system: System, t, state: State) -> PyTree:
+        """The formulation's own state, from `(q, v, w)`."""
+
+    @abc.abstractmethod
+    def vector_field(self, system: System, t, y: PyTree, u: Any) -> PyTree:
+        """Time derivative of the formulation's state; same structure as `y`."""
+
+    @abc.abstractmethod
+    def recover(self, system: System, t, y: PyTree) -> State:
+        """`(q, v, w)` from the formulation's own state."""
+
+    @abc.abstractmethod
+    def multipliers(self, system: System, t, y: PyTree, u: Any) -> Float[Array, " c"]:
+        """Constraint multipliers `lam`, shape `(m+r,)`; the reaction is `-J^T lam`."""
+
+    @abc.abstractmethod
+    def check(self, system: System, state: State) -> None:
+        """Raise `ValueError` when gains or options do not fit the system. Computes nothing."""
+
+    @abc.abstractmethod
+    def assumptions(self) -> Assumptions:
+        """What must hold of `M` and `J` at every state."""

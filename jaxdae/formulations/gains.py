@@ -1,0 +1,77 @@
+"""Gains that are scalars, diagonals or symmetric positive definite matrices."""
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from jaxdae.systems.checks import is_concrete
+
+Gain = float | Float[Array, ""] | Float[Array, " c"] | Float[Array, "c c"]
+
+
+def apply_gain(gain: Gain, y: Float[Array, " c"]) -> Float[Array, " c"]:
+    """`K y` for a scalar, a diagonal given as a vector, or a matrix."""
+    gain = jnp.asarray(gain)
+    return gain @ y if gain.ndim == 2 else gain * y
+
+
+def check_positive(name: str, gain) -> None:
+    """Require a positive scalar, positive diagonal or symmetric positive definite matrix.
+
+    Values that are being traced, and objects that are not arrays (parametrizations), pass.
+
+    Raises:
+        ValueError: naming the gain, the offending eigenvalue, and the remedy.
+    """
+    if not is_number(gain) or not is_concrete(gain):
+        return
+    value = np.asarray(gain, float)
+    if not np.isfinite(value).all():
+        raise ValueError(f"{name} is not finite: {value}.")
+    if value.ndim < 2:
+        smallest = value.min(initial=np.inf)
+    else:
+        smallest = _smallest_eigenvalue(name, value)
+    if not smallest > 0:
+        kind = "an eigenvalue" if value.ndim == 2 else "a value"
+        raise ValueError(
+            f"{name} must be positive definite, but has {kind} {smallest:.6g}; give positive "
+            "numbers or a symmetric positive definite matrix."
+        )
+
+
+def check_size(name: str, gain, count: int, of: str) -> None:
+    """Require a gain that fits `count` constraints.
+
+    Raises:
+        ValueError: naming the gain, its shape and the shapes that fit.
+    """
+    if not is_number(gain):
+        raise ValueError(
+            f"{name} is a {type(gain).__name__}, not an array; pass the value it stands for "
+            "(jaxdae.resolve replaces parametrizations by their values)."
+        )
+    shape = jnp.shape(gain)
+    if shape not in {(), (count,), (count, count)}:
+        raise ValueError(
+            f"{name} has shape {shape}, which does not fit {count} {of}; give a scalar, "
+            f"a vector of {count}, or a {count} x {count} matrix."
+        )
+
+
+def is_number(value) -> bool:
+    """Whether `value` is a number or an array (traced or not)."""
+    return isinstance(value, int | float | np.ndarray | np.generic) or hasattr(value, "aval")
+
+
+def _smallest_eigenvalue(name: str, matrix: np.ndarray) -> float:
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
+        raise ValueError(f"{name} has shape {matrix.shape}; a gain matrix must be square.")
+    skew = np.abs(matrix - matrix.T).max(initial=0.0)
+    # Float32 input, products of factors: symmetric to round-off is symmetric.
+    if skew > 1e-5 * np.abs(matrix).max(initial=0.0):
+        raise ValueError(
+            f"{name} is not symmetric: entries differ from their mirror images by up to "
+            f"{skew:.3g}; give (K + K.T) / 2."
+        )
+    return float(np.linalg.eigvalsh((matrix + matrix.T) / 2).min())

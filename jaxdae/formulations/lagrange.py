@@ -1,0 +1,171 @@
+"""Formulations on `(q, v, w)`: multipliers, penalty, augmented Lagrangian."""
+
+import abc
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxdae.formulations.base import AbstractFormulation
+from jaxdae.formulations.gains import apply_gain, check_positive, check_size, Gain
+from jaxdae.formulations.stabilization import check_stabilization, desired_rate, Stabilization
+from jaxdae.linalg.positive_definite import solve_positive_definite
+from jaxdae.linalg.saddle_point import AbstractSaddlePointSolve, Assumptions, FullRank
+from jaxdae.systems import Dynamics, evaluate, State
+from jaxdae.systems.checks import constraint_counts
+
+
+class AbstractLagrangeFormulation(AbstractFormulation):
+    """A formulation whose state is `(q, v, w)` itself."""
+
+    stabilization: eqx.AbstractVar[Stabilization | None]
+
+    @abc.abstractmethod
+    def accelerate(self, dynamics: Dynamics, rhs: Float[Array, " c"]):
+        """Acceleration and multipliers for the wanted `J a = rhs`; shapes `(n,)`, `(m+r,)`."""
+
+    def init(self, system, t, state):
+        del system, t
+        return state
+
+    def recover(self, system, t, y):
+        del system, t
+        return y
+
+    def vector_field(self, system, t, y, u):
+        acceleration, _ = self.motion(system, t, y, u)
+        rate = system.actuator_rate(t, y.q, y.v, y.w, u)
+        return State(y.v, acceleration, rate)
+
+    def multipliers(self, system, t, y, u):
+        return self.motion(system, t, y, u)[1]
+
+    def motion(self, system, t, y, u):
+        """Acceleration `(n,)` and multipliers `(m+r,)` at a state."""
+        d = evaluate(system, t, y.q, y.v, y.w, u)
+        wanted = desired_rate(self.stabilization, t, y.q, y.v, d.phi, d.phi_dot)
+        return self.accelerate(d, wanted - d.gamma)
+
+    def check(self, system, state):
+        m, r = constraint_counts(system, state)
+        check_stabilization(self.stabilization, m, r, state.q)
+        self.check_weights(m + r)
+
+    def check_weights(self, count: int) -> None:
+        """Check what else must fit the number of constraints; nothing unless overridden."""
+        del count
+
+
+class Multipliers(AbstractLagrangeFormulation):
+    r"""Lagrange multipliers with constraint stabilization.
+
+        M a + J^T lam = f,        J a = s,        s = Phi - gamma
+
+    (Redundant, eqs. 1, 20, 21; Servo, eq. 0.11): the index-3 problem with the constraint replaced by
+    its perturbation equation `d(phi_dot)/dt = Phi`.
+
+    Args:
+        stabilization: `Baumgarte`, `LinearStabilization`, any callable
+            `Phi(t, q, v, phi, phi_dot)`, or `None` (violations then grow linearly in time).
+        solve: `FullRank()` (fast), `MinimumNorm()` for dependent constraints, or
+            `SingularMass()` for a mass matrix that is singular off `ker J`.
+    """
+
+    stabilization: Stabilization | None = None
+    solve: AbstractSaddlePointSolve = FullRank()
+
+    def accelerate(self, dynamics, rhs):
+        return self.solve(dynamics.mass, dynamics.force, dynamics.jac, rhs)
+
+    def assumptions(self):
+        return self.solve.assumptions()
+
+
+class Penalty(AbstractLagrangeFormulation):
+    r"""Modified Lagrange equation (penalty form).
+
+    Violations are excess coordinates of mass `alpha`, damping `alpha K_D`, stiffness `alpha K_P`:
+
+        (M + J^T alpha J) a = f + J^T alpha s,        lam = alpha (J a - s),        s = Phi - gamma
+
+    (Redundant, eqs. 30, 31). The matrix is positive definite for dependent constraints, at singular
+    configurations and for singular `M`, as long as `M` is positive on `ker J`. The result differs
+    from that of `Multipliers` by `O(1/alpha)`; a large `alpha` is stiff.
+
+    Args:
+        alpha: constraint mass: positive scalar, diagonal `(m+r,)`, or SPD matrix.
+        stabilization: as for `Multipliers`.
+
+    Raises:
+        ValueError: for an `alpha` that is not positive definite.
+    """
+
+    alpha: Gain
+    stabilization: Stabilization | None = None
+
+    def __check_init__(self):
+        check_positive("alpha", self.alpha)
+
+    def accelerate(self, dynamics, rhs):
+        matrix, force, _ = _penalized(self.alpha, dynamics, rhs)
+        a = solve_positive_definite(matrix, force)
+        return a, apply_gain(self.alpha, dynamics.jac @ a - rhs)
+
+    def assumptions(self):
+        return Assumptions(independent_constraints=False, regular_mass=False)
+
+    def check_weights(self, count):
+        check_size("alpha", self.alpha, count, "constraints")
+
+
+class AugmentedLagrangian(AbstractLagrangeFormulation):
+    r"""Augmented Lagrangian iteration (Bayo, García de Jalón, Serna 1988).
+
+        (M + J^T alpha J) a_k = f + J^T (alpha s - lam_k),    lam_{k+1} = lam_k + alpha (J a_k - s)
+
+    from `lam_0 = 0`. One iteration is `Penalty`; for any `alpha` the iteration converges to
+    `Multipliers`, the error falling by `1 / (1 + alpha a_min)` each time, with `a_min` the least
+    nonzero eigenvalue of `J M^-1 J^T`.
+
+    Args:
+        alpha: constraint mass: positive scalar, diagonal `(m+r,)`, or SPD matrix.
+        stabilization: as for `Multipliers`.
+        iterations: number of solves, all with one factorization; at least 1.
+
+    Raises:
+        ValueError: for an `alpha` that is not positive definite, or less than one iteration.
+    """
+
+    alpha: Gain
+    stabilization: Stabilization | None = None
+    iterations: int = eqx.field(static=True, default=3)
+
+    def __check_init__(self):
+        check_positive("alpha", self.alpha)
+        if self.iterations < 1:
+            raise ValueError(f"iterations must be at least 1; got {self.iterations}.")
+
+    def accelerate(self, dynamics, rhs):
+        matrix, force, jac = _penalized(self.alpha, dynamics, rhs)
+        columns = jnp.concatenate([jac.T, force[:, None]], axis=1)
+        solved = solve_positive_definite(matrix, columns)
+        spread, a0 = solved[:, :-1], solved[:, -1]
+        lam, a = jnp.zeros_like(rhs), a0
+        for _ in range(self.iterations):
+            a = a0 - spread @ lam
+            lam = lam + apply_gain(self.alpha, jac @ a - rhs)
+        return a, lam
+
+    def assumptions(self):
+        return Assumptions(independent_constraints=False, regular_mass=False)
+
+    def check_weights(self, count):
+        check_size("alpha", self.alpha, count, "constraints")
+
+
+def _penalized(alpha, dynamics: Dynamics, rhs):
+    """`M + J^T alpha J`, `f + J^T alpha s`, and `J`."""
+    jac = dynamics.jac
+    alpha = jnp.asarray(alpha)
+    weighted = alpha @ jac if alpha.ndim == 2 else alpha[..., None] * jac
+    return dynamics.mass + jac.T @ weighted, dynamics.force + weighted.T @ rhs, jac

@@ -1,0 +1,185 @@
+r"""Constraint stabilization: the constraint perturbation equations a formulation enforces.
+
+A stabilization gives the wanted rate of the velocity-level residual,
+
+    d(phi_dot)/dt = Phi(t, q, v, phi, phi_dot),     Phi(., 0, 0) = 0,
+
+with `phi` the position residuals `(m,)` and `phi_dot = (df/dt, g)` the velocity-level residuals
+`(m+r,)` (Servo, eq. 0.11). Any callable of these five arguments may be used as one.
+"""
+
+import abc
+from collections.abc import Callable
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxdae.formulations.gains import apply_gain, check_positive, check_size, Gain, is_number
+
+Stabilization = Callable[..., Float[Array, " c"]]
+
+
+class AbstractStabilization(eqx.Module):
+    """A stabilization that knows which numbers of constraints it fits."""
+
+    @abc.abstractmethod
+    def __call__(self, t, q, v, phi, phi_dot) -> Float[Array, " c"]:
+        """Wanted `d(phi_dot)/dt`, shape `(m+r,)`."""
+
+    @abc.abstractmethod
+    def check(self, m: int, r: int) -> None:
+        """Raise `ValueError` unless the gains fit `m` position and `r` velocity constraints."""
+
+
+class Baumgarte(AbstractStabilization):
+    r"""Generalized Baumgarte stabilization.
+
+        d2f/dt2 = -K_D df/dt - K_P f,        dg/dt = -Gamma g
+
+    with symmetric positive definite gains (Redundant, eq. 16). The classical method of Baumgarte
+    (1972) has `K_D = 2 alpha`, `K_P = beta^2`. Exact integration is asymptotically stable for all
+    such gains; larger ones are stiffer, so a given step admits only a bounded set of them.
+
+    Args:
+        K_D: velocity gain [1/s]: scalar, diagonal `(m,)`, or matrix `(m, m)`.
+        K_P: position gain [1/s^2]: scalar, diagonal `(m,)`, or matrix `(m, m)`.
+        Gamma: gain of the velocity constraints [1/s]: scalar, `(r,)` or `(r, r)`;
+            required only when there are any.
+
+    Raises:
+        ValueError: for a gain that is not positive definite.
+    """
+
+    K_D: Gain
+    K_P: Gain
+    Gamma: Gain | None = None
+
+    def __check_init__(self):
+        check_positive("K_D", self.K_D)
+        check_positive("K_P", self.K_P)
+        check_positive("Gamma", self.Gamma)
+
+    @classmethod
+    def critical(cls, rate) -> "Baumgarte":
+        """Critical damping: every residual decays like `exp(-rate t)`.
+
+        `K_D = 2 rate`, `K_P = rate^2`, `Gamma = rate` (Redundant, remark 3).
+
+        Args:
+            rate: decay rate [1/s], positive; scalar, or one for each constraint `(m,)`
+                (then only for systems without velocity constraints).
+        """
+        check_positive("rate", rate)
+        return cls(2 * rate, rate**2, rate if jnp.ndim(rate) == 0 else None)
+
+    @classmethod
+    def from_time_constant(cls, tau, zeta=1.0) -> "Baumgarte":
+        """Gains from a time constant and a damping ratio.
+
+        `d2f/dt2 + (2 zeta / tau) df/dt + f / tau^2 = 0`, `Gamma = 1 / tau`.
+
+        Args:
+            tau: time constant [s], positive; keep it above two steps of a fixed-step solver.
+            zeta: damping ratio [-], positive; 1 is critical.
+        """
+        check_positive("tau", tau)
+        check_positive("zeta", zeta)
+        return cls(2 * zeta / tau, 1 / tau**2, 1 / tau)
+
+    def __call__(self, t, q, v, phi, phi_dot):
+        del t, q, v
+        m = phi.shape[0]
+        rate = -apply_gain(self.K_D, phi_dot[:m]) - apply_gain(self.K_P, phi)
+        if phi_dot.shape[0] == m:
+            return rate
+        return jnp.concatenate([rate, -apply_gain(self.Gamma, phi_dot[m:])])  # pyright: ignore[reportArgumentType]
+
+    def check(self, m, r):
+        check_size("K_D", self.K_D, m, "position constraints")
+        check_size("K_P", self.K_P, m, "position constraints")
+        if r and self.Gamma is None:
+            raise ValueError(
+                f"the system has {r} velocity constraints, but Baumgarte has no gain for them; "
+                "give Gamma=…, for example Baumgarte(K_D, K_P, Gamma=10.0)."
+            )
+        if r:
+            check_size("Gamma", self.Gamma, r, "velocity constraints")
+
+
+class LinearStabilization(AbstractStabilization):
+    r"""General linear constraint perturbation equations.
+
+        d/dt (f, df/dt, g) = [[0, I, 0], [K10, K11, K12], [K20, K21, K22]] (f, df/dt, g)
+
+    (Servo, eq. 0.12). Classical Baumgarte is `K10 = -omega^2`, `K11 = -2 alpha`, `K22 = -gamma`.
+    Stability is the user's: the block matrix must have its spectrum in the left half-plane.
+
+    Args:
+        K10: block on `f` in the rate of `df/dt`: scalar, diagonal `(m,)` or `(m, m)`.
+        K11: block on `df/dt`, likewise.
+        K12: block on `g`, shape `(m, r)`; `None` is zero.
+        K20: block on `f` in the rate of `g`, shape `(r, m)`; `None` is zero.
+        K21: block on `df/dt`, shape `(r, m)`; `None` is zero.
+        K22: block on `g`: scalar, `(r,)` or `(r, r)`; required only with velocity constraints.
+    """
+
+    K10: Gain
+    K11: Gain
+    K12: Float[Array, "m r"] | None = None
+    K20: Float[Array, "r m"] | None = None
+    K21: Float[Array, "r m"] | None = None
+    K22: Gain | None = None
+
+    def __call__(self, t, q, v, phi, phi_dot):
+        del t, q, v
+        m = phi.shape[0]
+        f_dot, g = phi_dot[:m], phi_dot[m:]
+        first = apply_gain(self.K10, phi) + apply_gain(self.K11, f_dot) + _cross(self.K12, g)
+        if g.size == 0:
+            return first
+        second = _cross(self.K20, phi) + _cross(self.K21, f_dot) + apply_gain(self.K22, g)  # pyright: ignore[reportArgumentType]
+        return jnp.concatenate([first, second])
+
+    def check(self, m, r):
+        check_size("K10", self.K10, m, "position constraints")
+        check_size("K11", self.K11, m, "position constraints")
+        if r and self.K22 is None:
+            raise ValueError(f"the system has {r} velocity constraints: LinearStabilization needs K22.")
+        if r:
+            check_size("K22", self.K22, r, "velocity constraints")
+        for name, shape in (("K12", (m, r)), ("K20", (r, m)), ("K21", (r, m))):
+            block = getattr(self, name)
+            if block is not None and (not is_number(block) or jnp.shape(block) != shape):
+                raise ValueError(f"{name} must be a matrix of shape {shape}; got {jnp.shape(block)}.")
+
+
+def desired_rate(stabilization: Stabilization | None, t, q, v, phi, phi_dot) -> Float[Array, " c"]:
+    """`Phi`, or zeros when nothing is stabilized."""
+    if stabilization is None:
+        return jnp.zeros_like(phi_dot)
+    return stabilization(t, q, v, phi, phi_dot)
+
+
+def check_stabilization(stabilization: Stabilization | None, m: int, r: int, q) -> None:
+    """Check that a stabilization fits the numbers of constraints.
+
+    Raises:
+        ValueError: naming the gain or the shape that does not fit.
+    """
+    if stabilization is None:
+        return
+    if isinstance(stabilization, AbstractStabilization):
+        stabilization.check(m, r)
+        return
+    t, phi, phi_dot = jnp.zeros((), q.dtype), jnp.zeros(m, q.dtype), jnp.zeros(m + r, q.dtype)
+    shape = eqx.filter_eval_shape(stabilization, t, q, q, phi, phi_dot).shape
+    if shape != (m + r,):
+        raise ValueError(
+            f"the stabilization returned shape {shape}; it must return the wanted rate of the "
+            f"{m + r} velocity-level residuals, shape ({m + r},)."
+        )
+
+
+def _cross(block, y):
+    return 0.0 if block is None else block @ y

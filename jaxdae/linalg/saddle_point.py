@@ -1,0 +1,143 @@
+r"""Accelerations and multipliers from the saddle-point system of constrained dynamics.
+
+    [[M, J^T], [J, 0]] (a, lam) = (f, s)
+
+Three policies say what may be assumed of `M` and `J`. All give the acceleration that Gauss's
+principle of least constraint singles out.
+"""
+
+import abc
+
+import equinox as eqx
+import jax.numpy as jnp
+import lineax as lx
+from jaxtyping import Array, Float
+
+from jaxdae.linalg.positive_definite import solve_positive_definite
+
+
+class Assumptions(eqx.Module):
+    """What is assumed of the mass matrix and the constraints at every state.
+
+    Args:
+        independent_constraints: `J` has full row rank.
+        regular_mass: `M` is positive definite, not only on `ker J`.
+    """
+
+    independent_constraints: bool = eqx.field(static=True)
+    regular_mass: bool = eqx.field(static=True)
+
+
+class AbstractSaddlePointSolve(eqx.Module):
+    """A policy for solving the saddle-point system of constrained dynamics."""
+
+    @abc.abstractmethod
+    def assumptions(self) -> Assumptions:
+        """What must hold of `M` and `J`."""
+
+    @abc.abstractmethod
+    def __call__(self, mass, force, jac, rhs) -> tuple[Float[Array, " n"], Float[Array, " c"]]:
+        """Solve `M a + J^T lam = force`, `J a = rhs`.
+
+        Args:
+            mass: `M`, shape `(n, n)`, symmetric positive semidefinite.
+            force: shape `(n,)`.
+            jac: `J`, shape `(c, n)`.
+            rhs: `s`, shape `(c,)`.
+
+        Returns:
+            Acceleration `a (n,)` and multipliers `lam (c,)`.
+        """
+
+
+class FullRank(AbstractSaddlePointSolve):
+    """Regular mass matrix, independent constraints: the fast path.
+
+    Range-space method (Redundant, eq. 21): `A lam = J M^-1 f - s`, `A = J M^-1 J^T`. Where `J` loses
+    rank the result is not finite.
+    """
+
+    def assumptions(self):
+        return Assumptions(independent_constraints=True, regular_mass=True)
+
+    def __call__(self, mass, force, jac, rhs):
+        columns = solve_positive_definite(mass, jnp.concatenate([jac.T, force[:, None]], axis=1))
+        spread, free = columns[:, :-1], columns[:, -1]
+        if rhs.size == 0:
+            return free, rhs
+        lam = solve_positive_definite(jac @ spread, jac @ free - rhs)
+        return free - spread @ lam, lam
+
+
+class MinimumNorm(AbstractSaddlePointSolve):
+    """Regular mass matrix, dependent constraints allowed: least-norm multipliers.
+
+    `lam = A^+ (J M^-1 f - s)`: the reactions are ideal, they do no work on virtual displacements
+    (Redundant, eqs. 6 and 11), and the acceleration is unique. With the Cholesky factor `M = L L^T`
+    and `W = J L^-T`, `A^+ = (W^+)^T W^+`, so that the rank is decided on `W`, whose condition
+    number is only the root of that of `A`.
+
+    Args:
+        rcond: singular values of `W` below this fraction of the largest count as zero;
+            by default the 2/3 power of the machine epsilon.
+    """
+
+    rcond: float | None = eqx.field(static=True, default=None)
+
+    def assumptions(self):
+        return Assumptions(independent_constraints=False, regular_mass=True)
+
+    def __call__(self, mass, force, jac, rhs):
+        factor = jnp.linalg.cholesky(mass)
+        free = _lower_solve(factor, force)
+        if rhs.size == 0:
+            return _lower_solve(factor, free, transpose=True), rhs
+        w = _lower_solve(factor, jac.T).T
+        rcond = float(jnp.finfo(w.dtype).eps) ** (2 / 3) if self.rcond is None else self.rcond
+        correction = _pseudo_solve(w, rhs - w @ free, rcond)
+        lam = -_pseudo_solve(w.T, correction, rcond)
+        return _lower_solve(factor, free + correction, transpose=True), lam
+
+
+class SingularMass(AbstractSaddlePointSolve):
+    """Mass matrix that may be singular off `ker J`.
+
+    `M + c J^T J` is positive definite when `M` is so on `ker J`, and the motion does not change when
+    `c J^T s` is added to the force, because `J a = s`. The multipliers are the same.
+
+    Args:
+        inner: policy for the regularized system; `MinimumNorm()` allows dependent constraints,
+            `FullRank()` is faster.
+    """
+
+    inner: AbstractSaddlePointSolve = FullRank()
+
+    def assumptions(self):
+        independent = self.inner.assumptions().independent_constraints
+        return Assumptions(independent_constraints=independent, regular_mass=False)
+
+    def __call__(self, mass, force, jac, rhs):
+        # Any positive weight is exact; this one balances the two terms.
+        tiny = jnp.finfo(mass.dtype).tiny
+        weight = jnp.trace(mass) / jnp.maximum(jnp.sum(jac * jac), tiny)
+        regular = mass + weight * jac.T @ jac
+        return self.inner(regular, force + weight * jac.T @ rhs, jac, rhs)
+
+
+def _lower_solve(factor, rhs, *, transpose: bool = False):
+    """Solve with a lower triangular factor, or with its transpose."""
+    operator = lx.MatrixLinearOperator(factor, lx.lower_triangular_tag)
+    operator = operator.T if transpose else operator
+    return _solve_columns(operator, rhs, lx.Triangular())
+
+
+def _pseudo_solve(matrix, rhs, rcond: float):
+    """Least-squares solution of least norm; differentiable while the rank does not change."""
+    return lx.linear_solve(lx.MatrixLinearOperator(matrix), rhs, lx.SVD(rcond=rcond)).value
+
+
+def _solve_columns(operator, rhs, solver):
+    if rhs.ndim == 1:
+        return lx.linear_solve(operator, rhs, solver).value
+    one = lambda column: lx.linear_solve(operator, column, solver).value  # noqa: E731
+    return eqx.filter_vmap(one, in_axes=1, out_axes=1)(rhs)

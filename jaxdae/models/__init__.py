@@ -1,0 +1,20 @@
+"""Ready systems, each with its source and reference."""
+
+from jaxdae.models.andrews import AndrewsMechanism as AndrewsMechanism
+from jaxdae.models.chain import Chain as Chain
+from jaxdae.models.pendulum import CartesianPendulum as CartesianPendulum
+from jaxdae.models.reference import Reference as Reference
+from jaxdae.models.registry import (
+    get_model as get_model,
+    Model as Model,
+    MODELS as MODELS,
+    UnknownModelError as UnknownModelError,
+)
+from jaxdae.models.slider_crank import SliderCrank as SliderCrank
+from jaxdae.models.two_link import (
+    AbstractTwoLink as AbstractTwoLink,
+    PAPER_RUNS as PAPER_RUNS,
+    PaperRun as PaperRun,
+    ReachableTwoLink as ReachableTwoLink,
+    TwoLinkManipulator as TwoLinkManipulator,
+)

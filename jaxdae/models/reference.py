@@ -1,0 +1,30 @@
+"""Known values that a model is checked against."""
+
+import dataclasses
+from collections.abc import Sequence
+
+
+@dataclasses.dataclass(frozen=True)
+class Reference:
+    """A published or closed-form result of a model.
+
+    Plain numbers are kept as tuples of Python floats so that building a reference touches no
+    device and loses no digit in single precision.
+
+    Args:
+        quantity: what is known, with the equation where there is one.
+        source: where it comes from.
+        t: time the numbers belong to [s]; None for a relation that holds at all times.
+        q: coordinates [system's units], n numbers, or None.
+        v: velocities, n numbers, or None.
+        a: accelerations, n numbers, or None.
+        multipliers: multipliers lam of `M a + J^T lam = f`, m numbers, or None.
+    """
+
+    quantity: str
+    source: str
+    t: float | None = None
+    q: Sequence[float] | None = None
+    v: Sequence[float] | None = None
+    a: Sequence[float] | None = None
+    multipliers: Sequence[float] | None = None

@@ -1,0 +1,130 @@
+"""The ready systems by name."""
+
+import dataclasses
+import difflib
+from collections.abc import Callable
+from typing import Any
+
+from jaxtyping import Array, Float
+
+from jaxdae.formulations import Baumgarte, Multipliers, Penalty
+from jaxdae.models.andrews import AndrewsMechanism
+from jaxdae.models.chain import Chain
+from jaxdae.models.pendulum import CartesianPendulum
+from jaxdae.models.slider_crank import SliderCrank
+from jaxdae.models.two_link import PAPER_RUNS, ReachableTwoLink, TwoLinkManipulator
+from jaxdae.systems import System
+
+
+class UnknownModelError(ValueError):
+    """No ready system has the name that was asked for."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """A ready system and what to run it with.
+
+    Args:
+        name: name on the command line.
+        summary: one line.
+        source: where the system, its numbers or its reference come from.
+        system: builds the system; called without arguments it takes the default parameters.
+        formulation: builds the formulation to start with.
+        t1: suggested end of the simulation [s].
+    """
+
+    name: str
+    summary: str
+    source: str
+    system: Callable[..., Any]
+    formulation: Callable[[], Any]
+    t1: float
+
+    def start(self, system: System | None = None) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
+        """Consistent coordinates and velocities to start from.
+
+        Args:
+            system: a system that `self.system` built; None for the default parameters.
+
+        Returns:
+            Coordinates and velocities at t = 0, each of shape (n,).
+        """
+        return (self.system() if system is None else system).start()
+
+
+def _stabilized(rate: float) -> Callable[[], Multipliers]:
+    """Multipliers whose constraint violation decays at a rate [1/s], critically damped."""
+    return lambda: Multipliers(Baumgarte.critical(rate))
+
+
+_MODELS = (
+    Model(
+        name="pendulum",
+        summary="point mass on a rod, in Cartesian coordinates",
+        source="Hairer, Wanner, Solving Ordinary Differential Equations II, VII.1",
+        system=CartesianPendulum,
+        formulation=_stabilized(10.0),
+        t1=10.0,
+    ),
+    Model(
+        name="chain",
+        summary="chain of point masses in redundant Cartesian coordinates",
+        source="Shemelova, constraint perturbation equations (two masses); any number here",
+        system=Chain,
+        formulation=_stabilized(10.0),
+        t1=5.0,
+    ),
+    Model(
+        name="two-link",
+        summary="two-link manipulator led through a singular configuration and out of reach",
+        source="Mukharlyamov, Deressa (2014), example 1; gains of its Fig. 3",
+        system=TwoLinkManipulator,
+        formulation=PAPER_RUNS[1].formulation,
+        t1=20.0,
+    ),
+    Model(
+        name="two-link-reachable",
+        summary="two-link manipulator led through a singular configuration again and again",
+        source="Mukharlyamov, Deressa (2014), example 1, with a target that stays within reach",
+        system=ReachableTwoLink,
+        formulation=PAPER_RUNS[1].formulation,
+        t1=20.0,
+    ),
+    Model(
+        name="slider-crank",
+        summary="slider-crank with equal links, through its in-line singular position",
+        source="Bayo, Ledesma, Nonlinear Dynamics 9 (1996) 113-130",
+        system=SliderCrank,
+        formulation=lambda: Penalty(1e4, Baumgarte(K_D=20.0, K_P=100.0)),
+        t1=4.0,
+    ),
+    Model(
+        name="andrews",
+        summary="Andrews' squeezing mechanism, seven bodies in three loops",
+        source="Test Set for IVP Solvers; Hairer, Wanner, VII.7",
+        system=AndrewsMechanism,
+        formulation=Multipliers,
+        t1=0.03,
+    ),
+)
+
+MODELS: dict[str, Model] = {model.name: model for model in _MODELS}
+
+
+def get_model(name: str) -> Model:
+    """The ready system of a given name.
+
+    Args:
+        name: one of the keys of `MODELS`.
+
+    Returns:
+        Its entry.
+
+    Raises:
+        UnknownModelError: if there is none; the message lists the names and the closest one.
+    """
+    if name in MODELS:
+        return MODELS[name]
+    close = difflib.get_close_matches(name.lower().replace("_", "-"), MODELS, n=1, cutoff=0.5)
+    hint = f" Did you mean {close[0]!r}?" if close else ""
+    raise UnknownModelError(f"No model is named {name!r}.{hint} Available: {', '.join(MODELS)}.")

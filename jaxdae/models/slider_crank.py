@@ -1,0 +1,166 @@
+"""Slider-crank mechanism with independent crank and rod lengths."""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxdae.models.reference import Reference
+from jaxdae.systems import Labels, System
+
+
+class SliderCrank(System):
+    r"""Crank, connecting rod and slider on the x axis; the y axis points up.
+
+    Coordinates `q = (theta, psi, s)`: absolute angles of the crank and of the rod from the x
+    axis, and the position of the slider. The links are uniform bars, `I = m l^2 / 12`:
+
+        T = m_1 r^2 theta'^2 / 6 + m_2 |c'|^2 / 2 + m_2 l^2 psi'^2 / 24 + m_3 s'^2 / 2
+        c = (r cos theta + l/2 cos psi, r sin theta + l/2 sin psi)
+        V = g (m_1 r/2 sin theta + m_2 (r sin theta + l/2 sin psi))
+        f = (r cos theta + l cos psi - s, r sin theta + l sin psi) = 0
+
+    One degree of freedom. The Jacobian is
+
+        J = [[-r sin theta, -l sin psi, -1], [r cos theta, l cos psi, 0]]
+
+    and loses rank where `cos theta = cos psi = 0`. With l > r that is never reached; with r = l
+    it is reached at `theta = +-pi/2, psi = -theta, s = 0`, both links in one line across the
+    slider's axis, where the motion `psi = -theta`, `s = 2 r cos theta` meets another one,
+    `psi = theta - pi`, `s = 0` (the slider rests and the links turn as one).
+
+    On the first branch with r = l the mechanism is one equation (see `equal_links_energy`):
+
+        T = A(theta) theta'^2 / 2,  A = r^2 ((m_1 + m_2)/3 + (2 m_2 + 4 m_3) sin^2 theta)
+        V = g r (m_1 + m_2) sin(theta) / 2
+
+    Source of the singular position as a test: E. Bayo, R. Ledesma, Augmented Lagrangian and
+    mass-orthogonal projection methods for constrained multibody dynamics, Nonlinear Dynamics 9
+    (1996) 113-130, as quoted by Mukharlyamov and Deressa (2014). The numbers are ours.
+
+    Args:
+        crank_length: r [m].
+        rod_length: l [m].
+        crank_mass: m_1 [kg].
+        rod_mass: m_2 [kg].
+        slider_mass: m_3 [kg].
+        gravity: g [m/s^2].
+    """
+
+    crank_length: float = 1.0
+    rod_length: float = 1.0
+    crank_mass: float = 1.0
+    rod_mass: float = 1.0
+    slider_mass: float = 1.0
+    gravity: float = 9.81
+
+    def kinetic_energy(self, t, q, v):
+        """T of crank, rod and slider [J]."""
+        del t
+        r, rod = self.crank_length, self.rod_length
+        theta_dot, psi_dot, s_dot = v
+        # |r e_theta theta' + l/2 e_psi psi'|^2, with the angle psi - theta between the two
+        rod_speed_squared = (
+            (r * theta_dot) ** 2
+            + (0.5 * rod * psi_dot) ** 2
+            + r * rod * jnp.cos(q[1] - q[0]) * theta_dot * psi_dot
+        )
+        crank = self.crank_mass * (r * theta_dot) ** 2 / 6.0
+        bar = self.rod_mass * (0.5 * rod_speed_squared + (rod * psi_dot) ** 2 / 24.0)
+        return crank + bar + 0.5 * self.slider_mass * s_dot**2
+
+    def potential_energy(self, t, q):
+        """V of crank and rod [J]."""
+        del t
+        crank = 0.5 * self.crank_length * jnp.sin(q[0])
+        rod = self.crank_length * jnp.sin(q[0]) + 0.5 * self.rod_length * jnp.sin(q[1])
+        return self.gravity * (self.crank_mass * crank + self.rod_mass * rod)
+
+    def position_constraints(self, t, q):
+        """Closure of the loop, along and across the slider's axis [m], shape (2,)."""
+        del t
+        r, rod = self.crank_length, self.rod_length
+        along = r * jnp.cos(q[0]) + rod * jnp.cos(q[1]) - q[2]
+        return jnp.stack([along, r * jnp.sin(q[0]) + rod * jnp.sin(q[1])])
+
+    def labels(self) -> Labels:
+        """Names and units of the coordinates and of the constraints."""
+        return Labels(
+            coordinates=("crank", "rod", "slider"),
+            units=("rad", "rad", "m"),
+            constraints=("loop x", "loop y"),
+            constraint_units=("m", "m"),
+        )
+
+    def start(self) -> tuple[Float[Array, " 3"], Float[Array, " 3"]]:
+        """Crank at pi/4 turning at 4 rad/s, fast enough to pass the in-line position."""
+        return self.at_crank(0.25 * jnp.pi, 4.0)
+
+    def at_crank(
+        self, angle: Float[Array, ""] | float, rate: Float[Array, ""] | float = 0.0
+    ) -> tuple[Float[Array, " 3"], Float[Array, " 3"]]:
+        """Consistent position and velocity with the slider on the side of +x.
+
+        Args:
+            angle: crank angle theta [rad], with `r |sin theta| < l`.
+            rate: theta' [rad/s].
+
+        Returns:
+            Coordinates [rad, rad, m] and velocities, each of shape (3,); nan where the rod does
+            not reach the slider's axis.
+        """
+        r, rod = self.crank_length, self.rod_length
+        psi = -jnp.arcsin(r * jnp.sin(angle) / rod)
+        psi_dot = -r * jnp.cos(angle) * rate / (rod * jnp.cos(psi))
+        s = r * jnp.cos(angle) + rod * jnp.cos(psi)
+        s_dot = -r * jnp.sin(angle) * rate - rod * jnp.sin(psi) * psi_dot
+        q = jnp.stack([jnp.asarray(angle, psi.dtype), psi, s])
+        return q, jnp.stack([jnp.asarray(rate, psi.dtype), psi_dot, s_dot])
+
+    def equal_links_motion(
+        self, theta: Float[Array, ""], theta_dot: Float[Array, ""]
+    ) -> tuple[Float[Array, " 3"], Float[Array, " 3"]]:
+        """The branch `psi = -theta`, `s = 2 r cos theta` of the mechanism with r = l.
+
+        Args:
+            theta: crank angle [rad].
+            theta_dot: its rate [rad/s].
+
+        Returns:
+            Coordinates [rad, rad, m] and velocities, each of shape (3,).
+        """
+        r = self.crank_length
+        q = jnp.stack([theta, -theta, 2.0 * r * jnp.cos(theta)])
+        return q, jnp.stack([theta_dot, -theta_dot, -2.0 * r * jnp.sin(theta) * theta_dot])
+
+    def equal_links_energy(
+        self, theta: Float[Array, ""], theta_dot: Float[Array, ""]
+    ) -> Float[Array, ""]:
+        """Energy on the branch `psi = -theta` with r = l, as a function of the crank alone.
+
+            E = A(theta) theta'^2 / 2 + g r (m_1 + m_2) sin(theta) / 2
+
+        Args:
+            theta: crank angle [rad].
+            theta_dot: its rate [rad/s].
+
+        Returns:
+            The energy [J].
+        """
+        bars = self.crank_mass + self.rod_mass
+        growth = 2.0 * self.rod_mass + 4.0 * self.slider_mass
+        inertia = self.crank_length**2 * (bars / 3.0 + growth * jnp.sin(theta) ** 2)
+        potential = 0.5 * self.gravity * self.crank_length * bars * jnp.sin(theta)
+        return 0.5 * inertia * theta_dot**2 + potential
+
+    def references(self) -> tuple[Reference, ...]:
+        """The relations this model is checked against."""
+        return (
+            Reference(
+                "r = l: psi = -theta, s = 2 r cos theta, and the energy as a function of theta "
+                "and theta' alone",
+                "elimination of psi and s",
+            ),
+            Reference(
+                "r = l: in-line position theta = pi/2, psi = -pi/2, s = 0, where J has rank 1",
+                "Bayo, Ledesma, Nonlinear Dynamics 9 (1996) 113-130",
+            ),
+        )

@@ -1,0 +1,103 @@
+"""Time histories of coordinates, velocities, multipliers, actuator states and controls."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from matplotlib.figure import Figure
+import numpy as np
+
+from jaxdae.plotting import readout, style
+
+
+class _Panel(NamedTuple):
+    """The columns of one quantity that share a unit, hence one pair of axes."""
+
+    heading: str
+    names: list[str]
+    columns: np.ndarray
+
+
+def _coordinate_names(labels: Any, n: int) -> tuple[list[str], list[str]]:
+    names = readout.label_field(labels, "coordinates", n, lambda i: f"q{i + 1}")
+    return names, readout.label_field(labels, "units", n, lambda _: "")
+
+
+def _velocity_names(labels: Any, n: int) -> tuple[list[str], list[str]]:
+    names, units = _coordinate_names(labels, n)
+    return [f"d({name})/dt" for name in names], [readout.per_second(unit) for unit in units]
+
+
+def _multiplier_names(labels: Any, m: int) -> tuple[list[str], list[str]]:
+    # A multiplier's unit depends on its constraint's scaling: none is claimed.
+    return readout.label_field(labels, "constraints", m, lambda i: f"f{i + 1}"), [""] * m
+
+
+def _numbered(letter: str) -> Callable[[Any, int], tuple[list[str], list[str]]]:
+    return lambda _, k: ([f"{letter}{i + 1}" for i in range(k)], [""] * k)
+
+
+_QUANTITIES: dict[str, tuple[str, Callable[[Any, int], tuple[list[str], list[str]]]]] = {
+    "q": ("coordinates q", _coordinate_names),
+    "v": ("velocities v", _velocity_names),
+    "w": ("actuator states w", _numbered("w")),
+    "u": ("controls u", _numbered("u")),
+    "multipliers": ("multipliers λ", _multiplier_names),
+}
+
+
+def _panels(trajectory: Any, labels: Any, quantity: str) -> list[_Panel]:
+    """The panels of one quantity: one per unit, in the order of first appearance."""
+    heading, get_names = _QUANTITIES[quantity]
+    values = getattr(trajectory, quantity, None)
+    if values is None:
+        return [_Panel(heading, [], np.zeros((0, 0)))]
+    columns = readout.rows(trajectory, values)
+    names, units = get_names(labels, columns.shape[1])
+    groups = [(unit, [i for i, u in enumerate(units) if u == unit]) for unit in dict.fromkeys(units)]
+    return [
+        _Panel(readout.with_unit(heading, unit), [names[i] for i in chosen], columns[:, chosen])
+        for unit, chosen in groups
+    ] or [_Panel(heading, [], columns)]
+
+
+def plot_histories(
+    trajectory: Any,
+    *,
+    labels: Any = None,
+    quantities: Sequence[str] = ("q", "v"),
+    title: str | None = None,
+) -> Figure:
+    """Draw quantities of one trajectory against time, one pair of axes per quantity and unit.
+
+    Args:
+        trajectory: what `jaxdae.simulate` returned, or anything with `ts`, `q`, `success` and the
+            quantities asked for, each with time first. A failed run ends where it failed.
+        labels: names and units (`jaxdae.Labels`); those of `trajectory.system` when not given.
+        quantities: any of `"q"`, `"v"`, `"w"`, `"u"`, `"multipliers"`.
+        title: heading of the figure.
+
+    Returns:
+        The figure.
+
+    Raises:
+        ValueError: when a quantity is not one of these, or the trajectory is a batch.
+    """
+    unknown = [quantity for quantity in quantities if quantity not in _QUANTITIES]
+    if unknown or not quantities:
+        raise ValueError(
+            f"cannot draw the quantities {', '.join(map(repr, unknown)) or '()'}; "
+            f"choose from {', '.join(map(repr, _QUANTITIES))}"
+        )
+    ts = readout.times(trajectory)
+    labels = readout.get_labels(trajectory, labels)
+    panels = [panel for quantity in quantities for panel in _panels(trajectory, labels, quantity)]
+    figure, axes = style.new_axes(len(panels), title=title)
+    for ax, panel in zip(axes.flat, panels, strict=True):
+        ax.set_ylabel(panel.heading)
+        if panel.names:
+            style.draw_lines(ax, ts, panel.columns, panel.names)
+        else:
+            style.note(ax, "none")
+        style.mark_failure(ax, readout.failure_time(trajectory))
+    style.finish(axes)
+    return figure

@@ -1,0 +1,96 @@
+"""What a picture needs to know of a trajectory: its finished rows, its failure, its names."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+_SUPERSCRIPTS = str.maketrans({"2": "²", "3": "³"})
+
+
+def named(trajectories: Any) -> dict[str, Any]:
+    """One trajectory, or a mapping from names to trajectories, as a mapping.
+
+    Raises:
+        ValueError: when the mapping is empty.
+    """
+    if not isinstance(trajectories, Mapping):
+        return {"": trajectories}
+    if not trajectories:
+        raise ValueError("there is nothing to draw: the mapping of trajectories is empty")
+    return dict(trajectories)
+
+
+def times(trajectory: Any) -> np.ndarray:
+    """Times [s] of the rows that belong to the run, shape `(rows,)`.
+
+    Raises:
+        ValueError: when the trajectory is a batch.
+    """
+    ts = np.asarray(trajectory.ts)
+    if ts.ndim != 1:
+        raise ValueError(
+            f"one trajectory is drawn at a time, but ts has shape {ts.shape}; "
+            "pick one of the batch first, for example jax.tree.map(lambda x: x[0], trajectory)"
+        )
+    return ts[: finished_rows(trajectory)]
+
+
+def finished_rows(trajectory: Any) -> int:
+    """Number of leading rows with a finite time and finite coordinates."""
+    ts, q = np.asarray(trajectory.ts), np.asarray(trajectory.q)
+    alive = np.isfinite(ts) & np.isfinite(q).all(axis=-1)
+    return int(np.logical_and.accumulate(alive).sum())
+
+
+def rows(trajectory: Any, values: Any) -> np.ndarray:
+    """The finished rows of `values`, with time first and everything else in one axis."""
+    values = np.asarray(values)[: finished_rows(trajectory)]
+    return values[:, None] if values.ndim == 1 else values
+
+
+def failure_time(trajectory: Any) -> float | None:
+    """Last finished time [s] of a failed run, or `None` for a run that succeeded.
+
+    A run counts as failed when it says so, or when a row with a finite time is not finite itself.
+    """
+    ts = np.asarray(trajectory.ts)
+    finished = finished_rows(trajectory)
+    broken = finished < ts.size and bool(np.isfinite(ts[finished]))
+    if bool(np.all(trajectory.success)) and not broken:
+        return None
+    return float(ts[finished - 1]) if finished else float("nan")
+
+
+def get_labels(trajectory: Any, labels: Any = None) -> Any:
+    """The given labels, else those of the trajectory's system, else `None`."""
+    system = getattr(trajectory, "system", None)
+    return system.labels() if labels is None and system is not None else labels
+
+
+def label_field(labels: Any, field: str, count: int, default: Callable[[int], str]) -> list[str]:
+    """The entries of one field of `Labels`, filled up to `count` by `default(i)`."""
+    given = tuple(getattr(labels, field, ()))
+    return [given[i] if i < len(given) else default(i) for i in range(count)]
+
+
+def unit_text(unit: str) -> str:
+    """A unit as it is printed: `m^2` becomes `m²`."""
+    for digit in "23":
+        unit = unit.replace(f"^{digit}", digit.translate(_SUPERSCRIPTS))
+    return unit
+
+
+def per_second(unit: str) -> str:
+    """The unit of a rate, `m/s` for `m`; nothing for nothing."""
+    return f"{unit}/s" if unit else ""
+
+
+def with_unit(name: str, unit: str) -> str:
+    """`name [unit]`, or the name alone when the unit is not known."""
+    return f"{name} [{unit_text(unit)}]" if unit else name
+
+
+def common_unit(units: list[str]) -> str:
+    """The unit that all entries share, or nothing: a norm over mixed units has none."""
+    return units[0] if len(set(units)) == 1 else ""

@@ -1,0 +1,114 @@
+"""The common look of all figures, and how they are saved."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+import numpy as np
+
+# Okabe and Ito's colours, which stay apart for colour-blind readers; the yellow is left out.
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
+FAILURE = "#B00020"
+QUIET = "#707070"
+
+
+def new_axes(
+    nrows: int, ncols: int = 1, *, title: str | None = None, sharex: bool = True
+) -> tuple[Figure, np.ndarray]:
+    """A figure with a grid of axes in the common look.
+
+    Args:
+        nrows: rows of axes.
+        ncols: columns of axes.
+        title: heading of the whole figure.
+        sharex: whether all axes share the horizontal axis.
+
+    Returns:
+        The figure, and its axes as an array of shape `(nrows, ncols)`.
+    """
+    figure = Figure(figsize=(8.0 if ncols == 1 else 5.5 * ncols, 0.8 + 2.2 * nrows))
+    figure.set_layout_engine("constrained")
+    axes = figure.subplots(nrows, ncols, sharex=sharex, squeeze=False)
+    for ax in axes.flat:
+        ax.grid(visible=True, which="major", color="#DDDDDD", linewidth=0.6)
+        ax.spines[["top", "right"]].set_visible(False)
+        ax.set_axisbelow(True)
+    if title:
+        figure.suptitle(title)
+    return figure, axes
+
+
+def colors(count: int) -> list:
+    """`count` colours that can be told apart, or a smooth ramp when they are too many for that."""
+    if count <= len(PALETTE):
+        return list(PALETTE[:count])
+    return list(colormaps["viridis"](np.linspace(0.0, 0.92, count)))
+
+
+def draw_lines(
+    ax: Axes, ts: np.ndarray, columns: np.ndarray, names: Sequence[str], **style
+) -> None:
+    """One line per column of `columns`; of many, only the first and the last enter the legend."""
+    last = len(names) - 1
+    for i, (name, color) in enumerate(zip(names, colors(len(names)), strict=True)):
+        shown = last < len(PALETTE) or i in (0, last)
+        ax.plot(ts, columns[:, i], color=color, label=name if shown else None, **style)
+
+
+def logarithmic(ax: Axes) -> None:
+    """A logarithmic vertical axis; values that are not positive are left out, not clipped."""
+    ax.set_yscale("log", nonpositive="mask")
+
+
+def positive(values: np.ndarray) -> np.ndarray:
+    """`values` with everything that a logarithmic axis cannot show replaced by nan."""
+    return np.where(values > 0.0, values, np.nan)
+
+
+def note(ax: Axes, text: str) -> None:
+    """A remark in the middle of axes that would otherwise be empty."""
+    ax.text(0.5, 0.5, text, transform=ax.transAxes, ha="center", va="center", color=QUIET)
+
+
+def mark_failure(ax: Axes, time: float | None, *, color: str = FAILURE, name: str = "") -> None:
+    """A vertical dotted line where a failed run ends, and the time in the legend."""
+    if time is None:
+        return
+    who = f"{name}: " if name else ""
+    if np.isfinite(time):
+        label = f"{who}failed after t = {time:.4g} s"
+        ax.axvline(time, color=color, linestyle=":", linewidth=1.4, label=label)
+    else:
+        # A line without points: the run has no finished row, yet the legend must say so.
+        ax.plot([], [], color=color, linestyle=":", label=f"{who}failed before the first row")
+
+
+def finish(axes: np.ndarray, *, xlabel: str = "time t [s]") -> None:
+    """Legends beside the axes, where they hide no data, and the label of the bottom row."""
+    for ax in axes.flat:
+        if ax.get_legend_handles_labels()[1]:
+            ax.legend(
+                loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize="small"
+            )
+    for ax in axes[-1]:
+        ax.set_xlabel(xlabel)
+
+
+def save_figure(figure: Figure, path: str | Path, *, dpi: int = 150) -> Path:
+    """Write a figure to a file, and make the folders that are missing.
+
+    Args:
+        figure: what one of the `plot_...` functions returned.
+        path: the file; its suffix chooses the format, `.png` when it has none.
+        dpi: resolution of formats made of pixels [1/inch].
+
+    Returns:
+        The path that was written.
+    """
+    path = Path(path)
+    path = path if path.suffix else path.with_suffix(".png")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=dpi)
+    return path

@@ -1,0 +1,126 @@
+"""Constraint violation on logarithmic axes, of one run or of several side by side."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+import numpy as np
+
+from jaxdae.plotting import readout, style
+from jaxdae.plotting.energy import energy_drift
+
+_LEVELS = {"phi": r"$\|\phi\|$", "phi_dot": r"$\|\dot\phi\|$"}
+_NAMES = {"phi": "position constraints", "phi_dot": "constraints at velocity level"}
+
+
+def _residuals(trajectory: Any, level: str) -> np.ndarray:
+    return np.abs(readout.rows(trajectory, getattr(trajectory.violation, level)))
+
+
+def _units(trajectory: Any, labels: Any, level: str) -> list[str]:
+    """Unit of each residual; at velocity level position constraints lose a second."""
+    m = np.asarray(trajectory.violation.phi).shape[-1]
+    count = np.asarray(getattr(trajectory.violation, level)).shape[-1]
+    units = readout.label_field(labels, "constraint_units", count, lambda _: "")
+    if level == "phi":
+        return units
+    return [readout.per_second(unit) if i < m else unit for i, unit in enumerate(units)]
+
+
+def _draw_residuals(ax: Axes, ts: np.ndarray, size: np.ndarray, color: Any, **line) -> None:
+    """One norm on a logarithmic axis, with a remark where there is nothing to see."""
+    ax.plot(ts, style.positive(size), color=color, **line)
+    if size.size and not np.any(size > 0.0):
+        # An exact zero has no place on a logarithmic axis, and no line would look like no data.
+        handle = ax.get_lines()[-1]
+        handle.set_label(f"{line.get('label', '')} (exactly zero)")
+
+
+def _draw_components(ax: Axes, trajectory: Any, labels: Any, level: str) -> None:
+    """Thin lines behind the norm that show which constraint is violated."""
+    residuals = _residuals(trajectory, level)
+    count = residuals.shape[1]
+    if count > 1:
+        names = readout.label_field(labels, "constraints", count, lambda i: f"f{i + 1}")
+        columns = style.positive(residuals)
+        style.draw_lines(ax, readout.times(trajectory), columns, names, linewidth=0.9, alpha=0.9)
+
+
+def _draw_level(ax: Axes, runs: dict[str, Any], labels: Any, level: str) -> None:
+    """Norms of all runs at one level; of a single run also its components."""
+    style.logarithmic(ax)
+    first = next(iter(runs.values()))
+    unit = readout.common_unit(_units(first, labels, level) or [""])
+    ax.set_ylabel(readout.with_unit(_LEVELS[level], unit))
+    if all(_residuals(run, level).shape[1] == 0 for run in runs.values()):
+        style.note(ax, f"no {_NAMES[level]}")
+    alone = len(runs) == 1
+    if alone:
+        _draw_components(ax, first, labels, level)
+    palette = ["#000000"] if alone else style.colors(len(runs))
+    for (name, run), color in zip(runs.items(), palette, strict=True):
+        residuals = _residuals(run, level)
+        if residuals.shape[1]:
+            norm = np.linalg.norm(residuals, axis=1)
+            label = name or ("norm" if residuals.shape[1] > 1 else _LEVELS[level])
+            _draw_residuals(ax, readout.times(run), norm, color, label=label)
+        mark = style.FAILURE if alone else color
+        style.mark_failure(ax, readout.failure_time(run), color=mark, name=name)
+
+
+def plot_violation(trajectories: Any, *, labels: Any = None, title: str | None = None) -> Figure:
+    r"""Draw the Euclidean norms of `phi` and `phi_dot` against time on logarithmic axes.
+
+    Of a single run with several constraints each residual is drawn too, so that one sees which
+    constraint is violated. Exact zeros leave gaps: a logarithmic axis has no place for them.
+
+    Args:
+        trajectories: one trajectory, or a mapping from names to trajectories to be compared; each
+            with `ts`, `q`, `success`, `violation.phi` of shape `(times, m)` and
+            `violation.phi_dot` of shape `(times, m + r)`.
+        labels: names and units (`jaxdae.Labels`); those of the first trajectory's system when not
+            given.
+        title: heading of the figure.
+
+    Returns:
+        The figure.
+
+    Raises:
+        ValueError: when there is nothing to draw, or a trajectory is a batch.
+    """
+    runs = readout.named(trajectories)
+    labels = readout.get_labels(next(iter(runs.values())), labels)
+    figure, axes = style.new_axes(2, title=title)
+    for ax, level in zip(axes.flat, _LEVELS, strict=True):
+        _draw_level(ax, runs, labels, level)
+    style.finish(axes)
+    return figure
+
+
+def plot_comparison(
+    trajectories: Mapping[str, Any], *, labels: Any = None, title: str | None = None
+) -> Figure:
+    """Draw runs of one system over each other: violation at both levels and energy drift.
+
+    Args:
+        trajectories: for example `{"paper's gains": before, "tuned": after}`, each as for
+            `plot_violation` and `plot_energy`.
+        labels: names and units (`jaxdae.Labels`); those of the first trajectory's system when not
+            given.
+        title: heading of the figure.
+
+    Returns:
+        The figure; the legends give the largest value of every curve.
+
+    Raises:
+        ValueError: when there is nothing to draw, or a trajectory is a batch.
+    """
+    runs = readout.named(trajectories)
+    labels = readout.get_labels(next(iter(runs.values())), labels)
+    figure, axes = style.new_axes(3, title=title)
+    for ax, level in zip(axes.flat[:2], _LEVELS, strict=True):
+        _draw_level(ax, runs, labels, level)
+    _draw_drifts(axes.flat[2], runs)
+    style.finish(axes)
+    return figure

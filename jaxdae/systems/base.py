@@ -1,0 +1,142 @@
+"""The declaration of a constrained mechanical system, and its state."""
+
+import abc
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Real
+
+
+class Labels(eqx.Module):
+    """Names and units of coordinates and constraints, for messages and plots.
+
+    Every field is optional; what is missing is numbered (`q1`, `q2`, …, `f1`, …).
+
+    Args:
+        coordinates: names of the `n` coordinates.
+        units: their units, for example `("m", "rad")`.
+        constraints: names of the `m` position constraints, then the `r` velocity constraints.
+        constraint_units: their units.
+    """
+
+    coordinates: tuple[str, ...] = eqx.field(static=True, default=())
+    units: tuple[str, ...] = eqx.field(static=True, default=())
+    constraints: tuple[str, ...] = eqx.field(static=True, default=())
+    constraint_units: tuple[str, ...] = eqx.field(static=True, default=())
+
+    def coordinate(self, i: int) -> str:
+        """Name of coordinate `i`."""
+        return self.coordinates[i] if i < len(self.coordinates) else f"q{i + 1}"
+
+    def constraint(self, i: int) -> str:
+        """Name of constraint `i`."""
+        return self.constraints[i] if i < len(self.constraints) else f"f{i + 1}"
+
+    def coordinate_index(self, name: str, n: int) -> int:
+        """Position of the coordinate called `name` among `n`.
+
+        Raises:
+            ValueError: when no coordinate has that name.
+        """
+        names = [self.coordinate(i) for i in range(n)]
+        if name not in names:
+            raise ValueError(f"no coordinate is called {name!r}; there are: {', '.join(names)}")
+        return names.index(name)
+
+
+class State(eqx.Module):
+    """A state of a system: coordinates, velocities, actuator state.
+
+    Args:
+        q: coordinates [m or rad], shape `(n,)`.
+        v: velocities `dq/dt`, shape `(n,)`.
+        w: actuator state, shape `(k,)`; empty when the system has no actuators.
+    """
+
+    q: Float[Array, "*batch n"]
+    v: Float[Array, "*batch n"]
+    w: Float[Array, "*batch k"] = eqx.field(default=None)  # pyright: ignore[reportAssignmentType]
+
+    def __init__(self, q, v, w=None):
+        q, v = jnp.asarray(q), jnp.asarray(v)
+        w = jnp.zeros((*q.shape[:-1], 0), q.dtype) if w is None else jnp.asarray(w)
+        # Integers become the default float; float32 stays float32.
+        dtype = jnp.result_type(q, v, w, float)
+        self.q, self.v, self.w = q.astype(dtype), v.astype(dtype), w.astype(dtype)
+
+
+class System(eqx.Module):
+    r"""A constrained mechanical system, declared by its energies, forces and constraints.
+
+    Only `kinetic_energy` must be given; the rest is zero or empty. Any function may depend on
+    time, and every function must be traceable by JAX on small arrays of fixed shape. The equations
+    that follow from the declaration, in the sign convention of the whole library, are
+
+        M a + J^T lam = f,        J a + gamma = d(phi_dot)/dt,
+
+    with `M = d2T/dv2`, and `f` all forces but the constraint reactions (Lagrange's equations of
+    the second kind with multipliers). `jaxdae.evaluate` derives all of them.
+
+    Example:
+        A pendulum in Cartesian coordinates::
+
+            class Pendulum(jaxdae.System):
+                mass: float = 1.0
+                length: float = 1.0
+
+                def kinetic_energy(self, t, q, v):
+                    return 0.5 * self.mass * v @ v
+
+                def potential_energy(self, t, q):
+                    return self.mass * 9.81 * q[1]
+
+                def position_constraints(self, t, q):
+                    return jnp.array([q @ q - self.length**2])
+    """
+
+    @abc.abstractmethod
+    def kinetic_energy(self, t, q, v) -> Real[Array, ""]:
+        """Kinetic energy `T(t, q, v)` [J], a scalar."""
+
+    def potential_energy(self, t, q) -> Real[Array, ""]:
+        """Potential energy `V(t, q)` [J], a scalar."""
+        del t
+        return jnp.zeros((), q.dtype)
+
+    def dissipation(self, t, q, v) -> Real[Array, ""]:
+        """Rayleigh dissipation function `D(t, q, v)` [W]; the force is `-dD/dv`."""
+        del t, v
+        return jnp.zeros((), q.dtype)
+
+    def force(self, t, q, v, w, u) -> Real[Array, " n"]:
+        """Other generalized forces, shape `(n,)`; `w` actuator state, `u` control input."""
+        del t, v, w, u
+        return jnp.zeros_like(q)
+
+    def position_constraints(self, t, q) -> Real[Array, " m"]:
+        """Holonomic constraints `f(t, q) = 0`, shape `(m,)`."""
+        del t
+        return jnp.zeros((0,), q.dtype)
+
+    def velocity_constraints(self, t, q, v) -> Real[Array, " r"]:
+        """Nonholonomic constraints `g(t, q, v) = 0`, affine in `v` or not, shape `(r,)`."""
+        del t, v
+        return jnp.zeros((0,), q.dtype)
+
+    def actuator_rate(self, t, q, v, w, u) -> Real[Array, " k"]:
+        """Rate `dw/dt` of the actuator state, shape `(k,)`."""
+        del t, q, v, u
+        return jnp.zeros_like(w)
+
+    def mass_matrix(self, t, q) -> Real[Array, "n n"] | None:
+        """Mass matrix `M(t, q)`, only where a faster one than the energy's Hessian is known.
+
+        `None` means that it is derived from `kinetic_energy`. A declared one is taken at its word
+        by `evaluate`; `jaxdae.check_mass_matrix` compares it with the energy.
+        """
+        del t, q
+        return None
+
+    def labels(self) -> Labels:
+        """Names and units for messages and plots."""
+        return Labels()

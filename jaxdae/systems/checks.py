@@ -1,0 +1,127 @@
+"""Checks of a declaration: shapes before any work, and a given mass matrix against the energy."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdae.systems.base import State, System
+
+
+def is_concrete(*values) -> bool:
+    """Whether no leaf of `values` is being traced, so that numbers may be looked at."""
+    return not any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(values))
+
+
+def constraint_counts(system: System, state: State) -> tuple[int, int]:
+    """Numbers `(m, r)` of position and velocity constraints."""
+    t = jnp.zeros((), state.q.dtype)
+    position = eqx.filter_eval_shape(system.position_constraints, t, state.q)
+    velocity = eqx.filter_eval_shape(system.velocity_constraints, t, state.q, state.v)
+    return position.shape[0], velocity.shape[0]
+
+
+def check_system(system: System, state: State, u=None, t=0.0) -> None:
+    """Check, without computing anything, that every function of a system returns what it should.
+
+    Args:
+        system: the declaration.
+        state: a state whose shapes are used; its numbers do not matter.
+        u: control input, as the controller would return it.
+        t: time [s].
+
+    Raises:
+        ValueError: naming the function, the shape it returned and the one expected.
+    """
+    q, v, w = state.q, state.v, state.w
+    if q.ndim != 1 or v.shape != q.shape:
+        raise ValueError(
+            f"q and v must be vectors of one length; they have shapes {q.shape} and {v.shape}. "
+            "For a batch of states use jax.vmap."
+        )
+    t, n, name = jnp.asarray(t, q.dtype), q.size, type(system).__name__
+    for function, args, expected in (
+        ("kinetic_energy", (t, q, v), ()),
+        ("potential_energy", (t, q), ()),
+        ("dissipation", (t, q, v), ()),
+        ("force", (t, q, v, w, u), (n,)),
+        ("position_constraints", (t, q), (None,)),
+        ("velocity_constraints", (t, q, v), (None,)),
+        ("actuator_rate", (t, q, v, w, u), w.shape),
+        ("mass_matrix", (t, q), (n, n)),
+    ):
+        shape = _shape(getattr(system, function), args)
+        if function == "mass_matrix" and shape is None:
+            continue
+        if not _matches(shape, expected):
+            wanted = "a vector" if expected == (None,) else f"shape {expected}"
+            raise ValueError(
+                f"{name}.{function} returned {_describe(shape)}; expected {wanted} "
+                f"(n = {n} coordinates, k = {w.size} actuator states). "
+                + _remedy(function)
+            )
+
+
+def check_mass_matrix(system: System, t, q, v, tolerance: float | None = None) -> None:
+    """Compare a declared `mass_matrix` with the Hessian of the kinetic energy. For debugging.
+
+    Args:
+        system: a system that declares `mass_matrix`.
+        t: time [s].
+        q: coordinates, shape `(n,)`.
+        v: velocities, shape `(n,)`.
+        tolerance: largest difference allowed, relative to the largest entry; by default
+            the 3/4 power of the machine epsilon, since both are round-off accurate.
+
+    Raises:
+        ValueError: when nothing is declared, or naming the worst entry and both its values.
+    """
+    q, v = jnp.asarray(q), jnp.asarray(v)
+    declared = system.mass_matrix(t, q)
+    name = type(system).__name__
+    if declared is None:
+        raise ValueError(f"{name} declares no mass_matrix, so there is nothing to check.")
+    hessian = np.asarray(jax.hessian(system.kinetic_energy, argnums=2)(t, q, v))
+    declared = np.asarray(declared)
+    if tolerance is None:
+        tolerance = float(np.finfo(hessian.dtype).eps) ** 0.75
+    error = np.abs(declared - hessian)
+    i, j = np.unravel_index(np.argmax(error), error.shape)
+    if not error[i, j] <= tolerance * np.abs(hessian).max():
+        raise ValueError(
+            f"{name}.mass_matrix[{i}, {j}] = {declared[i, j]:.9g}, but the kinetic energy gives "
+            f"{hessian[i, j]:.9g} (t = {float(t):.6g}); correct one of the two, or delete "
+            "mass_matrix: it is then derived from the energy."
+        )
+
+
+def check_finite(state: State) -> None:
+    """Raise `ValueError` naming the first entry of a state that is not finite."""
+    for field in ("q", "v", "w"):
+        values = np.asarray(getattr(state, field))
+        if not np.isfinite(values).all():
+            i = int(np.argmin(np.isfinite(values)))
+            raise ValueError(f"the state is not finite: {field}[{i}] = {values[i]}.")
+
+
+def _shape(function, args):
+    out = eqx.filter_eval_shape(function, *args)
+    return None if out is None else getattr(out, "shape", ())
+
+
+def _matches(shape, expected) -> bool:
+    if expected == (None,):
+        return shape is not None and len(shape) == 1
+    return shape == expected
+
+
+def _describe(shape) -> str:
+    return "nothing" if shape is None else f"shape {shape}"
+
+
+def _remedy(function: str) -> str:
+    if function == "actuator_rate":
+        return "Give the actuators' initial state: State(q, v, w)."
+    if function.endswith("constraints"):
+        return "Collect the constraints with jnp.stack or jnp.array([...])."
+    return "Check the last expression of that function."

@@ -1,0 +1,176 @@
+"""Consistent states: positions, then velocities, projected onto the constraints."""
+
+from collections.abc import Sequence
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import lineax as lx
+import numpy as np
+import optimistix as optx
+from jaxtyping import Array, Float
+
+from jaxdae.systems.base import State, System
+from jaxdae.systems.checks import check_finite, check_system, is_concrete
+from jaxdae.systems.dynamics import constraint_residuals, evaluate, Violation
+
+_MAX_STEPS = 64
+
+
+class Projection(eqx.Module):
+    """What `consistent_state` moved.
+
+    Args:
+        dq: change of the coordinates, shape `(n,)`.
+        dv: change of the velocities, shape `(n,)`.
+        before: constraint residuals of the state that was given.
+        after: constraint residuals of the state that is returned.
+    """
+
+    dq: Float[Array, " n"]
+    dv: Float[Array, " n"]
+    before: Violation
+    after: Violation
+
+
+class ConsistencyError(ValueError):
+    """A state does not satisfy the constraints and could not be brought to."""
+
+
+def consistent_state(
+    system: System,
+    q,
+    v,
+    t=0.0,
+    *,
+    w=None,
+    fixed: Sequence[str | int] = (),
+    tolerance: float | None = None,
+    report: bool = False,
+):
+    r"""The consistent state nearest to a given one in the mass metric.
+
+    First the coordinates, then the velocities, solve
+
+        min_x (x - x0)^T M (x - x0) / 2   subject to   c(x) = 0,
+
+    with `M = M(t, q0)`, and `c` the position constraints of `q`, then the velocity-level constraints
+    of `v`, by Newton's method on the stationarity conditions `M (x - x0) + (dc/dx)^T mu = 0`,
+    `c(x) = 0`. Dependent constraints are allowed (steps of least norm), and so is a mass matrix
+    that is singular off `ker J`. Derivatives follow from the implicit function theorem.
+
+    Args:
+        system: the declaration.
+        q: coordinates to start from, shape `(n,)`.
+        v: velocities to start from, shape `(n,)`.
+        t: time [s].
+        w: actuator state, shape `(k,)`; kept as it is.
+        fixed: names (see `System.labels`) or indices of coordinates to hold, at both levels.
+        tolerance: largest residual allowed afterwards, relative to `1 + max |q|, |v|`; by default
+            the 2/3 power of the machine epsilon.
+        report: return also a `Projection` that tells what was moved.
+
+    Returns:
+        `State`, or `(State, Projection)` with `report=True`.
+
+    Raises:
+        ConsistencyError: naming the constraint that remains violated, by how much, and when.
+            Under `jit` and `vmap` the state is NaN instead.
+        ValueError: for wrong shapes, unknown names, or a state that is not finite.
+    """
+    state = State(q, v, w)
+    check_system(system, state, t=t)
+    held = _indices(system, fixed, state.q.size)
+    free = np.ones(state.q.size, bool)
+    free[held] = False
+    if is_concrete(state):
+        check_finite(state)
+    if tolerance is None:
+        tolerance = float(jnp.finfo(state.q.dtype).eps) ** (2 / 3)
+    out, projection = _project(system, jnp.asarray(t, state.q.dtype), state, jnp.asarray(free))
+    out = _require(system, t, state, out, projection, tolerance, held)
+    return (out, projection) if report else out
+
+
+@eqx.filter_jit
+def _project(system: System, t, state: State, free) -> tuple[State, Projection]:
+    """Nearest consistent state, and what changed."""
+    mass = evaluate(system, t, state.q, state.v).mass
+
+    q = _nearest(lambda q: system.position_constraints(t, q), mass, state.q, free)
+    v = _nearest(lambda v: constraint_residuals(system, t, q, v).phi_dot, mass, state.v, free)
+    before = constraint_residuals(system, t, state.q, state.v)
+    after = constraint_residuals(system, t, q, v)
+    return State(q, v, state.w), Projection(q - state.q, v - state.v, before, after)
+
+
+def _nearest(constraint, metric, x0, free):
+    """The point of `constraint(x) = 0` nearest to `x0` in `metric`, moving `free` entries only."""
+    if jax.eval_shape(constraint, x0).size == 0:
+        return x0
+    # A metric of order one keeps the two blocks of the stationarity conditions comparable.
+    scale = jnp.maximum(jnp.max(jnp.abs(metric)), jnp.finfo(metric.dtype).tiny)
+    metric = metric / scale
+
+    def stationarity(unknown, x0):
+        x, mu = unknown
+        residual, pullback = jax.vjp(constraint, x)
+        gradient = metric @ (x - x0) + pullback(mu)[0]
+        return jnp.where(free, gradient, x - x0), residual
+
+    eps = float(jnp.finfo(x0.dtype).eps)
+    # Singular values below this are round-off: the constraints are dependent there.
+    linear_solver = lx.SVD(rcond=eps ** (2 / 3))
+    newton = optx.Newton(rtol=eps**0.75, atol=eps**0.75, linear_solver=linear_solver)
+    start = (x0, jnp.zeros_like(constraint(x0)))
+    solution = optx.root_find(
+        stationarity,
+        newton,
+        start,
+        args=x0,
+        adjoint=optx.ImplicitAdjoint(linear_solver=linear_solver),
+        max_steps=_MAX_STEPS,
+        throw=False,
+    )
+    return solution.value[0]
+
+
+def _require(system, t, state, out, projection, tolerance, held):
+    """`out` if it satisfies the constraints; an error, or NaN while tracing, if it does not."""
+    after = jnp.concatenate([projection.after.phi, projection.after.phi_dot])
+    size = jnp.concatenate([out.q, out.v])
+    limit = tolerance * (1 + jnp.max(jnp.abs(size), initial=0.0))
+    good = jnp.all(jnp.abs(after) <= limit)
+    if not is_concrete(good):
+        return jax.tree.map(lambda x: jnp.where(good, x, jnp.nan), out)
+    if not good:
+        raise ConsistencyError(_message(system, t, state, projection, float(limit), held))
+    return out
+
+
+def _message(system, t, state, projection, limit, held) -> str:
+    labels = system.labels()
+    after = projection.after
+    phi = np.asarray(after.phi)
+    level, values = ("position", phi)
+    if np.all(np.abs(phi) <= limit):
+        level, values = "velocity", np.asarray(after.phi_dot)
+    values = np.where(np.isfinite(values), np.abs(values), np.inf)
+    i = int(np.argmax(values))
+    holding = ", ".join(labels.coordinate(k) for k in held)
+    return (
+        f"no consistent state was found near q = {np.asarray(state.q)}: constraint "
+        f"{labels.constraint(i)!r} still fails at {level} level by {values[i]:.3g} "
+        f"(allowed {limit:.1g}) at t = {float(t):.6g}. "
+        + (f"The coordinates {holding} were held fixed; hold fewer. " if holding else "")
+        + "Start nearer to the constraints, or check that they can be satisfied at that time."
+    )
+
+
+def _indices(system, fixed, n: int) -> list[int]:
+    labels = system.labels()
+    out = [labels.coordinate_index(k, n) if isinstance(k, str) else int(k) for k in fixed]
+    for k in out:
+        if not -n <= k < n:
+            raise ValueError(f"fixed coordinate {k} is out of range: there are {n} coordinates.")
+    return [k % n for k in out]

@@ -1,0 +1,190 @@
+"""Everything a formulation needs from a system, by automatic differentiation."""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxdae.systems.base import System
+
+
+class Dynamics(eqx.Module):
+    """The equations of motion of a system at one state.
+
+    `mass @ a + jac.T @ lam = force` and `jac @ a + gamma = d(phi_dot)/dt`.
+
+    Args:
+        mass: mass matrix `M`, shape `(n, n)`.
+        force: all forces but the constraint reactions, Coriolis terms included, shape `(n,)`.
+        jac: rows `df/dq` of the position, then `dg/dv` of the velocity constraints, `(m+r, n)`.
+        gamma: velocity-dependent part of the constraint acceleration, exact, shape `(m+r,)`.
+        phi: position constraint residuals, shape `(m,)`.
+        phi_dot: velocity-level residuals `(df/dt, g)`, shape `(m+r,)`.
+    """
+
+    mass: Float[Array, "n n"]
+    force: Float[Array, " n"]
+    jac: Float[Array, "c n"]
+    gamma: Float[Array, " c"]
+    phi: Float[Array, " m"]
+    phi_dot: Float[Array, " c"]
+
+
+class Violation(eqx.Module):
+    """Constraint residuals at position level, `phi (m,)`, and velocity level, `phi_dot (m+r,)`."""
+
+    phi: Float[Array, "*times m"]
+    phi_dot: Float[Array, "*times c"]
+
+
+class Power(NamedTuple):
+    """Rates of change of the generalized energy `h = v . dT/dv - T + V`, by cause [W].
+
+    Along a motion `dh/dt = force + dissipation + constraint + explicit`.
+    """
+
+    force: Float[Array, "*times"]
+    dissipation: Float[Array, "*times"]
+    constraint: Float[Array, "*times"]
+    explicit: Float[Array, "*times"]
+
+
+def evaluate(system: System, t, q, v, w=None, u=None) -> Dynamics:
+    r"""Mass matrix, forces and constraint terms of a system at one state.
+
+    Lagrange's equations with multipliers: `M = d2T/dv2` and
+
+        f = dT/dq - d/dt(dT/dv)|_{a=0} - dV/dq - dD/dv + F(t, q, v, w, u).
+
+    `gamma` is the second total derivative of the position constraints, and the first of the
+    velocity constraints, along the motion with `a = 0`; both by nested forward differentiation.
+
+    Args:
+        system: the declaration.
+        t: time [s], scalar.
+        q: coordinates, shape `(n,)`.
+        v: velocities, shape `(n,)`.
+        w: actuator state, shape `(k,)`; `None` for a system without actuators.
+        u: control input, any shape the system's `force` and `actuator_rate` expect.
+
+    Returns:
+        `Dynamics`.
+    """
+    t = jnp.asarray(t, q.dtype)
+    w = jnp.zeros((0,), q.dtype) if w is None else w
+    mass, inertial = _inertia(system, t, q, v)
+    force = inertial + applied_force(system, t, q, v, w, u)
+    jac, gamma, phi, phi_dot = _constraints(system, t, q, v)
+    return Dynamics(mass, force, jac, gamma, phi, phi_dot)
+
+
+def constraint_residuals(system: System, t, q, v) -> Violation:
+    """Position- and velocity-level residuals of the constraints.
+
+    Args:
+        system: the declaration.
+        t: time [s].
+        q: coordinates, shape `(n,)`.
+        v: velocities, shape `(n,)`.
+
+    Returns:
+        `Violation(phi (m,), phi_dot (m+r,))`.
+    """
+    t = jnp.asarray(t, q.dtype)
+    phi, phi_dot = jax.jvp(system.position_constraints, (t, q), (jnp.ones_like(t), v))
+    return Violation(phi, jnp.concatenate([phi_dot, system.velocity_constraints(t, q, v)]))
+
+
+def mass_and_jacobian(system: System, t, q, v) -> tuple[Float[Array, "n n"], Float[Array, "c n"]]:
+    """Mass matrix `(n, n)` and constraint Jacobian `(m+r, n)`, for diagnostics."""
+    t = jnp.asarray(t, q.dtype)
+    return _inertia(system, t, q, v)[0], _constraints(system, t, q, v)[0]
+
+
+def momentum(system: System, t, q, v) -> Float[Array, " n"]:
+    """Generalized momenta `p = dT/dv`, shape `(n,)`."""
+    return jax.grad(system.kinetic_energy, argnums=2)(t, q, v)
+
+
+def applied_force(system: System, t, q, v, w, u) -> Float[Array, " n"]:
+    """Potential, dissipative and other generalized forces, shape `(n,)`."""
+    potential = jax.grad(system.potential_energy, argnums=1)(t, q)
+    dissipative = jax.grad(system.dissipation, argnums=2)(t, q, v)
+    return system.force(t, q, v, w, u) - potential - dissipative
+
+
+def generalized_energy(system: System, t, q, v) -> Float[Array, ""]:
+    """Generalized (Jacobi) energy `h = v . dT/dv - T + V` [J].
+
+    It is `T + V` whenever `T` is a quadratic form in `v`.
+    """
+    t = jnp.asarray(t, q.dtype)
+    kinetic, power = jax.jvp(lambda v: system.kinetic_energy(t, q, v), (v,), (v,))
+    return power - kinetic + system.potential_energy(t, q)
+
+
+def power_balance(system: System, t, q, v, w, u, multipliers) -> Power:
+    """Power of everything that changes the generalized energy.
+
+    Args:
+        system: the declaration.
+        t: time [s].
+        q: coordinates, shape `(n,)`.
+        v: velocities, shape `(n,)`.
+        w: actuator state, shape `(k,)`.
+        u: control input.
+        multipliers: `lam`, shape `(m+r,)`; the constraint reaction is `-J^T lam`.
+
+    Returns:
+        `Power`: of `force`, of `dissipation`, of the constraint reactions, and the explicit time
+        dependence `-dL/dt` of the Lagrangian.
+    """
+    one = jnp.ones_like(t)
+    # J v without J: the tangent of the velocity-level residual along v.
+    _, jac_v = jax.jvp(lambda v: constraint_residuals(system, t, q, v).phi_dot, (v,), (v,))
+    _, dissipated = jax.jvp(lambda v: system.dissipation(t, q, v), (v,), (v,))
+
+    def lagrangian(t):
+        return system.kinetic_energy(t, q, v) - system.potential_energy(t, q)
+
+    _, explicit = jax.jvp(lagrangian, (t,), (one,))
+    force = system.force(t, q, v, w, u) @ v
+    return Power(force, -dissipated, -multipliers @ jac_v, -explicit)
+
+
+def _inertia(system: System, t, q, v):
+    """`M`, and the inertial force `dT/dq - d/dt(dT/dv)` at zero acceleration."""
+    p_of = jax.grad(system.kinetic_energy, argnums=2)
+    dT_dq = jax.grad(system.kinetic_energy, argnums=1)(t, q, v)
+    declared = system.mass_matrix(t, q)
+    if declared is not None:
+        _, p_dot = jax.jvp(lambda t, q: p_of(t, q, v), (t, q), (jnp.ones_like(t), v))
+        return jnp.asarray(declared, q.dtype), dT_dq - p_dot
+    # The columns of M and the rate of p along the motion are tangents of one linearization.
+    _, tangent = jax.linearize(p_of, t, q, v)
+    mass = jax.vmap(lambda e: tangent(jnp.zeros_like(t), jnp.zeros_like(q), e))(_basis(v))
+    p_dot = tangent(jnp.ones_like(t), v, jnp.zeros_like(v))
+    return mass, dT_dq - p_dot
+
+
+def _constraints(system: System, t, q, v):
+    """`J`, `gamma`, `phi` and `phi_dot`, position constraints first."""
+    one = jnp.ones_like(t)
+
+    def total_rate(t, q):
+        return jax.jvp(system.position_constraints, (t, q), (one, v))
+
+    (phi, f_dot), (_, gamma_f) = jax.jvp(total_rate, (t, q), (one, v))
+    jac_f = jax.jacfwd(system.position_constraints, argnums=1)(t, q)
+    g, gamma_g = jax.jvp(lambda t, q: system.velocity_constraints(t, q, v), (t, q), (one, v))
+    if g.size == 0:
+        return jac_f, gamma_f, phi, f_dot
+    jac_g = jax.jacfwd(system.velocity_constraints, argnums=2)(t, q, v)
+    jac, gamma = jnp.concatenate([jac_f, jac_g]), jnp.concatenate([gamma_f, gamma_g])
+    return jac, gamma, phi, jnp.concatenate([f_dot, g])
+
+
+def _basis(v: Float[Array, " n"]) -> Float[Array, "n n"]:
+    return jnp.eye(v.size, dtype=v.dtype)

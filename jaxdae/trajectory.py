@@ -1,0 +1,237 @@
+"""The result of a simulation."""
+
+from collections.abc import Callable
+from typing import Any
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, PyTree
+
+from jaxdae.formulations import AbstractFormulation
+from jaxdae.systems import (
+    constraint_residuals,
+    evaluate,
+    generalized_energy,
+    Power,
+    State,
+    System,
+    Violation,
+)
+
+
+class Trajectory(eqx.Module):
+    """A simulated motion. Arrays have time first; batches made by `vmap` come before it.
+
+    Only times and states are stored. Everything else is computed when it is asked for, by compiled
+    code, from the stored states. Rows that were not reached have `ts = inf` and NaN values.
+
+    Attributes:
+        ts: times [s], shape `(times,)`.
+        final_time: the last time reached [s].
+        result: diffrax's result code; see `success`.
+        stats: solver statistics (`num_steps`, `num_accepted_steps`, `num_rejected_steps`, …).
+        saved: what `saveat` asked for, when it is not plain states.
+    """
+
+    ts: Any
+    saved: PyTree
+    final_time: Float[Array, "*batch"]
+    final: PyTree
+    result: diffrax.RESULTS
+    stats: dict[str, Any]
+    interpolation: Any
+    work_integrals: Power | None
+    plain: bool = eqx.field(static=True)
+    # The arrays of (system, formulation, controller) apart from the rest, functions among it, so
+    # that a trajectory may leave any JAX transformation.
+    arrays: PyTree
+    skeleton: PyTree = eqx.field(static=True)
+
+    @property
+    def system(self) -> System:
+        """The system that was simulated."""
+        return eqx.combine(self.arrays, self.skeleton)[0]
+
+    @property
+    def formulation(self) -> AbstractFormulation:
+        """The formulation that was used."""
+        return eqx.combine(self.arrays, self.skeleton)[1]
+
+    @property
+    def controller(self) -> Callable | None:
+        """The controller, or `None`."""
+        return eqx.combine(self.arrays, self.skeleton)[2]
+
+    @property
+    def success(self) -> Bool[Array, "*batch"]:
+        """Whether the run reached its end; one value for each lane of a batch."""
+        return self.result == diffrax.RESULTS.successful
+
+    @property
+    def states(self) -> State:
+        """States `(q, v, w)` at the saved times, leading axis `times`."""
+        return _each(self, _state)
+
+    @property
+    def q(self) -> Float[Array, "*batch times n"]:
+        """Coordinates [m or rad], shape `(times, n)`."""
+        return self.states.q
+
+    @property
+    def v(self) -> Float[Array, "*batch times n"]:
+        """Velocities, shape `(times, n)`."""
+        return self.states.v
+
+    @property
+    def w(self) -> Float[Array, "*batch times k"]:
+        """Actuator states, shape `(times, k)`."""
+        return self.states.w
+
+    @property
+    def u(self) -> Any:
+        """Control inputs at the saved times; `None` without a controller."""
+        return None if self.controller is None else _each(self, _control)
+
+    @property
+    def final_state(self) -> State:
+        """State at `final_time`; after a failure, the last state that was accepted."""
+        return _final(self)
+
+    @property
+    def multipliers(self) -> Float[Array, "*batch times c"]:
+        """Multipliers `lam`, shape `(times, m+r)`; the constraint reaction is `-J^T lam`."""
+        return _each(self, _multipliers)
+
+    @property
+    def violation(self) -> Violation:
+        """Constraint residuals: `phi (times, m)` and `phi_dot (times, m+r)`."""
+        return _each(self, _violation)
+
+    @property
+    def jacobian(self) -> Float[Array, "*batch times c n"]:
+        """Constraint Jacobians, shape `(times, m+r, n)`."""
+        return _each(self, _jacobian)
+
+    @property
+    def kinetic_energy(self) -> Float[Array, "*batch times"]:
+        """Kinetic energy `T` [J], shape `(times,)`."""
+        return _each(self, _kinetic)
+
+    @property
+    def potential_energy(self) -> Float[Array, "*batch times"]:
+        """Potential energy `V` [J], shape `(times,)`."""
+        return _each(self, _potential)
+
+    @property
+    def energy(self) -> Float[Array, "*batch times"]:
+        """Generalized energy `v . dT/dv - T + V` [J], shape `(times,)`.
+
+        It is `T + V` whenever `T` is a quadratic form in the velocities.
+        """
+        return _each(self, _energy)
+
+    @property
+    def work(self) -> Power:
+        """Work since `t0` of what changes the generalized energy [J], each of shape `(times,)`.
+
+        `energy(t) - energy(t0) = force + dissipation + constraint + explicit`, to integration
+        accuracy: each part is integrated along with the motion.
+
+        Raises:
+            ValueError: unless the run was made with `work=True`.
+        """
+        if self.work_integrals is None:
+            raise ValueError("work was not integrated; run simulate(..., work=True).")
+        return self.work_integrals
+
+    def evaluate(self, t) -> State:
+        """State at any time of a run made with `SaveAt(dense=True)`.
+
+        Args:
+            t: time [s].
+
+        Raises:
+            ValueError: for a run without dense output.
+        """
+        if self.interpolation is None:
+            raise ValueError("no dense output; run simulate(..., saveat=SaveAt(dense=True)).")
+        y, _ = self.interpolation.evaluate(t)
+        return self.formulation.recover(self.system, t, y)
+
+
+@eqx.filter_jit
+def _each(trajectory: Trajectory, function):
+    """`function(trajectory, t, y)` at every saved time of every lane."""
+    if not trajectory.plain:
+        raise ValueError(
+            "this run saved what its SaveAt(fn=…) or SaveAt(subs=…) asked for; read `saved`, "
+            "or simulate with a plain SaveAt(ts=…), SaveAt(steps=True) or SaveAt(t1=True)."
+        )
+    if trajectory.ts.ndim > 1:
+        return eqx.filter_vmap(_each)(trajectory, function)
+    reached = jnp.isfinite(trajectory.ts)
+    # Rows that were not reached are computed at a finite state and masked afterwards, so that
+    # neither their values nor their derivatives can spoil the others.
+    first = jax.tree.map(lambda x: x[0], (trajectory.ts, trajectory.saved))
+    rows = (trajectory.ts, trajectory.saved)
+    safe = jax.tree.map(lambda x, x0: jnp.where(_column(reached, x), x, x0), rows, first)
+    values = jax.vmap(lambda t, y: function(trajectory, t, y))(*safe)
+    return jax.tree.map(lambda x: jnp.where(_column(reached, x), x, jnp.nan), values)
+
+
+@eqx.filter_jit
+def _final(trajectory: Trajectory) -> State:
+    if trajectory.final_time.ndim > 0:
+        return eqx.filter_vmap(_final)(trajectory)
+    recover = trajectory.formulation.recover
+    return recover(trajectory.system, trajectory.final_time, trajectory.final)
+
+
+def _column(mask, x):
+    return mask.reshape(mask.shape + (1,) * (x.ndim - 1))
+
+
+def _state(run, t, y):
+    return run.formulation.recover(run.system, t, y)
+
+
+def _control(run, t, y):
+    state = _state(run, t, y)
+    return control_input(run.controller, t, state)
+
+
+def _multipliers(run, t, y):
+    u = control_input(run.controller, t, _state(run, t, y))
+    return run.formulation.multipliers(run.system, t, y, u)
+
+
+def _violation(run, t, y):
+    state = _state(run, t, y)
+    return constraint_residuals(run.system, t, state.q, state.v)
+
+
+def _jacobian(run, t, y):
+    state = _state(run, t, y)
+    u = control_input(run.controller, t, state)
+    return evaluate(run.system, t, state.q, state.v, state.w, u).jac
+
+
+def _kinetic(run, t, y):
+    state = _state(run, t, y)
+    return run.system.kinetic_energy(t, state.q, state.v)
+
+
+def _potential(run, t, y):
+    return run.system.potential_energy(t, _state(run, t, y).q)
+
+
+def _energy(run, t, y):
+    state = _state(run, t, y)
+    return generalized_energy(run.system, t, state.q, state.v)
+
+
+def control_input(controller, t, state: State):
+    """`u = controller(t, q, v, w)`, or `None` without a controller."""
+    return None if controller is None else controller(t, state.q, state.v, state.w)

@@ -1,0 +1,316 @@
+"""Parametrizations: admissible sets (positive, SPD, Hurwitz, bounded) as images of all of R^k.
+
+A gain must stay inside a set: `K_P` positive definite, a characteristic polynomial Hurwitz. Each
+class here holds an unconstrained array `raw` and maps it smoothly onto such a set by `value`, so
+that a gradient step of any length on `raw` keeps `value` admissible.
+"""
+
+import abc
+import math
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float, PyTree
+
+
+class AbstractParametrization(eqx.Module):
+    """A value of a constrained set, held as an unconstrained array.
+
+    Contract: `value` is admissible for every finite `raw` (up to overflow of the floating-point
+    range), and `Parametrization(x).value` equals `x` up to round-off.
+    """
+
+    raw: eqx.AbstractVar[Float[Array, "..."]]
+
+    @property
+    @abc.abstractmethod
+    def value(self) -> Float[Array, "..."]:
+        """The admissible value."""
+
+
+class Positive(AbstractParametrization):
+    """Positive numbers, elementwise: `value = exp(raw)`.
+
+    A vector gain is the diagonal of a diagonal SPD matrix. Steps on `raw` are relative changes of
+    the value: 0.05 is five per cent.
+
+    Args:
+        x: positive value of any shape, in the unit of what it stands for.
+
+    Raises:
+        ValueError: if an entry of `x` is not a positive finite number.
+    """
+
+    raw: Float[Array, "..."]
+
+    def __init__(self, x: ArrayLike):
+        x = _floating("Positive", x)
+        _require_entries("Positive", x, lambda a: a > 0, "must be > 0", _POSITIVE_REMEDY)
+        self.raw = jnp.log(x)
+
+    @property
+    def value(self) -> Float[Array, "..."]:
+        """The positive value, same shape as `raw`."""
+        return jnp.exp(self.raw)
+
+
+class PositiveDefinite(AbstractParametrization):
+    """Symmetric positive definite matrices: `value = L L^T`, `L` lower triangular.
+
+    The diagonal of `L` is the exponential of its `raw` entries, so the factorization is unique
+    and `value` runs through all SPD matrices (Pinheiro and Bates 1996, log-Cholesky).
+
+    Args:
+        matrix: SPD matrix, shape (m, m).
+
+    Raises:
+        ValueError: if `matrix` is not square, not symmetric, or not positive definite.
+    """
+
+    raw: Float[Array, " m*(m+1)/2"]
+
+    def __init__(self, matrix: ArrayLike):
+        matrix = _floating("PositiveDefinite", matrix)
+        _check_spd(matrix)
+        factor = jnp.linalg.cholesky(matrix)
+        rows, columns, diagonal = _triangle(matrix.shape[0])
+        packed = factor[rows, columns]
+        self.raw = packed.at[diagonal].set(jnp.log(packed[diagonal]))
+
+    @property
+    def value(self) -> Float[Array, "m m"]:
+        """The SPD matrix, exactly symmetric."""
+        size = (math.isqrt(8 * self.raw.shape[-1] + 1) - 1) // 2
+        rows, columns, diagonal = _triangle(size)
+        packed = self.raw.at[diagonal].set(jnp.exp(self.raw[diagonal]))
+        factor = jnp.zeros((size, size), packed.dtype).at[rows, columns].set(packed)
+        product = factor @ factor.T
+        return 0.5 * (product + product.T)
+
+
+class Interval(AbstractParametrization):
+    """Numbers between two bounds: `value = lower + (upper - lower) / (1 + exp(-raw))`.
+
+    Args:
+        x: value strictly inside the bounds, any shape.
+        lower: lower bound, broadcast to the shape of `x`; never trained.
+        upper: upper bound, broadcast to the shape of `x`; never trained.
+
+    Raises:
+        ValueError: if `lower < upper` does not hold or an entry of `x` is not strictly inside.
+    """
+
+    raw: Float[Array, "..."]
+    lower: Float[Array, "..."]
+    upper: Float[Array, "..."]
+
+    def __init__(self, x: ArrayLike, lower: ArrayLike, upper: ArrayLike):
+        x = _floating("Interval", x)
+        lower = jnp.broadcast_to(_floating("Interval", lower), x.shape).astype(x.dtype)
+        upper = jnp.broadcast_to(_floating("Interval", upper), x.shape).astype(x.dtype)
+        remedy = "exchange the bounds or widen them"
+        _require_entries("Interval: upper - lower", upper - lower, lambda a: a > 0, "> 0", remedy)
+        remedy = "start strictly inside, or widen the bounds"
+        _require_entries("Interval: x - lower", x - lower, lambda a: a > 0, "must be > 0", remedy)
+        _require_entries("Interval: upper - x", upper - x, lambda a: a > 0, "must be > 0", remedy)
+        self.raw = jnp.log(x - lower) - jnp.log(upper - x)
+        self.lower = lower
+        self.upper = upper
+
+    @property
+    def value(self) -> Float[Array, "..."]:
+        """The value inside the bounds; it reaches a bound only where `raw` saturates."""
+        lower, upper = jax.lax.stop_gradient((self.lower, self.upper))
+        return lower + (upper - lower) * jax.nn.sigmoid(self.raw)
+
+
+class HurwitzPolynomial(AbstractParametrization):
+    """Monic real polynomials whose roots all have negative real part.
+
+    `s^n + c_{n-1} s^{n-1} + ... + c_1 s + c_0` is held as a product of quadratic factors
+    `s^2 + a s + b` and, for odd `n`, one linear factor `s + c`; every real Hurwitz polynomial is
+    such a product with positive `a`, `b`, `c`, and every such product is Hurwitz. `raw` holds
+    `log(a_1), log(b_1), ..., [log(c)]`.
+
+    `value` is *ascending without the leading one*, `(c_0, c_1, ..., c_{n-1})`: the gains of
+    `y^(n) = -(c_0 y + c_1 y' + ... + c_{n-1} y^(n-1))`. `numpy.poly1d` order is
+    `[1, *value[::-1]]`.
+
+    Args:
+        coefficients: `(c_0, ..., c_{n-1})`, shape (n,), `c_k` in s^(k-n).
+        roots: the roots instead [1/s], shape (n,), complex ones in conjugate pairs.
+
+    Raises:
+        ValueError: if not exactly one of the two is given, the degree is zero, a root does not
+            have a negative real part, or complex roots do not come in conjugate pairs.
+        TypeError: if given a traced value; factoring needs concrete numbers.
+    """
+
+    raw: Float[Array, " n"]
+
+    def __init__(self, coefficients: ArrayLike | None = None, *, roots: ArrayLike | None = None):
+        if (coefficients is None) == (roots is None):
+            raise ValueError("HurwitzPolynomial: give exactly one of `coefficients` and `roots`.")
+        given = coefficients if roots is None else roots
+        if isinstance(given, jax.core.Tracer):
+            raise TypeError(
+                "HurwitzPolynomial: cannot factor a traced polynomial; build it outside of "
+                "jit, grad and vmap, and pass the module in."
+            )
+        array = np.atleast_1d(np.asarray(given))
+        if array.ndim != 1 or array.size == 0:
+            raise ValueError(
+                f"HurwitzPolynomial: got shape {np.shape(given)}, needs a vector (n,) with n >= 1."
+            )
+        if not np.all(np.isfinite(array)):
+            raise ValueError(f"HurwitzPolynomial: {array} is not finite; pass finite numbers.")
+        roots = array if coefficients is None else _roots(array)
+        _require_hurwitz(roots)
+        dtype = jnp.real(1.0 * jnp.asarray(array)).dtype
+        self.raw = jnp.log(jnp.asarray(_factors(roots), dtype=dtype))
+
+    @property
+    def value(self) -> Float[Array, " n"]:
+        """Coefficients `(c_0, ..., c_{n-1})`, ascending, leading one left out."""
+        factors = jnp.exp(self.raw)
+        degree = factors.shape[-1]
+        one = jnp.ones((1,), factors.dtype)
+        polynomial = one
+        for k in range(degree // 2):
+            damping, stiffness = factors[2 * k], factors[2 * k + 1]
+            polynomial = jnp.convolve(polynomial, jnp.stack([stiffness, damping, one[0]]))
+        if degree % 2:
+            polynomial = jnp.convolve(polynomial, jnp.stack([factors[-1], one[0]]))
+        return polynomial[:-1]
+
+
+def is_parametrization(x: Any) -> bool:
+    """Whether `x` is a parametrization; the `is_leaf` of tree maps over parameters."""
+    return isinstance(x, AbstractParametrization)
+
+
+def resolve(params: PyTree) -> PyTree:
+    """Replace every parametrization in a pytree by its `value`.
+
+    Args:
+        params: any pytree, e.g. a formulation whose gains are parametrizations.
+
+    Returns:
+        The same pytree with plain arrays in their place.
+    """
+    return jax.tree.map(
+        lambda x: x.value if is_parametrization(x) else x, params, is_leaf=is_parametrization
+    )
+
+
+def trainable(params: PyTree) -> PyTree[bool]:
+    """Which leaves of `params` an optimizer may change, as a filter for `equinox.partition`.
+
+    Trained are the `raw` arrays of parametrizations and all other floating-point arrays. Python
+    numbers, integer arrays and the bounds of an `Interval` are held fixed.
+
+    Args:
+        params: any pytree.
+
+    Returns:
+        The same pytree with a bool at every leaf.
+    """
+
+    def mark(x: Any) -> Any:
+        if not is_parametrization(x):
+            return eqx.is_inexact_array(x)
+        fixed = jax.tree.map(lambda _: False, x)
+        return eqx.tree_at(lambda p: p.raw, fixed, True)
+
+    return jax.tree.map(mark, params, is_leaf=is_parametrization)
+
+
+_POSITIVE_REMEDY = "start from a positive value, or leave the array plain if its sign is free"
+
+
+def _floating(name: str, x: ArrayLike) -> Array:
+    x = jnp.asarray(x)
+    if jnp.iscomplexobj(x):
+        raise ValueError(f"{name}: got a complex value, needs a real one; pass its real part.")
+    return x if jnp.issubdtype(x.dtype, jnp.inexact) else x.astype(jnp.result_type(float))
+
+
+def _require_entries(name: str, x: Array, admissible, condition: str, remedy: str) -> None:
+    if isinstance(x, jax.core.Tracer):
+        return
+    array = np.asarray(x)
+    bad = np.argwhere(~(admissible(array) & np.isfinite(array)))
+    if bad.size:
+        index = tuple(int(i) for i in bad[0])
+        where = f"entry {list(index)} " if index else ""
+        raise ValueError(f"{name}: {where}is {array[index]:.6g}, {condition}; {remedy}.")
+
+
+def _check_spd(matrix: Array) -> None:
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or matrix.shape[0] == 0:
+        raise ValueError(
+            f"PositiveDefinite: got shape {matrix.shape}, needs (m, m) with m >= 1; "
+            "for a scalar or a positive diagonal use Positive."
+        )
+    if isinstance(matrix, jax.core.Tracer):
+        return
+    array = np.asarray(matrix)
+    scale, asymmetry = np.abs(array).max(), np.abs(array - array.T).max()
+    # Round-off of a product such as L L^T is a few ulps of its size times m; sqrt(eps) is far
+    # above that and far below any intended asymmetry.
+    if not asymmetry <= np.sqrt(np.finfo(array.dtype).eps) * scale:
+        raise ValueError(
+            f"PositiveDefinite: the matrix differs from its transpose by {asymmetry:.3g}; "
+            "pass its symmetric part 0.5 * (K + K.T)."
+        )
+    smallest = np.linalg.eigvalsh(array).min()
+    if not smallest > np.finfo(array.dtype).eps * scale:
+        raise ValueError(
+            f"PositiveDefinite: the smallest eigenvalue is {smallest:.3g}, must be > 0 beyond "
+            "round-off; add a multiple of the identity."
+        )
+
+
+def _roots(coefficients: np.ndarray) -> np.ndarray:
+    """Roots of the monic polynomial with the given ascending coefficients."""
+    roots = np.roots(np.concatenate([[1.0], coefficients[::-1]]))
+    # numpy.roots drops vanishing trailing coefficients: they are roots at zero.
+    return np.concatenate([roots, np.zeros(coefficients.size - roots.size)])
+
+
+def _require_hurwitz(roots: np.ndarray) -> None:
+    rightmost = roots[np.argmax(roots.real)]
+    if rightmost.real >= 0:
+        raise ValueError(
+            f"HurwitzPolynomial: the root {rightmost:.6g} has real part {rightmost.real:.6g}, "
+            "must be < 0; start from stable roots, e.g. "
+            f"HurwitzPolynomial(roots=[-1.0] * {roots.size})."
+        )
+
+
+def _factors(roots: np.ndarray) -> np.ndarray:
+    """Positive numbers (a_1, b_1, ..., [c]) of the quadratic and linear real factors."""
+    roots = np.asarray(roots, dtype=complex)
+    tolerance = np.sqrt(np.finfo(float).eps) * np.abs(roots)
+    upper = np.sort_complex(roots[roots.imag > tolerance])
+    lower = np.sort_complex(roots[roots.imag < -tolerance].conj())
+    if upper.size != lower.size or not np.allclose(upper, lower, rtol=1e-6, atol=0.0):
+        raise ValueError(
+            f"HurwitzPolynomial: the complex roots {roots[np.abs(roots.imag) > tolerance]} are "
+            "not conjugate pairs; add the conjugate of each."
+        )
+    real = np.sort(roots[np.abs(roots.imag) <= tolerance].real)
+    pairs = [(-2.0 * z.real, abs(z) ** 2) for z in upper]
+    pairs += [(-(x + y), x * y) for x, y in zip(real[0:-1:2], real[1::2], strict=True)]
+    flat = [number for pair in pairs for number in pair]
+    return np.array(flat + ([-real[-1]] if real.size % 2 else []))
+
+
+def _triangle(size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Rows and columns of the packed lower triangle, and where in it the diagonal lies."""
+    rows, columns = np.tril_indices(size)
+    return rows, columns, np.flatnonzero(rows == columns)

@@ -1,0 +1,119 @@
+"""Andrews' squeezing mechanism against the test set."""
+
+import diffrax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxdae import Multipliers, simulate
+from jaxdae.models import AndrewsMechanism
+from jaxdae.models.andrews import END_REFERENCE, START_REFERENCE
+from jaxdae.systems import State
+
+SYSTEM = AndrewsMechanism()
+
+
+def closed_form_mass_matrix(q):
+    """Mass matrix as Hairer and Wanner print it (VII.7), by bodies."""
+    s = SYSTEM
+    m1, m2, m3, m4, m5, m6, m7 = s.masses
+    i1, i2, i3, i4, i5, i6, i7 = s.inertias
+    _, theta, _, phi, _, omega, _ = q
+    rod4, rod6 = s.e - s.ea, s.zf - s.fa
+    coupler = m2 * s.da**2 + i2
+    coupling12 = coupler - m2 * s.da * s.rr * jnp.cos(theta)
+    link4, link6 = m4 * rod4**2 + i4, m6 * rod6**2 + i6
+    coupling45 = link4 + m4 * s.zt * rod4 * jnp.sin(phi)
+    coupling67 = link6 - m6 * s.u * rod6 * jnp.sin(omega)
+    diagonal = [
+        m1 * s.ra**2 + i1 + m2 * s.rr**2 + 2 * coupling12 - coupler,
+        coupler,
+        m3 * (s.sa**2 + s.sb**2) + i3,
+        link4,
+        m4 * s.zt**2 + 2 * coupling45 - link4 + m5 * (s.ta**2 + s.tb**2) + i5,
+        link6,
+        m6 * s.u**2 + 2 * coupling67 - link6 + m7 * (s.ua**2 + s.ub**2) + i7,
+    ]
+    matrix = jnp.diag(jnp.stack([jnp.asarray(x) for x in diagonal]))
+    for (i, j), entry in (((0, 1), coupling12), ((3, 4), coupling45), ((5, 6), coupling67)):
+        matrix = matrix.at[i, j].set(entry).at[j, i].set(entry)
+    return matrix
+
+
+def spring_torque(gamma):
+    """Moment about B of the spring's pull on D, force times lever arm."""
+    s = SYSTEM
+    b, c = np.array(s.point_b), np.array(s.point_c)
+    turn = np.array([[np.cos(gamma), -np.sin(gamma)], [np.sin(gamma), np.cos(gamma)]])
+    arm = turn @ np.array([s.sd, -s.sc])
+    spring = b + arm - c
+    length = np.hypot(*spring)
+    pull = -s.c0 * (length - s.l0) * spring / length
+    return arm[0] * pull[1] - arm[1] * pull[0]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_equations_of_motion_are_the_published_ones(seed, dynamics):
+    rng = np.random.default_rng(seed)
+    q, v = rng.uniform(-np.pi, np.pi, size=7), 100.0 * rng.normal(size=7)
+    d = dynamics(SYSTEM, 0.0, q, v)
+    np.testing.assert_allclose(d.mass, closed_form_mass_matrix(q), rtol=1e-12, atol=1e-20)
+    # Coriolis forces by Christoffel's symbols of the published matrix
+    slope = np.asarray(jax.jacfwd(closed_form_mass_matrix)(jnp.asarray(q)))
+    coriolis = np.einsum("ijk,j,k", slope, v, v) - 0.5 * np.einsum("jki,j,k", slope, v, v)
+    force = -coriolis
+    force[0] += SYSTEM.mom
+    force[2] += spring_torque(q[2])
+    np.testing.assert_allclose(d.force, force, rtol=1e-10, atol=1e-12)
+
+
+def test_energy_of_rotation_and_translation_is_positive():
+    for q in np.random.default_rng(3).uniform(-np.pi, np.pi, size=(5, 7)):
+        assert np.linalg.eigvalsh(np.asarray(closed_form_mass_matrix(q))).min() > 0
+
+
+@pytest.mark.parametrize(
+    ("reference", "residual", "rtol"),
+    [
+        # 16 digits of the start, through a solve of condition 5e4
+        (START_REFERENCE, 1e-17, 1e-11),
+        # PSIDE's end point carries its tolerance 1e-14 at position level; its accelerations
+        # and multipliers inherit the 7 digits of its velocities
+        (END_REFERENCE, RESIDUAL, RTOL),
+    ],
+    ids=["start", "end"],
+)
+def test_references_satisfy_the_equations(reference, residual, rtol, dynamics, saddle_point):
+    q, v = jnp.array(reference.q), jnp.array(reference.v)
+    d = dynamics(SYSTEM, reference.t, q, v)
+    np.testing.assert_allclose(d.phi, 0.0, atol=residual)
+    a, lam = saddle_point(SYSTEM, reference.t, q, v)
+    np.testing.assert_allclose(a, reference.a, rtol=rtol, atol=1e-10)
+    np.testing.assert_allclose(lam, reference.multipliers, rtol=rtol, atol=1e-12)
+
+
+@pytest.mark.parametrize("reference", [START_REFERENCE, END_REFERENCE], ids=["start", "end"])
+def test_loops_are_independent(reference, dynamics):
+    jac = dynamics(SYSTEM, reference.t, jnp.array(reference.q), jnp.array(reference.v)).jac
+    values = np.linalg.svd(np.asarray(jac), compute_uv=False)
+    assert values[-1] > 0.05 * values[0]
+
+
+def test_solution_has_the_published_digits():
+    state = State(*SYSTEM.start())
+    sol = simulate(
+        SYSTEM,
+        Multipliers(),
+        state,
+        t1=0.03,
+        dt=1e-5,
+        solver=diffrax.Dopri8(),
+        stepsize_controller=diffrax.PIDController(rtol=1e-12, atol=1e-13),
+        saveat=diffrax.SaveAt(t1=True),
+    )
+    assert sol.success
+    angle, velocity = (np.asarray(x[-1]) for x in (sol.q, sol.v))
+    digits = -np.log10(np.abs(angle / np.array(END_REFERENCE.q) - 1))
+    assert digits.min() > 9.0
+    np.testing.assert_allclose(velocity, END_REFERENCE.v, rtol=1e-6)
