@@ -132,7 +132,10 @@ def _vector_field(t, y, args):
     system, formulation, controller = args
     state = formulation.recover(system, t, y)
     u = control_input(controller, t, state)
+    # At a singularity, infinities become NaN: step controllers reject NaN, but a trial state with
+    # infinities makes their scaled error, and then the step itself, NaN.
     rate = formulation.vector_field(system, t, y, u)
+    rate = jax.tree.map(lambda x: jnp.where(jnp.isfinite(x), x, jnp.nan), rate)
     if work is None:
         return rate, None
     lam = formulation.multipliers(system, t, y, u)
@@ -189,7 +192,9 @@ def _controller(given, dt, t0, t1, dtype):
     tolerance = 1e-8 if eps < 1e-12 else 1e-5
     # Below this the time no longer advances by much more than its round-off.
     smallest = 64 * eps * jnp.maximum(jnp.abs(t0), jnp.abs(t1))
-    return diffrax.PIDController(rtol=tolerance, atol=tolerance, dtmin=smallest)
+    return diffrax.PIDController(
+        rtol=tolerance, atol=tolerance, dtmin=smallest, force_dtmin=False
+    )
 
 
 def _saving(saveat, t0, t1, dt):

@@ -11,6 +11,7 @@ import abc
 import equinox as eqx
 import jax.numpy as jnp
 import lineax as lx
+from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
 from jaxdae.linalg.positive_definite import solve_positive_definite
@@ -126,18 +127,11 @@ class SingularMass(AbstractSaddlePointSolve):
 
 def _lower_solve(factor, rhs, *, transpose: bool = False):
     """Solve with a lower triangular factor, or with its transpose."""
-    operator = lx.MatrixLinearOperator(factor, lx.lower_triangular_tag)
-    operator = operator.T if transpose else operator
-    return _solve_columns(operator, rhs, lx.Triangular())
+    return solve_triangular(factor, rhs, lower=True, trans=int(transpose))
 
 
 def _pseudo_solve(matrix, rhs, rcond: float):
     """Least-squares solution of least norm; differentiable while the rank does not change."""
-    return lx.linear_solve(lx.MatrixLinearOperator(matrix), rhs, lx.SVD(rcond=rcond)).value
-
-
-def _solve_columns(operator, rhs, solver):
-    if rhs.ndim == 1:
-        return lx.linear_solve(operator, rhs, solver).value
-    one = lambda column: lx.linear_solve(operator, column, solver).value  # noqa: E731
-    return eqx.filter_vmap(one, in_axes=1, out_axes=1)(rhs)
+    operator = lx.MatrixLinearOperator(matrix)
+    # Not finite in, not finite out: a step controller rejects such a step by itself.
+    return lx.linear_solve(operator, rhs, lx.SVD(rcond=rcond), throw=False).value

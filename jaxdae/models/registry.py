@@ -95,7 +95,7 @@ _MODELS = (
         summary="slider-crank with equal links, through its in-line singular position",
         source="Bayo, Ledesma, Nonlinear Dynamics 9 (1996) 113-130",
         system=SliderCrank,
-        formulation=lambda: Penalty(1e4, Baumgarte(K_D=20.0, K_P=100.0)),
+        formulation=lambda: Penalty(alpha=1e4, stabilization=Baumgarte.critical(100.0)),
         t1=4.0,
     ),
     Model(

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from matplotlib.figure import Figure
 import numpy as np
+from matplotlib.figure import Figure
 
 from jaxdae.plotting import readout, style
 
@@ -53,10 +53,10 @@ def _panels(trajectory: Any, labels: Any, quantity: str) -> list[_Panel]:
         return [_Panel(heading, [], np.zeros((0, 0)))]
     columns = readout.rows(trajectory, values)
     names, units = get_names(labels, columns.shape[1])
-    groups = [(unit, [i for i, u in enumerate(units) if u == unit]) for unit in dict.fromkeys(units)]
+    groups = {unit: [i for i, u in enumerate(units) if u == unit] for unit in units}
     return [
         _Panel(readout.with_unit(heading, unit), [names[i] for i in chosen], columns[:, chosen])
-        for unit, chosen in groups
+        for unit, chosen in groups.items()
     ] or [_Panel(heading, [], columns)]
 
 

@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-import numpy as np
 
 # Okabe and Ito's colours, which stay apart for colour-blind readers; the yellow is left out.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
@@ -65,6 +66,17 @@ def logarithmic(ax: Axes) -> None:
 def positive(values: np.ndarray) -> np.ndarray:
     """`values` with everything that a logarithmic axis cannot show replaced by nan."""
     return np.where(values > 0.0, values, np.nan)
+
+
+def draw_size(ax: Axes, ts: np.ndarray, size: np.ndarray, *, color: Any, name: str = "") -> None:
+    """The size of an error on a logarithmic axis, its largest value in the legend.
+
+    Exact zeros have no place on such an axis; that a curve is nothing else, the legend says.
+    """
+    largest = np.max(size[np.isfinite(size)], initial=0.0)
+    largest = f"max {largest:.1e}" if largest > 0.0 else "exactly zero"
+    label = f"{name} ({largest})" if name else largest
+    ax.plot(ts, positive(size), color=color, label=label)
 
 
 def note(ax: Axes, text: str) -> None:

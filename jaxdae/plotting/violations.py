@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-import numpy as np
 
 from jaxdae.plotting import readout, style
-from jaxdae.plotting.energy import energy_drift
+from jaxdae.plotting.energy import draw_drifts
 
 _LEVELS = {"phi": r"$\|\phi\|$", "phi_dot": r"$\|\dot\phi\|$"}
 _NAMES = {"phi": "position constraints", "phi_dot": "constraints at velocity level"}
@@ -26,15 +26,6 @@ def _units(trajectory: Any, labels: Any, level: str) -> list[str]:
     if level == "phi":
         return units
     return [readout.per_second(unit) if i < m else unit for i, unit in enumerate(units)]
-
-
-def _draw_residuals(ax: Axes, ts: np.ndarray, size: np.ndarray, color: Any, **line) -> None:
-    """One norm on a logarithmic axis, with a remark where there is nothing to see."""
-    ax.plot(ts, style.positive(size), color=color, **line)
-    if size.size and not np.any(size > 0.0):
-        # An exact zero has no place on a logarithmic axis, and no line would look like no data.
-        handle = ax.get_lines()[-1]
-        handle.set_label(f"{line.get('label', '')} (exactly zero)")
 
 
 def _draw_components(ax: Axes, trajectory: Any, labels: Any, level: str) -> None:
@@ -63,8 +54,8 @@ def _draw_level(ax: Axes, runs: dict[str, Any], labels: Any, level: str) -> None
         residuals = _residuals(run, level)
         if residuals.shape[1]:
             norm = np.linalg.norm(residuals, axis=1)
-            label = name or ("norm" if residuals.shape[1] > 1 else _LEVELS[level])
-            _draw_residuals(ax, readout.times(run), norm, color, label=label)
+            label = name or ("norm" if residuals.shape[1] > 1 else "")
+            style.draw_size(ax, readout.times(run), norm, color=color, name=label)
         mark = style.FAILURE if alone else color
         style.mark_failure(ax, readout.failure_time(run), color=mark, name=name)
 
@@ -121,6 +112,6 @@ def plot_comparison(
     figure, axes = style.new_axes(3, title=title)
     for ax, level in zip(axes.flat[:2], _LEVELS, strict=True):
         _draw_level(ax, runs, labels, level)
-    _draw_drifts(axes.flat[2], runs)
+    draw_drifts(axes.flat[2], runs)
     style.finish(axes)
     return figure

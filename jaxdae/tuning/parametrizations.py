@@ -155,23 +155,11 @@ class HurwitzPolynomial(AbstractParametrization):
     def __init__(self, coefficients: ArrayLike | None = None, *, roots: ArrayLike | None = None):
         if (coefficients is None) == (roots is None):
             raise ValueError("HurwitzPolynomial: give exactly one of `coefficients` and `roots`.")
-        given = coefficients if roots is None else roots
-        if isinstance(given, jax.core.Tracer):
-            raise TypeError(
-                "HurwitzPolynomial: cannot factor a traced polynomial; build it outside of "
-                "jit, grad and vmap, and pass the module in."
-            )
-        array = np.atleast_1d(np.asarray(given))
-        if array.ndim != 1 or array.size == 0:
-            raise ValueError(
-                f"HurwitzPolynomial: got shape {np.shape(given)}, needs a vector (n,) with n >= 1."
-            )
-        if not np.all(np.isfinite(array)):
-            raise ValueError(f"HurwitzPolynomial: {array} is not finite; pass finite numbers.")
-        roots = array if coefficients is None else _roots(array)
-        _require_hurwitz(roots)
-        dtype = jnp.real(1.0 * jnp.asarray(array)).dtype
-        self.raw = jnp.log(jnp.asarray(_factors(roots), dtype=dtype))
+        given = _concrete_vector(coefficients if roots is None else roots)
+        found = _roots(given) if roots is None else given
+        _require_hurwitz(found)
+        dtype = jnp.real(1.0 * jnp.asarray(given)).dtype
+        self.raw = jnp.log(jnp.asarray(_factors(found), dtype=dtype))
 
     @property
     def value(self) -> Float[Array, " n"]:
@@ -273,6 +261,22 @@ def _check_spd(matrix: Array) -> None:
             f"PositiveDefinite: the smallest eigenvalue is {smallest:.3g}, must be > 0 beyond "
             "round-off; add a multiple of the identity."
         )
+
+
+def _concrete_vector(given: Any) -> np.ndarray:
+    if isinstance(given, jax.core.Tracer):
+        raise TypeError(
+            "HurwitzPolynomial: cannot factor a traced polynomial; build it outside of "
+            "jit, grad and vmap, and pass the module in."
+        )
+    array = np.atleast_1d(np.asarray(given))
+    if array.ndim != 1 or array.size == 0:
+        raise ValueError(
+            f"HurwitzPolynomial: got shape {array.shape}, needs a vector (n,) with n >= 1."
+        )
+    if not np.all(np.isfinite(array)):
+        raise ValueError(f"HurwitzPolynomial: {array} is not finite; pass finite numbers.")
+    return array
 
 
 def _roots(coefficients: np.ndarray) -> np.ndarray:

@@ -74,7 +74,8 @@ def test_energy_is_conserved_from_the_horizontal():
     assert sol.success
     # the chain falls by some 10 J: the motion is there
     assert np.ptp(np.asarray(sol.kinetic_energy)) > 10.0
-    np.testing.assert_allclose(sol.energy, sol.energy[0], atol=TOLERANCE)
+    # tolerance 1e-8 per step at speeds of some m/s, over some 60 steps: 1e-6 J of 30 J
+    np.testing.assert_allclose(sol.energy, sol.energy[0], atol=1e-5)
 
 
 def test_uniform_chain_divides_length_and_mass():

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxdae import Multipliers, Penalty, simulate
+from jaxdae import Baumgarte, Multipliers, Penalty, simulate
 from jaxdae.models import PAPER_RUNS, ReachableTwoLink, TwoLinkManipulator
 from jaxdae.models.two_link import PAPER_START_Q, PAPER_START_V
 from jaxdae.systems import State
@@ -95,9 +95,10 @@ def test_exact_motion_of_another_height_is_marked():
 def test_paper_start_is_the_exact_start_to_its_digits(dynamics):
     q, v = PAPER.start()
     d = dynamics(PAPER, 0.0, jnp.array(PAPER_START_Q), jnp.array(PAPER_START_V))
-    # the digits printed, through the Jacobian's rows
-    assert np.max(np.abs(d.phi)) < PHI
-    assert np.max(np.abs(d.phi_dot)) < PHI_DOT
+    # height and velocities hold to the six digits printed; the x0 printed does not: the tip of
+    # the printed angles is at 0.2959655 m, off by 1.25e-5 m
+    np.testing.assert_allclose(d.phi, [0.0, 1.25e-5], atol=1e-6)
+    np.testing.assert_allclose(d.phi_dot, 0.0, atol=1e-6)
     np.testing.assert_allclose(q, PAPER_START_Q, atol=2e-5)
     np.testing.assert_allclose(v, PAPER_START_V, atol=5e-6)
 
@@ -110,13 +111,17 @@ def test_paper_runs_are_the_printed_gains():
         (4, 20, 10, 100, 250, 3),
         (5, 20, 10, 10, 2500, 50),
     ]
-    formulations = [run.formulation() for run in PAPER_RUNS]
-    assert [type(f) for f in formulations] == [Multipliers, Penalty, Penalty, Penalty]
     assert [run.method for run in PAPER_RUNS] == ["multipliers"] + ["penalty"] * 3
-    assert [f.alpha for f in formulations[1:]] == [10.0, 3.0, 50.0]
-    for run, formulation in zip(PAPER_RUNS, formulations, strict=True):
-        np.testing.assert_array_equal(formulation.stabilization.K_D, run.K_D)
-        np.testing.assert_array_equal(formulation.stabilization.K_P, run.K_P)
+
+
+@pytest.mark.parametrize("run", PAPER_RUNS, ids=lambda run: f"figure {run.figure}")
+def test_formulation_of_a_paper_run_has_its_gains(run):
+    formulation = run.formulation()
+    assert isinstance(formulation, Multipliers if run.alpha is None else Penalty)
+    assert getattr(formulation, "alpha", None) == run.alpha
+    assert isinstance(formulation.stabilization, Baumgarte)
+    np.testing.assert_array_equal(formulation.stabilization.K_D, run.K_D)
+    np.testing.assert_array_equal(formulation.stabilization.K_P, run.K_P)
 
 
 def test_reachable_target_stays_within_reach_and_passes_the_fold():
@@ -144,5 +149,6 @@ def test_multipliers_follow_the_exact_motion_up_to_the_fold():
     sol = simulate(PAPER, PAPER_RUNS[0].formulation(), state, t1=0.45)
     assert sol.success
     q, v = jax.vmap(PAPER.exact_motion)(sol.ts)
-    np.testing.assert_allclose(sol.q, q, atol=TOLERANCE)
-    np.testing.assert_allclose(sol.v, v, atol=TOLERANCE)
+    # tolerance 1e-8 through a Jacobian of condition 20 and more
+    np.testing.assert_allclose(sol.q, q, atol=1e-7)
+    np.testing.assert_allclose(sol.v, v, atol=5e-7)

@@ -1,0 +1,193 @@
+"""Checkpoints of a tuning run: one file, written atomically, refused if it does not fit.
+
+Layout of the file: a JSON line (what run this is, how far it got), a line with the SHA-256 of
+everything else in the file, and the arrays as `equinox.tree_serialise_leaves` writes them.
+"""
+
+import hashlib
+import io
+import json
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import numpy as np
+from jaxtyping import PyTree
+
+FORMAT = "jaxdae tuning checkpoint"
+VERSION = 1
+
+
+class CheckpointError(ValueError):
+    """A checkpoint cannot be used: not a checkpoint, damaged, or of another run."""
+
+
+def save(path: Path, fingerprint: dict[str, Any], rows: int, tree: PyTree) -> None:
+    """Write a checkpoint; at every moment the file is the old one or the new one, complete.
+
+    Args:
+        path: the file; its folder must exist.
+        fingerprint: what the run is, from `fingerprint`.
+        rows: number of finished evaluations.
+        tree: arrays to store.
+    """
+    payload = io.BytesIO()
+    eqx.tree_serialise_leaves(payload, tree)
+    software = {"jax": jax.__version__, "equinox": eqx.__version__}
+    header = {"format": FORMAT, "version": VERSION, "rows": rows}
+    header |= {"software": software, "fingerprint": fingerprint}
+    first = json.dumps(header, sort_keys=True).encode() + b"\n"
+    checksum = _checksum(first, payload.getvalue()).encode() + b"\n"
+    _replace(path, first + checksum + payload.getvalue())
+
+
+def load(
+    path: Path, fingerprint: dict[str, Any], like: Callable[[int], PyTree]
+) -> tuple[int, PyTree]:
+    """Read a checkpoint of the same run.
+
+    Args:
+        path: the file.
+        fingerprint: what the run is, from `fingerprint`.
+        like: maps the number of rows to a pytree with the shapes and dtypes that were stored.
+
+    Returns:
+        The number of finished evaluations and the stored pytree.
+
+    Raises:
+        CheckpointError: if the file is not a checkpoint, is truncated or corrupt, has another
+            format version, or belongs to another run; the file is left as it is.
+    """
+    header, payload = _verified(path, path.read_bytes())
+    _require_same(path, header["fingerprint"], fingerprint)
+    try:
+        return header["rows"], eqx.tree_deserialise_leaves(
+            io.BytesIO(payload), like(header["rows"])
+        )
+    except Exception as error:
+        reason = f"its arrays do not fit this run ({error})"
+        raise _error(path, reason, "use another file or `overwrite=True`") from error
+
+
+def fingerprint(
+    params: PyTree, trained: PyTree, optimizer_state: PyTree, objective: Any, search: dict[str, Any]
+) -> dict[str, Any]:
+    """What must agree for a checkpoint to continue a run, section by section.
+
+    Args:
+        params: the given parameters.
+        trained: their trainable part.
+        optimizer_state: state of the optimizer.
+        objective: the objective; its arrays, numbers and `budget` count, its code cannot.
+        search: further settings, JSON values only.
+
+    Returns:
+        A dictionary of JSON values.
+    """
+    name = getattr(objective, "__qualname__", type(objective).__name__)
+    return {
+        "trained parameters": _shapes(trained),
+        "structure of the parameters": _digest(_sanitized(jax.tree.structure(params))),
+        "initial values": _digest(*_contents(params)),
+        "optimizer state": _shapes(optimizer_state),
+        "objective": f"{name} {getattr(objective, 'budget', '')}".strip(),
+        "data of the objective": _digest(*_contents(objective)),
+        **search,
+    }
+
+
+def _replace(path: Path, content: bytes) -> None:
+    # Same folder, hence same file system: os.replace is atomic only within one. The name is
+    # fixed, so a file left over by a killed process is reused and not piled up.
+    partial = path.with_name(f".{path.name}.partial")
+    with open(partial, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(partial, path)
+    _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    # The rename itself must reach the disk. Windows cannot open folders and needs no such call.
+    if os.name != "posix":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _verified(path: Path, content: bytes) -> tuple[dict[str, Any], bytes]:
+    first, _, rest = content.partition(b"\n")
+    checksum, _, payload = rest.partition(b"\n")
+    if not first.startswith(b'{"') or FORMAT.encode() not in first:
+        raise _error(path, "it is not a tuning checkpoint", "give another path")
+    if _checksum(first + b"\n", payload).encode() != checksum:
+        reason = f"it is truncated or corrupt ({len(content)} bytes, the checksum does not match)"
+        raise _error(path, reason, "restore a copy, or start again with `overwrite=True`")
+    header = json.loads(first)
+    if header["version"] != VERSION:
+        reason = f"its format version is {header['version']}, this program reads {VERSION}"
+        raise _error(path, reason, "use the version that wrote it, or `overwrite=True`")
+    return header, payload
+
+
+def _require_same(path: Path, stored: dict[str, Any], here: dict[str, Any]) -> None:
+    here = json.loads(json.dumps(here))
+    for section in [*here, *(name for name in stored if name not in here)]:
+        old, new = stored.get(section), here.get(section)
+        if old == new:
+            continue
+        if isinstance(old, dict) and isinstance(new, dict):
+            leaf = next(k for k in [*new, *old] if old.get(k) != new.get(k))
+            section, old, new = f"{section}: {leaf}", old.get(leaf), new.get(leaf)
+        reason = f"it belongs to another run; {section}: {old} in the file, {new} here"
+        remedy = "make the same call as then, give another path, or start with `overwrite=True`"
+        raise _error(path, reason, remedy)
+
+
+def _error(path: Path, reason: str, remedy: str) -> CheckpointError:
+    return CheckpointError(f"tune: cannot resume from {path}: {reason}; {remedy}.")
+
+
+def _checksum(first: bytes, payload: bytes) -> str:
+    return hashlib.sha256(first + payload).hexdigest()
+
+
+def _shapes(tree: PyTree) -> dict[str, str]:
+    return {
+        jax.tree_util.keystr(path): f"{x.dtype}{list(x.shape)}"
+        for path, x in jax.tree_util.tree_leaves_with_path(tree)
+    }
+
+
+def _contents(tree: PyTree) -> list[bytes]:
+    """Arrays and numbers of a pytree; of other leaves only the type, their text may vary."""
+    parts = []
+    for x in jax.tree.leaves(tree):
+        if eqx.is_array(x) and jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
+            x = jax.random.key_data(x)
+        if eqx.is_array_like(x):
+            array = np.asarray(x)
+            parts.append(f"{array.dtype}{array.shape}".encode() + array.tobytes())
+        else:
+            parts.append(type(x).__qualname__.encode())
+    return parts
+
+
+def _sanitized(structure: Any) -> bytes:
+    # A function in a static field prints its address, which differs in every process.
+    return re.sub(r" at 0x[0-9a-f]+", "", str(structure)).encode()
+
+
+def _digest(*parts: bytes) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "little") + part)
+    return digest.hexdigest()[:16]

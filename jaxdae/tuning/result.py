@@ -1,0 +1,105 @@
+"""What `tune` returns: the best parameters, the way there, and a summary to print."""
+
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+from jaxtyping import Bool, Float, PyTree
+
+
+@dataclass(frozen=True)
+class TuningHistory:
+    """One row per evaluation of the objective; row 0 is the given start.
+
+    Attributes:
+        loss: objective, also where it was not finite.
+        gradient_norm: Euclidean norm of the gradient with respect to the unconstrained arrays.
+        skipped: whether the row was refused because its loss or gradient was not finite.
+    """
+
+    loss: Float[np.ndarray, "rows *starts"]
+    gradient_norm: Float[np.ndarray, "rows *starts"]
+    skipped: Bool[np.ndarray, "rows *starts"]
+
+    def of_start(self, start: int) -> "TuningHistory":
+        """The columns of one start.
+
+        Args:
+            start: index of the start; 0 is the unperturbed one.
+
+        Returns:
+            A history of arrays with shape (rows,).
+        """
+        return TuningHistory(
+            self.loss[:, start], self.gradient_norm[:, start], self.skipped[:, start]
+        )
+
+
+@dataclass(frozen=True)
+class TuningResult:
+    """The best parameters seen by `tune`, and how they were found.
+
+    Attributes:
+        params: best parameters, every parametrization replaced by its value.
+        raw: best parameters with their parametrizations; pass them to `tune` to go on.
+        initial_params: the given parameters, resolved.
+        loss: objective at `params`.
+        initial_loss: objective at `initial_params` (not finite if that start failed).
+        history: rows of the best start, arrays of shape (steps + 1,).
+        histories: rows of all starts, arrays of shape (steps + 1, starts).
+        best_start: index of the best start.
+        steps: optimizer steps taken or refused, evaluations less one.
+        skipped: refused rows of the best start.
+        stop_reason: "steps", "patience" or "callback".
+        budget: step or work budget of the objective the optimum belongs to, "" if not stated.
+        wall_seconds: duration of this call [s], compilation included.
+        compile_seconds: tracing and compiling in this call [s]; 0 if nothing was left to run.
+    """
+
+    params: PyTree
+    raw: PyTree
+    initial_params: PyTree
+    loss: float
+    initial_loss: float
+    history: TuningHistory
+    histories: TuningHistory
+    best_start: int
+    steps: int
+    skipped: int
+    stop_reason: str
+    budget: str
+    wall_seconds: float
+    compile_seconds: float
+
+    def summary(self) -> str:
+        """Losses, counts, times and the tuned parameters, one line each.
+
+        Returns:
+            Text of several lines, ready to print.
+        """
+        starts = self.histories.loss.shape[1]
+        lines = [
+            f"loss        {self.initial_loss:.6g} -> {self.loss:.6g}",
+            f"steps       {self.steps} ({self.skipped} skipped), stopped by {self.stop_reason}",
+            f"start       {self.best_start} of {starts} (0 is the given one)",
+            f"time        {self.wall_seconds:.2f} s, of which compiling {self.compile_seconds:.2f} s",
+        ]
+        lines += [f"budget      {self.budget}"] if self.budget else []
+        return "\n".join(lines + ["parameters"] + self._changes())
+
+    def _changes(self) -> list[str]:
+        before = jax.tree_util.tree_leaves_with_path(self.initial_params)
+        after = jax.tree.leaves(self.params)
+        return [
+            f"  {jax.tree_util.keystr(path) or 'value'}: {_short(x)} -> {_short(y)}"
+            for (path, x), y in zip(before, after, strict=True)
+            if not _same(x, y)
+        ]
+
+
+def _same(x, y) -> bool:
+    return x is y or bool(np.array_equal(np.asarray(x), np.asarray(y)))
+
+
+def _short(x) -> str:
+    return np.array2string(np.asarray(x), precision=6, threshold=20).replace("\n", "")

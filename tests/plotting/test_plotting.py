@@ -1,0 +1,400 @@
+"""Figures: labels, scales, the data of the lines, legends, marks of failures."""
+
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+
+from jaxdae.plotting import (
+    plot_comparison,
+    plot_energy,
+    plot_histories,
+    plot_series,
+    plot_tuning,
+    plot_violation,
+    save_figure,
+)
+
+TIMES = np.linspace(0.0, 2.0, 9)
+FAILURE_TIME = 1.0
+LABELS = SimpleNamespace(
+    coordinates=("r", "angle"),
+    units=("m", "rad"),
+    constraints=("rod", "rail"),
+    constraint_units=("m^2", "m^2"),
+)
+NO_LABELS = SimpleNamespace(coordinates=(), units=(), constraints=(), constraint_units=())
+
+
+def stub(*, failed=False, scale=1.0, m=2, labels=LABELS):
+    """A trajectory with simple values; after a failure times are inf and values nan."""
+    ts = TIMES.copy()
+    q = np.stack([np.cos(ts), 3.0 + np.sin(ts)], axis=1)
+    values = {
+        "q": q,
+        "v": np.stack([-np.sin(ts), np.cos(ts)], axis=1),
+        "w": np.zeros((ts.size, 0)),
+        "multipliers": np.ones((ts.size, m)) * np.arange(1, m + 1),
+        "phi": scale * np.outer(np.exp(-ts), [3.0, 4.0][:m]),
+        "phi_dot": scale * np.outer(np.exp(-2 * ts), [6.0, 8.0][:m]),
+        "energy": 5.0 + scale * ts,
+        "kinetic_energy": 2.0 + ts,
+        "potential_energy": 3.0 - ts,
+    }
+    if failed:
+        late = ts > FAILURE_TIME
+        ts[late] = np.inf
+        for value in values.values():
+            value[late] = np.nan
+    violation = SimpleNamespace(phi=values.pop("phi"), phi_dot=values.pop("phi_dot"))
+    system = SimpleNamespace(labels=lambda: labels)
+    return SimpleNamespace(
+        ts=ts, u=None, success=not failed, violation=violation, system=system, **values
+    )
+
+
+def legend(ax):
+    return [text.get_text() for text in ax.get_legend().get_texts()]
+
+
+def line(ax, label):
+    """The one line whose legend entry starts with `label`."""
+    (found,) = [x for x in ax.get_lines() if str(x.get_label()).startswith(label)]
+    return found
+
+
+def xy(ax, label):
+    found = line(ax, label)
+    return np.asarray(found.get_xdata()), np.asarray(found.get_ydata())
+
+
+def texts(ax):
+    return [text.get_text() for text in ax.texts]
+
+
+def ylabels(figure):
+    return [ax.get_ylabel() for ax in figure.axes]
+
+
+# Histories
+
+
+def test_histories_have_one_axes_per_quantity_and_unit():
+    figure = plot_histories(stub(), title="A beam")
+    assert ylabels(figure) == [
+        "coordinates q [m]",
+        "coordinates q [rad]",
+        "velocities v [m/s]",
+        "velocities v [rad/s]",
+    ]
+    assert [legend(ax) for ax in figure.axes] == [["r"], ["angle"], ["d(r)/dt"], ["d(angle)/dt"]]
+    assert figure.axes[-1].get_xlabel() == "time t [s]"
+    assert figure.get_suptitle() == "A beam"
+
+
+def test_histories_draw_the_values_of_the_trajectory():
+    run = stub()
+    figure = plot_histories(run)
+    ts, values = xy(figure.axes[3], "d(angle)/dt")
+    np.testing.assert_array_equal(ts, TIMES)
+    np.testing.assert_array_equal(values, run.v[:, 1])
+
+
+def test_coordinates_without_labels_are_numbered_and_share_axes():
+    figure = plot_histories(stub(labels=NO_LABELS), quantities=["q"])
+    assert ylabels(figure) == ["coordinates q"]
+    assert legend(figure.axes[0]) == ["q1", "q2"]
+
+
+def test_given_labels_replace_those_of_the_system():
+    other = SimpleNamespace(coordinates=("x", "y"), units=("m", "m"))
+    figure = plot_histories(stub(), labels=other, quantities=["q"])
+    assert legend(figure.axes[0]) == ["x", "y"]
+
+
+def test_a_trajectory_without_a_system_can_be_drawn():
+    run = stub()
+    del run.system
+    assert legend(plot_histories(run, quantities=["q"]).axes[0]) == ["q1", "q2"]
+
+
+def test_multipliers_carry_the_names_of_their_constraints():
+    assert legend(plot_histories(stub(), quantities=["multipliers"]).axes[0]) == ["rod", "rail"]
+
+
+@pytest.mark.parametrize("quantity", ["w", "u"])
+def test_a_quantity_the_system_does_not_have_is_said_to_be_none(quantity):
+    figure = plot_histories(stub(), quantities=[quantity])
+    assert texts(figure.axes[0]) == ["none"]
+
+
+def test_of_many_coordinates_the_legend_names_the_first_and_the_last():
+    run = stub(labels=NO_LABELS)
+    run.q = np.outer(TIMES, np.arange(30.0))
+    ax = plot_histories(run, quantities=["q"]).axes[0]
+    assert legend(ax) == ["q1", "q30"]
+    assert len(ax.get_lines()) == 30
+
+
+@pytest.mark.parametrize(
+    ("quantities", "named"), [(["q", "acceleration"], "acceleration"), ([], "")]
+)
+def test_an_unknown_quantity_is_refused(quantities, named):
+    with pytest.raises(ValueError, match=rf"cannot draw .*{named}.*choose from 'q', 'v'"):
+        plot_histories(stub(), quantities=quantities)
+
+
+def test_a_batch_is_refused_with_the_remedy():
+    run = stub()
+    run.ts = np.stack([TIMES, TIMES])
+    run.q = np.zeros((2, TIMES.size, 2))
+    with pytest.raises(ValueError, match=r"ts has shape \(2, 9\); pick one of the batch"):
+        plot_histories(run)
+
+
+# Failures
+
+
+def test_a_failed_run_ends_at_a_marked_time():
+    figure = plot_histories(stub(failed=True))
+    for ax in figure.axes:
+        mark = line(ax, "failed after t = 1 s")
+        np.testing.assert_array_equal(mark.get_xdata(), [FAILURE_TIME, FAILURE_TIME])
+    ts, values = xy(figure.axes[0], "r")
+    assert ts[-1] == FAILURE_TIME
+    assert np.isfinite(values).all()
+
+
+def test_a_run_that_succeeded_has_no_mark_even_with_unused_rows():
+    run = stub(failed=True)  # a save of every step pads with inf beyond the last one
+    run.success = np.array(True)
+    assert legend(plot_histories(run).axes[0]) == ["r"]
+
+
+def test_values_that_are_not_finite_at_finite_times_count_as_a_failure():
+    run = stub(failed=True)
+    run.ts, run.success = TIMES, True
+    assert "failed after t = 1 s" in legend(plot_histories(run).axes[0])
+
+
+def test_a_run_without_a_finished_row_is_said_to_have_failed():
+    run = stub(failed=True)
+    run.ts, run.q = np.full_like(TIMES, np.inf), np.full_like(run.q, np.nan)
+    for figure in (plot_histories(run), plot_violation(run), plot_energy(run)):
+        assert "failed before the first row" in legend(figure.axes[0])
+
+
+def test_each_failed_run_of_a_comparison_is_named():
+    figure = plot_comparison({"paper's gains": stub(failed=True), "tuned": stub()})
+    for ax in figure.axes:
+        entries = legend(ax)
+        assert "paper's gains: failed after t = 1 s" in entries
+        assert not any(entry.startswith("tuned: failed") for entry in entries)
+
+
+# Violation
+
+
+def test_violation_is_drawn_on_logarithmic_axes_with_units():
+    figure = plot_violation(stub())
+    assert ylabels(figure) == [r"$\|\phi\|$ [m²]", r"$\|\dot\phi\|$ [m²/s]"]
+    assert [ax.get_yscale() for ax in figure.axes] == ["log", "log"]
+
+
+def test_violation_of_one_run_shows_the_norm_and_each_constraint():
+    figure = plot_violation(stub())
+    assert legend(figure.axes[0]) == ["rod", "rail", "norm (max 5.0e+00)"]
+    # 3-4-5 and 6-8-10 triangles; three roundings of relative size 1e-16 each.
+    np.testing.assert_allclose(xy(figure.axes[0], "norm")[1], 5 * np.exp(-TIMES), rtol=1e-15)
+    np.testing.assert_allclose(xy(figure.axes[1], "norm")[1], 10 * np.exp(-2 * TIMES), rtol=1e-15)
+    np.testing.assert_array_equal(xy(figure.axes[0], "rail")[1], 4 * np.exp(-TIMES))
+
+
+def test_violation_of_several_runs_shows_one_norm_each():
+    figure = plot_violation({"a": stub(), "b": stub(scale=0.1)})
+    assert legend(figure.axes[0]) == ["a (max 5.0e+00)", "b (max 5.0e-01)"]
+
+
+def test_a_norm_over_mixed_units_claims_none():
+    labels = SimpleNamespace(constraint_units=("m", "rad"))
+    assert ylabels(plot_violation(stub(), labels=labels)) == [r"$\|\phi\|$", r"$\|\dot\phi\|$"]
+
+
+def test_velocity_constraints_keep_their_unit_at_velocity_level():
+    run = stub(m=1)
+    run.violation.phi = np.zeros((TIMES.size, 0))
+    labels = SimpleNamespace(constraint_units=("m/s",))
+    assert ylabels(plot_violation(run, labels=labels))[1] == r"$\|\dot\phi\|$ [m/s]"
+
+
+def test_a_system_without_constraints_gets_a_remark_instead_of_lines():
+    figure = plot_violation(stub(m=0))
+    assert texts(figure.axes[0]) == ["no position constraints"]
+    assert texts(figure.axes[1]) == ["no constraints at velocity level"]
+    assert [ax.get_lines()[:] for ax in figure.axes] == [[], []]
+
+
+def test_exact_zeros_are_left_out_and_said_to_be_zero():
+    ax = plot_violation(stub(scale=0.0, m=1)).axes[0]
+    assert legend(ax) == ["exactly zero"]
+    assert np.isnan(xy(ax, "exactly zero")[1]).all()
+
+
+def test_an_empty_mapping_is_refused():
+    with pytest.raises(ValueError, match="mapping of trajectories is empty"):
+        plot_violation({})
+
+
+# Energy
+
+
+def test_energy_shows_its_parts_and_the_drift_on_a_logarithmic_axis():
+    figure = plot_energy(stub())
+    upper, lower = figure.axes
+    assert legend(upper) == ["kinetic", "potential", "total"]
+    assert [ax.get_yscale() for ax in figure.axes] == ["linear", "log"]
+    assert ylabels(figure) == ["energy E [J]", "$|E - E_0|$ [J]"]
+    drift = xy(lower, "max 2.0e+00")[1]
+    assert np.isnan(drift[0])  # the drift of the first row is zero
+    np.testing.assert_array_equal(drift[1:], TIMES[1:])  # sums of eighths are exact
+
+
+def test_energy_of_several_runs_compares_the_totals():
+    upper, lower = plot_energy({"a": stub(), "b": stub(scale=0.5)}).axes
+    assert legend(upper) == ["a", "b"]
+    assert legend(lower) == ["a (max 2.0e+00)", "b (max 1.0e+00)"]
+
+
+def test_work_is_subtracted_from_the_energy_when_asked_for():
+    run = stub()
+    run.work = (TIMES, np.zeros_like(TIMES), -0.25 * TIMES)
+    lower = plot_energy(run, work=True).axes[1]
+    assert lower.get_ylabel() == "$|E - E_0 - W|$ [J]"
+    np.testing.assert_array_equal(xy(lower, "max")[1][1:], 0.25 * TIMES[1:])
+
+
+# Comparison
+
+
+def test_comparison_has_both_levels_and_the_energy_drift():
+    figure = plot_comparison({"before": stub(), "after": stub(scale=0.25)}, title="Gains")
+    assert ylabels(figure) == [r"$\|\phi\|$ [m²]", r"$\|\dot\phi\|$ [m²/s]", "$|E - E_0|$ [J]"]
+    assert {ax.get_yscale() for ax in figure.axes} == {"log"}
+    assert legend(figure.axes[1]) == ["before (max 1.0e+01)", "after (max 2.5e+00)"]
+    assert line(figure.axes[0], "before").get_color() != line(figure.axes[0], "after").get_color()
+
+
+# Tuning
+
+
+def test_tuning_shows_loss_and_gradient_norm_on_logarithmic_axes():
+    history = {"loss": 2.0 ** -np.arange(6.0), "gradient_norm": 3.0 ** -np.arange(6.0)}
+    figure = plot_tuning(history)
+    assert ylabels(figure) == ["loss", "gradient norm"]
+    assert [ax.get_yscale() for ax in figure.axes] == ["log", "log"]
+    assert figure.axes[1].get_xlabel() == "step"
+    np.testing.assert_array_equal(xy(figure.axes[0], "loss")[1], history["loss"])
+
+
+def test_skipped_steps_are_marked_and_counted():
+    loss = np.array([1.0, np.nan, 0.5, np.nan, 0.2])
+    ax = plot_tuning(SimpleNamespace(loss=loss, skipped=np.isnan(loss))).axes[0]
+    np.testing.assert_array_equal(xy(ax, "skipped steps (2)")[0], [1, 3])
+
+
+def test_no_step_skipped_leaves_no_mark():
+    history = SimpleNamespace(loss=np.ones(3), skipped=np.zeros(3, bool))
+    assert legend(plot_tuning(history).axes[0]) == ["loss"]
+
+
+def test_several_starts_have_a_line_each():
+    assert legend(plot_tuning({"loss": np.ones((4, 2))}).axes[0]) == ["start 1", "start 2"]
+
+
+def test_a_loss_that_is_not_positive_is_drawn_on_a_linear_axis():
+    assert plot_tuning({"loss": [1.0, 0.0, -1.0]}).axes[0].get_yscale() == "linear"
+
+
+@pytest.mark.parametrize("history", [{}, {"loss": []}])
+def test_a_history_without_a_loss_is_refused(history):
+    with pytest.raises(ValueError, match="no loss to draw"):
+        plot_tuning(history)
+
+
+# General series
+
+
+def test_series_have_a_panel_each_with_its_scale():
+    sigma = np.stack([1.0 + TIMES, 2.0 - 0.5 * TIMES], axis=1)
+    panels = {"singular values": sigma, "distance [m]": {"to the boundary": 1.5 - TIMES}}
+    figure = plot_series(TIMES, panels, log=["singular values"])
+    assert ylabels(figure) == ["singular values", "distance [m]"]
+    assert [ax.get_yscale() for ax in figure.axes] == ["log", "linear"]
+    assert [legend(ax) for ax in figure.axes] == [["1", "2"], ["to the boundary"]]
+    np.testing.assert_array_equal(xy(figure.axes[0], "2")[1], sigma[:, 1])
+
+
+def test_events_are_marked_in_every_panel_and_named_once():
+    figure = plot_series(TIMES, {"a": TIMES, "b": TIMES}, events={"singular": 0.5})
+    for ax in figure.axes:
+        np.testing.assert_array_equal(ax.get_lines()[-1].get_xdata(), [0.5, 0.5])
+    assert [texts(ax) for ax in figure.axes] == [["singular"], []]
+
+
+def test_series_leave_out_rows_without_a_finite_time():
+    run = stub(failed=True)
+    ax = plot_series(run.ts, {"r": {"r": run.q[:, 0]}}).axes[0]
+    np.testing.assert_array_equal(xy(ax, "r")[0], TIMES[TIMES <= FAILURE_TIME])
+
+
+def test_a_series_without_columns_is_said_to_be_none():
+    assert texts(plot_series(TIMES, {"w": np.zeros((TIMES.size, 0))}).axes[0]) == ["none"]
+
+
+def test_a_series_of_another_length_is_refused():
+    with pytest.raises(
+        ValueError, match=r"'a' has values of shape \(3,\) at times of shape \(9,\)"
+    ):
+        plot_series(TIMES, {"a": np.zeros(3)})
+
+
+def test_a_logarithmic_panel_must_exist():
+    with pytest.raises(ValueError, match=r"no panel is called \['b'\]; there are: \['a'\]"):
+        plot_series(TIMES, {"a": TIMES}, log=["b"])
+
+
+def test_series_need_a_panel():
+    with pytest.raises(ValueError, match="no panels to draw"):
+        plot_series(TIMES, {})
+
+
+# Files and global state
+
+
+def test_saving_makes_the_folders_and_the_suffix(tmp_path):
+    path = save_figure(plot_energy(stub()), tmp_path / "new" / "folder" / "energy")
+    assert path == tmp_path / "new" / "folder" / "energy.png"
+    assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_saving_keeps_the_format_that_was_asked_for(tmp_path):
+    path = save_figure(plot_violation(stub(failed=True)), str(tmp_path / "violation.svg"))
+    assert "<svg" in path.read_text()
+
+
+def test_drawing_leaves_the_settings_of_matplotlib_alone():
+    before = dict(mpl.rcParams)
+    plot_comparison({"a": stub(), "b": stub(failed=True)})
+    assert dict(mpl.rcParams) == before
+
+
+def test_the_package_imports_no_matplotlib_and_plotting_no_pyplot():
+    code = (
+        "import sys, jaxdae; assert 'matplotlib' not in sys.modules;"
+        "import jaxdae.plotting; assert 'matplotlib.pyplot' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
