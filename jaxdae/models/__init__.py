@@ -1,9 +1,9 @@
 """Ready systems, each with its source and reference."""
 
 from jaxdae.models.andrews import AndrewsMechanism as AndrewsMechanism
+from jaxdae.models.base import AbstractModel as AbstractModel, Reference as Reference
 from jaxdae.models.chain import Chain as Chain
 from jaxdae.models.pendulum import CartesianPendulum as CartesianPendulum
-from jaxdae.models.reference import Reference as Reference
 from jaxdae.models.registry import (
     get_model as get_model,
     Model as Model,

@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxdae.models.reference import Reference
-from jaxdae.systems import Labels, System
+from jaxdae.models.base import AbstractModel, Reference
+from jaxdae.systems import Labels
 
 _TEST_SET = (
     "F. Mazzia, C. Magherini, Test Set for Initial Value Problem Solvers, release 2.4, "
@@ -75,7 +75,7 @@ END_REFERENCE = Reference(
 )
 
 
-class AndrewsMechanism(System):
+class AndrewsMechanism(AbstractModel):
     r"""Andrews' squeezing mechanism: seven plane bodies joined without friction.
 
     A motor at the origin O drives a crank; three chains lead from the fixed points A (two of

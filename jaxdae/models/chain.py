@@ -3,14 +3,13 @@
 from collections.abc import Sequence
 
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float
 
-from jaxdae.models.reference import Reference
-from jaxdae.systems import Labels, System
+from jaxdae.models.base import AbstractModel, Reference
+from jaxdae.systems import Labels
 
 
-class Chain(System):
+class Chain(AbstractModel):
     r"""Chain of N point masses hanging from the origin; the y axis points up.
 
     Redundant Cartesian coordinates `q = (x_1, y_1, ..., x_N, y_N)`, one constraint for each link
@@ -66,7 +65,7 @@ class Chain(System):
             mass: mass of the whole chain [kg].
             gravity: g [m/s^2].
         """
-        return cls(np.full(links, length / links), np.full(links, mass / links), gravity)
+        return cls(jnp.full(links, length / links), jnp.full(links, mass / links), gravity)
 
     def kinetic_energy(self, t, q, v):
         """T = sum m_i |v_i|^2 / 2 [J]."""

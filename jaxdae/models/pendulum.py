@@ -3,8 +3,8 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxdae.models.reference import Reference
-from jaxdae.systems import Labels, System
+from jaxdae.models.base import AbstractModel, Reference
+from jaxdae.systems import Labels
 
 # The arithmetic-geometric mean doubles its digits with every step once its two numbers have the
 # same size, and halves the logarithm of their ratio before: ten steps reach round-off for every
@@ -12,7 +12,7 @@ from jaxdae.systems import Labels, System
 _AGM_STEPS = 10
 
 
-class CartesianPendulum(System):
+class CartesianPendulum(AbstractModel):
     r"""Point mass on a massless rod, described by its position (x, y); the y axis points up.
 
         T = m (vx^2 + vy^2) / 2,    V = m g y,    f = x^2 + y^2 - l^2 = 0

@@ -3,17 +3,14 @@
 import dataclasses
 import difflib
 from collections.abc import Callable
-from typing import Any
 
-from jaxtyping import Array, Float
-
-from jaxdae.formulations import Baumgarte, Multipliers, Penalty
+from jaxdae.formulations import AbstractFormulation, Baumgarte, Multipliers, Penalty
 from jaxdae.models.andrews import AndrewsMechanism
+from jaxdae.models.base import AbstractModel
 from jaxdae.models.chain import Chain
 from jaxdae.models.pendulum import CartesianPendulum
 from jaxdae.models.slider_crank import SliderCrank
 from jaxdae.models.two_link import PAPER_RUNS, ReachableTwoLink, TwoLinkManipulator
-from jaxdae.systems import System
 
 
 class UnknownModelError(ValueError):
@@ -36,11 +33,11 @@ class Model:
     name: str
     summary: str
     source: str
-    system: Callable[..., Any]
-    formulation: Callable[[], Any]
+    system: Callable[..., AbstractModel]
+    formulation: Callable[[], AbstractFormulation]
     t1: float
 
-    def start(self, system: System | None = None) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
+    def start(self, system: AbstractModel | None = None):
         """Consistent coordinates and velocities to start from.
 
         Args:

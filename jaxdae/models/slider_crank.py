@@ -3,11 +3,11 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxdae.models.reference import Reference
-from jaxdae.systems import Labels, System
+from jaxdae.models.base import AbstractModel, Reference
+from jaxdae.systems import Labels
 
 
-class SliderCrank(System):
+class SliderCrank(AbstractModel):
     r"""Crank, connecting rod and slider on the x axis; the y axis points up.
 
     Coordinates `q = (theta, psi, s)`: absolute angles of the crank and of the rod from the x

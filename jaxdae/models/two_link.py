@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxdae.formulations import Baumgarte, Multipliers, Penalty
-from jaxdae.models.reference import Reference
-from jaxdae.systems import Labels, System
+from jaxdae.models.base import AbstractModel, Reference
+from jaxdae.systems import Labels
 
 _PAPER = (
     "R. G. Mukharlyamov, C. T. Deressa, Stabilization of redundantly constrained dynamic system "
@@ -56,7 +56,7 @@ PAPER_RUNS = (
 )
 
 
-class AbstractTwoLink(System):
+class AbstractTwoLink(AbstractModel):
     r"""Plane arm of two uniform links whose tip must stay at `(X(t), h)`; the y axis points up.
 
     Coordinates `q = (q1, q2)`: angle of the first link from the x axis, and of the second link

@@ -82,10 +82,10 @@ class TuningResult:
             f"loss        {self.initial_loss:.6g} -> {self.loss:.6g}",
             f"steps       {self.steps} ({self.skipped} skipped), stopped by {self.stop_reason}",
             f"start       {self.best_start} of {starts} (0 is the given one)",
-            f"time        {self.wall_seconds:.2f} s, of which compiling {self.compile_seconds:.2f} s",
+            f"time        {self.wall_seconds:.2f} s, compiling {self.compile_seconds:.2f} s of it",
         ]
         lines += [f"budget      {self.budget}"] if self.budget else []
-        return "\n".join(lines + ["parameters"] + self._changes())
+        return "\n".join([*lines, "parameters", *self._changes()])
 
     def _changes(self) -> list[str]:
         before = jax.tree_util.tree_leaves_with_path(self.initial_params)

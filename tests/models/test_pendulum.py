@@ -1,5 +1,6 @@
 """Cartesian pendulum against its closed forms."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -43,6 +44,13 @@ def test_period_is_the_complete_elliptic_integral(amplitude):
     # near pi, 1 - k^2 loses digits in ellipk's argument: eps / (1 - k^2) / K, below 1e-5
     rtol = 1e-14 if amplitude < 3.1 else 1e-5
     assert float(SYSTEM.period(amplitude)) == pytest.approx(exact, rel=rtol)
+
+
+def test_period_scales_with_length_and_gravity_and_not_with_mass():
+    period, slope = jax.value_and_grad(lambda system: system.period(1.0))(SYSTEM)
+    assert float(slope.length) == pytest.approx(float(period) / (2 * SYSTEM.length), rel=1e-14)
+    assert float(slope.gravity) == pytest.approx(-float(period) / (2 * SYSTEM.gravity), rel=1e-14)
+    assert float(slope.mass) == 0.0
 
 
 def test_motion_is_the_elliptic_function():

@@ -74,6 +74,7 @@ def test_equal_links_move_as_their_one_equation(theta, saddle_point):
 def test_penalty_passes_the_in_line_position_and_keeps_the_energy():
     entry = get_model("slider-crank")
     system = entry.system()
+    assert isinstance(system, SliderCrank)
     state = State(*entry.start())
     sol = simulate(system, entry.formulation(), state, t1=entry.t1)
     assert sol.success

@@ -1,7 +1,12 @@
-"""Known values that a model is checked against."""
+"""What every ready system has: a consistent start, and known values to be checked against."""
 
+import abc
 import dataclasses
 from collections.abc import Sequence
+
+from jaxtyping import Array, Float
+
+from jaxdae.systems import System
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,3 +33,15 @@ class Reference:
     v: Sequence[float] | None = None
     a: Sequence[float] | None = None
     multipliers: Sequence[float] | None = None
+
+
+class AbstractModel(System):
+    """A ready system."""
+
+    @abc.abstractmethod
+    def start(self) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
+        """Consistent coordinates and velocities at t = 0, each of shape (n,)."""
+
+    @abc.abstractmethod
+    def references(self) -> tuple[Reference, ...]:
+        """What this model is checked against."""

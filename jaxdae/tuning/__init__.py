@@ -1,0 +1,28 @@
+"""Tuning of gains and parameters by gradients: parametrizations, objectives, the loop."""
+
+from jaxdae.tuning.checkpoint import CheckpointError as CheckpointError
+from jaxdae.tuning.costs import (
+    AbstractCost as AbstractCost,
+    ControlEffort as ControlEffort,
+    EnergyDrift as EnergyDrift,
+    IntegratedViolation as IntegratedViolation,
+    TrackingError as TrackingError,
+    WeightedSum as WeightedSum,
+)
+from jaxdae.tuning.descent import default_optimizer as default_optimizer
+from jaxdae.tuning.loop import tune as tune, TuningStep as TuningStep
+from jaxdae.tuning.objectives import (
+    perturbed_states as perturbed_states,
+    SimulationObjective as SimulationObjective,
+)
+from jaxdae.tuning.parametrizations import (
+    AbstractParametrization as AbstractParametrization,
+    HurwitzPolynomial as HurwitzPolynomial,
+    Interval as Interval,
+    is_parametrization as is_parametrization,
+    Positive as Positive,
+    PositiveDefinite as PositiveDefinite,
+    resolve as resolve,
+    trainable as trainable,
+)
+from jaxdae.tuning.result import TuningHistory as TuningHistory, TuningResult as TuningResult

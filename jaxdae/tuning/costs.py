@@ -1,0 +1,124 @@
+"""Costs of one simulated motion: integrals over its saved times.
+
+A cost is any callable `trajectory -> scalar`; those here integrate by the trapezoidal rule, so the
+saved times decide what they see. Times that were not reached make a cost NaN.
+"""
+
+import abc
+from collections.abc import Callable
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxdae.trajectory import Trajectory
+
+Weight = float | Float[Array, ""] | Float[Array, " c"]
+
+
+class AbstractCost(eqx.Module):
+    """A scalar that judges the motion from one start."""
+
+    @abc.abstractmethod
+    def __call__(self, trajectory: Trajectory) -> Float[Array, ""]:
+        """The cost of a trajectory without batch axes."""
+
+
+class IntegratedViolation(AbstractCost):
+    r"""Weighted violation of the constraints over the motion.
+
+        integral of  sum_i a_i f_i^2 + sum_j b_j y_j^2  dt,    y = (df/dt, g)
+
+    with `f` the position constraints and `g` the velocity constraints.
+
+    Args:
+        position: weight `a` of the position residuals: scalar or `(m,)`.
+        velocity: weight `b` of the velocity-level residuals: scalar or `(m+r,)`.
+    """
+
+    position: Weight = 1.0
+    velocity: Weight = 1.0
+
+    def __call__(self, trajectory):
+        """The integral, in the square of the residuals' units times seconds."""
+        violation = trajectory.violation
+        density = jnp.sum(self.position * violation.phi**2, axis=-1)
+        density += jnp.sum(self.velocity * violation.phi_dot**2, axis=-1)
+        return _integral(density, trajectory)
+
+
+class TrackingError(AbstractCost):
+    r"""Weighted distance of an output from a target over the motion.
+
+        integral of  sum_i c_i (output(t, q, v)_i - target(t)_i)^2  dt
+
+    Args:
+        output: `output(t, q, v)`, returns shape `(p,)` or `()`.
+        target: `target(t)`, returns the same shape.
+        weight: `c`, scalar or `(p,)`.
+    """
+
+    output: Callable
+    target: Callable
+    weight: Weight = 1.0
+
+    def __call__(self, trajectory):
+        """The integral, in the square of the output's unit times seconds."""
+
+        def density(t, q, v):
+            return jnp.sum(self.weight * (self.output(t, q, v) - self.target(t)) ** 2)
+
+        values = jax.vmap(density)(trajectory.ts, trajectory.q, trajectory.v)
+        return _integral(values, trajectory)
+
+
+class ControlEffort(AbstractCost):
+    r"""Weighted control input over the motion: integral of `u^T R u dt`.
+
+    Args:
+        weight: `R`, scalar, diagonal `(s,)` or matrix `(s, s)`.
+    """
+
+    weight: Weight | Float[Array, "s s"] = 1.0
+
+    def __call__(self, trajectory):
+        """The integral, in the square of the input's unit times seconds."""
+        if trajectory.u is None:
+            raise ValueError(
+                "ControlEffort: the simulation has no controller, so there is no effort; give the "
+                "objective a controller, or leave this cost out."
+            )
+        weight = jnp.asarray(self.weight)
+        weighted = trajectory.u @ weight if weight.ndim == 2 else weight * trajectory.u
+        return _integral(jnp.sum(trajectory.u * weighted, axis=-1), trajectory)
+
+
+class EnergyDrift(AbstractCost):
+    r"""Change of the energy over a motion that should conserve it: integral of `(E - E(t0))^2 dt`.
+
+    For systems without dissipation, input and explicit time only; elsewhere energy has to change.
+    """
+
+    def __call__(self, trajectory):
+        """The integral [J^2 s]."""
+        energy = trajectory.energy
+        return _integral((energy - energy[0]) ** 2, trajectory)
+
+
+class WeightedSum(AbstractCost):
+    """Sum of costs with weights.
+
+    Args:
+        terms: pairs `(weight, cost)`.
+    """
+
+    terms: tuple[tuple[float | Float[Array, ""], Callable], ...]
+
+    def __call__(self, trajectory):
+        """The weighted sum."""
+        return sum((w * cost(trajectory) for w, cost in self.terms), start=jnp.zeros(()))
+
+
+def _integral(density: Float[Array, " times"], trajectory: Trajectory) -> Float[Array, ""]:
+    return jnp.trapezoid(density, trajectory.ts)

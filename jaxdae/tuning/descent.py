@@ -1,0 +1,156 @@
+"""Descent from several starts at once: pure functions of a state, traced once."""
+
+from collections.abc import Callable
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Bool, Float, PyTree
+
+from jaxdae.tuning.parametrizations import resolve, trainable
+
+
+def default_optimizer() -> optax.GradientTransformation:
+    """Adam with learning rate 0.05, after clipping the gradient to norm 1.
+
+    A step changes a `Positive` or the scale of a `PositiveDefinite` by about five per cent. The
+    clipping keeps one steep gradient, near a stability limit, from filling Adam's memory.
+
+    Returns:
+        An optax optimizer.
+    """
+    return optax.chain(optax.clip_by_global_norm(1.0), optax.adam(0.05))
+
+
+class Record(eqx.Module):
+    """What happened in one evaluation; stacked over the starts.
+
+    Attributes:
+        loss: objective at the trial point.
+        gradient_norm: Euclidean norm of its gradient.
+        skipped: whether the trial was refused.
+    """
+
+    loss: Float[Array, ""]
+    gradient_norm: Float[Array, ""]
+    skipped: Bool[Array, ""]
+
+
+class Start(eqx.Module):
+    """State of the descent from one start; stacked over the starts.
+
+    Attributes:
+        point: last point with a finite loss and gradient, or the given one.
+        update: step from it that is tried next.
+        optimizer: state of the optimizer.
+        best: point of the smallest loss so far.
+        best_loss: that loss.
+    """
+
+    point: PyTree
+    update: PyTree
+    optimizer: PyTree
+    best: PyTree
+    best_loss: Float[Array, ""]
+
+
+class Problem(eqx.Module):
+    """An objective of the trained part of a pytree, and how to descend on it."""
+
+    objective: Callable
+    trained: PyTree
+    frozen: PyTree
+    optimizer: optax.GradientTransformationExtraArgs
+    mode: str = eqx.field(static=True)
+
+    @classmethod
+    def make(cls, objective, params: PyTree, optimizer, mode: str) -> "Problem":
+        """Split the parameters; refuse those that cannot be trained."""
+        trained, frozen = eqx.partition(params, trainable(params))
+        leaves = jax.tree.leaves(trained)
+        if not leaves:
+            raise ValueError(
+                "tune: nothing to train, no leaf of `params` is a floating-point array; write "
+                "jnp.array(20.0) or Positive(20.0) in place of the Python number 20.0."
+            )
+        if any(jnp.iscomplexobj(x) for x in leaves):
+            raise ValueError(
+                "tune: a trained leaf is complex; hold its real and imaginary part as two arrays."
+            )
+        trained = jax.tree.map(jnp.asarray, trained)
+        optimizer = default_optimizer() if optimizer is None else optimizer
+        return cls(objective, trained, frozen, optax.with_extra_args_support(optimizer), mode)
+
+    def params(self, trained: PyTree) -> PyTree:
+        """The whole pytree around a trained part, parametrizations kept."""
+        return eqx.combine(trained, self.frozen)
+
+    def loss(self, trained: PyTree) -> Float[Array, ""]:
+        """Objective at a trained part."""
+        loss = jnp.asarray(self.objective(resolve(self.params(trained))))
+        if loss.shape != () or not jnp.issubdtype(loss.dtype, jnp.floating):
+            raise ValueError(
+                f"tune: the objective returned {loss.dtype}{list(loss.shape)}, needs a real "
+                "floating-point scalar; sum or average its entries."
+            )
+        return loss
+
+    def initial_state(self, starts: int, spread: float, key: Array) -> Start:
+        """All starts at the given point; a perturbation is a first step that may be refused."""
+        flat, unravel = ravel_pytree(self.trained)
+        noise = spread * jax.random.normal(key, (starts, flat.size), flat.dtype)
+        updates = jax.vmap(unravel)(noise.at[0].set(0.0))
+        point = jax.tree.map(lambda x: jnp.broadcast_to(x, (starts, *x.shape)), self.trained)
+        loss = jnp.full((starts,), jnp.inf, jnp.result_type(float))
+        state = Start(point, updates, jax.vmap(self.optimizer.init)(point), point, loss)
+        return strongly_typed(state)
+
+    def step(self, state: Start) -> tuple[Start, Record]:
+        """Evaluate at `point + update`; move there and choose the next step, or halve this one."""
+        trial = optax.apply_updates(state.point, state.update)
+        loss, gradient = self.value_and_gradient(trial)
+        norm = optax.tree.norm(gradient)
+        finite = jnp.isfinite(loss) & jnp.isfinite(norm)
+        update, optimizer = self.optimizer.update(
+            gradient, state.optimizer, trial, value=loss, grad=gradient, value_fn=self.loss
+        )
+        # An optimizer that overflows is not asked again from its overflown memory.
+        accepted = finite & jnp.isfinite(optax.tree.norm(update))
+        better = finite & (loss < state.best_loss)
+        refused = jax.tree.map(lambda u: jnp.where(finite, 0.0, 0.5 * u), state.update)
+        new = Start(
+            point=_where(finite, trial, state.point),
+            update=_where(accepted, update, refused),
+            optimizer=_where(accepted, optimizer, state.optimizer),
+            best=_where(better, trial, state.best),
+            best_loss=jnp.where(better, loss, state.best_loss),
+        )
+        return strongly_typed(new), Record(loss, norm, ~accepted)
+
+    def value_and_gradient(self, trained: PyTree) -> tuple[Array, PyTree]:
+        """Objective and gradient, by the problem's mode of differentiation."""
+        if self.mode == "reverse":
+            return jax.value_and_grad(self.loss)(trained)
+        flat, unravel = ravel_pytree(trained)
+
+        def twice(flat):
+            loss = self.loss(unravel(flat))
+            return loss, loss
+
+        gradient, loss = jax.jacfwd(twice, has_aux=True)(flat)
+        return loss, unravel(gradient.astype(flat.dtype))
+
+
+def _where(condition: Array, x: PyTree, y: PyTree) -> PyTree:
+    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), x, y)
+
+
+def strongly_typed(tree: PyTree) -> PyTree:
+    """The same arrays without JAX's weak types.
+
+    Weakly typed leaves (Python scalars in optax states) would change the type of the state after
+    its first step, or in a checkpoint, and with it what the compiled step accepts.
+    """
+    return jax.tree.map(lambda x: jnp.asarray(x, dtype=x.dtype), tree)

@@ -1,0 +1,348 @@
+"""The optimization loop: gradient steps from several starts, refused where they fail."""
+
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import equinox as eqx
+import jax
+import numpy as np
+import optax
+from jaxtyping import Array, Bool, Float, PyTree
+from tqdm.auto import tqdm
+
+from jaxdae.tuning import checkpoint as checkpoints
+from jaxdae.tuning.descent import Problem, Start, strongly_typed
+from jaxdae.tuning.parametrizations import resolve
+from jaxdae.tuning.result import TuningHistory, TuningResult
+
+Mode = Literal["auto", "forward", "reverse"]
+
+
+class TuningStep(NamedTuple):
+    """What a callback of `tune` is told after each evaluation.
+
+    Attributes:
+        step: number of the optimizer step; 0 is the evaluation of the given parameters.
+        loss: objective of every start, shape (starts,).
+        gradient_norm: norm of every start's gradient, shape (starts,).
+        skipped: which starts had their step refused, shape (starts,).
+        best_loss: smallest loss so far.
+        params: the parameters it belongs to, resolved.
+    """
+
+    step: int
+    loss: Float[np.ndarray, " starts"]
+    gradient_norm: Float[np.ndarray, " starts"]
+    skipped: Bool[np.ndarray, " starts"]
+    best_loss: float
+    params: PyTree
+
+
+def tune(
+    objective: Callable[[PyTree], Float[Array, ""]],
+    params: PyTree,
+    *,
+    optimizer: optax.GradientTransformation | None = None,
+    steps: int = 100,
+    mode: Mode = "auto",
+    starts: int = 1,
+    spread: float = 0.5,
+    key: Array | None = None,
+    patience: int | None = None,
+    min_improvement: float = 1e-3,
+    checkpoint: str | Path | None = None,
+    checkpoint_every: int = 10,
+    resume: bool = False,
+    overwrite: bool = False,
+    progress: bool = False,
+    callback: Callable[[TuningStep], bool | None] | None = None,
+) -> TuningResult:
+    """Minimize an objective over the arrays of a pytree, by gradient steps.
+
+    Trained are the parametrizations (`Positive`, `PositiveDefinite`, `Interval`,
+    `HurwitzPolynomial`) and all other floating-point arrays in `params`; Python numbers are held
+    fixed. The result holds the best parameters at which the objective was evaluated.
+
+    A step whose loss or gradient is not finite is not taken: the run returns to the last finite
+    point and tries half of the step from it. Optimizer state is kept from before that step.
+
+    Args:
+        objective: maps the resolved parameters (parametrizations replaced by their values) to a
+            scalar; traceable. Its attribute `mode`, if any, says how to differentiate it.
+        params: pytree of parameters.
+        optimizer: any optax optimizer; by default `default_optimizer()`.
+        steps: number of optimizer steps; the objective is evaluated `steps + 1` times.
+        mode: "forward" (one tangent for each parameter; for up to about 16 of them), "reverse"
+            (one backward pass), or "auto": the objective's own `mode`, else reverse.
+        starts: number of starts, run at once. The first is `params` itself, the others are
+            normal perturbations of its unconstrained arrays.
+        spread: standard deviation of these perturbations; for `Positive`, of the logarithm.
+        key: random key of the perturbations; by default `jax.random.key(0)`.
+        patience: stop after so many steps in which the best loss of all starts did not fall by
+            the fraction `min_improvement`; by default never.
+        min_improvement: see `patience`.
+        checkpoint: file to save the run in, so that it can be continued. Saved after the first
+            evaluation, every `checkpoint_every` steps, on interruption and at the end.
+        checkpoint_every: steps between two saves.
+        resume: continue from `checkpoint`; the numbers are those of an uninterrupted run, bit for
+            bit on the same machine and software. Without such a file the run starts afresh.
+            `steps`, `patience` and `callback` may differ from the interrupted call.
+        overwrite: allow a fresh run to replace the file `checkpoint`.
+        progress: show a progress bar.
+        callback: called after each evaluation with a `TuningStep`; `True` stops the run.
+
+    Returns:
+        `TuningResult`.
+
+    Raises:
+        ValueError: if nothing is trainable, a setting does not make sense, the objective is not
+            a real scalar, or it is not finite at any start.
+        FileExistsError: if `checkpoint` exists and neither `resume` nor `overwrite` is set.
+        CheckpointError: if the file to resume from is damaged or belongs to another run.
+    """
+    began = time.perf_counter()
+    _check_settings(
+        steps=(steps, 0),
+        starts=(starts, 1),
+        spread=(spread, 0),
+        checkpoint_every=(checkpoint_every, 1),
+        patience=(1 if patience is None else patience, 1),
+        min_improvement=(min_improvement, 0),
+    )
+    file = _File(checkpoint, resume, overwrite, checkpoint_every)
+    key = jax.random.key(0) if key is None else key
+    problem = Problem.make(objective, params, optimizer, _mode(objective, mode))
+    run = _Run(problem, problem.initial_state(starts, spread, key), steps)
+    seed = np.asarray(jax.random.key_data(key)).tolist()
+    search = {"mode": problem.mode, "starts": starts, "spread": spread, "key": seed}
+    file.open(run, params, search)
+    stop_reason = _loop(run, file, _Patience(patience, min_improvement), progress, callback)
+    return _result(run, params, stop_reason, began)
+
+
+class _Run:
+    """The run on the host: state, history, and the compiled step."""
+
+    def __init__(self, problem: Problem, state: Start, steps: int):
+        self.problem, self.steps = problem, steps
+        self.compile_seconds = 0.0
+        # The arrays of the problem are arguments of the compiled step, not constants in it.
+        self._arrays, self._static = eqx.partition(problem, eqx.is_array)
+        self._compiled: Callable | None = None
+        self._starts = state.best_loss.shape[0]
+        self._history = _empty_history(steps + 1, self._starts)
+        # One assignment publishes a finished row: an interruption leaves the run consistent.
+        self._done = (0, state)
+
+    @property
+    def rows(self) -> int:
+        return self._done[0]
+
+    def history(self) -> TuningHistory:
+        return TuningHistory(*(x[: self.rows] for x in self._history))
+
+    def advance(self) -> None:
+        """Evaluate once more."""
+        if self._compiled is None:
+            self._compiled = self._compile()
+        row, state = self._done
+        state, record = self._compiled(state, self._arrays)
+        values = (record.loss, record.gradient_norm, record.skipped)
+        for column, value in zip(self._history, values, strict=True):
+            column[row] = value
+        if row == 0:
+            _require_a_start(*(column[0] for column in self._history))
+        self._done = (row + 1, state)
+
+    def best(self) -> tuple[int, float, PyTree]:
+        """Best start, its loss, and its parameters with parametrizations."""
+        state = self._done[1]
+        losses = np.asarray(state.best_loss)
+        start = int(np.argmin(losses))
+        params = self.problem.params(jax.tree.map(lambda x: x[start], state.best))
+        return start, float(losses[start]), params
+
+    def contents(self) -> tuple[Start, tuple[np.ndarray, ...]]:
+        """What a checkpoint stores."""
+        return self._done[1], tuple(x[: self.rows] for x in self._history)
+
+    def like(self, rows: int) -> tuple[Start, tuple[np.ndarray, ...]]:
+        """Shapes and dtypes of `contents` after so many rows."""
+        return self._done[1], _empty_history(rows, self._starts)
+
+    def restore(self, rows: int, contents: tuple[Start, tuple[np.ndarray, ...]]) -> None:
+        """Go on from stored contents."""
+        state, stored = contents
+        self._history = _empty_history(max(rows, self.steps + 1), self._starts)
+        for column, part in zip(self._history, stored, strict=True):
+            column[:rows] = part
+        self._done = (rows, strongly_typed(state))
+
+    def _compile(self) -> Callable:
+        began = time.perf_counter()
+
+        def step(state, arrays):
+            return jax.vmap(eqx.combine(arrays, self._static).step)(state)
+
+        compiled = jax.jit(step).lower(self._done[1], self._arrays).compile()
+        self.compile_seconds = time.perf_counter() - began
+        return compiled
+
+
+class _File:
+    """The checkpoint of a run, or nothing."""
+
+    def __init__(self, path: str | Path | None, resume: bool, overwrite: bool, every: int):
+        if path is None and (resume or overwrite):
+            raise ValueError("tune: `resume` and `overwrite` need the file: give `checkpoint`.")
+        if resume and overwrite:
+            raise ValueError("tune: `resume` and `overwrite` contradict each other; choose one.")
+        self.path = None if path is None else Path(path)
+        self.resume, self.every = resume, every
+        if self.path is not None and self.path.exists() and not (resume or overwrite):
+            raise FileExistsError(
+                f"tune: the checkpoint {self.path} exists; continue it with `resume=True`, "
+                "replace it with `overwrite=True`, or give another path."
+            )
+        self._fingerprint: dict[str, Any] = {}
+        self._saved = 0
+
+    def open(self, run: _Run, params: PyTree, search: dict[str, Any]) -> None:
+        """Restore a run if asked to; know what to write in the header."""
+        if self.path is None:
+            return
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        problem, state = run.problem, run.contents()[0]
+        self._fingerprint = checkpoints.fingerprint(
+            params, problem.trained, state.optimizer, problem.objective, search
+        )
+        if self.resume and self.path.exists():
+            rows, contents = checkpoints.load(self.path, self._fingerprint, run.like)
+            run.restore(rows, contents)
+            self._saved = rows
+
+    def save(self, run: _Run, *, due_only: bool) -> None:
+        """Save rows that are not saved yet; with `due_only`, at the regular intervals."""
+        due = (run.rows - 1) % self.every == 0
+        if self.path is None or run.rows == self._saved or (due_only and not due):
+            return
+        checkpoints.save(self.path, self._fingerprint, run.rows, run.contents())
+        self._saved = run.rows
+
+
+class _Patience:
+    """Counts evaluations since the best loss last fell by a given fraction."""
+
+    def __init__(self, limit: int | None, min_improvement: float):
+        self.limit, self.fraction = limit, min_improvement
+        self.reference, self.stale, self.rows = math.inf, 0, 0
+
+    def exhausted(self, history: TuningHistory) -> bool:
+        """Read the rows that are new; a resumed run reads all, and counts as if uninterrupted."""
+        finite = np.isfinite(history.loss) & np.isfinite(history.gradient_norm)
+        losses = np.where(finite, history.loss, np.inf)[self.rows :].min(axis=1)
+        for loss in losses:
+            margin = self.fraction * abs(self.reference) if math.isfinite(self.reference) else 0.0
+            improved = loss < self.reference - margin
+            self.reference = float(loss) if improved else self.reference
+            self.stale = 0 if improved else self.stale + 1
+        self.rows = history.loss.shape[0]
+        return self.limit is not None and self.stale >= self.limit
+
+
+def _loop(run: _Run, file: _File, patience: _Patience, progress: bool, callback) -> str:
+    """Evaluate until a reason to stop, and return it."""
+    taken = max(run.rows - 1, 0)
+    with tqdm(total=run.steps, initial=taken, disable=not progress, unit="step") as bar:
+        try:
+            while run.rows <= run.steps:
+                if run.rows and patience.exhausted(run.history()):
+                    return "patience"
+                run.advance()
+                file.save(run, due_only=True)
+                _show(bar, run)
+                if callback is not None and callback(_report(run)):
+                    return "callback"
+            # A resumed run that had stopped in its last step had the same reason.
+            return "patience" if patience.exhausted(run.history()) else "steps"
+        finally:
+            # Also on interruption and on an error of the callback: what is finished is kept.
+            file.save(run, due_only=False)
+
+
+def _show(bar: tqdm, run: _Run) -> None:
+    if bar.disable:
+        return
+    start, loss, _ = run.best()
+    skipped = int(run.history().skipped[:, start].sum())
+    bar.set_postfix(loss=f"{loss:.4g}", skipped=skipped, refresh=False)
+    bar.update(run.rows - 1 - bar.n)
+
+
+def _report(run: _Run) -> TuningStep:
+    row, history = run.rows - 1, run.history()
+    _, loss, params = run.best()
+    return TuningStep(
+        row, history.loss[row], history.gradient_norm[row], history.skipped[row], loss,
+        resolve(params),
+    )  # fmt: skip
+
+
+def _result(run: _Run, params: PyTree, stop_reason: str, began: float) -> TuningResult:
+    start, loss, raw = run.best()
+    histories = run.history()
+    history = histories.of_start(start)
+    return TuningResult(
+        params=resolve(raw),
+        raw=raw,
+        initial_params=resolve(params),
+        loss=loss,
+        initial_loss=float(histories.loss[0, 0]),
+        history=history,
+        histories=histories,
+        best_start=start,
+        steps=run.rows - 1,
+        skipped=int(history.skipped.sum()),
+        stop_reason=stop_reason,
+        budget=str(getattr(run.problem.objective, "budget", "")),
+        wall_seconds=time.perf_counter() - began,
+        compile_seconds=run.compile_seconds,
+    )
+
+
+def _mode(objective: Any, mode: str) -> str:
+    if mode not in ("auto", "forward", "reverse"):
+        raise ValueError(f'tune: mode is "{mode}", must be "auto", "forward" or "reverse".')
+    own = getattr(objective, "mode", None)
+    if own is None:
+        return "reverse" if mode == "auto" else mode
+    if mode not in ("auto", own):
+        raise ValueError(
+            f'tune: mode is "{mode}", but the objective is built for "{own}"; build it with '
+            f'mode="{mode}", or leave tune at mode="auto".'
+        )
+    return own
+
+
+def _check_settings(**least: tuple[Any, int]) -> None:
+    for name, (value, smallest) in least.items():
+        if not value >= smallest:
+            raise ValueError(f"tune: {name} is {value}, must be at least {smallest}.")
+
+
+def _require_a_start(loss: np.ndarray, norm: np.ndarray, skipped: np.ndarray) -> None:
+    if not skipped.all():
+        return
+    raise ValueError(
+        f"tune: the first evaluation failed at all {loss.size} starts (loss {loss[0]:.6g}, "
+        f"gradient norm {norm[0]:.6g} at the first); start from parameters at which the objective "
+        "and its gradient are finite: smaller gains, a smaller step, or a shorter time span."
+    )
+
+
+def _empty_history(rows: int, starts: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    shape = (rows, starts)
+    return np.zeros(shape), np.zeros(shape), np.zeros(shape, bool)

@@ -1,0 +1,220 @@
+"""Objectives made of simulations: the mean cost over a batch of starts, at a stated budget."""
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PyTree
+
+from jaxdae.simulate import simulate
+from jaxdae.systems import consistent_state, State, System
+from jaxdae.trajectory import Trajectory
+
+
+class SimulationObjective(eqx.Module):
+    """Mean cost of the motions from a batch of starts, as a function of parameters.
+
+    Gains have an optimum only for a given amount of work: larger ones are stiffer, and with ever
+    smaller steps ever larger gains are better. The objective therefore has a definite budget,
+    a fixed step or a largest number of adaptive steps, and states it (`budget`). A start whose
+    run fails makes the objective NaN; `tune` does not take such a step.
+
+    Args:
+        cost: maps the `Trajectory` from one start to a scalar; see `jaxdae.tuning.costs`.
+        states: batch of starts: a `State` whose arrays have a leading axis of `lanes`.
+        build: maps the resolved parameters to `(system, formulation, controller)`.
+        system: instead of `build`, when the parameters are the formulation.
+        controller: with `system`, the controller, if any.
+        t0: start time [s].
+        t1: end time [s].
+        dt: step [s].
+        solver: as for `simulate`.
+        stepsize_controller: as for `simulate`; with one, or without `dt`, give `max_steps`.
+        saveat: as for `simulate`; the times at which the cost sees the motion.
+        mode: "forward" for few parameters (`diffrax.ForwardMode`), "reverse" for many
+            (`diffrax.RecursiveCheckpointAdjoint`).
+        max_steps: work budget of adaptive runs: the largest number of steps of a start, rejected
+            ones included. A run that needs more has failed.
+
+    Raises:
+        ValueError: if not exactly one of `build` and `system` is given, the starts are not a
+            batch, the mode is unknown, or an adaptive run has no budget.
+    """
+
+    cost: Callable
+    states: State
+    build: Callable | None = eqx.field(default=None, kw_only=True)
+    system: System | None = eqx.field(default=None, kw_only=True)
+    controller: Callable | None = eqx.field(default=None, kw_only=True)
+    t0: float = eqx.field(default=0.0, kw_only=True)
+    t1: float = eqx.field(kw_only=True)
+    dt: float | None = eqx.field(default=None, kw_only=True)
+    solver: diffrax.AbstractSolver | None = eqx.field(default=None, kw_only=True)
+    stepsize_controller: diffrax.AbstractStepSizeController | None = eqx.field(
+        default=None, kw_only=True
+    )
+    saveat: diffrax.SaveAt | None = eqx.field(default=None, kw_only=True)
+    mode: Literal["forward", "reverse"] = eqx.field(default="forward", kw_only=True, static=True)
+    max_steps: int | None = eqx.field(default=None, kw_only=True)
+
+    def __check_init__(self):
+        if (self.build is None) == (self.system is None):
+            raise ValueError("SimulationObjective: give exactly one of `build` and `system`.")
+        if self.build is not None and self.controller is not None:
+            raise ValueError(
+                "SimulationObjective: `build` returns the controller; leave `controller` out."
+            )
+        if self.mode not in ("forward", "reverse"):
+            raise ValueError(
+                f'SimulationObjective: mode is "{self.mode}", must be "forward" or "reverse".'
+            )
+        if jnp.ndim(self.states.q) != 2:
+            raise ValueError(
+                f"SimulationObjective: states.q has shape {jnp.shape(self.states.q)}, needs "
+                "(lanes, n); make a batch with perturbed_states(state, key, count)."
+            )
+        if self._adaptive and self.max_steps is None:
+            raise ValueError(
+                "SimulationObjective: an adaptive run has no work budget, and gains have an "
+                "optimum only for one; give max_steps, or a fixed step dt."
+            )
+
+    def __call__(self, params: PyTree) -> Float[Array, ""]:
+        """Mean cost over the starts; NaN if one of them fails.
+
+        Args:
+            params: resolved parameters.
+        """
+        return jnp.mean(self.lane_costs(params))
+
+    def lane_costs(self, params: PyTree) -> Float[Array, " lanes"]:
+        """Cost of every start, shape (lanes,); NaN where the run failed.
+
+        Args:
+            params: resolved parameters.
+        """
+
+        def lane(state):
+            trajectory = self._simulate(params, state)
+            return jnp.where(trajectory.success, self.cost(trajectory), jnp.nan)
+
+        return jax.vmap(lane)(self.states)
+
+    def trajectories(self, params: PyTree) -> Trajectory:
+        """The motions the cost judges, to look at.
+
+        Args:
+            params: resolved parameters.
+
+        Returns:
+            A `Trajectory` with leading axis `lanes`.
+        """
+        return eqx.filter_vmap(lambda state: self._simulate(params, state))(self.states)
+
+    @property
+    def budget(self) -> str:
+        """Step or work budget the optimum belongs to, in words."""
+        solver = "Dopri8" if self.solver is None else type(self.solver).__name__
+        lanes = f"{self.states.q.shape[0]} starts"
+        if self._adaptive:
+            work = f"adaptive, at most {self.max_steps} steps in {self.t1 - self.t0:g} s"
+            return f"{solver}, {work}, {lanes}"
+        return f"{solver}, h = {self.dt:g} s, {self._fixed_steps} steps, {lanes}"
+
+    @property
+    def _adaptive(self) -> bool:
+        fixed = self.stepsize_controller is None or isinstance(
+            self.stepsize_controller, diffrax.ConstantStepSize
+        )
+        return self.dt is None or not fixed
+
+    @property
+    def _fixed_steps(self) -> int:
+        assert self.dt is not None  # of a fixed-step run, which __check_init__ made sure of
+        # Not one step more for a quotient that is above an integer by round-off.
+        return int(np.ceil((self.t1 - self.t0) / self.dt * (1 - 1e-9)))
+
+    def _simulate(self, params: PyTree, state: State) -> Trajectory:
+        if self.build is None:
+            system, formulation, controller = self.system, params, self.controller
+        else:
+            system, formulation, controller = self.build(params)
+        adjoints = {"forward": diffrax.ForwardMode, "reverse": diffrax.RecursiveCheckpointAdjoint}
+        # Reverse mode keeps checkpoints for max_steps: the known number saves memory. One step
+        # more, because adding up the times may leave a remainder before t1.
+        known = self.max_steps if self._adaptive else self._fixed_steps + 1
+        return simulate(
+            system,
+            formulation,
+            state,
+            t0=self.t0,
+            t1=self.t1,
+            dt=self.dt,
+            solver=self.solver,
+            stepsize_controller=self.stepsize_controller,
+            saveat=self.saveat,
+            controller=controller,
+            adjoint=adjoints[self.mode](),
+            throw=False,
+            start_tolerance=None,
+            max_steps=known,
+        )
+
+
+def perturbed_states(
+    state: State,
+    key: Array,
+    count: int,
+    position: Any = 1e-3,
+    velocity: Any = 1e-3,
+    *,
+    system: System | None = None,
+    t: float = 0.0,
+) -> State:
+    """A batch of normally perturbed starts, off the constraints unless a system is given.
+
+    Off the constraints, as they are after round-off, truncation or an imprecise start, they are
+    what stabilization has to work on.
+
+    Args:
+        state: the start to perturb.
+        key: random key.
+        count: number of starts.
+        position: standard deviation of the coordinates [m or rad], scalar or (n,).
+        velocity: standard deviation of the velocities [m/s or rad/s], scalar or (n,).
+        system: if given, every start is projected onto its constraints.
+        t: time of the projection [s].
+
+    Returns:
+        A `State` with leading axis `count`.
+
+    Raises:
+        ValueError: if `count` is not positive, or a perturbed start cannot be projected.
+    """
+    if count < 1:
+        raise ValueError(f"perturbed_states: count is {count}, must be at least 1.")
+    first, second = jax.random.split(key)
+    shape = (count, *state.q.shape)
+    q = state.q + position * jax.random.normal(first, shape, state.q.dtype)
+    v = state.v + velocity * jax.random.normal(second, shape, state.v.dtype)
+    w = jnp.broadcast_to(state.w, (count, *state.w.shape))
+    if system is None:
+        return jax.vmap(State)(q, v, w)
+    states = jax.vmap(lambda q, v, w: consistent_state(system, q, v, t, w=w))(q, v, w)
+    if not isinstance(states.q, jax.core.Tracer):
+        _require_projected(np.asarray(states.q + states.v))
+    return states
+
+
+def _require_projected(values: np.ndarray) -> None:
+    failed = np.flatnonzero(~np.isfinite(values).all(axis=1))
+    if failed.size:
+        raise ValueError(
+            f"perturbed_states: {failed.size} of {values.shape[0]} starts, the first of them number "
+            f"{failed[0]}, could not be projected onto the constraints; perturb less, or leave "
+            "`system` out to start off the constraints."
+        )
