@@ -1,1 +1,1 @@
-"""Linear solves."""
+"""The linear solves of constrained dynamics."""

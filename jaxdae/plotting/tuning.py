@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from jaxdae.plotting import style
 
@@ -73,5 +74,6 @@ def plot_tuning(history: Any, *, title: str | None = None) -> Figure:
         _draw_record(ax, heading, values)
         if skipped is not None:
             _mark_skipped(ax, skipped)
+    axes[-1, 0].xaxis.set_major_locator(MaxNLocator(integer=True))
     style.finish(axes, xlabel="step")
     return figure

@@ -90,15 +90,23 @@ def plot_violation(trajectories: Any, *, labels: Any = None, title: str | None =
 
 
 def plot_comparison(
-    trajectories: Mapping[str, Any], *, labels: Any = None, title: str | None = None
+    trajectories: Mapping[str, Any],
+    *,
+    labels: Any = None,
+    work: bool = False,
+    title: str | None = None,
 ) -> Figure:
-    """Draw runs of one system over each other: violation at both levels and energy drift.
+    """Draw runs of one system over each other: violation at both levels and change of energy.
+
+    The energy of a driven or dissipative system changes in an exact motion too; there `work=True`
+    leaves the error alone.
 
     Args:
         trajectories: for example `{"paper's gains": before, "tuned": after}`, each as for
             `plot_violation` and `plot_energy`.
         labels: names and units (`jaxdae.Labels`); those of the first trajectory's system when not
             given.
+        work: subtract the work done since the start from the energy (see `plot_energy`).
         title: heading of the figure.
 
     Returns:
@@ -112,6 +120,6 @@ def plot_comparison(
     figure, axes = style.new_axes(3, title=title)
     for ax, level in zip(axes.flat[:2], _LEVELS, strict=True):
         _draw_level(ax, runs, labels, level)
-    draw_drifts(axes.flat[2], runs)
+    draw_drifts(axes.flat[2], runs, work=work)
     style.finish(axes)
     return figure

@@ -1,7 +1,7 @@
 """Costs of one simulated motion: integrals over its saved times.
 
-A cost is any callable `trajectory -> scalar`; those here integrate by the trapezoidal rule, so the
-saved times decide what they see. Times that were not reached make a cost NaN.
+A cost is any callable `trajectory -> scalar`; those here integrate by the trapezoidal rule (unless
+they say otherwise), so the saved times decide what they see. Times that were not reached make a cost NaN.
 """
 
 import abc
@@ -35,17 +35,23 @@ class IntegratedViolation(AbstractCost):
     Args:
         position: weight `a` of the position residuals: scalar or `(m,)`.
         velocity: weight `b` of the velocity-level residuals: scalar or `(m+r,)`.
+        from_start: integrate by the trapezoidal rule, which counts the given start. With `False`
+            by the right-endpoint rule: a start off the constraints is data that no gain can
+            change, and it would set a floor below which the objective sees nothing.
     """
 
     position: Weight = 1.0
     velocity: Weight = 1.0
+    from_start: bool = eqx.field(static=True, default=True)
 
     def __call__(self, trajectory):
         """The integral, in the square of the residuals' units times seconds."""
         violation = trajectory.violation
         density = jnp.sum(self.position * violation.phi**2, axis=-1)
         density += jnp.sum(self.velocity * violation.phi_dot**2, axis=-1)
-        return _integral(density, trajectory)
+        if self.from_start:
+            return _integral(density, trajectory)
+        return jnp.diff(trajectory.ts) @ density[1:]
 
 
 class TrackingError(AbstractCost):

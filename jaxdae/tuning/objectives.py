@@ -214,7 +214,7 @@ def _require_projected(values: np.ndarray) -> None:
     failed = np.flatnonzero(~np.isfinite(values).all(axis=1))
     if failed.size:
         raise ValueError(
-            f"perturbed_states: {failed.size} of {values.shape[0]} starts, the first of them number "
-            f"{failed[0]}, could not be projected onto the constraints; perturb less, or leave "
+            f"perturbed_states: {failed.size} of {values.shape[0]} starts (the first is number "
+            f"{failed[0]}) could not be projected onto the constraints; perturb less, or leave "
             "`system` out to start off the constraints."
         )

@@ -287,6 +287,14 @@ def test_comparison_has_both_levels_and_the_energy_drift():
     assert line(figure.axes[0], "before").get_color() != line(figure.axes[0], "after").get_color()
 
 
+def test_comparison_subtracts_the_work_when_asked_for():
+    run = stub()
+    run.work = (0.75 * TIMES,)
+    ax = plot_comparison({"run": run}, work=True).axes[2]
+    assert ax.get_ylabel() == "$|E - E_0 - W|$ [J]"
+    np.testing.assert_array_equal(xy(ax, "run")[1][1:], 0.25 * TIMES[1:])
+
+
 # Tuning
 
 
@@ -303,6 +311,21 @@ def test_skipped_steps_are_marked_and_counted():
     loss = np.array([1.0, np.nan, 0.5, np.nan, 0.2])
     ax = plot_tuning(SimpleNamespace(loss=loss, skipped=np.isnan(loss))).axes[0]
     np.testing.assert_array_equal(xy(ax, "skipped steps (2)")[0], [1, 3])
+
+
+def test_steps_are_counted_in_whole_numbers_and_infinite_losses_leave_gaps():
+    figure = plot_tuning({"loss": [np.inf, 1.0, 0.5, 0.25]})
+    figure.draw_without_rendering()
+    ax = figure.axes[0]
+    assert all(tick == round(tick) for tick in ax.get_xticks())
+    assert ax.get_yscale() == "log"
+    assert np.isfinite(ax.get_ylim()).all()
+
+
+def test_energy_without_its_parts_is_drawn_alone():
+    run = stub()
+    del run.kinetic_energy, run.potential_energy
+    assert legend(plot_energy(run).axes[0]) == ["total"]
 
 
 def test_no_step_skipped_leaves_no_mark():

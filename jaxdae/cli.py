@@ -1,0 +1,116 @@
+"""The command `jaxdae`: list, simulate, tune."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+
+METHODS = ("multipliers", "penalty", "augmented")
+OPTIMIZERS = ("adam", "adamw", "nadam", "rmsprop", "sgd")
+SOLVERS = ("dopri8", "dopri5", "tsit5", "rk4", "heun", "euler", "kvaerno5")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command.
+
+    Args:
+        arguments: words after `jaxdae`; those of the process when not given.
+
+    Returns:
+        Exit status: 0 for success, 1 when a run failed, 2 for bad input.
+    """
+    options = _parser().parse_args(arguments)
+    _configure(options)
+    command = import_module(f"jaxdae.commands.{options.command}")
+    try:
+        return command.run(options)
+    except (ValueError, OSError) as error:
+        print(f"jaxdae: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("\njaxdae: interrupted; what was finished is kept.", file=sys.stderr)
+        return 130
+
+
+def _configure(options) -> None:
+    """Precision, and a cache for compiled programs. Only the command does this, never an import."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "jaxdae"
+    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(cache))
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.5")
+    import jax
+
+    jax.config.update("jax_enable_x64", getattr(options, "dtype", "float64") == "float64")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="jaxdae", description="Differentiable simulation of constrained mechanical systems."
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    listing = commands.add_parser("list", help="the ready systems")
+    listing.set_defaults(command="listing")
+    _add_simulate(commands.add_parser("simulate", help="run a ready system", formatter_class=_Help))
+    _add_tune(
+        commands.add_parser(
+            "tune", help="tune stabilization gains by gradient", formatter_class=_Help
+        )
+    )
+    return parser
+
+
+class _Help(argparse.ArgumentDefaultsHelpFormatter):
+    """Help that shows defaults."""
+
+
+def _add_common(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", help="name of a ready system; see `jaxdae list`")
+    parser.add_argument("--formulation", choices=METHODS, help="default: what the model suggests")
+    parser.add_argument("--t1", type=_positive, help="end time [s]; default: the model's")
+    parser.add_argument("--dt", type=_positive, help="fixed step [s]; default: the model's")
+    parser.add_argument("--dtype", choices=("float64", "float32"), default="float64")
+    parser.add_argument("--out", help="output folder; default: results/MODEL")
+    parser.add_argument(
+        "--no-progress", dest="progress", action="store_false", help="show no progress bar"
+    )
+
+
+def _add_simulate(parser: argparse.ArgumentParser) -> None:
+    _add_common(parser)
+    parser.add_argument("--solver", choices=SOLVERS, default="dopri8")
+    parser.add_argument("--K_D", type=_positive, default=20.0, help="used with --formulation [1/s]")
+    parser.add_argument(
+        "--K_P", type=_positive, default=100.0, help="used with --formulation [1/s^2]"
+    )
+    parser.add_argument("--alpha", type=_positive, default=1e4, help="constraint mass")
+
+
+def _add_tune(parser: argparse.ArgumentParser) -> None:
+    _add_common(parser)
+    parser.add_argument("--optimizer", choices=OPTIMIZERS, default="adam")
+    parser.add_argument(
+        "--learning-rate", type=_positive, default=0.1, help="of the logarithms of the gains"
+    )
+    parser.add_argument("--steps", type=_count, default=300, help="optimizer steps")
+    parser.add_argument("--batch", type=_count, default=16, help="number of perturbed starts")
+    parser.add_argument("--seed", type=int, default=0, help="of the perturbed starts")
+    parser.add_argument("--resume", action="store_true", help="continue an interrupted run")
+
+
+def _positive(text: str) -> float:
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not a positive finite number")
+    return value
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a positive whole number")
+    return value
+
+
+if __name__ == "__main__":
+    sys.exit(main())

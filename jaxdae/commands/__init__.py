@@ -1,0 +1,1 @@
+"""What the command `jaxdae` does, one file for each of its verbs."""

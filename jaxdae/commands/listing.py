@@ -1,0 +1,14 @@
+"""`jaxdae list`: the ready systems."""
+
+from jaxdae.models import MODELS
+
+
+def run(options) -> int:
+    """Print name, summary and source of every ready system."""
+    del options
+    width = max(map(len, MODELS))
+    for model in MODELS.values():
+        print(f"{model.name:<{width}}  {model.summary}")
+        print(f"{'':<{width}}  {model.source}")
+    print("\njaxdae simulate NAME runs one; jaxdae tune NAME tunes the gains of its constraints.")
+    return 0

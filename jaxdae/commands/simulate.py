@@ -1,0 +1,116 @@
+"""`jaxdae simulate MODEL`: run a ready system, plot it, and say how well the constraints held."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import diffrax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdae import __version__
+from jaxdae.commands.tables import table, write_json
+from jaxdae.failure import describe_failure
+from jaxdae.models import get_model
+from jaxdae.models.studies import formulation_of
+from jaxdae.plotting import plot_energy, plot_histories, plot_violation, save_figure
+from jaxdae.simulate import simulate
+from jaxdae.solvers import RK4
+from jaxdae.systems import State
+from jaxdae.trajectory import Trajectory
+
+SOLVERS = {
+    "dopri8": diffrax.Dopri8,
+    "dopri5": diffrax.Dopri5,
+    "tsit5": diffrax.Tsit5,
+    "rk4": RK4,
+    "heun": diffrax.Heun,
+    "euler": diffrax.Euler,
+    "kvaerno5": diffrax.Kvaerno5,
+}
+
+
+def run(options) -> int:
+    """Run the command; 0 if the simulation reached its end, 1 if it stopped early."""
+    model = get_model(options.model)
+    system = model.system()
+    formulation = model.formulation() if options.formulation is None else _formulation(options)
+    q, v = system.start()
+    dtype = jnp.dtype(options.dtype)
+    state = State(jnp.asarray(q, dtype), jnp.asarray(v, dtype))
+    t1 = model.t1 if options.t1 is None else options.t1
+    out = Path(options.out or f"results/{model.name}")
+    began = time.perf_counter()
+    trajectory = simulate(
+        system,
+        formulation,
+        state,
+        t1=t1,
+        dt=options.dt,
+        solver=SOLVERS[options.solver](),
+        progress=options.progress,
+        throw=False,
+        work=True,
+    )
+    good = bool(trajectory.success)
+    seconds = time.perf_counter() - began
+    print(_report(trajectory, model, seconds))
+    _draw(trajectory, out)
+    write_json(out / "simulation.json", _result(trajectory, model, options, seconds))
+    print(f"\nplots and simulation.json are in {out}")
+    return 0 if good else 1
+
+
+def _formulation(options):
+    return formulation_of(options.formulation, options.K_D, options.K_P, options.alpha)
+
+
+def _largest(values) -> float:
+    values = np.abs(np.asarray(values))
+    return float(np.max(values[np.isfinite(values)], initial=0.0))
+
+
+def _figures(trajectory: Trajectory) -> dict[str, float]:
+    energy, work = trajectory.energy, sum(trajectory.work)
+    violation = trajectory.violation
+    return {
+        "reached [s]": float(trajectory.final_time),
+        "steps": int(trajectory.stats["num_steps"]),
+        "largest |phi|": _largest(violation.phi),
+        "largest |d(phi)/dt|": _largest(violation.phi_dot),
+        "energy at the start [J]": float(energy[0]),
+        "largest energy change [J]": _largest(energy - energy[0]),
+        "largest error of the power balance [J]": _largest(energy - energy[0] - work),
+    }
+
+
+def _report(trajectory: Trajectory, model, seconds: float) -> str:
+    head = f"{model.name}: {model.summary}\n{type(trajectory.formulation).__name__}, {seconds:.1f} s"
+    lines = [head, "", table(("", "value"), list(_figures(trajectory).items()))]
+    if not bool(trajectory.success):
+        lines += ["", f"FAILED: {describe_failure(trajectory)}"]
+    return "\n".join(lines)
+
+
+def _draw(trajectory: Trajectory, out: Path) -> None:
+    save_figure(plot_histories(trajectory), out / "histories.png")
+    save_figure(plot_violation(trajectory), out / "violation.png")
+    save_figure(plot_energy(trajectory, work=True), out / "energy.png")
+
+
+def _result(trajectory: Trajectory, model, options, seconds: float) -> dict[str, Any]:
+    last = trajectory.final_state
+    return {
+        "jaxdae": __version__,
+        "model": model.name,
+        "source": model.source,
+        "formulation": repr(trajectory.formulation),
+        "solver": options.solver,
+        "dt": options.dt,
+        "dtype": options.dtype,
+        "success": bool(trajectory.success),
+        "failure": None if bool(trajectory.success) else describe_failure(trajectory),
+        "seconds": seconds,
+        "final": {"t": trajectory.final_time, "q": last.q, "v": last.v},
+        **_figures(trajectory),
+    }
