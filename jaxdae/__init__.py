@@ -1,5 +1,7 @@
 """Differentiable simulation of constrained mechanical systems in JAX."""
 
+from importlib.metadata import version as _version
+
 from jaxdae.failure import SimulationError as SimulationError
 from jaxdae.formulations import (
     AugmentedLagrangian as AugmentedLagrangian,
@@ -26,3 +28,14 @@ from jaxdae.systems import (
     System as System,
 )
 from jaxdae.trajectory import Trajectory as Trajectory
+from jaxdae.tuning import (
+    HurwitzPolynomial as HurwitzPolynomial,
+    Interval as Interval,
+    Positive as Positive,
+    PositiveDefinite as PositiveDefinite,
+    resolve as resolve,
+    tune as tune,
+    TuningResult as TuningResult,
+)
+
+__version__ = _version("jaxdae")

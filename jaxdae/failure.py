@@ -10,6 +10,9 @@ from jaxdae.systems.checks import check_finite
 # A ratio of singular values below this counts as loss of rank in a report: such a Jacobian leaves
 # no digits in single, and half of them in double precision.
 RANK_TOLERANCE = 1e-7
+# Below this ratio a stop is put down to the constraints, above it to stiffness: near a singular
+# configuration multipliers grow like the inverse of the least singular value.
+NEARLY_DEPENDENT = 0.05
 
 
 class SimulationError(RuntimeError):
@@ -149,7 +152,7 @@ def _constraint_report(system: System, t: float, state: State) -> str:
     labels, worst = system.labels(), int(np.argmax(phi))
     text = f"Largest residual: {labels.constraint(worst)!r} = {phi[worst]:.3g}. "
     ratio = values[-1] / max(values[0], np.finfo(float).tiny)
-    if rank == len(values) and ratio > 1e-3:
+    if rank == len(values) and ratio > NEARLY_DEPENDENT:
         return text + (
             f"The constraints are independent (least singular value {values[-1]:.3g}): the "
             "equations are too stiff for the solver or its tolerance; lower the gains, use an "

@@ -119,6 +119,7 @@ def _two_link(model: Model, method: str) -> Study:
     checks = (
         Check("other starts, twice as far off", spread=2.0),
         Check("half the step", dt=0.5),
+        Check("twice the step (past its budget)", dt=2.0),
         Check("longer horizon", t1=0.48 if regular else 2.8),
     )
     beyond = 0.6 if regular else None
@@ -136,6 +137,7 @@ def _general(model: Model, method: str) -> Study:
     checks = (
         Check("other starts, twice as far off", spread=2.0),
         Check("half the step", dt=0.5),
+        Check("twice the step (past its budget)", dt=2.0),
         Check("longer horizon", t1=1.2 * t1),
     )
     return Study(_NAMES[method], method, system, formulation, t1, dt, spread, checks)

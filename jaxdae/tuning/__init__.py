@@ -12,6 +12,7 @@ from jaxdae.tuning.costs import (
 from jaxdae.tuning.descent import default_optimizer as default_optimizer
 from jaxdae.tuning.loop import tune as tune, TuningStep as TuningStep
 from jaxdae.tuning.objectives import (
+    Logarithm as Logarithm,
     perturbed_states as perturbed_states,
     SimulationObjective as SimulationObjective,
 )

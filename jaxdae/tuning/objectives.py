@@ -165,6 +165,37 @@ class SimulationObjective(eqx.Module):
         )
 
 
+class Logarithm(eqx.Module):
+    """Natural logarithm of a positive objective, with the same minima.
+
+    Gradients become relative. A violation that falls by many powers of ten is then descended on
+    at one pace; its budget and mode are those of the objective.
+
+    Args:
+        objective: positive scalar function of the parameters.
+    """
+
+    objective: SimulationObjective
+
+    def __call__(self, params: PyTree) -> Float[Array, ""]:
+        """Logarithm of the objective.
+
+        Args:
+            params: resolved parameters.
+        """
+        return jnp.log(self.objective(params))
+
+    @property
+    def mode(self) -> str:
+        """How to differentiate: as the objective says."""
+        return self.objective.mode
+
+    @property
+    def budget(self) -> str:
+        """Step or work budget of the objective, in words."""
+        return self.objective.budget
+
+
 def perturbed_states(
     state: State,
     key: Array,
