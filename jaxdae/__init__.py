@@ -19,8 +19,8 @@ from jaxdae.simulate import simulate as simulate
 from jaxdae.systems import (
     check_mass_matrix as check_mass_matrix,
     check_system as check_system,
-    consistent_state as consistent_state,
     ConsistencyError as ConsistencyError,
+    consistent_state as consistent_state,
     Dynamics as Dynamics,
     evaluate as evaluate,
     Labels as Labels,

@@ -39,6 +39,9 @@ def _configure(options) -> None:
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "jaxdae"
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(cache))
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.5")
+    # A small loop as one function instead of a list of kernels: two to three times faster here.
+    option = "--xla_backend_extra_options=xla_cpu_small_while_loop_byte_threshold=1000000000"
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {option}".strip()
     import jax
 
     jax.config.update("jax_enable_x64", getattr(options, "dtype", "float64") == "float64")

@@ -4,6 +4,7 @@ import diffrax
 import equinox as eqx
 import numpy as np
 
+from jaxdae.linalg.rank import numerical_rank
 from jaxdae.systems import constraint_residuals, mass_and_jacobian, State, System
 from jaxdae.systems.checks import check_finite
 
@@ -29,8 +30,7 @@ def check_start(system: System, formulation, state: State, t, tolerance: float |
     if tolerance is not None:
         _check_consistent(system, state, t, tolerance)
     assumed = formulation.assumptions()
-    if assumed.regular_mass or assumed.independent_constraints:
-        mass, jac = (np.asarray(x) for x in _matrices(system, t, state))
+    mass, jac = (np.asarray(x) for x in _matrices(system, t, state))
     if assumed.regular_mass:
         _check_mass(mass)
     if assumed.independent_constraints:
@@ -104,31 +104,16 @@ def _check_mass(mass: np.ndarray) -> None:
 
 
 def _check_rank(system, jac: np.ndarray, t: float) -> None:
-    values, rank, dependent = rank_report(jac)
-    if rank < jac.shape[0]:
-        names = ", ".join(repr(system.labels().constraint(i)) for i in dependent)
+    found = numerical_rank(jac, RANK_TOLERANCE)
+    if found.rank < jac.shape[0]:
+        names = ", ".join(repr(system.labels().constraint(i)) for i in found.dependent_rows)
         raise ValueError(
-            f"the constraints are dependent at t = {t:.6g}: their Jacobian has rank {rank} of "
-            f"{jac.shape[0]} (singular values {_list(values)}); involved: {names}. Use "
+            f"the constraints are dependent at t = {t:.6g}: their Jacobian has rank {found.rank} "
+            f"of {jac.shape[0]} (singular values {_list(found.singular_values)} of its unit rows); "
+            f"involved: {names}. Use "
             "Multipliers(..., solve=MinimumNorm()), Penalty or AugmentedLagrangian, or drop "
             "the superfluous constraints."
         )
-
-
-def rank_report(jac: np.ndarray) -> tuple[np.ndarray, int, list[int]]:
-    """Singular values and rank of a Jacobian with rows scaled to one, and its dependent rows.
-
-    Returns:
-        Singular values, numerical rank, indices of the rows that take part in the dependence.
-    """
-    jac = np.asarray(jac, float)
-    if jac.shape[0] == 0:
-        return np.zeros(0), 0, []
-    norms = np.linalg.norm(jac, axis=1, keepdims=True)
-    left, values, _ = np.linalg.svd(jac / np.where(norms > 0, norms, 1.0))
-    rank = int((values > RANK_TOLERANCE * values.max(initial=0.0)).sum())
-    taking_part = np.abs(left[:, rank:]).max(axis=1, initial=0.0) > 1e-3
-    return values, rank, [int(i) for i in np.flatnonzero(taking_part)]
 
 
 def _reason(result) -> str:
@@ -148,17 +133,18 @@ def _constraint_report(system: System, t: float, state: State) -> str:
     phi = np.abs(np.asarray(residual.phi_dot if residual.phi.size == 0 else residual.phi))
     if phi.size == 0:
         return "The system has no constraints: the motion itself is singular or too stiff there."
-    values, rank, dependent = rank_report(np.asarray(jac))
+    found = numerical_rank(np.asarray(jac), RANK_TOLERANCE)
+    values = found.singular_values
     labels, worst = system.labels(), int(np.argmax(phi))
     text = f"Largest residual: {labels.constraint(worst)!r} = {phi[worst]:.3g}. "
     ratio = values[-1] / max(values[0], np.finfo(float).tiny)
-    if rank == len(values) and ratio > NEARLY_DEPENDENT:
+    if found.rank == jac.shape[0] and ratio > NEARLY_DEPENDENT:
         return text + (
             f"The constraints are independent (least singular value {values[-1]:.3g}): the "
             "equations are too stiff for the solver or its tolerance; lower the gains, use an "
             "implicit solver (diffrax.Kvaerno5()), or allow more max_steps."
         )
-    involved = ", ".join(repr(labels.constraint(i)) for i in dependent) or "all"
+    involved = ", ".join(repr(labels.constraint(i)) for i in found.dependent_rows) or "all"
     return text + (
         f"The constraints lose independence there: singular values {_list(values)} of the "
         f"Jacobian with unit rows; involved: {involved}. If the configuration is singular but can "

@@ -11,6 +11,7 @@ import numpy as np
 
 from jaxdae.failure import check_start, raise_failure
 from jaxdae.formulations import AbstractFormulation
+from jaxdae.formulations.gains import is_number
 from jaxdae.systems import check_system, Power, power_balance, State, System
 from jaxdae.systems.checks import is_concrete
 from jaxdae.trajectory import control_input, Trajectory
@@ -78,8 +79,7 @@ def simulate(
             constraints there, and what to try.
         ValueError: before any work, for shapes, gains, a start or a combination that do not fit.
     """
-    check_system(system, state, u=_example_input(controller, t0, state), t=t0)
-    formulation.check(system, state)
+    _check_structure(system, formulation, controller, state, t0)
     solver = diffrax.Dopri8() if solver is None else solver
     _check_solver(solver, stepsize_controller, dt)
     numbers = (t0, t1, dt)
@@ -88,7 +88,9 @@ def simulate(
 
     dtype = state.q.dtype
     system, formulation, controller = in_dtype((system, formulation, controller), dtype)
-    t0, t1, dt, save_ts = (None if x is None else jnp.asarray(x, dtype) for x in (*numbers, save_ts))
+    t0, t1, dt, save_ts = (
+        None if x is None else jnp.asarray(x, dtype) for x in (*numbers, save_ts)
+    )
     if is_concrete(system, formulation, state, t0):
         check_start(system, formulation, state, t0, start_tolerance)
 
@@ -101,6 +103,24 @@ def simulate(
     if throw and not traced and is_concrete(trajectory.result):
         raise_failure(trajectory)
     return trajectory
+
+
+# Declarations that were checked: checking traces every function, which takes longer than many runs.
+_checked: set = set()
+
+
+def _check_structure(system, formulation, controller, state, t0) -> None:
+    """Shapes of everything declared, once for each declaration and its shapes."""
+    leaves, structure = jax.tree.flatten((system, formulation, controller, state))
+    key = (
+        structure,
+        *((jnp.shape(x), str(jnp.result_type(x))) if is_number(x) else x for x in leaves),
+    )
+    if key in _checked:
+        return
+    check_system(system, state, u=_example_input(controller, t0, state), t=t0)
+    formulation.check(system, state)
+    _checked.add(key)
 
 
 @eqx.filter_jit
@@ -149,7 +169,8 @@ def _trajectory(solution, saveat, run) -> Trajectory:
     finite = jnp.all(jnp.array([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(final)]))
     # A fixed-step run goes on through NaN; diffrax calls that success.
     broken = ~finite & (solution.result == diffrax.RESULTS.successful)
-    result = diffrax.RESULTS.where(broken, diffrax.RESULTS.nonfinite, solution.result)
+    nonfinite: Any = diffrax.RESULTS.nonfinite  # inherited from optimistix
+    result = diffrax.RESULTS.where(broken, nonfinite, solution.result)
     plain = _is_plain(saveat)
     work = None
     if plain and ts is not None:
@@ -192,9 +213,7 @@ def _controller(given, dt, t0, t1, dtype):
     tolerance = 1e-8 if eps < 1e-12 else 1e-5
     # Below this the time no longer advances by much more than its round-off.
     smallest = 64 * eps * jnp.maximum(jnp.abs(t0), jnp.abs(t1))
-    return diffrax.PIDController(
-        rtol=tolerance, atol=tolerance, dtmin=smallest, force_dtmin=False
-    )
+    return diffrax.PIDController(rtol=tolerance, atol=tolerance, dtmin=smallest, force_dtmin=False)
 
 
 def _saving(saveat, t0, t1, dt):
@@ -267,16 +286,25 @@ def _check_solver(solver, stepsize_controller, dt) -> None:
     if isinstance(stepsize_controller, diffrax.ConstantStepSize) and dt is None:
         raise ValueError("ConstantStepSize needs the step: give dt.")
     adaptive = isinstance(solver, diffrax.AbstractAdaptiveSolver)
-    if adaptive and hasattr(solver, "tableau"):
-        adaptive = bool(np.any(np.asarray(solver.tableau.b_error)))
-    chooses = dt is None if stepsize_controller is None else not isinstance(
-        stepsize_controller, diffrax.ConstantStepSize | diffrax.StepTo
+    if isinstance(solver, diffrax.AbstractRungeKutta):
+        adaptive = _has_error_estimate(solver)
+    chooses = (
+        dt is None
+        if stepsize_controller is None
+        else not isinstance(stepsize_controller, diffrax.ConstantStepSize | diffrax.StepTo)
     )
     if chooses and not adaptive:
         raise ValueError(
             f"{name} has no error estimate, so its step cannot be chosen automatically; give dt, "
             "or use a solver with one, such as diffrax.Dopri8()."
         )
+
+
+def _has_error_estimate(solver: diffrax.AbstractRungeKutta) -> bool:
+    tableaux = solver.tableau
+    single = isinstance(tableaux, diffrax.ButcherTableau)
+    parts = (tableaux,) if single else tableaux.tableaus
+    return any(np.any(np.asarray(part.b_error)) for part in parts)
 
 
 def _check_times(t0, t1, dt, stepsize_controller, max_steps: int) -> None:

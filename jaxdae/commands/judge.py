@@ -90,7 +90,8 @@ def _judge(system, formulation, states, t1, dt, ts):
 
     costs, largest, pictures = jax.vmap(lane)(states)
     failed = jnp.sum(~jnp.isfinite(costs[0]))
-    judgement = Judgement(*(jnp.mean(c) for c in costs), jnp.max(largest), failed)
+    means = [jnp.mean(c) for c in costs]
+    judgement = Judgement(means[0], means[1], means[2], jnp.max(largest), failed)
     return judgement, jax.tree.map(lambda x: x[0], pictures)
 
 

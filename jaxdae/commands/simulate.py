@@ -85,7 +85,9 @@ def _figures(trajectory: Trajectory) -> dict[str, float]:
 
 
 def _report(trajectory: Trajectory, model, seconds: float) -> str:
-    head = f"{model.name}: {model.summary}\n{type(trajectory.formulation).__name__}, {seconds:.1f} s"
+    head = (
+        f"{model.name}: {model.summary}\n{type(trajectory.formulation).__name__}, {seconds:.1f} s"
+    )
     lines = [head, "", table(("", "value"), list(_figures(trajectory).items()))]
     if not bool(trajectory.success):
         lines += ["", f"FAILED: {describe_failure(trajectory)}"]

@@ -100,9 +100,7 @@ def _start(study: Study, options) -> State:
 
 
 def _cast(formulation, dtype):
-    return jax.tree.map(
-        lambda x: x.astype(dtype) if hasattr(x, "dtype") else x, formulation
-    )
+    return jax.tree.map(lambda x: x.astype(dtype) if hasattr(x, "dtype") else x, formulation)
 
 
 def _optimizer(options) -> optax.GradientTransformation:
@@ -186,7 +184,9 @@ def _draw(study: Study, result: TuningResult, old, new, out: Path) -> None:
     runs = {"before": old, "tuned": new}
     title = f"{study.name}: one perturbed start"
     save_figure(plot_comparison(runs, title=title), out / f"{study.method}-comparison.png")
-    save_figure(plot_histories(new, title=f"{study.name}, tuned"), out / f"{study.method}-motion.png")
+    save_figure(
+        plot_histories(new, title=f"{study.name}, tuned"), out / f"{study.method}-motion.png"
+    )
     history = dataclasses.replace(result.history, loss=np.exp(result.history.loss))
     figure = plot_tuning(history, title=f"{study.name}: mean integrated squared violation")
     save_figure(figure, out / f"{study.method}-tuning.png")

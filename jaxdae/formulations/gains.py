@@ -28,12 +28,10 @@ def check_positive(name: str, gain) -> None:
     value = np.asarray(gain, float)
     if not np.isfinite(value).all():
         raise ValueError(f"{name} is not finite: {value}.")
-    if value.ndim < 2:
-        smallest = value.min(initial=np.inf)
-    else:
-        smallest = _smallest_eigenvalue(name, value)
+    matrix = value.ndim >= 2
+    smallest = _smallest_eigenvalue(name, value) if matrix else value.min(initial=np.inf)
     if not smallest > 0:
-        kind = "an eigenvalue" if value.ndim == 2 else "a value"
+        kind = "an eigenvalue" if matrix else "a value"
         raise ValueError(
             f"{name} must be positive definite, but has {kind} {smallest:.6g}; give positive "
             "numbers or a symmetric positive definite matrix."

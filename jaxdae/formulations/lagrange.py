@@ -21,7 +21,9 @@ class AbstractLagrangeFormulation(AbstractFormulation):
     stabilization: eqx.AbstractVar[Stabilization | None]
 
     @abc.abstractmethod
-    def accelerate(self, dynamics: Dynamics, rhs: Float[Array, " c"]):
+    def accelerate(
+        self, dynamics: Dynamics, rhs: Float[Array, " c"]
+    ) -> tuple[Float[Array, " n"], Float[Array, " c"]]:
         """Acceleration and multipliers for the wanted `J a = rhs`; shapes `(n,)`, `(m+r,)`."""
 
     def init(self, system, t, state):
@@ -61,8 +63,8 @@ class Multipliers(AbstractLagrangeFormulation):
 
         M a + J^T lam = f,        J a = s,        s = Phi - gamma
 
-    (Redundant, eqs. 1, 20, 21; Servo, eq. 0.11): the index-3 problem with the constraint replaced by
-    its perturbation equation `d(phi_dot)/dt = Phi`.
+    (Redundant, eqs. 1, 20, 21; Servo, eq. 0.11): the index-3 problem with the constraint replaced
+    by its perturbation equation `d(phi_dot)/dt = Phi`.
 
     Args:
         stabilization: `Baumgarte`, `LinearStabilization`, any callable

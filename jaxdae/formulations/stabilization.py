@@ -145,13 +145,17 @@ class LinearStabilization(AbstractStabilization):
         check_size("K10", self.K10, m, "position constraints")
         check_size("K11", self.K11, m, "position constraints")
         if r and self.K22 is None:
-            raise ValueError(f"the system has {r} velocity constraints: LinearStabilization needs K22.")
+            raise ValueError(
+                f"the system has {r} velocity constraints: LinearStabilization needs K22."
+            )
         if r:
             check_size("K22", self.K22, r, "velocity constraints")
         for name, shape in (("K12", (m, r)), ("K20", (r, m)), ("K21", (r, m))):
             block = getattr(self, name)
             if block is not None and (not is_number(block) or jnp.shape(block) != shape):
-                raise ValueError(f"{name} must be a matrix of shape {shape}; got {jnp.shape(block)}.")
+                raise ValueError(
+                    f"{name} must be a matrix of shape {shape}; got {jnp.shape(block)}."
+                )
 
 
 def desired_rate(stabilization: Stabilization | None, t, q, v, phi, phi_dot) -> Float[Array, " c"]:

@@ -14,7 +14,7 @@ import lineax as lx
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
-from jaxdae.linalg.positive_definite import solve_positive_definite
+from jaxdae.linalg.positive_definite import ELIMINATION_LIMIT, solve_positive_definite
 
 
 class Assumptions(eqx.Module):
@@ -54,8 +54,8 @@ class AbstractSaddlePointSolve(eqx.Module):
 class FullRank(AbstractSaddlePointSolve):
     """Regular mass matrix, independent constraints: the fast path.
 
-    Range-space method (Redundant, eq. 21): `A lam = J M^-1 f - s`, `A = J M^-1 J^T`. Where `J` loses
-    rank the result is not finite.
+    Range-space method (Redundant, eq. 21): `A lam = J M^-1 f - s`, `A = J M^-1 J^T`. Where `J`
+    loses rank the result is not finite.
     """
 
     def assumptions(self):
@@ -66,8 +66,9 @@ class FullRank(AbstractSaddlePointSolve):
         spread, free = columns[:, :-1], columns[:, -1]
         if rhs.size == 0:
             return free, rhs
-        lam = solve_positive_definite(jac @ spread, jac @ free - rhs)
-        return free - spread @ lam, lam
+        product = _product(jac, columns)
+        lam = solve_positive_definite(product[:, :-1], product[:, -1] - rhs)
+        return free - _product(spread, lam[:, None])[:, 0], lam
 
 
 class MinimumNorm(AbstractSaddlePointSolve):
@@ -103,8 +104,8 @@ class MinimumNorm(AbstractSaddlePointSolve):
 class SingularMass(AbstractSaddlePointSolve):
     """Mass matrix that may be singular off `ker J`.
 
-    `M + c J^T J` is positive definite when `M` is so on `ker J`, and the motion does not change when
-    `c J^T s` is added to the force, because `J a = s`. The multipliers are the same.
+    `M + c J^T J` is positive definite when `M` is so on `ker J`, and the motion does not change
+    when `c J^T s` is added to the force, because `J a = s`. The multipliers are the same.
 
     Args:
         inner: policy for the regularized system; `MinimumNorm()` allows dependent constraints,
@@ -123,6 +124,13 @@ class SingularMass(AbstractSaddlePointSolve):
         weight = jnp.trace(mass) / jnp.maximum(jnp.sum(jac * jac), tiny)
         regular = mass + weight * jac.T @ jac
         return self.inner(regular, force + weight * jac.T @ rhs, jac, rhs)
+
+
+def _product(a: Float[Array, "c n"], b: Float[Array, "n k"]) -> Float[Array, "c k"]:
+    """`a @ b`; small ones as a sum, which joins the neighbouring operations instead of a call."""
+    if max(*a.shape, *b.shape) > ELIMINATION_LIMIT:
+        return a @ b
+    return jnp.sum(a[:, :, None] * b[None], axis=1)
 
 
 def _lower_solve(factor, rhs, *, transpose: bool = False):

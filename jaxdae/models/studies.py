@@ -1,10 +1,16 @@
-"""Tuning studies: for each ready system, which gains are tuned, on what, and within which budget."""
+"""Tuning studies: for each ready system, which gains are tuned, on what, in which budget."""
 
 import dataclasses
 
 import jax.numpy as jnp
 
-from jaxdae.formulations import AbstractFormulation, AugmentedLagrangian, Baumgarte, Multipliers, Penalty
+from jaxdae.formulations import (
+    AbstractFormulation,
+    AugmentedLagrangian,
+    Baumgarte,
+    Multipliers,
+    Penalty,
+)
 from jaxdae.models.base import AbstractModel
 from jaxdae.models.registry import get_model, Model
 from jaxdae.models.two_link import PAPER_RUNS

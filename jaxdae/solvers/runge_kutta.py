@@ -1,7 +1,7 @@
 """Runge–Kutta methods that diffrax does not ship."""
 
 from collections.abc import Callable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import diffrax
 import numpy as np
@@ -16,15 +16,15 @@ class RK4(diffrax.AbstractERK):
 
     # diffrax wants an error estimate in every tableau; all zeros means that there is none, and
     # `simulate` refuses to choose the step from it.
-    tableau: ClassVar[diffrax.ButcherTableau] = diffrax.ButcherTableau(
+    tableau: ClassVar[Any] = diffrax.ButcherTableau(
         a_lower=(np.array([0.5]), np.array([0.0, 0.5]), np.array([0.0, 0.0, 1.0])),
         b_sol=np.array([1 / 6, 1 / 3, 1 / 3, 1 / 6]),
         b_error=np.zeros(4),
         c=np.array([0.5, 0.5, 1.0]),
     )
-    interpolation_cls: ClassVar[
-        Callable[..., diffrax.ThirdOrderHermitePolynomialInterpolation]
-    ] = diffrax.ThirdOrderHermitePolynomialInterpolation.from_k
+    interpolation_cls: ClassVar[Callable[..., diffrax.ThirdOrderHermitePolynomialInterpolation]] = (
+        diffrax.ThirdOrderHermitePolynomialInterpolation.from_k
+    )
 
     def order(self, terms):
         """Order of convergence: 4."""

@@ -4,13 +4,14 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from jaxdae.systems.base import State, System
 
 
 def is_concrete(*values) -> bool:
     """Whether no leaf of `values` is being traced, so that numbers may be looked at."""
-    return not any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(values))
+    return not any(isinstance(x, Tracer) for x in jax.tree.leaves(values))
 
 
 def constraint_counts(system: System, state: State) -> tuple[int, int]:
@@ -57,8 +58,7 @@ def check_system(system: System, state: State, u=None, t=0.0) -> None:
             wanted = "a vector" if expected == (None,) else f"shape {expected}"
             raise ValueError(
                 f"{name}.{function} returned {_describe(shape)}; expected {wanted} "
-                f"(n = {n} coordinates, k = {w.size} actuator states). "
-                + _remedy(function)
+                f"(n = {n} coordinates, k = {w.size} actuator states). " + _remedy(function)
             )
 
 

@@ -1,6 +1,7 @@
 """Consistent states: positions, then velocities, projected onto the constraints."""
 
 from collections.abc import Sequence
+from typing import Literal, overload
 
 import equinox as eqx
 import jax
@@ -37,6 +38,34 @@ class ConsistencyError(ValueError):
     """A state does not satisfy the constraints and could not be brought to."""
 
 
+@overload
+def consistent_state(
+    system: System,
+    q,
+    v,
+    t=0.0,
+    *,
+    w=None,
+    fixed: Sequence[str | int] = (),
+    tolerance: float | None = None,
+    report: Literal[False] = False,
+) -> State: ...
+
+
+@overload
+def consistent_state(
+    system: System,
+    q,
+    v,
+    t=0.0,
+    *,
+    w=None,
+    fixed: Sequence[str | int] = (),
+    tolerance: float | None = None,
+    report: Literal[True],
+) -> tuple[State, Projection]: ...
+
+
 def consistent_state(
     system: System,
     q,
@@ -47,15 +76,15 @@ def consistent_state(
     fixed: Sequence[str | int] = (),
     tolerance: float | None = None,
     report: bool = False,
-):
+) -> State | tuple[State, Projection]:
     r"""The consistent state nearest to a given one in the mass metric.
 
     First the coordinates, then the velocities, solve
 
         min_x (x - x0)^T M (x - x0) / 2   subject to   c(x) = 0,
 
-    with `M = M(t, q0)`, and `c` the position constraints of `q`, then the velocity-level constraints
-    of `v`, by Newton's method on the stationarity conditions `M (x - x0) + (dc/dx)^T mu = 0`,
+    with `M = M(t, q0)`, and `c` the position constraints of `q`, then the velocity-level
+    constraints of `v`, by Newton's method on the stationarity conditions `M (x - x0) + (dc/dx)^T mu = 0`,
     `c(x) = 0`. Dependent constraints are allowed (steps of least norm), and so is a mass matrix
     that is singular off `ker J`. Derivatives follow from the implicit function theorem.
 

@@ -1,7 +1,8 @@
 """Costs of one simulated motion: integrals over its saved times.
 
 A cost is any callable `trajectory -> scalar`; those here integrate by the trapezoidal rule (unless
-they say otherwise), so the saved times decide what they see. Times that were not reached make a cost NaN.
+they say otherwise), so the saved times decide what they see. Times that were not reached
+make a cost NaN.
 """
 
 import abc
@@ -75,8 +76,11 @@ class TrackingError(AbstractCost):
         def density(t, q, v):
             return jnp.sum(self.weight * (self.output(t, q, v) - self.target(t)) ** 2)
 
-        values = jax.vmap(density)(trajectory.ts, trajectory.q, trajectory.v)
-        return _integral(values, trajectory)
+        # User functions do not meet the inf and NaN of unused rows, which would spoil gradients.
+        reached = jnp.isfinite(trajectory.ts)
+        rows = (trajectory.ts, trajectory.q, trajectory.v)
+        rows = [jax.vmap(lambda r, x, x0=x[0]: jnp.where(r, x, x0))(reached, x) for x in rows]
+        return _integral(jax.vmap(density)(*rows), trajectory)
 
 
 class ControlEffort(AbstractCost):
@@ -127,4 +131,11 @@ class WeightedSum(AbstractCost):
 
 
 def _integral(density: Float[Array, " times"], trajectory: Trajectory) -> Float[Array, ""]:
-    return jnp.trapezoid(density, trajectory.ts)
+    """Trapezoidal rule over the rows that were reached; NaN for a run that failed."""
+    ts = trajectory.ts
+    reached = jnp.isfinite(ts)
+    density = jnp.where(reached, density, 0.0)
+    both = reached[1:] & reached[:-1]
+    steps = jnp.where(both, ts[1:], 0.0) - jnp.where(both, ts[:-1], 0.0)
+    integral = jnp.sum(0.5 * steps * (density[1:] + density[:-1]))
+    return jnp.where(trajectory.success, integral, jnp.nan)

@@ -8,6 +8,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Float, PyTree
 
 from jaxdae.simulate import simulate
@@ -34,7 +35,9 @@ class SimulationObjective(eqx.Module):
         dt: step [s].
         solver: as for `simulate`.
         stepsize_controller: as for `simulate`; with one, or without `dt`, give `max_steps`.
-        saveat: as for `simulate`; the times at which the cost sees the motion.
+        saveat: as for `simulate`; the times at which the cost sees the motion. By default every
+            step of a fixed-step run, the last rows of which may be unused, and 201 equally spaced
+            times of an adaptive one.
         mode: "forward" for few parameters (`diffrax.ForwardMode`), "reverse" for many
             (`diffrax.RecursiveCheckpointAdjoint`).
         max_steps: work budget of adaptive runs: the largest number of steps of a start, rejected
@@ -138,15 +141,35 @@ class SimulationObjective(eqx.Module):
         # Not one step more for a quotient that is above an integer by round-off.
         return int(np.ceil((self.t1 - self.t0) / self.dt * (1 - 1e-9)))
 
+    @property
+    def _most_steps(self) -> int | None:
+        # One more than the quotient: adding up the times may leave a remainder before t1.
+        return self.max_steps if self._adaptive else self._fixed_steps + 1
+
+    @property
+    def _saved(self) -> diffrax.SaveAt | None:
+        # Times of steps, given as numbers, are on one or the other side of a step's computed end
+        # by round-off. The side may change when the backward pass of RecursiveCheckpointAdjoint
+        # repeats a step, and then that row is missing from the gradient (diffrax 0.7.2).
+        if self.saveat is not None or self._adaptive:
+            return self.saveat
+        return diffrax.SaveAt(t0=True, steps=True)
+
+    @property
+    def _adjoint(self) -> diffrax.AbstractAdjoint:
+        if self.mode == "forward":
+            return diffrax.ForwardMode()
+        # Times the user asks for may be those of steps: with a checkpoint for each step none is
+        # repeated (see `_saved`).
+        exposed = self.saveat is not None and not self._adaptive
+        return diffrax.RecursiveCheckpointAdjoint(self._most_steps if exposed else None)
+
     def _simulate(self, params: PyTree, state: State) -> Trajectory:
-        if self.build is None:
-            system, formulation, controller = self.system, params, self.controller
-        else:
+        if self.build is not None:
             system, formulation, controller = self.build(params)
-        adjoints = {"forward": diffrax.ForwardMode, "reverse": diffrax.RecursiveCheckpointAdjoint}
-        # Reverse mode keeps checkpoints for max_steps: the known number saves memory. One step
-        # more, because adding up the times may leave a remainder before t1.
-        known = self.max_steps if self._adaptive else self._fixed_steps + 1
+        else:
+            assert self.system is not None  # __check_init__ made sure of one of the two
+            system, formulation, controller = self.system, params, self.controller
         return simulate(
             system,
             formulation,
@@ -156,12 +179,12 @@ class SimulationObjective(eqx.Module):
             dt=self.dt,
             solver=self.solver,
             stepsize_controller=self.stepsize_controller,
-            saveat=self.saveat,
+            saveat=self._saved,
             controller=controller,
-            adjoint=adjoints[self.mode](),
+            adjoint=self._adjoint,
             throw=False,
             start_tolerance=None,
-            max_steps=known,
+            max_steps=self._most_steps,
         )
 
 
@@ -236,7 +259,7 @@ def perturbed_states(
     if system is None:
         return jax.vmap(State)(q, v, w)
     states = jax.vmap(lambda q, v, w: consistent_state(system, q, v, t, w=w))(q, v, w)
-    if not isinstance(states.q, jax.core.Tracer):
+    if not isinstance(states.q, Tracer):
         _require_projected(np.asarray(states.q + states.v))
     return states
 

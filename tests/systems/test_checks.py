@@ -1,0 +1,59 @@
+"""Wrong declarations: the function at fault, the shape it returned, and what to do."""
+
+import jax.numpy as jnp
+import pytest
+
+import jaxdae
+
+
+class Free(jaxdae.System):
+    """A particle in the plane, with one actuator."""
+
+    def kinetic_energy(self, t, q, v):
+        del t, q
+        return 0.5 * v @ v
+
+
+STATE = jaxdae.State(jnp.ones(2), jnp.zeros(2), jnp.zeros(1))
+
+# function, what it returns, what the message must say
+WRONG = [
+    ("kinetic_energy", lambda t, q, v: v**2, r"returned shape \(2,\); expected shape \(\)"),
+    ("potential_energy", lambda t, q: q, r"returned shape \(2,\); expected shape \(\)"),
+    ("dissipation", lambda t, q, v: v, r"returned shape \(2,\); expected shape \(\)"),
+    ("force", lambda t, q, v, w, u: w, r"returned shape \(1,\); expected shape \(2,\)"),
+    ("position_constraints", lambda t, q: q @ q, r"returned shape \(\); expected a vector.*stack"),
+    ("velocity_constraints", lambda t, q, v: v @ v, r"returned shape \(\); expected a vector"),
+    ("actuator_rate", lambda t, q, v, w, u: q, r"returned shape \(2,\).*initial state: State\(q"),
+    ("mass_matrix", lambda t, q: q, r"returned shape \(2,\); expected shape \(2, 2\)"),
+    ("force", lambda t, q, v, w, u: None, r"returned nothing; expected shape \(2,\)"),
+]
+
+
+@pytest.mark.parametrize(("function", "wrong", "message"), WRONG)
+def test_wrong_shape_names_function_shape_and_remedy(function, wrong, message):
+    """Each function of a declaration is checked before anything is computed."""
+    broken = type("Broken", (Free,), {function: lambda self, *args: wrong(*args)})()
+    with pytest.raises(ValueError, match=rf"Broken\.{function} {message}"):
+        jaxdae.check_system(broken, STATE)
+    with pytest.raises(ValueError, match=rf"Broken\.{function} {message}"):
+        jaxdae.simulate(broken, jaxdae.Multipliers(), STATE, t1=1.0)
+
+
+def test_right_declarations_pass(everything, double_pendulum):
+    """A declaration with all functions and one with the fewest pass in silence."""
+    assert jaxdae.check_system(everything, jaxdae.State(jnp.ones(3), jnp.ones(3), jnp.ones(1))) is None
+    assert jaxdae.check_system(double_pendulum, jaxdae.State(jnp.ones(2), jnp.ones(2))) is None
+    assert jaxdae.check_system(Free(), STATE) is None
+
+
+def test_q_and_v_of_different_lengths_are_refused():
+    """A state with |q| != |v| cannot be one of a System."""
+    with pytest.raises(ValueError, match=r"q and v .*shapes \(2,\) and \(3,\)"):
+        jaxdae.check_system(Free(), jaxdae.State(jnp.ones(2), jnp.ones(3)))
+
+
+def test_missing_actuator_state_is_refused_with_the_remedy(everything):
+    """A force that reads w, simulated without w, is told to give one."""
+    with pytest.raises(ValueError, match="actuator"):
+        jaxdae.check_system(everything, jaxdae.State(jnp.ones(3), jnp.ones(3)))
