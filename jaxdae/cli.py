@@ -22,6 +22,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         Exit status: 0 for success, 1 when a run failed, 2 for bad input.
     """
     options = _parser().parse_args(arguments)
+    # A bar redraws its line; in a file or a pipe it would only pile up.
+    options.progress = getattr(options, "progress", False) and sys.stderr.isatty()
     _configure(options)
     command = import_module(f"jaxdae.commands.{options.command}")
     try:
@@ -41,7 +43,9 @@ def _configure(options) -> None:
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.5")
     # A small loop as one function instead of a list of kernels: two to three times faster here.
     option = "--xla_backend_extra_options=xla_cpu_small_while_loop_byte_threshold=1000000000"
-    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {option}".strip()
+    flags = os.environ.get("XLA_FLAGS", "")
+    if "xla_backend_extra_options" not in flags:
+        os.environ["XLA_FLAGS"] = f"{flags} {option}".strip()
     import jax
 
     jax.config.update("jax_enable_x64", getattr(options, "dtype", "float64") == "float64")
@@ -82,11 +86,13 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
 def _add_simulate(parser: argparse.ArgumentParser) -> None:
     _add_common(parser)
     parser.add_argument("--solver", choices=SOLVERS, default="dopri8")
-    parser.add_argument("--K_D", type=_positive, default=20.0, help="used with --formulation [1/s]")
-    parser.add_argument(
-        "--K_P", type=_positive, default=100.0, help="used with --formulation [1/s^2]"
+    gains = (
+        ("--K_D", "velocity gain of the stabilization [1/s]"),
+        ("--K_P", "position gain of the stabilization [1/s^2]"),
+        ("--alpha", "constraint mass of the penalty and augmented forms"),
     )
-    parser.add_argument("--alpha", type=_positive, default=1e4, help="constraint mass")
+    for name, meaning in gains:
+        parser.add_argument(name, type=_positive, help=f"{meaning}; default: the model's")
 
 
 def _add_tune(parser: argparse.ArgumentParser) -> None:

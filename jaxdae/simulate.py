@@ -83,10 +83,16 @@ def simulate(
     solver = diffrax.Dopri8() if solver is None else solver
     _check_solver(solver, stepsize_controller, dt)
     numbers = (t0, t1, dt)
-    saveat, save_ts = _saving(saveat, *numbers)
     _check_times(*numbers, stepsize_controller, max_steps)
-
     dtype = state.q.dtype
+    save_ts = None
+    if saveat is None and stepsize_controller is None and dt is not None and is_concrete(numbers):
+        # Every step, in as many rows as there are steps. Asking for their times instead would leave
+        # it to round-off on which side of a step's end a time lies, and the backward pass, which
+        # repeats steps, may find it on the other side and lose that row's gradient.
+        saveat, max_steps = diffrax.SaveAt(t0=True, steps=True), _step_count(*numbers, dtype)
+    elif saveat is None:
+        save_ts = jnp.linspace(t0, t1, DEFAULT_TIMES)
     system, formulation, controller = in_dtype((system, formulation, controller), dtype)
     t0, t1, dt, save_ts = (
         None if x is None else jnp.asarray(x, dtype) for x in (*numbers, save_ts)
@@ -216,16 +222,10 @@ def _controller(given, dt, t0, t1, dtype):
     return diffrax.PIDController(rtol=tolerance, atol=tolerance, dtmin=smallest, force_dtmin=False)
 
 
-def _saving(saveat, t0, t1, dt):
-    """The saving rule, and the times to save at when the user gave none."""
-    if saveat is not None:
-        return saveat, None
-    if dt is not None and is_concrete(t0, t1, dt):
-        steps = int(np.ceil(abs((float(t1) - float(t0)) / float(dt)) * (1 - 1e-9)))
-        ts = float(t0) + float(dt) * np.arange(steps + 1)
-        ts[-1] = float(t1)
-        return None, ts
-    return None, jnp.linspace(t0, t1, DEFAULT_TIMES)
+def _step_count(t0, t1, dt, dtype) -> int:
+    """The number of steps that `diffrax.ConstantStepSize` makes."""
+    t0, t1, dt = (np.asarray(x, dtype) for x in (t0, t1, dt))
+    return max(int(np.ceil(np.abs(t1 - t0) / np.nextafter(np.abs(dt), np.inf, dtype=dtype))), 1)
 
 
 def _with_final(saveat, save_ts):

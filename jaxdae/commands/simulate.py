@@ -12,12 +12,16 @@ from jaxdae import __version__
 from jaxdae.commands.tables import table, write_json
 from jaxdae.failure import describe_failure
 from jaxdae.models import get_model
-from jaxdae.models.studies import formulation_of
+from jaxdae.models.studies import formulation_of, studies
 from jaxdae.plotting import plot_energy, plot_histories, plot_violation, save_figure
 from jaxdae.simulate import simulate
 from jaxdae.solvers import RK4
 from jaxdae.systems import State
 from jaxdae.trajectory import Trajectory
+from jaxdae.tuning import resolve
+
+# Residuals above this, in the units of the constraint, are pointed out.
+NOTICEABLE = 1e-2
 
 SOLVERS = {
     "dopri8": diffrax.Dopri8,
@@ -34,7 +38,7 @@ def run(options) -> int:
     """Run the command; 0 if the simulation reached its end, 1 if it stopped early."""
     model = get_model(options.model)
     system = model.system()
-    formulation = model.formulation() if options.formulation is None else _formulation(options)
+    formulation = _formulation(model, options)
     q, v = system.start()
     dtype = jnp.dtype(options.dtype)
     state = State(jnp.asarray(q, dtype), jnp.asarray(v, dtype))
@@ -61,13 +65,33 @@ def run(options) -> int:
     return 0 if good else 1
 
 
-def _formulation(options):
-    return formulation_of(options.formulation, options.K_D, options.K_P, options.alpha)
+def _formulation(model, options):
+    """The formulation asked for; gains that are not given are those its tuning starts from."""
+    gains = (options.K_D, options.K_P, options.alpha)
+    if options.formulation is None and gains == (None, None, None):
+        return model.formulation()
+    study = studies(model.name, options.formulation)[-1]
+    first = resolve(study.formulation)
+    stabilization = first.stabilization
+    default = (stabilization.K_D, stabilization.K_P, getattr(first, "alpha", None))
+    chosen = (x if given is None else given for given, x in zip(gains, default, strict=True))
+    return formulation_of(study.method, *chosen)
 
 
 def _largest(values) -> float:
     values = np.abs(np.asarray(values))
     return float(np.max(values[np.isfinite(values)], initial=0.0))
+
+
+def _warning(trajectory: Trajectory) -> str:
+    phi = np.nan_to_num(np.abs(np.asarray(trajectory.violation.phi)))
+    row, column = np.unravel_index(np.argmax(phi), phi.shape)
+    name = trajectory.system.labels().constraint(int(column))
+    return (
+        f"WARNING: constraint {name!r} is violated by {phi[row, column]:.3g} at "
+        f"t = {float(trajectory.ts[row]):.6g} s. The run reached its end, but not on the "
+        "constraints: tune the gains, or check that the constraints can be satisfied then."
+    )
 
 
 def _figures(trajectory: Trajectory) -> dict[str, float]:
@@ -91,6 +115,8 @@ def _report(trajectory: Trajectory, model, seconds: float) -> str:
     lines = [head, "", table(("", "value"), list(_figures(trajectory).items()))]
     if not bool(trajectory.success):
         lines += ["", f"FAILED: {describe_failure(trajectory)}"]
+    elif _largest(trajectory.violation.phi) > NOTICEABLE:
+        lines += ["", _warning(trajectory)]
     return "\n".join(lines)
 
 

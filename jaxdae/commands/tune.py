@@ -135,11 +135,11 @@ def _report(result: TuningResult, before, after, limits) -> str:
         (name, float(old.cost), float(new.cost), _fold(old, new), float(new.largest))
         for name, old, new in zip(before, before.values(), after.values(), strict=True)
     ]
-    headings = ("mean integrated |phi|^2", "before", "after", "cut", "largest |phi| after")
+    headings = ("mean integrated |phi|^2", "first gains", "tuned", "cut", "largest |phi|, tuned")
     first, first_after = before["as tuned"], after["as tuned"]
     lines = [
         "",
-        table(("gain", "before", "after"), _gains(result)),
+        table(("gain", "first", "tuned"), _gains(result)),
         "",
         table(headings, rows),
         "The given starts are not counted: no gain can change them. With them (trapezoidal rule) "
@@ -154,10 +154,10 @@ def _limit_lines(limits) -> list[str]:
     if limits is None:
         return []
     lines, reason, total = [], "", limits["starts"]
-    for name in ("before", "after"):
+    for name, label in (("before", "first"), ("after", "tuned")):
         times, reason = limits[name]["times"], limits[name]["reason"] or reason
         when = f", at t = {times.min():.4f} to {times.max():.4f} s" if times.size else ""
-        lines.append(f"  gains {name}: {times.size} of {total} starts break{when}.")
+        lines.append(f"  {label} gains: {times.size} of {total} starts break{when}.")
     heading = f"Beyond the tuned horizon, on the way to t = {limits['t1']:g} s with adaptive steps:"
     return [heading, *lines, *([f"  One of them: {reason}"] if reason else [])]
 

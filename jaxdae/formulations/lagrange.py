@@ -16,9 +16,7 @@ from jaxdae.systems.checks import constraint_counts
 
 
 class AbstractLagrangeFormulation(AbstractFormulation):
-    """A formulation whose state is `(q, v, w)` itself."""
-
-    stabilization: eqx.AbstractVar[Stabilization | None]
+    """A formulation whose state is `(q, v, w)` itself, with a field `stabilization`."""
 
     @abc.abstractmethod
     def accelerate(
@@ -45,13 +43,18 @@ class AbstractLagrangeFormulation(AbstractFormulation):
     def motion(self, system, t, y, u):
         """Acceleration `(n,)` and multipliers `(m+r,)` at a state."""
         d = evaluate(system, t, y.q, y.v, y.w, u)
-        wanted = desired_rate(self.stabilization, t, y.q, y.v, d.phi, d.phi_dot)
+        wanted = desired_rate(self._stabilization, t, y.q, y.v, d.phi, d.phi_dot)
         return self.accelerate(d, wanted - d.gamma)
 
     def check(self, system, state):
         m, r = constraint_counts(system, state)
-        check_stabilization(self.stabilization, m, r, state.q)
+        check_stabilization(self._stabilization, m, r, state.q)
         self.check_weights(m + r)
+
+    @property
+    def _stabilization(self) -> Stabilization | None:
+        # Declared here, the field would come first in every constructor to a type checker.
+        return self.stabilization  # pyright: ignore[reportAttributeAccessIssue]
 
     def check_weights(self, count: int) -> None:
         """Check what else must fit the number of constraints; nothing unless overridden."""

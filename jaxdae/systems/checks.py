@@ -22,7 +22,7 @@ def constraint_counts(system: System, state: State) -> tuple[int, int]:
     return position.shape[0], velocity.shape[0]
 
 
-def check_system(system: System, state: State, u=None, t=0.0) -> None:
+def check_system(system: System, state: State, u=None, t=0.0, *, forces: bool = True) -> None:
     """Check, without computing anything, that every function of a system returns what it should.
 
     Args:
@@ -30,9 +30,11 @@ def check_system(system: System, state: State, u=None, t=0.0) -> None:
         state: a state whose shapes are used; its numbers do not matter.
         u: control input, as the controller would return it.
         t: time [s].
+        forces: check also `force` and `actuator_rate`, which may need the control input.
 
     Raises:
-        ValueError: naming the function, the shape it returned and the one expected.
+        ValueError: naming the function, the shape it returned and the one expected, or what it
+            failed with.
     """
     q, v, w = state.q, state.v, state.w
     if q.ndim != 1 or v.shape != q.shape:
@@ -51,7 +53,9 @@ def check_system(system: System, state: State, u=None, t=0.0) -> None:
         ("actuator_rate", (t, q, v, w, u), w.shape),
         ("mass_matrix", (t, q), (n, n)),
     ):
-        shape = _shape(getattr(system, function), args)
+        if not forces and function in ("force", "actuator_rate"):
+            continue
+        shape = _shape(system, function, args)
         if function == "mass_matrix" and shape is None:
             continue
         if not _matches(shape, expected):
@@ -104,9 +108,21 @@ def check_finite(state: State) -> None:
             raise ValueError(f"the state is not finite: {field}[{i}] = {values[i]}.")
 
 
-def _shape(function, args):
-    out = eqx.filter_eval_shape(function, *args)
+def _shape(system: System, function: str, args):
+    try:
+        out = eqx.filter_eval_shape(getattr(system, function), *args)
+    except Exception as error:
+        t_q_v_w_u = zip(("t", "q", "v", "w", "u"), args, strict=False)
+        given = ", ".join(f"{key}: {_describe(_shapes(x))}" for key, x in t_q_v_w_u)
+        raise ValueError(
+            f"{type(system).__name__}.{function} failed with {type(error).__name__}: {error}. It was "
+            f"given {given}. Actuators need a State(q, v, w), control inputs a controller."
+        ) from error
     return None if out is None else getattr(out, "shape", ())
+
+
+def _shapes(x):
+    return None if x is None else getattr(x, "shape", type(x).__name__)
 
 
 def _matches(shape, expected) -> bool:

@@ -13,9 +13,11 @@ from jaxtyping import Array, Float
 
 from jaxdae.systems.base import State, System
 from jaxdae.systems.checks import check_finite, check_system, is_concrete
-from jaxdae.systems.dynamics import constraint_residuals, evaluate, Violation
+from jaxdae.systems.dynamics import constraint_residuals, mass_and_jacobian, Violation
 
 _MAX_STEPS = 64
+# Half steps: the distance to the constraints falls by 2^16.
+_APPROACH_STEPS = 16
 
 
 class Projection(eqx.Module):
@@ -84,9 +86,10 @@ def consistent_state(
         min_x (x - x0)^T M (x - x0) / 2   subject to   c(x) = 0,
 
     with `M = M(t, q0)`, and `c` the position constraints of `q`, then the velocity-level
-    constraints of `v`, by Newton's method on the stationarity conditions `M (x - x0) + (dc/dx)^T mu = 0`,
-    `c(x) = 0`. Dependent constraints are allowed (steps of least norm), and so is a mass matrix
-    that is singular off `ker J`. Derivatives follow from the implicit function theorem.
+    constraints of `v`, by Newton's method on the stationarity conditions
+    `M (x - x0) + (dc/dx)^T mu = 0`, `c(x) = 0`. Dependent constraints are allowed (steps of least
+    norm), and so is a mass matrix that is singular off `ker J`. Derivatives follow from the
+    implicit function theorem.
 
     Args:
         system: the declaration.
@@ -108,7 +111,7 @@ def consistent_state(
         ValueError: for wrong shapes, unknown names, or a state that is not finite.
     """
     state = State(q, v, w)
-    check_system(system, state, t=t)
+    check_system(system, state, t=t, forces=False)
     held = _indices(system, fixed, state.q.size)
     free = np.ones(state.q.size, bool)
     free[held] = False
@@ -124,8 +127,7 @@ def consistent_state(
 @eqx.filter_jit
 def _project(system: System, t, state: State, free) -> tuple[State, Projection]:
     """Nearest consistent state, and what changed."""
-    mass = evaluate(system, t, state.q, state.v).mass
-
+    mass, _ = mass_and_jacobian(system, t, state.q, state.v)
     q = _nearest(lambda q: system.position_constraints(t, q), mass, state.q, free)
     v = _nearest(lambda v: constraint_residuals(system, t, q, v).phi_dot, mass, state.v, free)
     before = constraint_residuals(system, t, state.q, state.v)
@@ -143,7 +145,8 @@ def _nearest(constraint, metric, x0, free):
 
     def stationarity(unknown, x0):
         x, mu = unknown
-        residual, pullback = jax.vjp(constraint, x)
+        # Held entries do not move even where the constraints cannot be satisfied.
+        residual, pullback = jax.vjp(lambda x: constraint(jnp.where(free, x, x0)), x)
         gradient = metric @ (x - x0) + pullback(mu)[0]
         return jnp.where(free, gradient, x - x0), residual
 
@@ -151,7 +154,7 @@ def _nearest(constraint, metric, x0, free):
     # Singular values below this are round-off: the constraints are dependent there.
     linear_solver = lx.SVD(rcond=eps ** (2 / 3))
     newton = optx.Newton(rtol=eps**0.75, atol=eps**0.75, linear_solver=linear_solver)
-    start = (x0, jnp.zeros_like(constraint(x0)))
+    start = _approach(constraint, metric, x0, free, linear_solver)
     solution = optx.root_find(
         stationarity,
         newton,
@@ -161,7 +164,33 @@ def _nearest(constraint, metric, x0, free):
         max_steps=_MAX_STEPS,
         throw=False,
     )
-    return solution.value[0]
+    return jnp.where(free, solution.value[0], x0)
+
+
+def _approach(constraint, metric, x0, free, linear_solver):
+    """A point and multipliers from which Newton's method on the stationarity conditions converges.
+
+    Half steps of sequential quadratic programming without the constraints' curvature: each goes
+    towards the point of the linearized constraints nearest to `x0`, which keeps away from
+    stationary points that are not minima. Newton's method alone fails from far starts.
+    """
+
+    def step(_, unknown):
+        x, _ = unknown
+        residual, jac = constraint(x), jnp.where(free, jax.jacfwd(constraint)(x), 0.0)
+        corner = jnp.zeros((residual.size, residual.size), x.dtype)
+        # Held entries leave both blocks: their steps are zero, being of least norm.
+        inner = jnp.where(free & free[:, None], metric, 0.0)
+        matrix = lx.MatrixLinearOperator(jnp.block([[inner, jac.T], [jac, corner]]))
+        rhs = jnp.concatenate([inner @ (x0 - x), -residual])
+        solution = lx.linear_solve(matrix, rhs, linear_solver, throw=False).value
+        return x + 0.5 * solution[: x.size], solution[x.size :]
+
+    start = (x0, jnp.zeros_like(constraint(x0)))
+    x, mu = jax.lax.fori_loop(0, _APPROACH_STEPS, step, start)
+    nearer = jnp.linalg.norm(constraint(x)) < jnp.linalg.norm(constraint(x0))
+    found = jax.tree.map(lambda new, old: jnp.where(nearer, new, old), (x, mu), start)
+    return jax.lax.stop_gradient(found)
 
 
 def _require(system, t, state, out, projection, tolerance, held):

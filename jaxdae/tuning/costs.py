@@ -50,9 +50,7 @@ class IntegratedViolation(AbstractCost):
         violation = trajectory.violation
         density = jnp.sum(self.position * violation.phi**2, axis=-1)
         density += jnp.sum(self.velocity * violation.phi_dot**2, axis=-1)
-        if self.from_start:
-            return _integral(density, trajectory)
-        return jnp.diff(trajectory.ts) @ density[1:]
+        return _integral(density, trajectory, trapezoidal=self.from_start)
 
 
 class TrackingError(AbstractCost):
@@ -130,12 +128,15 @@ class WeightedSum(AbstractCost):
         return sum((w * cost(trajectory) for w, cost in self.terms), start=jnp.zeros(()))
 
 
-def _integral(density: Float[Array, " times"], trajectory: Trajectory) -> Float[Array, ""]:
-    """Trapezoidal rule over the rows that were reached; NaN for a run that failed."""
+def _integral(density, trajectory: Trajectory, *, trapezoidal: bool = True) -> Float[Array, ""]:
+    """Integral over the rows that were reached, by the trapezoidal or the right-endpoint rule.
+
+    NaN for a run that failed.
+    """
     ts = trajectory.ts
     reached = jnp.isfinite(ts)
     density = jnp.where(reached, density, 0.0)
     both = reached[1:] & reached[:-1]
     steps = jnp.where(both, ts[1:], 0.0) - jnp.where(both, ts[:-1], 0.0)
-    integral = jnp.sum(0.5 * steps * (density[1:] + density[:-1]))
-    return jnp.where(trajectory.success, integral, jnp.nan)
+    heights = 0.5 * (density[1:] + density[:-1]) if trapezoidal else density[1:]
+    return jnp.where(trajectory.success, jnp.sum(steps * heights), jnp.nan)

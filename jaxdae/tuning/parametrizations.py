@@ -13,8 +13,8 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import ArrayLike
 from jaxtyping import Array, Float, PyTree
+from numpy.typing import ArrayLike
 
 
 class AbstractParametrization(eqx.Module):
@@ -49,7 +49,7 @@ class Positive(AbstractParametrization):
 
     def __init__(self, x: ArrayLike):
         x = _floating("Positive", x)
-        _require_entries("Positive", x, lambda a: a > 0, "must be > 0", _POSITIVE_REMEDY)
+        _require_positive("Positive: the value", x, _POSITIVE_REMEDY)
         self.raw = jnp.log(x)
 
     @property
@@ -86,7 +86,8 @@ class PositiveDefinite(AbstractParametrization):
         """The SPD matrix, exactly symmetric."""
         size = (math.isqrt(8 * self.raw.shape[-1] + 1) - 1) // 2
         rows, columns, diagonal = _triangle(size)
-        packed = self.raw.at[diagonal].set(jnp.exp(self.raw[diagonal]))
+        raw = jnp.asarray(self.raw)  # NumPy where a user put it
+        packed = raw.at[diagonal].set(jnp.exp(raw[diagonal]))
         factor = jnp.zeros((size, size), packed.dtype).at[rows, columns].set(packed)
         product = factor @ factor.T
         return 0.5 * (product + product.T)
@@ -113,10 +114,10 @@ class Interval(AbstractParametrization):
         lower = jnp.broadcast_to(_floating("Interval", lower), x.shape).astype(x.dtype)
         upper = jnp.broadcast_to(_floating("Interval", upper), x.shape).astype(x.dtype)
         remedy = "exchange the bounds or widen them"
-        _require_entries("Interval: upper - lower", upper - lower, lambda a: a > 0, "> 0", remedy)
+        _require_positive("Interval: upper - lower", upper - lower, remedy)
         remedy = "start strictly inside, or widen the bounds"
-        _require_entries("Interval: x - lower", x - lower, lambda a: a > 0, "must be > 0", remedy)
-        _require_entries("Interval: upper - x", upper - x, lambda a: a > 0, "must be > 0", remedy)
+        _require_positive("Interval: x - lower", x - lower, remedy)
+        _require_positive("Interval: upper - x", upper - x, remedy)
         self.raw = jnp.log(x - lower) - jnp.log(upper - x)
         self.lower = lower
         self.upper = upper
@@ -227,15 +228,15 @@ def _floating(name: str, x: ArrayLike) -> Array:
     return x if jnp.issubdtype(x.dtype, jnp.inexact) else x.astype(jnp.result_type(float))
 
 
-def _require_entries(name: str, x: Array, admissible, condition: str, remedy: str) -> None:
+def _require_positive(name: str, x: Array, remedy: str) -> None:
     if isinstance(x, jax.core.Tracer):
         return
     array = np.asarray(x)
-    bad = np.argwhere(~(admissible(array) & np.isfinite(array)))
-    if bad.size:
+    bad = np.argwhere(~((array > 0) & np.isfinite(array)))
+    if len(bad):
         index = tuple(int(i) for i in bad[0])
-        where = f"entry {list(index)} " if index else ""
-        raise ValueError(f"{name}: {where}is {array[index]:.6g}, {condition}; {remedy}.")
+        where = f" at {list(index)}" if index else ""
+        raise ValueError(f"{name}{where} is {array[index]:.6g}, must be > 0; {remedy}.")
 
 
 def _check_spd(matrix: Array) -> None:

@@ -55,5 +55,16 @@ def test_q_and_v_of_different_lengths_are_refused():
 
 def test_missing_actuator_state_is_refused_with_the_remedy(everything):
     """A force that reads w, simulated without w, is told to give one."""
-    with pytest.raises(ValueError, match="actuator"):
+    message = r"Everything\.force failed with IndexError.*w: shape \(0,\).*Actuators need a State\(q, v, w"
+    with pytest.raises(ValueError, match=message):
         jaxdae.check_system(everything, jaxdae.State(jnp.ones(3), jnp.ones(3)))
+
+
+def test_missing_control_input_is_refused_with_the_remedy():
+    """A force that reads u, simulated without a controller, is told to give one."""
+    driven = type("Driven", (Free,), {"force": lambda self, t, q, v, w, u: u[:2]})()
+    with pytest.raises(ValueError, match=r"Driven\.force failed.*u: nothing.*a controller"):
+        jaxdae.simulate(driven, jaxdae.Multipliers(), STATE, t1=1.0)
+    # Its states can be made consistent all the same: no force is asked for.
+    out = jaxdae.consistent_state(driven, STATE.q, STATE.v, w=STATE.w)
+    assert (out.q == STATE.q).all()

@@ -1,0 +1,200 @@
+"""The command as a user calls it: exit status, what it prints, what it leaves in the folder."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from jaxdae.cli import main
+
+QUICK = ["--no-progress", "--t1", "0.1", "--batch", "2"]
+
+
+def tune_quickly(out, *more):
+    return main(["tune", "pendulum", *QUICK, "--steps", "3", "--out", str(out), *more])
+
+
+def test_list_names_every_model(capsys):
+    assert main(["list"]) == 0
+    printed = capsys.readouterr().out
+    for name in ("pendulum", "chain", "two-link", "slider-crank", "andrews"):
+        assert f"\n{name}" in f"\n{printed}"
+
+
+def test_the_module_is_the_command():
+    done = subprocess.run(
+        [sys.executable, "-m", "jaxdae", "list"], capture_output=True, text=True, check=True
+    )
+    assert "slider-crank" in done.stdout
+
+
+def test_simulate_writes_numbers_and_pictures(tmp_path, capsys):
+    assert main(["simulate", "pendulum", "--t1", "0.5", "--out", str(tmp_path)]) == 0
+    assert "largest |phi|" in capsys.readouterr().out
+    result = json.loads((tmp_path / "simulation.json").read_text())
+    assert result["success"] is True
+    assert result["final"]["t"] == 0.5
+    # ten times the tolerance of the default controller, 1e-8, for a length of 1 m
+    assert result["largest |phi|"] < 1e-7
+    assert result["largest error of the power balance [J]"] < 1e-6
+    for name in ("histories.png", "violation.png", "energy.png"):
+        assert (tmp_path / name).stat().st_size > 10_000
+
+
+def test_simulate_in_single_precision(tmp_path):
+    out = str(tmp_path)
+    try:
+        assert (
+            main(["simulate", "pendulum", "--t1", "0.2", "--dtype", "float32", "--out", out]) == 0
+        )
+    finally:
+        main(["list"])  # back to double precision, which the other tests need
+    result = json.loads((tmp_path / "simulation.json").read_text())
+    # 1e-5 is the tolerance in float32; well above it is the round-off of energies near 10 J
+    assert 1e-9 < result["largest |phi|"] < 1e-3
+
+
+def test_a_run_that_stops_early_says_when_and_why(tmp_path, capsys):
+    arguments = ["simulate", "two-link", "--formulation", "multipliers", "--t1", "3"]
+    assert main([*arguments, "--out", str(tmp_path)]) == 1
+    printed = capsys.readouterr().out
+    assert "FAILED: the run stopped at t = 2.85" in printed
+    assert "lose independence" in printed
+    assert "nan" not in printed.lower()
+    result = json.loads((tmp_path / "simulation.json").read_text())
+    # the target leaves the workspace at (0.295953 + sqrt 2) / 0.6 s
+    assert result["final"]["t"] == pytest.approx(2.8503, abs=5e-3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["simulate", "pendlum"], "No model is named 'pendlum'. Did you mean 'pendulum'?"),
+        (["tune", "nothing-like-it"], "Available: pendulum, chain"),
+        (["simulate", "pendulum", "--solver", "rk4"], "RK4 has no error estimate"),
+        (["simulate", "pendulum", "--t1", "1", "--dt", "1e-7"], "give a larger max_steps"),
+    ],
+)
+def test_bad_input_is_one_line_and_status_2(arguments, message, tmp_path, capsys):
+    assert main([*arguments, "--out", str(tmp_path)]) == 2
+    errors = capsys.readouterr().err
+    assert message in errors
+    assert len(errors.strip().splitlines()) == 1
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["tune", "pendulum", "--optimizer", "newton"], "invalid choice: 'newton'"),
+        (["tune", "pendulum", "--steps", "0"], "0 is not a positive whole number"),
+        (["simulate", "pendulum", "--dt", "-1"], "-1 is not a positive finite number"),
+        (["simulate", "pendulum", "--alpha", "nan"], "nan is not a positive finite number"),
+        (["fly", "pendulum"], "invalid choice: 'fly'"),
+    ],
+)
+def test_bad_options_are_named(arguments, message, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    assert stop.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_tune_reports_before_and_after(tmp_path, capsys):
+    assert tune_quickly(tmp_path) == 0
+    printed = capsys.readouterr().out
+    assert "RK4, h = 0.01 s, 10 steps, 2 starts" in printed  # the budget
+    assert "-fold" in printed
+    result = json.loads((tmp_path / "result.json").read_text())
+    (study,) = result["studies"]
+    assert study["after"]["cost"] < study["before"]["cost"]
+    assert study["gains_after"]["K_P"] != study["gains_before"]["K_P"]
+    assert len(study["history"]) == 4
+    for name in ("comparison", "motion", "tuning"):
+        assert (tmp_path / f"multipliers-{name}.png").stat().st_size > 10_000
+
+
+def test_a_new_run_keeps_an_earlier_checkpoint(tmp_path, capsys):
+    tune_quickly(tmp_path)
+    first = (tmp_path / "multipliers.checkpoint").read_bytes()
+    tune_quickly(tmp_path, "--seed", "1")
+    assert "is kept as multipliers.checkpoint.old" in capsys.readouterr().out
+    assert (tmp_path / "multipliers.checkpoint.old").read_bytes() == first
+
+
+def test_resume_refuses_a_damaged_checkpoint_and_leaves_it(tmp_path, capsys):
+    tune_quickly(tmp_path)
+    path = tmp_path / "multipliers.checkpoint"
+    damaged = path.read_bytes()[:-20]
+    path.write_bytes(damaged)
+    result = (tmp_path / "result.json").read_bytes()
+    assert tune_quickly(tmp_path, "--resume") == 2
+    assert "multipliers.checkpoint" in capsys.readouterr().err
+    assert path.read_bytes() == damaged
+    assert (tmp_path / "result.json").read_bytes() == result
+
+
+def test_resume_refuses_a_checkpoint_of_other_settings(tmp_path, capsys):
+    tune_quickly(tmp_path)
+    assert tune_quickly(tmp_path, "--resume", "--batch", "3") == 2
+    assert "checkpoint" in capsys.readouterr().err
+
+
+def study_numbers(out):
+    (study,) = json.loads((out / "result.json").read_text())["studies"]
+    return {k: study[k] for k in ("gains_after", "history", "after", "checks", "skipped")}
+
+
+def test_a_killed_run_resumes_to_the_same_numbers(tmp_path):
+    """SIGKILL in the middle, then the same command with --resume: bit for bit the same result."""
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    command = [sys.executable, "-m", "jaxdae", "tune", "pendulum", *QUICK, "--steps", "2000"]
+    killed = subprocess.Popen([*command, "--out", str(broken)], stdout=subprocess.DEVNULL)
+    checkpoint = broken / "multipliers.checkpoint"
+    deadline = time.monotonic() + 120
+    while not checkpoint.exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    time.sleep(0.3)
+    os.kill(killed.pid, signal.SIGKILL)
+    assert killed.wait() == -signal.SIGKILL
+    assert checkpoint.exists()
+    assert not (broken / "result.json").exists()
+    subprocess.run([*command, "--out", str(broken), "--resume"], check=True, capture_output=True)
+    subprocess.run([*command, "--out", str(whole)], check=True, capture_output=True)
+    assert study_numbers(broken) == study_numbers(whole)
+
+
+@pytest.mark.slow
+def test_the_main_job(tmp_path, capsys):
+    """`jaxdae tune two-link`: a thousandfold cut for both forms, also off the tuned conditions."""
+    assert main(["tune", "two-link", "--no-progress", "--out", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    result = json.loads((tmp_path / "result.json").read_text())
+    baumgarte, lagrange = result["studies"]
+    assert (baumgarte["t1"], lagrange["t1"]) == (0.45, 2.5)
+    for study in (baumgarte, lagrange):
+        assert study["before"]["cost"] > 1000 * study["after"]["cost"]
+        for name in ("other starts, twice as far off", "longer horizon"):
+            check = study["checks"][name]
+            assert check["before"]["cost"] > 1000 * check["after"]["cost"]
+        # At half the step the same gains damp less in each step: still a large cut.
+        half = study["checks"]["half the step"]
+        assert half["before"]["cost"] > 50 * half["after"]["cost"]
+    # Perturbed starts break at the singular configuration, and the command says so.
+    broken = baumgarte["beyond"]["before"]
+    assert broken["failed"] > 0
+    assert np.all(np.abs(np.array(broken["times"]) - 0.4933) < 0.05)
+    assert "starts break, at t = 0.4" in printed
+    assert "nan" not in printed.lower()
+
+
+def test_a_run_that_ends_off_its_constraints_is_pointed_out(tmp_path, capsys):
+    """The penalty form runs all 20 s, though the target is out of reach after 2.85 s."""
+    assert main(["simulate", "two-link", "--out", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert "WARNING: constraint 'tip x' is violated by 10.2 at t = 20 s" in printed

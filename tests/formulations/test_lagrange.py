@@ -1,0 +1,383 @@
+"""Multipliers, penalty and augmented Lagrangian: closed forms, laws, and agreement."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxdae
+from jaxdae import (
+    AugmentedLagrangian,
+    Baumgarte,
+    FullRank,
+    MinimumNorm,
+    Multipliers,
+    Penalty,
+    SingularMass,
+    State,
+)
+from jaxdae.models import CartesianPendulum, Chain
+from jaxdae.systems import constraint_residuals, evaluate
+
+# Sums and solves of systems of at most six unknowns with condition numbers below 1e3.
+ROUND_OFF = {"rtol": 1e-11, "atol": 1e-11}
+
+GAINS = Baumgarte(K_D=20.0, K_P=100.0, Gamma=10.0)
+
+
+@eqx.filter_jit
+def motion(system, formulation, state, t=0.0, u=None):
+    """Acceleration and multipliers, through the public methods of a formulation."""
+    y = formulation.init(system, t, state)
+    rate = formulation.vector_field(system, t, y, u)
+    return rate.v, formulation.multipliers(system, t, y, u)
+
+
+def _random_state(rng, n, k=0):
+    return State(*(jnp.asarray(rng.normal(size=size)) for size in (n, n, k)))
+
+
+def test_pendulum_multiplier_is_the_rod_force_at_any_state(rng):
+    """On the circle lam = m (|v|^2 - g y) / (2 l^2), to round-off, for 50 states at once."""
+    system = CartesianPendulum(mass=1.7, length=0.8)
+    angle, speed = rng.uniform(-np.pi, np.pi, 50), 10 * rng.normal(size=50)
+    q = 0.8 * np.stack([np.sin(angle), -np.cos(angle)], axis=1)
+    v = (0.8 * speed)[:, None] * np.stack([np.cos(angle), np.sin(angle)], axis=1)
+    a, lam = jax.vmap(lambda q, v: motion(system, Multipliers(), State(q, v)))(q, v)
+    expected = 1.7 * ((v**2).sum(1) - 9.81 * q[:, 1]) / (2 * 0.8**2)
+    np.testing.assert_allclose(lam[:, 0], expected, rtol=1e-12, atol=1e-12)
+    # Newton: the rod force is -2 lam q.
+    rod = -2 * expected[:, None] * q
+    np.testing.assert_allclose(1.7 * a, rod - [0, 1.7 * 9.81], rtol=1e-12, atol=1e-11)
+
+
+FORMULATIONS = [
+    Multipliers(GAINS),
+    Multipliers(GAINS, solve=MinimumNorm()),
+    Multipliers(GAINS, solve=SingularMass()),
+    Penalty(10.0, GAINS),
+    AugmentedLagrangian(10.0, GAINS),
+]
+NAMES = ["full rank", "minimum norm", "singular mass", "penalty", "augmented"]
+
+
+@pytest.mark.parametrize("formulation", FORMULATIONS, ids=NAMES)
+def test_recover_undoes_init(formulation, everything, rng):
+    """recover(init(state)) gives the state back, exactly."""
+    state = _random_state(rng, 3, 1)
+    back = formulation.recover(everything, 0.3, formulation.init(everything, 0.3, state))
+    jax.tree.map(np.testing.assert_array_equal, back, state)
+
+
+@pytest.mark.parametrize("formulation", FORMULATIONS, ids=NAMES)
+def test_vector_field_and_multipliers_satisfy_the_equations_of_motion(formulation, everything, rng):
+    """M a + J^T lam = f holds for the returned pair, at states off the constraints too."""
+    state = _random_state(rng, 3, 1)
+    a, lam = motion(everything, formulation, state, 0.3, 1.5)
+    d = jax.jit(evaluate)(everything, 0.3, state.q, state.v, state.w, 1.5)
+    np.testing.assert_allclose(d.mass @ a + d.jac.T @ lam, d.force, **ROUND_OFF)
+    y_dot = formulation.vector_field(everything, 0.3, state, 1.5)
+    np.testing.assert_array_equal(y_dot.q, state.v)
+    expected = 1.5 - state.w[0] - 0.2 * state.v[2] + 0.1 * state.q[0]
+    np.testing.assert_allclose(y_dot.w, [expected], **ROUND_OFF)
+
+
+@pytest.mark.parametrize("formulation", FORMULATIONS, ids=NAMES)
+def test_reactions_do_no_work_on_admissible_velocities(formulation, rng):
+    """M a - f is orthogonal to every virtual displacement (ideal constraints)."""
+    system = Chain()
+    q, v = system.start()
+    state = State(q + 0.1 * rng.normal(size=q.size), v + rng.normal(size=q.size))
+    a, _ = motion(system, formulation, state)
+    d = jax.jit(evaluate)(system, 0.0, state.q, state.v)
+    kernel = np.linalg.svd(d.jac)[2][d.jac.shape[0] :]
+    reaction = d.mass @ a - d.force
+    np.testing.assert_allclose(kernel @ reaction, 0, atol=1e-9 * np.abs(reaction).max())
+    assert kernel.shape[0] > 0
+    assert np.abs(reaction).max() > 1
+
+
+@pytest.mark.parametrize("solve", [FullRank(), MinimumNorm(), SingularMass()])
+def test_perturbation_equation_holds_along_the_vector_field(solve, everything, rng):
+    """d(phi_dot)/dt along the flow is -K_D df/dt - K_P f and -Gamma g, anywhere."""
+    state, t = _random_state(rng, 3, 1), 0.3
+    formulation = Multipliers(Baumgarte(K_D=3.0, K_P=7.0, Gamma=11.0), solve=solve)
+    a, _ = motion(everything, formulation, state, t)
+    residual = lambda t, q, v: constraint_residuals(everything, t, q, v)  # noqa: E731
+    (now, rate) = jax.jvp(residual, (t, state.q, state.v), (1.0, state.v, a))
+    expected = [-3.0 * now.phi_dot[0] - 7.0 * now.phi[0], -11.0 * now.phi_dot[1]]
+    np.testing.assert_allclose(rate.phi_dot, expected, **ROUND_OFF)
+
+
+def test_without_stabilization_the_constraint_acceleration_is_zero(everything, rng):
+    """Multipliers(None): d(phi_dot)/dt = 0 along the flow."""
+    state = _random_state(rng, 3, 1)
+    a, _ = motion(everything, Multipliers(), state, 0.3)
+    d = jax.jit(evaluate)(everything, 0.3, state.q, state.v, state.w)
+    np.testing.assert_allclose(d.jac @ a + d.gamma, 0, atol=1e-11)
+    assert np.abs(d.gamma).max() > 1e-2
+
+
+@pytest.fixture(scope="module")
+def three_link():
+    """A chain off its constraints, with its exact motion under GAINS."""
+    system = Chain()
+    rng = np.random.default_rng(5)
+    q, v = system.start()
+    state = State(q + 0.05 * rng.normal(size=q.size), v + rng.normal(size=q.size))
+    return system, state, motion(system, Multipliers(GAINS), state)
+
+
+def test_penalty_error_falls_like_one_over_alpha(three_link):
+    """Acceleration and multipliers of Penalty differ from Multipliers by O(1/alpha), slope -1."""
+    system, state, (a, lam) = three_link
+    alphas = 10.0 ** np.arange(3, 8)
+    got = jax.vmap(lambda alpha: motion(system, Penalty(alpha, GAINS), state))(alphas)
+    for values, exact in zip(got, (a, lam), strict=True):
+        error = np.linalg.norm(values - exact, axis=1)
+        slopes = np.diff(np.log10(error))
+        # The next term is smaller by 1 / (alpha a_min), about one per cent at alpha = 1e3.
+        np.testing.assert_allclose(slopes, -1, atol=0.01)
+
+
+def test_augmented_lagrangian_converges_geometrically_at_the_rate_of_its_docstring(three_link):
+    """Errors fall by 1 / (1 + alpha a_min) an iteration, for small and large alpha."""
+    system, state, (a, lam) = three_link
+    d = jax.jit(evaluate)(system, 0.0, state.q, state.v)
+    least = np.linalg.eigvalsh(d.jac @ np.linalg.solve(d.mass, d.jac.T))[0]
+    iterations = (20, 21, 30)
+    for alpha in (0.3 / least, 1 / least):
+        runs = [motion(system, AugmentedLagrangian(alpha, GAINS, k), state) for k in iterations]
+        errors = [np.linalg.norm(run[1] - lam) for run in runs]
+        # After twenty iterations the other eigenvalues' parts have died out.
+        np.testing.assert_allclose(errors[1] / errors[0], 1 / (1 + alpha * least), rtol=1e-3)
+    # 2^-30 of the first error remains.
+    np.testing.assert_allclose(runs[-1][1], lam, atol=1e-8 * np.abs(lam).max())
+    np.testing.assert_allclose(runs[-1][0], a, atol=1e-8 * np.abs(a).max())
+
+
+def test_augmented_lagrangian_with_one_constraint_has_exactly_that_rate(rng):
+    """With a single constraint every iteration divides the multiplier's error by 1 + alpha A."""
+    system, alpha = CartesianPendulum(), 0.7
+    state = _random_state(rng, 2)
+    _, exact = motion(system, Multipliers(GAINS), state)
+    factor = 1 + alpha * 4 * float(state.q @ state.q)  # J M^-1 J^T = 4 |q|^2 / m
+    for k in (1, 2, 5):
+        _, lam = motion(system, AugmentedLagrangian(alpha, GAINS, k), state)
+        np.testing.assert_allclose(lam - exact, -exact / factor**k, rtol=1e-10)
+
+
+def test_one_augmented_iteration_is_the_penalty_form(three_link):
+    """AugmentedLagrangian(iterations=1) equals Penalty with the same alpha."""
+    system, state, _ = three_link
+    one = motion(system, AugmentedLagrangian(25.0, GAINS, 1), state)
+    penalty = motion(system, Penalty(25.0, GAINS), state)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, **ROUND_OFF), one, penalty)
+
+
+@pytest.mark.parametrize("weights", [(1.0, 1.0), (1.0, 2.0, -0.5)])
+def test_minimum_norm_shares_the_reaction_of_a_repeated_constraint(weights, repeated_rod, rng):
+    """Same acceleration as with one; multipliers in proportion to the rows, equal for equal rows."""
+    state = _random_state(rng, 2)
+    gains = Baumgarte(20.0, 100.0)
+    a, lam = motion(repeated_rod((1.0,)), Multipliers(gains), state)
+    formulation = Multipliers(gains, solve=MinimumNorm())
+    many_a, many = motion(repeated_rod(weights), formulation, state)
+    c = np.array(weights)
+    np.testing.assert_allclose(many_a, a, **ROUND_OFF)
+    np.testing.assert_allclose(many, lam * c / (c @ c), **ROUND_OFF)
+
+
+def test_penalty_and_augmented_lagrangian_stand_dependent_constraints(repeated_rod, rng):
+    """Two equal constraints of weight alpha are one of weight 2 alpha."""
+    state = _random_state(rng, 2)
+    gains = Baumgarte(20.0, 100.0)
+    for formulation in (Penalty, AugmentedLagrangian):
+        one, _ = motion(repeated_rod((1.0,)), formulation(20.0, gains), state)
+        two, lam = motion(repeated_rod((1.0, 1.0)), formulation(10.0, gains), state)
+        np.testing.assert_allclose(two, one, **ROUND_OFF)
+        np.testing.assert_allclose(lam[0], lam[1], **ROUND_OFF)
+
+
+def test_full_rank_policy_is_not_finite_where_the_constraints_depend(repeated_rod):
+    """No finite garbage: a singular J gives NaN or infinity, never a plausible number."""
+    state = State(jnp.array([1.0, 0.0]), jnp.zeros(2))
+    a, lam = motion(repeated_rod((1.0, 1.0)), Multipliers(), state)
+    assert not np.isfinite(np.concatenate([a, lam])).any()
+
+
+def _massless_exact(system, q, v):
+    """Reduced system: m x'' = -k x^3 / 2, y = x^2 / 2; the multiplier balances y's force."""
+    ax = -system.stiffness * q[0] ** 3 / (2 * system.mass)
+    return np.array([ax, q[0] * ax + v[0] ** 2]), np.array([-system.stiffness * q[1]])
+
+
+@pytest.mark.parametrize("inner", [FullRank(), MinimumNorm()])
+def test_singular_mass_agrees_with_the_reduced_system(inner, massless):
+    """A massless coordinate: acceleration and multiplier are those of the eliminated system."""
+    q, v = jnp.array([0.9, 0.405]), jnp.array([1.3, 1.17])
+    a, lam = motion(massless, Multipliers(solve=SingularMass(inner)), State(q, v))
+    exact_a, exact_lam = _massless_exact(massless, q, v)
+    np.testing.assert_allclose(a, exact_a, **ROUND_OFF)
+    np.testing.assert_allclose(lam, exact_lam, **ROUND_OFF)
+
+
+def test_penalty_stands_a_singular_mass_matrix(massless):
+    """Penalty and the augmented Lagrangian approach the reduced system as alpha grows."""
+    q, v = jnp.array([0.9, 0.405]), jnp.array([1.3, 1.17])
+    exact_a, exact_lam = _massless_exact(massless, q, v)
+    for formulation in (Penalty(1e8), AugmentedLagrangian(1e4, iterations=4)):
+        a, lam = motion(massless, formulation, State(q, v))
+        # 1/alpha = 1e-8, or 1e-16 after four iterations; round-off alpha eps = 1e-8.
+        np.testing.assert_allclose(a, exact_a, atol=1e-6)
+        np.testing.assert_allclose(lam, exact_lam, atol=1e-6)
+
+
+def test_minimum_norm_and_singular_mass_agree_with_full_rank_where_all_apply(three_link):
+    """Three policies, one answer."""
+    system, state, exact = three_link
+    for solve in (MinimumNorm(), SingularMass(), SingularMass(MinimumNorm())):
+        got = motion(system, Multipliers(GAINS, solve=solve), state)
+        jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-9), got, exact)
+
+
+class Rotated(jaxdae.System):
+    """A point in space on two surfaces whose two constraint functions are mixed by a matrix."""
+
+    mix: jax.Array
+
+    def kinetic_energy(self, t, q, v):
+        del t, q
+        return 0.5 * (v @ v + 0.5 * v[0] * v[1])
+
+    def potential_energy(self, t, q):
+        del t
+        return 9.81 * q[2]
+
+    def position_constraints(self, t, q):
+        del t
+        return self.mix @ jnp.stack([q @ q - 1, q[0] * q[1] - 0.3 * q[2]])
+
+
+SPD = np.array([[30.0, 8.0], [8.0, 12.0]])
+
+
+def _families(gain_d, gain_p, alpha):
+    stabilization = Baumgarte(gain_d, gain_p)
+    return (
+        Multipliers(stabilization),
+        Penalty(alpha, stabilization),
+        AugmentedLagrangian(alpha, stabilization),
+    )
+
+
+def test_rotated_constraints_with_rotated_gains_give_the_same_motion(rng):
+    """f -> R f, K -> R K R^T, alpha -> R alpha R^T leaves a as it is and turns lam."""
+    c, s = np.cos(0.6), np.sin(0.6)
+    turn = np.array([[c, -s], [s, c]])
+    state = _random_state(rng, 3)
+    plain = _families(SPD, 3 * SPD, SPD / 5)
+    turned = _families(*(turn @ k @ turn.T for k in (SPD, 3 * SPD, SPD / 5)))
+    for one, other in zip(plain, turned, strict=True):
+        a, lam = motion(Rotated(jnp.eye(2)), one, state)
+        b, mu = motion(Rotated(jnp.asarray(turn)), other, state)
+        np.testing.assert_allclose(b, a, **ROUND_OFF)
+        np.testing.assert_allclose(mu, turn @ lam, **ROUND_OFF)
+
+
+@pytest.mark.parametrize("index", range(3), ids=["multipliers", "penalty", "augmented"])
+def test_equal_scalar_diagonal_and_matrix_gains_give_equal_motions(index, rng):
+    """k, (k, k) and k I are one gain; (k1, k2) and diag(k1, k2) are another."""
+    system, state = Rotated(jnp.eye(2)), _random_state(rng, 3)
+
+    def run(*gains):
+        return motion(system, _families(*gains)[index], state)
+
+    ones, eye = np.ones(2), np.eye(2)
+    scalar, vector, matrix = run(8.0, 16.0, 5.0), *(run(8 * x, 16 * x, 5 * x) for x in (ones, eye))
+    two = np.array([3.0, 9.0])
+    diagonal, full = run(two, 2 * two, two), run(np.diag(two), 2 * np.diag(two), np.diag(two))
+    for got, expected in ((vector, scalar), (matrix, scalar), (full, diagonal)):
+        jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, **ROUND_OFF), got, expected)
+    assert np.abs(diagonal[0] - scalar[0]).max() > 1e-2
+
+
+class ChaplyginSleigh(jaxdae.System):
+    """A plate on ice with a knife edge at distance `arm` behind its mass centre."""
+
+    mass: float = 2.0
+    inertia: float = 0.5
+    arm: float = 0.3
+
+    def kinetic_energy(self, t, q, v):
+        del t, q
+        return 0.5 * self.mass * (v[0] ** 2 + v[1] ** 2) + 0.5 * self.inertia * v[2] ** 2
+
+    def velocity_constraints(self, t, q, v):
+        del t
+        return jnp.stack([-jnp.sin(q[2]) * v[0] + jnp.cos(q[2]) * v[1] - self.arm * v[2]])
+
+
+def test_chaplygin_sleigh_obeys_its_reduced_equations(rng):
+    """u' = a w^2 and (I + m a^2) w' = -m a u w, Caratheodory's equations, and the edge's force."""
+    s = ChaplyginSleigh()
+    angle, u, turn = rng.normal(size=3)
+    along, across = (np.array([np.cos(angle), np.sin(angle)]), np.array([-np.sin(angle), np.cos(angle)]))
+    q = jnp.array([0.2, -0.1, angle])
+    v = jnp.asarray(np.append(u * along + s.arm * turn * across, turn))
+    a, lam = motion(s, Multipliers(GAINS), State(q, v))
+    turn_rate = -s.mass * s.arm * u * turn / (s.inertia + s.mass * s.arm**2)
+    np.testing.assert_allclose(a[2], turn_rate, **ROUND_OFF)
+    # d(u along + arm w across)/dt; the directions turn at the rate w.
+    centre = (s.arm * turn**2 - s.arm * turn * turn) * along + u * turn * across
+    centre = centre + s.arm * turn_rate * across
+    np.testing.assert_allclose(a[:2], centre, **ROUND_OFF)
+    # Moment about the mass centre: I w' = arm lam.
+    np.testing.assert_allclose(s.arm * lam, [s.inertia * turn_rate], **ROUND_OFF)
+
+
+def test_unconstrained_systems_run_under_every_formulation(double_pendulum, rng):
+    """With m = r = 0 every formulation is M a = f, with no multipliers."""
+    state = _random_state(rng, 2)
+    d = jax.jit(evaluate)(double_pendulum, 0.0, state.q, state.v)
+    expected = np.linalg.solve(d.mass, d.force)
+    plain = (Multipliers(), Multipliers(solve=MinimumNorm()), Penalty(5.0), AugmentedLagrangian(5.0))
+    for formulation in plain:
+        a, lam = motion(double_pendulum, formulation, state)
+        np.testing.assert_allclose(a, expected, **ROUND_OFF)
+        assert lam.shape == (0,)
+
+
+def test_single_precision_stays_single(rng):
+    """float32 state and gains give float32 accelerations and multipliers."""
+    state = jax.tree.map(lambda x: x.astype(jnp.float32), _random_state(rng, 3))
+    for formulation in _families(SPD.astype(np.float32), jnp.float32(9), jnp.float32(3)):
+        out = motion(Rotated(jnp.eye(2, dtype=jnp.float32)), formulation, state)
+        assert {str(x.dtype) for x in out} == {"float32"}
+
+
+# what is built, and what the message must say
+BAD_FORMULATIONS = [
+    (lambda: Penalty(-1.0), r"alpha must be positive definite, but has a value -1; give positive"),
+    (lambda: Penalty(0.0), r"alpha must be positive definite, but has a value 0"),
+    (lambda: AugmentedLagrangian(-2.0), r"alpha must be positive definite, but has a value -2"),
+    (lambda: Penalty(jnp.array([[1.0, 2.0], [2.0, 1.0]])), r"alpha .* has an eigenvalue -1"),
+    (lambda: Penalty(np.inf), r"alpha is not finite: inf"),
+    (lambda: AugmentedLagrangian(1.0, iterations=0), r"iterations must be at least 1; got 0"),
+]
+
+
+@pytest.mark.parametrize(("build", "message"), BAD_FORMULATIONS)
+def test_inadmissible_weights_are_refused_when_built(build, message):
+    """A penalty weight that is not positive definite is named with its value."""
+    with pytest.raises(ValueError, match=message):
+        build()
+
+
+@pytest.mark.parametrize("formulation", [Penalty, AugmentedLagrangian])
+def test_weight_that_does_not_fit_the_constraints_is_refused(formulation, everything, rng):
+    """alpha of three entries for two constraints."""
+    message = r"alpha has shape \(3,\), which does not fit 2 constraints; give a scalar, a vector of 2"
+    with pytest.raises(ValueError, match=message):
+        formulation(jnp.ones(3), GAINS).check(everything, _random_state(rng, 3, 1))

@@ -1,0 +1,133 @@
+"""Stabilizations: one law written several ways, and gains that are refused."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxdae
+from jaxdae import Baumgarte, LinearStabilization, Multipliers, State
+from jaxdae.systems import constraint_residuals
+from jaxdae.tuning.parametrizations import Positive
+
+ROUND_OFF = {"rtol": 1e-12, "atol": 1e-12}  # a handful of products of numbers of order one
+
+PHI, PHI_DOT = jnp.array([0.3, -0.2]), jnp.array([0.5, 0.7, -1.1])  # m = 2, r = 1
+QV = jnp.ones(3)
+
+
+def _rate(stabilization):
+    return stabilization(0.4, QV, QV, PHI, PHI_DOT)
+
+
+def test_baumgarte_is_the_law_of_its_docstring():
+    """-K_D df/dt - K_P f, with full matrices, and -Gamma g."""
+    k_d, k_p = np.array([[5.0, 1.0], [1.0, 3.0]]), np.array([[9.0, -2.0], [-2.0, 4.0]])
+    rate = _rate(Baumgarte(k_d, k_p, Gamma=6.0))
+    np.testing.assert_allclose(rate[:2], -k_d @ PHI_DOT[:2] - k_p @ PHI, **ROUND_OFF)
+    np.testing.assert_allclose(rate[2], 6.6, **ROUND_OFF)
+
+
+def test_linear_stabilization_reproduces_baumgarte():
+    """K10 = -K_P, K11 = -K_D, K22 = -Gamma."""
+    k_d, k_p = np.array([[5.0, 1.0], [1.0, 3.0]]), np.array([7.0, 2.0])
+    linear = LinearStabilization(K10=-k_p, K11=-k_d, K22=-6.0)
+    np.testing.assert_allclose(_rate(linear), _rate(Baumgarte(k_d, k_p, Gamma=6.0)), **ROUND_OFF)
+
+
+def test_linear_stabilization_is_the_block_matrix_of_its_docstring(rng):
+    """All six blocks, against one product with the assembled matrix."""
+    k10, k11, k12 = (rng.normal(size=s) for s in ((2, 2), (2, 2), (2, 1)))
+    k20, k21, k22 = (rng.normal(size=s) for s in ((1, 2), (1, 2), (1, 1)))
+    rate = _rate(LinearStabilization(k10, k11, k12, k20, k21, k22))
+    block = np.block([[k10, k11, k12], [k20, k21, k22]])
+    np.testing.assert_allclose(rate, block @ np.concatenate([PHI, PHI_DOT]), **ROUND_OFF)
+
+
+def test_critical_damping_has_a_double_root():
+    """critical(rate): K_D = 2 rate, K_P = rate^2, Gamma = rate."""
+    np.testing.assert_allclose(_rate(Baumgarte.critical(3.0)), _rate(Baumgarte(6.0, 9.0, 3.0)))
+    per_constraint = Baumgarte.critical(jnp.array([3.0, 4.0]))
+    np.testing.assert_allclose(per_constraint.K_P, [9.0, 16.0])
+    assert per_constraint.Gamma is None
+
+
+def test_time_constant_and_damping_ratio():
+    """from_time_constant(tau, zeta): K_D = 2 zeta / tau, K_P = 1 / tau^2, Gamma = 1 / tau."""
+    built = Baumgarte.from_time_constant(0.1, zeta=0.7)
+    np.testing.assert_allclose(_rate(built), _rate(Baumgarte(14.0, 100.0, 10.0)), **ROUND_OFF)
+
+
+def test_any_callable_is_a_stabilization(everything, rng):
+    """A nonlinear law that depends on time holds exactly along the vector field."""
+
+    def phi(t, q, v, phi, phi_dot):
+        del v
+        first = -(1 + t) * phi_dot[0] - jnp.tanh(5 * phi[0]) * (1 + q[0] ** 2)
+        return jnp.stack([first, -3 * phi_dot[1] ** 3])
+
+    q, v, w, t = *(jnp.asarray(rng.normal(size=k)) for k in (3, 3, 1)), 0.3
+    formulation = Multipliers(phi)
+    formulation.check(everything, State(q, v, w))
+    rate = eqx.filter_jit(formulation.vector_field)(everything, t, State(q, v, w), None)
+    residual = lambda t, q, v: constraint_residuals(everything, t, q, v)  # noqa: E731
+    now, change = jax.jvp(residual, (t, q, v), (1.0, v, rate.v))
+    expected = phi(t, q, v, now.phi, now.phi_dot)
+    np.testing.assert_allclose(change.phi_dot, expected, rtol=1e-10, atol=1e-10)
+
+
+# what is built, and what the message must say
+BAD = [
+    (lambda: Baumgarte(-1.0, 1.0), r"K_D must be positive definite, but has a value -1; give"),
+    (lambda: Baumgarte(1.0, jnp.array([2.0, 0.0])), r"K_P .* has a value 0; give positive numbers"),
+    (
+        lambda: Baumgarte(jnp.array([[1.0, 3.0], [3.0, 1.0]]), 1.0),
+        r"K_D must be positive definite, but has an eigenvalue -2; give .*symmetric positive",
+    ),
+    (
+        lambda: Baumgarte(jnp.array([[1.0, 0.5], [0.0, 1.0]]), 1.0),
+        r"K_D is not symmetric: .*by up to 0\.5; give \(K \+ K\.T\) / 2",
+    ),
+    (lambda: Baumgarte(jnp.ones((2, 3)), 1.0), r"K_D has shape \(2, 3\); a gain matrix must be square"),
+    (lambda: Baumgarte(jnp.ones((2, 2, 2)), 1.0), r"K_D has shape \(2, 2, 2\)"),
+    (lambda: Baumgarte(1.0, jnp.nan), r"K_P is not finite: nan"),
+    (lambda: Baumgarte(1.0, 1.0, Gamma=-4.0), r"Gamma must be positive definite, but has a value -4"),
+    (lambda: Baumgarte.critical(-1.0), r"rate must be positive definite, but has a value -1"),
+    (lambda: Baumgarte.from_time_constant(0.0), r"tau must be positive definite, but has a value 0"),
+    (lambda: Baumgarte.from_time_constant(1.0, -1.0), r"zeta must be positive definite"),
+]
+
+
+@pytest.mark.parametrize(("build", "message"), BAD)
+def test_inadmissible_gains_are_refused_when_built(build, message):
+    """The gain, its offending value, and what to give instead."""
+    with pytest.raises(ValueError, match=message):
+        build()
+
+
+# stabilization, and what the message must say, for one position and one velocity constraint
+UNFIT = [
+    (Baumgarte(jnp.ones(2), 1.0, 1.0), r"K_D has shape \(2,\), which does not fit 1 position"),
+    (Baumgarte(1.0, jnp.eye(3), 1.0), r"K_P has shape \(3, 3\).*or a 1 x 1 matrix"),
+    (Baumgarte(1.0, 1.0), r"1 velocity constraints, but Baumgarte has no gain.*give Gamma="),
+    (Baumgarte(1.0, 1.0, jnp.ones(2)), r"Gamma has shape \(2,\).*1 velocity constraints"),
+    (LinearStabilization(-1.0, -1.0), r"1 velocity constraints: LinearStabilization needs K22"),
+    (LinearStabilization(jnp.ones(2), -1.0, K22=-1.0), r"K10 has shape \(2,\)"),
+    (
+        LinearStabilization(-1.0, -1.0, K12=jnp.ones((2, 1)), K22=-1.0),
+        r"K12 must be a matrix of shape \(1, 1\); got \(2, 1\)",
+    ),
+    (Baumgarte(Positive(1.0), 1.0, 1.0), r"K_D is a Positive, not an array; .*jaxdae\.resolve"),  # pyright: ignore[reportArgumentType]
+    (lambda t, q, v, phi, phi_dot: phi, r"returned shape \(1,\).*2 velocity-level.*shape \(2,\)"),
+]
+
+
+@pytest.mark.parametrize(("stabilization", "message"), UNFIT)
+def test_gains_that_do_not_fit_the_constraints_are_refused_before_the_run(
+    stabilization, message, everything
+):
+    """`simulate` checks gains against the numbers of constraints before it computes anything."""
+    state = State(jnp.ones(3), jnp.ones(3), jnp.ones(1))
+    with pytest.raises(ValueError, match=message):
+        jaxdae.simulate(everything, Multipliers(stabilization), state, t1=1.0)

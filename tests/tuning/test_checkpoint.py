@@ -1,0 +1,239 @@
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import jaxdae
+from jaxdae.tuning import checkpoint as checkpoints, CheckpointError, Positive, tune
+
+START = {"a": Positive(jnp.array([3.0, 5.0])), "b": jnp.array(2.0)}
+
+
+def bowl(p):
+    # The walls at a = 3.05 make some steps of the run be refused: they must resume, too.
+    loss = jnp.sum((jnp.log(p["a"]) - 0.5) ** 2) + jnp.cos(3 * p["b"]) + 0.1 * p["b"] ** 2
+    return jnp.where(p["a"][0] > 3.05, jnp.nan, loss)
+
+
+def run(path=None, params=START, objective=bowl, **settings):
+    settings = {"steps": 24, "starts": 3, "checkpoint_every": 1} | settings
+    return tune(objective, params, checkpoint=path, **settings)
+
+
+def assert_same_numbers(x, y):
+    """Bit for bit, NaN included."""
+    numbers = [(r.params, r.raw, r.loss, r.initial_loss, r.steps, r.skipped) for r in (x, y)]
+    jax.tree.map(np.testing.assert_array_equal, *numbers)
+    for name in ("loss", "gradient_norm", "skipped"):
+        a, b = (getattr(r.histories, name) for r in (x, y))
+        assert a.tobytes() == b.tobytes()
+    assert x.stop_reason == y.stop_reason
+
+
+@pytest.fixture(scope="module")
+def uninterrupted():
+    result = run()
+    assert result.histories.skipped.any()
+    return result
+
+
+@pytest.fixture
+def stopped(tmp_path):
+    """A file left by a run that stopped after seven steps."""
+    path = tmp_path / "folder" / "run.ckpt"
+    run(path, callback=lambda info: info.step == 7)
+    return path
+
+
+def test_a_resumed_run_equals_the_uninterrupted_one(stopped, uninterrupted):
+    assert_same_numbers(run(stopped, resume=True), uninterrupted)
+
+
+def test_a_finished_run_resumes_to_the_same_result_without_compiling(stopped, uninterrupted):
+    run(stopped, resume=True)
+    again = run(stopped, resume=True)
+    assert_same_numbers(again, uninterrupted)
+    assert again.compile_seconds == 0.0
+
+
+def test_a_finished_run_can_be_extended(stopped):
+    run(stopped, resume=True, steps=12)
+    assert_same_numbers(run(stopped, resume=True, steps=30), run(steps=30))
+
+
+def test_a_run_that_stopped_by_patience_resumes_to_the_same_stop(tmp_path):
+    path, settings = tmp_path / "run.ckpt", {"patience": 3, "min_improvement": 0.2}
+    run(path, callback=lambda info: info.step == 3, **settings)
+    resumed, whole = run(path, resume=True, **settings), run(**settings)
+    assert whole.stop_reason == "patience"
+    assert_same_numbers(resumed, whole)
+
+
+def test_resuming_without_a_file_starts_afresh(tmp_path, uninterrupted):
+    assert_same_numbers(run(tmp_path / "run.ckpt", resume=True), uninterrupted)
+
+
+def test_an_interruption_saves_what_is_finished(tmp_path, uninterrupted):
+    path = tmp_path / "run.ckpt"
+
+    def interrupt(info):
+        if info.step == 7:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(path, callback=interrupt, checkpoint_every=100)
+    assert json.loads(path.read_bytes().split(b"\n")[0])["rows"] == 8
+    assert_same_numbers(run(path, resume=True, checkpoint_every=100), uninterrupted)
+
+
+SCRIPT = """
+import sys, time
+import jax, jax.numpy as jnp
+from jaxdae.tuning import Positive, tune
+
+def ripple(p):
+    return jnp.sum((p["a"] - 1.0) ** 2) + jnp.cos(3 * p["b"])
+
+def call(path, callback=None):
+    params = {"a": Positive(jnp.array([3.0, 5.0])), "b": jnp.array(2.0)}
+    return tune(ripple, params, steps=400, starts=2, checkpoint=path, checkpoint_every=1,
+                resume=path is not None, callback=callback)
+
+if __name__ == "__main__":
+    jax.config.update("jax_enable_x64", True)
+    call(sys.argv[1], lambda info: print(info.step, flush=True))
+"""
+
+
+def test_a_run_that_is_killed_at_random_moments_resumes_bit_for_bit(tmp_path, rng):
+    script, path = tmp_path / "killed.py", tmp_path / "run.ckpt"
+    script.write_text(SCRIPT)
+    root = os.path.dirname(os.path.dirname(jaxdae.__file__))
+    environment = os.environ | {"PYTHONPATH": root}
+    reached = []
+    for kill_after in sorted(rng.integers(5, 300, size=3)):
+        command = [sys.executable, str(script), str(path)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process:
+            for line in process.stdout:
+                if int(line) >= kill_after:
+                    break
+            # A random delay within a step or two, saving included, and then no chance to clean up.
+            with pytest.raises(subprocess.TimeoutExpired):
+                process.wait(timeout=float(rng.uniform(1e-4, 5e-3)))
+            process.send_signal(signal.SIGKILL)
+        assert process.returncode == -signal.SIGKILL
+        reached.append(json.loads(path.read_bytes().split(b"\n")[0])["rows"])
+    assert 5 < reached[0] < reached[1] < reached[2] <= 400
+    spec = importlib.util.spec_from_file_location("killed", script)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert_same_numbers(module.call(str(path)), module.call(None))
+
+
+def test_a_save_that_is_cut_off_leaves_the_old_file(stopped, monkeypatch, uninterrupted):
+    before = stopped.read_bytes()
+
+    def fail(*_):
+        raise OSError("no space left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoints.os, "fsync", fail)
+        with pytest.raises(OSError, match="no space left"):
+            run(stopped, resume=True)
+    assert stopped.read_bytes() == before
+    assert_same_numbers(run(stopped, resume=True), uninterrupted)
+    assert os.listdir(stopped.parent) == [stopped.name]
+
+
+def assert_refused(path, message, **settings):
+    before = path.read_bytes()
+    with pytest.raises(CheckpointError, match=message) as caught:
+        run(path, resume=True, **settings)
+    assert str(path) in str(caught.value)
+    assert path.read_bytes() == before
+
+
+def test_every_flipped_bit_is_noticed(stopped, rng):
+    content = stopped.read_bytes()
+    places = rng.integers(len(content), size=30)
+    for place in [*places, 0, 3, content.index(b"\n"), content.index(b'"rows"') + 8]:
+        damaged = bytearray(content)
+        damaged[place] ^= 1 << rng.integers(8)
+        stopped.write_bytes(damaged)
+        assert_refused(stopped, "truncated or corrupt|not a tuning checkpoint")
+
+
+@pytest.mark.parametrize("fraction", [0.0, 0.05, 0.5, 0.99])
+def test_a_truncated_file_is_refused(stopped, fraction):
+    content = stopped.read_bytes()
+    stopped.write_bytes(content[: int(fraction * len(content))])
+    assert_refused(stopped, r"(corrupt .*start again with|not a tuning).*")
+
+
+def test_another_format_version_is_refused(stopped, monkeypatch):
+    monkeypatch.setattr(checkpoints, "VERSION", 99)
+    assert_refused(stopped, "format version is 1, this program reads 99; use the version that")
+
+
+class Shifted:
+    budget = "RK4, h = 0.02 s"
+
+    def __call__(self, p):
+        return bowl(p)
+
+
+OTHER_RUNS = [
+    (
+        {"params": START | {"b": jnp.ones(2)}},
+        r"trained parameters: \['b'\]: float64\[\] in the",
+    ),
+    ({"params": START | {"b": jnp.array(2.5)}}, "initial values: "),
+    ({"params": START | {"c": 1.0}}, "structure of the parameters: "),
+    ({"optimizer": optax.sgd(0.1)}, "optimizer state: .* in the file, None here"),
+    ({"objective": Shifted()}, "objective: bowl in the file, Shifted RK4, h = 0.02 s here"),
+    ({"starts": 4}, "optimizer state: .*"),
+    ({"spread": 0.25}, "spread: 0.5 in the file, 0.25 here"),
+    ({"key": jax.random.key(5)}, r"key: \[0, 0\] in the file, \[0, 5\] here"),
+    ({"mode": "forward"}, "mode: reverse in the file, forward here"),
+]
+
+
+@pytest.mark.parametrize(("settings", "message"), OTHER_RUNS)
+def test_a_checkpoint_of_another_run_is_refused(stopped, settings, message):
+    assert_refused(stopped, f"belongs to another run; .*{message}", **settings)
+
+
+def test_arrays_in_an_objective_count():
+    def prints(data):
+        objective = jax.tree_util.Partial(lambda x, p: p * x, data)
+        return checkpoints.fingerprint(1.0, jnp.ones(1), (), objective, {})
+
+    assert prints(jnp.array(1.0)) == prints(jnp.array(1.0))
+    assert prints(jnp.array(1.0)) != prints(jnp.array(2.0))
+
+
+def test_an_existing_file_is_not_replaced_unasked(stopped, uninterrupted):
+    before = stopped.read_bytes()
+    with pytest.raises(FileExistsError, match=r"resume=True.*overwrite=True"):
+        run(stopped)
+    assert stopped.read_bytes() == before
+    assert_same_numbers(run(stopped, overwrite=True), uninterrupted)
+
+
+def test_a_start_that_fails_leaves_no_file(tmp_path):
+    with pytest.raises(ValueError, match="first evaluation failed"):
+        run(tmp_path / "run.ckpt", objective=lambda p: jnp.nan * p["b"])
+    assert os.listdir(tmp_path) == []
+
+
+def test_resuming_and_overwriting_contradict(tmp_path):
+    with pytest.raises(ValueError, match="contradict each other"):
+        run(tmp_path / "run.ckpt", resume=True, overwrite=True)

@@ -1,0 +1,235 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from jaxdae.tuning import Interval, Positive, PositiveDefinite, resolve, tune
+
+PARAMS = {
+    "gain": Positive(jnp.array([20.0, 10.0])),
+    "matrix": PositiveDefinite(jnp.eye(2)),
+    "bounded": Interval(0.3, 0.0, 1.0),
+    "plain": jnp.array(3.0),
+    "held": 2.0,
+}
+
+
+def distance(p):
+    matrix = jnp.array([[2.0, 1.0], [1.0, 3.0]])
+    gain = jnp.sum((jnp.log(p["gain"]) - jnp.log(5.0)) ** 2)
+    rest = (p["bounded"] - 0.8) ** 2 + p["held"] * (p["plain"] - 2.5) ** 2
+    return gain + jnp.sum((p["matrix"] - matrix) ** 2) + rest
+
+
+@pytest.fixture(scope="module")
+def reverse():
+    return tune(distance, PARAMS, steps=400)
+
+
+def test_the_minimum_is_found(reverse):
+    # Adam at a constant rate of 0.05 ends in a neighbourhood of the minimum, not at it.
+    assert reverse.loss < 1e-3 * reverse.initial_loss
+    np.testing.assert_allclose(reverse.params["gain"], 5.0, rtol=0.02)
+    np.testing.assert_allclose(reverse.params["plain"], 2.5, rtol=0.02)
+
+
+def test_python_numbers_and_bounds_are_held(reverse):
+    assert reverse.params["held"] == 2.0
+    assert reverse.raw["bounded"].lower == 0.0
+    assert reverse.raw["bounded"].upper == 1.0
+
+
+def test_the_best_parameters_have_the_best_loss(reverse):
+    assert reverse.loss == reverse.history.loss.min()
+    # The same operations in another program: fused differently, round-off of a sum of eight.
+    np.testing.assert_allclose(distance(reverse.params), reverse.loss, rtol=1e-10)
+    np.testing.assert_allclose(distance(resolve(reverse.raw)), reverse.loss, rtol=1e-10)
+
+
+def test_the_history_has_a_row_for_each_evaluation(reverse):
+    assert reverse.steps == 400
+    assert reverse.history.loss.shape == (401,)
+    assert reverse.histories.loss.shape == (401, 1)
+    np.testing.assert_allclose(reverse.initial_loss, distance(resolve(PARAMS)), rtol=1e-12)
+
+
+def test_forward_and_reverse_mode_take_the_same_way(reverse):
+    forward = tune(distance, PARAMS, steps=20, mode="forward")
+    # Round-off of the two gradients, carried through twenty steps of a contraction.
+    np.testing.assert_allclose(forward.history.loss, reverse.history.loss[:21], rtol=1e-9)
+    norms = reverse.history.gradient_norm[:21]
+    np.testing.assert_allclose(forward.history.gradient_norm, norms, rtol=1e-9)
+
+
+def test_the_way_does_not_depend_on_the_scale_of_a_small_loss():
+    def small(scale):
+        return tune(lambda p: scale * (p - 1.0) ** 2, jnp.array(1.3), steps=30).history.loss
+
+    # Adam is invariant to the scale of the loss but for its eps, which is 1e-16 here beside
+    # gradients of 1e-9 and more.
+    np.testing.assert_allclose(small(1e-8) / 1e-8, small(1.0), rtol=1e-5, atol=1e-10)
+
+
+def test_the_objective_is_traced_once():
+    traces = []
+
+    def counting(p):
+        traces.append(None)
+        return p**2
+
+    tune(counting, jnp.array(1.0), steps=25, starts=3)
+    assert len(traces) == 1
+
+
+def test_single_precision_parameters_stay_single_precision():
+    result = tune(lambda p: jnp.sum(p**2), Positive(jnp.ones(2, jnp.float32)), steps=5)
+    assert result.params.dtype == jnp.float32
+    assert result.loss < result.initial_loss
+
+
+def test_an_optimizer_with_a_line_search_works():
+    target = jnp.array([3.0, -1.0])
+
+    def valley(p):
+        return jnp.sum(jnp.array([1.0, 100.0]) * (p - target) ** 2)
+
+    result = tune(valley, jnp.zeros(2), steps=12, optimizer=optax.lbfgs())
+    # L-BFGS ends on a quadratic of two variables in a few steps, up to its line search.
+    np.testing.assert_allclose(result.params, target, rtol=1e-5)
+
+
+def wall(x):
+    """Falls towards 2, but is NaN beyond 1.5."""
+    return jnp.where(x > 1.5, jnp.nan, (x - 2.0) ** 2)
+
+
+def kink(x):
+    """Falls towards 2; beyond 1.5 the value is finite and the gradient is NaN."""
+    return (x - 2.0) ** 2 + jnp.sqrt(jnp.where(x > 1.5, 0.0 * x, 1.0))
+
+
+@pytest.mark.parametrize("objective", [wall, kink])
+def test_a_step_that_is_not_finite_is_halved_until_it_is(objective):
+    # The gradient at 0 is -4: the step is refused at 4 and 2, and taken at 1.
+    result = tune(objective, jnp.array(0.0), steps=3, optimizer=optax.sgd(1.0))
+    assert result.history.skipped.tolist() == [False, True, True, False]
+    assert result.skipped == 2
+    assert result.params == 1.0
+
+
+def test_refused_steps_are_not_fatal_and_the_best_stays_admissible():
+    result = tune(wall, jnp.array(0.0), steps=60, optimizer=optax.sgd(1.0))
+    assert result.skipped > 0
+    # Each accepted point lies within a halving of the wall of the previous one.
+    assert 1.4 < result.params <= 1.5
+    assert not np.isfinite(result.history.loss[result.history.skipped]).any()
+
+
+def test_an_overflowing_optimizer_does_not_move_the_point():
+    # The step is finite at first, and infinite from its second call on.
+    schedule = optax.scale_by_schedule(lambda count: jnp.where(count == 0, -0.1, jnp.inf))
+    result = tune(lambda x: x**2, jnp.array(1.0), steps=4, optimizer=schedule)
+    assert result.history.skipped.tolist() == [False, True, True, True, True]
+    np.testing.assert_allclose(result.params, 0.8, rtol=1e-15)
+
+
+def test_an_objective_that_fails_everywhere_at_first_is_an_error():
+    with pytest.raises(ValueError, match=r"first evaluation failed at all 3 starts \(loss nan"):
+        tune(lambda x: x * jnp.nan, jnp.array(1.0), starts=3)
+
+
+def test_starts_that_fail_at_first_are_not_fatal():
+    result = tune(wall, jnp.array(1.4), steps=30, starts=8, spread=1.0, key=jax.random.key(3))
+    first = result.histories.skipped[0]
+    assert first.any()
+    assert not first.all()
+    # A perturbation is halved towards the given point, where the objective is finite.
+    assert np.isfinite(result.histories.loss).any(axis=0).all()
+
+
+def two_wells(x):
+    return (x**2 - 1.0) ** 2 + 0.3 * x
+
+
+def test_several_starts_find_the_deeper_well():
+    single = tune(two_wells, jnp.array(1.0), steps=60)
+    several = tune(two_wells, jnp.array(1.0), steps=60, starts=8, spread=1.5)
+    assert single.params > 0 > several.params
+    assert several.loss < single.loss
+    assert several.best_start > 0
+    assert several.initial_loss == two_wells(1.0)
+    # Start 0 is the unperturbed one; vectorized arithmetic may round differently.
+    np.testing.assert_allclose(several.histories.loss[:, 0], single.history.loss, rtol=1e-9)
+    np.testing.assert_array_equal(
+        several.history.loss, several.histories.loss[:, several.best_start]
+    )
+
+
+def test_patience_stops_a_run_that_no_longer_improves():
+    result = tune(lambda x: 1.0 + 0.0 * x, jnp.array(1.0), steps=50, patience=4)
+    assert result.stop_reason == "patience"
+    assert result.steps == 4
+
+
+def test_a_callback_sees_each_evaluation_and_may_stop():
+    seen = []
+
+    def stop_at_three(info):
+        seen.append(info)
+        return info.step == 3
+
+    result = tune(lambda x: x**2, Positive(1.0), steps=50, callback=stop_at_three)
+    assert result.stop_reason == "callback"
+    assert [info.step for info in seen] == [0, 1, 2, 3]
+    assert seen[-1].best_loss == result.loss
+    assert seen[-1].params == result.params
+    np.testing.assert_array_equal(seen[-1].loss, result.histories.loss[3])
+
+
+def test_no_steps_evaluate_once():
+    result = tune(lambda x: x**2, jnp.array(3.0), steps=0)
+    assert result.loss == result.initial_loss == 9.0
+    assert result.steps == 0
+    assert result.stop_reason == "steps"
+
+
+def test_the_summary_tells_losses_counts_and_changed_parameters(reverse):
+    text = reverse.summary()
+    assert f"{reverse.initial_loss:.6g} -> {reverse.loss:.6g}" in text
+    assert "400 (0 skipped), stopped by steps" in text
+    assert "['gain']: [20. 10.] -> " in text
+    assert "held" not in text
+
+
+def test_the_progress_bar_shows_loss_and_skipped_steps(capfd):
+    tune(wall, jnp.array(0.0), steps=3, optimizer=optax.sgd(1.0), progress=True)
+    shown = capfd.readouterr().err
+    assert "loss=1, skipped=2" in shown
+    assert "3/3" in shown
+
+
+class Moded:
+    mode = "forward"
+
+    def __call__(self, x):
+        return x**2
+
+
+REFUSED = [
+    (lambda x: x**2, 1.0, {}, r"nothing to train.*Positive\(20.0\)"),
+    (lambda x: x, jnp.ones(2), {}, r"objective returned float64\[2\], needs a real"),
+    (jnp.abs, jnp.array(1.0 + 1.0j), {}, "a trained leaf is complex"),
+    (lambda x: x**2, jnp.array(1.0), {"steps": -1}, "steps is -1, must be at least 0"),
+    (lambda x: x**2, jnp.array(1.0), {"starts": 0}, "starts is 0, must be at least 1"),
+    (lambda x: x**2, jnp.array(1.0), {"patience": 0}, "patience is 0, must be at least 1"),
+    (lambda x: x**2, jnp.array(1.0), {"mode": "both"}, 'mode is "both", must be'),
+    (lambda x: x**2, jnp.array(1.0), {"resume": True}, "need the file: give `checkpoint`"),
+    (Moded(), jnp.array(1.0), {"mode": "reverse"}, 'objective is built for "forward"'),
+]
+
+
+@pytest.mark.parametrize(("objective", "params", "settings", "message"), REFUSED)
+def test_a_call_that_makes_no_sense_is_refused(objective, params, settings, message):
+    with pytest.raises(ValueError, match=message):
+        tune(objective, params, **settings)

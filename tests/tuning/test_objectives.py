@@ -1,0 +1,250 @@
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxdae
+from jaxdae import Baumgarte, Multipliers, simulate, State, System
+from jaxdae.models.pendulum import CartesianPendulum
+from jaxdae.solvers import RK4
+from jaxdae.tuning import (
+    ControlEffort,
+    EnergyDrift,
+    IntegratedViolation,
+    perturbed_states,
+    Positive,
+    SimulationObjective,
+    TrackingError,
+    tune,
+    WeightedSum,
+)
+
+PENDULUM = CartesianPendulum()
+START = State(*PENDULUM.start())
+FIXED = {"t1": 0.3, "dt": 0.01, "solver": RK4()}
+
+
+@pytest.fixture(scope="module")
+def starts():
+    return perturbed_states(START, jax.random.key(0), 4, 1e-2, 1e-2)
+
+
+def gains(x):
+    return Multipliers(Baumgarte(K_D=x[0], K_P=x[1]))
+
+
+def objective(starts, cost=None, **settings):
+    cost = IntegratedViolation() if cost is None else cost
+    return SimulationObjective(cost, starts, **({"system": PENDULUM} | FIXED | settings))
+
+
+def one_run(**settings):
+    run = FIXED | {"start_tolerance": None} | settings
+    return simulate(PENDULUM, gains([5.0, 20.0]), START, **run)
+
+
+def test_integrated_violation_is_the_trapezoidal_rule():
+    run = one_run()
+    phi, phi_dot = np.asarray(run.violation.phi), np.asarray(run.violation.phi_dot)
+    density = 2.0 * (phi**2).sum(1) + 3.0 * (phi_dot**2).sum(1)
+    expected = np.trapezoid(density, run.ts)
+    # Sums of thirty positive terms in another order.
+    np.testing.assert_allclose(IntegratedViolation(2.0, 3.0)(run), expected, rtol=1e-12)
+
+
+def test_tracking_error_integrates_the_squared_distance():
+    cost = TrackingError(lambda t, _q, _v: t * jnp.ones(1), lambda _t: jnp.zeros(1), weight=2.0)
+    # The trapezoidal rule errs by h^2 / 12 times the difference of the end slopes of 2 t^2.
+    exact, error = 2 * 0.3**3 / 3, 0.01**2 / 12 * 4 * 0.3
+    np.testing.assert_allclose(cost(one_run()), exact + error, rtol=1e-12)
+
+
+@pytest.mark.parametrize("weight", [2.0, jnp.array([2.0, 2.0]), 2.0 * jnp.eye(2)])
+def test_control_effort_integrates_the_weighted_input(weight):
+    run = one_run(controller=lambda *_: jnp.array([3.0, 1.0]))
+    # A constant integrand: the trapezoidal rule is exact.
+    np.testing.assert_allclose(ControlEffort(weight)(run), 2.0 * 10.0 * 0.3, rtol=1e-12)
+
+
+def test_control_effort_needs_a_controller():
+    with pytest.raises(ValueError, match="no controller, so there is no effort"):
+        ControlEffort()(one_run())
+
+
+def test_energy_drift_falls_with_the_step():
+    # A drift of order 4 or 5 is squared: halving the step divides the cost by 2^8 or more.
+    coarse, fine = (EnergyDrift()(one_run(dt=dt)) for dt in (0.02, 0.01))
+    assert 0 < fine < coarse / 2**7
+
+
+def test_a_weighted_sum_is_the_sum():
+    run, parts = one_run(), (IntegratedViolation(), EnergyDrift())
+    total = WeightedSum(((2.0, parts[0]), (0.5, parts[1])))(run)
+    np.testing.assert_allclose(total, 2.0 * parts[0](run) + 0.5 * parts[1](run), rtol=1e-12)
+
+
+def test_the_cost_of_a_failed_run_is_nan():
+    cost = IntegratedViolation()
+    assert np.isnan(cost(one_run(dt=None, solver=None, max_steps=3, throw=False)))
+
+
+def test_unused_rows_count_nothing():
+    saved = one_run(saveat=diffrax.SaveAt(t0=True, steps=True), max_steps=64)
+    assert np.isinf(saved.ts).any()
+    # Saved at the same times up to the round-off of adding up the step.
+    np.testing.assert_allclose(IntegratedViolation()(saved), IntegratedViolation()(one_run()), 1e-9)
+
+
+@pytest.mark.parametrize(
+    "saveat", [None, diffrax.SaveAt(ts=0.01 * np.arange(31)), diffrax.SaveAt(ts=[0.0, 0.095, 0.2])]
+)
+def test_gradients_agree_in_forward_and_reverse_mode_and_with_differences(starts, saveat):
+    x = jnp.array([8.0, 30.0])
+    # An affine cost sees every saved row with a weight of its own.
+    cost = TrackingError(lambda _t, q, _v: q, lambda _t: jnp.array([2.0, 1.0]))
+    forward, reverse = (
+        objective(starts, cost, saveat=saveat, mode=m) for m in ("forward", "reverse")
+    )
+    by_forward = jax.jit(jax.jacfwd(lambda x: forward(gains(x))))(x)
+    by_reverse = jax.jit(jax.grad(lambda x: reverse(gains(x))))(x)
+    loss = jax.jit(lambda x: forward(gains(x)))
+    steps = 1e-4 * jnp.diag(x)
+    differences = [(loss(x + s) - loss(x - s)) / (2 * s.sum()) for s in steps]
+    # Round-off of two orders of evaluation of the same sums.
+    np.testing.assert_allclose(by_reverse, by_forward, rtol=1e-9)
+    # Central differences: truncation (1e-4)^2 and round-off 1e-16 / 1e-4 over the derivative.
+    np.testing.assert_allclose(differences, by_forward, rtol=1e-5)
+
+
+def test_tuned_gains_violate_less_in_both_modes(starts):
+    params = Multipliers(Baumgarte(K_D=Positive(2.0), K_P=Positive(4.0)))
+    results = [tune(objective(starts, mode=m), params, steps=25) for m in ("forward", "reverse")]
+    for result in results:
+        assert result.loss < 0.7 * result.initial_loss
+        assert result.budget == "RK4, h = 0.01 s, 30 steps, 4 starts"
+        assert result.budget in result.summary()
+    # The same gradients up to round-off, twenty-five steps of Adam.
+    np.testing.assert_allclose(results[0].history.loss, results[1].history.loss, rtol=1e-7)
+    tuned = results[0].params.stabilization
+    assert tuned.K_D > 2.0
+
+
+def test_a_loss_is_the_mean_over_the_starts(starts):
+    made = objective(starts)
+    costs = made.lane_costs(gains([5.0, 20.0]))
+    one = simulate(
+        PENDULUM,
+        gains([5.0, 20.0]),
+        jax.tree.map(lambda x: x[2], starts),
+        **FIXED,
+        start_tolerance=None,
+    )
+    np.testing.assert_allclose(costs[2], IntegratedViolation()(one), rtol=1e-9)
+    np.testing.assert_allclose(made(gains([5.0, 20.0])), np.mean(costs), rtol=1e-12)
+
+
+def test_gains_too_large_for_the_step_are_refused_and_not_fatal(starts):
+    # RK4 is stable for K_D h < 2.785; far beyond, the run overflows.
+    params = Multipliers(Baumgarte(K_D=jnp.array(5e4), K_P=100.0))
+    made = objective(starts)
+    assert np.isnan(made(params))
+    with pytest.raises(ValueError, match="first evaluation failed"):
+        tune(made, params, steps=2)
+
+
+def test_an_adaptive_run_has_a_work_budget(starts):
+    adaptive = {"dt": None, "solver": diffrax.Tsit5()}
+    enough, too_few = (objective(starts, **adaptive, max_steps=n) for n in (200, 5))
+    assert enough.budget == "Tsit5, adaptive, at most 200 steps in 0.3 s, 4 starts"
+    assert np.isfinite(enough(gains([5.0, 20.0])))
+    assert np.isnan(too_few.lane_costs(gains([5.0, 20.0]))).all()
+
+
+class Spring(System):
+    """A mass on a spring."""
+
+    stiffness: jax.Array
+
+    def kinetic_energy(self, t, q, v):
+        del t, q
+        return 0.5 * v @ v
+
+    def potential_energy(self, t, q):
+        del t
+        return 0.5 * self.stiffness * q @ q
+
+
+def test_a_parameter_of_the_system_can_be_tuned():
+    # Position cos(3 t) belongs to the stiffness 9.
+    cost = TrackingError(lambda _t, q, _v: q[0], lambda t: jnp.cos(3.0 * t))
+    start = State(jnp.ones((1, 1)), jnp.zeros((1, 1)))
+    made = SimulationObjective(
+        cost, start, build=lambda k: (Spring(k), Multipliers(), None), t1=2.0, dt=0.05, solver=RK4()
+    )
+    result = tune(made, Positive(7.0), steps=60)
+    # Adam at a rate of five per cent comes to within a fraction of its steps.
+    np.testing.assert_allclose(result.params, 9.0, rtol=0.01)
+
+
+def test_the_motions_can_be_looked_at(starts):
+    motions = objective(starts).trajectories(gains([5.0, 20.0]))
+    assert motions.q.shape[0] == 4
+    np.testing.assert_array_equal(motions.q[:, 0], starts.q)
+
+
+def test_perturbed_states_leave_the_constraints_by_the_amount_asked_for():
+    states = perturbed_states(START, jax.random.key(1), 4000, 1e-3, jnp.array([1e-2, 0.0]))
+    assert states.q.shape == states.v.shape == (4000, 2)
+    assert states.w.shape == (4000, 0)
+    # The standard deviation of 4000 samples is known to 1 / sqrt(8000) = 1.1 %; five sigma.
+    np.testing.assert_allclose(np.std(states.q - START.q, axis=0), 1e-3, rtol=0.056)
+    np.testing.assert_allclose(np.std(states.v[:, 0]), 1e-2, rtol=0.056)
+    np.testing.assert_array_equal(states.v[:, 1], START.v[1])
+
+
+def test_perturbed_states_of_a_system_are_consistent():
+    states = perturbed_states(START, jax.random.key(1), 5, system=PENDULUM)
+    residuals = jax.vmap(lambda s: jaxdae.evaluate(PENDULUM, 0.0, s.q, s.v).phi_dot)(states)
+    np.testing.assert_allclose(np.sum(states.q**2, axis=1), 1.0, rtol=1e-10)
+    np.testing.assert_allclose(residuals, 0.0, atol=1e-10)
+    assert np.all(np.abs(states.q - START.q).max(axis=1) > 1e-6)
+
+
+def test_perturbed_states_that_cannot_be_projected_are_an_error(led_point):
+    # The leader is at x = speed t = 2, off the unit circle.
+    system = led_point(0.5)
+    with pytest.raises(ValueError, match=r"3 of 3 starts \(the first is number 0\) could not be"):
+        perturbed_states(system.start(), jax.random.key(0), 3, system=system, t=4.0)
+
+
+REFUSED = [
+    ({"build": lambda p: p}, "exactly one of `build` and `system`"),
+    ({"system": None}, "exactly one of `build` and `system`"),
+    ({"system": None, "build": abs, "controller": abs}, "leave `controller` out"),
+    ({"mode": "both"}, 'mode is "both", must be'),
+    ({"dt": None}, "adaptive run has no work budget.*give max_steps"),
+    ({"stepsize_controller": diffrax.PIDController(rtol=1e-6, atol=1e-6)}, "no work budget"),
+]
+
+
+@pytest.mark.parametrize(("settings", "message"), REFUSED)
+def test_an_objective_that_makes_no_sense_is_refused(starts, settings, message):
+    with pytest.raises(ValueError, match=message):
+        objective(starts, **settings)
+
+
+def test_a_single_state_is_refused():
+    with pytest.raises(ValueError, match=r"shape \(2,\), needs \(lanes, n\)"):
+        objective(START)
+
+
+def test_no_starts_are_refused():
+    with pytest.raises(ValueError, match="count is 0, must be at least 1"):
+        perturbed_states(START, jax.random.key(0), 0)
+
+
+def test_an_objective_is_a_pytree_of_its_starts(starts):
+    arrays = jax.tree.leaves(eqx.filter(objective(starts), eqx.is_inexact_array))
+    assert any(x is starts.q for x in arrays)
