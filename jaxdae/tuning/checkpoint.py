@@ -15,6 +15,7 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
@@ -171,7 +172,7 @@ def _contents(tree: PyTree) -> list[bytes]:
     """Arrays and numbers of a pytree; of other leaves only the type, their text may vary."""
     parts = []
     for x in jax.tree.leaves(tree):
-        if eqx.is_array(x) and jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
+        if eqx.is_array(x) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
             x = jax.random.key_data(x)
         if eqx.is_array_like(x):
             array = np.asarray(x)

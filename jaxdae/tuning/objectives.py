@@ -142,9 +142,12 @@ class SimulationObjective(eqx.Module):
         return int(np.ceil((self.t1 - self.t0) / self.dt * (1 - 1e-9)))
 
     @property
-    def _most_steps(self) -> int | None:
+    def _most_steps(self) -> int:
+        if self._adaptive:
+            assert self.max_steps is not None  # __check_init__ made sure of it
+            return self.max_steps
         # One more than the quotient: adding up the times may leave a remainder before t1.
-        return self.max_steps if self._adaptive else self._fixed_steps + 1
+        return self._fixed_steps + 1
 
     @property
     def _saved(self) -> diffrax.SaveAt | None:

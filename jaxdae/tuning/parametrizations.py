@@ -16,6 +16,8 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 from numpy.typing import ArrayLike
 
+from jaxdae.systems.checks import is_concrete
+
 
 class AbstractParametrization(eqx.Module):
     """A value of a constrained set, held as an unconstrained array.
@@ -229,7 +231,7 @@ def _floating(name: str, x: ArrayLike) -> Array:
 
 
 def _require_positive(name: str, x: Array, remedy: str) -> None:
-    if isinstance(x, jax.core.Tracer):
+    if not is_concrete(x):
         return
     array = np.asarray(x)
     bad = np.argwhere(~((array > 0) & np.isfinite(array)))
@@ -245,7 +247,7 @@ def _check_spd(matrix: Array) -> None:
             f"PositiveDefinite: got shape {matrix.shape}, needs (m, m) with m >= 1; "
             "for a scalar or a positive diagonal use Positive."
         )
-    if isinstance(matrix, jax.core.Tracer):
+    if not is_concrete(matrix):
         return
     array = np.asarray(matrix)
     scale, asymmetry = np.abs(array).max(), np.abs(array - array.T).max()
@@ -265,7 +267,7 @@ def _check_spd(matrix: Array) -> None:
 
 
 def _concrete_vector(given: Any) -> np.ndarray:
-    if isinstance(given, jax.core.Tracer):
+    if not is_concrete(given):
         raise TypeError(
             "HurwitzPolynomial: cannot factor a traced polynomial; build it outside of "
             "jit, grad and vmap, and pass the module in."
@@ -288,7 +290,7 @@ def _roots(coefficients: np.ndarray) -> np.ndarray:
 
 
 def _require_hurwitz(roots: np.ndarray) -> None:
-    rightmost = roots[np.argmax(roots.real)]
+    rightmost = roots[np.argmax(np.real(roots))]
     if rightmost.real >= 0:
         raise ValueError(
             f"HurwitzPolynomial: the root {rightmost:.6g} has real part {rightmost.real:.6g}, "
@@ -301,14 +303,14 @@ def _factors(roots: np.ndarray) -> np.ndarray:
     """Positive numbers (a_1, b_1, ..., [c]) of the quadratic and linear real factors."""
     roots = np.asarray(roots, dtype=complex)
     tolerance = np.sqrt(np.finfo(float).eps) * np.abs(roots)
-    upper = np.sort_complex(roots[roots.imag > tolerance])
-    lower = np.sort_complex(roots[roots.imag < -tolerance].conj())
+    upper = np.sort_complex(roots[np.imag(roots) > tolerance])
+    lower = np.sort_complex(roots[np.imag(roots) < -tolerance].conj())
     if upper.size != lower.size or not np.allclose(upper, lower, rtol=1e-6, atol=0.0):
         raise ValueError(
-            f"HurwitzPolynomial: the complex roots {roots[np.abs(roots.imag) > tolerance]} are "
+            f"HurwitzPolynomial: the complex roots {roots[np.abs(np.imag(roots)) > tolerance]} are "
             "not conjugate pairs; add the conjugate of each."
         )
-    real = np.sort(roots[np.abs(roots.imag) <= tolerance].real)
+    real = np.sort(np.real(roots[np.abs(np.imag(roots)) <= tolerance]))
     pairs = [(-2.0 * z.real, abs(z) ** 2) for z in upper]
     pairs += [(-(x + y), x * y) for x, y in zip(real[0:-1:2], real[1::2], strict=True)]
     flat = [number for pair in pairs for number in pair]

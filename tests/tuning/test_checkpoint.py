@@ -1,9 +1,10 @@
-import importlib.util
 import json
 import os
+import runpy
 import signal
 import subprocess
 import sys
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -24,8 +25,8 @@ def bowl(p):
 
 
 def run(path=None, params=START, objective=bowl, **settings):
-    settings = {"steps": 24, "starts": 3, "checkpoint_every": 1} | settings
-    return tune(objective, params, checkpoint=path, **settings)
+    usual: dict[str, Any] = {"steps": 24, "starts": 3, "checkpoint_every": 1}
+    return tune(objective, params, checkpoint=path, **(usual | settings))
 
 
 def assert_same_numbers(x, y):
@@ -122,6 +123,7 @@ def test_a_run_that_is_killed_at_random_moments_resumes_bit_for_bit(tmp_path, rn
     for kill_after in sorted(rng.integers(5, 300, size=3)):
         command = [sys.executable, str(script), str(path)]
         with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process:
+            assert process.stdout is not None
             for line in process.stdout:
                 if int(line) >= kill_after:
                     break
@@ -132,10 +134,8 @@ def test_a_run_that_is_killed_at_random_moments_resumes_bit_for_bit(tmp_path, rn
         assert process.returncode == -signal.SIGKILL
         reached.append(json.loads(path.read_bytes().split(b"\n")[0])["rows"])
     assert 5 < reached[0] < reached[1] < reached[2] <= 400
-    spec = importlib.util.spec_from_file_location("killed", script)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    assert_same_numbers(module.call(str(path)), module.call(None))
+    module = runpy.run_path(str(script))
+    assert_same_numbers(module["call"](str(path)), module["call"](None))
 
 
 def test_a_save_that_is_cut_off_leaves_the_old_file(stopped, monkeypatch, uninterrupted):

@@ -1,3 +1,5 @@
+from typing import Any
+
 import diffrax
 import equinox as eqx
 import jax
@@ -23,7 +25,7 @@ from jaxdae.tuning import (
 
 PENDULUM = CartesianPendulum()
 START = State(*PENDULUM.start())
-FIXED = {"t1": 0.3, "dt": 0.01, "solver": RK4()}
+FIXED: dict[str, Any] = {"t1": 0.3, "dt": 0.01, "solver": RK4()}
 
 
 @pytest.fixture(scope="module")
@@ -36,12 +38,13 @@ def gains(x):
 
 
 def objective(starts, cost=None, **settings):
+    usual: dict[str, Any] = {"system": PENDULUM} | FIXED
     cost = IntegratedViolation() if cost is None else cost
-    return SimulationObjective(cost, starts, **({"system": PENDULUM} | FIXED | settings))
+    return SimulationObjective(cost, starts, **(usual | settings))
 
 
 def one_run(**settings):
-    run = FIXED | {"start_tolerance": None} | settings
+    run: dict[str, Any] = FIXED | {"start_tolerance": None} | settings
     return simulate(PENDULUM, gains([5.0, 20.0]), START, **run)
 
 
@@ -98,7 +101,7 @@ def test_unused_rows_count_nothing():
 
 
 @pytest.mark.parametrize(
-    "saveat", [None, diffrax.SaveAt(ts=0.01 * np.arange(31)), diffrax.SaveAt(ts=[0.0, 0.095, 0.2])]
+    "saveat", [None, diffrax.SaveAt(ts=0.01 * jnp.arange(31)), diffrax.SaveAt(ts=[0.0, 0.095, 0.2])]
 )
 def test_gradients_agree_in_forward_and_reverse_mode_and_with_differences(starts, saveat):
     x = jnp.array([8.0, 30.0])
@@ -119,7 +122,8 @@ def test_gradients_agree_in_forward_and_reverse_mode_and_with_differences(starts
 
 
 def test_tuned_gains_violate_less_in_both_modes(starts):
-    params = Multipliers(Baumgarte(K_D=Positive(2.0), K_P=Positive(4.0)))
+    start: list[Any] = [Positive(2.0), Positive(4.0)]
+    params = Multipliers(Baumgarte(*start))
     results = [tune(objective(starts, mode=m), params, steps=25) for m in ("forward", "reverse")]
     for result in results:
         assert result.loss < 0.7 * result.initial_loss

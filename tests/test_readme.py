@@ -1,0 +1,29 @@
+"""The README says what is true: its code runs, and its set-up commands are two."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+README = (Path(__file__).parents[1] / "README.md").read_text()
+
+
+def test_the_code_of_the_readme_runs_as_printed(tmp_path):
+    blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    assert len(blocks) >= 3
+    script = tmp_path / "readme.py"
+    script.write_text("\n".join(blocks))
+    done = subprocess.run(
+        [sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    error = float(re.search(r"constraint error \[m\^2\]: (\S+)", done.stdout)[1])  # pyright: ignore[reportOptionalSubscript]
+    # The README prints 7e-8; another machine rounds differently, but not by a factor of three.
+    assert 2e-8 < error < 2e-7
+    assert "stopped by steps" in done.stdout
+    assert (tmp_path / "results" / "pendulum.png").exists()
+
+
+def test_there_are_two_set_up_commands():
+    commands = re.findall(r"```bash\n(.*?)```", README, re.DOTALL)
+    assert [c.strip().split("&& ")[-1] for c in commands] == ["jaxdae tune two-link", "pytest"]

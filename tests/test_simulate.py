@@ -1,0 +1,455 @@
+"""`simulate`: orders, agreement of formulations, power balance, failing lanes, no recompilation."""
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.integrate import simpson
+
+import jaxdae
+from jaxdae import (
+    AugmentedLagrangian,
+    Baumgarte,
+    MinimumNorm,
+    Multipliers,
+    Penalty,
+    simulate,
+    SingularMass,
+    State,
+)
+from jaxdae.models import CartesianPendulum, PAPER_RUNS, TwoLinkManipulator
+from jaxdae.models.two_link import PAPER_START_Q, PAPER_START_V
+from jaxdae.solvers import RK4
+
+GAINS = Baumgarte(K_D=20.0, K_P=100.0, Gamma=10.0)
+TIGHT = diffrax.PIDController(rtol=1e-12, atol=1e-12)
+END = diffrax.SaveAt(t1=True)
+
+
+@pytest.fixture(scope="module")
+def pendulum():
+    """A unit pendulum and its start: rod horizontal, at rest."""
+    system = CartesianPendulum()
+    return system, State(*system.start())
+
+
+@pytest.fixture(scope="module")
+def rich(everything):
+    """The system with everything in it, its consistent start, and its exact end state."""
+    state = jaxdae.consistent_state(everything, [0.9, -1.2, 0.1], [0.5, 0.3, 0.2], w=[0.4])
+    run = simulate(everything, Multipliers(GAINS), state, t1=1.0, stepsize_controller=TIGHT)
+    return everything, state, run
+
+
+# solver, nominal order, number of steps on [0, 0.8] s before two halvings. The steps are where the
+# leading error term dominates and round-off does not: errors from about 1e-3 down to 1e-11.
+_chord = diffrax.VeryChord(rtol=1e-12, atol=1e-12)
+ORDERS = [
+    (diffrax.Euler(), 1, 400),
+    (diffrax.Heun(), 2, 100),
+    (diffrax.Midpoint(), 2, 100),
+    (diffrax.Bosh3(), 3, 50),
+    (RK4(), 4, 20),
+    (diffrax.Dopri5(), 5, 20),
+    (diffrax.Tsit5(), 5, 40),
+    (diffrax.Dopri8(), 8, 6),
+    (diffrax.Kvaerno3(root_finder=_chord), 3, 40),
+]
+
+
+@pytest.mark.parametrize(
+    ("solver", "order", "steps"), ORDERS, ids=[type(case[0]).__name__ for case in ORDERS]
+)
+def test_fixed_step_solvers_converge_with_their_nominal_order(solver, order, steps, pendulum):
+    """Halving the step twice divides the error by 2^order each time, to within 0.15."""
+    system, state = pendulum
+    exact = simulate(
+        system, Multipliers(), state, t1=0.8, stepsize_controller=TIGHT, saveat=END
+    ).final_state.q
+
+    @jax.jit
+    @jax.vmap
+    def error(dt):
+        run = simulate(system, Multipliers(), state, t1=0.8, dt=dt, solver=solver, saveat=END)
+        return jnp.linalg.norm(run.final_state.q - exact)
+
+    errors = error(0.8 / steps / np.array([1.0, 2.0, 4.0]))
+    np.testing.assert_allclose(-np.diff(np.log2(errors)), order, atol=0.15)
+
+
+def test_default_run_returns_after_the_exact_period(pendulum):
+    """With all defaults 201 equally spaced times, and 1e-6-class answers after one period."""
+    system, state = pendulum
+    period = float(system.period(np.pi / 2))
+    run = simulate(system, Multipliers(GAINS), state, t1=period)
+    np.testing.assert_allclose(run.ts, np.linspace(0, period, 201), rtol=1e-14)
+    np.testing.assert_allclose(run.q[-1], state.q, atol=1e-6)
+    np.testing.assert_allclose(run.v[-1], 0, atol=1e-6)
+    # Energy is conserved and the multiplier is the rod force along the way.
+    np.testing.assert_allclose(run.energy, run.energy[0], atol=1e-6)
+    exact = jax.vmap(system.multiplier)(run.q, run.v)
+    np.testing.assert_allclose(run.multipliers, exact, atol=1e-5)
+    assert run.success
+
+
+EXACT = [
+    Multipliers(GAINS),
+    Multipliers(GAINS, solve=MinimumNorm()),
+    Multipliers(GAINS, solve=SingularMass(MinimumNorm())),
+    AugmentedLagrangian(100.0, GAINS, iterations=8),
+]
+
+
+@pytest.mark.parametrize(
+    "formulation", EXACT, ids=["full rank", "minimum norm", "singular mass", "augmented"]
+)
+def test_formulations_agree_on_one_motion(formulation, rich):
+    """All exact formulations give the motion of the richest system at all 201 times."""
+    system, state, reference = rich
+    run = simulate(system, formulation, state, t1=1.0)
+    # The default tolerance is 1e-8 a step, on about a hundred steps.
+    for got, expected in ((run.q, reference.q), (run.v, reference.v), (run.w, reference.w)):
+        np.testing.assert_allclose(got, expected, atol=1e-6)
+    np.testing.assert_allclose(run.multipliers, reference.multipliers, atol=1e-5)
+
+
+def test_penalty_motion_approaches_the_exact_one_like_one_over_alpha(rich):
+    """Ten times the weight, a tenth of the error, for the whole motion."""
+    system, state, reference = rich
+
+    @jax.jit
+    @jax.vmap
+    def end(alpha):
+        run = simulate(system, Penalty(alpha, GAINS), state, t1=1.0, dt=1e-3, solver=RK4(), saveat=END)
+        return run.final_state.q
+
+    error = np.linalg.norm(end(np.array([1e3, 1e4, 1e5])) - reference.final_state.q, axis=1)
+    # Next order: one per cent at alpha = 1e3.
+    np.testing.assert_allclose(np.diff(np.log10(error)), -1, atol=0.02)
+
+
+def test_penalty_stays_a_valid_motion_on_dependent_constraints(repeated_rod):
+    """Where a constraint is stated twice, minimum norm follows the motion of one constraint."""
+    state = jaxdae.consistent_state(repeated_rod((1.0,)), [0.8, -0.6], [0.6, 0.8])
+    gains = Baumgarte(20.0, 100.0)
+    one = simulate(repeated_rod((1.0,)), Multipliers(gains), state, t1=1.0)
+    two = simulate(
+        repeated_rod((1.0, 1.0)), Multipliers(gains, solve=MinimumNorm()), state, t1=1.0
+    )
+    np.testing.assert_allclose(two.q, one.q, atol=1e-6)  # both runs at tolerance 1e-8
+    np.testing.assert_allclose(two.multipliers.sum(axis=1), one.multipliers[:, 0], atol=1e-5)
+
+
+class KnifeEdge(jaxdae.System):
+    """A knife edge on an incline, `x` downhill; unit mass and moment of inertia."""
+
+    pull: float = 9.81 * 0.5
+
+    def kinetic_energy(self, t, q, v):
+        del t, q
+        return 0.5 * v @ v
+
+    def potential_energy(self, t, q):
+        del t
+        return -self.pull * q[0]
+
+    def velocity_constraints(self, t, q, v):
+        del t
+        return jnp.stack([v[0] * jnp.sin(q[2]) - v[1] * jnp.cos(q[2])])
+
+
+def test_knife_edge_on_an_incline_follows_its_closed_form():
+    """Nonholonomic: started at rest but spinning, the edge drifts sideways and does not descend.
+
+    x = g sin^2(w t) / (2 w^2), y = g (w t - sin(2 w t) / 2) / (2 w^2), lam = 2 g sin(w t) by hand.
+    """
+    spin, system = 2.0, KnifeEdge()
+    state = State(jnp.zeros(3), jnp.array([0.0, 0.0, spin]))
+    run = simulate(system, Multipliers(GAINS), state, t1=4.0)
+    t, scale = np.asarray(run.ts), system.pull / (2 * spin**2)
+    x, y = scale * np.sin(spin * t) ** 2, scale * (spin * t - 0.5 * np.sin(2 * spin * t))
+    np.testing.assert_allclose(run.q, np.stack([x, y, spin * t], axis=1), atol=1e-6)
+    # x'' + lam sin(w t) = g with x'' = g cos(2 w t).
+    np.testing.assert_allclose(run.multipliers[:, 0], 2 * system.pull * np.sin(spin * t), atol=1e-5)
+
+
+def _drive(t, q, v, w):
+    return jnp.cos(5 * t) - 0.3 * v[2] + 0.1 * q[0] - 0.2 * w[0]
+
+
+@pytest.fixture(scope="module")
+def driven(rich):
+    """The richest system under feedback, with the work of everything."""
+    system, state, _ = rich
+    ts = diffrax.SaveAt(ts=jnp.linspace(0, 1, 401))
+    gains = Multipliers(GAINS)
+    return simulate(system, gains, state, t1=1.0, controller=_drive, saveat=ts, work=True)
+
+
+def test_work_balances_the_energy_to_integration_accuracy(driven):
+    """energy(t) - energy(0) = work of forces, dissipation, constraints and explicit time."""
+    work, change = driven.work, driven.energy - driven.energy[0]
+    np.testing.assert_allclose(sum(work), change, atol=1e-7)  # tolerance 1e-8 a step
+    # Every part takes part: leaving one out would break the balance.
+    assert min(np.abs(part).max() for part in work) > 1e-2
+    np.testing.assert_array_equal([part[0] for part in work], 0)
+
+
+def test_each_work_is_the_integral_of_its_power(driven):
+    """Each part against Simpson's rule on powers written out by hand from the saved states."""
+    system, (q, v, w, t) = driven.system, (driven.q, driven.v, driven.w, driven.ts)
+    u = np.asarray(driven.u)
+    force = w[:, 0] * np.cos(q[:, 2]) * v[:, 0] + np.sin(t) * v[:, 2] * v[:, 1]
+    force = force + (w[:, 0] + u) * v[:, 2]
+    d = 0.1 * (1 + 0.5 * np.sin(t)) * (v**2).sum(1) + 0.05 * q[:, 0] ** 2 * v[:, 2] ** 2
+    # -J v = f_t for the rod, with f_t = -0.4 cos t (x - 0.2 sin t); the other row from g.
+    rod = 2 * (q[:, 0] - 0.2 * np.sin(t)) * v[:, 0] + 2 * q[:, 1] * v[:, 1]
+    rolling = v[:, 2] + 0.6 * v[:, 0] ** 2 + q[:, 0] * v[:, 1]
+    lam = driven.multipliers
+    constraint = -lam[:, 0] * rod - lam[:, 1] * rolling
+    spring = -np.sin(t) * (q[:, 1] ** 2 + q[:, 0] * q[:, 2])
+    explicit = spring - 0.1 * np.cos(t) * v[:, 2] ** 2
+    assert system.length == 1.5
+    for got, power in zip(driven.work, (force, -2 * d, constraint, explicit), strict=True):
+        # Simpson's error at h = 1/400 is h^4 / 180 times a fourth derivative below 1e4.
+        np.testing.assert_allclose(got[-1], simpson(power, x=t), atol=1e-6)
+
+
+def test_controller_sees_the_state_and_its_output_is_kept(driven):
+    """`u` at the saved times is the controller's output there."""
+    u = jax.vmap(_drive)(driven.ts, driven.q, driven.v, driven.w)
+    np.testing.assert_allclose(driven.u, u, rtol=1e-14, atol=1e-14)
+
+
+class Lag(jaxdae.System):
+    """A unit mass pushed by an actuator of first order: `x'' = w`, `w' = u - w`."""
+
+    def kinetic_energy(self, t, q, v):
+        del t, q
+        return 0.5 * v @ v
+
+    def force(self, t, q, v, w, u):
+        del t, q, v, u
+        return w
+
+    def actuator_rate(self, t, q, v, w, u):
+        del t, q, v
+        return u - w
+
+
+class Constant(eqx.Module):
+    """A controller with a weight."""
+
+    level: float = 1.0
+
+    def __call__(self, t, q, v, w):
+        del t, q, v
+        return self.level * jnp.ones_like(w)
+
+
+def test_actuator_state_follows_its_own_equation():
+    """u = 1 from rest: w = 1 - exp(-t), x = t^2 / 2 - t + 1 - exp(-t)."""
+    state = State(jnp.zeros(1), jnp.zeros(1), jnp.zeros(1))
+    run = simulate(Lag(), Multipliers(), state, t1=2.0, controller=Constant())
+    t = np.asarray(run.ts)
+    np.testing.assert_allclose(run.w[:, 0], 1 - np.exp(-t), atol=1e-7)
+    np.testing.assert_allclose(run.q[:, 0], 0.5 * t**2 - t + 1 - np.exp(-t), atol=1e-7)
+    np.testing.assert_array_equal(run.u, np.ones((201, 1)))
+
+
+def test_running_back_returns_to_the_start(pendulum):
+    """From the end of a conservative run, t1 < t0 leads back."""
+    system, state = pendulum
+    there = simulate(system, Multipliers(), state, t1=1.0).final_state
+    back = simulate(system, Multipliers(), there, t0=1.0, t1=0.0, start_tolerance=1e-4)
+    np.testing.assert_allclose(back.q[-1], state.q, atol=1e-6)
+    np.testing.assert_allclose(back.v[-1], state.v, atol=1e-6)
+    assert back.ts[0] == 1.0
+    assert back.ts[-1] == 0.0
+
+
+ADJOINTS = [diffrax.DirectAdjoint(), diffrax.ForwardMode()]
+
+
+@pytest.mark.parametrize("adjoint", ADJOINTS, ids=["direct", "forward"])
+def test_the_adjoint_changes_no_value(adjoint, pendulum):
+    """Adjoints change how derivatives are found, not the motion."""
+    system, state = pendulum
+    run = lambda **how: simulate(system, Multipliers(), state, t1=0.5, dt=0.05, solver=RK4(), **how)  # noqa: E731
+    np.testing.assert_allclose(run(adjoint=adjoint).q, run().q, rtol=1e-14, atol=1e-14)
+
+
+@pytest.mark.parametrize("progress", [True, diffrax.TextProgressMeter()], ids=["bar", "text"])
+def test_progress_is_shown_to_the_end(progress, pendulum, capfd):
+    """A progress meter reaches 100 per cent and the result is as usual."""
+    system, state = pendulum
+    run = simulate(system, Multipliers(), state, t1=0.5, dt=0.05, solver=RK4(), progress=progress)
+    jax.block_until_ready(run.ts)
+    jax.effects_barrier()
+    out, err = capfd.readouterr()
+    assert "100.00%" in out + err
+    assert run.success
+
+
+def test_single_precision_stays_single(pendulum):
+    """A float32 state is simulated in float32 from end to end, at float32 accuracy."""
+    system, _ = pendulum
+    state = State(jnp.array([1.0, 0.0], jnp.float32), jnp.zeros(2, jnp.float32))
+    run = simulate(system, Multipliers(GAINS), state, t1=1.0, work=True)
+    values = (run.ts, run.q, run.v, run.multipliers, run.energy, run.work, run.violation)
+    assert {str(x.dtype) for x in jax.tree.leaves(values)} == {"float32"}
+    # Tolerance 1e-5 a step on about thirty steps.
+    double = simulate(system, Multipliers(GAINS), State(*system.start()), t1=1.0)
+    np.testing.assert_allclose(run.q, double.q, atol=5e-4)
+
+
+def _led(led_point, speed):
+    system = led_point(speed)
+    gains = Multipliers(Baumgarte(20.0, 100.0))
+    return simulate(system, gains, system.start(), t1=1.5, throw=False)
+
+
+def test_a_failing_lane_is_marked_and_the_others_are_right(led_point):
+    """Under vmap the lane whose target leaves the circle at t = 1 fails there, and alone."""
+    speeds = jnp.array([0.5, 1.0, 0.25])
+    runs = jax.vmap(lambda s: _led(led_point, s))(speeds)
+    np.testing.assert_array_equal(runs.success, [True, False, True])
+    # Near the end y = sqrt(1 - t^2): the run comes as near as the smallest step allows.
+    np.testing.assert_allclose(runs.final_time, [1.5, 1.0, 1.5], atol=1e-4)
+    reached = np.isfinite(runs.ts)
+    np.testing.assert_array_equal(reached.sum(axis=1), [201, 134, 201])
+    assert np.isinf(runs.ts[1, 134:]).all()
+    assert np.isnan(runs.q[1, 134:]).all()
+    assert np.isnan(runs.multipliers[1, 134:]).all()
+    assert np.isnan(runs.energy[1, 134:]).all()
+    grid = np.linspace(0, 1.5, 201)
+    for lane, speed in enumerate(np.asarray(speeds)):
+        rows = reached[lane] & (speed * grid < 0.99)
+        x = speed * grid[rows]
+        exact = np.stack([x, np.sqrt(1 - x**2)], axis=1)
+        # Baumgarte keeps the error of both constraints near the tolerance of 1e-8.
+        np.testing.assert_allclose(runs.q[lane, rows], exact, atol=1e-6)
+
+
+def test_a_lane_gives_what_it_gives_alone(led_point):
+    """Batched and single runs of the same problem agree, failing or not, in the last digits."""
+    runs = jax.vmap(lambda s: _led(led_point, s))(jnp.array([0.5, 1.0]))
+    for lane, speed in enumerate((0.5, 1.0)):
+        alone = _led(led_point, jnp.asarray(speed))
+        assert bool(alone.success) == bool(runs.success[lane])
+        rows = np.asarray(alone.ts) < 0.99
+        np.testing.assert_array_equal(np.isfinite(alone.ts), np.isfinite(runs.ts[lane]))
+        np.testing.assert_allclose(runs.q[lane][rows], alone.q[rows], atol=1e-9)
+
+
+def test_a_fixed_step_blow_up_is_a_failure(pendulum):
+    """Gains far too large for the step end in NaN, which is not success."""
+    system, state = pendulum
+    gains = Multipliers(Baumgarte(1e4, 1e6))
+    how = {"t1": 5.0, "dt": 0.1, "solver": RK4()}
+    run = simulate(system, gains, state, throw=False, **how)
+    assert not run.success
+    assert run.result == diffrax.RESULTS.nonfinite
+    last = np.isfinite(run.ts).sum()
+    assert 0 < last < run.ts.size
+    assert np.isfinite(run.q[:last]).all()
+    assert np.isnan(run.q[last:]).all()
+    with pytest.raises(jaxdae.SimulationError, match=r"no longer finite after t = .*reduce dt"):
+        simulate(system, gains, state, **how)
+
+
+@pytest.fixture(scope="module")
+def two_link():
+    """The paper's manipulator, its printed start, and the consistent one."""
+    system = TwoLinkManipulator()
+    printed = State(jnp.array(PAPER_START_Q), jnp.array(PAPER_START_V))
+    return system, printed, jaxdae.consistent_state(system, printed.q, printed.v)
+
+
+def test_two_link_multipliers_stop_where_the_target_leaves_the_workspace(two_link):
+    """From the consistent start the run ends at t = 2.850, past the singular t = 0.4933."""
+    system, _, state = two_link
+    run = simulate(system, PAPER_RUNS[0].formulation(), state, t1=20.0, throw=False)
+    assert not run.success
+    assert abs(float(run.final_time) - 2.850) < 0.005
+    np.testing.assert_allclose(float(run.final_time), system.exit_time(), atol=1e-4)
+
+
+def test_two_link_multipliers_break_at_the_singular_configuration_from_the_printed_start(two_link):
+    """The printed digits are off the constraints by 1.2e-5 m.
+
+    At the folded configuration the motion that the perturbed constraints ask for has no velocity.
+    """
+    system, state, _ = two_link
+    offset = np.abs(jax.jit(system.position_constraints)(0.0, state.q)).max()
+    np.testing.assert_allclose(offset, 1.25e-5, rtol=0.01)
+    run = simulate(system, PAPER_RUNS[0].formulation(), state, t1=20.0, throw=False)
+    assert not run.success
+    assert abs(float(run.final_time) - 0.4931) < 5e-4
+
+
+def test_two_link_penalty_runs_through_and_beyond(two_link):
+    """The penalty form (alpha = 10) runs the whole 20 s; beyond reach it stretches to the target."""
+    system, _, state = two_link
+    run = simulate(system, PAPER_RUNS[1].formulation(), state, t1=20.0)
+    assert run.success
+    # The target is at x0 - 12 m, the stretched arm reaches 1.5 m: 10.2 m are missing.
+    np.testing.assert_allclose(np.abs(run.violation.phi[-1, 1]), 10.2, atol=0.1)
+    before = np.asarray(run.ts) < 2.8
+    assert np.abs(run.violation.phi[before]).max() < 0.2
+
+
+_traces = []
+
+
+class Counted(jaxdae.System):
+    """A pendulum that counts how often its kinetic energy is traced."""
+
+    mass: float = 1.0
+    length: float = 1.0
+
+    def kinetic_energy(self, t, q, v):
+        del t, q
+        _traces.append(1)
+        return 0.5 * self.mass * v @ v
+
+    def potential_energy(self, t, q):
+        del t
+        return self.mass * 9.81 * q[1]
+
+    def position_constraints(self, t, q):
+        del t
+        return jnp.stack([q @ q - self.length**2])
+
+
+def _use(run):
+    return run.q, run.multipliers, run.energy, run.violation, run.final_state
+
+
+def _compiled(log) -> list[str]:
+    return [record.getMessage() for record in log.records if "Compiling" in record.getMessage()]
+
+
+@pytest.mark.parametrize("fixed", [False, True], ids=["adaptive", "fixed step"])
+def test_other_numbers_compile_nothing(fixed, caplog):
+    """Other masses, lengths, gains, states, times and steps reuse the compiled program.
+
+    The only traces left are those of the shape check (one each call), and XLA compiles nothing.
+    """
+
+    def run(scale):
+        system = Counted(1.0 * scale, 0.5 * scale)
+        gains = Baumgarte(10.0 * scale, 25.0 * scale)
+        state = State([0.5 * scale, 0.0], [0.0, 0.1 * scale])
+        how = {"dt": 0.05 * scale, "solver": RK4()} if fixed else {}
+        return simulate(system, Penalty(50.0 * scale, gains), state, t1=0.5 * scale, **how)
+
+    _use(run(1.0))
+    _traces.clear()
+    with jax.log_compiles(), caplog.at_level("WARNING"):
+        results = [_use(run(scale)) for scale in (2.0, 3.0)]
+    assert not _compiled(caplog)
+    assert len(_traces) <= 2
+    assert np.abs(results[0][0] - results[1][0]).max() > 1e-2

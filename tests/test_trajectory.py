@@ -1,0 +1,167 @@
+"""`Trajectory`: every way of saving, and what is computed from the saved states."""
+
+import diffrax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from diffrax import SaveAt, SubSaveAt
+
+from jaxdae import Baumgarte, Multipliers, simulate, State
+from jaxdae.models import CartesianPendulum
+from jaxdae.solvers import RK4
+
+SYSTEM = CartesianPendulum()
+
+
+def _run(t1=1.0, dt=0.125, **how):
+    """Eight Runge-Kutta steps of a pendulum; the step is exact in binary."""
+    formulation = Multipliers(Baumgarte(10.0, 25.0))
+    return simulate(
+        SYSTEM, formulation, State(*SYSTEM.start()), t1=t1, dt=dt, solver=RK4(), **how
+    )
+
+
+@pytest.fixture(scope="module")
+def every_step():
+    return _run()
+
+
+def test_fixed_step_runs_save_every_step_by_default(every_step):
+    """Nine rows for eight steps, the first of them the start."""
+    np.testing.assert_array_equal(every_step.ts, 0.125 * np.arange(9))
+    np.testing.assert_array_equal(every_step.q[0], SYSTEM.start()[0])
+    assert every_step.stats["num_steps"] == 8
+
+
+def test_the_last_step_ends_at_the_end():
+    """With steps that do not divide the interval the last row is t1 itself."""
+    run = _run(t1=0.3, dt=0.125)
+    np.testing.assert_allclose(run.ts, [0, 0.125, 0.25, 0.3], rtol=1e-15)
+    assert run.success
+
+
+def test_only_the_ends(every_step):
+    """SaveAt(t0=True, t1=True): two rows."""
+    run = _run(saveat=SaveAt(t0=True, t1=True))
+    np.testing.assert_array_equal(run.ts, [0.0, 1.0])
+    np.testing.assert_allclose(run.q, every_step.q[np.array([0, -1])], rtol=1e-14, atol=1e-14)
+
+
+def test_given_times_are_interpolated_between_steps(every_step):
+    """SaveAt(ts=…): rows at steps are the steps, rows between are good to cubic interpolation."""
+    run = _run(saveat=SaveAt(ts=[0.25, 0.3, 1.0]))
+    np.testing.assert_array_equal(run.ts, [0.25, 0.3, 1.0])
+    np.testing.assert_allclose(run.q[0], every_step.q[2], rtol=1e-14)
+    np.testing.assert_allclose(run.q[2], every_step.q[8], rtol=1e-13)
+    fine = _run(t1=0.3, dt=0.01)
+    # h^4 / 384 times a fourth derivative of about g^2 = 100, plus the eight steps' own error.
+    np.testing.assert_allclose(run.q[1], fine.q[-1], atol=1e-3)
+
+
+def test_steps_of_the_solver_with_padding_marked(every_step):
+    """SaveAt(steps=True): the accepted steps; rows beyond are ts = inf and NaN values."""
+    run = _run(saveat=SaveAt(steps=True), max_steps=12)
+    np.testing.assert_array_equal(run.ts[:8], 0.125 * np.arange(1, 9))
+    np.testing.assert_allclose(run.q[:8], every_step.q[1:], rtol=1e-13, atol=1e-14)
+    assert np.isinf(run.ts[8:]).all()
+    for values in (run.q, run.v, run.multipliers, run.violation.phi, run.energy):
+        assert np.isfinite(values[:8]).all()
+        assert np.isnan(values[8:]).all()
+    assert run.success
+
+
+def test_dense_output_gives_any_time(every_step):
+    """SaveAt(dense=True): evaluate(t) is the interpolant, and no rows are saved."""
+    run = _run(saveat=SaveAt(dense=True))
+    for row in (0, 3, 8):
+        state = run.evaluate(float(every_step.ts[row]))
+        np.testing.assert_allclose(state.q, every_step.q[row], atol=1e-14)
+        np.testing.assert_allclose(state.v, every_step.v[row], atol=1e-14)
+    assert run.ts is None
+    with pytest.raises(ValueError, match="read `saved`"):
+        _ = run.q
+
+
+def test_dense_output_beside_rows(every_step):
+    """SaveAt(t1=True, dense=True) gives both."""
+    run = _run(saveat=SaveAt(t1=True, dense=True))
+    np.testing.assert_allclose(run.q[0], every_step.q[-1], rtol=1e-14)
+    np.testing.assert_allclose(run.evaluate(0.5).q, every_step.q[4], atol=1e-14)
+
+
+def test_without_dense_output_evaluate_says_how_to_get_it(every_step):
+    """evaluate on a run without dense output."""
+    with pytest.raises(ValueError, match=r"no dense output; run .*SaveAt\(dense=True\)"):
+        every_step.evaluate(0.5)
+
+
+def test_a_function_of_the_state_is_saved(every_step):
+    """SaveAt(fn=…) receives (t, State, args); the run says where its values are."""
+    run = _run(saveat=SaveAt(ts=[0.0, 0.5], fn=lambda t, y, args: (t, y.q[0] * y.v[1])))  # noqa: ARG005
+    expected = every_step.q[:, 0] * every_step.v[:, 1]
+    np.testing.assert_allclose(run.saved[1], expected[np.array([0, 4])], rtol=1e-12, atol=1e-14)
+    with pytest.raises(ValueError, match=r"SaveAt\(fn=…\) or SaveAt\(subs=…\) asked for; read `saved`"):
+        _ = run.multipliers
+
+
+def test_several_rules_at_once(every_step):
+    """SaveAt(subs=…): a pytree of rules gives a pytree of results."""
+    subs = {
+        "height": SubSaveAt(ts=jnp.array([0.5, 1.0]), fn=lambda t, y, args: y.q[1]),  # noqa: ARG005
+        "end": SubSaveAt(t1=True, fn=lambda t, y, args: y.v),  # noqa: ARG005
+    }
+    run = _run(saveat=SaveAt(subs=subs))
+    heights = every_step.q[np.array([4, 8]), 1]
+    np.testing.assert_allclose(run.saved["height"], heights, rtol=1e-12)
+    np.testing.assert_allclose(run.saved["end"], every_step.v[8:], rtol=1e-12)
+    np.testing.assert_array_equal(run.ts["height"], [0.5, 1.0])
+
+
+def test_derived_quantities_are_those_of_the_saved_states(every_step):
+    """Energies, residuals, Jacobian and multipliers, written out for the pendulum."""
+    run = every_step
+    q, v = np.asarray(run.q), np.asarray(run.v)
+    kinetic, potential = 0.5 * (v**2).sum(1), 9.81 * q[:, 1]
+    exact = {"rtol": 1e-13, "atol": 1e-13}
+    np.testing.assert_allclose(run.kinetic_energy, kinetic, **exact)
+    np.testing.assert_allclose(run.potential_energy, potential, **exact)
+    np.testing.assert_allclose(run.energy, kinetic + potential, **exact)
+    phi, phi_dot = (q**2).sum(1) - 1, 2 * (q * v).sum(1)
+    np.testing.assert_allclose(run.violation.phi[:, 0], phi, **exact)
+    np.testing.assert_allclose(run.violation.phi_dot[:, 0], phi_dot, **exact)
+    np.testing.assert_allclose(run.jacobian, 2 * q[:, None], **exact)
+    # 2 q.a + 2 v.v = -10 phi_dot - 25 phi with a = -g e_y - 2 lam q.
+    gravity = -9.81 * q[:, 1]
+    lam = (2 * gravity + 2 * (v**2).sum(1) + 10 * phi_dot + 25 * phi) / (4 * (q**2).sum(1))
+    np.testing.assert_allclose(run.multipliers[:, 0], lam, rtol=1e-11)
+
+
+def test_shapes_have_time_first(every_step):
+    """(times, n), (times, m+r), (times,)."""
+    run = every_step
+    shapes = [x.shape for x in (run.q, run.v, run.w, run.multipliers, run.energy)]
+    assert shapes == [(9, 2), (9, 2), (9, 0), (9, 1), (9,)]
+    assert run.u is None
+    assert run.system == SYSTEM or run.system.length == SYSTEM.length
+
+
+def test_work_is_refused_when_it_was_not_integrated(every_step):
+    """`work` of a run without work=True."""
+    with pytest.raises(ValueError, match=r"work was not integrated; run simulate\(\.\.\., work=True"):
+        _ = every_step.work
+
+
+def test_adaptive_statistics_count_rejections():
+    """Steps are the sum of accepted and rejected ones."""
+    run = simulate(
+        SYSTEM,
+        Multipliers(),
+        State(*SYSTEM.start()),
+        t1=1.0,
+        dt=0.5,
+        solver=diffrax.Dopri5(),
+        stepsize_controller=diffrax.PIDController(rtol=1e-8, atol=1e-8),
+    )
+    stats = run.stats
+    assert stats["num_rejected_steps"] > 0
+    assert stats["num_steps"] == stats["num_accepted_steps"] + stats["num_rejected_steps"]
