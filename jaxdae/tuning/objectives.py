@@ -36,8 +36,7 @@ class SimulationObjective(eqx.Module):
         solver: as for `simulate`.
         stepsize_controller: as for `simulate`; with one, or without `dt`, give `max_steps`.
         saveat: as for `simulate`; the times at which the cost sees the motion. By default every
-            step of a fixed-step run, the last rows of which may be unused, and 201 equally spaced
-            times of an adaptive one.
+            step of a fixed-step run, and 201 equally spaced times of an adaptive one.
         mode: "forward" for few parameters (`diffrax.ForwardMode`), "reverse" for many
             (`diffrax.RecursiveCheckpointAdjoint`).
         max_steps: work budget of adaptive runs: the largest number of steps of a start, rejected
@@ -150,21 +149,15 @@ class SimulationObjective(eqx.Module):
         return self._fixed_steps + 1
 
     @property
-    def _saved(self) -> diffrax.SaveAt | None:
-        # Times of steps, given as numbers, are on one or the other side of a step's computed end
-        # by round-off. The side may change when the backward pass of RecursiveCheckpointAdjoint
-        # repeats a step, and then that row is missing from the gradient (diffrax 0.7.2).
-        if self.saveat is not None or self._adaptive:
-            return self.saveat
-        return diffrax.SaveAt(t0=True, steps=True)
-
-    @property
     def _adjoint(self) -> diffrax.AbstractAdjoint:
         if self.mode == "forward":
             return diffrax.ForwardMode()
-        # Times the user asks for may be those of steps: with a checkpoint for each step none is
-        # repeated (see `_saved`).
-        exposed = self.saveat is not None and not self._adaptive
+        # Times of steps, given as numbers, are on one or the other side of a step's computed end
+        # by round-off. The side may change when the backward pass repeats a step, and then that
+        # row is missing from the gradient (diffrax 0.7.2). With a checkpoint for each step none
+        # is repeated. The default of `simulate`, all steps, is not a matter of times.
+        every_step = self.saveat is None and self.stepsize_controller is None
+        exposed = not (every_step or self._adaptive)
         return diffrax.RecursiveCheckpointAdjoint(self._most_steps if exposed else None)
 
     def _simulate(self, params: PyTree, state: State) -> Trajectory:
@@ -182,7 +175,7 @@ class SimulationObjective(eqx.Module):
             dt=self.dt,
             solver=self.solver,
             stepsize_controller=self.stepsize_controller,
-            saveat=self._saved,
+            saveat=self.saveat,
             controller=controller,
             adjoint=self._adjoint,
             throw=False,

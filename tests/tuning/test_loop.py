@@ -126,6 +126,16 @@ def test_refused_steps_are_not_fatal_and_the_best_stays_admissible():
     assert not np.isfinite(result.history.loss[result.history.skipped]).any()
 
 
+def test_a_refused_gradient_does_not_enter_the_memory_of_the_optimizer():
+    momentum = optax.sgd(0.3, momentum=0.9)
+    result = tune(kink, jnp.array(0.0), steps=40, optimizer=momentum)
+    first = int(np.argmax(result.history.skipped))
+    assert np.isnan(result.history.gradient_norm[first])
+    # A NaN in the momentum would make every later step NaN, too.
+    assert not result.history.skipped[first:].all()
+    assert 1.4 < result.params <= 1.5
+
+
 def test_an_overflowing_optimizer_does_not_move_the_point():
     # The step is finite at first, and infinite from its second call on.
     schedule = optax.scale_by_schedule(lambda count: jnp.where(count == 0, -0.1, jnp.inf))

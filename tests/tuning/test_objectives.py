@@ -100,21 +100,24 @@ def test_unused_rows_count_nothing():
     np.testing.assert_allclose(IntegratedViolation()(saved), IntegratedViolation()(one_run()), 1e-9)
 
 
-@pytest.mark.parametrize(
-    "saveat", [None, diffrax.SaveAt(ts=0.01 * jnp.arange(31)), diffrax.SaveAt(ts=[0.0, 0.095, 0.2])]
-)
-def test_gradients_agree_in_forward_and_reverse_mode_and_with_differences(starts, saveat):
+# Times of steps are beside the computed ends of the steps by round-off. A backward pass that
+# repeats steps may put such a row on the other side and lose it: 5 % of the gradient in this case.
+STEP_TIMES = (0.01 * jnp.arange(46)).at[-1].set(0.45)
+
+
+@pytest.mark.parametrize("ts", [None, STEP_TIMES, jnp.array([0.0, 0.095, 0.2])])
+def test_gradients_agree_in_forward_and_reverse_mode_and_with_differences(starts, ts):
     x = jnp.array([8.0, 30.0])
-    # An affine cost sees every saved row with a weight of its own.
     cost = TrackingError(lambda _t, q, _v: q, lambda _t: jnp.array([2.0, 1.0]))
+    saveat = None if ts is None else diffrax.SaveAt(ts=ts)
     forward, reverse = (
-        objective(starts, cost, saveat=saveat, mode=m) for m in ("forward", "reverse")
+        objective(starts, cost, saveat=saveat, mode=m, t1=0.45) for m in ("forward", "reverse")
     )
     by_forward = jax.jit(jax.jacfwd(lambda x: forward(gains(x))))(x)
     by_reverse = jax.jit(jax.grad(lambda x: reverse(gains(x))))(x)
     loss = jax.jit(lambda x: forward(gains(x)))
     steps = 1e-4 * jnp.diag(x)
-    differences = [(loss(x + s) - loss(x - s)) / (2 * s.sum()) for s in steps]
+    differences = jnp.stack([(loss(x + s) - loss(x - s)) / (2 * s.sum()) for s in steps])
     # Round-off of two orders of evaluation of the same sums.
     np.testing.assert_allclose(by_reverse, by_forward, rtol=1e-9)
     # Central differences: truncation (1e-4)^2 and round-off 1e-16 / 1e-4 over the derivative.
