@@ -85,22 +85,24 @@ def simulate(
     numbers = (t0, t1, dt)
     _check_times(*numbers, stepsize_controller, max_steps)
     dtype = state.q.dtype
-    save_ts = None
-    if saveat is None and stepsize_controller is None and dt is not None and is_concrete(numbers):
-        # Every step, in as many rows as there are steps. Asking for their times instead would leave
-        # it to round-off on which side of a step's end a time lies, and the backward pass, which
-        # repeats steps, may find it on the other side and lose that row's gradient.
-        saveat, max_steps = diffrax.SaveAt(t0=True, steps=True), _step_count(*numbers, dtype)
+    save_ts = grid = None
+    constant = stepsize_controller is None or isinstance(
+        stepsize_controller, diffrax.ConstantStepSize
+    )
+    if constant and dt is not None and is_concrete(numbers):
+        grid, dt = _grid(*numbers, dtype), None
+    if saveat is None and grid is not None:
+        saveat, max_steps = diffrax.SaveAt(t0=True, steps=True), len(grid) - 1
     elif saveat is None:
         save_ts = jnp.linspace(t0, t1, DEFAULT_TIMES)
     system, formulation, controller = in_dtype((system, formulation, controller), dtype)
-    t0, t1, dt, save_ts = (
-        None if x is None else jnp.asarray(x, dtype) for x in (*numbers, save_ts)
+    t0, t1, dt, grid, save_ts = (
+        None if x is None else jnp.asarray(x, dtype) for x in (t0, t1, dt, grid, save_ts)
     )
     if is_concrete(system, formulation, state, t0):
         check_start(system, formulation, state, t0, start_tolerance)
 
-    parts = (system, formulation, controller, state, t0, t1, dt, save_ts)
+    parts = (system, formulation, controller, state, t0, t1, dt, grid, save_ts)
     method = (solver, stepsize_controller, saveat, adjoint, _meter(progress), max_steps, work)
     # A failure that can be looked at is reported in our own words; one inside a transformation
     # can only be raised by diffrax.
@@ -131,7 +133,7 @@ def _check_structure(system, formulation, controller, state, t0) -> None:
 
 @eqx.filter_jit
 def _integrate(parts, method, throw: bool) -> Trajectory:
-    system, formulation, controller, state, t0, t1, dt, save_ts = parts
+    system, formulation, controller, state, t0, t1, dt, grid, save_ts = parts
     solver, stepsize_controller, saveat, adjoint, meter, max_steps, work = method
     y0 = formulation.init(system, t0, state)
     zero = jnp.zeros((), state.q.dtype)
@@ -144,7 +146,7 @@ def _integrate(parts, method, throw: bool) -> Trajectory:
         (y0, Power(zero, zero, zero, zero) if work else None),
         args=(system, formulation, controller),
         saveat=_with_final(saveat, save_ts),
-        stepsize_controller=_controller(stepsize_controller, dt, t0, t1, state.q.dtype),
+        stepsize_controller=_controller(stepsize_controller, dt, grid, t0, t1),
         adjoint=diffrax.RecursiveCheckpointAdjoint() if adjoint is None else adjoint,
         progress_meter=meter,
         max_steps=max_steps,
@@ -210,22 +212,30 @@ def in_dtype(tree, dtype):
     return jax.tree.map(convert, tree)
 
 
-def _controller(given, dt, t0, t1, dtype):
+def _controller(given, dt, grid, t0, t1):
+    if grid is not None:
+        return diffrax.StepTo(grid)
     if given is not None:
         return given
     if dt is not None:
         return diffrax.ConstantStepSize()
-    eps = float(jnp.finfo(dtype).eps)
+    eps = float(jnp.finfo(t0.dtype).eps)
     tolerance = 1e-8 if eps < 1e-12 else 1e-5
     # Below this the time no longer advances by much more than its round-off.
     smallest = 64 * eps * jnp.maximum(jnp.abs(t0), jnp.abs(t1))
     return diffrax.PIDController(rtol=tolerance, atol=tolerance, dtmin=smallest, force_dtmin=False)
 
 
-def _step_count(t0, t1, dt, dtype) -> int:
-    """The number of steps that `diffrax.ConstantStepSize` makes."""
+def _grid(t0, t1, dt, dtype) -> np.ndarray:
+    """Ends of the fixed steps: as many as `dt` needs, all of one size, the last at `t1`.
+
+    Given as numbers they are the same in the backward pass, which repeats steps. Where they are
+    computed on the way (`diffrax.ConstantStepSize`), a saved time at the end of a step may by
+    round-off lie on its other side there, and that row is lost from the gradient.
+    """
     t0, t1, dt = (np.asarray(x, dtype) for x in (t0, t1, dt))
-    return max(int(np.ceil(np.abs(t1 - t0) / np.nextafter(np.abs(dt), np.inf, dtype=dtype))), 1)
+    steps = int(np.ceil(np.abs(t1 - t0) / np.nextafter(np.abs(dt), np.inf, dtype=dtype)))
+    return np.linspace(t0, t1, max(steps, 1) + 1, dtype=dtype)
 
 
 def _with_final(saveat, save_ts):

@@ -145,20 +145,14 @@ class SimulationObjective(eqx.Module):
         if self._adaptive:
             assert self.max_steps is not None  # __check_init__ made sure of it
             return self.max_steps
-        # One more than the quotient: adding up the times may leave a remainder before t1.
+        # Checkpoints are kept for so many: the known number saves memory. One more than the
+        # quotient, whose round-off `simulate` may see differently in single precision.
         return self._fixed_steps + 1
 
     @property
     def _adjoint(self) -> diffrax.AbstractAdjoint:
-        if self.mode == "forward":
-            return diffrax.ForwardMode()
-        # Times of steps, given as numbers, are on one or the other side of a step's computed end
-        # by round-off. The side may change when the backward pass repeats a step, and then that
-        # row is missing from the gradient (diffrax 0.7.2). With a checkpoint for each step none
-        # is repeated. The default of `simulate`, all steps, is not a matter of times.
-        every_step = self.saveat is None and self.stepsize_controller is None
-        exposed = not (every_step or self._adaptive)
-        return diffrax.RecursiveCheckpointAdjoint(self._most_steps if exposed else None)
+        forward = self.mode == "forward"
+        return diffrax.ForwardMode() if forward else diffrax.RecursiveCheckpointAdjoint()
 
     def _simulate(self, params: PyTree, state: State) -> Trajectory:
         if self.build is not None:
