@@ -1,7 +1,7 @@
 """One entry point for simulation, over `diffrax.diffeqsolve`."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import diffrax
 import equinox as eqx
@@ -9,11 +9,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdae.failure import check_start, raise_failure
+from jaxdae import preconditions
+from jaxdae.failure import raise_failure
 from jaxdae.formulations import AbstractFormulation
-from jaxdae.formulations.gains import is_number
-from jaxdae.systems import check_system, Power, power_balance, State, System
+from jaxdae.systems import Power, power_balance, State, System
 from jaxdae.systems.checks import is_concrete
+from jaxdae.systems.precision import in_dtype
 from jaxdae.trajectory import control_input, Trajectory
 
 # Saved times of an adaptive run that asks for none.
@@ -42,8 +43,11 @@ def simulate(
 ) -> Trajectory:
     """Simulate a constrained system.
 
-    The precision is that of `state`. Called again with other numbers and the same shapes, nothing
-    is compiled.
+    The precision is that of `state`. Called again with other numbers of the same kind and shape
+    (parameters, gains, start, times with the same number of steps or saved times) it compiles
+    nothing. Whole numbers that count something, settings of solver and step controller, and
+    functions defined anew are compiled anew: write controllers as `eqx.Module`, or define them
+    once.
 
     Args:
         system: what moves.
@@ -51,7 +55,8 @@ def simulate(
         state: start, `State(q, v, w)`; see `consistent_state`.
         t0: start time [s].
         t1: end time [s].
-        dt: step [s]. With it, and without a `stepsize_controller`, steps are of that fixed size.
+        dt: step [s]. With it, and without a `stepsize_controller`, the time is divided into equal
+            steps, none longer than `dt`.
         solver: any diffrax solver of ordinary differential equations, or `jaxdae.solvers.RK4`;
             by default `diffrax.Dopri8()`.
         stepsize_controller: any of diffrax's; by default `PIDController` with `rtol = atol = 1e-8`
@@ -59,13 +64,16 @@ def simulate(
         saveat: any `diffrax.SaveAt`; by default every step of a fixed-step run (when `t0`, `t1`
             and `dt` are plain numbers), else 201 equally spaced times. A `fn(t, y, args)` in it
             receives the `State` as `y`. Times between steps are interpolated to the solver's order
-            of dense output, without projection on the constraints.
+            of dense output, without projection on the constraints. `SaveAt(steps=True)` of an
+            adaptive run has `max_steps` rows, most of them unused: give a smaller `max_steps`.
         controller: `u = controller(t, q, v, w)`; any callable, an `eqx.Module` if it has weights.
         adjoint: any of diffrax's; by default `RecursiveCheckpointAdjoint()` (reverse mode, many
             parameters). Give `diffrax.ForwardMode()` for forward mode (few parameters).
         progress: `True` for a progress bar, or one of diffrax's progress meters.
-        throw: raise an error when the run fails. Otherwise the failure is a value: `success` is
-            false, unreached rows are marked; under `vmap` for each lane apart.
+        throw: raise an error when the run fails: a `SimulationError` that says where and why, or,
+            inside a JAX transformation, the runtime error of the compiled program. Otherwise the
+            failure is a value: `success` is false, unreached rows are marked; under `vmap` for
+            each lane apart.
         work: integrate also the work of forces, dissipation and constraints (`Trajectory.work`).
         start_tolerance: largest constraint residual of the start, relative to `1 + max |q|, |v|`;
             `None` allows any (stabilization from a start off the constraints).
@@ -78,13 +86,17 @@ def simulate(
         SimulationError: when the run fails and `throw` is true: what failed, when, the state of the
             constraints there, and what to try.
         ValueError: before any work, for shapes, gains, a start or a combination that do not fit.
+        TypeError: before any work, for an argument of the wrong kind.
     """
-    _check_structure(system, formulation, controller, state, t0)
-    solver = diffrax.Dopri8() if solver is None else solver
-    _check_solver(solver, stepsize_controller, dt)
     numbers = (t0, t1, dt)
-    _check_times(*numbers, stepsize_controller, max_steps)
+    preconditions.check_kinds(system, formulation, state, controller, adjoint, saveat)
+    preconditions.check_times(*numbers, stepsize_controller, saveat, max_steps)
+    solver = diffrax.Dopri8() if solver is None else solver
+    preconditions.check_solver(solver, stepsize_controller, dt)
     dtype = state.q.dtype
+    system, formulation, controller = in_dtype((system, formulation, controller), dtype)
+    preconditions.check_declaration(system, formulation, controller, state, t0)
+
     save_ts = grid = None
     constant = stepsize_controller is None or isinstance(
         stepsize_controller, diffrax.ConstantStepSize
@@ -95,64 +107,78 @@ def simulate(
         saveat, max_steps = diffrax.SaveAt(t0=True, steps=True), len(grid) - 1
     elif saveat is None:
         save_ts = jnp.linspace(t0, t1, DEFAULT_TIMES)
-    system, formulation, controller = in_dtype((system, formulation, controller), dtype)
-    t0, t1, dt, grid, save_ts = (
-        None if x is None else jnp.asarray(x, dtype) for x in (t0, t1, dt, grid, save_ts)
-    )
-    if is_concrete(system, formulation, state, t0):
-        check_start(system, formulation, state, t0, start_tolerance)
+    times = (None if x is None else jnp.asarray(x, dtype) for x in (t0, t1, dt, grid, save_ts))
+    task = _Task(system, formulation, controller, state, *times)
+    if is_concrete(system, formulation, state, task.t0):
+        preconditions.check_start(system, formulation, state, task.t0, start_tolerance)
 
-    parts = (system, formulation, controller, state, t0, t1, dt, grid, save_ts)
-    method = (solver, stepsize_controller, saveat, adjoint, _meter(progress), max_steps, work)
+    adjoint = diffrax.RecursiveCheckpointAdjoint() if adjoint is None else adjoint
+    method = _Method(
+        solver, stepsize_controller, saveat, adjoint, _meter(progress), max_steps, work
+    )
     # A failure that can be looked at is reported in our own words; one inside a transformation
-    # can only be raised by diffrax.
-    traced = not is_concrete(parts)
-    trajectory = _integrate(parts, method, throw and traced)
+    # can only be raised by the compiled program.
+    traced = not is_concrete(task)
+    trajectory = _integrate(task, method, throw and traced)
     if throw and not traced and is_concrete(trajectory.result):
         raise_failure(trajectory)
     return trajectory
 
 
-# Declarations that were checked: checking traces every function, which takes longer than many runs.
-_checked: set = set()
+class _Task(NamedTuple):
+    """What is simulated: everything in it is an argument of the compiled program."""
+
+    system: System
+    formulation: AbstractFormulation
+    controller: Callable | None
+    state: State
+    t0: Any
+    t1: Any
+    dt: Any
+    grid: Any
+    save_ts: Any
 
 
-def _check_structure(system, formulation, controller, state, t0) -> None:
-    """Shapes of everything declared, once for each declaration and its shapes."""
-    leaves, structure = jax.tree.flatten((system, formulation, controller, state))
-    key = (
-        structure,
-        *((jnp.shape(x), str(jnp.result_type(x))) if is_number(x) else x for x in leaves),
-    )
-    if key in _checked:
-        return
-    check_system(system, state, u=_example_input(controller, t0, state), t=t0)
-    formulation.check(system, state)
-    _checked.add(key)
+class _Method(NamedTuple):
+    """How it is simulated: settings that decide what is compiled."""
+
+    solver: diffrax.AbstractSolver
+    stepsize_controller: diffrax.AbstractStepSizeController | None
+    saveat: diffrax.SaveAt | None
+    adjoint: diffrax.AbstractAdjoint
+    meter: diffrax.AbstractProgressMeter
+    max_steps: int
+    work: bool
 
 
 @eqx.filter_jit
-def _integrate(parts, method, throw: bool) -> Trajectory:
-    system, formulation, controller, state, t0, t1, dt, grid, save_ts = parts
-    solver, stepsize_controller, saveat, adjoint, meter, max_steps, work = method
-    y0 = formulation.init(system, t0, state)
-    zero = jnp.zeros((), state.q.dtype)
+def _integrate(task: _Task, method: _Method, throw: bool) -> Trajectory:
+    run = (task.system, task.formulation, task.controller)
+    y0 = task.formulation.init(task.system, task.t0, task.state)
+    zero = jnp.zeros((), task.state.q.dtype)
     solution = diffrax.diffeqsolve(
         diffrax.ODETerm(_vector_field),
-        solver,
-        t0,
-        t1,
-        dt,
-        (y0, Power(zero, zero, zero, zero) if work else None),
-        args=(system, formulation, controller),
-        saveat=_with_final(saveat, save_ts),
-        stepsize_controller=_controller(stepsize_controller, dt, grid, t0, t1),
-        adjoint=diffrax.RecursiveCheckpointAdjoint() if adjoint is None else adjoint,
-        progress_meter=meter,
-        max_steps=max_steps,
-        throw=throw,
+        method.solver,
+        task.t0,
+        task.t1,
+        task.dt,
+        (y0, Power(zero, zero, zero, zero) if method.work else None),
+        args=run,
+        saveat=_with_final(method.saveat, task.save_ts),
+        stepsize_controller=_controller(method.stepsize_controller, task),
+        adjoint=method.adjoint,
+        progress_meter=method.meter,
+        max_steps=method.max_steps,
+        throw=False,
     )
-    return _trajectory(solution, saveat, (system, formulation, controller))
+    trajectory = _trajectory(solution, method.saveat, run)
+    if not throw:
+        return trajectory
+    failed = trajectory.result != diffrax.RESULTS.successful
+    values = (trajectory.ts, trajectory.saved, trajectory.final_time, trajectory.final)
+    values = trajectory.result.error_if(values, failed)
+    where = lambda x: (x.ts, x.saved, x.final_time, x.final)  # noqa: E731
+    return eqx.tree_at(where, trajectory, values, is_leaf=lambda x: x is None)
 
 
 def _vector_field(t, y, args):
@@ -173,22 +199,29 @@ def _vector_field(t, y, args):
 def _trajectory(solution, saveat, run) -> Trajectory:
     """Mark what was not reached, and separate the final state from what the user saves."""
     (ts, (final_time,)), (saved, (final,)) = solution.ts, solution.ys
-    final = jax.tree.map(lambda x: x[0], final)
-    finite = jnp.all(jnp.array([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(final)]))
+    final_time, final = jax.tree.map(lambda x: x[0], (final_time, final))
     # A fixed-step run goes on through NaN; diffrax calls that success.
-    broken = ~finite & (solution.result == diffrax.RESULTS.successful)
+    broken = ~_all_finite(final) & (solution.result == diffrax.RESULTS.successful)
     nonfinite: Any = diffrax.RESULTS.nonfinite  # inherited from optimistix
     result = diffrax.RESULTS.where(broken, nonfinite, solution.result)
-    plain = _is_plain(saveat)
+    plain = _is_plain(saveat) and ts is not None
     work = None
-    if plain and ts is not None:
+    if plain:
         (saved, work), ts = saved, _mark(ts, saved)
+        # The last state that was still finite is the last row that is.
+        row = jnp.maximum(jnp.sum(jnp.isfinite(ts)) - 1, 0)
+        last = jax.tree.map(lambda x: x[row], (ts, saved))
+        pick = lambda a, b: jnp.where(broken, a, b)  # noqa: E731
+        final_time, final = jax.tree.map(pick, last, (final_time, final))
     arrays, skeleton = eqx.partition(run, eqx.is_array)
-    interpolation = solution.interpolation
     return Trajectory(
-        ts, saved, final_time[0], final, result, solution.stats, interpolation, work,
-        plain and ts is not None, arrays, skeleton,
+        ts, saved, final_time, final, result, solution.stats, solution.interpolation, work,
+        plain, arrays, skeleton,
     )  # fmt: skip
+
+
+def _all_finite(tree):
+    return jnp.all(jnp.array([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(tree)]))
 
 
 def _mark(ts, saved):
@@ -198,31 +231,17 @@ def _mark(ts, saved):
     return jnp.where(good, ts, jnp.inf)
 
 
-def in_dtype(tree, dtype):
-    """Every floating-point number and array of a pytree as an array of one precision.
-
-    Python numbers would otherwise be compiled in, and a new value compile everything anew.
-    """
-
-    def convert(leaf):
-        if isinstance(leaf, float) or eqx.is_inexact_array(leaf):
-            return jnp.asarray(leaf, dtype)
-        return leaf
-
-    return jax.tree.map(convert, tree)
-
-
-def _controller(given, dt, grid, t0, t1):
-    if grid is not None:
-        return diffrax.StepTo(grid)
+def _controller(given, task: _Task):
+    if task.grid is not None:
+        return diffrax.StepTo(task.grid)
     if given is not None:
         return given
-    if dt is not None:
+    if task.dt is not None:
         return diffrax.ConstantStepSize()
-    eps = float(jnp.finfo(t0.dtype).eps)
+    eps = float(jnp.finfo(task.t0.dtype).eps)
     tolerance = 1e-8 if eps < 1e-12 else 1e-5
     # Below this the time no longer advances by much more than its round-off.
-    smallest = 64 * eps * jnp.maximum(jnp.abs(t0), jnp.abs(t1))
+    smallest = 64 * eps * jnp.maximum(jnp.abs(task.t0), jnp.abs(task.t1))
     return diffrax.PIDController(rtol=tolerance, atol=tolerance, dtmin=smallest, force_dtmin=False)
 
 
@@ -273,62 +292,3 @@ def _meter(progress):
     if isinstance(progress, bool):
         return diffrax.TqdmProgressMeter() if progress else diffrax.NoProgressMeter()
     return progress
-
-
-def _example_input(controller, t, state):
-    if controller is None:
-        return None
-    return eqx.filter_eval_shape(control_input, controller, jnp.asarray(t, state.q.dtype), state)
-
-
-def _check_solver(solver, stepsize_controller, dt) -> None:
-    """Refuse combinations of solver and step size that cannot work."""
-    name = type(solver).__name__
-    if not isinstance(solver, diffrax.AbstractSolver):
-        raise ValueError(f"solver must be a diffrax solver; got {solver!r}.")
-    structure = getattr(solver, "term_structure", None)
-    if not (isinstance(structure, type) and issubclass(diffrax.ODETerm, structure)):
-        raise ValueError(
-            f"{name} does not integrate ordinary differential equations of one vector field, which "
-            "is what a formulation gives; use an explicit or implicit Runge–Kutta method such as "
-            "diffrax.Dopri8() or diffrax.Kvaerno5()."
-        )
-    if isinstance(stepsize_controller, diffrax.ConstantStepSize) and dt is None:
-        raise ValueError("ConstantStepSize needs the step: give dt.")
-    adaptive = isinstance(solver, diffrax.AbstractAdaptiveSolver)
-    if isinstance(solver, diffrax.AbstractRungeKutta):
-        adaptive = _has_error_estimate(solver)
-    chooses = (
-        dt is None
-        if stepsize_controller is None
-        else not isinstance(stepsize_controller, diffrax.ConstantStepSize | diffrax.StepTo)
-    )
-    if chooses and not adaptive:
-        raise ValueError(
-            f"{name} has no error estimate, so its step cannot be chosen automatically; give dt, "
-            "or use a solver with one, such as diffrax.Dopri8()."
-        )
-
-
-def _has_error_estimate(solver: diffrax.AbstractRungeKutta) -> bool:
-    tableaux = solver.tableau
-    single = isinstance(tableaux, diffrax.ButcherTableau)
-    parts = (tableaux,) if single else tableaux.tableaus
-    return any(np.any(np.asarray(part.b_error)) for part in parts)
-
-
-def _check_times(t0, t1, dt, stepsize_controller, max_steps: int) -> None:
-    if not is_concrete(t0, t1, dt):
-        return
-    for name, value in (("t0", t0), ("t1", t1), ("dt", dt)):
-        if value is not None and not np.isfinite(value):
-            raise ValueError(f"{name} is not finite: {value}.")
-    if dt is None:
-        return
-    if dt == 0 or (t1 - t0) * dt < 0:
-        raise ValueError(f"dt = {dt} does not lead from t0 = {t0} to t1 = {t1}.")
-    if stepsize_controller is None and (t1 - t0) / dt > max_steps:
-        raise ValueError(
-            f"{(t1 - t0) / dt:.0f} steps of {dt} s are more than max_steps = {max_steps}; "
-            "give a larger max_steps."
-        )

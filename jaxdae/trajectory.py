@@ -25,11 +25,12 @@ class Trajectory(eqx.Module):
     """A simulated motion. Arrays have time first; batches made by `vmap` come before it.
 
     Only times and states are stored. Everything else is computed when it is asked for, by compiled
-    code, from the stored states. Rows that were not reached have `ts = inf` and NaN values.
+    code, from the stored states. Rows that were not reached, and rows whose state is not
+    finite, have `ts = inf` and NaN values.
 
     Attributes:
         ts: times [s], shape `(times,)`.
-        final_time: the last time reached [s].
+        final_time: the last time reached with a finite state [s].
         result: diffrax's result code; see `success`.
         stats: solver statistics (`num_steps`, `num_accepted_steps`, `num_rejected_steps`, …).
         saved: what `saveat` asked for, when it is not plain states.
@@ -146,19 +147,30 @@ class Trajectory(eqx.Module):
             raise ValueError("work was not integrated; run simulate(..., work=True).")
         return self.work_integrals
 
+    def lane(self, index: int) -> "Trajectory":
+        """One run of a batch.
+
+        Args:
+            index: its position along the first batch axis.
+
+        Returns:
+            A `Trajectory` with one batch axis less.
+        """
+        arrays, rest = eqx.partition(self, eqx.is_array)
+        return eqx.combine(jax.tree.map(lambda x: x[index], arrays), rest)
+
     def evaluate(self, t) -> State:
         """State at any time of a run made with `SaveAt(dense=True)`.
 
         Args:
-            t: time [s].
+            t: time [s], scalar or `(times,)`; the same for all lanes of a batch.
 
         Raises:
             ValueError: for a run without dense output.
         """
         if self.interpolation is None:
             raise ValueError("no dense output; run simulate(..., saveat=SaveAt(dense=True)).")
-        y, _ = self.interpolation.evaluate(t)
-        return self.formulation.recover(self.system, t, y)
+        return _dense(self, jnp.asarray(t, self.final_time.dtype))
 
 
 @eqx.filter_jit
@@ -166,8 +178,9 @@ def _each(trajectory: Trajectory, function):
     """`function(trajectory, t, y)` at every saved time of every lane."""
     if not trajectory.plain:
         raise ValueError(
-            "this run saved what its SaveAt(fn=…) or SaveAt(subs=…) asked for; read `saved`, "
-            "or simulate with a plain SaveAt(ts=…), SaveAt(steps=True) or SaveAt(t1=True)."
+            "this run saved no states at times, but what its SaveAt(fn=…), SaveAt(subs=…) or "
+            "SaveAt(dense=True) asked for: read `saved` or call `evaluate`, or simulate with "
+            "SaveAt(ts=…), SaveAt(steps=True) or SaveAt(t1=True)."
         )
     if trajectory.ts.ndim > 1:
         return eqx.filter_vmap(_each)(trajectory, function)
@@ -179,6 +192,16 @@ def _each(trajectory: Trajectory, function):
     safe = jax.tree.map(lambda x, x0: jnp.where(_column(reached, x), x, x0), rows, first)
     values = jax.vmap(lambda t, y: function(trajectory, t, y))(*safe)
     return jax.tree.map(lambda x: jnp.where(_column(reached, x), x, jnp.nan), values)
+
+
+@eqx.filter_jit
+def _dense(trajectory: Trajectory, t) -> State:
+    if trajectory.final_time.ndim > 0:
+        return eqx.filter_vmap(_dense, in_axes=(eqx.if_array(0), None))(trajectory, t)
+    if t.ndim > 0:
+        return jax.vmap(lambda one: _dense(trajectory, one))(t)
+    y, _ = trajectory.interpolation.evaluate(t)
+    return trajectory.formulation.recover(trajectory.system, t, y)
 
 
 @eqx.filter_jit

@@ -16,9 +16,7 @@ SYSTEM = CartesianPendulum()
 def _run(t1=1.0, dt=0.125, **how):
     """Eight Runge-Kutta steps of a pendulum; the step is exact in binary."""
     formulation = Multipliers(Baumgarte(10.0, 25.0))
-    return simulate(
-        SYSTEM, formulation, State(*SYSTEM.start()), t1=t1, dt=dt, solver=RK4(), **how
-    )
+    return simulate(SYSTEM, formulation, State(*SYSTEM.start()), t1=t1, dt=dt, solver=RK4(), **how)
 
 
 @pytest.fixture(scope="module")
@@ -33,10 +31,13 @@ def test_fixed_step_runs_save_every_step_by_default(every_step):
     assert every_step.stats["num_steps"] == 8
 
 
-def test_the_last_step_ends_at_the_end():
-    """With steps that do not divide the interval the last row is t1 itself."""
-    run = _run(t1=0.3, dt=0.125)
-    np.testing.assert_allclose(run.ts, [0, 0.125, 0.25, 0.3], rtol=1e-15)
+def test_steps_that_do_not_divide_the_interval_are_saved_where_the_solver_makes_them():
+    """The rows saved by default are the solver's own steps, the last of them t1 itself."""
+    run = _run(t1=0.3)
+    steps = _run(t1=0.3, saveat=SaveAt(t0=True, steps=True), max_steps=3)
+    np.testing.assert_allclose(run.ts, steps.ts, rtol=1e-15)
+    np.testing.assert_allclose(run.q, steps.q, rtol=1e-14, atol=1e-14)
+    assert run.ts[-1] == 0.3
     assert run.success
 
 
@@ -49,13 +50,15 @@ def test_only_the_ends(every_step):
 
 def test_given_times_are_interpolated_between_steps(every_step):
     """SaveAt(ts=…): rows at steps are the steps, rows between are good to cubic interpolation."""
-    run = _run(saveat=SaveAt(ts=[0.25, 0.3, 1.0]))
-    np.testing.assert_array_equal(run.ts, [0.25, 0.3, 1.0])
+    times = [0.25, 0.3, 1.0]
+    run = _run(saveat=SaveAt(ts=times))
+    np.testing.assert_array_equal(run.ts, times)
     np.testing.assert_allclose(run.q[0], every_step.q[2], rtol=1e-14)
     np.testing.assert_allclose(run.q[2], every_step.q[8], rtol=1e-13)
-    fine = _run(t1=0.3, dt=0.01)
-    # h^4 / 384 times a fourth derivative of about g^2 = 100, plus the eight steps' own error.
-    np.testing.assert_allclose(run.q[1], fine.q[-1], atol=1e-3)
+    # Halving the step twice divides the error of steps and interpolant by 4^4.
+    coarse, fine, exact = (_run(dt=1 / n, saveat=SaveAt(ts=times)).q[1] for n in (32, 128, 1024))
+    assert np.abs(coarse - exact).max() < 1e-4
+    assert np.abs(fine - exact).max() < np.abs(coarse - exact).max() / 4**3.5
 
 
 def test_steps_of_the_solver_with_padding_marked(every_step):
@@ -100,7 +103,9 @@ def test_a_function_of_the_state_is_saved(every_step):
     run = _run(saveat=SaveAt(ts=[0.0, 0.5], fn=lambda t, y, args: (t, y.q[0] * y.v[1])))  # noqa: ARG005
     expected = every_step.q[:, 0] * every_step.v[:, 1]
     np.testing.assert_allclose(run.saved[1], expected[np.array([0, 4])], rtol=1e-12, atol=1e-14)
-    with pytest.raises(ValueError, match=r"SaveAt\(fn=…\) or SaveAt\(subs=…\) asked for; read `saved`"):
+    with pytest.raises(
+        ValueError, match=r"SaveAt\(fn=…\) or SaveAt\(subs=…\) asked for; read `saved`"
+    ):
         _ = run.multipliers
 
 
@@ -147,7 +152,9 @@ def test_shapes_have_time_first(every_step):
 
 def test_work_is_refused_when_it_was_not_integrated(every_step):
     """`work` of a run without work=True."""
-    with pytest.raises(ValueError, match=r"work was not integrated; run simulate\(\.\.\., work=True"):
+    with pytest.raises(
+        ValueError, match=r"work was not integrated; run simulate\(\.\.\., work=True"
+    ):
         _ = every_step.work
 
 

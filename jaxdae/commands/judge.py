@@ -118,9 +118,7 @@ def breaking_times(study: Study, formulation, states: State) -> tuple[np.ndarray
     failed = np.flatnonzero(~np.asarray(runs.success))
     if failed.size == 0:
         return np.zeros(0), ""
-    arrays, rest = eqx.partition(runs, eqx.is_array)
-    first = eqx.combine(jax.tree.map(lambda x: x[failed[0]], arrays), rest)
-    return np.asarray(runs.final_time)[failed], describe_failure(first)
+    return np.asarray(runs.final_time)[failed], describe_failure(runs.lane(int(failed[0])))
 
 
 @eqx.filter_jit

@@ -1,18 +1,27 @@
 """Gains that are scalars, diagonals or symmetric positive definite matrices."""
 
+import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
 from jaxdae.systems.checks import is_concrete
 
-Gain = float | Float[Array, ""] | Float[Array, " c"] | Float[Array, "c c"]
+# Also a parametrization of one, such as `jaxdae.Positive`, while it is being tuned.
+Gain = float | Float[Array, ""] | Float[Array, " c"] | Float[Array, "c c"] | eqx.Module | list
 
 
 def apply_gain(gain: Gain, y: Float[Array, " c"]) -> Float[Array, " c"]:
     """`K y` for a scalar, a diagonal given as a vector, or a matrix."""
-    gain = jnp.asarray(gain)
+    gain = jnp.asarray(gain)  # pyright: ignore[reportArgumentType]
     return gain @ y if gain.ndim == 2 else gain * y
+
+
+def as_gain(gain):
+    """A gain as it is kept: lists as arrays, whole numbers as floats, anything else untouched."""
+    if isinstance(gain, list | tuple):
+        return jnp.asarray(gain, dtype=float)
+    return float(gain) if type(gain) is int else gain
 
 
 def check_positive(name: str, gain) -> None:

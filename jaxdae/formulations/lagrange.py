@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxdae.formulations.base import AbstractFormulation
-from jaxdae.formulations.gains import apply_gain, check_positive, check_size, Gain
+from jaxdae.formulations.gains import apply_gain, as_gain, check_positive, check_size, Gain
 from jaxdae.formulations.stabilization import check_stabilization, desired_rate, Stabilization
 from jaxdae.linalg.positive_definite import solve_positive_definite
 from jaxdae.linalg.saddle_point import AbstractSaddlePointSolve, Assumptions, FullRank
@@ -105,7 +105,7 @@ class Penalty(AbstractLagrangeFormulation):
         ValueError: for an `alpha` that is not positive definite.
     """
 
-    alpha: Gain
+    alpha: Gain = eqx.field(converter=as_gain)
     stabilization: Stabilization | None = None
 
     def __check_init__(self):
@@ -141,7 +141,7 @@ class AugmentedLagrangian(AbstractLagrangeFormulation):
         ValueError: for an `alpha` that is not positive definite, or less than one iteration.
     """
 
-    alpha: Gain
+    alpha: Gain = eqx.field(converter=as_gain)
     stabilization: Stabilization | None = None
     iterations: int = eqx.field(static=True, default=3)
 

@@ -15,7 +15,14 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxdae.formulations.gains import apply_gain, check_positive, check_size, Gain, is_number
+from jaxdae.formulations.gains import (
+    apply_gain,
+    as_gain,
+    check_positive,
+    check_size,
+    Gain,
+    is_number,
+)
 
 Stabilization = Callable[..., Float[Array, " c"]]
 
@@ -42,8 +49,9 @@ class Baumgarte(AbstractStabilization):
     such gains; larger ones are stiffer, so a given step admits only a bounded set of them.
 
     Args:
-        K_D: velocity gain [1/s]: scalar, diagonal `(m,)`, or matrix `(m, m)`.
-        K_P: position gain [1/s^2]: scalar, diagonal `(m,)`, or matrix `(m, m)`.
+        K_D: velocity gain [1/s]: scalar, diagonal `(m,)`, or matrix `(m, m)`; required only when
+            there are position constraints.
+        K_P: position gain [1/s^2]: scalar, diagonal `(m,)`, or matrix `(m, m)`; likewise.
         Gamma: gain of the velocity constraints [1/s]: scalar, `(r,)` or `(r, r)`;
             required only when there are any.
 
@@ -51,9 +59,9 @@ class Baumgarte(AbstractStabilization):
         ValueError: for a gain that is not positive definite.
     """
 
-    K_D: Gain
-    K_P: Gain
-    Gamma: Gain | None = None
+    K_D: Gain | None = eqx.field(default=None, converter=as_gain)
+    K_P: Gain | None = eqx.field(default=None, converter=as_gain)
+    Gamma: Gain | None = eqx.field(default=None, converter=as_gain)
 
     def __check_init__(self):
         check_positive("K_D", self.K_D)
@@ -70,6 +78,7 @@ class Baumgarte(AbstractStabilization):
             rate: decay rate [1/s], positive; scalar, or one for each constraint `(m,)`
                 (then only for systems without velocity constraints).
         """
+        rate = as_gain(rate)
         check_positive("rate", rate)
         return cls(2 * rate, rate**2, rate if jnp.ndim(rate) == 0 else None)
 
@@ -90,14 +99,18 @@ class Baumgarte(AbstractStabilization):
     def __call__(self, t, q, v, phi, phi_dot):
         del t, q, v
         m = phi.shape[0]
-        rate = -apply_gain(self.K_D, phi_dot[:m]) - apply_gain(self.K_P, phi)
-        if phi_dot.shape[0] == m:
-            return rate
-        return jnp.concatenate([rate, -apply_gain(self.Gamma, phi_dot[m:])])  # pyright: ignore[reportArgumentType]
+        rate = -_applied(self.K_D, phi_dot[:m]) - _applied(self.K_P, phi)
+        return jnp.concatenate([rate, -_applied(self.Gamma, phi_dot[m:])])
 
     def check(self, m, r):
-        check_size("K_D", self.K_D, m, "position constraints")
-        check_size("K_P", self.K_P, m, "position constraints")
+        if m and (self.K_D is None or self.K_P is None):
+            raise ValueError(
+                f"the system has {m} position constraints, but Baumgarte lacks a gain for them; "
+                "give K_D=… and K_P=…, for example Baumgarte(K_D=20.0, K_P=100.0)."
+            )
+        if m:
+            check_size("K_D", self.K_D, m, "position constraints")
+            check_size("K_P", self.K_P, m, "position constraints")
         if r and self.Gamma is None:
             raise ValueError(
                 f"the system has {r} velocity constraints, but Baumgarte has no gain for them; "
@@ -124,12 +137,12 @@ class LinearStabilization(AbstractStabilization):
         K22: block on `g`: scalar, `(r,)` or `(r, r)`; required only with velocity constraints.
     """
 
-    K10: Gain
-    K11: Gain
+    K10: Gain = eqx.field(converter=as_gain)
+    K11: Gain = eqx.field(converter=as_gain)
     K12: Float[Array, "m r"] | None = None
     K20: Float[Array, "r m"] | None = None
     K21: Float[Array, "r m"] | None = None
-    K22: Gain | None = None
+    K22: Gain | None = eqx.field(default=None, converter=as_gain)
 
     def __call__(self, t, q, v, phi, phi_dot):
         del t, q, v
@@ -183,6 +196,10 @@ def check_stabilization(stabilization: Stabilization | None, m: int, r: int, q) 
             f"the stabilization returned shape {shape}; it must return the wanted rate of the "
             f"{m + r} velocity-level residuals, shape ({m + r},)."
         )
+
+
+def _applied(gain: Gain | None, y):
+    return y if y.size == 0 else apply_gain(gain, y)  # pyright: ignore[reportArgumentType]
 
 
 def _cross(block, y):

@@ -120,8 +120,8 @@ class SingularMass(AbstractSaddlePointSolve):
 
     def __call__(self, mass, force, jac, rhs):
         # Any positive weight is exact; this one balances the two terms.
-        tiny = jnp.finfo(mass.dtype).tiny
-        weight = jnp.trace(mass) / jnp.maximum(jnp.sum(jac * jac), tiny)
+        inertia, size = jnp.trace(mass), jnp.sum(jac * jac)
+        weight = jnp.where(inertia > 0, inertia, 1.0) / jnp.where(size > 0, size, 1.0)
         regular = mass + weight * jac.T @ jac
         return self.inner(regular, force + weight * jac.T @ rhs, jac, rhs)
 

@@ -6,6 +6,8 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Real
 
+from jaxdae.systems.precision import as_floats
+
 
 class Labels(eqx.Module):
     """Names and units of coordinates and constraints, for messages and plots.
@@ -58,11 +60,9 @@ class State(eqx.Module):
     w: Float[Array, "*batch k"] = eqx.field(default=None)  # pyright: ignore[reportAssignmentType]
 
     def __init__(self, q, v, w=None):
-        q, v = jnp.asarray(q), jnp.asarray(v)
-        w = jnp.zeros((*q.shape[:-1], 0), q.dtype) if w is None else jnp.asarray(w)
-        # Integers become the default float; float32 stays float32.
-        dtype = jnp.result_type(q, v, w, float)
-        self.q, self.v, self.w = q.astype(dtype), v.astype(dtype), w.astype(dtype)
+        q, v, w = as_floats(q, v, w)
+        self.q, self.v = q, v
+        self.w = jnp.zeros((*q.shape[:-1], 0), q.dtype) if w is None else w
 
 
 class System(eqx.Module):

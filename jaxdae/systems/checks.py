@@ -1,5 +1,7 @@
 """Checks of a declaration: shapes before any work, and a given mass matrix against the energy."""
 
+import difflib
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -36,6 +38,7 @@ def check_system(system: System, state: State, u=None, t=0.0, *, forces: bool = 
         ValueError: naming the function, the shape it returned and the one expected, or what it
             failed with.
     """
+    _check_spelling(type(system))
     q, v, w = state.q, state.v, state.w
     if q.ndim != 1 or v.shape != q.shape:
         raise ValueError(
@@ -97,6 +100,20 @@ def check_mass_matrix(system: System, t, q, v, tolerance: float | None = None) -
             f"{hessian[i, j]:.9g} (t = {float(t):.6g}); correct one of the two, or delete "
             "mass_matrix: it is then derived from the energy."
         )
+
+
+def _check_spelling(declared: type) -> None:
+    """A misspelt function would otherwise count as not declared, and be left out in silence."""
+    contract = [name for name in vars(System) if not name.startswith("_")]
+    for name in vars(declared):
+        if name.startswith("_") or name in contract:
+            continue
+        close = difflib.get_close_matches(name, contract, n=1, cutoff=0.92)
+        if close:
+            raise ValueError(
+                f"{declared.__name__}.{name} is not a function of the declaration, and would be "
+                f"ignored; {close[0]!r} is probably meant. Otherwise give it another name."
+            )
 
 
 def check_finite(state: State) -> None:

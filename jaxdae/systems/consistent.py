@@ -14,6 +14,7 @@ from jaxtyping import Array, Float
 from jaxdae.systems.base import State, System
 from jaxdae.systems.checks import check_finite, check_system, is_concrete
 from jaxdae.systems.dynamics import constraint_residuals, mass_and_jacobian, Violation
+from jaxdae.systems.precision import in_dtype
 
 _MAX_STEPS = 64
 # Half steps: the distance to the constraints falls by 2^16.
@@ -48,7 +49,7 @@ def consistent_state(
     t=0.0,
     *,
     w=None,
-    fixed: Sequence[str | int] = (),
+    fixed: str | int | Sequence[str | int] = (),
     tolerance: float | None = None,
     report: Literal[False] = False,
 ) -> State: ...
@@ -62,7 +63,7 @@ def consistent_state(
     t=0.0,
     *,
     w=None,
-    fixed: Sequence[str | int] = (),
+    fixed: str | int | Sequence[str | int] = (),
     tolerance: float | None = None,
     report: Literal[True],
 ) -> tuple[State, Projection]: ...
@@ -75,7 +76,7 @@ def consistent_state(
     t=0.0,
     *,
     w=None,
-    fixed: Sequence[str | int] = (),
+    fixed: str | int | Sequence[str | int] = (),
     tolerance: float | None = None,
     report: bool = False,
 ) -> State | tuple[State, Projection]:
@@ -111,7 +112,9 @@ def consistent_state(
         ValueError: for wrong shapes, unknown names, or a state that is not finite.
     """
     state = State(q, v, w)
+    system = in_dtype(system, state.q.dtype)
     check_system(system, state, t=t, forces=False)
+    fixed = (fixed,) if isinstance(fixed, str | int) else fixed
     held = _indices(system, fixed, state.q.size)
     free = np.ones(state.q.size, bool)
     free[held] = False

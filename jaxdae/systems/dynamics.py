@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxdae.systems.base import System
+from jaxdae.systems.precision import as_floats, in_dtype
 
 
 class Dynamics(eqx.Module):
@@ -72,7 +73,9 @@ def evaluate(system: System, t, q, v, w=None, u=None) -> Dynamics:
     Returns:
         `Dynamics`.
     """
+    q, v, w = as_floats(q, v, w)
     t = jnp.asarray(t, q.dtype)
+    system = in_dtype(system, q.dtype)
     w = jnp.zeros((0,), q.dtype) if w is None else w
     mass, inertial = _inertia(system, t, q, v)
     force = inertial + applied_force(system, t, q, v, w, u)

@@ -178,7 +178,7 @@ def test_one_augmented_iteration_is_the_penalty_form(three_link):
 
 @pytest.mark.parametrize("weights", [(1.0, 1.0), (1.0, 2.0, -0.5)])
 def test_minimum_norm_shares_the_reaction_of_a_repeated_constraint(weights, repeated_rod, rng):
-    """Same acceleration as with one; multipliers in proportion to the rows, equal for equal rows."""
+    """Same acceleration as with one row; multipliers in proportion to the rows."""
     state = _random_state(rng, 2)
     gains = Baumgarte(20.0, 100.0)
     a, lam = motion(repeated_rod((1.0,)), Multipliers(gains), state)
@@ -239,7 +239,9 @@ def test_minimum_norm_and_singular_mass_agree_with_full_rank_where_all_apply(thr
     system, state, exact = three_link
     for solve in (MinimumNorm(), SingularMass(), SingularMass(MinimumNorm())):
         got = motion(system, Multipliers(GAINS, solve=solve), state)
-        jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-9), got, exact)
+        jax.tree.map(
+            lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-9), got, exact
+        )
 
 
 class Rotated(jaxdae.System):
@@ -323,7 +325,10 @@ def test_chaplygin_sleigh_obeys_its_reduced_equations(rng):
     """u' = a w^2 and (I + m a^2) w' = -m a u w, Caratheodory's equations, and the edge's force."""
     s = ChaplyginSleigh()
     angle, u, turn = rng.normal(size=3)
-    along, across = (np.array([np.cos(angle), np.sin(angle)]), np.array([-np.sin(angle), np.cos(angle)]))
+    along, across = (
+        np.array([np.cos(angle), np.sin(angle)]),
+        np.array([-np.sin(angle), np.cos(angle)]),
+    )
     q = jnp.array([0.2, -0.1, angle])
     v = jnp.asarray(np.append(u * along + s.arm * turn * across, turn))
     a, lam = motion(s, Multipliers(GAINS), State(q, v))
@@ -342,7 +347,12 @@ def test_unconstrained_systems_run_under_every_formulation(double_pendulum, rng)
     state = _random_state(rng, 2)
     d = jax.jit(evaluate)(double_pendulum, 0.0, state.q, state.v)
     expected = np.linalg.solve(d.mass, d.force)
-    plain = (Multipliers(), Multipliers(solve=MinimumNorm()), Penalty(5.0), AugmentedLagrangian(5.0))
+    plain = (
+        Multipliers(),
+        Multipliers(solve=MinimumNorm()),
+        Penalty(5.0),
+        AugmentedLagrangian(5.0),
+    )
     for formulation in plain:
         a, lam = motion(double_pendulum, formulation, state)
         np.testing.assert_allclose(a, expected, **ROUND_OFF)
@@ -378,6 +388,8 @@ def test_inadmissible_weights_are_refused_when_built(build, message):
 @pytest.mark.parametrize("formulation", [Penalty, AugmentedLagrangian])
 def test_weight_that_does_not_fit_the_constraints_is_refused(formulation, everything, rng):
     """alpha of three entries for two constraints."""
-    message = r"alpha has shape \(3,\), which does not fit 2 constraints; give a scalar, a vector of 2"
+    message = (
+        r"alpha has shape \(3,\), which does not fit 2 constraints; give a scalar, a vector of 2"
+    )
     with pytest.raises(ValueError, match=message):
         formulation(jnp.ones(3), GAINS).check(everything, _random_state(rng, 3, 1))

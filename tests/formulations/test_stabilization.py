@@ -89,12 +89,21 @@ BAD = [
         lambda: Baumgarte(jnp.array([[1.0, 0.5], [0.0, 1.0]]), 1.0),
         r"K_D is not symmetric: .*by up to 0\.5; give \(K \+ K\.T\) / 2",
     ),
-    (lambda: Baumgarte(jnp.ones((2, 3)), 1.0), r"K_D has shape \(2, 3\); a gain matrix must be square"),
+    (
+        lambda: Baumgarte(jnp.ones((2, 3)), 1.0),
+        r"K_D has shape \(2, 3\); a gain matrix must be square",
+    ),
     (lambda: Baumgarte(jnp.ones((2, 2, 2)), 1.0), r"K_D has shape \(2, 2, 2\)"),
     (lambda: Baumgarte(1.0, jnp.nan), r"K_P is not finite: nan"),
-    (lambda: Baumgarte(1.0, 1.0, Gamma=-4.0), r"Gamma must be positive definite, but has a value -4"),
+    (
+        lambda: Baumgarte(1.0, 1.0, Gamma=-4.0),
+        r"Gamma must be positive definite, but has a value -4",
+    ),
     (lambda: Baumgarte.critical(-1.0), r"rate must be positive definite, but has a value -1"),
-    (lambda: Baumgarte.from_time_constant(0.0), r"tau must be positive definite, but has a value 0"),
+    (
+        lambda: Baumgarte.from_time_constant(0.0),
+        r"tau must be positive definite, but has a value 0",
+    ),
     (lambda: Baumgarte.from_time_constant(1.0, -1.0), r"zeta must be positive definite"),
 ]
 
@@ -119,7 +128,7 @@ UNFIT = [
         r"K12 must be a matrix of shape \(1, 1\); got \(2, 1\)",
     ),
     (Baumgarte(Positive(1.0), 1.0, 1.0), r"K_D is a Positive, not an array; .*jaxdae\.resolve"),  # pyright: ignore[reportArgumentType]
-    (lambda t, q, v, phi, phi_dot: phi, r"returned shape \(1,\).*2 velocity-level.*shape \(2,\)"),
+    (lambda t, q, v, phi, phi_dot: phi, r"returned shape \(1,\).*2 velocity-level.*shape \(2,\)"),  # noqa: ARG005
 ]
 
 

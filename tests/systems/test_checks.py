@@ -18,22 +18,22 @@ STATE = jaxdae.State(jnp.ones(2), jnp.zeros(2), jnp.zeros(1))
 
 # function, what it returns, what the message must say
 WRONG = [
-    ("kinetic_energy", lambda t, q, v: v**2, r"returned shape \(2,\); expected shape \(\)"),
-    ("potential_energy", lambda t, q: q, r"returned shape \(2,\); expected shape \(\)"),
-    ("dissipation", lambda t, q, v: v, r"returned shape \(2,\); expected shape \(\)"),
-    ("force", lambda t, q, v, w, u: w, r"returned shape \(1,\); expected shape \(2,\)"),
-    ("position_constraints", lambda t, q: q @ q, r"returned shape \(\); expected a vector.*stack"),
-    ("velocity_constraints", lambda t, q, v: v @ v, r"returned shape \(\); expected a vector"),
-    ("actuator_rate", lambda t, q, v, w, u: q, r"returned shape \(2,\).*initial state: State\(q"),
-    ("mass_matrix", lambda t, q: q, r"returned shape \(2,\); expected shape \(2, 2\)"),
-    ("force", lambda t, q, v, w, u: None, r"returned nothing; expected shape \(2,\)"),
+    ("kinetic_energy", lambda t, q, v: v**2, r"returned shape \(2,\); expected shape \(\)"),  # noqa: ARG005
+    ("potential_energy", lambda t, q: q, r"returned shape \(2,\); expected shape \(\)"),  # noqa: ARG005
+    ("dissipation", lambda t, q, v: v, r"returned shape \(2,\); expected shape \(\)"),  # noqa: ARG005
+    ("force", lambda t, q, v, w, u: w, r"returned shape \(1,\); expected shape \(2,\)"),  # noqa: ARG005
+    ("position_constraints", lambda t, q: q @ q, r"returned shape \(\); expected a vector.*stack"),  # noqa: ARG005
+    ("velocity_constraints", lambda t, q, v: v @ v, r"returned shape \(\); expected a vector"),  # noqa: ARG005
+    ("actuator_rate", lambda t, q, v, w, u: q, r"returned shape \(2,\).*initial state: State\(q"),  # noqa: ARG005
+    ("mass_matrix", lambda t, q: q, r"returned shape \(2,\); expected shape \(2, 2\)"),  # noqa: ARG005
+    ("force", lambda t, q, v, w, u: None, r"returned nothing; expected shape \(2,\)"),  # noqa: ARG005
 ]
 
 
 @pytest.mark.parametrize(("function", "wrong", "message"), WRONG)
 def test_wrong_shape_names_function_shape_and_remedy(function, wrong, message):
     """Each function of a declaration is checked before anything is computed."""
-    broken = type("Broken", (Free,), {function: lambda self, *args: wrong(*args)})()
+    broken = type("Broken", (Free,), {function: lambda self, *args: wrong(*args)})()  # noqa: ARG005
     with pytest.raises(ValueError, match=rf"Broken\.{function} {message}"):
         jaxdae.check_system(broken, STATE)
     with pytest.raises(ValueError, match=rf"Broken\.{function} {message}"):
@@ -42,7 +42,9 @@ def test_wrong_shape_names_function_shape_and_remedy(function, wrong, message):
 
 def test_right_declarations_pass(everything, double_pendulum):
     """A declaration with all functions and one with the fewest pass in silence."""
-    assert jaxdae.check_system(everything, jaxdae.State(jnp.ones(3), jnp.ones(3), jnp.ones(1))) is None
+    assert (
+        jaxdae.check_system(everything, jaxdae.State(jnp.ones(3), jnp.ones(3), jnp.ones(1))) is None
+    )
     assert jaxdae.check_system(double_pendulum, jaxdae.State(jnp.ones(2), jnp.ones(2))) is None
     assert jaxdae.check_system(Free(), STATE) is None
 
@@ -55,14 +57,14 @@ def test_q_and_v_of_different_lengths_are_refused():
 
 def test_missing_actuator_state_is_refused_with_the_remedy(everything):
     """A force that reads w, simulated without w, is told to give one."""
-    message = r"Everything\.force failed with IndexError.*w: shape \(0,\).*Actuators need a State\(q, v, w"
+    message = r"Everything\.force failed with IndexError.*w: shape \(0,\).*need a State\(q, v, w"
     with pytest.raises(ValueError, match=message):
         jaxdae.check_system(everything, jaxdae.State(jnp.ones(3), jnp.ones(3)))
 
 
 def test_missing_control_input_is_refused_with_the_remedy():
     """A force that reads u, simulated without a controller, is told to give one."""
-    driven = type("Driven", (Free,), {"force": lambda self, t, q, v, w, u: u[:2]})()
+    driven = type("Driven", (Free,), {"force": lambda self, t, q, v, w, u: u[:2]})()  # noqa: ARG005
     with pytest.raises(ValueError, match=r"Driven\.force failed.*u: nothing.*a controller"):
         jaxdae.simulate(driven, jaxdae.Multipliers(), STATE, t1=1.0)
     # Its states can be made consistent all the same: no force is asked for.

@@ -41,6 +41,7 @@ class Isokinetic(jaxdae.System):
         return 0.5 * v @ v
 
     def velocity_constraints(self, t, q, v):
+        del t, q
         return jnp.stack([v @ v - self.speed_squared])
 
 
@@ -239,7 +240,9 @@ def test_dependent_constraints_have_the_derivative_that_one_of_them_has(repeated
     def position(length, weights):
         return _flat(consistent_state(repeated_rod(weights, length), Q0, V0))
 
-    one, two = (jax.jit(jax.jacfwd(position), static_argnums=1)(1.1, w) for w in ((1.0,), (1.0,) * 2))
+    one, two = (
+        jax.jit(jax.jacfwd(position), static_argnums=1)(1.1, w) for w in ((1.0,), (1.0,) * 2)
+    )
     # The stationarity conditions are solved by a pseudo-inverse of condition number about 10.
     np.testing.assert_allclose(two, one, rtol=1e-7)
 

@@ -1,0 +1,75 @@
+"""Strictly convex quadratic programs whose unknowns lie between symmetric bounds."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxdae.linalg.positive_definite import solve_positive_definite
+
+# One or two sweeps find the active bounds of a few well-scaled unknowns; the limit is for NaN.
+_MAX_SWEEPS = 100
+
+
+def minimize_in_box(
+    matrix: Float[Array, "c c"], linear: Float[Array, " c"], bound: Float[Array, " c"]
+) -> Float[Array, " c"]:
+    r"""Minimize `x^T A x / 2 + b^T x` subject to `|x_i| <= bound_i`.
+
+    Equivalently `A x + b` is zero where `x_i` is inside, not positive at the upper bound and not
+    negative at the lower one. Projected Gauss-Seidel sweeps, which converge for every positive
+    definite `A`, propose the active bounds; a linear solve on the face they span gives the
+    minimizer to round-off, and its derivatives, and is accepted when it satisfies the conditions.
+
+    Args:
+        matrix: `A`, shape `(c, c)`, symmetric positive definite.
+        linear: `b`, shape `(c,)`.
+        bound: shape `(c,)`, positive.
+
+    Returns:
+        The minimizer, shape `(c,)`: Lipschitz continuous in all arguments, and differentiable
+        where no multiplier of an active bound vanishes.
+    """
+    if linear.size == 0:
+        return linear
+    given = jax.tree.map(jax.lax.stop_gradient, (matrix, linear, bound))
+    swept, sides, found = _active_bounds(*given)
+    return jnp.where(found, _on_face(matrix, linear, bound, sides), swept)
+
+
+def _active_bounds(matrix, linear, bound):
+    """The last iterate, its active bounds (-1, 0 or 1), and whether they are the minimizer's."""
+
+    def sweep(carry):
+        x, _, _, count = carry
+        x = jax.lax.fori_loop(0, x.size, lambda i, x: _relax(matrix, linear, bound, x, i), x)
+        sides = jnp.where(jnp.abs(x) >= bound, jnp.sign(x), 0.0)
+        return x, sides, _is_optimal(matrix, linear, bound, sides), count + 1
+
+    start = (jnp.zeros_like(linear), jnp.zeros_like(linear), jnp.array(False), 0)
+    x, sides, found, _ = jax.lax.while_loop(
+        lambda carry: ~carry[2] & (carry[3] < _MAX_SWEEPS), sweep, start
+    )
+    return x, sides, found
+
+
+def _relax(matrix, linear, bound, x, i):
+    """Minimize over unknown `i` alone."""
+    best = x[i] - (matrix[i] @ x + linear[i]) / matrix[i, i]
+    return x.at[i].set(jnp.clip(best, -bound[i], bound[i]))
+
+
+def _on_face(matrix, linear, bound, sides):
+    """Minimizer with the unknowns of nonzero `sides` held at their bounds."""
+    free, held = sides == 0, bound * sides
+    inner = jnp.where(free[:, None] & free[None, :], matrix, jnp.eye(held.size, dtype=held.dtype))
+    return solve_positive_definite(inner, jnp.where(free, -linear - matrix @ held, held))
+
+
+def _is_optimal(matrix, linear, bound, sides):
+    x = _on_face(matrix, linear, bound, sides)
+    slope = matrix @ x + linear
+    # Conditions are judged to the round-off of what they are sums of.
+    slack = 100 * jnp.finfo(x.dtype).eps
+    inside = jnp.abs(x) <= bound * (1 + slack)
+    size = jnp.abs(matrix) @ jnp.abs(x) + jnp.abs(linear)
+    return jnp.all(inside & (slope * sides <= slack * size))

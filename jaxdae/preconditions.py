@@ -1,0 +1,274 @@
+"""What must hold before a simulation starts, checked on the host."""
+
+from collections import OrderedDict
+from types import FunctionType
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdae.failure import matrices, RANK_TOLERANCE, residuals, singular_values_text
+from jaxdae.formulations import AbstractFormulation
+from jaxdae.formulations.gains import is_number
+from jaxdae.linalg.rank import numerical_rank
+from jaxdae.systems import check_system, State, System
+from jaxdae.systems.checks import check_finite, is_concrete
+from jaxdae.trajectory import control_input
+
+# Declarations that were checked: checking traces every function, which takes longer than many runs.
+_CHECKED: OrderedDict = OrderedDict()
+_REMEMBERED = 256
+
+
+def check_kinds(system, formulation, state, controller, adjoint, saveat) -> None:
+    """Arguments of the right kind.
+
+    Raises:
+        TypeError: naming the argument, what it is, and what it should be.
+    """
+    for name, value, kind, example in (
+        ("system", system, System, "an instance of your jaxdae.System"),
+        ("formulation", formulation, AbstractFormulation, "jaxdae.Multipliers(Baumgarte(...))"),
+        ("state", state, State, "jaxdae.State(q, v) or jaxdae.consistent_state(system, q, v)"),
+        ("adjoint", adjoint, diffrax.AbstractAdjoint | None, "diffrax.ForwardMode()"),
+        ("saveat", saveat, diffrax.SaveAt | None, "diffrax.SaveAt(ts=...)"),
+    ):
+        if not isinstance(value, kind):
+            what = f"the class {value.__name__}" if isinstance(value, type) else repr(value)
+            raise TypeError(f"{name} is {what}; give {example}.")
+    if controller is not None and not callable(controller):
+        raise TypeError(
+            f"controller is {controller!r}; give a callable u = controller(t, q, v, w)."
+        )
+    _check_closure("controller", controller)
+    for value in vars(formulation).values():
+        _check_closure("stabilization", value)
+
+
+def _check_closure(name: str, function) -> None:
+    """A function cannot carry a value that is being traced out of the transformation."""
+    if not isinstance(function, FunctionType):
+        return
+    held = [cell.cell_contents for cell in function.__closure__ or ()]
+    if not is_concrete(held):
+        raise ValueError(
+            f"the {name} closes over a value that is being differentiated or batched; write it as "
+            "an eqx.Module with that value as a field, so that JAX can see it."
+        )
+
+
+def check_declaration(system, formulation, controller, state, t0) -> None:
+    """Shapes of everything declared, once for each declaration; values of gains every time.
+
+    Raises:
+        ValueError: naming the function or gain that does not fit.
+    """
+    recheck(formulation)
+    leaves, structure = jax.tree.flatten((system, formulation, controller, state))
+    key = (structure, *(_signature(x) for x in leaves))
+    if key in _CHECKED:
+        _CHECKED.move_to_end(key)
+        return
+    check_system(system, state, u=_example_input(controller, t0, state), t=t0)
+    formulation.check(system, state)
+    _CHECKED[key] = None
+    if len(_CHECKED) > _REMEMBERED:
+        _CHECKED.popitem(last=False)
+
+
+def recheck(module) -> None:
+    """Run the checks of construction again: a pytree may have been edited since."""
+    if not isinstance(module, eqx.Module):
+        return
+    check = getattr(type(module), "__check_init__", None)
+    if check is not None:
+        check(module)
+    for value in vars(module).values():
+        recheck(value)
+
+
+def _signature(leaf):
+    """Shape and type of an array; anything else, whole numbers among it, by value."""
+    if is_number(leaf) and not isinstance(leaf, int):
+        return (jnp.shape(leaf), str(jnp.result_type(leaf)))
+    return leaf
+
+
+def _example_input(controller, t, state):
+    if controller is None:
+        return None
+    return eqx.filter_eval_shape(control_input, controller, jnp.asarray(t, state.q.dtype), state)
+
+
+def check_solver(solver, stepsize_controller, dt) -> None:
+    """Refuse combinations of solver and step size that cannot work."""
+    name = type(solver).__name__
+    if not isinstance(solver, diffrax.AbstractSolver):
+        raise TypeError(
+            f"solver must be a diffrax solver, such as diffrax.Dopri8(); got {solver!r}."
+        )
+    if not isinstance(stepsize_controller, diffrax.AbstractStepSizeController | None):
+        raise TypeError(
+            "stepsize_controller must be one of diffrax's, such as "
+            f"diffrax.PIDController(rtol=1e-6, atol=1e-6); got {stepsize_controller!r}."
+        )
+    structure = getattr(solver, "term_structure", None)
+    if not (isinstance(structure, type) and issubclass(diffrax.ODETerm, structure)):
+        raise ValueError(
+            f"{name} does not integrate ordinary differential equations of one vector field, which "
+            "is what a formulation gives; use an explicit or implicit Runge–Kutta method such as "
+            "diffrax.Dopri8() or diffrax.Kvaerno5()."
+        )
+    if isinstance(stepsize_controller, diffrax.ConstantStepSize) and dt is None:
+        raise ValueError("ConstantStepSize needs the step: give dt.")
+    adaptive = isinstance(solver, diffrax.AbstractAdaptiveSolver)
+    if isinstance(solver, diffrax.AbstractRungeKutta):
+        adaptive = _has_error_estimate(solver)
+    chooses = (
+        dt is None
+        if stepsize_controller is None
+        else not isinstance(stepsize_controller, diffrax.ConstantStepSize | diffrax.StepTo)
+    )
+    if not chooses:
+        _check_newton(solver, name)
+    if chooses and not adaptive:
+        raise ValueError(
+            f"{name} has no error estimate, so its step cannot be chosen automatically; give dt, "
+            "or use a solver with one, such as diffrax.Dopri8()."
+        )
+
+
+def _has_error_estimate(solver: diffrax.AbstractRungeKutta) -> bool:
+    tableaux = solver.tableau
+    single = isinstance(tableaux, diffrax.ButcherTableau)
+    parts = (tableaux,) if single else tableaux.tableaus
+    return any(np.any(np.asarray(part.b_error)) for part in parts)
+
+
+def _check_newton(solver, name: str) -> None:
+    """An implicit method takes the tolerance of its iteration from the step controller, if any."""
+    rtol = getattr(getattr(solver, "root_finder", None), "rtol", 0.0)
+    if isinstance(solver, diffrax.AbstractImplicitSolver) and not is_number(rtol):
+        raise ValueError(
+            f"{name} with a fixed step has no tolerance for its Newton iteration; give one, "
+            f"diffrax.{name}(root_finder=diffrax.VeryChord(rtol=1e-8, atol=1e-8)), or leave dt "
+            "out and let it choose its step."
+        )
+
+
+def check_times(t0, t1, dt, stepsize_controller, saveat, max_steps: int) -> None:
+    """Times that are finite scalars, in order, and within the number of steps allowed.
+
+    Raises:
+        TypeError: for a time that is not a scalar number.
+        ValueError: naming the time, and what it should be.
+    """
+    for name, value in (("t0", t0), ("t1", t1), ("dt", dt)):
+        if value is not None and not (is_number(value) and jnp.shape(value) == ()):
+            raise TypeError(f"{name} must be a number; got {value!r}.")
+    if not is_concrete(t0, t1, dt, saveat):
+        return
+    for name, value in (("t0", t0), ("t1", t1), ("dt", dt)):
+        if value is not None and not np.isfinite(value):
+            raise ValueError(f"{name} is not finite: {value}.")
+    _check_saved_times(t0, t1, saveat)
+    if dt is None:
+        return
+    if dt == 0 or (t1 - t0) * dt < 0:
+        raise ValueError(f"dt = {dt} does not lead from t0 = {t0} to t1 = {t1}.")
+    if stepsize_controller is None and (t1 - t0) / dt > max_steps:
+        raise ValueError(
+            f"{(t1 - t0) / dt:.0f} steps of {dt} s are more than max_steps = {max_steps}; "
+            "give a larger max_steps."
+        )
+
+
+def _check_saved_times(t0, t1, saveat) -> None:
+    if saveat is None or not isinstance(saveat.subs, diffrax.SubSaveAt) or saveat.subs.ts is None:
+        return
+    ts = np.asarray(saveat.subs.ts)
+    low, high = min(t0, t1), max(t0, t1)
+    if ts.size and not (low <= ts.min() and ts.max() <= high):
+        raise ValueError(
+            f"SaveAt(ts=...) asks for times from {ts.min():.6g} to {ts.max():.6g} s, outside the "
+            f"simulated {low:.6g} to {high:.6g} s; leave those out, or change t0 or t1."
+        )
+    if (np.diff(ts) * np.sign(float(t1) - float(t0)) < 0).any():
+        raise ValueError("SaveAt(ts=...) must be in the order in which the times are reached.")
+
+
+def check_start(system: System, formulation, state: State, t, tolerance: float | None) -> None:
+    """Check that a start is finite, consistent, and within the formulation's assumptions.
+
+    Raises:
+        ValueError: naming the entry, constraint or matrix at fault, the amount, and the remedy.
+    """
+    check_finite(state)
+    if tolerance is not None:
+        _check_consistent(system, state, t, tolerance)
+    assumed = formulation.assumptions()
+    mass, jac = (np.asarray(x) for x in matrices(system, t, state))
+    if assumed.regular_mass:
+        _check_mass(mass)
+    else:
+        _check_mass_on_kernel(mass, jac)
+    if assumed.independent_constraints:
+        _check_rank(system, jac, float(t))
+
+
+def _check_consistent(system, state, t, tolerance: float) -> None:
+    residual = residuals(system, t, state)
+    size = max(np.abs(np.asarray(x)).max(initial=0.0) for x in (state.q, state.v))
+    limit = tolerance * (1 + float(size))
+    for level, values in (("position", residual.phi), ("velocity", residual.phi_dot)):
+        values = np.abs(np.asarray(values))
+        if not (values <= limit).all():
+            i = int(np.argmax(values))
+            raise ValueError(
+                f"the start is inconsistent: constraint {system.labels().constraint(i)!r} is "
+                f"violated by {values[i]:.3g} at {level} level (allowed {limit:.1g}) at "
+                f"t = {float(t):.6g}. Project it with jaxdae.consistent_state(system, q, v), or "
+                "allow it with simulate(..., start_tolerance=None)."
+            )
+
+
+def _check_mass(mass: np.ndarray) -> None:
+    values = np.linalg.eigvalsh((mass + mass.T) / 2)
+    if not values[0] > np.finfo(mass.dtype).eps * values.size * max(values[-1], 0.0):
+        raise ValueError(
+            f"the mass matrix is not positive definite: eigenvalues from {values[0]:.3g} to "
+            f"{values[-1]:.3g}. If it is so on the directions the constraints allow, use "
+            "Multipliers(..., solve=SingularMass()) or Penalty; else correct the kinetic energy."
+        )
+
+
+def _check_mass_on_kernel(mass: np.ndarray, jac: np.ndarray) -> None:
+    """`z^T M z > 0` for all `z` with `J z = 0`: else the acceleration is not determined."""
+    _, values, rows = np.linalg.svd(jac)
+    rank = int((values > RANK_TOLERANCE * values.max(initial=0.0)).sum())
+    kernel = rows[rank:].T
+    if kernel.shape[1] == 0:
+        return
+    allowed = np.linalg.eigvalsh(kernel.T @ mass @ kernel)
+    scale = np.abs(np.linalg.eigvalsh(mass)).max()
+    if not allowed[0] > np.finfo(mass.dtype).eps * mass.shape[0] * scale:
+        raise ValueError(
+            "the acceleration is not determined: the mass matrix has the eigenvalue "
+            f"{allowed[0]:.3g} on the directions the constraints allow. Give every coordinate "
+            "that can move freely an inertia, or a constraint."
+        )
+
+
+def _check_rank(system, jac: np.ndarray, t: float) -> None:
+    found = numerical_rank(jac, RANK_TOLERANCE)
+    if found.rank < jac.shape[0]:
+        names = ", ".join(repr(system.labels().constraint(i)) for i in found.dependent_rows)
+        raise ValueError(
+            f"the constraints are dependent at t = {t:.6g}: their Jacobian has rank {found.rank} "
+            f"of {jac.shape[0]} (singular values {singular_values_text(found)} of its unit rows); "
+            f"involved: {names}. Use "
+            "Multipliers(..., solve=MinimumNorm()), Penalty or AugmentedLagrangian, or drop "
+            "the superfluous constraints."
+        )

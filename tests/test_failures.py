@@ -1,0 +1,197 @@
+"""Bad input and failed runs: the thing, the amount, the remedy, before long work starts."""
+
+import diffrax
+import jax.numpy as jnp
+import pytest
+
+import jaxdae
+from jaxdae import (
+    Baumgarte,
+    MinimumNorm,
+    Multipliers,
+    Penalty,
+    simulate,
+    SimulationError,
+    SingularMass,
+    State,
+)
+from jaxdae.models import CartesianPendulum, TwoLinkManipulator
+from jaxdae.models.two_link import PAPER_RUNS
+from jaxdae.solvers import RK4
+
+SYSTEM = CartesianPendulum()
+START = State([1.0, 0.0], [0.0, 0.5])
+FREE = Multipliers()
+
+
+def _refused(message, error=ValueError, system=SYSTEM, formulation=FREE, state=START, **how):
+    """Assert that `simulate` refuses, saying `message`."""
+    with pytest.raises(error, match=message):
+        simulate(system, formulation, state, **({"t1": 1.0} | how))
+
+
+def test_state_of_wrong_shape():
+    """q and v of different lengths, and batches without vmap."""
+    _refused(r"q and v must be .*\(2,\) and \(3,\)", state=State(jnp.ones(2), jnp.ones(3)))
+    _refused(r"jax\.vmap", state=State(jnp.ones((5, 2)), jnp.ones((5, 2))))
+
+
+@pytest.mark.parametrize("value", [jnp.nan, jnp.inf])
+def test_state_that_is_not_finite(value):
+    """NaN or infinity in the start is named by entry."""
+    _refused(rf"the state is not finite: q\[1\] = {value}", state=State([1.0, value], [0.0, 0.0]))
+
+
+def test_inconsistent_start_at_position_level():
+    """A start off the rod: constraint, amount, tolerance, and both remedies."""
+    _refused(
+        r"inconsistent: constraint 'rod' is violated by 0\.21 at position level \(allowed 0\.0002"
+        r".*at t = 0\. .*consistent_state\(system, q, v\).*start_tolerance=None",
+        state=State([1.1, 0.0], [0.0, 0.0]),
+    )
+
+
+def test_inconsistent_start_at_velocity_level():
+    """A start that leaves the rod."""
+    _refused(r"'rod' is violated by 0\.4 at velocity level", state=State([1.0, 0.0], [0.2, 0.0]))
+
+
+def test_start_tolerance_is_the_users():
+    """A start is refused above the tolerance, taken below it, and always with None."""
+    off = State([1.001, 0.0], [0.0, 0.0])  # residual 2.001e-3, allowed tolerance * 2.001
+    gains = Multipliers(Baumgarte(20.0, 100.0))
+    how = {"t1": 0.1, "dt": 0.05, "solver": RK4()}
+    _refused("violated by 0.002", formulation=gains, state=off, start_tolerance=9e-4, **how)
+    for tolerance in (1.1e-3, None):
+        assert simulate(SYSTEM, gains, off, start_tolerance=tolerance, **how).success
+
+
+def test_dependent_constraints_under_the_full_rank_policy(repeated_rod):
+    """Rank, singular values, the constraints involved, and the formulations that can."""
+    _refused(
+        r"dependent at t = 0: .*rank 1 of 2 \(singular values \[1\.41, .*\).*involved: 'f1', 'f2'"
+        r"\. Use .*MinimumNorm\(\).*Penalty or AugmentedLagrangian, or drop",
+        system=repeated_rod((1.0, 1.0)),
+    )
+
+
+def test_dependent_constraints_are_taken_where_they_are_allowed(repeated_rod):
+    """The remedies of the message above work."""
+    for formulation in (Multipliers(solve=MinimumNorm()), Penalty(10.0)):
+        how = {"t1": 0.1, "dt": 0.05, "solver": RK4()}
+        assert simulate(repeated_rod((1.0, 1.0)), formulation, START, **how).success
+
+
+def test_singular_mass_matrix_under_a_policy_that_needs_a_regular_one(massless):
+    """Eigenvalues of the mass matrix, and the formulations that can."""
+    state = State([1.0, 0.5], [1.0, 1.0])
+    message = r"mass matrix .*: eigenvalues from 0 to 1\.5.*SingularMass\(\).*Penalty"
+    for solve in (jaxdae.FullRank(), MinimumNorm()):
+        _refused(message, system=massless, formulation=Multipliers(solve=solve), state=state)
+    how = {"t1": 0.1, "dt": 0.05, "solver": RK4()}
+    for formulation in (Multipliers(solve=SingularMass()), Penalty(10.0)):
+        assert simulate(massless, formulation, state, **how).success
+
+
+# keyword arguments of a run, and what the message must say
+BAD_RUNS = [
+    (
+        {"solver": diffrax.SemiImplicitEuler(), "dt": 0.1},
+        r"SemiImplicitEuler .*one vector field.*use",
+    ),
+    ({"solver": diffrax.EulerHeun(), "dt": 0.1}, r"EulerHeun does not integrate ordinary.*Dopri8"),
+    ({"solver": "Dopri8"}, r"solver must be a diffrax solver; got 'Dopri8'"),
+    ({"solver": RK4()}, r"RK4 has no error estimate.*give dt, or use .*Dopri8"),
+    ({"solver": diffrax.Euler()}, r"Euler has no error estimate.*give dt"),
+    (
+        {"solver": RK4(), "dt": 0.1, "stepsize_controller": diffrax.PIDController(1e-6, 1e-6)},
+        r"RK4 has no error estimate",
+    ),
+    (
+        {"stepsize_controller": diffrax.ConstantStepSize()},
+        r"ConstantStepSize needs the step: give dt",
+    ),
+    ({"dt": -0.1}, r"dt = -0\.1 does not lead from t0 = 0\.0 to t1 = 1\.0"),
+    ({"dt": 0.1, "t0": 2.0}, r"dt = 0\.1 does not lead from t0 = 2\.0 to t1 = 1\.0"),
+    ({"dt": 0.0}, r"dt = 0\.0 does not lead"),
+    ({"dt": jnp.nan}, r"dt is not finite: nan"),
+    ({"t1": jnp.inf}, r"t1 is not finite: inf"),
+    ({"dt": 1e-6}, r"1000000 steps .* more than max_steps = 65536; give a larger max_steps"),
+]
+
+
+@pytest.mark.parametrize(("how", "message"), BAD_RUNS)
+def test_solver_step_or_time_that_cannot_work(how, message):
+    """What does not fit is named before anything is compiled."""
+    _refused(message, **how)
+
+
+def test_singular_motion_says_when_which_constraint_and_what_to_do(led_point):
+    """The run stops where the target leaves the circle; the message has all a user needs."""
+    system = led_point(1.0)
+    with pytest.raises(SimulationError) as caught:
+        simulate(system, Multipliers(Baumgarte(20.0, 100.0)), system.start(), t1=1.5)
+    text = str(caught.value)
+    time = float(text.split("stopped at t = ")[1].split(" s")[0])
+    assert abs(time - 1.0) < 1e-4
+    for part in (
+        "Largest residual: '",
+        "lose independence there: singular values [1.41, ",
+        # At the last accepted state the rows are parallel to six digits, not yet to seven.
+        "involved: all",
+        "use Penalty or Multipliers(..., solve=MinimumNorm())",
+        "if the constraints cannot be satisfied beyond that time, change them",
+    ):
+        assert part in text
+
+
+def test_two_link_failure_names_time_constraints_and_remedy():
+    """The paper's run beyond the workspace: t = 2.850, both tip constraints, Penalty."""
+    system = TwoLinkManipulator()
+    message = (
+        r"stopped at t = 2\.850\d* s .*Largest residual: 'tip [xy]' = .*involved: "
+        r"('tip y', 'tip x'|all)\. .*use Penalty"
+    )
+    _refused(
+        message,
+        error=SimulationError,
+        system=system,
+        formulation=PAPER_RUNS[0].formulation(),
+        state=State(*system.start()),
+        t1=20.0,
+    )
+
+
+def test_too_few_steps_are_blamed_on_stiffness_or_the_limit():
+    """With independent constraints an exhausted step limit names max_steps."""
+    _refused(r"stopped at t = .*maximum number of solver steps.*independent .*max_steps",
+             error=SimulationError, max_steps=3, t1=10.0)  # fmt: skip
+
+
+def test_blow_up_of_a_fixed_step_names_the_last_good_time_and_the_step():
+    """NaN from a step too large for the gains."""
+    _refused(
+        r"no longer finite after t = [0-9.]+ s .*reduce dt, lower the gains, or use an adaptive",
+        error=SimulationError,
+        formulation=Multipliers(Baumgarte(1e4, 1e6)),
+        dt=0.1,
+        t1=5.0,
+        solver=RK4(),
+    )
+
+
+def test_failure_without_constraints_says_so():
+    """A motion that reaches infinity in finite time: x'' = 6 x^2 has x = 1 / (1 - t)^2."""
+
+    class Runaway(jaxdae.System):
+        def kinetic_energy(self, t, q, v):
+            del t, q
+            return 0.5 * v @ v
+
+        def potential_energy(self, t, q):
+            del t
+            return -2 * q[0] ** 3
+
+    state = State([1.0], [2.0])
+    message = r"stopped at t = (0\.99\d*|1) s .*The system has no constraints"
+    _refused(message, error=SimulationError, system=Runaway(), state=state, t1=2.0)
