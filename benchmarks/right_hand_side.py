@@ -23,6 +23,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxdae import Baumgarte, FullRank, Multipliers, simulate, State
+from jaxdae.linalg.saddle_point import AbstractSaddlePointSolve
 from jaxdae.models.andrews import AndrewsMechanism, START_Q
 from jaxdae.models.two_link import PAPER_START_Q, PAPER_START_V, TwoLinkManipulator
 
@@ -31,8 +32,11 @@ LOOP_OPTION = "xla_cpu_small_while_loop_byte_threshold=1000000000"
 EVALUATIONS = 20_000
 
 
-class LapackSolve(FullRank):
+class LapackSolve(AbstractSaddlePointSolve):
     """`jnp.linalg.solve` on the whole saddle-point matrix."""
+
+    def assumptions(self):
+        return FullRank().assumptions()
 
     def __call__(self, mass, force, jac, rhs):
         n, c = jac.shape[1], jac.shape[0]

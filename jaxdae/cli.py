@@ -38,16 +38,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _configure(options) -> None:
     """Precision, and a cache for compiled programs. Only the command does this, never an import."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "jaxdae"
-    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(cache))
-    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.5")
     # A small loop as one function instead of a list of kernels: two to three times faster here.
+    # Read when the first device starts, so that it may be set after JAX is imported.
     option = "--xla_backend_extra_options=xla_cpu_small_while_loop_byte_threshold=1000000000"
     flags = os.environ.get("XLA_FLAGS", "")
     if "xla_backend_extra_options" not in flags:
         os.environ["XLA_FLAGS"] = f"{flags} {option}".strip()
     import jax
 
+    if jax.config.values["jax_compilation_cache_dir"] is None:
+        cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "jaxdae"
+        jax.config.update("jax_compilation_cache_dir", str(cache))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
     jax.config.update("jax_enable_x64", getattr(options, "dtype", "float64") == "float64")
 
 
@@ -75,7 +77,6 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", help="name of a ready system; see `jaxdae list`")
     parser.add_argument("--formulation", choices=METHODS, help="default: what the model suggests")
     parser.add_argument("--t1", type=_positive, help="end time [s]; default: the model's")
-    parser.add_argument("--dt", type=_positive, help="fixed step [s]; default: the model's")
     parser.add_argument("--dtype", choices=("float64", "float32"), default="float64")
     parser.add_argument("--out", help="output folder; default: results/MODEL")
     parser.add_argument(
@@ -85,6 +86,7 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
 
 def _add_simulate(parser: argparse.ArgumentParser) -> None:
     _add_common(parser)
+    parser.add_argument("--dt", type=_positive, help="fixed step [s]; default: adaptive steps")
     parser.add_argument("--solver", choices=SOLVERS, default="dopri8")
     gains = (
         ("--K_D", "velocity gain of the stabilization [1/s]"),
@@ -92,11 +94,12 @@ def _add_simulate(parser: argparse.ArgumentParser) -> None:
         ("--alpha", "constraint mass of the penalty and augmented forms"),
     )
     for name, meaning in gains:
-        parser.add_argument(name, type=_positive, help=f"{meaning}; default: the model's")
+        parser.add_argument(name, type=_positive, help=f"{meaning}; default: the formulation's")
 
 
 def _add_tune(parser: argparse.ArgumentParser) -> None:
     _add_common(parser)
+    parser.add_argument("--dt", type=_positive, help="fixed step [s]; default: the study's")
     parser.add_argument("--optimizer", choices=OPTIMIZERS, default="adam")
     parser.add_argument(
         "--learning-rate", type=_positive, default=0.1, help="of the logarithms of the gains"

@@ -1,5 +1,7 @@
 """Bad input and failed runs: the thing, the amount, the remedy, before long work starts."""
 
+from typing import Any
+
 import diffrax
 import jax.numpy as jnp
 import pytest
@@ -21,13 +23,13 @@ from jaxdae.solvers import RK4
 
 SYSTEM = CartesianPendulum()
 START = State([1.0, 0.0], [0.0, 0.5])
-FREE = Multipliers()
+RUN: dict[str, Any] = {"system": SYSTEM, "formulation": Multipliers(), "state": START, "t1": 1.0}
 
 
-def _refused(message, error=ValueError, system=SYSTEM, formulation=FREE, state=START, **how):
+def _refused(message: str, error: type[Exception] = ValueError, **changed: Any):
     """Assert that `simulate` refuses, saying `message`."""
     with pytest.raises(error, match=message):
-        simulate(system, formulation, state, **({"t1": 1.0} | how))
+        simulate(**(RUN | changed))
 
 
 def test_state_of_wrong_shape():
@@ -60,7 +62,7 @@ def test_start_tolerance_is_the_users():
     """A start is refused above the tolerance, taken below it, and always with None."""
     off = State([1.001, 0.0], [0.0, 0.0])  # residual 2.001e-3, allowed tolerance * 2.001
     gains = Multipliers(Baumgarte(20.0, 100.0))
-    how = {"t1": 0.1, "dt": 0.05, "solver": RK4()}
+    how: dict[str, Any] = {"t1": 0.1, "dt": 0.05, "solver": RK4()}
     _refused("violated by 0.002", formulation=gains, state=off, start_tolerance=9e-4, **how)
     for tolerance in (1.1e-3, None):
         assert simulate(SYSTEM, gains, off, start_tolerance=tolerance, **how).success
@@ -78,7 +80,7 @@ def test_dependent_constraints_under_the_full_rank_policy(repeated_rod):
 def test_dependent_constraints_are_taken_where_they_are_allowed(repeated_rod):
     """The remedies of the message above work."""
     for formulation in (Multipliers(solve=MinimumNorm()), Penalty(10.0)):
-        how = {"t1": 0.1, "dt": 0.05, "solver": RK4()}
+        how: dict[str, Any] = {"t1": 0.1, "dt": 0.05, "solver": RK4()}
         assert simulate(repeated_rod((1.0, 1.0)), formulation, START, **how).success
 
 
@@ -88,7 +90,7 @@ def test_singular_mass_matrix_under_a_policy_that_needs_a_regular_one(massless):
     message = r"mass matrix .*: eigenvalues from 0 to 1\.5.*SingularMass\(\).*Penalty"
     for solve in (jaxdae.FullRank(), MinimumNorm()):
         _refused(message, system=massless, formulation=Multipliers(solve=solve), state=state)
-    how = {"t1": 0.1, "dt": 0.05, "solver": RK4()}
+    how: dict[str, Any] = {"t1": 0.1, "dt": 0.05, "solver": RK4()}
     for formulation in (Multipliers(solve=SingularMass()), Penalty(10.0)):
         assert simulate(massless, formulation, state, **how).success
 

@@ -1,5 +1,7 @@
 """`Trajectory`: every way of saving, and what is computed from the saved states."""
 
+from typing import Any
+
 import diffrax
 import jax.numpy as jnp
 import numpy as np
@@ -81,7 +83,7 @@ def test_dense_output_gives_any_time(every_step):
         np.testing.assert_allclose(state.q, every_step.q[row], atol=1e-14)
         np.testing.assert_allclose(state.v, every_step.v[row], atol=1e-14)
     assert run.ts is None
-    with pytest.raises(ValueError, match="read `saved`"):
+    with pytest.raises(ValueError, match="call `evaluate`"):
         _ = run.q
 
 
@@ -103,9 +105,7 @@ def test_a_function_of_the_state_is_saved(every_step):
     run = _run(saveat=SaveAt(ts=[0.0, 0.5], fn=lambda t, y, args: (t, y.q[0] * y.v[1])))  # noqa: ARG005
     expected = every_step.q[:, 0] * every_step.v[:, 1]
     np.testing.assert_allclose(run.saved[1], expected[np.array([0, 4])], rtol=1e-12, atol=1e-14)
-    with pytest.raises(
-        ValueError, match=r"SaveAt\(fn=…\) or SaveAt\(subs=…\) asked for; read `saved`"
-    ):
+    with pytest.raises(ValueError, match=r"SaveAt\(fn=…\), .* asked for: read `saved`"):
         _ = run.multipliers
 
 
@@ -127,7 +127,7 @@ def test_derived_quantities_are_those_of_the_saved_states(every_step):
     run = every_step
     q, v = np.asarray(run.q), np.asarray(run.v)
     kinetic, potential = 0.5 * (v**2).sum(1), 9.81 * q[:, 1]
-    exact = {"rtol": 1e-13, "atol": 1e-13}
+    exact: dict[str, Any] = {"rtol": 1e-13, "atol": 1e-13}
     np.testing.assert_allclose(run.kinetic_energy, kinetic, **exact)
     np.testing.assert_allclose(run.potential_energy, potential, **exact)
     np.testing.assert_allclose(run.energy, kinetic + potential, **exact)

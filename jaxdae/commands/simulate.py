@@ -12,7 +12,7 @@ from jaxdae import __version__
 from jaxdae.commands.tables import table, write_json
 from jaxdae.failure import describe_failure
 from jaxdae.models import get_model
-from jaxdae.models.studies import formulation_of, studies
+from jaxdae.models.studies import formulation_of, method_of, studies
 from jaxdae.plotting import plot_energy, plot_histories, plot_violation, save_figure
 from jaxdae.simulate import simulate
 from jaxdae.solvers import RK4
@@ -66,16 +66,28 @@ def run(options) -> int:
 
 
 def _formulation(model, options):
-    """The formulation asked for; gains that are not given are those its tuning starts from."""
-    gains = (options.K_D, options.K_P, options.alpha)
-    if options.formulation is None and gains == (None, None, None):
-        return model.formulation()
-    study = studies(model.name, options.formulation)[-1]
-    first = resolve(study.formulation)
-    stabilization = first.stabilization
-    default = (stabilization.K_D, stabilization.K_P, getattr(first, "alpha", None))
-    chosen = (x if given is None else given for given, x in zip(gains, default, strict=True))
-    return formulation_of(study.method, *chosen)
+    """The model's formulation, or the one asked for with the gains its tuning starts from.
+
+    Raises:
+        ValueError: for a gain that the formulation does not have.
+    """
+    if options.formulation is None:
+        first = model.formulation()
+    else:
+        first = resolve(studies(model.name, options.formulation)[-1].formulation)
+    given = {"K_D": options.K_D, "K_P": options.K_P, "alpha": options.alpha}
+    given = {name: value for name, value in given.items() if value is not None}
+    if not given:
+        return first
+    if "alpha" in given and not hasattr(first, "alpha"):
+        raise ValueError(
+            f"--alpha is for the penalty and augmented forms, not for {type(first).__name__}; "
+            "leave it out, or choose --formulation penalty."
+        )
+    before = first.stabilization
+    gains = {name: getattr(before, name, None) for name in ("K_D", "K_P")}
+    gains |= {"alpha": getattr(first, "alpha", None)} | given
+    return formulation_of(method_of(first), **gains)
 
 
 def _largest(values) -> float:
@@ -112,7 +124,11 @@ def _report(trajectory: Trajectory, model, seconds: float) -> str:
     head = (
         f"{model.name}: {model.summary}\n{type(trajectory.formulation).__name__}, {seconds:.1f} s"
     )
-    lines = [head, "", table(("", "value"), list(_figures(trajectory).items()))]
+    figures = _figures(trajectory)
+    if bool(trajectory.result == diffrax.RESULTS.nonfinite):
+        # Before its overflow a run that blew up is finite, but nothing to quote.
+        figures = {name: figures[name] for name in ("reached [s]", "steps")}
+    lines = [head, "", table(("", "value"), list(figures.items()))]
     if not bool(trajectory.success):
         lines += ["", f"FAILED: {describe_failure(trajectory)}"]
     elif _largest(trajectory.violation.phi) > NOTICEABLE:

@@ -18,6 +18,7 @@ from jaxdae.models.studies import Check, studies, Study
 from jaxdae.plotting import plot_comparison, plot_histories, plot_tuning, save_figure
 from jaxdae.solvers import RK4
 from jaxdae.systems import State
+from jaxdae.systems.precision import in_dtype
 from jaxdae.tuning import (
     Logarithm,
     perturbed_states,
@@ -72,7 +73,7 @@ def _tune(study: Study, options, out: Path) -> dict[str, Any]:
     print(f"{study.name}: {objective.budget}; starts off by {study.spread:g} (standard deviation)")
     result = tune(
         Logarithm(objective),
-        _cast(study.formulation, start.q.dtype),
+        in_dtype(study.formulation, start.q.dtype),
         optimizer=_optimizer(options),
         steps=options.steps,
         checkpoint=_checkpoint(study, options, out),
@@ -99,23 +100,26 @@ def _start(study: Study, options) -> State:
     return State(*(jnp.asarray(x, dtype) for x in study.system.start()))
 
 
-def _cast(formulation, dtype):
-    return jax.tree.map(lambda x: x.astype(dtype) if hasattr(x, "dtype") else x, formulation)
-
-
 def _optimizer(options) -> optax.GradientTransformation:
     """Clipped, so that one steep gradient near a stability limit does not fill the memory."""
+    # The usual 1e-8 would damp steps along gradients far below it.
+    eps = {"eps": 1e-16} if options.optimizer in ("adam", "adamw", "nadam") else {}
     make = getattr(optax, options.optimizer)
-    return optax.chain(optax.clip_by_global_norm(1.0), make(options.learning_rate))
+    return optax.chain(optax.clip_by_global_norm(1.0), make(options.learning_rate, **eps))
 
 
 def _checkpoint(study: Study, options, out: Path) -> Path:
     """The study's checkpoint; a new run puts an old one aside instead of losing it."""
     path = out / f"{study.method}.checkpoint"
-    if path.exists() and not options.resume:
-        aside = path.with_suffix(".checkpoint.old")
-        path.replace(aside)
-        print(f"an earlier run's {path.name} is kept as {aside.name}; --resume would continue it")
+    if options.resume and not path.exists():
+        print(f"there is no {path.name} to resume from: starting afresh")
+    if options.resume or not path.exists():
+        return path
+    number = 1
+    while (aside := out / f"{path.name}.old{number}").exists():
+        number += 1
+    path.replace(aside)
+    print(f"an earlier run's {path.name} is kept as {aside.name}; --resume would continue it")
     return path
 
 

@@ -100,7 +100,7 @@ def studies(model_name: str, method: str | None = None) -> tuple[Study, ...]:
     if model_name == "two-link":
         methods = ("multipliers", "penalty") if method is None else (method,)
         return tuple(_two_link(model, name) for name in methods)
-    return (_general(model, method or _method_of(model.formulation())),)
+    return (_general(model, method or method_of(model.formulation())),)
 
 
 def formulation_of(method: str, K_D, K_P, alpha, wrap=lambda x: x) -> AbstractFormulation:
@@ -149,6 +149,7 @@ def _general(model: Model, method: str) -> Study:
     return Study(_NAMES[method], method, system, formulation, t1, dt, spread, checks)
 
 
-def _method_of(formulation: AbstractFormulation) -> str:
+def method_of(formulation: AbstractFormulation) -> str:
+    """The name in `METHODS` of a formulation."""
     kinds = {Multipliers: "multipliers", Penalty: "penalty", AugmentedLagrangian: "augmented"}
     return kinds[type(formulation)]

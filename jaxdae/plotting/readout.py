@@ -8,6 +8,10 @@ import numpy as np
 _SUPERSCRIPTS = str.maketrans({"2": "²", "3": "³"})
 
 
+# A run that blew up is drawn up to here: beyond, squares of constraint residuals overflow.
+BLOWN_UP = 1e30
+
+
 def named(trajectories: Any) -> dict[str, Any]:
     """One trajectory, or a mapping from names to trajectories, as a mapping.
 
@@ -39,7 +43,9 @@ def times(trajectory: Any) -> np.ndarray:
 def finished_rows(trajectory: Any) -> int:
     """Number of leading rows with a finite time and finite coordinates."""
     ts, q = np.asarray(trajectory.ts), np.asarray(trajectory.q)
-    alive = np.isfinite(ts) & np.isfinite(q).all(axis=-1)
+    alive = np.isfinite(ts)
+    for x in (q, np.asarray(getattr(trajectory, "v", q))):
+        alive &= (np.abs(x) < BLOWN_UP).all(axis=-1)
     return int(np.logical_and.accumulate(alive).sum())
 
 

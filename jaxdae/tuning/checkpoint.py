@@ -17,6 +17,8 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
+from jax.extend.core import ClosedJaxpr, Literal
 from jaxtyping import PyTree
 
 FORMAT = "jaxdae tuning checkpoint"
@@ -38,12 +40,11 @@ def save(path: Path, fingerprint: dict[str, Any], rows: int, tree: PyTree) -> No
     """
     payload = io.BytesIO()
     eqx.tree_serialise_leaves(payload, tree)
-    software = {"jax": jax.__version__, "equinox": eqx.__version__}
     header = {"format": FORMAT, "version": VERSION, "rows": rows}
-    header |= {"software": software, "fingerprint": fingerprint}
+    header |= {"software": _software(), "fingerprint": fingerprint}
     first = json.dumps(header, sort_keys=True).encode() + b"\n"
     checksum = _checksum(first, payload.getvalue()).encode() + b"\n"
-    _replace(path, first + checksum + payload.getvalue())
+    replace_file(path, first + checksum + payload.getvalue())
 
 
 def load(
@@ -64,7 +65,7 @@ def load(
             format version, or belongs to another run; the file is left as it is.
     """
     header, payload = _verified(path, path.read_bytes())
-    _require_same(path, header["fingerprint"], fingerprint)
+    _require_same(path, header, fingerprint)
     try:
         return header["rows"], eqx.tree_deserialise_leaves(
             io.BytesIO(payload), like(header["rows"])
@@ -75,14 +76,20 @@ def load(
 
 
 def fingerprint(
-    params: PyTree, trained: PyTree, optimizer_state: PyTree, objective: Any, search: dict[str, Any]
+    params: PyTree,
+    trained: PyTree,
+    optimizer: optax.GradientTransformation,
+    optimizer_state: PyTree,
+    objective: Any,
+    search: dict[str, Any],
 ) -> dict[str, Any]:
     """What must agree for a checkpoint to continue a run, section by section.
 
     Args:
         params: the given parameters.
         trained: their trainable part.
-        optimizer_state: state of the optimizer.
+        optimizer: an optax optimizer; what it computes counts, learning rates among it.
+        optimizer_state: its initial state, with a leading axis for the starts.
         objective: the objective; its arrays, numbers and `budget` count, its code cannot.
         search: further settings, JSON values only.
 
@@ -95,18 +102,29 @@ def fingerprint(
         "structure of the parameters": _digest(_sanitized(jax.tree.structure(params))),
         "initial values": _digest(*_contents(params)),
         "optimizer state": _shapes(optimizer_state),
+        "optimizer": _digest(*_contents(optimizer_state), *_program(optimizer, trained)),
         "objective": f"{name} {getattr(objective, 'budget', '')}".strip(),
         "data of the objective": _digest(*_contents(objective)),
         **search,
     }
 
 
-def _replace(path: Path, content: bytes) -> None:
+def replace_file(path: str | Path, data: bytes) -> None:
+    """Write a file so that at every moment it is the old one or the new one, complete.
+
+    Args:
+        path: the file; its folder must exist.
+        data: the whole new content.
+
+    Raises:
+        OSError: if it cannot be written; the old file is left as it is.
+    """
     # Same folder, hence same file system: os.replace is atomic only within one. The name is
     # fixed, so a file left over by a killed process is reused and not piled up.
+    path = Path(path)
     partial = path.with_name(f".{path.name}.partial")
     with open(partial, "wb") as file:
-        file.write(content)
+        file.write(data)
         file.flush()
         os.fsync(file.fileno())
     os.replace(partial, path)
@@ -139,8 +157,8 @@ def _verified(path: Path, content: bytes) -> tuple[dict[str, Any], bytes]:
     return header, payload
 
 
-def _require_same(path: Path, stored: dict[str, Any], here: dict[str, Any]) -> None:
-    here = json.loads(json.dumps(here))
+def _require_same(path: Path, header: dict[str, Any], here: dict[str, Any]) -> None:
+    stored, here = header["fingerprint"], json.loads(json.dumps(here))
     for section in [*here, *(name for name in stored if name not in here)]:
         old, new = stored.get(section), here.get(section)
         if old == new:
@@ -149,6 +167,8 @@ def _require_same(path: Path, stored: dict[str, Any], here: dict[str, Any]) -> N
             leaf = next(k for k in [*new, *old] if old.get(k) != new.get(k))
             section, old, new = f"{section}: {leaf}", old.get(leaf), new.get(leaf)
         reason = f"it belongs to another run; {section}: {old} in the file, {new} here"
+        if header["software"] != _software():
+            reason += f" (written with {header['software']}, this is {_software()})"
         remedy = "make the same call as then, give another path, or start with `overwrite=True`"
         raise _error(path, reason, remedy)
 
@@ -168,6 +188,33 @@ def _shapes(tree: PyTree) -> dict[str, str]:
     }
 
 
+def _program(optimizer: optax.GradientTransformation, trained: PyTree) -> list[bytes]:
+    """What the optimizer computes: the text of its update as a program, and its constants."""
+    optimizer = optax.with_extra_args_support(optimizer)
+
+    # In place of the objective, whose program need not be the same text in every process.
+    def total(x):
+        return sum(jnp.sum(leaf) for leaf in jax.tree.leaves(x))
+
+    def update(gradient, state, point):
+        extra = {"value": total(point), "grad": gradient, "value_fn": total}
+        return optimizer.update(gradient, state, point, **extra)
+
+    state = jax.eval_shape(optimizer.init, trained)
+    program = jax.make_jaxpr(update)(trained, state, trained)
+    return [_sanitized(program), *_contents(_constants(program))]
+
+
+def _constants(program: ClosedJaxpr) -> list[Any]:
+    """Arrays in a program and in the programs it calls; numbers are in its text."""
+    found = list(program.consts)
+    for equation in program.jaxpr.eqns:
+        inputs = [x.val for x in equation.invars if isinstance(x, Literal)]
+        inner = jax.tree.leaves(equation.params, is_leaf=lambda x: isinstance(x, ClosedJaxpr))
+        found += inputs + [c for x in inner if isinstance(x, ClosedJaxpr) for c in _constants(x)]
+    return found
+
+
 def _contents(tree: PyTree) -> list[bytes]:
     """Arrays and numbers of a pytree; of other leaves only the type, their text may vary."""
     parts = []
@@ -182,9 +229,13 @@ def _contents(tree: PyTree) -> list[bytes]:
     return parts
 
 
-def _sanitized(structure: Any) -> bytes:
-    # A function in a static field prints its address, which differs in every process.
-    return re.sub(r" at 0x[0-9a-f]+", "", str(structure)).encode()
+def _sanitized(description: Any) -> bytes:
+    # A function in it prints its address, which differs in every process.
+    return re.sub(r" at 0x[0-9a-f]+", "", str(description)).encode()
+
+
+def _software() -> dict[str, str]:
+    return {"jax": jax.__version__, "equinox": eqx.__version__, "optax": optax.__version__}
 
 
 def _digest(*parts: bytes) -> str:

@@ -84,6 +84,8 @@ class TrackingError(AbstractCost):
 class ControlEffort(AbstractCost):
     r"""Weighted control input over the motion: integral of `u^T R u dt`.
 
+    The input is a scalar or an array; its `s` entries are taken in the order of `ravel`.
+
     Args:
         weight: `R`, scalar, diagonal `(s,)` or matrix `(s, s)`.
     """
@@ -97,9 +99,15 @@ class ControlEffort(AbstractCost):
                 "ControlEffort: the simulation has no controller, so there is no effort; give the "
                 "objective a controller, or leave this cost out."
             )
-        weight = jnp.asarray(self.weight)
-        weighted = trajectory.u @ weight if weight.ndim == 2 else weight * trajectory.u
-        return _integral(jnp.sum(trajectory.u * weighted, axis=-1), trajectory)
+        u, weight = _rows(trajectory.u), jnp.asarray(self.weight)
+        count = u.shape[1]
+        if weight.shape not in {(), (count,), (count, count)}:
+            raise ValueError(
+                f"ControlEffort: weight has shape {weight.shape}, which does not fit {count} "
+                f"inputs; give a scalar, a vector of {count}, or a {count} x {count} matrix."
+            )
+        weighted = u @ weight if weight.ndim == 2 else weight * u
+        return _integral(jnp.sum(u * weighted, axis=-1), trajectory)
 
 
 class EnergyDrift(AbstractCost):
@@ -126,6 +134,17 @@ class WeightedSum(AbstractCost):
     def __call__(self, trajectory):
         """The weighted sum."""
         return sum((w * cost(trajectory) for w, cost in self.terms), start=jnp.zeros(()))
+
+
+def _rows(u) -> Float[Array, "times s"]:
+    """Inputs at the saved times, one row each."""
+    if not eqx.is_array(u):
+        raise ValueError(
+            f"ControlEffort: the controller returns a {type(u).__name__}, not an array; let it "
+            "return jnp.concatenate of its parts, or give a cost of your own: any function "
+            "trajectory -> scalar."
+        )
+    return u.reshape(u.shape[0], -1)
 
 
 def _integral(density, trajectory: Trajectory, *, trapezoidal: bool = True) -> Float[Array, ""]:

@@ -1,6 +1,7 @@
 """Descent from several starts at once: pure functions of a state, traced once."""
 
 from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -26,13 +27,17 @@ def default_optimizer() -> optax.GradientTransformation:
     return optax.chain(optax.clip_by_global_norm(1.0), optax.adam(0.05, eps=1e-16))
 
 
+# Length of the gradient step in place of one that overflowed: as long as a step of the default.
+_FALLBACK_STEP = 0.05
+
+
 class Record(eqx.Module):
     """What happened in one evaluation; stacked over the starts.
 
     Attributes:
         loss: objective at the trial point.
         gradient_norm: Euclidean norm of its gradient.
-        skipped: whether the trial was refused.
+        skipped: whether the trial, or the optimizer's step from it, was refused.
     """
 
     loss: Float[Array, ""]
@@ -48,7 +53,8 @@ class Start(eqx.Module):
         update: step from it that is tried next.
         optimizer: state of the optimizer.
         best: point of the smallest loss so far.
-        best_loss: that loss.
+        best_loss: that loss. In the widest precision enabled, which holds the loss of every
+            objective exactly: its own would cost another trace of the objective to find out.
     """
 
     point: PyTree
@@ -83,6 +89,7 @@ class Problem(eqx.Module):
             )
         trained = jax.tree.map(jnp.asarray, trained)
         optimizer = default_optimizer() if optimizer is None else optimizer
+        _check_optimizer(optimizer)
         return cls(objective, trained, frozen, optax.with_extra_args_support(optimizer), mode)
 
     def params(self, trained: PyTree) -> PyTree:
@@ -110,7 +117,12 @@ class Problem(eqx.Module):
         return strongly_typed(state)
 
     def step(self, state: Start) -> tuple[Start, Record]:
-        """Evaluate at `point + update`; move there and choose the next step, or halve this one."""
+        """Evaluate at `point + update`; move there and choose the next step, or halve this one.
+
+        Where the optimizer's own step is not finite, the next step is along the gradient. The
+        optimizer, its memory as it was before, is asked again from the point reached by it:
+        asked again from the same point, it would only fail again.
+        """
         trial = optax.apply_updates(state.point, state.update)
         loss, gradient = self.value_and_gradient(trial)
         norm = optax.tree.norm(gradient)
@@ -118,13 +130,12 @@ class Problem(eqx.Module):
         update, optimizer = self.optimizer.update(
             gradient, state.optimizer, trial, value=loss, grad=gradient, value_fn=self.loss
         )
-        # An optimizer that overflows is not asked again from its overflown memory.
         accepted = finite & jnp.isfinite(optax.tree.norm(update))
         better = finite & (loss < state.best_loss)
-        refused = jax.tree.map(lambda u: jnp.where(finite, 0.0, 0.5 * u), state.update)
+        half = jax.tree.map(lambda u: 0.5 * u, state.update)
         new = Start(
             point=_where(finite, trial, state.point),
-            update=_where(accepted, update, refused),
+            update=_where(accepted, update, _where(finite, _gradient_step(gradient, norm), half)),
             optimizer=_where(accepted, optimizer, state.optimizer),
             best=_where(better, trial, state.best),
             best_loss=jnp.where(better, loss, state.best_loss),
@@ -143,6 +154,22 @@ class Problem(eqx.Module):
 
         gradient, loss = jax.jacfwd(twice, has_aux=True)(flat)
         return loss, unravel(gradient.astype(flat.dtype))
+
+
+def _check_optimizer(optimizer: Any) -> None:
+    if isinstance(optimizer, optax.GradientTransformation):
+        return
+    name = getattr(optimizer, "__qualname__", repr(optimizer))
+    raise ValueError(
+        f"tune: optimizer is {name}, must be an optax optimizer; call the function that makes "
+        "one, e.g. optimizer=optax.adam(0.05), or leave it out."
+    )
+
+
+def _gradient_step(gradient: PyTree, norm: Array) -> PyTree:
+    """A step against the gradient, of length 0.05 at most."""
+    factor = _FALLBACK_STEP / jnp.maximum(norm, 1.0)
+    return jax.tree.map(lambda g: (-factor * g).astype(g.dtype), gradient)
 
 
 def _where(condition: Array, x: PyTree, y: PyTree) -> PyTree:

@@ -1,6 +1,7 @@
 """The optimization loop: gradient steps from several starts, refused where they fail."""
 
 import math
+import operator
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -67,7 +68,10 @@ def tune(
     fixed. The result holds the best parameters at which the objective was evaluated.
 
     A step whose loss or gradient is not finite is not taken: the run returns to the last finite
-    point and tries half of the step from it. Optimizer state is kept from before that step.
+    point and tries half of the step from it. Where loss and gradient are finite but the step the
+    optimizer makes of them is not, a step of length 0.05 at most against the gradient is taken
+    instead. In both cases the optimizer's state is kept from before, and the row counts as
+    skipped.
 
     Args:
         objective: maps the resolved parameters (parametrizations replaced by their values) to a
@@ -100,24 +104,21 @@ def tune(
     Raises:
         ValueError: if nothing is trainable, a setting does not make sense, the objective is not
             a real scalar, or it is not finite at any start.
+        IsADirectoryError: if `checkpoint` is a folder.
         FileExistsError: if `checkpoint` exists and neither `resume` nor `overwrite` is set.
         CheckpointError: if the file to resume from is damaged or belongs to another run.
     """
     began = time.perf_counter()
-    _check_settings(
-        steps=(steps, 0),
-        starts=(starts, 1),
-        spread=(spread, 0),
-        checkpoint_every=(checkpoint_every, 1),
-        patience=(1 if patience is None else patience, 1),
-        min_improvement=(min_improvement, 0),
-    )
+    _check_callable(objective, callback)
+    _check_counts(steps=(steps, 0), starts=(starts, 1), checkpoint_every=(checkpoint_every, 1))
+    _check_counts(patience=(1 if patience is None else patience, 1))
+    _check_least(spread=(spread, 0), min_improvement=(min_improvement, 0))
     file = _File(checkpoint, resume, overwrite, checkpoint_every)
     key = jax.random.key(0) if key is None else key
     problem = Problem.make(objective, params, optimizer, _mode(objective, mode))
     run = _Run(problem, problem.initial_state(starts, spread, key), steps)
     seed = np.asarray(jax.random.key_data(key)).tolist()
-    search = {"mode": problem.mode, "starts": starts, "spread": spread, "key": seed}
+    search = {"mode": problem.mode, "starts": int(starts), "spread": float(spread), "key": seed}
     file.open(run, params, search)
     stop_reason = _loop(run, file, _Patience(patience, min_improvement), progress, callback)
     return _result(run, params, stop_reason, began)
@@ -154,7 +155,7 @@ class _Run:
         for column, value in zip(self._history, values, strict=True):
             column[row] = value
         if row == 0:
-            _require_a_start(*(column[0] for column in self._history))
+            _require_a_start(*(column[0] for column in self._history[:2]))
         self._done = (row + 1, state)
 
     def best(self) -> tuple[int, float, PyTree]:
@@ -202,6 +203,11 @@ class _File:
             raise ValueError("tune: `resume` and `overwrite` contradict each other; choose one.")
         self.path = None if path is None else Path(path)
         self.resume, self.every = resume, every
+        if self.path is not None and self.path.is_dir():
+            raise IsADirectoryError(
+                f"tune: the checkpoint {self.path} is a folder; give the name of a file in it, "
+                f"e.g. {self.path / 'run.ckpt'}."
+            )
         if self.path is not None and self.path.exists() and not (resume or overwrite):
             raise FileExistsError(
                 f"tune: the checkpoint {self.path} exists; continue it with `resume=True`, "
@@ -217,7 +223,7 @@ class _File:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         problem, state = run.problem, run.contents()[0]
         self._fingerprint = checkpoints.fingerprint(
-            params, problem.trained, state.optimizer, problem.objective, search
+            params, problem.trained, problem.optimizer, state.optimizer, problem.objective, search
         )
         if self.resume and self.path.exists():
             rows, contents = checkpoints.load(self.path, self._fingerprint, run.like)
@@ -327,14 +333,37 @@ def _mode(objective: Any, mode: str) -> str:
     return own
 
 
-def _check_settings(**least: tuple[Any, int]) -> None:
+def _check_callable(objective: Any, callback: Any) -> None:
+    if not callable(objective):
+        raise ValueError(
+            f"tune: the objective is a {type(objective).__name__}, must be a function of the "
+            "parameters; did its arguments come in another order? tune(objective, params)."
+        )
+    if callback is not None and not callable(callback):
+        raise ValueError(
+            f"tune: callback is a {type(callback).__name__}, must be a function of a TuningStep."
+        )
+
+
+def _check_counts(**least: tuple[Any, int]) -> None:
+    for name, (value, _) in least.items():
+        try:
+            operator.index(value)
+        except TypeError:
+            raise ValueError(
+                f"tune: {name} is {value!r}, must be an integer; round it with int(...)."
+            ) from None
+    _check_least(**least)
+
+
+def _check_least(**least: tuple[Any, float]) -> None:
     for name, (value, smallest) in least.items():
         if not value >= smallest:
             raise ValueError(f"tune: {name} is {value}, must be at least {smallest}.")
 
 
-def _require_a_start(loss: np.ndarray, norm: np.ndarray, skipped: np.ndarray) -> None:
-    if not skipped.all():
+def _require_a_start(loss: np.ndarray, norm: np.ndarray) -> None:
+    if np.any(np.isfinite(loss) & np.isfinite(norm)):
         return
     raise ValueError(
         f"tune: the first evaluation failed at all {loss.size} starts (loss {loss[0]:.6g}, "

@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 from numpy.typing import ArrayLike
 
+from jaxdae.formulations.gains import check_positive
 from jaxdae.systems.checks import is_concrete
 
 
@@ -79,6 +80,7 @@ class PositiveDefinite(AbstractParametrization):
         matrix = _floating("PositiveDefinite", matrix)
         _check_spd(matrix)
         factor = jnp.linalg.cholesky(matrix)
+        _check_factor(factor)
         rows, columns, diagonal = _triangle(matrix.shape[0])
         packed = factor[rows, columns]
         self.raw = packed.at[diagonal].set(jnp.log(packed[diagonal]))
@@ -247,22 +249,19 @@ def _check_spd(matrix: Array) -> None:
             f"PositiveDefinite: got shape {matrix.shape}, needs (m, m) with m >= 1; "
             "for a scalar or a positive diagonal use Positive."
         )
-    if not is_concrete(matrix):
+    check_positive("PositiveDefinite: the matrix", matrix)
+
+
+def _check_factor(factor: Array) -> None:
+    """Cholesky's algorithm may fail, by round-off, where the smallest eigenvalue is positive."""
+    if not is_concrete(factor):
         return
-    array = np.asarray(matrix)
-    scale, asymmetry = np.abs(array).max(), np.abs(array - array.T).max()
-    # Round-off of a product such as L L^T is a few ulps of its size times m; sqrt(eps) is far
-    # above that and far below any intended asymmetry.
-    if not asymmetry <= np.sqrt(np.finfo(array.dtype).eps) * scale:
+    pivots = np.diagonal(np.asarray(factor)) ** 2
+    # A pivot is a difference of numbers as large as the largest, and round-off below eps of those.
+    if not pivots.min() > np.finfo(pivots.dtype).eps * pivots.max():
         raise ValueError(
-            f"PositiveDefinite: the matrix differs from its transpose by {asymmetry:.3g}; "
-            "pass its symmetric part 0.5 * (K + K.T)."
-        )
-    smallest = np.linalg.eigvalsh(array).min()
-    if not smallest > np.finfo(array.dtype).eps * scale:
-        raise ValueError(
-            f"PositiveDefinite: the smallest eigenvalue is {smallest:.3g}, must be > 0 beyond "
-            "round-off; add a multiple of the identity."
+            f"PositiveDefinite: the matrix is singular to round-off in {factor.dtype}, its "
+            f"Cholesky pivots are {pivots}; add a multiple of the identity."
         )
 
 

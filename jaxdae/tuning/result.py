@@ -14,7 +14,8 @@ class TuningHistory:
     Attributes:
         loss: objective, also where it was not finite.
         gradient_norm: Euclidean norm of the gradient with respect to the unconstrained arrays.
-        skipped: whether the row was refused because its loss or gradient was not finite.
+        skipped: whether the row was refused because its loss or gradient was not finite, or the
+            optimizer's step from it was not.
     """
 
     loss: Float[np.ndarray, "rows *starts"]

@@ -123,8 +123,8 @@ def test_a_new_run_keeps_an_earlier_checkpoint(tmp_path, capsys):
     tune_quickly(tmp_path)
     first = (tmp_path / "multipliers.checkpoint").read_bytes()
     tune_quickly(tmp_path, "--seed", "1")
-    assert "is kept as multipliers.checkpoint.old" in capsys.readouterr().out
-    assert (tmp_path / "multipliers.checkpoint.old").read_bytes() == first
+    assert "is kept as multipliers.checkpoint.old1" in capsys.readouterr().out
+    assert (tmp_path / "multipliers.checkpoint.old1").read_bytes() == first
 
 
 def test_resume_refuses_a_damaged_checkpoint_and_leaves_it(tmp_path, capsys):
@@ -198,3 +198,57 @@ def test_a_run_that_ends_off_its_constraints_is_pointed_out(tmp_path, capsys):
     assert main(["simulate", "two-link", "--out", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
     assert "WARNING: constraint 'tip x' is violated by 10.2 at t = 20 s" in printed
+
+
+def test_choices_of_the_parser_are_those_of_the_library():
+    """The parser spells them out, so that help does not wait for JAX."""
+    import optax
+
+    from jaxdae import cli
+    from jaxdae.commands.simulate import SOLVERS
+    from jaxdae.models.studies import METHODS
+
+    assert cli.METHODS == METHODS
+    assert tuple(cli.SOLVERS) == tuple(SOLVERS)
+    assert all(hasattr(optax, name) for name in cli.OPTIMIZERS)
+
+
+def test_the_command_switches_on_a_cache_of_compiled_programs(tmp_path):
+    code = "import jax; from jaxdae.cli import main; main(['list']); "
+    code += "print(jax.config.jax_compilation_cache_dir)"
+    environment = {k: v for k, v in os.environ.items() if k != "JAX_COMPILATION_CACHE_DIR"}
+    environment["XDG_CACHE_HOME"] = str(tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip().endswith(str(tmp_path / "jaxdae"))
+
+
+def test_a_gain_changes_only_itself(tmp_path):
+    """Slider-crank: alpha is given, K_D and K_P stay those of the model."""
+    arguments = ["simulate", "slider-crank", "--t1", "0.05", "--alpha", "500"]
+    assert main([*arguments, "--out", str(tmp_path)]) == 0
+    from jaxdae.commands.simulate import _formulation
+    from jaxdae.models import get_model
+
+    class Options:
+        formulation, K_D, K_P, alpha = None, None, None, 500.0
+
+    model = get_model("slider-crank")
+    changed = _formulation(model, Options)
+    assert changed.alpha == 500.0
+    assert changed.stabilization.K_P == model.formulation().stabilization.K_P
+
+
+def test_alpha_is_refused_where_there_is_none(tmp_path, capsys):
+    assert main(["simulate", "pendulum", "--alpha", "5", "--out", str(tmp_path)]) == 2
+    assert "--alpha is for the penalty and augmented forms" in capsys.readouterr().err
+
+
+def test_a_run_that_blows_up_quotes_no_figures(tmp_path, capsys):
+    arguments = ["simulate", "pendulum", "--solver", "rk4", "--dt", "0.05", "--t1", "3"]
+    arguments += ["--K_D", "2000", "--K_P", "1e6", "--out", str(tmp_path)]
+    assert main(arguments) == 1
+    printed = capsys.readouterr().out
+    assert "the state is no longer finite after t = 1 s" in printed
+    assert "e+" not in printed

@@ -1,5 +1,7 @@
 """Multipliers, penalty and augmented Lagrangian: closed forms, laws, and agreement."""
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -21,7 +23,7 @@ from jaxdae.models import CartesianPendulum, Chain
 from jaxdae.systems import constraint_residuals, evaluate
 
 # Sums and solves of systems of at most six unknowns with condition numbers below 1e3.
-ROUND_OFF = {"rtol": 1e-11, "atol": 1e-11}
+ROUND_OFF: dict[str, Any] = {"rtol": 1e-11, "atol": 1e-11}
 
 GAINS = Baumgarte(K_D=20.0, K_P=100.0, Gamma=10.0)
 

@@ -1,5 +1,7 @@
 """Stabilizations: one law written several ways, and gains that are refused."""
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -11,7 +13,10 @@ from jaxdae import Baumgarte, LinearStabilization, Multipliers, State
 from jaxdae.systems import constraint_residuals
 from jaxdae.tuning.parametrizations import Positive
 
-ROUND_OFF = {"rtol": 1e-12, "atol": 1e-12}  # a handful of products of numbers of order one
+ROUND_OFF: dict[str, Any] = {
+    "rtol": 1e-12,
+    "atol": 1e-12,
+}  # a handful of products of numbers of order one
 
 PHI, PHI_DOT = jnp.array([0.3, -0.2]), jnp.array([0.5, 0.7, -1.1])  # m = 2, r = 1
 QV = jnp.ones(3)
@@ -49,7 +54,7 @@ def test_critical_damping_has_a_double_root():
     """critical(rate): K_D = 2 rate, K_P = rate^2, Gamma = rate."""
     np.testing.assert_allclose(_rate(Baumgarte.critical(3.0)), _rate(Baumgarte(6.0, 9.0, 3.0)))
     per_constraint = Baumgarte.critical(jnp.array([3.0, 4.0]))
-    np.testing.assert_allclose(per_constraint.K_P, [9.0, 16.0])
+    np.testing.assert_allclose(jnp.asarray(per_constraint.K_P), [9.0, 16.0])
     assert per_constraint.Gamma is None
 
 

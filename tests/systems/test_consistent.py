@@ -1,10 +1,13 @@
 """`consistent_state` against closed forms, another optimizer, and its own laws."""
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.flatten_util import ravel_pytree
 from scipy.optimize import brentq, minimize
 
 import jaxdae
@@ -47,7 +50,7 @@ class Isokinetic(jaxdae.System):
 
 # Newton's method ends when its step is below eps^0.75 = 2e-12 of the solution; being quadratic, it
 # has then reached round-off. Conditioning of the test problems is below 100.
-SOLVED = {"rtol": 1e-10, "atol": 1e-10}
+SOLVED: dict[str, Any] = {"rtol": 1e-10, "atol": 1e-10}
 
 Q0, V0 = jnp.array([1.1, -0.4]), jnp.array([0.7, 0.9])
 
@@ -212,7 +215,7 @@ def _parameters():
 def test_derivatives_agree_in_forward_and_reverse_mode_and_with_differences():
     """d(q, v)/d(masses, length, q0, v0): two modes agree to round-off, differences to 1e-8."""
     params = _parameters()
-    vector, unravel = jax.flatten_util.ravel_pytree(params)
+    vector, unravel = ravel_pytree(params)
     function = lambda x: _projected(unravel(x))  # noqa: E731
     forward = jax.jit(jax.jacfwd(function))(vector)
     reverse = jax.jit(jax.jacrev(function))(vector)

@@ -1,5 +1,7 @@
 """`evaluate` against derivations by hand, and against the identities of Lagrangian mechanics."""
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -17,7 +19,7 @@ from jaxdae.systems import (
 )
 
 # A few hundred operations on numbers of order one to a hundred, each with error 1e-16.
-ROUND_OFF = {"rtol": 1e-12, "atol": 1e-12}
+ROUND_OFF: dict[str, Any] = {"rtol": 1e-12, "atol": 1e-12}
 
 _evaluate = eqx.filter_jit(evaluate)
 

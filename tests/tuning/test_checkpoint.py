@@ -199,6 +199,7 @@ OTHER_RUNS = [
     ({"params": START | {"c": 1.0}}, "structure of the parameters: "),
     ({"optimizer": optax.sgd(0.1)}, "optimizer state: .* in the file, None here"),
     ({"objective": Shifted()}, "objective: bowl in the file, Shifted RK4, h = 0.02 s here"),
+    ({"optimizer": optax.adam(0.1)}, "optimizer state: .*"),
     ({"starts": 4}, "optimizer state: .*"),
     ({"spread": 0.25}, "spread: 0.5 in the file, 0.25 here"),
     ({"key": jax.random.key(5)}, r"key: \[0, 0\] in the file, \[0, 5\] here"),
@@ -214,10 +215,84 @@ def test_a_checkpoint_of_another_run_is_refused(stopped, settings, message):
 def test_arrays_in_an_objective_count():
     def prints(data):
         objective = jax.tree_util.Partial(lambda x, p: p * x, data)
-        return checkpoints.fingerprint(1.0, jnp.ones(1), (), objective, {})
+        return checkpoints.fingerprint(1.0, jnp.ones(1), optax.sgd(0.1), (), objective, {})
 
     assert prints(jnp.array(1.0)) == prints(jnp.array(1.0))
     assert prints(jnp.array(1.0)) != prints(jnp.array(2.0))
+
+
+OPTIMIZERS = {
+    "another rate": (lambda: optax.adam(0.1), lambda: optax.adam(10.0)),
+    "a rate close by": (lambda: optax.adam(0.1), lambda: optax.adam(0.1 * (1 + 1e-12))),
+    "another rule with the same state": (lambda: optax.adam(0.1), lambda: optax.nadam(0.1)),
+    "a rate in an array": (
+        lambda: optax.sgd(jnp.array(0.1)),
+        lambda: optax.sgd(jnp.array(0.2)),
+    ),
+    "a rate in the state": (
+        lambda: optax.inject_hyperparams(optax.sgd)(learning_rate=0.1),
+        lambda: optax.inject_hyperparams(optax.sgd)(learning_rate=0.2),
+    ),
+    "another schedule": (
+        lambda: optax.sgd(optax.cosine_decay_schedule(0.1, 10)),
+        lambda: optax.sgd(optax.cosine_decay_schedule(0.1, 20)),
+    ),
+    "an array in a compiled function": (lambda: scaled([1.0, 2.0]), lambda: scaled([1.0, 3.0])),
+    "another line search": (lambda: optax.lbfgs(memory_size=2), lambda: lbfgs_of_few_trials()),
+}
+
+
+def scaled(factors):
+    table = np.array(factors)
+    return optax.stateless(lambda g, _: jax.jit(lambda g: jnp.sum(-0.1 * table) * g)(g))
+
+
+def lbfgs_of_few_trials():
+    search = optax.scale_by_zoom_linesearch(max_linesearch_steps=3, initial_guess_strategy="one")
+    return optax.lbfgs(memory_size=2, linesearch=search)
+
+
+@pytest.mark.parametrize(("first", "second"), OPTIMIZERS.values(), ids=OPTIMIZERS)
+def test_what_the_optimizer_computes_counts(first, second):
+    point = jnp.ones(2)
+
+    def prints(optimizer):
+        state = jax.vmap(optimizer.init)(point[None])
+        return checkpoints.fingerprint(1.0, point, optimizer, state, bowl, {})
+
+    one, same, other = prints(first()), prints(first()), prints(second())
+    assert one == same
+    assert [name for name in one if one[name] != other[name]] == ["optimizer"]
+
+
+def test_another_optimizer_with_the_same_state_is_refused(tmp_path):
+    path = tmp_path / "run.ckpt"
+    run(path, optimizer=optax.adam(0.1), steps=2)
+    for other in (optax.adam(10.0), optax.nadam(0.1)):
+        message = "belongs to another run; optimizer: [0-9a-f]{16} in the file, [0-9a-f]{16} here;"
+        assert_refused(path, message, optimizer=other)
+    assert run(path, optimizer=optax.adam(0.1), steps=4, resume=True).steps == 4
+
+
+def test_a_refusal_tells_that_the_software_was_another(stopped, monkeypatch):
+    monkeypatch.setattr(checkpoints.jax, "__version__", "0.1")
+    assert_refused(stopped, r"here \(written with .*this is .*'jax': '0.1'", spread=0.25)
+
+
+def test_a_file_is_replaced_as_a_whole(tmp_path, monkeypatch):
+    path = tmp_path / "table.csv"
+    checkpoints.replace_file(path, b"old")
+    checkpoints.replace_file(str(path), b"new")
+    assert path.read_bytes() == b"new"
+    assert os.listdir(tmp_path) == [path.name]
+
+    def cut_off(*_):
+        raise OSError("disk is full")
+
+    monkeypatch.setattr(checkpoints.os, "fsync", cut_off)
+    with pytest.raises(OSError, match="disk is full"):
+        checkpoints.replace_file(path, b"newer")
+    assert path.read_bytes() == b"new"
 
 
 def test_an_existing_file_is_not_replaced_unasked(stopped, uninterrupted):

@@ -88,6 +88,13 @@ def test_single_precision_parameters_stay_single_precision():
     assert result.loss < result.initial_loss
 
 
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
+def test_the_best_loss_is_exact_whatever_the_precision_of_the_objective(dtype):
+    scale = jnp.array(0.1, dtype)
+    result = tune(lambda p: scale * p.astype(dtype) ** 2, jnp.array(1.3, jnp.float32), steps=5)
+    assert result.loss == result.history.loss[-1] == dtype(result.loss)
+
+
 def test_an_optimizer_with_a_line_search_works():
     target = jnp.array([3.0, -1.0])
 
@@ -136,12 +143,25 @@ def test_a_refused_gradient_does_not_enter_the_memory_of_the_optimizer():
     assert 1.4 < result.params <= 1.5
 
 
-def test_an_overflowing_optimizer_does_not_move_the_point():
+def test_where_the_optimizer_overflows_a_short_gradient_step_is_taken():
     # The step is finite at first, and infinite from its second call on.
     schedule = optax.scale_by_schedule(lambda count: jnp.where(count == 0, -0.1, jnp.inf))
-    result = tune(lambda x: x**2, jnp.array(1.0), steps=4, optimizer=schedule)
-    assert result.history.skipped.tolist() == [False, True, True, True, True]
-    np.testing.assert_allclose(result.params, 0.8, rtol=1e-15)
+    result = tune(lambda x: x**2, jnp.array(1.0), steps=12, optimizer=schedule)
+    assert result.history.skipped.tolist() == [False] + 12 * [True]
+    # By 0.2 at first; then by 0.05 where the gradient 2 x is above 1, else by 0.05 of it.
+    points = np.array([1.0, 0.8, 0.75, 0.7, 0.65, 0.6, 0.55, 0.5, 0.45, 0.405, 0.3645])
+    np.testing.assert_allclose(result.history.loss[:11], points**2, rtol=1e-13)
+    assert result.params < 0.3645
+
+
+def test_an_optimizer_that_overflows_at_first_takes_over_where_it_does_not():
+    def update(gradient, point):
+        return jnp.where(point > 0.88, jnp.nan, -0.3 * gradient)
+
+    result = tune(lambda x: x**2, jnp.array(1.0), steps=8, optimizer=optax.stateless(update))
+    # At 1, 0.95 and 0.9 it fails; from 0.85 on each step leaves a fraction 0.4.
+    assert result.history.skipped.tolist() == 3 * [True] + 6 * [False]
+    np.testing.assert_allclose(result.params, 0.85 * 0.4**5, rtol=1e-12)
 
 
 def test_an_objective_that_fails_everywhere_at_first_is_an_error():
@@ -226,6 +246,10 @@ class Moded:
         return x**2
 
 
+def never(x):
+    raise AssertionError(f"evaluated at {x}")
+
+
 REFUSED = [
     (lambda x: x**2, 1.0, {}, r"nothing to train.*Positive\(20.0\)"),
     (lambda x: x, jnp.ones(2), {}, r"objective returned float64\[2\], needs a real"),
@@ -236,6 +260,15 @@ REFUSED = [
     (lambda x: x**2, jnp.array(1.0), {"mode": "both"}, 'mode is "both", must be'),
     (lambda x: x**2, jnp.array(1.0), {"resume": True}, "need the file: give `checkpoint`"),
     (Moded(), jnp.array(1.0), {"mode": "reverse"}, 'objective is built for "forward"'),
+    (never, jnp.array(1.0), {"optimizer": "adam"}, "optimizer is 'adam', must be an optax"),
+    (never, jnp.array(1.0), {"optimizer": optax.adam}, r"optimizer is adam.*optax.adam\(0.05\)"),
+    (never, jnp.array(1.0), {"steps": 10.0}, r"steps is 10.0, must be an integer; round it"),
+    (never, jnp.array(1.0), {"steps": "10"}, "steps is '10', must be an integer"),
+    (never, jnp.array(1.0), {"starts": 2.5}, "starts is 2.5, must be an integer"),
+    (never, jnp.array(1.0), {"patience": 2.5}, "patience is 2.5, must be an integer"),
+    (never, jnp.array(1.0), {"checkpoint_every": 0.5}, "checkpoint_every is 0.5, must be an int"),
+    (never, jnp.array(1.0), {"callback": True}, "callback is a bool, must be a function"),
+    (jnp.array(1.0), lambda x: x, {}, r"objective is a .*must be a function.*another order"),
 ]
 
 
@@ -243,3 +276,13 @@ REFUSED = [
 def test_a_call_that_makes_no_sense_is_refused(objective, params, settings, message):
     with pytest.raises(ValueError, match=message):
         tune(objective, params, **settings)
+
+
+@pytest.mark.parametrize("settings", [{}, {"resume": True}, {"overwrite": True}])
+def test_a_folder_is_no_checkpoint(tmp_path, settings):
+    with pytest.raises(IsADirectoryError, match=r"is a folder; give the name of a file.*run\.ckpt"):
+        tune(never, jnp.array(1.0), checkpoint=tmp_path, **settings)
+
+
+def test_counts_may_be_numpy_integers():
+    assert tune(lambda x: x**2, jnp.array(1.0), steps=np.int64(2), starts=np.int32(2)).steps == 2

@@ -1,3 +1,4 @@
+from types import SimpleNamespace
 from typing import Any
 
 import diffrax
@@ -5,6 +6,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import jaxdae
@@ -15,6 +17,7 @@ from jaxdae.tuning import (
     ControlEffort,
     EnergyDrift,
     IntegratedViolation,
+    Logarithm,
     perturbed_states,
     Positive,
     SimulationObjective,
@@ -57,6 +60,37 @@ def test_integrated_violation_is_the_trapezoidal_rule():
     np.testing.assert_allclose(IntegratedViolation(2.0, 3.0)(run), expected, rtol=1e-12)
 
 
+def made_up(**columns) -> Any:
+    """A trajectory of given columns."""
+    return SimpleNamespace(success=jnp.array(True), **columns)
+
+
+@pytest.mark.parametrize("from_start", [True, False])
+def test_integrated_violation_from_the_start_or_after_it(from_start):
+    h, n = 0.1, 10
+    ts = h * jnp.arange(n + 1)
+    violation = SimpleNamespace(phi=(ts - 2.0)[:, None], phi_dot=jnp.zeros((n + 1, 1)))
+    run = made_up(ts=ts, violation=violation)
+    # Sums of squares: of (k h)^2 with k = 11..20 for the right ends, which run from -1.9 to -1.
+    right = h**3 * (19 * 20 * 39 - 9 * 10 * 19) / 6
+    # The trapezoidal rule has half of the first term, (-2)^2, and half of the last, (-1)^2.
+    expected = right + 0.5 * h * (2.0**2 - 1.0**2) if from_start else right
+    # Eleven positive terms in another order.
+    np.testing.assert_allclose(IntegratedViolation(from_start=from_start)(run), expected, 1e-13)
+
+
+def test_without_the_start_an_offset_there_does_not_count():
+    def cost(offset):
+        phi = jnp.array([[offset], [0.2], [0.1]])
+        violation = SimpleNamespace(phi=phi, phi_dot=0.0 * phi)
+        run = made_up(ts=jnp.array([0.0, 0.5, 0.7]), violation=violation)
+        return IntegratedViolation(from_start=False)(run)
+
+    # Steps of 0.5 and 0.2 times the squares at their right ends.
+    np.testing.assert_allclose(cost(7.0), 0.5 * 0.04 + 0.2 * 0.01, rtol=1e-13)
+    assert cost(7.0) == cost(0.0)
+
+
 def test_tracking_error_integrates_the_squared_distance():
     cost = TrackingError(lambda t, _q, _v: t * jnp.ones(1), lambda _t: jnp.zeros(1), weight=2.0)
     # The trapezoidal rule errs by h^2 / 12 times the difference of the end slopes of 2 t^2.
@@ -69,6 +103,34 @@ def test_control_effort_integrates_the_weighted_input(weight):
     run = one_run(controller=lambda *_: jnp.array([3.0, 1.0]))
     # A constant integrand: the trapezoidal rule is exact.
     np.testing.assert_allclose(ControlEffort(weight)(run), 2.0 * 10.0 * 0.3, rtol=1e-12)
+
+
+def input_run(u):
+    """Two seconds under inputs given at 0, 1 and 2."""
+    return made_up(ts=jnp.arange(3.0), u=u)
+
+
+def test_control_effort_of_a_scalar_input():
+    # Trapezoidal rule of 2 (1, 4, 9), at steps of one: 2 (1 / 2 + 4 + 9 / 2).
+    np.testing.assert_allclose(ControlEffort(2.0)(input_run(jnp.array([1.0, 2.0, 3.0]))), 18.0)
+    run = one_run(controller=lambda t, *_: 3.0 + 0.0 * t)
+    np.testing.assert_allclose(ControlEffort(2.0)(run), 2.0 * 9.0 * 0.3, rtol=1e-12)
+
+
+def test_control_effort_of_an_input_matrix_is_that_of_its_entries():
+    u = jnp.arange(12.0).reshape(3, 2, 2)
+    weight = jnp.array([1.0, 2.0, 3.0, 4.0])
+    expected = ControlEffort(weight)(input_run(u.reshape(3, 4)))
+    np.testing.assert_array_equal(ControlEffort(weight)(input_run(u)), expected)
+
+
+def test_control_effort_needs_an_array_and_a_weight_that_fits():
+    with pytest.raises(ValueError, match=r"controller returns a dict, not an array; let it return"):
+        ControlEffort()(input_run({"torque": jnp.ones(3)}))
+    with pytest.raises(ValueError, match=r"weight has shape \(2,\), which does not fit 3 inputs"):
+        ControlEffort(jnp.ones(2))(input_run(jnp.ones((3, 3))))
+    with pytest.raises(ValueError, match=r"does not fit 1 inputs; give a scalar, a vector of 1"):
+        ControlEffort(jnp.ones(2))(input_run(jnp.ones(3)))
 
 
 def test_control_effort_needs_a_controller():
@@ -124,10 +186,19 @@ def test_gradients_agree_in_forward_and_reverse_mode_and_with_differences(starts
     np.testing.assert_allclose(differences, by_forward, rtol=1e-5)
 
 
-def test_tuned_gains_violate_less_in_both_modes(starts):
-    start: list[Any] = [Positive(2.0), Positive(4.0)]
-    params = Multipliers(Baumgarte(*start))
-    results = [tune(objective(starts, mode=m), params, steps=25) for m in ("forward", "reverse")]
+def weak_gains(dtype) -> Multipliers:
+    start: list[Any] = [Positive(jnp.array(x, dtype)) for x in (2.0, 4.0)]
+    return Multipliers(Baumgarte(*start))
+
+
+@pytest.fixture(scope="module")
+def results(starts):
+    """Tuned in forward and in reverse mode."""
+    params = weak_gains(jnp.float64)
+    return [tune(objective(starts, mode=m), params, steps=25) for m in ("forward", "reverse")]
+
+
+def test_tuned_gains_violate_less_in_both_modes(results):
     for result in results:
         assert result.loss < 0.7 * result.initial_loss
         assert result.budget == "RK4, h = 0.01 s, 30 steps, 4 starts"
@@ -150,6 +221,68 @@ def test_a_loss_is_the_mean_over_the_starts(starts):
     )
     np.testing.assert_allclose(costs[2], IntegratedViolation()(one), rtol=1e-9)
     np.testing.assert_allclose(made(gains([5.0, 20.0])), np.mean(costs), rtol=1e-12)
+
+
+def test_a_logarithm_makes_gradients_relative(starts):
+    plain = objective(starts)
+    logarithm = Logarithm(plain)
+    x = jnp.array([8.0, 30.0])
+    loss, gradient = jax.jit(jax.jacfwd(lambda x: 2 * (plain(gains(x)),), has_aux=True))(x)[::-1]
+    value, slope = jax.jit(jax.jacfwd(lambda x: 2 * (logarithm(gains(x)),), has_aux=True))(x)[::-1]
+    np.testing.assert_allclose(value, np.log(loss), rtol=1e-12)
+    # The same tangents, divided by the loss: round-off of the sums over the steps.
+    np.testing.assert_allclose(slope, gradient / loss, rtol=1e-9)
+
+
+MODES: list[tuple[Any, Any]] = [("forward", "reverse"), ("reverse", "forward")]
+
+
+@pytest.mark.parametrize(("mode", "other"), MODES)
+def test_a_logarithm_has_the_budget_and_mode_of_its_objective(starts, mode, other):
+    plain = objective(starts, mode=mode)
+    assert Logarithm(plain).mode == mode
+    assert Logarithm(plain).budget == plain.budget
+    with pytest.raises(ValueError, match=f'objective is built for "{mode}"'):
+        tune(Logarithm(plain), 1.0, mode=other)
+
+
+def test_a_logarithm_has_the_same_minimizer():
+    def loss(x):
+        return 1e-12 + (x - 2.0) ** 2 * (1.0 + x**2)
+
+    plain, logarithm = (tune(f, jnp.array(1.0), steps=150) for f in (loss, Logarithm(loss)))
+    assert logarithm.budget == ""
+    # Adam at a constant rate of 0.05 comes to within a step of it.
+    np.testing.assert_allclose(plain.params, 2.0, atol=0.05)
+    np.testing.assert_allclose(logarithm.params, 2.0, atol=0.05)
+    np.testing.assert_allclose(logarithm.loss, jnp.log(loss(logarithm.params)), rtol=1e-9)
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0])
+def test_a_step_to_where_an_objective_is_not_positive_is_refused_under_a_logarithm(value):
+    def loss(x):
+        return jnp.where(x > 1.0, value, 2.0 - x)
+
+    logarithm = Logarithm(loss)
+    assert not np.isfinite(logarithm(jnp.array(1.5)))
+    # The slope of log(2 - x) at 0 is -1/2: 2 is refused, then 1 is reached.
+    result = tune(logarithm, jnp.array(0.0), steps=2, optimizer=optax.sgd(4.0))
+    assert result.history.skipped.tolist() == [False, True, False]
+    assert result.params == 1.0
+    with pytest.raises(ValueError, match="first evaluation failed"):
+        tune(logarithm, jnp.array(3.0), steps=2)
+
+
+def test_single_precision_starts_and_parameters_are_tuned_in_single_precision(starts, results):
+    narrow = jax.tree.map(lambda x: x.astype(jnp.float32), starts)
+    single, double = tune(objective(narrow), weak_gains(jnp.float32), steps=5), results[0]
+    assert {x.dtype for x in jax.tree.leaves(single.params) if eqx.is_array(x)} == {jnp.float32}
+    assert single.skipped == 0
+    assert np.all(single.history.loss == single.history.loss.astype(np.float32))
+    assert single.loss == single.history.loss.min()
+    # Residuals of 1e-2 are differences of numbers of size 1, known to 6e-8: 1e-5 of them, and
+    # twice that of their squares; Adam's first steps depend on the sign of the gradient only.
+    np.testing.assert_allclose(single.history.loss, double.history.loss[:6], rtol=1e-4)
 
 
 def test_gains_too_large_for_the_step_are_refused_and_not_fatal(starts):
