@@ -9,6 +9,8 @@ from jaxdae.formulations import (
     LinearStabilization as LinearStabilization,
     Multipliers as Multipliers,
     Penalty as Penalty,
+    QuasiVelocities as QuasiVelocities,
+    RealizingForces as RealizingForces,
 )
 from jaxdae.linalg.saddle_point import (
     FullRank as FullRank,

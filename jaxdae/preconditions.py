@@ -43,8 +43,8 @@ def check_kinds(system, formulation, state, controller, adjoint, saveat) -> None
             f"controller is {controller!r}; give a callable u = controller(t, q, v, w)."
         )
     _check_closure("controller", controller)
-    for value in vars(formulation).values():
-        _check_closure("stabilization", value)
+    for name, value in vars(formulation).items():
+        _check_closure(name, value)
 
 
 def _check_closure(name: str, function) -> None:

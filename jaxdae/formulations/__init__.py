@@ -6,6 +6,22 @@ from jaxdae.formulations.lagrange import (
     Multipliers as Multipliers,
     Penalty as Penalty,
 )
+from jaxdae.formulations.quasi_velocities import (
+    energy_of_accelerations as energy_of_accelerations,
+    QuasiState as QuasiState,
+    QuasiVelocities as QuasiVelocities,
+)
+from jaxdae.formulations.realizing import (
+    AbstractLaw as AbstractLaw,
+    AbstractSetValuedLaw as AbstractSetValuedLaw,
+    deviation_power as deviation_power,
+    LinearLaw as LinearLaw,
+    reaching_time_bound as reaching_time_bound,
+    RealizingForces as RealizingForces,
+    SaturatedLaw as SaturatedLaw,
+    SignLaw as SignLaw,
+    TanhLaw as TanhLaw,
+)
 from jaxdae.formulations.stabilization import (
     AbstractStabilization as AbstractStabilization,
     Baumgarte as Baumgarte,

@@ -3,6 +3,8 @@
 from jaxdae.models.andrews import AndrewsMechanism as AndrewsMechanism
 from jaxdae.models.base import AbstractModel as AbstractModel, Reference as Reference
 from jaxdae.models.chain import Chain as Chain
+from jaxdae.models.disk import RollingDisk as RollingDisk
+from jaxdae.models.knife_edge import KnifeEdge as KnifeEdge
 from jaxdae.models.pendulum import CartesianPendulum as CartesianPendulum
 from jaxdae.models.registry import (
     get_model as get_model,
@@ -10,6 +12,8 @@ from jaxdae.models.registry import (
     MODELS as MODELS,
     UnknownModelError as UnknownModelError,
 )
+from jaxdae.models.robot import DifferentialDriveRobot as DifferentialDriveRobot
+from jaxdae.models.sleigh import ChaplyginSleigh as ChaplyginSleigh
 from jaxdae.models.slider_crank import SliderCrank as SliderCrank
 from jaxdae.models.two_link import (
     AbstractTwoLink as AbstractTwoLink,

@@ -8,7 +8,11 @@ from jaxdae.formulations import AbstractFormulation, Baumgarte, Multipliers, Pen
 from jaxdae.models.andrews import AndrewsMechanism
 from jaxdae.models.base import AbstractModel
 from jaxdae.models.chain import Chain
+from jaxdae.models.disk import RollingDisk
+from jaxdae.models.knife_edge import KnifeEdge
 from jaxdae.models.pendulum import CartesianPendulum
+from jaxdae.models.robot import DifferentialDriveRobot
+from jaxdae.models.sleigh import ChaplyginSleigh
 from jaxdae.models.slider_crank import SliderCrank
 from jaxdae.models.two_link import PAPER_RUNS, ReachableTwoLink, TwoLinkManipulator
 
@@ -52,6 +56,11 @@ class Model:
 def _stabilized(rate: float) -> Callable[[], Multipliers]:
     """Multipliers whose constraint violation decays at a rate [1/s], critically damped."""
     return lambda: Multipliers(Baumgarte.critical(rate))
+
+
+def _rolling() -> Multipliers:
+    """Multipliers for velocity constraints alone."""
+    return Multipliers(Baumgarte(Gamma=10.0))
 
 
 _MODELS = (
@@ -102,6 +111,38 @@ _MODELS = (
         system=AndrewsMechanism,
         formulation=Multipliers,
         t1=0.03,
+    ),
+    Model(
+        name="sleigh",
+        summary="Chaplygin sleigh: a rigid body on a blade",
+        source="Chaplygin (1911); Neimark, Fufaev, ch. III",
+        system=ChaplyginSleigh,
+        formulation=_rolling,
+        t1=6.0,
+    ),
+    Model(
+        name="disk",
+        summary="vertical disk that rolls without slipping",
+        source="Bloch, Nonholonomic Mechanics and Control, 1.4",
+        system=RollingDisk,
+        formulation=_rolling,
+        t1=6.0,
+    ),
+    Model(
+        name="knife-edge",
+        summary="blade on an inclined plane",
+        source="Neimark, Fufaev, ch. III; Bloch, 1.6",
+        system=KnifeEdge,
+        formulation=_rolling,
+        t1=6.0,
+    ),
+    Model(
+        name="robot",
+        summary="mobile robot on two driven wheels, coasting without a controller",
+        source="Siegwart, Nourbakhsh, Introduction to Autonomous Mobile Robots, ch. 3",
+        system=DifferentialDriveRobot,
+        formulation=_rolling,
+        t1=6.0,
     ),
 )
 

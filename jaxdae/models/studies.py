@@ -97,6 +97,12 @@ def studies(model_name: str, method: str | None = None) -> tuple[Study, ...]:
     model = get_model(model_name)
     if method is not None and method not in METHODS:
         raise ValueError(f"no method is called {method!r}; there are: {', '.join(METHODS)}.")
+    if model_name != "two-link" and model_name not in _BUDGETS:
+        known = ", ".join(("two-link", *_BUDGETS))
+        raise ValueError(
+            f"the model {model_name!r} has no tuning study, because it has no position constraints "
+            f"to stabilize; there are studies of: {known}. jaxdae.tune tunes anything in Python."
+        )
     if model_name == "two-link":
         methods = ("multipliers", "penalty") if method is None else (method,)
         return tuple(_two_link(model, name) for name in methods)

@@ -252,3 +252,14 @@ def test_a_run_that_blows_up_quotes_no_figures(tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "the state is no longer finite after t = 1 s" in printed
     assert "e+" not in printed
+
+
+def test_a_model_without_position_constraints_has_nothing_to_tune(tmp_path, capsys):
+    assert main(["tune", "sleigh", "--out", str(tmp_path)]) == 2
+    assert "the model 'sleigh' has no tuning study" in capsys.readouterr().err
+
+
+def test_nonholonomic_models_are_simulated(tmp_path):
+    assert main(["simulate", "sleigh", "--t1", "0.5", "--out", str(tmp_path)]) == 0
+    result = json.loads((tmp_path / "simulation.json").read_text())
+    assert result["largest |d(phi)/dt|"] < 1e-6  # the tolerance of the run is 1e-8 a step

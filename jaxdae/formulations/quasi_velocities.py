@@ -1,0 +1,247 @@
+r"""Gibbs-Appell equations in quasi-velocities, the constraint functions among them.
+
+    pi' = F(q, t) v + f0(q, t),        dU/d(pi'') = Pi + R
+
+with the energy of accelerations `U`, and the last `m+r` quasi-velocities the constraint functions
+`psi' = (df/dt, g)` (Realization, eqs. 2.1 to 2.5).
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from jaxdae.formulations.base import AbstractFormulation
+from jaxdae.formulations.stabilization import check_stabilization, desired_rate, Stabilization
+from jaxdae.linalg.positive_definite import solve_positive_definite
+from jaxdae.linalg.rank import numerical_rank
+from jaxdae.linalg.saddle_point import Assumptions
+from jaxdae.systems import constraint_residuals, State, System
+from jaxdae.systems.checks import constraint_counts, is_concrete
+from jaxdae.systems.dynamics import applied_force
+
+Forms = Callable[..., Float[Array, " d"]]
+
+
+class QuasiState(eqx.Module):
+    """State of `QuasiVelocities`.
+
+    Args:
+        q: coordinates, shape `(n,)`.
+        pi: quasi-velocities, shape `(n,)`, or the free ones alone, `(n-m-r,)`, when the constraint
+            functions are zero identically.
+        w: actuator state, shape `(k,)`.
+        frame: basis of `ker J` carried along the motion, shape `(n, n-m-r)`; `None` when the
+            quasi-velocities are given by the user.
+    """
+
+    q: Float[Array, " n"]
+    pi: Float[Array, " p"]
+    w: Float[Array, " k"]
+    frame: Float[Array, "n d"] | None
+
+
+class QuasiVelocities(AbstractFormulation):
+    r"""Gibbs-Appell equations in quasi-velocities.
+
+        u phi'' = Pi + S                    free quasi-velocities
+        psi'' = 0, or Phi                   constraint functions
+        lam = Pi + S - u pi''               their rows, R = -lam
+
+    where `u` is the Hessian and `-S` the gradient at `pi'' = 0` of the energy of accelerations as a
+    function of `pi''`, and `Pi = F^-T Q` (Realization, eqs. 2.6, 4.1, 4.9). Without a stabilization
+    `psi' = 0` holds identically, as if by construction: the state carries only the `n-m-r` free
+    quasi-velocities, and positions leave their constraints only by the error of integrating `q`.
+    With one, all `n` quasi-velocities are integrated and `psi'' = Phi`.
+
+    The constraints must be affine in the velocities.
+
+    Args:
+        forms: the free quasi-velocities, `forms(t, q, v)` of shape `(n-m-r,)`, affine in `v` and
+            independent of each other and of the constraint functions. By default the components of
+            `v` along an orthonormal basis `N` of `ker J` that is carried along the motion, turning
+            as little as possible: `N' = -J^+ J' N`. No single smooth basis need exist for all `q`.
+        stabilization: as for `Multipliers`; `None` for `psi' = 0` identically.
+    """
+
+    forms: Forms | None = None
+    stabilization: Stabilization | None = None
+
+    def init(self, system, t, state):
+        frame = None if self.forms is not None else _null_frame(system, t, state)
+        pi = self._quasi_velocities(system, t, state.q, state.v, frame)
+        if self.stabilization is None:
+            pi = pi[: pi.size - sum(constraint_counts(system, state))]
+        return QuasiState(state.q, pi, state.w, frame)
+
+    def recover(self, system, t, y):
+        return State(y.q, self._velocities(system, t, y)[0], y.w)
+
+    def vector_field(self, system, t, y, u):
+        v, pi_ddot, _, frame_rate = self._appell(system, t, y, u)
+        rate = system.actuator_rate(t, y.q, v, y.w, u)
+        return QuasiState(v, pi_ddot[: y.pi.size], rate, frame_rate)
+
+    def multipliers(self, system, t, y, u):
+        return self._appell(system, t, y, u)[2]
+
+    def check(self, system, state):
+        m, r = constraint_counts(system, state)
+        check_stabilization(self.stabilization, m, r, state.q)
+        t, free = jnp.zeros((), state.q.dtype), state.q.size - m - r
+        if free < 0:
+            raise ValueError(
+                f"QuasiVelocities takes the {m + r} constraint functions for quasi-velocities, but "
+                f"there are only {state.q.size} velocities; use Multipliers(solve=MinimumNorm())."
+            )
+        if self.forms is not None:
+            shape = eqx.filter_eval_shape(self.forms, t, state.q, state.v).shape
+            if shape != (free,):
+                raise ValueError(
+                    f"forms returned shape {shape}; {state.q.size} velocities with {m + r} "
+                    f"constraints have {free} free quasi-velocities, shape ({free},)."
+                )
+        if is_concrete(system, self, state):
+            self._check_numbers(system, t, state)
+
+    def assumptions(self):
+        return Assumptions(independent_constraints=True, regular_mass=False)
+
+    def _quasi_velocities(self, system, t, q, v, frame):
+        """`pi'` at given velocities, constraint functions last, shape `(n,)`."""
+        t = jnp.asarray(t, q.dtype)
+        free = frame.T @ v if self.forms is None else self.forms(t, q, v)
+        return jnp.concatenate([free, constraint_residuals(system, t, q, v).phi_dot])
+
+    def _velocities(self, system, t, y: QuasiState):
+        """`v` and `B = dv/d(pi')`."""
+        pi = jnp.concatenate([y.pi, jnp.zeros(y.q.size - y.pi.size, y.pi.dtype)])
+
+        def quasi(v):
+            return self._quasi_velocities(system, t, y.q, v, y.frame)
+
+        rest, tangent = jax.linearize(quasi, jnp.zeros_like(y.q))
+        # Column by column: the transpose of the rows that vmap stacks.
+        inverse = jnp.linalg.inv(jax.vmap(tangent)(jnp.eye(y.q.size, dtype=y.q.dtype)).T)
+        return inverse @ (pi - rest), inverse
+
+    def _appell(self, system: System, t, y: QuasiState, u: Any):
+        """Velocities, `pi''`, multipliers, and the rate of the frame."""
+        t = jnp.asarray(t, y.q.dtype)
+        v, inverse = self._velocities(system, t, y)
+        frame_rate, drift = self._drift(system, t, y, v, inverse)
+        residual = constraint_residuals(system, t, y.q, v)
+        count = residual.phi_dot.size
+        psi_ddot = desired_rate(self.stabilization, t, y.q, v, residual.phi, residual.phi_dot)
+        appell = _appell_matrices(system, t, y.q, v, inverse, drift)
+        power = inverse.T @ applied_force(system, t, y.q, v, y.w, u) - appell.slope
+        free = v.size - count
+        rhs = power[:free] - appell.inertia[:free, free:] @ psi_ddot
+        phi_ddot = solve_positive_definite(appell.inertia[:free, :free], rhs)
+        pi_ddot = jnp.concatenate([phi_ddot, psi_ddot])
+        return v, pi_ddot, (power - appell.inertia @ pi_ddot)[free:], frame_rate
+
+    def _drift(self, system, t, y: QuasiState, v, inverse):
+        """Rate of the frame, and `pi''` at zero acceleration, `F' v + f0'`."""
+        moving = (t, y.q), (jnp.ones_like(t), v)
+        if self.forms is not None:
+            _, drift = jax.jvp(lambda t, q: self._quasi_velocities(system, t, q, v, None), *moving)
+            return None, drift
+        frame = jnp.asarray(y.frame)
+
+        def on_frame(t, q):
+            def residual(v):
+                return constraint_residuals(system, t, q, v).phi_dot
+
+            value, tangent = jax.linearize(residual, v)
+            return value, jax.vmap(tangent, in_axes=1, out_axes=1)(frame)
+
+        _, (gamma, turning) = jax.jvp(on_frame, *moving)
+        # The last columns of the inverse are J^+ as long as the frame is orthogonal to J. Any other
+        # rate would do as well, since the drift accounts for the one that is used.
+        frame_rate = -inverse[:, frame.shape[1] :] @ turning
+        return frame_rate, jnp.concatenate([frame_rate.T @ v, gamma])
+
+    def _check_numbers(self, system, t, state) -> None:
+        """Quasi-velocities must be affine in `v`, and independent at the start."""
+        frame = jnp.zeros((state.q.size, 0), state.q.dtype)
+
+        def slope(v):
+            if self.forms is None:
+                residuals = lambda v: constraint_residuals(system, t, state.q, v).phi_dot  # noqa: E731
+                return jax.jacfwd(residuals)(v)
+            return jax.jacfwd(lambda v: self._quasi_velocities(system, t, state.q, v, frame))(v)
+
+        here, there = np.asarray(slope(state.v)), np.asarray(slope(2 * state.v + 1))
+        change = np.abs(here - there).max(axis=1, initial=0.0)
+        names = _row_names(system, here.shape[0], sum(constraint_counts(system, state)))
+        if (change > 1e-3 * (1 + np.abs(here).max(initial=0.0))).any():
+            i = int(np.argmax(change))
+            raise ValueError(
+                f"{names[i]} is not affine in the velocities: its derivative changes by "
+                f"{change[i]:.3g} with them. Quasi-velocities must be affine; use Multipliers."
+            )
+        found = numerical_rank(here, 1e-7)
+        if self.forms is not None and found.rank < here.shape[0]:
+            involved = ", ".join(names[i] for i in found.dependent_rows)
+            raise ValueError(
+                f"the quasi-velocities are dependent at the start: rank {found.rank} of "
+                f"{here.shape[0]}; involved: {involved}. Choose other forms, or leave them out: an "
+                "orthonormal basis then takes their place."
+            )
+
+
+class _AppellMatrices(NamedTuple):
+    """Gradient at `pi'' = 0` and Hessian of the energy of accelerations."""
+
+    slope: Float[Array, " n"]
+    inertia: Float[Array, "n n"]
+
+
+def energy_of_accelerations(system: System, t, q, v, a) -> Float[Array, ""]:
+    r"""Gibbs' function, up to terms that do not depend on the acceleration.
+
+        U = a^T M a / 2 + a . (d/dt(dT/dv)|_{a=0} - dT/dq),    dU/da = d/dt(dT/dv) - dT/dq
+
+    One directional derivative of the momenta along `(1, v, a / 2)` gives both terms.
+
+    Args:
+        system: the declaration.
+        t: time [s].
+        q: coordinates, shape `(n,)`.
+        v: velocities, shape `(n,)`.
+        a: accelerations, shape `(n,)`.
+
+    Returns:
+        `U`, a scalar.
+    """
+    t = jnp.asarray(t, q.dtype)
+    momenta = jax.grad(system.kinetic_energy, argnums=2)
+    _, rate = jax.jvp(momenta, (t, q, v), (jnp.ones_like(t), v, a / 2))
+    return a @ (rate - jax.grad(system.kinetic_energy, argnums=1)(t, q, v))
+
+
+def _appell_matrices(system, t, q, v, inverse, drift) -> _AppellMatrices:
+    def energy(pi_ddot):
+        return energy_of_accelerations(system, t, q, v, inverse @ (pi_ddot - drift))
+
+    slope, tangent = jax.linearize(jax.grad(energy), jnp.zeros_like(v))
+    return _AppellMatrices(slope, jax.vmap(tangent)(jnp.eye(v.size, dtype=v.dtype)))
+
+
+def _null_frame(system, t, state: State) -> Float[Array, "n d"]:
+    """Orthonormal basis of `ker J` at the start."""
+    t = jnp.asarray(t, state.q.dtype)
+    jac = jax.jacfwd(lambda v: constraint_residuals(system, t, state.q, v).phi_dot)(state.v)
+    # Motions do not depend on the frame, so its derivative is of no consequence.
+    rotation, _ = jnp.linalg.qr(jax.lax.stop_gradient(jac).T, mode="complete")
+    return rotation[:, jac.shape[0] :]
+
+
+def _row_names(system, rows: int, count: int) -> list[str]:
+    free = [f"form {i + 1}" for i in range(rows - count)]
+    return free + [f"constraint {system.labels().constraint(i)!r}" for i in range(count)]

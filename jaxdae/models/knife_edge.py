@@ -1,0 +1,116 @@
+"""Knife edge on an inclined plane."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxdae.models.base import AbstractModel, Reference
+from jaxdae.systems import Labels
+
+_SOURCE = "Neimark, Fufaev, Dynamics of Nonholonomic Systems, ch. III; Bloch, section 1.6"
+
+
+class KnifeEdge(AbstractModel):
+    r"""Blade on an inclined plane that cannot move sideways; its point of contact is its centre.
+
+    Coordinates `(x, y, theta)`: x points down the slope, y across it, theta is the blade's heading
+    from x.
+
+        T = (m (x'^2 + y'^2) + I theta'^2) / 2,    V = -m g x sin(alpha)
+        g = x' sin theta - y' cos theta = 0
+
+    It turns at a constant rate, `theta = w t`, and does not run down the slope: released at rest
+    with a turning rate `w` it drifts across it, along a cycloid, at `g sin(alpha) / (2 w)`
+    on average.
+
+    Source: Neimark, Fufaev, Dynamics of Nonholonomic Systems, ch. III; A. M. Bloch, Nonholonomic
+    Mechanics and Control, section 1.6.
+
+    Args:
+        mass: m [kg].
+        inertia: I about the vertical through the contact [kg m^2].
+        gravity: g [m/s^2].
+        slope: alpha [rad].
+        turn_rate: w of the motion that starts [rad/s], not zero.
+        speed: along the blade at t = 0, where it heads down the slope [m/s].
+    """
+
+    mass: float = 1.0
+    inertia: float = 0.2
+    gravity: float = 9.81
+    slope: float = 0.3
+    turn_rate: float = 2.0
+    speed: float = 0.0
+
+    def kinetic_energy(self, t, q, v):
+        """T of translation and turning [J]."""
+        del t, q
+        return 0.5 * (self.mass * (v[0] ** 2 + v[1] ** 2) + self.inertia * v[2] ** 2)
+
+    def potential_energy(self, t, q):
+        """V = -m g x sin(alpha) [J]."""
+        del t
+        return -self.mass * self._pull() * q[0]
+
+    def velocity_constraints(self, t, q, v):
+        """Sideways velocity, to the right of the heading [m/s], shape (1,)."""
+        del t
+        return jnp.stack([v[0] * jnp.sin(q[2]) - v[1] * jnp.cos(q[2])])
+
+    def labels(self) -> Labels:
+        """Names and units of the coordinates and of the constraint."""
+        return Labels(("x", "y", "theta"), ("m", "m", "rad"), ("blade",), ("m/s",))
+
+    def exact_position(self, t: Float[Array, ""] | float) -> Float[Array, " 3"]:
+        r"""Motion in closed form from the origin.
+
+        The speed along the blade is `c + (p / w) sin theta` with `p = g sin(alpha)` and its initial
+        value `c`; with `theta = w t`
+
+            x = (c / w) sin theta + (p / 2 w^2) sin^2 theta
+            y = (c / w) (1 - cos theta) + (p / 2 w^2) (theta - sin(2 theta) / 2)
+
+        Args:
+            t: time [s].
+
+        Returns:
+            Coordinates, shape (3,).
+        """
+        w, theta = self.turn_rate, self.turn_rate * jnp.asarray(t, dtype=float)
+        run, fall = self.speed / w, self._pull() / (2 * w**2)
+        x = run * jnp.sin(theta) + fall * jnp.sin(theta) ** 2
+        y = run * (1 - jnp.cos(theta)) + fall * (theta - jnp.sin(2 * theta) / 2)
+        return jnp.stack([x, y, theta])
+
+    def exact_motion(
+        self, t: Float[Array, ""] | float
+    ) -> tuple[Float[Array, " 3"], Float[Array, " 3"]]:
+        """`exact_position` and its velocity, each of shape (3,)."""
+        t = jnp.asarray(t, dtype=float)
+        return jax.jvp(self.exact_position, (t,), (jnp.ones_like(t),))
+
+    def multiplier(self, q: Float[Array, " 3"], v: Float[Array, " 3"]) -> Float[Array, ""]:
+        """`lam = m (v w + g sin(alpha) sin theta)`, the force to the left of the heading [N]."""
+        along = v[0] * jnp.cos(q[2]) + v[1] * jnp.sin(q[2])
+        return self.mass * (along * v[2] + self._pull() * jnp.sin(q[2]))
+
+    def start(self) -> tuple[Float[Array, " 3"], Float[Array, " 3"]]:
+        """At the origin, heading down the slope: coordinates and velocities, each of shape (3,)."""
+        return jnp.zeros(3), jnp.stack([jnp.asarray(x) for x in (self.speed, 0.0, self.turn_rate)])
+
+    def references(self) -> tuple[Reference, ...]:
+        """What this model is checked against."""
+        return (
+            Reference(
+                "x = (p / 2 w^2) sin^2(w t), y = (p / 2 w^2) (w t - sin(2 w t) / 2), "
+                "p = g sin(alpha), from rest",
+                _SOURCE,
+            ),
+            Reference(
+                "lam = m (v w + g sin(alpha) sin theta)", "momentum along the blade's normal"
+            ),
+        )
+
+    def _pull(self):
+        """Acceleration of gravity down the slope [m/s^2]."""
+        return self.gravity * jnp.sin(jnp.asarray(self.slope))

@@ -1,0 +1,349 @@
+"""Realizing forces: the laws, sliding and slipping, and the claims of Matyukhin (1999)."""
+
+from typing import Any
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.integrate import quad
+
+import jaxdae
+from jaxdae import Baumgarte, Multipliers, State
+from jaxdae.formulations.realizing import (
+    deviation_power,
+    LinearLaw,
+    reaching_time_bound,
+    RealizingForces,
+    SaturatedLaw,
+    SignLaw,
+    TanhLaw,
+)
+from jaxdae.models import CartesianPendulum
+from jaxdae.models.disk import RollingDisk
+from jaxdae.models.sleigh import ChaplyginSleigh
+from jaxdae.solvers import RK4
+from jaxdae.systems import evaluate
+
+# Solves of at most four unknowns with condition numbers below 1e3.
+ROUND_OFF: dict[str, Any] = {"rtol": 1e-11, "atol": 1e-11}
+SLEIGH, DISK = ChaplyginSleigh(), RollingDisk()
+START = State(*SLEIGH.start())
+OFF = State(START.q, START.v + jnp.array([0.2, 0.4, 0.0]))
+LAWS = [
+    LinearLaw(7.0),
+    LinearLaw(jnp.array([[5.0, 1.0], [1.0, 3.0]])),
+    SignLaw(4.0),
+    SignLaw(jnp.array([2.0, 3.0]), time_constant=0.01),
+    SaturatedLaw(4.0, 0.1),
+    TanhLaw(jnp.array([2.0, 3.0]), jnp.array([0.1, 0.2])),
+    lambda psi_dot, t, q, v: -(psi_dot**3) * (1 + t) - 0.1 * q[2] * v[:2],
+]
+
+
+@eqx.filter_jit
+def motion(system, law, state):
+    return RealizingForces(law).motion(system, jnp.asarray(0.3), state, None)
+
+
+@eqx.filter_jit
+def constrained(system, state):
+    return Multipliers().motion(system, jnp.asarray(0.3), state, None)
+
+
+def disk_state(slip=(0.0, 0.0)):
+    q, v = DISK.exact_motion(0.8)
+    return State(q, v + jnp.asarray([*slip, 0.0, 0.0]))
+
+
+def sleigh_mass():
+    return float(SLEIGH.lateral_mass())
+
+
+def a_priori_bound(state, eta):
+    """`|r| = mu |v w| <= mu E / sqrt(m I)`, and the energy E does not grow; and the excess."""
+    energy = float(SLEIGH.kinetic_energy(0.0, state.q, state.v))
+    return sleigh_mass() * energy / np.sqrt(SLEIGH.mass * SLEIGH.inertia) + eta
+
+
+@pytest.mark.parametrize("law", LAWS, ids=lambda law: type(law).__name__)
+def test_every_law_satisfies_the_equations_in_the_sign_convention(law):
+    state = disk_state((0.3, -0.2))
+    a, force = motion(DISK, law, state)
+    d = evaluate(DISK, jnp.asarray(0.3), state.q, state.v)
+    lam = RealizingForces(law).multipliers(DISK, jnp.asarray(0.3), state, None)
+    np.testing.assert_allclose(d.mass @ a + d.jac.T @ lam, d.force, **ROUND_OFF)
+    np.testing.assert_allclose(lam, -force, **ROUND_OFF)
+    if not isinstance(law, SignLaw):
+        expected = law(d.phi_dot, 0.3, state.q, state.v)
+        np.testing.assert_allclose(force, expected, **ROUND_OFF)
+
+
+def test_sign_law_on_the_constraint_is_the_constraint_reaction():
+    """Equivalent control: same acceleration as with multipliers, whatever the time constant."""
+    state = disk_state()
+    a, lam = constrained(DISK, state)
+    for time_constant in (1e-2, 1e-5):
+        realized, force = motion(DISK, SignLaw(5.0, time_constant), state)
+        # psi' is zero to 1e-16, which the smaller time constant amplifies to 1e-11.
+        np.testing.assert_allclose(force, -lam, rtol=1e-10, atol=1e-10)
+        np.testing.assert_allclose(realized, a, rtol=1e-10, atol=1e-10)
+
+
+def test_sign_law_slips_where_the_reaction_exceeds_its_bound():
+    """The bound acts against the sliding that begins; the other constraint goes on holding."""
+    state = disk_state()
+    _, lam = constrained(DISK, state)
+    reaction = -np.asarray(lam)
+    bound = np.abs(reaction) * [0.5, 3.0]
+    a, force = motion(DISK, SignLaw(jnp.asarray(bound)), state)
+    d = evaluate(DISK, 0.3, state.q, state.v)
+    psi_ddot = np.asarray(d.jac @ a + d.gamma)
+    assert abs(force[0]) == pytest.approx(bound[0], rel=1e-14)
+    assert force[0] * psi_ddot[0] < 0
+    assert abs(force[1]) < bound[1]
+    assert psi_ddot[1] == pytest.approx(0.0, abs=1e-12)
+
+
+@pytest.mark.parametrize("slip", [(0.3, -0.2), (-0.1, 0.4), (0.2, 0.2)])
+def test_sign_law_off_the_constraint_is_dry_friction(slip):
+    law = SignLaw(jnp.array([2.0, 3.0]))
+    _, force = motion(DISK, law, disk_state(slip))
+    np.testing.assert_array_equal(force, -np.array([2.0, 3.0]) * np.sign(slip))
+    np.testing.assert_array_equal(force, law(jnp.asarray(slip), 0.0, None, None))
+
+
+@pytest.mark.parametrize("law", LAWS[:-1], ids=lambda law: type(law).__name__)
+def test_forces_dissipate(law):
+    """Off the layer the power is `R . psi'`, not positive, and the energy falls by it."""
+    state = disk_state((0.3, -0.2))
+    a, force = motion(DISK, law, state)
+    power = jax.grad(lambda v: DISK.kinetic_energy(0.0, state.q, v))(state.v) @ a
+    assert float(power) == pytest.approx(float(force @ jnp.array([0.3, -0.2])), rel=1e-12)
+    assert power < 0
+
+
+def final_error(k):
+    sol = jaxdae.simulate(SLEIGH, RealizingForces(LinearLaw(k)), START, t1=1.0)
+    q, v = SLEIGH.exact_motion(1.0)
+    final = sol.final_state
+    return jnp.stack([jnp.abs(final.q - q).max(), jnp.abs(final.v - v).max()])
+
+
+def test_error_of_linear_forces_falls_as_one_over_k():
+    ks = jnp.logspace(1.5, 3.5, 3)
+    errors = np.asarray(jax.vmap(final_error)(ks))
+    slopes = np.polyfit(np.log(ks), np.log(errors), 1)[0]
+    np.testing.assert_allclose(slopes, -1.0, atol=0.1)
+
+
+def test_linear_forces_are_exact_only_for_motions_without_reactions():
+    """A push dies out like `exp(-k t / m)` when the disk runs straight; on a circle it cannot."""
+    rates = jnp.array([0.0, 1.2])
+    q, v = DISK.start()
+
+    def slip(rate):
+        start = State(q, v.at[1].set(0.1).at[2].set(rate))
+        options: dict[str, Any] = {"t1": 0.5, "dt": 0.01, "solver": RK4(), "start_tolerance": None}
+        sol = jaxdae.simulate(DISK, RealizingForces(LinearLaw(20.0)), start, **options)
+        return sol.violation.phi_dot[-1]
+
+    straight, circle = jax.vmap(slip)(rates)
+    # Across the heading the disk feels its mass alone: exp(-20 * 0.5); method 1e-4 relative.
+    assert straight[1] == pytest.approx(0.1 * np.exp(-10.0), rel=1e-3)
+    reaction = DISK.mass * DISK.radius * 3.0 * 1.2
+    assert np.linalg.norm(circle) == pytest.approx(reaction / 20.0, rel=0.1)
+
+
+@pytest.fixture(scope="module")
+def sliding():
+    """The sleigh from off its constraint, with a bound that exceeds the reactions by 1 N."""
+    law = SignLaw(a_priori_bound(OFF, eta=1.0), time_constant=1e-3)
+    ts = jnp.linspace(0.0, 1.0, 1001)
+    return jaxdae.simulate(
+        SLEIGH,
+        RealizingForces(law),
+        OFF,
+        t1=1.0,
+        saveat=diffrax.SaveAt(ts=ts),
+        start_tolerance=None,
+    )
+
+
+def test_sign_forces_reach_the_constraint_within_the_estimate(sliding):
+    psi = np.abs(np.asarray(sliding.violation.phi_dot[:, 0]))
+    mu = sleigh_mass()
+    estimate = reaching_time_bound(0.5 * mu * psi[0] ** 2, 1.0, np.sqrt(mu / 2))
+    assert estimate == pytest.approx(mu * psi[0], rel=1e-12)
+    bound = sliding.formulation.law.bound
+    # Where the force leaves its bound, |psi'| = tau |psi''|, at most with twice the bound.
+    layer = 1e-3 * 2 * float(bound) / mu
+    reached = np.asarray(sliding.ts)[np.argmax(psi <= layer)]
+    assert 0.05 < reached < estimate
+    # Ten time constants later nothing is left: exp(-10) of the layer, then the solver's tolerance.
+    assert psi[np.asarray(sliding.ts) >= reached + 0.01].max() < layer * np.exp(-9)
+    assert psi[-1] < 1e-7
+
+
+def test_once_reached_the_equivalent_force_is_the_reaction(sliding):
+    late = np.asarray(sliding.ts) > 0.5
+    reaction = jax.vmap(SLEIGH.multiplier)(sliding.q, sliding.v)
+    # psi' of 1e-8 times mu / tau = 1500.
+    np.testing.assert_allclose(sliding.multipliers[late, 0], reaction[late], atol=1e-4)
+    before = np.asarray(sliding.ts) < 0.05
+    sizes = np.abs(sliding.multipliers[before, 0])
+    np.testing.assert_allclose(sizes, sliding.formulation.law.bound)
+
+
+def test_mean_of_chattering_sign_forces_is_the_mean_reaction():
+    """The discontinuous law itself, by Euler's method, against the exact motion's reaction."""
+    limit = 1.75
+
+    def law(psi_dot, t, q, v):
+        del t, q, v
+        return -limit * jnp.sign(psi_dot)
+
+    sol = jaxdae.simulate(
+        SLEIGH, RealizingForces(law), START, t1=1.0, dt=5e-4, solver=diffrax.Euler()
+    )
+    forces = -np.asarray(sol.multipliers[:-1, 0])
+    q, v = jax.vmap(SLEIGH.exact_motion)(sol.ts)
+    reaction = -np.trapezoid(jax.vmap(SLEIGH.multiplier)(q, v), sol.ts)
+    # It chatters: of the order of its bound at every step, or zero where psi' is by accident.
+    assert np.abs(forces).mean() > 0.99 * limit
+    # One switch more or less is 1.75 dt = 1e-3; the mean of the reaction is 0.7 N.
+    assert forces.mean() == pytest.approx(reaction, abs=1e-3)
+
+
+@pytest.mark.parametrize("law_type", [TanhLaw, SaturatedLaw])
+def test_smooth_law_stays_within_the_power_bound(law_type):
+    eta = 1.0
+    bound = a_priori_bound(START, eta)
+    law = law_type(bound, 0.05)
+    sol = jaxdae.simulate(SLEIGH, RealizingForces(law), START, t1=1.0)
+    psi = sol.violation.phi_dot
+    power = jax.vmap(lambda psi: deviation_power(law, bound, psi))(psi)
+    delta = float(law.deviation_bound(1))
+    assert 0.5 * delta < float(power.max()) <= delta * (1 + 1e-12)
+    # dG/dt <= -eta |psi'| + delta from G = 0.
+    assert 0.5 * delta / eta < float(np.abs(psi).max()) <= delta / eta
+
+
+@pytest.mark.parametrize("law_type", [TanhLaw, SaturatedLaw])
+def test_deviation_bound_is_the_maximum_over_constraint_functions(law_type):
+    bound, width = jnp.array([1.5, 0.7]), jnp.array([0.2, 0.1])
+    law = law_type(bound, width)
+    grid = jnp.linspace(-1.0, 1.0, 20001)
+    separate = [
+        jax.vmap(lambda x, e=e: deviation_power(law, bound, x * e))(grid) for e in jnp.eye(2)
+    ]
+    # Never negative: with the sign printed in the paper it could not exceed any bound.
+    assert min(float(x.min()) for x in separate) >= 0.0
+    # The grid misses a parabola's top by at most (1e-4)^2 of its curvature.
+    largest = sum(float(x.max()) for x in separate)
+    assert largest == pytest.approx(float(law.deviation_bound(2)), rel=1e-5)
+    assert float(law_type(1.5, 0.2).deviation_bound(2)) == pytest.approx(
+        2 * float(law_type(1.5, 0.2).deviation_bound(1)), rel=1e-15
+    )
+
+
+@pytest.mark.parametrize(("A", "B"), [(0.0, 0.0), (0.7, 0.0), (0.0, 0.4), (0.7, 0.4), (1e-9, 0.0)])
+def test_reaching_time_is_the_integral_of_its_inequality(A, B):
+    energy, eta, rho = 0.8, 2.0, 1.3
+    slowness = lambda y: 2 / (eta / rho - A * y - B * y**2)  # noqa: E731
+    expected, _ = quad(slowness, 0.0, np.sqrt(energy), epsabs=1e-13)
+    assert reaching_time_bound(energy, eta, rho, A, B) == pytest.approx(expected, rel=1e-12)
+
+
+def test_reaching_is_not_promised_from_too_far_off():
+    assert reaching_time_bound(4.0, 1.0, 1.0, A=0.5) == np.inf
+    assert reaching_time_bound(3.9, 1.0, 1.0, A=0.5) < np.inf
+
+
+def test_position_constraints_are_realized_at_velocity_level():
+    """The rod of a pendulum by forces: its rate is held, its length drifts by what is left."""
+    system = CartesianPendulum()
+    state = State(*system.released_from(0.6))
+    sol = jaxdae.simulate(system, RealizingForces(SignLaw(20.0)), state, t1=0.5)
+    exact = jaxdae.simulate(system, Multipliers(Baumgarte.critical(10.0)), state, t1=0.5)
+    np.testing.assert_allclose(sol.final_state.q, exact.final_state.q, atol=1e-7)
+    # psi' of 1e-8 divided by the time constant, times the mass over 4 l^2.
+    np.testing.assert_allclose(sol.multipliers[-1], exact.multipliers[-1], atol=1e-5)
+    assert np.abs(sol.violation.phi).max() < 1e-7
+
+
+@pytest.mark.slow
+def test_gradients_agree_through_sliding():
+    """Through reaching and sliding: reverse mode, forward mode and differences."""
+
+    def final(point, adjoint):
+        law = SignLaw(point[0], time_constant=0.05)
+        start = State(OFF.q, OFF.v.at[2].add(point[1]))
+        options: dict[str, Any] = {"t1": 0.3, "dt": 0.02, "solver": RK4(), "start_tolerance": None}
+        sol = jaxdae.simulate(SLEIGH, RealizingForces(law), start, adjoint=adjoint, **options)
+        return sol.final_state.v @ jnp.array([1.0, -2.0, 0.5])
+
+    point = jnp.asarray([2.9, 0.1])
+    value_and_gradient = jax.jit(jax.value_and_grad(lambda p: final(p, None)))
+    reverse = value_and_gradient(point)[1]
+    forward = jax.jit(jax.jacfwd(lambda p: final(p, diffrax.ForwardMode())))(point)
+    h = 1e-6
+    differences = [
+        (value_and_gradient(point + h * e)[0] - value_and_gradient(point - h * e)[0]) / (2 * h)
+        for e in np.eye(2)
+    ]
+    np.testing.assert_allclose(forward, reverse, rtol=1e-10)
+    assert abs(reverse[0]) > 1e-3
+    # Round-off 1e-16 / h.
+    np.testing.assert_allclose(reverse, differences, rtol=1e-6)
+
+
+def test_batch_of_laws_in_single_precision():
+    q, v = (jnp.asarray(x, jnp.float32) for x in (OFF.q, OFF.v))
+    bounds = jnp.asarray([2.0, 3.0], jnp.float32)
+
+    def final(bound, dtype):
+        law = SignLaw(bound, time_constant=0.02)
+        options: dict[str, Any] = {"t1": 0.5, "dt": 0.01, "solver": RK4(), "start_tolerance": None}
+        state = State(q.astype(dtype), v.astype(dtype))
+        return jaxdae.simulate(SLEIGH, RealizingForces(law), state, **options).final_state.v
+
+    single = jax.vmap(lambda bound: final(bound, jnp.float32))(bounds)
+    double = jax.vmap(lambda bound: final(bound, jnp.float64))(bounds.astype(jnp.float64))
+    assert single.dtype == jnp.float32
+    # Fifty steps of single round-off; contraction in the layer forgets it again.
+    np.testing.assert_allclose(single, double, atol=1e-5)
+
+
+def test_bad_laws_are_refused_by_name():
+    check = lambda law: RealizingForces(law).check(DISK, disk_state())  # noqa: E731
+    with pytest.raises(ValueError, match="k must be positive definite, but has a value -1"):
+        LinearLaw(-1.0)
+    for law_type in (SaturatedLaw, TanhLaw):
+        with pytest.raises(ValueError, match="width must be positive"):
+            law_type(1.0, 0.0)
+    with pytest.raises(ValueError, match="bound must be positive"):
+        SignLaw(0.0)
+    with pytest.raises(ValueError, match="time_constant must be positive"):
+        SignLaw(1.0, 0.0)
+    with pytest.raises(ValueError, match=r"k has shape \(3,\), which does not fit 2 constraints"):
+        check(LinearLaw(jnp.ones(3)))
+    with pytest.raises(ValueError, match=r"bound has shape \(3,\), which does not fit 2"):
+        check(SignLaw(jnp.ones(3)))
+    with pytest.raises(ValueError, match=r"bound must be a scalar or a vector of 2; got a matrix"):
+        check(TanhLaw(jnp.eye(2), 0.1))
+    with pytest.raises(ValueError, match=r"time_constant has shape \(2,\); give one number"):
+        check(SignLaw(1.0, jnp.ones(2)))
+    with pytest.raises(ValueError, match=r"returned shape \(1,\).*each of the 2 constraints"):
+        check(lambda psi_dot, t, q, v: psi_dot[:1])  # noqa: ARG005
+
+
+def test_sign_law_needs_independent_constraints_and_given_forces_do_not(repeated_rod):
+    system, state = repeated_rod((1.0, 2.0)), State([1.0, 0.0], [0.0, 1.0])
+    with pytest.raises(ValueError, match="constraints are dependent at t = 0"):
+        jaxdae.simulate(system, RealizingForces(SignLaw(9.0)), state, t1=0.1)
+    run = jaxdae.simulate(system, RealizingForces(LinearLaw(50.0)), state, t1=0.1)
+    # Reaction 1 N on a unit mass: psi' of 2 l of 1 / (k (1 + 4) 2 l).
+    assert 1e-4 < np.abs(run.violation.phi_dot).max() < 1e-2

@@ -1,0 +1,196 @@
+"""Theorems about the ball and beam."""
+
+import diffrax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxdae
+from jaxdae.analysis import (
+    characteristic_matrix,
+    controllability,
+    equilibrium,
+    linearize,
+    linearized_constraint,
+    lqr_on_constraints,
+    spectrum,
+    StateFeedback,
+)
+from jaxdae.formulations.velocity_elimination import VelocityElimination
+from jaxdae.models.ball_beam import BallBeam, SimplifiedBallBeam
+
+EXACT, SIMPLE = BallBeam(), SimplifiedBallBeam()
+INDEPENDENT = ("r", "theta")
+
+
+def rest(system):
+    return equilibrium(
+        system, system.start()[0], jnp.zeros(1), jnp.zeros(1), free_controls=True, fixed=("r",)
+    )
+
+
+@pytest.fixture(scope="module")
+def exact():
+    return linearize(EXACT, rest(EXACT), independent=INDEPENDENT)
+
+
+@pytest.fixture(scope="module")
+def simple():
+    return linearize(SIMPLE, rest(SIMPLE), independent=INDEPENDENT)
+
+
+@pytest.fixture(scope="module")
+def regulator(simple):
+    """The regulator of the simplified model, as a controller of the exact one."""
+    feedback, _ = lqr_on_constraints(simple)
+    q, _ = EXACT.start()
+    return StateFeedback(feedback.K, q, feedback.w, feedback.u, (0, 2))
+
+
+def test_the_five_state_matrix_is_that_of_the_paper(simple):
+    """Krasinskaya, Krasinskii (2013), eq. 37, written out by hand; states (r, theta, r', ...)."""
+    s = SIMPLE
+    b, weight = s.wheel_radius / s.beam_length, s.ball_mass * s.gravity
+    rolling = s.ball_inertia * b / s.ball_radius
+    mass = np.array(
+        [
+            [s.ball_mass + s.ball_inertia / s.ball_radius**2, -rolling],
+            [
+                -rolling,
+                s.wheel_inertia + b**2 * (s.ball_mass * s.rest_position**2 + s.ball_inertia),
+            ],
+        ]
+    )
+    forces = np.array(
+        [[0, -weight * b, 0, 0, 0], [-weight * b, 0, 0, -s.wheel_damping, s.torque_constant]]
+    )
+    A = np.zeros((5, 5))
+    A[0, 2] = A[1, 3] = 1
+    A[2:4] = np.linalg.solve(mass, forces)
+    A[4, 3:] = np.array([-s.emf_constant, -s.resistance]) / s.inductance
+    # Entries up to 1e4, each a few operations.
+    np.testing.assert_allclose(simple.A, A, rtol=1e-12, atol=1e-10)
+    np.testing.assert_allclose(
+        simple.B[:, 0], [0, 0, 0, 0, s.supply_gain / s.inductance], rtol=1e-13, atol=1e-13
+    )
+
+
+def test_the_beam_turns_by_d_over_l(exact):
+    parts = characteristic_matrix(EXACT, exact.equilibrium, independent=INDEPENDENT)
+    expected = [[0.0, EXACT.wheel_radius / EXACT.beam_length]]
+    np.testing.assert_allclose(parts.B, expected, atol=1e-15)
+
+
+def test_both_models_share_five_roots_and_the_sixth_is_zero(exact, simple):
+    six, five = spectrum(exact), spectrum(simple)
+    assert exact.A_full.shape == (6, 6)
+    assert (six.constraint_zeros, five.constraint_zeros) == (1, 0)
+    assert np.all(np.asarray(exact.A_full)[-1] == 0)
+    # Relative: the electrical root is -1.4e4, and round-off scales with it.
+    np.testing.assert_allclose(six.others, five.others, rtol=1e-10)
+    np.testing.assert_allclose(six.others[0], 0.568716, rtol=1e-5)
+    raw = np.linalg.eigvals(np.asarray(exact.A_full))
+    assert np.abs(raw).min() < 1e-10
+    assert six.verdict == "unstable"
+
+
+def test_the_linear_constraint_loses_nothing_here(exact):
+    """The paper's reason why the simplified model serves: C_B vanishes at level rest."""
+    lost = linearized_constraint(EXACT, exact.equilibrium, independent=INDEPENDENT)
+    assert lost.valid
+    np.testing.assert_allclose(lost.roots, lost.wrong_roots, atol=1e-12)
+
+
+def test_every_root_but_the_constraints_can_be_moved(exact):
+    assert controllability(exact.A, exact.B).rank == 5
+    whole = controllability(exact.A_full, exact.B_full)
+    assert whole.rank == 5
+    np.testing.assert_allclose(whole.roots, 0, atol=1e-9)
+    assert not whole.stabilizable
+
+
+def test_feedback_on_the_beams_angle_leaves_the_zero_root(exact, regulator):
+    def closed(gain):
+        def controller(t, q, v, w):
+            return regulator(t, q, v, w) - gain * (q[1:2] + 0.1 * v[1:2])
+
+        lin = linearize(EXACT, exact.equilibrium, independent=INDEPENDENT, controller=controller)
+        return spectrum(lin)
+
+    plain, extra = closed(0.0), closed(7.0)
+    assert plain.verdict == "asymptotically stable"
+    assert np.abs(plain.others - extra.others).max() > 1e-3
+    for found in (plain, extra):
+        assert found.constraint_zeros == 1
+        assert np.abs(found.roots).min() == 0
+        assert found.accidental_zeros == 0
+
+
+def simulate(start, controller, t1):
+    """The current is stiff (0.07 ms), hence the implicit solver."""
+    return jaxdae.simulate(
+        EXACT,
+        VelocityElimination(INDEPENDENT),
+        start,
+        t1=t1,
+        solver=diffrax.Kvaerno5(),
+        stepsize_controller=diffrax.PIDController(rtol=1e-7, atol=1e-9),
+        saveat=diffrax.SaveAt(ts=jnp.linspace(0, t1, 41)),
+        controller=controller,
+        start_tolerance=None,
+        throw=False,
+    )
+
+
+def perturbed_starts(count):
+    """Consistent states near the rest: ball up to 5 cm away and moving, wheel turned."""
+    rng, center = np.random.default_rng(4), EXACT.rest()
+    starts = []
+    for _ in range(count):
+        dq = rng.uniform(-1, 1, 3) * np.array([0.05, 0.0, 0.3])
+        v = rng.uniform(-1, 1, 3) * np.array([0.05, 0.0, 0.3])
+        starts.append(
+            jaxdae.consistent_state(
+                EXACT, center.q + dq, jnp.asarray(v), w=center.w, fixed=("r", "theta")
+            )
+        )
+    return starts
+
+
+@pytest.mark.slow
+def test_the_simplified_models_regulator_brings_the_exact_one_back(regulator):
+    runs = [simulate(start, regulator, 30.0) for start in perturbed_starts(10)]
+    assert all(bool(run.success) for run in runs)
+    away = np.abs(np.stack([run.q for run in runs]) - np.asarray(EXACT.start()[0]))
+    assert away[:, 0].max(axis=1).min() > 1e-3
+    # The slowest root, -0.44, leaves exp(-13) of 5 cm; tolerance 1e-7 a little.
+    assert away[:, -1].max() < 1e-5
+    assert max(np.abs(run.v[-1]).max() for run in runs) < 1e-5
+
+
+@pytest.mark.slow
+def test_off_the_constraint_rest_is_reached_elsewhere(regulator):
+    """One rest for each violation, r0 and theta shifted: a manifold of equilibria."""
+    center = EXACT.rest()
+    starts = [jaxdae.State(center.q.at[1].set(x), center.v, center.w) for x in (-0.01, 0.0, 0.01)]
+    runs = [simulate(start, regulator, 30.0) for start in starts]
+    start, end = np.stack([run.violation.phi[[0, -1], 0] for run in runs]).T
+    assert np.abs(start[[0, 2]]).min() > 8e-4
+    # The violation is an integral of Shulgin's equations; a thousand times the tolerance.
+    np.testing.assert_allclose(end, start, atol=1e-6)
+    q = np.stack([run.q[-1] for run in runs])
+    assert max(np.abs(run.v[-1]).max() for run in runs) < 1e-5
+    # The beam is level at rest, whatever the violation; the wheel is not, nor the ball in place.
+    np.testing.assert_allclose(q[:, 1], 0, atol=1e-5)
+    assert np.abs(q[[0, 2], 2]).min() > 0.05
+    assert np.abs(q[[0, 2], 0] - EXACT.rest_position).min() > 0.1
+
+
+def test_the_start_is_the_rest_of_the_paper():
+    for system in (EXACT, SIMPLE):
+        state = system.rest()
+        assert state.w.shape == (1,)
+        rates = system.actuator_rate(0.0, state.q, state.v, state.w, None)
+        # A difference of two voltages over an inductance of 1e-4.
+        np.testing.assert_allclose(rates, 0, atol=1e-10)
+    assert np.abs(EXACT.position_constraints(0.0, EXACT.start()[0])).max() == 0

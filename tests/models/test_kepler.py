@@ -1,0 +1,57 @@
+"""Kepler's problem against Kepler's equation and the relations of its integrals."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxdae
+from jaxdae.models.kepler import Kepler
+
+ORBIT = Kepler(mass=2.0, parameter=1.7, semi_major_axis=1.3, eccentricity=0.6)
+
+
+def test_a_simulated_orbit_satisfies_keplers_equation():
+    run = jaxdae.simulate(
+        ORBIT, jaxdae.Multipliers(), ORBIT.start_state(), t1=float(1.7 * ORBIT.period())
+    )
+    exact = jax.vmap(ORBIT.exact_motion)(run.ts)
+    # local errors of 1e-8 add up, and the pericentre amplifies them
+    np.testing.assert_allclose(run.q, exact[0], atol=2e-6)
+    np.testing.assert_allclose(run.v, exact[1], atol=2e-6)
+
+
+@pytest.mark.parametrize("eccentricity", [0.0, 0.3, 0.99])
+def test_exact_positions_solve_keplers_equation(eccentricity):
+    orbit = Kepler(eccentricity=eccentricity)
+    ts = np.linspace(-9.0, 20.0, 31)
+    q = np.asarray(jax.vmap(orbit.exact_position)(jnp.asarray(ts)))
+    ratio = np.sqrt(1 - eccentricity**2)
+    anomaly = np.arctan2(q[:, 1] / ratio, q[:, 0] + eccentricity)
+    defect = anomaly - eccentricity * np.sin(anomaly) - ts
+    # modulo whole turns; near the pericentre of a thin ellipse atan2 loses some digits
+    np.testing.assert_allclose(np.sin(defect / 2), 0.0, atol=1e-12)
+
+
+def test_integrals_are_those_of_the_orbit_elements(rng):
+    start = ORBIT.start_state()
+    energy, momentum, *laplace = np.asarray(ORBIT.all_integrals(0.0, start.q, start.v))
+    a, e, mu = 1.3, 0.6, 1.7
+    assert energy == pytest.approx(-mu / (2 * a), rel=1e-14)
+    assert momentum == pytest.approx(np.sqrt(mu * a * (1 - e**2)), rel=1e-14)
+    np.testing.assert_allclose(laplace, [e, 0.0], atol=1e-14)
+    for q, v in rng.normal(size=(5, 2, 2)):
+        energy, momentum, *laplace = np.asarray(
+            ORBIT.all_integrals(0.0, jnp.asarray(q), jnp.asarray(v))
+        )
+        square = 1 + 2 * energy * momentum**2 / mu**2
+        assert np.dot(laplace, laplace) == pytest.approx(square, rel=1e-11)
+
+
+def test_thrust_is_the_control(rng):
+    q, v = map(jnp.asarray, rng.normal(size=(2, 2)))
+    u = jnp.array([0.3, -0.2])
+    np.testing.assert_array_equal(ORBIT.force(0.0, q, v, jnp.zeros(0), u), u)
+    np.testing.assert_array_equal(ORBIT.force(0.0, q, v, jnp.zeros(0), None), jnp.zeros(2))
+    assert ORBIT.labels().units == ("m", "m")
+    assert len(ORBIT.references()) == 2
