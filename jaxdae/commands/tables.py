@@ -1,12 +1,13 @@
 """Plain-text tables and JSON results."""
 
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from jaxdae.tuning.checkpoint import replace_file
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
@@ -37,9 +38,8 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
         content: numbers, text, NumPy and JAX arrays, nested.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".part")
-    temporary.write_text(json.dumps(_plain(content), indent=2, allow_nan=False) + "\n")
-    os.replace(temporary, path)
+    text = json.dumps(_plain(content), indent=2, allow_nan=False) + "\n"
+    replace_file(path, text.encode())
 
 
 def gain_text(value: Any) -> str:

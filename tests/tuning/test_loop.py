@@ -1,3 +1,5 @@
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -285,4 +287,5 @@ def test_a_folder_is_no_checkpoint(tmp_path, settings):
 
 
 def test_counts_may_be_numpy_integers():
-    assert tune(lambda x: x**2, jnp.array(1.0), steps=np.int64(2), starts=np.int32(2)).steps == 2
+    counts: dict[str, Any] = {"steps": np.int64(2), "starts": np.int32(2)}
+    assert tune(lambda x: x**2, jnp.array(1.0), **counts).histories.loss.shape == (3, 2)
