@@ -6,11 +6,15 @@ from jaxdae.failure import SimulationError as SimulationError
 from jaxdae.formulations import (
     AugmentedLagrangian as AugmentedLagrangian,
     Baumgarte as Baumgarte,
+    choose_independent as choose_independent,
+    Hamiltonian as Hamiltonian,
     LinearStabilization as LinearStabilization,
     Multipliers as Multipliers,
+    NullSpace as NullSpace,
     Penalty as Penalty,
     QuasiVelocities as QuasiVelocities,
     RealizingForces as RealizingForces,
+    VelocityElimination as VelocityElimination,
 )
 from jaxdae.linalg.saddle_point import (
     FullRank as FullRank,

@@ -48,7 +48,9 @@ def describe_failure(trajectory) -> str:
             "for these gains and this motion, or the constraints lose rank: reduce dt, lower the "
             "gains, or use an adaptive solver, which stops at the place of the failure."
         )
-    return f"the run stopped at t = {t:.6g} s ({reason}). " + _constraint_report(system, t, state)
+    own = trajectory.formulation.diagnose(system, trajectory.final_time, trajectory.final)
+    report = _constraint_report(system, t, state) if own is None else own
+    return f"the run stopped at t = {t:.6g} s ({reason}). {report}"
 
 
 @eqx.filter_jit

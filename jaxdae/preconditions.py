@@ -216,6 +216,7 @@ def check_start(system: System, formulation, state: State, t, tolerance: float |
         _check_mass_on_kernel(mass, jac)
     if assumed.independent_constraints:
         _check_rank(system, jac, float(t))
+    formulation.check_start(system, t, state)
 
 
 def _check_consistent(system, state, t, tolerance: float) -> None:

@@ -102,7 +102,6 @@ BAD_RUNS = [
         r"SemiImplicitEuler .*one vector field.*use",
     ),
     ({"solver": diffrax.EulerHeun(), "dt": 0.1}, r"EulerHeun does not integrate ordinary.*Dopri8"),
-    ({"solver": "Dopri8"}, r"solver must be a diffrax solver; got 'Dopri8'"),
     ({"solver": RK4()}, r"RK4 has no error estimate.*give dt, or use .*Dopri8"),
     ({"solver": diffrax.Euler()}, r"Euler has no error estimate.*give dt"),
     (
@@ -126,6 +125,13 @@ BAD_RUNS = [
 def test_solver_step_or_time_that_cannot_work(how, message):
     """What does not fit is named before anything is compiled."""
     _refused(message, **how)
+
+
+def test_solver_that_is_no_solver():
+    """A solver's name in place of a solver."""
+    _refused(
+        "solver must be a diffrax solver, such as .*; got 'Dopri8'", TypeError, solver="Dopri8"
+    )
 
 
 def test_singular_motion_says_when_which_constraint_and_what_to_do(led_point):

@@ -1,11 +1,17 @@
 """Formulations: equations of motion a solver can integrate, with their stabilization."""
 
 from jaxdae.formulations.base import AbstractFormulation as AbstractFormulation
+from jaxdae.formulations.hamiltonian import (
+    CanonicalState as CanonicalState,
+    Hamiltonian as Hamiltonian,
+    hamiltonian as hamiltonian,
+)
 from jaxdae.formulations.lagrange import (
     AugmentedLagrangian as AugmentedLagrangian,
     Multipliers as Multipliers,
     Penalty as Penalty,
 )
+from jaxdae.formulations.null_space import NullSpace as NullSpace
 from jaxdae.formulations.quasi_velocities import (
     energy_of_accelerations as energy_of_accelerations,
     QuasiState as QuasiState,
@@ -26,4 +32,9 @@ from jaxdae.formulations.stabilization import (
     AbstractStabilization as AbstractStabilization,
     Baumgarte as Baumgarte,
     LinearStabilization as LinearStabilization,
+)
+from jaxdae.formulations.velocity_elimination import (
+    choose_independent as choose_independent,
+    EliminatedState as EliminatedState,
+    VelocityElimination as VelocityElimination,
 )

@@ -38,6 +38,14 @@ class AbstractFormulation(eqx.Module):
     def check(self, system: System, state: State) -> None:
         """Raise `ValueError` when gains or options do not fit the system. Computes nothing."""
 
+    def check_start(self, system: System, t, state: State) -> None:
+        """Raise `ValueError` when a start cannot work, beyond `assumptions`; most have nothing."""
+        del system, t, state
+
+    def diagnose(self, system: System, t, y: PyTree) -> str | None:
+        """Why the formulation itself stops at a state, in words; `None` where it does not."""
+        del system, t, y
+
     @abc.abstractmethod
     def assumptions(self) -> Assumptions:
         """What must hold of `M` and `J` at every state."""

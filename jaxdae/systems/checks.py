@@ -132,8 +132,8 @@ def _shape(system: System, function: str, args):
         t_q_v_w_u = zip(("t", "q", "v", "w", "u"), args, strict=False)
         given = ", ".join(f"{key}: {_describe(_shapes(x))}" for key, x in t_q_v_w_u)
         raise ValueError(
-            f"{type(system).__name__}.{function} failed with {type(error).__name__}: {error}. It was "
-            f"given {given}. Actuators need a State(q, v, w), control inputs a controller."
+            f"{type(system).__name__}.{function} failed with {type(error).__name__}: {error}. It "
+            f"was given {given}. Actuators need a State(q, v, w), control inputs a controller."
         ) from error
     return None if out is None else getattr(out, "shape", ())
 

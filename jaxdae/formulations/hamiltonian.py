@@ -1,0 +1,164 @@
+"""Hamilton's equations with constraints, on coordinates and momenta."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optimistix as optx
+from jaxtyping import Array, Float
+
+from jaxdae.formulations.base import AbstractFormulation
+from jaxdae.formulations.stabilization import check_stabilization, desired_rate, Stabilization
+from jaxdae.formulations.structure import depends_on
+from jaxdae.linalg.positive_definite import solve_positive_definite
+from jaxdae.linalg.saddle_point import AbstractSaddlePointSolve, FullRank
+from jaxdae.systems import constraint_residuals, momentum, State, System
+from jaxdae.systems.checks import constraint_counts
+
+# From rest, Newton's method on the momenta of a convex kinetic energy either converges
+# quadratically or has left the energy's domain.
+_NEWTON_STEPS = 32
+
+
+class CanonicalState(eqx.Module):
+    """Coordinates `q (n,)`, momenta `p = dT/dv (n,)`, actuator state `w (k,)`."""
+
+    q: Float[Array, " n"]
+    p: Float[Array, " n"]
+    w: Float[Array, " k"]
+
+
+class Hamiltonian(AbstractFormulation):
+    r"""Hamilton's equations with multipliers and constraint stabilization.
+
+        q' = dH/dp,        p' + J^T lam = F - dH/dq - dD/dv,        H(t, q, p) = p . v - T + V
+
+    (Shemelova, building differential-algebraic equations of dynamics with constraint perturbation
+    equations), where `v(t, q, p)` inverts `p = dT/dv`. The multipliers follow from the perturbation
+    equations of the constraints as functions of `(t, q, p)`: with `g(t, q, p)` the velocity-level
+    residual at `v = dH/dp`,
+
+        dg/dt + dg/dq q' + dg/dp p' = Phi,        dg/dp = J M^-1,        M^-1 = d2H/dp2.
+
+    `dH/dq`, `dH/dp` and the rate of `g` along the flow come from automatic differentiation of `H`
+    and `g`; neither accelerations nor Coriolis terms are ever formed.
+
+    The Legendre transform is one linear solve where `T` is quadratic in the velocities: where
+    `mass_matrix` is declared, or the program of `d2T/dv2` does not use `v`. Otherwise it is
+    Newton's method from rest, which needs a convex `T`; where it does not converge, the result
+    is NaN.
+
+    Args:
+        stabilization: `Baumgarte`, `LinearStabilization`, any callable
+            `Phi(t, q, v, phi, phi_dot)`, or `None` (violations then grow linearly in time).
+        solve: `FullRank()` (fast) or `MinimumNorm()` for dependent constraints.
+
+    Raises:
+        ValueError: for a `solve` that admits a singular mass matrix: the momenta then do not
+            determine the velocities.
+    """
+
+    stabilization: Stabilization | None = None
+    solve: AbstractSaddlePointSolve = FullRank()
+
+    def __check_init__(self):
+        if not self.solve.assumptions().regular_mass:
+            raise ValueError(
+                f"Hamiltonian cannot use {type(self.solve).__name__}: where the mass matrix is "
+                "singular the momenta do not determine the velocities. Use FullRank() or "
+                "MinimumNorm(), or the formulation Multipliers(..., solve=SingularMass())."
+            )
+
+    def init(self, system, t, state):
+        t = jnp.asarray(t, state.q.dtype)
+        return CanonicalState(state.q, momentum(system, t, state.q, state.v), state.w)
+
+    def recover(self, system, t, y):
+        return State(y.q, velocity(system, t, y.q, y.p), y.w)
+
+    def vector_field(self, system, t, y, u):
+        q_dot, p_dot, _ = self._motion(system, t, y, u)
+        return CanonicalState(q_dot, p_dot, system.actuator_rate(t, y.q, q_dot, y.w, u))
+
+    def multipliers(self, system, t, y, u):
+        return self._motion(system, t, y, u)[2]
+
+    def check(self, system, state):
+        m, r = constraint_counts(system, state)
+        check_stabilization(self.stabilization, m, r, state.q)
+
+    def assumptions(self):
+        return self.solve.assumptions()
+
+    def _motion(self, system, t, y, u):
+        """`q'`, `p'` and the multipliers."""
+        t, q, p = jnp.asarray(t, y.q.dtype), y.q, y.p
+        dH_dq, v = jax.grad(hamiltonian, argnums=(2, 3))(system, t, q, p)
+        dissipative = jax.grad(system.dissipation, argnums=2)(t, q, v)
+        free = system.force(t, q, v, y.w, u) - dH_dq - dissipative
+
+        def residual(t, q, p):
+            found = constraint_residuals(system, t, q, velocity(system, t, q, p))
+            return found.phi_dot, found.phi
+
+        drift = (jnp.ones_like(t), v, jnp.zeros_like(p))
+        phi_dot, rate, phi = jax.jvp(residual, (t, q, p), drift, has_aux=True)
+        wanted = desired_rate(self.stabilization, t, q, v, phi, phi_dot) - rate
+        jac = jax.jacfwd(lambda v: constraint_residuals(system, t, q, v).phi_dot)(v)
+        # d(phi_dot)/dp p' = wanted with d(phi_dot)/dp = J M^-1, and p' = free - J^T lam.
+        _, lam = self.solve(_mass(system, t, q, v), free, jac, wanted)
+        return v, free - jac.T @ lam, lam
+
+
+def hamiltonian(system: System, t, q, p) -> Float[Array, ""]:
+    """Hamilton's function `H = p . v - T + V` [J] at `v(t, q, p)`.
+
+    Args:
+        system: the declaration.
+        t: time [s].
+        q: coordinates, shape `(n,)`.
+        p: momenta `dT/dv`, shape `(n,)`.
+    """
+    v = velocity(system, t, q, p)
+    return p @ v - system.kinetic_energy(t, q, v) + system.potential_energy(t, q)
+
+
+def velocity(system: System, t, q, p) -> Float[Array, " n"]:
+    """Velocities `(n,)` with momenta `p`: the inverse of `jaxdae.systems.momentum`.
+
+    Args:
+        system: the declaration; its mass matrix must be positive definite.
+        t: time [s].
+        q: coordinates, shape `(n,)`.
+        p: momenta, shape `(n,)`.
+
+    Returns:
+        `v` with `dT/dv(t, q, v) = p`; NaN where Newton's method does not find it.
+    """
+    t, rest = jnp.asarray(t, q.dtype), jnp.zeros_like(q)
+    if is_quadratic(system, q):
+        return solve_positive_definite(_mass(system, t, q, rest), p - momentum(system, t, q, rest))
+    eps = float(jnp.finfo(q.dtype).eps)
+    solution = optx.root_find(
+        lambda v, args: momentum(system, args[0], args[1], v) - args[2],
+        optx.Newton(rtol=eps**0.75, atol=eps**0.75),
+        rest,
+        args=(t, q, p),
+        max_steps=_NEWTON_STEPS,
+        throw=False,
+    )
+    return jnp.where(solution.result == optx.RESULTS.successful, solution.value, jnp.nan)
+
+
+def is_quadratic(system: System, q) -> bool:
+    """Whether the kinetic energy is known to be quadratic in the velocities. Computes nothing."""
+    t, rest = jnp.zeros((), q.dtype), jnp.zeros(q.shape, q.dtype)
+    if system.mass_matrix(t, rest) is not None:
+        return True
+    return not depends_on(jax.hessian(system.kinetic_energy, argnums=2), 2, t, rest, rest)
+
+
+def _mass(system, t, q, v):
+    declared = system.mass_matrix(t, q)
+    if declared is not None:
+        return jnp.asarray(declared, q.dtype)
+    return jax.hessian(system.kinetic_energy, argnums=2)(t, q, v)

@@ -1,0 +1,26 @@
+"""What a traced function depends on, read off its program."""
+
+from collections.abc import Callable
+
+import jax
+from jax.interpreters.partial_eval import dce_jaxpr
+
+
+def depends_on(function: Callable, argument: int, *args) -> bool:
+    """Whether the program of `function` uses one of its arguments. Computes no values.
+
+    Dead code is removed first, so a derivative that is constant is seen to be constant where the
+    chain rule makes it so: `v @ M @ v` has a Hessian that does not depend on `v`. The answer is on
+    the safe side: `jnp.linalg.norm(v) ** 2` counts as dependent, though its Hessian is constant.
+
+    Args:
+        function: a traceable function of arrays.
+        argument: which argument is asked for, an index into `args`.
+        *args: arrays the function can be called with; each one leaf.
+
+    Returns:
+        False only if the value cannot depend on that argument.
+    """
+    jaxpr = jax.make_jaxpr(function)(*args).jaxpr
+    _, used = dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
+    return used[argument]

@@ -1,0 +1,293 @@
+"""Hamilton's equations: Legendre transform, closed forms, agreement with multipliers."""
+
+from typing import Any
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.flatten_util import ravel_pytree
+
+import jaxdae
+from jaxdae import Baumgarte, MinimumNorm, Multipliers, simulate, SingularMass, State
+from jaxdae.formulations.hamiltonian import (
+    CanonicalState,
+    Hamiltonian,
+    hamiltonian,
+    is_quadratic,
+    velocity,
+)
+from jaxdae.models import AndrewsMechanism, CartesianPendulum, Chain, SliderCrank
+from jaxdae.solvers import RK4
+from jaxdae.systems import constraint_residuals, generalized_energy, momentum
+
+# Solves with fewer than ten unknowns and condition numbers below 1e3.
+ROUND_OFF: Any = {"rtol": 1e-10, "atol": 1e-10}
+GAINS = Baumgarte(K_D=20.0, K_P=100.0, Gamma=10.0)
+
+
+class Relativistic(jaxdae.System):
+    """A particle in a plane, `T = m c^2 (1 - sqrt(1 - v^2/c^2))`, on a circle of radius one."""
+
+    mass: float = 1.5
+    light: float = 2.0
+    field: float = 0.7
+
+    def kinetic_energy(self, t, q, v):
+        del t, q
+        return self.mass * self.light**2 * (1 - jnp.sqrt(1 - v @ v / self.light**2))
+
+    def potential_energy(self, t, q):
+        del t
+        return self.field * q[1]
+
+    def position_constraints(self, t, q):
+        del t
+        return jnp.stack([q @ q - 1])
+
+
+class DeclaredMass(CartesianPendulum):
+    """A pendulum that declares its mass matrix."""
+
+    def mass_matrix(self, t, q):
+        del t
+        return self.mass * jnp.eye(q.size, dtype=q.dtype)
+
+
+class HasNorm(jaxdae.System):
+    """Quadratic, but the program of its Hessian does not show it."""
+
+    def kinetic_energy(self, t, q, v):
+        del t, q
+        return 0.5 * jnp.linalg.norm(v + 1.0) ** 2
+
+
+def test_hamiltonian_of_the_relativistic_particle_is_the_textbook_one(rng):
+    """H = c sqrt(p^2 + m^2 c^2) - m c^2 + V, v = dH/dp = c p / sqrt(p^2 + m^2 c^2)."""
+    system = Relativistic()
+    q, p = jnp.asarray(rng.normal(size=2)), jnp.array([0.6, -1.1])
+    root = np.sqrt(p @ p + (1.5 * 2.0) ** 2)
+    energy = 2.0 * root - 1.5 * 2.0**2 + 0.7 * q[1]
+    np.testing.assert_allclose(hamiltonian(system, 0.0, q, p), energy, rtol=1e-12)
+    dH_dq, dH_dp = jax.jit(jax.grad(hamiltonian, argnums=(2, 3)))(system, 0.0, q, p)
+    np.testing.assert_allclose(dH_dp, 2.0 * p / root, rtol=1e-12)
+    np.testing.assert_allclose(dH_dq, [0.0, 0.7], atol=1e-12)
+
+
+def test_newton_out_of_the_energy_domain_gives_nan():
+    """A momentum whose first Newton step is faster than light: no finite garbage."""
+    v = velocity(Relativistic(), 0.0, jnp.zeros(2), jnp.array([9.0, 0.0]))
+    assert np.isnan(v).all()
+
+
+def test_quadratic_energies_are_recognized(everything, driven, double_pendulum):
+    """By a declared mass matrix or by the program of the Hessian; on the safe side otherwise."""
+    q = jnp.zeros(2)
+    for system, n in (
+        (everything, 3), (driven, 4), (double_pendulum, 2), (DeclaredMass(), 2),
+        (AndrewsMechanism(), 7), (SliderCrank(), 3),
+    ):  # fmt: skip
+        assert is_quadratic(system, jnp.zeros(n)), type(system).__name__
+    assert not is_quadratic(Relativistic(), q)
+    assert not is_quadratic(HasNorm(), q)
+
+
+@pytest.mark.parametrize("system", [HasNorm(), DeclaredMass(), CartesianPendulum(), Relativistic()])
+def test_velocity_inverts_momentum(system, rng):
+    """Linear solve and Newton alike, energies with terms linear in v included."""
+    q, v = jnp.asarray(rng.normal(size=2)), jnp.array([0.9, -0.4])
+    p = momentum(system, 0.0, q, v)
+    np.testing.assert_allclose(velocity(system, 0.0, q, p), v, **ROUND_OFF)
+
+
+def test_velocity_inverts_momentum_with_linear_and_time_dependent_terms(driven, rng):
+    """T = v M(t, q) v / 2 + b(t, q) v."""
+    q, v = (jnp.asarray(rng.normal(size=4)) for _ in range(2))
+    np.testing.assert_allclose(
+        velocity(driven, 0.4, q, momentum(driven, 0.4, q, v)), v, **ROUND_OFF
+    )
+
+
+def test_hamiltonian_is_the_generalized_energy(driven, rng):
+    """H(t, q, dT/dv) = v . dT/dv - T + V."""
+    q, v = (jnp.asarray(rng.normal(size=4)) for _ in range(2))
+    h = hamiltonian(driven, 0.4, q, momentum(driven, 0.4, q, v))
+    np.testing.assert_allclose(h, generalized_energy(driven, 0.4, q, v), rtol=1e-12)
+
+
+@pytest.mark.parametrize("solve", [jaxdae.FullRank(), MinimumNorm()])
+def test_motion_and_multipliers_are_the_lagrangian_ones_off_the_constraints(
+    solve, everything, flow, rng
+):
+    """Actuator, control, dissipation, rheonomic rod, velocity constraint not affine in v."""
+    state = State(*(jnp.asarray(rng.normal(size=k)) for k in (3, 3, 1)))
+    back, motion, lam = flow(everything, Hamiltonian(GAINS, solve), state, 0.3, 1.5)
+    _, expected, reaction = flow(everything, Multipliers(GAINS), state, 0.3, 1.5)
+    for got, exact in ((back, state), (motion, expected)):
+        jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, **ROUND_OFF), got, exact)
+    np.testing.assert_allclose(lam, reaction, **ROUND_OFF)
+    assert np.abs(lam).min() > 0.1
+
+
+def test_relativistic_motion_agrees_with_the_lagrangian_form(flow):
+    """The Newton branch of the Legendre transform inside the vector field."""
+    state = State([0.6, 0.8], [0.8, -0.6])
+    _, motion, lam = flow(Relativistic(), Hamiltonian(GAINS), state)
+    _, expected, reaction = flow(Relativistic(), Multipliers(GAINS), state)
+    np.testing.assert_allclose(motion.v, expected.v, **ROUND_OFF)
+    np.testing.assert_allclose(lam, reaction, **ROUND_OFF)
+
+
+def test_andrews_mechanism_agrees(flow):
+    """Momenta of 1e-2, forces that give 1e4 rad/s^2."""
+    system = AndrewsMechanism()
+    state = State(*system.start())
+    _, motion, lam = flow(system, Hamiltonian(), state)
+    _, expected, reaction = flow(system, Multipliers(), state)
+    np.testing.assert_allclose(motion.v, expected.v, atol=1e-9 * np.abs(expected.v).max())
+    np.testing.assert_allclose(lam, reaction, atol=1e-9 * np.abs(reaction).max())
+
+
+def test_minimum_norm_shares_the_reaction_of_a_repeated_constraint(repeated_rod, flow):
+    """Dependent constraints: the reaction in proportion to the rows."""
+    state = State([0.6, 0.8], [0.8, -0.6])
+    _, motion, lam = flow(repeated_rod((1.0, 2.0)), Hamiltonian(solve=MinimumNorm()), state)
+    _, expected, reaction = flow(repeated_rod((1.0,)), Multipliers(), state)
+    np.testing.assert_allclose(motion.v, expected.v, **ROUND_OFF)
+    np.testing.assert_allclose(lam, reaction * np.array([0.2, 0.4]), **ROUND_OFF)
+
+
+def test_perturbation_equation_of_the_paper_holds_along_the_flow(flow, rng):
+    """Arm of two point masses, y1'' = c1 y1 + c2 y1', y2'' = c3 y2 + c4 y2' (Hamilton)."""
+    system = Chain((0.7, 0.5), (1.2, 0.8), gravity=0.0)
+    gains = jaxdae.LinearStabilization(K10=np.array([-4.0, -9.0]), K11=np.array([-3.0, -5.0]))
+    state = State(*(jnp.asarray(rng.normal(size=4)) for _ in range(2)))
+    _, motion, _ = flow(system, Hamiltonian(gains), state)
+    residual = lambda q, v: constraint_residuals(system, 0.0, q, v)  # noqa: E731
+    now, rate = jax.jvp(residual, (state.q, state.v), (motion.q, motion.v))
+    expected = np.array([-4.0, -9.0]) * now.phi + np.array([-3.0, -5.0]) * now.phi_dot
+    np.testing.assert_allclose(rate.phi_dot, expected, **ROUND_OFF)
+
+
+ACCURATE: Any = {"dt": 0.005, "stepsize_controller": diffrax.PIDController(rtol=1e-11, atol=1e-11)}
+
+
+def _drive(t, q, v, w):
+    del q
+    return jnp.cos(2 * t) - 0.3 * v[0] + 0.1 * w[0]
+
+
+def test_driven_system_agrees_in_motion_reactions_energy_and_power(driven):
+    """A run with controller, actuator, dissipation, and both kinds of rheonomic constraint."""
+    saveat = diffrax.SaveAt(ts=jnp.linspace(0, 0.6, 4))
+    a, b = (
+        simulate(driven, formulation, driven.start(), t1=0.6, controller=_drive, work=True,
+                 saveat=saveat, **ACCURATE)
+        for formulation in (Hamiltonian(GAINS), Multipliers(GAINS))
+    )  # fmt: skip
+    for name in ("q", "v", "w", "u", "multipliers", "energy", "work"):
+        one, other = (ravel_pytree(getattr(run, name))[0] for run in (a, b))
+        # Two integrations at 1e-11 of motions whose errors grow a hundredfold.
+        np.testing.assert_allclose(one, other, atol=1e-8 * (1 + np.abs(other).max()), err_msg=name)
+    gained = sum(np.asarray(x)[-1] for x in a.work)
+    np.testing.assert_allclose(a.energy[-1] - a.energy[0], gained, atol=1e-8)
+    assert np.abs(np.stack([np.asarray(x)[-1] for x in a.work])).min() > 1e-2
+
+
+def test_chaplygin_sleigh_follows_its_closed_form(sleigh):
+    """Speed, turn rate and heading to 1e-9."""
+    t, state = jnp.linspace(0.0, 2.0, 5), sleigh.at(0.4, -0.6, 1.7)
+    run = simulate(sleigh, Hamiltonian(), state, t1=2.0, saveat=diffrax.SaveAt(ts=t), **ACCURATE)
+    along, turn, angle = sleigh.closed_form(np.asarray(t), -0.6, 1.7)
+    speed = jnp.cos(run.q[:, 2]) * run.v[:, 0] + jnp.sin(run.q[:, 2]) * run.v[:, 1]
+    np.testing.assert_allclose(run.q[:, 2], 0.4 + angle, atol=1e-9)
+    np.testing.assert_allclose(run.v[:, 2], turn, atol=1e-9)
+    np.testing.assert_allclose(speed, along, atol=1e-9)
+
+
+def _end(params, formulation, adjoint):
+    system = CartesianPendulum(params["mass"], params["length"])
+    state = State(params["q"], params["v"])
+    run = simulate(system, formulation(params["gains"]), state, t1=0.1, dt=0.02, solver=RK4(),
+                   saveat=diffrax.SaveAt(t1=True), adjoint=adjoint,
+                   start_tolerance=None)  # fmt: skip
+    return run.q[0] @ jnp.array([1.0, 2.0]) + run.v[0] @ jnp.array([-0.5, 0.3])
+
+
+def test_gradients_agree_in_both_modes_and_with_differences():
+    """With respect to a mass, a length, gains and the start, through five Runge-Kutta steps."""
+    params = {"mass": 1.3, "length": 0.9, "gains": (20.0, 90.0),
+              "q": np.array([0.55, -0.7]), "v": np.array([1.0, 0.9])}  # fmt: skip
+    x, unravel = ravel_pytree(params)
+    make = lambda gains: Hamiltonian(Baumgarte(*gains))  # noqa: E731
+    value = jax.jit(lambda x: _end(unravel(x), make, diffrax.DirectAdjoint()))
+    forward = jax.jit(jax.jacfwd(lambda x: _end(unravel(x), make, diffrax.ForwardMode())))(x)
+    reverse = jax.jit(jax.grad(lambda x: _end(unravel(x), make, None)))(x)
+    np.testing.assert_allclose(reverse, forward, rtol=1e-9, atol=1e-11)
+    step = 1e-5 * np.eye(x.size)
+    differences = [(value(x + h) - value(x - h)) / 2e-5 for h in step]
+    # Second order: step squared times third derivatives, and round-off over the step, 1e-11.
+    np.testing.assert_allclose(forward, differences, atol=1e-7)
+    assert np.count_nonzero(np.abs(forward) > 1e-4) >= 7
+
+
+def test_the_newton_branch_is_differentiable(rng):
+    """Derivatives of p' through Newton's method against differences."""
+    system = Relativistic()
+    y0 = CanonicalState(jnp.array([0.6, 0.8]), jnp.array([1.0, -0.9]), jnp.zeros(0))
+    x, unravel = ravel_pytree(y0)
+    turn = jnp.asarray(rng.normal(size=4))
+    field = jax.jit(
+        lambda x: ravel_pytree(Hamiltonian(GAINS).vector_field(system, 0.0, unravel(x), None))[0]
+    )
+    _, forward = jax.jvp(field, (x,), (turn,))
+    (reverse,) = jax.vjp(field, x)[1](jnp.ones(4))
+    np.testing.assert_allclose(forward, (field(x + 1e-6 * turn) - field(x - 1e-6 * turn)) / 2e-6,
+                               rtol=1e-6, atol=1e-7)  # fmt: skip
+    np.testing.assert_allclose(reverse @ turn, forward.sum(), rtol=1e-9)
+
+
+def test_a_batch_is_its_members(flow, rng):
+    """vmap over states."""
+    system, q, v = CartesianPendulum(), rng.normal(size=(4, 2)), rng.normal(size=(4, 2))
+    one = lambda q, v: flow(system, Hamiltonian(GAINS), State(q, v))[1].v  # noqa: E731
+    expected = [one(a, b) for a, b in zip(q, v, strict=True)]
+    np.testing.assert_allclose(jax.vmap(one)(q, v), expected, **ROUND_OFF)
+
+
+@pytest.mark.parametrize("newton", [False, True])
+def test_single_precision_stays_single(newton, flow):
+    """float32 in, float32 out, near the double result; linear and Newton transforms."""
+    system = Relativistic() if newton else CartesianPendulum()
+    state = State([0.6, 0.8], [0.8, -0.6])
+    low = jax.tree.map(lambda x: x.astype(jnp.float32), state)
+    _, motion, lam = flow(system, Hamiltonian(GAINS), low)
+    _, expected, reaction = flow(system, Hamiltonian(GAINS), state)
+    assert {x.dtype for x in jax.tree.leaves((motion, lam))} == {jnp.dtype("float32")}
+    got, exact = ravel_pytree((motion, lam))[0], ravel_pytree((expected, reaction))[0]
+    # 24 bits, and GAINS that multiply the round-off of phi by a hundred.
+    np.testing.assert_allclose(got, exact, atol=1e-3)
+
+
+def test_mistakes_are_named(everything):
+    """A policy for singular mass matrices, and gains that do not fit."""
+    with pytest.raises(ValueError, match="Hamiltonian cannot use SingularMass: where the mass mat"):
+        Hamiltonian(solve=SingularMass())
+    state = State(jnp.ones(3), jnp.ones(3), jnp.ones(1))
+    with pytest.raises(ValueError, match="has no gain for them"):
+        Hamiltonian(Baumgarte(1.0, 1.0)).check(everything, state)
+
+
+def test_the_field_never_forms_the_lagrangian_force(monkeypatch, driven):
+    """`evaluate` and its parts may be broken without harm: the field is Hamilton's."""
+    import jaxdae.systems.dynamics as dynamics
+
+    state = driven.start()
+    y = Hamiltonian(GAINS).init(driven, 0.0, state)
+    expected = Hamiltonian(GAINS).vector_field(driven, 0.0, y, 1.0)
+    for name in ("evaluate", "applied_force", "_inertia", "_constraints"):
+        monkeypatch.delattr(dynamics, name)
+    got = eqx.filter_jit(Hamiltonian(GAINS).vector_field)(driven, 0.0, y, 1.0)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, **ROUND_OFF), got, expected)

@@ -1,0 +1,166 @@
+"""The null-space formulation: projection, bases, derivatives, and agreement with multipliers."""
+
+from typing import Any
+
+import diffrax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.flatten_util import ravel_pytree
+
+from jaxdae import Baumgarte, evaluate, Multipliers, SingularMass, State
+from jaxdae.formulations.null_space import NullSpace
+from jaxdae.models import AndrewsMechanism, CartesianPendulum, Chain
+from jaxdae.simulate import simulate
+
+# Solves with fewer than ten unknowns and condition numbers below 1e3.
+ROUND_OFF: Any = {"rtol": 1e-10, "atol": 1e-10}
+GAINS = Baumgarte(K_D=20.0, K_P=100.0, Gamma=10.0)
+BASES = ["orthonormal", "coordinate"]
+
+
+@pytest.mark.parametrize("basis", BASES)
+def test_motion_and_multipliers_are_those_of_multipliers_off_the_constraints(
+    basis, everything, flow, rng
+):
+    """One rheonomic, one velocity constraint not affine in v, actuator, control, stabilization."""
+    state = State(*(jnp.asarray(rng.normal(size=k)) for k in (3, 3, 1)))
+    _, motion, lam = flow(everything, NullSpace(GAINS, basis=basis), state, 0.3, 1.5)
+    _, expected, reaction = flow(everything, Multipliers(GAINS), state, 0.3, 1.5)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, **ROUND_OFF), motion, expected)
+    np.testing.assert_allclose(lam, reaction, **ROUND_OFF)
+    assert np.abs(lam).min() > 0.1
+
+
+@pytest.mark.parametrize("basis", BASES)
+def test_andrews_mechanism_agrees_where_the_conditioning_is_bad(basis, flow):
+    """Masses of a few grams and forces that give 1e4 rad/s^2."""
+    system = AndrewsMechanism()
+    state = State(*system.start())
+    _, motion, lam = flow(system, NullSpace(basis=basis), state)
+    _, expected, reaction = flow(system, Multipliers(), state)
+    scale = np.abs(expected.v).max()
+    np.testing.assert_allclose(motion.v, expected.v, atol=1e-9 * scale)
+    np.testing.assert_allclose(lam, reaction, atol=1e-9 * np.abs(reaction).max())
+
+
+@pytest.mark.parametrize("basis", BASES)
+def test_massless_coordinates_are_allowed(basis, massless, flow):
+    """Positive on ker J is enough, as for SingularMass."""
+    state = State([0.7, 0.245], [1.1, 0.77])
+    _, motion, lam = flow(massless, NullSpace(basis=basis), state)
+    _, expected, reaction = flow(massless, Multipliers(solve=SingularMass()), state)
+    np.testing.assert_allclose(motion.v, expected.v, **ROUND_OFF)
+    np.testing.assert_allclose(lam, reaction, **ROUND_OFF)
+
+
+@pytest.mark.parametrize("basis", BASES)
+def test_no_constraint_and_no_freedom_are_the_two_ends(basis, double_pendulum, led_point, flow):
+    """m = 0: M a = f. m = n: the constraints alone give the motion."""
+    state = State([0.4, -0.9], [1.0, 2.0])
+    _, motion, lam = flow(double_pendulum, NullSpace(basis=basis), state)
+    d = evaluate(double_pendulum, 0.0, state.q, state.v)
+    np.testing.assert_allclose(d.mass @ motion.v, d.force, **ROUND_OFF)
+    assert lam.shape == (0,)
+    led = led_point(0.5)
+    _, motion, _ = flow(led, NullSpace(basis=basis), led.start())
+    # y = sqrt(1 - t^2/4): y'' = -1/4 on top.
+    np.testing.assert_allclose(motion.v, [0.0, -0.25], atol=1e-14)
+
+
+@pytest.mark.parametrize("basis", BASES)
+def test_dependent_constraints_give_nan_not_finite_garbage(basis, repeated_rod, flow):
+    """Rows equal up to round-off: nothing finite comes out."""
+    system = repeated_rod((1.0, 0.3))
+    _, motion, lam = flow(system, NullSpace(basis=basis), State([0.6, 0.8], [0.8, -0.6]))
+    assert not np.isfinite(np.concatenate([motion.v, lam])).any()
+
+
+@pytest.mark.parametrize("basis", BASES)
+def test_derivatives_to_second_order_are_those_of_multipliers(basis, everything, rng):
+    """The basis drops out of every derivative: forward, reverse, and forward over reverse."""
+    x, weights, turn = (jnp.asarray(rng.normal(size=7)) for _ in range(3))
+
+    def value(formulation):
+        def scalar(x):
+            y = State(x[:3], x[3:6], x[6:])
+            rate = formulation.vector_field(everything, 0.3, y, 1.5)
+            return weights[:5] @ jnp.concatenate(
+                [rate.v, formulation.multipliers(everything, 0.3, y, 1.5)]
+            )
+
+        slope = lambda x: jax.jvp(scalar, (x,), (turn,))[1]  # noqa: E731
+        return jax.jit(lambda x: (slope(x), jax.grad(scalar)(x), jax.grad(slope)(x)))(x)
+
+    got, expected = value(NullSpace(GAINS, basis=basis)), value(Multipliers(GAINS))
+    # Second derivatives reach 1e4.
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-8), got, expected)
+    np.testing.assert_allclose(got[0], got[1] @ turn, rtol=1e-9)
+
+
+@pytest.mark.parametrize("basis", BASES)
+def test_simulated_chain_is_that_of_multipliers(basis):
+    """Same motion, reactions and energy, in a run of adaptive steps."""
+    system = Chain.uniform(2)
+    state = State(*system.start())
+    control = diffrax.PIDController(rtol=1e-10, atol=1e-10)
+    runs = [
+        simulate(system, formulation, state, t1=0.4, stepsize_controller=control, dt=0.01,
+                 saveat=diffrax.SaveAt(ts=jnp.linspace(0, 0.4, 5)))
+        for formulation in (NullSpace(GAINS, basis=basis), Multipliers(GAINS))
+    ]  # fmt: skip
+    for name in ("q", "v", "multipliers", "energy"):
+        a, b = (getattr(run, name) for run in runs)
+        # The same equations, to round-off: the step sequences agree.
+        np.testing.assert_allclose(a, b, atol=1e-9 * (1 + np.abs(b).max()))
+
+
+def test_chaplygin_sleigh_follows_its_closed_form(sleigh):
+    """Speed, turn rate and heading to 1e-9."""
+    t, state = jnp.linspace(0.0, 2.0, 5), sleigh.at(0.4, -0.6, 1.7)
+    run = simulate(
+        sleigh, NullSpace(), state, t1=2.0, dt=0.01, saveat=diffrax.SaveAt(ts=t),
+        stepsize_controller=diffrax.PIDController(rtol=1e-12, atol=1e-12),
+    )  # fmt: skip
+    along, turn, angle = sleigh.closed_form(np.asarray(t), -0.6, 1.7)
+    heading = run.q[:, 2]
+    speed = jnp.cos(heading) * run.v[:, 0] + jnp.sin(heading) * run.v[:, 1]
+    np.testing.assert_allclose(heading, 0.4 + angle, atol=1e-9)
+    np.testing.assert_allclose(run.v[:, 2], turn, atol=1e-9)
+    np.testing.assert_allclose(speed, along, atol=1e-9)
+
+
+@pytest.mark.parametrize("basis", BASES)
+def test_a_batch_is_its_members(basis, flow, rng):
+    """vmap over states, with a choice of coordinates for each lane."""
+    system, q, v = CartesianPendulum(), rng.normal(size=(6, 2)), rng.normal(size=(6, 2))
+    one = lambda q, v: flow(system, NullSpace(GAINS, basis=basis), State(q, v))[1].v  # noqa: E731
+    batch = jax.vmap(one)(q, v)
+    np.testing.assert_allclose(batch, [one(a, b) for a, b in zip(q, v, strict=True)], **ROUND_OFF)
+
+
+@pytest.mark.parametrize("basis", BASES)
+def test_single_precision_stays_single(basis, everything, flow, rng):
+    """float32 in, float32 out, near the double result."""
+    state = State(*(jnp.asarray(rng.normal(size=k)) for k in (3, 3, 1)))
+    low = jax.tree.map(lambda x: x.astype(jnp.float32), state)
+    _, motion, lam = flow(everything, NullSpace(GAINS, basis=basis), low, 0.3)
+    _, expected, reaction = flow(everything, NullSpace(GAINS, basis=basis), state, 0.3)
+    assert {x.dtype for x in jax.tree.leaves((motion, lam))} == {jnp.dtype("float32")}
+    got, exact = ravel_pytree((motion, lam))[0], ravel_pytree((expected, reaction))[0]
+    # 24 bits, condition number below 1e2.
+    np.testing.assert_allclose(got, exact, atol=1e-4 * np.abs(exact).max())
+
+
+def test_an_unknown_basis_is_refused():
+    """With those there are."""
+    with pytest.raises(ValueError, match="basis must be one of orthonormal, coordinate; got 'qr'"):
+        NullSpace(basis="qr")  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("basis", BASES)
+def test_more_constraints_than_coordinates_are_refused(basis, repeated_rod, flow):
+    """No basis of ker J has a negative number of columns."""
+    with pytest.raises(ValueError, match="3 constraints on 2 coordinates cannot be independent"):
+        flow(repeated_rod((1.0, 2.0, 3.0)), NullSpace(basis=basis), State([1.0, 0.0], [0.0, 1.0]))

@@ -1,0 +1,400 @@
+"""Shulgin's and Voronets' equations: literal forms, closed forms, agreement, choice."""
+
+from typing import Any
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.flatten_util import ravel_pytree
+
+from jaxdae import Baumgarte, evaluate, Multipliers, simulate, State
+from jaxdae.formulations.velocity_elimination import choose_independent, VelocityElimination
+from jaxdae.linalg.columns import split_columns
+from jaxdae.models import AndrewsMechanism, CartesianPendulum, Chain, SliderCrank
+from jaxdae.solvers import RK4
+from jaxdae.systems import constraint_residuals
+
+# Solves with fewer than ten unknowns and condition numbers below 1e3.
+ROUND_OFF: Any = {"rtol": 1e-10, "atol": 1e-10}
+ACCURATE: Any = {"dt": 0.005, "stepsize_controller": diffrax.PIDController(rtol=1e-11, atol=1e-11)}
+GAINS = Baumgarte(K_D=20.0, K_P=100.0, Gamma=10.0)
+
+
+class RodAsVelocity(CartesianPendulum):
+    """The same pendulum with its rod declared as a velocity constraint, `2 q . v = 0`."""
+
+    def position_constraints(self, t, q):
+        del t
+        return jnp.zeros((0,), q.dtype)
+
+    def velocity_constraints(self, t, q, v):
+        del t
+        return jnp.stack([2 * q @ v])
+
+
+def test_motion_is_literally_shulgins_equation(moving_pivot, flow):
+    """d/dt T*_v - T*_x - B T*_y = Q_x + B Q_y, with T* and B of a moving pivot by hand."""
+    s, t = moving_pivot, 0.37
+    y0 = -0.7
+
+    def reduced(t, x, y, x_dot):
+        """T* = m (x'^2 + (B x' + b)^2) / 2, B = -(x - p)/y, b = (x - p) p'/y."""
+        arm, p_dot = x - s.pivot(t), jax.jvp(s.pivot, (t,), (1.0,))[1]
+        return 0.5 * s.mass * (x_dot**2 + (arm * (p_dot - x_dot) / y) ** 2)
+
+    x, x_dot = s.pivot(t) + 0.4, 1.1
+    p_dot = s.amplitude * s.rate * np.cos(s.rate * t)
+    B = -0.4 / y0
+    y_dot = B * x_dot + 0.4 * p_dot / y0
+    state = State(jnp.array([x, y0]), jnp.array([x_dot, y_dot]))
+    _, motion, _ = flow(s, VelocityElimination("x"), state, t)
+    flow_of = (1.0, x_dot, y_dot, motion.v[0])
+    at = tuple(map(jnp.asarray, (t, x, y0, x_dot)))
+    _, left = jax.jvp(jax.grad(reduced, argnums=3), at, tuple(map(jnp.asarray, flow_of)))
+    dT_dx, dT_dy = jax.grad(reduced, argnums=(1, 2))(*at)
+    force = -s.damping * state.v - jnp.array([0.0, s.mass * 9.81])
+    right = force[0] + B * force[1]
+    np.testing.assert_allclose(left - dT_dx - B * dT_dy, right, **ROUND_OFF)
+    assert abs(dT_dx + B * dT_dy) > 0.1
+
+
+CASES = {
+    "moving pivot": ("moving_pivot", ("x",)),
+    "mixed, rheonomic": ("driven", ("x", "angle")),
+    "mixed, other choice": ("driven", ("y", "lift")),
+    "mixed, chosen": ("driven", None),
+    "sleigh": ("sleigh", ("x", "angle")),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_motion_is_the_projection_on_the_kernel(case, request, flow, rng):
+    """N^T (M a - f) = 0 with a kernel from an independent factorization, and J a + gamma = 0."""
+    name, choice = CASES[case]
+    system, t = request.getfixturevalue(name), 0.3
+    state = system.start() if name != "sleigh" else system.at(0.5, 0.8, -1.3)
+    # Off the position constraint too: the equations do not use f = 0.
+    state = State(state.q + 0.05 * rng.normal(size=state.q.size), state.v, state.w)
+    state, motion, lam = flow(system, VelocityElimination(choice), state, t, 1.5)
+    d = jax.jit(evaluate)(system, t, state.q, state.v, state.w, 1.5)
+    kernel = np.linalg.svd(d.jac)[2][d.jac.shape[0] :]
+    np.testing.assert_allclose(kernel @ (d.mass @ motion.v - d.force), 0, atol=1e-10)
+    np.testing.assert_allclose(d.jac @ motion.v + d.gamma, 0, atol=1e-10)
+    np.testing.assert_allclose(d.mass @ motion.v + d.jac.T @ lam, d.force, **ROUND_OFF)
+    np.testing.assert_allclose(d.phi_dot, 0, atol=1e-13)
+    np.testing.assert_array_equal(motion.q, state.v)
+    assert np.abs(d.gamma).min() > 1e-2
+    assert np.abs(lam).min() > 1e-2
+
+
+def test_voronets_terms_vanish_for_an_integrable_velocity_constraint(flow):
+    """The rod as a velocity constraint gives Voronets' equations, and Shulgin's motion."""
+    state = State([0.6, -0.8], [0.8, 0.6])
+    results = [
+        flow(system, VelocityElimination((0,)), state)[1:]
+        for system in (RodAsVelocity(), CartesianPendulum())
+    ]
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, **ROUND_OFF), *results)
+
+
+def test_every_choice_of_independent_coordinates_gives_one_motion(driven, flow):
+    """Pairs of four coordinates, names and indices, one acceleration."""
+    state = driven.start()
+    _, expected, reaction = flow(driven, Multipliers(), state, 0.0, 1.5)
+    for choice in ((0, -2), ("lift", 1), None):
+        _, motion, lam = flow(driven, VelocityElimination(choice), state, 0.0, 1.5)
+        # Some of these choices are ten times worse conditioned.
+        np.testing.assert_allclose(motion.v, expected.v, rtol=1e-8, atol=1e-8)
+        np.testing.assert_allclose(motion.w, expected.w, **ROUND_OFF)
+        np.testing.assert_allclose(lam, reaction, rtol=1e-8, atol=1e-8)
+
+
+def test_shulgins_equation_without_voronets_terms_would_be_wrong_for_the_sleigh(sleigh, flow):
+    """Closed form of the turn rate at one state; the sleigh's terms are of its size."""
+    state = sleigh.at(0.5, 0.8, -1.3)
+    _, motion, _ = flow(sleigh, VelocityElimination(("x", "angle")), state)
+    turning = sleigh.inertia / sleigh.mass + sleigh.arm**2
+    np.testing.assert_allclose(motion.v[2], -sleigh.arm * 0.8 * -1.3 / turning, rtol=1e-12)
+
+
+def test_velocities_that_violate_the_constraints_are_replaced(moving_pivot):
+    """recover(init(state)) keeps q and v_I, and satisfies the velocity level exactly."""
+    state, formulation = moving_pivot.start(), VelocityElimination("x")
+    off = State(state.q, state.v + jnp.array([0.3, 5.0]))
+    back = formulation.recover(moving_pivot, 0.0, formulation.init(moving_pivot, 0.0, off))
+    np.testing.assert_array_equal(back.v[0], off.v[0])
+    residual = constraint_residuals(moving_pivot, 0.0, back.q, back.v)
+    np.testing.assert_allclose(residual.phi_dot, 0, atol=1e-15)
+    kept = formulation.recover(moving_pivot, 0.0, formulation.init(moving_pivot, 0.0, state))
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-14), kept, state)
+
+
+def test_decay_returns_the_positions_to_the_constraints(driven):
+    """df/dt = -decay f along q', while velocities and the other equations stay as they are."""
+    start = driven.start()
+    state = State(start.q + jnp.array([0.0, 0.1, 0.0, 0.0]), start.v, start.w)
+    plain, decaying = VelocityElimination(("x", "lift")), VelocityElimination(("x", "lift"), 7.0)
+    y = plain.init(driven, 0.0, state)
+    slow, fast = (f.vector_field(driven, 0.0, y, 0.4) for f in (plain, decaying))
+    f = lambda t, q: driven.position_constraints(t, q)  # noqa: E731
+    zero = jnp.zeros(())
+    residual, rate = jax.jvp(f, (zero, y.q), (jnp.ones(()), fast.q))
+    np.testing.assert_allclose(rate, -7.0 * residual, **ROUND_OFF)
+    assert abs(residual[0]) > 0.1
+    np.testing.assert_allclose(fast.v, slow.v, rtol=1e-12)
+    # Independent coordinates are not moved, and the nonholonomic row is kept.
+    moved = fast.q - slow.q
+    np.testing.assert_array_equal(moved[jnp.array([0, 3])], 0)
+    row = jax.jacfwd(driven.velocity_constraints, argnums=2)(zero, y.q, fast.q)
+    np.testing.assert_allclose(row @ moved, 0, atol=1e-13)
+
+
+def test_andrews_mechanism_agrees(flow):
+    """Six dependent angles of seven."""
+    system = AndrewsMechanism()
+    state = State(*system.start())
+    _, expected, reaction = flow(system, Multipliers(), state)
+    _, motion, lam = flow(system, VelocityElimination("beta"), state)
+    # The rest is the residual of the published start, 1e-10, times a condition of a hundred.
+    np.testing.assert_allclose(motion.v, expected.v, atol=1e-7 * np.abs(expected.v).max())
+    np.testing.assert_allclose(lam, reaction, atol=1e-7 * np.abs(reaction).max())
+
+
+def _drive(t, q, v, w):
+    del q
+    return jnp.cos(2 * t) - 0.3 * v[0] + 0.1 * w[0]
+
+
+def test_driven_system_agrees_in_motion_reactions_energy_and_power(driven):
+    """A run with controller, actuator, dissipation, and both kinds of rheonomic constraint."""
+    saveat = diffrax.SaveAt(ts=jnp.linspace(0, 0.6, 4))
+    a, b = (
+        simulate(driven, formulation, driven.start(), t1=0.6, controller=_drive, work=True,
+                 saveat=saveat, **ACCURATE)
+        for formulation in (VelocityElimination(), Multipliers(GAINS))
+    )  # fmt: skip
+    for name in ("q", "v", "w", "u", "multipliers", "energy", "work"):
+        one, other = (ravel_pytree(getattr(run, name))[0] for run in (a, b))
+        # Two integrations at 1e-11 of motions whose errors grow a hundredfold.
+        np.testing.assert_allclose(one, other, atol=1e-8 * (1 + np.abs(other).max()), err_msg=name)
+    gained = sum(np.asarray(x)[-1] for x in a.work)
+    np.testing.assert_allclose(a.energy[-1] - a.energy[0], gained, atol=1e-8)
+    np.testing.assert_allclose(a.violation.phi_dot, 0, atol=1e-13)
+    assert np.abs(a.violation.phi).max() < 1e-9
+
+
+def test_slider_crank_turns_with_the_crank_as_independent_coordinate():
+    """The motion of `Multipliers`, and the energy kept."""
+    system = SliderCrank(rod_length=1.5)
+    state, saveat = State(*system.start()), diffrax.SaveAt(ts=jnp.linspace(0, 0.5, 4))
+    a, b = (
+        simulate(system, formulation, state, t1=0.5, saveat=saveat, **ACCURATE)
+        for formulation in (VelocityElimination("crank"), Multipliers(GAINS))
+    )
+    for name in ("q", "v", "multipliers", "energy"):
+        one, other = getattr(a, name), getattr(b, name)
+        np.testing.assert_allclose(one, other, atol=1e-8 * (1 + np.abs(other).max()), err_msg=name)
+    np.testing.assert_allclose(a.energy, a.energy[0], rtol=1e-9)
+
+
+def test_chaplygin_sleigh_follows_its_closed_form(sleigh):
+    """Speed, turn rate and heading to 1e-9."""
+    t, state = jnp.linspace(0.0, 1.5, 5), sleigh.at(-0.7, -0.6, 0.9)
+    run = simulate(sleigh, VelocityElimination(("x", "angle")), state, t1=1.5,
+                   saveat=diffrax.SaveAt(ts=t), **ACCURATE)  # fmt: skip
+    along, turn, angle = sleigh.closed_form(np.asarray(t), -0.6, 0.9)
+    speed = jnp.cos(run.q[:, 2]) * run.v[:, 0] + jnp.sin(run.q[:, 2]) * run.v[:, 1]
+    np.testing.assert_allclose(run.q[:, 2], -0.7 + angle, atol=1e-9)
+    np.testing.assert_allclose(run.v[:, 2], turn, atol=1e-9)
+    np.testing.assert_allclose(speed, along, atol=1e-9)
+
+
+# A pendulum started at rest 1.2 rad from below; x is a coordinate of the lower half circle only.
+ANGLE, SPEED = 1.2, 3.0
+
+
+@pytest.fixture(scope="module")
+def stopped():
+    """A run whose independent coordinate ceases to be one: the rod becomes level."""
+    system = CartesianPendulum()
+    q = jnp.array([jnp.sin(ANGLE), -jnp.cos(ANGLE)])
+    state = State(q, SPEED * jnp.array([jnp.cos(ANGLE), jnp.sin(ANGLE)]))
+    return simulate(system, VelocityElimination((0,)), state, t1=2.0, throw=False)
+
+
+def test_an_adaptive_run_stops_where_the_choice_ends(stopped):
+    """It ends with the rod level, not beyond, and without throwing finite numbers after it."""
+    assert not bool(stopped.success)
+    # |B| = 1e5 is reached 1e-5 rad before; the last steps may end a hundred times farther.
+    np.testing.assert_allclose(stopped.final_state.q, [1.0, 0.0], atol=1e-3)
+    assert stopped.final_state.q[1] < 0
+    assert np.isnan(stopped.q[-1]).all()
+    reached = np.isfinite(stopped.ts)
+    assert 1 < reached.sum() < 201
+    np.testing.assert_allclose(stopped.energy[reached], stopped.energy[0], atol=1e-5)
+
+
+def test_the_end_of_a_choice_is_diagnosed_with_the_coordinates(stopped):
+    """Names, singular value, largest entry of B, and what to take instead."""
+    text = stopped.formulation.diagnose(stopped.system, stopped.final_time, stopped.final)
+    assert text is not None
+    assert "independent coordinates (x) do not determine the velocities of (y)" in text
+    assert "VelocityElimination(independent=('y',))" in text
+    y = VelocityElimination("y").init(stopped.system, 0.0, stopped.final_state)
+    assert VelocityElimination("y").diagnose(stopped.system, stopped.final_time, y) is None
+
+
+def test_the_field_is_nan_beyond_the_singularity():
+    """The orientation of the start tells the other side, where B is finite again."""
+    system, formulation = CartesianPendulum(), VelocityElimination("x")
+    y = formulation.init(system, 0.0, State([0.6, -0.8], [0.8, 0.6]))
+    beyond = eqx.tree_at(lambda y: y.q, y, jnp.array([0.6, 0.8]))
+    rate = formulation.vector_field(system, 0.0, beyond, None)
+    assert np.isnan(rate.v).all()
+    assert np.isnan(rate.q).any()
+    assert np.isfinite(formulation.vector_field(system, 0.0, y, None).v).all()
+
+
+def test_the_choice_at_the_start_follows_the_position(flow):
+    """A level rod is eliminated along x, a hanging one along y; per lane under vmap."""
+    system = CartesianPendulum()
+    assert choose_independent(system, 0.0, jnp.array([0.9, -0.3])) == ("y",)
+    assert choose_independent(system, 0.0, jnp.array([0.3, -0.9])) == ("x",)
+    q = jnp.array([[0.9, -0.3], [0.3, -0.9]])
+    v = jnp.array([[0.3, 0.9], [0.9, 0.3]])
+    orders = jax.vmap(lambda q, v: VelocityElimination().init(system, 0.0, State(q, v)).order)(q, v)
+    np.testing.assert_array_equal(orders, [[1, 0], [0, 1]])
+    motion = jax.vmap(lambda q, v: flow(system, VelocityElimination(), State(q, v))[1].v)(q, v)
+    expected = jax.vmap(lambda q, v: flow(system, Multipliers(), State(q, v))[1].v)(q, v)
+    np.testing.assert_allclose(motion, expected, **ROUND_OFF)
+
+
+def test_choice_does_not_depend_on_the_units_of_coordinates_or_constraints(rng):
+    """Scaling columns with the inverse of their sizes, and rows by anything, changes nothing."""
+    matrix = rng.normal(size=(3, 7))
+    columns, rows = 10.0 ** rng.uniform(-3, 3, 7), 10.0 ** rng.uniform(-3, 3, 3)
+    free, basic = split_columns(jnp.asarray(matrix))
+    scaled = jnp.asarray(rows[:, None] * matrix * columns)
+    other = split_columns(scaled, jnp.asarray(1 / columns))
+    np.testing.assert_array_equal(other[0], free)
+    np.testing.assert_array_equal(other[1], basic)
+    assert sorted([*free, *basic]) == list(range(7))
+
+
+def test_chosen_columns_are_well_conditioned(rng):
+    """No entry of B is larger than the bound of column pivoting, far from the worst choice."""
+    for _ in range(20):
+        matrix = rng.normal(size=(4, 9))
+        free, basic = split_columns(jnp.asarray(matrix))
+        B = np.linalg.solve(matrix[:, basic], matrix[:, free])
+        # 2^(c-1) sqrt(n) holds always; in practice a few units.
+        assert np.abs(B).max() < 2**3 * 3
+
+
+def _end(params, adjoint):
+    system = CartesianPendulum(params["mass"], params["length"])
+    state = State(params["q"], params["v"])
+    run = simulate(system, VelocityElimination(decay=params["decay"]), state, t1=0.1,
+                   dt=0.02, solver=RK4(), saveat=diffrax.SaveAt(t1=True), adjoint=adjoint,
+                   start_tolerance=None)  # fmt: skip
+    return run.q[0] @ jnp.array([1.0, 2.0]) + run.v[0] @ jnp.array([-0.5, 0.3])
+
+
+def test_gradients_agree_in_both_modes_and_with_differences():
+    """With respect to a length, the decay and the start, through five Runge-Kutta steps."""
+    params = {"mass": 1.3, "length": 0.9, "decay": 15.0,
+              "q": np.array([0.55, -0.7]), "v": np.array([1.0, 0.9])}  # fmt: skip
+    x, unravel = ravel_pytree(params)
+    value = jax.jit(lambda x: _end(unravel(x), diffrax.DirectAdjoint()))
+    forward = jax.jit(jax.jacfwd(lambda x: _end(unravel(x), diffrax.ForwardMode())))(x)
+    reverse = jax.jit(jax.grad(lambda x: _end(unravel(x), None)))(x)
+    np.testing.assert_allclose(reverse, forward, rtol=1e-9, atol=1e-11)
+    differences = [(value(x + h) - value(x - h)) / 2e-5 for h in 1e-5 * np.eye(x.size)]
+    # Second order: step squared times third derivatives, and round-off over the step, 1e-11.
+    np.testing.assert_allclose(forward, differences, atol=1e-7)
+    # The mass and the dropped dependent velocity do not matter.
+    assert np.count_nonzero(np.abs(forward) > 1e-4) == x.size - 2
+
+
+def test_single_precision_stays_single(driven, flow):
+    """float32 in, float32 out, near the double result."""
+    state, formulation = driven.start(), VelocityElimination()
+    low = jax.tree.map(lambda x: x.astype(jnp.float32), state)
+    _, motion, lam = flow(driven, formulation, low)
+    _, expected, reaction = flow(driven, formulation, state)
+    assert {x.dtype for x in jax.tree.leaves((motion, lam))} == {jnp.dtype("float32")}
+    got, exact = ravel_pytree((motion, lam))[0], ravel_pytree((expected, reaction))[0]
+    # 24 bits, condition number below 1e2.
+    np.testing.assert_allclose(got, exact, atol=1e-4 * np.abs(exact).max())
+
+
+@pytest.mark.parametrize(
+    ("formulation", "message"),
+    [
+        (VelocityElimination("x"), "must name 2 different coordinates of x, y, angle, lift"),
+        (VelocityElimination(("x", 0)), "must name 2 different coordinates"),
+        (VelocityElimination(("x", "z")), "no coordinate is called 'z'; there are: x, y, angle"),
+        (VelocityElimination((0, 4)), "independent coordinate 4 is out of range: there are 4"),
+        (VelocityElimination(decay=jnp.ones(3)), "decay has shape .3,., which does not fit 1"),
+    ],
+    ids=["too few", "twice", "unknown", "out of range", "decay"],
+)
+def test_choices_that_do_not_fit_are_refused(formulation, message, driven):
+    """Before any work."""
+    with pytest.raises(ValueError, match=message):
+        simulate(driven, formulation, driven.start(), t1=0.1)
+
+
+def test_a_decay_that_is_not_positive_is_refused():
+    """On construction."""
+    with pytest.raises(ValueError, match=r"decay must be positive definite, but has a value -1"):
+        VelocityElimination(decay=-1.0)
+
+
+def test_velocity_constraints_that_are_not_affine_are_refused(everything):
+    """Voronets' equations need v_D = B v_I + b."""
+    state = State(jnp.ones(3), jnp.ones(3), jnp.ones(1))
+    with pytest.raises(ValueError, match="velocity_constraints must be affine in the velocities"):
+        VelocityElimination().check(everything, state)
+
+
+def test_more_constraints_than_coordinates_are_refused(repeated_rod):
+    """Named with both numbers."""
+    with pytest.raises(ValueError, match="3 constraints on 2 coordinates cannot be independent"):
+        VelocityElimination().check(repeated_rod((1.0, 2.0, 3.0)), State([1.0, 0.0], [0.0, 1.0]))
+
+
+def test_a_start_with_singular_dependent_columns_is_refused_with_the_numbers():
+    """The coordinates, the singular value, and a choice that works."""
+    system, state = CartesianPendulum(), State([1.0, 0.0], [0.0, 1.0])
+    message = (
+        r"coordinates \(x\) do not determine the velocities of \(y\) at t = 0: the singular values "
+        r"of the dependent columns of J, with rows of unit length, are \[0\].*=\('y',\)"
+    )
+    with pytest.raises(ValueError, match=message):
+        VelocityElimination("x").check_start(system, 0.0, state)
+    VelocityElimination("y").check_start(system, 0.0, state)
+
+
+def test_choosing_among_dependent_constraints_is_refused(repeated_rod):
+    """Nothing can be eliminated twice."""
+    with pytest.raises(ValueError, match=r"constraints 'f1', 'f2' are dependent at t = 0"):
+        choose_independent(repeated_rod((1.0, 2.0)), 0.0, jnp.array([0.6, 0.8]))
+
+
+def test_chain_eliminated_in_a_batch_keeps_its_energy():
+    """Four starts at once, each with a choice of its own."""
+    system = Chain.uniform(2, length=2.0)
+    angles = jnp.array([[0.2, 0.4], [1.3, 0.3], [-0.4, 1.2], [1.2, 1.4]])
+
+    def run(angle):
+        steps = jnp.stack([jnp.sin(angle), -jnp.cos(angle)], axis=1)
+        state = State(jnp.cumsum(steps, axis=0).ravel(), jnp.zeros(4))
+        return simulate(system, VelocityElimination(), state, t1=0.1, dt=0.01, solver=RK4())
+
+    energy = jax.vmap(lambda angle: run(angle).energy)(angles)
+    # Classical Runge-Kutta: 0.1 h^4 times fifth derivatives of about 1e3, h = 0.01.
+    np.testing.assert_allclose(energy, np.broadcast_to(energy[:, :1], energy.shape), atol=1e-6)
