@@ -2,6 +2,14 @@
 
 from importlib.metadata import version as _version
 
+from jaxdae.control import (
+    HurwitzGains as HurwitzGains,
+    NeuralFeedback as NeuralFeedback,
+    PD as PD,
+    PID as PID,
+    ServoConstraint as ServoConstraint,
+    StateFeedback as StateFeedback,
+)
 from jaxdae.failure import SimulationError as SimulationError
 from jaxdae.formulations import (
     AugmentedLagrangian as AugmentedLagrangian,

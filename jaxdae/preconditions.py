@@ -38,6 +38,12 @@ def check_kinds(system, formulation, state, controller, adjoint, saveat) -> None
         if not isinstance(value, kind):
             what = f"the class {value.__name__}" if isinstance(value, type) else repr(value)
             raise TypeError(f"{name} is {what}; give {example}.")
+    if isinstance(adjoint, diffrax.BacksolveAdjoint):
+        raise TypeError(
+            "BacksolveAdjoint cannot give the saved rows of a trajectory; use "
+            "diffrax.RecursiveCheckpointAdjoint() for reverse mode, diffrax.ForwardMode() for "
+            "forward mode."
+        )
     if controller is not None and not callable(controller):
         raise TypeError(
             f"controller is {controller!r}; give a callable u = controller(t, q, v, w)."

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdae import preconditions
+from jaxdae.control.base import AbstractDynamicController, attach
 from jaxdae.failure import raise_failure
 from jaxdae.formulations import AbstractFormulation
 from jaxdae.systems import Power, power_balance, State, System
@@ -67,8 +68,9 @@ def simulate(
             of dense output, without projection on the constraints. `SaveAt(steps=True)` of an
             adaptive run has `max_steps` rows, most of them unused: give a smaller `max_steps`.
         controller: `u = controller(t, q, v, w)`; any callable, an `eqx.Module` if it has weights.
-        adjoint: any of diffrax's; by default `RecursiveCheckpointAdjoint()` (reverse mode, many
-            parameters). Give `diffrax.ForwardMode()` for forward mode (few parameters).
+            An `AbstractDynamicController` keeps its internal state behind the actuators' in `w`.
+        adjoint: any of diffrax's but `BacksolveAdjoint`; by default
+            `RecursiveCheckpointAdjoint()` (reverse mode, many parameters). Give `diffrax.ForwardMode()` for forward mode (few parameters).
         progress: `True` for a progress bar, or one of diffrax's progress meters.
         throw: raise an error when the run fails: a `SimulationError` that says where and why, or,
             inside a JAX transformation, the runtime error of the compiled program. Otherwise the
@@ -88,6 +90,8 @@ def simulate(
         ValueError: before any work, for shapes, gains, a start or a combination that do not fit.
         TypeError: before any work, for an argument of the wrong kind.
     """
+    if isinstance(controller, AbstractDynamicController):
+        system, state, controller = attach(system, controller, state, t0)
     numbers = (t0, t1, dt)
     preconditions.check_kinds(system, formulation, state, controller, adjoint, saveat)
     preconditions.check_times(*numbers, stepsize_controller, saveat, max_steps)

@@ -39,9 +39,8 @@ def run(options) -> int:
     model = get_model(options.model)
     system = model.system()
     formulation = _formulation(model, options)
-    q, v = system.start()
     dtype = jnp.dtype(options.dtype)
-    state = State(jnp.asarray(q, dtype), jnp.asarray(v, dtype))
+    state = State(*(jnp.asarray(x, dtype) for x in (*system.start(), system.actuators())))
     t1 = model.t1 if options.t1 is None else options.t1
     out = Path(options.out or f"results/{model.name}")
     began = time.perf_counter()

@@ -4,7 +4,9 @@ from jaxdae.models.andrews import AndrewsMechanism as AndrewsMechanism
 from jaxdae.models.base import AbstractModel as AbstractModel, Reference as Reference
 from jaxdae.models.chain import Chain as Chain
 from jaxdae.models.disk import RollingDisk as RollingDisk
+from jaxdae.models.kepler import Kepler as Kepler
 from jaxdae.models.knife_edge import KnifeEdge as KnifeEdge
+from jaxdae.models.mirror import AdaptiveMirror as AdaptiveMirror
 from jaxdae.models.pendulum import CartesianPendulum as CartesianPendulum
 from jaxdae.models.registry import (
     get_model as get_model,

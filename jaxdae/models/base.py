@@ -4,6 +4,7 @@ import abc
 import dataclasses
 from collections.abc import Sequence
 
+import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxdae.systems import System
@@ -41,6 +42,10 @@ class AbstractModel(System):
     @abc.abstractmethod
     def start(self) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
         """Consistent coordinates and velocities at t = 0, each of shape (n,)."""
+
+    def actuators(self) -> Float[Array, " k"]:
+        """Actuator state at t = 0, shape (k,); empty unless the model has actuators."""
+        return jnp.zeros((0,))
 
     @abc.abstractmethod
     def references(self) -> tuple[Reference, ...]:

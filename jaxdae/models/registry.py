@@ -9,7 +9,9 @@ from jaxdae.models.andrews import AndrewsMechanism
 from jaxdae.models.base import AbstractModel
 from jaxdae.models.chain import Chain
 from jaxdae.models.disk import RollingDisk
+from jaxdae.models.kepler import Kepler
 from jaxdae.models.knife_edge import KnifeEdge
+from jaxdae.models.mirror import AdaptiveMirror
 from jaxdae.models.pendulum import CartesianPendulum
 from jaxdae.models.robot import DifferentialDriveRobot
 from jaxdae.models.sleigh import ChaplyginSleigh
@@ -143,6 +145,22 @@ _MODELS = (
         system=DifferentialDriveRobot,
         formulation=_rolling,
         t1=6.0,
+    ),
+    Model(
+        name="kepler",
+        summary="point in a central field of gravity",
+        source="Baumgarte (1972); Landau, Lifshitz, section 15",
+        system=Kepler,
+        formulation=Multipliers,
+        t1=20.0,
+    ),
+    Model(
+        name="mirror",
+        summary="adaptive-optics mirror turned by a DC motor, here without its control",
+        source="Mukharlyamov (2019), section 5",
+        system=AdaptiveMirror,
+        formulation=Multipliers,
+        t1=2.0,
     ),
 )
 

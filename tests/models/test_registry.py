@@ -25,7 +25,7 @@ def _rates(system, formulation, state):
 def test_names_are_the_documented_ones():
     holonomic = {"pendulum", "chain", "two-link", "two-link-reachable", "slider-crank", "andrews"}
     nonholonomic = {"sleigh", "disk", "knife-edge", "robot"}
-    assert set(NAMES) == holonomic | nonholonomic
+    assert set(NAMES) == holonomic | nonholonomic | {"kepler", "mirror"}
     assert all(re.fullmatch(r"[a-z]+(-[a-z]+)*", name) for name in NAMES)
     assert all(MODELS[name].name == name for name in NAMES)
 
@@ -35,14 +35,14 @@ def test_default_start_is_consistent_and_regular(name, dynamics):
     entry = get_model(name)
     system = entry.system()
     q, v = entry.start()
-    d = dynamics(system, 0.0, q, v)
+    d = dynamics(system, 0.0, q, v, system.actuators())
     # residuals are sums of a few terms of order one (velocities: of order |J v|, below 10)
     assert np.max(np.abs(d.phi), initial=0.0) < 4 * np.finfo(float).eps
-    assert np.max(np.abs(d.phi_dot)) < 40 * np.finfo(float).eps
+    assert np.max(np.abs(d.phi_dot), initial=0.0) < 40 * np.finfo(float).eps
     singular_values = np.linalg.svd(np.asarray(d.jac), compute_uv=False)
     # chain: least value of the difference operator of 4 links, 2 l 2 sin(pi/18) = 0.17;
     # andrews: lengths of centimetres, cubed in the 6 x 6 determinant; both well away from zero
-    assert singular_values.min() > 0.1 * singular_values.max()
+    assert singular_values.min(initial=np.inf) > 0.1 * singular_values.max(initial=0.0)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -51,7 +51,7 @@ def test_labels_name_every_coordinate_and_constraint(name, dynamics):
     system = entry.system()
     q, v = entry.start()
     labels = system.labels()
-    m = dynamics(system, 0.0, q, v).phi_dot.size
+    m = dynamics(system, 0.0, q, v, system.actuators()).phi_dot.size
     assert len(labels.coordinates) == len(labels.units) == q.size
     assert len(labels.constraints) == len(labels.constraint_units) == m
     assert len(set(labels.coordinates + labels.constraints)) == q.size + m
@@ -61,7 +61,7 @@ def test_labels_name_every_coordinate_and_constraint(name, dynamics):
 def test_default_formulation_accepts_the_start(name):
     entry = get_model(name)
     system, formulation = entry.system(), entry.formulation()
-    state = State(*entry.start())
+    state = State(*entry.start(), system.actuators())
     formulation.check(system, state)
     v, a = _rates(system, formulation, state)
     np.testing.assert_array_equal(v, state.v)
@@ -72,7 +72,8 @@ def test_default_formulation_accepts_the_start(name):
 def test_single_precision_stays_single_precision(name):
     entry = get_model(name)
     q, v = (x.astype(jnp.float32) for x in entry.start())
-    d = jax.eval_shape(evaluate, entry.system(), 0.0, q, v)
+    system = entry.system()
+    d = jax.eval_shape(evaluate, system, 0.0, q, v, system.actuators().astype(jnp.float32))
     assert {x.dtype for x in (d.mass, d.force, d.jac, d.gamma, d.phi, d.phi_dot)} == {q.dtype}
 
 
@@ -110,5 +111,7 @@ def test_unknown_name_suggests_the_closest(given, closest):
 
 
 def test_unknown_name_without_a_close_one_lists_all():
-    with pytest.raises(UnknownModelError, match=r"'xyz'\. Available: .*slider-crank, andrews, .*\.$"):
+    with pytest.raises(
+        UnknownModelError, match=r"'xyz'\. Available: .*slider-crank, andrews, .*\.$"
+    ):
         get_model("xyz")

@@ -1,0 +1,31 @@
+"""Control: feedback laws, servo-constraints, given integrals."""
+
+from jaxdae.control.base import (
+    AbstractDynamicController as AbstractDynamicController,
+    attach as attach,
+    ControlledSystem as ControlledSystem,
+    ControllerOutput as ControllerOutput,
+)
+from jaxdae.control.feedback import (
+    NeuralFeedback as NeuralFeedback,
+    PD as PD,
+    PID as PID,
+    StateFeedback as StateFeedback,
+)
+from jaxdae.control.first_integrals import (
+    PartialIntegrals as PartialIntegrals,
+    right_inverse as right_inverse,
+    StabilizedIntegrals as StabilizedIntegrals,
+)
+from jaxdae.control.plant import Decoupling as Decoupling, Plant as Plant
+from jaxdae.control.relative_degree import (
+    relative_degree as relative_degree,
+    RelativeDegree as RelativeDegree,
+)
+from jaxdae.control.servo import ServoConstraint as ServoConstraint, Singularity as Singularity
+from jaxdae.control.stabilizers import (
+    AbstractServoStabilizer as AbstractServoStabilizer,
+    CoupledGains as CoupledGains,
+    HurwitzGains as HurwitzGains,
+    perturbation_matrix as perturbation_matrix,
+)

@@ -1,0 +1,178 @@
+"""Feedback laws, all tunable: state feedback, PD, PID with internal state, neural networks."""
+
+from collections.abc import Callable
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from jaxdae.control.base import AbstractDynamicController
+from jaxdae.formulations.gains import apply_gain, Gain, is_number
+from jaxdae.systems import State
+
+# A fixed state or input, or a function of time that gives it.
+Reference = State | Callable[..., State]
+Input = Float[Array, " s"] | Callable[..., Float[Array, " s"]]
+
+
+class StateFeedback(eqx.Module):
+    r"""Linear state feedback around an equilibrium or a trajectory.
+
+        u = u0(t) - K (x - x0(t)),        x = (q, v, w)
+
+    Args:
+        K: gains, shape `(s, 2n + k)`.
+        reference: `x0`, a `State` or a function of time that returns one.
+        feedforward: `u0`, shape `(s,)`, or a function of time; by default zero.
+
+    Raises:
+        ValueError: when the shape of `K` does not fit a fixed reference or feedforward.
+    """
+
+    K: Float[Array, "s x"]
+    reference: Reference
+    feedforward: Input | None = None
+
+    def __check_init__(self):
+        if not is_number(self.K):
+            return
+        if jnp.ndim(self.K) != 2:
+            raise ValueError(f"K has shape {jnp.shape(self.K)}; it must be a matrix (s, 2n + k).")
+        if isinstance(self.reference, State):
+            size = state_vector(self.reference).size
+            if jnp.shape(self.K)[1] != size:
+                raise ValueError(
+                    f"K has {jnp.shape(self.K)[1]} columns; the state (q, v, w) has {size} entries."
+                )
+        rows = jnp.shape(self.K)[0]
+        given = getattr(self.feedforward, "shape", (rows,))
+        if given != (rows,):
+            raise ValueError(f"feedforward has shape {given}; K has {rows} rows.")
+
+    def __call__(self, t, q, v, w):
+        x0 = self.reference if isinstance(self.reference, State) else self.reference(t)
+        u = -self.K @ (state_vector(State(q, v, w)) - state_vector(x0))
+        if self.feedforward is None:
+            return u
+        return u + (self.feedforward(t) if callable(self.feedforward) else self.feedforward)
+
+
+class PD(eqx.Module):
+    r"""Proportional-derivative control, `u = u0(t) + K_P e + K_D de/dt`.
+
+    The rate of the error is exact: `de/dt` along the velocities, by forward differentiation.
+
+    Args:
+        error: `e(t, q) -> (s,)`, wanted minus actual; for several inputs one error for each.
+        K_P: proportional gain: scalar, diagonal `(s,)`, or matrix `(s, s)`.
+        K_D: derivative gain, likewise.
+        feedforward: `u0`, shape `(s,)`, or a function of time; by default zero.
+    """
+
+    error: Callable[..., Float[Array, " s"]]
+    K_P: Gain
+    K_D: Gain
+    feedforward: Input | None = None
+
+    def __call__(self, t, q, v, w):
+        del w
+        e, e_dot = _error(self.error, t, q, v)
+        u = apply_gain(self.K_P, e) + apply_gain(self.K_D, e_dot)
+        if self.feedforward is None:
+            return u
+        return u + (self.feedforward(t) if callable(self.feedforward) else self.feedforward)
+
+
+class PID(AbstractDynamicController):
+    r"""Proportional-integral-derivative control, `u = K_P e + K_I c + K_D de/dt`, `dc/dt = e`.
+
+    The integral removes what a constant disturbance leaves of the error.
+
+    Args:
+        error: `e(t, q) -> (s,)`, wanted minus actual.
+        K_P: proportional gain: scalar, diagonal `(s,)`, or matrix `(s, s)`.
+        K_I: integral gain, likewise.
+        K_D: derivative gain, likewise.
+    """
+
+    error: Callable[..., Float[Array, " s"]]
+    K_P: Gain
+    K_I: Gain
+    K_D: Gain
+
+    def initial(self, t, state):
+        return jnp.zeros_like(self.error(jnp.asarray(t, state.q.dtype), state.q))
+
+    def rate(self, t, q, v, w, c):
+        del v, w, c
+        return self.error(t, q)
+
+    def output(self, t, q, v, w, c):
+        del w
+        e, e_dot = _error(self.error, t, q, v)
+        return apply_gain(self.K_P, e) + apply_gain(self.K_I, c) + apply_gain(self.K_D, e_dot)
+
+
+class NeuralFeedback(eqx.Module):
+    r"""A neural network on the deviation of the state, added to another controller.
+
+        u = base(t, q, v, w) + scale * (net(x - x0) - net(0)),        x = (q, v, w)
+
+    It vanishes at the reference, which therefore stays an equilibrium whatever the weights.
+
+    Args:
+        network: maps `(2n + k,)` to `(s,)`, for example `eqx.nn.MLP`.
+        reference: `x0`, a `State` or a function of time that returns one.
+        scale: size of its contribution, scalar or `(s,)`.
+        base: another controller, whose output is added; by default nothing.
+    """
+
+    network: Callable
+    reference: Reference
+    scale: Float[Array, ""] | Float[Array, " s"] | float = 1.0
+    base: Callable | None = None
+
+    @classmethod
+    def mlp(
+        cls,
+        reference: State,
+        controls: int,
+        *,
+        key: PRNGKeyArray,
+        width: int = 16,
+        depth: int = 2,
+        scale=1.0,
+        base: Callable | None = None,
+    ) -> "NeuralFeedback":
+        """A multilayer perceptron with `tanh` and random weights.
+
+        Args:
+            reference: `x0`.
+            controls: number `s` of inputs.
+            key: random key of the weights.
+            width: units of a hidden layer.
+            depth: number of hidden layers.
+            scale: size of its contribution.
+            base: another controller, whose output is added.
+        """
+        x = state_vector(reference)
+        network = eqx.nn.MLP(x.size, controls, width, depth, jnp.tanh, dtype=x.dtype, key=key)
+        return cls(network, reference, scale, base)
+
+    def __call__(self, t, q, v, w):
+        x0 = self.reference if isinstance(self.reference, State) else self.reference(t)
+        x = state_vector(State(q, v, w)) - state_vector(x0)
+        u = self.scale * (self.network(x) - self.network(jnp.zeros_like(x)))
+        return u if self.base is None else u + self.base(t, q, v, w)
+
+
+def state_vector(state: State) -> Float[Array, " x"]:
+    """`(q, v, w)` as one vector, shape `(2n + k,)`."""
+    return jnp.concatenate([state.q, state.v, state.w])
+
+
+def _error(error, t, q, v):
+    """An error and its rate along the velocities."""
+    t = jnp.asarray(t, q.dtype)
+    return jax.jvp(error, (t, q), (jnp.ones_like(t), v))

@@ -1,0 +1,223 @@
+"""Feedback laws: the decay they promise, internal state, and that all of it can be tuned."""
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.linalg import expm
+
+import jaxdae
+from jaxdae.control import AbstractDynamicController, attach, NeuralFeedback, PD, PID, StateFeedback
+from jaxdae.solvers import RK4
+
+FREE = jaxdae.Multipliers()
+ORIGIN = jaxdae.State([0.0], [0.0])
+START = jaxdae.State([0.5], [0.2])
+
+
+def error(t, q):
+    return jnp.sin(t) - q
+
+
+def law(t, q, u):
+    """An unstable spring, and a control."""
+    del t
+    return 2.0 * q[0] + u[0]
+
+
+def pushed(t, q, u):
+    """The same with a constant disturbance."""
+    return law(t, q, u) + 0.7
+
+
+@pytest.fixture(scope="module")
+def plant(forced):
+    return forced(law)
+
+
+def run(plant, controller, start=START, **options):
+    options = {"t1": 2.0, "saveat": diffrax.SaveAt(ts=jnp.linspace(0, 2, 6))} | options
+    return jaxdae.simulate(plant, FREE, start, controller=controller, **options)
+
+
+def test_state_feedback_gives_the_closed_loop_matrix(plant):
+    K = jnp.array([[5.0, 4.0]])
+    sol = run(plant, StateFeedback(K, ORIGIN, feedforward=jnp.zeros(1)))
+    matrix = np.array([[0.0, 1.0], [2.0 - 5.0, -4.0]])
+    for t, q, v in zip(sol.ts, sol.q, sol.v, strict=True):
+        # solver tolerance 1e-8
+        np.testing.assert_allclose([q[0], v[0]], expm(matrix * float(t)) @ [0.5, 0.2], atol=1e-7)
+
+
+def test_state_feedback_follows_a_trajectory(plant):
+    """With the exact feedforward `q'' - 2 q` the error obeys the closed loop and starts at zero."""
+
+    def reference(t):
+        return jaxdae.State(jnp.sin(t)[None], jnp.cos(t)[None])
+
+    feedback = StateFeedback(jnp.array([[5.0, 4.0]]), reference, lambda t: -3 * jnp.sin(t)[None])
+    sol = run(plant, feedback, jaxdae.State([0.0], [1.0]))
+    np.testing.assert_allclose(sol.q[:, 0], np.sin(sol.ts), atol=1e-7)
+
+
+@pytest.mark.parametrize("feedforward", [None, jnp.array([0.25]), lambda t: 0.1 * t[None]])
+def test_pd_is_state_feedback_on_the_error(feedforward):
+    pd = PD(error, K_P=3.0, K_D=jnp.array([2.0]), feedforward=feedforward)
+    t, q, v = jnp.asarray(0.4), jnp.array([0.1]), jnp.array([-0.6])
+    add = 0.0 if feedforward is None else (0.04 if callable(feedforward) else 0.25)
+    expected = 3.0 * (np.sin(0.4) - 0.1) + 2.0 * (np.cos(0.4) + 0.6) + add
+    np.testing.assert_allclose(pd(t, q, v, None), [expected], rtol=1e-14)
+
+
+def test_pid_removes_the_offset_that_pd_leaves(forced):
+    """Stationary: with PD `q = 0.7 / (K_P - 2)`, with PID zero and `c = -0.7 / K_I`."""
+    system = forced(pushed)
+    options = {"t1": 30.0, "saveat": diffrax.SaveAt(t1=True)}
+
+    def rest(t, q):
+        del t
+        return -q
+
+    pd = run(system, PD(rest, 9.0, 4.0), **options)
+    assert float(pd.q[-1, 0]) == pytest.approx(0.1, abs=1e-7)
+    pid = PID(rest, K_P=9.0, K_I=5.0, K_D=4.0)
+    joint, start, output = attach(system, pid, START)
+    sol = run(joint, output, start, **options)
+    # the slowest root is -0.92: e^-27, below the solver's tolerance
+    np.testing.assert_allclose(sol.q[-1], 0.0, atol=1e-7)
+    np.testing.assert_allclose(sol.w[-1], [-0.7 / 5.0], atol=1e-7)
+    np.testing.assert_allclose(sol.u[-1], [-0.7], atol=1e-6)
+
+
+class Filter(AbstractDynamicController):
+    """Two internal states whose rates depend on all there is."""
+
+    gain: float = 2.0
+
+    def initial(self, t, state):
+        return jnp.stack([t + state.q[0], state.w[0]])
+
+    def rate(self, t, q, v, w, c):
+        return jnp.stack([c[1] - t * q[0], w[0] - c[0] * v[0]])
+
+    def output(self, t, q, v, w, c):
+        del t, v
+        return -self.gain * jnp.stack([q[0] + c[0], q[1] + c[1] + w[0]])
+
+
+def test_internal_state_joined_to_the_actuators_is_the_coupled_system(actuated):
+    """`attach` against the equations of plant and controller written next to each other."""
+    plant, controller = actuated((0, 1)), Filter()
+    state, t, h = plant.state(), 0.3, 0.05
+    joint, start, output = attach(plant, controller, state, t)
+    steps = {"t0": t, "t1": t + 4 * h, "dt": h, "solver": RK4(), "saveat": None}
+    sol = run(joint, output, start, **steps)
+
+    @jax.jit
+    def field(t, y):
+        x, c = y
+        u = controller.output(t, x.q, x.v, x.w, c)
+        return FREE.vector_field(plant, t, x, u), controller.rate(t, x.q, x.v, x.w, c)
+
+    def shifted(y, k, h):
+        return jax.tree.map(lambda y, k: y + h * k, y, k)
+
+    y = (state, controller.initial(t, state))
+    for i in range(4):
+        now = jnp.asarray(t + i * h)
+        k1 = field(now, y)
+        k2 = field(now + h / 2, shifted(y, k1, h / 2))
+        k3 = field(now + h / 2, shifted(y, k2, h / 2))
+        k4 = field(now + h, shifted(y, k3, h))
+        y = jax.tree.map(
+            lambda y, a, b, c, d: y + h / 6 * (a + 2 * b + 2 * c + d), y, k1, k2, k3, k4
+        )
+    # the same arithmetic up to its order
+    np.testing.assert_allclose(sol.q[-1], y[0].q, rtol=1e-12)
+    np.testing.assert_allclose(sol.w[-1], jnp.concatenate([y[0].w, y[1]]), rtol=1e-12)
+    expected = controller.output(sol.ts[-1], y[0].q, y[0].v, y[0].w, y[1])
+    np.testing.assert_allclose(sol.u[-1], expected, rtol=1e-12)
+
+
+def test_a_controlled_system_declares_what_the_inner_one_does(everything):
+    joint, _, _ = attach(everything, Filter(), jaxdae.State(jnp.ones(3), jnp.ones(3), jnp.ones(1)))
+    t, q, v = jnp.asarray(0.3), jnp.array([0.4, -0.2, 0.9]), jnp.array([0.1, 0.5, -0.7])
+    w, u = jnp.array([0.2, 0.3, 0.4]), 0.6
+    for a, b in zip(
+        jax.tree.leaves(jaxdae.evaluate(joint, t, q, v, w, u)),
+        jax.tree.leaves(jaxdae.evaluate(everything, t, q, v, w[:1], u)),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(a, b)
+    assert joint.labels() == everything.labels()
+
+
+def test_a_network_vanishes_at_its_reference_and_adds_to_its_base():
+    base = StateFeedback(jnp.array([[5.0, 4.0]]), START)
+    net = NeuralFeedback.mlp(
+        START, 1, key=jax.random.key(1), width=5, depth=1, scale=0.3, base=base
+    )
+    np.testing.assert_array_equal(net(0.0, START.q, START.v, START.w), [0.0])
+    alone = eqx.tree_at(lambda n: n.base, net, None, is_leaf=lambda x: x is None)
+    args = (0.0, jnp.array([1.0]), jnp.array([-1.0]), jnp.zeros(0))
+    assert abs(float(alone(*args)[0])) > 1e-3
+    np.testing.assert_allclose(net(*args), alone(*args) + base(*args), rtol=1e-14)
+
+
+def controllers():
+    """Every kind of controller as a function of one parameter, and what it drives."""
+    net = NeuralFeedback.mlp(ORIGIN, 1, key=jax.random.key(0), width=4)
+
+    def scaled(p):
+        base = StateFeedback(jnp.array([[5.0, 4.0]]), ORIGIN)
+        return eqx.tree_at(lambda n: (n.scale, n.base), net, (p, base), is_leaf=lambda x: x is None)
+
+    return {
+        "state": lambda p: StateFeedback(jnp.array([[5.0, 4.0]]) * p, ORIGIN),
+        "PD": lambda p: PD(error, 5.0 * p, 4.0),
+        "PID": lambda p: PID(error, 5.0, 2.0 * p, 4.0),
+        "network": scaled,
+    }
+
+
+@pytest.mark.parametrize("kind", list(controllers()))
+def test_gradients_agree_in_both_modes_and_with_finite_differences(kind, plant):
+    build = controllers()[kind]
+
+    def cost(p, adjoint=None):
+        system, start, controller = plant, START, build(p)
+        if isinstance(controller, AbstractDynamicController):
+            system, start, controller = attach(system, controller, start)
+        options = {"t1": 1.0, "dt": 0.1, "solver": RK4(), "saveat": None, "adjoint": adjoint}
+        sol = run(system, controller, start, **options)
+        return jnp.sum(sol.q**2) + jnp.sum(sol.u**2)
+
+    p, h = jnp.asarray(1.1), 1e-4
+    value = jax.jit(cost)
+    reverse = float(jax.jit(jax.grad(cost))(p))
+    forward = float(jax.jit(jax.jacfwd(lambda p: cost(p, diffrax.ForwardMode())))(p))
+    assert forward == pytest.approx(reverse, rel=1e-11)
+    difference = float((value(p + h) - value(p - h)) / (2 * h))
+    # truncation h^2, round-off / h
+    assert difference == pytest.approx(reverse, rel=1e-6)
+    assert abs(reverse) > 1e-3
+
+
+def test_shapes_that_do_not_fit_are_refused(actuated):
+    with pytest.raises(ValueError, match=r"K has shape \(2,\); it must be a matrix \(s, 2n \+ k\)"):
+        StateFeedback(jnp.ones(2), ORIGIN)
+    with pytest.raises(ValueError, match=r"K has 3 columns; the state \(q, v, w\) has 2 entries"):
+        StateFeedback(jnp.ones((1, 3)), ORIGIN)
+    with pytest.raises(ValueError, match=r"feedforward has shape \(2,\); K has 1 rows"):
+        StateFeedback(jnp.ones((1, 2)), ORIGIN, jnp.ones(2))
+
+    class Bad(Filter):  # a test may break the rule of final classes
+        def initial(self, t, state):
+            del t, state
+            return jnp.zeros(3)
+
+    message = r"Bad\.initial returned shape \(3,\), Bad\.rate \(2,\); both must be vectors of one"
+    with pytest.raises(ValueError, match=message):
+        attach(actuated((0, 1)), Bad(), actuated((0, 1)).state())
