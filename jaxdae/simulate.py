@@ -34,7 +34,7 @@ def simulate(
     solver: diffrax.AbstractSolver | None = None,
     stepsize_controller: diffrax.AbstractStepSizeController | None = None,
     saveat: diffrax.SaveAt | None = None,
-    controller: Callable | None = None,
+    controller: Callable | AbstractDynamicController | None = None,
     adjoint: diffrax.AbstractAdjoint | None = None,
     progress: bool | diffrax.AbstractProgressMeter = False,
     throw: bool = True,
