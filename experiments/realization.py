@@ -37,6 +37,7 @@ from jaxdae.models.knife_edge import KnifeEdge
 from jaxdae.models.robot import DifferentialDriveRobot
 from jaxdae.models.sleigh import ChaplyginSleigh
 from jaxdae.plotting import plot_series, save_figure, style
+from jaxdae.systems import constraint_residuals
 
 END = 2.0
 TIMES = jnp.linspace(0.0, END, 2001)
@@ -154,7 +155,7 @@ class Estimate:
 def sleigh_estimate(model: ChaplyginSleigh, state) -> Estimate:
     """`G = mu psi'^2 / 2`; `|r| = mu |v w| <= mu E / sqrt(m I)`, and E does not grow; A = B = 0."""
     mu = float(model.lateral_mass())
-    psi = jaxdae.systems.constraint_residuals(model, 0.0, state.q, state.v).phi_dot
+    psi = constraint_residuals(model, 0.0, state.q, state.v).phi_dot
     energy = float(model.kinetic_energy(0.0, state.q, state.v))
     bound = mu * energy / np.sqrt(model.mass * model.inertia) + ETA
     return Estimate(0.5 * mu * float(psi @ psi), np.sqrt(mu / 2), 0.0, bound)
@@ -169,12 +170,10 @@ def disk_estimate(model: RollingDisk, state) -> Estimate:
     m, radius, spin = model.mass, model.radius, model.spin_inertia
     kappa, rate = m * radius**2 / (spin + m * radius**2), abs(float(state.v[2]))
     e = np.array([np.cos(state.q[2]), np.sin(state.q[2])])
-    psi = np.asarray(
-        jaxdae.systems.constraint_residuals(model, 0.0, state.q, state.v).phi_dot, float
-    )
+    psi = np.asarray(constraint_residuals(model, 0.0, state.q, state.v).phi_dot, float)
     energy = float(model.kinetic_energy(0.0, state.q, state.v)) - model.turn_inertia * rate**2 / 2
     bound = m * radius * rate * np.sqrt(2 * energy / spin) + ETA
-    start = 0.5 * m * (psi @ psi - kappa * (e @ psi) ** 2)
+    start = float(0.5 * m * (psi @ psi - kappa * (e @ psi) ** 2))
     return Estimate(start, np.sqrt(m / 2), kappa * rate / (1 - kappa), bound)
 
 

@@ -2,6 +2,18 @@
 
 from importlib.metadata import version as _version
 
+from jaxdae.analysis import (
+    controllability as controllability,
+    equilibrium as equilibrium,
+    EquilibriumError as EquilibriumError,
+    linear_certificate as linear_certificate,
+    linearize as linearize,
+    lqr as lqr,
+    lqr_on_constraints as lqr_on_constraints,
+    lyapunov_certificate as lyapunov_certificate,
+    spectrum as spectrum,
+    step_limit as step_limit,
+)
 from jaxdae.control import (
     HurwitzGains as HurwitzGains,
     NeuralFeedback as NeuralFeedback,

@@ -69,8 +69,8 @@ def simulate(
             adaptive run has `max_steps` rows, most of them unused: give a smaller `max_steps`.
         controller: `u = controller(t, q, v, w)`; any callable, an `eqx.Module` if it has weights.
             An `AbstractDynamicController` keeps its internal state behind the actuators' in `w`.
-        adjoint: any of diffrax's but `BacksolveAdjoint`; by default
-            `RecursiveCheckpointAdjoint()` (reverse mode, many parameters). Give `diffrax.ForwardMode()` for forward mode (few parameters).
+        adjoint: any of diffrax's but `BacksolveAdjoint`; by default `RecursiveCheckpointAdjoint()`
+            (reverse mode, many parameters). Give `diffrax.ForwardMode()` for forward mode (few).
         progress: `True` for a progress bar, or one of diffrax's progress meters.
         throw: raise an error when the run fails: a `SimulationError` that says where and why, or,
             inside a JAX transformation, the runtime error of the compiled program. Otherwise the
@@ -90,16 +90,17 @@ def simulate(
         ValueError: before any work, for shapes, gains, a start or a combination that do not fit.
         TypeError: before any work, for an argument of the wrong kind.
     """
+    plain: Callable | None = controller  # pyright: ignore[reportAssignmentType]
     if isinstance(controller, AbstractDynamicController):
-        system, state, controller = attach(system, controller, state, t0)
+        system, state, plain = attach(system, controller, state, t0)
     numbers = (t0, t1, dt)
-    preconditions.check_kinds(system, formulation, state, controller, adjoint, saveat)
+    preconditions.check_kinds(system, formulation, state, plain, adjoint, saveat)
     preconditions.check_times(*numbers, stepsize_controller, saveat, max_steps)
     solver = diffrax.Dopri8() if solver is None else solver
     preconditions.check_solver(solver, stepsize_controller, dt)
     dtype = state.q.dtype
-    system, formulation, controller = in_dtype((system, formulation, controller), dtype)
-    preconditions.check_declaration(system, formulation, controller, state, t0)
+    system, formulation, plain = in_dtype((system, formulation, plain), dtype)
+    preconditions.check_declaration(system, formulation, plain, state, t0)
 
     save_ts = grid = None
     constant = stepsize_controller is None or isinstance(
@@ -112,7 +113,7 @@ def simulate(
     elif saveat is None:
         save_ts = jnp.linspace(t0, t1, DEFAULT_TIMES)
     times = (None if x is None else jnp.asarray(x, dtype) for x in (t0, t1, dt, grid, save_ts))
-    task = _Task(system, formulation, controller, state, *times)
+    task = _Task(system, formulation, plain, state, *times)
     if is_concrete(system, formulation, state, task.t0):
         preconditions.check_start(system, formulation, state, task.t0, start_tolerance)
 

@@ -1,6 +1,10 @@
 """Ready systems, each with its source and reference."""
 
 from jaxdae.models.andrews import AndrewsMechanism as AndrewsMechanism
+from jaxdae.models.ball_beam import (
+    BallBeam as BallBeam,
+    SimplifiedBallBeam as SimplifiedBallBeam,
+)
 from jaxdae.models.base import AbstractModel as AbstractModel, Reference as Reference
 from jaxdae.models.chain import Chain as Chain
 from jaxdae.models.disk import RollingDisk as RollingDisk

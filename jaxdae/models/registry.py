@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from jaxdae.formulations import AbstractFormulation, Baumgarte, Multipliers, Penalty
 from jaxdae.models.andrews import AndrewsMechanism
+from jaxdae.models.ball_beam import BallBeam, SimplifiedBallBeam
 from jaxdae.models.base import AbstractModel
 from jaxdae.models.chain import Chain
 from jaxdae.models.disk import RollingDisk
@@ -145,6 +146,22 @@ _MODELS = (
         system=DifferentialDriveRobot,
         formulation=_rolling,
         t1=6.0,
+    ),
+    Model(
+        name="ball-beam",
+        summary="ball on a beam that a motor tilts through a rod",
+        source="Krasinskaya, Krasinskii (2013), section 6; numbers of Quanser BB01 and SRV02",
+        system=BallBeam,
+        formulation=_stabilized(10.0),
+        t1=1.0,
+    ),
+    Model(
+        name="ball-beam-simplified",
+        summary="ball and beam with the linear constraint of the literature",
+        source="as ball-beam",
+        system=SimplifiedBallBeam,
+        formulation=Multipliers,
+        t1=1.0,
     ),
     Model(
         name="kepler",

@@ -13,8 +13,8 @@ from jaxdae.analysis import (
     linearize,
     linearized_constraint,
     lqr_on_constraints,
+    RegulatorFeedback,
     spectrum,
-    StateFeedback,
 )
 from jaxdae.formulations.velocity_elimination import VelocityElimination
 from jaxdae.models.ball_beam import BallBeam, SimplifiedBallBeam
@@ -44,7 +44,7 @@ def regulator(simple):
     """The regulator of the simplified model, as a controller of the exact one."""
     feedback, _ = lqr_on_constraints(simple)
     q, _ = EXACT.start()
-    return StateFeedback(feedback.K, q, feedback.w, feedback.u, (0, 2))
+    return RegulatorFeedback(feedback.K, q, feedback.w, feedback.u, (0, 2))
 
 
 def test_the_five_state_matrix_is_that_of_the_paper(simple):

@@ -25,7 +25,12 @@ def _rates(system, formulation, state):
 def test_names_are_the_documented_ones():
     holonomic = {"pendulum", "chain", "two-link", "two-link-reachable", "slider-crank", "andrews"}
     nonholonomic = {"sleigh", "disk", "knife-edge", "robot"}
-    assert set(NAMES) == holonomic | nonholonomic | {"kepler", "mirror"}
+    assert set(NAMES) == holonomic | nonholonomic | {
+        "kepler",
+        "mirror",
+        "ball-beam",
+        "ball-beam-simplified",
+    }
     assert all(re.fullmatch(r"[a-z]+(-[a-z]+)*", name) for name in NAMES)
     assert all(MODELS[name].name == name for name in NAMES)
 

@@ -1,0 +1,54 @@
+"""Analysis: equilibria, linearization, spectra, certificates, step limits, regulators."""
+
+from jaxdae.analysis.controllability import (
+    Controllability as Controllability,
+    controllability as controllability,
+)
+from jaxdae.analysis.equilibria import (
+    Balance as Balance,
+    Equilibrium as Equilibrium,
+    equilibrium as equilibrium,
+    EquilibriumError as EquilibriumError,
+)
+from jaxdae.analysis.linearization import (
+    Linearization as Linearization,
+    linearize as linearize,
+    Partition as Partition,
+)
+from jaxdae.analysis.lyapunov import (
+    BaumgarteCertificate as BaumgarteCertificate,
+    linear_certificate as linear_certificate,
+    LinearCertificate as LinearCertificate,
+    lyapunov_certificate as lyapunov_certificate,
+)
+from jaxdae.analysis.riccati import (
+    lqr as lqr,
+    lqr_on_constraints as lqr_on_constraints,
+    Regulator as Regulator,
+    RegulatorFeedback as RegulatorFeedback,
+    solve_lyapunov as solve_lyapunov,
+    solve_riccati as solve_riccati,
+)
+from jaxdae.analysis.shulgin import (
+    characteristic_matrix as characteristic_matrix,
+    CharacteristicMatrix as CharacteristicMatrix,
+    linearized_constraint as linearized_constraint,
+    LinearizedConstraint as LinearizedConstraint,
+)
+from jaxdae.analysis.spectra import Spectrum as Spectrum, spectrum as spectrum
+from jaxdae.analysis.stability_functions import (
+    AdamsBashforth as AdamsBashforth,
+    amplification as amplification,
+    step_matrix as step_matrix,
+    tableau as tableau,
+)
+from jaxdae.analysis.steps import (
+    Contraction as Contraction,
+    contraction_along as contraction_along,
+    modal_weight as modal_weight,
+    perturbation_matrix as perturbation_matrix,
+    step_limit as step_limit,
+    StepLimit as StepLimit,
+    two_stage_matrix as two_stage_matrix,
+    weighted_norm as weighted_norm,
+)

@@ -1,0 +1,368 @@
+"""Linearization about an equilibrium in redundant coordinates, with inputs and actuator states."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float
+
+from jaxdae.analysis.equilibria import Equilibrium
+from jaxdae.linalg.rank import numerical_rank
+from jaxdae.systems import evaluate, System
+from jaxdae.systems.checks import is_concrete
+
+
+class Partition(NamedTuple):
+    """Which coordinates are independent and which dependent; indices.
+
+    Args:
+        independent: `n-m-r` coordinates whose velocities determine all others.
+        nonholonomic: `r` coordinates whose velocities the velocity constraints determine.
+        holonomic: `m` coordinates that the position constraints determine.
+    """
+
+    independent: tuple[int, ...]
+    nonholonomic: tuple[int, ...]
+    holonomic: tuple[int, ...]
+
+
+class Linearization(eqx.Module):
+    r"""Linear equations of the perturbed motion, `ds/dt = A_full s + B_full du`.
+
+    The redundant state is `s = (x, v_I, dw, z_E, z_D)`: perturbations `x` of the independent
+    coordinates, independent velocities, actuator perturbations, and the errors of the dependent
+    coordinates,
+
+        q_E = q_E0 + B_E x + z_E,        q_D = q_D0 + B_D x + B_DE z_E + z_D,
+
+    with `v_E = B_E v_I`, `v_D = B_D v_I` the constraints at velocity level. `z_D` has no linear
+    rate, so `A_full` has `m` zero rows (Shulgin, eqs. 15-16); the constraints demand `z_D = 0`.
+    For velocity constraints that hold at rest (homogeneous ones do) `z_E` has none either: `r`
+    zero rows more, and nothing demands `z_E = 0`.
+
+    Args:
+        A: on the constraints, state `(x, v_I, dw, z_E)`, shape `(2(n-m)-r+k, 2(n-m)-r+k)`.
+        B: input matrix on the constraints, shape `(2(n-m)-r+k, s)`.
+        A_full: on the redundant state, shape `(2n-m-r+k, 2n-m-r+k)`.
+        B_full: shape `(2n-m-r+k, s)`.
+        positions: `dq = positions @ s`, shape `(n, 2n-m-r+k)`.
+        velocities: `v = velocities @ s`, shape `(n, 2n-m-r+k)`.
+        drift: rates of `z_E` per state, zero for velocity constraints that hold at rest.
+        stiffness: of the conservative forces on the constraints, `N^T (d2W + lam d2f) N`, with
+            `W = V - T0`, shape `(n-m, n-m)`.
+        damping: `N^T d2D/dv2 N` of the declared dissipation, shape `(n-m-r, n-m-r)`.
+        equilibrium: where.
+        partition: which coordinates are which.
+        conservative: whether all forces are declared by energies and dissipation.
+    """
+
+    A: Float[Array, "s s"]
+    B: Float[Array, "s i"]
+    A_full: Float[Array, "f f"]
+    B_full: Float[Array, "f i"]
+    positions: Float[Array, "n f"]
+    velocities: Float[Array, "n f"]
+    drift: Float[Array, "r f"]
+    stiffness: Float[Array, "p p"]
+    damping: Float[Array, "d d"]
+    equilibrium: Equilibrium
+    partition: Partition = eqx.field(static=True)
+    conservative: bool = eqx.field(static=True)
+
+    @property
+    def position_constraints(self) -> int:
+        """Number `m` of position constraints."""
+        return len(self.partition.holonomic)
+
+    @property
+    def velocity_constraints(self) -> int:
+        """Number `r` of velocity constraints."""
+        return len(self.partition.nonholonomic)
+
+
+def linearize(
+    system: System,
+    equilibrium: Equilibrium,
+    *,
+    independent: Sequence[str | int] | None = None,
+    controller: Callable | None = None,
+) -> Linearization:
+    """Linear equations of the perturbed motion about an equilibrium.
+
+    They are those of the ideal constrained motion; no formulation and no stabilization enters.
+    Derivatives are exact, by forward differentiation of the accelerations.
+
+    Args:
+        system: the declaration.
+        equilibrium: from `jaxdae.analysis.equilibrium`.
+        independent: names or indices of the `n-m-r` independent coordinates; by default chosen by
+            pivoting, which needs concrete numbers: under `jit` or `vmap` name them.
+        controller: `u = controller(t, q, v, w)` closes the loop. `B` is then the effect of an input
+            added to it.
+
+    Returns:
+        `Linearization`.
+
+    Raises:
+        ValueError: for constraints that are dependent at the equilibrium, coordinates that cannot
+            be independent, or a controller that does not hold the equilibrium; with the numbers.
+    """
+    eq = equilibrium
+    rest = jnp.zeros_like(eq.q)
+    jac = evaluate(system, eq.t, eq.q, rest, eq.w, _held(eq, controller)).jac
+    m = jax.eval_shape(system.position_constraints, eq.t, eq.q).shape[0]
+    partition = choose_partition(system, jac, m, independent)
+    _check_controller(eq, controller)
+    return _linearize(system, eq, controller, partition)
+
+
+def choose_partition(system: System, jac, m: int, independent=None) -> Partition:
+    """Independent and dependent coordinates for a constraint Jacobian.
+
+    Args:
+        system: for the names of coordinates and constraints.
+        jac: position constraints first, shape `(m+r, n)`.
+        m: number of position constraints.
+        independent: names or indices, or `None` to choose by pivoting.
+
+    Returns:
+        `Partition`.
+
+    Raises:
+        ValueError: see `linearize`.
+    """
+    labels, (c, n) = system.labels(), jac.shape
+    chosen = None
+    if independent is not None:
+        chosen = [labels.coordinate_index(k, n) if isinstance(k, str) else k for k in independent]
+        if len(set(chosen)) != n - c:
+            raise ValueError(
+                f"{len(set(chosen))} independent coordinates were given, {list(independent)}; "
+                f"{n} coordinates under {c} constraints have {n - c}."
+            )
+    if not is_concrete(jac):
+        return _assumed_partition(chosen, n, m)
+    jac = np.asarray(jac, np.float64)
+    _check_rank(labels, jac)
+    dependent = [i for i in range(n) if chosen is None or i not in chosen]
+    scaled = jac / np.linalg.norm(jac, axis=1, keepdims=True)
+    holonomic, left = _pivots(scaled[:m], dependent)
+    rest, _ = _pivots(_without(scaled[m:], scaled[:m], holonomic), sorted(left))
+    names = [labels.coordinate(i) for i in dependent]
+    if len(holonomic) < m or len(rest) < c - m:
+        raise ValueError(
+            f"the constraints do not determine the coordinates {', '.join(names)} by the others: "
+            "their columns of J are singular there. Choose other independent coordinates, or none."
+        )
+    independent = tuple(i for i in range(n) if i not in {*holonomic, *rest})
+    return Partition(independent, tuple(sorted(rest)), tuple(sorted(holonomic)))
+
+
+@eqx.filter_jit
+def _linearize(system, eq, controller, partition) -> Linearization:
+    position_map, velocity_map, rates = _kinematics(system, eq, partition)
+    n, d = velocity_map.shape
+    r, m, k = len(partition.nonholonomic), len(partition.holonomic), eq.w.size
+    base = eq.u if controller is None else jnp.zeros_like(_control(eq, controller))
+    inputs, unravel = _flat(base)
+
+    def rate(dq, v, dw, u):
+        q, w = eq.q + dq, eq.w + dw
+        u = unravel(u)
+        if controller is not None:
+            u = controller(eq.t, q, v, w) + u
+        acceleration = accelerations(system, eq.t, q, v, w, u)
+        actuator = system.actuator_rate(eq.t, q, v, w, u)
+        return jnp.concatenate([acceleration[jnp.array(partition.independent, int)], actuator])
+
+    zero = jnp.zeros_like(eq.q)
+    by_q, by_v, by_w, by_u = jax.jacfwd(rate, argnums=(0, 1, 2, 3))(
+        zero, zero, jnp.zeros_like(eq.w), inputs
+    )
+    # Columns: x, v_I, dw, z_E, z_D.
+    x, z = position_map[:, :d], position_map[:, d:]
+    positions = jnp.concatenate([x, jnp.zeros((n, d + k), x.dtype), z], axis=1)
+    velocities = jnp.concatenate(
+        [jnp.zeros((n, d), x.dtype), velocity_map, jnp.zeros((n, k + r + m), x.dtype)], axis=1
+    )
+    # A velocity constraint that position perturbations violate at rest moves the coordinates.
+    velocities = velocities + rates @ positions
+    actuators = (
+        jnp.zeros((k, positions.shape[1]), x.dtype)
+        .at[:, 2 * d : 2 * d + k]
+        .set(jnp.eye(k, dtype=x.dtype))
+    )
+    dynamic = by_q @ positions + by_v @ velocities + by_w @ actuators
+    own = jnp.array(partition.independent, int)
+    errors = jnp.array(partition.nonholonomic, int)
+    drift = (rates @ positions)[errors]
+    A_full = jnp.concatenate(
+        [velocities[own], dynamic, drift, jnp.zeros((m, dynamic.shape[1]), x.dtype)]
+    )
+    lower = jnp.zeros((r + m, by_u.shape[1]), x.dtype)
+    B_full = jnp.concatenate([jnp.zeros((d, by_u.shape[1]), x.dtype), by_u, lower])
+    size = A_full.shape[0] - m
+    conservative = controller is None and k == 0 and type(system).force is System.force
+    return Linearization(
+        A=A_full[:size, :size],
+        B=B_full[:size],
+        A_full=A_full,
+        B_full=B_full,
+        positions=positions,
+        velocities=velocities,
+        drift=drift,
+        stiffness=_stiffness(system, eq, position_map[:, : d + r]),
+        damping=_damping(system, eq, velocity_map),
+        equilibrium=eq,
+        partition=partition,
+        conservative=conservative,
+    )
+
+
+def accelerations(system: System, t, q, v, w, u) -> Float[Array, " n"]:
+    """Ideal accelerations: `M a + J^T lam = f`, `J a + gamma = 0`, by one saddle-point solve.
+
+    The mass matrix may be singular where it is positive on `ker J`.
+
+    Args:
+        system: the declaration.
+        t: time [s].
+        q: coordinates, shape `(n,)`.
+        v: velocities, shape `(n,)`.
+        w: actuator state, shape `(k,)`.
+        u: control input.
+
+    Returns:
+        Accelerations, shape `(n,)`.
+    """
+    dyn = evaluate(system, t, q, v, w, u)
+    n, c = q.size, dyn.gamma.size
+    # Constraints of the size of the inertia keep the matrix well conditioned.
+    scale = jnp.sqrt(jnp.sum(dyn.mass**2) / jnp.maximum(jnp.sum(dyn.jac**2), 1e-30)) if c else 1.0
+    jac = scale * dyn.jac
+    matrix = jnp.block([[dyn.mass, jac.T], [jac, jnp.zeros((c, c), q.dtype)]])
+    return jnp.linalg.solve(matrix, jnp.concatenate([dyn.force, -scale * dyn.gamma]))[:n]
+
+
+def _kinematics(system, eq, partition):
+    """`dq` from `(x, z_E, z_D)`, `v` from `v_I`, and the velocities that `dq` imposes at rest."""
+    zero = jnp.zeros_like(eq.q)
+    own, errors, dependent = (jnp.array(part, int) for part in partition)
+    n, m = eq.q.size, len(partition.holonomic)
+
+    def velocity_level(q, v):
+        f_dot = jax.jvp(lambda q: system.position_constraints(eq.t, q), (q,), (v,))[1]
+        return jnp.concatenate([f_dot, system.velocity_constraints(eq.t, q, v)])
+
+    by_q, jac = jax.jacfwd(velocity_level, argnums=(0, 1))(eq.q, zero)
+    both = jnp.concatenate([errors, dependent])
+    eye = jnp.eye(n, dtype=zero.dtype)
+    slave = jnp.linalg.solve(jac[:, both], -jac[:, own])
+    velocity_map = eye[:, own] + eye[:, both] @ slave
+    rates = -eye[:, both] @ jnp.linalg.solve(jac[:, both], by_q)
+    by_error = jnp.linalg.solve(jac[:m, dependent], -jac[:m, errors])
+    error_map = eye[:, errors] + eye[:, dependent] @ by_error
+    return (
+        jnp.concatenate([velocity_map, error_map, eye[:, dependent]], axis=1),
+        velocity_map,
+        rates,
+    )
+
+
+def _stiffness(system, eq, tangent):
+    """`N^T (d2W/dq2 + lam d2f/dq2) N`: the second variation of `W` on the constraints."""
+
+    def reduced(q):
+        static = system.potential_energy(eq.t, q) - system.kinetic_energy(
+            eq.t, q, jnp.zeros_like(q)
+        )
+        f = system.position_constraints(eq.t, q)
+        return static + eq.multipliers[: f.size] @ f
+
+    return tangent.T @ jax.hessian(reduced)(eq.q) @ tangent
+
+
+def _damping(system, eq, velocity_map):
+    hessian = jax.hessian(lambda v: system.dissipation(eq.t, eq.q, v))(jnp.zeros_like(eq.q))
+    return velocity_map.T @ hessian @ velocity_map
+
+
+def _flat(u):
+    if u is None:
+        return jnp.zeros(0), lambda _: None
+    return ravel_pytree(u)
+
+
+def _control(eq, controller):
+    return controller(eq.t, eq.q, jnp.zeros_like(eq.q), eq.w)
+
+
+def _held(eq, controller):
+    return eq.u if controller is None else _control(eq, controller)
+
+
+def _check_controller(eq, controller) -> None:
+    if controller is None or not is_concrete(eq, controller) or eq.u is None:
+        return
+    wanted = np.asarray(ravel_pytree(eq.u)[0])
+    given = np.asarray(ravel_pytree(_control(eq, controller))[0])
+    if wanted.shape != given.shape:
+        raise ValueError(
+            f"the controller returns {given.size} controls, the equilibrium has {wanted.size}."
+        )
+    error = np.abs(given - wanted).max(initial=0.0)
+    if error > np.sqrt(np.finfo(given.dtype).eps) * (1 + np.abs(wanted).max(initial=0.0)):
+        raise ValueError(
+            f"the controller gives u = {given} at the equilibrium, which needs u = {wanted}: they "
+            f"differ by {error:.3g}. Add the equilibrium's control, or find the equilibrium of the "
+            "closed loop."
+        )
+
+
+def _check_rank(labels, jac) -> None:
+    found = numerical_rank(jac)
+    if found.rank < jac.shape[0]:
+        rows = ", ".join(repr(labels.constraint(i)) for i in found.dependent_rows)
+        raise ValueError(
+            f"the constraints are dependent at the equilibrium: their Jacobian has rank "
+            f"{found.rank} of {jac.shape[0]} (constraints {rows}; singular values "
+            f"{np.array2string(found.singular_values, precision=3)}). Leave out those that repeat "
+            "others; at a singular position no linearization exists."
+        )
+
+
+def _assumed_partition(chosen, n: int, m: int) -> Partition:
+    if chosen is None:
+        raise ValueError(
+            "independent coordinates are chosen by their numbers, which a transformation hides: "
+            "name them, linearize(…, independent=(…)), under jit, vmap and grad."
+        )
+    dependent = [i for i in range(n) if i not in chosen]
+    # Holonomic first is as good as any other order where the choice cannot be checked.
+    independent = tuple(i for i in range(n) if i in chosen)
+    return Partition(independent, tuple(dependent[m:]), tuple(dependent[:m]))
+
+
+def _pivots(rows, candidates):
+    """Columns that make `rows` regular, by elimination with full pivoting, and those left over."""
+    rows, left, found = rows.copy(), list(candidates), []
+    for _ in range(rows.shape[0]):
+        block = np.abs(rows[:, left])
+        i, j = np.unravel_index(np.argmax(block), block.shape) if block.size else (0, 0)
+        if not block.size or block[i, j] < 1e-8:
+            break
+        column = left.pop(j)
+        rows = np.delete(rows - np.outer(rows[:, column] / rows[i, column], rows[i]), i, axis=0)
+        found.append(column)
+    return found, left
+
+
+def _without(rows, others, columns):
+    """`rows` with `columns` eliminated by `others`."""
+    if len(columns) < others.shape[0] or not len(columns):
+        return rows
+    return rows - rows[:, columns] @ np.linalg.solve(others[:, columns], others)

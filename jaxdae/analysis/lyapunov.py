@@ -1,0 +1,195 @@
+"""Lyapunov certificates for constraint perturbation equations, with the rates they guarantee."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from jaxdae.formulations.gains import check_positive
+
+# Each step shrinks the interval by 0.618; this many reach the square root of double precision.
+_GOLDEN_STEPS = 60
+
+
+class BaumgarteCertificate(NamedTuple):
+    r"""Lyapunov function of `d2f/dt2 + K_D df/dt + K_P f = 0`, and what it guarantees.
+
+    `V = y^T weight y / 2` with `y = (f, df/dt)`, `dV/dt = -y^T decay y`, and
+
+        V(t) <= V(0) exp(-2 rate t).
+
+    Args:
+        largest_eps: every `eps` below it is feasible.
+        eps: the one used.
+        rate: guaranteed exponential rate [1/s] of `sqrt(2 V)`, the certificate's norm.
+        weight: shape `(2m, 2m)`.
+        decay: shape `(2m, 2m)`.
+        growth: largest factor by which the Euclidean norm may exceed its start,
+            `|y(t)| <= growth exp(-rate t) |y(0)|`.
+    """
+
+    largest_eps: float
+    eps: float
+    rate: float
+    weight: np.ndarray
+    decay: np.ndarray
+    growth: float
+
+
+class LinearCertificate(NamedTuple):
+    r"""Quadratic Lyapunov function of `dy/dt = H y`, and what it guarantees.
+
+    `V = y^T m y / 2`, `m1 |y|^2 <= V <= m2 |y|^2`, `dV/dt <= -s |y|^2`, and therefore
+
+        |y(t)|^2 <= (m2 / m1) |y(0)|^2 exp(-rate t),    rate = s / m2.
+
+    Args:
+        m: weight, shape `(p, p)`.
+        m1: half its least eigenvalue.
+        m2: half its largest eigenvalue.
+        s: decay.
+        rate: `s / m2` [1/s], of the squared norm.
+    """
+
+    m: np.ndarray
+    m1: float
+    m2: float
+    s: float
+    rate: float
+
+
+def lyapunov_certificate(K_D, K_P, m: int | None = None, eps: float | None = None):
+    r"""Certificate of the generalized Baumgarte equations, with the best guaranteed rate.
+
+        V = |df/dt + eps f|^2 / 2 + f^T (K_P + eps K_D - eps^2 I) f / 2
+        dV/dt = -eps f^T K_P f - (df/dt)^T (K_D - eps I) df/dt
+
+    (Redundant, eqs. 18-19). Feasible are `eps > 0` with `K_D - eps I > 0`; the paper's second
+    condition `K_P + eps K_D - eps^2 I > 0` follows from the first, because that matrix is
+    `K_P + eps (K_D - eps I)`. The guaranteed rate is the largest `rho` with
+    `decay >= rho weight`. Both matrices are affine in `eps`, so `rho(eps)` has a single hump.
+
+    Args:
+        K_D: velocity gain [1/s]: scalar, diagonal `(m,)` or SPD matrix `(m, m)`.
+        K_P: position gain [1/s^2], likewise.
+        m: number of constraints, needed only where both gains are scalars and `m > 1`.
+        eps: a value to certify; by default the one with the best rate.
+
+    Returns:
+        `BaumgarteCertificate`.
+
+    Raises:
+        ValueError: for gains that are not positive definite, or an `eps` that is not feasible.
+    """
+    check_positive("K_D", K_D)
+    check_positive("K_P", K_P)
+    size = m or max(np.shape(np.atleast_1d(K))[0] for K in (K_D, K_P))
+    K_D, K_P = _square("K_D", K_D, size), _square("K_P", K_P, size)
+    largest = float(np.linalg.eigvalsh(K_D).min())
+    if eps is not None and not 0 < eps < largest:
+        raise ValueError(
+            f"eps = {eps:.6g} is not feasible: it must be positive and below the least eigenvalue "
+            f"of K_D, {largest:.6g}."
+        )
+    if eps is None:
+        eps = _golden(lambda eps: _guaranteed_rate(*_forms(K_D, K_P, eps)), 0.0, largest)
+    weight, decay = _forms(K_D, K_P, eps)
+    eigenvalues = np.linalg.eigvalsh(weight)
+    growth = float(np.sqrt(eigenvalues[-1] / eigenvalues[0]))
+    rate = _guaranteed_rate(weight, decay)
+    return BaumgarteCertificate(largest, float(eps), rate, weight, decay, growth)
+
+
+def linear_certificate(H, m=None, dm_dt=None) -> LinearCertificate:
+    r"""Certificate of linear constraint perturbation equations `dy/dt = H y`.
+
+    Without `m`, and for constant `H`, the weight solves `H^T m + m H = -2 I`, so that `s = 1`. With
+    a given constant weight `H` may be a batch of samples along a motion (gains that depend on state
+    and time); `s` is then the least of all.
+
+    With `V <= m2 |y|^2` the rate that follows is `s / m2`: `dV/dt <= -s |y|^2 <= -(s / m2) V`.
+    Mukharlyamov (2019, section 3) prints `2 s / m2`, which is false with his bounds: for `H = -1`,
+    `m = 1` we have `V = y^2 / 2`, `m1 = m2 = 1/2`, `s = 1`, and `|y|^2` decays as `exp(-2 t)`,
+    which is `s / m2 = 2`, not 4. The factor 2 belongs to bounds on `m` itself,
+    `y^T m y <= m2 |y|^2`.
+
+    Args:
+        H: constant matrix `(p, p)`, or samples `(samples, p, p)` with `m` given.
+        m: weight, SPD, shape `(p, p)`.
+        dm_dt: rate of the weight at the samples, where it is not constant; `m` is then
+            `(samples, p, p)` too.
+
+    Returns:
+        `LinearCertificate`.
+
+    Raises:
+        ValueError: for an `H` that is not Hurwitz, or a weight along which `V` does not decay;
+            with the numbers.
+    """
+    H = np.asarray(H, np.float64)
+    if m is None:
+        m = _lyapunov_weight(H)
+    m = np.asarray(m, np.float64)
+    if m.ndim == 2:
+        check_positive("m", m)
+    product = np.swapaxes(H, -1, -2) @ m + m @ H
+    if dm_dt is not None:
+        product = product + np.asarray(dm_dt)
+    # dV/dt = y^T (H^T m + m H + dm/dt) y / 2
+    s = float(-np.linalg.eigvalsh(product).max() / 2)
+    eigenvalues = np.linalg.eigvalsh(m)
+    m1, m2 = float(eigenvalues.min()) / 2, float(eigenvalues.max()) / 2
+    if not (s > 0 and m1 > 0):
+        raise ValueError(
+            f"the weight gives no certificate: dV/dt reaches {-s:.6g} |y|^2 (its own least "
+            f"eigenvalue is {2 * m1:.6g}). Give another weight, or larger gains."
+        )
+    return LinearCertificate(m, m1, m2, s, s / m2)
+
+
+def _lyapunov_weight(H):
+    """`m` with `H^T m + m H = -2 I`."""
+    if H.ndim != 2 or H.shape[0] != H.shape[1]:
+        raise ValueError(
+            f"H has shape {H.shape}; without a weight m it must be one square matrix. For samples "
+            "of a varying H give m, for example that of linear_certificate(H[0])."
+        )
+    worst = np.linalg.eigvals(H).real.max()
+    if worst >= 0:
+        raise ValueError(
+            f"H is not Hurwitz: it has a root with real part {worst:.6g}; nothing decays."
+        )
+    eye = np.eye(len(H))
+    system = np.kron(H.T, eye) + np.kron(eye, H.T)
+    m = np.linalg.solve(system, -2 * eye.ravel()).reshape(H.shape)
+    return (m + m.T) / 2
+
+
+def _forms(K_D, K_P, eps):
+    """`weight` and `decay` of `V` in the variables `(f, df/dt)`."""
+    eye, zero = np.eye(len(K_D)), np.zeros_like(K_D)
+    weight = np.block([[K_P + eps * K_D, eps * eye], [eps * eye, eye]])
+    return weight, np.block([[eps * K_P, zero], [zero, K_D - eps * eye]])
+
+
+def _guaranteed_rate(weight, decay) -> float:
+    """Largest `rho` with `decay >= rho weight`."""
+    half = np.linalg.inv(np.linalg.cholesky(weight))
+    return float(np.linalg.eigvalsh(half @ decay @ half.T).min())
+
+
+def _golden(function, low, high) -> float:
+    """Maximum of a function with a single hump."""
+    ratio = (np.sqrt(5) - 1) / 2
+    for _ in range(_GOLDEN_STEPS):
+        a, b = high - ratio * (high - low), low + ratio * (high - low)
+        low, high = (low, b) if function(a) > function(b) else (a, high)
+    return (low + high) / 2
+
+
+def _square(name, gain, size) -> np.ndarray:
+    gain = np.asarray(gain, np.float64)
+    if gain.ndim == 2 and gain.shape == (size, size):
+        return gain
+    if gain.ndim < 2 and gain.size in (1, size):
+        return np.diag(np.broadcast_to(gain, (size,)))
+    raise ValueError(f"{name} has shape {gain.shape}, which does not fit {size} constraints.")

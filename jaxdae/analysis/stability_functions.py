@@ -1,0 +1,162 @@
+r"""Stability functions: what a method makes of `dy/dt = H y` in one step of size `h`.
+
+A Runge-Kutta method with tableau `(a, b)` multiplies by `R(hH)`, with
+
+    R(z) = 1 + z b^T (I - z a)^-1 1 = det(I - z a + z 1 b^T) / det(I - z a)
+
+(Hairer, Wanner, Solving Ordinary Differential Equations II, IV.3). An Adams-Bashforth method of `k`
+steps multiplies by the roots of `zeta^k - zeta^(k-1) - z (b_1 zeta^(k-1) + … + b_k) = 0`.
+"""
+
+from math import factorial
+
+import diffrax
+import equinox as eqx
+import numpy as np
+
+
+class AdamsBashforth(eqx.Module):
+    """The explicit Adams method of `steps` steps, for analysis.
+
+    Args:
+        steps: number of steps, 1 to 6.
+    """
+
+    steps: int = eqx.field(static=True)
+
+    def __check_init__(self):
+        if not 1 <= self.steps <= 6:
+            raise ValueError(f"AdamsBashforth has 1 to 6 steps; got {self.steps}.")
+
+    def coefficients(self) -> np.ndarray:
+        """Weights of the newest to the oldest rate: exact for polynomials of degree `steps-1`."""
+        nodes = -np.arange(self.steps, dtype=float)
+        powers = np.arange(self.steps)
+        return np.linalg.solve(nodes[None] ** powers[:, None], 1.0 / (powers + 1.0))
+
+
+def tableau(solver) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Full Butcher tableau `(a, b, c)` of a diffrax Runge-Kutta solver, from its own coefficients.
+
+    Args:
+        solver: a Runge-Kutta solver of diffrax or of `jaxdae.solvers`.
+
+    Returns:
+        `a (stages, stages)`, `b (stages,)`, `c (stages,)`.
+
+    Raises:
+        ValueError: for a solver that has no Butcher tableau.
+    """
+    if isinstance(solver, diffrax.Euler):
+        return np.zeros((1, 1)), np.ones(1), np.zeros(1)
+    if isinstance(solver, diffrax.ImplicitEuler):
+        return np.ones((1, 1)), np.ones(1), np.ones(1)
+    own = getattr(solver, "tableau", None)
+    if not isinstance(own, diffrax.ButcherTableau):
+        raise ValueError(
+            f"{type(solver).__name__} has no Butcher tableau of one right-hand side; step limits "
+            "are known for Runge-Kutta solvers (Euler, Heun, RK4, Dopri5, Tsit5, Kvaerno5, …) and "
+            "AdamsBashforth(steps)."
+        )
+    b = np.asarray(own.b_sol, float)
+    a = np.zeros((b.size, b.size))
+    for i, row in enumerate(own.a_lower):
+        a[i + 1, : len(row)] = row
+    if own.a_diagonal is not None:
+        a += np.diag(np.asarray(own.a_diagonal, float))
+    return a, b, np.concatenate([[own.c1], np.asarray(own.c, float)])
+
+
+def stability_polynomials(a, b) -> tuple[np.ndarray, np.ndarray]:
+    """Numerator and denominator of `R(z)`, lowest power first, by their determinants.
+
+    Args:
+        a: shape `(stages, stages)`.
+        b: shape `(stages,)`.
+
+    Returns:
+        Coefficients `(stages+1,)` each.
+    """
+    return _determinant(np.outer(np.ones(b.size), b) - a), _determinant(-a)
+
+
+def amplification(solver, z) -> np.ndarray:
+    """Factor by which one step multiplies a solution of `dy/dt = (z / h) y`.
+
+    Args:
+        solver: a Runge-Kutta solver, or `AdamsBashforth`.
+        z: complex numbers of any shape.
+
+    Returns:
+        `|R(z)|`, or the largest root of the multistep method, of the shape of `z`.
+    """
+    z = np.asarray(z, complex)
+    if isinstance(solver, AdamsBashforth):
+        return _largest_root(solver, z)
+    a, b, _ = tableau(solver)
+    return np.abs(_stability_function(a, b, z))
+
+
+def step_matrix(H, h: float, solver) -> np.ndarray:
+    """`R(hH)`: the matrix by which one step of a Runge-Kutta method multiplies `y`.
+
+    Args:
+        H: matrix `(p, p)`, or a function of the fraction of the step in `[0, 1]` that returns one:
+            then the matrix is that of the linear equation with varying coefficients.
+        h: step [s].
+        solver: a Runge-Kutta solver.
+
+    Returns:
+        Shape `(p, p)`.
+    """
+    a, b, c = tableau(solver)
+    samples = [np.asarray(H(fraction) if callable(H) else H, float) for fraction in c]
+    eye, rates = np.eye(len(samples[0])), []
+    # Stage rates K_i = H_i (y + h sum_j a_ij K_j); diffrax's tableaux are lower triangular.
+    for i, sample in enumerate(samples):
+        known = eye + h * sum((a[i, j] * rate for j, rate in enumerate(rates)), 0 * eye)
+        rates.append(np.linalg.solve(eye - h * a[i, i] * sample, sample @ known))
+    return eye + h * np.einsum("i,ijk->jk", b, np.array(rates))
+
+
+def _stability_function(a, b, z):
+    """`R` at complex numbers, stage by stage: no cancellation at small `z`."""
+    stages = []
+    for i in range(b.size):
+        known = 1 + z * sum(a[i, j] * stage for j, stage in enumerate(stages))
+        stages.append(known / (1 - z * a[i, i]))
+    return 1 + z * sum(weight * stage for weight, stage in zip(b, stages, strict=True))
+
+
+def _largest_root(method: AdamsBashforth, z):
+    k, weights = method.steps, method.coefficients()
+    companion = np.zeros((*z.shape, k, k), complex)
+    companion[..., 0, :] = z[..., None] * weights
+    companion[..., 0, 0] += 1
+    companion[..., np.arange(1, k), np.arange(k - 1)] = 1
+    return np.abs(np.linalg.eigvals(companion)).max(axis=-1)
+
+
+def _determinant(matrix) -> np.ndarray:
+    """Coefficients of `det(I + z matrix)`, by Newton's identities on the traces of powers."""
+    size = len(matrix)
+    power, traces = np.eye(size), []
+    for _ in range(size):
+        power = power @ matrix
+        traces.append(np.trace(power))
+    out = np.zeros(size + 1)
+    out[0] = 1.0
+    for k in range(1, size + 1):
+        signs = [(-1) ** (i - 1) * out[k - i] * traces[i - 1] for i in range(1, k + 1)]
+        out[k] = sum(signs) / k
+    return out
+
+
+def taylor_order(a, b, tolerance: float = 1e-12) -> int:
+    """Order to which `R(z)` agrees with `exp(z)`: the method's order on linear equations."""
+    numerator, denominator = stability_polynomials(a, b)
+    # R = exp to order p means numerator = denominator * exp to order p.
+    exponential = np.array([1 / factorial(k) for k in range(b.size + 1)])
+    product = np.convolve(denominator, exponential)[: b.size + 1]
+    wrong = np.flatnonzero(np.abs(numerator - product) > tolerance)
+    return int(wrong[0]) - 1 if wrong.size else b.size

@@ -1,0 +1,298 @@
+r"""The largest step for which a method keeps the constraint violation bounded.
+
+Stabilized constraints obey `dy/dt = H y` (the constraint perturbation equations). A method of step
+`h` multiplies `y` by `R(hH)`. Asymptotic stability of the equation is not enough: `R(hH)` has to
+contract (Mukharlyamov 2019, section 4). Two versions:
+
+- *spectral*: the spectral radius of `R(hH)` is below 1. Necessary and sufficient for constant `H`.
+- *Lyapunov norm*: `|R(hH)|_P <= theta < 1` in the norm `|y|_P^2 = y^T P y` of a Lyapunov
+  function. Sufficient, for gains that vary too, and with the remainder of the method below
+  `(1 - theta) eps` it keeps `|y|_P <= eps`.
+
+The plain 2-norm will not do: for the companion matrix `H = [[0, 1], [-K_P, -K_D]]` the norm of
+`I + hH` exceeds 1 for every step, because its first row is `(1, h)`.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdae.analysis.lyapunov import linear_certificate
+from jaxdae.analysis.stability_functions import (
+    AdamsBashforth,
+    amplification,
+    step_matrix,
+)
+from jaxdae.formulations.stabilization import (
+    AbstractStabilization,
+    Baumgarte,
+    LinearStabilization,
+)
+
+# Steps tried, relative to the inverse of each rate: from almost none to far beyond any explicit
+# method's region. Logarithmic, so that the first crossing is found to 1 %, then bisected.
+_GRID = np.geomspace(1e-7, 1e5, 2800)
+_BISECTIONS = 60
+
+
+class StepLimit(NamedTuple):
+    """Steps that contract the violation.
+
+    Args:
+        limit: the largest step [s], infinite where every step will do.
+        lower: the smallest step [s] that contracts by `theta`; 0 for `theta = 1`.
+        version: "spectral" or "Lyapunov norm".
+        theta: the contraction asked for.
+        weight: `P` of the norm, `(p, p)`, or `None`.
+        root: the eigenvalue of `H` that sets the spectral limit, or `None`.
+    """
+
+    limit: float
+    lower: float
+    version: str
+    theta: float
+    weight: np.ndarray | None
+    root: complex | None
+
+
+def perturbation_matrix(stabilization, m: int | None = None, r: int | None = None) -> np.ndarray:
+    """`H` of the constraint perturbation equations `dy/dt = H y`, `y = (f, df/dt, g)`.
+
+    Args:
+        stabilization: `Baumgarte`, `LinearStabilization`, any callable stabilization that is linear
+            in the residuals, or the matrix itself.
+        m: number of position constraints; by default that of the gains, 1 for scalars.
+        r: number of velocity constraints; by default that of the gains, 0 without any.
+
+    Returns:
+        Shape `(2m+r, 2m+r)`.
+    """
+    if not callable(stabilization):
+        return np.asarray(stabilization, np.float64)
+    m = _count(stabilization, ("K_D", "K_P", "K10", "K11"), 1) if m is None else m
+    r = _count(stabilization, ("Gamma", "K22"), 0) if r is None else r
+    if isinstance(stabilization, AbstractStabilization):
+        stabilization.check(m, r)
+
+    def rate(y):
+        # `t`, `q` and `v` do not enter a linear stabilization.
+        return jnp.concatenate([y[m : 2 * m], jnp.asarray(stabilization(0.0, y, y, y[:m], y[m:]))])
+
+    return np.asarray(jax.jacfwd(rate)(jnp.zeros(2 * m + r)), np.float64)
+
+
+def step_limit(
+    stabilization,
+    solver,
+    *,
+    version: str = "spectral",
+    theta: float = 1.0,
+    weight=None,
+    m: int | None = None,
+    r: int | None = None,
+) -> StepLimit:
+    """The largest step of a method that contracts the violation, and every step below it.
+
+    Args:
+        stabilization: see `perturbation_matrix`; constant gains.
+        solver: a Runge-Kutta solver of diffrax or `jaxdae.solvers`, by its own tableau, or
+            `AdamsBashforth(steps)` (spectral version, by the root condition).
+        version: "spectral" or "lyapunov" (see the module's summary).
+        theta: contraction asked for in each step, in `(0, 1]`; below 1 only for "lyapunov", where
+            very small steps do not contract that much: see `StepLimit.lower`.
+        weight: `P` of the norm; by default that of `linear_certificate`. `modal_weight` gives a
+            sharper norm where the roots are apart.
+        m: number of position constraints, if the gains do not tell.
+        r: number of velocity constraints, likewise.
+
+    Returns:
+        `StepLimit`.
+
+    Raises:
+        ValueError: for an `H` that is not Hurwitz, a contraction that no step reaches, or a solver
+            without a tableau; with the numbers.
+    """
+    H = perturbation_matrix(stabilization, m, r)
+    roots = np.linalg.eigvals(H)
+    worst = roots[np.argmax(roots.real)]
+    if worst.real >= 0:
+        raise ValueError(
+            f"the constraint perturbation equations are not asymptotically stable: their root "
+            f"{worst:.6g} has no negative real part, so that no step contracts. Change the gains."
+        )
+    if version == "spectral":
+        if theta != 1.0:
+            raise ValueError("theta below 1 is for version='lyapunov'; the spectral radius is <1.")
+        return _spectral(roots, solver)
+    if version != "lyapunov":
+        raise ValueError(f"version must be 'spectral' or 'lyapunov'; got {version!r}.")
+    return _in_norm(H, roots, solver, theta, weight)
+
+
+def _spectral(roots, solver) -> StepLimit:
+    limits = np.array([_first_exit(lambda h, z=z: amplification(solver, h * z), z) for z in roots])
+    i = int(np.argmin(limits))
+    root = complex(roots[i]) if np.isfinite(limits[i]) else None
+    return StepLimit(float(limits[i]), 0.0, "spectral", 1.0, None, root)
+
+
+def _first_exit(factor: Callable, root) -> float:
+    """The first step at which `factor(h)` exceeds 1."""
+    steps = _GRID / abs(root)
+    bad = np.flatnonzero(factor(steps) > 1 + 8 * np.finfo(float).eps)
+    if not bad.size:
+        return np.inf
+    return _bisect(factor, steps[max(bad[0] - 1, 0)], steps[bad[0]], 1.0)
+
+
+def _in_norm(H, roots, solver, theta, weight) -> StepLimit:
+    if isinstance(solver, AdamsBashforth):
+        raise ValueError("the Lyapunov-norm version is for one-step methods; use 'spectral'.")
+    weight = linear_certificate(H).m if weight is None else linear_certificate(H, weight).m
+
+    def factor(h):
+        return np.array(
+            [weighted_norm(step_matrix(H, x, solver), weight) for x in np.atleast_1d(h)]
+        )
+
+    steps = _GRID[::8] / np.abs(roots).max()
+    values = factor(steps)
+    good = np.flatnonzero(values <= theta)
+    if not good.size:
+        i = int(np.argmin(values))
+        raise ValueError(
+            f"no step contracts by theta = {theta:.6g} in the Lyapunov norm: the best is "
+            f"{values[i]:.6g}, at a step of {steps[i]:.6g} s. Ask for less, or change the gains."
+        )
+    first = good[0]
+    bad = np.flatnonzero((values > theta) & (np.arange(len(steps)) > first))
+    limit = _bisect(factor, steps[bad[0] - 1], steps[bad[0]], theta) if bad.size else np.inf
+    lower = 0.0
+    if first:
+        lower = _bisect(lambda h: 2 * theta - factor(h), steps[first - 1], steps[first], theta)
+    return StepLimit(float(limit), float(lower), "Lyapunov norm", theta, weight, None)
+
+
+def _bisect(factor, low, high, theta) -> float:
+    """Where `factor` crosses `theta` upwards."""
+    for _ in range(_BISECTIONS):
+        middle = 0.5 * (low + high)
+        beyond = bool(np.ravel(factor(middle))[0] > theta)
+        low, high = (low, middle) if beyond else (middle, high)
+    return low
+
+
+def weighted_norm(matrix, weight) -> float:
+    """Operator norm of `matrix` in `|y|^2 = y^T weight y`.
+
+    Args:
+        matrix: shape `(p, p)`.
+        weight: SPD, shape `(p, p)`.
+
+    Returns:
+        The norm.
+    """
+    factor = np.linalg.cholesky(weight)
+    # |R|_P = |L^T R L^-T|_2 with P = L L^T.
+    return float(np.linalg.norm(np.linalg.solve(factor, (factor.T @ matrix).T), 2))
+
+
+def modal_weight(H) -> np.ndarray:
+    """`P` of the norm in which `|R(hH)|_P` is the spectral radius: that of the modes of `H`.
+
+    Args:
+        H: constant, with simple roots, shape `(p, p)`.
+
+    Returns:
+        SPD, shape `(p, p)`.
+
+    Raises:
+        ValueError: for roots that (nearly) coincide, as those of critical damping do.
+    """
+    H = np.asarray(H, np.float64)
+    _, vectors = np.linalg.eig(H)
+    condition = np.linalg.cond(vectors)
+    if not condition < 1e6:
+        raise ValueError(
+            f"the modes of H are dependent (condition {condition:.3g}): two roots coincide. Use "
+            "the weight of linear_certificate(H)."
+        )
+    # Modes come in conjugate pairs, so that the product is real.
+    weight = np.linalg.inv(np.real(vectors @ vectors.conj().T))
+    return (weight + weight.T) / 2
+
+
+def two_stage_matrix(H, dH_dt, h: float) -> np.ndarray:
+    """`I + h H + h^2 (H^2 + dH/dt) / 2`: two-stage methods of order 2 with gains that vary.
+
+    The condition of Mukharlyamov (2019, section 4): its norm at most `theta < 1`. It is
+    the step matrix of every two-stage method of order 2 up to terms of order `h^3`.
+
+    Args:
+        H: shape `(p, p)`.
+        dH_dt: rate of `H` along the motion, shape `(p, p)`.
+        h: step [s].
+
+    Returns:
+        Shape `(p, p)`.
+    """
+    H, dH_dt = np.asarray(H, float), np.asarray(dH_dt, float)
+    return np.eye(len(H)) + h * H + 0.5 * h**2 * (H @ H + dH_dt)
+
+
+class Contraction(NamedTuple):
+    """Contraction of the violation along a motion.
+
+    Args:
+        ts: times, shape `(times,)`.
+        norms: norm of the step matrix at each, shape `(times,)`.
+        worst: the largest.
+        at: its time [s].
+        contracting: whether it is at most `theta`.
+    """
+
+    ts: np.ndarray
+    norms: np.ndarray
+    worst: float
+    at: float
+    contracting: bool
+
+
+def contraction_along(H: Callable, ts, h: float, *, weight, solver=None, theta: float = 1.0):
+    """Norms of the step matrices at samples of a motion, for gains that depend on state and time.
+
+    Args:
+        H: `H(t)`, shape `(p, p)`, traceable; for gains that depend on the state, through the motion
+            (an interpolation of the trajectory).
+        ts: sampled times [s], shape `(times,)`.
+        h: step [s].
+        weight: `P` of the norm, SPD, shape `(p, p)`.
+        solver: a Runge-Kutta solver, whose own stages sample `H`; by default the formula of
+            `two_stage_matrix`, with the exact `dH/dt`.
+        theta: contraction asked for.
+
+    Returns:
+        `Contraction`.
+    """
+    ts = np.asarray(ts, np.float64)
+    if solver is None:
+        derivative = jax.vmap(lambda t: jax.jvp(H, (t,), (jnp.ones_like(t),)))
+        values, rates = derivative(jnp.asarray(ts))
+        matrices = [two_stage_matrix(*pair, h) for pair in zip(values, rates, strict=True)]
+    else:
+        matrices = [step_matrix(lambda s, t=t: H(jnp.asarray(t + s * h)), h, solver) for t in ts]
+    norms = np.array([weighted_norm(matrix, weight) for matrix in matrices])
+    i = int(np.argmax(norms))
+    return Contraction(ts, norms, float(norms[i]), float(ts[i]), bool(norms[i] <= theta))
+
+
+def _count(stabilization, names, default: int) -> int:
+    """Number of constraints that the shapes of the gains tell."""
+    if not isinstance(stabilization, Baumgarte | LinearStabilization):
+        return default
+    gains = [getattr(stabilization, name, None) for name in names]
+    sizes = [np.shape(gain)[0] if np.ndim(gain) else 1 for gain in gains if gain is not None]
+    return max(sizes, default=default)

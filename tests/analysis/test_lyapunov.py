@@ -1,0 +1,125 @@
+"""Theorems about Lyapunov certificates."""
+
+import numpy as np
+import pytest
+import scipy.linalg
+
+from jaxdae.analysis import linear_certificate, lyapunov_certificate, perturbation_matrix
+from jaxdae.formulations import Baumgarte
+
+
+def spd(rng, size, least=0.5):
+    a = rng.normal(size=(size, size))
+    return a @ a.T + least * np.eye(size)
+
+
+def paper_function(K_D, K_P, eps, y):
+    """V and dV/dt as Redundant prints them (18-19)."""
+    m = len(K_D)
+    f, f_dot = y[:m], y[m:]
+    weight = K_P + eps * K_D - eps**2 * np.eye(m)
+    V = 0.5 * np.sum((f_dot + eps * f) ** 2) + 0.5 * f @ weight @ f
+    return V, -eps * f @ K_P @ f - f_dot @ (K_D - eps * np.eye(m)) @ f_dot
+
+
+def test_the_certificate_is_the_function_of_the_paper(rng):
+    K_D, K_P = spd(rng, 3), spd(rng, 3)
+    found = lyapunov_certificate(K_D, K_P)
+    H = np.block([[np.zeros((3, 3)), np.eye(3)], [-K_P, -K_D]])
+    y = rng.normal(size=6)
+    V, rate = paper_function(K_D, K_P, found.eps, y)
+    np.testing.assert_allclose(0.5 * y @ found.weight @ y, V, rtol=1e-12)
+    np.testing.assert_allclose(y @ found.weight @ H @ y, rate, rtol=1e-10)
+    np.testing.assert_allclose(-y @ found.decay @ y, rate, rtol=1e-12)
+
+
+def test_the_largest_eps_is_the_least_damping_and_the_other_condition_follows(rng):
+    for _ in range(20):
+        K_D, K_P = spd(rng, 3, 0.01), spd(rng, 3, 0.01)
+        largest = lyapunov_certificate(K_D, K_P).largest_eps
+        np.testing.assert_allclose(largest, np.linalg.eigvalsh(K_D)[0], rtol=1e-12)
+        second = K_P + largest * K_D - largest**2 * np.eye(3)
+        assert np.linalg.eigvalsh(second)[0] > 0
+
+
+def test_the_guaranteed_rate_holds_along_motions_and_is_the_best_of_its_family(rng):
+    K_D, K_P = spd(rng, 2), spd(rng, 2)
+    found = lyapunov_certificate(K_D, K_P)
+    H = perturbation_matrix(Baumgarte(K_D, K_P))
+    assert 0 < found.rate <= -np.linalg.eigvals(H).real.max()
+    y0 = rng.normal(size=(4, 40))
+    for t in (0.1, 1.0, 5.0):
+        y = scipy.linalg.expm(H * t) @ y0
+        V0, V = (0.5 * np.einsum("is,ij,js->s", x, found.weight, x) for x in (y0, y))
+        # Round-off of the exponential.
+        assert np.all(V0 * np.exp(-2 * found.rate * t) * (1 + 1e-10) >= V)
+        bound = found.growth * np.exp(-found.rate * t) * np.linalg.norm(y0, axis=0)
+        assert np.all(np.linalg.norm(y, axis=0) <= bound)
+    for eps in np.linspace(0.01, 0.99, 60) * found.largest_eps:
+        assert lyapunov_certificate(K_D, K_P, eps=eps).rate <= found.rate * (1 + 1e-9)
+
+
+def test_scalar_gains_stand_for_every_constraint():
+    one, three = (lyapunov_certificate(20.0, 100.0, m=m) for m in (None, 3))
+    assert one.weight.shape == (2, 2)
+    assert three.weight.shape == (6, 6)
+    np.testing.assert_allclose(one.rate, three.rate, rtol=1e-9)
+    # Critical damping of rate 10; no quadratic form certifies more than the spectrum.
+    assert 0 < one.rate < 10.0
+
+
+def test_gains_without_a_certificate_are_refused():
+    with pytest.raises(ValueError, match="K_D must be positive definite, but has a value -1"):
+        lyapunov_certificate(-1.0, 1.0)
+    with pytest.raises(ValueError, match=r"eps = 3 is not feasible.* 2"):
+        lyapunov_certificate(2.0, 1.0, eps=3.0)
+    with pytest.raises(ValueError, match="does not fit 2 constraints"):
+        lyapunov_certificate(np.ones(2), np.ones(3), m=2)
+
+
+def test_the_rate_is_s_over_m2_and_twice_that_is_false():
+    """The counterexample to the constant of Servo: one exponential, exactly known."""
+    found = linear_certificate(-np.eye(1))
+    assert (found.m1, found.m2, found.s, found.rate) == (0.5, 0.5, 1.0, 2.0)
+    t = 1.0
+    squared = np.exp(-2 * t)
+    assert squared <= found.m2 / found.m1 * np.exp(-found.rate * t) * (1 + 1e-15)
+    printed = 2 * found.s / found.m2
+    assert squared > 2 * found.m2 / found.m1 * np.exp(-printed * t)
+
+
+def test_the_bound_holds_for_random_hurwitz_matrices(rng):
+    for _ in range(10):
+        H = rng.normal(size=(4, 4))
+        H -= (np.linalg.eigvals(H).real.max() + 0.3) * np.eye(4)
+        found = linear_certificate(H)
+        np.testing.assert_allclose(H.T @ found.m + found.m @ H, -2 * np.eye(4), atol=1e-9)
+        np.testing.assert_allclose(found.s, 1.0, rtol=1e-9)
+        for t in (0.2, 1.0, 4.0):
+            worst = np.linalg.norm(scipy.linalg.expm(H * t), 2) ** 2
+            assert worst <= found.m2 / found.m1 * np.exp(-found.rate * t) * (1 + 1e-9)
+
+
+def test_samples_of_a_varying_matrix_share_one_weight():
+    def H(t):
+        return np.array([[0.0, 1.0], [-4.0 - 0.3 * np.sin(t), -4.0]])
+
+    weight = linear_certificate(H(0.0)).m
+    samples = np.array([H(t) for t in np.linspace(0, 6.3, 30)])
+    found = linear_certificate(samples, weight)
+    each = [linear_certificate(sample, weight).s for sample in samples]
+    np.testing.assert_allclose(found.s, min(each), rtol=1e-12)
+    growing = linear_certificate(
+        samples, np.tile(weight, (30, 1, 1)), dm_dt=0.1 * np.tile(np.eye(2), (30, 1, 1))
+    )
+    # dV/dt grows by y^T (0.1 I) y / 2.
+    np.testing.assert_allclose(growing.s, found.s - 0.05, rtol=1e-9)
+
+
+def test_a_matrix_that_grows_is_refused():
+    with pytest.raises(ValueError, match=r"not Hurwitz.* real part 0\.1"):
+        linear_certificate(np.diag([-1.0, 0.1]))
+    with pytest.raises(ValueError, match="weight gives no certificate"):
+        linear_certificate(np.array([[0.0, 1.0], [-4.0, -4.0]]), np.eye(2))
+    with pytest.raises(ValueError, match="must be one square matrix"):
+        linear_certificate(np.zeros((3, 2, 2)))

@@ -1,0 +1,150 @@
+"""Theorems about controllability and linear-quadratic regulators."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.linalg
+
+from jaxdae.analysis import controllability, lqr, solve_lyapunov, solve_riccati
+
+
+def random_pair(rng, size=5, inputs=2):
+    A, B = rng.normal(size=(size, size)), rng.normal(size=(size, inputs))
+    Q, R = rng.normal(size=(size, size)), rng.normal(size=(inputs, inputs))
+    return A, B, Q @ Q.T + 0.1 * np.eye(size), R @ R.T + 0.5 * np.eye(inputs)
+
+
+def test_gains_agree_with_an_independent_solver(rng):
+    for _ in range(10):
+        A, B, Q, R = random_pair(rng)
+        P = scipy.linalg.solve_continuous_are(A, B, Q, R)
+        K = np.linalg.solve(R, B.T @ P)
+        found = lqr(A, B, Q, R)
+        np.testing.assert_allclose(found.K, K, atol=1e-10 * np.abs(K).max())
+        np.testing.assert_allclose(found.P, P, atol=1e-10 * np.abs(P).max())
+        assert found.roots is not None
+        assert found.roots.real.max() < 0
+
+
+def test_stiff_and_defective_pairs_agree_too():
+    """Ten orders between the roots; a chain of integrators."""
+    stiff = np.diag([-1e4, -1.0, 1e-3, 2.0]) + np.diag(np.ones(3), 1)
+    chain = np.diag(np.ones(3), 1)
+    B = np.array([[0.0], [0.0], [0.0], [1.0]])
+    for A in (stiff, chain):
+        P = scipy.linalg.solve_continuous_are(A, B, np.eye(4), np.eye(1))
+        np.testing.assert_allclose(lqr(A, B).P, P, atol=1e-10 * np.abs(P).max())
+
+
+def test_the_cost_of_a_return_is_the_integral_along_it(rng):
+    A, B, Q, R = random_pair(rng, 3, 1)
+    found = lqr(A, B, Q, R)
+    assert found.roots is not None
+    closed, weight = A - B @ found.K, Q + found.K.T @ R @ found.K
+    s0 = rng.normal(size=3)
+    # Trapezoidal rule with 4000 points over 40 slowest time constants: 1e-6.
+    ts = np.linspace(0, 40 / -found.roots.real.max(), 40001)
+    step = scipy.linalg.expm(np.asarray(closed) * ts[1])
+    costs, s = [], s0
+    for _ in ts:
+        costs.append(s @ weight @ s)
+        s = step @ s
+    np.testing.assert_allclose(np.trapezoid(costs, ts), s0 @ found.P @ s0, rtol=1e-3)
+
+
+def test_gradients_agree_with_finite_differences_in_both_modes(rng):
+    A, B, Q, R = map(jnp.asarray, random_pair(rng, 4, 2))
+    direction = [jnp.asarray(rng.normal(size=x.shape)) for x in (A, B, Q, R)]
+    direction[2], direction[3] = (d + d.T for d in direction[2:])
+    mix = jnp.asarray(rng.normal(size=(2, 4)))
+
+    def scalar(e):
+        moved = [x + e * d for x, d in zip((A, B, Q, R), direction, strict=True)]
+        return jnp.sum(mix * lqr(*moved).K)
+
+    h = 1e-5
+    difference = (scalar(h) - scalar(-h)) / (2 * h)
+    # h^2 = 1e-10 of the third derivative; round-off 1e-14 / 1e-5 of gains of order 10.
+    np.testing.assert_allclose(jax.grad(scalar)(0.0), difference, rtol=1e-6)
+    np.testing.assert_allclose(jax.jvp(scalar, (0.0,), (1.0,))[1], difference, rtol=1e-6)
+    second = (jax.grad(scalar)(h) - jax.grad(scalar)(-h)) / (2 * h)
+    np.testing.assert_allclose(jax.grad(jax.grad(scalar))(0.0), second, rtol=1e-5)
+
+
+def test_batches_and_single_precision(rng):
+    pairs = [random_pair(rng, 3, 1) for _ in range(4)]
+    batch = [jnp.stack(x) for x in zip(*pairs, strict=True)]
+    together = jax.vmap(solve_riccati)(*batch)
+    for P, pair in zip(together, pairs, strict=True):
+        np.testing.assert_allclose(P, lqr(*pair).P, rtol=1e-8)
+    chain = np.array([[0, 1], [0, 0]], np.float32), np.array([[0], [1]], np.float32)
+    single = lqr(*chain)
+    assert single.K.dtype == jnp.float32
+    # A double integrator with unit weights: K = (1, sqrt 3). Ten units of single precision.
+    np.testing.assert_allclose(single.K, [[1.0, np.sqrt(3.0)]], rtol=1e-6)
+
+
+def test_lyapunovs_equation_is_solved(rng):
+    A = rng.normal(size=(4, 4)) - 4 * np.eye(4)
+    S = rng.normal(size=(4, 4))
+    S = S + S.T
+    expected = scipy.linalg.solve_continuous_lyapunov(A.T, -S)
+    np.testing.assert_allclose(solve_lyapunov(jnp.asarray(A), S), expected, atol=1e-12)
+
+
+def hidden_pair(rng, hidden):
+    """A pair whose `hidden` root no input reaches, in scrambled coordinates."""
+    A = np.zeros((4, 4))
+    A[:3, :3], A[:3, 3], A[3, 3] = rng.normal(size=(3, 3)), rng.normal(size=3), hidden
+    B = np.concatenate([rng.normal(size=(3, 1)), np.zeros((1, 1))])
+    turn = np.linalg.qr(rng.normal(size=(4, 4)))[0]
+    return turn @ A @ turn.T, turn @ B, turn[:, 3]
+
+
+def test_the_staircase_finds_the_hidden_root(rng):
+    A, B, direction = hidden_pair(rng, -0.7)
+    found = controllability(A, B)
+    assert found.rank == 3
+    assert found.stairs == (1, 1, 1)
+    np.testing.assert_allclose(found.roots, [-0.7], atol=1e-12)
+    np.testing.assert_allclose(np.abs(found.uncontrollable[:, 0] @ direction), 1.0, rtol=1e-12)
+    np.testing.assert_allclose(found.basis.T @ found.uncontrollable, 0, atol=1e-13)
+    assert found.stabilizable
+
+
+def test_the_staircase_agrees_with_kalmans_rank(rng):
+    for size, inputs in ((4, 1), (5, 2), (6, 3)):
+        A, B = rng.normal(size=(size, size)), rng.normal(size=(size, inputs))
+        kalman = np.concatenate([np.linalg.matrix_power(A, k) @ B for k in range(size)], axis=1)
+        assert controllability(A, B).rank == np.linalg.matrix_rank(kalman) == size
+    assert controllability(A, np.zeros((6, 1))).rank == 0
+
+
+def test_a_hidden_stable_root_stays_and_a_hidden_unstable_one_is_refused(rng):
+    A, B, _ = hidden_pair(rng, -0.7)
+    roots = lqr(A, B).roots
+    assert roots is not None
+    np.testing.assert_allclose(np.abs(roots + 0.7).min(), 0, atol=1e-9)
+    A, B, _ = hidden_pair(rng, 0.7)
+    with pytest.raises(ValueError, match=r"no feedback moves the root 0\.7.*dimension 3 of 4"):
+        lqr(A, B)
+    A, B, _ = hidden_pair(rng, 0.0)
+    with pytest.raises(ValueError, match="not stabilizable"):
+        lqr(A, B)
+
+
+def test_what_does_not_fit_is_refused():
+    A, B = np.eye(2), np.ones((2, 1))
+    with pytest.raises(ValueError, match=r"shapes \(2, 2\) and \(3, 1\)"):
+        lqr(A, np.ones((3, 1)))
+    with pytest.raises(ValueError, match=r"Q must have shape \(2, 2\)"):
+        lqr(A, B, np.eye(3))
+    with pytest.raises(ValueError, match="R must be positive definite; its least eigenvalue is 0"):
+        lqr(A, B, np.eye(2), np.zeros((1, 1)))
+    with pytest.raises(ValueError, match="Q must be symmetric"):
+        lqr(A, B, np.array([[1.0, 1.0], [0.0, 1.0]]))
+    with pytest.raises(ValueError, match="A and B must be finite"):
+        controllability(np.full((2, 2), np.nan), B)
+    with pytest.raises(ValueError, match="the cost does not see"):
+        lqr(np.diag([0.0, -1.0]), B, np.diag([0.0, 1.0]))

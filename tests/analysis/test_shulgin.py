@@ -1,0 +1,110 @@
+"""Theorems about Shulgin's characteristic matrix."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxdae.analysis import (
+    characteristic_matrix,
+    equilibrium,
+    linearize,
+    linearized_constraint,
+    spectrum,
+)
+
+
+@pytest.fixture(scope="module")
+def general(make_random_forces, take_lane):
+    """A random system with every kind of force, and its equilibrium."""
+    system = take_lane(make_random_forces("general", 2, seed=3), 0)
+    return system, equilibrium(system, jnp.zeros(4))
+
+
+def test_its_roots_are_those_of_the_linearized_motion(general):
+    system, eq = general
+    parts = characteristic_matrix(system, eq, independent=(1, 2, 3))
+    found = spectrum(linearize(system, eq, independent=(1, 2, 3)))
+    # Two derivations, eigenvalues of order one.
+    np.testing.assert_allclose(parts.roots(), found.others, atol=1e-10)
+
+
+def test_the_determinant_is_the_product_over_the_roots(general):
+    system, eq = general
+    parts = characteristic_matrix(system, eq, independent=(1, 2, 3))
+    roots = spectrum(linearize(system, eq)).others
+    for s in (0.0, 1.0, -0.7 + 0.4j, 2.0j):
+        np.testing.assert_allclose(parts.determinant(s), np.prod(s - roots), rtol=1e-9)
+
+
+def test_damping_is_symmetric_and_gyroscopic_forces_skew(general):
+    system, eq = general
+    parts = characteristic_matrix(system, eq, independent=(1, 2, 3))
+    B = -system.normal[1:] / system.normal[0]
+    N = jnp.concatenate([B[None], jnp.eye(3)])
+    np.testing.assert_allclose(parts.B, B[None], atol=1e-14)
+    np.testing.assert_allclose(parts.A, N.T @ system.mass @ N, atol=1e-13)
+    np.testing.assert_allclose(parts.Gamma, N.T @ system.damping @ N, atol=1e-13)
+    np.testing.assert_allclose(parts.G, -N.T @ system.gyroscopic @ N, atol=1e-13)
+
+
+def test_what_a_linearized_constraint_loses_is_its_curvature_times_the_multiplier(general):
+    system, eq = general
+    lost = linearized_constraint(system, eq, independent=(1, 2, 3))
+    B = -system.normal[1:] / system.normal[0]
+    N = jnp.concatenate([B[None], jnp.eye(3)])
+    np.testing.assert_allclose(
+        lost.lost_stiffness, eq.multipliers[0] * N.T @ system.curvature @ N, atol=1e-12
+    )
+    assert not lost.valid
+    assert "loses stiffness up to" in lost.reason
+
+
+def test_gravity_on_a_parabola_is_lost_and_flips_the_verdict(bead):
+    """With a weak spring pulling outwards only the curvature of the wire holds the bead."""
+    system = bead(stiffness=-2.0)
+    eq = equilibrium(system, jnp.zeros(2), u=jnp.zeros(1))
+    lost = linearized_constraint(system, eq)
+    weight = system.mass * system.gravity * system.curvature
+    np.testing.assert_allclose(lost.C_B, [[weight]], rtol=1e-12)
+    np.testing.assert_allclose(lost.P_B, 0.0, atol=1e-14)
+    assert lost.roots.real.max() < 0 < lost.wrong_roots.real.max()
+    assert spectrum(linearize(system, eq)).verdict == "asymptotically stable"
+
+
+def test_a_force_that_carries_the_weight_loses_nothing(bead):
+    """C_B and the constant force are both there; only their sum matters."""
+    system = bead(lift=1.3 * 9.81)
+    lost = linearized_constraint(system, equilibrium(system, jnp.zeros(2), u=jnp.zeros(1)))
+    assert np.abs(lost.C_B).max() > 1
+    assert np.abs(lost.P_B).max() > 1
+    assert lost.valid
+    assert "nothing is lost" in lost.reason
+
+
+def test_a_negative_determinant_of_the_stiffness_means_instability(make_random_forces, take_lane):
+    systems = make_random_forces("general", 12, seed=11)
+    negative = 0
+    for i in range(12):
+        system = take_lane(systems, i)
+        eq = equilibrium(system, jnp.zeros(4))
+        parts = characteristic_matrix(system, eq, independent=(1, 2, 3))
+        if np.linalg.det(parts.stiffness) < 0:
+            negative += 1
+            assert parts.roots().real.max() > 0
+    assert negative >= 2
+
+
+def test_a_velocity_constraint_is_refused(knife):
+    with pytest.raises(ValueError, match="has 1 velocity constraints"):
+        characteristic_matrix(knife, equilibrium(knife, jnp.zeros(3)))
+
+
+def test_the_parts_are_differentiable(bead):
+    def stiffness(gravity):
+        system = bead(gravity=gravity)
+        eq = equilibrium(system, jnp.zeros(2), u=jnp.zeros(1))
+        return characteristic_matrix(system, eq, independent=("x",)).stiffness[0, 0]
+
+    # k + m g c
+    np.testing.assert_allclose(jax.grad(stiffness)(jnp.array(9.81)), 1.3 * 0.8, rtol=1e-10)

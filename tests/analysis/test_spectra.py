@@ -1,0 +1,278 @@
+"""Theorems about linearization and spectra."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxdae
+from jaxdae.analysis import equilibrium, linearize, spectrum
+from jaxdae.formulations import Multipliers
+from jaxdae.solvers import RK4
+from jaxdae.systems import evaluate
+
+# Eigenvalues of small matrices of order one to a hundred.
+TIGHT = 1e-10
+
+
+def sorted_roots(roots):
+    return np.array(sorted(np.asarray(roots), key=lambda z: (round(z.real, 7), round(z.imag, 7))))
+
+
+def bead_roots(system, stiffness=None):
+    """Roots of the bead at the origin, by hand: m s^2 + c s + k + (m g - lift) curvature."""
+    k = system.stiffness + (system.mass * system.gravity - system.lift) * system.curvature
+    return np.roots([system.mass, system.drag, k if stiffness is None else stiffness])
+
+
+@pytest.fixture(scope="module")
+def bead_linear(bead):
+    system = bead()
+    return linearize(system, equilibrium(system, jnp.zeros(2), u=jnp.zeros(1)))
+
+
+def test_the_bead_has_the_roots_of_its_equation_and_one_zero(bead, bead_linear):
+    found = spectrum(bead_linear)
+    np.testing.assert_allclose(
+        sorted_roots(found.others), sorted_roots(bead_roots(bead())), atol=TIGHT
+    )
+    assert found.constraint_zeros == 1
+    assert len(found.roots) == 3
+    assert found.verdict == "asymptotically stable"
+    assert "1 zero roots belong to position constraints" in found.reason
+
+
+def test_dependent_coordinate_errors_have_exactly_zero_rows(bead_linear):
+    assert np.all(np.asarray(bead_linear.A_full)[-1] == 0)
+    assert np.all(np.asarray(bead_linear.B_full)[-1] == 0)
+
+
+def test_the_redundant_matrix_is_that_of_the_motion_off_the_constraints(bead):
+    """Against finite differences of the raw constrained motion in `(x, y, v_x)`."""
+    system = bead()
+    eq = equilibrium(system, jnp.array([0.3, 0.0]), u=jnp.array([3.0]))
+    lin = linearize(system, eq, independent=("x",))
+
+    def motion(s):
+        x, y, v = s
+        slope = system.curvature * x
+        dyn = evaluate(system, 0.0, jnp.stack([x, y]), jnp.stack([v, slope * v]), u=eq.u)
+        kkt = np.block([[dyn.mass, dyn.jac.T], [dyn.jac, np.zeros((1, 1))]])
+        a = np.linalg.solve(kkt, np.concatenate([dyn.force, -dyn.gamma]))
+        return np.array([v, slope * v, a[0]])
+
+    base, h = np.array([eq.q[0], eq.q[1], 0.0]), 1e-5
+    columns = [(motion(base + h * e) - motion(base - h * e)) / (2 * h) for e in np.eye(3)]
+    raw = np.linalg.eigvals(np.array(columns).T)
+    # Central differences: h^2 = 1e-10 of the third derivative, round-off 1e-16 * 10 / 1e-5.
+    np.testing.assert_allclose(
+        sorted_roots(raw), sorted_roots(np.linalg.eigvals(lin.A_full)), atol=1e-8
+    )
+
+
+def test_the_choice_of_independent_coordinates_does_not_change_the_roots(bead):
+    system = bead()
+    eq = equilibrium(system, jnp.array([0.5, 0.1]), u=jnp.array([4.0]))
+    by_x, by_y = (spectrum(linearize(system, eq, independent=(k,))) for k in ("x", "y"))
+    np.testing.assert_allclose(by_x.others, by_y.others, atol=TIGHT)
+
+
+def test_a_knife_edge_is_stable_and_no_more(knife):
+    """Same negative roots as a holonomic system; its equilibria form a line."""
+    found = spectrum(linearize(knife, equilibrium(knife, jnp.zeros(3))))
+    assert (found.constraint_zeros, found.nonholonomic_zeros) == (0, 1)
+    # m x'' + c x' + k x = 0 and I a'' + c a' + k a = 0.
+    by_hand = np.concatenate(
+        [np.roots([1, knife.drag, knife.spring]), np.roots([0.5, knife.drag, knife.twist])]
+    )
+    np.testing.assert_allclose(sorted_roots(found.others), sorted_roots(by_hand), atol=TIGHT)
+    assert found.verdict == "stable"
+    assert "equilibria form a 1-dimensional manifold" in found.reason
+
+
+def test_a_perturbed_knife_edge_comes_to_rest_elsewhere(knife):
+    start = jaxdae.consistent_state(knife, jnp.array([0.3, 0.0, 0.5]), jnp.zeros(3))
+    run = jaxdae.simulate(knife, Multipliers(), start, t1=40.0, dt=0.02, solver=RK4())
+    # Roots -0.35 and -0.7 leave exp(-14) of the start in the decaying variables.
+    assert np.abs(np.asarray(run.q)[-1, [0, 2]]).max() < 1e-5
+    assert np.abs(np.asarray(run.v)[-1]).max() < 1e-5
+    assert abs(float(run.q[-1, 1])) > 1e-2
+
+
+def test_gyroscopes_alone_leave_the_decision_to_higher_order():
+    free = jaxdae_free()
+    found = spectrum(linearize(free, equilibrium(free, jnp.zeros(2))))
+    assert found.verdict == "undecided"
+    assert found.accidental_zeros == 4
+    assert "zero roots beyond those of the constraints" in found.reason
+
+
+def jaxdae_free():
+    class Free(jaxdae.System):
+        def kinetic_energy(self, t, q, v):
+            del t, q
+            return 0.5 * v @ v
+
+    return Free()
+
+
+def test_an_undamped_swing_is_stable_by_its_energy():
+    class Pendulum(jaxdae.System):
+        sign: float = 1.0
+
+        def kinetic_energy(self, t, q, v):
+            del t, q
+            return 0.5 * v @ v
+
+        def potential_energy(self, t, q):
+            del t
+            return 9.81 * self.sign * q[1]
+
+        def position_constraints(self, t, q):
+            del t
+            return jnp.stack([q @ q - 1.0])
+
+    down, up = (equilibrium(Pendulum(), jnp.array([0.1, y])) for y in (-1.0, 1.0))
+    hanging, standing = (spectrum(linearize(Pendulum(), eq)) for eq in (down, up))
+    assert hanging.verdict == "stable"
+    assert "Lagrange and Dirichlet" in hanging.reason
+    np.testing.assert_allclose(np.abs(hanging.others), np.sqrt(9.81), rtol=TIGHT)
+    assert standing.verdict == "unstable"
+    np.testing.assert_allclose(standing.others.real.max(), np.sqrt(9.81), rtol=TIGHT)
+    assert "3.13209 has a positive real part" in standing.reason
+
+
+def test_a_controller_closes_the_loop(bead):
+    system = bead()
+    eq = equilibrium(system, jnp.zeros(2), u=jnp.zeros(1))
+    closed = linearize(system, eq, controller=lambda *tqvw: -5.0 * tqvw[1][:1])
+    k = system.stiffness + system.mass * system.gravity * system.curvature + 5.0
+    np.testing.assert_allclose(
+        sorted_roots(spectrum(closed).others), sorted_roots(bead_roots(system, k)), atol=TIGHT
+    )
+
+
+def test_the_potential_of_a_repeated_constraint_is_refused(repeated_rod):
+    eq = equilibrium(repeated_rod((1.0, 2.0)), jnp.array([0.0, -1.0]))
+    with pytest.raises(ValueError, match="rank 1 of 2"):
+        linearize(repeated_rod((1.0, 2.0)), eq)
+
+
+def test_what_does_not_fit_is_refused(bead):
+    system = bead()
+    eq = equilibrium(system, jnp.zeros(2), u=jnp.zeros(1))
+    with pytest.raises(ValueError, match="2 independent coordinates were given"):
+        linearize(system, eq, independent=("x", "y"))
+    with pytest.raises(ValueError, match="do not determine the coordinates x"):
+        linearize(system, eq, independent=("y",))
+    with pytest.raises(ValueError, match="they differ by 1"):
+        linearize(system, eq, controller=lambda *_: jnp.ones(1))
+    with pytest.raises(ValueError, match="returns 2 controls, the equilibrium has 1"):
+        linearize(system, eq, controller=lambda *_: jnp.ones(2))
+    with pytest.raises(ValueError, match="name them"):
+        jax.jit(lambda eq: linearize(system, eq).A)(eq)
+
+
+@pytest.mark.slow
+def test_roots_have_the_right_derivative_through_the_equilibrium(bead):
+    def trace_of_square(push):
+        eq = equilibrium(bead(), jnp.array([0.2, 0.0]), u=push[None])
+        A = linearize(bead(), eq, independent=("x",)).A
+        return jnp.trace(A @ A)
+
+    push, h = jnp.array(3.0), 1e-4
+    slope = jax.grad(trace_of_square)(push)
+    np.testing.assert_allclose(jax.jacfwd(trace_of_square)(push), slope, rtol=1e-10)
+    difference = (trace_of_square(push + h) - trace_of_square(push - h)) / (2 * h)
+    # h^2 / 6 of a third derivative of order one, round-off 1e-12 / h.
+    np.testing.assert_allclose(difference, slope, rtol=1e-6)
+
+
+def test_single_precision_gives_the_same_verdict(bead):
+    eq = equilibrium(bead(), np.zeros(2, np.float32), u=np.zeros(1, np.float32))
+    lin = linearize(bead(), eq)
+    assert lin.A.dtype == jnp.float32
+    assert spectrum(lin).verdict == "asymptotically stable"
+
+
+STEPS, COUNT = 3000, 32
+
+
+@eqx.filter_jit
+def _linearizations(systems, independent):
+    def one(system):
+        eq = equilibrium(system, jnp.zeros(4))
+        return linearize(system, eq, independent=independent)
+
+    return eqx.filter_vmap(one)(systems)
+
+
+@eqx.filter_jit
+def _growth(systems, starts, horizons):
+    """Size of `(q, v)` in the first and in the last tenth of the motion from a small start.
+
+    Along one motion the tangent directions come from projecting at the start only.
+    """
+
+    def one(system, start, horizon):
+        run = jaxdae.simulate(
+            system,
+            Multipliers(),
+            start,
+            t1=horizon,
+            dt=horizon / STEPS,
+            solver=RK4(),
+            throw=False,
+            start_tolerance=None,
+            max_steps=STEPS + 2,
+        )
+        size = jnp.sqrt(jnp.sum(run.q**2 + run.v**2, axis=1))
+        tenth = size.shape[0] // 10
+        return jnp.max(size[:tenth]), jnp.max(size[-tenth:]), jnp.max(size)
+
+    return eqx.filter_vmap(one)(systems, starts, horizons)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["general", "rolling", "conservative"])
+def test_no_verdict_is_contradicted_by_simulation(kind, make_random_forces, take_lane):
+    """96 random systems, at least 56 of them put to the test: decay, growth or a bounded motion."""
+    systems = make_random_forces(kind, COUNT, seed=len(kind))
+    independent = (1, 2) if kind == "rolling" else (1, 2, 3)
+    batch = _linearizations(systems, independent)
+    spectra = [spectrum(take_lane(batch, i)) for i in range(COUNT)]
+    rng = np.random.default_rng(7)
+    size = 1e-5
+    states = [
+        jaxdae.consistent_state(
+            take_lane(systems, i), size * rng.normal(size=4), size * rng.normal(size=4)
+        )
+        for i in range(COUNT)
+    ]
+    starts = jax.tree.map(lambda *x: jnp.stack(x), *states)
+    fastest = np.array([np.abs(s.others).max() for s in spectra])
+    slowest = np.array([np.abs(s.others.real.max()) for s in spectra])
+    # Six time constants of the slowest root, within the accuracy of the fixed step; an unstable
+    # motion stays small enough to be governed by its linear part.
+    horizons = np.minimum(6 / np.maximum(slowest, 1e-3), 0.5 * STEPS / fastest)
+    first, last, largest = map(np.asarray, _growth(systems, starts, jnp.asarray(horizons)))
+    verdicts = np.array([s.verdict for s in spectra])
+    decided = slowest * horizons > 3
+    for i in range(COUNT):
+        if verdicts[i] == "asymptotically stable" and decided[i]:
+            assert last[i] < 0.5 * first[i], (i, spectra[i])
+        elif verdicts[i] == "unstable" and decided[i]:
+            assert last[i] > 2 * first[i], (i, spectra[i])
+        elif verdicts[i] == "stable":
+            # A condition number of the energy, or of the eigenvectors, bounds the transient.
+            assert largest[i] < 1e3 * size, (i, spectra[i])
+    expected = {
+        "general": {"asymptotically stable", "unstable"},
+        "rolling": {"stable", "unstable"},
+        "conservative": {"undecided"},
+    }[kind]
+    assert set(verdicts) == expected
+    if kind != "conservative":
+        # At least 28 of each of the two families were put to the test.
+        assert (decided | (verdicts == "stable")).sum() >= 28

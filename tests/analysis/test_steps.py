@@ -1,0 +1,296 @@
+"""Theorems about stability functions and step limits."""
+
+import diffrax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.linalg
+
+import jaxdae
+from jaxdae.analysis import (
+    AdamsBashforth,
+    amplification,
+    contraction_along,
+    linear_certificate,
+    modal_weight,
+    perturbation_matrix,
+    step_limit,
+    step_matrix,
+    tableau,
+    two_stage_matrix,
+    weighted_norm,
+)
+from jaxdae.analysis.stability_functions import stability_polynomials, taylor_order
+from jaxdae.formulations import Baumgarte, LinearStabilization, Multipliers
+from jaxdae.solvers import RK4
+
+# (solver, order on linear equations, end of the real stability interval to three digits:
+# Hairer, Wanner II, IV.2, and their roots of |R(-x)| = 1 for the rest)
+EXPLICIT = [
+    (diffrax.Euler(), 1, 2.0),
+    (diffrax.Heun(), 2, 2.0),
+    (diffrax.Midpoint(), 2, 2.0),
+    (diffrax.Ralston(), 2, 2.0),
+    (diffrax.Bosh3(), 3, 2.513),
+    (RK4(), 4, 2.785),
+    (diffrax.Dopri5(), 5, 3.307),
+]
+IMPLICIT = [diffrax.ImplicitEuler(), diffrax.Kvaerno3(), diffrax.Kvaerno5()]
+NAMES = [type(case[0]).__name__ for case in EXPLICIT]
+
+DAMPED = Baumgarte(K_D=6.0, K_P=25.0)
+
+
+@pytest.mark.parametrize(("solver", "order", "interval"), EXPLICIT, ids=NAMES)
+def test_the_tableau_gives_the_order_and_the_real_interval(solver, order, interval):
+    a, b, _ = tableau(solver)
+    assert taylor_order(a, b) == order
+    found = step_limit(np.array([[-4.0]]), solver)
+    # Three digits are given.
+    np.testing.assert_allclose(4 * found.limit, interval, atol=5e-4)
+
+
+def test_higher_methods_have_their_order_too():
+    for solver, order in ((diffrax.Tsit5(), 5), (diffrax.Dopri8(), 8), (diffrax.Kvaerno5(), 5)):
+        a, b, _ = tableau(solver)
+        # Tsitouras' coefficients carry 16 digits, Kvaerno's satisfy their conditions to 1e-9.
+        assert taylor_order(a, b, tolerance=1e-8) >= order
+
+
+@pytest.mark.parametrize("solver", [*(case[0] for case in EXPLICIT), *IMPLICIT])
+def test_the_determinants_and_the_stage_equations_agree(solver):
+    a, b, _ = tableau(solver)
+    z = np.array([-0.5, -1.0 + 2.0j, 0.3j, -3.0])
+    top, bottom = (np.polynomial.polynomial.polyval(z, c) for c in stability_polynomials(a, b))
+    np.testing.assert_allclose(np.abs(top / bottom), amplification(solver, z), rtol=1e-11)
+
+
+@pytest.mark.parametrize(
+    "solver", [diffrax.Euler(), diffrax.Heun(), RK4(), diffrax.Dopri5(), diffrax.Tsit5()]
+)
+def test_the_step_matrix_is_what_the_solver_does(solver):
+    H, h = np.array([[0.0, 1.0], [-9.0, -2.0]]), 0.23
+    term = diffrax.ODETerm(lambda t, y, args: jnp.asarray(H) @ y)  # noqa: ARG005
+
+    def one_step(y):
+        adjoint = diffrax.DirectAdjoint()
+        ys = diffrax.diffeqsolve(term, solver, 0.0, h, h, y, adjoint=adjoint, max_steps=2).ys
+        assert ys is not None
+        return ys[-1]
+
+    columns = jax.vmap(one_step)(jnp.eye(2)).T
+    np.testing.assert_allclose(columns, step_matrix(H, h, solver), atol=1e-14)
+
+
+@pytest.mark.parametrize("solver", IMPLICIT)
+def test_stable_implicit_methods_admit_every_step(solver):
+    # Damped roots, where even methods that are only A(alpha)-stable contract.
+    assert step_limit(Baumgarte.critical(3.0), solver).limit == np.inf
+
+
+@pytest.mark.parametrize(("solver", "order", "interval"), EXPLICIT, ids=NAMES)
+def test_below_the_limit_violations_vanish_and_above_they_grow(solver, order, interval):
+    del order, interval
+    H = perturbation_matrix(DAMPED)
+    limit = step_limit(DAMPED, solver).limit
+    below, above = (
+        np.linalg.matrix_power(step_matrix(H, factor * limit, solver), 2000)
+        for factor in (0.99, 1.01)
+    )
+    # A root that moves by 1 % of the region changes 2000 steps by far more than 10.
+    assert np.linalg.norm(below) < 0.1
+    assert np.linalg.norm(above) > 10.0
+
+
+def test_eulers_limit_is_two_cos_over_the_root():
+    """|1 + h s| = 1 at h = -2 Re(s) / |s|^2."""
+    roots = np.linalg.eigvals(perturbation_matrix(DAMPED))
+    expected = -2 * roots[0].real / abs(roots[0]) ** 2
+    np.testing.assert_allclose(step_limit(DAMPED, diffrax.Euler()).limit, expected, rtol=1e-10)
+
+
+def test_a_weakly_damped_root_keeps_its_tiny_limit():
+    H = np.array([[0.0, 1.0], [-100.0, -1e-3]])
+    np.testing.assert_allclose(step_limit(H, diffrax.Euler()).limit, 1e-5, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("steps", "interval"), [(1, 2.0), (2, 1.0), (3, 6 / 11), (4, 0.3)])
+def test_adams_bashforth_has_its_textbook_interval(steps, interval):
+    """Hairer, Wanner II, V.1: 2, 1, 6/11, 3/10."""
+    found = step_limit(np.array([[-4.0]]), AdamsBashforth(steps))
+    np.testing.assert_allclose(4 * found.limit, interval, rtol=1e-9)
+
+
+def test_adams_bashforth_coefficients_are_those_of_the_textbook():
+    expected = {2: [3 / 2, -1 / 2], 3: [23 / 12, -16 / 12, 5 / 12]}
+    expected[4] = [55 / 24, -59 / 24, 37 / 24, -9 / 24]
+    for steps, weights in expected.items():
+        np.testing.assert_allclose(AdamsBashforth(steps).coefficients(), weights, atol=1e-13)
+
+
+def test_the_root_condition_is_what_running_the_method_shows():
+    H, method = perturbation_matrix(DAMPED), AdamsBashforth(3)
+    limit = step_limit(DAMPED, method).limit
+    for factor, growing in ((0.97, False), (1.03, True)):
+        h, history = factor * limit, [np.eye(2)] * 3
+        for _ in range(1500):
+            rates = [H @ y for y in history[::-1]]
+            step = sum(w * r for w, r in zip(method.coefficients(), rates, strict=True))
+            history = [*history[1:], history[-1] + h * step]
+        assert (np.linalg.norm(history[-1]) > 10) == growing
+        assert (np.linalg.norm(history[-1]) < 0.1) == (not growing)
+
+
+def test_the_plain_norm_of_a_companion_matrix_never_contracts():
+    H = perturbation_matrix(DAMPED)
+    for h in np.geomspace(1e-4, 1.0, 40):
+        assert np.linalg.norm(step_matrix(H, h, diffrax.Euler()), 2) > 1
+
+
+@pytest.mark.parametrize("solver", [diffrax.Euler(), diffrax.Heun(), RK4()])
+def test_in_the_lyapunov_norm_every_step_below_the_limit_contracts(solver):
+    H = perturbation_matrix(DAMPED)
+    found = step_limit(DAMPED, solver, version="lyapunov")
+    # The norm bounds the spectral radius.
+    assert 0 < found.limit <= step_limit(DAMPED, solver).limit * (1 + 1e-9)
+    assert found.weight is not None
+    rng = np.random.default_rng(0)
+    for factor in (0.05, 0.5, 0.99):
+        y = rng.normal(size=(2, 50))
+        moved = step_matrix(H, factor * found.limit, solver) @ y
+        size = [np.einsum("is,ij,js->s", x, found.weight, x) for x in (moved, y)]
+        assert np.all(size[0] < size[1])
+    assert weighted_norm(step_matrix(H, 1.01 * found.limit, solver), found.weight) > 1
+
+
+def test_a_demanded_contraction_has_a_smallest_step_too():
+    H = perturbation_matrix(DAMPED)
+    weight = modal_weight(H)
+    found = step_limit(DAMPED, diffrax.Euler(), version="lyapunov", theta=0.97, weight=weight)
+    assert 0 < found.lower < found.limit
+    for h in (found.lower, found.limit):
+        norm = weighted_norm(step_matrix(H, h, diffrax.Euler()), found.weight)
+        np.testing.assert_allclose(norm, 0.97, atol=1e-9)
+
+
+def test_in_the_modal_norm_both_versions_agree():
+    H = perturbation_matrix(DAMPED)
+    for solver in (diffrax.Heun(), RK4(), diffrax.Dopri5()):
+        norm = step_limit(DAMPED, solver, version="lyapunov", weight=modal_weight(H)).limit
+        np.testing.assert_allclose(norm, step_limit(DAMPED, solver).limit, rtol=1e-9)
+    with pytest.raises(ValueError, match="two roots coincide"):
+        modal_weight(perturbation_matrix(Baumgarte.critical(3.0)))
+
+
+def test_the_weighted_norm_is_that_of_its_definition(rng):
+    a = rng.normal(size=(3, 3))
+    weight, matrix = a @ a.T + np.eye(3), rng.normal(size=(3, 3))
+    root = scipy.linalg.sqrtm(weight)
+    np.testing.assert_allclose(
+        weighted_norm(matrix, weight),
+        np.linalg.norm(root @ matrix @ np.linalg.inv(root), 2),
+        rtol=1e-10,
+    )
+
+
+def varying(t):
+    """Gains that swing: H(t) of one constraint."""
+    return jnp.array([[0.0, 1.0], [0.0, 0.0]]) + jnp.stack(
+        [jnp.zeros(2), jnp.stack([-9.0 - 2.0 * jnp.sin(3.0 * t), -6.0 + jnp.cos(3.0 * t)])]
+    )
+
+
+@pytest.mark.parametrize("solver", [diffrax.Heun(), diffrax.Midpoint(), diffrax.Ralston()])
+def test_servos_formula_is_two_stage_methods_to_third_order(solver):
+    """Slope 3 of the difference, and without dH/dt only 2."""
+    t = 0.4
+    H, dH = jax.jvp(varying, (t,), (1.0,))
+    hs = np.array([0.02, 0.01, 0.005])
+
+    def differences(rate):
+        return [
+            np.linalg.norm(
+                two_stage_matrix(H, rate, h)
+                - step_matrix(lambda s, h=h: varying(t + s * h), h, solver)
+            )
+            for h in hs
+        ]
+
+    with_rate = np.log2(np.divide(*np.array(differences(dH))[[0, 1]]))
+    without = np.log2(np.divide(*np.array(differences(0 * dH))[[1, 2]]))
+    # Heun's method on a linear equation differs at order 3; successive halvings show it to 0.1.
+    np.testing.assert_allclose(with_rate, 3.0, atol=0.15)
+    np.testing.assert_allclose(without, 2.0, atol=0.15)
+
+
+def test_gains_that_vary_contract_along_the_motion_or_not():
+    weight = linear_certificate(varying(0.0)).m
+    ts = np.linspace(0, 3, 40)
+    small, large = (contraction_along(varying, ts, h, weight=weight) for h in (0.05, 0.6))
+    assert small.contracting
+    assert not large.contracting
+    assert large.worst == large.norms.max()
+    exact = contraction_along(varying, ts, 0.05, weight=weight, solver=diffrax.Heun())
+    np.testing.assert_allclose(exact.norms, small.norms, atol=1e-2)
+    y = np.array([1.0, -2.0])
+    for t in ts:
+        new = step_matrix(lambda s, t=t: varying(t + 0.05 * s), 0.05, diffrax.Heun()) @ y
+        assert new @ weight @ new < y @ weight @ y
+        y = new
+
+
+@pytest.mark.parametrize("solver", [diffrax.Euler(), diffrax.Heun(), RK4()])
+def test_the_limit_is_where_a_simulation_breaks(solver, led_point):
+    """The violation of a led point, whose motion is fixed, obeys the recursion itself."""
+    system = led_point(0.0)
+    stabilization = Baumgarte(K_D=40.0, K_P=625.0)
+    limit = step_limit(stabilization, solver).limit
+    start = jaxdae.State(jnp.array([1e-6, 1.0 + 1e-6]), jnp.zeros(2))
+
+    def end(h):
+        run = jaxdae.simulate(
+            system,
+            Multipliers(stabilization),
+            start,
+            t1=400 * h,
+            dt=h,
+            solver=solver,
+            throw=False,
+        )
+        return float(jnp.abs(run.violation.phi[-1]).max()), bool(run.success)
+
+    below, alive = end(0.9 * limit)
+    assert alive
+    assert below < 1e-9
+    above, alive = end(1.1 * limit)
+    assert not alive or not above < 1e-3
+
+
+def test_the_perturbation_matrix_is_that_of_the_gains():
+    K_D, K_P = np.diag([3.0, 4.0]), np.array([[5.0, 1.0], [1.0, 6.0]])
+    H = perturbation_matrix(Baumgarte(K_D, K_P, Gamma=7.0), r=1)
+    expected = np.zeros((5, 5))
+    expected[:2, 2:4], expected[2:4, :2], expected[2:4, 2:4] = np.eye(2), -K_P, -K_D
+    expected[4, 4] = -7.0
+    np.testing.assert_allclose(H, expected, atol=0)
+    linear = LinearStabilization(-9.0, -6.0, K12=jnp.ones((1, 1)), K22=-2.0)
+    assert perturbation_matrix(linear).shape == (3, 3)
+    assert perturbation_matrix(linear)[1, 2] == 1.0
+
+
+def test_what_has_no_limit_is_refused():
+    with pytest.raises(ValueError, match="not asymptotically stable"):
+        step_limit(LinearStabilization(1.0, -1.0), RK4())
+    with pytest.raises(ValueError, match="KenCarp4 has no Butcher tableau"):
+        step_limit(DAMPED, diffrax.KenCarp4())
+    with pytest.raises(ValueError, match=r"no step contracts by theta = 0\.1 .* the best is 0"):
+        step_limit(DAMPED, diffrax.Euler(), version="lyapunov", theta=0.1)
+    with pytest.raises(ValueError, match="version must be"):
+        step_limit(DAMPED, RK4(), version="other")
+    with pytest.raises(ValueError, match="theta below 1 is for"):
+        step_limit(DAMPED, RK4(), theta=0.9)
+    with pytest.raises(ValueError, match="one-step methods"):
+        step_limit(DAMPED, AdamsBashforth(2), version="lyapunov")
+    with pytest.raises(ValueError, match="1 to 6 steps; got 0"):
+        AdamsBashforth(0)
