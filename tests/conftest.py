@@ -1,5 +1,6 @@
 """What all tests share: double precision, a cache of compiled programs, small systems."""
 
+import gc
 import os
 from pathlib import Path
 
@@ -17,6 +18,15 @@ jax.config.update("jax_enable_x64", True)
 _CACHE = os.environ.get("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1] / ".jax_cache"))
 jax.config.update("jax_compilation_cache_dir", _CACHE)
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _free_compiled_programs():
+    """A whole run compiles thousands of programs; kept to its end they would fill the memory."""
+    yield
+    eqx.clear_caches()
+    jax.clear_caches()
+    gc.collect()
 
 
 class DoublePendulum(jaxdae.System):

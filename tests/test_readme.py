@@ -21,6 +21,10 @@ def test_the_code_of_the_readme_runs_as_printed(tmp_path):
     # The README prints 7e-8; another machine rounds differently, but not by a factor of three.
     assert 2e-8 < error < 2e-7
     assert "stopped by steps" in done.stdout
+    assert "\nunstable\n" in done.stdout
+    lean = float(re.search(r"left of the lean \[m\]: (\S+)", done.stdout)[1])  # pyright: ignore[reportOptionalSubscript]
+    # The slowest root of the regulated pendulum is near -sqrt(g / l): 0.3 m exp(-3.1 * 5) or less.
+    assert lean < 1e-5
     assert (tmp_path / "results" / "pendulum.png").exists()
 
 
