@@ -1,4 +1,4 @@
-"""The command `jaxdae`: list, simulate, tune."""
+"""The command `jaxdae`: list, simulate, tune, analyze."""
 
 import argparse
 import os
@@ -66,6 +66,13 @@ def _parser() -> argparse.ArgumentParser:
             "tune", help="tune stabilization gains by gradient", formatter_class=_Help
         )
     )
+    _add_analyze(
+        commands.add_parser(
+            "analyze",
+            help="equilibrium, stability, certificates and step limits",
+            formatter_class=_Help,
+        )
+    )
     return parser
 
 
@@ -73,12 +80,27 @@ class _Help(argparse.ArgumentDefaultsHelpFormatter):
     """Help that shows defaults."""
 
 
-def _add_common(parser: argparse.ArgumentParser) -> None:
+def _add_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", help="name of a ready system; see `jaxdae list`")
     parser.add_argument("--formulation", choices=METHODS, help="default: what the model suggests")
-    parser.add_argument("--t1", type=_positive, help="end time [s]; default: the model's")
     parser.add_argument("--dtype", choices=("float64", "float32"), default="float64")
     parser.add_argument("--out", help="output folder; default: results/MODEL")
+
+
+def _add_gains(parser: argparse.ArgumentParser, *more: tuple[str, str]) -> None:
+    gains = (
+        ("--K_D", "velocity gain of the stabilization [1/s]"),
+        ("--K_P", "position gain of the stabilization [1/s^2]"),
+        *more,
+        ("--alpha", "constraint mass of the penalty and augmented forms"),
+    )
+    for name, meaning in gains:
+        parser.add_argument(name, type=_positive, help=f"{meaning}; default: the formulation's")
+
+
+def _add_common(parser: argparse.ArgumentParser) -> None:
+    _add_model(parser)
+    parser.add_argument("--t1", type=_positive, help="end time [s]; default: the model's")
     parser.add_argument(
         "--no-progress", dest="progress", action="store_false", help="show no progress bar"
     )
@@ -88,13 +110,7 @@ def _add_simulate(parser: argparse.ArgumentParser) -> None:
     _add_common(parser)
     parser.add_argument("--dt", type=_positive, help="fixed step [s]; default: adaptive steps")
     parser.add_argument("--solver", choices=SOLVERS, default="dopri8")
-    gains = (
-        ("--K_D", "velocity gain of the stabilization [1/s]"),
-        ("--K_P", "position gain of the stabilization [1/s^2]"),
-        ("--alpha", "constraint mass of the penalty and augmented forms"),
-    )
-    for name, meaning in gains:
-        parser.add_argument(name, type=_positive, help=f"{meaning}; default: the formulation's")
+    _add_gains(parser)
 
 
 def _add_tune(parser: argparse.ArgumentParser) -> None:
@@ -110,6 +126,18 @@ def _add_tune(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--resume", action="store_true", help="continue an interrupted run")
 
 
+def _add_analyze(parser: argparse.ArgumentParser) -> None:
+    _add_model(parser)
+    parser.add_argument("--dt", type=_positive, help="a step to compare with the limits [s]")
+    parser.add_argument(
+        "--at",
+        type=_assignments,
+        metavar="NAME=VALUE,…",
+        help="coordinates near another equilibrium, for example x=0,y=1; default: the model's",
+    )
+    _add_gains(parser, ("--Gamma", "gain of the velocity constraints [1/s]"))
+
+
 def _positive(text: str) -> float:
     value = float(text)
     if not 0 < value < float("inf"):
@@ -121,6 +149,23 @@ def _count(text: str) -> int:
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"{text} is not a positive whole number")
+    return value
+
+
+def _assignments(text: str) -> dict[str, float]:
+    pairs = [part.partition("=") for part in text.split(",")]
+    try:
+        return {name.strip(): _finite(value) for name, _, value in pairs}
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} does not say NAME=VALUE,NAME=VALUE,… with finite numbers"
+        ) from None
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not abs(value) < float("inf"):
+        raise ValueError
     return value
 
 

@@ -22,7 +22,7 @@ _CHECKED: OrderedDict = OrderedDict()
 _REMEMBERED = 256
 
 
-def check_kinds(system, formulation, state, controller, adjoint, saveat) -> None:
+def check_kinds(system, formulation, state, controller, adjoint, saveat, progress) -> None:
     """Arguments of the right kind.
 
     Raises:
@@ -34,6 +34,7 @@ def check_kinds(system, formulation, state, controller, adjoint, saveat) -> None
         ("state", state, State, "jaxdae.State(q, v) or jaxdae.consistent_state(system, q, v)"),
         ("adjoint", adjoint, diffrax.AbstractAdjoint | None, "diffrax.ForwardMode()"),
         ("saveat", saveat, diffrax.SaveAt | None, "diffrax.SaveAt(ts=...)"),
+        ("progress", progress, bool | diffrax.AbstractProgressMeter, "True"),
     ):
         if not isinstance(value, kind):
             what = f"the class {value.__name__}" if isinstance(value, type) else repr(value)
@@ -192,17 +193,17 @@ def check_times(t0, t1, dt, stepsize_controller, saveat, max_steps: int) -> None
 
 
 def _check_saved_times(t0, t1, saveat) -> None:
-    if saveat is None or not isinstance(saveat.subs, diffrax.SubSaveAt) or saveat.subs.ts is None:
-        return
-    ts = np.asarray(saveat.subs.ts)
-    low, high = min(t0, t1), max(t0, t1)
-    if ts.size and not (low <= ts.min() and ts.max() <= high):
-        raise ValueError(
-            f"SaveAt(ts=...) asks for times from {ts.min():.6g} to {ts.max():.6g} s, outside the "
-            f"simulated {low:.6g} to {high:.6g} s; leave those out, or change t0 or t1."
-        )
-    if (np.diff(ts) * np.sign(float(t1) - float(t0)) < 0).any():
-        raise ValueError("SaveAt(ts=...) must be in the order in which the times are reached.")
+    is_sub = lambda x: isinstance(x, diffrax.SubSaveAt)  # noqa: E731
+    subs = jax.tree.leaves(None if saveat is None else saveat.subs, is_leaf=is_sub)
+    for ts in (np.asarray(sub.ts) for sub in subs if sub.ts is not None):
+        low, high = min(t0, t1), max(t0, t1)
+        if ts.size and not (low <= ts.min() and ts.max() <= high):
+            raise ValueError(
+                f"SaveAt(ts=...) asks for times from {ts.min():.6g} to {ts.max():.6g} s, outside "
+                f"the simulated {low:.6g} to {high:.6g} s; leave those out, or change t0 or t1."
+            )
+        if (np.diff(ts) * np.sign(float(t1) - float(t0)) < 0).any():
+            raise ValueError("SaveAt(ts=...) must be in the order in which the times are reached.")
 
 
 def check_start(system: System, formulation, state: State, t, tolerance: float | None) -> None:

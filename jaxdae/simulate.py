@@ -94,7 +94,7 @@ def simulate(
     if isinstance(controller, AbstractDynamicController):
         system, state, plain = attach(system, controller, state, t0)
     numbers = (t0, t1, dt)
-    preconditions.check_kinds(system, formulation, state, plain, adjoint, saveat)
+    preconditions.check_kinds(system, formulation, state, plain, adjoint, saveat, progress)
     preconditions.check_times(*numbers, stepsize_controller, saveat, max_steps)
     solver = diffrax.Dopri8() if solver is None else solver
     preconditions.check_solver(solver, stepsize_controller, dt)
@@ -176,14 +176,9 @@ def _integrate(task: _Task, method: _Method, throw: bool) -> Trajectory:
         max_steps=method.max_steps,
         throw=False,
     )
-    trajectory = _trajectory(solution, method.saveat, run)
-    if not throw:
-        return trajectory
-    failed = trajectory.result != diffrax.RESULTS.successful
-    values = (trajectory.ts, trajectory.saved, trajectory.final_time, trajectory.final)
-    values = trajectory.result.error_if(values, failed)
-    where = lambda x: (x.ts, x.saved, x.final_time, x.final)  # noqa: E731
-    return eqx.tree_at(where, trajectory, values, is_leaf=lambda x: x is None)
+    trajectory = _trajectory(solution, method.saveat, run, (task.t0, y0))
+    # All of it, so that whatever is read of a failed run inside a transformation raises.
+    return trajectory.result.error_if(trajectory, ~trajectory.success) if throw else trajectory
 
 
 def _vector_field(t, y, args):
@@ -201,7 +196,7 @@ def _vector_field(t, y, args):
     return rate, power_balance(system, t, state.q, state.v, state.w, u, lam)
 
 
-def _trajectory(solution, saveat, run) -> Trajectory:
+def _trajectory(solution, saveat, run, start) -> Trajectory:
     """Mark what was not reached, and separate the final state from what the user saves."""
     (ts, (final_time,)), (saved, (final,)) = solution.ts, solution.ys
     final_time, final = jax.tree.map(lambda x: x[0], (final_time, final))
@@ -210,14 +205,16 @@ def _trajectory(solution, saveat, run) -> Trajectory:
     nonfinite: Any = diffrax.RESULTS.nonfinite  # inherited from optimistix
     result = diffrax.RESULTS.where(broken, nonfinite, solution.result)
     plain = _is_plain(saveat) and ts is not None
-    work = None
+    work, last = None, start
     if plain:
         (saved, work), ts = saved, _mark(ts, saved)
-        # The last state that was still finite is the last row that is.
-        row = jnp.maximum(jnp.sum(jnp.isfinite(ts)) - 1, 0)
-        last = jax.tree.map(lambda x: x[row], (ts, saved))
-        pick = lambda a, b: jnp.where(broken, a, b)  # noqa: E731
-        final_time, final = jax.tree.map(pick, last, (final_time, final))
+        work = jax.tree.map(lambda x: jnp.where(jnp.isfinite(ts), x, jnp.nan), work)
+        # The last state that was still finite is the last row that is, or else the start.
+        rows = jnp.sum(jnp.isfinite(ts))
+        row = jax.tree.map(lambda x: x[jnp.maximum(rows - 1, 0)], (ts, saved))
+        last = jax.tree.map(lambda a, b: jnp.where(rows > 0, a, b), row, start)
+    pick = lambda a, b: jnp.where(broken, a, b)  # noqa: E731
+    final_time, final = jax.tree.map(pick, last, (final_time, final))
     arrays, skeleton = eqx.partition(run, eqx.is_array)
     return Trajectory(
         ts, saved, final_time, final, result, solution.stats, solution.interpolation, work,

@@ -30,7 +30,8 @@ class Trajectory(eqx.Module):
 
     Attributes:
         ts: times [s], shape `(times,)`.
-        final_time: the last time reached with a finite state [s].
+        final_time: the last time reached with a finite state [s]; where fixed steps went on through
+            NaN, the last such time that was saved, or else `t0`.
         result: diffrax's result code; see `success`.
         stats: solver statistics (`num_steps`, `num_accepted_steps`, `num_rejected_steps`, …).
         saved: what `saveat` asked for, when it is not plain states.
@@ -97,7 +98,7 @@ class Trajectory(eqx.Module):
 
     @property
     def final_state(self) -> State:
-        """State at `final_time`; after a failure, the last state that was accepted."""
+        """State at `final_time`; after a failure, the last that was accepted and finite."""
         return _final(self)
 
     @property

@@ -3,8 +3,12 @@
 from typing import Any
 
 import diffrax
+import equinox as eqx
+import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
+from diffrax import SaveAt, SubSaveAt
 
 import jaxdae
 from jaxdae import (
@@ -95,6 +99,25 @@ def test_singular_mass_matrix_under_a_policy_that_needs_a_regular_one(massless):
         assert simulate(massless, formulation, state, **how).success
 
 
+class HalfMassless(jaxdae.System):
+    """Two free coordinates; the second has an inertia that is zero, or worse."""
+
+    second: float = 0.0
+
+    def kinetic_energy(self, t, q, v):
+        del t, q
+        return 0.5 * (v[0] ** 2 + self.second * v[1] ** 2)
+
+
+@pytest.mark.parametrize("second", [0.0, -0.1])
+def test_mass_matrix_must_be_positive_on_what_the_constraints_allow(second):
+    """Where M may be singular off ker J, a free coordinate without inertia is refused."""
+    message = rf"not determined: .*eigenvalue {second:.3g} on the directions .*Give every coord"
+    state = State([0.0, 0.0], [1.0, 0.0])
+    for formulation in (Multipliers(solve=SingularMass()), Penalty(10.0)):
+        _refused(message, system=HalfMassless(second), formulation=formulation, state=state)
+
+
 # keyword arguments of a run, and what the message must say
 BAD_RUNS = [
     (
@@ -118,6 +141,22 @@ BAD_RUNS = [
     ({"dt": jnp.nan}, r"dt is not finite: nan"),
     ({"t1": jnp.inf}, r"t1 is not finite: inf"),
     ({"dt": 1e-6}, r"1000000 steps .* more than max_steps = 65536; give a larger max_steps"),
+    ({"saveat": SaveAt(ts=[0.0, 2.0])}, r"times from 0 to 2 s, outside the simulated 0 to 1 s"),
+    ({"saveat": SaveAt(ts=[-0.1, 1.0])}, r"times from -0\.1 to 1 s, outside .*leave those out"),
+    (
+        {"saveat": SaveAt(subs=[SubSaveAt(t1=True), SubSaveAt(ts=[0.0, 2.0])])},
+        r"times from 0 to 2 s, outside the simulated 0 to 1 s",
+    ),
+    ({"saveat": SaveAt(ts=[0.0, 0.5, 0.2])}, r"must be in the order in which .* are reached"),
+    ({"saveat": SaveAt(ts=[0.2, 0.5]), "t0": 1.0, "t1": 0.0}, r"must be in the order in which"),
+    (
+        {"solver": diffrax.Kvaerno5(), "dt": 0.1},
+        r"Kvaerno5 with a fixed step has no tolerance .*Kvaerno5\(root_finder=.*leave dt out",
+    ),
+    (
+        {"solver": diffrax.Kvaerno5(), "stepsize_controller": diffrax.StepTo(jnp.arange(2.0))},
+        r"Kvaerno5 with a fixed step has no tolerance",
+    ),
 ]
 
 
@@ -132,6 +171,72 @@ def test_solver_that_is_no_solver():
     _refused(
         "solver must be a diffrax solver, such as .*; got 'Dopri8'", TypeError, solver="Dopri8"
     )
+
+
+# keyword arguments of a run, and what the message must say
+WRONG_KINDS = [
+    ({"system": CartesianPendulum}, r"system is the class CartesianPendulum; give an instance of"),
+    ({"formulation": Baumgarte(1.0, 1.0)}, r"formulation is Baumgarte\(.*give jaxdae\.Multipliers"),
+    ({"formulation": Multipliers}, r"formulation is the class Multipliers; give jaxdae\.Multi"),
+    (
+        {"state": ([1.0, 0.0], [0.0, 0.5])},
+        r"state is \(\[1\.0, .*give jaxdae\.State\(q, v\) or",
+    ),
+    ({"adjoint": diffrax.DirectAdjoint}, r"adjoint is the class DirectAdjoint; give diffrax\.For"),
+    ({"adjoint": diffrax.BacksolveAdjoint()}, r"BacksolveAdjoint cannot give .*use .*Recursive"),
+    ({"saveat": [0.0, 1.0]}, r"saveat is \[0\.0, 1\.0\]; give diffrax\.SaveAt\(ts="),
+    ({"progress": "yes"}, r"progress is 'yes'; give True"),
+    ({"controller": 3.0}, r"controller is 3\.0; give a callable u = controller\(t, q, v, w\)"),
+    ({"stepsize_controller": "pid"}, r"stepsize_controller must be one of .*PIDContr.*got 'pid'"),
+    ({"t1": "1.0"}, r"t1 must be a number; got '1\.0'"),
+    ({"t0": jnp.zeros(1)}, r"t0 must be a number; got Array\(\[0\.\]"),
+    ({"dt": [0.1]}, r"dt must be a number; got \[0\.1\]"),
+]
+
+
+@pytest.mark.parametrize(("how", "message"), WRONG_KINDS)
+def test_argument_of_the_wrong_kind(how, message):
+    """The argument, what it is, and what it should be."""
+    _refused(message, TypeError, **how)
+
+
+# what is made of a good formulation, and what the message must say
+EDITS = [
+    (Multipliers(Baumgarte(20.0, 100.0)), lambda f: f.stabilization.K_D, -1.0, r"K_D .*a value -1"),
+    (
+        Multipliers(Baumgarte(20.0, 100.0)),
+        lambda f: f.stabilization.K_P,
+        jnp.ones(3),
+        r"K_P has shape \(3,\), which does not fit 1 position",
+    ),
+    (Penalty(10.0), lambda f: f.alpha, jnp.asarray(0.0), r"alpha must be positive.* a value 0"),
+]
+
+
+@pytest.mark.parametrize(("formulation", "where", "value", "message"), EDITS)
+def test_gains_edited_after_construction_are_checked_again(formulation, where, value, message):
+    """Also when the same declaration was simulated before, with gains that fit."""
+    how: dict[str, Any] = {"t1": 0.1, "dt": 0.05, "solver": RK4()}
+    assert simulate(SYSTEM, formulation, START, **how).success
+    edited = eqx.tree_at(where, formulation, value)
+    _refused(message, formulation=edited, **how)
+
+
+# where a function stands that closes over `x`, in a run
+CLOSURES = {
+    "controller": lambda x: {"controller": lambda t, q, v, w: x * q},  # noqa: ARG005
+    "stabilization": lambda x: {"formulation": Multipliers(lambda t, q, v, f, df: -x * df)},  # noqa: ARG005
+}
+
+
+@pytest.mark.parametrize("transform", [jax.grad, jax.vmap, jax.jit])
+@pytest.mark.parametrize("name", CLOSURES)
+def test_functions_that_close_over_traced_values_are_refused(name, transform):
+    """They could not leave the transformation with the trajectory; a Module can."""
+    run = lambda x: simulate(**(RUN | CLOSURES[name](x))).final_time  # noqa: E731
+    x = jnp.ones(2) if transform is jax.vmap else 1.0
+    with pytest.raises(ValueError, match=rf"the {name} closes over a value .*write it as an eqx"):
+        transform(run)(x)
 
 
 def test_singular_motion_says_when_which_constraint_and_what_to_do(led_point):
@@ -186,6 +291,74 @@ def test_blow_up_of_a_fixed_step_names_the_last_good_time_and_the_step():
         t1=5.0,
         solver=RK4(),
     )
+
+
+def _broken(rate, throw=True, **how):
+    """Twenty steps of 0.1 s: a decay rate of 10 1/s suits them, one of 1e4 1/s ends in NaN."""
+    formulation = Multipliers(Baumgarte.critical(rate))
+    return simulate(
+        SYSTEM, formulation, START, t1=2.0, dt=0.1, solver=RK4(), throw=throw, max_steps=32, **how
+    )
+
+
+@pytest.mark.parametrize("how", [{"saveat": SaveAt(t1=True)}, {"saveat": SaveAt(dense=True)}])
+def test_blow_up_without_a_finite_row_is_placed_after_the_start(how):
+    """What was not saved is not known: no time of infinity, no state of NaN."""
+    with pytest.raises(SimulationError, match=r"no longer finite after t = 0 s"):
+        _broken(1e4, **how)
+    run = _broken(1e4, throw=False, **how)
+    assert run.final_time == 0
+    np.testing.assert_array_equal(run.final_state.q, START.q)
+
+
+# a transformation, and how a failing run is called in it
+TRANSFORMED = {
+    "jit": lambda f: jax.jit(f)(1e4),
+    "grad": lambda f: jax.grad(f)(1e4),
+    "vmap": lambda f: jax.vmap(f)(jnp.array([10.0, 1e4])),
+}
+
+
+def _raises_while_running(compute):
+    with pytest.raises(RuntimeError, match="Nonfinite") as caught:
+        jax.block_until_ready(compute())
+    assert not isinstance(caught.value, SimulationError)
+
+
+@pytest.mark.parametrize("name", TRANSFORMED)
+def test_failure_inside_a_transformation_is_raised_by_the_compiled_program(name):
+    """There a message with numbers cannot be made, but the failure is not silent."""
+    _raises_while_running(lambda: TRANSFORMED[name](lambda rate: _broken(rate).q[-1, 0]))
+
+
+# what is saved, and what is read of a run whose failure it does not show by itself
+READINGS = {
+    "dense": ({"saveat": SaveAt(dense=True)}, lambda run: run.evaluate(0.0).q),
+    "work": ({"work": True}, lambda run: run.work.force[0]),
+    "first row": ({}, lambda run: run.q[0]),
+    "statistics": ({}, lambda run: run.stats["num_steps"]),
+}
+
+
+@pytest.mark.parametrize("name", READINGS)
+def test_whatever_is_read_of_a_failed_run_inside_a_transformation_raises(name):
+    """Nothing of it may be used unnoticed, though XLA drops what is not read."""
+    how, read = READINGS[name]
+    _raises_while_running(lambda: jax.jit(lambda rate: read(_broken(rate, **how)))(1e4))
+
+
+def test_failure_is_a_value_inside_transformations_that_do_not_throw():
+    """throw=False: the failed lane is marked, the other is what it is alone."""
+    run = lambda rate: _broken(rate, throw=False)  # noqa: E731
+    runs, good = jax.jit(jax.vmap(run))(jnp.array([10.0, 1e4])), run(10.0)
+    np.testing.assert_array_equal(runs.success, [True, False])
+    np.testing.assert_allclose(runs.q[0], good.q, rtol=1e-12, atol=1e-12)  # round-off of 20 steps
+    assert np.isinf(runs.ts[1, -1])
+    assert np.isnan(runs.q[1, -1]).all()
+    # Each lane ends where its last finite row is.
+    ends = np.isfinite(runs.ts).sum(axis=1) - 1
+    np.testing.assert_array_equal(runs.final_time, runs.ts[np.arange(2), ends])
+    np.testing.assert_array_equal(runs.final_state.q, runs.q[np.arange(2), ends])
 
 
 def test_failure_without_constraints_says_so():

@@ -243,6 +243,25 @@ def test_each_work_is_the_integral_of_its_power(driven):
         np.testing.assert_allclose(got[-1], simpson(power, x=t), atol=1e-6)
 
 
+def test_work_of_a_batch_is_that_of_each_lane(rich):
+    """Under vmap every lane's energy balances, and its parts are those of the run alone."""
+    system, state, _ = rich
+
+    def run(w):
+        start = eqx.tree_at(lambda s: s.w, state, w)
+        how = {"t1": 0.2, "dt": 0.01, "solver": RK4(), "work": True}
+        return simulate(system, Multipliers(GAINS), start, **how)
+
+    levels = jnp.array([[0.4], [-3.0], [2.0]])
+    runs, alone = jax.vmap(run)(levels), run(levels[1])
+    assert runs.work.force.shape == (3, 21)
+    # RK4 at h = 0.01 errs by about h^4 in the energy and in the integrals.
+    np.testing.assert_allclose(sum(runs.work), runs.energy - runs.energy[:, :1], atol=1e-6)
+    for batched, single in zip(runs.work, alone.work, strict=True):
+        np.testing.assert_allclose(batched[1], single, rtol=1e-9, atol=1e-12)  # round-off
+    assert np.ptp(runs.work.force[:, -1]) > 0.1
+
+
 def test_controller_sees_the_state_and_its_output_is_kept(driven):
     """`u` at the saved times is the controller's output there."""
     u = jax.vmap(_drive)(driven.ts, driven.q, driven.v, driven.w)
@@ -383,6 +402,10 @@ def test_a_fixed_step_blow_up_is_a_failure(pendulum):
     assert 0 < last < run.ts.size
     assert np.isfinite(run.q[:last]).all()
     assert np.isnan(run.q[last:]).all()
+    # The final state is the last finite one.
+    assert run.final_time == run.ts[last - 1]
+    np.testing.assert_array_equal(run.final_state.q, run.q[last - 1])
+    np.testing.assert_array_equal(run.final_state.v, run.v[last - 1])
     with pytest.raises(jaxdae.SimulationError, match=r"no longer finite after t = .*reduce dt"):
         simulate(system, gains, state, **how)
 
@@ -484,3 +507,24 @@ def test_other_numbers_compile_nothing(fixed, caplog):
     assert not _compiled(caplog)
     assert len(_traces) <= 2
     assert np.abs(results[0][0] - results[1][0]).max() > 1e-2
+
+
+def test_whole_numbers_are_numbers_like_others(caplog):
+    """Given as parameters, gains, state and times they compile nothing new, and mean the same."""
+
+    def run(k):
+        formulation = Penalty(50 * k, Baumgarte(10 * k, K_P=25 * k))
+        return simulate(
+            Counted(k, k), formulation, State([k, 0], [0, 0]), t1=k, dt=0.1 * k, solver=RK4()
+        )
+
+    floating = run(2.0)
+    _use(run(1))
+    _traces.clear()
+    caplog.clear()
+    with jax.log_compiles(), caplog.at_level("WARNING"):
+        whole = run(2)
+        _use(whole)
+    assert not _compiled(caplog)
+    assert not _traces
+    np.testing.assert_array_equal(whole.q, floating.q)

@@ -3,6 +3,7 @@
 from typing import Any
 
 import diffrax
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -65,11 +66,12 @@ def test_given_times_are_interpolated_between_steps(every_step):
 
 def test_steps_of_the_solver_with_padding_marked(every_step):
     """SaveAt(steps=True): the accepted steps; rows beyond are ts = inf and NaN values."""
-    run = _run(saveat=SaveAt(steps=True), max_steps=12)
+    run = _run(saveat=SaveAt(steps=True), max_steps=12, work=True)
     np.testing.assert_array_equal(run.ts[:8], 0.125 * np.arange(1, 9))
     np.testing.assert_allclose(run.q[:8], every_step.q[1:], rtol=1e-13, atol=1e-14)
     assert np.isinf(run.ts[8:]).all()
-    for values in (run.q, run.v, run.multipliers, run.violation.phi, run.energy):
+    work = run.work.constraint
+    for values in (run.q, run.v, run.multipliers, run.violation.phi, run.energy, work):
         assert np.isfinite(values[:8]).all()
         assert np.isnan(values[8:]).all()
     assert run.success
@@ -172,3 +174,53 @@ def test_adaptive_statistics_count_rejections():
     stats = run.stats
     assert stats["num_rejected_steps"] > 0
     assert stats["num_steps"] == stats["num_accepted_steps"] + stats["num_rejected_steps"]
+
+
+LENGTHS, ANGLES = jnp.array([0.5, 1.5]), jnp.array([0.3, 1.0, 2.0])
+TIMES = jnp.array([0.25, 0.3, 0.7, 1.0])
+
+
+def _release(length, angle):
+    """A pendulum of any length let go at any angle: four rows, and dense output."""
+    system = CartesianPendulum(length=length)
+    saveat = SaveAt(ts=TIMES, dense=True)
+    how: dict[str, Any] = {"t1": 1.0, "dt": 0.125, "solver": RK4(), "max_steps": 8}
+    formulation, state = Multipliers(Baumgarte(10.0, 25.0)), State(*system.released_from(angle))
+    return simulate(system, formulation, state, saveat=saveat, **how)
+
+
+@pytest.fixture(scope="module")
+def batch():
+    """Two lengths by three angles."""
+    return jax.vmap(jax.vmap(_release, (None, 0)), (0, None))(LENGTHS, ANGLES)
+
+
+# Eight steps of the same operations in another order.
+LANES: dict[str, Any] = {"rtol": 1e-12, "atol": 1e-12}
+
+
+def test_a_lane_of_a_batch_is_the_run_alone(batch):
+    """One axis at a time: states, what follows from them, the end, and what was simulated."""
+    assert batch.q.shape == (2, 3, 4, 2)
+    assert batch.lane(0).q.shape == (3, 4, 2)
+    lane, alone = batch.lane(1).lane(2), _release(LENGTHS[1], ANGLES[2])
+    for read in (
+        lambda run: (run.ts, run.q, run.v, run.multipliers, run.energy, run.violation),
+        lambda run: (run.final_time, run.final_state, run.success, run.stats),
+        lambda run: (run.system.length, run.evaluate(0.4)),
+    ):
+        equal = lambda x, y: np.testing.assert_allclose(x, y, **LANES)  # noqa: E731
+        jax.tree.map(equal, read(lane), read(alone))
+
+
+def test_dense_output_of_a_batch_is_that_of_its_lanes_at_each_time(batch):
+    """Times are the same for all lanes, and come behind the axes of the batch."""
+    states = batch.evaluate(TIMES)
+    assert states.q.shape == (2, 3, 4, 2)
+    assert batch.evaluate(0.3).v.shape == (2, 3, 2)
+    np.testing.assert_allclose(states.q, batch.q, **LANES)
+    np.testing.assert_allclose(states.v, batch.v, **LANES)
+    one = batch.lane(1).lane(0)
+    for k, t in enumerate(TIMES):
+        np.testing.assert_allclose(one.evaluate(t).q, states.q[1, 0, k], **LANES)
+    np.testing.assert_allclose(one.evaluate(TIMES).v, states.v[1, 0], **LANES)

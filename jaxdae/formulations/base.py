@@ -46,6 +46,16 @@ class AbstractFormulation(eqx.Module):
         """Why the formulation itself stops at a state, in words; `None` where it does not."""
         del system, t, y
 
+    def review(self, system: System, ts: Float[Array, " times"], ys: PyTree) -> str | None:
+        """What to warn of after a run that reached its end, in words; `None` for nothing.
+
+        Args:
+            system: the declaration.
+            ts: saved times [s], shape `(times,)`.
+            ys: the formulation's own states there, times first.
+        """
+        del system, ts, ys
+
     @abc.abstractmethod
     def assumptions(self) -> Assumptions:
         """What must hold of `M` and `J` at every state."""

@@ -32,8 +32,10 @@ def check_positive(name: str, gain) -> None:
     Raises:
         ValueError: naming the gain, the offending eigenvalue, and the remedy.
     """
-    if not is_number(gain) or not is_concrete(gain):
+    if not (is_number(gain) or isinstance(gain, complex)) or not is_concrete(gain):
         return
+    if np.iscomplexobj(gain):
+        raise ValueError(f"{name} is complex: {gain}; gains are real.")
     value = np.asarray(gain, float)
     if not np.isfinite(value).all():
         raise ValueError(f"{name} is not finite: {value}.")

@@ -26,6 +26,9 @@ from jaxdae.systems import (
 from jaxdae.systems.checks import constraint_counts
 from jaxdae.systems.dynamics import applied_force
 
+# A choice this many times closer to singular than the constraints costs two digits.
+_CLOSE = 100.0
+
 
 class EliminatedState(eqx.Module):
     """Coordinates, independent velocities, actuator state.
@@ -85,7 +88,7 @@ class VelocityElimination(AbstractFormulation):
     go on (a pendulum's abscissa as independent coordinate, where the rod is level). The vector
     field is NaN as soon as an entry of `B` exceeds `limit` or the determinant of those columns has
     changed its sign, so that an adaptive solver stops there and cannot step across; `diagnose` then
-    says which coordinates to take instead.
+    says which coordinates to take instead. `review` says it of a run that came close and went on.
 
     Args:
         independent: names (`System.labels`) or indices of the `n-m-r` independent coordinates.
@@ -191,6 +194,33 @@ class VelocityElimination(AbstractFormulation):
             y: the last state, as integrated.
         """
         return self._problem(system, t, y, near=1e-2)
+
+    def review(self, system, ts, ys):
+        """Where the choice came close to a singular one, on the host; `None` if it did not.
+
+        The measure is the ratio of the least singular values of `J` and of its dependent columns,
+        rows of unit length: how many times closer to singular the choice is than the constraints
+        are. It is at most `sqrt(1 + |B|^2)`, the factor from errors of `v_I` to those of `v`.
+        """
+        rows, basic = (np.asarray(x) for x in _dependent(self, system, ts, ys))
+        good = np.flatnonzero(np.isfinite(rows).all(axis=(1, 2)))
+        if good.size == 0 or rows.shape[1] == 0:
+            return None
+        ratios, least = _nearness(rows[good], basic[good])
+        i = int(np.argmax(ratios))
+        if ratios[i] <= _CLOSE:
+            return None
+        t, y = jax.tree.map(lambda x: x[good[i]], (ts, ys))
+        labels, (free, dependent) = system.labels(), self._split(system, y)
+        better = ", ".join(repr(k) for k in choose_independent(system, t, y.q))
+        return (
+            f"the independent coordinates ({_names(labels, free)}) came close to a singular choice "
+            f"at t = {float(t):.6g}: the least singular value of the columns of J that belong to "
+            f"({_names(labels, dependent)}), with rows of unit length, is {least[i]:.3g}, which is "
+            f"{ratios[i]:.3g} times less than that of J. Errors of the independent velocities can "
+            "grow as much in the others, and steps get short. There, use "
+            f"VelocityElimination(independent=({better},)), or NullSpace, which needs no choice."
+        )
 
     def assumptions(self):
         return Assumptions(independent_constraints=True, regular_mass=False)
@@ -301,6 +331,25 @@ def choose_independent(system: System, t, q) -> tuple[str, ...]:
         )
     free, _ = _choose(system, t, q)
     return tuple(labels.coordinate(int(i)) for i in free)
+
+
+@eqx.filter_jit
+def _dependent(formulation, system, ts, ys):
+    """`J` and its dependent columns at the times of a run."""
+
+    def at(t, y):
+        jac, _ = _rows(system, t, y.q)
+        return jac, jac[:, formulation._split(system, y)[1]]
+
+    return jax.vmap(at)(ts, ys)
+
+
+def _nearness(rows: np.ndarray, basic: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Ratio of the least singular values of `J` and of some columns, and the latter."""
+    lengths = np.linalg.norm(rows, axis=2, keepdims=True)
+    lengths = np.where(lengths > 0, lengths, 1.0)
+    whole, part = (np.linalg.svd(x / lengths, compute_uv=False)[:, -1] for x in (rows, basic))
+    return whole / np.maximum(part, np.finfo(part.dtype).tiny), part
 
 
 def _acceleration(system, split, t, y, v, found: Elimination, u):

@@ -105,7 +105,9 @@ def check_mass_matrix(system: System, t, q, v, tolerance: float | None = None) -
 def _check_spelling(declared: type) -> None:
     """A misspelt function would otherwise count as not declared, and be left out in silence."""
     contract = [name for name in vars(System) if not name.startswith("_")]
-    for name in vars(declared):
+    written = [base for base in declared.__mro__ if issubclass(base, System) and base is not System]
+    names = (name for base in written for name in vars(base))
+    for name in names:
         if name.startswith("_") or name in contract:
             continue
         close = difflib.get_close_matches(name, contract, n=1, cutoff=0.92)

@@ -6,6 +6,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax.tree_util import DictKey, GetAttrKey, SequenceKey
 
 
 def in_dtype(tree, dtype):
@@ -25,17 +26,14 @@ def in_dtype(tree, dtype):
         ValueError: for complex numbers: coordinates and parameters are real.
     """
 
-    def convert(leaf):
-        if isinstance(leaf, complex) or (eqx.is_array(leaf) and jnp.iscomplexobj(leaf)):
-            raise ValueError(
-                f"complex value {leaf}: systems, gains and states are real; give its real and "
-                "imaginary part as two numbers."
-            )
-        if isinstance(leaf, float) or eqx.is_inexact_array(leaf):
+    def convert(path, leaf):
+        _refuse_complex(leaf)
+        whole = type(leaf) is int and _is_declared_float(tree, path)
+        if whole or isinstance(leaf, float) or eqx.is_inexact_array(leaf):
             return jnp.asarray(leaf, dtype)
         return leaf
 
-    return jax.tree.map(convert, _whole_to_float(tree))
+    return jax.tree_util.tree_map_with_path(convert, tree)
 
 
 def as_floats(*values) -> tuple[Any, ...]:
@@ -46,29 +44,36 @@ def as_floats(*values) -> tuple[Any, ...]:
 
     Returns:
         A tuple of arrays.
+
+    Raises:
+        ValueError: for complex numbers.
     """
+    jax.tree.map(_refuse_complex, values)
     typed = [x for x in values if hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jnp.inexact)]
     dtype = jnp.result_type(*typed) if typed else jnp.result_type(float)
     return tuple(None if x is None else jnp.asarray(x, dtype) for x in values)
 
 
-def _whole_to_float(tree):
-    """Whole numbers given for fields that are declared as `float`, as the user means them."""
-    if isinstance(tree, tuple):
-        return type(tree)(_whole_to_float(x) for x in tree) if type(tree) is tuple else tree
-    if not (isinstance(tree, eqx.Module) and dataclasses.is_dataclass(tree)):
-        return tree
-    names = [
-        field.name
-        for field in dataclasses.fields(tree)
-        if field.type in (float, "float") and type(getattr(tree, field.name, None)) is int
-    ]
-    if not names or any(field.metadata.get("static") for field in _fields(tree, names)):
-        return tree
-    return eqx.tree_at(
-        lambda x: [getattr(x, n) for n in names], tree, [float(getattr(tree, n)) for n in names]
-    )
+def _refuse_complex(leaf) -> None:
+    if jnp.issubdtype(getattr(leaf, "dtype", type(leaf)), jnp.complexfloating):
+        raise ValueError(
+            f"complex value {leaf}: systems, gains and states are real; give its real and "
+            "imaginary part as two numbers."
+        )
 
 
-def _fields(tree, names):
-    return [field for field in dataclasses.fields(tree) if field.name in names]
+def _is_declared_float(tree, path) -> bool:
+    """Whether a path ends in a field declared as `float`: a whole number there is meant as one."""
+    for key in path[:-1]:
+        tree = _child(tree, key)
+    declared = dataclasses.fields(tree) if dataclasses.is_dataclass(tree) else ()
+    name = getattr(path[-1], "name", None) if path else None
+    return any(field.name == name and field.type in (float, "float") for field in declared)
+
+
+def _child(tree, key):
+    if isinstance(key, GetAttrKey):
+        return getattr(tree, key.name)
+    if isinstance(key, SequenceKey | DictKey):
+        return tree[key.idx if isinstance(key, SequenceKey) else key.key]
+    return None

@@ -225,6 +225,47 @@ def test_singular_mass_agrees_with_the_reduced_system(inner, massless):
     np.testing.assert_allclose(lam, exact_lam, **ROUND_OFF)
 
 
+class Guided(jaxdae.System):
+    """A point without inertia, led along `y = x^2` with `x = sin(rate t)`, and pulled down."""
+
+    rate: float = 2.0
+    weight: float = 3.0
+
+    def kinetic_energy(self, t, q, v):
+        del t, q
+        return 0.0 * v @ v
+
+    def potential_energy(self, t, q):
+        del t
+        return self.weight * q[1]
+
+    def position_constraints(self, t, q):
+        return jnp.stack([q[0] - jnp.sin(self.rate * t), q[1] - q[0] ** 2])
+
+
+@pytest.mark.parametrize("inner", [FullRank(), MinimumNorm()])
+def test_singular_mass_may_be_zero_where_the_constraints_determine_everything(inner):
+    """M = 0: the acceleration is that of the guide, and J^T lam = f balances the weight."""
+    system, t = Guided(), 0.3
+    x, rate = np.sin(2 * t), 2 * np.cos(2 * t)
+    state = State(jnp.array([x, x**2]), jnp.array([rate, 2 * x * rate]))
+    a, lam = motion(system, Multipliers(GAINS, solve=SingularMass(inner)), state, t)
+    exact = [-4 * x, 2 * rate**2 - 8 * x**2]
+    np.testing.assert_allclose(a, exact, **ROUND_OFF)
+    np.testing.assert_allclose(lam, [-6 * x, -3], **ROUND_OFF)
+
+
+def test_a_point_without_any_inertia_can_be_simulated_where_it_is_led():
+    """The start is taken, though M = 0, and the run keeps to the guide."""
+    system, state = Guided(), State([0.0, 0.0], [2.0, 0.0])
+    formulation = Multipliers(GAINS, solve=SingularMass())
+    run = jaxdae.simulate(system, formulation, state, t1=0.5)
+    x = np.sin(2 * np.asarray(run.ts))
+    # Steps are good to 1e-8, the interpolant between them to some 1e-7.
+    np.testing.assert_allclose(run.q, np.stack([x, x**2], axis=1), atol=1e-6)
+    np.testing.assert_allclose(run.multipliers, np.stack([-6 * x, 0 * x - 3], axis=1), atol=1e-5)
+
+
 def test_penalty_stands_a_singular_mass_matrix(massless):
     """Penalty and the augmented Lagrangian approach the reduced system as alpha grows."""
     q, v = jnp.array([0.9, 0.405]), jnp.array([1.3, 1.17])

@@ -82,6 +82,34 @@ def test_any_callable_is_a_stabilization(everything, rng):
     np.testing.assert_allclose(change.phi_dot, expected, rtol=1e-10, atol=1e-10)
 
 
+def test_velocity_constraints_alone_need_only_gamma(sleigh, flow):
+    """Baumgarte(Gamma=…): the slip of a sleigh, which has no position constraints, decays so."""
+    state = State(jnp.array([0.0, 0.0, 0.4]), jnp.array([1.0, 0.8, 0.5]))
+    formulation = Multipliers(Baumgarte(Gamma=7.0))
+    formulation.check(sleigh, state)
+    _, rate, _ = flow(sleigh, formulation, state)
+    slip = lambda q, v: sleigh.velocity_constraints(0.0, q, v)  # noqa: E731
+    now, change = jax.jvp(slip, (state.q, state.v), (rate.q, rate.v))
+    np.testing.assert_allclose(change, -7.0 * now, **ROUND_OFF)
+    assert np.abs(now).max() > 0.1
+
+
+def test_without_constraints_no_gain_is_needed(double_pendulum):
+    """Baumgarte() fits a system that has nothing to stabilize, and asks for nothing."""
+    state = State(jnp.ones(2), jnp.ones(2))
+    assert Multipliers(Baumgarte()).check(double_pendulum, state) is None
+
+
+def test_gains_as_lists_are_the_arrays_they_list():
+    """Diagonals and matrices, whole numbers among them."""
+    lists = Baumgarte([5, 3], [[9, -2], [-2, 4.0]], Gamma=[6])
+    arrays = Baumgarte(np.array([5.0, 3.0]), np.array([[9.0, -2.0], [-2.0, 4.0]]), np.array([6.0]))
+    np.testing.assert_array_equal(_rate(lists), _rate(arrays))
+    linear = LinearStabilization([-9, -4], [[-5, 0], [0, -3]], K22=[-6])
+    expected = LinearStabilization(np.array([-9.0, -4.0]), np.diag([-5.0, -3.0]), K22=-6.0)
+    np.testing.assert_array_equal(_rate(linear), _rate(expected))
+
+
 # what is built, and what the message must say
 BAD = [
     (lambda: Baumgarte(-1.0, 1.0), r"K_D must be positive definite, but has a value -1; give"),
@@ -100,6 +128,9 @@ BAD = [
     ),
     (lambda: Baumgarte(jnp.ones((2, 2, 2)), 1.0), r"K_D has shape \(2, 2, 2\)"),
     (lambda: Baumgarte(1.0, jnp.nan), r"K_P is not finite: nan"),
+    (lambda: Baumgarte([20, -10], 1.0), r"K_D must be positive definite, but has a value -10"),
+    (lambda: Baumgarte(np.array([2 + 1j]), 1.0), r"K_D is complex: .*; gains are real"),
+    (lambda: Baumgarte(1.0, 2 + 1j), r"K_P is complex: \(2\+1j\); gains are real"),  # pyright: ignore[reportArgumentType]
     (
         lambda: Baumgarte(1.0, 1.0, Gamma=-4.0),
         r"Gamma must be positive definite, but has a value -4",
@@ -125,6 +156,9 @@ UNFIT = [
     (Baumgarte(jnp.ones(2), 1.0, 1.0), r"K_D has shape \(2,\), which does not fit 1 position"),
     (Baumgarte(1.0, jnp.eye(3), 1.0), r"K_P has shape \(3, 3\).*or a 1 x 1 matrix"),
     (Baumgarte(1.0, 1.0), r"1 velocity constraints, but Baumgarte has no gain.*give Gamma="),
+    (Baumgarte(Gamma=1.0), r"1 position constraints, but Baumgarte lacks .*give K_D=… and K_P=…"),
+    (Baumgarte(K_D=1.0, Gamma=1.0), r"1 position constraints, but Baumgarte lacks a gain for them"),
+    (Baumgarte(K_P=1.0, Gamma=1.0), r"1 position constraints, but Baumgarte lacks a gain for them"),
     (Baumgarte(1.0, 1.0, jnp.ones(2)), r"Gamma has shape \(2,\).*1 velocity constraints"),
     (LinearStabilization(-1.0, -1.0), r"1 velocity constraints: LinearStabilization needs K22"),
     (LinearStabilization(jnp.ones(2), -1.0, K22=-1.0), r"K10 has shape \(2,\)"),

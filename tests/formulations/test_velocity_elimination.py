@@ -247,6 +247,54 @@ def test_the_end_of_a_choice_is_diagnosed_with_the_coordinates(stopped):
     assert VelocityElimination("y").diagnose(stopped.system, stopped.final_time, y) is None
 
 
+def _swing(short_of_level, formulation):
+    """A pendulum that turns so far [rad] below the level rod, and comes back."""
+    system = CartesianPendulum()
+    q = jnp.array([jnp.sin(ANGLE), -jnp.cos(ANGLE)])
+    speed = jnp.sqrt(2 * 9.81 * (jnp.cos(ANGLE) - jnp.sin(short_of_level)))
+    state = State(q, speed * jnp.array([jnp.cos(ANGLE), jnp.sin(ANGLE)]))
+    return simulate(system, formulation, state, t1=0.6)
+
+
+def test_a_run_that_came_close_to_a_singular_choice_is_reviewed():
+    """Where, how close, and what to take instead; the run itself has succeeded."""
+    run = _swing(0.004, VelocityElimination("x"))
+    assert bool(run.success)
+    text = run.formulation.review(run.system, run.ts, run.saved)
+    assert text is not None
+    assert "independent coordinates (x) came close to a singular choice at t = 0.2" in text
+    # J = 2 (x, y): |J| / |y| = 1 / sin(0.004) = 250 at the turn.
+    assert "belong to (y), with rows of unit length, is 0.004, which is 250 times" in text
+    assert "use VelocityElimination(independent=('y',)), or NullSpace" in text
+
+
+@pytest.mark.parametrize(
+    ("short", "formulation"),
+    [
+        (0.1, VelocityElimination("x")),
+        (0.004, VelocityElimination("y")),
+        (0.004, VelocityElimination()),
+        (0.004, Multipliers()),
+    ],
+    ids=["farther off", "the other", "chosen", "no choice"],
+)
+def test_a_good_choice_passes_review(short, formulation):
+    """Ten times closer than the constraints is no cause for a warning."""
+    run = _swing(short, formulation)
+    assert run.formulation.review(run.system, run.ts, run.saved) is None
+
+
+def test_review_does_not_mistake_dependent_constraints_for_a_bad_choice(led_point):
+    """Where J itself loses rank no other choice would help, and rows not reached are left out."""
+    system = led_point(0.5)
+    run = simulate(system, VelocityElimination(), system.start(), t1=2.5, throw=False)
+    assert not bool(run.success)
+    reached = np.isfinite(run.ts)
+    ratio = np.linalg.svd(run.jacobian[reached], compute_uv=False)[:, -1]
+    assert ratio.min() < 0.05
+    assert run.formulation.review(run.system, run.ts, run.saved) is None
+
+
 def test_the_field_is_nan_beyond_the_singularity():
     """The orientation of the start tells the other side, where B is finite again."""
     system, formulation = CartesianPendulum(), VelocityElimination("x")

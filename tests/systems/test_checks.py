@@ -70,3 +70,35 @@ def test_missing_control_input_is_refused_with_the_remedy():
     # Its states can be made consistent all the same: no force is asked for.
     out = jaxdae.consistent_state(driven, STATE.q, STATE.v, w=STATE.w)
     assert (out.q == STATE.q).all()
+
+
+# a misspelt function, and what is meant
+MISSPELT = {
+    "position_constraint": "position_constraints",
+    "velocity_constrains": "velocity_constraints",
+    "potential_enery": "potential_energy",
+    "disipation": "dissipation",
+    "actuator_rates": "actuator_rate",
+    "massmatrix": "mass_matrix",
+}
+
+
+@pytest.mark.parametrize("name", MISSPELT)
+def test_misspelt_functions_are_refused_by_name(name):
+    """They would count as not declared; inherited ones as well."""
+    wrong = type("Wrong", (Free,), {name: lambda self, *args: args[1]})  # noqa: ARG005
+    message = (
+        rf"\.{name} is not a function of the declaration.*'{MISSPELT[name]}' is probably meant"
+    )
+    for system in (wrong(), type("Heir", (wrong,), {})()):
+        with pytest.raises(ValueError, match=message):
+            jaxdae.check_system(system, STATE)
+    with pytest.raises(ValueError, match=message):
+        jaxdae.simulate(wrong(), jaxdae.Multipliers(), STATE, t1=1.0)
+
+
+def test_helpers_with_names_of_their_own_are_not_taken_for_misspellings():
+    """Words of mechanics that a system may well use."""
+    names = ("potential", "energy", "mass", "position", "constraint_force", "positions", "friction")
+    helped = type("Helped", (Free,), dict.fromkeys(names, lambda self: 0.0))()  # noqa: ARG005
+    assert jaxdae.check_system(helped, STATE) is None

@@ -130,6 +130,16 @@ def test_fixed_coordinates_are_held_exactly(fixed):
     np.testing.assert_allclose(out.v[1], -1.1 * 0.7 / y, **SOLVED)
 
 
+@pytest.mark.parametrize("fixed", ["q1", 0])
+def test_a_single_coordinate_need_not_be_put_in_a_list(fixed, repeated_rod):
+    """fixed="q1" is fixed=["q1"], a name where the system gives none; so is a single index."""
+    one = consistent_state(repeated_rod((1.0,), 1.3), Q0, V0, fixed=fixed)
+    listed = consistent_state(repeated_rod((1.0,), 1.3), Q0, V0, fixed=["q1"])
+    jax.tree.map(np.testing.assert_array_equal, one, listed)
+    assert one.q[0] == Q0[0]
+    assert one.q[1] != Q0[1]
+
+
 def test_far_starts_find_the_constraints_and_not_a_maximum_of_the_distance():
     """From 200 starts anywhere in the plane, the result is on the circle and is the nearest point.
 
@@ -277,6 +287,14 @@ def test_single_precision_stays_single():
     assert {str(x.dtype) for x in jax.tree.leaves(out)} == {"float32"}
     # eps^(2/3) = 2.4e-5 is what the function promises; round-off of the residual is 1e-7.
     np.testing.assert_allclose(out.q, _nearest_on_circle(Circle(), Q0), rtol=0, atol=1e-5)
+
+
+def test_double_precision_parameters_do_not_widen_a_single_precision_start():
+    """Fields that are NumPy's float64, a list beside a float32 array, and the report."""
+    system = Circle(np.float64(1.0), np.float64(4.0), np.array(1.3))  # pyright: ignore[reportArgumentType]
+    q, v = np.asarray(Q0, np.float32), [0.7, 0.9]
+    out, moved = consistent_state(system, q, v, np.float64(0.0), report=True)
+    assert {str(x.dtype) for x in jax.tree.leaves((out, moved))} == {"float32"}
 
 
 def test_unknown_coordinate_is_named_with_those_there_are():
