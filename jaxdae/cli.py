@@ -77,7 +77,10 @@ def _parser() -> argparse.ArgumentParser:
 
 
 class _Help(argparse.ArgumentDefaultsHelpFormatter):
-    """Help that shows defaults."""
+    """Help that shows defaults where there are any; otherwise the text says what is taken."""
+
+    def _get_help_string(self, action):
+        return action.help if action.default is None else super()._get_help_string(action)
 
 
 def _add_model(parser: argparse.ArgumentParser) -> None:

@@ -1,0 +1,135 @@
+"""Largest steps of the common solvers for a set of roots, critical ones included."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jaxdae.analysis import AdamsBashforth, amplification, step_limit
+from jaxdae.commands.simulate import SOLVERS as ONE_STEP
+
+SOLVERS = {name: solver() for name, solver in ONE_STEP.items()} | {
+    f"ab{steps}": AdamsBashforth(steps) for steps in (2, 3, 4)
+}
+
+# Distances along the imaginary axis in steps: below the first no method of order 8 or less departs
+# from 1 by more than round-off, above the last every explicit method has left its region.
+_AXIS = np.geomspace(1e-3, 1e2, 4000)
+# Damping, as a fraction of the frequency, below which round-off hides where a method begins to
+# amplify: such a root counts as undamped.
+_LIGHT = 1e-6
+# Above the round-off of a stability function near 1, of the order of its number of stages.
+_VISIBLE = 1e-12
+
+
+class RootLimit(NamedTuple):
+    """The largest step for a set of roots.
+
+    Args:
+        limit: [s]; infinite where every step will do, 0 where none will, because the method
+            amplifies an undamped oscillation however small the step is.
+        root: the root that sets it, `None` where nothing does.
+    """
+
+    limit: float
+    root: complex | None
+
+
+def clean(roots, tolerances) -> NDArray[np.complex128]:
+    """Roots with real and imaginary parts below their uncertainty set to zero.
+
+    Args:
+        roots: shape `(s,)`.
+        tolerances: uncertainty of each, shape `(s,)`.
+    """
+    roots = np.asarray(roots, np.complex128)
+    real = np.where(np.abs(roots.real) <= tolerances, 0.0, roots.real)
+    return real + 1j * np.where(np.abs(roots.imag) <= tolerances, 0.0, roots.imag)
+
+
+def root_limit(solver, roots) -> RootLimit:
+    """The largest step for which a method damps what decays and does not amplify what swings.
+
+    Roots with positive real parts are left out: their motion grows whatever the step. Zero roots
+    set no limit. A damping ratio below 1e-6 counts as none.
+
+    Args:
+        solver: see `jaxdae.analysis.amplification`.
+        roots: from `clean`, shape `(s,)`.
+
+    Returns:
+        `RootLimit`.
+    """
+    roots = np.asarray(roots, np.complex128)
+    damped = roots.real < -_LIGHT * np.abs(roots.imag)
+    swinging = (roots.real <= 0) & ~damped
+    found = [_of_decaying(solver, roots[damped]), _of_swinging(solver, roots[swinging])]
+    return min(found, key=lambda x: x.limit)
+
+
+def growth(solver, roots, h: float) -> float:
+    """Largest factor by which one step of size `h` multiplies a part that does not grow itself.
+
+    Args:
+        solver: see `jaxdae.analysis.amplification`.
+        roots: from `clean`, shape `(s,)`.
+        h: step [s].
+
+    Returns:
+        The factor; 0 without such roots.
+    """
+    roots = np.asarray(roots, np.complex128)
+    kept = roots[(roots.real <= 0) & (roots != 0)]
+    return float(np.max(amplification(solver, h * kept), initial=0.0))
+
+
+def _of_decaying(solver, roots) -> RootLimit:
+    kept = _distinct(roots[roots.imag >= 0])
+    if not kept.size:
+        return RootLimit(np.inf, None)
+    blocks = np.zeros((2 * kept.size, 2 * kept.size))
+    for i, z in enumerate(kept):
+        blocks[2 * i : 2 * i + 2, 2 * i : 2 * i + 2] = [[z.real, z.imag], [-z.imag, z.real]]
+    found = step_limit(blocks, solver)
+    return RootLimit(found.limit, found.root)
+
+
+def _of_swinging(solver, roots) -> RootLimit:
+    fastest = np.abs(roots.imag).max(initial=0.0)
+    if fastest == 0:
+        return RootLimit(np.inf, None)
+    reach = imaginary_reach(solver)
+    return RootLimit(reach / fastest, 1j * fastest if np.isfinite(reach) else None)
+
+
+def imaginary_reach(solver) -> float:
+    """Length of the imaginary axis, from 0, on which a method does not amplify.
+
+    The first visible departure of the factor from 1 decides between methods that amplify at every
+    step (Euler, Heun, Adams-Bashforth of two steps) and those that do not.
+
+    Args:
+        solver: see `jaxdae.analysis.amplification`.
+
+    Returns:
+        The length; 0 and infinity are possible.
+    """
+    excess = amplification(solver, 1j * _AXIS) - 1
+    visible = np.flatnonzero(np.abs(excess) > _VISIBLE)
+    beyond = np.flatnonzero(excess > _VISIBLE)
+    if not beyond.size:
+        return np.inf
+    if beyond[0] == visible[0]:
+        return 0.0
+    low, high = _AXIS[beyond[0] - 1], _AXIS[beyond[0]]
+    for _ in range(60):
+        middle = 0.5 * (low + high)
+        outside = float(amplification(solver, np.array(1j * middle))) > 1
+        low, high = (low, middle) if outside else (middle, high)
+    return float(low)
+
+
+def _distinct(roots):
+    """Roots that differ by more than nine digits."""
+    scale = np.abs(roots).max(initial=0.0) or 1.0
+    return roots[np.unique(np.round(roots / scale, 9), return_index=True)[1]]

@@ -1,0 +1,575 @@
+"""`jaxdae analyze` as a user calls it, and what it says against independent derivations."""
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.linalg
+
+import jaxdae
+from jaxdae.analysis import EquilibriumError
+from jaxdae.cli import main
+from jaxdae.commands.analyze import _formulation as formulation_of_options
+from jaxdae.commands.findings import analyze
+from jaxdae.commands.limits import SOLVERS
+from jaxdae.commands.report import report, root_sets, warnings
+from jaxdae.models import get_model, MODELS
+from jaxdae.models.equilibria import NO_REST, Rest, rest_of, RESTS
+from jaxdae.plotting import plot_roots
+from jaxdae.solvers import RK4
+from jaxdae.systems import State
+
+# Real stability intervals: 2 for Euler and Heun; of 1 + z + z^2/2 + z^3/6 + z^4/24 = 1 for RK4;
+# 1, 6/11 and 3/10 for the Adams-Bashforth methods of 2, 3 and 4 steps (Hairer, Norsett, Wanner).
+REAL_INTERVALS = {"euler": 2.0, "heun": 2.0, "rk4": 2.785293563405282}
+REAL_INTERVALS |= {"ab2": 1.0, "ab3": 6 / 11, "ab4": 0.3}
+# Eigenvalues of small matrices, relative.
+TIGHT = 1e-9
+
+
+@pytest.fixture(scope="module")
+def analyzed(tmp_path_factory):
+    """`analyzed(name, *options)`: result, printed text in one line, folder; each run once."""
+    done = {}
+
+    def get(*words, capsys):
+        if words not in done:
+            out = tmp_path_factory.mktemp("analyze")
+            capsys.readouterr()
+            assert main(["analyze", *words, "--out", str(out)]) == 0
+            text = (out / "analysis.json").read_text()
+            printed = " ".join(capsys.readouterr().out.split())
+            done[words] = SimpleNamespace(result=json.loads(text), text=printed, out=out)
+        return done[words]
+
+    return get
+
+
+def system_of(name) -> Any:
+    return get_model(name).system()
+
+
+def as_roots(pairs):
+    return sorted_roots([complex(*pair) for pair in pairs])
+
+
+def sorted_roots(roots):
+    return np.array(sorted(np.asarray(roots), key=lambda z: (round(z.real, 6), round(z.imag, 6))))
+
+
+def test_every_model_has_a_rest_or_a_reason():
+    assert set(RESTS) | set(NO_REST) == set(MODELS)
+    assert not set(RESTS) & set(NO_REST)
+
+
+PENDULUM = ("pendulum", "--K_D", "30", "--K_P", "100", "--dt", "0.08")
+
+
+def test_the_hanging_pendulum(analyzed, capsys):
+    """Motion ±i sqrt(g/l), constraint roots -K_D/2 ± sqrt(K_D²/4 - K_P), multiplier m g / 2 l."""
+    run = analyzed(*PENDULUM, capsys=capsys)
+    result = run.result
+    swing = np.sqrt(9.81)
+    stabilized = -15 + np.array([-1, 1]) * np.sqrt(15**2 - 100)
+    np.testing.assert_allclose(
+        as_roots(result["spectrum"]["motion"]), [-1j * swing, 1j * swing], rtol=TIGHT
+    )
+    np.testing.assert_allclose(as_roots(result["stabilization"]["roots"]), stabilized, rtol=TIGHT)
+    both = sorted_roots([*stabilized, -1j * swing, 1j * swing])
+    np.testing.assert_allclose(as_roots(result["integrated"]["roots"]), both, rtol=TIGHT)
+    assert result["equilibrium"]["q"] == pytest.approx({"x": 0.0, "y": -1.0}, abs=1e-12)
+    assert result["equilibrium"]["multipliers"]["rod"] == pytest.approx(9.81 / 2, rel=1e-12)
+    assert result["spectrum"]["verdict"] == "stable"
+    assert result["spectrum"]["constraint_zeros"] == 1
+    assert "STABILITY: stable" in run.text
+    assert "±3.13209i 2 - 2.006 motion" in run.text
+    assert "K_D = 30, K_P = 100" in run.text
+    assert "Gamma" not in run.text
+
+
+def test_step_limits_of_the_pendulum(analyzed, capsys):
+    limits = analyzed(*PENDULUM, capsys=capsys).result["step_limits"]
+    fastest = 15 + np.sqrt(15**2 - 100)
+    for name, interval in REAL_INTERVALS.items():
+        # Bisected to double precision; ab4 has its root at 0.3 to the round-off of a companion.
+        assert limits[name]["stabilization"] == pytest.approx(interval / fastest, rel=1e-6)
+    # The swing is undamped: these amplify it however small the step is.
+    assert [limits[name]["all_roots"] for name in ("euler", "heun", "ab2")] == [0, 0, 0]
+    assert limits["rk4"]["set_by"] == pytest.approx([-fastest, 0.0], rel=TIGHT)
+    assert limits["kvaerno5"]["unlimited"] is True
+    assert limits["kvaerno5"]["all_roots"] is None
+    assert limits["ab2"]["lyapunov_norm"] is None
+    for name in ("euler", "heun", "rk4", "dopri5"):
+        assert 0 < limits[name]["lyapunov_norm"] < limits[name]["stabilization"]
+
+
+def test_a_step_outside_the_limits_is_pointed_out(analyzed, capsys):
+    run = analyzed(*PENDULUM, capsys=capsys)
+    h, fastest, swing = 0.08, 15 + np.sqrt(15**2 - 100), np.sqrt(9.81)
+    limits = run.result["step_limits"]
+    # |1 - h z| beyond 2, and for Heun |R(iy)|² = 1 + y⁴/4 on the imaginary axis.
+    assert limits["euler"]["growth"]["stabilization"] == pytest.approx(h * fastest - 1, rel=TIGHT)
+    heun = np.sqrt(1 + (h * swing) ** 4 / 4)
+    assert limits["heun"]["growth"]["all_roots"] == pytest.approx(
+        max(heun, abs(1 - h * fastest + (h * fastest) ** 2 / 2)), rel=TIGHT
+    )
+    assert (limits["rk4"]["inside"], limits["ab4"]["inside"]) == (True, False)
+    message = "with a step of 0.08 s these make the constraint violation grow: heun (limit 0.07639"
+    assert f"WARNING: {message}" in run.text
+    first, *_ = run.result["warnings"]
+    assert first.startswith(message)
+    assert "rk4" not in first
+
+
+def test_slow_growth_of_a_swing_is_put_in_numbers(analyzed, capsys):
+    run = analyzed("pendulum", "--dt", "0.05", capsys=capsys)
+    y = 0.05 * np.sqrt(9.81)
+    grown = {"heun": (1 + y**4 / 4) ** 100, "euler": (1 + y**2) ** 100}
+    for name, factor in grown.items():
+        assert f"{name} (factor {factor:.3g} in 10 s)" in run.text
+    # Its growth, 1e-14 a step, is real and means nothing.
+    assert run.result["step_limits"]["dopri8"]["all_roots"] == 0
+    assert "dopri8 (" not in run.text
+
+
+def test_another_equilibrium_is_found_and_called_unstable(analyzed, capsys):
+    run = analyzed("pendulum", "--at", "y=1", capsys=capsys)
+    np.testing.assert_allclose(
+        as_roots(run.result["spectrum"]["motion"]), [-np.sqrt(9.81), np.sqrt(9.81)], rtol=TIGHT
+    )
+    assert run.result["spectrum"]["verdict"] == "unstable"
+    assert "its root 3.13209 makes a deviation grow e-fold in 0.3193 s." in run.text
+    assert "Growing roots are left out." in run.text
+    # The other root of the motion is slower than the stabilization's -10.
+    assert run.result["step_limits"]["rk4"]["all_roots"] == pytest.approx(
+        REAL_INTERVALS["rk4"] / 10, rel=1e-6
+    )
+
+
+def ball_beam_matrices(s):
+    """Krasinskaya, Krasinskii (2013), eq. 37, by hand; states (r, theta, r', theta', i)."""
+    b, weight = s.wheel_radius / s.beam_length, s.ball_mass * s.gravity
+    rolling = s.ball_inertia * b / s.ball_radius
+    turning = s.wheel_inertia + b**2 * (s.ball_mass * s.rest_position**2 + s.ball_inertia)
+    mass = np.array([[s.ball_mass + s.ball_inertia / s.ball_radius**2, -rolling]])
+    mass = np.concatenate([mass, [[-rolling, turning]]])
+    forces = [[0, -weight * b, 0, 0, 0], [-weight * b, 0, 0, -s.wheel_damping, s.torque_constant]]
+    A = np.zeros((5, 5))
+    A[0, 2] = A[1, 3] = 1
+    A[2:4] = np.linalg.solve(mass, forces)
+    A[4, 3:] = np.array([-s.emf_constant, -s.resistance]) / s.inductance
+    B = np.zeros((5, 1))
+    B[4] = s.supply_gain / s.inductance
+    return A, B
+
+
+@pytest.mark.parametrize(("name", "zeros"), [("ball-beam", 1), ("ball-beam-simplified", 0)])
+def test_the_ball_and_beam(name, zeros, analyzed, capsys):
+    run = analyzed(name, capsys=capsys)
+    result, system = run.result, system_of(name)
+    A, B = ball_beam_matrices(system)
+    spectrum = result["spectrum"]
+    np.testing.assert_allclose(
+        as_roots(spectrum["motion"]), sorted_roots(np.linalg.eigvals(A)), rtol=1e-9
+    )
+    assert spectrum["constraint_zeros"] == zeros
+    assert as_roots(spectrum["roots"]).size == 5 + zeros
+    assert spectrum["verdict"] == "unstable"
+    assert "the root 0.568716 has a positive real part" in run.text
+    current = system.wheel_radius * system.ball_mass * system.gravity * system.rest_position
+    current /= system.beam_length * system.torque_constant
+    np.testing.assert_allclose(result["equilibrium"]["w"], [current], rtol=TIGHT)
+    np.testing.assert_allclose(result["equilibrium"]["u"], [system.resistance * current])
+    inputs = result["inputs"]
+    assert (inputs["rank"], inputs["size"], inputs["redundant_size"]) == (5, 5, 5 + zeros)
+    states = result["linearization"]["state"][:5]
+    order = [states.index(x) for x in ("r", "theta", "d(r)/dt", "d(theta)/dt", "w1")]
+    P = scipy.linalg.solve_continuous_are(A, B, np.eye(5), np.eye(1))
+    # Two Riccati solvers at a condition number of 1e9.
+    np.testing.assert_allclose(np.array(inputs["K"])[:, order], B.T @ P, rtol=1e-6)
+    assert max(real for real, _ in inputs["regulated_roots"]) < -0.4
+    assert "The regulator above stabilizes it." in run.text
+    # The current is stiff: -1.4e4 bounds every explicit step.
+    electrical = np.abs(np.linalg.eigvals(A)).max()
+    assert result["step_limits"]["euler"]["all_roots"] == pytest.approx(2 / electrical, rel=1e-6)
+
+
+def test_the_limit_of_all_roots_is_where_a_run_breaks(analyzed, capsys):
+    """100 steps of RK4 from a current that is 1e-3 A off."""
+    result = analyzed("ball-beam-simplified", capsys=capsys).result
+    limit, system = result["step_limits"]["rk4"]["all_roots"], system_of("ball-beam-simplified")
+    rest = system.rest()
+    start = State(rest.q, rest.v, rest.w + 1e-3)
+
+    def last(h):
+        run = jaxdae.simulate(
+            system, jaxdae.Multipliers(), start, t1=100 * h, dt=h, solver=RK4(), throw=False
+        )
+        return abs(float(run.w[-1, 0] - rest.w[0]))
+
+    # The current's own factor a step is 0.9 below the limit, 1.1 above it.
+    assert last(0.98 * limit) < 1e-4
+    assert last(1.02 * limit) > 1.0
+
+
+def test_the_simplified_ball_and_beam_has_nothing_to_stabilize(analyzed, capsys):
+    run = analyzed("ball-beam-simplified", capsys=capsys)
+    assert run.result["stabilization"] is None
+    assert "STABILIZATION" not in run.text
+    assert run.result["step_limits"]["rk4"]["stabilization"] is None
+    assert not [x for x in run.result["warnings"] if "stabilizes the" in x]
+
+
+def test_the_slider_crank_swings_about_its_lowest_position(analyzed, capsys):
+    """Crank down: slider and rod move with r theta', so A = r² (m1/3 + m2 + m3)."""
+    run = analyzed("slider-crank", capsys=capsys)
+    frequency = np.sqrt(9.81 / (1 / 3 + 2))
+    np.testing.assert_allclose(
+        as_roots(run.result["spectrum"]["motion"]), np.array([-1j, 1j]) * frequency, rtol=TIGHT
+    )
+    assert "links of equal length" in run.text
+    assert "linearizing the constraint first loses stiffness" in run.text
+
+
+def test_the_penalty_form_rests_off_its_constraints(analyzed, capsys):
+    """By lam / (alpha K_P), and its roots tend to those of the constraints and of the motion."""
+    result = analyzed("slider-crank", capsys=capsys).result
+    lam = np.array(list(result["equilibrium"]["multipliers"].values()))
+    alpha, K_P = (float(result["stabilization"]["gains"][name]) for name in ("alpha", "K_P"))
+    # To first order in 1 / alpha.
+    assert result["integrated"]["violation"] == pytest.approx(
+        np.abs(lam).max() / (alpha * K_P), rel=1e-3
+    )
+    expected = sorted(
+        [abs(complex(*z)) for z in result["spectrum"]["motion"]]
+        + [abs(complex(*z)) for z in result["stabilization"]["roots"]]
+    )
+    # Double roots of critical damping move with the square root of the perturbation, 1e-4.
+    np.testing.assert_allclose(
+        sorted(abs(complex(*z)) for z in result["integrated"]["roots"]), expected, rtol=3e-2
+    )
+
+
+@pytest.mark.slow
+def test_the_driven_squeezing_mechanism(analyzed, capsys):
+    """Against the loop of crank and coupler in closed form: dV/dbeta = mom at rest."""
+    result = analyzed("andrews", capsys=capsys).result
+    q = result["equilibrium"]["q"]
+    h = 1e-4
+    V = [spring_energy(q["beta"] + i * h) for i in (-1, 0, 1)]
+    # Central differences of an energy of 1e-3 J: truncation 1e-8, round-off 1e-16 / h².
+    assert (V[2] - V[0]) / (2 * h) == pytest.approx(0.033, rel=1e-5)
+    stiffness = (V[0] - 2 * V[1] + V[2]) / h**2
+    system = system_of("andrews")
+    coordinates = jnp.array(list(q.values()))
+    d = jaxdae.evaluate(system, 0.0, coordinates, jnp.zeros(7))
+    tangent = scipy.linalg.null_space(np.asarray(d.jac))[:, 0]
+    tangent /= tangent[0]
+    frequency = np.sqrt(stiffness / (tangent @ np.asarray(d.mass) @ tangent))
+    np.testing.assert_allclose(
+        as_roots(result["spectrum"]["motion"]), np.array([-1j, 1j]) * frequency, rtol=1e-5
+    )
+    assert result["spectrum"]["verdict"] == "undecided"
+    assert any("nothing stabilizes the 6 constraints" in x for x in result["warnings"])
+
+
+def spring_energy(beta):
+    """Energy of the spring of Andrews' mechanism for a crank angle, by two circles about P."""
+    s = system_of("andrews")
+    crank, pivot = s.rr * np.array([np.cos(beta), np.sin(beta)]), np.array(s.point_b)
+    line = crank - pivot
+    length = np.hypot(*line)
+    along = (s.ss**2 - s.d**2 + length**2) / (2 * length)
+    e = line / length
+    toward_p = (along * e - np.sqrt(s.ss**2 - along**2) * np.array([-e[1], e[0]])) / s.ss
+    gamma = np.arctan2(toward_p[0], -toward_p[1])
+    end = s.sd * np.array([np.cos(gamma), np.sin(gamma)]) + s.sc * toward_p
+    stretch = np.hypot(*(pivot + end - np.array(s.point_c))) - s.l0
+    return 0.5 * s.c0 * stretch**2
+
+
+def test_the_parked_robot_is_not_linearly_controllable(analyzed, capsys):
+    run = analyzed("robot", capsys=capsys)
+    s, inputs = system_of("robot"), run.result["inputs"]
+    travel = -2 * s.friction / (s.mass * s.wheel_radius**2 + 2 * s.wheel_inertia)
+    half = s.half_track / s.wheel_radius
+    inertia = s.inertia + s.mass * s.offset**2 + 2 * s.wheel_inertia * half**2
+    turning = -2 * s.friction * half**2 / inertia
+    np.testing.assert_allclose(
+        as_roots(run.result["spectrum"]["motion"]), sorted([travel, turning, 0, 0]), atol=1e-12
+    )
+    assert (inputs["rank"], inputs["size"]) == (4, 7)
+    np.testing.assert_allclose(inputs["fixed_roots"], np.zeros((3, 2)), atol=1e-12)
+    names = "error of x, error of y, error of theta"
+    assert "reach 4 of 7 directions of the linear motion" in run.text
+    assert f"nothing moves the roots 0, 0, 0, those of {names}" in run.text
+    assert run.result["spectrum"]["nonholonomic_zeros"] == 3
+    assert "STABILITY: undecided" in run.text
+    assert run.result["stabilization"]["gains"] == {"Gamma": 10.0}
+
+
+def test_the_knife_edge_carries_its_weight_across_the_slope(analyzed, capsys):
+    """y'' = -p (theta - pi/2), theta'' = 0: nothing but zero roots, which decide nothing."""
+    result = analyzed("knife-edge", capsys=capsys).result
+    weight = 9.81 * np.sin(0.3)
+    assert result["equilibrium"]["multipliers"]["blade"] == pytest.approx(weight, rel=1e-12)
+    assert result["equilibrium"]["q"]["theta"] == pytest.approx(np.pi / 2, rel=1e-12)
+    spectrum = result["spectrum"]
+    assert (spectrum["verdict"], spectrum["accidental_zeros"]) == ("undecided", 4)
+    assert spectrum["nonholonomic_zeros"] == 1
+    assert result["stabilization"]["baumgarte_certificate"] is None
+    assert result["inputs"] is None
+
+
+def test_hovering_in_a_central_field(analyzed, capsys):
+    """Gravity gradient: +2 mu/r³ along the radius, -mu/r³ across it."""
+    result = analyzed("kepler", capsys=capsys).result
+    rate = np.sqrt(1 / 0.7**3)
+    expected = sorted_roots([np.sqrt(2) * rate, -np.sqrt(2) * rate, 1j * rate, -1j * rate])
+    np.testing.assert_allclose(as_roots(result["spectrum"]["motion"]), expected, rtol=TIGHT)
+    np.testing.assert_allclose(result["equilibrium"]["u"], [1 / 0.7**2, 0], atol=1e-12)
+
+
+def test_the_mirror_held_by_its_motor(analyzed, capsys):
+    """One zero root: the motor holds any angle. The others solve a cubic."""
+    result = analyzed("mirror", capsys=capsys).result
+    s, phi = system_of("mirror"), result["equilibrium"]["q"]["phi"]
+    back = s.torque_constant * s.back_emf_constant / (s.gear_ratio * s.inductance)
+    # (s² - (g/l) sin phi) (s + R/L) + back / (m l²) = 0
+    cubic = np.polymul(
+        [1, 0, -s.gravity / s.length * np.sin(phi)], [1, s.resistance / s.inductance]
+    )
+    cubic[-1] += back / (s.mass * s.length**2)
+    expected = sorted_roots([0, *np.roots(cubic)])
+    np.testing.assert_allclose(as_roots(result["spectrum"]["motion"]), expected, atol=1e-8)
+    torque = s.mass * s.gravity * s.length * np.cos(phi)
+    np.testing.assert_allclose(result["equilibrium"]["w"], [torque, 0], atol=1e-9)
+    assert result["inputs"]["rank"] == 4
+
+
+def test_the_chain_has_four_swings_and_four_stabilized_links(analyzed, capsys):
+    """Small swings of the hanging chain: M x'' + K x = 0 with the tensions of the links."""
+    result = analyzed("chain", capsys=capsys).result
+    n, length = 4, 0.25
+    tension = 9.81 * np.arange(n, 0, -1) / length
+    stiffness = np.diag(tension + np.append(tension[1:], 0))
+    stiffness -= np.diag(tension[1:], 1) + np.diag(tension[1:], -1)
+    frequencies = np.sqrt(np.linalg.eigvalsh(stiffness))
+    expected = sorted_roots([*(1j * frequencies), *(-1j * frequencies)])
+    np.testing.assert_allclose(as_roots(result["spectrum"]["motion"]), expected, rtol=TIGHT)
+    assert result["spectrum"]["constraint_zeros"] == 4
+    assert len(result["stabilization"]["roots"]) == 8
+
+
+def test_the_result_is_complete_and_plain_json(analyzed, capsys):
+    run = analyzed("ball-beam", capsys=capsys)
+    assert json.loads(json.dumps(run.result, allow_nan=False)) == run.result
+    assert list(run.result["step_limits"]) == list(SOLVERS)
+    linear = run.result["linearization"]
+    assert len(linear["state"]) == len(linear["A_full"]) == len(linear["B_full"]) == 6
+    # A_full is what the roots were computed from.
+    raw = np.linalg.eigvals(np.array(linear["A_full"]))
+    found = as_roots(run.result["spectrum"]["roots"])
+    np.testing.assert_allclose(np.abs(sorted_roots(raw)), np.abs(found), atol=1e-7, rtol=1e-9)
+    assert run.result["options"]["model"] == "ball-beam"
+    assert (run.out / "roots.png").stat().st_size > 10_000
+
+
+def test_the_certificate_bounds_the_violation(analyzed, capsys):
+    """`|exp(H t)| <= growth exp(-rate t)`, and likewise for the squared norm."""
+    kept = analyzed(*PENDULUM, capsys=capsys).result["stabilization"]
+    b, linear = kept["baumgarte_certificate"], kept["linear_certificate"]
+    H = np.array([[0.0, 1.0], [-100.0, -30.0]])
+    ts = np.linspace(0, 1, 50)
+    norms = np.array([np.linalg.norm(scipy.linalg.expm(H * t), 2) for t in ts])
+    assert np.all(norms <= b["growth"] * np.exp(-b["rate"] * ts))
+    assert np.all(norms**2 <= linear["m2"] / linear["m1"] * np.exp(-linear["rate"] * ts))
+    assert 0 < b["eps"] < b["largest_eps"] == 30
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["pendlum"], "No model is named 'pendlum'. Did you mean 'pendulum'?"),
+        (["two-link"], "no state of rest to analyze: its constraints lead the tip after a moving"),
+        (["sleigh"], "relative equilibria, which move in these coordinates. Models that have one:"),
+        (["pendulum", "--alpha", "5"], "--alpha is for the penalty and augmented forms, not for M"),
+        (["pendulum", "--Gamma", "5"], "--Gamma is for velocity constraints, which the model 'pen"),
+        (
+            ["robot", "--K_P", "5"],
+            "--K_P is for position constraints, which the model 'robot' d",
+        ),
+        (["kepler", "--K_D", "5"], "--K_D is for position constraints, which the model 'kepler' d"),
+        (["andrews", "--K_D", "5"], "Baumgarte lacks a gain for them; give K_D=… and K_P=…"),
+        (["pendulum", "--at", "z=1"], "no coordinate is called 'z'; there are: x, y"),
+    ],
+)
+def test_bad_input_is_one_line_and_status_2(words, message, tmp_path, capsys):
+    assert main(["analyze", *words, "--out", str(tmp_path)]) == 2
+    errors = capsys.readouterr().err
+    assert message in errors
+    assert len(errors.strip().splitlines()) == 1
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "kind", "gains"),
+    [
+        ("pendulum", {"K_P": 400.0}, "Multipliers", {"K_D": 20.0, "K_P": 400.0}),
+        # As `jaxdae simulate` chooses it: the gains that tuning starts from.
+        ("slider-crank", {"formulation": "multipliers"}, "Multipliers", {"K_D": 20.0}),
+        ("slider-crank", {"K_D": 50.0}, "Penalty", {"K_D": 50.0, "K_P": 1e4, "alpha": 1e4}),
+        # Without a tuning study: the model's own gains.
+        ("ball-beam", {"formulation": "penalty"}, "Penalty", {"K_P": 100.0, "alpha": 10.0}),
+        ("robot", {"Gamma": 3.0}, "Multipliers", {"Gamma": 3.0}),
+    ],
+)
+def test_gains_change_only_themselves(name, given, kind, gains):
+    options = dict.fromkeys(("formulation", "K_D", "K_P", "Gamma", "alpha")) | given
+    m, r = (0, 3) if name == "robot" else (1, 0)
+    chosen = formulation_of_options(get_model(name), SimpleNamespace(**options), m, r)
+    assert type(chosen).__name__ == kind
+    for gain, value in gains.items():
+        holder = chosen if gain == "alpha" else chosen.stabilization
+        # Tuning starts from exponentials of logarithms.
+        np.testing.assert_allclose(getattr(holder, gain), value, rtol=1e-14)
+
+
+def test_no_equilibrium_is_said_with_the_residual_and_the_guess(tmp_path, capsys):
+    """A blade down the slope cannot carry its weight, m g sin(0.3) = 2.899 N."""
+    words = ["analyze", "knife-edge", "--at", "theta=0,x=0.5", "--out", str(tmp_path)]
+    assert main(words) == 2
+    errors = capsys.readouterr().err
+    assert "no equilibrium was found near the guess" in errors
+    assert "the force on 'x' by 2.9 (allowed" in errors
+    assert "The guess was x = 0.5, y = 0, theta = 0; give one nearer to a rest with --at" in errors
+    assert "free_controls" not in errors
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("text", ["y", "y=", "y=up", "y=inf", "x=1,,y=2", ""])
+def test_malformed_assignments_are_refused_by_the_parser(text, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["analyze", "pendulum", "--at", text])
+    assert stop.value.code == 2
+    assert f"{text!r} does not say NAME=VALUE" in capsys.readouterr().err
+
+
+def in_single_precision(name, out):
+    try:
+        assert main(["analyze", name, "--dtype", "float32", "--out", str(out)]) == 0
+    finally:
+        main(["list"])  # back to double precision, which the other tests need
+    return json.loads((out / "analysis.json").read_text())
+
+
+def test_single_precision_gives_the_same_verdict(tmp_path):
+    result = in_single_precision("pendulum", tmp_path)
+    assert result["spectrum"]["verdict"] == "stable"
+    # A few roundings of 6e-8 in the matrix; a double root moves with their square root.
+    assert result["spectrum"]["motion"][0][1] == pytest.approx(-np.sqrt(9.81), rel=1e-5)
+    assert result["step_limits"]["rk4"]["set_by"] == pytest.approx([-10, 0], rel=1e-3)
+
+
+@pytest.mark.slow
+def test_single_precision_says_what_it_cannot_tell(tmp_path):
+    """A root of 0.57 beside one of -1.4e4."""
+    result = in_single_precision("ball-beam", tmp_path)
+    assert result["spectrum"]["verdict"] == "undecided"
+    assert "to the imaginary axis are not told from those on it" in result["warnings"][0]
+
+
+class Towers(jaxdae.System):
+    """Two inverted pendulums for small angles; the input reaches only the first."""
+
+    def kinetic_energy(self, t, q, v):
+        del t, q
+        return 0.5 * v @ v
+
+    def potential_energy(self, t, q):
+        del t
+        return -0.5 * (q[0] ** 2 + 4 * q[1] ** 2)
+
+    def force(self, t, q, v, w, u):
+        del t, v, w
+        return jnp.zeros_like(q).at[0].add(u[0])
+
+
+def rested(system, formulation, inputs=0, q=(0.0, 0.0), **options):
+    rest = Rest(guess=lambda _: jnp.array(q), inputs=inputs, remark="of a test")
+    guess = State(rest.guess(system), jnp.zeros(len(q)))
+    return analyze(system, rest, formulation, guess, t1=1.0, **options), rest
+
+
+def test_the_canonical_equations_have_the_same_roots():
+    """A formulation with a state of its own, `(q, p)`, and gains that are not Baumgarte's."""
+    stabilization = jaxdae.LinearStabilization(K10=-100.0, K11=-30.0)
+    form = jaxdae.Hamiltonian(stabilization=stabilization)
+    found, rest = rested(system_of("pendulum"), form, q=(0.0, -1.0))
+    decay, swing = np.roots([1, 30, 100]), np.sqrt(9.81)
+    np.testing.assert_allclose(
+        sorted_roots(found.field.roots), sorted_roots([*decay, 1j * swing, -1j * swing]), rtol=TIGHT
+    )
+    assert found.stabilizer is not None
+    assert found.stabilizer.baumgarte is None
+    assert "STABILIZATION: Hamiltonian root" in " ".join(
+        report(found, get_model("pendulum"), rest).split()
+    )
+
+
+def test_an_uncontrollable_unstable_mode_is_named(capsys):
+    del capsys
+    found, rest = rested(Towers(), jaxdae.Multipliers(), inputs=1)
+    unstable, unreached = warnings(found)
+    # Roots ±1 of the first tower, ±2 of the second.
+    assert (
+        unstable
+        == "the equilibrium is unstable: its root 2 makes a deviation grow e-fold in 0.5 s."
+    )
+    assert "reach 2 of 4 directions" in unreached
+    assert "nothing moves the roots 2, -2, those of q2, d(q2)/dt" in unreached
+    assert "No feedback makes it asymptotically stable." in unreached
+    text = " ".join(report(found, get_model("kepler"), rest).split())
+    assert "no regulator: the pair (A, B) is not stabilizable: no feedback moves the root 2" in text
+
+
+def test_dependent_constraints_have_no_linearization(repeated_rod):
+    with pytest.raises(ValueError, match="their Jacobian has rank 1 of 2"):
+        rested(repeated_rod((1.0, 2.0)), jaxdae.Multipliers(), q=(0.0, -1.0))
+
+
+def test_no_equilibrium_of_a_free_fall():
+    class Falling(jaxdae.System):
+        def kinetic_energy(self, t, q, v):
+            del t, q
+            return 0.5 * v @ v
+
+        def potential_energy(self, t, q):
+            del t
+            return 9.81 * q[1]
+
+    with pytest.raises(EquilibriumError, match=r"the force on 'q2' by 9\.81 .* guess was q1 = 0"):
+        rested(Falling(), jaxdae.Multipliers())
+
+
+def test_the_picture_shows_every_set_on_labelled_axes():
+    system = system_of("pendulum")
+    formulation = jaxdae.Penalty(10.0, jaxdae.Baumgarte.critical(10.0))
+    found, _ = rested(system, formulation, q=(0.0, -1.0))
+    sets = root_sets(found)
+    named = ["motion", "position constraints", "stabilization", "as integrated (Penalty)"]
+    assert list(sets) == named
+    assert sum(len(x) for x in sets.values()) == 2 + 1 + 2 + 4
+    figure = plot_roots(sets, title="pendulum: roots at the equilibrium")
+    ax: Any = figure.axes[0]
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("real part [1/s]", "imaginary part [1/s]")
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == named
+
+
+def test_rest_of_lists_what_there_is():
+    assert rest_of("pendulum") is RESTS["pendulum"]
+    with pytest.raises(ValueError, match=r"Models that have one: pendulum, chain, slider-crank"):
+        rest_of("disk")
