@@ -14,6 +14,7 @@ from jaxdae.analysis.equilibria import Equilibrium
 from jaxdae.linalg.rank import numerical_rank
 from jaxdae.systems import evaluate, System
 from jaxdae.systems.checks import is_concrete
+from jaxdae.systems.dynamics import mass_and_jacobian
 
 
 class Partition(NamedTuple):
@@ -112,12 +113,17 @@ def linearize(
             be independent, or a controller that does not hold the equilibrium; with the numbers.
     """
     eq = equilibrium
-    rest = jnp.zeros_like(eq.q)
-    jac = evaluate(system, eq.t, eq.q, rest, eq.w, _held(eq, controller)).jac
+    jac = jacobian_at_rest(system, eq)
     m = jax.eval_shape(system.position_constraints, eq.t, eq.q).shape[0]
     partition = choose_partition(system, jac, m, independent)
     _check_controller(eq, controller)
     return _linearize(system, eq, controller, partition)
+
+
+@eqx.filter_jit
+def jacobian_at_rest(system: System, eq: Equilibrium) -> Float[Array, "c n"]:
+    """Constraint Jacobian at an equilibrium, shape `(m+r, n)`, by compiled code."""
+    return mass_and_jacobian(system, eq.t, eq.q, jnp.zeros_like(eq.q))[1]
 
 
 def choose_partition(system: System, jac, m: int, independent=None) -> Partition:
@@ -299,10 +305,6 @@ def _flat(u):
 
 def _control(eq, controller):
     return controller(eq.t, eq.q, jnp.zeros_like(eq.q), eq.w)
-
-
-def _held(eq, controller):
-    return eq.u if controller is None else _control(eq, controller)
 
 
 def _check_controller(eq, controller) -> None:

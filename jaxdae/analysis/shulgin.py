@@ -14,8 +14,8 @@ from jaxtyping import Array, Float
 from numpy.typing import NDArray
 
 from jaxdae.analysis.equilibria import Equilibrium
-from jaxdae.analysis.linearization import choose_partition
-from jaxdae.systems import evaluate, System
+from jaxdae.analysis.linearization import choose_partition, jacobian_at_rest
+from jaxdae.systems import System
 
 
 class CharacteristicMatrix(eqx.Module):
@@ -125,7 +125,7 @@ def characteristic_matrix(
             f"the system has {r} velocity constraints; Shulgin's equations are for position "
             "constraints. Use linearize and spectrum, which treat both."
         )
-    jac = evaluate(system, eq.t, eq.q, rest, eq.w, eq.u).jac
+    jac = jacobian_at_rest(system, eq)
     own, _, dependent = choose_partition(system, jac, jac.shape[0], independent)
     return _parts(system, eq, own, dependent)
 

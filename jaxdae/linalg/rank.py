@@ -26,7 +26,8 @@ def numerical_rank(matrix, tolerance: float = 1e-8) -> NumericalRank:
     """Rank and dependent rows of a matrix, by singular value decomposition.
 
     The rows of a constraint Jacobian carry different units, so each is scaled to unit length
-    first; a zero row stays zero and is dependent by itself. Not for use under `jit`.
+    first. A row that is zero, or at round-off beside the largest, stays what it is and is dependent
+    by itself. Not for use under `jit`.
 
     Args:
         matrix: shape `(c, n)`.
@@ -42,7 +43,9 @@ def numerical_rank(matrix, tolerance: float = 1e-8) -> NumericalRank:
     if not np.isfinite(matrix).all():
         raise ValueError("the rank of a matrix with entries that are not finite is not defined.")
     norms = np.linalg.norm(matrix, axis=1, keepdims=True)
-    left, values, _ = np.linalg.svd(matrix / np.where(norms > 0, norms, 1.0))
+    # Scaled to unit length, a row of round-off would look like a constraint.
+    nothing = norms <= 100 * np.finfo(np.float64).eps * norms.max(initial=0.0)
+    left, values, _ = np.linalg.svd(np.where(nothing, 0.0, matrix / np.where(nothing, 1.0, norms)))
     rank = int((values > tolerance * values.max(initial=0.0)).sum())
     combinations = left[:, rank:].T
     # A row whose weight is at round-off is not part of the dependence.

@@ -1,6 +1,13 @@
 """Ready systems, each with its source and reference."""
 
 from jaxdae.models.andrews import AndrewsMechanism as AndrewsMechanism
+from jaxdae.models.arm import (
+    Ellipsoid as Ellipsoid,
+    perturbation_equations as perturbation_equations,
+    Plane as Plane,
+    PointMassArm as PointMassArm,
+    SurfaceArm as SurfaceArm,
+)
 from jaxdae.models.ball_beam import (
     BallBeam as BallBeam,
     SimplifiedBallBeam as SimplifiedBallBeam,
@@ -11,6 +18,12 @@ from jaxdae.models.disk import RollingDisk as RollingDisk
 from jaxdae.models.kepler import Kepler as Kepler
 from jaxdae.models.knife_edge import KnifeEdge as KnifeEdge
 from jaxdae.models.mirror import AdaptiveMirror as AdaptiveMirror
+from jaxdae.models.motor import (
+    AbstractMotorDrive as AbstractMotorDrive,
+    ChargeDrive as ChargeDrive,
+    CurrentDrive as CurrentDrive,
+    MotorPower as MotorPower,
+)
 from jaxdae.models.pendulum import CartesianPendulum as CartesianPendulum
 from jaxdae.models.registry import (
     get_model as get_model,

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxdae.models.base import AbstractModel
+from jaxdae.models.motor import ChargeDrive
 from jaxdae.models.registry import get_model, MODELS
 from jaxdae.models.slider_crank import SliderCrank
 
@@ -84,6 +85,21 @@ RESTS: dict[str, Rest] = {
         remark="at the angle of the program at t = 0, held by the motor's torque; the program "
         "itself moves and is not part of it",
     ),
+    "surface-arm": Rest(
+        guess=lambda _: jnp.array([0.72, 0.42, -0.55, 1.35, 0.8, 0.13]),
+        remark="elbow hanging, tip high on the ellipsoid; one of several",
+    ),
+    "motor": Rest(
+        guess=lambda system: system.at_load(system.mechanism.at_crank(-0.5 * jnp.pi)[0]),
+        remark="without voltage, crank down; the charge that has flown does not matter",
+        system=lambda: ChargeDrive(voltage=0.0),
+    ),
+    "motor-actuator": Rest(
+        guess=lambda system: system.start()[0],
+        inputs=1,
+        fixed=("crank",),
+        remark="the crank is held where it is; the voltage that carries its weight is found",
+    ),
 }
 
 # Why the others have none.
@@ -98,6 +114,7 @@ NO_REST: dict[str, str] = {
     "two-link-reachable": _MOVING_TARGET,
     "sleigh": _COASTING,
     "disk": _COASTING,
+    "arm": "no force acts on it; " + _COASTING,
 }
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from jaxdae.formulations import AbstractFormulation, Baumgarte, Multipliers, Penalty
 from jaxdae.models.andrews import AndrewsMechanism
+from jaxdae.models.arm import PointMassArm, SurfaceArm
 from jaxdae.models.ball_beam import BallBeam, SimplifiedBallBeam
 from jaxdae.models.base import AbstractModel
 from jaxdae.models.chain import Chain
@@ -13,6 +14,7 @@ from jaxdae.models.disk import RollingDisk
 from jaxdae.models.kepler import Kepler
 from jaxdae.models.knife_edge import KnifeEdge
 from jaxdae.models.mirror import AdaptiveMirror
+from jaxdae.models.motor import ChargeDrive, CurrentDrive
 from jaxdae.models.pendulum import CartesianPendulum
 from jaxdae.models.robot import DifferentialDriveRobot
 from jaxdae.models.sleigh import ChaplyginSleigh
@@ -178,6 +180,38 @@ _MODELS = (
         system=AdaptiveMirror,
         formulation=Multipliers,
         t1=2.0,
+    ),
+    Model(
+        name="arm",
+        summary="plane arm of two point masses, in redundant Cartesian coordinates",
+        source="Shemelova, constraint perturbation equations, example; numbers of our own",
+        system=PointMassArm,
+        formulation=_stabilized(10.0),
+        t1=10.0,
+    ),
+    Model(
+        name="surface-arm",
+        summary="spatial arm of two point masses whose tip stays on an ellipsoid",
+        source="Krasinskaya, Krasinskii (2013), introduction; numbers of our own",
+        system=SurfaceArm,
+        formulation=_stabilized(10.0),
+        t1=5.0,
+    ),
+    Model(
+        name="motor",
+        summary="slider-crank driven by a geared DC motor, its charge a coordinate",
+        source="Shemelova, elements of another physical nature; numbers of Quanser SRV02",
+        system=ChargeDrive,
+        formulation=_stabilized(10.0),
+        t1=0.5,
+    ),
+    Model(
+        name="motor-actuator",
+        summary="the same motor with its current as actuator state",
+        source="as motor",
+        system=CurrentDrive,
+        formulation=_stabilized(10.0),
+        t1=0.5,
     ),
 )
 

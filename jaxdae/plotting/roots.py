@@ -52,6 +52,7 @@ def plot_roots(
         ax.set_yscale("symlog", linthresh=linear)
     right = max(ax.get_xlim()[1], linear)
     ax.axvspan(0, right, color=style.FAILURE, alpha=0.06, linewidth=0)
+    ax.set_xlim(right=right)
     ax.axvline(0, color=style.QUIET, linewidth=1.0)
     ax.set_ylabel("imaginary part [1/s]")
     style.finish(axes, xlabel="real part [1/s]")

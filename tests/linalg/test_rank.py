@@ -26,7 +26,7 @@ def test_a_dependence_names_its_rows_and_gives_zero():
 
 def test_units_of_the_rows_do_not_matter():
     rows = np.random.default_rng(1).normal(size=(3, 4))
-    scaled = np.array([[1e-9], [1.0], [1e6]]) * rows
+    scaled = np.array([[1e-7], [1.0], [1e6]]) * rows
     np.testing.assert_allclose(
         numerical_rank(scaled).singular_values, numerical_rank(rows).singular_values, rtol=1e-12
     )
@@ -35,6 +35,13 @@ def test_units_of_the_rows_do_not_matter():
 
 def test_a_zero_row_is_dependent_by_itself():
     found = numerical_rank([[1.0, 0.0], [0.0, 0.0]])
+    assert found.rank == 1
+    assert found.dependent_rows == (1,)
+
+
+def test_a_row_of_round_off_is_dependent_by_itself():
+    # What is left of a row that vanishes in exact arithmetic, as at a singular position.
+    found = numerical_rank([[1.0, 2.0], [3e-17, -2e-17]])
     assert found.rank == 1
     assert found.dependent_rows == (1,)
 

@@ -28,6 +28,10 @@ def test_names_are_the_documented_ones():
     assert set(NAMES) == holonomic | nonholonomic | {
         "kepler",
         "mirror",
+        "arm",
+        "surface-arm",
+        "motor",
+        "motor-actuator",
         "ball-beam",
         "ball-beam-simplified",
     }

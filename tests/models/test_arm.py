@@ -1,0 +1,420 @@
+"""Arms of point masses against angles, rigid bodies, integrals and the paper's equations."""
+
+from typing import Any
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.integrate
+import scipy.linalg
+from jax.flatten_util import ravel_pytree
+
+import jaxdae
+from jaxdae import Baumgarte, Hamiltonian, Multipliers, NullSpace, State, VelocityElimination
+from jaxdae.formulations.hamiltonian import CanonicalState
+from jaxdae.models.arm import (
+    Ellipsoid,
+    perturbation_equations,
+    Plane,
+    PointMassArm,
+    SurfaceArm,
+)
+from jaxdae.models.chain import Chain
+from jaxdae.solvers import RK4
+from jaxdae.systems import constraint_residuals
+
+C = (-100.0, -20.0, -64.0, -12.0)
+FORCES = (2.0, -14.7, -3.0, -9.8)
+ARM = PointMassArm(forces=FORCES)
+# Both links stay below the horizontal, where x1 and x2 determine the rest.
+LOW = ((-1.2, -0.9), (1.5, -2.0))
+FORMULATIONS = {
+    "hamiltonian": Hamiltonian(perturbation_equations(*C)),
+    "multipliers": Multipliers(perturbation_equations(*C)),
+    "null space": NullSpace(perturbation_equations(*C)),
+    "elimination": VelocityElimination(("x1", "x2")),
+}
+TIGHT: Any = {"stepsize_controller": diffrax.PIDController(rtol=1e-12, atol=1e-12)}
+# Solves with fewer than ten unknowns and condition numbers below 1e3.
+ROUND_OFF: Any = {"rtol": 1e-10, "atol": 1e-10}
+
+
+@eqx.filter_jit
+def flow(system, formulation, state):
+    """Rates of q and v along a formulation's flow, and the multipliers."""
+    y = formulation.init(system, 0.0, state)
+    rate = formulation.vector_field(system, 0.0, y, None)
+    back = lambda y: formulation.recover(system, 0.0, y)  # noqa: E731
+    _, motion = jax.jvp(back, (y,), (rate,))
+    return motion.q, motion.v, formulation.multipliers(system, 0.0, y, None)
+
+
+def angular_acceleration(angles, rates):
+    """Two links in their angles from the x axis, by hand.
+
+    m11 a1'' + m12 cos(a1 - a2) a2'' + m12 sin(a1 - a2) a2'^2 = l1 e1' . (F_1 + F_2), and so on.
+    """
+    (a1, a2), (w1, w2) = angles, rates
+    l1, l2, m1, m2 = 1.0, 0.8, 1.5, 1.0
+    cos, sin = np.cos(a1 - a2), np.sin(a1 - a2)
+    mass = np.array([[(m1 + m2) * l1**2, m2 * l1 * l2 * cos], [m2 * l1 * l2 * cos, m2 * l2**2]])
+    f = np.array(FORCES)
+    turn1, turn2 = np.array([-np.sin(a1), np.cos(a1)]), np.array([-np.sin(a2), np.cos(a2)])
+    torque = np.array([l1 * turn1 @ (f[:2] + f[2:]), l2 * turn2 @ f[2:]])
+    coriolis = m2 * l1 * l2 * sin * np.array([w2**2, -(w1**2)])
+    return np.linalg.solve(mass, torque - coriolis)
+
+
+def tensions(angles, rates):
+    """Multipliers from Newton's second law of each mass along its link."""
+    (a1, a2), (w1, w2) = angles, rates
+    (b1, b2), f = angular_acceleration(angles, rates), np.array(FORCES)
+    e1, e2 = (np.array([np.cos(a), np.sin(a)]) for a in (a1, a2))
+    t1, t2 = (np.array([-np.sin(a), np.cos(a)]) for a in (a1, a2))
+    elbow = 1.0 * (b1 * t1 - w1**2 * e1)
+    tip = elbow + 0.8 * (b2 * t2 - w2**2 * e2)
+    # m2 a2 = F2 - 2 lam2 l2 e2 and m1 a1 = F1 - 2 lam1 l1 e1 + 2 lam2 l2 e2
+    lam2 = (f[2:] - 1.0 * tip) @ e2 / (2 * 0.8)
+    lam1 = (f[:2] - 1.5 * elbow + 2 * lam2 * 0.8 * e2) @ e1 / 2
+    return np.array([lam1, lam2])
+
+
+@pytest.fixture(scope="module")
+def reference():
+    """Angles and their rates at five times, by another code from the equations by hand."""
+    ts = np.linspace(0.0, 1.0, 5)
+    solution = scipy.integrate.solve_ivp(
+        lambda t, y: np.concatenate([y[2:], angular_acceleration(y[:2], y[2:])]),  # noqa: ARG005
+        (0, 1), np.ravel(LOW), method="DOP853", rtol=1e-12, atol=1e-12, t_eval=ts,
+    )  # fmt: skip
+    return ts, solution.y[:2].T, solution.y[2:].T
+
+
+@pytest.mark.parametrize("name", FORMULATIONS)
+def test_the_motion_is_that_of_two_links_in_their_angles(name, reference):
+    ts, angles, rates = reference
+    run = jaxdae.simulate(
+        ARM, FORMULATIONS[name], State(*ARM.from_angles(*LOW)), t1=1.0,
+        saveat=diffrax.SaveAt(ts=jnp.asarray(ts)), work=True, **TIGHT,
+    )  # fmt: skip
+    expected = [ARM.from_angles(a, w) for a, w in zip(angles, rates, strict=True)]
+    # Two codes at 1e-12, some 100 steps, errors that grow tenfold; multipliers of 20 N/m.
+    np.testing.assert_allclose(run.q, [q for q, _ in expected], atol=1e-9)
+    np.testing.assert_allclose(run.v, [v for _, v in expected], atol=1e-9)
+    lam = [tensions(a, w) for a, w in zip(angles, rates, strict=True)]
+    np.testing.assert_allclose(run.multipliers, lam, atol=1e-8)
+    assert np.abs(lam).min() > 1.0
+    # Kinetic energy is all there is; what it gains the forces have given, the links nothing.
+    gained = sum(np.asarray(part) for part in run.work)
+    np.testing.assert_allclose(run.energy - run.energy[0], gained, atol=1e-9)
+    np.testing.assert_allclose(run.work.constraint, 0.0, atol=1e-9)
+    np.testing.assert_allclose(
+        run.work.force, (np.asarray(run.q) - np.asarray(run.q[0])) @ np.array(FORCES), atol=1e-9
+    )
+    assert np.ptp(run.energy) > 1.0
+
+
+def test_the_papers_equations_written_out_are_the_derived_ones(rng):
+    """Equations (6), off the constraints, the two slips corrected."""
+    masses = np.array([1.5, 1.5, 1.0, 1.0])
+    for _ in range(3):
+        q, v = (jnp.asarray(rng.normal(size=4)) for _ in range(2))
+        q_dot, p_dot, lam = ARM.canonical_rates(q, masses * v, jnp.asarray(C))
+        expected = flow(ARM, FORMULATIONS["hamiltonian"], State(q, v))
+        for got, exact in zip((q_dot, p_dot / masses, lam), expected, strict=True):
+            np.testing.assert_allclose(got, exact, **ROUND_OFF)
+
+
+@pytest.mark.parametrize(
+    ("slip", "off"),
+    [({"sign_as_printed": True}, (False, True)), ({"drift_as_printed": True}, (True, True))],
+)
+def test_as_printed_the_constraints_would_not_hold(slip, off):
+    """The last row's sign spoils the second link; `P` without `(J q')_q q'` spoils both."""
+    q, v = ARM.start()
+    masses = np.array([1.5, 1.5, 1.0, 1.0])
+    q_dot, p_dot, _ = ARM.canonical_rates(q, masses * v, jnp.asarray(C), **slip)
+    residual = lambda q, v: constraint_residuals(ARM, 0.0, q, v).phi_dot  # noqa: E731
+    _, rate = jax.jvp(residual, (q, v), (q_dot, p_dot / masses))
+    # On the constraints the perturbation equations ask for zero; round-off or metres per second.
+    for value, spoiled in zip(np.abs(rate), off, strict=True):
+        assert value > 1.0 if spoiled else value < 1e-12
+
+
+def test_violations_follow_the_perturbation_equations_in_closed_form():
+    """y(t) = exp(A t) y(0), for the two links apart, whatever the arm does meanwhile."""
+    q, v = ARM.start()
+    state = State(q + jnp.array([0.02, -0.01, 0.03, 0.02]), v + jnp.array([0.1, 0.0, -0.2, 0.1]))
+    ts = np.linspace(0.0, 0.6, 7)
+    run = jaxdae.simulate(
+        ARM, FORMULATIONS["hamiltonian"], state, t1=0.6, start_tolerance=None,
+        saveat=diffrax.SaveAt(ts=jnp.asarray(ts)), **TIGHT,
+    )  # fmt: skip
+    y = np.stack([run.violation.phi, run.violation.phi_dot], axis=-1)
+    for i, (position, velocity) in enumerate((C[:2], C[2:])):
+        A = np.array([[0.0, 1.0], [position, velocity]])
+        expected = [scipy.linalg.expm(A * t) @ y[0, i] for t in ts]
+        np.testing.assert_allclose(y[:, i], expected, atol=1e-10)
+    assert np.abs(y[0]).min() > 0.01
+
+
+def test_without_forces_energy_and_angular_momentum_stay():
+    """Noether's integrals, through many bends of the elbow, in the paper's form."""
+    arm = PointMassArm()
+    run = jaxdae.simulate(
+        arm, Hamiltonian(perturbation_equations(*C)), State(*arm.start()), t1=4.0, **TIGHT
+    )
+    momentum = jax.vmap(arm.angular_momentum)(run.q, run.v)
+    np.testing.assert_allclose(run.energy, run.energy[0], rtol=1e-9)
+    np.testing.assert_allclose(momentum, momentum[0], rtol=1e-9, atol=1e-9)
+    # The elbow bends both ways: the parts of the momentum are not constant.
+    cross = run.q[:, 0] * run.q[:, 3] - run.q[:, 1] * run.q[:, 2]
+    assert cross.min() < -0.1 < 0.1 < cross.max()
+
+
+def test_with_its_weights_it_is_the_hanging_chain(rng):
+    q, v = (jnp.asarray(rng.normal(size=4)) for _ in range(2))
+    arm = PointMassArm(forces=(0.0, -1.5 * 9.81, 0.0, -1.0 * 9.81))
+    chain = Chain(lengths=(1.0, 0.8), masses=(1.5, 1.0))
+    formulation = Multipliers(Baumgarte.critical(3.0))
+    for got, expected in zip(
+        flow(arm, formulation, State(q, v)), flow(chain, formulation, State(q, v)), strict=True
+    ):
+        np.testing.assert_allclose(got, expected, **ROUND_OFF)
+
+
+def test_a_control_adds_to_the_forces():
+    q, v = ARM.start()
+    u = jnp.array([1.0, 2.0, 3.0, 4.0])
+    np.testing.assert_allclose(ARM.force(0.0, q, v, None, u), np.array(FORCES) + u, rtol=1e-15)
+    surface = SurfaceArm()
+    np.testing.assert_array_equal(surface.force(0.0, surface.near, 0, None, surface.speed),
+                                  surface.speed)  # fmt: skip
+
+
+# Parameters of the arm in the plane: masses, lengths, forces, gains and start.
+PLANE: Any = {
+    "arm": {"length1": 1.0, "length2": 0.8, "mass1": 1.5, "mass2": 1.0, "forces": np.array(FORCES)},
+    "c": np.array(C),
+    "q": np.asarray(ARM.start()[0]) + np.array([0.02, -0.01, 0.03, 0.02]),
+    "v": np.asarray(ARM.start()[1]) + np.array([0.1, 0.0, -0.2, 0.1]),
+}
+
+
+def end_of_plane(kind, params, adjoint):
+    """A scalar of the end of eight Runge-Kutta steps."""
+    arm = PointMassArm(**params["arm"])
+    run = jaxdae.simulate(
+        arm, kind(perturbation_equations(*params["c"])), State(params["q"], params["v"]), t1=0.16,
+        dt=0.02, solver=RK4(), saveat=diffrax.SaveAt(t1=True), adjoint=adjoint, max_steps=8,
+        start_tolerance=None,
+    )  # fmt: skip
+    return run.q[0] @ jnp.array([1.0, -0.5, 0.7, 2.0]) + run.v[0] @ jnp.array([0.4, 1.0, -1.0, 0.3])
+
+
+def end_on_surface(params, adjoint):
+    """The same on a surface, the start being projected on it."""
+    arm = SurfaceArm(Ellipsoid(params["center"], params["axes"]), mass2=params["mass"])
+    run = jaxdae.simulate(
+        arm, Hamiltonian(Baumgarte.critical(10.0)), State(*arm.start()), t1=0.08, dt=0.02,
+        solver=RK4(), saveat=diffrax.SaveAt(t1=True), adjoint=adjoint, max_steps=4,
+        start_tolerance=None,
+    )  # fmt: skip
+    return run.q[0] @ jnp.arange(1.0, 7.0) + run.v[0] @ jnp.linspace(1.0, -1.0, 6)
+
+
+SURFACE: Any = {
+    "center": np.array([1.08, 0.64, -0.32]),
+    "axes": np.array([0.6, 0.55, 0.5]),
+    "mass": 1.3,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("loss", "params"),
+    [
+        (lambda p, a: end_of_plane(Hamiltonian, p, a), PLANE),
+        (end_on_surface, SURFACE),
+    ],
+    ids=["plane", "surface"],
+)
+def test_gradients_agree_in_both_modes_and_with_differences(loss, params):
+    x, unravel = ravel_pytree(params)
+    value = jax.jit(jax.vmap(lambda x: loss(unravel(x), diffrax.ForwardMode())))
+    forward = jax.jit(jax.jacfwd(lambda x: loss(unravel(x), diffrax.ForwardMode())))(x)
+    reverse = jax.jit(jax.grad(lambda x: loss(unravel(x), None)))(x)
+    # The same products in another order; projection by Newton's method to its last digits.
+    np.testing.assert_allclose(reverse, forward, rtol=1e-9, atol=1e-9 * np.abs(forward).max())
+    step = 1e-3 * np.maximum(np.abs(x), 0.1)
+    up2, up, down, down2 = (value(x + s * np.diag(step)) for s in (2, 1, -1, -2))
+    slopes = (8 * (up - down) - (up2 - down2)) / (12 * step)
+    # Fourth order in steps of 1e-3: derivatives of fifth order, 1e-12, and round-off, 1e-13 / h.
+    np.testing.assert_allclose(forward, slopes, rtol=1e-6, atol=1e-7)
+    assert np.all(np.abs(forward) > 1e-6)
+
+
+@pytest.mark.slow
+def test_gradients_are_the_same_in_both_forms_of_the_equations():
+    """With few steps, gradients through momenta and through velocities differ as the steps do."""
+    gradients = {
+        kind: ravel_pytree(
+            jax.jit(jax.grad(lambda p, kind=kind: end_of_plane(kind, p, None)))(PLANE)
+        )[0]
+        for kind in (Hamiltonian, Multipliers)
+    }
+    # q' = p / m with constant m: Runge-Kutta steps commute with this change of variables.
+    np.testing.assert_allclose(gradients[Hamiltonian], gradients[Multipliers], rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("arm", [ARM, SurfaceArm()], ids=["plane", "surface"])
+def test_a_batch_and_single_precision_give_the_same_motion(arm):
+    """Lanes are the runs alone; float32 keeps its type and some five digits over 0.2 s."""
+
+    def end(q, v):
+        run = jaxdae.simulate(
+            arm, Hamiltonian(Baumgarte.critical(10.0)), State(q, v), t1=0.2, dt=0.01, solver=RK4(),
+            saveat=diffrax.SaveAt(t1=True), throw=False, start_tolerance=None,
+        )  # fmt: skip
+        return run.q[0]
+
+    q, v = arm.start()
+    alone = [jax.jit(end)(q, s * v) for s in (1.0, 1.1)]
+    lanes = jax.jit(jax.vmap(end, (None, 0)))(q, jnp.stack([v, 1.1 * v]))
+    np.testing.assert_allclose(lanes, alone, rtol=1e-12, atol=1e-13)
+    single = jax.jit(end)(q.astype(jnp.float32), v.astype(jnp.float32))
+    assert single.dtype == jnp.float32
+    # 80 stages, round-off 6e-8 each.
+    np.testing.assert_allclose(single, alone[0], atol=3e-5)
+
+
+def rigid_body(arm, q, v, ts):
+    """Turning matrices and angular velocities of the rigid body that the arm is on a sphere.
+
+    `R' = [w] R` with `w = I^-1 L`, `I = R I0 R^T` and the constant angular momentum `L`.
+    """
+    points, masses = np.asarray(q).reshape(2, 3), np.array([arm.mass1, arm.mass2])
+    eye = np.eye(3)
+    inertia = sum(m * (r @ r * eye - np.outer(r, r)) for m, r in zip(masses, points, strict=True))
+    velocities = np.asarray(v).reshape(2, 3)
+    momentum = sum(m * np.cross(r, s) for m, r, s in zip(masses, points, velocities, strict=True))
+
+    def spin(R):
+        return np.linalg.solve(R @ inertia @ R.T, momentum)
+
+    def rate(t, y):
+        del t
+        R = y.reshape(3, 3)
+        return np.cross(spin(R), R.T).T.ravel()
+
+    solution = scipy.integrate.solve_ivp(
+        rate, (0, ts[-1]), eye.ravel(), method="DOP853", rtol=1e-12, atol=1e-12, t_eval=ts
+    )
+    turns = solution.y.T.reshape(-1, 3, 3)
+    return turns, np.stack([spin(R) for R in turns]), momentum
+
+
+@pytest.mark.parametrize("kind", [Hamiltonian, Multipliers, NullSpace])
+def test_on_a_sphere_about_the_base_the_arm_is_a_rigid_body(kind):
+    """Euler's equations, and the contact force from Newton's law of both masses."""
+    radius = float(np.linalg.norm([1.08, 0.64, 0.2]))
+    arm = SurfaceArm(
+        Ellipsoid(axes=radius), gravity=0.0, near=(0.6, 0, 0.8, 1.08, 0.64, 0.2),
+        speed=(1.0, 2.0, -0.5, 0.3, 1.0, 3.0),
+    )  # fmt: skip
+    q, v = arm.start()
+    ts = np.linspace(0.0, 1.0, 5)
+    run = jaxdae.simulate(
+        arm, kind(Baumgarte.critical(10.0)), State(q, v), t1=1.0,
+        saveat=diffrax.SaveAt(ts=jnp.asarray(ts)), **TIGHT,
+    )  # fmt: skip
+    turns, spins, momentum = rigid_body(arm, q, v, ts)
+    points = np.asarray(q).reshape(2, 3)
+    moved = np.einsum("tij,kj->tki", turns, points)
+    np.testing.assert_allclose(run.q, moved.reshape(-1, 6), atol=1e-9)
+    # Its spin is not constant: the body tumbles.
+    assert np.ptp(spins, axis=0).max() > 0.5
+    for i, (r, w) in enumerate(zip(moved, spins, strict=True)):
+        inertia = sum(
+            m * (x @ x * np.eye(3) - np.outer(x, x)) for m, x in zip((1.5, 1.0), r, strict=True)
+        )
+        w_dot = np.linalg.solve(inertia, -np.cross(w, momentum))
+        a = np.cross(w_dot, r) + np.cross(w, np.cross(w, r))
+        # m1 a1 = -2 lam1 r1 + 2 lam2 d: two multipliers from three equations that are consistent.
+        d = r[1] - r[0]
+        lam, residual, *_ = np.linalg.lstsq(np.stack([-2 * r[0], 2 * d], 1), 1.5 * a[0])
+        assert residual[0] < 1e-15
+        contact = 1.0 * a[1] + 2 * lam[1] * d
+        np.testing.assert_allclose(run.multipliers[i, :2], lam, atol=1e-8)
+        got = arm.contact_force(run.q[i], run.multipliers[i])
+        np.testing.assert_allclose(got, contact, atol=1e-8)
+
+
+def test_on_a_level_plane_energy_and_momentum_about_the_vertical_stay():
+    """Gravity and a plane that are symmetric about the vertical; the tip keeps its height."""
+    arm = SurfaceArm(Plane(offset=-0.4))
+    assert arm.labels().constraint_units == ("m^2", "m^2", "m")
+    run = jaxdae.simulate(
+        arm, Hamiltonian(Baumgarte.critical(10.0)), State(*arm.start()), t1=1.0, **TIGHT
+    )
+    x, y = run.q.reshape(-1, 2, 3)[..., 0], run.q.reshape(-1, 2, 3)[..., 1]
+    u, w = run.v.reshape(-1, 2, 3)[..., 0], run.v.reshape(-1, 2, 3)[..., 1]
+    momentum = (x * w - y * u) @ jnp.array([1.5, 1.0])
+    np.testing.assert_allclose(momentum, momentum[0], atol=1e-9)
+    np.testing.assert_allclose(run.energy, run.energy[0], atol=1e-9)
+    np.testing.assert_allclose(run.q[:, 5], -0.4, atol=1e-11)
+    assert np.ptp(run.kinetic_energy) > 1.0
+
+
+def test_formulations_agree_on_the_default_surface():
+    """Accelerations and multipliers off the constraints, where nothing cancels."""
+    arm = SurfaceArm()
+    state = State(arm.near + 0.01, arm.speed - 0.02)
+    gains = Baumgarte.critical(10.0)
+    expected = flow(arm, Multipliers(gains), state)
+    for kind in (Hamiltonian, NullSpace):
+        for got, exact in zip(flow(arm, kind(gains), state), expected, strict=True):
+            np.testing.assert_allclose(got, exact, **ROUND_OFF)
+    on = State(*arm.start())
+    eliminated = flow(arm, VelocityElimination(("y1", "x2", "y2")), on)
+    for got, exact in zip(eliminated, flow(arm, Multipliers(), on), strict=True):
+        np.testing.assert_allclose(got, exact, **ROUND_OFF)
+    assert np.abs(expected[2]).min() > 0.1
+
+
+def test_any_smooth_function_is_a_surface():
+    """A corrugated floor, given as a plain function: the start is brought onto it."""
+
+    def floor(point):
+        return point[2] - 0.1 - 0.05 * jnp.sin(5 * point[0])
+
+    arm = SurfaceArm(floor)
+    q, v = arm.start()
+    violation = constraint_residuals(arm, 0.0, q, v)
+    # Newton's method to its last digits.
+    assert max(np.abs(violation.phi).max(), np.abs(violation.phi_dot).max()) < 1e-12
+    run = jaxdae.simulate(arm, Hamiltonian(Baumgarte.critical(10.0)), State(q, v), t1=0.5, **TIGHT)
+    np.testing.assert_allclose(jax.vmap(floor)(run.q[:, 3:]), 0.0, atol=1e-10)
+    np.testing.assert_allclose(run.energy, run.energy[0], atol=1e-9)
+
+
+def test_starts_satisfy_the_constraints_and_sources_are_named():
+    for arm in (PointMassArm(), SurfaceArm()):
+        q, v = arm.start()
+        found = constraint_residuals(arm, 0.0, q, v)
+        # A few operations on numbers of order one.
+        assert max(np.abs(found.phi).max(), np.abs(found.phi_dot).max()) < 4e-15
+        labels = arm.labels()
+        assert len(labels.coordinates) == q.size
+        assert len(labels.constraints) == found.phi.size
+        assert all(reference.source for reference in arm.references())
+
+
+def test_momenta_are_masses_times_velocities():
+    q, v = ARM.start()
+    y = Hamiltonian().init(ARM, 0.0, State(q, v))
+    assert isinstance(y, CanonicalState)
+    np.testing.assert_allclose(y.p, np.array([1.5, 1.5, 1.0, 1.0]) * v, rtol=1e-14)

@@ -1,0 +1,394 @@
+"""The motor from one Lagrangian, as an actuator, and in equations by hand: one and the same."""
+
+from typing import Any
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.integrate
+from jax.flatten_util import ravel_pytree
+
+import jaxdae
+from jaxdae import Baumgarte, Hamiltonian, Multipliers, NullSpace, SingularMass, State
+from jaxdae.formulations.velocity_elimination import VelocityElimination
+from jaxdae.models.base import AbstractModel, Reference
+from jaxdae.models.motor import ChargeDrive, CurrentDrive
+from jaxdae.models.slider_crank import SliderCrank
+from jaxdae.solvers import RK4
+from jaxdae.systems import Labels
+
+GAINS = Baumgarte(K_D=20.0, K_P=100.0, Gamma=200.0)
+FORM = Multipliers(GAINS)
+SINGULAR = Multipliers(GAINS, solve=SingularMass())
+TIGHT: Any = {"stepsize_controller": diffrax.PIDController(rtol=1e-12, atol=1e-13)}
+# Solves with fewer than ten unknowns; inertias from 1e-6 to 1e-1.
+ROUND_OFF: Any = {"rtol": 1e-9, "atol": 1e-9}
+
+
+class Lever(AbstractModel):
+    """A rigid pendulum in its angle from the downward vertical, with friction of its own."""
+
+    inertia: float = 2e-3
+    weight: float = 0.25
+    friction: float = 1e-3
+
+    def kinetic_energy(self, t, q, v):
+        del t, q
+        return 0.5 * self.inertia * v[0] ** 2
+
+    def potential_energy(self, t, q):
+        del t
+        return -self.weight * jnp.cos(q[0])
+
+    def dissipation(self, t, q, v):
+        del t, q
+        return 0.5 * self.friction * v[0] ** 2
+
+    def labels(self):
+        return Labels(coordinates=("swing",), units=("rad",))
+
+    def start(self):
+        return jnp.array([0.4]), jnp.array([1.5])
+
+    def references(self):
+        return (Reference("none", "tests only"),)
+
+
+def both(**options):
+    """The same motor written twice."""
+    return ChargeDrive(**options), CurrentDrive(**options)
+
+
+def start(drive):
+    """The model's own start, actuators included."""
+    q, v = drive.start()
+    return State(q, v, drive.actuators())
+
+
+def run(drive, formulation: Any = FORM, t1=0.05, rows=6, **options):
+    """A tight run, saved at equal times."""
+    return jaxdae.simulate(
+        drive, formulation, start(drive), t1=t1, work=True,
+        saveat=diffrax.SaveAt(ts=jnp.linspace(0, t1, rows)), **(TIGHT | options),
+    )  # fmt: skip
+
+
+def currents(drive, sol):
+    return jax.vmap(drive.current)(sol.ts, sol.q, sol.v, sol.w)
+
+
+def powers(drive, sol):
+    return np.stack(jax.vmap(drive.power)(sol.ts, sol.q, sol.v, sol.w), axis=1)
+
+
+def lever_by_hand(drive, ts):
+    """(n^2 J_r + J_g + J) a'' = n eta k i - (b + c) a' - W sin a, with the circuit.
+
+    Returns a, a', i and the torque of the gear on the lever, `n (eta k i - J_r n a'')`.
+    """
+    lever, n, k = drive.mechanism, drive.gear_ratio, drive.motor_constant
+    inertia = n**2 * drive.rotor_inertia + drive.gear_inertia + lever.inertia
+    no_coil = drive.inductance is None
+
+    def current(t, a_dot, i):
+        steady = (6 * np.cos(drive.frequency * t) - n * k * a_dot) / drive.resistance
+        return steady if no_coil else i
+
+    def swing(a, a_dot, i):
+        drive_torque = n * drive.efficiency * k * i
+        friction = (drive.damping + lever.friction) * a_dot
+        return (drive_torque - friction - lever.weight * np.sin(a)) / inertia
+
+    def rate(t, y):
+        a, a_dot, i = y
+        voltage = 6 * np.cos(drive.frequency * t)
+        drop = drive.resistance * i + n * k * a_dot
+        i_dot = 0.0 if no_coil else (voltage - drop) / drive.inductance
+        return [a_dot, swing(a, a_dot, current(t, a_dot, i)), i_dot]
+
+    solution = scipy.integrate.solve_ivp(
+        rate, (0, ts[-1]), [0.4, 1.5, 0.0], method="DOP853", rtol=1e-12, atol=1e-13, t_eval=ts
+    )
+    a, a_dot, i = solution.y
+    i = current(ts, a_dot, i)
+    torque = n * (drive.efficiency * k * i - drive.rotor_inertia * n * swing(a, a_dot, i))
+    return a, a_dot, i, torque
+
+
+LEVER: Any = {"mechanism": Lever(), "frequency": 60.0}
+
+
+@pytest.mark.parametrize("drive", both(**LEVER), ids=["charge", "current"])
+def test_the_motion_is_that_of_the_equations_by_hand(drive):
+    sol = run(drive)
+    a, a_dot, i, torque = lever_by_hand(drive, np.asarray(sol.ts))
+    # Two codes at 1e-12, some 500 stiff but damped steps; the angle of the motor reaches 50 rad.
+    np.testing.assert_allclose(jax.vmap(drive.driven_angle)(sol.q), a, atol=1e-9)
+    np.testing.assert_allclose(jax.vmap(drive.driven_angle)(sol.v), a_dot, atol=1e-8)
+    np.testing.assert_allclose(jax.vmap(drive.shaft)(sol.q), 70 * a, atol=1e-8)
+    np.testing.assert_allclose(currents(drive, sol), i, atol=1e-9)
+    np.testing.assert_allclose(sol.multipliers[:, 0], torque, atol=1e-8)
+    # The voltage has changed its sign, and so has the current.
+    assert i.min() < -0.5 < 0.5 < i.max()
+
+
+def test_one_lagrangian_and_actuator_give_the_same_motion_torques_and_powers():
+    """A slider-crank in redundant coordinates; all compared at 1e-9 of their size."""
+    (charge, current), t1 = both(frequency=20.0), 0.1
+    one, other = (run(drive, t1=t1) for drive in (charge, current))
+    for got, expected in (
+        (one.q[:, 1:], other.q),
+        (one.v[:, 1:], other.v),
+        (currents(charge, one), currents(current, other)),
+        (one.multipliers, other.multipliers),
+        (powers(charge, one), powers(current, other)),
+    ):
+        scale = np.abs(expected).max()
+        assert scale > 1e-3
+        np.testing.assert_allclose(got, expected, atol=1e-9 * scale)
+    # Kirchhoff's law, integrated: R Q = integral of e - k (theta - theta_0) - L (i - i_0).
+    flux = 7.68e-3 * (one.q[:, 1] - one.q[0, 1]) + 0.18e-3 * one.v[:, 0]
+    passed = (6 * np.sin(20.0 * one.ts) / 20.0 - flux) / 2.6
+    np.testing.assert_allclose(one.q[:, 0], passed, atol=1e-11)
+
+
+def test_energies_and_works_differ_by_the_circuits():
+    """Each form balances by itself; between them lie magnetic energy, heat, and the source."""
+    charge, current = both(frequency=20.0)
+    one, other = (run(drive) for drive in (charge, current))
+    for sol in (one, other):
+        gained = sum(np.asarray(part) for part in sol.work)
+        np.testing.assert_allclose(sol.energy - sol.energy[0], gained, atol=1e-11)
+        # Time-invariant ideal constraints.
+        np.testing.assert_allclose(sol.work.constraint, 0.0, atol=1e-11)
+    magnetic = charge.magnetic_energy(one.v[:, 0])
+    np.testing.assert_allclose(one.energy - magnetic, other.energy, atol=1e-11)
+    # What source and resistance and loss leave goes to the coil and to the shaft.
+    heat = one.work.dissipation - other.work.dissipation
+    electrical = one.work.force - other.work.force + heat
+    np.testing.assert_allclose(electrical, magnetic - magnetic[0], atol=1e-11)
+    assert heat[-1] < -1e-2
+    assert np.abs(magnetic).max() > 1e-5
+
+
+@pytest.mark.parametrize("inductance", [0.18e-3, None])
+@pytest.mark.parametrize("efficiency", [0.621, 1.0])
+def test_the_source_pays_for_heat_loss_shaft_and_coil(inductance, efficiency):
+    """Kirchhoff's law times the current, at a state that is no start."""
+    for kind, formulation in ((ChargeDrive, SINGULAR), (CurrentDrive, FORM)):
+        drive = kind(inductance=inductance, efficiency=efficiency)
+        state = start(drive)
+        rate = _flow(drive, formulation, state)
+        i = drive.current(0.0, state.q, state.v, state.w)
+        i_dot = rate.v[0] if kind is ChargeDrive else (rate.w[0] if inductance else 0.0)
+        power = drive.power(0.0, state.q, state.v, state.w)
+        stored = (inductance or 0.0) * i * i_dot
+        np.testing.assert_allclose(
+            power.source, power.heat + power.loss + power.shaft + stored, atol=1e-12
+        )
+        assert (power.loss == 0) == (efficiency == 1 or i == 0)
+
+
+@eqx.filter_jit
+def _flow(drive, formulation, state, u=None):
+    y = formulation.init(drive, 0.0, state)
+    rate = formulation.vector_field(drive, 0.0, y, u)
+    return jax.jvp(lambda y: formulation.recover(drive, 0.0, y), (y,), (rate,))[1]
+
+
+@eqx.filter_jit
+def _lam(drive, formulation, state):
+    return formulation.multipliers(drive, 0.0, formulation.init(drive, 0.0, state), None)
+
+
+@pytest.mark.parametrize(
+    "formulation",
+    [Hamiltonian(GAINS), NullSpace(GAINS), VelocityElimination(("charge", "crank"))],
+    ids=lambda x: type(x).__name__,
+)
+def test_every_formulation_takes_the_charge_like_any_coordinate(formulation):
+    """The momentum of the charge is the flux linkage L i + k theta."""
+    drive = ChargeDrive()
+    q, v = drive.start()
+    state = State(q, v.at[0].set(1.3))
+    got, expected = (_flow(drive, f, state) for f in (formulation, FORM))
+    np.testing.assert_allclose(got.v, expected.v, rtol=1e-9, atol=1e-9 * np.abs(expected.v).max())
+    np.testing.assert_allclose(
+        _lam(drive, formulation, state), _lam(drive, FORM, state), **ROUND_OFF
+    )
+    flux = Hamiltonian().init(drive, 0.0, state).p[0]
+    np.testing.assert_allclose(flux, 0.18e-3 * 1.3 + 7.68e-3 * q[1], rtol=1e-14)
+
+
+def test_a_constant_voltage_ends_in_the_steady_speed_of_the_data_sheet():
+    """Without weight: w = eta k n e / (b R + eta (k n)^2), i = (e - k n w) / R."""
+    lever = Lever(weight=0.0, friction=0.0)
+    for drive in both(mechanism=lever):
+        sol = run(drive, t1=1.0, rows=2)
+        kn = 70 * 7.68e-3
+        speed = 0.621 * kn * 6 / (0.015 * 2.6 + 0.621 * kn**2)
+        # The slowest time constant is 0.06 s: exp(-16), a tenth of a millionth.
+        np.testing.assert_allclose(jax.vmap(drive.driven_angle)(sol.v)[-1], speed, rtol=1e-6)
+        i = currents(drive, sol)[-1]
+        np.testing.assert_allclose(i, (6 - kn * speed) / 2.6, rtol=1e-5)
+        np.testing.assert_allclose(sol.multipliers[-1, 0], 0.015 * speed, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", [ChargeDrive, CurrentDrive])
+@pytest.mark.parametrize("value", [0.0, -1e-3, 0])
+def test_an_inductance_that_is_not_positive_is_refused(kind, value):
+    message = rf"inductance must be positive, but is {value} H: .*give inductance=None"
+    with pytest.raises(ValueError, match=message):
+        kind(inductance=value)
+
+
+def test_a_charge_without_inertia_is_refused_before_any_work():
+    """An inductance that became zero on the way: nothing would determine di/dt."""
+    drive = eqx.tree_at(lambda d: d.inductance, ChargeDrive(), 0.0)
+    with pytest.raises(ValueError, match="the mass matrix is not positive definite: eigenvalues"):
+        jaxdae.simulate(drive, FORM, start(drive), t1=0.01)
+    message = "the acceleration is not determined: the mass matrix has the eigenvalue"
+    for formulation in (SINGULAR, NullSpace(GAINS)):
+        with pytest.raises(ValueError, match=message):
+            jaxdae.simulate(drive, formulation, start(drive), t1=0.01)
+
+
+def test_without_inductance_the_law_is_a_constraint_whose_multiplier_is_zero():
+    """Both forms follow the equations by hand, in which the current is algebraic."""
+    charge, current = both(**LEVER, inductance=None)
+    assert charge.labels().constraints == ("gear", "Kirchhoff")
+    for drive, formulation in ((charge, SINGULAR), (charge, NullSpace(GAINS)), (current, FORM)):
+        sol = run(drive, formulation)
+        a, a_dot, i, torque = lever_by_hand(drive, np.asarray(sol.ts))
+        np.testing.assert_allclose(jax.vmap(drive.driven_angle)(sol.q), a, atol=1e-9)
+        np.testing.assert_allclose(jax.vmap(drive.driven_angle)(sol.v), a_dot, atol=1e-8)
+        np.testing.assert_allclose(currents(drive, sol), i, atol=1e-9)
+        np.testing.assert_allclose(sol.multipliers[:, 0], torque, atol=1e-8)
+        # Voltages of 6 V cancel: the law takes no part in the balance of torques.
+        np.testing.assert_allclose(sol.multipliers[:, 1:], 0.0, atol=1e-10)
+
+
+def test_the_current_without_inductance_is_the_limit_of_small_ones():
+    """i - (e - k theta') / R = -L i' / R: halved inductance, halved distance."""
+
+    def distance(inductance):
+        drive = CurrentDrive(**LEVER, inductance=inductance)
+        sol = run(drive, rows=2)
+        return float(sol.w[-1, 0] - drive.steady_current(0.05, sol.v[-1]))
+
+    ratio = distance(1e-4) / distance(5e-5)
+    # The next term, relative: L / R times the rates of the motion, some hundred per second.
+    assert ratio == pytest.approx(2.0, abs=0.05)
+
+
+def test_momenta_do_not_determine_a_current_without_inductance():
+    drive = ChargeDrive(inductance=None)
+    with pytest.raises(ValueError, match="the mass matrix is not positive definite"):
+        jaxdae.simulate(drive, Hamiltonian(GAINS), start(drive), t1=0.01)
+
+
+def constant(t, q, v, w):
+    """A controller that gives 4 V."""
+    del t, v, w
+    return jnp.full(1, 4.0, q.dtype)
+
+
+def test_a_control_input_replaces_the_voltage():
+    """As in a declared source of 4 V; where the law is a constraint it is refused, in words."""
+    for kind, inductance in ((ChargeDrive, 2e-3), (CurrentDrive, 2e-3), (CurrentDrive, None)):
+        drive = kind(inductance=inductance)
+        state = start(drive)
+        declared = _flow(kind(inductance=inductance, voltage=4.0), FORM, state)
+        driven = _flow(drive, FORM, state, jnp.full(1, 4.0))
+        jax.tree.map(np.testing.assert_array_equal, driven, declared)
+        assert np.abs(driven.v - _flow(drive, FORM, state).v).max() + np.abs(driven.w).sum() > 0.1
+    drive = ChargeDrive(inductance=None)
+    with pytest.raises(ValueError, match="velocity constraint, which no control input can enter"):
+        run(drive, SINGULAR, controller=constant)
+
+
+def test_the_driven_coordinate_may_be_named():
+    by_name, by_index = ChargeDrive(driven="slider"), ChargeDrive(driven=2)
+    q, _ = by_index.start()
+    np.testing.assert_array_equal(
+        by_name.position_constraints(0.0, q), by_index.position_constraints(0.0, q)
+    )
+    with pytest.raises(ValueError, match="no coordinate is called 'wheel'; there are: crank, rod"):
+        ChargeDrive(driven="wheel").start()
+
+
+PARAMETERS: Any = {
+    "resistance": 2.6,
+    "inductance": 5e-3,
+    "motor_constant": 7.68e-3,
+    "efficiency": 0.62,
+    "gear_inertia": 5.28e-5,
+    "damping": 0.015,
+    "voltage": 6.0,
+    "slider_mass": 0.1,
+}
+
+
+def end(kind, params, adjoint):
+    """A scalar of the end of twenty Runge-Kutta steps, the current among its parts."""
+    params = dict(params)
+    crank = SliderCrank(0.1, 0.3, 0.05, 0.1, params.pop("slider_mass"))
+    drive = kind(mechanism=crank, **params)
+    sol = jaxdae.simulate(
+        drive, FORM, start(drive), t1=0.02, dt=1e-3, solver=RK4(), adjoint=adjoint, max_steps=20,
+        saveat=diffrax.SaveAt(t1=True), start_tolerance=None,
+    )  # fmt: skip
+    q, v, w = sol.q[0], sol.v[0], sol.w[0]
+    weights = jnp.array([1.0, -2.0, 3.0])
+    return drive.load(q) @ weights + 0.1 * drive.load(v) @ weights + drive.current(0.02, q, v, w)
+
+
+@pytest.mark.slow
+def test_gradients_agree_between_forms_and_modes_and_with_differences():
+    x, unravel = ravel_pytree(PARAMETERS)
+    found = {}
+    for kind in (ChargeDrive, CurrentDrive):
+
+        def loss(x, adjoint=None, kind=kind):
+            return end(kind, unravel(x), adjoint)
+
+        forward = jax.jit(jax.jacfwd(lambda x, f=loss: f(x, diffrax.ForwardMode())))(x)
+        found[kind] = jax.jit(jax.grad(loss))(x)
+        np.testing.assert_allclose(found[kind], forward, rtol=1e-9, atol=1e-11)
+    charge, current = found.values()
+    # One and the same differential equation in both, so the same Runge-Kutta steps.
+    np.testing.assert_allclose(charge, current, rtol=1e-9, atol=1e-11)
+    value = jax.jit(jax.vmap(lambda x: end(CurrentDrive, unravel(x), diffrax.ForwardMode())))
+    step = 1e-3 * np.abs(x)
+    up2, up, down, down2 = (value(x + s * np.diag(step)) for s in (2, 1, -1, -2))
+    slopes = (8 * (up - down) - (up2 - down2)) / (12 * step)
+    # Truncation 1e-12 relative; round-off 1e-14 over the step.
+    assert np.all(np.abs(slopes - current) <= 1e-6 * np.abs(current) + 1e-13 / step)
+    assert np.all(np.abs(current) > 1e-4)
+
+
+def test_a_batch_of_voltages_and_single_precision():
+    """Lanes are the runs alone; float32 keeps its type and four digits."""
+
+    def final(voltage, kind, dtype=None):
+        drive = kind(voltage=voltage, inductance=5e-3)
+        state = jax.tree.map(lambda x: x.astype(dtype or x.dtype), start(drive))
+        sol = jaxdae.simulate(
+            drive, FORM, state, t1=0.02, dt=1e-3, solver=RK4(), saveat=diffrax.SaveAt(t1=True),
+            throw=False,
+        )  # fmt: skip
+        q, v, w = sol.q[0], sol.v[0], sol.w[0]
+        return jnp.append(drive.load(v), drive.current(0.02, q, v, w))
+
+    for kind in (ChargeDrive, CurrentDrive):
+        lanes = jax.jit(jax.vmap(lambda x, kind=kind: final(x, kind)))(jnp.array([6.0, -3.0]))
+        alone = jax.jit(lambda x, kind=kind: final(x, kind))(jnp.asarray(-3.0))
+        np.testing.assert_allclose(lanes[1], alone, rtol=1e-11, atol=1e-13)
+        single = jax.jit(lambda x, kind=kind: final(x, kind, jnp.float32))(jnp.float32(-3.0))
+        assert single.dtype == jnp.float32
+        # Round-off 6e-8 of a motor angle of 60 rad, over the gear's stabilization, and 80 stages.
+        np.testing.assert_allclose(single, alone, atol=1e-3)
+        assert np.abs(lanes[0] - lanes[1]).max() > 0.5
