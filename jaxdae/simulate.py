@@ -1,5 +1,6 @@
 """One entry point for simulation, over `diffrax.diffeqsolve`."""
 
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -84,6 +85,9 @@ def simulate(
     Returns:
         `Trajectory`.
 
+    Warns:
+        RuntimeWarning: when a run reached its end but came close to where the formulation ends.
+
     Raises:
         SimulationError: when the run fails and `throw` is true: what failed, when, the state of the
             constraints there, and what to try.
@@ -125,9 +129,20 @@ def simulate(
     # can only be raised by the compiled program.
     traced = not is_concrete(task)
     trajectory = _integrate(task, method, throw and traced)
-    if throw and not traced and is_concrete(trajectory.result):
-        raise_failure(trajectory)
+    if not traced and is_concrete(trajectory.result):
+        if throw:
+            raise_failure(trajectory)
+        _warn(trajectory)
     return trajectory
+
+
+def _warn(trajectory: Trajectory) -> None:
+    """What the formulation has to say of a run that reached its end."""
+    if trajectory.plain and trajectory.result.ndim == 0 and bool(trajectory.success):
+        review = trajectory.formulation.review
+        text = review(trajectory.system, trajectory.ts, trajectory.saved)
+        if text is not None:
+            warnings.warn(text, RuntimeWarning, stacklevel=3)
 
 
 class _Task(NamedTuple):

@@ -97,7 +97,8 @@ def _tune(study: Study, options, out: Path) -> dict[str, Any]:
 
 def _start(study: Study, options) -> State:
     dtype = jnp.dtype(options.dtype)
-    return State(*(jnp.asarray(x, dtype) for x in study.system.start()))
+    parts = (*study.system.start(), study.system.actuators())
+    return State(*(jnp.asarray(x, dtype) for x in parts))
 
 
 def _optimizer(options) -> optax.GradientTransformation:

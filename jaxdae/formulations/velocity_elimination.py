@@ -279,7 +279,8 @@ class VelocityElimination(AbstractFormulation):
             return None
         free, basic = (np.asarray(x) for x in self._split(system, y))
         t, labels = jnp.asarray(t, y.q.dtype), system.labels()
-        largest = float(jnp.max(jnp.abs(_eliminate(system, (free, basic), t, y.q).kernel)))
+        kernel = _eliminate(system, (free, basic), t, y.q).kernel
+        largest = float(jnp.max(jnp.abs(kernel), initial=0.0))
         limit = near * self._limit(y.q.dtype)
         if largest <= limit:
             return None

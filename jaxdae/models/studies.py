@@ -76,6 +76,9 @@ _BUDGETS = {
     "chain": (0.5, 0.01, 3e-3, 10.0, 10.0),
     "slider-crank": (0.4, 0.005, 1e-3, 10.0, 10.0),
     "andrews": (0.003, 2e-5, 1e-4, 1e3, 10.0),
+    "arm": (0.5, 0.01, 3e-3, 10.0, 10.0),
+    "surface-arm": (0.5, 0.01, 3e-3, 10.0, 10.0),
+    "ball-beam": (0.2, 1e-4, 1e-3, 20.0, 10.0),
     "two-link-reachable": (2.5, 0.01, 3e-3, 5.0, 10.0),
 }
 
@@ -100,8 +103,8 @@ def studies(model_name: str, method: str | None = None) -> tuple[Study, ...]:
     if model_name != "two-link" and model_name not in _BUDGETS:
         known = ", ".join(("two-link", *_BUDGETS))
         raise ValueError(
-            f"the model {model_name!r} has no tuning study, because it has no position constraints "
-            f"to stabilize; there are studies of: {known}. jaxdae.tune tunes anything in Python."
+            f"the model {model_name!r} has no tuning study; there are studies of: {known}. "
+            "jaxdae.tune tunes anything in Python."
         )
     if model_name == "two-link":
         methods = ("multipliers", "penalty") if method is None else (method,)

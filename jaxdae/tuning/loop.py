@@ -12,7 +12,7 @@ import jax
 import numpy as np
 import optax
 from jaxtyping import Array, Bool, Float, PyTree
-from tqdm.auto import tqdm
+from tqdm import tqdm
 
 from jaxdae.tuning import checkpoint as checkpoints
 from jaxdae.tuning.descent import Problem, Start, strongly_typed

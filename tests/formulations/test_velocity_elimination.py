@@ -1,5 +1,6 @@
 """Shulgin's and Voronets' equations: literal forms, closed forms, agreement, choice."""
 
+import re
 from typing import Any
 
 import diffrax
@@ -258,13 +259,18 @@ def _swing(short_of_level, formulation):
 
 def test_a_run_that_came_close_to_a_singular_choice_is_reviewed():
     """Where, how close, and what to take instead; the run itself has succeeded."""
-    run = _swing(0.004, VelocityElimination("x"))
+    with pytest.warns(RuntimeWarning, match="came close to a singular choice"):
+        run = _swing(0.004, VelocityElimination("x"))
     assert bool(run.success)
     text = run.formulation.review(run.system, run.ts, run.saved)
     assert text is not None
     assert "independent coordinates (x) came close to a singular choice at t = 0.2" in text
-    # J = 2 (x, y): |J| / |y| = 1 / sin(0.004) = 250 at the turn.
-    assert "belong to (y), with rows of unit length, is 0.004, which is 250 times" in text
+    found = re.search(r"belong to \(y\), .* is (\S+), which is (\S+) times less", text)
+    assert found is not None
+    # J = 2 (x, y), so |y| / |J| = sin(0.004) at the turn; a saved time is within 1.5 ms of it, and
+    # y within 9.81 / 2 * 0.0015^2 = 1.1e-5.
+    assert float(found[1]) == pytest.approx(0.004, abs=2e-5)
+    assert float(found[2]) == pytest.approx(250.0, rel=1e-2)
     assert "use VelocityElimination(independent=('y',)), or NullSpace" in text
 
 
@@ -285,14 +291,15 @@ def test_a_good_choice_passes_review(short, formulation):
 
 
 def test_review_does_not_mistake_dependent_constraints_for_a_bad_choice(led_point):
-    """Where J itself loses rank no other choice would help, and rows not reached are left out."""
+    """Where J itself loses rank no other choice would help."""
     system = led_point(0.5)
-    run = simulate(system, VelocityElimination(), system.start(), t1=2.5, throw=False)
-    assert not bool(run.success)
-    reached = np.isfinite(run.ts)
-    ratio = np.linalg.svd(run.jacobian[reached], compute_uv=False)[:, -1]
-    assert ratio.min() < 0.05
-    assert run.formulation.review(run.system, run.ts, run.saved) is None
+    # At t = 2 the target leaves the circle.
+    run = simulate(system, Multipliers(), system.start(), t1=1.99999)
+    values = np.linalg.svd(run.jacobian[-1], compute_uv=False)
+    assert values[-1] < 0.01 * values[0]
+    formulation = VelocityElimination()
+    own = jax.vmap(lambda t, s: formulation.init(system, t, s))(run.ts, run.states)
+    assert formulation.review(system, run.ts, own) is None
 
 
 def test_the_field_is_nan_beyond_the_singularity():

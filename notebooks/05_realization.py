@@ -1,0 +1,400 @@
+# ---
+# jupyter:
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # On the realization of nonholonomic mechanical constraints
+#
+# V. I. Matyukhin, *On the realization of nonholonomic mechanical constraints*, 1999
+# ("Realization"). Can a constraint be replaced by forces of the bodies in contact? The free
+# system is given forces on the constraint functions only, and the paper claims that
+#
+# 1. linear forces make the constrained motion exponentially stable where it has no reactions
+#    (theorem 1), and realize the constraint in the limit of infinite stiffness (section 6);
+# 2. bounded forces of constant size, against the violation, make *every* constrained motion
+#    stable, reach the constraint in finite time (theorem 2), and equal its reaction on average
+#    (section 7);
+# 3. forces of a general form do as well, as long as the power of their deviation is bounded (eq.
+#    7.4).
+
+# %%
+# %matplotlib inline
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from IPython.display import display
+
+import jaxdae
+from jaxdae.commands.tables import table
+from jaxdae.formulations.realizing import (
+    deviation_power,
+    LinearLaw,
+    reaching_time_bound,
+    SaturatedLaw,
+    SignLaw,
+    TanhLaw,
+)
+from jaxdae.models import ChaplyginSleigh, RollingDisk
+from jaxdae.plotting import plot_series, style
+from jaxdae.solvers import RK4
+from jaxdae.systems import constraint_residuals
+
+jax.config.update("jax_enable_x64", True)
+
+# %% [markdown]
+# ## 1. A sleigh, constrained and free
+#
+# With $\dot\psi$ the constraint functions (velocities that ought to vanish), $J$ their Jacobian
+# by $\dot q$ and $r$ the reactions, the constrained system and the free one with realizing forces
+# $R$ are
+#
+# $$
+# M a + J^\top \lambda = f, \quad \dot\psi = 0, \quad r = -\lambda \qquad\text{and}\qquad M a = f
+# + J^\top R(\dot\psi) .
+# $$
+#
+# Chaplygin's sleigh is a rigid body on a blade that cannot move sideways: $\dot\psi$ is the
+# sideways velocity of the blade. Its centre of mass runs at the distance $a$ ahead of the blade;
+# its motion is known in closed form.
+
+# %%
+END = 2.0
+ts = jnp.linspace(0.0, END, 2001)
+sleigh, disk = ChaplyginSleigh(), RollingDisk()
+start = jaxdae.State(*sleigh.start())
+
+
+def realize(model, law, state=None, **options):
+    """The free system with realizing forces, from its exact start unless another is given."""
+    options = {
+        "saveat": diffrax.SaveAt(ts=ts),
+        "stepsize_controller": diffrax.PIDController(rtol=1e-9, atol=1e-9),
+    } | options
+    return jaxdae.simulate(
+        model,
+        jaxdae.RealizingForces(law),
+        jaxdae.State(*model.start()) if state is None else state,
+        t1=END,
+        start_tolerance=None,
+        max_steps=2**18,
+        **options,
+    )
+
+
+exact_q, exact_v = jax.vmap(sleigh.exact_motion)(ts)
+reaction = -np.asarray(jax.vmap(sleigh.multiplier)(exact_q, exact_v))
+formulation = jaxdae.Multipliers(jaxdae.Baumgarte(Gamma=10.0))
+constrained = jaxdae.simulate(sleigh, formulation, start, t1=END, dt=1e-3, solver=RK4())
+error = float(jnp.abs(constrained.q - exact_q).max())
+reaction_error = float(np.abs(-constrained.multipliers[:, 0] - reaction).max())
+print("constrained motion against the closed form [m, rad]:", error)
+print("reaction -lam against the closed form [N]:          ", reaction_error)
+
+assert error < 1e-6
+assert reaction_error < 1e-5
+
+# %%
+soft = {k: realize(sleigh, LinearLaw(k)) for k in (2.0, 10.0, 50.0)}
+figure, axes = style.new_axes(1, title="Path of the blade: linear forces of growing stiffness")
+figure.set_size_inches(8.0, 4.5)
+ax = axes[0, 0]
+for (k, run), color in zip(soft.items(), style.colors(4)[1:], strict=True):
+    ax.plot(run.q[:, 0], run.q[:, 1], color=color, label=f"k = {k:g} N s/m")
+ax.plot(exact_q[:, 0], exact_q[:, 1], "k--", label="constrained")
+ax.set_aspect("equal", adjustable="datalim")
+ax.set_ylabel("y [m]")
+style.finish(axes, xlabel="x [m]")
+display(figure)
+
+# %% [markdown]
+# ## 2. Linear forces: the error falls like 1/k
+#
+# $R = -k\,\dot\psi$ (eq. 5.1) can carry a reaction $r$ only with $\dot\psi = -r/k$. The motion is
+# off by $O(1/k)$.
+
+# %%
+ks = np.logspace(2, 4, 5)
+errors = {}
+for name, model in (("Chaplygin sleigh", sleigh), ("rolling disk", disk)):
+    q, v = jax.vmap(model.exact_motion)(ts)
+    lam = jax.vmap(model.multiplier)(q, v)
+    late = ts >= 0.5  # before, the forces build up from zero
+    rows = []
+    for k in ks:
+        run = realize(model, LinearLaw(float(k)))
+        force = (run.multipliers - lam.reshape(run.multipliers.shape))[late]
+        rows.append([float(jnp.abs(x).max()) for x in (run.q - q, run.v - v, force)])
+    errors[name] = np.array(rows)
+slopes = {
+    name: [np.polyfit(np.log(ks), np.log(column), 1)[0] for column in rows.T]
+    for name, rows in errors.items()
+}
+heads = ("slope of log error against log k", "coordinates", "velocities", "forces")
+print(table(heads, [(name, *values) for name, values in slopes.items()]))
+
+assert all(abs(slope + 1) < 0.1 for values in slopes.values() for slope in values)
+
+# %%
+figure, axes = style.new_axes(1, title="Linear forces: distance from the constrained motion")
+ax = axes[0, 0]
+for (name, rows), color in zip(errors.items(), style.colors(2), strict=True):
+    ax.plot(ks, rows[:, 1], "o-", color=color, label=name)
+ax.plot(ks, errors["rolling disk"][0, 1] * ks[0] / ks, "--", color=style.QUIET, label="1 / k")
+ax.set_xscale("log")
+style.logarithmic(ax)
+ax.set_ylabel("error of velocities")
+style.finish(axes, xlabel="stiffness k [N s/m]")
+display(figure)
+
+# %% [markdown]
+# ### Theorem 1: exponential stability, for motions without reactions
+#
+# A disk that rolls straight on needs no reactions; one on a circle needs a centripetal force. We
+# push both off their constraints.
+
+# %%
+sizes = {}
+for turn_rate in (0.0, 1.2):
+    pushed = RollingDisk(turn_rate=turn_rate)
+    q, v = pushed.start()
+    state = jaxdae.State(q, v + jnp.array([0.1, 0.1, 0.0, 0.0]))
+    run = realize(pushed, LinearLaw(20.0), state)
+    name = "straight on" if turn_rate == 0 else "on a circle"
+    sizes[name] = np.linalg.norm(run.violation.phi_dot, axis=1)
+needed = np.linalg.norm(disk.multiplier(*disk.start()))
+predicted = float(needed / 20.0)
+print("|psi'| at the end [m/s]:", {name: float(x[-1]) for name, x in sizes.items()})
+print("|r| / k on the circle [m/s]:", predicted)
+
+assert sizes["straight on"][-1] < 1e-7
+assert abs(sizes["on a circle"][-1] / predicted - 1) < 0.05
+
+plot_series(ts, {"|psi'| [m/s]": sizes}, log=["|psi'| [m/s]"], title="Disk, pushed off; k = 20")
+
+# %% [markdown]
+# ## 3. Forces of constant size: finite time
+#
+# $$
+# R_i = -\hat R_i \operatorname{sign}\dot\psi_i, \qquad \hat R_i = \max |r_i| + \eta, \quad \eta >
+# 0
+# $$
+#
+# (eqs. 6.3, 6.4): dry friction. The proof estimates a quadratic form $G$ of $\dot\psi$ by
+# $\dot G \le \sqrt G\,(A\sqrt G + B G - \eta/\rho)$ (eq. 6.6). The paper takes for $G$ the block
+# of the inertia matrix that belongs to $\dot\psi$ (eqs. 4.3, 5.5, 5.6). That leaves out the
+# coupling to the free quasi-velocities: what the forces feel is the inertia that remains when
+# these are eliminated,
+#
+# $$G = \tfrac12\,\dot\psi^\top (J M^{-1} J^\top)^{-1} \dot\psi .$$
+
+# %%
+d = jaxdae.evaluate(sleigh, 0.0, start.q, start.v)
+felt = float(1 / (d.jac @ jnp.linalg.solve(d.mass, d.jac.T))[0, 0])
+# Quasi-velocities: speed along the blade, turning rate, and psi'.
+cos, sin = jnp.cos(start.q[2]), jnp.sin(start.q[2])
+F = jnp.array([[cos, sin, 0.0], [0.0, 0.0, 1.0], [-sin, cos, 0.0]])
+inverse = jnp.linalg.inv(F)
+block = float((inverse.T @ d.mass @ inverse)[2, 2])
+print("inertia of psi', block of the matrix [kg]:", block)
+print("inertia that a force on psi' feels [kg]:  ", felt)
+print("m and m I / (I + m a^2) [kg]:             ", sleigh.mass, float(sleigh.lateral_mass()))
+
+assert np.isclose(block, sleigh.mass)
+assert np.isclose(felt, sleigh.lateral_mass())
+assert felt < 0.9 * block
+
+# %% [markdown]
+# For the sleigh everything in the estimate is known before the run. Its reaction is
+# $r = \mu\,v\,\omega$ with $\mu$ the inertia above; the energy $E$, which the forces can only
+# diminish, bounds it by $\mu E/\sqrt{m I}$; and $A = B = 0$, so that the constraint is reached
+# within $\mu\,|\dot\psi(0)|/\eta$. `SignLaw` keeps the constraint afterwards by the force that
+# sliding needs, and has a thin layer ($10^{-4}$ s) instead of a jump.
+
+# %%
+ETA = 1.0
+
+
+def estimate(state):
+    """Size of the force [N], and the time within which the constraint is reached [s]."""
+    mu = float(sleigh.lateral_mass())
+    psi = float(constraint_residuals(sleigh, 0.0, state.q, state.v).phi_dot[0])
+    energy = float(sleigh.kinetic_energy(0.0, state.q, state.v))
+    bound = float(mu * energy / np.sqrt(sleigh.mass * sleigh.inertia)) + ETA
+    return bound, reaching_time_bound(mu * psi**2 / 2, ETA, np.sqrt(mu / 2)), abs(psi)
+
+
+rng = np.random.default_rng(1999)
+rows = []
+for _ in range(8):
+    state = jaxdae.State(start.q, start.v + jnp.asarray(rng.normal(scale=0.3, size=3)))
+    bound, latest, psi = estimate(state)
+    run = realize(sleigh, SignLaw(bound, time_constant=1e-4), state)
+    slip = np.abs(run.violation.phi_dot[:, 0])
+    reached = float(ts[np.argmax(slip < 1e-6)])
+    rows.append((psi, bound, reached, latest, float(slip[np.asarray(ts) >= latest].max())))
+    # The layer takes some of its time constants to cross; the rows are 1 ms apart.
+    assert reached <= latest + 3e-3
+    assert rows[-1][-1] < 1e-5
+print(table(("|psi'(0)| [m/s]", "bound [N]", "reached [s]", "estimate [s]", "|psi'| after"), rows))
+
+# %% [markdown]
+# All laws of the paper, from one start off the blade:
+
+# %%
+off = jaxdae.State(start.q, start.v + jnp.array([0.2, 0.4, 0.0]))
+bound, latest, _ = estimate(off)
+laws = {
+    "sign": SignLaw(bound, time_constant=1e-4),
+    "tanh": TanhLaw(bound, 0.05),
+    "saturated": SaturatedLaw(bound, 0.05),
+    "linear": LinearLaw(bound / 0.05),
+}
+runs = {name: realize(sleigh, law, off) for name, law in laws.items()}
+needed = -jax.vmap(sleigh.multiplier)(runs["sign"].q, runs["sign"].v)
+panels = {
+    "|psi'| [m/s]": {name: np.abs(run.violation.phi_dot[:, 0]) for name, run in runs.items()},
+    "force R [N]": {name: -run.multipliers[:, 0] for name, run in runs.items()}
+    | {"reaction": needed},
+}
+plot_series(
+    ts,
+    panels,
+    events={"reached by": latest},
+    log=["|psi'| [m/s]"],
+    title="Chaplygin sleigh, started off its constraint",
+)
+
+# %% [markdown]
+# ### The mean of the force is the reaction
+#
+# Once on the constraint, a force that jumps between $\pm\hat R$ must be the reaction on average
+# (section 7). We let it chatter: Euler's method, steps of $10^{-4}$ s, the discontinuous law as
+# it stands. The equivalent force of `SignLaw` is the reaction itself.
+
+# %%
+size = float(np.abs(reaction).max()) + ETA
+
+
+class Chattering(eqx.Module):
+    """The sign law without any regularization."""
+
+    bound: float
+
+    def __call__(self, psi_dot, t, q, v):
+        return -self.bound * jnp.sign(psi_dot)
+
+
+chatter = realize(
+    sleigh,
+    Chattering(size),
+    dt=1e-4,
+    solver=diffrax.Euler(),
+    stepsize_controller=diffrax.ConstantStepSize(),
+    saveat=diffrax.SaveAt(t0=True, steps=True),
+)
+reached = np.isfinite(chatter.ts)
+forces = -np.asarray(chatter.multipliers)[reached, 0]
+mean, mean_reaction = forces[:-1].mean(), np.trapezoid(reaction, np.asarray(ts)) / END
+sliding = realize(sleigh, SignLaw(size))
+print("forces jump between [N]:", np.unique(forces[forces != 0].round(6)))
+print("mean of the forces [N]:", mean, "  mean of the reaction [N]:", mean_reaction)
+difference = float(np.abs(-sliding.multipliers[:, 0] - reaction).max())
+print("equivalent force against the reaction, largest difference [N]:", difference)
+
+assert abs(mean - mean_reaction) < 1e-3 * np.abs(reaction).max()
+assert difference < 1e-3
+
+# %%
+window = 200  # 20 ms
+smooth = np.convolve(forces, np.ones(window) / window, mode="same")
+every = slice(window, -window, 20)
+times = np.asarray(chatter.ts)[reached]
+panels = {
+    "force [N]": {
+        "mean over 20 ms": smooth[every],
+        "reaction": np.interp(times[every], ts, reaction),
+    }
+}
+plot_series(times[every], panels, title=f"Chattering between ± {size:.3f} N")
+
+# %% [markdown]
+# ## 4. General forces: what must be bounded
+#
+# For forces $\tilde R(\dot\psi)$ the paper compares with the sign law,
+# $Z = -\hat R \operatorname{sign}\dot\psi - \tilde R$, and demands of the power of this deviation
+# $N = Z\cdot\dot\psi \le \delta$ (eq. 7.4). For any law within the bound,
+# $N = -\hat R|\dot\psi| - \tilde R\,\dot\psi \le 0$ whatever it does: the condition as printed is
+# met even by *no force at all*. What enters $\dot G$ is $-Z\cdot\dot\psi$. With this sign
+# $N \le \delta$ gives $|\dot\psi| \le \delta/\eta$ for the sleigh.
+
+# %%
+nothing = LinearLaw(1e-12)
+free = realize(sleigh, nothing)
+power = jax.vmap(lambda psi: deviation_power(nothing, size, psi))(free.violation.phi_dot)
+slip = float(np.abs(free.violation.phi_dot).max())
+print("no force: largest |psi'| [m/s]:", slip)
+print("N as printed, at most [W]:", float((-power).max()), "  with the other sign:", power.max())
+
+assert (-power).max() <= 1e-9
+assert slip > 0.1
+
+# %%
+widths, rows = (0.1, 0.03, 0.01), []
+bound, _, _ = estimate(start)
+for make in (TanhLaw, SaturatedLaw):
+    for width in widths:
+        law = make(bound, width)
+        run = realize(sleigh, law)
+        psi = run.violation.phi_dot
+        power = jax.vmap(lambda psi, law=law: deviation_power(law, bound, psi))(psi)
+        delta = float(law.deviation_bound(1))
+        error = float(jnp.abs(run.q - exact_q).max())
+        values = (float(power.max()), delta, float(jnp.abs(psi).max()), delta / ETA)
+        rows.append((make.__name__, width, *values, error))
+        assert values[0] <= values[1]
+        assert values[2] <= values[3]
+heads = ("law", "width [m/s]", "N [W]", "delta [W]", "|psi'|", "delta / eta", "error of q")
+print(table(heads, rows))
+
+# %% [markdown]
+# The bounds of the power do not depend on the motion: `bound * width / 4` for the saturated law,
+# and $W(1/e)$ `bound * width` for `tanh`, with Lambert's $W$.
+
+# %%
+psi = np.linspace(-0.15, 0.15, 601)
+laws = {"tanh": TanhLaw(bound, 0.03), "saturated": SaturatedLaw(bound, 0.03)}
+figure, axes = style.new_axes(2, title="Laws within the bound, and the power of their deviation")
+for (name, law), color in zip(laws.items(), style.colors(2), strict=True):
+    values = jax.vmap(lambda x, law=law: law(x[None], 0.0, None, None)[0])(psi)
+    power = jax.vmap(lambda x, law=law: deviation_power(law, bound, x[None]))(psi)
+    axes[0, 0].plot(psi, values, color=color, label=name)
+    axes[1, 0].plot(psi, power, color=color, label=name)
+    limit = float(law.deviation_bound(1))
+    axes[1, 0].axhline(limit, color=color, linestyle=":", label=f"bound, {name}")
+    assert limit * 0.99 < power.max() <= limit * (1 + 1e-9)
+axes[0, 0].set_ylabel("force R [N]")
+axes[1, 0].set_ylabel("power N [W]")
+style.finish(axes, xlabel="constraint function psi' [m/s]")
+display(figure)
+
+# %% [markdown]
+# ## What holds, and what does not
+#
+# - **Holds**: linear forces realize constraints as $k \to \infty$; coordinates, velocities and
+#   forces are off by $O(1/k)$.
+# - **Holds**: theorem 1, and its condition. On a circle the disk's $\dot\psi$ settles at $r/k$
+#   instead of zero.
+# - **Holds**: theorem 2. The constraint is reached in finite time, earlier than the estimate, and
+#   kept.
+# - **Holds**: the mean of the jumping force is the reaction.
+# - **Slip**: the sign of $Z$ in eq. 7.4. As printed the condition is empty; with the other sign
+#   the theorem holds.
+# - **Slip**: $G$ of eqs. 4.3, 5.5, 5.6 drops the coupling between $\dot\psi$ and the free
+#   quasi-velocities. For one constraint that is a factor; for several the right form is another
+#   one. The $\rho$ of eq. 6.6 belongs to it.
