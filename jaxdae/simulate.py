@@ -138,7 +138,7 @@ def simulate(
 
 def _warn(trajectory: Trajectory) -> None:
     """What the formulation has to say of a run that reached its end."""
-    if trajectory.plain and trajectory.result.ndim == 0 and bool(trajectory.success):
+    if trajectory.plain and trajectory.final_time.ndim == 0 and bool(trajectory.success):
         review = trajectory.formulation.review
         text = review(trajectory.system, trajectory.ts, trajectory.saved)
         if text is not None:
