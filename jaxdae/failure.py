@@ -43,14 +43,22 @@ def describe_failure(trajectory) -> str:
     system = trajectory.system
     reason = _reason(trajectory.result)
     if bool(trajectory.result == _NONFINITE):
-        return (
+        text = (
             f"the state is no longer finite after t = {t:.6g} s ({reason}). The step is too large "
             "for these gains and this motion, or the constraints lose rank: reduce dt, lower the "
             "gains, or use an adaptive solver, which stops at the place of the failure."
         )
+        return text if (own := review(trajectory)) is None else f"{text} {own}"
     own = trajectory.formulation.diagnose(system, trajectory.final_time, trajectory.final)
     report = _constraint_report(system, t, state) if own is None else own
     return f"the run stopped at t = {t:.6g} s ({reason}). {report}"
+
+
+def review(trajectory) -> str | None:
+    """What the formulation says of the states that were saved."""
+    if not trajectory.plain:
+        return None
+    return trajectory.formulation.review(trajectory.system, trajectory.ts, trajectory.saved)
 
 
 @eqx.filter_jit

@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxdae import preconditions
 from jaxdae.control.base import AbstractDynamicController, attach
-from jaxdae.failure import raise_failure
+from jaxdae.failure import raise_failure, review
 from jaxdae.formulations import AbstractFormulation
 from jaxdae.systems import Power, power_balance, State, System
 from jaxdae.systems.checks import is_concrete
@@ -138,9 +138,8 @@ def simulate(
 
 def _warn(trajectory: Trajectory) -> None:
     """What the formulation has to say of a run that reached its end."""
-    if trajectory.plain and trajectory.final_time.ndim == 0 and bool(trajectory.success):
-        review = trajectory.formulation.review
-        text = review(trajectory.system, trajectory.ts, trajectory.saved)
+    if trajectory.final_time.ndim == 0 and bool(trajectory.success):
+        text = review(trajectory)
         if text is not None:
             warnings.warn(text, RuntimeWarning, stacklevel=3)
 

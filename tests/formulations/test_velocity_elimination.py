@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
 
-from jaxdae import Baumgarte, evaluate, Multipliers, simulate, State
+from jaxdae import Baumgarte, evaluate, Multipliers, simulate, SimulationError, State
 from jaxdae.formulations.velocity_elimination import choose_independent, VelocityElimination
 from jaxdae.linalg.columns import split_columns
 from jaxdae.models import AndrewsMechanism, CartesianPendulum, Chain, SliderCrank
@@ -255,6 +255,14 @@ def _swing(short_of_level, formulation):
     speed = jnp.sqrt(2 * 9.81 * (jnp.cos(ANGLE) - jnp.sin(short_of_level)))
     state = State(q, speed * jnp.array([jnp.cos(ANGLE), jnp.sin(ANGLE)]))
     return simulate(system, formulation, state, t1=0.6)
+
+
+def test_fixed_steps_into_the_end_of_a_choice_are_not_blamed_on_the_step_alone():
+    system = CartesianPendulum()
+    state = State(jnp.array([0.0, -1.0]), jnp.array([6.0, 0.0]))
+    form = VelocityElimination("x")
+    with pytest.raises(SimulationError, match=r"no longer finite .* came close to a singular cho"):
+        simulate(system, form, state, t1=0.6, dt=0.001, solver=RK4())
 
 
 def test_a_run_that_came_close_to_a_singular_choice_is_reviewed():
