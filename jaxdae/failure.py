@@ -48,10 +48,19 @@ def describe_failure(trajectory) -> str:
             "for these gains and this motion, or the constraints lose rank: reduce dt, lower the "
             "gains, or use an adaptive solver, which stops at the place of the failure."
         )
-        return text if (own := review(trajectory)) is None else f"{text} {own}"
-    own = trajectory.formulation.diagnose(system, trajectory.final_time, trajectory.final)
+        told = (text, _of_controller(trajectory), review(trajectory))
+        return " ".join(part for part in told if part is not None)
+    own = _of_controller(trajectory)
+    if own is None:
+        own = trajectory.formulation.diagnose(system, trajectory.final_time, trajectory.final)
     report = _constraint_report(system, t, state) if own is None else own
     return f"the run stopped at t = {t:.6g} s ({reason}). {report}"
+
+
+def _of_controller(trajectory) -> str | None:
+    """Why the controller itself ends, if it can tell, in words."""
+    diagnose = getattr(trajectory.controller, "diagnose", None)
+    return None if diagnose is None or not trajectory.plain else diagnose(trajectory)
 
 
 def review(trajectory) -> str | None:

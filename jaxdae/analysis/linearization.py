@@ -145,6 +145,9 @@ def choose_partition(system: System, jac, m: int, independent=None) -> Partition
     chosen = None
     if independent is not None:
         chosen = [labels.coordinate_index(k, n) if isinstance(k, str) else k for k in independent]
+        if any(not -n <= k < n for k in chosen):
+            raise ValueError(f"independent = {independent}: there are {n} coordinates.")
+        chosen = [k % n for k in chosen]
         if len(set(chosen)) != n - c:
             raise ValueError(
                 f"{len(set(chosen))} independent coordinates were given, {list(independent)}; "
@@ -160,9 +163,11 @@ def choose_partition(system: System, jac, m: int, independent=None) -> Partition
     rest, _ = _pivots(_without(scaled[m:], scaled[:m], holonomic), sorted(left))
     names = [labels.coordinate(i) for i in dependent]
     if len(holonomic) < m or len(rest) < c - m:
+        values = np.linalg.svd(scaled[:, dependent], compute_uv=False)
         raise ValueError(
             f"the constraints do not determine the coordinates {', '.join(names)} by the others: "
-            "their columns of J are singular there. Choose other independent coordinates, or none."
+            f"their columns of J are singular there (singular values {np.round(values, 9)} of the "
+            "unit rows). Choose other independent coordinates, or none."
         )
     independent = tuple(i for i in range(n) if i not in {*holonomic, *rest})
     return Partition(independent, tuple(sorted(rest)), tuple(sorted(holonomic)))

@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 import numpy as np
+import scipy.linalg
 
 from jaxdae.formulations.gains import check_positive
 
@@ -158,9 +159,7 @@ def _lyapunov_weight(H):
         raise ValueError(
             f"H is not Hurwitz: it has a root with real part {worst:.6g}; nothing decays."
         )
-    eye = np.eye(len(H))
-    system = np.kron(H.T, eye) + np.kron(eye, H.T)
-    m = np.linalg.solve(system, -2 * eye.ravel()).reshape(H.shape)
+    m = scipy.linalg.solve_continuous_lyapunov(H.T, -2 * np.eye(len(H)))
     return (m + m.T) / 2
 
 

@@ -11,6 +11,7 @@ spectrum gives stability only (Lyapunov-Malkin).
 from typing import Literal, NamedTuple
 
 import numpy as np
+import scipy.linalg
 from numpy.typing import NDArray
 
 from jaxdae.analysis.linearization import Linearization
@@ -101,7 +102,7 @@ def root_bounds(matrix, eps: float) -> tuple[NDArray[np.complex128], np.ndarray]
     size = len(matrix)
     if size == 0:
         return np.zeros(0, np.complex128), np.zeros(0)
-    balanced = _balance(np.asarray(matrix, np.float64))
+    balanced = scipy.linalg.matrix_balance(np.asarray(matrix, np.float64), permute=False)[0]
     roots, vectors = (np.asarray(x, np.complex128) for x in np.linalg.eig(balanced))
     norm = np.linalg.norm(balanced, 2)
     error = _ROUNDOFF * size * eps
@@ -112,23 +113,6 @@ def root_bounds(matrix, eps: float) -> tuple[NDArray[np.complex128], np.ndarray]
     bounds = norm * np.minimum(condition * error, np.sqrt(error))
     order = np.lexsort((np.imag(roots), -np.real(roots)))
     return roots[order], np.maximum(bounds, error * norm)[order]
-
-
-def _balance(matrix):
-    """A diagonal similarity that evens the norms of rows and columns (Osborne; powers of two)."""
-    matrix = matrix.copy()
-    for _ in range(20):
-        before = matrix.copy()
-        for i in range(len(matrix)):
-            row = np.linalg.norm(np.delete(matrix[i], i))
-            column = np.linalg.norm(np.delete(matrix[:, i], i))
-            if row > 0 and column > 0:
-                factor = 2.0 ** np.round(np.log2(row / column) / 2)
-                matrix[:, i] *= factor
-                matrix[i] /= factor
-        if np.array_equal(before, matrix):
-            break
-    return matrix
 
 
 def _judge(lin, others, tolerances, accidental, zeros) -> tuple[Verdict, str]:

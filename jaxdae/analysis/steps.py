@@ -19,6 +19,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy.linalg
 
 from jaxdae.analysis.lyapunov import linear_certificate
 from jaxdae.analysis.stability_functions import (
@@ -26,6 +27,7 @@ from jaxdae.analysis.stability_functions import (
     amplification,
     step_matrix,
 )
+from jaxdae.control.stabilizers import AbstractServoStabilizer
 from jaxdae.formulations.stabilization import (
     AbstractStabilization,
     Baumgarte,
@@ -69,19 +71,51 @@ def perturbation_matrix(stabilization, m: int | None = None, r: int | None = Non
 
     Returns:
         Shape `(2m+r, 2m+r)`.
+
+    Raises:
+        ValueError: for gains that depend on time or state, or a stabilization of servo-constraints.
     """
+    if isinstance(stabilization, AbstractServoStabilizer):
+        raise ValueError(
+            f"{type(stabilization).__name__} stabilizes servo-constraints, whose matrix depends on "
+            "their relative degrees: give ServoConstraint.perturbation_matrix(t, q, v, w)."
+        )
     if not callable(stabilization):
-        return np.asarray(stabilization, np.float64)
+        return _finite(np.asarray(stabilization, np.float64))
+    if m is None and isinstance(stabilization, Baumgarte) and stabilization.K_D is None:
+        m = 0  # velocity constraints alone
     m = _count(stabilization, ("K_D", "K_P", "K10", "K11"), 1) if m is None else m
     r = _count(stabilization, ("Gamma", "K22"), 0) if r is None else r
     if isinstance(stabilization, AbstractStabilization):
         stabilization.check(m, r)
 
-    def rate(y):
-        # `t`, `q` and `v` do not enter a linear stabilization.
-        return jnp.concatenate([y[m : 2 * m], jnp.asarray(stabilization(0.0, y, y, y[:m], y[m:]))])
+    def matrix(t, x, y):
+        def rate(y):
+            wanted = jnp.asarray(stabilization(t, x, x, y[:m], y[m:]))
+            return jnp.concatenate([y[m : 2 * m], wanted])
 
-    return np.asarray(jax.jacfwd(rate)(jnp.zeros(2 * m + r)), np.float64)
+        return np.asarray(jax.jacfwd(rate)(y), np.float64)
+
+    zero = jnp.zeros(2 * m + r)
+    H = _finite(matrix(0.0, zero, zero))
+    if isinstance(stabilization, AbstractStabilization):
+        return H
+    # A user's own: the same at another time and state, and far from zero, or it has no one matrix.
+    probe = jnp.cos(1.0 + jnp.arange(zero.size, dtype=zero.dtype))
+    away = np.abs(matrix(0.7, probe, probe) - H).max(initial=0.0)
+    if away > 1e-6 * np.abs(H).max(initial=0.0):
+        raise ValueError(
+            f"the stabilization has no constant matrix: its derivatives differ by {away:.3g} from "
+            "one time and state to another. Give the matrix at the state that matters, or the "
+            "samples along a motion to contraction_along."
+        )
+    return H
+
+
+def _finite(H: np.ndarray) -> np.ndarray:
+    if not np.isfinite(H).all():
+        raise ValueError("the constraint perturbation equations have entries that are not finite.")
+    return H
 
 
 def step_limit(
@@ -103,8 +137,8 @@ def step_limit(
         version: "spectral" or "lyapunov" (see the module's summary).
         theta: contraction asked for in each step, in `(0, 1]`; below 1 only for "lyapunov", where
             very small steps do not contract that much: see `StepLimit.lower`.
-        weight: `P` of the norm; by default that of `linear_certificate`. `modal_weight` gives a
-            sharper norm where the roots are apart.
+        weight: `P` of the norm; by default `balanced_weight`. `modal_weight` gives a sharper norm
+            where the roots are apart.
         m: number of position constraints, if the gains do not tell.
         r: number of velocity constraints, likewise.
 
@@ -151,7 +185,7 @@ def _first_exit(factor: Callable, root) -> float:
 def _in_norm(H, roots, solver, theta, weight) -> StepLimit:
     if isinstance(solver, AdamsBashforth):
         raise ValueError("the Lyapunov-norm version is for one-step methods; use 'spectral'.")
-    weight = linear_certificate(H).m if weight is None else linear_certificate(H, weight).m
+    weight = balanced_weight(H) if weight is None else linear_certificate(H, weight).m
 
     def factor(h):
         return np.array(
@@ -198,6 +232,28 @@ def weighted_norm(matrix, weight) -> float:
     factor = np.linalg.cholesky(weight)
     # |R|_P = |L^T R L^-T|_2 with P = L L^T.
     return float(np.linalg.norm(np.linalg.solve(factor, (factor.T @ matrix).T), 2))
+
+
+def balanced_weight(H) -> np.ndarray:
+    """Lyapunov weight of `H` in units in which its rows and columns are of even size.
+
+    With `D` the diagonal similarity that balances `H`, and `m` the weight of `linear_certificate`
+    for `D^-1 H D`, it is `D^-1 m D^-1`. A root of 100 1/s makes the third derivative a million
+    times larger than the residual; without the scaling the norm would be blind to the one or the
+    other.
+
+    Args:
+        H: Hurwitz matrix, shape `(p, p)`.
+
+    Returns:
+        SPD, shape `(p, p)`.
+
+    Raises:
+        ValueError: for an `H` that is not Hurwitz.
+    """
+    H = np.asarray(H, np.float64)
+    balanced, (scale, _) = scipy.linalg.matrix_balance(H, permute=False, separate=True)
+    return linear_certificate(balanced).m / np.outer(scale, scale)
 
 
 def modal_weight(H) -> np.ndarray:

@@ -95,14 +95,24 @@ def _largest(values) -> float:
 
 
 def _warning(trajectory: Trajectory) -> str:
-    phi = np.nan_to_num(np.abs(np.asarray(trajectory.violation.phi)))
-    row, column = np.unravel_index(np.argmax(phi), phi.shape)
+    level, found = _residuals(trajectory)
+    found = np.nan_to_num(np.abs(np.asarray(found)))
+    row, column = np.unravel_index(np.argmax(found), found.shape)
     name = trajectory.system.labels().constraint(int(column))
     return (
-        f"WARNING: constraint {name!r} is violated by {phi[row, column]:.3g} at "
+        f"WARNING: constraint {name!r} is violated by {found[row, column]:.3g} at {level} level at "
         f"t = {float(trajectory.ts[row]):.6g} s. The run reached its end, but not on the "
-        "constraints: tune the gains, or check that the constraints can be satisfied then."
+        "constraints: take a smaller step, tune the gains, or check that the constraints can be "
+        "satisfied then."
     )
+
+
+def _residuals(trajectory: Trajectory):
+    """Residuals at position level; at velocity level where there are no position constraints."""
+    violation = trajectory.violation
+    if violation.phi.shape[-1]:
+        return "position", violation.phi
+    return "velocity", violation.phi_dot
 
 
 def _figures(trajectory: Trajectory) -> dict[str, float]:
@@ -130,7 +140,7 @@ def _report(trajectory: Trajectory, model, seconds: float) -> str:
     lines = [head, "", table(("", "value"), list(figures.items()))]
     if not bool(trajectory.success):
         lines += ["", f"FAILED: {describe_failure(trajectory)}"]
-    elif _largest(trajectory.violation.phi) > NOTICEABLE:
+    elif _largest(_residuals(trajectory)[1]) > NOTICEABLE:
         lines += ["", _warning(trajectory)]
     return "\n".join(lines)
 

@@ -23,7 +23,8 @@ class StateFeedback(eqx.Module):
 
     Args:
         K: gains, shape `(s, 2n + k)`.
-        reference: `x0`, a `State` or a function of time that returns one.
+        reference: `x0`, a `State` (not differentiated: tuning leaves it) or a function of time that
+            returns one.
         feedforward: `u0`, shape `(s,)`, or a function of time; by default zero.
 
     Raises:
@@ -51,7 +52,7 @@ class StateFeedback(eqx.Module):
             raise ValueError(f"feedforward has shape {given}; K has {rows} rows.")
 
     def __call__(self, t, q, v, w):
-        x0 = self.reference if isinstance(self.reference, State) else self.reference(t)
+        x0 = _reference(self.reference, t)
         u = -self.K @ (state_vector(State(q, v, w)) - state_vector(x0))
         if self.feedforward is None:
             return u
@@ -123,7 +124,8 @@ class NeuralFeedback(eqx.Module):
 
     Args:
         network: maps `(2n + k,)` to `(s,)`, for example `eqx.nn.MLP`.
-        reference: `x0`, a `State` or a function of time that returns one.
+        reference: `x0`, a `State` (not differentiated: tuning leaves it) or a function of time that
+            returns one.
         scale: size of its contribution, scalar or `(s,)`.
         base: another controller, whose output is added; by default nothing.
     """
@@ -161,10 +163,15 @@ class NeuralFeedback(eqx.Module):
         return cls(network, reference, scale, base)
 
     def __call__(self, t, q, v, w):
-        x0 = self.reference if isinstance(self.reference, State) else self.reference(t)
+        x0 = _reference(self.reference, t)
         x = state_vector(State(q, v, w)) - state_vector(x0)
         u = self.scale * (self.network(x) - self.network(jnp.zeros_like(x)))
         return u if self.base is None else u + self.base(t, q, v, w)
+
+
+def _reference(reference: Reference, t) -> State:
+    """The reference at a time; what is wanted is given, so that tuning does not move it."""
+    return jax.lax.stop_gradient(reference) if isinstance(reference, State) else reference(t)
 
 
 def state_vector(state: State) -> Float[Array, " x"]:

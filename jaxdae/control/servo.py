@@ -28,6 +28,10 @@ _REMEDY = (
 )
 
 
+# Of a failed run: with such a ratio the controls are tenfold what they are elsewhere.
+_NEARLY_SINGULAR = 0.1
+
+
 class Singularity(NamedTuple):
     """Where the decoupling matrix comes nearest to losing rank along a run.
 
@@ -179,6 +183,11 @@ class ServoConstraint(eqx.Module):
             last = (jnp.asarray(trajectory.final_time)[None], _rows(trajectory.final_state))
             ts, states = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), (ts, states), last)
         return _describe(self, ts, states, np.asarray(_scaled_matrices(self, ts, states)))
+
+    def diagnose(self, trajectory: Any) -> str | None:
+        """Why a failed run ended, where the decoupling matrix is the reason; else `None`."""
+        found = self.singularity(trajectory)
+        return found.message if found.crossed or found.least < _NEARLY_SINGULAR else None
 
     def _least_norm(self, matrix, rhs):
         """Solution of `matrix u = rhs` of least weighted norm, by a QR factorization."""

@@ -294,3 +294,42 @@ def test_what_has_no_limit_is_refused():
         step_limit(DAMPED, AdamsBashforth(2), version="lyapunov")
     with pytest.raises(ValueError, match="1 to 6 steps; got 0"):
         AdamsBashforth(0)
+
+
+def test_gains_without_a_constant_matrix_are_refused():
+    def hardening(t, q, v, phi, phi_dot):
+        del q, v
+        return -(20 + 1e4 * t) * phi_dot - 100 * phi
+
+    def nonlinear(t, q, v, phi, phi_dot):
+        del t, q, v
+        return -20 * phi_dot - 100 * phi**3 - phi
+
+    for law in (hardening, nonlinear):
+        with pytest.raises(ValueError, match="no constant matrix: its derivatives differ by"):
+            step_limit(law, RK4())
+    with pytest.raises(ValueError, match=r"HurwitzGains stabilizes servo-constraints.* give Servo"):
+        step_limit(jaxdae.HurwitzGains.repeated(3.0, 4), RK4())
+    with pytest.raises(ValueError, match="entries that are not finite"):
+        step_limit(np.array([[np.nan]]), RK4())
+
+
+def test_velocity_gains_alone_have_their_limit():
+    # Real interval of Euler's method, 2.
+    assert step_limit(Baumgarte(Gamma=10.0), diffrax.Euler()).limit == pytest.approx(0.2, rel=1e-9)
+
+
+@pytest.mark.parametrize("solver", [diffrax.Euler(), RK4()])
+def test_the_norm_version_does_not_depend_on_units(solver):
+    """A cascade of order four with roots near 50 1/s, time in seconds and in milliseconds."""
+    coefficients = np.poly(-50 * np.array([1.0, 0.8, 0.5, 0.3]))
+    H = np.diag(np.ones(3), 1)
+    H[-1] = -coefficients[:0:-1]
+    scale = np.diag(1e3 ** np.arange(4.0))
+    in_milliseconds = np.linalg.inv(scale) @ H @ scale / 1e3
+    limit = step_limit(H, solver, version="lyapunov").limit
+    # Balancing uses powers of two, so that the units are met to a factor of two in each.
+    assert step_limit(in_milliseconds, solver, version="lyapunov").limit / 1e3 == pytest.approx(
+        limit, rel=0.5
+    )
+    assert 0.02 * step_limit(H, solver).limit < limit < step_limit(H, solver).limit

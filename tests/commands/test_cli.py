@@ -47,6 +47,15 @@ def test_simulate_writes_numbers_and_pictures(tmp_path, capsys):
         assert (tmp_path / name).stat().st_size > 10_000
 
 
+def test_a_run_that_leaves_its_velocity_constraint_is_warned_of(tmp_path, capsys):
+    """Steps far beyond the limit 2 / 10 s of Euler's method for the gain 10 1/s."""
+    words = ["simulate", "knife-edge", "--solver", "euler", "--dt", "0.25", "--out", str(tmp_path)]
+    assert main(words) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "WARNING: constraint 'blade' is violated by" in printed
+    assert "at velocity level" in printed
+
+
 def test_simulate_in_single_precision(tmp_path):
     out = str(tmp_path)
     try:

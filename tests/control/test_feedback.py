@@ -51,6 +51,23 @@ def test_state_feedback_gives_the_closed_loop_matrix(plant):
         np.testing.assert_allclose([q[0], v[0]], expm(matrix * float(t)) @ [0.5, 0.2], atol=1e-7)
 
 
+def test_the_reference_is_given_and_not_tuned():
+    start = jaxdae.State([0.3], [-0.4])
+    linear = StateFeedback(jnp.array([[5.0, 4.0]]), start)
+    network = NeuralFeedback.mlp(start, 1, key=jax.random.key(0))
+    for controller in (linear, network):
+
+        @eqx.filter_grad
+        def slope(controller):
+            return jnp.sum(controller(0.0, jnp.array([1.0]), jnp.array([2.0]), jnp.zeros(0)))
+
+        found = slope(controller)
+        assert not np.any(np.asarray(found.reference.q))
+        assert not np.any(np.asarray(found.reference.v))
+        gains = eqx.tree_at(lambda c: c.reference, found, None)
+        assert max(float(jnp.abs(x).max()) for x in jax.tree.leaves(gains)) > 0.1
+
+
 def test_state_feedback_follows_a_trajectory(plant):
     """With the exact feedforward `q'' - 2 q` the error obeys the closed loop and starts at zero."""
 

@@ -10,6 +10,7 @@ from scipy.linalg import expm
 
 import jaxdae
 from jaxdae.control import CoupledGains, HurwitzGains, ServoConstraint
+from jaxdae.failure import describe_failure
 from jaxdae.models.mirror import AdaptiveMirror
 from jaxdae.models.mirror_law import voltage
 from jaxdae.solvers import RK4
@@ -203,6 +204,8 @@ def test_an_adaptive_run_stops_where_the_program_becomes_singular():
     assert abs(float(found.state.q[0])) < 0.3
     assert "decoupling matrix" in found.message
     assert f"t = {found.t:.6g} s, q = [" in found.message
+    # The same is what a run that raises says, in place of a report on constraints it has not.
+    assert describe_failure(run).endswith(found.message)
 
 
 def test_at_a_singular_state_the_control_is_nan(servo):
