@@ -107,7 +107,7 @@ def _constraint_report(system: System, t: float, state: State) -> str:
     return text + (
         f"The constraints lose independence there: singular values {singular_values_text(found)} "
         f"of the Jacobian with unit rows; involved: {involved}. If the configuration is singular "
-        "but can be passed, use Penalty or Multipliers(..., solve=MinimumNorm()); if the "
+        "but can be passed, use Penalty or Multipliers(..., solve=MinimumNorm(rcond=1e-3)); if the "
         "constraints cannot be satisfied beyond that time, change them."
     )
 

@@ -13,6 +13,7 @@ from jaxdae.failure import matrices, RANK_TOLERANCE, residuals, singular_values_
 from jaxdae.formulations import AbstractFormulation
 from jaxdae.formulations.gains import is_number
 from jaxdae.linalg.rank import numerical_rank
+from jaxdae.linalg.saddle_point import AbstractSaddlePointSolve
 from jaxdae.systems import check_system, State, System
 from jaxdae.systems.checks import check_finite, is_concrete
 from jaxdae.trajectory import control_input
@@ -50,8 +51,25 @@ def check_kinds(system, formulation, state, controller, adjoint, saveat, progres
             f"controller is {controller!r}; give a callable u = controller(t, q, v, w)."
         )
     _check_closure("controller", controller)
+    _check_parts(formulation)
     for name, value in vars(formulation).items():
         _check_closure(name, value)
+
+
+def _check_parts(formulation) -> None:
+    law = getattr(formulation, "stabilization", None)
+    if law is not None and (isinstance(law, type) or not callable(law)):
+        what = f"the class {law.__name__}" if isinstance(law, type) else repr(law)
+        raise TypeError(
+            f"stabilization is {what}; give None, jaxdae.Baumgarte(K_D=..., K_P=...), or a "
+            "callable Phi(t, q, v, phi, phi_dot)."
+        )
+    solve = getattr(formulation, "solve", None)
+    if solve is not None and not isinstance(solve, AbstractSaddlePointSolve):
+        what = f"the class {solve.__name__}" if isinstance(solve, type) else repr(solve)
+        raise TypeError(
+            f"solve is {what}; give FullRank(), MinimumNorm() or SingularMass(), with brackets."
+        )
 
 
 def _check_closure(name: str, function) -> None:
@@ -172,6 +190,8 @@ def check_times(t0, t1, dt, stepsize_controller, saveat, max_steps: int) -> None
         TypeError: for a time that is not a scalar number.
         ValueError: naming the time, and what it should be.
     """
+    if not isinstance(max_steps, int | np.integer) or max_steps < 1:
+        raise ValueError(f"max_steps must be a positive whole number; got {max_steps!r}.")
     for name, value in (("t0", t0), ("t1", t1), ("dt", dt)):
         if value is not None and not (is_number(value) and jnp.shape(value) == ()):
             raise TypeError(f"{name} must be a number; got {value!r}.")
@@ -183,7 +203,7 @@ def check_times(t0, t1, dt, stepsize_controller, saveat, max_steps: int) -> None
     _check_saved_times(t0, t1, saveat)
     if dt is None:
         return
-    if dt == 0 or (t1 - t0) * dt < 0:
+    if dt == 0 or (t1 - t0) * dt <= 0:
         raise ValueError(f"dt = {dt} does not lead from t0 = {t0} to t1 = {t1}.")
     if stepsize_controller is None and (t1 - t0) / dt > max_steps:
         raise ValueError(
@@ -212,6 +232,10 @@ def check_start(system: System, formulation, state: State, t, tolerance: float |
     Raises:
         ValueError: naming the entry, constraint or matrix at fault, the amount, and the remedy.
     """
+    if tolerance is not None and not tolerance >= 0:
+        raise ValueError(
+            f"start_tolerance must be None or a number not below zero; got {tolerance!r}."
+        )
     check_finite(state)
     if tolerance is not None:
         _check_consistent(system, state, t, tolerance)

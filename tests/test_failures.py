@@ -147,6 +147,10 @@ BAD_RUNS = [
         {"saveat": SaveAt(subs=[SubSaveAt(t1=True), SubSaveAt(ts=[0.0, 2.0])])},
         r"times from 0 to 2 s, outside the simulated 0 to 1 s",
     ),
+    ({"max_steps": 0}, r"max_steps must be a positive whole number; got 0"),
+    ({"max_steps": None}, r"max_steps must be a positive whole number; got None"),
+    ({"t1": 0.0, "dt": 0.1}, r"dt = 0\.1 does not lead from t0 = 0\.0 to t1 = 0\.0"),
+    ({"start_tolerance": -1.0}, r"start_tolerance must be None or a number not below zero; got -1"),
     ({"saveat": SaveAt(ts=[0.0, 0.5, 0.2])}, r"must be in the order in which .* are reached"),
     ({"saveat": SaveAt(ts=[0.2, 0.5]), "t0": 1.0, "t1": 0.0}, r"must be in the order in which"),
     (
@@ -191,6 +195,10 @@ WRONG_KINDS = [
     ({"t1": "1.0"}, r"t1 must be a number; got '1\.0'"),
     ({"t0": jnp.zeros(1)}, r"t0 must be a number; got Array\(\[0\.\]"),
     ({"dt": [0.1]}, r"dt must be a number; got \[0\.1\]"),
+    ({"formulation": Multipliers(2.0)}, r"stabilization is 2\.0; give None, jaxdae\.Baumgarte\("),  # pyright: ignore[reportArgumentType]
+    ({"formulation": Multipliers(Baumgarte)}, r"stabilization is the class Baumgarte; give None"),  # pyright: ignore[reportArgumentType]
+    ({"formulation": Multipliers(solve=MinimumNorm)}, r"solve is the class MinimumNorm; give Full"),  # pyright: ignore[reportArgumentType]
+    ({"formulation": Multipliers(solve="least")}, r"solve is 'least'; give FullRank\(\)"),  # pyright: ignore[reportArgumentType]
 ]
 
 
@@ -251,7 +259,7 @@ def test_singular_motion_says_when_which_constraint_and_what_to_do(led_point):
         "Largest residual: '",
         "lose independence there: singular values [1.41, ",
         "involved: 'circle', 'leader'",
-        "use Penalty or Multipliers(..., solve=MinimumNorm())",
+        "use Penalty or Multipliers(..., solve=MinimumNorm(rcond=1e-3))",
         "if the constraints cannot be satisfied beyond that time, change them",
     ):
         assert part in text

@@ -30,6 +30,10 @@ def test_the_code_of_the_readme_runs_as_printed(tmp_path):
     assert (tmp_path / "results" / "pendulum.png").exists()
 
 
+def test_nothing_is_left_to_fill_in():
+    assert not re.findall(r"MEASURED|TODO|@@", README)
+
+
 def test_there_are_two_set_up_commands():
     commands = re.findall(r"```bash\n(.*?)```", README, re.DOTALL)
     assert [c.strip().split("&& ")[-1] for c in commands] == ["jaxdae tune two-link", "pytest"]

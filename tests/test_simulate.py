@@ -419,12 +419,42 @@ def two_link():
 
 
 def test_two_link_multipliers_stop_where_the_target_leaves_the_workspace(two_link):
-    """From the consistent start the run ends at t = 2.850, past the singular t = 0.4933."""
+    """From the consistent start the run ends at t = 2.850, past the singular t = 0.4933.
+
+    At the default tolerance: nothing guards the crossing (see the next test).
+    """
     system, _, state = two_link
     run = simulate(system, PAPER_RUNS[0].formulation(), state, t1=20.0, throw=False)
     assert not run.success
     assert abs(float(run.final_time) - 2.850) < 0.005
     np.testing.assert_allclose(float(run.final_time), system.exit_time(), atol=1e-4)
+
+
+def test_two_link_multipliers_cross_the_singular_configuration_by_the_steps_they_take(two_link):
+    """With smaller steps one of them comes too near, and the run ends there."""
+    system, _, state = two_link
+    careful = diffrax.PIDController(rtol=1e-11, atol=1e-11)
+    run = simulate(
+        system,
+        PAPER_RUNS[0].formulation(),
+        state,
+        t1=1.0,
+        dt=1e-3,
+        stepsize_controller=careful,
+        throw=False,
+    )
+    assert not run.success
+    assert abs(float(run.final_time) - 0.4933) < 5e-4
+
+
+def test_the_remedy_for_a_singular_configuration_passes_it(two_link):
+    """What the failure recommends, from the printed start that breaks there otherwise."""
+    system, state, _ = two_link
+    gains = PAPER_RUNS[0].formulation().stabilization
+    run = simulate(system, Multipliers(gains, solve=MinimumNorm(rcond=1e-3)), state, t1=1.0)
+    assert bool(run.success)
+    # No more than the start itself is off by.
+    assert float(jnp.abs(run.violation.phi).max()) < 1.3e-5
 
 
 def test_two_link_multipliers_break_at_the_singular_configuration_from_the_printed_start(two_link):

@@ -2,7 +2,6 @@
 
 import dataclasses
 import time
-from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
@@ -10,7 +9,7 @@ import numpy as np
 
 from jaxdae.commands.findings import analyze
 from jaxdae.commands.report import content, report, root_sets
-from jaxdae.commands.tables import write_json
+from jaxdae.commands.tables import output_folder, write_json
 from jaxdae.formulations import Baumgarte
 from jaxdae.models import get_model, Model
 from jaxdae.models.equilibria import Rest, rest_of
@@ -36,7 +35,7 @@ def run(options) -> int:
     formulation = in_dtype(_formulation(model, options, *constraint_counts(system, guess)), dtype)
     formulation.check(system, guess)
     found = analyze(system, rest, formulation, guess, t1=model.t1, dt=options.dt)
-    out = Path(options.out or f"results/{model.name}")
+    out = output_folder(options.out, model.name)
     print(report(found, model, rest))
     title = f"{model.name}: roots at the equilibrium"
     save_figure(plot_roots(root_sets(found), title=title), out / "roots.png")

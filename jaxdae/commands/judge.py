@@ -58,7 +58,7 @@ def judge(study: Study, formulation, check: Check, start: State, key) -> tuple[J
     spread = study.spread * check.spread
     states = perturbed_states(start, key, check.count, position=spread, velocity=spread)
     t1 = study.t1 if check.t1 is None else check.t1
-    rows = round(study.t1 / study.dt)
+    rows = max(1, round(study.t1 / study.dt))
     # Whole steps of the tuned size, as many as it has: every check then has the same shapes.
     ts = study.dt * np.round(np.linspace(0.0, t1 / study.dt, rows + 1))
     ts[-1] = t1

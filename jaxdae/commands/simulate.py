@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdae import __version__
-from jaxdae.commands.tables import table, write_json
+from jaxdae.commands.tables import output_folder, table, write_json
 from jaxdae.failure import describe_failure
 from jaxdae.models import get_model
 from jaxdae.models.studies import formulation_of, method_of, studies
@@ -42,7 +42,7 @@ def run(options) -> int:
     dtype = jnp.dtype(options.dtype)
     state = State(*(jnp.asarray(x, dtype) for x in (*system.start(), system.actuators())))
     t1 = model.t1 if options.t1 is None else options.t1
-    out = Path(options.out or f"results/{model.name}")
+    out = output_folder(options.out, model.name)
     began = time.perf_counter()
     trajectory = simulate(
         system,

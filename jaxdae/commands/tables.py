@@ -30,6 +30,19 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     return "\n".join([line(headings), rule, *map(line, cells)])
 
 
+def output_folder(given: str | None, model_name: str) -> Path:
+    """Where a command writes: what the user gives, or `results/MODEL`. Makes nothing yet.
+
+    Raises:
+        ValueError: before any work, where a file is in the way.
+    """
+    path = Path(given or f"results/{model_name}")
+    for place in (path, *path.parents):
+        if place.is_file():
+            raise ValueError(f"cannot write to the folder {path}: {place} is a file; give --out.")
+    return path
+
+
 def write_json(path: Path, content: dict[str, Any]) -> None:
     """Write a result so that an interrupted write leaves the old file whole.
 

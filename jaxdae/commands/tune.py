@@ -12,7 +12,7 @@ import optax
 
 from jaxdae import __version__
 from jaxdae.commands.judge import breaking_times, judge, Judgement, tuned_cost
-from jaxdae.commands.tables import gain_text, table, write_json
+from jaxdae.commands.tables import gain_text, output_folder, table, write_json
 from jaxdae.models import get_model
 from jaxdae.models.studies import Check, studies, Study
 from jaxdae.plotting import plot_comparison, plot_histories, plot_tuning, save_figure
@@ -33,9 +33,12 @@ def run(options) -> int:
     """Tune every study of the model; 0 when each of them improved."""
     began = time.perf_counter()
     model = get_model(options.model)
-    out = Path(options.out or f"results/{model.name}")
+    out = output_folder(options.out, model.name)
     chosen = [_with(study, options) for study in studies(model.name, options.formulation)]
     print(f"{model.name}: {model.summary}\n{model.source}\n")
+    # Before the first study, so that a later --resume cannot meet a file of an earlier run.
+    for study in chosen:
+        _put_aside(out / f"{study.method}.checkpoint", options.resume)
     results = [_tune(study, options, out) for study in chosen]
     seconds = time.perf_counter() - began
     content = {
@@ -76,7 +79,7 @@ def _tune(study: Study, options, out: Path) -> dict[str, Any]:
         in_dtype(study.formulation, start.q.dtype),
         optimizer=_optimizer(options),
         steps=options.steps,
-        checkpoint=_checkpoint(study, options, out),
+        checkpoint=out / f"{study.method}.checkpoint",
         resume=options.resume,
         progress=options.progress,
     )
@@ -109,19 +112,19 @@ def _optimizer(options) -> optax.GradientTransformation:
     return optax.chain(optax.clip_by_global_norm(1.0), make(options.learning_rate, **eps))
 
 
-def _checkpoint(study: Study, options, out: Path) -> Path:
-    """The study's checkpoint; a new run puts an old one aside instead of losing it."""
-    path = out / f"{study.method}.checkpoint"
-    if options.resume and not path.exists():
-        print(f"there is no {path.name} to resume from: starting afresh")
-    if options.resume or not path.exists():
-        return path
+def _put_aside(path: Path, resume: bool) -> None:
+    """A new run puts the checkpoint of an old one aside instead of losing it."""
+    if resume:
+        if not path.exists():
+            print(f"there is no {path.name} to resume from: starting afresh")
+        return
+    if not path.exists():
+        return
     number = 1
-    while (aside := out / f"{path.name}.old{number}").exists():
+    while (aside := path.with_name(f"{path.name}.old{number}")).exists():
         number += 1
     path.replace(aside)
-    print(f"an earlier run's {path.name} is kept as {aside.name}; --resume would continue it")
-    return path
+    print(f"an earlier run's {path.name} is kept as {aside.name}")
 
 
 def _beyond(study: Study, result: TuningResult, states: State) -> dict[str, Any] | None:
@@ -140,7 +143,13 @@ def _report(result: TuningResult, before, after, limits) -> str:
         (name, float(old.cost), float(new.cost), _fold(old, new), float(new.largest))
         for name, old, new in zip(before, before.values(), after.values(), strict=True)
     ]
-    headings = ("mean integrated |phi|^2", "first gains", "tuned", "cut", "largest |phi|, tuned")
+    headings = (
+        "mean integrated |phi|^2",
+        "first gains",
+        "tuned",
+        "cut",
+        "largest |phi| after a tenth of the time, tuned",
+    )
     first, first_after = before["as tuned"], after["as tuned"]
     lines = [
         "",

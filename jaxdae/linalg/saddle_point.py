@@ -55,7 +55,9 @@ class FullRank(AbstractSaddlePointSolve):
     """Regular mass matrix, independent constraints: the fast path.
 
     Range-space method (Redundant, eq. 21): `A lam = J M^-1 f - s`, `A = J M^-1 J^T`. Where `J`
-    loses rank the result is not finite.
+    loses rank the multipliers are not determined: the result is not finite, or, where round-off
+    hides the loss, finite with arbitrary shares of the same reaction. `simulate` refuses such a
+    start.
     """
 
     def assumptions(self):
@@ -81,7 +83,9 @@ class MinimumNorm(AbstractSaddlePointSolve):
 
     Args:
         rcond: singular values of `W` below this fraction of the largest count as zero;
-            by default the 2/3 power of the machine epsilon.
+            by default the 2/3 power of the machine epsilon, for constraints that depend on each other
+            everywhere. To pass an isolated singular position take about 1e-3: next to it residuals
+            enter the acceleration divided by the least singular value.
     """
 
     rcond: float | None = eqx.field(static=True, default=None)

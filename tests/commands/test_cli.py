@@ -56,6 +56,33 @@ def test_a_run_that_leaves_its_velocity_constraint_is_warned_of(tmp_path, capsys
     assert "at velocity level" in printed
 
 
+@pytest.mark.parametrize("command", ["simulate", "tune", "analyze"])
+def test_a_file_where_the_results_should_go_is_refused_before_the_work(command, tmp_path, capsys):
+    file = tmp_path / "file"
+    file.write_text("mine")
+    assert main([command, "pendulum", "--out", str(file / "below")]) == 2
+    printed = capsys.readouterr()
+    assert f"{file} is a file; give --out" in printed.err
+    assert file.read_text() == "mine"
+
+
+def test_no_checkpoint_of_an_earlier_run_is_in_the_way_of_a_later_study(
+    tmp_path, capsys, monkeypatch
+):
+    """A run stopped in its first study leaves nothing of an older one for the second."""
+    for name in ("multipliers", "penalty"):
+        (tmp_path / f"{name}.checkpoint").write_bytes(b"older")
+
+    def stopped(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("jaxdae.commands.tune._tune", stopped)
+    assert main(["tune", "two-link", "--out", str(tmp_path)]) == 130
+    assert not (tmp_path / "penalty.checkpoint").exists()
+    assert (tmp_path / "penalty.checkpoint.old1").read_bytes() == b"older"
+    assert "penalty.checkpoint is kept as penalty.checkpoint.old1" in capsys.readouterr().out
+
+
 def test_simulate_in_single_precision(tmp_path):
     out = str(tmp_path)
     try:
@@ -207,7 +234,9 @@ def test_a_run_that_ends_off_its_constraints_is_pointed_out(tmp_path, capsys):
     """The penalty form runs all 20 s, though the target is out of reach after 2.85 s."""
     assert main(["simulate", "two-link", "--out", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
-    assert "WARNING: constraint 'tip x' is violated by 10.2 at t = 20 s" in printed
+    assert (
+        "WARNING: constraint 'tip x' is violated by 10.2 at position level at t = 20 s" in printed
+    )
 
 
 def test_choices_of_the_parser_are_those_of_the_library():
