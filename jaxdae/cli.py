@@ -90,11 +90,11 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", help="output folder; default: results/MODEL")
 
 
-def _add_gains(parser: argparse.ArgumentParser, *more: tuple[str, str]) -> None:
+def _add_gains(parser: argparse.ArgumentParser) -> None:
     gains = (
         ("--K_D", "velocity gain of the stabilization [1/s]"),
         ("--K_P", "position gain of the stabilization [1/s^2]"),
-        *more,
+        ("--Gamma", "gain of the velocity constraints [1/s]"),
         ("--alpha", "constraint mass of the penalty and augmented forms"),
     )
     for name, meaning in gains:
@@ -138,7 +138,7 @@ def _add_analyze(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=VALUE,…",
         help="coordinates near another equilibrium, for example x=0,y=1; default: the model's",
     )
-    _add_gains(parser, ("--Gamma", "gain of the velocity constraints [1/s]"))
+    _add_gains(parser)
 
 
 def _positive(text: str) -> float:

@@ -9,16 +9,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdae import __version__
+from jaxdae.commands.choice import chosen_formulation
 from jaxdae.commands.tables import output_folder, table, write_json
 from jaxdae.failure import describe_failure
 from jaxdae.models import get_model
-from jaxdae.models.studies import formulation_of, method_of, studies
 from jaxdae.plotting import plot_energy, plot_histories, plot_violation, save_figure
 from jaxdae.simulate import simulate
 from jaxdae.solvers import RK4
 from jaxdae.systems import State
+from jaxdae.systems.checks import constraint_counts
 from jaxdae.trajectory import Trajectory
-from jaxdae.tuning import resolve
 
 # Residuals above this, in the units of the constraint, are pointed out.
 NOTICEABLE = 1e-2
@@ -38,9 +38,9 @@ def run(options) -> int:
     """Run the command; 0 if the simulation reached its end, 1 if it stopped early."""
     model = get_model(options.model)
     system = model.system()
-    formulation = _formulation(model, options)
     dtype = jnp.dtype(options.dtype)
     state = State(*(jnp.asarray(x, dtype) for x in (*system.start(), system.actuators())))
+    formulation = chosen_formulation(model, options, *constraint_counts(system, state))
     t1 = model.t1 if options.t1 is None else options.t1
     out = output_folder(options.out, model.name)
     began = time.perf_counter()
@@ -62,31 +62,6 @@ def run(options) -> int:
     write_json(out / "simulation.json", _result(trajectory, model, options, seconds))
     print(f"\nplots and simulation.json are in {out}")
     return 0 if good else 1
-
-
-def _formulation(model, options):
-    """The model's formulation, or the one asked for with the gains its tuning starts from.
-
-    Raises:
-        ValueError: for a gain that the formulation does not have.
-    """
-    if options.formulation is None:
-        first = model.formulation()
-    else:
-        first = resolve(studies(model.name, options.formulation)[-1].formulation)
-    given = {"K_D": options.K_D, "K_P": options.K_P, "alpha": options.alpha}
-    given = {name: value for name, value in given.items() if value is not None}
-    if not given:
-        return first
-    if "alpha" in given and not hasattr(first, "alpha"):
-        raise ValueError(
-            f"--alpha is for the penalty and augmented forms, not for {type(first).__name__}; "
-            "leave it out, or choose --formulation penalty."
-        )
-    before = first.stabilization
-    gains = {name: getattr(before, name, None) for name in ("K_D", "K_P")}
-    gains |= {"alpha": getattr(first, "alpha", None)} | given
-    return formulation_of(method_of(first), **gains)
 
 
 def _largest(values) -> float:

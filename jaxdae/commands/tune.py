@@ -148,7 +148,7 @@ def _report(result: TuningResult, before, after, limits) -> str:
         "first gains",
         "tuned",
         "cut",
-        "largest |phi| after a tenth of the time, tuned",
+        "largest |phi| (late), tuned",
     )
     first, first_after = before["as tuned"], after["as tuned"]
     lines = [

@@ -83,9 +83,9 @@ class MinimumNorm(AbstractSaddlePointSolve):
 
     Args:
         rcond: singular values of `W` below this fraction of the largest count as zero;
-            by default the 2/3 power of the machine epsilon, for constraints that depend on each other
-            everywhere. To pass an isolated singular position take about 1e-3: next to it residuals
-            enter the acceleration divided by the least singular value.
+            by default the 2/3 power of the machine epsilon, for constraints that depend on each
+            other everywhere. To pass an isolated singular position take about 1e-3: next to it
+            residuals enter the acceleration divided by the least singular value.
     """
 
     rcond: float | None = eqx.field(static=True, default=None)

@@ -12,7 +12,7 @@ import scipy.linalg
 import jaxdae
 from jaxdae.analysis import EquilibriumError
 from jaxdae.cli import main
-from jaxdae.commands.analyze import _formulation as formulation_of_options
+from jaxdae.commands.choice import chosen_formulation as formulation_of_options
 from jaxdae.commands.findings import analyze
 from jaxdae.commands.limits import SOLVERS
 from jaxdae.commands.report import report, root_sets, warnings

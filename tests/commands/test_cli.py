@@ -234,9 +234,7 @@ def test_a_run_that_ends_off_its_constraints_is_pointed_out(tmp_path, capsys):
     """The penalty form runs all 20 s, though the target is out of reach after 2.85 s."""
     assert main(["simulate", "two-link", "--out", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
-    assert (
-        "WARNING: constraint 'tip x' is violated by 10.2 at position level at t = 20 s" in printed
-    )
+    assert "WARNING: constraint 'tip x' is violated by 10.2 at position level at t = 20" in printed
 
 
 def test_choices_of_the_parser_are_those_of_the_library():
@@ -267,17 +265,26 @@ def test_a_gain_changes_only_itself(tmp_path):
     """Slider-crank: alpha is given, K_D and K_P stay those of the model."""
     arguments = ["simulate", "slider-crank", "--t1", "0.05", "--alpha", "500"]
     assert main([*arguments, "--out", str(tmp_path)]) == 0
-    from jaxdae.commands.simulate import _formulation
+    from jaxdae.commands.choice import chosen_formulation
     from jaxdae.models import get_model
 
     class Options:
-        formulation, K_D, K_P, alpha = None, None, None, 500.0
+        formulation, K_D, K_P, Gamma, alpha = None, None, None, None, 500.0
 
     model = get_model("slider-crank")
-    changed: Any = _formulation(model, Options)
+    changed: Any = chosen_formulation(model, Options, 3, 0)
     unchanged: Any = model.formulation()
     assert changed.alpha == 500.0
     assert changed.stabilization.K_P == unchanged.stabilization.K_P
+
+
+def test_gains_of_models_without_a_study(tmp_path, capsys):
+    words = ["--t1", "0.05", "--out", str(tmp_path)]
+    assert main(["simulate", "motor", "--formulation", "penalty", *words]) == 0
+    assert main(["simulate", "sleigh", "--Gamma", "5", *words]) == 0
+    capsys.readouterr()
+    assert main(["simulate", "kepler", "--K_D", "3", *words]) == 2
+    assert "--K_D is for position constraints, which the model 'kepler'" in capsys.readouterr().err
 
 
 def test_alpha_is_refused_where_there_is_none(tmp_path, capsys):

@@ -1,0 +1,70 @@
+"""The formulation that the options of a command ask for."""
+
+import dataclasses
+from typing import Any
+
+from jaxdae.formulations import Baumgarte
+from jaxdae.models import Model
+from jaxdae.models.studies import formulation_of, method_of, studies
+from jaxdae.tuning import resolve
+
+_GAINS = ("K_D", "K_P", "Gamma", "alpha")
+# Where a model has no constraint mass of its own: that with which its tuning starts.
+_ALPHA = 10.0
+
+
+def chosen_formulation(model: Model, options, m: int, r: int) -> Any:
+    """The model's formulation, or the one asked for, with the gains that are given.
+
+    Args:
+        model: entry of the registry.
+        options: with `formulation`, `K_D`, `K_P`, `Gamma` and `alpha`, `None` where not given.
+        m: number of position constraints.
+        r: number of velocity constraints.
+
+    Raises:
+        ValueError: for a gain that has nothing to act on.
+    """
+    first = _first(model, options.formulation)
+    given = {name: getattr(options, name) for name in _GAINS}
+    given = {name: value for name, value in given.items() if value is not None}
+    _refuse_idle(given, model.name, m, r, hasattr(first, "alpha"), type(first).__name__)
+    changes: dict[str, Any] = {"alpha": given.pop("alpha")} if "alpha" in given else {}
+    if given:
+        before = first.stabilization
+        gains = {name: getattr(before, name, None) for name in ("K_D", "K_P", "Gamma")}
+        changes["stabilization"] = Baumgarte(**(gains | given))
+    return dataclasses.replace(first, **changes)
+
+
+def _first(model: Model, method: str | None) -> Any:
+    """With the gains that tuning starts from; models without a study keep their own."""
+    own: Any = model.formulation()
+    if method is None:
+        return own
+    try:
+        return resolve(studies(model.name, method)[-1].formulation)
+    except ValueError:
+        if method == method_of(own):
+            return own
+        kind: Any = type(formulation_of(method, 1.0, 1.0, _ALPHA))
+        alpha = {} if method == "multipliers" else {"alpha": getattr(own, "alpha", _ALPHA)}
+        return kind(stabilization=own.stabilization, **alpha)
+
+
+def _refuse_idle(given, name: str, m: int, r: int, weighted: bool, kind: str) -> None:
+    for gain, count, what in (
+        ("K_D", m, "position constraints"),
+        ("K_P", m, "position constraints"),
+        ("Gamma", r, "velocity constraints"),
+        ("alpha", m + r, "constraints"),
+    ):
+        if gain in given and not count:
+            raise ValueError(
+                f"--{gain} is for {what}, which the model {name!r} does not have; leave it out."
+            )
+    if "alpha" in given and not weighted:
+        raise ValueError(
+            f"--alpha is for the penalty and augmented forms, not for {kind}; leave it out, or "
+            "choose --formulation penalty."
+        )
