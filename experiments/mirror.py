@@ -26,7 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxdae
-from jaxdae.analysis.stability_functions import step_matrix
+from jaxdae.solvers.stability_functions import step_matrix
 from jaxdae.analysis.steps import modal_weight, step_limit, weighted_norm
 from jaxdae.commands.tables import table, write_json
 from jaxdae.control import HurwitzGains, relative_degree, ServoConstraint

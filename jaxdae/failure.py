@@ -70,6 +70,12 @@ def review(trajectory) -> str | None:
     return trajectory.formulation.review(trajectory.system, trajectory.ts, trajectory.saved)
 
 
+def review_controller(trajectory) -> str | None:
+    """What the controller says of a run that reached its end, if it can tell."""
+    own = getattr(trajectory.controller, "review", None)
+    return None if own is None or not trajectory.plain else own(trajectory)
+
+
 @eqx.filter_jit
 def residuals(system, t, state):
     """Constraint residuals at a state, by compiled code."""

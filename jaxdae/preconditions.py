@@ -9,15 +9,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxdae.analysis.steps import spectral_limit
 from jaxdae.failure import matrices, RANK_TOLERANCE, residuals, singular_values_text
 from jaxdae.formulations import AbstractFormulation
 from jaxdae.formulations.gains import is_number
 from jaxdae.linalg.rank import numerical_rank
 from jaxdae.linalg.saddle_point import AbstractSaddlePointSolve
+from jaxdae.solvers.stability_functions import amplification, has_tableau
 from jaxdae.systems import check_system, State, System
 from jaxdae.systems.checks import check_finite, is_concrete
 from jaxdae.trajectory import control_input
 
+# More than round-off of roots that coincide to the fourth order makes of a factor of one.
+_GROWING = 1e-3
 # Declarations that were checked: checking traces every function, which takes longer than many runs.
 _CHECKED: OrderedDict = OrderedDict()
 _REMEMBERED = 256
@@ -163,6 +167,50 @@ def check_solver(solver, stepsize_controller, dt) -> None:
             f"{name} has no error estimate, so its step cannot be chosen automatically; give dt, "
             "or use a solver with one, such as diffrax.Dopri8()."
         )
+
+
+def step_warning(system, formulation, controller, state, t, solver, step: float) -> str | None:
+    """What to warn of before a run with fixed steps: gains whose violations a step makes larger.
+
+    Args:
+        system: what moves.
+        formulation: how its constraints are enforced.
+        controller: `None`, or what may stabilize servo-constraints.
+        state: start.
+        t: start time [s].
+        solver: the method.
+        step: its step [s].
+
+    Returns:
+        The root, its factor and the step limit in words; `None` if no step makes it larger, or the
+        method has no stability function.
+    """
+    if not has_tableau(solver):
+        return None
+    found = _perturbation_matrices(system, formulation, controller, state, t)
+    for what, H in zip(("constraint", "servo-constraint"), found, strict=True):
+        roots = np.zeros(0) if H is None else np.linalg.eigvals(np.asarray(H, np.float64))
+        # Others grow by themselves, whatever the step.
+        roots = roots[roots.real < 0]
+        factors = amplification(solver, abs(step) * roots)
+        if not (factors > 1 + _GROWING).any():
+            continue
+        i = int(np.argmax(factors))
+        name = type(solver).__name__
+        return (
+            f"the step of {abs(step):.4g} s is beyond the step limit of the gains: in the {what} "
+            f"perturbation equations at the start, {name} multiplies the mode of the root "
+            f"{roots[i]:.4g} 1/s by {factors[i]:.4g} in each step. All modes shrink for steps "
+            f"below {spectral_limit(roots, solver).limit:.4g} s: take a smaller dt, or lower gains."
+        )
+    return None
+
+
+@eqx.filter_jit
+def _perturbation_matrices(system, formulation, controller, state, t):
+    own = formulation.perturbation_matrix(system, t, state)
+    servo = getattr(controller, "perturbation_matrix", None)
+    return own, None if servo is None else servo(t, state.q, state.v, state.w)
 
 
 def _has_error_estimate(solver: diffrax.AbstractRungeKutta) -> bool:

@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxdae import preconditions
 from jaxdae.control.base import AbstractDynamicController, attach
-from jaxdae.failure import raise_failure, review
+from jaxdae.failure import raise_failure, review, review_controller
 from jaxdae.formulations import AbstractFormulation
 from jaxdae.systems import Power, power_balance, State, System
 from jaxdae.systems.checks import is_concrete
@@ -86,7 +86,9 @@ def simulate(
         `Trajectory`.
 
     Warns:
-        RuntimeWarning: when a run reached its end but came close to where the formulation ends.
+        RuntimeWarning: when fixed steps are beyond the step limit of the gains (see
+            `jaxdae.step_limit`), or a run that reached its end came close to where the formulation
+            or the controller ends.
 
     Raises:
         SimulationError: when the run fails and `throw` is true: what failed, when, the state of the
@@ -120,6 +122,9 @@ def simulate(
     task = _Task(system, formulation, plain, state, *times)
     if is_concrete(system, formulation, state, task.t0):
         preconditions.check_start(system, formulation, state, task.t0, start_tolerance)
+        if grid is not None:
+            step = float(grid[1] - grid[0])
+            _warn(preconditions.step_warning(*task[:4], task.t0, solver, step))
 
     adjoint = diffrax.RecursiveCheckpointAdjoint() if adjoint is None else adjoint
     method = _Method(
@@ -132,16 +137,16 @@ def simulate(
     if not traced and is_concrete(trajectory.result):
         if throw:
             raise_failure(trajectory)
-        _warn(trajectory)
+        if trajectory.final_time.ndim == 0 and bool(trajectory.success):
+            _warn(review(trajectory))
+            if grid is not None:  # an adaptive run stops at a singularity
+                _warn(review_controller(trajectory))
     return trajectory
 
 
-def _warn(trajectory: Trajectory) -> None:
-    """What the formulation has to say of a run that reached its end."""
-    if trajectory.final_time.ndim == 0 and bool(trajectory.success):
-        text = review(trajectory)
-        if text is not None:
-            warnings.warn(text, RuntimeWarning, stacklevel=3)
+def _warn(text: str | None) -> None:
+    if text is not None:
+        warnings.warn(text, RuntimeWarning, stacklevel=3)
 
 
 class _Task(NamedTuple):

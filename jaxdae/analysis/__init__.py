@@ -36,19 +36,20 @@ from jaxdae.analysis.shulgin import (
     LinearizedConstraint as LinearizedConstraint,
 )
 from jaxdae.analysis.spectra import Spectrum as Spectrum, spectrum as spectrum
-from jaxdae.analysis.stability_functions import (
-    AdamsBashforth as AdamsBashforth,
-    amplification as amplification,
-    step_matrix as step_matrix,
-    tableau as tableau,
-)
 from jaxdae.analysis.steps import (
     Contraction as Contraction,
     contraction_along as contraction_along,
     modal_weight as modal_weight,
     perturbation_matrix as perturbation_matrix,
     step_limit as step_limit,
+    step_limit_along as step_limit_along,
     StepLimit as StepLimit,
     two_stage_matrix as two_stage_matrix,
     weighted_norm as weighted_norm,
+)
+from jaxdae.solvers.stability_functions import (
+    AdamsBashforth as AdamsBashforth,
+    amplification as amplification,
+    step_matrix as step_matrix,
+    tableau as tableau,
 )

@@ -1,14 +1,14 @@
 """Lyapunov certificates for constraint perturbation equations, with the rates they guarantee."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.linalg
 
-from jaxdae.formulations.gains import check_positive
+from jaxdae.formulations.gains import check_positive, is_number
 
-# Each step shrinks the interval by 0.618; this many reach the square root of double precision.
-_GOLDEN_STEPS = 60
+# Relative accuracy of the best `eps`: about the square root of double precision, as of any maximum.
+_TOLERANCE = 1e-8
 
 
 class BaumgarteCertificate(NamedTuple):
@@ -80,9 +80,15 @@ def lyapunov_certificate(K_D, K_P, m: int | None = None, eps: float | None = Non
 
     Raises:
         ValueError: for gains that are not positive definite, or an `eps` that is not feasible.
+        TypeError: for gains that are not numbers.
     """
     check_positive("K_D", K_D)
     check_positive("K_P", K_P)
+    for name, gain in (("K_D", K_D), ("K_P", K_P)):
+        if not is_number(gain):
+            raise TypeError(
+                f"{name} is {gain!r}; give numbers: of a parametrization, jaxdae.resolve of it."
+            )
     size = m or max(np.shape(np.atleast_1d(K))[0] for K in (K_D, K_P))
     K_D, K_P = _square("K_D", K_D, size), _square("K_P", K_P, size)
     largest = float(np.linalg.eigvalsh(K_D).min())
@@ -92,7 +98,7 @@ def lyapunov_certificate(K_D, K_P, m: int | None = None, eps: float | None = Non
             f"of K_D, {largest:.6g}."
         )
     if eps is None:
-        eps = _golden(lambda eps: _guaranteed_rate(*_forms(K_D, K_P, eps)), 0.0, largest)
+        eps = _best(lambda eps: _guaranteed_rate(*_forms(K_D, K_P, eps)), largest)
     weight, decay = _forms(K_D, K_P, eps)
     eigenvalues = np.linalg.eigvalsh(weight)
     growth = float(np.sqrt(eigenvalues[-1] / eigenvalues[0]))
@@ -176,13 +182,18 @@ def _guaranteed_rate(weight, decay) -> float:
     return float(np.linalg.eigvalsh(half @ decay @ half.T).min())
 
 
-def _golden(function, low, high) -> float:
-    """Maximum of a function with a single hump."""
-    ratio = (np.sqrt(5) - 1) / 2
-    for _ in range(_GOLDEN_STEPS):
-        a, b = high - ratio * (high - low), low + ratio * (high - low)
-        low, high = (low, b) if function(a) > function(b) else (a, high)
-    return (low + high) / 2
+def _best(rate, largest: float) -> float:
+    """Maximum of a function with a single hump on `[0, largest]`."""
+    # Imported here: it takes longer than the rest of the package, which does not need it.
+    from scipy.optimize import minimize_scalar
+
+    found: Any = minimize_scalar(
+        lambda eps: -rate(eps),
+        bounds=(0.0, largest),
+        method="bounded",
+        options={"xatol": _TOLERANCE * largest},
+    )
+    return found.x
 
 
 def _square(name, gain, size) -> np.ndarray:

@@ -65,10 +65,10 @@ def lqr(A, B, Q=None, R=None) -> Regulator:
         A^T P + P A - P B R^-1 B^T P + Q = 0,    K = R^-1 B^T P
 
     By the matrix sign function of the Hamiltonian matrix (Roberts 1980), polished by
-    Newton-Kleinman steps. Derivatives of every order are those of the solution, from a Lyapunov
-    equation; the algorithm is not differentiated. The Lyapunov equations are solved as linear
-    systems of `s^2` unknowns, for up to some dozens of states. Works under `jit`, `vmap`, forward
-    and reverse mode.
+    Newton-Kleinman steps: JAX has no Riccati solver, and SciPy's runs on the host alone.
+    Derivatives of every order are those of the solution, from a Lyapunov equation; the algorithm
+    is not differentiated. The Lyapunov equations are solved as linear systems of `s^2` unknowns,
+    for up to some dozens of states. Works under `jit`, `vmap`, forward and reverse mode.
 
     Args:
         A: shape `(s, s)`.

@@ -22,16 +22,18 @@ import numpy as np
 import scipy.linalg
 
 from jaxdae.analysis.lyapunov import linear_certificate
-from jaxdae.analysis.stability_functions import (
-    AdamsBashforth,
-    amplification,
-    step_matrix,
-)
 from jaxdae.control.stabilizers import AbstractServoStabilizer
 from jaxdae.formulations.stabilization import (
     AbstractStabilization,
     Baumgarte,
     LinearStabilization,
+    perturbation_block,
+)
+from jaxdae.solvers.stability_functions import (
+    AdamsBashforth,
+    amplification,
+    step_matrix,
+    tableau,
 )
 
 # Steps tried, relative to the inverse of each rate: from almost none to far beyond any explicit
@@ -46,7 +48,7 @@ class StepLimit(NamedTuple):
     Args:
         limit: the largest step [s], infinite where every step will do.
         lower: the smallest step [s] that contracts by `theta`; 0 for `theta = 1`.
-        version: "spectral" or "Lyapunov norm".
+        version: "spectral", "Lyapunov norm", or the latter along a motion.
         theta: the contraction asked for.
         weight: `P` of the norm, `(p, p)`, or `None`.
         root: the eigenvalue of `H` that sets the spectral limit, or `None`.
@@ -89,20 +91,17 @@ def perturbation_matrix(stabilization, m: int | None = None, r: int | None = Non
     if isinstance(stabilization, AbstractStabilization):
         stabilization.check(m, r)
 
-    def matrix(t, x, y):
-        def rate(y):
-            wanted = jnp.asarray(stabilization(t, x, x, y[:m], y[m:]))
-            return jnp.concatenate([y[m : 2 * m], wanted])
-
-        return np.asarray(jax.jacfwd(rate)(y), np.float64)
+    def matrix(t, y):
+        law: Callable = stabilization
+        return np.asarray(perturbation_block(law, t, y, y, y, m), np.float64)
 
     zero = jnp.zeros(2 * m + r)
-    H = _finite(matrix(0.0, zero, zero))
+    H = _finite(matrix(0.0, zero))
     if isinstance(stabilization, AbstractStabilization):
         return H
     # A user's own: the same at another time and state, and far from zero, or it has no one matrix.
     probe = jnp.cos(1.0 + jnp.arange(zero.size, dtype=zero.dtype))
-    away = np.abs(matrix(0.7, probe, probe) - H).max(initial=0.0)
+    away = np.abs(matrix(0.7, probe) - H).max(initial=0.0)
     if away > 1e-6 * np.abs(H).max(initial=0.0):
         raise ValueError(
             f"the stabilization has no constant matrix: its derivatives differ by {away:.3g} from "
@@ -129,6 +128,10 @@ def step_limit(
     r: int | None = None,
 ) -> StepLimit:
     """The largest step of a method that contracts the violation, and every step below it.
+
+    Below the spectral limit violations vanish in the end. Before, they may grow by as much as the
+    modes of `H` are dependent, which is most where roots coincide (`HurwitzGains.repeated`): a
+    nonlinear run can then break somewhat below the limit. Below the Lyapunov limit nothing grows.
 
     Args:
         stabilization: see `perturbation_matrix`; constant gains.
@@ -160,13 +163,22 @@ def step_limit(
     if version == "spectral":
         if theta != 1.0:
             raise ValueError("theta below 1 is for version='lyapunov'; the spectral radius is <1.")
-        return _spectral(roots, solver)
+        return spectral_limit(roots, solver)
     if version != "lyapunov":
         raise ValueError(f"version must be 'spectral' or 'lyapunov'; got {version!r}.")
     return _in_norm(H, roots, solver, theta, weight)
 
 
-def _spectral(roots, solver) -> StepLimit:
+def spectral_limit(roots, solver) -> StepLimit:
+    """The largest step that contracts modes of given roots, and every step below it.
+
+    Args:
+        roots: complex, with negative real parts [1/s], shape `(p,)`.
+        solver: as for `step_limit`.
+
+    Returns:
+        `StepLimit`.
+    """
     limits = np.array([_first_exit(lambda h, z=z: amplification(solver, h * z), z) for z in roots])
     i = int(np.argmin(limits))
     root = complex(roots[i]) if np.isfinite(limits[i]) else None
@@ -194,20 +206,25 @@ def _in_norm(H, roots, solver, theta, weight) -> StepLimit:
 
     steps = _GRID[::8] / np.abs(roots).max()
     values = factor(steps)
-    good = np.flatnonzero(values <= theta)
-    if not good.size:
+    if not (values <= theta).any():
         i = int(np.argmin(values))
         raise ValueError(
             f"no step contracts by theta = {theta:.6g} in the Lyapunov norm: the best is "
             f"{values[i]:.6g}, at a step of {steps[i]:.6g} s. Ask for less, or change the gains."
         )
-    first = good[0]
+    limit, lower = _interval(factor, steps, values, theta)
+    return StepLimit(limit, lower, "Lyapunov norm", theta, weight, None)
+
+
+def _interval(factor, steps, values, theta) -> tuple[float, float]:
+    """Ends `(largest, smallest)` of the first interval of steps with `factor <= theta`."""
+    first = int(np.flatnonzero(values <= theta)[0])
     bad = np.flatnonzero((values > theta) & (np.arange(len(steps)) > first))
     limit = _bisect(factor, steps[bad[0] - 1], steps[bad[0]], theta) if bad.size else np.inf
     lower = 0.0
     if first:
         lower = _bisect(lambda h: 2 * theta - factor(h), steps[first - 1], steps[first], theta)
-    return StepLimit(float(limit), float(lower), "Lyapunov norm", theta, weight, None)
+    return float(limit), float(lower)
 
 
 def _bisect(factor, low, high, theta) -> float:
@@ -334,15 +351,74 @@ def contraction_along(H: Callable, ts, h: float, *, weight, solver=None, theta: 
         `Contraction`.
     """
     ts = np.asarray(ts, np.float64)
-    if solver is None:
-        derivative = jax.vmap(lambda t: jax.jvp(H, (t,), (jnp.ones_like(t),)))
-        values, rates = derivative(jnp.asarray(ts))
-        matrices = [two_stage_matrix(*pair, h) for pair in zip(values, rates, strict=True)]
-    else:
-        matrices = [step_matrix(lambda s, t=t: H(jnp.asarray(t + s * h)), h, solver) for t in ts]
-    norms = np.array([weighted_norm(matrix, weight) for matrix in matrices])
+    norms = _norms_along(jax.jit(H), ts, h, weight, solver)
     i = int(np.argmax(norms))
     return Contraction(ts, norms, float(norms[i]), float(ts[i]), bool(norms[i] <= theta))
+
+
+def step_limit_along(H: Callable, ts, *, weight, solver=None, theta: float = 1.0) -> StepLimit:
+    """The largest step that contracts the violation at every sample of a motion.
+
+    For gains that depend on state and time, where the spectrum of `H` at single states proves
+    nothing: one norm that every step makes smaller does (Mukharlyamov 2019, section 4).
+
+    Args:
+        H: as for `contraction_along`; of a run with dense output `sol` for example
+            `lambda t: formulation.perturbation_matrix(system, t, sol.evaluate(t))`.
+        ts: sampled times [s], shape `(times,)`; of each step size those are taken from which a step
+            ends before the last of them.
+        weight: `P` of the norm, SPD, shape `(p, p)`.
+        solver: as for `contraction_along`.
+        theta: contraction asked for in each step, in `(0, 1]`; very small steps do not contract by
+            less than 1: see `StepLimit.lower`.
+
+    Returns:
+        `StepLimit`; infinite if every step that fits contracts.
+
+    Raises:
+        ValueError: when no step contracts at all samples, with the best one and the time at fault.
+    """
+    H, ts = jax.jit(H), np.asarray(ts, np.float64)
+    rate = max(np.abs(np.linalg.eigvals(sample)).max() for sample in _samples(H, ts))
+
+    def at(h):
+        return ts[ts + h <= ts[-1]]
+
+    def factor(h):
+        steps = np.atleast_1d(h)
+        return np.array([_norms_along(H, at(x), x, weight, solver).max() for x in steps])
+
+    steps = _GRID[400:2000:16] / rate
+    steps = steps[steps <= ts[-1] - ts[0]]
+    values = factor(steps)
+    if not (values <= theta).any():
+        i = int(np.argmin(values))
+        worst = contraction_along(H, at(steps[i]), steps[i], weight=weight, solver=solver)
+        raise ValueError(
+            f"no step contracts by theta = {theta:.6g} along the whole motion: the best is "
+            f"{values[i]:.6g}, with a step of {steps[i]:.6g} s, at t = {worst.at:.6g} s. Take "
+            "another weight, or change the gains there."
+        )
+    limit, lower = _interval(factor, steps, values, theta)
+    return StepLimit(limit, lower, "Lyapunov norm along a motion", theta, weight, None)
+
+
+def _norms_along(H, ts, h: float, weight, solver) -> np.ndarray:
+    """Norm of the step matrix at each sample."""
+    if solver is None:
+        rates = _samples(lambda t: jax.jvp(H, (t,), (jnp.ones_like(t),))[1], ts)
+        pairs = zip(_samples(H, ts), rates, strict=True)
+        matrices = (two_stage_matrix(sample, rate, h) for sample, rate in pairs)
+    else:
+        nodes = tableau(solver)[2]
+        stages = [_samples(H, ts + c * h) for c in nodes]
+        at = dict(zip(nodes.tolist(), stages, strict=True))
+        matrices = (step_matrix(lambda c, i=i: at[c][i], h, solver) for i in range(ts.size))
+    return np.array([weighted_norm(matrix, weight) for matrix in matrices])
+
+
+def _samples(H, ts) -> np.ndarray:
+    return np.asarray(jax.vmap(H)(jnp.asarray(ts)), np.float64)
 
 
 def _count(stabilization, names, default: int) -> int:

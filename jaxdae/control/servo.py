@@ -189,6 +189,11 @@ class ServoConstraint(eqx.Module):
         found = self.singularity(trajectory)
         return found.message if found.crossed or found.least < _NEARLY_SINGULAR else None
 
+    def review(self, trajectory: Any) -> str | None:
+        """What to warn of after a run that stepped over a singularity; else `None`."""
+        found = self.singularity(trajectory)
+        return f"the run stepped over a singularity: {found.message}" if found.crossed else None
+
     def _least_norm(self, matrix, rhs):
         """Solution of `matrix u = rhs` of least weighted norm, by a QR factorization."""
         factor = _cholesky_factor(self.weight, matrix.shape[1], matrix.dtype)

@@ -4,10 +4,13 @@ import abc
 from typing import Any
 
 import equinox as eqx
+import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
+from jaxdae.formulations.stabilization import perturbation_block
 from jaxdae.linalg.saddle_point import Assumptions
 from jaxdae.systems import State, System
+from jaxdae.systems.checks import constraint_counts
 
 
 class AbstractFormulation(eqx.Module):
@@ -55,6 +58,24 @@ class AbstractFormulation(eqx.Module):
             ys: the formulation's own states there, times first.
         """
         del system, ts, ys
+
+    def perturbation_matrix(self, system: System, t, state: State) -> Float[Array, "p p"] | None:
+        """`H` of the constraint perturbation equations at a state, `dy/dt = H y`.
+
+        Args:
+            system: the declaration.
+            t: time [s].
+            state: where gains that depend on it are taken.
+
+        Returns:
+            Shape `(2m+r, 2m+r)` for `y = (f, df/dt, g)`; `None` where nothing is stabilized.
+        """
+        stabilization = getattr(self, "stabilization", None)
+        if stabilization is None:
+            return None
+        m, r = constraint_counts(system, state)
+        y = jnp.zeros(2 * m + r, state.q.dtype)
+        return perturbation_block(stabilization, t, state.q, state.v, y, m)
 
     @abc.abstractmethod
     def assumptions(self) -> Assumptions:

@@ -3,6 +3,7 @@
 import abc
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -11,7 +12,7 @@ from jaxdae.formulations.gains import apply_gain, as_gain, check_positive, check
 from jaxdae.formulations.stabilization import check_stabilization, desired_rate, Stabilization
 from jaxdae.linalg.positive_definite import solve_positive_definite
 from jaxdae.linalg.saddle_point import AbstractSaddlePointSolve, Assumptions, FullRank
-from jaxdae.systems import Dynamics, evaluate, State
+from jaxdae.systems import Dynamics, evaluate, mass_and_jacobian, State
 from jaxdae.systems.checks import constraint_counts
 
 
@@ -86,7 +87,32 @@ class Multipliers(AbstractLagrangeFormulation):
         return self.solve.assumptions()
 
 
-class Penalty(AbstractLagrangeFormulation):
+class AbstractWeighted(AbstractLagrangeFormulation):
+    """A formulation whose violations have a mass, its field `alpha`."""
+
+    alpha: eqx.AbstractVar[Gain]
+
+    def perturbation_matrix(self, system, t, state):
+        H = super().perturbation_matrix(system, t, state)
+        if H is None:
+            return None
+        mass, jac = mass_and_jacobian(system, t, state.q, state.v)
+        none = jnp.zeros(jac.shape[0], jac.dtype)
+        m = H.shape[0] - none.size
+        # Without forces, which only shift the residuals.
+        d = Dynamics(mass, jnp.zeros_like(state.q), jac, none, none[:m], none)
+        # What becomes of the wanted rate: all of it, or with a finite constraint mass less.
+        response = jac @ jax.jacfwd(lambda rhs: self.accelerate(d, rhs)[0])(none)
+        return jnp.concatenate([H[:m], response @ H[m:]])
+
+    def assumptions(self):
+        return Assumptions(independent_constraints=False, regular_mass=False)
+
+    def check_weights(self, count):
+        check_size("alpha", self.alpha, count, "constraints")
+
+
+class Penalty(AbstractWeighted):
     r"""Modified Lagrange equation (penalty form).
 
     Violations are excess coordinates of mass `alpha`, damping `alpha K_D`, stiffness `alpha K_P`:
@@ -116,14 +142,8 @@ class Penalty(AbstractLagrangeFormulation):
         a = solve_positive_definite(matrix, force)
         return a, apply_gain(self.alpha, dynamics.jac @ a - rhs)
 
-    def assumptions(self):
-        return Assumptions(independent_constraints=False, regular_mass=False)
 
-    def check_weights(self, count):
-        check_size("alpha", self.alpha, count, "constraints")
-
-
-class AugmentedLagrangian(AbstractLagrangeFormulation):
+class AugmentedLagrangian(AbstractWeighted):
     r"""Augmented Lagrangian iteration (Bayo, García de Jalón, Serna 1988).
 
         (M + J^T alpha J) a_k = f + J^T (alpha s - lam_k),    lam_{k+1} = lam_k + alpha (J a_k - s)
@@ -160,12 +180,6 @@ class AugmentedLagrangian(AbstractLagrangeFormulation):
             a = a0 - spread @ lam
             lam = lam + apply_gain(self.alpha, jac @ a - rhs)
         return a, lam
-
-    def assumptions(self):
-        return Assumptions(independent_constraints=False, regular_mass=False)
-
-    def check_weights(self, count):
-        check_size("alpha", self.alpha, count, "constraints")
 
 
 def _penalized(alpha, dynamics: Dynamics, rhs):

@@ -12,6 +12,7 @@ import abc
 from collections.abc import Callable
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -176,6 +177,30 @@ def desired_rate(stabilization: Stabilization | None, t, q, v, phi, phi_dot) -> 
     if stabilization is None:
         return jnp.zeros_like(phi_dot)
     return stabilization(t, q, v, phi, phi_dot)
+
+
+def perturbation_block(
+    stabilization: Stabilization, t, q, v, y: Float[Array, " p"], m: int
+) -> Float[Array, "p p"]:
+    """`H` of the linearized constraint perturbation equations `dy/dt = H y`, `y = (f, df/dt, g)`.
+
+    Args:
+        stabilization: `Phi`.
+        t: time [s].
+        q: coordinates, shape `(n,)`.
+        v: velocities, shape `(n,)`.
+        y: residuals at which it is linearized, shape `(2m+r,)`; zero unless `Phi` is not linear.
+        m: number of position constraints.
+
+    Returns:
+        `H`, shape `(2m+r, 2m+r)`.
+    """
+
+    def rate(y):
+        wanted = jnp.asarray(stabilization(t, q, v, y[:m], y[m:]))
+        return jnp.concatenate([y[m : 2 * m], wanted])
+
+    return jax.jacfwd(rate)(y)
 
 
 def check_stabilization(stabilization: Stabilization | None, m: int, r: int, q) -> None:

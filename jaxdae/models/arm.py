@@ -91,6 +91,8 @@ class PointMassArm(AbstractModel):
             units=("m",) * 4,
             constraints=("link 1", "link 2"),
             constraint_units=("m^2", "m^2"),
+            inputs=("F1", "F2", "F3", "F4"),
+            input_units=("N",) * 4,
         )
 
     def start(self) -> tuple[Float[Array, " 4"], Float[Array, " 4"]]:
@@ -277,6 +279,8 @@ class SurfaceArm(AbstractModel):
             units=("m",) * 6,
             constraints=("link 1", "link 2", "surface"),
             constraint_units=("m^2", "m^2", "m" if isinstance(self.surface, Plane) else "-"),
+            inputs=("Fx1", "Fy1", "Fz1", "Fx2", "Fy2", "Fz2"),
+            input_units=("N",) * 6,
         )
 
     def start(self) -> tuple[Float[Array, " 6"], Float[Array, " 6"]]:

@@ -9,6 +9,12 @@ from jaxdae.models.base import AbstractModel, Reference
 from jaxdae.systems import Labels, State
 
 _PAPER = "Krasinskaya, Krasinskii (2013), section 6"
+_ELECTRICAL = {
+    "actuators": ("current",),
+    "actuator_units": ("A",),
+    "inputs": ("voltage",),
+    "input_units": ("V",),
+}
 
 
 class AbstractBallBeam(AbstractModel):
@@ -160,6 +166,7 @@ class BallBeam(AbstractBallBeam):
             units=("m", "rad", "rad"),
             constraints=("rod",),
             constraint_units=("m^2",),
+            **_ELECTRICAL,
         )
 
     def start(self) -> tuple[Float[Array, " 3"], Float[Array, " 3"]]:
@@ -188,7 +195,7 @@ class SimplifiedBallBeam(AbstractBallBeam):
 
     def labels(self) -> Labels:
         """Names and units of the coordinates."""
-        return Labels(coordinates=("r", "theta"), units=("m", "rad"))
+        return Labels(coordinates=("r", "theta"), units=("m", "rad"), **_ELECTRICAL)
 
     def start(self) -> tuple[Float[Array, " 2"], Float[Array, " 2"]]:
         """Wheel level, ball at `rest_position`, at rest; each of shape (2,)."""

@@ -96,7 +96,12 @@ class Kepler(AbstractModel):
 
     def labels(self) -> Labels:
         """Names and units of the coordinates."""
-        return Labels(coordinates=("x", "y"), units=("m", "m"))
+        return Labels(
+            coordinates=("x", "y"),
+            units=("m", "m"),
+            inputs=("Fx", "Fy"),
+            input_units=("N", "N"),
+        )
 
     def start(self) -> tuple[Float[Array, " 2"], Float[Array, " 2"]]:
         """Pericentre: coordinates [m] and velocities [m/s], each of shape (2,)."""

@@ -121,8 +121,15 @@ class AdaptiveMirror(AbstractModel):
         return drive / self.torque_constant
 
     def labels(self) -> Labels:
-        """Name and unit of the coordinate."""
-        return Labels(coordinates=("phi",), units=("rad",))
+        """Names and units of angle, torque and its rate, and voltage."""
+        return Labels(
+            coordinates=("phi",),
+            units=("rad",),
+            actuators=("torque", "rate of the torque"),
+            actuator_units=("N m", "N m/s"),
+            inputs=("voltage",),
+            input_units=("V",),
+        )
 
     def start(self) -> tuple[Float[Array, " 1"], Float[Array, " 1"]]:
         """Angle [rad] and angular velocity [rad/s] of the program at t = 0, each of shape (1,)."""

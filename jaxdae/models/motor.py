@@ -202,6 +202,10 @@ class AbstractMotorDrive(AbstractModel):
             units=("C",) * charge + ("rad", *own.units),
             constraints=("gear", *own.constraints) + ("Kirchhoff",) * kirchhoff,
             constraint_units=("rad", *own.constraint_units) + ("V",) * kirchhoff,
+            actuators=("current",) * (not charge),
+            actuator_units=("A",) * (not charge),
+            inputs=("voltage",),
+            input_units=("V",),
         )
 
     def references(self) -> tuple[Reference, ...]:

@@ -94,6 +94,8 @@ class DifferentialDriveRobot(AbstractModel):
             ("m", "m", "rad", "rad", "rad"),
             ("skidding", "rolling right", "rolling left"),
             ("m/s", "m/s", "m/s"),
+            inputs=("torque right", "torque left"),
+            input_units=("N m", "N m"),
         )
 
     def steady_torques(self) -> Float[Array, " 2"]:

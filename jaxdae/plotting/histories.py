@@ -17,9 +17,17 @@ class _Panel(NamedTuple):
     columns: np.ndarray
 
 
-def _coordinate_names(labels: Any, n: int) -> tuple[list[str], list[str]]:
-    names = readout.label_field(labels, "coordinates", n, lambda i: f"q{i + 1}")
-    return names, readout.label_field(labels, "units", n, lambda _: "")
+def _names(letter: str, field: str, units: str):
+    """Names and units from two fields of `Labels`, numbered where they are not given."""
+
+    def get(labels: Any, k: int) -> tuple[list[str], list[str]]:
+        names = readout.label_field(labels, field, k, lambda i: f"{letter}{i + 1}")
+        return names, readout.label_field(labels, units, k, lambda _: "")
+
+    return get
+
+
+_coordinate_names = _names("q", "coordinates", "units")
 
 
 def _velocity_names(labels: Any, n: int) -> tuple[list[str], list[str]]:
@@ -32,15 +40,11 @@ def _multiplier_names(labels: Any, m: int) -> tuple[list[str], list[str]]:
     return readout.label_field(labels, "constraints", m, lambda i: f"f{i + 1}"), [""] * m
 
 
-def _numbered(letter: str) -> Callable[[Any, int], tuple[list[str], list[str]]]:
-    return lambda _, k: ([f"{letter}{i + 1}" for i in range(k)], [""] * k)
-
-
 _QUANTITIES: dict[str, tuple[str, Callable[[Any, int], tuple[list[str], list[str]]]]] = {
     "q": ("coordinates q", _coordinate_names),
     "v": ("velocities v", _velocity_names),
-    "w": ("actuator states w", _numbered("w")),
-    "u": ("controls u", _numbered("u")),
+    "w": ("actuator states w", _names("w", "actuators", "actuator_units")),
+    "u": ("controls u", _names("u", "inputs", "input_units")),
     "multipliers": ("multipliers λ", _multiplier_names),
 }
 

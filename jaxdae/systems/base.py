@@ -10,7 +10,7 @@ from jaxdae.systems.precision import as_floats
 
 
 class Labels(eqx.Module):
-    """Names and units of coordinates and constraints, for messages and plots.
+    """Names and units of coordinates, constraints, actuators and inputs, for messages and plots.
 
     Every field is optional; what is missing is numbered (`q1`, `q2`, …, `f1`, …).
 
@@ -19,12 +19,21 @@ class Labels(eqx.Module):
         units: their units, for example `("m", "rad")`.
         constraints: names of the `m` position constraints, then the `r` velocity constraints.
         constraint_units: their units.
+        actuators: names of the `k` actuator states.
+        actuator_units: their units.
+        inputs: names of the control inputs. Where they are given, a control input of another size
+            is refused.
+        input_units: their units.
     """
 
     coordinates: tuple[str, ...] = eqx.field(static=True, default=())
     units: tuple[str, ...] = eqx.field(static=True, default=())
     constraints: tuple[str, ...] = eqx.field(static=True, default=())
     constraint_units: tuple[str, ...] = eqx.field(static=True, default=())
+    actuators: tuple[str, ...] = eqx.field(static=True, default=())
+    actuator_units: tuple[str, ...] = eqx.field(static=True, default=())
+    inputs: tuple[str, ...] = eqx.field(static=True, default=())
+    input_units: tuple[str, ...] = eqx.field(static=True, default=())
 
     def coordinate(self, i: int) -> str:
         """Name of coordinate `i`."""

@@ -1,6 +1,7 @@
 """Checks of a declaration: shapes before any work, and a given mass matrix against the energy."""
 
 import difflib
+import math
 
 import equinox as eqx
 import jax
@@ -45,6 +46,8 @@ def check_system(system: System, state: State, u=None, t=0.0, *, forces: bool = 
             f"q and v must be vectors of one length; they have shapes {q.shape} and {v.shape}. "
             "For a batch of states use jax.vmap."
         )
+    if forces:
+        _check_inputs(system, u)
     t, n, name = jnp.asarray(t, q.dtype), q.size, type(system).__name__
     for function, args, expected in (
         ("kinetic_energy", (t, q, v), ()),
@@ -116,6 +119,17 @@ def _check_spelling(declared: type) -> None:
                 f"{declared.__name__}.{name} is not a function of the declaration, and would be "
                 f"ignored; {close[0]!r} is probably meant. Otherwise give it another name."
             )
+
+
+def _check_inputs(system: System, u) -> None:
+    """JAX clips an index past the end and broadcasts a single number: neither would be noticed."""
+    names, shape = system.labels().inputs, getattr(u, "shape", None)
+    if not names or shape is None or math.prod(shape) == len(names):
+        return
+    raise ValueError(
+        f"{type(system).__name__} has {len(names)} control input{'s'[: len(names) > 1]} "
+        f"({', '.join(names)}); the control input given has shape {shape}."
+    )
 
 
 def check_finite(state: State) -> None:

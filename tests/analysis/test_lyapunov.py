@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import scipy.linalg
 
+import jaxdae
 from jaxdae.analysis import linear_certificate, lyapunov_certificate, perturbation_matrix
 from jaxdae.formulations import Baumgarte
 
@@ -75,6 +76,11 @@ def test_gains_without_a_certificate_are_refused():
         lyapunov_certificate(2.0, 1.0, eps=3.0)
     with pytest.raises(ValueError, match="does not fit 2 constraints"):
         lyapunov_certificate(np.ones(2), np.ones(3), m=2)
+
+
+def test_gains_that_are_not_numbers_are_refused():
+    with pytest.raises(TypeError, match=r"K_P is Positive\(.*jaxdae\.resolve of it"):
+        lyapunov_certificate(2.0, jaxdae.Positive(3.0))
 
 
 def test_the_rate_is_s_over_m2_and_twice_that_is_false():

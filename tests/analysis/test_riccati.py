@@ -1,12 +1,23 @@
 """Theorems about controllability and linear-quadratic regulators."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.linalg
 
-from jaxdae.analysis import controllability, lqr, solve_lyapunov, solve_riccati
+import jaxdae
+from jaxdae.analysis import (
+    controllability,
+    equilibrium,
+    linearize,
+    lqr,
+    lqr_on_constraints,
+    solve_lyapunov,
+    solve_riccati,
+)
 
 
 def random_pair(rng, size=5, inputs=2):
@@ -148,3 +159,50 @@ def test_what_does_not_fit_is_refused():
         controllability(np.full((2, 2), np.nan), B)
     with pytest.raises(ValueError, match="the cost does not see"):
         lqr(np.diag([0.0, -1.0]), B, np.diag([0.0, 1.0]))
+
+
+class PushedPendulum(jaxdae.System):
+    """A unit mass on a rod, pushed sideways."""
+
+    length: Any = 0.7
+
+    def kinetic_energy(self, t, q, v):
+        del t, q
+        return 0.5 * v @ v
+
+    def potential_energy(self, t, q):
+        del t
+        return 9.81 * q[1]
+
+    def force(self, t, q, v, w, u):
+        del t, q, v, w
+        return jnp.stack([u[0], jnp.zeros_like(u[0])])
+
+    def position_constraints(self, t, q):
+        del t
+        return jnp.stack([q @ q - self.length**2])
+
+
+def test_gradients_reach_from_a_length_to_the_gains_of_the_regulator():
+    """Through equilibrium, linearization and Riccati equation, in both modes."""
+
+    @jax.jit
+    def gains(length):
+        system = PushedPendulum(length)
+        rest = equilibrium(system, jnp.stack([0.1, -length]), u=jnp.zeros(1))
+        feedback, _ = lqr_on_constraints(linearize(system, rest, independent=("q1",)))
+        return feedback.K.ravel()
+
+    def exact(length):
+        # x'' = -(g / l) x + u, with unit weights.
+        stiffness = 9.81 / length
+        place = -stiffness + np.sqrt(stiffness**2 + 1)
+        return np.array([place, np.sqrt(1 + 2 * place)])
+
+    length, h = 0.7, 1e-5
+    value, forward = jax.jvp(gains, (length,), (1.0,))
+    np.testing.assert_allclose(value, exact(length), rtol=1e-10)
+    # h^2 of the third derivative, which is of order 10.
+    slope = (exact(length + h) - exact(length - h)) / (2 * h)
+    np.testing.assert_allclose(forward, slope, rtol=1e-7)
+    np.testing.assert_allclose(jax.jacrev(gains)(length), slope, rtol=1e-7)

@@ -1,6 +1,7 @@
 """Theorems about stability functions and step limits."""
 
 import diffrax
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,14 +17,15 @@ from jaxdae.analysis import (
     modal_weight,
     perturbation_matrix,
     step_limit,
+    step_limit_along,
     step_matrix,
     tableau,
     two_stage_matrix,
     weighted_norm,
 )
-from jaxdae.analysis.stability_functions import stability_polynomials, taylor_order
 from jaxdae.formulations import Baumgarte, LinearStabilization, Multipliers
 from jaxdae.solvers import RK4
+from jaxdae.solvers.stability_functions import stability_polynomials, taylor_order
 
 # (solver, order on linear equations, end of the real stability interval to three digits:
 # Hairer, Wanner II, IV.2, and their roots of |R(-x)| = 1 for the rest)
@@ -240,6 +242,56 @@ def test_gains_that_vary_contract_along_the_motion_or_not():
         y = new
 
 
+def test_along_a_motion_of_constant_gains_the_limit_is_the_plain_one():
+    H = perturbation_matrix(DAMPED)
+    weight = linear_certificate(H).m
+    for theta in (1.0, 0.9):
+        plain = step_limit(H, RK4(), version="lyapunov", theta=theta, weight=weight)
+        along = step_limit_along(
+            lambda t: jnp.asarray(H) + 0 * t, [0.0, 2.0], weight=weight, solver=RK4(), theta=theta
+        )
+        # Both bisect to round-off; where the norm is flat near 1, its square root.
+        assert along.limit == pytest.approx(plain.limit, rel=1e-7)
+        assert along.lower == pytest.approx(plain.lower, rel=1e-7)
+
+
+class Hardening(eqx.Module):
+    """Gains of a single constraint that grow fivefold with the height of the point."""
+
+    def __call__(self, t, q, v, phi, phi_dot):
+        del t, v
+        return -(1.0 + 4.0 * q[1] ** 2) * (6.0 * phi_dot + 10.0 * phi)
+
+
+@pytest.mark.parametrize("solver", [None, diffrax.Heun(), RK4()])
+def test_gains_of_the_state_contract_up_to_the_limit_along_the_motion(solver, led_point):
+    """Norms of the violation of a run fall in every step below the limit, somewhere not above."""
+    system, formulation = led_point(1.0), Multipliers(Hardening())
+    ts = np.linspace(0.0, 0.5, 11)
+    sol = jaxdae.simulate(
+        system, formulation, system.start(), t1=0.8, saveat=diffrax.SaveAt(dense=True)
+    )
+
+    def H(t):
+        return formulation.perturbation_matrix(system, t, sol.evaluate(t))
+
+    weight = linear_certificate(np.asarray(H(0.25))).m
+    found = step_limit_along(H, ts, weight=weight, solver=solver)
+    below, above = (
+        contraction_along(H, ts, factor * found.limit, weight=weight, solver=solver)
+        for factor in (0.99, 1.01)
+    )
+    assert below.contracting
+    assert not above.contracting
+    assert 0.01 < found.limit < 0.3
+
+
+def test_a_motion_that_no_step_contracts_is_refused():
+    weight = linear_certificate(perturbation_matrix(Baumgarte(K_D=100.0, K_P=2500.0))).m
+    with pytest.raises(ValueError, match=r"along the whole motion: the best is 1\..* at t = "):
+        step_limit_along(varying, [0.0, 1.0], weight=weight, solver=RK4(), theta=0.9)
+
+
 @pytest.mark.parametrize("solver", [diffrax.Euler(), diffrax.Heun(), RK4()])
 def test_the_limit_is_where_a_simulation_breaks(solver, led_point):
     """The violation of a led point, whose motion is fixed, obeys the recursion itself."""
@@ -263,7 +315,9 @@ def test_the_limit_is_where_a_simulation_breaks(solver, led_point):
     below, alive = end(0.9 * limit)
     assert alive
     assert below < 1e-9
-    above, alive = end(1.1 * limit)
+    with pytest.warns(RuntimeWarning, match=r"All modes shrink for steps below") as caught:
+        above, alive = end(1.1 * limit)
+    assert f"{limit:.4g} s: take a smaller dt" in str(caught[0].message)
     assert not alive or not above < 1e-3
 
 

@@ -221,9 +221,11 @@ def test_a_fixed_step_run_over_a_singularity_is_reported_with_its_time(forced):
         lambda _t, q, _v: q, HurwitzGains.repeated(2.0, 2),
         system=plant, formulation=FREE, sample=start, names=("place",),
     )  # fmt: skip
-    run = jaxdae.simulate(plant, FREE, start, t1=2.0, dt=0.07, solver=RK4(), controller=servo)
+    with pytest.warns(RuntimeWarning, match="stepped over a singularity") as caught:
+        run = jaxdae.simulate(plant, FREE, start, t1=2.0, dt=0.07, solver=RK4(), controller=servo)
     found = servo.singularity(run)
     assert found.crossed
+    assert found.message in str(caught[0].message)
     assert found.t == pytest.approx(np.pi / 2, abs=0.07)
     assert "changes the sign of its determinant at t = 1.5" in found.message
     assert "constraints 'place'" in found.message

@@ -4,6 +4,8 @@ import jax.numpy as jnp
 import pytest
 
 import jaxdae
+from jaxdae.models.arm import PointMassArm
+from jaxdae.models.mirror import AdaptiveMirror
 
 
 class Free(jaxdae.System):
@@ -102,3 +104,39 @@ def test_helpers_with_names_of_their_own_are_not_taken_for_misspellings():
     names = ("potential", "energy", "mass", "position", "constraint_force", "positions", "friction")
     helped = type("Helped", (Free,), dict.fromkeys(names, lambda self: 0.0))()  # noqa: ARG005
     assert jaxdae.check_system(helped, STATE) is None
+
+
+THREE = jnp.ones(3)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda mirror, state: jaxdae.simulate(
+            mirror, jaxdae.Multipliers(), state, t1=1.0, controller=lambda *_: THREE
+        ),
+        lambda mirror, state: jaxdae.equilibrium(mirror, state.q, state.w, THREE),
+        lambda mirror, state: jaxdae.ServoConstraint(
+            mirror.program,
+            jaxdae.HurwitzGains.repeated(5.0, 4),
+            system=mirror,
+            formulation=jaxdae.Multipliers(),
+            sample=state,
+            controls=3,
+        ),
+    ],
+    ids=["simulate", "equilibrium", "servo-constraint"],
+)
+def test_wrong_number_of_controls_is_refused(use):
+    """The mirror takes `u[0]`: two superfluous ones would be ignored in silence."""
+    mirror = AdaptiveMirror()
+    expected = r"AdaptiveMirror has 1 control input \(voltage\); .* has shape \(3,\)"
+    with pytest.raises(ValueError, match=expected):
+        use(mirror, mirror.program_state(0.0))
+
+
+def test_a_single_number_for_several_controls_is_refused():
+    """It would be broadcast."""
+    arm = PointMassArm()
+    with pytest.raises(ValueError, match=r"has 4 control inputs \(F1, F2, F3, F4\); .* \(1,\)"):
+        jaxdae.check_system(arm, jaxdae.State(*arm.start()), u=jnp.ones(1))

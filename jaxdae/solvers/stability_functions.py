@@ -35,6 +35,14 @@ class AdamsBashforth(eqx.Module):
         return np.linalg.solve(nodes[None] ** powers[:, None], 1.0 / (powers + 1.0))
 
 
+def has_tableau(solver) -> bool:
+    """Whether `tableau` knows the coefficients of a solver."""
+    own = getattr(solver, "tableau", None)
+    return isinstance(own, diffrax.ButcherTableau) or isinstance(
+        solver, diffrax.Euler | diffrax.ImplicitEuler
+    )
+
+
 def tableau(solver) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Full Butcher tableau `(a, b, c)` of a diffrax Runge-Kutta solver, from its own coefficients.
 
@@ -51,13 +59,13 @@ def tableau(solver) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         return np.zeros((1, 1)), np.ones(1), np.zeros(1)
     if isinstance(solver, diffrax.ImplicitEuler):
         return np.ones((1, 1)), np.ones(1), np.ones(1)
-    own = getattr(solver, "tableau", None)
-    if not isinstance(own, diffrax.ButcherTableau):
+    if not has_tableau(solver):
         raise ValueError(
             f"{type(solver).__name__} has no Butcher tableau of one right-hand side; step limits "
             "are known for Runge-Kutta solvers (Euler, Heun, RK4, Dopri5, Tsit5, Kvaerno5, …) and "
             "AdamsBashforth(steps)."
         )
+    own = solver.tableau
     b = np.asarray(own.b_sol, float)
     a = np.zeros((b.size, b.size))
     for i, row in enumerate(own.a_lower):

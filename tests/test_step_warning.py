@@ -1,0 +1,122 @@
+"""Gains outside the step limit of a fixed-step run are pointed out, others are not."""
+
+import diffrax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxdae
+from jaxdae import preconditions
+from jaxdae.formulations import (
+    AugmentedLagrangian,
+    Baumgarte,
+    Hamiltonian,
+    LinearStabilization,
+    Multipliers,
+    NullSpace,
+    Penalty,
+    QuasiVelocities,
+)
+from jaxdae.models.mirror import AdaptiveMirror
+from jaxdae.solvers import RK4
+
+FAST = Baumgarte.critical(400.0)
+
+
+def _told(system, formulation, state, step, solver=None, controller=None):
+    solver = RK4() if solver is None else solver
+    found = preconditions.step_warning(
+        system, formulation, controller, state, jnp.zeros(()), solver, step
+    )
+    return "" if found is None else found
+
+
+@pytest.mark.parametrize(
+    "formulation",
+    [Multipliers(FAST), NullSpace(FAST), Hamiltonian(FAST), QuasiVelocities(stabilization=FAST)],
+    ids=lambda formulation: type(formulation).__name__,
+)
+def test_a_step_outside_names_root_factor_and_limit(formulation, led_point):
+    # |R(-4)| = |1 - 4 + 8 - 32/3 + 32/3| = 5; the real interval ends at 2.7853.
+    found = _told(led_point(0.5), formulation, led_point(0.5).start(), 0.01)
+    assert "the constraint perturbation equations at the start" in found
+    assert "RK4 multiplies the mode of the root -400" in found
+    assert "by 5 in each step. All modes shrink for steps below 0.006963 s" in found
+
+
+@pytest.mark.parametrize(
+    ("formulation", "solver", "step"),
+    [
+        (Multipliers(FAST), RK4(), 0.0069),
+        (Multipliers(FAST), diffrax.Kvaerno5(), 0.1),
+        (Multipliers(FAST), diffrax.KenCarp4(), 0.1),
+        (Multipliers(), RK4(), 0.1),
+        # Grows by itself: no step is to blame.
+        (Multipliers(LinearStabilization(-100.0, 1.0)), RK4(), 0.1),
+    ],
+    ids=["inside", "implicit", "no tableau", "not stabilized", "unstable"],
+)
+def test_nothing_is_said_without_reason(formulation, solver, step, led_point):
+    assert _told(led_point(0.5), formulation, led_point(0.5).start(), step, solver) == ""
+
+
+def test_simulate_warns_of_fixed_steps_only(led_point):
+    system = led_point(0.5)
+    run = {"t1": 0.02, "throw": False}
+    with pytest.warns(RuntimeWarning, match="beyond the step limit of the gains"):
+        jaxdae.simulate(system, Multipliers(FAST), system.start(), dt=0.01, solver=RK4(), **run)
+    # Warnings are errors in these tests.
+    assert jaxdae.simulate(system, Multipliers(FAST), system.start(), **run).success
+
+
+def test_servo_gains_are_judged_too():
+    system = AdaptiveMirror()
+    state = system.program_state(0.0)
+    law = jaxdae.ServoConstraint(
+        system.program,
+        jaxdae.HurwitzGains.repeated(100.0, 4),
+        system=system,
+        formulation=Multipliers(),
+        sample=state,
+        degrees=(4,),
+    )
+    found = _told(system, Multipliers(), state, 0.05, diffrax.Euler(), law)
+    assert "in the servo-constraint perturbation equations at the start" in found
+    assert _told(system, Multipliers(), state, 0.01, diffrax.Euler(), law) == ""
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        Multipliers,
+        lambda law: Penalty(0.7, law),
+        lambda law: AugmentedLagrangian(0.7, law, iterations=2),
+    ],
+    ids=["multipliers", "penalty", "augmented"],
+)
+def test_the_matrix_of_a_formulation_is_the_rate_of_its_violations(make, led_point):
+    """Derivatives of the constraint accelerations by the residuals, which the gains alone make."""
+    system, state = led_point(0.5), led_point(0.5).start()
+    K_D, K_P = jnp.array([[3.0, 1.0], [1.0, 5.0]]), jnp.array([7.0, 11.0])
+    formulation = make(Baumgarte(K_D, K_P))
+
+    def acceleration(y):
+        # Residuals that are shown to the gains, at one and the same state.
+        def law(t, q, v, phi, phi_dot):
+            return Baumgarte(K_D, K_P)(t, q, v, phi + y[:2], phi_dot + y[2:])
+
+        a = make(law).vector_field(system, 0.0, state, None).v
+        return jaxdae.evaluate(system, 0.0, state.q, state.v).jac @ a
+
+    H = formulation.perturbation_matrix(system, 0.0, state)
+    expected = jax.jacfwd(acceleration)(jnp.zeros(4))
+    np.testing.assert_allclose(H[2:], expected, atol=1e-12)
+    np.testing.assert_array_equal(H[:2], np.eye(4)[2:])
+
+
+def test_a_finite_constraint_mass_makes_the_gains_weaker(led_point):
+    """`Penalty` contracts at steps at which `Multipliers` with the same gains does not."""
+    system, step = led_point(0.5), 0.0075
+    assert "beyond the step limit" in _told(system, Multipliers(FAST), system.start(), step)
+    assert _told(system, Penalty(1.0, FAST), system.start(), step) == ""
