@@ -200,6 +200,8 @@ def _integrate(task: _Task, method: _Method, throw: bool) -> Trajectory:
     return trajectory.result.error_if(trajectory, ~trajectory.success) if throw else trajectory
 
 
+# Compiled apart, it is traced once however often solver and derivatives ask for it.
+@eqx.filter_jit
 def _vector_field(t, y, args):
     y, work = y
     system, formulation, controller = args

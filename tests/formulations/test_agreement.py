@@ -52,6 +52,8 @@ from jaxdae.models import (
     TwoLinkManipulator,
 )
 from jaxdae.models.andrews import END_REFERENCE
+from jaxdae.models.arm import PointMassArm, SurfaceArm
+from jaxdae.models.motor import ChargeDrive, CurrentDrive
 from jaxdae.systems import generalized_energy, Power, power_balance
 from jaxdae.trajectory import control_input, Trajectory
 
@@ -176,8 +178,21 @@ def _chain() -> Case:
     return Case(system, jaxdae.consistent_state(system, q, jnp.array([0.6, 0.8, -0.5, 0.8])), 0.3)
 
 
+def _arm() -> Case:
+    system = PointMassArm(forces=jnp.array([2.0, -14.7, -3.0, -9.8]))
+    return Case(system, State(*system.start()), 0.3, steps=60)
+
+
+def _drive(system) -> Case:
+    # The inductance of the rig makes the current a thousand times faster than the rest.
+    # Light bodies behind a gear: J M^-1 J^T is large, as with Andrews' mechanism below.
+    start = State(*system.start(), system.actuators())
+    return Case(system, start, 0.05, steps=100, alpha=0.1)
+
+
 def _models() -> dict[str, Case]:
     pendulum, crank = CartesianPendulum(1.3, 0.9), SliderCrank(rod_length=1.5)
+    surface_arm = SurfaceArm()
     two_link, robot, andrews = TwoLinkManipulator(), DifferentialDriveRobot(), AndrewsMechanism()
     return {
         "pendulum": Case(pendulum, _start(pendulum, 0.0, -1.0), 0.4),
@@ -192,6 +207,10 @@ def _models() -> dict[str, Case]:
         "knife edge": _knife_edge(),
         "robot": Case(robot, State(*robot.start()), 0.5, alpha=10.0, controller=_torques),
         "ball and beam": _ball_beam(),
+        "arm": _arm(),
+        "surface arm": Case(surface_arm, State(*surface_arm.start()), 0.15, steps=60),
+        "motor": _drive(ChargeDrive(inductance=0.05)),
+        "motor as actuator": _drive(CurrentDrive(inductance=0.05)),
     }
 
 
@@ -199,7 +218,7 @@ CLOSED_FORMS = ("sleigh", "disk", "knife edge")
 OTHERS = ("everything", "massless", "repeated rod")
 SYSTEMS = (
     "pendulum", "chain", "two-link", "slider-crank", "andrews", *CLOSED_FORMS, "robot",
-    "ball and beam", *OTHERS,
+    "ball and beam", "arm", "surface arm", "motor", "motor as actuator", *OTHERS,
 )  # fmt: skip
 APPLIED = [pair for pair in itertools.product(SYSTEMS, FORMULATIONS) if pair not in REFUSED]
 
