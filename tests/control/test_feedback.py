@@ -11,6 +11,13 @@ from scipy.linalg import expm
 import jaxdae
 from jaxdae.control import AbstractDynamicController, attach, NeuralFeedback, PD, PID, StateFeedback
 from jaxdae.solvers import RK4
+from jaxdae.tuning import (
+    ControlEffort,
+    perturbed_states,
+    SimulationObjective,
+    TrackingError,
+    WeightedSum,
+)
 
 FREE = jaxdae.Multipliers()
 ORIGIN = jaxdae.State([0.0], [0.0])
@@ -220,6 +227,44 @@ def test_gradients_agree_in_both_modes_and_with_finite_differences(kind, plant):
     # truncation h^2, round-off / h
     assert difference == pytest.approx(reverse, rel=1e-6)
     assert abs(reverse) > 1e-3
+
+
+TUNED = {
+    "PD": PD(error, jaxdae.Positive(5.0), jaxdae.Positive(4.0)),
+    "PID": PID(error, *map(jaxdae.Positive, (5.0, 2.0, 4.0))),
+    "network": NeuralFeedback.mlp(
+        ORIGIN,
+        1,
+        key=jax.random.key(1),
+        width=3,
+        depth=1,
+        base=PD(error, jaxdae.Positive(5.0), jaxdae.Positive(4.0)),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", list(TUNED))
+def test_every_controller_is_tuned_through_the_simulation(kind, plant):
+    """From two starts; all of its gains and weights take part."""
+    objective = SimulationObjective(
+        WeightedSum(
+            ((1.0, TrackingError(lambda t, q, v: q[0], jnp.sin)), (1e-3, ControlEffort()))  # noqa: ARG005
+        ),
+        perturbed_states(START, jax.random.key(2), 2, 0.1, 0.1),
+        build=lambda controller: (plant, FREE, controller),
+        t1=1.0,
+        dt=0.1,
+        solver=RK4(),
+    )
+    result = jaxdae.tune(objective, TUNED[kind], steps=4)
+    assert result.loss < 0.98 * result.history.loss[0]
+    before, after = (
+        jax.tree.leaves(eqx.filter(x, eqx.is_array)) for x in (TUNED[kind], result.params)
+    )
+    moved = [not np.array_equal(a, b) for a, b in zip(before, after, strict=True)]
+    # All but the three arrays of the network's reference, which is what is wanted, and the bias of
+    # its last layer, which cancels.
+    assert sum(moved) == len(moved) - 4 * (kind == "network")
 
 
 def test_shapes_that_do_not_fit_are_refused(actuated):
