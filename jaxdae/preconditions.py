@@ -261,9 +261,16 @@ def check_times(t0, t1, dt, stepsize_controller, saveat, max_steps: int) -> None
 
 
 def _check_saved_times(t0, t1, saveat) -> None:
+    if saveat is not None and (saveat.solver_state or saveat.controller_state or saveat.made_jump):
+        raise ValueError(
+            "a Trajectory keeps no internal state of solver or step controller; leave "
+            "solver_state, controller_state and made_jump out of SaveAt."
+        )
     is_sub = lambda x: isinstance(x, diffrax.SubSaveAt)  # noqa: E731
     subs = jax.tree.leaves(None if saveat is None else saveat.subs, is_leaf=is_sub)
     for ts in (np.asarray(sub.ts) for sub in subs if sub.ts is not None):
+        if ts.ndim != 1:
+            raise ValueError(f"SaveAt(ts=...) has shape {ts.shape}; give a vector of times.")
         low, high = min(t0, t1), max(t0, t1)
         if ts.size and not (low <= ts.min() and ts.max() <= high):
             raise ValueError(

@@ -150,6 +150,14 @@ BAD_RUNS = [
     ({"max_steps": 0}, r"max_steps must be a positive whole number; got 0"),
     ({"max_steps": None}, r"max_steps must be a positive whole number; got None"),
     ({"t1": 0.0, "dt": 0.1}, r"dt = 0\.1 does not lead from t0 = 0\.0 to t1 = 0\.0"),
+    (
+        {"saveat": SaveAt(ts=jnp.array([[0.0, 1.0]]))},
+        r"SaveAt\(ts=\.\.\.\) has shape \(1, 2\); give a vector",
+    ),
+    (
+        {"saveat": SaveAt(t1=True, solver_state=True)},
+        r"keeps no internal state of solver .*; leave solver_state, .* out",
+    ),
     ({"start_tolerance": -1.0}, r"start_tolerance must be None or a number not below zero; got -1"),
     ({"saveat": SaveAt(ts=[0.0, 0.5, 0.2])}, r"must be in the order in which .* are reached"),
     ({"saveat": SaveAt(ts=[0.2, 0.5]), "t0": 1.0, "t1": 0.0}, r"must be in the order in which"),
@@ -288,6 +296,7 @@ def test_too_few_steps_are_blamed_on_stiffness_or_the_limit():
              error=SimulationError, max_steps=3, t1=10.0)  # fmt: skip
 
 
+@pytest.mark.filterwarnings("ignore:the step of .* is beyond the step limit:RuntimeWarning")
 def test_blow_up_of_a_fixed_step_names_the_last_good_time_and_the_step():
     """NaN from a step too large for the gains."""
     _refused(
@@ -308,6 +317,7 @@ def _broken(rate, throw=True, **how):
     )
 
 
+@pytest.mark.filterwarnings("ignore:the step of .* is beyond the step limit:RuntimeWarning")
 @pytest.mark.parametrize("how", [{"saveat": SaveAt(t1=True)}, {"saveat": SaveAt(dense=True)}])
 def test_blow_up_without_a_finite_row_is_placed_after_the_start(how):
     """What was not saved is not known: no time of infinity, no state of NaN."""

@@ -390,6 +390,7 @@ def test_a_lane_gives_what_it_gives_alone(led_point):
         np.testing.assert_allclose(runs.q[lane][rows], alone.q[rows], atol=1e-9)
 
 
+@pytest.mark.filterwarnings("ignore:the step of .* is beyond the step limit:RuntimeWarning")
 def test_a_fixed_step_blow_up_is_a_failure(pendulum):
     """Gains far too large for the step end in NaN, which is not success."""
     system, state = pendulum

@@ -37,8 +37,7 @@ def check_positive(name: str, gain) -> None:
     if np.iscomplexobj(gain):
         raise ValueError(f"{name} is complex: {gain}; gains are real.")
     value = np.asarray(gain, float)
-    if not np.isfinite(value).all():
-        raise ValueError(f"{name} is not finite: {value}.")
+    check_finite_gain(name, value)
     matrix = value.ndim >= 2
     smallest = _smallest_eigenvalue(name, value) if matrix else value.min(initial=np.inf)
     if not smallest > 0:
@@ -47,6 +46,16 @@ def check_positive(name: str, gain) -> None:
             f"{name} must be positive definite, but has {kind} {smallest:.6g}; give positive "
             "numbers or a symmetric positive definite matrix."
         )
+
+
+def check_finite_gain(name: str, gain) -> None:
+    """Require finite numbers; values that are being traced, and parametrizations, pass.
+
+    Raises:
+        ValueError: naming the gain.
+    """
+    if is_number(gain) and is_concrete(gain) and not np.isfinite(np.asarray(gain)).all():
+        raise ValueError(f"{name} is not finite: {np.asarray(gain)}.")
 
 
 def check_size(name: str, gain, count: int, of: str) -> None:

@@ -19,6 +19,7 @@ from jaxtyping import Array, Float
 from jaxdae.formulations.gains import (
     apply_gain,
     as_gain,
+    check_finite_gain,
     check_positive,
     check_size,
     Gain,
@@ -127,7 +128,8 @@ class LinearStabilization(AbstractStabilization):
         d/dt (f, df/dt, g) = [[0, I, 0], [K10, K11, K12], [K20, K21, K22]] (f, df/dt, g)
 
     (Servo, eq. 0.12). Classical Baumgarte is `K10 = -omega^2`, `K11 = -2 alpha`, `K22 = -gamma`.
-    Stability is the user's: the block matrix must have its spectrum in the left half-plane.
+    Stability is the user's: the block matrix must have its spectrum in the left half-plane
+    (`jaxdae.step_limit` refuses one that has not).
 
     Args:
         K10: block on `f` in the rate of `df/dt`: scalar, diagonal `(m,)` or `(m, m)`.
@@ -144,6 +146,10 @@ class LinearStabilization(AbstractStabilization):
     K20: Float[Array, "r m"] | None = None
     K21: Float[Array, "r m"] | None = None
     K22: Gain | None = eqx.field(default=None, converter=as_gain)
+
+    def __check_init__(self):
+        for name, block in vars(self).items():
+            check_finite_gain(name, block)
 
     def __call__(self, t, q, v, phi, phi_dot):
         del t, q, v

@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, PyTree
 
 from jaxdae.simulate import simulate
 from jaxdae.systems import consistent_state, State, System
+from jaxdae.systems.checks import is_concrete
 from jaxdae.trajectory import Trajectory
 
 
@@ -78,6 +79,14 @@ class SimulationObjective(eqx.Module):
             raise ValueError(
                 f"SimulationObjective: states.q has shape {jnp.shape(self.states.q)}, needs "
                 "(lanes, n); make a batch with perturbed_states(state, key, count)."
+            )
+        if is_concrete(self.states) and not _all_finite(self.states):
+            raise ValueError("SimulationObjective: a start is not finite.")
+        times = (self.t0, self.t1, self.dt)
+        if self.dt is not None and is_concrete(times) and not self.dt * (self.t1 - self.t0) > 0:
+            raise ValueError(
+                f"SimulationObjective: dt = {self.dt} does not lead from t0 = {self.t0} to "
+                f"t1 = {self.t1}."
             )
         if self._adaptive and self.max_steps is None:
             raise ValueError(
@@ -253,6 +262,10 @@ def perturbed_states(
     if not isinstance(states.q, Tracer):
         _require_projected(np.asarray(states.q + states.v))
     return states
+
+
+def _all_finite(tree: PyTree) -> bool:
+    return all(np.isfinite(np.asarray(x)).all() for x in jax.tree.leaves(tree))
 
 
 def _require_projected(values: np.ndarray) -> None:

@@ -53,7 +53,7 @@ from jaxdae.models import (
 )
 from jaxdae.models.andrews import END_REFERENCE
 from jaxdae.models.arm import PointMassArm, SurfaceArm
-from jaxdae.models.motor import ChargeDrive, CurrentDrive
+from jaxdae.models.motor import AbstractMotorDrive, ChargeDrive, CurrentDrive
 from jaxdae.systems import generalized_energy, Power, power_balance
 from jaxdae.trajectory import control_input, Trajectory
 
@@ -183,11 +183,10 @@ def _arm() -> Case:
     return Case(system, State(*system.start()), 0.3, steps=60)
 
 
-def _drive(system) -> Case:
-    # The inductance of the rig makes the current a thousand times faster than the rest.
+def _drive(system: AbstractMotorDrive) -> Case:
+    q, v = system.start()
     # Light bodies behind a gear: J M^-1 J^T is large, as with Andrews' mechanism below.
-    start = State(*system.start(), system.actuators())
-    return Case(system, start, 0.05, steps=100, alpha=0.1)
+    return Case(system, State(q, v, system.actuators()), 0.05, steps=100, alpha=0.1)
 
 
 def _models() -> dict[str, Case]:
@@ -209,6 +208,7 @@ def _models() -> dict[str, Case]:
         "ball and beam": _ball_beam(),
         "arm": _arm(),
         "surface arm": Case(surface_arm, State(*surface_arm.start()), 0.15, steps=60),
+        # As with the ball and beam, an inductance that does not make the current much faster.
         "motor": _drive(ChargeDrive(inductance=0.05)),
         "motor as actuator": _drive(CurrentDrive(inductance=0.05)),
     }

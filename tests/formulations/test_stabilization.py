@@ -140,6 +140,7 @@ BAD = [
         lambda: Baumgarte.from_time_constant(0.0),
         r"tau must be positive definite, but has a value 0",
     ),
+    (lambda: LinearStabilization(-1.0, jnp.nan), r"K11 is not finite: nan"),
     (lambda: Baumgarte.from_time_constant(1.0, -1.0), r"zeta must be positive definite"),
 ]
 

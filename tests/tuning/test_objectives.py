@@ -363,6 +363,7 @@ def test_perturbed_states_that_cannot_be_projected_are_an_error(led_point):
 
 REFUSED = [
     ({"build": lambda p: p}, "exactly one of `build` and `system`"),
+    ({"dt": 0.0}, r"dt = 0\.0 does not lead from t0 = 0\.0 to t1"),
     ({"system": None}, "exactly one of `build` and `system`"),
     ({"system": None, "build": abs, "controller": abs}, "leave `controller` out"),
     ({"mode": "both"}, 'mode is "both", must be'),
@@ -375,6 +376,11 @@ REFUSED = [
 def test_an_objective_that_makes_no_sense_is_refused(starts, settings, message):
     with pytest.raises(ValueError, match=message):
         objective(starts, **settings)
+
+
+def test_starts_that_are_not_finite_are_refused(starts):
+    with pytest.raises(ValueError, match="a start is not finite"):
+        objective(jax.tree.map(lambda x: x.at[0].set(jnp.nan) if x.size else x, starts))
 
 
 def test_a_single_state_is_refused():
