@@ -1,8 +1,10 @@
 """The command `jaxdae`: list, simulate, tune, analyze."""
 
 import argparse
+import contextlib
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
@@ -27,13 +29,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _configure(options)
     command = import_module(f"jaxdae.commands.{options.command}")
     try:
-        return command.run(options)
+        with _warnings_in_words():
+            return command.run(options)
     except (ValueError, OSError) as error:
         print(f"jaxdae: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("\njaxdae: interrupted; what was finished is kept.", file=sys.stderr)
         return 130
+
+
+@contextlib.contextmanager
+def _warnings_in_words():
+    """What the library warns of as a line of its own, without the place in the code."""
+    show_others = warnings.showwarning
+
+    def show(message, category, *place):
+        if issubclass(category, RuntimeWarning):
+            print(f"jaxdae: warning: {message}", file=sys.stderr)
+        else:
+            show_others(message, category, *place)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", RuntimeWarning)
+        warnings.showwarning = show
+        yield
 
 
 def _configure(options) -> None:
@@ -113,6 +133,9 @@ def _add_simulate(parser: argparse.ArgumentParser) -> None:
     _add_common(parser)
     parser.add_argument("--dt", type=_positive, help="fixed step [s]; default: adaptive steps")
     parser.add_argument("--solver", choices=SOLVERS, default="dopri8")
+    parser.add_argument(
+        "--uncontrolled", action="store_true", help="without the controller that the model has"
+    )
     _add_gains(parser)
 
 

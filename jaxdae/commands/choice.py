@@ -1,11 +1,13 @@
-"""The formulation that the options of a command ask for."""
+"""The formulation and the controller that the options of a command ask for."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 from jaxdae.formulations import Baumgarte
 from jaxdae.models import Model
 from jaxdae.models.studies import formulation_of, method_of, studies
+from jaxdae.systems import System
 from jaxdae.tuning import resolve
 
 _GAINS = ("K_D", "K_P", "Gamma", "alpha")
@@ -37,6 +39,25 @@ def chosen_formulation(model: Model, options, m: int, r: int) -> Any:
     return dataclasses.replace(first, **changes)
 
 
+def chosen_controller(model: Model, system: System, uncontrolled: bool) -> Callable | None:
+    """The model's controller, or none where there is none or none is asked for.
+
+    Args:
+        model: entry of the registry.
+        system: what it built.
+        uncontrolled: run without.
+
+    Raises:
+        ValueError: where there is nothing to leave out.
+    """
+    if model.controller is None and uncontrolled:
+        raise ValueError(
+            f"--uncontrolled is for models with a controller, which {model.name!r} does not have; "
+            "leave it out."
+        )
+    return None if model.controller is None or uncontrolled else model.controller(system)
+
+
 def _first(model: Model, method: str | None) -> Any:
     """With the gains that tuning starts from; models without a study keep their own."""
     own: Any = model.formulation()
@@ -47,9 +68,7 @@ def _first(model: Model, method: str | None) -> Any:
     except ValueError:
         if method == method_of(own):
             return own
-        kind: Any = type(formulation_of(method, 1.0, 1.0, _ALPHA))
-        alpha = {} if method == "multipliers" else {"alpha": getattr(own, "alpha", _ALPHA)}
-        return kind(stabilization=own.stabilization, **alpha)
+        return formulation_of(method, own.stabilization, getattr(own, "alpha", _ALPHA))
 
 
 def _refuse_idle(given, name: str, m: int, r: int, weighted: bool, kind: str) -> None:

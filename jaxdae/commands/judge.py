@@ -1,5 +1,6 @@
 """How a set of gains does on a batch of starts: one compiled program for all conditions."""
 
+import dataclasses
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -11,22 +12,22 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxdae.failure import describe_failure
-from jaxdae.models.studies import Check, Study
+from jaxdae.models.studies import Check, Goal, Study
 from jaxdae.simulate import simulate
 from jaxdae.solvers import RK4
 from jaxdae.systems import State
 from jaxdae.trajectory import Trajectory
-from jaxdae.tuning import IntegratedViolation, perturbed_states
+from jaxdae.tuning import AbstractCost, IntegratedViolation, perturbed_states
 
 
 class Judgement(NamedTuple):
     """Means over a batch of starts; NaN where a start failed.
 
     Attributes:
-        cost: integrated squared violation as it was tuned, the given starts not counted.
-        cost_from_start: the same integral by the trapezoidal rule, the given starts counted.
-        velocity_cost: integrated squared violation at velocity level.
-        largest: largest violation after the first tenth of the time.
+        cost: the cost as it was tuned.
+        cost_from_start: the same by the trapezoidal rule, where that leaves out the given starts.
+        velocity_cost: integrated squared violation of the constraints at velocity level.
+        largest: largest residual after the first tenth of the time.
         failed: number of starts whose run failed.
     """
 
@@ -37,17 +38,12 @@ class Judgement(NamedTuple):
     failed: Float[Array, ""]
 
 
-def tuned_cost() -> IntegratedViolation:
-    """The cost that is tuned: squared position violation, the given start not counted."""
-    return IntegratedViolation(position=1.0, velocity=0.0, from_start=False)
-
-
-def judge(study: Study, formulation, check: Check, start: State, key) -> tuple[Judgement, Any]:
+def judge(study: Study, params, check: Check, start: State, key) -> tuple[Judgement, Any]:
     """Judge gains under the conditions of a check.
 
     Args:
         study: what is being tuned.
-        formulation: with the gains to judge.
+        params: the gains to judge, resolved.
         check: number of starts, size of perturbation, step, end time.
         start: unperturbed start.
         key: random key of the perturbations.
@@ -63,13 +59,15 @@ def judge(study: Study, formulation, check: Check, start: State, key) -> tuple[J
     ts = study.dt * np.round(np.linspace(0.0, t1 / study.dt, rows + 1))
     ts[-1] = t1
     numbers = (jnp.asarray(t1), jnp.asarray(study.dt * check.dt), jnp.asarray(ts))
-    judgement, first = _judge(study.system, formulation, states, *numbers)
+    judgement, first = _judge(study.build, study.goal, params, states, *numbers)
     run = SimpleNamespace(**first, system=study.system)
     return jax.tree.map(np.asarray, judgement), run
 
 
 @eqx.filter_jit
-def _judge(system, formulation, states, t1, dt, ts):
+def _judge(build, goal: Goal, params, states, t1, dt, ts):
+    system, formulation, controller = build(params)
+
     def lane(state):
         run = simulate(
             system,
@@ -79,14 +77,16 @@ def _judge(system, formulation, states, t1, dt, ts):
             dt=dt,
             solver=RK4(),
             saveat=diffrax.SaveAt(ts=ts),
+            controller=controller,
             adjoint=diffrax.ForwardMode(),
             throw=False,
             start_tolerance=None,
         )
         late = run.ts > 0.1 * t1
-        phi = jnp.where(late[:, None], jnp.abs(run.violation.phi), 0.0)
-        picture = {name: getattr(run, name) for name in _DRAWN}
-        return _costs(run), jnp.max(phi), picture
+        off = goal.residuals(run)
+        picture = {name: getattr(run, name) for name in _DRAWN} | {"residuals": off}
+        largest = jnp.max(jnp.where(late[:, None], jnp.abs(off), 0.0))
+        return _costs(goal.cost, run), largest, picture
 
     costs, largest, pictures = jax.vmap(lane)(states)
     failed = jnp.sum(~jnp.isfinite(costs[0]))
@@ -95,26 +95,33 @@ def _judge(system, formulation, states, t1, dt, ts):
     return judgement, jax.tree.map(lambda x: x[0], pictures)
 
 
-_DRAWN = ("ts", "q", "v", "violation", "energy", "success")
+_DRAWN = ("ts", "q", "v", "u", "violation", "energy", "success")
 
 
-def _costs(run: Trajectory):
+def _costs(cost: AbstractCost, run: Trajectory):
     kinds = (
-        tuned_cost(),
-        IntegratedViolation(position=1.0, velocity=0.0),
+        cost,
+        from_start(cost),
         IntegratedViolation(position=0.0, velocity=1.0, from_start=False),
     )
     return tuple(jnp.where(run.success, kind(run), jnp.nan) for kind in kinds)
 
 
-def breaking_times(study: Study, formulation, states: State) -> tuple[np.ndarray, str]:
+def from_start(cost: AbstractCost) -> AbstractCost:
+    """The cost with the given start counted, where it is not."""
+    if isinstance(cost, IntegratedViolation):
+        return dataclasses.replace(cost, from_start=True)
+    return cost
+
+
+def breaking_times(study: Study, params, states: State) -> tuple[np.ndarray, str]:
     """Where adaptive runs from a batch of starts stop on the way to `study.beyond`.
 
     Returns:
         Time [s] at which each failed run stopped, and the first failure in words.
     """
     assert study.beyond is not None
-    runs = _reach(study.system, formulation, states, jnp.asarray(study.beyond))
+    runs = _reach(study.build, params, states, jnp.asarray(study.beyond))
     failed = np.flatnonzero(~np.asarray(runs.success))
     if failed.size == 0:
         return np.zeros(0), ""
@@ -122,7 +129,9 @@ def breaking_times(study: Study, formulation, states: State) -> tuple[np.ndarray
 
 
 @eqx.filter_jit
-def _reach(system, formulation, states, t1) -> Trajectory:
+def _reach(build, params, states, t1) -> Trajectory:
+    system, formulation, controller = build(params)
+
     def lane(state):
         return simulate(
             system,
@@ -130,6 +139,7 @@ def _reach(system, formulation, states, t1) -> Trajectory:
             state,
             t1=t1,
             saveat=diffrax.SaveAt(t1=True),
+            controller=controller,
             throw=False,
             start_tolerance=None,
         )

@@ -9,10 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdae import __version__
-from jaxdae.commands.choice import chosen_formulation
+from jaxdae.commands.choice import chosen_controller, chosen_formulation
 from jaxdae.commands.tables import output_folder, table, write_json
+from jaxdae.control import ServoConstraint
 from jaxdae.failure import describe_failure
 from jaxdae.models import get_model
+from jaxdae.models.studies import program_residuals
 from jaxdae.plotting import plot_energy, plot_histories, plot_violation, save_figure
 from jaxdae.simulate import simulate
 from jaxdae.solvers import RK4
@@ -42,6 +44,7 @@ def run(options) -> int:
     state = State(*(jnp.asarray(x, dtype) for x in (*system.start(), system.actuators())))
     formulation = chosen_formulation(model, options, *constraint_counts(system, state))
     t1 = model.t1 if options.t1 is None else options.t1
+    controller = chosen_controller(model, system, options.uncontrolled)
     out = output_folder(options.out, model.name)
     began = time.perf_counter()
     trajectory = simulate(
@@ -51,6 +54,7 @@ def run(options) -> int:
         t1=t1,
         dt=options.dt,
         solver=SOLVERS[options.solver](),
+        controller=controller,
         progress=options.progress,
         throw=False,
         work=True,
@@ -93,11 +97,15 @@ def _residuals(trajectory: Trajectory):
 def _figures(trajectory: Trajectory) -> dict[str, float]:
     energy, work = trajectory.energy, sum(trajectory.work)
     violation = trajectory.violation
+    program = {}
+    if isinstance(trajectory.controller, ServoConstraint):
+        program["largest |f| of the program"] = _largest(program_residuals(trajectory))
     return {
         "reached [s]": float(trajectory.final_time),
         "steps": int(trajectory.stats["num_steps"]),
         "largest |phi|": _largest(violation.phi),
         "largest |d(phi)/dt|": _largest(violation.phi_dot),
+        **program,
         "energy at the start [J]": float(energy[0]),
         "largest energy change [J]": _largest(energy - energy[0]),
         "largest error of the power balance [J]": _largest(energy - energy[0] - work),
@@ -105,9 +113,8 @@ def _figures(trajectory: Trajectory) -> dict[str, float]:
 
 
 def _report(trajectory: Trajectory, model, seconds: float) -> str:
-    head = (
-        f"{model.name}: {model.summary}\n{type(trajectory.formulation).__name__}, {seconds:.1f} s"
-    )
+    formulation, control = type(trajectory.formulation).__name__, _control(trajectory, model)
+    head = f"{model.name}: {model.summary}\n{formulation}{control}, {seconds:.1f} s"
     figures = _figures(trajectory)
     if bool(trajectory.result == diffrax.RESULTS.nonfinite):
         # Before its overflow a run that blew up is finite, but nothing to quote.
@@ -120,19 +127,28 @@ def _report(trajectory: Trajectory, model, seconds: float) -> str:
     return "\n".join(lines)
 
 
+def _control(trajectory: Trajectory, model) -> str:
+    """What the run is under; models that have no controller need no word on it."""
+    if trajectory.controller is None:
+        return "" if model.controller is None else ", without its controller"
+    return f" under {type(trajectory.controller).__name__}"
+
+
 def _draw(trajectory: Trajectory, out: Path) -> None:
-    save_figure(plot_histories(trajectory), out / "histories.png")
+    quantities = ("q", "v") if trajectory.controller is None else ("q", "v", "u")
+    save_figure(plot_histories(trajectory, quantities=quantities), out / "histories.png")
     save_figure(plot_violation(trajectory), out / "violation.png")
     save_figure(plot_energy(trajectory, work=True), out / "energy.png")
 
 
 def _result(trajectory: Trajectory, model, options, seconds: float) -> dict[str, Any]:
-    last = trajectory.final_state
+    last, controller = trajectory.final_state, trajectory.controller
     return {
         "jaxdae": __version__,
         "model": model.name,
         "source": model.source,
         "formulation": repr(trajectory.formulation),
+        "controller": None if controller is None else type(controller).__name__,
         "solver": options.solver,
         "dt": options.dt,
         "dtype": options.dtype,

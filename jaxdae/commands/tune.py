@@ -11,11 +11,13 @@ import numpy as np
 import optax
 
 from jaxdae import __version__
-from jaxdae.commands.judge import breaking_times, judge, Judgement, tuned_cost
+from jaxdae.commands.judge import breaking_times, from_start, judge, Judgement
 from jaxdae.commands.tables import gain_text, output_folder, table, write_json
+from jaxdae.control import HurwitzGains
 from jaxdae.models import get_model
 from jaxdae.models.studies import Check, studies, Study
-from jaxdae.plotting import plot_comparison, plot_histories, plot_tuning, save_figure
+from jaxdae.plotting import plot_comparison, plot_histories, plot_series, plot_tuning, save_figure
+from jaxdae.plotting.readout import common_unit, with_unit
 from jaxdae.solvers import RK4
 from jaxdae.systems import State
 from jaxdae.systems.precision import in_dtype
@@ -71,12 +73,12 @@ def _tune(study: Study, options, out: Path) -> dict[str, Any]:
     keys = jax.random.split(jax.random.key(options.seed), 2 + len(study.checks))
     states = perturbed_states(start, keys[0], options.batch, study.spread, study.spread)
     objective = SimulationObjective(
-        tuned_cost(), states, system=study.system, t1=study.t1, dt=study.dt, solver=RK4()
+        study.goal.cost, states, build=study.build, t1=study.t1, dt=study.dt, solver=RK4()
     )
     print(f"{study.name}: {objective.budget}; starts off by {study.spread:g} (standard deviation)")
     result = tune(
         Logarithm(objective),
-        in_dtype(study.formulation, start.q.dtype),
+        in_dtype(study.params, start.q.dtype),
         optimizer=_optimizer(options),
         steps=options.steps,
         checkpoint=out / f"{study.method}.checkpoint",
@@ -94,7 +96,7 @@ def _tune(study: Study, options, out: Path) -> dict[str, Any]:
             _draw(study, result, old, new, out)
     limits = _beyond(study, result, states)
     judging = time.perf_counter() - began
-    print(_report(result, before, after, limits))
+    print(_report(study, result, before, after, limits))
     return _record(study, result, before, after, limits, judging)
 
 
@@ -132,35 +134,43 @@ def _beyond(study: Study, result: TuningResult, states: State) -> dict[str, Any]
     if study.beyond is None:
         return None
     out: dict[str, Any] = {"t1": study.beyond, "starts": int(states.q.shape[0])}
-    for name, formulation in (("before", result.initial_params), ("after", result.params)):
-        times, reason = breaking_times(study, formulation, states)
+    for name, params in (("before", result.initial_params), ("after", result.params)):
+        times, reason = breaking_times(study, params, states)
         out[name] = {"failed": int(times.size), "times": times, "reason": reason}
     return out
 
 
-def _report(result: TuningResult, before, after, limits) -> str:
+def _report(study: Study, result: TuningResult, before, after, limits) -> str:
     rows = [
         (name, float(old.cost), float(new.cost), _fold(old, new), float(new.largest))
         for name, old, new in zip(before, before.values(), after.values(), strict=True)
     ]
     headings = (
-        "mean integrated |phi|^2",
+        f"mean integrated {study.goal.integrand}",
         "first gains",
         "tuned",
         "cut",
-        "largest |phi| (late), tuned",
+        f"largest {study.goal.size} (late), tuned",
     )
-    first, first_after = before["as tuned"], after["as tuned"]
     lines = [
         "",
         table(("gain", "first", "tuned"), _gains(result)),
         "",
         table(headings, rows),
-        "The given starts are not counted: no gain can change them. With them (trapezoidal rule) "
-        f"{float(first.cost_from_start):.3g} becomes {float(first_after.cost_from_start):.3g}.",
+        *_start_lines(study, before["as tuned"], after["as tuned"]),
         f"{result.steps} steps, {result.skipped} of them refused because they were not finite.",
     ]
     return "\n".join([*lines, *_limit_lines(limits), ""])
+
+
+def _start_lines(study: Study, old: Judgement, new: Judgement) -> list[str]:
+    """What the given starts add, where the cost leaves them out."""
+    if from_start(study.goal.cost) is study.goal.cost:
+        return []
+    return [
+        "The given starts are not counted: no gain can change them. With them (trapezoidal rule) "
+        f"{float(old.cost_from_start):.3g} becomes {float(new.cost_from_start):.3g}."
+    ]
 
 
 def _limit_lines(limits) -> list[str]:
@@ -178,15 +188,23 @@ def _limit_lines(limits) -> list[str]:
 
 def _fold(old: Judgement, new: Judgement) -> str:
     ratio = float(old.cost) / float(new.cost) if new.cost > 0 else np.nan
+    if 0 < ratio < 1:
+        return f"{1 / ratio:.2g}-fold rise"
     if np.isfinite(ratio):
         return f"{ratio:.0f}-fold" if ratio >= 10 else f"{ratio:.2g}-fold"
     return f"{int(old.failed)} failed before, {int(new.failed)} after"
 
 
-def _named_gains(formulation) -> dict[str, Any]:
-    stabilization = formulation.stabilization
-    gains = {"K_D": stabilization.K_D, "K_P": stabilization.K_P}
-    return gains | ({"alpha": formulation.alpha} if hasattr(formulation, "alpha") else {})
+def _named_gains(params) -> dict[str, Any]:
+    if isinstance(params, HurwitzGains):
+        coefficients = np.asarray(params.coefficients)
+        roots = np.sort_complex(np.roots([1.0, *coefficients[::-1]]))
+        pairs = np.stack([roots.real, roots.imag], axis=1)
+        return {"coefficients": coefficients, "roots (Re, Im)": pairs}
+    stabilization = params.stabilization
+    gains = {name: getattr(stabilization, name) for name in ("K_D", "K_P", "Gamma")}
+    gains |= {"alpha": getattr(params, "alpha", None)}
+    return {name: value for name, value in gains.items() if value is not None}
 
 
 def _gains(result: TuningResult) -> list[tuple[str, str, str]]:
@@ -195,15 +213,32 @@ def _gains(result: TuningResult) -> list[tuple[str, str, str]]:
 
 
 def _draw(study: Study, result: TuningResult, old, new, out: Path) -> None:
-    runs = {"before": old, "tuned": new}
-    title = f"{study.name}: one perturbed start"
-    save_figure(plot_comparison(runs, title=title), out / f"{study.method}-comparison.png")
-    save_figure(
-        plot_histories(new, title=f"{study.name}, tuned"), out / f"{study.method}-motion.png"
-    )
+    comparison = _compare(study, {"before": old, "tuned": new})
+    save_figure(comparison, out / f"{study.method}-comparison.png")
+    quantities = ("q", "v") if study.servo is None else ("q", "v", "u")
+    motion = plot_histories(new, title=f"{study.name}, tuned", quantities=quantities)
+    save_figure(motion, out / f"{study.method}-motion.png")
     history = dataclasses.replace(result.history, loss=np.exp(result.history.loss))
-    figure = plot_tuning(history, title=f"{study.name}: mean integrated squared violation")
+    figure = plot_tuning(history, title=f"{study.name}: mean integrated {study.goal.integrand}")
     save_figure(figure, out / f"{study.method}-tuning.png")
+
+
+def _compare(study: Study, runs: dict[str, Any]):
+    """One perturbed start before and after: violation and energy, or program and control."""
+    title, labels = f"{study.name}: one perturbed start", study.system.labels()
+    if runs["before"].violation.phi.shape[1]:
+        return plot_comparison(runs, title=title)
+    sizes = {name: np.linalg.norm(run.residuals, axis=1) for name, run in runs.items()}
+    if study.servo is None:
+        size = with_unit(study.goal.size, common_unit(list(labels.constraint_units)))
+        energies = {name: np.abs(run.energy - run.energy[0]) for name, run in runs.items()}
+        panels = {size: sizes, "|E - E0| [J]": energies}
+        return plot_series(runs["tuned"].ts, panels, log=list(panels), title=title)
+    size, controls = study.goal.size, with_unit("controls u", common_unit(list(labels.input_units)))
+    # A column of its own needs no number behind its name.
+    inputs = {name: run.u[:, 0] if run.u.shape[1] == 1 else run.u for name, run in runs.items()}
+    panels = {size: sizes, controls: inputs}
+    return plot_series(runs["tuned"].ts, panels, log=[size], title=title)
 
 
 def _record(study, result, before, after, limits, judging: float) -> dict[str, Any]:

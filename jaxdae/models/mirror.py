@@ -1,5 +1,6 @@
 """Element of an adaptive-optics mirror, turned by a direct-current motor."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -99,6 +100,7 @@ class AdaptiveMirror(AbstractModel):
         s = self.source(t)
         return jnp.arccos(self.length * (s + self.target) / (2 * self.target * s))
 
+    @eqx.filter_jit
     def program_state(self, t) -> State:
         """State of the motion on which the program and all its derivatives vanish.
 

@@ -3,11 +3,17 @@
 import dataclasses
 import difflib
 from collections.abc import Callable
+from typing import Any
 
+import equinox as eqx
+import numpy as np
+
+from jaxdae.control import HurwitzGains, ServoConstraint
 from jaxdae.formulations import AbstractFormulation, Baumgarte, Multipliers, Penalty
 from jaxdae.models.andrews import AndrewsMechanism
 from jaxdae.models.arm import PointMassArm, SurfaceArm
 from jaxdae.models.ball_beam import BallBeam, SimplifiedBallBeam
+from jaxdae.models.ball_beam_control import linear_regulator
 from jaxdae.models.base import AbstractModel
 from jaxdae.models.chain import Chain
 from jaxdae.models.disk import RollingDisk
@@ -37,6 +43,7 @@ class Model:
         system: builds the system; called without arguments it takes the default parameters.
         formulation: builds the formulation to start with.
         t1: suggested end of the simulation [s].
+        controller: builds the controller that a system built by `system` runs under, if it has one.
     """
 
     name: str
@@ -45,6 +52,7 @@ class Model:
     system: Callable[..., AbstractModel]
     formulation: Callable[[], AbstractFormulation]
     t1: float
+    controller: Callable[[Any], Callable[..., Any]] | None = None
 
     def start(self, system: AbstractModel | None = None):
         """Consistent coordinates and velocities to start from.
@@ -66,6 +74,24 @@ def _stabilized(rate: float) -> Callable[[], Multipliers]:
 def _rolling() -> Multipliers:
     """Multipliers for velocity constraints alone."""
     return Multipliers(Baumgarte(Gamma=10.0))
+
+
+# [1/s]; distinct, because a root of multiplicity four is moved far by little.
+_MIRROR_ROOTS = (-10.0, -8.0, -5.0, -3.0)
+
+
+@eqx.filter_jit
+def _mirror_servo(system: AdaptiveMirror) -> ServoConstraint:
+    """Keeps the beam on the target; four derivatives of the program until the voltage appears."""
+    return ServoConstraint(
+        system.program,
+        HurwitzGains(np.poly(_MIRROR_ROOTS)[:0:-1]),
+        system=system,
+        formulation=Multipliers(),
+        sample=system.program_state(0.0),
+        degrees=(4,),
+        names=("beam on target",),
+    )
 
 
 _MODELS = (
@@ -156,6 +182,7 @@ _MODELS = (
         system=BallBeam,
         formulation=_stabilized(10.0),
         t1=1.0,
+        controller=lambda system: linear_regulator(system)[0],
     ),
     Model(
         name="ball-beam-simplified",
@@ -175,11 +202,12 @@ _MODELS = (
     ),
     Model(
         name="mirror",
-        summary="adaptive-optics mirror turned by a DC motor, here without its control",
+        summary="adaptive-optics mirror whose DC motor keeps a beam on a target",
         source="Mukharlyamov (2019), section 5",
         system=AdaptiveMirror,
         formulation=Multipliers,
         t1=2.0,
+        controller=_mirror_servo,
     ),
     Model(
         name="arm",

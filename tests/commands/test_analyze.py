@@ -422,7 +422,6 @@ def test_bad_input_is_one_line_and_status_2(words, message, tmp_path, capsys):
         # As `jaxdae simulate` chooses it: the gains that tuning starts from.
         ("slider-crank", {"formulation": "multipliers"}, "Multipliers", {"K_D": 20.0}),
         ("slider-crank", {"K_D": 50.0}, "Penalty", {"K_D": 50.0, "K_P": 1e4, "alpha": 1e4}),
-        # Without a tuning study: the model's own gains.
         ("motor", {"formulation": "penalty"}, "Penalty", {"K_P": 100.0, "alpha": 10.0}),
         ("robot", {"Gamma": 3.0}, "Multipliers", {"Gamma": 3.0}),
     ],

@@ -1,0 +1,161 @@
+"""Every ready system through the command: it runs, and it has something to tune or says why not."""
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import diffrax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxdae.cli import main
+from jaxdae.models import BallBeam, get_model, MODELS
+from jaxdae.models.studies import studies, violation_goal
+from jaxdae.systems import State
+from jaxdae.systems.checks import constraint_counts
+from jaxdae.tuning import resolve
+
+# Other tests of the command run these.
+ELSEWHERE = {"pendulum", "two-link", "slider-crank", "sleigh", "knife-edge", "motor"}
+RUNS = [name for name in MODELS if name not in ELSEWHERE] + ["ball-beam --uncontrolled"]
+CONTROLLERS = {"ball-beam": "RegulatorFeedback", "mirror": "ServoConstraint"}
+REASONS = {
+    "kepler": "it has no constraints, hence no gains that enforce them",
+    "ball-beam-simplified": "its coordinates are independent",
+}
+# As many starts as the checks have: one program judges all of them.
+QUICK = ["--no-progress", "--batch", "64", "--steps", "3"]
+
+
+def read(path):
+    return json.loads(path.read_text())
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """Names of the figures, which are made but not rendered: that takes longest."""
+    names = set()
+    for command in ("simulate", "tune"):
+        save = f"jaxdae.commands.{command}.save_figure"
+        monkeypatch.setattr(save, lambda _, path: names.add(path.name))
+    return names
+
+
+@pytest.fixture
+def euler(monkeypatch):
+    """Euler's method in place of RK4: one stage to trace and compile instead of four."""
+    for command in ("judge", "tune"):
+        monkeypatch.setattr(f"jaxdae.commands.{command}.RK4", diffrax.Euler)
+
+
+@pytest.mark.parametrize("words", RUNS)
+def test_three_small_steps(words, drawn, tmp_path, capsys):
+    more = ["--solver", "euler", "--dt", "1e-6", "--t1", "3e-6", "--out", str(tmp_path)]
+    assert main(["simulate", *words.split(), *more]) == 0
+    result = read(tmp_path / "simulation.json")
+    assert result["success"] is True
+    assert result["steps"] == 3
+    # In the units of the constraints. Consistent starts, so that only the errors of three steps of
+    # Euler's method are left, (rate 1e-6)^2 each: the fastest root, of the motors, is 1.4e4 1/s.
+    # The penalty form pulls its constraint away from the start by a finite acceleration.
+    assert result["largest |phi|"] < 1e-8
+    assert result["largest |d(phi)/dt|"] < 1e-4
+    assert result.get("largest |f| of the program", 0.0) < 1e-8
+    assert result["controller"] == CONTROLLERS.get(words)
+    printed = capsys.readouterr().out
+    assert ("under" in printed.splitlines()[1]) == (words in CONTROLLERS)
+    assert (", without its controller" in printed) == ("uncontrolled" in words)
+    assert drawn == {"histories.png", "violation.png", "energy.png"}
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if name not in REASONS])
+def test_a_study_fits_its_system(name):
+    for study in studies(name):
+        state = State(*study.system.start(), study.system.actuators())
+        m, r = constraint_counts(study.system, state)
+        system, formulation, controller = study.build(resolve(study.params))
+        assert type(system) is type(study.system)
+        formulation.check(system, state)
+        assert (controller is None) == (m + r > 0)
+        assert ("phi" in study.goal.integrand) == (m > 0)
+        assert ("|g|" in study.goal.integrand) == (r > 0)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        *(
+            (["tune", name], f"{name!r} has no tuning study: {why}")
+            for name, why in REASONS.items()
+        ),
+        (["tune", "mirror", "--formulation", "penalty"], "its study tunes the servo-constraint"),
+        (["simulate", "arm", "--uncontrolled"], "models with a controller, which 'arm' does not"),
+    ],
+)
+def test_what_a_model_lacks_is_refused(words, message, tmp_path, capsys):
+    assert main([*words, "--out", str(tmp_path)]) == 2
+    assert message in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_goal_takes_every_constraint_at_the_level_it_is_declared_at():
+    """Residuals that stay constant for 2 s: the integral is twice their sum of squares."""
+    phi, phi_dot = jnp.array([3.0, 4.0]), jnp.array([50.0, 60.0, 7.0])
+    rows = jnp.ones((3, 1))
+    run: Any = SimpleNamespace(
+        ts=jnp.array([0.0, 0.5, 2.0]),
+        success=jnp.array(True),
+        violation=SimpleNamespace(phi=rows * phi, phi_dot=rows * phi_dot),
+    )
+    both = violation_goal(2, 1)
+    assert float(both.cost(run)) == 2 * (3**2 + 4**2 + 7**2)
+    np.testing.assert_array_equal(both.residuals(run)[-1], [3, 4, 7])
+    assert both.integrand == "|phi|^2 + |g|^2"
+    run.violation.phi = rows * jnp.zeros(0)
+    assert float(violation_goal(0, 3).cost(run)) == 2 * (50**2 + 60**2 + 7**2)
+
+
+@pytest.mark.usefixtures("drawn", "euler")
+def test_a_velocity_constraint_is_tuned_at_its_own_level(tmp_path, capsys):
+    """`dg/dt = -Gamma g` by Euler's method: a step makes `1 - Gamma h` of a residual."""
+    words = ["tune", "sleigh", *QUICK, "--t1", "0.1", "--dt", "0.01"]
+    assert main([*words, "--out", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert "mean integrated |g|^2" in printed
+    assert "phi" not in printed
+    (study,) = read(tmp_path / "result.json")["studies"]
+    assert study["after"]["cost"] < study["before"]["cost"]
+    for when in ("before", "after"):
+        (gain,), judged = study[f"gains_{when}"]["Gamma"], study[when]
+        factor = 1 - 0.01 * gain
+        # Sums of h g^2 over the ends of the steps, and their excess by the trapezoidal rule.
+        ratio = judged["cost"] / (judged["cost_from_start"] - judged["cost"])
+        # The blade turns by 0.01 rad in a step: that much the residuals of a step may differ.
+        assert ratio == pytest.approx(2 * factor**2 / (1 - factor**2), rel=1e-2)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("euler")
+def test_the_gains_of_a_servo_constraint_are_tuned_and_stay_hurwitz(drawn, tmp_path, capsys):
+    words = ["tune", "mirror", *QUICK, "--t1", "0.2", "--dt", "0.02"]
+    assert main([*words, "--out", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert "mean integrated |f|^2 + 1e-06 |u|^2" in printed
+    assert "not counted" not in printed
+    (study,) = read(tmp_path / "result.json")["studies"]
+    assert study["after"]["cost"] < study["before"]["cost"]
+    before, after = (np.array(study[f"gains_{w}"]["roots (Re, Im)"]) for w in ("before", "after"))
+    # Four roots from coefficients up to 1200: ten digits remain.
+    np.testing.assert_allclose(before, [[-10, 0], [-8, 0], [-5, 0], [-3, 0]], rtol=1e-9)
+    assert after[:, 0].max() < 0
+    assert np.abs(after - before).max() > 0.1
+    assert drawn == {f"servo-{name}.png" for name in ("comparison", "motion", "tuning")}
+
+
+def test_at_rest_the_regulator_asks_for_the_voltage_of_the_rest():
+    rig, build = BallBeam(), get_model("ball-beam").controller
+    assert build is not None
+    u = build(rig)(jnp.zeros(()), *rig.start(), rig.actuators())
+    # from an equilibrium found by Newton's method to 1e-12
+    np.testing.assert_allclose(u, [rig.rest_voltage()], rtol=1e-9)

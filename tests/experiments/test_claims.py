@@ -1,0 +1,41 @@
+"""A report says what its run bears out, and a run that contradicts it ends in an error."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+SCRIPTS = sorted((Path(__file__).parents[2] / "experiments").glob("*.py"))
+
+
+def test_a_claim_that_the_run_contradicts_says_so_and_ends_in_an_error(
+    experiment, tmp_path, capsys
+):
+    module = experiment("claims")
+    good, bad = module.Claim("One is less than two.", 1 < 2), module.Claim("Two is one.", 2 == 1)
+    text = module.listed([good, bad])
+    assert text == "- One is less than two.\n- **NOT IN THIS RUN:** Two is one."
+    module.finish(tmp_path / "good", "report", {"x": 1.0}, [good])
+    assert json.loads((tmp_path / "good" / "result.json").read_text()) == {"x": 1.0}
+    assert capsys.readouterr().out == "report\n"
+    with pytest.raises(SystemExit, match=r"1 claims do not hold in this run:\n.*Two is one"):
+        module.finish(tmp_path / "bad", "report", {}, [good, bad])
+    assert (tmp_path / "bad" / "report.md").read_text() == "report\n"
+
+
+def test_long_claims_are_wrapped_below_their_mark(experiment):
+    module = experiment("claims")
+    lines = module.listed([module.Claim("word " * 40, True)]).split("\n")
+    assert len(lines) == 3
+    assert all(len(line) <= 100 for line in lines)
+    assert all(line.startswith("  word") for line in lines[1:])
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
+def test_every_experiment_is_run_by_a_test_and_holds_its_claims_against_its_numbers(path):
+    assert Path(__file__).with_name(f"test_{path.stem}.py").exists()
+    if path.stem == "claims":
+        return
+    source = path.read_text()
+    assert "def claims(" in source
+    assert "finish(" in source

@@ -1,0 +1,59 @@
+"""The paper's runs, shortened: past the singular configuration and out of reach, and two folds."""
+
+import json
+
+import pytest
+
+# Near the gains that tuning finds, all of one shape with the paper's.
+TUNED = {
+    "studies": [
+        {"method": "multipliers", "gains_after": {"K_D": [350.0, 344.0], "K_P": [3.9e4, 3.8e4]}},
+        {
+            "method": "penalty",
+            "gains_after": {"K_D": [356.0, 345.0], "K_P": [4.0e4, 3.9e4], "alpha": 300.0},
+        },
+    ]
+}
+ENDS = {"paper's target": 3.0, "reachable target": 9.0}
+
+
+@pytest.fixture(scope="module")
+def two_link(experiment):
+    return experiment("two_link")
+
+
+@pytest.fixture(scope="module")
+def formulations(two_link, tmp_path_factory):
+    path = tmp_path_factory.mktemp("tuned") / "result.json"
+    path.write_text(json.dumps(TUNED))
+    return two_link.tuned_formulations(path)
+
+
+@pytest.fixture(scope="module")
+def results(two_link, formulations):
+    cases = two_link.cases(formulations)
+    return [two_link.run(case, ENDS[case.target]) for case in cases]
+
+
+@pytest.mark.slow
+def test_every_claim_of_the_report_holds(two_link, formulations, results):
+    stops = [("Dopri8", 1e-8, 2.8503), ("Dopri8", 1e-10, 0.4933)]
+    sentences = two_link.claims(results, stops)
+    assert [x.text for x in sentences if not x.holds] == []
+    text = two_link.report(results, formulations, stops, sentences)
+    assert "with 1 of 2 solvers and tolerances they do" in " ".join(text.split())
+
+
+@pytest.mark.slow
+def test_a_claim_fails_with_its_numbers(two_link, results):
+    never = [("Dopri8", 1e-8, 2.8503)]
+    (failed,) = [x for x in two_link.claims(results, never) if not x.holds]
+    assert "with 0 the run ends there" in failed.text
+
+
+@pytest.mark.slow
+def test_figures_end_where_the_runs_do(two_link, results, tmp_path):
+    two_link.draw([r for r in results if r["case"].target == two_link.REACHABLE], tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "reachable-violation.png", "reachable-geometry.png",
+    }  # fmt: skip
