@@ -97,6 +97,7 @@ def test_without_a_control_there_is_no_voltage():
     np.testing.assert_array_equal(
         MIRROR.actuator_rate(*args, None), MIRROR.actuator_rate(*args, jnp.zeros(1))
     )
-    np.testing.assert_array_equal(MIRROR.actuators(), state.w)
+    # Compiled with another time they differ by round-off.
+    np.testing.assert_allclose(MIRROR.actuators(), state.w, rtol=1e-14)
     assert MIRROR.labels().coordinate(0) == "phi"
     assert all(reference.source for reference in MIRROR.references())
