@@ -23,6 +23,8 @@
 
 # %%
 # %matplotlib inline
+import warnings
+
 import diffrax
 import equinox as eqx
 import jax
@@ -208,7 +210,7 @@ display(figure)
 # %% [markdown]
 # The limit is sharp. Faster gains (fastest root -200 1/s), and the motion of the program: just
 # inside the spectral limit the violation stays where the error of the method puts it, just
-# outside the run breaks.
+# outside the run breaks. `simulate` warns of such a step beforehand, with the limit.
 
 # %%
 fast = servo_with(200.0)
@@ -218,7 +220,10 @@ rows, panels = [], {}
 for name, solver in methods.items():
     limit = jaxdae.step_limit(h_fast, solver).limit
     for part in (0.9, 1.03):
-        run, f = drive(fast, sample, float(part * limit), 600, solver)
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            run, f = drive(fast, sample, float(part * limit), 600, solver)
+        assert any("beyond the step limit" in str(x.message) for x in warned) == (part > 1)
         rows.append((name, part, float(part * limit), float(np.nanmax(f)), bool(run.success)))
         panels.setdefault(f"|f| {name} [m²]", {})[f"{part:g} of the limit"] = f
         broken = not run.success or np.nanmax(f) > 0.1

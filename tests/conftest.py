@@ -18,6 +18,9 @@ jax.config.update("jax_enable_x64", True)
 _CACHE = os.environ.get("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1] / ".jax_cache"))
 jax.config.update("jax_compilation_cache_dir", _CACHE)
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+# Most programs here run once, for milliseconds. Notebooks, the README and the command's own
+# processes compile as users do, and so do tests marked `optimized`.
+jax.config.update("jax_disable_most_optimizations", True)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -27,6 +30,17 @@ def _free_compiled_programs():
     eqx.clear_caches()
     jax.clear_caches()
     gc.collect()
+
+
+@pytest.fixture(autouse=True)
+def _optimized(request):
+    """Full optimization for the tests that look at compiled programs."""
+    chosen = request.node.get_closest_marker("optimized") is not None
+    if chosen:
+        jax.config.update("jax_disable_most_optimizations", False)
+    yield
+    if chosen:
+        jax.config.update("jax_disable_most_optimizations", True)
 
 
 class DoublePendulum(jaxdae.System):

@@ -544,7 +544,7 @@ def test_whole_numbers_are_numbers_like_others(caplog):
     """Given as parameters, gains, state and times they compile nothing new, and mean the same."""
 
     def run(k):
-        formulation = Penalty(50 * k, Baumgarte(10 * k, K_P=25 * k))
+        formulation = Penalty(50 * k, Baumgarte(5 * k, K_P=6 * k))
         return simulate(
             Counted(k, k), formulation, State([k, 0], [0, 0]), t1=k, dt=0.1 * k, solver=RK4()
         )

@@ -207,7 +207,7 @@ def _models() -> dict[str, Case]:
         "robot": Case(robot, State(*robot.start()), 0.5, alpha=10.0, controller=_torques),
         "ball and beam": _ball_beam(),
         "arm": _arm(),
-        "surface arm": Case(surface_arm, State(*surface_arm.start()), 0.15, steps=60),
+        "surface arm": Case(surface_arm, State(*surface_arm.start()), 0.15, steps=60, alpha=0.1),
         # As with the ball and beam, an inductance that does not make the current much faster.
         "motor": _drive(ChargeDrive(inductance=0.05)),
         "motor as actuator": _drive(CurrentDrive(inductance=0.05)),

@@ -10,6 +10,8 @@ from jaxdae import AugmentedLagrangian, Baumgarte, FullRank, Multipliers, Penalt
 from jaxdae.models.andrews import AndrewsMechanism, START_Q
 from jaxdae.models.two_link import PAPER_START_Q, TwoLinkManipulator
 
+pytestmark = pytest.mark.optimized
+
 STATES = {
     "two-link": (TwoLinkManipulator(), PAPER_START_Q),
     "Andrews": (AndrewsMechanism(), START_Q),
