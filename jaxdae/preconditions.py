@@ -189,21 +189,34 @@ def step_warning(system, formulation, controller, state, t, solver, step: float)
         return None
     found = _perturbation_matrices(system, formulation, controller, state, t)
     for what, H in zip(("constraint", "servo-constraint"), found, strict=True):
-        roots = np.zeros(0) if H is None else np.linalg.eigvals(np.asarray(H, np.float64))
+        # A law without a derivative at rest has no step limit.
+        known = H is not None and np.isfinite(H).all()
+        roots = np.linalg.eigvals(np.asarray(H, np.float64)) if known else np.zeros(0)
         # Others grow by themselves, whatever the step.
         roots = roots[roots.real < 0]
-        factors = amplification(solver, abs(step) * roots)
+        if step < 0 and roots.size:
+            return _grows_backward(what, roots)
+        factors = amplification(solver, step * roots)
         if not (factors > 1 + _GROWING).any():
             continue
         i = int(np.argmax(factors))
         name = type(solver).__name__
         return (
-            f"the step of {abs(step):.4g} s is beyond the step limit of the gains: in the {what} "
+            f"the step of {step:.4g} s is beyond the step limit of the gains: in the {what} "
             f"perturbation equations at the start, {name} multiplies the mode of the root "
             f"{roots[i]:.4g} 1/s by {factors[i]:.4g} in each step. All modes shrink for steps "
             f"below {spectral_limit(roots, solver).limit:.4g} s: take a smaller dt, or lower gains."
         )
     return None
+
+
+def _grows_backward(what: str, roots) -> str:
+    fastest = roots[np.argmin(roots.real)]
+    return (
+        f"time runs backward, in which the {what} perturbation equations grow: their root "
+        f"{fastest:.4g} 1/s becomes {-fastest:.4g} 1/s. Leave the stabilization out, or give one "
+        "of the other sign."
+    )
 
 
 @eqx.filter_jit

@@ -122,7 +122,7 @@ def simulate(
     task = _Task(system, formulation, plain, state, *times)
     if is_concrete(system, formulation, state, task.t0):
         preconditions.check_start(system, formulation, state, task.t0, start_tolerance)
-        if grid is not None:
+        if grid is not None and is_concrete(plain):
             step = float(grid[1] - grid[0])
             _warn(preconditions.step_warning(*task[:4], task.t0, solver, step))
 

@@ -8,6 +8,7 @@ import pytest
 
 import jaxdae
 from jaxdae import preconditions
+from jaxdae.control import StabilizedIntegrals
 from jaxdae.formulations import (
     AugmentedLagrangian,
     Baumgarte,
@@ -18,6 +19,7 @@ from jaxdae.formulations import (
     Penalty,
     QuasiVelocities,
 )
+from jaxdae.models.kepler import Kepler
 from jaxdae.models.mirror import AdaptiveMirror
 from jaxdae.solvers import RK4
 
@@ -84,6 +86,66 @@ def test_servo_gains_are_judged_too():
     found = _told(system, Multipliers(), state, 0.05, diffrax.Euler(), law)
     assert "in the servo-constraint perturbation equations at the start" in found
     assert _told(system, Multipliers(), state, 0.01, diffrax.Euler(), law) == ""
+
+
+def test_servo_gains_may_be_traced_alone():
+    """Nothing is judged then, and nothing breaks: eager derivatives with fixed steps."""
+    system = AdaptiveMirror()
+    state = system.program_state(0.0)
+
+    def last(rate):
+        law = jaxdae.ServoConstraint(
+            system.program,
+            jaxdae.HurwitzGains.repeated(rate, 4),
+            system=system,
+            formulation=Multipliers(),
+            sample=state,
+            degrees=(4,),
+        )
+        start = jaxdae.State(state.q + 1e-3, state.v, state.w)
+        run = jaxdae.simulate(
+            system, Multipliers(), start, t1=0.1, dt=0.05, solver=RK4(), controller=law
+        )
+        return run.q[-1, 0]
+
+    slope = jax.grad(last)(5.0)
+    difference = (last(5.0 + 1e-4) - last(5.0 - 1e-4)) / 2e-4
+    np.testing.assert_allclose(slope, difference, rtol=1e-5)
+
+
+def _finite_time(t, q, v, phi, phi_dot):
+    del t, q, v
+    return -20 * jnp.sign(phi_dot) * jnp.sqrt(jnp.abs(phi_dot)) - 100 * phi
+
+
+def test_laws_without_a_derivative_at_rest_have_no_limit(led_point):
+    assert _told(led_point(0.5), Multipliers(_finite_time), led_point(0.5).start(), 0.1) == ""
+
+
+def test_backward_in_time_stabilization_is_warned_of(led_point):
+    found = _told(led_point(0.5), Multipliers(FAST), led_point(0.5).start(), -1e-3)
+    assert "time runs backward" in found
+    assert "their root -400 1/s becomes 400 1/s" in found
+    assert _told(led_point(0.5), Multipliers(), led_point(0.5).start(), -1e-3) == ""
+
+
+def test_stabilized_integrals_are_judged_with_what_they_stand_on(led_point):
+    """Kepler's integrals, and the constraints of an inner formulation."""
+    kepler = Kepler()
+    start = jaxdae.State(*kepler.start())
+    slow, fast = (
+        StabilizedIntegrals.at(start, kepler.energy_and_momentum, gain, inner=Multipliers())
+        for gain in (1.0, 1000.0)
+    )
+    assert _told(kepler, slow, start, 0.1) == ""
+    assert "the mode of the root -1000 1/s" in _told(kepler, fast, start, 0.1)
+    system = led_point(0.5)
+    both = StabilizedIntegrals(
+        Multipliers(FAST), lambda t, q, v: (q @ q)[None] + 0 * t * v[:1], jnp.ones(1), 2.0
+    )
+    H = both.perturbation_matrix(system, jnp.zeros(()), system.start())
+    np.testing.assert_allclose(np.linalg.eigvals(H)[-1], -2.0)
+    assert "root -400" in _told(system, both, system.start(), 0.01)
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ import scipy.linalg
 
 from jaxdae.analysis.lyapunov import linear_certificate
 from jaxdae.control.stabilizers import AbstractServoStabilizer
+from jaxdae.formulations.base import AbstractFormulation
 from jaxdae.formulations.stabilization import (
     AbstractStabilization,
     Baumgarte,
@@ -81,6 +82,11 @@ def perturbation_matrix(stabilization, m: int | None = None, r: int | None = Non
         raise ValueError(
             f"{type(stabilization).__name__} stabilizes servo-constraints, whose matrix depends on "
             "their relative degrees: give ServoConstraint.perturbation_matrix(t, q, v, w)."
+        )
+    if isinstance(stabilization, AbstractFormulation):
+        raise ValueError(
+            f"{type(stabilization).__name__} is a formulation: give its stabilization, or the "
+            "matrix that its perturbation_matrix(system, t, state) returns."
         )
     if not callable(stabilization):
         return _finite(np.asarray(stabilization, np.float64))
@@ -379,7 +385,13 @@ def step_limit_along(H: Callable, ts, *, weight, solver=None, theta: float = 1.0
         ValueError: when no step contracts at all samples, with the best one and the time at fault.
     """
     H, ts = jax.jit(H), np.asarray(ts, np.float64)
+    if ts.ndim != 1 or ts.size < 2 or not (np.diff(ts) > 0).all():
+        raise ValueError("step_limit_along needs two sampled times or more, in increasing order.")
+    if not 0 < theta <= 1:
+        raise ValueError(f"theta must be in (0, 1]; got {theta}.")
     rate = max(np.abs(np.linalg.eigvals(sample)).max() for sample in _samples(H, ts))
+    if not rate > 0:
+        raise ValueError("all roots of H are zero along the motion: no step contracts.")
 
     def at(h):
         return ts[ts + h <= ts[-1]]

@@ -10,6 +10,6 @@ def run(options) -> int:
     for model in MODELS.values():
         print(f"{model.name:<{width}}  {model.summary}")
         print(f"{'':<{width}}  {model.source}")
-    print("\njaxdae simulate NAME runs one; jaxdae tune NAME tunes the gains of its constraints;")
+    print("\njaxdae simulate NAME runs one; jaxdae tune NAME tunes its gains;")
     print("jaxdae analyze NAME judges its equilibrium and the steps that solvers may take.")
     return 0

@@ -15,7 +15,13 @@ from jaxdae.control import ServoConstraint
 from jaxdae.failure import describe_failure
 from jaxdae.models import get_model
 from jaxdae.models.studies import program_residuals
-from jaxdae.plotting import plot_energy, plot_histories, plot_violation, save_figure
+from jaxdae.plotting import (
+    plot_energy,
+    plot_histories,
+    plot_series,
+    plot_violation,
+    save_figure,
+)
 from jaxdae.simulate import simulate
 from jaxdae.solvers import RK4
 from jaxdae.systems import State
@@ -74,12 +80,12 @@ def _largest(values) -> float:
 
 
 def _warning(trajectory: Trajectory) -> str:
-    level, found = _residuals(trajectory)
+    level, found, get_name = _residuals(trajectory)
     found = np.nan_to_num(np.abs(np.asarray(found)))
     row, column = np.unravel_index(np.argmax(found), found.shape)
-    name = trajectory.system.labels().constraint(int(column))
     return (
-        f"WARNING: constraint {name!r} is violated by {found[row, column]:.3g} at {level} level at "
+        f"WARNING: constraint {get_name(int(column))!r} is violated by {found[row, column]:.3g} at "
+        f"{level} level at "
         f"t = {float(trajectory.ts[row]):.6g} s. The run reached its end, but not on the "
         "constraints: take a smaller step, tune the gains, or check that the constraints can be "
         "satisfied then."
@@ -87,11 +93,17 @@ def _warning(trajectory: Trajectory) -> str:
 
 
 def _residuals(trajectory: Trajectory):
-    """Residuals at position level; at velocity level where there are no position constraints."""
-    violation = trajectory.violation
+    """Level, residuals and names of what is to be kept.
+
+    The program of a servo-constraint, if there is one; else the constraints at position level, or
+    at velocity level where there are no position constraints.
+    """
+    violation, names = trajectory.violation, trajectory.system.labels().constraint
+    if isinstance(trajectory.controller, ServoConstraint):
+        return "program", program_residuals(trajectory), trajectory.controller.names.__getitem__
     if violation.phi.shape[-1]:
-        return "position", violation.phi
-    return "velocity", violation.phi_dot
+        return "position", violation.phi, names
+    return "velocity", violation.phi_dot, names
 
 
 def _figures(trajectory: Trajectory) -> dict[str, float]:
@@ -137,8 +149,19 @@ def _control(trajectory: Trajectory, model) -> str:
 def _draw(trajectory: Trajectory, out: Path) -> None:
     quantities = ("q", "v") if trajectory.controller is None else ("q", "v", "u")
     save_figure(plot_histories(trajectory, quantities=quantities), out / "histories.png")
-    save_figure(plot_violation(trajectory), out / "violation.png")
+    save_figure(_off(trajectory), out / "violation.png")
     save_figure(plot_energy(trajectory, work=True), out / "energy.png")
+
+
+def _off(trajectory: Trajectory):
+    """Violation of the constraints, or of a program where that is all there is."""
+    if trajectory.violation.phi_dot.shape[-1] or trajectory.controller is None:
+        return plot_violation(trajectory)
+    level, found, get_name = _residuals(trajectory)
+    if level != "program":
+        return plot_violation(trajectory)
+    columns = {get_name(i): np.abs(np.asarray(x)) for i, x in enumerate(found.T)}
+    return plot_series(trajectory.ts, {"|f| of the program": columns}, log=["|f| of the program"])
 
 
 def _result(trajectory: Trajectory, model, options, seconds: float) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import lineax as lx
 from jax.flatten_util import ravel_pytree
-from jax.scipy.linalg import solve_triangular
+from jax.scipy.linalg import block_diag, solve_triangular
 from jaxtyping import Array, Float
 
 from jaxdae.formulations import AbstractFormulation
@@ -142,6 +142,22 @@ class StabilizedIntegrals(AbstractFormulation):
         f, jac = residual(x), jax.jacfwd(residual)(x)
         correction = right_inverse(jac, _wanted(self.gain, t, x, f), self.weight, self.rcond)
         return jax.tree.map(jnp.add, rate, unravel(correction))
+
+    def check_start(self, system, t, state):
+        self.inner.check_start(system, t, state)
+
+    def diagnose(self, system, t, y):
+        return self.inner.diagnose(system, t, y)
+
+    def review(self, system, ts, ys):
+        return self.inner.review(system, ts, ys)
+
+    def perturbation_matrix(self, system, t, state):
+        """Of the inner formulation's constraints, then of the integrals."""
+        inner = self.inner.perturbation_matrix(system, t, state)
+        x = ravel_pytree(self.init(system, t, state))[0]
+        own = jax.jacfwd(lambda f: _wanted(self.gain, t, x, f))(jnp.zeros_like(self.values))
+        return own if inner is None else block_diag(inner, own)
 
     def check(self, system: System, state: State):
         self.inner.check(system, state)

@@ -239,12 +239,15 @@ def _describe(servo, ts, states, matrices) -> Singularity:
             first = changes[0]
             j, crossed = int(first + np.argmin(least[first : first + 2])), True
     state = jax.tree.map(lambda x: x[j], states)
-    what = "changes the sign of its determinant" if crossed else "is nearest to singular"
-    message = (
-        f"the decoupling matrix {what} at {describe_place(ts[j], state)}: least singular value "
-        f"{least[j]:.3g} of its size at the samples (largest along the run {least.max():.3g}; "
-        f"constraints {', '.join(map(repr, servo.names))}). " + _REMEDY
-    )
+    place, names = describe_place(ts[j], state), ", ".join(map(repr, servo.names))
+    if crossed:
+        what = f"changes the sign of its determinant next to {place}, between two saved times"
+    else:
+        what = (
+            f"is nearest to singular at {place}: least singular value {least[j]:.3g} of its size "
+            f"at the samples (largest along the run {least.max():.3g})"
+        )
+    message = f"the decoupling matrix {what}; constraints {names}. {_REMEDY}"
     return Singularity(float(ts[j]), state, float(least[j]), crossed, message)
 
 

@@ -346,6 +346,15 @@ def test_what_has_no_limit_is_refused():
         step_limit(DAMPED, RK4(), theta=0.9)
     with pytest.raises(ValueError, match="one-step methods"):
         step_limit(DAMPED, AdamsBashforth(2), version="lyapunov")
+    with pytest.raises(ValueError, match="Multipliers is a formulation: give its stabilization"):
+        step_limit(Multipliers(DAMPED), RK4())
+    weight = np.eye(2)
+    with pytest.raises(ValueError, match="two sampled times or more"):
+        step_limit_along(varying, [0.0], weight=weight, solver=RK4())
+    with pytest.raises(ValueError, match=r"theta must be in \(0, 1\]; got 1\.5"):
+        step_limit_along(varying, [0.0, 1.0], weight=weight, solver=RK4(), theta=1.5)
+    with pytest.raises(ValueError, match="all roots of H are zero"):
+        step_limit_along(lambda t: 0 * varying(t), [0.0, 1.0], weight=weight, solver=RK4())
     with pytest.raises(ValueError, match="1 to 6 steps; got 0"):
         AdamsBashforth(0)
 

@@ -49,6 +49,17 @@ def euler(monkeypatch):
         monkeypatch.setattr(f"jaxdae.commands.{command}.RK4", diffrax.Euler)
 
 
+def test_a_program_that_is_not_followed_is_pointed_out(drawn, tmp_path, capsys):
+    """Gains far beyond the limit of the step: the run ends, but its report does not praise it."""
+    run = ["simulate", "mirror", "--dt", "0.4", "--t1", "2", "--solver", "rk4"]
+    assert main([*run, "--out", str(tmp_path)]) == 0
+    said = capsys.readouterr()
+    assert "WARNING: constraint 'beam on target' is violated by" in said.out
+    assert "at program level" in said.out
+    assert "jaxdae: warning: the step of 0.4 s is beyond the step limit" in said.err
+    assert "violation.png" in drawn
+
+
 @pytest.mark.parametrize("words", RUNS)
 def test_three_small_steps(words, drawn, tmp_path, capsys):
     more = ["--solver", "euler", "--dt", "1e-6", "--t1", "3e-6", "--out", str(tmp_path)]
