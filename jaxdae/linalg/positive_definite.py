@@ -1,5 +1,7 @@
 """Linear systems with a symmetric positive definite matrix."""
 
+from functools import cache
+
 import jax
 import jax.numpy as jnp
 from jax.scipy.linalg import cho_factor, cho_solve
@@ -34,10 +36,30 @@ def solve_positive_definite(
     _check_shapes(matrix, rhs)
     if rhs.size == 0:
         return rhs
-    solve = _eliminate if matrix.shape[0] <= ELIMINATION_LIMIT else _cholesky
+    solve = _call(matrix.shape, rhs.shape)
     return jax.lax.custom_linear_solve(
         lambda x: matrix @ x, rhs, lambda _, b: solve(matrix, b), symmetric=True
     )
+
+
+def call_name(matrix: tuple[int, ...], rhs: tuple[int, ...]) -> str:
+    """Name under which a solution is called in a traced program, from the shapes of its arguments.
+
+    Whoever takes programs apart can solve by other means. Under `jax.vmap` shapes and name no
+    longer agree.
+    """
+    return "solve_positive_definite_" + "_".join("x".join(map(str, x)) for x in (matrix, rhs))
+
+
+@cache
+def _call(matrix_shape: tuple[int, ...], rhs_shape: tuple[int, ...]):
+    function = _eliminate if matrix_shape[0] <= ELIMINATION_LIMIT else _cholesky
+
+    def solve(matrix, rhs):
+        return function(matrix, rhs)
+
+    solve.__name__ = call_name(matrix_shape, rhs_shape)
+    return jax.jit(solve)
 
 
 def _eliminate(matrix, rhs):

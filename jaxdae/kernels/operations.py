@@ -1,0 +1,79 @@
+"""The scalar operations that kernels are made of, and what they do to numbers."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import scipy.special
+
+
+class Operation(NamedTuple):
+    """A scalar operation.
+
+    Args:
+        evaluate: what it does to NumPy numbers.
+        boolean: whether the result is a truth value.
+        commutative: whether two arguments may change places.
+    """
+
+    evaluate: Callable
+    boolean: bool = False
+    commutative: bool = False
+
+
+def _divide(x, y):
+    return np.divide(x, y)
+
+
+def _sign(x):
+    # NumPy's loses the sign of zero, which JAX keeps.
+    return x if x == 0 else np.sign(x)
+
+
+OPERATIONS: dict[str, Operation] = {
+    "add": Operation(np.add, commutative=True),
+    "sub": Operation(np.subtract),
+    "mul": Operation(np.multiply, commutative=True),
+    "div": Operation(_divide),
+    "neg": Operation(np.negative),
+    "abs": Operation(np.abs),
+    "sign": Operation(_sign),
+    "max": Operation(np.maximum, commutative=True),
+    "min": Operation(np.minimum, commutative=True),
+    "rem": Operation(np.fmod),
+    "floor": Operation(np.floor),
+    "ceil": Operation(np.ceil),
+    "rint": Operation(np.rint),
+    "sqrt": Operation(np.sqrt),
+    "sin": Operation(np.sin),
+    "cos": Operation(np.cos),
+    "tan": Operation(np.tan),
+    "asin": Operation(np.arcsin),
+    "acos": Operation(np.arccos),
+    "atan": Operation(np.arctan),
+    "atan2": Operation(np.arctan2),
+    "sinh": Operation(np.sinh),
+    "cosh": Operation(np.cosh),
+    "tanh": Operation(np.tanh),
+    "asinh": Operation(np.arcsinh),
+    "acosh": Operation(np.arccosh),
+    "atanh": Operation(np.arctanh),
+    "exp": Operation(np.exp),
+    "expm1": Operation(np.expm1),
+    "log": Operation(np.log),
+    "log1p": Operation(np.log1p),
+    "pow": Operation(np.power),
+    "cbrt": Operation(np.cbrt),
+    "erf": Operation(scipy.special.erf),
+    "lt": Operation(np.less, boolean=True),
+    "le": Operation(np.less_equal, boolean=True),
+    "eq": Operation(np.equal, boolean=True, commutative=True),
+    "ne": Operation(np.not_equal, boolean=True, commutative=True),
+    "and": Operation(np.logical_and, boolean=True, commutative=True),
+    "or": Operation(np.logical_or, boolean=True, commutative=True),
+    "xor": Operation(np.logical_xor, boolean=True, commutative=True),
+    "not": Operation(np.logical_not, boolean=True),
+    "is_finite": Operation(np.isfinite, boolean=True),
+    # Condition, then the value where it is true, then the other.
+    "select": Operation(np.where),
+}

@@ -1,0 +1,80 @@
+"""A scalar program as JAX operations: the same numbers where there is no machine code."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdae.kernels.graph import CONSTANT, INPUT
+from jaxdae.kernels.trace import ScalarProgram
+
+_OWN: dict[str, Callable] = {
+    "neg": jnp.negative,
+    "max": jnp.maximum,
+    "min": jnp.minimum,
+    "rem": jax.lax.rem,
+    "rint": jnp.rint,
+    "erf": jax.lax.erf,
+    "lt": jnp.less,
+    "le": jnp.less_equal,
+    "eq": jnp.equal,
+    "ne": jnp.not_equal,
+    "and": jnp.logical_and,
+    "or": jnp.logical_or,
+    "xor": jnp.logical_xor,
+    "not": jnp.logical_not,
+    "is_finite": jnp.isfinite,
+    "select": jnp.where,
+    "asin": jnp.arcsin,
+    "acos": jnp.arccos,
+    "atan": jnp.arctan,
+    "atan2": jnp.arctan2,
+    "asinh": jnp.arcsinh,
+    "acosh": jnp.arccosh,
+    "atanh": jnp.arctanh,
+    "add": jnp.add,
+    "sub": jnp.subtract,
+    "mul": jnp.multiply,
+    "div": jnp.divide,
+    "pow": jnp.power,
+}
+
+
+def as_jax(program: ScalarProgram) -> Callable:
+    """The program as a function of arrays, traceable by JAX.
+
+    Args:
+        program: from `scalarize`.
+
+    Returns:
+        A function of the arrays that the traced one took, which returns a list of its results.
+    """
+
+    def run(*arguments):
+        inputs = jnp.concatenate([jnp.ravel(x) for x in arguments])
+        graph, held = program.graph, {}
+        for node in graph.needed(program.outputs):
+            operation, own = graph.nodes[node]
+            if operation == INPUT:
+                held[node] = inputs[own[0]]
+            elif operation == CONSTANT:
+                truth = isinstance(own[0], bool)
+                held[node] = jnp.asarray(own[0], None if truth else inputs.dtype)
+            else:
+                function = _OWN.get(operation) or getattr(jnp, operation)
+                held[node] = function(*(held[x] for x in own))
+        return _shaped(program, [held[int(x)] for x in program.outputs])
+
+    return run
+
+
+def _shaped(program: ScalarProgram, scalars: list) -> list[jax.Array]:
+    """Results from their entries, one after the other."""
+    found, at = [], 0
+    for shape in program.results:
+        size = int(np.prod(shape.shape))
+        entries = [jnp.asarray(x, shape.dtype) for x in scalars[at : at + size]]
+        found.append(jnp.stack(entries).reshape(shape.shape) if size else jnp.zeros(shape.shape))
+        at += size
+    return found

@@ -1,0 +1,188 @@
+"""Functions as scalar programs: the same numbers, nothing computed twice, refusals by name."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxdae.kernels import scalarize, UnsupportedOperationError
+from jaxdae.kernels.graph import Graph
+from jaxdae.kernels.portable import as_jax
+from jaxdae.linalg.positive_definite import solve_positive_definite
+
+
+def counts(program):
+    """How often each operation is needed."""
+    graph = program.graph
+    found: dict[str, int] = {}
+    for node in graph.needed(program.outputs):
+        name = graph.nodes[node].operation
+        found[name] = found.get(name, 0) + 1
+    return found
+
+
+def agree(function, *arguments, rtol=1e-14):
+    """The program gives what the function gives."""
+    program = scalarize(lambda *x: jax.tree.leaves(function(*x)), *arguments)
+    expected = jax.tree.leaves(function(*arguments))
+    for one, other in zip(as_jax(program)(*arguments), expected, strict=True):
+        assert one.shape == other.shape
+        np.testing.assert_allclose(one, other, rtol=rtol, atol=1e-15)
+    return program
+
+
+def test_equal_expressions_are_one():
+    def function(x):
+        return jnp.sin(x[0] * x[1]) + jnp.sin(x[1] * x[0]) * x[0], jnp.sin(x[0] * x[1])
+
+    assert counts(agree(function, jnp.array([0.3, 1.7])))["sin"] == 1
+
+
+def test_structural_zeros_cost_nothing():
+    """The Hessian of a diagonal energy has a diagonal, and nothing else is computed."""
+    weights = jnp.array([2.0, 3.0, 5.0])
+
+    def mass(v):
+        return jax.hessian(lambda v: jnp.sum(weights * jnp.cos(v)))(v)
+
+    program = agree(mass, jnp.array([0.1, 0.2, 0.3]))
+    assert counts(program)["cos"] == 3
+    assert counts(program)["mul"] <= 6
+
+
+@pytest.mark.parametrize("size", [3, 20], ids=["elimination", "LAPACK"])
+def test_a_sparse_matrix_is_solved_by_its_entries_alone(size):
+    """An arrow matrix, its point last: no fill, a number of operations linear in its size."""
+
+    def solve(d, e):
+        matrix = jnp.diag(d).at[-1, :-1].set(e).at[:-1, -1].set(e)
+        return solve_positive_definite(matrix, jnp.ones_like(d))
+
+    d, e = 3.0 + jnp.arange(1.0, size + 1), jnp.linspace(0.1, 0.5, size - 1)
+    found = counts(agree(solve, d, e, rtol=1e-12))
+    assert found["div"] == size
+    assert found["mul"] + found["sub"] < 8 * size
+
+
+def test_a_matrix_that_is_not_positive_definite_gives_nan():
+    program = scalarize(lambda a: solve_positive_definite(a, jnp.ones(2)), jnp.eye(2))
+    bad = jnp.array([[1.0, 2.0], [2.0, 1.0]])
+    assert np.isnan(as_jax(program)(bad)[0]).all()
+
+
+def branched(x):
+    return jax.lax.cond(x[0] > 0, lambda x: x * 2, lambda x: jnp.exp(x), x)
+
+
+def looped(x):
+    def body(i, x):
+        return x * jnp.cos(x) + i
+
+    return jax.lax.fori_loop(0, 4, body, x)
+
+
+def scanned(x):
+    def step(carry, row):
+        return carry + row, carry * row
+
+    return jax.lax.scan(step, jnp.zeros_like(x[0]), x.reshape(-1, 1)[:, 0], reverse=True)
+
+
+def network(x):
+    net = eqx.nn.MLP(3, 2, 4, 2, jnp.tanh, key=jax.random.key(0))
+    return net(x)
+
+
+FUNCTIONS = {
+    "branch": branched,
+    "loop": looped,
+    "scan": scanned,
+    "network": network,
+    "indices": lambda x: x[jnp.array([2, 0, 0])] * x.at[1].set(7.0).at[2].add(x[0]),
+    "out of bounds": lambda x: jnp.take(x, jnp.array([0, 5]), fill_value=jnp.nan),
+    "products": lambda x: jnp.einsum("ij,jk->ik", jnp.outer(x, x), jnp.ones((3, 2)) * x[:, None]),
+    "batched products": lambda x: jax.vmap(lambda a, b: a @ b)(jnp.outer(x, x), jnp.outer(x, x)),
+    "powers": lambda x: (x**2, x**-3, x**0, x**2.5, jnp.sqrt(x), jax.lax.rsqrt(x), 2.0**x),
+    "choices": lambda x: (jnp.where(x > 0.5, x, -x), jnp.maximum(x, 0.5), jnp.clip(x, 0.3, 0.6)),
+    "logic": lambda x: jnp.where((x > 0.1) & ~(x > 0.6) | jnp.isfinite(x / 0.0), x, 0.0),
+    "reductions": lambda x: (x.sum(), x.prod(), x.max(), x.min(), jnp.cumsum(x), x.mean()),
+    "rounding": lambda x: (jnp.floor(9 * x), jnp.ceil(9 * x), jnp.round(9 * x), x % 0.2),
+    "signs": lambda x: (jnp.sign(x), jnp.abs(-x), jnp.sign(0.0 * x)),
+    "angles": lambda x: (jnp.arctan2(x, 1 - x), jnp.arcsin(x), jnp.arccos(x), jnp.tan(x)),
+    "hyperbolic": lambda x: (jnp.sinh(x), jnp.cosh(x), jnp.tanh(x), jnp.arctanh(x)),
+    "logarithms": lambda x: (jnp.log(x), jnp.log1p(x), jnp.expm1(x), jnp.logaddexp(x, 1 - x)),
+    "special": lambda x: (jax.scipy.special.erf(x), jax.nn.sigmoid(x), jnp.cbrt(x)),
+    "shapes": lambda x: jnp.concatenate([x[None], x[::-1][None]]).T.reshape(3, 2)[1:, :],
+    "jacobian": lambda x: jax.jacfwd(jax.grad(lambda x: jnp.prod(jnp.sin(x))))(x),
+    "truth": lambda x: (x > 0.5).astype(x.dtype) + jnp.any(x > 0.5) + jnp.all(x > 2.0),
+    "constant": lambda x: jnp.arange(3.0) + 0 * x,
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_programs_agree_with_the_functions_they_are_made_of(name):
+    # Elementary functions of JAX compiled in other company differ in the last digits.
+    agree(FUNCTIONS[name], jnp.array([0.2, 0.55, 0.9]), rtol=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_random_expressions_agree(seed):
+    """Arithmetic, choices and elementary functions at random, to the rounding of their sum."""
+    rng = np.random.default_rng([20141, seed])
+    unary = (jnp.sin, jnp.cos, jnp.tanh, jnp.negative, jnp.abs, lambda x: x * x, jnp.exp)
+    binary = (jnp.add, jnp.subtract, jnp.multiply, jnp.maximum, jnp.arctan2)
+
+    plan = rng.integers(0, 1000, size=(60, 3)).tolist()
+
+    def function(x):
+        values = [*x, jnp.asarray(1.0), jnp.asarray(0.5)]
+        for which, i, j in plan:
+            a, b = values[i % len(values)], values[j % len(values)]
+            made = unary[which % 7](a) if which % 2 else binary[which % 5](a, b)
+            values.append(jnp.where(made > 3.0, jnp.sin(made), made))
+        return jnp.stack(values)
+
+    # Angles of size 3 at most: each step loses at most a few units.
+    agree(function, jnp.asarray(rng.normal(size=4)), rtol=1e-10)
+
+
+def dynamic_index(x):
+    return x[jnp.argmax(x)]
+
+
+def dynamic_loop(x):
+    return jax.lax.while_loop(lambda x: x[0] < 1.0, lambda x: x * 2, x)
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (dynamic_index, r"argmax cannot be made part of a kernel: there is no rule for it\. It"),
+        (dynamic_loop, r"while cannot .*: how often its loop turns depends on the inputs"),
+        (lambda x: jnp.sort(x), r"sort cannot .* there is no rule"),
+        (lambda x: x.astype(int), r"convert_element_type .* whole number would depend on"),
+        (lambda x: jnp.linalg.svd(x.reshape(1, 3))[1], r"svd cannot be made"),
+    ],
+)
+def test_what_cannot_be_taken_apart_is_refused_with_its_place(function, message):
+    with pytest.raises(UnsupportedOperationError, match=message) as caught:
+        scalarize(function, jnp.array([0.5, 0.2, 0.1]))
+    assert "test_scalar_programs.py:" in str(caught.value)
+
+
+def test_rewriting_keeps_signs_and_choices():
+    graph = Graph()
+    x, y = graph.input(0), graph.input(1)
+    minus = graph.apply("neg", x)
+    assert graph.apply("neg", minus) == x
+    assert graph.apply("mul", minus, graph.apply("neg", y)) == graph.apply("mul", x, y)
+    assert graph.apply("add", minus, y) == graph.apply("sub", y, x)
+    assert graph.apply("sub", y, minus) == graph.apply("add", x, y)
+    assert graph.apply("select", graph.constant(True), x, y) == x
+    assert graph.apply("and", graph.constant(True), graph.apply("lt", x, y)) == graph.apply(
+        "lt", x, y
+    )
+    assert graph.apply("mul", x, graph.constant(-1.0)) == minus
+    assert graph.value(graph.apply("div", graph.constant(1.0), graph.constant(0.0))) == np.inf
+    assert graph.constant(0.0) != graph.constant(-0.0)
