@@ -18,8 +18,8 @@ jax.config.update("jax_enable_x64", True)
 _CACHE = os.environ.get("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1] / ".jax_cache"))
 jax.config.update("jax_compilation_cache_dir", _CACHE)
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
-# Most programs here run once, for milliseconds. Notebooks, the README and the command's own
-# processes compile as users do, and so do tests marked `optimized`.
+# Most programs here run once, for milliseconds. What runs longer compiles as users do: notebooks,
+# the README, and the files of tests marked `optimized`.
 jax.config.update("jax_disable_most_optimizations", True)
 
 
@@ -32,15 +32,11 @@ def _free_compiled_programs():
     gc.collect()
 
 
-@pytest.fixture(autouse=True)
-def _optimized(request):
-    """Full optimization for the tests that look at compiled programs."""
-    chosen = request.node.get_closest_marker("optimized") is not None
-    if chosen:
-        jax.config.update("jax_disable_most_optimizations", False)
-    yield
-    if chosen:
-        jax.config.update("jax_disable_most_optimizations", True)
+@pytest.fixture(autouse=True, scope="module")
+def _optimization(request):
+    """Full optimization for a file whose programs run long, or are what it looks at."""
+    quick = request.node.get_closest_marker("optimized") is None
+    jax.config.update("jax_disable_most_optimizations", quick)
 
 
 class DoublePendulum(jaxdae.System):

@@ -13,6 +13,8 @@ import pytest
 
 from jaxdae.cli import main
 
+pytestmark = pytest.mark.optimized
+
 QUICK = ["--no-progress", "--t1", "0.1", "--batch", "2"]
 
 

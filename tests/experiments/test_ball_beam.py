@@ -4,6 +4,8 @@ import pytest
 
 import jaxdae
 
+pytestmark = pytest.mark.optimized
+
 
 @pytest.fixture(scope="module")
 def ball_beam(experiment):

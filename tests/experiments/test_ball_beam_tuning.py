@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.optimized
+
 
 @pytest.fixture(scope="module")
 def tuning(experiment):

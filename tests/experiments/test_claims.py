@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.optimized
+
 SCRIPTS = sorted((Path(__file__).parents[2] / "experiments").glob("*.py"))
 
 

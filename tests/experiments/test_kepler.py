@@ -4,6 +4,8 @@ import pytest
 
 from jaxdae.models.kepler import Kepler
 
+pytestmark = pytest.mark.optimized
+
 ORBITS, STEPS = 100, 60
 
 

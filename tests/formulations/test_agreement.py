@@ -11,7 +11,6 @@ import dataclasses
 import itertools
 from typing import Any, NamedTuple
 
-import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -51,7 +50,6 @@ from jaxdae.models import (
     SliderCrank,
     TwoLinkManipulator,
 )
-from jaxdae.models.andrews import END_REFERENCE
 from jaxdae.models.arm import PointMassArm, SurfaceArm
 from jaxdae.models.motor import AbstractMotorDrive, ChargeDrive, CurrentDrive
 from jaxdae.systems import generalized_energy, Power, power_balance
@@ -431,28 +429,3 @@ def test_error_of_the_penalty_form_is_of_first_order_in_its_inverse_mass(system,
     assert errors[0] / errors[1] == pytest.approx(2.0, rel=1e-2)
     # Far above what the extrapolation is tested to.
     assert errors[0] > 1e-7
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "formulation", [Hamiltonian(), VelocityElimination("beta")], ids=["momenta", "one velocity"]
-)
-def test_andrews_mechanism_reaches_the_published_reference(formulation):
-    """Over the whole 0.03 s, without accelerations or without multipliers in the equations."""
-    system = AndrewsMechanism()
-    run = simulate(
-        system,
-        formulation,
-        State(*system.start()),
-        t1=0.03,
-        dt=1e-5,
-        stepsize_controller=diffrax.PIDController(rtol=1e-12, atol=1e-13),
-        saveat=diffrax.SaveAt(t0=True, t1=True),
-    )
-    angle, velocity = np.asarray(run.q[-1]), np.asarray(run.v[-1])
-    digits = -np.log10(np.abs(angle / np.array(END_REFERENCE.q) - 1))
-    assert digits.min() > 9.0
-    # The reference's own velocities hold to about 1e-8.
-    np.testing.assert_allclose(velocity, np.array(END_REFERENCE.v), rtol=1e-6)
-    work = system.mom * float(run.q[1, 0] - run.q[0, 0])
-    assert float(run.energy[1] - run.energy[0]) == pytest.approx(work, rel=1e-9)

@@ -8,6 +8,8 @@ import pytest
 import jaxdae
 from jaxdae.models.kepler import Kepler
 
+pytestmark = pytest.mark.optimized
+
 ORBIT = Kepler(mass=2.0, parameter=1.7, semi_major_axis=1.3, eccentricity=0.6)
 
 

@@ -15,6 +15,8 @@ import pytest
 import jaxdae
 from jaxdae.tuning import checkpoint as checkpoints, CheckpointError, Positive, tune
 
+pytestmark = pytest.mark.optimized
+
 START = {"a": Positive(jnp.array([3.0, 5.0])), "b": jnp.array(2.0)}
 
 
