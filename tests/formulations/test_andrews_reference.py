@@ -1,4 +1,4 @@
-"""Andrews' mechanism to its published reference, in equations without accelerations or multipliers."""
+"""Andrews' mechanism to its published reference, without accelerations or multipliers."""
 
 import diffrax
 import numpy as np
