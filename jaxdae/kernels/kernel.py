@@ -20,6 +20,8 @@ class _Kernel:
 
     def __init__(self, program: ScalarProgram, dtype):
         self.program, self.dtype = program, np.dtype(dtype)
+        # For calls outside of any transformation: one compiled program for all of them.
+        self.eager = jax.jit(lambda *arguments: _call.bind(*arguments, kernel=self))
 
     def target(self, rank: int, members: int, threads: int) -> str:
         """Name of the compiled code for batches of a rank and a size."""
@@ -61,11 +63,7 @@ def _batched(arguments, axes, *, kernel: _Kernel):
 
 mlir.register_lowering(_call, _lowered, platform="cpu")
 batching.primitive_batchers[_call] = _batched
-_call.def_impl(lambda *arguments, kernel: jax.jit(_bound(kernel))(*arguments))
-
-
-def _bound(kernel: _Kernel):
-    return lambda *arguments: _call.bind(*arguments, kernel=kernel)
+_call.def_impl(lambda *arguments, kernel: kernel.eager(*arguments))
 
 
 def native(function: Callable, *examples) -> Callable:
@@ -141,6 +139,8 @@ def _columns(function: Callable, x) -> list[jax.Array]:
 
 def _dtype(program: ScalarProgram) -> np.dtype:
     """The one type of all arguments and results."""
+    if not program.inputs or not program.results:
+        raise TypeError("a kernel needs one argument and one result at least.")
     found = {np.dtype(x.dtype) for x in (*program.inputs, *program.results)}
     if len(found) != 1 or found.pop() not in (np.float64, np.float32):
         given, results = (

@@ -18,9 +18,7 @@ def _llvm():
     try:
         import llvmlite.binding as llvm
     except ImportError as error:
-        raise ImportError(
-            "native kernels need llvmlite: pip install 'jaxdae[native]', or use backend='jax'."
-        ) from error
+        raise ImportError("native kernels need llvmlite: pip install 'jaxdae[native]'.") from error
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     return llvm
@@ -34,15 +32,6 @@ def host_width(bits: int) -> int:
         if features.get(name, False):
             return size // bits
     return 128 // bits
-
-
-def is_available() -> bool:
-    """Whether machine code can be made here."""
-    try:
-        _llvm()
-    except ImportError:
-        return False
-    return True
 
 
 def register(text: str) -> str:

@@ -21,10 +21,6 @@ class Operation(NamedTuple):
     commutative: bool = False
 
 
-def _divide(x, y):
-    return np.divide(x, y)
-
-
 def _sign(x):
     # NumPy's loses the sign of zero, which JAX keeps.
     return x if x == 0 else np.sign(x)
@@ -34,7 +30,7 @@ OPERATIONS: dict[str, Operation] = {
     "add": Operation(np.add, commutative=True),
     "sub": Operation(np.subtract),
     "mul": Operation(np.multiply, commutative=True),
-    "div": Operation(_divide),
+    "div": Operation(np.divide),
     "neg": Operation(np.negative),
     "abs": Operation(np.abs),
     "sign": Operation(_sign),

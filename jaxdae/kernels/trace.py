@@ -70,7 +70,7 @@ def scalarize(function: Callable, *arguments) -> ScalarProgram:
     except _RefusedError as refused:
         raise UnsupportedOperationError(
             f"{refused.primitive} cannot be made part of a kernel: {refused.reason}. It comes from "
-            f"{refused.place or 'code inside JAX'}. Use backend='jax', or write it otherwise."
+            f"{refused.place or 'code inside JAX'}. Write it otherwise, or leave it to JAX."
         ) from None
     flat = [as_symbols(graph, x).nodes.ravel() for x in found]
     results = tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in closed.out_avals)

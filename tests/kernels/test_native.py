@@ -201,3 +201,15 @@ def test_arguments_that_do_not_fit_are_refused():
         native(lambda x, y: x + y, jnp.zeros(()), jnp.zeros((), jnp.float32))
     with pytest.raises(TypeError, match=r"\['float64'\] and \['bool'\]"):
         native(lambda x: x > 0, jnp.zeros(()))
+    with pytest.raises(TypeError, match="needs one argument and one result"):
+        native(lambda: jnp.zeros(2))
+
+
+def test_calls_outside_of_transformations_compile_once(caplog):
+    kernel, x, y = native(lambda x: jnp.sin(x) * x, jnp.zeros(3)), jnp.arange(3.0), jnp.ones(3)
+    with jax.log_compiles(), caplog.at_level("WARNING"):
+        jax.block_until_ready(kernel(x))
+        assert [r for r in caplog.records if "Compiling" in r.getMessage()]
+        caplog.clear()
+        jax.block_until_ready(kernel(y))
+    assert not [r for r in caplog.records if "Compiling" in r.getMessage()]
