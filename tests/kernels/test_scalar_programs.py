@@ -6,9 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxdae.kernels import scalarize, UnsupportedOperationError
+from jaxdae.kernels import as_jax, scalarize, UnsupportedOperationError
 from jaxdae.kernels.graph import Graph
-from jaxdae.kernels.portable import as_jax
 from jaxdae.linalg.positive_definite import solve_positive_definite
 
 
