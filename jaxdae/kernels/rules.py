@@ -306,6 +306,9 @@ def _scan(graph: Graph, params, given: list[Value], evaluate: Callable) -> list[
         rows.append(found[carried:])
     if params["reverse"]:
         rows.reverse()
+    if not rows:
+        shapes = [x.shape for x in params["jaxpr"].out_avals[carried:]]
+        return [*carry, *(np.zeros((0, *shape)) for shape in shapes)]
     stacked = [_stacked(graph, column) for column in zip(*rows, strict=True)]
     return [*carry, *stacked]
 

@@ -97,6 +97,7 @@ FUNCTIONS = {
     "branch": branched,
     "loop": looped,
     "scan": scanned,
+    "scan over nothing": lambda x: jax.lax.scan(lambda c, r: (c + r, c), x, jnp.zeros((0, 3))),
     "network": network,
     "indices": lambda x: x[jnp.array([2, 0, 0])] * x.at[1].set(7.0).at[2].add(x[0]),
     "out of bounds": lambda x: jnp.take(x, jnp.array([0, 5]), fill_value=jnp.nan),
