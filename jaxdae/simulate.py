@@ -143,9 +143,7 @@ def simulate(
         why_not = "the number of fixed steps is known only when the run is made"
     chosen, saveat = backends.choose(backend, why_not, saveat)
     carrier = _Carrier(chosen, backend == "native", why_not, backends.direction(t0, t1))
-    method = _Method(
-        solver, stepsize_controller, saveat, adjoint, meter, max_steps, work, carrier
-    )
+    method = _Method(solver, stepsize_controller, saveat, adjoint, meter, max_steps, work, carrier)
     # A failure that can be looked at is reported in our own words; one inside a transformation
     # can only be raised by the compiled program.
     traced = not is_concrete(task)
