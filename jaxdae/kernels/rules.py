@@ -10,7 +10,7 @@ from jaxdae.kernels.graph import Graph
 from jaxdae.kernels.indexing import alike
 from jaxdae.kernels.operations import OPERATIONS
 from jaxdae.kernels.values import as_symbols, elementwise, reduced, Refusal, Symbols, Value
-from jaxdae.kernels.whole import on_wholes, within
+from jaxdae.kernels.whole import on_wholes, rounded, within
 
 
 def _same(operation: str) -> Callable:
@@ -73,7 +73,7 @@ def _convert(graph: Graph, equation, given: list[Value]) -> list[Value]:
     if not counted:
         return [Symbols(value.nodes)]
     if value.whole is None:
-        raise Refusal("a whole number would depend on the inputs")
+        return [rounded(graph, value, dtype)]
     return [Symbols(value.nodes, whole=within(value.whole, dtype))]
 
 

@@ -79,6 +79,40 @@ def _compared(graph: Graph, operation: str, symbols, ranges) -> Symbols:
     return Symbols(np.full(shape, graph.constant(decided), np.int32), True)
 
 
+def rounded(graph: Graph, value: Symbols, dtype) -> Symbols:
+    """Numbers without their fractions, of NaN zero, where it is known between which they lie."""
+    ends = [_ends(graph, int(x)) for x in value.nodes.ravel()]
+    low, high = min((x for x, _ in ends), default=0.0), max((x for _, x in ends), default=0.0)
+    if not (np.isfinite(low) and np.isfinite(high)):
+        raise Refusal(
+            "a whole number would depend on the inputs; one that jnp.clip keeps between known "
+            "limits may"
+        )
+    zero = np.asarray(0.0)
+    number = elementwise(graph, "eq", value, value, boolean=True)
+    down, up = (elementwise(graph, name, value) for name in ("floor", "ceil"))
+    if low < 0:
+        below = elementwise(graph, "lt", value, zero, boolean=True)
+        down = elementwise(graph, "select", below, up, down)
+    whole = within((int(np.trunc(min(low, 0.0))), int(np.trunc(max(high, 0.0)))), dtype)
+    return elementwise(graph, "select", number, down, zero, whole=whole)
+
+
+def _ends(graph: Graph, node: int) -> tuple[float, float]:
+    """Limits that a node keeps by being clipped."""
+    operation, own = graph.nodes[node]
+    value = graph.value(node)
+    if value is not None:
+        return float(value), float(value)
+    if operation in ("floor", "ceil", "rint"):
+        low, high = _ends(graph, own[0])
+        return float(np.floor(low)), float(np.ceil(high))
+    if operation in ("max", "min"):
+        (a, b), (c, d) = (_ends(graph, x) for x in own)
+        return (max(a, c), max(b, d)) if operation == "max" else (min(a, c), min(b, d))
+    return -np.inf, np.inf
+
+
 def within(whole: Range, dtype) -> Range:
     """A range, if the type and floating-point numbers hold it."""
     limits = np.iinfo(dtype)

@@ -94,6 +94,8 @@ CASES = {
         lambda x: jax.lax.dynamic_update_slice(x, x[:2] * 3, (jnp.sum(x > -3),)),
         ANGLES,
     ),
+    "rounded": (lambda x: x[jnp.clip(jnp.round(x), 0, 4).astype(int)], ANGLES),
+    "cut": (lambda x: jnp.clip(4 * x, -3.5, 9).astype(int) * x, ANGLES),
     "beyond": (lambda x: x.at[jnp.sum(x > -3)].get(mode="fill", fill_value=jnp.nan), ANGLES),
     "dropped": (lambda x: x.at[jnp.sum(x > -3) + jnp.arange(2)].set(1.0, mode="drop"), ANGLES),
 }
