@@ -33,7 +33,7 @@ def module(program: ScalarProgram, width: int, dtype, rank: int, threads: int) -
     """
     body = _run(program, width, dtype)
     parts = [
-        *(vector_math.function(name, width) for name in functions(program)),
+        *(vector_math.function(name, width, dtype) for name in functions(program)),
         body,
         _threads(threads, 8 * width),
         _handler(rank),
