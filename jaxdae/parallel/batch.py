@@ -60,7 +60,8 @@ def map_batch(
     With a directory, results go to disk as they come, one `.npy` file for each array (`load_batch`
     reads them, or `numpy.load(file, mmap_mode="r")` does), beside a manifest. A chunk is recorded
     once it is on the disk, so that whatever ends the process, finished chunks are kept: the same
-    call goes on with the others, and may choose another chunk size and other devices.
+    call goes on with the others, and may choose another chunk size and other devices. Inputs and
+    the compiled program of a block are compared first; what host callbacks do cannot be.
 
     Processes call `jax.distributed.initialize(address, num_processes, process_id)` first, and then
     make the same call, with one directory that all of them see. If one ends early, JAX ends the
@@ -78,11 +79,12 @@ def map_batch(
             ends where whole branches of the batch share one; `None` for what all lanes share.
             What is no array is always shared.
         block_size: lanes that advance in step; by default 64 on CPUs and 4096 on accelerators.
+            Smaller ones wait less for each other, larger ones share more of each operation's cost.
         chunk_size: lanes between two looks of the host, rounded up to whole blocks; by default 16
             blocks for each device, and fewer where that leaves processes without work.
         devices: by default all devices of this process.
         directory: folder for the results; made if it does not exist.
-        overwrite: delete the results of another batch in the directory.
+        overwrite: delete the results in the directory, and compute all lanes.
         progress: show a progress bar (of the first process).
 
     Returns:

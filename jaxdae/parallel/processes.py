@@ -42,12 +42,11 @@ def agree(find: Callable[[], Any]) -> Any:
     """
     if jax.process_count() == 1:
         return find()
-    outcome = _outcome(find) if first_process() else {}
-    text = np.frombuffer(json.dumps(outcome).encode(), np.uint8)
-    size = int(_together(multihost_utils.broadcast_one_to_all, np.int32(text.size)))
-    buffer = np.zeros(size, np.uint8)
-    buffer[: text.size if first_process() else 0] = text if first_process() else 0
-    outcome = json.loads(bytes(_together(multihost_utils.broadcast_one_to_all, buffer)))
+    text = json.dumps(_outcome(find) if first_process() else {}).encode()
+    # An array must have the same shape in every process; what others send is not looked at.
+    size = int(_together(multihost_utils.broadcast_one_to_all, np.int32(len(text))))
+    letters = np.frombuffer(text.ljust(size)[:size], np.uint8)
+    outcome = json.loads(bytes(_together(multihost_utils.broadcast_one_to_all, letters)))
     if "refusal" in outcome:
         raise StoredBatchError(outcome["refusal"])
     return outcome["found"]

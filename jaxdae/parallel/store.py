@@ -8,6 +8,7 @@
 A chunk is recorded after its numbers have reached the disk. What is not recorded is computed again.
 """
 
+import contextlib
 import json
 import os
 import re
@@ -79,7 +80,7 @@ class Store:
         """Make the directory ready, or see that it is one of this batch.
 
         Args:
-            overwrite: whether another batch in it may be deleted.
+            overwrite: whether to delete the batch in it, if there is one.
 
         Returns:
             The chunks that are finished, each the first lane and the lane after the last.
@@ -132,7 +133,8 @@ class Store:
     def _rename(self) -> None:
         for entry in self.manifest["results"].values():
             final = self.directory / entry["file"]
-            if not final.exists():
+            # It has its name already where a batch was complete before.
+            with contextlib.suppress(FileNotFoundError):
                 os.replace(final.with_name(final.name + _PARTIAL), final)
         sync_folder(self.directory)
 

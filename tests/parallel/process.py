@@ -1,8 +1,8 @@
 """One process of the tests: computes batches and prints what it found, as JSON.
 
 Its one argument is a JSON object: `devices`, and where there are several processes `address`,
-`processes` and `process`; `directory` for results; `kind`, a function of this file, and what else
-that takes.
+`processes`, `process` and `patience` (how long to wait for the others at the very end, in seconds);
+`directory` for results; `kind`, a function of this file, and what else that takes.
 """
 
 import hashlib
@@ -166,7 +166,8 @@ def main(task: dict[str, Any]) -> None:
     jax.config.update("jax_num_cpu_devices", task["devices"])
     if "address" in task:
         where = (task["address"], task["processes"], task["process"])
-        jax.distributed.initialize(*where, shutdown_timeout_seconds=3)
+        patience = task.get("patience", 60)
+        jax.distributed.initialize(*where, shutdown_timeout_seconds=patience)
     assert jax.local_device_count() == task["devices"]
     print(json.dumps(globals()[task["kind"]](task)), flush=True)
 

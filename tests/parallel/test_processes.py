@@ -47,6 +47,7 @@ def found(process):
     return json.loads(out.strip().splitlines()[-1])
 
 
+@pytest.mark.slow
 def test_every_split_over_chunks_devices_and_processes_gives_the_same_bits(tmp_path):
     task: dict[str, Any] = {"kind": "splits", "simulate": True}
     one = PART["splits"](task | {"directory": tmp_path / "1"})
@@ -127,7 +128,8 @@ def test_a_killed_process_leaves_its_chunks_and_only_the_others_are_computed(tmp
 
 
 def test_a_process_whose_companion_is_killed_finishes_its_share_and_says_so(tmp_path, monkeypatch):
-    first, second = start_pair((0.0, 0.2), kind="stored", devices=1, directory=str(tmp_path))
+    task = {"kind": "stored", "devices": 1, "directory": str(tmp_path), "patience": 3}
+    first, second = start_pair((0.0, 0.2), **task)
     wait_for_records(tmp_path, 4, second)  # of its own four chunks of seven
     second.send_signal(signal.SIGKILL)
     second.communicate()
