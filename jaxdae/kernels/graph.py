@@ -2,13 +2,15 @@
 
 import operator
 import struct
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from jaxdae.kernels.operations import OPERATIONS
 
 CONSTANT, INPUT = "constant", "input"
+# A call of another program, and one of its results.
+CALL, RESULT = "call", "result"
 
 # What Python's own numbers do as IEEE 754 says, without a call into NumPy.
 _EXACT = {
@@ -28,9 +30,10 @@ class Node(NamedTuple):
     """One scalar.
 
     Args:
-        operation: a name of `OPERATIONS`, `CONSTANT` or `INPUT`.
+        operation: a name of `OPERATIONS`, `CONSTANT`, `INPUT`, `CALL` or `RESULT`.
         arguments: numbers of the nodes it is made of; of a constant its value, of an input its
-            number.
+            number, of a call what is called and the nodes of each argument, of a result the call
+            and its number.
     """
 
     operation: str
@@ -70,6 +73,16 @@ class Graph:
         key = (INPUT, number)
         node = self._known.get(key)
         return self._new(key, INPUT, (number,)) if node is None else node
+
+    def call(self, callee: Any, arguments: tuple[tuple[int, ...], ...], results: int) -> list[int]:
+        """All results of a call, one after the other; equal calls are one."""
+        node = self._once(CALL, (callee, arguments))
+        return [self._once(RESULT, (node, i)) for i in range(results)]
+
+    def _once(self, operation: str, arguments: tuple) -> int:
+        key = (operation, *arguments)
+        node = self._known.get(key)
+        return self._new(key, operation, arguments) if node is None else node
 
     def apply(self, operation: str, *arguments: int) -> int:
         """An operation on nodes, simplified."""
@@ -142,10 +155,22 @@ class Graph:
             if node in found:
                 continue
             found.add(node)
-            operation, arguments = self.nodes[node]
-            if operation not in (CONSTANT, INPUT):
-                waiting.extend(arguments)
+            waiting.extend(self.operands(node))
         return sorted(found)
+
+    def operands(self, node: int) -> tuple[int, ...]:
+        """Nodes that a node is made of."""
+        operation, arguments = self.nodes[node]
+        if operation in (CONSTANT, INPUT):
+            return ()
+        if operation == CALL:
+            return tuple(x for part in arguments[1] for x in part)
+        return arguments[:1] if operation == RESULT else arguments
+
+    def callees(self, outputs) -> list:
+        """What outputs call, each once."""
+        needed = (self.nodes[x] for x in self.needed(outputs))
+        return list(dict.fromkeys(x.arguments[0] for x in needed if x.operation == CALL))
 
 
 def _folded(operation: str, known: list):
