@@ -48,7 +48,9 @@ def emit(
         operation, arguments = graph.nodes[node]
         if operation == CALL:
             if call is None:
-                raise ValueError(f"a program that calls {arguments[0].name} needs a module for both.")
+                raise ValueError(
+                    f"a program that calls {arguments[0].name} needs a module for both."
+                )
             given = [[held[x] for x in part] for part in arguments[1]]
             results[node] = call(arguments[0], arguments[1], given)
         elif operation == RESULT:
