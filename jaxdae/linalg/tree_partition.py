@@ -113,6 +113,34 @@ def _add_component(near, first: list[int], owner, groups, parents) -> None:
             parents.append(-1)
 
 
+def connected_parts(pattern: np.ndarray, n: int) -> list[list[int]]:
+    """Parts of the unknowns that a pattern connects.
+
+    Args:
+        pattern: rows and columns of the entries that may be nonzero, shape `(2, k)`.
+        n: number of unknowns.
+
+    Returns:
+        Unknowns of each part, in increasing order.
+    """
+    near: list[set[int]] = [set() for _ in range(n)]
+    for i, j in pattern.T.tolist():
+        near[i].add(j)
+        near[j].add(i)
+    parts, seen = [], [False] * n
+    for start in range(n):
+        part, waiting = [], [start]
+        while waiting:
+            i = waiting.pop()
+            if not seen[i]:
+                seen[i] = True
+                part.append(i)
+                waiting.extend(near[i])
+        if part:
+            parts.append(sorted(part))
+    return parts
+
+
 class _Merged:
     """Disjoint sets."""
 
