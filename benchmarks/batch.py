@@ -1,0 +1,210 @@
+"""Fixed Runge-Kutta steps of 65536 trajectories at once, in double and in single precision.
+
+Every code takes the same steps of the classical method from the same starts; the final states are
+compared with those of `simulate` on its plain backend. MuJoCo integrates with its own method of the
+same order, and its constraints are springs: its error says how far that is from the mechanism.
+
+    python benchmarks/batch.py
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import harness
+import jax
+import jax.numpy as jnp
+import numpy as np
+import ours
+from competitors import hand_written, mujoco_codes
+from competitors.base import MissingCodeError
+from problems import andrews, Case, chain, two_link
+
+from jaxdae.commands.tables import table
+from jaxdae.plotting.style import colors, new_axes
+
+# Steps of each mechanism, and their size [s].
+STEPS = {"two-link": (50, 1e-4), "andrews": (10, 1e-5), "chain": (10, 1e-4)}
+PRECISIONS = ("float64", "float32")
+UNIT = 1e6
+
+# Fewer trajectories for codes that are a hundred times slower.
+MUJOCO_MEMBERS = 4096
+
+
+@dataclasses.dataclass
+class Entry:
+    """One code on one problem.
+
+    Args:
+        code: name.
+        precision: "float64" or "float32".
+        run: called without arguments; None if the code is missing.
+        missing: why it is.
+        members: number of trajectories.
+        setup_s: time of the first call less that of the second [s].
+        error: largest difference of the final states, relative to 1 + |state|.
+    """
+
+    code: str
+    precision: str
+    run: Callable | None = None
+    missing: str | None = None
+    members: int = 0
+    setup_s: float = 0.0
+    error: float = 0.0
+
+
+def starts(case: Case, count: int) -> np.ndarray:
+    """Starts off the nominal one by up to 1e-6, shape (count, 2n)."""
+    noise = np.random.default_rng(1).uniform(-1.0, 1.0, (count, len(case.problem.y)))
+    return case.problem.y + 1e-6 * noise
+
+
+def builders(case: Case, y: np.ndarray, quick: bool) -> dict[tuple[str, str], Callable[[], Callable]]:
+    """How to build each code: name and precision to a function that returns a call."""
+    steps, h = STEPS[case.problem.mechanism]
+    found: dict[tuple[str, str], Callable[[], Callable]] = {}
+    for precision in PRECISIONS:
+        dtype, given = jnp.dtype(precision), jnp.asarray(y, precision)
+        for backend in reversed(ours.BACKENDS):
+            found[ours.label(backend), precision] = lambda b=backend, d=dtype, x=given: (
+                _on(ours.batch(case, b, d, steps, h), x)
+            )
+        found["JAX, vmap of a loop", precision] = lambda d=dtype, x=given: (
+            _on(ours.vmap_loop(case, d, steps, h), x)
+        )
+        if case.problem.mechanism == "two-link":
+            rows = np.ascontiguousarray(y.T, dtype)
+            found["C by hand", precision] = lambda d=dtype, x=rows: (
+                _on(hand_written.rk4(d, steps, h), x)
+            )
+    part = y[:MUJOCO_MEMBERS]
+    found["MuJoCo rollout", "float64"] = lambda: mujoco_codes.rollout(case.problem, part, steps, h)
+    if quick:
+        found["MJX, vmap", "float64"] = _left_out
+    else:
+        found["MJX, vmap", "float64"] = lambda: mujoco_codes.mjx_batch(case.problem, part, steps, h)
+    return found
+
+
+def _left_out() -> Callable:
+    raise MissingCodeError("left out by --quick; it compiles for a minute")
+
+
+def _on(function: Callable, given: Any) -> Callable:
+    return lambda: function(given)
+
+
+def prepare(case: Case, count: int, quick: bool) -> list[Entry]:
+    """Build every code, call it once, and compare its result."""
+    y = starts(case, count)
+    entries, reference = [], None
+    for (code, precision), build in builders(case, y, quick).items():
+        entry = Entry(code, precision)
+        entries.append(entry)
+        entry.run, entry.missing = harness.attempt(build)
+        if entry.run is None:
+            continue
+        result, first = harness.first_call(entry.run)
+        entry.setup_s = max(first - harness.seconds(entry.run), 0.0)
+        found = _states(result)
+        entry.members = len(found)
+        if reference is None:
+            reference = np.asarray(_reference(case, y), float)
+        entry.error = float(np.max(np.abs(found[: len(reference)] - reference) / _scale(reference)))
+    return entries
+
+
+def _reference(case: Case, y: np.ndarray, members: int = 64) -> jax.Array:
+    """The first members by the plain backend in double precision."""
+    run = ours.batch(case, "plain", jnp.float64, *STEPS[case.problem.mechanism])
+    return run(jnp.asarray(y[:members]))
+
+
+def _scale(reference: np.ndarray) -> np.ndarray:
+    return 1.0 + np.abs(reference)
+
+
+def _states(result: Any) -> np.ndarray:
+    """Final states, trajectories first; the C code keeps components first."""
+    found = np.asarray(result, float)
+    return found if found.shape[0] > found.shape[1] else found.T
+
+
+def measure(case: Case, count: int, rounds: int, quick: bool) -> list[dict[str, Any]]:
+    """Time every code on one problem; rows of the table."""
+    entries = prepare(case, count, quick)
+    ready = {(e.code, e.precision): e for e in entries if e.run is not None}
+    times = harness.interleaved({key: e.run for key, e in ready.items()}, rounds)
+    steps, _ = STEPS[case.problem.mechanism]
+    # Some codes are given fewer trajectories: what is compared is the time of a step.
+    times = {key: [t / (ready[key].members * steps) for t in own] for key, own in times.items()}
+    rows = []
+    for entry in entries:
+        row = {"problem": case.problem.name, **dataclasses.asdict(entry)}
+        row.pop("run")
+        own = times.get((entry.code, entry.precision))
+        rows.append(row if own is None else row | _figures(own, times, entry.precision))
+    return rows
+
+
+def _figures(own: list[float], times: dict, precision: str) -> dict[str, Any]:
+    """Steps per second [1/s], and how many times faster than the fastest `vmap` it is."""
+    vmaps = [times["JAX, vmap of a loop", precision], times[ours.label("plain"), precision]]
+    best = min(vmaps, key=lambda x: harness.spread(x)["median"])
+    rates = harness.spread([1.0 / t for t in own])
+    return {"rate": rates, "ratio_to_vmap": harness.ratio(best, own)}
+
+
+def text(rows: list[dict[str, Any]]) -> str:
+    """The measurements as a table."""
+    headings = ("problem", "code", "", "10^6 steps/s", "min-max", "/ vmap", "error", "set-up s")
+    cells = []
+    for row in rows:
+        start = (row["problem"], row["code"], row["precision"])
+        if row["missing"]:
+            cells.append((*start, f"missing: {row['missing']}", "", "", "", ""))
+            continue
+        rate = {key: value / UNIT for key, value in row["rate"].items()}
+        cells.append((
+            *start, f"{rate['median']:.3g}", f"{rate['min']:.3g}-{rate['max']:.3g}",
+            f"{row['ratio_to_vmap']:.3g}", f"{row['error']:.1e}", f"{row['setup_s']:.2f}",
+        ))  # fmt: skip
+    return table(headings, cells)
+
+
+def figure(rows: list[dict[str, Any]]):
+    """Steps per second of every code, a panel for each problem."""
+    names = list(dict.fromkeys(row["problem"] for row in rows))
+    fig, axes = new_axes(len(names), title="Batches: steps per second", sharex=False)
+    for ax, name in zip(axes[:, 0], names, strict=True):
+        shown = [row for row in rows if row["problem"] == name and not row["missing"]]
+        codes = list(dict.fromkeys(row["code"] for row in shown))
+        for shift, precision, color in zip((-0.2, 0.2), PRECISIONS, colors(2), strict=True):
+            part = [row for row in shown if row["precision"] == precision]
+            places = [codes.index(row["code"]) + shift for row in part]
+            medians = [row["rate"]["median"] for row in part]
+            ax.barh(places, medians, 0.38, color=color, label=precision)
+        ax.set_yticks(range(len(codes)), codes)
+        ax.invert_yaxis()
+        ax.set_xscale("log")
+        ax.set_title(name)
+        ax.set_xlabel("steps per second [1/s]")
+    axes[0, 0].legend()
+    return fig
+
+
+def main() -> None:
+    """Measure, print a table, write `results/batch.json` and `results/batch.png`."""
+    args = harness.arguments(main.__doc__, 7)
+    count = 4096 if args.quick else 65536
+    rows = []
+    for case in (two_link(), andrews(), chain(10)):
+        rows += measure(case, count, args.repetitions, args.quick)
+    print(f"{count} trajectories on {harness.cores()} cores\n\n{text(rows)}")
+    harness.finish("batch", rows, figure(rows))
+
+
+if __name__ == "__main__":
+    main()
