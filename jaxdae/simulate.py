@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdae import preconditions
+from jaxdae import backends, preconditions
 from jaxdae.control.base import AbstractDynamicController, attach
 from jaxdae.failure import raise_failure, review, review_controller
 from jaxdae.formulations import AbstractFormulation
@@ -37,6 +37,7 @@ def simulate(
     saveat: diffrax.SaveAt | None = None,
     controller: Callable | AbstractDynamicController | None = None,
     adjoint: diffrax.AbstractAdjoint | None = None,
+    backend: backends.Backend = "auto",
     progress: bool | diffrax.AbstractProgressMeter = False,
     throw: bool = True,
     work: bool = False,
@@ -72,6 +73,12 @@ def simulate(
             An `AbstractDynamicController` keeps its internal state behind the actuators' in `w`.
         adjoint: any of diffrax's but `BacksolveAdjoint`; by default `RecursiveCheckpointAdjoint()`
             (reverse mode, many parameters). Give `diffrax.ForwardMode()` for forward mode (few).
+        backend: `"plain"` for diffrax compiled by XLA; `"native"` for a kernel of machine code that
+            carries out the whole run, one entry of a vector register for each lane of a batch;
+            `"auto"` takes the native one where it can serve. It needs llvmlite (`jaxdae[native]`),
+            an explicit Runge-Kutta method, given steps or diffrax's `PIDController`, and saved
+            states. `Trajectory.backend` says what was used and why. Both give the same numbers to
+            round-off, and gradients in both modes; the native one has no derivative by times.
         progress: `True` for a progress bar, or one of diffrax's progress meters.
         throw: raise an error when the run fails: a `SimulationError` that says where and why, or,
             inside a JAX transformation, the runtime error of the compiled program. Otherwise the
@@ -95,6 +102,7 @@ def simulate(
             constraints there, and what to try.
         ValueError: before any work, for shapes, gains, a start or a combination that do not fit.
         TypeError: before any work, for an argument of the wrong kind.
+        BackendError: when the native backend is asked for and cannot serve.
     """
     plain: Callable | None = controller  # pyright: ignore[reportAssignmentType]
     if isinstance(controller, AbstractDynamicController):
@@ -114,8 +122,9 @@ def simulate(
     )
     if constant and dt is not None and is_concrete(numbers):
         grid, dt = _grid(*numbers, dtype), None
+        max_steps = len(grid) - 1
     if saveat is None and grid is not None:
-        saveat, max_steps = diffrax.SaveAt(t0=True, steps=True), len(grid) - 1
+        saveat = diffrax.SaveAt(t0=True, steps=True)
     elif saveat is None:
         save_ts = jnp.linspace(t0, t1, DEFAULT_TIMES)
     times = (None if x is None else jnp.asarray(x, dtype) for x in (t0, t1, dt, grid, save_ts))
@@ -127,8 +136,15 @@ def simulate(
             _warn(preconditions.step_warning(*task[:4], task.t0, solver, step))
 
     adjoint = diffrax.RecursiveCheckpointAdjoint() if adjoint is None else adjoint
+    meter = _meter(progress)
+    chooser = None if grid is not None else stepsize_controller
+    why_not = backends.obstacle(solver, chooser, saveat, adjoint, meter, work)
+    if constant and dt is not None:
+        why_not = "the number of fixed steps is known only when the run is made"
+    chosen, saveat = backends.choose(backend, why_not, saveat)
+    carrier = _Carrier(chosen, backend == "native", why_not, backends.direction(t0, t1))
     method = _Method(
-        solver, stepsize_controller, saveat, adjoint, _meter(progress), max_steps, work
+        solver, stepsize_controller, saveat, adjoint, meter, max_steps, work, carrier
     )
     # A failure that can be looked at is reported in our own words; one inside a transformation
     # can only be raised by the compiled program.
@@ -163,6 +179,15 @@ class _Task(NamedTuple):
     save_ts: Any
 
 
+class _Carrier(NamedTuple):
+    """What carries the run out: the backend to try, whether it must be that one, what else."""
+
+    backend: str
+    strict: bool
+    why_not: str | None
+    direction: int | None
+
+
 class _Method(NamedTuple):
     """How it is simulated: settings that decide what is compiled."""
 
@@ -173,14 +198,43 @@ class _Method(NamedTuple):
     meter: diffrax.AbstractProgressMeter
     max_steps: int
     work: bool
+    carrier: _Carrier
 
 
 @eqx.filter_jit
 def _integrate(task: _Task, method: _Method, throw: bool) -> Trajectory:
     run = (task.system, task.formulation, task.controller)
     y0 = task.formulation.init(task.system, task.t0, task.state)
+    carrier = method.carrier
+    if carrier.backend == "native":
+        try:
+            solution = _by_kernel(task, method, run, y0)
+        except backends.Unsuited as reason:
+            if carrier.strict:
+                raise backends.refused(reason) from None
+            carrier = carrier._replace(backend="plain", why_not=str(reason))
+    if carrier.backend == "plain":
+        solution = _by_diffrax(task, method, run, y0)
+    trajectory = _trajectory(solution, method.saveat, run, (task.t0, y0), carrier)
+    # All of it, so that whatever is read of a failed run inside a transformation raises.
+    return trajectory.result.error_if(trajectory, ~trajectory.success) if throw else trajectory
+
+
+def _by_kernel(task: _Task, method: _Method, run, y0) -> backends.Solution:
+    saveat = diffrax.SaveAt(ts=task.save_ts) if method.saveat is None else method.saveat
+    controller = None if task.grid is not None else _controller(method.stepsize_controller, task)
+    plan = backends.Plan(
+        _plain_field, run, y0, method.solver, controller, task.grid, task.t0, task.t1, task.dt,
+        saveat.subs, method.carrier.direction, method.max_steps,
+    )  # fmt: skip
+    solution = backends.solve(plan)
+    rows, end = solution.ys
+    return solution._replace(ys=((rows, None), end))
+
+
+def _by_diffrax(task: _Task, method: _Method, run, y0) -> diffrax.Solution:
     zero = jnp.zeros((), task.state.q.dtype)
-    solution = diffrax.diffeqsolve(
+    return diffrax.diffeqsolve(
         diffrax.ODETerm(_vector_field),
         method.solver,
         task.t0,
@@ -195,14 +249,19 @@ def _integrate(task: _Task, method: _Method, throw: bool) -> Trajectory:
         max_steps=method.max_steps,
         throw=False,
     )
-    trajectory = _trajectory(solution, method.saveat, run, (task.t0, y0))
-    # All of it, so that whatever is read of a failed run inside a transformation raises.
-    return trajectory.result.error_if(trajectory, ~trajectory.success) if throw else trajectory
+
+
+def _plain_field(t, y, args):
+    return _field(t, (y, None), args)[0]
 
 
 # Compiled apart, it is traced once however often solver and derivatives ask for it.
 @eqx.filter_jit
 def _vector_field(t, y, args):
+    return _field(t, y, args)
+
+
+def _field(t, y, args):
     y, work = y
     system, formulation, controller = args
     state = formulation.recover(system, t, y)
@@ -217,7 +276,7 @@ def _vector_field(t, y, args):
     return rate, power_balance(system, t, state.q, state.v, state.w, u, lam)
 
 
-def _trajectory(solution, saveat, run, start) -> Trajectory:
+def _trajectory(solution, saveat, run, start, carrier: _Carrier) -> Trajectory:
     """Mark what was not reached, and separate the final state from what the user saves."""
     (ts, (final_time,)), (saved, (final,)) = solution.ts, solution.ys
     final_time, final = jax.tree.map(lambda x: x[0], (final_time, final))
@@ -239,7 +298,7 @@ def _trajectory(solution, saveat, run, start) -> Trajectory:
     arrays, skeleton = eqx.partition(run, eqx.is_array)
     return Trajectory(
         ts, saved, final_time, final, result, solution.stats, solution.interpolation, work,
-        plain, arrays, skeleton,
+        plain, arrays, skeleton, carrier.backend, carrier.why_not,
     )  # fmt: skip
 
 

@@ -35,6 +35,9 @@ class Trajectory(eqx.Module):
         result: diffrax's result code; see `success`.
         stats: solver statistics (`num_steps`, `num_accepted_steps`, `num_rejected_steps`, …).
         saved: what `saveat` asked for, when it is not plain states.
+        backend: `"native"` or `"plain"`: what carried the run out.
+        why_not_native: what kept the native backend from serving, in words; `None` where nothing
+            did.
     """
 
     ts: Any
@@ -50,6 +53,8 @@ class Trajectory(eqx.Module):
     # that a trajectory may leave any JAX transformation.
     arrays: PyTree
     skeleton: PyTree = eqx.field(static=True)
+    backend: str = eqx.field(static=True, default="plain")
+    why_not_native: str | None = eqx.field(static=True, default=None)
 
     @property
     def system(self) -> System:

@@ -14,7 +14,7 @@ from jaxdae.kernels.writer import Writer
 
 # Offsets in the structures of XLA's foreign-function interface (xla/ffi/api/c_api.h), in bytes.
 _EXTENSION, _ARGUMENTS, _RESULTS = 8, 72, 112
-_DATA, _DIMENSIONS = 24, 40
+DATA, DIMENSIONS = 24, 40
 _KIND, _METADATA, _MAJOR, _MINOR, _TRAITS, _STATE = 8, 24, 24, 28, 32, 40
 
 
@@ -31,14 +31,23 @@ def module(program: ScalarProgram, width: int, dtype, rank: int, threads: int) -
     Returns:
         The module.
     """
-    body = _run(program, width, dtype)
-    parts = [
-        *(vector_math.function(name, width) for name in functions(program)),
-        body,
-        _threads(threads, 8 * width),
-        _handler(rank),
-    ]
-    return _with_declarations_once("\n\n".join(parts))
+    elementary = [vector_math.function(name, width) for name in functions(program)]
+    return assembled([*elementary, _run(program, width, dtype)], rank, threads, 8 * width)
+
+
+def assembled(parts: list[str], rank: int, threads: int, least: int) -> str:
+    """A module from the parts that define `@run`.
+
+    Args:
+        parts: definitions.
+        rank: number of leading axes of every result, which are the batch.
+        threads: threads that share a batch.
+        least: members that are worth a thread.
+
+    Returns:
+        The module, with the function `@handler`.
+    """
+    return _with_declarations_once("\n\n".join([*parts, _threads(threads, least), _handler(rank)]))
 
 
 def _with_declarations_once(text: str) -> str:
@@ -93,7 +102,7 @@ def _pointer(w: Writer, table: str, i: int) -> str:
     """Data of an argument or result."""
     slot = w.put(f"getelementptr ptr, ptr {table}, i64 {i}")
     buffer = w.put(f"load ptr, ptr {slot}")
-    return w.put(f"load ptr, ptr {w.put(f'getelementptr i8, ptr {buffer}, i64 {_DATA}')}")
+    return w.put(f"load ptr, ptr {w.put(f'getelementptr i8, ptr {buffer}, i64 {DATA}')}")
 
 
 def _member(w: Writer, i: int) -> str:
@@ -125,6 +134,8 @@ def _scattered(w: Writer, vector: str, pointer: str, members: list[str], size: i
 def _threads(count: int, least: int) -> str:
     """`@share(arguments, results, members)`: equal parts to threads, not below a least size."""
     return f"""
+declare ptr @malloc(i64)
+declare void @free(ptr)
 declare i32 @pthread_create(ptr, ptr, ptr, ptr)
 declare i32 @pthread_join(ptr, ptr)
 
@@ -242,7 +253,7 @@ execute:
   %rp = getelementptr i8, ptr %frame, i64 {_RESULTS}
   %r = load ptr, ptr %rp
   %r0 = load ptr, ptr %r
-  %dimsp = getelementptr i8, ptr %r0, i64 {_DIMENSIONS}
+  %dimsp = getelementptr i8, ptr %r0, i64 {DIMENSIONS}
   %dims = load ptr, ptr %dimsp
   %n0 = add i64 0, 1
 {dimensions}

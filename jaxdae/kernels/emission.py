@@ -1,11 +1,12 @@
 """A scalar program as vector instructions: one entry of a vector for each member of a batch."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from jaxdae.kernels import vector_math
-from jaxdae.kernels.graph import CONSTANT, INPUT
+from jaxdae.kernels.graph import CALL, CONSTANT, INPUT, RESULT
 from jaxdae.kernels.operations import OPERATIONS
 from jaxdae.kernels.trace import ScalarProgram
 from jaxdae.kernels.writer import Writer
@@ -19,21 +20,36 @@ _COMPARISONS = {"lt": "olt", "le": "ole", "eq": "oeq", "ne": "une"}
 _LOGIC = {"and": "and", "or": "or", "xor": "xor"}
 
 
-def emit(writer: Writer, program: ScalarProgram, inputs: Callable[[int], str]) -> list[str]:
+def emit(
+    writer: Writer,
+    program: ScalarProgram,
+    inputs: Callable[[int], str],
+    call: Callable[[Any, list[tuple[int, ...]], list[list[str]]], list[str]] | None = None,
+) -> list[str]:
     """Write the instructions of a program.
 
     Args:
         writer: where to.
         program: what to compute.
         inputs: register that holds an input, by its number.
+        call: writes a call: of what, the nodes of its arguments, the registers that hold them; the
+            registers of its results.
 
     Returns:
         Registers or constants of all outputs.
     """
     graph, held = program.graph, {}
+    results: dict[int, list[str]] = {}
     for node in graph.needed(program.outputs):
         operation, arguments = graph.nodes[node]
-        if operation == INPUT:
+        if operation == CALL:
+            if call is None:
+                raise ValueError(f"a program that calls {arguments[0].name} needs a module for both.")
+            given = [[held[x] for x in part] for part in arguments[1]]
+            results[node] = call(arguments[0], arguments[1], given)
+        elif operation == RESULT:
+            held[node] = results[arguments[0]][arguments[1]]
+        elif operation == INPUT:
             held[node] = inputs(arguments[0])
         elif operation == CONSTANT:
             held[node] = _constant(writer, arguments[0])
@@ -59,7 +75,7 @@ def _is_truth(graph, arguments) -> bool:
         return isinstance(own[0], bool)
     if operation == "select":
         return _is_truth(graph, own)
-    return operation != INPUT and OPERATIONS[operation].boolean
+    return operation in OPERATIONS and OPERATIONS[operation].boolean
 
 
 def _constant(w: Writer, value) -> str:

@@ -1,21 +1,24 @@
 """Scalar expressions as a graph in which equal ones are one node."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from jaxdae.kernels.operations import OPERATIONS
 
 CONSTANT, INPUT = "constant", "input"
+# A call of another program, and one of its results.
+CALL, RESULT = "call", "result"
 
 
 class Node(NamedTuple):
     """One scalar.
 
     Args:
-        operation: a name of `OPERATIONS`, `CONSTANT` or `INPUT`.
+        operation: a name of `OPERATIONS`, `CONSTANT`, `INPUT`, `CALL` or `RESULT`.
         arguments: numbers of the nodes it is made of; of a constant its value, of an input its
-            number.
+            number, of a call what is called and the nodes of each argument, of a result the call
+            and its number.
     """
 
     operation: str
@@ -45,6 +48,11 @@ class Graph:
     def input(self, number: int) -> int:
         """An input."""
         return self._add(INPUT, (number,))
+
+    def call(self, callee: Any, arguments: tuple[tuple[int, ...], ...], results: int) -> list[int]:
+        """All results of a call, one after the other; equal calls are one."""
+        node = self._add(CALL, (callee, arguments))
+        return [self._add(RESULT, (node, i)) for i in range(results)]
 
     def apply(self, operation: str, *arguments: int) -> int:
         """An operation on nodes, simplified."""
@@ -82,10 +90,22 @@ class Graph:
             if node in found:
                 continue
             found.add(node)
-            operation, arguments = self.nodes[node]
-            if operation not in (CONSTANT, INPUT):
-                waiting.extend(arguments)
+            waiting.extend(self.operands(node))
         return sorted(found)
+
+    def operands(self, node: int) -> tuple[int, ...]:
+        """Nodes that a node is made of."""
+        operation, arguments = self.nodes[node]
+        if operation in (CONSTANT, INPUT):
+            return ()
+        if operation == CALL:
+            return tuple(x for part in arguments[1] for x in part)
+        return arguments[:1] if operation == RESULT else arguments
+
+    def callees(self, outputs) -> list:
+        """What outputs call, each once."""
+        needed = (self.nodes[x] for x in self.needed(outputs))
+        return list(dict.fromkeys(x.arguments[0] for x in needed if x.operation == CALL))
 
     def _add(self, operation: str, arguments: tuple, key: tuple | None = None) -> int:
         key = (operation, *arguments) if key is None else key

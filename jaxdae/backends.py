@@ -1,0 +1,339 @@
+"""What carries a simulation out: diffrax, compiled by XLA, or a native kernel."""
+
+import importlib.util
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+import diffrax
+import equinox as eqx
+import equinox.internal as eqxi
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+
+Backend = Literal["auto", "plain", "native"]
+_STANDARD_SAVE = diffrax.SubSaveAt(t1=True).fn
+# Programs of this many systems, formulations and methods are kept.
+_REMEMBERED = 64
+
+
+class BackendError(ValueError):
+    """The native backend was asked for and cannot serve this simulation."""
+
+
+class Unsuited(Exception):  # noqa: N818
+    """Why a simulation cannot be made a kernel."""
+
+
+class Solution(NamedTuple):
+    """What a native run gives, in the shape of `diffrax.Solution`."""
+
+    ts: Any
+    ys: Any
+    stats: dict[str, Any]
+    result: diffrax.RESULTS
+    interpolation: None = None
+
+
+def obstacle(solver, stepsize_controller, saveat, adjoint, meter, work: bool) -> str | None:
+    """Why settings do not suit the native backend; `None` where they do.
+
+    Args:
+        solver: of `simulate`.
+        stepsize_controller: of `simulate`; `None` for its default or for fixed steps.
+        saveat: of `simulate`, or `None`.
+        adjoint: of `simulate`.
+        meter: progress meter.
+        work: whether work is integrated.
+
+    Returns:
+        The reason in words.
+    """
+    if importlib.util.find_spec("llvmlite") is None:
+        return "llvmlite is not installed: pip install 'jaxdae[native]'"
+    if jax.default_backend() != "cpu":
+        return f"JAX computes on {jax.default_backend()}, native kernels on processors"
+    checks = (
+        _of_solver(solver),
+        _of_controller(stepsize_controller, solver),
+        _of_saveat(saveat, stepsize_controller),
+        _of_settings(adjoint, meter, work),
+    )
+    return next((x for x in checks if x is not None), None)
+
+
+def _of_solver(solver) -> str | None:
+    known = isinstance(solver, diffrax.AbstractERK)
+    if known and isinstance(getattr(solver, "tableau", None), diffrax.ButcherTableau):
+        return None
+    return f"{type(solver).__name__} is not an explicit Runge-Kutta method with one tableau"
+
+
+def _of_controller(controller, solver) -> str | None:
+    if controller is None or type(controller) is diffrax.PIDController:
+        return None
+    return f"steps are chosen by {type(controller).__name__}, not by diffrax.PIDController"
+
+
+def _of_saveat(saveat, controller) -> str | None:
+    if saveat is None:
+        return None
+    sub = saveat.subs
+    if saveat.dense or not isinstance(sub, diffrax.SubSaveAt) or sub.fn is not _STANDARD_SAVE:
+        return "SaveAt asks for more than plain states"
+    if sub.steps and sub.ts is not None:
+        return "SaveAt asks for times and steps together"
+    if sub.steps > 1 and sub.t1 and controller is not None:
+        return "SaveAt asks for some of the steps and the end"
+    return None
+
+
+def _of_settings(adjoint, meter, work: bool) -> str | None:
+    kinds = (diffrax.RecursiveCheckpointAdjoint, diffrax.ForwardMode, diffrax.DirectAdjoint)
+    if type(adjoint) not in kinds:
+        return f"{type(adjoint).__name__} is an adjoint of its own"
+    if not isinstance(meter, diffrax.NoProgressMeter):
+        return "a progress meter is to be shown"
+    return "work is to be integrated" if work else None
+
+
+class Plan(NamedTuple):
+    """A run for the native backend.
+
+    Args:
+        field: `dy/dt = field(t, y, run)` on pytrees.
+        run: what the field depends on; its arrays are parameters.
+        y0: start.
+        solver: explicit Runge-Kutta method.
+        controller: step size controller, or `None` for given steps.
+        grid: ends of given steps, or `None`.
+        t0: start time.
+        t1: end time.
+        dt: first step, or `None`.
+        sub: what is saved.
+        direction: 1 or -1, or `None` where it is known only when the run is made.
+        max_steps: largest number of steps.
+    """
+
+    field: Callable
+    run: Any
+    y0: Any
+    solver: Any
+    controller: Any
+    grid: Any
+    t0: Any
+    t1: Any
+    dt: Any
+    sub: diffrax.SubSaveAt
+    direction: int | None
+    max_steps: int
+
+
+def choose(backend: Backend, why_not: str | None, saveat):
+    """The backend to try, and what is saved, its times checked.
+
+    Args:
+        backend: what was asked for.
+        why_not: an obstacle to the native backend, or `None`.
+        saveat: of `simulate`, or `None`.
+
+    Returns:
+        `"plain"` or `"native"`, and `saveat`.
+
+    Raises:
+        BackendError: when the native backend is asked for and cannot serve.
+        ValueError: for a backend that does not exist.
+    """
+    if backend not in ("auto", "plain", "native"):
+        raise ValueError(f"backend is {backend!r}; give 'auto', 'plain' or 'native'.")
+    if backend == "plain" or (backend == "auto" and why_not is not None):
+        return "plain", saveat
+    if why_not is not None:
+        raise BackendError(f"{_REFUSAL} {why_not}. Use backend='auto' or 'plain'.")
+    return "native", _in_order(saveat)
+
+
+_REFUSAL = "the native backend cannot serve this simulation:"
+
+
+def _in_order(saveat):
+    """Saved times that are computed on the way are checked when the program runs."""
+    ts = None if saveat is None else saveat.subs.ts
+    if ts is None or not isinstance(ts, jax.core.Tracer):
+        return saveat
+    change = jnp.diff(ts)
+    disorder = jnp.any(change < 0) & jnp.any(change > 0)
+    ts = eqx.error_if(ts, disorder, "SaveAt(ts=...) must increase, or decrease, throughout.")
+    return eqx.tree_at(lambda s: s.subs.ts, saveat, ts)
+
+
+def direction(t0, t1) -> int | None:
+    """1 for a run forward in time, -1 backward; `None` where that is not known yet."""
+    if isinstance(t0, jax.core.Tracer) or isinstance(t1, jax.core.Tracer):
+        return None
+    return 1 if t0 <= t1 else -1
+
+
+def refused(reason: Unsuited) -> BackendError:
+    """The error where the native backend was asked for by name."""
+    return BackendError(f"{_REFUSAL} {reason} Use backend='auto' or 'plain'.")
+
+
+def solve(plan: Plan) -> Solution:
+    """Carry a run out by a native kernel.
+
+    Args:
+        plan: the run.
+
+    Returns:
+        `Solution`, whose rows are arranged as diffrax arranges them.
+
+    Raises:
+        Unsuited: when it cannot be made a kernel.
+    """
+    from jaxdae.kernels.integrate import integrate
+
+    sign = jnp.where(plan.t0 <= plan.t1, 1.0, -1.0).astype(plan.t0.dtype)
+    given, static = eqx.partition((plan.run, plan.controller), eqx.is_array)
+    leaves, structure = jax.tree.flatten(given)
+    if any(not jnp.issubdtype(x.dtype, jnp.floating) for x in leaves):
+        raise Unsuited("a parameter is an array of whole numbers")
+    flat, unravel = ravel_pytree(plan.y0)
+    run = _remembered(plan, static, structure, leaves, flat, unravel)
+    parameters = [*leaves, *([sign] if plan.direction is None else [])]
+    found = integrate(run, flat, parameters, _times(plan, run, sign))
+    return _solution(plan, run, found, unravel, sign, flat)
+
+
+def _times(plan: Plan, run, sign) -> list:
+    """Times as the kernel takes them, increasing."""
+    ts = [] if plan.sub.ts is None else [sign * plan.sub.ts]
+    if not run.controlled:
+        return [sign * plan.grid, *ts]
+    floor = end = sign * plan.t1
+    for _ in range(100):  # diffrax, too, goes to the end from so close to it
+        floor = eqxi.prevbefore(floor)
+    first = [] if plan.dt is None else [sign * plan.dt]
+    return [sign * plan.t0, end, floor, *first, *ts]
+
+
+def _remembered(plan: Plan, static, structure, leaves, flat, unravel):
+    """The compiled form; that of an equal plan is used again."""
+    pieces, shape = jax.tree.flatten(static)
+    key = (
+        plan.field, tuple(pieces), shape, structure, plan.solver, plan.direction,
+        tuple((x.shape, str(x.dtype)) for x in leaves), jax.tree.structure(plan.y0), flat.shape,
+        str(flat.dtype), _saving(plan), plan.grid is None, plan.dt is None, plan.max_steps,
+    )  # fmt: skip
+    try:
+        known = key in _RUNS
+    except TypeError:  # something in it has no hash
+        return _made(plan, static, structure, leaves, flat, unravel)
+    if not known:
+        _RUNS[key] = _made(plan, static, structure, leaves, flat, unravel)
+    _RUNS.move_to_end(key)
+    while len(_RUNS) > _REMEMBERED:
+        _RUNS.popitem(last=False)
+    return _RUNS[key]
+
+
+_RUNS: OrderedDict[tuple, Any] = OrderedDict()
+
+
+def _saving(plan: Plan):
+    """What the kernel saves, and in how many rows; the state at the end is added afterwards."""
+    from jaxdae.kernels.saving import Saving
+
+    sub = plan.sub
+    steps = plan.max_steps if plan.grid is None else len(plan.grid) - 1
+    rows = int(sub.t0) + (steps // sub.steps if sub.steps else 0)
+    rows += 0 if sub.ts is None else int(np.size(sub.ts))
+    return Saving(sub.t0, sub.steps, sub.ts is not None), rows
+
+
+def _made(plan: Plan, static, structure, leaves, flat, unravel):
+    from jaxdae.kernels.initial_value import InitialValueProblem
+    from jaxdae.kernels.integrate import Run
+    from jaxdae.kernels.trace import UnsupportedOperationError
+
+    shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in leaves]
+    if plan.direction is None:
+        shapes.append(jax.ShapeDtypeStruct((), flat.dtype))
+
+    def parts(parameters):
+        return eqx.combine(jax.tree.unflatten(structure, parameters[: len(leaves)]), static)
+
+    def rhs(t, y, *parameters):
+        sign = parameters[-1] if plan.direction is None else plan.direction
+        field = lambda s: ravel_pytree(plan.field(s, unravel(y), parts(parameters)[0]))[0]  # noqa: E731
+        return field(t) if isinstance(sign, int) and sign == 1 else sign * field(sign * t)
+
+    controller = None if plan.grid is not None else lambda *parameters: parts(parameters)[1]
+    problem = InitialValueProblem(
+        rhs, flat.size, tuple(shapes), plan.solver, controller, unravel, flat.dtype
+    )
+    saving, rows = _saving(plan)
+    run = Run(problem, saving, rows, plan.max_steps, plan.dt is not None)
+    try:
+        run.programs()
+    except UnsupportedOperationError as error:
+        raise Unsuited(str(error)) from None
+    return run
+
+
+def _solution(plan: Plan, run, found, unravel, sign, start) -> Solution:
+    rows, final, *more = found
+    sub, finite = plan.sub, jnp.inf
+    if run.controlled:
+        times, told = more
+        ts = jnp.where(jnp.isfinite(times), sign * times, finite)
+        final_time = sign * told[0]
+        stats = {
+            "num_steps": told[2].astype(int),
+            "num_accepted_steps": told[3].astype(int),
+            "num_rejected_steps": (told[2] - told[3]).astype(int),
+        }
+        result = _result(told[1])
+    else:
+        steps = len(plan.grid) - 1
+        ts = _grid_times(plan, run)
+        final_time = plan.grid[-1]
+        stats = {"num_steps": steps, "num_accepted_steps": steps, "num_rejected_steps": 0}
+        stats = {name: jnp.asarray(x) for name, x in stats.items()}
+        result: Any = diffrax.RESULTS.successful
+    if sub.t1 and not (sub.steps and _ends_on_a_row(plan, run)):
+        rows = jnp.concatenate([rows, final[None]])
+        ts = jnp.concatenate([ts, jnp.asarray(final_time, ts.dtype)[None]])
+    del start
+    ys = jax.vmap(unravel)(rows) if rows.shape[0] else jax.tree.map(
+        lambda x: jnp.zeros((0, *x.shape), x.dtype), unravel(final)
+    )  # fmt: skip
+    end = (jax.tree.map(lambda x: x[None], unravel(final)),)
+    stats["max_steps"] = plan.max_steps
+    return Solution((ts, (jnp.asarray(final_time)[None],)), (ys, end), stats, result)
+
+
+def _ends_on_a_row(plan: Plan, run) -> bool:
+    return plan.sub.steps == 1 or (not run.controlled and (len(plan.grid) - 1) % plan.sub.steps == 0)
+
+
+def _grid_times(plan: Plan, run):
+    """Times of the rows of a run with given steps."""
+    sub, dtype = plan.sub, plan.t0.dtype
+    parts = [jnp.asarray(plan.t0)[None]] if sub.t0 else []
+    if sub.steps:
+        parts.append(jnp.asarray(plan.grid)[sub.steps :: sub.steps])
+    if sub.ts is not None:
+        parts.append(jnp.asarray(sub.ts))
+    del run
+    return jnp.concatenate([x.astype(dtype) for x in parts]) if parts else jnp.zeros(0, dtype)
+
+
+def _result(code):
+    found: Any = diffrax.RESULTS.successful
+    for item in (diffrax.RESULTS.max_steps_reached, diffrax.RESULTS.dt_min_reached):
+        one: Any = item
+        found = diffrax.RESULTS.where(code == one._value, one, found)
+    return found

@@ -1,0 +1,117 @@
+"""Scalar programs that call one another: an equation of motion is compiled once, for all stages."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.extend.core as jex
+import jax.numpy as jnp
+import numpy as np
+from jax.core import ShapedArray
+
+from jaxdae.kernels import rules
+from jaxdae.kernels.graph import Graph
+from jaxdae.kernels.trace import scalarize, ScalarProgram
+from jaxdae.kernels.values import as_symbols, Symbols, Value
+
+
+class Subprogram:
+    """A scalar program that others call by its name.
+
+    Args:
+        name: of the function in a module; one for each program of a module.
+        program: what it computes.
+    """
+
+    def __init__(self, name: str, program: ScalarProgram):
+        self.name, self.program = name, program
+
+
+_call = jex.Primitive("call_subprogram")
+_call.multiple_results = True
+
+
+@_call.def_abstract_eval
+def _shapes(*arguments, subprogram: Subprogram):
+    del arguments
+    return [ShapedArray(x.shape, x.dtype) for x in subprogram.program.results]
+
+
+def _rule(graph: Graph, equation, given: list[Value]) -> list[Value]:
+    subprogram = equation.params["subprogram"]
+    arguments = tuple(tuple(as_symbols(graph, x).nodes.ravel().tolist()) for x in given)
+    sizes = [int(np.prod(x.shape)) for x in subprogram.program.results]
+    nodes = np.array(graph.call(subprogram, arguments, sum(sizes)), np.int32)
+    parts = np.split(nodes, np.cumsum(sizes)[:-1])
+    shapes = [x.shape for x in subprogram.program.results]
+    return [Symbols(x.reshape(shape)) for x, shape in zip(parts, shapes, strict=True)]
+
+
+rules.RULES[_call.name] = _rule
+
+
+def subprogram(name: str, function: Callable, *examples, wrt: tuple[int, ...] = ()) -> Callable:
+    """A function that `scalarize` does not enter but calls, with a derivative in reverse mode.
+
+    Args:
+        name: of the function in a module.
+        function: takes and returns floating-point arrays.
+        examples: its arguments, or their shapes.
+        wrt: numbers of the arguments that it can be differentiated by; derivatives by others come
+            out as zero.
+
+    Returns:
+        A function for use in functions given to `scalarize`; it returns a list of arrays. Its
+        program, and that of its derivative, are made when they are first asked for.
+    """
+    shapes = [jax.ShapeDtypeStruct(np.shape(x), jnp.result_type(x)) for x in examples]
+    made: dict[str, Subprogram] = {}
+
+    def bound(own: str, of: Callable, arguments) -> list[jax.Array]:
+        if own not in made:
+            kinds = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in arguments]
+            made[own] = Subprogram(own, scalarize(of, *kinds))
+        return _call.bind(*arguments, subprogram=made[own])
+
+    def transposed(*arguments):
+        own, cotangents = list(arguments[: len(shapes)]), arguments[len(shapes) :]
+
+        def varied(*some):
+            given = dict(zip(wrt, some, strict=True))
+            return tuple(_listed(function(*(given.get(i, x) for i, x in enumerate(own)))))
+
+        _, pull = jax.vjp(varied, *(own[i] for i in wrt))
+        return pull(tuple(cotangents))
+
+    @jax.custom_vjp
+    def call(*arguments):
+        return bound(name, lambda *x: _listed(function(*x)), arguments)
+
+    def forward(*arguments):
+        return call(*arguments), arguments
+
+    def backward(arguments, cotangents):
+        found = bound(f"{name}_transposed", transposed, [*arguments, *cotangents])
+        given = dict(zip(wrt, found, strict=True))
+        return tuple(given.get(i, jnp.zeros_like(x)) for i, x in enumerate(arguments))
+
+    call.defvjp(forward, backward)
+    return call
+
+
+def _listed(found: Any) -> list:
+    return list(found) if isinstance(found, list | tuple) else [found]
+
+
+def called(program: ScalarProgram) -> list[Subprogram]:
+    """Programs that a program calls, directly or not, each after those that it calls."""
+    found: dict[Subprogram, None] = {}
+
+    def visit(one: ScalarProgram) -> None:
+        for other in one.graph.callees(one.outputs):
+            if other not in found:
+                visit(other.program)
+                found[other] = None
+
+    visit(program)
+    return list(found)

@@ -1,0 +1,153 @@
+"""Runs with given steps: all members of a batch go through the same ones together."""
+
+from jaxdae.kernels.initial_value import InitialValueProblem
+from jaxdae.kernels.loops import Buffer, Lanes, TRUTH, whole
+from jaxdae.kernels.saving import Saving, Step, TimeRows
+from llvmlite import ir
+
+
+def given_steps(
+    problem: InitialValueProblem, saving: Saving, width: int, ranks: tuple[int, ...], rank: int
+) -> str:
+    """Text of `@run` for given steps.
+
+    Arguments are the start, the parameters, the ends of the steps and the times to save; results
+    the saved states and the final one.
+
+    Args:
+        problem: what is integrated.
+        saving: what is saved.
+        width: entries of a vector.
+        ranks: axes of the batch in each argument; zero where its members share it.
+        rank: axes of the batch.
+
+    Returns:
+        The definition.
+    """
+    lanes = Lanes(width, problem.dtype)
+    _GivenSteps(lanes, problem, saving, ranks, rank).write()
+    return lanes.finish()
+
+
+class Start:
+    """The start and the parameters of the members in the lanes.
+
+    Args:
+        lanes: the builder.
+        problem: what is integrated.
+        ranks: axes of the batch in each argument.
+    """
+
+    def __init__(self, lanes: Lanes, problem: InitialValueProblem, ranks: tuple[int, ...]):
+        self.lanes = lanes
+        self.sizes = [problem.states, *(int(x.size) for x in problem.parameters)]
+        self._given = [
+            Buffer(lanes, lanes.arguments, i, size, ranks[i], 0)
+            for i, size in enumerate(self.sizes)
+        ]
+        self.arrays = [lanes.array(size) for size in self.sizes]
+        self.state, *self.parameters = self.arrays
+        self._each(shared=True)
+
+    def load(self, lane, member) -> None:
+        """Copy those of a member to a lane; what all members share is there already."""
+        parts = zip(self._given, self.sizes, self.arrays, strict=True)
+        for given, size, array in parts:
+            if not given.shared:
+                given.load(size, array, lane, member)
+
+    def _each(self, shared: bool) -> None:
+        lanes = self.lanes
+        with lanes.loop(lanes.width) as lane:
+            for given, size, array in zip(self._given, self.sizes, self.arrays, strict=True):
+                if given.shared == shared:
+                    given.load(size, array, lane, whole(0))
+
+
+class _GivenSteps:
+    def __init__(self, lanes: Lanes, problem, saving: Saving, ranks, rank: int):
+        self.lanes, self.problem, self.saving = lanes, problem, saving
+        n, b = problem.states, lanes.b
+        self.start = Start(lanes, problem, ranks)
+        count = len(self.start.arrays)
+        self.grid = Buffer(lanes, lanes.arguments, count, None, 0, 1)
+        self.rows = Buffer(lanes, lanes.results, 0, None, rank, 2)
+        self.final = Buffer(lanes, lanes.results, 1, n, rank, 1)
+        self.steps = b.sub(self.grid.size, whole(1))
+        self.step = Step(
+            *(lanes.array(k) for k in (1, 1, n, n, problem.stages * n))
+        )
+        self.kept, self.next_kept = lanes.array(problem.kept), lanes.array(problem.kept)
+        self.error = lanes.array(n)
+        self.members = lanes.counters()
+        self.at_times = None
+        if saving.times:
+            times = Buffer(lanes, lanes.arguments, count + 1, None, ranks[count + 1], 1)
+            self.at_times = TimeRows(lanes, n, times, self.rows, int(saving.start))
+
+    def write(self) -> None:
+        lanes, b = self.lanes, self.lanes.b
+        block = lanes.variable(whole(0).type, lanes.begin)
+
+        def more():
+            return b.icmp_signed("<", b.load(block, typ=whole(0).type), lanes.end)
+
+        with lanes.while_(more):
+            first = b.load(block, typ=whole(0).type)
+            self._load(first)
+            with lanes.loop(self.steps) as i:
+                self._advance(i)
+            with lanes.loop(lanes.width) as lane:
+                member = lanes.count(self.members, lane)
+                self.final.store(self.problem.states, self.step.y0, lane, member)
+            b.store(b.add(first, whole(lanes.width)), block)
+
+    def _load(self, first) -> None:
+        """The members of a block; where there are too few, the last one more than once."""
+        lanes, b, n = self.lanes, self.lanes.b, self.problem.states
+        last = b.sub(lanes.end, whole(1))
+        with lanes.loop(lanes.width) as lane:
+            member = lanes.minimum(b.add(first, lane), last)
+            lanes.set_count(member, self.members, lane)
+            self.start.load(lane, member)
+            if self.at_times is not None:
+                lanes.set_count(whole(0), self.at_times.saved, lane)
+        lanes.copy(n, self.start.state, self.step.y0)
+        if self.saving.start:
+            self._save(whole(0))
+        if self.problem.kept:
+            self._set_time(self.step.t0, whole(0))
+            lanes.call(
+                f"rhs_{n}", self.step.t0, self.step.y0, *self.start.parameters, self.kept
+            )
+
+    def _set_time(self, array, i) -> None:
+        time = self.grid.read(whole(0), i)
+        with self.lanes.loop(self.lanes.width) as lane:
+            self.lanes.set(time, array, lane)
+
+    def _advance(self, i) -> None:
+        lanes, b, step = self.lanes, self.lanes.b, self.step
+        following = b.add(i, whole(1))
+        self._set_time(step.t0, i)
+        self._set_time(step.t1, following)
+        lanes.call(
+            "step", step.t0, step.t1, step.y0, self.kept, *self.start.parameters,
+            step.y1, self.next_kept, step.k, self.error,
+        )  # fmt: skip
+        if self.at_times is not None:
+            self.at_times.save(step, self.members, lambda lane: ir.Constant(TRUTH, 1))  # noqa: ARG005
+        lanes.copy(self.problem.states, step.y1, step.y0)
+        lanes.copy(self.problem.kept, self.next_kept, self.kept)
+        every = self.saving.every
+        if every:
+            with b.if_then(b.icmp_signed("==", b.srem(following, whole(every)), whole(0))):
+                row = b.add(b.sdiv(i, whole(every)), whole(int(self.saving.start)))
+                self._save(row)
+
+    def _save(self, row) -> None:
+        lanes, n = self.lanes, self.problem.states
+        start = lanes.b.mul(row, whole(n))
+        with lanes.loop(lanes.width) as lane:
+            member = lanes.count(self.members, lane)
+            self.rows.store(n, self.step.y0, lane, member, start)

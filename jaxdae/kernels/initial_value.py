@@ -1,0 +1,306 @@
+"""Initial value problems and the steps of explicit Runge-Kutta methods, as scalar programs."""
+
+from collections.abc import Callable
+from typing import Any
+
+import diffrax
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdae.kernels.calls import Subprogram, subprogram
+from jaxdae.kernels.trace import scalarize
+
+
+class InitialValueProblem:
+    """`dy/dt = f(t, y, parameters)` and an explicit Runge-Kutta method for it.
+
+    Args:
+        rhs: `f(t, y, *parameters)`, with `t` of shape (), `y` of shape (n,); shape (n,).
+        states: n.
+        parameters: shapes of the parameters, each of the type of the states.
+        solver: an explicit Runge-Kutta solver of diffrax, whose tableau and dense output are used.
+        controller: the step size controller, from the parameters; `None` where the steps are given.
+        primal: where states are followed by their derivatives, the problem without these: its part
+            of the states, which comes first, controls the steps.
+        unravel: the states as the pytree on which the controller's norm is taken.
+        dtype: float64 or float32.
+    """
+
+    def __init__(
+        self,
+        rhs: Callable,
+        states: int,
+        parameters: tuple[jax.ShapeDtypeStruct, ...],
+        solver: diffrax.AbstractERK,
+        controller: Callable[..., diffrax.PIDController] | None,
+        unravel: Callable[[jax.Array], Any],
+        dtype,
+        primal: "InitialValueProblem | None" = None,
+    ):
+        self.rhs, self.states, self.parameters = rhs, states, parameters
+        self.solver, self.controller, self.unravel = solver, controller, unravel
+        self.dtype = np.dtype(dtype)
+        self.primal = self if primal is None else primal
+        self._variations: dict[tuple, InitialValueProblem] = {}
+        self._made: dict[Any, list[Subprogram]] = {}
+
+    @property
+    def tableau(self) -> diffrax.ButcherTableau:
+        """The method's coefficients."""
+        found: Any = self.solver.tableau
+        return found
+
+    @property
+    def stages(self) -> int:
+        """Stages of a step."""
+        return self.tableau.num_stages
+
+    @property
+    def kept(self) -> int:
+        """Rates of change that one step leaves to the next one."""
+        return self.states if self.tableau.fsal else 0
+
+    def varied(self, active: tuple[int, ...], directions: int) -> "InitialValueProblem":
+        """The problem of the states and their derivatives in some directions.
+
+        States are followed by their derivatives in each direction; parameters by the directions
+        `(directions, ...)` of those with numbers in `active`.
+        """
+        key = (active, directions)
+        if key not in self._variations:
+            self._variations[key] = self._varied(active, directions)
+        return self._variations[key]
+
+    def _varied(self, active, directions: int) -> "InitialValueProblem":
+        n, count = self.states, len(self.parameters)
+
+        def rhs(t, y, *given):
+            parameters, tangents = given[:count], given[count:]
+            rows = y.reshape(1 + directions, n)
+
+            def along(row, moves):
+                moved = dict(zip(active, moves, strict=True))
+                every = [moved.get(i, jnp.zeros_like(p)) for i, p in enumerate(parameters)]
+                return jax.jvp(lambda y, *p: self.rhs(t, y, *p), (rows[0], *parameters),
+                               (row, *every))  # fmt: skip
+
+            found = [along(rows[1 + d], [x[d] for x in tangents]) for d in range(directions)]
+            return jnp.concatenate([found[0][0], *(tangent for _, tangent in found)])
+
+        moves = [self.parameters[i] for i in active]
+        more = [jax.ShapeDtypeStruct((directions, *x.shape), x.dtype) for x in moves]
+        return InitialValueProblem(
+            rhs, n * (1 + directions), (*self.parameters, *more), self.solver, self.controller,
+            self.unravel, self.dtype, self.primal,
+        )  # fmt: skip
+
+    # What the loops over steps call.
+
+    def steps(self) -> list[Subprogram]:
+        """Programs of a run with given steps: `step` and `interpolate`."""
+
+        def make():
+            step = self._step(self._called())
+            kinds = ("t", "t", "y", "f", *self.parameters)
+            return [self._program("step", step, *kinds), self._interpolation()]
+
+        return self._once("steps", make)
+
+    def _once(self, key, make: Callable[[], list[Subprogram]]) -> list[Subprogram]:
+        if key not in self._made:
+            self._made[key] = make()
+        return self._made[key]
+
+    def adaptive_steps(self, given_first: bool) -> list[Subprogram]:
+        """Programs of a run with controlled steps: `start`, `advance` and `interpolate`."""
+        return self._once(("adaptive", given_first), lambda: self._adaptive_steps(given_first))
+
+    def _adaptive_steps(self, given_first: bool) -> list[Subprogram]:
+        rhs = self._called()
+        first = ["t"] if given_first else []
+        control = self._control()
+        return [
+            self._program(
+                "start", self._start(rhs, given_first), "t", "t", *first, "y", *self.parameters
+            ),
+            self._program(
+                "advance", self._advance(rhs), "t", "t", "t", "t", control, "y", "f",
+                *self.parameters,
+            ),
+            self._interpolation(),
+        ]  # fmt: skip
+
+    def transposed_steps(self, active: tuple[int, ...]) -> list[Subprogram]:
+        """Programs of the adjoint: `transposed_step` and `transposed_interpolation`."""
+        return self._once(("transposed", active), lambda: self._transposed_steps(active))
+
+    def _transposed_steps(self, active: tuple[int, ...]) -> list[Subprogram]:
+        rhs = self._called(wrt=(1, *(2 + i for i in active)))
+        step = self._step(rhs, first_given=False)
+
+        def transposed_step(t0, t1, y, *rest):
+            parameters, (y_bar, k_bar) = list(rest[:-2]), rest[-2:]
+
+            def run(y, *some):
+                given = dict(zip(active, some, strict=True))
+                every = [given.get(i, x) for i, x in enumerate(parameters)]
+                y1, _, k, _ = step(t0, t1, y, None, *every)
+                return y1, k
+
+            _, pull = jax.vjp(run, y, *(parameters[i] for i in active))
+            return pull((y_bar, k_bar))
+
+        def transposed_interpolation(t0, t1, y0, y1, k, t, y_bar):
+            _, pull = jax.vjp(lambda *x: self._interpolated(t0, t1, *x, t), y0, y1, k)
+            return pull(y_bar)
+
+        return [
+            self._program("transposed_step", transposed_step, "t", "t", "y", *self.parameters, "y",
+                          "k"),
+            self._program("transposed_interpolation", transposed_interpolation, "t", "t", "y", "y",
+                          "k", "t", "y"),
+        ]  # fmt: skip
+
+    def _called(self, wrt: tuple[int, ...] = ()) -> Callable:
+        name = f"rhs_{self.states}"  # that of a varied problem may be called beside its own
+        call = subprogram(name, self.rhs, *self._shapes("t", "y", *self.parameters), wrt=wrt)
+        return lambda t, y, *p: call(t, y, *p)[0]
+
+    def _program(self, name: str, function: Callable, *kinds) -> Subprogram:
+        return Subprogram(name, scalarize(function, *self._shapes(*kinds)))
+
+    def _shapes(self, *kinds) -> list[jax.ShapeDtypeStruct]:
+        known = {
+            "t": (),
+            "y": (self.states,),
+            "f": (self.kept,),
+            "k": (self.stages, self.states),
+        }
+        return [
+            jax.ShapeDtypeStruct(known[x], self.dtype) if isinstance(x, str) else x for x in kinds
+        ]
+
+    def _step(self, rhs: Callable, first_given: bool | None = None) -> Callable:
+        """One step: state, kept rate, increments `k (stages, n)`, estimate of the error."""
+        tableau = self.tableau
+        first_given = tableau.fsal if first_given is None else first_given
+
+        def step(t0, t1, y0, f0, *parameters):
+            h = t1 - t0
+            f = f0 if first_given else rhs(t0, y0, *parameters)
+            k, y = [h * f], y0
+            for row, c in zip(tableau.a_lower, tableau.c, strict=True):
+                y = _combined(y0, row, k)
+                f = rhs(t1 if c == 1 else t0 + float(c) * h, y, *parameters)
+                k.append(h * f)
+            y1 = y if tableau.ssal else _combined(y0, tableau.b_sol, k)
+            error = _combined(jnp.zeros_like(y0), tableau.b_error, k)
+            return y1, f[: self.kept], jnp.stack(k), error
+
+        return step
+
+    def _interpolation(self) -> Subprogram:
+        return self._program("interpolate", self._interpolated, "t", "t", "y", "y", "k", "t")
+
+    def _interpolated(self, t0, t1, y0, y1, k, t):
+        dense: Any = self.solver.interpolation_cls
+        return dense(t0=t0, t1=t1, y0=y0, y1=y1, k=k).evaluate(t)
+
+    def _start(self, rhs: Callable, given_first: bool) -> Callable:
+        """End of the first step, state of the controller, first rate."""
+
+        def start(t0, end, *rest):
+            dt, (y, *parameters) = (rest[0], rest[1:]) if given_first else (None, rest)
+            t1, state = self._started(rhs, t0, end, dt, y, parameters)
+            kept = rhs(t0, y, *parameters)[: self.kept] if self.kept else jnp.zeros(0, self.dtype)
+            return jnp.minimum(t1, end), _packed(state, self.dtype), kept
+
+        return start
+
+    def _started(self, rhs, t0, end, dt, y, parameters):
+        primal = self.primal
+        n, count = primal.states, len(primal.parameters)
+        own = parameters[:count]
+        # Of a varied problem the first states alone decide; their rate is had by its own program.
+        rate = rhs if primal is self else primal._called()
+        controller = self._controller(*own)
+        flat = lambda tree: jax.flatten_util.ravel_pytree(tree)[0]  # noqa: E731
+
+        def field(t, tree, args):
+            del args
+            return self.unravel(rate(t, flat(tree), *own))
+
+        term = diffrax.ODETerm(field)
+        order = self.solver.error_order(term)
+        func = lambda terms, t, y, args: terms.vf(t, y, args)  # noqa: E731
+        # diffrax, too, hands over a wrapped term.
+        wrapped = diffrax.MultiTerm(term)
+        return controller.init(wrapped, t0, end, self.unravel(y[:n]), dt, None, func, order)
+
+    def _controller(self, *parameters) -> diffrax.PIDController:
+        if self.controller is None:
+            raise ValueError("this problem has given steps, and no controller.")
+        return self.controller(*parameters)
+
+    def _control(self) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((len(jax.tree.leaves(self._state_shapes())),), self.dtype)
+
+    def _state_shapes(self):
+        primal = self.primal
+
+        def state(t0, t1, y, *parameters):
+            return primal._started(primal.rhs, t0, t1, t1, y, parameters)[1]
+
+        return jax.eval_shape(state, *primal._shapes("t", "t", "y", *primal.parameters))
+
+    def _advance(self, rhs: Callable) -> Callable:
+        """One controlled step.
+
+        From its two ends, the end of the run, the time from which on a step reaches that end, the
+        controller's state, the state and its rate: whether it is kept (1 or 0) and the controller's
+        result code; the ends of the next step; the controller's state; and what a step gives.
+        """
+        step, shapes = self._step(rhs), self._state_shapes()
+        n = self.primal.states
+        count = len(self.primal.parameters)
+
+        def advance(t0, t1, end, floor, control, y0, f0, *parameters):
+            y1, f1, k, error = step(t0, t1, y0, f0, *parameters)
+            error = jnp.where(jnp.isnan(error), jnp.inf, error)
+            trees = [self.unravel(x[:n]) for x in (y0, y1, error)]
+            controller = self._controller(*parameters[:count])
+            order = self.solver.error_order(diffrax.ODETerm(self.rhs))
+            keep, t_next0, t_next1, _, state, result = controller.adapt_step_size(
+                t0, t1, trees[0], trees[1], None, trees[2], order, _unpacked(control, shapes)
+            )
+            t_next0 = jnp.minimum(t_next0, end)
+            clipped = jnp.where(keep, end, t_next0 + 0.5 * (end - t_next0))
+            t_next1 = jnp.where(t_next1 > floor, clipped, t_next1)
+            code = jnp.asarray(result._value).astype(self.dtype)
+            told = (jnp.asarray(keep).astype(self.dtype), code, t_next0, t_next1)
+            return (*told, _packed(state, self.dtype), y1, f1, k)
+
+        return advance
+
+
+def _combined(y, coefficients, k):
+    """`y + sum_j c_j k_j` of those coefficients that are not zero."""
+    for coefficient, one in zip(coefficients, k, strict=False):
+        if coefficient != 0:
+            y = y + float(coefficient) * one
+    return y
+
+
+def _packed(state, dtype):
+    leaves = [jnp.asarray(x).astype(dtype) for x in jax.tree.leaves(state)]
+    return jnp.stack(leaves) if leaves else jnp.zeros(0, dtype)
+
+
+def _unpacked(packed, shapes):
+    leaves, structure = jax.tree.flatten(shapes)
+    found = [
+        packed[i] != 0 if x.dtype == np.bool_ else packed[i].astype(x.dtype)
+        for i, x in enumerate(leaves)
+    ]
+    return jax.tree.unflatten(structure, found)
