@@ -40,7 +40,7 @@ class Entry:
         code: name.
         precision: "float64" or "float32".
         run: called without arguments; None if the code is missing.
-        missing: why it is.
+        missing: why there is no figure.
         members: number of trajectories.
         setup_s: time of the first call less that of the second [s].
         error: largest difference of the final states, relative to 1 + |state|.
@@ -99,31 +99,30 @@ def _on(function: Callable, given: Any) -> Callable:
 def prepare(case: Case, count: int, quick: bool) -> list[Entry]:
     """Build every code, call it once, and compare its result."""
     y = starts(case, count)
-    entries, reference = [], None
+    reference = np.asarray(_reference(case, y), float)
+    entries = []
     for (code, precision), build in builders(case, y, quick).items():
         entry = Entry(code, precision)
         entries.append(entry)
-        entry.run, entry.missing = harness.attempt(build)
-        if entry.run is None:
-            continue
-        result, first = harness.first_call(entry.run)
-        entry.setup_s = max(first - harness.seconds(entry.run), 0.0)
-        found = _states(result)
-        entry.members = len(found)
-        if reference is None:
-            reference = np.asarray(_reference(case, y), float)
-        entry.error = float(np.max(np.abs(found[: len(reference)] - reference) / _scale(reference)))
+        ready, entry.missing = harness.attempt(lambda b=build: _called(b()))
+        if ready is not None:
+            entry.run, found, entry.setup_s = ready
+            entry.members = len(found)
+            off = np.abs(found[: len(reference)] - reference) / (1.0 + np.abs(reference))
+            entry.error = float(np.max(off))
     return entries
+
+
+def _called(run: Callable) -> tuple[Callable, np.ndarray, float]:
+    """A code, what it returns, and how much longer its first call took than its second [s]."""
+    result, first = harness.first_call(run)
+    return run, _states(result), max(first - harness.seconds(run), 0.0)
 
 
 def _reference(case: Case, y: np.ndarray, members: int = 64) -> jax.Array:
     """The first members by the plain backend in double precision."""
     run = ours.batch(case, "plain", jnp.float64, *STEPS[case.problem.mechanism])
     return run(jnp.asarray(y[:members]))
-
-
-def _scale(reference: np.ndarray) -> np.ndarray:
-    return 1.0 + np.abs(reference)
 
 
 def _states(result: Any) -> np.ndarray:
@@ -164,7 +163,7 @@ def text(rows: list[dict[str, Any]]) -> str:
     for row in rows:
         start = (row["problem"], row["code"], row["precision"])
         if row["missing"]:
-            cells.append((*start, f"missing: {row['missing']}", "", "", "", ""))
+            cells.append((*start, row["missing"], "", "", "", ""))
             continue
         rate = {key: value / UNIT for key, value in row["rate"].items()}
         cells.append((

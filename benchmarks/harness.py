@@ -79,11 +79,14 @@ def first_call(call: Callable[[], Any]) -> tuple[Any, float]:
 
 
 def attempt(build: Callable[[], Any]) -> tuple[Any, str | None]:
-    """What a competitor builds, or `None` and why it cannot."""
+    """What a competitor builds, or `None` and why it cannot: missing, or failed, in one line."""
     try:
         return build(), None
-    except (MissingCodeError, RuntimeError, ValueError) as error:
-        return None, str(error).strip().splitlines()[-1]
+    except MissingCodeError as error:
+        return None, f"missing: {error}"
+    except Exception as error:  # whatever fails in another code must not hide the rest
+        lines = str(error).strip().splitlines() or [""]
+        return None, f"failed: {type(error).__name__}: {lines[-1]}"[:100]
 
 
 def spread(times: list[float]) -> dict[str, float]:

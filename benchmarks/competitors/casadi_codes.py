@@ -1,7 +1,11 @@
 """CasADi: SUNDIALS' CVODES and IDAS on its own compiled equations."""
 
+import atexit
+import contextlib
+import shutil
 import tempfile
 import time
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -24,7 +28,7 @@ def compile_options() -> dict[str, Any]:
     return {
         "jit": True,
         "compiler": "shell",
-        "jit_options": {"compiler": compiler(), "flags": flags, "directory": _folder()},
+        "jit_options": {"compiler": compiler(), "flags": flags},
     }
 
 
@@ -66,7 +70,7 @@ def _run(problem: Problem, solver: str, tolerance: float, method: dict[str, Any]
         settings |= compile_options()
     else:
         dae = _without_jacobian(dae)
-    code = ca.integrator("run", solver, dae, 0.0, problem.t1, settings)
+    code = built(ca.integrator, "run", solver, dae, 0.0, problem.t1, settings)
 
     def solve() -> np.ndarray:
         return np.array(code(**start)["xf"]).ravel()
@@ -129,7 +133,7 @@ def compiled_acceleration(problem: Problem) -> Any:
     dae = explicit(problem)
     n = len(problem.q)
     inputs, results = [dae["t"], dae["x"]], [dae["ode"][n:]]
-    return ca.Function("acceleration", inputs, results, compile_options())
+    return built(ca.Function, "acceleration", inputs, results, compile_options())
 
 
 def _without_jacobian(dae: dict[str, Any]) -> dict[str, Any]:
@@ -137,12 +141,20 @@ def _without_jacobian(dae: dict[str, Any]) -> dict[str, Any]:
     ca = package("casadi")
     rest = {"enable_forward": False, "enable_reverse": False, "enable_jacobian": False}
     options = {**compile_options(), **rest, "enable_fd": True}
-    function = ca.Function("rate", [dae["t"], dae["x"]], [dae["ode"]], options)
+    function = built(ca.Function, "rate", [dae["t"], dae["x"]], [dae["ode"]], options)
     t, x = ca.MX.sym("t"), ca.MX.sym("x", dae["x"].numel())
     return {"t": t, "x": x, "ode": function(t, x)}
 
 
+def built(make: Callable, *given: Any) -> Any:
+    """What a constructor of CasADi makes; it leaves its sources where it is called."""
+    with contextlib.chdir(_folder()):
+        return make(*given)
+
+
 @cache
 def _folder() -> str:
-    """Where sources and libraries are made; kept for the life of the process."""
-    return tempfile.mkdtemp(prefix="casadi-") + "/"
+    """Where sources and libraries are made; removed with the process."""
+    folder = tempfile.mkdtemp(prefix="casadi-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from .base import MissingCodeError, package, Problem, Run
-from .casadi_codes import compile_options, compiled_acceleration, consistent, index_1
+from .casadi_codes import built, compile_options, compiled_acceleration, consistent, index_1
 
 
 def dop853(problem: Problem, tolerance: float) -> Run:
@@ -91,8 +91,9 @@ def _implicit(problem: Problem) -> tuple[Callable, Callable]:
     total = y.numel()
     right = ca.vertcat(dae["ode"], dae["alg"])
     options = compile_options()
-    value = ca.Function("residual", [dae["t"], y], [ca.densify(right)], options)
-    matrix = ca.Function("matrix", [dae["t"], y], [ca.densify(ca.jacobian(right, y))], options)
+    value = built(ca.Function, "residual", [dae["t"], y], [ca.densify(right)], options)
+    slopes = ca.densify(ca.jacobian(right, y))
+    matrix = built(ca.Function, "matrix", [dae["t"], y], [slopes], options)
     call, (t_in, y_in), (found,) = _in_place(value)
     call_matrix, (t_matrix, y_matrix), (slopes,) = _in_place(matrix)
     slopes = slopes.reshape(total, total).T  # CasADi stores columns
