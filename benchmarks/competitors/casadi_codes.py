@@ -28,7 +28,8 @@ def compile_options() -> dict[str, Any]:
     return {
         "jit": True,
         "compiler": "shell",
-        "jit_options": {"compiler": compiler(), "flags": flags},
+        "jit_options": {"compiler": compiler(), "flags": flags, "cleanup": False},
+        "jit_cleanup": False,
     }
 
 
