@@ -57,7 +57,7 @@ def obstacle(solver, stepsize_controller, saveat, adjoint, meter, work: bool) ->
         return f"JAX computes on {jax.default_backend()}, native kernels on processors"
     checks = (
         _of_solver(solver),
-        _of_controller(stepsize_controller, solver),
+        _of_controller(stepsize_controller),
         _of_saveat(saveat, stepsize_controller),
         _of_settings(adjoint, meter, work),
     )
@@ -71,7 +71,7 @@ def _of_solver(solver) -> str | None:
     return f"{type(solver).__name__} is not an explicit Runge-Kutta method with one tableau"
 
 
-def _of_controller(controller, solver) -> str | None:
+def _of_controller(controller) -> str | None:
     if controller is None or type(controller) is diffrax.PIDController:
         return None
     return f"steps are chosen by {type(controller).__name__}, not by diffrax.PIDController"
@@ -316,7 +316,9 @@ def _solution(plan: Plan, run, found, unravel, sign, start) -> Solution:
 
 
 def _ends_on_a_row(plan: Plan, run) -> bool:
-    return plan.sub.steps == 1 or (not run.controlled and (len(plan.grid) - 1) % plan.sub.steps == 0)
+    return plan.sub.steps == 1 or (
+        not run.controlled and (len(plan.grid) - 1) % plan.sub.steps == 0
+    )
 
 
 def _grid_times(plan: Plan, run):

@@ -14,6 +14,7 @@ from jaxdae import backends, preconditions
 from jaxdae.control.base import AbstractDynamicController, attach
 from jaxdae.failure import raise_failure, review, review_controller
 from jaxdae.formulations import AbstractFormulation
+from jaxdae.solvers.grid import Grid
 from jaxdae.systems import Power, power_balance, State, System
 from jaxdae.systems.checks import is_concrete
 from jaxdae.systems.precision import in_dtype
@@ -143,9 +144,7 @@ def simulate(
         why_not = "the number of fixed steps is known only when the run is made"
     chosen, saveat = backends.choose(backend, why_not, saveat)
     carrier = _Carrier(chosen, backend == "native", why_not, backends.direction(t0, t1))
-    method = _Method(
-        solver, stepsize_controller, saveat, adjoint, meter, max_steps, work, carrier
-    )
+    method = _Method(solver, stepsize_controller, saveat, adjoint, meter, max_steps, work, carrier)
     # A failure that can be looked at is reported in our own words; one inside a transformation
     # can only be raised by the compiled program.
     traced = not is_concrete(task)
@@ -315,7 +314,7 @@ def _mark(ts, saved):
 
 def _controller(given, task: _Task):
     if task.grid is not None:
-        return diffrax.StepTo(task.grid)
+        return Grid(task.grid)
     if given is not None:
         return given
     if task.dt is not None:
@@ -336,7 +335,13 @@ def _grid(t0, t1, dt, dtype) -> np.ndarray:
     """
     t0, t1, dt = (np.asarray(x, dtype) for x in (t0, t1, dt))
     steps = int(np.ceil(np.abs(t1 - t0) / np.nextafter(np.abs(dt), np.inf, dtype=dtype)))
-    return np.linspace(t0, t1, max(steps, 1) + 1, dtype=dtype)
+    grid = np.linspace(t0, t1, max(steps, 1) + 1, dtype=dtype)
+    if not np.all(np.diff(grid) * np.sign(t1 - t0) > 0):
+        raise ValueError(
+            f"dt = {dt} s is below the round-off of times from {t0} to {t1} s in {dtype}; take "
+            "longer steps, a time nearer to zero, or float64."
+        )
+    return grid
 
 
 def _with_final(saveat, save_ts):

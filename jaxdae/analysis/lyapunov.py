@@ -3,7 +3,6 @@
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy.linalg
 
 from jaxdae.formulations.gains import check_positive, is_number
 
@@ -165,7 +164,10 @@ def _lyapunov_weight(H):
         raise ValueError(
             f"H is not Hurwitz: it has a root with real part {worst:.6g}; nothing decays."
         )
-    m = scipy.linalg.solve_continuous_lyapunov(H.T, -2 * np.eye(len(H)))
+    # Imported here, as below: it takes longer than the rest of the package, which does not need it.
+    from scipy.linalg import solve_continuous_lyapunov
+
+    m = solve_continuous_lyapunov(H.T, -2 * np.eye(len(H)))
     return (m + m.T) / 2
 
 
@@ -184,7 +186,6 @@ def _guaranteed_rate(weight, decay) -> float:
 
 def _best(rate, largest: float) -> float:
     """Maximum of a function with a single hump on `[0, largest]`."""
-    # Imported here: it takes longer than the rest of the package, which does not need it.
     from scipy.optimize import minimize_scalar
 
     found: Any = minimize_scalar(

@@ -11,7 +11,6 @@ spectrum gives stability only (Lyapunov-Malkin).
 from typing import Literal, NamedTuple
 
 import numpy as np
-import scipy.linalg
 from numpy.typing import NDArray
 
 from jaxdae.analysis.linearization import Linearization
@@ -102,7 +101,10 @@ def root_bounds(matrix, eps: float) -> tuple[NDArray[np.complex128], np.ndarray]
     size = len(matrix)
     if size == 0:
         return np.zeros(0, np.complex128), np.zeros(0)
-    balanced = scipy.linalg.matrix_balance(np.asarray(matrix, np.float64), permute=False)[0]
+    # Imported here: it takes longer than the rest of the package, which does not need it.
+    from scipy.linalg import matrix_balance
+
+    balanced = matrix_balance(np.asarray(matrix, np.float64), permute=False)[0]
     roots, vectors = (np.asarray(x, np.complex128) for x in np.linalg.eig(balanced))
     norm = np.linalg.norm(balanced, 2)
     error = _ROUNDOFF * size * eps

@@ -19,7 +19,6 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.linalg
 
 from jaxdae.analysis.lyapunov import linear_certificate
 from jaxdae.control.stabilizers import AbstractServoStabilizer
@@ -274,8 +273,11 @@ def balanced_weight(H) -> np.ndarray:
     Raises:
         ValueError: for an `H` that is not Hurwitz.
     """
+    # Imported here: it takes longer than the rest of the package, which does not need it.
+    from scipy.linalg import matrix_balance
+
     H = np.asarray(H, np.float64)
-    balanced, (scale, _) = scipy.linalg.matrix_balance(H, permute=False, separate=True)
+    balanced, (scale, _) = matrix_balance(H, permute=False, separate=True)
     return linear_certificate(balanced).m / np.outer(scale, scale)
 
 

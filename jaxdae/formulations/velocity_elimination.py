@@ -229,7 +229,8 @@ class VelocityElimination(AbstractFormulation):
         """Indices of the independent and of the dependent coordinates."""
         if self.independent is not None:
             return self._given(system, y.q)
-        order = jnp.round(y.order).astype(int)
+        # Clipped, they are known to be indices: a kernel can compare them with each that may be.
+        order = jnp.clip(jnp.round(y.order), 0, y.order.size - 1).astype(int)
         return order[: y.v.size], order[y.v.size :]
 
     def _given(self, system, q) -> tuple[np.ndarray, np.ndarray]:

@@ -31,7 +31,7 @@ def module(program: ScalarProgram, width: int, dtype, rank: int, threads: int) -
     Returns:
         The module.
     """
-    elementary = [vector_math.function(name, width) for name in functions(program)]
+    elementary = [vector_math.function(name, width, dtype) for name in functions(program)]
     return assembled([*elementary, _run(program, width, dtype)], rank, threads, 8 * width)
 
 

@@ -50,7 +50,13 @@ def _rule(graph: Graph, equation, given: list[Value]) -> list[Value]:
 rules.RULES[_call.name] = _rule
 
 
-def subprogram(name: str, function: Callable, *examples, wrt: tuple[int, ...] = ()) -> Callable:
+def subprogram(
+    name: str,
+    function: Callable,
+    *examples,
+    wrt: tuple[int, ...] = (),
+    made: dict[str, Subprogram] | None = None,
+) -> Callable:
     """A function that `scalarize` does not enter but calls, with a derivative in reverse mode.
 
     Args:
@@ -59,19 +65,20 @@ def subprogram(name: str, function: Callable, *examples, wrt: tuple[int, ...] = 
         examples: its arguments, or their shapes.
         wrt: numbers of the arguments that it can be differentiated by; derivatives by others come
             out as zero.
+        made: where programs are kept by name, for several uses of one function.
 
     Returns:
         A function for use in functions given to `scalarize`; it returns a list of arrays. Its
         program, and that of its derivative, are made when they are first asked for.
     """
     shapes = [jax.ShapeDtypeStruct(np.shape(x), jnp.result_type(x)) for x in examples]
-    made: dict[str, Subprogram] = {}
+    known: dict[str, Subprogram] = {} if made is None else made
 
     def bound(own: str, of: Callable, arguments) -> list[jax.Array]:
-        if own not in made:
+        if own not in known:
             kinds = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in arguments]
-            made[own] = Subprogram(own, scalarize(of, *kinds))
-        return _call.bind(*arguments, subprogram=made[own])
+            known[own] = Subprogram(own, scalarize(of, *kinds))
+        return _call.bind(*arguments, subprogram=known[own])
 
     def transposed(*arguments):
         own, cotangents = list(arguments[: len(shapes)]), arguments[len(shapes) :]
@@ -91,7 +98,8 @@ def subprogram(name: str, function: Callable, *examples, wrt: tuple[int, ...] = 
         return call(*arguments), arguments
 
     def backward(arguments, cotangents):
-        found = bound(f"{name}_transposed", transposed, [*arguments, *cotangents])
+        by = "_".join(map(str, wrt))
+        found = bound(f"{name}_transposed_by_{by}", transposed, [*arguments, *cotangents])
         given = dict(zip(wrt, found, strict=True))
         return tuple(given.get(i, jnp.zeros_like(x)) for i, x in enumerate(arguments))
 

@@ -75,7 +75,7 @@ class Control:
         return self.lanes.b.fcmp_unordered("!=", self.lanes.get(self.keep, lane), self._zero)
 
     def proceed(self, lane) -> None:
-        """Take over what a tried step of a lane gave: the next step, and the state if it is kept."""
+        """Take over what a tried step of a lane gave: the next step, and the state if kept."""
         lanes = self.lanes
         lanes.copy_lane(1, self._t0, self.step.t0, lane)
         lanes.copy_lane(1, self._t1, self.step.t1, lane)

@@ -6,18 +6,20 @@ from typing import Any
 import numpy as np
 
 from jaxdae.kernels import vector_math
-from jaxdae.kernels.graph import CALL, CONSTANT, INPUT, RESULT
+from jaxdae.kernels.graph import CALL, CONSTANT, Graph, INPUT, RESULT
 from jaxdae.kernels.operations import OPERATIONS
 from jaxdae.kernels.trace import ScalarProgram
 from jaxdae.kernels.writer import Writer
 
-_ARITHMETIC = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv", "rem": "frem"}
+_ARITHMETIC = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
 _INTRINSICS = {
     "sqrt": "sqrt", "abs": "fabs", "floor": "floor", "ceil": "ceil", "rint": "rint",
     "max": "maximum", "min": "minimum",
 }  # fmt: skip
 _COMPARISONS = {"lt": "olt", "le": "ole", "eq": "oeq", "ne": "une"}
-_LOGIC = {"and": "and", "or": "or", "xor": "xor"}
+# Results of `sincos`, in this order.
+_OF_BOTH = ("sin", "cos")
+_LOGIC = {"and": "and", "or": "or", "xor": "xor", "ne": "xor"}
 
 
 def emit(
@@ -39,12 +41,16 @@ def emit(
         Registers or constants of all outputs.
     """
     graph, held = program.graph, {}
+    needed = graph.needed(program.outputs)
+    angles, pairs = _angles_of_both(graph, needed), {}
     results: dict[int, list[str]] = {}
-    for node in graph.needed(program.outputs):
+    for node in needed:
         operation, arguments = graph.nodes[node]
         if operation == CALL:
             if call is None:
-                raise ValueError(f"a program that calls {arguments[0].name} needs a module for both.")
+                raise ValueError(
+                    f"a program that calls {arguments[0].name} needs a module for both."
+                )
             given = [[held[x] for x in part] for part in arguments[1]]
             results[node] = call(arguments[0], arguments[1], given)
         elif operation == RESULT:
@@ -53,6 +59,11 @@ def emit(
             held[node] = inputs(arguments[0])
         elif operation == CONSTANT:
             held[node] = _constant(writer, arguments[0])
+        elif operation in _OF_BOTH and arguments[0] in angles:
+            angle = arguments[0]
+            if angle not in pairs:
+                pairs[angle] = vector_math.call(writer, "sincos", held[angle])
+            held[node] = pairs[angle][_OF_BOTH.index(operation)]
         else:
             given = [held[x] for x in arguments]
             held[node] = _instruction(writer, operation, given, _is_truth(graph, arguments))
@@ -62,10 +73,23 @@ def emit(
 def functions(program: ScalarProgram) -> tuple[str, ...]:
     """Names of the elementary functions that a program calls."""
     graph = program.graph
-    used = {graph.nodes[x].operation for x in graph.needed(program.outputs)}
-    known = (*vector_math.VECTOR_FUNCTIONS, *vector_math.LIBRARY)
-    found = [name for name in known if name in used]
-    return tuple(dict.fromkeys(y for x in found for y in (*vector_math.NEEDS.get(x, ()), x)))
+    needed = graph.needed(program.outputs)
+    pairs = _angles_of_both(graph, needed)
+    used = {"sincos"} if pairs else set()
+    for node in needed:
+        operation, arguments = graph.nodes[node]
+        if operation not in _OF_BOTH or arguments[0] not in pairs:
+            used.add(operation)
+    return tuple(x for x in (*vector_math.VECTOR_FUNCTIONS, *vector_math.LIBRARY) if x in used)
+
+
+def _angles_of_both(graph: Graph, needed: list[int]) -> set[int]:
+    """Nodes whose sine and cosine are both wanted."""
+    sines, cosines = (
+        {graph.nodes[x].arguments[0] for x in needed if graph.nodes[x].operation == name}
+        for name in _OF_BOTH
+    )
+    return sines & cosines
 
 
 def _is_truth(graph, arguments) -> bool:
@@ -89,30 +113,17 @@ def _instruction(w: Writer, operation: str, given: list[str], truth: bool) -> st
         return w.binary(_ARITHMETIC[operation], *given)
     if operation in _INTRINSICS:
         return w.intrinsic(_INTRINSICS[operation], *given)
+    if operation in _LOGIC and truth:
+        return w.logical(_LOGIC[operation], *given)
+    if operation == "eq" and truth:
+        return _not(w, w.logical("xor", *given))
     if operation in _COMPARISONS:
         return w.compare(_COMPARISONS[operation], *given)
-    if operation in _LOGIC:
-        return w.logical(_LOGIC[operation], *given)
     if operation == "select":
         return (w.choose_truth if truth else w.select)(*given)
-    return _OTHERS.get(operation, _call(operation))(w, *given)
-
-
-def _call(operation: str):
-    def write(w: Writer, *given: str) -> str:
-        wide = [_widened(w, x) for x in given]
-        kind = f"<{w.width} x double>"
-        arguments = ", ".join(f"{kind} {x}" for x in wide)
-        found = w.put(f"call {kind} @vector_{operation}({arguments})")
-        return found if w.dtype == np.float64 else w.put(f"fptrunc {kind} {found} to {w.vector}")
-
-    return write
-
-
-def _widened(w: Writer, x: str) -> str:
-    if w.dtype == np.float64:
-        return x
-    return w.put(f"fpext {w.vector} {x} to <{w.width} x double>")
+    if operation in _OTHERS:
+        return _OTHERS[operation](w, *given)
+    return vector_math.call(w, operation, *given)[0]
 
 
 def _negative(w: Writer, x: str) -> str:
@@ -128,9 +139,10 @@ def _is_finite(w: Writer, x: str) -> str:
 
 
 def _sign(w: Writer, x: str) -> str:
-    one = w.intrinsic("copysign", w.number(1.0), x)
-    moving = w.compare("one", x, w.number(0.0))
-    return w.select(moving, one, x)
+    one, zero = (w.intrinsic("copysign", w.number(value), x) for value in (1.0, 0.0))
+    # Subnormal numbers count as zero where the processor takes them so, as under XLA.
+    size = w.select(w.compare("oeq", x, w.number(0.0)), zero, one)
+    return w.select(w.compare("uno", x, x), x, size)
 
 
 _OTHERS: dict[str, Callable[..., str]] = {

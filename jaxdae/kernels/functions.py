@@ -29,7 +29,7 @@ def library(programs: list[Subprogram], width: int, dtype) -> str:
     elementary = dict.fromkeys(name for one in every for name in functions(one.program))
     return "\n\n".join(
         [
-            *(vector_math.function(name, width) for name in elementary),
+            *(vector_math.function(name, width, dtype) for name in elementary),
             *(_function(one, width, dtype) for one in every),
         ]
     )

@@ -1,22 +1,22 @@
 """Runs with given steps: all members of a batch go through the same ones together."""
 
+from typing import Any
+
+from llvmlite import ir
+
 from jaxdae.kernels.initial_value import InitialValueProblem
 from jaxdae.kernels.loops import Buffer, Lanes, TRUTH, whole
 from jaxdae.kernels.saving import Saving, Step, TimeRows
-from llvmlite import ir
 
 
-def given_steps(
-    problem: InitialValueProblem, saving: Saving, width: int, ranks: tuple[int, ...], rank: int
-) -> str:
+def given_steps(run: Any, width: int, ranks: tuple[int, ...], rank: int) -> str:
     """Text of `@run` for given steps.
 
     Arguments are the start, the parameters, the ends of the steps and the times to save; results
     the saved states and the final one.
 
     Args:
-        problem: what is integrated.
-        saving: what is saved.
+        run: what is compiled.
         width: entries of a vector.
         ranks: axes of the batch in each argument; zero where its members share it.
         rank: axes of the batch.
@@ -24,8 +24,8 @@ def given_steps(
     Returns:
         The definition.
     """
-    lanes = Lanes(width, problem.dtype)
-    _GivenSteps(lanes, problem, saving, ranks, rank).write()
+    lanes = Lanes(width, run.problem.dtype)
+    _GivenSteps(lanes, run.problem, run.saving, ranks, rank).write()
     return lanes.finish()
 
 
@@ -74,9 +74,7 @@ class _GivenSteps:
         self.rows = Buffer(lanes, lanes.results, 0, None, rank, 2)
         self.final = Buffer(lanes, lanes.results, 1, n, rank, 1)
         self.steps = b.sub(self.grid.size, whole(1))
-        self.step = Step(
-            *(lanes.array(k) for k in (1, 1, n, n, problem.stages * n))
-        )
+        self.step = Step(*(lanes.array(k) for k in (1, 1, n, n, problem.stages * n)))
         self.kept, self.next_kept = lanes.array(problem.kept), lanes.array(problem.kept)
         self.error = lanes.array(n)
         self.members = lanes.counters()
@@ -117,9 +115,7 @@ class _GivenSteps:
             self._save(whole(0))
         if self.problem.kept:
             self._set_time(self.step.t0, whole(0))
-            lanes.call(
-                f"rhs_{n}", self.step.t0, self.step.y0, *self.start.parameters, self.kept
-            )
+            lanes.call(f"rhs_{n}", self.step.t0, self.step.y0, *self.start.parameters, self.kept)
 
     def _set_time(self, array, i) -> None:
         time = self.grid.read(whole(0), i)

@@ -1,5 +1,7 @@
 """Scalar expressions as a graph in which equal ones are one node."""
 
+import operator
+import struct
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,6 +11,19 @@ from jaxdae.kernels.operations import OPERATIONS
 CONSTANT, INPUT = "constant", "input"
 # A call of another program, and one of its results.
 CALL, RESULT = "call", "result"
+
+# What Python's own numbers do as IEEE 754 says, without a call into NumPy.
+_EXACT = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "neg": operator.neg,
+    "lt": operator.lt,
+    "le": operator.le,
+    "eq": operator.eq,
+    "ne": operator.ne,
+}
+_bits = struct.Struct("<d").pack
 
 
 class Node(NamedTuple):
@@ -35,46 +50,96 @@ class Graph:
 
     def __init__(self):
         self.nodes: list[Node] = []
-        self._known: dict[tuple, int] = {}
+        self._known: dict[object, int] = {}
+        self._constants: dict[int, float | bool] = {}
 
     def constant(self, value: float | bool | np.bool_) -> int:
         """A number or truth value."""
         if isinstance(value, bool | np.bool_):
-            return self._add(CONSTANT, (bool(value),), key=("truth", bool(value)))
-        value = float(value)
-        # By their bits: zeros of both signs are different, and NaN is one with itself.
-        return self._add(CONSTANT, (value,), key=("number", np.float64(value).tobytes()))
+            own = bool(value)
+            key: object = (CONSTANT, own)
+        else:
+            own = float(value)
+            # By their bits: zeros of both signs are different, and NaN is one with itself.
+            key = _bits(own)
+        node = self._known.get(key)
+        if node is None:
+            node = self._new(key, CONSTANT, (own,))
+            self._constants[node] = own
+        return node
 
     def input(self, number: int) -> int:
         """An input."""
-        return self._add(INPUT, (number,))
+        key = (INPUT, number)
+        node = self._known.get(key)
+        return self._new(key, INPUT, (number,)) if node is None else node
 
     def call(self, callee: Any, arguments: tuple[tuple[int, ...], ...], results: int) -> list[int]:
         """All results of a call, one after the other; equal calls are one."""
-        node = self._add(CALL, (callee, arguments))
-        return [self._add(RESULT, (node, i)) for i in range(results)]
+        node = self._once(CALL, (callee, arguments))
+        return [self._once(RESULT, (node, i)) for i in range(results)]
+
+    def _once(self, operation: str, arguments: tuple) -> int:
+        key = (operation, *arguments)
+        node = self._known.get(key)
+        return self._new(key, operation, arguments) if node is None else node
 
     def apply(self, operation: str, *arguments: int) -> int:
         """An operation on nodes, simplified."""
-        known = [self.value(x) for x in arguments]
-        if all(x is not None for x in known):
-            with np.errstate(all="ignore"):
-                return self.constant(OPERATIONS[operation].evaluate(*known)[()])
+        key = (operation, *arguments)
+        node = self._known.get(key)
+        if node is None:
+            node = self._known[key] = self._made(operation, arguments)
+        return node
+
+    def dot(self, a: list[int], b: list[int]) -> int:
+        """Sum of products, in their order."""
+        apply, constants = self.apply, self._constants
+        total = self.constant(0.0)
+        for x, y in zip(a, b, strict=True):
+            known, other = constants.get(x), constants.get(y)
+            # What structural zeros give is not even looked up.
+            if (known == 0 and other is None) or (known is None and other == 0):
+                continue
+            total = apply("add", total, apply("mul", x, y))
+        return total
+
+    def _made(self, operation: str, arguments: tuple[int, ...]) -> int:
+        constants = self._constants
+        known = [constants.get(x) for x in arguments]
+        if None not in known:
+            return self.constant(_folded(operation, known))
         rule = _RULES.get(operation)
         simpler = None if rule is None else rule(self, known, *arguments)
         if simpler is not None:
             return simpler
         if OPERATIONS[operation].commutative and arguments[0] > arguments[1]:
             arguments = arguments[::-1]
-        return self._add(operation, arguments)
+        key = (operation, *arguments)
+        node = self._known.get(key)
+        return self._new(key, operation, arguments) if node is None else node
+
+    def _new(self, key: object, operation: str, arguments: tuple) -> int:
+        node = self._known[key] = len(self.nodes)
+        self.nodes.append(Node(operation, arguments))
+        return node
 
     def value(self, node: int):
         """The value of a constant, or `None`."""
-        operation, arguments = self.nodes[node]
-        if operation != CONSTANT:
+        value = self._constants.get(node)
+        if value is None:
             return None
-        (value,) = arguments
         return np.bool_(value) if isinstance(value, bool) else np.float64(value)
+
+    def values(self, nodes: list[int]) -> list[float | bool] | None:
+        """Values of constants, or `None` if one of the nodes is none."""
+        found = []
+        for node in nodes:
+            value = self._constants.get(node)
+            if value is None:
+                return None
+            found.append(value)
+        return found
 
     def negated(self, node: int) -> int | None:
         """`x` of `-x`, or `None`."""
@@ -107,13 +172,15 @@ class Graph:
         needed = (self.nodes[x] for x in self.needed(outputs))
         return list(dict.fromkeys(x.arguments[0] for x in needed if x.operation == CALL))
 
-    def _add(self, operation: str, arguments: tuple, key: tuple | None = None) -> int:
-        key = (operation, *arguments) if key is None else key
-        node = self._known.get(key)
-        if node is None:
-            node = self._known[key] = len(self.nodes)
-            self.nodes.append(Node(operation, arguments))
-        return node
+
+def _folded(operation: str, known: list):
+    """The operation on known numbers."""
+    exact = _EXACT.get(operation)
+    if exact is not None:
+        return exact(*known)
+    with np.errstate(all="ignore"):
+        given = [np.bool_(x) if isinstance(x, bool) else np.float64(x) for x in known]
+        return OPERATIONS[operation].evaluate(*given)[()]
 
 
 def _is(known, value: float) -> bool:
@@ -173,26 +240,61 @@ def _negate(graph: Graph, known, x):
 
 
 def _select(graph: Graph, known, condition, x, y):
-    del graph, condition
     if known[0] is not None:
         return x if known[0] else y
-    return x if x == y else None
+    if x == y:
+        return x
+    truths = known[1], known[2]
+    if truths in ((True, False), (False, True)) and isinstance(truths[0], bool):
+        return condition if truths[0] else graph.apply("not", condition)
+    operation, arguments = graph.nodes[condition]
+    return graph.apply("select", arguments[0], y, x) if operation == "not" else None
 
 
 def _both(graph: Graph, known, x, y):
-    del graph
     for number, other in ((known[0], y), (known[1], x)):
-        if number is not None and number:
-            return other
+        if number is not None:
+            return other if number else graph.constant(False)
     return x if x == y else None
 
 
 def _either(graph: Graph, known, x, y):
-    del graph
     for number, other in ((known[0], y), (known[1], x)):
-        if number is not None and not number:
-            return other
+        if number is not None:
+            return graph.constant(True) if number else other
     return x if x == y else None
+
+
+def _exclusive(graph: Graph, known, x, y):
+    for number, other in ((known[0], y), (known[1], x)):
+        if number is not None:
+            return graph.apply("not", other) if number else other
+    return graph.constant(False) if x == y else None
+
+
+def _opposite(graph: Graph, known, x):
+    del known
+    operation, arguments = graph.nodes[x]
+    return arguments[0] if operation == "not" else None
+
+
+def _comparison(name: str):
+    """Of a choice of two numbers with a third: the condition of the choice, if not known."""
+
+    def rule(graph: Graph, known, *arguments):
+        for i, node in enumerate(arguments):
+            operation, own = graph.nodes[node]
+            other = known[1 - i]
+            if other is None or operation != "select":
+                continue
+            cases = graph.values(list(own[1:]))
+            if cases is None:
+                continue
+            yes, no = (_folded(name, [x, other] if i == 0 else [other, x]) for x in cases)
+            return graph.apply("select", own[0], graph.constant(yes), graph.constant(no))
+        return None
+
+    return rule
 
 
 _RULES = {
@@ -204,4 +306,7 @@ _RULES = {
     "select": _select,
     "and": _both,
     "or": _either,
+    "xor": _exclusive,
+    "not": _opposite,
+    **{name: _comparison(name) for name in ("lt", "le", "eq", "ne")},
 }

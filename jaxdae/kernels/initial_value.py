@@ -44,6 +44,7 @@ class InitialValueProblem:
         self.primal = self if primal is None else primal
         self._variations: dict[tuple, InitialValueProblem] = {}
         self._made: dict[Any, list[Subprogram]] = {}
+        self._subprograms: dict[str, Subprogram] = {}
 
     @property
     def tableau(self) -> diffrax.ButcherTableau:
@@ -132,7 +133,7 @@ class InitialValueProblem:
         ]  # fmt: skip
 
     def transposed_steps(self, active: tuple[int, ...]) -> list[Subprogram]:
-        """Programs of the adjoint: `transposed_step` and `transposed_interpolation`."""
+        """Programs of the adjoint: `plain_step`, `transposed_step`, `transposed_interpolation`."""
         return self._once(("transposed", active), lambda: self._transposed_steps(active))
 
     def _transposed_steps(self, active: tuple[int, ...]) -> list[Subprogram]:
@@ -151,20 +152,30 @@ class InitialValueProblem:
             _, pull = jax.vjp(run, y, *(parameters[i] for i in active))
             return pull((y_bar, k_bar))
 
-        def transposed_interpolation(t0, t1, y0, y1, k, t, y_bar):
-            _, pull = jax.vjp(lambda *x: self._interpolated(t0, t1, *x, t), y0, y1, k)
+        def plain_step(t0, t1, y, *parameters):
+            return step(t0, t1, y, None, *parameters)[0]
+
+        kinds = ("t", "t", "y", *self.parameters)
+        return [
+            self._program("plain_step", plain_step, *kinds),
+            self._program("transposed_step", transposed_step, *kinds, "y", "k"),
+            self._transposed_interpolation(),
+        ]
+
+    def _transposed_interpolation(self) -> Subprogram:
+        """Dense output, transposed: from a saved state's cotangent to those of `y0`, `y1`, `k`."""
+
+        def transposed(t0, t1, t, y_bar):
+            example = self._shapes("y", "y", "k")
+            pull = jax.linear_transpose(lambda *x: self._interpolated(t0, t1, *x, t), *example)
             return pull(y_bar)
 
-        return [
-            self._program("transposed_step", transposed_step, "t", "t", "y", *self.parameters, "y",
-                          "k"),
-            self._program("transposed_interpolation", transposed_interpolation, "t", "t", "y", "y",
-                          "k", "t", "y"),
-        ]  # fmt: skip
+        return self._program("transposed_interpolation", transposed, "t", "t", "t", "y")
 
     def _called(self, wrt: tuple[int, ...] = ()) -> Callable:
         name = f"rhs_{self.states}"  # that of a varied problem may be called beside its own
-        call = subprogram(name, self.rhs, *self._shapes("t", "y", *self.parameters), wrt=wrt)
+        shapes = self._shapes("t", "y", *self.parameters)
+        call = subprogram(name, self.rhs, *shapes, wrt=wrt, made=self._subprograms)
         return lambda t, y, *p: call(t, y, *p)[0]
 
     def _program(self, name: str, function: Callable, *kinds) -> Subprogram:

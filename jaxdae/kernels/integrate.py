@@ -62,18 +62,58 @@ class Run(NamedTuple):
         return [(self.rows, n), (n,), *told]
 
 
-_integrate = jex.Primitive("native_integration")
-_integrate.multiple_results = True
-
-
 class _Axes(NamedTuple):
     """Axes of the batch, and which arguments have them; members share the others."""
 
     shape: tuple[int, ...]
     batched: tuple[bool, ...]
 
-    def with_axis(self, size: int, batched) -> "_Axes":
-        return _Axes((size, *self.shape), tuple(batched))
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    def ranks(self) -> tuple[int, ...]:
+        return tuple(self.rank if x else 0 for x in self.batched)
+
+    def width(self, dtype) -> int:
+        """Entries of the vectors that serve the batch."""
+        bits = 8 * np.dtype(dtype).itemsize
+        return machine_code.host_width(bits) if int(np.prod(self.shape)) > 1 else 1
+
+
+def _grown(arguments, axes_in, axes: _Axes) -> tuple[list, _Axes]:
+    """Arguments with one more axis of the batch, the first one."""
+    size = next(x.shape[a] for x, a in zip(arguments, axes_in, strict=True) if a is not None)
+    moved, batched = [], []
+    for x, a, has in zip(arguments, axes_in, axes.batched, strict=True):
+        if a is not None:
+            # Members have an argument of their own along all axes of the batch or along none.
+            x = jnp.moveaxis(x, a, 0)
+            x = x if has else _spread(x, axes.shape, 1)
+        elif has:
+            x = jnp.broadcast_to(x, (size, *x.shape))
+        moved.append(x)
+        batched.append(a is not None or has)
+    return moved, _Axes((size, *axes.shape), tuple(batched))
+
+
+def _spread(x, shape: tuple[int, ...], at: int):
+    """The same for all members along more axes."""
+    grown = x.reshape(*x.shape[:at], *(1 for _ in shape), *x.shape[at:])
+    return jnp.broadcast_to(grown, (*x.shape[:at], *shape, *x.shape[at:]))
+
+
+def _registered(programs, body: str, axes: _Axes, dtype) -> str:
+    width = axes.width(dtype)
+    parts = [library(programs, width, dtype), body]
+    text = assembled(parts, axes.rank, machine_code.default_threads(), width)
+    return machine_code.register(text)
+
+
+# The run itself.
+
+_integrate = jex.Primitive("native_integration")
+_integrate.multiple_results = True
 
 
 @_integrate.def_abstract_eval
@@ -83,51 +123,197 @@ def _shapes(*arguments, run: Run, axes: _Axes):
 
 
 def _lowered(ctx, *arguments, run: Run, axes: _Axes):
-    text = _module(run, axes, machine_code.default_threads())
-    return jax.ffi.ffi_lowering(machine_code.register(text))(ctx, *arguments)
-
-
-def _module(run: Run, axes: _Axes, threads: int) -> str:
-    problem, rank = run.problem, len(axes.shape)
-    bits = 8 * problem.dtype.itemsize
-    width = machine_code.host_width(bits) if int(np.prod(axes.shape)) > 1 else 1
-    ranks = tuple(rank if x else 0 for x in axes.batched)
     # The loops are built with llvmlite, which is an extra.
     if run.controlled:
-        from jaxdae.kernels.controlled_steps import controlled_steps
-
-        body = controlled_steps(run, width, ranks, rank)
+        from jaxdae.kernels.controlled_steps import controlled_steps as loops
     else:
-        from jaxdae.kernels.given_steps import given_steps
-
-        body = given_steps(problem, run.saving, width, ranks, rank)
-    return assembled([library(run.programs(), width, problem.dtype), body], rank, threads, width)
+        from jaxdae.kernels.given_steps import given_steps as loops
+    dtype = run.problem.dtype
+    body = loops(run, axes.width(dtype), axes.ranks(), axes.rank)
+    return jax.ffi.ffi_lowering(_registered(run.programs(), body, axes, dtype))(ctx, *arguments)
 
 
 def _batched(arguments, axes_in, *, run: Run, axes: _Axes):
-    size = next(x.shape[a] for x, a in zip(arguments, axes_in, strict=True) if a is not None)
-    moved, batched = [], []
-    for x, a, has in zip(arguments, axes_in, axes.batched, strict=True):
-        if a is not None:
-            x = jnp.moveaxis(x, a, 0)
-            # Members of one argument share it along all axes of the batch or along none.
-            x = x if has else _spread(x, axes.shape, 1)
-        elif has:
-            x = jnp.broadcast_to(x, (size, *x.shape))
-        moved.append(x)
-        batched.append(a is not None or has)
-    found = _integrate.bind(*moved, run=run, axes=axes.with_axis(size, batched))
+    moved, axes = _grown(arguments, axes_in, axes)
+    found = _integrate.bind(*moved, run=run, axes=axes)
     return found, [0] * len(found)
 
 
-def _spread(x, shape: tuple[int, ...], at: int):
-    """The same for all members along more axes."""
-    grown = x.reshape(*x.shape[:at], *(1 for _ in shape), *x.shape[at:])
-    return jnp.broadcast_to(grown, (*x.shape[:at], *shape, *x.shape[at:]))
+def _jvp(primals, tangents, *, run: Run, axes: _Axes):
+    found = _integrate.bind(*primals, run=run, axes=axes)
+    count = len(run.problem.parameters)
+    y_dot, parameter_dots, time_dots = tangents[0], tangents[1 : 1 + count], tangents[1 + count :]
+    if any(type(x) is not ad.Zero for x in time_dots):
+        raise NotImplementedError(
+            "the native backend has no derivative by times (t0, t1, dt, SaveAt(ts=...)); use "
+            "simulate(..., backend='plain')."
+        )
+    active = tuple(i for i, x in enumerate(parameter_dots) if type(x) is not ad.Zero)
+    moves = [ad.instantiate_zeros(y_dot), *(parameter_dots[i] for i in active)]
+    flags = [axes.batched[0], *(axes.batched[1 + i] for i in active)]
+    moves = [
+        jnp.expand_dims(x, axes.rank if has else 0) for x, has in zip(moves, flags, strict=True)
+    ]
+    more = _Axes(axes.shape, (*axes.batched, *flags))
+    rows, final = _tangents.bind(*primals, *moves, run=run, axes=more, active=active, directions=1)
+    along = [jnp.squeeze(x, axes.rank) for x in (rows, final)]
+    rest = [ad.Zero(jax.typeof(x).to_tangent_aval()) for x in found[2:]]
+    return found, [*along, *rest]
 
 
 mlir.register_lowering(_integrate, _lowered, platform="cpu")
 batching.primitive_batchers[_integrate] = _batched
+ad.primitive_jvps[_integrate] = _jvp
+
+# Its derivative in some directions: linear in them, and transposed by the adjoint.
+
+_tangents = jex.Primitive("native_integration_tangents")
+_tangents.multiple_results = True
+# Directions that one kernel follows: more of them would not fit into the registers.
+_DIRECTIONS = 8
+
+
+@_tangents.def_abstract_eval
+def _tangent_shapes(*arguments, run: Run, axes: _Axes, active, directions: int):
+    del arguments, active
+    return [
+        ShapedArray((*axes.shape, directions, *x), run.problem.dtype) for x in run.results()[:2]
+    ]
+
+
+def _along(*arguments, run: Run, axes: _Axes, active: tuple[int, ...], directions: int):
+    """Derivatives of rows and final state: the run of the varied problem, without its states."""
+    problem = run.problem
+    count = 1 + len(problem.parameters)
+    primals, moves = arguments[: count + run.times], arguments[count + run.times :]
+    flags, moved = axes.batched[: len(primals)], axes.batched[len(primals) :]
+    start, whole = _beside(primals[0], moves[0], flags[0], moved[0], axes.shape)
+    given = [start, *primals[1:count], *moves[1:], *primals[count:]]
+    batched = (whole, *flags[1:count], *moved[1:], *flags[count:])
+    varied = run._replace(problem=problem.varied(active, directions))
+    rows, final, *_ = _integrate.bind(*given, run=varied, axes=_Axes(axes.shape, batched))
+    n = problem.states
+    rows = rows.reshape(*rows.shape[:-1], 1 + directions, n)[..., 1:, :]
+    final = final.reshape(*final.shape[:-1], 1 + directions, n)[..., 1:, :]
+    return [jnp.moveaxis(rows, -2, axes.rank), final]
+
+
+def _beside(y, moves, has: bool, moved: bool, shape: tuple[int, ...]):
+    """States followed by their derivatives, for each member where one of them has members."""
+    if has != moved:
+        y, moves = (x if own else _spread(x, shape, 0) for x, own in ((y, has), (moves, moved)))
+    flat = moves.reshape(*moves.shape[:-2], -1)
+    return jnp.concatenate([y, flat], -1), has or moved
+
+
+def _tangents_batched(arguments, axes_in, *, run, axes: _Axes, active, directions: int):
+    count = 1 + len(run.problem.parameters) + run.times
+    if all(a is None for a in axes_in[:count]):
+        return _more_directions(arguments, axes_in, run, axes, active, directions, count)
+    moved, axes = _grown(arguments, axes_in, axes)
+    found = _tangents.bind(*moved, run=run, axes=axes, active=active, directions=directions)
+    return found, [0] * len(found)
+
+
+def _more_directions(arguments, axes_in, run, axes: _Axes, active, directions: int, count: int):
+    """A batch of directions from the same states: states are computed once for several of them."""
+    primals, moves = arguments[:count], arguments[count:]
+    size = next(x.shape[a] for x, a in zip(arguments, axes_in, strict=True) if a is not None)
+    joined = []
+    for x, a, has in zip(moves, axes_in[count:], axes.batched[count:], strict=True):
+        at = axes.rank if has else 0
+        x = jnp.moveaxis(x, a, at) if a is not None else jnp.repeat(
+            jnp.expand_dims(x, at), size, at
+        )  # fmt: skip
+        joined.append((x.reshape(*x.shape[:at], size * directions, *x.shape[at + 2 :]), at))
+    parts = []
+    for first in range(0, size * directions, _DIRECTIONS):
+        last = min(first + _DIRECTIONS, size * directions)
+        some = [jax.lax.slice_in_dim(x, first, last, axis=at) for x, at in joined]
+        parts.append(
+            _tangents.bind(
+                *primals, *some, run=run, axes=axes, active=active, directions=last - first
+            )
+        )
+    found = [jnp.concatenate(x, axes.rank) for x in zip(*parts, strict=True)]
+    shape = axes.shape
+    found = [x.reshape(*shape, size, directions, *x.shape[axes.rank + 1 :]) for x in found]
+    return found, [axes.rank] * len(found)
+
+
+def _tangents_jvp(primals, tangents, **parameters):
+    moving = [i for i, x in enumerate(tangents) if type(x) is not ad.Zero]
+
+    def run(*some):
+        given = dict(zip(moving, some, strict=True))
+        return _along(*(given.get(i, x) for i, x in enumerate(primals)), **parameters)
+
+    return jax.jvp(run, tuple(primals[i] for i in moving), tuple(tangents[i] for i in moving))
+
+
+def _tangents_transposed(bars, *arguments, run, axes: _Axes, active, directions: int):
+    count = 1 + len(run.problem.parameters) + run.times
+    primals, moves = arguments[:count], arguments[count:]
+    bars = [ad.instantiate_zeros(x) for x in bars]
+    each = []
+    for i in range(directions):
+        own = [jax.lax.index_in_dim(x, i, axes.rank, keepdims=False) for x in bars]
+        more = _Axes(axes.shape, (*axes.batched[:count], True, True))
+        each.append(_adjoint.bind(*primals, *own, run=run, axes=more, active=active))
+    found: list = [None] * count
+    for move, has, *parts in zip(moves, axes.batched[count:], *each, strict=True):
+        # Members that share a parameter share its cotangent.
+        parts = parts if has else [x.sum(tuple(range(axes.rank))) for x in parts]
+        linear = ad.is_undefined_primal(move)
+        found.append(jnp.stack(parts, axes.rank if has else 0) if linear else None)
+    return found
+
+
+mlir.register_lowering(_tangents, mlir.lower_fun(_along, multiple_results=True))
+batching.primitive_batchers[_tangents] = _tangents_batched
+ad.primitive_jvps[_tangents] = _tangents_jvp
+ad.primitive_transposes[_tangents] = _tangents_transposed
+
+# The adjoint.
+
+_adjoint = jex.Primitive("native_integration_adjoint")
+_adjoint.multiple_results = True
+
+
+@_adjoint.def_abstract_eval
+def _adjoint_shapes(*arguments, run: Run, axes: _Axes, active):
+    del arguments
+    own = [(run.problem.states,), *(run.problem.parameters[i].shape for i in active)]
+    return [ShapedArray((*axes.shape, *x), run.problem.dtype) for x in own]
+
+
+def _adjoint_lowered(ctx, *arguments, run: Run, axes: _Axes, active):
+    from jaxdae.kernels.adjoint_steps import adjoint_steps
+
+    dtype, programs = run.problem.dtype, run.problem.transposed_steps(active)
+    if run.controlled:
+        programs = [*run.programs(), *programs]
+    body = adjoint_steps(run, active, axes.width(dtype), axes.ranks(), axes.rank)
+    return jax.ffi.ffi_lowering(_registered(programs, body, axes, dtype))(ctx, *arguments)
+
+
+def _adjoint_batched(arguments, axes_in, *, run: Run, axes: _Axes, active):
+    moved, axes = _grown(arguments, axes_in, axes)
+    found = _adjoint.bind(*moved, run=run, axes=axes, active=active)
+    return found, [0] * len(found)
+
+
+def _adjoint_jvp(primals, tangents, **parameters):
+    raise NotImplementedError(
+        "the native backend has no forward derivative of a reverse one; take second derivatives "
+        "by jax.jacfwd(jax.jacfwd(...)) or jax.jacrev(jax.jacfwd(...)), or use "
+        "simulate(..., backend='plain')."
+    )
+
+
+mlir.register_lowering(_adjoint, _adjoint_lowered, platform="cpu")
+batching.primitive_batchers[_adjoint] = _adjoint_batched
+ad.primitive_jvps[_adjoint] = _adjoint_jvp
 
 
 def integrate(run: Run, y0, parameters, times) -> list[jax.Array]:

@@ -51,8 +51,10 @@ class Lanes:
         """The text of the function."""
         self.b.ret_void()
         ir.IRBuilder(self._entry).branch(self._body)
-        lines = str(self.module).splitlines()
-        return "\n".join(x for x in lines if not x.startswith(("target", "declare", ";")))
+        # What is declared here is defined, or declared, in other parts of the text.
+        return "\n".join(
+            x for x in str(self.module).splitlines() if not x.startswith(("target", "declare", ";"))
+        )
 
     # Numbers.
 

@@ -3,33 +3,81 @@
 import ctypes
 import hashlib
 import os
+import re
+import threading
+import time
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
+
+from jaxdae.kernels import storage
 
 # Machine code is kept for the life of the process: compiled programs of JAX point into it.
 _ENGINES: list[Any] = []
 _REGISTERED: dict[str, None] = {}
+# JAX may compile in several threads.
+_LOCK = threading.Lock()
+# How modules are compiled, besides what `Host` says. It is part of the key of what is on disk.
+_LEVEL, _SPEED = 3, 2
+
+
+class MachineCodeError(RuntimeError):
+    """A kernel that LLVM does not accept, or that needs what this machine does not have."""
+
+
+class Host(NamedTuple):
+    """The processor that machine code is made for.
+
+    Args:
+        cpu: LLVM's name of it.
+        features: what it can do, as LLVM writes it: `+avx,-avx512f`.
+    """
+
+    cpu: str
+    features: str
 
 
 @cache
 def _llvm():
     try:
         import llvmlite.binding as llvm
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         raise ImportError("native kernels need llvmlite: pip install 'jaxdae[native]'.") from error
+    except (ImportError, OSError) as error:
+        raise ImportError(
+            f"llvmlite is installed, but does not load: {error}. Install it anew: pip install "
+            "--force-reinstall llvmlite."
+        ) from error
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     return llvm
 
 
 @cache
+def _features() -> dict[str, bool]:
+    """What the processor can do; nothing in particular where LLVM cannot tell."""
+    try:
+        return dict(_llvm().get_host_cpu_features())
+    except RuntimeError:
+        return {}
+
+
+@cache
+def host() -> Host:
+    """The processor of this machine."""
+    features = (f"{'+' if has else '-'}{name}" for name, has in sorted(_features().items()))
+    return Host(_llvm().get_host_cpu_name(), ",".join(features))
+
+
 def host_width(bits: int) -> int:
-    """Numbers of so many bits that a vector register of this machine holds."""
-    features = _llvm().get_host_cpu_features()
+    """Numbers of so many bits that a vector register of this machine holds.
+
+    On processors without these registers, or whose features are not known, 128 bits: LLVM takes
+    wider vectors apart where a processor has no such ones.
+    """
     for name, size in (("avx512f", 512), ("avx", 256)):
-        if features.get(name, False):
+        if _features().get(name, False):
             return size // bits
     return 128 // bits
 
@@ -37,40 +85,100 @@ def host_width(bits: int) -> int:
 def register(text: str) -> str:
     """Compile a module and make its `@handler` known to XLA.
 
+    Where JAX keeps compiled programs on disk (`jax_compilation_cache_dir`), machine code is kept
+    there too, if compiling it took as long as JAX asks of a program that it keeps. It is used by
+    processes with the same module, LLVM and processor, and by no others.
+
     Args:
         text: the module.
 
     Returns:
         Name of the target of foreign-function calls; equal modules have one.
+
+    Raises:
+        ImportError: where llvmlite is not installed, or does not load.
+        MachineCodeError: where LLVM refuses the module, or a function it calls does not exist here.
+
+    Warns:
+        RuntimeWarning: where the folder cannot be read or written, or a file in it is damaged.
     """
-    llvm = _llvm()
-    host = f"{llvm.get_host_cpu_name()} {llvm.get_host_cpu_features().flatten()}"
-    key = hashlib.sha256(f"{llvm.llvm_version_info} {host}\n{text}".encode()).hexdigest()
+    key = _key(text)
     name = f"jaxdae_{key[:32]}"
-    if name not in _REGISTERED:
-        address = _compiled(llvm, text)
-        jax.ffi.register_ffi_target(name, _capsule(address), platform="cpu")
-        _REGISTERED[name] = None
+    with _LOCK:
+        if name not in _REGISTERED:
+            address = _address(text, _object_code(text, key))
+            jax.ffi.register_ffi_target(name, _capsule(address), platform="cpu")
+            _REGISTERED[name] = None
     return name
 
 
-def _compiled(llvm, text: str) -> int:
-    target = llvm.Target.from_default_triple().create_target_machine(
-        cpu=llvm.get_host_cpu_name(),
-        features=llvm.get_host_cpu_features().flatten(),
-        opt=3,
-        jit=True,
-    )
-    module = llvm.parse_assembly(text)
-    module.verify()
+def _key(text: str) -> str:
+    """Hash of all that decides on the machine code of a module."""
+    made = f"{_llvm().llvm_version_info} {_LEVEL} {_SPEED} {host().cpu} {host().features}"
+    return hashlib.sha256(f"{made}\n{text}".encode()).hexdigest()
+
+
+def _object_code(text: str, key: str) -> bytes:
+    """From the disk, or compiled and then kept there."""
+    folder = storage.folder()
+    found = None if folder is None else storage.read(folder, key)
+    if found is not None:
+        return found
+    began = time.perf_counter()
+    code = _compiled(text)
+    if folder is not None and storage.worth_keeping(time.perf_counter() - began):
+        storage.write(folder, key, code)
+    return code
+
+
+def _compiled(text: str) -> bytes:
+    """Object code of a module."""
+    llvm = _llvm()
+    target = _target(llvm)
+    try:
+        module = llvm.parse_assembly(text)
+        module.verify()
+    except RuntimeError as error:
+        raise MachineCodeError(
+            f"LLVM refuses the module of this kernel, which is a mistake in jaxdae and not in the "
+            f"function: {str(error).strip()}. Please report it with the function; until then use "
+            "the function without jaxdae.kernels.native."
+        ) from error
     module.triple = llvm.get_process_triple()
-    options = llvm.create_pipeline_tuning_options(speed_level=2)
+    options = llvm.create_pipeline_tuning_options(speed_level=_SPEED)
     passes = llvm.create_pass_builder(target, options)
     passes.getModulePassManager().run(module, passes)
-    engine = llvm.create_mcjit_compiler(module, target)
+    return target.emit_object(module)
+
+
+def _target(llvm):
+    triple = llvm.Target.from_default_triple()
+    return triple.create_target_machine(
+        cpu=host().cpu, features=host().features, opt=_LEVEL, jit=True
+    )
+
+
+def _address(text: str, code: bytes) -> int:
+    """Where `@handler` lies once the object code of a module is in memory."""
+    llvm = _llvm()
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _target(llvm))
+    # The first engine makes the functions of the process known to LLVM.
+    _check_functions(text)
+    engine.add_object_file(llvm.ObjectFileRef.from_data(code))
     engine.finalize_object()
     _ENGINES.append(engine)
     return engine.get_function_address("handler")
+
+
+def _check_functions(text: str) -> None:
+    """LLVM would end the process at a function that it does not find."""
+    called = re.findall(r"^declare .*@(?!llvm\.)([\w.]+)\(", text, re.M)
+    missing = [name for name in called if _llvm().address_of_symbol(name) is None]
+    if missing:
+        raise MachineCodeError(
+            f"the kernel calls {', '.join(missing)}, which the C library of this machine does not "
+            "have; use the function without jaxdae.kernels.native here."
+        )
 
 
 def _capsule(address: int):

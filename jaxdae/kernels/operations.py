@@ -1,10 +1,10 @@
 """The scalar operations that kernels are made of, and what they do to numbers."""
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-import scipy.special
 
 
 class Operation(NamedTuple):
@@ -24,6 +24,11 @@ class Operation(NamedTuple):
 def _sign(x):
     # NumPy's loses the sign of zero, which JAX keeps.
     return x if x == 0 else np.sign(x)
+
+
+def _erf(x):
+    # SciPy's takes longer to import than the rest of the package.
+    return np.float64(math.erf(x))
 
 
 OPERATIONS: dict[str, Operation] = {
@@ -60,7 +65,7 @@ OPERATIONS: dict[str, Operation] = {
     "log1p": Operation(np.log1p),
     "pow": Operation(np.power),
     "cbrt": Operation(np.cbrt),
-    "erf": Operation(scipy.special.erf),
+    "erf": Operation(_erf),
     "lt": Operation(np.less, boolean=True),
     "le": Operation(np.less_equal, boolean=True),
     "eq": Operation(np.equal, boolean=True, commutative=True),

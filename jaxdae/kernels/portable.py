@@ -9,7 +9,8 @@ import numpy as np
 from jaxdae.kernels.graph import CONSTANT, INPUT
 from jaxdae.kernels.trace import ScalarProgram
 
-_OWN: dict[str, Callable] = {
+# Functions for operations that `jax.numpy` calls otherwise.
+OWN: dict[str, Callable] = {
     "neg": jnp.negative,
     "max": jnp.maximum,
     "min": jnp.minimum,
@@ -53,20 +54,36 @@ def as_jax(program: ScalarProgram) -> Callable:
 
     def run(*arguments):
         inputs = jnp.concatenate([jnp.ravel(x) for x in arguments])
-        graph, held = program.graph, {}
-        for node in graph.needed(program.outputs):
-            operation, own = graph.nodes[node]
-            if operation == INPUT:
-                held[node] = inputs[own[0]]
-            elif operation == CONSTANT:
-                truth = isinstance(own[0], bool)
-                held[node] = jnp.asarray(own[0], None if truth else inputs.dtype)
-            else:
-                function = _OWN.get(operation) or getattr(jnp, operation)
-                held[node] = function(*(held[x] for x in own))
-        return _shaped(program, [held[int(x)] for x in program.outputs])
+        return _shaped(program, results(program, inputs))
 
     return run
+
+
+def results(program: ScalarProgram, inputs, own: dict[str, Callable] = OWN) -> list:
+    """Entries of all results from entries of all arguments.
+
+    Args:
+        program: from `scalarize`.
+        inputs: the entries, by number; scalars, or arrays that can be broadcast together, all of
+            one floating-point type.
+        own: functions for operations that are not called in `jax.numpy` as they are here.
+
+    Returns:
+        One value for each entry of the results.
+    """
+    graph, held = program.graph, {}
+    for node in graph.needed(program.outputs):
+        operation, arguments = graph.nodes[node]
+        if operation == INPUT:
+            held[node] = inputs[arguments[0]]
+        elif operation == CONSTANT:
+            # A NumPy scalar is written into the program, and is not one of its arguments.
+            truth = isinstance(arguments[0], bool)
+            held[node] = np.bool_(arguments[0]) if truth else inputs[0].dtype.type(arguments[0])
+        else:
+            function = own.get(operation) or getattr(jnp, operation)
+            held[node] = function(*(held[x] for x in arguments))
+    return [held[int(x)] for x in program.outputs]
 
 
 def _shaped(program: ScalarProgram, scalars: list) -> list[jax.Array]:

@@ -7,21 +7,24 @@ import jax
 import jax.extend.core as jex
 import numpy as np
 
-from jaxdae.kernels import rules
+from jaxdae.kernels import factorizations
+from jaxdae.kernels.control import CALLS, PLAIN_CALLS
 from jaxdae.kernels.graph import Graph
-from jaxdae.kernels.values import as_symbols, known, on_host, settled, Symbols, Value
+from jaxdae.kernels.host import known, on_host
+from jaxdae.kernels.rules import RULES
+from jaxdae.kernels.values import (
+    as_symbols,
+    first_refused,
+    Refusal,
+    Refused,
+    settled,
+    Symbols,
+    Value,
+)
 
 
 class UnsupportedOperationError(NotImplementedError):
     """A function does something that cannot be made a kernel of."""
-
-
-class _RefusedError(Exception):
-    """A primitive, why it is refused, and the place where it was called, as soon as it is known."""
-
-    def __init__(self, primitive: str, reason: str, place: str | None):
-        super().__init__(primitive, reason, place)
-        self.primitive, self.reason, self.place = primitive, reason, place
 
 
 class ScalarProgram(NamedTuple):
@@ -65,61 +68,83 @@ def scalarize(function: Callable, *arguments) -> ScalarProgram:
         nodes = [graph.input(first + i) for i in range(size)]
         given.append(Symbols(np.array(nodes, np.int32).reshape(shape.shape)))
         first += size
-    try:
-        found = evaluate(graph, closed, given)
-    except _RefusedError as refused:
-        raise UnsupportedOperationError(
-            f"{refused.primitive} cannot be made part of a kernel: {refused.reason}. It comes from "
-            f"{refused.place or 'code inside JAX'}. Write it otherwise, or leave it to JAX."
-        ) from None
+    found = evaluate(graph, closed, given)
+    for result in found:
+        if isinstance(result, Refused):
+            raise UnsupportedOperationError(result.message())
     flat = [as_symbols(graph, x).nodes.ravel() for x in found]
     results = tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in closed.out_avals)
     outputs = np.concatenate(flat) if flat else np.zeros(0, np.int32)
     return ScalarProgram(graph, outputs, shapes, results)
 
 
-def evaluate(graph: Graph, closed: Any, arguments: list[Value]) -> list[Value]:
+def evaluate(graph: Graph, closed: Any, arguments: list) -> list:
     """Results of a jaxpr, operation by operation."""
     jaxpr, fixed = (closed.jaxpr, closed.consts) if hasattr(closed, "jaxpr") else (closed, ())
-    values: dict[Any, Value] = {}
+    values: dict[Any, Any] = dict(zip(jaxpr.constvars, map(known, fixed), strict=True))
 
-    def read(atom) -> Value:
-        return known(atom.val) if isinstance(atom, jex.Literal) else values[atom]
+    def hold(variables: Any, found: list) -> None:
+        for variable, value in zip(variables, found, strict=True):
+            # Keys of random numbers are known, whatever their type.
+            own = isinstance(value, Symbols)
+            values[variable] = settled(graph, value, variable.aval.dtype) if own else value
 
-    values.update(zip(jaxpr.constvars, map(known, fixed), strict=True))
-    values.update(zip(jaxpr.invars, arguments, strict=True))
+    def read(atom: Any):
+        return _literal(atom) if isinstance(atom, jex.Literal) else values[atom]
+
+    hold(jaxpr.invars, arguments)
     for equation in jaxpr.eqns:
-        given = [settled(graph, read(x)) for x in equation.invars]
-        values.update(zip(equation.outvars, _apply(graph, equation, given), strict=True))
+        hold(equation.outvars, _apply(graph, equation, [read(x) for x in equation.invars]))
     return [read(x) for x in jaxpr.outvars]
 
 
-def _apply(graph: Graph, equation, given: list[Value]) -> list[Value]:
-    primitive = equation.primitive
-    rule = rules.RULES.get(primitive.name)
-    entered = primitive.name in rules.CALLS or primitive.name in rules.CONTROL
-    if not entered and not any(isinstance(x, Symbols) for x in given):
-        return list(on_host(primitive, given, equation.params))
+def _literal(atom: Any):
+    return known(atom.val, atom.aval.dtype)
+
+
+def _apply(graph: Graph, equation, given: list) -> list:
+    """Results of one equation; what is refused stands for itself, and for what is made of it."""
+    name = equation.primitive.name
+    enter = CALLS.get(name)
+    refused = first_refused(given)
     try:
-        if entered:
-            enter = rules.CALLS.get(primitive.name) or rules.CONTROL[primitive.name]
-            return enter(graph, equation.params, given, evaluate)
-        if rule is None:
-            raise rules.Refusal("there is no rule for it")
-        return rule(graph, equation, given)
-    except rules.Refusal as reason:
-        raise _RefusedError(primitive.name, str(reason), _place(equation)) from None
-    except _RefusedError as inner:
-        inner.place = inner.place or _place(equation)
-        raise
+        if enter is not None and (refused is None or name in PLAIN_CALLS):
+            return _placed(enter(graph, equation, given, evaluate), equation)
+        if refused is None:
+            return _found(graph, equation, given)
+    except Refusal as reason:
+        refused = Refused(name, str(reason), _place(equation))
+    if equation.effects or not equation.outvars:
+        # Nobody reads what it does, but it was meant to be done.
+        raise UnsupportedOperationError(refused.message())
+    return [refused] * len(equation.outvars)
+
+
+def _found(graph: Graph, equation, given: list[Value]) -> list[Value]:
+    if not any(isinstance(x, Symbols) for x in given):
+        return on_host(equation, given)
+    rule = RULES.get(equation.primitive.name)
+    if rule is None:
+        reason = factorizations.ITERATIVE.get(equation.primitive.name, "there is no rule for it")
+        raise Refusal(reason)
+    return rule(graph, equation, given)
+
+
+def _placed(found: list, equation) -> list:
+    """What was refused inside of a call comes from there, where that is known, or from the call."""
+    unknown = [isinstance(x, Refused) and x.place is None for x in found]
+    if not any(unknown):
+        return found
+    place = _place(equation)
+    return [x._replace(place=place) if y else x for x, y in zip(found, unknown, strict=True)]
 
 
 def _place(equation) -> str | None:
     """The line of the user's code, if it is known."""
     traceback = equation.source_info.traceback
     frames = [] if traceback is None else list(traceback.frames)
-    own = ("/jax/", "/jaxlib/", "/equinox/", "/diffrax/", "/jaxdae/kernels/", "/lineax/")
+    inside = ("/jax/", "/jaxlib/", "/equinox/", "/diffrax/", "/jaxdae/kernels/", "/lineax/")
     for frame in frames:
-        if not any(part in frame.file_name.replace("\\", "/") for part in own):
+        if not any(part in frame.file_name.replace("\\", "/") for part in inside):
             return f"{frame.file_name}:{frame.line_num} ({frame.function_name})"
     return None

@@ -1,13 +1,17 @@
 """Arrays while a program is traced to scalars: known numbers, or numbers of graph nodes."""
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxdae.kernels.graph import Graph
+
+# Whole numbers are held as floating-point ones, which single precision does exactly up to here.
+_EXACT = 2**24
+
+
+class Refusal(Exception):  # noqa: N818
+    """Why a primitive cannot be taken apart."""
 
 
 class Symbols(NamedTuple):
@@ -16,10 +20,42 @@ class Symbols(NamedTuple):
     Args:
         nodes: their numbers, of any shape.
         boolean: whether they are truth values.
+        whole: of whole numbers, the least and the largest that they may be.
     """
 
     nodes: np.ndarray
     boolean: bool = False
+    whole: tuple[int, int] | None = None
+
+    def like(self, nodes: np.ndarray) -> "Symbols":
+        """Other nodes of the same kind."""
+        return self._replace(nodes=nodes)
+
+
+class Refused(NamedTuple):
+    """Stands for what a refused primitive would have given: an error only if it is needed.
+
+    Args:
+        primitive: its name.
+        reason: why it is refused.
+        place: where it was called, if that is known.
+    """
+
+    primitive: str
+    reason: str
+    place: str | None
+
+    def message(self) -> str:
+        """What the user is told."""
+        return (
+            f"{self.primitive} cannot be made part of a kernel: {self.reason}. It comes from "
+            f"{self.place or 'code inside JAX'}. Write it otherwise, or leave it to JAX."
+        )
+
+
+def first_refused(values) -> Refused | None:
+    """The first of several values that is none."""
+    return next((x for x in values if isinstance(x, Refused)), None)
 
 
 # Known numbers are plain NumPy arrays.
@@ -31,29 +67,45 @@ def as_symbols(graph: Graph, value: Value) -> Symbols:
     if isinstance(value, Symbols):
         return value
     value = np.asarray(value)
-    boolean = value.dtype == np.bool_
-    nodes = [graph.constant(x) for x in value.ravel()]
-    return Symbols(np.array(nodes, np.int32).reshape(value.shape), boolean)
+    constant = graph.constant
+    nodes = np.array([constant(x) for x in value.ravel().tolist()], np.int32).reshape(value.shape)
+    if np.issubdtype(value.dtype, np.integer):
+        ends = (value.min(), value.max()) if value.size else (0, 0)
+        return Symbols(nodes, whole=exact_range(*ends))
+    return Symbols(nodes, value.dtype == np.bool_)
 
 
-def settled(graph: Graph, value: Value) -> Value:
-    """Known numbers, where all nodes turned out to be constants."""
+def exact_range(low, high) -> tuple[int, int]:
+    """A range of whole numbers, if floating-point numbers of single precision hold them."""
+    if max(-int(low), int(high)) > _EXACT:
+        raise Refusal(f"whole numbers beyond {_EXACT} would meet ones that depend on the inputs")
+    return int(low), int(high)
+
+
+def settled(graph: Graph, value: Value, dtype) -> Value:
+    """Known numbers of a type, where all nodes turned out to be constants."""
     if not isinstance(value, Symbols):
         return value
-    found = [graph.value(int(x)) for x in value.nodes.ravel()]
-    if any(x is None for x in found):
-        return value
-    dtype = np.bool_ if value.boolean else np.float64
-    return np.array(found, dtype).reshape(value.nodes.shape)
+    found = graph.values(value.nodes.ravel().tolist())
+    return value if found is None else np.array(found, dtype).reshape(value.nodes.shape)
 
 
-def elementwise(graph: Graph, operation: str, *values: Value, boolean: bool = False) -> Symbols:
+def elementwise(
+    graph: Graph,
+    operation: str,
+    *values: Value,
+    boolean: bool = False,
+    whole: tuple[int, int] | None = None,
+) -> Symbols:
     """An operation on corresponding entries."""
     nodes = [as_symbols(graph, x).nodes for x in values]
-    apply = np.frompyfunc(lambda *x: graph.apply(operation, *map(int, x)), len(nodes), 1)
-    found = np.asarray(apply(*nodes))
-    shape = np.broadcast_shapes(*map(np.shape, nodes))
-    return Symbols(found.astype(np.int32).reshape(shape), boolean)
+    shape = nodes[0].shape
+    if any(x.shape != shape for x in nodes):
+        nodes = np.broadcast_arrays(*nodes)
+        shape = nodes[0].shape
+    apply = graph.apply
+    found = [apply(operation, *x) for x in zip(*(x.ravel().tolist() for x in nodes), strict=True)]
+    return Symbols(np.array(found, np.int32).reshape(shape), boolean, whole)
 
 
 def reduced(graph: Graph, operation: str, value: Value, axes, boolean: bool = False) -> Symbols:
@@ -69,38 +121,3 @@ def reduced(graph: Graph, operation: str, value: Value, axes, boolean: bool = Fa
     for row in flat[1:]:
         total = elementwise(graph, operation, total, Symbols(row, boolean), boolean=boolean)
     return total
-
-
-def on_host(primitive, values, params) -> list[np.ndarray]:
-    """A primitive of JAX on numbers that are known, or that only name what is moved."""
-    with jax.ensure_compile_time_eval():
-        found: Any = primitive.bind(*map(jnp.asarray, values), **params)
-    return [known(x) for x in (found if primitive.multiple_results else [found])]
-
-
-def known(x) -> Any:
-    """Numbers as NumPy's, keys of random numbers as they are."""
-    keys = hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jax.dtypes.extended)
-    return x if keys else np.asarray(x)
-
-
-def moved(
-    primitive, values: list[Value], params, graph: Graph, fill: Callable | None = None
-) -> list[Value]:
-    """A primitive that moves entries and computes nothing, done to the nodes' numbers."""
-    boolean = any(isinstance(x, Symbols) and x.boolean for x in values)
-    symbolic = any(isinstance(x, Symbols) for x in values)
-    given = [_named(graph, x) if symbolic else x for x in values]
-    found = on_host(primitive, given, params)
-    if fill is not None:
-        found = [fill(x) for x in found]
-    if not symbolic:
-        return list(found)
-    return [Symbols(x.astype(np.int32), boolean) for x in found]
-
-
-def _named(graph: Graph, value: Value) -> np.ndarray:
-    """Numbers of nodes; whole numbers, which are indices, stay."""
-    if not isinstance(value, Symbols) and np.issubdtype(value.dtype, np.integer):
-        return value
-    return as_symbols(graph, value).nodes

@@ -11,15 +11,18 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TYPE_CHECKING
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jax.extend.core import ClosedJaxpr, Literal
 from jaxtyping import PyTree
+
+# optax is imported where it is used: many programs that import the package never tune.
+if TYPE_CHECKING:
+    import optax
 
 FORMAT = "jaxdae tuning checkpoint"
 VERSION = 1
@@ -78,7 +81,7 @@ def load(
 def fingerprint(
     params: PyTree,
     trained: PyTree,
-    optimizer: optax.GradientTransformation,
+    optimizer: "optax.GradientTransformation",
     optimizer_state: PyTree,
     objective: Any,
     search: dict[str, Any],
@@ -188,8 +191,10 @@ def _shapes(tree: PyTree) -> dict[str, str]:
     }
 
 
-def _program(optimizer: optax.GradientTransformation, trained: PyTree) -> list[bytes]:
+def _program(optimizer: "optax.GradientTransformation", trained: PyTree) -> list[bytes]:
     """What the optimizer computes: the text of its update as a program, and its constants."""
+    import optax
+
     optimizer = optax.with_extra_args_support(optimizer)
 
     # In place of the objective, whose program need not be the same text in every process.
@@ -235,6 +240,8 @@ def _sanitized(description: Any) -> bytes:
 
 
 def _software() -> dict[str, str]:
+    import optax
+
     return {"jax": jax.__version__, "equinox": eqx.__version__, "optax": optax.__version__}
 
 

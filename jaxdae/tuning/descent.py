@@ -1,19 +1,22 @@
 """Descent from several starts at once: pure functions of a state, traced once."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TYPE_CHECKING
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import optax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, PyTree
 
 from jaxdae.tuning.parametrizations import resolve, trainable
 
+# optax is imported where it is used: many programs that import the package never tune.
+if TYPE_CHECKING:
+    import optax
 
-def default_optimizer() -> optax.GradientTransformation:
+
+def default_optimizer() -> "optax.GradientTransformation":
     """Adam with learning rate 0.05, after clipping the gradient to norm 1.
 
     A step changes a `Positive` or the scale of a `PositiveDefinite` by about five per cent. The
@@ -24,6 +27,8 @@ def default_optimizer() -> optax.GradientTransformation:
     Returns:
         An optax optimizer.
     """
+    import optax
+
     return optax.chain(optax.clip_by_global_norm(1.0), optax.adam(0.05, eps=1e-16))
 
 
@@ -70,12 +75,14 @@ class Problem(eqx.Module):
     objective: Callable
     trained: PyTree
     frozen: PyTree
-    optimizer: optax.GradientTransformationExtraArgs
+    optimizer: "optax.GradientTransformationExtraArgs"
     mode: str = eqx.field(static=True)
 
     @classmethod
     def make(cls, objective, params: PyTree, optimizer, mode: str) -> "Problem":
         """Split the parameters; refuse those that cannot be trained."""
+        import optax
+
         trained, frozen = eqx.partition(params, trainable(params))
         leaves = jax.tree.leaves(trained)
         if not leaves:
@@ -123,6 +130,8 @@ class Problem(eqx.Module):
         optimizer, its memory as it was before, is asked again from the point reached by it:
         asked again from the same point, it would only fail again.
         """
+        import optax
+
         trial = optax.apply_updates(state.point, state.update)
         loss, gradient = self.value_and_gradient(trial)
         norm = optax.tree.norm(gradient)
@@ -157,6 +166,8 @@ class Problem(eqx.Module):
 
 
 def _check_optimizer(optimizer: Any) -> None:
+    import optax
+
     if isinstance(optimizer, optax.GradientTransformation):
         return
     name = getattr(optimizer, "__qualname__", repr(optimizer))

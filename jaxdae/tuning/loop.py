@@ -5,19 +5,22 @@ import operator
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TYPE_CHECKING
 
 import equinox as eqx
 import jax
 import numpy as np
-import optax
 from jaxtyping import Array, Bool, Float, PyTree
-from tqdm import tqdm
 
 from jaxdae.tuning import checkpoint as checkpoints
 from jaxdae.tuning.descent import Problem, Start, strongly_typed
 from jaxdae.tuning.parametrizations import resolve
 from jaxdae.tuning.result import TuningHistory, TuningResult
+
+# Both are imported where they are used: many programs that import the package never tune.
+if TYPE_CHECKING:
+    import optax
+    from tqdm import tqdm
 
 Mode = Literal["auto", "forward", "reverse"]
 
@@ -46,7 +49,7 @@ def tune(
     objective: Callable[[PyTree], Float[Array, ""]],
     params: PyTree,
     *,
-    optimizer: optax.GradientTransformation | None = None,
+    optimizer: "optax.GradientTransformation | None" = None,
     steps: int = 100,
     mode: Mode = "auto",
     starts: int = 1,
@@ -261,6 +264,8 @@ class _Patience:
 
 def _loop(run: _Run, file: _File, patience: _Patience, progress: bool, callback) -> str:
     """Evaluate until a reason to stop, and return it."""
+    from tqdm import tqdm
+
     taken = max(run.rows - 1, 0)
     with tqdm(total=run.steps, initial=taken, disable=not progress, unit="step") as bar:
         try:
@@ -279,7 +284,7 @@ def _loop(run: _Run, file: _File, patience: _Patience, progress: bool, callback)
             file.save(run, due_only=False)
 
 
-def _show(bar: tqdm, run: _Run) -> None:
+def _show(bar: "tqdm", run: _Run) -> None:
     if bar.disable:
         return
     start, loss, _ = run.best()

@@ -1,0 +1,411 @@
+"""Discrete adjoints: runs repeated, and gone through backwards, in one kernel.
+
+The states of a run are not handed over from its first computation. They are computed again, block
+by block of lanes, and kept only while the block is served: memory does not grow with the batch.
+"""
+
+from typing import Any
+
+from jaxdae.kernels.controlled_steps import Control
+from jaxdae.kernels.given_steps import Start
+from jaxdae.kernels.loops import Buffer, Lanes, WHOLE, whole
+
+# Given steps whose states take more than this are kept in part, and computed once more [bytes].
+_KEPT_BYTES = 2**23
+
+
+def adjoint_steps(
+    run: Any, active: tuple[int, ...], width: int, ranks: tuple[int, ...], rank: int
+) -> str:
+    """Text of `@run` for the adjoint of a run.
+
+    Arguments are those of the run, then the cotangents of the saved states and of the final one;
+    results the cotangents of the start and of the parameters with numbers in `active`.
+
+    Args:
+        run: what is differentiated.
+        active: numbers of the parameters.
+        width: entries of a vector.
+        ranks: axes of the batch in each argument; zero where its members share it.
+        rank: axes of the batch.
+
+    Returns:
+        The definition.
+    """
+    lanes = Lanes(width, run.problem.dtype)
+    kind = _ControlledAdjoint if run.controlled else _GivenAdjoint
+    kind(lanes, run, active, ranks, rank).write()
+    return lanes.finish()
+
+
+class _Adjoint:
+    """What adjoints of given and of controlled steps have in common."""
+
+    def __init__(self, lanes: Lanes, run: Any, active, ranks, rank: int):
+        problem = run.problem
+        self.lanes, self.problem, self.saving, self.run = lanes, problem, run.saving, run
+        self.n, self.active = problem.states, active
+        self.start = Start(lanes, problem, ranks)
+        count = len(self.start.arrays) + run.times
+        self.row_bars = Buffer(lanes, lanes.arguments, count, None, ranks[count], 2)
+        self.final_bar = Buffer(lanes, lanes.arguments, count + 1, self.n, ranks[count + 1], 1)
+        self.sizes = [self.n, *(self.start.sizes[1 + i] for i in active)]
+        self.out = [
+            Buffer(lanes, lanes.results, i, size, rank, 1) for i, size in enumerate(self.sizes)
+        ]
+        self.members = lanes.counters()
+        # Cotangents of the state and the parameters, and what one step adds to them.
+        self.bars = [lanes.array(size) for size in self.sizes]
+        self.step_bars = [lanes.array(size) for size in self.sizes]
+        self.k_bar = lanes.array(problem.stages * self.n)
+        self.t0, self.t1, self.y = lanes.array(1), lanes.array(1), lanes.array(self.n)
+        self.rows = None
+        if run.saving.times:
+            index = count - 1
+            times = Buffer(lanes, lanes.arguments, index, None, ranks[index], 1)
+            self.rows = _RowsAtTimes(self, times)
+
+    def blocks(self):
+        """For each block of members, the first of them."""
+        lanes, b = self.lanes, self.lanes.b
+        size = b.sub(lanes.end, lanes.begin)
+        count = b.sdiv(b.add(size, whole(lanes.width - 1)), whole(lanes.width))
+        return lanes.loop(count)
+
+    def load(self, index) -> None:
+        """The members of a block; where there are too few, the last one more than once."""
+        lanes, b = self.lanes, self.lanes.b
+        first = b.add(lanes.begin, b.mul(index, whole(lanes.width)))
+        last = b.sub(lanes.end, whole(1))
+        with lanes.loop(lanes.width) as lane:
+            member = lanes.minimum(b.add(first, lane), last)
+            lanes.set_count(member, self.members, lane)
+            self.begin(lane, member)
+            self.final_bar.load(self.n, self.bars[0], lane, member)
+            if self.rows is not None:
+                left = b.sub(self.rows.times.size, whole(1))
+                lanes.set_count(left, self.rows.left, lane)
+        for size, bar in zip(self.sizes[1:], self.bars[1:], strict=True):
+            lanes.clear(size, bar)
+
+    def begin(self, lane, member) -> None:
+        """Put a member into a lane."""
+        self.start.load(lane, member)
+
+    def reverse_step(self, t0, t1, y, first) -> None:
+        """Go back over one step, of all lanes.
+
+        Args:
+            t0: its beginning.
+            t1: its end.
+            y: the state at its beginning.
+            first: whether it is the first step of a lane, as a function of the lane.
+        """
+        lanes = self.lanes
+        lanes.clear(self.problem.stages * self.n, self.k_bar)
+        if self.rows is not None:
+            self.rows.collect(t0, t1, first)
+        lanes.call(
+            "transposed_step", t0, t1, y, *self.start.parameters, self.bars[0], self.k_bar,
+            *self.step_bars,
+        )  # fmt: skip
+        lanes.copy(self.n, self.step_bars[0], self.bars[0])
+        if self.rows is not None:
+            lanes.add(self.n, self.rows.y0_bar, self.bars[0])
+        for size, more, bar in zip(self.sizes[1:], self.step_bars[1:], self.bars[1:], strict=True):
+            lanes.add(size, more, bar)
+
+    def add_row(self, row, lane) -> None:
+        """Add the cotangent of a saved state to that of a lane's state."""
+        lanes, b = self.lanes, self.lanes.b
+        member, start = lanes.count(self.members, lane), b.mul(row, whole(self.n))
+        with lanes.loop(self.n) as i:
+            more = self.row_bars.read(member, b.add(start, i))
+            total = b.fadd(lanes.get(self.bars[0], lane, i), more)
+            lanes.set(total, self.bars[0], lane, i)
+
+    def store(self) -> None:
+        """Write the results of a block."""
+        lanes = self.lanes
+        with lanes.loop(lanes.width) as lane:
+            if self.saving.start:
+                self.add_row(whole(0), lane)
+            member = lanes.count(self.members, lane)
+            for size, out, bar in zip(self.sizes, self.out, self.bars, strict=True):
+                out.store(size, bar, lane, member)
+
+
+class _RowsAtTimes:
+    """Cotangents of the states at given times, taken up step by step from the last one on."""
+
+    def __init__(self, adjoint: _Adjoint, times: Buffer):
+        lanes, n = adjoint.lanes, adjoint.n
+        self.adjoint, self.lanes, self.times = adjoint, lanes, times
+        self.left = lanes.counters()
+        self.y0_bar = lanes.array(n)
+        self._t, self._bar = lanes.array(1), lanes.array(n)
+        self._parts = [lanes.array(size) for size in (n, n, adjoint.problem.stages * n)]
+        self._any = lanes.variable(WHOLE, whole(0))
+
+    def collect(self, t0, t1, first) -> None:
+        """Add what the rows within a step bring to the cotangents of its parts."""
+        lanes, adjoint, b = self.lanes, self.adjoint, self.lanes.b
+        lanes.clear(adjoint.n, self.y0_bar)
+
+        def more():
+            self._find(t0, first)
+            return b.icmp_signed("!=", b.load(self._any, typ=WHOLE), whole(0))
+
+        with lanes.while_(more):
+            lanes.call("transposed_interpolation", t0, t1, self._t, self._bar, *self._parts)
+            lanes.add(adjoint.n, self._parts[0], self.y0_bar)
+            lanes.add(adjoint.n, self._parts[1], adjoint.bars[0])
+            lanes.add(adjoint.problem.stages * adjoint.n, self._parts[2], adjoint.k_bar)
+
+    def skip_unreached(self, reached) -> None:
+        """Leave out rows behind the time that each lane reached."""
+        lanes, b = self.lanes, self.lanes.b
+        with lanes.loop(lanes.width) as lane:
+
+            def beyond(lane=lane):
+                row, member = lanes.count(self.left, lane), lanes.count(self.adjoint.members, lane)
+                exists = b.icmp_signed(">=", row, whole(0))
+                time = self.times.read(member, b.select(exists, row, whole(0)))
+                late = b.fcmp_unordered(">", time, lanes.get(reached, lane))
+                return b.and_(exists, late)
+
+            with lanes.while_(beyond):
+                left = b.sub(lanes.count(self.left, lane), whole(1))
+                lanes.set_count(left, self.left, lane)
+
+    def _find(self, t0, first) -> None:
+        """The next row of each lane; zero for lanes that have none in this step."""
+        lanes, b = self.lanes, self.lanes.b
+        b.store(whole(0), self._any)
+        lanes.clear(self.adjoint.n, self._bar)
+        lanes.copy(1, t0, self._t)
+        with lanes.loop(lanes.width) as lane:
+            row = lanes.count(self.left, lane)
+            member = lanes.count(self.adjoint.members, lane)
+            safe = b.select(b.icmp_signed("<", row, whole(0)), whole(0), row)
+            time = self.times.read(member, safe)
+            inside = b.or_(b.fcmp_ordered(">", time, lanes.get(t0, lane)), first(lane))
+            with b.if_then(b.and_(b.icmp_signed(">=", row, whole(0)), inside)):
+                self._take(row, time, member, lane)
+
+    def _take(self, row, time, member, lane) -> None:
+        lanes, b, n = self.lanes, self.lanes.b, self.adjoint.n
+        b.store(whole(1), self._any)
+        lanes.set(time, self._t, lane)
+        start = b.mul(b.add(row, whole(int(self.adjoint.saving.start))), whole(n))
+        with lanes.loop(n) as i:
+            bar = self.adjoint.row_bars.read(member, b.add(start, i))
+            lanes.set(bar, self._bar, lane, i)
+        lanes.set_count(b.sub(row, whole(1)), self.left, lane)
+
+
+class _GivenAdjoint(_Adjoint):
+    """All lanes go through the same steps; of many, only the states of one section are kept."""
+
+    def __init__(self, lanes: Lanes, run: Any, active, ranks, rank: int):
+        super().__init__(lanes, run, active, ranks, rank)
+        b = lanes.b
+        self.grid = Buffer(lanes, lanes.arguments, len(self.start.arrays), None, 0, 1)
+        self.steps = b.sub(self.grid.size, whole(1))
+        most = max(_KEPT_BYTES // (self.n * lanes.width * run.problem.dtype.itemsize), 1)
+        few = b.icmp_signed("<=", self.steps, whole(most))
+        root = self._root(self.steps)
+        length = b.select(few, self.steps, root)
+        self.length = b.select(b.icmp_signed(">", length, whole(0)), length, whole(1))
+        rounded = b.add(self.steps, b.sub(self.length, whole(1)))
+        self.sections = b.sdiv(rounded, self.length)
+
+    def _root(self, count):
+        """The square root of a whole number, rounded up."""
+        b = self.lanes.b
+        guess = self.lanes.variable(WHOLE, whole(1))
+
+        def small():
+            g = b.load(guess, typ=WHOLE)
+            return b.icmp_signed("<", b.mul(g, g), count)
+
+        with self.lanes.while_(small):
+            b.store(b.add(b.load(guess, typ=WHOLE), whole(1)), guess)
+        return b.load(guess, typ=WHOLE)
+
+    def write(self) -> None:
+        lanes, b, n = self.lanes, self.lanes.b, self.n
+        taken, starts = lanes.reserve(b.mul(self.sections, whole(n)))
+        also_taken, inner = lanes.reserve(b.mul(self.length, whole(n)))
+        with self.blocks() as index:
+            self.load(index)
+            self._forward(starts)
+            with lanes.down(self.sections) as section:
+                self._reverse_section(section, starts, inner)
+            self.store()
+        lanes.release(taken)
+        lanes.release(also_taken)
+
+    def _kept(self, room, i):
+        return self.lanes.offset(room, self.lanes.b.mul(i, whole(self.n)))
+
+    def _forward(self, starts) -> None:
+        """Keep the state at the start of each section."""
+        lanes, b, n = self.lanes, self.lanes.b, self.n
+        lanes.copy(n, self.start.state, self.y)
+        with lanes.loop(self.sections) as section:
+            lanes.copy(n, self.y, self._kept(starts, section))
+            last = b.icmp_signed("==", section, b.sub(self.sections, whole(1)))
+            with lanes.loop(b.select(last, whole(0), self.length)) as j:
+                self._step(b.add(b.mul(section, self.length), j))
+
+    def _step(self, i) -> None:
+        self._set_times(i)
+        self.lanes.call(
+            "plain_step", self.t0, self.t1, self.y, *self.start.parameters, self.step_bars[0]
+        )
+        self.lanes.copy(self.n, self.step_bars[0], self.y)
+
+    def _set_times(self, i) -> None:
+        lanes = self.lanes
+        t0 = self.grid.read(whole(0), i)
+        t1 = self.grid.read(whole(0), lanes.b.add(i, whole(1)))
+        with lanes.loop(lanes.width) as lane:
+            lanes.set(t0, self.t0, lane)
+            lanes.set(t1, self.t1, lane)
+
+    def _reverse_section(self, section, starts, inner) -> None:
+        lanes, b, n = self.lanes, self.lanes.b, self.n
+        first = b.mul(section, self.length)
+        count = lanes.minimum(self.length, b.sub(self.steps, first))
+        lanes.copy(n, self._kept(starts, section), self.y)
+        with lanes.loop(count) as j:
+            lanes.copy(n, self.y, self._kept(inner, j))
+            self._step(b.add(first, j))
+        with lanes.down(count) as j:
+            i = b.add(first, j)
+            self._set_times(i)
+            self._add_rows_at_steps(i)
+            start = b.icmp_signed("==", i, whole(0))
+            self.reverse_step(self.t0, self.t1, self._kept(inner, j), lambda lane: start)  # noqa: ARG005
+
+    def _add_rows_at_steps(self, i) -> None:
+        lanes, b, every = self.lanes, self.lanes.b, self.saving.every
+        if not every:
+            return
+        rest = b.srem(b.add(i, whole(1)), whole(every))
+        with b.if_then(b.icmp_signed("==", rest, whole(0))):
+            row = b.add(b.sdiv(i, whole(every)), whole(int(self.saving.start)))
+            with lanes.loop(lanes.width) as lane:
+                self.add_row(row, lane)
+
+
+class _ControlledAdjoint(_Adjoint):
+    """Each lane has its own steps: the accepted ones are listed, and gone through backwards."""
+
+    def __init__(self, lanes: Lanes, run: Any, active, ranks, rank: int):
+        super().__init__(lanes, run, active, ranks, rank)
+        self.control = Control(lanes, run.problem, self.start, ranks, run.given_first)
+        self.tried, self.listed = lanes.counters(), lanes.counters()
+        self.busy, self.any = lanes.counters(), lanes.variable(WHOLE, whole(0))
+        self.most = lanes.variable(WHOLE, whole(0))
+        # Of each step: its two ends, and the state at its beginning.
+        self.entries = self.n + 2
+        self.entry = lanes.array(self.entries)
+
+    def begin(self, lane, member) -> None:
+        self.control.load(lane, member)
+        for counter in (self.tried, self.listed):
+            self.lanes.set_count(whole(0), counter, lane)
+
+    def write(self) -> None:
+        lanes, b = self.lanes, self.lanes.b
+        taken, log = lanes.reserve(whole(self.run.max_steps * self.entries))
+        with self.blocks() as index:
+            self.load(index)
+            self._forward(log)
+            if self.rows is not None:
+                self.rows.skip_unreached(self.control.step.t0)
+            b.store(whole(0), self.most)
+            with lanes.loop(lanes.width) as lane:
+                count, most = lanes.count(self.listed, lane), b.load(self.most, typ=WHOLE)
+                b.store(b.select(b.icmp_signed(">", count, most), count, most), self.most)
+            with lanes.loop(b.load(self.most, typ=WHOLE)) as i:
+                self._reverse(i, log)
+            self.store()
+        lanes.release(taken)
+
+    def _forward(self, log) -> None:
+        lanes, b = self.lanes, self.lanes.b
+        with lanes.loop(lanes.width) as lane:
+            lanes.set_count(b.zext(self.control.unfinished(lane), WHOLE), self.busy, lane)
+        self.control.begin_steps(self._is_busy)
+        with lanes.while_(self._any_busy):
+            self.control.advance()
+            with lanes.loop(lanes.width) as lane, b.if_then(self._is_busy(lane)):
+                self._proceed(log, lane)
+
+    def _is_busy(self, lane):
+        return self.lanes.b.icmp_signed("!=", self.lanes.count(self.busy, lane), whole(0))
+
+    def _any_busy(self):
+        lanes, b = self.lanes, self.lanes.b
+        b.store(whole(0), self.any)
+        with lanes.loop(lanes.width) as lane:
+            b.store(b.or_(b.load(self.any, typ=WHOLE), lanes.count(self.busy, lane)), self.any)
+        return b.icmp_signed("!=", b.load(self.any, typ=WHOLE), whole(0))
+
+    def _proceed(self, log, lane) -> None:
+        lanes, b, control = self.lanes, self.lanes.b, self.control
+        with b.if_then(control.accepted(lane)):
+            count = lanes.count(self.listed, lane)
+            place = self._logged(log, count)
+            lanes.copy_lane(1, control.step.t0, place, lane)
+            lanes.copy_lane(1, control.step.t1, lanes.offset(place, whole(1)), lane)
+            state = lanes.offset(place, whole(2))
+            lanes.copy_lane(self.n, control.step.y0, state, lane)
+            lanes.set_count(b.add(count, whole(1)), self.listed, lane)
+        control.proceed(lane)
+        tried = b.add(lanes.count(self.tried, lane), whole(1))
+        lanes.set_count(tried, self.tried, lane)
+        more = b.icmp_signed("<", tried, whole(self.run.max_steps))
+        on = b.and_(control.unfinished(lane), b.not_(control.failed(lane)))
+        lanes.set_count(b.zext(b.and_(on, more), WHOLE), self.busy, lane)
+
+    def _logged(self, log, i):
+        return self.lanes.offset(log, self.lanes.b.mul(i, whole(self.entries)))
+
+    def _reverse(self, turn, log) -> None:
+        """Go back over the last step of each lane that is not done yet.
+
+        A lane that is done goes over a step of no length, which leaves its cotangents as they are.
+        """
+        lanes, b = self.lanes, self.lanes.b
+        with lanes.loop(lanes.width) as lane:
+            index = self._index(turn, lane)
+            safe = b.select(b.icmp_signed("<", index, whole(0)), whole(0), index)
+            lanes.copy_lane(self.entries, self._logged(log, safe), self.entry, lane)
+            with b.if_then(b.icmp_signed("<", index, whole(0))):
+                for end in (self.entry, lanes.offset(self.entry, whole(1))):
+                    lanes.copy_lane(1, self.control.begin, end, lane)
+                lanes.copy_lane(self.n, self.start.state, lanes.offset(self.entry, whole(2)), lane)
+            with b.if_then(b.icmp_signed(">=", index, whole(0))):
+                self._add_row_of_step(index, lane)
+        self.reverse_step(
+            self.entry,
+            lanes.offset(self.entry, whole(1)),
+            lanes.offset(self.entry, whole(2)),
+            lambda lane: b.icmp_signed("==", self._index(turn, lane), whole(0)),
+        )
+
+    def _index(self, turn, lane):
+        b = self.lanes.b
+        return b.sub(b.sub(self.lanes.count(self.listed, lane), whole(1)), turn)
+
+    def _add_row_of_step(self, index, lane) -> None:
+        b, every = self.lanes.b, self.saving.every
+        if not every:
+            return
+        rest = b.srem(b.add(index, whole(1)), whole(every))
+        with b.if_then(b.icmp_signed("==", rest, whole(0))):
+            self.add_row(b.add(b.sdiv(index, whole(every)), whole(int(self.saving.start))), lane)

@@ -1,0 +1,211 @@
+"""Calls that are entered, loops that are unrolled, and conditions of which both sides are made."""
+
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxdae.kernels.elimination import solve_symmetric
+from jaxdae.kernels.graph import Graph
+from jaxdae.kernels.indexing import alike
+from jaxdae.kernels.values import (
+    as_symbols,
+    elementwise,
+    first_refused,
+    Refusal,
+    Refused,
+    Symbols,
+    Value,
+)
+from jaxdae.linalg.positive_definite import call_name, ELIMINATION_LIMIT
+
+# Loops beyond this would make kernels too long to compile.
+_TURNS = 10_000
+
+
+def _call(name: str) -> Callable:
+    def enter(graph: Graph, equation, given: list[Value], evaluate: Callable) -> list:
+        cores = _cores(equation.params.get("name"))
+        plain = all(isinstance(x, Value) for x in given)
+        found = _solution(graph, equation, given, *cores) if cores and plain else None
+        return evaluate(graph, equation.params[name], given) if found is None else [found]
+
+    return enter
+
+
+def _cores(name: str | None) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """Shapes of matrix and right side, by which the call of a solution is named."""
+    found = re.search(r"_(\d+x\d+)_(\d+(?:x\d+)?)$", name or "")
+    if found is None:
+        return None
+    matrix, rhs = (tuple(map(int, x.split("x"))) for x in found.groups())
+    return (matrix, rhs) if name == call_name(matrix, rhs) else None
+
+
+def _solution(graph: Graph, equation, given: list[Value], matrix, rhs) -> Symbols | None:
+    """Solutions of a batch of systems, if it is clear what is one of them.
+
+    The name of the call has the shapes of one system. `jax.vmap` of a linear solve puts its axes
+    first, and gives them to the right sides wherever the matrices have them.
+    """
+    a, b = (as_symbols(graph, x).nodes for x in given)
+    batch = b.shape[: b.ndim - len(rhs)]
+    axis = _batch_axis(equation.outvars[0].aval.shape, batch, rhs)
+    if a.shape not in (matrix, (*batch, *matrix)) or b.shape != (*batch, *rhs) or axis is None:
+        return None
+    a = np.broadcast_to(a, (*batch, *matrix))
+    found = np.zeros(b.shape, np.int32)
+    for place in np.ndindex(*batch):
+        found[place] = solve_symmetric(graph, a[place], b[place])
+    return Symbols(np.moveaxis(found, 0, axis) if batch else found)
+
+
+def _batch_axis(shape: tuple[int, ...], batch, rhs) -> int | None:
+    """Where the result of a call has the axis of its batch; None where that is not known."""
+    small = rhs[0] <= ELIMINATION_LIMIT
+    if len(batch) != 1:
+        return 0 if shape == (*batch, *rhs) and (small or not batch) else None
+    axes = [i for i in range(len(shape)) if (*shape[:i], *shape[i + 1 :]) == rhs]
+    axes = [i for i in axes if shape[i] == batch[0]]
+    # Axes of one size cannot be told apart; that of a loop comes first, and small systems are
+    # solved by a loop.
+    return axes[0] if len(axes) == 1 or (axes and small) else None
+
+
+def _linear_solve(graph: Graph, equation, given: list[Value], evaluate: Callable) -> list:
+    params = equation.params
+    lengths = params["const_lengths"]
+    first = lengths.matvec + lengths.vecmat
+    constants = given[first : first + lengths.solve]
+    return evaluate(graph, params["jaxprs"].solve, [*constants, *given[sum(lengths) :]])
+
+
+def _scan(graph: Graph, equation, given: list[Value], evaluate: Callable) -> list:
+    params = equation.params
+    constants, carried = params["num_consts"], params["num_carry"]
+    fixed, carry = given[:constants], given[constants : constants + carried]
+    columns = given[constants + carried :]
+    rows = []
+    order = range(params["length"])
+    for i in reversed(order) if params["reverse"] else order:
+        each = [_row(x, i) for x in columns]
+        found = evaluate(graph, params["jaxpr"], [*fixed, *carry, *each])
+        carry = found[:carried]
+        rows.append(found[carried:])
+    if params["reverse"]:
+        rows.reverse()
+    if not rows:
+        shapes = params["jaxpr"].out_avals[carried:]
+        return [*carry, *(np.zeros((0, *x.shape), x.dtype) for x in shapes)]
+    stacked: list[Any] = [_stacked(graph, column) for column in zip(*rows, strict=True)]
+    return [*carry, *stacked]
+
+
+def _row(value: Value, i: int) -> Value:
+    return value.like(value.nodes[i]) if isinstance(value, Symbols) else value[i]
+
+
+def _stacked(graph: Graph, rows) -> Any:
+    refused = first_refused(rows)
+    if refused is not None:
+        return refused
+    if not any(isinstance(x, Symbols) for x in rows):
+        return np.stack(rows)
+    nodes, kind = alike(graph, list(rows))
+    return kind.like(np.stack(nodes))
+
+
+def _while(graph: Graph, equation, given: list[Value], evaluate: Callable) -> list:
+    params = equation.params
+    tests, bodies = params["cond_nconsts"], params["body_nconsts"]
+    of_test, of_body = given[:tests], given[tests : tests + bodies]
+    carry = given[tests + bodies :]
+    for _ in range(_TURNS):
+        (goes_on,) = evaluate(graph, params["cond_jaxpr"], [*of_test, *carry])
+        if isinstance(goes_on, Refused):
+            return [goes_on] * len(carry)
+        if isinstance(goes_on, Symbols):
+            raise Refusal("how often its loop turns depends on the inputs")
+        if not goes_on:
+            return carry
+        carry = evaluate(graph, params["body_jaxpr"], [*of_body, *carry])
+    raise Refusal(f"its loop turns more than {_TURNS} times")
+
+
+def _cond(graph: Graph, equation, given: list[Value], evaluate: Callable) -> list:
+    which, *arguments = given
+    branches = equation.params["branches"]
+    if not isinstance(which, Symbols):
+        return evaluate(graph, branches[min(max(int(which), 0), len(branches) - 1)], arguments)
+    *others, found = [evaluate(graph, branch, arguments) for branch in branches]
+    for i, results in reversed(list(enumerate(others))):
+        chosen = _chooses(graph, which, i)
+        pairs = zip(results, found, strict=True)
+        found = [_choice(graph, chosen, one, other) for one, other in pairs]
+    return found
+
+
+def _chooses(graph: Graph, which: Symbols, i: int) -> Symbols:
+    """Whether a choice falls on a branch; numbers outside fall on the first or the last."""
+    if which.boolean:
+        return elementwise(graph, "not", which, boolean=True)
+    test = "le" if i == 0 else "eq"
+    return elementwise(graph, test, which, np.asarray(float(i)), boolean=True)
+
+
+def choice(graph: Graph, condition: Value, yes: Value, no: Value) -> Symbols:
+    """Corresponding entries of one array or another."""
+    (a, b), kind = alike(graph, [yes, no])
+    found = elementwise(graph, "select", condition, Symbols(a), Symbols(b))
+    return kind.like(found.nodes)
+
+
+def _choice(graph: Graph, condition: Symbols, yes, no):
+    return first_refused((yes, no)) or choice(graph, condition, yes, no)
+
+
+def _platform(graph: Graph, equation, given: list[Value], evaluate: Callable) -> list:
+    """The number of the branch that JAX would take on a CPU."""
+    del graph, given, evaluate
+    platforms = equation.params["platforms"]
+    own = [i for i, x in enumerate(platforms) if x is None or "cpu" in x]
+    if not own:
+        raise Refusal("it has no branch for a CPU")
+    return [np.asarray(own[0], np.int32)]
+
+
+def _as_computed(graph: Graph, equation, given: list[Value], evaluate: Callable) -> list:
+    """A primitive of equinox or lineax, by what it does when it is called."""
+    shapes = [jax.ShapeDtypeStruct(x.aval.shape, x.aval.dtype) for x in equation.invars]
+    closed = jax.make_jaxpr(partial(equation.primitive.impl, **equation.params))(*shapes)
+    return evaluate(graph, closed, given)
+
+
+# Their arguments go to a jaxpr as they are.
+PLAIN_CALLS: dict[str, Callable] = {
+    "jit": _call("jaxpr"),
+    "pjit": _call("jaxpr"),
+    "closed_call": _call("call_jaxpr"),
+    "core_call": _call("call_jaxpr"),
+    "custom_jvp_call": _call("call_jaxpr"),
+    "custom_vjp_call": _call("call_jaxpr"),
+    "checkpoint": _call("jaxpr"),
+    "remat": _call("jaxpr"),
+    "remat2": _call("jaxpr"),
+}
+CALLS: dict[str, Callable] = {
+    **PLAIN_CALLS,
+    "custom_linear_solve": _linear_solve,
+    "scan": _scan,
+    "while": _while,
+    "cond": _cond,
+    "platform_index": _platform,
+    "linear_solve": _as_computed,
+    "nondifferentiable": _as_computed,
+    "nondifferentiable_backward": _as_computed,
+    "nonbatchable": _as_computed,
+    "nontraceable": _as_computed,
+}

@@ -1,0 +1,107 @@
+"""Exponential and hyperbolic functions of vectors.
+
+`x = n ln(2) + r`, `exp(x) = 2^n exp(r)`, with a polynomial for the last.
+"""
+
+from jaxdae.kernels.precision import precision
+from jaxdae.kernels.vectors import (
+    integral_scale,
+    same_if_small,
+    twofold_quotient,
+    twofold_sum,
+    twofold_sum_of_any,
+    Vector,
+    Wholes,
+)
+
+
+def _halved(x: Vector, low: float, high: float) -> tuple[Vector, Wholes, Vector]:
+    """An argument within bounds, as a number of halvings, its bits, and the rest of the first part.
+
+    NaN stays NaN.
+    """
+    p = precision(x.writer.dtype)
+    x = (x > high).choose(high, x)
+    x = (x < low).choose(low, x)
+    moved = x.fused(1 / sum(p.ln_2), p.magic)
+    count = moved - p.magic
+    return count, moved.bits(), count.fused(-p.ln_2[0], x)
+
+
+def _power(last: Wholes, offset: int) -> Wholes:
+    """The number that the last bits end in, plus an offset that makes it positive."""
+    p = precision(last.writer.dtype)
+    magic = int(p.dtype(p.magic).view(f"i{p.bits // 8}"))
+    return last - (magic - offset)
+
+
+def exp(x: Vector) -> list[Vector]:
+    """Exponential function; it becomes infinite and subnormal by itself."""
+    p = precision(x.writer.dtype)
+    count, last, rest = _halved(x, -p.largest_power, p.largest_power)
+    rest = count.fused(-p.ln_2[1], rest)
+    value = (rest * rest).fused(rest.polynomial(p.exp), rest) + 1.0
+    return [integral_scale(value, _power(last, 2 * p.bias), p.mantissa)]
+
+
+def _grown(x: Vector, low: float, high: float) -> tuple[Vector, Vector, Vector]:
+    """`2^n / 4`, and `(exp(x) - 2^n) / 4` in two parts.
+
+    A quarter, because the hyperbolic functions reach beyond the range of the exponential.
+    """
+    p = precision(x.writer.dtype)
+    count, last, first = _halved(x, low, high)
+    rest = count.fused(-p.ln_2[1], first)
+    lost = count.fused(-p.ln_2[1], first - rest)
+    tail = (rest * rest) * rest.polynomial(p.exp)
+    value, less = twofold_sum(rest, tail)
+    quarter = (_power(last, p.bias - 2) << p.mantissa).number()
+    return quarter, value * quarter, (less + lost) * quarter
+
+
+def _quarter_of_growth(x: Vector, low: float, high: float) -> tuple[Vector, Vector]:
+    """`(exp(x) - 1) / 4` in two parts."""
+    quarter, value, less = _grown(x, low, high)
+    whole, lost = twofold_sum(quarter - 0.25, value)
+    return twofold_sum(whole, lost + less)
+
+
+def _bounds(x: Vector) -> tuple[float, float]:
+    """Beyond them the exponential less one is minus one, or a quarter of it infinite."""
+    p = precision(x.writer.dtype)
+    ln_2 = sum(p.ln_2)
+    return -(p.mantissa + 3) * ln_2, (p.bias + 2) * ln_2 + 0.1
+
+
+def expm1(x: Vector) -> list[Vector]:
+    """Exponential function less one."""
+    found = _quarter_of_growth(x, *_bounds(x))[0] * 4.0
+    return [same_if_small(x, found)]
+
+
+def sinh(x: Vector) -> list[Vector]:
+    """`(E + E / (E + 1)) / 2` for `E = exp(|x|) - 1`."""
+    size = abs(x)
+    quarter, low = _quarter_of_growth(size, 0.0, _bounds(x)[1])
+    decay = (quarter * 0.5) / (quarter + 0.25)
+    found = quarter.fused(2.0, low.fused(2.0, decay))
+    return [same_if_small(x, found.signed_as(x))]
+
+
+def cosh(x: Vector) -> list[Vector]:
+    """`(exp(|x|) + exp(-|x|)) / 2`."""
+    quarter, value, less = _grown(abs(x), 0.0, _bounds(x)[1])
+    whole, lost = twofold_sum(quarter, value)
+    whole = whole + (lost + less)
+    return [whole.fused(2.0, 0.125 / whole)]
+
+
+def tanh(x: Vector) -> list[Vector]:
+    """`E / (E + 2)` for `E = exp(2 |x|) - 1`."""
+    size = abs(x)
+    # Beyond, the function is one to rounding.
+    most = precision(x.writer.dtype).mantissa * 1.0
+    quarter, low = _quarter_of_growth(size + size, 0.0, most)
+    total, lost = twofold_sum_of_any(quarter, x.constant(0.5))
+    found = twofold_quotient(quarter, low, total, lost + low)
+    return [same_if_small(x, found.signed_as(x))]

@@ -1,0 +1,112 @@
+"""Machine code on disk, beside the compiled programs of JAX and switched on with them.
+
+A file is named by the hash of what its code was made from, so that it never becomes outdated: what
+is made from something else has another name. Layout: a line that says what the file is, a line with
+the SHA-256 of the name and the code, the code.
+"""
+
+import contextlib
+import hashlib
+import os
+import tempfile
+import warnings
+from pathlib import Path
+
+import jax
+
+_FIRST = b"jaxdae machine code, format 1\n"
+
+
+def folder() -> Path | None:
+    """Where machine code is kept: in JAX's folder of compiled programs, or nowhere without one.
+
+    Returns:
+        The folder, which need not exist; `None` where `jax_compilation_cache_dir` is not set, is
+        not of this machine (`gs://…`), or `jax_enable_compilation_cache` is off.
+    """
+    base = jax.config.values["jax_compilation_cache_dir"]
+    if not base or "://" in str(base) or not jax.config.values["jax_enable_compilation_cache"]:
+        return None
+    return Path(base) / "jaxdae-machine-code"
+
+
+def worth_keeping(seconds: float) -> bool:
+    """Whether JAX would keep a program that took so long to compile [s]."""
+    return seconds >= jax.config.values["jax_persistent_cache_min_compile_time_secs"]
+
+
+def read(folder: Path, key: str) -> bytes | None:
+    """Machine code by its key.
+
+    Args:
+        folder: from `folder`.
+        key: hash of what it was made from.
+
+    Returns:
+        The code, or `None` where there is none.
+
+    Warns:
+        RuntimeWarning: for a file that cannot be read, or whose content is not what was written;
+            that one is removed.
+    """
+    path = folder / key
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        _warn(f"{path} cannot be read ({error.strerror}), the kernel is compiled again", "read")
+        return None
+    head = len(_FIRST) + 64 + 1
+    code = content[head:]
+    if content[:head] == _head(key, code):
+        return code
+    with contextlib.suppress(OSError):
+        path.unlink()
+    warnings.warn(
+        f"{path} is not what was written there ({len(content)} bytes, the checksum does not "
+        "match); the kernel is compiled again. If this repeats, check the disk, or set "
+        "jax_compilation_cache_dir to another folder.",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+    return None
+
+
+def write(folder: Path, key: str, code: bytes) -> None:
+    """Keep machine code; at every moment the file is not there, or is complete.
+
+    Args:
+        folder: from `folder`; made where it does not exist.
+        key: hash of what the code was made from.
+        code: the code.
+
+    Warns:
+        RuntimeWarning: where it cannot be written.
+    """
+    partial = None
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        # A name for each writer: processes that compile the same at once do not share a file.
+        handle, partial = tempfile.mkstemp(dir=folder, prefix=".partial-")
+        with open(handle, "wb") as file:
+            file.write(_head(key, code) + code)
+        os.replace(partial, folder / key)
+    except OSError as error:
+        _warn(f"machine code is not kept: {folder} cannot be written ({error.strerror})", "write")
+        if partial is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(partial)
+
+
+def _head(key: str, code: bytes) -> bytes:
+    return _FIRST + hashlib.sha256(key.encode() + code).hexdigest().encode() + b"\n"
+
+
+def _warn(what: str, right: str) -> None:
+    warnings.warn(
+        f"{what}. Give yourself the right to {right} it, or set jax_compilation_cache_dir to "
+        "another folder.",
+        RuntimeWarning,
+        stacklevel=3,
+    )

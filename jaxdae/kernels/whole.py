@@ -1,0 +1,129 @@
+"""Whole numbers that depend on the inputs: positions, counts and choices, held as exact floats.
+
+Only what keeps them exact is allowed. The range of each is known, so that comparisons which it
+decides, such as that of an index with zero, cost nothing.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from jaxdae.kernels.graph import Graph
+from jaxdae.kernels.values import as_symbols, elementwise, exact_range, Refusal, Symbols, Value
+
+Range = tuple[int, int]
+
+
+def _product(a: Range, b: Range) -> Range:
+    found = [x * y for x in a for y in b]
+    return min(found), max(found)
+
+
+def _remainder(a: Range, b: Range) -> Range:
+    if b[0] != b[1] or b[0] == 0:
+        raise Refusal("the remainder of whole numbers is known for a known divisor only")
+    most = abs(b[0]) - 1
+    return (0 if a[0] >= 0 else -most), (0 if a[1] <= 0 else most)
+
+
+_RANGES: dict[str, Callable[..., Range]] = {
+    "add": lambda a, b: (a[0] + b[0], a[1] + b[1]),
+    "sub": lambda a, b: (a[0] - b[1], a[1] - b[0]),
+    "mul": _product,
+    "neg": lambda a: (-a[1], -a[0]),
+    "abs": lambda a: (0, max(-a[0], a[1])),
+    "sign": lambda a: (-int(a[0] < 0), int(a[1] > 0)),
+    "max": lambda a, b: (max(a[0], b[0]), max(a[1], b[1])),
+    "min": lambda a, b: (min(a[0], b[0]), min(a[1], b[1])),
+    "rem": _remainder,
+}
+# Whether a comparison holds wherever both ranges allow, or None.
+_DECIDED: dict[str, Callable[[Range, Range], bool | None]] = {
+    "lt": lambda a, b: True if a[1] < b[0] else False if a[0] >= b[1] else None,
+    "le": lambda a, b: True if a[1] <= b[0] else False if a[0] > b[1] else None,
+    "eq": lambda a, b: False if a[1] < b[0] or b[1] < a[0] else None,
+    "ne": lambda a, b: True if a[1] < b[0] or b[1] < a[0] else None,
+}
+
+
+def on_wholes(graph: Graph, operation: str, given: list[Value], dtype) -> Symbols:
+    """An operation on corresponding whole numbers.
+
+    Args:
+        graph: where nodes are added.
+        operation: its name in the graph.
+        given: arguments.
+        dtype: of the result.
+
+    Returns:
+        The result.
+
+    Raises:
+        Refusal: for what could not be exact.
+    """
+    symbols = [as_symbols(graph, x) for x in given]
+    ranges = [x.whole for x in symbols if x.whole is not None]
+    if operation in _DECIDED:
+        return _compared(graph, operation, symbols, ranges)
+    if operation not in _RANGES:
+        raise Refusal(f"{operation} of whole numbers that depend on the inputs is not known")
+    whole = within(_RANGES[operation](*ranges), dtype)
+    return elementwise(graph, operation, *symbols, whole=whole)
+
+
+def _compared(graph: Graph, operation: str, symbols, ranges) -> Symbols:
+    decided = _DECIDED[operation](*ranges)
+    if decided is None:
+        return elementwise(graph, operation, *symbols, boolean=True)
+    shape = np.broadcast_shapes(*(x.nodes.shape for x in symbols))
+    return Symbols(np.full(shape, graph.constant(decided), np.int32), True)
+
+
+def rounded(graph: Graph, value: Symbols, dtype) -> Symbols:
+    """Numbers without their fractions, of NaN zero, where it is known between which they lie."""
+    ends = [_ends(graph, int(x)) for x in value.nodes.ravel()]
+    low, high = min((x for x, _ in ends), default=0.0), max((x for _, x in ends), default=0.0)
+    if not (np.isfinite(low) and np.isfinite(high)):
+        raise Refusal(
+            "a whole number would depend on the inputs; one that jnp.clip keeps between known "
+            "limits may"
+        )
+    zero = np.asarray(0.0)
+    number = elementwise(graph, "eq", value, value, boolean=True)
+    down, up = (elementwise(graph, name, value) for name in ("floor", "ceil"))
+    if low < 0:
+        below = elementwise(graph, "lt", value, zero, boolean=True)
+        down = elementwise(graph, "select", below, up, down)
+    whole = within((int(np.trunc(min(low, 0.0))), int(np.trunc(max(high, 0.0)))), dtype)
+    return elementwise(graph, "select", number, down, zero, whole=whole)
+
+
+def _ends(graph: Graph, node: int) -> tuple[float, float]:
+    """Limits that a node keeps by being clipped."""
+    operation, own = graph.nodes[node]
+    value = graph.value(node)
+    if value is not None:
+        return float(value), float(value)
+    if operation in ("floor", "ceil", "rint"):
+        low, high = _ends(graph, own[0])
+        return float(np.floor(low)), float(np.ceil(high))
+    if operation in ("max", "min"):
+        (a, b), (c, d) = (_ends(graph, x) for x in own)
+        return (max(a, c), max(b, d)) if operation == "max" else (min(a, c), min(b, d))
+    return -np.inf, np.inf
+
+
+def within(whole: Range, dtype) -> Range:
+    """A range, if the type and floating-point numbers hold it."""
+    limits = np.iinfo(dtype)
+    if whole[0] < limits.min or whole[1] > limits.max:
+        raise Refusal(f"{np.dtype(dtype)} could overflow in a way that depends on the inputs")
+    return exact_range(*whole)
+
+
+def hull(values: list[Symbols]) -> Range | None:
+    """A range that holds all whole numbers of several arrays."""
+    ranges = [x.whole for x in values if x.whole is not None]
+    if len(ranges) < len(values):
+        return None
+    return min(x[0] for x in ranges), max(x[1] for x in ranges)

@@ -1,0 +1,32 @@
+"""Fixed steps whose ends are known beforehand."""
+
+import diffrax
+from jaxtyping import Array, Real
+
+
+class Grid(diffrax.AbstractStepSizeController):
+    """Steps from each time to the next, like `diffrax.StepTo`, that are taken to be in order.
+
+    `StepTo` checks them when the program runs, which takes a callback to the host, and JAX keeps
+    no program with a callback in its cache on disk: it would be compiled in every process anew.
+
+    Args:
+        ts: the start and the ends of the steps, strictly increasing or decreasing, shape
+            (steps + 1,).
+    """
+
+    ts: Real[Array, " times"]
+
+    def wrap(self, direction):
+        return Grid(self.ts * direction)
+
+    def init(self, terms, t0, t1, y0, dt0, args, func, error_order):
+        del terms, t0, t1, y0, dt0, args, func, error_order
+        return self.ts[1], 2
+
+    def adapt_step_size(
+        self, t0, t1, y0, y1_candidate, args, y_error, error_order, controller_state
+    ):
+        del t0, y0, y1_candidate, args, y_error, error_order
+        following = self.ts[controller_state]
+        return True, t1, following, False, controller_state + 1, diffrax.RESULTS.successful

@@ -1,0 +1,216 @@
+"""Linear systems, factorizations and choices of entries inside of scalar programs."""
+
+import jax
+import jax.numpy as jnp
+import lineax as lx
+import numpy as np
+import pytest
+from jax.scipy.linalg import cho_factor, cho_solve, lu_factor, lu_solve, solve_triangular
+
+from jaxdae.kernels import scalarize, UnsupportedOperationError
+from jaxdae.linalg.columns import split_columns
+from jaxdae.linalg.positive_definite import solve_positive_definite
+
+RNG = np.random.default_rng(60221)
+SQUARE = jnp.asarray(RNG.normal(size=(4, 4)))
+# Its first two pivots are below the diagonal, where structure puts zeros on it.
+SADDLE = jnp.block([[jnp.zeros((2, 2)), SQUARE[:2, :2]], [SQUARE[:2, :2].T, jnp.eye(2)]])
+SPD = SQUARE @ SQUARE.T + jnp.eye(4)
+TALL = jnp.asarray(RNG.normal(size=(5, 3)))
+RHS, COLUMNS = jnp.asarray(RNG.normal(size=4)), jnp.asarray(RNG.normal(size=(4, 2)))
+BATCH = jnp.stack([SPD, SPD + jnp.eye(4), 2 * SPD, SPD + jnp.diag(RHS**2)])
+ANGLES = jnp.asarray([0.3, -1.2, 2.0, 0.3, 0.7])
+
+
+def lineax_solve(solver):
+    def function(a, b):
+        return lx.linear_solve(lx.MatrixLinearOperator(a), b, solver, throw=False).value
+
+    return function
+
+
+def by_lineax_cholesky(a, b):
+    operator = lx.MatrixLinearOperator(a, lx.positive_semidefinite_tag)
+    return lx.linear_solve(operator, b, lx.Cholesky(), throw=False).value
+
+
+def sensitivity(a, b):
+    """Forward and reverse derivatives of a solution."""
+    _, forward = jax.jvp(jnp.linalg.solve, (a, b), (jnp.cos(a), jnp.sin(b)))
+    return forward, jax.grad(lambda a: jnp.sum(jnp.linalg.solve(a, b) ** 2))(a)
+
+
+def with_triangles(a, b):
+    return [
+        solve_triangular(a, b, lower=lower, trans=trans, unit_diagonal=unit)
+        for lower in (False, True)
+        for trans in (0, 1)
+        for unit in (False, True)
+    ]
+
+
+def from_the_right(a, b):
+    def solve(lower, transpose):
+        return jax.lax.linalg.triangular_solve(a, b.T, lower=lower, transpose_a=transpose)
+
+    return [solve(lower, transpose) for lower in (False, True) for transpose in (False, True)]
+
+
+CASES = {
+    "solve": (jnp.linalg.solve, SQUARE, RHS),
+    "solve of columns": (jnp.linalg.solve, SQUARE, COLUMNS),
+    "saddle point": (jnp.linalg.solve, SADDLE, RHS),
+    "inverse": (jnp.linalg.inv, SQUARE),
+    "determinant": (lambda a: (jnp.linalg.det(a), *jnp.linalg.slogdet(a)), SQUARE),
+    "sensitivity": (sensitivity, SQUARE, RHS),
+    "factors": (lambda a: jax.lax.linalg.lu(a)[0], SQUARE),
+    "factors, more rows": (lambda a: jax.lax.linalg.lu(a)[0], TALL),
+    "factors, more columns": (lambda a: jax.lax.linalg.lu(a)[0], TALL.T),
+    "transposed factors": (lambda a, b: lu_solve(lu_factor(a), b, trans=1), SQUARE, RHS),
+    "cholesky": (jnp.linalg.cholesky, SPD),
+    "cholesky, solve": (lambda a, b: cho_solve(cho_factor(a), b), SPD, COLUMNS),
+    "triangles": (with_triangles, SQUARE, COLUMNS),
+    "triangles from the right": (from_the_right, SQUARE, COLUMNS),
+    "QR": (jnp.linalg.qr, TALL),
+    "QR of a wide matrix": (jnp.linalg.qr, TALL.T),
+    "complete QR": (lambda a: jnp.linalg.qr(a, mode="complete"), TALL),
+    "derivative of QR": (lambda a: jax.jvp(jnp.linalg.qr, (a,), (jnp.sin(a),))[1], TALL),
+    "lineax LU": (lineax_solve(lx.LU()), SQUARE, RHS),
+    "lineax Cholesky": (by_lineax_cholesky, SPD, RHS),
+    "lineax QR": (lineax_solve(lx.QR()), TALL, TALL[:, 0] + 1),
+    "batch of solutions": (jnp.linalg.solve, BATCH, jnp.tile(RHS[:, None], (4, 1, 1))),
+    "batch of factors": (jnp.linalg.cholesky, BATCH),
+    "columns split": (lambda a: [a[:, i] for i in split_columns(a)], TALL.T),
+    "sorted": (lambda x: (jnp.sort(x), x[jnp.argsort(x)], jnp.median(x)), ANGLES),
+    "extremes": (lambda x: (x[jnp.argmax(x)], x[jnp.argmin(x)], x[jnp.argmax(x > 0)]), ANGLES),
+    "written": (lambda x: x.at[jnp.argmax(x)].set(7.0).at[jnp.argmin(x)].add(x[0]), ANGLES),
+    "counted": (lambda x: x[jnp.sum(x > 0.5) - 1] + jnp.cumsum(x > 0) * 1.0, ANGLES),
+    "switched": (
+        lambda x: jax.lax.switch(jnp.sum(x > 0.5), [jnp.sin, jnp.cos, jnp.tanh, jnp.exp], x),
+        ANGLES,
+    ),
+    "sliced": (lambda x: jax.lax.dynamic_slice(x, (jnp.argmax(x),), (2,)), ANGLES),
+    "overwritten": (
+        lambda x: jax.lax.dynamic_update_slice(x, x[:2] * 3, (jnp.sum(x > -3),)),
+        ANGLES,
+    ),
+    "rounded": (lambda x: x[jnp.clip(jnp.round(x), 0, 4).astype(int)], ANGLES),
+    "cut": (lambda x: jnp.clip(4 * x, -3.5, 9).astype(int) * x, ANGLES),
+    "beyond": (lambda x: x.at[jnp.sum(x > -3)].get(mode="fill", fill_value=jnp.nan), ANGLES),
+    "dropped": (lambda x: x.at[jnp.sum(x > -3) + jnp.arange(2)].set(1.0, mode="drop"), ANGLES),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_scalars_give_what_lapack_gives(name, in_numpy):
+    function, *arguments = CASES[name]
+    program = scalarize(lambda *x: jax.tree.leaves(function(*x)), *arguments)
+    expected = jax.tree.leaves(jax.jit(function)(*arguments))
+    for one, other in zip(in_numpy(program, *arguments), expected, strict=True):
+        # Condition numbers up to 1e2, in both; a derivative multiplies by one once more.
+        np.testing.assert_allclose(one, other, rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_pivots_are_those_of_the_largest_entries(seed, in_numpy):
+    """One program for all matrices, whatever rows it exchanges; ties go to the first."""
+    whole = np.random.default_rng([55, seed]).integers(-2, 3, size=(4, 4))
+    matrix = jnp.asarray(whole, float) + (0 if seed % 2 else 1e-3 * SQUARE)
+
+    def function(a):
+        factors, _, order = jax.lax.linalg.lu(a)
+        return factors, order.astype(float)
+
+    program = scalarize(function, matrix)
+    for one, other in zip(in_numpy(program, matrix), function(matrix), strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-10)
+
+
+def test_a_matrix_that_is_not_positive_definite_has_no_factor(in_numpy):
+    program = scalarize(jnp.linalg.cholesky, SPD)
+    for bad in (SPD.at[3, 3].set(-1.0), -SPD):
+        # Above the diagonal zeros are structural.
+        found = in_numpy(program, bad)[0][np.tril_indices(4)]
+        assert np.isnan(found).all()
+
+
+@pytest.mark.parametrize("column", range(4))
+def test_a_singular_matrix_has_no_finite_solution(column, in_numpy):
+    """The same entries are not finite as with LAPACK."""
+    program, matrix = scalarize(jnp.linalg.solve, SQUARE, RHS), SQUARE.at[:, column].set(0.0)
+    found = np.isfinite(in_numpy(program, matrix, RHS)[0])
+    assert not found.all()
+    np.testing.assert_array_equal(found, np.isfinite(jnp.linalg.solve(matrix, RHS)))
+
+
+@pytest.mark.parametrize("size", [4, 5, 20])
+@pytest.mark.parametrize("axes", [(0, 0), (None, 0), (0, None)], ids=["both", "rhs", "matrix"])
+def test_batches_inside_of_a_function_are_solved_one_by_one(axes, size, in_numpy):
+    """Sparse elimination for each member, also where the batch is as large as the system."""
+    scale = jnp.linspace(1.0, 2.0, 4)
+
+    def matrices(d, one):
+        arrow = jnp.diag(d).at[-1, :-1].set(0.1).at[:-1, -1].set(0.1)
+        return arrow if one else scale[:, None, None] * arrow
+
+    def function(d):
+        rhs = jnp.sin(d) if axes[1] is None else jnp.sin(jnp.outer(scale, d))
+        solve = jax.vmap(solve_positive_definite, in_axes=axes)
+        return solve(matrices(d, axes[0] is None), rhs)
+
+    d = jnp.linspace(2.0, 3.0, size)
+    program = scalarize(function, d)
+    np.testing.assert_allclose(in_numpy(program, d)[0], function(d), rtol=1e-13)
+    if size == 5:
+        divisions = sum(x.operation == "div" for x in program.graph.nodes)
+        assert divisions == size * (1 if axes[0] is None else 4)
+
+
+def test_nested_batches_are_solved_too(in_numpy):
+    function = jax.vmap(jax.vmap(solve_positive_definite, (None, 0)), (0, 0))
+    rhs = jnp.sin(jnp.arange(48.0)).reshape(4, 3, 4)
+    program = scalarize(function, BATCH, rhs)
+    np.testing.assert_allclose(in_numpy(program, BATCH, rhs)[0], function(BATCH, rhs), rtol=1e-12)
+
+
+def test_columns_of_a_jacobian_share_one_factorization():
+    """Of forward derivatives by `jax.vmap` over the unit vectors, as many as there are unknowns."""
+
+    def function(d):
+        return solve_positive_definite(jnp.diag(d), jnp.cos(d))
+
+    program = scalarize(jax.jacfwd(function), jnp.arange(1.0, 5.0))
+    graph = program.graph
+    divisions = [x for x in graph.needed(program.outputs) if graph.nodes[x].operation == "div"]
+    assert len(divisions) == 4
+
+
+def test_nan_is_sorted_and_found_as_jax_does(in_numpy):
+    def function(x):
+        order = jnp.argsort(x)
+        return jnp.sort(x), order * 1.0, jnp.argmax(x) * 1.0, jnp.argmin(x) * 1.0
+
+    x = jnp.array([1.0, jnp.nan, -jnp.inf, 0.0, -0.0, jnp.nan])
+    program = scalarize(function, x)
+    for one, other in zip(in_numpy(program, x), function(x), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda x: jnp.linalg.solve(jnp.diag(x), x), "lu cannot .* more than 16"),
+        (lambda x: jnp.sort(jnp.tile(x, 4)), "sort cannot .* more than 64 entries"),
+        (lambda x: jnp.linalg.eigh(jnp.outer(x, x))[0], "eigh cannot .* iterates until"),
+        (
+            lambda x: x[jax.lax.div(jnp.argmax(x), 2)],
+            "div .*whole numbers that depend",
+        ),
+        (lambda x: x * jnp.argmax(x) ** 2, "integer_pow .*powers of whole numbers"),
+        (lambda x: x * (jnp.argmax(x) + 2**30), "whole numbers beyond 16777216 would meet"),
+        (lambda x: x * (jnp.argmax(x).astype("int8") + jnp.int8(120)), "int8 could overflow"),
+    ],
+)
+def test_what_would_not_be_exact_is_refused(function, message):
+    with pytest.raises(UnsupportedOperationError, match=message):
+        scalarize(function, jnp.arange(1.0, 18.0))

@@ -1,0 +1,312 @@
+"""Machine code on disk: found again by the same kernel, processor and LLVM, and by no others."""
+
+import ast
+import builtins
+import itertools
+import subprocess
+import sys
+import threading
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxdae.kernels import machine_code, native, scalarize, storage
+from jaxdae.kernels.assembly import module
+from jaxdae.kernels.machine_code import Host, MachineCodeError
+
+# Kernels of their own for every test: what a process has registered it does not compile again.
+_NUMBERS = itertools.count(1)
+
+
+def text(number=None):
+    """A module whose `@handler` multiplies by a number."""
+    number = next(_NUMBERS) if number is None else number
+    return module(scalarize(lambda x: number * x, jnp.zeros(())), 1, np.float64, 0, 1)
+
+
+def key(made):
+    return machine_code._key(made)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A cache that keeps everything, however fast it was compiled."""
+    names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
+    before = {name: jax.config.values[name] for name in names}
+    jax.config.update(names[0], str(tmp_path))
+    jax.config.update(names[1], 0.0)
+    yield tmp_path / "jaxdae-machine-code"
+    for name, value in before.items():
+        jax.config.update(name, value)
+
+
+@pytest.fixture
+def compiled(monkeypatch):
+    """Keys of the modules that were compiled, and not found on disk."""
+    found, compile_ = [], machine_code._compiled
+    monkeypatch.setattr(machine_code, "_compiled", lambda x: (found.append(key(x)), compile_(x))[1])
+    return found
+
+
+@pytest.fixture
+def forget(monkeypatch):
+    """Makes this process like a new one, which has registered nothing."""
+
+    def names():
+        # JAX refuses another function under a known name.
+        monkeypatch.setattr(machine_code, "_REGISTERED", {})
+        monkeypatch.setattr(jax.ffi, "register_ffi_target", lambda *_, **__: None)
+
+    return names
+
+
+def test_the_second_process_compiles_nothing(folder, compiled, forget):
+    made = text()
+    machine_code.register(made)
+    assert compiled == [key(made)]
+    assert [x.name for x in folder.iterdir()] == [key(made)]
+    forget()
+    machine_code.register(made)
+    assert len(compiled) == 1
+
+
+def test_code_of_another_process_computes_what_it_computed_there(folder, compiled):
+    code = """
+import sys
+import jax, jax.numpy as jnp
+jax.config.update("jax_enable_x64", True)
+jax.config.update("jax_compilation_cache_dir", sys.argv[1])
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+from jaxdae.kernels import native
+f = native(lambda x: jnp.arctan2(jnp.sin(x), jnp.exp(x)) ** 1.7, jnp.zeros(()))
+print(jax.vmap(f)(jnp.linspace(0.1, 3, 7)).tolist())
+"""
+    command = [sys.executable, "-c", code, str(folder.parent)]
+    there = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    assert len(list(folder.iterdir())) == 1
+    f = native(lambda x: jnp.arctan2(jnp.sin(x), jnp.exp(x)) ** 1.7, jnp.zeros(()))
+    assert jax.vmap(f)(jnp.linspace(0.1, 3, 7)).tolist() == ast.literal_eval(there)
+    assert not compiled
+
+
+def test_another_module_has_another_key():
+    assert key(text(2)) == key(text(2)) != key(text(3))
+
+
+@pytest.mark.parametrize("change", ["cpu", "features", "LLVM", "passes"])
+def test_code_for_another_machine_is_not_loaded(change, folder, compiled, forget, monkeypatch):
+    made = text()
+    machine_code.register(made)
+    own = machine_code.host()
+    if change == "cpu":
+        monkeypatch.setattr(machine_code, "host", lambda: Host("generic", own.features))
+    elif change == "features":
+        monkeypatch.setattr(machine_code, "host", lambda: Host(own.cpu, ""))
+    elif change == "LLVM":
+        monkeypatch.setattr(machine_code._llvm(), "llvm_version_info", (1, 0, 0))
+    else:
+        monkeypatch.setattr(machine_code, "_SPEED", 3)
+    forget()
+    machine_code.register(made)
+    assert len(set(compiled)) == 2
+    assert len(list(folder.iterdir())) == 2
+
+
+DAMAGES = {
+    "truncated": lambda content: content[:-100],
+    "one bit": lambda content: content[:-50] + bytes([content[-50] ^ 1]) + content[-49:],
+    "empty": lambda content: b"",  # noqa: ARG005
+    "foreign": lambda content: b"\x7fELF" + content,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_file_is_said_and_made_anew(damage, folder, compiled, forget):
+    made = text()
+    machine_code.register(made)
+    (path,) = folder.iterdir()
+    good = path.read_bytes()
+    path.write_bytes(DAMAGES[damage](good))
+    forget()
+    with pytest.warns(RuntimeWarning, match=r"is not what was written there .* compiled again"):
+        machine_code.register(made)
+    assert len(compiled) == 2
+    assert path.read_bytes() == good
+
+
+def test_code_of_another_kernel_under_this_name_is_not_loaded(folder, forget):
+    """As after a copy by hand: the content is whole, but of something else."""
+    one, other = text(), text()
+    machine_code.register(one)
+    (folder / key(one)).rename(folder / key(other))
+    forget()
+    with pytest.warns(RuntimeWarning, match="is not what was written there"):
+        machine_code.register(other)
+
+
+def refuse(*_, **__):
+    raise PermissionError(13, "Permission denied")
+
+
+def test_a_folder_that_cannot_be_written_is_said(folder, compiled, monkeypatch):
+    monkeypatch.setattr(storage.os, "replace", refuse)
+    made = text()
+    with pytest.warns(
+        RuntimeWarning, match=r"cannot be written \(Permission denied\).*right to wr"
+    ):
+        machine_code.register(made)
+    assert compiled == [key(made)]
+    assert not list(folder.iterdir())
+
+
+def test_a_file_in_place_of_the_folder_is_said(folder):
+    """Also for those whom no permission stops."""
+    folder.write_text("")
+    # Reading says so first, since there is something, and it is not a folder.
+    with (
+        pytest.warns(RuntimeWarning, match="cannot be read"),
+        pytest.warns(RuntimeWarning, match="machine code is not kept"),
+    ):
+        machine_code.register(text())
+
+
+def test_a_file_that_cannot_be_read_is_said(folder, compiled, forget, monkeypatch):
+    made = text()
+    machine_code.register(made)
+    forget()
+    monkeypatch.setattr(storage.Path, "read_bytes", refuse)
+    with pytest.warns(
+        RuntimeWarning, match=r"cannot be read \(Permission denied\), the kernel is c"
+    ):
+        machine_code.register(made)
+    assert len(compiled) == 2
+    assert (folder / key(made)).exists()
+
+
+def test_what_compiles_quickly_is_not_kept(folder):
+    """The rule of JAX for its own programs."""
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 60.0)
+    machine_code.register(text())
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("place", [None, "gs://bucket/cache"])
+def test_without_a_folder_on_this_machine_nothing_is_kept(place, folder):
+    jax.config.update("jax_compilation_cache_dir", place)
+    assert storage.folder() is None
+    machine_code.register(text())
+    assert not folder.exists()
+
+
+def test_the_switch_of_jax_switches_this_cache_off(folder):
+    jax.config.update("jax_enable_compilation_cache", False)
+    try:
+        assert storage.folder() is None
+    finally:
+        jax.config.update("jax_enable_compilation_cache", True)
+    assert storage.folder() == folder
+
+
+def test_processes_that_write_the_same_do_not_disturb_each_other(folder):
+    """Both write every file; each is complete, whoever was last."""
+    code = """
+import sys
+from pathlib import Path
+from jaxdae.kernels import storage
+folder, own = Path(sys.argv[1]), []
+for i in range(100):
+    key, code = f"{i:064}", bytes([i % 251]) * 20_000
+    storage.write(folder, key, code)
+    for k in range(max(0, i - 3), i + 1):
+        found = storage.read(folder, f"{k:064}")
+        assert found == bytes([k % 251]) * 20_000
+"""
+    command = [sys.executable, "-W", "error", "-c", code, str(folder)]
+    processes = [subprocess.Popen(command) for _ in range(2)]
+    assert [x.wait() for x in processes] == [0, 0]
+    assert sorted(x.name for x in folder.iterdir()) == [f"{i:064}" for i in range(100)]
+
+
+def test_threads_that_ask_for_the_same_kernel_compile_it_once(compiled):
+    made = text()
+    threads = [threading.Thread(target=machine_code.register, args=(made,)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(compiled) == 1
+
+
+def test_a_module_that_llvm_refuses_is_said():
+    with pytest.raises(MachineCodeError, match=r"(?s)a mistake in jaxdae.*expected.*Please report"):
+        machine_code.register("define nonsense")
+    unverified = (
+        "define i32 @handler(i1 %x) {\n  br label %a\na:\n  %y = phi i32 [0, %a]\n  ret i32 %y\n}"
+    )
+    with pytest.raises(MachineCodeError, match=r"(?s)a mistake in jaxdae.*PHI.*Please report"):
+        machine_code.register(unverified)
+
+
+def test_a_function_that_this_machine_lacks_is_refused_and_does_not_end_the_process():
+    lacking = "declare double @no_such_function(double)\ndeclare double @llvm.sqrt.f64(double)\n"
+    with pytest.raises(MachineCodeError, match="calls no_such_function, which the C library"):
+        machine_code.register(lacking)
+
+
+def importing(error):
+    original = builtins.__import__
+
+    def replaced(name, *others):
+        if name.startswith("llvmlite"):
+            raise error
+        return original(name, *others)
+
+    return replaced
+
+
+@pytest.mark.parametrize(
+    ("error", "match"),
+    [
+        (ModuleNotFoundError("no llvmlite"), r"need llvmlite: pip install 'jaxdae\[native\]'"),
+        (OSError("libllvmlite.so: cannot open"), r"does not load: libllvmlite.so: .*anew"),
+        (ImportError("wrong ABI"), r"does not load: wrong ABI.*anew"),
+    ],
+    ids=["missing", "without its library", "broken"],
+)
+def test_llvmlite_that_is_missing_and_one_that_is_broken_are_told_apart(error, match, monkeypatch):
+    machine_code._llvm.cache_clear()
+    monkeypatch.setattr(builtins, "__import__", importing(error))
+    with pytest.raises(ImportError, match=match):
+        native(lambda x: x, jnp.zeros(()))(1.0)
+
+
+@pytest.mark.parametrize(
+    ("features", "width"),
+    [({"avx512f": True, "avx": True}, 8), ({"avx": True, "avx512f": False}, 4), ({}, 2)],
+)
+def test_the_width_is_that_of_the_registers_and_128_bits_where_they_are_unknown(
+    features, width, monkeypatch
+):
+    monkeypatch.setattr(machine_code, "_features", lambda: features)
+    assert machine_code.host_width(64) == width
+    assert machine_code.host_width(32) == 2 * width
+
+
+def test_a_processor_that_llvm_does_not_know_has_no_features(monkeypatch):
+    def unknown():
+        raise RuntimeError("failed to get host cpu features.")
+
+    monkeypatch.setattr(machine_code._llvm(), "get_host_cpu_features", unknown)
+    assert machine_code._features.__wrapped__() == {}
+
+
+def test_vectors_wider_than_the_registers_are_taken_apart():
+    """So that no kernel needs more of a processor than it has."""
+    width = 4 * machine_code.host_width(64)
+    made = module(scalarize(lambda x: jnp.sin(x), jnp.zeros(())), width, np.float64, 1, 1)
+    name = machine_code.register(made)
+    x = jnp.linspace(0, 3, 2 * width + 1)
+    found = jax.jit(jax.ffi.ffi_call(name, jax.ShapeDtypeStruct(x.shape, x.dtype)))(x)
+    np.testing.assert_allclose(found, np.sin(x), rtol=1e-15)

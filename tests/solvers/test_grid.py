@@ -1,0 +1,51 @@
+"""Fixed steps: those of `diffrax.StepTo`, in a program that JAX can keep on disk."""
+
+import diffrax
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxdae import Baumgarte, Multipliers, simulate, State
+from jaxdae.models import CartesianPendulum
+from jaxdae.solvers.grid import Grid
+
+FORMULATION = Multipliers(Baumgarte.critical(10.0))
+
+
+def _run(state, **how):
+    return simulate(CartesianPendulum(), FORMULATION, state, throw=False, **how)
+
+
+@pytest.mark.parametrize("times", [[0.0, 0.1, 0.35, 0.5], [0.5, 0.2, 0.0]], ids=["on", "back"])
+def test_steps_are_those_of_diffrax(times):
+    def end(controller):
+        return diffrax.diffeqsolve(
+            diffrax.ODETerm(lambda t, y, args: jnp.cos(t) - y**2),  # noqa: ARG005
+            diffrax.Heun(),
+            times[0],
+            times[-1],
+            None,
+            jnp.array(0.3),
+            stepsize_controller=controller,
+            saveat=diffrax.SaveAt(steps=True),
+            max_steps=4,
+        ).ys
+
+    ts = jnp.array(times)
+    np.testing.assert_array_equal(end(Grid(ts)), end(diffrax.StepTo(ts)))
+
+
+@pytest.mark.parametrize(("how", "callbacks"), [({"dt": 0.1}, False), ({}, True)])
+def test_a_program_of_fixed_steps_never_calls_back(how, callbacks):
+    """What JAX asks of programs on disk; an adaptive one has the checks of diffrax in it."""
+    system = CartesianPendulum()
+    program = eqx.filter_make_jaxpr(lambda q, v: _run(State(q, v), t1=0.3, **how).q)
+    text = str(program(*system.start())[0])
+    assert ("callback" in text) == callbacks
+
+
+def test_steps_below_the_round_off_of_the_times_are_refused():
+    q, v = (jnp.asarray(x, jnp.float32) for x in CartesianPendulum().start())
+    with pytest.raises(ValueError, match=r"below the round-off of times .* float32; take"):
+        _run(State(q, v), t0=1e6, t1=1e6 + 1, dt=0.01)
