@@ -28,6 +28,8 @@ STEPS = {"two-link": (50, 1e-4), "andrews": (10, 1e-5), "chain": (10, 1e-4)}
 PRECISIONS = ("float64", "float32")
 UNIT = 1e6
 
+Builders = dict[tuple[str, str], Callable[[], Callable]]
+
 # Fewer trajectories for codes that are a hundred times slower.
 MUJOCO_MEMBERS = 4096
 
@@ -56,35 +58,41 @@ class Entry:
 
 
 def starts(case: Case, count: int) -> np.ndarray:
-    """Starts off the nominal one by up to 1e-6, shape (count, 2n)."""
+    """Starts off the nominal one by up to 1e-9, shape (count, 2n)."""
     noise = np.random.default_rng(1).uniform(-1.0, 1.0, (count, len(case.problem.y)))
-    return case.problem.y + 1e-6 * noise
+    return case.problem.y + 1e-9 * noise
 
 
-def builders(case: Case, y: np.ndarray, quick: bool) -> dict[tuple[str, str], Callable[[], Callable]]:
+def builders(case: Case, y: np.ndarray, quick: bool) -> Builders:
     """How to build each code: name and precision to a function that returns a call."""
-    steps, h = STEPS[case.problem.mechanism]
-    found: dict[tuple[str, str], Callable[[], Callable]] = {}
+    problem, (steps, h) = case.problem, STEPS[case.problem.mechanism]
+    found: Builders = {}
     for precision in PRECISIONS:
-        dtype, given = jnp.dtype(precision), jnp.asarray(y, precision)
-        for backend in reversed(ours.BACKENDS):
-            found[ours.label(backend), precision] = lambda b=backend, d=dtype, x=given: (
-                _on(ours.batch(case, b, d, steps, h), x)
-            )
-        found["JAX, vmap of a loop", precision] = lambda d=dtype, x=given: (
-            _on(ours.vmap_loop(case, d, steps, h), x)
-        )
-        if case.problem.mechanism == "two-link":
-            rows = np.ascontiguousarray(y.T, dtype)
-            found["C by hand", precision] = lambda d=dtype, x=rows: (
-                _on(hand_written.rk4(d, steps, h), x)
+        found |= _own(case, y, precision)
+        if problem.mechanism == "two-link":
+            found["C by hand", precision] = lambda d=precision: _on(
+                hand_written.rk4(d, steps, h), np.ascontiguousarray(y.T, d)
             )
     part = y[:MUJOCO_MEMBERS]
-    found["MuJoCo rollout", "float64"] = lambda: mujoco_codes.rollout(case.problem, part, steps, h)
-    if quick:
-        found["MJX, vmap", "float64"] = _left_out
-    else:
-        found["MJX, vmap", "float64"] = lambda: mujoco_codes.mjx_batch(case.problem, part, steps, h)
+    found["MuJoCo rollout", "float64"] = lambda: mujoco_codes.rollout(problem, part, steps, h)
+    mjx = lambda: mujoco_codes.mjx_batch(problem, part, steps, h)  # noqa: E731
+    found["MJX, vmap", "float64"] = _left_out if quick else mjx
+    return found
+
+
+def _own(case: Case, y: np.ndarray, precision: str) -> Builders:
+    """This library on both backends, and JAX alone."""
+    steps, h = STEPS[case.problem.mechanism]
+    given = jnp.asarray(y, precision)
+    found: Builders = {
+        (ours.label(backend), precision): lambda backend=backend: _on(
+            ours.batch(case, backend, steps, h), given
+        )
+        for backend in ours.BACKENDS
+    }
+    found["JAX, vmap of a loop", precision] = lambda: _on(
+        ours.vmap_loop(case, jnp.dtype(precision), steps, h), given
+    )
     return found
 
 
@@ -121,7 +129,7 @@ def _called(run: Callable) -> tuple[Callable, np.ndarray, float]:
 
 def _reference(case: Case, y: np.ndarray, members: int = 64) -> jax.Array:
     """The first members by the plain backend in double precision."""
-    run = ours.batch(case, "plain", jnp.float64, *STEPS[case.problem.mechanism])
+    run = ours.batch(case, "plain", *STEPS[case.problem.mechanism])
     return run(jnp.asarray(y[:members]))
 
 
@@ -134,11 +142,12 @@ def _states(result: Any) -> np.ndarray:
 def measure(case: Case, count: int, rounds: int, quick: bool) -> list[dict[str, Any]]:
     """Time every code on one problem; rows of the table."""
     entries = prepare(case, count, quick)
-    ready = {(e.code, e.precision): e for e in entries if e.run is not None}
-    times = harness.interleaved({key: e.run for key, e in ready.items()}, rounds)
+    ready = {(e.code, e.precision): e.run for e in entries if e.run is not None}
+    members = {(e.code, e.precision): e.members for e in entries}
+    times = harness.interleaved(ready, rounds)
     steps, _ = STEPS[case.problem.mechanism]
     # Some codes are given fewer trajectories: what is compared is the time of a step.
-    times = {key: [t / (ready[key].members * steps) for t in own] for key, own in times.items()}
+    times = {key: [t / (members[key] * steps) for t in own] for key, own in times.items()}
     rows = []
     for entry in entries:
         row = {"problem": case.problem.name, **dataclasses.asdict(entry)}
@@ -158,17 +167,17 @@ def _figures(own: list[float], times: dict, precision: str) -> dict[str, Any]:
 
 def text(rows: list[dict[str, Any]]) -> str:
     """The measurements as a table."""
-    headings = ("problem", "code", "", "10^6 steps/s", "min-max", "/ vmap", "error", "set-up s")
+    headings = ("problem", "code", "type", "10^6 steps/s", "/ vmap", "error", "set-up s", "note")
     cells = []
     for row in rows:
         start = (row["problem"], row["code"], row["precision"])
         if row["missing"]:
-            cells.append((*start, row["missing"], "", "", "", ""))
+            cells.append((*start, "-", "-", "-", "-", row["missing"]))
             continue
-        rate = {key: value / UNIT for key, value in row["rate"].items()}
+        median, least, largest = (x / UNIT for x in row["rate"].values())
         cells.append((
-            *start, f"{rate['median']:.3g}", f"{rate['min']:.3g}-{rate['max']:.3g}",
-            f"{row['ratio_to_vmap']:.3g}", f"{row['error']:.1e}", f"{row['setup_s']:.2f}",
+            *start, f"{median:.3g} ({least:.3g}-{largest:.3g})", f"{row['ratio_to_vmap']:.3g}",
+            f"{row['error']:.1e}", f"{row['setup_s']:.2f}", "",
         ))  # fmt: skip
     return table(headings, cells)
 

@@ -5,7 +5,7 @@ Two tasks, each the mean of a cost of the final state over a batch of starts:
 - gains: all entries of K_D and K_P, each (2, 2), of the two-link arm; starts off the constraints.
 - weights: a network drives the tip of a chain of five links from all coordinates and velocities.
 
-`simulate` takes fixed Runge-Kutta steps; CasADi integrates sensitivities (forward for the gains,
+`simulate` takes fixed Runge-Kutta steps, few and many; CasADi integrates sensitivities (forward for the gains,
 adjoint for the weights) with its own steps, one trajectory after the other, and is charged as if
 it ran perfectly parallel on all cores. The starts of a batch repeat four different ones, so that
 all codes have the same gradient; errors are relative to CVODES at 1e-11.
@@ -14,6 +14,7 @@ all codes have the same gradient; errors are relative to CVODES at 1e-11.
 """
 
 import dataclasses
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -36,7 +37,6 @@ from jaxdae.solvers import RK4
 
 DISTINCT = 4
 LINKS, WIDTH = 5, 43
-REFERENCE = "CasADi CVODES, 1e-11"
 
 
 class DrivenChain(System):
@@ -87,7 +87,7 @@ class Task:
     Args:
         name: "gains" or "weights".
         case: the mechanism.
-        steps: number of Runge-Kutta steps.
+        steps: numbers of Runge-Kutta steps, few and many.
         t1: end time [s].
         parameters: where the gradient is taken, (p,).
         target: wanted final coordinates; of them the last ones of q count.
@@ -97,7 +97,7 @@ class Task:
 
     name: str
     case: Case
-    steps: int
+    steps: tuple[int, int]
     t1: float
     parameters: np.ndarray
     target: np.ndarray
@@ -109,10 +109,13 @@ def gains() -> Task:
     """Eight gains; the cost is the squared distance from the exact motion."""
     case, t1 = two_link(), 0.2
     noise = np.random.default_rng(2).uniform(-1.0, 1.0, (DISTINCT, 4))
-    K_D, K_P = np.diag(case.problem.K_D), np.diag(case.problem.K_P)
-    parameters = np.concatenate([(K_D + [[0, 2], [2, 0]]).ravel(), (K_P + [[0, 9], [9, 0]]).ravel()])
+    K_D = np.diag(case.problem.K_D) + np.array([[0.0, 2.0], [2.0, 0.0]])
+    K_P = np.diag(case.problem.K_P) + np.array([[0.0, 9.0], [9.0, 0.0]])
+    parameters = np.concatenate([K_D.ravel(), K_P.ravel()])
     target = np.asarray(case.system.exact_position(t1))  # pyright: ignore[reportAttributeAccessIssue]
-    return Task("gains", case, 200, t1, parameters, target, case.problem.y + 1e-2 * noise, True)
+    return Task(
+        "gains", case, (50, 200), t1, parameters, target, case.problem.y + 1e-2 * noise, True
+    )
 
 
 def weights() -> Task:
@@ -124,7 +127,7 @@ def weights() -> Task:
     starts = case.problem.y + np.concatenate(
         [np.zeros((DISTINCT, size // 2)), _admissible(rng, size // 2)], axis=1
     )
-    return Task("weights", case, 100, 0.1, parameters, np.array([0.9, 0.1]), starts, False)
+    return Task("weights", case, (25, 100), 0.1, parameters, np.array([0.9, 0.1]), starts, False)
 
 
 def _admissible(rng, size: int) -> np.ndarray:
@@ -134,7 +137,7 @@ def _admissible(rng, size: int) -> np.ndarray:
     return found
 
 
-def runner(task: Task, backend: str) -> Callable:
+def runner(task: Task, backend: ours.Backend, steps: int) -> Callable:
     """Mean cost of a batch as a function of parameters and starts."""
     n = len(task.case.problem.q)
     adjoint = diffrax.ForwardMode() if task.forward else diffrax.RecursiveCheckpointAdjoint()
@@ -142,9 +145,9 @@ def runner(task: Task, backend: str) -> Callable:
     def cost(parameters, y):
         system, formulation, controller = _closed_loop(task, parameters)
         run = simulate(
-            system, formulation, State(y[:n], y[n:]), t1=task.t1, dt=task.t1 / task.steps,
+            system, formulation, State(y[:n], y[n:]), t1=task.t1, dt=task.t1 / steps,
             solver=RK4(), saveat=ours.END, controller=controller, adjoint=adjoint, throw=False,
-            **ours.backend_option(backend),
+            backend=backend,
         )  # fmt: skip
         off = run.q[-1, -task.target.size :] - task.target
         return off @ off
@@ -171,7 +174,7 @@ class Entry:
         members: trajectories in one call, or as many as run at once on perfect cores.
         forward: the same for the cost alone, where that is compared.
         missing: why there is no figure.
-        setup_s: time of the first call less that of the second [s].
+        setup_s: time to build and compile [s].
         error: largest difference from the reference, relative to its largest entry.
     """
 
@@ -184,15 +187,15 @@ class Entry:
     error: float = np.inf
 
 
-def own_entry(task: Task, backend: str, members: int) -> Entry:
+def own_entry(task: Task, backend: ours.Backend, steps: int, members: int) -> Entry:
     """This library on a batch."""
-    mean = runner(task, backend)
+    mean = runner(task, backend, steps)
     differentiate = jax.jacfwd if task.forward else jax.grad
     starts = jnp.asarray(np.tile(task.starts, (members // DISTINCT, 1)))
     parameters = jnp.asarray(task.parameters)
     cost, slope = jax.jit(mean), jax.jit(differentiate(mean))
     return Entry(
-        ours.label(backend),
+        f"{ours.label(backend)}, {steps} steps",
         lambda: slope(parameters, starts),
         members,
         lambda: cost(parameters, starts),
@@ -202,6 +205,7 @@ def own_entry(task: Task, backend: str, members: int) -> Entry:
 def casadi_entry(task: Task, solver: str, tolerance: float) -> Entry:
     """CasADi's sensitivities, one trajectory after the other."""
     width = 0 if task.name == "gains" else WIDTH
+    began = time.perf_counter()
     run, missing = harness.attempt(
         lambda: casadi_gradients.gradient(
             task.case.problem, solver, tolerance, task.t1, task.parameters, task.target,
@@ -209,13 +213,16 @@ def casadi_entry(task: Task, solver: str, tolerance: float) -> Entry:
         )
     )  # fmt: skip
     name = f"CasADi {solver.upper()}, {tolerance:.0e}"
-    return Entry(name, run, DISTINCT * harness.cores(), missing=missing)
+    setup = time.perf_counter() - began
+    return Entry(name, run, DISTINCT * harness.cores(), missing=missing, setup_s=setup)
 
 
 def entries(task: Task, quick: bool) -> list[Entry]:
     """Every code on one task, called once and compared."""
     native, plain = (512, 64) if quick else (8192, 256)
-    found = [own_entry(task, "native", native), own_entry(task, "plain", plain)]
+    few, many = task.steps
+    found = [own_entry(task, "native", steps, native) for steps in (few, many)]
+    found.append(own_entry(task, "plain", few, plain))
     found += [
         casadi_entry(task, solver, tolerance)
         for solver in ("cvodes", "idas")
@@ -230,14 +237,15 @@ def entries(task: Task, quick: bool) -> list[Entry]:
 
 def _call_once(entry: Entry, reference: np.ndarray | None) -> None:
     """Compile, and compare with the reference."""
-    if entry.run is None:
+    run = entry.run
+    if run is None:
         return
-    ready, entry.missing = harness.attempt(lambda: harness.first_call(entry.run))
+    ready, entry.missing = harness.attempt(lambda: harness.first_call(run))
     if ready is None:
         entry.run = None
         return
     result, first = ready
-    entry.setup_s = max(first - harness.seconds(entry.run), 0.0)
+    entry.setup_s += max(first - harness.seconds(run), 0.0)
     if reference is not None:
         off = np.max(np.abs(np.asarray(result) - reference))
         entry.error = float(off / np.max(np.abs(reference)))
@@ -253,7 +261,7 @@ def measure(task: Task, rounds: int, quick: bool) -> list[dict[str, Any]]:
     members = {e.code: e.members for e in found}
     raw = harness.interleaved(calls, rounds)
     times = {key: [t / members[key[0]] for t in own] for key, own in raw.items()}
-    base = times.get((ours.label("native"), "gradient"))
+    base = times.get((found[0].code, "gradient"))
     rows = []
     for e in found:
         row: dict[str, Any] = {"task": task.name, "parameters": task.parameters.size}

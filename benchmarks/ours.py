@@ -1,8 +1,7 @@
 """This library in the benchmarks: the one place that says how it is called."""
 
-import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import diffrax
 import jax
@@ -12,28 +11,17 @@ from problems import Case
 
 import jaxdae
 from jaxdae import simulate, State
-from jaxdae.kernels import native as native_kernel
 from jaxdae.solvers import RK4
 from jaxdae.systems.precision import in_dtype
 
-BACKENDS = ("plain", "native")
+Backend = Literal["plain", "native"]
+BACKENDS: tuple[Backend, ...] = ("native", "plain")
 END = diffrax.SaveAt(t1=True)
 
 
-def whole_runs() -> bool:
-    """Whether `simulate` can run on the native backend; if not, only its right-hand side does."""
-    return "backend" in inspect.signature(simulate).parameters
-
-
-def backend_option(backend: str) -> dict[str, str]:
-    """The option of `simulate` that chooses a backend."""
-    return {"backend": backend} if whole_runs() else {}
-
-
-def label(backend: str) -> str:
+def label(backend: Backend) -> str:
     """Name in tables."""
-    partly = backend == "native" and not whole_runs()
-    return f"jaxdae, {backend}" + (" right-hand side" if partly else "")
+    return f"jaxdae, {backend}"
 
 
 def final(run: jaxdae.Trajectory) -> jax.Array:
@@ -67,18 +55,18 @@ def rk4_loop(function: Callable, steps: int, h: float) -> Callable[[jax.Array], 
     return lambda y: jax.lax.fori_loop(0, steps, step, y)
 
 
-def batch(case: Case, backend: str, dtype: Any, steps: int, h: float) -> Callable:
-    """Fixed classical Runge-Kutta steps of many starts, (batch, 2n) to (batch, 2n), compiled."""
-    if backend == "native" and not whole_runs():
-        function = native_kernel(rate(case, dtype), *_example(case, dtype))
-        return jax.jit(jax.vmap(rk4_loop(function, steps, h)))
+def batch(case: Case, backend: Backend, steps: int, h: float) -> Callable:
+    """Fixed classical Runge-Kutta steps of many starts, (batch, 2n) to (batch, 2n), compiled.
+
+    The precision is that of the starts.
+    """
     n = len(case.problem.q)
 
     def run(y):
         return final(
             simulate(
                 case.system, case.formulation, State(y[:n], y[n:]), t1=steps * h, dt=h,
-                solver=RK4(), saveat=END, throw=False, **backend_option(backend),
+                solver=RK4(), saveat=END, throw=False, backend=backend,
             )
         )  # fmt: skip
 
@@ -90,46 +78,22 @@ def vmap_loop(case: Case, dtype: Any, steps: int, h: float) -> Callable:
     return jax.jit(jax.vmap(rk4_loop(rate(case, dtype), steps, h)))
 
 
-def adaptive(case: Case, backend: str) -> Callable[[float], Callable[[], np.ndarray]]:
+def adaptive(case: Case, backend: Backend) -> Callable[[float], Callable[[], np.ndarray]]:
     """One adaptive run with the default solver: from a tolerance to a run, (2n,).
 
     The tolerance is an argument of the compiled program, which all tolerances share.
     """
     n = len(case.problem.q)
-    if backend == "native" and not whole_runs():
-        run = _native_rate_run(case)
-    else:
-
-        @jax.jit
-        def run(y, tolerance):
-            controller = diffrax.PIDController(rtol=tolerance, atol=tolerance)
-            return final(
-                simulate(
-                    case.system, case.formulation, State(y[:n], y[n:]), t1=case.problem.t1,
-                    stepsize_controller=controller, saveat=END, throw=False,
-                    **backend_option(backend),
-                )
-            )  # fmt: skip
-
-    start = jnp.asarray(case.problem.y)
-    return lambda tolerance: lambda: np.asarray(run(start, tolerance))
-
-
-def _native_rate_run(case: Case) -> Callable:
-    """diffrax with the native kernel of the right-hand side."""
-    function = native_kernel(rate(case), *_example(case, jnp.float64))
-    term = diffrax.ODETerm(lambda t, y, args: function(t, y))  # noqa: ARG005
 
     @jax.jit
     def run(y, tolerance):
         controller = diffrax.PIDController(rtol=tolerance, atol=tolerance)
-        return diffrax.diffeqsolve(
-            term, diffrax.Dopri8(), 0.0, case.problem.t1, None, y,
-            saveat=END, stepsize_controller=controller, max_steps=2**16, throw=False,
-        ).ys[-1]  # fmt: skip
+        return final(
+            simulate(
+                case.system, case.formulation, State(y[:n], y[n:]), t1=case.problem.t1,
+                stepsize_controller=controller, saveat=END, throw=False, backend=backend,
+            )
+        )  # fmt: skip
 
-    return run
-
-
-def _example(case: Case, dtype: Any) -> tuple[jax.Array, jax.Array]:
-    return jnp.zeros((), dtype), jnp.asarray(case.problem.y, dtype)
+    start = jnp.asarray(case.problem.y)
+    return lambda tolerance: lambda: np.asarray(run(start, tolerance))

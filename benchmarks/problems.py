@@ -56,7 +56,7 @@ def chain(links: int) -> Case:
 
 def _case(mechanism, system: AbstractModel, t1, K_D, K_P, name=None) -> Case:
     q, v = system.start()
-    plain = (np.array(x, float) for x in (q, v))
-    problem = Problem(name or mechanism, mechanism, *plain, t1, np.array(K_D), np.array(K_P))
+    start, gains = [np.array(q), np.array(v)], [np.array(K_D), np.array(K_P)]
+    problem = Problem(name or mechanism, mechanism, start[0], start[1], t1, gains[0], gains[1])
     formulation = Multipliers(Baumgarte(K_D=jnp.array(K_D), K_P=jnp.array(K_P)))
     return Case(problem, system, formulation, State(q, v))

@@ -88,7 +88,7 @@ def _chain(system: Any, items: Any, problem: Problem) -> Callable:
 
 
 def _two_link(system: Any, items: Any, problem: Problem) -> Callable:
-    """Two bodies on hinges; the tip on a mass so heavy that it keeps its speed."""
+    """Two bodies on hinges; the tip on a point whose coordinates are led."""
     first, second = problem.q[0], problem.q[0] + problem.q[1]
     spins = problem.v[0], problem.v[0] + problem.v[1]
     unit = lambda angle: np.array([np.cos(angle), np.sin(angle)])  # noqa: E731
@@ -104,9 +104,11 @@ def _two_link(system: Any, items: Any, problem: Problem) -> Callable:
     _hinge(system, items, link[1], forearm[0])
     start = {"referenceCoordinates": [0.295953, 0.5], "initialVelocities": [-0.6, 0.0]}
     node = system.AddNode(items.NodePoint2D(**start))
-    system.AddObject(items.ObjectMassPoint2D(physicsMass=1e9, nodeNumber=node))
+    system.AddObject(items.ObjectMassPoint2D(physicsMass=1.0, nodeNumber=node))
     target = system.AddMarker(items.MarkerNodePosition(nodeNumber=node))
     _hinge(system, items, forearm[1], target)
+    _lead(system, items, node, 0, -0.6)
+    _lead(system, items, node, 1, 0.0)
 
     def recover(q: np.ndarray, v: np.ndarray) -> np.ndarray:
         angles, rates = (first + q[2], second + q[5]), (v[2], v[5])
@@ -114,6 +116,20 @@ def _two_link(system: Any, items: Any, problem: Problem) -> Callable:
         return np.array(relative)
 
     return recover
+
+
+def _lead(system: Any, items: Any, node: Any, coordinate: int, speed: float) -> None:
+    """Let a coordinate of a node grow at a constant speed."""
+    ground = system.AddNode(items.NodePointGround())
+    fixed = system.AddMarker(items.MarkerNodeCoordinate(nodeNumber=ground, coordinate=0))
+    led = system.AddMarker(items.MarkerNodeCoordinate(nodeNumber=node, coordinate=coordinate))
+    options = {}
+    if speed:
+        options = {
+            "offsetUserFunction": lambda mbs, t, item, offset: speed * t,  # noqa: ARG005
+            "offsetUserFunction_t": lambda mbs, t, item, offset: speed,  # noqa: ARG005
+        }
+    system.AddObject(items.ObjectConnectorCoordinate(markerNumbers=[fixed, led], **options))
 
 
 def _link(system: Any, items: Any, mass: float, length: float, place, speed) -> tuple[Any, Any]:

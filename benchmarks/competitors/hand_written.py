@@ -1,6 +1,7 @@
 """The two-link manipulator in C by hand (`two_link.c`), on all cores."""
 
 import ctypes
+import itertools
 import os
 import subprocess
 import tempfile
@@ -32,8 +33,7 @@ def rk4(dtype, steps: int, h: float) -> Callable[[np.ndarray], np.ndarray]:
         count = state.shape[1]
         if count % LANES:
             raise ValueError(f"the batch must be a multiple of {LANES}; got {count}.")
-        edges = _edges(count)
-        spans = zip(edges[:-1], edges[1:], strict=True)
+        spans = itertools.pairwise(_edges(count))
         work = lambda span: advance(state.ctypes.data, count, *span, steps, h)  # noqa: E731
         list(pool.map(work, spans))
         return state
@@ -52,6 +52,15 @@ def _library(real: str) -> ctypes.CDLL:
     out = Path(tempfile.mkdtemp(prefix="two-link-")) / "two_link.so"
     flags = ["-O3", "-march=native", "-mprefer-vector-width=512", "-ffast-math", "-fopenmp-simd"]
     source = Path(__file__).with_suffix("").with_name("two_link.c")
-    command = [compiler(), *flags, f"-DREAL={real}", "-shared", "-fPIC", str(source), "-o", str(out)]
+    command = [
+        compiler(),
+        *flags,
+        f"-DREAL={real}",
+        "-shared",
+        "-fPIC",
+        str(source),
+        "-o",
+        str(out),
+    ]
     subprocess.run([*command, "-lm"], check=True)
     return ctypes.CDLL(str(out))

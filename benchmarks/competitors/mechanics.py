@@ -92,15 +92,13 @@ def derive(declaration: Declaration, *, full_gains: bool = False) -> Equations:
     m = phi.numel()
     pattern = ca.Sparsity.dense(m, m) if full_gains else ca.Sparsity.diag(m)
     gains = (ca.SX.sym(name, pattern) for name in ("K_D", "K_P"))
-    return Equations(
-        declaration, mass, force + declaration.force, jac, gamma, phi, phi_dot, *gains
-    )
+    return Equations(declaration, mass, force + declaration.force, jac, gamma, phi, phi_dot, *gains)
 
 
 def acceleration(equations: Equations) -> Any:
     """The acceleration, solved by sparse LDL^T factors with a fill-reducing order, n.
 
-        J M^-1 J^T lam = J M^-1 f - (Phi - gamma),    a = M^-1 (f - J^T lam)
+    J M^-1 J^T lam = J M^-1 f - (Phi - gamma),    a = M^-1 (f - J^T lam)
     """
     ca = package("casadi")
     mass, jac, force = equations.mass, equations.jac, equations.force

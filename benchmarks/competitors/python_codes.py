@@ -123,9 +123,9 @@ def _in_place(function: Any) -> tuple[Callable, list[np.ndarray], list[np.ndarra
     if any(function.nnz_in(i) != x.size for i, x in enumerate(inputs)):
         raise MissingCodeError("casadi made sparse arguments where dense ones are needed")
     for i, x in enumerate(inputs):
-        buffer.set_arg(i, memoryview(x))
+        buffer.set_arg(i, x.data)
     for i, x in enumerate(results):
-        buffer.set_res(i, memoryview(x))
+        buffer.set_res(i, x.data)
 
     def evaluate(kept=(function, buffer)):  # the call points into both
         del kept
