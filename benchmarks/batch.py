@@ -185,18 +185,22 @@ def text(rows: list[dict[str, Any]]) -> str:
 def figure(rows: list[dict[str, Any]]):
     """Steps per second of every code, a panel for each problem."""
     names = list(dict.fromkeys(row["problem"] for row in rows))
-    fig, axes = new_axes(len(names), title="Batches: steps per second", sharex=False)
+    fig, axes = new_axes(
+        len(names), title="Batches: steps per second; in brackets: no figure", sharex=False
+    )
     for ax, name in zip(axes[:, 0], names, strict=True):
-        shown = [row for row in rows if row["problem"] == name and not row["missing"]]
-        codes = list(dict.fromkeys(row["code"] for row in shown))
+        own = [row for row in rows if row["problem"] == name]
+        codes = list(dict.fromkeys(row["code"] for row in own))
+        timed = [row for row in own if not row["missing"]]
         for shift, precision, color in zip((-0.2, 0.2), PRECISIONS, colors(2), strict=True):
-            part = [row for row in shown if row["precision"] == precision]
+            part = [row for row in timed if row["precision"] == precision]
             places = [codes.index(row["code"]) + shift for row in part]
             medians = [row["rate"]["median"] for row in part]
             ax.barh(places, medians, 0.38, color=color, label=precision)
-        ax.set_yticks(range(len(codes)), codes)
+        absent = set(codes) - {row["code"] for row in timed}
+        ax.set_yticks(range(len(codes)), [f"({x})" if x in absent else x for x in codes])
         ax.invert_yaxis()
-        ax.set_xscale("log")
+        harness.decades(ax, [row["rate"]["median"] for row in timed])
         ax.set_title(name)
         ax.set_xlabel("steps per second [1/s]")
     axes[0, 0].legend()

@@ -5,9 +5,9 @@ Two tasks, each the mean of a cost of the final state over a batch of starts:
 - gains: all entries of K_D and K_P, each (2, 2), of the two-link arm; starts off the constraints.
 - weights: a network drives the tip of a chain of five links from all coordinates and velocities.
 
-`simulate` takes fixed Runge-Kutta steps, few and many; CasADi integrates sensitivities (forward for the gains,
-adjoint for the weights) with its own steps, one trajectory after the other, and is charged as if
-it ran perfectly parallel on all cores. The starts of a batch repeat four different ones, so that
+`simulate` takes fixed Runge-Kutta steps, few and many; CasADi integrates sensitivities (forward for
+the gains, adjoint for the weights) with its own steps, one trajectory after the other, and is
+charged as if it ran perfectly parallel on all cores. The starts of a batch repeat four different ones, so that
 all codes have the same gradient; errors are relative to CVODES at 1e-11.
 
     python benchmarks/gradient.py
@@ -113,9 +113,8 @@ def gains() -> Task:
     K_P = np.diag(case.problem.K_P) + np.array([[0.0, 9.0], [9.0, 0.0]])
     parameters = np.concatenate([K_D.ravel(), K_P.ravel()])
     target = np.asarray(case.system.exact_position(t1))  # pyright: ignore[reportAttributeAccessIssue]
-    return Task(
-        "gains", case, (50, 200), t1, parameters, target, case.problem.y + 1e-2 * noise, True
-    )
+    starts = case.problem.y + 1e-2 * noise
+    return Task("gains", case, (50, 200), t1, parameters, target, starts, True)
 
 
 def weights() -> Task:
@@ -300,7 +299,7 @@ def figure(rows: list[dict[str, Any]]):
         medians = [1e6 * harness.spread(row["seconds"])["median"] for row in part]
         ax.barh([row["code"] for row in part], medians, color=colors(1)[0])
         ax.invert_yaxis()
-        ax.set_xscale("log")
+        harness.decades(ax, medians)
         ax.set_xlabel("time [us]")
         ax.set_title(f"{name}: {part[0]['parameters']} parameters" if part else name)
     return fig

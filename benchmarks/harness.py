@@ -1,16 +1,18 @@
 """What all benchmarks share: calls timed in turn, their spread, versions, tables and figures."""
 
 import argparse
+import math
 import os
 import platform
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 from competitors.base import MissingCodeError, version_of
+from matplotlib.axes import Axes
 
 from jaxdae.commands.tables import write_json
 from jaxdae.plotting import save_figure
@@ -103,6 +105,14 @@ def shown(times: list[float], unit: float) -> str:
     """Median and spread as text, in units of `unit`."""
     median, least, largest = (x / unit for x in spread(times).values())
     return f"{median:.3g} ({least:.3g}-{largest:.3g})"
+
+
+def decades(ax: Axes, values: Sequence[float]) -> None:
+    """A logarithmic horizontal axis of whole decades around values."""
+    ax.set_xscale("log")
+    if values:
+        least, largest = (math.log10(f(values)) for f in (min, max))
+        ax.set_xlim(10.0 ** math.floor(least - 0.05), 10.0 ** math.ceil(largest))
 
 
 def finish(name: str, rows: list[dict[str, Any]], figure: Any = None) -> None:

@@ -9,6 +9,7 @@ checked against CasADi's CVODES at 1e-13.
 """
 
 import dataclasses
+import itertools
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -177,13 +178,16 @@ def figure(rows: list[dict[str, Any]]):
     codes = list(dict.fromkeys(r["code"] for r in rows))
     fig, axes = new_axes(2, 2, title="One run: time against error", sharex=False)
     fig.set_size_inches(11.0, 9.0)
+    styles = list(itertools.product("o^s", colors(6)))
+    for ax in axes.flat[len(names) :]:
+        ax.set_visible(False)
     for ax, name in zip(axes.flat, names, strict=False):
-        for code, color in zip(codes, colors(len(codes)), strict=True):
+        for code, (marker, color) in zip(codes, styles, strict=False):
             own = [r for r in rows if (r["problem"], r["code"]) == (name, code) and "median" in r]
             own.sort(key=lambda r: r["error"])
             style = {"linewidth": 2.5} if code.startswith("jaxdae") else {"linewidth": 1.0}
             values = [[r[key] for r in own] for key in ("error", "median")]
-            ax.loglog(*values, marker="o", markersize=3, color=color, label=code, **style)
+            ax.loglog(*values, marker=marker, markersize=4, color=color, label=code, **style)
         ax.invert_xaxis()
         ax.set_title(name)
         ax.set_xlabel("error of the final (q, v), relative to 1 + |y|")
