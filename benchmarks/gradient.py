@@ -7,8 +7,8 @@ Two tasks, each the mean of a cost of the final state over a batch of starts:
 
 `simulate` takes fixed Runge-Kutta steps, few and many; CasADi integrates sensitivities (forward for
 the gains, adjoint for the weights) with its own steps, one trajectory after the other, and is
-charged as if it ran perfectly parallel on all cores. The starts of a batch repeat four different ones, so that
-all codes have the same gradient; errors are relative to CVODES at 1e-11.
+charged as if it ran perfectly parallel on all cores. The starts of a batch repeat four different
+ones, so that all codes have the same gradient; errors are relative to CVODES at 1e-11.
 
     python benchmarks/gradient.py
 """
