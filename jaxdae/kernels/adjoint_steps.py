@@ -102,12 +102,12 @@ class _Adjoint:
             first: whether it is the first step of a lane, as a function of the lane.
         """
         lanes = self.lanes
-        lanes.clear(self.problem.stages * self.n, self.k_bar)
         if self.rows is not None:
+            lanes.clear(self.problem.stages * self.n, self.k_bar)
             self.rows.collect(t0, t1, first)
         lanes.call(
-            "transposed_step", t0, t1, y, *self.start.parameters, self.bars[0], self.k_bar,
-            *self.step_bars,
+            "transposed_step", t0, t1, y, *self.start.parameters, self.bars[0],
+            *([] if self.rows is None else [self.k_bar]), *self.step_bars,
         )  # fmt: skip
         lanes.copy(self.n, self.step_bars[0], self.bars[0])
         if self.rows is not None:
@@ -305,7 +305,7 @@ class _ControlledAdjoint(_Adjoint):
 
     def __init__(self, lanes: Lanes, run: Any, active, ranks, rank: int):
         super().__init__(lanes, run, active, ranks, rank)
-        self.control = Control(lanes, run.problem, self.start, ranks, run.given_first)
+        self.control = Control(lanes, run, self.start, ranks)
         self.tried, self.listed = lanes.counters(), lanes.counters()
         self.busy, self.any = lanes.counters(), lanes.variable(WHOLE, whole(0))
         self.most = lanes.variable(WHOLE, whole(0))

@@ -21,10 +21,27 @@ class Subprogram:
     Args:
         name: of the function in a module; one for each program of a module.
         program: what it computes.
+        entries: where it is done for each entry of arrays, their length: the program is that of
+            one entry.
+        looped: then for each argument whether it is such an array, and not one number for all.
     """
 
-    def __init__(self, name: str, program: ScalarProgram):
-        self.name, self.program = name, program
+    def __init__(
+        self,
+        name: str,
+        program: ScalarProgram,
+        entries: int | None = None,
+        looped: tuple[bool, ...] = (),
+    ):
+        self.name, self.program, self.entries, self.looped = name, program, entries, looped
+
+    @property
+    def results(self) -> list[jax.ShapeDtypeStruct]:
+        """Shapes of what a call gives."""
+        found = self.program.results
+        if self.entries is None:
+            return list(found)
+        return [jax.ShapeDtypeStruct((self.entries,), x.dtype) for x in found]
 
 
 _call = jex.Primitive("call_subprogram")
@@ -34,16 +51,16 @@ _call.multiple_results = True
 @_call.def_abstract_eval
 def _shapes(*arguments, subprogram: Subprogram):
     del arguments
-    return [ShapedArray(x.shape, x.dtype) for x in subprogram.program.results]
+    return [ShapedArray(x.shape, x.dtype) for x in subprogram.results]
 
 
 def _rule(graph: Graph, equation, given: list[Value]) -> list[Value]:
     subprogram = equation.params["subprogram"]
     arguments = tuple(tuple(as_symbols(graph, x).nodes.ravel().tolist()) for x in given)
-    sizes = [int(np.prod(x.shape)) for x in subprogram.program.results]
+    sizes = [int(np.prod(x.shape)) for x in subprogram.results]
     nodes = np.array(graph.call(subprogram, arguments, sum(sizes)), np.int32)
     parts = np.split(nodes, np.cumsum(sizes)[:-1])
-    shapes = [x.shape for x in subprogram.program.results]
+    shapes = [x.shape for x in subprogram.results]
     return [Symbols(x.reshape(shape)) for x, shape in zip(parts, shapes, strict=True)]
 
 
@@ -55,6 +72,7 @@ def subprogram(
     function: Callable,
     *examples,
     wrt: tuple[int, ...] = (),
+    entries: int | None = None,
     made: dict[str, Subprogram] | None = None,
 ) -> Callable:
     """A function that `scalarize` does not enter but calls, with a derivative in reverse mode.
@@ -65,6 +83,8 @@ def subprogram(
         examples: its arguments, or their shapes.
         wrt: numbers of the arguments that it can be differentiated by; derivatives by others come
             out as zero.
+        entries: for a function of single entries that is done for each entry of arrays, their
+            length; arguments of shape () are the same for all.
         made: where programs are kept by name, for several uses of one function.
 
     Returns:
@@ -76,8 +96,10 @@ def subprogram(
 
     def bound(own: str, of: Callable, arguments) -> list[jax.Array]:
         if own not in known:
-            kinds = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in arguments]
-            known[own] = Subprogram(own, scalarize(of, *kinds))
+            alike = entries is not None
+            kinds = [jax.ShapeDtypeStruct(() if alike else x.shape, x.dtype) for x in arguments]
+            looped = tuple(alike and x.ndim == 1 for x in arguments)
+            known[own] = Subprogram(own, scalarize(of, *kinds), entries, looped)
         return _call.bind(*arguments, subprogram=known[own])
 
     def transposed(*arguments):

@@ -19,14 +19,15 @@ class Control:
 
     Args:
         lanes: the builder.
-        problem: what is integrated.
         start: the members' starts and parameters.
         ranks: axes of the batch in each argument.
-        given_first: whether the length of the first step is given.
+        run: what is compiled.
     """
 
-    def __init__(self, lanes: Lanes, problem, start: Start, ranks, given_first: bool):
+    def __init__(self, lanes: Lanes, run: Any, start: Start, ranks):
+        problem, given_first = run.problem, run.given_first
         self.lanes, self.problem, self.start = lanes, problem, start
+        self._dense = run.saving.times
         n = problem.states
         self.states = int(problem._control().size)
         count = len(start.arrays)
@@ -67,7 +68,7 @@ class Control:
             "advance", self.step.t0, self.step.t1, self.end, self.floor, self.control,
             self.step.y0, self._kept, *self.start.parameters,
             self.keep, self.code, self._t0, self._t1, self._next_control, self.step.y1,
-            self._next_kept, self.step.k,
+            self._next_kept, *([self.step.k] if self._dense else []),
         )  # fmt: skip
 
     def accepted(self, lane):
@@ -129,7 +130,7 @@ class _ControlledSteps:
         saving: Saving = run.saving
         self.lanes, self.max_steps, self.n = lanes, run.max_steps, problem.states
         self.start = Start(lanes, problem, ranks)
-        self.control = Control(lanes, problem, self.start, ranks, run.given_first)
+        self.control = Control(lanes, run, self.start, ranks)
         self.rows = Buffer(lanes, lanes.results, 0, None, rank, 2)
         self.final = Buffer(lanes, lanes.results, 1, self.n, rank, 1)
         self.row_times = Buffer(lanes, lanes.results, 2, None, rank, 1)

@@ -26,7 +26,7 @@ def emit(
     writer: Writer,
     program: ScalarProgram,
     inputs: Callable[[int], str],
-    call: Callable[[Any, list[tuple[int, ...]], list[list[str]]], list[str]] | None = None,
+    calls: Any = None,
 ) -> list[str]:
     """Write the instructions of a program.
 
@@ -34,8 +34,8 @@ def emit(
         writer: where to.
         program: what to compute.
         inputs: register that holds an input, by its number.
-        call: writes a call: of what, the nodes of its arguments, the registers that hold them; the
-            registers of its results.
+        calls: writes calls of other programs, `write(node, callee, arguments, register)`, and reads
+            their results, `result(node, number)`.
 
     Returns:
         Registers or constants of all outputs.
@@ -43,31 +43,38 @@ def emit(
     graph, held = program.graph, {}
     needed = graph.needed(program.outputs)
     angles, pairs = _angles_of_both(graph, needed), {}
-    results: dict[int, list[str]] = {}
+
+    def register(node: int) -> str:
+        # What is only passed on from memory to memory is never loaded.
+        if node not in held:
+            operation, arguments = graph.nodes[node]
+            if operation == INPUT:
+                held[node] = inputs(arguments[0])
+            elif operation == CONSTANT:
+                held[node] = _constant(writer, arguments[0])
+            else:
+                held[node] = calls.result(*arguments)
+        return held[node]
+
     for node in needed:
         operation, arguments = graph.nodes[node]
+        if operation in (INPUT, CONSTANT, RESULT):
+            continue
         if operation == CALL:
-            if call is None:
+            if calls is None:
                 raise ValueError(
                     f"a program that calls {arguments[0].name} needs a module for both."
                 )
-            given = [[held[x] for x in part] for part in arguments[1]]
-            results[node] = call(arguments[0], arguments[1], given)
-        elif operation == RESULT:
-            held[node] = results[arguments[0]][arguments[1]]
-        elif operation == INPUT:
-            held[node] = inputs(arguments[0])
-        elif operation == CONSTANT:
-            held[node] = _constant(writer, arguments[0])
+            calls.write(node, *arguments, register)
         elif operation in _OF_BOTH and arguments[0] in angles:
             angle = arguments[0]
             if angle not in pairs:
-                pairs[angle] = vector_math.call(writer, "sincos", held[angle])
+                pairs[angle] = vector_math.call(writer, "sincos", register(angle))
             held[node] = pairs[angle][_OF_BOTH.index(operation)]
         else:
-            given = [held[x] for x in arguments]
+            given = [register(x) for x in arguments]
             held[node] = _instruction(writer, operation, given, _is_truth(graph, arguments))
-    return [held[int(x)] for x in program.outputs]
+    return [register(int(x)) for x in program.outputs]
 
 
 def functions(program: ScalarProgram) -> tuple[str, ...]:

@@ -5,6 +5,8 @@ import numpy as np
 from jaxdae.kernels import vector_math
 from jaxdae.kernels.calls import called, Subprogram
 from jaxdae.kernels.emission import emit, functions
+from jaxdae.kernels.graph import INPUT
+from jaxdae.kernels.machine_code import host_width
 from jaxdae.kernels.trace import ScalarProgram
 from jaxdae.kernels.writer import Writer
 
@@ -37,17 +39,79 @@ def library(programs: list[Subprogram], width: int, dtype) -> str:
 
 def _function(one: Subprogram, width: int, dtype) -> str:
     program = one.program
-    w = _FunctionWriter(program, width, dtype)
-    found = emit(w, program, w.input, w.call)
-    at = 0
-    for i, result in enumerate(program.results):
-        for j in range(int(np.prod(result.shape))):
-            w.store(found[at], f"%r{i}_", j)
-            at += 1
     arguments = ", ".join(f"ptr noalias %a{i}_" for i in range(len(program.inputs)))
     results = ", ".join(f"ptr noalias %r{i}_" for i in range(len(program.results)))
-    head = f"define internal void @{one.name}({arguments}, {results}) {{"
-    return "\n".join([*sorted(w.declared), head, *w.lines, "  ret void", "}"])
+    head = f"define internal void @{one.name}({arguments}, {results}) {{\nentry:"
+    body, declared = (_straight if one.entries is None else _looped)(one, width, dtype)
+    return "\n".join([*sorted(declared), head, *body, "  ret void", "}"])
+
+
+def _straight(one: Subprogram, width: int, dtype) -> tuple[list[str], set[str]]:
+    w = _FunctionWriter(one.program, width, dtype)
+    found = iter(emit(w, one.program, w.input, w))
+    for i, result in enumerate(one.program.results):
+        for j in range(int(np.prod(result.shape))):
+            w.store(next(found), f"%r{i}_", j)
+    return w.lines, w.declared
+
+
+def _looped(one: Subprogram, width: int, dtype) -> tuple[list[str], set[str]]:
+    """The same for each entry; of one lane, many entries at a time and then the rest."""
+    assert one.entries is not None
+    wide = width if width > 1 else host_width(8 * np.dtype(dtype).itemsize)
+    many = one.entries if width > 1 else one.entries // wide
+    first, declared = _loop(one, width, wide, dtype, 0, many, "many")
+    if width > 1 or many * wide == one.entries:
+        return first, declared
+    rest, _ = _loop(one, width, 1, dtype, many * wide, one.entries, "rest")
+    return first + rest, declared
+
+
+def _loop(one: Subprogram, width: int, wide: int, dtype, start: int, stop: int, name: str):
+    """Turns of a loop over vectors of `wide` numbers, whether they are lanes or entries."""
+    if start == stop:
+        return [], set()
+    w = _EntryWriter(one, width, wide, dtype, name)
+    w.line(f"  br label %{name}.before")
+    w.line(f"{name}.before:")
+    w.line(f"  br label %{name}")
+    w.line(f"{name}:")
+    w.line(f"  %{name}.i = phi i64 [ {start}, %{name}.before ], [ %{name}.next, %{name} ]")
+    for i, register in enumerate(emit(w, one.program, w.input)):
+        w.line(f"  store {w.vector} {register}, ptr {w.place(f'%r{i}_')}, align {w.bits // 8}")
+    w.line(f"  %{name}.next = add i64 %{name}.i, 1")
+    w.line(f"  %{name}.more = icmp slt i64 %{name}.next, {stop}")
+    w.line(f"  br i1 %{name}.more, label %{name}, label %{name}.done")
+    w.line(f"{name}.done:")
+    return w.lines, w.declared
+
+
+class _EntryWriter(Writer):
+    """A writer of what is done for each entry of arrays."""
+
+    def __init__(self, one: Subprogram, width: int, wide: int, dtype, name: str):
+        super().__init__(wide, dtype)
+        self._one, self._lanes, self._loop = one, width, name
+
+    def name(self) -> str:
+        """A new register, apart from those of other loops."""
+        return f"{super().name()}.{self._loop}"
+
+    def place(self, pointer: str) -> str:
+        """Where the entries of this turn are."""
+        return self.put(f"getelementptr {self.vector}, ptr {pointer}, i64 %{self._loop}.i")
+
+    def input(self, number: int) -> str:
+        """Register that holds an argument's entries, or its one number."""
+        pointer, align = f"%a{number}_", self.bits // 8
+        if self._one.looped[number]:
+            return self.put(f"load {self.vector}, ptr {self.place(pointer)}, align {align}")
+        if self._lanes == self.width:
+            return self.put(f"load {self.vector}, ptr {pointer}")
+        value = self.put(f"load {self.scalar}, ptr {pointer}")
+        one = self.with_entry("poison", value, 0)
+        zeros = f"<{self.width} x i32> zeroinitializer"
+        return self.put(f"shufflevector {self.vector} {one}, {self.vector} poison, {zeros}")
 
 
 class _FunctionWriter(Writer):
@@ -57,50 +121,48 @@ class _FunctionWriter(Writer):
         super().__init__(width, dtype)
         self._sizes = [int(np.prod(x.shape)) for x in program.inputs]
         self._starts = np.concatenate([[0], np.cumsum(self._sizes)])
-        self._rooms: dict[tuple[str, int], str] = {}
-        # Node of each input that is used, by its number.
-        self._inputs = {
+        # Where arrays are in memory, by the nodes of their entries.
+        self._known: dict[tuple[int, ...], str] = {}
+        self._results: dict[int, list[tuple[str, int]]] = {}
+        inputs = {
             program.graph.nodes[x].arguments[0]: x
             for x in program.graph.needed(program.outputs)
-            if program.graph.nodes[x].operation == "input"
+            if program.graph.nodes[x].operation == INPUT
         }
+        for i, size in enumerate(self._sizes):
+            nodes = tuple(inputs.get(int(self._starts[i]) + j, -1) for j in range(size))
+            self._known[nodes] = f"%a{i}_"
 
     def input(self, number: int) -> str:
         """Register that holds an input."""
         array = int(np.searchsorted(self._starts, number, side="right")) - 1
         return self._load(f"%a{array}_", number - int(self._starts[array]))
 
-    def call(self, callee: Subprogram, nodes, registers: list[list[str]]) -> list[str]:
-        """Call a function; registers of all its results."""
-        pointers = [
-            self._whole_input(own) or self._stored(f"{callee.name}.{i}", given)
-            for i, (own, given) in enumerate(zip(nodes, registers, strict=True))
-        ]
-        sizes = [int(np.prod(x.shape)) for x in callee.program.results]
-        rooms = [self._room(f"{callee.name}!{i}", size) for i, size in enumerate(sizes)]
+    def write(self, node: int, callee: Subprogram, arguments, register) -> None:
+        """Call a function. What is in memory already is not copied."""
+        pointers = [self._known.get(x) or self._stored(x, register) for x in arguments]
+        sizes = [int(np.prod(x.shape)) for x in callee.results]
+        rooms = [self._room(size) for size in sizes]
         self.line(f"  call void @{callee.name}({', '.join(f'ptr {x}' for x in pointers + rooms)})")
-        return [self._load(p, j) for p, size in zip(rooms, sizes, strict=True) for j in range(size)]
+        self._results[node] = [(p, j) for p, n in zip(rooms, sizes, strict=True) for j in range(n)]
+        first = node + 1  # results follow their call
+        for room, size in zip(rooms, sizes, strict=True):
+            self._known[tuple(range(first, first + size))] = room
+            first += size
 
-    def _whole_input(self, nodes) -> str | None:
-        """Pointer of an argument of this function that is passed on as it is."""
-        for i, size in enumerate(self._sizes):
-            start = int(self._starts[i])
-            if len(nodes) == size and all(
-                self._inputs.get(start + j) == node for j, node in enumerate(nodes)
-            ):
-                return f"%a{i}_"
-        return None
+    def result(self, node: int, number: int) -> str:
+        """Register that holds a result of a call."""
+        return self._load(*self._results[node][number])
 
-    def _stored(self, name: str, registers: list[str]) -> str:
-        room = self._room(name, len(registers))
-        for j, register in enumerate(registers):
-            self.store(register, room, j)
+    def _stored(self, nodes, register) -> str:
+        room = self._room(len(nodes))
+        for j, node in enumerate(nodes):
+            self.store(register(node), room, j)
+        self._known[nodes] = room
         return room
 
-    def _room(self, name: str, size: int) -> str:
-        if (name, size) not in self._rooms:
-            self._rooms[name, size] = self.put(f"alloca {self.vector}, i64 {size}, align 64")
-        return self._rooms[name, size]
+    def _room(self, size: int) -> str:
+        return self.put(f"alloca {self.vector}, i64 {max(size, 1)}, align 64")
 
     def _load(self, pointer: str, j: int) -> str:
         return self.put(f"load {self.vector}, ptr {self._place(pointer, j)}")

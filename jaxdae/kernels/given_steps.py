@@ -76,7 +76,6 @@ class _GivenSteps:
         self.steps = b.sub(self.grid.size, whole(1))
         self.step = Step(*(lanes.array(k) for k in (1, 1, n, n, problem.stages * n)))
         self.kept, self.next_kept = lanes.array(problem.kept), lanes.array(problem.kept)
-        self.error = lanes.array(n)
         self.members = lanes.counters()
         self.at_times = None
         if saving.times:
@@ -129,7 +128,7 @@ class _GivenSteps:
         self._set_time(step.t1, following)
         lanes.call(
             "step", step.t0, step.t1, step.y0, self.kept, *self.start.parameters,
-            step.y1, self.next_kept, step.k, self.error,
+            step.y1, self.next_kept, *([step.k] if self.saving.times else []),
         )  # fmt: skip
         if self.at_times is not None:
             self.at_times.save(step, self.members, lambda lane: ir.Constant(TRUTH, 1))  # noqa: ARG005

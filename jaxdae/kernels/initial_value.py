@@ -11,6 +11,9 @@ import numpy as np
 from jaxdae.kernels.calls import Subprogram, subprogram
 from jaxdae.kernels.trace import scalarize
 
+# States of up to this many numbers are kept in registers.
+_TAKEN_APART = 8
+
 
 class InitialValueProblem:
     """`dy/dt = f(t, y, parameters)` and an explicit Runge-Kutta method for it.
@@ -98,26 +101,32 @@ class InitialValueProblem:
 
     # What the loops over steps call.
 
-    def steps(self) -> list[Subprogram]:
-        """Programs of a run with given steps: `step` and `interpolate`."""
+    def steps(self, dense: bool) -> list[Subprogram]:
+        """Programs of a run with given steps: `step`, and `interpolate` for dense output."""
 
         def make():
-            step = self._step(self._called())
-            kinds = ("t", "t", "y", "f", *self.parameters)
-            return [self._program("step", step, *kinds), self._interpolation()]
+            inner = self._step(self._called())
 
-        return self._once("steps", make)
+            def step(*arguments):
+                y1, f1, k, _ = inner(*arguments)
+                return y1, f1, *_dense(k, dense)
+
+            kinds = ("t", "t", "y", "f", *self.parameters)
+            return [self._program("step", step, *kinds), *self._interpolation(dense)]
+
+        return self._once(("steps", dense), make)
 
     def _once(self, key, make: Callable[[], list[Subprogram]]) -> list[Subprogram]:
         if key not in self._made:
             self._made[key] = make()
         return self._made[key]
 
-    def adaptive_steps(self, given_first: bool) -> list[Subprogram]:
+    def adaptive_steps(self, given_first: bool, dense: bool) -> list[Subprogram]:
         """Programs of a run with controlled steps: `start`, `advance` and `interpolate`."""
-        return self._once(("adaptive", given_first), lambda: self._adaptive_steps(given_first))
+        key = ("adaptive", given_first, dense)
+        return self._once(key, lambda: self._adaptive_steps(given_first, dense))
 
-    def _adaptive_steps(self, given_first: bool) -> list[Subprogram]:
+    def _adaptive_steps(self, given_first: bool, dense: bool) -> list[Subprogram]:
         rhs = self._called()
         first = ["t"] if given_first else []
         control = self._control()
@@ -126,31 +135,32 @@ class InitialValueProblem:
                 "start", self._start(rhs, given_first), "t", "t", *first, "y", *self.parameters
             ),
             self._program(
-                "advance", self._advance(rhs), "t", "t", "t", "t", control, "y", "f",
+                "advance", self._advance(rhs, dense), "t", "t", "t", "t", control, "y", "f",
                 *self.parameters,
             ),
-            self._interpolation(),
+            *self._interpolation(dense),
         ]  # fmt: skip
 
-    def transposed_steps(self, active: tuple[int, ...]) -> list[Subprogram]:
+    def transposed_steps(self, active: tuple[int, ...], dense: bool) -> list[Subprogram]:
         """Programs of the adjoint: `plain_step`, `transposed_step`, `transposed_interpolation`."""
-        return self._once(("transposed", active), lambda: self._transposed_steps(active))
+        key = ("transposed", active, dense)
+        return self._once(key, lambda: self._transposed_steps(active, dense))
 
-    def _transposed_steps(self, active: tuple[int, ...]) -> list[Subprogram]:
+    def _transposed_steps(self, active: tuple[int, ...], dense: bool) -> list[Subprogram]:
         rhs = self._called(wrt=(1, *(2 + i for i in active)))
         step = self._step(rhs, first_given=False)
 
         def transposed_step(t0, t1, y, *rest):
-            parameters, (y_bar, k_bar) = list(rest[:-2]), rest[-2:]
+            parameters, bars = rest[: len(self.parameters)], rest[len(self.parameters) :]
 
             def run(y, *some):
                 given = dict(zip(active, some, strict=True))
                 every = [given.get(i, x) for i, x in enumerate(parameters)]
                 y1, _, k, _ = step(t0, t1, y, None, *every)
-                return y1, k
+                return (y1, *_dense(k, dense))
 
             _, pull = jax.vjp(run, y, *(parameters[i] for i in active))
-            return pull((y_bar, k_bar))
+            return pull(bars)
 
         def plain_step(t0, t1, y, *parameters):
             return step(t0, t1, y, None, *parameters)[0]
@@ -158,8 +168,8 @@ class InitialValueProblem:
         kinds = ("t", "t", "y", *self.parameters)
         return [
             self._program("plain_step", plain_step, *kinds),
-            self._program("transposed_step", transposed_step, *kinds, "y", "k"),
-            self._transposed_interpolation(),
+            self._program("transposed_step", transposed_step, *kinds, "y", *_dense("k", dense)),
+            *([self._transposed_interpolation()] if dense else []),
         ]
 
     def _transposed_interpolation(self) -> Subprogram:
@@ -193,26 +203,58 @@ class InitialValueProblem:
         ]
 
     def _step(self, rhs: Callable, first_given: bool | None = None) -> Callable:
-        """One step: state, kept rate, increments `k (stages, n)`, estimate of the error."""
+        """One step: state, kept rate, increments of all stages, estimate of the error."""
         tableau = self.tableau
         first_given = tableau.fsal if first_given is None else first_given
+
+        combined, increment = self._combinations()
 
         def step(t0, t1, y0, f0, *parameters):
             h = t1 - t0
             f = f0 if first_given else rhs(t0, y0, *parameters)
-            k, y = [h * f], y0
-            for row, c in zip(tableau.a_lower, tableau.c, strict=True):
-                y = _combined(y0, row, k)
+            k, y = [increment(h, f)], y0
+            for i, (row, c) in enumerate(zip(tableau.a_lower, tableau.c, strict=True)):
+                y = combined(f"stage_{i}", y0, row, k)
                 f = rhs(t1 if c == 1 else t0 + float(c) * h, y, *parameters)
-                k.append(h * f)
-            y1 = y if tableau.ssal else _combined(y0, tableau.b_sol, k)
-            error = _combined(jnp.zeros_like(y0), tableau.b_error, k)
-            return y1, f[: self.kept], jnp.stack(k), error
+                k.append(increment(h, f))
+            y1 = y if tableau.ssal else combined("solution", y0, tableau.b_sol, k)
+            error = combined("error", jnp.zeros_like(y0), tableau.b_error, k)
+            return y1, f[: self.kept], k, error
 
         return step
 
-    def _interpolation(self) -> Subprogram:
-        return self._program("interpolate", self._interpolated, "t", "t", "y", "y", "k", "t")
+    def _combinations(self) -> tuple[Callable, Callable]:
+        """`y + sum_j c_j k_j` of the coefficients that are not zero, and `h f`.
+
+        Few entries are taken apart; many are gone through in a loop, which compiles at once.
+        """
+
+        def combined(name: str, y, coefficients, k):
+            used = [(float(c), x) for c, x in zip(coefficients, k, strict=False) if c != 0]
+
+            def combination(y, *k):
+                return sum((c * x for (c, _), x in zip(used, k, strict=True)), y)
+
+            given = (y, *(x for _, x in used))
+            return self._each(name, combination, *given, wrt=tuple(range(len(given))))
+
+        def increment(h, f):
+            return self._each("increment", lambda h, f: h * f, h, f, wrt=(1,))
+
+        return combined, increment
+
+    def _each(self, name: str, function: Callable, *arguments, wrt: tuple[int, ...]):
+        """A function of single entries, done for each."""
+        if self.states <= _TAKEN_APART:
+            return function(*arguments)
+        call = subprogram(
+            name, function, *arguments, wrt=wrt, entries=self.states, made=self._subprograms
+        )
+        return call(*arguments)[0]
+
+    def _interpolation(self, dense: bool) -> list[Subprogram]:
+        kinds = ("t", "t", "y", "y", "k", "t")
+        return [self._program("interpolate", self._interpolated, *kinds)] if dense else []
 
     def _interpolated(self, t0, t1, y0, y1, k, t):
         dense: Any = self.solver.interpolation_cls
@@ -265,7 +307,7 @@ class InitialValueProblem:
 
         return jax.eval_shape(state, *primal._shapes("t", "t", "y", *primal.parameters))
 
-    def _advance(self, rhs: Callable) -> Callable:
+    def _advance(self, rhs: Callable, dense: bool) -> Callable:
         """One controlled step.
 
         From its two ends, the end of the run, the time from which on a step reaches that end, the
@@ -290,17 +332,16 @@ class InitialValueProblem:
             t_next1 = jnp.where(t_next1 > floor, clipped, t_next1)
             code = jnp.asarray(result._value).astype(self.dtype)
             told = (jnp.asarray(keep).astype(self.dtype), code, t_next0, t_next1)
-            return (*told, _packed(state, self.dtype), y1, f1, k)
+            return (*told, _packed(state, self.dtype), y1, f1, *_dense(k, dense))
 
         return advance
 
 
-def _combined(y, coefficients, k):
-    """`y + sum_j c_j k_j` of those coefficients that are not zero."""
-    for coefficient, one in zip(coefficients, k, strict=False):
-        if coefficient != 0:
-            y = y + float(coefficient) * one
-    return y
+def _dense(k, dense: bool) -> list:
+    """The increments, as one array, where dense output wants them."""
+    if not dense:
+        return []
+    return [k if isinstance(k, str) else jnp.stack(k)]
 
 
 def _packed(state, dtype):

@@ -52,8 +52,8 @@ class Run(NamedTuple):
     def programs(self) -> list[Subprogram]:
         """What the loops over steps call."""
         if self.controlled:
-            return self.problem.adaptive_steps(self.given_first)
-        return self.problem.steps()
+            return self.problem.adaptive_steps(self.given_first, self.saving.times)
+        return self.problem.steps(self.saving.times)
 
     def results(self) -> list[tuple[int, ...]]:
         """Shapes of the results: rows, final state; of controlled steps also times and `TOLD`."""
@@ -290,7 +290,7 @@ def _adjoint_shapes(*arguments, run: Run, axes: _Axes, active):
 def _adjoint_lowered(ctx, *arguments, run: Run, axes: _Axes, active):
     from jaxdae.kernels.adjoint_steps import adjoint_steps
 
-    dtype, programs = run.problem.dtype, run.problem.transposed_steps(active)
+    dtype, programs = run.problem.dtype, run.problem.transposed_steps(active, run.saving.times)
     if run.controlled:
         programs = [*run.programs(), *programs]
     body = adjoint_steps(run, active, axes.width(dtype), axes.ranks(), axes.rank)
