@@ -83,14 +83,14 @@ class InitialValueProblem:
             parameters, tangents = given[:count], given[count:]
             rows = y.reshape(1 + directions, n)
 
-            def along(row, moves):
+            def along(row, *moves):
                 moved = dict(zip(active, moves, strict=True))
                 every = [moved.get(i, jnp.zeros_like(p)) for i, p in enumerate(parameters)]
-                return jax.jvp(lambda y, *p: self.rhs(t, y, *p), (rows[0], *parameters),
-                               (row, *every))  # fmt: skip
+                primals = (rows[0], *parameters)
+                return jax.jvp(lambda y, *p: self.rhs(t, y, *p), primals, (row, *every))[1]
 
-            found = [along(rows[1 + d], [x[d] for x in tangents]) for d in range(directions)]
-            return jnp.concatenate([found[0][0], *(tangent for _, tangent in found)])
+            rates = jax.vmap(along)(rows[1:], *tangents)
+            return jnp.concatenate([self.rhs(t, rows[0], *parameters), rates.ravel()])
 
         moves = [self.parameters[i] for i in active]
         more = [jax.ShapeDtypeStruct((directions, *x.shape), x.dtype) for x in moves]
