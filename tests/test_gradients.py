@@ -63,7 +63,9 @@ def _formulation(name, gains):
     if name == "minimum norm":
         return Multipliers(stabilization, solve=MinimumNorm())
     kind = Penalty if name == "penalty" else AugmentedLagrangian
-    return kind(gains["alpha"], stabilization)
+    # alpha is symmetric: a difference in one entry alone would leave its domain.
+    alpha = gains["alpha"]
+    return kind((alpha + alpha.T) / 2 if alpha.ndim == 2 else alpha, stabilization)
 
 
 def _parameters(form):

@@ -11,6 +11,7 @@ import numpy as np
 import optax
 
 from jaxdae import __version__
+from jaxdae.backends import Backend
 from jaxdae.commands.judge import breaking_times, from_start, judge, Judgement
 from jaxdae.commands.tables import gain_text, output_folder, table, write_json
 from jaxdae.control import HurwitzGains
@@ -72,13 +73,12 @@ def _tune(study: Study, options, out: Path) -> dict[str, Any]:
     start = _start(study, options)
     keys = jax.random.split(jax.random.key(options.seed), 2 + len(study.checks))
     states = perturbed_states(start, keys[0], options.batch, study.spread, study.spread)
-    objective = SimulationObjective(
-        study.goal.cost, states, build=study.build, t1=study.t1, dt=study.dt, solver=RK4()
-    )
+    params = in_dtype(study.params, start.q.dtype)
+    objective, carrier = _objective(study, states, params, options.backend)
     print(f"{study.name}: {objective.budget}; starts off by {study.spread:g} (standard deviation)")
     result = tune(
         Logarithm(objective),
-        in_dtype(study.params, start.q.dtype),
+        params,
         optimizer=_optimizer(options),
         steps=options.steps,
         checkpoint=out / f"{study.method}.checkpoint",
@@ -96,8 +96,38 @@ def _tune(study: Study, options, out: Path) -> dict[str, Any]:
             _draw(study, result, old, new, out)
     limits = _beyond(study, result, states)
     judging = time.perf_counter() - began
+    print(_rate(result, options.batch, *carrier))
     print(_report(study, result, before, after, limits))
     return _record(study, result, before, after, limits, judging)
+
+
+def _objective(study: Study, states: State, params, backend: Backend):
+    """The objective, and what carries its runs out."""
+    objective = SimulationObjective(
+        study.goal.cost,
+        states,
+        build=study.build,
+        t1=study.t1,
+        dt=study.dt,
+        solver=RK4(),
+        backend=backend,
+    )
+    carrier = objective.carrier(resolve(params))
+    if carrier[0] == "native":
+        # The adjoint keeps no derivative of any row: it is the faster one for few gains, too.
+        objective = dataclasses.replace(objective, mode="reverse")
+    return objective, carrier
+
+
+def _rate(result: TuningResult, lanes: int, backend: str, why_not: str | None) -> str:
+    """How many simulations a second were run, and by what."""
+    seconds = result.wall_seconds - result.compile_seconds
+    count = lanes * result.evaluations
+    reason = "" if why_not is None else f" ({why_not})"
+    return (
+        f"{count / max(seconds, 1e-9):,.0f} simulations with gradients per second, "
+        f"{backend} backend{reason}"
+    )
 
 
 def _start(study: Study, options) -> State:

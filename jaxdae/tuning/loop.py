@@ -123,8 +123,9 @@ def tune(
     seed = np.asarray(jax.random.key_data(key)).tolist()
     search = {"mode": problem.mode, "starts": int(starts), "spread": float(spread), "key": seed}
     file.open(run, params, search)
+    restored = run.rows
     stop_reason = _loop(run, file, _Patience(patience, min_improvement), progress, callback)
-    return _result(run, params, stop_reason, began)
+    return _result(run, params, stop_reason, began, restored)
 
 
 class _Run:
@@ -302,7 +303,9 @@ def _report(run: _Run) -> TuningStep:
     )  # fmt: skip
 
 
-def _result(run: _Run, params: PyTree, stop_reason: str, began: float) -> TuningResult:
+def _result(
+    run: _Run, params: PyTree, stop_reason: str, began: float, restored: int
+) -> TuningResult:
     start, loss, raw = run.best()
     histories = run.history()
     history = histories.of_start(start)
@@ -316,6 +319,7 @@ def _result(run: _Run, params: PyTree, stop_reason: str, began: float) -> Tuning
         histories=histories,
         best_start=start,
         steps=run.rows - 1,
+        evaluations=(run.rows - restored) * histories.loss.shape[1],
         skipped=int(history.skipped.sum()),
         stop_reason=stop_reason,
         budget=str(getattr(run.problem.objective, "budget", "")),

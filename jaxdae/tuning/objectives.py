@@ -11,6 +11,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float, PyTree
 
+from jaxdae.backends import Backend
 from jaxdae.simulate import simulate
 from jaxdae.systems import consistent_state, State, System
 from jaxdae.systems.checks import is_concrete
@@ -42,6 +43,7 @@ class SimulationObjective(eqx.Module):
             (`diffrax.RecursiveCheckpointAdjoint`).
         max_steps: work budget of adaptive runs: the largest number of steps of a start, rejected
             ones included. A run that needs more has failed.
+        backend: as for `simulate`.
 
     Raises:
         ValueError: if not exactly one of `build` and `system` is given, the starts are not a
@@ -63,6 +65,7 @@ class SimulationObjective(eqx.Module):
     saveat: diffrax.SaveAt | None = eqx.field(default=None, kw_only=True)
     mode: Literal["forward", "reverse"] = eqx.field(default="forward", kw_only=True, static=True)
     max_steps: int | None = eqx.field(default=None, kw_only=True)
+    backend: Backend = eqx.field(default="auto", kw_only=True, static=True)
 
     def __check_init__(self):
         if (self.build is None) == (self.system is None):
@@ -126,6 +129,19 @@ class SimulationObjective(eqx.Module):
         """
         return eqx.filter_vmap(lambda state: self._simulate(params, state))(self.states)
 
+    def carrier(self, params: PyTree) -> tuple[str, str | None]:
+        """What carries the runs out, and what keeps the native backend from it.
+
+        Args:
+            params: resolved parameters, or their shapes.
+
+        Returns:
+            `Trajectory.backend` and `Trajectory.why_not_native`.
+        """
+        state = jax.tree.map(lambda x: x[0], self.states)
+        run = eqx.filter_eval_shape(self._simulate, params, state)
+        return run.backend, run.why_not_native
+
     @property
     def budget(self) -> str:
         """Step or work budget the optimum belongs to, in words."""
@@ -184,6 +200,7 @@ class SimulationObjective(eqx.Module):
             throw=False,
             start_tolerance=None,
             max_steps=self._most_steps,
+            backend=self.backend,
         )
 
 

@@ -50,6 +50,7 @@ class TuningResult:
         histories: rows of all starts, arrays of shape (steps + 1, starts).
         best_start: index of the best start.
         steps: optimizer steps taken or refused, evaluations less one.
+        evaluations: of the objective and its gradient in this call, all starts together.
         skipped: refused rows of the best start.
         stop_reason: "steps", "patience" or "callback".
         budget: step or work budget of the objective the optimum belongs to, "" if not stated.
@@ -66,6 +67,7 @@ class TuningResult:
     histories: TuningHistory
     best_start: int
     steps: int
+    evaluations: int
     skipped: int
     stop_reason: str
     budget: str

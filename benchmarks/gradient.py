@@ -1,0 +1,319 @@
+"""Gradients through batches of runs: eight gains, and a thousand weights of a controller.
+
+Two tasks, each the mean of a cost of the final state over a batch of starts:
+
+- gains: all entries of K_D and K_P, each (2, 2), of the two-link arm; starts off the constraints.
+- weights: a network drives the tip of a chain of five links from all coordinates and velocities.
+
+`simulate` takes fixed Runge-Kutta steps, few and many; CasADi integrates sensitivities (forward for
+the gains, adjoint for the weights) with its own steps, one trajectory after the other, and is
+charged as if it ran perfectly parallel on all cores. The starts of a batch repeat four different
+ones, so that all codes have the same gradient; errors are relative to CVODES at 1e-11.
+
+    python benchmarks/gradient.py
+"""
+
+import dataclasses
+import time
+from collections.abc import Callable
+from typing import Any
+
+import diffrax
+import equinox as eqx
+import harness
+import jax
+import jax.numpy as jnp
+import numpy as np
+import ours
+from competitors import casadi_gradients
+from jaxtyping import Array, Float
+from problems import Case, chain, two_link
+
+from jaxdae import Baumgarte, Multipliers, simulate, State, System
+from jaxdae.commands.tables import table
+from jaxdae.models.chain import Chain
+from jaxdae.plotting.style import colors, new_axes
+from jaxdae.solvers import RK4
+
+DISTINCT = 4
+LINKS, WIDTH = 5, 43
+
+
+class DrivenChain(System):
+    """A chain with a force on its last mass, `u = (F_x, F_y)` [N]."""
+
+    chain: Chain
+
+    def kinetic_energy(self, t, q, v):
+        return self.chain.kinetic_energy(t, q, v)
+
+    def potential_energy(self, t, q):
+        return self.chain.potential_energy(t, q)
+
+    def mass_matrix(self, t, q):
+        return self.chain.mass_matrix(t, q)
+
+    def position_constraints(self, t, q):
+        return self.chain.position_constraints(t, q)
+
+    def force(self, t, q, v, w, u):
+        del t, v, w
+        return jnp.concatenate([jnp.zeros_like(q[:-2]), u])
+
+
+class Network(eqx.Module):
+    """`u = B tanh(A (q, v) + a) + b`, its numbers in one vector: A, a, B, b by rows."""
+
+    weights: Float[Array, " p"]
+
+    def __call__(self, t, q, v, w):
+        del t, w
+        x = jnp.concatenate([q, v])
+        A, a, B, b = split(self.weights, x.size)
+        return B @ jnp.tanh(A @ x + a) + b
+
+
+def split(weights: Float[Array, " p"], inputs: int) -> tuple:
+    """The parts of a network's weights."""
+    ends = np.cumsum([WIDTH * inputs, WIDTH, 2 * WIDTH])
+    A, a, B, b = jnp.split(weights, ends)
+    return A.reshape(WIDTH, inputs), a, B.reshape(2, WIDTH), b
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """What is differentiated.
+
+    Args:
+        name: "gains" or "weights".
+        case: the mechanism.
+        steps: numbers of Runge-Kutta steps, few and many.
+        t1: end time [s].
+        parameters: where the gradient is taken, (p,).
+        target: wanted final coordinates; of them the last ones of q count.
+        starts: different starts, (4, 2n).
+        forward: whether derivatives go forward.
+    """
+
+    name: str
+    case: Case
+    steps: tuple[int, int]
+    t1: float
+    parameters: np.ndarray
+    target: np.ndarray
+    starts: np.ndarray
+    forward: bool
+
+
+def gains() -> Task:
+    """Eight gains; the cost is the squared distance from the exact motion."""
+    case, t1 = two_link(), 0.2
+    noise = np.random.default_rng(2).uniform(-1.0, 1.0, (DISTINCT, 4))
+    K_D = np.diag(case.problem.K_D) + np.array([[0.0, 2.0], [2.0, 0.0]])
+    K_P = np.diag(case.problem.K_P) + np.array([[0.0, 9.0], [9.0, 0.0]])
+    parameters = np.concatenate([K_D.ravel(), K_P.ravel()])
+    target = np.asarray(case.system.exact_position(t1))  # pyright: ignore[reportAttributeAccessIssue]
+    starts = case.problem.y + 1e-2 * noise
+    return Task("gains", case, (50, 200), t1, parameters, target, starts, True)
+
+
+def weights() -> Task:
+    """991 weights of a network; the cost is the squared distance of the tip from a point."""
+    case = chain(LINKS)
+    size = len(case.problem.y)
+    rng = np.random.default_rng(3)
+    parameters = 0.3 * rng.normal(size=WIDTH * size + WIDTH + 2 * WIDTH + 2)
+    starts = case.problem.y + np.concatenate(
+        [np.zeros((DISTINCT, size // 2)), _admissible(rng, size // 2)], axis=1
+    )
+    return Task("weights", case, (25, 100), 0.1, parameters, np.array([0.9, 0.1]), starts, False)
+
+
+def _admissible(rng, size: int) -> np.ndarray:
+    """Velocities that the horizontal chain may have: across its links."""
+    found = 0.1 * rng.normal(size=(DISTINCT, size))
+    found[:, ::2] = 0.0
+    return found
+
+
+def runner(task: Task, backend: ours.Backend, steps: int) -> Callable:
+    """Mean cost of a batch as a function of parameters and starts."""
+    n = len(task.case.problem.q)
+    adjoint = diffrax.ForwardMode() if task.forward else diffrax.RecursiveCheckpointAdjoint()
+
+    def cost(parameters, y):
+        system, formulation, controller = _closed_loop(task, parameters)
+        run = simulate(
+            system, formulation, State(y[:n], y[n:]), t1=task.t1, dt=task.t1 / steps,
+            solver=RK4(), saveat=ours.END, controller=controller, adjoint=adjoint, throw=False,
+            backend=backend,
+        )  # fmt: skip
+        off = run.q[-1, -task.target.size :] - task.target
+        return off @ off
+
+    return lambda parameters, starts: jnp.mean(jax.vmap(cost, (None, 0))(parameters, starts))
+
+
+def _closed_loop(task: Task, parameters) -> tuple:
+    """System, formulation and controller with the parameters in."""
+    if task.name == "gains":
+        K_D, K_P = parameters.reshape(2, 2, 2)
+        return task.case.system, Multipliers(Baumgarte(K_D=K_D, K_P=K_P)), None
+    system = DrivenChain(task.case.system)  # pyright: ignore[reportArgumentType]
+    return system, task.case.formulation, Network(parameters)
+
+
+@dataclasses.dataclass
+class Entry:
+    """One code on one task: its gradient, timed for each trajectory.
+
+    Args:
+        code: name.
+        run: called without arguments, returns the gradient (p,); None without a figure.
+        members: trajectories in one call, or as many as run at once on perfect cores.
+        forward: the same for the cost alone, where that is compared.
+        missing: why there is no figure.
+        setup_s: time to build and compile [s].
+        error: largest difference from the reference, relative to its largest entry.
+    """
+
+    code: str
+    run: Callable | None
+    members: int
+    forward: Callable | None = None
+    missing: str | None = None
+    setup_s: float = 0.0
+    error: float = np.inf
+
+
+def own_entry(task: Task, backend: ours.Backend, steps: int, members: int) -> Entry:
+    """This library on a batch."""
+    mean = runner(task, backend, steps)
+    differentiate = jax.jacfwd if task.forward else jax.grad
+    starts = jnp.asarray(np.tile(task.starts, (members // DISTINCT, 1)))
+    parameters = jnp.asarray(task.parameters)
+    cost, slope = jax.jit(mean), jax.jit(differentiate(mean))
+    return Entry(
+        f"{ours.label(backend)}, {steps} steps",
+        lambda: slope(parameters, starts),
+        members,
+        lambda: cost(parameters, starts),
+    )
+
+
+def casadi_entry(task: Task, solver: str, tolerance: float) -> Entry:
+    """CasADi's sensitivities, one trajectory after the other."""
+    width = 0 if task.name == "gains" else WIDTH
+    began = time.perf_counter()
+    run, missing = harness.attempt(
+        lambda: casadi_gradients.gradient(
+            task.case.problem, solver, tolerance, task.t1, task.parameters, task.target,
+            task.starts, width, forward=task.forward,
+        )
+    )  # fmt: skip
+    name = f"CasADi {solver.upper()}, {tolerance:.0e}"
+    setup = time.perf_counter() - began
+    return Entry(name, run, DISTINCT * harness.cores(), missing=missing, setup_s=setup)
+
+
+def entries(task: Task, quick: bool) -> list[Entry]:
+    """Every code on one task, called once and compared."""
+    native, plain = (512, 64) if quick else (8192, 256)
+    few, many = task.steps
+    found = [own_entry(task, "native", steps, native) for steps in (few, many)]
+    found.append(own_entry(task, "plain", few, plain))
+    found += [
+        casadi_entry(task, solver, tolerance)
+        for solver in ("cvodes", "idas")
+        for tolerance in (1e-6, 1e-9)
+    ]
+    wanted = casadi_entry(task, "cvodes", 1e-11)
+    reference = None if wanted.run is None else np.asarray(wanted.run())
+    for entry in found:
+        _call_once(entry, reference)
+    return found
+
+
+def _call_once(entry: Entry, reference: np.ndarray | None) -> None:
+    """Compile, and compare with the reference."""
+    run = entry.run
+    if run is None:
+        return
+    ready, entry.missing = harness.attempt(lambda: harness.first_call(run))
+    if ready is None:
+        entry.run = None
+        return
+    result, first = ready
+    entry.setup_s += max(first - harness.seconds(run), 0.0)
+    if reference is not None:
+        off = np.max(np.abs(np.asarray(result) - reference))
+        entry.error = float(off / np.max(np.abs(reference)))
+    if entry.forward is not None:
+        entry.forward()
+
+
+def measure(task: Task, rounds: int, quick: bool) -> list[dict[str, Any]]:
+    """Time every code on one task; times are those of one trajectory [s]."""
+    found = entries(task, quick)
+    calls = {(e.code, "gradient"): e.run for e in found if e.run is not None}
+    calls |= {(e.code, "cost"): e.forward for e in found if e.run is not None and e.forward}
+    members = {e.code: e.members for e in found}
+    raw = harness.interleaved(calls, rounds)
+    times = {key: [t / members[key[0]] for t in own] for key, own in raw.items()}
+    base = times.get((found[0].code, "gradient"))
+    rows = []
+    for e in found:
+        row: dict[str, Any] = {"task": task.name, "parameters": task.parameters.size}
+        row |= {"code": e.code, "missing": e.missing, "setup_s": e.setup_s, "error": e.error}
+        own = times.get((e.code, "gradient"))
+        if own is not None:
+            row["seconds"] = own
+            row["to_native"] = None if base is None else harness.ratio(own, base)
+            cost = times.get((e.code, "cost"))
+            row["to_cost"] = None if cost is None else harness.ratio(own, cost)
+        rows.append(row)
+    return rows
+
+
+def text(rows: list[dict[str, Any]]) -> str:
+    """The measurements as a table."""
+    headings = ("task", "code", "us per trajectory", "/ native", "/ its cost", "error", "set-up s")
+    cells = []
+    for row in rows:
+        line = [f"{row['task']} ({row['parameters']})", row["code"]]
+        if "seconds" not in row:
+            cells.append((*line, "-", "-", "-", "-", "-", row["missing"]))
+            continue
+        ratios = ["-" if row[k] is None else f"{row[k]:.3g}" for k in ("to_native", "to_cost")]
+        times = harness.shown(row["seconds"], 1e-6)
+        cells.append((*line, times, *ratios, f"{row['error']:.1e}", f"{row['setup_s']:.1f}", ""))
+    return table((*headings, "note"), cells)
+
+
+def figure(rows: list[dict[str, Any]]):
+    """Time of a gradient for each trajectory, a panel for each task."""
+    names = list(dict.fromkeys(row["task"] for row in rows))
+    fig, axes = new_axes(len(names), title="Gradients: time for each trajectory", sharex=False)
+    for ax, name in zip(axes[:, 0], names, strict=True):
+        part = [row for row in rows if row["task"] == name and "seconds" in row]
+        medians = [1e6 * harness.spread(row["seconds"])["median"] for row in part]
+        ax.barh([row["code"] for row in part], medians, color=colors(1)[0])
+        ax.invert_yaxis()
+        harness.decades(ax, medians)
+        ax.set_xlabel("time [us]")
+        ax.set_title(f"{name}: {part[0]['parameters']} parameters" if part else name)
+    return fig
+
+
+def main() -> None:
+    """Measure, print a table, write `results/gradient.json` and `results/gradient.png`."""
+    args = harness.arguments(main.__doc__, 5)
+    rows = []
+    for task in (gains(), weights()):
+        rows += measure(task, args.repetitions, args.quick)
+    print(text(rows))
+    harness.finish("gradient", rows, figure(rows))
+
+
+if __name__ == "__main__":
+    main()

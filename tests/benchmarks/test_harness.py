@@ -1,0 +1,113 @@
+"""Timing, choosing and reporting; a code that is missing or fails is named, never left out."""
+
+import json
+
+import jax
+import pytest
+
+
+def test_a_missing_package_is_named_with_what_to_install(benchmark):
+    base = benchmark("competitors.base")
+    with pytest.raises(base.MissingCodeError, match="wanted-code is not installed"):
+        base.package("no_such_module", "wanted-code")
+    assert base.version_of("wanted-code") == "not installed"
+
+
+def test_a_package_that_is_installed_and_does_not_load_says_so(benchmark):
+    base = benchmark("competitors.base")
+    with pytest.raises(base.MissingCodeError, match=r"jax does not load \(No module named"):
+        base.package("jax.no_such_module", "jax")
+
+
+def test_a_machine_without_a_compiler_is_told(benchmark, monkeypatch):
+    base = benchmark("competitors.base")
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(base.MissingCodeError, match=r"no C compiler \(gcc, clang\)"):
+        base.compiler()
+
+
+def test_missing_and_failed_codes_are_told_apart(benchmark):
+    harness, base = benchmark("harness"), benchmark("competitors.base")
+
+    def missing():
+        raise base.MissingCodeError("x is not installed")
+
+    def failing():
+        raise OSError("long story\nshort reason")
+
+    assert harness.attempt(missing) == (None, "missing: x is not installed")
+    assert harness.attempt(failing) == (None, "failed: OSError: short reason")
+    assert harness.attempt(lambda: 3) == (3, None)
+
+
+def test_a_failing_code_does_not_stop_a_ladder_and_a_missing_one_ends_it(benchmark):
+    single_run, base = benchmark("single_run"), benchmark("competitors.base")
+    wanted = single_run.np.ones(2)
+
+    def fails_when_tight(tolerance):
+        if tolerance < 1e-7:
+            raise ArithmeticError("too tight")
+        return base.Run(lambda: wanted + tolerance, 0.5)
+
+    found = single_run._ladder("code", fails_when_tight, (1e-6, 1e-8), wanted)
+    assert [x.missing for x in found] == [None, "failed: ArithmeticError: too tight"]
+    assert found[0].error == pytest.approx(0.5e-6, rel=1e-6)  # relative to 1 + |1|
+
+    def missing(tolerance):
+        raise base.MissingCodeError(f"x is not installed ({tolerance})")
+
+    found = single_run._ladder("code", missing, (1e-6, 1e-8), wanted)
+    assert [x.missing for x in found] == ["missing: x is not installed (1e-06)"]
+
+
+def test_calls_are_timed_in_turn_and_short_ones_repeated(benchmark):
+    harness, order = benchmark("harness"), []
+    calls = {name: lambda name=name: order.append(name) for name in "ab"}
+    times = harness.interleaved(calls, 2, least=0.0)
+    assert order == list("ababab")  # once to measure, then two rounds
+    assert [len(x) for x in times.values()] == [2, 2]
+    harness.interleaved({"a": lambda: order.append("c")}, 1, least=1e-3)
+    assert order.count("c") > 2  # an append takes far less than a millisecond
+
+
+def test_ratios_compare_the_times_of_one_round(benchmark):
+    harness = benchmark("harness")
+    # A machine ten times slower in the second round changes no ratio.
+    assert harness.ratio([2.0, 20.0, 2.0], [1.0, 10.0, 1.0]) == 2.0
+    assert harness.spread([3.0, 1.0, 2.0]) == {"median": 2.0, "min": 1.0, "max": 3.0}
+    assert harness.shown([3.0, 1.0, 2.0], 1e-1) == "20 (10-30)"
+
+
+def test_the_fastest_setting_is_among_those_that_reach_the_error(benchmark):
+    single_run = benchmark("single_run")
+    rows = [
+        {"code": "x", "error": 1e-5, "median": 1.0},
+        {"code": "x", "error": 1e-7, "median": 3.0},
+        {"code": "x", "error": 1e-8, "median": 2.0},
+        {"code": "x", "error": 1e-8, "missing": "failed"},
+        {"code": "y", "error": 1e-9, "median": 0.1},
+    ]
+    assert single_run.fastest(rows, "x", 1e-6) == rows[2]
+    assert single_run.fastest(rows, "x", 1e-10) is None
+
+
+def test_tables_and_figures_name_missing_codes(benchmark):
+    batch, single_run, gradient = (benchmark(x) for x in ("batch", "single_run", "gradient"))
+    gone = {"code": "X", "missing": "missing: x is not installed", "setup_s": 0.0, "error": None}
+    rows = [{"problem": "two-link", "precision": "float64", **gone}]
+    assert "missing: x is not installed" in batch.text(rows)
+    rows = [{"task": "gains", "parameters": 8, **gone}]
+    assert "missing: x is not installed" in gradient.text(rows)
+    assert gradient.figure(rows).axes[0].get_title() == "gains"
+    rows = [{"problem": "two-link", "setting": 1e-6, **gone}]
+    assert single_run.summary(rows)[0][-1] == "missing: x is not installed"
+
+
+def test_results_state_the_machine_and_the_versions(benchmark, tmp_path, monkeypatch):
+    harness = benchmark("harness")
+    monkeypatch.setattr(harness, "RESULTS", tmp_path)
+    harness.finish("name", [{"error": float("inf")}])
+    found = json.loads((tmp_path / "name.json").read_text())
+    assert found["machine"]["versions"]["jax"] == jax.__version__
+    assert found["machine"]["cores"] >= 1
+    assert found["rows"] == [{"error": None}]

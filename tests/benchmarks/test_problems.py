@@ -1,0 +1,95 @@
+"""What the codes are given is one problem: the starts, the equations, the coordinates."""
+
+import importlib.util
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxdae import evaluate, State
+
+CASES = ("two_link", "andrews", "chain")
+
+
+@pytest.fixture(scope="module")
+def cases(benchmark):
+    problems = benchmark("problems")
+    found = (problems.two_link(), problems.andrews(), problems.chain(3))
+    return dict(zip(CASES, found, strict=True))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_starts_fulfil_the_constraints_so_that_exact_codes_can_take_them(cases, name):
+    case = cases[name]
+    d = jax.jit(evaluate)(case.system, 0.0, case.state.q, case.state.v)
+    # Round-off of coordinates of order one; the test set prints its start to 30 digits.
+    np.testing.assert_allclose(d.phi, 0.0, atol=1e-15)
+    np.testing.assert_allclose(d.phi_dot, 0.0, atol=1e-15)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_competitors_equations_are_ours_or_say_that_casadi_is_missing(
+    benchmark, cases, name, rng
+):
+    mechanics, base = benchmark("competitors.mechanics"), benchmark("competitors.base")
+    case, problem = cases[name], cases[name].problem
+    if importlib.util.find_spec("casadi") is None:
+        with pytest.raises(base.MissingCodeError, match="casadi is not installed"):
+            mechanics.declare(problem)
+        return
+    q, v = (x + 0.02 * rng.normal(size=x.shape) for x in (problem.q, problem.v))
+    equations = mechanics.derive(mechanics.declare(problem))
+    d = equations.declaration
+    arguments = [d.t, d.q, d.v, equations.K_D, equations.K_P]
+    solved = [mechanics.acceleration(equations)]
+    function = base.package("casadi").Function("a", arguments, solved)
+    gains = np.diag(problem.K_D), np.diag(problem.K_P)
+    theirs = np.array(function(0.1, q, v, *gains)).ravel()
+    ours = jax.jit(case.formulation.vector_field)(case.system, 0.1, State(q, v), None).v
+    # Two orders of elimination; Andrews' matrix has a condition number of some thousands.
+    np.testing.assert_allclose(theirs, ours, atol=1e-12 * float(jnp.max(jnp.abs(ours))))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_joint_coordinates_of_mujoco_and_back_are_the_identity_on_the_constraints(
+    benchmark, cases, name, rng
+):
+    mujoco_codes, problem = benchmark("competitors.mujoco_codes"), cases[name].problem
+    n = len(problem.q)
+    y = np.tile(problem.y, (4, 1))
+    if name == "chain":
+        # Bent anywhere: links of the right length in any direction, turning at any speed.
+        angles, spins = rng.uniform(-3, 3, (2, 4, n // 2))
+        along = np.stack([np.cos(angles), np.sin(angles)], -1) * 2 / n
+        across = np.stack([-along[..., 1], along[..., 0]], -1) * spins[..., None]
+        y = np.concatenate([x.cumsum(1).reshape(4, n) for x in (along, across)], axis=1)
+    else:
+        y[:, :n] += rng.normal(size=(4, n))  # angles are free
+    joints = mujoco_codes._from_problem(problem, y)
+    back = mujoco_codes._to_problem(problem, joints, joints.shape[1] // 2)
+    np.testing.assert_allclose(back, y, atol=1e-13)  # round-off of sums of a few terms
+
+
+def test_the_c_code_by_hand_takes_the_steps_of_the_plain_backend(benchmark, cases):
+    hand_written, base = benchmark("competitors.hand_written"), benchmark("competitors.base")
+    batch, ours = benchmark("batch"), benchmark("ours")
+    y = batch.starts(cases["two_link"], 128)
+    try:
+        run = hand_written.rk4(np.float64, 5, 1e-3)
+    except base.MissingCodeError as error:
+        assert "no C compiler" in str(error)  # noqa: PT017
+        return
+    expected = ours.vmap_loop(cases["two_link"], jnp.float64, 5, 1e-3)(jnp.asarray(y))
+    # Taylor's series of sine and cosine to double precision, and other orders of summation.
+    np.testing.assert_allclose(run(np.ascontiguousarray(y.T)).T, expected, rtol=1e-13)
+    with pytest.raises(ValueError, match="must be a multiple of 64; got 100"):
+        run(np.zeros((4, 100)))
+
+
+def test_the_network_of_the_gradient_benchmark_uses_every_weight_once(benchmark):
+    gradient = benchmark("gradient")
+    task = gradient.weights()
+    parts = gradient.split(jnp.arange(task.parameters.size), 20)
+    assert [x.shape for x in parts] == [(43, 20), (43,), (2, 43), (2,)]
+    assert np.concatenate([np.ravel(x) for x in parts]).tolist() == list(range(991))
