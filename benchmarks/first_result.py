@@ -2,6 +2,8 @@
 
 Every time is that of a fresh process. Imports are taken in turn, so that a busy machine slows all
 of them; runs are taken with JAX's cache of compiled programs empty, and again with what they left.
+Beside each time stands that of the processors alone, of all threads: it depends less on what else
+the machine does.
 
     python benchmarks/first_result.py
 """
@@ -12,6 +14,7 @@ import json
 import os
 import pathlib
 import platform
+import resource
 import statistics
 import subprocess
 import sys
@@ -45,13 +48,13 @@ def case(name: str):
 
 def child(name: str, steps: str, backend: str) -> dict[str, float]:
     """Times [s] in this process: import, first run, and a second one, which compiles nothing."""
-    began = time.perf_counter()
+    began = clocks()
     import jax
 
     import jaxdae
     from jaxdae.solvers import RK4
 
-    imported = time.perf_counter()
+    found = elapsed("import", began)
     jax.config.update("jax_enable_x64", True)
     system, formulation, start, t1, dt = case(name)
     how: dict[str, Any] = {"t1": t1}
@@ -60,12 +63,22 @@ def child(name: str, steps: str, backend: str) -> dict[str, float]:
     if "backend" in parameters():
         how |= {"backend": backend}
 
-    def run() -> float:
-        before = time.perf_counter()
+    for name in ("first_run", "second_run"):
+        began = clocks()
         jax.block_until_ready(jaxdae.simulate(system, formulation, start, **how).q)
-        return time.perf_counter() - before
+        found |= elapsed(name, began)
+    return found
 
-    return {"import_s": imported - began, "first_run_s": run(), "second_run_s": run()}
+
+def clocks() -> tuple[float, float]:
+    """The time, and that of the processors in this process [s]."""
+    return time.perf_counter(), time.process_time()
+
+
+def elapsed(name: str, began: tuple[float, float]) -> dict[str, float]:
+    """Both times since then."""
+    wall, cpu = (b - a for a, b in zip(began, clocks(), strict=True))
+    return {f"{name}_s": wall, f"{name}_cpu_s": cpu}
 
 
 def parameters():
@@ -80,9 +93,9 @@ def backends() -> tuple[str, ...]:
     return ("plain", "native") if "backend" in parameters() else ("plain",)
 
 
-def process(*arguments: str, **environment: str) -> tuple[float, str]:
-    """Time of a fresh process of Python from its start to its end [s], and what it prints."""
-    began = time.perf_counter()
+def process(*arguments: str, **environment: str) -> tuple[dict[str, float], str]:
+    """Times of a fresh process of Python from its start to its end [s], and what it prints."""
+    began, cpu = time.perf_counter(), processors()
     done = subprocess.run(
         [sys.executable, *arguments],
         env={**os.environ, **environment},
@@ -90,17 +103,41 @@ def process(*arguments: str, **environment: str) -> tuple[float, str]:
         text=True,
         check=True,
     )
-    return time.perf_counter() - began, done.stdout
+    wall = time.perf_counter() - began
+    return {"process_s": wall, "process_cpu_s": processors() - cpu}, done.stdout
 
 
-def import_times(repetitions: int) -> dict[str, list[float]]:
-    """Times of the imports [s], without the start of Python, taken in turn."""
-    code = "import time; t = time.perf_counter(); import {}; print(time.perf_counter() - t)"
-    rounds = [
-        {name: float(process("-c", code.format(name))[1]) for name in IMPORTS}
-        for _ in range(repetitions)
-    ]
-    return {name: [r[name] for r in rounds] for name in IMPORTS}
+def processors() -> float:
+    """Time of the processors in all processes that this one has started and that are done [s]."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+# Prints both times of an import, without the start of Python.
+IMPORT = """
+import time
+began, cpu = time.perf_counter(), time.process_time()
+import {}
+print(time.perf_counter() - began, time.process_time() - cpu)
+"""
+
+
+def import_times(repetitions: int) -> dict[str, list[dict[str, float]]]:
+    """Times of the imports [s], taken in turn."""
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in IMPORTS}
+    for _ in range(repetitions):
+        for name, rows in found.items():
+            wall, cpu = map(float, process("-c", IMPORT.format(name))[1].split())
+            rows.append({"s": wall, "cpu_s": cpu})
+    return found
+
+
+def ratios(imports: dict[str, list[dict[str, float]]]) -> dict[str, float]:
+    """Medians over the rounds of the ratios of the two imports."""
+    pairs = list(zip(imports["jaxdae"], imports["diffrax"], strict=True))
+    return {
+        k: statistics.median(ours[k] / theirs[k] for ours, theirs in pairs) for k in pairs[0][0]
+    }
 
 
 def first_results(name: str, steps: str, backend: str, repetitions: int) -> dict[str, list[dict]]:
@@ -115,7 +152,7 @@ def first_results(name: str, steps: str, backend: str, repetitions: int) -> dict
                     # Also what compiles quickly: here every compilation is the first.
                     JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS="0",
                 )  # fmt: skip
-                row.append({"process_s": total, **json.loads(text)})
+                row.append({**total, **json.loads(text)})
     return found
 
 
@@ -129,24 +166,31 @@ def summary(rows: list[dict]) -> dict[str, dict[str, float]]:
     return {key: spread([row[key] for row in rows]) for key in rows[0]}
 
 
-def line(name: str, t: dict[str, float]) -> str:
+def line(name: str, *times: dict[str, float]) -> str:
     """One row of the table of imports."""
-    return f"{name:22}{t['median']:9.2f}{t['min']:9.2f}{t['max']:9.2f}"
+    return f"{name:22}" + "".join(f"{t[k]:9.2f}" for t in times for k in ("median", "min", "max"))
 
 
 def table(report: dict) -> str:
     """The measurements as text."""
-    lines = [f"{'':22}{'median, s':>9}{'min':>9}{'max':>9}"]
-    lines += [line(f"import {name}", t) for name, t in report["import_s"].items()]
-    lines += [line("jaxdae --help", report["help_s"])]
-    lines += [f"import jaxdae / import diffrax: {report['import_ratio']:.2f}", ""]
-    columns = ("process_s", "import_s", "first_run_s", "second_run_s")
+    titles = ("median, s", "min", "max", "CPU, s", "min", "max")
+    lines = [f"{'':22}" + "".join(f"{title:>9}" for title in titles)]
+    for name, t in report["import"].items():
+        lines.append(line(f"import {name}", t["s"], t["cpu_s"]))
+    lines.append(line("jaxdae --help", *report["help"].values()))
+    ratio = report["import_ratio"]
+    lines.append(f"import jaxdae / import diffrax: {ratio['s']:.2f}; CPU {ratio['cpu_s']:.2f}\n")
+    columns = ("process", "import", "first_run", "second_run")
     lines.append(f"{'first result, medians':22}{'steps':9}{'backend':9}{'cache':7}" + "".join(
-        f"{name.removesuffix('_s').replace('_', ' ') + ', s':>15}" for name in columns
+        f"{name.replace('_', ' ') + ', s':>15}{'CPU':>8}" for name in columns
     ))  # fmt: skip
     for row in report["first_result"]:
         for cache in ("cold", "warm"):
-            times = "".join(f"{row[cache][name]['median']:15.3f}" for name in columns)
+            times = "".join(
+                f"{row[cache][f'{name}_s']['median']:15.3f}"
+                f"{row[cache][f'{name}_cpu_s']['median']:8.2f}"
+                for name in columns
+            )
             lines.append(f"{row['system']:22}{row['steps']:9}{row['backend']:9}{cache:7}{times}")
     return "\n".join(lines)
 
@@ -154,12 +198,11 @@ def table(report: dict) -> str:
 def measure(repetitions: int) -> dict:
     """Everything."""
     imports = import_times(repetitions)
-    pairs = zip(imports["jaxdae"], imports["diffrax"], strict=True)
     few = max(1, repetitions // 5)  # these take ten times as long
     return {
-        "import_s": {name: spread(times) for name, times in imports.items()},
-        "import_ratio": statistics.median(ours / theirs for ours, theirs in pairs),
-        "help_s": spread([process("-m", "jaxdae", "--help")[0] for _ in range(few)]),
+        "import": {name: summary(rows) for name, rows in imports.items()},
+        "import_ratio": ratios(imports),
+        "help": summary([process("-m", "jaxdae", "--help")[0] for _ in range(few)]),
         "first_result": [
             {"system": name, "steps": steps, "backend": backend}
             | {k: summary(rows) for k, rows in first_results(name, steps, backend, few).items()}

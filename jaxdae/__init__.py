@@ -14,6 +14,7 @@ from jaxdae.analysis import (
     spectrum as spectrum,
     step_limit as step_limit,
 )
+from jaxdae.backends import BackendError as BackendError
 from jaxdae.control import (
     HurwitzGains as HurwitzGains,
     NeuralFeedback as NeuralFeedback,

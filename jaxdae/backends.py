@@ -37,7 +37,7 @@ class Solution(NamedTuple):
     interpolation: None = None
 
 
-def obstacle(solver, stepsize_controller, saveat, adjoint, meter, work: bool) -> str | None:
+def obstacle(solver, stepsize_controller, saveat, adjoint, meter) -> str | None:
     """Why settings do not suit the native backend; `None` where they do.
 
     Args:
@@ -46,7 +46,6 @@ def obstacle(solver, stepsize_controller, saveat, adjoint, meter, work: bool) ->
         saveat: of `simulate`, or `None`.
         adjoint: of `simulate`.
         meter: progress meter.
-        work: whether work is integrated.
 
     Returns:
         The reason in words.
@@ -59,7 +58,7 @@ def obstacle(solver, stepsize_controller, saveat, adjoint, meter, work: bool) ->
         _of_solver(solver),
         _of_controller(stepsize_controller),
         _of_saveat(saveat, stepsize_controller),
-        _of_settings(adjoint, meter, work),
+        _of_settings(adjoint, meter),
     )
     return next((x for x in checks if x is not None), None)
 
@@ -90,13 +89,12 @@ def _of_saveat(saveat, controller) -> str | None:
     return None
 
 
-def _of_settings(adjoint, meter, work: bool) -> str | None:
+def _of_settings(adjoint, meter) -> str | None:
     kinds = (diffrax.RecursiveCheckpointAdjoint, diffrax.ForwardMode, diffrax.DirectAdjoint)
     if type(adjoint) not in kinds:
         return f"{type(adjoint).__name__} is an adjoint of its own"
-    if not isinstance(meter, diffrax.NoProgressMeter):
-        return "a progress meter is to be shown"
-    return "work is to be integrated" if work else None
+    quiet = isinstance(meter, diffrax.NoProgressMeter)
+    return None if quiet else "a progress meter is to be shown"
 
 
 class Plan(NamedTuple):

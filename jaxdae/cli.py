@@ -127,6 +127,12 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-progress", dest="progress", action="store_false", help="show no progress bar"
     )
+    parser.add_argument(
+        "--backend",
+        choices=("auto", "plain", "native"),
+        default="auto",
+        help="what carries simulations out: machine code of their own, or XLA",
+    )
 
 
 def _add_simulate(parser: argparse.ArgumentParser) -> None:

@@ -14,7 +14,8 @@ from jaxdae.failure import matrices, RANK_TOLERANCE, residuals, singular_values_
 from jaxdae.formulations import AbstractFormulation
 from jaxdae.formulations.gains import is_number
 from jaxdae.linalg.rank import numerical_rank
-from jaxdae.linalg.saddle_point import AbstractSaddlePointSolve
+from jaxdae.linalg.saddle_point import AbstractSaddlePointSolve, Assumptions
+from jaxdae.linalg.tree_partition import connected_parts
 from jaxdae.solvers.stability_functions import amplification, has_tableau
 from jaxdae.systems import check_system, State, System
 from jaxdae.systems.checks import check_finite, is_concrete
@@ -191,9 +192,9 @@ def step_warning(system, formulation, controller, state, t, solver, step: float)
     for what, H in zip(("constraint", "servo-constraint"), found, strict=True):
         # A law without a derivative at rest has no step limit.
         known = H is not None and np.isfinite(H).all()
-        roots = np.linalg.eigvals(np.asarray(H, np.float64)) if known else np.zeros(0)
+        roots = _eigenvalues(np.asarray(H, np.float64)) if known else np.zeros(0)
         # Others grow by themselves, whatever the step.
-        roots = roots[roots.real < 0]
+        roots = roots[np.real(roots) < 0]
         if step < 0 and roots.size:
             return _grows_backward(what, roots)
         factors = amplification(solver, step * roots)
@@ -208,6 +209,12 @@ def step_warning(system, formulation, controller, state, t, solver, step: float)
             f"below {spectral_limit(roots, solver).limit:.4g} s: take a smaller dt, or lower gains."
         )
     return None
+
+
+def _eigenvalues(matrix: np.ndarray) -> np.ndarray:
+    """Eigenvalues, part by part: with scalar or diagonal gains each constraint is one by itself."""
+    parts = connected_parts(np.stack(np.nonzero(matrix)), len(matrix))
+    return np.concatenate([np.linalg.eigvals(matrix[np.ix_(i, i)]) for i in parts])
 
 
 def _grows_backward(what: str, roots) -> str:
@@ -307,7 +314,12 @@ def check_start(system: System, formulation, state: State, t, tolerance: float |
     check_finite(state)
     if tolerance is not None:
         _check_consistent(system, state, t, tolerance)
-    assumed = formulation.assumptions()
+    if not formulation.assumptions_hold(system, t, state):
+        _check_assumptions(system, formulation.assumptions(), state, t)
+    formulation.check_start(system, t, state)
+
+
+def _check_assumptions(system, assumed: Assumptions, state, t) -> None:
     mass, jac = (np.asarray(x) for x in matrices(system, t, state))
     if assumed.regular_mass:
         _check_mass(mass)
@@ -315,7 +327,6 @@ def check_start(system: System, formulation, state: State, t, tolerance: float |
         _check_mass_on_kernel(mass, jac)
     if assumed.independent_constraints:
         _check_rank(system, jac, float(t))
-    formulation.check_start(system, t, state)
 
 
 def _check_consistent(system, state, t, tolerance: float) -> None:

@@ -139,7 +139,7 @@ def simulate(
     adjoint = diffrax.RecursiveCheckpointAdjoint() if adjoint is None else adjoint
     meter = _meter(progress)
     chooser = None if grid is not None else stepsize_controller
-    why_not = backends.obstacle(solver, chooser, saveat, adjoint, meter, work)
+    why_not = backends.obstacle(solver, chooser, saveat, adjoint, meter)
     if constant and dt is not None:
         why_not = "the number of fixed steps is known only when the run is made"
     chosen, saveat = backends.choose(backend, why_not, saveat)
@@ -203,7 +203,9 @@ class _Method(NamedTuple):
 @eqx.filter_jit
 def _integrate(task: _Task, method: _Method, throw: bool) -> Trajectory:
     run = (task.system, task.formulation, task.controller)
-    y0 = task.formulation.init(task.system, task.t0, task.state)
+    zero = jnp.zeros((), task.state.q.dtype)
+    work = Power(zero, zero, zero, zero) if method.work else None
+    y0 = (task.formulation.init(task.system, task.t0, task.state), work)
     carrier = method.carrier
     if carrier.backend == "native":
         try:
@@ -214,7 +216,7 @@ def _integrate(task: _Task, method: _Method, throw: bool) -> Trajectory:
             carrier = carrier._replace(backend="plain", why_not=str(reason))
     if carrier.backend == "plain":
         solution = _by_diffrax(task, method, run, y0)
-    trajectory = _trajectory(solution, method.saveat, run, (task.t0, y0), carrier)
+    trajectory = _trajectory(solution, method.saveat, run, (task.t0, y0[0]), carrier)
     # All of it, so that whatever is read of a failed run inside a transformation raises.
     return trajectory.result.error_if(trajectory, ~trajectory.success) if throw else trajectory
 
@@ -223,23 +225,22 @@ def _by_kernel(task: _Task, method: _Method, run, y0) -> backends.Solution:
     saveat = diffrax.SaveAt(ts=task.save_ts) if method.saveat is None else method.saveat
     controller = None if task.grid is not None else _controller(method.stepsize_controller, task)
     plan = backends.Plan(
-        _plain_field, run, y0, method.solver, controller, task.grid, task.t0, task.t1, task.dt,
+        _field, run, y0, method.solver, controller, task.grid, task.t0, task.t1, task.dt,
         saveat.subs, method.carrier.direction, method.max_steps,
     )  # fmt: skip
     solution = backends.solve(plan)
-    rows, end = solution.ys
-    return solution._replace(ys=((rows, None), end))
+    rows, ((final, _),) = solution.ys
+    return solution._replace(ys=(rows, (final,)))
 
 
 def _by_diffrax(task: _Task, method: _Method, run, y0) -> diffrax.Solution:
-    zero = jnp.zeros((), task.state.q.dtype)
     return diffrax.diffeqsolve(
         diffrax.ODETerm(_vector_field),
         method.solver,
         task.t0,
         task.t1,
         task.dt,
-        (y0, Power(zero, zero, zero, zero) if method.work else None),
+        y0,
         args=run,
         saveat=_with_final(method.saveat, task.save_ts),
         stepsize_controller=_controller(method.stepsize_controller, task),
@@ -248,10 +249,6 @@ def _by_diffrax(task: _Task, method: _Method, run, y0) -> diffrax.Solution:
         max_steps=method.max_steps,
         throw=False,
     )
-
-
-def _plain_field(t, y, args):
-    return _field(t, (y, None), args)[0]
 
 
 # Compiled apart, it is traced once however often solver and derivatives ask for it.

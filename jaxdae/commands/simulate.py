@@ -61,7 +61,9 @@ def run(options) -> int:
         dt=options.dt,
         solver=SOLVERS[options.solver](),
         controller=controller,
-        progress=options.progress,
+        # A kernel shows no progress; it is done before a bar would be of use.
+        progress=options.progress and options.backend != "native",
+        backend=options.backend,
         throw=False,
         work=True,
     )

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxdae.tuning.checkpoint import replace_file
+from jaxdae.files import replace_file
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 import optax
 
 from jaxdae import __version__
+from jaxdae.backends import Backend
 from jaxdae.commands.judge import breaking_times, from_start, judge, Judgement
 from jaxdae.commands.tables import gain_text, output_folder, table, write_json
 from jaxdae.control import HurwitzGains
@@ -73,7 +74,7 @@ def _tune(study: Study, options, out: Path) -> dict[str, Any]:
     keys = jax.random.split(jax.random.key(options.seed), 2 + len(study.checks))
     states = perturbed_states(start, keys[0], options.batch, study.spread, study.spread)
     params = in_dtype(study.params, start.q.dtype)
-    objective, carrier = _objective(study, states, params)
+    objective, carrier = _objective(study, states, params, options.backend)
     print(f"{study.name}: {objective.budget}; starts off by {study.spread:g} (standard deviation)")
     result = tune(
         Logarithm(objective),
@@ -100,10 +101,16 @@ def _tune(study: Study, options, out: Path) -> dict[str, Any]:
     return _record(study, result, before, after, limits, judging)
 
 
-def _objective(study: Study, states: State, params):
+def _objective(study: Study, states: State, params, backend: Backend):
     """The objective, and what carries its runs out."""
     objective = SimulationObjective(
-        study.goal.cost, states, build=study.build, t1=study.t1, dt=study.dt, solver=RK4()
+        study.goal.cost,
+        states,
+        build=study.build,
+        t1=study.t1,
+        dt=study.dt,
+        solver=RK4(),
+        backend=backend,
     )
     carrier = objective.carrier(resolve(params))
     if carrier[0] == "native":

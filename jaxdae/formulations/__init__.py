@@ -28,6 +28,8 @@ from jaxdae.formulations.realizing import (
     SignLaw as SignLaw,
     TanhLaw as TanhLaw,
 )
+from jaxdae.formulations.sparse_multipliers import SparseMultipliers as SparseMultipliers
+from jaxdae.formulations.sparsity import find_sparsity as find_sparsity, Sparsity as Sparsity
 from jaxdae.formulations.stabilization import (
     AbstractStabilization as AbstractStabilization,
     Baumgarte as Baumgarte,

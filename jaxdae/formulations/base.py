@@ -45,6 +45,14 @@ class AbstractFormulation(eqx.Module):
         """Raise `ValueError` when a start cannot work, beyond `assumptions`; most have nothing."""
         del system, t, state
 
+    def assumptions_hold(self, system: System, t, state: State) -> bool:
+        """Whether the formulation itself knows that its assumptions hold at a start.
+
+        Otherwise they are checked on dense matrices, which takes long for many coordinates.
+        """
+        del system, t, state
+        return False
+
     def diagnose(self, system: System, t, y: PyTree) -> str | None:
         """Why the formulation itself stops at a state, in words; `None` where it does not."""
         del system, t, y

@@ -16,14 +16,12 @@ from jaxdae.systems import Dynamics, evaluate, mass_and_jacobian, State
 from jaxdae.systems.checks import constraint_counts
 
 
-class AbstractLagrangeFormulation(AbstractFormulation):
+class AbstractMotion(AbstractFormulation):
     """A formulation whose state is `(q, v, w)` itself, with a field `stabilization`."""
 
     @abc.abstractmethod
-    def accelerate(
-        self, dynamics: Dynamics, rhs: Float[Array, " c"]
-    ) -> tuple[Float[Array, " n"], Float[Array, " c"]]:
-        """Acceleration and multipliers for the wanted `J a = rhs`; shapes `(n,)`, `(m+r,)`."""
+    def motion(self, system, t, y, u) -> tuple[Float[Array, " n"], Float[Array, " c"]]:
+        """Acceleration `(n,)` and multipliers `(m+r,)` at a state."""
 
     def init(self, system, t, state):
         del system, t
@@ -41,11 +39,9 @@ class AbstractLagrangeFormulation(AbstractFormulation):
     def multipliers(self, system, t, y, u):
         return self.motion(system, t, y, u)[1]
 
-    def motion(self, system, t, y, u):
-        """Acceleration `(n,)` and multipliers `(m+r,)` at a state."""
-        d = evaluate(system, t, y.q, y.v, y.w, u)
-        wanted = desired_rate(self._stabilization, t, y.q, y.v, d.phi, d.phi_dot)
-        return self.accelerate(d, wanted - d.gamma)
+    def wanted_rate(self, t, y, phi, phi_dot) -> Float[Array, " c"]:
+        """What the stabilization wants `d(phi_dot)/dt` to be at a state, shape `(m+r,)`."""
+        return desired_rate(self._stabilization, t, y.q, y.v, phi, phi_dot)
 
     def check(self, system, state):
         m, r = constraint_counts(system, state)
@@ -60,6 +56,20 @@ class AbstractLagrangeFormulation(AbstractFormulation):
     def check_weights(self, count: int) -> None:
         """Check what else must fit the number of constraints; nothing unless overridden."""
         del count
+
+
+class AbstractLagrangeFormulation(AbstractMotion):
+    """One that takes mass matrix and constraint Jacobian as dense matrices."""
+
+    @abc.abstractmethod
+    def accelerate(
+        self, dynamics: Dynamics, rhs: Float[Array, " c"]
+    ) -> tuple[Float[Array, " n"], Float[Array, " c"]]:
+        """Acceleration and multipliers for the wanted `J a = rhs`; shapes `(n,)`, `(m+r,)`."""
+
+    def motion(self, system, t, y, u):
+        d = evaluate(system, t, y.q, y.v, y.w, u)
+        return self.accelerate(d, self.wanted_rate(t, y, d.phi, d.phi_dot) - d.gamma)
 
 
 class Multipliers(AbstractLagrangeFormulation):

@@ -80,7 +80,7 @@ def functions(program: ScalarProgram) -> tuple[str, ...]:
         operation, arguments = graph.nodes[node]
         if operation not in _OF_BOTH or arguments[0] not in pairs:
             used.add(operation)
-    return tuple(x for x in (*vector_math.VECTOR_FUNCTIONS, *vector_math.LIBRARY) if x in used)
+    return tuple(x for x in vector_math.VECTOR_FUNCTIONS if x in used)
 
 
 def _angles_of_both(graph: Graph, needed: list[int]) -> set[int]:

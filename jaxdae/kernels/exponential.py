@@ -1,4 +1,4 @@
-"""Exponential and hyperbolic functions of vectors.
+"""Exponential, hyperbolic and error functions of vectors.
 
 `x = n ln(2) + r`, `exp(x) = 2^n exp(r)`, with a polynomial for the last.
 """
@@ -105,3 +105,13 @@ def tanh(x: Vector) -> list[Vector]:
     total, lost = twofold_sum_of_any(quarter, x.constant(0.5))
     found = twofold_quotient(quarter, low, total, lost + low)
     return [same_if_small(x, found.signed_as(x))]
+
+
+def erf(x: Vector) -> list[Vector]:
+    """Error function: odd near zero, the complement of a decay beyond one."""
+    p, size = precision(x.writer.dtype), abs(x)
+    near = size.fused((size * size).polynomial(p.erf), size)
+    bounded = (size > p.erf_one).choose(p.erf_one, size)
+    decay = exp(-(bounded * bounded))[0]
+    far = (-decay).fused((1.0 / (bounded + 2.0)).polynomial(p.erfcx), 1.0)
+    return [(size > 1.0).choose(far, near).signed_as(x)]

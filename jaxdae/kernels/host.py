@@ -37,6 +37,8 @@ _LOGICAL: dict[str, Callable] = {
 def on_host(equation, values: list) -> list[Any]:
     """Results of an equation whose arguments are all known."""
     name, params = equation.primitive.name, equation.params
+    if not all(isinstance(x, np.ndarray) for x in values):
+        return _by_jax(equation.primitive, values, params)
     if name in MOVES:
         found = MOVES[name](*values, **params)
         return found if equation.primitive.multiple_results else [found]
@@ -64,13 +66,13 @@ def _by_numpy(name: str, params, values):
 
 
 def _plain(x) -> bool:
-    return isinstance(x, np.ndarray) and x.dtype.kind in "fiu"
+    return x.dtype.kind in "fiu"
 
 
 def _keeps(x, dtype) -> bool:
     """Not the conversions of NaN and of numbers too large, which processors do differently."""
     dtype = jnp.dtype(dtype)
-    simple = dtype.kind in "fiub" and isinstance(x, np.ndarray) and x.dtype.kind in "fiub"
+    simple = dtype.kind in "fiub" and x.dtype.kind in "fiub"
     return simple and not (x.dtype.kind == "f" and dtype.kind in "iu")
 
 

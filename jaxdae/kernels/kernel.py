@@ -111,30 +111,14 @@ def native(function: Callable, *examples) -> Callable:
 
 
 def _jacobians(flat: Callable, shapes) -> Callable:
-    """Derivatives of each result by each argument, one after the other.
-
-    Column by column and not by `jax.vmap`: what the columns share is found when they are traced,
-    and linear systems keep their shapes, by which they are known.
-    """
+    """Derivatives of each result by each argument, one after the other."""
+    every = tuple(range(len(shapes)))
 
     def function(*arguments):
-        columns = [
-            _columns(lambda x, j=j: flat(*arguments[:j], x, *arguments[j + 1 :]), arguments[j])
-            for j in range(len(shapes))
-        ]
-        count = len(columns[0])
-        return [column[i] for i in range(count) for column in columns]
+        rows = jax.jacfwd(lambda *x: tuple(flat(*x)), argnums=every)(*arguments)
+        return [block for row in rows for block in row]
 
     return function
-
-
-def _columns(function: Callable, x) -> list[jax.Array]:
-    """Derivative of each result by one array, its axes last."""
-    basis = jnp.eye(x.size, dtype=x.dtype).reshape(x.size, *x.shape)
-    columns = [jax.jvp(lambda x: tuple(function(x)), (x,), (e,))[1] for e in basis]
-    return [
-        jnp.stack(part, -1).reshape(*part[0].shape, *x.shape) for part in zip(*columns, strict=True)
-    ]
 
 
 def _dtype(program: ScalarProgram) -> np.dtype:

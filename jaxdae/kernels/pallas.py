@@ -138,14 +138,18 @@ def _kernel_call(task, tableau, steps, save_every, block, interpret) -> Callable
             ],
             out_specs=pl.BlockSpec((rows, task.size, block), lambda i: (0, 0, i)),
             out_shape=jax.ShapeDtypeStruct((rows, task.size, blocks * block), lanes.dtype),
-            # One trajectory for each thread.
-            compiler_params=triton.CompilerParams(num_warps=max(1, block // _WARP), num_stages=1),
+            compiler_params=triton.CompilerParams(num_warps=_warps(block), num_stages=1),
             interpret=interpret,
             name="runge_kutta",
         )(shared, lanes)
         return found[:, :, :batch]
 
     return call
+
+
+def _warps(block: int) -> int:
+    """Groups of threads of a program: a thread for each trajectory, as far as a GPU has so many."""
+    return min(32, max(1, block // _WARP))
 
 
 def _body(task: _Task, tableau, rows: int, save_every: int, shared, lanes, out) -> None:

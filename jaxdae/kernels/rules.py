@@ -12,6 +12,9 @@ from jaxdae.kernels.operations import OPERATIONS
 from jaxdae.kernels.values import as_symbols, elementwise, reduced, Refusal, Symbols, Value
 from jaxdae.kernels.whole import on_wholes, rounded, within
 
+# The larger of two truth values is true where one of them is.
+_OF_TRUTHS = {"max": "or", "min": "and"}
+
 
 def _same(operation: str) -> Callable:
     boolean = OPERATIONS[operation].boolean
@@ -28,7 +31,7 @@ def _same(operation: str) -> Callable:
 
 def _on_truths(graph: Graph, operation: str, given: list[Value]) -> Symbols:
     """Comparisons of truth values."""
-    same = {"eq": "xor", "ne": "xor", "max": "or", "min": "and"}.get(operation)
+    same = {"eq": "xor", "ne": "xor", **_OF_TRUTHS}.get(operation)
     if same is None:
         raise Refusal(f"{operation} of truth values is not known")
     found = elementwise(graph, same, *given, boolean=True)
@@ -77,15 +80,17 @@ def _convert(graph: Graph, equation, given: list[Value]) -> list[Value]:
     return [Symbols(value.nodes, whole=within(value.whole, dtype))]
 
 
-def _reduction(operation: str, boolean: bool = False) -> Callable:
+def _reduction(operation: str) -> Callable:
     def rule(graph: Graph, equation, given: list[Value]) -> list[Value]:
         value, axes = as_symbols(graph, given[0]), equation.params["axes"]
+        if value.boolean:
+            name = _OF_TRUTHS.get(operation, operation)
+            return [reduced(graph, name, value, axes, True)]
         whole = None
         if value.whole is not None:
             count = int(np.prod([value.nodes.shape[i] for i in axes]))
             whole = within(_range_of(operation, value.whole, count), equation.outvars[0].aval.dtype)
-        found = reduced(graph, operation, value, axes, boolean)
-        return [found._replace(whole=whole)]
+        return [reduced(graph, operation, value, axes)._replace(whole=whole)]
 
     return rule
 
@@ -222,8 +227,8 @@ RULES: dict[str, Callable] = {
     "reduce_prod": _reduction("mul"),
     "reduce_max": _reduction("max"),
     "reduce_min": _reduction("min"),
-    "reduce_and": _reduction("and", boolean=True),
-    "reduce_or": _reduction("or", boolean=True),
+    "reduce_and": _reduction("and"),
+    "reduce_or": _reduction("or"),
     "cumsum": _cumulative("add"),
     "cumprod": _cumulative("mul"),
     "cummax": _cumulative("max"),

@@ -72,7 +72,11 @@ def scalarize(function: Callable, *arguments) -> ScalarProgram:
     for result in found:
         if isinstance(result, Refused):
             raise UnsupportedOperationError(result.message())
-    flat = [as_symbols(graph, x).nodes.ravel() for x in found]
+    try:
+        flat = [as_symbols(graph, x).nodes.ravel() for x in found]
+    except Refusal as reason:
+        message = f"a result cannot be made part of a kernel: {reason}."
+        raise UnsupportedOperationError(message) from None
     results = tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in closed.out_avals)
     outputs = np.concatenate(flat) if flat else np.zeros(0, np.int32)
     return ScalarProgram(graph, outputs, shapes, results)

@@ -78,7 +78,9 @@ def as_symbols(graph: Graph, value: Value) -> Symbols:
 def exact_range(low, high) -> tuple[int, int]:
     """A range of whole numbers, if floating-point numbers of single precision hold them."""
     if max(-int(low), int(high)) > _EXACT:
-        raise Refusal(f"whole numbers beyond {_EXACT} would meet ones that depend on the inputs")
+        raise Refusal(
+            f"whole numbers beyond {_EXACT} would stand beside what depends on the inputs"
+        )
     return int(low), int(high)
 
 

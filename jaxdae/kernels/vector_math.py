@@ -1,8 +1,8 @@
 """Elementary functions of vectors, as functions of LLVM's intermediate language.
 
-Most are computed here for all entries at once, in the precision of the vector and to 2 units in its
-last place. Angles too large for the reduction, remainders of large quotients, and the functions of
-`LIBRARY` go to the C library entry by entry, in double precision.
+They are computed for all entries at once, in the precision of the vector and to 2 units in its last
+place. Only angles too large for the reduction, and remainders of large quotients, go to the C
+library entry by entry, in double precision.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,6 +30,7 @@ _OWN: dict[str, _Body] = {
     "sinh": exponential.sinh,
     "cosh": exponential.cosh,
     "tanh": exponential.tanh,
+    "erf": exponential.erf,
     "log": logarithmic.log,
     "log1p": logarithmic.log1p,
     "asinh": logarithmic.asinh,
@@ -57,15 +58,13 @@ _LONG = 60
 
 # What a program may call; `sincos` gives both of one angle.
 VECTOR_FUNCTIONS = tuple(_OWN)
-# Of the C library, by the name of the operation.
-LIBRARY = ("erf",)
 
 
 def function(name: str, width: int, dtype) -> str:
     """Definition of `@vector_NAME` on `<width x type>`.
 
     Args:
-        name: one of `VECTOR_FUNCTIONS` or `LIBRARY`.
+        name: one of `VECTOR_FUNCTIONS`.
         width: entries of a vector.
         dtype: float64 or float32.
 
@@ -73,8 +72,6 @@ def function(name: str, width: int, dtype) -> str:
         Text of the function, and of those that it needs. `sincos` returns a structure of both.
     """
     count, w = _ARGUMENTS.get(name, 1), Writer(width, dtype)
-    if name in LIBRARY:
-        return _definition(w, f"vector_{name}", count, _by_library(name))
     if name not in _FAR:
         return _definition(w, f"vector_{name}", count, _OWN[name])
     own = _definition(w, f"vector_{name}", count, _guarded(name))

@@ -93,8 +93,15 @@ class Vector:
         return self.intrinsic("copysign", other)
 
     def polynomial(self, coefficients) -> "Vector":
-        """Horner's rule, highest power first."""
-        return Vector(self.writer, self.writer.polynomial(self.register, coefficients))
+        """Horner's rule, highest power first; from four on even and odd powers side by side."""
+        if len(coefficients) < 4:
+            return Vector(self.writer, self.writer.polynomial(self.register, coefficients))
+        square, count = (self * self).register, len(coefficients)
+        even, odd = (
+            Vector(self.writer, self.writer.polynomial(square, coefficients[i % 2 :: 2]))
+            for i in (count - 1, count)
+        )
+        return odd.fused(self, even)
 
     def bits(self) -> "Wholes":
         """Its bits."""

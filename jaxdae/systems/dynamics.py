@@ -1,5 +1,6 @@
 """Everything a formulation needs from a system, by automatic differentiation."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import equinox as eqx
@@ -159,34 +160,48 @@ def power_balance(system: System, t, q, v, w, u, multipliers) -> Power:
 
 def _inertia(system: System, t, q, v):
     """`M`, and the inertial force `dT/dq - d/dt(dT/dv)` at zero acceleration."""
-    p_of = jax.grad(system.kinetic_energy, argnums=2)
-    dT_dq = jax.grad(system.kinetic_energy, argnums=1)(t, q, v)
     declared = system.mass_matrix(t, q)
     if declared is not None:
+        p_of = jax.grad(system.kinetic_energy, argnums=2)
+        dT_dq = jax.grad(system.kinetic_energy, argnums=1)(t, q, v)
         _, p_dot = jax.jvp(lambda t, q: p_of(t, q, v), (t, q), (jnp.ones_like(t), v))
         return jnp.asarray(declared, q.dtype), dT_dq - p_dot
+    times, inertial = inertia_map(system, t, q, v)
+    return jax.vmap(times)(_basis(v)), inertial
+
+
+def inertia_map(system: System, t, q, v) -> tuple[Callable, Float[Array, " n"]]:
+    """`M` as the map `e -> M e`, from the energy, and the inertial force `(n,)`."""
+    p_of = jax.grad(system.kinetic_energy, argnums=2)
+    dT_dq = jax.grad(system.kinetic_energy, argnums=1)(t, q, v)
     # The columns of M and the rate of p along the motion are tangents of one linearization.
     _, tangent = jax.linearize(p_of, t, q, v)
-    mass = jax.vmap(lambda e: tangent(jnp.zeros_like(t), jnp.zeros_like(q), e))(_basis(v))
     p_dot = tangent(jnp.ones_like(t), v, jnp.zeros_like(v))
-    return mass, dT_dq - p_dot
+    return lambda e: tangent(jnp.zeros_like(t), jnp.zeros_like(q), e), dT_dq - p_dot
 
 
-def _constraints(system: System, t, q, v):
-    """`J`, `gamma`, `phi` and `phi_dot`, position constraints first."""
+def constraint_bias(system: System, t, q, v):
+    """`gamma (m+r,)`, `phi (m,)` and `phi_dot (m+r,)`, position constraints first."""
     one = jnp.ones_like(t)
 
     def total_rate(t, q):
         return jax.jvp(system.position_constraints, (t, q), (one, v))
 
     (phi, f_dot), (_, gamma_f) = jax.jvp(total_rate, (t, q), (one, v))
-    jac_f = jax.jacfwd(system.position_constraints, argnums=1)(t, q)
     g, gamma_g = jax.jvp(lambda t, q: system.velocity_constraints(t, q, v), (t, q), (one, v))
     if g.size == 0:
-        return jac_f, gamma_f, phi, f_dot
-    jac_g = jax.jacfwd(system.velocity_constraints, argnums=2)(t, q, v)
-    jac, gamma = jnp.concatenate([jac_f, jac_g]), jnp.concatenate([gamma_f, gamma_g])
-    return jac, gamma, phi, jnp.concatenate([f_dot, g])
+        return gamma_f, phi, f_dot
+    return jnp.concatenate([gamma_f, gamma_g]), phi, jnp.concatenate([f_dot, g])
+
+
+def _constraints(system: System, t, q, v):
+    """`J`, `gamma`, `phi` and `phi_dot`, position constraints first."""
+    gamma, phi, phi_dot = constraint_bias(system, t, q, v)
+    jac = jax.jacfwd(system.position_constraints, argnums=1)(t, q)
+    if gamma.size > phi.size:
+        jac_g = jax.jacfwd(system.velocity_constraints, argnums=2)(t, q, v)
+        jac = jnp.concatenate([jac, jac_g])
+    return jac, gamma, phi, phi_dot
 
 
 def _basis(v: Float[Array, " n"]) -> Float[Array, "n n"]:

@@ -7,7 +7,6 @@ everything else in the file, and the arrays as `equinox.tree_serialise_leaves` w
 import hashlib
 import io
 import json
-import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Literal
 from jaxtyping import PyTree
+
+from jaxdae.files import replace_file
 
 # optax is imported where it is used: many programs that import the package never tune.
 if TYPE_CHECKING:
@@ -110,39 +111,6 @@ def fingerprint(
         "data of the objective": _digest(*_contents(objective)),
         **search,
     }
-
-
-def replace_file(path: str | Path, data: bytes) -> None:
-    """Write a file so that at every moment it is the old one or the new one, complete.
-
-    Args:
-        path: the file; its folder must exist.
-        data: the whole new content.
-
-    Raises:
-        OSError: if it cannot be written; the old file is left as it is.
-    """
-    # Same folder, hence same file system: os.replace is atomic only within one. The name is
-    # fixed, so a file left over by a killed process is reused and not piled up.
-    path = Path(path)
-    partial = path.with_name(f".{path.name}.partial")
-    with open(partial, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(partial, path)
-    _sync_folder(path.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    # The rename itself must reach the disk. Windows cannot open folders and needs no such call.
-    if os.name != "posix":
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _verified(path: Path, content: bytes) -> tuple[dict[str, Any], bytes]:

@@ -40,7 +40,8 @@ def test_steps_are_those_of_diffrax(times):
 def test_a_program_of_fixed_steps_never_calls_back(how, callbacks):
     """What JAX asks of programs on disk; an adaptive one has the checks of diffrax in it."""
     system = CartesianPendulum()
-    program = eqx.filter_make_jaxpr(lambda q, v: _run(State(q, v), t1=0.3, **how).q)
+    how |= {"t1": 0.3, "backend": "plain"}
+    program = eqx.filter_make_jaxpr(lambda q, v: _run(State(q, v), **how).q)
     text = str(program(*system.start())[0])
     assert ("callback" in text) == callbacks
 

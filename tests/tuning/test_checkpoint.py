@@ -147,7 +147,7 @@ def test_a_save_that_is_cut_off_leaves_the_old_file(stopped, monkeypatch, uninte
         raise OSError("no space left")
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoints.os, "fsync", fail)
+        patch.setattr(os, "fsync", fail)
         with pytest.raises(OSError, match="no space left"):
             run(stopped, resume=True)
     assert stopped.read_bytes() == before
@@ -291,7 +291,7 @@ def test_a_file_is_replaced_as_a_whole(tmp_path, monkeypatch):
     def cut_off(*_):
         raise OSError("disk is full")
 
-    monkeypatch.setattr(checkpoints.os, "fsync", cut_off)
+    monkeypatch.setattr(os, "fsync", cut_off)
     with pytest.raises(OSError, match="disk is full"):
         checkpoints.replace_file(path, b"newer")
     assert path.read_bytes() == b"new"

@@ -1,0 +1,93 @@
+"""What a stored batch is, so that another one is not continued by mistake."""
+
+import hashlib
+from collections.abc import Iterator
+from importlib.metadata import version
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxdae.parallel.lanes import Lanes, leaf_name
+from jaxdae.parallel.program import Layout, run_block
+
+# Bytes of an array that are read at once: inputs may be larger than memory.
+_PIECE = 2**24
+
+
+def fingerprint(lanes: Lanes, layout: Layout) -> dict[str, Any]:
+    """What must agree for a batch to be continued, section by section.
+
+    How lanes are split over chunks, devices and processes is not among it: it changes no number.
+
+    Args:
+        lanes: the batch.
+        layout: how it lies on the devices; its block counts.
+
+    Returns:
+        A dictionary of JSON values.
+    """
+    return {
+        "lanes": lanes.total,
+        "block_size": layout.block,
+        "inputs": _arrays(lanes.own),
+        "shared inputs": _arrays(lanes.shared),
+        "program of the function and what it closes over": _program(lanes, layout),
+        "platform": layout.mesh.devices.flat[0].platform,
+        "software": {"jax": version("jax"), "jaxlib": version("jaxlib")},
+    }
+
+
+def differences(there: dict[str, Any], here: dict[str, Any], where: str) -> list[str]:
+    """Where two fingerprints differ, in words.
+
+    Args:
+        there: one of them.
+        here: the other.
+        where: the first is, such as "in the directory".
+
+    Returns:
+        A phrase for each entry that differs, the telling ones first.
+    """
+    old, new = (dict(_entries(x)) for x in (there, here))
+    return [
+        f"{name}: {old.get(name)} {where}, {new.get(name)} here"
+        for name in {**new, **old}
+        if old.get(name) != new.get(name)
+    ]
+
+
+def _entries(sections: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    for section, value in sections.items():
+        if isinstance(value, dict):
+            yield from ((f"{section}: {name}", x) for name, x in value.items())
+        else:
+            yield section, value
+
+
+def _arrays(tree: Any) -> dict[str, str]:
+    return {
+        leaf_name(path): f"{x.dtype}{list(x.shape)} {_digest(_pieces(x))}"
+        for path, x in jax.tree_util.tree_leaves_with_path(tree)
+    }
+
+
+def _pieces(x: np.ndarray) -> Iterator[bytes]:
+    rows = max(1, _PIECE // max(1, x.nbytes // max(1, len(x)))) if x.ndim else 1
+    parts = (x[i : i + rows] for i in range(0, len(x), rows)) if x.ndim else (x,)
+    return (np.ascontiguousarray(part).tobytes() for part in parts)
+
+
+def _program(lanes: Lanes, layout: Layout) -> str:
+    """Of the compiled text of one block: constants are in it, addresses and file names are not."""
+    own = lanes.take(layout.first_block())
+    program: Any = run_block  # equinox keeps the `lower` of compiled functions from type checkers
+    text = program.lower(own, lanes.shared, lanes.rest).as_text()
+    return _digest([text.encode()])
+
+
+def _digest(parts: Any) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part)
+    return digest.hexdigest()[:16]

@@ -1,0 +1,207 @@
+"""A batch taken apart: what every lane has of its own, what all share, what is no array."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, cast, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PyTree
+
+# In place of `None` among the axes, which JAX takes for an empty pytree.
+_SHARED = object()
+
+
+class Call(NamedTuple):
+    """What is mapped: a function and a batch, one pytree for both."""
+
+    function: Callable
+    batch: PyTree
+
+
+class Lanes(NamedTuple):
+    """A `Call` in three parts of its own structure, each with `None` where it has no leaf.
+
+    Args:
+        own: arrays with leading axis `lanes`, on the host.
+        shared: arrays that all lanes have in common, on the host.
+        rest: everything else: functions, settings, plain numbers.
+        total: number of lanes.
+    """
+
+    own: PyTree
+    shared: PyTree
+    rest: PyTree
+    total: int
+
+    def take(self, lanes: np.ndarray) -> PyTree:
+        """The arrays of some lanes, their leading axes those of `lanes`."""
+        return jax.tree.map(lambda x: x[lanes], self.own)
+
+
+class _Keys(eqx.Module):
+    """Random keys as the whole numbers they consist of, which files and hosts can hold."""
+
+    data: Any
+    kind: Any = eqx.field(static=True)
+
+
+def split(function: Callable, batch: PyTree, in_axes: PyTree) -> Lanes:
+    """Take a function and a batch apart.
+
+    Args:
+        function: what is mapped; its arrays are shared.
+        batch: any pytree.
+        in_axes: as of `jax.vmap`: the axis of the lanes, or `None` for what all lanes share; one
+            for everything, or a pytree of them whose leaves stand for whole branches of `batch`.
+            Leaves that are no arrays are shared.
+
+    Returns:
+        The parts of a `Call`.
+
+    Raises:
+        TypeError: for an axis that is neither a whole number nor `None`.
+        ValueError: for leaves without that axis, of different length, or when there are no lanes.
+    """
+    call = Call(function, batch)
+    leaves, structure = jax.tree_util.tree_flatten_with_path(call)
+    own, shared, rest = [], [], []
+    sizes: dict[str, int] = {}
+    for (path, leaf), axis in zip(leaves, _axes(call, in_axes), strict=True):
+        array = eqx.is_array(leaf)
+        mapped = array and axis is not _SHARED
+        if mapped:
+            sizes[leaf_name(path)] = _length(path, leaf, axis)
+        own.append(_on_host(leaf, axis) if mapped else None)
+        shared.append(_on_host(leaf, 0) if array and not mapped else None)
+        rest.append(None if array else leaf)
+    own, shared, rest = (jax.tree.unflatten(structure, x) for x in (own, shared, rest))
+    return Lanes(own, shared, rest, _agreed(sizes))
+
+
+def join(own: PyTree, shared: PyTree, rest: PyTree) -> Call:
+    """One lane, put together from its parts.
+
+    Args:
+        own: as in `Lanes`, without the axis of the lanes.
+        shared: as in `Lanes`.
+        rest: as in `Lanes`.
+
+    Returns:
+        A `Call` like the one that was split.
+    """
+    return eqx.combine(*(jax.tree.map(_keys, x, is_leaf=_is_keys) for x in (own, shared)), rest)
+
+
+def leaf_name(path) -> str:
+    """Name of a leaf as it is written in Python, such as `batch[0].q`.
+
+    Args:
+        path: of the leaf, as JAX gives it.
+    """
+    return jax.tree_util.keystr(path).lstrip(".")
+
+
+def stack(lanes: Sequence[PyTree]) -> PyTree:
+    """Systems, gains, states, … of one shape as a batch.
+
+    Args:
+        lanes: pytrees of one structure; their floating-point numbers and arrays are stacked, all
+            else must be the same.
+
+    Returns:
+        A pytree of that structure whose numbers are arrays with a leading axis `lanes`.
+
+    Raises:
+        ValueError: if there are none, or one differs from the first in more than its numbers.
+    """
+    if not lanes:
+        raise ValueError("stack: there are no lanes; give one at least.")
+    parts = [eqx.partition(lane, eqx.is_inexact_array_like) for lane in lanes]
+    for index, part in enumerate(parts):
+        if not _alike(part, parts[0]):
+            raise ValueError(
+                f"stack: lane {index} differs from lane 0 in more than the values of its numbers; "
+                "a batch is of one shape: make one batch of each shape."
+            )
+    numbers = [part[0] for part in parts]
+    stacked = jax.tree.map(lambda *x: jnp.stack([jnp.asarray(v) for v in x]), *numbers)
+    return eqx.combine(stacked, parts[0][1])
+
+
+def _alike(one: tuple[PyTree, PyTree], other: tuple[PyTree, PyTree]) -> bool:
+    """Numbers of the same shapes and types, and the rest the same."""
+    (a, a_rest), (b, b_rest) = one, other
+    same = jax.tree.structure(a) == jax.tree.structure(b)
+    return same and _types(a) == _types(b) and bool(eqx.tree_equal(a_rest, b_rest))
+
+
+def _types(numbers: PyTree) -> list:
+    return [(jnp.shape(x), jnp.result_type(x)) for x in jax.tree.leaves(numbers)]
+
+
+def _axes(call: Call, in_axes: PyTree) -> list[Any]:
+    """The axis of each leaf, or `_SHARED`."""
+    marked = jax.tree.map(_checked_axis, in_axes, is_leaf=lambda axis: axis is None)
+    try:
+        return jax.tree.leaves(jax.tree.broadcast(Call(cast(Any, _SHARED), marked), call))
+    except ValueError as error:
+        raise ValueError(
+            f"in_axes {in_axes} does not fit the batch ({error}); give one axis for everything, or "
+            "a pytree that ends where whole branches of the batch share an axis."
+        ) from error
+
+
+def _checked_axis(axis):
+    if axis is None:
+        return _SHARED
+    if isinstance(axis, bool) or not isinstance(axis, int):
+        raise TypeError(
+            f"in_axes: {axis!r} is no axis; give a whole number, or None for what all lanes share."
+        )
+    return axis
+
+
+def _length(path, leaf, axis: int) -> int:
+    if -leaf.ndim <= axis < leaf.ndim:
+        return leaf.shape[axis]
+    raise ValueError(
+        f"the leaf {leaf_name(path)} of shape {tuple(leaf.shape)} has no axis {axis} of lanes; "
+        "give in_axes with None for what all lanes share."
+    )
+
+
+def _agreed(sizes: dict[str, int]) -> int:
+    if not sizes:
+        raise ValueError("the batch has no array with an axis of lanes: there is nothing to map.")
+    (first, count), *others = sizes.items()
+    for name, size in others:
+        if size != count:
+            raise ValueError(
+                f"the leaves {first} and {name} have {count} and {size} lanes; give as many of "
+                "each, or in_axes with None for what all lanes share."
+            )
+    if count == 0:
+        raise ValueError("the batch has 0 lanes; give one at least.")
+    return count
+
+
+def _on_host(leaf, axis: int):
+    axis = axis % max(leaf.ndim, 1)  # of random keys, whose numbers come behind their own axes
+    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        return _Keys(_moved(jax.random.key_data(leaf), axis), jax.random.key_impl(leaf))
+    return _moved(leaf, axis)
+
+
+def _moved(leaf, axis: int) -> np.ndarray:
+    array = np.asarray(leaf)
+    return np.moveaxis(array, axis, 0) if array.ndim else array
+
+
+def _is_keys(x) -> bool:
+    return isinstance(x, _Keys)
+
+
+def _keys(x):
+    return jax.random.wrap_key_data(x.data, impl=x.kind) if _is_keys(x) else x

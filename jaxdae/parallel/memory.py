@@ -1,0 +1,71 @@
+"""Results in memory, in that of every process."""
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxdae.parallel import processes
+from jaxdae.parallel.errors import BatchError
+
+
+class Memory:
+    """Takes the results of one batch.
+
+    Args:
+        lanes: number of lanes.
+        results: shapes and dtypes of the results of a block, leading axis `lanes`.
+
+    Raises:
+        BatchError: if they do not fit.
+    """
+
+    kept = "Nothing is kept; give a directory to keep finished chunks."
+
+    def __init__(self, lanes: int, results: list[Any]):
+        try:
+            self._arrays = [np.zeros((lanes, *x.shape[1:]), x.dtype) for x in results]
+        except MemoryError as error:
+            raise BatchError(
+                f"the results of {lanes} lanes do not fit into memory ({error}); give a directory, "
+                "or return less of each lane."
+            ) from error
+        self._own: list[tuple[int, int]] = []
+
+    def open(self, overwrite: bool) -> list[tuple[int, int]]:
+        """Nothing is finished before the beginning."""
+        del overwrite
+        return []
+
+    def write(self, start: int, stop: int, arrays: list[np.ndarray]) -> None:
+        """Take the results of a chunk.
+
+        Args:
+            start: first lane.
+            stop: lane after the last.
+            arrays: results, leading axis `stop - start`.
+        """
+        self._own.append((start, stop))
+        for mine, array in zip(self._arrays, arrays, strict=True):
+            mine[start:stop] = array
+
+    def complete(self) -> list[np.ndarray]:
+        """Results of all processes, leading axis `lanes`."""
+        if jax.process_count() > 1:
+            self._exchange()
+        return self._arrays
+
+    def _exchange(self) -> None:
+        """Fill in what other processes computed, one chunk of each at a time."""
+        turns, size = processes.largest(
+            len(self._own), max((b - a for a, b in self._own), default=0)
+        )
+        for turn in range(turns):
+            start, stop = self._own[turn] if turn < len(self._own) else (0, 0)
+            parts = [np.zeros((size, *x.shape[1:]), x.dtype) for x in self._arrays]
+            for part, mine in zip(parts, self._arrays, strict=True):
+                part[: stop - start] = mine[start:stop]
+            places, *gathered = processes.gather([np.array([start, stop], np.int32), *parts])
+            for process, (first, last) in enumerate(places):
+                for mine, theirs in zip(self._arrays, gathered, strict=True):
+                    mine[first:last] = theirs[process, : last - first]

@@ -1,0 +1,167 @@
+"""Several processes on one batch, joined by `jax.distributed`."""
+
+import json
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+from jaxdae.parallel.errors import BatchError, StoredBatchError
+from jaxdae.parallel.fingerprint import differences
+
+
+def own_share(chunks: list[Any]) -> list[Any]:
+    """The chunks of this process: every so many, so that all of them advance through the batch.
+
+    Args:
+        chunks: of the whole batch, the same list in every process.
+    """
+    return chunks[jax.process_index() :: jax.process_count()]
+
+
+def first_process() -> bool:
+    """Whether this is the process that keeps the books."""
+    return jax.process_index() == 0
+
+
+def agree(find: Callable[[], Any]) -> Any:
+    """What the first process finds, in every process.
+
+    Args:
+        find: called in the first process alone; returns JSON values.
+
+    Returns:
+        The same in every process.
+
+    Raises:
+        StoredBatchError: in every process, if `find` raises it.
+        BatchError: if a process ended before.
+    """
+    if jax.process_count() == 1:
+        return find()
+    text = json.dumps(_outcome(find) if first_process() else {}).encode()
+    # An array must have the same shape in every process; what others send is not looked at.
+    size = int(_together(multihost_utils.broadcast_one_to_all, np.int32(len(text))))
+    letters = np.frombuffer(text.ljust(size)[:size], np.uint8)
+    outcome = json.loads(bytes(_together(multihost_utils.broadcast_one_to_all, letters)))
+    if "refusal" in outcome:
+        raise StoredBatchError(outcome["refusal"])
+    return outcome["found"]
+
+
+def require_alike(there: dict[str, Any], here: dict[str, Any]) -> None:
+    """Refuse, in all processes alike, to go on if one was given another batch.
+
+    Args:
+        there: what the batch of the first process is.
+        here: what that of this process is.
+
+    Raises:
+        BatchError: naming the process, and in that process what differs.
+    """
+    found = differences(there, here, "there")
+    if jax.process_count() == 1:
+        return
+    others = np.flatnonzero(gather([np.array(bool(found))])[0])
+    if others.size:
+        what = f" ({found[0]})" if found else ""
+        raise BatchError(
+            f"process {jax.process_index() if found else others[0]} was given another batch than "
+            f"process 0{what}; make the same call in all of them."
+        )
+
+
+def share(work: Callable[[], None], kept: str) -> None:
+    """Do the share of this process, and go on when all processes have done theirs.
+
+    A process whose share fails waits for the others: if it ended, JAX would end them too.
+
+    Args:
+        work: the share of this process.
+        kept: what is left if the batch ends early, in words.
+
+    Raises:
+        BatchError: if the share of this process fails, or that of another, or a process ended.
+    """
+    if jax.process_count() == 1:
+        return work()
+    error = None
+    try:
+        work()
+    except BatchError as own:
+        error = own
+        message = f"{error} This process ends when the others have done their share."
+        warnings.warn(message, RuntimeWarning, stacklevel=3)
+    failed = np.flatnonzero(gather([np.array(error is not None)])[0])
+    if error is not None:
+        raise error
+    if failed.size:
+        which = f"process {failed[0]} of {jax.process_count()}"
+        raise BatchError(f"the share of {which} failed; see what it printed. {kept}")
+
+
+def wait_for_all(name: str) -> None:
+    """Go on when all processes have come here.
+
+    Args:
+        name: of the place.
+
+    Raises:
+        BatchError: if a process ended before.
+    """
+    if jax.process_count() > 1:
+        _together(multihost_utils.sync_global_devices, name)
+
+
+def gather(parts: list[np.ndarray]) -> list[np.ndarray]:
+    """Arrays of every process, in every process.
+
+    Args:
+        parts: of the same shapes in every process.
+
+    Returns:
+        The same with a leading axis `processes`.
+
+    Raises:
+        BatchError: if a process ended before.
+    """
+    return [_together(multihost_utils.process_allgather, x) for x in parts]
+
+
+def largest(*numbers: int) -> list[int]:
+    """The largest of each number that any process gives.
+
+    Args:
+        numbers: as many in every process.
+
+    Raises:
+        BatchError: if a process ended before.
+    """
+    return gather([np.array(numbers, np.int32)])[0].max(axis=0).tolist()
+
+
+def _outcome(find: Callable[[], Any]) -> dict[str, Any]:
+    try:
+        return {"found": find()}
+    except StoredBatchError as error:
+        return {"refusal": str(error)}
+
+
+def _together(operation: Callable, value):
+    """A call that every process must make, and what it means if one does not."""
+    try:
+        return operation(value)
+    except (ValueError, RuntimeError) as error:
+        raise BatchError(
+            f"another of the {jax.process_count()} processes ended before its part of the batch "
+            f"was done (this is process {jax.process_index()}; JAX says: {_first_line(error)}). "
+            "See what that process printed; then start all of them again. With a directory, "
+            "finished chunks are kept and not computed again."
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0]

@@ -1,0 +1,175 @@
+"""The one compiled program that runs every chunk of a batch, block after block on every device."""
+
+import math
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import PyTree
+
+from jaxdae.parallel.lanes import join, Lanes, leaf_name
+
+AXIS = "devices"
+
+
+class Layout(NamedTuple):
+    """How lanes lie on devices.
+
+    Blocks are dealt to the devices like cards, so that a last chunk that is not full, and lanes
+    that grow harder from first to last, load all of them.
+
+    Args:
+        lanes: number of lanes of the batch.
+        block: number of lanes of a block.
+        chunk: number of lanes of a chunk, a multiple of `block`.
+        mesh: the devices, in one row.
+    """
+
+    lanes: int
+    block: int
+    chunk: int
+    mesh: Mesh
+
+    @property
+    def slots(self) -> int:
+        """Places for blocks on each device, as many as a full chunk needs and two at least.
+
+        Of a single one XLA knows the place and compiles its block otherwise than one of many.
+        """
+        return max(2, -(-self.chunk // (self.block * self.mesh.size)))
+
+    def places(self, start: int) -> np.ndarray:
+        """Lanes of a chunk, shape (devices, slots, block); beyond the last lane, the last again."""
+        shape = (self.slots, self.mesh.size, self.block)
+        lanes = np.arange(start, start + math.prod(shape)).reshape(shape)
+        return np.minimum(lanes.swapaxes(0, 1), self.lanes - 1)
+
+    def counts(self, start: int, stop: int) -> np.ndarray:
+        """Number of blocks with lanes of a chunk on each device, shape (devices,)."""
+        blocks = np.arange(-(-(stop - start) // self.block))
+        return np.bincount(blocks % self.mesh.size, minlength=self.mesh.size).astype(np.int32)
+
+    def first_block(self) -> np.ndarray:
+        """Lanes of the first block, shape (block,)."""
+        return np.arange(self.block)
+
+    def in_order(self, results: list[Any], start: int, stop: int) -> list[np.ndarray]:
+        """Results as they lie on the devices, as arrays with leading axis `lanes`, on the host."""
+        arrays = (np.asarray(x).swapaxes(0, 1) for x in results)
+        return [x.reshape(math.prod(x.shape[:3]), *x.shape[3:])[: stop - start] for x in arrays]
+
+
+@eqx.filter_jit
+def run_block(own: PyTree, shared: PyTree, rest: PyTree) -> PyTree:
+    """One block: lanes that are computed in step with each other.
+
+    Args:
+        own: as in `Lanes`, of the lanes of the block.
+        shared: as in `Lanes`.
+        rest: as in `Lanes`.
+
+    Returns:
+        Results, leading axis `lanes`.
+
+    Raises:
+        TypeError: for results that are no arrays of numbers.
+    """
+
+    def lane(own):
+        call = join(own, shared, rest)
+        return _checked(call.function(call.batch))
+
+    return jax.vmap(lane)(own)
+
+
+def place_shared(lanes: Lanes, layout: Layout) -> Lanes:
+    """Put what all lanes share on every device, once for all chunks.
+
+    Args:
+        lanes: the batch.
+        layout: how it lies on the devices.
+
+    Returns:
+        The same batch.
+    """
+    everywhere = NamedSharding(layout.mesh, PartitionSpec())
+    return lanes._replace(shared=jax.device_put(lanes.shared, everywhere))
+
+
+def start_chunk(lanes: Lanes, layout: Layout, start: int, stop: int) -> list[Any]:
+    """Start the computation of a chunk; it goes on while the host does other things.
+
+    Args:
+        lanes: the batch.
+        layout: how it lies on the devices.
+        start: first lane.
+        stop: lane after the last, at most `layout.chunk` further.
+
+    Returns:
+        Leaves of the results, as they lie on the devices.
+    """
+    own, counts = jax.device_put(
+        (lanes.take(layout.places(start)), layout.counts(start, stop)),
+        NamedSharding(layout.mesh, PartitionSpec(AXIS)),
+    )
+    return jax.tree.leaves(_run_chunk(own, lanes.shared, lanes.rest, counts, layout.mesh))
+
+
+@eqx.filter_jit
+def _run_chunk(own: PyTree, shared: PyTree, rest: PyTree, counts, mesh: Mesh) -> PyTree:
+    split, whole = PartitionSpec(AXIS), PartitionSpec()
+
+    def on_device(own, shared, count):
+        own, count = jax.tree.map(lambda x: x[0], (own, count))
+        return jax.tree.map(lambda x: x[None], _run_blocks(own, shared, rest, count))
+
+    mapped = jax.shard_map(
+        on_device, mesh=mesh, in_specs=(split, whole, split), out_specs=split, check_vma=False
+    )
+    return mapped(own, shared, counts)
+
+
+def _run_blocks(own: PyTree, shared: PyTree, rest: PyTree, count) -> PyTree:
+    """The first `count` blocks, one after the other; the others stay zero.
+
+    The numbers of a lane come from the same instructions on the same block however many blocks,
+    chunks, devices and processes there are: the number of lanes that one compiled loop goes over
+    changes how XLA splits and vectorizes it, and with that the last bits.
+    """
+    slots = jax.tree.leaves(own)[0].shape[0]
+
+    def block(index):
+        here = jax.tree.map(lambda x: jax.lax.dynamic_index_in_dim(x, index, keepdims=False), own)
+        return run_block(here, shared, rest)
+
+    def step(index, results):
+        put = jax.lax.dynamic_update_index_in_dim
+        return jax.tree.map(lambda x, new: put(x, new, index, 0), results, block(index))
+
+    shapes = jax.eval_shape(block, jax.ShapeDtypeStruct((), jnp.int32))
+    empty = jax.tree.map(lambda x: jnp.zeros((slots, *x.shape), x.dtype), shapes)
+    # A number of blocks known only when it runs: XLA would unroll a single one into its
+    # surroundings and compile it otherwise than one of many.
+    return jax.lax.fori_loop(0, count, step, empty)
+
+
+def _checked(results: PyTree) -> PyTree:
+    for path, x in jax.tree_util.tree_leaves_with_path(results):
+        if not _is_numbers(x):
+            what = f"of type {x.dtype}" if eqx.is_array(x) else repr(x)
+            raise TypeError(
+                f"the result {leaf_name(path)} of a lane is {what}; return arrays of floats, whole "
+                "or complex numbers or booleans."
+            )
+    if not jax.tree.leaves(results):
+        raise TypeError("the function returns no array; return what you want to know of a lane.")
+    return jax.tree.map(jnp.asarray, results)
+
+
+def _is_numbers(x: Any) -> bool:
+    if not eqx.is_array_like(x) or jnp.issubdtype(jnp.result_type(x), jax.dtypes.extended):
+        return False
+    return np.dtype(jnp.result_type(x)).kind in "biufc"

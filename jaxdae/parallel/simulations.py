@@ -1,0 +1,133 @@
+"""Simulations of a batch of systems, gains, starts and controllers."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+from jaxtyping import PyTree
+
+from jaxdae.control.base import AbstractDynamicController
+from jaxdae.formulations import AbstractFormulation
+from jaxdae.parallel.batch import map_batch
+from jaxdae.simulate import simulate
+from jaxdae.systems import State, System
+from jaxdae.trajectory import Trajectory
+
+
+def motion(run: Trajectory) -> dict[str, Any]:
+    """What is kept of a run if nothing else is asked for.
+
+    Args:
+        run: one run.
+
+    Returns:
+        `ts`, `q`, `v`, and `w` and `u` where there are any, at the saved times; `success`,
+        `final_time` [s] and `num_steps` of the run.
+    """
+    return {
+        "ts": run.ts,
+        "q": run.q,
+        "v": run.v,
+        "w": run.w if run.w.shape[-1] else None,
+        "u": run.u,
+        "success": run.success,
+        "final_time": run.final_time,
+        "num_steps": run.stats["num_steps"],
+    }
+
+
+def simulate_batch(
+    system: System,
+    formulation: AbstractFormulation,
+    state: State,
+    *,
+    controller: Callable | AbstractDynamicController | None = None,
+    quantities: Callable[[Trajectory], PyTree] = motion,
+    in_axes: int | dict[str, Any] = 0,
+    block_size: int | None = None,
+    chunk_size: int | None = None,
+    devices: Any = None,
+    directory: str | Path | None = None,
+    overwrite: bool = False,
+    progress: bool = False,
+    **options: Any,
+) -> PyTree:
+    """Simulate a batch of systems, gains, starts and controllers.
+
+    `map_batch` of `simulate(..., throw=False)`: see there for blocks, chunks, devices, processes
+    and directories. Starts are not checked to be consistent, as under `jax.vmap`. For example,
+    1000 starts, each with its own gains:
+
+        starts = perturbed_states(state, jax.random.key(0), 1000, system=system)
+        rates = jnp.geomspace(1.0, 100.0, 1000)
+        gains = jax.vmap(lambda rate: Multipliers(Baumgarte.critical(rate)))(rates)
+        runs = simulate_batch(system, gains, starts, t1=10.0, directory="results/starts")
+        runs["q"].shape             # (1000, 201, n), mapped from disk
+        runs["success"].mean()      # which share of the runs reached t1
+
+    Args:
+        system: what moves; one whose arrays have a leading axis `lanes`, or one for all lanes.
+        formulation: the same, how constraints are enforced.
+        state: the same, start.
+        controller: the same, `u = controller(t, q, v, w)`.
+        quantities: what to keep of each `Trajectory`, a pytree of arrays; by default `motion`.
+        in_axes: axis of the lanes in all arrays of the four above (numbers and functions are
+            shared); or a dictionary by their names, with axes as `jax.vmap` takes them, where
+            those not named are shared.
+        block_size: as in `map_batch`.
+        chunk_size: as in `map_batch`.
+        devices: as in `map_batch`.
+        directory: as in `map_batch`.
+        overwrite: as in `map_batch`.
+        progress: as in `map_batch`, one bar for the batch.
+        options: of `simulate`, the same for all lanes: `t0`, `t1`, `dt`, `solver`, `saveat`, ….
+
+    Returns:
+        The quantities with a leading axis `lanes`. Rows that a run did not reach are marked as in
+        `Trajectory`.
+
+    Raises:
+        ValueError: for `throw`, an unknown name in `in_axes`, and as `map_batch` and `simulate`.
+        TypeError: as `map_batch` and `simulate`.
+        StoredBatchError: as `map_batch`.
+        BatchError: as `map_batch`.
+    """
+    if "throw" in options:
+        raise ValueError("simulate_batch takes no throw: a failure is the value of its lane.")
+    batch = {
+        "system": system,
+        "formulation": formulation,
+        "state": state,
+        "controller": controller,
+    }
+    return map_batch(
+        _Simulation(quantities, options),
+        batch,
+        in_axes=_axes(in_axes, batch),
+        block_size=block_size,
+        chunk_size=chunk_size,
+        devices=devices,
+        directory=directory,
+        overwrite=overwrite,
+        progress=progress,
+    )
+
+
+class _Simulation(eqx.Module):
+    """One run of a batch."""
+
+    quantities: Callable
+    options: dict[str, Any]
+
+    def __call__(self, lane: dict[str, Any]) -> PyTree:
+        return self.quantities(simulate(**lane, throw=False, **self.options))
+
+
+def _axes(in_axes: int | dict[str, Any], batch: dict[str, Any]) -> PyTree:
+    if not isinstance(in_axes, dict):
+        return in_axes
+    unknown = sorted(set(in_axes) - set(batch))
+    if unknown:
+        raise ValueError(f"in_axes names {unknown[0]!r}; it may name {', '.join(batch)}.")
+    return {name: in_axes.get(name) for name in batch}

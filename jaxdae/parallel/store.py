@@ -1,0 +1,295 @@
+"""Results on disk: one `.npy` file for each array, and a record of the chunks that are in them.
+
+    manifest.json                    what batch this is, and its files
+    q.npy, success.npy, …            results, leading axis `lanes`; `….npy.partial` before the end
+    finished/000000000-000004096     one file for each finished chunk, with its first lane and the
+                                     lane after its last as its name
+
+A chunk is recorded after its numbers have reached the disk. What is not recorded is computed again.
+"""
+
+import contextlib
+import json
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import Bool, PyTree
+
+from jaxdae.files import replace_file, sync_folder
+from jaxdae.parallel import processes
+from jaxdae.parallel.errors import StoredBatchError
+from jaxdae.parallel.fingerprint import differences
+from jaxdae.parallel.lanes import leaf_name
+
+FORMAT = "jaxdae batch"
+VERSION = 1
+_MANIFEST, _FINISHED, _PARTIAL = "manifest.json", "finished", ".partial"
+
+
+class StoredBatch(NamedTuple):
+    """Results of a batch, as far as they are on disk.
+
+    Args:
+        results: arrays by name, leading axis `lanes`, mapped from disk and not loaded.
+        finished: which lanes are computed, shape (lanes,); the rows of others mean nothing.
+    """
+
+    results: dict[str, np.ndarray]
+    finished: Bool[np.ndarray, " lanes"]
+
+
+class Store:
+    """A directory that takes the results of one batch.
+
+    Args:
+        directory: the folder; made if it does not exist.
+        fingerprint: what batch this is.
+        results: names, and shapes and dtypes of the results of a block, leading axis `lanes`.
+    """
+
+    def __init__(self, directory: str | Path, fingerprint: dict[str, Any], results: dict[str, Any]):
+        self.directory = Path(directory)
+        lanes = fingerprint["lanes"]
+        entries = {
+            name: {
+                "file": f"{name}.npy",
+                "shape": [lanes, *x.shape[1:]],
+                "dtype": np.dtype(x.dtype).str,
+            }
+            for name, x in results.items()
+        }
+        self.manifest = {
+            "format": FORMAT,
+            "version": VERSION,
+            "lanes": lanes,
+            "results": entries,
+            "fingerprint": fingerprint,
+        }
+
+    @property
+    def kept(self) -> str:
+        """What is left if the batch ends early, in words."""
+        return f"Finished chunks are kept in {self.directory}: the same call goes on from there."
+
+    def open(self, overwrite: bool) -> list[tuple[int, int]]:
+        """Make the directory ready, or see that it is one of this batch.
+
+        Args:
+            overwrite: whether to delete the batch in it, if there is one.
+
+        Returns:
+            The chunks that are finished, each the first lane and the lane after the last.
+
+        Raises:
+            StoredBatchError: if it holds something else, is damaged, or the disk is too small.
+        """
+        if (self.directory / _MANIFEST).exists():
+            if not overwrite:
+                self._require_same(_read_manifest(self.directory))
+                return _finished(self.directory)
+            _delete(self.directory)
+        self._create()
+        return []
+
+    def write(self, start: int, stop: int, arrays: list[np.ndarray]) -> None:
+        """Put the results of a chunk to the disk, and then record that they are there.
+
+        Args:
+            start: first lane.
+            stop: lane after the last.
+            arrays: results, leading axis `stop - start`.
+
+        Raises:
+            OSError: if they cannot be written; the chunk is not recorded then.
+        """
+        for entry, array in zip(self.manifest["results"].values(), arrays, strict=True):
+            # Not through a mapping: a full disk is an error of `write`, but the end of the process
+            # in a mapping.
+            with open(_path(self.directory, entry), "r+b") as file:
+                offset = _data_offset(file)
+                file.seek(offset + start * (array.nbytes // len(array)))
+                file.write(np.ascontiguousarray(array, entry["dtype"]).tobytes())
+                file.flush()
+                os.fsync(file.fileno())
+        record = self.directory / _FINISHED / f"{start:09d}-{stop:09d}"
+        replace_file(record, b"")
+
+    def complete(self) -> list[np.ndarray]:
+        """Give the files their final names, when all processes have done their share.
+
+        Returns:
+            The arrays, leading axis `lanes`, mapped from disk and not loaded.
+        """
+        if processes.first_process():
+            self._rename()
+        processes.wait_for_all("jaxdae: the files have their names")
+        return list(load_batch(self.directory).results.values())
+
+    def _rename(self) -> None:
+        for entry in self.manifest["results"].values():
+            final = self.directory / entry["file"]
+            # It has its name already where a batch was complete before.
+            with contextlib.suppress(FileNotFoundError):
+                os.replace(final.with_name(final.name + _PARTIAL), final)
+        sync_folder(self.directory)
+
+    def _require_same(self, stored: dict[str, Any]) -> None:
+        here = json.loads(json.dumps(self.manifest))
+        found = differences(stored["fingerprint"], here["fingerprint"], "in the directory")
+        if not found and stored["results"] != here["results"]:
+            found = [f"results: {stored['results']} in the directory, {here['results']} here"]
+        if found:
+            more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+            raise _error(self.directory, f"it belongs to another batch; {found[0]}{more}")
+
+    def _create(self) -> None:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        names = sorted(path.name for path in self.directory.iterdir())
+        # Without a manifest, partial files and records were left by a process killed too early.
+        others = [name for name in names if name != _FINISHED and not name.endswith(_PARTIAL)]
+        if others:
+            reason = f"it holds no batch, but other files ({others[0]!r} is one of {len(others)})"
+            raise _error(self.directory, reason, "give a new or an empty folder")
+        self._require_space()
+        shutil.rmtree(self.directory / _FINISHED, ignore_errors=True)
+        (self.directory / _FINISHED).mkdir()
+        for entry in self.manifest["results"].values():
+            _allocate(self.directory / (entry["file"] + _PARTIAL), entry)
+        replace_file(self.directory / _MANIFEST, json.dumps(self.manifest, indent=2).encode())
+
+    def _require_space(self) -> None:
+        needed = sum(_bytes(entry) for entry in self.manifest["results"].values())
+        free = shutil.disk_usage(self.directory).free
+        if needed > free:
+            reason = f"the results take {needed / 1e9:.3g} GB, {free / 1e9:.3g} GB are free there"
+            remedy = "return less of each lane (fewer saved times), or give another disk"
+            raise _error(self.directory, reason, remedy)
+
+
+def result_names(shapes: PyTree) -> dict[str, Any]:
+    """Leaves of results under names that can be names of files.
+
+    Args:
+        shapes: any pytree.
+
+    Returns:
+        Its leaves in their order; a single one without a name is called "result".
+    """
+    names: dict[str, Any] = {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(shapes):
+        name = re.sub(r"\W+", ".", leaf_name(path)).strip(".") or "result"
+        while name in names:
+            name += "_"
+        names[name] = leaf
+    return names
+
+
+def load_batch(directory: str | Path) -> StoredBatch:
+    """Results that `map_batch` has put to disk, finished or not.
+
+    Each file of a finished batch is an ordinary `.npy` file, which `numpy.load(file,
+    mmap_mode="r")` reads by itself.
+
+    Args:
+        directory: the folder.
+
+    Returns:
+        `StoredBatch`.
+
+    Raises:
+        StoredBatchError: if it holds no batch, or a damaged one.
+    """
+    directory = Path(directory)
+    manifest = _read_manifest(directory)
+    finished = np.zeros(manifest["lanes"], bool)
+    for start, stop in _finished(directory):
+        finished[start:stop] = True
+    results = {name: _mapped(directory, entry) for name, entry in manifest["results"].items()}
+    return StoredBatch(results, finished)
+
+
+def _entry(name: str, lanes: int, result: Any) -> dict[str, Any]:
+    shape = [lanes, *result.shape[1:]]
+    return {"file": f"{name}.npy", "shape": shape, "dtype": np.dtype(result.dtype).str}
+
+
+def _mapped(directory: Path, entry: dict[str, Any]) -> np.ndarray:
+    path = _path(directory, entry)
+    try:
+        array = np.load(path, mmap_mode="r")
+    except (OSError, ValueError) as error:
+        raise _error(directory, f"{path.name} is missing or damaged ({error})") from error
+    if list(array.shape) != entry["shape"] or array.dtype.str != entry["dtype"]:
+        reason = f"{path.name} holds {array.dtype}{list(array.shape)}, not what the manifest says"
+        raise _error(directory, reason)
+    return array
+
+
+def _path(directory: Path, entry: dict[str, Any]) -> Path:
+    """The file of a result, whether or not it has its final name."""
+    final = directory / entry["file"]
+    return final if final.exists() else final.with_name(final.name + _PARTIAL)
+
+
+def _finished(directory: Path) -> list[tuple[int, int]]:
+    names = (re.fullmatch(r"(\d+)-(\d+)", p.name) for p in (directory / _FINISHED).iterdir())
+    return sorted((int(name[1]), int(name[2])) for name in names if name)
+
+
+def _read_manifest(directory: Path) -> dict[str, Any]:
+    path = directory / _MANIFEST
+    if not path.exists():
+        raise _error(directory, "it holds no batch (no manifest.json)", "give another folder")
+    try:
+        manifest = json.loads(path.read_bytes())
+        known = manifest["format"] == FORMAT
+    except (ValueError, KeyError, TypeError) as error:
+        reason = f"its manifest.json is damaged ({error})"
+        raise _error(directory, reason, "delete it, or give another directory") from error
+    if not known or manifest["version"] != VERSION:
+        reason = f"its format is {manifest['format']!r} {manifest.get('version')}"
+        raise _error(directory, f"{reason}, this program reads {FORMAT!r} {VERSION}")
+    return manifest
+
+
+def _allocate(path: Path, entry: dict[str, Any]) -> None:
+    """An array of the right size, none of it written yet."""
+    header = {"descr": entry["dtype"], "fortran_order": False, "shape": tuple(entry["shape"])}
+    with open(path, "wb") as file:
+        np.lib.format.write_array_header_2_0(file, header)
+        file.truncate(file.tell() + _bytes(entry))
+        os.fsync(file.fileno())
+
+
+def _data_offset(file) -> int:
+    np.lib.format.read_magic(file)
+    np.lib.format.read_array_header_2_0(file)
+    return file.tell()
+
+
+def _bytes(entry: dict[str, Any]) -> int:
+    return int(np.prod(entry["shape"], dtype=object)) * np.dtype(entry["dtype"]).itemsize
+
+
+def _delete(directory: Path) -> None:
+    """Remove the files of a batch, and nothing else."""
+    manifest = _read_manifest(directory)
+    # The manifest first: what is left over of a batch without one is never continued.
+    (directory / _MANIFEST).unlink()
+    for entry in manifest["results"].values():
+        _path(directory, entry).unlink(missing_ok=True)
+    shutil.rmtree(directory / _FINISHED, ignore_errors=True)
+
+
+def _error(directory: Path, reason: str, remedy: str | None = None) -> StoredBatchError:
+    if remedy is None:
+        remedy = (
+            "make the same call as then, give another directory, or start afresh with "
+            "`overwrite=True`"
+        )
+    return StoredBatchError(f"cannot use the directory {directory}: {reason}; {remedy}.")

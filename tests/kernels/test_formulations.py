@@ -1,0 +1,133 @@
+"""Vector fields of systems and formulations as scalar programs.
+
+The pairs are those of the matrix of agreement, and so are the systems, less the larger of those
+that are built alike.
+"""
+
+import importlib.util
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.flatten_util import ravel_pytree
+
+import jaxdae
+from jaxdae import State
+from jaxdae.kernels import scalarize, UnsupportedOperationError
+from jaxdae.trajectory import control_input
+
+SYSTEMS = (
+    "pendulum", "two-link", "sleigh", "ball and beam", "everything", "massless",
+    "repeated rod", "kepler", "mirror",
+)  # fmt: skip
+SVD = "svd cannot be made part of a kernel: it iterates until it converges"
+# Primitives in the way of a formulation; a pair that becomes possible must leave this table.
+REFUSED = {
+    "minimum norm": SVD,
+    "Hamiltonian, minimum norm": SVD,
+    "realizing forces": "while cannot .* how often its loop turns depends on the inputs",
+}
+# Without constraints there is nothing that is refused.
+UNCONSTRAINED = ("kepler", "mirror")
+
+
+def _agreement():
+    """The module of the matrix of agreement."""
+    path = Path(__file__).parents[1] / "formulations" / "test_agreement.py"
+    spec = importlib.util.spec_from_file_location("matrix_of_agreement", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+MATRIX = _agreement()
+PAIRS = [pair for pair in MATRIX.APPLIED if pair[0] in SYSTEMS]
+
+
+def is_refused(system: str, name: str) -> bool:
+    return name in REFUSED and system not in UNCONSTRAINED
+
+
+class Field:
+    """A formulation's vector field on its flat state, under the controller of the case."""
+
+    def __init__(self, case, formulation):
+        self.case, self.formulation = case, formulation
+
+    def start(self):
+        state = self.formulation.init(self.case.system, jnp.zeros(()), self.case.state)
+        return ravel_pytree(state)[0]
+
+    def __call__(self, t, y):
+        case, formulation = self.case, self.formulation
+        state = jax.eval_shape(lambda: formulation.init(case.system, jnp.zeros(()), case.state))
+        _, unravel = ravel_pytree(jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), state))
+        own = unravel(y)
+        u = control_input(case.controller, t, formulation.recover(case.system, t, own))
+        return ravel_pytree(formulation.vector_field(case.system, t, own, u))[0]
+
+
+@pytest.fixture(scope="module")
+def fields(everything, massless, repeated_rod):
+    """Vector fields by system and formulation."""
+    start = jaxdae.consistent_state(everything, [1.2, -0.9, 0.3], [0.5, 0.4, -0.3], w=[0.7])
+    cases = {
+        **MATRIX._models(),
+        "everything": MATRIX.Case(everything, start, 0.3),
+        "massless": MATRIX.Case(massless, State([0.5, 0.125], [1.0, 0.5]), 0.5),
+        "repeated rod": MATRIX.Case(repeated_rod((1.0, 2.0)), State([0.6, -0.8], [1.2, 0.9]), 0.4),
+    }
+    return {
+        (system, name): Field(
+            cases[system], MATRIX._weighted(MATRIX.FORMULATIONS[name], cases[system].alpha)
+        )
+        for system, name in PAIRS
+    }
+
+
+@pytest.fixture(scope="module")
+def values(fields):
+    """Of each system, by formulation: a state near the start, and the plain value there."""
+    found: dict[str, dict] = {}
+
+    def near(field, noise):
+        # Indices and signs that a state carries are rounded when they are used.
+        y = field.start()
+        return y * (1 + noise[: y.size]) + noise[-y.size :]
+
+    def of(system):
+        if system not in found:
+            names = [x for s, x in PAIRS if s == system and not is_refused(s, x)]
+            noise = 1e-2 * np.random.default_rng(271).normal(size=40)
+            # One program for all formulations of a system compiles faster than one for each.
+            states = jax.jit(lambda noise: [near(fields[system, x], noise) for x in names])(noise)
+            rates = jax.jit(lambda t, y: [fields[system, x](t, y[x]) for x in names])
+            states = dict(zip(names, states, strict=True))
+            pairs = zip(states.values(), rates(0.1, states), strict=True)
+            found[system] = dict(zip(names, pairs, strict=True))
+        return found[system]
+
+    return of
+
+
+@pytest.mark.parametrize(("system", "name"), [x for x in PAIRS if not is_refused(*x)])
+def test_vector_fields_are_what_jax_computes(system, name, fields, values, in_numpy):
+    state, expected = values(system)[name]
+    program = scalarize(fields[system, name], jnp.asarray(0.1), state)
+    (found,) = in_numpy(program, 0.1, state)
+    assert np.isfinite(found).all()
+    # Rounding, times condition numbers up to 1e4 for penalties.
+    size = np.abs(expected).max()
+    np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-11 * size)
+
+
+@pytest.mark.parametrize(("system", "name"), [x for x in PAIRS if is_refused(*x)])
+def test_iterations_that_depend_on_the_state_are_refused(system, name, fields):
+    field = fields[system, name]
+    shape = jax.eval_shape(field.start)
+    with pytest.raises(UnsupportedOperationError, match=REFUSED[name]):
+        scalarize(field, jnp.asarray(0.1), shape)

@@ -1,0 +1,288 @@
+"""Theorems about elimination along chains and trees of blocks."""
+
+import jax
+import jax.numpy as jnp
+import lineax as lx
+import numpy as np
+import pytest
+from jax.test_util import check_grads
+
+from jaxdae.linalg.block_tree import (
+    block_tree,
+    block_tridiagonal,
+    BlockElimination,
+    solve_block_tree,
+)
+from jaxdae.linalg.coloring import color_columns
+from jaxdae.linalg.gathered import add_up, sums, take
+from jaxdae.linalg.positive_definite import ELIMINATION_LIMIT
+from jaxdae.linalg.tree_partition import chain, connected_parts, Tree, tree_partition
+
+# A forest in no particular order: two trees, one of them with a node of three children.
+FOREST = Tree([3, 3, -1, 5, 3, -1, 5, 2])
+# One for each way to invert a block: written out, by a loop, by LAPACK.
+SIZES = [1, 2, 5, ELIMINATION_LIMIT + 1]
+
+
+def random_operator(tree, size, dtype=np.float64, seed=0):
+    """Positive definite because diagonally dominant; condition below ten."""
+    rng = np.random.default_rng(seed)
+    coupling = rng.uniform(-1, 1, (tree.size, size, size))
+    diagonal = rng.uniform(-1, 1, (tree.size, size, size))
+    diagonal = (diagonal + diagonal.swapaxes(1, 2)) / 2 + 6 * size * np.eye(size)
+    return block_tree(tree, jnp.asarray(diagonal, dtype), jnp.asarray(coupling, dtype))
+
+
+def dense(operator):
+    """The matrix, put together block by block."""
+    n, b = operator.diagonal.shape[:2]
+    matrix = np.zeros((n, b, n, b))
+    for i, p in enumerate(operator.tree.parents):
+        matrix[i, :, i] = operator.diagonal[i]
+        if p >= 0:
+            matrix[p, :, i] = operator.coupling[i]
+            matrix[i, :, p] = operator.coupling[i].T
+    return matrix.reshape(n * b, n * b)
+
+
+def vector(operator, seed=1):
+    shape, dtype = operator.diagonal.shape[:2], operator.diagonal.dtype
+    return jnp.asarray(np.random.default_rng(seed).normal(size=shape), dtype)
+
+
+def solved(operator, rhs):
+    return lx.linear_solve(operator, rhs, BlockElimination(), throw=False)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_solution_is_that_of_the_dense_matrix(size, dtype):
+    operator = random_operator(FOREST, size, dtype)
+    rhs = vector(operator)
+    solution = solved(operator, rhs)
+    expected = np.linalg.solve(dense(operator), np.asarray(rhs, float).ravel())
+    assert bool(solution.result == lx.RESULTS.successful)
+    assert solution.value.dtype == dtype
+    # Backward stable without pivoting, condition below ten; a hundred covers the sums.
+    np.testing.assert_allclose(
+        solution.value.ravel(), expected, rtol=0, atol=100 * np.finfo(dtype).eps
+    )
+
+
+def test_operator_is_its_matrix():
+    operator = random_operator(FOREST, 3)
+    np.testing.assert_array_equal(operator.as_matrix(), dense(operator))
+    np.testing.assert_array_equal(operator.T.as_matrix(), dense(operator).T)
+    np.testing.assert_array_equal(lx.diagonal(operator), np.diag(dense(operator)))
+    assert lx.is_symmetric(operator)
+    assert lx.is_positive_semidefinite(operator)
+    assert not lx.is_diagonal(operator)
+
+
+def test_block_tridiagonal_is_a_chain(rng):
+    lower = jnp.asarray(rng.uniform(-1, 1, (4, 2, 2)))
+    diagonal = jnp.broadcast_to(9.0 * jnp.eye(2), (5, 2, 2))
+    operator = block_tridiagonal(diagonal, lower)
+    matrix = np.asarray(operator.as_matrix())
+    np.testing.assert_array_equal(matrix[4:6, 2:4], lower[1])
+    np.testing.assert_array_equal(matrix[4:6, :2], 0)
+    rhs = vector(operator)
+    # Condition below two.
+    np.testing.assert_allclose(
+        matrix @ solved(operator, rhs).value.ravel(), rhs.ravel(), atol=1e-14
+    )
+
+
+def test_tridiagonal_operator_of_lineax_has_the_solution_of_lineax(rng):
+    off = jnp.asarray(rng.uniform(-1, 1, 6))
+    plain = lx.TridiagonalLinearOperator(jnp.full(7, 3.0), off, off)
+    operator = lx.TaggedLinearOperator(plain, lx.positive_semidefinite_tag)
+    rhs = jnp.asarray(rng.normal(size=7))
+    ours = lx.linear_solve(operator, rhs, BlockElimination()).value
+    # Two backward stable solves, condition below five.
+    np.testing.assert_allclose(
+        ours, lx.linear_solve(plain, rhs, lx.Tridiagonal()).value, atol=1e-14
+    )
+
+
+@pytest.mark.parametrize("size", [1, 5])
+def test_derivatives_of_both_modes_agree_with_differences_to_second_order(size):
+    operator = random_operator(FOREST, size)
+
+    def solve(diagonal, coupling, rhs):
+        diagonal = (diagonal + diagonal.swapaxes(1, 2)) / 2
+        return solve_block_tree(FOREST, diagonal, coupling, rhs)
+
+    args = operator.diagonal, operator.coupling, vector(operator)
+    # Central differences of step 1e-4: truncation and round-off near 1e-8, once more for the
+    # second order.
+    check_grads(solve, args, order=2, modes=["fwd", "rev"], eps=1e-4, atol=1e-5, rtol=1e-5)
+
+
+def test_derivatives_through_lineax_are_those_of_the_function():
+    operator = random_operator(FOREST, 2)
+    rhs, weights = vector(operator), vector(operator, seed=2)
+
+    def through_lineax(diagonal, coupling):
+        built = block_tree(FOREST, diagonal, coupling)
+        return jnp.vdot(weights, lx.linear_solve(built, rhs, BlockElimination()).value)
+
+    def directly(diagonal, coupling):
+        return jnp.vdot(weights, solve_block_tree(FOREST, diagonal, coupling, rhs))
+
+    args = operator.diagonal, operator.coupling
+    pairs = zip(*(jax.grad(f, argnums=(0, 1))(*args) for f in (through_lineax, directly)))  # noqa: B905
+    for ours, expected in pairs:
+        # Both are products of two solutions of order one.
+        np.testing.assert_allclose(ours, expected, atol=1e-14)
+
+
+def test_a_batch_gives_what_its_members_give():
+    members = [random_operator(FOREST, 2, seed=s) for s in range(3)]
+    stacked = [jnp.stack([getattr(m, x) for m in members]) for x in ("diagonal", "coupling")]
+    rhs = vector(members[0])
+    batch = jax.vmap(lambda d, c: solve_block_tree(FOREST, d, c, rhs))(*stacked)
+    for member, x in zip(members, batch, strict=True):
+        # The order of sums may differ between the programs.
+        np.testing.assert_allclose(x, solved(member, rhs).value, atol=1e-14)
+
+
+def singular_matrices():
+    path = block_tridiagonal(jnp.array([1.0, 2, 2, 2, 1])[:, None, None], -jnp.ones((4, 1, 1)))
+    thirds = block_tridiagonal(path.diagonal / 3, path.coupling[:-1] / 3)
+    negative = block_tridiagonal(-jnp.ones((2, 1, 1)), jnp.zeros((1, 1, 1)))
+    block = block_tridiagonal(jnp.stack([jnp.eye(2), jnp.ones((2, 2))]), jnp.zeros((1, 2, 2)))
+    large = ELIMINATION_LIMIT + 1
+    lapack = block_tridiagonal(jnp.ones((1, large, large)), jnp.zeros((0, large, large)))
+    unknown = block_tridiagonal(jnp.array([1.0, np.nan])[:, None, None], jnp.zeros((1, 1, 1)))
+    return {
+        "the free chain": path,
+        "the free chain, up to round-off": thirds,
+        "zero": block_tridiagonal(jnp.zeros((3, 1, 1)), jnp.zeros((2, 1, 1))),
+        "negative": negative,
+        "one singular block": block,
+        "a large singular block": lapack,
+        "not a number": unknown,
+    }
+
+
+@pytest.mark.parametrize("name", singular_matrices())
+def test_a_singular_matrix_is_reported_and_no_entry_is_finite(name):
+    operator = singular_matrices()[name]
+    solution = solved(operator, jnp.ones(operator.diagonal.shape[:2]))
+    assert bool(solution.result == lx.RESULTS.singular)
+    assert np.isnan(solution.value).all()
+
+
+def test_rcond_decides_what_counts_as_singular():
+    diagonal = jnp.array([1.0, 1.0 + 1e-6])[:, None, None]
+    operator = block_tridiagonal(diagonal, jnp.ones((1, 1, 1)))
+    rhs = jnp.array([[1.0], [0.0]])
+    x = lx.linear_solve(operator, rhs, BlockElimination()).value
+    # The second pivot is 1e-6, of which round-off leaves ten digits.
+    np.testing.assert_allclose(x.ravel(), [1 + 1e6, -1e6], rtol=1e-9)
+    coarse = lx.linear_solve(operator, rhs, BlockElimination(rcond=1e-5), throw=False)
+    assert bool(coarse.result == lx.RESULTS.singular)
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_the_program_calls_no_library_and_does_not_grow_with_the_chain(size):
+    found = []
+    for n in (10, 1000):
+        operator = random_operator(chain(n), size)
+        args = operator.diagonal, operator.coupling, vector(operator)
+        solve = jax.jit(lambda d, c, r, n=n: solve_block_tree(chain(n), d, c, r))
+        text = solve.lower(*args).compile().as_text()
+        assert text is not None
+        assert "custom_call_target" not in text
+        found.append(text.count("\n"))
+    # Entry by entry it would be a hundred times as long.
+    assert found[1] < 1.5 * found[0]
+
+
+def test_what_does_not_fit_is_refused():
+    with pytest.raises(ValueError, match=r"node 1 of 2 has the parent 2, which is not there"):
+        Tree([-1, 2])
+    with pytest.raises(ValueError, match="parents of node 0 lead round a loop"):
+        Tree([1, 2, 0])
+    with pytest.raises(
+        ValueError, match=r"lower ones \(n-1, b, b\); got \(3, 1, 1\) and \(3, 1, 1"
+    ):
+        block_tridiagonal(jnp.ones((3, 1, 1)), jnp.ones((3, 1, 1)))
+    with pytest.raises(ValueError, match=r"lower ones \(n-1, b, b\); got \(3,\) and \(2,\)"):
+        block_tridiagonal(jnp.ones(3), jnp.ones(2))
+    with pytest.raises(ValueError, match=r"tree of 3 nodes needs .* got \(2, 1, 1\)"):
+        block_tree(chain(3), jnp.ones((2, 1, 1)), jnp.ones((2, 1, 1)))
+    full = lx.MatrixLinearOperator(jnp.eye(2))
+    with pytest.raises(ValueError, match=r"needs an operator made by .* got MatrixLinearOperator"):
+        lx.linear_solve(full, jnp.ones(2), BlockElimination())
+
+
+def test_trees_are_eliminated_from_the_leaves():
+    place = np.argsort(FOREST.order)
+    assert all(p < 0 or place[i] < place[p] for i, p in enumerate(FOREST.parents))
+    assert Tree(FOREST.parents) == FOREST
+    assert hash(Tree(FOREST.parents)) == hash(FOREST)
+    assert chain(3) != FOREST
+    assert repr(chain(3)) == "Tree of 3 nodes"
+
+
+def neighbours(n, pairs):
+    near = [set() for _ in range(n)]
+    for a, b in pairs:
+        near[a].add(b)
+        near[b].add(a)
+    return near
+
+
+@pytest.mark.parametrize("edges", [0, 10, 30, 120])
+def test_groups_form_a_tree_whatever_the_graph(edges, rng):
+    ends = rng.integers(0, 40, (edges, 2))
+    near = neighbours(40, [(a, b) for a, b in ends if a != b])
+    tree, groups = tree_partition(near)
+    assert sorted(i for group in groups for i in group) == list(range(40))
+    owner = {i: g for g, group in enumerate(groups) for i in group}
+    for a in range(40):
+        for b in near[a]:
+            g, h = owner[a], owner[b]
+            assert g == h or tree.parents[g] == h or tree.parents[h] == g
+
+
+def test_groups_are_as_small_as_the_graph_allows():
+    line = [(i, i + 1) for i in range(19)]
+    largest = lambda *pairs: max(map(len, tree_partition(neighbours(20, pairs))[1]))  # noqa: E731
+    assert largest(*line) == 1
+    assert largest(*line, (0, 19)) == 2
+    assert largest(*((i, (i - 1) // 2) for i in range(1, 20))) == 1
+    # Joints of two constraints each, all coupled with those of the next.
+    joints = [(i, j) for i in range(20) for j in range(i) if i // 2 - j // 2 <= 1]
+    assert largest(*joints) == 2
+
+
+def test_parts_are_what_a_pattern_connects():
+    assert connected_parts(np.array([[0, 3, 4], [3, 1, 4]]), 6) == [[0, 1, 3], [2], [4], [5]]
+
+
+def test_columns_of_one_colour_share_no_row(rng):
+    rows, columns = np.nonzero(rng.uniform(size=(30, 20)) < 0.15)
+    colors = color_columns(rows, columns, 20)
+    assert len({(r, colors[c]) for r, c in zip(rows, columns, strict=True)}) == rows.size
+    band = [(i, j) for i in range(50) for j in range(50) if abs(i - j) <= 2]
+    rows, columns = np.array(band).T
+    assert color_columns(rows, columns, 50).max() + 1 == 5
+
+
+@pytest.mark.parametrize("hub", [False, True])
+def test_sums_are_added_up_where_they_belong(hub, rng):
+    # With a hub most sums have one term and one has very many, and there is no table.
+    targets = np.zeros(300, int) if hub else rng.integers(0, 60, 300)
+    targets[:60] = np.arange(60)
+    first, second = rng.integers(0, 9, (2, 300))
+    x, y = rng.normal(size=(2, 9))
+    found = sums(targets, [first, second], 60)
+    assert (found.targets is None) != hub
+    total = add_up(found, lambda i, j: take(jnp.asarray(x), i) * take(jnp.asarray(y), j))
+    expected = np.zeros(60)
+    np.add.at(expected, targets, x[first] * y[second])
+    # Up to 241 terms of order one in another order.
+    np.testing.assert_allclose(total, expected, atol=1e-12)

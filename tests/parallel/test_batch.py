@@ -1,0 +1,272 @@
+"""A function of one lane, applied to all: what is a lane, how they are split, what is refused."""
+
+import runpy
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxdae.parallel import BatchError, map_batch, stack
+from jaxdae.parallel.batch import _chunks, _layout
+
+PART = runpy.run_path(str(Path(__file__).with_name("process.py")))
+EPS = np.finfo(np.float64).eps
+
+
+class Spring(eqx.Module):
+    """A number of each kind that a batch may have: arrays, plain numbers, settings, functions."""
+
+    stiffness: Any
+    rest_length: float
+    name: str = eqx.field(static=True)
+    law: Any = jnp.tanh
+
+    def force(self, x):
+        return self.stiffness * self.law(x - self.rest_length)
+
+
+def spring_forces(lane):
+    spring, x = lane
+    return {"force": spring.force(x), "energy": {"kinetic": jnp.sum(x) ** 2}}
+
+
+def test_it_is_the_function_of_each_lane(rng):
+    stiffness, x = rng.normal(size=7), rng.normal(size=(7, 3))
+    spring = Spring(jnp.asarray(stiffness), 0.3, "s")
+    found = map_batch(spring_forces, (spring, x), block_size=2)
+    # One rounding of each of the three operations in another order of evaluation.
+    force = stiffness[:, None] * np.tanh(x - 0.3)
+    np.testing.assert_allclose(found["force"], force, rtol=8 * EPS)
+    np.testing.assert_allclose(found["energy"]["kinetic"], x.sum(1) ** 2, rtol=1e-13)
+    assert isinstance(found["force"], np.ndarray)
+
+
+def test_axes_are_those_of_vmap(rng):
+    x, y, z = rng.normal(size=(3, 7)), rng.normal(size=(7, 2, 3)), rng.normal(size=3)
+
+    def function(lane):
+        return lane["x"] * lane["deep"][0][0] + lane["deep"][1]
+
+    batch = {"x": x, "deep": (y, z), "nothing": None}
+    axes = {"x": 1, "deep": (0, None), "nothing": None}
+    found = map_batch(function, batch, in_axes=axes, block_size=3)
+    expected = jax.vmap(function, in_axes=(axes,))(jax.tree.map(jnp.asarray, batch))
+    np.testing.assert_array_equal(found, expected)  # two exact roundings, in whatever order
+    last = map_batch(function, {"x": x.T, "deep": (y, z)}, in_axes={"x": -2, "deep": (-3, None)})
+    np.testing.assert_array_equal(last, expected)
+
+
+def test_random_keys_are_lanes_like_others():
+    keys = jax.random.split(jax.random.key(3), 5)
+    shared = jax.random.key(4)
+
+    def function(lane):
+        return jax.random.normal(lane[0]) + jax.random.normal(lane[1])
+
+    found = map_batch(function, (keys, shared), in_axes=(0, None), block_size=2)
+    expected = [function((key, shared)) for key in keys]
+    np.testing.assert_allclose(found, expected, rtol=4 * EPS)  # one sum
+
+
+def test_lanes_may_lie_on_disk(tmp_path, rng):
+    x = rng.normal(size=(9, 4))
+    np.save(tmp_path / "x.npy", x)
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
+    found = map_batch(lambda x: 2 * x, mapped, block_size=2, chunk_size=4)
+    np.testing.assert_array_equal(found, 2 * x)
+
+
+def test_arrays_of_a_function_are_shared_and_may_change_without_compiling():
+    traced = []
+
+    class Scaled(eqx.Module):
+        factor: jax.Array
+
+        def __call__(self, x):
+            traced.append(None)
+            return self.factor * x
+
+    x = np.arange(5.0)
+    np.testing.assert_array_equal(map_batch(Scaled(jnp.array(2.0)), x), 2 * x)
+    count = len(traced)
+    np.testing.assert_array_equal(map_batch(Scaled(jnp.array(3.0)), x), 3 * x)
+    assert len(traced) == count
+
+
+def test_systems_of_one_shape_are_stacked():
+    springs = [Spring(np.array([1.0, 2.0]) + i, 0.1 * i, "s") for i in range(3)]
+    batch = stack(springs)
+    found = map_batch(lambda spring: spring.force(jnp.ones(2)), batch)
+    expected = [spring.force(jnp.ones(2)) for spring in springs]
+    np.testing.assert_allclose(found, expected, rtol=8 * EPS)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        Spring(np.ones(3), 0.1, "s"),
+        Spring(np.ones(2, np.float32), 0.1, "s"),
+        Spring(np.ones(2), 0.1, "other"),
+        Spring(np.ones(2), 0.1, "s", jnp.sin),
+        (Spring(np.ones(2), 0.1, "s"),),
+    ],
+)
+def test_systems_of_another_shape_are_not_stacked(other):
+    with pytest.raises(ValueError, match="lane 1 differs from lane 0 in more than the values of"):
+        stack([Spring(np.ones(2), 0.1, "s"), other])
+
+
+def test_nothing_is_not_stacked():
+    with pytest.raises(ValueError, match="there are no lanes; give one at least"):
+        stack([])
+
+
+def counting_function(computed):
+    """A loop as long as its lane says; `computed` notes each lane in each of its rounds."""
+
+    def note(steps):
+        computed.append(int(steps))
+
+    def function(steps):
+        def step(count):
+            jax.debug.callback(note, steps)
+            return count + 1
+
+        return jax.lax.while_loop(lambda count: count < steps, step, 0)
+
+    return function
+
+
+def test_a_lane_waits_for_the_slowest_of_its_own_block_only():
+    steps = np.ones(18, np.int32)
+    steps[5] = 50
+    computed = []
+    found = map_batch(counting_function(computed), steps, block_size=4, chunk_size=16)
+    jax.effects_barrier()
+    np.testing.assert_array_equal(found, steps)
+    # Of five blocks of four lanes the second goes round 50 times; in one block all 18 would. The
+    # places of the second chunk behind lane 17 are filled up to one block and not computed beyond.
+    assert len(computed) == 4 * (1 + 50 + 1 + 1 + 1)
+
+
+def test_chunks_cover_what_is_missing_in_whole_blocks(rng):
+    for _ in range(100):
+        lanes, block, chunk = (int(x) for x in rng.integers(1, 40, size=3))
+        layout = _layout(lanes, block, chunk, None)
+        assert layout.chunk >= min(chunk, lanes)
+        assert layout.chunk % layout.block == 0
+        starts = np.arange(0, lanes, layout.block)
+        done = [(int(a), min(int(a) + layout.block, lanes)) for a in starts if rng.integers(2)]
+        chunks = _chunks(layout, done)
+        covered = np.zeros(lanes, int)
+        for start, stop in [*done, *chunks]:
+            assert start % layout.block == 0
+            assert 0 < stop - start <= max(layout.chunk, layout.block)
+            covered[start:stop] += 1
+        assert (covered == 1).all()
+
+
+def test_every_lane_of_a_chunk_is_placed_once_and_blocks_are_dealt_evenly():
+    layout = _layout(90, 4, 40, None)
+    for count in (1, 3, 4):
+        mesh = type("Mesh", (), {"size": count})()
+        dealt = layout._replace(mesh=mesh)
+        places, counts = dealt.places(40), dealt.counts(40, 78)
+        assert counts.max() - counts.min() <= 1
+        used = np.concatenate([x[:n].ravel() for x, n in zip(places, counts, strict=True)])
+        assert sorted(set(used)) == list(range(40, 80))
+        assert len(used) == 40
+        np.testing.assert_array_equal(dealt.in_order([places], 40, 78)[0], np.arange(40, 78))
+
+
+def test_a_progress_bar_counts_lanes(capsys):
+    map_batch(jnp.sin, np.arange(10.0), block_size=2, chunk_size=4, progress=True)
+    assert "10/10" in capsys.readouterr().err
+    map_batch(jnp.sin, np.arange(10.0), block_size=2, chunk_size=4)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_lane_that_fails_is_a_value():
+    found = map_batch(PART["iterate"], PART["starts"](), block_size=8)
+    assert list(np.flatnonzero(~found["ok"])) == [13]
+    assert np.isnan(found["x"][13]).any()
+    assert np.isfinite(np.delete(found["x"], 13, axis=0)).all()
+
+
+def test_a_function_that_raises_ends_the_batch_with_its_lanes_and_a_remedy():
+    def function(x):
+        return eqx.error_if(x, x > 6, "too large")
+
+    message = (
+        r"lanes 4 to 7: the function raised \(too large\); a lane's failure must be a value .*"
+        "Nothing is kept; give a directory"
+    )
+    with pytest.raises(BatchError, match=message):
+        map_batch(function, np.arange(9.0), block_size=2, chunk_size=4)
+
+
+def test_too_little_memory_is_said_with_a_remedy():
+    def function(x):
+        return jnp.sort(jnp.full((10**13,), x))[3]
+
+    message = r"lanes 0 to 1: out of memory \(RESOURCE_EXHAUSTED.*; give a smaller chunk_size, or"
+    with pytest.raises(BatchError, match=message):
+        map_batch(function, np.arange(2.0))
+    message = r"results of 2 lanes do not fit into memory \(.*PiB.*\); give a directory, or return"
+    with pytest.raises(BatchError, match=message):
+        map_batch(lambda x: jnp.full((10**14,), x), np.arange(2.0))
+
+
+REFUSED = [
+    ({"batch": (np.ones(3), np.ones(2))}, r"batch\[0\] and batch\[1\] have 3 and 2 lanes; give"),
+    ({"batch": (np.ones(3), np.array(1.0))}, r"batch\[1\] of shape \(\) has no axis 0 of lanes;"),
+    ({"batch": np.ones(3), "in_axes": 1}, r"leaf batch of shape \(3,\) has no axis 1 of lanes"),
+    ({"batch": {"mass": 1.0}}, "no array with an axis of lanes: there is nothing to map"),
+    ({"batch": np.ones((2, 3)), "in_axes": None}, "no array with an axis of lanes"),
+    ({"batch": np.ones((0, 3))}, "the batch has 0 lanes; give one at least"),
+    (
+        {"batch": (np.ones(3),), "in_axes": (0, 0)},
+        r"in_axes \(0, 0\) does not fit the b",
+    ),
+    ({"batch": np.ones(3), "block_size": 0}, "block_size is 0; give 1 at least"),
+    ({"batch": np.ones(3), "chunk_size": -2}, "chunk_size is -2; give 1 at least"),
+    ({"batch": np.ones(3), "devices": []}, "devices is empty; give one at least, or None"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), REFUSED)
+def test_what_cannot_be_mapped_is_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        map_batch(lambda lane: lane, **arguments)
+
+
+WRONG_KINDS = [
+    ({"in_axes": "first"}, "in_axes: 'first' is no axis; give a whole number, or None"),
+    ({"in_axes": True}, "in_axes: True is no axis"),
+    ({"chunk_size": 2.5}, "chunk_size is 2.5; give a whole number, 1 at least"),
+    ({"block_size": True}, "block_size is True; give a whole number"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), WRONG_KINDS)
+def test_arguments_of_another_kind_are_refused(arguments, message):
+    with pytest.raises(TypeError, match=message):
+        map_batch(lambda lane: lane, np.ones(3), **arguments)
+
+
+UNFIT_RESULTS = [
+    (lambda x: {"name": (x, "text")}, r"result \['name'\]\[1\] of a lane is 'text'; return arrays"),
+    (lambda _: jax.random.key(0), "of a lane is of type key<fry>; return arrays of floats"),
+    (lambda x: x.astype(jnp.bfloat16), "is of type bfloat16; return arrays of floats"),
+    (lambda _: None, "the function returns no array; return what you want to know"),
+]
+
+
+@pytest.mark.parametrize(("function", "message"), UNFIT_RESULTS)
+def test_results_that_are_no_numbers_are_refused(function, message):
+    with pytest.raises(TypeError, match=message):
+        map_batch(function, np.ones(3))

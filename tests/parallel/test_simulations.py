@@ -1,0 +1,130 @@
+"""Batches of simulations: each lane as if it ran alone, failures among them."""
+
+import runpy
+from pathlib import Path
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxdae
+from jaxdae.models.pendulum import CartesianPendulum
+from jaxdae.parallel import load_batch, simulate_batch, stack
+
+PART = runpy.run_path(str(Path(__file__).with_name("process.py")))
+
+
+class Pushed(CartesianPendulum):
+    """A pendulum with a horizontal force."""
+
+    def force(self, t, q, v, w, u):
+        del t, q, v, w
+        return jnp.zeros(2) if u is None else jnp.stack([u[0], jnp.zeros_like(u[0])])
+
+
+class Push(eqx.Module):
+    """A constant force [N]."""
+
+    size: jax.Array
+
+    def __call__(self, t, q, v, w):
+        del t, q, v, w
+        return self.size[None]
+
+
+def lanes(dtype):
+    """Three systems with their starts, gains and controllers."""
+    lengths = [0.8, 1.0, 1.3]
+    system = stack([Pushed(length=length) for length in lengths])
+    rates, sizes = jnp.array([5.0, 8.0, 10.0], dtype), jnp.array([0.3, -0.2, 0.0], dtype)
+    gains = jax.vmap(lambda rate: jaxdae.Multipliers(jaxdae.Baumgarte.critical(rate)))(rates)
+    q = jnp.array([[length, 0.0] for length in lengths], dtype)
+    return system, gains, jaxdae.State(q, jnp.zeros_like(q)), jax.vmap(Push)(sizes)
+
+
+def one(tree, index):
+    return jax.tree.map(lambda x: x[index], tree)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float64, jnp.float32])
+def test_every_lane_runs_as_if_alone(dtype):
+    system, gains, states, pushes = lanes(dtype)
+    options = {"t1": 0.5, "dt": 0.05, "solver": diffrax.Heun()}
+    runs = simulate_batch(system, gains, states, controller=pushes, block_size=2, **options)
+    assert {k: v.shape for k, v in runs.items() if v is not None} == {
+        "ts": (3, 11),
+        "q": (3, 11, 2),
+        "v": (3, 11, 2),
+        "u": (3, 11, 1),
+        "success": (3,),
+        "final_time": (3,),
+        "num_steps": (3,),
+    }
+    assert runs["success"].all()
+    assert (runs["num_steps"] == 10).all()
+    assert runs["q"].dtype == runs["u"].dtype == dtype
+    alone = jaxdae.simulate(
+        one(system, 1), one(gains, 1), one(states, 1), controller=one(pushes, 1), **options
+    )
+    # Ten steps of some hundred operations, of numbers up to 10, rounded in another order.
+    close = {"rtol": 0, "atol": 1e3 * float(jnp.finfo(dtype).eps)}
+    np.testing.assert_allclose(runs["q"][1], alone.q, **close)
+    np.testing.assert_allclose(runs["v"][1], alone.v, **close)
+    np.testing.assert_array_equal(runs["u"][1], alone.u)
+
+
+@pytest.fixture(scope="module")
+def pendulums():
+    arguments, options = PART["pendulums"]()
+    return arguments, options, simulate_batch(*arguments, **options, block_size=4)
+
+
+def test_a_run_that_fails_is_a_value_of_its_lane(pendulums):
+    _, _, runs = pendulums
+    assert list(np.flatnonzero(~runs["success"])) == [9]
+    assert runs["num_steps"][9] == 2000
+    assert 0 < runs["final_time"][9] == runs["ts"][9, 0] < 0.5
+    assert np.isfinite(runs["q"]).all()
+    assert (runs["final_time"][:9] == 0.5).all()
+    assert runs["w"] is None
+    assert runs["u"] is None
+
+
+def test_runs_are_stored_with_their_failures(pendulums, tmp_path):
+    arguments, options, runs = pendulums
+    found = simulate_batch(*arguments, **options, block_size=4, directory=tmp_path)
+    stored = load_batch(tmp_path)
+    for name in ("ts", "q", "v", "success", "final_time", "num_steps"):
+        assert np.load(tmp_path / f"{name}.npy").tobytes() == runs[name].tobytes()
+        np.testing.assert_array_equal(stored.results[name], found[name])
+
+
+def test_what_is_kept_of_a_run_is_the_users_choice(pendulums):
+    arguments, options, runs = pendulums
+    found = simulate_batch(
+        *arguments, quantities=lambda run: (run.energy[-1], run.q), block_size=4, **options
+    )
+    np.testing.assert_array_equal(found[1], runs["q"])
+    q, v = runs["q"][:9, -1], runs["v"][:9, -1]
+    # A sum of two products of numbers up to 10.
+    np.testing.assert_allclose(found[0][:9], (v**2).sum(1) / 2 + 9.81 * q[:, 1], atol=1e-13)
+
+
+def test_what_does_not_fit_is_refused():
+    (system, gains, states), options = PART["pendulums"]()
+    with pytest.raises(ValueError, match="takes no throw: a failure is the value of its lane"):
+        simulate_batch(system, gains, states, throw=True, **options)
+    options["in_axes"] = {"start": 0}
+    message = "in_axes names 'start'; it may name system, formulation, state, controller"
+    with pytest.raises(ValueError, match=message):
+        simulate_batch(system, gains, states, **options)
+    options["in_axes"] = 0
+    shared = jaxdae.Multipliers(jaxdae.Baumgarte(K_D=jnp.array(2.0), K_P=jnp.array(1.0)))
+    message = r"batch\['formulation'\].stabilization.K_D of shape \(\) has no axis 0 of lanes; give"
+    with pytest.raises(ValueError, match=message):
+        simulate_batch(system, shared, states, **options)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'duration'"):
+        simulate_batch(system, gains, states, duration=1.0, **PART["pendulums"]()[1])

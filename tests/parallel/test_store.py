@@ -1,0 +1,269 @@
+"""Results on disk: what is in the directory, what a failure leaves there, what is refused."""
+
+import json
+import os
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxdae.parallel import BatchError, load_batch, map_batch, StoredBatchError
+from jaxdae.parallel.store import Store
+
+BATCH = (np.linspace(0.0, 1.0, 11), np.array([2.0, 3.0]))
+SETTINGS = {"in_axes": (0, None), "block_size": 2, "chunk_size": 4}
+
+
+def shifted(lane):
+    x, table = lane
+    return {"sum": x + table, "count": jnp.array(7, jnp.int32), "sign": {"up": x > 0.5}}
+
+
+def run(directory, function=shifted, batch=BATCH, **settings):
+    return map_batch(function, batch, directory=directory, **(SETTINGS | settings))
+
+
+@pytest.fixture
+def complete(tmp_path):
+    run(tmp_path / "folder" / "batch")
+    return tmp_path / "folder" / "batch"
+
+
+def records(directory):
+    return {p.name: p.stat().st_mtime_ns for p in (directory / "finished").iterdir()}
+
+
+def test_numpy_alone_reads_the_results(complete):
+    expected = {
+        "sum": BATCH[0][:, None] + BATCH[1],
+        "count": np.full(11, 7, np.int32),
+        "sign.up": BATCH[0] > 0.5,
+    }
+    assert {p.stem for p in complete.glob("*.npy")} == set(expected)
+    for name, value in expected.items():
+        stored = np.load(complete / f"{name}.npy", mmap_mode="r")
+        assert stored.dtype == value.dtype
+        np.testing.assert_array_equal(stored, value)
+
+
+def test_results_are_mapped_from_disk_in_the_structure_of_the_function(complete):
+    results = run(complete)
+    assert isinstance(results["sign"]["up"], np.memmap)
+    loaded = load_batch(complete)
+    assert loaded.finished.all()
+    assert set(loaded.results) == {"sum", "count", "sign.up"}
+    np.testing.assert_array_equal(loaded.results["sum"], results["sum"])
+    with pytest.raises(ValueError, match="read-only"):
+        results["sum"][0] = 1.0
+
+
+def test_a_single_array_has_a_name_too(tmp_path):
+    run(tmp_path, function=lambda lane: lane[0])
+    np.testing.assert_array_equal(np.load(tmp_path / "result.npy"), BATCH[0])
+
+
+def test_the_manifest_says_what_batch_it_is(complete):
+    manifest = json.loads((complete / "manifest.json").read_text())
+    assert manifest["lanes"] == 11
+    assert manifest["results"]["sum"] == {"file": "sum.npy", "shape": [11, 2], "dtype": "<f8"}
+    assert manifest["fingerprint"]["block_size"] == 2
+    assert set(manifest["fingerprint"]["inputs"]) == {"batch[0]"}
+    assert set(manifest["fingerprint"]["shared inputs"]) == {"batch[1]"}
+
+
+def test_a_finished_batch_is_read_and_not_computed(complete, monkeypatch):
+    before = records(complete)
+    assert sorted(before) == ["000000000-000000004", "000000004-000000008", "000000008-000000011"]
+    monkeypatch.setattr("jaxdae.parallel.batch.start_chunk", None)
+    run(complete, chunk_size=2)
+    assert records(complete) == before
+
+
+def full_disk(monkeypatch, after):
+    """Writing fails after some chunks."""
+    write, count = Store.write, []
+
+    def failing(self, start, stop, arrays):
+        count.append(start)
+        if len(count) > after:
+            raise OSError(28, "No space left on device")
+        write(self, start, stop, arrays)
+
+    monkeypatch.setattr(Store, "write", failing)
+
+
+def test_a_full_disk_is_an_error_that_keeps_what_is_finished(tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        full_disk(patch, after=1)
+        message = (
+            r"lanes \d to \d+: the results could not be written \(.*No space left on device\); "
+            f"make room, and make the same call again. Finished chunks are kept in {tmp_path}"
+        )
+        with pytest.raises(BatchError, match=message):
+            run(tmp_path)
+    before = records(tmp_path)
+    assert len(before) == 1
+    assert load_batch(tmp_path).finished.sum() == 4
+    resumed = run(tmp_path, chunk_size=2)
+    assert len(records(tmp_path)) == 1 + 4  # of the seven lanes left, by two
+    assert {name: records(tmp_path)[name] for name in before} == before
+    jax.tree.map(np.testing.assert_array_equal, resumed, map_batch(shifted, BATCH, **SETTINGS))
+
+
+def test_a_chunk_is_recorded_after_its_numbers_are_on_the_disk(tmp_path, monkeypatch):
+    synced, fsync = [], os.fsync
+
+    def note(descriptor):
+        synced.append(os.fstat(descriptor).st_ino)
+        return fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", note)
+    run(tmp_path, chunk_size=11)
+    arrays = {path.stat().st_ino for path in tmp_path.glob("*.npy")}
+    (record,) = ((tmp_path / "finished") / name for name in records(tmp_path))
+    place = synced.index(record.stat().st_ino)
+    # Each array when it is made and when it is written, and none afterwards.
+    assert sorted(x for x in synced[:place] if x in arrays) == sorted(2 * list(arrays))
+    assert not arrays & set(synced[place:])
+
+
+def test_what_is_computed_when_another_chunk_fails_is_kept(tmp_path, monkeypatch):
+    from jaxdae.parallel import batch
+
+    start_chunk = batch.start_chunk
+
+    def failing(lanes, layout, start, stop):
+        if start == 8:
+            raise MemoryError("too much")
+        return start_chunk(lanes, layout, start, stop)
+
+    monkeypatch.setattr(batch, "start_chunk", failing)
+    message = r"lanes 8 to 10: out of memory \(too much\); give a smaller chunk_size"
+    with pytest.raises(BatchError, match=message):
+        run(tmp_path)
+    assert sorted(records(tmp_path)) == ["000000000-000000004", "000000004-000000008"]
+
+
+def test_a_process_killed_before_the_manifest_is_no_obstacle(tmp_path):
+    (tmp_path / "finished").mkdir()
+    (tmp_path / "finished" / "000000000-000000011").touch()
+    (tmp_path / "sum.npy.partial").write_bytes(b"\x93NUM")
+    results = run(tmp_path)
+    np.testing.assert_array_equal(results["count"], 7)
+    assert len(records(tmp_path)) == 3
+
+
+def test_a_process_killed_between_the_last_chunk_and_the_names_is_no_obstacle(complete):
+    os.replace(complete / "sum.npy", complete / "sum.npy.partial")
+    before = records(complete)
+    results = run(complete)
+    np.testing.assert_array_equal(results["sum"], BATCH[0][:, None] + BATCH[1])
+    assert records(complete) == before
+    assert (complete / "sum.npy").exists()
+
+
+OTHER = [
+    ({"batch": (BATCH[0] + 1, BATCH[1])}, r"inputs: batch\[0\]: float64\[11\] [0-9a-f]{16} in the"),
+    ({"batch": (BATCH[0], BATCH[1] + 1)}, r"shared inputs: batch\[1\]: float64\[2\] [0-9a-f]+ in"),
+    ({"batch": (BATCH[0][:9], BATCH[1])}, r"lanes: 11 in the directory, 9 here \(and 1 more\)"),
+    ({"block_size": 4}, "block_size: 2 in the directory, 4 here"),
+    ({"function": lambda lane: shifted((lane[0] * 1.5, lane[1]))}, "program of the function and"),
+    ({"function": lambda lane: shifted((lane[0] + 1e-300, lane[1]))}, "program of the function"),
+]
+
+
+@pytest.mark.parametrize(("changed", "message"), OTHER)
+def test_a_directory_of_another_batch_is_refused(complete, changed, message):
+    before = {p: p.read_bytes() for p in complete.rglob("*") if p.is_file()}
+    with pytest.raises(StoredBatchError, match=f"it belongs to another batch; {message}") as caught:
+        run(complete, **changed)
+    assert f"cannot use the directory {complete}" in str(caught.value)
+    assert "give another directory, or start afresh with `overwrite=True`" in str(caught.value)
+    assert {p: p.read_bytes() for p in complete.rglob("*") if p.is_file()} == before
+
+
+def test_renamed_results_are_another_batch(complete):
+    def renamed(lane):
+        return {"total": shifted(lane)["sum"]} | {
+            k: v for k, v in shifted(lane).items() if k != "sum"
+        }
+
+    with pytest.raises(StoredBatchError, match="belongs to another batch"):
+        run(complete, function=renamed)
+
+
+def test_another_version_of_the_software_is_refused(complete):
+    manifest = json.loads((complete / "manifest.json").read_text())
+    manifest["fingerprint"]["software"]["jaxlib"] = "0.1"
+    (complete / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(StoredBatchError, match=r"software: jaxlib: 0\.1 in the directory, "):
+        run(complete)
+
+
+def test_overwriting_deletes_the_other_batch_and_nothing_else(complete):
+    (complete / "notes.txt").write_text("mine")
+    with pytest.raises(StoredBatchError, match=r"it holds no batch, but other files .'notes\.txt'"):
+        run(complete, function=lambda lane: lane[0], overwrite=True)
+    (complete / "notes.txt").unlink()
+    run(complete, function=lambda lane: lane[0], overwrite=True)
+    assert sorted(p.name for p in complete.iterdir()) == ["finished", "manifest.json", "result.npy"]
+
+
+def test_a_folder_of_other_files_is_refused(tmp_path):
+    (tmp_path / "thesis.tex").write_text("mine")
+    message = r"it holds no batch, but other files .'thesis\.tex' is one of 1.; give a new or an"
+    with pytest.raises(StoredBatchError, match=message):
+        run(tmp_path)
+    assert (tmp_path / "thesis.tex").read_text() == "mine"
+
+
+def test_too_small_a_disk_is_refused_before_the_work(tmp_path):
+    def large(lane):
+        return jnp.full((2, 10**15), lane[0])
+
+    message = r"the results take 1.76e\+08 GB, .* GB are free there; return less of each lane"
+    with pytest.raises(StoredBatchError, match=message):
+        run(tmp_path, function=large)
+    assert not list(tmp_path.glob("*.npy*"))
+
+
+def test_what_is_no_batch_is_not_loaded(tmp_path):
+    with pytest.raises(StoredBatchError, match=r"holds no batch \(no manifest.json\); give anothe"):
+        load_batch(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("manifest", "message"),
+    [
+        ("{", r"its manifest.json is damaged \(.*\); delete it, or give another directory"),
+        ("[]", r"its manifest.json is damaged"),
+        ('{"format": "other"}', "its format is 'other' None, this program reads 'jaxdae batch' 1"),
+        ('{"format": "jaxdae batch", "version": 9}', "its format is 'jaxdae batch' 9, this"),
+    ],
+)
+def test_a_damaged_or_foreign_manifest_is_refused(complete, manifest, message):
+    (complete / "manifest.json").write_text(manifest)
+    for use in (run, load_batch, lambda path: run(path, overwrite=True)):
+        with pytest.raises(StoredBatchError, match=message):
+            use(complete)
+
+
+def test_a_missing_or_foreign_array_is_refused(complete):
+    np.save(complete / "count.npy", np.zeros(11))
+    with pytest.raises(StoredBatchError, match=r"count.npy holds float64\[11\], not what the m"):
+        load_batch(complete)
+    (complete / "count.npy").write_bytes(b"damaged")
+    with pytest.raises(StoredBatchError, match=r"count\.npy is missing or damaged"):
+        load_batch(complete)
+    (complete / "count.npy").unlink()
+    with pytest.raises(StoredBatchError, match=r"count\.npy\.partial is missing or damaged"):
+        load_batch(complete)
+
+
+def test_a_directory_can_be_moved(complete, tmp_path):
+    shutil.move(complete, tmp_path / "elsewhere")
+    before = records(tmp_path / "elsewhere")
+    run(tmp_path / "elsewhere")
+    assert records(tmp_path / "elsewhere") == before
