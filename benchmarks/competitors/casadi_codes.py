@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from .base import compiler, package, Problem, Run
+from .base import compiler, MissingCodeError, package, Problem, Run
 from .mechanics import acceleration, declare, derive, Equations
 
 # SUNDIALS counts steps from output to output; a run has one output, its end.
@@ -47,7 +47,7 @@ def cvodes_adams(problem: Problem, tolerance: float) -> Run:
 def cvodes_bdf(problem: Problem, tolerance: float) -> Run:
     """CVODES, backward differentiation with Newton's iteration, on the explicit form."""
     if len(problem.q) > LARGEST_WITH_JACOBIAN:
-        raise ValueError(
+        raise MissingCodeError(
             f"left out: compiling its Jacobian for {len(problem.q)} coordinates takes minutes"
         )
     return _run(problem, "cvodes", tolerance, {"linear_multistep_method": "bdf"})

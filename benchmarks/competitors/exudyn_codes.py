@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from .base import package, Problem, Run
+from .base import MissingCodeError, package, Problem, Run
 
 _GRAVITY = 9.81
 
@@ -32,7 +32,7 @@ def _run(problem: Problem, steps: int, solver: str) -> Run:
     system = container.AddSystem()
     build = {"two-link": _two_link, "chain": _chain}.get(problem.mechanism)
     if build is None:
-        raise ValueError(f"{problem.mechanism} is not modelled in Exudyn here")
+        raise MissingCodeError(f"{problem.mechanism} is not modelled in Exudyn here")
     recover = build(system, package("exudyn.itemInterface", "exudyn"), problem)
     system.Assemble()
     settings = _settings(exu, problem, steps)

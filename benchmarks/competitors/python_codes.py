@@ -11,7 +11,14 @@ from typing import Any
 import numpy as np
 
 from .base import MissingCodeError, package, Problem, Run
-from .casadi_codes import built, compile_options, compiled_acceleration, consistent, index_1
+from .casadi_codes import (
+    built,
+    compile_options,
+    compiled_acceleration,
+    consistent,
+    index_1,
+    LARGEST_WITH_JACOBIAN,
+)
 
 
 def dop853(problem: Problem, tolerance: float) -> Run:
@@ -42,6 +49,8 @@ def sundae_cvode(problem: Problem, tolerance: float) -> Run:
 
 def sundae_ida(problem: Problem, tolerance: float) -> Run:
     """SUNDIALS' IDA by scikit-sundae on the index-1 form, with its Jacobian matrix compiled."""
+    if len(problem.q) > LARGEST_WITH_JACOBIAN:
+        raise MissingCodeError("left out: compiling its dense matrix takes minutes")
     began = time.perf_counter()
     ida = package("sksundae.ida", "scikit-sundae").IDA
     residual, jacobian = _implicit(problem)

@@ -60,6 +60,15 @@ def test_a_failing_code_does_not_stop_a_ladder_and_a_missing_one_ends_it(benchma
     assert [x.missing for x in found] == ["missing: x is not installed (1e-06)"]
 
 
+def test_a_run_that_takes_seconds_ends_its_ladder(benchmark, monkeypatch):
+    single_run, base = benchmark("single_run"), benchmark("competitors.base")
+    wanted = single_run.np.ones(2)
+    run = base.Run(lambda: wanted, 0.5)
+    assert len(single_run._ladder("code", lambda _: run, (1e-6, 1e-8), wanted)) == 2
+    monkeypatch.setattr(single_run, "SLOW", 0.0)
+    assert len(single_run._ladder("code", lambda _: run, (1e-6, 1e-8), wanted)) == 1
+
+
 def test_calls_are_timed_in_turn_and_short_ones_repeated(benchmark):
     harness, order = benchmark("harness"), []
     calls = {name: lambda name=name: order.append(name) for name in "ab"}
