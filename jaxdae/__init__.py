@@ -35,6 +35,7 @@ from jaxdae.formulations import (
     Penalty as Penalty,
     QuasiVelocities as QuasiVelocities,
     RealizingForces as RealizingForces,
+    SparseMultipliers as SparseMultipliers,
     VelocityElimination as VelocityElimination,
 )
 from jaxdae.linalg.saddle_point import (

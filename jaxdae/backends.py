@@ -13,8 +13,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
+from jaxdae.formulations import SparseMultipliers
+from jaxdae.systems.checks import is_concrete
+
 Backend = Literal["auto", "plain", "native"]
 _STANDARD_SAVE = diffrax.SubSaveAt(t1=True).fn
+# The time to compile a kernel grows with its operations: at this many states it is seconds.
+_MOST_STATES = 256
 # Programs of this many systems, formulations and methods are kept.
 _REMEMBERED = 64
 
@@ -37,10 +42,11 @@ class Solution(NamedTuple):
     interpolation: None = None
 
 
-def obstacle(solver, stepsize_controller, saveat, adjoint, meter) -> str | None:
+def obstacle(formulation, solver, stepsize_controller, saveat, adjoint, meter) -> str | None:
     """Why settings do not suit the native backend; `None` where they do.
 
     Args:
+        formulation: of `simulate`.
         solver: of `simulate`.
         stepsize_controller: of `simulate`; `None` for its default or for fixed steps.
         saveat: of `simulate`, or `None`.
@@ -54,6 +60,8 @@ def obstacle(solver, stepsize_controller, saveat, adjoint, meter) -> str | None:
         return "llvmlite is not installed: pip install 'jaxdae[native]'"
     if jax.default_backend() != "cpu":
         return f"JAX computes on {jax.default_backend()}, native kernels on processors"
+    if isinstance(formulation, SparseMultipliers):
+        return "SparseMultipliers is for more bodies than can be taken apart"
     checks = (
         _of_solver(solver),
         _of_controller(stepsize_controller),
@@ -159,7 +167,7 @@ _REFUSAL = "the native backend cannot serve this simulation:"
 def _in_order(saveat):
     """Saved times that are computed on the way are checked when the program runs."""
     ts = None if saveat is None else saveat.subs.ts
-    if ts is None or not isinstance(ts, jax.core.Tracer):
+    if ts is None or is_concrete(ts):
         return saveat
     change = jnp.diff(ts)
     disorder = jnp.any(change < 0) & jnp.any(change > 0)
@@ -169,7 +177,7 @@ def _in_order(saveat):
 
 def direction(t0, t1) -> int | None:
     """1 for a run forward in time, -1 backward; `None` where that is not known yet."""
-    if isinstance(t0, jax.core.Tracer) or isinstance(t1, jax.core.Tracer):
+    if not is_concrete(t0, t1):
         return None
     return 1 if t0 <= t1 else -1
 
@@ -199,10 +207,12 @@ def solve(plan: Plan) -> Solution:
     if any(not jnp.issubdtype(x.dtype, jnp.floating) for x in leaves):
         raise Unsuited("a parameter is an array of whole numbers")
     flat, unravel = ravel_pytree(plan.y0)
+    if flat.size > _MOST_STATES:
+        raise Unsuited(f"{flat.size} states are more than {_MOST_STATES}, too many to take apart.")
     run = _remembered(plan, static, structure, leaves, flat, unravel)
     parameters = [*leaves, *([sign] if plan.direction is None else [])]
     found = integrate(run, flat, parameters, _times(plan, run, sign))
-    return _solution(plan, run, found, unravel, sign, flat)
+    return _solution(plan, run, found, unravel, sign)
 
 
 def _times(plan: Plan, run, sign) -> list:
@@ -281,36 +291,43 @@ def _made(plan: Plan, static, structure, leaves, flat, unravel):
     return run
 
 
-def _solution(plan: Plan, run, found, unravel, sign, start) -> Solution:
+def _solution(plan: Plan, run, found, unravel, sign) -> Solution:
     rows, final, *more = found
-    sub, finite = plan.sub, jnp.inf
-    if run.controlled:
-        times, told = more
-        ts = jnp.where(jnp.isfinite(times), sign * times, finite)
-        final_time = sign * told[0]
-        stats = {
-            "num_steps": told[2].astype(int),
-            "num_accepted_steps": told[3].astype(int),
-            "num_rejected_steps": (told[2] - told[3]).astype(int),
-        }
-        result = _result(told[1])
-    else:
-        steps = len(plan.grid) - 1
-        ts = _grid_times(plan, run)
-        final_time = plan.grid[-1]
-        stats = {"num_steps": steps, "num_accepted_steps": steps, "num_rejected_steps": 0}
-        stats = {name: jnp.asarray(x) for name, x in stats.items()}
-        result: Any = diffrax.RESULTS.successful
+    describe = _controlled if run.controlled else _given
+    ts, final_time, counts, result = describe(plan, sign, *more)
+    sub = plan.sub
     if sub.t1 and not (sub.steps and _ends_on_a_row(plan, run)):
         rows = jnp.concatenate([rows, final[None]])
-        ts = jnp.concatenate([ts, jnp.asarray(final_time, ts.dtype)[None]])
-    del start
-    ys = jax.vmap(unravel)(rows) if rows.shape[0] else jax.tree.map(
-        lambda x: jnp.zeros((0, *x.shape), x.dtype), unravel(final)
-    )  # fmt: skip
+        ts = jnp.concatenate([ts, final_time[None]])
     end = (jax.tree.map(lambda x: x[None], unravel(final)),)
+    names = ("num_steps", "num_accepted_steps", "num_rejected_steps")
+    stats: dict[str, Any] = dict(zip(names, map(jnp.asarray, counts), strict=True))
     stats["max_steps"] = plan.max_steps
-    return Solution((ts, (jnp.asarray(final_time)[None],)), (ys, end), stats, result)
+    return Solution((ts, (final_time[None],)), (_rows(rows, unravel, final), end), stats, result)
+
+
+def _rows(rows, unravel, final):
+    """States of all rows, as pytrees."""
+    if rows.shape[0]:
+        return jax.vmap(unravel)(rows)
+    return jax.tree.map(lambda x: jnp.zeros((0, *x.shape), x.dtype), unravel(final))
+
+
+def _controlled(plan: Plan, sign, times, told):
+    """Times of the rows and of the end, numbers of steps, result: of controlled steps."""
+    del plan
+    ts = jnp.where(jnp.isfinite(times), sign * times, jnp.inf)
+    steps, kept = told[2].astype(int), told[3].astype(int)
+    return ts, sign * told[0], (steps, kept, steps - kept), _result(told[1])
+
+
+def _given(plan: Plan, sign):
+    """The same of given steps."""
+    del sign
+    steps = len(plan.grid) - 1
+    successful: Any = diffrax.RESULTS.successful
+    final_time = jnp.asarray(plan.grid[-1], plan.t0.dtype)
+    return _grid_times(plan), final_time, (steps, steps, 0), successful
 
 
 def _ends_on_a_row(plan: Plan, run) -> bool:
@@ -319,7 +336,7 @@ def _ends_on_a_row(plan: Plan, run) -> bool:
     )
 
 
-def _grid_times(plan: Plan, run):
+def _grid_times(plan: Plan):
     """Times of the rows of a run with given steps."""
     sub, dtype = plan.sub, plan.t0.dtype
     parts = [jnp.asarray(plan.t0)[None]] if sub.t0 else []
@@ -327,7 +344,6 @@ def _grid_times(plan: Plan, run):
         parts.append(jnp.asarray(plan.grid)[sub.steps :: sub.steps])
     if sub.ts is not None:
         parts.append(jnp.asarray(sub.ts))
-    del run
     return jnp.concatenate([x.astype(dtype) for x in parts]) if parts else jnp.zeros(0, dtype)
 
 

@@ -139,7 +139,7 @@ def simulate(
     adjoint = diffrax.RecursiveCheckpointAdjoint() if adjoint is None else adjoint
     meter = _meter(progress)
     chooser = None if grid is not None else stepsize_controller
-    why_not = backends.obstacle(solver, chooser, saveat, adjoint, meter)
+    why_not = backends.obstacle(formulation, solver, chooser, saveat, adjoint, meter)
     if constant and dt is not None:
         why_not = "the number of fixed steps is known only when the run is made"
     chosen, saveat = backends.choose(backend, why_not, saveat)
@@ -206,19 +206,23 @@ def _integrate(task: _Task, method: _Method, throw: bool) -> Trajectory:
     zero = jnp.zeros((), task.state.q.dtype)
     work = Power(zero, zero, zero, zero) if method.work else None
     y0 = (task.formulation.init(task.system, task.t0, task.state), work)
+    solution, carrier = _carried_out(task, method, run, y0)
+    trajectory = _trajectory(solution, method.saveat, run, (task.t0, y0[0]), carrier)
+    # All of it, so that whatever is read of a failed run inside a transformation raises.
+    return trajectory.result.error_if(trajectory, ~trajectory.success) if throw else trajectory
+
+
+def _carried_out(task: _Task, method: _Method, run, y0) -> tuple[Any, _Carrier]:
+    """What a run gives, and what carried it out."""
     carrier = method.carrier
     if carrier.backend == "native":
         try:
-            solution = _by_kernel(task, method, run, y0)
+            return _by_kernel(task, method, run, y0), carrier
         except backends.Unsuited as reason:
             if carrier.strict:
                 raise backends.refused(reason) from None
             carrier = carrier._replace(backend="plain", why_not=str(reason))
-    if carrier.backend == "plain":
-        solution = _by_diffrax(task, method, run, y0)
-    trajectory = _trajectory(solution, method.saveat, run, (task.t0, y0[0]), carrier)
-    # All of it, so that whatever is read of a failed run inside a transformation raises.
-    return trajectory.result.error_if(trajectory, ~trajectory.success) if throw else trajectory
+    return _by_diffrax(task, method, run, y0), carrier
 
 
 def _by_kernel(task: _Task, method: _Method, run, y0) -> backends.Solution:

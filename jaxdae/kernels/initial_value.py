@@ -7,6 +7,7 @@ import diffrax
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.flatten_util import ravel_pytree
 
 from jaxdae.kernels.calls import Subprogram, subprogram
 from jaxdae.kernels.trace import scalarize
@@ -174,10 +175,13 @@ class InitialValueProblem:
 
     def _transposed_interpolation(self) -> Subprogram:
         """Dense output, transposed: from a saved state's cotangent to those of `y0`, `y1`, `k`."""
+        example = self._shapes("y", "y", "k")
 
         def transposed(t0, t1, t, y_bar):
-            example = self._shapes("y", "y", "k")
-            pull = jax.linear_transpose(lambda *x: self._interpolated(t0, t1, *x, t), *example)
+            def dense(y0, y1, k):
+                return self._interpolated(t0, t1, y0, y1, k, t)
+
+            pull = jax.linear_transpose(dense, *example)
             return pull(y_bar)
 
         return self._program("transposed_interpolation", transposed, "t", "t", "t", "y")
@@ -278,7 +282,7 @@ class InitialValueProblem:
         # Of a varied problem the first states alone decide; their rate is had by its own program.
         rate = rhs if primal is self else primal._called()
         controller = self._controller(*own)
-        flat = lambda tree: jax.flatten_util.ravel_pytree(tree)[0]  # noqa: E731
+        flat = lambda tree: ravel_pytree(tree)[0]  # noqa: E731
 
         def field(t, tree, args):
             del args
@@ -323,7 +327,7 @@ class InitialValueProblem:
             error = jnp.where(jnp.isnan(error), jnp.inf, error)
             trees = [self.unravel(x[:n]) for x in (y0, y1, error)]
             controller = self._controller(*parameters[:count])
-            order = self.solver.error_order(diffrax.ODETerm(self.rhs))
+            order: Any = self.solver.error_order(diffrax.ODETerm(self.rhs))
             keep, t_next0, t_next1, _, state, result = controller.adapt_step_size(
                 t0, t1, trees[0], trees[1], None, trees[2], order, _unpacked(control, shapes)
             )

@@ -75,7 +75,7 @@ class Lanes:
         return place
 
     def _room(self, kind, count: int):
-        place = ir.IRBuilder(self._entry).alloca(kind, whole(count))
+        place: Any = ir.IRBuilder(self._entry).alloca(kind, whole(count))
         place.align = _ALIGNMENT
         place.type = POINTER  # without the type of what it points at, as all others
         return place

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import numpy as np
+from jax import lax
 
 from jaxdae.kernels import factorizations, indexing
 from jaxdae.kernels.control import choice
@@ -164,6 +165,12 @@ def _integer_pow(graph: Graph, equation, given: list[Value]) -> list[Value]:
     return [found if equation.params["y"] > 0 else elementwise(graph, "div", one, found)]
 
 
+def _round(graph: Graph, equation, given: list[Value]) -> list[Value]:
+    if equation.params["rounding_method"] != lax.RoundingMethod.TO_NEAREST_EVEN:
+        raise Refusal("it rounds halves away from zero; jnp.round rounds them to even numbers")
+    return [elementwise(graph, "rint", given[0])]
+
+
 def _square(graph: Graph, equation, given: list[Value]) -> list[Value]:
     return _same("mul")(graph, equation, [given[0], given[0]])
 
@@ -220,7 +227,7 @@ RULES: dict[str, Callable] = {
     "gt": _swapped("lt"),
     "ge": _swapped("le"),
     "add_any": _same("add"),
-    "round": _same("rint"),
+    "round": _round,
     "select_n": _select_n,
     "convert_element_type": _convert,
     "reduce_sum": _reduction("add"),
