@@ -195,7 +195,7 @@ def checked(saveat, t0, t1, dt):
 
 def direction(t0, t1) -> int | None:
     """1 for a run forward in time, -1 backward; `None` where that is not known yet."""
-    if isinstance(t0, jax.core.Tracer) or isinstance(t1, jax.core.Tracer):
+    if not is_concrete(t0, t1):
         return None
     return 1 if t0 <= t1 else -1
 
@@ -317,7 +317,7 @@ def _solution(plan: Plan, run, found, unravel, sign, start) -> Solution:
         times, told = more
         ts = jnp.where(jnp.isfinite(times), sign * times, finite)
         final_time = sign * told[0]
-        stats = {
+        stats: dict[str, Any] = {
             "num_steps": told[2].astype(int),
             "num_accepted_steps": told[3].astype(int),
             "num_rejected_steps": (told[2] - told[3]).astype(int),

@@ -207,7 +207,7 @@ class _Method(NamedTuple):
 def _integrate(task: _Task, method: _Method, throw: bool) -> Trajectory:
     run = (task.system, task.formulation, task.controller)
     y0 = task.formulation.init(task.system, task.t0, task.state)
-    carrier = method.carrier
+    carrier, solution = method.carrier, None
     if carrier.backend == "native":
         try:
             solution = _by_kernel(task, method, run, y0)
