@@ -72,10 +72,17 @@ def obstacle(formulation, solver, stepsize_controller, saveat, adjoint, meter) -
 
 
 def _of_solver(solver) -> str | None:
+    name = type(solver).__name__
     known = isinstance(solver, diffrax.AbstractERK)
-    if known and isinstance(getattr(solver, "tableau", None), diffrax.ButcherTableau):
-        return None
-    return f"{type(solver).__name__} is not an explicit Runge-Kutta method with one tableau"
+    if not (known and isinstance(getattr(solver, "tableau", None), diffrax.ButcherTableau)):
+        return f"{name} is not an explicit Runge-Kutta method with one tableau"
+    # A kernel makes the steps that the tableau describes.
+    own = (x for x in ("init", "step", "func") if _own(type(solver), x))
+    return next((f"{name} has a method {x} of its own" for x in own), None)
+
+
+def _own(kind: type, method: str) -> bool:
+    return getattr(kind, method) is not getattr(diffrax.AbstractERK, method)
 
 
 def _of_controller(controller) -> str | None:
@@ -137,16 +144,15 @@ class Plan(NamedTuple):
     max_steps: int
 
 
-def choose(backend: Backend, why_not: str | None, saveat):
-    """The backend to try, and what is saved, its times checked.
+def choose(backend: Backend, why_not: str | None) -> str:
+    """The backend to try.
 
     Args:
         backend: what was asked for.
         why_not: an obstacle to the native backend, or `None`.
-        saveat: of `simulate`, or `None`.
 
     Returns:
-        `"plain"` or `"native"`, and `saveat`.
+        `"plain"` or `"native"`.
 
     Raises:
         BackendError: when the native backend is asked for and cannot serve.
@@ -155,24 +161,40 @@ def choose(backend: Backend, why_not: str | None, saveat):
     if backend not in ("auto", "plain", "native"):
         raise ValueError(f"backend is {backend!r}; give 'auto', 'plain' or 'native'.")
     if backend == "plain" or (backend == "auto" and why_not is not None):
-        return "plain", saveat
+        return "plain"
     if why_not is not None:
         raise BackendError(f"{_REFUSAL} {why_not}. Use backend='auto' or 'plain'.")
-    return "native", _in_order(saveat)
+    return "native"
 
 
 _REFUSAL = "the native backend cannot serve this simulation:"
 
 
-def _in_order(saveat):
-    """Saved times that are computed on the way are checked when the program runs."""
+def checked(saveat, t0, t1, dt):
+    """Times that are computed on the way, to be checked when the program runs, as diffrax does.
+
+    Args:
+        saveat: of `simulate`, or `None`.
+        t0: start time.
+        t1: end time.
+        dt: first step, or `None`.
+
+    Returns:
+        `saveat` and `t1`, which raise an error where a time does not fit.
+    """
+    if dt is not None and not is_concrete(t0, t1, dt):
+        t1 = eqx.error_if(t1, (t1 - t0) * dt < 0, "dt does not lead from t0 to t1.")
     ts = None if saveat is None else saveat.subs.ts
-    if ts is None or is_concrete(ts):
-        return saveat
-    change = jnp.diff(ts)
-    disorder = jnp.any(change < 0) & jnp.any(change > 0)
-    ts = eqx.error_if(ts, disorder, "SaveAt(ts=...) must increase, or decrease, throughout.")
-    return eqx.tree_at(lambda s: s.subs.ts, saveat, ts)
+    if ts is None or np.size(ts) == 0 or is_concrete(t0, t1, ts):
+        return saveat, t1
+    low, high = jnp.minimum(t0, t1), jnp.maximum(t0, t1)
+    wrong = jnp.any(jnp.diff(ts) * jnp.sign(t1 - t0) < 0) | jnp.any((ts < low) | (ts > high))
+    ts = eqx.error_if(
+        jnp.asarray(ts),
+        wrong,
+        "SaveAt(ts=...) must lie between t0 and t1, in the order in which the times are reached.",
+    )
+    return eqx.tree_at(lambda s: s.subs.ts, saveat, ts), t1
 
 
 def direction(t0, t1) -> int | None:
@@ -217,7 +239,7 @@ def solve(plan: Plan) -> Solution:
 
 def _times(plan: Plan, run, sign) -> list:
     """Times as the kernel takes them, increasing."""
-    ts = [] if plan.sub.ts is None else [sign * plan.sub.ts]
+    ts = [sign * plan.sub.ts] if run.saving.times else []
     if not run.controlled:
         return [sign * plan.grid, *ts]
     floor = end = sign * plan.t1
@@ -230,10 +252,13 @@ def _times(plan: Plan, run, sign) -> list:
 def _remembered(plan: Plan, static, structure, leaves, flat, unravel):
     """The compiled form; that of an equal plan is used again."""
     pieces, shape = jax.tree.flatten(static)
+    starts, start_shape = jax.tree.flatten(plan.y0)
+    # Of equal entries in all, states may still be divided differently among their parts.
+    kinds = tuple((x.shape, str(x.dtype)) for x in (*leaves, *starts))
     key = (
-        plan.field, tuple(pieces), shape, structure, plan.solver, plan.direction,
-        tuple((x.shape, str(x.dtype)) for x in leaves), jax.tree.structure(plan.y0), flat.shape,
-        str(flat.dtype), _saving(plan), plan.grid is None, plan.dt is None, plan.max_steps,
+        plan.field, tuple(pieces), shape, structure, plan.solver, plan.direction, kinds,
+        start_shape, str(flat.dtype), _saving(plan), plan.grid is None, plan.dt is None,
+        plan.max_steps,
     )  # fmt: skip
     try:
         known = key in _RUNS
@@ -258,7 +283,7 @@ def _saving(plan: Plan):
     steps = plan.max_steps if plan.grid is None else len(plan.grid) - 1
     rows = int(sub.t0) + (steps // sub.steps if sub.steps else 0)
     rows += 0 if sub.ts is None else int(np.size(sub.ts))
-    return Saving(sub.t0, sub.steps, sub.ts is not None), rows
+    return Saving(sub.t0, sub.steps, sub.ts is not None and np.size(sub.ts) > 0), rows
 
 
 def _made(plan: Plan, static, structure, leaves, flat, unravel):
@@ -297,8 +322,9 @@ def _solution(plan: Plan, run, found, unravel, sign) -> Solution:
     ts, final_time, counts, result = describe(plan, sign, *more)
     sub = plan.sub
     if sub.t1 and not (sub.steps and _ends_on_a_row(plan, run)):
-        rows = jnp.concatenate([rows, final[None]])
-        ts = jnp.concatenate([ts, final_time[None]])
+        # Behind the last row that was reached.
+        at = more[1][4].astype(int) if run.controlled else len(ts)
+        rows, ts = _with_row(rows, final, at), _with_row(ts, final_time, at)
     end = (jax.tree.map(lambda x: x[None], unravel(final)),)
     names = ("num_steps", "num_accepted_steps", "num_rejected_steps")
     stats: dict[str, Any] = dict(zip(names, map(jnp.asarray, counts), strict=True))
@@ -328,6 +354,11 @@ def _given(plan: Plan, sign):
     successful: Any = diffrax.RESULTS.successful
     final_time = jnp.asarray(plan.grid[-1], plan.t0.dtype)
     return _grid_times(plan), final_time, (steps, steps, 0), successful
+
+
+def _with_row(rows, row, at):
+    """One row more, at a place behind which there is nothing yet."""
+    return jnp.concatenate([rows, jnp.full_like(row, jnp.inf)[None]]).at[at].set(row)
 
 
 def _ends_on_a_row(plan: Plan, run) -> bool:

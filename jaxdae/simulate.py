@@ -142,7 +142,10 @@ def simulate(
     why_not = backends.obstacle(formulation, solver, chooser, saveat, adjoint, meter)
     if constant and dt is not None:
         why_not = "the number of fixed steps is known only when the run is made"
-    chosen, saveat = backends.choose(backend, why_not, saveat)
+    chosen = backends.choose(backend, why_not)
+    if chosen == "native":
+        saveat, end = backends.checked(saveat, task.t0, task.t1, task.dt)
+        task = task._replace(t1=end)
     carrier = _Carrier(chosen, backend == "native", why_not, backends.direction(t0, t1))
     method = _Method(solver, stepsize_controller, saveat, adjoint, meter, max_steps, work, carrier)
     # A failure that can be looked at is reported in our own words; one inside a transformation

@@ -332,6 +332,7 @@ class _ControlledAdjoint(_Adjoint):
                 b.store(b.select(b.icmp_signed(">", count, most), count, most), self.most)
             with lanes.loop(b.load(self.most, typ=WHOLE)) as i:
                 self._reverse(i, log)
+            self._add_rows_of_no_steps()
             self.store()
         lanes.release(taken)
 
@@ -397,6 +398,18 @@ class _ControlledAdjoint(_Adjoint):
             lanes.offset(self.entry, whole(2)),
             lambda lane: b.icmp_signed("==", self._index(turn, lane), whole(0)),
         )
+
+    def _add_rows_of_no_steps(self) -> None:
+        """Where a run ends where it begins, all rows at given times are its start."""
+        lanes, b = self.lanes, self.lanes.b
+        if self.rows is None:
+            return
+        first = whole(int(self.saving.start))
+        size = self.rows.times.size
+        with lanes.loop(lanes.width) as lane:
+            begin, end = lanes.get(self.control.begin, lane), lanes.get(self.control.end, lane)
+            with b.if_then(b.fcmp_ordered(">=", begin, end)), lanes.loop(size) as i:
+                self.add_row(b.add(first, i), lane)
 
     def _index(self, turn, lane):
         b = self.lanes.b

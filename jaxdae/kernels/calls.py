@@ -44,7 +44,7 @@ class Subprogram:
         return [jax.ShapeDtypeStruct((self.entries,), x.dtype) for x in found]
 
 
-_call = jex.Primitive("call_subprogram")
+_call = jex.Primitive(rules.CALL_PRIMITIVE)
 _call.multiple_results = True
 
 

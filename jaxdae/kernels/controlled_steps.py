@@ -211,7 +211,19 @@ class _ControlledSteps:
                     for flag in (self.busy, self.fresh):
                         lanes.set_count(whole(1), flag, lane)
                 with otherwise:
+                    self._save_at_start(lane)
                     self._finish(lane, lanes.number(_SUCCESSFUL))
+
+    def _save_at_start(self, lane) -> None:
+        """All given times of a run that ends where it begins are that one."""
+        lanes, b, at_times = self.lanes, self.lanes.b, self.at_times
+        if at_times is None:
+            return
+        member, state = lanes.count(self.members, lane), self.control.step.y0
+        with lanes.loop(at_times.times.size) as i:
+            start = b.mul(b.add(i, whole(at_times.first)), whole(self.n))
+            self.rows.store(self.n, state, lane, member, start)
+        lanes.set_count(at_times.times.size, at_times.saved, lane)
 
     def _proceed(self, lane) -> None:
         lanes, b, control = self.lanes, self.lanes.b, self.control

@@ -135,6 +135,8 @@ def _lowered(ctx, *arguments, run: Run, axes: _Axes):
 
 def _batched(arguments, axes_in, *, run: Run, axes: _Axes):
     moved, axes = _grown(arguments, axes_in, axes)
+    if not run.controlled and axes.batched[1 + len(run.problem.parameters)]:
+        raise NotImplementedError("members of a batch share the ends of given steps.")
     found = _integrate.bind(*moved, run=run, axes=axes)
     return found, [0] * len(found)
 

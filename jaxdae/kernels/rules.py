@@ -13,6 +13,8 @@ from jaxdae.kernels.operations import OPERATIONS
 from jaxdae.kernels.values import as_symbols, elementwise, reduced, Refusal, Symbols, Value
 from jaxdae.kernels.whole import on_wholes, rounded, within
 
+# Name of the primitive that calls another program.
+CALL_PRIMITIVE = "call_subprogram"
 # The larger of two truth values is true where one of them is.
 _OF_TRUTHS = {"max": "or", "min": "and"}
 

@@ -11,7 +11,7 @@ from jaxdae.kernels import factorizations
 from jaxdae.kernels.control import CALLS, PLAIN_CALLS
 from jaxdae.kernels.graph import Graph
 from jaxdae.kernels.host import known, on_host
-from jaxdae.kernels.rules import RULES
+from jaxdae.kernels.rules import CALL_PRIMITIVE, RULES
 from jaxdae.kernels.values import (
     as_symbols,
     first_refused,
@@ -125,7 +125,9 @@ def _apply(graph: Graph, equation, given: list) -> list:
 
 
 def _found(graph: Graph, equation, given: list[Value]) -> list[Value]:
-    if not any(isinstance(x, Symbols) for x in given):
+    # A call stays one where its arguments are known: what it calls is known only to the module.
+    called = equation.primitive.name == CALL_PRIMITIVE
+    if not called and not any(isinstance(x, Symbols) for x in given):
         return on_host(equation, given)
     rule = RULES.get(equation.primitive.name)
     if rule is None:

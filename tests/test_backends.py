@@ -1,0 +1,280 @@
+"""What carries a run out: the choice, its reasons, and that nothing remembered is stale."""
+
+import importlib.util
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxdae
+from jaxdae import backends, MinimumNorm, Multipliers, simulate, State
+from jaxdae.backends import BackendError
+from jaxdae.kernels import machine_code
+from jaxdae.models import CartesianPendulum
+from jaxdae.solvers import RK4
+
+SaveAt, PID = diffrax.SaveAt, diffrax.PIDController
+LOOSE = PID(rtol=1e-4, atol=1e-6)
+
+
+class Spring(jaxdae.System):
+    """Unit masses on springs; each may have its own, and an actuator may push all."""
+
+    stiffness: jax.Array | float = 2.0
+    sign: int = eqx.field(static=True, default=1)
+
+    def kinetic_energy(self, t, q, v):
+        del t, q
+        return 0.5 * v @ v
+
+    def force(self, t, q, v, w, u):
+        del t, v
+        push = w.sum() + (0.0 if u is None else u)
+        return -self.sign * self.stiffness * q + push
+
+    def actuator_rate(self, t, q, v, w, u):
+        del t, q, v, u
+        return -2 * w
+
+
+START = State([0.1, 0.2], [0.3, 0.4], jnp.zeros(0))
+
+
+def run(system=None, start=START, **settings):
+    settings = {"t1": 0.3, "dt": 0.1, "solver": RK4(), **settings}
+    return simulate(Spring() if system is None else system, Multipliers(), start, **settings)
+
+
+# The choice.
+
+
+class OwnStep(diffrax.Tsit5):
+    """A tableau, but steps of its own."""
+
+    def step(self, *arguments, **named):
+        return super().step(*arguments, **named)
+
+
+class OwnPID(diffrax.PIDController):
+    """A step size controller that may do anything."""
+
+
+OBSTACLES = [
+    ({"solver": diffrax.Kvaerno3(), "dt": None}, "Kvaerno3 is not an explicit Runge-Kutta method"),
+    ({"solver": diffrax.Euler()}, "Euler is not an explicit Runge-Kutta method"),
+    ({"solver": OwnStep()}, "OwnStep has a method step of its own"),
+    (
+        {"solver": diffrax.Tsit5(), "stepsize_controller": OwnPID(1e-3, 1e-3)},
+        "steps are chosen by OwnPID, not by diffrax.PIDController",
+    ),
+    ({"saveat": SaveAt(dense=True)}, "SaveAt asks for more than plain states"),
+    ({"saveat": SaveAt(t1=True, fn=lambda t, y, args: y.q)}, "more than plain states"),  # noqa: ARG005
+    ({"saveat": SaveAt(subs=[diffrax.SubSaveAt(t1=True)])}, "more than plain states"),
+    ({"saveat": SaveAt(steps=True, ts=[0.1])}, "asks for times and steps together"),
+    (
+        {
+            "saveat": SaveAt(steps=2, t1=True), "stepsize_controller": LOOSE, "max_steps": 64,
+            "solver": diffrax.Tsit5(),
+        },
+        "some of the steps and the end",
+    ),
+    ({"progress": diffrax.TextProgressMeter()}, "a progress meter is to be shown"),
+    ({"adjoint": diffrax.ImplicitAdjoint()}, "ImplicitAdjoint is an adjoint of its own"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("settings", "reason"), OBSTACLES, ids=[x for _, x in OBSTACLES])
+def test_what_a_kernel_cannot_do_is_refused_by_name(settings, reason):
+    with pytest.raises(BackendError, match=rf"native backend cannot serve.*{reason}.*'plain'"):
+        run(backend="native", **settings)
+
+
+def test_by_default_obstacles_are_told_and_diffrax_serves():
+    found = run(progress=diffrax.TextProgressMeter())
+    assert found.backend == "plain"
+    assert found.why_not_native == "a progress meter is to be shown"
+    np.testing.assert_allclose(found.q, run(backend="native").q, rtol=1e-14)
+
+
+def test_work_is_integrated_beside_the_motion():
+    works = [run(backend=name, work=True).work for name in ("native", "plain")]
+    # Four integrals of the order of 1 J, summed in another order.
+    for one, other in zip(*map(jax.tree.leaves, works), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-14)
+
+
+def test_many_bodies_are_left_to_diffrax():
+    links = jaxdae.models.Chain.uniform(65)
+    q = jnp.stack([jnp.arange(1, 66) / 65, jnp.zeros(65)], 1).ravel()
+    start = State(q, jnp.zeros(130))
+    small = {"t1": 1e-3, "dt": 1e-3, "solver": RK4(), "backend": "native"}
+    with pytest.raises(BackendError, match="260 states are more than 256"):
+        simulate(links, jaxdae.Multipliers(), start, **small)
+    with pytest.raises(BackendError, match="SparseMultipliers is for more bodies"):
+        simulate(links, jaxdae.SparseMultipliers(), start, **small)
+
+
+def test_by_default_the_native_backend_serves_where_it_can():
+    found = run()
+    assert (found.backend, found.why_not_native) == ("native", None)
+    plain = run(backend="plain")
+    assert (plain.backend, plain.why_not_native) == ("plain", None)
+
+
+def test_without_llvmlite_diffrax_serves(monkeypatch):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda x: None if x == "llvmlite" else find(x))
+    found = run()
+    assert found.backend == "plain"
+    assert "pip install 'jaxdae[native]'" in str(found.why_not_native)
+    with pytest.raises(BackendError, match="llvmlite is not installed"):
+        run(backend="native")
+
+
+def test_on_other_devices_diffrax_serves(monkeypatch):
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    with pytest.raises(BackendError, match="JAX computes on gpu, native kernels on processors"):
+        run(backend="native")
+
+
+def test_backends_that_do_not_exist_are_named():
+    with pytest.raises(ValueError, match="backend is 'fast'; give 'auto', 'plain' or 'native'"):
+        run(backend="fast")  # pyright: ignore[reportArgumentType]
+
+
+def test_a_number_of_fixed_steps_must_be_known():
+    reason = "number of fixed steps is known only when the run is made"
+    with pytest.raises(BackendError, match=reason):
+        jax.jit(lambda dt: run(dt=dt, backend="native", saveat=SaveAt(t1=True)).q)(0.1)
+
+
+class Spun(Spring):
+    """A force by a singular value decomposition."""
+
+    def force(self, t, q, v, w, u):
+        del t, v, w, u
+        return -jnp.linalg.svd(jnp.outer(q, q) + jnp.eye(2))[1] * q
+
+
+def test_operations_without_a_rule_are_named_with_their_line():
+    with pytest.raises(BackendError, match=r"svd(?s:.)*test_backends\.py:\d+ \(Spun\.force\)"):
+        run(Spun(), backend="native")
+    found = run(Spun())
+    assert found.backend == "plain"
+    assert "svd" in str(found.why_not_native)
+    pendulum = CartesianPendulum()
+    settings = {"t1": 0.1, "dt": 0.1, "solver": RK4()}
+    formulation = Multipliers(solve=MinimumNorm(rcond=1e-3))
+    found = simulate(pendulum, formulation, State(*pendulum.start()), **settings)
+    assert found.backend == "plain"
+    assert found.why_not_native is not None
+
+
+class Chosen(Spring):
+    """A stiffness taken from a table by a number in an array."""
+
+    number: jax.Array = eqx.field(default_factory=lambda: jnp.array(1))
+
+    def force(self, t, q, v, w, u):
+        del t, v, w, u
+        return -jnp.array([1.0, 2.0])[self.number] * q
+
+
+def test_arrays_of_whole_numbers_are_refused():
+    with pytest.raises(BackendError, match="a parameter is an array of whole numbers"):
+        run(Chosen(), backend="native")
+    assert run(Chosen()).backend == "plain"
+
+
+def test_controllers_that_close_over_numbers_of_a_trace_are_refused():
+    """Never may a number of one trace stay in a kernel that another one uses."""
+
+    def end(gain):
+        return run(controller=lambda t, q, v, w: -gain * q[0]).q[-1]  # noqa: ARG005
+
+    with pytest.raises(ValueError, match="controller closes over a value that is being"):
+        jax.jit(end)(3.0)
+
+
+# Times.
+
+ORDER = "between t0 and t1, in the order in which the times are reached"
+
+
+def test_saved_times_in_disorder_are_refused():
+    with pytest.raises(ValueError, match="in the order in which the times are reached"):
+        run(saveat=SaveAt(ts=[0.1, 0.3, 0.2]), backend="native")
+
+
+@pytest.mark.parametrize("ts", [[0.1, 0.3, 0.2], [0.3, 0.2, 0.1], [0.1, 0.2, 0.4], [-0.1, 0, 0.1]])
+def test_saved_times_that_do_not_fit_are_refused_when_traced(ts):
+    ends = eqx.filter_jit(lambda ts: run(saveat=SaveAt(ts=ts), backend="native").q)
+    with pytest.raises(Exception, match=ORDER):
+        jax.block_until_ready(ends(jnp.array(ts)))
+
+
+def test_times_computed_on_the_way_are_checked():
+    settings = {"solver": diffrax.Tsit5(), "stepsize_controller": LOOSE, "backend": "native"}
+    end = eqx.filter_jit(lambda t1: run(t1=t1, dt=None, saveat=SaveAt(ts=[0.1]), **settings).q)
+    with pytest.raises(Exception, match=ORDER):
+        jax.block_until_ready(end(jnp.array(0.05)))
+    first = eqx.filter_jit(lambda dt: run(dt=dt, saveat=SaveAt(t1=True), **settings).q)
+    with pytest.raises(Exception, match="dt does not lead from t0 to t1"):
+        jax.block_until_ready(first(jnp.array(-0.1)))
+
+
+# What is remembered.
+
+
+def agree(system=None, start=START, **settings):
+    native = run(system, start, backend="native", **settings)
+    plain = run(system, start, backend="plain", **settings)
+    eps = float(jnp.finfo(native.q.dtype).eps)
+    np.testing.assert_allclose(native.q, plain.q, rtol=0, atol=20 * eps)  # a few roundings
+    return native
+
+
+def test_nothing_remembered_serves_another_system():
+    """One class, one field function: what else differs must be told apart."""
+    ends = [
+        agree(),
+        agree(Spring(3.0)),
+        agree(Spring(jnp.array([1.0, 5.0]))),
+        agree(Spring(sign=-1)),
+        agree(start=State([0.1], [0.3], jnp.array([0.2, 0.4]))),  # four numbers, divided otherwise
+        agree(solver=diffrax.Bosh3()),
+        agree(controller=lambda t, q, v, w: 0.5 * q[0]),  # noqa: ARG005
+        agree(controller=lambda t, q, v, w: 0.7 * q[0]),  # noqa: ARG005
+        agree(start=jax.tree.map(lambda x: x.astype(jnp.float32), START)),
+    ]
+    found = [float(x.q[-1, 0]) for x in ends]
+    assert len(set(found)) == len(found)
+
+
+def test_runs_with_other_numbers_compile_nothing(caplog):
+    made = lambda k, x: run(Spring(k), State([x, 0.2], [0.3, 0.4], jnp.zeros(0)), t0=x, t1=0.3 + x)  # noqa: E731
+    jax.block_until_ready(made(1.0, 0.1).ts)
+    codes, runs = set(machine_code._REGISTERED), set(backends._RUNS)
+    with jax.log_compiles(), caplog.at_level("WARNING"):
+        jax.block_until_ready(made(2.5, 0.7).ts)
+    assert not [x for x in caplog.records if "Compiling" in x.getMessage()]
+    assert set(machine_code._REGISTERED) == codes
+    assert set(backends._RUNS) == runs
+
+
+def test_the_kernel_is_remembered_across_programs():
+    run(Spring(1.0))
+    codes = set(machine_code._REGISTERED)
+    for scale in (1.0, 2.0):  # two programs of JAX
+        jax.jit(lambda k, scale=scale: scale * run(Spring(k)).q)(1.0)
+    assert set(machine_code._REGISTERED) == codes
+
+
+def test_only_so_many_kernels_are_remembered(monkeypatch):
+    monkeypatch.setattr(backends, "_REMEMBERED", 2)
+    for steps in (1, 2, 3):
+        run(t1=0.05 * steps, dt=0.05)
+        assert len(backends._RUNS) <= 2
