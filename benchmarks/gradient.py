@@ -92,7 +92,7 @@ class Task:
         parameters: where the gradient is taken, (p,).
         target: wanted final coordinates; of them the last ones of q count.
         starts: different starts, (4, 2n).
-        forward: whether derivatives go forward.
+        forward: whether derivatives go forward, where that is the faster way.
     """
 
     name: str
@@ -136,10 +136,16 @@ def _admissible(rng, size: int) -> np.ndarray:
     return found
 
 
+def goes_forward(task: Task, backend: ours.Backend) -> bool:
+    """Whether derivatives go forward: never through kernels, whose adjoint is the faster one."""
+    return task.forward and backend == "plain"
+
+
 def runner(task: Task, backend: ours.Backend, steps: int) -> Callable:
     """Mean cost of a batch as a function of parameters and starts."""
     n = len(task.case.problem.q)
-    adjoint = diffrax.ForwardMode() if task.forward else diffrax.RecursiveCheckpointAdjoint()
+    forward = goes_forward(task, backend)
+    adjoint = diffrax.ForwardMode() if forward else diffrax.RecursiveCheckpointAdjoint()
 
     def cost(parameters, y):
         system, formulation, controller = _closed_loop(task, parameters)
@@ -189,7 +195,7 @@ class Entry:
 def own_entry(task: Task, backend: ours.Backend, steps: int, members: int) -> Entry:
     """This library on a batch."""
     mean = runner(task, backend, steps)
-    differentiate = jax.jacfwd if task.forward else jax.grad
+    differentiate = jax.jacfwd if goes_forward(task, backend) else jax.grad
     starts = jnp.asarray(np.tile(task.starts, (members // DISTINCT, 1)))
     parameters = jnp.asarray(task.parameters)
     cost, slope = jax.jit(mean), jax.jit(differentiate(mean))

@@ -124,7 +124,9 @@ def measure(name, system, stabilization, start, t1, repetitions: int) -> dict:
     @eqx.filter_jit
     def run(formulation):
         save = diffrax.SaveAt(t1=True)
-        return simulate(system, formulation, start, t1=t1, saveat=save, throw=False)
+        return simulate(
+            system, formulation, start, t1=t1, saveat=save, throw=False, backend="plain"
+        )
 
     runs = interleaved({key: lambda f=f: run(f).q for key, f in forms.items()}, repetitions)
     return {

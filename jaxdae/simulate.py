@@ -74,6 +74,8 @@ def simulate(
             An `AbstractDynamicController` keeps its internal state behind the actuators' in `w`.
         adjoint: any of diffrax's but `BacksolveAdjoint`; by default `RecursiveCheckpointAdjoint()`
             (reverse mode, many parameters). Give `diffrax.ForwardMode()` for forward mode (few).
+            The native backend has both whatever is given; gradients of adaptive runs keep their
+            steps in memory, and are NaN where `max_steps` is too large for it.
         backend: `"plain"` for diffrax compiled by XLA; `"native"` for a kernel of machine code that
             carries out the whole run, one entry of a vector register for each lane of a batch;
             `"auto"` takes the native one where it can serve. It needs llvmlite (`jaxdae[native]`),

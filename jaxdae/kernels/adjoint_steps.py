@@ -4,11 +4,15 @@ The states of a run are not handed over from its first computation. They are com
 by block of lanes, and kept only while the block is served: memory does not grow with the batch.
 """
 
+from contextlib import contextmanager
+from functools import reduce
 from typing import Any
+
+from llvmlite import ir
 
 from jaxdae.kernels.controlled_steps import Control
 from jaxdae.kernels.given_steps import Start
-from jaxdae.kernels.loops import Buffer, Lanes, WHOLE, whole
+from jaxdae.kernels.loops import Buffer, Lanes, POINTER, WHOLE, whole
 
 # Given steps whose states take more than this are kept in part, and computed once more [bytes].
 _KEPT_BYTES = 2**23
@@ -87,6 +91,30 @@ class _Adjoint:
                 lanes.set_count(left, self.rows.left, lane)
         for size, bar in zip(self.sizes[1:], self.bars[1:], strict=True):
             lanes.clear(size, bar)
+
+    @contextmanager
+    def rooms(self, *vectors):
+        """Memory for numbers of vectors; where there is too little, all results are NaN."""
+        lanes, b = self.lanes, self.lanes.b
+        taken = [lanes.reserve(x) for x in vectors]
+        missing = [b.icmp_unsigned("==", x, ir.Constant(POINTER, None)) for x, _ in taken]
+        with b.if_else(reduce(b.or_, missing)) as (then, otherwise):
+            with then:
+                self._spoil()
+            with otherwise:
+                yield [room for _, room in taken]
+        for x, _ in taken:
+            lanes.release(x)
+
+    def _spoil(self) -> None:
+        lanes = self.lanes
+        nan = ir.Constant(lanes.vector, [lanes.number(float("nan"))] * lanes.width)
+        with self.blocks() as index:
+            self.load(index)
+            for size, bar in zip(self.sizes, self.bars, strict=True):
+                with lanes.loop(size) as i:
+                    lanes.b.store(nan, lanes.vector_at(bar, i))
+            self.store()
 
     def begin(self, lane, member) -> None:
         """Put a member into a lane."""
@@ -235,16 +263,13 @@ class _GivenAdjoint(_Adjoint):
 
     def write(self) -> None:
         lanes, b, n = self.lanes, self.lanes.b, self.n
-        taken, starts = lanes.reserve(b.mul(self.sections, whole(n)))
-        also_taken, inner = lanes.reserve(b.mul(self.length, whole(n)))
-        with self.blocks() as index:
+        sizes = (b.mul(x, whole(n)) for x in (self.sections, self.length))
+        with self.rooms(*sizes) as (starts, inner), self.blocks() as index:
             self.load(index)
             self._forward(starts)
             with lanes.down(self.sections) as section:
                 self._reverse_section(section, starts, inner)
             self.store()
-        lanes.release(taken)
-        lanes.release(also_taken)
 
     def _kept(self, room, i):
         return self.lanes.offset(room, self.lanes.b.mul(i, whole(self.n)))
@@ -320,8 +345,8 @@ class _ControlledAdjoint(_Adjoint):
 
     def write(self) -> None:
         lanes, b = self.lanes, self.lanes.b
-        taken, log = lanes.reserve(whole(self.run.max_steps * self.entries))
-        with self.blocks() as index:
+        size = whole(self.run.max_steps * self.entries)
+        with self.rooms(size) as (log,), self.blocks() as index:
             self.load(index)
             self._forward(log)
             if self.rows is not None:
@@ -334,7 +359,6 @@ class _ControlledAdjoint(_Adjoint):
                 self._reverse(i, log)
             self._add_rows_of_no_steps()
             self.store()
-        lanes.release(taken)
 
     def _forward(self, log) -> None:
         lanes, b = self.lanes, self.lanes.b

@@ -246,3 +246,11 @@ def test_single_precision_gradients():
     assert all(x.dtype == jnp.float32 for x in jax.tree.leaves(found))
     double = jax.jit(jax.grad(lambda x: loss(x, **settings)))(POINT)
     assert_close(found, double, rtol=1e-5)  # a hundred roundings of 6e-8
+
+
+def test_too_little_memory_for_the_steps_of_an_adjoint_gives_nan():
+    # Room for 2^50 steps is more than any machine has.
+    settings = ADAPTIVE | {"saveat": SaveAt(t1=True), "max_steps": 2**50}
+    found = jax.jit(jax.value_and_grad(lambda q: loss(POINT | {"q": q}, **settings)))(POINT["q"])
+    assert np.isfinite(found[0])
+    assert np.isnan(found[1]).all()
