@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -47,6 +48,20 @@ def test_simulate_writes_numbers_and_pictures(tmp_path, capsys):
     assert result["largest error of the power balance [J]"] < 1e-6
     for name in ("histories.png", "violation.png", "energy.png"):
         assert (tmp_path / name).stat().st_size > 10_000
+
+
+def test_tuning_says_what_ran_its_simulations_and_how_many(tmp_path, capsys):
+    costs = []
+    for backend in ("native", "plain"):
+        assert tune_quickly(tmp_path / backend, "--backend", backend) == 0
+        printed = capsys.readouterr().out
+        assert re.search(
+            rf"[1-9]\d* simulations with gradients per second, {backend} backend", printed
+        )
+        study = json.loads((tmp_path / backend / "result.json").read_text())["studies"][0]
+        costs.append(study["after"]["cost"])
+    # The same descent, by the adjoint and by tangents, to round-off over three steps.
+    np.testing.assert_allclose(*costs, rtol=1e-9)
 
 
 def test_a_run_that_leaves_its_velocity_constraint_is_warned_of(tmp_path, capsys):
