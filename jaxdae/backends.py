@@ -1,6 +1,6 @@
 """What carries a simulation out: diffrax, compiled by XLA, or a native kernel."""
 
-import importlib.util
+import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
@@ -14,6 +14,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from jaxdae.formulations import SparseMultipliers
+from jaxdae.kernels import machine_code
 from jaxdae.systems.checks import is_concrete
 
 Backend = Literal["auto", "plain", "native"]
@@ -56,8 +57,9 @@ def obstacle(formulation, solver, stepsize_controller, saveat, adjoint, meter) -
     Returns:
         The reason in words.
     """
-    if importlib.util.find_spec("llvmlite") is None:
-        return "llvmlite is not installed: pip install 'jaxdae[native]'"
+    missing = machine_code.obstacle()
+    if missing is not None:
+        return missing
     if jax.default_backend() != "cpu":
         return f"JAX computes on {jax.default_backend()}, native kernels on processors"
     if isinstance(formulation, SparseMultipliers):
@@ -227,11 +229,14 @@ def solve(plan: Plan) -> Solution:
     given, static = eqx.partition((plan.run, plan.controller), eqx.is_array)
     leaves, structure = jax.tree.flatten(given)
     if any(not jnp.issubdtype(x.dtype, jnp.floating) for x in leaves):
-        raise Unsuited("a parameter is an array of whole numbers")
+        raise Unsuited("a parameter is an array that holds no floating-point numbers")
     flat, unravel = ravel_pytree(plan.y0)
     if flat.size > _MOST_STATES:
         raise Unsuited(f"{flat.size} states are more than {_MOST_STATES}, too many to take apart.")
-    run = _remembered(plan, static, structure, leaves, flat, unravel)
+    if plan.grid is None and plan.max_steps * jnp.finfo(flat.dtype).eps > 1:
+        raise Unsuited(f"{plan.max_steps} steps cannot be counted in {flat.dtype}.")
+    with _LOCK:  # JAX may trace in several threads
+        run = _remembered(plan, static, structure, leaves, flat, unravel)
     parameters = [*leaves, *([sign] if plan.direction is None else [])]
     found = integrate(run, flat, parameters, _times(plan, run, sign))
     return _solution(plan, run, found, unravel, sign)
@@ -273,6 +278,7 @@ def _remembered(plan: Plan, static, structure, leaves, flat, unravel):
 
 
 _RUNS: OrderedDict[tuple, Any] = OrderedDict()
+_LOCK = threading.RLock()
 
 
 def _saving(plan: Plan):

@@ -113,6 +113,7 @@ def simulate(
     numbers = (t0, t1, dt)
     preconditions.check_kinds(system, formulation, state, plain, adjoint, saveat, progress)
     preconditions.check_times(*numbers, stepsize_controller, saveat, max_steps)
+    max_steps = int(max_steps)
     solver = diffrax.Dopri8() if solver is None else solver
     preconditions.check_solver(solver, stepsize_controller, dt)
     dtype = state.q.dtype

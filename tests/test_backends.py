@@ -13,7 +13,8 @@ import jaxdae
 from jaxdae import backends, MinimumNorm, Multipliers, simulate, State
 from jaxdae.backends import BackendError
 from jaxdae.kernels import machine_code
-from jaxdae.models import CartesianPendulum
+from jaxdae.kernels.trace import UnsupportedOperationError
+from jaxdae.models import CartesianPendulum, Chain
 from jaxdae.solvers import RK4
 
 SaveAt, PID = diffrax.SaveAt, diffrax.PIDController
@@ -107,7 +108,7 @@ def test_work_is_integrated_beside_the_motion():
 
 
 def test_many_bodies_are_left_to_diffrax():
-    links = jaxdae.models.Chain.uniform(65)
+    links = Chain.uniform(65)
     q = jnp.stack([jnp.arange(1, 66) / 65, jnp.zeros(65)], 1).ravel()
     start = State(q, jnp.zeros(130))
     small = {"t1": 1e-3, "dt": 1e-3, "solver": RK4(), "backend": "native"}
@@ -184,7 +185,7 @@ class Chosen(Spring):
 
 
 def test_arrays_of_whole_numbers_are_refused():
-    with pytest.raises(BackendError, match="a parameter is an array of whole numbers"):
+    with pytest.raises(BackendError, match="an array that holds no floating-point numbers"):
         run(Chosen(), backend="native")
     assert run(Chosen()).backend == "plain"
 
@@ -278,3 +279,62 @@ def test_only_so_many_kernels_are_remembered(monkeypatch):
     for steps in (1, 2, 3):
         run(t1=0.05 * steps, dt=0.05)
         assert len(backends._RUNS) <= 2
+
+
+# Where JAX does other things than usual.
+
+
+def test_kernels_run_where_jit_is_switched_off():
+    compiled = run(backend="native").q
+    with jax.disable_jit():
+        np.testing.assert_array_equal(run(backend="native").q, compiled)
+
+
+def test_numbers_of_steps_may_be_those_of_numpy():
+    found = run(dt=None, solver=diffrax.Tsit5(), max_steps=np.int64(100))
+    assert bool(found.success)
+
+
+class CalledBack(Spring):
+    """A force whose reverse derivative is a call back to the host."""
+
+    def force(self, t, q, v, w, u):
+        return _called_back(super().force(t, q, v, w, u))
+
+
+@jax.custom_vjp
+def _called_back(x):
+    return 2 * x
+
+
+def _pulled(_, x):
+    shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
+    return (jax.pure_callback(lambda x: 2 * np.asarray(x), shape, x, vmap_method="sequential"),)
+
+
+_called_back.defvjp(lambda x: (2 * x, None), _pulled)
+
+
+def test_a_derivative_that_cannot_be_a_kernel_is_told_with_the_remedy():
+    def end(stiffness, backend):
+        return run(CalledBack(stiffness), backend=backend).q[-1].sum()
+
+    assert np.isfinite(jax.grad(end)(2.0, "plain"))
+    told = "native kernel, but not its derivative: pure_callback.*backend='plain'"
+    with pytest.raises(UnsupportedOperationError, match=told):
+        jax.grad(end)(2.0, "native")
+
+
+def test_names_of_kernels_tell_their_content_on_every_machine(monkeypatch):
+    def text(stiffness):
+        lower = jax.jit(lambda k: run(Spring(k), backend="native").q).lower(stiffness)
+        return lower.as_text()
+
+    here = text(2.0)
+    monkeypatch.setattr(machine_code, "default_threads", lambda: 7)
+    jax.clear_caches()
+    elsewhere = text(2.0)
+    assert here != elsewhere
+    assert machine_code.portable_names(here) == machine_code.portable_names(elsewhere)
+    other = jax.jit(lambda k: run(Spring(k, sign=-1), backend="native").q).lower(2.0).as_text()
+    assert machine_code.portable_names(other) != machine_code.portable_names(elsewhere)

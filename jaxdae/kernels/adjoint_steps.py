@@ -120,7 +120,7 @@ class _Adjoint:
         """Put a member into a lane."""
         self.start.load(lane, member)
 
-    def reverse_step(self, t0, t1, y, first) -> None:
+    def reverse_step(self, t0, t1, y, first, done=None) -> None:
         """Go back over one step, of all lanes.
 
         Args:
@@ -128,6 +128,7 @@ class _Adjoint:
             t1: its end.
             y: the state at its beginning.
             first: whether it is the first step of a lane, as a function of the lane.
+            done: whether a lane has no step any more, as a function of the lane; `None` for never.
         """
         lanes = self.lanes
         if self.rows is not None:
@@ -137,11 +138,24 @@ class _Adjoint:
             "transposed_step", t0, t1, y, *self.start.parameters, self.bars[0],
             *([] if self.rows is None else [self.k_bar]), *self.step_bars,
         )  # fmt: skip
+        if done is not None:
+            self._leave(done)
         lanes.copy(self.n, self.step_bars[0], self.bars[0])
         if self.rows is not None:
             lanes.add(self.n, self.rows.y0_bar, self.bars[0])
         for size, more, bar in zip(self.sizes[1:], self.step_bars[1:], self.bars[1:], strict=True):
             lanes.add(size, more, bar)
+
+    def _leave(self, done) -> None:
+        """What a step adds to lanes that are done is nothing, whatever their equations give."""
+        lanes = self.lanes
+        added = self.step_bars[1:] if self.rows is None else [*self.step_bars[1:], self.rows.y0_bar]
+        sizes = [*self.sizes[1:], self.n][: len(added)]
+        with lanes.loop(lanes.width) as lane, lanes.b.if_then(done(lane)):
+            lanes.copy_lane(self.n, self.bars[0], self.step_bars[0], lane)
+            for size, array in zip(sizes, added, strict=True):
+                with lanes.loop(size) as i:
+                    lanes.set(lanes.number(0.0), array, lane, i)
 
     def add_row(self, row, lane) -> None:
         """Add the cotangent of a saved state to that of a lane's state."""
@@ -421,6 +435,7 @@ class _ControlledAdjoint(_Adjoint):
             lanes.offset(self.entry, whole(1)),
             lanes.offset(self.entry, whole(2)),
             lambda lane: b.icmp_signed("==", self._index(turn, lane), whole(0)),
+            lambda lane: b.icmp_signed("<", self._index(turn, lane), whole(0)),
         )
 
     def _add_rows_of_no_steps(self) -> None:

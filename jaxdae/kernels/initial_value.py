@@ -14,6 +14,9 @@ from jaxdae.kernels.trace import scalarize
 
 # States of up to this many numbers are kept in registers.
 _TAKEN_APART = 8
+# Of states with their derivatives. A kernel keeps some fifty arrays of them on the stack: at eight
+# lanes of eight bytes this many take 3.5 MB of the usual 8.
+_MOST_STATES = 1024
 
 
 class InitialValueProblem:
@@ -72,10 +75,23 @@ class InitialValueProblem:
         States are followed by their derivatives in each direction; parameters by the directions
         `(directions, ...)` of those with numbers in `active`.
         """
+        self.check_room(directions)
         key = (active, directions)
         if key not in self._variations:
             self._variations[key] = self._varied(active, directions)
         return self._variations[key]
+
+    def check_room(self, directions: int) -> None:
+        """Refuse more derivatives than a kernel has room for.
+
+        Raises:
+            NotImplementedError: for too many states and directions.
+        """
+        if self.states * (1 + directions) > _MOST_STATES:
+            raise NotImplementedError(
+                f"{self.states} states with derivatives in {directions} directions are more than "
+                f"the {_MOST_STATES} numbers of a kernel; use simulate(..., backend='plain')."
+            )
 
     def _varied(self, active, directions: int) -> "InitialValueProblem":
         n, count = self.states, len(self.parameters)

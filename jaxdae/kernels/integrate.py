@@ -1,6 +1,7 @@
 """Whole integrations as native kernels that JAX can batch and differentiate."""
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.extend.core as jex
@@ -11,10 +12,11 @@ from jax.interpreters import ad, batching, mlir
 
 from jaxdae.kernels import machine_code
 from jaxdae.kernels.assembly import assembled
-from jaxdae.kernels.calls import Subprogram
+from jaxdae.kernels.calls import called, Subprogram
 from jaxdae.kernels.functions import library
 from jaxdae.kernels.initial_value import InitialValueProblem
 from jaxdae.kernels.saving import Saving
+from jaxdae.kernels.trace import UnsupportedOperationError
 
 # Numbers that a run with controlled steps tells of itself: time reached, result code, steps, steps
 # that were accepted, rows that were saved.
@@ -81,6 +83,20 @@ class _Axes(NamedTuple):
         return machine_code.host_width(bits) if int(np.prod(self.shape)) > 1 else 1
 
 
+def _eager(primitive):
+    """Outside of all transformations, and where `jit` is switched off, a kernel is compiled too."""
+    compiled: dict[Any, Any] = {}
+
+    def call(*arguments, **parameters):
+        key = tuple(sorted(parameters.items(), key=lambda x: x[0]))
+        if key not in compiled:
+            compiled[key] = jax.jit(lambda *x: primitive.bind(*x, **parameters))
+        with jax.disable_jit(False):
+            return compiled[key](*arguments)
+
+    primitive.def_impl(call)
+
+
 def _grown(arguments, axes_in, axes: _Axes) -> tuple[list, _Axes]:
     """Arguments with one more axis of the batch, the first one."""
     size = next(x.shape[a] for x, a in zip(arguments, axes_in, strict=True) if a is not None)
@@ -103,11 +119,15 @@ def _spread(x, shape: tuple[int, ...], at: int):
     return jnp.broadcast_to(grown, (*x.shape[:at], *shape, *x.shape[at:]))
 
 
-def _registered(programs, body: str, axes: _Axes, dtype) -> str:
+def _registered(programs, body: str, axes: _Axes, run: Run) -> str:
+    dtype = run.problem.dtype
     width = axes.width(dtype)
     parts = [library(programs, width, dtype), body]
     text = assembled(parts, axes.rank, machine_code.default_threads(), width)
-    return machine_code.register(text)
+    every = dict.fromkeys(x for one in programs for x in (*called(one.program), one))
+    content = [f"{x.name} {x.entries}\n{x.program.content()}" for x in every]
+    about = f"{run.saving} {run.rows} {run.max_steps} {run.given_first} {axes.batched}"
+    return machine_code.register(text, "\n".join([about, *content]))
 
 
 # The run itself.
@@ -130,7 +150,7 @@ def _lowered(ctx, *arguments, run: Run, axes: _Axes):
         from jaxdae.kernels.given_steps import given_steps as loops
     dtype = run.problem.dtype
     body = loops(run, axes.width(dtype), axes.ranks(), axes.rank)
-    return jax.ffi.ffi_lowering(_registered(run.programs(), body, axes, dtype))(ctx, *arguments)
+    return jax.ffi.ffi_lowering(_registered(run.programs(), body, axes, run))(ctx, *arguments)
 
 
 def _batched(arguments, axes_in, *, run: Run, axes: _Axes):
@@ -150,6 +170,7 @@ def _jvp(primals, tangents, *, run: Run, axes: _Axes):
             "the native backend has no derivative by times (t0, t1, dt, SaveAt(ts=...)); use "
             "simulate(..., backend='plain')."
         )
+    run.problem.check_room(1)
     active = tuple(i for i, x in enumerate(parameter_dots) if type(x) is not ad.Zero)
     moves = [ad.instantiate_zeros(y_dot), *(parameter_dots[i] for i in active)]
     flags = [axes.batched[0], *(axes.batched[1 + i] for i in active)]
@@ -163,6 +184,7 @@ def _jvp(primals, tangents, *, run: Run, axes: _Axes):
     return found, [*along, *rest]
 
 
+_eager(_integrate)
 mlir.register_lowering(_integrate, _lowered, platform="cpu")
 batching.primitive_batchers[_integrate] = _batched
 ad.primitive_jvps[_integrate] = _jvp
@@ -171,8 +193,13 @@ ad.primitive_jvps[_integrate] = _jvp
 
 _tangents = jex.Primitive("native_integration_tangents")
 _tangents.multiple_results = True
-# Directions that one kernel follows: more of them would not fit into the registers.
-_DIRECTIONS = 8
+# Directions that one kernel follows, and states with their derivatives: more would not fit into the
+# stack, on which a kernel keeps what its stages need.
+_DIRECTIONS, _STATES = 8, 512
+
+
+def _most_directions(run: Run) -> int:
+    return min(max(_STATES // run.problem.states - 1, 1), _DIRECTIONS)
 
 
 @_tangents.def_abstract_eval
@@ -181,6 +208,17 @@ def _tangent_shapes(*arguments, run: Run, axes: _Axes, active, directions: int):
     return [
         ShapedArray((*axes.shape, directions, *x), run.problem.dtype) for x in run.results()[:2]
     ]
+
+
+def _derivable(programs: Callable) -> None:
+    """Make programs of derivatives, or say what to do where there is none."""
+    try:
+        programs()
+    except UnsupportedOperationError as error:
+        raise UnsupportedOperationError(
+            f"the run has a native kernel, but not its derivative: {error} "
+            "Use simulate(..., backend='plain')."
+        ) from None
 
 
 def _along(*arguments, run: Run, axes: _Axes, active: tuple[int, ...], directions: int):
@@ -193,6 +231,7 @@ def _along(*arguments, run: Run, axes: _Axes, active: tuple[int, ...], direction
     given = [start, *primals[1:count], *moves[1:], *primals[count:]]
     batched = (whole, *flags[1:count], *moved[1:], *flags[count:])
     varied = run._replace(problem=problem.varied(active, directions))
+    _derivable(varied.programs)
     rows, final, *_ = _integrate.bind(*given, run=varied, axes=_Axes(axes.shape, batched))
     n = problem.states
     rows = rows.reshape(*rows.shape[:-1], 1 + directions, n)[..., 1:, :]
@@ -229,8 +268,9 @@ def _more_directions(arguments, axes_in, run, axes: _Axes, active, directions: i
         )  # fmt: skip
         joined.append((x.reshape(*x.shape[:at], size * directions, *x.shape[at + 2 :]), at))
     parts = []
-    for first in range(0, size * directions, _DIRECTIONS):
-        last = min(first + _DIRECTIONS, size * directions)
+    most = _most_directions(run)
+    for first in range(0, size * directions, most):
+        last = min(first + most, size * directions)
         some = [jax.lax.slice_in_dim(x, first, last, axis=at) for x, at in joined]
         parts.append(
             _tangents.bind(
@@ -256,6 +296,7 @@ def _tangents_jvp(primals, tangents, **parameters):
 def _tangents_transposed(bars, *arguments, run, axes: _Axes, active, directions: int):
     count = 1 + len(run.problem.parameters) + run.times
     primals, moves = arguments[:count], arguments[count:]
+    _derivable(lambda: run.problem.transposed_steps(active, run.saving.times))
     bars = [ad.instantiate_zeros(x) for x in bars]
     each = []
     for i in range(directions):
@@ -271,6 +312,7 @@ def _tangents_transposed(bars, *arguments, run, axes: _Axes, active, directions:
     return found
 
 
+_eager(_tangents)
 mlir.register_lowering(_tangents, mlir.lower_fun(_along, multiple_results=True))
 batching.primitive_batchers[_tangents] = _tangents_batched
 ad.primitive_jvps[_tangents] = _tangents_jvp
@@ -296,7 +338,7 @@ def _adjoint_lowered(ctx, *arguments, run: Run, axes: _Axes, active):
     if run.controlled:
         programs = [*run.programs(), *programs]
     body = adjoint_steps(run, active, axes.width(dtype), axes.ranks(), axes.rank)
-    return jax.ffi.ffi_lowering(_registered(programs, body, axes, dtype))(ctx, *arguments)
+    return jax.ffi.ffi_lowering(_registered(programs, body, axes, run))(ctx, *arguments)
 
 
 def _adjoint_batched(arguments, axes_in, *, run: Run, axes: _Axes, active):
@@ -313,6 +355,7 @@ def _adjoint_jvp(primals, tangents, **parameters):
     )
 
 
+_eager(_adjoint)
 mlir.register_lowering(_adjoint, _adjoint_lowered, platform="cpu")
 batching.primitive_batchers[_adjoint] = _adjoint_batched
 ad.primitive_jvps[_adjoint] = _adjoint_jvp

@@ -26,7 +26,8 @@ class _Kernel:
     def target(self, rank: int, members: int, threads: int) -> str:
         """Name of the compiled code for batches of a rank and a size."""
         width = machine_code.host_width(8 * self.dtype.itemsize) if members > 1 else 1
-        return machine_code.register(module(self.program, width, self.dtype, rank, threads))
+        text = module(self.program, width, self.dtype, rank, threads)
+        return machine_code.register(text, self.program.content())
 
 
 _call = jex.Primitive("native_kernel")

@@ -2,6 +2,7 @@
 
 import ctypes
 import hashlib
+import importlib.util
 import os
 import re
 import threading
@@ -82,7 +83,7 @@ def host_width(bits: int) -> int:
     return 128 // bits
 
 
-def register(text: str) -> str:
+def register(text: str, content: str = "") -> str:
     """Compile a module and make its `@handler` known to XLA.
 
     Where JAX keeps compiled programs on disk (`jax_compilation_cache_dir`), machine code is kept
@@ -91,9 +92,11 @@ def register(text: str) -> str:
 
     Args:
         text: the module.
+        content: what the module computes, in words that are the same on every machine.
 
     Returns:
-        Name of the target of foreign-function calls; equal modules have one.
+        Name of the target of foreign-function calls; equal modules have one. Its first part tells
+        the content, its second the module (`portable_names`).
 
     Raises:
         ImportError: where llvmlite is not installed, or does not load.
@@ -103,13 +106,42 @@ def register(text: str) -> str:
         RuntimeWarning: where the folder cannot be read or written, or a file in it is damaged.
     """
     key = _key(text)
-    name = f"jaxdae_{key[:32]}"
+    name = f"jaxdae_{hashlib.sha256(content.encode()).hexdigest()[:32]}_{key[:32]}"
     with _LOCK:
         if name not in _REGISTERED:
             address = _address(text, _object_code(text, key))
             jax.ffi.register_ffi_target(name, _capsule(address), platform="cpu")
             _REGISTERED[name] = None
     return name
+
+
+def portable_names(program: str) -> str:
+    """Text of a compiled program with names that tell only what its kernels compute.
+
+    Args:
+        program: the text.
+
+    Returns:
+        The same for machines of other processors and other numbers of threads.
+    """
+    return re.sub(r"(jaxdae_[0-9a-f]{32})_[0-9a-f]{32}", r"\1", program)
+
+
+def obstacle() -> str | None:
+    """What keeps machine code from being made on this machine; `None` where nothing does."""
+    if importlib.util.find_spec("llvmlite") is None:
+        return "llvmlite is not installed: pip install 'jaxdae[native]'"
+    try:
+        _llvm()
+    except ImportError as error:
+        return str(error)
+    try:
+        library = ctypes.CDLL(None)
+    except (OSError, TypeError):  # a system whose processes have no library of C of their own
+        library = None
+    wanted = ("malloc", "free", "pthread_create", "pthread_join")
+    missing = [x for x in wanted if not hasattr(library, x)]
+    return f"the C library here has no {', '.join(missing)}" if missing else None
 
 
 def _key(text: str) -> str:
@@ -142,7 +174,7 @@ def _compiled(text: str) -> bytes:
         raise MachineCodeError(
             f"LLVM refuses the module of this kernel, which is a mistake in jaxdae and not in the "
             f"function: {str(error).strip()}. Please report it with the function; until then use "
-            "the function without jaxdae.kernels.native."
+            "the function without jaxdae.kernels.native, or simulate(..., backend='plain')."
         ) from error
     module.triple = llvm.get_process_triple()
     options = llvm.create_pipeline_tuning_options(speed_level=_SPEED)

@@ -43,6 +43,12 @@ class ScalarProgram(NamedTuple):
     inputs: tuple[jax.ShapeDtypeStruct, ...]
     results: tuple[jax.ShapeDtypeStruct, ...]
 
+    def content(self) -> str:
+        """What it computes, in words that are the same in every process."""
+        nodes = (self.graph.nodes[x] for x in self.graph.needed(self.outputs))
+        words = (f"{x.operation} {[getattr(y, 'name', y) for y in x.arguments]}" for x in nodes)
+        return "\n".join([*words, f"{self.outputs.tolist()} {self.inputs} {self.results}"])
+
 
 def scalarize(function: Callable, *arguments) -> ScalarProgram:
     """Trace a function to scalar operations.
@@ -149,7 +155,8 @@ def _place(equation) -> str | None:
     """The line of the user's code, if it is known."""
     traceback = equation.source_info.traceback
     frames = [] if traceback is None else list(traceback.frames)
-    inside = ("/jax/", "/jaxlib/", "/equinox/", "/diffrax/", "/jaxdae/kernels/", "/lineax/")
+    inside = ("/jax/", "/jaxlib/", "/equinox/", "/diffrax/", "/jaxdae/kernels/", "/lineax/",
+              "/jaxdae/backends.py")  # fmt: skip
     for frame in frames:
         if not any(part in frame.file_name.replace("\\", "/") for part in inside):
             return f"{frame.file_name}:{frame.line_num} ({frame.function_name})"

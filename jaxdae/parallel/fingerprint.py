@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxdae.kernels.machine_code import portable_names
 from jaxdae.parallel.lanes import Lanes, leaf_name
 from jaxdae.parallel.program import Layout, run_block
 
@@ -79,11 +80,14 @@ def _pieces(x: np.ndarray) -> Iterator[bytes]:
 
 
 def _program(lanes: Lanes, layout: Layout) -> str:
-    """Of the compiled text of one block: constants are in it, addresses and file names are not."""
+    """Of the compiled text of one block: constants are in it, addresses and file names are not.
+
+    Kernels of machine code are named in it by what they compute, for whatever processor.
+    """
     own = lanes.take(layout.first_block())
     program: Any = run_block  # equinox keeps the `lower` of compiled functions from type checkers
     text = program.lower(own, lanes.shared, lanes.rest).as_text()
-    return _digest([text.encode()])
+    return _digest([portable_names(text).encode()])
 
 
 def _digest(parts: Any) -> str:

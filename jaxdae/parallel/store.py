@@ -213,11 +213,6 @@ def load_batch(directory: str | Path) -> StoredBatch:
     return StoredBatch(results, finished)
 
 
-def _entry(name: str, lanes: int, result: Any) -> dict[str, Any]:
-    shape = [lanes, *result.shape[1:]]
-    return {"file": f"{name}.npy", "shape": shape, "dtype": np.dtype(result.dtype).str}
-
-
 def _mapped(directory: Path, entry: dict[str, Any]) -> np.ndarray:
     path = _path(directory, entry)
     try:

@@ -12,6 +12,7 @@ from jax.flatten_util import ravel_pytree
 import jaxdae
 from jaxdae import Multipliers, simulate, State
 from jaxdae.kernels import adjoint_steps
+from jaxdae.models import Chain
 from jaxdae.solvers import RK4
 
 SaveAt, PID = diffrax.SaveAt, diffrax.PIDController
@@ -254,3 +255,49 @@ def test_too_little_memory_for_the_steps_of_an_adjoint_gives_nan():
     found = jax.jit(jax.value_and_grad(lambda q: loss(POINT | {"q": q}, **settings)))(POINT["q"])
     assert np.isfinite(found[0])
     assert np.isnan(found[1]).all()
+
+
+class Rooted(jaxdae.System):
+    """A spring whose force is not a number where its stiffness is negative."""
+
+    stiffness: jax.Array | float
+
+    def kinetic_energy(self, t, q, v):
+        del t, q
+        return 0.5 * v @ v
+
+    def force(self, t, q, v, w, u):
+        del t, v, w, u
+        return -jnp.sqrt(self.stiffness * q)
+
+
+def test_a_lane_that_fails_from_the_start_leaves_shared_gradients_alone():
+    def mean(stiffness, starts):
+        def lane(q):
+            start = State(q, jnp.zeros(1), jnp.zeros(0))
+            settings = ADAPTIVE | {"saveat": SaveAt(t1=True), "throw": False}
+            found = simulate(
+                Rooted(stiffness), Multipliers(), start, t1=0.3, backend="native", **settings
+            )
+            return jnp.where(found.success, found.q[-1, 0], 0.0)
+
+        return jnp.sum(jax.vmap(lane)(starts))
+
+    starts = jnp.array([[1.0], [-1.0]])
+    alone = jax.grad(mean)(2.0, starts[:1])
+    np.testing.assert_allclose(jax.grad(mean)(2.0, starts), alone, rtol=1e-14)
+
+
+def test_too_many_states_with_derivatives_are_refused():
+    def end(q):
+        system = Chain.uniform(60)
+        return simulate(
+            system, Multipliers(), State(q, jnp.zeros(120)), t1=1e-3, dt=1e-3, solver=RK4(),
+            saveat=SaveAt(t1=True), backend="native", throw=False, start_tolerance=None,
+        ).q.sum()  # fmt: skip
+
+    q = jnp.stack([jnp.arange(1, 61) / 60, jnp.zeros(60)], 1).ravel()
+    move = jnp.ones(120)
+    along = lambda f: lambda q: jax.jvp(f, (q,), (move,))[1]  # noqa: E731
+    with pytest.raises(NotImplementedError, match="960 states with derivatives in 1 directions"):
+        jax.eval_shape(along(along(along(end))), q)
