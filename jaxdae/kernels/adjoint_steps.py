@@ -307,11 +307,8 @@ class _GivenAdjoint(_Adjoint):
 
     def _set_times(self, i) -> None:
         lanes = self.lanes
-        t0 = self.grid.read(whole(0), i)
-        t1 = self.grid.read(whole(0), lanes.b.add(i, whole(1)))
-        with lanes.loop(lanes.width) as lane:
-            lanes.set(t0, self.t0, lane)
-            lanes.set(t1, self.t1, lane)
+        lanes.fill(self.grid.read(whole(0), i), self.t0)
+        lanes.fill(self.grid.read(whole(0), lanes.b.add(i, whole(1))), self.t1)
 
     def _reverse_section(self, section, starts, inner) -> None:
         lanes, b, n = self.lanes, self.lanes.b, self.n

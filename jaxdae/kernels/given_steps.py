@@ -117,9 +117,7 @@ class _GivenSteps:
             lanes.call(f"rhs_{n}", self.step.t0, self.step.y0, *self.start.parameters, self.kept)
 
     def _set_time(self, array, i) -> None:
-        time = self.grid.read(whole(0), i)
-        with self.lanes.loop(self.lanes.width) as lane:
-            self.lanes.set(time, array, lane)
+        self.lanes.fill(self.grid.read(whole(0), i), array)
 
     def _advance(self, i) -> None:
         lanes, b, step = self.lanes, self.lanes.b, self.step

@@ -146,6 +146,13 @@ class Lanes:
         """Change the number `i` of a lane; without `i` the first."""
         self.b.store(value, self.at(array, whole(0) if i is None else i, lane))
 
+    def fill(self, value, array) -> None:
+        """Set the first number of all lanes to one value."""
+        index = ir.IntType(32)
+        one = self.b.insert_element(ir.Constant(self.vector, ir.Undefined), value, index(0))
+        everywhere = ir.Constant(ir.VectorType(index, self.width), None)
+        self.b.store(self.b.shuffle_vector(one, one, everywhere), self.vector_at(array, whole(0)))
+
     def count(self, counters, lane):
         """The whole number of a lane."""
         return self.b.load(self.b.gep(counters, [lane], source_etype=WHOLE), typ=WHOLE)
