@@ -242,6 +242,28 @@ def solve(plan: Plan) -> Solution:
     return _solution(plan, run, found, unravel, sign)
 
 
+def native_reading(function: Callable, *examples) -> Callable | None:
+    """A function of one row of a native run as a kernel.
+
+    Args:
+        function: of arrays in any pytrees.
+        examples: its arguments.
+
+    Returns:
+        The kernel; `None` where the function cannot be made one, or has so many parameters that
+        its derivatives by all of them would not fit into registers.
+    """
+    from jaxdae.kernels import native
+    from jaxdae.kernels.trace import UnsupportedOperationError
+
+    if sum(x.size for x in jax.tree.leaves(examples)) > _MOST_STATES:
+        return None
+    try:
+        return native(function, *examples)
+    except (UnsupportedOperationError, TypeError):  # a TypeError tells of numbers of other types
+        return None
+
+
 def _times(plan: Plan, run, sign) -> list:
     """Times as the kernel takes them, increasing."""
     ts = [sign * plan.sub.ts] if run.saving.times else []

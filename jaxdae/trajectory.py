@@ -1,5 +1,6 @@
 """The result of a simulation."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree
 
+from jaxdae.backends import native_reading
 from jaxdae.formulations import AbstractFormulation
 from jaxdae.systems import (
     constraint_residuals,
@@ -109,27 +111,27 @@ class Trajectory(eqx.Module):
     @property
     def multipliers(self) -> Float[Array, "*batch times c"]:
         """Multipliers `lam`, shape `(times, m+r)`; the constraint reaction is `-J^T lam`."""
-        return _each(self, _multipliers)
+        return _each(self, _multipliers, by_kernel=self.controller is None)
 
     @property
     def violation(self) -> Violation:
         """Constraint residuals: `phi (times, m)` and `phi_dot (times, m+r)`."""
-        return _each(self, _violation)
+        return _each(self, _violation, by_kernel=True)
 
     @property
     def jacobian(self) -> Float[Array, "*batch times c n"]:
         """Constraint Jacobians, shape `(times, m+r, n)`."""
-        return _each(self, _jacobian)
+        return _each(self, _jacobian, by_kernel=True)
 
     @property
     def kinetic_energy(self) -> Float[Array, "*batch times"]:
         """Kinetic energy `T` [J], shape `(times,)`."""
-        return _each(self, _kinetic)
+        return _each(self, _kinetic, by_kernel=True)
 
     @property
     def potential_energy(self) -> Float[Array, "*batch times"]:
         """Potential energy `V` [J], shape `(times,)`."""
-        return _each(self, _potential)
+        return _each(self, _potential, by_kernel=True)
 
     @property
     def energy(self) -> Float[Array, "*batch times"]:
@@ -137,7 +139,7 @@ class Trajectory(eqx.Module):
 
         It is `T + V` whenever `T` is a quadratic form in the velocities.
         """
-        return _each(self, _energy)
+        return _each(self, _energy, by_kernel=True)
 
     @property
     def work(self) -> Power:
@@ -180,8 +182,12 @@ class Trajectory(eqx.Module):
 
 
 @eqx.filter_jit
-def _each(trajectory: Trajectory, function):
-    """`function(trajectory, t, y)` at every saved time of every lane."""
+def _each(trajectory: Trajectory, function, by_kernel: bool = False):
+    """`function(trajectory, t, y)` at every saved time of every lane.
+
+    What a native run has saved is read by a native kernel, too, where `by_kernel` says that the
+    function depends on the system and the formulation alone.
+    """
     if not trajectory.plain:
         raise ValueError(
             "this run saved no states at times, but what its SaveAt(fn=…), SaveAt(subs=…) or "
@@ -189,15 +195,31 @@ def _each(trajectory: Trajectory, function):
             "SaveAt(ts=…), SaveAt(steps=True) or SaveAt(t1=True)."
         )
     if trajectory.ts.ndim > 1:
-        return eqx.filter_vmap(_each)(trajectory, function)
+        return eqx.filter_vmap(lambda run: _each(run, function, by_kernel))(trajectory)
     reached = jnp.isfinite(trajectory.ts)
     # Rows that were not reached are computed at a finite state and masked afterwards, so that
     # neither their values nor their derivatives can spoil the others.
     first = jax.tree.map(lambda x: x[0], (trajectory.ts, trajectory.saved))
     rows = (trajectory.ts, trajectory.saved)
     safe = jax.tree.map(lambda x, x0: jnp.where(_column(reached, x), x, x0), rows, first)
-    values = jax.vmap(lambda t, y: function(trajectory, t, y))(*safe)
+    values = jax.vmap(_of_row(trajectory, function, by_kernel))(*safe)
     return jax.tree.map(lambda x: jnp.where(_column(reached, x), x, jnp.nan), values)
+
+
+def _of_row(run: Trajectory, function, by_kernel: bool):
+    """The same as a function of `(t, y)`."""
+    if by_kernel and run.backend == "native":
+        # Of three, the controller's arrays are not read.
+        *own, rest = run.arrays
+
+        def of_arrays(t, y, arrays):
+            return function(dataclasses.replace(run, arrays=(*arrays, rest)), t, y)
+
+        row = (run.ts[0], jax.tree.map(lambda x: x[0], run.saved))
+        kernel = native_reading(of_arrays, *row, tuple(own))
+        if kernel is not None:
+            return lambda t, y: kernel(t, y, tuple(own))
+    return lambda t, y: function(run, t, y)
 
 
 @eqx.filter_jit

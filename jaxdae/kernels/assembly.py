@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from jaxdae.kernels import vector_math
+from jaxdae.kernels.axes import Axes
 from jaxdae.kernels.emission import emit, functions
 from jaxdae.kernels.trace import ScalarProgram
 from jaxdae.kernels.writer import Writer
@@ -18,21 +19,22 @@ DATA, DIMENSIONS = 24, 40
 _KIND, _METADATA, _MAJOR, _MINOR, _TRAITS, _STATE = 8, 24, 24, 28, 32, 40
 
 
-def module(program: ScalarProgram, width: int, dtype, rank: int, threads: int) -> str:
+def module(program: ScalarProgram, axes: Axes, dtype, threads: int) -> str:
     """Text of the module, with the function `@handler`.
 
     Args:
         program: what is computed for each member of a batch.
-        width: entries of a vector.
+        axes: leading axes of every result, and of the arguments that members do not share.
         dtype: float64 or float32.
-        rank: number of leading axes of every argument and result, which are the batch.
         threads: threads that share a batch.
 
     Returns:
         The module.
     """
+    width = axes.width(dtype)
     elementary = [vector_math.function(name, width, dtype) for name in functions(program)]
-    return assembled([*elementary, _run(program, width, dtype)], rank, threads, 8 * width)
+    run = _run(program, width, dtype, axes.batched)
+    return assembled([*elementary, run], axes.rank, threads, 8 * width)
 
 
 def assembled(parts: list[str], rank: int, threads: int, least: int) -> str:
@@ -55,7 +57,7 @@ def _with_declarations_once(text: str) -> str:
     return "\n".join([*declared, re.sub(r"^declare .*\n?", "", text, flags=re.M)])
 
 
-def _run(program: ScalarProgram, width: int, dtype) -> str:
+def _run(program: ScalarProgram, width: int, dtype, batched: tuple[bool, ...]) -> str:
     """`@run(arguments, results, begin, end)`: members `begin` to `end - 1` of the batch.
 
     Blocks of `width` members; the last one begins early enough to be full, and where there are
@@ -78,7 +80,9 @@ def _run(program: ScalarProgram, width: int, dtype) -> str:
     w.line("  %first = select i1 %fits, i64 %k, i64 %moved")
     members = [_member(w, i) for i in range(width)]
     registers = [
-        _gathered(w, data[i], members, size, j) for i, size in enumerate(sizes) for j in range(size)
+        _gathered(w, data[i], members, size, j) if batched[i] else _everywhere(w, data[i], j)
+        for i, size in enumerate(sizes)
+        for j in range(size)
     ]
     found = emit(w, program, registers.__getitem__)
     at = 0
@@ -123,6 +127,14 @@ def _gathered(w: Writer, pointer: str, members: list[str], size: int, j: int) ->
         value = w.put(f"load {w.scalar}, ptr {_entry(w, pointer, member, size, j)}")
         vector = w.with_entry(vector, value, i)
     return vector
+
+
+def _everywhere(w: Writer, pointer: str, j: int) -> str:
+    """A number that all members share."""
+    value = w.put(
+        f"load {w.scalar}, ptr {w.put(f'getelementptr {w.scalar}, ptr {pointer}, i64 {j}')}"
+    )
+    return w.repeated(value)
 
 
 def _scattered(w: Writer, vector: str, pointer: str, members: list[str], size: int, j: int) -> None:

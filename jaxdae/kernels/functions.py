@@ -108,10 +108,7 @@ class _EntryWriter(Writer):
             return self.put(f"load {self.vector}, ptr {self.place(pointer)}, align {align}")
         if self._lanes == self.width:
             return self.put(f"load {self.vector}, ptr {pointer}")
-        value = self.put(f"load {self.scalar}, ptr {pointer}")
-        one = self.with_entry("poison", value, 0)
-        zeros = f"<{self.width} x i32> zeroinitializer"
-        return self.put(f"shufflevector {self.vector} {one}, {self.vector} poison, {zeros}")
+        return self.repeated(self.put(f"load {self.scalar}, ptr {pointer}"))
 
 
 class _FunctionWriter(Writer):

@@ -6,12 +6,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.extend.core as jex
 import jax.numpy as jnp
-import numpy as np
 from jax.core import ShapedArray
 from jax.interpreters import ad, batching, mlir
 
 from jaxdae.kernels import machine_code
 from jaxdae.kernels.assembly import assembled
+from jaxdae.kernels.axes import Axes, grown, spread
 from jaxdae.kernels.calls import called, Subprogram
 from jaxdae.kernels.functions import library
 from jaxdae.kernels.initial_value import InitialValueProblem
@@ -64,25 +64,6 @@ class Run(NamedTuple):
         return [(self.rows, n), (n,), *told]
 
 
-class _Axes(NamedTuple):
-    """Axes of the batch, and which arguments have them; members share the others."""
-
-    shape: tuple[int, ...]
-    batched: tuple[bool, ...]
-
-    @property
-    def rank(self) -> int:
-        return len(self.shape)
-
-    def ranks(self) -> tuple[int, ...]:
-        return tuple(self.rank if x else 0 for x in self.batched)
-
-    def width(self, dtype) -> int:
-        """Entries of the vectors that serve the batch."""
-        bits = 8 * np.dtype(dtype).itemsize
-        return machine_code.host_width(bits) if int(np.prod(self.shape)) > 1 else 1
-
-
 def _eager(primitive):
     """Outside of all transformations, and where `jit` is switched off, a kernel is compiled too."""
     compiled: dict[Any, Any] = {}
@@ -97,29 +78,7 @@ def _eager(primitive):
     primitive.def_impl(call)
 
 
-def _grown(arguments, axes_in, axes: _Axes) -> tuple[list, _Axes]:
-    """Arguments with one more axis of the batch, the first one."""
-    size = next(x.shape[a] for x, a in zip(arguments, axes_in, strict=True) if a is not None)
-    moved, batched = [], []
-    for x, a, has in zip(arguments, axes_in, axes.batched, strict=True):
-        if a is not None:
-            # Members have an argument of their own along all axes of the batch or along none.
-            x = jnp.moveaxis(x, a, 0)
-            x = x if has else _spread(x, axes.shape, 1)
-        elif has:
-            x = jnp.broadcast_to(x, (size, *x.shape))
-        moved.append(x)
-        batched.append(a is not None or has)
-    return moved, _Axes((size, *axes.shape), tuple(batched))
-
-
-def _spread(x, shape: tuple[int, ...], at: int):
-    """The same for all members along more axes."""
-    grown = x.reshape(*x.shape[:at], *(1 for _ in shape), *x.shape[at:])
-    return jnp.broadcast_to(grown, (*x.shape[:at], *shape, *x.shape[at:]))
-
-
-def _registered(programs, body: str, axes: _Axes, run: Run) -> str:
+def _registered(programs, body: str, axes: Axes, run: Run) -> str:
     dtype = run.problem.dtype
     width = axes.width(dtype)
     parts = [library(programs, width, dtype), body]
@@ -137,12 +96,12 @@ _integrate.multiple_results = True
 
 
 @_integrate.def_abstract_eval
-def _shapes(*arguments, run: Run, axes: _Axes):
+def _shapes(*arguments, run: Run, axes: Axes):
     del arguments
     return [ShapedArray((*axes.shape, *x), run.problem.dtype) for x in run.results()]
 
 
-def _lowered(ctx, *arguments, run: Run, axes: _Axes):
+def _lowered(ctx, *arguments, run: Run, axes: Axes):
     # The loops are built with llvmlite, which is an extra.
     if run.controlled:
         from jaxdae.kernels.controlled_steps import controlled_steps as loops
@@ -153,15 +112,15 @@ def _lowered(ctx, *arguments, run: Run, axes: _Axes):
     return jax.ffi.ffi_lowering(_registered(run.programs(), body, axes, run))(ctx, *arguments)
 
 
-def _batched(arguments, axes_in, *, run: Run, axes: _Axes):
-    moved, axes = _grown(arguments, axes_in, axes)
+def _batched(arguments, axes_in, *, run: Run, axes: Axes):
+    moved, axes = grown(arguments, axes_in, axes)
     if not run.controlled and axes.batched[1 + len(run.problem.parameters)]:
         raise NotImplementedError("members of a batch share the ends of given steps.")
     found = _integrate.bind(*moved, run=run, axes=axes)
     return found, [0] * len(found)
 
 
-def _jvp(primals, tangents, *, run: Run, axes: _Axes):
+def _jvp(primals, tangents, *, run: Run, axes: Axes):
     found = _integrate.bind(*primals, run=run, axes=axes)
     count = len(run.problem.parameters)
     y_dot, parameter_dots, time_dots = tangents[0], tangents[1 : 1 + count], tangents[1 + count :]
@@ -177,7 +136,7 @@ def _jvp(primals, tangents, *, run: Run, axes: _Axes):
     moves = [
         jnp.expand_dims(x, axes.rank if has else 0) for x, has in zip(moves, flags, strict=True)
     ]
-    more = _Axes(axes.shape, (*axes.batched, *flags))
+    more = Axes(axes.shape, (*axes.batched, *flags))
     rows, final = _tangents.bind(*primals, *moves, run=run, axes=more, active=active, directions=1)
     along = [jnp.squeeze(x, axes.rank) for x in (rows, final)]
     rest = [ad.Zero(jax.typeof(x).to_tangent_aval()) for x in found[2:]]
@@ -203,7 +162,7 @@ def _most_directions(run: Run) -> int:
 
 
 @_tangents.def_abstract_eval
-def _tangent_shapes(*arguments, run: Run, axes: _Axes, active, directions: int):
+def _tangent_shapes(*arguments, run: Run, axes: Axes, active, directions: int):
     del arguments, active
     return [
         ShapedArray((*axes.shape, directions, *x), run.problem.dtype) for x in run.results()[:2]
@@ -221,7 +180,7 @@ def _derivable(programs: Callable) -> None:
         ) from None
 
 
-def _along(*arguments, run: Run, axes: _Axes, active: tuple[int, ...], directions: int):
+def _along(*arguments, run: Run, axes: Axes, active: tuple[int, ...], directions: int):
     """Derivatives of rows and final state: the run of the varied problem, without its states."""
     problem = run.problem
     count = 1 + len(problem.parameters)
@@ -232,7 +191,7 @@ def _along(*arguments, run: Run, axes: _Axes, active: tuple[int, ...], direction
     batched = (whole, *flags[1:count], *moved[1:], *flags[count:])
     varied = run._replace(problem=problem.varied(active, directions))
     _derivable(varied.programs)
-    rows, final, *_ = _integrate.bind(*given, run=varied, axes=_Axes(axes.shape, batched))
+    rows, final, *_ = _integrate.bind(*given, run=varied, axes=Axes(axes.shape, batched))
     n = problem.states
     rows = rows.reshape(*rows.shape[:-1], 1 + directions, n)[..., 1:, :]
     final = final.reshape(*final.shape[:-1], 1 + directions, n)[..., 1:, :]
@@ -242,21 +201,21 @@ def _along(*arguments, run: Run, axes: _Axes, active: tuple[int, ...], direction
 def _beside(y, moves, has: bool, moved: bool, shape: tuple[int, ...]):
     """States followed by their derivatives, for each member where one of them has members."""
     if has != moved:
-        y, moves = (x if own else _spread(x, shape, 0) for x, own in ((y, has), (moves, moved)))
+        y, moves = (x if own else spread(x, shape, 0) for x, own in ((y, has), (moves, moved)))
     flat = moves.reshape(*moves.shape[:-2], -1)
     return jnp.concatenate([y, flat], -1), has or moved
 
 
-def _tangents_batched(arguments, axes_in, *, run, axes: _Axes, active, directions: int):
+def _tangents_batched(arguments, axes_in, *, run, axes: Axes, active, directions: int):
     count = 1 + len(run.problem.parameters) + run.times
     if all(a is None for a in axes_in[:count]):
         return _more_directions(arguments, axes_in, run, axes, active, directions, count)
-    moved, axes = _grown(arguments, axes_in, axes)
+    moved, axes = grown(arguments, axes_in, axes)
     found = _tangents.bind(*moved, run=run, axes=axes, active=active, directions=directions)
     return found, [0] * len(found)
 
 
-def _more_directions(arguments, axes_in, run, axes: _Axes, active, directions: int, count: int):
+def _more_directions(arguments, axes_in, run, axes: Axes, active, directions: int, count: int):
     """A batch of directions from the same states: states are computed once for several of them."""
     primals, moves = arguments[:count], arguments[count:]
     size = next(x.shape[a] for x, a in zip(arguments, axes_in, strict=True) if a is not None)
@@ -293,7 +252,7 @@ def _tangents_jvp(primals, tangents, **parameters):
     return jax.jvp(run, tuple(primals[i] for i in moving), tuple(tangents[i] for i in moving))
 
 
-def _tangents_transposed(bars, *arguments, run, axes: _Axes, active, directions: int):
+def _tangents_transposed(bars, *arguments, run, axes: Axes, active, directions: int):
     count = 1 + len(run.problem.parameters) + run.times
     primals, moves = arguments[:count], arguments[count:]
     _derivable(lambda: run.problem.transposed_steps(active, run.saving.times))
@@ -301,7 +260,7 @@ def _tangents_transposed(bars, *arguments, run, axes: _Axes, active, directions:
     each = []
     for i in range(directions):
         own = [jax.lax.index_in_dim(x, i, axes.rank, keepdims=False) for x in bars]
-        more = _Axes(axes.shape, (*axes.batched[:count], True, True))
+        more = Axes(axes.shape, (*axes.batched[:count], True, True))
         each.append(_adjoint.bind(*primals, *own, run=run, axes=more, active=active))
     found: list = [None] * count
     for move, has, *parts in zip(moves, axes.batched[count:], *each, strict=True):
@@ -325,13 +284,13 @@ _adjoint.multiple_results = True
 
 
 @_adjoint.def_abstract_eval
-def _adjoint_shapes(*arguments, run: Run, axes: _Axes, active):
+def _adjoint_shapes(*arguments, run: Run, axes: Axes, active):
     del arguments
     own = [(run.problem.states,), *(run.problem.parameters[i].shape for i in active)]
     return [ShapedArray((*axes.shape, *x), run.problem.dtype) for x in own]
 
 
-def _adjoint_lowered(ctx, *arguments, run: Run, axes: _Axes, active):
+def _adjoint_lowered(ctx, *arguments, run: Run, axes: Axes, active):
     from jaxdae.kernels.adjoint_steps import adjoint_steps
 
     dtype, programs = run.problem.dtype, run.problem.transposed_steps(active, run.saving.times)
@@ -341,8 +300,8 @@ def _adjoint_lowered(ctx, *arguments, run: Run, axes: _Axes, active):
     return jax.ffi.ffi_lowering(_registered(programs, body, axes, run))(ctx, *arguments)
 
 
-def _adjoint_batched(arguments, axes_in, *, run: Run, axes: _Axes, active):
-    moved, axes = _grown(arguments, axes_in, axes)
+def _adjoint_batched(arguments, axes_in, *, run: Run, axes: Axes, active):
+    moved, axes = grown(arguments, axes_in, axes)
     found = _adjoint.bind(*moved, run=run, axes=axes, active=active)
     return found, [0] * len(found)
 
@@ -379,4 +338,4 @@ def integrate(run: Run, y0, parameters, times) -> list[jax.Array]:
         the rows, infinite where they were not reached, and `TOLD` numbers.
     """
     arguments = [jnp.asarray(x, run.problem.dtype) for x in (y0, *parameters, *times)]
-    return _integrate.bind(*arguments, run=run, axes=_Axes((), (False,) * len(arguments)))
+    return _integrate.bind(*arguments, run=run, axes=Axes((), (False,) * len(arguments)))

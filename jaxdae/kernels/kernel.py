@@ -8,70 +8,207 @@ import jax.extend.core as jex
 import jax.numpy as jnp
 import numpy as np
 from jax.core import ShapedArray
-from jax.interpreters import batching, mlir
+from jax.interpreters import ad, batching, mlir
 
 from jaxdae.kernels import machine_code
 from jaxdae.kernels.assembly import module
-from jaxdae.kernels.trace import scalarize, ScalarProgram
+from jaxdae.kernels.axes import Axes, grown
+from jaxdae.kernels.trace import scalarize, ScalarProgram, UnsupportedOperationError
 
 
 class _Kernel:
-    """A scalar program and the machine code that was made of it, for one function and shapes."""
+    """A function of arrays as a scalar program, and the kernels of its derivatives.
 
-    def __init__(self, program: ScalarProgram, dtype):
-        self.program, self.dtype = program, np.dtype(dtype)
+    Args:
+        function: takes and returns arrays.
+        shapes: of its arguments.
+    """
+
+    def __init__(self, function: Callable, shapes):
+        self.function, self.shapes = function, tuple(shapes)
+        self.program = scalarize(function, *self.shapes)
+        self.dtype = _dtype(self.program)
+        self.depends = self.program.depends()
+        self._derivatives: dict[tuple, _Kernel] = {}
         # For calls outside of any transformation: one compiled program for all of them.
-        self.eager = jax.jit(lambda *arguments: _call.bind(*arguments, kernel=self))
+        self.eager = jax.jit(
+            lambda axes, *arguments: _call.bind(*arguments, kernel=self, axes=axes),
+            static_argnums=0,
+        )
 
-    def target(self, rank: int, members: int, threads: int) -> str:
-        """Name of the compiled code for batches of a rank and a size."""
-        width = machine_code.host_width(8 * self.dtype.itemsize) if members > 1 else 1
-        text = module(self.program, width, self.dtype, rank, threads)
-        return machine_code.register(text, self.program.content())
+    def target(self, axes: Axes, threads: int) -> str:
+        """Name of the compiled code for a batch."""
+        text = module(self.program, axes, self.dtype, threads)
+        return machine_code.register(text, f"{axes.batched}\n{self.program.content()}")
 
+    def __call__(self, *arguments) -> list:
+        """Results for one member."""
+        return _call.bind(*arguments, kernel=self, axes=Axes((), (False,) * len(arguments)))
+
+    def tangent(self, by: tuple[int, ...], count: int | None) -> "_Kernel":
+        """The kernel of the derivative by some arguments along one direction, or along several.
+
+        It takes all arguments and then the directions; several have a leading axis of `count`.
+        """
+
+        def function(*given):
+            primals, moves = given[: len(self.shapes)], given[len(self.shapes) :]
+            varied, own = self._varied(primals, by)
+            push = lambda *moves: jax.jvp(varied, own, moves)[1]  # noqa: E731
+            return push(*moves) if count is None else jax.vmap(push)(*moves)
+
+        return self._derived(("tangent", by, count), function, [self.shapes[i] for i in by], count)
+
+    def cotangent(self, by: tuple[int, ...], of: tuple[int, ...], count: int | None) -> "_Kernel":
+        """The transpose of `tangent`, of some of the results."""
+
+        def function(*given):
+            primals, bars = given[: len(self.shapes)], given[len(self.shapes) :]
+            varied, own = self._varied(primals, by)
+            pull = jax.vjp(lambda *x: tuple(varied(*x)[i] for i in of), *own)[1]
+            turned = lambda *bars: pull(bars)  # noqa: E731
+            return turned(*bars) if count is None else jax.vmap(turned)(*bars)
+
+        more = [self.program.results[i] for i in of]
+        return self._derived(("cotangent", by, of, count), function, more, count)
+
+    def _varied(self, primals, by):
+        def varied(*some):
+            given = dict(zip(by, some, strict=True))
+            return tuple(self.function(*(given.get(i, x) for i, x in enumerate(primals))))
+
+        return varied, tuple(primals[i] for i in by)
+
+    def _derived(self, key, function, more, count) -> "_Kernel":
+        if key not in self._derivatives:
+            lead = () if count is None else (count,)
+            shapes = [jax.ShapeDtypeStruct((*lead, *x.shape), x.dtype) for x in more]
+            try:
+                self._derivatives[key] = _Kernel(function, (*self.shapes, *shapes))
+            except UnsupportedOperationError as error:
+                raise UnsupportedOperationError(
+                    f"the function has a native kernel, but not its derivative: {error} Use it "
+                    "without jaxdae.kernels.native, or simulate(..., backend='plain')."
+                ) from None
+        return self._derivatives[key]
+
+
+# The kernel itself.
 
 _call = jex.Primitive("native_kernel")
 _call.multiple_results = True
 
 
-def _batch_shape(kernel: _Kernel, shape: tuple[int, ...]) -> tuple[int, ...]:
-    return shape[: len(shape) - len(kernel.program.inputs[0].shape)]
-
-
 @_call.def_abstract_eval
-def _shapes(*arguments, kernel: _Kernel):
-    batch = _batch_shape(kernel, arguments[0].shape)
-    return [ShapedArray((*batch, *x.shape), kernel.dtype) for x in kernel.program.results]
+def _shapes(*arguments, kernel: _Kernel, axes: Axes):
+    del arguments
+    return [ShapedArray((*axes.shape, *x.shape), kernel.dtype) for x in kernel.program.results]
 
 
-def _lowered(ctx, *arguments, kernel: _Kernel):
-    batch = _batch_shape(kernel, ctx.avals_in[0].shape)
-    members = int(np.prod(batch))
-    name = kernel.target(len(batch), members, machine_code.default_threads())
+def _lowered(ctx, *arguments, kernel: _Kernel, axes: Axes):
+    name = kernel.target(axes, machine_code.default_threads())
     return jax.ffi.ffi_lowering(name)(ctx, *arguments)
 
 
-def _batched(arguments, axes, *, kernel: _Kernel):
-    sizes = (x.shape[a] for x, a in zip(arguments, axes, strict=True) if a is not None)
-    size = next(sizes)
-    moved = [
-        jnp.broadcast_to(x, (size, *x.shape)) if a is None else jnp.moveaxis(x, a, 0)
-        for x, a in zip(arguments, axes, strict=True)
-    ]
-    found = _call.bind(*moved, kernel=kernel)
+def _batched(arguments, axes_in, *, kernel: _Kernel, axes: Axes):
+    moved, axes = grown(arguments, axes_in, axes)
+    found = _call.bind(*moved, kernel=kernel, axes=axes)
     return found, [0] * len(found)
+
+
+def _jvp(primals, tangents, *, kernel: _Kernel, axes: Axes):
+    found = _call.bind(*primals, kernel=kernel, axes=axes)
+    # No derivative is computed by arguments that do not change, or do not matter.
+    moving = (i for i, x in enumerate(tangents) if type(x) is not ad.Zero)
+    by = tuple(i for i in moving if kernel.depends[i])
+    if not by:
+        return found, [ad.Zero(jax.typeof(x).to_tangent_aval()) for x in found]
+    more = Axes(axes.shape, (*axes.batched, *(axes.batched[i] for i in by)))
+    moves = (tangents[i] for i in by)
+    return found, _along.bind(*primals, *moves, kernel=kernel, axes=more, by=by, count=None)
 
 
 mlir.register_lowering(_call, _lowered, platform="cpu")
 batching.primitive_batchers[_call] = _batched
-_call.def_impl(lambda *arguments, kernel: kernel.eager(*arguments))
+ad.primitive_jvps[_call] = _jvp
+_call.def_impl(lambda *arguments, kernel, axes: kernel.eager(axes, *arguments))
+
+# Its derivative along directions: linear in them.
+
+_along = jex.Primitive("native_kernel_tangents")
+_along.multiple_results = True
+# Directions that one kernel follows; the values of the function are computed once for all of them.
+_DIRECTIONS = 16
+
+
+@_along.def_abstract_eval
+def _along_shapes(*arguments, kernel: _Kernel, axes: Axes, by, count):
+    del arguments, by
+    lead = (*axes.shape, *(() if count is None else (count,)))
+    return [ShapedArray((*lead, *x.shape), kernel.dtype) for x in kernel.program.results]
+
+
+def _by_kernel(*arguments, kernel: _Kernel, axes: Axes, by, count):
+    return _call.bind(*arguments, kernel=kernel.tangent(by, count), axes=axes)
+
+
+def _along_batched(arguments, axes_in, *, kernel: _Kernel, axes: Axes, by, count):
+    own = len(kernel.shapes)
+    size = next(x.shape[a] for x, a in zip(arguments, axes_in, strict=True) if a is not None)
+    same = all(a is None for a in axes_in[:own])
+    if not same or count is not None or size > _DIRECTIONS:
+        moved, axes = grown(arguments, axes_in, axes)
+        found = _along.bind(*moved, kernel=kernel, axes=axes, by=by, count=count)
+        return found, [0] * len(found)
+    moves = [
+        _stacked(x, a, axes.rank if has else 0, size)
+        for x, a, has in zip(arguments[own:], axes_in[own:], axes.batched[own:], strict=True)
+    ]
+    found = _along.bind(*arguments[:own], *moves, kernel=kernel, axes=axes, by=by, count=size)
+    return found, [axes.rank] * len(found)
+
+
+def _stacked(x, axis, at: int, size: int):
+    """Directions along one axis."""
+    if axis is None:
+        return jnp.repeat(jnp.expand_dims(x, at), size, at)
+    return jnp.moveaxis(x, axis, at)
+
+
+def _along_jvp(primals, tangents, **parameters):
+    moving = [i for i, x in enumerate(tangents) if type(x) is not ad.Zero]
+
+    def run(*some):
+        given = dict(zip(moving, some, strict=True))
+        return _by_kernel(*(given.get(i, x) for i, x in enumerate(primals)), **parameters)
+
+    return jax.jvp(run, tuple(primals[i] for i in moving), tuple(tangents[i] for i in moving))
+
+
+def _along_transposed(bars, *arguments, kernel: _Kernel, axes: Axes, by, count):
+    own = len(kernel.shapes)
+    of = tuple(i for i, x in enumerate(bars) if type(x) is not ad.Zero)
+    more = Axes(axes.shape, (*axes.batched[:own], *(True for _ in of)))
+    found = _call.bind(
+        *arguments[:own], *(bars[i] for i in of), kernel=kernel.cotangent(by, of, count), axes=more
+    )
+    moves = zip(found, axes.batched[own:], strict=True)
+    # Members that share an argument share its cotangent.
+    return [None] * own + [x if has else x.sum(tuple(range(axes.rank))) for x, has in moves]
+
+
+mlir.register_lowering(_along, mlir.lower_fun(_by_kernel, multiple_results=True))
+batching.primitive_batchers[_along] = _along_batched
+ad.primitive_jvps[_along] = _along_jvp
+ad.primitive_transposes[_along] = _along_transposed
+_along.def_impl(_by_kernel)
 
 
 def native(function: Callable, *examples) -> Callable:
     """A function of small arrays as machine code, for use inside JAX.
 
     It can be compiled, batched and differentiated like the function itself, in both modes and to
-    every order: its derivative is the kernel of its Jacobian matrices, times the tangents.
+    every order: derivatives along directions, and their transposes, are kernels of their own.
 
     Args:
         function: traceable by JAX; takes and returns floating-point arrays, in any pytrees.
@@ -94,7 +231,7 @@ def native(function: Callable, *examples) -> Callable:
         return out
 
     shapes = [jax.ShapeDtypeStruct(np.shape(x), jnp.result_type(x)) for x in leaves]
-    kernel = _differentiable(flat, shapes)
+    kernel = _Kernel(flat, shapes)
 
     def call(*arguments):
         given, own = jax.tree.flatten(arguments)
@@ -111,17 +248,6 @@ def native(function: Callable, *examples) -> Callable:
     return call
 
 
-def _jacobians(flat: Callable, shapes) -> Callable:
-    """Derivatives of each result by each argument, one after the other."""
-    every = tuple(range(len(shapes)))
-
-    def function(*arguments):
-        rows = jax.jacfwd(lambda *x: tuple(flat(*x)), argnums=every)(*arguments)
-        return [block for row in rows for block in row]
-
-    return function
-
-
 def _dtype(program: ScalarProgram) -> np.dtype:
     """The one type of all arguments and results."""
     if not program.inputs or not program.results:
@@ -136,31 +262,3 @@ def _dtype(program: ScalarProgram) -> np.dtype:
             f"{results}."
         )
     return np.dtype(program.inputs[0].dtype)
-
-
-def _differentiable(flat: Callable, shapes) -> Callable:
-    """A kernel whose derivative is another, made when it is asked for."""
-    program = scalarize(flat, *shapes)
-    made = _Kernel(program, _dtype(program))
-    jacobians: list[Callable] = []
-
-    @jax.custom_jvp
-    def call(*arguments):
-        return tuple(_call.bind(*arguments, kernel=made))
-
-    @call.defjvp
-    def _(primals, tangents):
-        if not jacobians:
-            jacobians.append(_differentiable(_jacobians(flat, shapes), shapes))
-        rows = jacobians[0](*primals)
-        n = len(primals)
-        found = [
-            sum(
-                jnp.tensordot(rows[n * i + j], tangent, tangent.ndim)
-                for j, tangent in enumerate(tangents)
-            )
-            for i in range(len(program.results))
-        ]
-        return call(*primals), tuple(found)
-
-    return call

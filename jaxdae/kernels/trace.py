@@ -9,7 +9,7 @@ import numpy as np
 
 from jaxdae.kernels import factorizations
 from jaxdae.kernels.control import CALLS, PLAIN_CALLS
-from jaxdae.kernels.graph import Graph
+from jaxdae.kernels.graph import Graph, INPUT
 from jaxdae.kernels.host import known, on_host
 from jaxdae.kernels.rules import CALL_PRIMITIVE, RULES
 from jaxdae.kernels.values import (
@@ -42,6 +42,14 @@ class ScalarProgram(NamedTuple):
     outputs: np.ndarray
     inputs: tuple[jax.ShapeDtypeStruct, ...]
     results: tuple[jax.ShapeDtypeStruct, ...]
+
+    def depends(self) -> tuple[bool, ...]:
+        """For each argument, whether any result depends on it."""
+        nodes = (self.graph.nodes[x] for x in self.graph.needed(self.outputs))
+        read = {x.arguments[0] for x in nodes if x.operation == INPUT}
+        ends = np.cumsum([int(np.prod(x.shape)) for x in self.inputs])
+        parts = zip([0, *ends[:-1]], ends, strict=True)
+        return tuple(not read.isdisjoint(range(a, b)) for a, b in parts)
 
     def content(self) -> str:
         """What it computes, in words that are the same in every process."""

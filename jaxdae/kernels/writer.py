@@ -117,3 +117,9 @@ class Writer:
     def with_entry(self, a: str, value: str, i: int) -> str:
         """A vector with another entry."""
         return self.put(f"insertelement {self.vector} {a}, {self.scalar} {value}, i32 {i}")
+
+    def repeated(self, value: str) -> str:
+        """A vector whose entries are all one number."""
+        one = self.with_entry("poison", value, 0)
+        zeros = f"<{self.width} x i32> zeroinitializer"
+        return self.put(f"shufflevector {self.vector} {one}, {self.vector} poison, {zeros}")

@@ -14,6 +14,7 @@ import pytest
 
 from jaxdae.kernels import machine_code, native, scalarize, storage
 from jaxdae.kernels.assembly import module
+from jaxdae.kernels.axes import Axes
 from jaxdae.kernels.machine_code import Host, MachineCodeError
 
 # Kernels of their own for every test: what a process has registered it does not compile again.
@@ -23,7 +24,7 @@ _NUMBERS = itertools.count(1)
 def text(number=None):
     """A module whose `@handler` multiplies by a number."""
     number = next(_NUMBERS) if number is None else number
-    return module(scalarize(lambda x: number * x, jnp.zeros(())), 1, np.float64, 0, 1)
+    return module(scalarize(lambda x: number * x, jnp.zeros(())), Axes((), (False,)), np.float64, 1)
 
 
 def key(made):
@@ -302,11 +303,13 @@ def test_a_processor_that_llvm_does_not_know_has_no_features(monkeypatch):
     assert machine_code._features.__wrapped__() == {}
 
 
-def test_vectors_wider_than_the_registers_are_taken_apart():
+def test_vectors_wider_than_the_registers_are_taken_apart(monkeypatch):
     """So that no kernel needs more of a processor than it has."""
     width = 4 * machine_code.host_width(64)
-    made = module(scalarize(lambda x: jnp.sin(x), jnp.zeros(())), width, np.float64, 1, 1)
-    name = machine_code.register(made)
+    monkeypatch.setattr(machine_code, "host_width", lambda bits: 64 // bits * width)
     x = jnp.linspace(0, 3, 2 * width + 1)
+    made = module(scalarize(jnp.sin, jnp.zeros(())), Axes(x.shape, (True,)), np.float64, 1)
+    assert f"<{width} x double>" in made
+    name = machine_code.register(made)
     found = jax.jit(jax.ffi.ffi_call(name, jax.ShapeDtypeStruct(x.shape, x.dtype)))(x)
     np.testing.assert_allclose(found, np.sin(x), rtol=1e-15)

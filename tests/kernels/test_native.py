@@ -7,6 +7,7 @@ import pytest
 
 import jaxdae
 from jaxdae.kernels import native
+from jaxdae.kernels.trace import UnsupportedOperationError
 from jaxdae.models.andrews import AndrewsMechanism
 from jaxdae.models.two_link import TwoLinkManipulator
 
@@ -87,6 +88,80 @@ def test_second_derivatives_are_those_of_jax():
     np.testing.assert_allclose(jax.jacfwd(jax.jacrev(kernel))(x), expected, rtol=1e-14)
 
 
+def mixed(x, a, unused):
+    """Two results, one of which does not depend on `a`, and neither on `unused`."""
+    del unused
+    return jnp.sin(a[0] * x) * a[1], jnp.stack([x[0] * x[1], jnp.exp(x[1])])
+
+
+def test_derivatives_by_what_members_share():
+    """A shared argument has one cotangent, the sum over members; so say JAX and the kernel."""
+    x, a, unused = jnp.linspace(0.1, 2.2, 22).reshape(11, 2), jnp.array([0.7, -1.3]), jnp.ones(3)
+    kernel = native(mixed, x[0], a, unused)
+
+    def total(f):
+        def mean(x, a, unused):
+            one, two = jax.vmap(f, in_axes=(0, None, None))(x, a, unused)
+            return jnp.mean(one**2) + jnp.sum(jnp.tanh(one[:, 0] * two[:, 1]))
+
+        return mean
+
+    every = (0, 1, 2)
+    plain, own = total(mixed), total(kernel)
+    expected = jax.grad(plain, every)(x, a, unused)
+    for derivative in (jax.grad, jax.jacfwd):
+        for one, other in zip(derivative(own, every)(x, a, unused), expected, strict=True):
+            np.testing.assert_allclose(one, other, rtol=0, atol=1e-14)
+    # Of one result only, and of designs that are batched themselves.
+    second = lambda f: lambda x, a: f(x, a, unused)[1].sum()  # noqa: E731
+    for by in (0, 1):
+        one, other = (jax.vmap(jax.grad(second(f), by), (0, None))(x, a) for f in (kernel, mixed))
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-14)
+    designs = jnp.stack([a, 2 * a, -a])
+    one, other = (
+        jax.vmap(jax.grad(f, 1), (None, 0, None))(x, designs, unused) for f in (own, plain)
+    )
+    np.testing.assert_allclose(one, other, rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("outer", [jax.jacfwd, jax.jacrev])
+@pytest.mark.parametrize("inner", [jax.jacfwd, jax.jacrev])
+def test_second_derivatives_in_every_order_of_modes(outer, inner):
+    def function(x, a):
+        return jnp.sin(a * x[0]) * x[1] ** 3
+
+    x, a = jnp.array([[0.3, 1.2], [0.1, -0.4]]), jnp.array(0.8)
+    kernel = native(function, x[0], a)
+    one, other = (
+        jax.vmap(outer(inner(f, argnums=(0, 1)), argnums=(0, 1)), (0, None))(x, a)
+        for f in (kernel, function)
+    )
+    for found, expected in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-14)
+
+
+def test_more_directions_than_one_kernel_follows():
+    """Jacobian matrices of 40 columns, alone and in a batch, in both modes."""
+
+    def function(x):
+        return jnp.stack([jnp.sum(jnp.sin(x)), jnp.sum(x**2)])
+
+    x = jnp.linspace(-1, 1, 80).reshape(2, 40)
+    kernel = native(function, x[0])
+    for derivative in (jax.jacfwd, jax.jacrev):
+        expected = jax.vmap(derivative(function))(x)
+        np.testing.assert_allclose(jax.vmap(derivative(kernel))(x), expected, rtol=0, atol=1e-15)
+        np.testing.assert_allclose(derivative(kernel)(x[0]), expected[0], rtol=0, atol=1e-15)
+
+
+def test_several_directions_share_the_values_of_the_function():
+    kernel = native(lambda x: jnp.sin(jnp.sum(x)), jnp.zeros(8))
+    steps = jax.make_jaxpr(jax.jacfwd(kernel))(jnp.zeros(8)).eqns
+    (along,) = (x for x in steps if x.primitive.name == "native_kernel_tangents")
+    assert along.params["count"] == 8
+    assert [x.aval.shape for x in along.invars] == [(8,), (8, 8)]
+
+
 def test_single_precision_stays_single():
     def function(x):
         return jnp.sin(x) * jnp.exp(-x) + jnp.where(x > 0, x, 0.5) / (1 + x * x)
@@ -133,3 +208,21 @@ def test_calls_outside_of_transformations_compile_once(caplog):
         caplog.clear()
         jax.block_until_ready(kernel(y))
     assert not [r for r in caplog.records if "Compiling" in r.getMessage()]
+
+
+def test_a_derivative_that_cannot_be_a_kernel_is_told_with_the_remedy():
+    @jax.custom_jvp
+    def function(x):
+        return 2 * x
+
+    @function.defjvp
+    def _(primals, tangents):
+        shape = jax.ShapeDtypeStruct((), jnp.float64)
+        called = jax.pure_callback(lambda x: 2 * np.asarray(x), shape, tangents[0])
+        return function(*primals), called
+
+    kernel = native(function, jnp.zeros(()))
+    assert kernel(1.5) == 3
+    told = "a native kernel, but not its derivative: .*pure_callback.*without jaxdae.kernels.native"
+    with pytest.raises(UnsupportedOperationError, match=told):
+        jax.jvp(kernel, (1.5,), (1.0,))

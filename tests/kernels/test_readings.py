@@ -1,0 +1,141 @@
+"""What is computed from the saved states of a native run is read by native kernels, too."""
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxdae
+from jaxdae import Baumgarte, Multipliers, simulate, State
+from jaxdae.backends import native_reading
+from jaxdae.models import TwoLinkManipulator
+from jaxdae.solvers import RK4
+from jaxdae.tuning import perturbed_states
+
+READINGS = ("violation", "jacobian", "multipliers", "kinetic_energy", "potential_energy", "energy")
+SYSTEM = TwoLinkManipulator()
+START = State(*SYSTEM.start())
+
+
+def run(K_P, start=START, **settings):
+    formulation = Multipliers(Baumgarte(K_D=jnp.array([20.0, 10.0]), K_P=K_P))
+    settings = {"t1": 0.05, "dt": 0.01, "solver": RK4(), "throw": False, **settings}
+    return simulate(SYSTEM, formulation, start, **settings)
+
+
+def operations(function, *arguments):
+    return str(eqx.filter_make_jaxpr(function)(*arguments)[0])
+
+
+@pytest.mark.parametrize("lanes", [1, 11])
+def test_readings_are_those_of_the_plain_backend(lanes):
+    """One run and a batch; steps are given, so that both backends make the same."""
+    states = perturbed_states(START, jax.random.key(0), lanes)
+    states = jax.tree.map(lambda x: x[0], states) if lanes == 1 else states
+
+    def read(backend):
+        def one(state):
+            made = run(jnp.array([100.0, 25.0]), state, backend=backend)
+            return {x: getattr(made, x) for x in READINGS}
+
+        return jax.jit(one if lanes == 1 else jax.vmap(one))(states)
+
+    found, expected = read("native"), read("plain")
+    for name in READINGS:
+        for one, other in zip(
+            jax.tree.leaves(found[name]), jax.tree.leaves(expected[name]), strict=True
+        ):
+            # Round-off of five steps and of the reading.
+            atol = 1e-12 * (1 + np.abs(other).max())
+            np.testing.assert_allclose(one, other, rtol=0, atol=atol, err_msg=name)
+
+
+def test_they_are_read_by_kernels_where_the_run_was_native():
+    for backend, native in (("native", True), ("plain", False)):
+        made = run(jnp.array([100.0, 25.0]), backend=backend)
+        for name in READINGS:
+            found = operations(lambda made, name=name: getattr(made, name), made)
+            assert ("native_kernel" in found) == native
+
+
+@pytest.mark.parametrize(
+    ("derivative", "adjoint"),
+    [(jax.grad, diffrax.RecursiveCheckpointAdjoint()), (jax.jacfwd, diffrax.ForwardMode())],
+    ids=["reverse", "forward"],
+)
+def test_gradients_of_readings_are_those_of_the_plain_backend(derivative, adjoint):
+    states = perturbed_states(START, jax.random.key(1), 5)
+
+    def cost(system, K_P, backend):
+        def one(state):
+            gains = Baumgarte(K_D=20.0, K_P=K_P)
+            made = simulate(
+                system, Multipliers(gains), state, t1=0.05, dt=0.01, solver=RK4(), throw=False,
+                backend=backend, adjoint=adjoint,
+            )  # fmt: skip
+            return jnp.sum(made.violation.phi**2) + 1e-6 * jnp.sum(made.energy)
+
+        return jnp.mean(jax.vmap(one)(states))
+
+    def by(mass, K_P, backend):
+        return cost(eqx.tree_at(lambda s: s.mass1, SYSTEM, mass), K_P, backend)
+
+    given = (jnp.asarray(SYSTEM.mass1), jnp.array([100.0, 25.0]))
+    found, expected = (
+        jax.jit(derivative(lambda m, k, b=b: by(m, k, b), (0, 1)))(*given)
+        for b in ("native", "plain")
+    )
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-9, atol=0)
+
+
+def test_rows_that_were_not_reached_spoil_no_gradient():
+    def last(K_P):
+        made = run(
+            K_P, dt=None, t1=0.02, solver=diffrax.Tsit5(), saveat=diffrax.SaveAt(steps=True),
+            stepsize_controller=diffrax.PIDController(rtol=1e-6, atol=1e-8), max_steps=64,
+        )  # fmt: skip
+        assert made.backend == "native"
+        return jnp.nansum(made.energy), made.energy
+
+    K_P = jnp.array([100.0, 25.0])
+    gradient, energy = jax.jit(jax.grad(last, has_aux=True))(K_P)
+    assert np.isnan(energy).any()
+    assert np.isfinite(gradient).all()
+    assert np.abs(gradient).max() > 0
+
+
+class Weighted(jaxdae.System):
+    """A potential with more parameters than a kernel keeps derivatives by."""
+
+    weights: jax.Array
+
+    def kinetic_energy(self, t, q, v):
+        del t, q
+        return 0.5 * v @ v
+
+    def potential_energy(self, t, q):
+        del t
+        return jnp.sum(self.weights * q[0] ** 2)
+
+
+def test_many_parameters_are_left_to_the_plain_reading():
+    made = simulate(
+        Weighted(jnp.full(300, 1e-2)), Multipliers(), State([1.0], [0.0], jnp.zeros(0)), t1=0.1,
+        dt=0.05, solver=RK4(), backend="native",
+    )  # fmt: skip
+    assert "native_kernel" not in operations(lambda made: made.energy, made)
+    np.testing.assert_allclose(made.energy, 3.0, rtol=1e-6)  # of RK4's steps
+
+
+def test_what_cannot_be_a_kernel_is_left_to_the_plain_reading():
+    def halved(x):
+        return jax.lax.while_loop(lambda x: x > 1, lambda x: x / 2, x)
+
+    assert native_reading(halved, jnp.zeros(())) is None
+    assert native_reading(lambda x: x > 0, jnp.zeros(())) is None
+    found = native_reading(jnp.sin, jnp.zeros(()))
+    assert found is not None
+    np.testing.assert_allclose(found(0.3), np.sin(0.3), rtol=1e-15)
