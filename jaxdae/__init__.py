@@ -44,6 +44,7 @@ from jaxdae.linalg.saddle_point import (
     SingularMass as SingularMass,
 )
 from jaxdae.simulate import simulate as simulate
+from jaxdae.solvers import Projected as Projected
 from jaxdae.systems import (
     check_mass_matrix as check_mass_matrix,
     check_system as check_system,

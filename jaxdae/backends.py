@@ -15,6 +15,7 @@ from jax.flatten_util import ravel_pytree
 
 from jaxdae.formulations import SparseMultipliers
 from jaxdae.kernels import machine_code
+from jaxdae.solvers.projected import Projected
 from jaxdae.systems.checks import is_concrete
 
 Backend = Literal["auto", "plain", "native"]
@@ -74,6 +75,7 @@ def obstacle(formulation, solver, stepsize_controller, saveat, adjoint, meter) -
 
 
 def _of_solver(solver) -> str | None:
+    solver = _parts(solver)[0]
     name = type(solver).__name__
     known = isinstance(solver, diffrax.AbstractERK)
     if not (known and isinstance(getattr(solver, "tableau", None), diffrax.ButcherTableau)):
@@ -81,6 +83,11 @@ def _of_solver(solver) -> str | None:
     # A kernel makes the steps that the tableau describes.
     own = (x for x in ("init", "step", "func") if _own(type(solver), x))
     return next((f"{name} has a method {x} of its own" for x in own), None)
+
+
+def _parts(solver) -> tuple[Any, Projected | None]:
+    """The method, and what projects its steps."""
+    return (solver.solver, solver) if isinstance(solver, Projected) else (solver, None)
 
 
 def _own(kind: type, method: str) -> bool:
@@ -331,10 +338,17 @@ def _made(plan: Plan, static, structure, leaves, flat, unravel):
         field = lambda s: ravel_pytree(plan.field(s, unravel(y), parts(parameters)[0]))[0]  # noqa: E731
         return field(t) if isinstance(sign, int) and sign == 1 else sign * field(sign * t)
 
+    def moved(t, y, *parameters):
+        assert projected is not None
+        sign = parameters[-1] if plan.direction is None else plan.direction
+        return ravel_pytree(projected.project(sign * t, unravel(y), parts(parameters)[0]))[0]
+
     controller = None if plan.grid is not None else lambda *parameters: parts(parameters)[1]
+    solver, projected = _parts(plan.solver)
     problem = InitialValueProblem(
-        rhs, flat.size, tuple(shapes), plan.solver, controller, unravel, flat.dtype
-    )
+        rhs, flat.size, tuple(shapes), solver, controller, unravel, flat.dtype,
+        project=None if projected is None else moved,
+    )  # fmt: skip
     saving, rows = _saving(plan)
     run = Run(problem, saving, rows, plan.max_steps, plan.dt is not None)
     try:

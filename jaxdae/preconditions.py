@@ -16,6 +16,7 @@ from jaxdae.formulations.gains import is_number
 from jaxdae.linalg.rank import numerical_rank
 from jaxdae.linalg.saddle_point import AbstractSaddlePointSolve, Assumptions
 from jaxdae.linalg.tree_partition import connected_parts
+from jaxdae.solvers.projected import Projected
 from jaxdae.solvers.stability_functions import amplification, has_tableau
 from jaxdae.systems import check_system, State, System
 from jaxdae.systems.checks import check_finite, is_concrete
@@ -134,6 +135,7 @@ def _example_input(controller, t, state):
 
 def check_solver(solver, stepsize_controller, dt) -> None:
     """Refuse combinations of solver and step size that cannot work."""
+    solver = solver.solver if isinstance(solver, Projected) else solver
     name = type(solver).__name__
     if not isinstance(solver, diffrax.AbstractSolver):
         raise TypeError(
@@ -186,10 +188,14 @@ def step_warning(system, formulation, controller, state, t, solver, step: float)
         The root, its factor and the step limit in words; `None` if no step makes it larger, or the
         method has no stability function.
     """
+    projected = isinstance(solver, Projected)
+    solver = solver.solver if projected else solver
     if not has_tableau(solver):
         return None
     found = _perturbation_matrices(system, formulation, controller, state, t)
     for what, H in zip(("constraint", "servo-constraint"), found, strict=True):
+        # The projection leaves no violation for a step to make larger.
+        H = None if projected and what == "constraint" else H
         # A law without a derivative at rest has no step limit.
         known = H is not None and np.isfinite(H).all()
         roots = _eigenvalues(np.asarray(H, np.float64)) if known else np.zeros(0)

@@ -15,6 +15,7 @@ from jaxdae.control.base import AbstractDynamicController, attach
 from jaxdae.failure import raise_failure, review, review_controller
 from jaxdae.formulations import AbstractFormulation
 from jaxdae.solvers.grid import Grid
+from jaxdae.solvers.projected import Projected
 from jaxdae.systems import Power, power_balance, State, System
 from jaxdae.systems.checks import is_concrete
 from jaxdae.systems.precision import in_dtype
@@ -62,13 +63,15 @@ def simulate(
         dt: step [s]. With it, and without a `stepsize_controller`, the time is divided into equal
             steps, none longer than `dt`.
         solver: any diffrax solver of ordinary differential equations, or `jaxdae.solvers.RK4`;
-            by default `diffrax.Dopri8()`.
+            by default `diffrax.Dopri8()`. `jaxdae.solvers.Projected(solver)` takes every step, and
+            every saved state, onto the constraints.
         stepsize_controller: any of diffrax's; by default `PIDController` with `rtol = atol = 1e-8`
             in float64, `1e-5` in float32.
         saveat: any `diffrax.SaveAt`; by default every step of a fixed-step run (when `t0`, `t1`
             and `dt` are plain numbers), else 201 equally spaced times. A `fn(t, y, args)` in it
             receives the `State` as `y`. Times between steps are interpolated to the solver's order
-            of dense output, without projection on the constraints. `SaveAt(steps=True)` of an
+            of dense output, without projection on the constraints unless the solver is
+            `Projected`. `SaveAt(steps=True)` of an
             adaptive run has `max_steps` rows, most of them unused: give a smaller `max_steps`.
         controller: `u = controller(t, q, v, w)`; any callable, an `eqx.Module` if it has weights.
             An `AbstractDynamicController` keeps its internal state behind the actuators' in `w`.
@@ -213,7 +216,8 @@ def _integrate(task: _Task, method: _Method, throw: bool) -> Trajectory:
     work = Power(zero, zero, zero, zero) if method.work else None
     y0 = (task.formulation.init(task.system, task.t0, task.state), work)
     solution, carrier = _carried_out(task, method, run, y0)
-    trajectory = _trajectory(solution, method.saveat, run, (task.t0, y0[0]), carrier)
+    solution = _on_constraints(solution, method, run)
+    trajectory = _trajectory(solution, method, run, (task.t0, y0[0]), carrier)
     # All of it, so that whatever is read of a failed run inside a transformation raises.
     return trajectory.result.error_if(trajectory, ~trajectory.success) if throw else trajectory
 
@@ -252,7 +256,7 @@ def _by_diffrax(task: _Task, method: _Method, run, y0) -> diffrax.Solution:
         task.dt,
         y0,
         args=run,
-        saveat=_with_final(method.saveat, task.save_ts),
+        saveat=_with_final(method, task.save_ts),
         stepsize_controller=_controller(method.stepsize_controller, task),
         adjoint=method.adjoint,
         progress_meter=method.meter,
@@ -282,8 +286,32 @@ def _field(t, y, args):
     return rate, power_balance(system, t, state.q, state.v, state.w, u, lam)
 
 
-def _trajectory(solution, saveat, run, start, carrier: _Carrier) -> Trajectory:
+def _on_constraints(solution, method: _Method, run):
+    """Saved states between the steps of a projected solver go to the constraints as well."""
+    saveat, solver = method.saveat, method.solver
+    between = saveat is None or (_is_sub(saveat.subs) and saveat.subs.ts is not None)
+    if not (isinstance(solver, Projected) and between and _is_plain(saveat)):
+        return solution
+    (ts, _), (saved, final) = solution.ts, solution.ys
+    saved = _projected_rows(solver, ts, saved, run)
+    return eqx.tree_at(lambda s: s.ys, solution, (saved, final))
+
+
+def _projected_rows(solver: Projected, ts, saved, run):
+    # Rows that were not reached stay as they are, and their derivatives zero.
+    reached = jnp.isfinite(ts)
+    first = jax.tree.map(lambda x: x[0], (ts, saved))
+    pick = lambda row, safe: jax.tree.map(  # noqa: E731
+        lambda a, b: jnp.where(reached.reshape(-1, *[1] * (a.ndim - 1)), a, b), row, safe
+    )
+    safe = pick((ts, saved), first)
+    moved = jax.vmap(lambda t, y: solver.project(t, y, run))(*safe)
+    return pick(moved, saved)
+
+
+def _trajectory(solution, method: _Method, run, start, carrier: _Carrier) -> Trajectory:
     """Mark what was not reached, and separate the final state from what the user saves."""
+    saveat, solver = method.saveat, method.solver
     (ts, (final_time,)), (saved, (final,)) = solution.ts, solution.ys
     final_time, final = jax.tree.map(lambda x: x[0], (final_time, final))
     # A fixed-step run goes on through NaN; diffrax calls that success.
@@ -305,6 +333,7 @@ def _trajectory(solution, saveat, run, start, carrier: _Carrier) -> Trajectory:
     return Trajectory(
         ts, saved, final_time, final, result, solution.stats, solution.interpolation, work,
         plain, arrays, skeleton, carrier.backend, carrier.why_not,
+        solver.iterations if isinstance(solver, Projected) else 0,
     )  # fmt: skip
 
 
@@ -351,23 +380,25 @@ def _grid(t0, t1, dt, dtype) -> np.ndarray:
     return grid
 
 
-def _with_final(saveat, save_ts):
+def _with_final(method: _Method, save_ts):
     """What the user saves, and the last state reached besides."""
+    saveat, solver = method.saveat, method.solver
     final = diffrax.SubSaveAt(t1=True, fn=lambda t, y, args: y[0])  # noqa: ARG005
     if saveat is None:
         return diffrax.SaveAt(subs=(diffrax.SubSaveAt(ts=save_ts), (final,)))
-    subs = jax.tree.map(_on_state, saveat.subs, is_leaf=_is_sub)
+    project = solver.project if isinstance(solver, Projected) else lambda t, y, args: y  # noqa: ARG005
+    subs = jax.tree.map(lambda sub: _on_state(sub, project), saveat.subs, is_leaf=_is_sub)
     return eqx.tree_at(lambda s: s.subs, saveat, (subs, (final,)), is_leaf=lambda x: x is None)
 
 
-def _on_state(sub):
+def _on_state(sub, project):
     """A user's `fn(t, y, args)` sees the state; the standard one saves what was integrated."""
     if sub.fn is _STANDARD_SAVE:
         return sub
 
     def on_state(t, y, args, fn=sub.fn):
         system, formulation, _ = args
-        return fn(t, formulation.recover(system, t, y[0]), args)
+        return fn(t, formulation.recover(system, t, project(t, y, args)[0]), args)
 
     return eqx.tree_at(lambda s: s.fn, sub, on_state)
 

@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Float, PyTree
 
 from jaxdae.backends import native_reading
 from jaxdae.formulations import AbstractFormulation
+from jaxdae.solvers.projected import nearest
 from jaxdae.systems import (
     constraint_residuals,
     evaluate,
@@ -40,6 +41,7 @@ class Trajectory(eqx.Module):
         backend: `"native"` or `"plain"`: what carried the run out.
         why_not_native: what kept the native backend from serving, in words; `None` where nothing
             did.
+        projections: Newton iterations that take states between steps onto the constraints.
     """
 
     ts: Any
@@ -57,6 +59,7 @@ class Trajectory(eqx.Module):
     skeleton: PyTree = eqx.field(static=True)
     backend: str = eqx.field(static=True, default="plain")
     why_not_native: str | None = eqx.field(static=True, default=None)
+    projections: int = eqx.field(static=True, default=0)
 
     @property
     def system(self) -> System:
@@ -229,6 +232,8 @@ def _dense(trajectory: Trajectory, t) -> State:
     if t.ndim > 0:
         return jax.vmap(lambda one: _dense(trajectory, one))(t)
     y, _ = trajectory.interpolation.evaluate(t)
+    if trajectory.projections:
+        y = nearest(trajectory.system, trajectory.formulation, t, y, trajectory.projections)
     return trajectory.formulation.recover(trajectory.system, t, y)
 
 

@@ -25,6 +25,20 @@ class AbstractFormulation(eqx.Module):
     def init(self, system: System, t, state: State) -> PyTree:
         """The formulation's own state, from `(q, v, w)`."""
 
+    def moved(self, system: System, t, y: PyTree, state: State) -> PyTree:
+        """The formulation's own state with other coordinates and velocities at the same time.
+
+        What it keeps besides, such as choices made at the start, stays.
+
+        Args:
+            system: the declaration.
+            t: time [s].
+            y: its own state.
+            state: the other `(q, v, w)`.
+        """
+        del y
+        return self.init(system, t, state)
+
     @abc.abstractmethod
     def vector_field(self, system: System, t, y: PyTree, u: Any) -> PyTree:
         """Time derivative of the formulation's state; same structure as `y`."""

@@ -73,6 +73,12 @@ class QuasiVelocities(AbstractFormulation):
 
     def init(self, system, t, state):
         frame = None if self.forms is not None else _null_frame(system, t, state)
+        return self._in_frame(system, t, state, frame)
+
+    def moved(self, system, t, y, state):
+        return self._in_frame(system, t, state, y.frame)
+
+    def _in_frame(self, system, t, state, frame):
         pi = self._quasi_velocities(system, t, state.q, state.v, frame)
         if self.stabilization is None:
             pi = pi[: pi.size - sum(constraint_counts(system, state))]

@@ -131,6 +131,11 @@ class VelocityElimination(AbstractFormulation):
         orientation = _orientation(_rows(system, t, state.q)[0][:, basic])
         return EliminatedState(state.q, state.v[free], state.w, orientation, order)
 
+    def moved(self, system, t, y, state):
+        del t
+        free, _ = self._split(system, y)
+        return EliminatedState(state.q, state.v[free], state.w, y.orientation, y.order)
+
     def recover(self, system, t, y):
         v, _ = self._velocity(system, t, y)
         return State(y.q, v, y.w)

@@ -32,6 +32,7 @@ class InitialValueProblem:
             of the states, which comes first, controls the steps.
         unravel: the states as the pytree on which the controller's norm is taken.
         dtype: float64 or float32.
+        project: `y = project(t, y, *parameters)`, done to the end of each step; `None` for nothing.
     """
 
     def __init__(
@@ -44,10 +45,11 @@ class InitialValueProblem:
         unravel: Callable[[jax.Array], Any],
         dtype,
         primal: "InitialValueProblem | None" = None,
+        project: Callable | None = None,
     ):
         self.rhs, self.states, self.parameters = rhs, states, parameters
         self.solver, self.controller, self.unravel = solver, controller, unravel
-        self.dtype = np.dtype(dtype)
+        self.dtype, self.project = np.dtype(dtype), project
         self.primal = self if primal is None else primal
         self._variations: dict[tuple, InitialValueProblem] = {}
         self._made: dict[Any, list[Subprogram]] = {}
@@ -67,7 +69,12 @@ class InitialValueProblem:
     @property
     def kept(self) -> int:
         """Rates of change that one step leaves to the next one."""
-        return self.states if self.tableau.fsal else 0
+        return self.states if self._hands_over else 0
+
+    @property
+    def _hands_over(self) -> bool:
+        """Whether the last stage of a step is the first one of the next."""
+        return self.tableau.fsal and self.project is None
 
     def varied(self, active: tuple[int, ...], directions: int) -> "InitialValueProblem":
         """The problem of the states and their derivatives in some directions.
@@ -96,24 +103,28 @@ class InitialValueProblem:
     def _varied(self, active, directions: int) -> "InitialValueProblem":
         n, count = self.states, len(self.parameters)
 
-        def rhs(t, y, *given):
-            parameters, tangents = given[:count], given[count:]
-            rows = y.reshape(1 + directions, n)
+        def beside(function: Callable) -> Callable:
+            def varied(t, y, *given):
+                parameters, tangents = given[:count], given[count:]
+                rows = y.reshape(1 + directions, n)
 
-            def along(row, *moves):
-                moved = dict(zip(active, moves, strict=True))
-                every = [moved.get(i, jnp.zeros_like(p)) for i, p in enumerate(parameters)]
-                primals = (rows[0], *parameters)
-                return jax.jvp(lambda y, *p: self.rhs(t, y, *p), primals, (row, *every))[1]
+                def along(row, *moves):
+                    moved = dict(zip(active, moves, strict=True))
+                    every = [moved.get(i, jnp.zeros_like(p)) for i, p in enumerate(parameters)]
+                    primals = (rows[0], *parameters)
+                    return jax.jvp(lambda y, *p: function(t, y, *p), primals, (row, *every))[1]
 
-            rates = jax.vmap(along)(rows[1:], *tangents)
-            return jnp.concatenate([self.rhs(t, rows[0], *parameters), rates.ravel()])
+                rates = jax.vmap(along)(rows[1:], *tangents)
+                return jnp.concatenate([function(t, rows[0], *parameters), rates.ravel()])
+
+            return varied
 
         moves = [self.parameters[i] for i in active]
         more = [jax.ShapeDtypeStruct((directions, *x.shape), x.dtype) for x in moves]
         return InitialValueProblem(
-            rhs, n * (1 + directions), (*self.parameters, *more), self.solver, self.controller,
-            self.unravel, self.dtype, self.primal,
+            beside(self.rhs), n * (1 + directions), (*self.parameters, *more), self.solver,
+            self.controller, self.unravel, self.dtype, self.primal,
+            None if self.project is None else beside(self.project),
         )  # fmt: skip
 
     # What the loops over steps call.
@@ -165,7 +176,7 @@ class InitialValueProblem:
 
     def _transposed_steps(self, active: tuple[int, ...], dense: bool) -> list[Subprogram]:
         rhs = self._called(wrt=(1, *(2 + i for i in active)))
-        step = self._step(rhs, first_given=False)
+        step = self._step(rhs, first_given=False, wrt=active)
 
         def transposed_step(t0, t1, y, *rest):
             parameters, bars = rest[: len(self.parameters)], rest[len(self.parameters) :]
@@ -208,6 +219,16 @@ class InitialValueProblem:
         call = subprogram(name, self.rhs, *shapes, wrt=wrt, made=self._subprograms)
         return lambda t, y, *p: call(t, y, *p)[0]
 
+    def _projected(self, wrt: tuple[int, ...]) -> Callable:
+        """The projection of a step's end, which can be differentiated by some parameters."""
+        if self.project is None:
+            return lambda t, y, *p: y  # noqa: ARG005
+        call = subprogram(
+            f"project_{self.states}", self.project, *self._shapes("t", "y", *self.parameters),
+            wrt=(1, *(2 + i for i in wrt)), made=self._subprograms,
+        )  # fmt: skip
+        return lambda t, y, *p: call(t, y, *p)[0]
+
     def _program(self, name: str, function: Callable, *kinds) -> Subprogram:
         return Subprogram(name, scalarize(function, *self._shapes(*kinds)))
 
@@ -222,11 +243,13 @@ class InitialValueProblem:
             jax.ShapeDtypeStruct(known[x], self.dtype) if isinstance(x, str) else x for x in kinds
         ]
 
-    def _step(self, rhs: Callable, first_given: bool | None = None) -> Callable:
+    def _step(
+        self, rhs: Callable, first_given: bool | None = None, wrt: tuple[int, ...] = ()
+    ) -> Callable:
         """One step: state, kept rate, increments of all stages, estimate of the error."""
         tableau = self.tableau
-        first_given = tableau.fsal if first_given is None else first_given
-
+        first_given = self._hands_over if first_given is None else first_given
+        projected = self._projected(wrt)
         combined, increment = self._combinations()
 
         def step(t0, t1, y0, f0, *parameters):
@@ -238,6 +261,7 @@ class InitialValueProblem:
                 f = rhs(t1 if c == 1 else t0 + float(c) * h, y, *parameters)
                 k.append(increment(h, f))
             y1 = y if tableau.ssal else combined("solution", y0, tableau.b_sol, k)
+            y1 = projected(t1, y1, *parameters)
             error = combined("error", jnp.zeros_like(y0), tableau.b_error, k)
             return y1, f[: self.kept], k, error
 

@@ -1,3 +1,4 @@
-"""Solvers: Runge–Kutta methods for the ODE route that diffrax does not ship."""
+"""Solvers: Runge–Kutta methods that diffrax does not ship, and projection of any method's steps."""
 
+from jaxdae.solvers.projected import Projected as Projected
 from jaxdae.solvers.runge_kutta import RK4 as RK4

@@ -1,0 +1,170 @@
+"""Any solver, with each of its steps projected onto the constraints."""
+
+from typing import Any
+
+import diffrax
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxdae.formulations.base import AbstractFormulation
+from jaxdae.linalg.saddle_point import (
+    AbstractSaddlePointSolve,
+    FullRank,
+    MinimumNorm,
+    SingularMass,
+)
+from jaxdae.systems import constraint_residuals, State, System
+from jaxdae.systems.dynamics import mass_and_jacobian
+
+
+class Projected(diffrax.AbstractWrappedSolver):
+    r"""A solver whose steps end on the constraints.
+
+    After each step the coordinates, then the velocities, go to the constraints by Newton's method,
+    each iteration by the least change in the mass metric:
+
+        M dq + J^T mu = 0,  J dq = -f(t, q);        M dv + J^T mu = 0,  J dv = -(df/dt, g)
+
+    with `J` of the position constraints in the first. The order of the method is kept (Hairer,
+    Wanner, Solving Ordinary Differential Equations II, section VII.2), and so is its estimate of
+    the error. From a step's end, off by its truncation error, two iterations reach round-off. Dense
+    output of `simulate` is projected too.
+
+    It is for a formulation without stabilization, or with a gentle one: nothing is left to
+    stabilize. Where the formulation allows dependent constraints or a singular mass matrix, so does
+    the projection.
+
+    Args:
+        solver: any diffrax solver, or `jaxdae.solvers.RK4`.
+        iterations: of Newton's method; their number is fixed, and derivatives go through them.
+
+    Raises:
+        TypeError: if `solver` is not a solver.
+        ValueError: if `iterations` is not a positive whole number.
+    """
+
+    solver: diffrax.AbstractSolver  # pyright: ignore[reportIncompatibleVariableOverride]
+    iterations: int = eqx.field(default=2, static=True)
+
+    def __check_init__(self):
+        if not isinstance(self.solver, diffrax.AbstractSolver) or isinstance(self.solver, type):
+            raise TypeError(
+                "Projected wraps a diffrax solver, such as Projected(diffrax.Dopri8()); got "
+                f"{self.solver!r}."
+            )
+        if not isinstance(self.iterations, int) or self.iterations < 1:
+            raise ValueError(
+                f"Projected: iterations is {self.iterations!r}, must be a positive whole number."
+            )
+
+    def project(self, t, y, args):
+        """What is integrated, moved to the constraints.
+
+        Args:
+            t: time [s].
+            y: the formulation's own state, and the work integrals if there are any.
+            args: `(system, formulation, controller)`.
+        """
+        own, work = y
+        system, formulation, _ = args
+        return nearest(system, formulation, t, own, self.iterations), work
+
+    def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
+        del made_jump
+        # The projection is a jump: no rate of change is handed from one step to the next.
+        y1, error, dense, solver_state, result = self.solver.step(
+            terms, t0, t1, y0, args, solver_state, made_jump=True
+        )
+        y1 = self.project(t1, y1, args)
+        dense = {**dense, "y1": y1} if "y1" in dense else dense
+        return y1, error, dense, solver_state, result
+
+    def init(self, terms, t0, t1, y0, args):
+        return self.solver.init(terms, t0, t1, y0, args)
+
+    def func(self, terms, t0, y0, args):
+        return self.solver.func(terms, t0, y0, args)
+
+    def order(self, terms):
+        """Order of convergence: that of the solver."""
+        return self.solver.order(terms)
+
+    def strong_order(self, terms):
+        """Strong order of convergence: that of the solver."""
+        return self.solver.strong_order(terms)
+
+    def error_order(self, terms):
+        """Order of the error estimate: that of the solver."""
+        return self.solver.error_order(terms)
+
+    @property
+    def term_structure(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """What the solver integrates."""
+        return self.solver.term_structure
+
+    @property
+    def interpolation_cls(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Its dense output."""
+        return self.solver.interpolation_cls
+
+    # Settings that diffrax reads and changes where the solver is of a certain kind.
+
+    @property
+    def scan_kind(self) -> Any:
+        """Kind of loop over stages of a Runge–Kutta method."""
+        return self._own("scan_kind")
+
+    @property
+    def root_finder(self) -> Any:
+        """Root finder of an implicit method."""
+        return self._own("root_finder")
+
+    @property
+    def root_find_max_steps(self) -> Any:
+        """Most iterations of an implicit method's root finder."""
+        return self._own("root_find_max_steps")
+
+    def _own(self, name: str) -> Any:
+        return getattr(self.solver, name)
+
+
+def nearest(system: System, formulation: AbstractFormulation, t, y, iterations: int):
+    """The state of a formulation moved to the constraints.
+
+    Args:
+        system: the declaration.
+        formulation: whose state it is.
+        t: time [s].
+        y: the formulation's own state.
+        iterations: of Newton's method.
+
+    Returns:
+        The same kind of state.
+    """
+    state = formulation.recover(system, t, y)
+    t = jnp.asarray(t, state.q.dtype)
+    solve = _policy(formulation)
+    q, v = state.q, state.v
+    positions = system.position_constraints(t, q).size
+    for _ in range(iterations if positions else 0):
+        mass, jac = mass_and_jacobian(system, t, q, v)
+        q = q + _least(solve, mass, jac[:positions], system.position_constraints(t, q))
+    # Derivatives of position constraints are linear in the velocities, others need not be.
+    nonlinear = system.velocity_constraints(t, q, v).size > 0
+    for _ in range(iterations if nonlinear else 1):
+        mass, jac = mass_and_jacobian(system, t, q, v)
+        v = v + _least(solve, mass, jac, constraint_residuals(system, t, q, v).phi_dot)
+    return formulation.moved(system, t, y, State(q, v, state.w))
+
+
+def _least(solve: AbstractSaddlePointSolve, mass, jac, residual) -> Float[Array, " n"]:
+    """The least change in the mass metric that takes a linear residual away."""
+    return solve(mass, jnp.zeros(mass.shape[0], mass.dtype), jac, -residual)[0]
+
+
+def _policy(formulation: AbstractFormulation) -> AbstractSaddlePointSolve:
+    """What the formulation assumes, the projection assumes."""
+    assumed = formulation.assumptions()
+    solve = FullRank() if assumed.independent_constraints else MinimumNorm()
+    return solve if assumed.regular_mass else SingularMass(solve)

@@ -1,0 +1,251 @@
+"""Steps projected onto the constraints: where they end, and that nothing else changes."""
+
+import diffrax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxdae
+from jaxdae import (
+    AugmentedLagrangian,
+    Baumgarte,
+    Hamiltonian,
+    MinimumNorm,
+    Multipliers,
+    NullSpace,
+    QuasiVelocities,
+    simulate,
+    SingularMass,
+    State,
+    VelocityElimination,
+)
+from jaxdae.models import AndrewsMechanism, CartesianPendulum
+from jaxdae.solvers import Projected, RK4
+from jaxdae.solvers.projected import nearest
+from jaxdae.systems.dynamics import mass_and_jacobian
+
+PENDULUM = CartesianPendulum(1.3, 0.9)
+START = State(*PENDULUM.start())
+# Round-off of residuals of order one, some operations each.
+ROUND_OFF = 1e-14
+
+
+def largest(made):
+    """The largest residual of any row, relative to the size of what it is made of."""
+    violation = made.violation
+    return max(
+        np.abs(violation.phi).max(initial=0.0) / (1 + np.abs(made.q).max()),
+        np.abs(violation.phi_dot).max(initial=0.0) / (1 + np.abs(made.v).max()),
+    )
+
+
+def run(solver, system=PENDULUM, start=START, formulation=None, **settings):
+    formulation = Multipliers() if formulation is None else formulation
+    settings = {"t1": 0.5, "dt": 0.05, **settings}
+    return simulate(system, formulation, start, solver=solver, **settings)
+
+
+@pytest.fixture(scope="module")
+def case(everything, massless, repeated_rod):
+    """Systems by name, with a consistent start."""
+    rod = repeated_rod((1.0, 2.0))
+    consistent = jaxdae.consistent_state(everything, [1.2, -0.9, 0.3], [0.5, 0.4, -0.3], w=[0.7])
+    return {
+        "everything": (everything, consistent),
+        "massless": (massless, State([0.5, 0.125], [1.0, 0.5])),
+        "repeated rod": (rod, State([0.6, -0.8], [1.2, 0.9])),
+        "pendulum": (PENDULUM, START),
+    }.__getitem__
+
+
+FORMULATIONS = [
+    ("everything", Multipliers()),
+    ("everything", Hamiltonian()),
+    ("everything", NullSpace()),
+    ("pendulum", VelocityElimination()),
+    ("pendulum", VelocityElimination(independent=("y",))),
+    ("pendulum", QuasiVelocities()),
+    ("pendulum", QuasiVelocities(stabilization=Baumgarte(K_D=2.0, K_P=1.0))),
+    ("repeated rod", Multipliers(solve=MinimumNorm())),
+    ("repeated rod", AugmentedLagrangian(alpha=1e2, iterations=3)),
+    ("massless", Multipliers(solve=SingularMass())),
+]
+
+
+@pytest.mark.parametrize(
+    ("system", "formulation"),
+    FORMULATIONS,
+    ids=[f"{system}-{type(formulation).__name__}" for system, formulation in FORMULATIONS],
+)
+def test_steps_end_on_the_constraints_in_every_formulation(system, formulation, case):
+    """Time-dependent, nonholonomic and not affine, dependent; with singular mass."""
+    system, start = case(system)
+    settings = {"system": system, "start": start, "formulation": formulation, "t1": 0.2}
+    plain, projected = run(RK4(), **settings), run(Projected(RK4(), 3), **settings)
+    assert largest(plain) > 1e3 * ROUND_OFF
+    assert largest(projected) < ROUND_OFF
+    # Both are off the motion by the truncation error of four steps of 0.05 s.
+    np.testing.assert_allclose(projected.q, plain.q, rtol=0, atol=1e-3)
+    fine = run(diffrax.Dopri8(), **{**settings, "dt": 0.01})
+    np.testing.assert_allclose(projected.q[-1], fine.q[-1], rtol=0, atol=1e-4)
+
+
+def test_the_order_of_the_method_is_kept():
+    """Halving the step divides the error of RK4 by 16, up to the next order."""
+    exact = run(diffrax.Dopri8(), dt=0.005).q[-1]
+    ends = [run(Projected(RK4()), dt=0.5 / n).q[-1] for n in (20, 40, 80)]
+    errors = [float(np.abs(x - exact).max()) for x in ends]
+    orders = np.log2(np.divide(errors[:-1], errors[1:]))
+    np.testing.assert_allclose(orders, 4.0, atol=0.15)
+
+
+def test_one_iteration_goes_the_way_of_least_change_in_the_mass_metric():
+    """The move is M^-1 J^T times something, and a second one squares the distance."""
+    system = AndrewsMechanism()
+    q, v = system.start()
+    off = State(q + 1e-4 * jnp.cos(jnp.arange(7.0)), v)
+    moved = jax.jit(nearest, static_argnums=4)
+    once = moved(system, Multipliers(), 0.0, off, 1)
+    mass, jac = mass_and_jacobian(system, 0.0, off.q, off.v)
+    move = mass @ (once.q - off.q)
+    multiples = np.linalg.lstsq(np.asarray(jac.T), np.asarray(move), rcond=None)[0]
+    np.testing.assert_allclose(jac.T @ multiples, move, rtol=0, atol=1e-10 * np.abs(move).max())
+    residuals = [
+        float(np.abs(system.position_constraints(0.0, x.q)).max())
+        for x in (off, once, moved(system, Multipliers(), 0.0, off, 2))
+    ]
+    assert residuals[1] < 1e2 * residuals[0] ** 2
+    assert residuals[2] < 1e-15
+
+
+@pytest.mark.parametrize(
+    "saveat", [None, diffrax.SaveAt(ts=jnp.linspace(0.03, 0.47, 7))], ids=["default", "times"]
+)
+@pytest.mark.parametrize("backend", ["plain", "native"])
+def test_saved_states_between_steps_are_on_the_constraints(saveat, backend):
+    settings = {
+        "dt": None, "saveat": saveat, "backend": backend,
+        "stepsize_controller": diffrax.PIDController(rtol=1e-5, atol=1e-5),
+    }  # fmt: skip
+    assert largest(run(diffrax.Tsit5(), **settings)) > 1e-7
+    assert largest(run(Projected(diffrax.Tsit5()), **settings)) < ROUND_OFF
+
+
+def test_dense_output_and_functions_of_the_state_are_on_the_constraints():
+    dense = run(Projected(RK4()), saveat=diffrax.SaveAt(dense=True))
+    state = dense.evaluate(np.linspace(0.01, 0.49, 9))
+    phi = jax.vmap(PENDULUM.position_constraints)(jnp.zeros(9), state.q)
+    assert np.abs(phi).max() < ROUND_OFF
+    length = lambda t, y, args: jnp.sum(y.q**2)  # noqa: E731, ARG005
+    squares = run(Projected(RK4()), saveat=diffrax.SaveAt(ts=[0.123, 0.321], fn=length)).saved
+    np.testing.assert_allclose(squares, 0.9**2, rtol=ROUND_OFF)
+
+
+@pytest.mark.parametrize(
+    ("solver", "adaptive"),
+    [(RK4(), False), (diffrax.Tsit5(), False), (diffrax.Tsit5(), True), (diffrax.Dopri8(), True)],
+    ids=["RK4", "Tsit5", "Tsit5, controlled", "Dopri8, controlled"],
+)
+def test_both_backends_make_the_same_run(solver, adaptive, case):
+    """Of methods that hand a stage over to the next step, too: here none may."""
+    choice = diffrax.PIDController(rtol=1e-6, atol=1e-6) if adaptive else None
+    system, start = case("everything")
+    settings = {
+        "system": system, "start": start, "t1": 0.2, "dt": None if adaptive else 0.02,
+        "stepsize_controller": choice,
+        "saveat": diffrax.SaveAt(ts=jnp.linspace(0.0, 0.2, 6)),
+    }  # fmt: skip
+    plain, native = (run(Projected(solver), backend=x, **settings) for x in ("plain", "native"))
+    assert native.backend == "native"
+    assert int(plain.stats["num_steps"]) == int(native.stats["num_steps"])
+    for one, other in ((plain.q, native.q), (plain.v, native.v)):
+        # Round-off of some ten steps; an error estimate at round-off sets the controlled steps.
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-8 * np.abs(one).max())
+        if not adaptive:
+            np.testing.assert_allclose(one, other, rtol=0, atol=1e-12 * np.abs(one).max())
+
+
+def test_gradients_go_through_the_projection():
+    """Reverse and forward mode on both backends, and central differences."""
+
+    def end(length, backend, adjoint):
+        system = CartesianPendulum(1.3, length)
+        state = State(length * jnp.array([0.6, -0.8]), jnp.array([0.8, 0.6]))
+        made = run(
+            Projected(RK4()), system, state, backend=backend, adjoint=adjoint, start_tolerance=None
+        )
+        return made.q[-1, 0] + made.v[3, 1]
+
+    reverse, forward = diffrax.RecursiveCheckpointAdjoint(), diffrax.ForwardMode()
+    found = [
+        float(jax.jit(derivative(lambda x, b=b, a=adjoint: end(x, b, a)))(0.9))
+        for b in ("plain", "native")
+        for derivative, adjoint in ((jax.grad, reverse), (jax.jacfwd, forward))
+    ]
+    np.testing.assert_allclose(found, found[0], rtol=1e-12)
+    value = jax.jit(lambda x: end(x, "native", reverse))
+    step = 1e-5
+    difference = (value(0.9 + step) - value(0.9 - step)) / (2 * step)
+    # Truncation of the difference: the third derivative times step^2 / 6.
+    np.testing.assert_allclose(found[0], difference, rtol=1e-8)
+
+
+@pytest.mark.parametrize("backend", ["plain", "native"])
+def test_batches_and_single_precision(backend):
+    states = jax.tree.map(lambda x: jnp.stack([x, 1.0 * x, x]).astype(jnp.float32), START)
+    made = jax.vmap(lambda state: run(Projected(RK4()), start=state, backend=backend))(states)
+    assert made.q.dtype == jnp.float32
+    assert largest(made) < 4e-7
+    np.testing.assert_allclose(made.q[1], run(Projected(RK4())).q, rtol=0, atol=1e-5)
+
+
+def test_implicit_solvers_are_projected_too():
+    choice = diffrax.PIDController(rtol=1e-5, atol=1e-5)
+    made = run(Projected(diffrax.Kvaerno3()), dt=None, stepsize_controller=choice)
+    assert made.backend == "plain"
+    assert largest(made) < ROUND_OFF
+    np.testing.assert_allclose(made.q[-1], run(diffrax.Dopri8(), dt=0.005).q[-1], atol=1e-3)
+
+
+ADJOINTS = (diffrax.DirectAdjoint(), diffrax.ForwardMode(), diffrax.RecursiveCheckpointAdjoint())
+
+
+@pytest.mark.parametrize("adjoint", ADJOINTS, ids=lambda x: type(x).__name__)
+def test_every_adjoint_of_diffrax_takes_it(adjoint):
+    made = run(Projected(RK4()), adjoint=adjoint, backend="plain")
+    assert largest(made) < ROUND_OFF
+
+
+def test_rows_that_were_not_reached_are_marked():
+    made = run(
+        Projected(diffrax.Tsit5()), dt=None, max_steps=3, throw=False, t1=5.0,
+        stepsize_controller=diffrax.PIDController(rtol=1e-6, atol=1e-6),
+    )  # fmt: skip
+    assert not made.success
+    reached = np.isfinite(made.ts)
+    assert 0 < reached.sum() < reached.size
+    assert np.isnan(made.q[~reached]).all()
+    assert np.abs(made.violation.phi[reached]).max() < ROUND_OFF
+
+
+def test_gains_have_no_step_limit_where_nothing_is_left_to_stabilize(recwarn):
+    stiff = Multipliers(Baumgarte(K_D=400.0, K_P=1e4))
+    with pytest.warns(RuntimeWarning, match="beyond the step limit of the gains"):
+        run(RK4(), formulation=stiff, throw=False)
+    recwarn.clear()
+    made = run(Projected(RK4()), formulation=stiff)
+    assert not recwarn.list
+    # What the stages make of the truncation error is taken away in each step; it does not pile up.
+    assert largest(made) < 1e-4
+
+
+def test_what_is_not_a_solver_or_a_number_of_iterations_is_refused():
+    with pytest.raises(TypeError, match=r"Projected wraps a diffrax solver, .*; got 'RK4'"):
+        Projected("RK4")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(TypeError, match="Projected wraps a diffrax solver"):
+        Projected(RK4)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match="iterations is 0, must be a positive whole number"):
+        Projected(RK4(), iterations=0)
+    with pytest.raises(ValueError, match="RK4 has no error estimate"):
+        run(Projected(RK4()), dt=None)
