@@ -274,7 +274,7 @@ def main() -> None:
     with harness.scratch_folder():
         for name in args.problems:
             rows += measure(PROBLEMS[name](), count, args.repetitions, args.quick)
-    print(f"{count} trajectories, where no less, on {harness.cores()} cores\n\n{text(rows)}\n")
+    print(f"{harness.cores()} cores\n\n{text(rows)}\n")
     print("\n".join(comparisons(rows)))
     harness.finish(f"batch{args.some}", rows, figure(rows))
 

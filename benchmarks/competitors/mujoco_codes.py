@@ -68,32 +68,26 @@ def rollout(problem: Problem, y: np.ndarray, steps: int, h: float) -> Callable[[
 
 
 def mjx_batch(problem: Problem, y: np.ndarray, steps: int, h: float) -> Callable[[], np.ndarray]:
-    """Batches by MJX with `jax.vmap`; starts and results of shape (batch, 2n).
-
-    One program makes one step: compiling a loop of steps takes XLA several times longer.
-    """
+    """Batches by MJX with `jax.vmap`; starts and results of shape (batch, 2n)."""
     jax, mjx = package("jax"), package("mujoco.mjx", "mujoco-mjx")
     model = _model(problem, h)
     device_model = mjx.put_model(model)
     base = mjx.make_data(model)
     nq = model.nq
 
-    def step(data):
+    def advance(_, data):
         # With double precision a step returns some counts as longer integers than it took.
         following = mjx.step(device_model, data)
         return jax.tree.map(lambda new, old: new.astype(old.dtype), following, data)
 
-    start = lambda state: base.replace(qpos=state[:nq], qvel=state[nq:])  # noqa: E731
-    first = jax.jit(jax.vmap(start))(jax.numpy.asarray(_from_problem(problem, y)))
-    advance = jax.jit(jax.vmap(step), compiler_options=_COMPILER)
+    def one(state):
+        data = base.replace(qpos=state[:nq], qvel=state[nq:])
+        data = jax.lax.fori_loop(0, steps, advance, data)
+        return jax.numpy.concatenate([data.qpos, data.qvel])
 
-    def run() -> np.ndarray:
-        data = first
-        for _ in range(steps):
-            data = advance(data)
-        return _to_problem(problem, np.concatenate([data.qpos, data.qvel], axis=1), nq)
-
-    return run
+    batch = jax.jit(jax.vmap(one), compiler_options=_COMPILER)
+    states = jax.numpy.asarray(_from_problem(problem, y))
+    return lambda: _to_problem(problem, np.asarray(batch(states)), nq)
 
 
 def violation(problem: Problem, y: np.ndarray) -> float:
