@@ -260,6 +260,7 @@ def _lines(ax, rows: list[dict[str, Any]], key: str, scale: float) -> None:
     for code, color in zip(codes, colors(max(len(codes), 1)), strict=False):
         own = sorted((r[key], scale * r["median"]) for r in timed if r["code"] == code)
         ax.loglog(*zip(*own, strict=True), marker="o", color=color, label=code)
+    ax.set_visible(bool(codes))
     if codes:
         ax.legend()
 

@@ -135,14 +135,16 @@ def figure(rows: list[dict[str, Any]]):
     """Work-precision diagram, a panel for each problem."""
     names = list(dict.fromkeys(r["problem"] for r in rows))
     codes = list(dict.fromkeys(r["code"] for r in rows))
-    fig, axes = new_axes(2, 2, title="One run: time against error", sharex=False)
-    fig.set_size_inches(11.0, 9.0)
+    across = min(len(names), 2)
+    down = -(-len(names) // across)
+    fig, axes = new_axes(down, across, title="One run: time against error", sharex=False)
+    fig.set_size_inches(11.0, 1.0 + 4.0 * down)
     styles = list(itertools.product("o^s", colors(6)))
     for ax in axes.flat[len(names) :]:
         ax.set_visible(False)
     for ax, name in zip(axes.flat, names, strict=False):
         for code, (marker, color) in zip(codes, styles, strict=False):
-            own = [r for r in rows if (r["problem"], r["code"]) == (name, code) and "median" in r]
+            own = ladder.front([r for r in rows if r["problem"] == name], code)
             own.sort(key=lambda r: r["error"])
             style = {"linewidth": 2.5} if code.startswith("jaxdae") else {"linewidth": 1.0}
             values = [[r[key] for r in own] for key in ("error", "median")]
