@@ -267,7 +267,7 @@ def _lines(ax, rows: list[dict[str, Any]], key: str, scale: float) -> None:
 
 def main() -> None:
     """Measure, print tables, write `results/scaling.json` and `results/scaling.png`."""
-    args = harness.arguments(main.__doc__, 9, ("steps", "runs"))
+    args = harness.arguments(main.__doc__, 7, ("steps", "runs"))
     lengths = {"steps": LINKS, "runs": RUN_LINKS}
     if args.quick:
         lengths = {"steps": (10, 40, 400), "runs": (10, 400)}
