@@ -3,11 +3,15 @@
 Every code takes the same steps of the classical method from the same starts; the final states are
 compared with those of `simulate` on its plain backend. MuJoCo integrates with its own method of the
 same order, and its constraints are springs: its error says how far that is from the mechanism.
+Codes that are much slower have fewer trajectories; what is compared is the time of a step, and the
+two-link rows with few of them say what their number does to it.
 
     python benchmarks/batch.py
+    python benchmarks/batch.py --problems andrews
 """
 
 import dataclasses
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -28,10 +32,20 @@ STEPS = {"two-link": (50, 1e-4), "andrews": (10, 1e-5), "chain": (10, 1e-4)}
 PRECISIONS = ("float64", "float32")
 UNIT = 1e6
 
+LOOP = "JAX, vmap of a loop"
+
 Builders = dict[tuple[str, str], Callable[[], Callable]]
 
-# Fewer trajectories for codes that are a hundred times slower.
-MUJOCO_MEMBERS = 4096
+PROBLEMS: dict[str, Callable[[], Case]] = {
+    "two-link": two_link,
+    "andrews": andrews,
+    "chain-10": lambda: chain(10),
+}
+# Trajectories of codes that are a hundred times slower, and of `vmap` where all take a minute.
+FEW = 4096
+# Of MJX: where XLA runs two batches of factorizations at once, both large enough to be shared among
+# its threads, they can wait for each other's for ever.
+MJX_MEMBERS = 256
 
 
 @dataclasses.dataclass
@@ -44,7 +58,7 @@ class Entry:
         run: called without arguments; None if the code is missing.
         missing: why there is no figure.
         members: number of trajectories.
-        setup_s: time of the first call less that of the second [s].
+        setup_s: time to the first result less that of a call [s].
         error: largest difference of the final states, relative to 1 + |state|.
     """
 
@@ -68,31 +82,51 @@ def builders(case: Case, y: np.ndarray, quick: bool) -> Builders:
     problem, (steps, h) = case.problem, STEPS[case.problem.mechanism]
     found: Builders = {}
     for precision in PRECISIONS:
-        found |= _own(case, y, precision)
+        found |= _own(case, y, precision) | _vmaps(case, y, precision)
         if problem.mechanism == "two-link":
             found["C by hand", precision] = lambda d=precision: _on(
                 hand_written.rk4(d, steps, h), np.ascontiguousarray(y.T, d)
             )
-    part = y[:MUJOCO_MEMBERS]
+    part = y[:FEW]
     found["MuJoCo rollout", "float64"] = lambda: mujoco_codes.rollout(problem, part, steps, h)
-    mjx = lambda: mujoco_codes.mjx_batch(problem, part, steps, h)  # noqa: E731
+    mjx = lambda: mujoco_codes.mjx_batch(problem, y[:MJX_MEMBERS], steps, h)  # noqa: E731
     found["MJX, vmap", "float64"] = _left_out if quick else mjx
     return found
 
 
 def _own(case: Case, y: np.ndarray, precision: str) -> Builders:
-    """This library on both backends, and JAX alone."""
-    steps, h = STEPS[case.problem.mechanism]
-    given = jnp.asarray(y, precision)
-    found: Builders = {
-        (ours.label(backend), precision): lambda backend=backend: _on(
-            ours.batch(case, backend, steps, h), given
+    """The native backend with all processors of this process, and with fewer of them."""
+    given, how = jnp.asarray(y, precision), STEPS[case.problem.mechanism]
+    label = ours.label("native")
+    found: Builders = {(label, precision): lambda: _on(ours.batch(case, "native", *how), given)}
+    count = 1
+    while count < harness.cores():
+        name = f"{label}, {count} thread{'s' * (count > 1)}"
+        found[name, precision] = lambda count=count: _with_processors(
+            count, ours.batch(case, "native", *how), given
         )
-        for backend in ours.BACKENDS
+        count *= 2
+    return found
+
+
+def _with_processors(count: int, function: Callable, given: Any) -> Callable:
+    """A call of a function that is compiled for so many processors."""
+    with ours.processors(count):
+        jax.block_until_ready(function(given))
+    return _on(function, given)
+
+
+def _vmaps(case: Case, y: np.ndarray, precision: str) -> Builders:
+    """The plain backend under `vmap`, and JAX alone."""
+    how, is_fast = STEPS[case.problem.mechanism], case.problem.mechanism == "two-link"
+    given = jnp.asarray(y if is_fast else y[:FEW], precision)
+    loop = lambda given: _on(ours.vmap_loop(case, jnp.dtype(precision), *how), given)  # noqa: E731
+    found: Builders = {
+        (ours.label("plain"), precision): lambda: _on(ours.batch(case, "plain", *how), given),
+        (LOOP, precision): lambda: loop(given),
     }
-    found["JAX, vmap of a loop", precision] = lambda: _on(
-        ours.vmap_loop(case, jnp.dtype(precision), steps, h), given
-    )
+    if len(given) > FEW:
+        found[f"{LOOP}, fewer", precision] = lambda: loop(given[:FEW])
     return found
 
 
@@ -112,7 +146,7 @@ def prepare(case: Case, count: int, quick: bool) -> list[Entry]:
     for (code, precision), build in builders(case, y, quick).items():
         entry = Entry(code, precision)
         entries.append(entry)
-        ready, entry.missing = harness.attempt(lambda b=build: _called(b()))
+        ready, entry.missing = harness.attempt(lambda b=build: _called(b))
         if ready is not None:
             entry.run, found, entry.setup_s = ready
             entry.members = len(found)
@@ -121,9 +155,12 @@ def prepare(case: Case, count: int, quick: bool) -> list[Entry]:
     return entries
 
 
-def _called(run: Callable) -> tuple[Callable, np.ndarray, float]:
-    """A code, what it returns, and how much longer its first call took than its second [s]."""
-    result, first = harness.first_call(run)
+def _called(build: Callable[[], Callable]) -> tuple[Callable, np.ndarray, float]:
+    """A code, what it returns, and how much longer than a call it takes to the first result [s]."""
+    began = time.perf_counter()
+    run = build()
+    result = jax.block_until_ready(run())
+    first = time.perf_counter() - began
     return run, _states(result), max(first - harness.seconds(run), 0.0)
 
 
@@ -159,25 +196,47 @@ def measure(case: Case, count: int, rounds: int, quick: bool) -> list[dict[str, 
 
 def _figures(own: list[float], times: dict, precision: str) -> dict[str, Any]:
     """Steps per second [1/s], and how many times faster than the fastest `vmap` it is."""
-    vmaps = [times["JAX, vmap of a loop", precision], times[ours.label("plain"), precision]]
+    vmaps = [times[LOOP, precision], times[ours.label("plain"), precision]]
     best = min(vmaps, key=lambda x: harness.spread(x)["median"])
     rates = harness.spread([1.0 / t for t in own])
-    return {"rate": rates, "ratio_to_vmap": harness.ratio(best, own)}
+    return {"seconds": own, "rate": rates, "ratio_to_vmap": harness.ratio(best, own)}
+
+
+def comparisons(rows: list[dict[str, Any]]) -> list[str]:
+    """How many times faster the native backend is than others, and than itself otherwise."""
+    times = {(r["problem"], r["code"], r["precision"]): r.get("seconds") for r in rows}
+    label, found = ours.label("native"), []
+    for problem in dict.fromkeys(r["problem"] for r in rows):
+        for precision in PRECISIONS:
+            own, parts = times.get((problem, label, precision)), []
+            double = times.get((problem, label, "float64"))
+            if not own:
+                continue
+            for (name, code, kind), other in times.items():
+                if other and (name, kind) == (problem, precision) and code != label:
+                    parts.append(f"{harness.ratio(other, own):.3g} times {code}")
+            if double and precision != "float64":
+                parts.append(f"{harness.ratio(double, own):.3g} times float64")
+            found.append(f"{problem}, {precision}: {label} is as fast as " + ", ".join(parts))
+    return found
 
 
 def text(rows: list[dict[str, Any]]) -> str:
     """The measurements as a table."""
-    headings = ("problem", "code", "type", "10^6 steps/s", "/ vmap", "error", "set-up s", "note")
+    headings = (
+        "problem", "code", "type", "trajectories", "10^6 steps/s", "/ vmap", "error", "set-up s",
+        "note",
+    )  # fmt: skip
     cells = []
     for row in rows:
         start = (row["problem"], row["code"], row["precision"])
         if row["missing"]:
-            cells.append((*start, "-", "-", "-", "-", row["missing"]))
+            cells.append((*start, "-", "-", "-", "-", "-", row["missing"]))
             continue
         median, least, largest = (x / UNIT for x in row["rate"].values())
         cells.append((
-            *start, f"{median:.3g} ({least:.3g}-{largest:.3g})", f"{row['ratio_to_vmap']:.3g}",
-            f"{row['error']:.1e}", f"{row['setup_s']:.2f}", "",
+            *start, f"{row['members']}", f"{median:.3g} ({least:.3g}-{largest:.3g})",
+            f"{row['ratio_to_vmap']:.3g}", f"{row['error']:.1e}", f"{row['setup_s']:.2f}", "",
         ))  # fmt: skip
     return table(headings, cells)
 
@@ -209,13 +268,15 @@ def figure(rows: list[dict[str, Any]]):
 
 def main() -> None:
     """Measure, print a table, write `results/batch.json` and `results/batch.png`."""
-    args = harness.arguments(main.__doc__, 7)
+    args = harness.arguments(main.__doc__, 7, PROBLEMS)
     count = 4096 if args.quick else 65536
     rows = []
-    for case in (two_link(), andrews(), chain(10)):
-        rows += measure(case, count, args.repetitions, args.quick)
-    print(f"{count} trajectories on {harness.cores()} cores\n\n{text(rows)}")
-    harness.finish("batch", rows, figure(rows))
+    with harness.scratch_folder():
+        for name in args.problems:
+            rows += measure(PROBLEMS[name](), count, args.repetitions, args.quick)
+    print(f"{harness.cores()} cores\n\n{text(rows)}\n")
+    print("\n".join(comparisons(rows)))
+    harness.finish(f"batch{args.some}", rows, figure(rows))
 
 
 if __name__ == "__main__":

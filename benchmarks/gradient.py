@@ -313,12 +313,14 @@ def figure(rows: list[dict[str, Any]]):
 
 def main() -> None:
     """Measure, print a table, write `results/gradient.json` and `results/gradient.png`."""
-    args = harness.arguments(main.__doc__, 5)
+    tasks = {"gains": gains, "weights": weights}
+    args = harness.arguments(main.__doc__, 5, tasks)
     rows = []
-    for task in (gains(), weights()):
-        rows += measure(task, args.repetitions, args.quick)
+    with harness.scratch_folder():
+        for name in args.problems:
+            rows += measure(tasks[name](), args.repetitions, args.quick)
     print(text(rows))
-    harness.finish("gradient", rows, figure(rows))
+    harness.finish(f"gradient{args.some}", rows, figure(rows))
 
 
 if __name__ == "__main__":

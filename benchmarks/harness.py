@@ -1,12 +1,14 @@
 """What all benchmarks share: calls timed in turn, their spread, versions, tables and figures."""
 
 import argparse
+import contextlib
 import math
 import os
 import platform
 import statistics
+import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,25 +19,32 @@ from matplotlib.axes import Axes
 from jaxdae.commands.tables import write_json
 from jaxdae.plotting import save_figure
 
-RESULTS = Path(__file__).parent / "results"
+RESULTS = Path(__file__).resolve().parent / "results"
 PACKAGES = (
     "jaxdae", "jax", "diffrax", "llvmlite", "numpy", "scipy", "casadi", "scikit-sundae", "exudyn",
-    "mujoco", "mujoco-mjx", "solve-dae",
+    "mujoco", "mujoco-mjx", "solve_dae",
 )  # fmt: skip
 
 
-def arguments(description: str | None, repetitions: int) -> argparse.Namespace:
-    """The options of a benchmark: `--repetitions`, `--quick`.
+def arguments(
+    description: str | None, repetitions: int, problems: Iterable[str] = ()
+) -> argparse.Namespace:
+    """The options of a benchmark: `--repetitions`, `--quick`, `--problems`.
 
     Args:
         description: of the script.
         repetitions: rounds by default; 3 with `--quick`.
+        problems: what may be chosen of; by default all.
     """
+    names = list(problems)
     parser = argparse.ArgumentParser(description=description)
     text = f"rounds (default {repetitions})"
     parser.add_argument("--repetitions", type=int, default=None, help=text)
     parser.add_argument("--quick", action="store_true", help="less work, three rounds")
+    text = "what to measure (default all); the results are then named after it"
+    parser.add_argument("--problems", nargs="+", choices=names, default=names, help=text)
     given = parser.parse_args()
+    given.some = "" if given.problems == names else "-" + "-".join(given.problems)
     if given.repetitions is None:
         given.repetitions = 3 if given.quick else repetitions
     jax.config.update("jax_enable_x64", True)
@@ -115,10 +124,28 @@ def decades(ax: Axes, values: Sequence[float]) -> None:
         ax.set_xlim(10.0 ** math.floor(least - 0.05), 10.0 ** math.ceil(largest))
 
 
-def finish(name: str, rows: list[dict[str, Any]], figure: Any = None) -> None:
-    """Write `results/NAME.json` with the machine and the versions, and `results/NAME.png`."""
-    versions = {package: version_of(package) for package in PACKAGES}
-    machine = {"cores": cores(), "machine": platform.machine(), "versions": versions}
+@contextlib.contextmanager
+def scratch_folder():
+    """Work in a folder that is removed afterwards: other codes leave files where they are called.
+
+    CasADi leaves the sources of what it compiles, even when an integrator is first called.
+    """
+    with tempfile.TemporaryDirectory(prefix="benchmark-") as folder, contextlib.chdir(folder):
+        yield
+
+
+def versions() -> dict[str, str]:
+    """Installed versions of all codes."""
+    return {package: version_of(package) for package in PACKAGES}
+
+
+def finish(name: str, rows: Any, figure: Any = None) -> None:
+    """Write `results/NAME.json` with the machine and the versions, and `results/NAME.png`.
+
+    Prints the versions, so that what a script prints is complete.
+    """
+    machine = {"cores": cores(), "machine": platform.machine(), "versions": versions()}
+    print("\n" + ", ".join(f"{k} {v}" for k, v in versions().items()))
     write_json(RESULTS / f"{name}.json", {"machine": machine, "rows": rows})
     if figure is not None:
         save_figure(figure, RESULTS / f"{name}.png")

@@ -7,6 +7,7 @@ import numpy as np
 from competitors.base import Problem
 
 from jaxdae import Baumgarte, Multipliers, State
+from jaxdae.formulations import SparseMultipliers
 from jaxdae.models.andrews import AndrewsMechanism
 from jaxdae.models.base import AbstractModel
 from jaxdae.models.chain import Chain
@@ -23,13 +24,13 @@ class Case:
     Args:
         problem: in plain numbers.
         system: its declaration.
-        formulation: multipliers with Baumgarte's stabilization.
+        formulation: multipliers with Baumgarte's stabilization, with matrices or for many bodies.
         state: start.
     """
 
     problem: Problem
     system: AbstractModel
-    formulation: Multipliers
+    formulation: Multipliers | SparseMultipliers
     state: State
 
 
@@ -48,14 +49,22 @@ def andrews() -> Case:
     return _case("andrews", AndrewsMechanism(), 0.03, [20.0] * 6, [100.0] * 6)
 
 
-def chain(links: int) -> Case:
-    """A chain of 1 m and 1 kg, dropped from the horizontal, for 1 s."""
+def chain(links: int, t1: float = 1.0, angle: float = 0.5 * np.pi) -> Case:
+    """A chain of 1 m and 1 kg, let go from rest.
+
+    Args:
+        links: N.
+        t1: end time [s].
+        angle: of the straight chain at the start, from the downward vertical [rad].
+    """
     K_D, K_P = [2 * CHAIN_RATE] * links, [CHAIN_RATE**2] * links
-    return _case("chain", Chain.uniform(links), 1.0, K_D, K_P, f"chain of {links}")
+    system = Chain.uniform(links)
+    start = system.straight(angle)
+    return _case("chain", system, t1, K_D, K_P, f"chain of {links}", start)
 
 
-def _case(mechanism, system: AbstractModel, t1, K_D, K_P, name=None) -> Case:
-    q, v = system.start()
+def _case(mechanism, system: AbstractModel, t1, K_D, K_P, name=None, given=None) -> Case:
+    q, v = given or system.start()
     start, gains = [np.array(q), np.array(v)], [np.array(K_D), np.array(K_P)]
     problem = Problem(name or mechanism, mechanism, start[0], start[1], t1, gains[0], gains[1])
     formulation = Multipliers(Baumgarte(K_D=jnp.array(K_D), K_P=jnp.array(K_P)))

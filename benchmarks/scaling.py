@@ -1,187 +1,290 @@
-"""Time of one step of classical Runge-Kutta for chains of 10 to 1000 links, and how it grows.
+"""Chains of 10 to 1000 links: time of a step, how it grows, and time of a run at equal error.
 
-Every code in `CODES` does the same work: the same chain from the same start, with the same fixed
-steps. They run in turn, in one process.
+Steps: every code in `CODES` makes the same fixed steps of the same chain from the same start, ours
+of classical Runge-Kutta; the final coordinates are compared. Exudyn's method is of second order and
+differs by its error.
+
+Runs: every code with ladders of settings, over 0.1 s. For settings of Exudyn that no other of its
+settings beats, the table gives the fastest of ours, and of CVODES, whose error is not larger.
+The error is the largest of `|y - y_ref| / (1 + |y_ref|)` over the final (q, v); the reference is
+ours at a tolerance of 1e-12.
 
     python benchmarks/scaling.py
+    python benchmarks/scaling.py --problems runs --quick
 """
 
-import argparse
-import json
-import os
-import pathlib
-import platform
-import statistics
-import time
+import itertools
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any
 
-import diffrax
-import equinox as eqx
-import jax
+import harness
+import ladder
 import numpy as np
+import ours
+from competitors import casadi_codes, exudyn_codes
+from competitors.base import Run
+from problems import Case, chain
 
-from jaxdae import Baumgarte, Multipliers, simulate, State
-from jaxdae.formulations import SparseMultipliers
-from jaxdae.models.chain import Chain
-from jaxdae.solvers import RK4
+from jaxdae.commands.tables import table
+from jaxdae.plotting.style import colors, new_axes
 
-RESULTS = pathlib.Path(__file__).parent / "results"
 LINKS = (10, 20, 40, 100, 200, 400, 1000)
-STABILIZATION = Baumgarte.critical(20.0)
+ANGLE = 0.25 * np.pi
+# The fewest steps that are timed: a call's start and Exudyn's first factors are little beside them.
+FEWEST = 40
+# Links of the runs at equal error, and how long they last [s].
+RUN_LINKS, RUN_TIME = (10, 40, 400), 0.1
+TOLERANCES = (1e-4, 1e-5, 1e-6, 1e-7, 1e-8)
+# Of Exudyn's method of Newton: smaller ones take longer and are no more accurate here.
+NEWTON = (1e-4, 1e-6)
+# A kernel is for up to 256 states; compiling CasADi's equations of more links takes minutes.
+MOST_UNROLLED, MOST_COMPILED = 64, 40
+OWN: dict[ours.Backend, str] = {"plain": "jaxdae, plain, sparse", "native": "jaxdae, native"}
+EXUDYN, CVODES = "Exudyn", "CasADi CVODES Adams"
 
 
-class Problem(NamedTuple):
-    """A chain of N links, 1 m and 1 kg altogether, let go from rest at 45 degrees.
-
-    Args:
-        links: N.
-        dt: step [s], well below 2.8 over the highest frequency of the chain, about 2 N sqrt(g / L).
-        steps: how many.
-    """
-
-    links: int
-    dt: float
-    steps: int
-
-    @classmethod
-    def of(cls, links: int) -> "Problem":
-        """Runs of milliseconds: longer than a call takes to start, shorter than a time slice."""
-        return cls(links, 0.1 / links, max(10, 2000 // links))
+def step(links: int) -> float:
+    """Step [s], well below 2.8 over the chain's highest frequency, about 2 N sqrt(g / L)."""
+    return 0.1 / links
 
 
-class Prepared(NamedTuple):
-    """A code ready to be timed.
-
-    Args:
-        run: does all steps and returns the final coordinates (x_1, y_1, ..., x_N, y_N) [m].
-        compile_s: time it took to get ready [s].
-    """
-
-    run: Callable[[], np.ndarray]
-    compile_s: float
+def steps_of(links: int) -> int:
+    """Steps of a run of milliseconds: longer than a call takes, shorter than a time slice."""
+    return max(FEWEST, 2000 // links)
 
 
-def prepare(formulation) -> Callable[[Problem], Prepared]:
-    """This library, with one of its formulations."""
+def own(backend: ours.Backend, *, sparse: bool) -> Callable[[Case, int], Run]:
+    """This library, with the formulation for many bodies or with matrices."""
 
-    def prepared(problem: Problem) -> Prepared:
-        system = Chain.uniform(problem.links)
-        q, v = system.straight(0.25 * np.pi)
-        start, t1 = State(q, v), problem.dt * problem.steps
+    def build(case: Case, steps: int) -> Run:
+        solve = ours.fixed(ours.for_many_bodies(case) if sparse else case, backend, steps)
+        return ladder.called_once(solve)
 
-        @eqx.filter_jit
-        def run(start):
-            # Not as a native kernel, which is for systems that are small enough to unroll.
-            solution = simulate(
-                system,
-                formulation,
-                start,
-                t1=t1,
-                dt=problem.dt,
-                solver=RK4(),
-                saveat=diffrax.SaveAt(t1=True),
-                throw=False,
-                max_steps=problem.steps + 1,
-                backend="plain",
-            )
-            return solution.q[-1]
+    return build
 
-        began = time.perf_counter()
-        compiled = run.lower(start).compile()  # pyright: ignore[reportFunctionMemberAccess]
-        seconds = time.perf_counter() - began
-        return Prepared(lambda: np.asarray(compiled(start)), seconds)
 
-    return prepared
+def exudyn(case: Case, steps: int) -> Run:
+    """Exudyn's implicit trapezoidal rule on the index-2 form."""
+    return exudyn_codes.trapezoidal(case.problem, steps)
 
 
 # What is compared: name, how it is made ready, and the largest chain it is asked for. The first is
-# what the others are compared with.
-CODES: dict[str, tuple[Callable[[Problem], Prepared], int]] = {
-    "SparseMultipliers": (prepare(SparseMultipliers(STABILIZATION)), 1000),
-    "Multipliers": (prepare(Multipliers(STABILIZATION)), 100),
+# what the others are compared with, at a cost of N^3 with matrices.
+CODES: dict[str, tuple[Callable[[Case, int], Run], int]] = {
+    "plain, sparse": (own("plain", sparse=True), 1000),
+    "plain": (own("plain", sparse=False), 100),
+    "native": (own("native", sparse=False), MOST_UNROLLED),
+    "Exudyn trapezoidal": (exudyn, 1000),
 }
 
 
-def seconds(run: Callable[[], np.ndarray]) -> float:
-    """Time of one call [s]."""
-    began = time.perf_counter()
-    run()
-    return time.perf_counter() - began
-
-
-def measure(links: int, repetitions: int) -> dict:
+def measure(links: int, rounds: int) -> list[dict[str, Any]]:
     """All codes on one chain, in turn, so that a busy machine slows all of them."""
-    problem = Problem.of(links)
-    codes = {k: make(problem) for k, (make, largest) in CODES.items() if links <= largest}
-    results = {name: code.run() for name, code in codes.items()}
-    first = next(iter(results.values()))
-    rounds = [{k: seconds(code.run) for k, code in codes.items()} for _ in range(repetitions)]
-    row: dict = {"links": links, "dt_s": problem.dt, "steps": problem.steps, "codes": {}}
-    for name, code in codes.items():
-        times = [1e6 * r[name] / problem.steps for r in rounds]
-        ratios = [r[name] / r[next(iter(codes))] for r in rounds]
-        row["codes"][name] = {
-            "step_us": {"median": statistics.median(times), "min": min(times), "max": max(times)},
-            "ratio": statistics.median(ratios),
-            "compile_s": code.compile_s,
-            "difference_m": float(np.abs(results[name] - first).max()),
-        }
-    return row
+    steps = steps_of(links)
+    case = chain(links, step(links) * steps, ANGLE)
+    ready, found = {}, {}
+    for name, (build, largest) in CODES.items():
+        if links <= largest:
+            ready[name] = harness.attempt(lambda b=build: _called(b(case, steps)))
+    able = {name: run for name, (run, _) in ready.items() if run is not None}
+    times = harness.interleaved({name: run.solve for name, (run, _) in able.items()}, rounds)
+    first = next(iter(CODES))
+    for name, (run, missing) in ready.items():
+        row = {"links": links, "dt_s": step(links), "steps": steps, "code": name}
+        found[name] = {**row, "missing": missing}
+        if run is not None:
+            seconds = [t / steps for t in times[name]]
+            ratio = harness.ratio(times[name], times[first])
+            off = np.abs(run[1] - able[first][1])[: 2 * links]
+            found[name] |= {"seconds": seconds, **harness.spread(seconds), "ratio": ratio}
+            found[name] |= {"setup_s": run[0].setup_s, "difference_m": float(off.max())}
+    return list(found.values())
 
 
-def exponents(rows: list[dict]) -> dict[str, dict[str, float]]:
-    """`p` of time ~ N^p, fitted to all chains, of the medians and of the least times of each code.
+def _called(run: Run) -> tuple[Run, np.ndarray]:
+    return run, run.solve()
 
-    On a busy machine only the least times tell of the code.
+
+def exponents(rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """`p` of time ~ N^p, of the medians and of the least times of each code.
+
+    `fitted` to all chains, and `between` successive ones. On a busy machine only the least times
+    tell of the code.
     """
     found = {}
-    for name in CODES:
-        measured = [(r["links"], r["codes"][name]["step_us"]) for r in rows if name in r["codes"]]
-        if len(measured) < 2:
+    for name in dict.fromkeys(r["code"] for r in rows):
+        own = [r for r in rows if r["code"] == name and "median" in r]
+        links = np.log([r["links"] for r in own])
+        if len(own) < 2:
             continue
-        links = np.log([n for n, _ in measured])
-        found[name] = {
-            which: float(np.polyfit(links, np.log([t[which] for _, t in measured]), 1)[0])
-            for which in ("median", "min")
-        }
+        found[name] = {}
+        for which in ("median", "min"):
+            times = np.log([r[which] for r in own])
+            between = np.diff(times) / np.diff(links)
+            fitted = float(np.polyfit(links, times, 1)[0])
+            found[name][which] = {"fitted": fitted, "between": between.tolist()}
     return found
 
 
-def table(rows: list[dict], found: dict[str, dict[str, float]]) -> str:
-    """The measurements as text."""
-    columns = ("links", "code", "us a step", "min", "max", "ratio", "compile, s", "differs by, m")
-    widths = (6, 20, 12, 10, 10, 8, 11, 14)
-    lines = ["".join(f"{c:>{w}}" for c, w in zip(columns, widths, strict=True))]
+def step_text(rows: list[dict[str, Any]]) -> str:
+    """Times of steps as a table, and how they grow."""
+    headings = ("links", "code", "us a step", "/ sparse", "differs by m", "set-up s", "note")
+    cells = []
     for row in rows:
-        for name, c in row["codes"].items():
-            t = c["step_us"]
-            lines.append(
-                f"{row['links']:6}{name:>20}{t['median']:12.2f}{t['min']:10.2f}{t['max']:10.2f}"
-                f"{c['ratio']:8.2f}{c['compile_s']:11.2f}{c['difference_m']:14.1e}"
-            )
-    for name, p in found.items():
-        lines.append(
-            f"{name}: time of a step ~ N^{p['median']:.2f}; of least times N^{p['min']:.2f}"
-        )
+        start = (row["links"], row["code"])
+        if row["missing"]:
+            cells.append((*start, "-", "-", "-", "-", row["missing"]))
+            continue
+        cells.append((
+            *start, harness.shown(row["seconds"], 1e-6), f"{row['ratio']:.3g}",
+            f"{row['difference_m']:.1e}", f"{row['setup_s']:.2f}", "",
+        ))  # fmt: skip
+    lines = [table(headings, cells), ""]
+    for name, p in exponents(rows).items():
+        for which, label in (("median", "medians"), ("min", "least times")):
+            between = ", ".join(f"{x:.2f}" for x in p[which]["between"])
+            fitted = p[which]["fitted"]
+            lines.append(f"{name}: {label} grow as N^{fitted:.2f}; between lengths {between}")
     return "\n".join(lines)
 
 
-def main() -> None:
-    """Measure, print a table, write `results/scaling.json`."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("--links", type=int, nargs="+", default=LINKS, help="chains to measure")
-    parser.add_argument("--repetitions", type=int, default=25, help="rounds (default 25)")
-    args = parser.parse_args()
-    jax.config.update("jax_enable_x64", True)
-    rows = [measure(links, args.repetitions) for links in sorted(args.links)]
-    found = exponents(rows)
-    print(table(rows, found))
-    RESULTS.mkdir(exist_ok=True)
-    machine = {"jax": jax.__version__, "cores": os.cpu_count(), "machine": platform.machine()}
-    report = {"machine": machine, "rows": rows, "exponents": found}
-    (RESULTS / "scaling.json").write_text(json.dumps(report, indent=2) + "\n")
+def own_runs(case: Case, backend: ours.Backend, wanted: np.ndarray) -> list[ladder.Point]:
+    """This library with fixed and with controlled steps."""
+    plain = backend == "plain"
+    given = ours.for_many_bodies(case) if plain else case
+    found = []
+    # Below a quarter of a step for a link classical Runge-Kutta is not stable.
+    steps = [("RK4", case.problem.q.size * k // 8) for k in (1, 2, 4, 8)]
+    make = lambda x: ladder.called_once(ours.fixed(given, backend, x[1]))  # noqa: E731
+    found += ladder.climb(OWN[backend], make, steps, wanted)
+    for name in ("Dopri8", "Tsit5"):
+        run = ours.adaptive(given, backend, name)
+        make = lambda x, run=run: ladder.called_once(run(x[1]))  # noqa: E731
+        found += ladder.climb(OWN[backend], make, [(name, x) for x in TOLERANCES], wanted)
+    return found
 
+
+def other_runs(case: Case, wanted: np.ndarray) -> list[ladder.Point]:
+    """Exudyn with each of its solvers and tolerances of Newton's method, and CVODES."""
+    found, links = [], case.problem.q.size // 2
+    kinds = (exudyn_codes.trapezoidal, exudyn_codes.generalized_alpha)
+    for kind, newton in itertools.product(kinds, NEWTON):
+        make = lambda x, kind=kind: kind(case.problem, x[1], x[2])  # noqa: E731
+        steps = [(kind.__name__, links * k // 2, newton) for k in (1, 2, 4, 8)]
+        found += ladder.climb(EXUDYN, make, steps, wanted)
+    if links <= MOST_COMPILED:
+        make = lambda x: casadi_codes.cvodes_adams(case.problem, x)  # noqa: E731
+        found += ladder.climb(CVODES, make, TOLERANCES, wanted)
+    return found
+
+
+def measure_runs(links: int, rounds: int) -> list[dict[str, Any]]:
+    """Time of a run and its error, of every code with every setting."""
+    case = chain(links, RUN_TIME, ANGLE)
+    wanted = ours.adaptive(ours.for_many_bodies(case), "plain")(1e-12)()
+    points = own_runs(case, "plain", wanted)
+    if links <= MOST_UNROLLED:
+        points += own_runs(case, "native", wanted)
+    points += other_runs(case, wanted)
+    return [{"links": links, **row} for row in ladder.timed(case.problem.name, points, rounds)]
+
+
+def octaves(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Some of the rows, by errors that at least halve from one to the next."""
+    found = []
+    for row in sorted(rows, key=lambda r: -r["error"]):
+        if not found or 2 * row["error"] <= found[-1]["error"]:
+            found.append(row)
+    return found
+
+
+def pairs(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """For every useful setting of Exudyn the fastest of each other code that errs no more."""
+    found = []
+    for links in dict.fromkeys(r["links"] for r in rows):
+        of_length = [r for r in rows if r["links"] == links]
+        for base in octaves(ladder.front(of_length, EXUDYN)):
+            for code in (*OWN.values(), CVODES):
+                best = ladder.fastest(of_length, code, base["error"])
+                if best is not None:
+                    ratio = harness.ratio(base["seconds"], best["seconds"])
+                    found.append({"links": links, "exudyn": base, "other": best, "ratio": ratio})
+    return found
+
+
+def run_text(rows: list[dict[str, Any]]) -> str:
+    """Runs at equal error as a table, with why a code is missing."""
+    headings = (
+        "links", "Exudyn with", "error", "ms", "code", "with", "error", "ms", "faster by",
+    )  # fmt: skip
+    cells = []
+    for pair in pairs(rows):
+        line: list[Any] = [pair["links"]]
+        for row in (pair["exudyn"], pair["other"]):
+            line += [row["setting"], f"{row['error']:.1e}", harness.shown(row["seconds"], 1e-3)]
+        line.insert(4, pair["other"]["code"])
+        cells.append((*line, f"{pair['ratio']:.3g}"))
+    missing = dict.fromkeys(
+        f"{r['problem']}, {r['code']}, {r['setting']}: {r['missing']}" for r in rows if r["missing"]
+    )
+    return "\n".join([table(headings, cells), "", *least_ratios(pairs(rows)), *missing])
+
+
+def least_ratios(found: list[dict[str, Any]]) -> list[str]:
+    """By how much each code is faster than Exudyn, at least."""
+    ratios: dict[tuple[int, str], list[float]] = {}
+    for pair in found:
+        ratios.setdefault((pair["links"], pair["other"]["code"]), []).append(pair["ratio"])
+    return [
+        f"{links} links, equal error: {code} {min(x):.3g} to {max(x):.3g} times faster than Exudyn"
+        for (links, code), x in ratios.items()
+    ]
+
+
+def figure(steps: list[dict[str, Any]], runs: list[dict[str, Any]]):
+    """Time of a step against the length, and of a run of the longest chain against its error."""
+    fig, axes = new_axes(2, title="Chains", sharex=False)
+    _lines(axes[0, 0], steps, "links", 1e6)
+    axes[0, 0].set(xlabel="links", ylabel="time of a step [us]")
+    longest = max((r["links"] for r in runs), default=0)
+    last = [r for r in runs if r["links"] == longest]
+    fronts = [ladder.front(last, x) for x in (*OWN.values(), EXUDYN)]
+    _lines(axes[1, 0], list(itertools.chain(*fronts)), "error", 1e3)
+    axes[1, 0].set(xlabel=f"error of a run of {longest} links", ylabel="time of the run [ms]")
+    return fig
+
+
+def _lines(ax, rows: list[dict[str, Any]], key: str, scale: float) -> None:
+    timed = [r for r in rows if "median" in r]
+    codes = list(dict.fromkeys(r["code"] for r in timed))
+    for code, color in zip(codes, colors(max(len(codes), 1)), strict=False):
+        own = sorted((r[key], scale * r["median"]) for r in timed if r["code"] == code)
+        ax.loglog(*zip(*own, strict=True), marker="o", color=color, label=code)
+    ax.set_visible(bool(codes))
+    if codes:
+        ax.legend()
+
+
+def main() -> None:
+    """Measure, print tables, write `results/scaling.json` and `results/scaling.png`."""
+    args = harness.arguments(main.__doc__, 7, ("steps", "runs"))
+    lengths = {"steps": LINKS, "runs": RUN_LINKS}
+    if args.quick:
+        lengths = {"steps": (10, 40, 400), "runs": (10, 400)}
+    found: dict[str, list] = {"steps": [], "runs": []}
+    with harness.scratch_folder():
+        for name in args.problems:
+            for links in lengths[name]:
+                found[name] += MEASURES[name](links, args.repetitions)
+    if found["steps"]:
+        print(step_text(found["steps"]) + "\n")
+    if found["runs"]:
+        print(f"Runs of {RUN_TIME} s\n\n{run_text(found['runs'])}")
+    report = {**found, "exponents": exponents(found["steps"]), "pairs": pairs(found["runs"])}
+    harness.finish(f"scaling{args.some}", report, figure(**found))
+
+
+MEASURES = {"steps": measure, "runs": measure_runs}
 
 if __name__ == "__main__":
     main()

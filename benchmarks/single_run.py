@@ -1,20 +1,20 @@
 """One adaptive run, called from Python: time against error, for every code.
 
 Codes that choose their steps run with a ladder of tolerances, codes of fixed steps with one of step
-counts. The error is the largest of `|y - y_ref| / (1 + |y_ref|)` over the final (q, v). The
-reference is `simulate` on its native backend at a tolerance of 1e-13, or for the two-link arm its
-closed-form motion, checked against CasADi's CVODES at 1e-13.
+counts; ours runs with three solvers. The error is the largest of `|y - y_ref| / (1 + |y_ref|)` over
+the final (q, v). The reference is `simulate` on its native backend at a tolerance of 1e-13, or for
+the two-link arm its closed-form motion, checked against CasADi's CVODES at 1e-13.
 
     python benchmarks/single_run.py
+    python benchmarks/single_run.py --problems chain-40 --quick
 """
 
-import dataclasses
 import itertools
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import harness
+import ladder
 import numpy as np
 import ours
 from competitors import casadi_codes, exudyn_codes, mujoco_codes, python_codes
@@ -22,6 +22,7 @@ from competitors.base import Problem, Run
 from problems import andrews, Case, chain, two_link
 
 from jaxdae.commands.tables import table
+from jaxdae.models.chain import Chain
 from jaxdae.models.two_link import AbstractTwoLink
 from jaxdae.plotting.style import colors, new_axes
 
@@ -29,9 +30,12 @@ TARGETS = (1e-6, 1e-9)
 TOLERANCES = (1e-5, 1e-6, 1e-7, 1e-8, 1e-9, 1e-10, 1e-11, 1e-12)
 QUICK_TOLERANCES = (1e-6, 1e-8, 1e-10, 1e-12)
 STEPS = (200, 1000, 5000)
-
-# A run that takes longer [s] is timed once, and ends the ladder of its code.
-SLOW = 3.0
+PROBLEMS: dict[str, Callable[[], Case]] = {
+    "two-link": two_link,
+    "andrews": andrews,
+    "chain-10": lambda: chain(10),
+    "chain-40": lambda: chain(40),
+}
 
 ADAPTIVE: dict[str, Callable[[Problem, float], Run]] = {
     "CasADi CVODES Adams": casadi_codes.cvodes_adams,
@@ -40,35 +44,13 @@ ADAPTIVE: dict[str, Callable[[Problem, float], Run]] = {
     "SUNDIALS CVODE (sundae)": python_codes.sundae_cvode,
     "SUNDIALS IDA (sundae)": python_codes.sundae_ida,
     "SciPy DOP853": python_codes.dop853,
+    "solve_dae Radau IIA": python_codes.radau,
 }
 FIXED: dict[str, Callable[[Problem, int], Run]] = {
     "Exudyn trapezoidal": exudyn_codes.trapezoidal,
     "Exudyn generalized-alpha": exudyn_codes.generalized_alpha,
     "MuJoCo RK4": mujoco_codes.step,
 }
-
-
-@dataclasses.dataclass
-class Point:
-    """One code with one setting on one problem.
-
-    Args:
-        code: name.
-        setting: tolerance, or number of steps.
-        solve: called without arguments; None without a figure.
-        missing: why there is no figure.
-        setup_s: time to build and compile [s].
-        error: see the top of this file.
-        once_s: time of one run [s].
-    """
-
-    code: str
-    setting: float
-    solve: Callable[[], np.ndarray] | None = None
-    missing: str | None = None
-    setup_s: float = 0.0
-    error: float = np.inf
-    once_s: float = 0.0
 
 
 def reference(case: Case) -> tuple[np.ndarray, str]:
@@ -79,121 +61,90 @@ def reference(case: Case) -> tuple[np.ndarray, str]:
         found = ours.adaptive(case, "native")(1e-13)()
     run, missing = harness.attempt(lambda: casadi_codes.cvodes_adams(case.problem, 1e-13).solve())
     if run is None:
-        return found, f"not cross-checked ({missing})"
-    return found, f"CVODES at 1e-13 differs by {error(run, found):.1e}"
+        return found, f"reference not cross-checked ({missing})"
+    off = ladder.relative_error(run, found)
+    return found, f"CVODES at 1e-13 differs from the reference by {off:.1e}"
 
 
-def error(found: np.ndarray, wanted: np.ndarray) -> float:
-    """Largest difference relative to 1 + |wanted|."""
-    return float(np.max(np.abs(found - wanted) / (1.0 + np.abs(wanted))))
-
-
-def points(case: Case, tolerances: Sequence[float]) -> list[Point]:
+def points(case: Case, tolerances: Sequence[float], wanted: np.ndarray) -> list[ladder.Point]:
     """Every code with every setting, called once."""
-    wanted, note = reference(case)
-    print(f"{case.problem.name}: {note}")
-    found = []
-    for backend in ours.BACKENDS:
-        own = ours.adaptive(case, backend)
-        found += _ladder(ours.label(backend), lambda x, own=own: _ours(own, x), tolerances, wanted)
-    for code, build in ADAPTIVE.items():
-        make = lambda x, build=build: build(case.problem, x)  # noqa: E731
-        found += _ladder(code, make, tolerances, wanted)
-    for code, build in FIXED.items():
-        make = lambda x, build=build: build(case.problem, int(x))  # noqa: E731
-        found += _ladder(code, make, STEPS, wanted)
+    found = own_points(case, tolerances, wanted)
+    for codes, settings in ((ADAPTIVE, tolerances), (FIXED, STEPS)):
+        for code, build in codes.items():
+            make = lambda x, build=build: build(case.problem, x)  # noqa: E731
+            found += ladder.climb(code, make, settings, wanted)
     return found
 
 
-def _ours(own: Callable, tolerance: float) -> Run:
-    """Compiled by its first call."""
-    solve = own(tolerance)
-    began = time.perf_counter()
-    solve()
-    return Run(solve, time.perf_counter() - began)
+def own_points(case: Case, tolerances: Sequence[float], wanted: np.ndarray) -> list[ladder.Point]:
+    """This library: its kernels with each of its solvers, XLA with the default one.
 
-
-def _ladder(code: str, make: Callable[[float], Run], settings, wanted) -> list[Point]:
-    """One code with all its settings; where the first fails to build, one point that says so."""
-    found = []
-    for setting in settings:
-        ready, missing = harness.attempt(lambda x=setting: _checked(make(x), wanted))
-        point = ready or Point(code, setting, missing=missing)
-        point.code, point.setting = code, setting
-        found.append(point)
-        if str(missing).startswith("missing") or point.once_s > SLOW:
-            break
-    return found
-
-
-def _checked(run: Run, wanted: np.ndarray) -> Point:
-    """A code and what its result is worth; the code and its setting are filled in later."""
-    began = time.perf_counter()
-    size = error(run.solve(), wanted)
-    return Point("", 0.0, run.solve, None, run.setup_s, size, time.perf_counter() - began)
+    On XLA the chains have the formulation for many bodies, as its users would.
+    """
+    native = {name: ours.adaptive(case, "native", name) for name in ours.SOLVERS}
+    # The default solver comes first, so that a single setting is that of a user who chooses none.
+    settings = [(name, x) for name in ours.SOLVERS for x in tolerances]
+    make = lambda x: ladder.called_once(native[x[0]](x[1]))  # noqa: E731
+    found = ladder.climb(ours.label("native"), make, settings, wanted)
+    sparse = isinstance(case.system, Chain)
+    plain = ours.adaptive(ours.for_many_bodies(case) if sparse else case, "plain")
+    make = lambda x: ladder.called_once(plain(x))  # noqa: E731
+    code = ours.label("plain") + (", sparse" if sparse else "")
+    return found + ladder.climb(code, make, tolerances, wanted)
 
 
 def measure(case: Case, tolerances: Sequence[float], rounds: int) -> list[dict[str, Any]]:
     """Time every code and setting on one problem."""
-    found = points(case, tolerances)
-    able = {(x.code, x.setting): x.solve for x in found if x.solve is not None}
-    slow = {(x.code, x.setting): [x.once_s] * rounds for x in found if x.once_s > SLOW}
-    quick = {key: solve for key, solve in able.items() if key not in slow}
-    times = harness.interleaved(quick, rounds) | slow
-    rows = []
-    for point in found:
-        row = {"problem": case.problem.name, **dataclasses.asdict(point)}
-        row.pop("solve")
-        own = times.get((point.code, point.setting))
-        rows.append(row if own is None else row | {"seconds": own, **harness.spread(own)})
-    return rows
-
-
-def fastest(rows: list[dict[str, Any]], code: str, target: float) -> dict[str, Any] | None:
-    """The fastest setting of a code whose error is at most the target."""
-    able = [r for r in rows if r["code"] == code and "median" in r and r["error"] <= target]
-    return min(able, key=lambda r: r["median"]) if able else None
+    wanted, note = reference(case)
+    print(f"{case.problem.name}: {note}", flush=True)
+    return ladder.timed(case.problem.name, points(case, tolerances, wanted), rounds)
 
 
 def summary(rows: list[dict[str, Any]]) -> list[tuple]:
     """Rows of the table of one problem: times at equal error, and how many of ours they take."""
     codes = list(dict.fromkeys(r["code"] for r in rows))
-    native = [fastest(rows, ours.label("native"), target) for target in TARGETS]
+    native = [ladder.fastest(rows, ours.label("native"), target) for target in TARGETS]
     found = []
     for code in codes:
         own = [r for r in rows if r["code"] == code]
         line = [own[0]["problem"], code]
         for target, base in zip(TARGETS, native, strict=True):
-            line += _cells(fastest(rows, code, target), base)
-        reached = [r for r in own if "median" in r]
-        note = own[0]["missing"] or (
-            "" if "-" not in line[2:] else f"least error {min(r['error'] for r in reached):.1e}"
-        )
-        found.append((*line, f"{max(r['setup_s'] for r in own):.2f}", note))
+            line += _cells(ladder.fastest(rows, code, target), base)
+        found.append((*line, f"{max(r['setup_s'] for r in own):.2f}", _note(own, "-" in line[2:])))
     return found
 
 
+def _note(own: list[dict[str, Any]], fell_short: bool) -> str:
+    """Why a code has no figure."""
+    reached = [r["error"] for r in own if "median" in r]
+    if own[0]["missing"] or not reached:
+        return own[0]["missing"]
+    return f"least error {min(reached):.1e}" if fell_short else ""
+
+
 def _cells(best: dict[str, Any] | None, base: dict[str, Any] | None) -> list[str]:
-    """Time with its spread, and its ratio to that of the native backend."""
+    """Time with its spread, its ratio to that of the native backend, its setting and error."""
     if best is None:
-        return ["-", "-"]
+        return ["-", "-", "-"]
     times = harness.shown(best["seconds"], 1e-3)
     ratio = "-" if base is None else f"{harness.ratio(best['seconds'], base['seconds']):.3g}"
-    return [times, ratio]
+    return [times, ratio, f"{best['setting']}: {best['error']:.0e}"]
 
 
 def figure(rows: list[dict[str, Any]]):
     """Work-precision diagram, a panel for each problem."""
     names = list(dict.fromkeys(r["problem"] for r in rows))
     codes = list(dict.fromkeys(r["code"] for r in rows))
-    fig, axes = new_axes(2, 2, title="One run: time against error", sharex=False)
-    fig.set_size_inches(11.0, 9.0)
+    across = min(len(names), 2)
+    down = -(-len(names) // across)
+    fig, axes = new_axes(down, across, title="One run: time against error", sharex=False)
+    fig.set_size_inches(11.0, 1.0 + 4.0 * down)
     styles = list(itertools.product("o^s", colors(6)))
     for ax in axes.flat[len(names) :]:
         ax.set_visible(False)
     for ax, name in zip(axes.flat, names, strict=False):
         for code, (marker, color) in zip(codes, styles, strict=False):
-            own = [r for r in rows if (r["problem"], r["code"]) == (name, code) and "median" in r]
+            own = ladder.front([r for r in rows if r["problem"] == name], code)
             own.sort(key=lambda r: r["error"])
             style = {"linewidth": 2.5} if code.startswith("jaxdae") else {"linewidth": 1.0}
             values = [[r[key] for r in own] for key in ("error", "median")]
@@ -208,19 +159,19 @@ def figure(rows: list[dict[str, Any]]):
 
 def main() -> None:
     """Measure, print a table, write `results/single_run.json` and `results/single_run.png`."""
-    args = harness.arguments(main.__doc__, 9)
+    args = harness.arguments(main.__doc__, 9, PROBLEMS)
     tolerances = QUICK_TOLERANCES if args.quick else TOLERANCES
-    cases = [two_link(), andrews(), chain(10)] + ([] if args.quick else [chain(40)])
     rows, lines = [], []
-    for case in cases:
-        own = measure(case, tolerances, args.repetitions)
-        rows += own
-        lines += summary(own)
+    with harness.scratch_folder():
+        for name in args.problems:
+            own = measure(PROBLEMS[name](), tolerances, args.repetitions)
+            rows += own
+            lines += summary(own)
     headings = ["problem", "code"]
     for target in TARGETS:
-        headings += [f"ms at {target:.0e}", "/ native"]
+        headings += [f"ms at {target:.0e}", "/ native", "with: error"]
     print("\n" + table([*headings, "set-up s", "note"], lines))
-    harness.finish("single_run", rows, figure(rows))
+    harness.finish(f"single_run{args.some}", rows, figure(rows))
 
 
 if __name__ == "__main__":

@@ -14,9 +14,11 @@ class MissingCodeError(RuntimeError):
     """A competitor cannot run here; the message says what it lacks."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Problem:
     """An initial value problem of one of three mechanisms, in plain numbers.
+
+    Equal to itself alone, so that what is compiled for it can be kept.
 
     Args:
         name: name in tables.

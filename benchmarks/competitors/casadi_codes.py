@@ -1,11 +1,6 @@
 """CasADi: SUNDIALS' CVODES and IDAS on its own compiled equations."""
 
-import atexit
-import contextlib
-import shutil
-import tempfile
 import time
-from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -23,7 +18,10 @@ LARGEST_WITH_JACOBIAN = 40
 
 
 def compile_options() -> dict[str, Any]:
-    """Options with which CasADi turns a function into C and compiles it."""
+    """Options with which CasADi turns a function into C and compiles it.
+
+    It leaves sources and libraries in the current folder (`harness.scratch_folder`).
+    """
     flags = ["-O3", "-march=native", "-ffast-math"]
     return {
         "jit": True,
@@ -63,15 +61,15 @@ def _run(problem: Problem, solver: str, tolerance: float, method: dict[str, Any]
     began = time.perf_counter()
     ca = package("casadi")
     settings = {"reltol": tolerance, "abstol": tolerance, "max_num_steps": MAX_STEPS, **method}
+    large = len(problem.q) > LARGEST_WITH_JACOBIAN
     if solver == "idas":
         dae, start = index_1(problem), consistent(problem)
     else:
-        dae, start = explicit(problem), {"x0": problem.y}
-    if len(problem.q) <= LARGEST_WITH_JACOBIAN or solver == "idas":
+        dae = _without_jacobian(problem) if large else explicit(problem)
+        start = {"x0": problem.y}
+    if solver == "idas" or not large:
         settings |= compile_options()
-    else:
-        dae = _without_jacobian(dae)
-    code = built(ca.integrator, "run", solver, dae, 0.0, problem.t1, settings)
+    code = ca.integrator("run", solver, dae, 0.0, problem.t1, settings)
 
     def solve() -> np.ndarray:
         return np.array(code(**start)["xf"]).ravel()
@@ -128,34 +126,23 @@ def with_gains(problem: Problem, equations: Equations, *expressions) -> list[Any
     return ca.substitute(list(expressions), [equations.K_D, equations.K_P], values)
 
 
+@cache
 def compiled_acceleration(problem: Problem) -> Any:
     """`a(t, (q, v))` as a compiled function of CasADi."""
     ca = package("casadi")
     dae = explicit(problem)
     n = len(problem.q)
     inputs, results = [dae["t"], dae["x"]], [dae["ode"][n:]]
-    return built(ca.Function, "acceleration", inputs, results, compile_options())
-
-
-def _without_jacobian(dae: dict[str, Any]) -> dict[str, Any]:
-    """The same equations as a compiled function that CasADi does not differentiate further."""
-    ca = package("casadi")
-    rest = {"enable_forward": False, "enable_reverse": False, "enable_jacobian": False}
-    options = {**compile_options(), **rest, "enable_fd": True}
-    function = built(ca.Function, "rate", [dae["t"], dae["x"]], [dae["ode"]], options)
-    t, x = ca.MX.sym("t"), ca.MX.sym("x", dae["x"].numel())
-    return {"t": t, "x": x, "ode": function(t, x)}
-
-
-def built(make: Callable, *given: Any) -> Any:
-    """What a constructor of CasADi makes; it leaves its sources where it is called."""
-    with contextlib.chdir(_folder()):
-        return make(*given)
+    return ca.Function("acceleration", inputs, results, compile_options())
 
 
 @cache
-def _folder() -> str:
-    """Where sources and libraries are made; removed with the process."""
-    folder = tempfile.mkdtemp(prefix="casadi-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder
+def _without_jacobian(problem: Problem) -> dict[str, Any]:
+    """The explicit form as a compiled function that CasADi does not differentiate further."""
+    ca = package("casadi")
+    dae = explicit(problem)
+    rest = {"enable_forward": False, "enable_reverse": False, "enable_jacobian": False}
+    options = {**compile_options(), **rest, "enable_fd": True}
+    function = ca.Function("rate", [dae["t"], dae["x"]], [dae["ode"]], options)
+    t, x = ca.MX.sym("t"), ca.MX.sym("x", dae["x"].numel())
+    return {"t": t, "x": x, "ode": function(t, x)}

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from .base import package, Problem
-from .casadi_codes import algebraic, built, compile_options, MAX_STEPS
+from .casadi_codes import algebraic, compile_options, MAX_STEPS
 from .mechanics import acceleration, Declaration, declare, derive
 
 
@@ -37,8 +37,8 @@ def gradient(
     if solver == "cvodes":
         settings |= {"linear_multistep_method": "bdf"}
     settings |= compile_options()
-    run = built(ca.integrator, "run", solver, dae, 0.0, t1, settings)
-    slope = built(_slope, run, len(problem.q), target, len(parameters), forward)
+    run = ca.integrator("run", solver, dae, 0.0, t1, settings)
+    slope = _slope(run, len(problem.q), target, len(parameters), forward)
     return lambda: np.mean([np.array(slope(y, parameters)).ravel() for y in starts], axis=0)
 
 

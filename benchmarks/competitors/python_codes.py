@@ -1,4 +1,4 @@
-"""Integrators that call a function of Python for every evaluation: SciPy, and SUNDIALS by sundae.
+"""Integrators that call a function of Python for every evaluation: SciPy, sundae, solve_dae.
 
 What they call is compiled by CasADi, and reads and writes its arrays in place, so that what is
 timed is the integrator and the call.
@@ -6,13 +6,13 @@ timed is the integrator and the call.
 
 import time
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from .base import MissingCodeError, package, Problem, Run
 from .casadi_codes import (
-    built,
     compile_options,
     compiled_acceleration,
     consistent,
@@ -49,17 +49,55 @@ def sundae_cvode(problem: Problem, tolerance: float) -> Run:
 
 def sundae_ida(problem: Problem, tolerance: float) -> Run:
     """SUNDIALS' IDA by scikit-sundae on the index-1 form, with its Jacobian matrix compiled."""
-    if len(problem.q) > LARGEST_WITH_JACOBIAN:
-        raise MissingCodeError("left out: compiling its dense matrix takes minutes")
+    _refuse_large(problem)
     began = time.perf_counter()
     ida = package("sksundae.ida", "scikit-sundae").IDA
     residual, jacobian = _implicit(problem)
-    start = np.concatenate(list(consistent(problem).values()))
-    n = len(problem.q)
-    rates = np.concatenate([start[n : 3 * n], np.zeros(len(start) - 2 * n)])
-    algebraic = list(range(2 * n, len(start)))
+    start, rates = _with_rates(problem)
+    algebraic = list(range(2 * len(problem.q), len(start)))
     code = ida(residual, jacfn=jacobian, algebraic_idx=algebraic, **_limits(tolerance))
     return _sundae(code, problem, began, (start, rates))
+
+
+def radau(problem: Problem, tolerance: float) -> Run:
+    """Radau IIA of order 5 by solve_dae on the index-1 form, its Jacobian matrices compiled."""
+    _refuse_large(problem)
+    began = time.perf_counter()
+    solve_dae = package("solve_dae.integrate", "solve_dae").solve_dae
+    given, slopes = _implicit(problem)
+    start, rates = _with_rates(problem)
+    by_rates = np.diag(-(np.arange(start.size) < 2 * len(problem.q)).astype(float))
+
+    def residual(t, y, yp):
+        found = np.empty(start.size)
+        given(t, y, yp, found)
+        return found
+
+    def jacobian(t, y, yp):
+        found = np.empty_like(by_rates)
+        slopes(t, y, yp, None, 0.0, found)
+        return found, by_rates
+
+    options = {"rtol": tolerance, "atol": tolerance, "method": "Radau", "jac": jacobian}
+
+    def solve() -> np.ndarray:
+        found = solve_dae(residual, (0.0, problem.t1), start, rates, **options)
+        if not found.success:
+            raise RuntimeError(found.message)
+        return found.y[: 2 * len(problem.q), -1]
+
+    return Run(solve, time.perf_counter() - began)
+
+
+def _refuse_large(problem: Problem) -> None:
+    if len(problem.q) > LARGEST_WITH_JACOBIAN:
+        raise MissingCodeError("left out: compiling its dense matrix takes minutes")
+
+
+def _with_rates(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
+    """Start of y = (q, v, a, lam) and of y'; the rates of a and lam do not enter."""
+    start, n = np.concatenate(list(consistent(problem).values())), len(problem.q)
+    return start, np.concatenate([start[n : 3 * n], np.zeros(len(start) - 2 * n)])
 
 
 def _limits(tolerance: float) -> dict[str, Any]:
@@ -92,6 +130,7 @@ def _rate(problem: Problem) -> Callable:
     return rate
 
 
+@cache
 def _implicit(problem: Problem) -> tuple[Callable, Callable]:
     """Residual of `F(t, y, y') = 0` for y = (q, v, a, lam), and its matrix dF/dy + c dF/dy'."""
     ca = package("casadi")
@@ -100,9 +139,9 @@ def _implicit(problem: Problem) -> tuple[Callable, Callable]:
     total = y.numel()
     right = ca.vertcat(dae["ode"], dae["alg"])
     options = compile_options()
-    value = built(ca.Function, "residual", [dae["t"], y], [ca.densify(right)], options)
+    value = ca.Function("residual", [dae["t"], y], [ca.densify(right)], options)
     slopes = ca.densify(ca.jacobian(right, y))
-    matrix = built(ca.Function, "matrix", [dae["t"], y], [slopes], options)
+    matrix = ca.Function("matrix", [dae["t"], y], [slopes], options)
     call, (t_in, y_in), (found,) = _in_place(value)
     call_matrix, (t_matrix, y_matrix), (slopes,) = _in_place(matrix)
     slopes = slopes.reshape(total, total).T  # CasADi stores columns

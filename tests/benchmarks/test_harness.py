@@ -1,9 +1,13 @@
 """Timing, choosing and reporting; a code that is missing or fails is named, never left out."""
 
 import json
+import os
+from pathlib import Path
 
 import jax
 import pytest
+
+from jaxdae.kernels import machine_code
 
 
 def test_a_missing_package_is_named_with_what_to_install(benchmark):
@@ -41,32 +45,44 @@ def test_missing_and_failed_codes_are_told_apart(benchmark):
 
 
 def test_a_failing_code_does_not_stop_a_ladder_and_a_missing_one_ends_it(benchmark):
-    single_run, base = benchmark("single_run"), benchmark("competitors.base")
-    wanted = single_run.np.ones(2)
+    ladder, base = benchmark("ladder"), benchmark("competitors.base")
+    wanted = ladder.np.ones(2)
 
     def fails_when_tight(tolerance):
         if tolerance < 1e-7:
             raise ArithmeticError("too tight")
         return base.Run(lambda: wanted + tolerance, 0.5)
 
-    found = single_run._ladder("code", fails_when_tight, (1e-6, 1e-8), wanted)
+    found = ladder.climb("code", fails_when_tight, (1e-6, 1e-8), wanted)
     assert [x.missing for x in found] == [None, "failed: ArithmeticError: too tight"]
+    assert [x.setting for x in found] == ["1e-06", "1e-08"]
     assert found[0].error == pytest.approx(0.5e-6, rel=1e-6)  # relative to 1 + |1|
 
     def missing(tolerance):
         raise base.MissingCodeError(f"x is not installed ({tolerance})")
 
-    found = single_run._ladder("code", missing, (1e-6, 1e-8), wanted)
+    found = ladder.climb("code", missing, (1e-6, 1e-8), wanted)
     assert [x.missing for x in found] == ["missing: x is not installed (1e-06)"]
 
 
-def test_a_run_that_takes_seconds_ends_its_ladder(benchmark, monkeypatch):
-    single_run, base = benchmark("single_run"), benchmark("competitors.base")
-    wanted = single_run.np.ones(2)
-    run = base.Run(lambda: wanted, 0.5)
-    assert len(single_run._ladder("code", lambda _: run, (1e-6, 1e-8), wanted)) == 2
-    monkeypatch.setattr(single_run, "SLOW", 0.0)
-    assert len(single_run._ladder("code", lambda _: run, (1e-6, 1e-8), wanted)) == 1
+def test_a_run_that_takes_seconds_ends_its_ladder_and_is_not_run_again(benchmark, monkeypatch):
+    ladder, base, calls = benchmark("ladder"), benchmark("competitors.base"), []
+    wanted = ladder.np.ones(2)
+    run = base.Run(lambda: calls.append(1) or wanted, 0.5)
+    assert len(ladder.climb("code", lambda _: run, (1e-6, 1e-8), wanted)) == 2
+    monkeypatch.setattr(ladder, "SLOW", 0.0)
+    points = ladder.climb("code", lambda _: run, (1e-6, 1e-8), wanted)
+    assert len(points) == 1
+    before = len(calls)
+    (row,) = ladder.timed("problem", points, 3)
+    assert len(calls) == before
+    assert row["seconds"] == [points[0].once_s] * 3
+
+
+def test_settings_are_told_in_words(benchmark):
+    ladder = benchmark("ladder")
+    assert ladder.name(("Dopri8", 1e-8)) == "Dopri8 1e-08"
+    assert ladder.name(("trapezoidal", 200, 1e-6)) == "trapezoidal 200 steps 1e-06"
 
 
 def test_calls_are_timed_in_turn_and_short_ones_repeated(benchmark):
@@ -88,7 +104,7 @@ def test_ratios_compare_the_times_of_one_round(benchmark):
 
 
 def test_the_fastest_setting_is_among_those_that_reach_the_error(benchmark):
-    single_run = benchmark("single_run")
+    ladder = benchmark("ladder")
     rows = [
         {"code": "x", "error": 1e-5, "median": 1.0},
         {"code": "x", "error": 1e-7, "median": 3.0},
@@ -96,8 +112,66 @@ def test_the_fastest_setting_is_among_those_that_reach_the_error(benchmark):
         {"code": "x", "error": 1e-8, "missing": "failed"},
         {"code": "y", "error": 1e-9, "median": 0.1},
     ]
-    assert single_run.fastest(rows, "x", 1e-6) == rows[2]
-    assert single_run.fastest(rows, "x", 1e-10) is None
+    assert ladder.fastest(rows, "x", 1e-6) == rows[2]
+    assert ladder.fastest(rows, "x", 1e-10) is None
+    assert ladder.front(rows, "x") == [rows[0], rows[2]]  # the other takes longer and errs more
+
+
+def test_runs_are_compared_at_an_error_that_is_not_larger(benchmark):
+    scaling = benchmark("scaling")
+
+    def row(code, error, seconds):
+        found = {"links": 4, "code": code, "setting": "s", "error": error, "missing": None}
+        return found | {"seconds": [seconds], "median": seconds, "problem": "chain"}
+
+    exudyn = [row("Exudyn", e, t) for e, t in ((1e-3, 1.0), (9e-4, 1.1), (1e-4, 4.0))]
+    own = [row("jaxdae, native", e, t) for e, t in ((2e-3, 0.01), (5e-4, 0.2), (1e-5, 0.4))]
+    found = scaling.pairs(exudyn + own)
+    # 9e-4 is no other error than 1e-3; what errs 2e-3 does not count.
+    assert [(x["exudyn"]["error"], x["ratio"]) for x in found] == [(1e-3, 5.0), (1e-4, 10.0)]
+    assert "5 to 10 times faster than Exudyn" in scaling.run_text(exudyn + own)
+
+
+def test_exponents_of_a_power_law_are_its_power(benchmark):
+    scaling = benchmark("scaling")
+    times = [{"links": n, "code": "x", "median": 3e-6 * n**1.5, "min": 1e-6 * n} for n in (10, 80)]
+    found = scaling.exponents([*times, {"links": 80, "code": "y", "missing": "failed"}])["x"]
+    assert found["median"]["fitted"] == pytest.approx(1.5)
+    assert found["min"]["between"] == pytest.approx([1.0])
+
+
+def test_files_that_other_codes_leave_are_gone_with_their_folder(benchmark):
+    harness, before = benchmark("harness"), Path.cwd()
+    with harness.scratch_folder():
+        Path("jit_tmp.c").write_text("left behind")
+        folder = Path.cwd()
+    assert Path.cwd() == before
+    assert folder != before
+    assert not folder.exists()
+
+
+def test_a_choice_of_problems_names_its_results(benchmark, monkeypatch):
+    harness = benchmark("harness")
+    monkeypatch.setattr("sys.argv", ["script", "--quick", "--problems", "b"])
+    chosen = harness.arguments("text", 9, ("a", "b"))
+    assert (chosen.problems, chosen.some, chosen.repetitions) == (["b"], "-b", 3)
+    monkeypatch.setattr("sys.argv", ["script"])
+    every = harness.arguments("text", 9, ("a", "b"))
+    assert (every.problems, every.some, every.repetitions) == (["a", "b"], "", 9)
+
+
+def test_kernels_made_on_some_processors_have_as_many_threads(benchmark):
+    ours, base = benchmark("ours"), benchmark("competitors.base")
+    before = machine_code.default_threads()
+    if not hasattr(os, "sched_setaffinity"):
+        with pytest.raises(base.MissingCodeError, match="does not let a process choose"):
+            ours.processors(1).__enter__()
+        return
+    with ours.processors(1):
+        assert machine_code.default_threads() == 1
+    assert machine_code.default_threads() == before
+    with pytest.raises(base.MissingCodeError, match=f"this process has {before} processors"):
+        ours.processors(before + 1).__enter__()
 
 
 def test_tables_and_figures_name_missing_codes(benchmark):

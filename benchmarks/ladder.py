@@ -1,0 +1,115 @@
+"""Time against error: a code with a ladder of settings, and which of them is accurate enough."""
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import harness
+import numpy as np
+from competitors.base import Run
+
+# A run that takes longer [s] is timed once, and ends the ladder of its code.
+SLOW = 3.0
+
+
+@dataclasses.dataclass
+class Point:
+    """One code with one setting on one problem.
+
+    Args:
+        code: name.
+        setting: tolerance, number of steps, or several of them.
+        solve: called without arguments; None without a figure.
+        missing: why there is no figure.
+        setup_s: time to build and compile [s].
+        error: largest difference from the reference, relative to 1 + |y|.
+        once_s: time of one run [s].
+    """
+
+    code: str
+    setting: str
+    solve: Callable[[], np.ndarray] | None = None
+    missing: str | None = None
+    setup_s: float = 0.0
+    error: float = np.inf
+    once_s: float = 0.0
+
+
+def relative_error(found: np.ndarray, wanted: np.ndarray) -> float:
+    """Largest difference relative to 1 + |wanted|."""
+    return float(np.max(np.abs(found - wanted) / (1.0 + np.abs(wanted))))
+
+
+def called_once(solve: Callable[[], np.ndarray]) -> Run:
+    """A function that its first call compiles."""
+    began = time.perf_counter()
+    solve()
+    return Run(solve, time.perf_counter() - began)
+
+
+def climb(code: str, make: Callable[[Any], Run], settings: Iterable, wanted) -> list[Point]:
+    """One code with all its settings, each called once.
+
+    Args:
+        code: name.
+        make: from a setting to a run.
+        settings: from the coarsest to the finest.
+        wanted: reference.
+
+    Returns:
+        A point for each setting; where the first is missing, that one, and where one is slow, those
+        before it and itself.
+    """
+    found = []
+    for setting in settings:
+        ready, missing = harness.attempt(lambda x=setting: _checked(make(x), wanted))
+        point = ready or Point("", "", missing=missing)
+        point.code, point.setting = code, name(setting)
+        found.append(point)
+        if str(missing).startswith("missing") or point.once_s > SLOW:
+            break
+    return found
+
+
+def name(setting: Any) -> str:
+    """A setting in words."""
+    if isinstance(setting, tuple):
+        return " ".join(map(name, setting))
+    if isinstance(setting, float):
+        return f"{setting:.0e}"
+    return f"{setting} steps" if isinstance(setting, int) else str(setting)
+
+
+def _checked(run: Run, wanted: np.ndarray) -> Point:
+    """A code and what its result is worth; the code and its setting are filled in later."""
+    began = time.perf_counter()
+    size = relative_error(run.solve(), wanted)
+    return Point("", "", run.solve, None, run.setup_s, size, time.perf_counter() - began)
+
+
+def timed(problem: str, points: list[Point], rounds: int) -> list[dict[str, Any]]:
+    """Rows of a table: the points with their times `seconds` and what `harness.spread` says."""
+    able = {(x.code, x.setting): x for x in points if x.solve is not None}
+    slow = {key: [x.once_s] * rounds for key, x in able.items() if x.once_s > SLOW}
+    quick: dict = {key: x.solve for key, x in able.items() if key not in slow}
+    times = harness.interleaved(quick, rounds) | slow
+    rows = []
+    for point in points:
+        row = {"problem": problem, **dataclasses.asdict(point)}
+        row.pop("solve")
+        own = times.get((point.code, point.setting))
+        rows.append(row if own is None else row | {"seconds": own, **harness.spread(own)})
+    return rows
+
+
+def fastest(rows: list[dict[str, Any]], code: str, target: float) -> dict[str, Any] | None:
+    """The fastest setting of a code whose error is at most the target."""
+    able = [r for r in rows if r["code"] == code and "median" in r and r["error"] <= target]
+    return min(able, key=lambda r: r["median"]) if able else None
+
+
+def front(rows: list[dict[str, Any]], code: str) -> list[dict[str, Any]]:
+    """Settings of a code that no other of its settings beats in both time and error."""
+    able = [r for r in rows if r["code"] == code and "median" in r]
+    return [r for r in able if fastest(able, code, r["error"]) is r]
