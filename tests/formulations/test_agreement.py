@@ -395,8 +395,7 @@ class Matrix:
 
     def _by_kernel(self, system: str, name: str, factor: float) -> Rows:
         run = self.run(system, self.formulation(system, name, factor), "native")
-        assert run.backend == "native"
-        assert run.why_not_native is None
+        assert (run.backend, run.why_not_native) == ("native", None)
         return _rows(run)
 
     def _by_diffrax(self, system: str, name: str, factor: float) -> Rows:
