@@ -220,7 +220,8 @@ def step_warning(system, formulation, controller, state, t, solver, step: float)
 def _eigenvalues(matrix: np.ndarray) -> np.ndarray:
     """Eigenvalues, part by part: with scalar or diagonal gains each constraint is one by itself."""
     parts = connected_parts(np.stack(np.nonzero(matrix)), len(matrix))
-    return np.concatenate([np.linalg.eigvals(matrix[np.ix_(i, i)]) for i in parts])
+    each = (np.linalg.eigvals(matrix[np.ix_(i, i)]) for i in parts)
+    return np.concatenate([np.zeros(0), *each])  # none without constraints
 
 
 def _grows_backward(what: str, roots) -> str:

@@ -47,6 +47,10 @@ def test_a_step_outside_names_root_factor_and_limit(formulation, led_point):
     assert "by 5 in each step. All modes shrink for steps below 0.006963 s" in found
 
 
+def test_where_nothing_is_constrained_gains_have_no_limit():
+    assert _told(Kepler(), Multipliers(FAST), jaxdae.State(*Kepler().start()), 0.1) == ""
+
+
 @pytest.mark.parametrize(
     ("formulation", "solver", "step"),
     [

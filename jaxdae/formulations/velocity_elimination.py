@@ -186,7 +186,7 @@ class VelocityElimination(AbstractFormulation):
         Raises:
             ValueError: naming the coordinates, the singular values, and a better choice.
         """
-        problem = self._problem(system, t, self.init(system, t, state))
+        problem = self._problem(system, t, _started(self, system, t, state))
         if problem is not None:
             raise ValueError(problem)
 
@@ -283,9 +283,9 @@ class VelocityElimination(AbstractFormulation):
         """What is wrong with the choice, where an entry of `B` exceeds `near * limit`."""
         if not np.isfinite(np.asarray(y.q)).all():
             return None
-        free, basic = (np.asarray(x) for x in self._split(system, y))
         t, labels = jnp.asarray(t, y.q.dtype), system.labels()
-        kernel = _eliminate(system, (free, basic), t, y.q).kernel
+        split, kernel = _chosen(self, system, t, y)
+        free, basic = (np.asarray(x) for x in split)
         largest = float(jnp.max(jnp.abs(kernel), initial=0.0))
         limit = near * self._limit(y.q.dtype)
         if largest <= limit:
@@ -338,6 +338,19 @@ def choose_independent(system: System, t, q) -> tuple[str, ...]:
         )
     free, _ = _choose(system, t, q)
     return tuple(labels.coordinate(int(i)) for i in free)
+
+
+# Compiled: operation by operation the checks on the host would take seconds.
+@eqx.filter_jit
+def _started(formulation, system, t, state):
+    return formulation.init(system, t, state)
+
+
+@eqx.filter_jit
+def _chosen(formulation, system, t, y):
+    """Independent and dependent coordinates of a state, and `N` there."""
+    split = formulation._split(system, y)
+    return split, _eliminate(system, split, t, y.q).kernel
 
 
 @eqx.filter_jit

@@ -19,8 +19,9 @@ _ENGINES: list[Any] = []
 _REGISTERED: dict[str, None] = {}
 # JAX may compile in several threads.
 _LOCK = threading.Lock()
-# How modules are compiled, besides what `Host` says. It is part of the key of what is on disk.
-_LEVEL, _SPEED = 3, 2
+# Levels of optimization of the target and of the passes before it, by whether code is to be made
+# quickly. They are part of the key of what is on disk.
+_LEVELS = {False: (3, 2), True: (0, 0)}
 
 
 class MachineCodeError(RuntimeError):
@@ -86,6 +87,7 @@ def host_width(bits: int) -> int:
 def register(text: str, content: str = "") -> str:
     """Compile a module and make its `@handler` known to XLA.
 
+    Where JAX is told to compile quickly (`jax_disable_most_optimizations`), so is the module.
     Where JAX keeps compiled programs on disk (`jax_compilation_cache_dir`), machine code is kept
     there too, if compiling it took as long as JAX asks of a program that it keeps. It is used by
     processes with the same module, LLVM and processor, and by no others.
@@ -146,8 +148,12 @@ def obstacle() -> str | None:
 
 def _key(text: str) -> str:
     """Hash of all that decides on the machine code of a module."""
-    made = f"{_llvm().llvm_version_info} {_LEVEL} {_SPEED} {host().cpu} {host().features}"
+    made = f"{_llvm().llvm_version_info} {_levels()} {host().cpu} {host().features}"
     return hashlib.sha256(f"{made}\n{text}".encode()).hexdigest()
+
+
+def _levels() -> tuple[int, int]:
+    return _LEVELS[bool(jax.config.values["jax_disable_most_optimizations"])]
 
 
 def _object_code(text: str, key: str) -> bytes:
@@ -177,7 +183,7 @@ def _compiled(text: str) -> bytes:
             "the function without jaxdae.kernels.native, or simulate(..., backend='plain')."
         ) from error
     module.triple = llvm.get_process_triple()
-    options = llvm.create_pipeline_tuning_options(speed_level=_SPEED)
+    options = llvm.create_pipeline_tuning_options(speed_level=_levels()[1])
     passes = llvm.create_pass_builder(target, options)
     passes.getModulePassManager().run(module, passes)
     return target.emit_object(module)
@@ -186,7 +192,7 @@ def _compiled(text: str) -> bytes:
 def _target(llvm):
     triple = llvm.Target.from_default_triple()
     return triple.create_target_machine(
-        cpu=host().cpu, features=host().features, opt=_LEVEL, jit=True
+        cpu=host().cpu, features=host().features, opt=_levels()[0], jit=True
     )
 
 

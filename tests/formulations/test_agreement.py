@@ -5,6 +5,13 @@ the reactions and the powers of the system's reference formulation, or it stands
 the message it is refused with. Realizing forces are here with the sign law on the constraint, where
 they are exact; the linear, saturated and tanh laws never are, and `test_realizing.py` has the
 order of their errors.
+
+Every pair runs on the native backend, but for those that it cannot take: they are in `NOT_NATIVE`
+with the reason, and run on the plain one. The systems in `PLAIN` run on both, in all formulations:
+between them they have holonomic, rheonomic and nonholonomic constraints, actuators, controllers,
+a singular mass matrix and no constraints at all. `kernels/test_formulations.py` compares the vector
+fields of nine systems besides. Motions of both backends are read by one and the same scalar
+program, which NumPy evaluates: nearly all time of these tests is spent compiling.
 """
 
 import dataclasses
@@ -37,7 +44,11 @@ from jaxdae import (
     System,
     VelocityElimination,
 )
+from jaxdae.backends import Backend, BackendError
 from jaxdae.formulations import AbstractFormulation, SignLaw
+from jaxdae.kernels import scalarize
+from jaxdae.kernels.operations import OPERATIONS
+from jaxdae.kernels.portable import results
 from jaxdae.models import (
     AndrewsMechanism,
     BallBeam,
@@ -54,7 +65,8 @@ from jaxdae.models.arm import PointMassArm, SurfaceArm
 from jaxdae.models.kepler import Kepler
 from jaxdae.models.mirror import AdaptiveMirror
 from jaxdae.models.motor import AbstractMotorDrive, ChargeDrive, CurrentDrive
-from jaxdae.systems import generalized_energy, Power, power_balance
+from jaxdae.systems import generalized_energy, power_balance
+from jaxdae.systems.precision import in_dtype
 from jaxdae.trajectory import control_input, Trajectory
 
 GAINS = Baumgarte(K_D=20.0, K_P=100.0, Gamma=10.0)
@@ -81,33 +93,18 @@ FORMULATIONS: dict[str, AbstractFormulation] = {
 
 SINGULAR_MASS = "the mass matrix is not positive definite: eigenvalues from"
 DEPENDENT = "the constraints are dependent at t = 0: their Jacobian has rank 1 of 2"
+REGULAR_MASS = (
+    "multipliers", "stabilized", "minimum norm", "Hamiltonian", "Hamiltonian, minimum norm",
+    "realizing forces",
+)  # fmt: skip
+INDEPENDENT_CONSTRAINTS = (
+    "multipliers", "stabilized", "singular mass", "Hamiltonian", "velocity elimination",
+    "null space, orthonormal", "null space, coordinate", "quasi-velocities",
+    "quasi-velocities, stabilized", "realizing forces",
+)  # fmt: skip
 REFUSED: dict[tuple[str, str], str] = {
-    **{
-        ("massless", name): SINGULAR_MASS
-        for name in (
-            "multipliers",
-            "stabilized",
-            "minimum norm",
-            "Hamiltonian",
-            "Hamiltonian, minimum norm",
-            "realizing forces",
-        )
-    },
-    **{
-        ("repeated rod", name): DEPENDENT
-        for name in (
-            "multipliers",
-            "stabilized",
-            "singular mass",
-            "Hamiltonian",
-            "velocity elimination",
-            "null space, orthonormal",
-            "null space, coordinate",
-            "quasi-velocities",
-            "quasi-velocities, stabilized",
-            "realizing forces",
-        )
-    },
+    **{("massless", name): SINGULAR_MASS for name in REGULAR_MASS},
+    **{("repeated rod", name): DEPENDENT for name in INDEPENDENT_CONSTRAINTS},
     ("everything", "velocity elimination"): "velocity_constraints must be affine in the velocities",
     ("everything", "quasi-velocities"): "'rolling' is not affine in the velocities",
     ("everything", "quasi-velocities, stabilized"): "'rolling' is not affine in the velocities",
@@ -148,12 +145,6 @@ def _torques(t, q, v, w):
     return jnp.stack([0.3 * jnp.cos(2 * t), -0.1 - 0.01 * v[3]])
 
 
-def _start(system, *rates):
-    """The model's own start, with other velocities made consistent."""
-    q, v = system.start()
-    return jaxdae.consistent_state(system, q, jnp.asarray(rates) if rates else v)
-
-
 def _ball_beam() -> Case:
     # The inductance of the rig makes the current a thousand times faster than the rest.
     system = BallBeam(inductance=0.1)
@@ -164,23 +155,22 @@ def _ball_beam() -> Case:
 
 def _sleigh() -> Case:
     system = ChaplyginSleigh(mass=1.7, offset=0.4, inertia=3 * 1.7 * 0.4**2, speed=1.3, phase=-0.8)
-    return Case(system, _start(system), 0.7)
+    return Case(system, State(*system.start()), 0.7)
 
 
 def _disk() -> Case:
     system = RollingDisk(mass=1.3, radius=0.4, spin_inertia=0.2, turn_inertia=0.07, turn_rate=1.7)
-    return Case(system, _start(system), 0.7)
+    return Case(system, State(*system.start()), 0.7)
 
 
 def _knife_edge() -> Case:
     system = KnifeEdge(mass=1.4, inertia=0.3, slope=0.4, turn_rate=1.9, speed=0.7)
-    return Case(system, _start(system), 0.7)
+    return Case(system, State(*system.start()), 0.7)
 
 
 def _chain() -> Case:
     system = Chain((0.5, 0.3), (1.2, 0.7))
-    q = jnp.array([0.4, -0.3, 0.4, -0.6])
-    return Case(system, jaxdae.consistent_state(system, q, jnp.array([0.6, 0.8, -0.5, 0.8])), 0.3)
+    return Case(system, State([0.4, -0.3, 0.4, -0.6], [0.6, 0.8, -0.5, 0.8]), 0.3)
 
 
 def _arm() -> Case:
@@ -205,7 +195,7 @@ def _models() -> dict[str, Case]:
     surface_arm = SurfaceArm()
     two_link, robot, andrews = TwoLinkManipulator(), DifferentialDriveRobot(), AndrewsMechanism()
     return {
-        "pendulum": Case(pendulum, _start(pendulum, 0.0, -1.0), 0.4),
+        "pendulum": Case(pendulum, State([0.9, 0.0], [0.0, -1.0]), 0.4),
         "chain": _chain(),
         # Its singular configuration is at t = 0.4933 s.
         "two-link": Case(two_link, State(*two_link.start()), 0.2, alpha=100.0),
@@ -236,8 +226,24 @@ SYSTEMS = (
     "ball and beam", "arm", "surface arm", "motor", "motor as actuator", *OTHERS,
     *UNCONSTRAINED,
 )  # fmt: skip
+# All formulations of these run on the plain backend too.
+PLAIN = ("sleigh", "ball and beam", "everything", "massless", "mirror")
+# Formulations that the native backend cannot take where there are constraints, and its reason.
+SVD = "svd cannot be made part of a kernel: it iterates until it converges"
+NOT_NATIVE = {
+    "minimum norm": SVD,
+    "Hamiltonian, minimum norm": SVD,
+    "realizing forces": "while cannot .* how often its loop turns depends on the inputs",
+}
 CONSTRAINED = [x for x in SYSTEMS if x not in UNCONSTRAINED]
 APPLIED = [pair for pair in itertools.product(SYSTEMS, FORMULATIONS) if pair not in REFUSED]
+
+
+def _flat_state(system, formulation, state: State):
+    """Length of a formulation's flat state, and the way back from it."""
+    shapes = jax.eval_shape(lambda: formulation.init(system, jnp.zeros(()), state))
+    flat, unravel = ravel_pytree(jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes))
+    return flat.size, unravel
 
 
 class OneOf(AbstractFormulation):
@@ -287,12 +293,8 @@ class OneOf(AbstractFormulation):
         return jax.lax.switch(self.index, [branch(member) for member in self.members], y)
 
     def _own(self, system, member):
-        """Length of a member's flat state, and the way back from it."""
         n, k = self.sizes
-        state = State(jnp.zeros(n), jnp.zeros(n), jnp.zeros(k))
-        shapes = jax.eval_shape(lambda: member.init(system, jnp.zeros(()), state))
-        flat, unravel = ravel_pytree(jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes))
-        return flat.size, unravel
+        return _flat_state(system, member, State(jnp.zeros(n), jnp.zeros(n), jnp.zeros(k)))
 
 
 def _filled(y, size: int):
@@ -310,21 +312,49 @@ class Motion(NamedTuple):
     energy: Any
     multipliers: Any
     reaction: Any
-    power: Power
+    power: Any
 
 
-@eqx.filter_jit
-def _read(run: Trajectory) -> Motion:
-    def row(t, y):
-        s = run.formulation.recover(run.system, t, y)
-        u = control_input(run.controller, t, s)
-        lam = run.formulation.multipliers(run.system, t, y, u)
-        reaction = -evaluate(run.system, t, s.q, s.v, s.w, u).jac.T @ lam
-        energy = generalized_energy(run.system, t, s.q, s.v)
-        power = power_balance(run.system, t, s.q, s.v, s.w, u, lam)
-        return Motion(t, s.q, s.v, s.w, energy, lam, reaction, power)
+class Rows(NamedTuple):
+    """Times and flat states of a run, in NumPy."""
 
-    return jax.vmap(row)(run.ts, run.saved)
+    ts: np.ndarray
+    ys: np.ndarray
+
+
+# For arrays; of a sign, that of zero apart, which no motion depends on.
+NUMPY = {name: one.evaluate for name, one in OPERATIONS.items()} | {"sign": np.sign}
+
+
+class Table:
+    """A function of numbers and vectors, evaluated for many rows of them.
+
+    It is taken apart to scalar operations, and NumPy does them: nothing is compiled.
+
+    Args:
+        function: of arrays, traceable by JAX.
+        shapes: shape of each argument.
+    """
+
+    def __init__(self, function, shapes):
+        self.program = scalarize(function, *(jax.ShapeDtypeStruct(x, float) for x in shapes))
+
+    def __call__(self, *arguments) -> list[np.ndarray]:
+        """Results for every row of the arguments; those without rows are the same for all."""
+        rows = np.shape(arguments[0])
+        shapes = [x.shape for x in self.program.inputs]
+        columns = [
+            column
+            for x, shape in zip(map(np.asarray, arguments), shapes, strict=True)
+            for column in x.reshape(*x.shape[: x.ndim - len(shape)], -1).T
+        ]
+        found = results(self.program, columns, NUMPY)
+        every = np.stack([np.broadcast_to(x, rows) for x in found], -1)
+        sizes = [int(np.prod(x.shape)) for x in self.program.results]
+        parts = np.split(every, np.cumsum(sizes)[:-1], axis=-1)
+        return [
+            x.reshape(*rows, *y.shape) for x, y in zip(parts, self.program.results, strict=True)
+        ]
 
 
 class Matrix:
@@ -332,21 +362,26 @@ class Matrix:
 
     def __init__(self, cases: dict[str, Case]):
         self.cases = cases
-        self._found: dict[tuple, Motion] = {}
+        self._motions: dict[tuple, Motion] = {}
+        self._tables: dict[Any, Table] = {}
 
-    def motion(self, system: str, name: str, factor: float = 1.0) -> Motion:
-        """The motion under a formulation, its constraint mass times `factor`."""
-        key = (system, name, factor)
-        if key not in self._found:
-            case = self.cases[system]
-            names = [x for x in FORMULATIONS if (system, x) not in REFUSED]
-            members = tuple(_weighted(FORMULATIONS[x], case.alpha * factor) for x in names)
-            sizes = (case.state.q.size, case.state.w.size)
-            run = self.run(system, OneOf(members, jnp.asarray(names.index(name)), sizes))
-            self._found[key] = jax.tree.map(np.asarray, _read(run))
-        return self._found[key]
+    def motion(self, system: str, name: str, factor: float = 1.0, plain: bool = False) -> Motion:
+        """The motion under a formulation, its constraint mass times `factor`.
 
-    def run(self, system: str, formulation: AbstractFormulation) -> Trajectory:
+        It runs on the native backend, where that can take it and the plain one is not asked for.
+        """
+        plain = plain or is_not_native(system, name)
+        key = (system, name, factor, plain)
+        if key not in self._motions:
+            rows = self._by_diffrax(system, name, factor) if plain else self._by_kernel(*key[:3])
+            self._motions[key] = self._read(system, name, factor, rows)
+        return self._motions[key]
+
+    def formulation(self, system: str, name: str, factor: float = 1.0) -> AbstractFormulation:
+        found = _weighted(FORMULATIONS[name], factor * self.cases[system].alpha)
+        return in_dtype(found, np.dtype(float))  # gains are arrays, so that tables can be shared
+
+    def run(self, system: str, formulation, backend: Backend = "auto") -> Trajectory:
         case = self.cases[system]
         return simulate(
             case.system,
@@ -355,18 +390,111 @@ class Matrix:
             t1=case.t1,
             dt=case.t1 / case.steps,
             controller=case.controller,
+            backend=backend,
         )
+
+    def _by_kernel(self, system: str, name: str, factor: float) -> Rows:
+        run = self.run(system, self.formulation(system, name, factor), "native")
+        assert (run.backend, run.why_not_native) == ("native", None)
+        return _rows(run)
+
+    def _by_diffrax(self, system: str, name: str, factor: float) -> Rows:
+        names = [x for x in FORMULATIONS if is_plain(system, x)]
+        run = self.run(system, self._one_of(system, names, name, factor), "plain")
+        assert run.backend == "plain"
+        return _rows(run)
+
+    def _one_of(self, system: str, names: list[str], name: str, factor: float = 1.0) -> OneOf:
+        members = tuple(self.formulation(system, x, factor) for x in names)
+        state = self.cases[system].state
+        return OneOf(members, jnp.asarray(names.index(name)), (state.q.size, state.w.size))
+
+    def _read(self, system: str, name: str, factor: float, rows: Rows) -> Motion:
+        read = self._by_xla if is_not_native(system, name) else self._by_numpy
+        q, v, w, lam = read(system, name, factor, rows)
+        if system not in self._tables:
+            self._tables[system] = _of_states(self.cases[system], lam.shape[1])
+        energy, reaction, power = self._tables[system](rows.ts, q, v, w, lam)
+        return Motion(rows.ts, q, v, w, energy, lam, reaction, power)
+
+    def _by_numpy(self, system: str, name: str, factor: float, rows: Rows) -> list[np.ndarray]:
+        case, formulation = self.cases[system], self.formulation(system, name, factor)
+        size, unravel = _flat_state(case.system, formulation, case.state)
+        arrays, static = eqx.partition(formulation, eqx.is_array)
+        gains, structure = jax.tree.flatten(arrays)
+
+        def row(t, y, *gains):
+            own = eqx.combine(jax.tree.unflatten(structure, gains), static)
+            return _row(case.system, case.controller, own, t, unravel(y))
+
+        if (system, name) not in self._tables:
+            shapes = [(), (size,), *(x.shape for x in gains)]
+            self._tables[system, name] = Table(row, shapes)
+        return self._tables[system, name](rows.ts, rows.ys[:, :size], *gains)
+
+    def _by_xla(self, system: str, name: str, factor: float, rows: Rows) -> list[np.ndarray]:
+        case = self.cases[system]
+        names = [x for x in NOT_NATIVE if (system, x) not in REFUSED]
+        one = self._one_of(system, names, name, factor)
+        return [np.asarray(x) for x in _compiled_rows((case.system, case.controller), one, rows)]
 
     def reference(self, system: str) -> Motion:
         return self.motion(system, REFERENCES.get(system, "multipliers"))
 
-    def result(self, system: str, name: str) -> Motion:
+    def result(self, system: str, name: str, plain: bool = False) -> Motion:
         """The motion; that of the penalty form extrapolated to infinite constraint mass."""
         if name != "penalty":
-            return self.motion(system, name)
-        runs = [self.motion(system, name, factor) for factor in (1.0, 2.0, 4.0)]
+            return self.motion(system, name, plain=plain)
+        runs = [self.motion(system, name, factor, plain) for factor in (1.0, 2.0, 4.0)]
         # Richardson's: removes the errors in 1/alpha and 1/alpha^2.
         return jax.tree.map(lambda a, b, c: a / 3 - 2 * b + 8 / 3 * c, *runs)
+
+
+def is_not_native(system: str, name: str) -> bool:
+    return name in NOT_NATIVE and system not in UNCONSTRAINED
+
+
+def is_twice(system: str, name: str) -> bool:
+    """Whether both backends run a pair."""
+    return system in PLAIN and not is_not_native(system, name)
+
+
+def is_plain(system: str, name: str) -> bool:
+    """Whether a pair runs on the plain backend, too or only."""
+    refused = (system, name) in REFUSED
+    return not refused and (system in PLAIN or is_not_native(system, name))
+
+
+def _rows(run: Trajectory) -> Rows:
+    leaves = [np.asarray(x) for x in jax.tree.leaves(run.saved)]
+    ts = np.asarray(run.ts)
+    return Rows(ts, np.concatenate([x.reshape(ts.size, -1) for x in leaves], 1))
+
+
+def _row(system, controller, formulation, t, y):
+    """Coordinates, velocities, actuators and multipliers."""
+    s = formulation.recover(system, t, y)
+    u = control_input(controller, t, s)
+    return s.q, s.v, s.w, formulation.multipliers(system, t, y, u)
+
+
+@eqx.filter_jit
+def _compiled_rows(parts, formulation, rows: Rows):
+    system, controller = parts
+    return jax.vmap(lambda t, y: _row(system, controller, formulation, t, y))(*rows)
+
+
+def _of_states(case: Case, constraints: int) -> Table:
+    """Energy, reactions and powers, from times, states and multipliers."""
+
+    def row(t, q, v, w, lam):
+        u = control_input(case.controller, t, State(q, v, w))
+        reaction = -evaluate(case.system, t, q, v, w, u).jac.T @ lam
+        power = power_balance(case.system, t, q, v, w, u, lam)
+        return generalized_energy(case.system, t, q, v), reaction, jnp.stack(power)
+
+    state = case.state
+    return Table(row, [(), state.q.shape, state.v.shape, state.w.shape, (constraints,)])
 
 
 def _weighted(formulation, factor: float):
@@ -389,15 +517,37 @@ def matrix(everything, massless, repeated_rod) -> Matrix:
     )
 
 
+QUANTITIES = ("q", "v", "w", "energy", "reaction", "power")
+
+
+def assert_same(found: Motion, expected: Motion, quantities=QUANTITIES, atol: float = 1e-9):
+    for quantity in quantities:
+        one, other = (getattr(x, quantity) for x in (found, expected))
+        size = np.abs(other).max(initial=0.0)
+        np.testing.assert_allclose(one, other, rtol=0, atol=atol * (1 + size), err_msg=quantity)
+
+
 @pytest.mark.parametrize(("system", "name"), APPLIED)
 def test_every_formulation_gives_the_motion(system, name, matrix):
     """Coordinates, velocities, actuators, energy, reactions and powers at every step."""
-    found, expected = matrix.result(system, name), matrix.reference(system)
-    for field in ("q", "v", "w", "energy", "reaction", "power"):
-        one, other = (ravel_pytree(getattr(x, field))[0] for x in (found, expected))
-        size = np.abs(other).max(initial=0.0)
-        np.testing.assert_allclose(one, other, rtol=0, atol=1e-9 * (1 + size), err_msg=field)
+    expected = matrix.reference(system)
+    assert_same(matrix.result(system, name), expected)
     assert (np.abs(expected.reaction).max() > 0.1) == (system not in UNCONSTRAINED)
+
+
+@pytest.mark.parametrize(("system", "name"), [x for x in APPLIED if is_twice(*x)])
+def test_both_backends_give_the_motion(system, name, matrix):
+    """To the tolerance of the formulations, and to round-off the same one."""
+    assert_same(matrix.result(system, name, plain=True), matrix.reference(system))
+    # Rounding, times condition numbers up to 1e4 for penalties.
+    assert_same(matrix.motion(system, name, plain=True), matrix.motion(system, name), atol=1e-10)
+
+
+@pytest.mark.parametrize(("system", "name"), [x for x in APPLIED if is_not_native(*x)])
+def test_what_is_not_native_is_refused_with_the_reason(system, name, matrix):
+    """A pair that becomes possible must leave the table."""
+    with pytest.raises(BackendError, match=NOT_NATIVE[name]):
+        matrix.run(system, matrix.formulation(system, name), "native")
 
 
 @pytest.mark.parametrize(("system", "name"), REFUSED)

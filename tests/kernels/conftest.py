@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from jaxdae.kernels import machine_code
 from jaxdae.kernels.graph import CONSTANT, INPUT
 from jaxdae.kernels.operations import OPERATIONS
 
@@ -29,3 +30,11 @@ def _evaluated(program, *arguments) -> list[np.ndarray]:
 def in_numpy():
     """The function `in_numpy(program, *arguments)`: results of a scalar program."""
     return _evaluated
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _optimized_machine_code():
+    """As users get it; in the other tests it is made as quickly as JAX's programs are."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(machine_code, "_levels", lambda: machine_code._LEVELS[False])
+        yield

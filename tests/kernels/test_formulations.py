@@ -22,15 +22,6 @@ SYSTEMS = (
     "pendulum", "two-link", "sleigh", "ball and beam", "everything", "massless",
     "repeated rod", "kepler", "mirror",
 )  # fmt: skip
-SVD = "svd cannot be made part of a kernel: it iterates until it converges"
-# Primitives in the way of a formulation; a pair that becomes possible must leave this table.
-REFUSED = {
-    "minimum norm": SVD,
-    "Hamiltonian, minimum norm": SVD,
-    "realizing forces": "while cannot .* how often its loop turns depends on the inputs",
-}
-# Without constraints there is nothing that is refused.
-UNCONSTRAINED = ("kepler", "mirror")
 
 
 def _agreement():
@@ -46,10 +37,6 @@ def _agreement():
 
 MATRIX = _agreement()
 PAIRS = [pair for pair in MATRIX.APPLIED if pair[0] in SYSTEMS]
-
-
-def is_refused(system: str, name: str) -> bool:
-    return name in REFUSED and system not in UNCONSTRAINED
 
 
 class Field:
@@ -101,7 +88,7 @@ def values(fields):
 
     def of(system):
         if system not in found:
-            names = [x for s, x in PAIRS if s == system and not is_refused(s, x)]
+            names = [x for s, x in PAIRS if s == system and not MATRIX.is_not_native(s, x)]
             noise = 1e-2 * np.random.default_rng(271).normal(size=40)
             # One program for all formulations of a system compiles faster than one for each.
             states = jax.jit(lambda noise: [near(fields[system, x], noise) for x in names])(noise)
@@ -114,7 +101,7 @@ def values(fields):
     return of
 
 
-@pytest.mark.parametrize(("system", "name"), [x for x in PAIRS if not is_refused(*x)])
+@pytest.mark.parametrize(("system", "name"), [x for x in PAIRS if not MATRIX.is_not_native(*x)])
 def test_vector_fields_are_what_jax_computes(system, name, fields, values, in_numpy):
     state, expected = values(system)[name]
     program = scalarize(fields[system, name], jnp.asarray(0.1), state)
@@ -125,9 +112,9 @@ def test_vector_fields_are_what_jax_computes(system, name, fields, values, in_nu
     np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-11 * size)
 
 
-@pytest.mark.parametrize(("system", "name"), [x for x in PAIRS if is_refused(*x)])
+@pytest.mark.parametrize(("system", "name"), [x for x in PAIRS if MATRIX.is_not_native(*x)])
 def test_iterations_that_depend_on_the_state_are_refused(system, name, fields):
     field = fields[system, name]
     shape = jax.eval_shape(field.start)
-    with pytest.raises(UnsupportedOperationError, match=REFUSED[name]):
+    with pytest.raises(UnsupportedOperationError, match=MATRIX.NOT_NATIVE[name]):
         scalarize(field, jnp.asarray(0.1), shape)

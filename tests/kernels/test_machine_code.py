@@ -19,6 +19,8 @@ from jaxdae.kernels.machine_code import Host, MachineCodeError
 
 # Kernels of their own for every test: what a process has registered it does not compile again.
 _NUMBERS = itertools.count(1)
+# For tests of kernels it is replaced.
+LEVELS = machine_code._levels
 
 
 def text(number=None):
@@ -108,11 +110,26 @@ def test_code_for_another_machine_is_not_loaded(change, folder, compiled, forget
     elif change == "LLVM":
         monkeypatch.setattr(machine_code._llvm(), "llvm_version_info", (1, 0, 0))
     else:
-        monkeypatch.setattr(machine_code, "_SPEED", 3)
+        monkeypatch.setattr(machine_code, "_levels", lambda: (3, 3))
     forget()
     machine_code.register(made)
     assert len(set(compiled)) == 2
     assert len(list(folder.iterdir())) == 2
+
+
+def test_code_is_made_quickly_where_jax_is_told_so(monkeypatch):
+    monkeypatch.setattr(machine_code, "_levels", LEVELS)
+    made, codes, keys = text(), [], []
+    quickly = jax.config.values["jax_disable_most_optimizations"]
+    for told in (True, False):
+        jax.config.update("jax_disable_most_optimizations", told)
+        codes.append(machine_code._compiled(made))
+        keys.append(key(made))
+    jax.config.update("jax_disable_most_optimizations", quickly)
+    assert codes[0] != codes[1]
+    assert keys[0] != keys[1]
+    monkeypatch.setattr(machine_code, "_levels", lambda: (3, 2))
+    assert keys[1] == key(made)
 
 
 DAMAGES = {
