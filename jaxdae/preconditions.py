@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxdae.analysis.steps import spectral_limit
 from jaxdae.failure import matrices, RANK_TOLERANCE, residuals, singular_values_text
-from jaxdae.formulations import AbstractFormulation
+from jaxdae.formulations import AbstractFormulation, RealizingForces
 from jaxdae.formulations.gains import is_number
 from jaxdae.linalg.rank import numerical_rank
 from jaxdae.linalg.saddle_point import AbstractSaddlePointSolve, Assumptions
@@ -169,6 +169,20 @@ def check_solver(solver, stepsize_controller, dt) -> None:
         raise ValueError(
             f"{name} has no error estimate, so its step cannot be chosen automatically; give dt, "
             "or use a solver with one, such as diffrax.Dopri8()."
+        )
+
+
+def check_projection(solver, formulation) -> None:
+    """Refuse to project what moves off the constraints on purpose.
+
+    Raises:
+        ValueError: for realizing forces.
+    """
+    if isinstance(solver, Projected) and isinstance(formulation, RealizingForces):
+        raise ValueError(
+            "RealizingForces act where the motion leaves the constraints, which Projected takes "
+            "away with every step: forces and multipliers would be wrong. Use "
+            f"{type(solver.solver).__name__} without Projected, or Multipliers()."
         )
 
 

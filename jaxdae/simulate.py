@@ -119,6 +119,7 @@ def simulate(
     max_steps = int(max_steps)
     solver = diffrax.Dopri8() if solver is None else solver
     preconditions.check_solver(solver, stepsize_controller, dt)
+    preconditions.check_projection(solver, formulation)
     dtype = state.q.dtype
     system, formulation, plain = in_dtype((system, formulation, plain), dtype)
     preconditions.check_declaration(system, formulation, plain, state, t0)

@@ -15,13 +15,13 @@ from jaxdae.formulations import AbstractFormulation
 from jaxdae.solvers.projected import nearest
 from jaxdae.systems import (
     constraint_residuals,
-    evaluate,
     generalized_energy,
     Power,
     State,
     System,
     Violation,
 )
+from jaxdae.systems.dynamics import mass_and_jacobian
 
 
 class Trajectory(eqx.Module):
@@ -270,8 +270,7 @@ def _violation(run, t, y):
 
 def _jacobian(run, t, y):
     state = _state(run, t, y)
-    u = control_input(run.controller, t, state)
-    return evaluate(run.system, t, state.q, state.v, state.w, u).jac
+    return mass_and_jacobian(run.system, t, state.q, state.v)[1]
 
 
 def _kinetic(run, t, y):

@@ -131,7 +131,13 @@ def _jvp(primals, tangents, *, kernel: _Kernel, axes: Axes):
 mlir.register_lowering(_call, _lowered, platform="cpu")
 batching.primitive_batchers[_call] = _batched
 ad.primitive_jvps[_call] = _jvp
-_call.def_impl(lambda *arguments, kernel, axes: kernel.eager(axes, *arguments))
+
+
+@_call.def_impl
+def _carried_out(*arguments, kernel: _Kernel, axes: Axes):
+    with jax.disable_jit(False):  # a kernel is compiled even where `jit` is switched off
+        return kernel.eager(axes, *arguments)
+
 
 # Its derivative along directions: linear in them.
 

@@ -31,6 +31,10 @@ class Projected(diffrax.AbstractWrappedSolver):
     the error. From a step's end, off by its truncation error, two iterations reach round-off. Dense
     output of `simulate` is projected too.
 
+    This holds for formulations whose exact motion stays on the constraints. That of `Penalty` does
+    not: its error is smaller with the projection, but falls with the step only to first order.
+    `RealizingForces`, which are nothing without a violation, are refused.
+
     It is for a formulation without stabilization, or with a gentle one: nothing is left to
     stabilize. Where the formulation allows dependent constraints or a singular mass matrix, so does
     the projection.

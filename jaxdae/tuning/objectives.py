@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, PyTree
 
 from jaxdae.backends import Backend
 from jaxdae.simulate import simulate
+from jaxdae.solvers import Projected
 from jaxdae.systems import consistent_state, State, System
 from jaxdae.systems.checks import is_concrete
 from jaxdae.trajectory import Trajectory
@@ -145,7 +146,7 @@ class SimulationObjective(eqx.Module):
     @property
     def budget(self) -> str:
         """Step or work budget the optimum belongs to, in words."""
-        solver = "Dopri8" if self.solver is None else type(self.solver).__name__
+        solver = "Dopri8" if self.solver is None else _named(self.solver)
         lanes = f"{self.states.q.shape[0]} starts"
         if self._adaptive:
             work = f"adaptive, at most {self.max_steps} steps in {self.t1 - self.t0:g} s"
@@ -279,6 +280,15 @@ def perturbed_states(
     if not isinstance(states.q, Tracer):
         _require_projected(np.asarray(states.q + states.v))
     return states
+
+
+def _named(solver: diffrax.AbstractSolver) -> str:
+    """A solver in words, with the one that it wraps."""
+    name = type(solver).__name__
+    if not isinstance(solver, diffrax.AbstractWrappedSolver):
+        return name
+    more = f", {solver.iterations} iterations" if isinstance(solver, Projected) else ""
+    return f"{name}({_named(solver.solver)}{more})"
 
 
 def _all_finite(tree: PyTree) -> bool:

@@ -179,6 +179,15 @@ def test_a_kernel_works_inside_a_loop_of_jax():
     np.testing.assert_allclose(root, np.sqrt(2), rtol=1e-15)
 
 
+def test_kernels_and_their_derivatives_run_where_jit_is_switched_off():
+    kernel, x = native(jnp.sin, jnp.zeros(3)), jnp.arange(3.0)
+    with jax.disable_jit():
+        np.testing.assert_allclose(kernel(x), np.sin(x), rtol=1e-15)
+        for derivative in (jax.jacfwd, jax.jacrev):
+            found = derivative(kernel)(x)
+            np.testing.assert_allclose(found, np.diag(np.cos(x)), rtol=1e-15)
+
+
 def test_many_members_are_shared_among_threads():
     x = jnp.linspace(0, 1, 100_003)
     np.testing.assert_allclose(jax.vmap(native(jnp.sin, x[0]))(x), np.sin(x), rtol=1e-15, atol=0)

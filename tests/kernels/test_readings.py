@@ -60,6 +60,22 @@ def test_they_are_read_by_kernels_where_the_run_was_native():
             assert ("native_kernel" in found) == native
 
 
+class Pull(eqx.Module):
+    """A controller with weights."""
+
+    weights: jax.Array
+
+    def __call__(self, t, q, v, w):
+        del t, v, w
+        return self.weights * q[:2]
+
+
+def test_a_controller_is_no_part_of_what_does_not_depend_on_it():
+    made = run(jnp.array([100.0, 25.0]), backend="native", controller=Pull(jnp.zeros(2)))
+    for name in ("violation", "jacobian", "energy"):
+        assert "native_kernel" in operations(lambda made, name=name: getattr(made, name), made)
+
+
 @pytest.mark.parametrize(
     ("derivative", "adjoint"),
     [(jax.grad, diffrax.RecursiveCheckpointAdjoint()), (jax.jacfwd, diffrax.ForwardMode())],

@@ -14,12 +14,15 @@ from jaxdae import (
     MinimumNorm,
     Multipliers,
     NullSpace,
+    Penalty,
     QuasiVelocities,
+    RealizingForces,
     simulate,
     SingularMass,
     State,
     VelocityElimination,
 )
+from jaxdae.formulations import LinearLaw
 from jaxdae.models import AndrewsMechanism, CartesianPendulum
 from jaxdae.solvers import Projected, RK4
 from jaxdae.solvers.projected import nearest
@@ -238,6 +241,25 @@ def test_gains_have_no_step_limit_where_nothing_is_left_to_stabilize(recwarn):
     assert not recwarn.list
     # What the stages make of the truncation error is taken away in each step; it does not pile up.
     assert largest(made) < 1e-4
+
+
+def test_what_moves_off_the_constraints_on_purpose_is_refused():
+    """The multiplier of realizing forces is a function of what the projection takes away."""
+    with pytest.raises(ValueError, match=r"RealizingForces act .* Use RK4 without Projected"):
+        run(Projected(RK4()), formulation=RealizingForces(LinearLaw(50.0)))
+
+
+def test_penalty_motions_are_improved_to_first_order():
+    """The exact penalty motion is off the constraints, so the order of the method is not kept."""
+    exact = run(diffrax.Dopri8(), dt=0.005).q[-1]
+    penalty = Penalty(alpha=10.0, stabilization=None)
+    left = [
+        float(np.abs(run(solver, formulation=penalty, dt=0.5 / n).q[-1] - exact).max())
+        for solver, n in ((RK4(), 10), (Projected(RK4()), 10), (Projected(RK4()), 20))
+    ]
+    assert left[1] < 0.2 * left[0]
+    # Up to the next order.
+    np.testing.assert_allclose(np.log2(left[1] / left[2]), 1.0, atol=0.2)
 
 
 def test_what_is_not_a_solver_or_a_number_of_iterations_is_refused():

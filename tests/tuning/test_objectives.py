@@ -12,7 +12,7 @@ import pytest
 import jaxdae
 from jaxdae import Baumgarte, Multipliers, simulate, State, System
 from jaxdae.models.pendulum import CartesianPendulum
-from jaxdae.solvers import RK4
+from jaxdae.solvers import Projected, RK4
 from jaxdae.tuning import (
     ControlEffort,
     EnergyDrift,
@@ -299,6 +299,15 @@ def test_gains_too_large_for_the_step_are_refused_and_not_fatal(starts):
     assert np.isnan(made(params))
     with pytest.raises(ValueError, match="first evaluation failed"):
         tune(made, params, steps=2)
+
+
+def test_the_budget_names_what_a_solver_wraps(starts):
+    """A checkpoint is continued where the budget is the same."""
+    found = {
+        objective(starts, solver=solver).budget.partition(", h")[0]
+        for solver in (Projected(RK4()), Projected(diffrax.Tsit5(), 3))
+    }
+    assert found == {"Projected(RK4, 2 iterations)", "Projected(Tsit5, 3 iterations)"}
 
 
 def test_an_adaptive_run_has_a_work_budget(starts):
