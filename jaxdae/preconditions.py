@@ -156,7 +156,9 @@ def check_solver(solver, stepsize_controller, dt) -> None:
     if isinstance(stepsize_controller, diffrax.ConstantStepSize) and dt is None:
         raise ValueError("ConstantStepSize needs the step: give dt.")
     adaptive = isinstance(solver, diffrax.AbstractAdaptiveSolver)
-    if isinstance(solver, diffrax.AbstractRungeKutta):
+    # To diffrax, a solver that wraps another one is of the other's kind as well.
+    wraps = isinstance(solver, diffrax.AbstractWrappedSolver)
+    if isinstance(solver, diffrax.AbstractRungeKutta) and not wraps:
         adaptive = _has_error_estimate(solver)
     chooses = (
         dt is None

@@ -387,19 +387,23 @@ def _with_final(method: _Method, save_ts):
     final = diffrax.SubSaveAt(t1=True, fn=lambda t, y, args: y[0])  # noqa: ARG005
     if saveat is None:
         return diffrax.SaveAt(subs=(diffrax.SubSaveAt(ts=save_ts), (final,)))
-    project = solver.project if isinstance(solver, Projected) else lambda t, y, args: y  # noqa: ARG005
-    subs = jax.tree.map(lambda sub: _on_state(sub, project), saveat.subs, is_leaf=_is_sub)
+    project = solver.project if isinstance(solver, Projected) else None
+    # Rows of a single one are projected afterwards, all at once.
+    later = project is None or _is_sub(saveat.subs)
+    subs = jax.tree.map(lambda sub: _on_state(sub, project, later), saveat.subs, is_leaf=_is_sub)
     return eqx.tree_at(lambda s: s.subs, saveat, (subs, (final,)), is_leaf=lambda x: x is None)
 
 
-def _on_state(sub, project):
+def _on_state(sub, project, later: bool):
     """A user's `fn(t, y, args)` sees the state; the standard one saves what was integrated."""
-    if sub.fn is _STANDARD_SAVE:
+    standard = sub.fn is _STANDARD_SAVE
+    if standard and later:
         return sub
 
     def on_state(t, y, args, fn=sub.fn):
+        y = y if project is None else project(t, y, args)
         system, formulation, _ = args
-        return fn(t, formulation.recover(system, t, project(t, y, args)[0]), args)
+        return y if standard else fn(t, formulation.recover(system, t, y[0]), args)
 
     return eqx.tree_at(lambda s: s.fn, sub, on_state)
 

@@ -6,12 +6,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.extend.core as jex
 import jax.numpy as jnp
-from jax.core import ShapedArray
 from jax.interpreters import ad, batching, mlir
 
 from jaxdae.kernels import machine_code
 from jaxdae.kernels.assembly import assembled
-from jaxdae.kernels.axes import Axes, grown, spread
+from jaxdae.kernels.axes import alike, Axes, grown, results, spread
 from jaxdae.kernels.calls import called, Subprogram
 from jaxdae.kernels.functions import library
 from jaxdae.kernels.initial_value import InitialValueProblem
@@ -97,8 +96,7 @@ _integrate.multiple_results = True
 
 @_integrate.def_abstract_eval
 def _shapes(*arguments, run: Run, axes: Axes):
-    del arguments
-    return [ShapedArray((*axes.shape, *x), run.problem.dtype) for x in run.results()]
+    return results([(*axes.shape, *x) for x in run.results()], run.problem.dtype, arguments)
 
 
 def _lowered(ctx, *arguments, run: Run, axes: Axes):
@@ -163,10 +161,9 @@ def _most_directions(run: Run) -> int:
 
 @_tangents.def_abstract_eval
 def _tangent_shapes(*arguments, run: Run, axes: Axes, active, directions: int):
-    del arguments, active
-    return [
-        ShapedArray((*axes.shape, directions, *x), run.problem.dtype) for x in run.results()[:2]
-    ]
+    del active
+    shapes = [(*axes.shape, directions, *x) for x in run.results()[:2]]
+    return results(shapes, run.problem.dtype, arguments)
 
 
 def _derivable(programs: Callable) -> None:
@@ -285,9 +282,8 @@ _adjoint.multiple_results = True
 
 @_adjoint.def_abstract_eval
 def _adjoint_shapes(*arguments, run: Run, axes: Axes, active):
-    del arguments
     own = [(run.problem.states,), *(run.problem.parameters[i].shape for i in active)]
-    return [ShapedArray((*axes.shape, *x), run.problem.dtype) for x in own]
+    return results([(*axes.shape, *x) for x in own], run.problem.dtype, arguments)
 
 
 def _adjoint_lowered(ctx, *arguments, run: Run, axes: Axes, active):
@@ -338,4 +334,4 @@ def integrate(run: Run, y0, parameters, times) -> list[jax.Array]:
         the rows, infinite where they were not reached, and `TOLD` numbers.
     """
     arguments = [jnp.asarray(x, run.problem.dtype) for x in (y0, *parameters, *times)]
-    return _integrate.bind(*arguments, run=run, axes=Axes((), (False,) * len(arguments)))
+    return _integrate.bind(*alike(arguments), run=run, axes=Axes((), (False,) * len(arguments)))

@@ -7,12 +7,11 @@ import jax
 import jax.extend.core as jex
 import jax.numpy as jnp
 import numpy as np
-from jax.core import ShapedArray
 from jax.interpreters import ad, batching, mlir
 
 from jaxdae.kernels import machine_code
 from jaxdae.kernels.assembly import module
-from jaxdae.kernels.axes import Axes, grown
+from jaxdae.kernels.axes import alike, Axes, grown, results
 from jaxdae.kernels.trace import scalarize, ScalarProgram, UnsupportedOperationError
 
 
@@ -43,7 +42,8 @@ class _Kernel:
 
     def __call__(self, *arguments) -> list:
         """Results for one member."""
-        return _call.bind(*arguments, kernel=self, axes=Axes((), (False,) * len(arguments)))
+        axes = Axes((), (False,) * len(arguments))
+        return _call.bind(*alike(arguments), kernel=self, axes=axes)
 
     def tangent(self, by: tuple[int, ...], count: int | None) -> "_Kernel":
         """The kernel of the derivative by some arguments along one direction, or along several.
@@ -101,8 +101,8 @@ _call.multiple_results = True
 
 @_call.def_abstract_eval
 def _shapes(*arguments, kernel: _Kernel, axes: Axes):
-    del arguments
-    return [ShapedArray((*axes.shape, *x.shape), kernel.dtype) for x in kernel.program.results]
+    shapes = [(*axes.shape, *x.shape) for x in kernel.program.results]
+    return results(shapes, kernel.dtype, arguments)
 
 
 def _lowered(ctx, *arguments, kernel: _Kernel, axes: Axes):
@@ -149,9 +149,9 @@ _DIRECTIONS = 16
 
 @_along.def_abstract_eval
 def _along_shapes(*arguments, kernel: _Kernel, axes: Axes, by, count):
-    del arguments, by
+    del by
     lead = (*axes.shape, *(() if count is None else (count,)))
-    return [ShapedArray((*lead, *x.shape), kernel.dtype) for x in kernel.program.results]
+    return results([(*lead, *x.shape) for x in kernel.program.results], kernel.dtype, arguments)
 
 
 def _by_kernel(*arguments, kernel: _Kernel, axes: Axes, by, count):

@@ -44,7 +44,7 @@ class Projected(diffrax.AbstractWrappedSolver):
         iterations: of Newton's method; their number is fixed, and derivatives go through them.
 
     Raises:
-        TypeError: if `solver` is not a solver.
+        TypeError: if `solver` is not a solver, or is projected already.
         ValueError: if `iterations` is not a positive whole number.
     """
 
@@ -57,6 +57,8 @@ class Projected(diffrax.AbstractWrappedSolver):
                 "Projected wraps a diffrax solver, such as Projected(diffrax.Dopri8()); got "
                 f"{self.solver!r}."
             )
+        if isinstance(self.solver, Projected):
+            raise TypeError("Projected wraps a solver once; give more iterations instead.")
         if not isinstance(self.iterations, int) or self.iterations < 1:
             raise ValueError(
                 f"Projected: iterations is {self.iterations!r}, must be a positive whole number."

@@ -37,6 +37,8 @@ class AdamsBashforth(eqx.Module):
 
 def has_tableau(solver) -> bool:
     """Whether `tableau` knows the coefficients of a solver."""
+    if isinstance(solver, diffrax.AbstractWrappedSolver):
+        return False  # though to diffrax it is of the kind of the solver that it wraps
     own = getattr(solver, "tableau", None)
     return isinstance(own, diffrax.ButcherTableau) or isinstance(
         solver, diffrax.Euler | diffrax.ImplicitEuler
@@ -55,16 +57,16 @@ def tableau(solver) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     Raises:
         ValueError: for a solver that has no Butcher tableau.
     """
-    if isinstance(solver, diffrax.Euler):
-        return np.zeros((1, 1)), np.ones(1), np.zeros(1)
-    if isinstance(solver, diffrax.ImplicitEuler):
-        return np.ones((1, 1)), np.ones(1), np.ones(1)
     if not has_tableau(solver):
         raise ValueError(
             f"{type(solver).__name__} has no Butcher tableau of one right-hand side; step limits "
             "are known for Runge-Kutta solvers (Euler, Heun, RK4, Dopri5, Tsit5, Kvaerno5, …) and "
             "AdamsBashforth(steps)."
         )
+    if isinstance(solver, diffrax.Euler):
+        return np.zeros((1, 1)), np.ones(1), np.zeros(1)
+    if isinstance(solver, diffrax.ImplicitEuler):
+        return np.ones((1, 1)), np.ones(1), np.ones(1)
     own = solver.tableau
     b = np.asarray(own.b_sol, float)
     a = np.zeros((b.size, b.size))

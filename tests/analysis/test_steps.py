@@ -338,6 +338,9 @@ def test_what_has_no_limit_is_refused():
         step_limit(LinearStabilization(1.0, -1.0), RK4())
     with pytest.raises(ValueError, match="KenCarp4 has no Butcher tableau"):
         step_limit(DAMPED, diffrax.KenCarp4())
+    # To diffrax it is an Euler method, but it makes two half steps.
+    with pytest.raises(ValueError, match="HalfSolver has no Butcher tableau"):
+        step_limit(DAMPED, diffrax.HalfSolver(diffrax.Euler()))
     with pytest.raises(ValueError, match=r"no step contracts by theta = 0\.1 .* the best is 0"):
         step_limit(DAMPED, diffrax.Euler(), version="lyapunov", theta=0.1)
     with pytest.raises(ValueError, match="version must be"):

@@ -1,5 +1,7 @@
 """Native kernels: the numbers of JAX, for every size of batch, with derivatives."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -186,6 +188,47 @@ def test_kernels_and_their_derivatives_run_where_jit_is_switched_off():
         for derivative in (jax.jacfwd, jax.jacrev):
             found = derivative(kernel)(x)
             np.testing.assert_allclose(found, np.diag(np.cos(x)), rtol=1e-15)
+
+
+def test_what_devices_share_has_the_sum_of_their_cotangents():
+    """Results differ between devices where one argument does; sums over devices follow from it."""
+    mesh = jax.sharding.AbstractMesh((2,), ("lanes",))
+    own, shared = jax.P("lanes"), jax.P()
+
+    def gradient(function):
+        mapped = jax.shard_map(
+            jax.vmap(function, (0, None)), mesh=mesh, in_specs=(own, shared), out_specs=own
+        )
+        cost = jax.grad(lambda x, a: jnp.sum(mapped(x, a)), 1)
+        return str(jax.make_jaxpr(cost)(jnp.ones(4), jnp.ones(())))
+
+    def end(x, a):
+        start, formulation = jaxdae.State(x[None], x[None]), jaxdae.Multipliers()
+        made = jaxdae.simulate(
+            Spring(a), formulation, start, t1=0.1, dt=0.1, backend="native", throw=False
+        )
+        return made.final_state.q[0]
+
+    for function in (native(lambda x, a: x * jnp.sin(a), jnp.ones(()), jnp.ones(())), end):
+        operations = gradient(function)
+        assert "psum" in operations
+        results = re.findall(r"(.*)= native_\w+\[", operations)
+        assert len(results) > 1
+        assert all("{V:lanes}" in x for x in results)
+
+
+class Spring(jaxdae.System):
+    """One coordinate."""
+
+    stiffness: jax.Array
+
+    def kinetic_energy(self, t, q, v):
+        del t, q
+        return 0.5 * v @ v
+
+    def potential_energy(self, t, q):
+        del t
+        return 0.5 * self.stiffness * q @ q
 
 
 def test_many_members_are_shared_among_threads():

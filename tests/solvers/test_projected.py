@@ -135,7 +135,7 @@ def test_saved_states_between_steps_are_on_the_constraints(saveat, backend):
     assert largest(run(Projected(diffrax.Tsit5()), **settings)) < ROUND_OFF
 
 
-def test_dense_output_and_functions_of_the_state_are_on_the_constraints():
+def test_dense_output_functions_of_the_state_and_several_results_are_on_the_constraints():
     dense = run(Projected(RK4()), saveat=diffrax.SaveAt(dense=True))
     state = dense.evaluate(np.linspace(0.01, 0.49, 9))
     phi = jax.vmap(PENDULUM.position_constraints)(jnp.zeros(9), state.q)
@@ -143,6 +143,9 @@ def test_dense_output_and_functions_of_the_state_are_on_the_constraints():
     length = lambda t, y, args: jnp.sum(y.q**2)  # noqa: E731, ARG005
     squares = run(Projected(RK4()), saveat=diffrax.SaveAt(ts=[0.123, 0.321], fn=length)).saved
     np.testing.assert_allclose(squares, 0.9**2, rtol=ROUND_OFF)
+    several = (diffrax.SubSaveAt(ts=[0.123, 0.321]), diffrax.SubSaveAt(t1=True))
+    (between, _), _ = run(Projected(RK4()), saveat=diffrax.SaveAt(subs=several)).saved
+    np.testing.assert_allclose(jnp.sum(between.q**2, -1), 0.9**2, rtol=ROUND_OFF)
 
 
 @pytest.mark.parametrize(
@@ -211,6 +214,14 @@ def test_implicit_solvers_are_projected_too():
     np.testing.assert_allclose(made.q[-1], run(diffrax.Dopri8(), dt=0.005).q[-1], atol=1e-3)
 
 
+def test_solvers_that_wrap_others_are_projected_too():
+    """Two half steps estimate the error of a method that does not."""
+    choice = diffrax.PIDController(rtol=1e-5, atol=1e-5)
+    made = run(Projected(diffrax.HalfSolver(RK4())), dt=None, stepsize_controller=choice)
+    assert largest(made) < ROUND_OFF
+    np.testing.assert_allclose(made.q[-1], run(diffrax.Dopri8(), dt=0.005).q[-1], atol=1e-4)
+
+
 ADJOINTS = (diffrax.DirectAdjoint(), diffrax.ForwardMode(), diffrax.RecursiveCheckpointAdjoint())
 
 
@@ -267,6 +278,8 @@ def test_what_is_not_a_solver_or_a_number_of_iterations_is_refused():
         Projected("RK4")  # pyright: ignore[reportArgumentType]
     with pytest.raises(TypeError, match="Projected wraps a diffrax solver"):
         Projected(RK4)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(TypeError, match="wraps a solver once; give more iterations"):
+        Projected(Projected(RK4()))
     with pytest.raises(ValueError, match="iterations is 0, must be a positive whole number"):
         Projected(RK4(), iterations=0)
     with pytest.raises(ValueError, match="RK4 has no error estimate"):
