@@ -243,14 +243,19 @@ def least_ratios(found: list[dict[str, Any]]) -> list[str]:
 
 def figure(steps: list[dict[str, Any]], runs: list[dict[str, Any]]):
     """Time of a step against the length, and of a run of the longest chain against its error."""
-    fig, axes = new_axes(2, title="Chains", sharex=False)
-    _lines(axes[0, 0], steps, "links", 1e6)
-    axes[0, 0].set(xlabel="links", ylabel="time of a step [us]")
     longest = max((r["links"] for r in runs), default=0)
     last = [r for r in runs if r["links"] == longest]
     fronts = [ladder.front(last, x) for x in (*OWN.values(), EXUDYN)]
-    _lines(axes[1, 0], list(itertools.chain(*fronts)), "error", 1e3)
-    axes[1, 0].set(xlabel=f"error of a run of {longest} links", ylabel="time of the run [ms]")
+    error = f"error of the final (q, v) of {longest} links, relative to 1 + |y|"
+    panels = [
+        (steps, "links", 1e6, "links", "time of a step [us]"),
+        (list(itertools.chain(*fronts)), "error", 1e3, error, "time of the run [ms]"),
+    ]
+    panels = [panel for panel in panels if panel[0]]
+    fig, axes = new_axes(max(len(panels), 1), title="Chains", sharex=False)
+    for ax, (rows, key, scale, xlabel, ylabel) in zip(axes[:, 0], panels, strict=False):
+        _lines(ax, rows, key, scale)
+        ax.set(xlabel=xlabel, ylabel=ylabel)
     return fig
 
 
@@ -260,7 +265,6 @@ def _lines(ax, rows: list[dict[str, Any]], key: str, scale: float) -> None:
     for code, color in zip(codes, colors(max(len(codes), 1)), strict=False):
         own = sorted((r[key], scale * r["median"]) for r in timed if r["code"] == code)
         ax.loglog(*zip(*own, strict=True), marker="o", color=color, label=code)
-    ax.set_visible(bool(codes))
     if codes:
         ax.legend()
 

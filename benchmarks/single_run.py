@@ -134,7 +134,8 @@ def _cells(best: dict[str, Any] | None, base: dict[str, Any] | None) -> list[str
 def figure(rows: list[dict[str, Any]]):
     """Work-precision diagram, a panel for each problem."""
     names = list(dict.fromkeys(r["problem"] for r in rows))
-    codes = list(dict.fromkeys(r["code"] for r in rows))
+    # This library first, so that its thick lines differ in color.
+    codes = sorted(dict.fromkeys(r["code"] for r in rows), key=lambda x: not x.startswith("jaxdae"))
     across = min(len(names), 2)
     down = -(-len(names) // across)
     fig, axes = new_axes(down, across, title="One run: time against error", sharex=False)
