@@ -258,7 +258,7 @@ def native_reading(function: Callable, *examples) -> Callable | None:
 
     Returns:
         The kernel; `None` where the function cannot be made one, or has so many parameters that
-        its derivatives by all of them would not fit into registers.
+        its derivatives by all of them would fill the memory.
     """
     from jaxdae.kernels import native
     from jaxdae.kernels.trace import UnsupportedOperationError

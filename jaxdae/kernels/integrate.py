@@ -15,6 +15,7 @@ from jaxdae.kernels.calls import called, Subprogram
 from jaxdae.kernels.functions import library
 from jaxdae.kernels.initial_value import InitialValueProblem
 from jaxdae.kernels.saving import Saving
+from jaxdae.kernels.tangents import pushed, stacked
 from jaxdae.kernels.trace import UnsupportedOperationError
 
 # Numbers that a run with controlled steps tells of itself: time reached, result code, steps, steps
@@ -219,9 +220,7 @@ def _more_directions(arguments, axes_in, run, axes: Axes, active, directions: in
     joined = []
     for x, a, has in zip(moves, axes_in[count:], axes.batched[count:], strict=True):
         at = axes.rank if has else 0
-        x = jnp.moveaxis(x, a, at) if a is not None else jnp.repeat(
-            jnp.expand_dims(x, at), size, at
-        )  # fmt: skip
+        x = stacked(x, a, at, size)  # fmt: skip
         joined.append((x.reshape(*x.shape[:at], size * directions, *x.shape[at + 2 :]), at))
     parts = []
     most = _most_directions(run)
@@ -240,13 +239,7 @@ def _more_directions(arguments, axes_in, run, axes: Axes, active, directions: in
 
 
 def _tangents_jvp(primals, tangents, **parameters):
-    moving = [i for i, x in enumerate(tangents) if type(x) is not ad.Zero]
-
-    def run(*some):
-        given = dict(zip(moving, some, strict=True))
-        return _along(*(given.get(i, x) for i, x in enumerate(primals)), **parameters)
-
-    return jax.jvp(run, tuple(primals[i] for i in moving), tuple(tangents[i] for i in moving))
+    return pushed(lambda *x: _along(*x, **parameters), primals, tangents)
 
 
 def _tangents_transposed(bars, *arguments, run, axes: Axes, active, directions: int):

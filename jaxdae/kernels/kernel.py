@@ -12,6 +12,7 @@ from jax.interpreters import ad, batching, mlir
 from jaxdae.kernels import machine_code
 from jaxdae.kernels.assembly import module
 from jaxdae.kernels.axes import alike, Axes, grown, results
+from jaxdae.kernels.tangents import pushed, stacked
 from jaxdae.kernels.trace import scalarize, ScalarProgram, UnsupportedOperationError
 
 
@@ -167,28 +168,15 @@ def _along_batched(arguments, axes_in, *, kernel: _Kernel, axes: Axes, by, count
         found = _along.bind(*moved, kernel=kernel, axes=axes, by=by, count=count)
         return found, [0] * len(found)
     moves = [
-        _stacked(x, a, axes.rank if has else 0, size)
+        stacked(x, a, axes.rank if has else 0, size)
         for x, a, has in zip(arguments[own:], axes_in[own:], axes.batched[own:], strict=True)
     ]
     found = _along.bind(*arguments[:own], *moves, kernel=kernel, axes=axes, by=by, count=size)
     return found, [axes.rank] * len(found)
 
 
-def _stacked(x, axis, at: int, size: int):
-    """Directions along one axis."""
-    if axis is None:
-        return jnp.repeat(jnp.expand_dims(x, at), size, at)
-    return jnp.moveaxis(x, axis, at)
-
-
 def _along_jvp(primals, tangents, **parameters):
-    moving = [i for i, x in enumerate(tangents) if type(x) is not ad.Zero]
-
-    def run(*some):
-        given = dict(zip(moving, some, strict=True))
-        return _by_kernel(*(given.get(i, x) for i, x in enumerate(primals)), **parameters)
-
-    return jax.jvp(run, tuple(primals[i] for i in moving), tuple(tangents[i] for i in moving))
+    return pushed(lambda *x: _by_kernel(*x, **parameters), primals, tangents)
 
 
 def _along_transposed(bars, *arguments, kernel: _Kernel, axes: Axes, by, count):
