@@ -49,7 +49,7 @@ class _Adjoint:
         problem = run.problem
         self.lanes, self.problem, self.saving, self.run = lanes, problem, run.saving, run
         self.n, self.active = problem.states, active
-        self.start = Start(lanes, problem, ranks)
+        self.start = Start(lanes, problem, ranks, prepared=run.controlled)
         count = len(self.start.arrays) + run.times
         self.row_bars = Buffer(lanes, lanes.arguments, count, None, ranks[count], 2)
         self.final_bar = Buffer(lanes, lanes.arguments, count + 1, self.n, ranks[count + 1], 1)

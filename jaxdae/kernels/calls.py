@@ -67,6 +67,11 @@ def _rule(graph: Graph, equation, given: list[Value]) -> list[Value]:
 rules.RULES[_call.name] = _rule
 
 
+def call(subprogram: Subprogram, *arguments) -> list[jax.Array]:
+    """Call a program, in a function given to `scalarize`; it has no derivative."""
+    return _call.bind(*arguments, subprogram=subprogram)
+
+
 def subprogram(
     name: str,
     function: Callable,
@@ -100,7 +105,7 @@ def subprogram(
             kinds = [jax.ShapeDtypeStruct(() if alike else x.shape, x.dtype) for x in arguments]
             looped = tuple(alike and x.ndim == 1 for x in arguments)
             known[own] = Subprogram(own, scalarize(of, *kinds), entries, looped)
-        return _call.bind(*arguments, subprogram=known[own])
+        return call(known[own], *arguments)
 
     def transposed(*arguments):
         own, cotangents = list(arguments[: len(shapes)]), arguments[len(shapes) :]
@@ -113,11 +118,11 @@ def subprogram(
         return pull(tuple(cotangents))
 
     @jax.custom_vjp
-    def call(*arguments):
+    def derivable(*arguments):
         return bound(name, lambda *x: _listed(function(*x)), arguments)
 
     def forward(*arguments):
-        return call(*arguments), arguments
+        return derivable(*arguments), arguments
 
     def backward(arguments, cotangents):
         by = "_".join(map(str, wrt))
@@ -125,8 +130,8 @@ def subprogram(
         given = dict(zip(wrt, found, strict=True))
         return tuple(given.get(i, jnp.zeros_like(x)) for i, x in enumerate(arguments))
 
-    call.defvjp(forward, backward)
-    return call
+    derivable.defvjp(forward, backward)
+    return derivable
 
 
 def _listed(found: Any) -> list:

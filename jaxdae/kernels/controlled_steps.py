@@ -54,8 +54,9 @@ class Control:
     def begin_steps(self, wanted) -> None:
         """Find the first steps of those lanes that want one; `wanted(lane)` is a truth value."""
         lanes, start = self.lanes, self.start
+        start.prepare()
         lanes.call(
-            "start", self.step.t0, self.end, *self._first, self.step.y0, *start.parameters,
+            "start", self.step.t0, self.end, *self._first, self.step.y0, *start.given,
             self._t1, self._next_control, self._next_kept,
         )  # fmt: skip
         with lanes.loop(lanes.width) as lane, lanes.b.if_then(wanted(lane)):
@@ -66,7 +67,7 @@ class Control:
         """Try a step of all lanes."""
         self.lanes.call(
             "advance", self.step.t0, self.step.t1, self.end, self.floor, self.control,
-            self.step.y0, self._kept, *self.start.parameters,
+            self.step.y0, self._kept, *self.start.given,
             self.keep, self.code, self._t0, self._t1, self._next_control, self.step.y1,
             self._next_kept, *([self.step.k] if self._dense else []),
         )  # fmt: skip

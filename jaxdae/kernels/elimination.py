@@ -9,8 +9,9 @@ def solve_symmetric(graph: Graph, matrix: np.ndarray, rhs: np.ndarray) -> np.nda
     """Solve `A x = b` for a symmetric positive definite `A` with zeros that are known.
 
     `L D L^T` in the order of least degree (Tinney, Walker 1967): the next unknown is one that the
-    fewest others depend on, which keeps the fill small. Any order is stable for such a matrix. A
-    pivot that is not positive makes everything NaN, as the dense elimination does.
+    fewest others depend on, which keeps the fill small. Among several, one whose pivot is the same
+    in all calls: it is divided by but once. Any order is stable for such a matrix. A pivot that is
+    not positive makes everything NaN, as the dense elimination does.
 
     Args:
         graph: where operations are added.
@@ -43,7 +44,7 @@ def _eliminated(graph: Graph, rows, columns) -> list[tuple[int, int, dict[int, i
     left, pivots = set(range(len(rows))), []
     zero, nan, one = graph.constant(0.0), graph.constant(np.nan), graph.constant(1.0)
     while left:
-        p = min(left, key=lambda i: (len(rows[i]), i))
+        p = min(left, key=lambda i: (len(rows[i]), not graph.fixed(rows[i][i]), i))
         left.remove(p)
         diagonal = rows[p].pop(p)
         positive = graph.apply("lt", zero, diagonal)

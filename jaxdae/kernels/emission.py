@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from jaxdae.kernels import vector_math
+from jaxdae.kernels.fused_terms import fused_terms, Term
 from jaxdae.kernels.graph import CALL, CONSTANT, Graph, INPUT, RESULT
-from jaxdae.kernels.operations import OPERATIONS
 from jaxdae.kernels.trace import ScalarProgram
 from jaxdae.kernels.writer import Writer
 
@@ -27,6 +27,7 @@ def emit(
     program: ScalarProgram,
     inputs: Callable[[int], str],
     calls: Any = None,
+    far: list[str] | None = None,
 ) -> list[str]:
     """Write the instructions of a program.
 
@@ -36,45 +37,89 @@ def emit(
         inputs: register that holds an input, by its number.
         calls: writes calls of other programs, `write(node, callee, arguments, register)`, and reads
             their results, `result(node, number)`.
+        far: gets registers of truth values; where one holds, results are wrong, because a function
+            was called with too large an argument. Without it functions see to that themselves.
 
     Returns:
         Registers or constants of all outputs.
     """
-    graph, held = program.graph, {}
-    needed = graph.needed(program.outputs)
-    angles, pairs = _angles_of_both(graph, needed), {}
+    return _Emission(writer, program, inputs, calls, far).write()
 
-    def register(node: int) -> str:
+
+class _Emission:
+    def __init__(self, writer: Writer, program: ScalarProgram, inputs, calls, far):
+        self._w, self._inputs, self._calls, self._far = writer, inputs, calls, far
+        self._graph, self._outputs = program.graph, program.outputs
+        self._needed = self._graph.needed(self._outputs)
+        self._angles = _angles_of_both(self._graph, self._needed)
+        self._pairs: dict[int, list[str]] = {}
+        self._held: dict[int, str] = {}
+        self._terms = fused_terms(self._graph, self._needed, self._outputs)
+        self._within = {x for term in self._terms.values() for x in term.within}
+
+    def write(self) -> list[str]:
+        for node in self._needed:
+            operation, arguments = self._graph.nodes[node]
+            if operation == CALL:
+                self._call(node, *arguments)
+            elif operation not in (INPUT, CONSTANT, RESULT) and node not in self._within:
+                self._held[node] = self._computed(node, operation, arguments)
+        return [self._register(int(x)) for x in self._outputs]
+
+    def _register(self, node: int) -> str:
         # What is only passed on from memory to memory is never loaded.
-        if node not in held:
-            operation, arguments = graph.nodes[node]
+        if node not in self._held:
+            operation, arguments = self._graph.nodes[node]
             if operation == INPUT:
-                held[node] = inputs(arguments[0])
+                self._held[node] = self._inputs(arguments[0])
             elif operation == CONSTANT:
-                held[node] = _constant(writer, arguments[0])
+                self._held[node] = _constant(self._w, arguments[0])
             else:
-                held[node] = calls.result(*arguments)
-        return held[node]
+                self._held[node] = self._calls.result(*arguments)
+        return self._held[node]
 
-    for node in needed:
-        operation, arguments = graph.nodes[node]
-        if operation in (INPUT, CONSTANT, RESULT):
-            continue
-        if operation == CALL:
-            if calls is None:
-                raise ValueError(
-                    f"a program that calls {arguments[0].name} needs a module for both."
-                )
-            calls.write(node, *arguments, register)
-        elif operation in _OF_BOTH and arguments[0] in angles:
-            angle = arguments[0]
-            if angle not in pairs:
-                pairs[angle] = vector_math.call(writer, "sincos", register(angle))
-            held[node] = pairs[angle][_OF_BOTH.index(operation)]
-        else:
-            given = [register(x) for x in arguments]
-            held[node] = _instruction(writer, operation, given, _is_truth(graph, arguments))
-    return [register(int(x)) for x in program.outputs]
+    def _call(self, node: int, callee, arguments) -> None:
+        if self._calls is None:
+            raise ValueError(f"a program that calls {callee.name} needs a module for both.")
+        self._calls.write(node, callee, arguments, self._register)
+
+    def _computed(self, node: int, operation: str, arguments) -> str:
+        if operation in _OF_BOTH and arguments[0] in self._angles:
+            return self._of_both(arguments[0])[_OF_BOTH.index(operation)]
+        if _is_marked(self._graph, operation, arguments):
+            return _marked(self._w, self._register(arguments[1]))
+        if node in self._terms:
+            return self._sum(operation, self._terms[node])
+        given = [self._register(x) for x in arguments]
+        if operation in vector_math.VECTOR_FUNCTIONS:
+            return self._function(operation, given)[0]
+        # Those of the last argument: of a choice its result, of a comparison what it compares.
+        truth = self._graph.is_truth(arguments[-1])
+        return _instruction(self._w, operation, given, truth)
+
+    def _of_both(self, angle: int) -> list[str]:
+        if angle not in self._pairs:
+            self._pairs[angle] = self._function("sincos", [self._register(angle)])
+        return self._pairs[angle]
+
+    def _function(self, name: str, given: list[str]) -> list[str]:
+        if self._far is None or name not in vector_math.LIMITED:
+            return vector_math.call(self._w, name, *given)
+        found, far = vector_math.near_call(self._w, name, *given)
+        self._far.append(far)
+        return found
+
+    def _sum(self, operation: str, term: Term) -> str:
+        """A sum or difference of which one part is a product."""
+        w = self._w
+        first, second = (self._register(x) for x in self._graph.nodes[term.product].arguments)
+        other = self._register(term.other)
+        minus = operation == "sub"
+        if term.negative != (minus and term.last):
+            first = w.negative(first)
+        if minus and not term.last:
+            other = w.negative(other)
+        return w.product_and_sum(first, second, other)
 
 
 def functions(program: ScalarProgram) -> tuple[str, ...]:
@@ -99,14 +144,19 @@ def _angles_of_both(graph: Graph, needed: list[int]) -> set[int]:
     return sines & cosines
 
 
-def _is_truth(graph, arguments) -> bool:
-    """Whether the last argument, and with it the result of a choice, is a truth value."""
-    operation, own = graph.nodes[arguments[-1]]
-    if operation == CONSTANT:
-        return isinstance(own[0], bool)
-    if operation == "select":
-        return _is_truth(graph, own)
-    return operation in OPERATIONS and OPERATIONS[operation].boolean
+def _is_marked(graph: Graph, operation: str, arguments) -> bool:
+    """Whether a node is a number where that is finite, else NaN."""
+    if operation != "select":
+        return False
+    condition, yes, no = arguments
+    asked = graph.nodes[condition]
+    other = graph.value(no)
+    return asked == ("is_finite", (yes,)) and other is not None and bool(np.isnan(other))
+
+
+def _marked(w: Writer, x: str) -> str:
+    """The same by sums, which processors have more room for than for comparisons and choices."""
+    return w.binary("fsub", x, w.binary("fsub", x, x))
 
 
 def _constant(w: Writer, value) -> str:
@@ -128,13 +178,7 @@ def _instruction(w: Writer, operation: str, given: list[str], truth: bool) -> st
         return w.compare(_COMPARISONS[operation], *given)
     if operation == "select":
         return (w.choose_truth if truth else w.select)(*given)
-    if operation in _OTHERS:
-        return _OTHERS[operation](w, *given)
-    return vector_math.call(w, operation, *given)[0]
-
-
-def _negative(w: Writer, x: str) -> str:
-    return w.put(f"fneg {w.vector} {x}")
+    return _OTHERS[operation](w, *given)
 
 
 def _not(w: Writer, x: str) -> str:
@@ -153,7 +197,7 @@ def _sign(w: Writer, x: str) -> str:
 
 
 _OTHERS: dict[str, Callable[..., str]] = {
-    "neg": _negative,
+    "neg": Writer.negative,
     "not": _not,
     "is_finite": _is_finite,
     "sign": _sign,

@@ -1,5 +1,8 @@
 """Scalar programs as functions on arrays in memory, one vector for each number."""
 
+from collections import Counter
+from functools import reduce
+
 import numpy as np
 
 from jaxdae.kernels import vector_math
@@ -9,6 +12,9 @@ from jaxdae.kernels.graph import INPUT
 from jaxdae.kernels.machine_code import host_width
 from jaxdae.kernels.trace import ScalarProgram
 from jaxdae.kernels.writer import Writer
+
+# Operations that a small program and all its copies in those that call it may have.
+_INLINED = 1536
 
 
 def library(programs: list[Subprogram], width: int, dtype) -> str:
@@ -29,30 +35,87 @@ def library(programs: list[Subprogram], width: int, dtype) -> str:
     for one in programs:
         every.update(dict.fromkeys([*called(one.program), one]))
     elementary = dict.fromkeys(name for one in every for name in functions(one.program))
+    fast = fast_versions(list(every), width)
+    near = [x for x in elementary if fast and x in vector_math.LIMITED]
     return "\n\n".join(
         [
             *(vector_math.function(name, width, dtype) for name in elementary),
-            *(_function(one, width, dtype) for one in every),
+            *(vector_math.near_function(name, width, dtype) for name in near),
+            *(_function(one, width, dtype, fast) for one in every),
         ]
     )
 
 
-def _function(one: Subprogram, width: int, dtype) -> str:
-    program = one.program
-    arguments = ", ".join(f"ptr noalias %a{i}_" for i in range(len(program.inputs)))
-    results = ", ".join(f"ptr noalias %r{i}_" for i in range(len(program.results)))
-    head = f"define internal void @{one.name}({arguments}, {results}) {{\nentry:"
-    body, declared = (_straight if one.entries is None else _looped)(one, width, dtype)
-    return "\n".join([*sorted(declared), head, *body, "  ret void", "}"])
+def fast_versions(every: list[Subprogram], width: int) -> dict[Subprogram, bool]:
+    """Programs that have a fast version too, and whether it becomes part of those that call it.
+
+    It is one straight line, without branches to the C library for large arguments. Where there is
+    such an argument, the program is done once more with care: `@name` calls `@name.near`, which
+    returns where it is wrong, and then perhaps `@name.careful`.
+
+    Args:
+        every: programs, each after those that it calls.
+        width: entries of a vector; a single lane gains too little to be compiled twice.
+
+    Returns:
+        What has a fast version.
+    """
+    found: dict[Subprogram, bool] = {}
+    calls = Counter(x for one in every for x in one.program.graph.calls(one.program.outputs))
+    for one in every if width > 1 else ():
+        limited = not set(vector_math.LIMITED).isdisjoint(functions(one.program))
+        if one.entries is None and (limited or any(x in found for x in called(one.program))):
+            size = len(one.program.graph.needed(one.program.outputs))
+            found[one] = 0 < size * calls[one] <= _INLINED
+    return found
+
+
+def _function(one: Subprogram, width: int, dtype, fast: dict[Subprogram, bool]) -> str:
+    """The function of a program, or of its versions."""
+    careful = (_straight if one.entries is None else _looped)(one, width, dtype)
+    if one not in fast:
+        return _definition(one, "void", one.name, *careful)
+    w = _FastWriter(one.program, width, dtype, fast)
+    lines, far = w.fast()
+    inline = "alwaysinline " if fast[one] else ""
+    return "\n".join(
+        [
+            _definition(one, w.truths, f"{one.name}.near", lines, w.declared, far, inline),
+            _definition(one, "void", f"{one.name}.careful", *careful, attributes="cold noinline "),
+            _definition(one, "void", one.name, *_choice(one, width, dtype)),
+        ]
+    )
+
+
+def _parameters(one: Subprogram) -> str:
+    arguments = [f"ptr noalias %a{i}_" for i in range(len(one.program.inputs))]
+    return ", ".join(
+        [*arguments, *(f"ptr noalias %r{i}_" for i in range(len(one.program.results)))]
+    )
+
+
+def _definition(
+    one: Subprogram, kind: str, name: str, lines, declared, result: str = "", attributes: str = ""
+) -> str:
+    head = f"define internal {kind} @{name}({_parameters(one)}) {attributes}{{\nentry:"
+    return "\n".join([*sorted(declared), head, *lines, f"  ret {kind} {result}", "}"])
+
+
+def _choice(one: Subprogram, width: int, dtype) -> tuple[list[str], set[str]]:
+    """The fast version, and the careful one where that is wrong."""
+    w, given = Writer(width, dtype), _parameters(one)
+    far = w.anywhere(w.put(f"call {w.truths} @{one.name}.near({given})"))
+    w.line(f"  br i1 {far}, label %far, label %end")
+    w.line("far:")
+    w.line(f"  call void @{one.name}.careful({given})")
+    w.line("  br label %end")
+    w.line("end:")
+    return w.lines, w.declared
 
 
 def _straight(one: Subprogram, width: int, dtype) -> tuple[list[str], set[str]]:
     w = _FunctionWriter(one.program, width, dtype)
-    found = iter(emit(w, one.program, w.input, w))
-    for i, result in enumerate(one.program.results):
-        for j in range(int(np.prod(result.shape))):
-            w.store(next(found), f"%r{i}_", j)
-    return w.lines, w.declared
+    return w.straight(), w.declared
 
 
 def _looped(one: Subprogram, width: int, dtype) -> tuple[list[str], set[str]]:
@@ -116,6 +179,7 @@ class _FunctionWriter(Writer):
 
     def __init__(self, program: ScalarProgram, width: int, dtype):
         super().__init__(width, dtype)
+        self._program = program
         self._sizes = [int(np.prod(x.shape)) for x in program.inputs]
         self._starts = np.concatenate([[0], np.cumsum(self._sizes)])
         # Where arrays are in memory, by the nodes of their entries.
@@ -130,6 +194,14 @@ class _FunctionWriter(Writer):
             nodes = tuple(inputs.get(int(self._starts[i]) + j, -1) for j in range(size))
             self._known[nodes] = f"%a{i}_"
 
+    def straight(self, far: list[str] | None = None) -> list[str]:
+        """Lines of the whole program."""
+        found = iter(emit(self, self._program, self.input, self, far))
+        for i, result in enumerate(self._program.results):
+            for j in range(int(np.prod(result.shape))):
+                self.store(next(found), f"%r{i}_", j)
+        return self.lines
+
     def input(self, number: int) -> str:
         """Register that holds an input."""
         array = int(np.searchsorted(self._starts, number, side="right")) - 1
@@ -140,12 +212,16 @@ class _FunctionWriter(Writer):
         pointers = [self._known.get(x) or self._stored(x, register) for x in arguments]
         sizes = [int(np.prod(x.shape)) for x in callee.results]
         rooms = [self._room(size) for size in sizes]
-        self.line(f"  call void @{callee.name}({', '.join(f'ptr {x}' for x in pointers + rooms)})")
+        self.call(callee, ", ".join(f"ptr {x}" for x in pointers + rooms))
         self._results[node] = [(p, j) for p, n in zip(rooms, sizes, strict=True) for j in range(n)]
         first = node + 1  # results follow their call
         for room, size in zip(rooms, sizes, strict=True):
             self._known[tuple(range(first, first + size))] = room
             first += size
+
+    def call(self, callee: Subprogram, given: str) -> None:
+        """Write the call itself."""
+        self.line(f"  call void @{callee.name}({given})")
 
     def result(self, node: int, number: int) -> str:
         """Register that holds a result of a call."""
@@ -170,3 +246,24 @@ class _FunctionWriter(Writer):
 
     def _place(self, pointer: str, j: int) -> str:
         return self.put(f"getelementptr {self.vector}, ptr {pointer}, i64 {j}")
+
+
+class _FastWriter(_FunctionWriter):
+    """A writer of a fast version, which knows where that is wrong."""
+
+    def __init__(self, program: ScalarProgram, width: int, dtype, fast: dict[Subprogram, bool]):
+        super().__init__(program, width, dtype)
+        self._fast = fast
+        self._far: list[str] = []
+
+    def fast(self) -> tuple[list[str], str]:
+        """Lines of the whole program, and the register of where it is wrong."""
+        lines = self.straight(self._far)
+        return lines, reduce(lambda x, y: self.logical("or", x, y), self._far)
+
+    def call(self, callee: Subprogram, given: str) -> None:
+        """Write the call itself: of the fast version, where there is one."""
+        if callee not in self._fast:
+            super().call(callee, given)
+        else:
+            self._far.append(self.put(f"call {self.truths} @{callee.name}.near({given})"))

@@ -36,9 +36,16 @@ class Start:
         lanes: the builder.
         problem: what is integrated.
         ranks: axes of the batch in each argument.
+        prepared: whether steps take what is prepared of the parameters.
     """
 
-    def __init__(self, lanes: Lanes, problem: InitialValueProblem, ranks: tuple[int, ...]):
+    def __init__(
+        self,
+        lanes: Lanes,
+        problem: InitialValueProblem,
+        ranks: tuple[int, ...],
+        prepared: bool = True,
+    ):
         self.lanes = lanes
         self.sizes = [problem.states, *(int(x.size) for x in problem.parameters)]
         self._given = [
@@ -48,6 +55,16 @@ class Start:
         self.arrays = [lanes.array(size) for size in self.sizes]
         self.state, *self.parameters = self.arrays
         self._each(shared=True)
+        self._preparations = problem.preparations() if prepared else []
+        self._prepared = [lanes.array(x.results[0].size) for x in self._preparations]
+        self._alike = all(x.shared for x in self._given[1:])
+        if self._alike:
+            self._prepare()
+
+    @property
+    def given(self) -> list:
+        """What steps take behind the state: the parameters, and what is prepared of them."""
+        return [*self.parameters, *self._prepared]
 
     def load(self, lane, member) -> None:
         """Copy those of a member to a lane; what all members share is there already."""
@@ -55,6 +72,15 @@ class Start:
         for given, size, array in parts:
             if not given.shared:
                 given.load(size, array, lane, member)
+
+    def prepare(self) -> None:
+        """Compute what is made of the parameters alone, after members were loaded."""
+        if not self._alike:
+            self._prepare()
+
+    def _prepare(self) -> None:
+        for one, array in zip(self._preparations, self._prepared, strict=True):
+            self.lanes.call(one.name, *self.parameters, array)
 
     def _each(self, shared: bool) -> None:
         lanes = self.lanes
@@ -109,12 +135,14 @@ class _GivenSteps:
             self.start.load(lane, member)
             if self.at_times is not None:
                 lanes.set_count(whole(0), self.at_times.saved, lane)
+        self.start.prepare()
         lanes.copy(n, self.start.state, self.step.y0)
         if self.saving.start:
             self._save(whole(0))
         if self.problem.kept:
             self._set_time(self.step.t0, whole(0))
-            lanes.call(f"rhs_{n}", self.step.t0, self.step.y0, *self.start.parameters, self.kept)
+            name = f"rhs_{n}_prepared"
+            lanes.call(name, self.step.t0, self.step.y0, *self.start.given, self.kept)
 
     def _set_time(self, array, i) -> None:
         self.lanes.fill(self.grid.read(whole(0), i), array)
@@ -125,7 +153,7 @@ class _GivenSteps:
         self._set_time(step.t0, i)
         self._set_time(step.t1, following)
         lanes.call(
-            "step", step.t0, step.t1, step.y0, self.kept, *self.start.parameters,
+            "step", step.t0, step.t1, step.y0, self.kept, *self.start.given,
             step.y1, self.next_kept, *([step.k] if self.saving.times else []),
         )  # fmt: skip
         if self.at_times is not None:

@@ -46,10 +46,15 @@ class Graph:
     Rewriting keeps every rounding, with two exceptions: a constant zero annihilates what it is
     multiplied with and what divides it, whatever that is, which is how structural zeros of
     Jacobians and mass matrices disappear; and the sign of a zero that is added is not kept.
+
+    Args:
+        varying: inputs that change from call to call come first, and are so many; without it all.
     """
 
-    def __init__(self):
+    def __init__(self, varying: int | None = None):
+        self.varying = varying
         self.nodes: list[Node] = []
+        self._fixed: list[bool] = []
         self._known: dict[object, int] = {}
         self._constants: dict[int, float | bool] = {}
 
@@ -122,7 +127,19 @@ class Graph:
     def _new(self, key: object, operation: str, arguments: tuple) -> int:
         node = self._known[key] = len(self.nodes)
         self.nodes.append(Node(operation, arguments))
+        self._fixed.append(self._is_fixed(operation, arguments))
         return node
+
+    def _is_fixed(self, operation: str, arguments: tuple) -> bool:
+        if operation == INPUT:
+            return self.varying is not None and arguments[0] >= self.varying
+        if operation in (CALL, RESULT):
+            return False
+        return operation == CONSTANT or all(self._fixed[x] for x in arguments)
+
+    def fixed(self, node: int) -> bool:
+        """Whether a node is the same in all calls."""
+        return self._fixed[node]
 
     def value(self, node: int):
         """The value of a constant, or `None`."""
@@ -145,6 +162,15 @@ class Graph:
         """`x` of `-x`, or `None`."""
         operation, arguments = self.nodes[node]
         return arguments[0] if operation == "neg" else None
+
+    def is_truth(self, node: int) -> bool:
+        """Whether a node is a truth value."""
+        operation, arguments = self.nodes[node]
+        if operation == CONSTANT:
+            return isinstance(arguments[0], bool)
+        if operation == "select":
+            return self.is_truth(arguments[-1])
+        return operation in OPERATIONS and OPERATIONS[operation].boolean
 
     def needed(self, outputs) -> list[int]:
         """Nodes that outputs are made of, in the order in which they were made."""
@@ -169,8 +195,29 @@ class Graph:
 
     def callees(self, outputs) -> list:
         """What outputs call, each once."""
+        return list(dict.fromkeys(self.calls(outputs)))
+
+    def calls(self, outputs) -> list:
+        """What outputs call, as often as they do."""
         needed = (self.nodes[x] for x in self.needed(outputs))
-        return list(dict.fromkeys(x.arguments[0] for x in needed if x.operation == CALL))
+        return [x.arguments[0] for x in needed if x.operation == CALL]
+
+
+def copied(graph: Graph, node: int, to: Graph, known: dict[int, int]) -> int:
+    """A node of one graph in another, where those that it is made of are known."""
+    operation, arguments = graph.nodes[node]
+    if operation == INPUT:
+        return to.input(arguments[0])
+    if operation == CONSTANT:
+        return to.constant(arguments[0])
+    if operation == CALL:
+        callee, parts = arguments
+        given = tuple(tuple(known[x] for x in part) for part in parts)
+        size = sum(int(np.prod(x.shape)) for x in callee.results)
+        return to.call(callee, given, size)[0] - 1
+    if operation == RESULT:
+        return known[arguments[0]] + 1 + arguments[1]  # results follow their call
+    return to.apply(operation, *(known[x] for x in arguments))
 
 
 def _folded(operation: str, known: list):

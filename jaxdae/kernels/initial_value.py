@@ -9,7 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from jaxdae.kernels.calls import Subprogram, subprogram
+from jaxdae.kernels.calls import call, Subprogram, subprogram
+from jaxdae.kernels.invariants import parted
+from jaxdae.kernels.products import regrouped
 from jaxdae.kernels.trace import scalarize
 
 # States of up to this many numbers are kept in registers.
@@ -54,6 +56,7 @@ class InitialValueProblem:
         self._variations: dict[tuple, InitialValueProblem] = {}
         self._made: dict[Any, list[Subprogram]] = {}
         self._subprograms: dict[str, Subprogram] = {}
+        self._parts: list[tuple[Subprogram, Subprogram]] = []
 
     @property
     def tableau(self) -> diffrax.ButcherTableau:
@@ -129,20 +132,61 @@ class InitialValueProblem:
 
     # What the loops over steps call.
 
+    def preparations(self) -> list[Subprogram]:
+        """Programs of what is the same in all steps: from the parameters, once for each member.
+
+        `step`, `start` and `advance` take what they give behind the parameters.
+        """
+        return [first for first, _ in self._parted()]
+
+    def _parted(self) -> list[tuple[Subprogram, Subprogram]]:
+        """Right-hand side and projection: what only depends on the parameters, and the rest."""
+        if not self._parts:
+            functions = {"rhs": self.rhs, "project": self.project}
+            for title, function in functions.items():
+                if function is not None:
+                    name = f"{title}_{self.states}"
+                    first, rest = parted(regrouped(self._own(name, function).program), varying=2)
+                    both = (
+                        Subprogram(f"prepare_{name}", first),
+                        Subprogram(f"{name}_prepared", rest),
+                    )
+                    self._parts.append(both)
+        return self._parts
+
+    def _own(self, name: str, function: Callable) -> Subprogram:
+        if name not in self._subprograms:
+            program = scalarize(function, *self._shapes("t", "y", *self.parameters), varying=2)
+            self._subprograms[name] = Subprogram(name, program)
+        return self._subprograms[name]
+
+    def _given(self) -> list[jax.ShapeDtypeStruct]:
+        """Parameters, and what is prepared of them."""
+        return [*self.parameters, *(x for one in self.preparations() for x in one.results)]
+
+    def _prepared(self, number: int) -> Callable:
+        """`f(t, y, *parameters, *prepared)` of right-hand side (0) or projection (1)."""
+        rest, at = self._parted()[number][1], len(self.parameters) + number
+        return lambda t, y, *p: call(rest, t, y, *p[: len(self.parameters)], p[at])[0]
+
     def steps(self, dense: bool) -> list[Subprogram]:
         """Programs of a run with given steps: `step`, and `interpolate` for dense output."""
 
         def make():
-            inner = self._step(self._called())
+            inner = self._step(self._prepared(0), self._prepared_projection())
 
             def step(*arguments):
                 y1, f1, k, _ = inner(*arguments)
                 return y1, f1, *_dense(k, dense)
 
-            kinds = ("t", "t", "y", "f", *self.parameters)
-            return [self._program("step", step, *kinds), *self._interpolation(dense)]
+            kinds = ("t", "t", "y", "f", *self._given())
+            own = self._program("step", step, *kinds)
+            return [*self.preparations(), own, *self._interpolation(dense)]
 
         return self._once(("steps", dense), make)
+
+    def _prepared_projection(self) -> Callable:
+        return _unprojected if self.project is None else self._prepared(1)
 
     def _once(self, key, make: Callable[[], list[Subprogram]]) -> list[Subprogram]:
         if key not in self._made:
@@ -155,19 +199,16 @@ class InitialValueProblem:
         return self._once(key, lambda: self._adaptive_steps(given_first, dense))
 
     def _adaptive_steps(self, given_first: bool, dense: bool) -> list[Subprogram]:
-        rhs = self._called()
         first = ["t"] if given_first else []
-        control = self._control()
+        control, given = self._control(), self._given()
         return [
+            *self.preparations(),
+            self._program("start", self._start(given_first), "t", "t", *first, "y", *given),
             self._program(
-                "start", self._start(rhs, given_first), "t", "t", *first, "y", *self.parameters
-            ),
-            self._program(
-                "advance", self._advance(rhs, dense), "t", "t", "t", "t", control, "y", "f",
-                *self.parameters,
+                "advance", self._advance(dense), "t", "t", "t", "t", control, "y", "f", *given
             ),
             *self._interpolation(dense),
-        ]  # fmt: skip
+        ]
 
     def transposed_steps(self, active: tuple[int, ...], dense: bool) -> list[Subprogram]:
         """Programs of the adjoint: `plain_step`, `transposed_step`, `transposed_interpolation`."""
@@ -176,7 +217,7 @@ class InitialValueProblem:
 
     def _transposed_steps(self, active: tuple[int, ...], dense: bool) -> list[Subprogram]:
         rhs = self._called(wrt=(1, *(2 + i for i in active)))
-        step = self._step(rhs, first_given=False, wrt=active)
+        step = self._step(rhs, self._projected(active), first_given=False)
 
         def transposed_step(t0, t1, y, *rest):
             parameters, bars = rest[: len(self.parameters)], rest[len(self.parameters) :]
@@ -222,7 +263,7 @@ class InitialValueProblem:
     def _projected(self, wrt: tuple[int, ...]) -> Callable:
         """The projection of a step's end, which can be differentiated by some parameters."""
         if self.project is None:
-            return lambda t, y, *p: y  # noqa: ARG005
+            return _unprojected
         call = subprogram(
             f"project_{self.states}", self.project, *self._shapes("t", "y", *self.parameters),
             wrt=(1, *(2 + i for i in wrt)), made=self._subprograms,
@@ -244,12 +285,11 @@ class InitialValueProblem:
         ]
 
     def _step(
-        self, rhs: Callable, first_given: bool | None = None, wrt: tuple[int, ...] = ()
+        self, rhs: Callable, projected: Callable, first_given: bool | None = None
     ) -> Callable:
         """One step: state, kept rate, increments of all stages, estimate of the error."""
         tableau = self.tableau
         first_given = self._hands_over if first_given is None else first_given
-        projected = self._projected(wrt)
         combined, increment = self._combinations()
 
         def step(t0, t1, y0, f0, *parameters):
@@ -304,23 +344,24 @@ class InitialValueProblem:
         dense: Any = self.solver.interpolation_cls
         return dense(t0=t0, t1=t1, y0=y0, y1=y1, k=k).evaluate(t)
 
-    def _start(self, rhs: Callable, given_first: bool) -> Callable:
+    def _start(self, given_first: bool) -> Callable:
         """End of the first step, state of the controller, first rate."""
+        rhs = self._prepared(0)
 
         def start(t0, end, *rest):
             dt, (y, *parameters) = (rest[0], rest[1:]) if given_first else (None, rest)
-            t1, state = self._started(rhs, t0, end, dt, y, parameters)
+            t1, state = self._started(t0, end, dt, y, parameters)
             kept = rhs(t0, y, *parameters)[: self.kept] if self.kept else jnp.zeros(0, self.dtype)
             return jnp.minimum(t1, end), _packed(state, self.dtype), kept
 
         return start
 
-    def _started(self, rhs, t0, end, dt, y, parameters):
+    def _started(self, t0, end, dt, y, parameters):
         primal = self.primal
         n, count = primal.states, len(primal.parameters)
         own = parameters[:count]
         # Of a varied problem the first states alone decide; their rate is had by its own program.
-        rate = rhs if primal is self else primal._called()
+        rate = primal._called()
         controller = self._controller(*own)
         flat = lambda tree: ravel_pytree(tree)[0]  # noqa: E731
 
@@ -347,18 +388,19 @@ class InitialValueProblem:
         primal = self.primal
 
         def state(t0, t1, y, *parameters):
-            return primal._started(primal.rhs, t0, t1, t1, y, parameters)[1]
+            return primal._started(t0, t1, t1, y, parameters)[1]
 
         return jax.eval_shape(state, *primal._shapes("t", "t", "y", *primal.parameters))
 
-    def _advance(self, rhs: Callable, dense: bool) -> Callable:
+    def _advance(self, dense: bool) -> Callable:
         """One controlled step.
 
         From its two ends, the end of the run, the time from which on a step reaches that end, the
         controller's state, the state and its rate: whether it is kept (1 or 0) and the controller's
         result code; the ends of the next step; the controller's state; and what a step gives.
         """
-        step, shapes = self._step(rhs), self._state_shapes()
+        step = self._step(self._prepared(0), self._prepared_projection())
+        shapes = self._state_shapes()
         n = self.primal.states
         count = len(self.primal.parameters)
 
@@ -379,6 +421,11 @@ class InitialValueProblem:
             return (*told, _packed(state, self.dtype), y1, f1, *_dense(k, dense))
 
         return advance
+
+
+def _unprojected(t, y, *parameters):
+    del t, parameters
+    return y
 
 
 def _dense(k, dense: bool) -> list:

@@ -58,7 +58,7 @@ class ScalarProgram(NamedTuple):
         return "\n".join([*words, f"{self.outputs.tolist()} {self.inputs} {self.results}"])
 
 
-def scalarize(function: Callable, *arguments) -> ScalarProgram:
+def scalarize(function: Callable, *arguments, varying: int | None = None) -> ScalarProgram:
     """Trace a function to scalar operations.
 
     Loops with a known number of turns are unrolled, both sides of a condition that depends on the
@@ -67,6 +67,8 @@ def scalarize(function: Callable, *arguments) -> ScalarProgram:
     Args:
         function: traceable by JAX; takes and returns arrays.
         arguments: examples of its arguments, or their shapes; floating-point.
+        varying: number of the first arguments, which change from call to call while the others
+            stay the same; without it all change.
 
     Returns:
         `ScalarProgram`.
@@ -76,9 +78,9 @@ def scalarize(function: Callable, *arguments) -> ScalarProgram:
     """
     shapes = tuple(jax.ShapeDtypeStruct(np.shape(x), x.dtype) for x in arguments)
     closed = jax.make_jaxpr(function)(*shapes)
-    graph, given, first = Graph(), [], 0
-    for shape in shapes:
-        size = int(np.prod(shape.shape))
+    sizes = [int(np.prod(x.shape)) for x in shapes]
+    graph, given, first = Graph(None if varying is None else sum(sizes[:varying])), [], 0
+    for shape, size in zip(shapes, sizes, strict=True):
         nodes = [graph.input(first + i) for i in range(size)]
         given.append(Symbols(np.array(nodes, np.int32).reshape(shape.shape)))
         first += size

@@ -58,6 +58,8 @@ _LONG = 60
 
 # What a program may call; `sincos` gives both of one angle.
 VECTOR_FUNCTIONS = tuple(_OWN)
+# Those that large arguments are far for.
+LIMITED = tuple(_FAR)
 
 
 def function(name: str, width: int, dtype) -> str:
@@ -78,6 +80,35 @@ def function(name: str, width: int, dtype) -> str:
     library = _by_library(*_FAR[name])
     far = _definition(Writer(width, dtype), f"far_{name}", count, library, "noinline cold ")
     return f"{own}\n{far}"
+
+
+def near_function(name: str, width: int, dtype) -> str:
+    """Definition of `@near_NAME`, which is wrong where arguments are too large.
+
+    Args:
+        name: one of `LIMITED`.
+        width: entries of a vector.
+        dtype: float64 or float32.
+
+    Returns:
+        Text of the function. It returns what `@vector_NAME` does, and is equal to it elsewhere.
+    """
+    return _definition(Writer(width, dtype), f"near_{name}", _ARGUMENTS.get(name, 1), _OWN[name])
+
+
+def near_call(w: Writer, name: str, *arguments: str) -> tuple[list[str], str]:
+    """Write a call of `@near_NAME`.
+
+    Args:
+        w: where to.
+        name: of the function.
+        arguments: registers.
+
+    Returns:
+        Registers of its results, and of the truth values where they are wrong.
+    """
+    large = _is_far(name, [Vector(w, x) for x in arguments])
+    return _called(w, f"near_{name}", arguments, 2 if name == "sincos" else 1), large.register
 
 
 def call(w: Writer, name: str, *arguments: str) -> list[str]:

@@ -187,10 +187,7 @@ class Truths:
 
     def anywhere(self) -> str:
         """Register of the one truth value whether it holds in any entry."""
-        w = self.writer
-        name = f"@llvm.vector.reduce.or.v{w.width}i1"
-        w.declared.add(f"declare i1 {name}({w.truths})")
-        return w.put(f"call i1 {name}({w.truths} {self.register})")
+        return self.writer.anywhere(self.register)
 
     def _put(self, instruction: str, other: str) -> "Truths":
         return Truths(self.writer, self.writer.logical(instruction, self.register, other))

@@ -60,8 +60,12 @@ class Writer:
         return self.splat(self.whole, str(value))
 
     def binary(self, instruction: str, a: str, b: str) -> str:
-        """An arithmetic instruction; a product and a sum may become one with a single rounding."""
-        return self.put(f"{instruction} contract {self.vector} {a}, {b}")
+        """An arithmetic instruction."""
+        return self.put(f"{instruction} {self.vector} {a}, {b}")
+
+    def negative(self, a: str) -> str:
+        """With the other sign."""
+        return self.put(f"fneg {self.vector} {a}")
 
     def intrinsic(self, name: str, *arguments: str) -> str:
         """A function that LLVM knows."""
@@ -73,6 +77,10 @@ class Writer:
     def fused(self, a: str, b: str, c: str) -> str:
         """`a b + c` with one rounding."""
         return self.intrinsic("fma", a, b, c)
+
+    def product_and_sum(self, a: str, b: str, c: str) -> str:
+        """`a b + c`, with one rounding where the processor has an instruction for it."""
+        return self.intrinsic("fmuladd", a, b, c)
 
     def compare(self, condition: str, a: str, b: str) -> str:
         """Truth values of a comparison, for example `olt`."""
@@ -89,6 +97,12 @@ class Writer:
     def logical(self, instruction: str, a: str, b: str) -> str:
         """`and`, `or`, `xor` of truth values."""
         return self.put(f"{instruction} {self.truths} {a}, {b}")
+
+    def anywhere(self, a: str) -> str:
+        """The one truth value whether any of several holds."""
+        name = f"@llvm.vector.reduce.or.v{self.width}i1"
+        self.declared.add(f"declare i1 {name}({self.truths})")
+        return self.put(f"call i1 {name}({self.truths} {a})")
 
     def on_wholes(self, instruction: str, a: str, b: str) -> str:
         """An instruction on whole numbers of the width of the precision."""

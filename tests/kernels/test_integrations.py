@@ -282,6 +282,45 @@ def test_nested_batches_over_different_arguments(settings):
             np.testing.assert_allclose(c[i], d, **AT_TIMES)
 
 
+class Pendulum(jaxdae.System):
+    """A pendulum of unit length, mass and weight, and a force by the sine of a phase.
+
+    The phase changes with the turns of the pendulum: it is not the same in all steps by structure.
+    """
+
+    phase: float = 0.0
+
+    def kinetic_energy(self, t, q, v):
+        del t, q
+        return 0.5 * v @ v
+
+    def force(self, t, q, v, w, u):
+        del t, v, w, u
+        return jnp.sin(self.phase + jnp.floor(q / (2 * jnp.pi))) - jnp.sin(q)
+
+
+@KINDS
+def test_a_huge_angle_changes_nothing_in_other_lanes(settings):
+    """Steps of its block are done once more with care; the others' numbers are the same bits."""
+    near = np.linspace(0.0, 0.3, 9)
+    far = near.copy()
+    far[4] = 1e22
+
+    def ends(backend):
+        def one(phase):
+            found = run(backend, system=Pendulum(phase), start=State([1.0], [0.3]), **settings)
+            return found.final_state.q[0], found.final_state.v[0]
+
+        return jax.jit(jax.vmap(one))
+
+    native, plain = ends("native"), ends("plain")
+    others = np.arange(9) != 4
+    for one, other in zip(native(near), native(far), strict=True):
+        np.testing.assert_array_equal(one[others], other[others])
+    for one, other in zip(native(far), plain(far), strict=True):
+        np.testing.assert_allclose(one, other, **AT_TIMES)
+
+
 def ends(backend, t0, t1, ts=None, **settings):
     saveat = SaveAt(t1=True, ts=ts, t0=True)
     found = run(backend, t0=t0, t1=t1, saveat=saveat, **ADAPTIVE, **settings)

@@ -1,0 +1,236 @@
+"""Programs rewritten to cost less: the same numbers, by fewer operations, once instead of often."""
+
+from fractions import Fraction
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxdae import Baumgarte, Multipliers, State
+from jaxdae.kernels import native, scalarize
+from jaxdae.kernels.fused_terms import fused_terms
+from jaxdae.kernels.graph import Graph
+from jaxdae.kernels.invariants import parted
+from jaxdae.kernels.products import regrouped
+from jaxdae.kernels.trace import ScalarProgram
+from jaxdae.linalg.positive_definite import solve_positive_definite
+from jaxdae.models import TwoLinkManipulator
+
+
+def count(program, name, varying_only=False):
+    """How often an operation is needed."""
+    graph = program.graph
+    needed = graph.needed(program.outputs)
+    return sum(
+        graph.nodes[x].operation == name and not (varying_only and graph.fixed(x)) for x in needed
+    )
+
+
+def together(parts, in_numpy, varying, fixed):
+    (values,) = in_numpy(parts.first, *fixed)
+    return in_numpy(parts.rest, *varying, *fixed, values)
+
+
+# What is the same in all calls.
+
+
+def pendulum(t, q, mass, length):
+    """Inertia, weight and a choice by parameters, of which two are used nowhere else."""
+    heavy = jnp.where(mass[0] * mass[1] > 1.0, mass[0], -mass[1])
+    return jnp.sin(q * t) * jnp.sqrt(mass[0] * length**2) + heavy * jnp.cos(q)
+
+
+PENDULUM = (jnp.array(0.3), jnp.array([0.2, 1.1])), (jnp.array([2.0, 3.0]), jnp.array(0.7))
+
+
+def test_what_parameters_decide_is_computed_apart(in_numpy):
+    varying, fixed = PENDULUM
+    program = scalarize(pendulum, *varying, *fixed, varying=2)
+    parts = parted(program, varying=2)
+    found = together(parts, in_numpy, varying, fixed)
+    np.testing.assert_array_equal(found[0], in_numpy(program, *varying, *fixed)[0])
+    assert count(parts.first, "sqrt") == 1
+    assert count(parts.rest, "sqrt") == 0
+    assert count(parts.rest, "lt") == count(parts.rest, "select") == 0
+    assert count(parts.rest, "mul") == 6
+
+
+def test_nothing_is_taken_apart_where_everything_varies(in_numpy):
+    varying, fixed = PENDULUM
+    program = scalarize(pendulum, *varying, *fixed, varying=4)
+    parts = parted(program, varying=4)
+    assert parts.first.results[0].shape == (0,)
+    values = jnp.zeros(0)
+    found = in_numpy(parts.rest, *varying, *fixed, values)
+    np.testing.assert_array_equal(found[0], in_numpy(program, *varying, *fixed)[0])
+    assert count(parts.rest, "sqrt") == 1
+
+
+def test_truth_values_and_empty_parameters(in_numpy):
+    """A condition on parameters between varying values stays where it is used."""
+
+    def function(t, empty, p):
+        return jnp.where(p * p > 2.0, t, -t) + jnp.sum(empty)
+
+    given = jnp.array(1.5), jnp.zeros(0), jnp.array(3.0)
+    program = scalarize(function, *given, varying=1)
+    parts = parted(program, varying=1)
+    assert [x.shape for x in parts.first.inputs] == [(0,), ()]
+    assert float(together(parts, in_numpy, given[:1], given[1:])[0]) == 1.5
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_constant_pivots_come_first(first, in_numpy):
+    """Of a matrix of which one pivot is known beforehand, one division is left."""
+
+    def solution(t, p):
+        rows = jnp.array([[p, jnp.sin(t)], [jnp.sin(t), 3.0 + t**2]])
+        order = jnp.array([first, 1 - first])
+        return solve_positive_definite(rows[order][:, order], jnp.stack([t, p]))
+
+    given = jnp.array(0.4), jnp.array(2.0)
+    parts = parted(scalarize(solution, *given, varying=1), varying=1)
+    assert count(parts.first, "div") == count(parts.rest, "div") == 1
+    found = together(parts, in_numpy, given[:1], given[1:])
+    np.testing.assert_allclose(found[0], jax.jit(solution)(*given), rtol=1e-14)
+
+
+# Products.
+
+
+def positions(t, q, v, m, length):
+    """A derivative of `m l cos q` by time, twice, and its parts."""
+    x = lambda q: m * length * jnp.cos(q)  # noqa: E731
+    first = lambda q: jax.jvp(x, (q,), (v,))[1]  # noqa: E731
+    return x(q) + t, first(q), jax.jvp(first, (q,), (v,))[1], length * jnp.cos(q)
+
+
+def test_terms_share_their_factors(in_numpy):
+    given = tuple(jnp.array(x) for x in (0.1, 0.7, 1.3, 2.0, 0.5))
+    program = scalarize(positions, *given, varying=3)
+    found = regrouped(program)
+    # m l cos, l cos, m l sin, (m l sin) v, (m l cos) v, (m l cos) v v.
+    assert count(found, "mul", varying_only=True) == 6
+    assert count(program, "mul", varying_only=True) > 6
+    for one, other in zip(in_numpy(found, *given), in_numpy(program, *given), strict=True):
+        # Five factors have at most four roundings.
+        np.testing.assert_allclose(one, other, rtol=4 * 2.0**-52)
+
+
+def test_powers_are_products_of_powers(in_numpy):
+    """`x^8` by squaring, and powers that are powers of others."""
+
+    def function(t, x):
+        slow = x
+        for _ in range(7):
+            slow = slow * x
+        return slow * t, x * x * x * x
+
+    given = jnp.array(1.0), jnp.array(1.1)
+    program = scalarize(function, *given, varying=2)
+    found = regrouped(program)
+    assert count(found, "mul") <= 5 < count(program, "mul")
+    for one, other in zip(in_numpy(found, *given), in_numpy(program, *given), strict=True):
+        np.testing.assert_allclose(one, other, rtol=8 * 2.0**-52)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_products_keep_their_value_and_never_cost_more(seed, in_numpy):
+    rng = np.random.default_rng(seed)
+    graph = Graph(varying=4)
+    nodes = [graph.input(i) for i in range(7)]
+    for _ in range(60):
+        operation = "mul" if rng.random() < 0.7 else "add"
+        nodes.append(graph.apply(operation, *(int(x) for x in rng.choice(nodes, 2))))
+    outputs = np.array(rng.choice(nodes[-30:], 6), np.int32)
+    shapes = (jax.ShapeDtypeStruct((7,), np.dtype(float)),)
+    results = (jax.ShapeDtypeStruct((6,), np.dtype(float)),)
+    program = ScalarProgram(graph, outputs, shapes, results)
+    found = regrouped(program)
+    assert count(found, "mul", varying_only=True) <= count(program, "mul", varying_only=True)
+    values = rng.uniform(0.9, 1.1, 7)
+    # All terms are positive: sums lose nothing, and each rounding counts at most once in a product.
+    expected, worst = in_numpy(program, values), 200 * 2.0**-52
+    np.testing.assert_allclose(in_numpy(found, values)[0], expected[0], rtol=worst)
+
+
+# Sums of products.
+
+SIGNS = {
+    "a b + c": lambda a, b, c: a * b + c,
+    "c + a b": lambda a, b, c: c + a * b,
+    "a b - c": lambda a, b, c: a * b - c,
+    "c - a b": lambda a, b, c: c - a * b,
+    "-a b - c": lambda a, b, c: -(a * b) - c,
+    "-a b + c": lambda a, b, c: -(a * b) + c,
+    "c - (-a b)": lambda a, b, c: c - (-(a * b)),
+    "a b + b c": lambda a, b, c: a * b + b * c,
+}
+
+
+@pytest.mark.parametrize("name", SIGNS)
+def test_a_product_and_a_sum_are_rounded_once_or_twice(name):
+    """Exact in rational numbers; a processor without the instruction rounds the product too."""
+    rng = np.random.default_rng(3)
+    a, b = rng.normal(size=(2, 64))
+    c = -a * b * (1 + 1e-9 * rng.normal(size=64))
+    found = jax.vmap(native(SIGNS[name], *[jnp.zeros(())] * 3))(a, b, c)
+    for i in range(64):
+        exact = SIGNS[name](*(Fraction(float(x[i])) for x in (a, b, c)))
+        parts = SIGNS[name](*(float(x[i]) for x in (a, b, c)))
+        size = 2.0**-53 * (abs(exact) + max(abs(a[i] * b[i]), abs(b[i] * c[i])))
+        assert abs(Fraction(float(found[i])) - exact) <= size
+        if name != "a b + b c":
+            assert float(found[i]) in (float(exact), parts)
+
+
+def test_products_that_are_used_twice_are_not_computed_twice():
+    graph = Graph()
+    a, b, c = (graph.input(i) for i in range(3))
+    product = graph.apply("mul", a, b)
+    sums = [graph.apply("add", product, c), graph.apply("sub", c, product)]
+    assert fused_terms(graph, graph.needed(sums), sums) == {}
+    assert list(fused_terms(graph, graph.needed(sums[:1]), sums[:1])) == sums[:1]
+    both = [sums[0], product]
+    assert fused_terms(graph, graph.needed(both), both) == {}
+
+
+# Marks of what is not finite.
+
+
+def test_only_what_is_not_finite_becomes_nan():
+    values = np.array([0.0, -0.0, 1.5, -2.0, 5e-324, 1.7e308, np.inf, -np.inf, np.nan])
+    kernel = native(lambda x: jnp.where(jnp.isfinite(x), x, jnp.nan), jnp.zeros(()))
+    found = np.asarray(jax.vmap(kernel)(values))
+    expected = np.where(np.isfinite(values), values, np.nan)
+    # XLA takes subnormal numbers as zero; kernels in its threads do as well.
+    expected[4] = found[4] if abs(found[4]) <= 5e-324 else np.inf
+    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(np.signbit(found[:4]), np.signbit(expected[:4]))
+
+
+# All of it, for the equations of motion of a mechanism.
+
+
+def test_the_two_link_manipulator_needs_few_operations(in_numpy):
+    """Of four pivots one is known beforehand, and a quarter of the products are shared or known."""
+    system = TwoLinkManipulator()
+    formulation = Multipliers(Baumgarte(K_D=jnp.array([20.0, 10.0]), K_P=jnp.array([100.0, 25.0])))
+    arrays, static = eqx.partition((system, formulation), eqx.is_inexact_array_like)
+    leaves, structure = jax.tree.flatten(arrays)
+
+    def rates(t, y, *leaves):
+        system, formulation = eqx.combine(jax.tree.unflatten(structure, leaves), static)
+        found = formulation.vector_field(system, t, State(y[:2], y[2:], jnp.zeros(0)), None)
+        return jnp.concatenate([found.q, found.v])
+
+    given = jnp.array(0.1), jnp.concatenate(system.start())
+    leaves = [jnp.asarray(x, float) for x in leaves]
+    program = scalarize(rates, *given, *leaves, varying=2)
+    parts = parted(regrouped(program), varying=2)
+    assert count(parts.rest, "div") == 3
+    assert count(parts.rest, "mul") < 0.75 * count(program, "mul")
+    found = together(parts, in_numpy, given, leaves)[0]
+    np.testing.assert_allclose(found, jax.jit(rates)(*given, *leaves), rtol=1e-12)
