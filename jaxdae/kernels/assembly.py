@@ -16,6 +16,8 @@ from jaxdae.kernels.writer import Writer
 # Offsets in the structures of XLA's foreign-function interface (xla/ffi/api/c_api.h), in bytes.
 _EXTENSION, _ARGUMENTS, _RESULTS = 8, 72, 112
 DATA, DIMENSIONS = 24, 40
+# Parts of a batch for each thread.
+_PARTS = 8
 _KIND, _METADATA, _MAJOR, _MINOR, _TRAITS, _STATE = 8, 24, 24, 28, 32, 40
 
 
@@ -144,83 +146,95 @@ def _scattered(w: Writer, vector: str, pointer: str, members: list[str], size: i
 
 
 def _threads(count: int, least: int) -> str:
-    """`@share(arguments, results, members)`: equal parts to threads, not below a least size."""
+    """`@share(arguments, results, members)`: parts of a batch to threads.
+
+    There are some parts for each thread, multiples of a least size. Whoever is done takes the next
+    one, so that a slow processor does not hold up the others.
+    """
     return f"""
 declare ptr @malloc(i64)
 declare void @free(ptr)
 declare i32 @pthread_create(ptr, ptr, ptr, ptr)
 declare i32 @pthread_join(ptr, ptr)
 
-%part = type {{ ptr, ptr, i64, i64 }}
+; Arguments, results, the first member that nobody has taken, members, members of a part.
+%task = type {{ ptr, ptr, i64, i64, i64 }}
 
 define internal ptr @work(ptr %p) {{
+entry:
   %a = load ptr, ptr %p
-  %rp = getelementptr %part, ptr %p, i32 0, i32 1
+  %rp = getelementptr %task, ptr %p, i32 0, i32 1
   %r = load ptr, ptr %rp
-  %bp = getelementptr %part, ptr %p, i32 0, i32 2
-  %b = load i64, ptr %bp
-  %ep = getelementptr %part, ptr %p, i32 0, i32 3
-  %e = load i64, ptr %ep
-  call void @run(ptr %a, ptr %r, i64 %b, i64 %e)
+  %np = getelementptr %task, ptr %p, i32 0, i32 2
+  %mp = getelementptr %task, ptr %p, i32 0, i32 3
+  %members = load i64, ptr %mp
+  %sp = getelementptr %task, ptr %p, i32 0, i32 4
+  %size = load i64, ptr %sp
+  br label %take
+take:
+  %from = atomicrmw add ptr %np, i64 %size monotonic
+  %more = icmp slt i64 %from, %members
+  br i1 %more, label %run, label %done
+run:
+  %next = add i64 %from, %size
+  %whole = icmp slt i64 %next, %members
+  %to = select i1 %whole, i64 %next, i64 %members
+  call void @run(ptr %a, ptr %r, i64 %from, i64 %to)
+  br label %take
+done:
   ret ptr null
 }}
 
 define internal void @share(ptr %a, ptr %r, i64 %members) {{
 entry:
-  %parts = alloca %part, i64 {count}
+  %p = alloca %task
   %ids = alloca ptr, i64 {count}
   %most = udiv i64 %members, {least}
   %few = icmp ult i64 %most, {count}
   %some = select i1 %few, i64 %most, i64 {count}
   %none = icmp eq i64 %some, 0
   %n = select i1 %none, i64 1, i64 %some
+  %alone = icmp eq i64 %n, 1
+  %parts = mul i64 %n, {_PARTS * least}
+  %up = sub i64 %parts, 1
+  %sum = add i64 %members, %up
+  %multiple = udiv i64 %sum, %parts
+  %part = mul i64 %multiple, {least}
+  %size = select i1 %alone, i64 %members, i64 %part
+  store ptr %a, ptr %p
+  %rp = getelementptr %task, ptr %p, i32 0, i32 1
+  store ptr %r, ptr %rp
+  %np = getelementptr %task, ptr %p, i32 0, i32 2
+  store i64 0, ptr %np
+  %mp = getelementptr %task, ptr %p, i32 0, i32 3
+  store i64 %members, ptr %mp
+  %sp = getelementptr %task, ptr %p, i32 0, i32 4
+  store i64 %size, ptr %sp
   br label %start
 start:
-  %i = phi i64 [0, %entry], [%i2, %started]
-  %from0 = mul i64 %members, %i
-  %from = udiv i64 %from0, %n
+  %i = phi i64 [1, %entry], [%i2, %started]
   %i2 = add i64 %i, 1
-  %to0 = mul i64 %members, %i2
-  %to = udiv i64 %to0, %n
-  %p = getelementptr %part, ptr %parts, i64 %i
-  store ptr %a, ptr %p
-  %rp = getelementptr %part, ptr %p, i32 0, i32 1
-  store ptr %r, ptr %rp
-  %bp = getelementptr %part, ptr %p, i32 0, i32 2
-  store i64 %from, ptr %bp
-  %ep = getelementptr %part, ptr %p, i32 0, i32 3
-  store i64 %to, ptr %ep
-  %id = getelementptr ptr, ptr %ids, i64 %i
-  store ptr null, ptr %id
-  %own = icmp eq i64 %i2, %n
-  br i1 %own, label %here, label %there
+  %another = icmp slt i64 %i, %n
+  br i1 %another, label %there, label %here
 there:
+  %id = getelementptr ptr, ptr %ids, i64 %i
   %failed = call i32 @pthread_create(ptr %id, ptr null, ptr @work, ptr %p)
   %fails = icmp ne i32 %failed, 0
-  br i1 %fails, label %instead, label %started
-instead:
-  store ptr null, ptr %id
-  call ptr @work(ptr %p)
-  br label %started
+  br i1 %fails, label %here, label %started
 started:
   br label %start
 here:
   call ptr @work(ptr %p)
   br label %join
 join:
-  %j = phi i64 [0, %here], [%j2, %joined]
+  %j = phi i64 [1, %here], [%j2, %wait]
   %j2 = add i64 %j, 1
-  %last = icmp eq i64 %j2, %n
+  %last = icmp sge i64 %j, %i
   br i1 %last, label %end, label %wait
 wait:
   %jd = getelementptr ptr, ptr %ids, i64 %j
   %thread = load ptr, ptr %jd
-  %was = icmp ne ptr %thread, null
-  br i1 %was, label %really, label %joined
-really:
   call i32 @pthread_join(ptr %thread, ptr null)
-  br label %joined
-joined:
   br label %join
 end:
   ret void

@@ -37,8 +37,8 @@ def emit(
         inputs: register that holds an input, by its number.
         calls: writes calls of other programs, `write(node, callee, arguments, register)`, and reads
             their results, `result(node, number)`.
-        far: gets registers of truth values; where one holds, results are wrong, because a function
-            was called with too large an argument. Without it functions see to that themselves.
+        far: gets registers of how far arguments of functions are, which are wrong where these are
+            too large. Without it functions see to that themselves.
 
     Returns:
         Registers or constants of all outputs.

@@ -1,7 +1,6 @@
 """Scalar programs as functions on arrays in memory, one vector for each number."""
 
 from collections import Counter
-from functools import reduce
 
 import numpy as np
 
@@ -51,7 +50,7 @@ def fast_versions(every: list[Subprogram], width: int) -> dict[Subprogram, bool]
 
     It is one straight line, without branches to the C library for large arguments. Where there is
     such an argument, the program is done once more with care: `@name` calls `@name.near`, which
-    returns where it is wrong, and then perhaps `@name.careful`.
+    returns the largest argument, and then perhaps `@name.careful`.
 
     Args:
         every: programs, each after those that it calls.
@@ -80,7 +79,7 @@ def _function(one: Subprogram, width: int, dtype, fast: dict[Subprogram, bool]) 
     inline = "alwaysinline " if fast[one] else ""
     return "\n".join(
         [
-            _definition(one, w.truths, f"{one.name}.near", lines, w.declared, far, inline),
+            _definition(one, w.vector, f"{one.name}.near", lines, w.declared, far, inline),
             _definition(one, "void", f"{one.name}.careful", *careful, attributes="cold noinline "),
             _definition(one, "void", one.name, *_choice(one, width, dtype)),
         ]
@@ -104,7 +103,7 @@ def _definition(
 def _choice(one: Subprogram, width: int, dtype) -> tuple[list[str], set[str]]:
     """The fast version, and the careful one where that is wrong."""
     w, given = Writer(width, dtype), _parameters(one)
-    far = w.anywhere(w.put(f"call {w.truths} @{one.name}.near({given})"))
+    far = vector_math.is_far(w, w.put(f"call {w.vector} @{one.name}.near({given})"))
     w.line(f"  br i1 {far}, label %far, label %end")
     w.line("far:")
     w.line(f"  call void @{one.name}.careful({given})")
@@ -249,7 +248,7 @@ class _FunctionWriter(Writer):
 
 
 class _FastWriter(_FunctionWriter):
-    """A writer of a fast version, which knows where that is wrong."""
+    """A writer of a fast version, which knows how far arguments of functions are."""
 
     def __init__(self, program: ScalarProgram, width: int, dtype, fast: dict[Subprogram, bool]):
         super().__init__(program, width, dtype)
@@ -257,13 +256,13 @@ class _FastWriter(_FunctionWriter):
         self._far: list[str] = []
 
     def fast(self) -> tuple[list[str], str]:
-        """Lines of the whole program, and the register of where it is wrong."""
+        """Lines of the whole program, and the register of how far its arguments are."""
         lines = self.straight(self._far)
-        return lines, reduce(lambda x, y: self.logical("or", x, y), self._far)
+        return lines, vector_math.farthest(self, self._far)
 
     def call(self, callee: Subprogram, given: str) -> None:
         """Write the call itself: of the fast version, where there is one."""
         if callee not in self._fast:
             super().call(callee, given)
         else:
-            self._far.append(self.put(f"call {self.truths} @{callee.name}.near({given})"))
+            self._far.append(self.put(f"call {self.vector} @{callee.name}.near({given})"))

@@ -176,8 +176,8 @@ class InitialValueProblem:
             inner = self._step(self._prepared(0), self._prepared_projection())
 
             def step(*arguments):
-                y1, f1, k, _ = inner(*arguments)
-                return y1, f1, *_dense(k, dense)
+                h, y1, f1, rates, _ = inner(*arguments)
+                return y1, f1, *self._dense(h, rates, dense)
 
             kinds = ("t", "t", "y", "f", *self._given())
             own = self._program("step", step, *kinds)
@@ -225,19 +225,19 @@ class InitialValueProblem:
             def run(y, *some):
                 given = dict(zip(active, some, strict=True))
                 every = [given.get(i, x) for i, x in enumerate(parameters)]
-                y1, _, k, _ = step(t0, t1, y, None, *every)
-                return (y1, *_dense(k, dense))
+                h, y1, _, rates, _ = step(t0, t1, y, None, *every)
+                return (y1, *self._dense(h, rates, dense))
 
             _, pull = jax.vjp(run, y, *(parameters[i] for i in active))
             return pull(bars)
 
         def plain_step(t0, t1, y, *parameters):
-            return step(t0, t1, y, None, *parameters)[0]
+            return step(t0, t1, y, None, *parameters)[1]
 
         kinds = ("t", "t", "y", *self.parameters)
         return [
             self._program("plain_step", plain_step, *kinds),
-            self._program("transposed_step", transposed_step, *kinds, "y", *_dense("k", dense)),
+            self._program("transposed_step", transposed_step, *kinds, "y", *["k"] * dense),
             *([self._transposed_interpolation()] if dense else []),
         ]
 
@@ -287,48 +287,55 @@ class InitialValueProblem:
     def _step(
         self, rhs: Callable, projected: Callable, first_given: bool | None = None
     ) -> Callable:
-        """One step: state, kept rate, increments of all stages, estimate of the error."""
+        """One step: its length, state, kept rate, rates of all stages, estimate of the error."""
         tableau = self.tableau
         first_given = self._hands_over if first_given is None else first_given
-        combined, increment = self._combinations()
 
         def step(t0, t1, y0, f0, *parameters):
             h = t1 - t0
             f = f0 if first_given else rhs(t0, y0, *parameters)
-            k, y = [increment(h, f)], y0
+            rates, y = [f], y0
             for i, (row, c) in enumerate(zip(tableau.a_lower, tableau.c, strict=True)):
-                y = combined(f"stage_{i}", y0, row, k)
+                y = self._combined(f"stage_{i}", h, y0, row, rates)
                 f = rhs(t1 if c == 1 else t0 + float(c) * h, y, *parameters)
-                k.append(increment(h, f))
-            y1 = y if tableau.ssal else combined("solution", y0, tableau.b_sol, k)
-            y1 = projected(t1, y1, *parameters)
-            error = combined("error", jnp.zeros_like(y0), tableau.b_error, k)
-            return y1, f[: self.kept], k, error
+                rates.append(f)
+            if not tableau.ssal:
+                y = self._combined("solution", h, y0, tableau.b_sol, rates)
+            y1 = projected(t1, y, *parameters)
+            return h, y1, f[: self.kept], rates, self._error(h, rates)
 
         return step
 
-    def _combinations(self) -> tuple[Callable, Callable]:
-        """`y + sum_j c_j k_j` of the coefficients that are not zero, and `h f`.
+    def _combined(self, name: str, h, y, coefficients, rates):
+        """`y + sum_j (c_j h) f_j` of the coefficients that are not zero."""
+        coefficients, rates = _used(coefficients, rates)
+
+        def combination(h, y, *rates):
+            return sum(((c * h) * f for c, f in zip(coefficients, rates, strict=True)), y)
+
+        return self._each(name, combination, h, y, *rates, wrt=tuple(range(1, len(rates) + 2)))
+
+    def _error(self, h, rates):
+        """`h sum_j e_j f_j`: products with `h` are rounded apart, and would not cancel as well."""
+        coefficients, rates = _used(self.tableau.b_error, rates)
+
+        def estimate(h, *rates):
+            return h * sum(c * f for c, f in zip(coefficients, rates, strict=True))
+
+        return self._each("error", estimate, h, *rates, wrt=tuple(range(1, len(rates) + 1)))
+
+    def _dense(self, h, rates, dense: bool) -> list:
+        """The increments `h f`, as one array, where dense output wants them."""
+        if not dense:
+            return []
+        times = lambda h, f: h * f  # noqa: E731
+        return [jnp.stack([self._each("increment", times, h, f, wrt=(1,)) for f in rates])]
+
+    def _each(self, name: str, function: Callable, *arguments, wrt: tuple[int, ...]):
+        """A function of single entries, done for each.
 
         Few entries are taken apart; many are gone through in a loop, which compiles at once.
         """
-
-        def combined(name: str, y, coefficients, k):
-            used = [(float(c), x) for c, x in zip(coefficients, k, strict=False) if c != 0]
-
-            def combination(y, *k):
-                return sum((c * x for (c, _), x in zip(used, k, strict=True)), y)
-
-            given = (y, *(x for _, x in used))
-            return self._each(name, combination, *given, wrt=tuple(range(len(given))))
-
-        def increment(h, f):
-            return self._each("increment", lambda h, f: h * f, h, f, wrt=(1,))
-
-        return combined, increment
-
-    def _each(self, name: str, function: Callable, *arguments, wrt: tuple[int, ...]):
-        """A function of single entries, done for each."""
         if self.states <= _TAKEN_APART:
             return function(*arguments)
         call = subprogram(
@@ -405,7 +412,7 @@ class InitialValueProblem:
         count = len(self.primal.parameters)
 
         def advance(t0, t1, end, floor, control, y0, f0, *parameters):
-            y1, f1, k, error = step(t0, t1, y0, f0, *parameters)
+            h, y1, f1, rates, error = step(t0, t1, y0, f0, *parameters)
             error = jnp.where(jnp.isnan(error), jnp.inf, error)
             trees = [self.unravel(x[:n]) for x in (y0, y1, error)]
             controller = self._controller(*parameters[:count])
@@ -418,21 +425,20 @@ class InitialValueProblem:
             t_next1 = jnp.where(t_next1 > floor, clipped, t_next1)
             code = jnp.asarray(result._value).astype(self.dtype)
             told = (jnp.asarray(keep).astype(self.dtype), code, t_next0, t_next1)
-            return (*told, _packed(state, self.dtype), y1, f1, *_dense(k, dense))
+            return (*told, _packed(state, self.dtype), y1, f1, *self._dense(h, rates, dense))
 
         return advance
+
+
+def _used(coefficients, rates) -> tuple[list[float], list]:
+    """Coefficients that are not zero, and their rates."""
+    pairs = [(float(c), f) for c, f in zip(coefficients, rates, strict=False) if c != 0]
+    return [c for c, _ in pairs], [f for _, f in pairs]
 
 
 def _unprojected(t, y, *parameters):
     del t, parameters
     return y
-
-
-def _dense(k, dense: bool) -> list:
-    """The increments, as one array, where dense output wants them."""
-    if not dense:
-        return []
-    return [k if isinstance(k, str) else jnp.stack(k)]
 
 
 def _packed(state, dtype):

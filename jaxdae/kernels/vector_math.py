@@ -5,6 +5,7 @@ place. Only angles too large for the reduction, and remainders of large quotient
 library entry by entry, in double precision.
 """
 
+import math
 from collections.abc import Callable, Sequence
 
 from jaxdae.kernels import (
@@ -105,10 +106,29 @@ def near_call(w: Writer, name: str, *arguments: str) -> tuple[list[str], str]:
         arguments: registers.
 
     Returns:
-        Registers of its results, and of the truth values where they are wrong.
+        Registers of its results, and of how far its arguments are: `is_far` tells of the
+        `farthest` whether any of the results is wrong.
     """
-    large = _is_far(name, [Vector(w, x) for x in arguments])
-    return _called(w, f"near_{name}", arguments, 2 if name == "sincos" else 1), large.register
+    given = [Vector(w, x) for x in arguments]
+    size = _is_far(name, given).choose(math.inf, 0.0) if name == "rem" else abs(given[0])
+    return _called(w, f"near_{name}", arguments, 2 if name == "sincos" else 1), size.register
+
+
+def farthest(w: Writer, sizes: Sequence[str]) -> str:
+    """The largest of how far arguments are. NaN is not far, and does not hide what is.
+
+    Arguments that are made of wrong results may well be NaN.
+    """
+    largest = Vector(w, w.number(0.0))
+    for size in sizes:
+        own = Vector(w, size)
+        largest = (own > largest).choose(own, largest)
+    return largest.register
+
+
+def is_far(w: Writer, size: str) -> str:
+    """Register of the one truth value whether results of near functions are wrong in any lane."""
+    return (Vector(w, size) > precision(w.dtype).largest_angle).anywhere()
 
 
 def call(w: Writer, name: str, *arguments: str) -> list[str]:
