@@ -28,7 +28,7 @@ from jaxdae.commands.tables import table
 from jaxdae.plotting.style import colors, new_axes
 
 # Steps of each mechanism, and their size [s].
-STEPS = {"two-link": (50, 1e-4), "andrews": (10, 1e-5), "chain": (10, 1e-4)}
+STEPS = {"two-link": (50, 1e-4), "andrews": (50, 1e-5), "chain": (50, 1e-4)}
 PRECISIONS = ("float64", "float32")
 UNIT = 1e6
 

@@ -49,7 +49,7 @@ class _Adjoint:
         problem = run.problem
         self.lanes, self.problem, self.saving, self.run = lanes, problem, run.saving, run
         self.n, self.active = problem.states, active
-        self.start = Start(lanes, problem, ranks, prepared=run.controlled)
+        self.start = Start(lanes, problem, ranks, active)
         count = len(self.start.arrays) + run.times
         self.row_bars = Buffer(lanes, lanes.arguments, count, None, ranks[count], 2)
         self.final_bar = Buffer(lanes, lanes.arguments, count + 1, self.n, ranks[count + 1], 1)
@@ -89,6 +89,7 @@ class _Adjoint:
             if self.rows is not None:
                 left = b.sub(self.rows.times.size, whole(1))
                 lanes.set_count(left, self.rows.left, lane)
+        self.start.prepare()
         for size, bar in zip(self.sizes[1:], self.bars[1:], strict=True):
             lanes.clear(size, bar)
 
@@ -135,7 +136,7 @@ class _Adjoint:
             lanes.clear(self.problem.stages * self.n, self.k_bar)
             self.rows.collect(t0, t1, first)
         lanes.call(
-            "transposed_step", t0, t1, y, *self.start.parameters, self.bars[0],
+            "transposed_step", t0, t1, y, *self.start.fixed_back, self.bars[0],
             *([] if self.rows is None else [self.k_bar]), *self.step_bars,
         )  # fmt: skip
         if done is not None:
@@ -301,7 +302,7 @@ class _GivenAdjoint(_Adjoint):
     def _step(self, i) -> None:
         self._set_times(i)
         self.lanes.call(
-            "plain_step", self.t0, self.t1, self.y, *self.start.parameters, self.step_bars[0]
+            "plain_step", self.t0, self.t1, self.y, *self.start.fixed_back, self.step_bars[0]
         )
         self.lanes.copy(self.n, self.step_bars[0], self.y)
 

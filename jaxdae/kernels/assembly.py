@@ -16,8 +16,9 @@ from jaxdae.kernels.writer import Writer
 # Offsets in the structures of XLA's foreign-function interface (xla/ffi/api/c_api.h), in bytes.
 _EXTENSION, _ARGUMENTS, _RESULTS = 8, 72, 112
 DATA, DIMENSIONS = 24, 40
-# Parts of a batch for each thread.
-_PARTS = 8
+# Parts of a batch for each thread, if they have so many times the least size: a lane of controlled
+# steps that is done takes the next member of its part, and the last ones of a part wait.
+_PARTS, _LEAST = 8, 16
 _KIND, _METADATA, _MAJOR, _MINOR, _TRAITS, _STATE = 8, 24, 24, 28, 32, 40
 
 
@@ -46,7 +47,7 @@ def assembled(parts: list[str], rank: int, threads: int, least: int) -> str:
         parts: definitions.
         rank: number of leading axes of every result, which are the batch.
         threads: threads that share a batch.
-        least: members that are worth a thread.
+        least: members that are worth a thread; parts of a batch are multiples of it.
 
     Returns:
         The module, with the function `@handler`.
@@ -148,8 +149,8 @@ def _scattered(w: Writer, vector: str, pointer: str, members: list[str], size: i
 def _threads(count: int, least: int) -> str:
     """`@share(arguments, results, members)`: parts of a batch to threads.
 
-    There are some parts for each thread, multiples of a least size. Whoever is done takes the next
-    one, so that a slow processor does not hold up the others.
+    There are some parts for each thread, in multiples of a least size. Whoever is done takes the
+    next one, so that a slow processor does not hold up the others.
     """
     return f"""
 declare ptr @malloc(i64)
@@ -195,12 +196,18 @@ entry:
   %none = icmp eq i64 %some, 0
   %n = select i1 %none, i64 1, i64 %some
   %alone = icmp eq i64 %n, 1
-  %parts = mul i64 %n, {_PARTS * least}
-  %up = sub i64 %parts, 1
-  %sum = add i64 %members, %up
-  %multiple = udiv i64 %sum, %parts
-  %part = mul i64 %multiple, {least}
-  %size = select i1 %alone, i64 %members, i64 %part
+  %each0 = add i64 %members, %n
+  %each1 = sub i64 %each0, 1
+  %each = udiv i64 %each1, %n
+  %small = udiv i64 %each, {_PARTS}
+  %enough = icmp ugt i64 %small, {_LEAST * least}
+  %part = select i1 %enough, i64 %small, i64 {_LEAST * least}
+  %fewer = icmp ult i64 %part, %each
+  %size0 = select i1 %fewer, i64 %part, i64 %each
+  %up = add i64 %size0, {least - 1}
+  %multiple = udiv i64 %up, {least}
+  %size1 = mul i64 %multiple, {least}
+  %size = select i1 %alone, i64 %members, i64 %size1
   store ptr %a, ptr %p
   %rp = getelementptr %task, ptr %p, i32 0, i32 1
   store ptr %r, ptr %rp

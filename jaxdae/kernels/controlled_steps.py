@@ -56,7 +56,7 @@ class Control:
         lanes, start = self.lanes, self.start
         start.prepare()
         lanes.call(
-            "start", self.step.t0, self.end, *self._first, self.step.y0, *start.given,
+            "start", self.step.t0, self.end, *self._first, self.step.y0, *start.fixed,
             self._t1, self._next_control, self._next_kept,
         )  # fmt: skip
         with lanes.loop(lanes.width) as lane, lanes.b.if_then(wanted(lane)):
@@ -67,7 +67,7 @@ class Control:
         """Try a step of all lanes."""
         self.lanes.call(
             "advance", self.step.t0, self.step.t1, self.end, self.floor, self.control,
-            self.step.y0, self._kept, *self.start.given,
+            self.step.y0, self._kept, *self.start.fixed,
             self.keep, self.code, self._t0, self._t1, self._next_control, self.step.y1,
             self._next_kept, *([self.step.k] if self._dense else []),
         )  # fmt: skip

@@ -36,7 +36,7 @@ class Start:
         lanes: the builder.
         problem: what is integrated.
         ranks: axes of the batch in each argument.
-        prepared: whether steps take what is prepared of the parameters.
+        active: numbers of the parameters that an adjoint is by; `None` without one.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Start:
         lanes: Lanes,
         problem: InitialValueProblem,
         ranks: tuple[int, ...],
-        prepared: bool = True,
+        active: tuple[int, ...] | None = None,
     ):
         self.lanes = lanes
         self.sizes = [problem.states, *(int(x.size) for x in problem.parameters)]
@@ -55,15 +55,21 @@ class Start:
         self.arrays = [lanes.array(size) for size in self.sizes]
         self.state, *self.parameters = self.arrays
         self._each(shared=True)
-        self._preparations = problem.preparations() if prepared else []
+        self._preparations = problem.preparations(active)
+        self._forward = len(problem.preparations())
         self._prepared = [lanes.array(x.results[0].size) for x in self._preparations]
         self._alike = all(x.shared for x in self._given[1:])
         if self._alike:
             self._prepare()
 
     @property
-    def given(self) -> list:
+    def fixed(self) -> list:
         """What steps take behind the state: the parameters, and what is prepared of them."""
+        return [*self.parameters, *self._prepared[: self._forward]]
+
+    @property
+    def fixed_back(self) -> list:
+        """What steps of an adjoint take."""
         return [*self.parameters, *self._prepared]
 
     def load(self, lane, member) -> None:
@@ -141,8 +147,7 @@ class _GivenSteps:
             self._save(whole(0))
         if self.problem.kept:
             self._set_time(self.step.t0, whole(0))
-            name = f"rhs_{n}_prepared"
-            lanes.call(name, self.step.t0, self.step.y0, *self.start.given, self.kept)
+            lanes.call(f"rhs_{n}", self.step.t0, self.step.y0, *self.start.fixed, self.kept)
 
     def _set_time(self, array, i) -> None:
         self.lanes.fill(self.grid.read(whole(0), i), array)
@@ -153,7 +158,7 @@ class _GivenSteps:
         self._set_time(step.t0, i)
         self._set_time(step.t1, following)
         lanes.call(
-            "step", step.t0, step.t1, step.y0, self.kept, *self.start.given,
+            "step", step.t0, step.t1, step.y0, self.kept, *self.start.fixed,
             step.y1, self.next_kept, *([step.k] if self.saving.times else []),
         )  # fmt: skip
         if self.at_times is not None:

@@ -2,6 +2,7 @@
 
 import operator
 import struct
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -203,8 +204,8 @@ class Graph:
         return [x.arguments[0] for x in needed if x.operation == CALL]
 
 
-def copied(graph: Graph, node: int, to: Graph, known: dict[int, int]) -> int:
-    """A node of one graph in another, where those that it is made of are known."""
+def copied(graph: Graph, node: int, to: Graph, known: Callable[[int], int]) -> int:
+    """A node of one graph in another, where those that it is made of are known by their numbers."""
     operation, arguments = graph.nodes[node]
     if operation == INPUT:
         return to.input(arguments[0])
@@ -212,12 +213,12 @@ def copied(graph: Graph, node: int, to: Graph, known: dict[int, int]) -> int:
         return to.constant(arguments[0])
     if operation == CALL:
         callee, parts = arguments
-        given = tuple(tuple(known[x] for x in part) for part in parts)
+        given = tuple(tuple(known(x) for x in part) for part in parts)
         size = sum(int(np.prod(x.shape)) for x in callee.results)
         return to.call(callee, given, size)[0] - 1
     if operation == RESULT:
-        return known[arguments[0]] + 1 + arguments[1]  # results follow their call
-    return to.apply(operation, *(known[x] for x in arguments))
+        return known(arguments[0]) + 1 + arguments[1]  # results follow their call
+    return to.apply(operation, *(known(x) for x in arguments))
 
 
 def _folded(operation: str, known: list):

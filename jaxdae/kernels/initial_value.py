@@ -56,7 +56,7 @@ class InitialValueProblem:
         self._variations: dict[tuple, InitialValueProblem] = {}
         self._made: dict[Any, list[Subprogram]] = {}
         self._subprograms: dict[str, Subprogram] = {}
-        self._parts: list[tuple[Subprogram, Subprogram]] = []
+        self._parts: dict[str, tuple[Subprogram, Subprogram]] = {}
 
     @property
     def tableau(self) -> diffrax.ButcherTableau:
@@ -132,48 +132,91 @@ class InitialValueProblem:
 
     # What the loops over steps call.
 
-    def preparations(self) -> list[Subprogram]:
+    def preparations(self, active: tuple[int, ...] | None = None) -> list[Subprogram]:
         """Programs of what is the same in all steps: from the parameters, once for each member.
 
-        `step`, `start` and `advance` take what they give behind the parameters.
+        `step`, `start` and `advance` take what they give behind the parameters. With the numbers of
+        `active` parameters also those of the adjoint, whose programs take what all of them give.
         """
-        return [first for first, _ in self._parted()]
+        return [first for first, _ in [*self._forward(), *self._backward(active)]]
 
-    def _parted(self) -> list[tuple[Subprogram, Subprogram]]:
-        """Right-hand side and projection: what only depends on the parameters, and the rest."""
-        if not self._parts:
-            functions = {"rhs": self.rhs, "project": self.project}
-            for title, function in functions.items():
-                if function is not None:
-                    name = f"{title}_{self.states}"
-                    first, rest = parted(regrouped(self._own(name, function).program), varying=2)
-                    both = (
-                        Subprogram(f"prepare_{name}", first),
-                        Subprogram(f"{name}_prepared", rest),
-                    )
-                    self._parts.append(both)
-        return self._parts
+    def _functions(self) -> dict[str, Callable]:
+        """What changes with state and time, by the names of their programs."""
+        own = {f"rhs_{self.states}": self.rhs, f"project_{self.states}": self.project}
+        return {name: x for name, x in own.items() if x is not None}
 
-    def _own(self, name: str, function: Callable) -> Subprogram:
-        if name not in self._subprograms:
-            program = scalarize(function, *self._shapes("t", "y", *self.parameters), varying=2)
-            self._subprograms[name] = Subprogram(name, program)
-        return self._subprograms[name]
+    def _forward(self) -> list[tuple[Subprogram, Subprogram]]:
+        """Right-hand side and projection: what depends on the parameters alone, and the rest."""
+        kinds = ("t", "y", *self.parameters)
+        return [self._parted(name, f, kinds, 2) for name, f in self._functions().items()]
 
-    def _given(self) -> list[jax.ShapeDtypeStruct]:
+    def _backward(self, active: tuple[int, ...] | None) -> list[tuple[Subprogram, Subprogram]]:
+        """The same of their derivatives in reverse mode, by the state and active parameters."""
+        if active is None:
+            return []
+        kinds, by = ("t", "y", "y", *self.parameters), "_".join(map(str, active))
+
+        def transposed(function: Callable) -> Callable:
+            def pulled(t, y, bar, *parameters):
+                def varied(y, *some):
+                    return function(t, y, *_replaced(parameters, active, some))
+
+                return jax.vjp(varied, y, *(parameters[i] for i in active))[1](bar)
+
+            return pulled
+
+        return [
+            self._parted(f"{name}_transposed_by_{by}", transposed(f), kinds, 3)
+            for name, f in self._functions().items()
+        ]
+
+    def _parted(self, name: str, function: Callable, kinds, varying: int):
+        """A program in two: the part of the parameters alone, and the rest."""
+        if name not in self._parts:
+            program = scalarize(function, *self._shapes(*kinds), varying=varying)
+            shared = regrouped(program) if self.dtype == np.float64 else program
+            first, rest = parted(shared, varying)
+            both = Subprogram(f"prepare_{name}", first), Subprogram(name, rest)
+            self._parts[name] = both
+        return self._parts[name]
+
+    def _given(self, active: tuple[int, ...] | None = None) -> list[jax.ShapeDtypeStruct]:
         """Parameters, and what is prepared of them."""
-        return [*self.parameters, *(x for one in self.preparations() for x in one.results)]
+        prepared = (x for one in self.preparations(active) for x in one.results)
+        return [*self.parameters, *prepared]
 
-    def _prepared(self, number: int) -> Callable:
-        """`f(t, y, *parameters, *prepared)` of right-hand side (0) or projection (1)."""
-        rest, at = self._parted()[number][1], len(self.parameters) + number
-        return lambda t, y, *p: call(rest, t, y, *p[: len(self.parameters)], p[at])[0]
+    def _rhs(self, active: tuple[int, ...] | None = None) -> Callable:
+        """`f(t, y, *given)`; with `active` parameters it has a derivative by state and these."""
+        return self._called(0, active)
+
+    def _projection(self, active: tuple[int, ...] | None = None) -> Callable:
+        return _unprojected if self.project is None else self._called(1, active)
+
+    def _called(self, number: int, active: tuple[int, ...] | None) -> Callable:
+        count, ahead = len(self.parameters), self._forward()
+        back = self._backward(active)
+
+        def value(t, y, *given):
+            return call(ahead[number][1], t, y, *given[:count], given[count + number])[0]
+
+        def backward(arguments, bar):
+            t, y, *given = arguments
+            prepared = given[count + len(ahead) + number]
+            found = call(back[number][1], t, y, bar, *given[:count], prepared)
+            zeros = [jnp.zeros_like(x) for x in given]
+            return jnp.zeros_like(t), found[0], *_replaced(zeros, active, found[1:])
+
+        if active is None:
+            return value
+        derivable = jax.custom_vjp(value)
+        derivable.defvjp(lambda *x: (value(*x), x), backward)
+        return derivable
 
     def steps(self, dense: bool) -> list[Subprogram]:
         """Programs of a run with given steps: `step`, and `interpolate` for dense output."""
 
         def make():
-            inner = self._step(self._prepared(0), self._prepared_projection())
+            inner = self._step(self._rhs(), self._projection())
 
             def step(*arguments):
                 h, y1, f1, rates, _ = inner(*arguments)
@@ -184,9 +227,6 @@ class InitialValueProblem:
             return [*self.preparations(), own, *self._interpolation(dense)]
 
         return self._once(("steps", dense), make)
-
-    def _prepared_projection(self) -> Callable:
-        return _unprojected if self.project is None else self._prepared(1)
 
     def _once(self, key, make: Callable[[], list[Subprogram]]) -> list[Subprogram]:
         if key not in self._made:
@@ -216,26 +256,25 @@ class InitialValueProblem:
         return self._once(key, lambda: self._transposed_steps(active, dense))
 
     def _transposed_steps(self, active: tuple[int, ...], dense: bool) -> list[Subprogram]:
-        rhs = self._called(wrt=(1, *(2 + i for i in active)))
-        step = self._step(rhs, self._projected(active), first_given=False)
+        step = self._step(self._rhs(active), self._projection(active), first_given=False)
+        count = len(self._given(active))
 
         def transposed_step(t0, t1, y, *rest):
-            parameters, bars = rest[: len(self.parameters)], rest[len(self.parameters) :]
+            given, bars = rest[:count], rest[count:]
 
             def run(y, *some):
-                given = dict(zip(active, some, strict=True))
-                every = [given.get(i, x) for i, x in enumerate(parameters)]
-                h, y1, _, rates, _ = step(t0, t1, y, None, *every)
+                h, y1, _, rates, _ = step(t0, t1, y, None, *_replaced(given, active, some))
                 return (y1, *self._dense(h, rates, dense))
 
-            _, pull = jax.vjp(run, y, *(parameters[i] for i in active))
+            _, pull = jax.vjp(run, y, *(given[i] for i in active))
             return pull(bars)
 
-        def plain_step(t0, t1, y, *parameters):
-            return step(t0, t1, y, None, *parameters)[1]
+        def plain_step(t0, t1, y, *given):
+            return step(t0, t1, y, None, *given)[1]
 
-        kinds = ("t", "t", "y", *self.parameters)
+        kinds = ("t", "t", "y", *self._given(active))
         return [
+            *self.preparations(active),
             self._program("plain_step", plain_step, *kinds),
             self._program("transposed_step", transposed_step, *kinds, "y", *["k"] * dense),
             *([self._transposed_interpolation()] if dense else []),
@@ -254,21 +293,12 @@ class InitialValueProblem:
 
         return self._program("transposed_interpolation", transposed, "t", "t", "t", "y")
 
-    def _called(self, wrt: tuple[int, ...] = ()) -> Callable:
-        name = f"rhs_{self.states}"  # that of a varied problem may be called beside its own
+    def _whole_rate(self) -> Callable:
+        """`f(t, y, *parameters)`, which prepares nothing."""
+        name = f"whole_rhs_{self.states}"  # that of a varied problem may be called beside its own
         shapes = self._shapes("t", "y", *self.parameters)
-        call = subprogram(name, self.rhs, *shapes, wrt=wrt, made=self._subprograms)
-        return lambda t, y, *p: call(t, y, *p)[0]
-
-    def _projected(self, wrt: tuple[int, ...]) -> Callable:
-        """The projection of a step's end, which can be differentiated by some parameters."""
-        if self.project is None:
-            return _unprojected
-        call = subprogram(
-            f"project_{self.states}", self.project, *self._shapes("t", "y", *self.parameters),
-            wrt=(1, *(2 + i for i in wrt)), made=self._subprograms,
-        )  # fmt: skip
-        return lambda t, y, *p: call(t, y, *p)[0]
+        whole = subprogram(name, self.rhs, *shapes, made=self._subprograms)
+        return lambda t, y, *p: whole(t, y, *p)[0]
 
     def _program(self, name: str, function: Callable, *kinds) -> Subprogram:
         return Subprogram(name, scalarize(function, *self._shapes(*kinds)))
@@ -338,10 +368,10 @@ class InitialValueProblem:
         """
         if self.states <= _TAKEN_APART:
             return function(*arguments)
-        call = subprogram(
+        each = subprogram(
             name, function, *arguments, wrt=wrt, entries=self.states, made=self._subprograms
         )
-        return call(*arguments)[0]
+        return each(*arguments)[0]
 
     def _interpolation(self, dense: bool) -> list[Subprogram]:
         kinds = ("t", "t", "y", "y", "k", "t")
@@ -353,7 +383,7 @@ class InitialValueProblem:
 
     def _start(self, given_first: bool) -> Callable:
         """End of the first step, state of the controller, first rate."""
-        rhs = self._prepared(0)
+        rhs = self._rhs()
 
         def start(t0, end, *rest):
             dt, (y, *parameters) = (rest[0], rest[1:]) if given_first else (None, rest)
@@ -368,7 +398,7 @@ class InitialValueProblem:
         n, count = primal.states, len(primal.parameters)
         own = parameters[:count]
         # Of a varied problem the first states alone decide; their rate is had by its own program.
-        rate = primal._called()
+        rate = primal._whole_rate()
         controller = self._controller(*own)
         flat = lambda tree: ravel_pytree(tree)[0]  # noqa: E731
 
@@ -406,7 +436,7 @@ class InitialValueProblem:
         controller's state, the state and its rate: whether it is kept (1 or 0) and the controller's
         result code; the ends of the next step; the controller's state; and what a step gives.
         """
-        step = self._step(self._prepared(0), self._prepared_projection())
+        step = self._step(self._rhs(), self._projection())
         shapes = self._state_shapes()
         n = self.primal.states
         count = len(self.primal.parameters)
@@ -428,6 +458,12 @@ class InitialValueProblem:
             return (*told, _packed(state, self.dtype), y1, f1, *self._dense(h, rates, dense))
 
         return advance
+
+
+def _replaced(values, at, others) -> list:
+    """Values, some of them replaced by others."""
+    own = dict(zip(at, others, strict=True))
+    return [own.get(i, x) for i, x in enumerate(values)]
 
 
 def _used(coefficients, rates) -> tuple[list[float], list]:

@@ -8,6 +8,10 @@ import numpy as np
 from jaxdae.kernels.graph import CONSTANT, copied, Graph, INPUT
 from jaxdae.kernels.trace import ScalarProgram
 
+# Values that are kept. Each is a vector of every block of members, and all of them are stored by
+# one function, which takes quadratic time to compile.
+_MOST = 512
+
 
 class Parts(NamedTuple):
     """A program in two parts.
@@ -22,23 +26,29 @@ class Parts(NamedTuple):
 
 
 def parted(program: ScalarProgram, varying: int) -> Parts:
-    """Take out of a program what is the same in all calls.
+    """Take out of a program what is the same in all calls, if that is not too much.
 
     Products of masses and lengths, or pivots of constant entries of a mass matrix, are the same in
     all stages of all steps of a run.
 
     Args:
         program: what is computed.
-        varying: number of its first arguments, which change from call to call; as many as it was
-            made with.
+        varying: number of its first arguments, which change from call to call.
 
     Returns:
         `Parts`, which together do the same operations.
+
+    Raises:
+        ValueError: if it was made with other arguments that vary.
     """
     graph = program.graph
     sizes = [int(np.prod(x.shape)) for x in program.inputs]
     start, end = sum(sizes[:varying]), sum(sizes)
+    if graph.varying != start:
+        raise ValueError(f"the program has {graph.varying} varying inputs, not {start}.")
     left, taken = _divided(graph, program.outputs)
+    if len(taken) > _MOST:
+        left, taken = graph.needed(program.outputs), []
     shape = jax.ShapeDtypeStruct((len(taken),), program.inputs[0].dtype)
     own = graph.needed(taken)
     # The inputs of the first part are numbered anew, without those that vary.
@@ -81,5 +91,5 @@ def _part(graph: Graph, nodes: list[int], inputs: dict[int, int], outputs):
         if node in inputs:
             known[node] = part.input(inputs[node])
         else:
-            known[node] = copied(graph, node, part, known)
+            known[node] = copied(graph, node, part, known.__getitem__)
     return part, np.array([known[int(x)] for x in outputs], np.int32)

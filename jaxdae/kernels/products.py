@@ -1,11 +1,10 @@
-"""Products written so that terms share as many of their factors as possible.
+"""Products written so that terms share their factors.
 
 Derivatives of `m l cos(q)` by position and time are products of the same factors in other orders:
 `(m l) (w cos(q))`, `w ((m l) sin(q))`. A product of `k` numbers has a relative error of at most
-`k - 1` roundings in any order.
+`k - 1` roundings in any order, as long as no part of it leaves the range of the type.
 """
 
-from functools import reduce
 from heapq import heappop, heappush
 from itertools import combinations
 
@@ -14,20 +13,22 @@ import numpy as np
 from jaxdae.kernels.graph import copied, Graph
 from jaxdae.kernels.trace import ScalarProgram
 
-# Longer products are not taken apart.
+# Longer products are not taken apart: they have too many parts.
 _LONGEST = 8
 
+# Factors of a product in order, a number that occurs twice twice.
 Factors = tuple[int, ...]
 
 
 def regrouped(program: ScalarProgram) -> ScalarProgram:
     """The same results by fewer multiplications.
 
-    What is the same in all calls is multiplied first. Then the pair of factors that most products
-    have becomes one factor, again and again (Breuer 1969).
+    A product is made of two parts that the program has anyway, if there are such ones. No product
+    is computed that the program does not compute: what was within the range of the type stays so.
 
     Args:
-        program: what is computed.
+        program: what is computed, in double precision; the range of single precision is so small
+            that products of masses and lengths could leave it in one order and not in another.
 
     Returns:
         A program of the same arguments and results, equal but for rounding; the given one, where
@@ -35,7 +36,7 @@ def regrouped(program: ScalarProgram) -> ScalarProgram:
     """
     graph = program.graph
     needed = graph.needed(program.outputs)
-    found = _Regrouped(graph, _wanted(graph, needed, program.outputs)).program(program)
+    found = _Regrouped(graph, needed, program.outputs).program(program)
     return found if _cost(found) < _cost(program) else program
 
 
@@ -46,135 +47,109 @@ def _cost(program: ScalarProgram) -> int:
     return sum(graph.nodes[x].operation == "mul" and not graph.fixed(x) for x in needed)
 
 
-def _wanted(graph: Graph, needed: list[int], outputs) -> dict[int, Factors]:
-    """Products that are more than a factor of others, by their factors."""
-    factors = _factors(graph, needed)
-    wanted = {int(x) for x in outputs}
-    for node in needed:
-        wanted.update(factors.get(node, graph.operands(node)))
-    return {x: own for x, own in factors.items() if x in wanted}
-
-
 def _factors(graph: Graph, needed: list[int]) -> dict[int, Factors]:
-    """Of each product that changes its factors, which are no such products, in order."""
+    """Of each product its factors, which are no products, in order."""
     found: dict[int, Factors] = {}
     for node in needed:
         operation, arguments = graph.nodes[node]
-        if operation == "mul" and not graph.fixed(node):
+        if operation == "mul":
             first, second = (found.get(x, (x,)) for x in arguments)
             short = len(first) + len(second) <= _LONGEST
             found[node] = tuple(sorted(first + second if short else arguments))
     return found
 
 
-class _Pairs:
-    """Products as multisets of factors, and which of them have each pair of factors.
-
-    Args:
-        products: factors of each; they are changed.
-    """
-
-    def __init__(self, products: dict[int, list[int]]):
-        self.products = products
-        self._having: dict[tuple[int, int], set[int]] = {}
-        self._waiting: list[tuple[int, tuple[int, int]]] = []
-        for node in products:
-            self._enter(node)
-
-    def _pairs(self, node: int) -> set[tuple[int, int]]:
-        return set(combinations(self.products[node], 2))
-
-    def _enter(self, node: int) -> None:
-        for pair in self._pairs(node):
-            having = self._having.setdefault(pair, set())
-            having.add(node)
-            if len(having) > 1:
-                heappush(self._waiting, (-len(having), pair))
-
-    def most_frequent(self) -> tuple[int, int] | None:
-        """A pair that several products have; `None` if there is none."""
-        while self._waiting:
-            count, pair = heappop(self._waiting)
-            own = len(self._having[pair])
-            if own == -count:
-                return pair
-            if own > 1:
-                heappush(self._waiting, (-own, pair))
-        return None
-
-    def join(self, pair: tuple[int, int], factor: int) -> None:
-        """Make a pair one factor of all products that have it."""
-        for node in sorted(self._having[pair]):
-            for own in self._pairs(node):
-                self._having[own].discard(node)
-            product = self.products[node]
-            while _has(product, pair):
-                for x in pair:
-                    product.remove(x)
-                product.append(factor)
-            product.sort()
-            self._enter(node)
-
-
-def _has(product: list[int], pair: tuple[int, int]) -> bool:
-    a, b = pair
-    return product.count(a) > 1 if a == b else a in product and b in product
-
-
 class _Regrouped:
-    """A new graph in which products are made of shared factors.
+    """A new graph in which products are made of shared parts.
 
     Args:
         graph: the old one.
-        products: the factors of those products that are wanted.
+        needed: nodes of the program, in order.
+        outputs: those among them that are results.
     """
 
-    def __init__(self, graph: Graph, products: dict[int, Factors]):
-        self._old = graph
-        # What several factors are joined to has a negative number.
-        self._joined: list[Factors] = []
+    def __init__(self, graph: Graph, needed: list[int], outputs):
+        self._old, self.graph = graph, Graph(graph.varying)
+        self._factors = _factors(graph, needed)
+        # Of products of the same factors the first one stands for all.
         self._known: dict[Factors, int] = {}
-        pairs = _Pairs({x: self._gathered(own) for x, own in products.items()})
-        while (pair := pairs.most_frequent()) is not None:
-            pairs.join(pair, self._factor(pair))
-        self._products = pairs.products
+        for node, own in self._factors.items():
+            self._known.setdefault(own, node)
+        self._wanted: set[int] = set()
+        self._waiting: list[tuple[int, int]] = []
+        self._want(outputs)
+        for node in needed:
+            if node not in self._factors:
+                self._want(graph.operands(node))
+        self._parts: dict[int, tuple[int, ...]] = {}
+        # The longest first: their parts are wanted, too.
+        while self._waiting:
+            _, negative = heappop(self._waiting)
+            self._parts[-negative] = self._divided(-negative)
+            self._want(self._parts[-negative])
         self._values: dict[int, int] = {}
-        self.graph = Graph(graph.varying)
 
-    def _factor(self, parts: Factors) -> int:
-        if parts not in self._known:
-            self._joined.append(parts)
-            self._known[parts] = -len(self._joined)
-        return self._known[parts]
+    def _first(self, node) -> int:
+        """The product that stands for this one; other nodes stand for themselves."""
+        return self._known.get(self._factors.get(int(node), ()), int(node))
 
-    def _gathered(self, factors: Factors) -> list[int]:
-        """Factors with those that are the same in all calls as one."""
-        fixed = tuple(x for x in factors if self._old.fixed(x))
-        others = [x for x in factors if not self._old.fixed(x)]
-        return sorted([*others, self._factor(fixed)] if len(fixed) > 1 else factors)
+    def _want(self, nodes) -> None:
+        for node in map(self._first, nodes):
+            if node not in self._wanted:
+                self._wanted.add(node)
+                if node in self._factors:
+                    heappush(self._waiting, (-len(self._factors[node]), -node))
+
+    def _divided(self, node: int) -> tuple[int, ...]:
+        """Two parts, as few of them new as possible; as it is written among equals."""
+        own = self._factors[node]
+        found = tuple(map(self._first, self._old.nodes[node].arguments))
+        fewest = self._news(found)
+        if fewest and own != tuple(sorted(self._old.nodes[node].arguments)):
+            for split in _splits(own):
+                parts = self._as_they_are(split)
+                if parts and self._news(parts) < fewest:
+                    found, fewest = parts, self._news(parts)
+        return found
+
+    def _as_they_are(self, split) -> tuple[int, ...]:
+        """Nodes of parts, if the program has them all."""
+        found = [x[0] if len(x) == 1 else self._known.get(x) for x in split]
+        return tuple(x for x in found if x is not None) if None not in found else ()
+
+    def _news(self, nodes) -> int:
+        """How many of them would be computed for this product alone."""
+        return sum(x in self._factors and x not in self._wanted for x in set(nodes))
 
     def program(self, program: ScalarProgram) -> ScalarProgram:
         """The program on the new graph."""
-        for node in self._old.needed(program.outputs):
-            if node in self._products or not self._is_part(node):
-                self._values[node] = self._node(node)
-        outputs = np.array([self._values[int(x)] for x in program.outputs], np.int32)
-        return program._replace(graph=self.graph, outputs=outputs)
+        outputs = [self._first(x) for x in program.outputs]
+        waiting = list(outputs)
+        while waiting:
+            node = waiting[-1]
+            missing = [x for x in self._operands(node) if x not in self._values]
+            waiting.extend(missing)
+            if not missing:
+                self._values.setdefault(waiting.pop(), self._made(node))
+        nodes = np.array([self._values[x] for x in outputs], np.int32)
+        return program._replace(graph=self.graph, outputs=nodes)
 
-    def _node(self, node: int) -> int:
-        if node in self._products:
-            return self._product(self._products[node])
-        return copied(self._old, node, self.graph, self._values)
+    def _operands(self, node: int) -> tuple[int, ...]:
+        return self._parts.get(node) or tuple(map(self._first, self._old.operands(node)))
 
-    def _is_part(self, node: int) -> bool:
-        """Whether a node is only a part of products."""
-        return self._old.nodes[node].operation == "mul" and not self._old.fixed(node)
+    def _made(self, node: int) -> int:
+        if node in self._parts:
+            return self.graph.apply("mul", *(self._values[x] for x in self._parts[node]))
+        return copied(self._old, node, self.graph, lambda x: self._values[self._first(x)])
 
-    def _product(self, factors) -> int:
-        values = (self._value(x) for x in factors)
-        return reduce(lambda x, y: self.graph.apply("mul", x, y), values)
 
-    def _value(self, factor: int) -> int:
-        if factor not in self._values:
-            self._values[factor] = self._product(self._joined[-factor - 1])
-        return self._values[factor]
+def _splits(factors: Factors):
+    """All ways to divide factors between two products, once each."""
+    places = range(len(factors))
+    seen = set()
+    for size in range(1, len(factors) // 2 + 1):
+        for chosen in combinations(places, size):
+            part = tuple(factors[i] for i in chosen)
+            if part not in seen:
+                seen.add(part)
+                yield part, tuple(factors[i] for i in places if i not in chosen)
