@@ -16,10 +16,10 @@ from jaxdae.kernels.writer import Writer
 # Offsets in the structures of XLA's foreign-function interface (xla/ffi/api/c_api.h), in bytes.
 _EXTENSION, _ARGUMENTS, _RESULTS = 8, 72, 112
 DATA, DIMENSIONS = 24, 40
+_KIND, _METADATA, _MAJOR, _MINOR, _TRAITS, _STATE = 8, 24, 24, 28, 32, 40
 # Parts of a batch for each thread, if they have so many times the least size: a lane of controlled
 # steps that is done takes the next member of its part, and the last ones of a part wait.
 _PARTS, _LEAST = 8, 16
-_KIND, _METADATA, _MAJOR, _MINOR, _TRAITS, _STATE = 8, 24, 24, 28, 32, 40
 
 
 def module(program: ScalarProgram, axes: Axes, dtype, threads: int) -> str:

@@ -380,6 +380,24 @@ def test_a_huge_angle_changes_nothing_in_other_lanes(settings, size):
         np.testing.assert_allclose(one, other, **AT_TIMES)
 
 
+@KINDS
+def test_a_huge_angle_has_its_derivative_in_reverse(settings):
+    """Steps of the adjoint are done once more with care, too."""
+    phases = np.linspace(0.0, 0.3, 9)
+    phases[4] = 1e22
+
+    def slopes(backend):
+        def end(phase):
+            found = run(backend, system=Pendulum(phase), start=State([1.0], [0.3]), **settings)
+            return found.final_state.q[0]
+
+        return jax.jit(jax.vmap(jax.grad(end)))
+
+    found = slopes("native")(phases)
+    np.testing.assert_allclose(found, slopes("plain")(phases), **AT_TIMES)
+    assert np.abs(found[4]) > 1e-3
+
+
 def ends(backend, t0, t1, ts=None, **settings):
     saveat = SaveAt(t1=True, ts=ts, t0=True)
     found = run(backend, t0=t0, t1=t1, saveat=saveat, **ADAPTIVE, **settings)
