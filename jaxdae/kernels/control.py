@@ -1,6 +1,5 @@
 """Calls that are entered, loops that are unrolled, and conditions of which both sides are made."""
 
-import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxdae.kernels.elimination import solve_symmetric
+from jaxdae.kernels.elimination import solve_saddle_point, solve_symmetric
 from jaxdae.kernels.graph import Graph
 from jaxdae.kernels.indexing import alike
 from jaxdae.kernels.values import (
@@ -20,55 +19,66 @@ from jaxdae.kernels.values import (
     Symbols,
     Value,
 )
-from jaxdae.linalg.positive_definite import call_name, ELIMINATION_LIMIT
+from jaxdae.linalg.named_calls import Call, read_name
+from jaxdae.linalg.positive_definite import ELIMINATION_LIMIT, POSITIVE_DEFINITE
+from jaxdae.linalg.saddle_point import SADDLE_POINT
 
 # Loops beyond this would make kernels too long to compile.
 _TURNS = 10_000
 
 
+# Calls that are solved scalar by scalar, and how many right sides they have: their last arguments.
+_SOLVES: dict[str, tuple[Callable, int]] = {
+    POSITIVE_DEFINITE: (solve_symmetric, 1),
+    SADDLE_POINT: (solve_saddle_point, 2),
+}
+
+
 def _call(name: str) -> Callable:
     def enter(graph: Graph, equation, given: list[Value], evaluate: Callable) -> list:
-        cores = _cores(equation.params.get("name"))
+        call = read_name(equation.params.get("name") or "", _SOLVES)
         plain = all(isinstance(x, Value) for x in given)
-        found = _solution(graph, equation, given, *cores) if cores and plain else None
-        return evaluate(graph, equation.params[name], given) if found is None else [found]
+        found = _solution(graph, equation, given, call) if call and plain else None
+        return evaluate(graph, equation.params[name], given) if found is None else found
 
     return enter
 
 
-def _cores(name: str | None) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """Shapes of matrix and right side, by which the call of a solution is named."""
-    found = re.search(r"_(\d+x\d+)_(\d+(?:x\d+)?)$", name or "")
-    if found is None:
-        return None
-    matrix, rhs = (tuple(map(int, x.split("x"))) for x in found.groups())
-    return (matrix, rhs) if name == call_name(matrix, rhs) else None
-
-
-def _solution(graph: Graph, equation, given: list[Value], matrix, rhs) -> Symbols | None:
+def _solution(graph: Graph, equation, given: list[Value], call: Call) -> list | None:
     """Solutions of a batch of systems, if it is clear what is one of them.
 
     The name of the call has the shapes of one system. `jax.vmap` of a linear solve puts its axes
     first, and gives them to the right sides wherever the matrices have them.
     """
-    a, b = (as_symbols(graph, x).nodes for x in given)
-    batch = b.shape[: b.ndim - len(rhs)]
-    axis = _batch_axis(equation.outvars[0].aval.shape, batch, rhs)
-    if a.shape not in (matrix, (*batch, *matrix)) or b.shape != (*batch, *rhs) or axis is None:
+    solve, sides = _SOLVES[call.kind]
+    nodes, cores = [as_symbols(graph, x).nodes for x in given], call.shapes
+    batch = nodes[-1].shape[: nodes[-1].ndim - len(cores[-1])]
+    full = [(*batch, *core) for core in cores]
+    fits = [x.shape in (own, core) for x, own, core in zip(nodes, full, cores, strict=True)]
+    same = [x.shape == own for x, own in zip(nodes[-sides:], full[-sides:], strict=True)]
+    axes = [
+        _batch_axis(x.aval.shape, batch, core, max(map(max, cores)))
+        for x, core in zip(equation.outvars, cores[-sides:], strict=True)
+    ]
+    if not all(fits) or not all(same) or None in axes:
         return None
-    a = np.broadcast_to(a, (*batch, *matrix))
-    found = np.zeros(b.shape, np.int32)
+    nodes = [np.broadcast_to(x, own) for x, own in zip(nodes, full, strict=True)]
+    found = [np.zeros(own, np.int32) for own in full[-sides:]]
     for place in np.ndindex(*batch):
-        found[place] = solve_symmetric(graph, a[place], b[place])
-    return Symbols(np.moveaxis(found, 0, axis) if batch else found)
+        for whole, part in zip(found, solve(graph, *(x[place] for x in nodes)), strict=True):
+            whole[place] = part
+    return [
+        Symbols(np.moveaxis(x, 0, axis) if batch else x)
+        for x, axis in zip(found, axes, strict=True)
+    ]
 
 
-def _batch_axis(shape: tuple[int, ...], batch, rhs) -> int | None:
+def _batch_axis(shape: tuple[int, ...], batch, core, size: int) -> int | None:
     """Where the result of a call has the axis of its batch; None where that is not known."""
-    small = rhs[0] <= ELIMINATION_LIMIT
+    small = size <= ELIMINATION_LIMIT
     if len(batch) != 1:
-        return 0 if shape == (*batch, *rhs) and (small or not batch) else None
-    axes = [i for i in range(len(shape)) if (*shape[:i], *shape[i + 1 :]) == rhs]
+        return 0 if shape == (*batch, *core) and (small or not batch) else None
+    axes = [i for i in range(len(shape)) if (*shape[:i], *shape[i + 1 :]) == core]
     axes = [i for i in axes if shape[i] == batch[0]]
     # Axes of one size cannot be told apart; that of a loop comes first, and small systems are
     # solved by a loop.

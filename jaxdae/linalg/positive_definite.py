@@ -7,6 +7,11 @@ import jax.numpy as jnp
 from jax.scipy.linalg import cho_factor, cho_solve
 from jaxtyping import Array, Float
 
+from jaxdae.linalg.named_calls import Call, named
+
+# Kind of the call, with the shapes of matrix and right side in its name.
+POSITIVE_DEFINITE = "solve_positive_definite"
+
 # Up to this size a call to LAPACK costs more than the arithmetic (benchmarks/right_hand_side.py).
 ELIMINATION_LIMIT = 16
 
@@ -42,24 +47,10 @@ def solve_positive_definite(
     )
 
 
-def call_name(matrix: tuple[int, ...], rhs: tuple[int, ...]) -> str:
-    """Name under which a solution is called in a traced program, from the shapes of its arguments.
-
-    Whoever takes programs apart can solve by other means. Under `jax.vmap` shapes and name no
-    longer agree.
-    """
-    return "solve_positive_definite_" + "_".join("x".join(map(str, x)) for x in (matrix, rhs))
-
-
 @cache
 def _call(matrix_shape: tuple[int, ...], rhs_shape: tuple[int, ...]):
     function = _eliminate if matrix_shape[0] <= ELIMINATION_LIMIT else _cholesky
-
-    def solve(matrix, rhs):
-        return function(matrix, rhs)
-
-    solve.__name__ = call_name(matrix_shape, rhs_shape)
-    return jax.jit(solve)
+    return named(function, Call(POSITIVE_DEFINITE, (matrix_shape, rhs_shape)))
 
 
 def _eliminate(matrix, rhs):

@@ -7,14 +7,20 @@ principle of least constraint singles out.
 """
 
 import abc
+from functools import cache
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import lineax as lx
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
+from jaxdae.linalg.named_calls import Call, named
 from jaxdae.linalg.positive_definite import ELIMINATION_LIMIT, solve_positive_definite
+
+# Kind of the call of `FullRank`, with the shapes of `M`, `J`, `f` and `s` in its name.
+SADDLE_POINT = "solve_saddle_point"
 
 
 class Assumptions(eqx.Module):
@@ -64,13 +70,31 @@ class FullRank(AbstractSaddlePointSolve):
         return Assumptions(independent_constraints=True, regular_mass=True)
 
     def __call__(self, mass, force, jac, rhs):
-        columns = solve_positive_definite(mass, jnp.concatenate([jac.T, force[:, None]], axis=1))
-        spread, free = columns[:, :-1], columns[:, -1]
         if rhs.size == 0:
-            return free, rhs
-        product = _product(jac, columns)
-        lam = solve_positive_definite(product[:, :-1], product[:, -1] - rhs)
-        return free - _product(spread, lam[:, None])[:, 0], lam
+            return solve_positive_definite(mass, force), rhs
+        solve = _range_space_call(*jac.shape)
+
+        def matvec(x):
+            a, lam = x[0][:, None], x[1][:, None]
+            return (_product(mass, a) + _product(jac.T, lam))[:, 0], _product(jac, a)[:, 0]
+
+        # Derivatives of every order cost one more right side, with the same factors.
+        return jax.lax.custom_linear_solve(
+            matvec, (force, rhs), lambda _, b: solve(mass, jac, *b), symmetric=True
+        )
+
+
+@cache
+def _range_space_call(c: int, n: int):
+    return named(_range_space, Call(SADDLE_POINT, ((n, n), (c, n), (n,), (c,))))
+
+
+def _range_space(mass, jac, force, rhs):
+    columns = solve_positive_definite(mass, jnp.concatenate([jac.T, force[:, None]], axis=1))
+    spread, free = columns[:, :-1], columns[:, -1]
+    product = _product(jac, columns)
+    lam = solve_positive_definite(product[:, :-1], product[:, -1] - rhs)
+    return free - _product(spread, lam[:, None])[:, 0], lam
 
 
 class MinimumNorm(AbstractSaddlePointSolve):
