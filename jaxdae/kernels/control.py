@@ -56,11 +56,13 @@ def _solution(graph: Graph, equation, given: list[Value], call: Call) -> list | 
     full = [(*batch, *core) for core in cores]
     fits = [x.shape in (own, core) for x, own, core in zip(nodes, full, cores, strict=True)]
     same = [x.shape == own for x, own in zip(nodes[-sides:], full[-sides:], strict=True)]
-    axes = [
-        _batch_axis(x.aval.shape, batch, core, max(map(max, cores)))
+    largest = max(map(max, cores))
+    places = [
+        _batch_axis(x.aval.shape, batch, core, largest)
         for x, core in zip(equation.outvars, cores[-sides:], strict=True)
     ]
-    if not all(fits) or not all(same) or None in axes:
+    axes = [x for x in places if x is not None]
+    if not all(fits) or not all(same) or len(axes) < sides:
         return None
     nodes = [np.broadcast_to(x, own) for x, own in zip(nodes, full, strict=True)]
     found = [np.zeros(own, np.int32) for own in full[-sides:]]
