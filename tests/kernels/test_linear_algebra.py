@@ -8,8 +8,10 @@ import pytest
 from jax.scipy.linalg import cho_factor, cho_solve, lu_factor, lu_solve, solve_triangular
 
 from jaxdae.kernels import scalarize, UnsupportedOperationError
+from jaxdae.kernels.elimination_order import order
 from jaxdae.linalg.columns import split_columns
 from jaxdae.linalg.positive_definite import solve_positive_definite
+from jaxdae.linalg.saddle_point import FullRank
 
 RNG = np.random.default_rng(60221)
 SQUARE = jnp.asarray(RNG.normal(size=(4, 4)))
@@ -171,6 +173,106 @@ def test_nested_batches_are_solved_too(in_numpy):
     rhs = jnp.sin(jnp.arange(48.0)).reshape(4, 3, 4)
     program = scalarize(function, BATCH, rhs)
     np.testing.assert_allclose(in_numpy(program, BATCH, rhs)[0], function(BATCH, rhs), rtol=1e-12)
+
+
+def mechanism(n, c):
+    """`M` of bodies of two coordinates each, and `J` that couples neighbours."""
+    rng = np.random.default_rng(n)
+    bodies = np.kron(np.eye((n + 1) // 2), np.ones((2, 2)))[:n, :n]
+    root = 0.2 * rng.normal(size=(n, n))
+    mass = np.where(bodies, root + root.T, 0.0) + 2 * np.eye(n)
+    near = [[2 * (j // 2) in (2 * i, 2 * i - 2) for j in range(n)] for i in range(c)]
+    jac = np.where(near, rng.normal(size=(c, n)), 0.0)
+    numbers = mass, rng.normal(size=n), jac, rng.normal(size=c)
+    return tuple(jnp.asarray(x) for x in numbers)
+
+
+@pytest.mark.parametrize("axes", [None, (0, 0, 0, 0), (None, 0, None, None), (None, None, 0, None)])
+@pytest.mark.parametrize("size", [(4, 2), (6, 3), (20, 9)], ids=str)
+def test_the_whole_saddle_point_system_is_eliminated(size, axes, in_numpy):
+    """By its entries alone, for one system and for each of a batch, as large as a system or not."""
+    given, mask = mechanism(*size), [np.asarray(x) != 0 for x in mechanism(*size)]
+    count = size[0] if axes else 1
+    scale = jnp.linspace(1.0, 1.5, count)
+
+    def function(scale):
+        own = [x * jnp.where(m, 1.0, 0.0) for x, m in zip(given, mask, strict=True)]
+        if axes is None:
+            return FullRank()(*(x * scale[0] for x in own))
+        many = [x[None] * scale.reshape(-1, *[1] * x.ndim) for x in own]
+        pick = [x if a is None else m for x, m, a in zip(own, many, axes, strict=True)]
+        return jax.vmap(FullRank(), axes)(*pick)
+
+    program = scalarize(function, scale)
+    for one, other in zip(in_numpy(program, scale), function(scale), strict=True):
+        # Condition below 1e3.
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-12)
+    if axes is None:
+        divisions = sum(x.operation == "div" for x in program.graph.nodes)
+        assert divisions == sum(size)
+
+
+def test_tangents_and_cotangents_share_the_elimination():
+    """One pivot for each unknown, whatever is differentiated."""
+
+    def function(d):
+        jac = jnp.stack([jnp.cos(d), jnp.sin(d)])
+        a, lam = FullRank()(jnp.diag(d), jnp.sin(d), jac, jnp.cos(d[:2]))
+        return jnp.sum(a) + jnp.sum(lam)
+
+    d = jnp.arange(1.0, 5.0)
+    for derivative in (jax.jacfwd(function), jax.grad(function), jax.hessian(function)):
+        graph = (program := scalarize(derivative, d)).graph
+        divisions = [x for x in graph.needed(program.outputs) if graph.nodes[x].operation == "div"]
+        assert len(divisions) == 6
+
+
+@pytest.mark.parametrize("what", ["mass", "constraints"])
+def test_no_number_comes_of_a_saddle_point_that_is_none(what, in_numpy):
+    mass, force, jac, rhs = mechanism(4, 2)
+    program = scalarize(FullRank(), mass, force, jac, rhs)
+    if what == "mass":
+        mass = mass - 3 * jnp.eye(4)
+    else:
+        jac = jac.at[1].set(2 * jac[0])
+        # Exactly dependent: what is left of the second pivot is exactly zero.
+        mass = jnp.eye(4)
+    found = in_numpy(program, mass, force, jac, rhs)
+    assert not np.isfinite(np.concatenate(found)).all()
+
+
+def neighbours(pairs, count):
+    pattern = [{i: False} for i in range(count)]
+    for i, j in pairs:
+        pattern[i][j] = pattern[j][i] = False
+    return pattern
+
+
+def test_unknowns_of_a_chain_are_eliminated_from_both_of_its_ends():
+    pairs = [(i, i + 1) for i in range(8)]
+    found = order(neighbours(pairs, 9), {})
+    assert found[:4] == [0, 8, 1, 7]
+
+
+def test_an_arrow_is_eliminated_without_fill():
+    """Its point, on which all depend, comes last or last but one, though it is the first."""
+    assert order(neighbours([(0, i) for i in range(1, 6)], 6), {})[:4] == [1, 2, 3, 4]
+
+
+def test_pivots_that_are_the_same_in_all_calls_come_first():
+    pattern = neighbours([(0, 1), (1, 2)], 3)
+    pattern[2][2] = True
+    assert order(pattern, {})[0] == 2
+
+
+def test_a_multiplier_waits_for_the_coordinates_of_its_constraint():
+    """A mass on two rods: the first multiplier comes before a coordinate that it does not have."""
+    pairs = [(0, 4), (1, 4), (2, 5), (3, 5), (1, 5)]
+    after = {4: {0, 1}, 5: {1, 2, 3}}
+    found = order(neighbours(pairs, 6), after)
+    for multiplier, coordinates in after.items():
+        assert found.index(multiplier) > max(map(found.index, coordinates))
+    assert sorted(found) == list(range(6))
 
 
 def test_columns_of_a_jacobian_share_one_factorization():

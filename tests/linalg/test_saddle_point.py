@@ -1,0 +1,102 @@
+"""Theorems about the saddle-point solve with full rank; the other policies are tested by motion."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.test_util import check_grads
+
+from jaxdae.linalg.named_calls import Call, named, read_name
+from jaxdae.linalg.positive_definite import ELIMINATION_LIMIT, POSITIVE_DEFINITE
+from jaxdae.linalg.saddle_point import FullRank, SADDLE_POINT
+
+SOLVE = FullRank()
+# Elimination and Cholesky, with fewer constraints than coordinates and with as many.
+SIZES = [(1, 1), (4, 2), (3, 3), (ELIMINATION_LIMIT + 1, 3)]
+
+
+def parts(n, c, seed=0):
+    """`M` of condition below 10, `J` with independent rows, `f` and `s`."""
+    rng = np.random.default_rng(seed)
+    root = 0.3 * rng.normal(size=(n, n)) / np.sqrt(n)
+    jac = np.eye(c, n) + 0.2 * rng.normal(size=(c, n))
+    numbers = np.eye(n) + root @ root.T, rng.normal(size=n), jac, rng.normal(size=c)
+    return tuple(jnp.asarray(x) for x in numbers)
+
+
+def residuals(mass, force, jac, rhs, a, lam):
+    return mass @ a + jac.T @ lam - force, jac @ a - rhs
+
+
+@pytest.mark.parametrize(("n", "c"), SIZES)
+def test_both_equations_hold(n, c):
+    given = parts(n, c)
+    for residual in residuals(*given, *SOLVE(*given)):
+        # Two solves of condition below 1e2 with numbers of order one.
+        assert np.abs(residual).max() < 1e-13
+
+
+@pytest.mark.parametrize(("n", "c"), SIZES)
+def test_the_derivative_is_that_of_the_solution(n, c):
+    """`M da + J^T dlam = df - dM a - dJ^T lam`, `J da = ds - dJ a`."""
+    (mass, force, jac, rhs), tangents = parts(n, c), parts(n, c, seed=1)
+    (a, lam), (da, dlam) = jax.jvp(SOLVE, (mass, force, jac, rhs), tangents)
+    d_mass, d_force, d_jac, d_rhs = tangents
+    wanted = d_force - d_mass @ a - d_jac.T @ lam, d_rhs - d_jac @ a
+    for residual in residuals(mass, wanted[0], jac, wanted[1], da, dlam):
+        assert np.abs(residual).max() < 1e-12  # once more the condition
+
+
+@pytest.mark.parametrize(("n", "c"), SIZES[1:])
+def test_derivatives_of_both_modes_agree_with_differences_to_second_order(n, c):
+    def solve(root, force, jac, rhs):
+        return SOLVE(root @ root.T + jnp.eye(n), force, jac, rhs)
+
+    _, force, jac, rhs = parts(n, c)
+    root = 0.1 * jnp.asarray(np.random.default_rng(5).normal(size=(n, n)))
+    # Truncation and round-off of central differences of step 1e-4 are both near 1e-8, once more
+    # for the second order.
+    check_grads(solve, (root, force, jac, rhs), 2, ["fwd", "rev"], eps=1e-4, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("batched", [(0, 0, 0, 0), (None, 0, None, None), (None, None, 0, None)])
+@pytest.mark.parametrize(("n", "c"), [(4, 2), (ELIMINATION_LIMIT + 1, 3)])
+def test_a_batch_gives_what_its_members_give(n, c, batched):
+    members = [parts(n, c, seed) for seed in range(3)]
+    given = [
+        members[0][i] if axis is None else jnp.stack([m[i] for m in members])
+        for i, axis in enumerate(batched)
+    ]
+    found = jax.jit(jax.vmap(SOLVE, batched))(*given)
+    for k in range(3):
+        own = [x if axis is None else x[k] for x, axis in zip(given, batched, strict=True)]
+        for one, other in zip(SOLVE(*own), found, strict=True):
+            np.testing.assert_allclose(other[k], one, rtol=0, atol=1e-13)  # other orders of sums
+
+
+def test_without_constraints_it_is_the_free_motion():
+    mass, force, _, _ = parts(3, 1)
+    a, lam = SOLVE(mass, force, jnp.zeros((0, 3)), jnp.zeros(0))
+    assert lam.shape == (0,)
+    np.testing.assert_allclose(a, np.linalg.solve(mass, force), rtol=1e-13)
+
+
+@pytest.mark.parametrize("what", ["mass", "constraints"])
+def test_no_entry_is_finite_where_the_solution_is_not_determined(what):
+    mass, force, jac, rhs = parts(4, 2)
+    if what == "mass":
+        mass = mass.at[2, 2].set(-1.0)
+    else:
+        jac = jac.at[1].set(0.0)
+    assert not any(np.isfinite(x).any() for x in SOLVE(mass, force, jac, rhs))
+
+
+def test_a_call_is_known_by_its_name():
+    call = Call(SADDLE_POINT, ((4, 4), (2, 4), (4,), (2,)))
+    assert read_name(named(lambda *x: x, call).__name__, {SADDLE_POINT}) == call
+    assert read_name(named(lambda *x: x, call).__name__, {POSITIVE_DEFINITE}) is None
+
+
+@pytest.mark.parametrize("name", ["", "solve_saddle_point", "solve_saddle_point_x", "sin_4x4"])
+def test_other_names_are_no_solves(name):
+    assert read_name(name, {SADDLE_POINT, POSITIVE_DEFINITE}) is None
