@@ -72,16 +72,24 @@ class FullRank(AbstractSaddlePointSolve):
     def __call__(self, mass, force, jac, rhs):
         if rhs.size == 0:
             return solve_positive_definite(mass, force), rhs
-        solve = _range_space_call(*jac.shape)
+        c, n = jac.shape
+        solve = _range_space_call(c, n)
 
         def matvec(x):
-            a, lam = x[0][:, None], x[1][:, None]
-            return (_product(mass, a) + _product(jac.T, lam))[:, 0], _product(jac, a)[:, 0]
+            a, lam = x[:n, None], x[n:, None]
+            return jnp.concatenate([_product(mass, a) + _product(jac.T, lam), _product(jac, a)])[
+                :, 0
+            ]
 
-        # Derivatives of every order cost one more right side, with the same factors.
-        return jax.lax.custom_linear_solve(
-            matvec, (force, rhs), lambda _, b: solve(mass, jac, *b), symmetric=True
+        # Derivatives of every order cost one more right side, with the same factors. One array:
+        # of several, JAX cannot derive where only some have derivatives.
+        x = jax.lax.custom_linear_solve(
+            matvec,
+            jnp.concatenate([force, rhs]),
+            lambda _, b: jnp.concatenate(solve(mass, jac, b[:n], b[n:])),
+            symmetric=True,
         )
+        return x[:n], x[n:]
 
 
 @cache

@@ -30,8 +30,8 @@ def residuals(mass, force, jac, rhs, a, lam):
 
 @pytest.mark.parametrize(("n", "c"), SIZES)
 def test_both_equations_hold(n, c):
-    given = parts(n, c)
-    for residual in residuals(*given, *SOLVE(*given)):
+    mass, force, jac, rhs = parts(n, c)
+    for residual in residuals(mass, force, jac, rhs, *SOLVE(mass, force, jac, rhs)):
         # Two solves of condition below 1e2 with numbers of order one.
         assert np.abs(residual).max() < 1e-13
 
@@ -45,6 +45,27 @@ def test_the_derivative_is_that_of_the_solution(n, c):
     wanted = d_force - d_mass @ a - d_jac.T @ lam, d_rhs - d_jac @ a
     for residual in residuals(mass, wanted[0], jac, wanted[1], da, dlam):
         assert np.abs(residual).max() < 1e-12  # once more the condition
+
+
+@pytest.mark.parametrize("which", range(4), ids=["mass", "force", "jac", "rhs"])
+def test_one_argument_alone_has_derivatives(which):
+    """The others' are then zero without being numbers."""
+    given = parts(4, 2)
+    tangent = parts(4, 2, seed=1)[which]
+
+    def alone(x):
+        mass, force, jac, rhs = (*given[:which], x, *given[which + 1 :])
+        return SOLVE(mass, force, jac, rhs)
+
+    zeros = [jnp.zeros_like(x) for x in given]
+    zeros[which] = tangent
+    wanted = jax.jvp(SOLVE, given, tuple(zeros))[1]
+    for one, other in zip(jax.jvp(alone, (given[which],), (tangent,))[1], wanted, strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-14)
+    # The same number in reverse: of the sum of all results.
+    gradient = jax.grad(lambda x: sum(map(jnp.sum, alone(x))))(given[which])
+    total = sum(map(jnp.sum, wanted))
+    np.testing.assert_allclose(jnp.sum(gradient * tangent), total, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize(("n", "c"), SIZES[1:])
