@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -19,7 +19,7 @@ from jaxdae.kernels.values import (
     Symbols,
     Value,
 )
-from jaxdae.linalg.named_calls import Call, read_name
+from jaxdae.linalg.named_calls import Call, read_name, Shape
 from jaxdae.linalg.positive_definite import ELIMINATION_LIMIT, POSITIVE_DEFINITE
 from jaxdae.linalg.saddle_point import SADDLE_POINT
 
@@ -27,21 +27,44 @@ from jaxdae.linalg.saddle_point import SADDLE_POINT
 _TURNS = 10_000
 
 
-# Calls that are solved scalar by scalar, and how many right sides they have: their last arguments.
-_SOLVES: dict[str, tuple[Callable, int]] = {
-    POSITIVE_DEFINITE: (solve_symmetric, 1),
-    SADDLE_POINT: (solve_saddle_point, 2),
+class _Solve(NamedTuple):
+    """A kind of call that is solved scalar by scalar.
+
+    Args:
+        nodes: solves one system of nodes.
+        sides: how many right sides there are, which are the last arguments.
+        shapes: those of all arguments, from those of the right sides.
+    """
+
+    nodes: Callable
+    sides: int
+    shapes: Callable
+
+
+_SOLVES = {
+    POSITIVE_DEFINITE: _Solve(solve_symmetric, 1, lambda b: (2 * b[:1], b)),
+    SADDLE_POINT: _Solve(solve_saddle_point, 2, lambda f, s: (f + f, s + f, f, s)),
 }
 
 
 def _call(name: str) -> Callable:
     def enter(graph: Graph, equation, given: list[Value], evaluate: Callable) -> list:
-        call = read_name(equation.params.get("name") or "", _SOLVES)
-        plain = all(isinstance(x, Value) for x in given)
-        found = _solution(graph, equation, given, call) if call and plain else None
+        call = _solve_called(equation.params.get("name"), given)
+        found = _solution(graph, equation, given, call) if call else None
         return evaluate(graph, equation.params[name], given) if found is None else found
 
     return enter
+
+
+def _solve_called(name: str | None, given: list) -> Call | None:
+    """What is solved by a call of some name, if that is one of ours, and all its arguments are."""
+    call = read_name(name or "", _SOLVES)
+    if call is None or len(call.shapes) != len(given):
+        return None
+    solve = _SOLVES[call.kind]
+    sides = call.shapes[-solve.sides :]
+    named = len(sides) == solve.sides and solve.shapes(*sides) == call.shapes
+    return call if named and all(isinstance(x, Value) for x in given) else None
 
 
 def _solution(graph: Graph, equation, given: list[Value], call: Call) -> list | None:
@@ -50,29 +73,40 @@ def _solution(graph: Graph, equation, given: list[Value], call: Call) -> list | 
     The name of the call has the shapes of one system. `jax.vmap` of a linear solve puts its axes
     first, and gives them to the right sides wherever the matrices have them.
     """
-    solve, sides = _SOLVES[call.kind]
+    solve, sides, _ = _SOLVES[call.kind]
     nodes, cores = [as_symbols(graph, x).nodes for x in given], call.shapes
     batch = nodes[-1].shape[: nodes[-1].ndim - len(cores[-1])]
-    full = [(*batch, *core) for core in cores]
-    fits = [x.shape in (own, core) for x, own, core in zip(nodes, full, cores, strict=True)]
-    same = [x.shape == own for x, own in zip(nodes[-sides:], full[-sides:], strict=True)]
+    full = [_spread(x, core, batch) for x, core in zip(nodes, cores, strict=True)]
     largest = max(map(max, cores))
-    places = [
+    axes = [
         _batch_axis(x.aval.shape, batch, core, largest)
         for x, core in zip(equation.outvars, cores[-sides:], strict=True)
     ]
-    axes = [x for x in places if x is not None]
-    if not all(fits) or not all(same) or len(axes) < sides:
+    own = [x for x in full if x is not None]
+    known = [x for x in axes if x is not None]
+    if len(own) < len(full) or len(known) < sides:
         return None
-    nodes = [np.broadcast_to(x, own) for x, own in zip(nodes, full, strict=True)]
-    found = [np.zeros(own, np.int32) for own in full[-sides:]]
+    found = [np.zeros((*batch, *core), np.int32) for core in cores[-sides:]]
     for place in np.ndindex(*batch):
-        for whole, part in zip(found, solve(graph, *(x[place] for x in nodes)), strict=True):
+        for whole, part in zip(found, solve(graph, *(x[place] for x in own)), strict=True):
             whole[place] = part
     return [
         Symbols(np.moveaxis(x, 0, axis) if batch else x)
-        for x, axis in zip(found, axes, strict=True)
+        for x, axis in zip(found, known, strict=True)
     ]
+
+
+def _spread(nodes: np.ndarray, core: Shape, batch: Shape) -> np.ndarray | None:
+    """An argument for each member of a batch; None where it is not clear which axes it has."""
+    count = nodes.ndim - len(core)
+    own = nodes.shape[:count]
+    first, last = own == batch[:count], own == batch[len(batch) - count :]
+    if count < 0 or nodes.shape[count:] != core or count > len(batch):
+        return None
+    if first == last and own not in ((), batch):
+        return None
+    missing = () if last else (1,) * (len(batch) - count)
+    return np.broadcast_to(nodes.reshape(*own, *missing, *core), (*batch, *core))
 
 
 def _batch_axis(shape: tuple[int, ...], batch, core, size: int) -> int | None:

@@ -13,7 +13,8 @@ def solve_symmetric(graph: Graph, matrix: np.ndarray, rhs: np.ndarray) -> tuple[
     """Solve `A x = b` for a symmetric positive definite `A` with zeros that are known.
 
     `L D L^T` in the `order` that keeps the fill small; any order is stable for such a matrix. A
-    pivot that is not positive makes everything NaN, as the dense elimination does.
+    pivot that is not positive makes NaN of what depends on it; the dense elimination makes it of
+    everything, also of unknowns that are coupled to none of the others.
 
     Args:
         graph: where operations are added.
@@ -33,9 +34,10 @@ def solve_saddle_point(
     """Solve `M a + J^T lam = f`, `J a = s`, both matrices with zeros that are known.
 
     As `solve_symmetric`, where a multiplier may come as soon as all coordinates of its constraint
-    are eliminated. With their set `S` the pivots are those of `J M_SS^-1 J^T`, which is positive
-    definite where `M` is and constraints are independent, and so is what is left of `M`: every such
-    order is as stable as the range-space method.
+    are eliminated. Pivots of multipliers are those of `J M_SS^-1 J^T`, where `S` are all
+    coordinates that are eliminated before the last of them, and `J` has the constraints that are.
+    It is positive definite where `M` is and constraints are independent, and so is what is left of
+    `M`: no pivot vanishes, in any such order, and its bound is that of the range-space method.
 
     Args:
         graph: where operations are added.
@@ -96,7 +98,9 @@ class _Table(NamedTuple):
 
     Args:
         graph: where operations are added.
-        rows: entries of `A`, `B` and `C` that are not zero by structure, each at both its places.
+        rows: entries of `A`, `B` and `C` that are not zero by structure, each at both its places;
+            those of `B` with its sign at both, so that products with it are added where two of
+            them meet.
         columns: right sides, shape `(n, k)`.
         second: unknowns of `y`.
     """
@@ -148,7 +152,8 @@ def _eliminated(table: _Table, p: int) -> _Pivot:
             if j >= i:
                 if j not in rows[i]:
                     rows[i][j] = rows[j][i] = _Sum(graph.constant(0.0))
-                rows[i][j].collect((i in second) == (j in second) != (p in second), factor, node)
+                alike = (i in second) == (j in second)
+                rows[i][j].collect(alike and (i in second) != (p in second), factor, node)
         for entry, node in zip(columns[i], own, strict=True):
             entry.collect(i in second and p not in second, factor, node)
     return _Pivot(p, inverse, factors, own)

@@ -1,5 +1,6 @@
 """In which order unknowns are eliminated, from the pattern of a symmetric matrix alone."""
 
+from functools import lru_cache
 from typing import NamedTuple
 
 # Of each unknown those that its equation has, itself too, and whether that entry is the same in all
@@ -26,17 +27,26 @@ def order(pattern: Pattern, after: dict[int, set[int]]) -> list[int]:
 
     That of least degree (Tinney, Walker 1967): the next unknown is one that the fewest others
     depend on. Among several, one whose pivot is the same in all calls, which is divided by but
-    once; then one that waits for the fewest others. Where it costs nothing, unknowns that wait for
-    none come before all that do: those of a chain can then be eliminated from both of its ends.
+    once; then one before which the fewest pivots must be known one after the other. Where it costs
+    nothing, unknowns that wait for none come before all that do: those of a chain can then be
+    eliminated from both of its ends.
 
     Args:
         pattern: entries that are not zero by structure.
         after: of some unknowns those that must be eliminated before.
     """
+    rows = tuple(tuple(sorted(row.items())) for row in pattern)
+    return list(_order(rows, tuple((i, frozenset(x)) for i, x in sorted(after.items()))))
+
+
+@lru_cache(64)
+def _order(rows, waiting) -> tuple[int, ...]:
+    """The same for all members of a batch, found once."""
+    pattern, after = [dict(row) for row in rows], {i: set(x) for i, x in waiting}
     first = set(range(len(pattern))) - after.keys()
     early = _of_least_degree(pattern, after)
     late = _of_least_degree(pattern, dict.fromkeys(after, first))
-    return min(late, early, key=lambda x: (x.products, x.depth)).unknowns
+    return tuple(min(late, early, key=lambda x: (x.products, x.depth)).unknowns)
 
 
 def _of_least_degree(pattern: Pattern, after: dict[int, set[int]]) -> Order:

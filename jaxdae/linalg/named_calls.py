@@ -36,7 +36,7 @@ def named(function: Callable, call: Call) -> Callable:
 
 def read_name(name: str, kinds) -> Call | None:
     """What a name says, if it is that of a call of one of some kinds."""
-    found = re.fullmatch(r"([a-z_]+?)((?:_\d+(?:x\d+)*)+)", name)
+    found = re.fullmatch(r"([a-z_]+?)((?:_[0-9]+(?:x[0-9]+)*)+)", name)
     if found is None or found[1] not in kinds:
         return None
     shapes = found[2].removeprefix("_").split("_")

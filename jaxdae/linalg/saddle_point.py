@@ -70,9 +70,14 @@ class FullRank(AbstractSaddlePointSolve):
         return Assumptions(independent_constraints=True, regular_mass=True)
 
     def __call__(self, mass, force, jac, rhs):
-        if rhs.size == 0:
+        n, c = force.shape[0], rhs.shape[0]
+        if mass.shape != (n, n) or jac.shape != (c, n):
+            raise ValueError(
+                f"mass, force, jac and rhs must have shapes (n, n), (n,), (c, n) and (c,); got "
+                f"{mass.shape}, {force.shape}, {jac.shape} and {rhs.shape}."
+            )
+        if c == 0:
             return solve_positive_definite(mass, force), rhs
-        c, n = jac.shape
         solve = _range_space_call(c, n)
 
         def matvec(x):
@@ -81,7 +86,7 @@ class FullRank(AbstractSaddlePointSolve):
                 :, 0
             ]
 
-        # Derivatives of every order cost one more right side, with the same factors. One array:
+        # Derivatives of every order cost one more right side; kernels keep the factors. One array:
         # of several, JAX cannot derive where only some have derivatives.
         x = jax.lax.custom_linear_solve(
             matvec,

@@ -112,6 +112,13 @@ def test_no_entry_is_finite_where_the_solution_is_not_determined(what):
     assert not any(np.isfinite(x).any() for x in SOLVE(mass, force, jac, rhs))
 
 
+@pytest.mark.parametrize("which", range(4))
+def test_shapes_that_do_not_fit_are_refused(which):
+    mass, force, jac, rhs = [x[:-1] if i == which else x for i, x in enumerate(parts(4, 2))]
+    with pytest.raises(ValueError, match=r"mass, force, jac and rhs must have .*; got \("):
+        SOLVE(mass, force, jac, rhs)
+
+
 def test_a_call_is_known_by_its_name():
     call = Call(SADDLE_POINT, ((4, 4), (2, 4), (4,), (2,)))
     assert read_name(named(lambda *x: x, call).__name__, {SADDLE_POINT}) == call
