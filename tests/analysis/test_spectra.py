@@ -12,8 +12,6 @@ from jaxdae.formulations import Multipliers
 from jaxdae.solvers import RK4
 from jaxdae.systems import evaluate
 
-pytestmark = pytest.mark.optimized
-
 # Eigenvalues of small matrices of order one to a hundred.
 TIGHT = 1e-10
 

@@ -14,8 +14,6 @@ import pytest
 
 from jaxdae.cli import main
 
-pytestmark = pytest.mark.optimized
-
 QUICK = ["--no-progress", "--t1", "0.1", "--batch", "2"]
 
 

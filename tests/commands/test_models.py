@@ -16,8 +16,6 @@ from jaxdae.systems import State
 from jaxdae.systems.checks import constraint_counts
 from jaxdae.tuning import resolve
 
-pytestmark = pytest.mark.optimized
-
 # Other tests of the command run these.
 ELSEWHERE = {"pendulum", "two-link", "slider-crank", "sleigh", "knife-edge", "motor"}
 RUNS = [name for name in MODELS if name not in ELSEWHERE] + ["ball-beam --uncontrolled"]

@@ -4,8 +4,6 @@ import pytest
 
 import jaxdae
 
-pytestmark = pytest.mark.optimized
-
 
 @pytest.fixture(scope="module")
 def ball_beam(experiment):

@@ -5,8 +5,6 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.optimized
-
 SCRIPTS = sorted((Path(__file__).parents[2] / "experiments").glob("*.py"))
 
 

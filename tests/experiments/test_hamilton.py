@@ -6,8 +6,6 @@ import pytest
 from jaxdae import Hamiltonian
 from jaxdae.models.arm import perturbation_equations, PointMassArm
 
-pytestmark = pytest.mark.optimized
-
 
 @pytest.fixture(scope="module")
 def hamilton(experiment):

@@ -4,8 +4,6 @@ import pytest
 
 from jaxdae.models.kepler import Kepler
 
-pytestmark = pytest.mark.optimized
-
 ORBITS, STEPS = 100, 60
 
 

@@ -8,8 +8,6 @@ import jaxdae
 from jaxdae.control import relative_degree
 from jaxdae.models.mirror import AdaptiveMirror
 
-pytestmark = pytest.mark.optimized
-
 METHODS = ("Euler", "Heun", "RK4")
 STEPS, SAMPLES = 300, 40
 

@@ -3,8 +3,6 @@
 import numpy as np
 import pytest
 
-pytestmark = pytest.mark.optimized
-
 
 @pytest.fixture(scope="module")
 def realization(experiment):

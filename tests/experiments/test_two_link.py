@@ -4,8 +4,6 @@ import json
 
 import pytest
 
-pytestmark = pytest.mark.optimized
-
 # Near the gains that tuning finds, all of one shape with the paper's.
 TUNED = {
     "studies": [
