@@ -1,5 +1,6 @@
 """In which order unknowns are eliminated, from the pattern of a symmetric matrix alone."""
 
+from collections.abc import Mapping, Set
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -22,7 +23,7 @@ class Order(NamedTuple):
     unknowns: list[int]
 
 
-def order(pattern: Pattern, after: dict[int, set[int]]) -> list[int]:
+def order(pattern: Pattern, after: Mapping[int, Set[int]]) -> tuple[int, ...]:
     """Unknowns in an order that keeps the fill small.
 
     That of least degree (Tinney, Walker 1967): the next unknown is one that the fewest others
@@ -36,21 +37,21 @@ def order(pattern: Pattern, after: dict[int, set[int]]) -> list[int]:
         after: of some unknowns those that must be eliminated before.
     """
     rows = tuple(tuple(sorted(row.items())) for row in pattern)
-    return list(_order(rows, tuple((i, frozenset(x)) for i, x in sorted(after.items()))))
+    return _order(rows, tuple((i, frozenset(x)) for i, x in sorted(after.items())))
 
 
 @lru_cache(64)
 def _order(rows, waiting) -> tuple[int, ...]:
     """The same for all members of a batch, found once."""
-    pattern, after = [dict(row) for row in rows], {i: set(x) for i, x in waiting}
-    first = set(range(len(pattern))) - after.keys()
-    early = _of_least_degree(pattern, after)
-    late = _of_least_degree(pattern, dict.fromkeys(after, first))
+    after = dict(waiting)
+    first = set(range(len(rows))) - after.keys()
+    early = _of_least_degree(rows, after)
+    late = _of_least_degree(rows, dict.fromkeys(after, first))
     return tuple(min(late, early, key=lambda x: (x.products, x.depth)).unknowns)
 
 
-def _of_least_degree(pattern: Pattern, after: dict[int, set[int]]) -> Order:
-    rows = [dict(row) for row in pattern]
+def _of_least_degree(entries, after: Mapping[int, Set[int]]) -> Order:
+    rows = [dict(row) for row in entries]
     left, depth = set(range(len(rows))), [1] * len(rows)
     unknowns, products = [], 0
     while left:
