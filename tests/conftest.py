@@ -1,8 +1,9 @@
 """What all tests share: double precision, a cache of compiled programs, small systems."""
 
 import gc
-import mmap
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import equinox as eqx
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 import jaxdae
+from jaxdae.files import replace_file
 
 jax.config.update("jax_enable_x64", True)
 
@@ -28,13 +30,19 @@ jax.config.update("jax_disable_most_optimizations", True)
 gc.set_threshold(200_000, 20, 100)
 
 
-def _known_to_xla(flag: str) -> bool:
-    """Whether the installed release has a flag; one that it does not know ends the process."""
-    for library in Path(jaxlib.__file__).parent.glob("libjax_common.*"):
-        with library.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as text:
-            if text.find(flag.encode()) >= 0:
-                return True
-    return False
+def _known_to_xla(option: str) -> bool:
+    """Whether the installed release has an option; one that it does not know ends a process.
+
+    A process of its own tries it, once for each release: the answer is kept with the programs.
+    """
+    answer = Path(_CACHE) / f"{option}-in-{jaxlib.__version__}"
+    if not answer.exists():
+        environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": f"--{option}=false"}
+        script = "import jax; jax.devices()"
+        trial = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True)
+        answer.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(answer, b"no" if trial.returncode else b"yes")
+    return answer.read_bytes() == b"yes"
 
 
 # XLA's older generators of loops compile unoptimized programs in half the time. Read when the first
