@@ -25,7 +25,7 @@ from jaxtyping import Array, Float
 
 import jaxdae
 from jaxdae.commands.tables import table
-from jaxdae.formulations.realizing import (
+from jaxdae.formulations import (
     deviation_power,
     LinearLaw,
     reaching_time_bound,

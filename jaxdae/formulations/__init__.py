@@ -19,14 +19,27 @@ from jaxdae.formulations.quasi_velocities import (
 )
 from jaxdae.formulations.realizing import (
     AbstractLaw as AbstractLaw,
+    AbstractMemoryLaw as AbstractMemoryLaw,
     AbstractSetValuedLaw as AbstractSetValuedLaw,
-    deviation_power as deviation_power,
     LinearLaw as LinearLaw,
-    reaching_time_bound as reaching_time_bound,
+    RealizedState as RealizedState,
     RealizingForces as RealizingForces,
     SaturatedLaw as SaturatedLaw,
     SignLaw as SignLaw,
     TanhLaw as TanhLaw,
+)
+from jaxdae.formulations.realizing_bounds import (
+    deviation_power as deviation_power,
+    linear_decay_bound as linear_decay_bound,
+    linear_decay_rate as linear_decay_rate,
+    linear_threshold as linear_threshold,
+    reaching_time_bound as reaching_time_bound,
+    realizing_constants as realizing_constants,
+    RealizingConstants as RealizingConstants,
+)
+from jaxdae.formulations.realizing_memory import (
+    LaggedLaw as LaggedLaw,
+    LuGreLaw as LuGreLaw,
 )
 from jaxdae.formulations.sparse_multipliers import SparseMultipliers as SparseMultipliers
 from jaxdae.formulations.sparsity import find_sparsity as find_sparsity, Sparsity as Sparsity

@@ -7,7 +7,6 @@ every formulation and the realizing forces can be compared row by row.
 """
 
 import abc
-import math
 from collections.abc import Callable
 
 import equinox as eqx
@@ -27,7 +26,7 @@ from jaxdae.formulations.gains import (
 from jaxdae.linalg.box_quadratic import minimize_in_box
 from jaxdae.linalg.positive_definite import solve_positive_definite
 from jaxdae.linalg.saddle_point import Assumptions
-from jaxdae.systems import evaluate, State
+from jaxdae.systems import constraint_residuals, evaluate, State
 from jaxdae.systems.checks import constraint_counts
 
 Magnitude = float | Float[Array, ""] | Float[Array, " c"] | eqx.Module | list
@@ -63,11 +62,47 @@ class AbstractSetValuedLaw(AbstractLaw):
         """
 
 
+class AbstractMemoryLaw(eqx.Module):
+    """A law with a state `z` of its own: forces that depend on what has been.
+
+        R = force(z, psi', t, q, v),        dz/dt = rate(z, psi', t, q, v)
+
+    Inertia, delay and hysteresis of the contact (Realization, footnote 5). The state is integrated
+    along with the motion; `Trajectory.saved.memory` has it, shape `(times, l)`.
+    """
+
+    @abc.abstractmethod
+    def initial(self, psi_dot, t, q, v) -> Float[Array, " l"]:
+        """State at the start, a vector `(l,)`."""
+
+    @abc.abstractmethod
+    def rate(self, z, psi_dot, t, q, v) -> Float[Array, " l"]:
+        """Rate of the state, shape `(l,)`."""
+
+    @abc.abstractmethod
+    def force(self, z, psi_dot, t, q, v) -> Float[Array, " c"]:
+        """Forces `R` on the constraint functions, shape `(m+r,)`."""
+
+    @abc.abstractmethod
+    def check(self, count: int) -> None:
+        """Raise `ValueError` unless the parameters fit `count` constraints."""
+
+
+class RealizedState(eqx.Module):
+    """Coordinates `q (n,)`, velocities `v (n,)`, actuators `w (k,)`, a law's `memory (l,)`."""
+
+    q: Float[Array, " n"]
+    v: Float[Array, " n"]
+    w: Float[Array, " k"]
+    memory: Float[Array, " l"]
+
+
 class LinearLaw(AbstractLaw):
     r"""Viscous friction on the constraint functions, `R = -k psi'` (Realization, eq. 5.1).
 
     The motion differs from the constrained one by `O(1/k)`, since a reaction `r` needs
-    `psi' = -r / k`; only motions without reactions are exponentially stable.
+    `psi' = -r / k`; only motions without reactions are exponentially stable, for `k` above the
+    threshold of theorem 1 (`realizing_bounds.linear_threshold`).
 
     Args:
         k: coefficient: positive scalar, diagonal `(m+r,)`, or SPD matrix.
@@ -109,15 +144,15 @@ class SaturatedLaw(AbstractLaw):
 
     def __call__(self, psi_dot, t, q, v):
         del t, q, v
-        return -_number(self.bound) * jnp.clip(psi_dot / _number(self.width), -1.0, 1.0)
+        return -value_of(self.bound) * jnp.clip(psi_dot / value_of(self.width), -1.0, 1.0)
 
     def check(self, count):
-        _check_magnitude("bound", self.bound, count)
-        _check_magnitude("width", self.width, count)
+        check_magnitude("bound", self.bound, count)
+        check_magnitude("width", self.width, count)
 
     def deviation_bound(self, count: int) -> Float[Array, ""]:
         """Largest `deviation_power` over all `psi'` of `count` constraints, `bound width / 4`."""
-        each = _number(self.bound) * _number(self.width) / 4
+        each = value_of(self.bound) * value_of(self.width) / 4
         return jnp.sum(jnp.broadcast_to(each, (count,)))
 
 
@@ -141,15 +176,15 @@ class TanhLaw(AbstractLaw):
 
     def __call__(self, psi_dot, t, q, v):
         del t, q, v
-        return -_number(self.bound) * jnp.tanh(psi_dot / _number(self.width))
+        return -value_of(self.bound) * jnp.tanh(psi_dot / value_of(self.width))
 
     def check(self, count):
-        _check_magnitude("bound", self.bound, count)
-        _check_magnitude("width", self.width, count)
+        check_magnitude("bound", self.bound, count)
+        check_magnitude("width", self.width, count)
 
     def deviation_bound(self, count: int) -> Float[Array, ""]:
         """Largest `deviation_power` over all `psi'`, `W(1/e) bound width`, `W(1/e) = 0.2785`."""
-        each = _TANH_DEVIATION * _number(self.bound) * _number(self.width)
+        each = _TANH_DEVIATION * value_of(self.bound) * value_of(self.width)
         return jnp.sum(jnp.broadcast_to(each, (count,)))
 
 
@@ -189,15 +224,15 @@ class SignLaw(AbstractSetValuedLaw):
 
     def __call__(self, psi_dot, t, q, v):
         del t, q, v
-        return -_number(self.bound) * jnp.sign(psi_dot)
+        return -value_of(self.bound) * jnp.sign(psi_dot)
 
     def select(self, response, drift, psi_dot):
-        bound = jnp.broadcast_to(jnp.asarray(_number(self.bound), psi_dot.dtype), psi_dot.shape)
-        return minimize_in_box(response, drift + psi_dot / _number(self.time_constant), bound)
+        bound = jnp.broadcast_to(jnp.asarray(value_of(self.bound), psi_dot.dtype), psi_dot.shape)
+        return minimize_in_box(response, drift + psi_dot / value_of(self.time_constant), bound)
 
     def check(self, count):
-        _check_magnitude("bound", self.bound, count)
-        shape = jnp.shape(_number(self.time_constant))
+        check_magnitude("bound", self.bound, count)
+        shape = jnp.shape(value_of(self.time_constant))
         if shape:
             raise ValueError(f"time_constant has shape {shape}; give one number [s].")
 
@@ -213,24 +248,42 @@ class RealizingForces(AbstractFormulation):
     linear in the velocities the power of the forces is `R . psi'`, not positive for every law that
     opposes `psi'`.
 
+    A law with memory makes the formulation's own state a `RealizedState`.
+
     Args:
-        law: `LinearLaw`, `SignLaw`, `SaturatedLaw`, `TanhLaw`, or any callable
-            `law(psi_dot, t, q, v)` that returns the forces, shape `(m+r,)`.
+        law: `LinearLaw`, `SignLaw`, `SaturatedLaw`, `TanhLaw`, one with memory (`LuGreLaw`,
+            `LaggedLaw`), or any callable `law(psi_dot, t, q, v)` that returns the forces, shape
+            `(m+r,)`.
     """
 
-    law: Law
+    law: Law | AbstractMemoryLaw
 
     def init(self, system, t, state):
+        if not isinstance(self.law, AbstractMemoryLaw):
+            return state
+        t = jnp.asarray(t, state.q.dtype)
+        psi_dot = constraint_residuals(system, t, state.q, state.v).phi_dot
+        memory = self.law.initial(psi_dot, t, state.q, state.v)
+        return RealizedState(state.q, state.v, state.w, jnp.asarray(memory, state.q.dtype))
+
+    def moved(self, system, t, y, state):
         del system, t
-        return state
+        if not isinstance(y, RealizedState):
+            return state
+        return RealizedState(state.q, state.v, state.w, y.memory)
 
     def recover(self, system, t, y):
         del system, t
-        return y
+        return State(y.q, y.v, y.w)
 
     def vector_field(self, system, t, y, u):
         acceleration, _ = self.motion(system, t, y, u)
-        return State(y.v, acceleration, system.actuator_rate(t, y.q, y.v, y.w, u))
+        actuators = system.actuator_rate(t, y.q, y.v, y.w, u)
+        if not isinstance(self.law, AbstractMemoryLaw):
+            return State(y.v, acceleration, actuators)
+        psi_dot = constraint_residuals(system, t, y.q, y.v).phi_dot
+        memory = self.law.rate(y.memory, psi_dot, t, y.q, y.v)
+        return RealizedState(y.v, acceleration, actuators, memory)
 
     def multipliers(self, system, t, y, u):
         return -self.motion(system, t, y, u)[1]
@@ -243,13 +296,15 @@ class RealizingForces(AbstractFormulation):
         spread, free = solved[:, :-1], solved[:, -1]
         if isinstance(self.law, AbstractSetValuedLaw):
             force = self.law.select(d.jac @ spread, d.jac @ free + d.gamma, d.phi_dot)
+        elif isinstance(self.law, AbstractMemoryLaw):
+            force = self.law.force(y.memory, d.phi_dot, t, y.q, y.v)
         else:
             force = self.law(d.phi_dot, t, y.q, y.v)
         return free + spread @ force, force
 
     def check(self, system, state):
         count = sum(constraint_counts(system, state))
-        if isinstance(self.law, AbstractLaw):
+        if isinstance(self.law, AbstractLaw | AbstractMemoryLaw):
             self.law.check(count)
             return
         t, psi_dot = jnp.zeros((), state.q.dtype), jnp.zeros(count, state.q.dtype)
@@ -266,63 +321,13 @@ class RealizingForces(AbstractFormulation):
         return Assumptions(independent_constraints=independent, regular_mass=True)
 
 
-def deviation_power(law: Law, bound: Magnitude, psi_dot, t=0.0, q=None, v=None):
-    r"""Power of the difference between a law and the sign law of a given bound.
-
-        N = sum_i (R_i + bound_i sign psi'_i) psi'_i
-
-    If `N <= delta` along the motion, `psi'` stays of the order `delta / eta`, with `eta` the excess
-    of the bound over the reactions (Realization, eq. 7.4, whose printed difference has the opposite
-    sign: as printed it is never positive for a law within the bound, whatever the motion).
-
-    Args:
-        law: the law to judge.
-        bound: bound of the sign law, scalar or `(c,)`.
-        psi_dot: constraint functions, shape `(c,)`.
-        t: time [s].
-        q: coordinates, shape `(n,)`, for laws that depend on them.
-        v: velocities, shape `(n,)`, likewise.
-
-    Returns:
-        `N`, a scalar: [W] where constraint functions are velocities.
-    """
-    return (law(psi_dot, t, q, v) + _number(bound) * jnp.sign(psi_dot)) @ psi_dot
-
-
-def reaching_time_bound(
-    energy: float, eta: float, rho: float, A: float = 0.0, B: float = 0.0
-) -> float:
-    r"""Time within which `dG/dt <= sqrt(G) (A sqrt(G) + B G - eta / rho)` brings `G` to zero.
-
-    With `y = sqrt(G)`, `dy/dt <= (A y + B y^2 - eta / rho) / 2`, hence
-
-        t <= (4 / s) artanh(s y0 / (2 eta / rho - A y0)),        s^2 = A^2 + 4 B eta / rho
-
-    (from Realization, eq. 6.6).
-
-    Args:
-        energy: `G` at the start, not negative.
-        eta: excess of the bound of the sign law over the reactions, positive.
-        rho: `G <= rho^2 |psi'|^2`, positive.
-        A: not negative.
-        B: not negative.
-
-    Returns:
-        The time [s]; infinite where the inequality does not force `G` to decrease at the start.
-    """
-    rate, y0 = eta / rho, math.sqrt(energy)
-    if rate <= A * y0 + B * y0**2:
-        return math.inf
-    ratio, root = y0 / (2 * rate - A * y0), math.sqrt(A**2 + 4 * B * rate)
-    return 4 * (math.atanh(root * ratio) / root if root > 0 else ratio)
-
-
-def _check_magnitude(name: str, value, count: int) -> None:
+def check_magnitude(name: str, value, count: int) -> None:
+    """Raise `ValueError` unless a parameter is one number, or one for each constraint."""
     check_size(name, value, count, "constraints")
     if is_number(value) and np.ndim(value) == 2:
         raise ValueError(f"{name} must be a scalar or a vector of {count}; got a matrix.")
 
 
-def _number(value: Magnitude) -> Array:
+def value_of(value: Magnitude) -> Array:
     """The value of a parameter; a parametrization has been replaced by its value before."""
     return jnp.asarray(value)  # pyright: ignore[reportArgumentType]

@@ -12,7 +12,7 @@ from scipy.integrate import quad
 
 import jaxdae
 from jaxdae import Baumgarte, Multipliers, State
-from jaxdae.formulations.realizing import (
+from jaxdae.formulations import (
     deviation_power,
     LinearLaw,
     reaching_time_bound,
