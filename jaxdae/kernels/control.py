@@ -131,7 +131,7 @@ def _linear_solve(graph: Graph, equation, given: list[Value], evaluate: Callable
 
 def _scan(graph: Graph, equation, given: list[Value], evaluate: Callable) -> list:
     params = equation.params
-    constants, carried = params["num_consts"], params["num_carry"]
+    constants, carried = _scan_sizes(params)
     fixed, carry = given[:constants], given[constants : constants + carried]
     columns = given[constants + carried :]
     rows = []
@@ -148,6 +148,16 @@ def _scan(graph: Graph, equation, given: list[Value], evaluate: Callable) -> lis
         return [*carry, *(np.zeros((0, *x.shape), x.dtype) for x in shapes)]
     stacked: list[Any] = [_stacked(graph, column) for column in zip(*rows, strict=True)]
     return [*carry, *stacked]
+
+
+def _scan_sizes(params) -> tuple[int, int]:
+    """Numbers of constants and of what is handed on, which newer releases keep in one structure."""
+    if "ft_in" in params:
+        constants, carried, _ = (len(x) for x in params["ft_in"].unpack())
+        return constants, carried
+    if "num_consts" in params and "num_carry" in params:
+        return params["num_consts"], params["num_carry"]
+    raise Refusal("this release of JAX does not say which of its arguments are handed on")
 
 
 def _row(value: Value, i: int) -> Value:
@@ -230,6 +240,13 @@ def _as_computed(graph: Graph, equation, given: list[Value], evaluate: Callable)
     return evaluate(graph, closed, given)
 
 
+def _lowered(graph: Graph, equation, given: list[Value], evaluate: Callable) -> list:
+    """A primitive of JAX that is a program itself, by that program."""
+    shapes = [jax.ShapeDtypeStruct(x.aval.shape, x.aval.dtype) for x in equation.invars]
+    closed = jax.make_jaxpr(partial(equation.primitive.to_lojax, **equation.params))(*shapes)
+    return evaluate(graph, closed, given)
+
+
 # Their arguments go to a jaxpr as they are.
 PLAIN_CALLS: dict[str, Callable] = {
     "jit": _call("jaxpr"),
@@ -244,6 +261,7 @@ PLAIN_CALLS: dict[str, Callable] = {
 }
 CALLS: dict[str, Callable] = {
     **PLAIN_CALLS,
+    "call_hi_primitive": _lowered,
     "custom_linear_solve": _linear_solve,
     "scan": _scan,
     "while": _while,

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxdae.kernels import parameters
 from jaxdae.kernels.moves import MOVES
 
 # What NumPy does to the last bit as JAX; each shape of a primitive that JAX does itself is
@@ -39,7 +40,7 @@ def on_host(equation, values: list) -> list[Any]:
     name, params = equation.primitive.name, equation.params
     if not all(isinstance(x, np.ndarray) for x in values):
         return _by_jax(equation.primitive, values, params)
-    if name in MOVES:
+    if name in MOVES and parameters.understood(name, params):
         found = MOVES[name](*values, **params)
         return found if equation.primitive.multiple_results else [found]
     own = _by_numpy(name, params, values)

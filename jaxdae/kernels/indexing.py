@@ -163,8 +163,8 @@ def _windows(graph: Graph, landing: Landing, indices: Symbols, read, fill) -> np
 
 
 _COMBINED = {
-    "scatter": None, "scatter-add": "add", "scatter_sub": "sub", "scatter_mul": "mul",
-    "scatter_min": "min", "scatter_max": "max",
+    "scatter": None, "scatter-add": "add", "scatter-sub": "sub", "scatter-mul": "mul",
+    "scatter-min": "min", "scatter-max": "max",
 }  # fmt: skip
 
 

@@ -177,6 +177,31 @@ def _square(graph: Graph, equation, given: list[Value]) -> list[Value]:
     return _same("mul")(graph, equation, [given[0], given[0]])
 
 
+def _one_minus_square(graph: Graph, equation, given: list[Value]) -> list[Value]:
+    """`(1 + x) (1 - x)`, which is exact where `x` is close to one."""
+    one = np.ones(np.shape(as_symbols(graph, given[0]).nodes), equation.outvars[0].aval.dtype)
+    (more,) = _same("add")(graph, equation, [one, given[0]])
+    (less,) = _same("sub")(graph, equation, [one, given[0]])
+    return _same("mul")(graph, equation, [more, less])
+
+
+def _polynomial(graph: Graph, equation, given: list[Value]) -> list[Value]:
+    """By Horner's rule; the coefficient of the highest power comes last."""
+    x, *coefficients = given
+    found = coefficients.pop()
+    while coefficients:
+        (product,) = _same("mul")(graph, equation, [found, x])
+        (found,) = _same("add")(graph, equation, [product, coefficients.pop()])
+    return [found]
+
+
+def _log2(graph: Graph, equation, given: list[Value]) -> list[Value]:
+    del equation
+    return [
+        elementwise(graph, "mul", elementwise(graph, "log", given[0]), np.asarray(1 / np.log(2.0)))
+    ]
+
+
 def _rsqrt(graph: Graph, equation, given: list[Value]) -> list[Value]:
     del equation
     return [elementwise(graph, "div", np.asarray(1.0), elementwise(graph, "sqrt", given[0]))]
@@ -245,6 +270,9 @@ RULES: dict[str, Callable] = {
     "dot_general": _dot_general,
     "integer_pow": _integer_pow,
     "square": _square,
+    "one_minus_square": _one_minus_square,
+    "polynomial": _polynomial,
+    "log2": _log2,
     "rsqrt": _rsqrt,
     "logistic": _logistic,
     "exp2": _power_of(2.0),

@@ -7,7 +7,7 @@ import jax
 import jax.extend.core as jex
 import numpy as np
 
-from jaxdae.kernels import factorizations
+from jaxdae.kernels import factorizations, parameters
 from jaxdae.kernels.control import CALLS, PLAIN_CALLS
 from jaxdae.kernels.graph import Graph, INPUT
 from jaxdae.kernels.host import known, on_host
@@ -129,6 +129,7 @@ def _apply(graph: Graph, equation, given: list) -> list:
     refused = first_refused(given)
     try:
         if enter is not None and (refused is None or name in PLAIN_CALLS):
+            parameters.check(name, equation.params)
             return _placed(enter(graph, equation, given, evaluate), equation)
         if refused is None:
             return _found(graph, equation, given)
@@ -149,6 +150,7 @@ def _found(graph: Graph, equation, given: list[Value]) -> list[Value]:
     if rule is None:
         reason = factorizations.ITERATIVE.get(equation.primitive.name, "there is no rule for it")
         raise Refusal(reason)
+    parameters.check(equation.primitive.name, equation.params)
     return rule(graph, equation, given)
 
 

@@ -8,6 +8,9 @@ import pytest
 
 from jaxdae.kernels import as_jax, scalarize, UnsupportedOperationError
 from jaxdae.kernels.graph import Graph
+from jaxdae.kernels.parameters import check, understood
+from jaxdae.kernels.trace import evaluate
+from jaxdae.kernels.values import Refusal, Symbols
 from jaxdae.linalg.positive_definite import solve_positive_definite
 
 
@@ -117,6 +120,9 @@ FUNCTIONS = {
     "angles": lambda x: (jnp.arctan2(x, 1 - x), jnp.arcsin(x), jnp.arccos(x), jnp.tan(x)),
     "hyperbolic": lambda x: (jnp.sinh(x), jnp.cosh(x), jnp.tanh(x), jnp.arctanh(x)),
     "logarithms": lambda x: (jnp.log(x), jnp.log1p(x), jnp.expm1(x), jnp.logaddexp(x, 1 - x)),
+    "polynomials": lambda x: (jnp.polyval(x, x), jnp.polyval(x[:1], x), jnp.log2(x)),
+    "one less a square": jax.grad(lambda x: jnp.sum(jnp.arctanh(x))),
+    "in place": lambda x: x.at[0].multiply(3.0).at[1].min(0.1).at[2].max(x[0]).at[0].subtract(x[1]),
     "special": lambda x: (jax.scipy.special.erf(x), jax.nn.sigmoid(x), jnp.cbrt(x)),
     "shapes": lambda x: jnp.concatenate([x[None], x[::-1][None]]).T.reshape(3, 2)[1:, :],
     "jacobian": lambda x: jax.jacfwd(jax.grad(lambda x: jnp.prod(jnp.sin(x))))(x),
@@ -197,3 +203,38 @@ def test_rewriting_keeps_signs_and_choices():
     assert graph.apply("mul", x, graph.constant(-1.0)) == minus
     assert graph.value(graph.apply("div", graph.constant(1.0), graph.constant(0.0))) == np.inf
     assert graph.constant(0.0) != graph.constant(-0.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "message"),
+    [
+        ("integer_pow", {}, "gives it no parameter y, which its rule reads"),
+        ("scan", {"jaxpr": 0, "length": 3}, "no parameter reverse"),
+        ("jit", {}, "no parameter jaxpr"),
+        ("reduce_sum", {"axes": (0,), "where": 1}, "its rule knows no parameter where"),
+        ("reshape", {"new_sizes": (), "dimensions": None, "order": "F"}, "knows no .* order"),
+    ],
+)
+def test_what_another_release_says_otherwise_is_refused(name, params, message):
+    with pytest.raises(Refusal, match=message):
+        check(name, params)
+    assert not understood(name, params)
+
+
+def test_parameters_that_change_no_number_or_say_nothing_are_let_through():
+    check("sin", {"accuracy": 1, "anything": None})
+    assert understood("reduce_sum", {"axes": (0,), "out_sharding": 1})
+
+
+def test_a_scan_that_does_not_say_what_it_hands_on_is_refused():
+    closed = jax.make_jaxpr(scanned)(jnp.ones(3))
+    (equation,) = (x for x in closed.eqns if x.primitive.name == "scan")
+    hidden = ("ft_in", "ft_out", "num_consts", "num_carry")
+    params = {name: x for name, x in equation.params.items() if name not in hidden}
+    unsaid = closed.jaxpr.replace(
+        eqns=[x.replace(params=params) if x is equation else x for x in closed.eqns]
+    )
+    graph = Graph()
+    inputs = np.array([graph.input(i) for i in range(3)])
+    found = evaluate(graph, unsaid, [Symbols(inputs)])[0]
+    assert "does not say which of its arguments are handed on" in found.reason
