@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import jax
+import jax.extend.core as jex
 import numpy as np
 
 from jaxdae.kernels.elimination import solve_saddle_point, solve_symmetric
@@ -22,9 +23,6 @@ from jaxdae.kernels.values import (
 from jaxdae.linalg.named_calls import Call, read_name, Shape
 from jaxdae.linalg.positive_definite import ELIMINATION_LIMIT, POSITIVE_DEFINITE
 from jaxdae.linalg.saddle_point import SADDLE_POINT
-
-# Loops beyond this would make kernels too long to compile.
-_TURNS = 10_000
 
 
 class _Solve(NamedTuple):
@@ -135,6 +133,8 @@ def _scan(graph: Graph, equation, given: list[Value], evaluate: Callable) -> lis
     fixed, carry = given[:constants], given[constants : constants + carried]
     columns = given[constants + carried :]
     rows = []
+    # Before the first turn, so that nobody waits for the last one.
+    graph.check_equations(params["length"] * _equations(params["jaxpr"].jaxpr))
     order = range(params["length"])
     for i in reversed(order) if params["reverse"] else order:
         each = [_row(x, i) for x in columns]
@@ -160,6 +160,14 @@ def _scan_sizes(params) -> tuple[int, int]:
     raise Refusal("this release of JAX does not say which of its arguments are handed on")
 
 
+def _equations(jaxpr) -> int:
+    """Equations of a loop's body, with those of the loops and calls in it."""
+    return sum(
+        1 + one.params.get("length", 1) * sum(map(_equations, jex.jaxprs_in_params(one.params)))
+        for one in jaxpr.eqns
+    )
+
+
 def _row(value: Value, i: int) -> Value:
     return value.like(value.nodes[i]) if isinstance(value, Symbols) else value[i]
 
@@ -179,7 +187,7 @@ def _while(graph: Graph, equation, given: list[Value], evaluate: Callable) -> li
     tests, bodies = params["cond_nconsts"], params["body_nconsts"]
     of_test, of_body = given[:tests], given[tests : tests + bodies]
     carry = given[tests + bodies :]
-    for _ in range(_TURNS):
+    while True:
         (goes_on,) = evaluate(graph, params["cond_jaxpr"], [*of_test, *carry])
         if isinstance(goes_on, Refused):
             return [goes_on] * len(carry)
@@ -188,7 +196,6 @@ def _while(graph: Graph, equation, given: list[Value], evaluate: Callable) -> li
         if not goes_on:
             return carry
         carry = evaluate(graph, params["body_jaxpr"], [*of_body, *carry])
-    raise Refusal(f"its loop turns more than {_TURNS} times")
 
 
 def _cond(graph: Graph, equation, given: list[Value], evaluate: Callable) -> list:

@@ -25,6 +25,13 @@ _EXACT = {
     "ne": operator.ne,
 }
 _bits = struct.Struct("<d").pack
+# Operations that a program may have, and equations of JAX that it may be traced from. Machine code
+# of a straight line takes some 0.1 ms an operation up to here, and grows with the square beyond.
+MOST_OPERATIONS, MOST_EQUATIONS = 40_000, 60_000
+
+
+class TooManyOperations(Exception):  # noqa: N818
+    """A program that would take too long to compile."""
 
 
 class Node(NamedTuple):
@@ -58,6 +65,23 @@ class Graph:
         self._fixed: list[bool] = []
         self._known: dict[object, int] = {}
         self._constants: dict[int, float | bool] = {}
+        self._operations = self._equations = 0
+
+    def count_equations(self, count: int) -> None:
+        """Take note of equations to be traced.
+
+        Raises:
+            TooManyOperations: when these are more than a program may be traced from.
+        """
+        self._equations += count
+        self.check_equations(0)
+
+    def check_equations(self, more: int) -> None:
+        """Refuse more equations before the first of them is traced, as `count_equations` would."""
+        if self._equations + more > MOST_EQUATIONS:
+            raise TooManyOperations(
+                f"the equations of its loops, turn by turn, are more than {MOST_EQUATIONS}"
+            )
 
     def constant(self, value: float | bool | np.bool_) -> int:
         """A number or truth value."""
@@ -128,6 +152,13 @@ class Graph:
     def _new(self, key: object, operation: str, arguments: tuple) -> int:
         node = self._known[key] = len(self.nodes)
         self.nodes.append(Node(operation, arguments))
+        if operation in OPERATIONS:
+            self._operations += 1
+            if self._operations > MOST_OPERATIONS:
+                raise TooManyOperations(
+                    f"its scalar operations are more than {MOST_OPERATIONS}, which would take "
+                    "too long to compile"
+                )
         self._fixed.append(self._is_fixed(operation, arguments))
         return node
 

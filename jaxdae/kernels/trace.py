@@ -9,7 +9,7 @@ import numpy as np
 
 from jaxdae.kernels import factorizations, parameters
 from jaxdae.kernels.control import CALLS, PLAIN_CALLS
-from jaxdae.kernels.graph import Graph, INPUT
+from jaxdae.kernels.graph import Graph, INPUT, TooManyOperations
 from jaxdae.kernels.host import known, on_host
 from jaxdae.kernels.rules import CALL_PRIMITIVE, RULES
 from jaxdae.kernels.values import (
@@ -84,7 +84,10 @@ def scalarize(function: Callable, *arguments, varying: int | None = None) -> Sca
         nodes = [graph.input(first + i) for i in range(size)]
         given.append(Symbols(np.array(nodes, np.int32).reshape(shape.shape)))
         first += size
-    found = evaluate(graph, closed, given)
+    try:
+        found = evaluate(graph, closed, given)
+    except TooManyOperations as reason:
+        raise UnsupportedOperationError(f"it is too much for a kernel: {reason}.") from None
     for result in found:
         if isinstance(result, Refused):
             raise UnsupportedOperationError(result.message())
@@ -112,6 +115,7 @@ def evaluate(graph: Graph, closed: Any, arguments: list) -> list:
     def read(atom: Any):
         return _literal(atom) if isinstance(atom, jex.Literal) else values[atom]
 
+    graph.count_equations(len(jaxpr.eqns))
     hold(jaxpr.invars, arguments)
     for equation in jaxpr.eqns:
         hold(equation.outvars, _apply(graph, equation, [read(x) for x in equation.invars]))
