@@ -2,17 +2,16 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.extend.core as jex
 import numpy as np
 
-from jaxdae.kernels.elimination import solve_saddle_point, solve_symmetric
 from jaxdae.kernels.graph import Graph
 from jaxdae.kernels.indexing import alike
+from jaxdae.kernels.solves import SOLVES
 from jaxdae.kernels.values import (
-    as_symbols,
     elementwise,
     first_refused,
     Refusal,
@@ -20,103 +19,13 @@ from jaxdae.kernels.values import (
     Symbols,
     Value,
 )
-from jaxdae.linalg.named_calls import Call, read_name, Shape
-from jaxdae.linalg.positive_definite import ELIMINATION_LIMIT, POSITIVE_DEFINITE
-from jaxdae.linalg.saddle_point import SADDLE_POINT
-
-
-class _Solve(NamedTuple):
-    """A kind of call that is solved scalar by scalar.
-
-    Args:
-        nodes: solves one system of nodes.
-        sides: how many right sides there are, which are the last arguments.
-        shapes: those of all arguments, from those of the right sides.
-    """
-
-    nodes: Callable
-    sides: int
-    shapes: Callable
-
-
-_SOLVES = {
-    POSITIVE_DEFINITE: _Solve(solve_symmetric, 1, lambda b: (2 * b[:1], b)),
-    SADDLE_POINT: _Solve(solve_saddle_point, 2, lambda f, s: (f + f, s + f, f, s)),
-}
 
 
 def _call(name: str) -> Callable:
     def enter(graph: Graph, equation, given: list[Value], evaluate: Callable) -> list:
-        call = _solve_called(equation.params.get("name"), given)
-        found = _solution(graph, equation, given, call) if call else None
-        return evaluate(graph, equation.params[name], given) if found is None else found
+        return evaluate(graph, equation.params[name], given)
 
     return enter
-
-
-def _solve_called(name: str | None, given: list) -> Call | None:
-    """What is solved by a call of some name, if that is one of ours, and all its arguments are."""
-    call = read_name(name or "", _SOLVES)
-    if call is None or len(call.shapes) != len(given):
-        return None
-    solve = _SOLVES[call.kind]
-    sides = call.shapes[-solve.sides :]
-    named = len(sides) == solve.sides and solve.shapes(*sides) == call.shapes
-    return call if named and all(isinstance(x, Value) for x in given) else None
-
-
-def _solution(graph: Graph, equation, given: list[Value], call: Call) -> list | None:
-    """Solutions of a batch of systems, if it is clear what is one of them.
-
-    The name of the call has the shapes of one system. `jax.vmap` of a linear solve puts its axes
-    first, and gives them to the right sides wherever the matrices have them.
-    """
-    solve, sides, _ = _SOLVES[call.kind]
-    nodes, cores = [as_symbols(graph, x).nodes for x in given], call.shapes
-    batch = nodes[-1].shape[: nodes[-1].ndim - len(cores[-1])]
-    full = [_spread(x, core, batch) for x, core in zip(nodes, cores, strict=True)]
-    largest = max(map(max, cores))
-    axes = [
-        _batch_axis(x.aval.shape, batch, core, largest)
-        for x, core in zip(equation.outvars, cores[-sides:], strict=True)
-    ]
-    own = [x for x in full if x is not None]
-    known = [x for x in axes if x is not None]
-    if len(own) < len(full) or len(known) < sides:
-        return None
-    found = [np.zeros((*batch, *core), np.int32) for core in cores[-sides:]]
-    for place in np.ndindex(*batch):
-        for whole, part in zip(found, solve(graph, *(x[place] for x in own)), strict=True):
-            whole[place] = part
-    return [
-        Symbols(np.moveaxis(x, 0, axis) if batch else x)
-        for x, axis in zip(found, known, strict=True)
-    ]
-
-
-def _spread(nodes: np.ndarray, core: Shape, batch: Shape) -> np.ndarray | None:
-    """An argument for each member of a batch; None where it is not clear which axes it has."""
-    count = nodes.ndim - len(core)
-    own = nodes.shape[:count]
-    first, last = own == batch[:count], own == batch[len(batch) - count :]
-    if count < 0 or nodes.shape[count:] != core or count > len(batch):
-        return None
-    if first == last and own not in ((), batch):
-        return None
-    missing = () if last else (1,) * (len(batch) - count)
-    return np.broadcast_to(nodes.reshape(*own, *missing, *core), (*batch, *core))
-
-
-def _batch_axis(shape: tuple[int, ...], batch, core, size: int) -> int | None:
-    """Where the result of a call has the axis of its batch; None where that is not known."""
-    small = size <= ELIMINATION_LIMIT
-    if len(batch) != 1:
-        return 0 if shape == (*batch, *core) and (small or not batch) else None
-    axes = [i for i in range(len(shape)) if (*shape[:i], *shape[i + 1 :]) == core]
-    axes = [i for i in axes if shape[i] == batch[0]]
-    # Axes of one size cannot be told apart; that of a loop comes first, and small systems are
-    # solved by a loop.
-    return axes[0] if len(axes) == 1 or (axes and small) else None
 
 
 def _linear_solve(graph: Graph, equation, given: list[Value], evaluate: Callable) -> list:
@@ -268,6 +177,7 @@ PLAIN_CALLS: dict[str, Callable] = {
 }
 CALLS: dict[str, Callable] = {
     **PLAIN_CALLS,
+    **SOLVES,
     "call_hi_primitive": _lowered,
     "custom_linear_solve": _linear_solve,
     "scan": _scan,

@@ -10,13 +10,14 @@ from jax.interpreters import ad, batching, mlir
 
 from jaxdae.kernels import machine_code
 from jaxdae.kernels.assembly import assembled
-from jaxdae.kernels.axes import alike, Axes, grown, results, spread
+from jaxdae.kernels.axes import Axes, grown, spread
 from jaxdae.kernels.calls import called, Subprogram
 from jaxdae.kernels.functions import library
 from jaxdae.kernels.initial_value import InitialValueProblem
 from jaxdae.kernels.saving import Saving
 from jaxdae.kernels.tangents import pushed, stacked
 from jaxdae.kernels.trace import UnsupportedOperationError
+from jaxdae.linalg.device_axes import alike, results
 
 # Numbers that a run with controlled steps tells of itself: time reached, result code, steps, steps
 # that were accepted, rows that were saved.

@@ -11,9 +11,10 @@ from jax.interpreters import ad, batching, mlir
 
 from jaxdae.kernels import machine_code
 from jaxdae.kernels.assembly import module
-from jaxdae.kernels.axes import alike, Axes, grown, results
+from jaxdae.kernels.axes import Axes, grown
 from jaxdae.kernels.tangents import pushed, stacked
 from jaxdae.kernels.trace import scalarize, ScalarProgram, UnsupportedOperationError
+from jaxdae.linalg.device_axes import alike, results
 
 
 class _Kernel:

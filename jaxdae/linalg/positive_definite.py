@@ -1,15 +1,13 @@
 """Linear systems with a symmetric positive definite matrix."""
 
-from functools import cache
-
 import jax
 import jax.numpy as jnp
 from jax.scipy.linalg import cho_factor, cho_solve
 from jaxtyping import Array, Float
 
-from jaxdae.linalg.named_calls import Call, named
+from jaxdae.linalg.solve_primitive import solve_primitive
 
-# Kind of the call, with the shapes of matrix and right side in its name.
+# Name of the primitive.
 POSITIVE_DEFINITE = "solve_positive_definite"
 
 # Up to this size a call to LAPACK costs more than the arithmetic (benchmarks/right_hand_side.py).
@@ -41,16 +39,17 @@ def solve_positive_definite(
     _check_shapes(matrix, rhs)
     if rhs.size == 0:
         return rhs
-    solve = _call(matrix.shape, rhs.shape)
     return jax.lax.custom_linear_solve(
-        lambda x: matrix @ x, rhs, lambda _, b: solve(matrix, b), symmetric=True
+        lambda x: matrix @ x, rhs, lambda _, b: _solve(matrix, b)[0], symmetric=True
     )
 
 
-@cache
-def _call(matrix_shape: tuple[int, ...], rhs_shape: tuple[int, ...]):
-    function = _eliminate if matrix_shape[0] <= ELIMINATION_LIMIT else _cholesky
-    return named(function, Call(POSITIVE_DEFINITE, (matrix_shape, rhs_shape)))
+def _by_size(matrix, rhs):
+    small = matrix.shape[0] <= ELIMINATION_LIMIT
+    return [_eliminate(matrix, rhs) if small else _cholesky(matrix, rhs)]
+
+
+_solve = solve_primitive(POSITIVE_DEFINITE, _by_size, 1)
 
 
 def _eliminate(matrix, rhs):

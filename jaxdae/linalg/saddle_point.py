@@ -7,7 +7,6 @@ principle of least constraint singles out.
 """
 
 import abc
-from functools import cache
 
 import equinox as eqx
 import jax
@@ -16,10 +15,10 @@ import lineax as lx
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
-from jaxdae.linalg.named_calls import Call, named
 from jaxdae.linalg.positive_definite import ELIMINATION_LIMIT, solve_positive_definite
+from jaxdae.linalg.solve_primitive import solve_primitive
 
-# Kind of the call of `FullRank`, with the shapes of `M`, `J`, `f` and `s` in its name.
+# Name of the primitive of `FullRank`, which takes `M`, `J`, `f` and `s`.
 SADDLE_POINT = "solve_saddle_point"
 
 
@@ -78,7 +77,6 @@ class FullRank(AbstractSaddlePointSolve):
             )
         if c == 0:
             return solve_positive_definite(mass, force), rhs
-        solve = _range_space_call(c, n)
 
         def matvec(x):
             a, lam = x[:n, None], x[n:, None]
@@ -91,23 +89,21 @@ class FullRank(AbstractSaddlePointSolve):
         x = jax.lax.custom_linear_solve(
             matvec,
             jnp.concatenate([force, rhs]),
-            lambda _, b: jnp.concatenate(solve(mass, jac, b[:n], b[n:])),
+            lambda _, b: jnp.concatenate(_range_space(mass, jac, b[:n], b[n:])),
             symmetric=True,
         )
         return x[:n], x[n:]
 
 
-@cache
-def _range_space_call(c: int, n: int):
-    return named(_range_space, Call(SADDLE_POINT, ((n, n), (c, n), (n,), (c,))))
-
-
-def _range_space(mass, jac, force, rhs):
+def _by_range_space(mass, jac, force, rhs):
     columns = solve_positive_definite(mass, jnp.concatenate([jac.T, force[:, None]], axis=1))
     spread, free = columns[:, :-1], columns[:, -1]
     product = _product(jac, columns)
     lam = solve_positive_definite(product[:, :-1], product[:, -1] - rhs)
-    return free - _product(spread, lam[:, None])[:, 0], lam
+    return [free - _product(spread, lam[:, None])[:, 0], lam]
+
+
+_range_space = solve_primitive(SADDLE_POINT, _by_range_space, 2)
 
 
 class MinimumNorm(AbstractSaddlePointSolve):

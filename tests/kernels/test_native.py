@@ -192,7 +192,7 @@ def test_kernels_and_their_derivatives_run_where_jit_is_switched_off():
 
 def test_what_devices_share_has_the_sum_of_their_cotangents():
     """Results differ between devices where one argument does; sums over devices follow from it."""
-    mesh = jax.sharding.AbstractMesh((2,), ("lanes",))
+    mesh = jax.sharding.AbstractMesh((2,), ("lanes",), (jax.sharding.AxisType.Auto,))
     own, shared = jax.P("lanes"), jax.P()
 
     def gradient(function):

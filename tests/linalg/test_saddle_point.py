@@ -1,14 +1,15 @@
 """Theorems about the saddle-point solve with full rank; the other policies are tested by motion."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.test_util import check_grads
 
-from jaxdae.linalg.named_calls import Call, named, read_name
-from jaxdae.linalg.positive_definite import ELIMINATION_LIMIT, POSITIVE_DEFINITE
-from jaxdae.linalg.saddle_point import FullRank, SADDLE_POINT
+from jaxdae.linalg.positive_definite import ELIMINATION_LIMIT
+from jaxdae.linalg.saddle_point import FullRank
 
 SOLVE = FullRank()
 # Elimination and Cholesky, with fewer constraints than coordinates and with as many.
@@ -119,12 +120,31 @@ def test_shapes_that_do_not_fit_are_refused(which):
         SOLVE(mass, force, jac, rhs)
 
 
-def test_a_call_is_known_by_its_name():
-    call = Call(SADDLE_POINT, ((4, 4), (2, 4), (4,), (2,)))
-    assert read_name(named(lambda *x: x, call).__name__, {SADDLE_POINT}) == call
-    assert read_name(named(lambda *x: x, call).__name__, {POSITIVE_DEFINITE}) is None
+@pytest.mark.parametrize("mapped", [False, True], ids=["one system", "a batch"])
+def test_a_solve_is_one_operation_of_its_own(mapped):
+    """With the axes of its batch; the other is for all tangents."""
+    mass, force, jac, rhs = parts(4, 2)
+
+    def slope(force):
+        return jax.jacfwd(lambda x: SOLVE(mass, x, jac, rhs))(force)
+
+    given = jnp.stack([force] * 3) if mapped else force
+    operations = str(jax.make_jaxpr(jax.vmap(slope) if mapped else slope)(given))
+    assert operations.count("= solve_saddle_point[") == 2 * 2  # and each transposed
+    for size, has in ((4, True), (3, mapped)):
+        # Matrices are the same for all.
+        axes = f"sizes=({size},), present=((False,), (False,), (True,), (True,))"
+        assert (axes in operations) is has
 
 
-@pytest.mark.parametrize("name", ["", "solve_saddle_point", "solve_saddle_point_x", "sin_4x4"])
-def test_other_names_are_no_solves(name):
-    assert read_name(name, {SADDLE_POINT, POSITIVE_DEFINITE}) is None
+def test_devices_solve_systems_of_their_own():
+    automatic = (jax.sharding.AxisType.Auto,)
+    mesh, own = jax.sharding.AbstractMesh((2,), ("members",), automatic), jax.P("members")
+    mass, force, jac, rhs = parts(4, 2)
+
+    def solve(force):
+        found = jax.vmap(lambda x: SOLVE(mass, x, jac, rhs)[0])
+        return jax.shard_map(found, mesh=mesh, in_specs=own, out_specs=own)(force)
+
+    operations = str(jax.make_jaxpr(solve)(jnp.stack([force] * 4)))
+    assert re.search(r"f64\[2,4\]\{V:members\}.* = solve_saddle_point\[", operations)

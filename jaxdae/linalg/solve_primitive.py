@@ -1,0 +1,88 @@
+"""Linear solves as primitives of JAX: one operation of a traced program, with axes of a batch.
+
+Whoever goes over a program can then solve by other means, without following the loops.
+"""
+
+from collections.abc import Callable
+from functools import cache
+from typing import NamedTuple
+
+import jax
+import jax.extend.core as jex
+import jax.numpy as jnp
+from jax.interpreters import batching, mlir
+
+from jaxdae.linalg.device_axes import alike, results
+
+
+class Batch(NamedTuple):
+    """Axes of a batch, which stand before those of one system.
+
+    Args:
+        sizes: of all axes, the outermost first; the solutions have all of them.
+        present: for each argument, which of them it has, in that order.
+    """
+
+    sizes: tuple[int, ...]
+    present: tuple[tuple[bool, ...], ...]
+
+    def core(self, number: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Shape of an argument of one system."""
+        return shape[sum(self.present[number]) :]
+
+    def with_axis(self, size: int, present: tuple[bool, ...]) -> "Batch":
+        """The batch with one more axis, the outermost."""
+        pairs = zip(present, self.present, strict=True)
+        return Batch((size, *self.sizes), tuple((new, *old) for new, old in pairs))
+
+
+def solve_primitive(name: str, solve: Callable, sides: int) -> Callable:
+    """A solve as a primitive of its own, which `jax.vmap` gives axes of a batch.
+
+    Its derivatives are not known: it belongs inside `jax.lax.custom_linear_solve`.
+
+    Args:
+        name: of the primitive.
+        solve: takes matrices and then right sides of one system; returns a list of solutions, each
+            of the shape of its right side.
+        sides: number of right sides, which are the last arguments.
+
+    Returns:
+        A function of the same arguments. In a traced program the primitive has one parameter,
+        `batch`, a `Batch`.
+    """
+    primitive = jex.Primitive(name)
+    primitive.multiple_results = True
+
+    @cache
+    def compiled(batch: Batch):
+        whole = solve
+        for present in reversed(list(zip(*batch.present, strict=True))):
+            whole = jax.vmap(whole, tuple(0 if x else None for x in present))
+        # Compiled once, however often it stands in a program.
+        return jax.jit(whole)
+
+    @primitive.def_impl
+    def apply(*arguments, batch: Batch):
+        return compiled(batch)(*arguments)
+
+    @primitive.def_abstract_eval
+    def shapes(*arguments, batch: Batch):
+        first = len(arguments) - sides
+        cores = (batch.core(i, arguments[i].shape) for i in range(first, len(arguments)))
+        dtype = jnp.result_type(*(x.dtype for x in arguments))
+        return results([(*batch.sizes, *x) for x in cores], dtype, arguments)
+
+    def batched(arguments, axes, *, batch: Batch):
+        has = tuple(x is not None for x in axes)
+        size = next(x.shape[a] for x, a in zip(arguments, axes, strict=True) if a is not None)
+        moved = [
+            x if a is None else jnp.moveaxis(x, a, 0) for x, a in zip(arguments, axes, strict=True)
+        ]
+        return primitive.bind(*moved, batch=batch.with_axis(size, has)), [0] * sides
+
+    mlir.register_lowering(primitive, mlir.lower_fun(apply, multiple_results=True))
+    batching.primitive_batchers[primitive] = batched
+    return lambda *arguments: primitive.bind(
+        *alike(arguments), batch=Batch((), ((),) * len(arguments))
+    )
