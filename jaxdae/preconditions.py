@@ -20,6 +20,7 @@ from jaxdae.solvers.projected import Projected
 from jaxdae.solvers.stability_functions import amplification, has_tableau
 from jaxdae.systems import check_system, State, System
 from jaxdae.systems.checks import check_finite, is_concrete
+from jaxdae.systems.dynamics import refuse_reaction_forces
 from jaxdae.trajectory import control_input
 
 # More than round-off of roots that coincide to the fourth order makes of a factor of one.
@@ -102,7 +103,11 @@ def check_declaration(system, formulation, controller, state, t0) -> None:
     if key in _CHECKED:
         _CHECKED.move_to_end(key)
         return
-    check_system(system, state, u=_example_input(controller, t0, state), t=t0)
+    u = _example_input(controller, t0, state)
+    check_system(system, state, u=u, t=t0)
+    if not formulation.finds_reaction_forces():
+        t = jnp.asarray(t0, state.q.dtype)
+        refuse_reaction_forces(system, t, state.q, state.v, state.w, u)
     formulation.check(system, state)
     _CHECKED[key] = None
     if len(_CHECKED) > _REMEMBERED:

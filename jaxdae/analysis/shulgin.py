@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from jaxdae.analysis.equilibria import Equilibrium
 from jaxdae.analysis.linearization import choose_partition, jacobian_at_rest
 from jaxdae.systems import System
+from jaxdae.systems.dynamics import other_force
 
 
 class CharacteristicMatrix(eqx.Module):
@@ -155,7 +156,7 @@ def _parts(system, eq, own, dependent) -> CharacteristicMatrix:
 
     def other(q, v):
         drag = jax.grad(lambda v: system.dissipation(eq.t, q, v))(v)
-        return system.force(eq.t, q, v, eq.w, eq.u) - drag
+        return other_force(system, eq.t, q, v, eq.w, eq.u) - drag
 
     rest, still = jnp.zeros(d, eq.q.dtype), jnp.zeros_like(eq.q)
     W_q, W_qq = jax.grad(static)(eq.q), jax.hessian(static)(eq.q)

@@ -70,6 +70,9 @@ class ControlledSystem(System):
     def force(self, t, q, v, w, u):
         return self.inner.force(t, q, v, w[: self.actuators], u)
 
+    def reaction_dependent_force(self, t, q, v, w, u, lam):
+        return self.inner.reaction_dependent_force(t, q, v, w[: self.actuators], u, lam)
+
     def actuator_rate(self, t, q, v, w, u):
         w, c = w[: self.actuators], w[self.actuators :]
         return jnp.concatenate(

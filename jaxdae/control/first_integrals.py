@@ -146,6 +146,9 @@ class StabilizedIntegrals(AbstractFormulation):
     def check_start(self, system, t, state):
         self.inner.check_start(system, t, state)
 
+    def finds_reaction_forces(self):
+        return self.inner.finds_reaction_forces()
+
     def diagnose(self, system, t, y):
         return self.inner.diagnose(system, t, y)
 

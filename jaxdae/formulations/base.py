@@ -81,6 +81,10 @@ class AbstractFormulation(eqx.Module):
         """
         del system, ts, ys
 
+    def finds_reaction_forces(self) -> bool:
+        """Whether forces may depend on the multipliers (`System.reaction_dependent_force`)."""
+        return False
+
     def perturbation_matrix(self, system: System, t, state: State) -> Float[Array, "p p"] | None:
         """`H` of the constraint perturbation equations at a state, `dy/dt = H y`.
 

@@ -13,6 +13,7 @@ from jaxdae.linalg.positive_definite import solve_positive_definite
 from jaxdae.linalg.saddle_point import AbstractSaddlePointSolve, FullRank
 from jaxdae.systems import constraint_residuals, momentum, State, System
 from jaxdae.systems.checks import constraint_counts
+from jaxdae.systems.dynamics import other_force
 
 # From rest, Newton's method on the momenta of a convex kinetic energy either converges
 # quadratically or has left the energy's domain.
@@ -94,7 +95,7 @@ class Hamiltonian(AbstractFormulation):
         t, q, p = jnp.asarray(t, y.q.dtype), y.q, y.p
         dH_dq, v = jax.grad(hamiltonian, argnums=(2, 3))(system, t, q, p)
         dissipative = jax.grad(system.dissipation, argnums=2)(t, q, v)
-        free = system.force(t, q, v, y.w, u) - dH_dq - dissipative
+        free = other_force(system, t, q, v, y.w, u) - dH_dq - dissipative
 
         def residual(t, q, p):
             found = constraint_residuals(system, t, q, velocity(system, t, q, p))

@@ -9,6 +9,11 @@ from jaxtyping import Array, Float
 
 from jaxdae.formulations.base import AbstractFormulation
 from jaxdae.formulations.gains import apply_gain, as_gain, check_positive, check_size, Gain
+from jaxdae.formulations.reaction_forces import (
+    accelerate_with,
+    reaction_law,
+    why_undetermined,
+)
 from jaxdae.formulations.stabilization import check_stabilization, desired_rate, Stabilization
 from jaxdae.linalg.positive_definite import solve_positive_definite
 from jaxdae.linalg.saddle_point import AbstractSaddlePointSolve, Assumptions, FullRank
@@ -68,8 +73,12 @@ class AbstractLagrangeFormulation(AbstractMotion):
         """Acceleration and multipliers for the wanted `J a = rhs`; shapes `(n,)`, `(m+r,)`."""
 
     def motion(self, system, t, y, u):
-        d = evaluate(system, t, y.q, y.v, y.w, u)
-        return self.accelerate(d, self.wanted_rate(t, y, d.phi, d.phi_dot) - d.gamma)
+        law = reaction_law(system, t, y, u) if self.finds_reaction_forces() else None
+        d = evaluate(system, t, y.q, y.v, y.w, u, None if law is None else law.none)
+        rhs = self.wanted_rate(t, y, d.phi, d.phi_dot) - d.gamma
+        if law is None or rhs.size == 0:
+            return self.accelerate(d, rhs)
+        return accelerate_with(law, d, rhs)
 
 
 class Multipliers(AbstractLagrangeFormulation):
@@ -84,7 +93,8 @@ class Multipliers(AbstractLagrangeFormulation):
         stabilization: `Baumgarte`, `LinearStabilization`, any callable
             `Phi(t, q, v, phi, phi_dot)`, or `None` (violations then grow linearly in time).
         solve: `FullRank()` (fast), `MinimumNorm()` for dependent constraints, or
-            `SingularMass()` for a mass matrix that is singular off `ker J`.
+            `SingularMass()` for a mass matrix that is singular off `ker J`. Forces that depend on
+            the multipliers (`System.reaction_dependent_force`) need `FullRank()`.
     """
 
     stabilization: Stabilization | None = None
@@ -95,6 +105,17 @@ class Multipliers(AbstractLagrangeFormulation):
 
     def assumptions(self):
         return self.solve.assumptions()
+
+    def finds_reaction_forces(self):
+        return isinstance(self.solve, FullRank)
+
+    def check_start(self, system, t, state):
+        problem = why_undetermined(system, t, state, self.wanted_rate)
+        if problem is not None:
+            raise ValueError(problem)
+
+    def diagnose(self, system, t, y):
+        return why_undetermined(system, t, y, self.wanted_rate, nearly=True)
 
 
 class AbstractWeighted(AbstractLagrangeFormulation):

@@ -122,13 +122,43 @@ class System(eqx.Module):
         del t, v, w, u
         return jnp.zeros_like(q)
 
+    def reaction_dependent_force(self, t, q, v, w, u, lam) -> Real[Array, " n"] | None:
+        r"""Generalized forces that depend on the multipliers `lam`, such as friction and creep.
+
+        They enter the equations beside `force`,
+
+            M a + J^T lam = f + F(t, q, v, w, u, lam),
+
+        which `Multipliers` solves for `a` and `lam` together. The normal reaction of a constraint
+        is `|J_i| |lam_i|` (of a contact that may leave, the sign says whether it presses). Coulomb
+        friction needs a direction: where a body may come to rest write a smooth law, such as
+        `tanh(v / v0)` for `sign v`.
+
+        Args:
+            t: time [s].
+            q: coordinates, shape `(n,)`.
+            v: velocities, shape `(n,)`.
+            w: actuator state, shape `(k,)`.
+            u: control input.
+            lam: multipliers, shape `(m+r,)`; the reaction is `-J^T lam`.
+
+        Returns:
+            Shape `(n,)`, or `None` where there are no such forces.
+        """
+        del t, q, v, w, u, lam
+
     def position_constraints(self, t, q) -> Real[Array, " m"]:
         """Holonomic constraints `f(t, q) = 0`, shape `(m,)`."""
         del t
         return jnp.zeros((0,), q.dtype)
 
     def velocity_constraints(self, t, q, v) -> Real[Array, " r"]:
-        """Nonholonomic constraints `g(t, q, v) = 0`, affine in `v` or not, shape `(r,)`."""
+        """Nonholonomic constraints `g(t, q, v) = 0`, affine in `v` or not, shape `(r,)`.
+
+        Virtual displacements are those of Chetaev's rule, `(dg/dv) dq = 0`, so that the reactions
+        are `-(dg/dv)^T lam` (N. G. Chetaev, 1932-33). For constraints affine in `v` it is the rule
+        of d'Alembert and Lagrange; for others it is a postulate of its own.
+        """
         del t, v
         return jnp.zeros((0,), q.dtype)
 

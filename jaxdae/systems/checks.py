@@ -58,11 +58,16 @@ def check_system(system: System, state: State, u=None, t=0.0, *, forces: bool = 
         ("velocity_constraints", (t, q, v), (None,)),
         ("actuator_rate", (t, q, v, w, u), w.shape),
         ("mass_matrix", (t, q), (n, n)),
+        ("reaction_dependent_force", (t, q, v, w, u), (n,)),
     ):
-        if not forces and function in ("force", "actuator_rate"):
+        if not forces and function in ("force", "actuator_rate", "reaction_dependent_force"):
             continue
+        if function == "reaction_dependent_force":
+            if getattr(system, function).__func__ is System.reaction_dependent_force:
+                continue
+            args = (*args, jnp.zeros(sum(constraint_counts(system, state)), q.dtype))
         shape = _shape(system, function, args)
-        if function == "mass_matrix" and shape is None:
+        if function in ("mass_matrix", "reaction_dependent_force") and shape is None:
             continue
         if not _matches(shape, expected):
             wanted = "a vector" if expected == (None,) else f"shape {expected}"

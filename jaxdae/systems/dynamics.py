@@ -53,7 +53,7 @@ class Power(NamedTuple):
     explicit: Float[Array, "*times"]
 
 
-def evaluate(system: System, t, q, v, w=None, u=None) -> Dynamics:
+def evaluate(system: System, t, q, v, w=None, u=None, lam=None) -> Dynamics:
     r"""Mass matrix, forces and constraint terms of a system at one state.
 
     Lagrange's equations with multipliers: `M = d2T/dv2` and
@@ -62,6 +62,8 @@ def evaluate(system: System, t, q, v, w=None, u=None) -> Dynamics:
 
     `gamma` is the second total derivative of the position constraints, and the first of the
     velocity constraints, along the motion with `a = 0`; both by nested forward differentiation.
+    The rows of `J` are `d(phi_dot)/dv`: for velocity constraints that is Chetaev's rule, virtual
+    displacements `dq` with `(dg/dv) dq = 0`, whether `g` is affine in `v` or not.
 
     Args:
         system: the declaration.
@@ -70,16 +72,20 @@ def evaluate(system: System, t, q, v, w=None, u=None) -> Dynamics:
         v: velocities, shape `(n,)`.
         w: actuator state, shape `(k,)`; `None` for a system without actuators.
         u: control input, any shape the system's `force` and `actuator_rate` expect.
+        lam: multipliers, shape `(m+r,)`, for forces that depend on them.
 
     Returns:
         `Dynamics`.
+
+    Raises:
+        ValueError: for a system whose forces depend on the multipliers, without `lam`.
     """
     q, v, w = as_floats(q, v, w)
     t = jnp.asarray(t, q.dtype)
     system = in_dtype(system, q.dtype)
     w = jnp.zeros((0,), q.dtype) if w is None else w
     mass, inertial = _inertia(system, t, q, v)
-    force = inertial + applied_force(system, t, q, v, w, u)
+    force = inertial + applied_force(system, t, q, v, w, u, lam)
     jac, gamma, phi, phi_dot = _constraints(system, t, q, v)
     return Dynamics(mass, force, jac, gamma, phi, phi_dot)
 
@@ -112,11 +118,46 @@ def momentum(system: System, t, q, v) -> Float[Array, " n"]:
     return jax.grad(system.kinetic_energy, argnums=2)(t, q, v)
 
 
-def applied_force(system: System, t, q, v, w, u) -> Float[Array, " n"]:
+def applied_force(system: System, t, q, v, w, u, lam=None) -> Float[Array, " n"]:
     """Potential, dissipative and other generalized forces, shape `(n,)`."""
     potential = jax.grad(system.potential_energy, argnums=1)(t, q)
     dissipative = jax.grad(system.dissipation, argnums=2)(t, q, v)
-    return system.force(t, q, v, w, u) - potential - dissipative
+    return other_force(system, t, q, v, w, u, lam) - potential - dissipative
+
+
+def other_force(system: System, t, q, v, w, u, lam=None) -> Float[Array, " n"]:
+    """`force`, and what depends on the multipliers, shape `(n,)`.
+
+    Raises:
+        ValueError: for a system whose forces depend on the multipliers, without `lam`.
+    """
+    force = system.force(t, q, v, w, u)
+    if lam is None:
+        refuse_reaction_forces(system, t, q, v, w, u)
+        return force
+    more = system.reaction_dependent_force(t, q, v, w, u, lam)
+    return force if more is None else force + more
+
+
+def has_reaction_forces(system: System, t, q, v, w, u) -> bool:
+    """Whether forces of the system depend on the multipliers. Computes no values."""
+    function = system.reaction_dependent_force
+    if getattr(function, "__func__", None) is System.reaction_dependent_force:
+        return False
+    phi_dot = eqx.filter_eval_shape(constraint_residuals, system, t, q, v).phi_dot
+    lam = jnp.zeros(phi_dot.shape, q.dtype)
+    return eqx.filter_eval_shape(function, t, q, v, w, u, lam) is not None
+
+
+def refuse_reaction_forces(system: System, t, q, v, w, u) -> None:
+    """Raise `ValueError` where forces depend on the multipliers."""
+    if has_reaction_forces(system, t, q, v, w, u):
+        raise ValueError(
+            f"{type(system).__name__} declares reaction_dependent_force, forces that depend on the "
+            "multipliers. Only jaxdae.Multipliers with solve=FullRank() finds both together: "
+            "simulate with that one. Other formulations, equilibria and linearization cannot take "
+            "such forces."
+        )
 
 
 def generalized_energy(system: System, t, q, v) -> Float[Array, ""]:
@@ -142,8 +183,8 @@ def power_balance(system: System, t, q, v, w, u, multipliers) -> Power:
         multipliers: `lam`, shape `(m+r,)`; the constraint reaction is `-J^T lam`.
 
     Returns:
-        `Power`: of `force`, of `dissipation`, of the constraint reactions, and the explicit time
-        dependence `-dL/dt` of the Lagrangian.
+        `Power`: of `force` and of the forces that depend on the multipliers, of `dissipation`, of
+        the constraint reactions, and the explicit time dependence `-dL/dt` of the Lagrangian.
     """
     one = jnp.ones_like(t)
     # J v without J: the tangent of the velocity-level residual along v.
@@ -154,7 +195,7 @@ def power_balance(system: System, t, q, v, w, u, multipliers) -> Power:
         return system.kinetic_energy(t, q, v) - system.potential_energy(t, q)
 
     _, explicit = jax.jvp(lagrangian, (t,), (one,))
-    force = system.force(t, q, v, w, u) @ v
+    force = other_force(system, t, q, v, w, u, multipliers) @ v
     return Power(force, -dissipated, -multipliers @ jac_v, -explicit)
 
 

@@ -141,7 +141,8 @@ def test_bad_laws_with_memory_are_refused_by_name():
         LaggedLaw(LinearLaw(1.0), 0.0)
     with pytest.raises(ValueError, match="stages must be a whole number, at least 1; got 0"):
         LaggedLaw(LinearLaw(1.0), 0.1, 0)
-    for law in (SignLaw(1.0), LuGreLaw(1.0, 1.0)):
+    wrong: list[Any] = [SignLaw(1.0), LuGreLaw(1.0, 1.0)]
+    for law in wrong:
         with pytest.raises(TypeError, match=r"gives no force that could be late.*Use TanhLaw"):
             LaggedLaw(law, 0.1)
     with pytest.raises(ValueError, match="stiffness must be positive"):

@@ -1,0 +1,160 @@
+r"""Forces that depend on the multipliers, found together with them: friction, creep.
+
+    M a + J^T lam = f + F(lam),        J a = s
+
+is, without the accelerations, `A lam - J M^-1 F(lam) = J M^-1 f - s` with `A = J M^-1 J^T`: in
+general nonlinear and not symmetric.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxdae.formulations.structure import depends_on
+from jaxdae.linalg.positive_definite import solve_positive_definite
+from jaxdae.systems import Dynamics, evaluate, State, System
+from jaxdae.systems.dynamics import constraint_residuals, has_reaction_forces
+
+# Friction is piecewise linear in the multipliers: Newton's method ends once it has their signs.
+# Two more steps from there make derivatives up to the third exact.
+_STEPS = 6
+# A run that stops where the margin is below this is stopped by that: towards zero the multipliers
+# grow like its inverse.
+_NEARLY_UNDETERMINED = 0.1
+
+
+class ReactionLaw(NamedTuple):
+    """`F(lam) - F(0)` at a state.
+
+    Args:
+        force: of multipliers `(c,)`, shape `(n,)`.
+        none: multipliers that are zero.
+    """
+
+    force: Callable[..., Float[Array, " n"]]
+    none: Float[Array, " c"]
+
+
+class Solution(NamedTuple):
+    """Accelerations and multipliers, and whether they are determined.
+
+    Args:
+        a: accelerations, shape `(n,)`.
+        lam: multipliers, shape `(c,)`.
+        margin: determinant of `A - J M^-1 dF/dlam` over that of `A`, at `lam` or at `-lam`, where
+            it is less. Not positive, the multipliers are not determined.
+        converged: whether Newton's method did.
+    """
+
+    a: Float[Array, " n"]
+    lam: Float[Array, " c"]
+    margin: Float[Array, ""]
+    converged: Array
+
+
+def reaction_law(system: System, t, y: State, u) -> ReactionLaw | None:
+    """What of the forces depends on the multipliers; `None` where nothing does."""
+    t = jnp.asarray(t, y.q.dtype)
+    if not has_reaction_forces(system, t, y.q, y.v, y.w, u):
+        return None
+    none = jnp.zeros_like(constraint_residuals(system, t, y.q, y.v).phi_dot)
+
+    def force(lam) -> Any:
+        return system.reaction_dependent_force(t, y.q, y.v, y.w, u, lam)
+
+    at_zero = force(none)
+    return ReactionLaw(lambda lam: force(lam) - at_zero, none)
+
+
+def accelerate_with(law: ReactionLaw, d: Dynamics, rhs):
+    """Acceleration `(n,)` and multipliers `(c,)`; NaN where they are not determined.
+
+    Args:
+        law: what depends on the multipliers.
+        d: the dynamics with the forces at `lam = 0`; `M` regular, `J` of full rank.
+        rhs: wanted `J a`, shape `(c,)`.
+    """
+    found = solve_together(law, d, rhs)
+    good = found.converged & (found.margin > 0)
+    return jnp.where(good, found.a, jnp.nan), jnp.where(good, found.lam, jnp.nan)
+
+
+def solve_together(law: ReactionLaw, d: Dynamics, rhs) -> Solution:
+    """Newton's method from the multipliers without these forces; exact at once for affine ones."""
+    solved = solve_positive_definite(d.mass, jnp.concatenate([d.jac.T, d.force[:, None]], axis=1))
+    spread, free = solved[:, :-1], solved[:, -1]
+    response, drive = d.jac @ spread, d.jac @ free - rhs
+
+    def residual(lam):
+        return response @ lam - drive - spread.T @ law.force(lam)
+
+    def newton(lam):
+        return lam - jnp.linalg.solve(jax.jacfwd(residual)(lam), residual(lam))
+
+    start = solve_positive_definite(response, drive)
+    if not depends_on(jax.jacfwd(law.force), 0, start):
+        before = lam = newton(start)
+    else:
+        near = jax.lax.fori_loop(0, _STEPS, lambda _, lam: newton(lam), start)
+        before = newton(jax.lax.stop_gradient(near))
+        lam = newton(before)
+    change, size = jnp.max(jnp.abs(lam - before)), jnp.max(jnp.abs(lam)) + jnp.max(jnp.abs(start))
+    a = free + solve_positive_definite(d.mass, law.force(lam)) - spread @ lam
+    return Solution(
+        a, lam, _margin(residual, response, lam), change <= jnp.finfo(lam.dtype).eps ** 0.5 * size
+    )
+
+
+def _margin(residual, response, lam):
+    """The least ratio of determinants at `lam` and at its mirror image, where friction turns."""
+    lam, response = jax.lax.stop_gradient((lam, response))
+    tangent = jax.jacfwd(residual)
+    ratios = [
+        jnp.linalg.det(jnp.linalg.solve(response, jax.lax.stop_gradient(tangent(x))))
+        for x in (lam, -lam)
+    ]
+    return jnp.minimum(*ratios)
+
+
+def why_undetermined(system: System, t, y: State, wanted_rate, *, nearly=False) -> str | None:
+    """Why multipliers and forces do not determine each other at a state, or `None` if they do.
+
+    Asked without a control input; where the forces need one there is no answer.
+
+    Args:
+        system: the declaration.
+        t: time [s].
+        y: the state.
+        wanted_rate: `(t, y, phi, phi_dot) -> (c,)`, what the stabilization wants.
+        nearly: whether a margin that is nearly zero counts.
+    """
+    if type(system).reaction_dependent_force is System.reaction_dependent_force:
+        return None
+    try:
+        found = _at(system, jnp.asarray(t, y.q.dtype), y, wanted_rate)
+    except (TypeError, AttributeError, IndexError, ValueError):
+        return None
+    least = _NEARLY_UNDETERMINED if nearly else 0.0
+    if found is None or (bool(found.converged) and float(found.margin) > least):
+        return None
+    return (
+        f"the forces that depend on the multipliers leave them undetermined at t = {float(t):.6g}, "
+        "or nearly so: none or several satisfy the equations (Painleve's paradox of rigid bodies "
+        "with friction). The determinant of J M^-1 (J^T - dF/dlam), over that of J M^-1 J^T, is "
+        f"{float(found.margin):.3g} and must be positive. Lower the coefficient of friction, keep "
+        "away from that configuration, or let the contact be elastic (a stiff spring in place of "
+        "the constraint, whose force `force` can see)."
+    )
+
+
+@eqx.filter_jit
+def _at(system, t, y, wanted_rate) -> Solution | None:
+    law = reaction_law(system, t, y, None)
+    if law is None:
+        return None
+    d = evaluate(system, t, y.q, y.v, y.w, None, law.none)
+    return solve_together(law, d, wanted_rate(t, y, d.phi, d.phi_dot) - d.gamma)
