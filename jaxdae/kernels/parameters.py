@@ -6,6 +6,7 @@ A release of JAX that adds one, or leaves one out, is met with a word instead of
 import inspect
 
 from jaxdae.kernels.moves import MOVES
+from jaxdae.kernels.solves import SOLVES
 from jaxdae.kernels.values import Refusal
 
 # How something is computed, kept, shown or placed, not what.
@@ -34,6 +35,7 @@ _READ: dict[str, str] = {
     "scan": "jaxpr length reverse",
     "scatter": _OF_SCATTER,
     **{f"scatter-{x}": _OF_SCATTER for x in ("add", "max", "min", "mul", "sub")},
+    **dict.fromkeys(SOLVES, "batch"),
     "sort": "dimension num_keys",
     "triangular_solve": "left_side lower transpose_a unit_diagonal",
     "while": "body_jaxpr body_nconsts cond_jaxpr cond_nconsts",
