@@ -196,9 +196,16 @@ def _sign(w: Writer, x: str) -> str:
     return w.select(w.compare("uno", x, x), x, size)
 
 
+def _single(w: Writer, x: str) -> str:
+    short = f"<{w.width} x float>"
+    rounded = w.put(f"fptrunc {w.vector} {x} to {short}")
+    return w.put(f"fpext {short} {rounded} to {w.vector}")
+
+
 _OTHERS: dict[str, Callable[..., str]] = {
     "neg": Writer.negative,
     "not": _not,
     "is_finite": _is_finite,
     "sign": _sign,
+    "single": _single,
 }

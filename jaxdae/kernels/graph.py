@@ -57,10 +57,11 @@ class Graph:
 
     Args:
         varying: inputs that change from call to call come first, and are so many; without it all.
+        dtype: of its numbers; without it they are of any precision.
     """
 
-    def __init__(self, varying: int | None = None):
-        self.varying = varying
+    def __init__(self, varying: int | None = None, dtype: np.dtype | None = None):
+        self.varying, self.dtype = varying, dtype
         self.nodes: list[Node] = []
         self._fixed: list[bool] = []
         self._known: dict[object, int] = {}
@@ -351,6 +352,21 @@ def _exclusive(graph: Graph, known, x, y):
     return graph.constant(False) if x == y else None
 
 
+def _single(graph: Graph, known, x):
+    """What is rounded already, or made of such numbers without another rounding."""
+    del known
+    operation, arguments = graph.nodes[x]
+    parts = {"select": arguments[1:], "neg": arguments, "max": arguments, "min": arguments}
+    parts = parts.get(operation, (x,))
+    return x if all(_is_single(graph, y) for y in parts) else None
+
+
+def _is_single(graph: Graph, node: int) -> bool:
+    value = graph.value(node)
+    known = value is not None and not isinstance(value, np.bool_)
+    return np.float32(value) == value if known else graph.nodes[node].operation == "single"
+
+
 def _opposite(graph: Graph, known, x):
     del known
     operation, arguments = graph.nodes[x]
@@ -387,5 +403,6 @@ _RULES = {
     "or": _either,
     "xor": _exclusive,
     "not": _opposite,
+    "single": _single,
     **{name: _comparison(name) for name in ("lt", "le", "eq", "ne")},
 }

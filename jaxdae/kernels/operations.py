@@ -26,6 +26,13 @@ def _sign(x):
     return x if x == 0 else np.sign(x)
 
 
+def _single(x):
+    # Subnormal numbers become zeros, as under XLA.
+    rounded = np.float32(x)
+    zero = np.copysign(np.float32(0), rounded)
+    return np.float64(np.where(np.abs(rounded) < np.finfo(np.float32).tiny, zero, rounded))
+
+
 def _erf(x):
     # SciPy's takes longer to import than the rest of the package.
     return np.float64(math.erf(x))
@@ -66,6 +73,8 @@ OPERATIONS: dict[str, Operation] = {
     "pow": Operation(np.power),
     "cbrt": Operation(np.cbrt),
     "erf": Operation(_erf),
+    # The nearest number of single precision, in programs of double precision.
+    "single": Operation(_single),
     "lt": Operation(np.less, boolean=True),
     "le": Operation(np.less_equal, boolean=True),
     "eq": Operation(np.equal, boolean=True, commutative=True),

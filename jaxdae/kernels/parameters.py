@@ -31,6 +31,7 @@ _READ: dict[str, str] = {
     "ormqr": "left transpose",
     "qr": "full_matrices pivoting",
     **{f"reduce_{x}": "axes" for x in ("and", "max", "min", "or", "prod", "sum")},
+    "reduce_precision": "exponent_bits mantissa_bits",
     "round": "rounding_method",
     "scan": "jaxpr length reverse",
     "scatter": _OF_SCATTER,

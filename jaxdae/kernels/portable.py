@@ -27,6 +27,7 @@ OWN: dict[str, Callable] = {
     "not": jnp.logical_not,
     "is_finite": jnp.isfinite,
     "select": jnp.where,
+    "single": lambda x: jnp.asarray(x, jnp.float32).astype(jnp.result_type(x)),
     "asin": jnp.arcsin,
     "acos": jnp.arccos,
     "atan": jnp.arctan,

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 from jax import lax
 
-from jaxdae.kernels import factorizations, indexing
+from jaxdae.kernels import factorizations, indexing, precisions
 from jaxdae.kernels.control import choice
 from jaxdae.kernels.graph import Graph
 from jaxdae.kernels.indexing import alike
@@ -273,6 +273,7 @@ RULES: dict[str, Callable] = {
     "one_minus_square": _one_minus_square,
     "polynomial": _polynomial,
     "log2": _log2,
+    "reduce_precision": precisions.reduced,
     "rsqrt": _rsqrt,
     "logistic": _logistic,
     "exp2": _power_of(2.0),

@@ -7,7 +7,7 @@ import jax
 import jax.extend.core as jex
 import numpy as np
 
-from jaxdae.kernels import factorizations, parameters
+from jaxdae.kernels import factorizations, parameters, precisions
 from jaxdae.kernels.control import CALLS, PLAIN_CALLS
 from jaxdae.kernels.graph import Graph, INPUT, TooManyOperations
 from jaxdae.kernels.host import known, on_host
@@ -79,7 +79,12 @@ def scalarize(function: Callable, *arguments, varying: int | None = None) -> Sca
     shapes = tuple(jax.ShapeDtypeStruct(np.shape(x), x.dtype) for x in arguments)
     closed = jax.make_jaxpr(function)(*shapes)
     sizes = [int(np.prod(x.shape)) for x in shapes]
-    graph, given, first = Graph(None if varying is None else sum(sizes[:varying])), [], 0
+    kinds = {np.dtype(x.dtype) for x in shapes}
+    graph = Graph(
+        None if varying is None else sum(sizes[:varying]),
+        kinds.pop() if len(kinds) == 1 else None,
+    )
+    given, first = [], 0
     for shape, size in zip(shapes, sizes, strict=True):
         nodes = [graph.input(first + i) for i in range(size)]
         given.append(Symbols(np.array(nodes, np.int32).reshape(shape.shape)))
@@ -155,7 +160,12 @@ def _found(graph: Graph, equation, given: list[Value]) -> list[Value]:
         reason = factorizations.ITERATIVE.get(equation.primitive.name, "there is no rule for it")
         raise Refusal(reason)
     parameters.check(equation.primitive.name, equation.params)
-    return rule(graph, equation, given)
+    precisions.check(x.aval.dtype for x in (*equation.invars, *equation.outvars))
+    found = rule(graph, equation, given)
+    return [
+        precisions.kept(graph, value, x.aval.dtype)
+        for value, x in zip(found, equation.outvars, strict=True)
+    ]
 
 
 def _placed(found: list, equation) -> list:

@@ -10,6 +10,9 @@ from jaxdae.kernels.graph import Graph
 _EXACT = 2**24
 
 
+COMPLEX = "complex numbers depend on the inputs or stand beside what does"
+
+
 class Refusal(Exception):  # noqa: N818
     """Why a primitive cannot be taken apart."""
 
@@ -67,6 +70,8 @@ def as_symbols(graph: Graph, value: Value) -> Symbols:
     if isinstance(value, Symbols):
         return value
     value = np.asarray(value)
+    if value.dtype.kind == "c":
+        raise Refusal(COMPLEX)
     constant = graph.constant
     nodes = np.array([constant(x) for x in value.ravel().tolist()], np.int32).reshape(value.shape)
     if np.issubdtype(value.dtype, np.integer):

@@ -37,7 +37,7 @@ ARITY = {
 # All others are functions, exact to two units.
 ROUNDED_ONCE = (
     "add", "sub", "mul", "div", "sqrt", "neg", "abs", "sign", "max", "min", "rem", "floor", "ceil",
-    "rint", "select", *TRUTHS,
+    "rint", "single", "select", *TRUTHS,
 )  # fmt: skip
 
 
