@@ -14,6 +14,11 @@ from jaxdae.models.ball_beam import (
 )
 from jaxdae.models.base import AbstractModel as AbstractModel, Reference as Reference
 from jaxdae.models.chain import Chain as Chain
+from jaxdae.models.circuit import TwoLoopCircuit as TwoLoopCircuit
+from jaxdae.models.constant_speed import (
+    AppellHamel as AppellHamel,
+    ConstantSpeed as ConstantSpeed,
+)
 from jaxdae.models.disk import RollingDisk as RollingDisk
 from jaxdae.models.kepler import Kepler as Kepler
 from jaxdae.models.knife_edge import KnifeEdge as KnifeEdge

@@ -66,6 +66,10 @@ RESTS: dict[str, Rest] = {
         guess=lambda _: jnp.stack([jnp.zeros(()), jnp.zeros(()), jnp.asarray(0.5 * jnp.pi)]),
         remark="blade across the slope, where it carries the weight; it rests so anywhere",
     ),
+    "circuit": Rest(
+        guess=lambda system: system.stationary(),
+        remark="capacitors charged by the source, no currents",
+    ),
     "robot": Rest(
         guess=lambda _: jnp.zeros(5), inputs=2, remark="parked; it may be parked anywhere"
     ),
@@ -115,6 +119,8 @@ NO_REST: dict[str, str] = {
     "sleigh": _COASTING,
     "disk": _COASTING,
     "arm": "no force acts on it; " + _COASTING,
+    "constant-speed": "its constraint keeps it moving",
+    "appell-hamel": "at rest its constraint has no gradient, so that no reaction is defined there",
 }
 
 

@@ -16,6 +16,8 @@ from jaxdae.models.ball_beam import BallBeam, SimplifiedBallBeam
 from jaxdae.models.ball_beam_control import linear_regulator
 from jaxdae.models.base import AbstractModel
 from jaxdae.models.chain import Chain
+from jaxdae.models.circuit import TwoLoopCircuit
+from jaxdae.models.constant_speed import AppellHamel, ConstantSpeed
 from jaxdae.models.disk import RollingDisk
 from jaxdae.models.kepler import Kepler
 from jaxdae.models.knife_edge import KnifeEdge
@@ -166,6 +168,30 @@ _MODELS = (
         system=KnifeEdge,
         formulation=_rolling,
         t1=6.0,
+    ),
+    Model(
+        name="constant-speed",
+        summary="point whose speed is held constant, a constraint not affine in the velocities",
+        source="Chetaev (1932-33); Neimark, Fufaev, ch. IV",
+        system=ConstantSpeed,
+        formulation=_rolling,
+        t1=2.0,
+    ),
+    Model(
+        name="appell-hamel",
+        summary="point whose horizontal speed is a multiple of its vertical one",
+        source="Appell (1911); Hamel (1949); Neimark, Fufaev, ch. IV",
+        system=AppellHamel,
+        formulation=_rolling,
+        t1=2.0,
+    ),
+    Model(
+        name="circuit",
+        summary="electric circuit of two loops with coils, resistors and capacitors",
+        source="Shemelova, elements of another physical nature; numbers of our own",
+        system=TwoLoopCircuit,
+        formulation=_stabilized(10.0),
+        t1=5.0,
     ),
     Model(
         name="robot",

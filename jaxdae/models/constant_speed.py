@@ -1,0 +1,177 @@
+"""Constraints that are not affine in the velocities: constant speed, and Appell's and Hamel's."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxdae.models.base import AbstractModel, Reference
+from jaxdae.systems import Labels
+
+_SOURCE = "N. G. Chetaev (1932-33); Neimark, Fufaev, Dynamics of Nonholonomic Systems, ch. IV"
+_HAMEL = "P. Appell (1911); G. Hamel, Theoretische Mechanik (1949); Neimark, Fufaev, ch. IV"
+
+
+class ConstantSpeed(AbstractModel):
+    r"""A point in a vertical plane whose speed is held constant, under gravity.
+
+        T = m |v|^2 / 2,    V = m g y,    g(v) = |v|^2 - c^2 = 0
+
+    The constraint is not affine in the velocities. By Chetaev's rule virtual displacements are
+    `(dg/dv) dq = 2 v . dq = 0`, so the reaction `-2 lam v` acts along the path, and gravity only
+    turns it: `c theta' = -g cos theta` for the angle `theta` of the path.
+
+    Source: N. G. Chetaev (1932-33); Neimark, Fufaev, Dynamics of Nonholonomic Systems, ch. IV.
+
+    Args:
+        mass: m [kg].
+        speed: c [m/s], positive.
+        gravity: g [m/s^2].
+        climb: angle of the path at t = 0 from the horizontal [rad], within (-pi/2, pi/2).
+    """
+
+    mass: float = 1.5
+    speed: float = 4.0
+    gravity: float = 9.81
+    climb: float = 1.0
+
+    def kinetic_energy(self, t, q, v):
+        """T = m |v|^2 / 2 [J]."""
+        del t, q
+        return 0.5 * self.mass * (v @ v)
+
+    def potential_energy(self, t, q):
+        """V = m g y [J]."""
+        del t
+        return self.mass * self.gravity * q[1]
+
+    def velocity_constraints(self, t, q, v):
+        """Square of the speed less that of c [m^2/s^2], shape (1,)."""
+        del t, q
+        return jnp.stack([v @ v - self.speed**2])
+
+    def labels(self) -> Labels:
+        """Names and units of the coordinates and of the constraint."""
+        return Labels(("x", "y"), ("m", "m"), ("speed",), ("m^2/s^2",))
+
+    def exact_position(self, t: Float[Array, ""] | float) -> Float[Array, " 2"]:
+        r"""Motion in closed form.
+
+        With `s = g t / c - artanh(sin climb)`: `sin theta = -tanh s`, `cos theta = sech s`, and
+
+            x = (c^2 / g) gd s,    y = -(c^2 / g) ln cosh s
+
+        less their values at t = 0, with the Gudermannian `gd s = arctan sinh s`. From the
+        horizontal it is `sin theta = -tanh(g t / c)`.
+
+        Args:
+            t: time [s].
+
+        Returns:
+            Coordinates [m], shape (2,).
+        """
+        start = -jnp.arctanh(jnp.sin(jnp.asarray(self.climb)))
+        s = start + self.gravity / self.speed * jnp.asarray(t, dtype=float)
+        length = self.speed**2 / self.gravity
+        return length * (_curve(s) - _curve(start))
+
+    def exact_motion(
+        self, t: Float[Array, ""] | float
+    ) -> tuple[Float[Array, " 2"], Float[Array, " 2"]]:
+        """`exact_position` and its velocity, each of shape (2,)."""
+        t = jnp.asarray(t, dtype=float)
+        return jax.jvp(self.exact_position, (t,), (jnp.ones_like(t),))
+
+    def multiplier(self, v: Float[Array, " 2"]) -> Float[Array, " 1"]:
+        """`lam = -m g v_y / (2 c^2)`: the reaction carries the weight along the path [kg/s]."""
+        return jnp.stack([-self.mass * self.gravity * v[1] / (2 * self.speed**2)])
+
+    def start(self) -> tuple[Float[Array, " 2"], Float[Array, " 2"]]:
+        """At the origin, climbing: coordinates and velocities, each of shape (2,)."""
+        direction = jnp.stack([jnp.cos(jnp.asarray(self.climb)), jnp.sin(jnp.asarray(self.climb))])
+        return jnp.zeros(2), self.speed * direction
+
+    def references(self) -> tuple[Reference, ...]:
+        """What this model is checked against."""
+        return (
+            Reference("sin theta = -tanh s, x = (c^2 / g) gd s, y = -(c^2 / g) ln cosh s", _SOURCE),
+            Reference("lam = -m g v_y / (2 c^2)", "power of the weight and of the reaction"),
+        )
+
+
+class AppellHamel(AbstractModel):
+    r"""A point whose horizontal speed is a fixed multiple of its vertical one (Appell, Hamel).
+
+        T = m |v|^2 / 2,    V = m g z,    g(v) = x'^2 + y'^2 - a^2 z'^2 = 0
+
+    Appell's mechanism of a wheel and a thread, without its wheel. By Chetaev's rule the heading
+    stays and the point falls with `z'' = -g / (1 + a^2)`. Where `z' = 0` all velocities and with
+    them `J` vanish: the motion ends there.
+
+    Source: P. Appell (1911); G. Hamel, Theoretische Mechanik (1949); Neimark, Fufaev, ch. IV.
+
+    Args:
+        mass: m [kg].
+        ratio: a, positive.
+        gravity: g [m/s^2].
+        fall: speed of the fall at t = 0 [m/s], positive.
+        heading: horizontal direction of the motion from x [rad].
+    """
+
+    mass: float = 1.5
+    ratio: float = 0.7
+    gravity: float = 9.81
+    fall: float = 1.0
+    heading: float = 0.4
+
+    def kinetic_energy(self, t, q, v):
+        """T = m |v|^2 / 2 [J]."""
+        del t, q
+        return 0.5 * self.mass * (v @ v)
+
+    def potential_energy(self, t, q):
+        """V = m g z [J]."""
+        del t
+        return self.mass * self.gravity * q[2]
+
+    def velocity_constraints(self, t, q, v):
+        """Squares of the horizontal and of the scaled vertical speed [m^2/s^2], shape (1,)."""
+        del t, q
+        return jnp.stack([v[0] ** 2 + v[1] ** 2 - (self.ratio * v[2]) ** 2])
+
+    def labels(self) -> Labels:
+        """Names and units of the coordinates and of the constraint."""
+        return Labels(("x", "y", "z"), ("m", "m", "m"), ("thread",), ("m^2/s^2",))
+
+    def exact_motion(
+        self, t: Float[Array, ""] | float
+    ) -> tuple[Float[Array, " 3"], Float[Array, " 3"]]:
+        """Coordinates and velocities at a time [s] after the start, each of shape (3,)."""
+        t = jnp.asarray(t, dtype=float)
+        rate = self.gravity / (1 + self.ratio**2)
+        direction = self._direction()
+        return direction * (self.fall * t + rate * t**2 / 2), direction * (self.fall + rate * t)
+
+    def multiplier(self, v: Float[Array, " 3"]) -> Float[Array, " 1"]:
+        """`lam = m g / (2 (1 + a^2) z')` [kg/s]."""
+        return jnp.stack([self.mass * self.gravity / (2 * (1 + self.ratio**2) * v[2])])
+
+    def start(self) -> tuple[Float[Array, " 3"], Float[Array, " 3"]]:
+        """At the origin, falling: coordinates and velocities, each of shape (3,)."""
+        return jnp.zeros(3), self.fall * self._direction()
+
+    def _direction(self):
+        heading = jnp.asarray(self.heading)
+        cos, sin = jnp.cos(heading), jnp.sin(heading)
+        return jnp.stack([self.ratio * cos, self.ratio * sin, -jnp.ones_like(cos)])
+
+    def references(self) -> tuple[Reference, ...]:
+        """What this model is checked against."""
+        return (
+            Reference("z'' = -g / (1 + a^2) with a constant heading", _HAMEL),
+            Reference("lam = m g / (2 (1 + a^2) z')", "elimination of the accelerations"),
+        )
+
+
+def _curve(s):
+    """`(gd s, -ln cosh s)`, shape (2,)."""
+    return jnp.stack([jnp.arctan(jnp.sinh(s)), -jnp.log(jnp.cosh(s))])
