@@ -47,6 +47,39 @@ def sundae_cvode(problem: Problem, tolerance: float) -> Run:
     return _sundae(code, problem, began, (problem.y,))
 
 
+def sundials4py_cvode(problem: Problem, tolerance: float) -> Run:
+    """SUNDIALS' CVODE by its own bindings, Adams' methods, on the explicit form."""
+    began = time.perf_counter()
+    core, cvodes = (getattr(package("sundials4py"), x) for x in ("core", "cvodes"))
+    rate, view = _rate(problem), core.N_VGetArrayPointer
+    _, context = core.SUNContext_Create(core.SUN_COMM_NULL)
+    y = core.N_VNew_Serial(problem.y.size, context)
+
+    def rhs(t, y, yp, data):
+        del data
+        view(yp)[:] = rate(t, view(y))
+        return 0
+
+    code = cvodes.CVodeCreate(cvodes.CV_ADAMS, context)
+    iteration = core.SUNNonlinSol_FixedPoint(y, 0, context)
+    cvodes.CVodeInit(code.get(), rhs, 0.0, y)
+    cvodes.CVodeSStolerances(code.get(), tolerance, tolerance)
+    cvodes.CVodeSetMaxNumSteps(code.get(), 10**6)
+    cvodes.CVodeSetNonlinearSolver(code.get(), iteration)
+
+    def solve(kept=(context, iteration)) -> np.ndarray:
+        del kept  # the integrator points into both
+        view(y)[:] = problem.y
+        cvodes.CVodeReInit(code.get(), 0.0, y)
+        cvodes.CVodeSetStopTime(code.get(), problem.t1)
+        status, _ = cvodes.CVode(code.get(), problem.t1, y, cvodes.CV_NORMAL)
+        if status < 0:
+            raise RuntimeError(f"CVODE ended with code {status}")
+        return view(y).copy()
+
+    return Run(solve, time.perf_counter() - began)
+
+
 def sundae_ida(problem: Problem, tolerance: float) -> Run:
     """SUNDIALS' IDA by scikit-sundae on the index-1 form, with its Jacobian matrix compiled."""
     _refuse_large(problem)

@@ -1,0 +1,188 @@
+"""Integrators driven from C on CasADi's exported code: DOP853, and SUNDIALS' CVODE.
+
+Nothing of Python runs between start and end of a run, which is one call by `ctypes`. The right-hand
+side is the C that CasADi writes, compiled into one unit with the integrator (`explicit_runs.c`).
+"""
+
+import contextlib
+import ctypes
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .base import compiler, MissingCodeError, package, Problem, Run
+from .casadi_codes import explicit, MAX_STEPS
+
+_SOURCE = Path(__file__).with_name("explicit_runs.c")
+_FLAGS = ("-O3", "-march=native", "-ffast-math", "-fno-finite-math-only", "-fopenmp")
+_CVODE_LIBRARIES = (
+    "-lsundials_cvode",
+    "-lsundials_nvecserial",
+    "-lsundials_sunlinsoldense",
+    "-lsundials_sunmatrixdense",
+    "-lsundials_sunnonlinsolfixedpoint",
+)
+
+
+def dop853(problem: Problem, tolerance: float) -> Run:
+    """DOP853 with SciPy's coefficients and control of steps, in C, on the explicit form.
+
+    Args:
+        problem: what to solve.
+        tolerance: relative and absolute.
+    """
+    began = time.perf_counter()
+    library = _library(problem, with_cvode=False)
+
+    def solve() -> np.ndarray:
+        y = problem.y.copy()
+        if library.dop853(problem.t1, tolerance, tolerance, y.ctypes.data) < 0:
+            raise RuntimeError("DOP853: the step became too small")
+        return y
+
+    return Run(solve, time.perf_counter() - began)
+
+
+def dop853_batch(
+    problem: Problem, tolerance: float, starts: np.ndarray
+) -> Callable[[], np.ndarray]:
+    """The same for many starts, one after the other on each of all threads.
+
+    Args:
+        problem: what to solve.
+        tolerance: relative and absolute.
+        starts: shape (count, 2n).
+    """
+    library = _library(problem, with_cvode=False)
+
+    def solve() -> np.ndarray:
+        y = np.array(starts, np.float64, order="C")
+        failed = library.dop853_batch(len(y), problem.t1, tolerance, tolerance, y.ctypes.data)
+        if failed:
+            raise RuntimeError(f"DOP853: {failed} runs failed")
+        return y
+
+    return solve
+
+
+def cvode_adams(problem: Problem, tolerance: float) -> Run:
+    """SUNDIALS' CVODE driven from C, Adams' methods with functional iteration."""
+    return _cvode(problem, tolerance, adams=True)
+
+
+def cvode_bdf(problem: Problem, tolerance: float) -> Run:
+    """SUNDIALS' CVODE driven from C, backward differentiation, its matrix by differences."""
+    return _cvode(problem, tolerance, adams=False)
+
+
+def rate_seconds(problem: Problem, calls: int) -> float:
+    """Time of one evaluation of the right-hand side, called in a loop of C [s].
+
+    Args:
+        problem: whose equations.
+        calls: number of evaluations.
+    """
+    library = _library(problem, with_cvode=False)
+    y = problem.y.copy()
+    began = time.perf_counter()
+    library.rate_repeatedly(calls, y.ctypes.data)
+    return (time.perf_counter() - began) / calls
+
+
+def _cvode(problem: Problem, tolerance: float, *, adams: bool) -> Run:
+    began = time.perf_counter()
+    library = _library(problem, with_cvode=True)
+    code = library.cvode_make(int(adams), tolerance, tolerance, MAX_STEPS)
+    if not code:
+        raise RuntimeError("CVODE could not be set up")
+
+    def solve() -> np.ndarray:
+        y = problem.y.copy()
+        status = library.cvode_run(code, problem.t1, y.ctypes.data)
+        if status < 0:
+            raise RuntimeError(f"CVODE ended with code {status}")
+        return y
+
+    return Run(solve, time.perf_counter() - began)
+
+
+@cache
+def _library(problem: Problem, *, with_cvode: bool) -> ctypes.CDLL:
+    """`explicit_runs.c` compiled for a problem and this machine.
+
+    Raises:
+        MissingCodeError: without a C compiler, CasADi, or SUNDIALS' headers where they are needed.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="explicit-runs-"))
+    sizes = _write_rate(problem, folder)
+    (folder / "stages.h").write_text(_stages())
+    defined = {"STATES": 2 * len(problem.q), **sizes}
+    command = [compiler(), *_FLAGS, *(f"-D{k}={x}" for k, x in defined.items()), f"-I{folder}"]
+    command += ["-shared", "-fPIC", str(_SOURCE), "-o", str(folder / "runs.so")]
+    command += ["-DWITH_CVODE", *_CVODE_LIBRARIES] if with_cvode else []
+    done = subprocess.run([*command, "-lm"], check=False, capture_output=True, text=True)
+    if done.returncode:
+        if "cvode/cvode.h" in done.stderr or "-lsundials" in done.stderr:
+            raise MissingCodeError("SUNDIALS with its headers (such as libsundials-dev)")
+        errors = [x for x in done.stderr.splitlines() if "error" in x]
+        raise RuntimeError((errors or [done.stderr])[0].strip())
+    return _declared(ctypes.CDLL(str(folder / "runs.so")), with_cvode)
+
+
+def _declared(library: ctypes.CDLL, with_cvode: bool) -> ctypes.CDLL:
+    """The library with the types of its functions."""
+    long, real, pointer = ctypes.c_long, ctypes.c_double, ctypes.c_void_p
+    types: dict[str, tuple[Any, list[Any]]] = {
+        "dop853": (long, [real, real, real, pointer]),
+        "dop853_batch": (long, [long, real, real, real, pointer]),
+        "rate_repeatedly": (None, [long, pointer]),
+    }
+    if with_cvode:
+        types["cvode_make"] = (pointer, [ctypes.c_int, real, real, long])
+        types["cvode_run"] = (long, [pointer, real, pointer])
+    for name, (result, arguments) in types.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
+    return library
+
+
+def _write_rate(problem: Problem, folder: Path) -> dict[str, int]:
+    """Write CasADi's C of `d(q, v)/dt` as rate.c; the sizes of its work arrays."""
+    ca = package("casadi")
+    dae = explicit(problem)
+    function = ca.Function("rate", [dae["t"], dae["x"]], [ca.densify(dae["ode"])])
+    with contextlib.chdir(folder):  # where CasADi writes to
+        function.generate("rate.c", {"with_header": False})
+    return {
+        "RATE_ARG": function.sz_arg(),
+        "RATE_RES": function.sz_res(),
+        "RATE_IW": function.sz_iw(),
+        "RATE_W": function.sz_w(),
+    }
+
+
+def _stages() -> str:
+    """The tableau of DOP853 as C: its step, and both its estimates of the error."""
+    table = package("scipy.integrate._ivp.dop853_coefficients", "scipy")
+    lines = [f"#define STAGES {table.N_STAGES}"]
+    for name, weights in (("ERROR_5", table.E5), ("ERROR_3", table.E3)):
+        lines.append(f"#define {name} {_sum(weights)}")
+    lines.append(
+        "static void take_step(double t, double h, const double *y, double k[][N], double *next) {"
+    )
+    for s in range(1, table.N_STAGES):
+        lines.append(f"  for (int i = 0; i < N; i++) next[i] = y[i] + h * ({_sum(table.A[s, :s])});")
+        lines.append(f"  rate_of(t + {float(table.C[s])!r} * h, next, k[{s}]);")
+    lines.append(f"  for (int i = 0; i < N; i++) next[i] = y[i] + h * ({_sum(table.B)});")
+    return "\n".join([*lines, "}", ""])
+
+
+def _sum(weights: np.ndarray) -> str:
+    """The sum of stages with given weights, without those that are zero."""
+    return " + ".join(f"{float(x)!r} * k[{j}][i]" for j, x in enumerate(weights) if x)
