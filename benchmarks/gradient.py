@@ -1,19 +1,23 @@
-"""Gradients through batches of runs: eight gains, and a thousand weights of a controller.
+"""Gradients through batches of runs: eight gains, and the weights of two controllers.
 
-Two tasks, each the mean of a cost of the final state over a batch of starts:
+Three tasks, each the mean of a cost of the final state over a batch of starts:
 
 - gains: all entries of K_D and K_P, each (2, 2), of the two-link arm; starts off the constraints.
-- weights: a network drives the tip of a chain of five links from all coordinates and velocities.
+- weights: a network of one layer of 43 drives the tip of a chain of five links from all coordinates
+  and velocities.
+- two-layers: the same with two layers of 64.
 
 `simulate` takes fixed Runge-Kutta steps, few and many; CasADi integrates sensitivities (forward for
 the gains, adjoint for the weights) with its own steps, one trajectory after the other, and is
 charged as if it ran perfectly parallel on all cores. The starts of a batch repeat four different
-ones, so that all codes have the same gradient; errors are relative to CVODES at 1e-11.
+ones, so that all codes have the same gradient; errors are relative to CVODES (Adams) at 1e-11.
 
     python benchmarks/gradient.py
 """
 
 import dataclasses
+import functools
+import itertools
 import time
 from collections.abc import Callable
 from typing import Any
@@ -36,7 +40,8 @@ from jaxdae.plotting.style import colors, new_axes
 from jaxdae.solvers import RK4
 
 DISTINCT = 4
-LINKS, WIDTH = 5, 43
+LINKS = 5
+LAYERS = {"weights": (43,), "two-layers": (64, 64)}
 
 
 class DrivenChain(System):
@@ -62,22 +67,32 @@ class DrivenChain(System):
 
 
 class Network(eqx.Module):
-    """`u = B tanh(A (q, v) + a) + b`, its numbers in one vector: A, a, B, b by rows."""
+    """`u = B tanh(... tanh(A (q, v) + a)) + b`, its numbers in one vector by rows: A, a, ..., b."""
 
     weights: Float[Array, " p"]
+    layers: tuple[int, ...] = eqx.field(static=True)
 
     def __call__(self, t, q, v, w):
         del t, w
         x = jnp.concatenate([q, v])
-        A, a, B, b = split(self.weights, x.size)
-        return B @ jnp.tanh(A @ x + a) + b
+        *hidden, (B, b) = split(self.weights, (x.size, *self.layers, 2))
+        for A, a in hidden:
+            x = jnp.tanh(A @ x + a)
+        return B @ x + b
 
 
-def split(weights: Float[Array, " p"], inputs: int) -> tuple:
-    """The parts of a network's weights."""
-    ends = np.cumsum([WIDTH * inputs, WIDTH, 2 * WIDTH])
-    A, a, B, b = jnp.split(weights, ends)
-    return A.reshape(WIDTH, inputs), a, B.reshape(2, WIDTH), b
+def split(weights: Float[Array, " p"], sizes: tuple[int, ...]) -> list[tuple]:
+    """Matrix and bias of each layer of a network, from the numbers of its inputs to its outputs."""
+    pairs = list(itertools.pairwise(sizes))
+    ends = np.cumsum([k for m, n in pairs for k in (m * n, n)])
+    parts = jnp.split(weights, ends[:-1])
+    matrices = [x.reshape(n, m) for x, (m, n) in zip(parts[::2], pairs, strict=True)]
+    return list(zip(matrices, parts[1::2], strict=True))
+
+
+def size_of(sizes: tuple[int, ...]) -> int:
+    """Number of weights of a network."""
+    return sum((m + 1) * n for m, n in itertools.pairwise(sizes))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,7 +100,7 @@ class Task:
     """What is differentiated.
 
     Args:
-        name: "gains" or "weights".
+        name: "gains", "weights" or "two-layers".
         case: the mechanism.
         steps: numbers of Runge-Kutta steps, few and many.
         t1: end time [s].
@@ -93,6 +108,7 @@ class Task:
         target: wanted final coordinates; of them the last ones of q count.
         starts: different starts, (4, 2n).
         forward: whether derivatives go forward, where that is the faster way.
+        layers: neurons of the layers of the network; none for the gains.
     """
 
     name: str
@@ -103,6 +119,7 @@ class Task:
     target: np.ndarray
     starts: np.ndarray
     forward: bool
+    layers: tuple[int, ...] = ()
 
 
 def gains() -> Task:
@@ -117,16 +134,19 @@ def gains() -> Task:
     return Task("gains", case, (50, 200), t1, parameters, target, starts, True)
 
 
-def weights() -> Task:
-    """991 weights of a network; the cost is the squared distance of the tip from a point."""
+def weights(name: str = "weights") -> Task:
+    """The weights of a network; the cost is the squared distance of the tip from a point."""
     case = chain(LINKS)
     size = len(case.problem.y)
     rng = np.random.default_rng(3)
-    parameters = 0.3 * rng.normal(size=WIDTH * size + WIDTH + 2 * WIDTH + 2)
+    layers = LAYERS[name]
+    scale = np.sqrt(43 / max(layers))  # of inputs to the outputs, as wide as they are
+    parameters = 0.3 * scale * rng.normal(size=size_of((size, *layers, 2)))
     starts = case.problem.y + np.concatenate(
         [np.zeros((DISTINCT, size // 2)), _admissible(rng, size // 2)], axis=1
     )
-    return Task("weights", case, (25, 100), 0.1, parameters, np.array([0.9, 0.1]), starts, False)
+    target = np.array([0.9, 0.1])
+    return Task(name, case, (25, 100), 0.1, parameters, target, starts, False, layers)
 
 
 def _admissible(rng, size: int) -> np.ndarray:
@@ -166,7 +186,7 @@ def _closed_loop(task: Task, parameters) -> tuple:
         K_D, K_P = parameters.reshape(2, 2, 2)
         return task.case.system, Multipliers(Baumgarte(K_D=K_D, K_P=K_P)), None
     system = DrivenChain(task.case.system)  # pyright: ignore[reportArgumentType]
-    return system, task.case.formulation, Network(parameters)
+    return system, task.case.formulation, Network(parameters, task.layers)
 
 
 @dataclasses.dataclass
@@ -208,16 +228,15 @@ def own_entry(task: Task, backend: ours.Backend, steps: int, members: int) -> En
 
 
 def casadi_entry(task: Task, solver: str, tolerance: float) -> Entry:
-    """CasADi's sensitivities, one trajectory after the other."""
-    width = 0 if task.name == "gains" else WIDTH
+    """CasADi's sensitivities, one trajectory after the other; `cvodes` by "adams" or "bdf"."""
     began = time.perf_counter()
     run, missing = harness.attempt(
         lambda: casadi_gradients.gradient(
             task.case.problem, solver, tolerance, task.t1, task.parameters, task.target,
-            task.starts, width, forward=task.forward,
+            task.starts, task.layers, forward=task.forward,
         )
     )  # fmt: skip
-    name = f"CasADi {solver.upper()}, {tolerance:.0e}"
+    name = f"CasADi {casadi_gradients.NAMES[solver]}, {tolerance:.0e}"
     setup = time.perf_counter() - began
     return Entry(name, run, DISTINCT * harness.cores(), missing=missing, setup_s=setup)
 
@@ -230,10 +249,10 @@ def entries(task: Task, quick: bool) -> list[Entry]:
     found.append(own_entry(task, "plain", few, plain))
     found += [
         casadi_entry(task, solver, tolerance)
-        for solver in ("cvodes", "idas")
+        for solver in casadi_gradients.NAMES
         for tolerance in (1e-6, 1e-9)
     ]
-    wanted = casadi_entry(task, "cvodes", 1e-11)
+    wanted = casadi_entry(task, "adams", 1e-11)
     reference = None if wanted.run is None else np.asarray(wanted.run())
     for entry in found:
         _call_once(entry, reference)
@@ -313,7 +332,7 @@ def figure(rows: list[dict[str, Any]]):
 
 def main() -> None:
     """Measure, print a table, write `results/gradient.json` and `results/gradient.png`."""
-    tasks = {"gains": gains, "weights": weights}
+    tasks = {"gains": gains} | {name: functools.partial(weights, name) for name in LAYERS}
     args = harness.arguments(main.__doc__, 5, tasks)
     rows = []
     with harness.scratch_folder():

@@ -21,8 +21,8 @@ from jaxdae.plotting import save_figure
 
 RESULTS = Path(__file__).resolve().parent / "results"
 PACKAGES = (
-    "jaxdae", "jax", "diffrax", "llvmlite", "numpy", "scipy", "casadi", "scikit-sundae", "exudyn",
-    "mujoco", "mujoco-mjx", "solve_dae",
+    "jaxdae", "jax", "diffrax", "llvmlite", "numpy", "scipy", "casadi", "heyoka", "sundials4py",
+    "scikit-sundae", "exudyn", "mujoco", "mujoco-mjx", "solve_dae",
 )  # fmt: skip
 
 

@@ -1,20 +1,62 @@
 """The problems of the benchmarks: as a declaration of this library, and in plain numbers."""
 
 import dataclasses
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 from competitors.base import Problem
 
-from jaxdae import Baumgarte, Multipliers, State
+from jaxdae import Baumgarte, Multipliers, State, System
 from jaxdae.formulations import SparseMultipliers
 from jaxdae.models.andrews import AndrewsMechanism
-from jaxdae.models.base import AbstractModel
 from jaxdae.models.chain import Chain
 from jaxdae.models.two_link import TwoLinkManipulator
 
 # Decay rate of violations of the chains [1/s]; critically damped.
 CHAIN_RATE = 20.0
+
+
+# Where the suspended plate hangs, and its corners at the start [m]; nothing of it is symmetric.
+ANCHORS = ((0.0, 0.0, 0.0), (1.0, 0.1, 0.05), (0.3, 0.9, -0.1))
+CORNERS = ((0.25, -0.1, -0.8), (1.1, 0.3, -0.9), (0.2, 1.0, -0.7))
+
+
+class SuspendedPlate(System):
+    """A triangular plate on three rods of unlike length: a spatial mechanism of three freedoms.
+
+    The coordinates are those of its corners, `q = (r_1, r_2, r_3)`, nine; the z axis points up. The
+    points of the plate are `sum L_i r_i` with `sum L_i = 1`, so that its mass matrix is constant:
+
+        T = m (sum |v_i|^2 + |sum v_i|^2) / 24,    V = m g sum z_i / 3
+
+    Six constraints: the lengths of its sides and of its rods are those of the start.
+    """
+
+    mass: float = 1.0
+    gravity: float = 9.81
+
+    def kinetic_energy(self, t, q, v):
+        del t, q
+        each = v.reshape(3, 3)
+        total = each.sum(0)
+        return self.mass / 24 * (v @ v + total @ total)
+
+    def potential_energy(self, t, q):
+        del t
+        return self.mass * self.gravity * (q[2] + q[5] + q[8]) / 3
+
+    def position_constraints(self, t, q):
+        del t
+        return squared_lengths(q.reshape(3, 3), jnp.array(ANCHORS)) - squared_lengths(
+            jnp.array(CORNERS), jnp.array(ANCHORS)
+        )
+
+
+def squared_lengths(corners, anchors):
+    """Of three sides and three rods, shape (6,) [m^2]."""
+    sides, rods = corners - jnp.roll(corners, -1, axis=0), corners - anchors
+    return jnp.concatenate([jnp.sum(sides**2, axis=1), jnp.sum(rods**2, axis=1)])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +71,7 @@ class Case:
     """
 
     problem: Problem
-    system: AbstractModel
+    system: System
     formulation: Multipliers | SparseMultipliers
     state: State
 
@@ -63,7 +105,14 @@ def chain(links: int, t1: float = 1.0, angle: float = 0.5 * np.pi) -> Case:
     return _case("chain", system, t1, K_D, K_P, f"chain of {links}", start)
 
 
-def _case(mechanism, system: AbstractModel, t1, K_D, K_P, name=None, given=None) -> Case:
+def plate() -> Case:
+    """The suspended plate let go from rest, far from its equilibrium."""
+    gains = [2 * CHAIN_RATE] * 6, [CHAIN_RATE**2] * 6
+    start = jnp.array(CORNERS).ravel(), jnp.zeros(9)
+    return _case("plate", SuspendedPlate(), 1.0, *gains, "suspended plate", start)
+
+
+def _case(mechanism, system: Any, t1, K_D, K_P, name=None, given=None) -> Case:
     q, v = given or system.start()
     start, gains = [np.array(q), np.array(v)], [np.array(K_D), np.array(K_P)]
     problem = Problem(name or mechanism, mechanism, start[0], start[1], t1, gains[0], gains[1])

@@ -17,9 +17,16 @@ import harness
 import ladder
 import numpy as np
 import ours
-from competitors import casadi_codes, exudyn_codes, mujoco_codes, python_codes
+from competitors import (
+    c_codes,
+    casadi_codes,
+    exudyn_codes,
+    heyoka_codes,
+    mujoco_codes,
+    python_codes,
+)
 from competitors.base import Problem, Run
-from problems import andrews, Case, chain, two_link
+from problems import andrews, Case, chain, plate, two_link
 
 from jaxdae.commands.tables import table
 from jaxdae.models.chain import Chain
@@ -35,12 +42,18 @@ PROBLEMS: dict[str, Callable[[], Case]] = {
     "andrews": andrews,
     "chain-10": lambda: chain(10),
     "chain-40": lambda: chain(40),
+    "plate": plate,
 }
 
 ADAPTIVE: dict[str, Callable[[Problem, float], Run]] = {
+    "C, DOP853": c_codes.dop853,
+    "C, SUNDIALS CVODE Adams": c_codes.cvode_adams,
+    "C, SUNDIALS CVODE BDF": c_codes.cvode_bdf,
+    "heyoka": heyoka_codes.taylor,
     "CasADi CVODES Adams": casadi_codes.cvodes_adams,
     "CasADi CVODES BDF": casadi_codes.cvodes_bdf,
     "CasADi IDAS": casadi_codes.idas,
+    "SUNDIALS CVODE (sundials4py)": python_codes.sundials4py_cvode,
     "SUNDIALS CVODE (sundae)": python_codes.sundae_cvode,
     "SUNDIALS IDA (sundae)": python_codes.sundae_ida,
     "SciPy DOP853": python_codes.dop853,

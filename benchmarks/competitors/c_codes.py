@@ -114,25 +114,43 @@ def _cvode(problem: Problem, tolerance: float, *, adams: bool) -> Run:
 
 @cache
 def _library(problem: Problem, *, with_cvode: bool) -> ctypes.CDLL:
-    """`explicit_runs.c` compiled for a problem and this machine.
-
-    Raises:
-        MissingCodeError: without a C compiler, CasADi, or SUNDIALS' headers where they are needed.
-    """
     folder = Path(tempfile.mkdtemp(prefix="explicit-runs-"))
     sizes = _write_rate(problem, folder)
+    return compiled(folder, 2 * len(problem.q), sizes, with_cvode=with_cvode)
+
+
+def compiled(folder: Path, states: int, sizes: dict[str, int], *, with_cvode: bool) -> ctypes.CDLL:
+    """`explicit_runs.c` compiled for this machine.
+
+    Args:
+        folder: with `rate.c`; what is made goes there.
+        states: number of them.
+        sizes: of the work arrays of `rate`, by the names of the macros that say them.
+        with_cvode: include SUNDIALS' CVODE.
+
+    Raises:
+        MissingCodeError: without a C compiler, or SUNDIALS' headers where they are needed.
+    """
     (folder / "stages.h").write_text(_stages())
-    defined = {"STATES": 2 * len(problem.q), **sizes}
-    command = [compiler(), *_FLAGS, *(f"-D{k}={x}" for k, x in defined.items()), f"-I{folder}"]
-    command += ["-shared", "-fPIC", str(_SOURCE), "-o", str(folder / "runs.so")]
-    command += ["-DWITH_CVODE", *_CVODE_LIBRARIES] if with_cvode else []
-    done = subprocess.run([*command, "-lm"], check=False, capture_output=True, text=True)
+    defined = {"STATES": states, **sizes}
+    macros = [f"-D{k}={x}" for k, x in defined.items()] + ["-DWITH_CVODE"] * with_cvode
+    made, library = folder / "runs.o", folder / "runs.so"
+    compiling = [compiler(), *_FLAGS, "-fPIC", *macros, f"-I{folder}", "-c", _SOURCE, "-o", made]
+    # Linked without those flags: they would have denormal numbers flushed in all of the process.
+    linking = [compiler(), "-shared", "-fopenmp", made, "-o", library]
+    linking += [*_CVODE_LIBRARIES, "-lm"] if with_cvode else ["-lm"]
+    for command in (compiling, linking):
+        _run(command)
+    return _declared(ctypes.CDLL(str(library)), with_cvode)
+
+
+def _run(command: list) -> None:
+    done = subprocess.run([str(x) for x in command], check=False, capture_output=True, text=True)
     if done.returncode:
         if "cvode/cvode.h" in done.stderr or "-lsundials" in done.stderr:
             raise MissingCodeError("SUNDIALS with its headers (such as libsundials-dev)")
         errors = [x for x in done.stderr.splitlines() if "error" in x]
         raise RuntimeError((errors or [done.stderr])[0].strip())
-    return _declared(ctypes.CDLL(str(folder / "runs.so")), with_cvode)
 
 
 def _declared(library: ctypes.CDLL, with_cvode: bool) -> ctypes.CDLL:
@@ -176,10 +194,11 @@ def _stages() -> str:
     lines.append(
         "static void take_step(double t, double h, const double *y, double k[][N], double *next) {"
     )
+    step = "  for (int i = 0; i < N; i++) next[i] = y[i] + h * ({});"
     for s in range(1, table.N_STAGES):
-        lines.append(f"  for (int i = 0; i < N; i++) next[i] = y[i] + h * ({_sum(table.A[s, :s])});")
+        lines.append(step.format(_sum(table.A[s, :s])))
         lines.append(f"  rate_of(t + {float(table.C[s])!r} * h, next, k[{s}]);")
-    lines.append(f"  for (int i = 0; i < N; i++) next[i] = y[i] + h * ({_sum(table.B)});")
+    lines.append(step.format(_sum(table.B)))
     return "\n".join([*lines, "}", ""])
 
 

@@ -4,6 +4,7 @@
    (RATE_IW, RATE_W entries), "stages.h" the tableau of DOP853 written out as sums of its nonzero
    entries; both are made by c_codes.py. STATES is their number. f and the integrator are one
    translation unit, so that the compiler may join them. */
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -74,7 +75,7 @@ long dop853(double t1, double rtol, double atol, double *y) {
     int rejected = 0;
     double used, error;
     for (;;) {
-      if (h < 10 * (nextafter(t, INFINITY) - t) || !isfinite(h)) return -1;
+      if (!(h > 10 * DBL_EPSILON * t && h > 1e-290)) return -1;
       double end = fmin(t + h, t1);
       used = end - t;
       take_step(t, used, y, k, next);

@@ -1,4 +1,4 @@
-"""heyoka: Taylor's method of a high order, its steps compiled by LLVM; one run, and many at once."""
+"""heyoka: Taylor's method of high order, its steps compiled by LLVM; one run, or many at once."""
 
 import copy
 import os

@@ -69,7 +69,7 @@ class Equations:
 def declare(problem: Problem) -> Declaration:
     """The declaration of a problem's mechanism."""
     size = len(problem.q)
-    return {"two-link": _two_link, "andrews": _andrews, "chain": _chain}[problem.mechanism](size)
+    return _MECHANISMS[problem.mechanism](size)
 
 
 def derive(declaration: Declaration, *, full_gains: bool = False) -> Equations:
@@ -184,3 +184,27 @@ def _andrews(size: int) -> Declaration:
     )
     motor = ca.vertcat(0.033, ca.SX(6, 1))
     return Declaration(t, q, v, kinetic, potential, motor, constraints)
+
+
+def _plate(size: int) -> Declaration:
+    ca = package("casadi")
+    t, q, v = ca.SX.sym("t"), ca.SX.sym("q", size), ca.SX.sym("v", size)
+    anchors = ca.DM([[0.0, 0.0, 0.0], [1.0, 0.1, 0.05], [0.3, 0.9, -0.1]]).T
+    start = ca.DM([[0.25, -0.1, -0.8], [1.1, 0.3, -0.9], [0.2, 1.0, -0.7]]).T
+    # Moments of an area's linear functions: m / 12 on the diagonal of its mass matrix, m / 24 off.
+    moments = (ca.DM.eye(3) + ca.DM.ones(3, 3)) / 24
+    speeds = ca.reshape(v, 3, 3)
+    kinetic = ca.trace(speeds.T @ speeds @ (2 * moments)) / 2
+    potential = 9.81 * (q[2] + q[5] + q[8]) / 3
+    constraints = _plate_lengths(ca.reshape(q, 3, 3), anchors) - _plate_lengths(start, anchors)
+    return Declaration(t, q, v, kinetic, potential, ca.SX(size, 1), constraints)
+
+
+def _plate_lengths(corners: Any, anchors: Any) -> Any:
+    ca = package("casadi")
+    a, b, c = ca.horzsplit(corners)
+    between = [a - b, b - c, c - a, *ca.horzsplit(corners - anchors)]
+    return ca.vertcat(*(ca.dot(x, x) for x in between))
+
+
+_MECHANISMS = {"two-link": _two_link, "andrews": _andrews, "chain": _chain, "plate": _plate}

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from .base import package, Problem, Run
+from .base import MissingCodeError, package, Problem, Run
 
 # Point masses need some inertia; this much is not seen beside m l^2.
 _TINY = "1e-14 1e-14 1e-14"
@@ -102,7 +102,9 @@ def violation(problem: Problem, y: np.ndarray) -> float:
 
 def _model(problem: Problem, h: float) -> Any:
     """The mechanism in MuJoCo's own description."""
-    build = {"two-link": _two_link, "andrews": _andrews, "chain": _chain}[problem.mechanism]
+    build = {"two-link": _two_link, "andrews": _andrews, "chain": _chain}.get(problem.mechanism)
+    if build is None:
+        raise MissingCodeError(f"the {problem.mechanism} is not modelled in MuJoCo here")
     bodies, rest = build(len(problem.q))
     gravity = 0.0 if problem.mechanism == "andrews" else -9.81
     page = _PAGE.format(h=h, time=2 * h, gravity=gravity, bodies=bodies, rest=rest)

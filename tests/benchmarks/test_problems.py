@@ -1,6 +1,7 @@
 """What the codes are given is one problem: the starts, the equations, the coordinates."""
 
 import importlib.util
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -9,13 +10,13 @@ import pytest
 
 from jaxdae import evaluate, State
 
-CASES = ("two_link", "andrews", "chain")
+CASES = ("two_link", "andrews", "chain", "plate")
 
 
 @pytest.fixture(scope="module")
 def cases(benchmark):
     problems = benchmark("problems")
-    found = (problems.two_link(), problems.andrews(), problems.chain(3))
+    found = (problems.two_link(), problems.andrews(), problems.chain(3), problems.plate())
     return dict(zip(CASES, found, strict=True))
 
 
@@ -51,7 +52,7 @@ def test_the_competitors_equations_are_ours_or_say_that_casadi_is_missing(
     np.testing.assert_allclose(theirs, ours, atol=1e-12 * float(jnp.max(jnp.abs(ours))))
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", CASES[:3])
 def test_joint_coordinates_of_mujoco_and_back_are_the_identity_on_the_constraints(
     benchmark, cases, name, rng
 ):
@@ -87,9 +88,15 @@ def test_the_c_code_by_hand_takes_the_steps_of_the_plain_backend(benchmark, case
         run(np.zeros((4, 100)))
 
 
-def test_the_network_of_the_gradient_benchmark_uses_every_weight_once(benchmark):
+@pytest.mark.parametrize(("name", "count"), [("weights", 991), ("two-layers", 5634)])
+def test_the_networks_of_the_gradient_benchmark_use_every_weight_once(benchmark, name, count):
     gradient = benchmark("gradient")
-    task = gradient.weights()
-    parts = gradient.split(jnp.arange(task.parameters.size), 20)
-    assert [x.shape for x in parts] == [(43, 20), (43,), (2, 43), (2,)]
-    assert np.concatenate([np.ravel(x) for x in parts]).tolist() == list(range(991))
+    task = gradient.weights(name)
+    assert task.parameters.size == count
+    sizes = (20, *task.layers, 2)
+    parts = gradient.split(jnp.arange(count), sizes)
+    pairs = list(itertools.pairwise(sizes))
+    assert [(A.shape, a.shape) for A, a in parts] == [((n, m), (n,)) for m, n in pairs]
+    assert np.concatenate([np.ravel(x) for pair in parts for x in pair]).tolist() == list(
+        range(count)
+    )
