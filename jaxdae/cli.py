@@ -66,8 +66,13 @@ def _configure(options) -> None:
         os.environ["XLA_FLAGS"] = f"{flags} {option}".strip()
     import jax
 
+    from jaxdae.files import private_folder
+
     if jax.config.values["jax_compilation_cache_dir"] is None:
         cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "jaxdae"
+        # Programs in it are run: nobody else may write there.
+        with contextlib.suppress(OSError):  # where it cannot be made, JAX says so
+            private_folder(cache)
         jax.config.update("jax_compilation_cache_dir", str(cache))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
     jax.config.update("jax_enable_x64", getattr(options, "dtype", "float64") == "float64")

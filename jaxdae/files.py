@@ -1,6 +1,8 @@
 """Files that are complete at every moment."""
 
+import contextlib
 import os
+import stat
 from pathlib import Path
 
 
@@ -40,3 +42,40 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def private_folder(path: Path) -> Path:
+    """Make a folder that only its owner may read and write, or make one so.
+
+    Args:
+        path: the folder; made with the folders above it where it does not exist.
+
+    Returns:
+        The same path.
+
+    Raises:
+        OSError: if it cannot be made.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.mkdir(mode=0o700, exist_ok=True)
+    with contextlib.suppress(PermissionError):  # of somebody else
+        path.chmod(0o700)
+    return path
+
+
+def others_may_write(status: os.stat_result) -> str | None:
+    """Who else may have written a file or a folder, in words; `None` where nobody else may.
+
+    The administrator may write everything, and is trusted.
+
+    Args:
+        status: from `os.stat`.
+    """
+    # Windows has lists of rights instead, which are not read here.
+    if os.name != "posix":
+        return None
+    if status.st_uid not in (os.geteuid(), 0):
+        return f"it is owned by user {status.st_uid}, not by you"
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return f"others may write it (its mode is {stat.S_IMODE(status.st_mode):o})"
+    return None

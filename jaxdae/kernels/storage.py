@@ -1,8 +1,9 @@
 """Machine code on disk, beside the compiled programs of JAX and switched on with them.
 
 A file is named by the hash of what its code was made from, so that it never becomes outdated: what
-is made from something else has another name. Layout: a line that says what the file is, a line with
-the SHA-256 of the name and the code, the code.
+is made from something else has another name. A checksum does not say who wrote it: code is run, so
+that nothing is loaded that others may have written. Layout: a line that says what the file is, a
+line with the SHA-256 of the name and the code, the code.
 """
 
 import contextlib
@@ -10,9 +11,12 @@ import hashlib
 import os
 import tempfile
 import warnings
+from functools import cache
 from pathlib import Path
 
 import jax
+
+from jaxdae.files import others_may_write
 
 _FIRST = b"jaxdae machine code, format 1\n"
 
@@ -22,12 +26,34 @@ def folder() -> Path | None:
 
     Returns:
         The folder, which need not exist; `None` where `jax_compilation_cache_dir` is not set, is
-        not of this machine (`gs://…`), or `jax_enable_compilation_cache` is off.
+        not of this machine (`gs://…`), or `jax_enable_compilation_cache` is off; and where it
+        exists and others may write it.
+
+    Warns:
+        RuntimeWarning: once for each folder that others may write.
     """
     base = jax.config.values["jax_compilation_cache_dir"]
     if not base or "://" in str(base) or not jax.config.values["jax_enable_compilation_cache"]:
         return None
-    return Path(base) / "jaxdae-machine-code"
+    found = Path(base) / "jaxdae-machine-code"
+    try:
+        reason = others_may_write(found.stat())
+    except OSError:  # not there yet, or reading will say what is wrong
+        return found
+    if reason is None:
+        return found
+    _warn_of_others(found, reason)
+    return None
+
+
+@cache
+def _warn_of_others(path: Path, reason: str) -> None:
+    warnings.warn(
+        f"machine code in {path} is not used, and none is kept there: {reason}. Take that right "
+        f"away (chmod go-w {path}), or set jax_compilation_cache_dir to a folder of your own.",
+        RuntimeWarning,
+        stacklevel=3,
+    )
 
 
 def worth_keeping(seconds: float) -> bool:
@@ -46,16 +72,22 @@ def read(folder: Path, key: str) -> bytes | None:
         The code, or `None` where there is none.
 
     Warns:
-        RuntimeWarning: for a file that cannot be read, or whose content is not what was written;
-            that one is removed.
+        RuntimeWarning: for a file that cannot be read, or that others may write, or whose content
+            is not what was written; that one is removed.
     """
     path = folder / key
     try:
-        content = path.read_bytes()
+        with path.open("rb") as file:
+            # Of the file that is open: another may have its name a moment later.
+            reason = others_may_write(os.fstat(file.fileno()))
+            content = file.read()
     except FileNotFoundError:
         return None
     except OSError as error:
         _warn(f"{path} cannot be read ({error.strerror}), the kernel is compiled again", "read")
+        return None
+    if reason is not None:
+        _warn_of_others(path, reason)
         return None
     head = len(_FIRST) + 64 + 1
     code = content[head:]
@@ -77,7 +109,7 @@ def write(folder: Path, key: str, code: bytes) -> None:
     """Keep machine code; at every moment the file is not there, or is complete.
 
     Args:
-        folder: from `folder`; made where it does not exist.
+        folder: from `folder`; made where it does not exist, for its owner alone.
         key: hash of what the code was made from.
         code: the code.
 
@@ -86,7 +118,8 @@ def write(folder: Path, key: str, code: bytes) -> None:
     """
     partial = None
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
         # A name for each writer: processes that compile the same at once do not share a file.
         handle, partial = tempfile.mkstemp(dir=folder, prefix=".partial-")
         with open(handle, "wb") as file:

@@ -22,13 +22,19 @@ from jaxtyping import Bool, PyTree
 
 from jaxdae.files import replace_file, sync_folder
 from jaxdae.parallel import processes
-from jaxdae.parallel.errors import StoredBatchError
 from jaxdae.parallel.fingerprint import differences
 from jaxdae.parallel.lanes import leaf_name
+from jaxdae.parallel.manifest import (
+    error,
+    FINISHED,
+    finished_chunks,
+    FORMAT,
+    MANIFEST,
+    read_manifest,
+    VERSION,
+)
 
-FORMAT = "jaxdae batch"
-VERSION = 1
-_MANIFEST, _FINISHED, _PARTIAL = "manifest.json", "finished", ".partial"
+_PARTIAL = ".partial"
 
 
 class StoredBatch(NamedTuple):
@@ -88,10 +94,11 @@ class Store:
         Raises:
             StoredBatchError: if it holds something else, is damaged, or the disk is too small.
         """
-        if (self.directory / _MANIFEST).exists():
+        if (self.directory / MANIFEST).exists():
             if not overwrite:
-                self._require_same(_read_manifest(self.directory))
-                return _finished(self.directory)
+                stored = read_manifest(self.directory)
+                self._require_same(stored)
+                return finished_chunks(self.directory, stored["lanes"])
             _delete(self.directory)
         self._create()
         return []
@@ -116,7 +123,7 @@ class Store:
                 file.write(np.ascontiguousarray(array, entry["dtype"]).tobytes())
                 file.flush()
                 os.fsync(file.fileno())
-        record = self.directory / _FINISHED / f"{start:09d}-{stop:09d}"
+        record = self.directory / FINISHED / f"{start:09d}-{stop:09d}"
         replace_file(record, b"")
 
     def complete(self) -> list[np.ndarray]:
@@ -145,22 +152,22 @@ class Store:
             found = [f"results: {stored['results']} in the directory, {here['results']} here"]
         if found:
             more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-            raise _error(self.directory, f"it belongs to another batch; {found[0]}{more}")
+            raise error(self.directory, f"it belongs to another batch; {found[0]}{more}")
 
     def _create(self) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
         names = sorted(path.name for path in self.directory.iterdir())
         # Without a manifest, partial files and records were left by a process killed too early.
-        others = [name for name in names if name != _FINISHED and not name.endswith(_PARTIAL)]
+        others = [name for name in names if name != FINISHED and not name.endswith(_PARTIAL)]
         if others:
             reason = f"it holds no batch, but other files ({others[0]!r} is one of {len(others)})"
-            raise _error(self.directory, reason, "give a new or an empty folder")
+            raise error(self.directory, reason, "give a new or an empty folder")
         self._require_space()
-        shutil.rmtree(self.directory / _FINISHED, ignore_errors=True)
-        (self.directory / _FINISHED).mkdir()
+        shutil.rmtree(self.directory / FINISHED, ignore_errors=True)
+        (self.directory / FINISHED).mkdir()
         for entry in self.manifest["results"].values():
             _allocate(self.directory / (entry["file"] + _PARTIAL), entry)
-        replace_file(self.directory / _MANIFEST, json.dumps(self.manifest, indent=2).encode())
+        replace_file(self.directory / MANIFEST, json.dumps(self.manifest, indent=2).encode())
 
     def _require_space(self) -> None:
         needed = sum(_bytes(entry) for entry in self.manifest["results"].values())
@@ -168,7 +175,7 @@ class Store:
         if needed > free:
             reason = f"the results take {needed / 1e9:.3g} GB, {free / 1e9:.3g} GB are free there"
             remedy = "return less of each lane (fewer saved times), or give another disk"
-            raise _error(self.directory, reason, remedy)
+            raise error(self.directory, reason, remedy)
 
 
 def result_names(shapes: PyTree) -> dict[str, Any]:
@@ -205,9 +212,9 @@ def load_batch(directory: str | Path) -> StoredBatch:
         StoredBatchError: if it holds no batch, or a damaged one.
     """
     directory = Path(directory)
-    manifest = _read_manifest(directory)
+    manifest = read_manifest(directory)
     finished = np.zeros(manifest["lanes"], bool)
-    for start, stop in _finished(directory):
+    for start, stop in finished_chunks(directory, manifest["lanes"]):
         finished[start:stop] = True
     results = {name: _mapped(directory, entry) for name, entry in manifest["results"].items()}
     return StoredBatch(results, finished)
@@ -217,11 +224,11 @@ def _mapped(directory: Path, entry: dict[str, Any]) -> np.ndarray:
     path = _path(directory, entry)
     try:
         array = np.load(path, mmap_mode="r")
-    except (OSError, ValueError) as error:
-        raise _error(directory, f"{path.name} is missing or damaged ({error})") from error
+    except (OSError, ValueError) as reason:
+        raise error(directory, f"{path.name} is missing or damaged ({reason})") from reason
     if list(array.shape) != entry["shape"] or array.dtype.str != entry["dtype"]:
         reason = f"{path.name} holds {array.dtype}{list(array.shape)}, not what the manifest says"
-        raise _error(directory, reason)
+        raise error(directory, reason)
     return array
 
 
@@ -229,27 +236,6 @@ def _path(directory: Path, entry: dict[str, Any]) -> Path:
     """The file of a result, whether or not it has its final name."""
     final = directory / entry["file"]
     return final if final.exists() else final.with_name(final.name + _PARTIAL)
-
-
-def _finished(directory: Path) -> list[tuple[int, int]]:
-    names = (re.fullmatch(r"(\d+)-(\d+)", p.name) for p in (directory / _FINISHED).iterdir())
-    return sorted((int(name[1]), int(name[2])) for name in names if name)
-
-
-def _read_manifest(directory: Path) -> dict[str, Any]:
-    path = directory / _MANIFEST
-    if not path.exists():
-        raise _error(directory, "it holds no batch (no manifest.json)", "give another folder")
-    try:
-        manifest = json.loads(path.read_bytes())
-        known = manifest["format"] == FORMAT
-    except (ValueError, KeyError, TypeError) as error:
-        reason = f"its manifest.json is damaged ({error})"
-        raise _error(directory, reason, "delete it, or give another directory") from error
-    if not known or manifest["version"] != VERSION:
-        reason = f"its format is {manifest['format']!r} {manifest.get('version')}"
-        raise _error(directory, f"{reason}, this program reads {FORMAT!r} {VERSION}")
-    return manifest
 
 
 def _allocate(path: Path, entry: dict[str, Any]) -> None:
@@ -273,18 +259,9 @@ def _bytes(entry: dict[str, Any]) -> int:
 
 def _delete(directory: Path) -> None:
     """Remove the files of a batch, and nothing else."""
-    manifest = _read_manifest(directory)
+    manifest = read_manifest(directory)
     # The manifest first: what is left over of a batch without one is never continued.
-    (directory / _MANIFEST).unlink()
+    (directory / MANIFEST).unlink()
     for entry in manifest["results"].values():
         _path(directory, entry).unlink(missing_ok=True)
-    shutil.rmtree(directory / _FINISHED, ignore_errors=True)
-
-
-def _error(directory: Path, reason: str, remedy: str | None = None) -> StoredBatchError:
-    if remedy is None:
-        remedy = (
-            "make the same call as then, give another directory, or start afresh with "
-            "`overwrite=True`"
-        )
-    return StoredBatchError(f"cannot use the directory {directory}: {reason}; {remedy}.")
+    shutil.rmtree(directory / FINISHED, ignore_errors=True)

@@ -121,11 +121,27 @@ def _verified(path: Path, content: bytes) -> tuple[dict[str, Any], bytes]:
     if _checksum(first + b"\n", payload).encode() != checksum:
         reason = f"it is truncated or corrupt ({len(content)} bytes, the checksum does not match)"
         raise _error(path, reason, "restore a copy, or start again with `overwrite=True`")
-    header = json.loads(first)
+    header = _header(path, first)
     if header["version"] != VERSION:
         reason = f"its format version is {header['version']}, this program reads {VERSION}"
         raise _error(path, reason, "use the version that wrote it, or `overwrite=True`")
     return header, payload
+
+
+def _header(path: Path, first: bytes) -> dict[str, Any]:
+    remedy = "restore a copy, or start again with `overwrite=True`"
+    try:
+        header = json.loads(first)
+    except ValueError as error:
+        raise _error(path, f"its first line is damaged ({error})", remedy) from error
+    missing = [x for x in ("version", "rows", "software", "fingerprint") if x not in header]
+    if missing:
+        raise _error(path, f"its first line has no {missing[0]!r}", remedy)
+    if type(header["rows"]) is not int or header["rows"] < 0:
+        raise _error(path, f"it has {header['rows']!r} finished evaluations", remedy)
+    if not isinstance(header["fingerprint"], dict):
+        raise _error(path, "its first line does not say what run it is", remedy)
+    return header
 
 
 def _require_same(path: Path, header: dict[str, Any], here: dict[str, Any]) -> None:

@@ -270,6 +270,9 @@ def test_choices_of_the_parser_are_those_of_the_library():
 
 
 def test_the_command_switches_on_a_cache_of_compiled_programs(tmp_path):
+    """For nobody else: what is in it is run."""
+    (tmp_path / "jaxdae").mkdir()
+    (tmp_path / "jaxdae").chmod(0o777)
     code = "import jax; from jaxdae.cli import main; main(['list']); "
     code += "print(jax.config.jax_compilation_cache_dir)"
     environment = {k: v for k, v in os.environ.items() if k != "JAX_COMPILATION_CACHE_DIR"}
@@ -278,6 +281,7 @@ def test_the_command_switches_on_a_cache_of_compiled_programs(tmp_path):
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
     )
     assert done.stdout.strip().endswith(str(tmp_path / "jaxdae"))
+    assert (tmp_path / "jaxdae").stat().st_mode & 0o777 == 0o700
 
 
 def test_a_gain_changes_only_itself(tmp_path):

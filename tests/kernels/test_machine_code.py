@@ -3,6 +3,7 @@
 import ast
 import builtins
 import itertools
+import os
 import subprocess
 import sys
 import threading
@@ -12,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxdae.files import others_may_write
 from jaxdae.kernels import machine_code, native, scalarize, storage
 from jaxdae.kernels.assembly import module
 from jaxdae.kernels.axes import Axes
@@ -194,13 +196,57 @@ def test_a_file_that_cannot_be_read_is_said(folder, compiled, forget, monkeypatc
     made = text()
     machine_code.register(made)
     forget()
-    monkeypatch.setattr(storage.Path, "read_bytes", refuse)
+    monkeypatch.setattr(storage.Path, "open", refuse)
     with pytest.warns(
         RuntimeWarning, match=r"cannot be read \(Permission denied\), the kernel is c"
     ):
         machine_code.register(made)
     assert len(compiled) == 2
     assert (folder / key(made)).exists()
+
+
+def test_code_that_others_may_have_written_is_not_loaded(folder, compiled, forget):
+    """A checksum is no signature: who may write the file, may write the checksum too."""
+    made = text()
+    machine_code.register(made)
+    assert folder.stat().st_mode & 0o777 == 0o700
+    (path,) = folder.iterdir()
+    path.chmod(0o620)
+    forget()
+    with pytest.warns(RuntimeWarning, match=rf"{path.name} is not used.*mode is 620.*chmod go-w"):
+        machine_code.register(made)
+    # In its place is now what was compiled here.
+    assert len(compiled) == 2
+    assert path.stat().st_mode & 0o777 == 0o600
+    forget()
+    machine_code.register(made)
+    assert len(compiled) == 2
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o707, 0o1777])
+def test_a_folder_that_others_may_write_is_not_used(mode, folder, compiled, forget):
+    """And said once, not with every kernel."""
+    made = text()
+    machine_code.register(made)
+    folder.chmod(mode)
+    forget()
+    with pytest.warns(RuntimeWarning, match=rf"not used, and none is kept.*mode is {mode:o}\)"):
+        machine_code.register(made)
+    machine_code.register(text())
+    assert len(compiled) == 3
+    assert len(list(folder.iterdir())) == 1
+
+
+def test_a_folder_of_somebody_else_is_not_used(folder, compiled, monkeypatch):
+    machine_code.register(text())
+    owner = folder.stat().st_uid
+    monkeypatch.setattr("os.geteuid", lambda: owner + 1)
+    status = os.stat_result((0o40700, 1, 1, 2, owner + 2, 0, 0, 0, 0, 0))
+    assert others_may_write(status) == f"it is owned by user {owner + 2}, not by you"
+    monkeypatch.setattr(storage.Path, "stat", lambda _: status)
+    with pytest.warns(RuntimeWarning, match=f"owned by user {owner + 2}, not by you.*of your own"):
+        machine_code.register(text())
+    assert len(compiled) == 2
 
 
 def test_what_compiles_quickly_is_not_kept(folder):

@@ -250,6 +250,95 @@ def test_a_damaged_or_foreign_manifest_is_refused(complete, manifest, message):
             use(complete)
 
 
+def edited(directory, edit):
+    path = directory / "manifest.json"
+    manifest = json.loads(path.read_text())
+    edit(manifest)
+    path.write_text(json.dumps(manifest))
+
+
+def entry(**changed):
+    return lambda manifest: manifest["results"]["sum"].update(changed)
+
+
+def without(*keys):
+    def edit(manifest):
+        table = manifest
+        for key in keys[:-1]:
+            table = table[key]
+        del table[keys[-1]]
+
+    return edit
+
+
+OUTSIDE = {"file": "../../mine.npy", "shape": [11], "dtype": "<f8"}
+CRAFTED = [
+    (entry(file="../../mine.npy"), r"file of the result 'sum' is '../../mine\.npy', not its name"),
+    (entry(file="/mine.npy"), "file of the result 'sum' is '/mine.npy', not its name and .npy"),
+    (entry(file="count.npy"), "file of the result 'sum' is 'count.npy', not its name"),
+    (entry(file="..\\..\\mine.npy"), "file of the result 'sum' is .*, not its name"),
+    (entry(file=7), "file of the result 'sum' is 7, not its name"),
+    (
+        lambda x: x["results"].update(
+            {"../../mine": x["results"]["sum"] | {"file": "../../mine.npy"}}
+        ),
+        r"file of the result '../../mine' is '../../mine\.npy', not its name",
+    ),
+    (entry(shape=[11, -2]), r"shape of the result 'sum' is \[11, -2\], not a list of whole"),
+    (entry(shape=[9, 2]), r"shape of the result 'sum' is \[9, 2\], not .* the number of lanes f"),
+    (entry(shape=11), "shape of the result 'sum' is 11, not a list"),
+    (entry(dtype="O"), "dtype of the result 'sum' is 'O', not a type of numbers"),
+    (entry(dtype="no"), "dtype of the result 'sum' is 'no', not a type of numbers"),
+    (lambda x: x.update(lanes=-11), "lanes is -11, not a positive whole number"),
+    (lambda x: x.update(lanes=0), "lanes is 0, not a positive whole number"),
+    (lambda x: x.update(lanes=True), "lanes is True, not a positive whole number"),
+    (lambda x: x.update(results=[]), "results is list, not a table of names"),
+    (lambda x: x["results"].update(sum=1), "the result 'sum' is int, not a table of names"),
+    (without("lanes"), "it has no 'lanes'"),
+    (without("results"), "it has no 'results'"),
+    (without("fingerprint"), "it has no 'fingerprint'"),
+    (without("results", "sum", "file"), "the result 'sum' has no 'file'"),
+    (without("results", "sum", "dtype"), "the result 'sum' has no 'dtype'"),
+    (without("format"), "it has no 'format'"),
+]
+
+
+@pytest.mark.parametrize(("edit", "message"), CRAFTED)
+def test_a_crafted_manifest_is_refused_and_deletes_nothing(complete, edit, message):
+    """Each of its names is one in this folder; nothing outside of it is read or deleted."""
+    mine = complete.parents[1] / "mine.npy"
+    mine.write_text("mine")
+    edited(complete, edit)
+    before = sorted(complete.rglob("*"))
+    for use in (run, load_batch, lambda path: run(path, overwrite=True)):
+        with pytest.raises(StoredBatchError, match=rf"manifest\.json is damaged \({message}"):
+            use(complete)
+    assert mine.read_text() == "mine"
+    assert sorted(complete.rglob("*")) == before
+
+
+def test_a_fingerprint_without_sections_is_that_of_another_batch(complete):
+    edited(complete, lambda x: x["fingerprint"].clear())
+    with pytest.raises(StoredBatchError, match="it belongs to another batch"):
+        run(complete)
+
+
+@pytest.mark.parametrize("name", ["000000008-000000012", "000000004-000000004", "9-3"])
+def test_records_of_chunks_that_the_batch_does_not_have_are_refused(complete, name):
+    (complete / "finished" / name).touch()
+    for use in (run, load_batch):
+        with pytest.raises(StoredBatchError, match=r"a chunk of lanes \d+ to \d+ is recorded, and"):
+            use(complete)
+
+
+def test_missing_records_of_chunks_are_refused(complete):
+    shutil.rmtree(complete / "finished")
+    for use in (run, load_batch):
+        with pytest.raises(StoredBatchError, match="the record of its chunks, is missing; make"):
+            use(complete)
+    run(complete, overwrite=True)
+
+
 def test_a_missing_or_foreign_array_is_refused(complete):
     np.save(complete / "count.npy", np.zeros(11))
     with pytest.raises(StoredBatchError, match=r"count.npy holds float64\[11\], not what the m"):

@@ -185,6 +185,39 @@ def test_another_format_version_is_refused(stopped, monkeypatch):
     assert_refused(stopped, "format version is 1, this program reads 99; use the version that")
 
 
+CRAFTED = [
+    (lambda head: head.pop("rows"), "its first line has no 'rows'; restore a copy"),
+    (lambda head: head.pop("fingerprint"), "its first line has no 'fingerprint'"),
+    (lambda head: head.update(rows=-3), "it has -3 finished evaluations; restore a copy"),
+    (lambda head: head.update(rows="7"), "it has '7' finished evaluations"),
+    (lambda head: head.update(fingerprint=[]), "its first line does not say what run it is"),
+]
+
+
+@pytest.mark.parametrize(("edit", "message"), CRAFTED)
+def test_a_crafted_first_line_is_refused(tmp_path, edit, message):
+    """Whoever edits the file can make the checksum match."""
+    path = tmp_path / "run.ckpt"
+    checkpoints.save(path, {}, 7, jnp.zeros(2))
+    first, _, payload = path.read_bytes().split(b"\n", 2)
+    head = json.loads(first)
+    edit(head)
+    rewrite(path, json.dumps(head).encode(), payload)
+    with pytest.raises(CheckpointError, match=message):
+        checkpoints.load(path, {}, lambda _: jnp.zeros(2))
+
+
+def test_a_first_line_that_is_cut_off_is_refused(tmp_path):
+    rewrite(tmp_path / "run.ckpt", b'{"format": "jaxdae tuning checkpoint', b"")
+    with pytest.raises(CheckpointError, match=r"its first line is damaged \(Unterminated"):
+        checkpoints.load(tmp_path / "run.ckpt", {}, lambda _: None)
+
+
+def rewrite(path, first, payload):
+    checksum = checkpoints._checksum(first + b"\n", payload).encode()
+    path.write_bytes(b"\n".join([first, checksum, payload]))
+
+
 class Shifted:
     budget = "RK4, h = 0.02 s"
 
