@@ -160,6 +160,14 @@ class ServoConstraint(eqx.Module):
         """For each constraint `(f_i, f_i', ..., f_i^(rho_i - 1))`."""
         return self.decoupling(t, q, v, w).y
 
+    def residuals(self, t, q, v, w) -> Float[Array, " total"]:
+        """Program constraints and their derivatives below the relative degree, as one vector.
+
+        All vanish at a consistent start: `consistent_state(system, q, v, w=w,
+        program=servo.residuals)` finds one (Servo, eq. 2.5).
+        """
+        return jnp.concatenate(self.perturbations(t, q, v, w))
+
     def perturbation_matrix(self, t, q, v, w) -> Float[Array, "total total"]:
         """`H` of the constraint perturbation equations `dy/dt = H y`; what limits the step."""
         t = jnp.asarray(t, q.dtype)

@@ -15,6 +15,12 @@ from jaxdae.systems.base import State, System
 from jaxdae.systems.checks import check_finite, check_system, is_concrete
 from jaxdae.systems.dynamics import constraint_residuals, mass_and_jacobian, Violation
 from jaxdae.systems.precision import in_dtype
+from jaxdae.systems.programs import (
+    ActuatorProgram,
+    check_program_shape,
+    nearest_on_program,
+    unmet,
+)
 
 _MAX_STEPS = 64
 # Half steps: the distance to the constraints falls by 2^16.
@@ -49,6 +55,7 @@ def consistent_state(
     t=0.0,
     *,
     w=None,
+    program: ActuatorProgram | None = None,
     fixed: str | int | Sequence[str | int] = (),
     tolerance: float | None = None,
     report: Literal[False] = False,
@@ -63,6 +70,7 @@ def consistent_state(
     t=0.0,
     *,
     w=None,
+    program: ActuatorProgram | None = None,
     fixed: str | int | Sequence[str | int] = (),
     tolerance: float | None = None,
     report: Literal[True],
@@ -76,6 +84,7 @@ def consistent_state(
     t=0.0,
     *,
     w=None,
+    program: ActuatorProgram | None = None,
     fixed: str | int | Sequence[str | int] = (),
     tolerance: float | None = None,
     report: bool = False,
@@ -97,7 +106,11 @@ def consistent_state(
         q: coordinates to start from, shape `(n,)`.
         v: velocities to start from, shape `(n,)`.
         t: time [s].
-        w: actuator state, shape `(k,)`; kept as it is.
+        w: actuator state, shape `(k,)`; kept as it is, unless a program asks for another.
+        program: `psi(t, q, v, w) -> (p,)`, a program that must hold at the start besides (Servo,
+            eq. 2.5), such as `ServoConstraint.residuals`, which has the derivatives of a program
+            along the motion, down to where the actuators enter. `q`, `v` and `w` then move
+            together, by the least change, with unit weights for `w`.
         fixed: names (see `System.labels`) or indices of coordinates to hold, at both levels.
         tolerance: largest residual allowed afterwards, relative to `1 + max |q|, |v|`; by default
             the 2/3 power of the machine epsilon.
@@ -122,20 +135,30 @@ def consistent_state(
         check_finite(state)
     if tolerance is None:
         tolerance = float(jnp.finfo(state.q.dtype).eps) ** (2 / 3)
-    out, projection = _project(system, jnp.asarray(t, state.q.dtype), state, jnp.asarray(free))
+    if program is not None:
+        check_program_shape(program, t, state)
+    t = jnp.asarray(t, state.q.dtype)
+    out, projection, left = _project(system, program, t, state, jnp.asarray(free))
     out = _require(system, t, state, out, projection, tolerance, held)
+    out = _require_program(out, left, tolerance)
     return (out, projection) if report else out
 
 
 @eqx.filter_jit
-def _project(system: System, t, state: State, free) -> tuple[State, Projection]:
-    """Nearest consistent state, and what changed."""
+def _project(system: System, program, t, state: State, free):
+    """Nearest consistent state, what changed, and what is left of a program."""
+    before = constraint_residuals(system, t, state.q, state.v)
+    if program is not None:
+        out = nearest_on_program(_nearest, system, program, t, state, free)
+        after = constraint_residuals(system, t, out.q, out.v)
+        moved = Projection(out.q - state.q, out.v - state.v, before, after)
+        return out, moved, program(t, out.q, out.v, out.w)
     mass, _ = mass_and_jacobian(system, t, state.q, state.v)
     q = _nearest(lambda q: system.position_constraints(t, q), mass, state.q, free)
     v = _nearest(lambda v: constraint_residuals(system, t, q, v).phi_dot, mass, state.v, free)
-    before = constraint_residuals(system, t, state.q, state.v)
     after = constraint_residuals(system, t, q, v)
-    return State(q, v, state.w), Projection(q - state.q, v - state.v, before, after)
+    moved = Projection(q - state.q, v - state.v, before, after)
+    return State(q, v, state.w), moved, jnp.zeros((0,), q.dtype)
 
 
 def _nearest(constraint, metric, x0, free):
@@ -206,6 +229,22 @@ def _require(system, t, state, out, projection, tolerance, held):
         return jax.tree.map(lambda x: jnp.where(good, x, jnp.nan), out)
     if not good:
         raise ConsistencyError(_message(system, t, state, projection, float(limit), held))
+    return out
+
+
+def _require_program(out, residual, tolerance):
+    """`out` if the program holds there; an error, or NaN while tracing, if it does not."""
+    size = jnp.concatenate([out.q, out.v, out.w])
+    limit = tolerance * (1 + jnp.max(jnp.abs(size), initial=0.0))
+    good = jnp.all(jnp.abs(residual) <= limit)
+    if not is_concrete(good):
+        return jax.tree.map(lambda x: jnp.where(good, x, jnp.nan), out)
+    problem = unmet(residual, float(limit))
+    if problem is not None:
+        raise ConsistencyError(
+            f"{problem}. Start nearer to it, hold fewer coordinates, or leave out what the "
+            "actuators cannot meet."
+        )
     return out
 
 

@@ -1,5 +1,7 @@
 """The circuit of two loops against its modes and Kirchhoff's laws."""
 
+from typing import Any
+
 import diffrax
 import jax
 import jax.numpy as jnp
@@ -63,7 +65,8 @@ def test_energy_of_coils_and_capacitors_is_what_sources_give_and_resistors_take(
 def test_without_a_shared_coil_the_mass_is_singular_and_the_circuit_the_same():
     """A branch without inductance: only a policy for singular masses accepts it."""
     model = TwoLoopCircuit(shared_inductance=0.0)
-    state, options = State(*model.start()), {"t1": 1.0}
+    state = State(*model.start())
+    options: dict[str, Any] = {"t1": 1.0}
     run = jaxdae.simulate(model, Multipliers(solve=SingularMass()), state, **options)
     np.testing.assert_allclose(run.q[-1], model.exact_position(1.0), atol=1e-7)
     for formulation in (Multipliers(), Hamiltonian()):

@@ -1,0 +1,67 @@
+"""Starts of programs that involve actuators: coordinates, velocities and actuator state at once."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxdae.systems.base import State, System
+from jaxdae.systems.dynamics import constraint_residuals, mass_and_jacobian
+
+# psi(t, q, v, w) -> residuals, shape (p,).
+ActuatorProgram = Callable[..., Float[Array, " p"]]
+
+
+def nearest_on_program(nearest, system: System, program: ActuatorProgram, t, state: State, free):
+    r"""The state nearest to a given one on the constraints and on `psi(t, q, v, w) = 0`.
+
+    In the metric `|dq|_M^2 + |dv|_M^2 + |dw|^2`: a program couples all three, so that they move
+    together.
+
+    Args:
+        nearest: `nearest(constraint, metric, x0, free)`, the point of `constraint(x) = 0` nearest
+            to `x0`.
+        system: the declaration.
+        program: `psi`.
+        t: time [s].
+        state: to start from.
+        free: which coordinates may move, at both levels, shape `(n,)`.
+
+    Returns:
+        `State`.
+    """
+    n, k = state.q.size, state.w.size
+    mass, _ = mass_and_jacobian(system, t, state.q, state.v)
+    weight = jax.scipy.linalg.block_diag(mass, mass, jnp.eye(k, dtype=mass.dtype))
+
+    def constraint(x):
+        q, v, w = jnp.split(x, (n, 2 * n))
+        own = constraint_residuals(system, t, q, v)
+        return jnp.concatenate([own.phi, own.phi_dot, program(t, q, v, w)])
+
+    x0 = jnp.concatenate([state.q, state.v, state.w])
+    x = nearest(constraint, weight, x0, jnp.concatenate([free, free, jnp.ones(k, bool)]))
+    return State(*jnp.split(x, (n, 2 * n)))
+
+
+def check_program_shape(program: ActuatorProgram, t, state: State) -> None:
+    """Raise `ValueError` unless a program returns a vector of residuals."""
+    shape = jax.eval_shape(program, jnp.asarray(t, state.q.dtype), state.q, state.v, state.w).shape
+    if len(shape) != 1:
+        raise ValueError(
+            f"the program returned shape {shape}; psi(t, q, v, w) must return its residuals as a "
+            "vector: jnp.stack([...])."
+        )
+
+
+def unmet(residual, limit: float) -> str | None:
+    """Which residual of a program is larger than allowed, in words; `None` for none."""
+    values = [abs(float(x)) for x in residual]
+    i = max(range(len(values)), key=values.__getitem__) if values else 0
+    if not values or values[i] <= limit:
+        return None
+    return (
+        f"no state was found on which the program holds: its residual {i + 1} of {len(values)} "
+        f"is still {values[i]:.3g} (allowed {limit:.1g})"
+    )
