@@ -43,6 +43,7 @@ from jaxdae.linalg.saddle_point import (
     MinimumNorm as MinimumNorm,
     SingularMass as SingularMass,
 )
+from jaxdae.linalg.singularity_robust import SingularityRobust as SingularityRobust
 from jaxdae.simulate import simulate as simulate
 from jaxdae.solvers import Projected as Projected
 from jaxdae.systems import (

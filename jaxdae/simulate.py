@@ -14,6 +14,7 @@ from jaxdae import backends, preconditions
 from jaxdae.control.base import AbstractDynamicController, attach
 from jaxdae.failure import raise_failure, review, review_controller
 from jaxdae.formulations import AbstractFormulation
+from jaxdae.linalg.singularity_robust import passes_singular_positions
 from jaxdae.solvers.grid import Grid
 from jaxdae.solvers.projected import Projected
 from jaxdae.systems import Power, power_balance, State, System
@@ -119,6 +120,8 @@ def simulate(
     max_steps = int(max_steps)
     solver = diffrax.Dopri8() if solver is None else solver
     preconditions.check_solver(solver, stepsize_controller, dt)
+    if passes_singular_positions(formulation) and not isinstance(solver, Projected):
+        solver = Projected(solver)
     preconditions.check_projection(solver, formulation)
     dtype = state.q.dtype
     system, formulation, plain = in_dtype((system, formulation, plain), dtype)

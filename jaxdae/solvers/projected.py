@@ -14,6 +14,7 @@ from jaxdae.linalg.saddle_point import (
     MinimumNorm,
     SingularMass,
 )
+from jaxdae.linalg.singularity_robust import passes_singular_positions
 from jaxdae.systems import constraint_residuals, State, System
 from jaxdae.systems.dynamics import mass_and_jacobian
 
@@ -171,6 +172,8 @@ def _least(solve: AbstractSaddlePointSolve, mass, jac, residual) -> Float[Array,
 
 def _policy(formulation: AbstractFormulation) -> AbstractSaddlePointSolve:
     """What the formulation assumes, the projection assumes."""
+    if passes_singular_positions(formulation):
+        return formulation.solve  # pyright: ignore[reportAttributeAccessIssue]
     assumed = formulation.assumptions()
     solve = FullRank() if assumed.independent_constraints else MinimumNorm()
     return solve if assumed.regular_mass else SingularMass(solve)
