@@ -26,7 +26,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     # A bar redraws its line; in a file or a pipe it would only pile up.
     options.progress = getattr(options, "progress", False) and sys.stderr.isatty()
-    _configure(options)
+    if options.command != "listing":  # which needs no JAX
+        _configure(options)
     command = import_module(f"jaxdae.commands.{options.command}")
     try:
         with _warnings_in_words():

@@ -57,6 +57,31 @@ LATER = {
 }
 
 
+@pytest.mark.parametrize("words", [["--help"], ["list"], ["simulate", "--help"]])
+def test_what_needs_no_computation_does_not_load_jax(words):
+    """The wait before a command that only prints is that for Python itself."""
+    code = (
+        "import contextlib, sys\nfrom jaxdae.cli import main\n"
+        f"with contextlib.suppress(SystemExit):\n    main({words!r})\n"
+        "print('loaded:', sorted({'jax', 'numpy', 'diffrax', 'equinox'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, stdout=-1, text=True)
+    assert done.stdout.splitlines()[-1] == "loaded: []"
+
+
+def test_a_name_is_a_function_whatever_module_was_loaded_before():
+    """`jaxdae.simulate` is also the name of the module that the function stands in."""
+    code = "import jaxdae.simulate as module, jaxdae; print(jaxdae.simulate.__module__)"
+    done = subprocess.run([sys.executable, "-c", code], check=True, stdout=-1, text=True)
+    assert done.stdout.strip() == "jaxdae.simulate"
+
+
+def test_every_name_that_is_exported_is_there():
+    assert {"simulate", "tune", "models", "plotting"} <= set(dir(jaxdae))
+    for name in dir(jaxdae):
+        assert getattr(jaxdae, name) is not None
+
+
 def test_importing_loads_nothing_that_only_some_programs_use():
     """Names of modules and not times: a time depends on the machine."""
     code = "import sys, jaxdae; print(*sys.modules)"

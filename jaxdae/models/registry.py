@@ -15,6 +15,7 @@ from jaxdae.models.arm import PointMassArm, SurfaceArm
 from jaxdae.models.ball_beam import BallBeam, SimplifiedBallBeam
 from jaxdae.models.ball_beam_control import linear_regulator
 from jaxdae.models.base import AbstractModel
+from jaxdae.models.catalogue import CATALOGUE
 from jaxdae.models.chain import Chain
 from jaxdae.models.circuit import TwoLoopCircuit
 from jaxdae.models.constant_speed import AppellHamel, ConstantSpeed
@@ -78,6 +79,12 @@ def _rolling() -> Multipliers:
     return Multipliers(Baumgarte(Gamma=10.0))
 
 
+def _model(name: str, **parts) -> Model:
+    """The entry of a model, its summary and source from the catalogue."""
+    entry = CATALOGUE[name]
+    return Model(name, entry.summary, entry.source, **parts)
+
+
 # [1/s]; distinct, because a root of multiplicity four is moved far by little.
 _MIRROR_ROOTS = (-10.0, -8.0, -5.0, -3.0)
 
@@ -97,176 +104,45 @@ def _mirror_servo(system: AdaptiveMirror) -> ServoConstraint:
 
 
 _MODELS = (
-    Model(
-        name="pendulum",
-        summary="point mass on a rod, in Cartesian coordinates",
-        source="Hairer, Wanner, Solving Ordinary Differential Equations II, VII.1",
-        system=CartesianPendulum,
-        formulation=_stabilized(10.0),
-        t1=10.0,
-    ),
-    Model(
-        name="chain",
-        summary="chain of point masses in redundant Cartesian coordinates",
-        source="Shemelova, constraint perturbation equations (two masses); any number here",
-        system=Chain,
-        formulation=_stabilized(10.0),
-        t1=5.0,
-    ),
-    Model(
-        name="two-link",
-        summary="two-link manipulator led through a singular configuration and out of reach",
-        source="Mukharlyamov, Deressa (2014), example 1; gains of its Fig. 3",
-        system=TwoLinkManipulator,
-        formulation=PAPER_RUNS[1].formulation,
-        t1=20.0,
-    ),
-    Model(
-        name="two-link-reachable",
-        summary="two-link manipulator led through a singular configuration again and again",
-        source="Mukharlyamov, Deressa (2014), example 1, with a target that stays within reach",
+    _model("pendulum", system=CartesianPendulum, formulation=_stabilized(10.0), t1=10.0),
+    _model("chain", system=Chain, formulation=_stabilized(10.0), t1=5.0),
+    _model("two-link", system=TwoLinkManipulator, formulation=PAPER_RUNS[1].formulation, t1=20.0),
+    _model(
+        "two-link-reachable",
         system=ReachableTwoLink,
         formulation=PAPER_RUNS[1].formulation,
         t1=20.0,
     ),
-    Model(
-        name="slider-crank",
-        summary="slider-crank with equal links, through its in-line singular position",
-        source="Bayo, Ledesma, Nonlinear Dynamics 9 (1996) 113-130",
+    _model(
+        "slider-crank",
         system=SliderCrank,
         formulation=lambda: Penalty(alpha=1e4, stabilization=Baumgarte.critical(100.0)),
         t1=4.0,
     ),
-    Model(
-        name="andrews",
-        summary="Andrews' squeezing mechanism, seven bodies in three loops",
-        source="Test Set for IVP Solvers; Hairer, Wanner, VII.7",
-        system=AndrewsMechanism,
-        formulation=Multipliers,
-        t1=0.03,
-    ),
-    Model(
-        name="sleigh",
-        summary="Chaplygin sleigh: a rigid body on a blade",
-        source="Chaplygin (1911); Neimark, Fufaev, ch. III",
-        system=ChaplyginSleigh,
-        formulation=_rolling,
-        t1=6.0,
-    ),
-    Model(
-        name="disk",
-        summary="vertical disk that rolls without slipping",
-        source="Bloch, Nonholonomic Mechanics and Control, 1.4",
-        system=RollingDisk,
-        formulation=_rolling,
-        t1=6.0,
-    ),
-    Model(
-        name="knife-edge",
-        summary="blade on an inclined plane",
-        source="Neimark, Fufaev, ch. III; Bloch, 1.6",
-        system=KnifeEdge,
-        formulation=_rolling,
-        t1=6.0,
-    ),
-    Model(
-        name="constant-speed",
-        summary="point whose speed is held constant, a constraint not affine in the velocities",
-        source="Chetaev (1932-33); Neimark, Fufaev, ch. IV",
-        system=ConstantSpeed,
-        formulation=_rolling,
-        t1=2.0,
-    ),
-    Model(
-        name="appell-hamel",
-        summary="point whose horizontal speed is a multiple of its vertical one",
-        source="Appell (1911); Hamel (1949); Neimark, Fufaev, ch. IV",
-        system=AppellHamel,
-        formulation=_rolling,
-        t1=2.0,
-    ),
-    Model(
-        name="circuit",
-        summary="electric circuit of two loops with coils, resistors and capacitors",
-        source="Shemelova, elements of another physical nature; numbers of our own",
-        system=TwoLoopCircuit,
-        formulation=_stabilized(10.0),
-        t1=5.0,
-    ),
-    Model(
-        name="robot",
-        summary="mobile robot on two driven wheels, coasting without a controller",
-        source="Siegwart, Nourbakhsh, Introduction to Autonomous Mobile Robots, ch. 3",
-        system=DifferentialDriveRobot,
-        formulation=_rolling,
-        t1=6.0,
-    ),
-    Model(
-        name="ball-beam",
-        summary="ball on a beam that a motor tilts through a rod",
-        source="Krasinskaya, Krasinskii (2013), section 6; numbers of Quanser BB01 and SRV02",
+    _model("andrews", system=AndrewsMechanism, formulation=Multipliers, t1=0.03),
+    _model("sleigh", system=ChaplyginSleigh, formulation=_rolling, t1=6.0),
+    _model("disk", system=RollingDisk, formulation=_rolling, t1=6.0),
+    _model("knife-edge", system=KnifeEdge, formulation=_rolling, t1=6.0),
+    _model("constant-speed", system=ConstantSpeed, formulation=_rolling, t1=2.0),
+    _model("appell-hamel", system=AppellHamel, formulation=_rolling, t1=2.0),
+    _model("circuit", system=TwoLoopCircuit, formulation=_stabilized(10.0), t1=5.0),
+    _model("robot", system=DifferentialDriveRobot, formulation=_rolling, t1=6.0),
+    _model(
+        "ball-beam",
         system=BallBeam,
         formulation=_stabilized(10.0),
         t1=1.0,
         controller=lambda system: linear_regulator(system)[0],
     ),
-    Model(
-        name="ball-beam-simplified",
-        summary="ball and beam with the linear constraint of the literature",
-        source="as ball-beam",
-        system=SimplifiedBallBeam,
-        formulation=Multipliers,
-        t1=1.0,
+    _model("ball-beam-simplified", system=SimplifiedBallBeam, formulation=Multipliers, t1=1.0),
+    _model("kepler", system=Kepler, formulation=Multipliers, t1=20.0),
+    _model(
+        "mirror", system=AdaptiveMirror, formulation=Multipliers, t1=2.0, controller=_mirror_servo
     ),
-    Model(
-        name="kepler",
-        summary="point in a central field of gravity",
-        source="Baumgarte (1972); Landau, Lifshitz, section 15",
-        system=Kepler,
-        formulation=Multipliers,
-        t1=20.0,
-    ),
-    Model(
-        name="mirror",
-        summary="adaptive-optics mirror whose DC motor keeps a beam on a target",
-        source="Mukharlyamov (2019), section 5",
-        system=AdaptiveMirror,
-        formulation=Multipliers,
-        t1=2.0,
-        controller=_mirror_servo,
-    ),
-    Model(
-        name="arm",
-        summary="plane arm of two point masses, in redundant Cartesian coordinates",
-        source="Shemelova, constraint perturbation equations, example; numbers of our own",
-        system=PointMassArm,
-        formulation=_stabilized(10.0),
-        t1=10.0,
-    ),
-    Model(
-        name="surface-arm",
-        summary="spatial arm of two point masses whose tip stays on an ellipsoid",
-        source="Krasinskaya, Krasinskii (2013), introduction; numbers of our own",
-        system=SurfaceArm,
-        formulation=_stabilized(10.0),
-        t1=5.0,
-    ),
-    Model(
-        name="motor",
-        summary="slider-crank driven by a geared DC motor, its charge a coordinate",
-        source="Shemelova, elements of another physical nature; numbers of Quanser SRV02",
-        system=ChargeDrive,
-        formulation=_stabilized(10.0),
-        t1=0.5,
-    ),
-    Model(
-        name="motor-actuator",
-        summary="the same motor with its current as actuator state",
-        source="as motor",
-        system=CurrentDrive,
-        formulation=_stabilized(10.0),
-        t1=0.5,
-    ),
+    _model("arm", system=PointMassArm, formulation=_stabilized(10.0), t1=10.0),
+    _model("surface-arm", system=SurfaceArm, formulation=_stabilized(10.0), t1=5.0),
+    _model("motor", system=ChargeDrive, formulation=_stabilized(10.0), t1=0.5),
+    _model("motor-actuator", system=CurrentDrive, formulation=_stabilized(10.0), t1=0.5),
 )
 
 MODELS: dict[str, Model] = {model.name: model for model in _MODELS}

@@ -4,6 +4,7 @@ import json
 from types import SimpleNamespace
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -461,7 +462,7 @@ def in_single_precision(name, out):
     try:
         assert main(["analyze", name, "--dtype", "float32", "--out", str(out)]) == 0
     finally:
-        main(["list"])  # back to double precision, which the other tests need
+        jax.config.update("jax_enable_x64", True)  # which the other tests need
     return json.loads((out / "analysis.json").read_text())
 
 

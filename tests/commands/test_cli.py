@@ -9,6 +9,7 @@ import sys
 import time
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
@@ -109,7 +110,7 @@ def test_simulate_in_single_precision(tmp_path):
             main(["simulate", "pendulum", "--t1", "0.2", "--dtype", "float32", "--out", out]) == 0
         )
     finally:
-        main(["list"])  # back to double precision, which the other tests need
+        jax.config.update("jax_enable_x64", True)  # which the other tests need
     result = json.loads((tmp_path / "simulation.json").read_text())
     # 1e-5 is the tolerance in float32; well above it is the round-off of energies near 10 J
     assert 1e-9 < result["largest |phi|"] < 1e-3

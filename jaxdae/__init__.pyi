@@ -1,0 +1,80 @@
+"""Differentiable simulation of constrained mechanical systems in JAX."""
+
+from . import (
+    analysis as analysis,
+    control as control,
+    formulations as formulations,
+    kernels as kernels,
+    models as models,
+    parallel as parallel,
+    plotting as plotting,
+    solvers as solvers,
+    systems as systems,
+    tuning as tuning,
+)
+from .analysis import (
+    controllability as controllability,
+    equilibrium as equilibrium,
+    EquilibriumError as EquilibriumError,
+    linear_certificate as linear_certificate,
+    linearize as linearize,
+    lqr as lqr,
+    lqr_on_constraints as lqr_on_constraints,
+    lyapunov_certificate as lyapunov_certificate,
+    spectrum as spectrum,
+    step_limit as step_limit,
+)
+from .backends import BackendError as BackendError
+from .control import (
+    HurwitzGains as HurwitzGains,
+    NeuralFeedback as NeuralFeedback,
+    PD as PD,
+    PID as PID,
+    ServoConstraint as ServoConstraint,
+    StateFeedback as StateFeedback,
+)
+from .failure import SimulationError as SimulationError
+from .formulations import (
+    AugmentedLagrangian as AugmentedLagrangian,
+    Baumgarte as Baumgarte,
+    choose_independent as choose_independent,
+    Hamiltonian as Hamiltonian,
+    LinearStabilization as LinearStabilization,
+    Multipliers as Multipliers,
+    NullSpace as NullSpace,
+    Penalty as Penalty,
+    QuasiVelocities as QuasiVelocities,
+    RealizingForces as RealizingForces,
+    SparseMultipliers as SparseMultipliers,
+    VelocityElimination as VelocityElimination,
+)
+from .linalg.saddle_point import (
+    FullRank as FullRank,
+    MinimumNorm as MinimumNorm,
+    SingularMass as SingularMass,
+)
+from .linalg.singularity_robust import SingularityRobust as SingularityRobust
+from .simulate import simulate as simulate
+from .solvers import Projected as Projected
+from .systems import (
+    check_mass_matrix as check_mass_matrix,
+    check_system as check_system,
+    ConsistencyError as ConsistencyError,
+    consistent_state as consistent_state,
+    Dynamics as Dynamics,
+    evaluate as evaluate,
+    Labels as Labels,
+    State as State,
+    System as System,
+)
+from .trajectory import Trajectory as Trajectory
+from .tuning import (
+    HurwitzPolynomial as HurwitzPolynomial,
+    Interval as Interval,
+    Positive as Positive,
+    PositiveDefinite as PositiveDefinite,
+    resolve as resolve,
+    tune as tune,
+    TuningResult as TuningResult,
+)
+from .version import __version__ as __version__
