@@ -5,7 +5,6 @@ from jaxdae.analysis.controllability import (
     controllability as controllability,
 )
 from jaxdae.analysis.equilibria import (
-    Balance as Balance,
     Equilibrium as Equilibrium,
     equilibrium as equilibrium,
     EquilibriumError as EquilibriumError,
@@ -21,6 +20,7 @@ from jaxdae.analysis.lyapunov import (
     LinearCertificate as LinearCertificate,
     lyapunov_certificate as lyapunov_certificate,
 )
+from jaxdae.analysis.rest import Balance as Balance
 from jaxdae.analysis.riccati import (
     lqr as lqr,
     lqr_on_constraints as lqr_on_constraints,

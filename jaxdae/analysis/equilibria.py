@@ -7,36 +7,18 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optimistix as optx
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
-from jaxdae.systems import evaluate, State, System
+from jaxdae.analysis.rest import balance, Balance
+from jaxdae.analysis.root_search import find_root, Linear
+from jaxdae.systems import State, System
 from jaxdae.systems.checks import check_finite, check_system, is_concrete
-
-_MAX_STEPS = 256
-# Newton's method on a regular root doubles its digits; from the end of the search this is enough.
-_POLISH_STEPS = 3
+from jaxdae.systems.precision import in_dtype
 
 
 class EquilibriumError(ValueError):
     """No equilibrium was found."""
-
-
-class Balance(NamedTuple):
-    """What must vanish at an equilibrium.
-
-    Args:
-        force: generalized forces less `J^T lam` at rest, shape `(n,)`.
-        phi: position constraint residuals, shape `(m,)`.
-        phi_dot: velocity-level residuals at rest, shape `(m+r,)`.
-        actuator: rates of the actuator state, shape `(k,)`.
-    """
-
-    force: Float[Array, " n"]
-    phi: Float[Array, " m"]
-    phi_dot: Float[Array, " c"]
-    actuator: Float[Array, " k"]
 
 
 class Equilibrium(eqx.Module):
@@ -119,6 +101,8 @@ def equilibrium(
         raise ValueError("free_controls=True needs a guess of the controls: give u.")
     t = jnp.asarray(t, dtype)
     check_system(system, state, u)
+    # As arrays: numbers of another value would be compiled anew.
+    system = in_dtype(system, dtype)
     if is_concrete(state):
         check_finite(state)
     free = jnp.asarray(_free(system, fixed, state.q.size))
@@ -127,83 +111,64 @@ def equilibrium(
     return _require(system, found, residual, rate, t, tolerance, fixed)
 
 
-def balance(system: System, t, q, w, u, multipliers) -> Balance:
-    """What is out of balance at rest in `q`; all zero at an equilibrium.
-
-    Args:
-        system: the declaration.
-        t: time [s].
-        q: coordinates, shape `(n,)`.
-        w: actuator state, shape `(k,)`.
-        u: control input.
-        multipliers: `lam`, shape `(m+r,)`.
-
-    Returns:
-        `Balance`.
-    """
-    rest = jnp.zeros_like(q)
-    dyn = evaluate(system, t, q, rest, w, u)
-    rate = system.actuator_rate(t, q, rest, w, u)
-    return Balance(dyn.force - dyn.jac.T @ multipliers, dyn.phi, dyn.phi_dot, rate)
-
-
 @eqx.filter_jit
 def _solve(system, t, state, u, free, free_controls):
     """Unknowns, what is left of the equations, and the rate of that in time."""
-    n, k, s = state.q.size, state.w.size, u.size if free_controls else 0
-    dyn = evaluate(system, t, state.q, jnp.zeros_like(state.q), state.w, u)
+    given = (system, t, state, u, free)
+    q, s = state.q, u.size if free_controls else 0
+    m = jax.eval_shape(system.position_constraints, t, q).size
+    r = jax.eval_shape(system.velocity_constraints, t, q, q).size
+    control = jnp.ravel(u) if s else jnp.zeros(0, q.dtype)
+    start = jnp.concatenate([q, state.w, control, jnp.zeros(m + r, q.dtype)])
     # Multipliers that balance best: a guess that is an equilibrium is found to be one.
-    lam = jnp.linalg.pinv(dyn.jac.T) @ dyn.force
-
-    def unknowns(x):
-        q, w, control, multipliers = jnp.split(x, (n, n + k, n + k + s))
-        held = jnp.where(free, q, state.q)
-        return _Unknowns(held, w, control.reshape(u.shape) if free_controls else u, multipliers)
-
-    def residual(x, system, t):
-        return ravel_pytree(balance(system, t, *unknowns(x)))[0]
-
-    control = [jnp.ravel(u)] if free_controls else []
-    start = jnp.concatenate([state.q, state.w, *control, lam])
-    x = _newton(residual, _search(residual, start, system, t), system, t)
-    out = unknowns(x)
-    _, rate = jax.jvp(lambda t: residual(x, system, t), (t,), (jnp.ones_like(t),))
-    return out, balance(system, t, *out), jnp.max(jnp.abs(rate), initial=0.0)
-
-
-def _search(residual, x, system, t):
-    """Levenberg-Marquardt from the guess; never differentiated."""
-    system, t, x = jax.lax.stop_gradient((system, t, x))
-    eps = float(jnp.finfo(x.dtype).eps)
-    method = optx.LevenbergMarquardt(rtol=eps**0.5, atol=eps**0.5)
-    # The method keeps its damping in the default precision and cannot mix two.
-    solution = optx.least_squares(
-        lambda x, _: residual(x, system, t).astype(x.dtype),
-        method,
-        x.astype(float),
-        max_steps=_MAX_STEPS,
-        throw=False,
+    multipliers = jnp.arange(start.size) >= start.size - m - r
+    fixed = jax.lax.stop_gradient(given)
+    root = jax.lax.stop_gradient(
+        find_root(lambda x: _linear(x, fixed, s), jax.lax.stop_gradient(start), multipliers)
     )
-    return jax.lax.stop_gradient(solution.value).astype(x.dtype)
+    out = _unknowns(_implicit(root.x, root.inverse, given, s), given, s)
+    shapes = jax.eval_shape(lambda x: _balance(x, given, s), root.x)
+    residual = ravel_pytree(jax.tree.map(jnp.zeros_like, shapes))[1](root.residual)
+    return out, residual, jnp.max(jnp.abs(root.rate), initial=0.0)
 
 
-def _newton(residual, x, system, t):
-    """Newton steps of least norm; only the last is differentiated.
+def _unknowns(x, given, s: int) -> _Unknowns:
+    _, _, state, u, free = given
+    n, k = state.q.size, state.w.size
+    q, w, control, multipliers = jnp.split(x, (n, n + k, n + k + s))
+    held = jnp.where(free, q, state.q)
+    return _Unknowns(held, w, control.reshape(u.shape) if s else u, multipliers)
 
-    At a root the derivative of one step, `-J^+ dR`, is that of the implicit function theorem.
-    """
-    plain_system, plain_t = jax.lax.stop_gradient((system, t))
-    jacobian = jax.jacfwd(residual)
 
-    def inverse(x):
-        rcond = float(jnp.finfo(x.dtype).eps) ** (2 / 3)
-        return jnp.linalg.pinv(jacobian(x, plain_system, plain_t), rtol=rcond)
+def _balance(x, given, s: int) -> Balance:
+    return balance(*given[:2], *_unknowns(x, given, s))
 
-    x = jax.lax.fori_loop(
-        0, _POLISH_STEPS, lambda _, x: x - inverse(x) @ residual(x, plain_system, plain_t), x
-    )
-    x = jax.lax.stop_gradient(x)
-    return x - jax.lax.stop_gradient(inverse(x)) @ residual(x, system, t)
+
+def _linear(x, given, s: int) -> Linear:
+    """Residual and its derivatives, time as one more column: one trace of the equations."""
+    system, t, *rest = given
+
+    def residual(x_t):
+        value = ravel_pytree(_balance(x_t[:-1], (system, x_t[-1], *rest), s))[0]
+        return value, value
+
+    jacobian, value = jax.jacfwd(residual, has_aux=True)(jnp.append(x, t))
+    return Linear(value, jacobian[:, :-1], jacobian[:, -1])
+
+
+@eqx.filter_custom_jvp
+def _implicit(x, inverse, given, s: int):
+    """A root, with the derivative of the implicit function theorem, `-J^+ dR`."""
+    del inverse, given, s
+    return x
+
+
+@_implicit.def_jvp
+def _implicit_jvp(primals, tangents):
+    x, inverse, given, s = primals
+    residual = lambda given: ravel_pytree(_balance(x, given, s))[0]  # noqa: E731
+    _, change = eqx.filter_jvp(residual, (given,), (tangents[2],))
+    return x, -inverse @ change
 
 
 def _require(system, found, residual, rate, t, tolerance, fixed) -> Equilibrium:

@@ -11,10 +11,12 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
 from jaxdae.analysis.equilibria import Equilibrium
+from jaxdae.analysis.rest import energy_force, mass_and_turning, other_force
 from jaxdae.linalg.rank import numerical_rank
-from jaxdae.systems import evaluate, System
+from jaxdae.systems import System
 from jaxdae.systems.checks import is_concrete
 from jaxdae.systems.dynamics import mass_and_jacobian
+from jaxdae.systems.precision import in_dtype
 
 
 class Partition(NamedTuple):
@@ -113,6 +115,8 @@ def linearize(
             be independent, or a controller that does not hold the equilibrium; with the numbers.
     """
     eq = equilibrium
+    # As arrays: numbers of another value would be compiled anew.
+    system, controller = in_dtype((system, controller), eq.q.dtype)
     jac = jacobian_at_rest(system, eq)
     m = jax.eval_shape(system.position_constraints, eq.t, eq.q).shape[0]
     partition = choose_partition(system, jac, m, independent)
@@ -175,25 +179,13 @@ def choose_partition(system: System, jac, m: int, independent=None) -> Partition
 
 @eqx.filter_jit
 def _linearize(system, eq, controller, partition) -> Linearization:
-    position_map, velocity_map, rates = _kinematics(system, eq, partition)
+    level = _velocity_level(system, eq)
+    position_map, velocity_map, rates = _kinematics(level, partition)
     n, d = velocity_map.shape
     r, m, k = len(partition.nonholonomic), len(partition.holonomic), eq.w.size
-    base = eq.u if controller is None else jnp.zeros_like(_control(eq, controller))
-    inputs, unravel = _flat(base)
-
-    def rate(dq, v, dw, u):
-        q, w = eq.q + dq, eq.w + dw
-        u = unravel(u)
-        if controller is not None:
-            u = controller(eq.t, q, v, w) + u
-        acceleration = accelerations(system, eq.t, q, v, w, u)
-        actuator = system.actuator_rate(eq.t, q, v, w, u)
-        return jnp.concatenate([acceleration[jnp.array(partition.independent, int)], actuator])
-
-    zero = jnp.zeros_like(eq.q)
-    by_q, by_v, by_w, by_u = jax.jacfwd(rate, argnums=(0, 1, 2, 3))(
-        zero, zero, jnp.zeros_like(eq.w), inputs
-    )
+    hessian = jax.jacfwd(lambda q: -energy_force(system, eq.t, q, eq.multipliers[:m]))(eq.q)
+    own, errors = (jnp.array(x, int) for x in (partition.independent, partition.nonholonomic))
+    by_q, by_v, by_w, by_u = _rates(system, eq, controller, level, hessian, own)
     # Columns: x, v_I, dw, z_E, z_D.
     x, z = position_map[:, :d], position_map[:, d:]
     positions = jnp.concatenate([x, jnp.zeros((n, d + k), x.dtype), z], axis=1)
@@ -208,8 +200,6 @@ def _linearize(system, eq, controller, partition) -> Linearization:
         .set(jnp.eye(k, dtype=x.dtype))
     )
     dynamic = by_q @ positions + by_v @ velocities + by_w @ actuators
-    own = jnp.array(partition.independent, int)
-    errors = jnp.array(partition.nonholonomic, int)
     drift = (rates @ positions)[errors]
     A_full = jnp.concatenate(
         [velocities[own], dynamic, drift, jnp.zeros((m, dynamic.shape[1]), x.dtype)]
@@ -226,7 +216,7 @@ def _linearize(system, eq, controller, partition) -> Linearization:
         positions=positions,
         velocities=velocities,
         drift=drift,
-        stiffness=_stiffness(system, eq, position_map[:, : d + r]),
+        stiffness=position_map[:, : d + r].T @ hessian @ position_map[:, : d + r],
         damping=_damping(system, eq, velocity_map),
         equilibrium=eq,
         partition=partition,
@@ -234,47 +224,76 @@ def _linearize(system, eq, controller, partition) -> Linearization:
     )
 
 
-def accelerations(system: System, t, q, v, w, u) -> Float[Array, " n"]:
-    """Ideal accelerations: `M a + J^T lam = f`, `J a + gamma = 0`, by one saddle-point solve.
+class _Level(NamedTuple):
+    """Velocity level of the constraints at rest: slopes by `q` and `v`, and their rates in time."""
 
-    The mass matrix may be singular where it is positive on `ker J`.
+    by_q: Float[Array, "c n"]
+    jac: Float[Array, "c n"]
+    by_q_rate: Float[Array, "c n"]
+    jac_rate: Float[Array, "c n"]
 
-    Args:
-        system: the declaration.
-        t: time [s].
-        q: coordinates, shape `(n,)`.
-        v: velocities, shape `(n,)`.
-        w: actuator state, shape `(k,)`.
-        u: control input.
 
-    Returns:
-        Accelerations, shape `(n,)`.
+def _velocity_level(system, eq) -> _Level:
+    def level(t, q, v):
+        f_dot = jax.jvp(system.position_constraints, (t, q), (jnp.ones_like(t), v))[1]
+        return jnp.concatenate([f_dot, system.velocity_constraints(t, q, v)])
+
+    def slopes(t):
+        return jax.jacfwd(level, argnums=(1, 2))(t, eq.q, jnp.zeros_like(eq.q))
+
+    (by_q, jac), rates = jax.jvp(slopes, (eq.t,), (jnp.ones_like(eq.t),))
+    return _Level(by_q, jac, *rates)
+
+
+def _rates(system, eq, controller, level: _Level, hessian, own):
+    """Rates of `(v_I, w)` by `q`, `v`, `w` and `u`.
+
+    Nothing accelerates at an equilibrium, so that `M da + J^T dlam = df` and `J da = -dgamma`, with
+    the forces differentiated at constant multipliers: no derivative of a mass matrix is needed.
     """
-    dyn = evaluate(system, t, q, v, w, u)
-    n, c = q.size, dyn.gamma.size
+    multipliers = eq.multipliers[eq.residual.phi.size :]
+    base = eq.u if controller is None else jnp.zeros_like(_control(eq, controller))
+    inputs, unravel = _flat(base)
+
+    def forces(q, v, w, u):
+        u = unravel(u)
+        if controller is not None:
+            u = controller(eq.t, q, v, w) + u
+        force = other_force(system, eq.t, q, v, w, u, multipliers)
+        return force, system.actuator_rate(eq.t, q, v, w, u)
+
+    mass, turning = mass_and_turning(system, eq.t, eq.q)
+    at = (eq.q, jnp.zeros_like(eq.q), eq.w, inputs)
+    by_force, by_actuator = jax.jacfwd(forces, argnums=(0, 1, 2, 3))(*at)
+    by_force = (by_force[0] - hessian, by_force[1] + turning, *by_force[2:])
+    nothing = (jnp.zeros((len(level.jac), x.size), x.dtype) for x in at[2:])
+    by_gamma = (level.by_q_rate, level.by_q + level.jac_rate, *nothing)
+    columns = np.cumsum([x.size for x in at])[:-1]
+    force, gamma = (jnp.concatenate(x, axis=1) for x in (by_force, by_gamma))
+    acceleration = _saddle_point(mass, level.jac, force, gamma)[own]
+    rates = jnp.concatenate([acceleration, jnp.concatenate(by_actuator, axis=1)])
+    return jnp.split(rates, columns, axis=1)
+
+
+def _saddle_point(mass, jac, force, gamma):
+    """`a` of `M a + J^T lam = f`, `J a = -gamma`; `M` may be singular off `ker J`."""
+    n, c = mass.shape[0], jac.shape[0]
     # Constraints of the size of the inertia keep the matrix well conditioned.
-    scale = jnp.sqrt(jnp.sum(dyn.mass**2) / jnp.maximum(jnp.sum(dyn.jac**2), 1e-30)) if c else 1.0
-    jac = scale * dyn.jac
-    matrix = jnp.block([[dyn.mass, jac.T], [jac, jnp.zeros((c, c), q.dtype)]])
-    return jnp.linalg.solve(matrix, jnp.concatenate([dyn.force, -scale * dyn.gamma]))[:n]
+    scale = jnp.sqrt(jnp.sum(mass**2) / jnp.maximum(jnp.sum(jac**2), 1e-30)) if c else 1.0
+    jac = scale * jac
+    matrix = jnp.block([[mass, jac.T], [jac, jnp.zeros((c, c), mass.dtype)]])
+    return jnp.linalg.solve(matrix, jnp.concatenate([force, -scale * gamma]))[:n]
 
 
-def _kinematics(system, eq, partition):
+def _kinematics(level: _Level, partition):
     """`dq` from `(x, z_E, z_D)`, `v` from `v_I`, and the velocities that `dq` imposes at rest."""
-    zero = jnp.zeros_like(eq.q)
     own, errors, dependent = (jnp.array(part, int) for part in partition)
-    n, m = eq.q.size, len(partition.holonomic)
-
-    def velocity_level(q, v):
-        f_dot = jax.jvp(lambda q: system.position_constraints(eq.t, q), (q,), (v,))[1]
-        return jnp.concatenate([f_dot, system.velocity_constraints(eq.t, q, v)])
-
-    by_q, jac = jax.jacfwd(velocity_level, argnums=(0, 1))(eq.q, zero)
+    jac, m = level.jac, len(partition.holonomic)
     both = jnp.concatenate([errors, dependent])
-    eye = jnp.eye(n, dtype=zero.dtype)
+    eye = jnp.eye(jac.shape[1], dtype=jac.dtype)
     slave = jnp.linalg.solve(jac[:, both], -jac[:, own])
     velocity_map = eye[:, own] + eye[:, both] @ slave
-    rates = -eye[:, both] @ jnp.linalg.solve(jac[:, both], by_q)
+    rates = -eye[:, both] @ jnp.linalg.solve(jac[:, both], level.by_q)
     by_error = jnp.linalg.solve(jac[:m, dependent], -jac[:m, errors])
     error_map = eye[:, errors] + eye[:, dependent] @ by_error
     return (
@@ -282,19 +301,6 @@ def _kinematics(system, eq, partition):
         velocity_map,
         rates,
     )
-
-
-def _stiffness(system, eq, tangent):
-    """`N^T (d2W/dq2 + lam d2f/dq2) N`: the second variation of `W` on the constraints."""
-
-    def reduced(q):
-        static = system.potential_energy(eq.t, q) - system.kinetic_energy(
-            eq.t, q, jnp.zeros_like(q)
-        )
-        f = system.position_constraints(eq.t, q)
-        return static + eq.multipliers[: f.size] @ f
-
-    return tangent.T @ jax.hessian(reduced)(eq.q) @ tangent
 
 
 def _damping(system, eq, velocity_map):

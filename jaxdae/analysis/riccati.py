@@ -90,8 +90,7 @@ def lqr(A, B, Q=None, R=None) -> Regulator:
     concrete = is_concrete(A, B, Q, R)
     if concrete:
         _check(A, B, Q, R)
-    P = solve_riccati(A, B, Q, R)
-    K = jnp.linalg.solve(R, B.T @ P)
+    P, K = _solution(A, B, Q, R)
     if not concrete:
         return Regulator(K, P, None)
     if not np.isfinite(np.asarray(P)).all():
@@ -133,6 +132,13 @@ def lqr_on_constraints(linearization: Linearization, Q=None, R=None):
     size = lin.A.shape[0] - lin.velocity_constraints
     found = lqr(lin.A[:size, :size], lin.B[:size], Q, R)
     return RegulatorFeedback(found.K, eq.q, eq.w, jnp.ravel(eq.u), lin.partition.independent), found
+
+
+@jax.jit
+def _solution(A, B, Q, R):
+    """`P` and `K`; compiled as one, once for each size."""
+    P = solve_riccati(A, B, Q, R)
+    return P, jnp.linalg.solve(R, B.T @ P)
 
 
 @jax.custom_jvp

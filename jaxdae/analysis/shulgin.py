@@ -17,6 +17,7 @@ from jaxdae.analysis.equilibria import Equilibrium
 from jaxdae.analysis.linearization import choose_partition, jacobian_at_rest
 from jaxdae.systems import System
 from jaxdae.systems.dynamics import other_force
+from jaxdae.systems.precision import in_dtype
 
 
 class CharacteristicMatrix(eqx.Module):
@@ -120,6 +121,8 @@ def characteristic_matrix(
         ValueError: for a system with velocity constraints, or as `linearize`.
     """
     eq, rest = equilibrium, jnp.zeros_like(equilibrium.q)
+    # As arrays: numbers of another value would be compiled anew.
+    system = in_dtype(system, eq.q.dtype)
     r = jax.eval_shape(system.velocity_constraints, eq.t, eq.q, rest).shape[0]
     if r:
         raise ValueError(
