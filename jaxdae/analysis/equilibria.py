@@ -10,7 +10,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
-from jaxdae.analysis.rest import balance, Balance
+from jaxdae.analysis.rest import Balance, balance
 from jaxdae.analysis.root_search import find_root, Linear
 from jaxdae.systems import State, System
 from jaxdae.systems.checks import check_finite, check_system, is_concrete

@@ -20,6 +20,7 @@ from jaxdae.formulations import AbstractFormulation
 from jaxdae.linalg.rank import numerical_rank
 from jaxdae.systems import check_system, State, System
 from jaxdae.systems.checks import is_concrete
+from jaxdae.systems.precision import in_dtype
 
 # Controls at which the dependence on u is looked at: zero, and others to see what is not affine.
 _INPUTS = 3
@@ -76,6 +77,8 @@ def relative_degree(
             "the relative degree is decided by numbers, and these are being traced; find it "
             "outside of jit and grad, and pass degrees=…"
         )
+    # As arrays: numbers of another value would be compiled anew.
+    system, formulation, program = in_dtype((system, formulation, program), sample.q.dtype)
     plant = Plant(system, formulation, controls)
     ts, states = _batch(sample, t)
     r = check_program(plant, program, ts[0], _row(states, 0))

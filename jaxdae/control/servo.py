@@ -21,6 +21,7 @@ from jaxdae.control.stabilizers import check_stabilizer, perturbation_matrix, Se
 from jaxdae.formulations import AbstractFormulation
 from jaxdae.formulations.gains import check_positive, check_size, Gain
 from jaxdae.systems import State, System
+from jaxdae.systems.precision import in_dtype
 
 _REMEDY = (
     "Keep the program away from that configuration, or use more controls than constraints so that "
@@ -190,7 +191,8 @@ class ServoConstraint(eqx.Module):
             # A failed adaptive run ends between the rows it saved.
             last = (jnp.asarray(trajectory.final_time)[None], _rows(trajectory.final_state))
             ts, states = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), (ts, states), last)
-        return _describe(self, ts, states, np.asarray(_scaled_matrices(self, ts, states)))
+        servo = in_dtype(self, ts.dtype)
+        return _describe(self, ts, states, np.asarray(_scaled_matrices(servo, ts, states)))
 
     def diagnose(self, trajectory: Any) -> str | None:
         """Why a failed run ended, where the decoupling matrix is the reason; else `None`."""
