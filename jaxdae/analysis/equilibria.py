@@ -141,7 +141,9 @@ def _unknowns(x, given, s: int) -> _Unknowns:
 
 
 def _balance(x, given, s: int) -> Balance:
-    return balance(*given[:2], *_unknowns(x, given, s))
+    system, t, *_ = given
+    q, w, u, multipliers = _unknowns(x, given, s)
+    return balance(system, t, q, w, u, multipliers)
 
 
 def _linear(x, given, s: int) -> Linear:

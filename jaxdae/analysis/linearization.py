@@ -11,7 +11,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
 from jaxdae.analysis.equilibria import Equilibrium
-from jaxdae.analysis.rest import energy_force, mass_and_turning, other_force
+from jaxdae.analysis.rest import energy_force, mass_and_turning, remaining_force
 from jaxdae.linalg.rank import numerical_rank
 from jaxdae.systems import System
 from jaxdae.systems.checks import is_concrete
@@ -259,7 +259,7 @@ def _rates(system, eq, controller, level: _Level, hessian, own):
         u = unravel(u)
         if controller is not None:
             u = controller(eq.t, q, v, w) + u
-        force = other_force(system, eq.t, q, v, w, u, multipliers)
+        force = remaining_force(system, eq.t, q, v, w, u, multipliers)
         return force, system.actuator_rate(eq.t, q, v, w, u)
 
     mass, turning = mass_and_turning(system, eq.t, eq.q)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxdae.systems import System
+from jaxdae.systems.dynamics import other_force
 
 
 class Balance(NamedTuple):
@@ -44,7 +45,7 @@ def balance(system: System, t, q, w, u, multipliers) -> Balance:
     g = system.velocity_constraints(t, q, rest)
     holonomic, nonholonomic = jnp.split(multipliers, (phi.size,))
     force = energy_force(system, t, q, holonomic)
-    force += other_force(system, t, q, rest, w, u, nonholonomic)
+    force += remaining_force(system, t, q, rest, w, u, nonholonomic)
     rate = system.actuator_rate(t, q, rest, w, u)
     return Balance(force, phi, jnp.concatenate([f_dot, g]), rate)
 
@@ -66,8 +67,8 @@ def energy_force(system: System, t, q, multipliers) -> Float[Array, " n"]:
     return -jax.grad(potential)(q)
 
 
-def other_force(system: System, t, q, v, w, u, multipliers) -> Float[Array, " n"]:
-    """All other forces: `force`, and less the slopes by `v` of dissipation, `lam . g` and `dT/dt`.
+def remaining_force(system: System, t, q, v, w, u, multipliers) -> Float[Array, " n"]:
+    """All other forces: `force`, less the slopes by `v` of dissipation, `lam . g` and `dT/dt`.
 
     Of the inertial forces it has the explicit rate of the momenta; the rest of them,
     `turning(...) @ v` to first order, vanishes at rest.
@@ -88,7 +89,7 @@ def other_force(system: System, t, q, v, w, u, multipliers) -> Float[Array, " n"
         reaction = multipliers @ system.velocity_constraints(t, q, v)
         return kinetic_rate + system.dissipation(t, q, v) + reaction
 
-    return system.force(t, q, v, w, u) - jax.grad(power)(v)
+    return other_force(system, t, q, v, w, u) - jax.grad(power)(v)
 
 
 def mass_and_turning(system: System, t, q) -> tuple[Float[Array, "n n"], Float[Array, "n n"]]:
