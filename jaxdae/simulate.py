@@ -282,12 +282,11 @@ def _field(t, y, args):
     u = control_input(controller, t, state)
     # At a singularity, infinities become NaN: step controllers reject NaN, but a trial state with
     # infinities makes their scaled error, and then the step itself, NaN.
-    rate = formulation.vector_field(system, t, y, u)
-    rate = jax.tree.map(lambda x: jnp.where(jnp.isfinite(x), x, jnp.nan), rate)
+    clean = lambda rate: jax.tree.map(lambda x: jnp.where(jnp.isfinite(x), x, jnp.nan), rate)  # noqa: E731
     if work is None:
-        return rate, None
-    lam = formulation.multipliers(system, t, y, u)
-    return rate, power_balance(system, t, state.q, state.v, state.w, u, lam)
+        return clean(formulation.vector_field(system, t, y, u)), None
+    rate, lam = formulation.rate_and_multipliers(system, t, y, u)
+    return clean(rate), power_balance(system, t, state.q, state.v, state.w, u, lam)
 
 
 def _on_constraints(solution, method: _Method, run):

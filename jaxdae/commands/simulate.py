@@ -15,13 +15,6 @@ from jaxdae.control import ServoConstraint
 from jaxdae.failure import describe_failure
 from jaxdae.models import get_model
 from jaxdae.models.studies import program_residuals
-from jaxdae.plotting import (
-    plot_energy,
-    plot_histories,
-    plot_series,
-    plot_violation,
-    save_figure,
-)
 from jaxdae.simulate import simulate
 from jaxdae.solvers import RK4
 from jaxdae.systems import State
@@ -69,7 +62,7 @@ def run(options) -> int:
     )
     good = bool(trajectory.success)
     seconds = time.perf_counter() - began
-    print(_report(trajectory, model, seconds))
+    print(_report(trajectory, model, seconds), flush=True)
     _draw(trajectory, out)
     write_json(out / "simulation.json", _result(trajectory, model, options, seconds))
     print(f"\nplots and simulation.json are in {out}")
@@ -149,6 +142,9 @@ def _control(trajectory: Trajectory, model) -> str:
 
 
 def _draw(trajectory: Trajectory, out: Path) -> None:
+    # Loaded when the numbers stand on the screen: drawing takes as long again.
+    from jaxdae.plotting import plot_energy, plot_histories, save_figure
+
     quantities = ("q", "v") if trajectory.controller is None else ("q", "v", "u")
     save_figure(plot_histories(trajectory, quantities=quantities), out / "histories.png")
     save_figure(_off(trajectory), out / "violation.png")
@@ -157,6 +153,8 @@ def _draw(trajectory: Trajectory, out: Path) -> None:
 
 def _off(trajectory: Trajectory):
     """Violation of the constraints, or of a program where that is all there is."""
+    from jaxdae.plotting import plot_series, plot_violation
+
     if trajectory.violation.phi_dot.shape[-1] or trajectory.controller is None:
         return plot_violation(trajectory)
     level, found, get_name = _residuals(trajectory)

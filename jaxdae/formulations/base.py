@@ -51,6 +51,10 @@ class AbstractFormulation(eqx.Module):
     def multipliers(self, system: System, t, y: PyTree, u: Any) -> Float[Array, " c"]:
         """Constraint multipliers `lam`, shape `(m+r,)`; the reaction is `-J^T lam`."""
 
+    def rate_and_multipliers(self, system: System, t, y: PyTree, u: Any) -> tuple[PyTree, Array]:
+        """`vector_field` and `multipliers`; overridden where both are of one computation."""
+        return self.vector_field(system, t, y, u), self.multipliers(system, t, y, u)
+
     @abc.abstractmethod
     def check(self, system: System, state: State) -> None:
         """Raise `ValueError` when gains or options do not fit the system. Computes nothing."""

@@ -37,9 +37,12 @@ class AbstractMotion(AbstractFormulation):
         return y
 
     def vector_field(self, system, t, y, u):
-        acceleration, _ = self.motion(system, t, y, u)
+        return self.rate_and_multipliers(system, t, y, u)[0]
+
+    def rate_and_multipliers(self, system, t, y, u):
+        acceleration, lam = self.motion(system, t, y, u)
         rate = system.actuator_rate(t, y.q, y.v, y.w, u)
-        return State(y.v, acceleration, rate)
+        return State(y.v, acceleration, rate), lam
 
     def multipliers(self, system, t, y, u):
         return self.motion(system, t, y, u)[1]
