@@ -18,7 +18,9 @@ from jaxdae.formulations import (
     NullSpace,
     Penalty,
     QuasiVelocities,
+    VelocityElimination,
 )
+from jaxdae.models import CartesianPendulum
 from jaxdae.models.kepler import Kepler
 from jaxdae.models.mirror import AdaptiveMirror
 from jaxdae.solvers import RK4
@@ -45,6 +47,33 @@ def test_a_step_outside_names_root_factor_and_limit(formulation, led_point):
     assert "the constraint perturbation equations at the start" in found
     assert "RK4 multiplies the mode of the root -400" in found
     assert "by 5 in each step. All modes shrink for steps below 0.006963 s" in found
+
+
+@pytest.mark.parametrize(
+    "decay", [400.0, jnp.array([400.0, 5.0]), jnp.diag(jnp.array([5.0, 400.0]))]
+)
+def test_the_decay_of_eliminated_constraints_has_a_step_limit(decay, led_point):
+    """One root for each position constraint: velocities obey them by construction."""
+    system, state = led_point(0.5), led_point(0.5).start()
+    formulation = VelocityElimination((), decay=decay)
+    found = _told(system, formulation, state, 0.01)
+    assert "RK4 multiplies the mode of the root -400 1/s by 5 in each step" in found
+    assert "All modes shrink for steps below 0.006963 s" in found
+    assert _told(system, formulation, state, 0.0069) == ""
+    assert _told(system, VelocityElimination(()), state, 0.1) == ""
+
+
+def test_a_step_beyond_the_limit_of_the_decay_makes_residuals_grow():
+    """Euler's factor `1 - 0.025 * 100` is that of the residual; a start slightly off its rod."""
+    pendulum, formulation = CartesianPendulum(), VelocityElimination("x", decay=100.0)
+    start = jaxdae.State([0.0, -1.0 - 1e-6], [0.0, 0.0])
+    with pytest.warns(RuntimeWarning, match="step of 0.025 s is beyond the step limit of the gai"):
+        run = jaxdae.simulate(
+            pendulum, formulation, start, t1=0.1, dt=0.025, solver=diffrax.Euler()
+        )
+    phi = np.asarray(run.violation.phi[:, 0])
+    # Residuals are quadratic: their square, of 1e-5, is what differs.
+    np.testing.assert_allclose(phi[1:] / phi[:-1], -1.5, rtol=1e-4)
 
 
 def test_where_nothing_is_constrained_gains_have_no_limit():

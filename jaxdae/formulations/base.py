@@ -98,8 +98,8 @@ class AbstractFormulation(eqx.Module):
             state: where gains that depend on it are taken.
 
         Returns:
-            Shape `(2m+r, 2m+r)` for `y = (f, df/dt, g)`, and more where more is stabilized; `None`
-            where nothing is.
+            Shape `(2m+r, 2m+r)` for `y = (f, df/dt, g)`, more where more is stabilized, `(m, m)`
+            for `f` alone where velocities satisfy the constraints exactly; `None` where nothing is.
         """
         stabilization = getattr(self, "stabilization", None)
         if stabilization is None:

@@ -164,6 +164,16 @@ class VelocityElimination(AbstractFormulation):
         t = jnp.asarray(t, y.q.dtype)
         return _eliminate(system, self._split(system, y), t, y.q)
 
+    def perturbation_matrix(self, system, t, state):
+        """`df/dt = -decay f`, shape `(m, m)`; velocities have no violation. `None` without."""
+        del t
+        m, _ = constraint_counts(system, state)
+        if self.decay is None or m == 0:
+            return None
+        return -jax.vmap(lambda e: apply_gain(self.decay, e), out_axes=1)(
+            jnp.eye(m, dtype=state.q.dtype)
+        )
+
     def check(self, system, state):
         m, r = constraint_counts(system, state)
         n, name = state.q.size, type(system).__name__
