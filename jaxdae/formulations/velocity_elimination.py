@@ -168,11 +168,11 @@ class VelocityElimination(AbstractFormulation):
         """`df/dt = -decay f`, shape `(m, m)`; velocities have no violation. `None` without."""
         del t
         m, _ = constraint_counts(system, state)
-        if self.decay is None or m == 0:
+        decay = self.decay
+        if decay is None or m == 0:
             return None
-        return -jax.vmap(lambda e: apply_gain(self.decay, e), out_axes=1)(
-            jnp.eye(m, dtype=state.q.dtype)
-        )
+        unit = jnp.eye(m, dtype=state.q.dtype)
+        return -jax.vmap(lambda e: apply_gain(decay, e), out_axes=1)(unit)
 
     def check(self, system, state):
         m, r = constraint_counts(system, state)
