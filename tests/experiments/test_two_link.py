@@ -51,6 +51,16 @@ def test_a_claim_fails_with_its_numbers(two_link, results):
     assert "with 0 the run ends there" in failed.text
 
 
+def test_a_large_constraint_mass_harms_out_of_reach_and_helps_within(two_link):
+    """All 20 s of the paper: the numbers its remark rests on."""
+    rows = two_link.large_alphas()
+    claim = two_link.alpha_claim(rows, two_link.END)
+    assert claim.holds
+    assert [1e3 < rows[0]["steps whole"] < 2e3, rows[-1]["steps whole"] > 2e5] == [True, True]
+    assert 5 < rows[-1]["velocity whole"] / rows[0]["velocity whole"] < 7
+    assert not two_link.alpha_claim(rows[:1] * 2, two_link.END).holds
+
+
 @pytest.mark.slow
 def test_figures_end_where_the_runs_do(two_link, results, tmp_path):
     two_link.draw([r for r in results if r["case"].target == two_link.REACHABLE], tmp_path)
