@@ -544,9 +544,9 @@ assert 0.01 < limits["tuned"] < 0.03
 #   first.
 # - **Holds**: the modified Lagrange equation runs through dependent constraints and singular
 #   configurations.
-# - **Holds**: that too large an $\alpha$ makes it unstable, on the paper's own 20 s, where no motion
-#   satisfies the constraints any longer. Within reach a larger one is better, and takes more steps
-#   at the fold.
+# - **Holds**: that too large an $\alpha$ makes it unstable, on the paper's own 20 s, where no
+#   motion satisfies the constraints any longer. Within reach a larger one is better, and takes more
+#   steps at the fold.
 # - **Does not hold**: "asymptotically stable trajectories" of the modified Lagrange equation. The
 #   violation tends to $\lambda/\alpha$, filtered by the gains, not to zero.
 # - **Does not hold**: "fails at the singular configuration at 4.067105 s". With the speed that
