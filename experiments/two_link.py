@@ -169,8 +169,8 @@ def alpha_claim(rows: list[dict], end: float) -> Claim:
     return Claim(
         '*"Choosing alpha too high makes the system unstable."* On the paper\'s own run, yes: up '
         f"to {end:g} s the steps grow from {first['steps whole']:.1e} at alpha = "
-        f"{first['alpha']:g} to {last['steps whole']:.1e} at {last['alpha']:.0e}, and the largest velocity {more:.1f} "
-        f"times, while the violation out of reach stays at {last['phi whole']:.3g} m. Up to where "
+        f"{first['alpha']:g} to {last['steps whole']:.1e} at {last['alpha']:.0e}, and the largest "
+        f"velocity {more:.1f} times, while the violation out of reach stays at {last['phi whole']:.3g} m. Up to where "
         f"the target leaves, a larger alpha is better: {first['steps within']} and "
         f"{last['steps within']} steps, violations of {first['phi within']:.1e} and "
         f"{last['phi within']:.1e} m.",
