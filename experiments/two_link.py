@@ -170,10 +170,10 @@ def alpha_claim(rows: list[dict], end: float) -> Claim:
         '*"Choosing alpha too high makes the system unstable."* On the paper\'s own run, yes: up '
         f"to {end:g} s the steps grow from {first['steps whole']:.1e} at alpha = "
         f"{first['alpha']:g} to {last['steps whole']:.1e} at {last['alpha']:.0e}, and the largest "
-        f"velocity {more:.1f} times, while the violation out of reach stays at {last['phi whole']:.3g} m. Up to where "
-        f"the target leaves, a larger alpha is better: {first['steps within']} and "
-        f"{last['steps within']} steps, violations of {first['phi within']:.1e} and "
-        f"{last['phi within']:.1e} m.",
+        f"velocity {more:.1f} times, while the violation out of reach stays at "
+        f"{last['phi whole']:.3g} m. Up to where the target leaves, a larger alpha is better: "
+        f"{first['steps within']} and {last['steps within']} steps, violations of "
+        f"{first['phi within']:.1e} and {last['phi within']:.1e} m.",
         last["steps whole"] > 20 * first["steps whole"]
         and more > 3
         and last["steps within"] < 2 * first["steps within"]
