@@ -169,6 +169,8 @@ def choose(backend: Backend, why_not: str | None) -> str:
     """
     if backend not in ("auto", "plain", "native"):
         raise ValueError(f"backend is {backend!r}; give 'auto', 'plain' or 'native'.")
+    if backend == "auto" and why_not is not None and why_not == machine_code.without_llvm():
+        machine_code.warn_without_llvm(why_not)
     if backend == "plain" or (backend == "auto" and why_not is not None):
         return "plain"
     if why_not is not None:

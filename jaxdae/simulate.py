@@ -82,7 +82,7 @@ def simulate(
             steps in memory, and are NaN where `max_steps` is too large for it.
         backend: `"plain"` for diffrax compiled by XLA; `"native"` for a kernel of machine code that
             carries out the whole run, one entry of a vector register for each lane of a batch;
-            `"auto"` takes the native one where it can serve. It needs llvmlite (`jaxdae[native]`),
+            `"auto"` takes the native one where it can serve. It needs llvmlite, which loads here,
             an explicit Runge-Kutta method, given steps or diffrax's `PIDController`, and saved
             states. `Trajectory.backend` says what was used and why. Both give the same numbers to
             round-off, and gradients in both modes; the native one has no derivative by times.

@@ -1,6 +1,7 @@
 """What carries a run out: the choice, its reasons, and that nothing remembered is stale."""
 
 import importlib.util
+import re
 
 import diffrax
 import equinox as eqx
@@ -12,7 +13,7 @@ import pytest
 import jaxdae
 from jaxdae import backends, MinimumNorm, Multipliers, simulate, State
 from jaxdae.backends import BackendError
-from jaxdae.kernels import machine_code
+from jaxdae.kernels import interface, machine_code
 from jaxdae.kernels.trace import UnsupportedOperationError
 from jaxdae.models import CartesianPendulum, Chain
 from jaxdae.solvers import RK4
@@ -125,14 +126,57 @@ def test_by_default_the_native_backend_serves_where_it_can():
     assert (plain.backend, plain.why_not_native) == ("plain", None)
 
 
-def test_without_llvmlite_diffrax_serves(monkeypatch):
-    find = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda x: None if x == "llvmlite" else find(x))
+@pytest.mark.parametrize("broken", [False, True], ids=["missing", "broken"])
+def test_without_llvmlite_diffrax_serves_and_says_so_once(broken, monkeypatch):
+    if broken:
+        monkeypatch.setattr(machine_code, "_llvm", does_not_load)
+        reason = "llvmlite is installed, but does not load: wrong ABI"
+    else:
+        find = importlib.util.find_spec
+        lacking = lambda x: None if x == "llvmlite" else find(x)  # noqa: E731
+        monkeypatch.setattr(importlib.util, "find_spec", lacking)
+        reason = "llvmlite is not installed: pip install llvmlite"
+    machine_code.warn_without_llvm.cache_clear()
+    with pytest.warns(RuntimeWarning, match=f"plain backend, slower .* last digits: {reason}"):
+        found = run()
+    assert (found.backend, found.why_not_native) == ("plain", reason)
+    assert run().backend == run(backend="plain").backend == "plain"
+    with pytest.raises(BackendError, match=reason):
+        run(backend="native")
+
+
+def does_not_load():
+    raise ImportError("llvmlite is installed, but does not load: wrong ABI")
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (
+            "#define XLA_FFI_API_MAJOR 0\n#define XLA_FFI_API_MINOR 99",
+            r"has version 0\.99 .*0\.3 to",
+        ),
+        ("#define XLA_FFI_API_MAJOR 1\n#define XLA_FFI_API_MINOR 3", r"has version 1\.3 of the in"),
+        ("#define XLA_FFI_API_MINOR 3", "does not say which version its interface"),
+        (None, "does not say which version its interface"),
+    ],
+)
+def test_another_interface_of_xla_is_not_trusted(text, reason, tmp_path, monkeypatch):
+    header = tmp_path / "xla" / "ffi" / "api" / "c_api.h"
+    header.parent.mkdir(parents=True)
+    if text is not None:
+        header.write_text(text)
+    monkeypatch.setattr(jax.ffi, "include_dir", lambda: str(tmp_path))
+    monkeypatch.setattr(interface, "version", interface.version.__wrapped__)
     found = run()
     assert found.backend == "plain"
-    assert "pip install 'jaxdae[native]'" in str(found.why_not_native)
-    with pytest.raises(BackendError, match="llvmlite is not installed"):
+    assert re.search(reason, str(found.why_not_native))
+    with pytest.raises(BackendError, match=reason):
         run(backend="native")
+    with pytest.raises(
+        machine_code.MachineCodeError, match=f"{reason}.*; use the function without"
+    ):
+        machine_code.register("")
 
 
 def test_on_other_devices_diffrax_serves(monkeypatch):

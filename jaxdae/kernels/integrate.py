@@ -102,7 +102,7 @@ def _shapes(*arguments, run: Run, axes: Axes):
 
 
 def _lowered(ctx, *arguments, run: Run, axes: Axes):
-    # The loops are built with llvmlite, which is an extra.
+    # The loops are built with llvmlite, which need not load here.
     if run.controlled:
         from jaxdae.kernels.controlled_steps import controlled_steps as loops
     else:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
-from jaxdae.kernels.assembly import DATA, DIMENSIONS
+from jaxdae.kernels.interface import DATA, DIMENSIONS
 
 POINTER = ir.PointerType()
 WHOLE = ir.IntType(64)

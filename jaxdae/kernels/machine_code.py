@@ -7,12 +7,13 @@ import os
 import re
 import threading
 import time
+import warnings
 from functools import cache
 from typing import Any, NamedTuple
 
 import jax
 
-from jaxdae.kernels import storage
+from jaxdae.kernels import interface, storage
 
 # Machine code is kept for the life of the process: compiled programs of JAX point into it.
 _ENGINES: list[Any] = []
@@ -22,6 +23,13 @@ _LOCK = threading.Lock()
 # Levels of optimization of the target and of the passes before it, by whether code is to be made
 # quickly. They are part of the key of what is on disk.
 _LEVELS = {False: (3, 2), True: (0, 0)}
+
+
+# Functions of the C library that kernels call.
+_WANTED = (
+    "malloc", "free", "pthread_create", "pthread_join", "pthread_attr_init",
+    "pthread_attr_setstacksize", "pthread_attr_destroy",
+)  # fmt: skip
 
 
 class MachineCodeError(RuntimeError):
@@ -45,7 +53,7 @@ def _llvm():
     try:
         import llvmlite.binding as llvm
     except ModuleNotFoundError as error:
-        raise ImportError("native kernels need llvmlite: pip install 'jaxdae[native]'.") from error
+        raise ImportError("native kernels need llvmlite: pip install llvmlite.") from error
     except (ImportError, OSError) as error:
         raise ImportError(
             f"llvmlite is installed, but does not load: {error}. Install it anew: pip install "
@@ -102,11 +110,15 @@ def register(text: str, content: str = "") -> str:
 
     Raises:
         ImportError: where llvmlite is not installed, or does not load.
-        MachineCodeError: where LLVM refuses the module, or a function it calls does not exist here.
+        MachineCodeError: where LLVM refuses the module, a function it calls does not exist here, or
+            XLA's interface for such functions is another one.
 
     Warns:
         RuntimeWarning: where the folder cannot be read or written, or a file in it is damaged.
     """
+    reason = interface.obstacle()
+    if reason is not None:
+        raise MachineCodeError(f"{reason}; use the function without jaxdae.kernels.native here.")
     key = _key(text)
     name = f"jaxdae_{hashlib.sha256(content.encode()).hexdigest()[:32]}_{key[:32]}"
     with _LOCK:
@@ -131,19 +143,45 @@ def portable_names(program: str) -> str:
 
 def obstacle() -> str | None:
     """What keeps machine code from being made on this machine; `None` where nothing does."""
-    if importlib.util.find_spec("llvmlite") is None:
-        return "llvmlite is not installed: pip install 'jaxdae[native]'"
-    try:
-        _llvm()
-    except ImportError as error:
-        return str(error)
+    missing = without_llvm()
+    if missing is not None:
+        return missing
     try:
         library = ctypes.CDLL(None)
     except (OSError, TypeError):  # a system whose processes have no library of C of their own
         library = None
-    wanted = ("malloc", "free", "pthread_create", "pthread_join")
-    missing = [x for x in wanted if not hasattr(library, x)]
-    return f"the C library here has no {', '.join(missing)}" if missing else None
+    lacking = [x for x in _WANTED if not hasattr(library, x)]
+    if lacking:
+        return f"the C library here has no {', '.join(lacking)}"
+    return interface.obstacle()
+
+
+def without_llvm() -> str | None:
+    """Why there is no LLVM here, which all other machines have; `None` where there is."""
+    if importlib.util.find_spec("llvmlite") is None:
+        return "llvmlite is not installed: pip install llvmlite"
+    try:
+        _llvm()
+    except ImportError as error:
+        return str(error)
+    return None
+
+
+@cache
+def warn_without_llvm(reason: str) -> None:
+    """Say once what a machine without LLVM misses.
+
+    Args:
+        reason: from `without_llvm`.
+
+    Warns:
+        RuntimeWarning: with the reason.
+    """
+    warnings.warn(
+        f"simulations run on the plain backend, slower and with other last digits: {reason}",
+        RuntimeWarning,
+        stacklevel=2,
+    )
 
 
 def _key(text: str) -> str:
@@ -153,7 +191,12 @@ def _key(text: str) -> str:
 
 
 def _levels() -> tuple[int, int]:
-    return _LEVELS[bool(jax.config.values["jax_disable_most_optimizations"])]
+    return _LEVELS[quickly()]
+
+
+def quickly() -> bool:
+    """Whether JAX is told to compile without optimization; kernels are then made so, too."""
+    return bool(jax.config.values["jax_disable_most_optimizations"])
 
 
 def _object_code(text: str, key: str) -> bytes:

@@ -333,7 +333,7 @@ def importing(error):
 @pytest.mark.parametrize(
     ("error", "match"),
     [
-        (ModuleNotFoundError("no llvmlite"), r"need llvmlite: pip install 'jaxdae\[native\]'"),
+        (ModuleNotFoundError("no llvmlite"), "need llvmlite: pip install llvmlite"),
         (OSError("libllvmlite.so: cannot open"), r"does not load: libllvmlite.so: .*anew"),
         (ImportError("wrong ABI"), r"does not load: wrong ABI.*anew"),
     ],

@@ -14,9 +14,10 @@ import pytest
 import scipy.special
 
 from jaxdae.kernels import machine_code, vector_math
-from jaxdae.kernels.assembly import assembled, DATA
+from jaxdae.kernels.assembly import assembled
 from jaxdae.kernels.emission import emit, functions
 from jaxdae.kernels.graph import CONSTANT, Graph, INPUT
+from jaxdae.kernels.interface import DATA
 from jaxdae.kernels.operations import OPERATIONS
 from jaxdae.kernels.portable import OWN
 from jaxdae.kernels.trace import ScalarProgram
