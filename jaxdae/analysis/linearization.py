@@ -61,6 +61,7 @@ class Linearization(eqx.Module):
         equilibrium: where.
         partition: which coordinates are which.
         conservative: whether all forces are declared by energies and dissipation.
+        coordinates: their names.
     """
 
     A: Float[Array, "s s"]
@@ -75,6 +76,7 @@ class Linearization(eqx.Module):
     equilibrium: Equilibrium
     partition: Partition = eqx.field(static=True)
     conservative: bool = eqx.field(static=True)
+    coordinates: tuple[str, ...] = eqx.field(static=True)
 
     @property
     def position_constraints(self) -> int:
@@ -221,6 +223,7 @@ def _linearize(system, eq, controller, partition) -> Linearization:
         equilibrium=eq,
         partition=partition,
         conservative=conservative,
+        coordinates=tuple(system.labels().coordinate(i) for i in range(n)),
     )
 
 

@@ -1,5 +1,6 @@
 """Linear-quadratic regulators, differentiable through the Riccati equation."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import equinox as eqx
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 
 from jaxdae.analysis.controllability import check_pair, controllability
 from jaxdae.analysis.linearization import Linearization
+from jaxdae.analysis.spectra import show_root
 from jaxdae.systems.checks import is_concrete
 
 # The scaled sign iteration converges quadratically after a few steps; 30 are enough for roots that
@@ -36,14 +38,16 @@ class Regulator(NamedTuple):
 class RegulatorFeedback(eqx.Module):
     """State feedback about an equilibrium, on the independent coordinates and velocities.
 
-        u = u0 - K (q_I - q_I0, v_I, w - w0)
+        u = u0 - K (q_I - q_I0, v_I, w - w0, errors (q - q0))
 
     Args:
-        K: gain, shape `(i, 2d+k)` for `d` independent coordinates.
+        K: gain, shape `(i, 2d+k+e)` for `d` independent coordinates and `e` errors.
         q: coordinates of the equilibrium, shape `(n,)`.
         w: actuator state there, shape `(k,)`.
         u: controls there, shape `(i,)`.
         independent: indices of the independent coordinates.
+        errors: errors of dependent coordinates that move, from all coordinates, shape `(e, n)`;
+            `None` for none.
     """
 
     K: Float[Array, "i s"]
@@ -51,12 +55,16 @@ class RegulatorFeedback(eqx.Module):
     w: Float[Array, " k"]
     u: Float[Array, " i"]
     independent: tuple[int, ...] = eqx.field(static=True)
+    errors: Float[Array, "e n"] | None = None
 
     def __call__(self, t, q, v, w):
         del t
         own = jnp.array(self.independent, int)
-        state = jnp.concatenate([(q - self.q)[own], v[own], w - self.w])
-        return self.u - self.K @ state
+        moved = q - self.q
+        state = [moved[own], v[own], w - self.w]
+        if self.errors is not None:
+            state.append(self.errors @ moved)
+        return self.u - self.K @ jnp.concatenate(state)
 
 
 def lqr(A, B, Q=None, R=None) -> Regulator:
@@ -102,36 +110,102 @@ def lqr(A, B, Q=None, R=None) -> Regulator:
     worst = roots[np.argmax(np.real(roots))]
     if not worst.real < 0:
         raise ValueError(
-            f"the regulator leaves the root {worst:.6g}: the cost does not see it. Give every "
-            "unstable or critical direction a weight in Q."
+            f"the regulator leaves the root {show_root(worst)}: the cost does not see it. Give "
+            "every unstable or critical direction a weight in Q."
         )
     return Regulator(K, P, roots[np.argsort(-np.real(roots))])
 
 
-def lqr_on_constraints(linearization: Linearization, Q=None, R=None):
-    """Regulator of a constrained system, on the part that its constraints leave.
+def lqr_on_constraints(
+    linearization: Linearization, Q=None, R=None, *, errors: Sequence[str | int] | None = None
+):
+    r"""Regulator of a constrained system, on the part that its constraints leave.
 
-    The errors of dependent coordinates, whose roots are zero and which no input reaches, are
-    left out: position constraints force them to vanish, those of velocity constraints are not
-    controlled (Shulgin, section 6).
+    The errors of dependent coordinates, `z`, come in two kinds. Position constraints force theirs
+    to vanish: they are left out (Shulgin, section 6). Those of velocity constraints obey
+    `dz/dt = D s`, with the state `s = (x, v_I, dw, z)` and the `drift` `D` of the linearization.
+    Constraints that hold at rest have `D = 0`: their errors are constant, no input moves these zero
+    roots, and they are left out as well. Where a displacement violates a constraint at rest the
+    errors move: they have roots of their own, which inputs can reach through `x`, and they stay. Of
+    dependent rows of `D` the combinations `c^T z` with `c^T D = 0` are constant and are left out.
 
     Args:
         linearization: from `jaxdae.analysis.linearize`, about an equilibrium with controls.
-        Q: weight of `(x, v_I, dw)`, shape `(2d+k, 2d+k)`; by default the identity.
+        Q: weight of `(x, v_I, dw, z)`, where `z` are the `e` errors that stay, or coordinates in
+            an orthonormal basis of their space; shape `(2d+k+e, 2d+k+e)`; by default the identity.
         R: weight of the controls; by default the identity.
+        errors: names or indices of the coordinates of `Linearization.partition.nonholonomic` whose
+            errors stay; by default decided by the numbers of `D`, which needs concrete ones.
 
     Returns:
         `(RegulatorFeedback, Regulator)`.
 
     Raises:
-        ValueError: as `lqr`; or for an equilibrium without controls.
+        ValueError: as `lqr`, among it a root with a nonnegative real part that no input reaches;
+            for an equilibrium without controls; or for `errors` that do not fit.
     """
     lin, eq = linearization, linearization.equilibrium
     if eq.u is None:
         raise ValueError("the equilibrium has no controls; find it with equilibrium(…, u=…).")
-    size = lin.A.shape[0] - lin.velocity_constraints
-    found = lqr(lin.A[:size, :size], lin.B[:size], Q, R)
-    return RegulatorFeedback(found.K, eq.q, eq.w, jnp.ravel(eq.u), lin.partition.independent), found
+    kept = _moving_errors(lin, errors)
+    r, (e, size) = lin.velocity_constraints, (kept.shape[0], lin.A.shape[0])
+    basis = jnp.eye(size, dtype=lin.A.dtype)[: size - r]
+    basis = jnp.concatenate([basis, jnp.zeros((e, size), basis.dtype).at[:, size - r :].set(kept)])
+    found = lqr(basis @ lin.A @ basis.T, basis @ lin.B, Q, R)
+    feedback = RegulatorFeedback(
+        found.K, eq.q, eq.w, jnp.ravel(eq.u), lin.partition.independent, _errors(lin, kept)
+    )
+    return feedback, found
+
+
+def _moving_errors(lin: Linearization, names) -> Float[Array, "e r"]:
+    """Rows that pick, of the errors of velocity constraints, those that move."""
+    nonholonomic, dtype = lin.partition.nonholonomic, lin.A.dtype
+    r = len(nonholonomic)
+    if names is not None:
+        return jnp.eye(r, dtype=dtype)[jnp.array(_places(lin, names), int)]
+    if r == 0:
+        return jnp.zeros((0, 0), dtype)
+    if not is_concrete(lin.drift):
+        raise ValueError(
+            "which errors of velocity constraints move is decided by numbers, which a "
+            "transformation hides: name them, lqr_on_constraints(…, errors=(…)), under jit, vmap "
+            "and grad; errors=() for constraints that hold at rest."
+        )
+    # Entries of the drift are derivatives: what is far above their round-off is a motion.
+    drift = np.asarray(lin.drift, np.float64)[:, : lin.A.shape[0]]
+    left, values, _ = np.linalg.svd(drift)
+    scale = max(np.abs(np.asarray(lin.A)).max(initial=0.0), 1e-300)
+    rank = int((values > 1e3 * np.finfo(np.asarray(lin.A).dtype).eps * scale).sum())
+    # All of them: in their own coordinates, whose weights a user can give.
+    rows = np.eye(r) if rank == r else left[:, :rank].T
+    return jnp.asarray(rows, dtype)
+
+
+def _places(lin: Linearization, names) -> list[int]:
+    nonholonomic = lin.partition.nonholonomic
+    labels, out = lin.coordinates, []
+    for name in names:
+        index = labels.index(name) if name in labels else name
+        if index not in nonholonomic:
+            known = ", ".join(labels[i] for i in nonholonomic) or "none"
+            raise ValueError(
+                f"errors = {tuple(names)}: {name!r} is none of the coordinates that velocity "
+                f"constraints determine; these are: {known}."
+            )
+        out.append(nonholonomic.index(index))
+    return out
+
+
+def _errors(lin: Linearization, kept) -> Float[Array, "e n"] | None:
+    """`z = q_E - q_E0 - B_E x` from all coordinates, in the rows that are kept."""
+    if kept.shape[0] == 0:
+        return None
+    own, rows = (jnp.array(x, int) for x in (lin.partition.independent, lin.partition.nonholonomic))
+    by_x = lin.positions[rows][:, : len(own)]
+    pick = jnp.zeros((len(rows), lin.positions.shape[0]), by_x.dtype)
+    pick = pick.at[jnp.arange(len(rows)), rows].set(1.0).at[:, own].add(-by_x)
+    return kept @ pick
 
 
 @jax.jit
@@ -232,6 +306,7 @@ def _check(A, B, Q, R) -> None:
         i = int(np.argmax(np.real(found.roots) + found.tolerances))
         raise ValueError(
             f"the pair (A, B) is not stabilizable: no feedback moves the root "
-            f"{found.roots[i]:.6g} (controllable dimension {found.rank} of {size}). Leave that "
-            "part out (lqr_on_constraints drops the zero roots of constraints), or add an input."
+            f"{show_root(found.roots[i])} (controllable dimension {found.rank} of {size}). Leave "
+            "that part out (lqr_on_constraints drops the zero roots of position constraints, and of "
+            "velocity constraints that hold at rest), or add an input that reaches it."
         )

@@ -124,8 +124,8 @@ def _judge(lin, others, tolerances, accidental, zeros) -> tuple[Verdict, str]:
     worst = others[np.argmax(margin)]
     if margin.max() > 0:
         return "unstable", (
-            f"the root {_show(worst)} has a positive real part (Lyapunov's theorem on the first "
-            "approximation)."
+            f"the root {show_root(worst)} has a positive real part (Lyapunov's theorem on the "
+            "first approximation)."
         )
     if (others.real < -tolerances).all():
         return _hurwitz(lin, others, zeros)
@@ -178,5 +178,6 @@ def _energy_argument(lin) -> str | None:
     )
 
 
-def _show(root) -> str:
+def show_root(root) -> str:
+    """A root to six digits, a pair of complex ones as one."""
     return f"{root.real:.6g}" if root.imag == 0 else f"{root.real:.6g} ± {abs(root.imag):.6g}i"

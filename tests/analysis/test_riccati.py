@@ -183,6 +183,109 @@ class PushedPendulum(jaxdae.System):
         return jnp.stack([q @ q - self.length**2])
 
 
+class Drifting(jaxdae.System):
+    """`v2 = growth q2 + pull q1`, and further coordinates that follow in `rates`; a push on `q1`.
+
+    Displacements at rest violate the first constraint: `q2` moves by itself, and by `q1`.
+    """
+
+    growth: float = 0.5
+    pull: float = 1.0
+    rates: tuple[tuple[float, float], ...] = ()
+
+    def kinetic_energy(self, t, q, v):
+        del t, q
+        return 0.5 * v @ v
+
+    def force(self, t, q, v, w, u):
+        del t, v, w
+        return jnp.zeros_like(q).at[0].set(u[0])
+
+    def position_constraints(self, t, q):
+        del t
+        return jnp.stack([q[-1] - q[0] ** 2])
+
+    def velocity_constraints(self, t, q, v):
+        del t
+        first = v[1] - self.growth * q[1] - self.pull * q[0]
+        others = [v[i + 2] - a * q[0] - b * q[1] for i, (a, b) in enumerate(self.rates)]
+        return jnp.stack([first, *others])
+
+
+def drifting(**parameters):
+    system = Drifting(**parameters)
+    rest = equilibrium(system, jnp.zeros(3 + len(system.rates)), u=jnp.zeros(1))
+    return system, linearize(system, rest, independent=("q1",))
+
+
+def closed_loop(system, feedback, size):
+    """Matrix of `(q, v1)` by hand: the ideal constrained motion, whose first force is free."""
+
+    def rate(x):
+        q, v = x[:-1], x[-1:]
+        first = system.growth * q[1] + system.pull * q[0]
+        others = [a * q[0] + b * q[1] for a, b in system.rates]
+        velocities = jnp.stack([v[0], first, *others, 2 * q[0] * v[0]])
+        push = feedback(0.0, q, velocities, jnp.zeros(0))
+        # q_last = q1^2 has no weight in the linear motion.
+        return jnp.concatenate([velocities, push])
+
+    return np.asarray(jax.jacfwd(rate)(jnp.zeros(size)))
+
+
+def test_errors_of_velocity_constraints_that_move_are_regulated():
+    """Left out, the closed loop keeps the root 0.5 while -0.87 +- 0.5i are reported."""
+    system, linear = drifting()
+    feedback, regulator = lqr_on_constraints(linear)
+    assert feedback.errors is not None
+    assert regulator.roots is not None
+    A = closed_loop(system, feedback, 4)
+    # The row of q3, which its position constraint determines, is zero.
+    roots = np.linalg.eigvals(np.delete(np.delete(A, 2, 0), 2, 1))
+    np.testing.assert_allclose(np.sort(roots.real), np.sort(regulator.roots.real), atol=1e-9)
+    assert regulator.roots.real.max() < -0.3
+    assert feedback.errors.shape == (1, 3)
+    q = jnp.array([1e-3, 1e-3, 1e-6])
+    start = jaxdae.State(q, jnp.stack([0.0, 0.5 * q[1] + q[0], 0.0]))
+    run = jaxdae.simulate(system, jaxdae.Multipliers(), start, t1=8.0, controller=feedback)
+    linear_motion = scipy.linalg.expm(A * 8.0) @ np.array([*q, 0.0])
+    # What is not linear is of second order in a start of 1e-3, and grows by less than tenfold.
+    np.testing.assert_allclose(run.q[-1, :2], linear_motion[:2], atol=1e-5)
+    assert np.abs(run.q[-1, :2]).max() < 0.1 * np.abs(run.q[:, :2]).max()
+
+
+def test_a_drift_that_no_input_reaches_is_refused_with_its_root():
+    _, linear = drifting(pull=0.0)
+    with pytest.raises(ValueError, match=r"no feedback moves the root 0\.5 "):
+        lqr_on_constraints(linear)
+    _, linear = drifting(pull=0.0, growth=-0.5)
+    roots = np.asarray(lqr_on_constraints(linear)[1].roots)
+    np.testing.assert_allclose(np.abs(roots + 0.5).min(), 0, atol=1e-12)
+
+
+@pytest.mark.parametrize("rates", [((0.0, 0.0),), ((2.0, 1.0),)], ids=["at rest", "dependent"])
+def test_errors_that_stay_constant_are_left_out(rates):
+    """`v3 = 0` holds at rest; `v3 = 2 v2` leaves the combination `z3 - 2 z2` constant."""
+    system, linear = drifting(rates=rates)
+    feedback, regulator = lqr_on_constraints(linear)
+    assert regulator.roots is not None
+    assert len(regulator.roots) == 3
+    roots = np.sort(np.linalg.eigvals(closed_loop(system, feedback, 5)).real)
+    # Two are zero: of the constant combination, and of the position constraint.
+    np.testing.assert_allclose(np.abs(roots[-2:]), 0, atol=1e-9)
+    np.testing.assert_allclose(roots[:3], np.sort(regulator.roots.real), atol=1e-9)
+
+
+def test_under_a_transformation_errors_that_move_are_named():
+    _, linear = drifting()
+    named = jax.jit(lambda lin: lqr_on_constraints(lin, errors=("q2",))[0].K)(linear)
+    np.testing.assert_allclose(named, lqr_on_constraints(linear)[0].K, rtol=1e-9)
+    with pytest.raises(ValueError, match="name them"):
+        jax.jit(lambda lin: lqr_on_constraints(lin)[0].K)(linear)
+    with pytest.raises(ValueError, match=r"'q1' is none of the coordinates.* these are: q2"):
+        lqr_on_constraints(linear, errors=("q1",))
+
+
 def test_gradients_reach_from_a_length_to_the_gains_of_the_regulator():
     """Through equilibrium, linearization and Riccati equation, in both modes."""
 
