@@ -307,6 +307,6 @@ def _check(A, B, Q, R) -> None:
         raise ValueError(
             f"the pair (A, B) is not stabilizable: no feedback moves the root "
             f"{show_root(found.roots[i])} (controllable dimension {found.rank} of {size}). Leave "
-            "that part out (lqr_on_constraints drops the zero roots of position constraints, and of "
-            "velocity constraints that hold at rest), or add an input that reaches it."
+            "that part out (lqr_on_constraints drops the zero roots of position constraints, and "
+            "of velocity constraints that hold at rest), or add an input that reaches it."
         )
