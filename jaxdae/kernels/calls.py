@@ -15,6 +15,10 @@ from jaxdae.kernels.trace import scalarize, ScalarProgram
 from jaxdae.kernels.values import as_symbols, Symbols, Value
 
 
+# Numbers of parameters.
+Shared = frozenset[int]
+
+
 class Subprogram:
     """A scalar program that others call by its name.
 
@@ -24,6 +28,7 @@ class Subprogram:
         entries: where it is done for each entry of arrays, their length: the program is that of
             one entry.
         looped: then for each argument whether it is such an array, and not one number for all.
+        parameters: for each argument the number of the parameter that it is, if it is one.
     """
 
     def __init__(
@@ -32,8 +37,15 @@ class Subprogram:
         program: ScalarProgram,
         entries: int | None = None,
         looped: tuple[bool, ...] = (),
+        parameters: tuple[int | None, ...] = (),
     ):
         self.name, self.program, self.entries, self.looped = name, program, entries, looped
+        self._parameters = parameters
+
+    def shared(self, parameters: "Shared") -> list[bool]:
+        """For each argument, whether it is one of some parameters."""
+        own = self._parameters or (None,) * len(self.program.inputs)
+        return [x in parameters for x in own]
 
     @property
     def results(self) -> list[jax.ShapeDtypeStruct]:
@@ -79,6 +91,7 @@ def subprogram(
     wrt: tuple[int, ...] = (),
     entries: int | None = None,
     made: dict[str, Subprogram] | None = None,
+    parameters: tuple[int | None, ...] = (),
 ) -> Callable:
     """A function that `scalarize` does not enter but calls, with a derivative in reverse mode.
 
@@ -91,6 +104,7 @@ def subprogram(
         entries: for a function of single entries that is done for each entry of arrays, their
             length; arguments of shape () are the same for all.
         made: where programs are kept by name, for several uses of one function.
+        parameters: for each argument the number of the parameter that it is, if it is one.
 
     Returns:
         A function for use in functions given to `scalarize`; it returns a list of arrays. Its
@@ -104,7 +118,9 @@ def subprogram(
             alike = entries is not None
             kinds = [jax.ShapeDtypeStruct(() if alike else x.shape, x.dtype) for x in arguments]
             looped = tuple(alike and x.ndim == 1 for x in arguments)
-            known[own] = Subprogram(own, scalarize(of, *kinds), entries, looped)
+            program = scalarize(of, *kinds, loops=entries is None)
+            numbers = parameters + (None,) * (len(kinds) - len(parameters))
+            known[own] = Subprogram(own, program, entries, looped, numbers)
         return call(known[own], *arguments)
 
     def transposed(*arguments):
@@ -144,7 +160,7 @@ def called(program: ScalarProgram) -> list[Subprogram]:
 
     def visit(one: ScalarProgram) -> None:
         for other in one.graph.callees(one.outputs):
-            if other not in found:
+            if isinstance(other, Subprogram) and other not in found:
                 visit(other.program)
                 found[other] = None
 

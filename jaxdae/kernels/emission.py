@@ -36,7 +36,8 @@ def emit(
         program: what to compute.
         inputs: register that holds an input, by its number.
         calls: writes calls of other programs, `write(node, callee, arguments, register)`, and reads
-            their results, `result(node, number)`.
+            their results, `result(node, number)`; `written` are results that are where they are
+            wanted already, for which nothing is returned.
         far: gets registers of how far arguments of functions are, which are wrong where these are
             too large. Without it functions see to that themselves.
 
@@ -50,6 +51,8 @@ class _Emission:
     def __init__(self, writer: Writer, program: ScalarProgram, inputs, calls, far):
         self._w, self._inputs, self._calls, self._far = writer, inputs, calls, far
         self._graph, self._outputs = program.graph, program.outputs
+        sizes = [int(np.prod(x.shape)) for x in program.results]
+        self._results = np.repeat(np.arange(len(sizes)), sizes).tolist()
         self._needed = self._graph.needed(self._outputs)
         self._angles = _angles_of_both(self._graph, self._needed)
         self._pairs: dict[int, list[str]] = {}
@@ -64,7 +67,11 @@ class _Emission:
                 self._call(node, *arguments)
             elif operation not in (INPUT, CONSTANT, RESULT) and node not in self._within:
                 self._held[node] = self._computed(node, operation, arguments)
-        return [self._register(int(x)) for x in self._outputs]
+        written = frozenset() if self._calls is None else self._calls.written
+        return [
+            "" if result in written else self._register(int(x))
+            for result, x in zip(self._results, self._outputs, strict=True)
+        ]
 
     def _register(self, node: int) -> str:
         # What is only passed on from memory to memory is never loaded.

@@ -1,22 +1,35 @@
 """Scalar programs as functions on arrays in memory, one vector for each number."""
 
+import hashlib
 from collections import Counter
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
 from jaxdae.kernels import vector_math
-from jaxdae.kernels.calls import called, Subprogram
+from jaxdae.kernels.calls import called, Shared, Subprogram
+from jaxdae.kernels.dense import are_consecutive, LARGE, Product
+from jaxdae.kernels.dense_loops import product_name, product_text
 from jaxdae.kernels.emission import emit, functions
-from jaxdae.kernels.graph import INPUT
+from jaxdae.kernels.graph import CONSTANT, INPUT, RESULT
 from jaxdae.kernels.machine_code import host_width
 from jaxdae.kernels.trace import ScalarProgram
 from jaxdae.kernels.writer import Writer
 
 # Operations that a small program and all its copies in those that call it may have.
 _INLINED = 1536
+# Numbers in memory that are copied at once, and not through registers.
+_COPIED = 16
 
 
-def library(programs: list[Subprogram], width: int, dtype) -> str:
+Fast = dict[Subprogram, bool]
+Callee = Subprogram | Product
+
+
+def library(
+    programs: list[Subprogram], width: int, dtype, shared: Shared = frozenset()
+) -> str:
     """Text of the functions of programs, of all that they call, and of elementary functions.
 
     Each program becomes a function `@name(pointer of each argument, pointer of each result)`. An
@@ -26,6 +39,8 @@ def library(programs: list[Subprogram], width: int, dtype) -> str:
         programs: what is to be had by name.
         width: entries of a vector.
         dtype: float64 or float32.
+        shared: parameters that are given as numbers for all lanes, one after the other, and not as
+            vectors.
 
     Returns:
         Definitions in LLVM's intermediate language.
@@ -36,11 +51,14 @@ def library(programs: list[Subprogram], width: int, dtype) -> str:
     elementary = dict.fromkeys(name for one in every for name in functions(one.program))
     fast = fast_versions(list(every), width)
     near = [x for x in elementary if fast and x in vector_math.LIMITED]
+    beside: dict[str, str] = {}
+    own = [_function(one, width, dtype, shared, fast, beside) for one in every]
     return "\n\n".join(
         [
             *(vector_math.function(name, width, dtype) for name in elementary),
             *(vector_math.near_function(name, width, dtype) for name in near),
-            *(_function(one, width, dtype, fast) for one in every),
+            *beside.values(),
+            *own,
         ]
     )
 
@@ -62,6 +80,8 @@ def fast_versions(every: list[Subprogram], width: int) -> dict[Subprogram, bool]
     found: dict[Subprogram, bool] = {}
     calls = Counter(x for one in every for x in one.program.graph.calls(one.program.outputs))
     for one in every if width > 1 else ():
+        if any(isinstance(x, Product) for x in one.program.graph.callees(one.program.outputs)):
+            continue  # most of its time is theirs, and it is long to compile
         limited = not set(vector_math.LIMITED).isdisjoint(functions(one.program))
         if one.entries is None and (limited or any(x in found for x in called(one.program))):
             size = len(one.program.graph.needed(one.program.outputs))
@@ -69,13 +89,21 @@ def fast_versions(every: list[Subprogram], width: int) -> dict[Subprogram, bool]
     return found
 
 
-def _function(one: Subprogram, width: int, dtype, fast: dict[Subprogram, bool]) -> str:
-    """The function of a program, or of its versions."""
-    careful = (_straight if one.entries is None else _looped)(one, width, dtype)
+def _function(
+    one: Subprogram, width: int, dtype, shared: Shared, fast: Fast, beside: dict[str, str]
+) -> str:
+    """The function of a program, or of its versions; products that it calls come beside."""
+    if one.entries is None:
+        w = _FunctionWriter(one, width, dtype, shared)
+        careful = w.straight(), w.declared
+        beside.update(w.beside)
+    else:
+        careful = _looped(one, width, dtype)
     if one not in fast:
         return _definition(one, "void", one.name, *careful)
-    w = _FastWriter(one.program, width, dtype, fast)
+    w = _FastWriter(one, width, dtype, shared, fast)
     lines, far = w.fast()
+    beside.update(w.beside)
     inline = "alwaysinline " if fast[one] else ""
     return "\n".join(
         [
@@ -110,11 +138,6 @@ def _choice(one: Subprogram, width: int, dtype) -> tuple[list[str], set[str]]:
     w.line("  br label %end")
     w.line("end:")
     return w.lines, w.declared
-
-
-def _straight(one: Subprogram, width: int, dtype) -> tuple[list[str], set[str]]:
-    w = _FunctionWriter(one.program, width, dtype)
-    return w.straight(), w.declared
 
 
 def _looped(one: Subprogram, width: int, dtype) -> tuple[list[str], set[str]]:
@@ -176,82 +199,187 @@ class _EntryWriter(Writer):
 class _FunctionWriter(Writer):
     """A writer that knows where arguments are, and keeps room for those of calls."""
 
-    def __init__(self, program: ScalarProgram, width: int, dtype):
+    def __init__(self, one: Subprogram, width: int, dtype, shared: Shared):
         super().__init__(width, dtype)
-        self._program = program
-        self._sizes = [int(np.prod(x.shape)) for x in program.inputs]
+        self._program, self._graph, self._parameters = one.program, one.program.graph, shared
+        self._sizes = [int(np.prod(x.shape)) for x in one.program.inputs]
         self._starts = np.concatenate([[0], np.cumsum(self._sizes)])
-        # Where arrays are in memory, by the nodes of their entries.
+        self._shared = one.shared(shared)
+        # Where arrays are in memory that were stored for a call, by the nodes of their entries.
         self._known: dict[tuple[int, ...], str] = {}
         self._results: dict[int, list[tuple[str, int]]] = {}
-        inputs = {
-            program.graph.nodes[x].arguments[0]: x
-            for x in program.graph.needed(program.outputs)
-            if program.graph.nodes[x].operation == INPUT
-        }
-        for i, size in enumerate(self._sizes):
-            nodes = tuple(inputs.get(int(self._starts[i]) + j, -1) for j in range(size))
-            self._known[nodes] = f"%a{i}_"
+        # Results that a call writes where they are wanted: by the call and the first of them.
+        self._direct, self.written = _direct_results(one.program)
+        # Products and constants that are called by their names.
+        self.beside: dict[str, str] = {}
 
     def straight(self, far: list[str] | None = None) -> list[str]:
         """Lines of the whole program."""
         found = iter(emit(self, self._program, self.input, self, far))
         for i, result in enumerate(self._program.results):
             for j in range(int(np.prod(result.shape))):
-                self.store(next(found), f"%r{i}_", j)
+                register = next(found)
+                if i not in self.written:
+                    self.store(register, f"%r{i}_", j)
         return self.lines
 
     def input(self, number: int) -> str:
         """Register that holds an input."""
-        array = int(np.searchsorted(self._starts, number, side="right")) - 1
-        return self._load(f"%a{array}_", number - int(self._starts[array]))
+        array, j = self._argument(number)
+        return self._load(f"%a{array}_", j, self._shared[array])
 
-    def write(self, node: int, callee: Subprogram, arguments, register) -> None:
+    def write(self, node: int, callee: Callee, arguments, register) -> None:
         """Call a function. What is in memory already is not copied."""
-        pointers = [self._known.get(x) or self._stored(x, register) for x in arguments]
+        found = [self._operand(x, register) for x in arguments]
+        if isinstance(callee, Product):
+            first, second = (x.shared for x in found)
+            name = self._product(callee, (first, second))
+        else:
+            name = callee.name
+            wanted = callee.shared(self._parameters)
+            for i, nodes in enumerate(arguments):
+                if wanted[i] != found[i].shared:
+                    found[i] = _Operand(self._stored(nodes, register), False)
         sizes = [int(np.prod(x.shape)) for x in callee.results]
-        rooms = [self._room(size) for size in sizes]
-        self.call(callee, ", ".join(f"ptr {x}" for x in pointers + rooms))
+        starts = np.cumsum([0, *sizes[:-1]]).tolist()
+        rooms = [
+            self._direct.get((node, start)) or self._room(size)
+            for start, size in zip(starts, sizes, strict=True)
+        ]
+        given = ", ".join(f"ptr {x}" for x in [*(x.pointer for x in found), *rooms])
+        self.call(callee, name, given)
         self._results[node] = [(p, j) for p, n in zip(rooms, sizes, strict=True) for j in range(n)]
-        first = node + 1  # results follow their call
-        for room, size in zip(rooms, sizes, strict=True):
-            self._known[tuple(range(first, first + size))] = room
-            first += size
 
-    def call(self, callee: Subprogram, given: str) -> None:
+    def call(self, callee: Callee, name: str, given: str) -> None:
         """Write the call itself."""
-        self.line(f"  call void @{callee.name}({given})")
+        del callee
+        self.line(f"  call void @{name}({given})")
 
     def result(self, node: int, number: int) -> str:
         """Register that holds a result of a call."""
         return self._load(*self._results[node][number])
 
+    def _product(self, product: Product, shared: tuple[bool, bool]) -> str:
+        name = product_name(product, shared)
+        if name not in self.beside:
+            self.beside[name] = product_text(product, shared, self.width, self.dtype)
+        return name
+
+    def _argument(self, number: int) -> tuple[int, int]:
+        """Which argument has an input, and its number there."""
+        array = int(np.searchsorted(self._starts, number, side="right")) - 1
+        return array, number - int(self._starts[array])
+
+    def _operand(self, nodes: tuple[int, ...], register) -> "_Operand":
+        """Where an array is in memory; stored there, if it is not yet."""
+        return self._found(nodes) or _Operand(self._stored(nodes, register), False)
+
+    def _found(self, nodes: tuple[int, ...]) -> "_Operand | None":
+        if not nodes or not are_consecutive(self._graph, nodes):
+            return None
+        operation, own = self._graph.nodes[nodes[0]]
+        if operation == CONSTANT:
+            return self._constants(nodes) if len(nodes) >= LARGE else None
+        if operation == INPUT:
+            array, j = self._argument(own[0])
+            inside = j + len(nodes) <= self._sizes[array]
+            shared = self._shared[array]
+            return _Operand(self._place(f"%a{array}_", j, shared), shared) if inside else None
+        places = self._results[own[0]]
+        pointer, j = places[own[1]]
+        inside = places[own[1] + len(nodes) - 1][0] == pointer
+        return _Operand(self._place(pointer, j), False) if inside else None
+
+    def _constants(self, nodes: tuple[int, ...]) -> "_Operand":
+        """Known numbers, which all lanes share."""
+        values = [float(self._graph.nodes[x].arguments[0]) for x in nodes]
+        text = ", ".join(f"{self.scalar} {self.literal(x)}" for x in values)
+        name = f"@numbers_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+        kind = f"[{len(values)} x {self.scalar}]"
+        self.beside[name] = f"{name} = internal unnamed_addr constant {kind} [{text}], align 64"
+        return _Operand(name, True)
+
     def _stored(self, nodes, register) -> str:
-        room = self._room(len(nodes))
-        for j, node in enumerate(nodes):
-            self.store(register(node), room, j)
-        self._known[nodes] = room
-        return room
+        if nodes not in self._known:
+            room = self._room(len(nodes))
+            for start, stop in self._runs(nodes):
+                found = self._found(nodes[start:stop]) if stop - start >= _COPIED else None
+                if found is not None and not found.shared:
+                    self._copy(found.pointer, self._place(room, start), stop - start)
+                    continue
+                for j in range(start, stop):
+                    self.store(register(nodes[j]), room, j)
+            self._known[nodes] = room
+        return self._known[nodes]
+
+    def _runs(self, nodes: tuple[int, ...]) -> list[tuple[int, int]]:
+        """Parts of an array that may be in memory one after the other."""
+        following = [x.arguments for x in (self._graph.nodes[x] for x in nodes)]
+        ends = [
+            i
+            for i, (a, b) in enumerate(pairwise(following), 1)
+            if b != (*a[:-1], a[-1] + 1)
+        ]
+        return list(pairwise([0, *ends, len(nodes)]))
+
+    def _copy(self, source: str, target: str, count: int) -> None:
+        """Copy numbers of all lanes."""
+        size = count * self.width * self.bits // 8
+        self.declared.add("declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)")
+        self.line(
+            f"  call void @llvm.memcpy.p0.p0.i64(ptr {target}, ptr {source}, i64 {size}, i1 false)"
+        )
 
     def _room(self, size: int) -> str:
         return self.put(f"alloca {self.vector}, i64 {max(size, 1)}, align 64")
 
-    def _load(self, pointer: str, j: int) -> str:
-        return self.put(f"load {self.vector}, ptr {self._place(pointer, j)}")
+    def _load(self, pointer: str, j: int, shared: bool = False) -> str:
+        place = self._place(pointer, j, shared)
+        if shared:
+            return self.repeated(self.put(f"load {self.scalar}, ptr {place}"))
+        return self.put(f"load {self.vector}, ptr {place}")
 
     def store(self, register: str, pointer: str, j: int) -> None:
         """Store a vector as the number `j` of an array."""
         self.line(f"  store {self.vector} {register}, ptr {self._place(pointer, j)}")
 
-    def _place(self, pointer: str, j: int) -> str:
-        return self.put(f"getelementptr {self.vector}, ptr {pointer}, i64 {j}")
+    def _place(self, pointer: str, j: int, shared: bool = False) -> str:
+        kind = self.scalar if shared else self.vector
+        return self.put(f"getelementptr {kind}, ptr {pointer}, i64 {j}")
+
+
+class _Operand(NamedTuple):
+    """Where an array is in memory, and whether as numbers that all lanes share."""
+
+    pointer: str
+    shared: bool
+
+
+def _direct_results(program: ScalarProgram) -> tuple[dict[tuple[int, int], str], set[int]]:
+    """Large results that one call gives: where it writes them, and their numbers."""
+    found: dict[tuple[int, int], str] = {}
+    at, numbers = 0, set()
+    graph, outputs = program.graph, program.outputs.tolist()
+    for i, result in enumerate(program.results):
+        nodes = outputs[at : at + int(np.prod(result.shape))]
+        at += len(nodes)
+        if len(nodes) < LARGE or not are_consecutive(graph, nodes):
+            continue
+        operation, own = graph.nodes[nodes[0]]
+        if operation != RESULT or own in found:
+            continue
+        sizes = [int(np.prod(x.shape)) for x in graph.nodes[own[0]].arguments[0].results]
+        if (own[1], len(nodes)) in zip(np.cumsum([0, *sizes]).tolist(), sizes, strict=False):
+            found[own] = f"%r{i}_"
+            numbers.add(i)
+    return found, numbers
 
 
 class _FastWriter(_FunctionWriter):
     """A writer of a fast version, which knows how far arguments of functions are."""
 
-    def __init__(self, program: ScalarProgram, width: int, dtype, fast: dict[Subprogram, bool]):
-        super().__init__(program, width, dtype)
+    def __init__(self, one: Subprogram, width: int, dtype, shared: Shared, fast: Fast):
+        super().__init__(one, width, dtype, shared)
         self._fast = fast
         self._far: list[str] = []
 
@@ -260,9 +388,9 @@ class _FastWriter(_FunctionWriter):
         lines = self.straight(self._far)
         return lines, vector_math.farthest(self, self._far)
 
-    def call(self, callee: Subprogram, given: str) -> None:
+    def call(self, callee: Callee, name: str, given: str) -> None:
         """Write the call itself: of the fast version, where there is one."""
         if callee not in self._fast:
-            super().call(callee, given)
+            super().call(callee, name, given)
         else:
-            self._far.append(self.put(f"call {self.vector} @{callee.name}.near({given})"))
+            self._far.append(self.put(f"call {self.vector} @{name}.near({given})"))

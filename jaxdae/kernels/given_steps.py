@@ -52,7 +52,12 @@ class Start:
             Buffer(lanes, lanes.arguments, i, size, ranks[i], 0)
             for i, size in enumerate(self.sizes)
         ]
-        self.arrays = [lanes.array(size) for size in self.sizes]
+        # Large parameters that all members share stay where they are.
+        self._in_place = {1 + i for i in problem.shared(ranks)}
+        self.arrays = [
+            given.data if i in self._in_place else lanes.array(size)
+            for i, (given, size) in enumerate(zip(self._given, self.sizes, strict=True))
+        ]
         self.state, *self.parameters = self.arrays
         self._each(shared=True)
         self._preparations = problem.preparations(active)
@@ -91,8 +96,9 @@ class Start:
     def _each(self, shared: bool) -> None:
         lanes = self.lanes
         with lanes.loop(lanes.width) as lane:
-            for given, size, array in zip(self._given, self.sizes, self.arrays, strict=True):
-                if given.shared == shared:
+            parts = zip(self._given, self.sizes, self.arrays, strict=True)
+            for i, (given, size, array) in enumerate(parts):
+                if given.shared == shared and i not in self._in_place:
                     given.load(size, array, lane, whole(0))
 
 

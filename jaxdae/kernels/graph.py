@@ -58,14 +58,18 @@ class Graph:
     Args:
         varying: inputs that change from call to call come first, and are so many; without it all.
         dtype: of its numbers; without it they are of any precision.
+        loops: whether products of dense matrices become calls.
     """
 
-    def __init__(self, varying: int | None = None, dtype: np.dtype | None = None):
-        self.varying, self.dtype = varying, dtype
+    def __init__(
+        self, varying: int | None = None, dtype: np.dtype | None = None, loops: bool = False
+    ):
+        self.varying, self.dtype, self.loops = varying, dtype, loops
         self.nodes: list[Node] = []
         self._fixed: list[bool] = []
         self._known: dict[object, int] = {}
         self._constants: dict[int, float | bool] = {}
+        self._needed: dict[bytes, list[int]] = {}
         self._operations = self._equations = 0
 
     def count_equations(self, count: int) -> None:
@@ -107,13 +111,14 @@ class Graph:
 
     def call(self, callee: Any, arguments: tuple[tuple[int, ...], ...], results: int) -> list[int]:
         """All results of a call, one after the other; equal calls are one."""
-        node = self._once(CALL, (callee, arguments))
-        return [self._once(RESULT, (node, i)) for i in range(results)]
-
-    def _once(self, operation: str, arguments: tuple) -> int:
-        key = (operation, *arguments)
+        key = (CALL, callee, arguments)
         node = self._known.get(key)
-        return self._new(key, operation, arguments) if node is None else node
+        if node is None:
+            node = self._new(key, CALL, (callee, arguments))
+            # They follow their call, so that nobody has to ask for them one by one.
+            self.nodes.extend(Node(RESULT, (node, i)) for i in range(results))
+            self._fixed.extend([self._fixed[node]] * results)
+        return list(range(node + 1, node + 1 + results))
 
     def apply(self, operation: str, *arguments: int) -> int:
         """An operation on nodes, simplified."""
@@ -166,8 +171,8 @@ class Graph:
     def _is_fixed(self, operation: str, arguments: tuple) -> bool:
         if operation == INPUT:
             return self.varying is not None and arguments[0] >= self.varying
-        if operation in (CALL, RESULT):
-            return False
+        if operation == CALL:
+            return all(self._fixed[x] for part in arguments[1] for x in part)
         return operation == CONSTANT or all(self._fixed[x] for x in arguments)
 
     def fixed(self, node: int) -> bool:
@@ -207,6 +212,12 @@ class Graph:
 
     def needed(self, outputs) -> list[int]:
         """Nodes that outputs are made of, in the order in which they were made."""
+        key = np.asarray(outputs, np.int64).tobytes()
+        if key not in self._needed:
+            self._needed[key] = self._found_needed(outputs)
+        return self._needed[key]
+
+    def _found_needed(self, outputs) -> list[int]:
         found: set[int] = set()
         waiting = [int(x) for x in outputs]
         while waiting:

@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from jaxdae.kernels.calls import call, Subprogram, subprogram
+from jaxdae.kernels.calls import call, Shared, Subprogram, subprogram
+from jaxdae.kernels.dense import factored, LARGE, products
 from jaxdae.kernels.invariants import parted
 from jaxdae.kernels.products import regrouped
 from jaxdae.kernels.trace import scalarize
@@ -57,6 +58,8 @@ class InitialValueProblem:
         self._made: dict[Any, list[Subprogram]] = {}
         self._subprograms: dict[str, Subprogram] = {}
         self._parts: dict[str, tuple[Subprogram, Subprogram]] = {}
+        # Results of these that are given by their factors.
+        self._flags: dict[str, tuple[bool, ...]] = {}
 
     @property
     def tableau(self) -> diffrax.ButcherTableau:
@@ -173,11 +176,15 @@ class InitialValueProblem:
     def _parted(self, name: str, function: Callable, kinds, varying: int):
         """A program in two: the part of the parameters alone, and the rest."""
         if name not in self._parts:
-            program = scalarize(function, *self._shapes(*kinds), varying=varying)
+            program = scalarize(function, *self._shapes(*kinds), varying=varying, loops=True)
+            program, self._flags[name] = factored(program)
             shared = regrouped(program) if self.dtype == np.float64 else program
             first, rest = parted(shared, varying)
-            both = Subprogram(f"prepare_{name}", first), Subprogram(name, rest)
-            self._parts[name] = both
+            own = tuple(range(len(self.parameters)))
+            self._parts[name] = (
+                Subprogram(f"prepare_{name}", first, parameters=own),
+                Subprogram(name, rest, parameters=(*[None] * varying, *own, None)),
+            )
         return self._parts[name]
 
     def _given(self, active: tuple[int, ...] | None = None) -> list[jax.ShapeDtypeStruct]:
@@ -197,12 +204,16 @@ class InitialValueProblem:
         back = self._backward(active)
 
         def value(t, y, *given):
-            return call(ahead[number][1], t, y, *given[:count], given[count + number])[0]
+            program = ahead[number][1]
+            parts = call(program, t, y, *given[:count], given[count + number])
+            return products(parts, self._flags[program.name])[0]
 
         def backward(arguments, bar):
             t, y, *given = arguments
             prepared = given[count + len(ahead) + number]
-            found = call(back[number][1], t, y, bar, *given[:count], prepared)
+            program = back[number][1]
+            parts = call(program, t, y, bar, *given[:count], prepared)
+            found = products(parts, self._flags[program.name])
             zeros = [jnp.zeros_like(x) for x in given]
             return jnp.zeros_like(t), found[0], *_replaced(zeros, active, found[1:])
 
@@ -296,12 +307,29 @@ class InitialValueProblem:
     def _whole_rate(self) -> Callable:
         """`f(t, y, *parameters)`, which prepares nothing."""
         name = f"whole_rhs_{self.states}"  # that of a varied problem may be called beside its own
-        shapes = self._shapes("t", "y", *self.parameters)
-        whole = subprogram(name, self.rhs, *shapes, made=self._subprograms)
+        kinds = ("t", "y", *self.parameters)
+        own, shapes = self._numbers(kinds), self._shapes(*kinds)
+        whole = subprogram(name, self.rhs, *shapes, made=self._subprograms, parameters=own)
         return lambda t, y, *p: whole(t, y, *p)[0]
 
     def _program(self, name: str, function: Callable, *kinds) -> Subprogram:
-        return Subprogram(name, scalarize(function, *self._shapes(*kinds)))
+        program = scalarize(function, *self._shapes(*kinds), loops=True)
+        return Subprogram(name, program, parameters=self._numbers(kinds))
+
+    def _numbers(self, kinds) -> tuple[int | None, ...]:
+        """Of arguments that are parameters, their numbers."""
+        known = {id(x): i for i, x in enumerate(self.parameters)}
+        return tuple(known.get(id(x)) for x in kinds)
+
+    def shared(self, ranks: tuple[int, ...]) -> Shared:
+        """Large parameters that all members share, which kernels read where they are.
+
+        Args:
+            ranks: axes of the batch in the state, and in each parameter.
+        """
+        sizes = [int(np.prod(x.shape)) for x in self.parameters]
+        pairs = zip(sizes, ranks[1 : 1 + len(sizes)], strict=True)
+        return frozenset(i for i, (size, rank) in enumerate(pairs) if size >= LARGE and not rank)
 
     def _shapes(self, *kinds) -> list[jax.ShapeDtypeStruct]:
         known = {

@@ -82,7 +82,7 @@ def _eager(primitive):
 def _registered(programs, body: str, axes: Axes, run: Run) -> str:
     dtype = run.problem.dtype
     width = axes.width(dtype)
-    parts = [library(programs, width, dtype), body]
+    parts = [library(programs, width, dtype, run.problem.shared(axes.ranks())), body]
     text = assembled(parts, axes.rank, machine_code.default_threads(), width)
     every = dict.fromkeys(x for one in programs for x in (*called(one.program), one))
     content = [f"{x.name} {x.entries}\n{x.program.content()}" for x in every]

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 from jax import lax
 
-from jaxdae.kernels import factorizations, indexing, precisions
+from jaxdae.kernels import dense, factorizations, indexing, precisions
 from jaxdae.kernels.control import choice
 from jaxdae.kernels.graph import Graph
 from jaxdae.kernels.indexing import alike
@@ -27,6 +27,10 @@ def _same(operation: str) -> Callable:
             return [on_wholes(graph, operation, given, equation.outvars[0].aval.dtype)]
         if any(isinstance(x, Symbols) and x.boolean for x in given):
             return [_on_truths(graph, operation, given)]
+        if graph.loops and operation in dense.SUMS:
+            found = dense.combined(graph, operation, [as_symbols(graph, x).nodes for x in given])
+            if found is not None:
+                return [Symbols(found)]
         return [elementwise(graph, operation, *given, boolean=boolean)]
 
     return rule
@@ -129,16 +133,21 @@ def _dot_general(graph: Graph, equation, given: list[Value]) -> list[Value]:
     symbols = [as_symbols(graph, x) for x in given]
     if any(x.whole is not None for x in symbols):
         raise Refusal("products of matrices of whole numbers are not known")
-    a = _arranged(symbols[0].nodes, batch_left, left).tolist()
-    b = _arranged(symbols[1].nodes, batch_right, right).tolist()
-    found = [
-        graph.dot(row, column)
-        for rows, columns in zip(a, b, strict=True)
-        for row in rows
-        for column in columns
-    ]
+    a = _arranged(symbols[0].nodes, batch_left, left)
+    b = _arranged(symbols[1].nodes, batch_right, right)
+    found = [_product(graph, rows, columns.T) for rows, columns in zip(a, b, strict=True)]
     shape = equation.outvars[0].aval.shape
     return [Symbols(np.array(found, np.int32).reshape(shape))]
+
+
+def _product(graph: Graph, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Nodes of a matrix product: of a large one as a loop, of others written out."""
+    found = dense.product(graph, a, b) if graph.loops else None
+    if found is not None:
+        return found
+    columns = b.T.tolist()
+    each = [graph.dot(row, column) for row in a.tolist() for column in columns]
+    return np.array(each, np.int32).reshape(len(a), len(columns))
 
 
 def _arranged(x: np.ndarray, batch, contracted) -> np.ndarray:

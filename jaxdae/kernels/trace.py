@@ -58,7 +58,9 @@ class ScalarProgram(NamedTuple):
         return "\n".join([*words, f"{self.outputs.tolist()} {self.inputs} {self.results}"])
 
 
-def scalarize(function: Callable, *arguments, varying: int | None = None) -> ScalarProgram:
+def scalarize(
+    function: Callable, *arguments, varying: int | None = None, loops: bool = False
+) -> ScalarProgram:
     """Trace a function to scalar operations.
 
     Loops with a known number of turns are unrolled, both sides of a condition that depends on the
@@ -69,6 +71,8 @@ def scalarize(function: Callable, *arguments, varying: int | None = None) -> Sca
         arguments: examples of its arguments, or their shapes; floating-point.
         varying: number of the first arguments, which change from call to call while the others
             stay the same; without it all change.
+        loops: whether products of dense matrices become calls, for programs that are written as
+            functions on arrays in memory.
 
     Returns:
         `ScalarProgram`.
@@ -83,6 +87,7 @@ def scalarize(function: Callable, *arguments, varying: int | None = None) -> Sca
     graph = Graph(
         None if varying is None else sum(sizes[:varying]),
         kinds.pop() if len(kinds) == 1 else None,
+        loops,
     )
     given, first = [], 0
     for shape, size in zip(shapes, sizes, strict=True):
