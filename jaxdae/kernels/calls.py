@@ -14,7 +14,6 @@ from jaxdae.kernels.graph import Graph
 from jaxdae.kernels.trace import scalarize, ScalarProgram
 from jaxdae.kernels.values import as_symbols, Symbols, Value
 
-
 # Numbers of parameters.
 Shared = frozenset[int]
 

@@ -1,7 +1,7 @@
 """Products of dense matrices that stay loops: a call on arrays in memory, not one scalar each."""
 
 import functools
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, TYPE_CHECKING
 
 import jax
 import numpy as np
@@ -117,9 +117,7 @@ def are_consecutive(graph: Graph, nodes) -> bool:
     if operation not in (INPUT, RESULT):
         return False
     *source, start = own
-    return all(
-        graph.nodes[x] == (operation, (*source, start + i)) for i, x in enumerate(nodes)
-    )
+    return all(graph.nodes[x] == (operation, (*source, start + i)) for i, x in enumerate(nodes))
 
 
 # Sums of products, which are products of longer matrices.

@@ -27,9 +27,7 @@ Fast = dict[Subprogram, bool]
 Callee = Subprogram | Product
 
 
-def library(
-    programs: list[Subprogram], width: int, dtype, shared: Shared = frozenset()
-) -> str:
+def library(programs: list[Subprogram], width: int, dtype, shared: Shared = frozenset()) -> str:
     """Text of the functions of programs, of all that they call, and of elementary functions.
 
     Each program becomes a function `@name(pointer of each argument, pointer of each result)`. An
@@ -315,11 +313,7 @@ class _FunctionWriter(Writer):
     def _runs(self, nodes: tuple[int, ...]) -> list[tuple[int, int]]:
         """Parts of an array that may be in memory one after the other."""
         following = [x.arguments for x in (self._graph.nodes[x] for x in nodes)]
-        ends = [
-            i
-            for i, (a, b) in enumerate(pairwise(following), 1)
-            if b != (*a[:-1], a[-1] + 1)
-        ]
+        ends = [i for i, (a, b) in enumerate(pairwise(following), 1) if b != (*a[:-1], a[-1] + 1)]
         return list(pairwise([0, *ends, len(nodes)]))
 
     def _copy(self, source: str, target: str, count: int) -> None:

@@ -78,3 +78,82 @@ def test_the_plain_program_steps_in_for_what_is_too_long():
     assert "its scalar operations are more than 40000" in str(found.why_not_native)
     with pytest.raises(BackendError, match="its scalar operations are more than 40000"):
         simulate(Cart(), Multipliers(), start, backend="native", **settings)
+
+
+# A network of 24 units a layer: its products are loops.
+
+WIDTH, STEPS = 24, 3
+
+
+def network(key=0, dtype=jnp.float64):
+    made = eqx.nn.MLP(4, 2, WIDTH, 2, jnp.tanh, dtype=dtype, key=jax.random.key(key))
+    return jaxdae.NeuralFeedback(made, State(jnp.zeros(2, dtype), jnp.zeros(2, dtype)))
+
+
+def by_kernel(controller, q, v):
+    settings = {"t1": 0.3, "dt": 0.1, "solver": RK4(), "backend": "native", "throw": False}
+    found = simulate(Cart(), Multipliers(), State(q, v), controller=controller, **settings)
+    return jnp.concatenate([found.q[-1], found.v[-1]])
+
+
+def by_hand(controller, q, v):
+    """The same steps of the same motion, `a = u - q`."""
+
+    def rate(y):
+        q, v = y[:2], y[2:]
+        net = controller.network
+        return jnp.concatenate([v, net(y) - net(jnp.zeros_like(y)) - q])
+
+    y, h = jnp.concatenate([q, v]), 0.1
+    for _ in range(STEPS):
+        k1 = rate(y)
+        k2 = rate(y + h / 2 * k1)
+        k3 = rate(y + h / 2 * k2)
+        k4 = rate(y + h * k3)
+        y = y + h / 6 * (k1 + 2 * k2 + 2 * k3 + k4)
+    return y
+
+
+def close(found, expected, rtol=1e-12):
+    """Equal to rounding: some hundred additions, in other orders."""
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        scale = max(float(jnp.abs(other).max(initial=0.0)), 1e-3)
+        np.testing.assert_allclose(one, other, rtol=rtol, atol=rtol * scale)
+
+
+STARTS = jnp.array(np.random.default_rng(0).normal(size=(2, 11, 2)))
+
+
+def weighted(run):
+    """A number that all members and all of their results enter, by the weights and the starts."""
+
+    def loss(weights, q, v):
+        controller = eqx.combine(weights, eqx.partition(network(), eqx.is_array)[1])
+        found = jax.vmap(lambda q, v: run(controller, q, v))(q, v)
+        return jnp.sum(found * jnp.arange(1.0, found.size + 1).reshape(found.shape))
+
+    return jax.value_and_grad(loss, (0, 1, 2))
+
+
+def test_a_batch_with_one_network_and_its_gradient_by_the_weights():
+    """Eleven members, which no width of vectors divides; summed over by the gradient."""
+    weights = eqx.filter(network(), eqx.is_array)
+    found, expected = (jax.jit(weighted(x))(weights, *STARTS) for x in (by_kernel, by_hand))
+    close(found, expected)
+
+
+def test_networks_of_their_own_and_a_direction():
+    """Each member has other weights; derivatives along a direction of all of them."""
+    _, static = eqx.partition(network(), eqx.is_array)
+    each = [eqx.filter(network(key), eqx.is_array) for key in range(3)]
+    weights = jax.tree.map(lambda *x: jnp.stack(x), *each)
+    moves = jax.tree.map(jnp.cos, weights)
+
+    def along(run):
+        def every(weights):
+            one = lambda w, q, v: run(eqx.combine(w, static), q, v)  # noqa: E731
+            return jax.vmap(one)(weights, *STARTS[:, :3])
+
+        return jax.jit(lambda w, m: jax.jvp(every, (w,), (m,)))
+
+    close(along(by_kernel)(weights, moves), along(by_hand)(weights, moves))
