@@ -179,7 +179,9 @@ def combined(graph: Graph, operation: str, given: list[np.ndarray]) -> np.ndarra
     if operation != "add":
         last = parts[-1]
         parts[-1] = last._replace(left=_negative(graph, last.left))
-    left, right = (np.concatenate(x, axis) for x, axis in zip(zip(*parts), (1, 0)))
+    left, right = (
+        np.concatenate(x, axis) for x, axis in zip(zip(*parts, strict=True), (1, 0), strict=True)
+    )
     return _called(graph, left, right)
 
 
