@@ -23,6 +23,11 @@ def test_the_code_of_the_readme_runs_as_printed(tmp_path):
     # The README prints 7e-8; another machine rounds differently, but not by a factor of three.
     assert 2e-8 < error < 2e-7
     assert "stopped by steps" in done.stdout
+    # The gains are better on starts that they were not tuned on, over the run and at its end.
+    cut = float(re.search(r"violation, cut: (\S+)", done.stdout)[1])  # pyright: ignore[reportOptionalSubscript]
+    before, after = map(float, re.findall(r"at the end \[m\^2\]: (\S+)", done.stdout))
+    assert cut > 2
+    assert after < 0.5 * before
     assert "\nunstable\n" in done.stdout
     lean = float(re.search(r"left of the lean \[m\]: (\S+)", done.stdout)[1])  # pyright: ignore[reportOptionalSubscript]
     # The regulated roots are -2.702 and -3.650: 0.3 m * 3.650 / (3.650 - 2.702) * exp(-2.702 * 5).

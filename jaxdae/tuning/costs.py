@@ -27,29 +27,37 @@ class AbstractCost(eqx.Module):
 
 
 class IntegratedViolation(AbstractCost):
-    r"""Weighted violation of the constraints over the motion.
+    r"""Violation of the constraints over the motion, each at the level at which it is declared.
 
         integral of  sum_i a_i f_i^2 + sum_j b_j y_j^2  dt,    y = (df/dt, g)
 
-    with `f` the position constraints and `g` the velocity constraints.
+    with `f` the position constraints and `g` the velocity constraints. By default `a = 1` and, of
+    `y`, `g` alone counts with `b = 1`: rates of position constraints have another unit, and are
+    the larger the faster a violation dies out, so that to weigh them like residuals would ask for
+    slow gains. The start is given and not counted.
 
     Args:
         position: weight `a` of the position residuals: scalar or `(m,)`.
-        velocity: weight `b` of the velocity-level residuals: scalar or `(m+r,)`.
-        from_start: integrate by the trapezoidal rule, which counts the given start. With `False`
-            by the right-endpoint rule: a start off the constraints is data that no gain can
-            change, and it would set a floor below which the objective sees nothing.
+        velocity: weight `b` of the velocity-level residuals: scalar or `(m+r,)`; where `df/dt`
+            should count too, the square of a time [s^2] brings it to the unit of `f`. `None` for
+            one for velocity constraints, zero for rates of position constraints.
+        from_start: `False` for the right-endpoint rule: a start off the constraints is data that
+            no gain can change, and it would set a floor below which the objective sees nothing.
+            `True` for the trapezoidal rule, which counts it.
     """
 
     position: Weight = 1.0
-    velocity: Weight = 1.0
-    from_start: bool = eqx.field(static=True, default=True)
+    velocity: Weight | None = None
+    from_start: bool = eqx.field(static=True, default=False)
 
     def __call__(self, trajectory):
         """The integral, in the square of the residuals' units times seconds."""
-        violation = trajectory.violation
-        density = jnp.sum(self.position * violation.phi**2, axis=-1)
-        density += jnp.sum(self.velocity * violation.phi_dot**2, axis=-1)
+        phi, phi_dot = trajectory.violation.phi, trajectory.violation.phi_dot
+        m, c = phi.shape[-1], phi_dot.shape[-1]
+        declared = (jnp.arange(c) >= m).astype(phi_dot.dtype)
+        velocity = declared if self.velocity is None else self.velocity
+        density = jnp.sum(self.position * phi**2, axis=-1)
+        density += jnp.sum(velocity * phi_dot**2, axis=-1)
         return _integral(density, trajectory, trapezoidal=self.from_start)
 
 

@@ -57,7 +57,9 @@ def test_integrated_violation_is_the_trapezoidal_rule():
     density = 2.0 * (phi**2).sum(1) + 3.0 * (phi_dot**2).sum(1)
     expected = np.trapezoid(density, run.ts)
     # Sums of thirty positive terms in another order.
-    np.testing.assert_allclose(IntegratedViolation(2.0, 3.0)(run), expected, rtol=1e-12)
+    np.testing.assert_allclose(
+        IntegratedViolation(2.0, 3.0, from_start=True)(run), expected, rtol=1e-12
+    )
 
 
 def made_up(**columns) -> Any:
@@ -77,6 +79,19 @@ def test_integrated_violation_from_the_start_or_after_it(from_start):
     expected = right + 0.5 * h * (2.0**2 - 1.0**2) if from_start else right
     # Eleven positive terms in another order.
     np.testing.assert_allclose(IntegratedViolation(from_start=from_start)(run), expected, 1e-13)
+
+
+def test_by_default_every_constraint_counts_at_the_level_at_which_it_is_declared():
+    """A user means that residuals shall be small, and can change neither the start nor its rate."""
+    ts = jnp.array([0.0, 0.5, 0.7])
+    phi, g = jnp.array([[9.0], [0.2], [0.1]]), jnp.array([[9.0], [0.3], [0.4]])
+    run = made_up(ts=ts, violation=SimpleNamespace(phi=phi, phi_dot=jnp.hstack([100 * phi, g])))
+    expected = 0.5 * (0.2**2 + 0.3**2) + 0.2 * (0.1**2 + 0.4**2)
+    np.testing.assert_allclose(IntegratedViolation()(run), expected, rtol=1e-13)
+    # With the square of a time of 0.01 s the rates come to the unit of the residuals.
+    weighted = IntegratedViolation(velocity=jnp.array([1e-4, 1.0]))(run)
+    twice = expected + 0.5 * 0.2**2 + 0.2 * 0.1**2
+    np.testing.assert_allclose(weighted, twice, rtol=1e-13)
 
 
 def test_without_the_start_an_offset_there_does_not_count():
@@ -164,7 +179,9 @@ def test_unused_rows_count_nothing():
     density = 2.0 * (phi**2).sum(1) + 3.0 * (phi_dot**2).sum(1)
     expected = np.trapezoid(density, np.asarray(saved.ts)[used])
     # Sums of some positive terms in another order.
-    np.testing.assert_allclose(IntegratedViolation(2.0, 3.0)(saved), expected, rtol=1e-12)
+    np.testing.assert_allclose(
+        IntegratedViolation(2.0, 3.0, from_start=True)(saved), expected, rtol=1e-12
+    )
 
 
 # Times of steps are beside the computed ends of the steps by round-off. A backward pass that
