@@ -8,6 +8,7 @@ import jax
 import jax.extend.core as jex
 import numpy as np
 
+from jaxdae.kernels import signs
 from jaxdae.kernels.graph import Graph
 from jaxdae.kernels.indexing import alike
 from jaxdae.kernels.solves import SOLVES
@@ -153,6 +154,12 @@ def _as_computed(graph: Graph, equation, given: list[Value], evaluate: Callable)
     """A primitive of equinox or lineax, by what it does when it is called."""
     shapes = [jax.ShapeDtypeStruct(x.aval.shape, x.aval.dtype) for x in equation.invars]
     closed = jax.make_jaxpr(partial(equation.primitive.impl, **equation.params))(*shapes)
+    return _evaluated(graph, equation, closed, given, evaluate)
+
+
+def _evaluated(graph: Graph, equation, closed, given: list[Value], evaluate: Callable) -> list:
+    """A program that was found only now."""
+    graph.readers |= signs.readers(closed, id(equation) in graph.readers)
     return evaluate(graph, closed, given)
 
 
@@ -160,7 +167,7 @@ def _lowered(graph: Graph, equation, given: list[Value], evaluate: Callable) -> 
     """A primitive of JAX that is a program itself, by that program."""
     shapes = [jax.ShapeDtypeStruct(x.aval.shape, x.aval.dtype) for x in equation.invars]
     closed = jax.make_jaxpr(partial(equation.primitive.to_lojax, **equation.params))(*shapes)
-    return evaluate(graph, closed, given)
+    return _evaluated(graph, equation, closed, given, evaluate)
 
 
 # Their arguments go to a jaxpr as they are.

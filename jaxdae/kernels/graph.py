@@ -1,5 +1,6 @@
 """Scalar expressions as a graph in which equal ones are one node."""
 
+import math
 import operator
 import struct
 from collections.abc import Callable
@@ -24,6 +25,7 @@ _EXACT = {
     "eq": operator.eq,
     "ne": operator.ne,
 }
+_LOSE_SIGNS = frozenset(("add", "sub", "mul", "div"))
 _bits = struct.Struct("<d").pack
 # Operations that a program may have, and equations of JAX that it may be traced from. Machine code
 # of a straight line takes some 0.1 ms an operation up to here, and grows with the square beyond.
@@ -53,18 +55,26 @@ class Graph:
 
     Rewriting keeps every rounding, with two exceptions: a constant zero annihilates what it is
     multiplied with and what divides it, whatever that is, which is how structural zeros of
-    Jacobians and mass matrices disappear; and the sign of a zero that is added is not kept.
+    Jacobians and mass matrices disappear; and the sign of a zero that is added is not kept. Where
+    it is `exact` there are no exceptions.
 
     Args:
         varying: inputs that change from call to call come first, and are so many; without it all.
         dtype: of its numbers; without it they are of any precision.
         loops: whether products of dense matrices become calls.
+        exact: whether zeros keep their signs, and what is multiplied with them its infinities.
     """
 
     def __init__(
-        self, varying: int | None = None, dtype: np.dtype | None = None, loops: bool = False
+        self,
+        varying: int | None = None,
+        dtype: np.dtype | None = None,
+        loops: bool = False,
+        exact: bool = False,
     ):
-        self.varying, self.dtype, self.loops = varying, dtype, loops
+        self.varying, self.dtype, self.loops, self.exact = varying, dtype, loops, exact
+        # Equations of JAX that are to be exact, by their identity.
+        self.readers: dict[int, Any] = {}
         self.nodes: list[Node] = []
         self._fixed: list[bool] = []
         self._known: dict[object, int] = {}
@@ -122,15 +132,53 @@ class Graph:
 
     def apply(self, operation: str, *arguments: int) -> int:
         """An operation on nodes, simplified."""
+        if self.exact and operation in _LOSE_SIGNS:
+            node = self._exactly(operation, *arguments)
+            if node is not None:
+                return node
         key = (operation, *arguments)
         node = self._known.get(key)
         if node is None:
             node = self._known[key] = self._made(operation, arguments)
         return node
 
+    def _exactly(self, operation: str, x: int, y: int) -> int | None:
+        """An operation with a constant zero; `None` where nothing is lost by the usual way."""
+        zero = [self._constants.get(node) == 0 for node in (x, y)]
+        if zero[0] == zero[1] or (operation == "div" and zero[1]):
+            return None
+        constant, other = (x, y) if zero[0] else (y, x)
+        negative = math.copysign(1.0, self._constants[constant]) < 0
+        if operation == "sub":
+            if zero[0] and negative:
+                return None
+            # x - 0 is x + -0.
+            negative = zero[1] and not negative
+        kept = operation in ("add", "sub") and not (operation == "sub" and zero[0])
+        if kept and (negative or self.is_positive(other)):
+            return other
+        key = ("exactly", operation, x, y)
+        node = self._known.get(key)
+        return self._new(key, operation, (x, y)) if node is None else node
+
+    def is_positive(self, node: int, depth: int = 8) -> bool:
+        """Whether a node is surely no negative zero."""
+        operation, own = self.nodes[node]
+        if operation == CONSTANT:
+            return own[0] != 0 or math.copysign(1.0, own[0]) > 0
+        if operation in ("abs", "exp", "cos", "cosh"):
+            return True
+        if depth == 0 or operation not in ("add", "sub", "mul"):
+            return False
+        if operation == "mul":
+            return own[0] == own[1]
+        return any(self.is_positive(x, depth - 1) for x in own[: 2 if operation == "add" else 1])
+
     def dot(self, a: list[int], b: list[int]) -> int:
         """Sum of products, in their order."""
         apply, constants = self.apply, self._constants
+        if len(a) == 1:
+            return apply("mul", a[0], b[0])
         total = self.constant(0.0)
         for x, y in zip(a, b, strict=True):
             known, other = constants.get(x), constants.get(y)

@@ -86,7 +86,7 @@ def _divided(graph: Graph, outputs) -> tuple[list[int], list[int]]:
 
 def _part(graph: Graph, nodes: list[int], inputs: dict[int, int], outputs):
     """A graph of some nodes, of which some are inputs; and the outputs in it."""
-    part, known = Graph(), {}
+    part, known = Graph(exact=True), {}
     for node in nodes:
         if node in inputs:
             known[node] = part.input(inputs[node])

@@ -64,11 +64,14 @@ _PERHAPS: dict[str, str] = {
     },
 }
 # What they do is what the program does that is their parameter; the rest is JAX's own business.
-_CALLS = {
+CALLED = {
     **dict.fromkeys(("jit", "pjit", "checkpoint", "remat", "remat2"), "jaxpr"),
     **dict.fromkeys(
         ("closed_call", "core_call", "custom_jvp_call", "custom_vjp_call"), "call_jaxpr"
     ),
+}
+_CALLS = {
+    **CALLED,
     "call_hi_primitive": "_prim",
     "custom_linear_solve": "const_lengths jaxprs",
     "platform_index": "platforms",

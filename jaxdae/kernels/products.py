@@ -69,7 +69,7 @@ class _Regrouped:
     """
 
     def __init__(self, graph: Graph, needed: list[int], outputs):
-        self._old, self.graph = graph, Graph(graph.varying)
+        self._old, self.graph = graph, Graph(graph.varying, exact=True)
         self._factors = _factors(graph, needed)
         # Of products of the same factors the first one stands for all.
         self._known: dict[Factors, int] = {}

@@ -120,6 +120,8 @@ def _cumulative(operation: str) -> Callable:
         if value.whole is not None:
             whole = within(_range_of(operation, value.whole, len(nodes)), np.int32)
         rows = list(nodes[::-1] if reverse else nodes)
+        if operation == "add" and len(rows) > 1 and graph.exact:
+            rows[0] = elementwise(graph, "add", Symbols(rows[0]), np.asarray(0.0)).nodes
         for i in range(1, len(rows)):
             rows[i] = elementwise(graph, operation, Symbols(rows[i - 1]), Symbols(rows[i])).nodes
         found = np.stack(rows[::-1] if reverse else rows) if rows else nodes

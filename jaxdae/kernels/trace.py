@@ -7,7 +7,7 @@ import jax
 import jax.extend.core as jex
 import numpy as np
 
-from jaxdae.kernels import factorizations, parameters, precisions
+from jaxdae.kernels import factorizations, parameters, precisions, signs
 from jaxdae.kernels.control import CALLS, PLAIN_CALLS
 from jaxdae.kernels.graph import Graph, INPUT, TooManyOperations
 from jaxdae.kernels.host import known, on_host
@@ -94,6 +94,7 @@ def scalarize(
         nodes = [graph.input(first + i) for i in range(size)]
         given.append(Symbols(np.array(nodes, np.int32).reshape(shape.shape)))
         first += size
+    graph.readers |= signs.readers(closed, results=False)
     try:
         found = evaluate(graph, closed, given)
     except TooManyOperations as reason:
@@ -140,7 +141,7 @@ def _apply(graph: Graph, equation, given: list) -> list:
     """Results of one equation; what is refused stands for itself, and for what is made of it."""
     name = equation.primitive.name
     enter = CALLS.get(name)
-    refused = first_refused(given)
+    refused, graph.exact = first_refused(given), False
     try:
         if enter is not None and (refused is None or name in PLAIN_CALLS):
             parameters.check(name, equation.params)
@@ -166,6 +167,7 @@ def _found(graph: Graph, equation, given: list[Value]) -> list[Value]:
         raise Refusal(reason)
     parameters.check(equation.primitive.name, equation.params)
     precisions.check(x.aval.dtype for x in (*equation.invars, *equation.outvars))
+    graph.exact = id(equation) in graph.readers
     found = rule(graph, equation, given)
     return [
         precisions.kept(graph, value, x.aval.dtype)

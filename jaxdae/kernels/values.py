@@ -125,6 +125,9 @@ def reduced(graph: Graph, operation: str, value: Value, axes, boolean: bool = Fa
         empty = {"add": 0.0, "mul": 1.0, "max": -np.inf, "min": np.inf, "and": True, "or": False}
         return Symbols(np.full(rest, graph.constant(empty[operation]), np.int32), boolean)
     total = Symbols(flat[0], boolean)
+    if operation == "add" and len(flat) > 1 and graph.exact:
+        # Sums of several terms begin with zero.
+        total = elementwise(graph, "add", total, np.asarray(0.0))
     for row in flat[1:]:
         total = elementwise(graph, operation, total, Symbols(row, boolean), boolean=boolean)
     return total

@@ -1,0 +1,201 @@
+"""Zeros keep their signs where these are read: NumPy's numbers, operation by operation."""
+# ruff: noqa: ARG005 (all functions take the same arguments)
+
+from itertools import product
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxdae
+from jaxdae.kernels import native, scalarize
+from jaxdae.kernels.invariants import parted
+from jaxdae.kernels.products import regrouped
+from jaxdae.models import AndrewsMechanism, TwoLinkManipulator
+
+ZEROS = np.array(list(product([0.0, -0.0, 1.5, -2.0], repeat=2)))
+
+
+def loop(xp, x):
+    if xp is np:
+        return 0.0 - (0.0 - (0.0 - x))
+    return jax.lax.fori_loop(0, 3, lambda i, s: 0.0 - s, x)
+
+
+def called(xp, x):
+    return 0.0 - x if xp is np else jax.jit(lambda x: 0.0 - x)(x)
+
+
+def branched(xp, x):
+    if xp is np:
+        return 0.0 - x if x[1] > 0 else 0.0 * x
+    return jax.lax.cond(x[1] > 0, lambda x: 0.0 - x, lambda x: 0.0 * x, x)
+
+
+def in_place(xp, x):
+    if xp is np:
+        return 0.0 + x
+    return jnp.zeros(2).at[jnp.arange(2)].add(x)
+
+
+def added(xp, x):
+    """NumPy's own sums need not begin with zero."""
+    return 0.0 + x[0] + x[1] if xp is np else jnp.sum(x)
+
+
+# Each is read by whether it is a positive zero or a negative one.
+CASES = {
+    "difference": lambda xp, x: xp.zeros(2) - x,
+    "from negative zero": lambda xp, x: -0.0 - x,
+    "less zero": lambda xp, x: x - 0.0,
+    "less negative zero": lambda xp, x: x - xp.array([-0.0, -0.0]),
+    "sum": lambda xp, x: x + xp.zeros(2),
+    "product": lambda xp, x: 0.0 * x,
+    "negative product": lambda xp, x: -0.0 * x,
+    "quotient": lambda xp, x: 0.0 / (x + 7.0),
+    "matrix": lambda xp, x: 0.0 + -x if xp is np else -jnp.eye(2) @ x,
+    "one term": lambda xp, x: 0.0 * x[:1] if xp is np else jnp.array([[0.0]]) @ x[:1],
+    "terms": lambda xp, x: added(xp, 0.0 * x),
+    "stacked": lambda xp, x: xp.stack([0.0 - x, x * 0.0]).reshape(-1),
+    "chosen": lambda xp, x: xp.where(x > 0.5, 0.0 - x, 0.0 * x),
+    "odd power": lambda xp, x: (0.0 - x) ** 3,
+    "root": lambda xp, x: xp.sqrt(0.0 * x),
+    "odd function": lambda xp, x: xp.sin(0.0 - x),
+    "sign": lambda xp, x: xp.where(x == 0, 0.0 - x, xp.sign(0.0 - x)),
+    "remainder": lambda xp, x: xp.fmod(0.0 - x, 3.0),
+    "product of entries": lambda xp, x: (0.0 - x)[0] * (0.0 - x)[1],
+    "loop": loop,
+    "call": called,
+    "branch": branched,
+    "in place": in_place,
+}
+READERS = {
+    "angle": lambda xp, y: xp.arctan2(y, xp.full_like(y, -1.0)),
+    "other side": lambda xp, y: xp.arctan2(xp.zeros_like(y), y),
+    "inverse": lambda xp, y: 1.0 / y,
+    "bounded": lambda xp, y: xp.tanh(1.0 / (y * 3.0)),
+    "power": lambda xp, y: y**-3,
+}
+
+
+def everything(xp, x):
+    return [
+        xp.ravel(read(xp, xp.asarray(case(xp, x))))
+        for case in CASES.values()
+        for read in READERS.values()
+    ]
+
+
+def inverses(xp, x):
+    return [xp.ravel(READERS["inverse"](xp, xp.asarray(case(xp, x)))) for case in CASES.values()]
+
+
+def test_zeros_keep_their_signs_where_these_are_read(in_numpy):
+    program = scalarize(lambda x: everything(jnp, x), np.zeros(2))
+    names = list(product(CASES, READERS))
+    for x in ZEROS:
+        with np.errstate(all="ignore"):
+            expected = everything(np, x)
+        for name, one, other in zip(names, in_numpy(program, x), expected, strict=True):
+            # Powers are products here, and roundings of a few units there.
+            np.testing.assert_allclose(one, other, rtol=1e-14, err_msg=f"{name} {x}")
+
+
+def test_machine_code_keeps_them_too():
+    kernel = native(lambda x: jnp.concatenate(inverses(jnp, x)), np.zeros(2))
+    found = np.asarray(jax.jit(jax.vmap(kernel))(ZEROS))
+    for x, own in zip(ZEROS, found, strict=True):
+        with np.errstate(all="ignore"):
+            expected = np.concatenate(inverses(np, x))
+        # The sine of LLVM and that of NumPy differ in the last digit.
+        np.testing.assert_allclose(own, expected, rtol=1e-14)
+
+
+def test_what_the_audit_found(in_numpy):
+    """`atan2(d_1, d_0)` of `d = 0 - q` at rest is the angle of two positive zeros."""
+
+    def angle(q):
+        d = jnp.array([0.0, 0.0]) - q[:2]
+        return jnp.arctan2(d[1], d[0])
+
+    for q in (np.zeros(3), np.array([0.0, 2.0, 0.0])):
+        (found,) = in_numpy(scalarize(angle, q), q)
+        assert found == np.arctan2(0.0 - q[1], 0.0 - q[0])
+
+
+# Random expressions.
+
+
+def expression(rng, depth: int):
+    """A function of a module and two numbers, of constants among which many are zeros."""
+    if depth == 0 or rng.random() < 0.15:
+        if rng.random() < 0.5:
+            i = int(rng.integers(2))
+            return lambda xp, x: x[i]
+        value = float(rng.choice([0.0, 0.0, -0.0, 1.0, -1.0, 2.0]))
+        return lambda xp, x: xp.asarray(value)
+    own = [expression(rng, depth - 1) for _ in range(4)]
+    a, b, c, d = own
+    made = [
+        lambda xp, x: a(xp, x) + b(xp, x),
+        lambda xp, x: a(xp, x) - b(xp, x),
+        lambda xp, x: a(xp, x) * b(xp, x),
+        lambda xp, x: a(xp, x) / b(xp, x),
+        lambda xp, x: -a(xp, x),
+        lambda xp, x: a(xp, x) * b(xp, x) - c(xp, x) * d(xp, x),
+        lambda xp, x: xp.arctan2(a(xp, x), b(xp, x)),
+        lambda xp, x: xp.sqrt(xp.abs(a(xp, x))) * b(xp, x),
+        lambda xp, x: xp.where(x[0] > x[1], a(xp, x), b(xp, x)),
+        lambda xp, x: added(xp, xp.stack([a(xp, x), b(xp, x)])),
+    ]
+    return made[rng.integers(len(made))]
+
+
+def test_random_expressions_of_signed_zeros_are_those_of_numpy(in_numpy):
+    rng = np.random.default_rng(2718)
+    chosen = [expression(rng, 4) for _ in range(150)]
+
+    def read(xp, x):
+        return [xp.arctan2(one(xp, x), xp.asarray(-1.0)) for one in chosen]
+
+    program = scalarize(lambda x: jnp.stack(read(jnp, x)), np.zeros(2))
+    again = regrouped(program)
+    for x in ZEROS:
+        with np.errstate(all="ignore"):
+            expected = read(np, x)
+        for one in (program, again):
+            # Zero times infinity may still be zero behind a sum, which has no sign to keep.
+            found = np.where(np.isnan(expected), np.nan, in_numpy(one, x)[0])
+            # Products are rounded in another order; cancelled sums may lose all but the sign.
+            np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
+
+
+# What it costs.
+
+
+def operations(program) -> int:
+    return len(program.graph.needed(program.outputs))
+
+
+@pytest.mark.parametrize("model", [TwoLinkManipulator, AndrewsMechanism])
+def test_equations_of_motion_cost_what_they_cost_without(model, monkeypatch):
+    """Masses and Jacobians keep their structural zeros: linear solves have no readers."""
+    system = model()
+    formulation = jaxdae.Multipliers(jaxdae.Baumgarte(2.0, 3.0))
+    q, v, *_ = system.start()
+    arrays, static = eqx.partition(system, eqx.is_inexact_array_like)
+    leaves, structure = jax.tree.flatten(arrays)
+
+    def rates(t, q, v, *leaves):
+        own = eqx.combine(jax.tree.unflatten(structure, leaves), static)
+        return formulation.vector_field(own, t, jaxdae.State(q, v), None).v
+
+    given = jnp.array(0.0), q, v, *(jnp.asarray(x, float) for x in leaves)
+    found = scalarize(rates, *given, varying=3)
+    monkeypatch.setattr("jaxdae.kernels.signs.readers", lambda *_, **__: {})
+    without = scalarize(rates, *given, varying=3)
+    assert operations(found) <= 1.01 * operations(without)
+    parts = [parted(regrouped(x), varying=3).rest for x in (found, without)]
+    assert operations(parts[0]) <= 1.01 * operations(parts[1])
