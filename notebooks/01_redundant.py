@@ -209,8 +209,31 @@ assert np.allclose(a[0], a[1], rtol=1e-9)
 # \lambda \approx \alpha\,(\ddot\phi + K_D\dot\phi + K_P\phi).
 # $$
 #
-# So $\phi$ obeys $\ddot\phi + K_D\dot\phi + K_P\phi = \lambda/\alpha$: it does not tend to zero,
-# but to what the reaction prescribes. The error falls like $1/\alpha$.
+# The paper reaches it through eq. 27, which follows from the energies of eq. 25 and reads
+# $J^\top(\alpha\ddot\phi + K_D\dot\phi + K_P\phi)$, and goes on with eq. 28, which has $\alpha$
+# before the bracket. They are one with damping $\alpha K_D$ and stiffness $\alpha K_P$ in eq. 25,
+# and with the matrices that the paper allows (diagonal ones) both dissipate. Its runs, its
+# $\lambda$ (eq. 31), and `Penalty` are eq. 28. For full matrices only eq. 27 is safe: $\alpha K_P$
+# need not be symmetric, and the violation may feed on itself although $\alpha$, $K_D$, $K_P$ are
+# all positive definite.
+
+# %%
+mass, weight = np.diag([13.0, 1.0]), np.array([[27.0, -13.0], [-13.0, 7.0]])
+K_D, K_P = 0.4 * np.eye(2), np.array([[17.0, 13.0], [13.0, 22.0]])
+growth = {}
+for name, factor in (("eq. 27", np.eye(2)), ("eq. 28", weight)):
+    # Two coordinates that must vanish: (M + alpha) y'' + K_D y' + K_P y = 0, or alpha times those.
+    block = np.linalg.solve(mass + weight, factor)
+    H = np.block([[np.zeros((2, 2)), np.eye(2)], [-block @ K_P, -block @ K_D]])
+    growth[name] = float(np.linalg.eigvals(H).real.max())
+print("least eigenvalues:", *(np.linalg.eigvalsh(x)[0] for x in (weight, K_D, K_P)))
+print("growth of the violation [1/s]:", growth)
+
+assert growth["eq. 27"] < 0 < growth["eq. 28"]
+
+# %% [markdown]
+# In eq. 28 $\phi$ obeys $\ddot\phi + K_D\dot\phi + K_P\phi = \lambda/\alpha$: it does not tend to
+# zero, but to what the reaction prescribes. The error falls like $1/\alpha$.
 
 # %%
 alphas = jnp.logspace(1, 7, 13)
@@ -553,5 +576,7 @@ assert 0.01 < limits["tuned"] < 0.03
 #   the printed velocities imply the links fold at 0.4933 s and the target leaves the workspace at
 #   2.8503 s, where the method stops, as any method must that enforces the constraints.
 # - **Empty**: proposition 1. The "non-ideal" force of eq. 13 is zero for every $u$.
+# - **Two equations**: 28 is 27 with damping and stiffness times $\alpha$; for full matrices only 27
+#   dissipates.
 # - **Slips in print**: $I_2 = 0.208$ for 0.0208 kg m²; a start off its own constraint by 1.25e-5
 #   m; the target's speed missing; mass matrix and forces in two conventions of the angles.

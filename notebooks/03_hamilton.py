@@ -250,6 +250,59 @@ style.finish(axes)
 display(figure)
 
 # %% [markdown]
+# ### Both kinds of constraints: the blocks of eq. 2
+#
+# For holonomic $\Phi(q, t) = 0$ and nonholonomic $\Psi(\dot q, q, t) = 0$ the multipliers solve
+#
+# $$
+# \begin{pmatrix} \Phi_q M^{-1}\Phi_q^\top & \Phi_q M^{-1}\Psi_v^\top \\ \Psi_v M^{-1}\Phi_q^\top &
+# \Psi_v M^{-1}\Psi_v^\top \end{pmatrix} \begin{pmatrix} \kappa \\ \mu \end{pmatrix} =
+# \begin{pmatrix} \Phi_q M^{-1} Y + Z_1 \\ \Psi_v M^{-1} Y + Z_2 \end{pmatrix}, \qquad Z_1 =
+# (\Phi_q v)_q v + 2\Phi_{qt} v + \Phi_{tt}, \quad Z_2 = \Psi_q v + \Psi_t .
+# $$
+#
+# The paper's $Z_1$ is printed without $(\Phi_q v)_q v$, like $P_1$. The example has no $\Psi$, so
+# here is one: two masses on a rod, with a blade under the first that cannot move across the rod.
+# We write its $\Psi$ with a part of the rod's own rate, so that the blocks couple.
+
+
+# %%
+class BladeOnRod(jaxdae.System):
+    """A sleigh in redundant coordinates `(x1, y1, x2, y2)`."""
+
+    def kinetic_energy(self, t, q, v):
+        return 0.5 * jnp.array([3.0, 3.0, 1.0, 1.0]) @ v**2
+
+    def position_constraints(self, t, q):
+        rod = q[2:] - q[:2]
+        return jnp.stack([rod @ rod - 4.0])
+
+    def velocity_constraints(self, t, q, v):
+        rod = q[2:] - q[:2]
+        return jnp.stack([v[1] * rod[0] - v[0] * rod[1] + 0.5 * rod @ (v[2:] - v[:2])])
+
+
+blade = BladeOnRod()
+q, v = jnp.array([0.0, 0.0, 2.0, 0.0]), jnp.array([0.8, 0.0, 0.8, 1.4])
+Phi_q = jax.jacobian(lambda q: blade.position_constraints(0.0, q))(q)
+Psi_v = jax.jacobian(lambda v: blade.velocity_constraints(0.0, q, v))(v)
+to_phi, to_psi = (J.T / jnp.array([3.0, 3.0, 1.0, 1.0])[:, None] for J in (Phi_q, Psi_v))
+A = jnp.block([[Phi_q @ to_phi, Phi_q @ to_psi], [Psi_v @ to_phi, Psi_v @ to_psi]])
+rod_v = v[2:] - v[:2]
+Z1 = jnp.stack([2 * rod_v @ rod_v])  # all of it is what the paper leaves out
+Z2 = jax.jvp(lambda q: blade.velocity_constraints(0.0, q, v), (q,), (v,))[1]
+by_blocks = jnp.linalg.solve(A, jnp.concatenate([Z1, Z2]))
+as_printed = jnp.linalg.solve(A, jnp.concatenate([jnp.zeros(1), Z2]))
+momenta = jaxdae.Hamiltonian().init(blade, 0.0, jaxdae.State(q, v))
+lam = jaxdae.Hamiltonian().multipliers(blade, 0.0, momenta, None)
+print("A:\n", np.asarray(A))
+print("kappa, mu by blocks:", by_blocks, " Hamiltonian:", lam, " as printed:", as_printed)
+
+assert np.allclose(by_blocks, lam, rtol=1e-12)
+assert abs(A[0, 1]) > 0.1
+assert np.abs(as_printed - lam).max() > 0.1
+
+# %% [markdown]
 # ## 5. Elements of another physical nature
 #
 # A charge is a coordinate, a current its velocity; $\tfrac12 L i^2$ is kinetic energy,
@@ -307,5 +360,7 @@ plot_series(
 #   included.
 # - **Holds**: the perturbation equations are obeyed exactly, on and off the constraints.
 # - **Slips in print**: in the example the last row of $\dot p$ has the wrong sign, and $P_1$ of
-#   eq. 6 lacks $(J\dot q)_q\,\dot q$. With either the violations do not die out.
+#   eq. 6 lacks $(J\dot q)_q\,\dot q$. With either the violations do not die out. $Z_1$ of eq. 2
+#   lacks the same term.
+# - **Holds**: the blocks of eq. 2 that belong to nonholonomic constraints.
 # - **Holds**: charges and currents are coordinates and velocities like others.

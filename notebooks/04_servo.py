@@ -122,6 +122,25 @@ plot_series(run.ts, panels, log=["|f| [m²]"], title="Mirror, started 0.05 rad o
 # It decays with the slowest root down to the error of the method, which the gains hold in check.
 # How they do is the matter of section 4 of the paper.
 #
+# The general equation is quoted in the introduction as $\alpha_j y^{(j)} = 0$ with the sum from
+# $j = 1$ (eq. 0.10), and with $\alpha_j\mu^j = (\mu + \gamma)^m$. The two do not fit: without
+# $\alpha_0 y$ zero is a root, and a violation stays where it is.
+
+# %%
+full = np.asarray(HurwitzGains.repeated(2.0, 4).coefficients)  # (mu + 2)^4, ascending
+summed_from_1 = np.r_[0.0, full[1:]]
+companion = {}
+for name, c in (("from j = 0", full), ("from j = 1, as printed", summed_from_1)):
+    H = np.eye(4, k=1)
+    H[-1] = -c
+    late = np.asarray(expm(jnp.asarray(20.0 * H))) @ np.array([1.0, 0.0, 0.0, 0.0])
+    companion[name] = float(abs(late[0]))
+print("a violation of 1 after 20 s:", companion)
+
+assert companion["from j = 0"] < 1e-9
+assert companion["from j = 1, as printed"] == 1.0
+
+# %% [markdown]
 # ## 2. The Lyapunov bound, and its constant
 #
 # For $\dot y = H y$ and $V = \tfrac12 y^\top m\, y$ with $m_1 \|y\|^2 \le V \le m_2 \|y\|^2$,
@@ -381,8 +400,8 @@ display(figure)
 # - **Does not hold**: the rate $2s/m_2$. It is $s/m_2$ with the paper's bounds.
 # - **Holds, in the right norm**: the condition on the step. In the plain norm no step meets it.
 #   The spectral limit is sharp.
-# - **Slips in print**: seven coefficients, and $k_M$ missing in the denominator of eq. 5.7; as
-#   printed the law does not hold the program. Eq. 5.6 has $g_{41}^4 b^4 s^4 u$ for
-#   $g_{14}^4 b^4 s^1 u$. In the first equation of section 5 the second term needs the opposite
-#   sign, or eq. 5.1 does not follow from it.
+# - **Slips in print**: the sum of eq. 0.10 lacks $\alpha_0 y$. Seven coefficients; $k_M$ missing
+#   in the denominator of eq. 5.7; as printed the law does not hold the program. Eq. 5.6 has
+#   $g_{41}^4 b^4 s^4 u$ for $g_{14}^4 b^4 s^1 u$. In the first equation of section 5 the second
+#   term needs the opposite sign, or eq. 5.1 does not follow from it.
 # - **Holds**: stabilized integrals stay bounded where the plain run drifts, at equal steps.

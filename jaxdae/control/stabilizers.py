@@ -69,6 +69,8 @@ class HurwitzGains(AbstractServoStabilizer):
     def repeated(cls, rate, order: int) -> "HurwitzGains":
         """All roots at `-rate`: the polynomial `(mu + rate)^order` (Ascher, Chin, Reich 1994).
 
+        Servo, eq. 0.10, quotes it without the term `alpha_0 y`, with which a violation would stay.
+
         Args:
             rate: decay rate [1/s], positive.
             order: relative degree.

@@ -157,6 +157,11 @@ class Penalty(AbstractWeighted):
     configurations and for singular `M`, as long as `M` is positive on `ker J`. The result differs
     from that of `Multipliers` by `O(1/alpha)`; a large `alpha` is stiff.
 
+    This is Redundant's eq. 28. Its eq. 27, from energies of the violation, has damping `K_D` and
+    stiffness `K_P` themselves: `LinearStabilization(-alpha^-1 K_P, -alpha^-1 K_D)` here. Where
+    `alpha` is a scalar, or all are diagonal, the two dissipate alike; with full matrices
+    `alpha K_P` need not be symmetric, and only eq. 27 is sure to be stable.
+
     Args:
         alpha: constraint mass: positive scalar, diagonal `(m+r,)`, or SPD matrix.
         stabilization: as for `Multipliers`.

@@ -22,6 +22,17 @@ def test_repeated_gains_are_the_binomial_power():
     np.testing.assert_allclose(roots(gains, (4,)), -3.0, atol=1e-2)
 
 
+def test_without_the_residual_itself_a_violation_stays():
+    """Servo, eq. 0.10, sums from j = 1: without `alpha_0 y` there is a root zero."""
+    gains = HurwitzGains.repeated(3.0, 4)
+    printed = CoupledGains(-jnp.asarray(gains.coefficients).at[0].set(0.0)[None])
+    H = np.asarray(perturbation_matrix(printed, (4,), 0.0, STATE))
+    np.testing.assert_array_equal(H @ [1.0, 0.0, 0.0, 0.0], 0.0)
+    assert np.linalg.matrix_rank(perturbation_matrix(gains, (4,), 0.0, STATE)) == 4
+    with pytest.raises(ValueError, match="not Hurwitz"):
+        check_stabilizer(printed, (4,), 0.0, STATE)
+
+
 def test_the_perturbation_matrix_has_the_roots_that_were_chosen():
     wanted = np.array([-1.0 - 2.0j, -1.0 + 2.0j, -0.5])
     gains = HurwitzGains(jaxdae.HurwitzPolynomial(roots=wanted).value)

@@ -179,6 +179,61 @@ def test_one_augmented_iteration_is_the_penalty_form(three_link):
 
 
 @pytest.mark.parametrize("weights", [(1.0, 1.0), (1.0, 2.0, -0.5)])
+class Held(jaxdae.System):
+    """Two masses whose coordinates themselves must vanish: `J = I`."""
+
+    masses: tuple[float, float] = (13.0, 1.0)
+
+    def kinetic_energy(self, t, q, v):
+        del t, q
+        return 0.5 * jnp.asarray(self.masses, v.dtype) @ v**2
+
+    def position_constraints(self, t, q):
+        del t
+        return q
+
+
+WEIGHT = np.array([[27.0, -13.0], [-13.0, 7.0]])
+STIFFNESS, DAMPING = np.array([[17.0, 13.0], [13.0, 22.0]]), 0.4 * np.eye(2)
+INERTIA = np.diag([13.0, 1.0]) + WEIGHT
+
+
+def _energy_form():
+    """Redundant, eq. 27: damping and stiffness of the violation as they are, by eq. 28's `Phi`."""
+    inverse = np.linalg.inv(WEIGHT)
+    law = jaxdae.LinearStabilization(-inverse @ STIFFNESS, -inverse @ DAMPING)
+    return Penalty(jnp.asarray(WEIGHT), law)
+
+
+def test_redundant_28_is_27_with_damping_and_stiffness_times_the_constraint_mass(rng):
+    """27, from energies: `(M + A) a = -(K_D y' + K_P y)`. 28, which is used: `-A` times that."""
+    y, y_dot = rng.normal(size=2), rng.normal(size=2)
+    used = Penalty(jnp.asarray(WEIGHT), Baumgarte(jnp.asarray(DAMPING), jnp.asarray(STIFFNESS)))
+    load = DAMPING @ y_dot + STIFFNESS @ y
+    for formulation, push in ((_energy_form(), load), (used, WEIGHT @ load)):
+        a, _ = motion(Held(), formulation, State(y, y_dot))
+        np.testing.assert_allclose(a, -np.linalg.solve(INERTIA, push), **ROUND_OFF)
+
+
+def test_full_weights_of_28_may_be_unstable_where_27_dissipates():
+    """All three matrices are positive definite; `A K_P` is not symmetric, so no energy exists."""
+    used = Penalty(jnp.asarray(WEIGHT), Baumgarte(jnp.asarray(DAMPING), jnp.asarray(STIFFNESS)))
+    state = State([0.0, 0.0], [0.0, 0.0])
+
+    def growth(formulation):
+        H = formulation.perturbation_matrix(Held(), jnp.zeros(()), state)
+        return np.linalg.eigvals(np.asarray(H)).real.max()
+
+    # By hand: det((M + A) s^2 + A K_D s + A K_P) = 0.
+    block = np.linalg.solve(INERTIA, WEIGHT)
+    by_hand = np.block([[np.zeros((2, 2)), np.eye(2)], [-block @ STIFFNESS, -block @ DAMPING]])
+    assert growth(used) == pytest.approx(np.linalg.eigvals(by_hand).real.max(), rel=1e-10)
+    assert growth(used) > 0.9
+    assert growth(_energy_form()) < -1e-3
+    diagonal = Penalty(jnp.diag(jnp.asarray(WEIGHT)), Baumgarte(0.4, jnp.array([17.0, 22.0])))
+    assert growth(diagonal) < -1e-3
+
+
 def test_minimum_norm_shares_the_reaction_of_a_repeated_constraint(weights, repeated_rod, rng):
     """Same acceleration as with one row; multipliers in proportion to the rows."""
     state = _random_state(rng, 2)
