@@ -1,5 +1,6 @@
 """`jaxdae analyze MODEL`: equilibrium, stability, certificates, step limits, regulator."""
 
+import dataclasses
 import time
 
 import jax.numpy as jnp
@@ -24,6 +25,9 @@ def run(options) -> int:
     system = (rest.system or model.system)()
     dtype = jnp.dtype(options.dtype)
     guess = _guess(system, rest, options.at or {}, dtype)
+    if options.at:  # what is known of the model's own state of rest need not hold of another
+        near = ", ".join(f"{name} = {value:g}" for name, value in options.at.items())
+        rest = dataclasses.replace(rest, remark=f"the one near {near}")
     formulation = in_dtype(
         chosen_formulation(model, options, *constraint_counts(system, guess)), dtype
     )

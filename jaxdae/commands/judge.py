@@ -29,6 +29,7 @@ class Judgement(NamedTuple):
         velocity_cost: integrated squared violation of the constraints at velocity level.
         largest: largest residual after the first tenth of the time.
         failed: number of starts whose run failed.
+        control: largest control, in each run's own units; 0 without a controller.
     """
 
     cost: Float[Array, ""]
@@ -36,6 +37,7 @@ class Judgement(NamedTuple):
     velocity_cost: Float[Array, ""]
     largest: Float[Array, ""]
     failed: Float[Array, ""]
+    control: Float[Array, ""]
 
 
 def judge(study: Study, params, check: Check, start: State, key) -> tuple[Judgement, Any]:
@@ -81,21 +83,23 @@ def _judge(build, goal: Goal, params, states, t1, dt, ts):
             adjoint=diffrax.ForwardMode(),
             throw=False,
             start_tolerance=None,
+            work=True,
         )
         late = run.ts > 0.1 * t1
         off = goal.residuals(run)
         picture = {name: getattr(run, name) for name in _DRAWN} | {"residuals": off}
         largest = jnp.max(jnp.where(late[:, None], jnp.abs(off), 0.0))
-        return _costs(goal.cost, run), largest, picture
+        control = jnp.zeros(()) if run.u is None else jnp.nanmax(jnp.abs(run.u))
+        return _costs(goal.cost, run), (largest, control), picture
 
-    costs, largest, pictures = jax.vmap(lane)(states)
+    costs, (largest, control), pictures = jax.vmap(lane)(states)
     failed = jnp.sum(~jnp.isfinite(costs[0]))
     means = [jnp.mean(c) for c in costs]
-    judgement = Judgement(means[0], means[1], means[2], jnp.max(largest), failed)
+    judgement = Judgement(means[0], means[1], means[2], jnp.max(largest), failed, jnp.max(control))
     return judgement, jax.tree.map(lambda x: x[0], pictures)
 
 
-_DRAWN = ("ts", "q", "v", "u", "violation", "energy", "success")
+_DRAWN = ("ts", "q", "v", "u", "violation", "energy", "work", "success")
 
 
 def _costs(cost: AbstractCost, run: Trajectory):

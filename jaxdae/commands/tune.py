@@ -18,6 +18,7 @@ from jaxdae.control import HurwitzGains
 from jaxdae.models import get_model
 from jaxdae.models.studies import Check, studies, Study
 from jaxdae.plotting import plot_comparison, plot_histories, plot_series, plot_tuning, save_figure
+from jaxdae.plotting.energy import energy_drift
 from jaxdae.plotting.readout import common_unit, with_unit
 from jaxdae.solvers import RK4
 from jaxdae.systems import State
@@ -188,6 +189,7 @@ def _report(study: Study, result: TuningResult, before, after, limits) -> str:
         "",
         table(headings, rows),
         *_start_lines(study, before["as tuned"], after["as tuned"]),
+        *_control_lines(study, before["as tuned"], after["as tuned"]),
         f"{result.steps} steps, {result.skipped} of them refused because they were not finite.",
     ]
     return "\n".join([*lines, *_limit_lines(limits), ""])
@@ -200,6 +202,19 @@ def _start_lines(study: Study, old: Judgement, new: Judgement) -> list[str]:
     return [
         "The given starts are not counted: no gain can change them. With them (trapezoidal rule) "
         f"{float(old.cost_from_start):.3g} becomes {float(new.cost_from_start):.3g}."
+    ]
+
+
+def _control_lines(study: Study, old: Judgement, new: Judgement) -> list[str]:
+    """What the gains ask of the drives."""
+    if study.servo is None:
+        return []
+    labels = study.system.labels()
+    unit = common_unit(list(labels.input_units))
+    name = ", ".join(labels.inputs) or "control"
+    return [
+        f"Largest {name}: {float(old.control):.3g} {unit} with the first gains, "
+        f"{float(new.control):.3g} {unit} tuned."
     ]
 
 
@@ -257,12 +272,12 @@ def _compare(study: Study, runs: dict[str, Any]):
     """One perturbed start before and after: violation and energy, or program and control."""
     title, labels = f"{study.name}: one perturbed start", study.system.labels()
     if runs["before"].violation.phi.shape[1]:
-        return plot_comparison(runs, title=title)
+        return plot_comparison(runs, work=True, title=title)
     sizes = {name: np.linalg.norm(run.residuals, axis=1) for name, run in runs.items()}
     if study.servo is None:
         size = with_unit(study.goal.size, common_unit(list(labels.constraint_units)))
-        energies = {name: np.abs(run.energy - run.energy[0]) for name, run in runs.items()}
-        panels = {size: sizes, "|E - E0| [J]": energies}
+        errors = {name: energy_drift(run, work=True) for name, run in runs.items()}
+        panels = {size: sizes, "error of energy |E - E0 - W| [J]": errors}
         return plot_series(runs["tuned"].ts, panels, log=list(panels), title=title)
     size, controls = study.goal.size, with_unit("controls u", common_unit(list(labels.input_units)))
     # A column of its own needs no number behind its name.

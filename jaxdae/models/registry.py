@@ -29,6 +29,7 @@ from jaxdae.models.robot import DifferentialDriveRobot
 from jaxdae.models.sleigh import ChaplyginSleigh
 from jaxdae.models.slider_crank import SliderCrank
 from jaxdae.models.two_link import PAPER_RUNS, ReachableTwoLink, TwoLinkManipulator
+from jaxdae.systems import State
 
 
 class UnknownModelError(ValueError):
@@ -47,6 +48,8 @@ class Model:
         formulation: builds the formulation to start with.
         t1: suggested end of the simulation [s].
         controller: builds the controller that a system built by `system` runs under, if it has one.
+        departure: of a system that starts where its controller has nothing to do: takes that start
+            to one on the constraints that shows what the controller does.
     """
 
     name: str
@@ -56,6 +59,7 @@ class Model:
     formulation: Callable[[], AbstractFormulation]
     t1: float
     controller: Callable[[Any], Callable[..., Any]] | None = None
+    departure: Callable[[State], State] | None = None
 
     def start(self, system: AbstractModel | None = None):
         """Consistent coordinates and velocities to start from.
@@ -77,6 +81,16 @@ def _stabilized(rate: float) -> Callable[[], Multipliers]:
 def _rolling() -> Multipliers:
     """Multipliers for velocity constraints alone."""
     return Multipliers(Baumgarte(Gamma=10.0))
+
+
+def _ball_aside(start: State) -> State:
+    """The ball 5 cm further out, on a level beam."""
+    return State(start.q.at[0].add(0.05), start.v, start.w)
+
+
+def _beam_off_target(start: State) -> State:
+    """The mirror turned by 0.02 rad from the angle of its program."""
+    return State(start.q + 0.02, start.v, start.w)
 
 
 def _model(name: str, **parts) -> Model:
@@ -133,11 +147,17 @@ _MODELS = (
         formulation=_stabilized(10.0),
         t1=1.0,
         controller=lambda system: linear_regulator(system)[0],
+        departure=_ball_aside,
     ),
     _model("ball-beam-simplified", system=SimplifiedBallBeam, formulation=Multipliers, t1=1.0),
     _model("kepler", system=Kepler, formulation=Multipliers, t1=20.0),
     _model(
-        "mirror", system=AdaptiveMirror, formulation=Multipliers, t1=2.0, controller=_mirror_servo
+        "mirror",
+        system=AdaptiveMirror,
+        formulation=Multipliers,
+        t1=2.0,
+        controller=_mirror_servo,
+        departure=_beam_off_target,
     ),
     _model("arm", system=PointMassArm, formulation=_stabilized(10.0), t1=10.0),
     _model("surface-arm", system=SurfaceArm, formulation=_stabilized(10.0), t1=5.0),

@@ -10,11 +10,12 @@ from jaxdae.plotting import readout, style
 
 
 class _Panel(NamedTuple):
-    """The columns of one quantity that share a unit, hence one pair of axes."""
+    """The columns of one quantity that share a unit, hence one pair of axes, and their times."""
 
     heading: str
     names: list[str]
     columns: np.ndarray
+    ts: np.ndarray
 
 
 def _names(letter: str, field: str, units: str):
@@ -54,14 +55,48 @@ def _panels(trajectory: Any, labels: Any, quantity: str) -> list[_Panel]:
     heading, get_names = _QUANTITIES[quantity]
     values = getattr(trajectory, quantity, None)
     if values is None:
-        return [_Panel(heading, [], np.zeros((0, 0)))]
-    columns = readout.rows(trajectory, values)
+        return [_Panel(heading, [], np.zeros((0, 0)), np.zeros(0))]
+    ts, columns = _curves(trajectory, quantity, values)
     names, units = get_names(labels, columns.shape[1])
     groups = {unit: [i for i, u in enumerate(units) if u == unit] for unit in units}
     return [
-        _Panel(readout.with_unit(heading, unit), [names[i] for i in chosen], columns[:, chosen])
+        _Panel(readout.with_unit(heading, unit), [names[i] for i in chosen], columns[:, chosen], ts)
         for unit, chosen in groups.items()
-    ] or [_Panel(heading, [], columns)]
+    ] or [_Panel(heading, [], columns, ts)]
+
+
+# Of more rows than this the straight lines between them are shorter than a picture shows.
+_MANY_ROWS = 1000
+_POINTS_BETWEEN_ROWS = 8
+
+
+def _curves(trajectory: Any, quantity: str, values: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Times and values to draw: of few rows Hermite's cubics through `q` with the slopes `v`.
+
+    The curves of `v` are the derivatives of those cubics, and pass through its rows.
+    """
+    ts, columns = readout.times(trajectory), readout.rows(trajectory, values)
+    rates = getattr(trajectory, "v", None)
+    if quantity not in ("q", "v") or rates is None or not 1 < ts.size <= _MANY_ROWS:
+        return ts, columns
+    coordinates, rates = (readout.rows(trajectory, x) for x in (trajectory.q, rates))
+    if coordinates.shape != rates.shape or not (np.diff(ts) > 0.0).all():
+        return ts, columns
+    from scipy.interpolate import CubicHermiteSpline
+
+    cubics = CubicHermiteSpline(ts, coordinates, rates)
+    parts = np.linspace(ts[:-1], ts[1:], _POINTS_BETWEEN_ROWS, endpoint=False, axis=1)
+    fine = np.append(parts.ravel(), ts[-1])
+    return fine, (cubics if quantity == "q" else cubics.derivative())(fine)
+
+
+def _too_few_rows(trajectory: Any, ts: np.ndarray) -> str | None:
+    """What to say where a run took more steps than it has rows."""
+    stats = getattr(trajectory, "stats", None) or {}
+    steps = int(np.asarray(stats.get("num_steps", 0)))
+    if steps <= ts.size:
+        return None
+    return f"{ts.size} rows of a run of {steps} steps: motions between rows may be missing"
 
 
 def plot_histories(
@@ -75,7 +110,9 @@ def plot_histories(
 
     Args:
         trajectory: what `jaxdae.simulate` returned, or anything with `ts`, `q`, `success` and the
-            quantities asked for, each with time first. A failed run ends where it failed.
+            quantities asked for, each with time first. A failed run ends where it failed. Between
+            few rows `q` and `v` are drawn as Hermite's cubics; where the run took more steps than
+            it has rows, the figure says so.
         labels: names and units (`jaxdae.Labels`); those of `trajectory.system` when not given.
         quantities: any of `"q"`, `"v"`, `"w"`, `"u"`, `"multipliers"`.
         title: heading of the figure.
@@ -96,10 +133,13 @@ def plot_histories(
     labels = readout.get_labels(trajectory, labels)
     panels = [panel for quantity in quantities for panel in _panels(trajectory, labels, quantity)]
     figure, axes = style.new_axes(len(panels), title=title)
+    few = _too_few_rows(trajectory, ts)
+    if few is not None:
+        axes.flat[0].set_title(few, fontsize="small", color=style.QUIET, loc="left")
     for ax, panel in zip(axes.flat, panels, strict=True):
         ax.set_ylabel(panel.heading)
         if panel.names:
-            style.draw_lines(ax, ts, panel.columns, panel.names)
+            style.draw_lines(ax, panel.ts, panel.columns, panel.names)
         else:
             style.note(ax, "none")
         style.mark_failure(ax, readout.failure_time(trajectory))

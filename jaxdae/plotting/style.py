@@ -79,6 +79,41 @@ def draw_size(ax: Axes, ts: np.ndarray, size: np.ndarray, *, color: Any, name: s
     ax.plot(ts, positive(size), color=color, label=label)
 
 
+# A start this many times off all that comes later would take the axis for itself.
+_APART = 10.0
+
+
+def show_after_start(ax: Axes) -> None:
+    """Limit a logarithmic axis to what comes after the start, where that is far from all of it.
+
+    A start that is given may be orders of magnitude above what a stabilization leaves of it, a
+    consistent one at round-off as far below. Where it is left out, a remark says its size.
+    """
+    lines = [np.asarray(line.get_ydata(), float) for line in ax.get_lines()]
+    lines = [y[np.isfinite(y) & (y > 0.0)] if y.size < 2 else y for y in lines]
+    first = [y[0] for y in lines if y.size > 1 and y[0] > 0.0]
+    later = np.concatenate([y[1:] for y in lines if y.size > 1] or [np.zeros(0)])
+    later = later[np.isfinite(later) & (later > 0.0)]
+    if not first or not later.size:
+        return
+    low, high = float(later.min()), float(later.max())
+    above, below = max(first) > _APART * high, min(first) < low / _APART
+    if not (above or below):
+        return
+    ax.set_ylim(low / 3.0, high * 3.0)
+    size = max(first) if above else min(first)
+    place, where = (0.98, "above") if above else (0.02, "below")
+    ax.text(
+        0.01,
+        place,
+        f"start {where} the axis: {size:.1e}",
+        transform=ax.transAxes,
+        va="top" if above else "bottom",
+        fontsize="small",
+        color=QUIET,
+    )
+
+
 def note(ax: Axes, text: str) -> None:
     """A remark in the middle of axes that would otherwise be empty."""
     ax.text(0.5, 0.5, text, transform=ax.transAxes, ha="center", va="center", color=QUIET)

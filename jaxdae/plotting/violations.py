@@ -56,6 +56,8 @@ def _draw_level(ax: Axes, runs: dict[str, Any], labels: Any, level: str) -> None
             norm = np.linalg.norm(residuals, axis=1)
             label = name or ("norm" if residuals.shape[1] > 1 else "")
             style.draw_size(ax, readout.times(run), norm, color=color, name=label)
+    style.show_after_start(ax)
+    for (name, run), color in zip(runs.items(), palette, strict=True):
         mark = style.FAILURE if alone else color
         style.mark_failure(ax, readout.failure_time(run), color=mark, name=name)
 

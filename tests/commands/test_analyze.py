@@ -142,6 +142,8 @@ def test_another_equilibrium_is_found_and_called_unstable(analyzed, capsys):
         as_roots(run.result["spectrum"]["motion"]), [-np.sqrt(9.81), np.sqrt(9.81)], rtol=TIGHT
     )
     assert run.result["spectrum"]["verdict"] == "unstable"
+    assert "EQUILIBRIUM: the one near y = 1 " in run.text
+    assert "hanging" not in run.text
     assert "its root 3.13209 makes a deviation grow e-fold in 0.3193 s." in run.text
     assert "Growing roots are left out." in run.text
     # The other root of the motion is slower than the stabilization's -10.

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -101,6 +102,24 @@ def test_no_checkpoint_of_an_earlier_run_is_in_the_way_of_a_later_study(
     assert not (tmp_path / "penalty.checkpoint").exists()
     assert (tmp_path / "penalty.checkpoint.old1").read_bytes() == b"older"
     assert "penalty.checkpoint is kept as penalty.checkpoint.old1" in capsys.readouterr().out
+
+
+def test_a_run_of_many_steps_has_as_many_rows(monkeypatch):
+    """Two rows for each step where the first run shows that it took more steps than it has rows."""
+    from jaxdae.commands import simulate as command
+
+    asked = []
+
+    def run_with(saveat):
+        asked.append(None if saveat is None else saveat.subs.ts.size)
+        return SimpleNamespace(stats={"num_steps": 700})
+
+    command._with_enough_rows(run_with, 3.0, None)
+    command._with_enough_rows(run_with, 3.0, 0.1)
+    assert asked == [command.ROWS, 1401, None]
+    monkeypatch.setattr(command, "ROWS", 700)
+    command._with_enough_rows(run_with, 3.0, None)
+    assert asked[3:] == [700]
 
 
 def test_simulate_in_single_precision(tmp_path):

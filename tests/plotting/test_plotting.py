@@ -99,8 +99,51 @@ def test_histories_draw_the_values_of_the_trajectory():
     run = stub()
     figure = plot_histories(run)
     ts, values = xy(figure.axes[3], "d(angle)/dt")
-    np.testing.assert_array_equal(ts, TIMES)
-    np.testing.assert_array_equal(values, run.v[:, 1])
+    np.testing.assert_array_equal(ts[::8], TIMES)
+    np.testing.assert_allclose(values[::8], run.v[:, 1], atol=1e-14)
+
+
+def test_between_rows_histories_are_hermites_cubics():
+    """q = (cos t, 3 + sin t) in eight intervals of 0.25: h^4 / 384 of the fourth derivative."""
+    figure = plot_histories(stub())
+    ts, angle = xy(figure.axes[1], "angle")
+    assert ts.size == 8 * 8 + 1
+    np.testing.assert_allclose(angle, 3.0 + np.sin(ts), atol=0.25**4 / 384)
+    # The slopes of the cubics lose an order: sqrt(3) h^3 / 216.
+    _, speed = xy(figure.axes[3], "d(angle)/dt")
+    np.testing.assert_allclose(speed, np.cos(ts), atol=3**0.5 * 0.25**3 / 216)
+
+
+def test_histories_of_many_rows_are_their_rows():
+    run = stub()
+    ts = np.linspace(0.0, 2.0, 1001)
+    run.ts, run.q, run.v = ts, np.stack([ts, ts], 1), np.ones((1001, 2))
+    np.testing.assert_array_equal(xy(plot_histories(run).axes[0], "r")[0], ts)
+
+
+def test_a_run_of_more_steps_than_rows_says_what_its_histories_cannot_show():
+    run = stub()
+    run.stats = {"num_steps": 40}
+    said = plot_histories(run).axes[0].get_title(loc="left")
+    assert said == "9 rows of a run of 40 steps: motions between rows may be missing"
+    run.stats = {"num_steps": 9}
+    assert plot_histories(run).axes[0].get_title(loc="left") == ""
+
+
+@pytest.mark.parametrize(("start", "said"), [(1.0, "above"), (1e-17, "below")])
+def test_a_start_far_from_the_rest_does_not_take_the_logarithmic_axis(start, said):
+    run = stub(m=1)
+    run.violation.phi = np.concatenate([[[start]], np.geomspace(1e-6, 1e-8, 8)[:, None]])
+    ax = plot_violation(run).axes[0]
+    low, high = ax.get_ylim()
+    assert 1e-9 < low < 1e-8 < 1e-6 < high < 1e-5
+    assert texts(ax) == [f"start {said} the axis: {start:.1e}"]
+
+
+def test_a_start_among_the_rest_is_drawn():
+    ax = plot_violation(stub(m=1)).axes[0]
+    assert texts(ax) == []
+    assert ax.get_ylim()[1] > 3.0
 
 
 def test_coordinates_without_labels_are_numbered_and_share_axes():
