@@ -27,7 +27,13 @@ class AbstractBallBeam(AbstractModel):
         V = m g r sin(alpha),    torque on theta: K2 i - b0 theta'
         L_a di/dt + R_a i + K3 theta' = K1 e
 
-    Rolling without slip; `r` much larger than `R` (remark 4 of the paper). At rest with the ball
+    Rolling without slip. These energies have the ball's centre on the beam's line; they hold for
+    `r` much larger than `R` (remark 4 of the paper). With the centre at the height `h` above it,
+    and `r` the distance of the contact,
+
+        T = m ((r' - h alpha')^2 + r^2 alpha'^2) / 2 + ...,    V = m g (r sin(alpha) + h cos(alpha))
+
+    which is exact for `h = R` (`centre_height`). At rest with the ball
     at any `r0`: `theta = alpha = 0`, `i0 = d m g r0 / (L K2)`, `e0 = R_a i0 / K1`. Without a
     controller the voltage is `e0`.
 
@@ -55,6 +61,7 @@ class AbstractBallBeam(AbstractModel):
         torque_constant: K2, at the wheel [N m/A].
         emf_constant: K3, at the wheel [V s/rad].
         rest_position: r0 [m], not zero.
+        centre_height: h [m]; zero as in the paper, `ball_radius` without its approximation.
     """
 
     ball_mass: float = 0.064
@@ -72,6 +79,7 @@ class AbstractBallBeam(AbstractModel):
     torque_constant: float = 0.90 * 0.69 * 70 * 7.68e-3
     emf_constant: float = 70 * 7.68e-3
     rest_position: float = 0.2
+    centre_height: float = 0.0
 
     @abstractmethod
     def wheel(self, q: Float[Array, " n"]) -> Float[Array, ""]:
@@ -80,8 +88,13 @@ class AbstractBallBeam(AbstractModel):
     def ball_and_beam_energy(self, r, r_dot, alpha_dot):
         """Kinetic energy of the ball [J]."""
         spin = r_dot / self.ball_radius - alpha_dot
-        travel = r_dot**2 + (r * alpha_dot) ** 2
+        travel = (r_dot - self.centre_height * alpha_dot) ** 2 + (r * alpha_dot) ** 2
         return 0.5 * (self.ball_mass * travel + self.ball_inertia * spin**2)
+
+    def weight_energy(self, r, alpha):
+        """Potential energy of the ball [J]."""
+        height = r * jnp.sin(alpha) + self.centre_height * jnp.cos(alpha)
+        return self.ball_mass * self.gravity * height
 
     def dissipation(self, t, q, v):
         """Friction of the motor and its gear, b0 theta'^2 / 2 [W]."""
@@ -146,7 +159,7 @@ class BallBeam(AbstractBallBeam):
 
     def potential_energy(self, t, q):
         del t
-        return self.ball_mass * self.gravity * q[0] * jnp.sin(q[1])
+        return self.weight_energy(q[0], q[1])
 
     def position_constraints(self, t, q):
         del t
@@ -188,7 +201,7 @@ class SimplifiedBallBeam(AbstractBallBeam):
 
     def potential_energy(self, t, q):
         del t
-        return self.ball_mass * self.gravity * q[0] * jnp.sin(self.transmission() * q[1])
+        return self.weight_energy(q[0], self.transmission() * q[1])
 
     def wheel(self, q):
         return q[1]

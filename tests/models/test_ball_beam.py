@@ -217,3 +217,46 @@ def test_the_start_is_the_rest_of_the_paper():
         # A difference of two voltages over an inductance of 1e-4.
         np.testing.assert_allclose(rates, 0, atol=1e-10)
     assert np.abs(EXACT.position_constraints(0.0, EXACT.start()[0])).max() == 0
+
+
+STRICT = BallBeam(centre_height=BallBeam().ball_radius)
+
+
+def test_strict_energies_are_those_of_a_ball_that_rolls_on_the_beam():
+    """Remark 4: the centre at `r e + R n` by its path, the spin from rolling at the contact."""
+    r, alpha, r_dot, alpha_dot, radius = 0.13, 0.4, 0.7, -1.9, STRICT.ball_radius
+
+    def centre(t):
+        a, s = alpha + alpha_dot * t, r + r_dot * t
+        e, n = jnp.stack([jnp.cos(a), jnp.sin(a)]), jnp.stack([-jnp.sin(a), jnp.cos(a)])
+        return s * e + radius * n
+
+    velocity = np.asarray(jax.jacfwd(centre)(0.0))
+    e, n = np.array([np.cos(alpha), np.sin(alpha)]), np.array([-np.sin(alpha), np.cos(alpha)])
+    # The ball's material point at the contact moves with the beam's: c' + w x (-R n) = r alpha' n.
+    spin = (velocity - r * alpha_dot * n) @ e / -radius
+    kinetic = 0.5 * STRICT.ball_mass * velocity @ velocity + 0.5 * STRICT.ball_inertia * spin**2
+    q, v = jnp.array([r, alpha, 0.0]), jnp.array([r_dot, alpha_dot, 0.0])
+    assert float(STRICT.kinetic_energy(0.0, q, v)) == pytest.approx(kinetic, rel=1e-13)
+    height = float(centre(0.0)[1])
+    weight = STRICT.ball_mass * STRICT.gravity
+    assert float(STRICT.potential_energy(0.0, q)) == pytest.approx(weight * height, rel=1e-13)
+    assert abs(float(EXACT.kinetic_energy(0.0, q, v)) / kinetic - 1) > 1e-2
+
+
+def test_strict_energies_keep_the_rest_and_hardly_move_the_roots(exact, regulator):
+    """First order in R, and below a ten-thousandth: the regulator serves the strict model too."""
+    held, others = rest(STRICT), spectrum(exact).others
+    np.testing.assert_allclose(held.w, exact.equilibrium.w, rtol=1e-10)
+    half = BallBeam(centre_height=0.5 * STRICT.ball_radius)
+    shift, less = (
+        np.abs(spectrum(linearize(x, held, independent=INDEPENDENT)).others - others)
+        for x in (STRICT, half)
+    )
+    assert 1e-6 < (shift / np.abs(others)).max() < 1e-4
+    # Roots of the motor hardly move; theirs is round-off of the fastest, 1.4e4 1/s.
+    ball = np.abs(others) < 5
+    assert ball.sum() == 3
+    np.testing.assert_allclose(shift[ball] / less[ball], 2.0, rtol=1e-3)
+    closed = linearize(STRICT, held, independent=INDEPENDENT, controller=regulator)
+    assert spectrum(closed).verdict == "asymptotically stable"
