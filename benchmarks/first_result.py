@@ -1,4 +1,4 @@
-"""Time from the start of Python to the first result: imports, compiling, the command's help.
+"""Time from the start of Python to the first result: imports, compiling, what users type.
 
 Every time is that of a fresh process. Imports are taken in turn, so that a busy machine slows all
 of them; runs are taken with JAX's cache of compiled programs empty, and again with what they left.
@@ -25,6 +25,15 @@ from typing import Any
 RESULTS = pathlib.Path(__file__).parent / "results"
 IMPORTS = ("diffrax", "jaxdae")
 SYSTEMS = ("two-link", "Andrews")
+# What users type.
+COMMANDS = (
+    "--help",
+    "list",
+    "simulate two-link",
+    "simulate andrews",
+    "analyze pendulum",
+    "tune two-link",
+)
 STEPS = ("fixed", "adaptive")
 
 
@@ -156,6 +165,23 @@ def first_results(name: str, steps: str, backend: str, repetitions: int) -> dict
     return found
 
 
+def commands(repetitions: int) -> list[dict[str, Any]]:
+    """Every command with empty caches, and again with what that left in them."""
+    found = []
+    for words in COMMANDS:
+        rows: dict[str, list[dict]] = {"cold": [], "warm": []}
+        for _ in range(repetitions):
+            with tempfile.TemporaryDirectory() as folder:
+                out = [] if words in ("--help", "list") else ["--out", f"{folder}/out"]
+                for row in rows.values():
+                    times, _ = process(
+                        "-m", "jaxdae", *words.split(), *out, XDG_CACHE_HOME=f"{folder}/cache"
+                    )
+                    row.append(times)
+        found.append({"command": words} | {k: summary(x) for k, x in rows.items()})
+    return found
+
+
 def spread(times: list[float]) -> dict[str, float]:
     """Median, least and largest of times."""
     return {"median": statistics.median(times), "min": min(times), "max": max(times)}
@@ -177,9 +203,17 @@ def table(report: dict) -> str:
     lines = [f"{'':22}" + "".join(f"{title:>9}" for title in titles)]
     for name, t in report["import"].items():
         lines.append(line(f"import {name}", t["s"], t["cpu_s"]))
-    lines.append(line("jaxdae --help", *report["help"].values()))
     ratio = report["import_ratio"]
     lines.append(f"import jaxdae / import diffrax: {ratio['s']:.2f}; CPU {ratio['cpu_s']:.2f}\n")
+    lines.append(f"{'jaxdae …, medians':22}{'cold, s':>15}{'CPU':>8}{'warm, s':>15}{'CPU':>8}")
+    for row in report["commands"]:
+        cells = (row[cache][f"process{k}_s"] for cache in ("cold", "warm") for k in ("", "_cpu"))
+        medians = [x["median"] for x in cells]
+        lines.append(
+            f"{row['command']:22}{medians[0]:15.2f}{medians[1]:8.2f}"
+            f"{medians[2]:15.2f}{medians[3]:8.2f}"
+        )
+    lines.append("")
     columns = ("process", "import", "first_run", "second_run")
     lines.append(f"{'first result, medians':22}{'steps':9}{'backend':9}{'cache':7}" + "".join(
         f"{name.replace('_', ' ') + ', s':>15}{'CPU':>8}" for name in columns
@@ -202,7 +236,7 @@ def measure(repetitions: int) -> dict:
     return {
         "import": {name: summary(rows) for name, rows in imports.items()},
         "import_ratio": ratios(imports),
-        "help": summary([process("-m", "jaxdae", "--help")[0] for _ in range(few)]),
+        "commands": commands(few),
         "first_result": [
             {"system": name, "steps": steps, "backend": backend}
             | {k: summary(rows) for k, rows in first_results(name, steps, backend, few).items()}
