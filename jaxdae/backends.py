@@ -1,7 +1,6 @@
 """What carries a simulation out: diffrax, compiled by XLA, or a native kernel."""
 
 import threading
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
@@ -15,6 +14,7 @@ from jax.flatten_util import ravel_pytree
 
 from jaxdae.formulations import SparseMultipliers
 from jaxdae.kernels import machine_code
+from jaxdae.kernels.memory import Memory
 from jaxdae.solvers.projected import Projected
 from jaxdae.systems.checks import is_concrete
 
@@ -296,19 +296,14 @@ def _remembered(plan: Plan, static, structure, leaves, flat, unravel):
         start_shape, str(flat.dtype), _saving(plan), plan.grid is None, plan.dt is None,
         plan.max_steps,
     )  # fmt: skip
-    try:
-        known = key in _RUNS
-    except TypeError:  # something in it has no hash
-        return _made(plan, static, structure, leaves, flat, unravel)
-    if not known:
-        _RUNS[key] = _made(plan, static, structure, leaves, flat, unravel)
-    _RUNS.move_to_end(key)
-    while len(_RUNS) > _REMEMBERED:
-        _RUNS.popitem(last=False)
-    return _RUNS[key]
+    return _RUNS.get(
+        key,
+        (static, plan.solver, plan.field),
+        lambda: _made(plan, static, structure, leaves, flat, unravel),
+    )
 
 
-_RUNS: OrderedDict[tuple, Any] = OrderedDict()
+_RUNS = Memory(_REMEMBERED)
 _LOCK = threading.RLock()
 
 

@@ -1,6 +1,5 @@
 """What must hold before a simulation starts, checked on the host."""
 
-from collections import OrderedDict
 from types import FunctionType
 
 import diffrax
@@ -13,6 +12,7 @@ from jaxdae.analysis.steps import spectral_limit
 from jaxdae.failure import matrices, RANK_TOLERANCE, residuals, singular_values_text
 from jaxdae.formulations import AbstractFormulation, RealizingForces
 from jaxdae.formulations.gains import is_number
+from jaxdae.kernels.memory import Memory
 from jaxdae.linalg.rank import numerical_rank
 from jaxdae.linalg.saddle_point import AbstractSaddlePointSolve, Assumptions
 from jaxdae.linalg.tree_partition import connected_parts
@@ -26,8 +26,7 @@ from jaxdae.trajectory import control_input
 # More than round-off of roots that coincide to the fourth order makes of a factor of one.
 _GROWING = 1e-3
 # Declarations that were checked: checking traces every function, which takes longer than many runs.
-_CHECKED: OrderedDict = OrderedDict()
-_REMEMBERED = 256
+_CHECKED = Memory(256)
 
 
 def check_kinds(system, formulation, state, controller, adjoint, saveat, progress) -> None:
@@ -100,18 +99,17 @@ def check_declaration(system, formulation, controller, state, t0) -> None:
     recheck(formulation)
     leaves, structure = jax.tree.flatten((system, formulation, controller, state))
     key = (structure, *(_signature(x) for x in leaves))
-    if key in _CHECKED:
-        _CHECKED.move_to_end(key)
-        return
+    declared = system, formulation, controller
+    _CHECKED.get(key, declared, lambda: _check_shapes(*declared, state, t0))
+
+
+def _check_shapes(system, formulation, controller, state, t0) -> None:
     u = _example_input(controller, t0, state)
     check_system(system, state, u=u, t=t0)
     if not formulation.finds_reaction_forces():
         t = jnp.asarray(t0, state.q.dtype)
         refuse_reaction_forces(system, t, state.q, state.v, state.w, u)
     formulation.check(system, state)
-    _CHECKED[key] = None
-    if len(_CHECKED) > _REMEMBERED:
-        _CHECKED.popitem(last=False)
 
 
 def recheck(module) -> None:

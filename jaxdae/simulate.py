@@ -14,6 +14,7 @@ from jaxdae import backends, preconditions
 from jaxdae.control.base import AbstractDynamicController, attach
 from jaxdae.failure import raise_failure, review, review_controller
 from jaxdae.formulations import AbstractFormulation
+from jaxdae.kernels.memory import kinds
 from jaxdae.linalg.singularity_robust import passes_singular_positions
 from jaxdae.solvers.grid import Grid
 from jaxdae.solvers.projected import Projected
@@ -161,7 +162,8 @@ def simulate(
     # A failure that can be looked at is reported in our own words; one inside a transformation
     # can only be raised by the compiled program.
     traced = not is_concrete(task)
-    trajectory = _integrate(task, method, throw and traced)
+    declared = kinds((task.system, task.formulation, task.controller))
+    trajectory = _integrate(task, method, throw and traced, declared)
     if not traced and is_concrete(trajectory.result):
         if throw:
             raise_failure(trajectory)
@@ -214,7 +216,8 @@ class _Method(NamedTuple):
 
 
 @eqx.filter_jit
-def _integrate(task: _Task, method: _Method, throw: bool) -> Trajectory:
+def _integrate(task: _Task, method: _Method, throw: bool, declared) -> Trajectory:
+    del declared  # programs of 1, 1.0 and True are different ones
     run = (task.system, task.formulation, task.controller)
     zero = jnp.zeros((), task.state.q.dtype)
     work = Power(zero, zero, zero, zero) if method.work else None
@@ -269,9 +272,14 @@ def _by_diffrax(task: _Task, method: _Method, run, y0) -> diffrax.Solution:
     )
 
 
+def _vector_field(t, y, args):
+    return _compiled_field(t, y, args, kinds(args))
+
+
 # Compiled apart, it is traced once however often solver and derivatives ask for it.
 @eqx.filter_jit
-def _vector_field(t, y, args):
+def _compiled_field(t, y, args, declared):
+    del declared
     return _field(t, y, args)
 
 

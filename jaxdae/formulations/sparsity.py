@@ -1,6 +1,6 @@
 """Which entries of the mass matrix and of the constraint Jacobian of a system may be nonzero."""
 
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any
 
 import equinox as eqx
@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdae.kernels.graph import CONSTANT, INPUT
+from jaxdae.kernels.memory import Memory
 from jaxdae.kernels.trace import scalarize, UnsupportedOperationError
 from jaxdae.linalg.coloring import color_columns
 from jaxdae.linalg.sparse_saddle_point import SparseSaddlePoint
@@ -96,14 +97,12 @@ def find_sparsity(system: System, state: State) -> Sparsity:
     shapes = tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in leaves)
     others, frame = jax.tree.flatten(rest)
     key = (structure, shapes, tuple(others), frame, state.q.shape, state.q.dtype)
-    try:
-        hash(key)
-    except TypeError:
-        return _found.__wrapped__(*key)
-    return _found(*key)
+    return _FOUND.get(key, rest, lambda: _found(*key))
 
 
-@lru_cache(maxsize=16)
+_FOUND = Memory(16)
+
+
 def _found(structure, shapes, others, frame, shape, dtype) -> Sparsity:
     rest = jax.tree.unflatten(frame, others)
     t, q = jax.ShapeDtypeStruct((), dtype), jax.ShapeDtypeStruct(shape, dtype)

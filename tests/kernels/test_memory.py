@@ -1,0 +1,93 @@
+"""Kernels are made anew where JAX traces anew, and for values that only Python takes for equal."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxdae
+from jaxdae.kernels.memory import kinds, Memory
+
+# Squares of frequencies, changed between runs.
+STIFFNESS = 1.0
+
+
+class Oscillator(jaxdae.System):
+    """`q'' = -k q`, where `k` comes from a global value, a method, and the kind of a setting."""
+
+    setting: object = eqx.field(static=True, default=1)
+
+    def kinetic_energy(self, t, q, v):
+        del t, q
+        return 0.5 * v @ v
+
+    def factor(self):
+        return 1.0
+
+    def force(self, t, q, v, w, u):
+        del t, v, w, u
+        kind = {int: 1.0, float: 4.0, bool: 9.0}[type(self.setting)]
+        return -STIFFNESS * self.factor() * kind * q
+
+
+def end(setting: object = 1, backend="auto") -> float:
+    """`q(1)` after `q(0) = 1` at rest, which is the cosine of the frequency."""
+    state = jaxdae.State(jnp.array([1.0]), jnp.array([0.0]))
+    settings = {"t1": 1.0, "dt": 0.01, "backend": backend}
+    run = jaxdae.simulate(Oscillator(setting), jaxdae.Multipliers(), state, **settings)
+    if backend == "auto":
+        assert run.why_not_native is None
+    return float(run.q[-1, 0])
+
+
+def is_cosine(found: float, frequency: float) -> bool:
+    """A hundred steps of an order of five at least."""
+    return found == pytest.approx(np.cos(frequency), abs=1e-9)
+
+
+def test_what_jax_forgets_is_forgotten(monkeypatch):
+    assert is_cosine(end(), 1.0)
+    monkeypatch.setitem(globals(), "STIFFNESS", 4.0)
+    jax.clear_caches()
+    assert is_cosine(end(), 2.0)
+    monkeypatch.setattr(Oscillator, "factor", lambda self: 2.25)  # noqa: ARG005
+    jax.clear_caches()
+    assert is_cosine(end(), 3.0)
+
+
+def test_values_of_other_kinds_are_other_systems():
+    jax.clear_caches()
+    for setting, frequency in ((1, 1.0), (1.0, 2.0), (True, 3.0), (1, 1.0)):
+        assert is_cosine(end(setting), frequency)
+    assert is_cosine(end(1.0, "plain"), 2.0)
+    assert is_cosine(end(True, "plain"), 3.0)
+
+
+def test_kinds_are_what_equality_does_not_compare():
+    for one, other in ((1, True), (1, 1.0), ((1,), [1]), ({"a": 1}, {"a": 1.0}), (0.0, -0.0)):
+        assert kinds(one) != kinds(other)
+        assert kinds(Oscillator(one)) != kinds(Oscillator(other))
+    # Numbers that are compared by their values, and arrays, known or traced.
+    assert kinds(2.0) == kinds(3.0)
+    traced = []
+    jax.jit(lambda x: traced.append(kinds(x)))(jnp.ones(2))
+    assert traced == [kinds(jnp.zeros(1))]
+
+
+def test_a_memory_keeps_the_last_results_and_makes_what_has_no_key():
+    memory, made = Memory(2), []
+
+    def get(key, declared=None):
+        return memory.get((key,), declared, lambda: made.append(key) or len(made))
+
+    assert [get("a"), get("b"), get("a"), get("c"), get("a"), get("b")] == [1, 2, 1, 3, 1, 4]
+    assert len(memory) == 2
+    assert get([]) == 5  # a list has no hash
+    assert get([]) == 6
+    assert get("b", 1) != get("b", True)
+    with jax.disable_jit():
+        known = get("b", 1)
+        assert get("b", 1) == known
+    jax.clear_caches()
+    assert get("b", 1) != known
