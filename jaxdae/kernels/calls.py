@@ -159,9 +159,10 @@ def called(program: ScalarProgram) -> list[Subprogram]:
 
     def visit(one: ScalarProgram) -> None:
         for other in one.graph.callees(one.outputs):
-            if isinstance(other, Subprogram) and other not in found:
-                visit(other.program)
-                found[other] = None
+            own = getattr(other, "turn", other)  # of a loop the program of one turn
+            if isinstance(own, Subprogram) and own not in found:
+                visit(own.program)
+                found[own] = None
 
     visit(program)
     return list(found)

@@ -37,14 +37,15 @@ def _linear_solve(graph: Graph, equation, given: list[Value], evaluate: Callable
     return evaluate(graph, params["jaxprs"].solve, [*constants, *given[sum(lengths) :]])
 
 
-def _scan(graph: Graph, equation, given: list[Value], evaluate: Callable) -> list:
+def written_out(graph: Graph, equation, given: list[Value], evaluate: Callable) -> list:
+    """Results of a scan, all turns of which are traced."""
     params = equation.params
-    constants, carried = _scan_sizes(params)
+    constants, carried = scan_sizes(params)
     fixed, carry = given[:constants], given[constants : constants + carried]
     columns = given[constants + carried :]
     rows = []
     # Before the first turn, so that nobody waits for the last one.
-    graph.check_equations(params["length"] * _equations(params["jaxpr"].jaxpr))
+    graph.check_equations(params["length"] * equations(params["jaxpr"].jaxpr))
     order = range(params["length"])
     for i in reversed(order) if params["reverse"] else order:
         each = [_row(x, i) for x in columns]
@@ -60,7 +61,7 @@ def _scan(graph: Graph, equation, given: list[Value], evaluate: Callable) -> lis
     return [*carry, *stacked]
 
 
-def _scan_sizes(params) -> tuple[int, int]:
+def scan_sizes(params) -> tuple[int, int]:
     """Numbers of constants and of what is handed on, which newer releases keep in one structure."""
     if "ft_in" in params:
         constants, carried, _ = (len(x) for x in params["ft_in"].unpack())
@@ -70,10 +71,10 @@ def _scan_sizes(params) -> tuple[int, int]:
     raise Refusal("this release of JAX does not say which of its arguments are handed on")
 
 
-def _equations(jaxpr) -> int:
+def equations(jaxpr) -> int:
     """Equations of a loop's body, with those of the loops and calls in it."""
     return sum(
-        1 + one.params.get("length", 1) * sum(map(_equations, jex.jaxprs_in_params(one.params)))
+        1 + one.params.get("length", 1) * sum(map(equations, jex.jaxprs_in_params(one.params)))
         for one in jaxpr.eqns
     )
 
@@ -187,7 +188,7 @@ CALLS: dict[str, Callable] = {
     **SOLVES,
     "call_hi_primitive": _lowered,
     "custom_linear_solve": _linear_solve,
-    "scan": _scan,
+    "scan": written_out,
     "while": _while,
     "cond": _cond,
     "platform_index": _platform,

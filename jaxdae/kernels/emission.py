@@ -67,9 +67,10 @@ class _Emission:
                 self._call(node, *arguments)
             elif operation not in (INPUT, CONSTANT, RESULT) and node not in self._within:
                 self._held[node] = self._computed(node, operation, arguments)
-        written = frozenset() if self._calls is None else self._calls.written
+        if self._calls is None:
+            return [self._register(int(x)) for x in self._outputs]
         return [
-            "" if result in written else self._register(int(x))
+            "" if result in self._calls.written else self._register(int(x))
             for result, x in zip(self._results, self._outputs, strict=True)
         ]
 

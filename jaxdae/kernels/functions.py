@@ -15,6 +15,8 @@ from jaxdae.kernels.emission import emit, functions
 from jaxdae.kernels.graph import CONSTANT, INPUT, RESULT
 from jaxdae.kernels.machine_code import host_width
 from jaxdae.kernels.trace import ScalarProgram
+from jaxdae.kernels.turn_loops import loop_name, loop_text
+from jaxdae.kernels.turns import Loop
 from jaxdae.kernels.writer import Writer
 
 # Operations that a small program and all its copies in those that call it may have.
@@ -24,7 +26,7 @@ _COPIED = 16
 
 
 Fast = dict[Subprogram, bool]
-Callee = Subprogram | Product
+Callee = Subprogram | Product | Loop
 
 
 def library(programs: list[Subprogram], width: int, dtype, shared: Shared = frozenset()) -> str:
@@ -43,11 +45,14 @@ def library(programs: list[Subprogram], width: int, dtype, shared: Shared = froz
     Returns:
         Definitions in LLVM's intermediate language.
     """
-    every: dict[Subprogram, None] = {}
+    # By their names: equal loops in several programs have turns of one name.
+    named: dict[str, Subprogram] = {}
     for one in programs:
-        every.update(dict.fromkeys([*called(one.program), one]))
+        for own in (*called(one.program), one):
+            named.setdefault(own.name, own)
+    every = list(named.values())
     elementary = dict.fromkeys(name for one in every for name in functions(one.program))
-    fast = fast_versions(list(every), width)
+    fast = fast_versions(every, width)
     near = [x for x in elementary if fast and x in vector_math.LIMITED]
     beside: dict[str, str] = {}
     own = [_function(one, width, dtype, shared, fast, beside) for one in every]
@@ -78,7 +83,9 @@ def fast_versions(every: list[Subprogram], width: int) -> dict[Subprogram, bool]
     found: dict[Subprogram, bool] = {}
     calls = Counter(x for one in every for x in one.program.graph.calls(one.program.outputs))
     for one in every if width > 1 else ():
-        if any(isinstance(x, Product) for x in one.program.graph.callees(one.program.outputs)):
+        if any(
+            isinstance(x, Product | Loop) for x in one.program.graph.callees(one.program.outputs)
+        ):
             continue  # most of its time is theirs, and it is long to compile
         limited = not set(vector_math.LIMITED).isdisjoint(functions(one.program))
         if one.entries is None and (limited or any(x in found for x in called(one.program))):
@@ -229,19 +236,15 @@ class _FunctionWriter(Writer):
     def write(self, node: int, callee: Callee, arguments, register) -> None:
         """Call a function. What is in memory already is not copied."""
         found = [self._operand(x, register) for x in arguments]
-        if isinstance(callee, Product):
-            first, second = (x.shared for x in found)
-            name = self._product(callee, (first, second))
-        else:
-            name = callee.name
-            wanted = callee.shared(self._parameters)
-            for i, nodes in enumerate(arguments):
-                if wanted[i] != found[i].shared:
-                    found[i] = _Operand(self._stored(nodes, register), False)
+        shared = self._accepted(callee, [x.shared for x in found])
+        for i, nodes in enumerate(arguments):
+            if shared[i] != found[i].shared:
+                found[i] = _Operand(self._stored(nodes, register), False)
+        name = self._function(callee, shared)
         sizes = [int(np.prod(x.shape)) for x in callee.results]
         starts = np.cumsum([0, *sizes[:-1]]).tolist()
         rooms = [
-            self._direct.get((node, start)) or self._room(size)
+            self._direct.get((node, start)) or self.room(size)
             for start, size in zip(starts, sizes, strict=True)
         ]
         given = ", ".join(f"ptr {x}" for x in [*(x.pointer for x in found), *rooms])
@@ -257,10 +260,37 @@ class _FunctionWriter(Writer):
         """Register that holds a result of a call."""
         return self._load(*self._results[node][number])
 
-    def _product(self, product: Product, shared: tuple[bool, bool]) -> str:
-        name = product_name(product, shared)
-        if name not in self.beside:
-            self.beside[name] = product_text(product, shared, self.width, self.dtype)
+    def _accepted(self, callee: Callee, shared: list[bool]) -> tuple[bool, ...]:
+        """Which arguments a function takes as numbers that all lanes share."""
+        if isinstance(callee, Subprogram):
+            return tuple(callee.shared(self._parameters))
+        if isinstance(callee, Loop):  # what is handed on changes, and differs
+            handed = range(callee.constants, callee.constants + callee.handed)
+            return tuple(x and i not in handed for i, x in enumerate(shared))
+        return tuple(shared)
+
+    def _function(self, callee: Callee, shared: tuple[bool, ...]) -> str:
+        """Name of the function that is called, which is written where it is not of a program."""
+        if isinstance(callee, Product):
+            name = product_name(callee, shared)
+            if name not in self.beside:
+                self.beside[name] = product_text(callee, shared, self.width, self.dtype)
+            return name
+        return self._loop(callee, shared) if isinstance(callee, Loop) else callee.name
+
+    def _loop(self, loop: Loop, shared: tuple[bool, ...]) -> str:
+        name, turn = loop_name(loop, shared), loop.turn.name
+        if name in self.beside:
+            return name
+        constants = tuple(x for i, x in enumerate(shared) if i < loop.constants)
+        if any(constants):
+            turn = f"{turn}_{name.rsplit('_', 1)[1]}"
+            numbers = tuple(0 if x else None for x in constants)
+            rest = (None,) * (len(shared) - len(constants))
+            own = Subprogram(turn, loop.turn.program, parameters=(*numbers, *rest))
+            text = _function(own, self.width, self.dtype, frozenset({0}), {}, self.beside)
+            self.beside[turn] = text
+        self.beside[name] = loop_text(loop, shared, turn, self.width, self.dtype)
         return name
 
     def _argument(self, number: int) -> tuple[int, int]:
@@ -299,11 +329,11 @@ class _FunctionWriter(Writer):
 
     def _stored(self, nodes, register) -> str:
         if nodes not in self._known:
-            room = self._room(len(nodes))
+            room = self.room(len(nodes))
             for start, stop in self._runs(nodes):
                 found = self._found(nodes[start:stop]) if stop - start >= _COPIED else None
                 if found is not None and not found.shared:
-                    self._copy(found.pointer, self._place(room, start), stop - start)
+                    self.copy(found.pointer, self._place(room, start), stop - start)
                     continue
                 for j in range(start, stop):
                     self.store(register(nodes[j]), room, j)
@@ -315,17 +345,6 @@ class _FunctionWriter(Writer):
         following = [x.arguments for x in (self._graph.nodes[x] for x in nodes)]
         ends = [i for i, (a, b) in enumerate(pairwise(following), 1) if b != (*a[:-1], a[-1] + 1)]
         return list(pairwise([0, *ends, len(nodes)]))
-
-    def _copy(self, source: str, target: str, count: int) -> None:
-        """Copy numbers of all lanes."""
-        size = count * self.width * self.bits // 8
-        self.declared.add("declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)")
-        self.line(
-            f"  call void @llvm.memcpy.p0.p0.i64(ptr {target}, ptr {source}, i64 {size}, i1 false)"
-        )
-
-    def _room(self, size: int) -> str:
-        return self.put(f"alloca {self.vector}, i64 {max(size, 1)}, align 64")
 
     def _load(self, pointer: str, j: int, shared: bool = False) -> str:
         place = self._place(pointer, j, shared)

@@ -132,6 +132,18 @@ class Writer:
         """A vector with another entry."""
         return self.put(f"insertelement {self.vector} {a}, {self.scalar} {value}, i32 {i}")
 
+    def room(self, size: int) -> str:
+        """Memory for numbers of all lanes."""
+        return self.put(f"alloca {self.vector}, i64 {max(size, 1)}, align 64")
+
+    def copy(self, source: str, target: str, count: int) -> None:
+        """Copy numbers of all lanes."""
+        size = count * self.width * self.bits // 8
+        self.declared.add("declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)")
+        self.line(
+            f"  call void @llvm.memcpy.p0.p0.i64(ptr {target}, ptr {source}, i64 {size}, i1 false)"
+        )
+
     def repeated(self, value: str) -> str:
         """A vector whose entries are all one number."""
         one = self.with_entry("poison", value, 0)
