@@ -14,7 +14,7 @@ from jaxdae.kernels.graph import CONSTANT, Graph, INPUT, RESULT
 from jaxdae.kernels.trace import ScalarProgram
 from jaxdae.kernels.values import as_symbols, elementwise, first_refused, Refused, Symbols, Value
 
-# Loops of fewer operations, turn by turn, are written out: what is known of each turn is used there.
+# Loops of fewer operations, turn by turn, are written out, with what is known of each turn.
 _FEWEST = 4000
 # Fewer equations, turn by turn, need not be asked how many operations they are.
 _LONG = 1000

@@ -157,3 +157,58 @@ def test_networks_of_their_own_and_a_direction():
         return jax.jit(lambda w, m: jax.jvp(every, (w,), (m,)))
 
     close(along(by_kernel)(weights, moves), along(by_hand)(weights, moves))
+
+
+# Loops with many turns.
+
+TURNS = 600
+
+
+class Turning(eqx.Module):
+    """A controller of long loops, one of them backwards, with counters, choices and a matrix."""
+
+    gain: jax.Array
+
+    def __call__(self, t, q, v, w):
+        del t, w
+
+        def turn(x, row):
+            scale, even = row
+            pull = jnp.where(x[0] > 0.1, scale, x[1] ** 2)
+            x = x + 0.01 * (self.gain @ jnp.sin(x) + q - x * pull)
+            return x, (jnp.where(even, x[0], x[1]), x[0] > x[1])
+
+        rows = (jnp.linspace(0.5, 1.0, TURNS), jnp.arange(TURNS) % 2 == 0)
+        x, (ys, above) = jax.lax.scan(turn, v, rows, reverse=True)
+        z = jax.lax.fori_loop(0, TURNS, lambda i, z: z + 1e-3 * jnp.cos(z * i) * q[0], q)
+        return x + z + jnp.mean(ys**2) + 0.1 * above[3]
+
+
+def test_long_loops_and_their_derivatives():
+    """Against the plain program: a run, and a gradient by start and gains of three members."""
+
+    def loss(gain, q, v, backend):
+        settings = {"t1": 0.2, "dt": 0.1, "solver": RK4(), "backend": backend}
+        one = lambda q, v: simulate(  # noqa: E731
+            Cart(), Multipliers(), State(q, v), controller=Turning(gain), **settings
+        ).q[-1]
+        return jnp.sum(jax.vmap(one)(q, v) * jnp.arange(1.0, 7.0).reshape(3, 2))
+
+    gain = jnp.array([[0.1, 0.2], [-0.3, 0.4]])
+    found, expected = (
+        jax.jit(jax.value_and_grad(lambda *x, b=b: loss(*x, b), (0, 1, 2)))(gain, *STARTS[:, :3])
+        for b in ("native", "plain")
+    )
+    close(found, expected)
+
+
+def test_a_long_loop_is_a_short_program():
+    def program(x):
+        return Turning(jnp.eye(2))(0.0, x[:2], x[2:], None)
+
+    found = scalarize(program, jax.ShapeDtypeStruct((4,), np.float64), loops=True)
+    assert len(found.graph.callees(found.outputs)) == 2
+    own = [
+        x.operation for x in map(found.graph.nodes.__getitem__, found.graph.needed(found.outputs))
+    ]
+    assert len([x for x in own if x != "result"]) < 5 * TURNS
