@@ -49,6 +49,7 @@ from .formulations import (
     VelocityElimination as VelocityElimination,
 )
 from .linalg.saddle_point import (
+    Automatic as Automatic,
     FullRank as FullRank,
     MinimumNorm as MinimumNorm,
     SingularMass as SingularMass,

@@ -7,10 +7,11 @@ import optimistix as optx
 from jaxtyping import Array, Float
 
 from jaxdae.formulations.base import AbstractFormulation
+from jaxdae.formulations.held_rank import holding_rank
 from jaxdae.formulations.stabilization import check_stabilization, desired_rate, Stabilization
 from jaxdae.formulations.structure import depends_on
 from jaxdae.linalg.positive_definite import solve_positive_definite
-from jaxdae.linalg.saddle_point import AbstractSaddlePointSolve, FullRank
+from jaxdae.linalg.saddle_point import AbstractSaddlePointSolve, Automatic
 from jaxdae.systems import constraint_residuals, momentum, State, System
 from jaxdae.systems.checks import constraint_counts
 from jaxdae.systems.dynamics import other_force
@@ -51,7 +52,7 @@ class Hamiltonian(AbstractFormulation):
     Args:
         stabilization: `Baumgarte`, `LinearStabilization`, any callable
             `Phi(t, q, v, phi, phi_dot)`, or `None` (violations then grow linearly in time).
-        solve: `FullRank()` (fast) or `MinimumNorm()` for dependent constraints.
+        solve: `Automatic()`, which is `FullRank()` or, for dependent constraints, `MinimumNorm()`.
 
     Raises:
         ValueError: for a `solve` that admits a singular mass matrix: the momenta then do not
@@ -59,14 +60,14 @@ class Hamiltonian(AbstractFormulation):
     """
 
     stabilization: Stabilization | None = None
-    solve: AbstractSaddlePointSolve = FullRank()
+    solve: AbstractSaddlePointSolve = Automatic()
 
     def __check_init__(self):
         if not self.solve.assumptions().regular_mass:
             raise ValueError(
                 f"Hamiltonian cannot use {type(self.solve).__name__}: where the mass matrix is "
-                "singular the momenta do not determine the velocities. Use FullRank() or "
-                "MinimumNorm(), or the formulation Multipliers(..., solve=SingularMass())."
+                "singular the momenta do not determine the velocities. Leave solve out, or "
+                "use the formulation Multipliers(..., solve=SingularMass())."
             )
 
     def init(self, system, t, state):
@@ -106,7 +107,8 @@ class Hamiltonian(AbstractFormulation):
         wanted = desired_rate(self.stabilization, t, q, v, phi, phi_dot) - rate
         jac = jax.jacfwd(lambda v: constraint_residuals(system, t, q, v).phi_dot)(v)
         # d(phi_dot)/dp p' = wanted with d(phi_dot)/dp = J M^-1, and p' = free - J^T lam.
-        _, lam = self.solve(_mass(system, t, q, v), free, jac, wanted)
+        solve = holding_rank(self.solve, system, t, State(q, v, y.w))
+        _, lam = solve(_mass(system, t, q, v), free, jac, wanted)
         return v, free - jac.T @ lam, lam
 
 

@@ -9,6 +9,7 @@ from jaxtyping import Array, Float
 
 from jaxdae.formulations.base import AbstractFormulation
 from jaxdae.formulations.gains import apply_gain, as_gain, check_positive, check_size, Gain
+from jaxdae.formulations.held_rank import holding_rank
 from jaxdae.formulations.reaction_forces import (
     accelerate_with,
     reaction_law,
@@ -16,7 +17,12 @@ from jaxdae.formulations.reaction_forces import (
 )
 from jaxdae.formulations.stabilization import check_stabilization, desired_rate, Stabilization
 from jaxdae.linalg.positive_definite import solve_positive_definite
-from jaxdae.linalg.saddle_point import AbstractSaddlePointSolve, Assumptions, FullRank
+from jaxdae.linalg.saddle_point import (
+    AbstractSaddlePointSolve,
+    Assumptions,
+    Automatic,
+    FullRank,
+)
 from jaxdae.systems import Dynamics, evaluate, mass_and_jacobian, State
 from jaxdae.systems.checks import constraint_counts
 
@@ -80,7 +86,8 @@ class AbstractLagrangeFormulation(AbstractMotion):
         d = evaluate(system, t, y.q, y.v, y.w, u, None if law is None else law.none)
         rhs = self.wanted_rate(t, y, d.phi, d.phi_dot) - d.gamma
         if law is None or rhs.size == 0:
-            return self.accelerate(d, rhs)
+            # Within a run the rank is decided.
+            return holding_rank(self, system, t, y).accelerate(d, rhs)
         return accelerate_with(law, d, rhs)
 
 
@@ -95,13 +102,13 @@ class Multipliers(AbstractLagrangeFormulation):
     Args:
         stabilization: `Baumgarte`, `LinearStabilization`, any callable
             `Phi(t, q, v, phi, phi_dot)`, or `None` (violations then grow linearly in time).
-        solve: `FullRank()` (fast), `MinimumNorm()` for dependent constraints, or
+        solve: `Automatic()`, which is `FullRank()` or, for dependent constraints, `MinimumNorm()`;
             `SingularMass()` for a mass matrix that is singular off `ker J`. Forces that depend on
-            the multipliers (`System.reaction_dependent_force`) need `FullRank()`.
+            the multipliers (`System.reaction_dependent_force`) need independent constraints.
     """
 
     stabilization: Stabilization | None = None
-    solve: AbstractSaddlePointSolve = FullRank()
+    solve: AbstractSaddlePointSolve = Automatic()
 
     def accelerate(self, dynamics, rhs):
         return self.solve(dynamics.mass, dynamics.force, dynamics.jac, rhs)
@@ -110,7 +117,7 @@ class Multipliers(AbstractLagrangeFormulation):
         return self.solve.assumptions()
 
     def finds_reaction_forces(self):
-        return isinstance(self.solve, FullRank)
+        return isinstance(self.solve, FullRank | Automatic)
 
     def check_start(self, system, t, state):
         problem = why_undetermined(system, t, state, self.wanted_rate)

@@ -2,8 +2,8 @@ r"""Accelerations and multipliers from the saddle-point system of constrained dy
 
     [[M, J^T], [J, 0]] (a, lam) = (f, s)
 
-Three policies say what may be assumed of `M` and `J`. All give the acceleration that Gauss's
-principle of least constraint singles out.
+Policies say what may be assumed of `M` and `J`. All give the acceleration that Gauss's principle of
+least constraint singles out.
 """
 
 import abc
@@ -15,6 +15,7 @@ import lineax as lx
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
+from jaxdae.linalg.held_rank import solve_at_rank
 from jaxdae.linalg.positive_definite import ELIMINATION_LIMIT, solve_positive_definite
 from jaxdae.linalg.solve_primitive import solve_primitive
 
@@ -41,6 +42,20 @@ class AbstractSaddlePointSolve(eqx.Module):
     def assumptions(self) -> Assumptions:
         """What must hold of `M` and `J`."""
 
+    def with_rank(self, rank: Float[Array, ""]) -> "AbstractSaddlePointSolve":
+        """The policy with the rank of `J` that holds along a motion, where it asks for one.
+
+        Args:
+            rank: a whole number in floating point; may be traced.
+        """
+        del rank
+        return self
+
+    @property
+    def asks_for_rank(self) -> bool:
+        """Whether `with_rank` makes a difference."""
+        return False
+
     @abc.abstractmethod
     def __call__(self, mass, force, jac, rhs) -> tuple[Float[Array, " n"], Float[Array, " c"]]:
         """Solve `M a + J^T lam = force`, `J a = rhs`.
@@ -61,8 +76,7 @@ class FullRank(AbstractSaddlePointSolve):
 
     Range-space method (Redundant, eq. 21): `A lam = J M^-1 f - s`, `A = J M^-1 J^T`. Where `J`
     loses rank the multipliers are not determined: the result is not finite, or, where round-off
-    hides the loss, finite with arbitrary shares of the same reaction. `simulate` refuses such a
-    start.
+    or a violation hides the loss, finite and wrong. `simulate` refuses such a start.
     """
 
     def assumptions(self):
@@ -95,38 +109,92 @@ class FullRank(AbstractSaddlePointSolve):
         return x[:n], x[n:]
 
 
-def _by_range_space(mass, jac, force, rhs):
+def _by_range_space(mass, jac, force, rhs, rank=None):
     columns = solve_positive_definite(mass, jnp.concatenate([jac.T, force[:, None]], axis=1))
     spread, free = columns[:, :-1], columns[:, -1]
     product = _product(jac, columns)
-    lam = solve_positive_definite(product[:, :-1], product[:, -1] - rhs)
+    inner, wanted = product[:, :-1], product[:, -1] - rhs
+    if rank is None:
+        lam = solve_positive_definite(inner, wanted)
+    else:
+        lam = solve_at_rank(inner, wanted, rank)
     return [free - _product(spread, lam[:, None])[:, 0], lam]
 
 
 _range_space = solve_primitive(SADDLE_POINT, _by_range_space, 2)
 
 
-class MinimumNorm(AbstractSaddlePointSolve):
-    """Regular mass matrix, dependent constraints allowed: least-norm multipliers.
+class Automatic(AbstractSaddlePointSolve):
+    """`FullRank()` where constraints are independent, `MinimumNorm()` where they are not.
 
-    `lam = A^+ (J M^-1 f - s)`: the reactions are ideal, they do no work on virtual displacements
-    (Redundant, eqs. 6 and 11), and the acceleration is unique. With the Cholesky factor `M = L L^T`
-    and `W = J L^-T`, `A^+ = (W^+)^T W^+`, so that the rank is decided on `W`, whose condition
-    number is only the root of that of `A`.
+    `simulate` finds out which at the start, on the constraints, and takes that one for the run; a
+    mechanism with independent constraints is not slower for it. Under `jax.jit` and `jax.vmap` the
+    start is not known when the program is made, and `FullRank()` is taken: a run that starts with
+    dependent constraints then fails, and `MinimumNorm()` is to be given. Outside of `simulate` it
+    is `FullRank()`.
+    """
+
+    def assumptions(self):
+        return FullRank().assumptions()
+
+    def __call__(self, mass, force, jac, rhs):
+        return FullRank()(mass, force, jac, rhs)
+
+
+class MinimumNorm(AbstractSaddlePointSolve):
+    r"""Regular mass matrix, dependent constraints allowed: least-norm multipliers.
+
+    `lam = A^+ (J M^-1 f - s)` with `A = J M^-1 J^T` (Redundant, eqs. 6 and 11). For `M > 0` the
+    acceleration is unique, and reactions are ideal with any of the multipliers: they differ by
+    `y` with `J^T y = 0`. Those of least norm are one choice, smooth in the state.
+
+    The rank is *held*: decided once for a run, on the constraints, and kept. Constraints of a
+    closed loop with fixed axes, say, depend on each other only where they hold. At the distance
+    `d` from there `J` has singular values of the order `d`, above any threshold that spares the
+    small ones of a mechanism near a singular position, and what is divided by them is of the
+    order `d` as well: the quotient means nothing. With the rank held such a mechanism is treated as
+    one of independent constraints, exact up to the order `d` and smooth, next to singular
+    positions too; the solve is an elimination with so many pivots (`solve_at_rank`), which kernels
+    can make. A threshold that knows the violation would have to be above it, and would switch a
+    direction off and on next to singular positions.
 
     Args:
-        rcond: singular values of `W` below this fraction of the largest count as zero;
-            by default the 2/3 power of the machine epsilon, for constraints that depend on each
-            other everywhere. To pass an isolated singular position take about 1e-3: next to it
-            residuals enter the acceleration divided by the least singular value.
+        rcond: an explicit threshold instead: singular values of `W = J L^-T`, `M = L L^T`, below
+            this fraction of the largest count as zero at every state. To pass an isolated singular
+            position take about 1e-3: next to it residuals enter the acceleration divided by the
+            least singular value. It must be above the violations where constraints are dependent.
+        rank: of `J`, a whole number; `simulate` finds it. Where a policy without `rcond` and
+            `rank` is called by itself, it judges the `J` that it is given, with the 2/3 power of
+            the machine epsilon for a threshold.
+
+    Raises:
+        ValueError: for `rcond` and `rank` together.
     """
 
     rcond: float | None = eqx.field(static=True, default=None)
+    rank: Float[Array, ""] | float | None = None
+
+    def __check_init__(self):
+        if self.rcond is not None and self.rank is not None:
+            raise ValueError(
+                f"MinimumNorm takes a threshold, rcond = {self.rcond!r}, or a rank, "
+                f"{self.rank!r}; leave one out."
+            )
 
     def assumptions(self):
         return Assumptions(independent_constraints=False, regular_mass=True)
 
+    def with_rank(self, rank):
+        return MinimumNorm(rank=rank) if self.asks_for_rank else self
+
+    @property
+    def asks_for_rank(self):
+        return self.rcond is None and self.rank is None
+
     def __call__(self, mass, force, jac, rhs):
+        if self.rank is not None and rhs.size:
+            a, lam = _by_range_space(mass, jac, force, rhs, jnp.asarray(self.rank, rhs.dtype))
+            return a, lam
         factor = jnp.linalg.cholesky(mass)
         free = _lower_solve(factor, force)
         if rhs.size == 0:
@@ -149,11 +217,18 @@ class SingularMass(AbstractSaddlePointSolve):
             `FullRank()` is faster.
     """
 
-    inner: AbstractSaddlePointSolve = FullRank()
+    inner: AbstractSaddlePointSolve = Automatic()
 
     def assumptions(self):
         independent = self.inner.assumptions().independent_constraints
         return Assumptions(independent_constraints=independent, regular_mass=False)
+
+    def with_rank(self, rank):
+        return SingularMass(self.inner.with_rank(rank))
+
+    @property
+    def asks_for_rank(self):
+        return self.inner.asks_for_rank
 
     def __call__(self, mass, force, jac, rhs):
         # Any positive weight is exact; this one balances the two terms.

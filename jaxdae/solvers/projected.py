@@ -8,13 +8,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxdae.formulations.base import AbstractFormulation
+from jaxdae.formulations.held_rank import holding_rank, solves
 from jaxdae.linalg.saddle_point import (
     AbstractSaddlePointSolve,
     FullRank,
     MinimumNorm,
     SingularMass,
 )
-from jaxdae.linalg.singularity_robust import passes_singular_positions
 from jaxdae.systems import constraint_residuals, State, System
 from jaxdae.systems.dynamics import mass_and_jacobian
 
@@ -38,7 +38,7 @@ class Projected(diffrax.AbstractWrappedSolver):
 
     It is for a formulation without stabilization, or with a gentle one: nothing is left to
     stabilize. Where the formulation allows dependent constraints or a singular mass matrix, so does
-    the projection.
+    the projection; it solves by the formulation's own `solve`, with its rank or `rcond`.
 
     Args:
         solver: any diffrax solver, or `jaxdae.solvers.RK4`.
@@ -151,7 +151,8 @@ def nearest(system: System, formulation: AbstractFormulation, t, y, iterations: 
     """
     state = formulation.recover(system, t, y)
     t = jnp.asarray(t, state.q.dtype)
-    solve = _policy(formulation)
+    # Without a solve of its own the formulation has not decided on the rank.
+    solve = holding_rank(_policy(formulation), system, t, state)
     q, v = state.q, state.v
     positions = system.position_constraints(t, q).size
     for _ in range(iterations if positions else 0):
@@ -171,9 +172,10 @@ def _least(solve: AbstractSaddlePointSolve, mass, jac, residual) -> Float[Array,
 
 
 def _policy(formulation: AbstractFormulation) -> AbstractSaddlePointSolve:
-    """What the formulation assumes, the projection assumes."""
-    if passes_singular_positions(formulation):
-        return formulation.solve  # pyright: ignore[reportAttributeAccessIssue]
+    """That of the formulation, or one that assumes no more than it does."""
+    own = solves(formulation)
+    if own:
+        return own[0]
     assumed = formulation.assumptions()
     solve = FullRank() if assumed.independent_constraints else MinimumNorm()
     return solve if assumed.regular_mass else SingularMass(solve)

@@ -1,0 +1,131 @@
+r"""Linear algebra at a rank that is known: scalar operations only, with derivatives, in batches.
+
+Constraints that depend on each other where they hold, such as those of a doubly closed loop, are
+independent next to that: at the distance `d` the Jacobian has singular values of the order `d`, and
+the right sides have components of that order along them. Their quotient is of order one and means
+nothing. No threshold separates such a singular value from a small one that means something; a rank
+that is known leaves exactly the right ones out.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxdae.linalg.positive_definite import solve_positive_definite
+
+
+class PivotedRows(NamedTuple):
+    """Rows of a matrix in the order of a pivoted Gram-Schmidt process.
+
+    Args:
+        sizes: lengths of what is left of them beside the rows before, falling, shape `(c,)`.
+        directions: orthonormal basis of the space of the rows, zero beyond the rank, `(c, n)`.
+        order: rows of unit vectors, `order @ matrix` has the rows in that order, shape `(c, c)`.
+        rank: number of rows of which more than round-off is left.
+    """
+
+    sizes: Float[Array, " c"]
+    directions: Float[Array, "c n"]
+    order: Float[Array, "c c"]
+    rank: Float[Array, ""]
+
+    def beside(self, vector: Float[Array, " n"]) -> Float[Array, " n"]:
+        """The part of a vector that is orthogonal to all rows."""
+        for _ in range(2):  # once more takes the round-off away
+            vector = vector - (self.directions @ vector) @ self.directions
+        return vector
+
+
+def rank_tolerance(dtype) -> float:
+    """Ratio of lengths below which the rest of a row counts as zero.
+
+    Such rows leave no digits in single, and half of them in double precision.
+    """
+    return max(1e-7, float(jnp.finfo(dtype).eps) ** 0.5)
+
+
+def unit_rows(matrix: Float[Array, "c n"]) -> tuple[Float[Array, "c n"], Float[Array, " c"]]:
+    """A matrix with its rows scaled to length one, and the scales.
+
+    A row that is zero, or at round-off beside the largest, becomes zero.
+    """
+    sizes = jnp.sum(matrix * matrix, axis=1)
+    largest = jnp.max(sizes, initial=0.0)
+    nothing = sizes <= (100 * jnp.finfo(matrix.dtype).eps) ** 2 * largest
+    scales = jnp.where(nothing, 0.0, 1 / jnp.sqrt(jnp.where(nothing, 1.0, sizes)))
+    return scales[:, None] * matrix, scales
+
+
+def pivoted_rows(matrix: Float[Array, "c n"]) -> PivotedRows:
+    """Pivoted Gram-Schmidt process of the rows of a matrix, each time with the longest rest.
+
+    Args:
+        matrix: shape `(c, n)`, with rows of length one or zero for a rank that means something.
+
+    Returns:
+        `PivotedRows`; without derivatives, since the choice is piecewise constant.
+    """
+    count = matrix.shape[0]
+
+    def step(rest, _):
+        lengths = jnp.sum(rest * rest, axis=1)
+        chosen = _unit(jnp.argmax(lengths), count, rest.dtype)
+        row, length = chosen @ rest, jnp.sqrt(chosen @ lengths)
+        direction = row / jnp.where(length > 0, length, 1.0)
+        rest = rest - (rest @ direction)[:, None] * direction
+        return jnp.where(chosen[:, None] > 0, 0.0, rest), (length, direction, chosen)
+
+    matrix = jax.lax.stop_gradient(matrix)
+    _, (sizes, directions, order) = jax.lax.scan(step, matrix, None, count)
+    counts = sizes > rank_tolerance(sizes.dtype)
+    rank = jnp.sum(counts).astype(sizes.dtype)
+    return PivotedRows(sizes, jnp.where(counts[:, None], directions, 0.0), order, rank)
+
+
+def solve_at_rank(
+    matrix: Float[Array, "c c"], rhs: Float[Array, " c"], rank: Float[Array, ""]
+) -> Float[Array, " c"]:
+    r"""Solution of least norm of `A x = b`, with a symmetric positive semidefinite `A` of known rank.
+
+    Cholesky elimination with `rank` pivots, each the largest part left of a diagonal entry, gives
+    `A = G G^T` up to what the rank leaves out, and `x = G (G^T G)^-2 G^T b`. The columns of `G` are
+    combinations of those of `A`; they span the eigenvectors of its `rank` largest eigenvalues up to
+    the ratio of the others to these. For `A = J M^-1 J^T` at the distance `d` from where the rank
+    of `J` falls, that is of the order `d^2`, and so are jumps where the choice of pivots changes.
+
+    Args:
+        matrix: `A`, shape `(c, c)`.
+        rhs: `b`, shape `(c,)`.
+        rank: number of pivots, a whole number in floating point; may be traced. NaN gives NaN.
+
+    Returns:
+        `x`, shape `(c,)`; NaN where one of the pivots is not positive.
+    """
+    count = rhs.shape[0]
+    whole = jnp.diagonal(matrix)
+    whole = jax.lax.stop_gradient(jnp.where(whole > 0, whole, jnp.inf))
+
+    def step(carried, number):
+        rest, open_rows = carried
+        parts = jnp.where(open_rows > 0, jnp.diagonal(rest) / whole, -1.0)
+        chosen = _unit(jnp.argmax(jax.lax.stop_gradient(parts)), count, rest.dtype)
+        column = rest @ chosen
+        pivot, used = column @ chosen, number < rank
+        good = pivot > 0
+        scale = jnp.where(good, 1 / jnp.sqrt(jnp.where(good, pivot, 1.0)), jnp.nan)
+        column = jnp.where(used, column * jnp.where(used, scale, 0.0), 0.0)
+        return (rest - column[:, None] * column, open_rows * (1 - chosen)), column
+
+    numbers = jnp.arange(count, dtype=matrix.dtype)
+    start = (matrix, jnp.ones(count, matrix.dtype))
+    _, columns = jax.lax.scan(step, start, numbers)
+    inner = columns @ columns.T + jnp.diag(jnp.where(numbers < rank, 0.0, 1.0))
+    once = solve_positive_definite(inner, columns @ rhs)
+    found = solve_positive_definite(inner, once) @ columns
+    return jnp.where(rank >= 0, found, jnp.nan)
+
+
+def _unit(index, count: int, dtype) -> Float[Array, " c"]:
+    return (jnp.arange(count) == index).astype(dtype)
