@@ -8,6 +8,7 @@ import numpy as np
 
 from jaxdae.linalg.rank import numerical_rank, NumericalRank
 from jaxdae.systems import constraint_residuals, mass_and_jacobian, State, System
+from jaxdae.systems.independence import involved
 
 # A ratio of singular values below this counts as loss of rank in a report: such a Jacobian leaves
 # no digits in single, and half of them in double precision.
@@ -109,12 +110,12 @@ def _constraint_report(system: System, t: float, state: State) -> str:
             "equations are too stiff for the solver or its tolerance; lower the gains, use an "
             "implicit solver (diffrax.Kvaerno5()), or allow more max_steps."
         )
-    involved = ", ".join(repr(labels.constraint(i)) for i in found.dependent_rows)
     return text + (
         f"The constraints lose independence there: singular values {singular_values_text(found)} "
-        f"of the Jacobian with unit rows; involved: {involved}. If the configuration is singular "
-        "but can be passed, use Penalty or Multipliers(..., solve=MinimumNorm(rcond=1e-3)); if the "
-        "constraints cannot be satisfied beyond that time, change them."
+        f"of the Jacobian with unit rows; {involved(labels, found)}. If the configuration is "
+        "singular but can be passed, use Penalty or Multipliers(..., "
+        "solve=MinimumNorm(rcond=1e-3)); if the constraints cannot be satisfied beyond that time, "
+        "change them."
     )
 
 

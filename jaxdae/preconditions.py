@@ -9,12 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdae.analysis.steps import spectral_limit
-from jaxdae.failure import matrices, RANK_TOLERANCE, residuals, singular_values_text
+from jaxdae.assumptions import check_assumptions
+from jaxdae.failure import residuals
 from jaxdae.formulations import AbstractFormulation, RealizingForces
 from jaxdae.formulations.gains import is_number
 from jaxdae.kernels.memory import Memory
-from jaxdae.linalg.rank import numerical_rank
-from jaxdae.linalg.saddle_point import AbstractSaddlePointSolve, Assumptions
+from jaxdae.linalg.saddle_point import AbstractSaddlePointSolve
 from jaxdae.linalg.tree_partition import connected_parts
 from jaxdae.solvers.projected import Projected
 from jaxdae.solvers.stability_functions import amplification, has_tableau
@@ -74,7 +74,8 @@ def _check_parts(formulation) -> None:
     if solve is not None and not isinstance(solve, AbstractSaddlePointSolve):
         what = f"the class {solve.__name__}" if isinstance(solve, type) else repr(solve)
         raise TypeError(
-            f"solve is {what}; give FullRank(), MinimumNorm() or SingularMass(), with brackets."
+            f"solve is {what}; leave it out, or give MinimumNorm() or SingularMass(), with "
+            "brackets."
         )
 
 
@@ -327,8 +328,11 @@ def _check_saved_times(t0, t1, saveat) -> None:
             raise ValueError("SaveAt(ts=...) must be in the order in which the times are reached.")
 
 
-def check_start(system: System, formulation, state: State, t, tolerance: float | None) -> None:
+def check_start(system: System, formulation, state: State, t, tolerance: float | None):
     """Check that a start is finite, consistent, and within the formulation's assumptions.
+
+    Returns:
+        The formulation with its solves chosen for that start.
 
     Raises:
         ValueError: naming the entry, constraint or matrix at fault, the amount, and the remedy.
@@ -341,18 +345,9 @@ def check_start(system: System, formulation, state: State, t, tolerance: float |
     if tolerance is not None:
         _check_consistent(system, state, t, tolerance)
     if not formulation.assumptions_hold(system, t, state):
-        _check_assumptions(system, formulation.assumptions(), state, t)
+        formulation = check_assumptions(system, formulation, state, t)
     formulation.check_start(system, t, state)
-
-
-def _check_assumptions(system, assumed: Assumptions, state, t) -> None:
-    mass, jac = (np.asarray(x) for x in matrices(system, t, state))
-    if assumed.regular_mass:
-        _check_mass(mass)
-    else:
-        _check_mass_on_kernel(mass, jac)
-    if assumed.independent_constraints:
-        _check_rank(system, jac, float(t))
+    return formulation
 
 
 def _check_consistent(system, state, t, tolerance: float) -> None:
@@ -369,43 +364,3 @@ def _check_consistent(system, state, t, tolerance: float) -> None:
                 f"t = {float(t):.6g}. Project it with jaxdae.consistent_state(system, q, v), or "
                 "allow it with simulate(..., start_tolerance=None)."
             )
-
-
-def _check_mass(mass: np.ndarray) -> None:
-    values = np.linalg.eigvalsh((mass + mass.T) / 2)
-    if not values[0] > np.finfo(mass.dtype).eps * values.size * max(values[-1], 0.0):
-        raise ValueError(
-            f"the mass matrix is not positive definite: eigenvalues from {values[0]:.3g} to "
-            f"{values[-1]:.3g}. If it is so on the directions the constraints allow, use "
-            "Multipliers(..., solve=SingularMass()) or Penalty; else correct the kinetic energy."
-        )
-
-
-def _check_mass_on_kernel(mass: np.ndarray, jac: np.ndarray) -> None:
-    """`z^T M z > 0` for all `z` with `J z = 0`: else the acceleration is not determined."""
-    _, values, rows = np.linalg.svd(jac)
-    rank = int((values > RANK_TOLERANCE * values.max(initial=0.0)).sum())
-    kernel = rows[rank:].T
-    if kernel.shape[1] == 0:
-        return
-    allowed = np.linalg.eigvalsh(kernel.T @ mass @ kernel)
-    scale = np.abs(np.linalg.eigvalsh(mass)).max()
-    if not allowed[0] > np.finfo(mass.dtype).eps * mass.shape[0] * scale:
-        raise ValueError(
-            "the acceleration is not determined: the mass matrix has the eigenvalue "
-            f"{allowed[0]:.3g} on the directions the constraints allow. Give every coordinate "
-            "that can move freely an inertia, or a constraint."
-        )
-
-
-def _check_rank(system, jac: np.ndarray, t: float) -> None:
-    found = numerical_rank(jac, RANK_TOLERANCE)
-    if found.rank < jac.shape[0]:
-        names = ", ".join(repr(system.labels().constraint(i)) for i in found.dependent_rows)
-        raise ValueError(
-            f"the constraints are dependent at t = {t:.6g}: their Jacobian has rank {found.rank} "
-            f"of {jac.shape[0]} (singular values {singular_values_text(found)} of its unit rows); "
-            f"involved: {names}. Use "
-            "Multipliers(..., solve=MinimumNorm()), Penalty or AugmentedLagrangian, or drop "
-            "the superfluous constraints."
-        )

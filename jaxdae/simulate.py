@@ -11,15 +11,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdae import backends, preconditions
+from jaxdae.assumptions import DEPENDENT_START, rank_warning, suited
 from jaxdae.control.base import AbstractDynamicController, attach
 from jaxdae.failure import raise_failure, review, review_controller
-from jaxdae.formulations import AbstractFormulation
+from jaxdae.formulations import AbstractFormulation, SparseMultipliers
+from jaxdae.formulations.held_rank import holding_rank
 from jaxdae.kernels.memory import kinds
 from jaxdae.linalg.singularity_robust import passes_singular_positions
 from jaxdae.solvers.grid import Grid
 from jaxdae.solvers.projected import Projected
 from jaxdae.systems import Power, power_balance, State, System
-from jaxdae.systems.checks import is_concrete
+from jaxdae.systems.checks import constraint_counts, is_concrete
+from jaxdae.systems.independence import are_dependent
 from jaxdae.systems.precision import in_dtype
 from jaxdae.trajectory import control_input, Trajectory
 
@@ -141,11 +144,17 @@ def simulate(
         save_ts = jnp.linspace(t0, t1, DEFAULT_TIMES)
     times = (None if x is None else jnp.asarray(x, dtype) for x in (t0, t1, dt, grid, save_ts))
     task = _Task(system, formulation, plain, state, *times)
-    if is_concrete(system, formulation, state, task.t0):
-        preconditions.check_start(system, formulation, state, task.t0, start_tolerance)
+    known = is_concrete(system, formulation, state, task.t0)
+    if known:
+        formulation = preconditions.check_start(
+            system, formulation, state, task.t0, start_tolerance
+        )
+        task = task._replace(formulation=formulation)
         if grid is not None and is_concrete(plain):
             step = float(grid[1] - grid[0])
             _warn(preconditions.step_warning(*task[:4], task.t0, solver, step))
+    else:
+        task = task._replace(formulation=suited(formulation, system, state, task.t0))
 
     adjoint = diffrax.RecursiveCheckpointAdjoint() if adjoint is None else adjoint
     meter = _meter(progress)
@@ -163,12 +172,13 @@ def simulate(
     # can only be raised by the compiled program.
     traced = not is_concrete(task)
     declared = kinds((task.system, task.formulation, task.controller))
-    trajectory = _integrate(task, method, throw and traced, declared)
+    trajectory = _integrate(task, method, throw and traced, known, declared)
     if not traced and is_concrete(trajectory.result):
         if throw:
             raise_failure(trajectory)
         if trajectory.final_time.ndim == 0 and bool(trajectory.success):
             _warn(review(trajectory))
+            _warn(rank_warning(trajectory))
             if grid is not None:  # an adaptive run stops at a singularity
                 _warn(review_controller(trajectory))
     return trajectory
@@ -216,17 +226,32 @@ class _Method(NamedTuple):
 
 
 @eqx.filter_jit
-def _integrate(task: _Task, method: _Method, throw: bool, declared) -> Trajectory:
+def _integrate(task: _Task, method: _Method, throw: bool, known: bool, declared) -> Trajectory:
     del declared  # programs of 1, 1.0 and True are different ones
-    run = (task.system, task.formulation, task.controller)
+    formulation = holding_rank(task.formulation, task.system, task.t0, task.state)
+    task = task._replace(formulation=formulation)
+    run = (task.system, formulation, task.controller)
     zero = jnp.zeros((), task.state.q.dtype)
     work = Power(zero, zero, zero, zero) if method.work else None
-    y0 = (task.formulation.init(task.system, task.t0, task.state), work)
-    solution, carrier = _carried_out(task, method, run, y0)
+    y0 = (formulation.init(task.system, task.t0, task.state), work)
+    begun = y0 if known else _if_independent(task, y0, throw)
+    solution, carrier = _carried_out(task, method, run, begun)
     solution = _on_constraints(solution, method, run)
     trajectory = _trajectory(solution, method, run, (task.t0, y0[0]), carrier)
     # All of it, so that whatever is read of a failed run inside a transformation raises.
     return trajectory.result.error_if(trajectory, ~trajectory.success) if throw else trajectory
+
+
+def _if_independent(task: _Task, y0, throw: bool):
+    """A start, NaN where constraints are dependent and the formulation cannot take that."""
+    assumed = task.formulation.assumptions().independent_constraints
+    m, r = constraint_counts(task.system, task.state)
+    # One by itself is independent but at singular positions, which no run can pass anyway.
+    if not assumed or m + r < 2 or isinstance(task.formulation, SparseMultipliers):
+        return y0
+    bad = are_dependent(task.system, task.t0, task.state)
+    y0 = eqx.error_if(y0, bad, DEPENDENT_START) if throw else y0
+    return jax.tree.map(lambda x: jnp.where(bad, jnp.nan, x), y0)
 
 
 def _carried_out(task: _Task, method: _Method, run, y0) -> tuple[Any, _Carrier]:

@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Float, PyTree
 
 from jaxdae.backends import native_reading
 from jaxdae.formulations import AbstractFormulation
+from jaxdae.formulations.held_rank import solves
 from jaxdae.solvers.projected import nearest
 from jaxdae.systems import (
     constraint_residuals,
@@ -22,6 +23,7 @@ from jaxdae.systems import (
     Violation,
 )
 from jaxdae.systems.dynamics import mass_and_jacobian
+from jaxdae.systems.independence import constraint_rank
 
 
 class Trajectory(eqx.Module):
@@ -125,6 +127,20 @@ class Trajectory(eqx.Module):
     def jacobian(self) -> Float[Array, "*batch times c n"]:
         """Constraint Jacobians, shape `(times, m+r, n)`."""
         return _each(self, _jacobian, by_kernel=True)
+
+    @property
+    def constraint_rank(self) -> Float[Array, "*batch times"]:
+        """Number of independent constraints next to each saved state, on the constraints."""
+        return _each(self, _rank)
+
+    @property
+    def held_rank(self) -> Float[Array, "*batch"] | None:
+        """The rank of the constraints that the run held; `None` where it held none.
+
+        It does for dependent constraints; `constraint_rank` says whether it was that of the motion.
+        """
+        policies = solves(self.formulation)
+        return policies[0].held_rank if policies else None
 
     @property
     def kinetic_energy(self) -> Float[Array, "*batch times"]:
@@ -271,6 +287,10 @@ def _violation(run, t, y):
 def _jacobian(run, t, y):
     state = _state(run, t, y)
     return mass_and_jacobian(run.system, t, state.q, state.v)[1]
+
+
+def _rank(run, t, y):
+    return constraint_rank(run.system, t, _state(run, t, y)).rank
 
 
 def _kinetic(run, t, y):

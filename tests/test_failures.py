@@ -13,6 +13,7 @@ from diffrax import SaveAt, SubSaveAt
 import jaxdae
 from jaxdae import (
     Baumgarte,
+    FullRank,
     MinimumNorm,
     Multipliers,
     Penalty,
@@ -78,12 +79,13 @@ def test_dependent_constraints_under_the_full_rank_policy(repeated_rod):
         r"dependent at t = 0: .*rank 1 of 2 \(singular values \[1\.41, .*\).*involved: 'f1', 'f2'"
         r"\. Use .*MinimumNorm\(\).*Penalty or AugmentedLagrangian, or drop",
         system=repeated_rod((1.0, 1.0)),
+        formulation=Multipliers(solve=FullRank()),
     )
 
 
 def test_dependent_constraints_are_taken_where_they_are_allowed(repeated_rod):
     """The remedies of the message above work."""
-    for formulation in (Multipliers(solve=MinimumNorm()), Penalty(10.0)):
+    for formulation in (Multipliers(), Multipliers(solve=MinimumNorm()), Penalty(10.0)):
         how: dict[str, Any] = {"t1": 0.1, "dt": 0.05, "solver": RK4()}
         assert simulate(repeated_rod((1.0, 1.0)), formulation, START, **how).success
 
@@ -205,8 +207,11 @@ WRONG_KINDS = [
     ({"dt": [0.1]}, r"dt must be a number; got \[0\.1\]"),
     ({"formulation": Multipliers(2.0)}, r"stabilization is 2\.0; give None, jaxdae\.Baumgarte\("),  # pyright: ignore[reportArgumentType]
     ({"formulation": Multipliers(Baumgarte)}, r"stabilization is the class Baumgarte; give None"),  # pyright: ignore[reportArgumentType]
-    ({"formulation": Multipliers(solve=MinimumNorm)}, r"solve is the class MinimumNorm; give Full"),  # pyright: ignore[reportArgumentType]
-    ({"formulation": Multipliers(solve="least")}, r"solve is 'least'; give FullRank\(\)"),  # pyright: ignore[reportArgumentType]
+    (
+        {"formulation": Multipliers(solve=MinimumNorm)},
+        r"solve is the class MinimumNorm; leave it out, or give Min",
+    ),  # pyright: ignore[reportArgumentType]
+    ({"formulation": Multipliers(solve="least")}, r"solve is 'least'; leave it out"),  # pyright: ignore[reportArgumentType]
 ]
 
 

@@ -16,6 +16,7 @@ from jaxdae.linalg.rank import numerical_rank
 from jaxdae.systems import System
 from jaxdae.systems.checks import is_concrete
 from jaxdae.systems.dynamics import mass_and_jacobian
+from jaxdae.systems.independence import involved
 from jaxdae.systems.precision import in_dtype
 
 
@@ -342,10 +343,9 @@ def _check_controller(eq, controller) -> None:
 def _check_rank(labels, jac) -> None:
     found = numerical_rank(jac)
     if found.rank < jac.shape[0]:
-        rows = ", ".join(repr(labels.constraint(i)) for i in found.dependent_rows)
         raise ValueError(
             f"the constraints are dependent at the equilibrium: their Jacobian has rank "
-            f"{found.rank} of {jac.shape[0]} (constraints {rows}; singular values "
+            f"{found.rank} of {jac.shape[0]} ({involved(labels, found)}; singular values "
             f"{np.array2string(found.singular_values, precision=3)}). Leave out those that repeat "
             "others; at a singular position no linearization exists."
         )

@@ -193,7 +193,7 @@ class QuasiVelocities(AbstractFormulation):
             )
         found = numerical_rank(here, 1e-7)
         if self.forms is not None and found.rank < here.shape[0]:
-            involved = ", ".join(names[i] for i in found.dependent_rows)
+            involved = "; and ".join(", ".join(names[i] for i in x) for x in found.dependent_sets)
             raise ValueError(
                 f"the quasi-velocities are dependent at the start: rank {found.rank} of "
                 f"{here.shape[0]}; involved: {involved}. Choose other forms, or leave them out: an "

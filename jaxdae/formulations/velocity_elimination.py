@@ -25,6 +25,7 @@ from jaxdae.systems import (
 )
 from jaxdae.systems.checks import constraint_counts
 from jaxdae.systems.dynamics import applied_force
+from jaxdae.systems.independence import involved
 
 # A choice this many times closer to singular than the constraints costs two digits.
 _CLOSE = 100.0
@@ -338,12 +339,11 @@ def choose_independent(system: System, t, q) -> tuple[str, ...]:
     jac = np.asarray(_rows(system, t, q)[0])
     found = numerical_rank(jac)
     if found.rank < jac.shape[0]:
-        names = ", ".join(repr(labels.constraint(i)) for i in found.dependent_rows)
         values = ", ".join(f"{x:.3g}" for x in found.singular_values)
         raise ValueError(
-            f"the constraints {names} are dependent at t = {float(t):.6g} (singular values "
-            f"[{values}] of the rows of J, scaled to unit length), so no velocities can be "
-            "eliminated there; drop the superfluous constraints, or use Penalty or "
+            f"the constraints are dependent at t = {float(t):.6g} (singular values [{values}] of "
+            f"the rows of J, scaled to unit length; {involved(labels, found)}), so no velocities "
+            "can be eliminated there; drop the superfluous constraints, or use Penalty or "
             "Multipliers(..., solve=MinimumNorm())."
         )
     free, _ = _choose(system, t, q)

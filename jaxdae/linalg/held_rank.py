@@ -84,16 +84,30 @@ def pivoted_rows(matrix: Float[Array, "c n"]) -> PivotedRows:
     return PivotedRows(sizes, jnp.where(counts[:, None], directions, 0.0), order, rank)
 
 
+class Shares(NamedTuple):
+    """Two solutions of `A x = b`, equal but for what the rank leaves out.
+
+    Args:
+        weighted: of least norm with each entry taken in parts of `1 / sqrt(a_ii)`.
+        least: of least norm.
+    """
+
+    weighted: Float[Array, " c"]
+    least: Float[Array, " c"]
+
+
 def solve_at_rank(
     matrix: Float[Array, "c c"], rhs: Float[Array, " c"], rank: Float[Array, ""]
-) -> Float[Array, " c"]:
-    r"""Solution of least norm of `A x = b`, with a symmetric positive semidefinite `A` of known rank.
+) -> Shares:
+    r"""Solutions of `A x = b` for a positive semidefinite `A` of known rank.
 
-    Cholesky elimination with `rank` pivots, each the largest part left of a diagonal entry, gives
-    `A = G G^T` up to what the rank leaves out, and `x = G (G^T G)^-2 G^T b`. The columns of `G` are
-    combinations of those of `A`; they span the eigenvectors of its `rank` largest eigenvalues up to
-    the ratio of the others to these. For `A = J M^-1 J^T` at the distance `d` from where the rank
-    of `J` falls, that is of the order `d^2`, and so are jumps where the choice of pivots changes.
+    Cholesky elimination with `rank` pivots of the matrix with a diagonal of ones, `D A D`, each the
+    largest that is left, gives `D A D = G G^T` up to what the rank leaves out, and
+    `x = D G (G^T G)^-2 G^T D b`. The columns of `G` are combinations of those of `D A D`; they span
+    the eigenvectors of its `rank` largest eigenvalues up to the ratio of the others to these. For
+    `A = J M^-1 J^T` at the distance `d` from where the rank of `J` falls, that is of the order
+    `d^2`, and so are jumps where the choice of pivots changes. What `A x = b` cannot have at that
+    rank is shared by the equations in parts of their sizes, so that no unit of one matters.
 
     Args:
         matrix: `A`, shape `(c, c)`.
@@ -101,30 +115,39 @@ def solve_at_rank(
         rank: number of pivots, a whole number in floating point; may be traced. NaN gives NaN.
 
     Returns:
-        `x`, shape `(c,)`; NaN where one of the pivots is not positive.
+        `Shares`, NaN where one of the pivots is not positive.
     """
-    count = rhs.shape[0]
-    whole = jnp.diagonal(matrix)
-    whole = jax.lax.stop_gradient(jnp.where(whole > 0, whole, jnp.inf))
+    diagonal = jnp.diagonal(matrix)
+    regular = diagonal > 0
+    scale = jnp.where(regular, 1 / jnp.sqrt(jnp.where(regular, diagonal, 1.0)), 0.0)
+    columns = _factor(scale[:, None] * matrix * scale, rank)
+    spare = jnp.diag(jnp.where(jnp.arange(rhs.shape[0]) < rank, 0.0, 1.0).astype(matrix.dtype))
+    inner = columns @ columns.T + spare
+    once = solve_positive_definite(inner, columns @ (scale * rhs))
+    found = scale * (solve_positive_definite(inner, once) @ columns)
+    found = jnp.where(rank >= 0, found, jnp.nan)
+    # Onto the span of the columns of A.
+    whole = columns * jnp.where(regular, jnp.sqrt(jnp.where(regular, diagonal, 1.0)), 0.0)
+    return Shares(found, solve_positive_definite(whole @ whole.T + spare, whole @ found) @ whole)
 
-    def step(carried, number):
-        rest, open_rows = carried
-        parts = jnp.where(open_rows > 0, jnp.diagonal(rest) / whole, -1.0)
-        chosen = _unit(jnp.argmax(jax.lax.stop_gradient(parts)), count, rest.dtype)
+
+def _factor(matrix: Float[Array, "c c"], rank) -> Float[Array, "c c"]:
+    """Rows `g_k`, zero from the rank on, with `A = sum g_k g_k^T`."""
+    count = matrix.shape[0]
+
+    def step(state, number):
+        rest, untaken = state
+        left = jnp.where(untaken > 0, jnp.diagonal(rest), -1.0)
+        chosen = _unit(jnp.argmax(jax.lax.stop_gradient(left)), count, rest.dtype)
         column = rest @ chosen
         pivot, used = column @ chosen, number < rank
         good = pivot > 0
-        scale = jnp.where(good, 1 / jnp.sqrt(jnp.where(good, pivot, 1.0)), jnp.nan)
-        column = jnp.where(used, column * jnp.where(used, scale, 0.0), 0.0)
-        return (rest - column[:, None] * column, open_rows * (1 - chosen)), column
+        size = jnp.where(good, jnp.sqrt(jnp.where(good, pivot, 1.0)), jnp.nan)
+        column = jnp.where(used, column / jnp.where(used, size, 1.0), 0.0)
+        return (rest - column[:, None] * column, untaken * (1 - chosen)), column
 
-    numbers = jnp.arange(count, dtype=matrix.dtype)
     start = (matrix, jnp.ones(count, matrix.dtype))
-    _, columns = jax.lax.scan(step, start, numbers)
-    inner = columns @ columns.T + jnp.diag(jnp.where(numbers < rank, 0.0, 1.0))
-    once = solve_positive_definite(inner, columns @ rhs)
-    found = solve_positive_definite(inner, once) @ columns
-    return jnp.where(rank >= 0, found, jnp.nan)
+    return jax.lax.scan(step, start, jnp.arange(count, dtype=matrix.dtype))[1]
 
 
 def _unit(index, count: int, dtype) -> Float[Array, " c"]:

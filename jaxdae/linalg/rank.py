@@ -3,6 +3,10 @@
 from typing import NamedTuple
 
 import numpy as np
+from scipy.optimize import linprog
+
+# Weights below this are round-off: such a row is not part of a dependence.
+_NO_WEIGHT = 1e-6
 
 
 class NumericalRank(NamedTuple):
@@ -13,13 +17,19 @@ class NumericalRank(NamedTuple):
         singular_values: of the scaled matrix, in decreasing order, shape `(min(c, n),)`.
         combinations: orthonormal null combinations `y` of the scaled rows, shape `(c - rank, c)`;
             `(y / norms) @ matrix` is zero.
-        dependent_rows: indices of the rows that take part in a combination.
     """
 
     rank: int
     singular_values: np.ndarray
     combinations: np.ndarray
-    dependent_rows: tuple[int, ...]
+
+    @property
+    def dependent_sets(self) -> tuple[tuple[int, ...], ...]:
+        """Indices of rows that depend on each other, one set for each superfluous row.
+
+        Without any of its rows the rest of a set is independent; sets of few rows come first.
+        """
+        return _dependent_sets(self.combinations)
 
 
 def numerical_rank(matrix, tolerance: float = 1e-8) -> NumericalRank:
@@ -48,6 +58,38 @@ def numerical_rank(matrix, tolerance: float = 1e-8) -> NumericalRank:
     left, values, _ = np.linalg.svd(np.where(nothing, 0.0, matrix / np.where(nothing, 1.0, norms)))
     rank = int((values > tolerance * values.max(initial=0.0)).sum())
     combinations = left[:, rank:].T
-    # A row whose weight is at round-off is not part of the dependence.
-    weights = np.abs(combinations).max(axis=0, initial=0.0)
-    return NumericalRank(rank, values, combinations, tuple(np.flatnonzero(weights > 1e-3).tolist()))
+    return NumericalRank(rank, values, combinations)
+
+
+def _dependent_sets(combinations: np.ndarray) -> tuple[tuple[int, ...], ...]:
+    """Sets of rows of null combinations with few entries that span all of them.
+
+    For each row the combination with the least sum of sizes among those where it has the weight 1:
+    a vertex of a polyhedron, whose other entries are zero exactly.
+    """
+    found = [_sparse_combination(combinations, i) for i in range(combinations.shape[1])]
+    sparse = [x / np.abs(x).max() for x in found if x is not None]
+    sparse.sort(key=lambda x: np.count_nonzero(np.abs(x) > _NO_WEIGHT))
+    chosen = np.zeros((0, combinations.shape[1]))
+    sets = []
+    for x in sparse:
+        more = np.vstack([chosen, x])
+        if np.linalg.matrix_rank(more, tol=_NO_WEIGHT) == len(more):
+            chosen = more
+            sets.append(tuple(np.flatnonzero(np.abs(x) > _NO_WEIGHT).tolist()))
+    return tuple(sets)
+
+
+def _sparse_combination(combinations: np.ndarray, row: int) -> np.ndarray | None:
+    """The combination with weight 1 of a row and the least sum of sizes; `None` where none has."""
+    count, rows = combinations.shape
+    if np.abs(combinations[:, row]).max(initial=0.0) < _NO_WEIGHT:
+        return None
+    # y = combinations.T @ c with |y| <= bounds, in the unknowns c and bounds.
+    span = combinations.T
+    bounded = np.block([[span, -np.eye(rows)], [-span, -np.eye(rows)]])
+    cost = np.concatenate([np.zeros(count), np.ones(rows)])
+    weight = np.concatenate([span[row], np.zeros(rows)])[None]
+    free = [(None, None)] * count + [(0, None)] * rows
+    found = linprog(cost, bounded, np.zeros(2 * rows), weight, [1.0], free)
+    return span @ found.x[:count] if found.success else None

@@ -7,6 +7,7 @@ least constraint singles out.
 """
 
 import abc
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -55,6 +56,16 @@ class AbstractSaddlePointSolve(eqx.Module):
     def asks_for_rank(self) -> bool:
         """Whether `with_rank` makes a difference."""
         return False
+
+    @property
+    def held_rank(self) -> Any:
+        """The rank that it holds; `None` for a policy that holds none."""
+        return None
+
+    def resolved(self, dependent: bool) -> "AbstractSaddlePointSolve":
+        """The policy for constraints that are known to be dependent, or independent."""
+        del dependent
+        return self
 
     @abc.abstractmethod
     def __call__(self, mass, force, jac, rhs) -> tuple[Float[Array, " n"], Float[Array, " c"]]:
@@ -109,16 +120,16 @@ class FullRank(AbstractSaddlePointSolve):
         return x[:n], x[n:]
 
 
-def _by_range_space(mass, jac, force, rhs, rank=None):
-    columns = solve_positive_definite(mass, jnp.concatenate([jac.T, force[:, None]], axis=1))
-    spread, free = columns[:, :-1], columns[:, -1]
-    product = _product(jac, columns)
-    inner, wanted = product[:, :-1], product[:, -1] - rhs
-    if rank is None:
-        lam = solve_positive_definite(inner, wanted)
-    else:
-        lam = solve_at_rank(inner, wanted, rank)
+def _by_range_space(mass, jac, force, rhs):
+    spread, free, product = _to_constraints(mass, jac, force)
+    lam = solve_positive_definite(product[:, :-1], product[:, -1] - rhs)
     return [free - _product(spread, lam[:, None])[:, 0], lam]
+
+
+def _to_constraints(mass, jac, force):
+    """`M^-1 J^T`, `M^-1 f`, and `J` times both."""
+    columns = solve_positive_definite(mass, jnp.concatenate([jac.T, force[:, None]], axis=1))
+    return columns[:, :-1], columns[:, -1], _product(jac, columns)
 
 
 _range_space = solve_primitive(SADDLE_POINT, _by_range_space, 2)
@@ -136,6 +147,9 @@ class Automatic(AbstractSaddlePointSolve):
 
     def assumptions(self):
         return FullRank().assumptions()
+
+    def resolved(self, dependent):
+        return MinimumNorm() if dependent else FullRank()
 
     def __call__(self, mass, force, jac, rhs):
         return FullRank()(mass, force, jac, rhs)
@@ -191,10 +205,13 @@ class MinimumNorm(AbstractSaddlePointSolve):
     def asks_for_rank(self):
         return self.rcond is None and self.rank is None
 
+    @property
+    def held_rank(self):
+        return self.rank
+
     def __call__(self, mass, force, jac, rhs):
         if self.rank is not None and rhs.size:
-            a, lam = _by_range_space(mass, jac, force, rhs, jnp.asarray(self.rank, rhs.dtype))
-            return a, lam
+            return self._at_rank(mass, force, jac, rhs)
         factor = jnp.linalg.cholesky(mass)
         free = _lower_solve(factor, force)
         if rhs.size == 0:
@@ -204,6 +221,12 @@ class MinimumNorm(AbstractSaddlePointSolve):
         correction = _pseudo_solve(w, rhs - w @ free, rcond)
         lam = -_pseudo_solve(w.T, correction, rcond)
         return _lower_solve(factor, free + correction, transpose=True), lam
+
+    def _at_rank(self, mass, force, jac, rhs):
+        spread, free, product = _to_constraints(mass, jac, force)
+        rank = jnp.asarray(self.rank, rhs.dtype)
+        lam = solve_at_rank(product[:, :-1], product[:, -1] - rhs, rank)
+        return free - _product(spread, lam.weighted[:, None])[:, 0], lam.least
 
 
 class SingularMass(AbstractSaddlePointSolve):
@@ -229,6 +252,14 @@ class SingularMass(AbstractSaddlePointSolve):
     @property
     def asks_for_rank(self):
         return self.inner.asks_for_rank
+
+    @property
+    def held_rank(self):
+        return self.inner.held_rank
+
+    def resolved(self, dependent):
+        inner = self.inner.resolved(dependent)
+        return self if inner is self.inner else SingularMass(inner)
 
     def __call__(self, mass, force, jac, rhs):
         # Any positive weight is exact; this one balances the two terms.

@@ -9,7 +9,8 @@ from jaxtyping import Array, Bool, Float
 
 from jaxdae.linalg.held_rank import pivoted_rows, rank_tolerance, unit_rows
 from jaxdae.linalg.positive_definite import solve_positive_definite
-from jaxdae.systems.base import State, System
+from jaxdae.linalg.rank import NumericalRank
+from jaxdae.systems.base import Labels, State, System
 from jaxdae.systems.dynamics import constraint_residuals
 from jaxdae.systems.precision import in_dtype
 
@@ -106,6 +107,12 @@ def approach(residual, x, steps: int = _STEPS):
         return x - rows.T @ solve_positive_definite(matrix, r)
 
     return jax.lax.fori_loop(0, steps, step, x)
+
+
+def involved(labels: Labels, found: NumericalRank) -> str:
+    """The smallest sets of constraints that depend on each other, in words."""
+    sets = (", ".join(repr(labels.constraint(i)) for i in x) for x in found.dependent_sets)
+    return f"involved: {'; and '.join(sets)}"
 
 
 def _plain(system: System, t, state: State):

@@ -10,7 +10,6 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from numpy.polynomial import Chebyshev
 from scipy.integrate import solve_ivp
 from scipy.spatial.transform import Rotation
@@ -201,9 +200,9 @@ class Shape(NamedTuple):
 def shape(system, low: float, high: float) -> Shape:
     """Energies of a mechanism on its curve."""
     at = jax.jit(jax.vmap(lambda s: _energies(system, s)))
-    nodes = 0.5 * (low + high) + 0.5 * (high - low) * np.cos(np.pi * (np.arange(80) + 0.5) / 80)
+    nodes = 0.5 * (low + high) + 0.5 * (high - low) * np.cos(np.pi * (np.arange(160) + 0.5) / 160)
     values = at(jnp.asarray(nodes))
-    return Shape(*(Chebyshev.fit(nodes, x, 60, [low, high]) for x in values))
+    return Shape(*(Chebyshev.fit(nodes, x, 120, [low, high]) for x in values))
 
 
 def _energies(system, s):
@@ -212,7 +211,7 @@ def _energies(system, s):
     return 2 * parts[0], parts[1], system.dissipation(0.0, q, rate)
 
 
-def exact_motion(system, angle: float, rate: float, ts, reach: float = 1.4) -> np.ndarray:
+def exact_motion(system, angle: float, rate: float, ts, reach: float = 6.0) -> np.ndarray:
     """Coordinates by Lagrange's equation in the angle, `m s'' + m' s'^2 / 2 + V' + dD/ds' = 0`."""
     m, V, D = shape(system, angle - reach, angle + reach)
     m_slope, V_slope = m.deriv(), V.deriv()
@@ -222,8 +221,8 @@ def exact_motion(system, angle: float, rate: float, ts, reach: float = 1.4) -> n
         pull = 0.5 * m_slope(s) * s_dot**2 + V_slope(s) + 2 * D(s) * s_dot
         return s_dot, -pull / m(s)
 
-    found = solve_ivp(
-        field, (0.0, ts[-1]), [angle, rate], method="DOP853", rtol=1e-12, atol=1e-13, t_eval=ts
-    )
+    start, end = [angle, rate], (0.0, ts[-1])
+    found = solve_ivp(field, end, start, method="DOP853", rtol=1e-12, atol=1e-13, dense_output=True)
     assert np.abs(found.y[0] - angle).max() < reach
-    return np.asarray(jax.vmap(system.curve)(jnp.asarray(found.y[0])))
+    angles = jnp.asarray(found.sol(ts)[0])  # pyright: ignore[reportOptionalCall]
+    return np.asarray(jax.vmap(system.curve)(angles))

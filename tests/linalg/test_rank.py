@@ -10,7 +10,7 @@ def test_independent_rows_have_full_rank_and_no_combination():
     found = numerical_rank(np.random.default_rng(0).normal(size=(3, 5)))
     assert found.rank == 3
     assert found.combinations.shape == (0, 3)
-    assert found.dependent_rows == ()
+    assert found.dependent_sets == ()
 
 
 def test_a_dependence_names_its_rows_and_gives_zero():
@@ -18,7 +18,7 @@ def test_a_dependence_names_its_rows_and_gives_zero():
     rows[3] = 2.0 * rows[0] - 5.0 * rows[1]
     found = numerical_rank(rows)
     assert found.rank == 3
-    assert found.dependent_rows == (0, 1, 3)
+    assert found.dependent_sets == ((0, 1, 3),)
     weights = found.combinations / np.linalg.norm(rows, axis=1)
     # One singular value decomposition of numbers of order one.
     assert np.abs(weights @ rows).max() < 1e-14
@@ -36,26 +36,26 @@ def test_units_of_the_rows_do_not_matter():
 def test_a_zero_row_is_dependent_by_itself():
     found = numerical_rank([[1.0, 0.0], [0.0, 0.0]])
     assert found.rank == 1
-    assert found.dependent_rows == (1,)
+    assert found.dependent_sets == ((1,),)
 
 
 def test_a_row_of_round_off_is_dependent_by_itself():
     # What is left of a row that vanishes in exact arithmetic, as at a singular position.
     found = numerical_rank([[1.0, 2.0], [3e-17, -2e-17]])
     assert found.rank == 1
-    assert found.dependent_rows == (1,)
+    assert found.dependent_sets == ((1,),)
 
 
 def test_more_rows_than_columns_are_dependent():
     found = numerical_rank(np.random.default_rng(2).normal(size=(3, 2)))
     assert found.rank == 2
-    assert found.dependent_rows == (0, 1, 2)
+    assert found.dependent_sets == ((0, 1, 2),)
 
 
 def test_no_rows_have_rank_zero():
     found = numerical_rank(np.zeros((0, 2)))
     assert found.rank == 0
-    assert found.dependent_rows == ()
+    assert found.dependent_sets == ()
 
 
 def test_a_matrix_that_is_not_finite_has_no_rank():

@@ -1,0 +1,191 @@
+"""What a formulation assumes of mass matrix and constraints, checked at a start, in words."""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import numpy as np
+
+from jaxdae.failure import matrices, RANK_TOLERANCE, residuals, singular_values_text
+from jaxdae.formulations.held_rank import solves, with_solves
+from jaxdae.linalg.rank import numerical_rank
+from jaxdae.systems import State, System
+from jaxdae.systems.checks import is_concrete
+from jaxdae.systems.independence import constraint_rank, involved
+
+# Singular values that vanish on the constraints are of the order of the distance from them. Far
+# above that, in parts of the largest one, constraints are independent without a closer look.
+_PER_DISTANCE = 100.0
+_SURELY_INDEPENDENT = 1e-2
+
+
+DEPENDENT_START = (
+    "the constraints are dependent at the start, on the constraints: give "
+    "Multipliers(..., solve=MinimumNorm()), Penalty or AugmentedLagrangian, or drop the "
+    "superfluous constraints; outside of jax.jit and jax.vmap the error names them."
+)
+
+
+class StartRank(NamedTuple):
+    """How many constraints are independent at a start.
+
+    Args:
+        rank: of the Jacobian on the constraints.
+        regular: whether the rank is the same around the start.
+        mass: mass matrix, shape `(n, n)`.
+        jac: Jacobian, at the start or next to it on the constraints, shape `(m+r, n)`.
+    """
+
+    rank: int
+    regular: bool
+    mass: np.ndarray
+    jac: np.ndarray
+
+    @property
+    def dependent(self) -> bool:
+        """Whether some constraints are superfluous."""
+        return self.rank < self.jac.shape[0]
+
+
+def start_rank(system: System, t, state: State) -> StartRank:
+    """Rank of the constraints at a start, on the host."""
+    mass, jac = (np.asarray(x) for x in matrices(system, t, state))
+    values = numerical_rank(jac, RANK_TOLERANCE).singular_values
+    if jac.shape[0] == 0 or _surely_independent(values, jac, residuals(system, t, state).phi):
+        return StartRank(jac.shape[0], True, mass, jac)
+    found = _compiled(system, t, state)
+    return StartRank(int(found.rank), bool(found.regular), mass, np.asarray(found.jac))
+
+
+def _surely_independent(values, jac, phi) -> bool:
+    phi = np.abs(np.asarray(phi))
+    lengths = np.linalg.norm(jac[: phi.size], axis=1)
+    distance = np.max(phi / np.where(lengths > 0, lengths, 1.0), initial=0.0)
+    limit = max(_SURELY_INDEPENDENT, _PER_DISTANCE * float(distance))
+    return jac.shape[0] <= jac.shape[1] and bool(values[-1] > limit * values[0])
+
+
+@eqx.filter_jit
+def _compiled(system, t, state):
+    return constraint_rank(system, t, state)
+
+
+def suited(formulation, system: System, state: State, t):
+    """A formulation with its solves chosen for a start, where that is known.
+
+    Args:
+        formulation: whose solves may leave the choice, or the rank, to the start.
+        system: the declaration.
+        state: start; its value is taken where it is being differentiated.
+        t: start time [s].
+
+    Returns:
+        The formulation; unchanged inside `jax.jit` and `jax.vmap`.
+    """
+    arrays, rest = eqx.partition((system, state, t), eqx.is_array)
+    system, state, t = eqx.combine(jax.lax.stop_gradient(arrays), rest)
+    asked = any(x.asks_for_rank or x.resolved(True) is not x for x in solves(formulation))
+    if not asked or not is_concrete(system, state, t):
+        return formulation
+    return _suited(formulation, start_rank(system, t, state))
+
+
+def _suited(formulation, start: StartRank):
+    rank = np.asarray(start.rank if start.regular else np.nan, start.jac.dtype)
+    return with_solves(
+        formulation, lambda x: x.resolved(start.dependent).with_rank(jax.numpy.asarray(rank))
+    )
+
+
+def check_assumptions(system: System, formulation, state: State, t):
+    """Check mass matrix and constraints at a start.
+
+    Returns:
+        The formulation with its solves chosen for that start.
+
+    Raises:
+        ValueError: naming the matrix or the constraints at fault, the numbers, and the remedy.
+    """
+    start = start_rank(system, t, state)
+    holds = any(x.resolved(True).asks_for_rank for x in solves(formulation))
+    chosen = _suited(formulation, start)
+    assumed = chosen.assumptions()
+    values = np.linalg.eigvalsh((start.mass + start.mass.T) / 2)
+    limit = np.finfo(start.mass.dtype).eps * values.size * max(values[-1], 0.0)
+    regular_mass = bool(values[0] > limit)
+    if assumed.regular_mass and not regular_mass:
+        raise ValueError(_of_mass(values, start))
+    if not assumed.regular_mass:
+        _check_mass_on_kernel(start)
+    refused = holds and not start.regular
+    if refused or (assumed.independent_constraints and start.dependent):
+        raise ValueError(_of_rank(system, start, float(t), regular_mass))
+    return chosen
+
+
+def _of_mass(values, start: StartRank) -> str:
+    return (
+        f"the mass matrix is not positive definite: eigenvalues from {values[0]:.3g} to "
+        f"{values[-1]:.3g}. If it is so on the directions the constraints allow, use "
+        f"Multipliers(..., solve={_solve_for(start, False)}) or Penalty; else correct the kinetic "
+        "energy."
+    )
+
+
+def _of_rank(system, start: StartRank, t: float, regular_mass: bool) -> str:
+    found = numerical_rank(start.jac, RANK_TOLERANCE)
+    text = (
+        f"the constraints are dependent at t = {t:.6g}: their Jacobian has rank {start.rank} of "
+        f"{start.jac.shape[0]} (singular values {singular_values_text(found)} of its unit rows, on "
+        f"the constraints); {involved(system.labels(), found)}. "
+    )
+    if start.regular:
+        return text + (
+            f"Use Multipliers(..., solve={_solve_for(start, regular_mass)}), Penalty or "
+            "AugmentedLagrangian, or drop the superfluous constraints, one of each set."
+        )
+    return text + (
+        "The rank is larger around the start: it is a singular position. Start elsewhere, or use "
+        "Penalty or Multipliers(..., solve=MinimumNorm(rcond=1e-3))."
+    )
+
+
+def _solve_for(start: StartRank, regular_mass: bool) -> str:
+    inner = "MinimumNorm()" if start.dependent and start.regular else ""
+    if regular_mass:
+        return inner
+    return f"SingularMass(inner={inner})" if inner else "SingularMass()"
+
+
+def _check_mass_on_kernel(start: StartRank) -> None:
+    """`z^T M z > 0` for all `z` with `J z = 0`: else the acceleration is not determined."""
+    mass = start.mass
+    _, _, rows = np.linalg.svd(start.jac)
+    kernel = rows[start.rank :].T
+    if kernel.shape[1] == 0:
+        return
+    allowed = np.linalg.eigvalsh(kernel.T @ mass @ kernel)
+    scale = np.abs(np.linalg.eigvalsh(mass)).max()
+    if not allowed[0] > np.finfo(mass.dtype).eps * mass.shape[0] * scale:
+        raise ValueError(
+            "the acceleration is not determined: the mass matrix has the eigenvalue "
+            f"{allowed[0]:.3g} on the directions the constraints allow. Give every coordinate "
+            "that can move freely an inertia, or a constraint."
+        )
+
+
+def rank_warning(trajectory) -> str | None:
+    """What to warn of where the rank that a run held is not that of the states it saved."""
+    if not trajectory.plain or trajectory.held_rank is None:
+        return None
+    held, ranks = int(trajectory.held_rank), np.asarray(trajectory.constraint_rank)
+    other = np.isfinite(ranks) & (ranks != held)
+    if not other.any():
+        return None
+    i = int(np.argmax(other))
+    return (
+        f"the rank of the constraints changed: the run held the rank {held} of its start, but at "
+        f"t = {float(trajectory.ts[i]):.6g} s it is {int(ranks[i])} (at {int(other.sum())} of "
+        f"{ranks.size} saved times). The motion there is not determined by that rank: check it "
+        "with Penalty, or start where the rank is that of the motion."
+    )
