@@ -68,6 +68,9 @@ def pivoted_rows(matrix: Float[Array, "c n"]) -> PivotedRows:
         `PivotedRows`; without derivatives, since the choice is piecewise constant.
     """
     count = matrix.shape[0]
+    if matrix.size == 0:
+        nothing = jnp.zeros(count, matrix.dtype)
+        return PivotedRows(nothing, matrix, jnp.eye(count, dtype=matrix.dtype), jnp.sum(nothing))
 
     def step(rest, _):
         lengths = jnp.sum(rest * rest, axis=1)
