@@ -141,6 +141,12 @@ def why_undetermined(system: System, t, y: State, wanted_rate, *, nearly=False) 
     least = _NEARLY_UNDETERMINED if nearly else 0.0
     if found is None or (bool(found.converged) and float(found.margin) > least):
         return None
+    if not bool(jnp.isfinite(found.margin)):
+        return (
+            f"the forces that depend on the multipliers are not finite at t = {float(t):.6g}, or "
+            "their derivatives are not. At rest friction has no direction: write a smooth law, "
+            "such as tanh(v / v0) for sign v."
+        )
     return (
         f"the forces that depend on the multipliers leave them undetermined at t = {float(t):.6g}, "
         "or nearly so: none or several satisfy the equations (Painleve's paradox of rigid bodies "

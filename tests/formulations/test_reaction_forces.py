@@ -228,6 +228,30 @@ def test_a_run_into_painleves_paradox_says_so():
         jaxdae.simulate(SlidingRod(friction=1.5), Multipliers(), start, t1=1.0, max_steps=2000)
 
 
+def test_a_law_without_a_value_at_rest_is_named():
+    with pytest.raises(ValueError, match=r"are not finite at t = 0.*no direction: write a smooth"):
+        jaxdae.simulate(WIRE, Multipliers(), State([0.8, 0.0], [0.0, 0.0]), t1=0.1)
+
+
+def test_a_batch_marks_the_member_in_paradox_and_leaves_the_others():
+    """Beside it a member gives what it gives alone; both backends."""
+
+    def run(mu, backend: Any):
+        rod = SlidingRod(friction=mu)
+        options = {**OPTIONS, "throw": False, "backend": backend}
+        sol = jaxdae.simulate(rod, Multipliers(), rod_state(np.arctan(2.0)), t1=0.04, **options)
+        return sol.final_state.v, sol.success
+
+    native, plain = (
+        jax.vmap(lambda mu, backend=backend: run(mu, backend))(jnp.array([0.3, 2.0, 0.5]))
+        for backend in ("native", "plain")
+    )
+    np.testing.assert_array_equal(native[1], [True, False, True])
+    np.testing.assert_array_equal(plain[1], native[1])
+    np.testing.assert_allclose(plain[0], native[0], rtol=1e-12)
+    np.testing.assert_allclose(run(0.5, "native")[0], native[0][2], rtol=1e-12)
+
+
 def final(mu, backend: Any = "native", adjoint=None):
     wire = RoughWire(friction=mu)
     run = jaxdae.simulate(
