@@ -4,6 +4,7 @@ import gc
 import os
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import equinox as eqx
@@ -21,7 +22,10 @@ jax.config.update("jax_enable_x64", True)
 # Compile time dominates these tests; programs compiled once are read back by the next run.
 _CACHE = os.environ.get("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1] / ".jax_cache"))
 jax.config.update("jax_compilation_cache_dir", _CACHE)
-jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+# However small: each file begins without programs in memory, and most of those that single
+# operations need are the same in all files. Processes that tests start read them, too.
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 # Most programs here run once, for milliseconds. What runs longer compiles as users do: notebooks,
 # the README, and the files of tests marked `optimized`.
 jax.config.update("jax_disable_most_optimizations", True)
@@ -50,6 +54,12 @@ def _known_to_xla(option: str) -> bool:
 if _known_to_xla("xla_cpu_use_fusion_emitters"):
     _FLAGS = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_use_fusion_emitters=false"
     os.environ["XLA_FLAGS"] = _FLAGS.strip()
+
+
+def pytest_collection_modifyitems(items):
+    """Files with slow tests first: begun last, they would leave a processor without work."""
+    slow = Counter(x.path for x in items if x.get_closest_marker("slow"))
+    items.sort(key=lambda x: -slow[x.path])
 
 
 @pytest.fixture(autouse=True, scope="module")
