@@ -168,6 +168,13 @@ class Graph:
             return own[0] != 0 or math.copysign(1.0, own[0]) > 0
         if operation in ("abs", "exp", "cos", "cosh"):
             return True
+        if operation == "select" and depth:
+            # Where x is zero, zero, else x.
+            is_zero = (
+                self.nodes[own[0]].operation == "eq" and own[2] in self.nodes[own[0]].arguments
+            )
+            is_zero = is_zero and self.constant(0.0) in self.nodes[own[0]].arguments
+            return all(self.is_positive(x, depth - 1) for x in own[1 : 2 if is_zero else 3])
         if depth == 0 or operation not in ("add", "sub", "mul"):
             return False
         if operation == "mul":

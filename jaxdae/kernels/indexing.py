@@ -5,6 +5,7 @@ from itertools import product
 
 import numpy as np
 
+from jaxdae.kernels.cases import is_chosen
 from jaxdae.kernels.graph import Graph
 from jaxdae.kernels.moves import clips, Landing, MOVES, start_of_slice
 from jaxdae.kernels.values import as_symbols, elementwise, Refusal, Symbols, Value
@@ -67,6 +68,12 @@ def _picked(graph: Graph, starts: list[Symbols], limits, at: Callable, outside) 
     value = graph.value(node)
     if value is not None:
         return below(int(value))
+    if is_chosen(graph, node):
+        return _side_by_side(
+            graph,
+            node,
+            lambda x: _picked(graph, [first.like(np.array(x)), *rest], limits, at, outside),
+        )
     cases, inside = _cases(first, limits[0])
     if not inside and outside is not None and (outside < 0).any():
         raise Refusal(_OUTSIDE)
@@ -78,6 +85,23 @@ def _picked(graph: Graph, starts: list[Symbols], limits, at: Callable, outside) 
         same = graph.apply(test, node, graph.constant(float(i)))
         found = _chosen(graph, same, below(i), found)
     return found
+
+
+def _side_by_side(graph: Graph, node: int, found: Callable[[int], np.ndarray]) -> np.ndarray:
+    """What is found at a number that is chosen among known ones: chosen in the same way."""
+    done: dict[int, np.ndarray] = {}
+
+    def made(own: int) -> np.ndarray:
+        if own not in done:
+            operation, arguments = graph.nodes[own]
+            if operation == "select":
+                yes, no = made(arguments[1]), made(arguments[2])
+                done[own] = _chosen(graph, arguments[0], yes, no)
+            else:
+                done[own] = found(own)
+        return done[own]
+
+    return made(node)
 
 
 def _cases(index: Symbols, limit: int) -> tuple[range, bool]:
@@ -260,6 +284,34 @@ def _with_nan_first(graph: Graph, ahead: Symbols, best: Symbols, row: Symbols) -
     return elementwise(graph, "and", ahead, number, boolean=True)
 
 
+def total_order(operation: str) -> Callable:
+    """Comparisons that also order zeros by their signs, and NaN after all numbers."""
+
+    def rule(graph: Graph, equation, given: list[Value]) -> list[Value]:
+        del equation
+        a, b = (as_symbols(graph, x) for x in given)
+        if operation == "lt":
+            return [_is_ahead(graph, a, b)]
+        ahead, behind = _is_ahead(graph, b, a), _is_ahead(graph, a, b)
+        if operation == "eq":
+            ahead = elementwise(graph, "or", ahead, behind, boolean=True)
+        return [elementwise(graph, "not", ahead, boolean=True)]
+
+    return rule
+
+
+def _is_ahead(graph: Graph, a: Symbols, b: Symbols) -> Symbols:
+    less, zero = _less(graph, a, b), np.asarray(0.0)
+    if a.whole is not None or all(map(graph.is_positive, a.nodes.ravel().tolist())):
+        return less
+    signs = [elementwise(graph, "div", np.asarray(1.0), x) for x in (a, b)]
+    zeros = [elementwise(graph, "eq", x, zero, boolean=True) for x in (a, b)]
+    order = elementwise(graph, "lt", *signs, boolean=True)
+    both = elementwise(graph, "and", *zeros, boolean=True)
+    ordered = elementwise(graph, "and", both, order, boolean=True)
+    return elementwise(graph, "or", less, ordered, boolean=True)
+
+
 def before(graph: Graph, a: Symbols, b: Symbols) -> Symbols:
     """`a < b`."""
     return elementwise(graph, "lt", a, b, boolean=True)
@@ -314,4 +366,5 @@ RULES: dict[str, Callable] = {
     "argmax": extremum(1),
     "argmin": extremum(-1),
     "sort": sort,
+    **{f"{x}_to": total_order(x) for x in ("lt", "le", "eq")},
 }

@@ -66,8 +66,8 @@ def kinds(value: Any) -> Any:
         return (type(value), *(kinds(getattr(value, x, None)) for x in own))
     if isinstance(value, jax.Array):
         return jax.Array  # known or traced
-    if type(value) is float and value == 0:
-        return (float, math.copysign(1.0, value))
+    if isinstance(value, float) and value == 0:
+        return (type(value), math.copysign(1.0, value))
     return type(value)
 
 

@@ -11,7 +11,7 @@ from jaxdae.kernels.graph import Graph
 from jaxdae.kernels.indexing import alike
 from jaxdae.kernels.operations import OPERATIONS
 from jaxdae.kernels.values import as_symbols, elementwise, reduced, Refusal, Symbols, Value
-from jaxdae.kernels.whole import on_wholes, rounded, within
+from jaxdae.kernels.whole import on_wholes, rounded, sum_of_products, within
 
 # Name of the primitive that calls another program.
 CALL_PRIMITIVE = "call_subprogram"
@@ -23,7 +23,9 @@ def _same(operation: str) -> Callable:
     boolean = OPERATIONS[operation].boolean
 
     def rule(graph: Graph, equation, given: list[Value]) -> list[Value]:
-        if any(isinstance(x, Symbols) and x.whole is not None for x in given):
+        dtype = equation.outvars[0].aval.dtype
+        counted = dtype == np.bool_ or np.issubdtype(dtype, np.integer)
+        if counted and any(isinstance(x, Symbols) and x.whole is not None for x in given):
             return [on_wholes(graph, operation, given, equation.outvars[0].aval.dtype)]
         if any(isinstance(x, Symbols) and x.boolean for x in given):
             return [_on_truths(graph, operation, given)]
@@ -133,13 +135,14 @@ def _cumulative(operation: str) -> Callable:
 def _dot_general(graph: Graph, equation, given: list[Value]) -> list[Value]:
     (left, right), (batch_left, batch_right) = equation.params["dimension_numbers"]
     symbols = [as_symbols(graph, x) for x in given]
-    if any(x.whole is not None for x in symbols):
-        raise Refusal("products of matrices of whole numbers are not known")
     a = _arranged(symbols[0].nodes, batch_left, left)
     b = _arranged(symbols[1].nodes, batch_right, right)
     found = [_product(graph, rows, columns.T) for rows, columns in zip(a, b, strict=True)]
-    shape = equation.outvars[0].aval.shape
-    return [Symbols(np.array(found, np.int32).reshape(shape))]
+    result = equation.outvars[0].aval
+    ranges, whole = [x.whole for x in symbols if x.whole is not None], None
+    if np.issubdtype(result.dtype, np.integer):
+        whole = sum_of_products(*ranges, count=a.shape[-1], dtype=result.dtype)
+    return [Symbols(np.array(found, np.int32).reshape(result.shape), whole=whole)]
 
 
 def _product(graph: Graph, a: np.ndarray, b: np.ndarray) -> np.ndarray:

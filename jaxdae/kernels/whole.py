@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from jaxdae.kernels.cases import by_cases, ends
 from jaxdae.kernels.graph import Graph
 from jaxdae.kernels.values import as_symbols, elementwise, exact_range, Refusal, Symbols, Value
 
@@ -65,10 +66,47 @@ def on_wholes(graph: Graph, operation: str, given: list[Value], dtype) -> Symbol
     ranges = [x.whole for x in symbols if x.whole is not None]
     if operation in _DECIDED:
         return _compared(graph, operation, symbols, ranges)
+    chosen = _chosen(graph, operation, symbols, dtype)
+    if chosen is not None:
+        return chosen
+    if operation == "div":
+        return _quotient(graph, symbols, dtype)
     if operation not in _RANGES:
         raise Refusal(f"{operation} of whole numbers that depend on the inputs is not known")
     whole = within(_RANGES[operation](*ranges), dtype)
     return elementwise(graph, operation, *symbols, whole=whole)
+
+
+def _chosen(graph: Graph, operation: str, symbols, dtype) -> Symbols | None:
+    """The same case by case, if all entries are known or chosen among known numbers."""
+    nodes = np.broadcast_arrays(*(x.nodes for x in symbols))
+    entries = list(zip(*(x.ravel().tolist() for x in nodes), strict=True))
+    found = [by_cases(graph, operation, *x) for x in entries]
+    known = [x for x in found if x is not None]
+    whole = ends(graph, known) if len(known) == len(found) else None
+    if whole is None:
+        return None
+    return Symbols(np.array(known, np.int32).reshape(nodes[0].shape), whole=within(whole, dtype))
+
+
+def _quotient(graph: Graph, symbols, dtype) -> Symbols:
+    """Without its fraction; numbers that are exact have no quotient that is rounded too far."""
+    (least, largest), (divisor, same) = (x.whole for x in symbols)
+    if divisor != same or divisor <= 0:
+        raise Refusal("the quotient of whole numbers is known for a known positive divisor only")
+    whole = within((int(least / divisor), int(largest / divisor)), dtype)
+    found = elementwise(graph, "div", *symbols)
+    down, up = (elementwise(graph, name, found) for name in ("floor", "ceil"))
+    if least >= 0:
+        return down._replace(whole=whole)
+    below = elementwise(graph, "lt", found, np.asarray(0.0), boolean=True)
+    return elementwise(graph, "select", below, up, down, whole=whole)
+
+
+def sum_of_products(a: Range, b: Range, count: int, dtype) -> Range:
+    """Between which such sums lie, of so many terms."""
+    low, high = _product(a, b)
+    return within((count * min(low, 0), count * max(high, 0)), dtype)
 
 
 def _compared(graph: Graph, operation: str, symbols, ranges) -> Symbols:
