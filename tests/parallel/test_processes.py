@@ -27,7 +27,7 @@ LANES, BLOCK = PART["LANES"], PART["BLOCK"]
 
 def start(pause=0.0, **task):
     environment = os.environ | {"PYTHONPATH": str(Path(jaxdae.__file__).parents[1])}
-    environment |= {"PAUSE": str(pause), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2"}
+    environment |= {"PAUSE": str(pause), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
     words = [sys.executable, str(SCRIPT), json.dumps(task)]
     pipe = subprocess.PIPE
     return subprocess.Popen(words, stdout=pipe, stderr=pipe, text=True, env=environment)
