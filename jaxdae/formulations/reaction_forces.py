@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from jaxdae.formulations.structure import depends_on
@@ -138,29 +139,36 @@ def why_undetermined(system: System, t, y: State, wanted_rate, *, nearly=False) 
         found = _at(system, jnp.asarray(t, y.q.dtype), y, wanted_rate)
     except (TypeError, AttributeError, IndexError, ValueError):
         return None
-    least = _NEARLY_UNDETERMINED if nearly else 0.0
-    if found is None or (bool(found.converged) and float(found.margin) > least):
+    if found is None:
         return None
-    if not bool(jnp.isfinite(found.margin)):
+    solution, finite = found
+    if not bool(finite):
         return (
             f"the forces that depend on the multipliers are not finite at t = {float(t):.6g}, or "
             "their derivatives are not. At rest friction has no direction: write a smooth law, "
             "such as tanh(v / v0) for sign v."
         )
+    margin, least = float(solution.margin), _NEARLY_UNDETERMINED if nearly else 0.0
+    # Not finite, it is the constraints that are dependent.
+    if not np.isfinite(margin) or (bool(solution.converged) and margin > least):
+        return None
     return (
         f"the forces that depend on the multipliers leave them undetermined at t = {float(t):.6g}, "
         "or nearly so: none or several satisfy the equations (Painleve's paradox of rigid bodies "
         "with friction). The determinant of J M^-1 (J^T - dF/dlam), over that of J M^-1 J^T, is "
-        f"{float(found.margin):.3g} and must be positive. Lower the coefficient of friction, keep "
+        f"{margin:.3g} and must be positive. Lower the coefficient of friction, keep "
         "away from that configuration, or let the contact be elastic (a stiff spring in place of "
         "the constraint, whose force `force` can see)."
     )
 
 
 @eqx.filter_jit
-def _at(system, t, y, wanted_rate) -> Solution | None:
+def _at(system, t, y, wanted_rate) -> tuple[Solution, Array] | None:
+    """The solution at a state, and whether the forces are finite there."""
     law = reaction_law(system, t, y, None)
     if law is None:
         return None
     d = evaluate(system, t, y.q, y.v, y.w, None, law.none)
-    return solve_together(law, d, wanted_rate(t, y, d.phi, d.phi_dot) - d.gamma)
+    own = jnp.append(d.force, jax.jacfwd(law.force)(law.none))
+    solution = solve_together(law, d, wanted_rate(t, y, d.phi, d.phi_dot) - d.gamma)
+    return solution, jnp.all(jnp.isfinite(own))

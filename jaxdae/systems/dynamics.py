@@ -154,9 +154,9 @@ def refuse_reaction_forces(system: System, t, q, v, w, u) -> None:
     if has_reaction_forces(system, t, q, v, w, u):
         raise ValueError(
             f"{type(system).__name__} declares reaction_dependent_force, forces that depend on the "
-            "multipliers. Only jaxdae.Multipliers with solve=FullRank() finds both together: "
-            "simulate with that one. Other formulations, equilibria and linearization cannot take "
-            "such forces."
+            "multipliers. Only jaxdae.Multipliers() on independent constraints finds both: take "
+            "that one. Dependent constraints leave the multipliers open; other "
+            "formulations, equilibria and linearization cannot take such forces."
         )
 
 

@@ -277,13 +277,23 @@ def test_others_refuse_such_forces_with_a_word():
         jaxdae.Penalty(1e3), jaxdae.Hamiltonian(), jaxdae.VelocityElimination(),
         jaxdae.NullSpace(), jaxdae.SparseMultipliers(), Multipliers(solve=SingularMass()),
     ):  # fmt: skip
-        message = r"RoughWire declares reaction_dependent_force.*solve=FullRank\(\) finds both"
+        message = r"RoughWire declares reaction_dependent_force.*Multipliers\(\) on indep"
         with pytest.raises(ValueError, match=message):
             jaxdae.simulate(WIRE, formulation, state, t1=0.1)
     with pytest.raises(ValueError, match="equilibria and linearization cannot take such forces"):
         jaxdae.equilibrium(WIRE, [0.8, 0.0])
     with pytest.raises(ValueError, match="declares reaction_dependent_force"):
         jaxdae.evaluate(WIRE, 0.0, state.q, state.v)
+
+
+def test_dependent_constraints_leave_friction_open():
+    class Twice(RoughWire):
+        def position_constraints(self, t, q):
+            one = super().position_constraints(t, q)
+            return jnp.concatenate([one, 2 * one])
+
+    with pytest.raises(ValueError, match="Dependent constraints leave the multipliers open"):
+        jaxdae.simulate(Twice(), Multipliers(), WIRE_START, t1=0.1)
 
 
 def test_a_force_of_a_wrong_shape_is_named():
