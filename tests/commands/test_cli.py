@@ -293,7 +293,7 @@ def test_the_command_switches_on_a_cache_of_compiled_programs(tmp_path):
     """For nobody else: what is in it is run."""
     (tmp_path / "jaxdae").mkdir()
     (tmp_path / "jaxdae").chmod(0o777)
-    code = "import jax; from jaxdae.cli import main; main(['list']); "
+    code = "import jax; from jaxdae.cli import main; main(['analyze', 'none']); "
     code += "print(jax.config.jax_compilation_cache_dir)"
     environment = {k: v for k, v in os.environ.items() if k != "JAX_COMPILATION_CACHE_DIR"}
     environment["XDG_CACHE_HOME"] = str(tmp_path)
