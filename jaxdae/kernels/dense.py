@@ -1,6 +1,5 @@
 """Products of dense matrices that stay loops: a call on arrays in memory, not one scalar each."""
 
-import functools
 from typing import NamedTuple, TYPE_CHECKING
 
 import jax
@@ -15,8 +14,8 @@ if TYPE_CHECKING:
 _FEWEST = 400
 # Entries of a matrix in memory, or of a product, from which on a loop is worth its call.
 LARGE = 256
-# Entries of a product of two vectors from which on it is one: they are added up over the stages of
-# a step.
+# Entries of a product from which on it is a call, however short its sums are: those of two vectors
+# are added up over the stages of a step.
 _OUTER = 96
 
 
@@ -69,9 +68,12 @@ def product(graph: Graph, a: np.ndarray, b: np.ndarray) -> np.ndarray | None:
     if not (_is_dense(graph, a) and _is_dense(graph, b)):
         return None
     # A matrix that is computed is written out with what is known of it; vectors are stored.
-    large = max(a, b, key=lambda x: x.size)
-    long = m * k * n >= _FEWEST and large.size >= LARGE and _in_memory(graph, large) is not None
-    return _called(graph, a, b) if long or (k == 1 and m * n >= _OUTER) else None
+    small, large = sorted((a, b), key=lambda x: x.size)
+    lies = [min(x.shape) == 1 or _in_memory(graph, x) is not None for x in (small, large)]
+    work = m * k * n
+    long = large.size >= LARGE and work >= max(_FEWEST, 0 if lies[0] else 4 * small.size)
+    worth = (long and lies[1]) or (all(lies) and m * n >= _OUTER)
+    return _called(graph, a, b) if worth else None
 
 
 def _called(graph: Graph, a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -220,10 +222,4 @@ def factored(program: "ScalarProgram") -> tuple["ScalarProgram", tuple[bool, ...
 def products(found: list, flags: tuple[bool, ...]) -> list[jax.Array]:
     """Results from what a `factored` program gives."""
     parts = iter(found)
-    return [_outer(next(parts), next(parts)) if x else next(parts) for x in flags]
-
-
-def _outer(left: jax.Array, right: jax.Array) -> jax.Array:
-    """The product of factors, as a sum of those of vectors, which always becomes a call."""
-    pairs = [(x[:, None], y[None, :]) for x, y in zip(left, right, strict=True)]
-    return functools.reduce(jax.lax.add, [jax.lax.dot(*x) for x in pairs])
+    return [next(parts).T @ next(parts) if x else next(parts) for x in flags]
