@@ -107,6 +107,12 @@ def check_assumptions(system: System, formulation, state: State, t):
         ValueError: naming the matrix or the constraints at fault, the numbers, and the remedy.
     """
     start = start_rank(system, t, state)
+    if not np.isfinite(start.mass).all():
+        i, j = np.argwhere(~np.isfinite(start.mass))[0]
+        raise ValueError(
+            f"the mass matrix is not finite: [{i}, {j}] = {start.mass[i, j]}; look for it in the "
+            "kinetic energy, or in a parameter that is not finite."
+        )
     holds = any(x.resolved(True).asks_for_rank for x in solves(formulation))
     chosen = _suited(formulation, start)
     assumed = chosen.assumptions()

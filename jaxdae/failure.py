@@ -7,6 +7,7 @@ import equinox as eqx
 import numpy as np
 
 from jaxdae.linalg.rank import numerical_rank, NumericalRank
+from jaxdae.nonfinite import describe_nonfinite
 from jaxdae.systems import constraint_residuals, mass_and_jacobian, State, System
 from jaxdae.systems.independence import involved
 
@@ -43,15 +44,20 @@ def describe_failure(trajectory) -> str:
     t, state = float(trajectory.final_time), trajectory.final_state
     system = trajectory.system
     reason = _reason(trajectory.result)
+    own = _of_controller(trajectory)
+    undefined = None
+    if own is None and trajectory.plain:
+        undefined = describe_nonfinite(system, trajectory.controller, t, state)
+    if undefined is not None:
+        return f"the run stopped at t = {t:.6g} s ({reason}). {undefined}"
     if bool(trajectory.result == _NONFINITE):
         text = (
             f"the state is no longer finite after t = {t:.6g} s ({reason}). The step is too large "
             "for these gains and this motion, or the constraints lose rank: reduce dt, lower the "
             "gains, or use an adaptive solver, which stops at the place of the failure."
         )
-        told = (text, _of_controller(trajectory), review(trajectory))
-        return " ".join(part for part in told if part is not None)
-    own = _of_controller(trajectory)
+        parts = (text, own, review(trajectory))
+        return " ".join(part for part in parts if part is not None)
     if own is None:
         own = trajectory.formulation.diagnose(system, trajectory.final_time, trajectory.final)
     report = _constraint_report(system, t, state) if own is None else own
@@ -99,7 +105,11 @@ def _constraint_report(system: System, t: float, state: State) -> str:
     _, jac = matrices(system, t, state)
     phi = np.abs(np.asarray(residual.phi_dot if residual.phi.size == 0 else residual.phi))
     if phi.size == 0:
-        return "The system has no constraints: the motion itself is singular or too stiff there."
+        return (
+            "The system has no constraints, and all that it declares is finite there: the "
+            "equations are too stiff for the solver or its tolerance, or the motion tends to a "
+            "singularity."
+        )
     found = numerical_rank(np.asarray(jac), NEARLY_DEPENDENT)
     values = found.singular_values
     labels, worst = system.labels(), int(np.argmax(phi))

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 
@@ -20,12 +21,31 @@ def replace_file(path: str | Path, data: bytes) -> None:
     # fixed, so a file left over by a killed process is reused and not piled up.
     path = Path(path)
     partial = path.with_name(f".{path.name}.partial")
-    with open(partial, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(partial, path)
-    sync_folder(path.parent)
+    with naming(path):
+        with open(partial, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+        sync_folder(path.parent)
+
+
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Name the file in errors of the system that do not: a full disk is reported without one.
+
+    Args:
+        path: the file that is written.
+
+    Raises:
+        OSError: of the same kind, with the name.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None and error.errno is not None:
+            raise OSError(error.errno, os.strerror(error.errno), str(path)) from error
+        raise
 
 
 def sync_folder(folder: Path) -> None:

@@ -1,7 +1,5 @@
 """What must hold before a simulation starts, checked on the host."""
 
-from types import FunctionType
-
 import diffrax
 import equinox as eqx
 import jax
@@ -11,84 +9,26 @@ import numpy as np
 from jaxdae.analysis.steps import spectral_limit
 from jaxdae.assumptions import check_assumptions
 from jaxdae.failure import residuals
-from jaxdae.formulations import AbstractFormulation, RealizingForces
+from jaxdae.formulations import RealizingForces
 from jaxdae.formulations.gains import is_number
 from jaxdae.kernels.memory import Memory
-from jaxdae.linalg.saddle_point import AbstractSaddlePointSolve
 from jaxdae.linalg.tree_partition import connected_parts
 from jaxdae.solvers.projected import Projected
 from jaxdae.solvers.stability_functions import amplification, has_tableau
 from jaxdae.systems import check_system, State, System
-from jaxdae.systems.checks import check_finite, is_concrete
+from jaxdae.systems.calls import call_with_shapes, check_parameters
+from jaxdae.systems.checks import (
+    check_finite,
+    check_symmetric_mass,
+    check_tolerance,
+    is_concrete,
+)
 from jaxdae.systems.dynamics import refuse_reaction_forces
-from jaxdae.trajectory import control_input
 
 # More than round-off of roots that coincide to the fourth order makes of a factor of one.
 _GROWING = 1e-3
 # Declarations that were checked: checking traces every function, which takes longer than many runs.
 _CHECKED = Memory(256)
-
-
-def check_kinds(system, formulation, state, controller, adjoint, saveat, progress) -> None:
-    """Arguments of the right kind.
-
-    Raises:
-        TypeError: naming the argument, what it is, and what it should be.
-    """
-    for name, value, kind, example in (
-        ("system", system, System, "an instance of your jaxdae.System"),
-        ("formulation", formulation, AbstractFormulation, "jaxdae.Multipliers(Baumgarte(...))"),
-        ("state", state, State, "jaxdae.State(q, v) or jaxdae.consistent_state(system, q, v)"),
-        ("adjoint", adjoint, diffrax.AbstractAdjoint | None, "diffrax.ForwardMode()"),
-        ("saveat", saveat, diffrax.SaveAt | None, "diffrax.SaveAt(ts=...)"),
-        ("progress", progress, bool | diffrax.AbstractProgressMeter, "True"),
-    ):
-        if not isinstance(value, kind):
-            what = f"the class {value.__name__}" if isinstance(value, type) else repr(value)
-            raise TypeError(f"{name} is {what}; give {example}.")
-    if isinstance(adjoint, diffrax.BacksolveAdjoint):
-        raise TypeError(
-            "BacksolveAdjoint cannot give the saved rows of a trajectory; use "
-            "diffrax.RecursiveCheckpointAdjoint() for reverse mode, diffrax.ForwardMode() for "
-            "forward mode."
-        )
-    if controller is not None and not callable(controller):
-        raise TypeError(
-            f"controller is {controller!r}; give a callable u = controller(t, q, v, w)."
-        )
-    _check_closure("controller", controller)
-    _check_parts(formulation)
-    for name, value in vars(formulation).items():
-        _check_closure(name, value)
-
-
-def _check_parts(formulation) -> None:
-    law = getattr(formulation, "stabilization", None)
-    if law is not None and (isinstance(law, type) or not callable(law)):
-        what = f"the class {law.__name__}" if isinstance(law, type) else repr(law)
-        raise TypeError(
-            f"stabilization is {what}; give None, jaxdae.Baumgarte(K_D=..., K_P=...), or a "
-            "callable Phi(t, q, v, phi, phi_dot)."
-        )
-    solve = getattr(formulation, "solve", None)
-    if solve is not None and not isinstance(solve, AbstractSaddlePointSolve):
-        what = f"the class {solve.__name__}" if isinstance(solve, type) else repr(solve)
-        raise TypeError(
-            f"solve is {what}; leave it out, or give MinimumNorm() or SingularMass(), with "
-            "brackets."
-        )
-
-
-def _check_closure(name: str, function) -> None:
-    """A function cannot carry a value that is being traced out of the transformation."""
-    if not isinstance(function, FunctionType):
-        return
-    held = [cell.cell_contents for cell in function.__closure__ or ()]
-    if not is_concrete(held):
-        raise ValueError(
-            f"the {name} closes over a value that is being differentiated or batched; write it as "
-            "an eqx.Module with that value as a field, so that JAX can see it."
-        )
 
 
 def check_declaration(system, formulation, controller, state, t0) -> None:
@@ -107,6 +47,8 @@ def check_declaration(system, formulation, controller, state, t0) -> None:
 def _check_shapes(system, formulation, controller, state, t0) -> None:
     u = _example_input(controller, t0, state)
     check_system(system, state, u=u, t=t0)
+    if is_concrete(system, state, t0):
+        check_symmetric_mass(system, t0, state)
     if not formulation.finds_reaction_forces():
         t = jnp.asarray(t0, state.q.dtype)
         refuse_reaction_forces(system, t, state.q, state.v, state.w, u)
@@ -134,7 +76,15 @@ def _signature(leaf):
 def _example_input(controller, t, state):
     if controller is None:
         return None
-    return eqx.filter_eval_shape(control_input, controller, jnp.asarray(t, state.q.dtype), state)
+    names = ("t", "q", "v", "w")
+    check_parameters("the controller", controller, names)
+    args = (jnp.asarray(t, state.q.dtype), state.q, state.v, state.w)
+    u = call_with_shapes("the controller", controller, args, names)
+    wrong = [x for x in jax.tree.leaves(u) if not (hasattr(x, "shape") or is_number(x))]
+    if u is None or wrong:
+        what = "nothing" if u is None else f"{wrong[0]!r}"
+        raise ValueError(f"the controller returned {what}; it must return the control input.")
+    return eqx.filter_eval_shape(lambda u: u, u)
 
 
 def check_solver(solver, stepsize_controller, dt) -> None:
@@ -150,6 +100,7 @@ def check_solver(solver, stepsize_controller, dt) -> None:
             "stepsize_controller must be one of diffrax's, such as "
             f"diffrax.PIDController(rtol=1e-6, atol=1e-6); got {stepsize_controller!r}."
         )
+    _check_tolerances(stepsize_controller)
     structure = getattr(solver, "term_structure", None)
     if not (isinstance(structure, type) and issubclass(diffrax.ODETerm, structure)):
         raise ValueError(
@@ -175,6 +126,18 @@ def check_solver(solver, stepsize_controller, dt) -> None:
         raise ValueError(
             f"{name} has no error estimate, so its step cannot be chosen automatically; give dt, "
             "or use a solver with one, such as diffrax.Dopri8()."
+        )
+
+
+def _check_tolerances(stepsize_controller) -> None:
+    kind = type(stepsize_controller).__name__
+    given = {name: getattr(stepsize_controller, name, None) for name in ("rtol", "atol")}
+    for name, value in given.items():
+        if is_number(value) and is_concrete(value) and not np.all(np.asarray(value) >= 0):
+            raise ValueError(f"{name} of {kind} must be a number not below zero; got {value!r}.")
+    if is_concrete(given) and all(is_number(x) and np.all(x == 0) for x in given.values()):
+        raise ValueError(
+            f"{kind} has rtol = atol = 0: no step is accurate enough; give one of them."
         )
 
 
@@ -278,56 +241,6 @@ def _check_newton(solver, name: str) -> None:
         )
 
 
-def check_times(t0, t1, dt, stepsize_controller, saveat, max_steps: int) -> None:
-    """Times that are finite scalars, in order, and within the number of steps allowed.
-
-    Raises:
-        TypeError: for a time that is not a scalar number.
-        ValueError: naming the time, and what it should be.
-    """
-    if not isinstance(max_steps, int | np.integer) or max_steps < 1:
-        raise ValueError(f"max_steps must be a positive whole number; got {max_steps!r}.")
-    for name, value in (("t0", t0), ("t1", t1), ("dt", dt)):
-        if value is not None and not (is_number(value) and jnp.shape(value) == ()):
-            raise TypeError(f"{name} must be a number; got {value!r}.")
-    if not is_concrete(t0, t1, dt, saveat):
-        return
-    for name, value in (("t0", t0), ("t1", t1), ("dt", dt)):
-        if value is not None and not np.isfinite(value):
-            raise ValueError(f"{name} is not finite: {value}.")
-    _check_saved_times(t0, t1, saveat)
-    if dt is None:
-        return
-    if dt == 0 or (t1 - t0) * dt <= 0:
-        raise ValueError(f"dt = {dt} does not lead from t0 = {t0} to t1 = {t1}.")
-    if stepsize_controller is None and (t1 - t0) / dt > max_steps:
-        raise ValueError(
-            f"{(t1 - t0) / dt:.0f} steps of {dt} s are more than max_steps = {max_steps}; "
-            "give a larger max_steps."
-        )
-
-
-def _check_saved_times(t0, t1, saveat) -> None:
-    if saveat is not None and (saveat.solver_state or saveat.controller_state or saveat.made_jump):
-        raise ValueError(
-            "a Trajectory keeps no internal state of solver or step controller; leave "
-            "solver_state, controller_state and made_jump out of SaveAt."
-        )
-    is_sub = lambda x: isinstance(x, diffrax.SubSaveAt)  # noqa: E731
-    subs = jax.tree.leaves(None if saveat is None else saveat.subs, is_leaf=is_sub)
-    for ts in (np.asarray(sub.ts) for sub in subs if sub.ts is not None):
-        if ts.ndim != 1:
-            raise ValueError(f"SaveAt(ts=...) has shape {ts.shape}; give a vector of times.")
-        low, high = min(t0, t1), max(t0, t1)
-        if ts.size and not (low <= ts.min() and ts.max() <= high):
-            raise ValueError(
-                f"SaveAt(ts=...) asks for times from {ts.min():.6g} to {ts.max():.6g} s, outside "
-                f"the simulated {low:.6g} to {high:.6g} s; leave those out, or change t0 or t1."
-            )
-        if (np.diff(ts) * np.sign(float(t1) - float(t0)) < 0).any():
-            raise ValueError("SaveAt(ts=...) must be in the order in which the times are reached.")
-
-
 def check_start(system: System, formulation, state: State, t, tolerance: float | None):
     """Check that a start is finite, consistent, and within the formulation's assumptions.
 
@@ -337,10 +250,7 @@ def check_start(system: System, formulation, state: State, t, tolerance: float |
     Raises:
         ValueError: naming the entry, constraint or matrix at fault, the amount, and the remedy.
     """
-    if tolerance is not None and not tolerance >= 0:
-        raise ValueError(
-            f"start_tolerance must be None or a number not below zero; got {tolerance!r}."
-        )
+    check_tolerance("start_tolerance", tolerance)
     check_finite(state)
     if tolerance is not None:
         _check_consistent(system, state, t, tolerance)
@@ -357,7 +267,13 @@ def _check_consistent(system, state, t, tolerance: float) -> None:
     for level, values in (("position", residual.phi), ("velocity", residual.phi_dot)):
         values = np.abs(np.asarray(values))
         if not (values <= limit).all():
-            i = int(np.argmax(values))
+            i = int(np.argmax(values))  # the first NaN, if there is one
+            if np.isnan(values[i]):
+                raise ValueError(
+                    f"constraint {system.labels().constraint(i)!r} is nan at {level} level at the "
+                    f"start (t = {float(t):.6g}): it is not defined there. Start elsewhere, or "
+                    "guard what divides by zero or takes a root of a negative number."
+                )
             raise ValueError(
                 f"the start is inconsistent: constraint {system.labels().constraint(i)!r} is "
                 f"violated by {values[i]:.3g} at {level} level (allowed {limit:.1g}) at "

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdae import backends, preconditions
+from jaxdae import arguments, backends, preconditions
 from jaxdae.assumptions import DEPENDENT_START, rank_warning, suited
 from jaxdae.control.base import AbstractDynamicController, attach
 from jaxdae.failure import raise_failure, review, review_controller
@@ -119,8 +119,8 @@ def simulate(
     if isinstance(controller, AbstractDynamicController):
         system, state, plain = attach(system, controller, state, t0)
     numbers = (t0, t1, dt)
-    preconditions.check_kinds(system, formulation, state, plain, adjoint, saveat, progress)
-    preconditions.check_times(*numbers, stepsize_controller, saveat, max_steps)
+    arguments.check_kinds(system, formulation, state, plain, adjoint, saveat, progress)
+    arguments.check_times(*numbers, stepsize_controller, saveat, max_steps)
     max_steps = int(max_steps)
     solver = diffrax.Dopri8() if solver is None else solver
     preconditions.check_solver(solver, stepsize_controller, dt)

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 from jaxdae.analysis.rest import Balance, balance
 from jaxdae.analysis.root_search import find_root, Linear
 from jaxdae.systems import State, System
-from jaxdae.systems.checks import check_finite, check_system, is_concrete
+from jaxdae.systems.checks import check_finite, check_system, check_tolerance, is_concrete
 from jaxdae.systems.precision import in_dtype
 
 
@@ -94,8 +94,10 @@ def equilibrium(
             `vmap` the result is NaN instead.
         ValueError: for wrong shapes, unknown names, or numbers that are not finite.
     """
-    state = State(q, jnp.zeros_like(jnp.asarray(q)), w)
+    guess = State(q, q, w)
+    state = State(guess.q, jnp.zeros_like(guess.q), guess.w)
     dtype = state.q.dtype
+    check_tolerance("tolerance", tolerance)
     u = None if u is None else jnp.asarray(u, dtype)
     if free_controls and u is None:
         raise ValueError("free_controls=True needs a guess of the controls: give u.")

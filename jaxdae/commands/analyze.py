@@ -22,6 +22,7 @@ def run(options) -> int:
     """Run the command; 0 when the analysis was done, whatever it found."""
     began = time.perf_counter()
     model, rest = get_model(options.model), rest_of(options.model)
+    out = output_folder(options.out, model.name)
     system = (rest.system or model.system)()
     dtype = jnp.dtype(options.dtype)
     guess = _guess(system, rest, options.at or {}, dtype)
@@ -33,7 +34,6 @@ def run(options) -> int:
     )
     formulation.check(system, guess)
     found = analyze(system, rest, formulation, guess, t1=model.t1, dt=options.dt)
-    out = output_folder(options.out, model.name)
     print(report(found, model, rest))
     title = f"{model.name}: roots at the equilibrium"
     save_figure(plot_roots(root_sets(found), title=title), out / "roots.png")

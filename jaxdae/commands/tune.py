@@ -24,6 +24,7 @@ from jaxdae.solvers import RK4
 from jaxdae.systems import State
 from jaxdae.systems.precision import in_dtype
 from jaxdae.tuning import (
+    CheckpointError,
     Logarithm,
     perturbed_states,
     resolve,
@@ -77,15 +78,7 @@ def _tune(study: Study, options, out: Path) -> dict[str, Any]:
     params = in_dtype(study.params, start.q.dtype)
     objective, carrier = _objective(study, states, params, options.backend)
     print(f"{study.name}: {objective.budget}; starts off by {study.spread:g} (standard deviation)")
-    result = tune(
-        Logarithm(objective),
-        params,
-        optimizer=_optimizer(options),
-        steps=options.steps,
-        checkpoint=out / f"{study.method}.checkpoint",
-        resume=options.resume,
-        progress=options.progress,
-    )
+    result = _descend(Logarithm(objective), params, options, out / f"{study.method}.checkpoint")
     began = time.perf_counter()
     tuned_on = Check("as tuned", count=options.batch)
     conditions = (tuned_on, *study.checks)
@@ -143,6 +136,25 @@ def _optimizer(options) -> optax.GradientTransformation:
     eps = {"eps": 1e-16} if options.optimizer in ("adam", "adamw", "nadam") else {}
     make = getattr(optax, options.optimizer)
     return optax.chain(optax.clip_by_global_norm(1.0), make(options.learning_rate, **eps))
+
+
+def _descend(objective, params, options, checkpoint: Path) -> TuningResult:
+    try:
+        return tune(
+            objective,
+            params,
+            optimizer=_optimizer(options),
+            steps=options.steps,
+            checkpoint=checkpoint,
+            resume=options.resume,
+            progress=options.progress,
+        )
+    except CheckpointError as error:
+        # Its own remedies are arguments of the function.
+        raise ValueError(
+            f"{error.reason}. Start again without --resume, which keeps that file under another "
+            "name; or give the options of that run, or another --out."
+        ) from error
 
 
 def _put_aside(path: Path, resume: bool) -> None:

@@ -79,7 +79,7 @@ class PD(eqx.Module):
     def __call__(self, t, q, v, w):
         del w
         e, e_dot = _error(self.error, t, q, v)
-        u = apply_gain(self.K_P, e) + apply_gain(self.K_D, e_dot)
+        u = apply_gain(self.K_P, e, "K_P") + apply_gain(self.K_D, e_dot, "K_D")
         if self.feedforward is None:
             return u
         return u + (self.feedforward(t) if callable(self.feedforward) else self.feedforward)
@@ -112,7 +112,11 @@ class PID(AbstractDynamicController):
     def output(self, t, q, v, w, c):
         del w
         e, e_dot = _error(self.error, t, q, v)
-        return apply_gain(self.K_P, e) + apply_gain(self.K_I, c) + apply_gain(self.K_D, e_dot)
+        return (
+            apply_gain(self.K_P, e, "K_P")
+            + apply_gain(self.K_I, c, "K_I")
+            + apply_gain(self.K_D, e_dot, "K_D")
+        )
 
 
 class NeuralFeedback(eqx.Module):

@@ -11,8 +11,17 @@ from jaxdae.systems.checks import is_concrete
 Gain = float | Float[Array, ""] | Float[Array, " c"] | Float[Array, "c c"] | eqx.Module | list
 
 
-def apply_gain(gain: Gain, y: Float[Array, " c"]) -> Float[Array, " c"]:
-    """`K y` for a scalar, a diagonal given as a vector, or a matrix."""
+def apply_gain(gain: Gain, y: Float[Array, " c"], name: str = "a gain") -> Float[Array, " c"]:
+    """`K y` for a scalar, a diagonal given as a vector, or a matrix.
+
+    Raises:
+        TypeError: for a parametrization, which stands for its value only while it is tuned.
+    """
+    if isinstance(gain, eqx.Module):
+        raise TypeError(
+            f"{name} is a {type(gain).__name__}, not a number; jaxdae.tune puts the values of "
+            "parametrizations in their places, and so does jaxdae.resolve(…) of the controller."
+        )
     gain = jnp.asarray(gain)  # pyright: ignore[reportArgumentType]
     return gain @ y if gain.ndim == 2 else gain * y
 

@@ -9,6 +9,8 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from jaxdae.files import naming
+
 # Okabe and Ito's colours, which stay apart for colour-blind readers; the yellow is left out.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 FAILURE = "#B00020"
@@ -157,5 +159,6 @@ def save_figure(figure: Figure, path: str | Path, *, dpi: int = 150) -> Path:
     path = Path(path)
     path = path if path.suffix else path.with_suffix(".png")
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=dpi)
+    with naming(path):
+        figure.savefig(path, dpi=dpi)
     return path

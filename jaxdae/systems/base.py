@@ -9,6 +9,13 @@ from jaxtyping import Array, Float, Real
 from jaxdae.systems.precision import as_floats
 
 
+def _names(given) -> tuple[str, ...]:
+    """Names as a tuple; a text would count as one name for each letter."""
+    if isinstance(given, str) or not all(isinstance(name, str) for name in given):
+        raise TypeError(f'labels are tuples of names, such as ("x", "y"); got {given!r}.')
+    return tuple(given)
+
+
 class Labels(eqx.Module):
     """Names and units of coordinates, constraints, actuators and inputs, for messages and plots.
 
@@ -26,14 +33,14 @@ class Labels(eqx.Module):
         input_units: their units.
     """
 
-    coordinates: tuple[str, ...] = eqx.field(static=True, default=())
-    units: tuple[str, ...] = eqx.field(static=True, default=())
-    constraints: tuple[str, ...] = eqx.field(static=True, default=())
-    constraint_units: tuple[str, ...] = eqx.field(static=True, default=())
-    actuators: tuple[str, ...] = eqx.field(static=True, default=())
-    actuator_units: tuple[str, ...] = eqx.field(static=True, default=())
-    inputs: tuple[str, ...] = eqx.field(static=True, default=())
-    input_units: tuple[str, ...] = eqx.field(static=True, default=())
+    coordinates: tuple[str, ...] = eqx.field(static=True, default=(), converter=_names)
+    units: tuple[str, ...] = eqx.field(static=True, default=(), converter=_names)
+    constraints: tuple[str, ...] = eqx.field(static=True, default=(), converter=_names)
+    constraint_units: tuple[str, ...] = eqx.field(static=True, default=(), converter=_names)
+    actuators: tuple[str, ...] = eqx.field(static=True, default=(), converter=_names)
+    actuator_units: tuple[str, ...] = eqx.field(static=True, default=(), converter=_names)
+    inputs: tuple[str, ...] = eqx.field(static=True, default=(), converter=_names)
+    input_units: tuple[str, ...] = eqx.field(static=True, default=(), converter=_names)
 
     def coordinate(self, i: int) -> str:
         """Name of coordinate `i`."""
@@ -69,7 +76,18 @@ class State(eqx.Module):
     w: Float[Array, "*batch k"] = eqx.field(default=None)  # pyright: ignore[reportAssignmentType]
 
     def __init__(self, q, v, w=None):
-        q, v, w = as_floats(q, v, w)
+        for name, value in (("q", q), ("v", v)):
+            if value is None:
+                raise TypeError(
+                    f"State: {name} is None; give the coordinates q and the velocities v, zeros at "
+                    "rest, as vectors of one length."
+                )
+        try:
+            q, v, w = as_floats(q, v, w)
+        except (TypeError, ValueError) as error:
+            raise type(error)(
+                f"State: q, v and w must be vectors of real numbers ({error})."
+            ) from error
         self.q, self.v = q, v
         self.w = jnp.zeros((*q.shape[:-1], 0), q.dtype) if w is None else w
 

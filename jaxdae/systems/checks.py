@@ -1,7 +1,10 @@
 """Checks of a declaration: shapes before any work, and a given mass matrix against the energy."""
 
 import difflib
+import inspect
 import math
+import warnings
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -9,7 +12,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from jaxdae.systems.base import State, System
+from jaxdae.systems.base import Labels, State, System
+from jaxdae.systems.calls import (
+    call_with_shapes,
+    check_parameters,
+    check_real,
+    describe_shape,
+    unwrapped,
+)
 
 
 def is_concrete(*values) -> bool:
@@ -39,16 +49,18 @@ def check_system(system: System, state: State, u=None, t=0.0, *, forces: bool = 
         ValueError: naming the function, the shape it returned and the one expected, or what it
             failed with.
     """
-    _check_spelling(type(system))
+    check_class(type(system))
     q, v, w = state.q, state.v, state.w
-    if q.ndim != 1 or v.shape != q.shape:
-        raise ValueError(
-            f"q and v must be vectors of one length; they have shapes {q.shape} and {v.shape}. "
-            "For a batch of states use jax.vmap."
+    _check_state(q, v)
+    name = type(system).__name__
+    if not isinstance(system.labels(), Labels):
+        raise TypeError(
+            f"{name}.labels returned {system.labels()!r}; it must return "
+            'jaxdae.Labels(coordinates=("x", "y"), …).'
         )
     if forces:
         _check_inputs(system, u)
-    t, n, name = jnp.asarray(t, q.dtype), q.size, type(system).__name__
+    t, n = jnp.asarray(t, q.dtype), q.size
     for function, args, expected in (
         ("kinetic_energy", (t, q, v), ()),
         ("potential_energy", (t, q), ()),
@@ -66,15 +78,65 @@ def check_system(system: System, state: State, u=None, t=0.0, *, forces: bool = 
             if getattr(system, function).__func__ is System.reaction_dependent_force:
                 continue
             args = (*args, jnp.zeros(sum(constraint_counts(system, state)), q.dtype))
-        shape = _shape(system, function, args)
-        if function in ("mass_matrix", "reaction_dependent_force") and shape is None:
+        out = _returned(system, function, args)
+        if function in ("mass_matrix", "reaction_dependent_force") and out is None:
             continue
-        if not _matches(shape, expected):
+        if not _matches(out, expected):
             wanted = "a vector" if expected == (None,) else f"shape {expected}"
             raise ValueError(
-                f"{name}.{function} returned {_describe(shape)}; expected {wanted} "
+                f"{name}.{function} returned {describe_shape(out)}; expected {wanted} "
                 f"(n = {n} coordinates, k = {w.size} actuator states). " + _remedy(function)
             )
+        check_real(f"{name}.{function}", out, differentiated=function in _DIFFERENTIATED)
+
+
+# Derived by differentiation; forces and rates are used as they are.
+_DIFFERENTIATED = (
+    "kinetic_energy",
+    "potential_energy",
+    "dissipation",
+    "position_constraints",
+    "velocity_constraints",
+)
+_ARGUMENTS = ("t", "q", "v", "w", "u", "lam")
+
+
+def check_tolerance(name: str, value) -> None:
+    """A tolerance is a number not below zero, or `None`.
+
+    Raises:
+        TypeError: for anything but a number.
+        ValueError: for a negative one or NaN.
+    """
+    if value is None or isinstance(value, Tracer):
+        return
+    if isinstance(value, bool | str) or np.ndim(value) or not np.isrealobj(value):
+        raise TypeError(f"{name} must be None or a number; got {value!r}.")
+    if not value >= 0:
+        raise ValueError(f"{name} must be None or a number not below zero; got {value!r}.")
+
+
+def check_symmetric_mass(system: System, t, state: State) -> None:
+    """A declared mass matrix is symmetric, to round-off, at a state.
+
+    Raises:
+        ValueError: naming the pair of entries that differ most.
+    """
+    if unwrapped(type(system).mass_matrix) is unwrapped(System.mass_matrix):
+        return
+    declared = system.mass_matrix(jnp.asarray(t, state.q.dtype), state.q)
+    if declared is None or not is_concrete(declared):
+        return
+    mass = np.asarray(declared)
+    skew = np.abs(mass - mass.T)
+    i, j = np.unravel_index(np.argmax(skew), skew.shape)
+    # Products of factors are symmetric to round-off, which single precision makes 1e-7.
+    if skew[i, j] > 1e-5 * np.abs(mass).max(initial=0.0):
+        raise ValueError(
+            f"{type(system).__name__}.mass_matrix is not symmetric: [{i}, {j}] = {mass[i, j]:.6g}, "
+            f"but [{j}, {i}] = {mass[j, i]:.6g} (t = {float(t):.6g}). Return (M + M.T) / 2, or "
+            "leave mass_matrix out: it is then derived from the kinetic energy."
+        )
 
 
 def check_mass_matrix(system: System, t, q, v, tolerance: float | None = None) -> None:
@@ -110,12 +172,19 @@ def check_mass_matrix(system: System, t, q, v, tolerance: float | None = None) -
         )
 
 
-def _check_spelling(declared: type) -> None:
-    """A misspelt function would otherwise count as not declared, and be left out in silence."""
+def check_class(declared: type) -> None:
+    """Names in a declaration that would be left out in silence.
+
+    Raises:
+        ValueError: for a function whose name is nearly one of the contract.
+
+    Warns:
+        UserWarning: for a number without an annotation, which is no parameter.
+    """
     contract = [name for name in vars(System) if not name.startswith("_")]
     written = [base for base in declared.__mro__ if issubclass(base, System) and base is not System]
-    names = (name for base in written for name in vars(base))
-    for name in names:
+    fields = {name for base in written for name in inspect.get_annotations(base)}
+    for owner, name in ((base, name) for base in written for name in vars(base)):
         if name.startswith("_") or name in contract:
             continue
         close = difflib.get_close_matches(name, contract, n=1, cutoff=0.92)
@@ -124,6 +193,40 @@ def _check_spelling(declared: type) -> None:
                 f"{declared.__name__}.{name} is not a function of the declaration, and would be "
                 f"ignored; {close[0]!r} is probably meant. Otherwise give it another name."
             )
+        value = vars(owner)[name]
+        if name not in inspect.get_annotations(owner) and _is_parameter(value):
+            warnings.warn(_unannotated(owner.__name__, name, value, name in fields), stacklevel=2)
+
+
+def _is_parameter(value) -> bool:
+    number = isinstance(value, int | float | np.ndarray | jax.Array)
+    return number and not isinstance(value, bool)
+
+
+def _unannotated(declared: str, name: str, value, inherited: bool) -> str:
+    what = f"{declared}.{name} = {value!r} has no annotation"
+    if inherited:
+        return f"{what}, and the inherited default stays; write {name}: float = {value!r}."
+    return (
+        f"{what}, and is therefore a constant and no parameter: nothing differentiates, batches or "
+        f"tunes it. Write {name}: float = {value!r}, or, for a constant, "
+        f"{name}: typing.ClassVar[float] = {value!r}."
+    )
+
+
+def _check_state(q, v) -> None:
+    if q.ndim != 1 or v.shape != q.shape:
+        raise ValueError(
+            f"q and v must be vectors of one length; they have shapes {q.shape} and {v.shape}. "
+            "For a batch of states use jax.vmap."
+        )
+    if q.size == 0:
+        raise ValueError("the state has no coordinates (n = 0); give one at least, State(q, v).")
+    if q.dtype not in (jnp.float32, jnp.float64):
+        raise ValueError(
+            f"the state is of type {q.dtype}, in which no linear solver works; give float32, or "
+            "float64 after jax.config.update('jax_enable_x64', True)."
+        )
 
 
 def _check_inputs(system: System, u) -> None:
@@ -146,31 +249,22 @@ def check_finite(state: State) -> None:
             raise ValueError(f"the state is not finite: {field}[{i}] = {values[i]}.")
 
 
-def _shape(system: System, function: str, args):
-    try:
-        out = eqx.filter_eval_shape(getattr(system, function), *args)
-    except Exception as error:
-        t_q_v_w_u = zip(("t", "q", "v", "w", "u"), args, strict=False)
-        given = ", ".join(f"{key}: {_describe(_shapes(x))}" for key, x in t_q_v_w_u)
-        raise ValueError(
-            f"{type(system).__name__}.{function} failed with {type(error).__name__}: {error}. It "
-            f"was given {given}. Actuators need a State(q, v, w), control inputs a controller."
-        ) from error
-    return None if out is None else getattr(out, "shape", ())
+def _returned(system: System, function: str, args) -> Any:
+    """What a function of the declaration returns, as shapes."""
+    name, names = f"{type(system).__name__}.{function}", _ARGUMENTS[: len(args)]
+    written = unwrapped(getattr(type(system), function, None))
+    if written is None:
+        check_parameters(name, getattr(system, function), names)
+    else:
+        check_parameters(name, written, ("self", *names))
+    return call_with_shapes(name, getattr(system, function), args, names)
 
 
-def _shapes(x):
-    return None if x is None else getattr(x, "shape", type(x).__name__)
-
-
-def _matches(shape, expected) -> bool:
+def _matches(out, expected) -> bool:
+    shape = () if isinstance(out, int | float | complex) else getattr(out, "shape", None)
     if expected == (None,):
         return shape is not None and len(shape) == 1
     return shape == expected
-
-
-def _describe(shape) -> str:
-    return "nothing" if shape is None else f"shape {shape}"
 
 
 def _remedy(function: str) -> str:

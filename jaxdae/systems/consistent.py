@@ -12,7 +12,7 @@ import optimistix as optx
 from jaxtyping import Array, Float
 
 from jaxdae.systems.base import State, System
-from jaxdae.systems.checks import check_finite, check_system, is_concrete
+from jaxdae.systems.checks import check_finite, check_system, check_tolerance, is_concrete
 from jaxdae.systems.dynamics import constraint_residuals, mass_and_jacobian, Violation
 from jaxdae.systems.precision import in_dtype
 from jaxdae.systems.programs import (
@@ -133,6 +133,7 @@ def consistent_state(
     free[held] = False
     if is_concrete(state):
         check_finite(state)
+    check_tolerance("tolerance", tolerance)
     if tolerance is None:
         tolerance = float(jnp.finfo(state.q.dtype).eps) ** (2 / 3)
     if program is not None:
@@ -257,6 +258,13 @@ def _message(system, t, state, projection, limit, held) -> str:
         level, values = "velocity", np.asarray(after.phi_dot)
     values = np.where(np.isfinite(values), np.abs(values), np.inf)
     i = int(np.argmax(values))
+    before = np.concatenate([projection.before.phi, projection.before.phi_dot[phi.size :]])
+    if np.isnan(before).any():
+        return (
+            f"constraint {labels.constraint(int(np.argmax(np.isnan(before))))!r} is nan at "
+            f"q = {np.asarray(state.q)} and t = {float(t):.6g}: it is not defined there. Start "
+            "elsewhere, or guard what divides by zero or takes a root of a negative number."
+        )
     holding = ", ".join(labels.coordinate(k) for k in held)
     return (
         f"no consistent state was found near q = {np.asarray(state.q)}: constraint "

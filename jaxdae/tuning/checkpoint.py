@@ -30,7 +30,16 @@ VERSION = 1
 
 
 class CheckpointError(ValueError):
-    """A checkpoint cannot be used: not a checkpoint, damaged, or of another run."""
+    """A checkpoint cannot be used: not a checkpoint, damaged, or of another run.
+
+    Args:
+        message: what is wrong, and what to do in a script.
+        reason: what is wrong alone; a command has other remedies.
+    """
+
+    def __init__(self, message: str, reason: str = ""):
+        super().__init__(message)
+        self.reason = reason
 
 
 def save(path: Path, fingerprint: dict[str, Any], rows: int, tree: PyTree) -> None:
@@ -161,7 +170,8 @@ def _require_same(path: Path, header: dict[str, Any], here: dict[str, Any]) -> N
 
 
 def _error(path: Path, reason: str, remedy: str) -> CheckpointError:
-    return CheckpointError(f"tune: cannot resume from {path}: {reason}; {remedy}.")
+    failure = f"cannot resume from {path}: {reason}"
+    return CheckpointError(f"tune: {failure}; {remedy}.", failure)
 
 
 def _checksum(first: bytes, payload: bytes) -> str:

@@ -1,5 +1,6 @@
 """The command as a user calls it: exit status, what it prints, what it leaves in the folder."""
 
+import errno
 import json
 import os
 import re
@@ -13,8 +14,11 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from jaxdae.cli import main
+from jaxdae.commands import tables
+from jaxdae.plotting import save_figure
 
 QUICK = ["--no-progress", "--t1", "0.1", "--batch", "2"]
 
@@ -85,6 +89,35 @@ def test_a_file_where_the_results_should_go_is_refused_before_the_work(command, 
     printed = capsys.readouterr()
     assert f"{file} is a file; give --out" in printed.err
     assert file.read_text() == "mine"
+
+
+@pytest.mark.parametrize("command", ["simulate", "tune", "analyze"])
+def test_a_folder_that_takes_no_files_is_refused_before_the_work(
+    command, tmp_path, capsys, monkeypatch
+):
+    """The administrator may write everywhere, and so the system itself is made to refuse."""
+
+    def full(**_):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(tables.tempfile, "TemporaryFile", full)
+    assert main([command, "pendulum", "--out", str(tmp_path / "a" / "b")]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert f"{tmp_path} takes no files (Read-only file system); give another --out" in printed.err
+
+
+def test_a_full_disk_is_reported_with_the_name_of_the_file(tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match=r"No space left on device: .*result\.json"):
+        tables.write_json(tmp_path / "result.json", {})
+    figure = Figure()
+    monkeypatch.setattr(figure, "savefig", full)
+    with pytest.raises(OSError, match=r"No space left on device: .*roots\.png"):
+        save_figure(figure, tmp_path / "roots.png")
 
 
 def test_no_checkpoint_of_an_earlier_run_is_in_the_way_of_a_later_study(
@@ -210,7 +243,11 @@ def test_resume_refuses_a_damaged_checkpoint_and_leaves_it(tmp_path, capsys):
     path.write_bytes(damaged)
     result = (tmp_path / "result.json").read_bytes()
     assert tune_quickly(tmp_path, "--resume") == 2
-    assert "multipliers.checkpoint" in capsys.readouterr().err
+    errors = capsys.readouterr().err
+    assert "multipliers.checkpoint" in errors
+    # What a command can do; `overwrite=True` is of the function.
+    assert "Start again without --resume" in errors
+    assert "overwrite" not in errors
     assert path.read_bytes() == damaged
     assert (tmp_path / "result.json").read_bytes() == result
 

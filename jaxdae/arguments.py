@@ -1,0 +1,137 @@
+"""Arguments of a simulation: their kinds, and times in order; checked before any work."""
+
+from types import FunctionType
+
+import diffrax
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdae.formulations import AbstractFormulation
+from jaxdae.formulations.gains import is_number
+from jaxdae.linalg.saddle_point import AbstractSaddlePointSolve
+from jaxdae.systems import State, System
+from jaxdae.systems.checks import is_concrete
+
+_MOST_STEPS = 2**31 - 1
+
+
+def check_kinds(system, formulation, state, controller, adjoint, saveat, progress) -> None:
+    """Arguments of the right kind.
+
+    Raises:
+        TypeError: naming the argument, what it is, and what it should be.
+    """
+    for name, value, kind, example in (
+        ("system", system, System, "an instance of your jaxdae.System"),
+        ("formulation", formulation, AbstractFormulation, "jaxdae.Multipliers(Baumgarte(...))"),
+        ("state", state, State, "jaxdae.State(q, v) or jaxdae.consistent_state(system, q, v)"),
+        ("adjoint", adjoint, diffrax.AbstractAdjoint | None, "diffrax.ForwardMode()"),
+        ("saveat", saveat, diffrax.SaveAt | None, "diffrax.SaveAt(ts=...)"),
+        ("progress", progress, bool | diffrax.AbstractProgressMeter, "True"),
+    ):
+        if not isinstance(value, kind):
+            raise TypeError(f"{name} is {_what(value)}; give {example}.")
+    if isinstance(adjoint, diffrax.BacksolveAdjoint):
+        raise TypeError(
+            "BacksolveAdjoint cannot give the saved rows of a trajectory; use "
+            "diffrax.RecursiveCheckpointAdjoint() for reverse mode, diffrax.ForwardMode() for "
+            "forward mode."
+        )
+    if controller is not None and (isinstance(controller, type) or not callable(controller)):
+        raise TypeError(
+            f"controller is {_what(controller)}; give a callable u = controller(t, q, v, w)."
+        )
+    _check_closure("controller", controller)
+    _check_parts(formulation)
+    for name, value in vars(formulation).items():
+        _check_closure(name, value)
+
+
+def _check_parts(formulation) -> None:
+    law = getattr(formulation, "stabilization", None)
+    if law is not None and (isinstance(law, type) or not callable(law)):
+        raise TypeError(
+            f"stabilization is {_what(law)}; give None, jaxdae.Baumgarte(K_D=..., K_P=...), or a "
+            "callable Phi(t, q, v, phi, phi_dot)."
+        )
+    solve = getattr(formulation, "solve", None)
+    if solve is not None and not isinstance(solve, AbstractSaddlePointSolve):
+        raise TypeError(
+            f"solve is {_what(solve)}; leave it out, or give MinimumNorm() or SingularMass(), with "
+            "brackets."
+        )
+
+
+def _what(value) -> str:
+    return f"the class {value.__name__}" if isinstance(value, type) else repr(value)
+
+
+def _check_closure(name: str, function) -> None:
+    """A function cannot carry a value that is being traced out of the transformation."""
+    if not isinstance(function, FunctionType):
+        return
+    held = [cell.cell_contents for cell in function.__closure__ or ()]
+    if not is_concrete(held):
+        raise ValueError(
+            f"the {name} closes over a value that is being differentiated or batched; write it as "
+            "an eqx.Module with that value as a field, so that JAX can see it."
+        )
+
+
+def check_times(t0, t1, dt, stepsize_controller, saveat, max_steps: int) -> None:
+    """Times that are finite scalars, in order, and within the number of steps allowed.
+
+    Raises:
+        TypeError: for a time that is not a scalar number.
+        ValueError: naming the time, and what it should be.
+    """
+    whole = isinstance(max_steps, int | np.integer) and not isinstance(max_steps, bool)
+    if not whole or max_steps < 1:
+        raise ValueError(f"max_steps must be a positive whole number; got {max_steps!r}.")
+    if max_steps > _MOST_STEPS:
+        raise ValueError(
+            f"max_steps = {max_steps} is more than the {_MOST_STEPS} that counters of 32 bits "
+            "hold; give a smaller one."
+        )
+    for name, value in (("t0", t0), ("t1", t1), ("dt", dt)):
+        if name == "dt" and value is None:
+            continue
+        if isinstance(value, bool) or not is_number(value) or jnp.shape(value) != ():
+            raise TypeError(f"{name} must be a number; got {value!r}.")
+    if not is_concrete(t0, t1, dt, saveat):
+        return
+    for name, value in (("t0", t0), ("t1", t1), ("dt", dt)):
+        if value is not None and not np.isfinite(value):
+            raise ValueError(f"{name} is not finite: {value}.")
+    _check_saved_times(t0, t1, saveat)
+    if dt is None:
+        return
+    if dt == 0 or (t1 - t0) * dt <= 0:
+        raise ValueError(f"dt = {dt} does not lead from t0 = {t0} to t1 = {t1}.")
+    if stepsize_controller is None and (t1 - t0) / dt > max_steps:
+        raise ValueError(
+            f"{(t1 - t0) / dt:.0f} steps of {dt} s are more than max_steps = {max_steps}; "
+            "give a larger max_steps."
+        )
+
+
+def _check_saved_times(t0, t1, saveat) -> None:
+    if saveat is not None and (saveat.solver_state or saveat.controller_state or saveat.made_jump):
+        raise ValueError(
+            "a Trajectory keeps no internal state of solver or step controller; leave "
+            "solver_state, controller_state and made_jump out of SaveAt."
+        )
+    is_sub = lambda x: isinstance(x, diffrax.SubSaveAt)  # noqa: E731
+    subs = jax.tree.leaves(None if saveat is None else saveat.subs, is_leaf=is_sub)
+    for ts in (np.asarray(sub.ts) for sub in subs if sub.ts is not None):
+        if ts.ndim != 1:
+            raise ValueError(f"SaveAt(ts=...) has shape {ts.shape}; give a vector of times.")
+        low, high = min(t0, t1), max(t0, t1)
+        if ts.size and not (low <= ts.min() and ts.max() <= high):
+            raise ValueError(
+                f"SaveAt(ts=...) asks for times from {ts.min():.6g} to {ts.max():.6g} s, outside "
+                f"the simulated {low:.6g} to {high:.6g} s; leave those out, or change t0 or t1."
+            )
+        if (np.diff(ts) * np.sign(float(t1) - float(t0)) < 0).any():
+            raise ValueError("SaveAt(ts=...) must be in the order in which the times are reached.")

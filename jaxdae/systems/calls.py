@@ -1,0 +1,141 @@
+"""Functions that users write, called with shapes alone, and what is wrong with them in words."""
+
+import inspect
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+# Whose frames are not the user's.
+_LIBRARIES = tuple(str(Path(x.__file__).parent) for x in (jax, eqx, np) if x.__file__)
+
+_REMEDIES: tuple[tuple[type[Exception], str], ...] = (
+    (
+        jax.errors.TracerArrayConversionError,
+        "it gives a traced array to NumPy; use jax.numpy instead, jnp.sin for np.sin",
+    ),
+    (
+        jax.errors.TracerBoolConversionError,
+        "it decides on a value that is known only when the program runs; write "
+        "jnp.where(condition, a, b) for `a if condition else b`",
+    ),
+    (
+        jax.errors.NonConcreteBooleanIndexError,
+        "it selects by a condition, which has no fixed shape; write jnp.where(condition, x, 0.0)",
+    ),
+    (
+        jax.errors.TracerIntegerConversionError,
+        "it uses a traced value as a whole number of Python; index by jnp.take, and repeat by "
+        "jax.lax.fori_loop",
+    ),
+    (
+        jax.errors.ConcretizationTypeError,
+        "it makes a Python number of a traced array, by float(), .item() or the module math; keep "
+        "the array, and use jnp.sin for math.sin",
+    ),
+)
+
+
+def call_with_shapes(name: str, function: Callable, args: tuple, names: tuple[str, ...]) -> Any:
+    """What a user's function returns, as shapes; nothing is computed.
+
+    Args:
+        name: of the function, for messages.
+        function: traceable by JAX.
+        args: arrays or shapes.
+        names: of the arguments.
+
+    Returns:
+        Its result with shapes in place of arrays.
+
+    Raises:
+        ValueError: naming the function, the line, and the remedy.
+    """
+    try:
+        return eqx.filter_eval_shape(function, *args)
+    except Exception as error:
+        known = next((text for kind, text in _REMEDIES if isinstance(error, kind)), None)
+        place = _place(error)
+        if known is not None:
+            raise ValueError(f"{name} cannot be traced by JAX{place}: {known}.") from error
+        given = ", ".join(
+            f"{key}: {describe_shape(x)}" for key, x in zip(names, args, strict=False)
+        )
+        raise ValueError(
+            f"{name} failed with {type(error).__name__}: {error}{place}. It was given {given}. "
+            "Actuators need a State(q, v, w), control inputs a controller."
+        ) from error
+
+
+def check_parameters(name: str, function: Any, names: tuple[str, ...]) -> None:
+    """A Python function that can be called with given arguments by position.
+
+    Raises:
+        ValueError: naming the function, its parameters, and those that it must have.
+    """
+    wanted = ", ".join(names)
+    if not callable(function):
+        raise ValueError(f"{name} is {function!r}; it must be a function of ({wanted}).")
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # of builtins, which do not tell
+        return
+    try:
+        signature.bind(*names)
+    except TypeError:
+        parameters = ", ".join(map(str, signature.parameters.values()))
+        raise ValueError(
+            f"{name} is declared with the parameters ({parameters}); it must take ({wanted})."
+        ) from None
+
+
+def check_real(name: str, out: Any, *, differentiated: bool) -> None:
+    """Numbers that are real, and of floating point where they are differentiated.
+
+    Raises:
+        ValueError: naming the function, the type of what it returned, and the remedy.
+    """
+    dtype = jnp.result_type(out) if isinstance(out, int | float | complex) else out.dtype
+    if jnp.issubdtype(dtype, jnp.complexfloating):
+        raise ValueError(
+            f"{name} returned complex numbers ({dtype}); energies, forces and constraints are "
+            "real: return jnp.real(…) of what is meant."
+        )
+    if jnp.issubdtype(dtype, jnp.bool_) or (differentiated and jnp.issubdtype(dtype, jnp.integer)):
+        kind = "truth values" if jnp.issubdtype(dtype, jnp.bool_) else "whole numbers"
+        raise ValueError(
+            f"{name} returned {kind} ({dtype}), which have no derivatives; return floating-point "
+            "numbers: 0.0 for 0, jnp.where(condition, a, b) for a condition."
+        )
+
+
+def describe_shape(x) -> str:
+    """The shape of an array in words, or what it is instead."""
+    if x is None:
+        return "nothing"
+    if isinstance(x, int | float | complex):
+        return "shape ()"
+    shape = getattr(x, "shape", None)
+    return f"a {type(x).__name__}" if shape is None else f"shape {shape}"
+
+
+def _place(error: Exception) -> str:
+    """The last line that is not of a library."""
+    frames = traceback.extract_tb(error.__traceback__)
+    frames = [f for f in frames if not f.filename.startswith(_LIBRARIES)]
+    if not frames or frames[-1].filename == __file__:
+        return ""
+    last = frames[-1]
+    text = f", `{last.line}`" if last.line else ""
+    return f" (line {last.lineno} of {Path(last.filename).name}{text})"
+
+
+def unwrapped(function: Any) -> Any:
+    """A method as it was written, with its `self`."""
+    return function if isinstance(function, FunctionType) else getattr(function, "__func__", None)

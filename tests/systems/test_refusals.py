@@ -1,0 +1,230 @@
+"""What a user may get wrong: each refusal names the thing, the amount and the remedy."""
+
+import math
+import warnings
+from typing import Any, ClassVar
+
+import diffrax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxdae
+from jaxdae import Multipliers, simulate, State, System
+from jaxdae.systems import check_system
+
+STATE = State([1.0, 0.0], [0.0, 0.0])
+
+
+class Point(System):
+    """A unit mass in the plane."""
+
+    mass: Any = 1.0
+
+    def kinetic_energy(self, t, q, v):
+        del t, q
+        return 0.5 * self.mass * v @ v
+
+
+def declared(**functions):
+    """The point, with functions of its own."""
+    return type("Wrong", (Point,), functions)()
+
+
+def run(system=None, state=STATE, **options: Any):
+    system = Point() if system is None else system
+    options = {"t1": 0.1} | options
+    return simulate(system, Multipliers(), state, **options)
+
+
+def energy(value):
+    return declared(potential_energy=lambda self, t, q: value(q))  # noqa: ARG005
+
+
+def constraint(value):
+    return declared(position_constraints=lambda self, t, q: value(q))  # noqa: ARG005
+
+
+DECLARATIONS = [
+    (energy(lambda _: 3), r"potential_energy returned whole numbers.* return floating-point"),
+    (energy(lambda q: q[0] > 0), r"returned truth values \(bool\).*jnp\.where\(condition, a, b\)"),
+    (energy(lambda q: q[0] * 1j), r"potential_energy returned complex numbers.*jnp\.real"),
+    (constraint(lambda _: jnp.array([0])), "position_constraints returned whole numbers"),
+    (constraint(lambda q: q[:1] > 0), "position_constraints returned truth values"),
+    (constraint(lambda q: 1j * q), "position_constraints returned complex numbers"),
+    (constraint(lambda q: [q @ q]), r"returned a list; expected a vector.*jnp\.stack"),
+    (constraint(lambda _: jnp.ones((1, 1))), r"returned shape \(1, 1\); expected a vector"),
+    (energy(lambda q: np.sin(q[0])), r"line \d+ of test_refusals.*np\.sin.*jnp\.sin for np\.sin"),
+    (energy(lambda q: math.sin(q[0])), r"cannot be traced by JAX \(line.*jnp\.sin for math\.sin"),
+    (energy(lambda q: q[0].item()), r"it makes a Python number of a traced array"),
+    (energy(lambda q: q[0] if q[0] > 0 else 0.0), r"line \d+ of.*jnp\.where\(condition, a, b\)"),
+    (energy(lambda q: jnp.sum(q[q > 0])), r"selects by a condition.*jnp\.where\(condition, x"),
+    (energy(lambda q: [1.0, 2.0][q[0].astype(int)]), r"as a whole number of Python.*jnp\.take"),
+    (
+        energy(lambda q: q[{}["absent"]]),
+        r"KeyError: 'absent' \(line \d+ of test_refusals",
+    ),
+    (
+        declared(potential_energy=lambda t, q: q[0]),  # noqa: ARG005
+        r"declared with the parameters \(t, q\); it must take \(self, t, q\)",
+    ),
+    (declared(kinetic_energy=lambda self, q, v: v @ v), r"must take \(self, t, q, v\)"),  # noqa: ARG005
+    (declared(force=3.0), r"force is 3\.0; it must be a function of \(t, q, v, w, u\)"),
+]
+
+
+@pytest.mark.parametrize(("system", "message"), DECLARATIONS)
+def test_a_function_that_cannot_be_is_refused_with_its_line(system, message):
+    with pytest.raises(ValueError, match=message):
+        check_system(system, STATE)
+
+
+@pytest.mark.parametrize("labels", [None, ("x", "y"), {"x": 1}])
+def test_labels_of_another_kind(labels):
+    system = declared(labels=lambda self: labels)  # noqa: ARG005
+    with pytest.raises(TypeError, match=r"Wrong\.labels returned .*must return jaxdae\.Labels"):
+        check_system(system, STATE)
+
+
+def test_names_are_tuples_of_texts():
+    assert jaxdae.Labels(coordinates=["x", "y"]).coordinates == ("x", "y")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(TypeError, match=r"labels are tuples of names.* got 'xy'"):
+        jaxdae.Labels(coordinates="xy")  # pyright: ignore[reportArgumentType]
+
+
+def test_states_that_are_none():
+    with pytest.raises(TypeError, match=r"State: v is None.* zeros at rest"):
+        State([1.0], None)
+    with pytest.raises(TypeError, match="State: q is None"):
+        jaxdae.equilibrium(Point(), None)
+    with pytest.raises(ValueError, match=r"q, v and w must be vectors of real numbers.*'a'"):
+        State(["a"], [0.0])
+    with pytest.raises(TypeError, match="must be vectors of real numbers"):
+        State({"x": 1.0}, [0.0])
+    with pytest.raises(ValueError, match=r"no coordinates \(n = 0\); give one at least"):
+        run(state=State([], []))
+    with pytest.raises(ValueError, match=r"the state is of type float16.* give float32"):
+        run(state=State(np.ones(2, np.float16), np.zeros(2, np.float16)))
+    assert State([1, 0], [0, 0]).q.dtype == jnp.float64
+
+
+CALLS = [
+    ({"t1": None}, TypeError, "t1 must be a number; got None"),
+    ({"t0": None}, TypeError, "t0 must be a number; got None"),
+    ({"t1": True}, TypeError, "t1 must be a number; got True"),
+    ({"t1": math.nan}, ValueError, "t1 is not finite: nan"),
+    ({"dt": -0.0}, ValueError, "dt = -0.0 does not lead"),
+    ({"max_steps": 2**40}, ValueError, r"max_steps = 1099511627776 is more than the 2147483647"),
+    ({"max_steps": True}, ValueError, "max_steps must be a positive whole number"),
+    ({"start_tolerance": "a"}, TypeError, "start_tolerance must be None or a number; got 'a'"),
+    (
+        {"stepsize_controller": diffrax.PIDController(rtol=-1e-6, atol=1e-6)},
+        ValueError,
+        "rtol of PIDController must be a number not below zero; got -1e-06",
+    ),
+    (
+        {"stepsize_controller": diffrax.PIDController(rtol=1e-6, atol=math.nan)},
+        ValueError,
+        "atol of PIDController must be a number not below zero; got nan",
+    ),
+    (
+        {"stepsize_controller": diffrax.PIDController(rtol=0.0, atol=0.0)},
+        ValueError,
+        "PIDController has rtol = atol = 0",
+    ),
+    (
+        {"controller": lambda t, q, v: q},  # noqa: ARG005
+        ValueError,
+        r"the controller is declared with the parameters \(t, q, v\); it must take \(t, q, v, w\)",
+    ),
+    ({"controller": jaxdae.PD}, TypeError, "controller is the class PD; give a callable"),
+    ({"controller": lambda *_: None}, ValueError, "the controller returned nothing"),
+    ({"controller": lambda *_: "a"}, ValueError, "the controller returned 'a'"),
+    (
+        {"controller": lambda t, q, v, w: q if q[0] > 0 else v},  # noqa: ARG005
+        ValueError,
+        r"the controller cannot be traced by JAX \(line \d+ of test_refusals",
+    ),
+    (
+        {"controller": jaxdae.PD(lambda t, q: -q, jaxdae.Positive(1.0), 1.0)},  # noqa: ARG005
+        ValueError,
+        r"K_P is a Positive, not a number; .*jaxdae\.resolve",
+    ),
+]
+
+
+@pytest.mark.parametrize(("options", "kind", "message"), CALLS)
+def test_an_argument_that_cannot_be(options, kind, message):
+    with pytest.raises(kind, match=message):
+        run(**options)
+
+
+def test_tolerances_below_zero():
+    with pytest.raises(ValueError, match="tolerance must be None or a number not below zero; got"):
+        jaxdae.consistent_state(Point(), [1.0, 0.0], [0.0, 0.0], tolerance=-1e-3)
+    with pytest.raises(ValueError, match="tolerance must be None or a number not below zero; got"):
+        jaxdae.equilibrium(Point(), [1.0, 0.0], tolerance=-1e-3)
+
+
+def test_a_mass_matrix_that_is_not_symmetric_or_not_finite():
+    lopsided = declared(mass_matrix=lambda self, t, q: jnp.array([[1.0, 0.5], [0.0, 1.0]]))  # noqa: ARG005
+    with pytest.raises(ValueError, match=r"not symmetric: \[0, 1\] = 0\.5, but \[1, 0\] = 0 "):
+        run(lopsided)
+    with pytest.raises(ValueError, match=r"mass matrix is not finite: \[0, 0\] = nan"):
+        run(Point(mass=math.nan))
+
+
+class Unannotated(Point):
+    """A number that looks like a parameter, one that is none on purpose, and an old default."""
+
+    gravity = 9.81
+    turns: ClassVar[int] = 3
+    mass = 2.0
+
+
+def test_a_number_without_an_annotation_is_warned_of():
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        check_system(Unannotated(), STATE)
+    texts = [str(warning.message) for warning in caught]
+    assert len(texts) == 2
+    assert any(
+        "gravity = 9.81 has no annotation" in x and "gravity: float = 9.81" in x for x in texts
+    )
+    assert any("mass = 2.0" in x and "inherited default stays" in x for x in texts)
+    assert Unannotated().mass == 1.0
+
+
+class Undefined(Point):
+    """A force or a potential that is defined until a time, or up to a place."""
+
+    until: float = 0.05
+    place: float = 5.0
+
+    def force(self, t, q, v, w, u):
+        del v, w, u
+        return jnp.where(t < self.until, q, jnp.nan)
+
+    def potential_energy(self, t, q):
+        del t
+        return jnp.sqrt(self.place - q[0])
+
+
+def test_a_run_that_meets_nan_names_the_function_and_the_time():
+    with pytest.raises(jaxdae.SimulationError, match=r"force is not finite: entry 0 is nan at t ="):
+        run(Undefined())
+    with pytest.raises(
+        jaxdae.SimulationError, match=r"t = 0 s .*Undefined\.potential_energy \(its slope\)"
+    ):
+        run(Undefined(until=1.0, place=0.5))
+    nowhere = constraint(lambda q: jnp.sqrt(q[:1] - 2.0))
+    with pytest.raises(ValueError, match="constraint 'f1' is nan at position level at the start"):
+        run(nowhere)
+    with pytest.raises(jaxdae.ConsistencyError, match="constraint 'f1' is nan at q ="):
+        jaxdae.consistent_state(nowhere, [1.0, 0.0], [0.0, 0.0])
+
+
+def test_inside_a_transformation_the_same_is_refused():
+    with pytest.raises(ValueError, match="cannot be traced by JAX"):
+        jax.vmap(lambda q: run(energy(lambda q: np.sin(q[0])), State(q, q)).q)(jnp.ones((2, 2)))
