@@ -1,0 +1,145 @@
+"""Every primitive of JAX that the ready systems come to has a rule.
+
+A release of JAX that says something by another primitive is seen here, by the name of that, and not
+by runs that are silently left to JAX.
+"""
+
+from typing import Any, NamedTuple
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.extend.core as jex
+import jax.numpy as jnp
+import pytest
+
+import jaxdae
+from jaxdae import trajectory
+from jaxdae.kernels.control import CALLS
+from jaxdae.kernels.factorizations import ITERATIVE
+from jaxdae.kernels.parameters import check
+from jaxdae.kernels.rules import RULES
+from jaxdae.models import CartesianPendulum, MODELS
+
+# Of known numbers alone: kernels leave them to JAX while they are traced.
+KNOWN = {
+    "empty2",
+    "iota",
+    "random_bits",
+    "random_seed",
+    "random_split",
+    "random_unwrap",
+    "random_wrap",
+}
+# Loops that end where a tolerance is met are refused in words.
+REFUSED = set(ITERATIVE)
+READINGS = (
+    trajectory._control, trajectory._multipliers, trajectory._violation, trajectory._jacobian,
+    trajectory._kinetic, trajectory._potential, trajectory._energy,
+)  # fmt: skip
+CRITICAL = jaxdae.Baumgarte.critical(5.0)
+FORMULATIONS = {
+    "Multipliers": jaxdae.Multipliers(CRITICAL),
+    "MinimumNorm": jaxdae.Multipliers(CRITICAL, jaxdae.MinimumNorm()),
+    "SingularMass": jaxdae.Multipliers(CRITICAL, jaxdae.SingularMass()),
+    "NullSpace": jaxdae.NullSpace(),
+    "Penalty": jaxdae.Penalty(1e3, CRITICAL),
+    "AugmentedLagrangian": jaxdae.AugmentedLagrangian(1e3, CRITICAL),
+    "Hamiltonian": jaxdae.Hamiltonian(CRITICAL),
+    "VelocityElimination": jaxdae.VelocityElimination((0,)),
+}
+
+
+class Run(NamedTuple):
+    """What a reading of a row reads."""
+
+    system: Any
+    formulation: Any
+    controller: Any
+
+
+def equations(jaxpr):
+    """Those of a program, and of all inside of it."""
+    for equation in jaxpr.eqns:
+        yield equation
+        for inner in jex.jaxprs_in_params(equation.params):
+            yield from equations(inner)
+
+
+def unknown(function, *arguments) -> set[str]:
+    """Primitives without a rule, or with parameters that it does not know."""
+    found = set()
+    for equation in equations(jax.make_jaxpr(function)(*arguments).jaxpr):
+        name = equation.primitive.name
+        if name in RULES or name in CALLS:
+            check(name, equation.params)
+        elif name not in KNOWN | REFUSED:
+            found.add(name)
+    return found
+
+
+def missing(run: Run, start: jaxdae.State) -> set[str]:
+    """Of the equations of motion with their derivative in reverse mode, and of all readings.
+
+    What goes forward is part of what goes back.
+    """
+    arrays, static = eqx.partition(run, eqx.is_inexact_array_like)
+    leaves, structure = jax.tree.flatten(arrays)
+    t = jnp.asarray(0.1)
+    y = run.formulation.init(run.system, t, start)
+
+    def rate(t, y, leaves):
+        own = eqx.combine(jax.tree.unflatten(structure, leaves), static)
+        u = trajectory._control(own, t, y)
+        return own.formulation.rate_and_multipliers(own.system, t, y, u)
+
+    def reverse(*given):
+        found, pull = jax.vjp(rate, *given)
+        return pull(found)
+
+    given = t, y, [jnp.asarray(x, float) for x in leaves]
+    return unknown(reverse, *given) | unknown(lambda t, y: [x(run, t, y) for x in READINGS], t, y)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_ready_systems_need_no_other_primitives(name):
+    model = MODELS[name]
+    system = model.system()
+    state = jaxdae.State(*system.start(), system.actuators())
+    controller = None if model.controller is None else model.controller(system)
+    assert missing(Run(system, model.formulation(), controller), state) == set()
+
+
+@pytest.mark.parametrize("name", FORMULATIONS)
+def test_formulations_need_no_other_primitives(name):
+    system = CartesianPendulum()
+    state = jaxdae.State(*system.start(), jnp.zeros(0))
+    assert missing(Run(system, FORMULATIONS[name], None), state) == set()
+
+
+@pytest.mark.parametrize("stepsize", [diffrax.PIDController(1e-6, 1e-6), None])
+def test_steps_and_saved_times_need_no_other_primitives(stepsize):
+    """Traced only: a primitive without a rule would be an error of the native backend."""
+    system = CartesianPendulum()
+    state = jaxdae.State(*system.start(), jnp.zeros(0))
+
+    def loss(factor):
+        run = jaxdae.simulate(
+            system,
+            jaxdae.Multipliers(CRITICAL),
+            eqx.tree_at(lambda s: s.v, state, state.v * factor),
+            t1=0.2,
+            dt=None if stepsize else 0.1,
+            saveat=diffrax.SaveAt(ts=jnp.linspace(0.0, 0.2, 3)),
+            stepsize_controller=stepsize,
+            backend="native",
+        )
+        return jnp.sum(run.q)
+
+    assert jax.eval_shape(jax.value_and_grad(loss), 1.0)[0].shape == ()
+
+
+def test_a_primitive_without_a_rule_is_found():
+    assert unknown(lambda x: jax.lax.nextafter(x, x), 1.0) == {"nextafter"}
+    nested = jax.jit(lambda x: jax.lax.cond(x > 0, jax.lax.lgamma, jax.lax.digamma, x))
+    assert unknown(nested, 1.0) == {"lgamma", "digamma"}
