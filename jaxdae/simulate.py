@@ -13,6 +13,7 @@ import numpy as np
 from jaxdae import arguments, backends, preconditions
 from jaxdae.assumptions import DEPENDENT_START, rank_warning, suited
 from jaxdae.control.base import AbstractDynamicController, attach
+from jaxdae.diagnostics import rows_of, tolerance_of, warnings_of
 from jaxdae.failure import raise_failure, review, review_controller
 from jaxdae.formulations import AbstractFormulation, SparseMultipliers
 from jaxdae.formulations.held_rank import holding_rank
@@ -167,10 +168,16 @@ def simulate(
         saveat, end = backends.checked(saveat, task.t0, task.t1, task.dt)
         task = task._replace(t1=end)
     carrier = _Carrier(chosen, backend == "native", why_not, backends.direction(t0, t1))
-    method = _Method(solver, stepsize_controller, saveat, adjoint, meter, max_steps, work, carrier)
     # A failure that can be looked at is reported in our own words; one inside a transformation
     # can only be raised by the compiled program.
     traced = not is_concrete(task)
+    ends = throw and not traced and not work and saveat is not None and _is_end(saveat)
+    if ends:
+        saveat, times = None, jnp.linspace(task.t0, task.t1, DEFAULT_TIMES)
+        task = task._replace(save_ts=times)
+    method = _Method(
+        solver, stepsize_controller, saveat, adjoint, meter, max_steps, work, carrier, ends
+    )
     declared = kinds((task.system, task.formulation, task.controller))
     trajectory = _integrate(task, method, throw and traced, known, declared)
     if not traced and is_concrete(trajectory.result):
@@ -181,6 +188,10 @@ def simulate(
             _warn(rank_warning(trajectory))
             if grid is not None:  # an adaptive run stops at a singularity
                 _warn(review_controller(trajectory))
+            if throw and trajectory.plain:
+                tolerance = None if constant else tolerance_of(stepsize_controller, dtype)
+                for text in warnings_of(trajectory, rows_of(trajectory, tolerance)):
+                    _warn(text)
     return trajectory
 
 
@@ -223,6 +234,8 @@ class _Method(NamedTuple):
     max_steps: int
     work: bool
     carrier: _Carrier
+    # Only the end is saved, what is saved on the way is to watch it.
+    ends: bool = False
 
 
 @eqx.filter_jit
@@ -326,7 +339,7 @@ def _on_constraints(solution, method: _Method, run):
     """Saved states between the steps of a projected solver go to the constraints as well."""
     saveat, solver = method.saveat, method.solver
     between = saveat is None or (_is_sub(saveat.subs) and saveat.subs.ts is not None)
-    if not (isinstance(solver, Projected) and between and _is_plain(saveat)):
+    if method.ends or not (isinstance(solver, Projected) and between and _is_plain(saveat)):
         return solution
     (ts, _), (saved, final) = solution.ts, solution.ys
     saved = _projected_rows(solver, ts, saved, run)
@@ -349,6 +362,9 @@ def _trajectory(solution, method: _Method, run, start, carrier: _Carrier) -> Tra
     """Mark what was not reached, and separate the final state from what the user saves."""
     saveat, solver = method.saveat, method.solver
     (ts, (final_time,)), (saved, (final,)) = solution.ts, solution.ys
+    watched = (ts, saved[0]) if method.ends else None
+    if method.ends:
+        ts, saved = final_time, (final, None)
     final_time, final = jax.tree.map(lambda x: x[0], (final_time, final))
     # A fixed-step run goes on through NaN; diffrax calls that success.
     broken = ~_all_finite(final) & (solution.result == diffrax.RESULTS.successful)
@@ -369,7 +385,7 @@ def _trajectory(solution, method: _Method, run, start, carrier: _Carrier) -> Tra
     return Trajectory(
         ts, saved, final_time, final, result, solution.stats, solution.interpolation, work,
         plain, arrays, skeleton, carrier.backend, carrier.why_not,
-        solver.iterations if isinstance(solver, Projected) else 0,
+        solver.iterations if isinstance(solver, Projected) else 0, start, watched,
     )  # fmt: skip
 
 
@@ -451,6 +467,13 @@ def _is_plain(saveat) -> bool:
     if saveat is None:
         return True
     return _is_sub(saveat.subs) and saveat.subs.fn is _STANDARD_SAVE
+
+
+def _is_end(saveat: diffrax.SaveAt) -> bool:
+    """Whether it asks for the state at the end and nothing else."""
+    sub = saveat.subs
+    asks = _is_plain(saveat) and not saveat.dense and sub.t1
+    return asks and not sub.t0 and not sub.steps and sub.ts is None
 
 
 def _meter(progress):

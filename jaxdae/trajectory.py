@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree
 
+from jaxdae import diagnostics
 from jaxdae.backends import native_reading
 from jaxdae.formulations import AbstractFormulation
 from jaxdae.formulations.held_rank import solves
@@ -62,6 +63,9 @@ class Trajectory(eqx.Module):
     backend: str = eqx.field(static=True, default="plain")
     why_not_native: str | None = eqx.field(static=True, default=None)
     projections: int = eqx.field(static=True, default=0)
+    # Start `(t0, y0)`; and, of a run that saves only its end, times and states on the way.
+    start: Any = None
+    watched: Any = None
 
     @property
     def system(self) -> System:
@@ -174,6 +178,28 @@ class Trajectory(eqx.Module):
             raise ValueError("work was not integrated; run simulate(..., work=True).")
         return self.work_integrals
 
+    @property
+    def least_singular_value(self) -> Float[Array, "*batch"]:
+        """Least singular value of the constraint Jacobian met: zero at a singular position.
+
+        Rows of the Jacobian are scaled by their largest lengths along the run. Of a mechanism whose
+        constraints have rank `r` at best it is the r-th singular value. Between saved rows, which
+        must follow the motion, it is searched on the cubic Hermite curve of `q` and `v`. Infinite
+        without constraints.
+        """
+        return _over_run(self, _least_singular_value)
+
+    @property
+    def energy_error(self) -> Float[Array, "*batch"]:
+        """Largest error of the energy balance at the saved rows [J].
+
+        The largest of `|h(t) - h(t0) - work|`, `h` being the generalized energy. The work is that
+        of `simulate(..., work=True)`, exact to integration accuracy; without it, that of forces and
+        dissipation by the trapezoidal rule over the rows, which is exact for conservative systems.
+        NaN where it is not known so: where constraints do work, or after a start off them.
+        """
+        return _over_run(self, _energy_error)
+
     def lane(self, index: int) -> "Trajectory":
         """One run of a batch.
 
@@ -239,6 +265,40 @@ def _of_row(run: Trajectory, function, by_kernel: bool):
         if kernel is not None:
             return lambda t, y: kernel(t, y, tuple(own))
     return lambda t, y: function(run, t, y)
+
+
+@eqx.filter_jit
+def _over_run(trajectory: Trajectory, function):
+    """`function(trajectory, ts, ys, work)` of all rows reached, the start first, of each lane."""
+    if not trajectory.plain:
+        raise ValueError("this run saved no states at times: simulate with SaveAt(ts=…).")
+    if trajectory.final_time.ndim > 0:
+        return eqx.filter_vmap(lambda run: _over_run(run, function))(trajectory)
+    # Rows that were not reached repeat the last that was, or the start.
+    reached = jnp.isfinite(trajectory.ts)
+    last = jax.lax.cummax(jnp.where(reached, jnp.arange(1, reached.size + 1), 0))
+    rows = jnp.concatenate([jnp.zeros(1, last.dtype), last])
+    t0, y0 = trajectory.start
+    work = trajectory.work_integrals
+    none = jax.tree.map(lambda x: jnp.zeros((), x.dtype), work)
+    every = jax.tree.map(
+        lambda first, x: jnp.concatenate([first[None], x])[rows],
+        (t0, y0, none),
+        (trajectory.ts, trajectory.saved, work),
+    )
+    return function(trajectory, *every)
+
+
+def _least_singular_value(run, ts, ys, work):
+    del work
+    states = jax.vmap(lambda t, y: _state(run, t, y))(ts, ys)
+    return diagnostics.least_singular_value(run.system, ts, states)
+
+
+def _energy_error(run, ts, ys, work):
+    states = jax.vmap(lambda t, y: _state(run, t, y))(ts, ys)
+    total = None if work is None else sum(work)
+    return diagnostics.energy_error(run.system, run.controller, ts, states, total)
 
 
 @eqx.filter_jit
