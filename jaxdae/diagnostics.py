@@ -96,7 +96,11 @@ def _power(system, controller, t, state):
     return system.force(t, q, v, w, u) @ v - dissipated - explicit
 
 
-@eqx.filter_jit
+# Run once or twice, as long as it compiles: no optimization.
+_BRIEFLY = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+
+
+@eqx.filter_jit(compiler_options=_BRIEFLY)
 def _survey_block(system, formulation, controller, ts, ys):
     def of_row(t, y):
         state = formulation.recover(system, t, y)
@@ -105,7 +109,7 @@ def _survey_block(system, formulation, controller, ts, ys):
     return jax.vmap(of_row)(ts, ys)
 
 
-@eqx.filter_jit
+@eqx.filter_jit(compiler_options=_BRIEFLY)
 def _jacobians_block(system, ts, q, v):
     return jax.vmap(lambda t, q, v: _jacobian(system, t, q, v))(ts, q, v)
 
@@ -319,14 +323,15 @@ def tolerance_of(controller, dtype) -> float | None:
     return sum(float(np.max(np.asarray(x))) for x in jax.tree.leaves(given))
 
 
-def warnings_of(run, watched: Watched) -> list[str]:
+def warnings_of(system, formulation, controller, watched: Watched) -> list[str]:
     """What to warn of after a run that reached its end, in words.
 
     Args:
-        run: the `Trajectory`; of a batch, one member.
-        watched: its rows, from `rows_of`.
+        system: what was simulated.
+        formulation: by which equations.
+        controller: under which controller, or `None`.
+        watched: rows of the run, from `rows_of`.
     """
-    system, formulation, controller = run.system, run.formulation, run.controller
     state, rows = _in_blocks(
         lambda t, y: _survey_block(system, formulation, controller, t, y), watched.ts, watched.ys
     )

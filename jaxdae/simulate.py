@@ -190,7 +190,7 @@ def simulate(
                 _warn(review_controller(trajectory))
             if throw and trajectory.plain:
                 tolerance = None if constant else tolerance_of(stepsize_controller, dtype)
-                for text in warnings_of(trajectory, rows_of(trajectory, tolerance)):
+                for text in warnings_of(*task[:3], rows_of(trajectory, tolerance)):
                     _warn(text)
     return trajectory
 
