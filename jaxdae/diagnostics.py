@@ -23,6 +23,8 @@ _NEAR = 1e-2
 # Places within an interval, how often the search closes in on the lowest, and for how many
 # intervals under a transformation.
 _PLACES, _ROUNDS, _INTERVALS = 16, 4, 4
+# What trapezoids of the velocities may miss of a change: about 1 rad of an oscillation in a row.
+_RESOLVED = 0.1
 # Most operations that warnings may cost; the values can be had for any size.
 _MOST_WORK = 5_000_000
 # Errors of the energy below this part of its changes are not pointed out: where a tolerance or an
@@ -206,6 +208,17 @@ def lower_bounds(xp, values, jac):
     return 0.5 * (values[1:] + values[:-1] - 1.5 * change)
 
 
+def resolved(xp, ts, q, v):
+    """Which intervals are short enough for the Hermite curve to follow the motion.
+
+    There the trapezoidal rule on the velocities nearly gives the change of the coordinates.
+    """
+    h = (ts[1:] - ts[:-1])[:, None]
+    largest = lambda x: xp.max(xp.abs(x), axis=1)  # noqa: E731
+    missed = largest(q[1:] - q[:-1] - 0.5 * h * (v[1:] + v[:-1]))
+    return missed <= _RESOLVED * xp.maximum(largest(h * v[1:]), largest(h * v[:-1]))
+
+
 def least_singular_value(system, ts, states):
     """Least of the r-th singular values along a run, for `Trajectory.least_singular_value`.
 
@@ -231,8 +244,11 @@ def least_singular_value(system, ts, states):
     rows = least(every)
     if count == 1:
         return rows[0]
-    lowest = jnp.argsort(lower_bounds(jnp, rows, jac * scales))[:_INTERVALS]
+    known = resolved(jnp, ts, states.q, states.v)
+    bounds = jnp.where(known, lower_bounds(jnp, rows, jac * scales), jnp.inf)
+    lowest = jnp.argsort(bounds)[:_INTERVALS]
     between, _ = close_in(Search(jnp, values, ts, states.q, states.v), lowest)
+    between = jnp.where(known[lowest], between, jnp.inf)
     return jnp.minimum(jnp.min(rows), jnp.min(between))
 
 
@@ -381,7 +397,8 @@ def find_passages(jacobians, ts, states, jac) -> tuple[list[Passage], float]:
         return _singular_values(jacobians(t, q, v) * scales)[:, rank - 1]
 
     found = [Passage(float(t), float(x)) for t, x in zip(ts, rows, strict=True) if x < level]
-    close = np.flatnonzero(lower_bounds(np, rows, jac * scales) < level)
+    below = lower_bounds(np, rows, jac * scales) < level
+    close = np.flatnonzero(below & resolved(np, ts, states.q, states.v))
     if close.size:
         least, times = close_in(Search(np, values, ts, states.q, states.v), close)
         found += [

@@ -13,6 +13,7 @@ from jaxdae import __version__
 from jaxdae.commands.choice import chosen_controller, chosen_formulation
 from jaxdae.commands.tables import output_folder, table, write_json
 from jaxdae.control import ServoConstraint
+from jaxdae.diagnostics import rows_of, tolerance_of, warnings_of
 from jaxdae.failure import describe_failure
 from jaxdae.models import get_model
 from jaxdae.models.studies import program_residuals
@@ -74,7 +75,7 @@ def run(options) -> int:
     trajectory = _with_enough_rows(run_with, t1, options.dt)
     good = bool(trajectory.success)
     seconds = time.perf_counter() - began
-    print(_report(trajectory, model, seconds), flush=True)
+    print(_report(trajectory, model, seconds, options.dt), flush=True)
     _draw(trajectory, out)
     write_json(out / "simulation.json", _result(trajectory, model, options, seconds))
     print(f"\nplots and simulation.json are in {out}")
@@ -153,7 +154,14 @@ def _figures(trajectory: Trajectory) -> dict[str, float]:
     }
 
 
-def _report(trajectory: Trajectory, model, seconds: float) -> str:
+def diagnosed(trajectory: Trajectory, dt: float | None) -> list[str]:
+    """Warnings of near-singular passages and of an energy that is off, after a good run."""
+    run = trajectory
+    tolerance = tolerance_of(None, run.ts.dtype) if dt is None else None
+    return warnings_of(run.system, run.formulation, run.controller, rows_of(run, tolerance))
+
+
+def _report(trajectory: Trajectory, model, seconds: float, dt: float | None) -> str:
     formulation, control = type(trajectory.formulation).__name__, _control(trajectory, model)
     head = f"{model.name}: {model.summary}\n{formulation}{control}, {seconds:.1f} s"
     figures = _figures(trajectory)
@@ -163,8 +171,10 @@ def _report(trajectory: Trajectory, model, seconds: float) -> str:
     lines = [head, "", table(("", "value"), list(figures.items()))]
     if not bool(trajectory.success):
         lines += ["", f"FAILED: {describe_failure(trajectory)}"]
-    elif _largest(_judged(trajectory, model)) > NOTICEABLE:
+        return "\n".join(lines)
+    if _largest(_judged(trajectory, model)) > NOTICEABLE:
         lines += ["", _warning(trajectory, model)]
+    lines += [line for text in diagnosed(trajectory, dt) for line in ("", f"WARNING: {text}")]
     return "\n".join(lines)
 
 
@@ -212,6 +222,7 @@ def _result(trajectory: Trajectory, model, options, seconds: float) -> dict[str,
         "success": bool(trajectory.success),
         "failure": None if bool(trajectory.success) else describe_failure(trajectory),
         "seconds": seconds,
+        "warnings": diagnosed(trajectory, options.dt) if bool(trajectory.success) else [],
         "final": {"t": trajectory.final_time, "q": last.q, "v": last.v},
         **_figures(trajectory),
     }
