@@ -10,6 +10,7 @@ from jaxdae.linalg.rank import numerical_rank, NumericalRank
 from jaxdae.nonfinite import describe_nonfinite
 from jaxdae.systems import constraint_residuals, mass_and_jacobian, State, System
 from jaxdae.systems.independence import involved
+from jaxdae.systems.singular_positions import nearness
 
 # A ratio of singular values below this counts as loss of rank in a report: such a Jacobian leaves
 # no digits in single, and half of them in double precision.
@@ -19,6 +20,11 @@ RANK_TOLERANCE = 1e-7
 NEARLY_DEPENDENT = 0.05
 
 
+_REMEDY = (
+    "If the configuration is singular but can be passed, use Multipliers(..., "
+    "solve=SingularityRobust()); if the constraints cannot be satisfied beyond that time, change "
+    "them, or use Penalty, which gives way."
+)
 _NONFINITE: Any = diffrax.RESULTS.nonfinite  # inherited from optimistix
 
 
@@ -114,6 +120,13 @@ def _constraint_report(system: System, t: float, state: State) -> str:
     values = found.singular_values
     labels, worst = system.labels(), int(np.argmax(phi))
     text = f"Largest residual: {labels.constraint(worst)!r} = {phi[worst]:.3g}. "
+    near = nearness(system, t, state.q, state.v)
+    if found.rank == jac.shape[0] and near.singular:
+        names = ", ".join(repr(labels.constraint(i)) for i in near.involved)
+        return text + (
+            "The constraints lose independence there: a row of their Jacobian nearly vanishes, "
+            f"with the least singular value {near.least:.3g}; involved: {names}. {_REMEDY}"
+        )
     if found.rank == jac.shape[0]:
         return text + (
             f"The constraints are independent (least singular value {values[-1]:.3g}): the "
@@ -122,10 +135,7 @@ def _constraint_report(system: System, t: float, state: State) -> str:
         )
     return text + (
         f"The constraints lose independence there: singular values {singular_values_text(found)} "
-        f"of the Jacobian with unit rows; {involved(labels, found)}. If the configuration is "
-        "singular but can be passed, use Penalty or Multipliers(..., "
-        "solve=MinimumNorm(rcond=1e-3)); if the constraints cannot be satisfied beyond that time, "
-        "change them."
+        f"of the Jacobian with unit rows; {involved(labels, found)}. {_REMEDY}"
     )
 
 

@@ -272,8 +272,8 @@ def test_singular_motion_says_when_which_constraint_and_what_to_do(led_point):
         "Largest residual: '",
         "lose independence there: singular values [1.41, ",
         "involved: 'circle', 'leader'",
-        "use Penalty or Multipliers(..., solve=MinimumNorm(rcond=1e-3))",
-        "if the constraints cannot be satisfied beyond that time, change them",
+        "use Multipliers(..., solve=SingularityRobust())",
+        "cannot be satisfied beyond that time, change them, or use Penalty",
     ):
         assert part in text
 

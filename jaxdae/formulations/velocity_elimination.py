@@ -26,6 +26,7 @@ from jaxdae.systems import (
 from jaxdae.systems.checks import constraint_counts
 from jaxdae.systems.dynamics import applied_force
 from jaxdae.systems.independence import involved
+from jaxdae.systems.singular_positions import nearness
 
 # A choice this many times closer to singular than the constraints costs two digits.
 _CLOSE = 100.0
@@ -228,14 +229,12 @@ class VelocityElimination(AbstractFormulation):
             return None
         t, y = jax.tree.map(lambda x: x[good[i]], (ts, ys))
         labels, (free, dependent) = system.labels(), self._split(system, y)
-        better = ", ".join(repr(k) for k in choose_independent(system, t, y.q))
         return (
             f"the independent coordinates ({_names(labels, free)}) came close to a singular choice "
             f"at t = {float(t):.6g}: the least singular value of the columns of J that belong to "
             f"({_names(labels, dependent)}), with rows of unit length, is {least[i]:.3g}, which is "
             f"{ratios[i]:.3g} times less than that of J. Errors of the independent velocities can "
-            "grow as much in the others, and steps get short. There, use "
-            f"VelocityElimination(independent=({better},)), or NullSpace, which needs no choice."
+            f"grow as much in the others, and steps get short. {_remedy(system, t, y.q)}"
         )
 
     def assumptions(self):
@@ -301,17 +300,14 @@ class VelocityElimination(AbstractFormulation):
         limit = near * self._limit(y.q.dtype)
         if largest <= limit:
             return None
-        rows = np.asarray(_rows(system, t, y.q)[0], float)
-        lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-        values = np.linalg.svd(rows[:, basic] / np.where(lengths > 0, lengths, 1), compute_uv=False)
-        better = ", ".join(repr(k) for k in choose_independent(system, t, y.q))
+        rows = _unit_rows(system, t, y.q)
+        values = np.linalg.svd(rows[:, basic], compute_uv=False)
         return (
             f"the independent coordinates ({_names(labels, free)}) do not determine the velocities "
             f"of ({_names(labels, basic)}) at t = {float(t):.6g}: the singular values of the "
             f"dependent columns of J, with rows of unit length, are "
             f"[{', '.join(f'{x:.3g}' for x in values)}], and B has entries up to {largest:.3g} "
-            f"(allowed {limit:.3g}). There, use VelocityElimination(independent=({better},)), or "
-            "NullSpace, which needs no choice."
+            f"(allowed {limit:.3g}). {_remedy(system, t, y.q)}"
         )
 
 
@@ -343,11 +339,35 @@ def choose_independent(system: System, t, q) -> tuple[str, ...]:
         raise ValueError(
             f"the constraints are dependent at t = {float(t):.6g} (singular values [{values}] of "
             f"the rows of J, scaled to unit length; {involved(labels, found)}), so no velocities "
-            "can be eliminated there; drop the superfluous constraints, or use Penalty or "
-            "Multipliers(..., solve=MinimumNorm())."
+            "can be eliminated there. Where they are so in every position, drop the superfluous "
+            "ones or use Multipliers(..., solve=MinimumNorm()); at a singular position, use "
+            "Multipliers(..., solve=SingularityRobust())."
         )
     free, _ = _choose(system, t, q)
     return tuple(labels.coordinate(int(i)) for i in free)
+
+
+def _unit_rows(system, t, q) -> np.ndarray:
+    """Rows of `J`, scaled to unit length."""
+    rows = np.asarray(_rows(system, t, q)[0], float)
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    return rows / np.where(lengths > 0, lengths, 1)
+
+
+def _remedy(system, t, q) -> str:
+    """What to use where a choice ends: another one, unless `J` itself loses rank there."""
+    found = nearness(system, t, q, jnp.zeros_like(q))
+    if found.singular:
+        return (
+            f"J itself is nearly singular there, with the least singular value {found.least:.3g}: "
+            "no choice of independent coordinates passes that position, nor does NullSpace. Use "
+            "Multipliers(..., solve=SingularityRobust())."
+        )
+    better = ", ".join(repr(k) for k in choose_independent(system, t, q))
+    return (
+        f"There, use VelocityElimination(independent=({better},)), or NullSpace, which needs no "
+        "choice."
+    )
 
 
 # Compiled: operation by operation the checks on the host would take seconds.

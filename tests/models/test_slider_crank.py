@@ -76,7 +76,9 @@ def test_penalty_passes_the_in_line_position_and_keeps_the_energy():
     system = entry.system()
     assert isinstance(system, SliderCrank)
     state = State(*entry.start())
-    with pytest.warns(RuntimeWarning, match=r"passed 6 near-singular position\(s\), at t = 0\.2498"):
+    with pytest.warns(
+        RuntimeWarning, match=r"passed 6 near-singular position\(s\), at t = 0\.2498"
+    ):
         sol = simulate(system, entry.formulation(), state, t1=entry.t1)
     assert sol.success
     theta, rate = sol.q[:, 0], sol.v[:, 0]
