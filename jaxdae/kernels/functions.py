@@ -3,7 +3,6 @@
 import hashlib
 from collections import Counter
 from itertools import pairwise
-from typing import NamedTuple
 
 import numpy as np
 
@@ -12,9 +11,9 @@ from jaxdae.kernels.calls import called, Shared, Subprogram
 from jaxdae.kernels.dense import are_consecutive, LARGE, Product
 from jaxdae.kernels.dense_loops import product_name, product_text
 from jaxdae.kernels.emission import emit, functions
-from jaxdae.kernels.graph import CONSTANT, INPUT, RESULT
+from jaxdae.kernels.graph import CONSTANT, INPUT
 from jaxdae.kernels.machine_code import host_width
-from jaxdae.kernels.trace import ScalarProgram
+from jaxdae.kernels.placement import direct_results, Operand
 from jaxdae.kernels.turn_loops import loop_name, loop_text
 from jaxdae.kernels.turns import Loop
 from jaxdae.kernels.writer import Writer
@@ -214,7 +213,7 @@ class _FunctionWriter(Writer):
         self._known: dict[tuple[int, ...], str] = {}
         self._results: dict[int, list[tuple[str, int]]] = {}
         # Results that a call writes where they are wanted: by the call and the first of them.
-        self._direct, self.written = _direct_results(one.program)
+        self._direct, self.written = direct_results(one.program)
         # Products and constants that are called by their names.
         self.beside: dict[str, str] = {}
 
@@ -239,7 +238,7 @@ class _FunctionWriter(Writer):
         shared = self._accepted(callee, [x.shared for x in found])
         for i, nodes in enumerate(arguments):
             if shared[i] != found[i].shared:
-                found[i] = _Operand(self._stored(nodes, register), False)
+                found[i] = Operand(self._stored(nodes, register), False)
         name = self._function(callee, shared)
         sizes = [int(np.prod(x.shape)) for x in callee.results]
         starts = np.cumsum([0, *sizes[:-1]]).tolist()
@@ -298,11 +297,11 @@ class _FunctionWriter(Writer):
         array = int(np.searchsorted(self._starts, number, side="right")) - 1
         return array, number - int(self._starts[array])
 
-    def _operand(self, nodes: tuple[int, ...], register) -> "_Operand":
+    def _operand(self, nodes: tuple[int, ...], register) -> Operand:
         """Where an array is in memory; stored there, if it is not yet."""
-        return self._found(nodes) or _Operand(self._stored(nodes, register), False)
+        return self._found(nodes) or Operand(self._stored(nodes, register), False)
 
-    def _found(self, nodes: tuple[int, ...]) -> "_Operand | None":
+    def _found(self, nodes: tuple[int, ...]) -> Operand | None:
         if not nodes or not are_consecutive(self._graph, nodes):
             return None
         operation, own = self._graph.nodes[nodes[0]]
@@ -312,20 +311,20 @@ class _FunctionWriter(Writer):
             array, j = self._argument(own[0])
             inside = j + len(nodes) <= self._sizes[array]
             shared = self._shared[array]
-            return _Operand(self._place(f"%a{array}_", j, shared), shared) if inside else None
+            return Operand(self._place(f"%a{array}_", j, shared), shared) if inside else None
         places = self._results[own[0]]
         pointer, j = places[own[1]]
         inside = places[own[1] + len(nodes) - 1][0] == pointer
-        return _Operand(self._place(pointer, j), False) if inside else None
+        return Operand(self._place(pointer, j), False) if inside else None
 
-    def _constants(self, nodes: tuple[int, ...]) -> "_Operand":
+    def _constants(self, nodes: tuple[int, ...]) -> Operand:
         """Known numbers, which all lanes share."""
         values = [float(self._graph.nodes[x].arguments[0]) for x in nodes]
         text = ", ".join(f"{self.scalar} {self.literal(x)}" for x in values)
         name = f"@numbers_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
         kind = f"[{len(values)} x {self.scalar}]"
         self.beside[name] = f"{name} = internal unnamed_addr constant {kind} [{text}], align 64"
-        return _Operand(name, True)
+        return Operand(name, True)
 
     def _stored(self, nodes, register) -> str:
         if nodes not in self._known:
@@ -359,33 +358,6 @@ class _FunctionWriter(Writer):
     def _place(self, pointer: str, j: int, shared: bool = False) -> str:
         kind = self.scalar if shared else self.vector
         return self.put(f"getelementptr {kind}, ptr {pointer}, i64 {j}")
-
-
-class _Operand(NamedTuple):
-    """Where an array is in memory, and whether as numbers that all lanes share."""
-
-    pointer: str
-    shared: bool
-
-
-def _direct_results(program: ScalarProgram) -> tuple[dict[tuple[int, int], str], set[int]]:
-    """Large results that one call gives: where it writes them, and their numbers."""
-    found: dict[tuple[int, int], str] = {}
-    at, numbers = 0, set()
-    graph, outputs = program.graph, program.outputs.tolist()
-    for i, result in enumerate(program.results):
-        nodes = outputs[at : at + int(np.prod(result.shape))]
-        at += len(nodes)
-        if len(nodes) < LARGE or not are_consecutive(graph, nodes):
-            continue
-        operation, own = graph.nodes[nodes[0]]
-        if operation != RESULT or own in found:
-            continue
-        sizes = [int(np.prod(x.shape)) for x in graph.nodes[own[0]].arguments[0].results]
-        if (own[1], len(nodes)) in zip(np.cumsum([0, *sizes]).tolist(), sizes, strict=False):
-            found[own] = f"%r{i}_"
-            numbers.add(i)
-    return found, numbers
 
 
 class _FastWriter(_FunctionWriter):
