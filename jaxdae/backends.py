@@ -15,6 +15,7 @@ from jax.flatten_util import ravel_pytree
 from jaxdae.formulations import SparseMultipliers
 from jaxdae.kernels import machine_code
 from jaxdae.kernels.memory import Memory
+from jaxdae.kernels.run import BackendError as BackendError
 from jaxdae.solvers.projected import Projected
 from jaxdae.systems.checks import is_concrete
 
@@ -24,10 +25,6 @@ _STANDARD_SAVE = diffrax.SubSaveAt(t1=True).fn
 _MOST_STATES = 256
 # Programs of this many systems, formulations and methods are kept.
 _REMEMBERED = 64
-
-
-class BackendError(ValueError):
-    """The native backend was asked for and cannot serve this simulation."""
 
 
 class Unsuited(Exception):  # noqa: N818
@@ -126,6 +123,7 @@ class Plan(NamedTuple):
 
     Args:
         field: `dy/dt = field(t, y, run)` on pytrees.
+        plain_field: the same, as the plain backend takes it.
         run: what the field depends on; its arrays are parameters.
         y0: start.
         solver: explicit Runge-Kutta method.
@@ -137,9 +135,11 @@ class Plan(NamedTuple):
         sub: what is saved.
         direction: 1 or -1, or `None` where it is known only when the run is made.
         max_steps: largest number of steps.
+        strict: whether derivatives that no kernel has are refused.
     """
 
     field: Callable
+    plain_field: Callable
     run: Any
     y0: Any
     solver: Any
@@ -151,6 +151,7 @@ class Plan(NamedTuple):
     sub: diffrax.SubSaveAt
     direction: int | None
     max_steps: int
+    strict: bool
 
 
 def choose(backend: Backend, why_not: str | None) -> str:
@@ -294,7 +295,7 @@ def _remembered(plan: Plan, static, structure, leaves, flat, unravel):
     key = (
         plan.field, tuple(pieces), shape, structure, plan.solver, plan.direction, kinds,
         start_shape, str(flat.dtype), _saving(plan), plan.grid is None, plan.dt is None,
-        plan.max_steps,
+        plan.max_steps, plan.strict,
     )  # fmt: skip
     return _RUNS.get(
         key,
@@ -320,8 +321,9 @@ def _saving(plan: Plan):
 
 def _made(plan: Plan, static, structure, leaves, flat, unravel):
     from jaxdae.kernels.initial_value import InitialValueProblem
-    from jaxdae.kernels.integrate import Run
+    from jaxdae.kernels.run import Run
     from jaxdae.kernels.trace import UnsupportedOperationError
+    from jaxdae.plain_runs import plain_run
 
     shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in leaves]
     if plan.direction is None:
@@ -347,12 +349,15 @@ def _made(plan: Plan, static, structure, leaves, flat, unravel):
         project=None if projected is None else moved,
     )  # fmt: skip
     saving, rows = _saving(plan)
-    run = Run(problem, saving, rows, plan.max_steps, plan.dt is not None)
+    run = Run(
+        problem, saving, rows, plan.max_steps, plan.dt is not None, strict=plan.strict
+    )
     try:
         run.programs()
     except UnsupportedOperationError as error:
         raise Unsuited(str(error)) from None
-    return run
+    sign = lambda parameters: parameters[-1] if plan.direction is None else plan.direction  # noqa: E731
+    return run._replace(plain=plain_run(run, plan.plain_field, plan.solver, parts, sign))
 
 
 def _solution(plan: Plan, run, found, unravel, sign) -> Solution:

@@ -284,8 +284,9 @@ def _by_kernel(task: _Task, method: _Method, run, y0) -> backends.Solution:
     saveat = diffrax.SaveAt(ts=task.save_ts) if method.saveat is None else method.saveat
     controller = None if task.grid is not None else _controller(method.stepsize_controller, task)
     plan = backends.Plan(
-        _field, run, y0, method.solver, controller, task.grid, task.t0, task.t1, task.dt,
+        _field, _vector_field, run, y0, method.solver, controller, task.grid, task.t0, task.t1, task.dt,
         saveat.subs, method.carrier.direction, method.max_steps,
+        method.carrier.strict,
     )  # fmt: skip
     solution = backends.solve(plan)
     rows, ((final, _),) = solution.ys

@@ -13,7 +13,7 @@ from jaxdae.kernels.calls import call, Shared, Subprogram, subprogram
 from jaxdae.kernels.dense import factored, LARGE, products
 from jaxdae.kernels.invariants import parted
 from jaxdae.kernels.products import regrouped
-from jaxdae.kernels.trace import scalarize
+from jaxdae.kernels.trace import scalarize, UnsupportedOperationError
 
 # States of up to this many numbers are kept in registers.
 _TAKEN_APART = 8
@@ -98,12 +98,12 @@ class InitialValueProblem:
         """Refuse more derivatives than a kernel has room for.
 
         Raises:
-            NotImplementedError: for too many states and directions.
+            UnsupportedOperationError: for too many states and directions.
         """
         if self.states * (1 + directions) > _MOST_STATES:
-            raise NotImplementedError(
+            raise UnsupportedOperationError(
                 f"{self.states} states with derivatives in {directions} directions are more than "
-                f"the {_MOST_STATES} numbers of a kernel; use simulate(..., backend='plain')."
+                f"the {_MOST_STATES} numbers of a kernel."
             )
 
     def _varied(self, active, directions: int) -> "InitialValueProblem":

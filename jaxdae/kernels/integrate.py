@@ -1,152 +1,88 @@
-"""Whole integrations as native kernels that JAX can batch and differentiate."""
+"""Derivatives of native integrations, in both modes and to every order.
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+Kernels make those by start and parameters; what no kernel has is made by the plain program.
+"""
+
+from typing import Any
 
 import jax
 import jax.extend.core as jex
 import jax.numpy as jnp
 from jax.interpreters import ad, batching, mlir
 
-from jaxdae.kernels import machine_code
-from jaxdae.kernels.assembly import assembled
 from jaxdae.kernels.axes import Axes, grown, spread
-from jaxdae.kernels.calls import called, Subprogram
-from jaxdae.kernels.functions import library
-from jaxdae.kernels.initial_value import InitialValueProblem
-from jaxdae.kernels.saving import Saving
+from jaxdae.kernels.derivatives import along, evaluate
+from jaxdae.kernels.run import BackendError, eager, native_integration, registered, Run, varied
 from jaxdae.kernels.tangents import pushed, stacked
 from jaxdae.kernels.trace import UnsupportedOperationError
 from jaxdae.linalg.device_axes import alike, results
 
-# Numbers that a run with controlled steps tells of itself: time reached, result code, steps, steps
-# that were accepted, rows that were saved.
-TOLD = 5
+_TIMES = "derivatives by times (t0, t1, dt, SaveAt(ts=...)) are those of the plain program."
 
 
-class Run(NamedTuple):
-    """What is compiled: an initial value problem and what its runs save.
-
-    Args:
-        problem: what is integrated.
-        saving: what is saved.
-        rows: rows that are saved; of a run with controlled steps the largest number.
-        max_steps: largest number of controlled steps.
-        given_first: whether the length of the first controlled step is given.
-    """
-
-    problem: InitialValueProblem
-    saving: Saving
-    rows: int
-    max_steps: int
-    given_first: bool
-
-    @property
-    def controlled(self) -> bool:
-        """Whether the steps are controlled."""
-        return self.problem.controller is not None
-
-    @property
-    def times(self) -> int:
-        """Arguments that are times."""
-        first = 3 + self.given_first if self.controlled else 1
-        return first + self.saving.times
-
-    def programs(self) -> list[Subprogram]:
-        """What the loops over steps call."""
-        if self.controlled:
-            return self.problem.adaptive_steps(self.given_first, self.saving.times)
-        return self.problem.steps(self.saving.times)
-
-    def results(self) -> list[tuple[int, ...]]:
-        """Shapes of the results: rows, final state; of controlled steps also times and `TOLD`."""
-        n = self.problem.states
-        told = [(self.rows,), (TOLD,)] if self.controlled else []
-        return [(self.rows, n), (n,), *told]
+def _stepping_aside(run: Run, reason) -> None:
+    """Refuse the plain program where kernels alone were asked for."""
+    if run.strict or run.plain is None:
+        raise BackendError(
+            f"the run has a native kernel, but not this derivative: {reason} "
+            "Use simulate(..., backend='auto') or backend='plain'."
+        )
 
 
-def _eager(primitive):
-    """Outside of all transformations, and where `jit` is switched off, a kernel is compiled too."""
-    compiled: dict[Any, Any] = {}
-
-    def call(*arguments, **parameters):
-        key = tuple(sorted(parameters.items(), key=lambda x: x[0]))
-        if key not in compiled:
-            compiled[key] = jax.jit(lambda *x: primitive.bind(*x, **parameters))
-        with jax.disable_jit(False):
-            return compiled[key](*arguments)
-
-    primitive.def_impl(call)
+def _by(active: tuple[int, ...]) -> tuple[int, ...]:
+    """Start and parameters among the arguments of a run."""
+    return (0, *(1 + i for i in active))
 
 
-def _registered(programs, body: str, axes: Axes, run: Run) -> str:
-    dtype = run.problem.dtype
-    width = axes.width(dtype)
-    parts = [library(programs, width, dtype, run.problem.shared(axes.ranks())), body]
-    text = assembled(parts, axes.rank, machine_code.default_threads(), width)
-    every = dict.fromkeys(x for one in programs for x in (*called(one.program), one))
-    content = [f"{x.name} {x.entries}\n{x.program.content()}" for x in every]
-    about = f"{run.saving} {run.rows} {run.max_steps} {run.given_first} {axes.batched}"
-    return machine_code.register(text, "\n".join([about, *content]))
+def _count(run: Run) -> int:
+    """Start, parameters and times."""
+    return 1 + len(run.problem.parameters) + run.times
 
 
-# The run itself.
-
-_integrate = jex.Primitive("native_integration")
-_integrate.multiple_results = True
-
-
-@_integrate.def_abstract_eval
-def _shapes(*arguments, run: Run, axes: Axes):
-    return results([(*axes.shape, *x) for x in run.results()], run.problem.dtype, arguments)
-
-
-def _lowered(ctx, *arguments, run: Run, axes: Axes):
-    # The loops are built with llvmlite, which need not load here.
-    if run.controlled:
-        from jaxdae.kernels.controlled_steps import controlled_steps as loops
-    else:
-        from jaxdae.kernels.given_steps import given_steps as loops
-    dtype = run.problem.dtype
-    body = loops(run, axes.width(dtype), axes.ranks(), axes.rank)
-    return jax.ffi.ffi_lowering(_registered(run.programs(), body, axes, run))(ctx, *arguments)
+def _moving(run: Run, tangents):
+    """Numbers of the parameters that change, and whether times do."""
+    count = 1 + len(run.problem.parameters)
+    active = tuple(
+        i for i, x in enumerate(tangents[1:count]) if type(x) is not ad.Zero
+    )
+    timed = any(type(x) is not ad.Zero for x in tangents[count : _count(run)])
+    if timed:
+        _stepping_aside(run, _TIMES)
+    return active, timed
 
 
-def _batched(arguments, axes_in, *, run: Run, axes: Axes):
-    moved, axes = grown(arguments, axes_in, axes)
-    if not run.controlled and axes.batched[1 + len(run.problem.parameters)]:
-        raise NotImplementedError("members of a batch share the ends of given steps.")
-    found = _integrate.bind(*moved, run=run, axes=axes)
-    return found, [0] * len(found)
+def _only(tangents, first: int, last: int) -> list:
+    """Tangents of which all but some are zero."""
+    zero = lambda x: ad.Zero(x.aval if type(x) is ad.Zero else jax.typeof(x))  # noqa: E731
+    return [x if first <= i < last else zero(x) for i, x in enumerate(tangents)]
+
+
+# The derivative of the run.
 
 
 def _jvp(primals, tangents, *, run: Run, axes: Axes):
-    found = _integrate.bind(*primals, run=run, axes=axes)
-    count = len(run.problem.parameters)
-    y_dot, parameter_dots, time_dots = tangents[0], tangents[1 : 1 + count], tangents[1 + count :]
-    if any(type(x) is not ad.Zero for x in time_dots):
-        raise NotImplementedError(
-            "the native backend has no derivative by times (t0, t1, dt, SaveAt(ts=...)); use "
-            "simulate(..., backend='plain')."
-        )
-    run.problem.check_room(1)
-    active = tuple(i for i, x in enumerate(parameter_dots) if type(x) is not ad.Zero)
-    moves = [ad.instantiate_zeros(y_dot), *(parameter_dots[i] for i in active)]
-    flags = [axes.batched[0], *(axes.batched[1 + i] for i in active)]
+    found = native_integration.bind(*primals, run=run, axes=axes)
+    active, timed = _moving(run, tangents)
+    rest: list[Any] = [ad.Zero(jax.typeof(x).to_tangent_aval()) for x in found]
+    if timed:
+        first = 1 + len(run.problem.parameters)
+        rest = along(run.plain, primals, _only(tangents, first, _count(run)), axes)
+    if type(tangents[0]) is ad.Zero and not active:
+        return found, rest
+    moves = [ad.instantiate_zeros(tangents[0]), *(tangents[1 + i] for i in active)]
+    flags = [axes.batched[i] for i in _by(active)]
     moves = [
         jnp.expand_dims(x, axes.rank if has else 0) for x, has in zip(moves, flags, strict=True)
     ]
     more = Axes(axes.shape, (*axes.batched, *flags))
-    rows, final = _tangents.bind(*primals, *moves, run=run, axes=more, active=active, directions=1)
-    along = [jnp.squeeze(x, axes.rank) for x in (rows, final)]
-    rest = [ad.Zero(jax.typeof(x).to_tangent_aval()) for x in found[2:]]
-    return found, [*along, *rest]
+    own = _tangents.bind(*primals, *moves, run=run, axes=more, active=active, directions=1)
+    for i, x in enumerate(own):
+        x = jnp.squeeze(x, axes.rank)
+        rest[i] = rest[i] + x if timed else x
+    return found, rest
 
 
-_eager(_integrate)
-mlir.register_lowering(_integrate, _lowered, platform="cpu")
-batching.primitive_batchers[_integrate] = _batched
-ad.primitive_jvps[_integrate] = _jvp
+ad.primitive_jvps[native_integration] = _jvp
 
 # Its derivative in some directions: linear in them, and transposed by the adjoint.
 
@@ -168,33 +104,35 @@ def _tangent_shapes(*arguments, run: Run, axes: Axes, active, directions: int):
     return results(shapes, run.problem.dtype, arguments)
 
 
-def _derivable(programs: Callable) -> None:
-    """Make programs of derivatives, or say what to do where there is none."""
-    try:
-        programs()
-    except UnsupportedOperationError as error:
-        raise UnsupportedOperationError(
-            f"the run has a native kernel, but not its derivative: {error} "
-            "Use simulate(..., backend='plain')."
-        ) from None
-
-
 def _along(*arguments, run: Run, axes: Axes, active: tuple[int, ...], directions: int):
     """Derivatives of rows and final state: the run of the varied problem, without its states."""
     problem = run.problem
     count = 1 + len(problem.parameters)
-    primals, moves = arguments[: count + run.times], arguments[count + run.times :]
+    primals, moves = arguments[: _count(run)], arguments[_count(run) :]
+    try:
+        more = varied(run, active, directions)
+        more.programs()
+    except UnsupportedOperationError as error:
+        _stepping_aside(run, error)
+        return _along_plainly(primals, moves, run, axes, active)
     flags, moved = axes.batched[: len(primals)], axes.batched[len(primals) :]
     start, whole = _beside(primals[0], moves[0], flags[0], moved[0], axes.shape)
     given = [start, *primals[1:count], *moves[1:], *primals[count:]]
     batched = (whole, *flags[1:count], *moved[1:], *flags[count:])
-    varied = run._replace(problem=problem.varied(active, directions))
-    _derivable(varied.programs)
-    rows, final, *_ = _integrate.bind(*given, run=varied, axes=Axes(axes.shape, batched))
+    rows, final, *_ = native_integration.bind(*given, run=more, axes=Axes(axes.shape, batched))
     n = problem.states
     rows = rows.reshape(*rows.shape[:-1], 1 + directions, n)[..., 1:, :]
     final = final.reshape(*final.shape[:-1], 1 + directions, n)[..., 1:, :]
     return [jnp.moveaxis(rows, -2, axes.rank), final]
+
+
+def _along_plainly(primals, moves, run: Run, axes: Axes, active):
+    """The same without a kernel, one direction after the other."""
+    assert run.plain is not None
+    function = run.plain.along(_by(active))
+    at = [axes.rank if x else 0 for x in axes.batched[len(primals) :]]
+    one = lambda *moves: evaluate(function, [*primals, *moves], axes)[:2]  # noqa: E731
+    return jax.vmap(one, at, axes.rank)(*moves)
 
 
 def _beside(y, moves, has: bool, moved: bool, shape: tuple[int, ...]):
@@ -206,7 +144,7 @@ def _beside(y, moves, has: bool, moved: bool, shape: tuple[int, ...]):
 
 
 def _tangents_batched(arguments, axes_in, *, run, axes: Axes, active, directions: int):
-    count = 1 + len(run.problem.parameters) + run.times
+    count = _count(run)
     if all(a is None for a in axes_in[:count]):
         return _more_directions(arguments, axes_in, run, axes, active, directions, count)
     moved, axes = grown(arguments, axes_in, axes)
@@ -244,25 +182,28 @@ def _tangents_jvp(primals, tangents, **parameters):
 
 
 def _tangents_transposed(bars, *arguments, run, axes: Axes, active, directions: int):
-    count = 1 + len(run.problem.parameters) + run.times
+    count = _count(run)
     primals, moves = arguments[:count], arguments[count:]
-    _derivable(lambda: run.problem.transposed_steps(active, run.saving.times))
     bars = [ad.instantiate_zeros(x) for x in bars]
+    own = Axes(axes.shape, axes.batched[:count])
     each = []
     for i in range(directions):
-        own = [jax.lax.index_in_dim(x, i, axes.rank, keepdims=False) for x in bars]
-        more = Axes(axes.shape, (*axes.batched[:count], True, True))
-        each.append(_adjoint.bind(*primals, *own, run=run, axes=more, active=active))
+        one = [jax.lax.index_in_dim(x, i, axes.rank, keepdims=False) for x in bars]
+        each.append(_pulled(primals, one, run, own, active))
     found: list = [None] * count
     for move, has, *parts in zip(moves, axes.batched[count:], *each, strict=True):
-        # Members that share a parameter share its cotangent.
-        parts = parts if has else [x.sum(tuple(range(axes.rank))) for x in parts]
+        parts = [_summed(x, has, axes) for x in parts]
         linear = ad.is_undefined_primal(move)
         found.append(jnp.stack(parts, axes.rank if has else 0) if linear else None)
     return found
 
 
-_eager(_tangents)
+def _summed(x, has: bool, axes: Axes):
+    """Members that share a parameter share its cotangent."""
+    return x if has else x.sum(tuple(range(axes.rank)))
+
+
+eager(_tangents)
 mlir.register_lowering(_tangents, mlir.lower_fun(_along, multiple_results=True))
 batching.primitive_batchers[_tangents] = _tangents_batched
 ad.primitive_jvps[_tangents] = _tangents_jvp
@@ -272,6 +213,25 @@ ad.primitive_transposes[_tangents] = _tangents_transposed
 
 _adjoint = jex.Primitive("native_integration_adjoint")
 _adjoint.multiple_results = True
+
+
+def _pulled(primals, bars, run: Run, axes: Axes, active):
+    """Cotangents of start and parameters from those of rows and final state."""
+    more = Axes(axes.shape, (*axes.batched, *(True for _ in bars)))
+    try:
+        run.problem.transposed_steps(active, run.saving.times)
+    except UnsupportedOperationError as error:
+        _stepping_aside(run, error)
+        assert run.plain is not None
+        bars, more = _all_bars(bars, run, more)
+        return evaluate(run.plain.pulled(_by(active)), [*primals, *bars], more)
+    return _adjoint.bind(*primals, *bars, run=run, axes=more, active=active)
+
+
+def _all_bars(bars, run: Run, axes: Axes):
+    """Cotangents of all results of a run: nothing depends on what controlled steps tell."""
+    told = [jnp.zeros((*axes.shape, *x), run.problem.dtype) for x in run.results()[2:]]
+    return [*bars, *told], Axes(axes.shape, (*axes.batched, *(True for _ in told)))
 
 
 @_adjoint.def_abstract_eval
@@ -287,7 +247,7 @@ def _adjoint_lowered(ctx, *arguments, run: Run, axes: Axes, active):
     if run.controlled:
         programs = [*run.programs(), *programs]
     body = adjoint_steps(run, active, axes.width(dtype), axes.ranks(), axes.rank)
-    return jax.ffi.ffi_lowering(_registered(programs, body, axes, run))(ctx, *arguments)
+    return jax.ffi.ffi_lowering(registered(programs, body, axes, run))(ctx, *arguments)
 
 
 def _adjoint_batched(arguments, axes_in, *, run: Run, axes: Axes, active):
@@ -296,24 +256,132 @@ def _adjoint_batched(arguments, axes_in, *, run: Run, axes: Axes, active):
     return found, [0] * len(found)
 
 
-def _adjoint_jvp(primals, tangents, **parameters):
-    raise NotImplementedError(
-        "the native backend has no forward derivative of a reverse one; take second derivatives "
-        "by jax.jacfwd(jax.jacfwd(...)) or jax.jacrev(jax.jacfwd(...)), or use "
-        "simulate(..., backend='plain')."
-    )
+def _adjoint_jvp(primals, tangents, *, run: Run, axes: Axes, active):
+    found = _adjoint.bind(*primals, run=run, axes=axes, active=active)
+    moving, timed = _moving(run, tangents)
+    count, rest = _count(run), None
+    if timed:
+        assert run.plain is not None
+        given, more = _all_bars(primals, run, axes)
+        still = [ad.Zero(jax.typeof(x)) for x in given[len(primals) :]]
+        first = 1 + len(run.problem.parameters)
+        moves = [*_only(tangents, first, count), *still]
+        rest = along(run.plain.pulled(_by(active)), given, moves, more)
+    if all(type(tangents[i]) is ad.Zero for i in (*_by(moving), count, count + 1)):
+        return found, rest
+    by = (*_by(moving), count, count + 1)
+    moves = [ad.instantiate_zeros(tangents[i]) for i in by]
+    more = Axes(axes.shape, (*axes.batched, *(axes.batched[i] for i in by)))
+    own = _curvature.bind(*primals, *moves, run=run, axes=more, active=active, moving=moving)
+    return found, own if rest is None else [a + b for a, b in zip(own, rest, strict=True)]
 
 
-_eager(_adjoint)
+eager(_adjoint)
 mlir.register_lowering(_adjoint, _adjoint_lowered, platform="cpu")
 batching.primitive_batchers[_adjoint] = _adjoint_batched
 ad.primitive_jvps[_adjoint] = _adjoint_jvp
+
+# The derivative of the adjoint, along directions of the start, the parameters with numbers in
+# `moving`, and both cotangents: linear in them.
+
+_curvature = jex.Primitive("native_integration_curvature")
+_curvature.multiple_results = True
+
+
+@_curvature.def_abstract_eval
+def _curvature_shapes(*arguments, run: Run, axes: Axes, active, moving):
+    del moving
+    return _adjoint_shapes(*arguments, run=run, axes=axes, active=active)
+
+
+def _curved(*arguments, run: Run, axes: Axes, active, moving):
+    """With `y' = F(x)`, `x_bar = F'(x)^T y_bar` varies by `F'^T dy_bar + (F'' dx)^T y_bar`.
+
+    These are the cotangents of `x` in the varied run `(F, F' dx)`, from `dy_bar` of the first and
+    `y_bar` of the second.
+    """
+    count, flags = _count(run), axes.batched
+    primals, bars, moves = arguments[:count], arguments[count : count + 2], arguments[count + 2 :]
+    own = Axes(axes.shape, flags[:count])
+    try:
+        more = varied(run, moving, 1)
+        more.problem.transposed_steps(active, run.saving.times)
+    except UnsupportedOperationError as error:
+        _stepping_aside(run, error)
+        return _curved_plainly(arguments, run, axes, active, moving)
+    parameters = 1 + len(run.problem.parameters)
+    start, own_start = _beside(
+        primals[0], moves[0][..., None, :], flags[0], flags[count + 2], axes.shape
+    )
+    directions = [
+        jnp.expand_dims(x, axes.rank if has else 0)
+        for x, has in zip(moves[1:-2], flags[count + 3 : -2], strict=True)
+    ]
+    both = []
+    for x, has, move, moved in zip(bars, flags[count:], moves[-2:], flags[-2:], strict=False):
+        x, move = (a if own else spread(a, axes.shape, 0) for a, own in ((x, has), (move, moved)))
+        both.append(jnp.concatenate([move, x], -1))
+    given = [start, *primals[1:parameters], *directions, *primals[parameters:]]
+    batched = (own_start, *flags[1:parameters], *flags[count + 3 : -2], *flags[parameters:count])
+    found = _pulled(given, both, more, Axes(own.shape, batched), active)
+    return [found[0][..., : run.problem.states], *found[1:]]
+
+
+def _curved_plainly(arguments, run: Run, axes: Axes, active, moving):
+    assert run.plain is not None
+    count = _count(run)
+    first = Axes(axes.shape, axes.batched[: count + 2])
+    given, own = _all_bars(arguments[: count + 2], run, first)
+    function = run.plain.pulled(_by(active)).along((*_by(moving), count, count + 1))
+    more = Axes(axes.shape, (*own.batched, *axes.batched[count + 2 :]))
+    return evaluate(function, [*given, *arguments[count + 2 :]], more)
+
+
+def _curvature_batched(arguments, axes_in, *, run: Run, axes: Axes, active, moving):
+    moved, axes = grown(arguments, axes_in, axes)
+    found = _curvature.bind(*moved, run=run, axes=axes, active=active, moving=moving)
+    return found, [0] * len(found)
+
+
+def _curvature_jvp(primals, tangents, **parameters):
+    return pushed(lambda *x: _curved(*x, **parameters), primals, tangents)
+
+
+def _curvature_transposed(bars, *arguments, run: Run, axes: Axes, active, moving):
+    """Second derivatives are symmetric: the transpose is the derivative along the cotangents."""
+    count = _count(run)
+    given, flags = arguments[: count + 2], axes.batched[: count + 2]
+    primals, linear = given[:count], arguments[count + 2 :]
+    bars = [ad.instantiate_zeros(x) for x in bars]
+    own = (True,) * len(bars)
+    none = [jnp.zeros_like(x) for x in given[count:]]
+    more = Axes(axes.shape, (*flags, *own, *flags[count:]))
+    curved = _curvature.bind(
+        *given, *bars, *none, run=run, axes=more, active=moving, moving=active
+    )
+    wide = [jnp.expand_dims(x, axes.rank) for x in bars]
+    more = Axes(axes.shape, (*flags[:count], *own))
+    along = _tangents.bind(*primals, *wide, run=run, axes=more, active=active, directions=1)
+    found = [*curved, *(jnp.squeeze(x, axes.rank) for x in along)]
+    parts = zip(linear, found, axes.batched[count + 2 :], strict=True)
+    return [
+        *(None for _ in given),
+        *(_summed(x, has, axes) if ad.is_undefined_primal(one) else None for one, x, has in parts),
+    ]
+
+
+eager(_curvature)
+mlir.register_lowering(_curvature, mlir.lower_fun(_curved, multiple_results=True))
+batching.primitive_batchers[_curvature] = _curvature_batched
+ad.primitive_jvps[_curvature] = _curvature_jvp
+ad.primitive_transposes[_curvature] = _curvature_transposed
 
 
 def integrate(run: Run, y0, parameters, times) -> list[jax.Array]:
     """Integrate an initial value problem by a native kernel.
 
-    It can be compiled, batched and differentiated by start and parameters, in both modes.
+    It can be compiled, batched and differentiated in both modes and to every order: by start and
+    parameters with kernels, by times with the plain program.
 
     Args:
         run: what is integrated and saved.
@@ -328,4 +396,5 @@ def integrate(run: Run, y0, parameters, times) -> list[jax.Array]:
         the rows, infinite where they were not reached, and `TOLD` numbers.
     """
     arguments = [jnp.asarray(x, run.problem.dtype) for x in (y0, *parameters, *times)]
-    return _integrate.bind(*alike(arguments), run=run, axes=Axes((), (False,) * len(arguments)))
+    axes = Axes((), (False,) * len(arguments))
+    return native_integration.bind(*alike(arguments), run=run, axes=axes)

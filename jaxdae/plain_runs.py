@@ -1,0 +1,91 @@
+"""Native runs by diffrax, for the derivatives that no kernel has."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import diffrax
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+
+from jaxdae.kernels.derivatives import FORWARD, Function, REVERSE
+from jaxdae.kernels.run import Run, TOLD
+from jaxdae.solvers.grid import Grid
+
+# What derivatives of a mode go through; `DirectAdjoint` has all of them, but takes more time.
+_ADJOINTS: dict[str, Callable[[], diffrax.AbstractAdjoint]] = {
+    FORWARD: diffrax.ForwardMode,
+    REVERSE: diffrax.RecursiveCheckpointAdjoint,
+}
+
+
+class _Times(NamedTuple):
+    """Times of a run, as diffrax takes them."""
+
+    t0: Any
+    t1: Any
+    dt0: Any
+    ts: Any
+    grid: Any
+
+
+def plain_run(run: Run, field: Callable, solver, parts: Callable, sign: Callable) -> Function:
+    """What a native run computes, by diffrax.
+
+    Args:
+        run: the native run.
+        field: `dy/dt = field(t, y, args)` on pytrees.
+        solver: the method.
+        parts: `args` and the step size controller, from the parameters.
+        sign: 1 or -1, from the parameters: kernels take times as increasing.
+
+    Returns:
+        A function of the arguments of the kernel, with its results.
+    """
+    count = len(run.problem.parameters)
+
+    def base(mode: str, y, *given) -> list[jax.Array]:
+        parameters, s = given[:count], sign(given[:count])
+        times = _times(run, [s * x for x in given[count:]])
+        args, controller = parts(parameters)
+        found = diffrax.diffeqsolve(
+            diffrax.ODETerm(field), solver, times.t0, times.t1, times.dt0, run.problem.unravel(y),
+            args, saveat=_saveat(run, times.ts), adjoint=_ADJOINTS.get(mode, diffrax.DirectAdjoint)(),
+            stepsize_controller=controller if times.grid is None else Grid(times.grid),
+            max_steps=run.max_steps, throw=False,
+        )  # fmt: skip
+        return _as_kernels_do(run, found, s)
+
+    shapes = (jax.ShapeDtypeStruct(x, run.problem.dtype) for x in run.results())
+    return Function(base, tuple(shapes))
+
+
+def _times(run: Run, times: list) -> _Times:
+    ts = times.pop() if run.saving.times else None
+    if not run.controlled:
+        (grid,) = times
+        return _Times(grid[0], grid[-1], None, ts, grid)
+    t0, t1, _, *first = times
+    return _Times(t0, t1, first[0] if first else None, ts, None)
+
+
+def _saveat(run: Run, ts) -> diffrax.SaveAt:
+    saving = run.saving
+    end = diffrax.SubSaveAt(t1=True)
+    if not run.rows:
+        return diffrax.SaveAt(subs=(end,))
+    return diffrax.SaveAt(
+        subs=(diffrax.SubSaveAt(t0=saving.start, ts=ts, steps=saving.every), end)
+    )
+
+
+def _as_kernels_do(run: Run, found, s) -> list[jax.Array]:
+    """Rows, final state, and of controlled steps the times of both."""
+    dtype = run.problem.dtype
+    flat = jax.vmap(lambda tree: ravel_pytree(tree)[0])
+    final, end = flat(found.ys[-1])[0], found.ts[-1][0]
+    rows = flat(found.ys[0]) if run.rows else jnp.zeros((0, final.size), dtype)
+    if not run.controlled:
+        return [rows, final]
+    times = s * found.ts[0] if run.rows else jnp.zeros(0, dtype)
+    return [rows, final, times, jnp.zeros(TOLD, dtype).at[0].set(s * end)]
