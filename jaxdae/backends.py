@@ -349,9 +349,7 @@ def _made(plan: Plan, static, structure, leaves, flat, unravel):
         project=None if projected is None else moved,
     )  # fmt: skip
     saving, rows = _saving(plan)
-    run = Run(
-        problem, saving, rows, plan.max_steps, plan.dt is not None, strict=plan.strict
-    )
+    run = Run(problem, saving, rows, plan.max_steps, plan.dt is not None, strict=plan.strict)
     try:
         run.programs()
     except UnsupportedOperationError as error:

@@ -48,9 +48,10 @@ def plain_run(run: Run, field: Callable, solver, parts: Callable, sign: Callable
         parameters, s = given[:count], sign(given[:count])
         times = _times(run, [s * x for x in given[count:]])
         args, controller = parts(parameters)
+        adjoint = _ADJOINTS.get(mode, diffrax.DirectAdjoint)()
         found = diffrax.diffeqsolve(
             diffrax.ODETerm(field), solver, times.t0, times.t1, times.dt0, run.problem.unravel(y),
-            args, saveat=_saveat(run, times.ts), adjoint=_ADJOINTS.get(mode, diffrax.DirectAdjoint)(),
+            args, saveat=_saveat(run, times.ts), adjoint=adjoint,
             stepsize_controller=controller if times.grid is None else Grid(times.grid),
             max_steps=run.max_steps, throw=False,
         )  # fmt: skip
@@ -74,9 +75,7 @@ def _saveat(run: Run, ts) -> diffrax.SaveAt:
     end = diffrax.SubSaveAt(t1=True)
     if not run.rows:
         return diffrax.SaveAt(subs=(end,))
-    return diffrax.SaveAt(
-        subs=(diffrax.SubSaveAt(t0=saving.start, ts=ts, steps=saving.every), end)
-    )
+    return diffrax.SaveAt(subs=(diffrax.SubSaveAt(t0=saving.start, ts=ts, steps=saving.every), end))
 
 
 def _as_kernels_do(run: Run, found, s) -> list[jax.Array]:

@@ -17,6 +17,7 @@ from jaxdae.diagnostics import rows_of, tolerance_of, warnings_of
 from jaxdae.failure import raise_failure, review, review_controller
 from jaxdae.formulations import AbstractFormulation, SparseMultipliers
 from jaxdae.formulations.held_rank import holding_rank
+from jaxdae.kernels.derivatives import shielded
 from jaxdae.kernels.memory import kinds
 from jaxdae.linalg.singularity_robust import passes_singular_positions
 from jaxdae.solvers.grid import Grid
@@ -284,9 +285,8 @@ def _by_kernel(task: _Task, method: _Method, run, y0) -> backends.Solution:
     saveat = diffrax.SaveAt(ts=task.save_ts) if method.saveat is None else method.saveat
     controller = None if task.grid is not None else _controller(method.stepsize_controller, task)
     plan = backends.Plan(
-        _field, _vector_field, run, y0, method.solver, controller, task.grid, task.t0, task.t1, task.dt,
-        saveat.subs, method.carrier.direction, method.max_steps,
-        method.carrier.strict,
+        _field, _vector_field, run, y0, method.solver, controller, task.grid, task.t0, task.t1,
+        task.dt, saveat.subs, method.carrier.direction, method.max_steps, method.carrier.strict,
     )  # fmt: skip
     solution = backends.solve(plan)
     rows, ((final, _),) = solution.ys
@@ -319,7 +319,7 @@ def _vector_field(t, y, args):
 @eqx.filter_jit
 def _compiled_field(t, y, args, declared):
     del declared
-    return _field(t, y, args)
+    return shielded(_field, y, t, y, args)
 
 
 def _field(t, y, args):
@@ -342,8 +342,9 @@ def _on_constraints(solution, method: _Method, run):
     between = saveat is None or (_is_sub(saveat.subs) and saveat.subs.ts is not None)
     if method.ends or not (isinstance(solver, Projected) and between and _is_plain(saveat)):
         return solution
-    (ts, _), (saved, final) = solution.ts, solution.ys
-    saved = _projected_rows(solver, ts, saved, run)
+    (ts, (end,)), (saved, final) = solution.ts, solution.ys
+    last = (end[0], jax.tree.map(lambda x: x[0], final[0]))
+    saved = _projected_rows(solver, ts, saved, last, run)
     return eqx.tree_at(lambda s: s.ys, solution, (saved, final))
 
 
@@ -374,7 +375,8 @@ def _trajectory(solution, method: _Method, run, start, carrier: _Carrier) -> Tra
     plain = _is_plain(saveat) and ts is not None
     work, last = None, start
     if plain:
-        (saved, work), ts = saved, _mark(ts, saved)
+        ts = _mark(ts, saved)
+        saved, work = _reached(saved, jnp.isfinite(ts))
         work = jax.tree.map(lambda x: jnp.where(jnp.isfinite(ts), x, jnp.nan), work)
         # The last state that was still finite is the last row that is, or else the start.
         rows = jnp.sum(jnp.isfinite(ts))
@@ -388,6 +390,20 @@ def _trajectory(solution, method: _Method, run, start, carrier: _Carrier) -> Tra
         plain, arrays, skeleton, carrier.backend, carrier.why_not,
         solver.iterations if isinstance(solver, Projected) else 0, start, watched,
     )  # fmt: skip
+
+
+@jax.custom_jvp
+def _reached(rows, reached):
+    """Rows as they are; those that were not reached depend on nothing."""
+    del reached
+    return rows
+
+
+@_reached.defjvp
+def _reached_jvp(primals, tangents):
+    (rows, reached), (moves, _) = primals, tangents
+    column = lambda x: reached.reshape(-1, *[1] * (x.ndim - 1))  # noqa: E731
+    return rows, jax.tree.map(lambda x: jnp.where(column(x), x, jnp.zeros_like(x)), moves)
 
 
 def _all_finite(tree):

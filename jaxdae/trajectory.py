@@ -242,11 +242,11 @@ def _each(trajectory: Trajectory, function, by_kernel: bool = False):
     if trajectory.ts.ndim > 1:
         return eqx.filter_vmap(lambda run: _each(run, function, by_kernel))(trajectory)
     reached = jnp.isfinite(trajectory.ts)
-    # Rows that were not reached are computed at a finite state and masked afterwards, so that
-    # neither their values nor their derivatives can spoil the others.
-    first = jax.tree.map(lambda x: x[0], (trajectory.ts, trajectory.saved))
+    # Rows that were not reached are computed at the final state, which is finite, and masked
+    # afterwards, so that neither their values nor their derivatives can spoil the others.
+    last = (trajectory.final_time, trajectory.final)
     rows = (trajectory.ts, trajectory.saved)
-    safe = jax.tree.map(lambda x, x0: jnp.where(_column(reached, x), x, x0), rows, first)
+    safe = jax.tree.map(lambda x, x1: jnp.where(_column(reached, x), x, x1), rows, last)
     values = jax.vmap(_of_row(trajectory, function, by_kernel))(*safe)
     return jax.tree.map(lambda x: jnp.where(_column(reached, x), x, jnp.nan), values)
 

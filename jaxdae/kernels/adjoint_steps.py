@@ -135,10 +135,15 @@ class _Adjoint:
         if self.rows is not None:
             lanes.clear(self.problem.stages * self.n, self.k_bar)
             self.rows.collect(t0, t1, first)
+        # What nothing depends on has no derivative, also where that of the step is not finite.
+        dense = [] if self.rows is None else [(self.problem.stages * self.n, self.k_bar)]
+        wanted = lanes.nonzero([(self.n, self.bars[0]), *dense])
         lanes.call(
             "transposed_step", t0, t1, y, *self.start.fixed_back, self.bars[0],
             *([] if self.rows is None else [self.k_bar]), *self.step_bars,
         )  # fmt: skip
+        for size, more in zip(self.sizes, self.step_bars, strict=True):
+            lanes.keep(size, more, wanted)
         if done is not None:
             self._leave(done)
         lanes.copy(self.n, self.step_bars[0], self.bars[0])

@@ -242,7 +242,8 @@ def shielded(function: Callable, result: Any, *arguments) -> Any:
     def base(mode, *leaves):
         del mode
         given = eqx.combine(jax.tree.unflatten(structure, leaves), rest)
-        return jax.tree.leaves(function(*given))
+        pairs = zip(jax.tree.leaves(function(*given)), kinds, strict=True)
+        return [jnp.asarray(x, kind.dtype) for x, kind in pairs]
 
     kinds = tuple(jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x)) for x in shapes)
     return jax.tree.unflatten(found, evaluate(Function(base, kinds), leaves))

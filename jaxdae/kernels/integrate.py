@@ -12,6 +12,7 @@ from jax.interpreters import ad, batching, mlir
 
 from jaxdae.kernels.axes import Axes, grown, spread
 from jaxdae.kernels.derivatives import along, evaluate
+from jaxdae.kernels.launch import launched
 from jaxdae.kernels.run import BackendError, eager, native_integration, registered, Run, varied
 from jaxdae.kernels.tangents import pushed, stacked
 from jaxdae.kernels.trace import UnsupportedOperationError
@@ -42,9 +43,7 @@ def _count(run: Run) -> int:
 def _moving(run: Run, tangents):
     """Numbers of the parameters that change, and whether times do."""
     count = 1 + len(run.problem.parameters)
-    active = tuple(
-        i for i, x in enumerate(tangents[1:count]) if type(x) is not ad.Zero
-    )
+    active = tuple(i for i, x in enumerate(tangents[1:count]) if type(x) is not ad.Zero)
     timed = any(type(x) is not ad.Zero for x in tangents[count : _count(run)])
     if timed:
         _stepping_aside(run, _TIMES)
@@ -247,7 +246,7 @@ def _adjoint_lowered(ctx, *arguments, run: Run, axes: Axes, active):
     if run.controlled:
         programs = [*run.programs(), *programs]
     body = adjoint_steps(run, active, axes.width(dtype), axes.ranks(), axes.rank)
-    return jax.ffi.ffi_lowering(registered(programs, body, axes, run))(ctx, *arguments)
+    return launched(ctx, registered(programs, body, axes, run), arguments)
 
 
 def _adjoint_batched(arguments, axes_in, *, run: Run, axes: Axes, active):
@@ -356,9 +355,7 @@ def _curvature_transposed(bars, *arguments, run: Run, axes: Axes, active, moving
     own = (True,) * len(bars)
     none = [jnp.zeros_like(x) for x in given[count:]]
     more = Axes(axes.shape, (*flags, *own, *flags[count:]))
-    curved = _curvature.bind(
-        *given, *bars, *none, run=run, axes=more, active=moving, moving=active
-    )
+    curved = _curvature.bind(*given, *bars, *none, run=run, axes=more, active=moving, moving=active)
     wide = [jnp.expand_dims(x, axes.rank) for x in bars]
     more = Axes(axes.shape, (*flags[:count], *own))
     along = _tangents.bind(*primals, *wide, run=run, axes=more, active=active, directions=1)

@@ -12,6 +12,7 @@ from jax.interpreters import ad, batching, mlir
 from jaxdae.kernels import machine_code
 from jaxdae.kernels.assembly import module
 from jaxdae.kernels.axes import Axes, grown
+from jaxdae.kernels.launch import launched
 from jaxdae.kernels.tangents import pushed, stacked
 from jaxdae.kernels.trace import scalarize, ScalarProgram, UnsupportedOperationError
 from jaxdae.linalg.device_axes import alike, results
@@ -109,7 +110,7 @@ def _shapes(*arguments, kernel: _Kernel, axes: Axes):
 
 def _lowered(ctx, *arguments, kernel: _Kernel, axes: Axes):
     name = kernel.target(axes, machine_code.default_threads())
-    return jax.ffi.ffi_lowering(name)(ctx, *arguments)
+    return launched(ctx, name, arguments)
 
 
 def _batched(arguments, axes_in, *, kernel: _Kernel, axes: Axes):

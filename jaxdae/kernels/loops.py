@@ -184,6 +184,26 @@ class Lanes:
         with self.loop(size) as i:
             self.b.store(ir.Constant(self.vector, None), self.vector_at(array, i))
 
+    def nonzero(self, parts):
+        """Which lanes have a number in some arrays, given with their sizes, that is not zero."""
+        bits = ir.VectorType(ir.IntType(8 * self._bytes()), self.width)
+        found = self.variable(bits, ir.Constant(bits, None))
+        sign = ir.Constant(bits, [1] * self.width)
+        for size, array in parts:
+            with self.loop(size) as i:
+                number = self.b.load(self.vector_at(array, i), typ=self.vector)
+                rest = self.b.shl(self.b.bitcast(number, bits), sign)
+                self.b.store(self.b.or_(self.b.load(found, typ=bits), rest), found)
+        return self.b.icmp_unsigned("!=", self.b.load(found, typ=bits), ir.Constant(bits, None))
+
+    def keep(self, size: int, array, wanted) -> None:
+        """Make the numbers of all other lanes zero."""
+        with self.loop(size) as i:
+            place = self.vector_at(array, i)
+            value = self.b.load(place, typ=self.vector)
+            zero = ir.Constant(self.vector, None)
+            self.b.store(self.b.select(wanted, value, zero), place)
+
     def call(self, name: str, *arrays) -> None:
         """Call a function of arrays."""
         if name not in self.module.globals:

@@ -14,6 +14,7 @@ from jaxdae.kernels.calls import called, Subprogram
 from jaxdae.kernels.derivatives import Function
 from jaxdae.kernels.functions import library
 from jaxdae.kernels.initial_value import InitialValueProblem
+from jaxdae.kernels.launch import launched
 from jaxdae.kernels.saving import Saving
 from jaxdae.linalg.device_axes import results
 
@@ -94,10 +95,11 @@ class _Varied(NamedTuple):
         primals = (rows[0], *given[:first], *given[last:])
         along = self.plain.along((0, *(1 + i for i in self.active)))
         push = lambda *moves: along.in_mode(mode, *primals, *moves)[:2]  # noqa: E731
-        own, pushed = self.plain.in_mode(mode, *primals), jax.vmap(push)(rows[1:], *given[first:last])
-        saved, final = (
-            jnp.concatenate([a, *b], -1) for a, b in zip(own, pushed, strict=False)
+        own, pushed = (
+            self.plain.in_mode(mode, *primals),
+            jax.vmap(push)(rows[1:], *given[first:last]),
         )
+        saved, final = (jnp.concatenate([a, *b], -1) for a, b in zip(own, pushed, strict=False))
         return [saved, final, *own[2:]]
 
 
@@ -127,6 +129,7 @@ def eager(primitive):
 
 
 def registered(programs, body: str, axes: Axes, run: Run) -> str:
+    """Name of the compiled code of loops and of the programs that they call."""
     dtype = run.problem.dtype
     width = axes.width(dtype)
     parts = [library(programs, width, dtype, run.problem.shared(axes.ranks())), body]
@@ -156,7 +159,7 @@ def _lowered(ctx, *arguments, run: Run, axes: Axes):
         from jaxdae.kernels.given_steps import given_steps as loops
     dtype = run.problem.dtype
     body = loops(run, axes.width(dtype), axes.ranks(), axes.rank)
-    return jax.ffi.ffi_lowering(registered(run.programs(), body, axes, run))(ctx, *arguments)
+    return launched(ctx, registered(run.programs(), body, axes, run), arguments)
 
 
 def _batched(arguments, axes_in, *, run: Run, axes: Axes):

@@ -9,6 +9,7 @@ from jaxtyping import Array, Float
 
 from jaxdae.formulations.base import AbstractFormulation
 from jaxdae.formulations.held_rank import holding_rank, solves
+from jaxdae.kernels.derivatives import shielded
 from jaxdae.linalg.saddle_point import (
     AbstractSaddlePointSolve,
     FullRank,
@@ -83,7 +84,7 @@ class Projected(diffrax.AbstractWrappedSolver):
         y1, error, dense, solver_state, result = self.solver.step(
             terms, t0, t1, y0, args, solver_state, made_jump=True
         )
-        y1 = self.project(t1, y1, args)
+        y1 = shielded(self.project, y1, t1, y1, args)
         dense = {**dense, "y1": y1} if "y1" in dense else dense
         return y1, error, dense, solver_state, result
 
