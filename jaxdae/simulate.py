@@ -250,7 +250,7 @@ def _integrate(task: _Task, method: _Method, throw: bool, known: bool, declared)
     y0 = (formulation.init(task.system, task.t0, task.state), work)
     begun = y0 if known else _if_independent(task, y0, throw)
     solution, carrier = _carried_out(task, method, run, begun)
-    solution = _on_constraints(solution, method, run)
+    solution = _on_constraints(solution, method, run, (task.t0, y0))
     trajectory = _trajectory(solution, method, run, (task.t0, y0[0]), carrier)
     # All of it, so that whatever is read of a failed run inside a transformation raises.
     return trajectory.result.error_if(trajectory, ~trajectory.success) if throw else trajectory
@@ -336,26 +336,24 @@ def _field(t, y, args):
     return clean(rate), power_balance(system, t, state.q, state.v, state.w, u, lam)
 
 
-def _on_constraints(solution, method: _Method, run):
+def _on_constraints(solution, method: _Method, run, start):
     """Saved states between the steps of a projected solver go to the constraints as well."""
     saveat, solver = method.saveat, method.solver
     between = saveat is None or (_is_sub(saveat.subs) and saveat.subs.ts is not None)
     if method.ends or not (isinstance(solver, Projected) and between and _is_plain(saveat)):
         return solution
-    (ts, (end,)), (saved, final) = solution.ts, solution.ys
-    last = (end[0], jax.tree.map(lambda x: x[0], final[0]))
-    saved = _projected_rows(solver, ts, saved, last, run)
+    (ts, _), (saved, final) = solution.ts, solution.ys
+    saved = _projected_rows(solver, ts, saved, start, run)
     return eqx.tree_at(lambda s: s.ys, solution, (saved, final))
 
 
-def _projected_rows(solver: Projected, ts, saved, run):
+def _projected_rows(solver: Projected, ts, saved, start, run):
     # Rows that were not reached stay as they are, and their derivatives zero.
-    reached = jnp.isfinite(ts)
-    first = jax.tree.map(lambda x: x[0], (ts, saved))
+    reached = jnp.isfinite(_mark(ts, saved))
     pick = lambda row, safe: jax.tree.map(  # noqa: E731
         lambda a, b: jnp.where(reached.reshape(-1, *[1] * (a.ndim - 1)), a, b), row, safe
     )
-    safe = pick((ts, saved), first)
+    safe = pick((ts, saved), start)
     moved = jax.vmap(lambda t, y: solver.project(t, y, run))(*safe)
     return pick(moved, saved)
 

@@ -14,6 +14,7 @@ from jaxdae import diagnostics
 from jaxdae.backends import native_reading
 from jaxdae.formulations import AbstractFormulation
 from jaxdae.formulations.held_rank import solves
+from jaxdae.kernels.derivatives import shielded
 from jaxdae.solvers.projected import nearest
 from jaxdae.systems import (
     constraint_residuals,
@@ -253,6 +254,7 @@ def _each(trajectory: Trajectory, function, by_kernel: bool = False):
 
 def _of_row(run: Trajectory, function, by_kernel: bool):
     """The same as a function of `(t, y)`."""
+    row = (run.ts[0], jax.tree.map(lambda x: x[0], run.saved))
     if by_kernel and run.backend == "native":
         # Of three, the controller's arrays are not read.
         *own, rest = run.arrays
@@ -260,11 +262,16 @@ def _of_row(run: Trajectory, function, by_kernel: bool):
         def of_arrays(t, y, arrays):
             return function(dataclasses.replace(run, arrays=(*arrays, rest)), t, y)
 
-        row = (run.ts[0], jax.tree.map(lambda x: x[0], run.saved))
         kernel = native_reading(of_arrays, *row, tuple(own))
         if kernel is not None:
             return lambda t, y: kernel(t, y, tuple(own))
-    return lambda t, y: function(run, t, y)
+
+    def shown(t, y, arrays):
+        return function(dataclasses.replace(run, arrays=arrays), t, y)
+
+    # A start that is not finite is the final state as well.
+    result = jax.eval_shape(shown, *row, run.arrays)
+    return lambda t, y: shielded(shown, result, t, y, run.arrays)
 
 
 @eqx.filter_jit

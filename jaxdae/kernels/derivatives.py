@@ -232,7 +232,7 @@ def shielded(function: Callable, result: Any, *arguments) -> Any:
 
     Args:
         function: of arrays in any pytrees.
-        result: something of the structure and shapes of what it gives.
+        result: arrays, or their shapes, in the structure of what it gives.
         arguments: of the function.
     """
     arrays, rest = eqx.partition(arguments, eqx.is_array)
@@ -245,5 +245,5 @@ def shielded(function: Callable, result: Any, *arguments) -> Any:
         pairs = zip(jax.tree.leaves(function(*given)), kinds, strict=True)
         return [jnp.asarray(x, kind.dtype) for x, kind in pairs]
 
-    kinds = tuple(jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x)) for x in shapes)
+    kinds = tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in shapes)
     return jax.tree.unflatten(found, evaluate(Function(base, kinds), leaves))

@@ -3,8 +3,6 @@
 Kernels make those by start and parameters; what no kernel has is made by the plain program.
 """
 
-from typing import Any
-
 import jax
 import jax.extend.core as jex
 import jax.numpy as jnp
@@ -50,24 +48,15 @@ def _moving(run: Run, tangents):
     return active, timed
 
 
-def _only(tangents, first: int, last: int) -> list:
-    """Tangents of which all but some are zero."""
-    zero = lambda x: ad.Zero(x.aval if type(x) is ad.Zero else jax.typeof(x))  # noqa: E731
-    return [x if first <= i < last else zero(x) for i, x in enumerate(tangents)]
-
-
 # The derivative of the run.
 
 
 def _jvp(primals, tangents, *, run: Run, axes: Axes):
     found = native_integration.bind(*primals, run=run, axes=axes)
     active, timed = _moving(run, tangents)
-    rest: list[Any] = [ad.Zero(jax.typeof(x).to_tangent_aval()) for x in found]
     if timed:
-        first = 1 + len(run.problem.parameters)
-        rest = along(run.plain, primals, _only(tangents, first, _count(run)), axes)
-    if type(tangents[0]) is ad.Zero and not active:
-        return found, rest
+        assert run.plain is not None
+        return found, along(run.plain, primals, tangents, axes)
     moves = [ad.instantiate_zeros(tangents[0]), *(tangents[1 + i] for i in active)]
     flags = [axes.batched[i] for i in _by(active)]
     moves = [
@@ -75,10 +64,8 @@ def _jvp(primals, tangents, *, run: Run, axes: Axes):
     ]
     more = Axes(axes.shape, (*axes.batched, *flags))
     own = _tangents.bind(*primals, *moves, run=run, axes=more, active=active, directions=1)
-    for i, x in enumerate(own):
-        x = jnp.squeeze(x, axes.rank)
-        rest[i] = rest[i] + x if timed else x
-    return found, rest
+    rest = [ad.Zero(jax.typeof(x).to_tangent_aval()) for x in found[2:]]
+    return found, [*(jnp.squeeze(x, axes.rank) for x in own), *rest]
 
 
 ad.primitive_jvps[native_integration] = _jvp
@@ -258,21 +245,18 @@ def _adjoint_batched(arguments, axes_in, *, run: Run, axes: Axes, active):
 def _adjoint_jvp(primals, tangents, *, run: Run, axes: Axes, active):
     found = _adjoint.bind(*primals, run=run, axes=axes, active=active)
     moving, timed = _moving(run, tangents)
-    count, rest = _count(run), None
     if timed:
         assert run.plain is not None
         given, more = _all_bars(primals, run, axes)
-        still = [ad.Zero(jax.typeof(x)) for x in given[len(primals) :]]
-        first = 1 + len(run.problem.parameters)
-        moves = [*_only(tangents, first, count), *still]
-        rest = along(run.plain.pulled(_by(active)), given, moves, more)
-    if all(type(tangents[i]) is ad.Zero for i in (*_by(moving), count, count + 1)):
-        return found, rest
+        still = [ad.Zero(jax.typeof(x).to_tangent_aval()) for x in given[len(primals) :]]
+        return found, along(run.plain.pulled(_by(active)), given, [*tangents, *still], more)
+    count = _count(run)
     by = (*_by(moving), count, count + 1)
     moves = [ad.instantiate_zeros(tangents[i]) for i in by]
     more = Axes(axes.shape, (*axes.batched, *(axes.batched[i] for i in by)))
-    own = _curvature.bind(*primals, *moves, run=run, axes=more, active=active, moving=moving)
-    return found, own if rest is None else [a + b for a, b in zip(own, rest, strict=True)]
+    return found, _curvature.bind(
+        *primals, *moves, run=run, axes=more, active=active, moving=moving
+    )
 
 
 eager(_adjoint)

@@ -1,6 +1,7 @@
 """Functions as native kernels that JAX can batch and differentiate."""
 
 from collections.abc import Callable
+from functools import reduce
 from typing import Any
 
 import jax
@@ -188,6 +189,13 @@ def _along_transposed(bars, *arguments, kernel: _Kernel, axes: Axes, by, count):
     found = _call.bind(
         *arguments[:own], *(bars[i] for i in of), kernel=kernel.cotangent(by, of, count), axes=more
     )
+    # What nothing depends on has no derivative, also where that of the function is not finite.
+    within = lambda x: tuple(range(axes.rank, x.ndim))  # noqa: E731
+    wanted = reduce(jnp.logical_or, (jnp.any(bars[i] != 0, within(bars[i])) for i in of))
+    found = [
+        jnp.where(wanted.reshape(*wanted.shape, *(1 for _ in within(x))), x, jnp.zeros_like(x))
+        for x in found
+    ]
     moves = zip(found, axes.batched[own:], strict=True)
     # Members that share an argument share its cotangent.
     return [None] * own + [x if has else x.sum(tuple(range(axes.rank))) for x, has in moves]

@@ -52,7 +52,8 @@ class IntegratedViolation(AbstractCost):
 
     def __call__(self, trajectory):
         """The integral, in the square of the residuals' units times seconds."""
-        phi, phi_dot = trajectory.violation.phi, trajectory.violation.phi_dot
+        violation = _counted(trajectory.violation, trajectory)
+        phi, phi_dot = violation.phi, violation.phi_dot
         m, c = phi.shape[-1], phi_dot.shape[-1]
         declared = (jnp.arange(c) >= m).astype(phi_dot.dtype)
         velocity = declared if self.velocity is None else self.velocity
@@ -83,9 +84,13 @@ class TrackingError(AbstractCost):
             return jnp.sum(self.weight * (self.output(t, q, v) - self.target(t)) ** 2)
 
         # User functions do not meet the inf and NaN of unused rows, which would spoil gradients.
-        reached = jnp.isfinite(trajectory.ts)
+        reached, last = jnp.isfinite(trajectory.ts), trajectory.final_state
         rows = (trajectory.ts, trajectory.q, trajectory.v)
-        rows = [jax.vmap(lambda r, x, x0=x[0]: jnp.where(r, x, x0))(reached, x) for x in rows]
+        ends = (trajectory.final_time, last.q, last.v)
+        one = lambda r, x, end: jnp.where(r, x, end)  # noqa: E731
+        rows = [
+            jax.vmap(one, (0, 0, None))(reached, x, end) for x, end in zip(rows, ends, strict=True)
+        ]
         return _integral(jax.vmap(density)(*rows), trajectory)
 
 
@@ -107,7 +112,7 @@ class ControlEffort(AbstractCost):
                 "ControlEffort: the simulation has no controller, so there is no effort; give the "
                 "objective a controller, or leave this cost out."
             )
-        u, weight = _rows(trajectory.u), jnp.asarray(self.weight)
+        u, weight = _counted(_rows(trajectory.u), trajectory), jnp.asarray(self.weight)
         count = u.shape[1]
         if weight.shape not in {(), (count,), (count, count)}:
             raise ValueError(
@@ -127,7 +132,7 @@ class EnergyDrift(AbstractCost):
     def __call__(self, trajectory):
         """The integral [J^2 s]."""
         energy = trajectory.energy
-        return _integral((energy - energy[0]) ** 2, trajectory)
+        return _integral(_counted(energy - energy[0], trajectory) ** 2, trajectory)
 
 
 class WeightedSum(AbstractCost):
@@ -153,6 +158,13 @@ def _rows(u) -> Float[Array, "times s"]:
             "trajectory -> scalar."
         )
     return u.reshape(u.shape[0], -1)
+
+
+def _counted(values, trajectory: Trajectory):
+    """Values of rows, zero in those that were not reached, whose NaN would spoil gradients."""
+    reached = jnp.isfinite(trajectory.ts)
+    column = lambda x: reached.reshape(-1, *[1] * (x.ndim - 1))  # noqa: E731
+    return jax.tree.map(lambda x: jnp.where(column(x), x, 0.0), values)
 
 
 def _integral(density, trajectory: Trajectory, *, trapezoidal: bool = True) -> Float[Array, ""]:
