@@ -15,7 +15,7 @@ from jax.flatten_util import ravel_pytree
 from jaxdae.formulations import SparseMultipliers
 from jaxdae.kernels import machine_code
 from jaxdae.kernels.memory import Memory
-from jaxdae.kernels.run import BackendError as BackendError
+from jaxdae.kernels.run import BackendError as BackendError, TIMES
 from jaxdae.solvers.projected import Projected
 from jaxdae.systems.checks import is_concrete
 
@@ -207,6 +207,18 @@ def checked(saveat, t0, t1, dt):
         "SaveAt(ts=...) must lie between t0 and t1, in the order in which the times are reached.",
     )
     return eqx.tree_at(lambda s: s.subs.ts, saveat, ts), t1
+
+
+def left_to_plain(backend: Backend, task, saveat) -> str | None:
+    """What the plain program does for a native run, in words; `None` for nothing.
+
+    Args:
+        backend: what was asked for.
+        task: times of the run, among other things.
+        saveat: of `simulate`, or `None`.
+    """
+    times = (task.t0, task.t1, task.dt, None if saveat is None else saveat.subs.ts)
+    return None if backend == "native" or is_concrete(times) else f"only {TIMES}"
 
 
 def direction(t0, t1) -> int | None:

@@ -168,6 +168,7 @@ def simulate(
     if chosen == "native":
         saveat, end = backends.checked(saveat, task.t0, task.t1, task.dt)
         task = task._replace(t1=end)
+        why_not = backends.left_to_plain(backend, task, saveat)
     carrier = _Carrier(chosen, backend == "native", why_not, backends.direction(t0, t1))
     # A failure that can be looked at is reported in our own words; one inside a transformation
     # can only be raised by the compiled program.
@@ -294,6 +295,9 @@ def _by_kernel(task: _Task, method: _Method, run, y0) -> backends.Solution:
 
 
 def _by_diffrax(task: _Task, method: _Method, run, y0) -> diffrax.Solution:
+    # Nothing depends on what a start that is not finite meets.
+    arrays, rest = eqx.partition((run, y0), eqx.is_inexact_array)
+    run, y0 = eqx.combine(_reached(arrays, _all_finite(y0)), rest)
     return diffrax.diffeqsolve(
         diffrax.ODETerm(_vector_field),
         method.solver,
@@ -400,7 +404,7 @@ def _reached(rows, reached):
 @_reached.defjvp
 def _reached_jvp(primals, tangents):
     (rows, reached), (moves, _) = primals, tangents
-    column = lambda x: reached.reshape(-1, *[1] * (x.ndim - 1))  # noqa: E731
+    column = lambda x: reached.reshape(*reached.shape, *[1] * (x.ndim - reached.ndim))  # noqa: E731
     return rows, jax.tree.map(lambda x: jnp.where(column(x), x, jnp.zeros_like(x)), moves)
 
 

@@ -11,12 +11,18 @@ from jax.interpreters import ad, batching, mlir
 from jaxdae.kernels.axes import Axes, grown, spread
 from jaxdae.kernels.derivatives import along, evaluate
 from jaxdae.kernels.launch import launched
-from jaxdae.kernels.run import BackendError, eager, native_integration, registered, Run, varied
+from jaxdae.kernels.run import (
+    BackendError,
+    eager,
+    native_integration,
+    registered,
+    Run,
+    TIMES,
+    varied,
+)
 from jaxdae.kernels.tangents import pushed, stacked
 from jaxdae.kernels.trace import UnsupportedOperationError
 from jaxdae.linalg.device_axes import alike, results
-
-_TIMES = "derivatives by times (t0, t1, dt, SaveAt(ts=...)) are those of the plain program."
 
 
 def _stepping_aside(run: Run, reason) -> None:
@@ -44,7 +50,7 @@ def _moving(run: Run, tangents):
     active = tuple(i for i, x in enumerate(tangents[1:count]) if type(x) is not ad.Zero)
     timed = any(type(x) is not ad.Zero for x in tangents[count : _count(run)])
     if timed:
-        _stepping_aside(run, _TIMES)
+        _stepping_aside(run, TIMES)
     return active, timed
 
 

@@ -23,6 +23,9 @@ from jaxdae.linalg.device_axes import results
 TOLD = 5
 
 
+TIMES = "derivatives by times (t0, t1, dt, SaveAt(ts=...)) are those of the plain program."
+
+
 class BackendError(ValueError):
     """The native backend was asked for and cannot serve this simulation."""
 
