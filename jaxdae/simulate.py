@@ -83,15 +83,18 @@ def simulate(
         controller: `u = controller(t, q, v, w)`; any callable, an `eqx.Module` if it has weights.
             An `AbstractDynamicController` keeps its internal state behind the actuators' in `w`.
         adjoint: any of diffrax's but `BacksolveAdjoint`; by default `RecursiveCheckpointAdjoint()`
-            (reverse mode, many parameters). Give `diffrax.ForwardMode()` for forward mode (few).
-            The native backend has both whatever is given; gradients of adaptive runs keep their
-            steps in memory, and are NaN where `max_steps` is too large for it.
+            (reverse mode, many parameters). Give `diffrax.ForwardMode()` for forward mode (few), or
+            `diffrax.DirectAdjoint()` for both and for second derivatives. It decides what the plain
+            backend can do; the native one has both modes to every order whatever is given. Its
+            gradients of adaptive runs keep their steps in memory, and are NaN where `max_steps` is
+            too large for it.
         backend: `"plain"` for diffrax compiled by XLA; `"native"` for a kernel of machine code that
             carries out the whole run, one entry of a vector register for each lane of a batch;
             `"auto"` takes the native one where it can serve. It needs llvmlite, which loads here,
             an explicit Runge-Kutta method, given steps or diffrax's `PIDController`, and saved
             states. `Trajectory.backend` says what was used and why. Both give the same numbers to
-            round-off, and gradients in both modes; the native one has no derivative by times.
+            round-off. The plain program makes the derivatives of native runs by times, and others
+            that no kernel has; `"native"` refuses them.
         progress: `True` for a progress bar, or one of diffrax's progress meters.
         throw: raise an error when the run fails: a `SimulationError` that says where and why, or,
             inside a JAX transformation, the runtime error of the compiled program. Otherwise the
@@ -295,9 +298,6 @@ def _by_kernel(task: _Task, method: _Method, run, y0) -> backends.Solution:
 
 
 def _by_diffrax(task: _Task, method: _Method, run, y0) -> diffrax.Solution:
-    # Nothing depends on what a start that is not finite meets.
-    arrays, rest = eqx.partition((run, y0), eqx.is_inexact_array)
-    run, y0 = eqx.combine(_reached(arrays, _all_finite(y0)), rest)
     return diffrax.diffeqsolve(
         diffrax.ODETerm(_vector_field),
         method.solver,
@@ -404,7 +404,7 @@ def _reached(rows, reached):
 @_reached.defjvp
 def _reached_jvp(primals, tangents):
     (rows, reached), (moves, _) = primals, tangents
-    column = lambda x: reached.reshape(*reached.shape, *[1] * (x.ndim - reached.ndim))  # noqa: E731
+    column = lambda x: reached.reshape(-1, *[1] * (x.ndim - 1))  # noqa: E731
     return rows, jax.tree.map(lambda x: jnp.where(column(x), x, jnp.zeros_like(x)), moves)
 
 

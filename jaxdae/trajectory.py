@@ -43,8 +43,8 @@ class Trajectory(eqx.Module):
         stats: solver statistics (`num_steps`, `num_accepted_steps`, `num_rejected_steps`, …).
         saved: what `saveat` asked for, when it is not plain states.
         backend: `"native"` or `"plain"`: what carried the run out.
-        why_not_native: what kept the native backend from serving, in words; `None` where nothing
-            did.
+        why_not_native: what kept the native backend from serving, in words, or what of a native
+            run's derivatives is left to the plain program; `None` where nothing is.
         projections: Newton iterations that take states between steps onto the constraints.
     """
 
