@@ -176,10 +176,10 @@ STARTS = np.array([1.0, 0.1, 0.0, np.nan, 1.5])[:, None]
 GOOD = STARTS[[0, -1]]
 STEPS = {
     "given, at steps": {"dt": 0.1, "saveat": diffrax.SaveAt(t0=True, steps=True)},
-    "given, at times": {"dt": 0.1, "saveat": diffrax.SaveAt(ts=np.linspace(0, 0.5, 4))},
+    "given, at times": {"dt": 0.1, "saveat": diffrax.SaveAt(ts=jnp.linspace(0, 0.5, 4))},
     "controlled": {
         "stepsize_controller": diffrax.PIDController(1e-3, 1e-3, dtmin=1e-4, force_dtmin=False),
-        "saveat": diffrax.SaveAt(ts=np.linspace(0, 0.5, 4)), "max_steps": 64,
+        "saveat": diffrax.SaveAt(ts=jnp.linspace(0, 0.5, 4)), "max_steps": 64,
     },
 }  # fmt: skip
 COSTS = EnergyDrift(), TrackingError(lambda *tqv: jnp.sqrt(tqv[1]), lambda t: 0.1 * t)
