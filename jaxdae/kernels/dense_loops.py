@@ -11,12 +11,12 @@ from jaxdae.kernels.writer import Writer
 _BLOCK, _OF_VECTOR = (4, 4), 8
 
 
-def product_name(product: Product, shared: tuple[bool, bool]) -> str:
+def product_name(product: Product, shared: tuple[bool, ...]) -> str:
     """Name of the function for matrices of which all lanes share none, one, or both."""
     return f"{product.name}_{''.join('s' if x else 'v' for x in shared)}"
 
 
-def product_text(product: Product, shared: tuple[bool, bool], width: int, dtype) -> str:
+def product_text(product: Product, shared: tuple[bool, ...], width: int, dtype) -> str:
     """The function `@name(pointer to A, pointer to B, pointer to C)`.
 
     Args:
@@ -36,7 +36,7 @@ def product_text(product: Product, shared: tuple[bool, bool], width: int, dtype)
 
 
 class _Loops(Writer):
-    def __init__(self, product: Product, shared: tuple[bool, bool], width: int, dtype):
+    def __init__(self, product: Product, shared: tuple[bool, ...], width: int, dtype):
         super().__init__(width, dtype)
         self._product, self._shared = product, shared
         self._labels = 0
