@@ -1,0 +1,252 @@
+"""Mechanisms of dependent constraints: the motion is that of the minimal coordinate."""
+
+import diffrax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxdae
+from jaxdae import (
+    Automatic,
+    Baumgarte,
+    FullRank,
+    Hamiltonian,
+    MinimumNorm,
+    Multipliers,
+    NullSpace,
+    Penalty,
+    simulate,
+    SingularMass,
+)
+from jaxdae.solvers import Projected, RK4
+
+GAINS = Baumgarte.critical(10.0)
+END = 1.0
+AT_END = diffrax.SaveAt(t1=True)
+# Starts at the distance d end at most so many d away: the exact motion of another start does, too.
+PER_DISTANCE = 3.0
+# name, arguments, angle and its rate, rank
+CASES = {
+    "platform": ("platform", {}, -0.3, 0.7, 6),
+    "table": ("table", {}, 0.9, 0.4, 3),
+    "table of three rods": ("table", {"rods": 3}, 0.9, 0.4, 3),
+    "Bennett": ("Bennett", {}, 1.1, 0.3, 11),
+}
+
+
+@pytest.fixture(scope="module", params=CASES.values(), ids=CASES.keys())
+def case(request, mechanisms, on_curve, exact):
+    name, arguments, angle, rate, rank = request.param
+    system = mechanisms[name](**arguments)
+    end = exact(system, angle, rate, np.array([0.0, END]))[-1]
+    return system, lambda off=0.0: on_curve(system, angle, rate, off), end, rank
+
+
+def _error(run, end):
+    assert bool(run.success)
+    return float(np.abs(run.q[-1] - end).max())
+
+
+def test_runs_follow_the_exact_motion_from_starts_on_and_off_the_constraints(case):
+    """Adaptive and fixed steps, without a word of the user: the rank is found and held."""
+    system, start, end, rank = case
+    settings = [{}, {"solver": RK4(), "dt": 0.005}]
+    for how in settings:
+        for off in (0.0, 1e-6, 1e-5):
+            run = simulate(system, Multipliers(GAINS), start(off), t1=END, saveat=AT_END, **how)
+            assert run.backend == "native"
+            assert float(run.held_rank) == rank
+            # 1e-6: RK4's and the solver's own error (5e-7 measured).
+            assert _error(run, end) < 1e-6 + PER_DISTANCE * off
+
+
+@pytest.fixture(scope="module")
+def table(mechanisms, on_curve, exact):
+    system = mechanisms["table"]()
+    end = exact(system, 0.9, 0.4, np.array([0.0, END]))[-1]
+    return system, lambda off=0.0: on_curve(system, 0.9, 0.4, off), end
+
+
+FORMULATIONS = {
+    "minimum norm": (Multipliers(GAINS, MinimumNorm()), {}),
+    "singular mass": (Multipliers(GAINS, SingularMass()), {}),
+    "singular mass, minimum norm": (Multipliers(GAINS, SingularMass(inner=MinimumNorm())), {}),
+    "Hamiltonian": (Hamiltonian(GAINS), {}),
+    "projected": (Multipliers(), {"solver": Projected(RK4()), "dt": 0.01}),
+    "projected, plain": (
+        Multipliers(), {"solver": Projected(RK4()), "dt": 0.01, "backend": "plain"},
+    ),
+    "penalty, projected": (
+        jaxdae.AugmentedLagrangian(1e6, iterations=6), {"solver": Projected(RK4()), "dt": 0.01},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("formulation", "how"), FORMULATIONS.values(), ids=FORMULATIONS.keys())
+def test_formulations_agree_with_the_minimal_coordinate(formulation, how, table):
+    system, start, end = table
+    for off in (0.0, 1e-6):
+        run = simulate(system, formulation, start(off), t1=END, saveat=AT_END, **how)
+        # 1e-6: errors of the steps, and 1 / alpha^6 of the penalty.
+        assert _error(run, end) < 1e-6 + PER_DISTANCE * off
+
+
+def test_energy_changes_by_what_the_damper_takes(table):
+    system, start, _ = table
+    run = simulate(system, Multipliers(GAINS), start(1e-6), t1=END, work=True)
+    taken = run.work.dissipation
+    assert float(taken[-1]) < -0.01
+    # Off the constraints by 1e-6 they do work of that order on forces of some 10 N.
+    np.testing.assert_allclose(run.energy - run.energy[0], taken, rtol=0, atol=1e-4)
+
+
+def test_single_precision(table):
+    system, start, end = table
+    state = jax.tree.map(lambda x: x.astype(jnp.float32), start())
+    run = simulate(system, Multipliers(GAINS), state, t1=END, saveat=AT_END)
+    assert run.q.dtype == jnp.float32
+    # Tolerance 1e-5 of the steps, and the digits that forces of some 10 N leave.
+    assert _error(run, end) < 1e-3
+
+
+def test_gradients_of_both_modes_and_backends_agree_with_differences(table):
+    """By a length, the gain and the start; the default finds the rank under eager transforms."""
+    system, start, _ = table
+
+    def end(x, backend="auto", adjoint=None):
+        moved = jaxdae.State(start().q, start().v * (1 + x))
+        gains = Baumgarte.critical(10.0 + x)
+        heavier = type(system)(length=0.7 + 0.0 * x)
+        run = simulate(
+            heavier, Multipliers(gains), moved, t1=0.3, dt=0.01, solver=RK4(), saveat=AT_END,
+            backend=backend, adjoint=adjoint,
+        )  # fmt: skip
+        return run.q[-1, 3] + 0.1 * run.v[-1, 0]
+
+    difference = (end(1e-4) - end(-1e-4)) / 2e-4
+    forward = diffrax.ForwardMode()
+    found = [
+        jax.grad(end)(0.0),
+        jax.jvp(end, (0.0,), (1.0,))[1],
+        jax.jvp(lambda x: end(x, "plain", forward), (0.0,), (1.0,))[1],
+    ]
+    # Truncation 1e-8 of the difference, and its round-off.
+    np.testing.assert_allclose(found, difference, rtol=1e-6)
+
+
+def test_batches_hold_a_rank_for_each_member(table):
+    """A member that is not finite fails by itself; the others are as alone."""
+    system, start, end = table
+    starts = [start(x) for x in (0.0, 1e-6)]
+    broken = jax.tree.map(lambda x: x * jnp.nan, starts[0])
+    states = jax.tree.map(lambda *x: jnp.stack(x), *starts, broken)
+
+    @jax.jit
+    @jax.vmap
+    def batch(state):
+        run = simulate(
+            system, Multipliers(GAINS, MinimumNorm()), state, t1=END, saveat=AT_END, throw=False
+        )
+        return run.q[-1], run.success, run.held_rank, run.constraint_rank
+
+    q, success, held, rank = batch(states)
+    np.testing.assert_array_equal(success, [True, True, False])
+    np.testing.assert_array_equal(held[:2], 3.0)
+    np.testing.assert_array_equal(rank[:2], 3.0)
+    assert np.abs(q[0] - end).max() < 1e-6
+    assert np.abs(q[1] - end).max() < 1e-6 + PER_DISTANCE * 1e-6
+
+
+def test_a_batch_that_cannot_see_its_starts_fails_instead_of_going_astray(table):
+    """The default is the fast solve there: a dependent member fails, on and off the constraints."""
+    system, start, _ = table
+
+    def success(off, throw):
+        state = jax.tree.map(lambda a, b: a + off * (b - a), start(), start(1.0))
+        how = {"t1": 0.1, "saveat": AT_END, "start_tolerance": None, "throw": throw}
+        return simulate(system, Multipliers(GAINS), state, **how).success
+
+    assert not jax.jit(jax.vmap(lambda x: success(x, False)))(jnp.array([0.0, 1e-6])).any()
+    with pytest.raises(RuntimeError, match=r"dependent at the start.*give Multipliers"):
+        jax.block_until_ready(jax.jit(lambda x: success(x, True))(1e-6))
+
+
+def test_refusals_name_what_depends_and_a_remedy_that_works(mechanisms, on_curve):
+    """Off the constraints by 1e-6, too, where all singular values are above round-off."""
+    system = mechanisms["table"](rods=3)
+    for off in (0.0, 1e-6):
+        state = on_curve(system, 0.9, 0.4, off)
+        for formulation in (Multipliers(solve=FullRank()), NullSpace()):
+            with pytest.raises(ValueError, match=r"rank 3 of 5 .*solve=MinimumNorm\(\)"):
+                simulate(system, formulation, state, t1=0.1)
+
+
+class Weightless(jaxdae.System):
+    """A repeated rod whose mass matrix is singular: `y` has no inertia."""
+
+    def kinetic_energy(self, t, q, v):
+        del t, q
+        return 0.5 * v[0] ** 2
+
+    def potential_energy(self, t, q):
+        del t
+        return 2.0 * q[1]
+
+    def position_constraints(self, t, q):
+        del t
+        rod = q @ q - 1
+        return jnp.stack([rod, 2 * rod, rod * (1 + q[0])])
+
+    def labels(self):
+        return jaxdae.Labels(constraints=("rod", "rod again", "rod once more"))
+
+
+def test_singular_mass_and_dependent_constraints_have_one_remedy():
+    """Its message names both at once, whatever was tried before, and it works."""
+    state = jaxdae.State([0.6, -0.8], [0.4, 0.3])
+    for solve in (Automatic(), FullRank(), MinimumNorm(), SingularMass(inner=FullRank())):
+        with pytest.raises(ValueError, match=r"solve=SingularMass\(inner=MinimumNorm\(\)\)"):
+            simulate(Weightless(), Multipliers(solve=solve), state, t1=0.1)
+    ends = [
+        simulate(Weightless(), Multipliers(GAINS, solve), state, t1=0.5).q[-1]
+        for solve in (SingularMass(), SingularMass(inner=MinimumNorm()))
+    ]
+    np.testing.assert_array_equal(*ends)
+    pull = simulate(Weightless(), Penalty(1e7, GAINS), state, t1=0.5).q[-1]
+    np.testing.assert_allclose(ends[0], pull, atol=1e-5)  # 1 / alpha times the reaction
+
+
+def test_a_start_at_a_singular_position_is_refused(mechanisms, on_curve):
+    """All cranks and the platform on one line: the rank there is not that of the motion."""
+    system = mechanisms["platform"]()
+    for solve in (Automatic(), MinimumNorm()):
+        with pytest.raises(ValueError, match=r"rank 5 of 7 .*singular position.*Start elsewhere"):
+            simulate(system, Multipliers(GAINS, solve), on_curve(system, 0.0, 1.0), t1=0.1)
+
+
+class Threaded(jaxdae.System):
+    """A unit mass on the `x` axis, by two constraints of which one says nothing below `x = 1`."""
+
+    def kinetic_energy(self, t, q, v):
+        del t, q
+        return 0.5 * v @ v
+
+    def position_constraints(self, t, q):
+        del t
+        beyond = jnp.maximum(q[0] - 1, 0.0) ** 3
+        return jnp.stack([q[1], q[1] + beyond * q[2]])
+
+
+@pytest.mark.parametrize("backend", ["plain", "native"])
+def test_a_rank_that_changes_along_the_run_is_warned_of(backend):
+    state = jaxdae.State([0.5, 0.0, 0.0], [1.0, 0.0, 0.0])
+    with pytest.warns(RuntimeWarning, match=r"held the rank 1 .*at t = \d.* it is 2 \(at \d+ of"):
+        run = simulate(Threaded(), Multipliers(), state, t1=1.0, backend=backend)
+    before = np.asarray(run.q)[:, 0] < 1
+    np.testing.assert_array_equal(run.constraint_rank[before], 1.0)
+
+
+def test_threshold_and_rank_exclude_each_other():
+    with pytest.raises(ValueError, match=r"rcond = 0\.001, or a rank, 2"):
+        MinimumNorm(rcond=1e-3, rank=2)
