@@ -11,13 +11,7 @@ from jaxdae.formulations.held_rank import solves, with_solves
 from jaxdae.linalg.rank import numerical_rank
 from jaxdae.systems import State, System
 from jaxdae.systems.checks import is_concrete
-from jaxdae.systems.independence import constraint_rank, involved
-
-# Singular values that vanish on the constraints are of the order of the distance from them. Far
-# above that, in parts of the largest one, constraints are independent without a closer look.
-_PER_DISTANCE = 100.0
-_SURELY_INDEPENDENT = 1e-2
-
+from jaxdae.systems.independence import constraint_rank, involved, surely_independent
 
 DEPENDENT_START = (
     "the constraints are dependent at the start, on the constraints: give "
@@ -50,19 +44,10 @@ class StartRank(NamedTuple):
 def start_rank(system: System, t, state: State) -> StartRank:
     """Rank of the constraints at a start, on the host."""
     mass, jac = (np.asarray(x) for x in matrices(system, t, state))
-    values = numerical_rank(jac, RANK_TOLERANCE).singular_values
-    if jac.shape[0] == 0 or _surely_independent(values, jac, residuals(system, t, state).phi):
+    if len(jac) == 0 or surely_independent(jac, np.asarray(residuals(system, t, state).phi)):
         return StartRank(jac.shape[0], True, mass, jac)
     found = _compiled(system, t, state)
     return StartRank(int(found.rank), bool(found.regular), mass, np.asarray(found.jac))
-
-
-def _surely_independent(values, jac, phi) -> bool:
-    phi = np.abs(np.asarray(phi))
-    lengths = np.linalg.norm(jac[: phi.size], axis=1)
-    distance = np.max(phi / np.where(lengths > 0, lengths, 1.0), initial=0.0)
-    limit = max(_SURELY_INDEPENDENT, _PER_DISTANCE * float(distance))
-    return jac.shape[0] <= jac.shape[1] and bool(values[-1] > limit * values[0])
 
 
 @eqx.filter_jit

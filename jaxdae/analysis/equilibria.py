@@ -12,8 +12,11 @@ from jaxtyping import Array, Float
 
 from jaxdae.analysis.rest import Balance, balance
 from jaxdae.analysis.root_search import find_root, Linear
+from jaxdae.linalg.held_rank import pivoted_rows, unit_rows
 from jaxdae.systems import State, System
 from jaxdae.systems.checks import check_finite, check_system, check_tolerance, is_concrete
+from jaxdae.systems.dynamics import mass_and_jacobian
+from jaxdae.systems.independence import constraint_rank, surely_independent
 from jaxdae.systems.precision import in_dtype
 
 
@@ -28,7 +31,8 @@ class Equilibrium(eqx.Module):
         q: coordinates, shape `(n,)`.
         w: actuator state, shape `(k,)`.
         u: control input that holds it there, or `None`.
-        multipliers: `lam` of `J^T lam = f`, shape `(m+r,)`; the reaction is `-J^T lam`.
+        multipliers: `lam` of `J^T lam = f`, shape `(m+r,)`; the reaction is `-J^T lam`. Of
+            dependent constraints some have it all, and the others zero.
         residual: what is left of the equations, a `Balance`.
         t: time [s].
     """
@@ -108,15 +112,16 @@ def equilibrium(
     if is_concrete(state):
         check_finite(state)
     free = jnp.asarray(_free(system, fixed, state.q.size))
-    found, residual, rate = _solve(system, t, state, u, free, free_controls)
+    kept = _independent_constraints(system, t, state)
+    found, residual, rate = _solve(system, t, state, u, free, kept, free_controls)
     tolerance = float(jnp.finfo(dtype).eps) ** (2 / 3) if tolerance is None else tolerance
     return _require(system, found, residual, rate, t, tolerance, fixed)
 
 
 @eqx.filter_jit
-def _solve(system, t, state, u, free, free_controls):
+def _solve(system, t, state, u, free, kept, free_controls):
     """Unknowns, what is left of the equations, and the rate of that in time."""
-    given = (system, t, state, u, free)
+    given = (system, t, state, u, free, kept)
     q, s = state.q, u.size if free_controls else 0
     m = jax.eval_shape(system.position_constraints, t, q).size
     r = jax.eval_shape(system.velocity_constraints, t, q, q).size
@@ -135,11 +140,41 @@ def _solve(system, t, state, u, free, free_controls):
 
 
 def _unknowns(x, given, s: int) -> _Unknowns:
-    _, _, state, u, free = given
+    _, _, state, u, free, kept = given
     n, k = state.q.size, state.w.size
     q, w, control, multipliers = jnp.split(x, (n, n + k, n + k + s))
     held = jnp.where(free, q, state.q)
+    # Off the constraints a superfluous one could balance any force by a multiplier without bound.
+    multipliers = multipliers if kept is None else jnp.where(kept, multipliers, 0.0)
     return _Unknowns(held, w, control.reshape(u.shape) if s else u, multipliers)
+
+
+def _independent_constraints(system: System, t, state: State):
+    """Which constraints are not superfluous where they hold, shape `(m+r,)`; `None` for all.
+
+    Under transformations the guess is not known, and all are taken.
+    """
+    if not is_concrete(system, t, state):
+        return None
+    phi, jac = (np.asarray(x) for x in _constraints_at(system, t, state))
+    if len(jac) < 2 or surely_independent(jac, phi):
+        return None
+    kept, regular = _kept_constraints(system, t, state)
+    return kept if bool(regular) and not bool(jnp.all(kept)) else None
+
+
+@eqx.filter_jit
+def _constraints_at(system, t, state):
+    _, jac = mass_and_jacobian(system, t, state.q, state.v)
+    return system.position_constraints(t, state.q), jac
+
+
+@eqx.filter_jit
+def _kept_constraints(system, t, state):
+    found = constraint_rank(system, t, state)
+    order = pivoted_rows(unit_rows(found.jac)[0]).order
+    first = jnp.arange(len(order)) < found.rank
+    return (first @ order) > 0, found.regular
 
 
 def _balance(x, given, s: int) -> Balance:

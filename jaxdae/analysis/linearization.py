@@ -11,6 +11,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
 from jaxdae.analysis.equilibria import Equilibrium
+from jaxdae.analysis.independent_part import independent_part
 from jaxdae.analysis.rest import energy_force, mass_and_turning, remaining_force
 from jaxdae.linalg.rank import numerical_rank
 from jaxdae.systems import System
@@ -100,7 +101,9 @@ def linearize(
     """Linear equations of the perturbed motion about an equilibrium.
 
     They are those of the ideal constrained motion; no formulation and no stabilization enters.
-    Derivatives are exact, by forward differentiation of the accelerations.
+    Derivatives are exact, by forward differentiation of the accelerations. Of constraints that
+    depend on each other around the equilibrium, as many are taken as are independent: `m` and `r`
+    count those.
 
     Args:
         system: the declaration.
@@ -114,7 +117,7 @@ def linearize(
         `Linearization`.
 
     Raises:
-        ValueError: for constraints that are dependent at the equilibrium, coordinates that cannot
+        ValueError: for constraints that are dependent there only, coordinates that cannot
             be independent, or a controller that does not hold the equilibrium; with the numbers.
     """
     eq = equilibrium
@@ -122,6 +125,10 @@ def linearize(
     system, controller = in_dtype((system, controller), eq.q.dtype)
     jac = jacobian_at_rest(system, eq)
     m = jax.eval_shape(system.position_constraints, eq.t, eq.q).shape[0]
+    if is_concrete(system, eq) and numerical_rank(jac).rank < jac.shape[0]:
+        system, eq = independent_part(system, eq, m)
+        jac = jacobian_at_rest(system, eq)
+        m = jax.eval_shape(system.position_constraints, eq.t, eq.q).shape[0]
     partition = choose_partition(system, jac, m, independent)
     _check_controller(eq, controller)
     return _linearize(system, eq, controller, partition)

@@ -11,9 +11,11 @@ import numpy as np
 import optimistix as optx
 from jaxtyping import Array, Float
 
+from jaxdae.linalg.held_rank import pivoted_rows, unit_rows
 from jaxdae.systems.base import State, System
 from jaxdae.systems.checks import check_finite, check_system, check_tolerance, is_concrete
 from jaxdae.systems.dynamics import constraint_residuals, mass_and_jacobian, Violation
+from jaxdae.systems.independence import approach
 from jaxdae.systems.precision import in_dtype
 from jaxdae.systems.programs import (
     ActuatorProgram,
@@ -97,9 +99,9 @@ def consistent_state(
 
     with `M = M(t, q0)`, and `c` the position constraints of `q`, then the velocity-level
     constraints of `v`, by Newton's method on the stationarity conditions
-    `M (x - x0) + (dc/dx)^T mu = 0`, `c(x) = 0`. Dependent constraints are allowed (steps of least
-    norm), and so is a mass matrix that is singular off `ker J`. Derivatives follow from the
-    implicit function theorem.
+    `M (x - x0) + (dc/dx)^T mu = 0`, `c(x) = 0`. Dependent constraints are allowed: the rank is
+    decided where they hold, and Newton's method has so many of them, chosen by pivoting. So is a
+    mass matrix that is singular off `ker J`. Derivatives follow from the implicit function theorem.
 
     Args:
         system: the declaration.
@@ -169,19 +171,31 @@ def _nearest(constraint, metric, x0, free):
     # A metric of order one keeps the two blocks of the stationarity conditions comparable.
     scale = jnp.maximum(jnp.max(jnp.abs(metric)), jnp.finfo(metric.dtype).tiny)
     metric = metric / scale
+    # Held entries do not move even where the constraints cannot be satisfied.
+    moving = lambda x, x0: constraint(jnp.where(free, x, x0))  # noqa: E731
+    eps = float(jnp.finfo(x0.dtype).eps)
+    # Singular values below this are round-off: of a mass matrix, or constraints that entries held
+    # determine.
+    linear_solver = lx.SVD(rcond=eps ** (2 / 3))
+    newton = optx.Newton(rtol=eps**0.75, atol=eps**0.75, linear_solver=linear_solver)
+    near = _approach(constraint, metric, x0, free, linear_solver)
+    order, used = _independent_rows(lambda x: moving(x, x0), near)
+
+    def chosen(x, x0):
+        return order @ moving(x, x0)
 
     def stationarity(unknown, x0):
         x, mu = unknown
-        # Held entries do not move even where the constraints cannot be satisfied.
-        residual, pullback = jax.vjp(lambda x: constraint(jnp.where(free, x, x0)), x)
-        gradient = metric @ (x - x0) + pullback(mu)[0]
-        return jnp.where(free, gradient, x - x0), residual
+        residual, pullback = jax.vjp(lambda x: chosen(x, x0), x)
+        gradient = metric @ (x - x0) + pullback(jnp.where(used, mu, 0.0))[0]
+        return jnp.where(free, gradient, x - x0), jnp.where(used, residual, mu)
 
-    eps = float(jnp.finfo(x0.dtype).eps)
-    # Singular values below this are round-off: the constraints are dependent there.
-    linear_solver = lx.SVD(rcond=eps ** (2 / 3))
-    newton = optx.Newton(rtol=eps**0.75, atol=eps**0.75, linear_solver=linear_solver)
-    start = _approach(constraint, metric, x0, free, linear_solver)
+    # Multipliers of the start by least squares: what Newton's method needs at a far one.
+    rows = jnp.where(used[:, None] & free, jax.jacfwd(chosen)(near, x0), 0.0)
+    pull = jnp.where(free, metric @ (x0 - near), 0.0)
+    matrix = lx.MatrixLinearOperator(rows.T)
+    mu = lx.linear_solve(matrix, pull, linear_solver, throw=False).value
+    start = jax.lax.stop_gradient((near, jnp.where(used, mu, 0.0)))
     solution = optx.root_find(
         stationarity,
         newton,
@@ -195,15 +209,14 @@ def _nearest(constraint, metric, x0, free):
 
 
 def _approach(constraint, metric, x0, free, linear_solver):
-    """A point and multipliers from which Newton's method on the stationarity conditions converges.
+    """A point from which Newton's method on the stationarity conditions converges.
 
     Half steps of sequential quadratic programming without the constraints' curvature: each goes
     towards the point of the linearized constraints nearest to `x0`, which keeps away from
     stationary points that are not minima. Newton's method alone fails from far starts.
     """
 
-    def step(_, unknown):
-        x, _ = unknown
+    def step(_, x):
         residual, jac = constraint(x), jnp.where(free, jax.jacfwd(constraint)(x), 0.0)
         corner = jnp.zeros((residual.size, residual.size), x.dtype)
         # Held entries leave both blocks: their steps are zero, being of least norm.
@@ -211,13 +224,19 @@ def _approach(constraint, metric, x0, free, linear_solver):
         matrix = lx.MatrixLinearOperator(jnp.block([[inner, jac.T], [jac, corner]]))
         rhs = jnp.concatenate([inner @ (x0 - x), -residual])
         solution = lx.linear_solve(matrix, rhs, linear_solver, throw=False).value
-        return x + 0.5 * solution[: x.size], solution[x.size :]
+        return x + 0.5 * solution[: x.size]
 
-    start = (x0, jnp.zeros_like(constraint(x0)))
-    x, mu = jax.lax.fori_loop(0, _APPROACH_STEPS, step, start)
+    x = jax.lax.fori_loop(0, _APPROACH_STEPS, step, x0)
     nearer = jnp.linalg.norm(constraint(x)) < jnp.linalg.norm(constraint(x0))
-    found = jax.tree.map(lambda new, old: jnp.where(nearer, new, old), (x, mu), start)
-    return jax.lax.stop_gradient(found)
+    return jax.lax.stop_gradient(jnp.where(nearer, x, x0))
+
+
+def _independent_rows(constraint, near):
+    """An order of the constraints, those independent where they hold first, and which those are."""
+    there = approach(constraint, near)
+    found = pivoted_rows(unit_rows(jax.jacfwd(constraint)(there))[0])
+    used = jnp.arange(found.sizes.size) < found.rank
+    return jax.lax.stop_gradient((found.order, used))
 
 
 def _require(system, t, state, out, projection, tolerance, held):

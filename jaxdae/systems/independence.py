@@ -5,11 +5,12 @@ from typing import NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from jaxdae.linalg.held_rank import pivoted_rows, rank_tolerance, unit_rows
 from jaxdae.linalg.positive_definite import solve_positive_definite
-from jaxdae.linalg.rank import NumericalRank
+from jaxdae.linalg.rank import numerical_rank, NumericalRank
 from jaxdae.systems.base import Labels, State, System
 from jaxdae.systems.dynamics import constraint_residuals
 from jaxdae.systems.precision import in_dtype
@@ -18,6 +19,10 @@ from jaxdae.systems.precision import in_dtype
 _STEPS = 12
 # For programs in which hardly any time may be spent.
 _FEW_STEPS = 5
+# Singular values that vanish on the constraints are of the order of the distance from them. Far
+# above that, in parts of the largest one, constraints are independent without a closer look.
+_PER_DISTANCE = 100.0
+_SURELY_INDEPENDENT = 1e-2
 
 
 class ConstraintRank(NamedTuple):
@@ -68,6 +73,20 @@ def constraint_rank(system: System, t, state: State) -> ConstraintRank:
     limit = rank_tolerance(q.dtype) ** 0.5
     regular = lost <= limit * (1 + jnp.linalg.norm(turned))
     return ConstraintRank(found.rank, regular, jac)
+
+
+def surely_independent(jac: np.ndarray, phi: np.ndarray) -> bool:
+    """Whether constraints are independent without a closer look, on the host.
+
+    Args:
+        jac: Jacobian at a state, position constraints first, shape `(m+r, n)`.
+        phi: residuals of the position constraints there, shape `(m,)`.
+    """
+    values = numerical_rank(jac).singular_values
+    lengths = np.linalg.norm(jac[: phi.size], axis=1)
+    distance = np.max(np.abs(phi) / np.where(lengths > 0, lengths, 1.0), initial=0.0)
+    limit = max(_SURELY_INDEPENDENT, _PER_DISTANCE * float(distance))
+    return jac.shape[0] <= jac.shape[1] and bool(values[-1] > limit * values[0])
 
 
 def are_dependent(system: System, t, state: State) -> Bool[Array, ""]:

@@ -128,7 +128,7 @@ class Bennett(jaxdae.System):
 
     def frame(self):
         """Fixed joints and hinges: those of the link of length `b` between them."""
-        turn = TURN.astype(jnp.result_type(self.a, jnp.float32))
+        turn = TURN.astype(jnp.asarray(self.a).dtype)
         place = jnp.stack([0.0 * self.b, self.b])
         joints = place[:, None] * turn[:, 0]
         hinge = jnp.cos(self.beta) * turn[:, 2] - jnp.sin(self.beta) * turn[:, 1]

@@ -1,0 +1,73 @@
+"""A system without its superfluous constraints, near a state at which all of them hold."""
+
+from functools import cache
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdae.analysis.equilibria import Equilibrium
+from jaxdae.linalg.held_rank import pivoted_rows, unit_rows
+from jaxdae.systems import State, System
+from jaxdae.systems.independence import constraint_rank
+
+
+def independent_part(system: System, eq: Equilibrium, m: int) -> tuple[System, Equilibrium]:
+    """A system with as many of its constraints as are independent, and the same equilibrium.
+
+    On the constraints its motions are the same, and so are all equations of them.
+
+    Args:
+        system: the declaration.
+        eq: of the system, concrete.
+        m: number of position constraints.
+
+    Returns:
+        The system and its equilibrium, with multipliers that give the same reaction; both as given
+        where all constraints are independent, or at a singular position.
+    """
+    found = _rank(system, eq)
+    jac = np.asarray(found.jac)
+    if not bool(found.regular) or found.rank == jac.shape[0]:
+        return system, eq
+    order = np.asarray(pivoted_rows(unit_rows(jnp.asarray(jac))[0]).order).argmax(axis=1)
+    rows = tuple(sorted(order[: int(found.rank)].tolist()))
+    kept, reaction = jac[list(rows)], jac.T @ np.asarray(eq.multipliers)
+    multipliers = jnp.asarray(np.linalg.lstsq(kept.T, reaction, rcond=None)[0])
+    positions = np.array([i for i in rows if i < m], int)
+    residual = eq.residual._replace(
+        phi=eq.residual.phi[positions], phi_dot=eq.residual.phi_dot[np.array(rows)]
+    )
+    changed = (multipliers, residual)
+    eq = eqx.tree_at(lambda x: (x.multipliers, x.residual), eq, changed)
+    return _as(_part(type(system), rows, m), system), eq
+
+
+@eqx.filter_jit
+def _rank(system, eq):
+    return constraint_rank(system, eq.t, State(eq.q, jnp.zeros_like(eq.q), eq.w))
+
+
+@cache  # programs are known by the class
+def _part(kind: type, rows: tuple[int, ...], m: int) -> type:
+    positions = np.array([i for i in rows if i < m], int)
+    velocities = np.array([i - m for i in rows if i >= m], int)
+
+    class Part(kind):
+        """The same system with some of its constraints."""
+
+        def position_constraints(self, t, q):
+            return super().position_constraints(t, q)[positions]
+
+        def velocity_constraints(self, t, q, v):
+            return super().velocity_constraints(t, q, v)[velocities]
+
+    return Part
+
+
+def _as(kind: type, system: System) -> System:
+    """A system as one of another class with the same fields."""
+    made = object.__new__(kind)
+    for name, value in vars(system).items():
+        object.__setattr__(made, name, value)
+    return made
