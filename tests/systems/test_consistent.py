@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
-from scipy.optimize import brentq, minimize, minimize_scalar
+from scipy.optimize import brentq, minimize
 
 import jaxdae
 from jaxdae import consistent_state
@@ -346,42 +346,3 @@ def test_wrong_shapes_are_refused():
         consistent_state(Circle(), Q0, jnp.ones(3))
     with pytest.raises(ValueError, match=r"use jax\.vmap"):
         consistent_state(Circle(), jnp.ones((4, 2)), jnp.ones((4, 2)))
-
-
-class Parallel(jaxdae.System):
-    """A unit mass that two equal cranks and a rod between their tips carry: dependent only so.
-
-    Coordinates are the tips of both cranks; a third, parallel rod closes the loop twice.
-    """
-
-    def kinetic_energy(self, t, q, v):
-        del t, q
-        return 0.5 * (v @ v + v[0] * v[2])
-
-    def position_constraints(self, t, q):
-        del t
-        one, other = q[:2], q[2:] - jnp.stack([1.0, 0.0])
-        between, middle = q[2:] - q[:2], (q[:2] + q[2:]) / 2 - jnp.stack([0.5, 0.0])
-        return jnp.stack([one @ one, other @ other, between @ between, middle @ middle]) - 1.0
-
-
-@pytest.mark.parametrize("off", [1e-8, 1e-5, 0.2])
-def test_constraints_that_depend_only_where_they_hold(off):
-    """The nearest state of the pendulum that they describe, found by hand."""
-    exact = jnp.array([0.6, -0.8, 1.6, -0.8])
-    given = exact + off * jnp.array([0.3, -0.5, 0.8, 0.7])
-    state = jaxdae.consistent_state(Parallel(), given, jnp.array([0.3, 0.1, -0.2, 0.4]))
-    weight = np.array([[1, 0, 0.5, 0], [0, 1, 0, 0], [0.5, 0, 1, 0], [0, 0, 0, 1]])
-
-    def distance(angle):
-        x, y = np.cos(angle), np.sin(angle)
-        move = np.array([x, y, x + 1, y]) - given
-        return move @ weight @ move
-
-    angle = minimize_scalar(distance, bracket=(-0.95, -0.9), tol=1e-12).x
-    tip = np.array([np.cos(angle), np.sin(angle)])
-    # The minimum is known to the root of the round-off.
-    np.testing.assert_allclose(state.q, [*tip, tip[0] + 1, tip[1]], atol=1e-7)
-    along = np.tile([-tip[1], tip[0]], 2)
-    rate = along @ weight @ [0.3, 0.1, -0.2, 0.4] / (along @ weight @ along)
-    np.testing.assert_allclose(state.v, rate * along, atol=1e-7)
