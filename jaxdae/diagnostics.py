@@ -102,7 +102,7 @@ def _power(system, controller, t, state):
 _BRIEFLY = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 
 
-@eqx.filter_jit(compiler_options=_BRIEFLY)
+@eqx.filter_jit(compiler_options=_BRIEFLY)  # pyright: ignore
 def _survey_block(system, formulation, controller, ts, ys):
     def of_row(t, y):
         state = formulation.recover(system, t, y)
@@ -111,7 +111,7 @@ def _survey_block(system, formulation, controller, ts, ys):
     return jax.vmap(of_row)(ts, ys)
 
 
-@eqx.filter_jit(compiler_options=_BRIEFLY)
+@eqx.filter_jit(compiler_options=_BRIEFLY)  # pyright: ignore
 def _jacobians_block(system, ts, q, v):
     return jax.vmap(lambda t, q, v: _jacobian(system, t, q, v))(ts, q, v)
 
@@ -183,7 +183,7 @@ def close_in(search: Search, intervals):
     h = search.ts[i + 1] - search.ts[i]
     ends = lambda x: (x[i][:, None], x[i + 1][:, None])  # noqa: E731
     middle, width = 0.5 * xp.ones_like(h), 0.5
-    found = None
+    found: Any = None
     for _ in range(_ROUNDS):
         places = xp.linspace(-width, width, _PLACES)
         s = xp.clip(middle[:, None] + places[None], 0.0, 1.0)
@@ -321,7 +321,7 @@ def rows_of(run, tolerance: float | None) -> Watched:
     (t0, y0), ts, ys, work = jax.device_get((run.start, run.ts, run.saved, run.work_integrals))
     reached = np.flatnonzero(np.isfinite(ts))
     ts, ys = ts[reached], jax.tree.map(lambda x: x[reached], ys)
-    work = None if work is None else sum(work)[reached]
+    work = None if work is None else np.sum(work, axis=0)[reached]
     if ts.size == 0 or ts[0] != t0:
         ts = np.concatenate([t0[None], ts])
         ys = jax.tree.map(lambda a, b: np.concatenate([a[None], b]), y0, ys)

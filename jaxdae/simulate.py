@@ -111,7 +111,8 @@ def simulate(
     Warns:
         RuntimeWarning: when fixed steps are beyond the step limit of the gains (see
             `jaxdae.step_limit`), or a run that reached its end came close to where the formulation
-            or the controller ends.
+            or the controller ends, passed near-singular positions, or has an energy balance that
+            is off by more than its tolerance explains.
 
     Raises:
         SimulationError: when the run fails and `throw` is true: what failed, when, the state of the

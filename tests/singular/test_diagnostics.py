@@ -22,11 +22,11 @@ ROUGH = diffrax.PIDController(rtol=1e-6, atol=1e-6)
 
 def _in_line(*angles):
     """Times at which the exact motion from `START` reaches crank angles, by quadrature."""
-    start, rate = float(START.q[0]), float(START.v[0])
-    energy = float(CRANK.equal_links_energy(start, rate))
+    start, given = float(START.q[0]), CRANK.equal_links_energy
+    energy = float(given(START.q[0], START.v[0]))
 
     def slowness(theta):
-        potential, unit = (float(CRANK.equal_links_energy(theta, x)) for x in (0.0, 1.0))
+        potential, unit = (float(given(jnp.asarray(theta), jnp.asarray(x))) for x in (0.0, 1.0))
         return np.sqrt((unit - potential) / (energy - potential))
 
     return [quad(slowness, start, x)[0] for x in angles]

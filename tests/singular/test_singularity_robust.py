@@ -58,8 +58,9 @@ def test_batches_and_gradients_pass_too():
 
     def end(amplitude):
         arm = ReachableTwoLink(target_amplitude=amplitude)
-        options = {"t1": 3.0, "dt": 0.01, "solver": RK4(), "saveat": END, "throw": False}
-        return simulate(arm, ROBUST, State(*arm.start()), **options).q[-1]
+        state = State(*arm.start())
+        run = simulate(arm, ROBUST, state, t1=3.0, dt=0.01, solver=RK4(), saveat=END, throw=False)
+        return run.q[-1]
 
     def exact(amplitude):
         return ReachableTwoLink(target_amplitude=amplitude).exact_position(3.0)
@@ -74,11 +75,9 @@ def test_steps_are_projected_whoever_solves_inside():
     assert passes_singular_positions(Multipliers(solve=SingularMass(SingularityRobust())))
     assert not passes_singular_positions(Multipliers(solve=SingularMass(FullRank())))
     crank = SliderCrank()
-    options = {"t1": 0.1, "dt": 0.02, "solver": RK4()}
-    run = simulate(crank, ROBUST, State(*crank.start()), **options)
-    again = simulate(
-        crank, ROBUST, State(*crank.start()), **(options | {"solver": Projected(RK4())})
-    )
+    state = State(*crank.start())
+    run = simulate(crank, ROBUST, state, t1=0.1, dt=0.02, solver=RK4())
+    again = simulate(crank, ROBUST, state, t1=0.1, dt=0.02, solver=Projected(RK4()))
     assert float(abs(run.violation.phi).max()) < 1e-14
     np.testing.assert_array_equal(run.q, again.q)
 
