@@ -212,7 +212,8 @@ def native(function: Callable, *examples) -> Callable:
     """A function of small arrays as machine code, for use inside JAX.
 
     It can be compiled, batched and differentiated like the function itself, in both modes and to
-    every order: derivatives along directions, and their transposes, are kernels of their own.
+    every order: derivatives along directions, and their transposes, are kernels of their own. The
+    sign of a zero is kept where the function reads it, not in its results.
 
     Args:
         function: traceable by JAX; takes and returns floating-point arrays, in any pytrees.
