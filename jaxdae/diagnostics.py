@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxdae.formulations.held_rank import solves
 from jaxdae.linalg.singularity_robust import passes_singular_positions
 from jaxdae.systems import constraint_residuals, generalized_energy
 
@@ -219,13 +220,14 @@ def resolved(xp, ts, q, v):
     return missed <= _RESOLVED * xp.maximum(largest(h * v[1:]), largest(h * v[:-1]))
 
 
-def least_singular_value(system, ts, states):
+def least_singular_value(system, ts, states, held=None):
     """Least of the r-th singular values along a run, for `Trajectory.least_singular_value`.
 
     Args:
         system: the declaration.
         ts: times of the rows [s]; rows that were not reached have been replaced.
         states: `(q, v, w)` there.
+        held: rank that the run held; by default the largest of the rows.
     """
     jac = jax.vmap(lambda t, s: _jacobian(system, t, s.q, s.v))(ts, states)
     count, c, n = jac.shape
@@ -233,7 +235,7 @@ def least_singular_value(system, ts, states):
         return jnp.asarray(jnp.inf, ts.dtype)
     scales = row_scales(jnp, jac)
     every = jnp.linalg.svd(jac * scales, compute_uv=False)
-    rank = jnp.max(jnp.sum(every > _RANK * jnp.max(every), axis=1))
+    rank = jnp.max(jnp.sum(every > _RANK * jnp.max(every), axis=1)) if held is None else held
     counted = jnp.arange(every.shape[1]) < rank
     least = lambda s: jnp.min(jnp.where(counted, s, jnp.inf), axis=-1)  # noqa: E731
 
@@ -355,7 +357,9 @@ def warnings_of(system, formulation, controller, watched: Watched) -> list[str]:
     count, c, n = rows.jac.shape
     if not passes_singular_positions(formulation) and 0 < count * c * c * n <= _MOST_WORK:
         values = _ThroughBlocks(system)
-        texts.append(_of_passages(formulation, *find_passages(values, watched.ts, state, rows.jac)))
+        held = next((x.held_rank for x in solves(formulation)), None)
+        found = find_passages(values, watched.ts, state, rows.jac, held)
+        texts.append(_of_passages(formulation, *found))
     texts.append(_of_energy(formulation, watched, rows))
     return [text for text in texts if text is not None]
 
@@ -377,7 +381,7 @@ def _singular_values(jac: np.ndarray) -> np.ndarray:
     return np.sqrt(np.maximum(squares, 0.0))[:, ::-1]
 
 
-def find_passages(jacobians, ts, states, jac) -> tuple[list[Passage], float]:
+def find_passages(jacobians, ts, states, jac, held=None) -> tuple[list[Passage], float]:
     """Near-singular positions passed, and the median of the least singular value.
 
     Args:
@@ -385,11 +389,13 @@ def find_passages(jacobians, ts, states, jac) -> tuple[list[Passage], float]:
         ts: times [s].
         states: `(q, v, w)` at the rows.
         jac: `J` there.
+        held: rank that the run held; by default the largest of the rows.
     """
     ts = np.asarray(ts)
     scales = row_scales(np, jac)
     every = _singular_values(jac * scales)
-    rank = int((every > _RANK * every.max()).sum(axis=1).max())
+    # Off the constraints superfluous ones have singular values, too.
+    rank = int((every > _RANK * every.max()).sum(axis=1).max() if held is None else held)
     rows, typical = every[:, rank - 1], float(np.median(every[:, rank - 1]))
     level = _NEAR * typical
 

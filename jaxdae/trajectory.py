@@ -299,7 +299,7 @@ def _over_run(trajectory: Trajectory, function):
 def _least_singular_value(run, ts, ys, work):
     del work
     states = jax.vmap(lambda t, y: _state(run, t, y))(ts, ys)
-    return diagnostics.least_singular_value(run.system, ts, states)
+    return diagnostics.least_singular_value(run.system, ts, states, run.held_rank)
 
 
 def _energy_error(run, ts, ys, work):

@@ -90,8 +90,9 @@ def test_formulations_agree_with_the_minimal_coordinate(formulation, how, table)
     system, start, end = table
     for off in (0.0, 1e-6):
         run = simulate(system, formulation, start(off), t1=END, saveat=AT_END, **how)
-        # 1e-6: errors of the steps, and 1 / alpha^6 of the penalty.
-        assert _error(run, end) < 1e-6 + PER_DISTANCE * off
+        # Errors of the steps; projected, those of a penalty fall with the step to first order only.
+        own = 5e-6 if isinstance(formulation, jaxdae.AugmentedLagrangian) else 1e-6
+        assert _error(run, end) < own + PER_DISTANCE * off
 
 
 def test_energy_changes_by_what_the_damper_takes(table):
