@@ -1,5 +1,7 @@
 """Equilibrium, linearization and spectrum of a mechanism of dependent constraints."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -47,7 +49,8 @@ def test_the_consistent_state_is_the_nearest_of_the_motion(off, mechanisms):
         move = on_curve(angle) - np.asarray(given)
         return move @ weight @ move
 
-    angle = minimize_scalar(distance, bracket=(-0.31, -0.29), tol=1e-12).x
+    least: Any = minimize_scalar(distance, bracket=(-0.31, -0.29), tol=1e-12)
+    angle = least.x
     # The minimum is known to the root of the round-off.
     np.testing.assert_allclose(state.q, on_curve(angle), rtol=0, atol=1e-7)
     along = 0.8 * np.array([-np.sin(angle), np.cos(angle)])

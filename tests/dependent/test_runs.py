@@ -37,7 +37,7 @@ CASES = {
 }
 
 
-@pytest.fixture(scope="module", params=CASES.values(), ids=CASES.keys())
+@pytest.fixture(scope="module", params=list(CASES.values()), ids=list(CASES))
 def case(request, mechanisms, on_curve, exact):
     name, arguments, angle, rate, rank = request.param
     system = mechanisms[name](**arguments)
@@ -85,7 +85,7 @@ FORMULATIONS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("formulation", "how"), FORMULATIONS.values(), ids=FORMULATIONS.keys())
+@pytest.mark.parametrize(("formulation", "how"), FORMULATIONS.values(), ids=list(FORMULATIONS))
 def test_formulations_agree_with_the_minimal_coordinate(formulation, how, table):
     system, start, end = table
     for off in (0.0, 1e-6):
