@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxdae.formulations import RealizingForces
 from jaxdae.formulations.held_rank import solves
 from jaxdae.linalg.singularity_robust import passes_singular_positions
 from jaxdae.systems import constraint_residuals, generalized_energy
@@ -31,6 +32,8 @@ _MOST_WORK = 5_000_000
 # Errors of the energy below this part of its changes are not pointed out: where a tolerance or an
 # integral of the work vouches for more, and where steps or weights are the user's choice.
 _PRECISE, _COARSE = 1e-3, 5e-2
+# Fewer rows than this say nothing about the work of forces between them.
+_FEWEST_ROWS = 33
 # A residual above this power of the machine epsilon is not round-off: 5e-7 in double precision.
 _ROUND_OFF = 0.4
 # Below this part of the potential energy nothing moves.
@@ -276,6 +279,8 @@ def energy_deviation(xp, ts, rows: Row, work=None):
     # Reactions that do work, or an inconsistent start, change the energy.
     round_off = float(jnp.finfo(rows.energy.dtype).eps) ** _ROUND_OFF
     unknown = (xp.max(rows.offset) > round_off) | (rows.residual[0] > round_off)
+    if ts.shape[0] < _FEWEST_ROWS:  # too few to tell the error of the rule
+        unknown = unknown | (xp.max(xp.abs(rows.power)) > 0.0)
     return xp.where(unknown, xp.nan, error), xp.max(xp.abs(coarse - gained[::2]))
 
 
@@ -437,7 +442,14 @@ def _of_passages(formulation, passages: list[Passage], typical: float) -> str | 
     )
 
 
+def balance_is_known(formulation, work) -> bool:
+    """Whether the energy balance can be had: of realizing forces only by the integrated work."""
+    return work is not None or not isinstance(formulation, RealizingForces)
+
+
 def _of_energy(formulation, watched: Watched, rows: Row) -> str | None:
+    if not balance_is_known(formulation, watched.work):
+        return None
     error, quadrature = energy_deviation(np, np.asarray(watched.ts), rows, watched.work)
     if not np.isfinite(error):
         return None

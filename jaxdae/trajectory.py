@@ -305,6 +305,8 @@ def _least_singular_value(run, ts, ys, work):
 def _energy_error(run, ts, ys, work):
     states = jax.vmap(lambda t, y: _state(run, t, y))(ts, ys)
     total = None if work is None else sum(work)
+    if not diagnostics.balance_is_known(run.formulation, total):
+        return jnp.full((), jnp.nan, ts.dtype)
     return diagnostics.energy_error(run.system, run.controller, ts, states, total)
 
 

@@ -166,15 +166,16 @@ assert jnp.abs(null).max() > 1
 assert jnp.abs(d.jac.T @ null).max() < 1e-9
 
 # %% [markdown]
-# `Multipliers` refuses dependent constraints, unless the multipliers of least norm are asked for;
-# the penalty form does not mind them. The accelerations are those of the constraints stated once.
+# `Multipliers` finds out at the start that constraints are dependent, and takes the multipliers of
+# least norm; `solve=FullRank()`, which assumes that they are not, is refused. The penalty form does
+# not mind them. The accelerations are those of the constraints stated once.
 
 # %%
 stabilization = PAPER_RUNS[0].formulation().stabilization
 pair = jnp.tile(jnp.array([1.0, 1.0]), 2)
 doubled = jaxdae.Baumgarte(K_D=20.0 * pair, K_P=100.0 * pair)
 try:
-    jaxdae.simulate(twice, jaxdae.Multipliers(doubled), start, t1=0.1)
+    jaxdae.simulate(twice, jaxdae.Multipliers(doubled, jaxdae.FullRank()), start, t1=0.1)
 except ValueError as error:
     print(error)
 else:
