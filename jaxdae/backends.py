@@ -281,7 +281,7 @@ def native_reading(function: Callable, *examples) -> Callable | None:
     if sum(x.size for x in jax.tree.leaves(examples)) > _MOST_STATES:
         return None
     try:
-        return native(function, *examples)
+        return native(function, *examples, strict=False)
     except (UnsupportedOperationError, TypeError):  # a TypeError tells of numbers of other types
         return None
 

@@ -13,6 +13,7 @@ from jax.interpreters import ad, batching, mlir
 from jaxdae.kernels import machine_code
 from jaxdae.kernels.assembly import module
 from jaxdae.kernels.axes import Axes, grown
+from jaxdae.kernels.derivatives import evaluate, Function
 from jaxdae.kernels.launch import launched
 from jaxdae.kernels.tangents import pushed, stacked
 from jaxdae.kernels.trace import scalarize, ScalarProgram, UnsupportedOperationError
@@ -25,14 +26,15 @@ class _Kernel:
     Args:
         function: takes and returns arrays.
         shapes: of its arguments.
+        strict: whether a derivative that cannot be made a kernel is refused; it is JAX's otherwise.
     """
 
-    def __init__(self, function: Callable, shapes):
-        self.function, self.shapes = function, tuple(shapes)
+    def __init__(self, function: Callable, shapes, strict: bool = True):
+        self.function, self.shapes, self.strict = function, tuple(shapes), strict
         self.program = scalarize(function, *self.shapes)
         self.dtype = _dtype(self.program)
         self.depends = self.program.depends()
-        self._derivatives: dict[tuple, _Kernel] = {}
+        self._derivatives: dict[tuple, _Kernel | Function] = {}
         # For calls outside of any transformation: one compiled program for all of them.
         self.eager = jax.jit(
             lambda axes, *arguments: _call.bind(*arguments, kernel=self, axes=axes),
@@ -49,7 +51,7 @@ class _Kernel:
         axes = Axes((), (False,) * len(arguments))
         return _call.bind(*alike(arguments), kernel=self, axes=axes)
 
-    def tangent(self, by: tuple[int, ...], count: int | None) -> "_Kernel":
+    def tangent(self, by: tuple[int, ...], count: int | None) -> "_Kernel | Function":
         """The kernel of the derivative by some arguments along one direction, or along several.
 
         It takes all arguments and then the directions; several have a leading axis of `count`.
@@ -63,7 +65,9 @@ class _Kernel:
 
         return self._derived(("tangent", by, count), function, [self.shapes[i] for i in by], count)
 
-    def cotangent(self, by: tuple[int, ...], of: tuple[int, ...], count: int | None) -> "_Kernel":
+    def cotangent(
+        self, by: tuple[int, ...], of: tuple[int, ...], count: int | None
+    ) -> "_Kernel | Function":
         """The transpose of `tangent`, of some of the results."""
 
         def function(*given):
@@ -83,18 +87,24 @@ class _Kernel:
 
         return varied, tuple(primals[i] for i in by)
 
-    def _derived(self, key, function, more, count) -> "_Kernel":
+    def _derived(self, key, function, more, count) -> "_Kernel | Function":
         if key not in self._derivatives:
             lead = () if count is None else (count,)
             shapes = [jax.ShapeDtypeStruct((*lead, *x.shape), x.dtype) for x in more]
-            try:
-                self._derivatives[key] = _Kernel(function, (*self.shapes, *shapes))
-            except UnsupportedOperationError as error:
+            self._derivatives[key] = self._made(function, (*self.shapes, *shapes))
+        return self._derivatives[key]
+
+    def _made(self, function, shapes) -> "_Kernel | Function":
+        try:
+            return _Kernel(function, shapes, self.strict)
+        except UnsupportedOperationError as error:
+            if self.strict:
                 raise UnsupportedOperationError(
                     f"the function has a native kernel, but not its derivative: {error} Use it "
                     "without jaxdae.kernels.native, or simulate(..., backend='plain')."
                 ) from None
-        return self._derivatives[key]
+        found = tuple(jax.tree.leaves(jax.eval_shape(function, *shapes)))
+        return Function(lambda mode, *given: jax.tree.leaves(function(*given)), found)  # noqa: ARG005
 
 
 # The kernel itself.
@@ -159,7 +169,13 @@ def _along_shapes(*arguments, kernel: _Kernel, axes: Axes, by, count):
 
 
 def _by_kernel(*arguments, kernel: _Kernel, axes: Axes, by, count):
-    return _call.bind(*arguments, kernel=kernel.tangent(by, count), axes=axes)
+    return _value(kernel.tangent(by, count), arguments, axes)
+
+
+def _value(derivative: _Kernel | Function, arguments, axes: Axes) -> list:
+    if isinstance(derivative, Function):
+        return evaluate(derivative, arguments, axes)
+    return _call.bind(*arguments, kernel=derivative, axes=axes)
 
 
 def _along_batched(arguments, axes_in, *, kernel: _Kernel, axes: Axes, by, count):
@@ -186,9 +202,8 @@ def _along_transposed(bars, *arguments, kernel: _Kernel, axes: Axes, by, count):
     own = len(kernel.shapes)
     of = tuple(i for i, x in enumerate(bars) if type(x) is not ad.Zero)
     more = Axes(axes.shape, (*axes.batched[:own], *(True for _ in of)))
-    found = _call.bind(
-        *arguments[:own], *(bars[i] for i in of), kernel=kernel.cotangent(by, of, count), axes=more
-    )
+    given = (*arguments[:own], *(bars[i] for i in of))
+    found = _value(kernel.cotangent(by, of, count), given, more)
     # What nothing depends on has no derivative, also where that of the function is not finite.
     within = lambda x: tuple(range(axes.rank, x.ndim))  # noqa: E731
     wanted = reduce(jnp.logical_or, (jnp.any(bars[i] != 0, within(bars[i])) for i in of))
@@ -208,7 +223,7 @@ ad.primitive_transposes[_along] = _along_transposed
 _along.def_impl(_by_kernel)
 
 
-def native(function: Callable, *examples) -> Callable:
+def native(function: Callable, *examples, strict: bool = True) -> Callable:
     """A function of small arrays as machine code, for use inside JAX.
 
     It can be compiled, batched and differentiated like the function itself, in both modes and to
@@ -218,6 +233,8 @@ def native(function: Callable, *examples) -> Callable:
     Args:
         function: traceable by JAX; takes and returns floating-point arrays, in any pytrees.
         examples: its arguments, or their shapes.
+        strict: whether a derivative that cannot be made a kernel is refused when it is wanted;
+            otherwise that of JAX takes its place.
 
     Returns:
         A function of the same arguments.
@@ -236,7 +253,7 @@ def native(function: Callable, *examples) -> Callable:
         return out
 
     shapes = [jax.ShapeDtypeStruct(np.shape(x), jnp.result_type(x)) for x in leaves]
-    kernel = _Kernel(flat, shapes)
+    kernel = _Kernel(flat, shapes, strict)
 
     def call(*arguments):
         given, own = jax.tree.flatten(arguments)

@@ -155,3 +155,39 @@ def test_what_cannot_be_a_kernel_is_left_to_the_plain_reading():
     found = native_reading(jnp.sin, jnp.zeros(()))
     assert found is not None
     np.testing.assert_allclose(found(0.3), np.sin(0.3), rtol=1e-15)
+
+
+_cosine = jax.custom_jvp(jnp.cos)
+
+
+@_cosine.defjvp
+def _cosine_jvp(primals, tangents):
+    (x,), (move,) = primals, tangents
+    nothing = 0.0 * jnp.real(jax.lax.complex(x, x))  # of which no kernel is made
+    return jnp.cos(x), (nothing - jnp.sin(x)) * move
+
+
+def test_derivatives_of_readings_that_no_kernel_has_are_those_of_jax():
+    """In every order of modes, for a batch."""
+    rows, weights = np.array([[0.3, 0.5], [0.6, -0.2], [0.0, 1.0]]), np.array([1.0, 2.0])
+    reading = native_reading(lambda x, a: jnp.sum(a * _cosine(x)) * x, rows[0], weights)
+    assert reading is not None
+    forward, reverse = jax.jacfwd, jax.jacrev
+    orders = [forward], [reverse], [forward, reverse], [reverse, forward], [reverse, reverse]
+
+    def derivatives(x, modes):
+        found = reading
+        for mode in modes:
+            found = mode(found)
+        return found(x, weights)
+
+    batch = jax.vmap(lambda x: [derivatives(x, modes) for modes in orders])
+    for modes, found in zip(orders, jax.jit(batch)(rows), strict=True):
+        for x, one in zip(rows, found, strict=True):
+            s, c, own = weights * np.sin(x), weights * np.cos(x), np.eye(2)
+            if len(modes) == 1:
+                expected = c.sum() * own - np.outer(x, s)
+            else:
+                expected = -np.einsum("ij,k->ijk", own, s) - np.einsum("ik,j->ijk", own, s)
+                expected -= np.einsum("i,jk->ijk", x, np.diag(c))
+            np.testing.assert_allclose(one, expected, rtol=1e-13, atol=1e-14)  # a few operations
