@@ -15,6 +15,7 @@ from jaxdae.formulations import RealizingForces
 from jaxdae.formulations.held_rank import solves
 from jaxdae.linalg.singularity_robust import passes_singular_positions
 from jaxdae.systems import constraint_residuals, generalized_energy
+from jaxdae.systems.dynamics import has_reaction_forces
 
 # Rows of a block: a default run is one.
 _BLOCK = 256
@@ -49,7 +50,9 @@ class Row(NamedTuple):
         potential: potential energy [J].
         power: of all forces but the constraint reactions [W].
         residual: largest constraint residual, at both levels.
-        offset: largest of `phi_dot - J v`, not zero where constraints do work.
+        offset: largest of `phi_dot - J v`, not zero where constraints do work; infinite where
+            forces depend on the multipliers.
+        slope: sum of `|dV/dq|`, energy by displacement.
     """
 
     jac: Any
@@ -58,6 +61,7 @@ class Row(NamedTuple):
     power: Any
     residual: Any
     offset: Any
+    slope: Any
 
 
 class Passage(NamedTuple):
@@ -85,8 +89,16 @@ def read_row(system, controller, t, state) -> Row:
         system.potential_energy(t, q),
         _power(system, controller, t, state),
         jnp.maximum(largest(residual.phi), largest(residual.phi_dot)),
-        largest(residual.phi_dot - jac @ v),
+        _offset(system, controller, t, state, largest(residual.phi_dot - jac @ v)),
+        jnp.sum(jnp.abs(jax.grad(system.potential_energy, argnums=1)(t, q))),
     )
+
+
+def _offset(system, controller, t, state, found):
+    """Infinite where forces depend on multipliers, which rows do not have."""
+    u = None if controller is None else controller(t, state.q, state.v, state.w)
+    dependent = has_reaction_forces(system, t, state.q, state.v, state.w, u)
+    return jnp.full_like(found, jnp.inf) if dependent else found
 
 
 def _power(system, controller, t, state):
@@ -459,11 +471,15 @@ def _of_energy(formulation, watched: Watched, rows: Row) -> str | None:
     part = _PRECISE if exact or watched.work is not None else _COARSE
     part = part if watched.tolerance is not None else _COARSE
     part = max(part, watched.steps * (watched.tolerance or 0.0))
-    if error <= part * scale + 2 * float(quadrature):
+    # Near rest it is the absolute tolerance of displacements that makes the error.
+    least = float(jnp.finfo(rows.energy.dtype).eps) ** 0.5
+    displaced = float(rows.slope.max()) * watched.steps * (watched.tolerance or least)
+    explained = part * scale + displaced
+    if error <= explained + 2 * float(quadrature):
         return None
     return (
         f"the energy balance is off by {float(error):.3g} J, {100 * float(error) / scale:.3g} % of "
         f"the {scale:.3g} J that the motion exchanges; its tolerance and steps explain up to "
-        f"{part * scale:.2g} J. Take a smaller tolerance or step; at singular positions use "
+        f"{explained:.2g} J. Take a smaller tolerance or step; at singular positions use "
         "Multipliers(..., solve=SingularityRobust()); see plot_energy(run, work=True)."
     )

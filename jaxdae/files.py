@@ -18,10 +18,11 @@ def replace_file(path: str | Path, data: bytes) -> None:
         OSError: if it cannot be written; the old file is left as it is.
     """
     # Same folder, hence same file system: os.replace is atomic only within one. The name is
-    # fixed, so a file left over by a killed process is reused and not piled up.
+    # fixed, so that files of killed processes do not pile up; one that is there may be a link.
     path = Path(path)
     partial = path.with_name(f".{path.name}.partial")
     with naming(path):
+        partial.unlink(missing_ok=True)
         with open(partial, "wb") as file:
             file.write(data)
             file.flush()

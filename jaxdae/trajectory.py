@@ -197,7 +197,8 @@ class Trajectory(eqx.Module):
         The largest of `|h(t) - h(t0) - work|`, `h` being the generalized energy. The work is that
         of `simulate(..., work=True)`, exact to integration accuracy; without it, that of forces and
         dissipation by the trapezoidal rule over the rows, which is exact for conservative systems.
-        NaN where it is not known so: where constraints do work, or after a start off them.
+        NaN where it is not known so: where constraints do work, forces depend on the multipliers or
+        stand in place of constraints, or after a start off them.
         """
         return _over_run(self, _energy_error)
 

@@ -41,7 +41,7 @@ def read_manifest(directory: Path) -> dict[str, Any]:
         known = (manifest["format"], manifest.get("version")) == (FORMAT, VERSION)
         if known:
             _check(manifest)
-    except (ValueError, TypeError, OverflowError) as reason:
+    except (ValueError, TypeError, OverflowError, RecursionError) as reason:
         raise error(
             directory,
             f"its manifest.json is damaged ({reason})",

@@ -20,7 +20,7 @@ import jax
 import numpy as np
 from jaxtyping import Bool, PyTree
 
-from jaxdae.files import replace_file, sync_folder
+from jaxdae.files import naming, replace_file, sync_folder
 from jaxdae.parallel import processes
 from jaxdae.parallel.fingerprint import differences
 from jaxdae.parallel.lanes import leaf_name
@@ -117,7 +117,8 @@ class Store:
         for entry, array in zip(self.manifest["results"].values(), arrays, strict=True):
             # Not through a mapping: a full disk is an error of `write`, but the end of the process
             # in a mapping.
-            with open(_path(self.directory, entry), "r+b") as file:
+            path = _path(self.directory, entry)
+            with naming(path), open(path, "r+b", opener=_no_link) as file:
                 offset = _data_offset(file)
                 file.seek(offset + start * (array.nbytes // len(array)))
                 file.write(np.ascontiguousarray(array, entry["dtype"]).tobytes())
@@ -241,10 +242,16 @@ def _path(directory: Path, entry: dict[str, Any]) -> Path:
 def _allocate(path: Path, entry: dict[str, Any]) -> None:
     """An array of the right size, none of it written yet."""
     header = {"descr": entry["dtype"], "fortran_order": False, "shape": tuple(entry["shape"])}
-    with open(path, "wb") as file:
+    path.unlink(missing_ok=True)  # left over, or a link that leads elsewhere
+    with naming(path), open(path, "wb") as file:
         np.lib.format.write_array_header_2_0(file, header)
         file.truncate(file.tell() + _bytes(entry))
         os.fsync(file.fileno())
+
+
+def _no_link(path: str, flags: int) -> int:
+    """Opens a file of a directory that may come from anywhere: a link would lead elsewhere."""
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0))
 
 
 def _data_offset(file) -> int:

@@ -317,6 +317,38 @@ def test_a_crafted_manifest_is_refused_and_deletes_nothing(complete, edit, messa
     assert sorted(complete.rglob("*")) == before
 
 
+def test_links_in_a_directory_lead_nowhere(tmp_path):
+    """A folder from anywhere, whose partial files are links: what they point to stays as it is."""
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    for name in ("sum.npy.partial", ".manifest.json.partial"):
+        (tmp_path / "batch").mkdir(exist_ok=True)
+        (tmp_path / "batch" / name).symlink_to(victim)
+    run(tmp_path / "batch")
+    assert victim.read_text() == "mine"
+    store = tmp_path / "batch"
+    shutil.rmtree(store / "finished")
+    (store / "finished").mkdir()
+    (store / "sum.npy").unlink()
+    (store / "sum.npy").symlink_to(victim)
+    with pytest.raises((OSError, BatchError, StoredBatchError)):
+        run(store)
+    assert victim.read_text() == "mine"
+
+
+def test_a_full_disk_is_named_with_the_file(complete, monkeypatch):
+    """Of a write that does not say which file it was."""
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    shutil.rmtree(complete / "finished")
+    (complete / "finished").mkdir()
+    with pytest.raises((OSError, BatchError), match=r"No space left on device.*count\.npy"):
+        run(complete)
+
+
 def test_a_fingerprint_without_sections_is_that_of_another_batch(complete):
     edited(complete, lambda x: x["fingerprint"].clear())
     with pytest.raises(StoredBatchError, match="it belongs to another batch"):

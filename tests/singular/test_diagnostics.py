@@ -12,7 +12,9 @@ from scipy.integrate import quad
 import jaxdae
 from jaxdae import Multipliers, Penalty, simulate, SimulationError, VelocityElimination
 from jaxdae.diagnostics import find_passages
+from jaxdae.formulations import LinearLaw
 from jaxdae.models import ReachableTwoLink, SliderCrank
+from jaxdae.solvers import RK4
 from jaxdae.systems import State
 
 CRANK = SliderCrank()
@@ -146,6 +148,55 @@ def test_the_energy_of_constraints_that_do_work_is_not_judged():
     run = simulate(arm, Penalty(1e3), State(*arm.start()), t1=0.2, dt=0.1)
     assert np.isnan(run.energy_error)
     assert np.isinf(_swing(Oscillator(), dt=0.01).least_singular_value)
+
+
+class Bead(jaxdae.System):
+    """A bead on the wire `y = x^2 / 2`."""
+
+    def kinetic_energy(self, t, q, v):
+        del t, q
+        return 0.5 * v @ v
+
+    def potential_energy(self, t, q):
+        del t
+        return 9.81 * q[1]
+
+    def position_constraints(self, t, q):
+        del t
+        return jnp.stack([q[1] - 0.5 * q[0] ** 2])
+
+
+class RoughBead(Bead):
+    """The bead with friction in proportion to the reaction."""
+
+    def reaction_dependent_force(self, t, q, v, w, u, lam):
+        del t, q, w, u
+        return -0.1 * jnp.abs(lam[0]) * v
+
+
+@pytest.mark.parametrize("work", [False, True])
+@pytest.mark.parametrize(
+    ("system", "how"),
+    [(RoughBead(), Multipliers()), (Bead(), jaxdae.RealizingForces(LinearLaw(50.0)))],
+    ids=["friction", "in place of constraints"],
+)
+def test_the_work_of_friction_and_of_realized_constraints_is_no_error(system, how, work):
+    """Warnings are errors: both take joules out of the motion."""
+    run = simulate(system, how, State([1.0, 0.5], [0.0, 0.0]), t1=1.0, work=work)
+    assert run.energy[0] - run.energy[-1] > 0.3
+    # By the tolerance of 1e-8 in each of about a hundred steps.
+    assert run.energy_error < 1e-5 if work else np.isnan(run.energy_error)
+
+
+@pytest.mark.parametrize("start", [1e-6, 1e-9])
+@pytest.mark.parametrize("how", [{}, {"dt": 0.05, "solver": RK4()}])
+def test_near_rest_absolute_tolerances_and_round_off_are_not_warned_of(start, how):
+    """Energies below 1e-11 J, and an error of displacements of 1e-8 m: warnings are errors."""
+    assert bool(
+        simulate(
+            Bead(), Multipliers(), State([start, 0.5 * start**2], [0.0, 0.0]), t1=5.0, **how
+        ).success
+    )
 
 
 def test_what_saved_no_states_has_no_values():
