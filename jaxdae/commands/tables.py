@@ -40,7 +40,9 @@ def output_folder(given: str | None, model_name: str) -> Path:
     path = Path(given or f"results/{model_name}")
     for place in (path, *path.parents):
         if place.is_file():
-            raise ValueError(f"cannot write to the folder {path}: {place} is a file; give --out.")
+            raise ValueError(
+                f"cannot write to the folder {path}: {place} is a file; give another --out."
+            )
     there = next(place for place in (path, *path.absolute().parents) if place.is_dir())
     try:
         with tempfile.TemporaryFile(dir=there):

@@ -117,7 +117,7 @@ def _rate(result: TuningResult, lanes: int, backend: str, why_not: str | None) -
     """How many simulations a second were run, and by what."""
     seconds = result.wall_seconds - result.compile_seconds
     count = lanes * result.evaluations
-    reason = "" if why_not is None else f" ({why_not})"
+    reason = "" if why_not is None or backend == "native" else f" ({why_not})"
     return (
         f"{count / max(seconds, 1e-9):,.0f} simulations with gradients per second, "
         f"{backend} backend{reason}"

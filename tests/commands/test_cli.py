@@ -87,7 +87,7 @@ def test_a_file_where_the_results_should_go_is_refused_before_the_work(command, 
     file.write_text("mine")
     assert main([command, "pendulum", "--out", str(file / "below")]) == 2
     printed = capsys.readouterr()
-    assert f"{file} is a file; give --out" in printed.err
+    assert f"{file} is a file; give another --out" in printed.err
     assert file.read_text() == "mine"
 
 
