@@ -30,8 +30,9 @@ def describe_nonfinite(system: System, controller, t, state: State) -> str | Non
     ts = float(t) + np.array(_AHEAD) * (1 + abs(float(t)))
     found = _values(system, controller, jnp.asarray(t), jnp.asarray(ts, state.q.dtype), state)
     for i, time in enumerate(ts):
-        for name, values in found.items():
-            row = np.asarray(values)[i]
+        # A controller that is not finite makes the force so; JAX has sorted the names.
+        for name in sorted(found, key=lambda name: name != "the controller"):
+            row = np.asarray(found[name])[i]
             bad = np.flatnonzero(~np.isfinite(row))
             if bad.size:
                 owner = "" if name.startswith("the") else f"{type(system).__name__}."

@@ -14,8 +14,8 @@ from jaxdae.analysis.equilibria import Equilibrium
 from jaxdae.analysis.independent_part import independent_part
 from jaxdae.analysis.rest import energy_force, mass_and_turning, remaining_force
 from jaxdae.linalg.rank import numerical_rank
-from jaxdae.systems import System
-from jaxdae.systems.checks import is_concrete
+from jaxdae.systems import State, System
+from jaxdae.systems.checks import check_symmetric_mass, is_concrete
 from jaxdae.systems.dynamics import mass_and_jacobian
 from jaxdae.systems.independence import involved
 from jaxdae.systems.precision import in_dtype
@@ -118,9 +118,17 @@ def linearize(
 
     Raises:
         ValueError: for constraints that are dependent there only, coordinates that cannot
-            be independent, or a controller that does not hold the equilibrium; with the numbers.
+            be independent, a controller that does not hold the equilibrium, or a declared mass
+            matrix that is not symmetric; with the numbers.
+        TypeError: for anything but an equilibrium.
     """
     eq = equilibrium
+    if not isinstance(eq, Equilibrium):
+        raise TypeError(
+            f"linearize needs an equilibrium, jaxdae.equilibrium(system, q); got {eq!r}."
+        )
+    if is_concrete(system, eq):
+        check_symmetric_mass(system, eq.t, State(eq.q, jnp.zeros_like(eq.q)))
     # As arrays: numbers of another value would be compiled anew.
     system, controller = in_dtype((system, controller), eq.q.dtype)
     jac = jacobian_at_rest(system, eq)

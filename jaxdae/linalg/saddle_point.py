@@ -182,13 +182,17 @@ class MinimumNorm(AbstractSaddlePointSolve):
             the machine epsilon for a threshold.
 
     Raises:
-        ValueError: for `rcond` and `rank` together.
+        ValueError: for `rcond` and `rank` together, or a negative `rcond`.
     """
 
     rcond: float | None = eqx.field(static=True, default=None)
     rank: Float[Array, ""] | float | None = None
 
     def __check_init__(self):
+        if self.rcond is not None and not self.rcond >= 0:
+            raise ValueError(
+                f"rcond of MinimumNorm must be a number not below zero; got {self.rcond!r}."
+            )
         if self.rcond is not None and self.rank is not None:
             raise ValueError(
                 f"MinimumNorm takes a threshold, rcond = {self.rcond!r}, or a rank, "

@@ -53,9 +53,11 @@ def check_system(system: System, state: State, u=None, t=0.0, *, forces: bool = 
     q, v, w = state.q, state.v, state.w
     _check_state(q, v)
     name = type(system).__name__
-    if not isinstance(system.labels(), Labels):
+    labels = system.labels() if callable(system.labels) else system.labels
+    if not callable(system.labels) or not isinstance(labels, Labels):
+        how = "returned" if callable(system.labels) else "is"
         raise TypeError(
-            f"{name}.labels returned {system.labels()!r}; it must return "
+            f"{name}.labels {how} {labels!r}; it must be a function that returns "
             'jaxdae.Labels(coordinates=("x", "y"), …).'
         )
     if forces:

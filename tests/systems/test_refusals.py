@@ -83,8 +83,17 @@ def test_a_function_that_cannot_be_is_refused_with_its_line(system, message):
 @pytest.mark.parametrize("labels", [None, ("x", "y"), {"x": 1}])
 def test_labels_of_another_kind(labels):
     system = declared(labels=lambda self: labels)  # noqa: ARG005
-    with pytest.raises(TypeError, match=r"Wrong\.labels returned .*must return jaxdae\.Labels"):
+    with pytest.raises(
+        TypeError, match=r"Wrong\.labels returned .*a function that returns jaxdae\.Labels"
+    ):
         check_system(system, STATE)
+
+
+def test_labels_that_are_no_function():
+    with pytest.raises(
+        TypeError, match=r"Wrong\.labels is Labels.*must be a function that returns"
+    ):
+        check_system(declared(labels=jaxdae.Labels(coordinates=("x", "y"))), STATE)
 
 
 def test_names_are_tuples_of_texts():
@@ -166,11 +175,18 @@ def test_tolerances_below_zero():
     with pytest.raises(ValueError, match="tolerance must be None or a number not below zero; got"):
         jaxdae.equilibrium(Point(), [1.0, 0.0], tolerance=-1e-3)
 
+    with pytest.raises(ValueError, match="rcond of MinimumNorm must be a number not below zero"):
+        jaxdae.MinimumNorm(rcond=-1e-3)
+
 
 def test_a_mass_matrix_that_is_not_symmetric_or_not_finite():
     lopsided = declared(mass_matrix=lambda self, t, q: jnp.array([[1.0, 0.5], [0.0, 1.0]]))  # noqa: ARG005
     with pytest.raises(ValueError, match=r"not symmetric: \[0, 1\] = 0\.5, but \[1, 0\] = 0 "):
         run(lopsided)
+    with pytest.raises(ValueError, match=r"not symmetric: \[0, 1\] = 0\.5"):
+        jaxdae.linearize(lopsided, jaxdae.equilibrium(lopsided, [1.0, 0.0]))
+    with pytest.raises(TypeError, match=r"needs an equilibrium.*got None"):
+        jaxdae.linearize(Point(), None)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match=r"mass matrix is not finite: \[0, 0\] = nan"):
         run(Point(mass=math.nan))
 
@@ -223,6 +239,13 @@ def test_a_run_that_meets_nan_names_the_function_and_the_time():
         run(nowhere)
     with pytest.raises(jaxdae.ConsistencyError, match="constraint 'f1' is nan at q ="):
         jaxdae.consistent_state(nowhere, [1.0, 0.0], [0.0, 0.0])
+
+
+def test_a_controller_that_meets_nan_is_named_and_not_the_force():
+    pushed = declared(force=lambda self, t, q, v, w, u: u)  # noqa: ARG005
+    lost = lambda t, q, v, w: jnp.where(t < 0.05, q, jnp.nan)  # noqa: E731, ARG005
+    with pytest.raises(jaxdae.SimulationError, match=r"the controller is not finite: entry 0"):
+        run(pushed, controller=lost, solver=diffrax.Heun(), backend="plain")
 
 
 def test_inside_a_transformation_the_same_is_refused():
