@@ -195,7 +195,7 @@ def simulate(
             if grid is not None:  # an adaptive run stops at a singularity
                 _warn(review_controller(trajectory))
             if throw and trajectory.plain:
-                tolerance = None if grid is not None else tolerance_of(stepsize_controller, dtype)
+                tolerance = None if constant else tolerance_of(stepsize_controller, dtype)
                 for text in warnings_of(*task[:3], rows_of(trajectory, tolerance)):
                     _warn(text)
     return trajectory
