@@ -26,6 +26,8 @@ _NEAR = 1e-2
 # Places within an interval, how often the search closes in on the lowest, and for how many
 # intervals under a transformation.
 _PLACES, _ROUNDS, _INTERVALS = 16, 4, 4
+# How often intervals are halved before, for warnings, to leave out those where bounds suffice.
+_HALVINGS = 5
 # What trapezoids of the velocities may miss of a change: about 1 rad of an oscillation in a row.
 _RESOLVED = 0.1
 # Most operations that warnings may cost; the values can be had for any size.
@@ -221,7 +223,12 @@ def lower_bounds(xp, values, jac):
     for half as long again as its chord.
     """
     change = xp.sqrt(xp.sum((jac[1:] - jac[:-1]) ** 2, axis=(1, 2)))
-    return 0.5 * (values[1:] + values[:-1] - 1.5 * change)
+    return weyl(values[:-1], values[1:], change)
+
+
+def weyl(one, other, change):
+    """The lowest between two values that change at most by one half more than `change`."""
+    return 0.5 * (one + other - 1.5 * change)
 
 
 def resolved(xp, ts, q, v):
@@ -416,18 +423,62 @@ def find_passages(jacobians, ts, states, jac, held=None) -> tuple[list[Passage],
     rows, typical = every[:, rank - 1], float(np.median(every[:, rank - 1]))
     level = _NEAR * typical
 
-    def values(t, q, v):
-        return _singular_values(jacobians(t, q, v) * scales)[:, rank - 1]
+    def sampled(t, q, v):
+        scaled = jacobians(t, q, v) * scales
+        return _singular_values(scaled)[:, rank - 1], scaled
 
     found = [Passage(float(t), float(x)) for t, x in zip(ts, rows, strict=True) if x < level]
-    below = lower_bounds(np, rows, jac * scales) < level
-    close = np.flatnonzero(below & resolved(np, ts, states.q, states.v))
+    pieces = _Pieces.whole(np.flatnonzero(resolved(np, ts, states.q, states.v)), rows, jac * scales)
+    for _ in range(_HALVINGS):
+        pieces = pieces.halved(ts, states, sampled, level)
+    close = np.unique(pieces.intervals)
     if close.size:
+        values = lambda *x: sampled(*x)[0]  # noqa: E731
         least, times = close_in(Search(np, values, ts, states.q, states.v), close)
         found += [
             Passage(float(t), float(x)) for x, t in zip(least, times, strict=True) if x < level
         ]
     return _distinct(found, ts), typical
+
+
+class _Pieces(NamedTuple):
+    """Parts of intervals between rows in which a near-singular position may be.
+
+    Args:
+        intervals: numbers of the rows before them, shape `(k,)`.
+        parts: both ends, as parts of the intervals, shape `(2, k)`.
+        values: least singular values there, shape `(2, k)`.
+        jac: scaled `J` there, shape `(2, k, c, n)`.
+    """
+
+    intervals: np.ndarray
+    parts: np.ndarray
+    values: np.ndarray
+    jac: np.ndarray
+
+    @classmethod
+    def whole(cls, i, values, jac) -> "_Pieces":
+        """Intervals from end to end."""
+        parts = np.stack([np.zeros(i.size), np.ones(i.size)])
+        return cls(i, parts, np.stack([values[i], values[i + 1]]), np.stack([jac[i], jac[i + 1]]))
+
+    def halved(self, ts, states, sampled, level: float) -> "_Pieces":
+        """Both halves of those that may go below a level."""
+        changes = np.sqrt(np.sum((self.jac[1] - self.jac[0]) ** 2, axis=(1, 2)))
+        keep = weyl(self.values[0], self.values[1], changes) < level
+        i, parts, values, jac = self.intervals[keep], *(x[:, keep] for x in self[1:])
+        if i.size == 0:
+            return _Pieces(i, parts, values, jac)
+        s = 0.5 * (parts[0] + parts[1])
+        ends = lambda x: (x[i][:, None], x[i + 1][:, None])  # noqa: E731
+        h = (ts[i + 1] - ts[i])[:, None, None]
+        q, v = hermite(np, h, s[:, None, None], ends(states.q), ends(states.v))
+        least, middle = sampled(ts[i] + s * (ts[i + 1] - ts[i]), q[:, 0], v[:, 0])
+        split = lambda x, y: np.stack(  # noqa: E731
+            [np.concatenate([x[0], y]), np.concatenate([y, x[1]])]
+        )
+        found = split(parts, s), split(values, least), split(jac, middle)
+        return _Pieces(np.concatenate([i, i]), *found)
 
 
 def _distinct(found: list[Passage], ts) -> list[Passage]:
