@@ -76,10 +76,11 @@ def suited(formulation, system: System, state: State, t):
 
 
 def _suited(formulation, start: StartRank):
+    chosen = with_solves(formulation, lambda x: x.resolved(start.dependent))
+    if not any(x.asks_for_rank for x in solves(chosen)):
+        return chosen
     rank = np.asarray(start.rank if start.regular else np.nan, start.jac.dtype)
-    return with_solves(
-        formulation, lambda x: x.resolved(start.dependent).with_rank(jax.numpy.asarray(rank))
-    )
+    return with_solves(chosen, lambda x: x.with_rank(jax.numpy.asarray(rank)))
 
 
 def check_assumptions(system: System, formulation, state: State, t):

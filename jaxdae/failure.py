@@ -25,6 +25,10 @@ _REMEDY = (
     "solve=SingularityRobust()); if the constraints cannot be satisfied beyond that time, change "
     "them, or use Penalty, which gives way."
 )
+_STEP_TOO_LARGE = (
+    "The step is too large for these gains and this motion, or the constraints lose rank: reduce "
+    "dt, lower the gains, or use an adaptive solver, which stops at the place of the failure."
+)
 _NONFINITE: Any = diffrax.RESULTS.nonfinite  # inherited from optimistix
 
 
@@ -56,16 +60,12 @@ def describe_failure(trajectory) -> str:
         undefined = describe_nonfinite(system, trajectory.controller, t, state)
     if undefined is not None:
         return f"the run stopped at t = {t:.6g} s ({reason}). {undefined}"
-    if bool(trajectory.result == _NONFINITE):
-        text = (
-            f"the state is no longer finite after t = {t:.6g} s ({reason}). The step is too large "
-            "for these gains and this motion, or the constraints lose rank: reduce dt, lower the "
-            "gains, or use an adaptive solver, which stops at the place of the failure."
-        )
-        parts = (text, own, review(trajectory))
-        return " ".join(part for part in parts if part is not None)
     if own is None:
         own = trajectory.formulation.diagnose(system, trajectory.final_time, trajectory.final)
+    if bool(trajectory.result == _NONFINITE):
+        text = f"the state is no longer finite after t = {t:.6g} s ({reason})."
+        parts = (text, _STEP_TOO_LARGE if own is None else own, review(trajectory))
+        return " ".join(part for part in parts if part is not None)
     report = _constraint_report(system, t, state) if own is None else own
     return f"the run stopped at t = {t:.6g} s ({reason}). {report}"
 
