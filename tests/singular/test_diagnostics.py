@@ -11,9 +11,9 @@ from scipy.integrate import quad
 
 import jaxdae
 from jaxdae import Multipliers, Penalty, simulate, SimulationError, VelocityElimination
-from jaxdae.diagnostics import find_passages
 from jaxdae.formulations import LinearLaw
 from jaxdae.models import ReachableTwoLink, SliderCrank
+from jaxdae.passages import find_passages
 from jaxdae.solvers import RK4
 from jaxdae.systems import State
 
