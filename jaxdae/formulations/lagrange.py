@@ -166,7 +166,7 @@ class Penalty(AbstractWeighted):
 
     This is Redundant's eq. 28. Its eq. 27, from energies of the violation, has damping `K_D` and
     stiffness `K_P` themselves: `LinearStabilization(-alpha^-1 K_P, -alpha^-1 K_D)` here. Where
-    `alpha` is a scalar, or all are diagonal, the two dissipate alike; with full matrices
+    `alpha` is a scalar, or all are diagonal, the two dissipate the same; with full matrices
     `alpha K_P` need not be symmetric, and only eq. 27 is sure to be stable.
 
     Args:

@@ -195,7 +195,7 @@ def _levels() -> tuple[int, int]:
 
 
 def quickly() -> bool:
-    """Whether JAX is told to compile without optimization; kernels are then made so, too."""
+    """Whether JAX compiles without optimization by its settings; kernels are then made so, too."""
     return bool(jax.config.values["jax_disable_most_optimizations"])
 
 

@@ -1,4 +1,4 @@
-"""Whole integrations as native kernels that JAX can compile and batch."""
+"""Integrations from start to end as native kernels that JAX can compile and batch."""
 
 from typing import Any, NamedTuple
 

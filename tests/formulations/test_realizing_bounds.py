@@ -71,7 +71,7 @@ def test_bound_solves_the_inequality_of_the_theorem(A, B):
     k, rho, energy, times = 5.0, 1.3, 0.8, np.linspace(0.0, 3.0, 7)
     equation = lambda t, G: (A - k / rho**2) * G + B * G**1.5  # noqa: ARG005, E731
     exact = solve_ivp(equation, (0, 3), [energy], t_eval=times, rtol=1e-11, atol=1e-14).y[0]
-    # The reference's tolerance, grown over three seconds.
+    # The tolerance of the reference, as it grows in three seconds.
     np.testing.assert_allclose(linear_decay_bound(times, energy, k, rho, A, B), exact, rtol=1e-8)
 
 

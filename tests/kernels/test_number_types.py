@@ -72,7 +72,7 @@ def test_numbers_of_single_precision_are_rounded_to_it(name, found):
     with np.errstate(over="ignore"):
         expected = ROUNDED[name][1](X)
     for one in found:
-        # One operation each: all that is rounded is rounded alike, to the last bit.
+        # One operation each: all are rounded the same way, to the last bit.
         np.testing.assert_array_equal(np.asarray(one[name]), expected)
 
 
