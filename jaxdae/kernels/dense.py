@@ -65,7 +65,7 @@ def product(graph: Graph, a: np.ndarray, b: np.ndarray) -> np.ndarray | None:
         written out, and for matrices that would have to be stored for the call first.
     """
     (m, k), n = a.shape, b.shape[1]
-    if not (_is_dense(graph, a) and _is_dense(graph, b)):
+    if not (m and k and n) or not (_is_dense(graph, a) and _is_dense(graph, b)):
         return None
     # A matrix that is computed is written out with what is known of it; vectors are stored.
     small, large = sorted((a, b), key=lambda x: x.size)

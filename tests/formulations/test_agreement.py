@@ -97,9 +97,9 @@ REGULAR_MASS = (
     "multipliers", "stabilized", "minimum norm", "Hamiltonian", "Hamiltonian, minimum norm",
     "realizing forces",
 )  # fmt: skip
+# The default solve of multipliers finds dependent constraints by itself.
 INDEPENDENT_CONSTRAINTS = (
-    "multipliers", "stabilized", "singular mass", "Hamiltonian", "velocity elimination",
-    "null space, orthonormal", "null space, coordinate", "quasi-velocities",
+    "velocity elimination", "null space, orthonormal", "null space, coordinate", "quasi-velocities",
     "quasi-velocities, stabilized", "realizing forces",
 )  # fmt: skip
 REFUSED: dict[tuple[str, str], str] = {
@@ -229,10 +229,7 @@ SYSTEMS = (
 # All formulations of these run on the plain backend too.
 PLAIN = ("sleigh", "ball and beam", "everything", "massless", "mirror")
 # Formulations that the native backend cannot take where there are constraints, and its reason.
-SVD = "svd cannot be made part of a kernel: it iterates until it converges"
 NOT_NATIVE = {
-    "minimum norm": SVD,
-    "Hamiltonian, minimum norm": SVD,
     "realizing forces": "while cannot .* how often its loop turns depends on the inputs",
 }
 CONSTRAINED = [x for x in SYSTEMS if x not in UNCONSTRAINED]

@@ -178,7 +178,6 @@ def test_one_augmented_iteration_is_the_penalty_form(three_link):
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, **ROUND_OFF), one, penalty)
 
 
-@pytest.mark.parametrize("weights", [(1.0, 1.0), (1.0, 2.0, -0.5)])
 class Held(jaxdae.System):
     """Two masses whose coordinates themselves must vanish: `J = I`."""
 
@@ -234,6 +233,7 @@ def test_full_weights_of_28_may_be_unstable_where_27_dissipates():
     assert growth(diagonal) < -1e-3
 
 
+@pytest.mark.parametrize("weights", [(1.0, 1.0), (1.0, 2.0, -0.5)])
 def test_minimum_norm_shares_the_reaction_of_a_repeated_constraint(weights, repeated_rod, rng):
     """Same acceleration as with one row; multipliers in proportion to the rows."""
     state = _random_state(rng, 2)

@@ -302,7 +302,7 @@ def test_review_does_not_mistake_dependent_constraints_for_a_bad_choice(led_poin
     """Where J itself loses rank no other choice would help."""
     system = led_point(0.5)
     # At t = 2 the target leaves the circle.
-    run = simulate(system, Multipliers(), system.start(), t1=1.99999)
+    run = simulate(system, Multipliers(), system.start(), t1=1.99999, throw=False)
     values = np.linalg.svd(run.jacobian[-1], compute_uv=False)
     assert values[-1] < 0.01 * values[0]
     formulation = VelocityElimination()

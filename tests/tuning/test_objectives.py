@@ -13,6 +13,7 @@ import jaxdae
 from jaxdae import Baumgarte, Multipliers, simulate, State, System
 from jaxdae.models.pendulum import CartesianPendulum
 from jaxdae.solvers import Projected, RK4
+from jaxdae.systems import Violation
 from jaxdae.tuning import (
     ControlEffort,
     EnergyDrift,
@@ -71,7 +72,7 @@ def made_up(**columns) -> Any:
 def test_integrated_violation_from_the_start_or_after_it(from_start):
     h, n = 0.1, 10
     ts = h * jnp.arange(n + 1)
-    violation = SimpleNamespace(phi=(ts - 2.0)[:, None], phi_dot=jnp.zeros((n + 1, 1)))
+    violation = Violation(phi=(ts - 2.0)[:, None], phi_dot=jnp.zeros((n + 1, 1)))
     run = made_up(ts=ts, violation=violation)
     # Sums of squares: of (k h)^2 with k = 11..20 for the right ends, which run from -1.9 to -1.
     right = h**3 * (19 * 20 * 39 - 9 * 10 * 19) / 6
@@ -85,7 +86,7 @@ def test_by_default_every_constraint_counts_at_the_level_at_which_it_is_declared
     """A user means that residuals shall be small, and can change neither the start nor its rate."""
     ts = jnp.array([0.0, 0.5, 0.7])
     phi, g = jnp.array([[9.0], [0.2], [0.1]]), jnp.array([[9.0], [0.3], [0.4]])
-    run = made_up(ts=ts, violation=SimpleNamespace(phi=phi, phi_dot=jnp.hstack([100 * phi, g])))
+    run = made_up(ts=ts, violation=Violation(phi=phi, phi_dot=jnp.hstack([100 * phi, g])))
     expected = 0.5 * (0.2**2 + 0.3**2) + 0.2 * (0.1**2 + 0.4**2)
     np.testing.assert_allclose(IntegratedViolation()(run), expected, rtol=1e-13)
     # With the square of a time of 0.01 s the rates come to the unit of the residuals.
@@ -97,7 +98,7 @@ def test_by_default_every_constraint_counts_at_the_level_at_which_it_is_declared
 def test_without_the_start_an_offset_there_does_not_count():
     def cost(offset):
         phi = jnp.array([[offset], [0.2], [0.1]])
-        violation = SimpleNamespace(phi=phi, phi_dot=0.0 * phi)
+        violation = Violation(phi=phi, phi_dot=0.0 * phi)
         run = made_up(ts=jnp.array([0.0, 0.5, 0.7]), violation=violation)
         return IntegratedViolation(from_start=False)(run)
 
@@ -217,7 +218,10 @@ def weak_gains(dtype) -> Multipliers:
 def results(starts):
     """Tuned in forward and in reverse mode."""
     params = weak_gains(jnp.float64)
-    return [tune(objective(starts, mode=m), params, steps=25) for m in ("forward", "reverse")]
+    # With rates and the start counted, as much of the loss is left as gains can change.
+    cost = IntegratedViolation(velocity=1.0, from_start=True)
+    modes = ("forward", "reverse")
+    return [tune(objective(starts, cost, mode=m), params, steps=25) for m in modes]
 
 
 def test_tuned_gains_violate_less_in_both_modes(results):
