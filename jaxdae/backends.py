@@ -346,7 +346,12 @@ def _made(plan: Plan, static, structure, leaves, flat, unravel):
 
     def rhs(t, y, *parameters):
         sign = parameters[-1] if plan.direction is None else plan.direction
-        field = lambda s: ravel_pytree(plan.field(s, unravel(y), parts(parameters)[0]))[0]  # noqa: E731
+
+        def field(s):
+            # Constants of double precision may stand in a system of single precision.
+            rate = ravel_pytree(plan.field(s, unravel(y), parts(parameters)[0]))[0]
+            return rate.astype(flat.dtype)
+
         return field(t) if isinstance(sign, int) and sign == 1 else sign * field(sign * t)
 
     def moved(t, y, *parameters):

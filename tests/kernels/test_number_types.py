@@ -162,3 +162,29 @@ def test_a_system_of_complex_numbers_is_left_to_jax():
     assert 0.5 * v**2 + 2 * q**1.5 / 3 == pytest.approx(energy, abs=1e-5)
     with pytest.raises(BackendError, match="complex numbers depend on the inputs"):
         jaxdae.simulate(Spring(), jaxdae.Multipliers(), state, **settings, backend="native")
+
+
+class Scaled(jaxdae.System):
+    """Two springs, one 1.1 and one 0.3 times as stiff, by numbers of double precision."""
+
+    def kinetic_energy(self, t, q, v):
+        del t, q
+        return 0.5 * v @ v
+
+    def force(self, t, q, v, w, u):
+        del t, v, w, u
+        return -q * np.array([1.1, 0.3])
+
+
+def test_gradients_of_single_precision_beside_constants_of_double():
+    def end(q):
+        start = jaxdae.State(q, jnp.zeros_like(q))
+        made = jaxdae.simulate(
+            Scaled(), jaxdae.Multipliers(), start, t1=0.2, dt=0.1, backend="native"
+        )
+        return jnp.sum(made.q[-1])
+
+    found = jax.jit(jax.grad(end))(jnp.array([0.5, -0.4], jnp.float32))
+    assert found.dtype == jnp.float32
+    expected = np.cos(0.2 * np.sqrt([1.1, 0.3]))
+    np.testing.assert_allclose(found, expected, rtol=1e-6)  # some ten roundings of 6e-8
