@@ -5,12 +5,12 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from importlib.metadata import version
 from pathlib import Path
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import jaxlib
 import numpy as np
 import pytest
 
@@ -39,7 +39,7 @@ def _known_to_xla(option: str) -> bool:
 
     A process of its own tries it, once for each release: the answer is kept with the programs.
     """
-    answer = Path(_CACHE) / f"{option}-in-{jaxlib.__version__}"
+    answer = Path(_CACHE) / f"{option}-in-{version('jaxlib')}"
     if not answer.exists():
         environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": f"--{option}=false"}
         script = "import jax; jax.devices()"

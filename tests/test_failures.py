@@ -208,9 +208,9 @@ WRONG_KINDS = [
     ({"formulation": Multipliers(2.0)}, r"stabilization is 2\.0; give None, jaxdae\.Baumgarte\("),  # pyright: ignore[reportArgumentType]
     ({"formulation": Multipliers(Baumgarte)}, r"stabilization is the class Baumgarte; give None"),  # pyright: ignore[reportArgumentType]
     (
-        {"formulation": Multipliers(solve=MinimumNorm)},
+        {"formulation": Multipliers(solve=MinimumNorm)},  # pyright: ignore[reportArgumentType]
         r"solve is the class MinimumNorm; leave it out, or give Min",
-    ),  # pyright: ignore[reportArgumentType]
+    ),
     ({"formulation": Multipliers(solve="least")}, r"solve is 'least'; leave it out"),  # pyright: ignore[reportArgumentType]
 ]
 
