@@ -12,7 +12,7 @@ import pytest
 from jaxdae.cli import main
 from jaxdae.models import BallBeam, get_model, MODELS
 from jaxdae.models.studies import studies, violation_goal
-from jaxdae.systems import State
+from jaxdae.systems import State, Violation
 from jaxdae.systems.checks import constraint_counts
 from jaxdae.tuning import resolve
 
@@ -119,13 +119,13 @@ def test_the_goal_takes_every_constraint_at_the_level_it_is_declared_at():
     run: Any = SimpleNamespace(
         ts=jnp.array([0.0, 0.5, 2.0]),
         success=jnp.array(True),
-        violation=SimpleNamespace(phi=rows * phi, phi_dot=rows * phi_dot),
+        violation=Violation(phi=rows * phi, phi_dot=rows * phi_dot),
     )
     both = violation_goal(2, 1)
     assert float(both.cost(run)) == 2 * (3**2 + 4**2 + 7**2)
     np.testing.assert_array_equal(both.residuals(run)[-1], [3, 4, 7])
     assert both.integrand == "|phi|^2 + |g|^2"
-    run.violation.phi = rows * jnp.zeros(0)
+    run.violation = Violation(phi=rows * jnp.zeros(0), phi_dot=rows * phi_dot)
     assert float(violation_goal(0, 3).cost(run)) == 2 * (50**2 + 60**2 + 7**2)
 
 
