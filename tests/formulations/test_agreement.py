@@ -233,7 +233,16 @@ NOT_NATIVE = {
     "realizing forces": "while cannot .* how often its loop turns depends on the inputs",
 }
 CONSTRAINED = [x for x in SYSTEMS if x not in UNCONSTRAINED]
-APPLIED = [pair for pair in itertools.product(SYSTEMS, FORMULATIONS) if pair not in REFUSED]
+# The default solve finds dependent constraints at a start; a field alone, as it is read here, has
+# none. Runs of them are tested for themselves.
+AT_A_START = {
+    ("repeated rod", x) for x in ("multipliers", "stabilized", "singular mass", "Hamiltonian")
+}
+APPLIED = [
+    pair
+    for pair in itertools.product(SYSTEMS, FORMULATIONS)
+    if pair not in REFUSED and pair not in AT_A_START
+]
 
 
 def _flat_state(system, formulation, state: State):

@@ -36,11 +36,7 @@ def _agreement():
 
 
 MATRIX = _agreement()
-# A vector field alone has no start at which the default solve could find dependent constraints.
-AT_A_START = {
-    ("repeated rod", x) for x in ("multipliers", "stabilized", "singular mass", "Hamiltonian")
-}
-PAIRS = [pair for pair in MATRIX.APPLIED if pair[0] in SYSTEMS and pair not in AT_A_START]
+PAIRS = [pair for pair in MATRIX.APPLIED if pair[0] in SYSTEMS]
 
 
 class Field:
