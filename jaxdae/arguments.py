@@ -16,7 +16,9 @@ from jaxdae.systems.checks import is_concrete
 _MOST_STEPS = 2**31 - 1
 
 
-def check_kinds(system, formulation, state, controller, adjoint, saveat, progress) -> None:
+def check_kinds(
+    system, formulation, state, controller, adjoint, saveat, progress, throw, work
+) -> None:
     """Arguments of the right kind.
 
     Raises:
@@ -28,7 +30,9 @@ def check_kinds(system, formulation, state, controller, adjoint, saveat, progres
         ("state", state, State, "jaxdae.State(q, v) or jaxdae.consistent_state(system, q, v)"),
         ("adjoint", adjoint, diffrax.AbstractAdjoint | None, "diffrax.ForwardMode()"),
         ("saveat", saveat, diffrax.SaveAt | None, "diffrax.SaveAt(ts=...)"),
-        ("progress", progress, bool | diffrax.AbstractProgressMeter, "True"),
+        ("progress", progress, bool | diffrax.AbstractProgressMeter, "True or False"),
+        ("throw", throw, bool | np.bool_, "True or False"),
+        ("work", work, bool | np.bool_, "True or False"),
     ):
         if not isinstance(value, kind):
             raise TypeError(f"{name} is {_what(value)}; give {example}.")

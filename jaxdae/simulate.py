@@ -125,7 +125,7 @@ def simulate(
     if isinstance(controller, AbstractDynamicController):
         system, state, plain = attach(system, controller, state, t0)
     numbers = (t0, t1, dt)
-    arguments.check_kinds(system, formulation, state, plain, adjoint, saveat, progress)
+    arguments.check_kinds(system, formulation, state, plain, adjoint, saveat, progress, throw, work)
     arguments.check_times(*numbers, stepsize_controller, saveat, max_steps)
     max_steps = int(max_steps)
     solver = diffrax.Dopri8() if solver is None else solver

@@ -8,8 +8,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxdae.control.base import AbstractDynamicController
-from jaxdae.formulations.gains import apply_gain, Gain, is_number
+from jaxdae.formulations.gains import apply_gain, check_finite_gain, Gain, is_number
 from jaxdae.systems import State
+from jaxdae.systems.calls import check_parameters, describe_shape
 
 # A fixed state or input, or a function of time that gives it.
 Reference = State | Callable[..., State]
@@ -69,12 +70,19 @@ class PD(eqx.Module):
         K_P: proportional gain: scalar, diagonal `(s,)`, or matrix `(s, s)`.
         K_D: derivative gain, likewise.
         feedforward: `u0`, shape `(s,)`, or a function of time; by default zero.
+
+    Raises:
+        TypeError: for what is no gain.
+        ValueError: for an error that takes other arguments, or returns no array.
     """
 
     error: Callable[..., Float[Array, " s"]]
     K_P: Gain
     K_D: Gain
     feedforward: Input | None = None
+
+    def __check_init__(self):
+        _check_law(self.error, K_P=self.K_P, K_D=self.K_D)
 
     def __call__(self, t, q, v, w):
         del w
@@ -95,6 +103,10 @@ class PID(AbstractDynamicController):
         K_P: proportional gain: scalar, diagonal `(s,)`, or matrix `(s, s)`.
         K_I: integral gain, likewise.
         K_D: derivative gain, likewise.
+
+    Raises:
+        TypeError: for what is no gain.
+        ValueError: for an error that takes other arguments, or returns no array.
     """
 
     error: Callable[..., Float[Array, " s"]]
@@ -102,8 +114,13 @@ class PID(AbstractDynamicController):
     K_I: Gain
     K_D: Gain
 
+    def __check_init__(self):
+        _check_law(self.error, K_P=self.K_P, K_I=self.K_I, K_D=self.K_D)
+
     def initial(self, t, state):
-        return jnp.zeros_like(self.error(jnp.asarray(t, state.q.dtype), state.q))
+        error = self.error(jnp.asarray(t, state.q.dtype), state.q)
+        _require_array(error)
+        return jnp.zeros_like(error)
 
     def rate(self, t, q, v, w, c):
         del v, w, c
@@ -186,4 +203,21 @@ def state_vector(state: State) -> Float[Array, " x"]:
 def _error(error, t, q, v):
     """An error and its rate along the velocities."""
     t = jnp.asarray(t, q.dtype)
-    return jax.jvp(error, (t, q), (jnp.ones_like(t), v))
+    e, e_dot = jax.jvp(error, (t, q), (jnp.ones_like(t), v))
+    _require_array(e)
+    return e, e_dot
+
+
+def _check_law(error, **gains) -> None:
+    """An error that can be called, and gains that are some."""
+    check_parameters("the error", error, ("t", "q"))
+    for name, gain in gains.items():
+        check_finite_gain(name, gain)
+
+
+def _require_array(error) -> None:
+    if not hasattr(error, "shape"):
+        raise ValueError(
+            f"the error returned {describe_shape(error)}; it must return an array of one error for "
+            "each control input, jnp.stack([…])."
+        )

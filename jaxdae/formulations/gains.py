@@ -1,5 +1,7 @@
 """Gains that are scalars, diagonals or symmetric positive definite matrices."""
 
+from types import FunctionType
+
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
@@ -7,6 +9,10 @@ from jaxtyping import Array, Float
 
 from jaxdae.systems.checks import is_concrete
 
+_NO_GAIN = (
+    "is no gain; give a number, a vector or a matrix (gains that vary need a stabilization or a "
+    "controller of your own, which is any function)"
+)
 # Also a parametrization of one, such as `jaxdae.Positive`, while it is being tuned.
 Gain = float | Float[Array, ""] | Float[Array, " c"] | Float[Array, "c c"] | eqx.Module | list
 
@@ -27,10 +33,27 @@ def apply_gain(gain: Gain, y: Float[Array, " c"], name: str = "a gain") -> Float
 
 
 def as_gain(gain):
-    """A gain as it is kept: lists as arrays, whole numbers as floats, anything else untouched."""
+    """A gain as it is kept: lists as arrays, whole numbers as floats, anything else untouched.
+
+    Raises:
+        TypeError: for a list of anything but numbers.
+    """
     if isinstance(gain, list | tuple):
-        return jnp.asarray(gain, dtype=float)
+        try:
+            return jnp.asarray(gain, dtype=float)
+        except (TypeError, ValueError) as error:
+            raise TypeError(f"{gain!r} {_NO_GAIN}.") from error
     return float(gain) if type(gain) is int else gain
+
+
+def check_kind(name: str, gain) -> None:
+    """A gain is a number, an array, a parametrization, or nothing yet.
+
+    Raises:
+        TypeError: for a text, a truth value, a collection with names, or a function.
+    """
+    if isinstance(gain, bool | str | dict | set | FunctionType):
+        raise TypeError(f"{name} is {gain!r}, which {_NO_GAIN}.")
 
 
 def check_positive(name: str, gain) -> None:
@@ -39,8 +62,10 @@ def check_positive(name: str, gain) -> None:
     Values that are being traced, and objects that are not arrays (parametrizations), pass.
 
     Raises:
+        TypeError: for what is no gain.
         ValueError: naming the gain, the offending eigenvalue, and the remedy.
     """
+    check_kind(name, gain)
     if not (is_number(gain) or isinstance(gain, complex)) or not is_concrete(gain):
         return
     if np.iscomplexobj(gain):
@@ -61,8 +86,10 @@ def check_finite_gain(name: str, gain) -> None:
     """Require finite numbers; values that are being traced, and parametrizations, pass.
 
     Raises:
+        TypeError: for what is no gain.
         ValueError: naming the gain.
     """
+    check_kind(name, gain)
     if is_number(gain) and is_concrete(gain) and not np.isfinite(np.asarray(gain)).all():
         raise ValueError(f"{name} is not finite: {np.asarray(gain)}.")
 

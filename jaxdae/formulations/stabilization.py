@@ -25,6 +25,7 @@ from jaxdae.formulations.gains import (
     Gain,
     is_number,
 )
+from jaxdae.systems.calls import call_with_shapes, check_parameters, check_real, describe_shape
 
 Stabilization = Callable[..., Float[Array, " c"]]
 
@@ -213,7 +214,7 @@ def check_stabilization(stabilization: Stabilization | None, m: int, r: int, q) 
     """Check that a stabilization fits the numbers of constraints.
 
     Raises:
-        ValueError: naming the gain or the shape that does not fit.
+        ValueError: naming the gain, the line or the shape that does not fit.
     """
     if stabilization is None:
         return
@@ -221,12 +222,15 @@ def check_stabilization(stabilization: Stabilization | None, m: int, r: int, q) 
         stabilization.check(m, r)
         return
     t, phi, phi_dot = jnp.zeros((), q.dtype), jnp.zeros(m, q.dtype), jnp.zeros(m + r, q.dtype)
-    shape = eqx.filter_eval_shape(stabilization, t, q, q, phi, phi_dot).shape
-    if shape != (m + r,):
+    names = ("t", "q", "v", "phi", "phi_dot")
+    check_parameters("the stabilization", stabilization, names)
+    out = call_with_shapes("the stabilization", stabilization, (t, q, q, phi, phi_dot), names)
+    if getattr(out, "shape", None) != (m + r,):
         raise ValueError(
-            f"the stabilization returned shape {shape}; it must return the wanted rate of the "
-            f"{m + r} velocity-level residuals, shape ({m + r},)."
+            f"the stabilization returned {describe_shape(out)}; it must return the wanted rate of "
+            f"the {m + r} velocity-level residuals, shape ({m + r},)."
         )
+    check_real("the stabilization", out, differentiated=True)
 
 
 def _applied(gain: Gain | None, y):

@@ -1,8 +1,11 @@
 """The declaration of a constrained mechanical system, and its state."""
 
 import abc
+import dataclasses
+from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Real
 
@@ -62,6 +65,11 @@ class Labels(eqx.Module):
         return names.index(name)
 
 
+def _holds_truth(given) -> bool:
+    dtypes = [getattr(x, "dtype", type(x)) for x in jax.tree.leaves(given)]
+    return any(jnp.issubdtype(dtype, jnp.bool_) for dtype in dtypes)
+
+
 class State(eqx.Module):
     """A state of a system: coordinates, velocities, actuator state.
 
@@ -76,11 +84,15 @@ class State(eqx.Module):
     w: Float[Array, "*batch k"] = eqx.field(default=None)  # pyright: ignore[reportAssignmentType]
 
     def __init__(self, q, v, w=None):
-        for name, value in (("q", q), ("v", v)):
-            if value is None:
+        for name, value in (("q", q), ("v", v), ("w", w)):
+            if value is None and name != "w":
                 raise TypeError(
                     f"State: {name} is None; give the coordinates q and the velocities v, zeros at "
                     "rest, as vectors of one length."
+                )
+            if _holds_truth(value):
+                raise TypeError(
+                    f"State: {name} holds truth values, {value}; give numbers, 1.0 for True."
                 )
         try:
             q, v, w = as_floats(q, v, w)
@@ -120,6 +132,12 @@ class System(eqx.Module):
                 def position_constraints(self, t, q):
                     return jnp.array([q @ q - self.length**2])
     """
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        try:
+            super().__setattr__(name, value)
+        except dataclasses.FrozenInstanceError as error:
+            raise dataclasses.FrozenInstanceError(_unassignable(self, name)) from error
 
     @abc.abstractmethod
     def kinetic_energy(self, t, q, v) -> Real[Array, ""]:
@@ -197,3 +215,17 @@ class System(eqx.Module):
     def labels(self) -> Labels:
         """Names and units for messages and plots."""
         return Labels()
+
+
+def _unassignable(system: System, name: str) -> str:
+    owner = type(system).__name__
+    if any(field.name == name for field in dataclasses.fields(system)):
+        return (
+            f"{owner}.{name} does not change once the system is made; make another one, "
+            f"dataclasses.replace(system, {name}=…)."
+        )
+    return (
+        f"{owner} has no field {name!r}; declare it in the body of the class, `{name}: float`, for "
+        "an array or anything else with its type. Without an __init__ of your own such fields are "
+        "the arguments."
+    )

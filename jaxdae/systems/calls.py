@@ -1,6 +1,7 @@
 """Functions that users write, called with shapes alone, and what is wrong with them in words."""
 
 import inspect
+import linecache
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,8 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from jaxdae.systems.indices import clipped_index
 
 # Whose frames are not the user's.
 _LIBRARIES = tuple(str(Path(x.__file__).parent) for x in (jax, eqx, np) if x.__file__)
@@ -55,10 +58,12 @@ def call_with_shapes(name: str, function: Callable, args: tuple, names: tuple[st
         Its result with shapes in place of arrays.
 
     Raises:
-        ValueError: naming the function, the line, and the remedy.
+        ValueError: naming the function, the line, and the remedy; also where it reads past the end
+            of an array.
     """
     try:
-        return eqx.filter_eval_shape(function, *args)
+        # The function is an argument as well: its parameters are traced as they are in a run.
+        program, arrays, others = eqx.filter_make_jaxpr(_call)(function, *args)
     except Exception as error:
         known = next((text for kind, text in _REMEDIES if isinstance(error, kind)), None)
         place = _place(error)
@@ -67,10 +72,35 @@ def call_with_shapes(name: str, function: Callable, args: tuple, names: tuple[st
         given = ", ".join(
             f"{key}: {describe_shape(x)}" for key, x in zip(names, args, strict=False)
         )
+        needs = " Actuators need a State(q, v, w), control inputs a controller."
         raise ValueError(
-            f"{name} failed with {type(error).__name__}: {error}{place}. It was given {given}. "
-            "Actuators need a State(q, v, w), control inputs a controller."
+            f"{name} failed with {type(error).__name__}: {error}{place}. It was given {given}."
+            + needs * ("w" in names)
         ) from error
+    outside = clipped_index(program)
+    if outside is not None:
+        raise ValueError(
+            f"{name} {outside}{_line(outside.traceback)}. Correct the index, or the state: its "
+            "q and v have one entry for each coordinate, w one for each actuator state."
+        )
+    return eqx.combine(arrays, others)
+
+
+def call_in_words(name: str, function: Callable) -> Any:
+    """What a user's function of no arguments returns.
+
+    Raises:
+        ValueError: naming the function, the line, and what it failed with.
+    """
+    try:
+        return function()
+    except Exception as error:
+        text = f"{name} failed with {type(error).__name__}: {error}{_place(error)}."
+        raise ValueError(text) from error
+
+
+def _call(function, *args):
+    return function(*args)
 
 
 def check_parameters(name: str, function: Any, names: tuple[str, ...]) -> None:
@@ -127,13 +157,22 @@ def describe_shape(x) -> str:
 
 def _place(error: Exception) -> str:
     """The last line that is not of a library."""
-    frames = traceback.extract_tb(error.__traceback__)
-    frames = [f for f in frames if not f.filename.startswith(_LIBRARIES)]
-    if not frames or frames[-1].filename == __file__:
+    return _named([(f.filename, f.lineno) for f in traceback.extract_tb(error.__traceback__)])
+
+
+def _line(traced) -> str:
+    """The line that an operation comes from, if JAX kept it; its frames begin with the last."""
+    frames = [] if traced is None else traced.frames
+    return _named([(f.file_name, f.line_num) for f in reversed(frames)])
+
+
+def _named(frames: list[tuple]) -> str:
+    frames = [frame for frame in frames if not frame[0].startswith(_LIBRARIES)]
+    if not frames or frames[-1][0] == __file__:
         return ""
-    last = frames[-1]
-    text = f", `{last.line}`" if last.line else ""
-    return f" (line {last.lineno} of {Path(last.filename).name}{text})"
+    file, line = frames[-1]
+    text = linecache.getline(file, line).strip()
+    return f" (line {line} of {Path(file).name}" + f", `{text}`" * bool(text) + ")"
 
 
 def unwrapped(function: Any) -> Any:

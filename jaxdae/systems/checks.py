@@ -1,9 +1,6 @@
 """Checks of a declaration: shapes before any work, and a given mass matrix against the energy."""
 
-import difflib
-import inspect
 import math
-import warnings
 from typing import Any
 
 import equinox as eqx
@@ -12,13 +9,19 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from jaxdae.systems.base import Labels, State, System
+from jaxdae.systems.base import State, System
 from jaxdae.systems.calls import (
     call_with_shapes,
     check_parameters,
     check_real,
     describe_shape,
     unwrapped,
+)
+from jaxdae.systems.class_checks import (
+    check_class,
+    check_label_counts,
+    check_labels,
+    check_resolved,
 )
 
 
@@ -46,23 +49,23 @@ def check_system(system: System, state: State, u=None, t=0.0, *, forces: bool = 
         forces: check also `force` and `actuator_rate`, which may need the control input.
 
     Raises:
+        TypeError: for what is no system, or labels of another kind.
         ValueError: naming the function, the shape it returned and the one expected, or what it
             failed with.
     """
+    if not isinstance(system, System):
+        what = f"the class {system.__name__}" if isinstance(system, type) else repr(system)
+        raise TypeError(f"system is {what}; give an instance of your jaxdae.System.")
     check_class(type(system))
+    check_resolved(system)
     q, v, w = state.q, state.v, state.w
     _check_state(q, v)
     name = type(system).__name__
-    labels = system.labels() if callable(system.labels) else system.labels
-    if not callable(system.labels) or not isinstance(labels, Labels):
-        how = "returned" if callable(system.labels) else "is"
-        raise TypeError(
-            f"{name}.labels {how} {labels!r}; it must be a function that returns "
-            'jaxdae.Labels(coordinates=("x", "y"), …).'
-        )
+    check_labels(system)
     if forces:
         _check_inputs(system, u)
     t, n = jnp.asarray(t, q.dtype), q.size
+    constraints = 0
     for function, args, expected in (
         ("kinetic_energy", (t, q, v), ()),
         ("potential_energy", (t, q), ()),
@@ -80,7 +83,7 @@ def check_system(system: System, state: State, u=None, t=0.0, *, forces: bool = 
             own = getattr(getattr(system, function), "__func__", None)
             if own is System.reaction_dependent_force:
                 continue
-            args = (*args, jnp.zeros(sum(constraint_counts(system, state)), q.dtype))
+            args = (*args, jnp.zeros(constraints, q.dtype))
         out = _returned(system, function, args)
         if function in ("mass_matrix", "reaction_dependent_force") and out is None:
             continue
@@ -91,6 +94,8 @@ def check_system(system: System, state: State, u=None, t=0.0, *, forces: bool = 
                 f"(n = {n} coordinates, k = {w.size} actuator states). " + _remedy(function)
             )
         check_real(f"{name}.{function}", out, differentiated=function in _DIFFERENTIATED)
+        constraints += out.size if expected == (None,) else 0
+    check_label_counts(system, n, constraints)
 
 
 # Derived by differentiation; forces and rates are used as they are.
@@ -173,48 +178,6 @@ def check_mass_matrix(system: System, t, q, v, tolerance: float | None = None) -
             f"{hessian[i, j]:.9g} (t = {float(t):.6g}); correct one of the two, or delete "
             "mass_matrix: it is then derived from the energy."
         )
-
-
-def check_class(declared: type) -> None:
-    """Names in a declaration that would be left out in silence.
-
-    Raises:
-        ValueError: for a function whose name is nearly one of the contract.
-
-    Warns:
-        UserWarning: for a number without an annotation, which is no parameter.
-    """
-    contract = [name for name in vars(System) if not name.startswith("_")]
-    written = [base for base in declared.__mro__ if issubclass(base, System) and base is not System]
-    fields = {name for base in written for name in inspect.get_annotations(base)}
-    for owner, name in ((base, name) for base in written for name in vars(base)):
-        if name.startswith("_") or name in contract:
-            continue
-        close = difflib.get_close_matches(name, contract, n=1, cutoff=0.92)
-        if close:
-            raise ValueError(
-                f"{declared.__name__}.{name} is not a function of the declaration, and would be "
-                f"ignored; {close[0]!r} is probably meant. Otherwise give it another name."
-            )
-        value = vars(owner)[name]
-        if name not in inspect.get_annotations(owner) and _is_parameter(value):
-            warnings.warn(_unannotated(owner.__name__, name, value, name in fields), stacklevel=2)
-
-
-def _is_parameter(value) -> bool:
-    number = isinstance(value, int | float | np.ndarray | jax.Array)
-    return number and not isinstance(value, bool)
-
-
-def _unannotated(declared: str, name: str, value, inherited: bool) -> str:
-    what = f"{declared}.{name} = {value!r} has no annotation"
-    if inherited:
-        return f"{what}, and the inherited default stays; write {name}: float = {value!r}."
-    return (
-        f"{what}, and is therefore a constant and no parameter: nothing differentiates, batches or "
-        f"tunes it. Write {name}: float = {value!r}, or, for a constant, "
-        f"{name}: typing.ClassVar[float] = {value!r}."
-    )
 
 
 def _check_state(q, v) -> None:
