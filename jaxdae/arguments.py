@@ -11,6 +11,7 @@ from jaxdae.formulations import AbstractFormulation
 from jaxdae.formulations.gains import is_number
 from jaxdae.linalg.saddle_point import AbstractSaddlePointSolve
 from jaxdae.systems import State, System
+from jaxdae.systems.calls import check_instance, described
 from jaxdae.systems.checks import is_concrete
 
 _MOST_STEPS = 2**31 - 1
@@ -34,8 +35,7 @@ def check_kinds(
         ("throw", throw, bool | np.bool_, "True or False"),
         ("work", work, bool | np.bool_, "True or False"),
     ):
-        if not isinstance(value, kind):
-            raise TypeError(f"{name} is {_what(value)}; give {example}.")
+        check_instance(name, value, kind, example)
     if isinstance(adjoint, diffrax.BacksolveAdjoint):
         raise TypeError(
             "BacksolveAdjoint cannot give the saved rows of a trajectory; use "
@@ -44,7 +44,7 @@ def check_kinds(
         )
     if controller is not None and (isinstance(controller, type) or not callable(controller)):
         raise TypeError(
-            f"controller is {_what(controller)}; give a callable u = controller(t, q, v, w)."
+            f"controller is {described(controller)}; give a callable u = controller(t, q, v, w)."
         )
     _check_closure("controller", controller)
     _check_parts(formulation)
@@ -56,19 +56,15 @@ def _check_parts(formulation) -> None:
     law = getattr(formulation, "stabilization", None)
     if law is not None and (isinstance(law, type) or not callable(law)):
         raise TypeError(
-            f"stabilization is {_what(law)}; give None, jaxdae.Baumgarte(K_D=..., K_P=...), or a "
-            "callable Phi(t, q, v, phi, phi_dot)."
+            f"stabilization is {described(law)}; give None, jaxdae.Baumgarte(K_D=..., K_P=...), or "
+            "a callable Phi(t, q, v, phi, phi_dot)."
         )
     solve = getattr(formulation, "solve", None)
     if solve is not None and not isinstance(solve, AbstractSaddlePointSolve):
         raise TypeError(
-            f"solve is {_what(solve)}; leave it out, or give MinimumNorm() or SingularMass(), with "
-            "brackets."
+            f"solve is {described(solve)}; leave it out, or give MinimumNorm() or SingularMass(), "
+            "with brackets."
         )
-
-
-def _what(value) -> str:
-    return f"the class {value.__name__}" if isinstance(value, type) else repr(value)
 
 
 def _check_closure(name: str, function) -> None:

@@ -17,7 +17,7 @@ from jaxdae.systems import State, System
 from jaxdae.systems.checks import check_finite, check_system, check_tolerance, is_concrete
 from jaxdae.systems.dynamics import mass_and_jacobian
 from jaxdae.systems.independence import constraint_rank, surely_independent
-from jaxdae.systems.precision import in_dtype
+from jaxdae.systems.precision import as_numbers, in_dtype
 
 
 class EquilibriumError(ValueError):
@@ -102,7 +102,8 @@ def equilibrium(
     state = State(guess.q, jnp.zeros_like(guess.q), guess.w)
     dtype = state.q.dtype
     check_tolerance("tolerance", tolerance)
-    u = None if u is None else jnp.asarray(u, dtype)
+    fixed = (fixed,) if isinstance(fixed, str | int) else fixed
+    u = None if u is None else as_numbers("the control input u", u, dtype)
     if free_controls and u is None:
         raise ValueError("free_controls=True needs a guess of the controls: give u.")
     t = jnp.asarray(t, dtype)

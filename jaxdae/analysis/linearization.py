@@ -15,6 +15,7 @@ from jaxdae.analysis.independent_part import independent_part
 from jaxdae.analysis.rest import energy_force, mass_and_turning, remaining_force
 from jaxdae.linalg.rank import numerical_rank
 from jaxdae.systems import State, System
+from jaxdae.systems.calls import check_instance
 from jaxdae.systems.checks import check_symmetric_mass, is_concrete
 from jaxdae.systems.dynamics import mass_and_jacobian
 from jaxdae.systems.independence import involved
@@ -123,10 +124,7 @@ def linearize(
         TypeError: for anything but an equilibrium.
     """
     eq = equilibrium
-    if not isinstance(eq, Equilibrium):
-        raise TypeError(
-            f"linearize needs an equilibrium, jaxdae.equilibrium(system, q); got {eq!r}."
-        )
+    check_instance("equilibrium", eq, Equilibrium, "what jaxdae.equilibrium(system, q) found")
     if is_concrete(system, eq):
         check_symmetric_mass(system, eq.t, State(eq.q, jnp.zeros_like(eq.q)))
     # As arrays: numbers of another value would be compiled anew.
@@ -166,6 +164,7 @@ def choose_partition(system: System, jac, m: int, independent=None) -> Partition
     labels, (c, n) = system.labels(), jac.shape
     chosen = None
     if independent is not None:
+        independent = (independent,) if isinstance(independent, str | int) else independent
         chosen = [labels.coordinate_index(k, n) if isinstance(k, str) else k for k in independent]
         if any(not -n <= k < n for k in chosen):
             raise ValueError(f"independent = {independent}: there are {n} coordinates.")

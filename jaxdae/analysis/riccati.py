@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from jaxdae.analysis.controllability import check_pair, controllability
 from jaxdae.analysis.linearization import Linearization
 from jaxdae.analysis.spectra import show_root
+from jaxdae.systems.calls import check_instance
 from jaxdae.systems.checks import is_concrete
 
 # The scaled sign iteration converges quadratically after a few steps; 30 are enough for roots that
@@ -91,6 +92,7 @@ def lqr(A, B, Q=None, R=None) -> Regulator:
         ValueError: for shapes that do not fit, weights that are not definite, a pair that is not
             stabilizable (with the root), or a cost that does not see an unstable or critical root.
     """
+    A, B, Q, R = (np.asarray(x) if isinstance(x, list | tuple) else x for x in (A, B, Q, R))
     dtype = jnp.result_type(*(x for x in (A, B, Q, R) if x is not None), float)
     A, B = jnp.asarray(A, dtype), jnp.asarray(B, dtype)
     Q = jnp.eye(A.shape[0], dtype=dtype) if Q is None else jnp.asarray(Q, dtype)
@@ -141,10 +143,13 @@ def lqr_on_constraints(
         `(RegulatorFeedback, Regulator)`.
 
     Raises:
+        TypeError: for anything but a linearization.
         ValueError: as `lqr`, among it a root with a nonnegative real part that no input reaches;
             for an equilibrium without controls; or for `errors` that do not fit.
     """
-    lin, eq = linearization, linearization.equilibrium
+    lin = linearization
+    check_instance("linearization", lin, Linearization, "jaxdae.linearize(system, equilibrium)")
+    eq = lin.equilibrium
     if eq.u is None:
         raise ValueError("the equilibrium has no controls; find it with equilibrium(…, u=…).")
     kept = _moving_errors(lin, errors)

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jaxdae.analysis.linearization import Linearization
+from jaxdae.systems.calls import check_instance
 
 Verdict = Literal["asymptotically stable", "stable", "unstable", "undecided"]
 
@@ -69,9 +70,11 @@ def spectrum(linearization: Linearization, tolerance: float | None = None) -> Sp
         `Spectrum`.
 
     Raises:
-        ValueError: for a linearization that is not finite.
+        TypeError: for anything but a linearization.
+        ValueError: for one that is not finite.
     """
     lin = linearization
+    check_instance("linearization", lin, Linearization, "jaxdae.linearize(system, equilibrium)")
     A = np.asarray(lin.A, np.float64)
     if not np.isfinite(A).all():
         raise ValueError("the linearization has entries that are not finite: no equilibrium there?")

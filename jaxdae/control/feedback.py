@@ -8,9 +8,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxdae.control.base import AbstractDynamicController
-from jaxdae.formulations.gains import apply_gain, check_finite_gain, Gain, is_number
+from jaxdae.formulations.gains import apply_gain, check_finite_gain, check_kind, Gain, is_number
 from jaxdae.systems import State
-from jaxdae.systems.calls import check_parameters, describe_shape
+from jaxdae.systems.calls import check_instance, check_parameters, describe_shape
 
 # A fixed state or input, or a function of time that gives it.
 Reference = State | Callable[..., State]
@@ -37,6 +37,10 @@ class StateFeedback(eqx.Module):
     feedforward: Input | None = None
 
     def __check_init__(self):
+        check_kind("K", self.K)
+        if not callable(self.reference):
+            example = "jaxdae.State(q, v), or a function of time that returns one"
+            check_instance("reference", self.reference, State, example)
         if not is_number(self.K):
             return
         if jnp.ndim(self.K) != 2:

@@ -102,8 +102,8 @@ def check_size(name: str, gain, count: int, of: str) -> None:
     """
     if not is_number(gain):
         raise ValueError(
-            f"{name} is a {type(gain).__name__}, not an array; pass the value it stands for "
-            "(jaxdae.resolve replaces parametrizations by their values)."
+            f"{name} is a {type(gain).__name__}, not an array; give a number, or what a "
+            "parametrization stands for (jaxdae.resolve). Did the arguments come in another order?"
         )
     shape = jnp.shape(gain)
     if shape not in {(), (count,), (count, count)}:

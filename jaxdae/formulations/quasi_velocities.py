@@ -21,6 +21,7 @@ from jaxdae.linalg.positive_definite import solve_positive_definite
 from jaxdae.linalg.rank import numerical_rank
 from jaxdae.linalg.saddle_point import Assumptions
 from jaxdae.systems import constraint_residuals, State, System
+from jaxdae.systems.calls import call_with_shapes, check_parameters, describe_shape
 from jaxdae.systems.checks import constraint_counts, is_concrete
 from jaxdae.systems.dynamics import applied_force
 
@@ -105,10 +106,12 @@ class QuasiVelocities(AbstractFormulation):
                 f"there are only {state.q.size} velocities; use Multipliers(solve=MinimumNorm())."
             )
         if self.forms is not None:
-            shape = eqx.filter_eval_shape(self.forms, t, state.q, state.v).shape
-            if shape != (free,):
+            names = ("t", "q", "v")
+            check_parameters("forms", self.forms, names)
+            out = call_with_shapes("forms", self.forms, (t, state.q, state.v), names)
+            if getattr(out, "shape", None) != (free,):
                 raise ValueError(
-                    f"forms returned shape {shape}; {state.q.size} velocities with {m + r} "
+                    f"forms returned {describe_shape(out)}; {state.q.size} velocities with {m + r} "
                     f"constraints have {free} free quasi-velocities, shape ({free},)."
                 )
         if is_concrete(system, self, state):

@@ -27,6 +27,7 @@ from jaxdae.linalg.box_quadratic import minimize_in_box
 from jaxdae.linalg.positive_definite import solve_positive_definite
 from jaxdae.linalg.saddle_point import Assumptions
 from jaxdae.systems import constraint_residuals, evaluate, State
+from jaxdae.systems.calls import call_with_shapes, check_parameters, describe_shape
 from jaxdae.systems.checks import constraint_counts
 
 Magnitude = float | Float[Array, ""] | Float[Array, " c"] | eqx.Module | list
@@ -308,10 +309,12 @@ class RealizingForces(AbstractFormulation):
             self.law.check(count)
             return
         t, psi_dot = jnp.zeros((), state.q.dtype), jnp.zeros(count, state.q.dtype)
-        shape = eqx.filter_eval_shape(self.law, psi_dot, t, state.q, state.v).shape
-        if shape != (count,):
+        name, names = "the law of realizing forces", ("psi_dot", "t", "q", "v")
+        check_parameters(name, self.law, names)
+        out = call_with_shapes(name, self.law, (psi_dot, t, state.q, state.v), names)
+        if getattr(out, "shape", None) != (count,):
             raise ValueError(
-                f"the law of realizing forces returned shape {shape}; it must return one force for "
+                f"{name} returned {describe_shape(out)}; it must return one force for "
                 f"each of the {count} constraints, shape ({count},)."
             )
 

@@ -63,12 +63,12 @@ def call_with_shapes(name: str, function: Callable, args: tuple, names: tuple[st
     """
     try:
         # The function is an argument as well: its parameters are traced as they are in a run.
-        program, arrays, others = eqx.filter_make_jaxpr(_call)(function, *args)
+        call = eqx.filter_make_jaxpr(_call)
+        program, arrays, others = traced_in_words(name, call, function, *args)
+    except UntraceableError:
+        raise
     except Exception as error:
-        known = next((text for kind, text in _REMEDIES if isinstance(error, kind)), None)
         place = _place(error)
-        if known is not None:
-            raise ValueError(f"{name} cannot be traced by JAX{place}: {known}.") from error
         given = ", ".join(
             f"{key}: {describe_shape(x)}" for key, x in zip(names, args, strict=False)
         )
@@ -84,6 +84,41 @@ def call_with_shapes(name: str, function: Callable, args: tuple, names: tuple[st
             "q and v have one entry for each coordinate, w one for each actuator state."
         )
     return eqx.combine(arrays, others)
+
+
+class UntraceableError(ValueError):
+    """A function that decides on traced values, or gives them to what is not JAX."""
+
+
+def traced_in_words(name: str, function: Callable, *args) -> Any:
+    """What a function returns that may be given traced values; other errors are its own.
+
+    Raises:
+        UntraceableError: naming the function, the line, and the remedy.
+    """
+    try:
+        return function(*args)
+    except Exception as error:
+        known = next((text for kind, text in _REMEDIES if isinstance(error, kind)), None)
+        if known is None:
+            raise
+        text = f"{name} cannot be traced by JAX{_place(error)}: {known}."
+        raise UntraceableError(text) from error
+
+
+def check_instance(name: str, value: Any, kind: Any, example: str) -> None:
+    """An argument of the right kind.
+
+    Raises:
+        TypeError: naming the argument, what it is, and what it should be.
+    """
+    if not isinstance(value, kind):
+        raise TypeError(f"{name} is {described(value)}; give {example}.")
+
+
+def described(value: Any) -> str:
+    """A value as it is written, or which class it is."""
+    return f"the class {value.__name__}" if isinstance(value, type) else repr(value)
 
 
 def call_in_words(name: str, function: Callable) -> Any:

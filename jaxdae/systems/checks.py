@@ -12,6 +12,7 @@ from jax.core import Tracer
 from jaxdae.systems.base import State, System
 from jaxdae.systems.calls import (
     call_with_shapes,
+    check_instance,
     check_parameters,
     check_real,
     describe_shape,
@@ -53,13 +54,11 @@ def check_system(system: System, state: State, u=None, t=0.0, *, forces: bool = 
         ValueError: naming the function, the shape it returned and the one expected, or what it
             failed with.
     """
-    if not isinstance(system, System):
-        what = f"the class {system.__name__}" if isinstance(system, type) else repr(system)
-        raise TypeError(f"system is {what}; give an instance of your jaxdae.System.")
+    check_instance("system", system, System, "an instance of your jaxdae.System")
     check_class(type(system))
     check_resolved(system)
     q, v, w = state.q, state.v, state.w
-    _check_state(q, v)
+    check_state(q, v)
     name = type(system).__name__
     check_labels(system)
     if forces:
@@ -180,7 +179,8 @@ def check_mass_matrix(system: System, t, q, v, tolerance: float | None = None) -
         )
 
 
-def _check_state(q, v) -> None:
+def check_state(q, v) -> None:
+    """Raise `ValueError` unless `q` and `v` are vectors of one length, in single or double."""
     if q.ndim != 1 or v.shape != q.shape:
         raise ValueError(
             f"q and v must be vectors of one length; they have shapes {q.shape} and {v.shape}. "

@@ -9,6 +9,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxdae.systems.base import System
+from jaxdae.systems.calls import check_instance
+from jaxdae.systems.checks import check_state
 from jaxdae.systems.precision import as_floats, in_dtype
 
 
@@ -78,9 +80,13 @@ def evaluate(system: System, t, q, v, w=None, u=None, lam=None) -> Dynamics:
         `Dynamics`.
 
     Raises:
-        ValueError: for a system whose forces depend on the multipliers, without `lam`.
+        TypeError: for what is no system.
+        ValueError: for a state that is none; for a system whose forces depend on the multipliers,
+            without `lam`.
     """
+    check_instance("system", system, System, "an instance of your jaxdae.System")
     q, v, w = as_floats(q, v, w)
+    check_state(q, v)
     t = jnp.asarray(t, q.dtype)
     system = in_dtype(system, q.dtype)
     w = jnp.zeros((0,), q.dtype) if w is None else w

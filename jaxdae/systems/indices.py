@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
@@ -27,13 +28,13 @@ _CALLS = ("jit", "pjit", "closed_call")
 class Clipped(NamedTuple):
     """An index that lies outside: its value, the length of the axis, and where it is read."""
 
-    index: int
+    entry: int
     length: int
     traceback: Any
 
     def __str__(self):
         return (
-            f"reads entry {self.index} of {self.length} (they count from 0), for which JAX takes "
+            f"reads entry {self.entry} of {self.length} (they count from 0), for which JAX takes "
             "the nearest one there is"
         )
 
@@ -62,7 +63,7 @@ def _is_known(x) -> bool:
     if x is None or isinstance(x, Tracer):
         return False
     # Keys of random numbers have a type of their own, which NumPy lacks.
-    return not jax.dtypes.issubdtype(jax.numpy.result_type(x), jax.dtypes.extended)
+    return not jnp.issubdtype(jnp.result_type(x), jax.dtypes.extended)
 
 
 def _clipped(jaxpr: Jaxpr, known: dict) -> Iterator[Clipped]:

@@ -58,6 +58,18 @@ def as_floats(*values) -> tuple[Any, ...]:
     return tuple(None if x is None else jnp.asarray(x, dtype) for x in values)
 
 
+def as_numbers(name: str, value, dtype):
+    """An array of one floating-point type.
+
+    Raises:
+        TypeError: naming what is no number.
+    """
+    try:
+        return jnp.asarray(value, dtype)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{name} must be numbers; got {value!r}.") from error
+
+
 def _refuse_complex(leaf) -> None:
     if jnp.issubdtype(getattr(leaf, "dtype", type(leaf)), jnp.complexfloating):
         raise ValueError(

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxdae.systems.base import State, System
+from jaxdae.systems.calls import call_with_shapes, check_parameters, describe_shape
 from jaxdae.systems.dynamics import constraint_residuals, mass_and_jacobian
 
 # psi(t, q, v, w) -> residuals, shape (p,).
@@ -47,11 +48,14 @@ def nearest_on_program(nearest, system: System, program: ActuatorProgram, t, sta
 
 def check_program_shape(program: ActuatorProgram, t, state: State) -> None:
     """Raise `ValueError` unless a program returns a vector of residuals."""
-    shape = jax.eval_shape(program, jnp.asarray(t, state.q.dtype), state.q, state.v, state.w).shape
-    if len(shape) != 1:
+    names = ("t", "q", "v", "w")
+    check_parameters("the program", program, names)
+    given = (jnp.asarray(t, state.q.dtype), state.q, state.v, state.w)
+    out = call_with_shapes("the program", program, given, names)
+    if len(getattr(out, "shape", ())) != 1:
         raise ValueError(
-            f"the program returned shape {shape}; psi(t, q, v, w) must return its residuals as a "
-            "vector: jnp.stack([...])."
+            f"the program returned {describe_shape(out)}; psi(t, q, v, w) must return its "
+            "residuals as a vector: jnp.stack([...])."
         )
 
 

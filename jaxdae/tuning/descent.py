@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, PyTree
 
+from jaxdae.systems.calls import traced_in_words
 from jaxdae.tuning.parametrizations import resolve, trainable
 
 # optax is imported where it is used: many programs that import the package never tune.
@@ -105,7 +106,10 @@ class Problem(eqx.Module):
 
     def loss(self, trained: PyTree) -> Float[Array, ""]:
         """Objective at a trained part."""
-        loss = jnp.asarray(self.objective(resolve(self.params(trained))))
+        loss = traced_in_words("the objective", self.objective, resolve(self.params(trained)))
+        if loss is None:
+            raise ValueError("tune: the objective returned nothing; end it with `return …`.")
+        loss = jnp.asarray(loss)
         if loss.shape != () or not jnp.issubdtype(loss.dtype, jnp.floating):
             raise ValueError(
                 f"tune: the objective returned {loss.dtype}{list(loss.shape)}, needs a real "

@@ -12,6 +12,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Bool, Float, PyTree
 
+from jaxdae.systems.calls import check_instance
 from jaxdae.tuning import checkpoint as checkpoints
 from jaxdae.tuning.descent import Problem, Start, strongly_typed
 from jaxdae.tuning.parametrizations import resolve
@@ -118,6 +119,7 @@ def tune(
     _check_least(spread=(spread, 0), min_improvement=(min_improvement, 0))
     file = _File(checkpoint, resume, overwrite, checkpoint_every)
     key = jax.random.key(0) if key is None else key
+    check_instance("key", key, jax.Array | np.ndarray, "jax.random.key(0)")
     problem = Problem.make(objective, params, optimizer, _mode(objective, mode))
     run = _Run(problem, problem.initial_state(starts, spread, key), steps)
     seed = np.asarray(jax.random.key_data(key)).tolist()

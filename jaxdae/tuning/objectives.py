@@ -15,6 +15,7 @@ from jaxdae.backends import Backend
 from jaxdae.simulate import simulate
 from jaxdae.solvers import Projected
 from jaxdae.systems import consistent_state, State, System
+from jaxdae.systems.calls import check_instance
 from jaxdae.systems.checks import is_concrete
 from jaxdae.trajectory import Trajectory
 
@@ -79,6 +80,7 @@ class SimulationObjective(eqx.Module):
             raise ValueError(
                 f'SimulationObjective: mode is "{self.mode}", must be "forward" or "reverse".'
             )
+        check_instance("states", self.states, State, "perturbed_states(state, key, count)")
         if jnp.ndim(self.states.q) != 2:
             raise ValueError(
                 f"SimulationObjective: states.q has shape {jnp.shape(self.states.q)}, needs "
@@ -265,8 +267,13 @@ def perturbed_states(
         A `State` with leading axis `count`.
 
     Raises:
+        TypeError: for a start that is no `State`, a key that is none, or a count that is not whole.
         ValueError: if `count` is not positive, or a perturbed start cannot be projected.
     """
+    check_instance("state", state, State, "jaxdae.State(q, v)")
+    check_instance("key", key, jax.Array | np.ndarray, "jax.random.key(0)")
+    if not isinstance(count, int | np.integer):
+        raise TypeError(f"perturbed_states: count is {count!r}, must be a whole number.")
     if count < 1:
         raise ValueError(f"perturbed_states: count is {count}, must be at least 1.")
     first, second = jax.random.split(key)

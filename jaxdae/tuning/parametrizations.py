@@ -226,10 +226,13 @@ _POSITIVE_REMEDY = "start from a positive value, or leave the array plain if its
 
 
 def _floating(name: str, x: ArrayLike) -> Array:
-    x = jnp.asarray(x)
-    if jnp.iscomplexobj(x):
+    if x is None or isinstance(x, str | dict):
+        raise TypeError(f"{name}: got {x!r}, needs a number or an array of numbers.")
+    array = jnp.asarray(x)
+    if jnp.iscomplexobj(array):
         raise ValueError(f"{name}: got a complex value, needs a real one; pass its real part.")
-    return x if jnp.issubdtype(x.dtype, jnp.inexact) else x.astype(jnp.result_type(float))
+    floating = jnp.issubdtype(array.dtype, jnp.inexact)
+    return array if floating else array.astype(jnp.result_type(float))
 
 
 def _require_positive(name: str, x: Array, remedy: str) -> None:

@@ -32,10 +32,11 @@ def declared(**functions):
     return type("Wrong", (Point,), functions)()
 
 
-def run(system=None, state=STATE, **options: Any):
+def run(system=None, state=STATE, formulation=None, **options: Any):
     system = Point() if system is None else system
+    formulation = Multipliers() if formulation is None else formulation
     options = {"t1": 0.1} | options
-    return simulate(system, Multipliers(), state, **options)
+    return simulate(system, formulation, state, **options)
 
 
 def energy(value):
@@ -70,6 +71,20 @@ DECLARATIONS = [
         r"declared with the parameters \(t, q\); it must take \(self, t, q\)",
     ),
     (declared(kinetic_energy=lambda self, q, v: v @ v), r"must take \(self, t, q, v\)"),  # noqa: ARG005
+    (energy(lambda q: q[5]), r"potential_energy reads entry 5 of 2 .*\(line \d+ of test_refusals"),
+    (
+        energy(lambda q: q[-3]),
+        r"reads entry -3 of 2 \(they count from 0\), for which JAX takes the",
+    ),
+    (energy(lambda q: jnp.outer(q, q)[0, 2]), "reads entry 2 of 2"),
+    (energy(lambda q: jax.jit(lambda q, i: q[i])(q, 4)), "reads entry 4 of 2"),
+    (energy(lambda q: jnp.sum(q[jnp.array([0, 3])])), "reads entry 3 of 2"),
+    (
+        energy(lambda q: jax.lax.fori_loop(0, 2, lambda i, x: x + q[i] * q[6], 0.0)),
+        "reads entry 6 of 2",
+    ),
+    (constraint(lambda q: jnp.array([q[0], q[2]])), "position_constraints reads entry 2 of 2"),
+    (declared(force=lambda self, t, q, v, w, u: v[jnp.array([[1, 2]])][0]), "force reads entry 2"),  # noqa: ARG005
     (declared(force=3.0), r"force is 3\.0; it must be a function of \(t, q, v, w, u\)"),
 ]
 
@@ -78,6 +93,47 @@ DECLARATIONS = [
 def test_a_function_that_cannot_be_is_refused_with_its_line(system, message):
     with pytest.raises(ValueError, match=message):
         check_system(system, STATE)
+
+
+INSIDE = [
+    lambda q: q[-2] + q[1],
+    lambda q: jnp.take(q, 5, mode="clip"),
+    lambda q: q.at[5].get(mode="fill", fill_value=0.0),
+    lambda q: q[jnp.argmax(q)],
+    lambda q: jnp.interp(q[0], jnp.array([0.0, 1.0]), jnp.array([2.0, 3.0])),
+    lambda q: jax.lax.fori_loop(0, 2, lambda i, x: x + q[i], 0.0),
+    lambda q: jnp.roll(q, 3)[0] + jnp.cross(jnp.ones(3), jnp.append(q, 1.0))[2],
+    lambda q: q[np.array([True, False])][0] + jax.random.normal(jax.random.key(0)),
+]
+
+
+@pytest.mark.parametrize("value", INSIDE)
+def test_an_index_that_is_inside_or_has_a_mode_of_its_own_passes(value):
+    check_system(energy(value), STATE)
+
+
+def fails():
+    raise KeyError("absent")
+
+
+LABELS = [
+    (lambda self: fails(), r"Wrong\.labels failed with KeyError: 'absent' \(line \d+ of test_ref"),  # noqa: ARG005
+    (lambda: None, r"Wrong\.labels is declared with the parameters \(\); it must take \(self\)"),
+    (
+        lambda self: jaxdae.Labels(coordinates=("x", "y", "z")),  # noqa: ARG005
+        r"gives 3 coordinates \(x, y, z\), but the system has 2 coordinates",
+    ),
+    (
+        lambda self: jaxdae.Labels(constraints=("rod",)),  # noqa: ARG005
+        r"gives 1 constraints \(rod\), but the system has 0 constraints; name position constraints",
+    ),
+]
+
+
+@pytest.mark.parametrize(("labels", "message"), LABELS)
+def test_labels_that_fail_or_name_too_much(labels, message):
+    with pytest.raises(ValueError, match=message):
+        check_system(declared(labels=labels), STATE)
 
 
 @pytest.mark.parametrize("labels", [None, ("x", "y"), {"x": 1}])
@@ -116,6 +172,10 @@ def test_states_that_are_none():
     with pytest.raises(ValueError, match=r"the state is of type float16.* give float32"):
         run(state=State(np.ones(2, np.float16), np.zeros(2, np.float16)))
     assert State([1, 0], [0, 0]).q.dtype == jnp.float64
+    with pytest.raises(TypeError, match=r"State: q holds truth values, \[True, False\].* 1\.0 for"):
+        State([True, False], [0.0, 0.0])
+    with pytest.raises(TypeError, match="State: v holds truth values"):
+        State([1.0, 0.0], np.zeros(2, bool))
 
 
 CALLS = [
@@ -147,6 +207,14 @@ CALLS = [
         ValueError,
         r"the controller is declared with the parameters \(t, q, v\); it must take \(t, q, v, w\)",
     ),
+    ({"throw": "no"}, TypeError, "throw is 'no'; give True or False"),
+    ({"work": 1}, TypeError, "work is 1; give True or False"),
+    (
+        {"system": Point(mass=jaxdae.Positive(1.0))},
+        TypeError,
+        r"Point\.mass is a Positive, not a n",
+    ),
+    ({"system": Point}, TypeError, "system is the class Point; give an instance"),
     ({"controller": jaxdae.PD}, TypeError, "controller is the class PD; give a callable"),
     ({"controller": lambda *_: None}, ValueError, "the controller returned nothing"),
     ({"controller": lambda *_: "a"}, ValueError, "the controller returned 'a'"),
@@ -185,10 +253,21 @@ def test_a_mass_matrix_that_is_not_symmetric_or_not_finite():
         run(lopsided)
     with pytest.raises(ValueError, match=r"not symmetric: \[0, 1\] = 0\.5"):
         jaxdae.linearize(lopsided, jaxdae.equilibrium(lopsided, [1.0, 0.0]))
-    with pytest.raises(TypeError, match=r"needs an equilibrium.*got None"):
+    with pytest.raises(TypeError, match=r"equilibrium is None; give what jaxdae\.equ"):
         jaxdae.linearize(Point(), None)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match=r"mass matrix is not finite: \[0, 0\] = nan"):
         run(Point(mass=math.nan))
+
+
+def test_fields_that_are_not_declared_and_fields_that_do_not_change():
+    class Undeclared(Point):
+        def __init__(self, width):
+            self.width = width
+
+    with pytest.raises(AttributeError, match=r"no field 'width'; declare it in the body of the cl"):
+        Undeclared(1.0)
+    with pytest.raises(AttributeError, match=r"make another one, dataclasses\.replace\(sys"):
+        Point().mass = 2.0  # pyright: ignore[reportAttributeAccessIssue]
 
 
 class Unannotated(Point):
@@ -210,6 +289,9 @@ def test_a_number_without_an_annotation_is_warned_of():
     )
     assert any("mass = 2.0" in x and "inherited default stays" in x for x in texts)
     assert Unannotated().mass == 1.0
+    tuned = declared(mass=jaxdae.Positive(2.0))
+    with pytest.warns(UserWarning, match=r"mass is a Positive in the body of the cla.*tune"):
+        check_system(tuned, STATE)
 
 
 class Undefined(Point):
