@@ -10,7 +10,9 @@ from typing import Any
 
 from llvmlite import ir
 
+from jaxdae.kernels.adjoint_rows import RowsAtTimes
 from jaxdae.kernels.controlled_steps import Control
+from jaxdae.kernels.cotangents import Cotangent, inside, Totals
 from jaxdae.kernels.given_steps import Start
 from jaxdae.kernels.loops import Buffer, Lanes, POINTER, WHOLE, whole
 
@@ -19,7 +21,12 @@ _KEPT_BYTES = 2**23
 
 
 def adjoint_steps(
-    run: Any, active: tuple[int, ...], width: int, ranks: tuple[int, ...], rank: int
+    run: Any,
+    active: tuple[int, ...],
+    width: int,
+    ranks: tuple[int, ...],
+    rank: int,
+    summed: tuple[bool, ...],
 ) -> str:
     """Text of `@run` for the adjoint of a run.
 
@@ -32,42 +39,54 @@ def adjoint_steps(
         width: entries of a vector.
         ranks: axes of the batch in each argument; zero where its members share it.
         rank: axes of the batch.
+        summed: for each of these parameters, whether its cotangent is the sum over each block of
+            as many members as a vector has entries.
 
     Returns:
-        The definition.
+        The definitions.
     """
     lanes = Lanes(width, run.problem.dtype)
     kind = _ControlledAdjoint if run.controlled else _GivenAdjoint
-    kind(lanes, run, active, ranks, rank).write()
-    return lanes.finish()
+    adjoint = kind(lanes, run, active, ranks, rank, summed)
+    adjoint.write()
+    return "\n\n".join([*adjoint.texts(), lanes.finish()])
 
 
 class _Adjoint:
     """What adjoints of given and of controlled steps have in common."""
 
-    def __init__(self, lanes: Lanes, run: Any, active, ranks, rank: int):
+    def __init__(self, lanes: Lanes, run: Any, active, ranks, rank: int, summed):
         problem = run.problem
         self.lanes, self.problem, self.saving, self.run = lanes, problem, run.saving, run
-        self.n, self.active = problem.states, active
+        self.n = problem.states
         self.start = Start(lanes, problem, ranks, active)
         count = len(self.start.arrays) + run.times
         self.row_bars = Buffer(lanes, lanes.arguments, count, None, ranks[count], 2)
         self.final_bar = Buffer(lanes, lanes.arguments, count + 1, self.n, ranks[count + 1], 1)
-        self.sizes = [self.n, *(self.start.sizes[1 + i] for i in active)]
-        self.out = [
-            Buffer(lanes, lanes.results, i, size, rank, 1) for i, size in enumerate(self.sizes)
-        ]
         self.members = lanes.counters()
-        # Cotangents of the state and the parameters, and what one step adds to them.
-        self.bars = [lanes.array(size) for size in self.sizes]
-        self.step_bars = [lanes.array(size) for size in self.sizes]
+        pieces = problem.transposed_pieces(active, run.saving.times)
+        self.cotangents = [
+            (Totals if one else Cotangent)(
+                lanes, x, Buffer(lanes, lanes.results, i, x.result.size, 1 if one else rank, 1)
+            )
+            for i, (x, one) in enumerate(zip(pieces, (False, *summed), strict=True))
+        ]
+        # The cotangent of the state, and what is left of it by a step.
+        self.bar, self.step_bar = self.cotangents[0].array, self.cotangents[0].step[0]
         self.k_bar = lanes.array(problem.stages * self.n)
         self.t0, self.t1, self.y = lanes.array(1), lanes.array(1), lanes.array(self.n)
         self.rows = None
         if run.saving.times:
             index = count - 1
             times = Buffer(lanes, lanes.arguments, index, None, ranks[index], 1)
-            self.rows = _RowsAtTimes(self, times)
+            self.rows = RowsAtTimes(self, times)
+
+    def texts(self) -> list[str]:
+        """Functions that are called beside programs."""
+        found: dict[str, str] = {}
+        for x in self.cotangents:
+            found.update(x.texts)
+        return list(found.values())
 
     def blocks(self):
         """For each block of members, the first of them."""
@@ -85,13 +104,14 @@ class _Adjoint:
             member = lanes.minimum(b.add(first, lane), last)
             lanes.set_count(member, self.members, lane)
             self.begin(lane, member)
-            self.final_bar.load(self.n, self.bars[0], lane, member)
+            self.final_bar.load(self.n, self.bar, lane, member)
             if self.rows is not None:
                 left = b.sub(self.rows.times.size, whole(1))
                 lanes.set_count(left, self.rows.left, lane)
         self.start.prepare()
-        for size, bar in zip(self.sizes[1:], self.bars[1:], strict=True):
-            lanes.clear(size, bar)
+        self.inside = inside(lanes, first, lanes.end)
+        for one in self.cotangents[1:]:
+            one.clear()
 
     @contextmanager
     def rooms(self, *vectors):
@@ -112,10 +132,9 @@ class _Adjoint:
         nan = ir.Constant(lanes.vector, [lanes.number(float("nan"))] * lanes.width)
         with self.blocks() as index:
             self.load(index)
-            for size, bar in zip(self.sizes, self.bars, strict=True):
-                with lanes.loop(size) as i:
-                    lanes.b.store(nan, lanes.vector_at(bar, i))
-            self.store()
+            for one in self.cotangents:
+                one.spoil(nan)
+            self.store(index)
 
     def begin(self, lane, member) -> None:
         """Put a member into a lane."""
@@ -137,31 +156,33 @@ class _Adjoint:
             self.rows.collect(t0, t1, first)
         # What nothing depends on has no derivative, also where that of the step is not finite.
         dense = [] if self.rows is None else [(self.problem.stages * self.n, self.k_bar)]
-        wanted = lanes.nonzero([(self.n, self.bars[0]), *dense])
+        wanted = lanes.nonzero([(self.n, self.bar), *dense])
         lanes.call(
-            "transposed_step", t0, t1, y, *self.start.fixed_back, self.bars[0],
-            *([] if self.rows is None else [self.k_bar]), *self.step_bars,
+            "transposed_step", t0, t1, y, *self.start.fixed_back, self.bar,
+            *([] if self.rows is None else [self.k_bar]),
+            *(array for one in self.cotangents for array in one.step),
         )  # fmt: skip
-        for size, more in zip(self.sizes, self.step_bars, strict=True):
-            lanes.keep(size, more, wanted)
+        for one in self.cotangents:
+            own = isinstance(one, Totals)
+            one.keep(lanes.b.and_(wanted, self.inside) if own else wanted)
         if done is not None:
             self._leave(done)
-        lanes.copy(self.n, self.step_bars[0], self.bars[0])
+        lanes.copy(self.n, self.step_bar, self.bar)
         if self.rows is not None:
-            lanes.add(self.n, self.rows.y0_bar, self.bars[0])
-        for size, more, bar in zip(self.sizes[1:], self.step_bars[1:], self.bars[1:], strict=True):
-            lanes.add(size, more, bar)
+            lanes.add(self.n, self.rows.y0_bar, self.bar)
+        for one in self.cotangents[1:]:
+            one.add()
 
     def _leave(self, done) -> None:
         """What a step adds to lanes that are done is nothing, whatever their equations give."""
         lanes = self.lanes
-        added = self.step_bars[1:] if self.rows is None else [*self.step_bars[1:], self.rows.y0_bar]
-        sizes = [*self.sizes[1:], self.n][: len(added)]
         with lanes.loop(lanes.width) as lane, lanes.b.if_then(done(lane)):
-            lanes.copy_lane(self.n, self.bars[0], self.step_bars[0], lane)
-            for size, array in zip(sizes, added, strict=True):
-                with lanes.loop(size) as i:
-                    lanes.set(lanes.number(0.0), array, lane, i)
+            lanes.copy_lane(self.n, self.bar, self.step_bar, lane)
+            for one in self.cotangents[1:]:
+                one.leave(lane)
+            if self.rows is not None:
+                with lanes.loop(self.n) as i:
+                    lanes.set(lanes.number(0.0), self.rows.y0_bar, lane, i)
 
     def add_row(self, row, lane) -> None:
         """Add the cotangent of a saved state to that of a lane's state."""
@@ -169,94 +190,28 @@ class _Adjoint:
         member, start = lanes.count(self.members, lane), b.mul(row, whole(self.n))
         with lanes.loop(self.n) as i:
             more = self.row_bars.read(member, b.add(start, i))
-            total = b.fadd(lanes.get(self.bars[0], lane, i), more)
-            lanes.set(total, self.bars[0], lane, i)
+            total = b.fadd(lanes.get(self.bar, lane, i), more)
+            lanes.set(total, self.bar, lane, i)
 
-    def store(self) -> None:
+    def store(self, index) -> None:
         """Write the results of a block."""
         lanes = self.lanes
         with lanes.loop(lanes.width) as lane:
             if self.saving.start:
                 self.add_row(whole(0), lane)
             member = lanes.count(self.members, lane)
-            for size, out, bar in zip(self.sizes, self.out, self.bars, strict=True):
-                out.store(size, bar, lane, member)
-
-
-class _RowsAtTimes:
-    """Cotangents of the states at given times, taken up step by step from the last one on."""
-
-    def __init__(self, adjoint: _Adjoint, times: Buffer):
-        lanes, n = adjoint.lanes, adjoint.n
-        self.adjoint, self.lanes, self.times = adjoint, lanes, times
-        self.left = lanes.counters()
-        self.y0_bar = lanes.array(n)
-        self._t, self._bar = lanes.array(1), lanes.array(n)
-        self._parts = [lanes.array(size) for size in (n, n, adjoint.problem.stages * n)]
-        self._any = lanes.variable(WHOLE, whole(0))
-
-    def collect(self, t0, t1, first) -> None:
-        """Add what the rows within a step bring to the cotangents of its parts."""
-        lanes, adjoint, b = self.lanes, self.adjoint, self.lanes.b
-        lanes.clear(adjoint.n, self.y0_bar)
-
-        def more():
-            self._find(t0, first)
-            return b.icmp_signed("!=", b.load(self._any, typ=WHOLE), whole(0))
-
-        with lanes.while_(more):
-            lanes.call("transposed_interpolation", t0, t1, self._t, self._bar, *self._parts)
-            lanes.add(adjoint.n, self._parts[0], self.y0_bar)
-            lanes.add(adjoint.n, self._parts[1], adjoint.bars[0])
-            lanes.add(adjoint.problem.stages * adjoint.n, self._parts[2], adjoint.k_bar)
-
-    def skip_unreached(self, reached) -> None:
-        """Leave out rows behind the time that each lane reached."""
-        lanes, b = self.lanes, self.lanes.b
-        with lanes.loop(lanes.width) as lane:
-
-            def beyond(lane=lane):
-                row, member = lanes.count(self.left, lane), lanes.count(self.adjoint.members, lane)
-                exists = b.icmp_signed(">=", row, whole(0))
-                time = self.times.read(member, b.select(exists, row, whole(0)))
-                late = b.fcmp_unordered(">", time, lanes.get(reached, lane))
-                return b.and_(exists, late)
-
-            with lanes.while_(beyond):
-                left = b.sub(lanes.count(self.left, lane), whole(1))
-                lanes.set_count(left, self.left, lane)
-
-    def _find(self, t0, first) -> None:
-        """The next row of each lane; zero for lanes that have none in this step."""
-        lanes, b = self.lanes, self.lanes.b
-        b.store(whole(0), self._any)
-        lanes.clear(self.adjoint.n, self._bar)
-        lanes.copy(1, t0, self._t)
-        with lanes.loop(lanes.width) as lane:
-            row = lanes.count(self.left, lane)
-            member = lanes.count(self.adjoint.members, lane)
-            safe = b.select(b.icmp_signed("<", row, whole(0)), whole(0), row)
-            time = self.times.read(member, safe)
-            inside = b.or_(b.fcmp_ordered(">", time, lanes.get(t0, lane)), first(lane))
-            with b.if_then(b.and_(b.icmp_signed(">=", row, whole(0)), inside)):
-                self._take(row, time, member, lane)
-
-    def _take(self, row, time, member, lane) -> None:
-        lanes, b, n = self.lanes, self.lanes.b, self.adjoint.n
-        b.store(whole(1), self._any)
-        lanes.set(time, self._t, lane)
-        start = b.mul(b.add(row, whole(int(self.adjoint.saving.start))), whole(n))
-        with lanes.loop(n) as i:
-            bar = self.adjoint.row_bars.read(member, b.add(start, i))
-            lanes.set(bar, self._bar, lane, i)
-        lanes.set_count(b.sub(row, whole(1)), self.left, lane)
+            for one in self.cotangents:
+                one.store(lane, member)
+        block = lanes.b.sdiv(lanes.begin, whole(lanes.width))
+        for one in self.cotangents:
+            one.store_block(lanes.b.add(block, index))
 
 
 class _GivenAdjoint(_Adjoint):
     """All lanes go through the same steps; of many, only the states of one section are kept."""
 
-    def __init__(self, lanes: Lanes, run: Any, active, ranks, rank: int):
-        super().__init__(lanes, run, active, ranks, rank)
+    def __init__(self, lanes: Lanes, run: Any, active, ranks, rank: int, summed):
+        super().__init__(lanes, run, active, ranks, rank, summed)
         b = lanes.b
         self.grid = Buffer(lanes, lanes.arguments, len(self.start.arrays), None, 0, 1)
         self.steps = b.sub(self.grid.size, whole(1))
@@ -289,7 +244,7 @@ class _GivenAdjoint(_Adjoint):
             self._forward(starts)
             with lanes.down(self.sections) as section:
                 self._reverse_section(section, starts, inner)
-            self.store()
+            self.store(index)
 
     def _kept(self, room, i):
         return self.lanes.offset(room, self.lanes.b.mul(i, whole(self.n)))
@@ -307,9 +262,9 @@ class _GivenAdjoint(_Adjoint):
     def _step(self, i) -> None:
         self._set_times(i)
         self.lanes.call(
-            "plain_step", self.t0, self.t1, self.y, *self.start.fixed_back, self.step_bars[0]
+            "plain_step", self.t0, self.t1, self.y, *self.start.fixed_back, self.step_bar
         )
-        self.lanes.copy(self.n, self.step_bars[0], self.y)
+        self.lanes.copy(self.n, self.step_bar, self.y)
 
     def _set_times(self, i) -> None:
         lanes = self.lanes
@@ -345,8 +300,8 @@ class _GivenAdjoint(_Adjoint):
 class _ControlledAdjoint(_Adjoint):
     """Each lane has its own steps: the accepted ones are listed, and gone through backwards."""
 
-    def __init__(self, lanes: Lanes, run: Any, active, ranks, rank: int):
-        super().__init__(lanes, run, active, ranks, rank)
+    def __init__(self, lanes: Lanes, run: Any, active, ranks, rank: int, summed):
+        super().__init__(lanes, run, active, ranks, rank, summed)
         self.control = Control(lanes, run, self.start, ranks)
         self.tried, self.listed = lanes.counters(), lanes.counters()
         self.busy, self.any = lanes.counters(), lanes.variable(WHOLE, whole(0))
@@ -375,7 +330,7 @@ class _ControlledAdjoint(_Adjoint):
             with lanes.loop(b.load(self.most, typ=WHOLE)) as i:
                 self._reverse(i, log)
             self._add_rows_of_no_steps()
-            self.store()
+            self.store(index)
 
     def _forward(self, log) -> None:
         lanes, b = self.lanes, self.lanes.b

@@ -1,14 +1,11 @@
 """Products of dense matrices that stay loops: a call on arrays in memory, not one scalar each."""
 
-from typing import NamedTuple, TYPE_CHECKING
+from typing import NamedTuple
 
 import jax
 import numpy as np
 
 from jaxdae.kernels.graph import CONSTANT, Graph, INPUT, RESULT
-
-if TYPE_CHECKING:
-    from jaxdae.kernels.trace import ScalarProgram
 
 # Products of fewer numbers are written out: what is known of their entries is used there.
 _FEWEST = 400
@@ -16,7 +13,7 @@ _FEWEST = 400
 LARGE = 256
 # Entries of a product from which on it is a call, however short its sums are: those of two vectors
 # are added up over the stages of a step.
-_OUTER = 96
+OUTER = 96
 
 
 class Layout(NamedTuple):
@@ -72,11 +69,12 @@ def product(graph: Graph, a: np.ndarray, b: np.ndarray) -> np.ndarray | None:
     lies = [min(x.shape) == 1 or _in_memory(graph, x) is not None for x in (small, large)]
     work = m * k * n
     long = large.size >= LARGE and work >= max(_FEWEST, 0 if lies[0] else 4 * small.size)
-    worth = (long and lies[1]) or (all(lies) and m * n >= _OUTER)
-    return _called(graph, a, b) if worth else None
+    worth = (long and lies[1]) or (all(lies) and m * n >= OUTER)
+    return called(graph, a, b) if worth else None
 
 
-def _called(graph: Graph, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+def called(graph: Graph, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Nodes of a matrix product as one call."""
     (left, first), (right, second) = _arranged(graph, a), _arranged(graph, b)
     shape = (a.shape[0], a.shape[1], b.shape[1])
     found = graph.call(Product(shape, left, right), (first, second), shape[0] * shape[2])
@@ -120,106 +118,3 @@ def are_consecutive(graph: Graph, nodes) -> bool:
         return False
     *source, start = own
     return all(graph.nodes[x] == (operation, (*source, start + i)) for i, x in enumerate(nodes))
-
-
-# Sums of products, which are products of longer matrices.
-
-
-class Factors(NamedTuple):
-    """Matrices of nodes `A`, shape (m, k), and `B`, shape (k, n), of a product `A B`."""
-
-    left: np.ndarray
-    right: np.ndarray
-
-
-def factors(graph: Graph, nodes: np.ndarray) -> Factors | None:
-    """What a matrix is the product of, if it is the result of one call; or its transpose is."""
-    if nodes.ndim != 2 or nodes.size < _OUTER:
-        return None
-    operation, own = graph.nodes[int(nodes[0, 0])]
-    if operation != RESULT or own[1] != 0:
-        return None
-    callee, arguments = graph.nodes[own[0]].arguments
-    if not isinstance(callee, Product):
-        return None
-    m, k, n = callee.shape
-    a = _matrix(arguments[0], (m, k), callee.left)
-    b = _matrix(arguments[1], (k, n), callee.right)
-    numbers = own[0] + 1 + np.arange(m * n).reshape(m, n)  # results follow their call
-    if np.array_equal(nodes, numbers):
-        return Factors(a, b)
-    return Factors(b.T, a.T) if np.array_equal(nodes, numbers.T) else None
-
-
-def _matrix(entries: tuple[int, ...], shape: tuple[int, int], layout: Layout) -> np.ndarray:
-    nodes = np.array(entries, np.int32)
-    by_rows = layout == Layout(shape[1], 1)
-    return nodes.reshape(shape) if by_rows else nodes.reshape(shape[::-1]).T
-
-
-SUMS = ("add", "sub", "neg")
-
-
-def combined(graph: Graph, operation: str, given: list[np.ndarray]) -> np.ndarray | None:
-    """A sum, a difference or the opposite of products, as one product; `None` for anything else.
-
-    `A B + C D = [A C] [B; D]`: a sum over many pairs of vectors, such as the derivatives by the
-    weights of a network in all stages of a step, goes through the memory of the matrix once.
-
-    Args:
-        graph: where the call is added.
-        operation: one of `SUMS`.
-        given: nodes of its arguments.
-
-    Returns:
-        Nodes of the result.
-    """
-    found = [factors(graph, x) for x in given]
-    parts = [x for x in found if x is not None]
-    if len(parts) < len(given) or given[0].shape != given[-1].shape:
-        return None
-    if operation != "add":
-        last = parts[-1]
-        parts[-1] = last._replace(left=_negative(graph, last.left))
-    left, right = (
-        np.concatenate(x, axis) for x, axis in zip(zip(*parts, strict=True), (1, 0), strict=True)
-    )
-    return _called(graph, left, right)
-
-
-def _negative(graph: Graph, nodes: np.ndarray) -> np.ndarray:
-    flat = [graph.apply("neg", x) for x in nodes.ravel().tolist()]
-    return np.array(flat, np.int32).reshape(nodes.shape)
-
-
-def factored(program: "ScalarProgram") -> tuple["ScalarProgram", tuple[bool, ...]]:
-    """Give the factors of results that are products, instead of the products.
-
-    They are multiplied where sums over several calls go through the memory of the product once.
-
-    Args:
-        program: what is computed.
-
-    Returns:
-        A program that gives both factors of such a result, the first one transposed; and for each
-        result whether it does.
-    """
-    graph, at = program.graph, 0
-    outputs, results, flags = [], [], []
-    for shape in program.results:
-        nodes = program.outputs[at : at + int(np.prod(shape.shape))].reshape(shape.shape)
-        at += nodes.size
-        found = factors(graph, nodes)
-        own = [nodes] if found is None else [found.left.T, found.right]
-        flags.append(found is not None and sum(x.size for x in own) < 2 * nodes.size)
-        for x in own if flags[-1] else [nodes]:
-            outputs.append(x.ravel())
-            results.append(jax.ShapeDtypeStruct(x.shape, shape.dtype))
-    found = program._replace(outputs=np.concatenate(outputs), results=tuple(results))
-    return found, tuple(flags)
-
-
-def products(found: list, flags: tuple[bool, ...]) -> list[jax.Array]:
-    """Results from what a `factored` program gives."""
-    parts = iter(found)
-    return [next(parts).T @ next(parts) if x else next(parts) for x in flags]

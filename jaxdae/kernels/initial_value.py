@@ -10,8 +10,9 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from jaxdae.kernels.calls import call, Shared, Subprogram, subprogram
-from jaxdae.kernels.dense import factored, LARGE, products
+from jaxdae.kernels.dense import LARGE
 from jaxdae.kernels.invariants import parted
+from jaxdae.kernels.product_parts import assembled, factored, Pieces
 from jaxdae.kernels.products import regrouped
 from jaxdae.kernels.trace import scalarize, UnsupportedOperationError
 
@@ -58,8 +59,9 @@ class InitialValueProblem:
         self._made: dict[Any, list[Subprogram]] = {}
         self._subprograms: dict[str, Subprogram] = {}
         self._parts: dict[str, tuple[Subprogram, Subprogram]] = {}
-        # Results of these that are given by their factors.
-        self._flags: dict[str, tuple[bool, ...]] = {}
+        # What their results are given by.
+        self._pieces: dict[str, tuple[Pieces, ...]] = {}
+        self._transposed: dict[tuple, tuple[Pieces, ...]] = {}
 
     @property
     def tableau(self) -> diffrax.ButcherTableau:
@@ -177,7 +179,7 @@ class InitialValueProblem:
         """A program in two: the part of the parameters alone, and the rest."""
         if name not in self._parts:
             program = scalarize(function, *self._shapes(*kinds), varying=varying, loops=True)
-            program, self._flags[name] = factored(program)
+            program, self._pieces[name] = factored(program)
             shared = regrouped(program) if self.dtype == np.float64 else program
             first, rest = parted(shared, varying)
             own = tuple(range(len(self.parameters)))
@@ -206,14 +208,14 @@ class InitialValueProblem:
         def value(t, y, *given):
             program = ahead[number][1]
             parts = call(program, t, y, *given[:count], given[count + number])
-            return products(parts, self._flags[program.name])[0]
+            return assembled(parts, self._pieces[program.name])[0]
 
         def backward(arguments, bar):
             t, y, *given = arguments
             prepared = given[count + len(ahead) + number]
             program = back[number][1]
             parts = call(program, t, y, bar, *given[:count], prepared)
-            found = products(parts, self._flags[program.name])
+            found = assembled(parts, self._pieces[program.name])
             zeros = [jnp.zeros_like(x) for x in given]
             return jnp.zeros_like(t), found[0], *_replaced(zeros, active, found[1:])
 
@@ -262,7 +264,10 @@ class InitialValueProblem:
         ]
 
     def transposed_steps(self, active: tuple[int, ...], dense: bool) -> list[Subprogram]:
-        """Programs of the adjoint: `plain_step`, `transposed_step`, `transposed_interpolation`."""
+        """Programs of the adjoint: `plain_step`, `transposed_step`, `transposed_interpolation`.
+
+        The second gives `transposed_pieces`.
+        """
         key = ("transposed", active, dense)
         return self._once(key, lambda: self._transposed_steps(active, dense))
 
@@ -284,12 +289,19 @@ class InitialValueProblem:
             return step(t0, t1, y, None, *given)[1]
 
         kinds = ("t", "t", "y", *self._given(active))
+        transposed = self._program("transposed_step", transposed_step, *kinds, "y", *["k"] * dense)
+        transposed.program, self._transposed[active, dense] = factored(transposed.program)
         return [
             *self.preparations(active),
             self._program("plain_step", plain_step, *kinds),
-            self._program("transposed_step", transposed_step, *kinds, "y", *["k"] * dense),
+            transposed,
             *([self._transposed_interpolation()] if dense else []),
         ]
+
+    def transposed_pieces(self, active: tuple[int, ...], dense: bool) -> tuple[Pieces, ...]:
+        """What `transposed_step` gives of the cotangents of the state and of active parameters."""
+        self.transposed_steps(active, dense)
+        return self._transposed[active, dense]
 
     def _transposed_interpolation(self) -> Subprogram:
         """Dense output, transposed: from a saved state's cotangent to those of `y0`, `y1`, `k`."""

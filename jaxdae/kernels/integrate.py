@@ -181,10 +181,9 @@ def _tangents_transposed(bars, *arguments, run, axes: Axes, active, directions: 
     each = []
     for i in range(directions):
         one = [jax.lax.index_in_dim(x, i, axes.rank, keepdims=False) for x in bars]
-        each.append(_pulled(primals, one, run, own, active))
+        each.append(_pulled(primals, one, run, own, active, axes.batched[count:]))
     found: list = [None] * count
     for move, has, *parts in zip(moves, axes.batched[count:], *each, strict=True):
-        parts = [_summed(x, has, axes) for x in parts]
         linear = ad.is_undefined_primal(move)
         found.append(jnp.stack(parts, axes.rank if has else 0) if linear else None)
     return found
@@ -207,17 +206,36 @@ _adjoint = jex.Primitive("native_integration_adjoint")
 _adjoint.multiple_results = True
 
 
-def _pulled(primals, bars, run: Run, axes: Axes, active):
-    """Cotangents of start and parameters from those of rows and final state."""
+def _pulled(primals, bars, run: Run, axes: Axes, active, each: tuple[bool, ...] | None = None):
+    """Cotangents of start and parameters from those of rows and final state.
+
+    Args:
+        primals: start, parameters and times.
+        bars: cotangents of rows and final state.
+        run: what is differentiated.
+        axes: of the primals.
+        active: numbers of the parameters.
+        each: for each cotangent, whether every member has its own, and they are not summed up;
+            without it always.
+    """
     more = Axes(axes.shape, (*axes.batched, *(True for _ in bars)))
+    each = (True,) * (1 + len(active)) if each is None else each
     try:
-        run.problem.transposed_steps(active, run.saving.times)
+        pieces = run.problem.transposed_pieces(active, run.saving.times)
     except UnsupportedOperationError as error:
         _stepping_aside(run, error)
         assert run.plain is not None
         bars, more = _all_bars(bars, run, more)
-        return evaluate(run.plain.pulled(_by(active)), [*primals, *bars], more)
-    return _adjoint.bind(*primals, *bars, run=run, axes=more, active=active)
+        found = evaluate(run.plain.pulled(_by(active)), [*primals, *bars], more)
+        return [_summed(x, has, axes) for x, has in zip(found, each, strict=True)]
+    own = (axes.batched[i] for i in _by(active))
+    totals = tuple(
+        bool(axes.rank and x.ranks) and not has and not every
+        for x, has, every in zip(pieces, own, each, strict=True)
+    )
+    found = _adjoint.bind(*primals, *bars, run=run, axes=more, active=active, totals=totals)
+    parts = zip(found, each, totals, strict=True)
+    return [x if total else _summed(x, has, axes) for x, has, total in parts]
 
 
 def _all_bars(bars, run: Run, axes: Axes):
@@ -227,46 +245,79 @@ def _all_bars(bars, run: Run, axes: Axes):
 
 
 @_adjoint.def_abstract_eval
-def _adjoint_shapes(*arguments, run: Run, axes: Axes, active):
+def _adjoint_shapes(*arguments, run: Run, axes: Axes, active, totals):
     own = [(run.problem.states,), *(run.problem.parameters[i].shape for i in active)]
-    return results([(*axes.shape, *x) for x in own], run.problem.dtype, arguments)
+    shapes = [x if total else (*axes.shape, *x) for x, total in zip(own, totals, strict=True)]
+    return results(shapes, run.problem.dtype, arguments)
 
 
-def _adjoint_lowered(ctx, *arguments, run: Run, axes: Axes, active):
+def _adjoint_computed(*arguments, run: Run, axes: Axes, active, totals):
+    found = _blocks.bind(*arguments, run=run, axes=axes, active=active, totals=totals)
+    return [x.sum(0) if total else x for x, total in zip(found, totals, strict=True)]
+
+
+# The same before the sums over blocks of members, of as many as a vector has entries.
+
+_blocks = jex.Primitive("native_integration_adjoint_blocks")
+_blocks.multiple_results = True
+
+
+@_blocks.def_abstract_eval
+def _block_shapes(*arguments, run: Run, axes: Axes, active, totals):
+    blocks = -(-axes.members // axes.width(run.problem.dtype))
+    own = [(run.problem.states,), *(run.problem.parameters[i].shape for i in active)]
+    pairs = zip(own, totals, strict=True)
+    shapes = [(blocks, *x) if total else (*axes.shape, *x) for x, total in pairs]
+    return results(shapes, run.problem.dtype, arguments)
+
+
+def _blocks_lowered(ctx, *arguments, run: Run, axes: Axes, active, totals):
     from jaxdae.kernels.adjoint_steps import adjoint_steps
 
     dtype, programs = run.problem.dtype, run.problem.transposed_steps(active, run.saving.times)
     if run.controlled:
         programs = [*run.programs(), *programs]
-    body = adjoint_steps(run, active, axes.width(dtype), axes.ranks(), axes.rank)
+    width = axes.width(dtype)
+    body = adjoint_steps(run, active, width, axes.ranks(), axes.rank, totals[1:])
     return launched(ctx, registered(programs, body, axes, run), arguments)
 
 
-def _adjoint_batched(arguments, axes_in, *, run: Run, axes: Axes, active):
+mlir.register_lowering(_blocks, _blocks_lowered, platform="cpu")
+
+
+def _adjoint_batched(arguments, axes_in, *, run: Run, axes: Axes, active, totals):
+    rank = axes.rank
     moved, axes = grown(arguments, axes_in, axes)
-    found = _adjoint.bind(*moved, run=run, axes=axes, active=active)
-    return found, [0] * len(found)
+    # Each entry of the new axis wants sums of its own: members are summed up here.
+    none = (False,) * len(totals)
+    found = _adjoint.bind(*moved, run=run, axes=axes, active=active, totals=none)
+    return _in_total(found, totals, tuple(range(1, 1 + rank))), [0] * len(found)
 
 
-def _adjoint_jvp(primals, tangents, *, run: Run, axes: Axes, active):
-    found = _adjoint.bind(*primals, run=run, axes=axes, active=active)
+def _in_total(found, totals, at: tuple[int, ...]) -> list:
+    return [x.sum(at) if total else x for x, total in zip(found, totals, strict=True)]
+
+
+def _adjoint_jvp(primals, tangents, *, run: Run, axes: Axes, active, totals):
+    found = _adjoint.bind(*primals, run=run, axes=axes, active=active, totals=totals)
+    members = tuple(range(axes.rank))
     moving, timed = _moving(run, tangents)
     if timed:
         assert run.plain is not None
         given, more = _all_bars(primals, run, axes)
         still = [ad.Zero(jax.typeof(x).to_tangent_aval()) for x in given[len(primals) :]]
-        return found, along(run.plain.pulled(_by(active)), given, [*tangents, *still], more)
+        own = along(run.plain.pulled(_by(active)), given, [*tangents, *still], more)
+        return found, _in_total(own, totals, members)
     count = _count(run)
     by = (*_by(moving), count, count + 1)
     moves = [ad.instantiate_zeros(tangents[i]) for i in by]
     more = Axes(axes.shape, (*axes.batched, *(axes.batched[i] for i in by)))
-    return found, _curvature.bind(
-        *primals, *moves, run=run, axes=more, active=active, moving=moving
-    )
+    own = _curvature.bind(*primals, *moves, run=run, axes=more, active=active, moving=moving)
+    return found, _in_total(own, totals, members)
 
 
 eager(_adjoint)
-mlir.register_lowering(_adjoint, _adjoint_lowered, platform="cpu")
+mlir.register_lowering(_adjoint, mlir.lower_fun(_adjoint_computed, multiple_results=True))
 batching.primitive_batchers[_adjoint] = _adjoint_batched
 ad.primitive_jvps[_adjoint] = _adjoint_jvp
 
@@ -280,7 +331,8 @@ _curvature.multiple_results = True
 @_curvature.def_abstract_eval
 def _curvature_shapes(*arguments, run: Run, axes: Axes, active, moving):
     del moving
-    return _adjoint_shapes(*arguments, run=run, axes=axes, active=active)
+    none = (False,) * (1 + len(active))
+    return _adjoint_shapes(*arguments, run=run, axes=axes, active=active, totals=none)
 
 
 def _curved(*arguments, run: Run, axes: Axes, active, moving):

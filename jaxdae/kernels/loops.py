@@ -34,8 +34,8 @@ class Lanes:
     """
 
     def __init__(self, width: int, dtype):
-        self.width = width
-        self.scalar = ir.DoubleType() if np.dtype(dtype) == np.float64 else ir.FloatType()
+        self.width, self.dtype = width, np.dtype(dtype)
+        self.scalar = ir.DoubleType() if self.dtype == np.float64 else ir.FloatType()
         self.vector = ir.VectorType(self.scalar, width)
         self.module = ir.Module()
         kind = ir.FunctionType(ir.VoidType(), [POINTER, POINTER, WHOLE, WHOLE])
@@ -203,6 +203,15 @@ class Lanes:
             value = self.b.load(place, typ=self.vector)
             zero = ir.Constant(self.vector, None)
             self.b.store(self.b.select(wanted, value, zero), place)
+
+    def total(self, array, i):
+        """The sum of the number `i` of all lanes, from the first to the last."""
+        b = self.b
+        values = [self.get(array, whole(lane), i) for lane in range(self.width)]
+        total = values[0]
+        for value in values[1:]:
+            total = b.fadd(total, value)
+        return total
 
     def call(self, name: str, *arrays) -> None:
         """Call a function of arrays."""

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 from jax import lax
 
-from jaxdae.kernels import dense, factorizations, indexing, precisions
+from jaxdae.kernels import dense, factorizations, indexing, precisions, product_parts
 from jaxdae.kernels.control import choice
 from jaxdae.kernels.graph import Graph
 from jaxdae.kernels.indexing import alike
@@ -29,8 +29,9 @@ def _same(operation: str) -> Callable:
             return [on_wholes(graph, operation, given, equation.outvars[0].aval.dtype)]
         if any(isinstance(x, Symbols) and x.boolean for x in given):
             return [_on_truths(graph, operation, given)]
-        if graph.loops and operation in dense.SUMS:
-            found = dense.combined(graph, operation, [as_symbols(graph, x).nodes for x in given])
+        if graph.loops and operation in product_parts.SUMS:
+            nodes = [as_symbols(graph, x).nodes for x in given]
+            found = product_parts.combined(graph, operation, nodes)
             if found is not None:
                 return [Symbols(found)]
         return [elementwise(graph, operation, *given, boolean=boolean)]
