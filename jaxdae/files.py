@@ -23,7 +23,7 @@ def replace_file(path: str | Path, data: bytes) -> None:
     partial = path.with_name(f".{path.name}.partial")
     with naming(path):
         partial.unlink(missing_ok=True)
-        with open(partial, "wb") as file:
+        with open(partial, "xb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

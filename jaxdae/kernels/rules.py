@@ -76,13 +76,12 @@ def _select_n(graph: Graph, equation, given: list[Value]) -> list[Value]:
 
 def _convert(graph: Graph, equation, given: list[Value]) -> list[Value]:
     value, dtype = as_symbols(graph, given[0]), np.dtype(equation.params["new_dtype"])
-    zero, one = np.asarray(0.0), np.asarray(1.0)
     if dtype == np.bool_:
+        zero = np.asarray(0.0)
         return [value if value.boolean else elementwise(graph, "ne", value, zero, boolean=True)]
     counted = np.issubdtype(dtype, np.integer)
     if value.boolean:
-        whole = (0, 1) if counted else None
-        return [elementwise(graph, "select", value, one, zero, whole=whole)]
+        return [_counted(graph, value)._replace(whole=(0, 1) if counted else None)]
     if not counted:
         return [Symbols(value.nodes)]
     if value.whole is None:
@@ -135,7 +134,7 @@ def _cumulative(operation: str) -> Callable:
 
 def _dot_general(graph: Graph, equation, given: list[Value]) -> list[Value]:
     (left, right), (batch_left, batch_right) = equation.params["dimension_numbers"]
-    symbols = [as_symbols(graph, x) for x in given]
+    symbols = [_counted(graph, as_symbols(graph, x)) for x in given]
     a = _arranged(symbols[0].nodes, batch_left, left)
     b = _arranged(symbols[1].nodes, batch_right, right)
     found = [_product(graph, rows, columns.T) for rows, columns in zip(a, b, strict=True)]
@@ -143,7 +142,17 @@ def _dot_general(graph: Graph, equation, given: list[Value]) -> list[Value]:
     ranges, whole = [x.whole for x in symbols if x.whole is not None], None
     if np.issubdtype(result.dtype, np.integer):
         whole = sum_of_products(*ranges, count=a.shape[-1], dtype=result.dtype)
-    return [Symbols(np.array(found, np.int32).reshape(result.shape), whole=whole)]
+    out = Symbols(np.array(found, np.int32).reshape(result.shape), whole=whole)
+    if result.dtype == np.bool_:
+        return [elementwise(graph, "ne", out, np.asarray(0.0), boolean=True)]
+    return [out]
+
+
+def _counted(graph: Graph, value: Symbols) -> Symbols:
+    """Truth values as the numbers one and zero."""
+    if not value.boolean:
+        return value
+    return elementwise(graph, "select", value, np.asarray(1.0), np.asarray(0.0), whole=(0, 1))
 
 
 def _product(graph: Graph, a: np.ndarray, b: np.ndarray) -> np.ndarray:

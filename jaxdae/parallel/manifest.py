@@ -33,7 +33,7 @@ def read_manifest(directory: Path) -> dict[str, Any]:
         StoredBatchError: if there is none, it is damaged, or of another format.
     """
     path = directory / MANIFEST
-    if not path.exists():
+    if not path.is_file():  # a pipe would be waited for, and a folder is none
         raise error(directory, "it holds no batch (no manifest.json)", "give another folder")
     try:
         manifest = json.loads(path.read_bytes())

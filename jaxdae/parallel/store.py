@@ -98,6 +98,8 @@ class Store:
             if not overwrite:
                 stored = read_manifest(self.directory)
                 self._require_same(stored)
+                # A file that was cut short would be filled up with zeros, and those be believed.
+                _mapped_results(self.directory, stored)
                 return finished_chunks(self.directory, stored["lanes"])
             _delete(self.directory)
         self._create()
@@ -164,7 +166,7 @@ class Store:
             reason = f"it holds no batch, but other files ({others[0]!r} is one of {len(others)})"
             raise error(self.directory, reason, "give a new or an empty folder")
         self._require_space()
-        shutil.rmtree(self.directory / FINISHED, ignore_errors=True)
+        _delete_records(self.directory)
         (self.directory / FINISHED).mkdir()
         for entry in self.manifest["results"].values():
             _allocate(self.directory / (entry["file"] + _PARTIAL), entry)
@@ -214,18 +216,28 @@ def load_batch(directory: str | Path) -> StoredBatch:
     """
     directory = Path(directory)
     manifest = read_manifest(directory)
-    finished = np.zeros(manifest["lanes"], bool)
+    results = _mapped_results(directory, manifest)
+    try:
+        finished = np.zeros(manifest["lanes"], bool)
+    except MemoryError as reason:
+        raise error(directory, f"{manifest['lanes']} lanes are too many ({reason})") from reason
     for start, stop in finished_chunks(directory, manifest["lanes"]):
         finished[start:stop] = True
-    results = {name: _mapped(directory, entry) for name, entry in manifest["results"].items()}
     return StoredBatch(results, finished)
+
+
+def _mapped_results(directory: Path, manifest: dict[str, Any]) -> dict[str, np.ndarray]:
+    return {name: _mapped(directory, entry) for name, entry in manifest["results"].items()}
 
 
 def _mapped(directory: Path, entry: dict[str, Any]) -> np.ndarray:
     path = _path(directory, entry)
     try:
-        array = np.load(path, mmap_mode="r")
-    except (OSError, ValueError) as reason:
+        if not path.is_file():  # a pipe would be waited for
+            raise FileNotFoundError("no file")
+        with np.errstate(over="raise"):
+            array = np.lib.format.open_memmap(path, mode="r")
+    except (OSError, ValueError, ArithmeticError) as reason:
         raise error(directory, f"{path.name} is missing or damaged ({reason})") from reason
     if list(array.shape) != entry["shape"] or array.dtype.str != entry["dtype"]:
         reason = f"{path.name} holds {array.dtype}{list(array.shape)}, not what the manifest says"
@@ -271,4 +283,11 @@ def _delete(directory: Path) -> None:
     (directory / MANIFEST).unlink()
     for entry in manifest["results"].values():
         _path(directory, entry).unlink(missing_ok=True)
-    shutil.rmtree(directory / FINISHED, ignore_errors=True)
+    _delete_records(directory)
+
+
+def _delete_records(directory: Path) -> None:
+    folder = directory / FINISHED
+    if folder.is_symlink() or folder.is_file():
+        folder.unlink()  # the link, and nothing that it leads to
+    shutil.rmtree(folder, ignore_errors=True)

@@ -141,7 +141,7 @@ def _header(path: Path, first: bytes) -> dict[str, Any]:
     remedy = "restore a copy, or start again with `overwrite=True`"
     try:
         header = json.loads(first)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _error(path, f"its first line is damaged ({error})", remedy) from error
     missing = [x for x in ("version", "rows", "software", "fingerprint") if x not in header]
     if missing:

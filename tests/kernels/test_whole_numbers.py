@@ -29,6 +29,7 @@ CASES = {
     "search from the right": lambda xp, x: xp.searchsorted(KNOTS, x, side="right") * x,
     "classes": lambda xp, x: xp.digitize(x, KNOTS) * x,
     "table": lambda xp, x: xp.asarray(VALUES)[xp.clip(xp.searchsorted(KNOTS, x), 0, 4)] * x,
+    "truth values and whole numbers": lambda xp, x: ((x > 0) @ WHOLE) * x,
     "next to the largest": lambda xp, x: x[(xp.argmax(x) + 1) % 4] * x,
 }
 
@@ -92,6 +93,23 @@ def test_derivatives_of_products_with_whole_numbers():
     for jacobian in (jax.jacfwd, jax.jacrev):
         found = jacobian(kernel)(jnp.eye(4))
         np.testing.assert_array_equal(found, np.einsum("ij,k->ijk", np.eye(4), WHOLE))
+
+
+def test_products_with_truth_values():
+    """They count as one and zero, and of two of them comes another."""
+
+    def function(x):
+        up, low = x > 0, x < 1
+        return jnp.stack(
+            [up @ x, (up @ jnp.asarray(WHOLE)) * x[0], jnp.where(up @ low, x[1], x[2])]
+        )
+
+    kernel = native(function, X)
+    for x in STARTS:
+        up = x > 0
+        expected = [x[up].sum(), WHOLE[up].sum() * x[0], x[1] if (up & (x < 1)).any() else x[2]]
+        # Sums of a few terms in another order.
+        np.testing.assert_allclose(kernel(x), expected, rtol=1e-15, atol=1e-16)
 
 
 @pytest.mark.parametrize(

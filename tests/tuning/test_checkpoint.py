@@ -211,6 +211,10 @@ def test_a_first_line_that_is_cut_off_is_refused(tmp_path):
     rewrite(tmp_path / "run.ckpt", b'{"format": "jaxdae tuning checkpoint', b"")
     with pytest.raises(CheckpointError, match=r"its first line is damaged \(Unterminated"):
         checkpoints.load(tmp_path / "run.ckpt", {}, lambda _: None)
+    deep = b'{"format": "jaxdae tuning checkpoint", "rows": ' + b"[" * 100_000
+    rewrite(tmp_path / "run.ckpt", deep, b"")
+    with pytest.raises(CheckpointError, match=r"its first line is damaged \(maximum recursion"):
+        checkpoints.load(tmp_path / "run.ckpt", {}, lambda _: None)
 
 
 def rewrite(path, first, payload):
