@@ -29,7 +29,7 @@ CASES = {
     "search from the right": lambda xp, x: xp.searchsorted(KNOTS, x, side="right") * x,
     "classes": lambda xp, x: xp.digitize(x, KNOTS) * x,
     "table": lambda xp, x: xp.asarray(VALUES)[xp.clip(xp.searchsorted(KNOTS, x), 0, 4)] * x,
-    "truth values and whole numbers": lambda xp, x: ((x > 0) @ WHOLE) * x,
+    "truth values and whole numbers": lambda _, x: ((x > 0) @ WHOLE) * x,
     "next to the largest": lambda xp, x: x[(xp.argmax(x) + 1) % 4] * x,
 }
 
@@ -100,9 +100,8 @@ def test_products_with_truth_values():
 
     def function(x):
         up, low = x > 0, x < 1
-        return jnp.stack(
-            [up @ x, (up @ jnp.asarray(WHOLE)) * x[0], jnp.where(up @ low, x[1], x[2])]
-        )
+        chosen = jnp.where(up @ low, x[1], x[2])
+        return jnp.stack([up @ x, (up @ jnp.asarray(WHOLE)) * x[0], chosen])
 
     kernel = native(function, X)
     for x in STARTS:

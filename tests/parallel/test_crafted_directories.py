@@ -1,4 +1,4 @@
-"""Directories of results that are damaged on purpose: refused in words, and nothing else touched."""
+"""Directories of results that are damaged on purpose: refused in words, nothing else touched."""
 
 import json
 import os
