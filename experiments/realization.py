@@ -11,283 +11,36 @@ Writes figures, `report.md` and `result.json`.
 """
 
 import argparse
-import dataclasses
-from collections.abc import Callable
 from pathlib import Path
 
-import diffrax
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from claims import Claim, finish, listed
-from jaxtyping import Array, Float
+from realization_runs import (
+    about_the_threshold,
+    disk_estimate,
+    END,
+    inertias,
+    laws_with_memory,
+    LAYER,
+    linear_decay,
+    linear_errors,
+    mean_of_sign,
+    motions,
+    reaching,
+    sleigh_estimate,
+    slope,
+    smooth_laws,
+    System,
+    systems,
+    TIMES,
+)
 
 import jaxdae
 from jaxdae.commands.tables import table
-from jaxdae.formulations import (
-    deviation_power,
-    LinearLaw,
-    reaching_time_bound,
-    RealizingForces,
-    SaturatedLaw,
-    SignLaw,
-    TanhLaw,
-)
-from jaxdae.models.base import AbstractModel
-from jaxdae.models.disk import RollingDisk
-from jaxdae.models.knife_edge import KnifeEdge
-from jaxdae.models.robot import DifferentialDriveRobot
-from jaxdae.models.sleigh import ChaplyginSleigh
+from jaxdae.formulations import LinearLaw, SaturatedLaw, SignLaw, TanhLaw
 from jaxdae.plotting import plot_series, save_figure, style
-from jaxdae.systems import constraint_residuals, evaluate
-
-END = 2.0
-TIMES = np.linspace(0.0, END, 2001)
-TIGHT = diffrax.PIDController(rtol=1e-10, atol=1e-10)
-# Excess of the bounds over the reactions [N].
-ETA = 1.0
-# Time constant of the layer of the sign law in runs off the constraint [s].
-LAYER = 1e-4
-
-
-@dataclasses.dataclass(frozen=True)
-class System:
-    """A system with its exact motion and, for the robot, its torques."""
-
-    name: str
-    model: AbstractModel
-    controller: Callable | None = None
-
-    def run(self, law, state=None, **options):
-        """The free system with realizing forces, from the exact start unless another is given."""
-        state = jaxdae.State(*self.model.start()) if state is None else state
-        saveat = diffrax.SaveAt(ts=jnp.asarray(TIMES))
-        options = {"saveat": saveat, "stepsize_controller": TIGHT} | options
-        return jaxdae.simulate(
-            self.model,
-            RealizingForces(law),
-            state,
-            t1=END,
-            controller=self.controller,
-            start_tolerance=None,
-            max_steps=2**18,
-            **options,
-        )
-
-    def reactions(self) -> np.ndarray:
-        """Reactions `r = -lam` along the exact constrained motion, shape `(times, r)`."""
-        multipliers = eqx.filter_jit(
-            lambda t, q, v: jaxdae.Multipliers().multipliers(
-                self.model, t, jaxdae.State(q, v), self.input(t, q, v)
-            )
-        )
-        return -np.asarray(jax.vmap(multipliers)(jnp.asarray(TIMES), *self.exact()))
-
-    def input(self, t, q, v):
-        """The control input, if any."""
-        return None if self.controller is None else self.controller(t, q, v, jnp.zeros(0))
-
-    def exact(self):
-        """Coordinates and velocities of the constrained motion at `TIMES`."""
-        return jax.vmap(self.model.exact_motion)(jnp.asarray(TIMES))  # pyright: ignore[reportAttributeAccessIssue]
-
-
-@dataclasses.dataclass(frozen=True)
-class Steady:
-    """Constant torques."""
-
-    torques: tuple[float, float]
-
-    def __call__(self, t, q, v, w):
-        """The torques [N m], whatever the state."""
-        del t, v, w
-        return jnp.asarray(self.torques, q.dtype)
-
-
-def systems() -> list[System]:
-    """The four systems."""
-    robot = DifferentialDriveRobot()
-    right, left = (float(x) for x in robot.steady_torques())
-    return [
-        System("Chaplygin sleigh", ChaplyginSleigh()),
-        System("rolling disk", RollingDisk()),
-        System("knife edge", KnifeEdge()),
-        System("robot", robot, Steady((right, left))),
-    ]
-
-
-def linear_errors(system: System, ks) -> np.ndarray:
-    """Largest error of the motion with linear forces, for each k: in q, in v, and in R - r."""
-    q, v = system.exact()
-    r = system.reactions()
-    rows = []
-    for k in ks:
-        sol = system.run(LinearLaw(float(k)))
-        # The first 0.5 s hold the layer in which the forces build up from zero.
-        force = np.abs(-np.asarray(sol.multipliers) - r)[TIMES >= 0.5]
-        rows.append((np.abs(sol.q - q).max(), np.abs(sol.v - v).max(), force.max()))
-    return np.array(rows, float)
-
-
-def slope(ks, errors) -> float:
-    """Least-squares slope of log error against log k."""
-    return float(np.polyfit(np.log(ks), np.log(errors), 1)[0])
-
-
-def linear_decay(omega: float, k: float = 20.0) -> dict:
-    """Size of `psi'` of a disk with linear forces, pushed off its constraints, and `|r| / k`."""
-    disk = RollingDisk(turn_rate=omega)
-    q, v = disk.start()
-    sol = System("disk", disk).run(LinearLaw(k), jaxdae.State(q, v + jnp.array([0.1, 0.1, 0, 0])))
-    needed = float(jnp.linalg.norm(disk.multiplier(sol.q[-1], sol.v[-1])))
-    return {"size": np.linalg.norm(sol.violation.phi_dot, axis=1), "reaction over k": needed / k}
-
-
-@dataclasses.dataclass(frozen=True)
-class Estimate:
-    """What the a-priori estimate of a start needs: `G`, its constants, and the bound of `R`."""
-
-    energy: float
-    rho: float
-    A: float
-    bound: float
-
-    @property
-    def time(self) -> float:
-        """Bound of the reaching time [s]."""
-        return reaching_time_bound(self.energy, ETA, self.rho, self.A)
-
-
-def sleigh_estimate(model: ChaplyginSleigh, state) -> Estimate:
-    """`G = mu psi'^2 / 2`; `|r| = mu |v w| <= mu E / sqrt(m I)`, and E does not grow; A = B = 0."""
-    mu = float(model.lateral_mass())
-    psi = constraint_residuals(model, 0.0, state.q, state.v).phi_dot
-    energy = float(model.kinetic_energy(0.0, state.q, state.v))
-    bound = mu * energy / np.sqrt(model.mass * model.inertia) + ETA
-    return Estimate(0.5 * mu * float(psi @ psi), np.sqrt(mu / 2), 0.0, bound)
-
-
-def disk_estimate(model: RollingDisk, state) -> Estimate:
-    """`G = psi'^T (J M^-1 J^T)^-1 psi' / 2`, `A = kappa w / (1 - kappa)`, `|r| <= m R w |phi'|`.
-
-    `(J M^-1 J^T)^-1 = m (1 - kappa e e^T)` turns with the constant rate w; `kappa = m R^2 / (I + m
-    R^2)`. The energy, less that of turning, does not grow, and bounds the rate of rolling.
-    """
-    m, radius, spin = model.mass, model.radius, model.spin_inertia
-    kappa, rate = m * radius**2 / (spin + m * radius**2), abs(float(state.v[2]))
-    e = np.array([np.cos(state.q[2]), np.sin(state.q[2])])
-    psi = np.asarray(constraint_residuals(model, 0.0, state.q, state.v).phi_dot, float)
-    energy = float(model.kinetic_energy(0.0, state.q, state.v)) - model.turn_inertia * rate**2 / 2
-    bound = m * radius * rate * np.sqrt(2 * energy / spin) + ETA
-    start = float(0.5 * m * (psi @ psi - kappa * (e @ psi) ** 2))
-    return Estimate(start, np.sqrt(m / 2), kappa * rate / (1 - kappa), bound)
-
-
-def reaching(system: System, estimate: Callable, count: int = 12, seed: int = 1999) -> list[dict]:
-    """Measured reaching times from random starts off the constraints, and their bounds."""
-    rng = np.random.default_rng(seed)
-    q, v = system.model.start()
-    rows = []
-    for _ in range(count):
-        state = jaxdae.State(q, v + jnp.asarray(rng.normal(scale=0.3, size=v.shape)))
-        bound = estimate(system.model, state)
-        sol = system.run(SignLaw(bound.bound, time_constant=LAYER), state)
-        size = np.linalg.norm(sol.violation.phi_dot, axis=1)
-        rows.append(
-            {
-                "psi0": size[0],
-                "reached": float(TIMES[np.argmax(size < 1e-6)]) if (size < 1e-6).any() else np.inf,
-                "estimate": bound.time,
-                "afterwards": size[bound.time <= TIMES].max(initial=0.0),
-            }
-        )
-    return rows
-
-
-class Chattering(eqx.Module):
-    """The discontinuous sign law, without any regularization."""
-
-    bound: Float[Array, " c"]
-
-    def __call__(self, psi_dot, t, q, v):
-        """Forces [N], whatever the motion."""
-        del t, q, v
-        return -self.bound * jnp.sign(psi_dot)
-
-
-def mean_of_sign(system: System, steps=(1e-4, 2.5e-5)) -> dict:
-    """Time averages over the whole run of the chattering sign law, and of the reaction.
-
-    The law switches in every step or every few, so that it is as fine as the step; the steps of
-    Euler's method show what the mean tends to.
-    """
-    reaction = system.reactions()
-    bound = np.abs(reaction).max(axis=0) + ETA
-    limit = jnp.asarray(bound)
-    exact = np.trapezoid(reaction, TIMES, axis=0) / END
-    size = float(np.abs(exact).max())
-    rows = []
-    for dt in steps:
-        sol = system.run(
-            Chattering(limit), dt=dt, solver=diffrax.Euler(), stepsize_controller=None, saveat=None
-        )
-        # The force of each row acts over the step that follows it.
-        forces = -np.asarray(sol.multipliers)[:-1]
-        error = float(np.abs(forces.mean(axis=0) - exact).max())
-        rows.append(
-            {
-                "dt": dt,
-                "mean": forces.mean(axis=0),
-                "error": error,
-                "relative": error / size,
-                "force": float(np.abs(forces).max()),
-                "psi": float(np.abs(sol.violation.phi_dot).max()),
-            }
-        )
-    sliding = system.run(SignLaw(limit))
-    equivalent = float(np.abs(-np.asarray(sliding.multipliers) - reaction).max())
-    return {
-        "system": system.name, "reaction": exact, "size": size, "rows": rows,
-        "equivalent": equivalent,
-    }  # fmt: skip
-
-
-def smooth_laws(system: System, widths=(0.1, 0.03, 0.01)) -> list[dict]:
-    """Sleigh with smoothed laws: power of the deviation, and `psi'`, each with its bound."""
-    state = jaxdae.State(*system.model.start())
-    bound = sleigh_estimate(system.model, state).bound  # pyright: ignore[reportArgumentType]
-    q, _ = system.exact()
-    rows = []
-    for make in (TanhLaw, SaturatedLaw):
-        for width in widths:
-            law = make(bound, width)
-            sol = system.run(law)
-            power = jax.vmap(lambda psi, law=law: deviation_power(law, bound, psi))
-            delta = float(law.deviation_bound(1))
-            rows.append(
-                {
-                    "law": make.__name__,
-                    "width": width,
-                    "power": float(power(sol.violation.phi_dot).max()),
-                    "bound": bound,
-                    # What the paper prints is minus this, and so never positive.
-                    "printed": float(power(sol.violation.phi_dot).min()),
-                    "delta": delta,
-                    "psi": float(np.abs(sol.violation.phi_dot).max()),
-                    "psi_bound": delta / ETA,
-                    "error": float(np.abs(sol.q - q).max()),
-                }
-            )
-    return rows
-
-
-def motions(system: System, ks=(5.0, 25.0)) -> dict[str, np.ndarray]:
-    """Paths in the plane [m], shape `(times, 2)`: constrained, and with forces in its place."""
-    bound = jnp.asarray(np.abs(system.reactions()).max(axis=0) + ETA)
-    runs = {f"linear, k = {k:g} N s/m": system.run(LinearLaw(k)).q for k in ks}
-    runs |= {"sign": system.run(SignLaw(bound)).q, "constrained": system.exact()[0]}
-    return {name: np.asarray(q)[:, :2] for name, q in runs.items()}
 
 
 def draw_motions(paths: dict[str, dict[str, np.ndarray]], out: Path) -> None:
@@ -367,7 +120,9 @@ def study(linear, reached, averaged, *, ks, starts: int, steps, widths=(0.1, 0.0
         "decay": {str(w): linear_decay(w) for w in (0.0, 1.2)},
         "reaching": {x.name: reaching(x, estimate, starts) for x, estimate in reached},
         "means": [mean_of_sign(system, steps) for system in averaged],
+        "threshold": about_the_threshold(sleigh),
         "smooth": smooth_laws(sleigh, widths),
+        "memory": laws_with_memory(sleigh),
         "inertia": inertias(sleigh, disk),
     }
 
@@ -473,27 +228,6 @@ def smooth_table(results: dict) -> str:
     return table(heads, [tuple(row[key] for key in keys) for row in results["smooth"]])
 
 
-def inertias(sleigh: System, disk: System) -> dict[str, float]:
-    """What forces on `psi'` feel, over the paper's block of `u`: see the last claim.
-
-    For one constraint the quotient; for two the quotient in one direction of `psi'` over that in
-    the other.
-    """
-
-    def quotients(model, free):
-        d = jax.jit(evaluate)(model, 0.0, *model.start())
-        felt = jnp.linalg.inv(d.jac @ jnp.linalg.solve(d.mass, d.jac.T))
-        # From quasi-velocities, psi' and the free ones, to velocities.
-        back = jnp.linalg.inv(jnp.concatenate([d.jac, free]))[:, : len(felt)]
-        return np.linalg.eigvals(np.linalg.solve(back.T @ d.mass @ back, felt)).real
-
-    # Free: speed along the blade and turning of the sleigh; turning and rolling of the disk.
-    heading = sleigh.model.start()[0][2]
-    blade = jnp.array([[jnp.cos(heading), jnp.sin(heading), 0.0], [0.0, 0.0, 1.0]])
-    one, two = quotients(sleigh.model, blade), quotients(disk.model, jnp.eye(4)[2:])
-    return {"one": float(one[0]), "spread of two": float(two.max() / two.min())}
-
-
 def claims(results: dict) -> list[Claim]:
     """What holds of the paper, from the numbers."""
     return [*linear_claims(results), *sign_claims(results), *smooth_claims(results)]
@@ -504,6 +238,11 @@ def linear_claims(results: dict) -> list[Claim]:
     slopes = np.array(list(results["slopes"].values()))
     straight, circle = results["decay"]["0.0"], results["decay"]["1.2"]
     left, settled = straight["size"][-1] / straight["size"][0], circle["size"][-1]
+    # Its slowest mode alone is left after 0.3 s.
+    one, other = (int(np.searchsorted(TIMES, t)) for t in (0.3, 0.5))
+    slowest = float(np.log(straight["size"][one] / straight["size"][other]) / 0.2)
+    promised, (below, above) = straight["promised rate"], results["threshold"]["rows"]
+    fast = [row["rate"] - row["promised"] for row in (below, above)]
     return [
         Claim(
             "*Linear forces realize the constraints as k grows (section 6).* The errors of "
@@ -517,6 +256,18 @@ def linear_claims(results: dict) -> list[Claim]:
             f"{left:.1e} of it; on a circle `psi'` settles at {settled:.4g} m/s, where "
             f"`|r| / k` is {circle['reaction over k']:.4g} m/s.",
             bool(left < 1e-6 and abs(settled / circle["reaction over k"] - 1) < 0.05),
+        ),
+        Claim(
+            "*Theorem 1 has a threshold and a rate: above `K = rho2^2 (A + B sqrt(G))`, `psi'` "
+            "decays at `(k / rho2^2 - A) / 2` at least (with eq. 4.3; eqs. 5.7 and 5.8 print "
+            "`k / rho`).* The disk that runs straight has `A = 0` and is promised "
+            f"{promised:.4f} 1/s; its slowest mode takes {slowest:.4f} 1/s. A sleigh that goes "
+            f"straight ahead has `K = {results['threshold']['threshold']:.3f}` N s/m: pushed, it "
+            f"begins to decay at {above['rate']:.3f} 1/s for `{above['factor']:g} K`, promised "
+            f"{above['promised']:.3f}, and at {below['rate']:.3f} 1/s, which is growth, for "
+            f"`{below['factor']:g} K`.",
+            bool(abs(slowest / promised - 1) < 1e-3 and max(map(abs, fast)) < 0.02)
+            and below["rate"] < 0 < above["rate"],
         ),
     ]
 
@@ -573,6 +324,9 @@ def smooth_claims(results: dict) -> list[Claim]:
         max(row[a] / row[b] for row in rows) for a, b in (("power", "delta"), ("psi", "psi_bound"))
     ]
     one, two = results["inertia"]["one"], results["inertia"]["spread of two"]
+    memory = results["memory"]
+    (late, prompt), (soft, stiff) = memory["late"], memory["bristles"]
+    delay, stiffness = (np.divide(*memory[key]) for key in ("delays", "stiffnesses"))
     return [
         Claim(
             "*Smooth forces do as well while the power N of their deviation is bounded (eq. "
@@ -592,6 +346,16 @@ def smooth_claims(results: dict) -> list[Claim]:
             f"sleigh), for several by more than that (factors {two:.2f} apart for the disk). The "
             "estimates here use it. The `rho` of eq. 6.6 is the one of `G <= rho^2 |psi'|^2`.",
             bool(one < 0.99 and two > 1.01),
+        ),
+        Claim(
+            "*Contacts with delay and hysteresis do as well while their influence dies out within "
+            "a short time (footnote 5).* `tanh` forces that come late by "
+            f"{memory['delays'][0]:g} s, through a first-order lag, move the sleigh by "
+            f"{late:.1e} [m, rad], and by {late / prompt:.2f} times less at 1/{delay:g} of the "
+            "delay. Bristles (`LuGreLaw`) err "
+            f"by {soft:.1e} from the constrained motion, and by {soft / stiff:.2f} times less when "
+            f"{1 / stiffness:g} times as stiff.",
+            bool(0.8 < late / prompt / delay < 1.2 and soft / stiff > 0.8 * stiffness**-0.5),
         ),
     ]
 

@@ -113,7 +113,8 @@ def consistent_state(
             eq. 2.5), such as `ServoConstraint.residuals`, which has the derivatives of a program
             along the motion, down to where the actuators enter. `q`, `v` and `w` then move
             together, by the least change, with unit weights for `w`.
-        fixed: names (see `System.labels`) or indices of coordinates to hold, at both levels.
+        fixed: names (see `System.labels`) or indices of coordinates to hold, at both levels, and
+            names of actuator states (`w1`, `w2`, … without labels) that a program shall not move.
         tolerance: largest residual allowed afterwards, relative to `1 + max |q|, |v|`; by default
             the 2/3 power of the machine epsilon.
         report: return also a `Projection` that tells what was moved.
@@ -130,9 +131,11 @@ def consistent_state(
     system = in_dtype(system, state.q.dtype)
     check_system(system, state, t=t, forces=False)
     fixed = (fixed,) if isinstance(fixed, str | int) else fixed
-    held = _indices(system, fixed, state.q.size)
-    free = np.ones(state.q.size, bool)
-    free[held] = False
+    n, k = state.q.size, state.w.size
+    chosen = _indices(system, fixed, n, k)
+    held = [i for i in chosen if i < n]
+    free = np.ones(n + k, bool)
+    free[chosen] = False
     if is_concrete(state):
         check_finite(state)
     check_tolerance("tolerance", tolerance)
@@ -156,6 +159,7 @@ def _project(system: System, program, t, state: State, free):
         after = constraint_residuals(system, t, out.q, out.v)
         moved = Projection(out.q - state.q, out.v - state.v, before, after)
         return out, moved, program(t, out.q, out.v, out.w)
+    free = free[: state.q.size]
     mass, _ = mass_and_jacobian(system, t, state.q, state.v)
     q = _nearest(lambda q: system.position_constraints(t, q), mass, state.q, free)
     v = _nearest(lambda v: constraint_residuals(system, t, q, v).phi_dot, mass, state.v, free)
@@ -294,10 +298,20 @@ def _message(system, t, state, projection, limit, held) -> str:
     )
 
 
-def _indices(system, fixed, n: int) -> list[int]:
+def _indices(system, fixed, n: int, k: int) -> list[int]:
+    """Coordinates as `0` to `n - 1`, actuator states as `n` to `n + k - 1`."""
     labels = system.labels()
-    out = [labels.coordinate_index(k, n) if isinstance(k, str) else int(k) for k in fixed]
-    for k in out:
-        if not -n <= k < n:
-            raise ValueError(f"fixed coordinate {k} is out of range: there are {n} coordinates.")
-    return [k % n for k in out]
+    actuators = [*labels.actuators[:k], *(f"w{i + 1}" for i in range(len(labels.actuators), k))]
+    coordinates = [labels.coordinate(i) for i in range(n)]
+    out = []
+    for key in fixed:
+        if key in actuators and key not in coordinates:
+            out.append(n + actuators.index(key))
+            continue
+        index = labels.coordinate_index(key, n) if isinstance(key, str) else int(key)
+        if not -n <= index < n:
+            raise ValueError(
+                f"fixed coordinate {index} is out of range: there are {n} coordinates."
+            )
+        out.append(index % n)
+    return out

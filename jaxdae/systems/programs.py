@@ -27,12 +27,13 @@ def nearest_on_program(nearest, system: System, program: ActuatorProgram, t, sta
         program: `psi`.
         t: time [s].
         state: to start from.
-        free: which coordinates may move, at both levels, shape `(n,)`.
+        free: which coordinates, at both levels, and actuator states may move, shape `(n + k,)`.
 
     Returns:
         `State`.
     """
     n, k = state.q.size, state.w.size
+    free = jnp.concatenate([free[:n], free])
     mass, _ = mass_and_jacobian(system, t, state.q, state.v)
     weight = jax.scipy.linalg.block_diag(mass, mass, jnp.eye(k, dtype=mass.dtype))
 
@@ -42,7 +43,7 @@ def nearest_on_program(nearest, system: System, program: ActuatorProgram, t, sta
         return jnp.concatenate([own.phi, own.phi_dot, program(t, q, v, w)])
 
     x0 = jnp.concatenate([state.q, state.v, state.w])
-    x = nearest(constraint, weight, x0, jnp.concatenate([free, free, jnp.ones(k, bool)]))
+    x = nearest(constraint, weight, x0, free)
     return State(*jnp.split(x, (n, 2 * n)))
 
 

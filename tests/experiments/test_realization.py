@@ -64,6 +64,14 @@ def test_a_claim_fails_with_its_numbers(realization, found):
     slower = {name: [-0.5, -1.0, -1.0] for name in found["slopes"]}
     (failed,) = [x for x in realization.claims(found | {"slopes": slower}) if not x.holds]
     assert "slopes -1.000 to -0.500" in failed.text
+    # Of forces that decay where theorem 1 has its threshold, and of a delay that does not matter.
+    (below, above) = found["threshold"]["rows"]
+    stable = found["threshold"] | {"rows": [below | {"rate": 0.1}, above]}
+    lasting = found["memory"] | {"late": [1e-4, 1e-4]}
+    changed = found | {"threshold": stable, "memory": lasting}
+    first, second = [x for x in realization.claims(changed) if not x.holds]
+    assert "`K = 0.750` N s/m" in first.text
+    assert "1.00 times less at 1/4 of the delay" in second.text
 
 
 @pytest.mark.slow

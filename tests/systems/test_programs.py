@@ -76,6 +76,17 @@ def test_held_coordinates_leave_the_actuators_to_meet_the_program():
     np.testing.assert_allclose(state.w, 9.81 * q[0] / 1.44, rtol=1e-12)
 
 
+def test_held_actuators_leave_the_coordinates_to_meet_the_program():
+    """A torque of 1 N m: the rod rests where its weight takes as much."""
+    state = jaxdae.consistent_state(PENDULUM, **GUESS, program=held, fixed="w1")
+    x = 1.0 * 1.44 / 9.81
+    np.testing.assert_array_equal(state.w, [1.0])
+    # Newton's method ends at residuals of some round-offs.
+    np.testing.assert_allclose(np.abs(state.q), [x, np.sqrt(1.44 - x**2)], rtol=1e-12)
+    with pytest.raises(ValueError, match="no coordinate is called 'w2'"):
+        jaxdae.consistent_state(PENDULUM, **GUESS, program=held, fixed=("w2",))
+
+
 def test_derivatives_follow_the_implicit_function_theorem():
     def torque(length):
         return jaxdae.consistent_state(DrivenPendulum(length), **GUESS, program=held).w[0]
