@@ -1,8 +1,9 @@
 """One motion, whatever the formulation: the matrix of systems and formulations.
 
-Every pair of `SYSTEMS` and `FORMULATIONS` is a test. Either the pair gives the motion, the energy,
-the reactions and the powers of the system's reference formulation, or it stands in `REFUSED` with
-the message it is refused with. Realizing forces are here with the sign law on the constraint, where
+Systems that stand for a kind (`KINDS`) are paired with every formulation, the others with a third of
+them, in rotation, so that every formulation meets a third of those. Either the pair gives the motion,
+the energy, the reactions and the powers of the system's reference formulation, or it stands in
+`REFUSED` with the message it is refused with. Realizing forces are here with the sign law on the constraint, where
 they are exact; the linear, saturated and tanh laws never are, and `test_realizing.py` has the
 order of their errors.
 
@@ -226,6 +227,10 @@ SYSTEMS = (
     "ball and beam", "arm", "surface arm", "motor", "motor as actuator", *OTHERS,
     *UNCONSTRAINED,
 )  # fmt: skip
+# One of each kind, with all formulations: open and closed chains, nonholonomic constraints, an
+# actuator with a controller, what is not affine in the velocities, a singular mass matrix, dependent
+# constraints, none at all.
+KINDS = ("chain", "two-link", "sleigh", "ball and beam", *OTHERS, "mirror")
 # All formulations of these run on the plain backend too.
 PLAIN = ("sleigh", "ball and beam", "everything", "massless", "mirror")
 # Formulations that the native backend cannot take where there are constraints, and its reason.
@@ -238,10 +243,18 @@ CONSTRAINED = [x for x in SYSTEMS if x not in UNCONSTRAINED]
 AT_A_START = {
     ("repeated rod", x) for x in ("multipliers", "stabilized", "singular mass", "Hamiltonian")
 }
+
+
+def _is_paired(system: str, name: str) -> bool:
+    """Whether a pair is in the matrix: kinds with all, the others in rotation."""
+    turn = [x for x in SYSTEMS if x not in KINDS]
+    return system in KINDS or (list(FORMULATIONS).index(name) + turn.index(system)) % 3 == 0
+
+
 APPLIED = [
     pair
     for pair in itertools.product(SYSTEMS, FORMULATIONS)
-    if pair not in REFUSED and pair not in AT_A_START
+    if _is_paired(*pair) and pair not in REFUSED and pair not in AT_A_START
 ]
 
 
@@ -397,6 +410,7 @@ class Matrix:
             dt=case.t1 / case.steps,
             controller=case.controller,
             backend=backend,
+            throw=system in KINDS,  # of these, that right runs are not warned of either
         )
 
     def _by_kernel(self, system: str, name: str, factor: float) -> Rows:
@@ -575,15 +589,14 @@ def test_multipliers_agree_where_they_are_unique(system, matrix):
     expected = matrix.reference(system).multipliers
     size = np.abs(expected).max()
     for name in FORMULATIONS:
-        if (system, name) not in REFUSED:
+        if (system, name) in APPLIED:
             found = matrix.result(system, name).multipliers
             np.testing.assert_allclose(found, expected, rtol=0, atol=1e-9 * (1 + size))
 
 
-@pytest.mark.parametrize("name", FORMULATIONS)
-@pytest.mark.parametrize("system", CLOSED_FORMS)
+@pytest.mark.parametrize(("system", "name"), [x for x in APPLIED if x[0] in CLOSED_FORMS])
 def test_closed_forms_hold_in_every_formulation(system, name, matrix):
-    """Sleigh, disk and knife edge to 1e-9, their reactions too."""
+    """Sleigh, disk and knife edge to 1e-9, their reactions too; the sleigh in all of them."""
     found, model = matrix.result(system, name), matrix.cases[system].system
     q, v = jax.vmap(model.exact_motion)(found.ts)
     lam = jax.vmap(model.multiplier)(q, v).reshape(found.multipliers.shape)
@@ -592,7 +605,7 @@ def test_closed_forms_hold_in_every_formulation(system, name, matrix):
     np.testing.assert_allclose(found.multipliers, lam, rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize("system", CONSTRAINED)
+@pytest.mark.parametrize("system", [x for x, y in APPLIED if y == "penalty" and x in CONSTRAINED])
 def test_error_of_the_penalty_form_is_of_first_order_in_its_inverse_mass(system, matrix):
     """Twice the constraint mass, half the error of the motion."""
     expected = matrix.reference(system)
