@@ -62,6 +62,21 @@ def case(everything, massless, repeated_rod):
     }.__getitem__
 
 
+@pytest.fixture(scope="module")
+def exact_end(case):
+    """Coordinates at 0.2 s by short steps, which are the same in all formulations."""
+    found = {}
+
+    def end(name, formulation):
+        if name not in found:
+            system, start = case(name)
+            settings = {"formulation": formulation, "t1": 0.2, "dt": 0.01}
+            found[name] = run(diffrax.Dopri8(), system, start, **settings).q[-1]
+        return found[name]
+
+    return end
+
+
 FORMULATIONS = [
     ("everything", Multipliers()),
     ("everything", Hamiltonian()),
@@ -81,8 +96,9 @@ FORMULATIONS = [
     FORMULATIONS,
     ids=[f"{system}-{type(formulation).__name__}" for system, formulation in FORMULATIONS],
 )
-def test_steps_end_on_the_constraints_in_every_formulation(system, formulation, case):
+def test_steps_end_on_the_constraints_in_every_formulation(system, formulation, case, exact_end):
     """Time-dependent, nonholonomic and not affine, dependent; with singular mass."""
+    end = exact_end(system, formulation)
     system, start = case(system)
     settings = {"system": system, "start": start, "formulation": formulation, "t1": 0.2}
     plain, projected = run(RK4(), **settings), run(Projected(RK4(), 3), **settings)
@@ -90,8 +106,7 @@ def test_steps_end_on_the_constraints_in_every_formulation(system, formulation, 
     assert largest(projected) < ROUND_OFF
     # Both are off the motion by the truncation error of four steps of 0.05 s.
     np.testing.assert_allclose(projected.q, plain.q, rtol=0, atol=1e-3)
-    fine = run(diffrax.Dopri8(), **{**settings, "dt": 0.01})
-    np.testing.assert_allclose(projected.q[-1], fine.q[-1], rtol=0, atol=1e-4)
+    np.testing.assert_allclose(projected.q[-1], end, rtol=0, atol=1e-4)
 
 
 def test_the_order_of_the_method_is_kept():
@@ -108,24 +123,25 @@ def test_one_iteration_goes_the_way_of_least_change_in_the_mass_metric():
     system = AndrewsMechanism()
     q, v = system.start()
     off = State(q + 1e-4 * jnp.cos(jnp.arange(7.0)), v)
-    moved = jax.jit(nearest, static_argnums=4)
-    once = moved(system, Multipliers(), 0.0, off, 1)
-    mass, jac = mass_and_jacobian(system, 0.0, off.q, off.v)
+    moved = jax.jit(lambda state: nearest(system, Multipliers(), 0.0, state, 1))
+    once = moved(off)
+    mass, jac = jax.jit(lambda x: mass_and_jacobian(system, 0.0, x.q, x.v))(off)
     move = mass @ (once.q - off.q)
     multiples = np.linalg.lstsq(np.asarray(jac.T), np.asarray(move), rcond=None)[0]
     np.testing.assert_allclose(jac.T @ multiples, move, rtol=0, atol=1e-10 * np.abs(move).max())
     residuals = [
         float(np.abs(system.position_constraints(0.0, x.q)).max())
-        for x in (off, once, moved(system, Multipliers(), 0.0, off, 2))
+        for x in (off, once, moved(once))
     ]
     assert residuals[1] < 1e2 * residuals[0] ** 2
     assert residuals[2] < 1e-15
 
 
 @pytest.mark.parametrize(
-    "saveat", [None, diffrax.SaveAt(ts=jnp.linspace(0.03, 0.47, 7))], ids=["default", "times"]
+    ("saveat", "backend"),
+    [(None, "native"), (diffrax.SaveAt(ts=jnp.linspace(0.03, 0.47, 7)), "plain")],
+    ids=["default", "times"],
 )
-@pytest.mark.parametrize("backend", ["plain", "native"])
 def test_saved_states_between_steps_are_on_the_constraints(saveat, backend):
     settings = {
         "dt": None, "saveat": saveat, "backend": backend,
@@ -150,11 +166,11 @@ def test_dense_output_functions_of_the_state_and_several_results_are_on_the_cons
 
 @pytest.mark.parametrize(
     ("solver", "adaptive"),
-    [(RK4(), False), (diffrax.Tsit5(), False), (diffrax.Tsit5(), True), (diffrax.Dopri8(), True)],
-    ids=["RK4", "Tsit5", "Tsit5, controlled", "Dopri8, controlled"],
+    [(diffrax.Tsit5(), False), (diffrax.Tsit5(), True)],
+    ids=["given steps", "controlled"],
 )
 def test_both_backends_make_the_same_run(solver, adaptive, case):
-    """Of methods that hand a stage over to the next step, too: here none may."""
+    """Of a method that hands a stage over to the next step: here none may be."""
     choice = diffrax.PIDController(rtol=1e-6, atol=1e-6) if adaptive else None
     system, start = case("everything")
     settings = {
