@@ -138,12 +138,11 @@ class Driven(jaxdae.System):
 
 
 @eqx.filter_jit
-def _flow(system, formulation, state, t=0.0, u=None):
+def _flow(system, formulation, state, t, u):
     """Velocity, acceleration, actuator rate and multipliers along a formulation's flow.
 
     The derivatives are those of what `recover` gives, along the vector field of its own state.
     """
-    t = jnp.asarray(t, state.q.dtype)
     y = formulation.init(system, t, state)
     rate = formulation.vector_field(system, t, y, u)
     back = lambda t, y: formulation.recover(system, t, y)  # noqa: E731
@@ -154,7 +153,14 @@ def _flow(system, formulation, state, t=0.0, u=None):
 @pytest.fixture(scope="session")
 def flow():
     """`flow(system, formulation, state, t, u)`: state, its rate, multipliers."""
-    return _flow
+
+    def of_arrays(system, formulation, state, t=0.0, u=None):
+        # As arrays, times and inputs share a compiled program.
+        dtype = state.q.dtype
+        u = None if u is None else jnp.asarray(u, dtype)
+        return _flow(system, formulation, state, jnp.asarray(t, dtype), u)
+
+    return of_arrays
 
 
 @pytest.fixture(scope="session")

@@ -145,8 +145,8 @@ def test_single_precision_stays_single(basis, everything, flow, rng):
     """float32 in, float32 out, near the double result."""
     state = State(*(jnp.asarray(rng.normal(size=k)) for k in (3, 3, 1)))
     low = jax.tree.map(lambda x: x.astype(jnp.float32), state)
-    _, motion, lam = flow(everything, NullSpace(GAINS, basis=basis), low, 0.3)
-    _, expected, reaction = flow(everything, NullSpace(GAINS, basis=basis), state, 0.3)
+    _, motion, lam = flow(everything, NullSpace(GAINS, basis=basis), low, 0.3, 1.5)
+    _, expected, reaction = flow(everything, NullSpace(GAINS, basis=basis), state, 0.3, 1.5)
     assert {x.dtype for x in jax.tree.leaves((motion, lam))} == {jnp.dtype("float32")}
     got, exact = ravel_pytree((motion, lam))[0], ravel_pytree((expected, reaction))[0]
     # 24 bits, condition number below 1e2.
