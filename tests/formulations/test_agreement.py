@@ -1,11 +1,11 @@
 """One motion, whatever the formulation: the matrix of systems and formulations.
 
-Systems that stand for a kind (`KINDS`) are paired with every formulation, the others with a third of
-them, in rotation, so that every formulation meets a third of those. Either the pair gives the motion,
-the energy, the reactions and the powers of the system's reference formulation, or it stands in
-`REFUSED` with the message it is refused with. Realizing forces are here with the sign law on the constraint, where
-they are exact; the linear, saturated and tanh laws never are, and `test_realizing.py` has the
-order of their errors.
+Systems that stand for a kind (`KINDS`) are paired with every formulation, the others with a third
+of them, in rotation, so that every formulation meets a third of those. Either the pair gives the
+motion, the energy, the reactions and the powers of the system's reference formulation, or it stands
+in `REFUSED` with the message it is refused with. Realizing forces are here with the sign law on the
+constraint, where they are exact; the linear, saturated and tanh laws never are, and
+`test_realizing.py` has the order of their errors.
 
 Every pair runs on the native backend, but for those that it cannot take: they are in `NOT_NATIVE`
 with the reason, and run on the plain one. The systems in `PLAIN` run on both, in all formulations:
@@ -228,8 +228,8 @@ SYSTEMS = (
     *UNCONSTRAINED,
 )  # fmt: skip
 # One of each kind, with all formulations: open and closed chains, nonholonomic constraints, an
-# actuator with a controller, what is not affine in the velocities, a singular mass matrix, dependent
-# constraints, none at all.
+# actuator with a controller, what is not affine in the velocities, a singular mass matrix,
+# dependent constraints, none at all.
 KINDS = ("chain", "two-link", "sleigh", "ball and beam", *OTHERS, "mirror")
 # All formulations of these run on the plain backend too.
 PLAIN = ("sleigh", "ball and beam", "everything", "massless", "mirror")

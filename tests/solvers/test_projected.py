@@ -130,8 +130,7 @@ def test_one_iteration_goes_the_way_of_least_change_in_the_mass_metric():
     multiples = np.linalg.lstsq(np.asarray(jac.T), np.asarray(move), rcond=None)[0]
     np.testing.assert_allclose(jac.T @ multiples, move, rtol=0, atol=1e-10 * np.abs(move).max())
     residuals = [
-        float(np.abs(system.position_constraints(0.0, x.q)).max())
-        for x in (off, once, moved(once))
+        float(np.abs(system.position_constraints(0.0, x.q)).max()) for x in (off, once, moved(once))
     ]
     assert residuals[1] < 1e2 * residuals[0] ** 2
     assert residuals[2] < 1e-15
