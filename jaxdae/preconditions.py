@@ -9,7 +9,7 @@ import numpy as np
 from jaxdae.analysis.steps import spectral_limit
 from jaxdae.assumptions import check_assumptions
 from jaxdae.failure import residuals
-from jaxdae.formulations import RealizingForces
+from jaxdae.formulations import LinearStabilization, RealizingForces
 from jaxdae.formulations.gains import is_number
 from jaxdae.kernels.memory import Memory
 from jaxdae.linalg.tree_partition import connected_parts
@@ -153,6 +153,48 @@ def check_projection(solver, formulation) -> None:
             "away with every step: forces and multipliers would be wrong. Use "
             f"{type(solver.solver).__name__} without Projected, or Multipliers()."
         )
+
+
+def growth_warning(system, formulation, controller, state, t) -> str | None:
+    """What to warn of before a run: gains with which violations grow, however small the steps.
+
+    Positive gains cannot do that. Blocks of a `LinearStabilization` can, and so can gains of
+    `Penalty` and `AugmentedLagrangian` beside a constraint mass that is a matrix: `alpha K_P` need
+    not be symmetric (Redundant, eq. 28). Others are not looked into, which would take time.
+
+    Args:
+        system: what moves.
+        formulation: how its constraints are enforced.
+        controller: `None`, or what may stabilize servo-constraints.
+        state: start.
+        t: start time [s].
+
+    Returns:
+        The root in words; `None` where none has a positive real part.
+    """
+    weighted = np.ndim(getattr(formulation, "alpha", None)) == 2
+    blocks = isinstance(getattr(formulation, "stabilization", None), LinearStabilization)
+    if not (weighted or blocks):
+        return None
+    H, _ = _perturbation_matrices(system, formulation, controller, state, t)
+    if H is None or not np.isfinite(H).all():
+        return None
+    roots = _eigenvalues(np.asarray(H, np.float64))
+    fastest = roots[np.argmax(roots.real)] if roots.size else 0.0
+    # Roots that coincide at zero come out as far from it as a root of round-off.
+    if not np.real(fastest) > 1e-3 * np.abs(roots).max(initial=0.0):
+        return None
+    remedy = (
+        "With full matrices alpha K_P need not be symmetric: make alpha a number or diagonal, or "
+        "take damping and stiffness of the violation as they are, "
+        "LinearStabilization(-inv(alpha) @ K_P, -inv(alpha) @ K_D)."
+        if weighted and not blocks
+        else "Give blocks whose spectrum is in the left half-plane."
+    )
+    return (
+        "violations grow with these gains, however small the steps: the constraint perturbation "
+        f"equations at the start have the root {fastest:.4g} 1/s. {remedy}"
+    )
 
 
 def step_warning(system, formulation, controller, state, t, solver, step: float) -> str | None:

@@ -156,9 +156,11 @@ def simulate(
             system, formulation, state, task.t0, start_tolerance
         )
         task = task._replace(formulation=formulation)
-        if grid is not None and is_concrete(plain):
-            step = float(grid[1] - grid[0])
-            _warn(preconditions.step_warning(*task[:4], task.t0, solver, step))
+        if is_concrete(plain):
+            _warn(preconditions.growth_warning(*task[:4], task.t0))
+            if grid is not None:
+                step = float(grid[1] - grid[0])
+                _warn(preconditions.step_warning(*task[:4], task.t0, solver, step))
     else:
         task = task._replace(formulation=suited(formulation, system, state, task.t0))
 

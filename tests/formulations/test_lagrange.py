@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -16,6 +17,7 @@ from jaxdae import (
     MinimumNorm,
     Multipliers,
     Penalty,
+    preconditions,
     SingularMass,
     State,
 )
@@ -223,14 +225,24 @@ def test_full_weights_of_28_may_be_unstable_where_27_dissipates():
         H = formulation.perturbation_matrix(Held(), jnp.zeros(()), state)
         return np.linalg.eigvals(np.asarray(H)).real.max()
 
+    def told(formulation):
+        return preconditions.growth_warning(Held(), formulation, None, state, jnp.zeros(()))
+
     # By hand: det((M + A) s^2 + A K_D s + A K_P) = 0.
     block = np.linalg.solve(INERTIA, WEIGHT)
     by_hand = np.block([[np.zeros((2, 2)), np.eye(2)], [-block @ STIFFNESS, -block @ DAMPING]])
     assert growth(used) == pytest.approx(np.linalg.eigvals(by_hand).real.max(), rel=1e-10)
     assert growth(used) > 0.9
+    unstable = jaxdae.LinearStabilization(-STIFFNESS, DAMPING)
+    assert "spectrum is in the left half-plane" in told(Multipliers(unstable))
+    assert "root 0.9" in told(used)
+    with pytest.warns(RuntimeWarning, match=r"violations grow with these .* alpha a number or dia"):
+        jaxdae.simulate(Held(), used, state, t1=0.01, dt=0.01, solver=diffrax.Euler())
     assert growth(_energy_form()) < -1e-3
     diagonal = Penalty(jnp.diag(jnp.asarray(WEIGHT)), Baumgarte(0.4, jnp.array([17.0, 22.0])))
     assert growth(diagonal) < -1e-3
+    assert told(diagonal) is None
+    assert told(_energy_form()) is None
 
 
 @pytest.mark.parametrize("weights", [(1.0, 1.0), (1.0, 2.0, -0.5)])
