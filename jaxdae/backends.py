@@ -291,9 +291,9 @@ def _times(plan: Plan, run, sign) -> list:
     ts = [sign * plan.sub.ts] if run.saving.times else []
     if not run.controlled:
         return [sign * plan.grid, *ts]
-    floor = end = sign * plan.t1
-    for _ in range(100):  # diffrax, too, goes to the end from so close to it
-        floor = eqxi.prevbefore(floor)
+    end = sign * plan.t1
+    # Diffrax, too, goes to the end from so close to it.
+    floor = jax.lax.fori_loop(0, 100, lambda _, x: eqxi.prevbefore(x), end)
     first = [] if plan.dt is None else [sign * plan.dt]
     return [sign * plan.t0, end, floor, *first, *ts]
 

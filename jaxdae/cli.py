@@ -28,6 +28,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.progress = getattr(options, "progress", False) and sys.stderr.isatty()
     if options.command != "listing":  # which needs no JAX
         _configure(options)
+    if options.command == "simulate":
+        # Not inside another program, which may have changed what files do not show.
+        options.keep = arguments is None
     command = import_module(f"jaxdae.commands.{options.command}")
     try:
         with _warnings_in_words():

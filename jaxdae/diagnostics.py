@@ -273,6 +273,19 @@ def warnings_of(system, formulation, controller, watched: Watched) -> list[str]:
     state, rows = _in_blocks(
         lambda t, y: _survey_block(system, formulation, controller, t, y), watched.ts, watched.ys
     )
+    return judged(system, formulation, watched, state, rows)
+
+
+def judged(system, formulation, watched: Watched, state, rows: Row) -> list[str]:
+    """The same where the rows have been read.
+
+    Args:
+        system: what was simulated.
+        formulation: by which equations.
+        watched: rows of the run, from `rows_of`.
+        state: states there, `(q, v, w)`.
+        rows: from `read_row`, all as NumPy arrays.
+    """
     texts = []
     count, c, n = rows.jac.shape
     if not passes_singular_positions(formulation) and 0 < count * c * c * n <= _MOST_WORK:

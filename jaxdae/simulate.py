@@ -121,6 +121,65 @@ def simulate(
         TypeError: before any work, for an argument of the wrong kind.
         BackendError: when the native backend is asked for and cannot serve.
     """
+    request = Request(
+        system, formulation, state, t0, t1, dt, solver, stepsize_controller, saveat, controller,
+        adjoint, backend, progress, throw, work, start_tolerance, max_steps,
+    )  # fmt: skip
+    prepared = prepare(request)
+    return reviewed(prepared, _compiled_run(*prepared.program))
+
+
+class Request(NamedTuple):
+    """Arguments of `simulate`."""
+
+    system: Any
+    formulation: Any
+    state: Any
+    t0: Any
+    t1: Any
+    dt: Any
+    solver: Any
+    stepsize_controller: Any
+    saveat: Any
+    controller: Any
+    adjoint: Any
+    backend: Any
+    progress: Any
+    throw: bool
+    work: bool
+    start_tolerance: Any
+    max_steps: Any
+
+
+class Prepared(NamedTuple):
+    """A run that was checked.
+
+    Args:
+        program: arguments of `integrate`: the task first, whose arrays are those of the program.
+        throw: whether a failure is an error.
+        fixed: whether its steps are given ones.
+        tolerance: of its step control, or `None`.
+    """
+
+    program: tuple
+    throw: bool
+    fixed: bool
+    tolerance: float | None
+
+
+def prepare(request: Request) -> Prepared:
+    """Check what is asked for, and choose what carries it out.
+
+    Args:
+        request: the arguments of `simulate`.
+
+    Raises:
+        ValueError: as `simulate` does, and its other errors before any work.
+    """
+    (
+        system, formulation, state, t0, t1, dt, solver, stepsize_controller, saveat, controller,
+        adjoint, backend, progress, throw, work, start_tolerance, max_steps,
+    ) = request  # fmt: skip
     plain: Callable | None = controller  # pyright: ignore[reportAssignmentType]
     if isinstance(controller, AbstractDynamicController):
         system, state, plain = attach(system, controller, state, t0)
@@ -187,25 +246,37 @@ def simulate(
         solver, stepsize_controller, saveat, adjoint, meter, max_steps, work, carrier, ends
     )
     declared = kinds((task.system, task.formulation, task.controller))
-    trajectory = _integrate(task, method, throw and traced, known, declared)
-    if not traced and is_concrete(trajectory.result):
-        if throw:
-            raise_failure(trajectory)
-        if trajectory.final_time.ndim == 0 and bool(trajectory.success):
-            _warn(review(trajectory))
-            _warn(rank_warning(trajectory))
-            if grid is not None:  # an adaptive run stops at a singularity
-                _warn(review_controller(trajectory))
-            if throw and trajectory.plain:
-                tolerance = None if constant else tolerance_of(stepsize_controller, dtype)
-                for text in warnings_of(*task[:3], rows_of(trajectory, tolerance)):
-                    _warn(text)
+    tolerance = None if constant else tolerance_of(stepsize_controller, dtype)
+    program = (task, method, throw and traced, known, declared)
+    return Prepared(program, throw, grid is not None, tolerance)
+
+
+def reviewed(prepared: Prepared, trajectory: Trajectory) -> Trajectory:
+    """A run of which it was said what there is to say: its failure, or what to be warned of.
+
+    Args:
+        prepared: the run, checked.
+        trajectory: what it gave.
+    """
+    task: _Task = prepared.program[0]
+    if not is_concrete(task, trajectory.result):
+        return trajectory
+    if prepared.throw:
+        raise_failure(trajectory)
+    if trajectory.final_time.ndim == 0 and bool(trajectory.success):
+        _warn(review(trajectory))
+        _warn(rank_warning(trajectory))
+        if prepared.fixed:  # an adaptive run stops at a singularity
+            _warn(review_controller(trajectory))
+        if prepared.throw and trajectory.plain:
+            for text in warnings_of(*task[:3], rows_of(trajectory, prepared.tolerance)):
+                _warn(text)
     return trajectory
 
 
 def _warn(text: str | None) -> None:
     if text is not None:
-        warnings.warn(text, RuntimeWarning, stacklevel=3)
+        warnings.warn(text, RuntimeWarning, stacklevel=4)
 
 
 class _Task(NamedTuple):
@@ -246,8 +317,8 @@ class _Method(NamedTuple):
     ends: bool = False
 
 
-@eqx.filter_jit
-def _integrate(task: _Task, method: _Method, throw: bool, known: bool, declared) -> Trajectory:
+def integrate(task: _Task, method: _Method, throw: bool, known: bool, declared) -> Trajectory:
+    """Make a run that was checked; arguments are those of `Prepared.program`."""
     del declared  # programs of 1, 1.0 and True are different ones
     formulation = holding_rank(task.formulation, task.system, task.t0, task.state)
     task = task._replace(formulation=formulation)
@@ -261,6 +332,9 @@ def _integrate(task: _Task, method: _Method, throw: bool, known: bool, declared)
     trajectory = _trajectory(solution, method, run, (task.t0, y0[0]), carrier)
     # All of it, so that whatever is read of a failed run inside a transformation raises.
     return trajectory.result.error_if(trajectory, ~trajectory.success) if throw else trajectory
+
+
+_compiled_run = eqx.filter_jit(integrate)
 
 
 def _if_independent(task: _Task, y0, throw: bool):

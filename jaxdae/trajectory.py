@@ -228,6 +228,17 @@ class Trajectory(eqx.Module):
         return _dense(self, jnp.asarray(t, self.final_time.dtype))
 
 
+def read_rows(trajectory: Trajectory, function: Callable) -> Any:
+    """Anything of every saved state, NaN in rows that were not reached.
+
+    Args:
+        trajectory: a run that saved states.
+        function: `function(trajectory, t, y)` of a time and the formulation's own state, floats in
+            any pytree; not one defined anew for each call.
+    """
+    return _each(trajectory, function)
+
+
 @eqx.filter_jit
 def _each(trajectory: Trajectory, function, by_kernel: bool = False):
     """`function(trajectory, t, y)` at every saved time of every lane.

@@ -1,15 +1,27 @@
-"""The formulation and the controller that the options of a command ask for."""
+"""The formulation, the controller and the solver that the options of a command ask for."""
 
 import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+import diffrax
+
 from jaxdae.formulations import Baumgarte
 from jaxdae.models import Model
 from jaxdae.models.studies import formulation_of, method_of, studies
+from jaxdae.solvers import RK4
 from jaxdae.systems import System
 from jaxdae.tuning import resolve
 
+SOLVERS = {
+    "dopri8": diffrax.Dopri8,
+    "dopri5": diffrax.Dopri5,
+    "tsit5": diffrax.Tsit5,
+    "rk4": RK4,
+    "heun": diffrax.Heun,
+    "euler": diffrax.Euler,
+    "kvaerno5": diffrax.Kvaerno5,
+}
 _GAINS = ("K_D", "K_P", "Gamma", "alpha")
 # Where a model has no constraint mass of its own: that with which its tuning starts.
 _ALPHA = 10.0

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jaxdae.analysis import AdamsBashforth, amplification, step_limit
-from jaxdae.commands.simulate import SOLVERS as ONE_STEP
+from jaxdae.commands.choice import SOLVERS as ONE_STEP
 
 SOLVERS = {name: solver() for name, solver in ONE_STEP.items()} | {
     f"ab{steps}": AdamsBashforth(steps) for steps in (2, 3, 4)

@@ -1,9 +1,6 @@
 """Kernels: functions of small arrays as scalar programs, and those as machine code."""
 
-from jaxdae.kernels.kernel import native as native
-from jaxdae.kernels.portable import as_jax as as_jax
-from jaxdae.kernels.trace import (
-    scalarize as scalarize,
-    ScalarProgram as ScalarProgram,
-    UnsupportedOperationError as UnsupportedOperationError,
-)
+import lazy_loader
+
+# What machine code on disk needs is loaded without what makes it.
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

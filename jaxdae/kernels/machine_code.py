@@ -1,5 +1,6 @@
 """Machine code from LLVM's intermediate language."""
 
+import contextlib
 import ctypes
 import hashlib
 import importlib.util
@@ -8,6 +9,7 @@ import re
 import threading
 import time
 import warnings
+from collections.abc import Iterator
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -18,6 +20,8 @@ from jaxdae.kernels import interface, storage
 # Machine code is kept for the life of the process: compiled programs of JAX point into it.
 _ENGINES: list[Any] = []
 _REGISTERED: dict[str, None] = {}
+# What is registered, while somebody asks for it.
+_REMEMBERED: "dict[str, Kernel] | None" = None
 # JAX may compile in several threads.
 _LOCK = threading.Lock()
 # Levels of optimization of the target and of the passes before it, by whether code is to be made
@@ -92,6 +96,45 @@ def host_width(bits: int) -> int:
     return 128 // bits
 
 
+class Kernel(NamedTuple):
+    """Machine code of a registered kernel.
+
+    Args:
+        code: object code.
+        called: functions of the C library that it calls.
+    """
+
+    code: bytes
+    called: list[str]
+
+
+@contextlib.contextmanager
+def remembering() -> Iterator[dict[str, Kernel]]:
+    """Keep the machine code of all kernels that are registered meanwhile, by name."""
+    global _REMEMBERED
+    before, _REMEMBERED = _REMEMBERED, {}
+    try:
+        yield _REMEMBERED
+    finally:
+        _REMEMBERED = before
+
+
+def load(name: str, kernel: Kernel) -> None:
+    """Make a kernel known to XLA that another process registered on a machine like this one.
+
+    Args:
+        name: what `register` returned there.
+        kernel: what was kept then.
+
+    Raises:
+        MachineCodeError: as `register`.
+    """
+    _check_interface()
+    with _LOCK:
+        if name not in _REGISTERED:
+            _make_known(name, kernel)
+
+
 def register(text: str, content: str = "") -> str:
     """Compile a module and make its `@handler` known to XLA.
 
@@ -116,17 +159,28 @@ def register(text: str, content: str = "") -> str:
     Warns:
         RuntimeWarning: where the folder cannot be read or written, or a file in it is damaged.
     """
-    reason = interface.obstacle()
-    if reason is not None:
-        raise MachineCodeError(f"{reason}; use the function without jaxdae.kernels.native here.")
+    _check_interface()
     key = _key(text)
     name = f"jaxdae_{hashlib.sha256(content.encode()).hexdigest()[:32]}_{key[:32]}"
     with _LOCK:
         if name not in _REGISTERED:
-            address = _address(text, _object_code(text, key))
-            jax.ffi.register_ffi_target(name, _capsule(address), platform="cpu")
-            _REGISTERED[name] = None
+            called = re.findall(r"^declare .*@(?!llvm\.)([\w.]+)\(", text, re.M)
+            kernel = Kernel(_object_code(text, key), called)
+            _make_known(name, kernel)
+            if _REMEMBERED is not None:
+                _REMEMBERED[name] = kernel
     return name
+
+
+def _check_interface() -> None:
+    reason = interface.obstacle()
+    if reason is not None:
+        raise MachineCodeError(f"{reason}; use the function without jaxdae.kernels.native here.")
+
+
+def _make_known(name: str, kernel: Kernel) -> None:
+    jax.ffi.register_ffi_target(name, _capsule(_address(kernel)), platform="cpu")
+    _REGISTERED[name] = None
 
 
 def portable_names(program: str) -> str:
@@ -239,21 +293,20 @@ def _target(llvm):
     )
 
 
-def _address(text: str, code: bytes) -> int:
+def _address(kernel: Kernel) -> int:
     """Where `@handler` lies once the object code of a module is in memory."""
     llvm = _llvm()
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _target(llvm))
     # The first engine makes the functions of the process known to LLVM.
-    _check_functions(text)
-    engine.add_object_file(llvm.ObjectFileRef.from_data(code))
+    _check_functions(kernel.called)
+    engine.add_object_file(llvm.ObjectFileRef.from_data(kernel.code))
     engine.finalize_object()
     _ENGINES.append(engine)
     return engine.get_function_address("handler")
 
 
-def _check_functions(text: str) -> None:
+def _check_functions(called: list[str]) -> None:
     """LLVM would end the process at a function that it does not find."""
-    called = re.findall(r"^declare .*@(?!llvm\.)([\w.]+)\(", text, re.M)
     missing = [name for name in called if _llvm().address_of_symbol(name) is None]
     if missing:
         raise MachineCodeError(

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
+from jaxdae import passages
 from jaxdae.plotting import readout, style
 
 
@@ -82,12 +83,13 @@ def _curves(trajectory: Any, quantity: str, values: Any) -> tuple[np.ndarray, np
     coordinates, rates = (readout.rows(trajectory, x) for x in (trajectory.q, rates))
     if coordinates.shape != rates.shape or not (np.diff(ts) > 0.0).all():
         return ts, columns
-    from scipy.interpolate import CubicHermiteSpline
-
-    cubics = CubicHermiteSpline(ts, coordinates, rates)
-    parts = np.linspace(ts[:-1], ts[1:], _POINTS_BETWEEN_ROWS, endpoint=False, axis=1)
-    fine = np.append(parts.ravel(), ts[-1])
-    return fine, (cubics if quantity == "q" else cubics.derivative())(fine)
+    parts = np.linspace(0.0, 1.0, _POINTS_BETWEEN_ROWS, endpoint=False)[None, :, None]
+    steps = np.diff(ts)[:, None, None]
+    ends = lambda x: (x[:-1, None], x[1:, None])  # noqa: E731
+    cubics = passages.hermite(np, steps, parts, ends(coordinates), ends(rates))
+    inside, last = (cubics[0], coordinates) if quantity == "q" else (cubics[1], rates)
+    fine = np.append((ts[:-1, None] + (parts * steps)[..., 0]).ravel(), ts[-1])
+    return fine, np.concatenate([inside.reshape(-1, inside.shape[-1]), last[-1:]])
 
 
 def _too_few_rows(trajectory: Any, ts: np.ndarray) -> str | None:

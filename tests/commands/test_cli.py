@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from jaxdae.cli import main
@@ -115,7 +116,7 @@ def test_a_full_disk_is_reported_with_the_name_of_the_file(tmp_path, monkeypatch
     with pytest.raises(OSError, match=r"No space left on device: .*result\.json"):
         tables.write_json(tmp_path / "result.json", {})
     figure = Figure()
-    monkeypatch.setattr(figure, "savefig", full)
+    monkeypatch.setattr(FigureCanvasAgg, "print_png", full)
     with pytest.raises(OSError, match=r"No space left on device: .*roots\.png"):
         save_figure(figure, tmp_path / "roots.png")
 
@@ -139,7 +140,7 @@ def test_no_checkpoint_of_an_earlier_run_is_in_the_way_of_a_later_study(
 
 def test_a_run_of_many_steps_has_as_many_rows(monkeypatch):
     """Two rows for each step where the first run shows that it took more steps than it has rows."""
-    from jaxdae.commands import simulate as command
+    from jaxdae.commands import recording as command
 
     asked = []
 
@@ -147,11 +148,11 @@ def test_a_run_of_many_steps_has_as_many_rows(monkeypatch):
         asked.append(None if saveat is None else saveat.subs.ts.size)
         return SimpleNamespace(stats={"num_steps": 700})
 
-    command._with_enough_rows(run_with, 3.0, None)
-    command._with_enough_rows(run_with, 3.0, 0.1)
+    command.with_enough_rows(run_with, 3.0, None)
+    command.with_enough_rows(run_with, 3.0, 0.1)
     assert asked == [command.ROWS, 1401, None]
     monkeypatch.setattr(command, "ROWS", 700)
-    command._with_enough_rows(run_with, 3.0, None)
+    command.with_enough_rows(run_with, 3.0, None)
     assert asked[3:] == [700]
 
 
@@ -318,7 +319,7 @@ def test_choices_of_the_parser_are_those_of_the_library():
     import optax
 
     from jaxdae import cli
-    from jaxdae.commands.simulate import SOLVERS
+    from jaxdae.commands.choice import SOLVERS
     from jaxdae.models.studies import METHODS
 
     assert cli.METHODS == METHODS

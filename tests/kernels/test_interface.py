@@ -23,7 +23,7 @@ SIZES = {"frame": 168, "arguments": 40, "results": 40, "buffer": 48}
 @pytest.fixture(scope="module")
 def call():
     text = SHARE + handler(2)
-    address = machine_code._address(text, machine_code._compiled(text))
+    address = machine_code._address(machine_code.Kernel(machine_code._compiled(text), []))
     return ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(address)
 
 

@@ -1,0 +1,148 @@
+"""Programs of runs on disk, beside the machine code of their kernels and under the same rules.
+
+A file is named by all that decides on the program: the package's code, the versions of what it is
+built from, the options, JAX's settings, the processor. It holds the compiled program with its
+inputs, and what was said of the run together with a digest of its numbers. A program that is read
+back makes the run again; only where it gives the same numbers to the last bit do the words hold.
+"""
+
+import hashlib
+import os
+import pickle
+import re
+import sys
+import warnings
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.experimental import serialize_executable
+
+from jaxdae.commands.record import Record, Words
+from jaxdae.kernels import machine_code, storage
+
+_BUILT_FROM = ("jax", "jaxlib", "numpy", "equinox", "diffrax", "optimistix", "lineax", "llvmlite")
+# What an executable calls besides kernels needs preparations that only tracing makes.
+_CALLED = re.compile(r"custom_call\s*@(?:\"([^\"]+)\"|(\S+?))\(")
+
+
+class Program(NamedTuple):
+    """A compiled run.
+
+    Args:
+        executable: of XLA.
+        kernels: machine code that it calls, by name.
+        inputs: arrays that it takes.
+        outputs: number of arrays that it gives.
+        names: names of the first of them.
+        digest: of their contents.
+    """
+
+    executable: bytes
+    kernels: dict[str, machine_code.Kernel]
+    inputs: list[np.ndarray]
+    outputs: int
+    names: list[str]
+    digest: str
+
+
+def program_of(lowered, compiled, inputs, read, kernels) -> Program | None:
+    """What is to be kept of a run; `None` where its program would not run in another process.
+
+    Args:
+        lowered: the program as XLA takes it.
+        compiled: what XLA made of it.
+        inputs: arrays that it takes.
+        read: its first outputs by name, in the order of the names.
+        kernels: machine code made in this process, by name.
+    """
+    called = {a or b for a, b in _CALLED.findall(lowered.as_text())}
+    if not called <= set(kernels):
+        return None
+    executable, _, outputs = serialize_executable.serialize(compiled)
+    own = {name: kernels[name] for name in sorted(called)}
+    inputs = [np.asarray(x) for x in inputs]
+    return Program(executable, own, inputs, outputs.num_leaves, sorted(read), _digest(read))
+
+
+def again(options) -> Record | None:
+    """The run that was made before with the same options, made again; `None` where there is none.
+
+    Args:
+        options: of the command.
+
+    Warns:
+        RuntimeWarning: what was warned of then.
+    """
+    folder = storage.folder()
+    content = None if folder is None else storage.read(folder, _key(options))
+    if content is None:
+        return None
+    program, words = pickle.loads(content)
+    words = Words(*words)
+    read = _carried_out(program)
+    if _digest(read) != program.digest:
+        return None
+    for text in words.announced:
+        warnings.warn(text, RuntimeWarning, stacklevel=2)
+    return Record.of(read, words)
+
+
+def keep(options, program: Program, words: Words) -> None:
+    """Write a program for the next process.
+
+    Args:
+        options: of the command.
+        program: from `program_of`.
+        words: what was said of its run.
+    """
+    folder = storage.folder()
+    if folder is not None:
+        storage.write(folder, _key(options), pickle.dumps((program, tuple(words))))
+
+
+def _carried_out(program: Program) -> dict[str, np.ndarray]:
+    for name, kernel in program.kernels.items():
+        machine_code.load(name, kernel)
+    given = jax.tree.structure((tuple(program.inputs), {}))
+    taken = jax.tree.structure([0] * program.outputs)
+    compiled = serialize_executable.deserialize_and_load(program.executable, given, taken)
+    found = compiled(*program.inputs)[: len(program.names)]
+    return dict(zip(program.names, jax.device_get(found), strict=True))
+
+
+def _digest(read: dict[str, Any]) -> str:
+    """Of arrays: names, shapes, kinds and every bit."""
+    found = hashlib.sha256()
+    for name in sorted(read):
+        x = np.ascontiguousarray(read[name])
+        found.update(f"{name} {x.shape} {x.dtype}\n".encode() + x.tobytes())
+    return found.hexdigest()
+
+
+def _key(options) -> str:
+    """Hash of all that decides on a run and its program."""
+    asked = {k: v for k, v in vars(options).items() if k not in ("out", "progress", "keep")}
+    settings = {k: v for k, v in jax.config.values.items() if k != "jax_disable_most_optimizations"}
+    made = (
+        _sources(),
+        sys.version,
+        [version(name) for name in _BUILT_FROM],
+        sorted(asked.items()),
+        sorted(settings.items()),
+        os.environ.get("XLA_FLAGS"),
+        machine_code.host(),
+        machine_code.default_threads(),
+    )
+    return hashlib.sha256(repr(made).encode()).hexdigest()
+
+
+def _sources() -> str:
+    """Hash of the package's files."""
+    root = Path(__file__).parents[1]
+    found = hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        found.update(str(path.relative_to(root)).encode() + b"\n" + path.read_bytes())
+    return found.hexdigest()

@@ -1,0 +1,81 @@
+"""A run in arrays and words: all that its report and its pictures show, without JAX."""
+
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+
+class Words(NamedTuple):
+    """What is said of a run, and the names in it.
+
+    Args:
+        formulation: its name.
+        settings: the formulation with all its numbers.
+        controller: its name, `None` without one.
+        uncontrolled: whether the model's own controller was left out.
+        departs: whether the model starts where its program does not hold, on purpose.
+        program: names of what a servo-constraint keeps, `None` without one.
+        labels: fields of `jaxdae.Labels` by name.
+        success: whether the run reached its end.
+        finite: whether its state stayed finite.
+        failure: why it did not reach its end.
+        announced: what the library warned of, before and after the run.
+        diagnosed: warnings of near-singular passages and of an energy that is off.
+    """
+
+    formulation: str
+    settings: str
+    controller: str | None
+    uncontrolled: bool
+    departs: bool
+    program: tuple[str, ...] | None
+    labels: dict[str, tuple[str, ...]]
+    success: bool
+    finite: bool
+    failure: str | None
+    announced: tuple[str, ...]
+    diagnosed: tuple[str, ...]
+
+    def constraint(self, i: int) -> str:
+        """Name of constraint `i`."""
+        names = self.labels["constraints"]
+        return names[i] if i < len(names) else f"f{i + 1}"
+
+
+class Record(NamedTuple):
+    """A run.
+
+    Args:
+        rows: by name, time first; NaN where the run did not come: `ts`, `q`, `v`, `u` (under a
+            controller), `w`, `phi`, `phi_dot`, `energy`, `kinetic_energy`, `potential_energy`, `work`
+            (shape `(times, 4)`), `program` (of a servo-constraint).
+        end: `t`, `q`, `v` where it ended, and `steps`.
+        words: what is said of it.
+    """
+
+    rows: dict[str, np.ndarray]
+    end: dict[str, np.ndarray]
+    words: Words
+
+    @classmethod
+    def of(cls, read: dict[str, np.ndarray], words: Words) -> "Record":
+        """A run from arrays whose names begin with `rows.` and `end.`."""
+        part = lambda head: {  # noqa: E731
+            name.removeprefix(head): np.asarray(x) for name, x in read.items() if head in name
+        }
+        return cls(part("rows."), part("end."), words)
+
+    def drawn(self) -> Any:
+        """The run as `jaxdae.plotting` takes it."""
+        labels = SimpleNamespace(**self.words.labels)
+        rows = {"u": None, **self.rows}
+        work = tuple(rows.pop("work").T)
+        violation = SimpleNamespace(phi=rows["phi"], phi_dot=rows["phi_dot"])
+        return SimpleNamespace(
+            **rows,
+            work=work,
+            violation=violation,
+            success=self.words.success,
+            system=SimpleNamespace(labels=lambda: labels),
+        )

@@ -1,0 +1,219 @@
+"""A run of a ready system: one compiled program gives its rows and all that is read of them."""
+
+import contextlib
+import dataclasses
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdae import backends
+from jaxdae.commands import kept
+from jaxdae.commands.choice import chosen_controller, chosen_formulation, SOLVERS
+from jaxdae.commands.record import Record, Words
+from jaxdae.control import ServoConstraint
+from jaxdae.diagnostics import judged, read_row, Row, rows_of, tolerance_of
+from jaxdae.failure import describe_failure
+from jaxdae.kernels import machine_code
+from jaxdae.models import get_model, Model
+from jaxdae.simulate import integrate, prepare, Prepared, Request, reviewed
+from jaxdae.systems import constraint_residuals, State
+from jaxdae.systems.checks import constraint_counts
+from jaxdae.trajectory import control_input, read_rows, Trajectory
+
+# Rows of an adaptive run; one of more steps is made again with more rows.
+ROWS = 501
+MOST_ROWS = 20_000
+
+_NONFINITE: Any = diffrax.RESULTS.nonfinite  # inherited from optimistix
+
+
+class Made(NamedTuple):
+    """A run, and the program that made it.
+
+    Args:
+        trajectory: of concrete arrays.
+        read: `Record.rows` and `Record.end`, with their names behind `rows.` and `end.`.
+        survey: what the diagnostics read of the rows.
+        program: of the run, `None` where it cannot be kept.
+    """
+
+    trajectory: Trajectory
+    read: dict[str, np.ndarray]
+    survey: Row
+    program: kept.Program | None
+
+    @property
+    def stats(self) -> dict[str, Any]:
+        """Numbers of steps."""
+        return self.trajectory.stats
+
+
+def record(options) -> tuple[Record, kept.Program | None]:
+    """Make the run that a command asks for.
+
+    Args:
+        options: of `jaxdae simulate`.
+
+    Returns:
+        The run, and its program, `None` where that cannot be kept.
+
+    Raises:
+        ValueError: for what does not fit.
+    """
+    model = get_model(options.model)
+    with _noted() as announced, machine_code.remembering() as kernels:
+        request = _request(model, options)
+        made = with_enough_rows(
+            lambda saveat: _made(prepare(request._replace(saveat=saveat)), kernels),
+            request.t1,
+            request.dt,
+        )
+        words = _words(made, model, request.dt)
+    return Record.of(made.read, words._replace(announced=tuple(announced))), made.program
+
+
+def _words(made: Made, model: Model, dt: float | None) -> Words:
+    run, success = made.trajectory, bool(made.trajectory.success)
+    controller = run.controller
+    labels = run.system.labels()
+    return Words(
+        formulation=type(run.formulation).__name__,
+        settings=repr(run.formulation),
+        controller=None if controller is None else type(controller).__name__,
+        uncontrolled=controller is None and model.controller is not None,
+        departs=model.departure is not None,
+        program=controller.names if isinstance(controller, ServoConstraint) else None,
+        labels={x.name: getattr(labels, x.name) for x in dataclasses.fields(labels)},
+        success=success,
+        finite=not bool(run.result == _NONFINITE),
+        failure=None if success else describe_failure(run),
+        announced=(),
+        diagnosed=tuple(_diagnosed(made, dt)) if success else (),
+    )
+
+
+def _diagnosed(made: Made, dt: float | None) -> list[str]:
+    """Warnings of near-singular passages and of an energy that is off."""
+    run = made.trajectory
+    tolerance = tolerance_of(None, run.ts.dtype) if dt is None else None
+    state = State(*(made.read[f"rows.{name}"] for name in ("q", "v", "w")))
+    # A run that reached its end, from its start on: all rows are there.
+    watched = rows_of(run, tolerance)
+    return judged(run.system, run.formulation, watched, state, made.survey)
+
+
+@contextlib.contextmanager
+def _noted():
+    """What the library warns of is shown, and kept in a list."""
+    said, show = [], warnings.showwarning
+
+    def note(message, category, *place):
+        if issubclass(category, RuntimeWarning):
+            said.append(str(message))
+        show(message, category, *place)
+
+    with warnings.catch_warnings():
+        warnings.showwarning = note
+        yield said
+
+
+def _request(model: Model, options) -> Request:
+    system = model.system()
+    dtype = jnp.dtype(options.dtype)
+    start = State(*system.start(), system.actuators())
+    start = start if model.departure is None else model.departure(start)
+    state = jax.tree.map(lambda x: jnp.asarray(x, dtype), start)
+    formulation = chosen_formulation(model, options, *constraint_counts(system, state))
+    controller = chosen_controller(model, system, options.uncontrolled)
+    solver = SOLVERS[options.solver]()
+    adjoint, none = diffrax.RecursiveCheckpointAdjoint(), diffrax.NoProgressMeter()
+    obstacle = backends.obstacle(formulation, solver, None, None, adjoint, none)
+    by_kernel = options.backend != "plain" and obstacle is None
+    # A kernel shows no progress; it is done before a bar would be of use.
+    progress = options.progress and not by_kernel
+    # Its code runs once, in less time than optimizing it takes.
+    jax.config.update("jax_disable_most_optimizations", by_kernel)
+    t1 = model.t1 if options.t1 is None else options.t1
+    return Request(
+        system, formulation, state, 0.0, t1, options.dt, solver, None, None, controller,
+        None, options.backend, progress, throw=False, work=True, start_tolerance=1e-4,
+        max_steps=2**16,
+    )  # fmt: skip
+
+
+def with_enough_rows(run_with: Callable[[Any], Any], t1: float, dt: float | None) -> Any:
+    """A run with at least as many rows as steps, so that no oscillation falls between them.
+
+    Args:
+        run_with: makes the run from a `SaveAt`, or `None` for its default.
+        t1: end time [s].
+        dt: step [s]; `None` for adaptive steps.
+    """
+    if dt is not None:
+        return run_with(None)  # all steps are rows
+    made = run_with(diffrax.SaveAt(ts=jnp.asarray(np.linspace(0.0, t1, ROWS))))
+    steps = int(made.stats["num_steps"])
+    if steps <= ROWS:
+        return made
+    ts = np.linspace(0.0, t1, min(2 * steps, MOST_ROWS) + 1)
+    return run_with(diffrax.SaveAt(ts=jnp.asarray(ts)))
+
+
+def _made(prepared: Prepared, kernels: dict[str, machine_code.Kernel]) -> Made:
+    task, *settings = prepared.program
+    arrays, static = eqx.partition(task, eqx.is_array)
+    inputs, structure = jax.tree.flatten(arrays)
+    form: dict[str, Any] = {}
+
+    def program(*inputs):
+        run = integrate(eqx.combine(structure.unflatten(inputs), static), *settings)
+        rows, survey = read_rows(run, _read)
+        found, form["rest"] = eqx.partition((_ends(run) | rows, survey, run), eqx.is_array)
+        leaves, form["structure"] = jax.tree.flatten(found)
+        return leaves
+
+    lowered = jax.jit(program).lower(*inputs)
+    compiled = lowered.compile()
+    outputs = compiled(*inputs)
+    read, survey, run = eqx.combine(form["structure"].unflatten(outputs), form["rest"])
+    read, survey = jax.device_get((read, survey))
+    program = kept.program_of(lowered, compiled, inputs, read, kernels)
+    return Made(reviewed(prepared, run), read, survey, program)
+
+
+def _ends(run: Trajectory) -> dict[str, Any]:
+    """What is not read of each row by itself."""
+    last = run.final_state
+    found = {"end.t": run.final_time, "end.q": last.q, "end.v": last.v}
+    found["end.steps"] = run.stats["num_steps"]
+    return found | {"rows.ts": run.ts, "rows.work": jnp.stack(run.work, axis=-1)}
+
+
+def _read(run: Trajectory, t, y) -> tuple[dict[str, Any], Row]:
+    """Of one state: what is shown, and what the diagnostics need."""
+    system, controller = run.system, run.controller
+    state = run.formulation.recover(system, t, y)
+    u = control_input(controller, t, state)
+    survey = read_row(system, None if controller is None else lambda *_: u, t, state)
+    residual = constraint_residuals(system, t, state.q, state.v)
+    found = {
+        "q": state.q,
+        "v": state.v,
+        "w": state.w,
+        "phi": residual.phi,
+        "phi_dot": residual.phi_dot,
+        "energy": survey.energy,
+        "kinetic_energy": system.kinetic_energy(t, state.q, state.v),
+        "potential_energy": survey.potential,
+    }
+    if u is not None:
+        found["u"] = u
+    if isinstance(controller, ServoConstraint):
+        found["program"] = controller.program(t, state.q, state.v)
+    return {f"rows.{name}": x for name, x in found.items()}, survey
