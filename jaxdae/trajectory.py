@@ -236,7 +236,7 @@ def read_rows(trajectory: Trajectory, function: Callable) -> Any:
         function: `function(trajectory, t, y)` of a time and the formulation's own state, floats in
             any pytree; not one defined anew for each call.
     """
-    return _each(trajectory, function)
+    return _each(trajectory, function, by_kernel=trajectory.controller is None)
 
 
 @eqx.filter_jit

@@ -2,8 +2,10 @@
 
 import contextlib
 import dataclasses
+import threading
 import warnings
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any, NamedTuple
 
 import diffrax
@@ -179,6 +181,8 @@ def _made(prepared: Prepared, kernels: dict[str, machine_code.Kernel]) -> Made:
         return leaves
 
     lowered = jax.jit(program).lower(*inputs)
+    # Python has nothing else to do while XLA compiles.
+    threading.Thread(target=import_module, args=("jaxdae.plotting",), daemon=True).start()
     compiled = lowered.compile()
     outputs = compiled(*inputs)
     read, survey, run = eqx.combine(form["structure"].unflatten(outputs), form["rest"])

@@ -3,7 +3,6 @@
 from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import linprog
 
 # Weights below this are round-off: such a row is not part of a dependence.
 _NO_WEIGHT = 1e-6
@@ -85,6 +84,9 @@ def _sparse_combination(combinations: np.ndarray, row: int) -> np.ndarray | None
     count, rows = combinations.shape
     if np.abs(combinations[:, row]).max(initial=0.0) < _NO_WEIGHT:
         return None
+    # Imported here: it takes longer than much of the package, and only messages need it.
+    from scipy.optimize import linprog
+
     # y = combinations.T @ c with |y| <= bounds, in the unknowns c and bounds.
     span = combinations.T
     bounded = np.block([[span, -np.eye(rows)], [-span, -np.eye(rows)]])
