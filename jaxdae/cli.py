@@ -8,6 +8,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 from importlib import import_module
+from importlib.metadata import version
 from pathlib import Path
 
 METHODS = ("multipliers", "penalty", "augmented")
@@ -65,12 +66,7 @@ def _warnings_in_words():
 
 def _configure(options) -> None:
     """Precision, and a cache for compiled programs. Only the command does this, never an import."""
-    # A small loop as one function instead of a list of kernels: two to three times faster here.
-    # Read when the first device starts, so that it may be set after JAX is imported.
-    option = "--xla_backend_extra_options=xla_cpu_small_while_loop_byte_threshold=1000000000"
-    flags = os.environ.get("XLA_FLAGS", "")
-    if "xla_backend_extra_options" not in flags:
-        os.environ["XLA_FLAGS"] = f"{flags} {option}".strip()
+    _set_flags(options)
     import jax
 
     from jaxdae.files import private_folder
@@ -83,6 +79,22 @@ def _configure(options) -> None:
         jax.config.update("jax_compilation_cache_dir", str(cache))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
     jax.config.update("jax_enable_x64", getattr(options, "dtype", "float64") == "float64")
+
+
+def _set_flags(options) -> None:
+    """Options of XLA, read when the first device starts: they may be set after JAX is imported."""
+    # A small loop as one function instead of a list of kernels: two to three times faster here.
+    wanted = ["xla_backend_extra_options=xla_cpu_small_while_loop_byte_threshold=1000000000"]
+    quick = options.command == "simulate" and options.backend != "plain"
+    # Older generators of loops, which compile in half the time what runs once. A process ends at
+    # an option that its release does not know, and only these are known to have it.
+    if quick and version("jaxlib").startswith("0.10."):
+        wanted.append("xla_cpu_use_fusion_emitters=false")
+    flags = os.environ.get("XLA_FLAGS", "")
+    for option in wanted:
+        if option.partition("=")[0] not in flags:
+            flags = f"{flags} --{option}".strip()
+    os.environ["XLA_FLAGS"] = flags
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -6,6 +6,7 @@ import threading
 import warnings
 from collections.abc import Callable
 from importlib import import_module
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import diffrax
@@ -104,7 +105,7 @@ def _diagnosed(made: Made, dt: float | None) -> list[str]:
     """Warnings of near-singular passages and of an energy that is off."""
     run = made.trajectory
     tolerance = tolerance_of(None, run.ts.dtype) if dt is None else None
-    state = State(*(made.read[f"rows.{name}"] for name in ("q", "v", "w")))
+    state = SimpleNamespace(q=made.read["rows.q"], v=made.read["rows.v"])
     # A run that reached its end, from its start on: all rows are there.
     watched = rows_of(run, tolerance)
     return judged(run.system, run.formulation, watched, state, made.survey)
