@@ -124,7 +124,8 @@ class _Help(argparse.ArgumentDefaultsHelpFormatter):
     """Help that shows defaults where there are any; otherwise the text says what is taken."""
 
     def _get_help_string(self, action):
-        return action.help if action.default is None else super()._get_help_string(action)
+        shown = action.default is not None and not isinstance(action.default, bool)
+        return super()._get_help_string(action) if shown else action.help
 
 
 def _add_model(parser: argparse.ArgumentParser) -> None:

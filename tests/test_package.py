@@ -43,7 +43,7 @@ assert dict(os.environ) == before
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-# What declaring and simulating leave to those who use it. Together it takes longer than all the rest.
+# What declaring and simulating leave to those who use it. Together it takes longer than the rest.
 LATER = {
     "matplotlib": "figures are drawn after a run, often in another process",
     "scipy": "only certificates, roots and step limits need it, on the host",
@@ -84,10 +84,8 @@ def test_every_name_that_is_exported_is_there():
 
 def test_importing_loads_nothing_that_only_some_programs_use():
     """Names of modules and not times: a time depends on the machine."""
-    code = (
-        "import sys, jaxdae\nfor name in ('System', 'Multipliers', 'consistent_state', 'simulate'):\n"
-        "    getattr(jaxdae, name)\nprint(*sys.modules)"
-    )
+    names = ("System", "Multipliers", "consistent_state", "simulate")
+    code = f"import sys, jaxdae\nfor x in {names}: getattr(jaxdae, x)\nprint(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], check=True, stdout=-1, text=True)
     assert not set(LATER) & set(done.stdout.split())
 
@@ -102,3 +100,10 @@ def test_the_version_is_that_of_the_distribution():
     from importlib.metadata import version
 
     assert jaxdae.__version__ == version("jaxdae")
+
+
+def test_without_llvmlite_the_package_loads():
+    names = ("System", "Multipliers", "consistent_state", "simulate", "tune", "models")
+    code = "import sys\nsys.modules['llvmlite'] = None\nimport jaxdae\n"
+    code += f"for x in {names}: getattr(jaxdae, x)\n"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -35,7 +35,7 @@ def run(options) -> int:
     formulation.check(system, guess)
     found = analyze(system, rest, formulation, guess, t1=model.t1, dt=options.dt)
     print(report(found, model, rest))
-    title = f"{model.name}: roots at the equilibrium"
+    title = f"{model.name}: roots of small motions"
     save_figure(plot_roots(root_sets(found), title=title), out / "roots.png")
     seconds = time.perf_counter() - began
     write_json(out / "analysis.json", content(found, model, rest, options, seconds))

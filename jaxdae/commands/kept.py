@@ -24,7 +24,8 @@ from jaxdae.commands.record import Record, Words
 from jaxdae.kernels import machine_code, storage
 
 _BUILT_FROM = ("jax", "jaxlib", "numpy", "equinox", "diffrax", "optimistix", "lineax", "llvmlite")
-# What an executable calls besides kernels needs preparations that only tracing makes.
+# Of what an executable calls besides kernels these are known to be there in another process.
+_LAPACK = re.compile(r"lapack_\w+_ffi")
 _CALLED = re.compile(r"custom_call\s*@(?:\"([^\"]+)\"|(\S+?))\(")
 
 
@@ -34,6 +35,7 @@ class Program(NamedTuple):
     Args:
         executable: of XLA.
         kernels: machine code that it calls, by name.
+        lapack: whether it calls LAPACK.
         inputs: arrays that it takes.
         outputs: number of arrays that it gives.
         names: names of the first of them.
@@ -42,6 +44,7 @@ class Program(NamedTuple):
 
     executable: bytes
     kernels: dict[str, machine_code.Kernel]
+    lapack: bool
     inputs: list[np.ndarray]
     outputs: int
     names: list[str]
@@ -59,12 +62,19 @@ def program_of(lowered, compiled, inputs, read, kernels) -> Program | None:
         kernels: machine code made in this process, by name.
     """
     called = {a or b for a, b in _CALLED.findall(lowered.as_text())}
-    if not called <= set(kernels):
+    lapack = {name for name in called if _LAPACK.fullmatch(name)}
+    if not called - lapack <= set(kernels):
         return None
     executable, _, outputs = serialize_executable.serialize(compiled)
-    own = {name: kernels[name] for name in sorted(called)}
-    inputs = [np.asarray(x) for x in inputs]
-    return Program(executable, own, inputs, outputs.num_leaves, sorted(read), _digest(read))
+    return Program(
+        executable,
+        {name: kernels[name] for name in sorted(called - lapack)},
+        bool(lapack),
+        [np.asarray(x) for x in inputs],
+        outputs.num_leaves,
+        sorted(read),
+        _digest(read),
+    )
 
 
 def again(options) -> Record | None:
@@ -80,9 +90,12 @@ def again(options) -> Record | None:
     content = None if folder is None else storage.read(folder, _key(options))
     if content is None:
         return None
-    program, words = pickle.loads(content)
-    words = Words(*words)
-    read = _carried_out(program)
+    try:
+        program, words = pickle.loads(content)
+        read = _carried_out(program)
+    except Exception as error:  # whatever it is, the run can be made without what is kept
+        warnings.warn(f"a kept program is of no use here: {error}", RuntimeWarning, stacklevel=2)
+        return None
     if _digest(read) != program.digest:
         return None
     for text in words.announced:
@@ -100,10 +113,12 @@ def keep(options, program: Program, words: Words) -> None:
     """
     folder = storage.folder()
     if folder is not None:
-        storage.write(folder, _key(options), pickle.dumps((program, tuple(words))))
+        storage.write(folder, _key(options), pickle.dumps((program, words)))
 
 
 def _carried_out(program: Program) -> dict[str, np.ndarray]:
+    if program.lapack:  # JAX finds its functions when it first lowers a program that calls one
+        jax.jit(jax.numpy.linalg.cholesky).lower(np.eye(1))
     for name, kernel in program.kernels.items():
         machine_code.load(name, kernel)
     given = jax.tree.structure((tuple(program.inputs), {}))

@@ -48,8 +48,8 @@ class Record(NamedTuple):
 
     Args:
         rows: by name, time first; NaN where the run did not come: `ts`, `q`, `v`, `u` (under a
-            controller), `w`, `phi`, `phi_dot`, `energy`, `kinetic_energy`, `potential_energy`, `work`
-            (shape `(times, 4)`), `program` (of a servo-constraint).
+            controller), `w`, `phi`, `phi_dot`, `energy`, `kinetic_energy`, `potential_energy`,
+            `work` (shape `(times, 4)`), `program` (of a servo-constraint).
         end: `t`, `q`, `v` where it ended, and `steps`.
         words: what is said of it.
     """

@@ -6,7 +6,8 @@ import diffrax
 
 from jaxdae.kernels.given_steps import Start
 from jaxdae.kernels.loops import Buffer, Lanes, WHOLE, whole
-from jaxdae.kernels.saving import Saving, Step, TimeRows
+from jaxdae.kernels.saving import Saving
+from jaxdae.kernels.time_rows import Step, TimeRows
 
 # Numbers that a run tells of itself.
 TIME, RESULT, STEPS, ACCEPTED, ROWS = range(5)

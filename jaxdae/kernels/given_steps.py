@@ -6,7 +6,8 @@ from llvmlite import ir
 
 from jaxdae.kernels.initial_value import InitialValueProblem
 from jaxdae.kernels.loops import Buffer, Lanes, TRUTH, whole
-from jaxdae.kernels.saving import Saving, Step, TimeRows
+from jaxdae.kernels.saving import Saving
+from jaxdae.kernels.time_rows import Step, TimeRows
 
 
 def given_steps(run: Any, width: int, ranks: tuple[int, ...], rank: int) -> str:

@@ -9,8 +9,8 @@ from matplotlib.figure import Figure
 from jaxdae.plotting import readout, style
 
 _PARTS = {"kinetic_energy": "kinetic", "potential_energy": "potential", "energy": "total"}
-_DRIFT = r"$|E - E_0|$ [J]"
-_BALANCE = r"$|E - E_0 - W|$ [J]"
+_DRIFT = "|E − E₀| [J]"
+_BALANCE = "|E − E₀ − W| [J]"
 
 
 def energy_drift(trajectory: Any, *, work: bool = False) -> np.ndarray:

@@ -88,8 +88,8 @@ def unit_text(unit: str) -> str:
 
 
 def per_second(unit: str) -> str:
-    """The unit of a rate, `m/s` for `m`; nothing for nothing."""
-    return f"{unit}/s" if unit else ""
+    """The unit of a rate, `m/s` for `m`, `A` for `C`; nothing for nothing."""
+    return {"": "", "C": "A"}.get(unit, f"{unit}/s")
 
 
 def with_unit(name: str, unit: str) -> str:

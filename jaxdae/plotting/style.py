@@ -9,7 +9,7 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from jaxdae.files import naming
 
@@ -34,7 +34,7 @@ def new_axes(
         The figure, and its axes as an array of shape `(nrows, ncols)`.
     """
     figure = Figure(figsize=(8.0 if ncols == 1 else 5.5 * ncols, 0.8 + 2.2 * nrows))
-    figure.set_layout_engine("constrained")
+    figure.set_layout_engine("tight")
     axes = figure.subplots(nrows, ncols, sharex=sharex, squeeze=False)
     for ax in axes.flat:
         ax.grid(visible=True, which="major", color="#DDDDDD", linewidth=0.6)
@@ -66,6 +66,26 @@ def logarithmic(ax: Axes) -> None:
     """A logarithmic vertical axis; values that are not positive are left out, not clipped."""
     ax.set_yscale("log", nonpositive="mask")
     ax.yaxis.set_minor_locator(NullLocator())  # nine marks a decade take longest to draw
+    ax.yaxis.set_major_formatter(FuncFormatter(power_of_ten))
+
+
+_SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def power_of_ten(value: float, position: int | None = None) -> str:
+    """A tick of a logarithmic axis, in plain text: formulas take longer to set than all the rest.
+
+    Args:
+        value: the tick.
+        position: its number.
+    """
+    del position
+    if value <= 0:
+        return ""
+    digits, exponent = f"{value:.2e}".split("e")
+    digits = f"{float(digits):g}"
+    power = "10" + str(int(exponent)).translate(_SUPERSCRIPTS)
+    return power if digits == "1" else f"{digits}·{power}"
 
 
 def positive(values: np.ndarray) -> np.ndarray:
@@ -144,6 +164,9 @@ def finish(axes: np.ndarray, *, xlabel: str = "time t [s]") -> None:
             ax.legend(
                 loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize="small"
             )
+        low, high = ax.get_ylim()
+        if ax.get_yscale() == "log" and high < 100 * low:  # hardly a power of ten in it
+            ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     for ax in axes[-1]:
         ax.set_xlabel(xlabel)
 

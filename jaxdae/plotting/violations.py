@@ -10,12 +10,22 @@ from matplotlib.figure import Figure
 from jaxdae.plotting import readout, style
 from jaxdae.plotting.energy import draw_drifts
 
-_LEVELS = {"phi": r"$\|\phi\|$", "phi_dot": r"$\|\dot\phi\|$"}
-_NAMES = {"phi": "position constraints", "phi_dot": "constraints at velocity level"}
+_LEVELS = {"phi": "‖φ‖", "phi_dot": "‖dφ/dt‖"}
+# Of constraints that are all velocity constraints `g(t, q, v) = 0`.
+_VELOCITY = "‖g‖"
 
 
 def _residuals(trajectory: Any, level: str) -> np.ndarray:
     return np.abs(readout.rows(trajectory, getattr(trajectory.violation, level)))
+
+
+def _has(runs: dict[str, Any], level: str) -> bool:
+    return any(_residuals(run, level).shape[1] for run in runs.values())
+
+
+def _levels(runs: dict[str, Any]) -> list[str]:
+    """Levels with constraints; one without where there are none at all."""
+    return [level for level in _LEVELS if _has(runs, level)] or ["phi_dot"]
 
 
 def _units(trajectory: Any, labels: Any, level: str) -> list[str]:
@@ -43,9 +53,9 @@ def _draw_level(ax: Axes, runs: dict[str, Any], labels: Any, level: str) -> None
     style.logarithmic(ax)
     first = next(iter(runs.values()))
     unit = readout.common_unit(_units(first, labels, level) or [""])
-    ax.set_ylabel(readout.with_unit(_LEVELS[level], unit))
-    if all(_residuals(run, level).shape[1] == 0 for run in runs.values()):
-        style.note(ax, f"no {_NAMES[level]}")
+    ax.set_ylabel(readout.with_unit(_LEVELS[level] if _has(runs, "phi") else _VELOCITY, unit))
+    if not _has(runs, level):
+        style.note(ax, "no constraints")
     alone = len(runs) == 1
     if alone:
         _draw_components(ax, first, labels, level)
@@ -66,7 +76,8 @@ def plot_violation(trajectories: Any, *, labels: Any = None, title: str | None =
     r"""Draw the Euclidean norms of `phi` and `phi_dot` against time on logarithmic axes.
 
     Of a single run with several constraints each residual is drawn too, so that one sees which
-    constraint is violated. Exact zeros leave gaps: a logarithmic axis has no place for them.
+    constraint is violated. Exact zeros leave gaps: a logarithmic axis has no place for them. Where
+    all constraints are velocity constraints, there is one panel.
 
     Args:
         trajectories: one trajectory, or a mapping from names to trajectories to be compared; each
@@ -84,8 +95,9 @@ def plot_violation(trajectories: Any, *, labels: Any = None, title: str | None =
     """
     runs = readout.named(trajectories)
     labels = readout.get_labels(next(iter(runs.values())), labels)
-    figure, axes = style.new_axes(2, title=title)
-    for ax, level in zip(axes.flat, _LEVELS, strict=True):
+    levels = _levels(runs)
+    figure, axes = style.new_axes(len(levels), title=title)
+    for ax, level in zip(axes.flat, levels, strict=True):
         _draw_level(ax, runs, labels, level)
     style.finish(axes)
     return figure
@@ -119,9 +131,10 @@ def plot_comparison(
     """
     runs = readout.named(trajectories)
     labels = readout.get_labels(next(iter(runs.values())), labels)
-    figure, axes = style.new_axes(3, title=title)
-    for ax, level in zip(axes.flat[:2], _LEVELS, strict=True):
+    levels = _levels(runs)
+    figure, axes = style.new_axes(len(levels) + 1, title=title)
+    for ax, level in zip(axes.flat[:-1], levels, strict=True):
         _draw_level(ax, runs, labels, level)
-    draw_drifts(axes.flat[2], runs, work=work)
+    draw_drifts(axes.flat[-1], runs, work=work)
     style.finish(axes)
     return figure

@@ -17,6 +17,7 @@ from jaxdae.plotting import (
     plot_violation,
     save_figure,
 )
+from jaxdae.plotting.style import power_of_ten
 
 TIMES = np.linspace(0.0, 2.0, 9)
 FAILURE_TIME = 1.0
@@ -243,7 +244,7 @@ def test_each_failed_run_of_a_comparison_is_named():
 
 def test_violation_is_drawn_on_logarithmic_axes_with_units():
     figure = plot_violation(stub())
-    assert ylabels(figure) == [r"$\|\phi\|$ [m²]", r"$\|\dot\phi\|$ [m²/s]"]
+    assert ylabels(figure) == ["‖φ‖ [m²]", "‖dφ/dt‖ [m²/s]"]
     assert [ax.get_yscale() for ax in figure.axes] == ["log", "log"]
 
 
@@ -263,21 +264,28 @@ def test_violation_of_several_runs_shows_one_norm_each():
 
 def test_a_norm_over_mixed_units_claims_none():
     labels = SimpleNamespace(constraint_units=("m", "rad"))
-    assert ylabels(plot_violation(stub(), labels=labels)) == [r"$\|\phi\|$", r"$\|\dot\phi\|$"]
+    assert ylabels(plot_violation(stub(), labels=labels)) == ["‖φ‖", "‖dφ/dt‖"]
 
 
 def test_velocity_constraints_keep_their_unit_at_velocity_level():
     run = stub(m=1)
     run.violation.phi = np.zeros((TIMES.size, 0))
     labels = SimpleNamespace(constraint_units=("m/s",))
-    assert ylabels(plot_violation(run, labels=labels))[1] == r"$\|\dot\phi\|$ [m/s]"
+    assert ylabels(plot_violation(run, labels=labels)) == ["‖g‖ [m/s]"]
+    drawn = plot_comparison({"a": run, "b": run}, labels=labels)
+    assert ylabels(drawn) == ["‖g‖ [m/s]", "|E − E₀| [J]"]
 
 
 def test_a_system_without_constraints_gets_a_remark_instead_of_lines():
     figure = plot_violation(stub(m=0))
-    assert texts(figure.axes[0]) == ["no position constraints"]
-    assert texts(figure.axes[1]) == ["no constraints at velocity level"]
-    assert [ax.get_lines()[:] for ax in figure.axes] == [[], []]
+    assert [texts(ax) for ax in figure.axes] == [["no constraints"]]
+    assert [ax.get_lines()[:] for ax in figure.axes] == [[]]
+
+
+def test_the_rate_of_a_charge_is_a_current():
+    charge = SimpleNamespace(coordinates=("charge", "angle"), units=("C", "rad"))
+    figure = plot_histories(stub(), labels=charge, quantities=["v"])
+    assert ylabels(figure) == ["velocities v [A]", "velocities v [rad/s]"]
 
 
 def test_exact_zeros_are_left_out_and_said_to_be_zero():
@@ -299,7 +307,7 @@ def test_energy_shows_its_parts_and_the_drift_on_a_logarithmic_axis():
     upper, lower = figure.axes
     assert legend(upper) == ["kinetic", "potential", "total"]
     assert [ax.get_yscale() for ax in figure.axes] == ["linear", "log"]
-    assert ylabels(figure) == ["energy E [J]", "$|E - E_0|$ [J]"]
+    assert ylabels(figure) == ["energy E [J]", "|E − E₀| [J]"]
     drift = xy(lower, "max 2.0e+00")[1]
     assert np.isnan(drift[0])  # the drift of the first row is zero
     np.testing.assert_array_equal(drift[1:], TIMES[1:])  # sums of eighths are exact
@@ -315,7 +323,7 @@ def test_work_is_subtracted_from_the_energy_when_asked_for():
     run = stub()
     run.work = (TIMES, np.zeros_like(TIMES), -0.25 * TIMES)
     lower = plot_energy(run, work=True).axes[1]
-    assert lower.get_ylabel() == "$|E - E_0 - W|$ [J]"
+    assert lower.get_ylabel() == "|E − E₀ − W| [J]"
     np.testing.assert_array_equal(xy(lower, "max")[1][1:], 0.25 * TIMES[1:])
 
 
@@ -324,7 +332,7 @@ def test_work_is_subtracted_from_the_energy_when_asked_for():
 
 def test_comparison_has_both_levels_and_the_energy_drift():
     figure = plot_comparison({"before": stub(), "after": stub(scale=0.25)}, title="Gains")
-    assert ylabels(figure) == [r"$\|\phi\|$ [m²]", r"$\|\dot\phi\|$ [m²/s]", "$|E - E_0|$ [J]"]
+    assert ylabels(figure) == ["‖φ‖ [m²]", "‖dφ/dt‖ [m²/s]", "|E − E₀| [J]"]
     assert {ax.get_yscale() for ax in figure.axes} == {"log"}
     assert legend(figure.axes[1]) == ["before (max 1.0e+01)", "after (max 2.5e+00)"]
     assert line(figure.axes[0], "before").get_color() != line(figure.axes[0], "after").get_color()
@@ -334,7 +342,7 @@ def test_comparison_subtracts_the_work_when_asked_for():
     run = stub()
     run.work = (0.75 * TIMES,)
     ax = plot_comparison({"run": run}, work=True).axes[2]
-    assert ax.get_ylabel() == "$|E - E_0 - W|$ [J]"
+    assert ax.get_ylabel() == "|E − E₀ − W| [J]"
     np.testing.assert_array_equal(xy(ax, "run")[1][1:], 0.25 * TIMES[1:])
 
 
@@ -464,3 +472,34 @@ def test_the_package_imports_no_matplotlib_and_plotting_no_pyplot():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (1e-11, "10⁻¹¹"),
+        (1.0, "10⁰"),
+        (1e3, "10³"),
+        (2e-5, "2·10⁻⁵"),
+        (1.25e2, "1.25·10²"),
+        (0.0, ""),
+    ],
+)
+def test_ticks_of_logarithmic_axes_are_plain_text(value, text):
+    assert power_of_ten(value) == text
+
+
+def test_a_logarithmic_axis_of_less_than_two_decades_has_ticks_between_the_powers_of_ten():
+    ax = plot_violation(stub(m=1)).axes[0]  # from 3 to 3 exp(-2)
+    low, high = ax.get_ylim()
+    assert sum(low <= x <= high for x in ax.yaxis.get_majorticklocs()) >= 3
+
+
+def test_a_saved_figure_has_the_size_asked_for_and_stays_as_it_was(tmp_path):
+    from PIL import Image
+
+    figure = plot_energy(stub())
+    before = figure.dpi, figure.canvas
+    with Image.open(save_figure(figure, tmp_path / "energy", dpi=50)) as picture:
+        assert picture.size == tuple(round(50 * x) for x in figure.get_size_inches())
+    assert (figure.dpi, figure.canvas) == before
