@@ -72,6 +72,9 @@ def record(options) -> tuple[Record, kept.Program | None]:
     model = get_model(options.model)
     with _noted() as announced, machine_code.remembering() as kernels:
         request = _request(model, options)
+        kernels = kernels if options.keep else None
+        # Imports wait for files, and not all of what follows is Python.
+        threading.Thread(target=import_module, args=("jaxdae.plotting",), daemon=True).start()
         made = with_enough_rows(
             lambda saveat: _made(prepare(request._replace(saveat=saveat)), kernels),
             request.t1,
@@ -168,7 +171,7 @@ def with_enough_rows(run_with: Callable[[Any], Any], t1: float, dt: float | None
     return run_with(diffrax.SaveAt(ts=jnp.asarray(ts)))
 
 
-def _made(prepared: Prepared, kernels: dict[str, machine_code.Kernel]) -> Made:
+def _made(prepared: Prepared, kernels: dict[str, machine_code.Kernel] | None) -> Made:
     task, *settings = prepared.program
     arrays, static = eqx.partition(task, eqx.is_array)
     inputs, structure = jax.tree.flatten(arrays)
@@ -181,15 +184,15 @@ def _made(prepared: Prepared, kernels: dict[str, machine_code.Kernel]) -> Made:
         leaves, form["structure"] = jax.tree.flatten(found)
         return leaves
 
-    lowered = jax.jit(program).lower(*inputs)
-    # Python has nothing else to do while XLA compiles.
-    threading.Thread(target=import_module, args=("jaxdae.plotting",), daemon=True).start()
-    compiled = lowered.compile()
-    outputs = compiled(*inputs)
+    if kernels is None:
+        outputs = jax.jit(program)(*inputs)
+    else:
+        lowered, compiled = kept.compiled_apart(program, *inputs)
+        outputs = compiled(*inputs)
     read, survey, run = eqx.combine(form["structure"].unflatten(outputs), form["rest"])
     read, survey = jax.device_get((read, survey))
-    program = kept.program_of(lowered, compiled, inputs, read, kernels)
-    return Made(reviewed(prepared, run), read, survey, program)
+    found = None if kernels is None else kept.program_of(lowered, compiled, inputs, read, kernels)
+    return Made(reviewed(prepared, run), read, survey, found)
 
 
 def _ends(run: Trajectory) -> dict[str, Any]:

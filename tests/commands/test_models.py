@@ -21,7 +21,7 @@ ELSEWHERE = {"pendulum", "two-link", "slider-crank", "sleigh", "knife-edge", "mo
 RUNS = [name for name in MODELS if name not in ELSEWHERE] + ["ball-beam --uncontrolled"]
 CONTROLLERS = {"ball-beam": "RegulatorFeedback", "mirror": "ServoConstraint"}
 WITHOUT_POSITION_CONSTRAINTS = {
-    "disk", "constant-speed", "appell-hamel", "robot", "kepler", "ball-beam-simplified"
+    "disk", "constant-speed", "appell-hamel", "robot", "kepler", "ball-beam-simplified", "mirror"
 }  # fmt: skip
 REASONS = {
     "kepler": "it has no constraints, hence no gains that enforce them",
