@@ -269,7 +269,8 @@ def reviewed(prepared: Prepared, trajectory: Trajectory) -> Trajectory:
         if prepared.fixed:  # an adaptive run stops at a singularity
             _warn(review_controller(trajectory))
         if prepared.throw and trajectory.plain:
-            for text in warnings_of(*task[:3], rows_of(trajectory, prepared.tolerance)):
+            own = (task.system, task.formulation, task.controller)
+            for text in warnings_of(*own, rows_of(trajectory, prepared.tolerance)):
                 _warn(text)
     return trajectory
 

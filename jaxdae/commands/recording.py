@@ -184,15 +184,19 @@ def _made(prepared: Prepared, kernels: dict[str, machine_code.Kernel] | None) ->
         leaves, form["structure"] = jax.tree.flatten(found)
         return leaves
 
-    if kernels is None:
-        outputs = jax.jit(program)(*inputs)
-    else:
-        lowered, compiled = kept.compiled_apart(program, *inputs)
-        outputs = compiled(*inputs)
+    lowered, compiled = _compiled(program, inputs, apart=kernels is not None)
+    outputs = compiled(*inputs)
     read, survey, run = eqx.combine(form["structure"].unflatten(outputs), form["rest"])
     read, survey = jax.device_get((read, survey))
     found = None if kernels is None else kept.program_of(lowered, compiled, inputs, read, kernels)
     return Made(reviewed(prepared, run), read, survey, found)
+
+
+def _compiled(program: Callable, inputs: list, *, apart: bool) -> tuple[Any, Any]:
+    if apart:
+        return kept.compiled_apart(program, *inputs)
+    lowered = jax.jit(program).lower(*inputs)
+    return lowered, lowered.compile()
 
 
 def _ends(run: Trajectory) -> dict[str, Any]:

@@ -61,6 +61,7 @@ def program(tmp_path, monkeypatch):
     lowered, compiled = kept.compiled_apart(lambda x: [2 * x], x)
     read = {"rows.q": np.asarray(compiled(x)[0])}
     made = kept.program_of(lowered, compiled, [x], read, {})
+    assert made is not None
     kept.keep(options(), made, WORDS)
     return made
 
@@ -70,8 +71,8 @@ def options(**changed):
     return SimpleNamespace(**given | changed)
 
 
-def test_a_kept_program_runs_again(program):
-    assert program is not None
+@pytest.mark.usefixtures("program")
+def test_a_kept_program_runs_again():
     found = kept.again(options(out="b", progress=True))
     assert found is not None
     np.testing.assert_array_equal(found.rows["q"], [2.0, 5.0])
@@ -130,12 +131,13 @@ def test_programs_that_call_what_another_process_lacks_are_not_kept():
     assert made.lapack
 
 
-def test_folders_that_others_may_write_keep_nothing(tmp_path, monkeypatch):
+def test_folders_that_others_may_write_keep_nothing(program, tmp_path, monkeypatch):
     """The rule is that of machine code, which has its own tests; here only that it is asked."""
     monkeypatch.setattr(storage, "folder", lambda: None)
     assert kept.again(options()) is None
-    kept.keep(options(), None, WORDS)
-    assert not list(tmp_path.iterdir())
+    before = len(list(tmp_path.iterdir()))
+    kept.keep(options(dt=0.3), program, WORDS)
+    assert len(list(tmp_path.iterdir())) == before
 
 
 def test_constraints_that_a_model_does_not_have_are_left_out_of_the_figures():
