@@ -75,6 +75,9 @@ class _Adjoint:
         self.bar, self.step_bar = self.cotangents[0].array, self.cotangents[0].step[0]
         self.k_bar = lanes.array(problem.stages * self.n)
         self.t0, self.t1, self.y = lanes.array(1), lanes.array(1), lanes.array(self.n)
+        # The rates of one step, which follow its state where both are kept.
+        self.rate_size = problem.rates_of_adjoint(run.saving.times) * self.n
+        self.rates = lanes.array(self.rate_size)
         self.rows = None
         if run.saving.times:
             index = count - 1
@@ -140,13 +143,14 @@ class _Adjoint:
         """Put a member into a lane."""
         self.start.load(lane, member)
 
-    def reverse_step(self, t0, t1, y, first, done=None) -> None:
+    def reverse_step(self, t0, t1, y, rates, first, done=None) -> None:
         """Go back over one step, of all lanes.
 
         Args:
             t0: its beginning.
             t1: its end.
             y: the state at its beginning.
+            rates: those of its stages.
             first: whether it is the first step of a lane, as a function of the lane.
             done: whether a lane has no step any more, as a function of the lane; `None` for never.
         """
@@ -158,7 +162,7 @@ class _Adjoint:
         dense = [] if self.rows is None else [(self.problem.stages * self.n, self.k_bar)]
         wanted = lanes.nonzero([(self.n, self.bar), *dense])
         lanes.call(
-            "transposed_step", t0, t1, y, *self.start.fixed_back, self.bar,
+            "transposed_step", t0, t1, y, *self.start.fixed_back, rates, self.bar,
             *([] if self.rows is None else [self.k_bar]),
             *(array for one in self.cotangents for array in one.step),
         )  # fmt: skip
@@ -215,7 +219,8 @@ class _GivenAdjoint(_Adjoint):
         b = lanes.b
         self.grid = Buffer(lanes, lanes.arguments, len(self.start.arrays), None, 0, 1)
         self.steps = b.sub(self.grid.size, whole(1))
-        most = max(_KEPT_BYTES // (self.n * lanes.width * run.problem.dtype.itemsize), 1)
+        self.entries = self.n + self.rate_size
+        most = max(_KEPT_BYTES // (self.entries * lanes.width * run.problem.dtype.itemsize), 1)
         few = b.icmp_signed("<=", self.steps, whole(most))
         root = self._root(self.steps)
         length = b.select(few, self.steps, root)
@@ -237,33 +242,32 @@ class _GivenAdjoint(_Adjoint):
         return b.load(guess, typ=WHOLE)
 
     def write(self) -> None:
-        lanes, b, n = self.lanes, self.lanes.b, self.n
-        sizes = (b.mul(x, whole(n)) for x in (self.sections, self.length))
-        with self.rooms(*sizes) as (starts, inner), self.blocks() as index:
+        lanes, b = self.lanes, self.lanes.b
+        sizes = (self.sections, whole(self.n)), (self.length, whole(self.entries))
+        with self.rooms(*(b.mul(*x) for x in sizes)) as (starts, inner), self.blocks() as index:
             self.load(index)
             self._forward(starts)
             with lanes.down(self.sections) as section:
                 self._reverse_section(section, starts, inner)
             self.store(index)
 
-    def _kept(self, room, i):
-        return self.lanes.offset(room, self.lanes.b.mul(i, whole(self.n)))
+    def _kept(self, room, i, size: int):
+        return self.lanes.offset(room, self.lanes.b.mul(i, whole(size)))
 
     def _forward(self, starts) -> None:
         """Keep the state at the start of each section."""
         lanes, b, n = self.lanes, self.lanes.b, self.n
         lanes.copy(n, self.start.state, self.y)
         with lanes.loop(self.sections) as section:
-            lanes.copy(n, self.y, self._kept(starts, section))
+            lanes.copy(n, self.y, self._kept(starts, section, n))
             last = b.icmp_signed("==", section, b.sub(self.sections, whole(1)))
             with lanes.loop(b.select(last, whole(0), self.length)) as j:
-                self._step(b.add(b.mul(section, self.length), j))
+                self._step(b.add(b.mul(section, self.length), j), self.rates)
 
-    def _step(self, i) -> None:
+    def _step(self, i, rates) -> None:
         self._set_times(i)
-        self.lanes.call(
-            "plain_step", self.t0, self.t1, self.y, *self.start.fixed_back, self.step_bar
-        )
+        given = (self.t0, self.t1, self.y, *self.start.fixed_back)
+        self.lanes.call("plain_step", *given, self.step_bar, rates)
         self.lanes.copy(self.n, self.step_bar, self.y)
 
     def _set_times(self, i) -> None:
@@ -275,16 +279,19 @@ class _GivenAdjoint(_Adjoint):
         lanes, b, n = self.lanes, self.lanes.b, self.n
         first = b.mul(section, self.length)
         count = lanes.minimum(self.length, b.sub(self.steps, first))
-        lanes.copy(n, self._kept(starts, section), self.y)
+        lanes.copy(n, self._kept(starts, section, n), self.y)
         with lanes.loop(count) as j:
-            lanes.copy(n, self.y, self._kept(inner, j))
-            self._step(b.add(first, j))
+            kept = self._kept(inner, j, self.entries)
+            lanes.copy(n, self.y, kept)
+            self._step(b.add(first, j), lanes.offset(kept, whole(n)))
         with lanes.down(count) as j:
             i = b.add(first, j)
             self._set_times(i)
             self._add_rows_at_steps(i)
             start = b.icmp_signed("==", i, whole(0))
-            self.reverse_step(self.t0, self.t1, self._kept(inner, j), lambda lane: start)  # noqa: ARG005
+            kept = self._kept(inner, j, self.entries)
+            rates = lanes.offset(kept, whole(n))
+            self.reverse_step(self.t0, self.t1, kept, rates, lambda lane: start)  # noqa: ARG005
 
     def _add_rows_at_steps(self, i) -> None:
         lanes, b, every = self.lanes, self.lanes.b, self.saving.every
@@ -388,10 +395,13 @@ class _ControlledAdjoint(_Adjoint):
                 lanes.copy_lane(self.n, self.start.state, lanes.offset(self.entry, whole(2)), lane)
             with b.if_then(b.icmp_signed(">=", index, whole(0))):
                 self._add_row_of_step(index, lane)
+        t0, t1, y = (lanes.offset(self.entry, whole(i)) for i in range(3))
+        lanes.call("plain_step", t0, t1, y, *self.start.fixed_back, self.step_bar, self.rates)
         self.reverse_step(
-            self.entry,
-            lanes.offset(self.entry, whole(1)),
-            lanes.offset(self.entry, whole(2)),
+            t0,
+            t1,
+            y,
+            self.rates,
             lambda lane: b.icmp_signed("==", self._index(turn, lane), whole(0)),
             lambda lane: b.icmp_signed("<", self._index(turn, lane), whole(0)),
         )

@@ -195,34 +195,48 @@ class InitialValueProblem:
         return [*self.parameters, *prepared]
 
     def _rhs(self, active: tuple[int, ...] | None = None) -> Callable:
-        """`f(t, y, *given)`; with `active` parameters it has a derivative by state and these."""
-        return self._called(0, active)
+        """`f(t, y, *given)`; with `active` parameters `_derivable`."""
+        return self._called(0) if active is None else self._derivable(0, active)
 
     def _projection(self, active: tuple[int, ...] | None = None) -> Callable:
-        return _unprojected if self.project is None else self._called(1, active)
+        if self.project is None:
+            return _unprojected
+        if active is None:
+            return self._called(1)
+        derivable = self._derivable(1, active)
+        return lambda *x: derivable(None, *x)
 
-    def _called(self, number: int, active: tuple[int, ...] | None) -> Callable:
-        count, ahead = len(self.parameters), self._forward()
-        back = self._backward(active)
+    def _called(self, number: int) -> Callable:
+        count = len(self.parameters)
+        program = self._forward()[number][1]
 
         def value(t, y, *given):
-            program = ahead[number][1]
             parts = call(program, t, y, *given[:count], given[count + number])
             return assembled(parts, self._pieces[program.name])[0]
 
+        return value
+
+    def _derivable(self, number: int, active: tuple[int, ...]) -> Callable:
+        """The same with a derivative by state and active parameters.
+
+        Its first argument is its value, where that is known, or `None`.
+        """
+        count, ahead, value = len(self.parameters), len(self._forward()), self._called(number)
+        program = self._backward(active)[number][1]
+
+        def forward(known, *arguments):
+            return value(*arguments) if known is None else known, (known, *arguments)
+
         def backward(arguments, bar):
-            t, y, *given = arguments
-            prepared = given[count + len(ahead) + number]
-            program = back[number][1]
-            parts = call(program, t, y, bar, *given[:count], prepared)
+            known, t, y, *given = arguments
+            parts = call(program, t, y, bar, *given[:count], given[count + ahead + number])
             found = assembled(parts, self._pieces[program.name])
             zeros = [jnp.zeros_like(x) for x in given]
-            return jnp.zeros_like(t), found[0], *_replaced(zeros, active, found[1:])
+            none = None if known is None else jnp.zeros_like(known)
+            return none, jnp.zeros_like(t), found[0], *_replaced(zeros, active, found[1:])
 
-        if active is None:
-            return value
-        derivable = jax.custom_vjp(value)
-        derivable.defvjp(lambda *x: (value(*x), x), backward)
+        derivable = jax.custom_vjp(lambda *x: forward(*x)[0])
+        derivable.defvjp(forward, backward)
         return derivable
 
     def steps(self, dense: bool) -> list[Subprogram]:
@@ -266,17 +280,21 @@ class InitialValueProblem:
     def transposed_steps(self, active: tuple[int, ...], dense: bool) -> list[Subprogram]:
         """Programs of the adjoint: `plain_step`, `transposed_step`, `transposed_interpolation`.
 
-        The second gives `transposed_pieces`.
+        The first gives the state at the end of a step and the rates of its first stages, which the
+        second takes; this one gives `transposed_pieces`.
         """
         key = ("transposed", active, dense)
         return self._once(key, lambda: self._transposed_steps(active, dense))
 
     def _transposed_steps(self, active: tuple[int, ...], dense: bool) -> list[Subprogram]:
-        step = self._step(self._rhs(active), self._projection(active), first_given=False)
-        count = len(self._given(active))
+        rhs, projected = self._rhs(active), self._projection(active)
+        count, used = len(self._given(active)), self.rates_of_adjoint(dense)
 
         def transposed_step(t0, t1, y, *rest):
-            given, bars = rest[:count], rest[count:]
+            given, rates, bars = rest[:count], rest[count], rest[count + 1 :]
+            # They need not be computed again: a stage of which nothing depends has none.
+            known = iter([*rates, *[jnp.zeros_like(y)] * (self.stages - used)])
+            step = self._step(lambda *x: rhs(next(known), *x), projected, first_given=False)
 
             def run(y, *some):
                 h, y1, _, rates, _ = step(t0, t1, y, None, *_replaced(given, active, some))
@@ -286,10 +304,15 @@ class InitialValueProblem:
             return pull(bars)
 
         def plain_step(t0, t1, y, *given):
-            return step(t0, t1, y, None, *given)[1]
+            step = self._step(lambda *x: rhs(None, *x), projected, first_given=False)
+            _, y1, _, rates, _ = step(t0, t1, y, None, *given)
+            return y1, jnp.stack(rates[:used])
 
         kinds = ("t", "t", "y", *self._given(active))
-        transposed = self._program("transposed_step", transposed_step, *kinds, "y", *["k"] * dense)
+        rates = jax.ShapeDtypeStruct((used, self.states), self.dtype)
+        transposed = self._program(
+            "transposed_step", transposed_step, *kinds, rates, "y", *["k"] * dense
+        )
         transposed.program, self._transposed[active, dense] = factored(transposed.program)
         return [
             *self.preparations(active),
@@ -297,6 +320,13 @@ class InitialValueProblem:
             transposed,
             *([self._transposed_interpolation()] if dense else []),
         ]
+
+    def rates_of_adjoint(self, dense: bool) -> int:
+        """How many rates of a step, the first ones, its solution or its dense output depends on."""
+        tableau = self.tableau
+        rows = [*tableau.a_lower, *([] if tableau.ssal else [tableau.b_sol])]
+        used = (i + 1 for row in rows for i, x in enumerate(row) if x != 0)
+        return self.stages if dense else max(used)
 
     def transposed_pieces(self, active: tuple[int, ...], dense: bool) -> tuple[Pieces, ...]:
         """What `transposed_step` gives of the cotangents of the state and of active parameters."""
