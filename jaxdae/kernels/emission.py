@@ -103,7 +103,7 @@ class _Emission:
             return self._function(operation, given)[0]
         # Those of the last argument: of a choice its result, of a comparison what it compares.
         truth = self._graph.is_truth(arguments[-1])
-        return _instruction(self._w, operation, given, truth)
+        return instruction(self._w, operation, given, truth)
 
     def _of_both(self, angle: int) -> list[str]:
         if angle not in self._pairs:
@@ -173,7 +173,18 @@ def _constant(w: Writer, value) -> str:
     return w.number(value)
 
 
-def _instruction(w: Writer, operation: str, given: list[str], truth: bool) -> str:
+def instruction(w: Writer, operation: str, given: list[str], truth: bool) -> str:
+    """Write one operation that is no elementary function.
+
+    Args:
+        w: where to.
+        operation: its name.
+        given: registers.
+        truth: whether the last one holds truth values.
+
+    Returns:
+        Register of the result.
+    """
     if operation in _ARITHMETIC:
         return w.binary(_ARITHMETIC[operation], *given)
     if operation in _INTRINSICS:

@@ -13,6 +13,8 @@ from jaxdae.kernels.dense_loops import product_name, product_text
 from jaxdae.kernels.emission import emit, functions
 from jaxdae.kernels.graph import CONSTANT, INPUT
 from jaxdae.kernels.machine_code import host_width
+from jaxdae.kernels.map_loops import map_name, map_text
+from jaxdae.kernels.maps import Map
 from jaxdae.kernels.placement import direct_results, Operand
 from jaxdae.kernels.turn_loops import loop_name, loop_text
 from jaxdae.kernels.turns import Loop
@@ -25,7 +27,7 @@ _COPIED = 16
 
 
 Fast = dict[Subprogram, bool]
-Callee = Subprogram | Product | Loop
+Callee = Subprogram | Product | Loop | Map
 
 
 def library(programs: list[Subprogram], width: int, dtype, shared: Shared = frozenset()) -> str:
@@ -82,9 +84,8 @@ def fast_versions(every: list[Subprogram], width: int) -> dict[Subprogram, bool]
     found: dict[Subprogram, bool] = {}
     calls = Counter(x for one in every for x in one.program.graph.calls(one.program.outputs))
     for one in every if width > 1 else ():
-        if any(
-            isinstance(x, Product | Loop) for x in one.program.graph.callees(one.program.outputs)
-        ):
+        callees = one.program.graph.callees(one.program.outputs)
+        if any(isinstance(x, Product | Loop | Map) for x in callees):
             continue  # most of its time is theirs, and it is long to compile
         limited = not set(vector_math.LIMITED).isdisjoint(functions(one.program))
         if one.entries is None and (limited or any(x in found for x in called(one.program))):
@@ -252,8 +253,8 @@ class _FunctionWriter(Writer):
 
     def call(self, callee: Callee, name: str, given: str) -> None:
         """Write the call itself."""
-        del callee
-        self.line(f"  call void @{name}({given})")
+        count = f", i64 {callee.size}" if isinstance(callee, Map) else ""
+        self.line(f"  call void @{name}({given}{count})")
 
     def result(self, node: int, number: int) -> str:
         """Register that holds a result of a call."""
@@ -266,6 +267,8 @@ class _FunctionWriter(Writer):
         if isinstance(callee, Loop):  # what is handed on changes, and differs
             handed = range(callee.constants, callee.constants + callee.handed)
             return tuple(x and i not in handed for i, x in enumerate(shared))
+        if isinstance(callee, Map):
+            return tuple(x and not one for x, one in zip(shared, callee.single, strict=True))
         return tuple(shared)
 
     def _function(self, callee: Callee, shared: tuple[bool, ...]) -> str:
@@ -274,6 +277,10 @@ class _FunctionWriter(Writer):
             name = product_name(callee, shared)
             if name not in self.beside:
                 self.beside[name] = product_text(callee, shared, self.width, self.dtype)
+            return name
+        if isinstance(callee, Map):
+            name = map_name(callee, shared)
+            self.beside[name] = map_text(callee, shared, self.width, self.dtype)
             return name
         return self._loop(callee, shared) if isinstance(callee, Loop) else callee.name
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from jaxdae.kernels.dense import called, Layout, OUTER, Product
 from jaxdae.kernels.graph import Graph, RESULT
+from jaxdae.kernels.maps import mapped
 
 if TYPE_CHECKING:
     from jaxdae.kernels.trace import ScalarProgram
@@ -116,9 +117,18 @@ def combined(graph: Graph, operation: str, given: list[np.ndarray]) -> np.ndarra
         left = np.concatenate([x.left for x in parts], 1)
         right = np.concatenate([x.right for x in parts], 0)
         result[parts[0].start : parts[0].stop] = called(graph, left, right).ravel()
-    for i in np.flatnonzero(result < 0).tolist():
-        result[i] = graph.apply(operation, *(int(x[i]) for x in flat))
+    left = np.flatnonzero(result < 0)
+    for own in np.split(left, np.flatnonzero(np.diff(left) != 1) + 1):
+        result[own] = _each(graph, operation, [x[own] for x in flat])
     return result.reshape(given[0].shape)
+
+
+def _each(graph: Graph, operation: str, given: list[np.ndarray]) -> np.ndarray:
+    found = mapped(graph, operation, given) if given[0].size else None
+    if found is not None:
+        return found
+    flat = [graph.apply(operation, *x) for x in zip(*(y.tolist() for y in given), strict=True)]
+    return np.array(flat, np.int32)
 
 
 def _negative(graph: Graph, nodes: np.ndarray) -> np.ndarray:

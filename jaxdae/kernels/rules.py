@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 from jax import lax
 
-from jaxdae.kernels import dense, factorizations, indexing, precisions, product_parts
+from jaxdae.kernels import dense, factorizations, indexing, maps, precisions, product_parts
 from jaxdae.kernels.control import choice
 from jaxdae.kernels.graph import Graph
 from jaxdae.kernels.indexing import alike
@@ -32,6 +32,11 @@ def _same(operation: str) -> Callable:
         if graph.loops and operation in product_parts.SUMS:
             nodes = [as_symbols(graph, x).nodes for x in given]
             found = product_parts.combined(graph, operation, nodes)
+            if found is not None:
+                return [Symbols(found)]
+        if graph.loops and not counted and not boolean:
+            nodes = np.broadcast_arrays(*(as_symbols(graph, x).nodes for x in given))
+            found = maps.mapped(graph, operation, nodes)
             if found is not None:
                 return [Symbols(found)]
         return [elementwise(graph, operation, *given, boolean=boolean)]

@@ -61,6 +61,13 @@ _LONG = 60
 VECTOR_FUNCTIONS = tuple(_OWN)
 # Those that large arguments are far for.
 LIMITED = tuple(_FAR)
+# Functions of one number in one straight line.
+STRAIGHT = tuple(x for x in _OWN if x not in _FAR and x not in _ARGUMENTS)
+
+
+def body(name: str) -> Callable[[Vector], list[Vector]]:
+    """What one of `STRAIGHT` does to a vector, to be written where it is wanted."""
+    return _OWN[name]
 
 
 def function(name: str, width: int, dtype) -> str:
