@@ -117,4 +117,10 @@ def are_consecutive(graph: Graph, nodes) -> bool:
     if operation not in (INPUT, RESULT):
         return False
     *source, start = own
+    first, last = int(nodes[0]), int(nodes[-1])
+    by_number = operation == RESULT or last < graph.given
+    if by_number and last - first == len(nodes) - 1:
+        # Results follow their call, and the first inputs are nodes of their numbers.
+        own = graph.nodes[last] == (operation, (*source, start + len(nodes) - 1))
+        return own and np.array_equal(nodes, np.arange(first, last + 1))
     return all(graph.nodes[x] == (operation, (*source, start + i)) for i, x in enumerate(nodes))

@@ -36,8 +36,8 @@ def emit(
         program: what to compute.
         inputs: register that holds an input, by its number.
         calls: writes calls of other programs, `write(node, callee, arguments, register)`, and reads
-            their results, `result(node, number)`; `written` are results that are where they are
-            wanted already, for which nothing is returned.
+            their results, `result(node, number)`; `written` are positions of outputs that come to
+            where they are wanted by themselves, for which nothing is returned.
         far: gets registers of how far arguments of functions are, which are wrong where these are
             too large. Without it functions see to that themselves.
 
@@ -51,8 +51,6 @@ class _Emission:
     def __init__(self, writer: Writer, program: ScalarProgram, inputs, calls, far):
         self._w, self._inputs, self._calls, self._far = writer, inputs, calls, far
         self._graph, self._outputs = program.graph, program.outputs
-        sizes = [int(np.prod(x.shape)) for x in program.results]
-        self._results = np.repeat(np.arange(len(sizes)), sizes).tolist()
         self._needed = self._graph.needed(self._outputs)
         self._angles = _angles_of_both(self._graph, self._needed)
         self._pairs: dict[int, list[str]] = {}
@@ -70,8 +68,8 @@ class _Emission:
         if self._calls is None:
             return [self._register(int(x)) for x in self._outputs]
         return [
-            "" if result in self._calls.written else self._register(int(x))
-            for result, x in zip(self._results, self._outputs, strict=True)
+            "" if i in self._calls.written else self._register(int(x))
+            for i, x in enumerate(self._outputs)
         ]
 
     def _register(self, node: int) -> str:

@@ -2,7 +2,6 @@
 
 import hashlib
 from collections import Counter
-from itertools import pairwise
 
 import numpy as np
 
@@ -15,15 +14,13 @@ from jaxdae.kernels.graph import CONSTANT, INPUT
 from jaxdae.kernels.machine_code import host_width
 from jaxdae.kernels.map_loops import map_name, map_text
 from jaxdae.kernels.maps import Map
-from jaxdae.kernels.placement import direct_results, Operand
+from jaxdae.kernels.placement import COPIED, Operand, placed, runs
 from jaxdae.kernels.turn_loops import loop_name, loop_text
 from jaxdae.kernels.turns import Loop
 from jaxdae.kernels.writer import Writer
 
 # Operations that a small program and all its copies in those that call it may have.
 _INLINED = 1536
-# Numbers in memory that are copied at once, and not through registers.
-_COPIED = 16
 
 
 Fast = dict[Subprogram, bool]
@@ -213,19 +210,24 @@ class _FunctionWriter(Writer):
         # Where arrays are in memory that were stored for a call, by the nodes of their entries.
         self._known: dict[tuple[int, ...], str] = {}
         self._results: dict[int, list[tuple[str, int]]] = {}
-        # Results that a call writes where they are wanted: by the call and the first of them.
-        self._direct, self.written = direct_results(one.program)
+        self._places = placed(one.program, self._shared)
+        self.written = self._places.written
         # Products and constants that are called by their names.
         self.beside: dict[str, str] = {}
 
     def straight(self, far: list[str] | None = None) -> list[str]:
         """Lines of the whole program."""
-        found = iter(emit(self, self._program, self.input, self, far))
+        found = emit(self, self._program, self.input, self, far)
+        at = 0
         for i, result in enumerate(self._program.results):
             for j in range(int(np.prod(result.shape))):
-                register = next(found)
-                if i not in self.written:
-                    self.store(register, f"%r{i}_", j)
+                if at not in self.written:
+                    self.store(found[at], f"%r{i}_", j)
+                at += 1
+        for x in self._places.runs:
+            source = self._found(x.nodes)
+            assert source is not None
+            self.copy(source.pointer, self._place(f"%r{x.result}_", x.start), len(x.nodes))
         return self.lines
 
     def input(self, number: int) -> str:
@@ -244,7 +246,7 @@ class _FunctionWriter(Writer):
         sizes = [int(np.prod(x.shape)) for x in callee.results]
         starts = np.cumsum([0, *sizes[:-1]]).tolist()
         rooms = [
-            self._direct.get((node, start)) or self.room(size)
+            self._places.direct.get((node, start)) or self.room(size)
             for start, size in zip(starts, sizes, strict=True)
         ]
         given = ", ".join(f"ptr {x}" for x in [*(x.pointer for x in found), *rooms])
@@ -336,8 +338,8 @@ class _FunctionWriter(Writer):
     def _stored(self, nodes, register) -> str:
         if nodes not in self._known:
             room = self.room(len(nodes))
-            for start, stop in self._runs(nodes):
-                found = self._found(nodes[start:stop]) if stop - start >= _COPIED else None
+            for start, stop in runs(self._graph, nodes):
+                found = self._found(nodes[start:stop]) if stop - start >= COPIED else None
                 if found is not None and not found.shared:
                     self.copy(found.pointer, self._place(room, start), stop - start)
                     continue
@@ -345,12 +347,6 @@ class _FunctionWriter(Writer):
                     self.store(register(nodes[j]), room, j)
             self._known[nodes] = room
         return self._known[nodes]
-
-    def _runs(self, nodes: tuple[int, ...]) -> list[tuple[int, int]]:
-        """Parts of an array that may be in memory one after the other."""
-        following = [x.arguments for x in (self._graph.nodes[x] for x in nodes)]
-        ends = [i for i, (a, b) in enumerate(pairwise(following), 1) if b != (*a[:-1], a[-1] + 1)]
-        return list(pairwise([0, *ends, len(nodes)]))
 
     def _load(self, pointer: str, j: int, shared: bool = False) -> str:
         place = self._place(pointer, j, shared)

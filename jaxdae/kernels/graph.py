@@ -71,6 +71,8 @@ class Graph:
         self._constants: dict[int, float | bool] = {}
         self._needed: dict[bytes, list[int]] = {}
         self._operations = self._equations = 0
+        # Inputs whose nodes have their numbers.
+        self.given = 0
 
     def count_equations(self, count: int) -> None:
         """Take note of equations to be traced.
@@ -108,6 +110,14 @@ class Graph:
         key = (INPUT, number)
         node = self._known.get(key)
         return self._new(key, INPUT, (number,)) if node is None else node
+
+    def inputs(self, count: int) -> None:
+        """Make the first inputs of an empty graph, whose nodes have their numbers."""
+        self.given = count
+        self.nodes.extend(Node(INPUT, (i,)) for i in range(count))
+        self._known.update(((INPUT, i), i) for i in range(count))
+        first = count if self.varying is None else min(self.varying, count)
+        self._fixed.extend([False] * first + [True] * (count - first))
 
     def call(self, callee: Any, arguments: tuple[tuple[int, ...], ...], results: int) -> list[int]:
         """All results of a call, one after the other; equal calls are one."""

@@ -18,6 +18,8 @@ from jaxdae.kernels.trace import scalarize, UnsupportedOperationError
 
 # States of up to this many numbers are kept in registers.
 _TAKEN_APART = 8
+# Programs of more numbers are those of large networks: regrouping takes long and wins nothing.
+_MOST_REGROUPED = 20_000
 # Of states with their derivatives. A kernel keeps some fifty arrays of them on the stack: at eight
 # lanes of eight bytes this many take 3.5 MB of the usual 8.
 _MOST_STATES = 1024
@@ -180,7 +182,8 @@ class InitialValueProblem:
         if name not in self._parts:
             program = scalarize(function, *self._shapes(*kinds), varying=varying, loops=True)
             program, self._pieces[name] = factored(program)
-            shared = regrouped(program) if self.dtype == np.float64 else program
+            few = sum(x.size for x in program.inputs) < _MOST_REGROUPED
+            shared = regrouped(program) if few and self.dtype == np.float64 else program
             first, rest = parted(shared, varying)
             own = tuple(range(len(self.parameters)))
             self._parts[name] = (

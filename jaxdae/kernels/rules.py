@@ -35,7 +35,7 @@ def _same(operation: str) -> Callable:
             if found is not None:
                 return [Symbols(found)]
         if graph.loops and not counted and not boolean:
-            nodes = np.broadcast_arrays(*(as_symbols(graph, x).nodes for x in given))
+            nodes = list(np.broadcast_arrays(*(as_symbols(graph, x).nodes for x in given)))
             found = maps.mapped(graph, operation, nodes)
             if found is not None:
                 return [Symbols(found)]

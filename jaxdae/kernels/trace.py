@@ -53,7 +53,9 @@ class ScalarProgram(NamedTuple):
 
     def content(self) -> str:
         """What it computes, in words that are the same in every process."""
-        nodes = (self.graph.nodes[x] for x in self.graph.needed(self.outputs))
+        graph = self.graph
+        # The first nodes are the inputs of their numbers.
+        nodes = (graph.nodes[x] for x in graph.needed(self.outputs) if x >= graph.given)
         words = (f"{x.operation} {[getattr(y, 'name', y) for y in x.arguments]}" for x in nodes)
         return "\n".join([*words, f"{self.outputs.tolist()} {self.inputs} {self.results}"])
 
@@ -89,10 +91,11 @@ def scalarize(
         kinds.pop() if len(kinds) == 1 else None,
         loops,
     )
+    graph.inputs(sum(sizes))
     given, first = [], 0
     for shape, size in zip(shapes, sizes, strict=True):
-        nodes = [graph.input(first + i) for i in range(size)]
-        given.append(Symbols(np.array(nodes, np.int32).reshape(shape.shape)))
+        nodes = np.arange(first, first + size, dtype=np.int32)
+        given.append(Symbols(nodes.reshape(shape.shape)))
         first += size
     graph.readers |= signs.readers(closed, results=False)
     try:
