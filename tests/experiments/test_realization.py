@@ -18,7 +18,7 @@ def found(realization):
         [robot],
         ks=np.array([1e2, 1e3, 1e4]),
         starts=4,
-        steps=(1e-4, 2.5e-5),
+        steps=(2e-4, 5e-5),
         widths=(0.03,),
     )
 

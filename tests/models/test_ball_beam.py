@@ -127,14 +127,13 @@ def test_feedback_on_the_beams_angle_leaves_the_zero_root(exact, regulator):
         assert found.accidental_zeros == 0
 
 
-@pytest.mark.parametrize("gain", [0.0, 7.0])
-def test_the_zero_root_is_one_of_the_motion_itself(exact, regulator, gain):
+def test_the_zero_root_is_one_of_the_motion_itself(exact, regulator):
     """Shulgin's equations in `(q, v_I, w)` with the controller, differentiated directly."""
     form, eq = VelocityElimination(INDEPENDENT), exact.equilibrium
     whole = form.init(EXACT, 0.0, State(eq.q, jnp.zeros(3), eq.w))
     y0, unravel = ravel_pytree((whole.q, whole.v, whole.w))
 
-    def rate(y):
+    def rate(y, gain):
         y = eqx.tree_at(lambda x: (x.q, x.v, x.w), whole, unravel(y))
         state = form.recover(EXACT, 0.0, y)
         u = regulator(0.0, state.q, state.v, state.w)
@@ -142,10 +141,12 @@ def test_the_zero_root_is_one_of_the_motion_itself(exact, regulator, gain):
         found = form.vector_field(EXACT, 0.0, y, u)
         return ravel_pytree((found.q, found.v, found.w))[0]
 
-    roots = np.linalg.eigvals(np.asarray(jax.jacfwd(rate)(y0)))
-    assert roots.size == 6
-    # Round-off of the electrical root, 1.5e4, for one; the next root is near 0.6.
-    assert np.sort(np.abs(roots))[0] < 1e-9 < 0.1 < np.sort(np.abs(roots))[1]
+    jacobian = jax.jit(jax.jacfwd(rate))
+    for gain in (0.0, 7.0):
+        roots = np.linalg.eigvals(np.asarray(jacobian(y0, gain)))
+        assert roots.size == 6
+        # Round-off of the electrical root, 1.5e4, for one; the next root is near 0.6.
+        assert np.sort(np.abs(roots))[0] < 1e-9 < 0.1 < np.sort(np.abs(roots))[1]
 
 
 def simulate(start, controller, t1):
@@ -181,7 +182,7 @@ def perturbed_starts(count):
 
 @pytest.mark.slow
 def test_the_simplified_models_regulator_brings_the_exact_one_back(regulator):
-    runs = [simulate(start, regulator, 30.0) for start in perturbed_starts(10)]
+    runs = [simulate(start, regulator, 30.0) for start in perturbed_starts(6)]
     assert all(bool(run.success) for run in runs)
     away = np.abs(np.stack([run.q for run in runs]) - np.asarray(EXACT.start()[0]))
     speed = np.abs(np.stack([run.v[0] for run in runs]))

@@ -12,7 +12,7 @@ from scipy.optimize import brentq, minimize
 
 import jaxdae
 from jaxdae import consistent_state
-from jaxdae.systems import constraint_residuals, evaluate
+from jaxdae.systems import consistent, constraint_residuals, evaluate
 
 
 class Circle(jaxdae.System):
@@ -81,6 +81,23 @@ def test_velocity_is_the_projection_in_the_mass_metric():
     jac, inverse = 2 * np.asarray(out.q)[None], np.diag([1.0, 0.25])
     weighted = inverse @ jac.T / (jac @ inverse @ jac.T)
     np.testing.assert_allclose(out.v, V0 - weighted[:, 0] * (jac @ V0), **SOLVED)
+
+
+def test_a_consistent_state_is_returned_as_it_is(monkeypatch):
+    """To round-off of its coordinates, whatever the units of the constraint."""
+
+    class Small(Circle):
+        def position_constraints(self, t, q):
+            return 1e-9 * super().position_constraints(t, q)
+
+    monkeypatch.setattr(consistent, "_project", None)
+    for system in (Circle(), Small()):
+        state, moved = consistent_state(system, [1.3, 0.0], [0.0, 0.5], report=True)
+        np.testing.assert_array_equal(state.q, [1.3, 0.0])
+        np.testing.assert_array_equal(moved.dv, 0.0)
+        for q, v in ((1.3 + 1e-12, 0.0), (1.3, 1e-12)):
+            with pytest.raises(TypeError, match="'NoneType' object is not callable"):
+                consistent_state(system, [q, 0.0], [v, 0.5])
 
 
 def test_nearest_point_agrees_with_sequential_quadratic_programming(everything):

@@ -107,7 +107,7 @@ def ripple(p):
 
 def call(path, callback=None):
     params = {"a": Positive(jnp.array([3.0, 5.0])), "b": jnp.array(2.0)}
-    return tune(ripple, params, steps=400, starts=2, checkpoint=path, checkpoint_every=1,
+    return tune(ripple, params, steps=160, starts=2, checkpoint=path, checkpoint_every=1,
                 resume=path is not None, callback=callback)
 
 if __name__ == "__main__":
@@ -122,7 +122,7 @@ def test_a_run_that_is_killed_at_random_moments_resumes_bit_for_bit(tmp_path, rn
     root = os.path.dirname(os.path.dirname(jaxdae.__file__))
     environment = os.environ | {"PYTHONPATH": root}
     reached = []
-    for kill_after in sorted(rng.integers(5, 300, size=3)):
+    for kill_after in sorted(rng.integers(5, 120, size=3)):
         command = [sys.executable, str(script), str(path)]
         with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process:
             assert process.stdout is not None
@@ -135,7 +135,7 @@ def test_a_run_that_is_killed_at_random_moments_resumes_bit_for_bit(tmp_path, rn
             process.send_signal(signal.SIGKILL)
         assert process.returncode == -signal.SIGKILL
         reached.append(json.loads(path.read_bytes().split(b"\n")[0])["rows"])
-    assert 5 < reached[0] < reached[1] < reached[2] <= 400
+    assert 5 < reached[0] < reached[1] < reached[2] <= 160
     module = runpy.run_path(str(script))
     assert_same_numbers(module["call"](str(path)), module["call"](None))
 
