@@ -162,13 +162,12 @@ def _digest(read: dict[str, Any]) -> str:
 def _key(options) -> str:
     """Hash of all that decides on a run and its program."""
     asked = {k: v for k, v in vars(options).items() if k not in ("out", "progress", "keep")}
-    settings = {k: v for k, v in jax.config.values.items() if k != "jax_disable_most_optimizations"}
     made = (
         _sources(),
         sys.version,
         [version(name) for name in _BUILT_FROM],
         sorted(asked.items()),
-        sorted(settings.items()),
+        sorted(jax.config.values.items()),
         os.environ.get("XLA_FLAGS"),
         machine_code.host(),
         machine_code.default_threads(),

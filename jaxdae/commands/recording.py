@@ -33,6 +33,7 @@ from jaxdae.trajectory import control_input, read_rows, Trajectory
 ROWS = 501
 MOST_ROWS = 20_000
 
+_QUICKLY = "jax_disable_most_optimizations"
 _NONFINITE: Any = diffrax.RESULTS.nonfinite  # inherited from optimistix
 
 
@@ -70,7 +71,7 @@ def record(options) -> tuple[Record, kept.Program | None]:
         ValueError: for what does not fit.
     """
     model = get_model(options.model)
-    with _noted() as announced, machine_code.remembering() as kernels:
+    with _noted() as announced, machine_code.remembering() as kernels, _settings_kept():
         request = _request(model, options)
         kernels = kernels if options.keep else None
         # Imports wait for files, and not all of what follows is Python.
@@ -82,6 +83,16 @@ def record(options) -> tuple[Record, kept.Program | None]:
         )
         words = _words(made, model, request.dt)
     return Record.of(made.read, words._replace(announced=tuple(announced))), made.program
+
+
+@contextlib.contextmanager
+def _settings_kept():
+    """How JAX compiles is chosen for the run; afterwards it is what it was."""
+    before = jax.config.values[_QUICKLY]
+    try:
+        yield
+    finally:
+        jax.config.update(_QUICKLY, before)
 
 
 def _words(made: Made, model: Model, dt: float | None) -> Words:
@@ -144,7 +155,7 @@ def _request(model: Model, options) -> Request:
     # A kernel shows no progress; it is done before a bar would be of use.
     progress = options.progress and not by_kernel
     # Its code runs once, in less time than optimizing it takes.
-    jax.config.update("jax_disable_most_optimizations", by_kernel)
+    jax.config.update(_QUICKLY, by_kernel or jax.config.values[_QUICKLY])
     t1 = model.t1 if options.t1 is None else options.t1
     return Request(
         system, formulation, state, 0.0, t1, options.dt, solver, None, None, controller,

@@ -130,7 +130,8 @@ def _draw(record: Record, out: Path) -> None:
     run = record.drawn()
     quantities = ("q", "v") if run.u is None else ("q", "v", "u")
     save_figure(plot_histories(run, quantities=quantities), out / "histories.png")
-    save_figure(_off(record, run), out / "violation.png")
+    if _residuals(record)[1].shape[-1]:
+        save_figure(_off(record, run), out / "violation.png")
     save_figure(plot_energy(run, work=True), out / "energy.png")
 
 

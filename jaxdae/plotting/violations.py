@@ -56,6 +56,8 @@ def _draw_level(ax: Axes, runs: dict[str, Any], labels: Any, level: str) -> None
     ax.set_ylabel(readout.with_unit(_LEVELS[level] if _has(runs, "phi") else _VELOCITY, unit))
     if not _has(runs, level):
         style.note(ax, "no constraints")
+        ax.set_ylabel("")
+        ax.set_yticks([])
     alone = len(runs) == 1
     if alone:
         _draw_components(ax, first, labels, level)
