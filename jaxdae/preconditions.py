@@ -1,5 +1,7 @@
 """What must hold before a simulation starts, checked on the host."""
 
+from typing import Any
+
 import diffrax
 import equinox as eqx
 import jax
@@ -172,7 +174,8 @@ def growth_warning(system, formulation, controller, state, t) -> str | None:
     Returns:
         The root in words; `None` where none has a positive real part.
     """
-    weighted = np.ndim(getattr(formulation, "alpha", None)) == 2
+    alpha: Any = getattr(formulation, "alpha", None)
+    weighted = np.ndim(alpha) == 2
     blocks = isinstance(getattr(formulation, "stabilization", None), LinearStabilization)
     if not (weighted or blocks):
         return None
@@ -180,10 +183,11 @@ def growth_warning(system, formulation, controller, state, t) -> str | None:
     if H is None or not np.isfinite(H).all():
         return None
     roots = _eigenvalues(np.asarray(H, np.float64))
-    fastest = roots[np.argmax(roots.real)] if roots.size else 0.0
+    growth = np.real(roots)
     # Roots that coincide at zero come out as far from it as a root of round-off.
-    if not np.real(fastest) > 1e-3 * np.abs(roots).max(initial=0.0):
+    if not growth.max(initial=0.0) > 1e-3 * np.abs(roots).max(initial=0.0):
         return None
+    fastest = roots[np.argmax(growth)]
     remedy = (
         "With full matrices alpha K_P need not be symmetric: make alpha a number or diagonal, or "
         "take damping and stiffness of the violation as they are, "

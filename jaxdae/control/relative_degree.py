@@ -19,6 +19,7 @@ from jaxdae.control.plant import decouple, flow_derivatives, Plant, Program
 from jaxdae.formulations import AbstractFormulation
 from jaxdae.linalg.rank import numerical_rank
 from jaxdae.systems import check_system, State, System
+from jaxdae.systems.calls import call_with_shapes, check_parameters, describe_shape
 from jaxdae.systems.checks import is_concrete
 from jaxdae.systems.precision import in_dtype
 
@@ -98,13 +99,13 @@ def check_program(plant: Plant, program: Program, t, state: State) -> int:
     Raises:
         ValueError: when shapes do not fit, or there are fewer controls than constraints.
     """
-    s = plant.controls
-    check_system(plant.system, state, u=jax.ShapeDtypeStruct((s,), state.q.dtype), t=t)
-    plant.formulation.check(plant.system, state)
-    out = eqx.filter_eval_shape(program, t, state.q, state.v)
-    if len(out.shape) != 1 or out.size == 0:
+    s, names = plant.controls, ("t", "q", "v")
+    check_parameters("the program", program, names)
+    given = (jnp.asarray(t, state.q.dtype), state.q, state.v)
+    out = call_with_shapes("the program", program, given, names)
+    if len(getattr(out, "shape", ())) != 1 or out.size == 0:
         raise ValueError(
-            f"the program returned shape {out.shape}; it must return the residuals of its "
+            f"the program returned {describe_shape(out)}; it must return the residuals of its "
             "constraints as a vector: jnp.stack([...])."
         )
     if s < out.size:
@@ -112,6 +113,8 @@ def check_program(plant: Plant, program: Program, t, state: State) -> int:
             f"{out.size} program constraints need at least as many controls, but controls = {s}; "
             "drop a constraint, or add an actuator."
         )
+    check_system(plant.system, state, u=jax.ShapeDtypeStruct((s,), state.q.dtype), t=t)
+    plant.formulation.check(plant.system, state)
     return out.size
 
 
