@@ -7,12 +7,13 @@ from jaxdae.kernels.precision import precision
 from jaxdae.kernels.vectors import (
     integral_scale,
     same_if_small,
-    twofold_quotient,
     twofold_sum,
-    twofold_sum_of_any,
     Vector,
     Wholes,
 )
+
+# Up to here `tanh` is its argument and a small correction; from here on it is more than a half.
+_NEAR = 0.5625
 
 
 def _halved(x: Vector, low: float, high: float) -> tuple[Vector, Wholes, Vector]:
@@ -97,14 +98,27 @@ def cosh(x: Vector) -> list[Vector]:
 
 
 def tanh(x: Vector) -> list[Vector]:
-    """`E / (E + 2)` for `E = exp(2 |x|) - 1`."""
-    size = abs(x)
+    """`x + x^3 T(x)` near zero, beyond `1 - 2 / (exp(2 |x|) + 1)`; both with one division.
+
+    The exponential is `2^n (P + O) / (P - O)` with `|x| = n ln(2) / 2 + r`, `tanh(r) = O / P` and
+    `O = r P + r^3 Q`; `T = Q / P`, and near zero `n = 0`.
+    """
+    p, size = precision(x.writer.dtype), abs(x)
     # Beyond, the function is one to rounding.
-    most = precision(x.writer.dtype).mantissa * 1.0
-    quarter, low = _quarter_of_growth(size + size, 0.0, most)
-    total, lost = twofold_sum_of_any(quarter, x.constant(0.5))
-    found = twofold_quotient(quarter, low, total, lost + low)
-    return [same_if_small(x, found.signed_as(x))]
+    most = p.mantissa * 1.0
+    size = (size > most).choose(most, size)
+    near = size < _NEAR
+    moved = near.choose(p.magic, size.fused(1 / sum(p.half_ln_2), p.magic))
+    count = moved - p.magic
+    rest = count.fused(-p.half_ln_2[1], count.fused(-p.half_ln_2[0], size))
+    power = (_power(moved.bits(), p.bias) << p.mantissa).number()
+    square = rest * rest
+    cube, (top, under) = rest * square, (square.horner(c) for c in (p.tanh[0], (*p.tanh[1], 1.0)))
+    odd = cube.fused(top, rest * under)
+    less = under - odd
+    total = power.fused(under + odd, less)
+    ratio = near.choose(top, less) / near.choose(under, total)
+    return [ratio.fused(near.choose(cube, -2.0), near.choose(size, 1.0)).signed_as(x)]
 
 
 def erf(x: Vector) -> list[Vector]:

@@ -1,7 +1,8 @@
 """Constants of the elementary functions, for double and single precision.
 
 Polynomials are minimax (Remez' exchange in 50 digits), highest power first, for the relative error
-of the function; they leave at most a tenth of a unit in the last place. Numbers in several parts
+of the function; quotients interpolate it at Chebyshev's nodes. They leave at most a tenth of a unit
+in the last place. Numbers in several parts
 are truncated to the parts before the last.
 """
 
@@ -35,6 +36,7 @@ class Precision(NamedTuple):
         large_square: numbers beyond it have no square, and one does not matter beside it.
         half_pi: pi / 2 in three parts.
         ln_2: ln(2) in two parts.
+        half_ln_2: ln(2) / 2 in two parts, the first so short that products with powers are exact.
         sin: (sin(r) / r - 1) / z for z = r^2, |r| <= pi / 4.
         cos: ((cos(r) - 1) / z + 1 / 2) / z.
         exp: (exp(r) - 1 - r) / r^2 for |r| <= ln(2) / 2.
@@ -45,6 +47,8 @@ class Precision(NamedTuple):
         erf: erf(r) / r - 1 for |r| <= 1.
         erfcx: exp(x^2) (1 - erf(x)) by 1 / (x + 2) for x from 1 to `erf_one`.
         erf_one: from here on erf is one to rounding.
+        tanh: (tanh(r) / r - 1) / z for |r| <= 9 / 16, as a quotient: its numerator and denominator;
+            that one without its last coefficient, which is one.
     """
 
     dtype: type
@@ -57,6 +61,7 @@ class Precision(NamedTuple):
     large_square: float
     half_pi: tuple[float, float, float]
     ln_2: tuple[float, float]
+    half_ln_2: tuple[float, float]
     sin: tuple[float, ...]
     cos: tuple[float, ...]
     exp: tuple[float, ...]
@@ -67,6 +72,7 @@ class Precision(NamedTuple):
     erf: tuple[float, ...]
     erfcx: tuple[float, ...]
     erf_one: float
+    tanh: tuple[tuple[float, ...], tuple[float, ...]]
 
     @property
     def tiny(self) -> float:
@@ -93,6 +99,7 @@ DOUBLE = Precision(
     large_square=2.0**500,
     half_pi=(1.5707963267948966, 6.123233995736765e-17, 1.0828566739219139e-32),
     ln_2=(0.6931471805599453, 2.3190468138462996e-17),
+    half_ln_2=(0.3465735902799594, 1.3278760378339852e-14),
     sin=(
         1.5896812177071935e-10, -2.5050758391287786e-08, 2.755731369362434e-06,
         -0.00019841269829812584, 0.00833333333332242, -0.16666666666666632,
@@ -138,6 +145,10 @@ DOUBLE = Precision(
         1.6889937144273688, 1.152873429564941, 0.5629441435114574, 2.856504000610391e-05,
     ),
     erf_one=6.0,
+    tanh=(
+        (-0.00019929618499594005, -0.020501465565699636, -0.3333333333333333),
+        (0.0002066602742421401, 0.0232948853291102, 0.4615043966970977),
+    ),
 )  # fmt: skip
 
 SINGLE = Precision(
@@ -148,6 +159,7 @@ SINGLE = Precision(
     large_square=2.0**60,
     half_pi=(1.570796251296997, 7.549789415861596e-08, 5.390302529957765e-15),
     ln_2=(0.6931471228599548, 5.769998878690785e-08),
+    half_ln_2=(0.3465728759765625, 7.143033826650935e-07),
     sin=(-0.0001951726881088689, 0.008332177996635437, -0.16666655242443085),
     cos=(2.4438440959784202e-05, -0.001388736767694354, 0.04166664555668831),
     exp=(
@@ -173,6 +185,7 @@ SINGLE = Precision(
         0.5194011926651001, 0.0018224827945232391,
     ),
     erf_one=4.0,
+    tanh=((-0.001557849061873639, -0.3333333089025409), (0.40466934479503114,)),
 )  # fmt: skip
 
 

@@ -95,13 +95,17 @@ class Vector:
     def polynomial(self, coefficients) -> "Vector":
         """Horner's rule, highest power first; from four on even and odd powers side by side."""
         if len(coefficients) < 4:
-            return Vector(self.writer, self.writer.polynomial(self.register, coefficients))
+            return self.horner(coefficients)
         square, count = (self * self).register, len(coefficients)
         even, odd = (
             Vector(self.writer, self.writer.polynomial(square, coefficients[i % 2 :: 2]))
             for i in (count - 1, count)
         )
         return odd.fused(self, even)
+
+    def horner(self, coefficients) -> "Vector":
+        """Horner's rule, highest power first."""
+        return Vector(self.writer, self.writer.polynomial(self.register, coefficients))
 
     def bits(self) -> "Wholes":
         """Its bits."""
