@@ -52,23 +52,27 @@ def mapped(graph: Graph, operation: str, nodes: list[np.ndarray]) -> np.ndarray 
         nodes: of its arguments, of one shape.
 
     Returns:
-        Nodes of its values; `None` for few numbers, for other operations, and for numbers that are
-        not the results of calls, of which something may be known.
+        Nodes of its values; `None` for few numbers, for other operations, and for arithmetic of
+        what no call gives, of which something may be known.
     """
     if nodes[0].size < _FEWEST or operation not in (*ARITHMETIC, *vector_math.STRAIGHT):
         return None
     flat = [x.ravel().tolist() for x in nodes]
     single = tuple(all(y == x[0] for y in x) for x in flat)
     arrays = [x for x, one in zip(flat, single, strict=True) if not one]
-    if not any(graph.nodes[x[0]].operation == RESULT for x in arrays):
-        return None
-    if not all(are_consecutive(graph, x) for x in arrays):
+    if not arrays or (operation in ARITHMETIC and not _are_results(graph, arrays)):
         return None
     if any(one and _is_zero(graph, x[0]) for x, one in zip(flat, single, strict=True)):
         return None
     arguments = tuple(tuple(x[:1] if one else x) for x, one in zip(flat, single, strict=True))
     found = graph.call(Map(operation, len(flat[0]), single), arguments, len(flat[0]))
     return np.array(found, np.int32).reshape(nodes[0].shape)
+
+
+def _are_results(graph: Graph, arrays: list[list[int]]) -> bool:
+    """Whether arrays lie in memory, one of them as what a call gives."""
+    called = any(graph.nodes[x[0]].operation == RESULT for x in arrays)
+    return called and all(are_consecutive(graph, x) for x in arrays)
 
 
 def _is_zero(graph: Graph, node: int) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxdae.kernels.calls import Subprogram
 from jaxdae.kernels.control import CALLS, equations, scan_sizes, written_out
-from jaxdae.kernels.graph import CONSTANT, Graph, INPUT, RESULT
+from jaxdae.kernels.graph import CONSTANT, Graph, INPUT, RESULT, TooManyOperations
 from jaxdae.kernels.trace import ScalarProgram
 from jaxdae.kernels.values import as_symbols, elementwise, first_refused, Refused, Symbols, Value
 
@@ -18,6 +18,8 @@ from jaxdae.kernels.values import as_symbols, elementwise, first_refused, Refuse
 _FEWEST = 4000
 # Fewer equations, turn by turn, need not be asked how many operations they are.
 _LONG = 1000
+# More than these, of loops that cannot stay one, would take longer to compile than JAX takes.
+_MOST = 6000
 
 
 class Loop:
@@ -86,8 +88,17 @@ def _scan(graph: Graph, equation, given: list[Value], evaluate: Callable) -> lis
 CALLS["scan"] = _scan
 
 
+def _check_length(scan: Scan) -> None:
+    """Refuse loops with whole numbers that would take too long to compile turn by turn."""
+    if scan.length * equations(scan.jaxpr.jaxpr) > _MOST:
+        raise TooManyOperations(
+            f"{scan.length} turns of a loop that hands on whole numbers would be written out, more "
+            f"than {_MOST} equations"
+        )
+
+
 def _looped(graph: Graph, scan: Scan, evaluate: Callable) -> list[Value] | None:
-    """Results of a loop as one call, where it is long and hands on numbers.
+    """Results of a loop as one call, where it is long and hands on numbers and truth values.
 
     Args:
         graph: where the call is added.
@@ -96,11 +107,13 @@ def _looped(graph: Graph, scan: Scan, evaluate: Callable) -> list[Value] | None:
 
     Returns:
         What is handed on at the end, and the rows that the turns give; `None` for loops that are
-        better written out, or that hand on truth values, or whole numbers that do not count turns.
+        better written out, or that hand on whole numbers that do not count turns.
     """
     counted = _counters(scan)
     others = [x for j, x in enumerate(scan.handed) if j not in counted]
-    if any(_kind(graph, x) != Symbols(_NONE) for x in others):
+    kinds = [_kind(graph, x) for x in others]
+    if any(x.whole is not None for x in kinds):
+        _check_length(scan)
         return None
     turn = _Turn(graph)
     constants = [turn.constant(x) for x in scan.constants]
@@ -115,7 +128,8 @@ def _looped(graph: Graph, scan: Scan, evaluate: Callable) -> list[Value] | None:
     if any(isinstance(x, Refused) for x in found):
         return None
     last = [x for j, x in enumerate(found[: len(carried)]) if j not in counted]
-    if any(_kind(turn.graph, x) != Symbols(_NONE) for x in last):
+    if [_kind(turn.graph, x) for x in last] != kinds:
+        _check_length(scan)
         return None
     given = found[len(carried) :]
     loop = turn.loop(scan, last, given)
@@ -128,14 +142,13 @@ def _looped(graph: Graph, scan: Scan, evaluate: Callable) -> list[Value] | None:
         x.reshape(shape.shape)
         for x, shape in zip(np.split(nodes, np.cumsum(sizes)[:-1]), loop.results, strict=True)
     ]
-    ends = iter(parts[: len(last)])
+    kinds += [_kind(turn.graph, x) for x in given]
+    found = [_restored(graph, x, kind) for x, kind in zip(parts, kinds, strict=True)]
+    ends = iter(found[: len(last)])
     results: list[Value] = [
-        _end(scan, j, counted[j]) if j in counted else Symbols(next(ends))
-        for j in range(len(scan.handed))
+        _end(scan, j, counted[j]) if j in counted else next(ends) for j in range(len(scan.handed))
     ]
-    kinds = [_kind(turn.graph, x) for x in given]
-    pairs = zip(parts[len(last) :], kinds, strict=True)
-    return [*results, *(_restored(graph, x, kind) for x, kind in pairs)]
+    return [*results, *found[len(last) :]]
 
 
 _NONE = np.zeros(0, np.int32)

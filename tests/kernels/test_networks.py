@@ -1,6 +1,7 @@
 """Networks and long loops: kernels that stay short, and a word where they would not."""
 
 import time
+from itertools import pairwise
 
 import equinox as eqx
 import jax
@@ -12,6 +13,7 @@ import jaxdae
 from jaxdae import Multipliers, simulate, State
 from jaxdae.backends import BackendError
 from jaxdae.kernels import scalarize, UnsupportedOperationError
+from jaxdae.kernels.product_parts import factored, Rank
 from jaxdae.solvers import RK4
 
 X = jax.ShapeDtypeStruct((300,), np.float64)
@@ -46,6 +48,22 @@ def test_what_would_take_too_long_is_refused_at_once(function, message):
         scalarize(function, X)
     # Some seconds at most: all of it would be hours, and a slow machine is not ten times slower.
     assert time.process_time() - began < 20
+
+
+def counting(x):
+    """A loop that hands on how often something was true."""
+
+    def turn(state, _):
+        y, count = state
+        return (jnp.sin(y) + 0.1 * x, count + (y[0] > 0)), None
+
+    return jax.lax.scan(turn, (x, 0), None, length=3000)[0][1] * x
+
+
+def test_long_loops_that_count_by_results_are_refused():
+    message = "3000 turns of a loop that hands on whole numbers would be written out, more than"
+    with pytest.raises(UnsupportedOperationError, match=message):
+        scalarize(counting, X, loops=True)
 
 
 class Cart(jaxdae.System):
@@ -163,6 +181,67 @@ def test_networks_of_their_own_and_a_direction():
     close(along(by_kernel)(weights, moves), along(by_hand)(weights, moves))
 
 
+# The same with all weights in one array.
+
+
+class InOne(eqx.Module):
+    """A network of two layers: matrices by rows, each followed by its bias."""
+
+    numbers: jax.Array
+
+    def __call__(self, t, q, v, w):
+        del t, w
+        return layered(self.numbers, jnp.concatenate([q, v]))
+
+
+LAYERS = (4, 36, 33, 2)
+NUMBERS = 0.3 * np.random.default_rng(1).normal(size=sum((m + 1) * n for m, n in pairwise(LAYERS)))
+
+
+def layered(numbers, x):
+    """Its value, by JAX."""
+    for m, n in pairwise(LAYERS):
+        W, b, numbers = jnp.split(numbers, (m * n, m * n + n))
+        x = W.reshape(n, m) @ x + b
+        x = jnp.tanh(x) if numbers.size else x
+    return x
+
+
+def gradient_in_one(run, members):
+    """Of a number that members enter, by all weights and their starts."""
+
+    def loss(numbers, q, v):
+        found = jax.vmap(run, (None, 0, 0))(numbers, q, v)
+        scale = members[:, None] * jnp.arange(1.0, found.size + 1).reshape(found.shape)
+        return jnp.sum(jnp.where(scale == 0, 0.0, found * scale))
+
+    return jax.jit(jax.grad(loss, (0, 1)))
+
+
+@pytest.mark.parametrize("count", [1, 11])
+def test_weights_in_one_array_with_a_failed_member_beside(count):
+    """Vectors of members, or of the numbers of one: the others' gradients are those without it."""
+    members = (np.arange(count) != 3) * 1.0
+    q, v = STARTS[:, :count]
+    numbers = jnp.array(NUMBERS)
+    failed = q.at[3].set(jnp.nan) if count > 3 else q
+    found = gradient_in_one(lambda p, q, v: by_kernel(InOne(p), q, v), members)(numbers, failed, v)
+    by_layers = lambda p, q, v: steps(lambda y: layered(p, y), q, v)  # noqa: E731
+    close(found, gradient_in_one(by_layers, members)(numbers, q, v))
+
+
+def test_derivatives_by_weights_stay_factors_wherever_they_stand():
+    def pulled(numbers, x, bar):
+        return jax.vjp(layered, numbers, x)[1](bar)
+
+    shapes = [jax.ShapeDtypeStruct((n,), np.float64) for n in (NUMBERS.size, 4, 2)]
+    program, pieces = factored(scalarize(pulled, *shapes, loops=True))
+    assert pieces[0].ranks == (Rank(0, 36, 1, 4), Rank(180, 33, 1, 36))
+    assert pieces[0].rest == [(144, 180), (1368, NUMBERS.size)]
+    nodes = map(program.graph.nodes.__getitem__, program.graph.needed(program.outputs))
+    assert not [x for x in nodes if x.operation == "tanh"]
+
+
 # Loops with many turns.
 
 TURNS = 600
@@ -176,16 +255,16 @@ class Turning(eqx.Module):
     def __call__(self, t, q, v, w):
         del t, w
 
-        def turn(x, row):
-            scale, even = row
-            pull = jnp.where(x[0] > 0.1, scale, x[1] ** 2)
+        def turn(state, row):
+            (x, before), (scale, even) = state, row
+            pull = jnp.where(before, scale, x[1] ** 2)
             x = x + 0.01 * (self.gain @ jnp.sin(x) + q - x * pull)
-            return x, (jnp.where(even, x[0], x[1]), x[0] > x[1])
+            return (x, x[0] > 0.1), (jnp.where(even, x[0], x[1]), x[0] > x[1])
 
         rows = (jnp.linspace(0.5, 1.0, TURNS), jnp.arange(TURNS) % 2 == 0)
-        x, (ys, above) = jax.lax.scan(turn, v, rows, reverse=True)
+        (x, last), (ys, above) = jax.lax.scan(turn, (v, v[0] > 0.1), rows, reverse=True)
         z = jax.lax.fori_loop(0, TURNS, lambda i, z: z + 1e-3 * jnp.cos(z * i) * q[0], q)
-        return x + z + jnp.mean(ys**2) + 0.1 * above[3]
+        return x + z + jnp.mean(ys**2) + 0.1 * above[3] + 0.2 * last
 
 
 def test_long_loops_and_their_derivatives():
