@@ -6,6 +6,7 @@ import equinox as eqx
 import jax
 import numpy as np
 
+from jaxdae.compiled import jit
 from jaxdae.failure import matrices, RANK_TOLERANCE, residuals, singular_values_text
 from jaxdae.formulations.held_rank import solves, with_solves
 from jaxdae.linalg.rank import numerical_rank
@@ -50,7 +51,7 @@ def start_rank(system: System, t, state: State) -> StartRank:
     return StartRank(int(found.rank), bool(found.regular), mass, np.asarray(found.jac))
 
 
-@eqx.filter_jit
+@jit
 def _compiled(system, t, state):
     return constraint_rank(system, t, state)
 

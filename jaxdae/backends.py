@@ -32,12 +32,22 @@ class Unsuited(Exception):  # noqa: N818
 
 
 class Solution(NamedTuple):
-    """What a native run gives, in the shape of `diffrax.Solution`."""
+    """What a native run gives, in the shape of `diffrax.Solution`.
+
+    Args:
+        ts: times of the rows, and of the end.
+        ys: the rows, and the end.
+        stats: numbers of steps.
+        result: how it ended.
+        left: what the plain program does for it, in words; `None` for nothing that is known here.
+        interpolation: none.
+    """
 
     ts: Any
     ys: Any
     stats: dict[str, Any]
     result: diffrax.RESULTS
+    left: str | None = None
     interpolation: None = None
 
 
@@ -388,7 +398,10 @@ def _solution(plan: Plan, run, found, unravel, sign) -> Solution:
     names = ("num_steps", "num_accepted_steps", "num_rejected_steps")
     stats: dict[str, Any] = dict(zip(names, map(jnp.asarray, counts), strict=True))
     stats["max_steps"] = plan.max_steps
-    return Solution((ts, (final_time[None],)), (_rows(rows, unravel, final), end), stats, result)
+    rule = None if plan.strict else run.own_rule
+    left = None if rule is None else f"only second derivatives are not native: {rule}"
+    saved = (_rows(rows, unravel, final), end)
+    return Solution((ts, (final_time[None],)), saved, stats, result, left)
 
 
 def _rows(rows, unravel, final):

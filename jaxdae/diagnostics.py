@@ -6,11 +6,11 @@ them is arithmetic, in NumPy for warnings and in JAX for values of members of a 
 
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxdae.compiled import jit
 from jaxdae.formulations import RealizingForces
 from jaxdae.formulations.held_rank import solves
 from jaxdae.linalg.singularity_robust import passes_singular_positions
@@ -109,7 +109,7 @@ def _power(system, controller, t, state):
 _BRIEFLY = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 
 
-@eqx.filter_jit(compiler_options=_BRIEFLY)  # pyright: ignore
+@jit(compiler_options=_BRIEFLY)
 def _survey_block(system, formulation, controller, ts, ys):
     def of_row(t, y):
         state = formulation.recover(system, t, y)
@@ -118,7 +118,7 @@ def _survey_block(system, formulation, controller, ts, ys):
     return jax.vmap(of_row)(ts, ys)
 
 
-@eqx.filter_jit(compiler_options=_BRIEFLY)  # pyright: ignore
+@jit(compiler_options=_BRIEFLY)
 def _jacobians_block(system, ts, q, v):
     return jax.vmap(lambda t, q, v: _jacobian(system, t, q, v))(ts, q, v)
 

@@ -3,9 +3,9 @@
 from typing import Any
 
 import diffrax
-import equinox as eqx
 import numpy as np
 
+from jaxdae.compiled import jit
 from jaxdae.linalg.rank import numerical_rank, NumericalRank
 from jaxdae.nonfinite import describe_nonfinite
 from jaxdae.systems import constraint_residuals, mass_and_jacobian, State, System
@@ -89,13 +89,13 @@ def review_controller(trajectory) -> str | None:
     return None if own is None or not trajectory.plain else own(trajectory)
 
 
-@eqx.filter_jit
+@jit
 def residuals(system, t, state):
     """Constraint residuals at a state, by compiled code."""
     return constraint_residuals(system, t, state.q, state.v)
 
 
-@eqx.filter_jit
+@jit
 def matrices(system, t, state):
     """Mass matrix and constraint Jacobian at a state, by compiled code."""
     return mass_and_jacobian(system, t, state.q, state.v)

@@ -1,11 +1,11 @@
 """Which function of a declaration is not finite where a run ended, in words."""
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
+from jaxdae.compiled import jit
 from jaxdae.systems import State, System
 from jaxdae.systems.dynamics import constraint_residuals, mass_and_jacobian
 from jaxdae.trajectory import control_input
@@ -45,7 +45,7 @@ def describe_nonfinite(system: System, controller, t, state: State) -> str | Non
     return None
 
 
-@eqx.filter_jit
+@jit
 def _values(system, controller, start, ts, state):
     def at(t):
         q, v, w = state.q + (t - start) * state.v, state.v, state.w

@@ -58,7 +58,8 @@ def plain_run(run: Run, field: Callable, solver, parts: Callable, sign: Callable
         return _as_kernels_do(run, found, s)
 
     shapes = (jax.ShapeDtypeStruct(x, run.problem.dtype) for x in run.results())
-    return Function(base, tuple(shapes))
+    one_way = any(x.one_way for x in run.problem.own_rules)
+    return Function(base, tuple(shapes), one_way=one_way)
 
 
 def _times(run: Run, times: list) -> _Times:

@@ -10,6 +10,7 @@ import numpy as np
 
 from jaxdae.analysis.steps import spectral_limit
 from jaxdae.assumptions import check_assumptions
+from jaxdae.compiled import jit
 from jaxdae.failure import residuals
 from jaxdae.formulations import LinearStabilization, RealizingForces
 from jaxdae.formulations.gains import is_number
@@ -262,7 +263,7 @@ def _grows_backward(what: str, roots) -> str:
     )
 
 
-@eqx.filter_jit
+@jit
 def _perturbation_matrices(system, formulation, controller, state, t):
     own = formulation.perturbation_matrix(system, t, state)
     servo = getattr(controller, "perturbation_matrix", None)

@@ -12,14 +12,15 @@ import numpy as np
 
 from jaxdae import arguments, backends, preconditions
 from jaxdae.assumptions import DEPENDENT_START, rank_warning, suited
+from jaxdae.compiled import jit, kinds
 from jaxdae.control.base import AbstractDynamicController, attach
 from jaxdae.diagnostics import rows_of, tolerance_of, warnings_of
 from jaxdae.failure import raise_failure, review, review_controller
 from jaxdae.formulations import AbstractFormulation, SparseMultipliers
 from jaxdae.formulations.held_rank import holding_rank
 from jaxdae.kernels.derivatives import shielded
-from jaxdae.kernels.memory import kinds
 from jaxdae.linalg.singularity_robust import passes_singular_positions
+from jaxdae.reverse_only import reverse_only
 from jaxdae.solvers.grid import Grid
 from jaxdae.solvers.projected import Projected
 from jaxdae.systems import Power, power_balance, State, System
@@ -355,12 +356,14 @@ def _carried_out(task: _Task, method: _Method, run, y0) -> tuple[Any, _Carrier]:
     carrier = method.carrier
     if carrier.backend == "native":
         try:
-            return _by_kernel(task, method, run, y0), carrier
+            solution = _by_kernel(task, method, run, y0)
+            left = " ".join(x for x in (carrier.why_not, solution.left) if x) or None
+            return solution, carrier._replace(why_not=left)
         except backends.Unsuited as reason:
             if carrier.strict:
                 raise backends.refused(reason) from None
             carrier = carrier._replace(backend="plain", why_not=str(reason))
-    return _by_diffrax(task, method, run, y0), carrier
+    return _by_diffrax(task, method, run, y0, carrier.why_not), carrier
 
 
 def _by_kernel(task: _Task, method: _Method, run, y0) -> backends.Solution:
@@ -375,7 +378,10 @@ def _by_kernel(task: _Task, method: _Method, run, y0) -> backends.Solution:
     return solution._replace(ys=(rows, (final,)))
 
 
-def _by_diffrax(task: _Task, method: _Method, run, y0) -> diffrax.Solution:
+def _by_diffrax(task: _Task, method: _Method, run, y0, why: str | None) -> diffrax.Solution:
+    if type(method.adjoint) is diffrax.RecursiveCheckpointAdjoint:
+        stepped = method.solver.solver if isinstance(method.solver, Projected) else method.solver
+        task, run, y0 = reverse_only((task, run, y0), stepped, why)
     return diffrax.diffeqsolve(
         diffrax.ODETerm(_vector_field),
         method.solver,
@@ -393,14 +399,9 @@ def _by_diffrax(task: _Task, method: _Method, run, y0) -> diffrax.Solution:
     )
 
 
-def _vector_field(t, y, args):
-    return _compiled_field(t, y, args, kinds(args))
-
-
 # Compiled apart, it is traced once however often solver and derivatives ask for it.
-@eqx.filter_jit
-def _compiled_field(t, y, args, declared):
-    del declared
+@jit
+def _vector_field(t, y, args):
     return shielded(_field, y, t, y, args)
 
 

@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Float, PyTree
 
 from jaxdae import diagnostics
 from jaxdae.backends import native_reading
+from jaxdae.compiled import jit
 from jaxdae.formulations import AbstractFormulation
 from jaxdae.formulations.held_rank import solves
 from jaxdae.kernels.derivatives import shielded
@@ -239,7 +240,7 @@ def read_rows(trajectory: Trajectory, function: Callable) -> Any:
     return _each(trajectory, function, by_kernel=trajectory.controller is None)
 
 
-@eqx.filter_jit
+@jit
 def _each(trajectory: Trajectory, function, by_kernel: bool = False):
     """`function(trajectory, t, y)` at every saved time of every lane.
 
@@ -261,7 +262,19 @@ def _each(trajectory: Trajectory, function, by_kernel: bool = False):
     rows = (trajectory.ts, trajectory.saved)
     safe = jax.tree.map(lambda x, x1: jnp.where(_column(reached, x), x, x1), rows, last)
     values = jax.vmap(_of_row(trajectory, function, by_kernel))(*safe)
-    return jax.tree.map(lambda x: jnp.where(_column(reached, x), x, jnp.nan), values)
+    positive = jax.tree.map(_with_positive_zeros, values)
+    return jax.tree.map(lambda x: jnp.where(_column(reached, x), x, jnp.nan), positive)
+
+
+@jax.custom_jvp
+def _with_positive_zeros(x):
+    """The same: the sign of a zero depends on the order of a sum, which backends choose."""
+    return jnp.where(x == 0, jnp.zeros_like(x), x)
+
+
+@_with_positive_zeros.defjvp
+def _with_positive_zeros_jvp(primals, tangents):
+    return _with_positive_zeros(*primals), tangents[0]
 
 
 def _of_row(run: Trajectory, function, by_kernel: bool):
@@ -286,7 +299,7 @@ def _of_row(run: Trajectory, function, by_kernel: bool):
     return lambda t, y: shielded(shown, result, t, y, run.arrays)
 
 
-@eqx.filter_jit
+@jit
 def _over_run(trajectory: Trajectory, function):
     """`function(trajectory, ts, ys, work)` of all rows reached, the start first, of each lane."""
     if not trajectory.plain:
@@ -322,7 +335,7 @@ def _energy_error(run, ts, ys, work):
     return diagnostics.energy_error(run.system, run.controller, ts, states, total)
 
 
-@eqx.filter_jit
+@jit
 def _dense(trajectory: Trajectory, t) -> State:
     if trajectory.final_time.ndim > 0:
         return eqx.filter_vmap(_dense, in_axes=(eqx.if_array(0), None))(trajectory, t)
@@ -334,7 +347,7 @@ def _dense(trajectory: Trajectory, t) -> State:
     return trajectory.formulation.recover(trajectory.system, t, y)
 
 
-@eqx.filter_jit
+@jit
 def _final(trajectory: Trajectory) -> State:
     if trajectory.final_time.ndim > 0:
         return eqx.filter_vmap(_final)(trajectory)

@@ -12,6 +12,7 @@ from jaxtyping import Array, Float
 
 from jaxdae.analysis.rest import Balance, balance
 from jaxdae.analysis.root_search import find_root, Linear
+from jaxdae.compiled import jit
 from jaxdae.linalg.held_rank import pivoted_rows, unit_rows
 from jaxdae.systems import State, System
 from jaxdae.systems.checks import check_finite, check_system, check_tolerance, is_concrete
@@ -119,7 +120,7 @@ def equilibrium(
     return _require(system, found, residual, rate, t, tolerance, fixed)
 
 
-@eqx.filter_jit
+@jit
 def _solve(system, t, state, u, free, kept, free_controls):
     """Unknowns, what is left of the equations, and the rate of that in time."""
     given = (system, t, state, u, free, kept)
@@ -164,13 +165,13 @@ def _independent_constraints(system: System, t, state: State):
     return kept if bool(regular) and not bool(jnp.all(kept)) else None
 
 
-@eqx.filter_jit
+@jit
 def _constraints_at(system, t, state):
     _, jac = mass_and_jacobian(system, t, state.q, state.v)
     return system.position_constraints(t, state.q), jac
 
 
-@eqx.filter_jit
+@jit
 def _kept_constraints(system, t, state):
     found = constraint_rank(system, t, state)
     order = pivoted_rows(unit_rows(found.jac)[0]).order

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdae.analysis.equilibria import Equilibrium
+from jaxdae.compiled import jit
 from jaxdae.linalg.held_rank import pivoted_rows, unit_rows
 from jaxdae.systems import State, System
 from jaxdae.systems.independence import constraint_rank
@@ -43,7 +44,7 @@ def independent_part(system: System, eq: Equilibrium, m: int) -> tuple[System, E
     return _as(_part(type(system), rows, m), system), eq
 
 
-@eqx.filter_jit
+@jit
 def _rank(system, eq):
     return constraint_rank(system, eq.t, State(eq.q, jnp.zeros_like(eq.q), eq.w))
 

@@ -13,6 +13,7 @@ from jaxtyping import Array, Float
 from jaxdae.analysis.equilibria import Equilibrium
 from jaxdae.analysis.independent_part import independent_part
 from jaxdae.analysis.rest import energy_force, mass_and_turning, remaining_force
+from jaxdae.compiled import jit
 from jaxdae.linalg.rank import numerical_rank
 from jaxdae.systems import State, System
 from jaxdae.systems.calls import check_instance
@@ -140,7 +141,7 @@ def linearize(
     return _linearize(system, eq, controller, partition)
 
 
-@eqx.filter_jit
+@jit
 def jacobian_at_rest(system: System, eq: Equilibrium) -> Float[Array, "c n"]:
     """Constraint Jacobian at an equilibrium, shape `(m+r, n)`, by compiled code."""
     return mass_and_jacobian(system, eq.t, eq.q, jnp.zeros_like(eq.q))[1]
@@ -194,7 +195,7 @@ def choose_partition(system: System, jac, m: int, independent=None) -> Partition
     return Partition(independent, tuple(sorted(rest)), tuple(sorted(holonomic)))
 
 
-@eqx.filter_jit
+@jit
 def _linearize(system, eq, controller, partition) -> Linearization:
     level = _velocity_level(system, eq)
     position_map, velocity_map, rates = _kinematics(level, partition)

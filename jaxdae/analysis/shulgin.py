@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from jaxdae.analysis.equilibria import Equilibrium
 from jaxdae.analysis.linearization import choose_partition, jacobian_at_rest
+from jaxdae.compiled import jit
 from jaxdae.systems import System
 from jaxdae.systems.dynamics import other_force
 from jaxdae.systems.precision import in_dtype
@@ -134,7 +135,7 @@ def characteristic_matrix(
     return _parts(system, eq, own, dependent)
 
 
-@eqx.filter_jit
+@jit
 def _parts(system, eq, own, dependent) -> CharacteristicMatrix:
     I, D = jnp.array(own, int), jnp.array(dependent, int)  # noqa: E741
     d = len(own)

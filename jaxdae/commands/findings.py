@@ -2,7 +2,6 @@
 
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -34,6 +33,7 @@ from jaxdae.analysis import (
 )
 from jaxdae.analysis.spectra import root_bounds
 from jaxdae.commands.limits import clean, growth, root_limit, RootLimit, SOLVERS
+from jaxdae.compiled import jit
 from jaxdae.formulations import Baumgarte
 from jaxdae.models.equilibria import Rest
 from jaxdae.systems import State, System
@@ -204,7 +204,7 @@ def _field(system, formulation, eq: Equilibrium) -> Field:
     return Field(roots, float(np.abs(np.asarray(phi)).max(initial=0.0)))
 
 
-@eqx.filter_jit
+@jit
 def _rest_of_field(system, formulation, eq: Equilibrium):
     """Violation where the integrated equations rest near the equilibrium, and their Jacobian."""
     y, unravel = ravel_pytree(formulation.init(system, eq.t, eq.state))

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from jaxdae.compiled import jit
 from jaxdae.failure import describe_failure
 from jaxdae.models.studies import Check, Goal, Study
 from jaxdae.simulate import simulate
@@ -66,7 +67,7 @@ def judge(study: Study, params, check: Check, start: State, key) -> tuple[Judgem
     return jax.tree.map(np.asarray, judgement), run
 
 
-@eqx.filter_jit
+@jit
 def _judge(build, goal: Goal, params, states, t1, dt, ts):
     system, formulation, controller = build(params)
 
@@ -132,7 +133,7 @@ def breaking_times(study: Study, params, states: State) -> tuple[np.ndarray, str
     return np.asarray(runs.final_time)[failed], describe_failure(runs.lane(int(failed[0])))
 
 
-@eqx.filter_jit
+@jit
 def _reach(build, params, states, t1) -> Trajectory:
     system, formulation, controller = build(params)
 

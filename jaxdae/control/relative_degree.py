@@ -8,13 +8,13 @@ are 2 or 3; any number here). Found by differentiation, decided at sample states
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import ArrayLike
 
+from jaxdae.compiled import jit
 from jaxdae.control.plant import decouple, flow_derivatives, Plant, Program
 from jaxdae.formulations import AbstractFormulation
 from jaxdae.linalg.rank import numerical_rank
@@ -153,7 +153,7 @@ def _flat(plant: Plant, program: Program, order: int, t, state: State):
     return x, rate, top
 
 
-@eqx.filter_jit
+@jit
 def _patterns(plant: Plant, program: Program, ts, states):
     """Largest entries of dX/dx, dX/du and df/dx over states near the samples."""
 
@@ -196,7 +196,7 @@ def _uncontrollable(name: str, order: int) -> str:
     )
 
 
-@eqx.filter_jit
+@jit
 def _dependence(plant: Plant, program: Program, order: int, ts, states):
     """Whether the `order`-th derivative of each constraint depends on u, shape `(samples, r)`.
 
@@ -245,7 +245,7 @@ def _search(plant, program, ts, states, names, least, limit: int) -> tuple[int, 
     raise ValueError(_uncontrollable(names[missing], limit))
 
 
-@eqx.filter_jit
+@jit
 def _highest(plant: Plant, program: Program, degrees: tuple[int, ...], ts, states):
     """Deviation of the highest derivatives from affine in u, relative, and decoupling matrices."""
 

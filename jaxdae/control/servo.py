@@ -10,6 +10,7 @@ import numpy as np
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, ArrayLike, Float
 
+from jaxdae.compiled import jit
 from jaxdae.control.plant import decouple, Decoupling, Plant, Program
 from jaxdae.control.relative_degree import (
     check_program,
@@ -230,7 +231,7 @@ def _cholesky_factor(weight, count: int, dtype):
     return jnp.diag(jnp.broadcast_to(jnp.sqrt(weight), (count,)))
 
 
-@eqx.filter_jit
+@jit
 def _scaled_matrices(servo: ServoConstraint, ts, states: State):
     def at(t, s):
         return servo.decoupling(t, s.q, s.v, s.w).matrix / servo.scale[:, None]

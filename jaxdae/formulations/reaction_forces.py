@@ -9,12 +9,12 @@ general nonlinear and not symmetric.
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from jaxdae.compiled import jit
 from jaxdae.formulations.structure import depends_on
 from jaxdae.linalg.positive_definite import solve_positive_definite
 from jaxdae.systems import Dynamics, evaluate, State, System
@@ -162,7 +162,7 @@ def why_undetermined(system: System, t, y: State, wanted_rate, *, nearly=False) 
     )
 
 
-@eqx.filter_jit
+@jit
 def _at(system, t, y, wanted_rate) -> tuple[Solution, Array] | None:
     """The solution at a state, and whether the forces are finite there."""
     law = reaction_law(system, t, y, None)

@@ -13,11 +13,11 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxdae.compiled import jit
 from jaxdae.formulations.realizing import Law, Magnitude, value_of
 from jaxdae.systems import constraint_residuals, evaluate, mass_and_jacobian, State, System
 
@@ -61,7 +61,7 @@ def realizing_constants(
     return RealizingConstants(max(float(growth), 0.0), *np.sqrt(inertia[[0, -1]] / 2).tolist())
 
 
-@eqx.filter_jit
+@jit
 def _forms(system: System, t, state: State, controller):
     """`S`, and `W` of the quadratic part of `dG/dt`, each of shape `(c, c)`."""
     d = evaluate(system, t, state.q, state.v, state.w, _input(controller, t, state))

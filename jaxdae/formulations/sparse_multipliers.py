@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from jaxdae.compiled import jit
 from jaxdae.formulations.lagrange import AbstractMotion
 from jaxdae.formulations.sparsity import compressed, find_sparsity, Sparsity
 from jaxdae.formulations.stabilization import Stabilization
@@ -161,7 +162,7 @@ def _jacobian(system: System, pattern: Sparsity, m: int, t, q, v):
     return jnp.concatenate(parts)
 
 
-@eqx.filter_jit
+@jit
 def _is_regular(system: System, pattern: Sparsity, t, state: State):
     """Whether mass matrix and `J M^-1 J^T` are positive definite beyond round-off."""
     mass, jac = _matrices(system, pattern, t, state)
@@ -170,7 +171,7 @@ def _is_regular(system: System, pattern: Sparsity, t, state: State):
     return jnp.all(jnp.isfinite(a)) & jnp.all(jnp.isfinite(lam))
 
 
-@eqx.filter_jit
+@jit
 def _products(system: System, pattern: Sparsity, t, state: State, e):
     """`M e` and `J e`, each from the entries and as one directional derivative."""
     q, v = state.q, state.v

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from jaxdae.compiled import jit
 from jaxdae.formulations.base import AbstractFormulation
 from jaxdae.formulations.gains import apply_gain, check_positive, check_size, Gain
 from jaxdae.formulations.structure import depends_on
@@ -371,19 +372,19 @@ def _remedy(system, t, q) -> str:
 
 
 # Compiled: operation by operation the checks on the host would take seconds.
-@eqx.filter_jit
+@jit
 def _started(formulation, system, t, state):
     return formulation.init(system, t, state)
 
 
-@eqx.filter_jit
+@jit
 def _chosen(formulation, system, t, y):
     """Independent and dependent coordinates of a state, and `N` there."""
     split = formulation._split(system, y)
     return split, _eliminate(system, split, t, y.q).kernel
 
 
-@eqx.filter_jit
+@jit
 def _dependent(formulation, system, ts, ys):
     """`J` and its dependent columns at the times of a run."""
 

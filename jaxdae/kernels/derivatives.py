@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jax.interpreters import ad, batching, mlir
 
 from jaxdae.kernels.axes import Axes, grown
+from jaxdae.kernels.own_rules import own_rules
 from jaxdae.linalg.device_axes import alike, results
 
 FORWARD, REVERSE, BOTH = "forward", "reverse", "both"
@@ -42,12 +43,24 @@ class Function(NamedTuple):
         results: shapes of what `base` gives.
         pushed: whether `base` has a forward derivative in it.
         steps: the derivatives, the innermost first.
+        one_way: whether a rule in it has a derivative in reverse mode only, `jax.custom_vjp`.
     """
 
     base: Callable[..., Any]
     results: tuple[jax.ShapeDtypeStruct, ...]
     pushed: bool = False
     steps: tuple[Step, ...] = ()
+    one_way: bool = False
+
+    def beside_derivative(self) -> "Function":
+        """Itself, as JAX computes it where its derivative is wanted, too.
+
+        Then a function with a rule for the reverse mode is computed by this rule, which says what
+        it keeps for later: that can be differentiated again.
+        """
+        if not self.one_way or self.steps:
+            return self
+        return self._replace(base=_Kept(self.base), one_way=False)
 
     def along(self, by: tuple[int, ...]) -> "Function":
         """Its derivative along directions."""
@@ -125,6 +138,16 @@ class Function(NamedTuple):
         return list(jax.vjp(varied, *moving)[1](list(more)))
 
 
+class _Kept(NamedTuple):
+    """A function as its derivative in reverse mode computes it."""
+
+    base: Callable[..., Any]
+
+    def __call__(self, mode: str, *arrays) -> list[jax.Array]:
+        del mode  # it has a derivative in it, beside those that follow
+        return list(jax.vjp(lambda *x: list(self.base(BOTH, *x)), *arrays)[0])
+
+
 _evaluate = jex.Primitive("derivable_function")
 _evaluate.multiple_results = True
 
@@ -151,7 +174,7 @@ def _batched(arguments, axes_in, *, function: Function, axes: Axes):
 
 
 def _jvp(primals, tangents, *, function: Function, axes: Axes):
-    found = _evaluate.bind(*primals, function=function, axes=axes)
+    found = _evaluate.bind(*primals, function=function.beside_derivative(), axes=axes)
     return found, _derivative(primals, tangents, function, axes)
 
 
@@ -239,11 +262,17 @@ def shielded(function: Callable, result: Any, *arguments) -> Any:
     leaves, structure = jax.tree.flatten(arrays)
     shapes, found = jax.tree.flatten(result)
 
-    def base(mode, *leaves):
-        del mode
+    def flat(*leaves):
         given = eqx.combine(jax.tree.unflatten(structure, leaves), rest)
         pairs = zip(jax.tree.leaves(function(*given)), kinds, strict=True)
         return [jnp.asarray(x, kind.dtype) for x, kind in pairs]
 
+    def base(mode, *leaves):
+        del mode
+        return jex.jaxpr_as_fun(closed)(*leaves)
+
     kinds = tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in shapes)
-    return jax.tree.unflatten(found, evaluate(Function(base, kinds), leaves))
+    # Once for all of its derivatives.
+    closed = jax.make_jaxpr(flat)(*leaves)
+    one_way = any(x.one_way for x in own_rules(closed))
+    return jax.tree.unflatten(found, evaluate(Function(base, kinds, one_way=one_way), leaves))

@@ -12,6 +12,7 @@ from jax.flatten_util import ravel_pytree
 from jaxdae.kernels.calls import call, Shared, Subprogram, subprogram
 from jaxdae.kernels.dense import LARGE
 from jaxdae.kernels.invariants import parted
+from jaxdae.kernels.own_rules import OwnRule
 from jaxdae.kernels.product_parts import assembled, factored, Pieces
 from jaxdae.kernels.products import regrouped
 from jaxdae.kernels.trace import scalarize, UnsupportedOperationError
@@ -61,6 +62,7 @@ class InitialValueProblem:
         self._made: dict[Any, list[Subprogram]] = {}
         self._subprograms: dict[str, Subprogram] = {}
         self._parts: dict[str, tuple[Subprogram, Subprogram]] = {}
+        self._rules: dict[str, tuple[OwnRule, ...]] = {}
         # What their results are given by.
         self._pieces: dict[str, tuple[Pieces, ...]] = {}
         self._transposed: dict[tuple, tuple[Pieces, ...]] = {}
@@ -85,6 +87,13 @@ class InitialValueProblem:
     def _hands_over(self) -> bool:
         """Whether the last stage of a step is the first one of the next."""
         return self.tableau.fsal and self.project is None
+
+    @property
+    def own_rules(self) -> tuple[OwnRule, ...]:
+        """Rules of derivatives that users have written, of functions in it."""
+        primal = self.primal
+        primal._forward()
+        return tuple(rule for name in primal._functions() for rule in primal._rules[name])
 
     def varied(self, active: tuple[int, ...], directions: int) -> "InitialValueProblem":
         """The problem of the states and their derivatives in some directions.
@@ -181,6 +190,7 @@ class InitialValueProblem:
         """A program in two: the part of the parameters alone, and the rest."""
         if name not in self._parts:
             program = scalarize(function, *self._shapes(*kinds), varying=varying, loops=True)
+            self._rules[name] = program.own_rules
             program, self._pieces[name] = factored(program)
             few = sum(x.size for x in program.inputs) < _MOST_REGROUPED
             shared = regrouped(program) if few and self.dtype == np.float64 else program

@@ -58,9 +58,11 @@ def _moving(run: Run, tangents):
 
 
 def _jvp(primals, tangents, *, run: Run, axes: Axes):
-    found = native_integration.bind(*primals, run=run, axes=axes)
+    found = native_integration.bind(*primals, run=run.beside_derivative(), axes=axes)
     active, timed = _moving(run, tangents)
-    if timed:
+    if run.once:
+        _stepping_aside(run, run.own_rule)
+    if timed or run.once:
         assert run.plain is not None
         return found, along(run.plain, primals, tangents, axes)
     moves = [ad.instantiate_zeros(tangents[0]), *(tangents[1 + i] for i in active)]
@@ -302,7 +304,10 @@ def _adjoint_jvp(primals, tangents, *, run: Run, axes: Axes, active, totals):
     found = _adjoint.bind(*primals, run=run, axes=axes, active=active, totals=totals)
     members = tuple(range(axes.rank))
     moving, timed = _moving(run, tangents)
-    if timed:
+    # The derivative of the adjoint, below, is made by the symmetry of second derivatives.
+    if run.own_rule is not None:
+        _stepping_aside(run, run.own_rule)
+    if timed or run.own_rule is not None:
         assert run.plain is not None
         given, more = _all_bars(primals, run, axes)
         still = [ad.Zero(jax.typeof(x).to_tangent_aval()) for x in given[len(primals) :]]

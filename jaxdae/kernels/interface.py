@@ -63,12 +63,11 @@ def handler(rank: int) -> str:
         rank: number of leading axes of the first result, which are the batch.
     """
     major, minor = version() or (_MAJOR, _OLDEST_MINOR)
-    dimensions = "\n".join(
-        f"""  %d{i}p = getelementptr i64, ptr %dims, i64 {i}
-  %d{i} = load i64, ptr %d{i}p
-  %n{i + 1} = mul i64 %n{i}, %d{i}"""
-        for i in range(rank)
-    )
+    return f"{_asked(major, minor)}{_checked()}{_executed(rank)}{_refused()}"
+
+
+def _asked(major: int, minor: int) -> str:
+    """Where XLA asks for metadata: the version that a handler is written for."""
     return f"""
 define ptr @handler(ptr %frame) {{
 entry:
@@ -91,7 +90,12 @@ metadata:
   %traits = getelementptr i8, ptr %m, i64 {_TRAITS}
   store i32 0, ptr %traits
   ret ptr null
-sizes:
+"""
+
+
+def _checked() -> str:
+    """Sizes, before anything is read: no structure may be smaller than ours."""
+    return f"""sizes:
   %size = load i64, ptr %frame
   %long = icmp uge i64 %size, {_FRAME_SIZE}
   br i1 %long, label %tables, label %unknown
@@ -113,7 +117,18 @@ buffers:
   %bs = load i64, ptr %r0
   %known = icmp uge i64 %bs, {_BUFFER_SIZE}
   br i1 %known, label %execute, label %unknown
-execute:
+"""
+
+
+def _executed(rank: int) -> str:
+    """The batch, its members counted."""
+    dimensions = "\n".join(
+        f"""  %d{i}p = getelementptr i64, ptr %dims, i64 {i}
+  %d{i} = load i64, ptr %d{i}p
+  %n{i + 1} = mul i64 %n{i}, %d{i}"""
+        for i in range(rank)
+    )
+    return f"""execute:
   %dimsp = getelementptr i8, ptr %r0, i64 {DIMENSIONS}
   %dims = load ptr, ptr %dimsp
   %n0 = add i64 0, 1
@@ -125,7 +140,12 @@ go:
   br label %return
 return:
   ret ptr null
-unknown:
+"""
+
+
+def _refused() -> str:
+    """The error of an unknown layout."""
+    return f"""unknown:
   %apip = getelementptr i8, ptr %frame, i64 {_API}
   %api = load ptr, ptr %apip
   %makep = getelementptr i8, ptr %api, i64 {_MAKE_ERROR}

@@ -1,12 +1,12 @@
 """What was made of equal keys, for as long as JAX keeps what it has traced."""
 
-import dataclasses
-import math
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
 import jax
+
+from jaxdae.compiled import kinds
 
 
 class Memory:
@@ -53,22 +53,6 @@ class Memory:
 
     def __len__(self) -> int:
         return len(self._held)
-
-
-def kinds(value: Any) -> Any:
-    """Types of a value and of all in it, and signs of zeros: what equality does not compare."""
-    if isinstance(value, tuple | list):
-        return (type(value), *map(kinds, value))
-    if isinstance(value, dict):
-        return (dict, *((x, kinds(y)) for x, y in value.items()))
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        own = (x.name for x in dataclasses.fields(value))
-        return (type(value), *(kinds(getattr(value, x, None)) for x in own))
-    if isinstance(value, jax.Array):
-        return jax.Array  # known or traced
-    if isinstance(value, float) and value == 0:
-        return (type(value), math.copysign(1.0, value))
-    return type(value)
 
 
 _TRACED: list[None] = []

@@ -11,24 +11,24 @@ _BITS = {np.dtype(np.float64): (11, 52), np.dtype(np.float32): (8, 23)}
 _DOUBLE, _SINGLE = np.dtype(np.float64), np.dtype(np.float32)
 
 
-def check(kinds) -> None:
+def check(graph: Graph, kinds) -> None:
     """Refuse types whose numbers a kernel cannot compute with.
 
-    Double precision in a kernel of single precision is computed with that: JAX's own constants have
-    it here and there.
-
     Args:
+        graph: of the kernel.
         kinds: types of the arguments and results of an operation.
 
     Raises:
-        Refusal: for complex numbers, for floating-point types of less than single precision, and
-            for keys of random numbers.
+        Refusal: for complex numbers, for floating-point types of less than single precision, for
+            double precision in a kernel of single precision, and for keys of random numbers.
     """
     for kind in kinds:
         if jnp.issubdtype(kind, jnp.complexfloating):
             raise Refusal(COMPLEX)
         if not (kind in (_DOUBLE, _SINGLE) or jnp.issubdtype(kind, np.integer) or kind == np.bool_):
             raise Refusal(f"kernels compute with no numbers of type {kind}")
+        if kind == _DOUBLE and graph.dtype == _SINGLE:
+            raise Refusal("numbers of double precision stand in a kernel of single precision")
 
 
 def reduced(graph: Graph, equation, given: list[Value]) -> list[Value]:

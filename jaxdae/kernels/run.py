@@ -41,6 +41,7 @@ class Run(NamedTuple):
         given_first: whether the length of the first controlled step is given.
         plain: the same run by JAX, for derivatives that no kernel has.
         strict: whether a derivative that no kernel has is refused instead.
+        once: whether no kernel has its derivative, as it is computed beside one.
     """
 
     problem: InitialValueProblem
@@ -50,6 +51,20 @@ class Run(NamedTuple):
     given_first: bool
     plain: Function | None = None
     strict: bool = False
+    once: bool = False
+
+    @property
+    def own_rule(self) -> str | None:
+        """A rule of derivatives that a user has written, whose own derivative no kernel has."""
+        found = self.problem.own_rules
+        return f"{found[0]}, whose derivative is that of the plain program." if found else None
+
+    def beside_derivative(self) -> "Run":
+        """Itself, computed where its derivative is wanted, too."""
+        if not any(x.one_way for x in self.problem.own_rules):
+            return self
+        plain = None if self.plain is None else self.plain.beside_derivative()
+        return self._replace(plain=plain, once=True)
 
     @property
     def controlled(self) -> bool:

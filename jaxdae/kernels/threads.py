@@ -43,21 +43,7 @@ def _size(kind: str) -> int:
     return 64 if kind.startswith("%") else 8
 
 
-def share(count: int, least: int, need: int) -> str:
-    """Text of `@share(arguments, results, members)`: threads take and `@run` parts of a batch.
-
-    There are some parts for each thread, in multiples of a least size. Whoever is done takes the
-    next one, so that a slow processor does not hold up the others. The calling thread takes part,
-    unless its stack may be too small: then as many others do as can be made.
-
-    Args:
-        count: threads.
-        least: members that are worth a thread; parts of a batch are multiples of it.
-        need: of the stack of a thread, from `stack_need`.
-    """
-    first = 1 if need <= _ANYWHERE else 0
-    stack = -(-(need + _MARGIN) // _MEGABYTE) * _MEGABYTE
-    return f"""
+_WORK = """
 declare ptr @malloc(i64)
 declare void @free(ptr)
 declare i32 @pthread_create(ptr, ptr, ptr, ptr)
@@ -67,9 +53,9 @@ declare i32 @pthread_attr_setstacksize(ptr, i64)
 declare i32 @pthread_attr_destroy(ptr)
 
 ; Arguments, results, the first member that nobody has taken, members, members of a part.
-%task = type {{ ptr, ptr, i64, i64, i64 }}
+%task = type { ptr, ptr, i64, i64, i64 }
 
-define internal ptr @work(ptr %p) {{
+define internal ptr @work(ptr %p) {
 entry:
   %a = load ptr, ptr %p
   %rp = getelementptr %task, ptr %p, i32 0, i32 1
@@ -92,9 +78,31 @@ run:
   br label %take
 done:
   ret ptr null
-}}
+}
 
-define internal void @share(ptr %a, ptr %r, i64 %members) {{
+"""
+
+
+def share(count: int, least: int, need: int) -> str:
+    """Text of `@share(arguments, results, members)`: threads take and `@run` parts of a batch.
+
+    There are some parts for each thread, in multiples of a least size. Whoever is done takes the
+    next one, so that a slow processor does not hold up the others. The calling thread takes part,
+    unless its stack may be too small: then as many others do as can be made.
+
+    Args:
+        count: threads.
+        least: members that are worth a thread; parts of a batch are multiples of it.
+        need: of the stack of a thread, from `stack_need`.
+    """
+    first = 1 if need <= _ANYWHERE else 0
+    stack = -(-(need + _MARGIN) // _MEGABYTE) * _MEGABYTE
+    return f"{_WORK}{_divided(count, least)}{_joined(first, stack)}"
+
+
+def _divided(count: int, least: int) -> str:
+    """How many threads, and members of a part for each."""
+    return f"""define internal void @share(ptr %a, ptr %r, i64 %members) {{
 entry:
   %p = alloca %task
   %ids = alloca ptr, i64 {count}
@@ -127,7 +135,12 @@ entry:
   store i64 %members, ptr %mp
   %sp = getelementptr %task, ptr %p, i32 0, i32 4
   store i64 %size, ptr %sp
-  %helped = icmp sgt i64 %n, {first}
+"""
+
+
+def _joined(first: int, stack: int) -> str:
+    """Threads from the first that is not this one, and what it does itself."""
+    return f"""  %helped = icmp sgt i64 %n, {first}
   br i1 %helped, label %prepare, label %own
 prepare:
   call i32 @pthread_attr_init(ptr %attributes)

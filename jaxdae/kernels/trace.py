@@ -11,6 +11,7 @@ from jaxdae.kernels import factorizations, parameters, precisions, signs
 from jaxdae.kernels.control import CALLS, PLAIN_CALLS
 from jaxdae.kernels.graph import Graph, INPUT, TooManyOperations
 from jaxdae.kernels.host import known, on_host
+from jaxdae.kernels.own_rules import own_rules, OwnRule
 from jaxdae.kernels.rules import CALL_PRIMITIVE, RULES
 from jaxdae.kernels.values import (
     as_symbols,
@@ -36,12 +37,14 @@ class ScalarProgram(NamedTuple):
         inputs: shape and dtype of each argument; their entries are the graph's inputs, numbered
             one after the other.
         results: shape and dtype of each result.
+        own_rules: rules of derivatives that users have written, of functions in it.
     """
 
     graph: Graph
     outputs: np.ndarray
     inputs: tuple[jax.ShapeDtypeStruct, ...]
     results: tuple[jax.ShapeDtypeStruct, ...]
+    own_rules: tuple[OwnRule, ...] = ()
 
     def depends(self) -> tuple[bool, ...]:
         """For each argument, whether any result depends on it."""
@@ -112,7 +115,7 @@ def scalarize(
         raise UnsupportedOperationError(message) from None
     results = tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in closed.out_avals)
     outputs = np.concatenate(flat) if flat else np.zeros(0, np.int32)
-    return ScalarProgram(graph, outputs, shapes, results)
+    return ScalarProgram(graph, outputs, shapes, results, own_rules(closed))
 
 
 def evaluate(graph: Graph, closed: Any, arguments: list) -> list:
@@ -169,7 +172,7 @@ def _found(graph: Graph, equation, given: list[Value]) -> list[Value]:
         reason = factorizations.ITERATIVE.get(equation.primitive.name, "there is no rule for it")
         raise Refusal(reason)
     parameters.check(equation.primitive.name, equation.params)
-    precisions.check(x.aval.dtype for x in (*equation.invars, *equation.outvars))
+    precisions.check(graph, (x.aval.dtype for x in (*equation.invars, *equation.outvars)))
     graph.exact = id(equation) in graph.readers
     found = rule(graph, equation, given)
     return [

@@ -5,9 +5,9 @@ import difflib
 from collections.abc import Callable
 from typing import Any
 
-import equinox as eqx
 import numpy as np
 
+from jaxdae.compiled import jit
 from jaxdae.control import HurwitzGains, ServoConstraint
 from jaxdae.formulations import AbstractFormulation, Baumgarte, Multipliers, Penalty
 from jaxdae.models.andrews import AndrewsMechanism
@@ -103,7 +103,7 @@ def _model(name: str, **parts) -> Model:
 _MIRROR_ROOTS = (-10.0, -8.0, -5.0, -3.0)
 
 
-@eqx.filter_jit
+@jit
 def _mirror_servo(system: AdaptiveMirror) -> ServoConstraint:
     """Keeps the beam on the target; four derivatives of the program until the voltage appears."""
     return ServoConstraint(

@@ -11,6 +11,7 @@ import numpy as np
 import optimistix as optx
 from jaxtyping import Array, Float
 
+from jaxdae.compiled import jit
 from jaxdae.linalg.held_rank import pivoted_rows, unit_rows
 from jaxdae.systems.base import State, System
 from jaxdae.systems.checks import check_finite, check_system, check_tolerance, is_concrete
@@ -164,7 +165,7 @@ def _unmoved(system: System, t, state: State) -> Projection | None:
     return Projection(none, none, found, found)
 
 
-@eqx.filter_jit
+@jit
 def _distances(system: System, t, state: State):
     """Residuals, and to first order how far each of them is from zero in `q` and in `v`."""
     found = constraint_residuals(system, t, state.q, state.v)
@@ -175,7 +176,7 @@ def _distances(system: System, t, state: State):
     return found, jnp.concatenate(away)
 
 
-@eqx.filter_jit
+@jit
 def _project(system: System, program, t, state: State, free):
     """Nearest consistent state, what changed, and what is left of a program."""
     before = constraint_residuals(system, t, state.q, state.v)

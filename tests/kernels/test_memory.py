@@ -7,14 +7,18 @@ import numpy as np
 import pytest
 
 import jaxdae
-from jaxdae.kernels.memory import kinds, Memory
+from jaxdae.compiled import jit, kinds
+from jaxdae.kernels.memory import Memory
 
 # Squares of frequencies, changed between runs.
 STIFFNESS = 1.0
 
 
 class Oscillator(jaxdae.System):
-    """`q'' = -k q`, where `k` comes from a global value, a method, and the kind of a setting."""
+    """`q'' = -k q`, where `k` comes from a global value, a method, and the kind of a setting.
+
+    At `q = 1` and rest the energy is `k / 2`.
+    """
 
     setting: object = eqx.field(static=True, default=1)
 
@@ -25,20 +29,23 @@ class Oscillator(jaxdae.System):
     def factor(self):
         return 1.0
 
-    def force(self, t, q, v, w, u):
-        del t, v, w, u
+    def potential_energy(self, t, q):
+        del t
         kind = {int: 1.0, float: 4.0, bool: 9.0}[type(self.setting)]
-        return -STIFFNESS * self.factor() * kind * q
+        return STIFFNESS * self.factor() * kind * 0.5 * q @ q
 
 
-def end(setting: object = 1, backend="auto") -> float:
-    """`q(1)` after `q(0) = 1` at rest, which is the cosine of the frequency."""
+def simulated(setting: object = 1) -> jaxdae.Trajectory:
     state = jaxdae.State(jnp.array([1.0]), jnp.array([0.0]))
-    settings = {"t1": 1.0, "dt": 0.01, "backend": backend}
+    settings = {"t1": 1.0, "dt": 0.01}
     run = jaxdae.simulate(Oscillator(setting), jaxdae.Multipliers(), state, **settings)
-    if backend == "auto":
-        assert run.why_not_native is None
-    return float(run.q[-1, 0])
+    assert run.why_not_native is None
+    return run
+
+
+def end(setting: object = 1) -> float:
+    """`q(1)` after `q(0) = 1` at rest, which is the cosine of the frequency."""
+    return float(simulated(setting).q[-1, 0])
 
 
 def is_cosine(found: float, frequency: float) -> bool:
@@ -57,10 +64,34 @@ def test_what_jax_forgets_is_forgotten(monkeypatch):
 
 
 def test_values_of_other_kinds_are_other_systems():
-    """Between them JAX forgets what it compiled for readings, which compares by equality."""
+    """Runs, readings and warnings, each compiled once for each kind."""
     for setting, frequency in ((1, 1.0), (1.0, 2.0), (True, 3.0), (1, 1.0)):
-        jax.clear_caches()
-        assert is_cosine(end(setting), frequency)
+        run = simulated(setting)
+        assert is_cosine(float(run.q[-1, 0]), frequency)
+        # A few roundings of numbers of size one.
+        np.testing.assert_allclose(run.energy[0], frequency**2 / 2, rtol=1e-15)
+        rest = jaxdae.equilibrium(Oscillator(setting), q=jnp.zeros(1))
+        np.testing.assert_allclose(
+            jaxdae.linearize(Oscillator(setting), rest).A[1, 0], -(frequency**2), rtol=1e-15
+        )
+
+
+def test_functions_are_compiled_apart_for_values_that_python_takes_for_equal():
+    """Positional or named, in any pytree; other calls with the same compile nothing."""
+    traced = []
+
+    @jit
+    def kind(x, *, setting=None):
+        traced.append(setting)
+        return x * {int: 1.0, float: 4.0, bool: 9.0}[type(setting[0])]
+
+    for _ in range(2):
+        found = [float(kind(jnp.ones(()), setting=(x,))) for x in (1, 1.0, True)]
+        assert found == [1.0, 4.0, 9.0]
+    # NumPy's arrays and JAX's are of one kind, as they are for JAX.
+    assert float(kind(np.ones(()), setting=(1,))) == 1.0
+    assert len(traced) == 3
+    assert kind.__name__ == "kind"
 
 
 def test_kinds_are_what_equality_does_not_compare():

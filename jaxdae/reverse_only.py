@@ -1,0 +1,107 @@
+"""Plain runs that have a derivative in reverse mode alone, and say so.
+
+What diffrax checkpoints is, for JAX, a function with a rule for the reverse mode alone. Asked for
+another derivative, JAX names neither the run nor the remedy.
+"""
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.extend.core as jex
+from jax.interpreters import ad, batching, mlir
+
+_REMEDY = (
+    "Give simulate(..., adjoint=diffrax.DirectAdjoint()) for derivatives in both modes and for "
+    "second ones{}."
+)
+
+
+class _Words(NamedTuple):
+    """What is said of a forward derivative, and of a second one; `None` where that is known."""
+
+    forward: str
+    second: str | None
+
+
+def reverse_only(given: Any, solver: Any, why_plain: str | None) -> Any:
+    """What a run depends on, so that other derivatives by it than the run has raise an error.
+
+    Args:
+        given: arrays in any pytree.
+        solver: the method of the run, not one that projects.
+        why_plain: why no kernel makes the run; `None` where none was asked for.
+
+    Returns:
+        The same.
+
+    Raises:
+        NotImplementedError: when the derivative is made.
+    """
+    because = "" if why_plain is None else f", as it is plain ({why_plain})"
+    forward = f"the run has no derivative in forward mode{because}. " + _REMEDY.format(
+        ", or adjoint=diffrax.ForwardMode()"
+    )
+    second = f"the run has no second derivatives{because}. {_REMEDY.format('')}"
+    # The steps of others have no loop over stages inside of the checkpoints.
+    staged = isinstance(solver, diffrax.AbstractRungeKutta) and solver.scan_kind is None
+    arrays, rest = eqx.partition(given, eqx.is_inexact_array)
+    return eqx.combine(_once(_Words(forward, second if staged else None), arrays), rest)
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _once(words: _Words, x):
+    del words
+    return x
+
+
+@_once.defjvp
+def _once_jvp(words: _Words, primals, tangents):
+    (x,), (move,) = primals, tangents
+    marked = lambda at, along: _transposed_only.bind(at, along, words=words.forward)  # noqa: E731
+    return _twice(words, x), jax.tree.map(marked, x, move)
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _twice(words: _Words, x):
+    del words
+    return x
+
+
+@_twice.defjvp
+def _twice_jvp(words: _Words, primals, tangents):
+    if words.second is not None:
+        raise NotImplementedError(words.second)
+    return primals[0], tangents[0]
+
+
+# A direction beside what it is of, and nothing that can be computed until it has been transposed.
+_transposed_only = jex.Primitive("transposed_only")
+
+
+def _refused(*arguments, words: str):
+    raise NotImplementedError(words)
+
+
+def _batched(given, axes, *, words: str):
+    at, along = axes
+    if at is None:  # several directions of one run, as `jax.jacfwd` has them
+        _refused(words=words)
+    return _transposed_only.bind(*given, words=words), along
+
+
+def _jvp(primals, tangents, *, words: str):
+    found = _transposed_only.bind(*primals, words=words)
+    still = type(tangents[1]) is ad.Zero
+    more = tangents[1] if still else _transposed_only.bind(primals[0], tangents[1], words=words)
+    return found, more
+
+
+_transposed_only.def_impl(_refused)
+_transposed_only.def_abstract_eval(lambda x, along, words: along)  # noqa: ARG005
+mlir.register_lowering(_transposed_only, lambda ctx, *given, words: _refused(words=words))  # noqa: ARG005
+batching.primitive_batchers[_transposed_only] = _batched
+ad.primitive_jvps[_transposed_only] = _jvp
+ad.primitive_transposes[_transposed_only] = lambda bar, x, along, words: [None, bar]  # noqa: ARG005
