@@ -352,7 +352,8 @@ def _final(trajectory: Trajectory) -> State:
     if trajectory.final_time.ndim > 0:
         return eqx.filter_vmap(_final)(trajectory)
     recover = trajectory.formulation.recover
-    return recover(trajectory.system, trajectory.final_time, trajectory.final)
+    state = recover(trajectory.system, trajectory.final_time, trajectory.final)
+    return jax.tree.map(_with_positive_zeros, state)
 
 
 def _column(mask, x):

@@ -164,7 +164,7 @@ class InitialValueProblem:
     def _forward(self) -> list[tuple[Subprogram, Subprogram]]:
         """Right-hand side and projection: what depends on the parameters alone, and the rest."""
         kinds = ("t", "y", *self.parameters)
-        return [self._parted(name, f, kinds, 2) for name, f in self._functions().items()]
+        return [self._parted(name, f, kinds, 2, True) for name, f in self._functions().items()]
 
     def _backward(self, active: tuple[int, ...] | None) -> list[tuple[Subprogram, Subprogram]]:
         """The same of their derivatives in reverse mode, by the state and active parameters."""
@@ -186,10 +186,11 @@ class InitialValueProblem:
             for name, f in self._functions().items()
         ]
 
-    def _parted(self, name: str, function: Callable, kinds, varying: int):
+    def _parted(self, name: str, function: Callable, kinds, varying: int, signed: bool = False):
         """A program in two: the part of the parameters alone, and the rest."""
         if name not in self._parts:
-            program = scalarize(function, *self._shapes(*kinds), varying=varying, loops=True)
+            shapes = self._shapes(*kinds)
+            program = scalarize(function, *shapes, varying=varying, loops=True, signed=signed)
             self._rules[name] = program.own_rules
             program, self._pieces[name] = factored(program)
             few = sum(x.size for x in program.inputs) < _MOST_REGROUPED

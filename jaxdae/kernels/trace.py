@@ -64,7 +64,11 @@ class ScalarProgram(NamedTuple):
 
 
 def scalarize(
-    function: Callable, *arguments, varying: int | None = None, loops: bool = False
+    function: Callable,
+    *arguments,
+    varying: int | None = None,
+    loops: bool = False,
+    signed: bool = False,
 ) -> ScalarProgram:
     """Trace a function to scalar operations.
 
@@ -78,6 +82,7 @@ def scalarize(
             stay the same; without it all change.
         loops: whether products of dense matrices become calls, for programs that are written as
             functions on arrays in memory.
+        signed: whether zeros among the results keep their signs, but those of linear solves.
 
     Returns:
         `ScalarProgram`.
@@ -100,7 +105,7 @@ def scalarize(
         nodes = np.arange(first, first + size, dtype=np.int32)
         given.append(Symbols(nodes.reshape(shape.shape)))
         first += size
-    graph.readers |= signs.readers(closed, results=False)
+    graph.readers |= signs.readers(closed, results=signed)
     try:
         found = evaluate(graph, closed, given)
     except TooManyOperations as reason:

@@ -14,6 +14,8 @@ from jaxdae.kernels import native, scalarize
 from jaxdae.kernels.invariants import parted
 from jaxdae.kernels.products import regrouped
 from jaxdae.models import AndrewsMechanism, TwoLinkManipulator
+from jaxdae.solvers import RK4
+from jaxdae.trajectory import _with_positive_zeros
 
 ZEROS = np.array(list(product([0.0, -0.0, 1.5, -2.0], repeat=2)))
 
@@ -172,6 +174,46 @@ def test_random_expressions_of_signed_zeros_are_those_of_numpy(in_numpy):
             np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
 
 
+def test_results_keep_them_where_they_are_wanted(in_numpy):
+    """As a state that starts at a negative zero does, for which forces are zeros of both signs."""
+    signed = scalarize(
+        lambda x: [case(jnp, x) for case in CASES.values()], np.zeros(2), signed=True
+    )
+    for x in ZEROS:
+        with np.errstate(all="ignore"):
+            expected = [np.asarray(case(np, x)) for case in CASES.values()]
+        for name, one, other in zip(CASES, in_numpy(signed, x), expected, strict=True):
+            np.testing.assert_array_equal(np.signbit(one), np.signbit(other), err_msg=f"{name} {x}")
+
+
+class Resting(jaxdae.System):
+    """Four coordinates at rest, by forces that are zeros of both signs."""
+
+    def kinetic_energy(self, t, q, v):
+        del t, q
+        return 0.5 * v @ v
+
+    def force(self, t, q, v, w, u):
+        del v, w, u
+        d = jnp.zeros(4) - q
+        return jnp.stack([d[0], 0.0 * t - d[1], -d[2], jnp.sin(d[3])])
+
+
+@pytest.mark.parametrize("backend", ["native", "plain"])
+def test_readings_of_a_run_have_positive_zeros_alone(backend):
+    """Angles by `arctan2` are then the same for both backends, also of negative zeros at first."""
+    q = jnp.array([0.0, -0.0, -0.0, 0.0])
+    start = jaxdae.State(q, -q)
+    run = jaxdae.simulate(
+        Resting(), jaxdae.Multipliers(), start, t1=0.2, dt=0.1, solver=RK4(), backend=backend
+    )
+    for found in (run.q, run.v, run.energy, run.final_state.q, run.final_state.v):
+        np.testing.assert_array_equal(found, 0.0)
+        assert not np.signbit(found).any()
+    slopes = jax.jacfwd(_with_positive_zeros)(q)
+    np.testing.assert_array_equal(slopes, np.eye(4))
+
+
 # What it costs.
 
 
@@ -193,7 +235,7 @@ def test_equations_of_motion_cost_what_they_cost_without(model, monkeypatch):
         return formulation.vector_field(own, t, jaxdae.State(q, v), None).v
 
     given = jnp.array(0.0), q, v, *(jnp.asarray(x, float) for x in leaves)
-    found = scalarize(rates, *given, varying=3)
+    found = scalarize(rates, *given, varying=3, signed=True)
     monkeypatch.setattr("jaxdae.kernels.signs.readers", lambda *_, **__: {})
     without = scalarize(rates, *given, varying=3)
     assert operations(found) <= 1.01 * operations(without)
