@@ -37,8 +37,7 @@ class Oscillator(jaxdae.System):
 
 def simulated(setting: object = 1) -> jaxdae.Trajectory:
     state = jaxdae.State(jnp.array([1.0]), jnp.array([0.0]))
-    settings = {"t1": 1.0, "dt": 0.01}
-    run = jaxdae.simulate(Oscillator(setting), jaxdae.Multipliers(), state, **settings)
+    run = jaxdae.simulate(Oscillator(setting), jaxdae.Multipliers(), state, t1=1.0, dt=0.01)
     assert run.why_not_native is None
     return run
 
@@ -82,7 +81,7 @@ def test_functions_are_compiled_apart_for_values_that_python_takes_for_equal():
     traced = []
 
     @jit
-    def kind(x, *, setting=None):
+    def kind(x, *, setting):
         traced.append(setting)
         return x * {int: 1.0, float: 4.0, bool: 9.0}[type(setting[0])]
 

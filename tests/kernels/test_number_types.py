@@ -1,5 +1,7 @@
 """Numbers that are not those of the kernel: rounded as their type says, or refused by name."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -178,7 +180,7 @@ class Careful(jaxdae.System):
 
 def test_double_precision_beside_single_is_left_to_jax():
     start = jaxdae.State(jnp.array([0.5], jnp.float32), jnp.zeros(1, jnp.float32))
-    settings = {"t1": 0.2, "dt": 0.1}
+    settings: dict[str, Any] = {"t1": 0.2, "dt": 0.1}
     run = jaxdae.simulate(Careful(), jaxdae.Multipliers(), start, **settings)
     assert "double precision stand in a kernel of single precision" in str(run.why_not_native)
     assert run.q.dtype == jnp.float32

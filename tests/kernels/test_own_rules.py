@@ -1,6 +1,7 @@
 """Rules of derivatives that users have written are kept, in every order of both modes."""
 
 import itertools
+from typing import Any
 
 import diffrax
 import equinox as eqx
@@ -105,7 +106,7 @@ class Spring(jaxdae.System):
         return -self.stiffness * (clipped(q) + smoothed(jnp.stack([q[0], self.stiffness])))
 
 
-def run(x, **settings):
+def run(x, **settings: Any):
     start = jaxdae.State(x[1:], jnp.array([0.3]))
     settings = {"t1": 0.6, "dt": 0.3, "solver": RK4(), **settings}
     return jaxdae.simulate(Spring(x[0]), jaxdae.Multipliers(), start, **settings)
@@ -150,7 +151,7 @@ def test_the_native_backend_refuses_them_by_name():
 
 # The plain program, by default.
 
-PLAIN = {"backend": "plain", "solver": diffrax.Bosh3()}
+PLAIN: dict[str, Any] = {"backend": "plain", "solver": diffrax.Bosh3()}
 
 
 def saved(t, y, args):
