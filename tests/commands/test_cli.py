@@ -382,3 +382,12 @@ def test_a_run_that_blows_up_quotes_no_figures(tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "the state is no longer finite after t = 1 s" in printed
     assert "e+" not in printed
+
+
+def test_help_shows_the_defaults_of_values_and_none_of_switches(capsys):
+    with pytest.raises(SystemExit):
+        main(["simulate", "--help"])
+    printed = capsys.readouterr().out
+    assert "(default: dopri8)" in printed
+    assert "True" not in printed
+    assert "False" not in printed
