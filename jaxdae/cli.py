@@ -131,7 +131,9 @@ class _Help(argparse.ArgumentDefaultsHelpFormatter):
 def _add_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", help="name of a ready system; see `jaxdae list`")
     parser.add_argument("--formulation", choices=METHODS, help="default: what the model suggests")
-    parser.add_argument("--dtype", choices=("float64", "float32"), default="float64")
+    parser.add_argument(
+        "--dtype", choices=("float64", "float32"), default="float64", help="precision"
+    )
     parser.add_argument("--out", help="output folder; default: results/MODEL")
 
 
@@ -156,14 +158,14 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
         "--backend",
         choices=("auto", "plain", "native"),
         default="auto",
-        help="what carries simulations out: machine code of their own, or XLA",
+        help="what makes the runs: machine code of their own, or XLA",
     )
 
 
 def _add_simulate(parser: argparse.ArgumentParser) -> None:
     _add_common(parser)
     parser.add_argument("--dt", type=_positive, help="fixed step [s]; default: adaptive steps")
-    parser.add_argument("--solver", choices=SOLVERS, default="dopri8")
+    parser.add_argument("--solver", choices=SOLVERS, default="dopri8", help="Runge-Kutta method")
     parser.add_argument(
         "--uncontrolled", action="store_true", help="without the controller that the model has"
     )

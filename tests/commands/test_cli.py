@@ -387,7 +387,8 @@ def test_a_run_that_blows_up_quotes_no_figures(tmp_path, capsys):
 def test_help_shows_the_defaults_of_values_and_none_of_switches(capsys):
     with pytest.raises(SystemExit):
         main(["simulate", "--help"])
-    printed = capsys.readouterr().out
-    assert "(default: dopri8)" in printed
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "precision (default: float64)" in printed
+    assert "Runge-Kutta method (default: dopri8)" in printed
     assert "True" not in printed
     assert "False" not in printed
