@@ -303,7 +303,7 @@ def _times(plan: Plan, run, sign) -> list:
         return [sign * plan.grid, *ts]
     end = sign * plan.t1
     # Diffrax, too, goes to the end from so close to it.
-    floor = jax.lax.fori_loop(0, 100, lambda _, x: eqxi.prevbefore(x), end)
+    floor = jax.lax.fori_loop(0, 100, lambda _, x: eqxi.prevbefore(x), jax.lax.stop_gradient(end))
     first = [] if plan.dt is None else [sign * plan.dt]
     return [sign * plan.t0, end, floor, *first, *ts]
 
