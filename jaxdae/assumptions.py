@@ -2,8 +2,7 @@
 
 from typing import NamedTuple
 
-import equinox as eqx
-import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxdae.compiled import jit
@@ -11,13 +10,13 @@ from jaxdae.failure import matrices, RANK_TOLERANCE, residuals, singular_values_
 from jaxdae.formulations.held_rank import solves, with_solves
 from jaxdae.linalg.rank import numerical_rank
 from jaxdae.systems import State, System
-from jaxdae.systems.checks import is_concrete
 from jaxdae.systems.independence import constraint_rank, involved, surely_independent
 
 DEPENDENT_START = (
-    "the constraints are dependent at the start, on the constraints: give "
-    "Multipliers(..., solve=MinimumNorm()), Penalty or AugmentedLagrangian, or drop the "
-    "superfluous constraints; outside of jax.jit and jax.vmap the error names them."
+    "the constraints are dependent at the start, on the constraints: where a compiled program "
+    "varies system or start, give Multipliers(..., solve=MinimumNorm()), Penalty or "
+    "AugmentedLagrangian, or drop the superfluous constraints; outside of jax.jit the error names "
+    "them."
 )
 
 
@@ -56,32 +55,16 @@ def _compiled(system, t, state):
     return constraint_rank(system, t, state)
 
 
-def suited(formulation, system: System, state: State, t):
-    """A formulation with its solves chosen for a start, where that is known.
+def suited(formulation, dependent: bool, rank):
+    """A formulation with its solves chosen for a start.
 
     Args:
         formulation: whose solves may leave the choice, or the rank, to the start.
-        system: the declaration.
-        state: start; its value is taken where it is being differentiated.
-        t: start time [s].
-
-    Returns:
-        The formulation; unchanged inside `jax.jit` and `jax.vmap`.
+        dependent: whether some constraints are superfluous, in any member of a batch.
+        rank: number of independent ones, in floating point; NaN at a singular position.
     """
-    arrays, rest = eqx.partition((system, state, t), eqx.is_array)
-    system, state, t = eqx.combine(jax.lax.stop_gradient(arrays), rest)
-    asked = any(x.asks_for_rank or x.resolved(True) is not x for x in solves(formulation))
-    if not asked or not is_concrete(system, state, t):
-        return formulation
-    return _suited(formulation, start_rank(system, t, state))
-
-
-def _suited(formulation, start: StartRank):
-    chosen = with_solves(formulation, lambda x: x.resolved(start.dependent))
-    if not any(x.asks_for_rank for x in solves(chosen)):
-        return chosen
-    rank = np.asarray(start.rank if start.regular else np.nan, start.jac.dtype)
-    return with_solves(chosen, lambda x: x.with_rank(jax.numpy.asarray(rank)))
+    chosen = with_solves(formulation, lambda x: x.resolved(dependent))
+    return with_solves(chosen, lambda x: x.with_rank(rank))
 
 
 def check_assumptions(system: System, formulation, state: State, t):
@@ -101,7 +84,8 @@ def check_assumptions(system: System, formulation, state: State, t):
             "kinetic energy, or in a parameter that is not finite."
         )
     holds = any(x.resolved(True).asks_for_rank for x in solves(formulation))
-    chosen = _suited(formulation, start)
+    rank = np.asarray(start.rank if start.regular else np.nan, start.jac.dtype)
+    chosen = suited(formulation, start.dependent, jnp.asarray(rank))
     assumed = chosen.assumptions()
     values = np.linalg.eigvalsh((start.mass + start.mass.T) / 2)
     limit = np.finfo(start.mass.dtype).eps * values.size * max(values[-1], 0.0)

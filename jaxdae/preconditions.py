@@ -5,27 +5,21 @@ from typing import Any
 import diffrax
 import equinox as eqx
 import jax
+import jax.core
 import jax.numpy as jnp
 import numpy as np
 
 from jaxdae.analysis.steps import spectral_limit
-from jaxdae.assumptions import check_assumptions
 from jaxdae.compiled import jit
-from jaxdae.failure import residuals
 from jaxdae.formulations import LinearStabilization, RealizingForces
 from jaxdae.formulations.gains import is_number
 from jaxdae.kernels.memory import Memory
 from jaxdae.linalg.tree_partition import connected_parts
 from jaxdae.solvers.projected import Projected
 from jaxdae.solvers.stability_functions import amplification, has_tableau
-from jaxdae.systems import check_system, State, System
+from jaxdae.systems import check_system
 from jaxdae.systems.calls import call_with_shapes, check_parameters
-from jaxdae.systems.checks import (
-    check_finite,
-    check_symmetric_mass,
-    check_tolerance,
-    is_concrete,
-)
+from jaxdae.systems.checks import check_symmetric_mass, is_concrete
 from jaxdae.systems.dynamics import refuse_reaction_forces
 
 # More than round-off of roots that coincide to the fourth order makes of a factor of one.
@@ -51,7 +45,8 @@ def _check_shapes(system, formulation, controller, state, t0) -> None:
     u = _example_input(controller, t0, state)
     check_system(system, state, u=u, t=t0)
     if is_concrete(system, state, t0):
-        check_symmetric_mass(system, t0, state)
+        with jax.core.eval_context():
+            check_symmetric_mass(system, t0, state)
     if not formulation.finds_reaction_forces():
         t = jnp.asarray(t0, state.q.dtype)
         refuse_reaction_forces(system, t, state.q, state.v, state.w, u)
@@ -286,44 +281,3 @@ def _check_newton(solver, name: str) -> None:
             f"diffrax.{name}(root_finder=diffrax.VeryChord(rtol=1e-8, atol=1e-8)), or leave dt "
             "out and let it choose its step."
         )
-
-
-def check_start(system: System, formulation, state: State, t, tolerance: float | None):
-    """Check that a start is finite, consistent, and within the formulation's assumptions.
-
-    Returns:
-        The formulation with its solves chosen for that start.
-
-    Raises:
-        ValueError: naming the entry, constraint or matrix at fault, the amount, and the remedy.
-    """
-    check_tolerance("start_tolerance", tolerance)
-    check_finite(state)
-    if tolerance is not None:
-        _check_consistent(system, state, t, tolerance)
-    if not formulation.assumptions_hold(system, t, state):
-        formulation = check_assumptions(system, formulation, state, t)
-    formulation.check_start(system, t, state)
-    return formulation
-
-
-def _check_consistent(system, state, t, tolerance: float) -> None:
-    residual = residuals(system, t, state)
-    size = max(np.abs(np.asarray(x)).max(initial=0.0) for x in (state.q, state.v))
-    limit = tolerance * (1 + float(size))
-    for level, values in (("position", residual.phi), ("velocity", residual.phi_dot)):
-        values = np.abs(np.asarray(values))
-        if not (values <= limit).all():
-            i = int(np.argmax(values))  # the first NaN, if there is one
-            if np.isnan(values[i]):
-                raise ValueError(
-                    f"constraint {system.labels().constraint(i)!r} is nan at {level} level at the "
-                    f"start (t = {float(t):.6g}): it is not defined there. Start elsewhere, or "
-                    "guard what divides by zero or takes a root of a negative number."
-                )
-            raise ValueError(
-                f"the start is inconsistent: constraint {system.labels().constraint(i)!r} is "
-                f"violated by {values[i]:.3g} at {level} level (allowed {limit:.1g}) at "
-                f"t = {float(t):.6g}. Project it with jaxdae.consistent_state(system, q, v), or "
-                "allow it with simulate(..., start_tolerance=None)."
-            )

@@ -6,32 +6,28 @@ from typing import Any, NamedTuple
 
 import diffrax
 import equinox as eqx
-import jax
+import jax.core
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdae import arguments, backends, preconditions
-from jaxdae.assumptions import DEPENDENT_START, rank_warning, suited
-from jaxdae.compiled import jit, kinds
+from jaxdae import arguments, backends, preconditions, starts
+from jaxdae.assumptions import rank_warning
+from jaxdae.compiled import kinds
 from jaxdae.control.base import AbstractDynamicController, attach
 from jaxdae.diagnostics import rows_of, tolerance_of, warnings_of
 from jaxdae.failure import raise_failure, review, review_controller
-from jaxdae.formulations import AbstractFormulation, SparseMultipliers
-from jaxdae.formulations.held_rank import holding_rank
-from jaxdae.kernels.derivatives import shielded
+from jaxdae.formulations import AbstractFormulation
 from jaxdae.linalg.singularity_robust import passes_singular_positions
-from jaxdae.reverse_only import reverse_only
-from jaxdae.solvers.grid import Grid
+from jaxdae.program import Choice, integrate, is_plain, Method, Task
 from jaxdae.solvers.projected import Projected
-from jaxdae.systems import Power, power_balance, State, System
-from jaxdae.systems.checks import constraint_counts, is_concrete
-from jaxdae.systems.independence import are_dependent
-from jaxdae.systems.precision import in_dtype
-from jaxdae.trajectory import control_input, Trajectory
+from jaxdae.starts import Start
+from jaxdae.systems import State, System
+from jaxdae.systems.checks import is_concrete
+from jaxdae.systems.precision import in_dtype, known_array
+from jaxdae.trajectory import Trajectory
 
 # Saved times of an adaptive run that asks for none.
 DEFAULT_TIMES = 201
-_STANDARD_SAVE = diffrax.SubSaveAt(t1=True).fn
 
 
 def simulate(
@@ -182,12 +178,13 @@ def prepare(request: Request) -> Prepared:
         adjoint, backend, progress, throw, work, start_tolerance, max_steps,
     ) = request  # fmt: skip
     plain: Callable | None = controller  # pyright: ignore[reportAssignmentType]
+    given, inner = state, lambda system: system
     if isinstance(controller, AbstractDynamicController):
         system, state, plain = attach(system, controller, state, t0)
+        inner = lambda system: system.inner  # noqa: E731
     numbers = (t0, t1, dt)
     arguments.check_kinds(system, formulation, state, plain, adjoint, saveat, progress, throw, work)
     arguments.check_times(*numbers, stepsize_controller, saveat, max_steps)
-    max_steps = int(max_steps)
     solver = diffrax.Dopri8() if solver is None else solver
     preconditions.check_solver(solver, stepsize_controller, dt)
     if passes_singular_positions(formulation) and not isinstance(solver, Projected):
@@ -195,47 +192,41 @@ def prepare(request: Request) -> Prepared:
     preconditions.check_projection(solver, formulation)
     dtype = state.q.dtype
     system, formulation, plain = in_dtype((system, formulation, plain), dtype)
+    start = Start(inner(system), given, known_array(t0, dtype))
     preconditions.check_declaration(system, formulation, plain, state, t0)
 
-    save_ts = grid = None
     constant = stepsize_controller is None or isinstance(
         stepsize_controller, diffrax.ConstantStepSize
     )
-    if constant and dt is not None and is_concrete(numbers):
-        grid, dt = _grid(*numbers, dtype), None
-        max_steps = len(grid) - 1
+    grid = _grid(*numbers, dtype) if constant and dt is not None and is_concrete(numbers) else None
+    max_steps = int(max_steps) if grid is None else len(grid) - 1
     if saveat is None and grid is not None:
         saveat = diffrax.SaveAt(t0=True, steps=True)
-    elif saveat is None:
-        save_ts = jnp.linspace(t0, t1, DEFAULT_TIMES)
-    times = (None if x is None else jnp.asarray(x, dtype) for x in (t0, t1, dt, grid, save_ts))
-    task = _Task(system, formulation, plain, state, *times)
-    known = is_concrete(system, formulation, state, task.t0)
-    if known:
-        formulation = preconditions.check_start(
-            system, formulation, state, task.t0, start_tolerance
-        )
-        task = task._replace(formulation=formulation)
-        if is_concrete(plain):
-            _warn(preconditions.growth_warning(*task[:4], task.t0))
+    save_ts = jnp.linspace(t0, t1, DEFAULT_TIMES) if saveat is None else None
+    times = (t0, t1, dt if grid is None else None, grid, save_ts)
+    times = (None if x is None else jnp.asarray(x, dtype) for x in times)
+    formulation, judged = starts.judged(formulation, start, start_tolerance)
+    run = system, formulation, plain, state, start.t
+    if is_concrete(run):
+        with jax.core.eval_context():
+            _warn(preconditions.growth_warning(*run))
             if grid is not None:
                 step = float(grid[1] - grid[0])
-                _warn(preconditions.step_warning(*task[:4], task.t0, solver, step))
-    else:
-        task = task._replace(formulation=suited(formulation, system, state, task.t0))
+                _warn(preconditions.step_warning(*run, solver, step))
+    task = Task(system, formulation, plain, state, *times)
 
     adjoint = diffrax.RecursiveCheckpointAdjoint() if adjoint is None else adjoint
     meter = _meter(progress)
     chooser = None if grid is not None else stepsize_controller
     why_not = backends.obstacle(formulation, solver, chooser, saveat, adjoint, meter)
-    if constant and dt is not None:
+    if constant and task.dt is not None:
         why_not = "the number of fixed steps is known only when the run is made"
     chosen = backends.choose(backend, why_not)
     if chosen == "native":
         saveat, end = backends.checked(saveat, task.t0, task.t1, task.dt)
         task = task._replace(t1=end)
         why_not = backends.left_to_plain(backend, task, saveat)
-    carrier = _Carrier(chosen, backend == "native", why_not, backends.direction(t0, t1))
+    choice = Choice(chosen, backend == "native", why_not, backends.direction(t0, t1))
     # A failure that can be looked at is reported in our own words; one inside a transformation
     # can only be raised by the compiled program.
     traced = not is_concrete(task)
@@ -243,12 +234,12 @@ def prepare(request: Request) -> Prepared:
     if ends:
         saveat, times = None, jnp.linspace(task.t0, task.t1, DEFAULT_TIMES)
         task = task._replace(save_ts=times)
-    method = _Method(
-        solver, stepsize_controller, saveat, adjoint, meter, max_steps, work, carrier, ends
+    method = Method(
+        solver, stepsize_controller, saveat, adjoint, meter, max_steps, work, choice, ends
     )
     declared = kinds((task.system, task.formulation, task.controller))
     tolerance = None if constant else tolerance_of(stepsize_controller, dtype)
-    program = (task, method, throw and traced, known, declared)
+    program = (task, method, throw and traced, judged, declared)
     return Prepared(program, throw, grid is not None, tolerance)
 
 
@@ -259,7 +250,7 @@ def reviewed(prepared: Prepared, trajectory: Trajectory) -> Trajectory:
         prepared: the run, checked.
         trajectory: what it gave.
     """
-    task: _Task = prepared.program[0]
+    task: Task = prepared.program[0]
     if not is_concrete(task, trajectory.result):
         return trajectory
     if prepared.throw:
@@ -276,240 +267,12 @@ def reviewed(prepared: Prepared, trajectory: Trajectory) -> Trajectory:
     return trajectory
 
 
-def _warn(text: str | None) -> None:
-    if text is not None:
-        warnings.warn(text, RuntimeWarning, stacklevel=4)
-
-
-class _Task(NamedTuple):
-    """What is simulated: everything in it is an argument of the compiled program."""
-
-    system: System
-    formulation: AbstractFormulation
-    controller: Callable | None
-    state: State
-    t0: Any
-    t1: Any
-    dt: Any
-    grid: Any
-    save_ts: Any
-
-
-class _Carrier(NamedTuple):
-    """What carries the run out: the backend to try, whether it must be that one, what else."""
-
-    backend: str
-    strict: bool
-    why_not: str | None
-    direction: int | None
-
-
-class _Method(NamedTuple):
-    """How it is simulated: settings that decide what is compiled."""
-
-    solver: diffrax.AbstractSolver
-    stepsize_controller: diffrax.AbstractStepSizeController | None
-    saveat: diffrax.SaveAt | None
-    adjoint: diffrax.AbstractAdjoint
-    meter: diffrax.AbstractProgressMeter
-    max_steps: int
-    work: bool
-    carrier: _Carrier
-    # Only the end is saved, what is saved on the way is to watch it.
-    ends: bool = False
-
-
-def integrate(task: _Task, method: _Method, throw: bool, known: bool, declared) -> Trajectory:
-    """Make a run that was checked; arguments are those of `Prepared.program`."""
-    del declared  # programs of 1, 1.0 and True are different ones
-    formulation = holding_rank(task.formulation, task.system, task.t0, task.state)
-    task = task._replace(formulation=formulation)
-    run = (task.system, formulation, task.controller)
-    zero = jnp.zeros((), task.state.q.dtype)
-    work = Power(zero, zero, zero, zero) if method.work else None
-    y0 = (formulation.init(task.system, task.t0, task.state), work)
-    begun = y0 if known else _if_independent(task, y0, throw)
-    solution, carrier = _carried_out(task, method, run, begun)
-    solution = _on_constraints(solution, method, run, (task.t0, y0))
-    trajectory = _trajectory(solution, method, run, (task.t0, y0[0]), carrier)
-    # All of it, so that whatever is read of a failed run inside a transformation raises.
-    return trajectory.result.error_if(trajectory, ~trajectory.success) if throw else trajectory
-
-
 _compiled_run = eqx.filter_jit(integrate)
 
 
-def _if_independent(task: _Task, y0, throw: bool):
-    """A start, NaN where constraints are dependent and the formulation cannot take that."""
-    assumed = task.formulation.assumptions().independent_constraints
-    m, r = constraint_counts(task.system, task.state)
-    # One by itself is independent but at singular positions, which no run can pass anyway.
-    if not assumed or m + r < 2 or isinstance(task.formulation, SparseMultipliers):
-        return y0
-    bad = are_dependent(task.system, task.t0, task.state)
-    y0 = eqx.error_if(y0, bad, DEPENDENT_START) if throw else y0
-    return jax.tree.map(lambda x: jnp.where(bad, jnp.nan, x), y0)
-
-
-def _carried_out(task: _Task, method: _Method, run, y0) -> tuple[Any, _Carrier]:
-    """What a run gives, and what carried it out."""
-    carrier = method.carrier
-    if carrier.backend == "native":
-        try:
-            solution = _by_kernel(task, method, run, y0)
-            left = " ".join(x for x in (carrier.why_not, solution.left) if x) or None
-            return solution, carrier._replace(why_not=left)
-        except backends.Unsuited as reason:
-            if carrier.strict:
-                raise backends.refused(reason) from None
-            carrier = carrier._replace(backend="plain", why_not=str(reason))
-    return _by_diffrax(task, method, run, y0, carrier.why_not), carrier
-
-
-def _by_kernel(task: _Task, method: _Method, run, y0) -> backends.Solution:
-    saveat = diffrax.SaveAt(ts=task.save_ts) if method.saveat is None else method.saveat
-    controller = None if task.grid is not None else _controller(method.stepsize_controller, task)
-    plan = backends.Plan(
-        _field, _vector_field, run, y0, method.solver, controller, task.grid, task.t0, task.t1,
-        task.dt, saveat.subs, method.carrier.direction, method.max_steps, method.carrier.strict,
-    )  # fmt: skip
-    solution = backends.solve(plan)
-    rows, ((final, _),) = solution.ys
-    return solution._replace(ys=(rows, (final,)))
-
-
-def _by_diffrax(task: _Task, method: _Method, run, y0, why: str | None) -> diffrax.Solution:
-    if type(method.adjoint) is diffrax.RecursiveCheckpointAdjoint:
-        stepped = method.solver.solver if isinstance(method.solver, Projected) else method.solver
-        task, run, y0 = reverse_only((task, run, y0), stepped, why)
-    return diffrax.diffeqsolve(
-        diffrax.ODETerm(_vector_field),
-        method.solver,
-        task.t0,
-        task.t1,
-        task.dt,
-        y0,
-        args=run,
-        saveat=_with_final(method, task.save_ts),
-        stepsize_controller=_controller(method.stepsize_controller, task),
-        adjoint=method.adjoint,
-        progress_meter=method.meter,
-        max_steps=method.max_steps,
-        throw=False,
-    )
-
-
-# Compiled apart, it is traced once however often solver and derivatives ask for it.
-@jit
-def _vector_field(t, y, args):
-    return shielded(_field, y, t, y, args)
-
-
-def _field(t, y, args):
-    y, work = y
-    system, formulation, controller = args
-    state = formulation.recover(system, t, y)
-    u = control_input(controller, t, state)
-    # At a singularity, infinities become NaN: step controllers reject NaN, but a trial state with
-    # infinities makes their scaled error, and then the step itself, NaN.
-    clean = lambda rate: jax.tree.map(lambda x: jnp.where(jnp.isfinite(x), x, jnp.nan), rate)  # noqa: E731
-    if work is None:
-        return clean(formulation.vector_field(system, t, y, u)), None
-    rate, lam = formulation.rate_and_multipliers(system, t, y, u)
-    return clean(rate), power_balance(system, t, state.q, state.v, state.w, u, lam)
-
-
-def _on_constraints(solution, method: _Method, run, start):
-    """Saved states between the steps of a projected solver go to the constraints as well."""
-    saveat, solver = method.saveat, method.solver
-    between = saveat is None or (_is_sub(saveat.subs) and saveat.subs.ts is not None)
-    if method.ends or not (isinstance(solver, Projected) and between and _is_plain(saveat)):
-        return solution
-    (ts, _), (saved, final) = solution.ts, solution.ys
-    saved = _projected_rows(solver, ts, saved, start, run)
-    return eqx.tree_at(lambda s: s.ys, solution, (saved, final))
-
-
-def _projected_rows(solver: Projected, ts, saved, start, run):
-    # Rows that were not reached stay as they are, and their derivatives zero.
-    reached = jnp.isfinite(_mark(ts, saved))
-    pick = lambda row, safe: jax.tree.map(  # noqa: E731
-        lambda a, b: jnp.where(reached.reshape(-1, *[1] * (a.ndim - 1)), a, b), row, safe
-    )
-    safe = pick((ts, saved), start)
-    moved = jax.vmap(lambda t, y: solver.project(t, y, run))(*safe)
-    return pick(moved, saved)
-
-
-def _trajectory(solution, method: _Method, run, start, carrier: _Carrier) -> Trajectory:
-    """Mark what was not reached, and separate the final state from what the user saves."""
-    saveat, solver = method.saveat, method.solver
-    (ts, (final_time,)), (saved, (final,)) = solution.ts, solution.ys
-    watched = (ts, saved[0]) if method.ends else None
-    if method.ends:
-        ts, saved = final_time, (final, None)
-    final_time, final = jax.tree.map(lambda x: x[0], (final_time, final))
-    # A fixed-step run goes on through NaN; diffrax calls that success.
-    broken = ~_all_finite(final) & (solution.result == diffrax.RESULTS.successful)
-    nonfinite: Any = diffrax.RESULTS.nonfinite  # inherited from optimistix
-    result = diffrax.RESULTS.where(broken, nonfinite, solution.result)
-    plain = _is_plain(saveat) and ts is not None
-    work, last = None, start
-    if plain:
-        ts = _mark(ts, saved)
-        saved, work = _reached(saved, jnp.isfinite(ts))
-        work = jax.tree.map(lambda x: jnp.where(jnp.isfinite(ts), x, jnp.nan), work)
-        # The last state that was still finite is the last row that is, or else the start.
-        rows = jnp.sum(jnp.isfinite(ts))
-        row = jax.tree.map(lambda x: x[jnp.maximum(rows - 1, 0)], (ts, saved))
-        last = jax.tree.map(lambda a, b: jnp.where(rows > 0, a, b), row, start)
-    pick = lambda a, b: jnp.where(broken, a, b)  # noqa: E731
-    final_time, final = jax.tree.map(pick, last, (final_time, final))
-    arrays, skeleton = eqx.partition(run, eqx.is_array)
-    return Trajectory(
-        ts, saved, final_time, final, result, solution.stats, solution.interpolation, work,
-        plain, arrays, skeleton, carrier.backend, carrier.why_not,
-        solver.iterations if isinstance(solver, Projected) else 0, start, watched,
-    )  # fmt: skip
-
-
-@jax.custom_jvp
-def _reached(rows, reached):
-    """Rows as they are; those that were not reached depend on nothing."""
-    del reached
-    return rows
-
-
-@_reached.defjvp
-def _reached_jvp(primals, tangents):
-    (rows, reached), (moves, _) = primals, tangents
-    column = lambda x: reached.reshape(-1, *[1] * (x.ndim - 1))  # noqa: E731
-    return rows, jax.tree.map(lambda x: jnp.where(column(x), x, jnp.zeros_like(x)), moves)
-
-
-def _all_finite(tree):
-    return jnp.all(jnp.array([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(tree)]))
-
-
-def _mark(ts, saved):
-    """`inf` for the times at which the saved state is not finite."""
-    rows = [jnp.isfinite(x).reshape(ts.size, -1).all(axis=1) for x in jax.tree.leaves(saved[0])]
-    good = jnp.stack(rows).all(axis=0)
-    return jnp.where(good, ts, jnp.inf)
-
-
-def _controller(given, task: _Task):
-    if task.grid is not None:
-        return Grid(task.grid)
-    if given is not None:
-        return given
-    if task.dt is not None:
-        return diffrax.ConstantStepSize()
-    eps = float(jnp.finfo(task.t0.dtype).eps)
-    tolerance = 1e-8 if eps < 1e-12 else 1e-5
-    # Below this the time no longer advances by much more than its round-off.
-    smallest = 64 * eps * jnp.maximum(jnp.abs(task.t0), jnp.abs(task.t1))
-    return diffrax.PIDController(rtol=tolerance, atol=tolerance, dtmin=smallest, force_dtmin=False)
+def _warn(text: str | None) -> None:
+    if text is not None:
+        warnings.warn(text, RuntimeWarning, stacklevel=4)
 
 
 def _grid(t0, t1, dt, dtype) -> np.ndarray:
@@ -530,47 +293,10 @@ def _grid(t0, t1, dt, dtype) -> np.ndarray:
     return grid
 
 
-def _with_final(method: _Method, save_ts):
-    """What the user saves, and the last state reached besides."""
-    saveat, solver = method.saveat, method.solver
-    final = diffrax.SubSaveAt(t1=True, fn=lambda t, y, args: y[0])  # noqa: ARG005
-    if saveat is None:
-        return diffrax.SaveAt(subs=(diffrax.SubSaveAt(ts=save_ts), (final,)))
-    project = solver.project if isinstance(solver, Projected) else None
-    # Rows of a single one are projected afterwards, all at once.
-    later = project is None or _is_sub(saveat.subs)
-    subs = jax.tree.map(lambda sub: _on_state(sub, project, later), saveat.subs, is_leaf=_is_sub)
-    return eqx.tree_at(lambda s: s.subs, saveat, (subs, (final,)), is_leaf=lambda x: x is None)
-
-
-def _on_state(sub, project, later: bool):
-    """A user's `fn(t, y, args)` sees the state; the standard one saves what was integrated."""
-    standard = sub.fn is _STANDARD_SAVE
-    if standard and later:
-        return sub
-
-    def on_state(t, y, args, fn=sub.fn):
-        y = y if project is None else project(t, y, args)
-        system, formulation, _ = args
-        return y if standard else fn(t, formulation.recover(system, t, y[0]), args)
-
-    return eqx.tree_at(lambda s: s.fn, sub, on_state)
-
-
-def _is_sub(x) -> bool:
-    return isinstance(x, diffrax.SubSaveAt)
-
-
-def _is_plain(saveat) -> bool:
-    if saveat is None:
-        return True
-    return _is_sub(saveat.subs) and saveat.subs.fn is _STANDARD_SAVE
-
-
 def _is_end(saveat: diffrax.SaveAt) -> bool:
     """Whether it asks for the state at the end and nothing else."""
     sub = saveat.subs
-    asks = _is_plain(saveat) and not saveat.dense and sub.t1
+    asks = is_plain(saveat) and not saveat.dense and sub.t1
     return asks and not sub.t0 and not sub.steps and sub.ts is None
 
 

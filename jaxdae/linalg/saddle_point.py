@@ -139,10 +139,12 @@ class Automatic(AbstractSaddlePointSolve):
     """`FullRank()` where constraints are independent, `MinimumNorm()` where they are not.
 
     `simulate` finds out which at the start, on the constraints, and takes that one for the run; a
-    mechanism with independent constraints is not slower for it. Under `jax.jit` and `jax.vmap` the
-    start is not known when the program is made, and `FullRank()` is taken: a run that starts with
-    dependent constraints then fails, and `MinimumNorm()` is to be given. Outside of `simulate` it
-    is `FullRank()`.
+    mechanism with independent constraints is not slower for it. It does so wherever the numbers of
+    system and start are known: in eager runs, under `jax.grad` and `jax.vmap` of them (where some
+    member is dependent, all take `MinimumNorm()`, each with its rank), and inside `jax.jit` where
+    the compiled program does not vary them. Where it does, `FullRank()` is taken: a run that starts
+    with dependent constraints then fails, and `MinimumNorm()` is to be given. Outside of `simulate`
+    it is `FullRank()`.
     """
 
     def assumptions(self):

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import equinox as eqx
+import jax
 from jaxtyping import PyTree
 
 from jaxdae.control.base import AbstractDynamicController
@@ -12,6 +13,7 @@ from jaxdae.formulations import AbstractFormulation
 from jaxdae.parallel.batch import map_batch
 from jaxdae.simulate import simulate
 from jaxdae.systems import State, System
+from jaxdae.systems.precision import in_dtype
 from jaxdae.trajectory import Trajectory
 
 
@@ -101,10 +103,12 @@ def simulate_batch(
         "state": state,
         "controller": controller,
     }
+    axes = _axes(in_axes, batch)
+    batch, numbers = _without_numbers(batch, state.q.dtype)
     return map_batch(
-        _Simulation(quantities, options),
+        _Simulation(quantities, options, numbers),
         batch,
-        in_axes=_axes(in_axes, batch),
+        in_axes=axes,
         block_size=block_size,
         chunk_size=chunk_size,
         devices=devices,
@@ -119,9 +123,21 @@ class _Simulation(eqx.Module):
 
     quantities: Callable
     options: dict[str, Any]
+    numbers: dict[str, Any]
 
     def __call__(self, lane: dict[str, Any]) -> PyTree:
-        return self.quantities(simulate(**lane, throw=False, **self.options))
+        run = eqx.combine(lane, self.numbers)
+        return self.quantities(simulate(**run, throw=False, **self.options))
+
+
+def _without_numbers(batch: dict[str, Any], dtype) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A batch without its plain numbers, and these as arrays, which compile nothing anew."""
+    given, structure = jax.tree.flatten(batch)
+    cast = jax.tree.leaves(in_dtype(batch, dtype))
+    number = [not eqx.is_array(x) and eqx.is_array(y) for x, y in zip(given, cast, strict=True)]
+    kept = [None if a else x for a, x in zip(number, given, strict=True)]
+    numbers = [y if a else None for a, y in zip(number, cast, strict=True)]
+    return jax.tree.unflatten(structure, kept), jax.tree.unflatten(structure, numbers)
 
 
 def _axes(in_axes: int | dict[str, Any], batch: dict[str, Any]) -> PyTree:

@@ -7,9 +7,10 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Real
 
-from jaxdae.systems.precision import as_floats
+from jaxdae.systems.precision import as_floats, known_array
 
 
 def _names(given) -> tuple[str, ...]:
@@ -101,7 +102,7 @@ class State(eqx.Module):
                 f"State: q, v and w must be vectors of real numbers ({error})."
             ) from error
         self.q, self.v = q, v
-        self.w = jnp.zeros((*q.shape[:-1], 0), q.dtype) if w is None else w
+        self.w = known_array(np.zeros((*q.shape[:-1], 0)), q.dtype) if w is None else w
 
 
 class System(eqx.Module):

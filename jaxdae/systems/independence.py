@@ -1,17 +1,18 @@
 """How many constraints are independent where they hold."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.scipy.linalg import cho_solve, solve_triangular
 from jaxtyping import Array, Bool, Float
 
 from jaxdae.linalg.held_rank import pivoted_rows, rank_tolerance, unit_rows
-from jaxdae.linalg.positive_definite import solve_positive_definite
 from jaxdae.linalg.rank import numerical_rank, NumericalRank
 from jaxdae.systems.base import Labels, State, System
+from jaxdae.systems.checks import constraint_counts
 from jaxdae.systems.dynamics import constraint_residuals
 from jaxdae.systems.precision import in_dtype
 
@@ -75,29 +76,72 @@ def constraint_rank(system: System, t, state: State) -> ConstraintRank:
     return ConstraintRank(found.rank, regular, jac)
 
 
+class Look(NamedTuple):
+    """What a state itself says of the independence of its constraints.
+
+    Args:
+        jac: Jacobian, shape `(m+r, n)`.
+        phi: residuals of the position constraints, shape `(m,)`.
+        ratio: lower bound of the ratio of its singular values, least to largest, with unit rows;
+            NaN where it has none.
+        distance: largest residual of a position constraint, in lengths of its row.
+    """
+
+    jac: Any
+    phi: Any
+    ratio: Any
+    distance: Any
+
+    def bounds_suffice(self):
+        """Whether the bound shows that constraints are independent, on the host."""
+        return self.ratio > np.maximum(_SURELY_INDEPENDENT, _PER_DISTANCE * self.distance)
+
+
+def look(system: System, t, state: State) -> Look:
+    """What a state itself says of the independence of its constraints."""
+    jac = _jacobian(system, t, state.q, state.v)
+    phi = system.position_constraints(t, state.q)
+    rows, scales = unit_rows(jac)
+    distance = jnp.max(jnp.abs(phi) * scales[: phi.size], initial=0.0)
+    # Singular values of L in L L^T = A are at least 1 / |L^-1|; squares of them at most max |A|.
+    product = rows @ rows.T
+    unit = jnp.eye(len(rows), dtype=rows.dtype)
+    inverse = solve_triangular(jnp.linalg.cholesky(product), unit, lower=True)
+    largest = jnp.max(jnp.sum(jnp.abs(product), axis=1))
+    return Look(jac, phi, 1 / jnp.sqrt(largest * jnp.sum(inverse**2)), distance)
+
+
 def surely_independent(jac: np.ndarray, phi: np.ndarray) -> bool:
-    """Whether constraints are independent without a closer look, on the host.
+    """Whether constraints are independent without a closer look, by their singular values.
 
     Args:
         jac: Jacobian at a state, position constraints first, shape `(m+r, n)`.
         phi: residuals of the position constraints there, shape `(m,)`.
     """
-    values = numerical_rank(jac).singular_values
     lengths = np.linalg.norm(jac[: phi.size], axis=1)
     distance = np.max(np.abs(phi) / np.where(lengths > 0, lengths, 1.0), initial=0.0)
-    limit = max(_SURELY_INDEPENDENT, _PER_DISTANCE * float(distance))
-    return jac.shape[0] <= jac.shape[1] and bool(values[-1] > limit * values[0])
+    values = numerical_rank(jac).singular_values
+    exact = Look(jac, phi, values[-1] / values[0], distance)
+    return jac.shape[0] <= jac.shape[1] and bool(exact.bounds_suffice())
 
 
 def are_dependent(system: System, t, state: State) -> Bool[Array, ""]:
     """Whether constraints depend on each other next to a state that is near the constraints.
 
-    With few steps to them: it is for programs in which no time may be lost by that.
+    For programs in which hardly any time may be spent: few steps to the constraints in one loop,
+    which judges by the pivots that the steps have anyway.
     """
     system, t, state = _plain(system, t, state)
-    q, v = _on_constraints(system, t, state.q, state.v, _FEW_STEPS)
-    rows, _ = unit_rows(_jacobian(system, t, q, v))
-    return ~(pivoted_rows(rows).rank == rows.shape[0])
+    q, v = state.q, state.v
+    m, r = constraint_counts(system, state)
+    least = jnp.asarray(jnp.inf, q.dtype)
+    if m:
+        q, least = _approach(lambda q: system.position_constraints(t, q), q, _FEW_STEPS + 1)
+    if r:
+        phi_dot = lambda v: constraint_residuals(system, t, q, v).phi_dot  # noqa: E731
+        _, least = _approach(phi_dot, v, _FEW_STEPS + 1)
+    # On the constraints a pivot that vanishes is the round-off that was added to it.
+    return ~(least > 100 * _added(q.dtype))
 
 
 def approach(residual, x, steps: int = _STEPS):
@@ -115,17 +159,29 @@ def approach(residual, x, steps: int = _STEPS):
     Returns:
         The point, shape `(n,)`.
     """
-    jacobian, eps = jax.jacfwd(residual), jnp.finfo(x.dtype).eps
+    return _approach(residual, x, steps)[0]
 
-    def step(_, x):
-        rows, scales = unit_rows(jacobian(x))
-        r = scales * residual(x)
-        # At least beyond the round-off of the product.
-        mu = jnp.minimum(r @ r / (1 + x @ x), 1.0) + 100 * eps
+
+def _approach(residual, x, steps: int):
+    """As `approach`, with the least pivot of the last step."""
+    slopes = jax.jacfwd(lambda x: (residual(x),) * 2, has_aux=True)
+
+    def step(_, found):
+        jac, r = slopes(found[0])
+        rows, scales = unit_rows(jac)
+        r = scales * r
+        mu = jnp.minimum(r @ r / (1 + x @ x), 1.0) + _added(x.dtype)
         matrix = rows @ rows.T + mu * jnp.eye(r.size, dtype=x.dtype)
-        return x - rows.T @ solve_positive_definite(matrix, r)
+        factor = jnp.linalg.cholesky(matrix)
+        least = jnp.min(jnp.diagonal(factor)) ** 2
+        return found[0] - rows.T @ cho_solve((factor, True), r), least
 
-    return jax.lax.fori_loop(0, steps, step, x)
+    return jax.lax.fori_loop(0, steps, step, (x, jnp.zeros((), x.dtype)))
+
+
+def _added(dtype) -> float:
+    """What is added to products of rows at least: more than their round-off."""
+    return 100 * float(jnp.finfo(dtype).eps)
 
 
 def involved(labels: Labels, found: NumericalRank) -> str:

@@ -5,6 +5,7 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import jax.core
 import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import DictKey, GetAttrKey, SequenceKey
@@ -32,12 +33,20 @@ def in_dtype(tree, dtype):
         whole = type(leaf) is int and _is_declared_float(tree, path)
         if whole or isinstance(leaf, float):
             # Rounded on the host: half the time of a conversion on the device.
-            return jnp.asarray(np.asarray(leaf, dtype))
+            return known_array(np.asarray(leaf, dtype), dtype)
         if eqx.is_inexact_array(leaf):
-            return jnp.asarray(leaf, dtype)
+            return known_array(leaf, dtype)
         return leaf
 
     return jax.tree_util.tree_map_with_path(convert, tree)
+
+
+def known_array(value, dtype):
+    """An array of a type, whose numbers stay known in a compiled program where they are."""
+    if isinstance(value, jax.core.Tracer):
+        return jnp.asarray(value, dtype)
+    with jax.core.eval_context():
+        return jnp.asarray(value, dtype)
 
 
 def as_floats(*values) -> tuple[Any, ...]:
@@ -55,7 +64,12 @@ def as_floats(*values) -> tuple[Any, ...]:
     jax.tree.map(_refuse_complex, values)
     typed = [x for x in values if hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jnp.inexact)]
     dtype = jnp.result_type(*typed) if typed else jnp.result_type(float)
-    return tuple(None if x is None else jnp.asarray(x, dtype) for x in values)
+    return tuple(None if x is None else _float(x, dtype) for x in values)
+
+
+def _float(value, dtype):
+    traced = any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(value))
+    return jnp.asarray(value, dtype) if traced else known_array(value, dtype)
 
 
 def as_numbers(name: str, value, dtype):

@@ -128,3 +128,25 @@ def test_what_does_not_fit_is_refused():
         simulate_batch(system, shared, states, **options)
     with pytest.raises(TypeError, match="unexpected keyword argument 'duration'"):
         simulate_batch(system, gains, states, duration=1.0, **PART["pendulums"]()[1])
+
+
+def test_another_value_of_a_plain_number_compiles_nothing():
+    """Of system and gains; the numbers are those of the call all the same."""
+    traced = []
+
+    def kept(run):
+        traced.append(None)
+        return run.multipliers[-1]
+
+    states = jaxdae.State(jnp.array([[1.0, 0.0], [0.0, -1.0]]), jnp.zeros((2, 2)))
+    options = {"t1": 0.1, "dt": 0.05, "quantities": kept}
+    counts, ends = [], []
+    for mass, rate in ((1.0, 5.0), (3.0, 6.0)):
+        gains = jaxdae.Multipliers(jaxdae.Baumgarte.critical(rate))
+        traced.clear()
+        ends.append(simulate_batch(CartesianPendulum(mass=mass), gains, states, **options))
+        counts.append(len(traced))
+    # Shape of the results and program are there the second time.
+    assert counts[0] > 0
+    assert counts[1] == 0
+    np.testing.assert_allclose(ends[1], 3 * ends[0], rtol=1e-4)  # gains act on errors of the steps

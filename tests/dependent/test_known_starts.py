@@ -1,0 +1,132 @@
+"""Starts are judged wherever their numbers are known: batches, gradients, compiled programs."""
+
+import diffrax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxdae import (
+    Baumgarte,
+    FullRank,
+    MinimumNorm,
+    Multipliers,
+    QuasiVelocities,
+    simulate,
+    State,
+)
+from jaxdae.solvers import RK4
+
+STEPS = {"t1": 0.1, "dt": 0.02, "solver": RK4(), "saveat": diffrax.SaveAt(t1=True)}
+GAINS = Baumgarte.critical(10.0)
+
+
+@pytest.fixture(scope="module")
+def table(mechanisms, on_curve):
+    """`table(length, off)`: system and start, four constraints of rank three where they hold."""
+
+    def case(length=0.7, off=0.0):
+        system = mechanisms["table"](length=length)
+        return system, on_curve(system, 0.9, 0.4, off)
+
+    return case
+
+
+def test_members_of_an_eager_batch_are_right_by_default(table):
+    """As alone, from starts on and off the constraints, beside one that is no number; nested."""
+    system, _ = table()
+
+    def run(off):
+        found = simulate(system, Multipliers(GAINS), table(off=off)[1], throw=False, **STEPS)
+        return found.q[-1], found.success, found.held_rank
+
+    offs = jnp.array([0.0, 1e-6, jnp.nan])
+    q, success, held = jax.vmap(run)(offs)
+    np.testing.assert_array_equal(success, [True, True, False])
+    np.testing.assert_array_equal(np.asarray(held)[:2], 3.0)
+    for i in range(2):
+        # Sums of a batch are rounded in another order; off the constraints by 1e-6.
+        np.testing.assert_allclose(q[i], run(float(offs[i]))[0], rtol=0, atol=1e-12)
+    nested = jax.vmap(jax.vmap(run))(offs[None])
+    np.testing.assert_allclose(nested[0][0, :2], q[:2], rtol=0, atol=1e-12)
+
+
+def test_a_batch_of_independent_constraints_keeps_the_fast_solve(table):
+    def held(off):
+        system, state = table(off=off)
+        system = type(system)(rods=1, length=0.7)
+        return simulate(system, Multipliers(GAINS), state, **STEPS).held_rank
+
+    assert jax.vmap(held)(jnp.array([0.0, 1e-6])) is None
+
+
+def test_gradients_by_lengths_and_gains_agree_three_ways(table):
+    """Eager batches of gradients, gradients of batches, and compiled with `MinimumNorm()`."""
+
+    def end(x, solve=None):
+        system, state = table(length=x[0])
+        how = Multipliers(Baumgarte.critical(x[1]), solve or Multipliers().solve)
+        # Faster than consistent, so that gains matter.
+        state = State(state.q, state.v + 0.01)
+        return simulate(system, how, state, start_tolerance=None, **STEPS).q[-1, 0]
+
+    at = jnp.array([[0.7, 10.0], [0.75, 8.0]])
+    h = jnp.array([1e-3, 1e-2])
+    moved = at[:, None, None] + jnp.array([1.0, -1.0])[:, None, None] * jnp.diag(h)
+    batch = jax.jit(jax.vmap(jax.value_and_grad(lambda x: end(x, MinimumNorm()))))
+    ends, slopes = batch(jnp.concatenate([moved.reshape(-1, 2), at]))
+    ahead, behind = ends[:8].reshape(2, 2, 2).swapaxes(0, 1)
+    difference = (ahead - behind) / (2 * h)
+    found = [
+        slopes[8:],
+        jax.vmap(jax.grad(end))(at),
+        jax.grad(lambda x: jnp.sum(jax.vmap(end)(x)))(at),
+        jax.vmap(jax.jacfwd(end))(at),
+    ]
+    for gradient in found:
+        # Truncation h^2 of the difference, 3e-6 of the slopes; and choices of pivots, off the
+        # constraints by d = 1e-3 along the run, change ends by less than d^2 / 1e4.
+        np.testing.assert_allclose(gradient, difference, rtol=1e-5, atol=4e-9)
+
+
+def test_a_compiled_program_over_gains_knows_the_start(table):
+    """As eager: the rank is found, gradients are right, and refusals are in words."""
+    system, state = table(off=1e-6)
+
+    def run(rate, solve=None):
+        how = Multipliers(Baumgarte.critical(rate), solve or Multipliers().solve)
+        found = simulate(system, how, state, **STEPS)
+        return found.q[-1, 0], found.held_rank
+
+    (end, held), slope = jax.jit(jax.value_and_grad(run, has_aux=True))(10.0)
+    assert held == 3
+    np.testing.assert_allclose(end, run(10.0)[0], rtol=0, atol=1e-14)
+    difference = (run(10.1)[0] - run(9.9)[0]) / 0.2
+    np.testing.assert_allclose(slope, difference, rtol=1e-3)  # h^2
+    with pytest.raises(ValueError, match=r"rank 3 of 4 .*solve=MinimumNorm\(\)"):
+        jax.jit(lambda rate: run(rate, FullRank()))(10.0)
+    state = State(state.q + 0.1, state.v)
+    with pytest.raises(ValueError, match="start is inconsistent"):
+        jax.jit(run)(10.0)
+
+
+def test_lists_in_a_compiled_program_are_known_as_well(table):
+    system, _ = table()
+
+    @jax.jit
+    def held(rate):
+        tip = 0.7 * np.array([np.cos(0.9), np.sin(0.9)])
+        state = State([*tip, 0.0, 0.9], [0.0] * 4)
+        return simulate(system, Multipliers(Baumgarte.critical(rate)), state, **STEPS).held_rank
+
+    assert held(10.0) == 3
+
+
+def test_a_formulation_that_needs_independence_fails_in_batches_too(table):
+    """Alone it refuses the start."""
+    system, state = table()
+    how = QuasiVelocities()
+    with pytest.raises(ValueError, match="dependent"):
+        simulate(system, how, state, **STEPS)
+    run = lambda off: simulate(system, how, table(off=off)[1], throw=False, **STEPS).success  # noqa: E731
+    assert not jax.vmap(run)(jnp.array([0.0, 1e-6])).any()
