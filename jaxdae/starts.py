@@ -54,10 +54,17 @@ def judged(
         ValueError: naming the entry, constraint or matrix at fault, the amount, and the remedy.
     """
     check_tolerance("start_tolerance", tolerance)
-    values, plain = _values(start), _values(formulation)
-    if is_concrete(values.system, values.state.q, values.state.v, values.t):
+    if is_concrete(formulation, start, jnp.zeros(())):
+        return _checked(formulation, start, tolerance), True
+    values = _values(start)
+    q, v = values.state.q, values.state.v
+    if is_concrete(values.system, q, v, values.t):
+        # Inside a transformation a start off the constraints, or no number, is the user's choice.
+        if not np.isfinite(np.stack([np.asarray(q), np.asarray(v)])).all():
+            return formulation, False
+        plain, start = _values(formulation), Start(values.system, State(q, v), values.t)
         with jax.core.eval_context():
-            return _checked(formulation, plain, values, tolerance), True
+            return _suited(formulation, plain, start), True
     if not depends_on_rank(formulation, start):
         return formulation, True
     ranks = _ranks_of_members(values)
@@ -83,20 +90,23 @@ def _values(tree):
     return jax.tree.map(stop, tree)
 
 
-def _checked(formulation, plain, start: Start, tolerance: float | None):
-    """The formulation with its solves chosen for a start that is known."""
+def _checked(formulation, start: Start, tolerance: float | None):
+    """The formulation with its solves chosen, after all checks of an eager run."""
     system, state, t = start
-    known = is_concrete(plain, state.w)
-    if not is_concrete(state.w):
-        state = State(state.q, state.v)
     check_finite(state)
     if tolerance is not None:
         _check_consistent(system, state, t, tolerance)
-    if not (known and plain.assumptions_hold(system, t, state)):
-        formulation = check_assumptions(system, formulation, state, t)
-    if known:
-        plain.check_start(system, t, state)
-    return formulation
+    chosen = _suited(formulation, formulation, start)
+    formulation.check_start(system, t, state)
+    return chosen
+
+
+def _suited(formulation, plain, start: Start):
+    """The formulation, `plain` without derivatives, its solves chosen for a start that is known."""
+    system, state, t = start
+    if is_concrete(plain) and plain.assumptions_hold(system, t, state):
+        return formulation
+    return check_assumptions(system, formulation, state, t)
 
 
 def _check_consistent(system, state, t, tolerance: float) -> None:
