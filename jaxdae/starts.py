@@ -11,6 +11,7 @@ import numpy as np
 from jax.interpreters import batching
 
 from jaxdae.assumptions import check_assumptions, suited
+from jaxdae.compiled import jit
 from jaxdae.failure import residuals
 from jaxdae.formulations import AbstractFormulation, SparseMultipliers
 from jaxdae.formulations.held_rank import solves
@@ -213,7 +214,7 @@ def _ranks_of_members(start: Start) -> MemberRanks | None:
     return MemberRanks(judge.dependent, rank)
 
 
-@eqx.filter_jit
+@jit
 def _each(function, structure, skeleton, arrays, batch: Batch):
     """`function(system, t, state)` of every member."""
 
