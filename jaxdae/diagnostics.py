@@ -27,8 +27,8 @@ from jaxdae.passages import (
 from jaxdae.systems import constraint_residuals, generalized_energy
 from jaxdae.systems.dynamics import has_reaction_forces
 
-# Rows of a block: a default run is one.
-_BLOCK = 256
+# Rows of a block: a default run is one, and places between rows are few.
+_BLOCK, _FEW = 256, 64
 # In how many intervals values of members of a batch are searched.
 _INTERVALS = 4
 # Most operations that warnings may cost; the values can be had for any size.
@@ -127,12 +127,12 @@ def _jacobian(system, t, q, v):
     return jax.jacfwd(lambda v: constraint_residuals(system, t, q, v).phi_dot)(v)
 
 
-def _in_blocks(function, *rows):
+def _in_blocks(function, size: int, *rows):
     """A compiled function of arrays of rows, in blocks of one shape, as NumPy arrays."""
     count = len(jax.tree.leaves(rows)[0])
     parts = []
-    for i in range(0, count, _BLOCK):
-        take = np.minimum(np.arange(i, i + _BLOCK), count - 1)
+    for i in range(0, count, size):
+        take = np.minimum(np.arange(i, i + size), count - 1)
         parts.append(jax.device_get(function(*jax.tree.map(lambda x, k=take: x[k], rows))))
     joined = jax.tree.map(lambda *x: np.concatenate(x), *parts)
     return jax.tree.map(lambda x: x[:count], joined)
@@ -271,7 +271,10 @@ def warnings_of(system, formulation, controller, watched: Watched) -> list[str]:
         watched: rows of the run, from `rows_of`.
     """
     state, rows = _in_blocks(
-        lambda t, y: _survey_block(system, formulation, controller, t, y), watched.ts, watched.ys
+        lambda t, y: _survey_block(system, formulation, controller, t, y),
+        _BLOCK,
+        watched.ts,
+        watched.ys,
     )
     return judged(system, formulation, watched, state, rows)
 
@@ -304,7 +307,7 @@ class _ThroughBlocks:
         self.system = system
 
     def __call__(self, t, q, v):
-        return _in_blocks(lambda *x: _jacobians_block(self.system, *x), t, q, v)
+        return _in_blocks(lambda *x: _jacobians_block(self.system, *x), _FEW, t, q, v)
 
 
 def _of_passages(formulation, passages: list[Passage], typical: float) -> str | None:
