@@ -11,6 +11,7 @@ import diffrax
 import equinox as eqx
 import jax
 import jax.extend.core as jex
+from jax.custom_derivatives import SymbolicZero
 from jax.interpreters import ad, batching, mlir
 
 _REMEDY = (
@@ -57,10 +58,15 @@ def _once(words: _Words, x):
     return x
 
 
-@_once.defjvp
+@partial(_once.defjvp, symbolic_zeros=True)
 def _once_jvp(words: _Words, primals, tangents):
     (x,), (move,) = primals, tangents
-    marked = lambda at, along: _transposed_only.bind(at, along, words=words.forward)  # noqa: E731
+
+    def marked(at, along):
+        # What does not move is left out, as programs made by `jax.checkpoint` compute it.
+        still = isinstance(along, SymbolicZero)
+        return along if still else _transposed_only.bind(at, along, words=words.forward)
+
     return _twice(words, x), jax.tree.map(marked, x, move)
 
 

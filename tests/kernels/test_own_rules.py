@@ -15,6 +15,7 @@ import jaxdae
 from jaxdae.backends import BackendError
 from jaxdae.kernels.derivatives import shielded
 from jaxdae.kernels.own_rules import own_rules
+from jaxdae.reverse_only import reverse_only
 from jaxdae.solvers import RK4
 
 MODES = {"f": jax.jacfwd, "r": jax.jacrev}
@@ -187,3 +188,17 @@ def test_one_direction_of_a_plain_run_names_it_too():
     x = jnp.array([2.0, 0.7])
     with pytest.raises(NotImplementedError, match="no derivative in forward mode"):
         jax.jvp(last, (x,), (x,))
+
+
+def test_plain_runs_have_gradients_under_checkpoint():
+    """There `jax.checkpoint` computes derivatives along what does not move, too."""
+
+    still = jnp.array([0.7, -0.4])
+
+    @jax.checkpoint
+    def value(x):
+        return jax.jit(lambda *y: jnp.prod(jnp.stack(reverse_only(y, diffrax.Euler(), None))))(
+            x, still
+        )
+
+    np.testing.assert_allclose(jax.grad(value)(jnp.array([2.0, 3.0])), [-0.84, -0.56], rtol=1e-14)
