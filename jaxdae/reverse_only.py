@@ -47,6 +47,8 @@ def reverse_only(given: Any, solver: Any, why_plain: str | None) -> Any:
     )
     second = f"the run has no second derivatives{because}. {_REMEDY.format('')}"
     # The steps of others have no loop over stages inside of the checkpoints.
+    while isinstance(solver, diffrax.AbstractWrappedSolver):
+        solver = solver.solver
     staged = isinstance(solver, diffrax.AbstractRungeKutta) and solver.scan_kind is None
     arrays, rest = eqx.partition(given, eqx.is_inexact_array)
     return eqx.combine(_once(_Words(forward, second if staged else None), arrays), rest)

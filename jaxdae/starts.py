@@ -157,7 +157,8 @@ class _Judge:
     def ranks(self, arrays, batch: Batch) -> np.ndarray:
         """Of all members, in the axes of the batch."""
         given = self.structure, self.skeleton, arrays, batch
-        flat = lambda x: np.asarray(x).reshape(-1, *x.shape[len(batch.sizes) :])  # noqa: E731
+        count = int(np.prod(batch.sizes))  # with -1 NumPy would not know it of empty arrays
+        flat = lambda x: np.asarray(x).reshape(count, *x.shape[len(batch.sizes) :])  # noqa: E731
         found = jax.tree.map(flat, _each(look, *given))
         # A start that is no number fails by itself.
         finite = np.isfinite(found.jac).all(axis=(1, 2))

@@ -11,23 +11,25 @@ _BITS = {np.dtype(np.float64): (11, 52), np.dtype(np.float32): (8, 23)}
 _DOUBLE, _SINGLE = np.dtype(np.float64), np.dtype(np.float32)
 
 
-def check(graph: Graph, kinds) -> None:
+def check(graph: Graph, shapes) -> None:
     """Refuse types whose numbers a kernel cannot compute with.
 
     Args:
         graph: of the kernel.
-        kinds: types of the arguments and results of an operation.
+        shapes: shapes and types of the arguments and results of an operation.
 
     Raises:
         Refusal: for complex numbers, for floating-point types of less than single precision, for
             double precision in a kernel of single precision, and for keys of random numbers.
     """
-    for kind in kinds:
+    for shape in shapes:
+        kind = shape.dtype
         if jnp.issubdtype(kind, jnp.complexfloating):
             raise Refusal(COMPLEX)
         if not (kind in (_DOUBLE, _SINGLE) or jnp.issubdtype(kind, np.integer) or kind == np.bool_):
             raise Refusal(f"kernels compute with no numbers of type {kind}")
-        if kind == _DOUBLE and graph.dtype == _SINGLE:
+        # What stems from Python's numbers alone is rounded where it meets a number of an array.
+        if kind == _DOUBLE and graph.dtype == _SINGLE and not shape.weak_type:
             raise Refusal("numbers of double precision stand in a kernel of single precision")
 
 

@@ -177,7 +177,7 @@ def _found(graph: Graph, equation, given: list[Value]) -> list[Value]:
         reason = factorizations.ITERATIVE.get(equation.primitive.name, "there is no rule for it")
         raise Refusal(reason)
     parameters.check(equation.primitive.name, equation.params)
-    precisions.check(graph, (x.aval.dtype for x in (*equation.invars, *equation.outvars)))
+    precisions.check(graph, (x.aval for x in (*equation.invars, *equation.outvars)))
     graph.exact = id(equation) in graph.readers
     found = rule(graph, equation, given)
     return [
