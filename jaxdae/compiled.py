@@ -15,7 +15,9 @@ def kinds(value: Any) -> Any:
     if isinstance(value, tuple | list):
         return (type(value), *map(kinds, value))
     if isinstance(value, dict):
-        return (dict, *((x, kinds(y)) for x, y in value.items()))
+        return (dict, *((x, kinds(x), kinds(y)) for x, y in value.items()))
+    if isinstance(value, set | frozenset):
+        return (type(value), frozenset((x, kinds(x)) for x in value))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         own = (x.name for x in dataclasses.fields(value))
         return (type(value), *(kinds(getattr(value, x, None)) for x in own))

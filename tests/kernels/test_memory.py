@@ -95,7 +95,9 @@ def test_functions_are_compiled_apart_for_values_that_python_takes_for_equal():
 
 
 def test_kinds_are_what_equality_does_not_compare():
-    for one, other in ((1, True), (1, 1.0), ((1,), [1]), ({"a": 1}, {"a": 1.0}), (0.0, -0.0)):
+    pairs = [(1, True), (1, 1.0), ((1,), [1]), ({"a": 1}, {"a": 1.0}), (0.0, -0.0)]
+    pairs += [({1: "a"}, {1.0: "a"}), (frozenset([1]), frozenset([1.0]))]
+    for one, other in pairs:
         assert kinds(one) != kinds(other)
         assert kinds(Oscillator(one)) != kinds(Oscillator(other))
     # Numbers that are compared by their values, and arrays, known or traced.
