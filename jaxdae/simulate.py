@@ -238,7 +238,9 @@ def prepare(request: Request) -> Prepared:
         solver, stepsize_controller, saveat, adjoint, meter, max_steps, work, choice, ends
     )
     declared = kinds((task.system, task.formulation, task.controller))
-    tolerance = None if constant else tolerance_of(stepsize_controller, dtype)
+    # A run of traced tolerances is traced as well, and not judged by them.
+    unknown = constant or not is_concrete(stepsize_controller)
+    tolerance = None if unknown else tolerance_of(stepsize_controller, dtype)
     program = (task, method, throw and traced, judged, declared)
     return Prepared(program, throw, grid is not None, tolerance)
 

@@ -542,6 +542,23 @@ def test_other_numbers_compile_nothing(fixed, caplog):
     assert np.abs(results[0][0] - results[1][0]).max() > 1e-2
 
 
+def test_tolerances_may_be_traced():
+    """One compiled program for all of them, from a start that is known to it."""
+    pendulum = CartesianPendulum(1.3, 0.9)
+    start = State(*pendulum.start())
+
+    def end(tolerance):
+        control = diffrax.PIDController(rtol=tolerance, atol=tolerance)
+        saveat = diffrax.SaveAt(t1=True)
+        how = {"stepsize_controller": control, "saveat": saveat, "t1": 0.5}
+        return simulate(pendulum, Multipliers(), start, **how).final_state.q
+
+    compiled = jax.jit(end)
+    for tolerance in (1e-4, 1e-7):
+        # The same steps; sums in another order.
+        np.testing.assert_allclose(compiled(tolerance), end(tolerance), rtol=0, atol=1e-12)
+
+
 def test_whole_numbers_are_numbers_like_others(caplog):
     """Given as parameters, gains, state and times they compile nothing new, and mean the same."""
 
