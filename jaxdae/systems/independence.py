@@ -6,10 +6,11 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.linalg import cho_solve, solve_triangular
+from jax.scipy.linalg import cho_solve
 from jaxtyping import Array, Bool, Float
 
 from jaxdae.linalg.held_rank import pivoted_rows, rank_tolerance, unit_rows
+from jaxdae.linalg.positive_definite import solve_positive_definite
 from jaxdae.linalg.rank import numerical_rank, NumericalRank
 from jaxdae.systems.base import Labels, State, System
 from jaxdae.systems.checks import constraint_counts
@@ -103,12 +104,12 @@ def look(system: System, t, state: State) -> Look:
     phi = system.position_constraints(t, state.q)
     rows, scales = unit_rows(jac)
     distance = jnp.max(jnp.abs(phi) * scales[: phi.size], initial=0.0)
-    # Singular values of L in L L^T = A are at least 1 / |L^-1|; squares of them at most max |A|.
-    product = rows @ rows.T
-    unit = jnp.eye(len(rows), dtype=rows.dtype)
-    inverse = solve_triangular(jnp.linalg.cholesky(product), unit, lower=True)
+    # Of A = J J^T the least eigenvalue is at least 1 / tr A^-1, the largest at most max |A|. Scalar
+    # operations: in a batch, calls of a library would take longer than many runs.
+    product = jnp.sum(rows[:, None] * rows[None], axis=2)
+    inverse = solve_positive_definite(product, jnp.eye(len(rows), dtype=rows.dtype))
     largest = jnp.max(jnp.sum(jnp.abs(product), axis=1))
-    return Look(jac, phi, 1 / jnp.sqrt(largest * jnp.sum(inverse**2)), distance)
+    return Look(jac, phi, 1 / jnp.sqrt(largest * jnp.trace(inverse)), distance)
 
 
 def surely_independent(jac: np.ndarray, phi: np.ndarray) -> bool:
@@ -128,20 +129,24 @@ def surely_independent(jac: np.ndarray, phi: np.ndarray) -> bool:
 def are_dependent(system: System, t, state: State) -> Bool[Array, ""]:
     """Whether constraints depend on each other next to a state that is near the constraints.
 
-    For programs in which hardly any time may be spent: few steps to the constraints in one loop,
-    which judges by the pivots that the steps have anyway.
+    For programs in which hardly any time may be spent: where the state itself shows that they are
+    independent, which a batch finds in one pass, nothing else is done; else a few steps go to the
+    constraints in one loop, which judges by the pivots that the steps have anyway.
     """
     system, t, state = _plain(system, t, state)
     q, v = state.q, state.v
     m, r = constraint_counts(system, state)
+    seen = look(system, t, state)
+    doubtful = ~(seen.ratio > jnp.maximum(_SURELY_INDEPENDENT, _PER_DISTANCE * seen.distance))
     least = jnp.asarray(jnp.inf, q.dtype)
     if m:
-        q, least = _approach(lambda q: system.position_constraints(t, q), q, _FEW_STEPS + 1)
+        phi = lambda q: system.position_constraints(t, q)  # noqa: E731
+        q, least = _approach(phi, q, _FEW_STEPS + 1, doubtful)
     if r:
         phi_dot = lambda v: constraint_residuals(system, t, q, v).phi_dot  # noqa: E731
-        _, least = _approach(phi_dot, v, _FEW_STEPS + 1)
+        _, least = _approach(phi_dot, v, _FEW_STEPS + 1, doubtful)
     # On the constraints a pivot that vanishes is the round-off that was added to it.
-    return ~(least > 100 * _added(q.dtype))
+    return doubtful & ~(least > 100 * _added(q.dtype))
 
 
 def approach(residual, x, steps: int = _STEPS):
@@ -162,21 +167,24 @@ def approach(residual, x, steps: int = _STEPS):
     return _approach(residual, x, steps)[0]
 
 
-def _approach(residual, x, steps: int):
-    """As `approach`, with the least pivot of the last step."""
+def _approach(residual, x, steps: int, needed=True):
+    """As `approach`, with the least pivot of the last step; no steps where none are needed."""
     slopes = jax.jacfwd(lambda x: (residual(x),) * 2, has_aux=True)
 
-    def step(_, found):
-        jac, r = slopes(found[0])
+    def step(found):
+        count, x, _ = found
+        jac, r = slopes(x)
         rows, scales = unit_rows(jac)
         r = scales * r
         mu = jnp.minimum(r @ r / (1 + x @ x), 1.0) + _added(x.dtype)
         matrix = rows @ rows.T + mu * jnp.eye(r.size, dtype=x.dtype)
         factor = jnp.linalg.cholesky(matrix)
         least = jnp.min(jnp.diagonal(factor)) ** 2
-        return found[0] - rows.T @ cho_solve((factor, True), r), least
+        return count + 1, x - rows.T @ cho_solve((factor, True), r), least
 
-    return jax.lax.fori_loop(0, steps, step, (x, jnp.zeros((), x.dtype)))
+    start = jnp.zeros((), int), x, jnp.zeros((), x.dtype)
+    _, x, least = jax.lax.while_loop(lambda found: (found[0] < steps) & needed, step, start)
+    return x, least
 
 
 def _added(dtype) -> float:
