@@ -129,24 +129,59 @@ def surely_independent(jac: np.ndarray, phi: np.ndarray) -> bool:
 def are_dependent(system: System, t, state: State) -> Bool[Array, ""]:
     """Whether constraints depend on each other next to a state that is near the constraints.
 
-    For programs in which hardly any time may be spent: where the state itself shows that they are
-    independent, which a batch finds in one pass, nothing else is done; else a few steps go to the
-    constraints in one loop, which judges by the pivots that the steps have anyway.
+    For programs in which hardly any time may be spent: one loop of few steps to the constraints,
+    which ends where all members of a batch are surely independent, mostly after the first.
     """
     system, t, state = _plain(system, t, state)
     q, v = state.q, state.v
     m, r = constraint_counts(system, state)
-    seen = look(system, t, state)
-    doubtful = ~(seen.ratio > jnp.maximum(_SURELY_INDEPENDENT, _PER_DISTANCE * seen.distance))
-    least = jnp.asarray(jnp.inf, q.dtype)
+    independent = jnp.asarray(True)
     if m:
         phi = lambda q: system.position_constraints(t, q)  # noqa: E731
-        q, least = _approach(phi, q, _FEW_STEPS + 1, doubtful)
+        # Where velocities follow, coordinates must be on the constraints.
+        q, independent = _closer(phi, q, ends=r == 0)
     if r:
         phi_dot = lambda v: constraint_residuals(system, t, q, v).phi_dot  # noqa: E731
-        _, least = _approach(phi_dot, v, _FEW_STEPS + 1, doubtful)
-    # On the constraints a pivot that vanishes is the round-off that was added to it.
-    return doubtful & ~(least > 100 * _added(q.dtype))
+        _, independent = _closer(phi_dot, v, ends=True)
+    return ~independent
+
+
+def _closer(residual, x, ends: bool):
+    """The point of `residual(x) = 0` next to `x`, and whether constraints are independent there.
+
+    The steps are those of `approach`, in scalar operations: in a batch, calls of a library would
+    take longer than many runs.
+
+    Args:
+        residual: function of `(n,)`, shape `(c,)`.
+        x: start, shape `(n,)`.
+        ends: whether to end where constraints are surely independent.
+    """
+    slopes = jax.jacfwd(lambda x: (residual(x),) * 2, has_aux=True)
+    added = _added(x.dtype)
+
+    def step(found):
+        count, x, _, _ = found
+        jac, r = slopes(x)
+        rows, scales = unit_rows(jac)
+        r = scales * r
+        mu = jnp.minimum(r @ r / (1 + x @ x), 1.0) + added
+        product = jnp.sum(rows[:, None] * rows[None], axis=2)
+        unit = jnp.eye(r.size, dtype=x.dtype)
+        both = jnp.concatenate([unit, r[:, None]], axis=1)
+        solved = solve_positive_definite(product + mu * unit, both)
+        # The least eigenvalue of A is at least 1 / tr A^-1, the largest at most max |A|.
+        least = 1 / jnp.trace(solved[:, :-1])
+        largest = jnp.max(jnp.sum(jnp.abs(product), axis=1))
+        limit = jnp.maximum(_SURELY_INDEPENDENT, _PER_DISTANCE * jnp.max(jnp.abs(r)))
+        surely = least - mu > limit**2 * largest
+        # On the constraints an eigenvalue that vanishes is the round-off that was added to it.
+        return count + 1, x - solved[:, -1] @ rows, surely, surely | (least > 100 * added)
+
+    start = jnp.zeros((), int), x, jnp.asarray(False), jnp.asarray(False)
+    goes_on = lambda found: (found[0] <= _FEW_STEPS) & ~(found[2] & ends)  # noqa: E731
+    _, x, _, independent = jax.lax.while_loop(goes_on, step, start)
+    return x, independent
 
 
 def approach(residual, x, steps: int = _STEPS):
@@ -164,27 +199,17 @@ def approach(residual, x, steps: int = _STEPS):
     Returns:
         The point, shape `(n,)`.
     """
-    return _approach(residual, x, steps)[0]
-
-
-def _approach(residual, x, steps: int, needed=True):
-    """As `approach`, with the least pivot of the last step; no steps where none are needed."""
     slopes = jax.jacfwd(lambda x: (residual(x),) * 2, has_aux=True)
 
-    def step(found):
-        count, x, _ = found
+    def step(_, x):
         jac, r = slopes(x)
         rows, scales = unit_rows(jac)
         r = scales * r
         mu = jnp.minimum(r @ r / (1 + x @ x), 1.0) + _added(x.dtype)
         matrix = rows @ rows.T + mu * jnp.eye(r.size, dtype=x.dtype)
-        factor = jnp.linalg.cholesky(matrix)
-        least = jnp.min(jnp.diagonal(factor)) ** 2
-        return count + 1, x - rows.T @ cho_solve((factor, True), r), least
+        return x - rows.T @ cho_solve((jnp.linalg.cholesky(matrix), True), r)
 
-    start = jnp.zeros((), int), x, jnp.zeros((), x.dtype)
-    _, x, least = jax.lax.while_loop(lambda found: (found[0] < steps) & needed, step, start)
-    return x, least
+    return jax.lax.fori_loop(0, steps, step, x)
 
 
 def _added(dtype) -> float:
