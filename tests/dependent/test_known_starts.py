@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import jaxdae
 from jaxdae import (
     Baumgarte,
     FullRank,
@@ -16,6 +17,7 @@ from jaxdae import (
     State,
 )
 from jaxdae.solvers import RK4
+from jaxdae.systems.independence import are_dependent
 
 STEPS = {"t1": 0.1, "dt": 0.02, "solver": RK4(), "saveat": diffrax.SaveAt(t1=True)}
 GAINS = Baumgarte.critical(10.0)
@@ -127,3 +129,39 @@ def test_a_formulation_that_needs_independence_fails_in_batches_too(table):
         simulate(system, how, state, **STEPS)
     run = lambda off: simulate(system, how, table(off=off)[1], throw=False, **STEPS).success  # noqa: E731
     assert not jax.vmap(run)(jnp.array([0.0, 1e-6])).any()
+
+
+class Doubled(jaxdae.System):
+    """A point on a circle and a line; its velocity constraint is the circle's, but for an angle."""
+
+    angle: float
+
+    def kinetic_energy(self, t, q, v):
+        del t, q
+        return 0.5 * v @ v
+
+    def position_constraints(self, t, q):
+        del t
+        return jnp.stack([q[:2] @ q[:2] - 1])
+
+    def velocity_constraints(self, t, q, v):
+        del t
+        return jnp.stack([q[:2] @ v[:2] + self.angle * v[2]])
+
+
+# Squares of singular values that single precision resolves are larger.
+@pytest.mark.parametrize(("dtype", "least"), [("float64", 1e-4), ("float32", 5e-2)])
+def test_starts_that_vary_in_a_program_are_judged_on_the_constraints(dtype, least):
+    """By the rank there, known by hand: off them the rows differ by the distance."""
+    off = jnp.array([0.0, 1e-7, 1e-6, 1e-5, 1e-4], dtype)
+    q = jnp.array([0.6, 0.8, 0.3], dtype) + off[:, None] * jnp.array([0.3, -0.7, 0.5], dtype)
+    v = jnp.broadcast_to(jnp.array([0.8, -0.6, 0.0], dtype), q.shape)
+
+    @jax.jit
+    def judged(angle, q, v):
+        judge = lambda q, v: are_dependent(Doubled(angle), 0.0, State(q, v))  # noqa: E731
+        return jax.vmap(judge)(q, v)
+
+    assert judged(0.0, q, v).all()
+    assert not judged(1.0, q, v).any()
+    assert not judged(least, q, v).any()
