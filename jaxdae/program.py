@@ -80,7 +80,7 @@ def integrate(task: Task, method: Method, throw: bool, judged: bool, declared) -
     zero = jnp.zeros((), task.state.q.dtype)
     work = Power(zero, zero, zero, zero) if method.work else None
     y0 = (formulation.init(task.system, task.t0, task.state), work)
-    begun = y0 if judged else _if_independent(task, y0, throw)
+    begun = y0 if judged else _if_independent(task, y0, throw, method.choice.backend)
     solution, choice = _solution(task, method, run, begun)
     solution = _on_constraints(solution, method, run, (task.t0, y0))
     trajectory = _trajectory(solution, method, run, (task.t0, y0[0]), choice)
@@ -88,13 +88,14 @@ def integrate(task: Task, method: Method, throw: bool, judged: bool, declared) -
     return trajectory.result.error_if(trajectory, ~trajectory.success) if throw else trajectory
 
 
-def _if_independent(task: Task, y0, throw: bool):
+def _if_independent(task: Task, y0, throw: bool, backend: str):
     """A start, NaN where constraints are dependent and the formulation cannot take that."""
     start = Start(task.system, task.state, task.t0)
     assumed = task.formulation.assumptions().independent_constraints
     if not (assumed and depends_on_rank(task.formulation, start)):
         return y0
-    bad = are_dependent(task.system, task.t0, task.state)
+    kernel = backends.native_reading if backend == "native" else None
+    bad = are_dependent(task.system, task.t0, task.state, kernel)
     y0 = eqx.error_if(y0, bad, DEPENDENT_START) if throw else y0
     return jax.tree.map(lambda x: jnp.where(bad, jnp.nan, x), y0)
 

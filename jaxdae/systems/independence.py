@@ -126,62 +126,102 @@ def surely_independent(jac: np.ndarray, phi: np.ndarray) -> bool:
     return jac.shape[0] <= jac.shape[1] and bool(exact.bounds_suffice())
 
 
-def are_dependent(system: System, t, state: State) -> Bool[Array, ""]:
+def are_dependent(system: System, t, state: State, kernel=None) -> Bool[Array, ""]:
     """Whether constraints depend on each other next to a state that is near the constraints.
 
     For programs in which hardly any time may be spent: one loop of few steps to the constraints,
     which ends where all members of a batch are surely independent, mostly after the first.
+
+    Args:
+        system: the declaration.
+        t: time [s].
+        state: near the constraints.
+        kernel: makes a kernel of a function and examples of its arguments, or returns `None` where
+            there can be none.
     """
     system, t, state = _plain(system, t, state)
     q, v = state.q, state.v
     m, r = constraint_counts(system, state)
+    arrays, rest = eqx.partition(system, eqx.is_array)
     independent = jnp.asarray(True)
     if m:
-        phi = lambda q: system.position_constraints(t, q)  # noqa: E731
+
+        def phi(q, t, arrays):
+            return eqx.combine(arrays, rest).position_constraints(t, q)
+
         # Where velocities follow, coordinates must be on the constraints.
-        q, independent = _closer(phi, q, ends=r == 0)
+        q, independent = _closer(phi, (q, t, arrays), r == 0, kernel)
     if r:
-        phi_dot = lambda v: constraint_residuals(system, t, q, v).phi_dot  # noqa: E731
-        _, independent = _closer(phi_dot, v, ends=True)
+
+        def phi_dot(v, q, t, arrays):
+            return constraint_residuals(eqx.combine(arrays, rest), t, q, v).phi_dot
+
+        _, independent = _closer(phi_dot, (v, q, t, arrays), True, kernel)
     return ~independent
 
 
-def _closer(residual, x, ends: bool):
-    """The point of `residual(x) = 0` next to `x`, and whether constraints are independent there.
-
-    The steps are those of `approach`, in scalar operations: in a batch, calls of a library would
-    take longer than many runs.
+class _Nearer(NamedTuple):
+    """A step to the constraints.
 
     Args:
-        residual: function of `(n,)`, shape `(c,)`.
-        x: start, shape `(n,)`.
-        ends: whether to end where constraints are surely independent.
+        x: after it, shape `(n,)`.
+        surely: 1 where the constraints are independent without a closer look, else 0.
+        independent: 1 where they are if `x` was on them, else 0.
     """
-    slopes = jax.jacfwd(lambda x: (residual(x),) * 2, has_aux=True)
-    added = _added(x.dtype)
+
+    x: Any
+    surely: Any
+    independent: Any
+
+
+def _closer(residual, arguments, ends: bool, kernel):
+    """The point of `residual(x, ...) = 0` next to `x`, and whether constraints are independent.
+
+    Args:
+        residual: function of `x`, shape `(n,)`, and of more, shape `(c,)`.
+        arguments: the start, shape `(n,)`, and what else it takes.
+        ends: whether to end where constraints are surely independent.
+        kernel: as for `are_dependent`.
+    """
+    x, *rest = arguments
+
+    def nearer(x, *rest):
+        return _nearer(lambda x: residual(x, *rest), x)
+
+    # One kernel beside that of the run costs less than XLA's compiling of the same operations.
+    one = None if kernel is None else kernel(nearer, *arguments)
+    one = nearer if one is None else one
 
     def step(found):
-        count, x, _, _ = found
-        jac, r = slopes(x)
-        rows, scales = unit_rows(jac)
-        r = scales * r
-        mu = jnp.minimum(r @ r / (1 + x @ x), 1.0) + added
-        product = jnp.sum(rows[:, None] * rows[None], axis=2)
-        unit = jnp.eye(r.size, dtype=x.dtype)
-        both = jnp.concatenate([unit, r[:, None]], axis=1)
-        solved = solve_positive_definite(product + mu * unit, both)
-        # The least eigenvalue of A is at least 1 / tr A^-1, the largest at most max |A|.
-        least = 1 / jnp.trace(solved[:, :-1])
-        largest = jnp.max(jnp.sum(jnp.abs(product), axis=1))
-        limit = jnp.maximum(_SURELY_INDEPENDENT, _PER_DISTANCE * jnp.max(jnp.abs(r)))
-        surely = least - mu > limit**2 * largest
-        # On the constraints an eigenvalue that vanishes is the round-off that was added to it.
-        return count + 1, x - solved[:, -1] @ rows, surely, surely | (least > 100 * added)
+        count, last = found
+        return count + 1, one(last.x, *rest)
 
-    start = jnp.zeros((), int), x, jnp.asarray(False), jnp.asarray(False)
-    goes_on = lambda found: (found[0] <= _FEW_STEPS) & ~(found[2] & ends)  # noqa: E731
-    _, x, _, independent = jax.lax.while_loop(goes_on, step, start)
-    return x, independent
+    none = jnp.zeros((), x.dtype)
+    goes_on = lambda found: (found[0] <= _FEW_STEPS) & ~((found[1].surely > 0) & ends)  # noqa: E731
+    start = jnp.zeros((), int), _Nearer(x, none, none)
+    _, (x, surely, independent) = jax.lax.while_loop(goes_on, step, start)
+    return x, (surely > 0) | (independent > 0)
+
+
+def _nearer(residual, x) -> _Nearer:
+    """The steps of `approach`, in scalar operations: calls of a library take longer in batches."""
+    jac, r = jax.jacfwd(lambda x: (residual(x),) * 2, has_aux=True)(x)
+    added = _added(x.dtype)
+    rows, scales = unit_rows(jac)
+    r = scales * r
+    mu = jnp.minimum(r @ r / (1 + x @ x), 1.0) + added
+    product = jnp.sum(rows[:, None] * rows[None], axis=2)
+    unit = jnp.eye(r.size, dtype=x.dtype)
+    both = jnp.concatenate([unit, r[:, None]], axis=1)
+    solved = solve_positive_definite(product + mu * unit, both)
+    # The least eigenvalue of A is at least 1 / tr A^-1, the largest at most max |A|.
+    least = 1 / jnp.trace(solved[:, :-1])
+    largest = jnp.max(jnp.sum(jnp.abs(product), axis=1))
+    limit = jnp.maximum(_SURELY_INDEPENDENT, _PER_DISTANCE * jnp.max(jnp.abs(r)))
+    surely = least - mu > limit**2 * largest
+    # On the constraints an eigenvalue that vanishes is the round-off that was added to it.
+    found = surely, least > 4 * added
+    return _Nearer(x - solved[:, -1] @ rows, *(x.astype(r.dtype) for x in found))
 
 
 def approach(residual, x, steps: int = _STEPS):
