@@ -50,3 +50,16 @@ def jit(function: Callable | None = None, **options) -> Callable:
         return compiled(arguments, named, kinds((arguments, named)))
 
     return call
+
+
+def shared(function: Callable) -> Callable:
+    """A function whose trace all programs share that call it with arguments of the same kinds.
+
+    Differentiating a system is most of the work of tracing one; fields, multipliers, warnings and
+    adjoints, of all formulations, need the same derivatives. The programs do not see it: the
+    operations are written into them.
+
+    Args:
+        function: of any arguments.
+    """
+    return jit(function, inline=True)

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from jaxdae.compiled import shared
 from jaxdae.systems.base import System
 from jaxdae.systems.calls import check_instance
 from jaxdae.systems.checks import check_state
@@ -96,6 +97,7 @@ def evaluate(system: System, t, q, v, w=None, u=None, lam=None) -> Dynamics:
     return Dynamics(mass, force, jac, gamma, phi, phi_dot)
 
 
+@shared
 def constraint_residuals(system: System, t, q, v) -> Violation:
     """Position- and velocity-level residuals of the constraints.
 
@@ -113,6 +115,7 @@ def constraint_residuals(system: System, t, q, v) -> Violation:
     return Violation(phi, jnp.concatenate([phi_dot, system.velocity_constraints(t, q, v)]))
 
 
+@shared
 def mass_and_jacobian(system: System, t, q, v) -> tuple[Float[Array, "n n"], Float[Array, "c n"]]:
     """Mass matrix `(n, n)` and constraint Jacobian `(m+r, n)`, for diagnostics."""
     t = jnp.asarray(t, q.dtype)
@@ -124,6 +127,7 @@ def momentum(system: System, t, q, v) -> Float[Array, " n"]:
     return jax.grad(system.kinetic_energy, argnums=2)(t, q, v)
 
 
+@shared
 def applied_force(system: System, t, q, v, w, u, lam=None) -> Float[Array, " n"]:
     """Potential, dissipative and other generalized forces, shape `(n,)`."""
     potential = jax.grad(system.potential_energy, argnums=1)(t, q)
@@ -166,6 +170,7 @@ def refuse_reaction_forces(system: System, t, q, v, w, u) -> None:
         )
 
 
+@shared
 def generalized_energy(system: System, t, q, v) -> Float[Array, ""]:
     """Generalized (Jacobi) energy `h = v . dT/dv - T + V` [J].
 
@@ -205,6 +210,7 @@ def power_balance(system: System, t, q, v, w, u, multipliers) -> Power:
     return Power(force, -dissipated, -multipliers @ jac_v, -explicit)
 
 
+@shared
 def _inertia(system: System, t, q, v):
     """`M`, and the inertial force `dT/dq - d/dt(dT/dv)` at zero acceleration."""
     declared = system.mass_matrix(t, q)
@@ -227,6 +233,7 @@ def inertia_map(system: System, t, q, v) -> tuple[Callable, Float[Array, " n"]]:
     return lambda e: tangent(jnp.zeros_like(t), jnp.zeros_like(q), e), dT_dq - p_dot
 
 
+@shared
 def constraint_bias(system: System, t, q, v):
     """`gamma (m+r,)`, `phi (m,)` and `phi_dot (m+r,)`, position constraints first."""
     one = jnp.ones_like(t)
@@ -241,6 +248,7 @@ def constraint_bias(system: System, t, q, v):
     return jnp.concatenate([gamma_f, gamma_g]), phi, jnp.concatenate([f_dot, g])
 
 
+@shared
 def _constraints(system: System, t, q, v):
     """`J`, `gamma`, `phi` and `phi_dot`, position constraints first."""
     gamma, phi, phi_dot = constraint_bias(system, t, q, v)
