@@ -1,0 +1,39 @@
+"""What makes runs of the command cheap: pictures that are not rendered, steps of one stage."""
+
+import diffrax
+import pytest
+
+
+@pytest.fixture
+def rendered():
+    """For a test that needs the pictures themselves."""
+
+
+@pytest.fixture(autouse=True)
+def drawn(request, monkeypatch):
+    """Names of the figures, which are made but not rendered: that takes longest."""
+    names = set()
+    if "rendered" in request.fixturenames:
+        return names
+    # The package last: what is imported here takes its function from there.
+    for place in ("commands.tune", "commands.analyze", "plotting"):
+        save = f"jaxdae.{place}.save_figure"
+        monkeypatch.setattr(save, lambda _, path: names.add(path.name))
+    return names
+
+
+def _replace_rk4(monkeypatch, solver):
+    for command in ("judge", "tune"):
+        monkeypatch.setattr(f"jaxdae.commands.{command}.RK4", solver)
+
+
+@pytest.fixture
+def euler(monkeypatch):
+    """Euler's method in place of RK4: one stage to trace and compile instead of four."""
+    _replace_rk4(monkeypatch, diffrax.Euler)
+
+
+@pytest.fixture
+def heun(monkeypatch):
+    """Heun's method in place of RK4: two stages, and native like those."""
+    _replace_rk4(monkeypatch, diffrax.Heun)
