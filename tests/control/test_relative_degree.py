@@ -23,7 +23,7 @@ def line(t, q, v):
     return q
 
 
-@pytest.mark.parametrize("delays", [(0, 0), (1, 1), (2, 2)])
+@pytest.mark.parametrize("delays", [(0, 0), (1, 2)])
 def test_every_integrator_adds_one_to_the_relative_degree(delays, actuated):
     plant = actuated(delays)
     found = relative_degree(plant, FREE, lambda _t, q, _v: q, plant.state(), controls=2)
@@ -122,8 +122,8 @@ def test_a_relative_degree_that_is_not_constant_is_refused(forced):
         )
 
 
-@pytest.mark.parametrize("law", [lambda _t, _q, u: jnp.tanh(u[0]), lambda _t, _q, u: u[0] ** 2])
-def test_controls_that_do_not_enter_affinely_are_refused(law, forced):
+def test_controls_that_do_not_enter_affinely_are_refused(forced):
+    law = lambda _t, _q, u: u[0] ** 2  # noqa: E731
     message = r"do not enter affinely: the derivative of order 2 .*'f1' deviates by .* of its size"
     with pytest.raises(ValueError, match=message + ".*whose rate is the control"):
         relative_degree(forced(law), FREE, line, jaxdae.State([0.5], [0.0]), controls=1)

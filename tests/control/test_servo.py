@@ -55,7 +55,7 @@ def test_the_law_is_the_papers_with_its_slips_corrected(servo, rng):
         s = [MIRROR.source]
         for _ in range(4):
             s.append(lambda t, f=s[-1]: jax.jvp(f, (t,), (jnp.ones(()),))[1])
-        s = jnp.stack([f(jnp.asarray(t)) for f in s])
+        s = jax.jit(lambda t, s=s: jnp.stack([f(t) for f in s]))(jnp.asarray(t))
         wanted = servo.stabilizer(t, None, None, None, residuals_of(servo, t, state))[0]
         u = control(servo, t, state)[0]
         # sums of terms up to 1e3 times the result
@@ -84,7 +84,7 @@ def test_residuals_obey_the_constraint_perturbation_equation(servo, rng):
         controller=servo,
         saveat=diffrax.SaveAt(ts=jnp.linspace(0, 2, 5)),
     )
-    y = np.asarray(jax.vmap(servo.perturbations)(run.ts, run.q, run.v, run.w)[0])
+    y = np.asarray(jax.jit(jax.vmap(servo.perturbations))(run.ts, run.q, run.v, run.w)[0])
     h = np.asarray(servo.perturbation_matrix(0.0, *_parts(start)))
     np.testing.assert_allclose(np.sort(np.linalg.eigvals(h).real), ROOTS, rtol=1e-9)
     for t, row in zip(run.ts, y, strict=True):
@@ -108,21 +108,21 @@ def test_coupled_constraints_of_different_degree_obey_theirs(actuated):
     )
     assert servo.degrees == (2, 3)
     run = jaxdae.simulate(plant, FREE, start, t1=0.5, controller=servo)
-    y = jax.vmap(servo.perturbations)(run.ts, run.q, run.v, run.w)
+    y = jax.jit(jax.vmap(servo.perturbations))(run.ts, run.q, run.v, run.w)
     y = np.concatenate([np.asarray(part) for part in y], axis=1)
     h = np.asarray(servo.perturbation_matrix(0.0, *_parts(start)))
     # tolerance 1e-8 of the solver, residuals of order ten
     np.testing.assert_allclose(y[-1], expm(0.5 * h) @ y[0], atol=1e-6)
 
 
-@pytest.mark.parametrize("weight", [None, 2.0, "diagonal", "matrix"])
+@pytest.mark.parametrize("weight", [None, "diagonal", "matrix"])
 def test_superfluous_controls_are_of_least_weighted_norm(weight, actuated, rng):
     plant = actuated((0, 0))
     factor = rng.normal(size=(2, 2))
-    W = {None: np.eye(2), 2.0: 2 * np.eye(2), "diagonal": np.diag([1.0, 5.0])}.get(
+    W = {None: np.eye(2), "diagonal": np.diag([1.0, 5.0])}.get(
         weight, factor @ factor.T + np.eye(2)
     )
-    given = {"diagonal": jnp.array([1.0, 5.0]), "matrix": jnp.asarray(W)}.get(weight, weight)
+    given = {"diagonal": jnp.array([1.0, 5.0]), "matrix": jnp.asarray(W)}.get(weight)
 
     def build(free):
         return ServoConstraint(
@@ -132,14 +132,19 @@ def test_superfluous_controls_are_of_least_weighted_norm(weight, actuated, rng):
 
     args = (0.3, *_parts(plant.state()))
     servo = build(None)
-    d = servo.decoupling(*args)
-    g = np.asarray(d.matrix)
-    rhs = np.asarray(servo.stabilizer(*args, d.y) - d.drift)
+
+    @jax.jit
+    def parts():
+        d = servo.decoupling(*args)
+        return d.matrix, servo.stabilizer(*args, d.y) - d.drift, servo(*args)
+
+    g, rhs, u = map(np.asarray, parts())
     inverse = np.linalg.solve(W, g.T) @ np.linalg.inv(g @ np.linalg.solve(W, g.T))
-    np.testing.assert_allclose(servo(*args), inverse @ rhs, rtol=1e-12)
+    np.testing.assert_allclose(u, inverse @ rhs, rtol=1e-12)
     u0 = np.array([0.7, -1.9])
     null_space = u0 - inverse @ (g @ u0)
-    u = build(lambda _t, _q, _v, _w: jnp.asarray(u0))(*args)
+    free = build(lambda _t, _q, _v, _w: jnp.asarray(u0))
+    u = jax.jit(lambda: free(*args))()
     np.testing.assert_allclose(u, inverse @ rhs + null_space, rtol=1e-12)
     # the free part does not disturb the constraint
     np.testing.assert_allclose(g @ u, rhs, rtol=1e-12)
@@ -180,8 +185,7 @@ def test_a_plant_with_constraints_of_its_own_is_led_along_them():
     np.testing.assert_allclose(run.violation.phi, 0.0, atol=1e-7)
     # reduced inverse dynamics: theta from the bottom, theta'' = -g sin(theta) + u cos(theta)
     theta = lambda t: jnp.arcsin(0.5 * jnp.sin(t))  # noqa: E731
-    second = jax.vmap(jax.grad(jax.grad(theta)))(run.ts)
-    angle = jax.vmap(theta)(run.ts)
+    second, angle = jax.jit(jax.vmap(lambda t: (jax.grad(jax.grad(theta))(t), theta(t))))(run.ts)
     expected = (second + 9.81 * jnp.sin(angle)) / jnp.cos(angle)
     np.testing.assert_allclose(run.u[:, 0], expected, atol=1e-5)
 
@@ -237,25 +241,22 @@ def test_a_fixed_step_run_over_a_singularity_is_reported_with_its_time(forced):
     assert "is nearest to singular at t = 1 s" in found.message
 
 
-def test_gradients_of_a_run_agree_in_both_modes_and_with_finite_differences(actuated):
+def test_gradients_of_a_run_agree_with_finite_differences(actuated):
     """By a gain, and by a mass that plant and controller share."""
 
-    def cost(p, adjoint=None):
+    def cost(p):
         plant = actuated((0, 0), p[1])
         servo = ServoConstraint(
             tip, HurwitzGains.repeated(p[0], 2),
             system=plant, formulation=FREE, sample=plant.state(), controls=2, degrees=(2,),
         )  # fmt: skip
         run = jaxdae.simulate(
-            plant, FREE, plant.state(), t1=0.5, dt=0.05, solver=RK4(), controller=servo,
-            adjoint=adjoint,
+            plant, FREE, plant.state(), t1=0.5, dt=0.05, solver=RK4(), controller=servo
         )  # fmt: skip
         return jnp.sum(run.u**2) + jnp.sum(run.q**2)
 
     p, h = jnp.array([3.0, 2.0]), 1e-4
     reverse = np.asarray(jax.jit(jax.grad(cost))(p))
-    forward = jax.jit(jax.jacfwd(lambda p: cost(p, diffrax.ForwardMode())))(p)
-    np.testing.assert_allclose(forward, reverse, rtol=1e-10)
     value = jax.jit(cost)
     difference = [(value(p + e) - value(p - e)) / (2 * h) for e in h * np.eye(2)]
     # central differences: h^2 of truncation, round-off / h
