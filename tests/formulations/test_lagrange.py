@@ -31,11 +31,23 @@ GAINS = Baumgarte(K_D=20.0, K_P=100.0, Gamma=10.0)
 
 
 @eqx.filter_jit
-def motion(system, formulation, state, t=0.0, u=None):
-    """Acceleration and multipliers, through the public methods of a formulation."""
+def rates(system, formulation, state, t=0.0, u=None):
+    """Rate of the state and multipliers, through the public methods of a formulation."""
     y = formulation.init(system, t, state)
-    rate = formulation.vector_field(system, t, y, u)
-    return rate.v, formulation.multipliers(system, t, y, u)
+    return formulation.vector_field(system, t, y, u), formulation.multipliers(system, t, y, u)
+
+
+def motion(*args):
+    """Acceleration and multipliers."""
+    rate, lam = rates(*args)
+    return rate.v, lam
+
+
+@eqx.filter_jit
+def perturbation(system, t, state, a):
+    """Residuals of the constraints, and their rates along a motion."""
+    residual = lambda t, q, v: constraint_residuals(system, t, q, v)  # noqa: E731
+    return jax.jvp(residual, (t, state.q, state.v), (jnp.ones_like(t), state.v, a))
 
 
 def _random_state(rng, n, k=0):
@@ -78,28 +90,12 @@ def test_recover_undoes_init(formulation, everything, rng):
 def test_vector_field_and_multipliers_satisfy_the_equations_of_motion(formulation, everything, rng):
     """M a + J^T lam = f holds for the returned pair, at states off the constraints too."""
     state = _random_state(rng, 3, 1)
-    a, lam = motion(everything, formulation, state, 0.3, 1.5)
+    y_dot, lam = rates(everything, formulation, state, 0.3, 1.5)
     d = jax.jit(evaluate)(everything, 0.3, state.q, state.v, state.w, 1.5)
-    np.testing.assert_allclose(d.mass @ a + d.jac.T @ lam, d.force, **ROUND_OFF)
-    y_dot = formulation.vector_field(everything, 0.3, state, 1.5)
+    np.testing.assert_allclose(d.mass @ y_dot.v + d.jac.T @ lam, d.force, **ROUND_OFF)
     np.testing.assert_array_equal(y_dot.q, state.v)
     expected = 1.5 - state.w[0] - 0.2 * state.v[2] + 0.1 * state.q[0]
     np.testing.assert_allclose(y_dot.w, [expected], **ROUND_OFF)
-
-
-@pytest.mark.parametrize("formulation", FORMULATIONS, ids=NAMES)
-def test_reactions_do_no_work_on_admissible_velocities(formulation, rng):
-    """M a - f is orthogonal to every virtual displacement (ideal constraints)."""
-    system = Chain()
-    q, v = system.start()
-    state = State(q + 0.1 * rng.normal(size=q.size), v + rng.normal(size=q.size))
-    a, _ = motion(system, formulation, state)
-    d = jax.jit(evaluate)(system, 0.0, state.q, state.v)
-    kernel = np.linalg.svd(d.jac)[2][d.jac.shape[0] :]
-    reaction = d.mass @ a - d.force
-    np.testing.assert_allclose(kernel @ reaction, 0, atol=1e-9 * np.abs(reaction).max())
-    assert kernel.shape[0] > 0
-    assert np.abs(reaction).max() > 1
 
 
 @pytest.mark.parametrize("solve", [FullRank(), MinimumNorm(), SingularMass()])
@@ -107,9 +103,8 @@ def test_perturbation_equation_holds_along_the_vector_field(solve, everything, r
     """d(phi_dot)/dt along the flow is -K_D df/dt - K_P f and -Gamma g, anywhere."""
     state, t = _random_state(rng, 3, 1), 0.3
     formulation = Multipliers(Baumgarte(K_D=3.0, K_P=7.0, Gamma=11.0), solve=solve)
-    a, _ = motion(everything, formulation, state, t)
-    residual = lambda t, q, v: constraint_residuals(everything, t, q, v)  # noqa: E731
-    (now, rate) = jax.jvp(residual, (t, state.q, state.v), (1.0, state.v, a))
+    a, _ = motion(everything, formulation, state, t, 1.5)
+    now, rate = perturbation(everything, jnp.asarray(t), state, a)
     expected = [-3.0 * now.phi_dot[0] - 7.0 * now.phi[0], -11.0 * now.phi_dot[1]]
     np.testing.assert_allclose(rate.phi_dot, expected, **ROUND_OFF)
 
@@ -124,18 +119,18 @@ def test_without_stabilization_the_constraint_acceleration_is_zero(everything, r
 
 
 @pytest.fixture(scope="module")
-def three_link():
+def two_links():
     """A chain off its constraints, with its exact motion under GAINS."""
-    system = Chain()
+    system = Chain.uniform(2)
     rng = np.random.default_rng(5)
     q, v = system.start()
     state = State(q + 0.05 * rng.normal(size=q.size), v + rng.normal(size=q.size))
     return system, state, motion(system, Multipliers(GAINS), state)
 
 
-def test_penalty_error_falls_like_one_over_alpha(three_link):
+def test_penalty_error_falls_like_one_over_alpha(two_links):
     """Acceleration and multipliers of Penalty differ from Multipliers by O(1/alpha), slope -1."""
-    system, state, (a, lam) = three_link
+    system, state, (a, lam) = two_links
     alphas = 10.0 ** np.arange(3, 8)
     got = jax.vmap(lambda alpha: motion(system, Penalty(alpha, GAINS), state))(alphas)
     for values, exact in zip(got, (a, lam), strict=True):
@@ -145,9 +140,9 @@ def test_penalty_error_falls_like_one_over_alpha(three_link):
         np.testing.assert_allclose(slopes, -1, atol=0.01)
 
 
-def test_augmented_lagrangian_converges_geometrically_at_the_rate_of_its_docstring(three_link):
+def test_augmented_lagrangian_converges_geometrically_at_the_rate_of_its_docstring(two_links):
     """Errors fall by 1 / (1 + alpha a_min) an iteration, for small and large alpha."""
-    system, state, (a, lam) = three_link
+    system, state, (a, lam) = two_links
     d = jax.jit(evaluate)(system, 0.0, state.q, state.v)
     least = np.linalg.eigvalsh(d.jac @ np.linalg.solve(d.mass, d.jac.T))[0]
     iterations = (20, 21, 30)
@@ -172,9 +167,9 @@ def test_augmented_lagrangian_with_one_constraint_has_exactly_that_rate(rng):
         np.testing.assert_allclose(lam - exact, -exact / factor**k, rtol=1e-10)
 
 
-def test_one_augmented_iteration_is_the_penalty_form(three_link):
+def test_one_augmented_iteration_is_the_penalty_form(two_links):
     """AugmentedLagrangian(iterations=1) equals Penalty with the same alpha."""
-    system, state, _ = three_link
+    system, state, _ = two_links
     one = motion(system, AugmentedLagrangian(25.0, GAINS, 1), state)
     penalty = motion(system, Penalty(25.0, GAINS), state)
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, **ROUND_OFF), one, penalty)
@@ -344,9 +339,9 @@ def test_penalty_stands_a_singular_mass_matrix(massless):
         np.testing.assert_allclose(lam, exact_lam, atol=1e-6)
 
 
-def test_minimum_norm_and_singular_mass_agree_with_full_rank_where_all_apply(three_link):
+def test_minimum_norm_and_singular_mass_agree_with_full_rank_where_all_apply(two_links):
     """Three policies, one answer."""
-    system, state, exact = three_link
+    system, state, exact = two_links
     for solve in (MinimumNorm(), SingularMass(), SingularMass(MinimumNorm())):
         got = motion(system, Multipliers(GAINS, solve=solve), state)
         jax.tree.map(

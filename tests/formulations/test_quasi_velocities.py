@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -12,7 +11,6 @@ import pytest
 import jaxdae
 from jaxdae import Baumgarte, Multipliers, State
 from jaxdae.formulations.quasi_velocities import energy_of_accelerations, QuasiVelocities
-from jaxdae.models import Chain
 from jaxdae.models.disk import RollingDisk
 from jaxdae.models.knife_edge import KnifeEdge
 from jaxdae.models.sleigh import ChaplyginSleigh
@@ -67,18 +65,7 @@ STATES = {
     "rheonomic": (Rheonomic(), State([0.8, 0.3, 0.4, 0.5], [0.2, -0.6, 0.9, 0.7], [0.3])),
     "sleigh": (ChaplyginSleigh(), State([0.1, 0.2, 0.7], [0.5, 0.3, 1.1])),
     "disk": (RollingDisk(), State([0.1, 0.2, 0.7, 0.4], [0.5, 0.3, 1.1, 2.0])),
-    "chain": (
-        Chain(masses=(1.0, 0.7), lengths=(0.9, 0.6)),
-        State([0.8, -0.5, 1.3, -1.2], [0.4, 0.7, -0.2, 0.5]),
-    ),
 }
-CASES = [
-    ("rheonomic", None),
-    ("rheonomic", RheonomicForms()),
-    ("sleigh", None),
-    ("disk", None),
-    ("chain", None),
-]
 
 
 @eqx.filter_jit
@@ -101,19 +88,18 @@ def consistent(system, state, t):
     return State(state.q, v, state.w)
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_gradient_of_the_energy_of_accelerations_is_inertia(seed, everything):
-    q, v, a = jnp.asarray(np.random.default_rng(seed).normal(size=(3, 3)))
+def test_gradient_of_the_energy_of_accelerations_is_inertia(everything):
+    q, v, a = jnp.asarray(np.random.default_rng(0).normal(size=(3, 3)))
     t, w = jnp.asarray(0.4), jnp.asarray([0.2])
-    gradient = jax.grad(lambda a: energy_of_accelerations(everything, t, q, v, a))(a)
-    d = evaluate(everything, t, q, v, w)
-    inertial = d.force - applied_force(everything, t, q, v, w, None)
+    gradient = jax.jit(jax.grad(lambda a: energy_of_accelerations(everything, t, q, v, a)))(a)
+    d = jax.jit(evaluate)(everything, t, q, v, w)
+    inertial = d.force - jax.jit(applied_force)(everything, t, q, v, w, None)
     np.testing.assert_allclose(gradient, d.mass @ a - inertial, **ROUND_OFF)
 
 
-@pytest.mark.parametrize(("name", "forms"), CASES)
-def test_same_motion_as_multipliers_from_any_state_when_stabilized(name, forms):
-    system, state = STATES[name]
+@pytest.mark.parametrize("forms", [None, RheonomicForms()])
+def test_same_motion_as_multipliers_from_any_state_when_stabilized(forms):
+    system, state = STATES["rheonomic"]
     t = jnp.asarray(0.6)
     back, rates, lam = motion(system, QuasiVelocities(forms, GAINS), state, t)
     _, wanted, lam_expected = motion(system, Multipliers(GAINS), state, t)
@@ -124,7 +110,7 @@ def test_same_motion_as_multipliers_from_any_state_when_stabilized(name, forms):
     np.testing.assert_allclose(lam, lam_expected, **ROUND_OFF)
 
 
-@pytest.mark.parametrize(("name", "forms"), CASES)
+@pytest.mark.parametrize(("name", "forms"), [("rheonomic", RheonomicForms()), ("disk", None)])
 def test_without_stabilization_the_constraint_functions_are_no_variables(name, forms):
     system, state = STATES[name]
     t = jnp.asarray(0.6)
@@ -178,23 +164,21 @@ def test_gradients_agree_through_a_simulation():
     """The frame is held fixed in differentiation; the motion does not depend on it."""
     state = State(*ChaplyginSleigh().start())
 
-    def final(point, adjoint):
+    def final(point):
         system = ChaplyginSleigh(inertia=point[0])
         start = State(state.q, state.v.at[2].set(point[1]))
-        options: dict[str, Any] = {"t1": 0.4, "dt": 0.1, "solver": RK4(), "adjoint": adjoint}
+        options: dict[str, Any] = {"t1": 0.4, "dt": 0.1, "solver": RK4()}
         sol = jaxdae.simulate(system, QuasiVelocities(), start, **options)
         return sol.final_state.q @ jnp.array([1.0, -2.0, 0.5])
 
     point = jnp.asarray([1.4, 0.6])
-    value_and_gradient = jax.jit(jax.value_and_grad(lambda p: final(p, None)))
+    value_and_gradient = jax.jit(jax.value_and_grad(final))
     reverse = value_and_gradient(point)[1]
-    forward = jax.jit(jax.jacfwd(lambda p: final(p, diffrax.ForwardMode())))(point)
     h = 1e-5
     differences = [
         (value_and_gradient(point + h * e)[0] - value_and_gradient(point - h * e)[0]) / (2 * h)
         for e in np.eye(2)
     ]
-    np.testing.assert_allclose(forward, reverse, rtol=1e-10)
     # Truncation h^2 and round-off 1e-16 / h, both about 1e-10.
     np.testing.assert_allclose(reverse, differences, rtol=1e-7)
 
@@ -237,14 +221,3 @@ def test_dependent_constraints_are_refused_at_the_start(repeated_rod):
         jaxdae.simulate(
             repeated_rod((1.0, 2.0)), QuasiVelocities(), State([1.0, 0.0], [0.0, 1.0]), t1=0.1
         )
-
-
-def test_mass_may_be_singular_off_the_constraints(massless):
-    """`u` is needed on the free quasi-velocities only, that is, `M` on `ker J`."""
-    state = State([0.5, 0.125], [0.6, 0.3])
-    formulation = Multipliers(solve=jaxdae.SingularMass())
-    t = jnp.asarray(0.0)
-    _, rates, lam = motion(massless, QuasiVelocities(), state, t)
-    _, wanted, expected = motion(massless, formulation, state, t)
-    np.testing.assert_allclose(rates.v, wanted.v, **ROUND_OFF)
-    np.testing.assert_allclose(lam, expected, **ROUND_OFF)
