@@ -187,6 +187,7 @@ def test_what_does_not_fit_is_refused(bead):
 
 @pytest.mark.slow
 def test_roots_have_the_right_derivative_through_the_equilibrium(bead):
+    @jax.jit
     def trace_of_square(push):
         eq = equilibrium(bead(), jnp.array([0.2, 0.0]), u=push[None])
         A = linearize(bead(), eq, independent=("x",)).A
@@ -217,6 +218,11 @@ def _linearizations(systems, independent):
         return linearize(system, eq, independent=independent)
 
     return eqx.filter_vmap(one)(systems)
+
+
+@eqx.filter_jit
+def _consistent_starts(systems, q, v):
+    return eqx.filter_vmap(jaxdae.consistent_state)(systems, q, v)
 
 
 @eqx.filter_jit
@@ -251,17 +257,11 @@ def test_no_verdict_is_contradicted_by_simulation(kind, make_random_forces, take
     """96 random systems, at least 56 of them put to the test: decay, growth or a bounded motion."""
     systems = make_random_forces(kind, COUNT, seed=len(kind))
     independent = (1, 2) if kind == "rolling" else (1, 2, 3)
-    batch = _linearizations(systems, independent)
+    batch = jax.tree.map(np.asarray, _linearizations(systems, independent))
     spectra = [spectrum(take_lane(batch, i)) for i in range(COUNT)]
     rng = np.random.default_rng(7)
     size = 1e-5
-    states = [
-        jaxdae.consistent_state(
-            take_lane(systems, i), size * rng.normal(size=4), size * rng.normal(size=4)
-        )
-        for i in range(COUNT)
-    ]
-    starts = jax.tree.map(lambda *x: jnp.stack(x), *states)
+    starts = _consistent_starts(systems, *(size * rng.normal(size=(2, COUNT, 4))))
     fastest = np.array([np.abs(s.others).max() for s in spectra])
     slowest = np.array([np.abs(s.others.real.max()) for s in spectra])
     # Six time constants of the slowest root, within the accuracy of the fixed step; an unstable

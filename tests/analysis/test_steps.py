@@ -68,9 +68,7 @@ def test_the_determinants_and_the_stage_equations_agree(solver):
     np.testing.assert_allclose(np.abs(top / bottom), amplification(solver, z), rtol=1e-11)
 
 
-@pytest.mark.parametrize(
-    "solver", [diffrax.Euler(), diffrax.Heun(), RK4(), diffrax.Dopri5(), diffrax.Tsit5()]
-)
+@pytest.mark.parametrize("solver", [diffrax.Euler(), RK4(), diffrax.Tsit5()])
 def test_the_step_matrix_is_what_the_solver_does(solver):
     H, h = np.array([[0.0, 1.0], [-9.0, -2.0]]), 0.23
     term = diffrax.ODETerm(lambda t, y, args: jnp.asarray(H) @ y)  # noqa: ARG005
@@ -81,7 +79,7 @@ def test_the_step_matrix_is_what_the_solver_does(solver):
         assert ys is not None
         return ys[-1]
 
-    columns = jax.vmap(one_step)(jnp.eye(2)).T
+    columns = jax.jit(jax.vmap(one_step))(jnp.eye(2)).T
     np.testing.assert_allclose(columns, step_matrix(H, h, solver), atol=1e-14)
 
 
@@ -263,7 +261,7 @@ class Hardening(eqx.Module):
         return -(1.0 + 4.0 * q[1] ** 2) * (6.0 * phi_dot + 10.0 * phi)
 
 
-@pytest.mark.parametrize("solver", [None, diffrax.Heun(), RK4()])
+@pytest.mark.parametrize("solver", [None, RK4()])
 def test_gains_of_the_state_contract_up_to_the_limit_along_the_motion(solver, led_point):
     """Norms of the violation of a run fall in every step below the limit, somewhere not above."""
     system, formulation = led_point(1.0), Multipliers(Hardening())
@@ -272,6 +270,7 @@ def test_gains_of_the_state_contract_up_to_the_limit_along_the_motion(solver, le
         system, formulation, system.start(), t1=0.8, saveat=diffrax.SaveAt(dense=True)
     )
 
+    @jax.jit
     def H(t):
         return formulation.perturbation_matrix(system, t, sol.evaluate(t))
 
@@ -292,7 +291,7 @@ def test_a_motion_that_no_step_contracts_is_refused():
         step_limit_along(varying, [0.0, 1.0], weight=weight, solver=RK4(), theta=0.9)
 
 
-@pytest.mark.parametrize("solver", [diffrax.Euler(), diffrax.Heun(), RK4()])
+@pytest.mark.parametrize("solver", [diffrax.Euler(), RK4()])
 def test_the_limit_is_where_a_simulation_breaks(solver, led_point):
     """The violation of a led point, whose motion is fixed, obeys the recursion itself."""
     system = led_point(0.0)

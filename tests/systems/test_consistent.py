@@ -104,7 +104,9 @@ def test_nearest_point_agrees_with_sequential_quadratic_programming(everything):
     """With a full, state-dependent mass matrix SLSQP finds the same position and velocity."""
     t, q0, v0 = 0.3, np.array([0.8, -1.1, 0.5]), np.array([0.4, -0.3, 0.2])
     out = consistent_state(everything, q0, v0, t, w=jnp.ones(1))
-    mass = np.asarray(evaluate(everything, t, jnp.asarray(q0), jnp.asarray(v0), out.w).mass)
+    mass = np.asarray(
+        jax.jit(evaluate)(everything, t, jnp.asarray(q0), jnp.asarray(v0), out.w).mass
+    )
     position = jax.jit(lambda q: everything.position_constraints(t, q))
     velocity = jax.jit(lambda v: constraint_residuals(everything, t, out.q, v).phi_dot)
     for x0, constraint, got in ((q0, position, out.q), (v0, velocity, out.v)):
@@ -120,11 +122,10 @@ def test_nearest_point_agrees_with_sequential_quadratic_programming(everything):
         np.testing.assert_allclose(got, found.x, atol=2e-7)
 
 
-@pytest.mark.parametrize("name", ["circle", "everything", "massless", "repeated"])
+@pytest.mark.parametrize("name", ["everything", "massless", "repeated"])
 def test_projecting_twice_is_projecting_once(name, everything, massless, repeated_rod):
     """A consistent state is its own projection, to round-off."""
     system, q, v, w = {
-        "circle": (Circle(), Q0, V0, None),
         "everything": (everything, jnp.array([0.8, -1.1, 0.5]), jnp.ones(3), jnp.ones(1)),
         "massless": (massless, Q0, V0, None),
         "repeated": (repeated_rod((1.0, 3.0)), Q0, V0, None),
@@ -219,7 +220,7 @@ def test_report_adds_up(everything):
     np.testing.assert_allclose(v + moved.dv, out.v, rtol=0, atol=1e-15)
     np.testing.assert_array_equal(out.w, w)
     for state, violation in (((q, v), moved.before), ((out.q, out.v), moved.after)):
-        expected = constraint_residuals(everything, 0.2, *state)
+        expected = jax.jit(constraint_residuals)(everything, 0.2, *state)
         np.testing.assert_allclose(violation.phi, expected.phi, rtol=0, atol=1e-14)
         np.testing.assert_allclose(violation.phi_dot, expected.phi_dot, rtol=0, atol=1e-14)
     assert np.abs(moved.before.phi).max() > 0.1

@@ -122,7 +122,7 @@ def test_a_run_that_is_killed_at_random_moments_resumes_bit_for_bit(tmp_path, rn
     root = os.path.dirname(os.path.dirname(jaxdae.__file__))
     environment = os.environ | {"PYTHONPATH": root}
     reached = []
-    for kill_after in sorted(rng.integers(5, 120, size=3)):
+    for kill_after in sorted(rng.integers(5, 120, size=2)):
         command = [sys.executable, str(script), str(path)]
         with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process:
             assert process.stdout is not None
@@ -135,7 +135,7 @@ def test_a_run_that_is_killed_at_random_moments_resumes_bit_for_bit(tmp_path, rn
             process.send_signal(signal.SIGKILL)
         assert process.returncode == -signal.SIGKILL
         reached.append(json.loads(path.read_bytes().split(b"\n")[0])["rows"])
-    assert 5 < reached[0] < reached[1] < reached[2] <= 160
+    assert 5 < reached[0] < reached[1] <= 160
     module = runpy.run_path(str(script))
     assert_same_numbers(module["call"](str(path)), module["call"](None))
 
