@@ -13,6 +13,7 @@ import numpy as np
 from jaxdae.compiled import jit
 from jaxdae.formulations import RealizingForces
 from jaxdae.formulations.held_rank import solves
+from jaxdae.formulations.lagrange import AbstractMotion
 from jaxdae.linalg.singularity_robust import passes_singular_positions
 from jaxdae.passages import (
     close_in,
@@ -109,13 +110,22 @@ def _power(system, controller, t, state):
 _BRIEFLY = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 
 
+# One program for all formulations.
 @jit(compiler_options=_BRIEFLY)
-def _survey_block(system, formulation, controller, ts, ys):
-    def of_row(t, y):
-        state = formulation.recover(system, t, y)
-        return state, read_row(system, controller, t, state)
+def _survey_block(system, controller, ts, states):
+    return jax.vmap(lambda t, state: read_row(system, controller, t, state))(ts, states)
 
-    return jax.vmap(of_row)(ts, ys)
+
+@jit(compiler_options=_BRIEFLY)
+def _states_block(system, formulation, ts, ys):
+    return jax.vmap(lambda t, y: formulation.recover(system, t, y))(ts, ys)
+
+
+def _states(system, formulation, ts, ys):
+    """`(q, v, w)` of rows, as NumPy arrays."""
+    if type(formulation).recover is AbstractMotion.recover:  # they are the states
+        return jax.device_get(ys)
+    return _in_blocks(lambda t, y: _states_block(system, formulation, t, y), _BLOCK, ts, ys)
 
 
 @jit(compiler_options=_BRIEFLY)
@@ -270,12 +280,9 @@ def warnings_of(system, formulation, controller, watched: Watched) -> list[str]:
         controller: under which controller, or `None`.
         watched: rows of the run, from `rows_of`.
     """
-    state, rows = _in_blocks(
-        lambda t, y: _survey_block(system, formulation, controller, t, y),
-        _BLOCK,
-        watched.ts,
-        watched.ys,
-    )
+    state = _states(system, formulation, watched.ts, watched.ys)
+    survey = lambda t, state: _survey_block(system, controller, t, state)  # noqa: E731
+    rows = _in_blocks(survey, _BLOCK, watched.ts, state)
     return judged(system, formulation, watched, state, rows)
 
 

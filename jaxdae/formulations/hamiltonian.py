@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import optimistix as optx
 from jaxtyping import Array, Float
 
+from jaxdae.compiled import shared
 from jaxdae.formulations.base import AbstractFormulation
 from jaxdae.formulations.held_rank import holding_rank
 from jaxdae.formulations.stabilization import check_stabilization, desired_rate, Stabilization
@@ -112,6 +113,7 @@ class Hamiltonian(AbstractFormulation):
         return v, free - jac.T @ lam, lam
 
 
+@shared
 def hamiltonian(system: System, t, q, p) -> Float[Array, ""]:
     """Hamilton's function `H = p . v - T + V` [J] at `v(t, q, p)`.
 
@@ -125,6 +127,7 @@ def hamiltonian(system: System, t, q, p) -> Float[Array, ""]:
     return p @ v - system.kinetic_energy(t, q, v) + system.potential_energy(t, q)
 
 
+@shared
 def velocity(system: System, t, q, p) -> Float[Array, " n"]:
     """Velocities `(n,)` with momenta `p`: the inverse of `jaxdae.systems.momentum`.
 
@@ -160,6 +163,7 @@ def is_quadratic(system: System, q) -> bool:
     return not depends_on(jax.hessian(system.kinetic_energy, argnums=2), 2, t, rest, rest)
 
 
+@shared
 def _mass(system, t, q, v):
     declared = system.mass_matrix(t, q)
     if declared is not None:

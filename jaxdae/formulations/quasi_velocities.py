@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from jaxdae.compiled import shared
 from jaxdae.formulations.base import AbstractFormulation
 from jaxdae.formulations.stabilization import check_stabilization, desired_rate, Stabilization
 from jaxdae.linalg.positive_definite import solve_positive_definite
@@ -236,6 +237,7 @@ def energy_of_accelerations(system: System, t, q, v, a) -> Float[Array, ""]:
     return a @ (rate - jax.grad(system.kinetic_energy, argnums=1)(t, q, v))
 
 
+@shared
 def _appell_matrices(system, t, q, v, inverse, drift) -> _AppellMatrices:
     def energy(pi_ddot):
         return energy_of_accelerations(system, t, q, v, inverse @ (pi_ddot - drift))
@@ -244,6 +246,7 @@ def _appell_matrices(system, t, q, v, inverse, drift) -> _AppellMatrices:
     return _AppellMatrices(slope, jax.vmap(tangent)(jnp.eye(v.size, dtype=v.dtype)))
 
 
+@shared
 def _null_frame(system, t, state: State) -> Float[Array, "n d"]:
     """Orthonormal basis of `ker J` at the start."""
     t = jnp.asarray(t, state.q.dtype)

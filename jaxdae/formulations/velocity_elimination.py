@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxdae.compiled import jit
+from jaxdae.compiled import jit, shared
 from jaxdae.formulations.base import AbstractFormulation
 from jaxdae.formulations.gains import apply_gain, check_positive, check_size, Gain
 from jaxdae.formulations.structure import depends_on
@@ -457,6 +457,7 @@ def _orientation(block):
     return jax.lax.stop_gradient(jnp.linalg.slogdet(jax.lax.stop_gradient(block))[0])
 
 
+@shared
 def _rows(system, t, q):
     """`J` and the velocity-level residual at rest: `phi_dot = J v + rate`."""
 
@@ -467,6 +468,7 @@ def _rows(system, t, q):
     return jax.jacfwd(residual)(rest), residual(rest)
 
 
+@shared
 def _choose(system, t, q):
     mass, _ = mass_and_jacobian(system, t, q, jnp.zeros_like(q))
     inertia = jnp.diagonal(mass)

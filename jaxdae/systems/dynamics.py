@@ -122,6 +122,7 @@ def mass_and_jacobian(system: System, t, q, v) -> tuple[Float[Array, "n n"], Flo
     return _inertia(system, t, q, v)[0], _constraints(system, t, q, v)[0]
 
 
+@shared
 def momentum(system: System, t, q, v) -> Float[Array, " n"]:
     """Generalized momenta `p = dT/dv`, shape `(n,)`."""
     return jax.grad(system.kinetic_energy, argnums=2)(t, q, v)
