@@ -32,9 +32,21 @@ def in_numpy():
     return _evaluated
 
 
+def _levels_of(quick: bool):
+    return lambda: machine_code._LEVELS[quick]
+
+
 @pytest.fixture(autouse=True, scope="module")
-def _optimized_machine_code():
+def _optimized_machine_code(request):
     """As users get it; in the other tests it is made as quickly as JAX's programs are."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(machine_code, "_levels", lambda: machine_code._LEVELS[False])
+        quick = request.node.get_closest_marker("quick") is not None
+        patch.setattr(machine_code, "_levels", _levels_of(quick))
         yield
+
+
+@pytest.fixture(autouse=True)
+def _quick_machine_code(request, monkeypatch):
+    """For a test of what kernels say, not of how LLVM optimizes it."""
+    if request.node.get_closest_marker("quick"):
+        monkeypatch.setattr(machine_code, "_levels", _levels_of(True))
