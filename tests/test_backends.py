@@ -274,29 +274,58 @@ def test_times_computed_on_the_way_are_checked():
 # What is remembered.
 
 
-def agree(system=None, start=START, **settings):
-    native = run(system, start, backend="native", **settings)
-    plain = run(system, start, backend="plain", **settings)
-    eps = float(jnp.finfo(native.q.dtype).eps)
-    np.testing.assert_allclose(native.q, plain.q, rtol=0, atol=20 * eps)  # a few roundings
-    return native
+# Each stage begins so far along the slope of the one before.
+STAGES = {
+    RK4: ((0.0, 1 / 2, 1 / 2, 1.0), (1 / 6, 1 / 3, 1 / 3, 1 / 6)),
+    diffrax.Bosh3: ((0.0, 1 / 2, 3 / 4), (2 / 9, 1 / 3, 4 / 9)),
+}
+
+
+def by_hand(stiffness=2.0, gain=0.0, start=START, solver=RK4):
+    """Coordinates at all steps, by the formulas of the method."""
+    q, v, w = (np.asarray(x) for x in (start.q, start.v, start.w))
+    n, y, rows = q.size, np.concatenate([q, v, w]), [q]
+
+    def rate(y):
+        q, v, w = np.split(y, (n, 2 * n))
+        return np.concatenate([v, -stiffness * q + w.sum() + gain * q[0], -2 * w])
+
+    nodes, weights = STAGES[solver]
+    for _ in range(3):
+        k, total = np.zeros_like(y), np.zeros_like(y)
+        for node, weight in zip(nodes, weights, strict=True):
+            k = rate(y + 0.1 * node * k)
+            total = total + weight * k
+        y = y + 0.1 * total
+        rows.append(y[:n])
+    return np.stack(rows)
+
+
+def agree(expected, system=None, start=START, backends=("native",), **settings):
+    for backend in backends:
+        found = run(system, start, backend=backend, **settings)
+        eps = float(jnp.finfo(found.q.dtype).eps)
+        np.testing.assert_allclose(found.q, expected, rtol=0, atol=20 * eps)  # a few roundings
+    return float(found.q[-1, 0])
 
 
 def test_nothing_remembered_serves_another_system():
     """One class, one field function: what else differs must be told apart."""
+    twice = {"backends": ("plain", "native")}
+    other = State([0.1], [0.3], jnp.array([0.2, 0.4]))  # four numbers, divided otherwise
+    single = jax.tree.map(lambda x: x.astype(jnp.float32), START)
     ends = [
-        agree(),
-        agree(Spring(3.0)),
-        agree(Spring(jnp.array([1.0, 5.0]))),
-        agree(Spring(sign=-1)),
-        agree(start=State([0.1], [0.3], jnp.array([0.2, 0.4]))),  # four numbers, divided otherwise
-        agree(solver=diffrax.Bosh3()),
-        agree(controller=lambda t, q, v, w: 0.5 * q[0]),  # noqa: ARG005
-        agree(controller=lambda t, q, v, w: 0.7 * q[0]),  # noqa: ARG005
-        agree(start=jax.tree.map(lambda x: x.astype(jnp.float32), START)),
+        agree(by_hand(), **twice),
+        agree(by_hand(3.0), Spring(3.0)),
+        agree(by_hand(np.array([1.0, 5.0])), Spring(jnp.array([1.0, 5.0]))),
+        agree(by_hand(-2.0), Spring(sign=-1), **twice),
+        agree(by_hand(start=other), start=other),
+        agree(by_hand(solver=diffrax.Bosh3), solver=diffrax.Bosh3()),
+        agree(by_hand(gain=0.5), controller=lambda t, q, v, w: 0.5 * q[0]),  # noqa: ARG005
+        agree(by_hand(gain=0.7), controller=lambda t, q, v, w: 0.7 * q[0], **twice),  # noqa: ARG005
+        agree(by_hand(start=single), start=single),
     ]
-    found = [float(x.q[-1, 0]) for x in ends]
-    assert len(set(found)) == len(found)
+    assert len(set(ends)) == len(ends)
 
 
 def test_runs_with_other_numbers_compile_nothing(caplog):
@@ -363,8 +392,10 @@ def test_a_derivative_that_cannot_be_a_kernel_is_told_with_the_remedy():
     def end(stiffness, backend):
         return run(CalledBack(stiffness), backend=backend).q[-1].sum()
 
-    plain = jax.grad(end)(2.0, "plain")
-    np.testing.assert_allclose(jax.grad(end)(2.0, "auto"), plain, rtol=1e-12)
+    # The force and its derivative are twice those of a spring.
+    twice = jax.grad(lambda k: run(Spring(2 * k)).q[-1].sum())(2.0)
+    auto = jax.jit(jax.grad(lambda k: end(k, "auto")))(2.0)
+    np.testing.assert_allclose(auto, twice, rtol=1e-12)
     told = "native kernel, but not this derivative: pure_callback.*backend='plain'"
     with pytest.raises(jaxdae.BackendError, match=told):
         jax.grad(end)(2.0, "native")

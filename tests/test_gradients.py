@@ -134,10 +134,9 @@ def test_gradients_agree_in_both_modes_and_with_differences(name, form):
     assert all(np.all(np.abs(part) > resolution) for part in jax.tree.leaves(gradient))
 
 
-@pytest.mark.parametrize(("name", "form"), [CASES[0], CASES[2]], ids=[IDS[0], IDS[2]])
-def test_gradients_under_vmap_are_those_of_each_lane(name, form):
+def test_gradients_under_vmap_are_those_of_each_lane():
     """vmap of grad, grad of the sum over vmap, and vmap of forward mode, give one answer."""
-    function, x, _ = _problem(name, form)
+    function, x, _ = _problem(*CASES[2])
     lanes = jnp.stack([x, 1.02 * x])
     alone = jax.jit(jax.grad(function))
     each = jax.jit(jax.vmap(jax.grad(function)))(lanes)
@@ -178,10 +177,11 @@ def test_gradient_through_the_projection_of_the_start():
         )  # fmt: skip
         return jnp.sum(run.final_state.q * run.final_state.v)
 
-    length, h = jnp.asarray(1.2), 1e-3
-    reverse = jax.jit(jax.grad(loss))(length)
+    length, h = 1.2, 1e-3
+    lengths = length + h * np.array([2.0, 1.0, 0.0, -1.0, -2.0])
+    (up2, up, _, down, down2), slopes = jax.jit(jax.vmap(jax.value_and_grad(loss)))(lengths)
+    reverse = slopes[2]
     forward = jax.jit(jax.jacfwd(lambda x: loss(x, diffrax.ForwardMode())))(length)
-    up2, up, down, down2 = jax.jit(jax.vmap(loss))(length + h * jnp.array([2.0, 1.0, -1.0, -2.0]))
     slope = (8 * (up - down) - (up2 - down2)) / (12 * h)
     np.testing.assert_allclose(forward, reverse, rtol=1e-9)
     np.testing.assert_allclose(slope, reverse, rtol=1e-6)
