@@ -41,7 +41,9 @@ class Judgement(NamedTuple):
     control: Float[Array, ""]
 
 
-def judge(study: Study, params, check: Check, start: State, key) -> tuple[Judgement, Any]:
+def judge(
+    study: Study, params, check: Check, start: State, key, lanes: int = 1
+) -> tuple[Judgement, Any]:
     """Judge gains under the conditions of a check.
 
     Args:
@@ -50,25 +52,32 @@ def judge(study: Study, params, check: Check, start: State, key) -> tuple[Judgem
         check: number of starts, size of perturbation, step, end time.
         start: unperturbed start.
         key: random key of the perturbations.
+        lanes: number of runs at least, those that exceed the starts not counted: with as many as
+            the largest check has, one compiled program serves all.
 
     Returns:
         `Judgement`, and the first start's run, ready to plot.
     """
     spread = study.spread * check.spread
     states = perturbed_states(start, key, check.count, position=spread, velocity=spread)
+    lane = np.arange(max(lanes, check.count))
+    counted = lane < check.count
+    states = jax.tree.map(lambda x: x[np.where(counted, lane, 0)], states)
     t1 = study.t1 if check.t1 is None else check.t1
     rows = max(1, round(study.t1 / study.dt))
     # Whole steps of the tuned size, as many as it has: every check then has the same shapes.
     ts = study.dt * np.round(np.linspace(0.0, t1 / study.dt, rows + 1))
     ts[-1] = t1
     numbers = (jnp.asarray(t1), jnp.asarray(study.dt * check.dt), jnp.asarray(ts))
-    judgement, first = _judge(study.build, study.goal, params, states, *numbers)
+    judgement, first = _judge(
+        study.build, study.goal, params, states, jnp.asarray(counted), *numbers
+    )
     run = SimpleNamespace(**first, system=study.system)
     return jax.tree.map(np.asarray, judgement), run
 
 
 @jit
-def _judge(build, goal: Goal, params, states, t1, dt, ts):
+def _judge(build, goal: Goal, params, states, counted, t1, dt, ts):
     system, formulation, controller = build(params)
 
     def lane(state):
@@ -94,8 +103,9 @@ def _judge(build, goal: Goal, params, states, t1, dt, ts):
         return _costs(goal.cost, run), (largest, control), picture
 
     costs, (largest, control), pictures = jax.vmap(lane)(states)
-    failed = jnp.sum(~jnp.isfinite(costs[0]))
-    means = [jnp.mean(c) for c in costs]
+    failed = jnp.sum(counted & ~jnp.isfinite(costs[0]))
+    # What is not counted repeats the first start, which changes no maximum.
+    means = [jnp.mean(c, where=counted) for c in costs]
     judgement = Judgement(means[0], means[1], means[2], jnp.max(largest), failed, jnp.max(control))
     return judgement, jax.tree.map(lambda x: x[0], pictures)
 

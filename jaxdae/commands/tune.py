@@ -82,10 +82,11 @@ def _tune(study: Study, options, out: Path) -> dict[str, Any]:
     began = time.perf_counter()
     tuned_on = Check("as tuned", count=options.batch)
     conditions = (tuned_on, *study.checks)
+    lanes = max(check.count for check in conditions)
     before, after = {}, {}
     for check, key in zip(conditions, keys[jnp.array([0, *range(2, len(keys))])], strict=True):
-        before[check.name], old = judge(study, result.initial_params, check, start, key)
-        after[check.name], new = judge(study, result.params, check, start, key)
+        before[check.name], old = judge(study, result.initial_params, check, start, key, lanes)
+        after[check.name], new = judge(study, result.params, check, start, key, lanes)
         if check is tuned_on:
             _draw(study, result, old, new, out)
     limits = _beyond(study, result, states)

@@ -226,6 +226,9 @@ def test_tune_reports_before_and_after(tmp_path, capsys):
     result = json.loads((tmp_path / "result.json").read_text())
     (study,) = result["studies"]
     assert study["after"]["cost"] < study["before"]["cost"]
+    # Of the two starts alone, though one program judges them and the many of the checks; the same
+    # sums by another program.
+    assert study["before"]["cost"] == pytest.approx(study["history"][0], rel=1e-9)
     assert study["gains_after"]["K_P"] != study["gains_before"]["K_P"]
     assert len(study["history"]) == 4
     for name in ("comparison", "motion", "tuning"):
