@@ -250,7 +250,8 @@ def test_derivatives_agree_in_forward_and_reverse_mode_and_with_differences():
     np.testing.assert_allclose(forward, reverse, rtol=1e-9, atol=1e-11)
     h = 1e-5  # truncation h^2 = 1e-10, cancellation 1e-16 / h = 1e-11
     steps = h * jnp.eye(vector.size)
-    ahead, behind = (jax.jit(jax.vmap(function))(vector + s * steps) for s in (1, -1))
+    value = jax.jit(jax.vmap(function))
+    ahead, behind = (value(vector + s * steps) for s in (1, -1))
     np.testing.assert_allclose(forward, (ahead - behind).T / (2 * h), rtol=1e-6, atol=1e-8)
 
 
@@ -282,11 +283,13 @@ def test_vmap_gives_each_lane_its_own_projection_and_derivative():
     """A batch of starts gives what each start gives alone."""
     starts = jnp.stack([Q0, -2 * Q0, jnp.array([0.1, 0.9])])
     function = lambda q: _flat(consistent_state(Circle(), q, V0))  # noqa: E731
-    batch, slopes = jax.jit(jax.vmap(lambda q: (function(q), jax.jacrev(function)(q))))(starts)
-    one = jax.jit(jax.jacrev(function))
+    both = lambda q: (function(q), jax.jacrev(function)(q))  # noqa: E731
+    batch, slopes = jax.jit(jax.vmap(both))(starts)
+    alone = jax.jit(both)
     for i, start in enumerate(starts):
-        np.testing.assert_allclose(batch[i], function(start), **SOLVED)
-        np.testing.assert_allclose(slopes[i], one(start), rtol=1e-8, atol=1e-10)
+        value, slope = alone(start)
+        np.testing.assert_allclose(batch[i], value, **SOLVED)
+        np.testing.assert_allclose(slopes[i], slope, rtol=1e-8, atol=1e-10)
 
 
 def test_hopeless_lanes_of_a_batch_are_nan_and_the_others_right(led_point):
