@@ -26,8 +26,8 @@ jax.config.update("jax_compilation_cache_dir", _CACHE)
 # operations need are the same in all files. Processes that tests start read them, too.
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
-# Most programs here run once, for milliseconds. What runs longer compiles as users do: notebooks,
-# the README, and the files of tests marked `optimized`.
+# Most programs here run once, for milliseconds. What runs longer, or is compared to the last bit,
+# compiles as users do: the files of tests marked `optimized`.
 jax.config.update("jax_disable_most_optimizations", True)
 # Tracing makes many objects and little garbage; looking for it less often saves a sixth of the time
 # of that. Each file's is collected at its end.

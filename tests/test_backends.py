@@ -2,6 +2,7 @@
 
 import importlib.util
 import re
+from typing import Any
 
 import diffrax
 import equinox as eqx
@@ -281,7 +282,7 @@ STAGES = {
 }
 
 
-def by_hand(stiffness=2.0, gain=0.0, start=START, solver=RK4):
+def by_hand(stiffness: Any = 2.0, gain=0.0, start=START, solver: Any = RK4):
     """Coordinates at all steps, by the formulas of the method."""
     q, v, w = (np.asarray(x) for x in (start.q, start.v, start.w))
     n, y, rows = q.size, np.concatenate([q, v, w]), [q]
@@ -302,16 +303,16 @@ def by_hand(stiffness=2.0, gain=0.0, start=START, solver=RK4):
 
 
 def agree(expected, system=None, start=START, backends=("native",), **settings):
-    for backend in backends:
-        found = run(system, start, backend=backend, **settings)
-        eps = float(jnp.finfo(found.q.dtype).eps)
-        np.testing.assert_allclose(found.q, expected, rtol=0, atol=20 * eps)  # a few roundings
-    return float(found.q[-1, 0])
+    runs = [run(system, start, backend=x, **settings).q for x in backends]
+    for q in runs:
+        eps = float(jnp.finfo(q.dtype).eps)
+        np.testing.assert_allclose(q, expected, rtol=0, atol=20 * eps)  # a few roundings
+    return float(runs[-1][-1, 0])
 
 
 def test_nothing_remembered_serves_another_system():
     """One class, one field function: what else differs must be told apart."""
-    twice = {"backends": ("plain", "native")}
+    twice: dict[str, Any] = {"backends": ("plain", "native")}
     other = State([0.1], [0.3], jnp.array([0.2, 0.4]))  # four numbers, divided otherwise
     single = jax.tree.map(lambda x: x.astype(jnp.float32), START)
     ends = [

@@ -24,6 +24,7 @@ class Results(DisplayHook):
     """Values of cells are shown as Jupyter does it."""
 
     def write_format_data(self, format_dict, md_dict=None):
+        assert self.shell is not None
         self.shell.display_pub.publish(format_dict, md_dict)
 
 
