@@ -208,7 +208,7 @@ def test_single_precision_gives_the_same_verdict(bead):
     assert spectrum(lin).verdict == "asymptotically stable"
 
 
-STEPS, COUNT = 3000, 32
+STEPS, COUNT = 1500, 32
 
 
 @eqx.filter_jit
