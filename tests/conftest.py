@@ -34,14 +34,14 @@ jax.config.update("jax_disable_most_optimizations", True)
 gc.set_threshold(200_000, 20, 100)
 
 
-def _known_to_xla(option: str) -> bool:
+def _known_to_xla(option: str, value: str) -> bool:
     """Whether the installed release has an option; one that it does not know ends a process.
 
     A process of its own tries it, once for each release: the answer is kept with the programs.
     """
     answer = Path(_CACHE) / f"{option}-in-{version('jaxlib')}"
     if not answer.exists():
-        environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": f"--{option}=false"}
+        environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": f"--{option}={value}"}
         script = "import jax; jax.devices()"
         trial = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True)
         answer.parent.mkdir(parents=True, exist_ok=True)
@@ -49,11 +49,15 @@ def _known_to_xla(option: str) -> bool:
     return answer.read_bytes() == b"yes"
 
 
-# XLA's older generators of loops compile unoptimized programs in half the time. Read when the first
-# device starts.
-if _known_to_xla("xla_cpu_use_fusion_emitters"):
-    _FLAGS = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_use_fusion_emitters=false"
-    os.environ["XLA_FLAGS"] = _FLAGS.strip()
+# XLA's older generators of loops compile unoptimized programs in half the time, and one module of
+# machine code takes less than one for each loop. Read when the first device starts.
+for _option, _value in (
+    ("xla_cpu_use_fusion_emitters", "false"),
+    ("xla_cpu_parallel_codegen_split_count", "1"),
+):
+    if _known_to_xla(_option, _value):
+        _FLAGS = f"{os.environ.get('XLA_FLAGS', '')} --{_option}={_value}"
+        os.environ["XLA_FLAGS"] = _FLAGS.strip()
 
 
 def pytest_collection_modifyitems(items):
