@@ -38,23 +38,31 @@ class Shell(InteractiveShell):
         """There are no windows."""
 
 
-@pytest.fixture
-def shell(tmp_path, monkeypatch):
-    """One without anything executed yet, in a folder of its own."""
-    (tmp_path / "folder").mkdir()
-    monkeypatch.chdir(tmp_path / "folder")
-    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
-    # A shell makes a module of its own to execute in.
-    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
-    monkeypatch.setattr(sys, "path", [*sys.path])
+@pytest.fixture(scope="module")
+def one_shell(tmp_path_factory):
+    """For all: the pictures of a second one would not be shown."""
     backend = plt.get_backend()
-    made = Shell.instance()
-    yield made
-    made.atexit_operations()
-    atexit.unregister(made.atexit_operations)
-    Shell.clear_instance()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("IPYTHONDIR", str(tmp_path_factory.mktemp("ipython")))
+        # A shell makes a module of its own to execute in.
+        patch.setitem(sys.modules, "__main__", sys.modules["__main__"])
+        patch.setattr(sys, "path", [*sys.path])
+        made = Shell.instance()
+        yield made
+        made.atexit_operations()
+        atexit.unregister(made.atexit_operations)
+        Shell.clear_instance()
     plt.close("all")
     plt.switch_backend(backend)
+
+
+@pytest.fixture
+def shell(one_shell, tmp_path, monkeypatch):
+    """It without anything executed yet, in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    one_shell.reset()
+    one_shell.display_pub.outputs.clear()
+    return one_shell
 
 
 def code(path: Path) -> list[str]:
