@@ -1,5 +1,7 @@
 """Traces that programs share."""
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -69,7 +71,7 @@ def test_arguments_that_cannot_be_compared_are_not_shared():
 class Driven(jaxdae.System):
     """A point on a circle whose radius is a function of time."""
 
-    radius: object
+    radius: Callable
 
     def kinetic_energy(self, t, q, v):
         del t, q
