@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 from jaxdae.compiled import shared
 from jaxdae.systems.base import System
-from jaxdae.systems.calls import check_instance
+from jaxdae.systems.calls import check_instance, traced_in_words
 from jaxdae.systems.checks import check_state
 from jaxdae.systems.precision import as_floats, in_dtype
 
@@ -83,9 +83,13 @@ def evaluate(system: System, t, q, v, w=None, u=None, lam=None) -> Dynamics:
     Raises:
         TypeError: for what is no system.
         ValueError: for a state that is none; for a system whose forces depend on the multipliers,
-            without `lam`.
+            without `lam`; for functions that JAX cannot trace, with the line and the remedy.
     """
     check_instance("system", system, System, "an instance of your jaxdae.System")
+    return traced_in_words(type(system).__name__, _evaluate, system, t, q, v, w, u, lam)
+
+
+def _evaluate(system: System, t, q, v, w, u, lam) -> Dynamics:
     q, v, w = as_floats(q, v, w)
     check_state(q, v)
     t = jnp.asarray(t, q.dtype)

@@ -311,3 +311,20 @@ def test_labels_number_what_has_no_name():
     assert (labels.coordinate(0), labels.coordinate(1)) == ("x", "q2")
     assert (labels.constraint(0), labels.constraint(1)) == ("rod", "f2")
     assert labels.coordinate_index("q2", 2) == 1
+
+
+class ByNumPy(jaxdae.System):
+    """A potential energy that JAX cannot trace."""
+
+    def kinetic_energy(self, t, q, v):
+        del t, q
+        return 0.5 * v @ v
+
+    def potential_energy(self, t, q):
+        del t
+        return np.sin(q[0])
+
+
+def test_what_jax_cannot_trace_is_named_with_its_line():
+    with pytest.raises(ValueError, match=r"^ByNumPy cannot .*line \d+ of test_dynamics.py, .*jnp.sin for"):
+        jaxdae.evaluate(ByNumPy(), 0.0, jnp.ones(1), jnp.ones(1))
