@@ -13,9 +13,9 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from jaxdae.formulations import SparseMultipliers
-from jaxdae.kernels import machine_code
+from jaxdae.kernels.integration.run import BackendError as BackendError, TIMES
+from jaxdae.kernels.llvm import machine_code
 from jaxdae.kernels.memory import Memory
-from jaxdae.kernels.run import BackendError as BackendError, TIMES
 from jaxdae.solvers.projected import Projected
 from jaxdae.systems.checks import is_concrete
 
@@ -255,7 +255,7 @@ def solve(plan: Plan) -> Solution:
     Raises:
         Unsuited: when it cannot be made a kernel.
     """
-    from jaxdae.kernels.integrate import integrate
+    from jaxdae.kernels.integration.integrate import integrate
 
     sign = jnp.where(plan.t0 <= plan.t1, 1.0, -1.0).astype(plan.t0.dtype)
     given, static = eqx.partition((plan.run, plan.controller), eqx.is_array)
@@ -286,7 +286,7 @@ def native_reading(function: Callable, *examples) -> Callable | None:
         its derivatives by all of them would fill the memory.
     """
     from jaxdae.kernels import native
-    from jaxdae.kernels.trace import UnsupportedOperationError
+    from jaxdae.kernels.tracing.trace import UnsupportedOperationError
 
     if sum(x.size for x in jax.tree.leaves(examples)) > _MOST_STATES:
         return None
@@ -332,7 +332,7 @@ _LOCK = threading.RLock()
 
 def _saving(plan: Plan):
     """What the kernel saves, and in how many rows; the state at the end is added afterwards."""
-    from jaxdae.kernels.saving import Saving
+    from jaxdae.kernels.integration.saving import Saving
 
     sub = plan.sub
     steps = plan.max_steps if plan.grid is None else len(plan.grid) - 1
@@ -342,9 +342,9 @@ def _saving(plan: Plan):
 
 
 def _made(plan: Plan, static, structure, leaves, flat, unravel):
-    from jaxdae.kernels.initial_value import InitialValueProblem
-    from jaxdae.kernels.run import Run
-    from jaxdae.kernels.trace import UnsupportedOperationError
+    from jaxdae.kernels.integration.initial_value import InitialValueProblem
+    from jaxdae.kernels.integration.run import Run
+    from jaxdae.kernels.tracing.trace import UnsupportedOperationError
     from jaxdae.plain_runs import plain_run
 
     shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in leaves]

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
-from jaxdae.kernels.derivatives import FORWARD, Function, REVERSE
-from jaxdae.kernels.run import Run, TOLD
+from jaxdae.kernels.integration.run import Run, TOLD
+from jaxdae.kernels.launch.derivatives import FORWARD, Function, REVERSE
 from jaxdae.solvers.grid import Grid
 
 # What derivatives of a mode go through; `DirectAdjoint` has all of them, but takes more time.

@@ -13,7 +13,7 @@ from jaxdae.assumptions import DEPENDENT_START
 from jaxdae.compiled import jit
 from jaxdae.formulations import AbstractFormulation
 from jaxdae.formulations.held_rank import holding_rank
-from jaxdae.kernels.derivatives import shielded
+from jaxdae.kernels.launch.derivatives import shielded
 from jaxdae.reverse_only import reverse_only
 from jaxdae.solvers.grid import Grid
 from jaxdae.solvers.projected import Projected

@@ -15,7 +15,7 @@ from jaxdae.backends import native_reading
 from jaxdae.compiled import jit
 from jaxdae.formulations import AbstractFormulation
 from jaxdae.formulations.held_rank import solves
-from jaxdae.kernels.derivatives import shielded
+from jaxdae.kernels.launch.derivatives import shielded
 from jaxdae.solvers.projected import nearest
 from jaxdae.systems import (
     constraint_residuals,

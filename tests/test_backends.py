@@ -14,7 +14,7 @@ import pytest
 import jaxdae
 from jaxdae import backends, MinimumNorm, Multipliers, simulate, State
 from jaxdae.backends import BackendError
-from jaxdae.kernels import interface, machine_code
+from jaxdae.kernels.llvm import machine_code, xla_interface
 from jaxdae.kernels.memory import Memory
 from jaxdae.models import CartesianPendulum, Chain
 from jaxdae.solvers import RK4
@@ -168,7 +168,7 @@ def test_another_interface_of_xla_is_not_trusted(text, reason, tmp_path, monkeyp
     if text is not None:
         header.write_text(text)
     monkeypatch.setattr(jax.ffi, "include_dir", lambda: str(tmp_path))
-    monkeypatch.setattr(interface, "version", interface.version.__wrapped__)
+    monkeypatch.setattr(xla_interface, "version", xla_interface.version.__wrapped__)
     found = run()
     assert found.backend == "plain"
     assert re.search(reason, str(found.why_not_native))

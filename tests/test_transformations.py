@@ -11,7 +11,7 @@ import pytest
 
 import jaxdae
 from jaxdae import BackendError, Multipliers, simulate, State
-from jaxdae.kernels.run import TIMES
+from jaxdae.kernels.integration.run import TIMES
 from jaxdae.tuning import EnergyDrift, TrackingError
 
 GIVEN, CONTROLLED = "given", "controlled"

@@ -22,7 +22,7 @@ import numpy as np
 from jax.experimental import serialize_executable
 
 from jaxdae.commands.record import Record, Words
-from jaxdae.kernels import machine_code, storage
+from jaxdae.kernels.llvm import machine_code, storage
 
 _BUILT_FROM = ("jax", "jaxlib", "numpy", "equinox", "diffrax", "optimistix", "lineax", "llvmlite")
 # Of what an executable calls besides kernels these are known to be there in another process.

@@ -22,7 +22,7 @@ from jaxdae.commands.record import Record, Words
 from jaxdae.control import ServoConstraint
 from jaxdae.diagnostics import judged, read_row, Row, rows_of, tolerance_of
 from jaxdae.failure import describe_failure
-from jaxdae.kernels import machine_code
+from jaxdae.kernels.llvm import machine_code
 from jaxdae.models import get_model, Model
 from jaxdae.simulate import integrate, prepare, Prepared, Request, reviewed
 from jaxdae.systems import constraint_residuals, State

@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdae.kernels.graph import CONSTANT, INPUT
+from jaxdae.kernels.graph.expressions import CONSTANT, INPUT
 from jaxdae.kernels.memory import Memory
-from jaxdae.kernels.trace import scalarize, UnsupportedOperationError
+from jaxdae.kernels.tracing.trace import scalarize, UnsupportedOperationError
 from jaxdae.linalg.coloring import color_columns
 from jaxdae.linalg.sparse_saddle_point import SparseSaddlePoint
 from jaxdae.systems import momentum, State, System

@@ -1,8 +1,8 @@
 """Kernels: functions of small arrays as scalar programs, and those as machine code."""
 
-from .kernel import native as native
-from .portable import as_jax as as_jax
-from .trace import (
+from .launch.kernel import native as native
+from .launch.portable import as_jax as as_jax
+from .tracing.trace import (
     scalarize as scalarize,
     ScalarProgram as ScalarProgram,
     UnsupportedOperationError as UnsupportedOperationError,

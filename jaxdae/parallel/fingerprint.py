@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxdae.kernels.machine_code import portable_names
+from jaxdae.kernels.llvm.machine_code import portable_names
 from jaxdae.parallel.lanes import Lanes, leaf_name
 from jaxdae.parallel.program import Layout, run_block
 

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 from jaxdae.formulations.base import AbstractFormulation
 from jaxdae.formulations.held_rank import holding_rank, solves
-from jaxdae.kernels.derivatives import shielded
+from jaxdae.kernels.launch.derivatives import shielded
 from jaxdae.linalg.saddle_point import (
     AbstractSaddlePointSolve,
     FullRank,

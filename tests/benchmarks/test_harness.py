@@ -7,7 +7,7 @@ from pathlib import Path
 import jax
 import pytest
 
-from jaxdae.kernels import machine_code
+from jaxdae.kernels.llvm import machine_code
 
 
 def test_a_missing_package_is_named_with_what_to_install(benchmark):

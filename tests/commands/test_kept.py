@@ -12,7 +12,7 @@ import pytest
 
 from jaxdae.commands import kept, simulate
 from jaxdae.commands.record import Record, Words
-from jaxdae.kernels import storage
+from jaxdae.kernels.llvm import storage
 
 WORDS = Words(
     "F", "F()", None, False, False, None, {"constraints": ("a",)}, True, True, None, (), ()

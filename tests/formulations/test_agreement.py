@@ -48,8 +48,8 @@ from jaxdae import (
 from jaxdae.backends import Backend, BackendError
 from jaxdae.formulations import AbstractFormulation, SignLaw
 from jaxdae.kernels import scalarize
-from jaxdae.kernels.operations import OPERATIONS
-from jaxdae.kernels.portable import results
+from jaxdae.kernels.graph.operations import OPERATIONS
+from jaxdae.kernels.launch.portable import results
 from jaxdae.models import (
     AndrewsMechanism,
     BallBeam,

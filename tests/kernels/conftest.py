@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from jaxdae.kernels import machine_code
-from jaxdae.kernels.graph import CONSTANT, INPUT
-from jaxdae.kernels.operations import OPERATIONS
+from jaxdae.kernels.graph.expressions import CONSTANT, INPUT
+from jaxdae.kernels.graph.operations import OPERATIONS
+from jaxdae.kernels.llvm import machine_code
 
 
 def _evaluated(program, *arguments) -> list[np.ndarray]:

@@ -15,10 +15,10 @@ import pytest
 
 import jaxdae
 from jaxdae import trajectory
-from jaxdae.kernels.control import CALLS
-from jaxdae.kernels.factorizations import ITERATIVE
-from jaxdae.kernels.parameters import check
-from jaxdae.kernels.rules import RULES
+from jaxdae.kernels.tracing.control_flow import CALLS
+from jaxdae.kernels.tracing.factorizations import ITERATIVE
+from jaxdae.kernels.tracing.parameters import check
+from jaxdae.kernels.tracing.rules import RULES
 from jaxdae.models import CartesianPendulum, MODELS
 
 # Of known numbers alone: kernels leave them to JAX while they are traced.

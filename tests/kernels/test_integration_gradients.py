@@ -11,7 +11,7 @@ from jax.flatten_util import ravel_pytree
 
 import jaxdae
 from jaxdae import BackendError, Multipliers, simulate, State
-from jaxdae.kernels import adjoint_steps
+from jaxdae.kernels.integration import adjoint_steps
 from jaxdae.solvers import RK4
 
 SaveAt, PID = diffrax.SaveAt, diffrax.PIDController

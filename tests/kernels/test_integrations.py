@@ -489,7 +489,7 @@ def test_times_to_save_may_differ_among_lanes_of_given_steps():
 
 @QUICK
 def test_ends_of_given_steps_are_shared_or_refused(monkeypatch):
-    from jaxdae.kernels import integrate
+    from jaxdae.kernels.integration import integrate
 
     seen = []
     bind = integrate.integrate

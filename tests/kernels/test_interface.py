@@ -4,8 +4,8 @@ import ctypes
 
 import pytest
 
-from jaxdae.kernels import machine_code
-from jaxdae.kernels.interface import handler
+from jaxdae.kernels.llvm import machine_code
+from jaxdae.kernels.llvm.xla_interface import handler
 
 # In place of the threads: it writes the number of members that it gets.
 SHARE = """

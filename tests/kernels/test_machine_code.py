@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 
 from jaxdae.files import others_may_write
-from jaxdae.kernels import machine_code, native, scalarize, storage
-from jaxdae.kernels.assembly import module
-from jaxdae.kernels.axes import Axes
-from jaxdae.kernels.machine_code import Host, MachineCodeError
+from jaxdae.kernels import native, scalarize
+from jaxdae.kernels.launch.assembly import module
+from jaxdae.kernels.launch.batch_axes import Axes
+from jaxdae.kernels.llvm import machine_code, storage
+from jaxdae.kernels.llvm.machine_code import Host, MachineCodeError
 
 # Kernels of their own for every test: what a process has registered it does not compile again.
 _NUMBERS = itertools.count(1)
@@ -278,7 +279,7 @@ def test_processes_that_write_the_same_do_not_disturb_each_other(folder):
     code = """
 import sys
 from pathlib import Path
-from jaxdae.kernels import storage
+from jaxdae.kernels.llvm import storage
 folder, own = Path(sys.argv[1]), []
 for i in range(100):
     key, code = f"{i:064}", bytes([i % 251]) * 20_000

@@ -11,7 +11,7 @@ import pytest
 
 import jaxdae
 from jaxdae.kernels import native
-from jaxdae.kernels.trace import UnsupportedOperationError
+from jaxdae.kernels.tracing.trace import UnsupportedOperationError
 from jaxdae.models.two_link import TwoLinkManipulator
 
 

@@ -13,7 +13,7 @@ import jaxdae
 from jaxdae import Multipliers, simulate, State
 from jaxdae.backends import BackendError
 from jaxdae.kernels import scalarize, UnsupportedOperationError
-from jaxdae.kernels.product_parts import factored, Rank
+from jaxdae.kernels.tracing.product_parts import factored, Rank
 from jaxdae.solvers import RK4
 
 X = jax.ShapeDtypeStruct((300,), np.float64)

@@ -14,8 +14,8 @@ import pytest
 
 import jaxdae
 from jaxdae.backends import BackendError
-from jaxdae.kernels.derivatives import shielded
-from jaxdae.kernels.own_rules import own_rules
+from jaxdae.kernels.launch.derivatives import shielded
+from jaxdae.kernels.tracing.user_rules import own_rules
 from jaxdae.reverse_only import reverse_only
 from jaxdae.solvers import RK4
 

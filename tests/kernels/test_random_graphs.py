@@ -13,15 +13,16 @@ import numpy as np
 import pytest
 import scipy.special
 
-from jaxdae.kernels import machine_code, vector_math
-from jaxdae.kernels.assembly import assembled
-from jaxdae.kernels.emission import emit, functions
-from jaxdae.kernels.graph import CONSTANT, Graph, INPUT
-from jaxdae.kernels.interface import DATA
-from jaxdae.kernels.operations import OPERATIONS
-from jaxdae.kernels.portable import OWN
-from jaxdae.kernels.trace import ScalarProgram
-from jaxdae.kernels.writer import Writer
+from jaxdae.kernels.graph.expressions import CONSTANT, Graph, INPUT
+from jaxdae.kernels.graph.operations import OPERATIONS
+from jaxdae.kernels.launch.assembly import assembled
+from jaxdae.kernels.launch.portable import OWN
+from jaxdae.kernels.llvm import machine_code
+from jaxdae.kernels.llvm.emission import emit, functions
+from jaxdae.kernels.llvm.mathematics import vector_math
+from jaxdae.kernels.llvm.writer import Writer
+from jaxdae.kernels.llvm.xla_interface import DATA
+from jaxdae.kernels.tracing.trace import ScalarProgram
 
 # Modules of programs of expressions: 40 000 of them.
 MODULES, PROGRAMS, EXPRESSIONS, INPUTS, WIDTH = 2, 200, 112, 16, 8

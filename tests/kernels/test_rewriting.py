@@ -10,11 +10,11 @@ import pytest
 
 from jaxdae import Baumgarte, Multipliers, State
 from jaxdae.kernels import native, scalarize
-from jaxdae.kernels.fused_terms import fused_terms
-from jaxdae.kernels.graph import Graph
-from jaxdae.kernels.invariants import parted
-from jaxdae.kernels.products import regrouped
-from jaxdae.kernels.trace import ScalarProgram
+from jaxdae.kernels.graph.expressions import Graph
+from jaxdae.kernels.graph.fused_terms import fused_terms
+from jaxdae.kernels.tracing.common_factors import regrouped
+from jaxdae.kernels.tracing.invariants import parted
+from jaxdae.kernels.tracing.trace import ScalarProgram
 from jaxdae.linalg.positive_definite import solve_positive_definite
 from jaxdae.models import TwoLinkManipulator
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from jaxdae.kernels import as_jax, scalarize, UnsupportedOperationError
-from jaxdae.kernels.graph import Graph
-from jaxdae.kernels.parameters import check, understood
-from jaxdae.kernels.trace import evaluate
-from jaxdae.kernels.values import Refusal, Symbols
+from jaxdae.kernels.graph.expressions import Graph
+from jaxdae.kernels.tracing.arrays import Refusal, Symbols
+from jaxdae.kernels.tracing.parameters import check, understood
+from jaxdae.kernels.tracing.trace import evaluate
 from jaxdae.linalg.positive_definite import solve_positive_definite
 
 

@@ -11,8 +11,8 @@ import pytest
 
 import jaxdae
 from jaxdae.kernels import native, scalarize
-from jaxdae.kernels.invariants import parted
-from jaxdae.kernels.products import regrouped
+from jaxdae.kernels.tracing.common_factors import regrouped
+from jaxdae.kernels.tracing.invariants import parted
 from jaxdae.models import AndrewsMechanism, TwoLinkManipulator
 from jaxdae.solvers import RK4
 from jaxdae.trajectory import _with_positive_zeros
@@ -236,7 +236,7 @@ def test_equations_of_motion_cost_what_they_cost_without(model, monkeypatch):
 
     given = jnp.array(0.0), q, v, *(jnp.asarray(x, float) for x in leaves)
     found = scalarize(rates, *given, varying=3, signed=True)
-    monkeypatch.setattr("jaxdae.kernels.signs.readers", lambda *_, **__: {})
+    monkeypatch.setattr("jaxdae.kernels.tracing.zero_signs.readers", lambda *_, **__: {})
     without = scalarize(rates, *given, varying=3)
     assert operations(found) <= 1.01 * operations(without)
     parts = [parted(regrouped(x), varying=3).rest for x in (found, without)]

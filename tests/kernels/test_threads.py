@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-from jaxdae.kernels.threads import share, stack_need
+from jaxdae.kernels.llvm.threads import share, stack_need
 
 # Each part of a batch writes to a large array on the stack, from its top downwards; without a limit
 # of the stack, glibc gives threads that do not ask for more two megabytes.
@@ -25,8 +25,8 @@ done:
 """
 PROGRAM = """
 import sys, jax, jax.numpy as jnp
-from jaxdae.kernels import machine_code
-from jaxdae.kernels.assembly import assembled
+from jaxdae.kernels.llvm import machine_code
+from jaxdae.kernels.launch.assembly import assembled
 
 name = machine_code.register(assembled([sys.argv[1]], 1, 4, 1))
 call = jax.ffi.ffi_call(name, jax.ShapeDtypeStruct((64,), jnp.float32))

@@ -10,8 +10,9 @@ import pytest
 import scipy.special
 
 from jaxdae.kernels import native, scalarize
-from jaxdae.kernels.emission import functions
-from jaxdae.kernels.vector_math import VECTOR_FUNCTIONS
+from jaxdae.kernels.graph.operations import STRAIGHT_LINES
+from jaxdae.kernels.llvm.emission import functions
+from jaxdae.kernels.llvm.mathematics.vector_math import LIMITED, VECTOR_FUNCTIONS
 
 # By the name of the operation: JAX's function, and NumPy's for the exact value.
 FUNCTIONS = {
@@ -303,3 +304,8 @@ def test_only_functions_that_are_called_become_part_of_a_kernel():
 
 def test_all_functions_are_looked_at_here():
     assert {*VECTOR_FUNCTIONS, "sqrt"} - {"sincos"} == set(FUNCTIONS)
+
+
+def test_loops_over_numbers_take_functions_without_a_branch():
+    """All of one number, but those that leave large arguments to the C library."""
+    assert {*STRAIGHT_LINES} == {*VECTOR_FUNCTIONS} - {*LIMITED, *OF_TWO}

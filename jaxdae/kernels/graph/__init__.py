@@ -1,0 +1,1 @@
+"""Scalar expressions as a graph, and how they are rewritten."""

@@ -1,0 +1,96 @@
+"""Whole numbers that are chosen among known ones, case by case.
+
+A binary search has `low`, `middle` and `high` of which each comparison excludes half: they are
+known in each case, and so is their difference, which the ranges alone would let be negative.
+"""
+
+import math
+from collections.abc import Callable
+
+from jaxdae.kernels.graph.expressions import CONSTANT, Graph
+
+# Larger trees of choices cost more than arithmetic.
+_MOST = 256
+
+_RESULTS: dict[str, Callable[..., float]] = {
+    "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b,
+    "mul": lambda a, b: a * b,
+    "div": lambda a, b: float(math.trunc(a / b)) if b else math.nan,
+    "max": max,
+    "min": min,
+}
+
+
+def is_chosen(graph: Graph, node: int) -> bool:
+    """Whether a node is a choice among constants, or among such choices, of which few are."""
+    return graph.nodes[node].operation == "select" and 0 < len(_leaves(graph, node)) <= _MOST
+
+
+def _leaves(graph: Graph, node: int) -> set[float]:
+    """Constants that are chosen among; none if anything else is."""
+    found: set[float] = set()
+    seen, waiting = {node}, [node]
+    while waiting:
+        operation, own = graph.nodes[waiting.pop()]
+        if operation == CONSTANT:
+            found.add(own[0])
+        elif operation != "select" or len(seen) > 4 * _MOST:
+            return set()
+        else:
+            waiting.extend(x for x in own[1:] if x not in seen)
+            seen.update(own[1:])
+    return found
+
+
+def by_cases(graph: Graph, operation: str, *nodes: int) -> int | None:
+    """An operation on numbers that are chosen among constants.
+
+    Args:
+        graph: where nodes are added.
+        operation: its name; a quotient has no fraction.
+        nodes: constants, or choices among them.
+
+    Returns:
+        A choice among the results; `None` for other operations and other nodes.
+    """
+    known = [graph.value(x) is not None for x in nodes]
+    chosen = [x or is_chosen(graph, y) for x, y in zip(known, nodes, strict=True)]
+    if operation not in _RESULTS or not all(chosen):
+        return None
+    done: dict[tuple[int, ...], int] = {}
+
+    def made(*own: int) -> int:
+        if own not in done:
+            values = graph.values(list(own))
+            if values is not None:
+                done[own] = graph.constant(float(_RESULTS[operation](*values)))
+            else:
+                # What was chosen last is the outermost choice.
+                asked = max(graph.nodes[x].arguments[0] for x in own if _is_choice(graph, x))
+                yes, no = (made(*(_side(graph, x, asked, i) for x in own)) for i in (1, 2))
+                done[own] = graph.apply("select", asked, yes, no)
+        return done[own]
+
+    return made(*nodes)
+
+
+def _is_choice(graph: Graph, node: int) -> bool:
+    return graph.nodes[node].operation == "select"
+
+
+def _side(graph: Graph, node: int, asked: int, side: int) -> int:
+    """What a node is where a condition holds, or where it does not."""
+    operation, own = graph.nodes[node]
+    return own[side] if operation == "select" and own[0] == asked else node
+
+
+def ends(graph: Graph, nodes: list[int]) -> tuple[int, int] | None:
+    """The least and the largest of several numbers, each known or chosen; `None` for others."""
+    found: set[float] = set()
+    for node in nodes:
+        leaves = _leaves(graph, node)
+        if not leaves or not all(map(math.isfinite, leaves)):
+            return None
+        found |= leaves
+    return int(min(found)), int(max(found))

@@ -1,0 +1,126 @@
+"""Products of dense matrices that stay loops: a call on arrays in memory, not one scalar each."""
+
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from jaxdae.kernels.graph.expressions import CONSTANT, Graph, INPUT, RESULT
+
+# Products of fewer numbers are written out: what is known of their entries is used there.
+_FEWEST = 400
+# Entries of a matrix in memory, or of a product, from which on a loop is worth its call.
+LARGE = 256
+# Entries of a product from which on it is a call, however short its sums are: those of two vectors
+# are added up over the stages of a step.
+OUTER = 96
+
+
+class Layout(NamedTuple):
+    """Where the entries of a matrix lie in memory: number `row i + column j`.
+
+    Args:
+        row: distance of two rows.
+        column: distance of two columns.
+    """
+
+    row: int
+    column: int
+
+
+class Product:
+    """`C = A B`, called with the entries of both in the order of memory; `C` is stored by rows.
+
+    Args:
+        shape: rows of `A`, columns of `A`, columns of `B`.
+        left: layout of `A`.
+        right: layout of `B`.
+    """
+
+    def __init__(self, shape: tuple[int, int, int], left: Layout, right: Layout):
+        self.shape, self.left, self.right = shape, left, right
+        self.name = "product_" + "_".join(map(str, (*shape, *left, *right)))
+        self.results = [jax.ShapeDtypeStruct((shape[0], shape[2]), np.float64)]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Product) and self.name == other.name
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+
+def product(graph: Graph, a: np.ndarray, b: np.ndarray) -> np.ndarray | None:
+    """Nodes of a matrix product as one call, where that is worth it.
+
+    Args:
+        graph: where the call is added.
+        a: nodes, shape (m, k).
+        b: nodes, shape (k, n).
+
+    Returns:
+        Nodes, shape (m, n); `None` for small and for sparse matrices, whose products are better
+        written out, and for matrices that would have to be stored for the call first.
+    """
+    (m, k), n = a.shape, b.shape[1]
+    if not (m and k and n) or not (_is_dense(graph, a) and _is_dense(graph, b)):
+        return None
+    # A matrix that is computed is written out with what is known of it; vectors are stored.
+    small, large = sorted((a, b), key=lambda x: x.size)
+    lies = [min(x.shape) == 1 or _in_memory(graph, x) is not None for x in (small, large)]
+    work = m * k * n
+    long = large.size >= LARGE and work >= max(_FEWEST, 0 if lies[0] else 4 * small.size)
+    worth = (long and lies[1]) or (all(lies) and m * n >= OUTER)
+    return called(graph, a, b) if worth else None
+
+
+def called(graph: Graph, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Nodes of a matrix product as one call."""
+    (left, first), (right, second) = _arranged(graph, a), _arranged(graph, b)
+    shape = (a.shape[0], a.shape[1], b.shape[1])
+    found = graph.call(Product(shape, left, right), (first, second), shape[0] * shape[2])
+    return np.array(found, np.int32).reshape(shape[0], shape[2])
+
+
+def _is_dense(graph: Graph, nodes: np.ndarray) -> bool:
+    """Whether hardly any entry is known to be zero."""
+    zero = graph.constant(0.0)
+    return 8 * int((nodes == zero).sum()) <= nodes.size
+
+
+def _arranged(graph: Graph, nodes: np.ndarray) -> tuple[Layout, tuple[int, ...]]:
+    """Layout and entries in the order of memory; by rows, where they are not in memory yet."""
+    layout = _in_memory(graph, nodes)
+    if layout is None:
+        # Parts that are in memory are copied as they are.
+        down = nodes.shape[0] > 1 and are_consecutive(graph, nodes[:, 0].tolist())
+        layout = Layout(1, nodes.shape[0]) if down else Layout(nodes.shape[1], 1)
+        by_rows = nodes.T if down else nodes
+        return layout, tuple(by_rows.ravel().tolist())
+    by_rows = nodes if layout == Layout(nodes.shape[1], 1) else nodes.T
+    return layout, tuple(by_rows.ravel().tolist())
+
+
+def _in_memory(graph: Graph, nodes: np.ndarray) -> Layout | None:
+    """Layout of a matrix that is a part of one argument, of one result, or constant."""
+    rows, columns = nodes.shape
+    for own, layout in ((nodes, Layout(columns, 1)), (nodes.T, Layout(1, rows))):
+        if are_consecutive(graph, own.ravel().tolist()):
+            return layout
+    return None
+
+
+def are_consecutive(graph: Graph, nodes) -> bool:
+    """Whether nodes are constants, arguments one after the other, or results of one call."""
+    operation, own = graph.nodes[nodes[0]]
+    if operation == CONSTANT:
+        return all(graph.nodes[x].operation == CONSTANT for x in nodes)
+    if operation not in (INPUT, RESULT):
+        return False
+    *source, start = own
+    first, last = int(nodes[0]), int(nodes[-1])
+    by_number = operation == RESULT or last < graph.given
+    if by_number and last - first == len(nodes) - 1:
+        # Results follow their call, and the first inputs are nodes of their numbers.
+        own = graph.nodes[last] == (operation, (*source, start + len(nodes) - 1))
+        return own and np.array_equal(nodes, np.arange(first, last + 1))
+    return all(graph.nodes[x] == (operation, (*source, start + i)) for i, x in enumerate(nodes))

@@ -1,0 +1,180 @@
+"""Elimination at the level of scalars: what is zero by structure is never touched."""
+
+from collections.abc import Set
+from typing import NamedTuple
+
+import numpy as np
+
+from jaxdae.kernels.graph.elimination_order import order
+from jaxdae.kernels.graph.expressions import Graph
+
+
+def solve_symmetric(graph: Graph, matrix: np.ndarray, rhs: np.ndarray) -> tuple[np.ndarray]:
+    """Solve `A x = b` for a symmetric positive definite `A` with zeros that are known.
+
+    `L D L^T` in the `order` that keeps the fill small; any order is stable for such a matrix. A
+    pivot that is not positive makes NaN of what depends on it; the dense elimination makes it of
+    everything, also of unknowns that are coupled to none of the others.
+
+    Args:
+        graph: where operations are added.
+        matrix: nodes of `A`, shape `(n, n)`; those of the upper triangle are used.
+        rhs: nodes of `b`, shape `(n,)` or `(n, k)`.
+
+    Returns:
+        Nodes of `x`, of the shape of `b`.
+    """
+    columns = rhs.reshape(rhs.shape[0], -1).tolist()
+    return (_solved(graph, matrix, columns, {}).reshape(rhs.shape),)
+
+
+def solve_saddle_point(
+    graph: Graph, mass: np.ndarray, jac: np.ndarray, force: np.ndarray, rhs: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Solve `M a + J^T lam = f`, `J a = s`, both matrices with zeros that are known.
+
+    As `solve_symmetric`, where a multiplier may come as soon as all coordinates of its constraint
+    are eliminated. Pivots of multipliers are those of `J M_SS^-1 J^T`, where `S` are all
+    coordinates that are eliminated before the last of them, and `J` has the constraints that are.
+    It is positive definite where `M` is and constraints are independent, and so is what is left of
+    `M`: no pivot vanishes, in any such order, and its bound is that of the range-space method.
+
+    Args:
+        graph: where operations are added.
+        mass: nodes of `M`, shape `(n, n)`; those of the upper triangle are used.
+        jac: nodes of `J`, shape `(c, n)`.
+        force: nodes of `f`, shape `(n,)`.
+        rhs: nodes of `s`, shape `(c,)`.
+
+    Returns:
+        Nodes of `a (n,)` and `lam (c,)`.
+    """
+    c, n = jac.shape
+    zero = graph.constant(0.0)
+    matrix = np.block([[mass, jac.T], [jac, np.full((c, c), zero)]])
+    after = {n + i: {j for j in range(n) if row[j] != zero} for i, row in enumerate(jac)}
+    # The second equation with the other sign, -J a = -s: pivots of multipliers are positive, too.
+    sides = [*force.tolist(), *(graph.apply("neg", x) for x in rhs.tolist())]
+    found = _solved(graph, matrix, [[x] for x in sides], after)[:, 0]
+    return found[:n], found[n:]
+
+
+def _solved(graph: Graph, matrix: np.ndarray, columns: list[list[int]], after) -> np.ndarray:
+    rows = _rows(graph, matrix)
+    pattern = [{j: graph.fixed(x.node) for j, x in row.items()} for row in rows]
+    sides = [[_Sum(x) for x in row] for row in columns]
+    table = _Table(graph, rows, sides, after.keys())
+    pivots = [_eliminated(table, p) for p in order(pattern, after)]
+    solution: dict[int, list[int]] = {}
+    for pivot in reversed(pivots):
+        solution[pivot.unknown] = _substituted(table, pivot, solution)
+    return np.array([solution[i] for i in range(len(pivots))], np.int32)
+
+
+class _Sum:
+    """An entry less products that are known before it is needed.
+
+    Summed up only then: sums that wait for their last terms would have to be kept all the while.
+    """
+
+    def __init__(self, node: int):
+        self.node = node
+        self._products: list[tuple[str, int, int]] = []
+
+    def collect(self, add: bool, a: int, b: int) -> None:
+        """Take `a b` away, or add it."""
+        self._products.append(("add" if add else "sub", a, b))
+
+    def value(self, graph: Graph) -> int:
+        """Its node."""
+        for operation, a, b in self._products:
+            self.node = graph.apply(operation, self.node, graph.apply("mul", a, b))
+        self._products.clear()
+        return self.node
+
+
+class _Table(NamedTuple):
+    """Equations `[[A, B], [-B^T, C]] (x, y) = b` while unknowns are eliminated.
+
+    Args:
+        graph: where operations are added.
+        rows: entries of `A`, `B` and `C` that are not zero by structure, each at both its places;
+            those of `B` with its sign at both, so that products with it are added where two of
+            them meet.
+        columns: right sides, shape `(n, k)`.
+        second: unknowns of `y`.
+    """
+
+    graph: Graph
+    rows: list[dict[int, _Sum]]
+    columns: list[list[_Sum]]
+    second: Set[int]
+
+
+class _Pivot(NamedTuple):
+    """An unknown that is eliminated.
+
+    Args:
+        unknown: its number.
+        inverse: of its pivot.
+        factors: of those that it depends on.
+        columns: its right sides.
+    """
+
+    unknown: int
+    inverse: int
+    factors: dict[int, int]
+    columns: list[int]
+
+
+def _rows(graph: Graph, matrix: np.ndarray) -> list[dict[int, _Sum]]:
+    """Nodes of each row that are not zero by structure, the diagonal always."""
+    n = matrix.shape[0]
+    rows: list[dict[int, _Sum]] = [{} for _ in range(n)]
+    for i in range(n):
+        for j in range(i, n):
+            node = int(matrix[i, j])
+            if i == j or graph.value(node) != 0:
+                rows[i][j] = rows[j][i] = _Sum(node)
+    return rows
+
+
+def _eliminated(table: _Table, p: int) -> _Pivot:
+    """Eliminate an unknown from the equations of those that depend on it."""
+    graph, rows, columns, second = table
+    inverse = _inverse_of_pivot(graph, rows[p].pop(p).value(graph))
+    row = {i: entry.value(graph) for i, entry in sorted(rows[p].items())}
+    factors = {i: graph.apply("mul", node, inverse) for i, node in row.items()}
+    own = [x.value(graph) for x in columns[p]]
+    for i, factor in factors.items():
+        del rows[i][p]
+        for j, node in row.items():
+            if j >= i:
+                if j not in rows[i]:
+                    rows[i][j] = rows[j][i] = _Sum(graph.constant(0.0))
+                alike = (i in second) == (j in second)
+                rows[i][j].collect(alike and (i in second) != (p in second), factor, node)
+        for entry, node in zip(columns[i], own, strict=True):
+            entry.collect(i in second and p not in second, factor, node)
+    return _Pivot(p, inverse, factors, own)
+
+
+def _inverse_of_pivot(graph: Graph, pivot: int) -> int:
+    # The division does not wait for the comparison.
+    positive = graph.apply("lt", graph.constant(0.0), pivot)
+    inverse = graph.apply("div", graph.constant(1.0), pivot)
+    return graph.apply("select", positive, inverse, graph.constant(np.nan))
+
+
+def _substituted(table: _Table, pivot: _Pivot, solution: dict[int, list[int]]) -> list[int]:
+    """Solve for an unknown, where those that it depends on are known."""
+    graph, second = table.graph, table.second
+    found = []
+    for k, own in enumerate(pivot.columns):
+        x = _Sum(graph.apply("mul", own, pivot.inverse))
+        # What has just been solved for comes last, so that the others do not wait for it.
+        for i in (i for i in solution if i in pivot.factors):
+            add = pivot.unknown in second and i not in second
+            x.collect(add, pivot.factors[i], solution[i][k])
+        found.append(x.value(graph))
+    return found

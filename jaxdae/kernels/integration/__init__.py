@@ -1,0 +1,1 @@
+"""Whole integrations, and their adjoints, as kernels."""

@@ -1,0 +1,304 @@
+"""Runs with controlled steps: each lane has its own, and takes the next member when it is done."""
+
+from typing import Any
+
+import diffrax
+
+from jaxdae.kernels.integration.fixed_steps import Start
+from jaxdae.kernels.integration.saved_times import Step, TimeRows
+from jaxdae.kernels.integration.saving import Saving
+from jaxdae.kernels.llvm.batch_loops import Buffer, Lanes, WHOLE, whole
+
+# Numbers that a run tells of itself.
+TIME, RESULT, STEPS, ACCEPTED, ROWS = range(5)
+_REACHED: Any = diffrax.RESULTS.max_steps_reached
+_SUCCESSFUL, _MAX_STEPS = 0.0, float(_REACHED._value)
+
+
+class Control:
+    """Step size control of all lanes: the arrays that `advance` takes and gives.
+
+    Args:
+        lanes: the builder.
+        start: the members' starts and parameters.
+        ranks: axes of the batch in each argument.
+        run: what is compiled.
+    """
+
+    def __init__(self, lanes: Lanes, run: Any, start: Start, ranks):
+        problem, given_first = run.problem, run.given_first
+        self.lanes, self.problem, self.start = lanes, problem, start
+        self._dense = run.saving.times
+        n = problem.states
+        self.states = int(problem._control().size)
+        count = len(start.arrays)
+        self._given = [
+            Buffer(lanes, lanes.arguments, count + i, 1, ranks[count + i], 0)
+            for i in range(3 + given_first)
+        ]
+        self.given = [lanes.array(1) for _ in self._given]
+        self.begin, self.end, self.floor, *self._first = self.given
+        self.step = Step(*(lanes.array(k) for k in (1, 1, n, n, problem.stages * n)))
+        self.control, self._next_control = lanes.array(self.states), lanes.array(self.states)
+        self._kept, self._next_kept = lanes.array(problem.kept), lanes.array(problem.kept)
+        self.keep, self.code, self._t0, self._t1 = (lanes.array(1) for _ in range(4))
+
+    def load(self, lane, member) -> None:
+        """Put the start of a member into a lane."""
+        lanes = self.lanes
+        self.start.load(lane, member)
+        for given, array in zip(self._given, self.given, strict=True):
+            given.load(1, array, lane, member)
+        lanes.copy_lane(self.problem.states, self.start.state, self.step.y0, lane)
+        lanes.set(lanes.get(self.begin, lane), self.step.t0, lane)
+
+    def begin_steps(self, wanted) -> None:
+        """Find the first steps of those lanes that want one; `wanted(lane)` is a truth value."""
+        lanes, start = self.lanes, self.start
+        start.prepare()
+        lanes.call(
+            "start", self.step.t0, self.end, *self._first, self.step.y0, *start.fixed,
+            self._t1, self._next_control, self._next_kept,
+        )  # fmt: skip
+        with lanes.loop(lanes.width) as lane, lanes.b.if_then(wanted(lane)):
+            lanes.copy_lane(1, self._t1, self.step.t1, lane)
+            self._take(lane)
+
+    def advance(self) -> None:
+        """Try a step of all lanes."""
+        self.lanes.call(
+            "advance", self.step.t0, self.step.t1, self.end, self.floor, self.control,
+            self.step.y0, self._kept, *self.start.fixed,
+            self.keep, self.code, self._t0, self._t1, self._next_control, self.step.y1,
+            self._next_kept, *([self.step.k] if self._dense else []),
+        )  # fmt: skip
+
+    def accepted(self, lane):
+        """Whether the step of a lane is kept."""
+        return self.lanes.b.fcmp_unordered("!=", self.lanes.get(self.keep, lane), self._zero)
+
+    def proceed(self, lane) -> None:
+        """Take over what a tried step of a lane gave: the next step, and the state if kept."""
+        lanes = self.lanes
+        lanes.copy_lane(1, self._t0, self.step.t0, lane)
+        lanes.copy_lane(1, self._t1, self.step.t1, lane)
+        lanes.copy_lane(self.states, self._next_control, self.control, lane)
+        with lanes.b.if_then(self.accepted(lane)):
+            lanes.copy_lane(self.problem.states, self.step.y1, self.step.y0, lane)
+            lanes.copy_lane(self.problem.kept, self._next_kept, self._kept, lane)
+
+    def failed(self, lane):
+        """Whether the controller gave up a lane."""
+        return self.lanes.b.fcmp_unordered("!=", self.lanes.get(self.code, lane), self._zero)
+
+    def unfinished(self, lane):
+        """Whether a lane is before its end."""
+        b, lanes = self.lanes.b, self.lanes
+        return b.fcmp_ordered("<", lanes.get(self.step.t0, lane), lanes.get(self.end, lane))
+
+    def _take(self, lane) -> None:
+        self.lanes.copy_lane(self.states, self._next_control, self.control, lane)
+        self.lanes.copy_lane(self.problem.kept, self._next_kept, self._kept, lane)
+
+    @property
+    def _zero(self):
+        return self.lanes.number(0.0)
+
+
+def controlled_steps(run: Any, width: int, ranks: tuple[int, ...], rank: int) -> str:
+    """Text of `@run` for controlled steps.
+
+    Arguments are the start, the parameters, the two ends of the run, the time from which on a step
+    reaches the end, the length of the first step where it is given, and the times to save; results
+    the saved states, the final one, the saved times, and what the run tells of itself.
+
+    Args:
+        run: what is compiled.
+        width: entries of a vector.
+        ranks: axes of the batch in each argument; zero where its members share it.
+        rank: axes of the batch.
+
+    Returns:
+        The definition.
+    """
+    lanes = Lanes(width, run.problem.dtype)
+    _ControlledSteps(lanes, run, ranks, rank).write()
+    return lanes.finish()
+
+
+class _ControlledSteps:
+    def __init__(self, lanes: Lanes, run: Any, ranks, rank: int):
+        problem, self.saving = run.problem, run.saving
+        saving: Saving = run.saving
+        self.lanes, self.max_steps, self.n = lanes, run.max_steps, problem.states
+        self.start = Start(lanes, problem, ranks)
+        self.control = Control(lanes, run, self.start, ranks)
+        self.rows = Buffer(lanes, lanes.results, 0, None, rank, 2)
+        self.final = Buffer(lanes, lanes.results, 1, self.n, rank, 1)
+        self.row_times = Buffer(lanes, lanes.results, 2, None, rank, 1)
+        self.told = Buffer(lanes, lanes.results, 3, 5, rank, 1)
+        self.members, self.busy, self.fresh = (lanes.counters() for _ in range(3))
+        self.steps, self.kept_steps = lanes.counters(), lanes.counters()
+        # Rows of each lane that are written: those at given times are counted elsewhere.
+        self.written = lanes.counters()
+        self.next = lanes.variable(WHOLE, lanes.begin)
+        self.any = lanes.variable(WHOLE, whole(0))
+        self.at_times = None
+        if saving.times:
+            index = len(self.start.arrays) + 3 + run.given_first
+            times = Buffer(lanes, lanes.arguments, index, None, ranks[index], 1)
+            self.at_times = TimeRows(lanes, self.n, times, self.rows, int(saving.start))
+
+    def write(self) -> None:
+        lanes, b = self.lanes, self.lanes.b
+        with lanes.loop(lanes.width) as lane:
+            # A lane that is never busy computes the first member, without keeping anything.
+            self.control.load(lane, lanes.begin)
+            lanes.set_count(lanes.begin, self.members, lane)
+        with lanes.while_(self._refilled):
+            self.control.advance()
+            if self.at_times is not None:
+                self.at_times.save(self.control.step, self.members, self._kept)
+            with lanes.loop(lanes.width) as lane, b.if_then(self._is(self.busy, lane)):
+                self._proceed(lane)
+
+    def _kept(self, lane):
+        return self.lanes.b.and_(self._is(self.busy, lane), self.control.accepted(lane))
+
+    def _is(self, flags, lane):
+        return self.lanes.b.icmp_signed("!=", self.lanes.count(flags, lane), whole(0))
+
+    def _refilled(self):
+        """Give members to idle lanes; whether any lane is busy."""
+        lanes, b = self.lanes, self.lanes.b
+        b.store(whole(0), self.any)
+        with lanes.loop(lanes.width) as lane:
+            self._fill(lane)
+            with b.if_then(self._is(self.fresh, lane)):
+                b.store(whole(1), self.any)
+        with b.if_then(self._anything()):
+            self.control.begin_steps(lambda lane: self._is(self.fresh, lane))
+        b.store(whole(0), self.any)
+        with lanes.loop(lanes.width) as lane:
+            lanes.set_count(whole(0), self.fresh, lane)
+            with b.if_then(self._is(self.busy, lane)):
+                b.store(whole(1), self.any)
+        return self._anything()
+
+    def _anything(self):
+        b = self.lanes.b
+        return b.icmp_signed("!=", b.load(self.any, typ=WHOLE), whole(0))
+
+    def _fill(self, lane) -> None:
+        """Members for an idle lane until there is one whose run has any steps."""
+        lanes, b = self.lanes, self.lanes.b
+
+        def wanting():
+            more = b.icmp_signed("<", b.load(self.next, typ=WHOLE), lanes.end)
+            return b.and_(more, b.not_(self._is(self.busy, lane)))
+
+        with lanes.while_(wanting):
+            member = b.load(self.next, typ=WHOLE)
+            b.store(b.add(member, whole(1)), self.next)
+            lanes.set_count(member, self.members, lane)
+            self.control.load(lane, member)
+            for counter in (self.steps, self.kept_steps, self.written):
+                lanes.set_count(whole(0), counter, lane)
+            if self.at_times is not None:
+                lanes.set_count(whole(0), self.at_times.saved, lane)
+            if self.saving.start:
+                self._save(lane)
+            with b.if_else(self.control.unfinished(lane)) as (then, otherwise):
+                with then:
+                    for flag in (self.busy, self.fresh):
+                        lanes.set_count(whole(1), flag, lane)
+                with otherwise:
+                    self._save_at_start(lane)
+                    self._finish(lane, lanes.number(_SUCCESSFUL))
+
+    def _save_at_start(self, lane) -> None:
+        """All given times of a run that ends where it begins are that one."""
+        lanes, b, at_times = self.lanes, self.lanes.b, self.at_times
+        if at_times is None:
+            return
+        member, state = lanes.count(self.members, lane), self.control.step.y0
+        with lanes.loop(at_times.times.size) as i:
+            start = b.mul(b.add(i, whole(at_times.first)), whole(self.n))
+            self.rows.store(self.n, state, lane, member, start)
+        lanes.set_count(at_times.times.size, at_times.saved, lane)
+
+    def _proceed(self, lane) -> None:
+        lanes, b, control = self.lanes, self.lanes.b, self.control
+        control.proceed(lane)
+        self._increase(self.steps, lane)
+        with b.if_then(control.accepted(lane)):
+            self._increase(self.kept_steps, lane)
+            if self.saving.every:
+                self._save_every(lane)
+        exhausted = b.icmp_signed(">=", lanes.count(self.steps, lane), whole(self.max_steps))
+        on = b.and_(control.unfinished(lane), b.not_(control.failed(lane)))
+        with b.if_then(b.not_(on)):
+            self._finish(lane, lanes.get(control.code, lane))
+        with b.if_then(b.and_(on, exhausted)):
+            self._finish(lane, lanes.number(_MAX_STEPS))
+
+    def _increase(self, counter, lane) -> None:
+        more = self.lanes.b.add(self.lanes.count(counter, lane), whole(1))
+        self.lanes.set_count(more, counter, lane)
+
+    def _save_every(self, lane) -> None:
+        b, every = self.lanes.b, whole(self.saving.every)
+        rest = b.srem(self.lanes.count(self.kept_steps, lane), every)
+        with b.if_then(b.icmp_signed("==", rest, whole(0))):
+            self._save(lane)
+
+    def _save(self, lane) -> None:
+        """Write the state of a lane to its next row."""
+        lanes, b = self.lanes, self.lanes.b
+        member, row = lanes.count(self.members, lane), lanes.count(self.written, lane)
+        self.rows.store(self.n, self.control.step.y0, lane, member, b.mul(row, whole(self.n)))
+        self.row_times.write(lanes.get(self.control.step.t0, lane), member, row)
+        self._increase(self.written, lane)
+
+    def _finish(self, lane, code) -> None:
+        """Write what is known at the end of a member's run, and make the lane idle."""
+        lanes = self.lanes
+        member = lanes.count(self.members, lane)
+        if self.at_times is not None:
+            self._write_times(lane, member)
+        rows = lanes.count(self.written, lane)
+        self._clear_rows(member, rows)
+        self.final.store(self.n, self.control.step.y0, lane, member)
+        numbers = {
+            TIME: lanes.get(self.control.step.t0, lane),
+            RESULT: code,
+            STEPS: self._number(lanes.count(self.steps, lane)),
+            ACCEPTED: self._number(lanes.count(self.kept_steps, lane)),
+            ROWS: self._number(rows),
+        }
+        for i, value in numbers.items():
+            self.told.write(value, member, whole(i))
+        lanes.set_count(whole(0), self.busy, lane)
+
+    def _number(self, count):
+        return self.lanes.b.sitofp(count, self.lanes.scalar)
+
+    def _write_times(self, lane, member) -> None:
+        """The given times that were reached belong to the rows behind those written so far."""
+        lanes, b, at_times = self.lanes, self.lanes.b, self.at_times
+        if at_times is None:
+            return
+        saved, first = lanes.count(at_times.saved, lane), whole(at_times.first)
+        with lanes.loop(saved) as i:
+            self.row_times.write(at_times.times.read(member, i), member, b.add(first, i))
+        lanes.set_count(b.add(first, saved), self.written, lane)
+
+    def _clear_rows(self, member, rows) -> None:
+        """Infinity in the rows that were not reached, as diffrax marks them."""
+        lanes, b, infinity = self.lanes, self.lanes.b, self.lanes.number(float("inf"))
+        missing = b.sub(self.row_times.size, rows)
+        with lanes.loop(missing) as i:
+            self.row_times.write(infinity, member, b.add(rows, i))
+        start = b.mul(rows, whole(self.n))
+        with lanes.loop(b.mul(missing, whole(self.n))) as i:
+            self.rows.write(infinity, member, b.add(start, i))

@@ -1,0 +1,171 @@
+"""What discrete adjoints of given and of controlled steps have in common."""
+
+from contextlib import contextmanager
+from functools import reduce
+from typing import Any
+
+from llvmlite import ir
+
+from jaxdae.kernels.integration.adjoint_rows import RowsAtTimes
+from jaxdae.kernels.integration.cotangents import Cotangent, inside, Totals
+from jaxdae.kernels.integration.fixed_steps import Start
+from jaxdae.kernels.llvm.batch_loops import Buffer, Lanes, POINTER, whole
+
+
+class Adjoint:
+    """What adjoints of given and of controlled steps have in common."""
+
+    def __init__(self, lanes: Lanes, run: Any, active, ranks, rank: int, summed):
+        problem = run.problem
+        self.lanes, self.problem, self.saving, self.run = lanes, problem, run.saving, run
+        self.n = problem.states
+        self.start = Start(lanes, problem, ranks, active)
+        count = len(self.start.arrays) + run.times
+        self.row_bars = Buffer(lanes, lanes.arguments, count, None, ranks[count], 2)
+        self.final_bar = Buffer(lanes, lanes.arguments, count + 1, self.n, ranks[count + 1], 1)
+        self.members = lanes.counters()
+        pieces = problem.transposed_pieces(active, run.saving.times)
+        self.cotangents = [
+            (Totals if one else Cotangent)(
+                lanes, x, Buffer(lanes, lanes.results, i, x.result.size, 1 if one else rank, 1)
+            )
+            for i, (x, one) in enumerate(zip(pieces, (False, *summed), strict=True))
+        ]
+        # The cotangent of the state, and what is left of it by a step.
+        self.bar, self.step_bar = self.cotangents[0].array, self.cotangents[0].step[0]
+        self.k_bar = lanes.array(problem.stages * self.n)
+        self.t0, self.t1, self.y = lanes.array(1), lanes.array(1), lanes.array(self.n)
+        # The rates of one step, which follow its state where both are kept.
+        self.rate_size = problem.rates_of_adjoint(run.saving.times) * self.n
+        self.rates = lanes.array(self.rate_size)
+        self.rows = None
+        if run.saving.times:
+            index = count - 1
+            times = Buffer(lanes, lanes.arguments, index, None, ranks[index], 1)
+            self.rows = RowsAtTimes(self, times)
+
+    def texts(self) -> list[str]:
+        """Functions that are called beside programs."""
+        found: dict[str, str] = {}
+        for x in self.cotangents:
+            found.update(x.texts)
+        return list(found.values())
+
+    def blocks(self):
+        """For each block of members, the first of them."""
+        lanes, b = self.lanes, self.lanes.b
+        size = b.sub(lanes.end, lanes.begin)
+        count = b.sdiv(b.add(size, whole(lanes.width - 1)), whole(lanes.width))
+        return lanes.loop(count)
+
+    def load(self, index) -> None:
+        """The members of a block; where there are too few, the last one more than once."""
+        lanes, b = self.lanes, self.lanes.b
+        first = b.add(lanes.begin, b.mul(index, whole(lanes.width)))
+        last = b.sub(lanes.end, whole(1))
+        with lanes.loop(lanes.width) as lane:
+            member = lanes.minimum(b.add(first, lane), last)
+            lanes.set_count(member, self.members, lane)
+            self.begin(lane, member)
+            self.final_bar.load(self.n, self.bar, lane, member)
+            if self.rows is not None:
+                left = b.sub(self.rows.times.size, whole(1))
+                lanes.set_count(left, self.rows.left, lane)
+        self.start.prepare()
+        self.inside = inside(lanes, first, lanes.end)
+        for one in self.cotangents[1:]:
+            one.clear()
+
+    @contextmanager
+    def rooms(self, *vectors):
+        """Memory for numbers of vectors; where there is too little, all results are NaN."""
+        lanes, b = self.lanes, self.lanes.b
+        taken = [lanes.reserve(x) for x in vectors]
+        missing = [b.icmp_unsigned("==", x, ir.Constant(POINTER, None)) for x, _ in taken]
+        with b.if_else(reduce(b.or_, missing)) as (then, otherwise):
+            with then:
+                self._spoil()
+            with otherwise:
+                yield [room for _, room in taken]
+        for x, _ in taken:
+            lanes.release(x)
+
+    def _spoil(self) -> None:
+        lanes = self.lanes
+        nan = ir.Constant(lanes.vector, [lanes.number(float("nan"))] * lanes.width)
+        with self.blocks() as index:
+            self.load(index)
+            for one in self.cotangents:
+                one.spoil(nan)
+            self.store(index)
+
+    def begin(self, lane, member) -> None:
+        """Put a member into a lane."""
+        self.start.load(lane, member)
+
+    def reverse_step(self, t0, t1, y, rates, first, done=None) -> None:
+        """Go back over one step, of all lanes.
+
+        Args:
+            t0: its beginning.
+            t1: its end.
+            y: the state at its beginning.
+            rates: those of its stages.
+            first: whether it is the first step of a lane, as a function of the lane.
+            done: whether a lane has no step any more, as a function of the lane; `None` for never.
+        """
+        lanes = self.lanes
+        if self.rows is not None:
+            lanes.clear(self.problem.stages * self.n, self.k_bar)
+            self.rows.collect(t0, t1, first)
+        # What nothing depends on has no derivative, also where that of the step is not finite.
+        dense = [] if self.rows is None else [(self.problem.stages * self.n, self.k_bar)]
+        wanted = lanes.nonzero([(self.n, self.bar), *dense])
+        lanes.call(
+            "transposed_step", t0, t1, y, *self.start.fixed_back, rates, self.bar,
+            *([] if self.rows is None else [self.k_bar]),
+            *(array for one in self.cotangents for array in one.step),
+        )  # fmt: skip
+        for one in self.cotangents:
+            own = isinstance(one, Totals)
+            one.keep(lanes.b.and_(wanted, self.inside) if own else wanted)
+        if done is not None:
+            self._leave(done)
+        lanes.copy(self.n, self.step_bar, self.bar)
+        if self.rows is not None:
+            lanes.add(self.n, self.rows.y0_bar, self.bar)
+        for one in self.cotangents[1:]:
+            one.add()
+
+    def _leave(self, done) -> None:
+        """What a step adds to lanes that are done is nothing, whatever their equations give."""
+        lanes = self.lanes
+        with lanes.loop(lanes.width) as lane, lanes.b.if_then(done(lane)):
+            lanes.copy_lane(self.n, self.bar, self.step_bar, lane)
+            for one in self.cotangents[1:]:
+                one.leave(lane)
+            if self.rows is not None:
+                with lanes.loop(self.n) as i:
+                    lanes.set(lanes.number(0.0), self.rows.y0_bar, lane, i)
+
+    def add_row(self, row, lane) -> None:
+        """Add the cotangent of a saved state to that of a lane's state."""
+        lanes, b = self.lanes, self.lanes.b
+        member, start = lanes.count(self.members, lane), b.mul(row, whole(self.n))
+        with lanes.loop(self.n) as i:
+            more = self.row_bars.read(member, b.add(start, i))
+            total = b.fadd(lanes.get(self.bar, lane, i), more)
+            lanes.set(total, self.bar, lane, i)
+
+    def store(self, index) -> None:
+        """Write the results of a block."""
+        lanes = self.lanes
+        with lanes.loop(lanes.width) as lane:
+            if self.saving.start:
+                self.add_row(whole(0), lane)
+            member = lanes.count(self.members, lane)
+            for one in self.cotangents:
+                one.store(lane, member)
+        block = lanes.b.sdiv(lanes.begin, whole(lanes.width))
+        for one in self.cotangents:
+            one.store_block(lanes.b.add(block, index))

@@ -1,0 +1,193 @@
+"""Integrations from start to end as native kernels that JAX can compile and batch."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.extend.core as jex
+import jax.numpy as jnp
+from jax.interpreters import batching, mlir
+
+from jaxdae.kernels.integration.initial_value import InitialValueProblem
+from jaxdae.kernels.integration.saving import Saving
+from jaxdae.kernels.launch.assembly import assembled
+from jaxdae.kernels.launch.batch_axes import Axes, grown
+from jaxdae.kernels.launch.call import launched
+from jaxdae.kernels.launch.derivatives import Function
+from jaxdae.kernels.llvm import machine_code
+from jaxdae.kernels.llvm.array_functions import library
+from jaxdae.kernels.tracing.subprograms import called, Subprogram
+from jaxdae.linalg.device_axes import results
+
+# Numbers that a run with controlled steps tells of itself: time reached, result code, steps, steps
+# that were accepted, rows that were saved.
+TOLD = 5
+
+
+TIMES = "derivatives by times (t0, t1, dt, SaveAt(ts=...)) are those of the plain program."
+
+
+class BackendError(ValueError):
+    """The native backend was asked for and cannot serve this simulation."""
+
+
+class Run(NamedTuple):
+    """What is compiled: an initial value problem and what its runs save.
+
+    Args:
+        problem: what is integrated.
+        saving: what is saved.
+        rows: rows that are saved; of a run with controlled steps the largest number.
+        max_steps: largest number of controlled steps.
+        given_first: whether the length of the first controlled step is given.
+        plain: the same run by JAX, for derivatives that no kernel has.
+        strict: whether a derivative that no kernel has is refused instead.
+        once: whether no kernel has its derivative, as it is computed beside one.
+    """
+
+    problem: InitialValueProblem
+    saving: Saving
+    rows: int
+    max_steps: int
+    given_first: bool
+    plain: Function | None = None
+    strict: bool = False
+    once: bool = False
+
+    @property
+    def own_rule(self) -> str | None:
+        """A rule of derivatives that a user has written, whose own derivative no kernel has."""
+        found = self.problem.own_rules
+        return f"{found[0]}, whose derivative is that of the plain program." if found else None
+
+    def beside_derivative(self) -> "Run":
+        """Itself, computed where its derivative is wanted, too."""
+        if not any(x.one_way for x in self.problem.own_rules):
+            return self
+        plain = None if self.plain is None else self.plain.beside_derivative()
+        return self._replace(plain=plain, once=True)
+
+    @property
+    def controlled(self) -> bool:
+        """Whether the steps are controlled."""
+        return self.problem.controller is not None
+
+    @property
+    def times(self) -> int:
+        """Arguments that are times."""
+        first = 3 + self.given_first if self.controlled else 1
+        return first + self.saving.times
+
+    def programs(self) -> list[Subprogram]:
+        """What the loops over steps call."""
+        if self.controlled:
+            return self.problem.adaptive_steps(self.given_first, self.saving.times)
+        return self.problem.steps(self.saving.times)
+
+    def results(self) -> list[tuple[int, ...]]:
+        """Shapes of the results: rows, final state; of controlled steps also times and `TOLD`."""
+        n = self.problem.states
+        told = [(self.rows,), (TOLD,)] if self.controlled else []
+        return [(self.rows, n), (n,), *told]
+
+
+class _Varied(NamedTuple):
+    """A run by JAX of states with their derivatives in some directions.
+
+    Args:
+        plain: the run of the states alone.
+        states: their number.
+        parameters: their number.
+        active: numbers of the parameters that vary.
+        directions: how many there are.
+    """
+
+    plain: Function
+    states: int
+    parameters: int
+    active: tuple[int, ...]
+    directions: int
+
+    def __call__(self, mode: str, y, *given) -> list[jax.Array]:
+        first, last = self.parameters, self.parameters + len(self.active)
+        rows = y.reshape(1 + self.directions, self.states)
+        primals = (rows[0], *given[:first], *given[last:])
+        along = self.plain.along((0, *(1 + i for i in self.active)))
+        push = lambda *moves: along.in_mode(mode, *primals, *moves)[:2]  # noqa: E731
+        own, pushed = (
+            self.plain.in_mode(mode, *primals),
+            jax.vmap(push)(rows[1:], *given[first:last]),
+        )
+        saved, final = (jnp.concatenate([a, *b], -1) for a, b in zip(own, pushed, strict=False))
+        return [saved, final, *own[2:]]
+
+
+def varied(run: Run, active: tuple[int, ...], directions: int) -> Run:
+    """The run of states with their derivatives in some directions."""
+    problem, plain = run.problem.varied(active, directions), run.plain
+    more = run._replace(problem=problem, plain=None)
+    if plain is None:
+        return more
+    own = _Varied(plain, run.problem.states, len(run.problem.parameters), active, directions)
+    shapes = tuple(jax.ShapeDtypeStruct(x, problem.dtype) for x in more.results())
+    return more._replace(plain=Function(own, shapes, pushed=True))
+
+
+def eager(primitive):
+    """Outside of all transformations, and where `jit` is switched off, a kernel is compiled too."""
+    compiled: dict[Any, Any] = {}
+
+    def call(*arguments, **parameters):
+        key = tuple(sorted(parameters.items(), key=lambda x: x[0]))
+        if key not in compiled:
+            compiled[key] = jax.jit(lambda *x: primitive.bind(*x, **parameters))
+        with jax.disable_jit(False):
+            return compiled[key](*arguments)
+
+    primitive.def_impl(call)
+
+
+def registered(programs, body: str, axes: Axes, run: Run) -> str:
+    """Name of the compiled code of loops and of the programs that they call."""
+    dtype = run.problem.dtype
+    width = axes.width(dtype)
+    parts = [library(programs, width, dtype, run.problem.shared(axes.ranks())), body]
+    text = assembled(parts, axes.rank, machine_code.default_threads(), width)
+    every = dict.fromkeys(x for one in programs for x in (*called(one.program), one))
+    content = [f"{x.name} {x.entries}\n{x.program.content()}" for x in every]
+    about = f"{run.saving} {run.rows} {run.max_steps} {run.given_first} {axes.batched}"
+    return machine_code.register(text, "\n".join([about, *content]))
+
+
+# The run itself.
+
+native_integration = jex.Primitive("native_integration")
+native_integration.multiple_results = True
+
+
+@native_integration.def_abstract_eval
+def _shapes(*arguments, run: Run, axes: Axes):
+    return results([(*axes.shape, *x) for x in run.results()], run.problem.dtype, arguments)
+
+
+def _lowered(ctx, *arguments, run: Run, axes: Axes):
+    # The loops are built with llvmlite, which need not load here.
+    if run.controlled:
+        from jaxdae.kernels.integration.adaptive_steps import controlled_steps as loops
+    else:
+        from jaxdae.kernels.integration.fixed_steps import given_steps as loops
+    dtype = run.problem.dtype
+    body = loops(run, axes.width(dtype), axes.ranks(), axes.rank)
+    return launched(ctx, registered(run.programs(), body, axes, run), arguments)
+
+
+def _batched(arguments, axes_in, *, run: Run, axes: Axes):
+    moved, axes = grown(arguments, axes_in, axes)
+    if not run.controlled and axes.batched[1 + len(run.problem.parameters)]:
+        raise NotImplementedError("members of a batch share the ends of given steps.")
+    found = native_integration.bind(*moved, run=run, axes=axes)
+    return found, [0] * len(found)
+
+
+eager(native_integration)
+mlir.register_lowering(native_integration, _lowered, platform="cpu")
+batching.primitive_batchers[native_integration] = _batched

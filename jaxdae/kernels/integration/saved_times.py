@@ -1,0 +1,76 @@
+"""How a lane of a run saves states at given times."""
+
+from typing import Any, NamedTuple
+
+from jaxdae.kernels.llvm.batch_loops import Buffer, Lanes, whole
+
+
+class Step(NamedTuple):
+    """Arrays of one step: its two ends in time, the states there, and the increments."""
+
+    t0: Any
+    t1: Any
+    y0: Any
+    y1: Any
+    k: Any
+
+
+class TimeRows:
+    """Saves states at given times: for each lane, what lies in the step it has just made.
+
+    Args:
+        lanes: the builder.
+        states: numbers of a state.
+        times: the given times.
+        rows: where states are saved.
+        first: the row of the first given time.
+    """
+
+    def __init__(self, lanes: Lanes, states: int, times: Buffer, rows: Buffer, first: int):
+        self.lanes, self.states, self.times, self.rows = lanes, states, times, rows
+        self.first = first
+        self.saved = lanes.counters()
+        self._t, self._y = lanes.array(1), lanes.array(states)
+        self._any = lanes.variable(whole(0).type, whole(0))
+
+    def save(self, step: Step, members, wanted) -> None:
+        """Save what is due.
+
+        Args:
+            step: the step; the same increments serve all lanes.
+            members: member of the batch in each lane.
+            wanted: whether a lane's step counts, as a function of the lane; a truth value.
+        """
+        lanes, b = self.lanes, self.lanes.b
+        with lanes.while_(lambda: self._find(step, members, wanted)):
+            lanes.call("interpolate", *step, self._t, self._y)
+            with lanes.loop(lanes.width) as lane, b.if_then(self._due(step, members, wanted, lane)):
+                member, row = lanes.count(members, lane), lanes.count(self.saved, lane)
+                start = b.mul(b.add(row, whole(self.first)), whole(self.states))
+                self.rows.store(self.states, self._y, lane, member, start)
+                lanes.set_count(b.add(row, whole(1)), self.saved, lane)
+
+    def _find(self, step: Step, members, wanted):
+        """Set the time of each lane; whether any has one that is due."""
+        lanes, b = self.lanes, self.lanes.b
+        b.store(whole(0), self._any)
+        with lanes.loop(lanes.width) as lane:
+            lanes.set(lanes.get(step.t1, lane), self._t, lane)
+            with b.if_then(self._due(step, members, wanted, lane)):
+                lanes.set(self._time(members, lane), self._t, lane)
+                b.store(whole(1), self._any)
+        return b.icmp_signed("!=", b.load(self._any, typ=whole(0).type), whole(0))
+
+    def _due(self, step: Step, members, wanted, lane):
+        lanes, b = self.lanes, self.lanes.b
+        last = b.sub(self.times.size, whole(1))
+        more = b.icmp_signed("<=", lanes.count(self.saved, lane), last)
+        # Beyond the last time there is none to read.
+        reached = b.fcmp_ordered("<=", self._time(members, lane), lanes.get(step.t1, lane))
+        return b.and_(b.and_(more, reached), wanted(lane))
+
+    def _time(self, members, lane):
+        lanes, b = self.lanes, self.lanes.b
+        last = b.sub(self.times.size, whole(1))
+        index = lanes.minimum(lanes.count(self.saved, lane), last)
+        return self.times.read(lanes.count(members, lane), index)

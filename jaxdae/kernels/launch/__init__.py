@@ -1,0 +1,1 @@
+"""Kernels in the programs of JAX: called, batched and differentiated."""

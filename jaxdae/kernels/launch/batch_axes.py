@@ -1,0 +1,70 @@
+"""Axes of the batch that a kernel serves, and which of its arguments all members share."""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdae.kernels.llvm import machine_code
+
+
+class Axes(NamedTuple):
+    """Axes of the batch, and which arguments have them; members share the others.
+
+    Args:
+        shape: lengths of the axes.
+        batched: for each argument, whether it has them.
+    """
+
+    shape: tuple[int, ...]
+    batched: tuple[bool, ...]
+
+    @property
+    def rank(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    @property
+    def members(self) -> int:
+        """Members of the batch."""
+        return int(np.prod(self.shape))
+
+    def ranks(self) -> tuple[int, ...]:
+        """Axes of the batch in each argument."""
+        return tuple(self.rank if x else 0 for x in self.batched)
+
+    def width(self, dtype) -> int:
+        """Entries of the vectors that serve the batch."""
+        bits = 8 * np.dtype(dtype).itemsize
+        return machine_code.host_width(bits) if self.members > 1 else 1
+
+
+def grown(arguments, axes_in, axes: Axes) -> tuple[list, Axes]:
+    """Arguments with one more axis of the batch, the first one.
+
+    Args:
+        arguments: arrays.
+        axes_in: the new axis of each; `None` where it has none.
+        axes: of the batch so far.
+
+    Returns:
+        The arrays, and all axes of the batch.
+    """
+    size = next(x.shape[a] for x, a in zip(arguments, axes_in, strict=True) if a is not None)
+    moved, batched = [], []
+    for x, a, has in zip(arguments, axes_in, axes.batched, strict=True):
+        if a is not None:
+            # Members have an argument of their own along all axes of the batch or along none.
+            x = jnp.moveaxis(x, a, 0)
+            x = x if has else spread(x, axes.shape, 1)
+        elif has:
+            x = jnp.broadcast_to(x, (size, *x.shape))
+        moved.append(x)
+        batched.append(a is not None or has)
+    return moved, Axes((size, *axes.shape), tuple(batched))
+
+
+def spread(x, shape: tuple[int, ...], at: int):
+    """The same for all members along more axes."""
+    grown = x.reshape(*x.shape[:at], *(1 for _ in shape), *x.shape[at:])
+    return jnp.broadcast_to(grown, (*x.shape[:at], *shape, *x.shape[at:]))

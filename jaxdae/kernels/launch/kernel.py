@@ -1,0 +1,286 @@
+"""Functions as native kernels that JAX can batch and differentiate."""
+
+from collections.abc import Callable
+from functools import reduce
+from typing import Any
+
+import jax
+import jax.extend.core as jex
+import jax.numpy as jnp
+import numpy as np
+from jax.interpreters import ad, batching, mlir
+
+from jaxdae.kernels.launch.assembly import module
+from jaxdae.kernels.launch.batch_axes import Axes, grown
+from jaxdae.kernels.launch.call import launched
+from jaxdae.kernels.launch.derivatives import evaluate, Function
+from jaxdae.kernels.launch.tangents import pushed, stacked
+from jaxdae.kernels.llvm import machine_code
+from jaxdae.kernels.tracing.trace import scalarize, ScalarProgram, UnsupportedOperationError
+from jaxdae.linalg.device_axes import alike, results
+
+
+class _Kernel:
+    """A function of arrays as a scalar program, and the kernels of its derivatives.
+
+    Args:
+        function: takes and returns arrays.
+        shapes: of its arguments.
+        strict: whether a derivative that cannot be made a kernel is refused; it is JAX's otherwise.
+    """
+
+    def __init__(self, function: Callable, shapes, strict: bool = True):
+        self.function, self.shapes, self.strict = function, tuple(shapes), strict
+        self.program = scalarize(function, *self.shapes)
+        self.dtype = _dtype(self.program)
+        self.depends = self.program.depends()
+        self._derivatives: dict[tuple, _Kernel | Function] = {}
+        # For calls outside of any transformation: one compiled program for all of them.
+        self.eager = jax.jit(
+            lambda axes, *arguments: _call.bind(*arguments, kernel=self, axes=axes),
+            static_argnums=0,
+        )
+
+    def target(self, axes: Axes, threads: int) -> str:
+        """Name of the compiled code for a batch."""
+        text = module(self.program, axes, self.dtype, threads)
+        return machine_code.register(text, f"{axes.batched}\n{self.program.content()}")
+
+    def __call__(self, *arguments) -> list:
+        """Results for one member."""
+        axes = Axes((), (False,) * len(arguments))
+        return _call.bind(*alike(arguments), kernel=self, axes=axes)
+
+    def tangent(self, by: tuple[int, ...], count: int | None) -> "_Kernel | Function":
+        """The kernel of the derivative by some arguments along one direction, or along several.
+
+        It takes all arguments and then the directions; several have a leading axis of `count`.
+        """
+
+        def function(*given):
+            primals, moves = given[: len(self.shapes)], given[len(self.shapes) :]
+            varied, own = self._varied(primals, by)
+            push = lambda *moves: jax.jvp(varied, own, moves)[1]  # noqa: E731
+            return push(*moves) if count is None else jax.vmap(push)(*moves)
+
+        return self._derived(("tangent", by, count), function, [self.shapes[i] for i in by], count)
+
+    def cotangent(
+        self, by: tuple[int, ...], of: tuple[int, ...], count: int | None
+    ) -> "_Kernel | Function":
+        """The transpose of `tangent`, of some of the results."""
+
+        def function(*given):
+            primals, bars = given[: len(self.shapes)], given[len(self.shapes) :]
+            varied, own = self._varied(primals, by)
+            pull = jax.vjp(lambda *x: tuple(varied(*x)[i] for i in of), *own)[1]
+            turned = lambda *bars: pull(bars)  # noqa: E731
+            return turned(*bars) if count is None else jax.vmap(turned)(*bars)
+
+        more = [self.program.results[i] for i in of]
+        return self._derived(("cotangent", by, of, count), function, more, count)
+
+    def _varied(self, primals, by):
+        def varied(*some):
+            given = dict(zip(by, some, strict=True))
+            return tuple(self.function(*(given.get(i, x) for i, x in enumerate(primals))))
+
+        return varied, tuple(primals[i] for i in by)
+
+    def _derived(self, key, function, more, count) -> "_Kernel | Function":
+        if key not in self._derivatives:
+            lead = () if count is None else (count,)
+            shapes = [jax.ShapeDtypeStruct((*lead, *x.shape), x.dtype) for x in more]
+            self._derivatives[key] = self._made(function, (*self.shapes, *shapes))
+        return self._derivatives[key]
+
+    def _made(self, function, shapes) -> "_Kernel | Function":
+        try:
+            return _Kernel(function, shapes, self.strict)
+        except UnsupportedOperationError as error:
+            if self.strict:
+                raise UnsupportedOperationError(
+                    f"the function has a native kernel, but not its derivative: {error} Use it "
+                    "without jaxdae.kernels.native, or simulate(..., backend='plain')."
+                ) from None
+        found = tuple(jax.tree.leaves(jax.eval_shape(function, *shapes)))
+        return Function(lambda mode, *given: jax.tree.leaves(function(*given)), found)  # noqa: ARG005
+
+
+# The kernel itself.
+
+_call = jex.Primitive("native_kernel")
+_call.multiple_results = True
+
+
+@_call.def_abstract_eval
+def _shapes(*arguments, kernel: _Kernel, axes: Axes):
+    shapes = [(*axes.shape, *x.shape) for x in kernel.program.results]
+    return results(shapes, kernel.dtype, arguments)
+
+
+def _lowered(ctx, *arguments, kernel: _Kernel, axes: Axes):
+    name = kernel.target(axes, machine_code.default_threads())
+    return launched(ctx, name, arguments)
+
+
+def _batched(arguments, axes_in, *, kernel: _Kernel, axes: Axes):
+    moved, axes = grown(arguments, axes_in, axes)
+    found = _call.bind(*moved, kernel=kernel, axes=axes)
+    return found, [0] * len(found)
+
+
+def _jvp(primals, tangents, *, kernel: _Kernel, axes: Axes):
+    found = _call.bind(*primals, kernel=kernel, axes=axes)
+    # No derivative is computed by arguments that do not change, or do not matter.
+    moving = (i for i, x in enumerate(tangents) if type(x) is not ad.Zero)
+    by = tuple(i for i in moving if kernel.depends[i])
+    if not by:
+        return found, [ad.Zero(jax.typeof(x).to_tangent_aval()) for x in found]
+    more = Axes(axes.shape, (*axes.batched, *(axes.batched[i] for i in by)))
+    moves = (tangents[i] for i in by)
+    return found, _along.bind(*primals, *moves, kernel=kernel, axes=more, by=by, count=None)
+
+
+mlir.register_lowering(_call, _lowered, platform="cpu")
+batching.primitive_batchers[_call] = _batched
+ad.primitive_jvps[_call] = _jvp
+
+
+@_call.def_impl
+def _carried_out(*arguments, kernel: _Kernel, axes: Axes):
+    with jax.disable_jit(False):  # a kernel is compiled even where `jit` is switched off
+        return kernel.eager(axes, *arguments)
+
+
+# Its derivative along directions: linear in them.
+
+_along = jex.Primitive("native_kernel_tangents")
+_along.multiple_results = True
+# Directions that one kernel follows; the values of the function are computed once for all of them.
+_DIRECTIONS = 16
+
+
+@_along.def_abstract_eval
+def _along_shapes(*arguments, kernel: _Kernel, axes: Axes, by, count):
+    del by
+    lead = (*axes.shape, *(() if count is None else (count,)))
+    return results([(*lead, *x.shape) for x in kernel.program.results], kernel.dtype, arguments)
+
+
+def _by_kernel(*arguments, kernel: _Kernel, axes: Axes, by, count):
+    return _value(kernel.tangent(by, count), arguments, axes)
+
+
+def _value(derivative: _Kernel | Function, arguments, axes: Axes) -> list:
+    if isinstance(derivative, Function):
+        return evaluate(derivative, arguments, axes)
+    return _call.bind(*arguments, kernel=derivative, axes=axes)
+
+
+def _along_batched(arguments, axes_in, *, kernel: _Kernel, axes: Axes, by, count):
+    own = len(kernel.shapes)
+    size = next(x.shape[a] for x, a in zip(arguments, axes_in, strict=True) if a is not None)
+    same = all(a is None for a in axes_in[:own])
+    if not same or count is not None or size > _DIRECTIONS:
+        moved, axes = grown(arguments, axes_in, axes)
+        found = _along.bind(*moved, kernel=kernel, axes=axes, by=by, count=count)
+        return found, [0] * len(found)
+    moves = [
+        stacked(x, a, axes.rank if has else 0, size)
+        for x, a, has in zip(arguments[own:], axes_in[own:], axes.batched[own:], strict=True)
+    ]
+    found = _along.bind(*arguments[:own], *moves, kernel=kernel, axes=axes, by=by, count=size)
+    return found, [axes.rank] * len(found)
+
+
+def _along_jvp(primals, tangents, **parameters):
+    return pushed(lambda *x: _by_kernel(*x, **parameters), primals, tangents)
+
+
+def _along_transposed(bars, *arguments, kernel: _Kernel, axes: Axes, by, count):
+    own = len(kernel.shapes)
+    of = tuple(i for i, x in enumerate(bars) if type(x) is not ad.Zero)
+    more = Axes(axes.shape, (*axes.batched[:own], *(True for _ in of)))
+    given = (*arguments[:own], *(bars[i] for i in of))
+    found = _value(kernel.cotangent(by, of, count), given, more)
+    # What nothing depends on has no derivative, also where that of the function is not finite.
+    within = lambda x: tuple(range(axes.rank, x.ndim))  # noqa: E731
+    wanted = reduce(jnp.logical_or, (jnp.any(bars[i] != 0, within(bars[i])) for i in of))
+    found = [
+        jnp.where(wanted.reshape(*wanted.shape, *(1 for _ in within(x))), x, jnp.zeros_like(x))
+        for x in found
+    ]
+    moves = zip(found, axes.batched[own:], strict=True)
+    # Members that share an argument share its cotangent.
+    return [None] * own + [x if has else x.sum(tuple(range(axes.rank))) for x, has in moves]
+
+
+mlir.register_lowering(_along, mlir.lower_fun(_by_kernel, multiple_results=True))
+batching.primitive_batchers[_along] = _along_batched
+ad.primitive_jvps[_along] = _along_jvp
+ad.primitive_transposes[_along] = _along_transposed
+_along.def_impl(_by_kernel)
+
+
+def native(function: Callable, *examples, strict: bool = True) -> Callable:
+    """A function of small arrays as machine code, for use inside JAX.
+
+    It can be compiled, batched and differentiated like the function itself, in both modes and to
+    every order: derivatives along directions, and their transposes, are kernels of their own. The
+    sign of a zero is kept where the function reads it, not in its results.
+
+    Args:
+        function: traceable by JAX; takes and returns floating-point arrays, in any pytrees.
+        examples: its arguments, or their shapes.
+        strict: whether a derivative that cannot be made a kernel is refused when it is wanted;
+            otherwise that of JAX takes its place.
+
+    Returns:
+        A function of the same arguments.
+
+    Raises:
+        UnsupportedOperationError: for an operation that cannot be made part of a kernel.
+        TypeError: for arguments or results that are not all of one floating-point type.
+        ImportError: where llvmlite is not installed.
+    """
+    leaves, structure = jax.tree.flatten(examples)
+    results: list[Any] = []
+
+    def flat(*leaves):
+        out, found = jax.tree.flatten(function(*jax.tree.unflatten(structure, leaves)))
+        results[:] = [found]
+        return out
+
+    shapes = [jax.ShapeDtypeStruct(np.shape(x), jnp.result_type(x)) for x in leaves]
+    kernel = _Kernel(flat, shapes, strict)
+
+    def call(*arguments):
+        given, own = jax.tree.flatten(arguments)
+        if own != structure:
+            raise ValueError(f"the kernel takes {structure}, got {own}.")
+        for x, shape in zip(given, shapes, strict=True):
+            if np.shape(x) != shape.shape or jnp.result_type(x) != shape.dtype:
+                raise ValueError(
+                    f"the kernel was made for {shape.dtype}{list(shape.shape)}, got "
+                    f"{jnp.result_type(x)}{list(np.shape(x))}; make one for these, or use jax.vmap."
+                )
+        return jax.tree.unflatten(results[0], kernel(*given))
+
+    return call
+
+
+def _dtype(program: ScalarProgram) -> np.dtype:
+    """The one type of all arguments and results."""
+    if not program.inputs or not program.results:
+        raise TypeError("a kernel needs one argument and one result at least.")
+    found = {np.dtype(x.dtype) for x in (*program.inputs, *program.results)}
+    if len(found) != 1 or found.pop() not in (np.float64, np.float32):
+        given, results = (
+            [str(x.dtype) for x in part] for part in (program.inputs, program.results)
+        )
+        raise TypeError(
+            f"a kernel takes and returns arrays of one type, float64 or float32; got {given} and "
+            f"{results}."
+        )
+    return np.dtype(program.inputs[0].dtype)

@@ -1,0 +1,327 @@
+"""Machine code from LLVM's intermediate language."""
+
+import contextlib
+import ctypes
+import hashlib
+import importlib.util
+import os
+import re
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+from functools import cache
+from typing import Any, NamedTuple
+
+import jax
+
+from jaxdae.kernels.llvm import storage, xla_interface
+
+# Machine code is kept for the life of the process: compiled programs of JAX point into it.
+_ENGINES: list[Any] = []
+_REGISTERED: dict[str, None] = {}
+# What is registered, while somebody asks for it.
+_REMEMBERED: "dict[str, Kernel] | None" = None
+# JAX may compile in several threads.
+_LOCK = threading.Lock()
+# Levels of optimization of the target and of the passes before it, by whether code is to be made
+# quickly. They are part of the key of what is on disk.
+_LEVELS = {False: (3, 2), True: (0, 0)}
+
+
+# Functions of the C library that kernels call.
+_WANTED = (
+    "malloc", "free", "pthread_create", "pthread_join", "pthread_attr_init",
+    "pthread_attr_setstacksize", "pthread_attr_destroy",
+)  # fmt: skip
+
+
+class MachineCodeError(RuntimeError):
+    """A kernel that LLVM does not accept, or that needs what this machine does not have."""
+
+
+class Host(NamedTuple):
+    """The processor that machine code is made for.
+
+    Args:
+        cpu: LLVM's name of it.
+        features: what it can do, as LLVM writes it: `+avx,-avx512f`.
+    """
+
+    cpu: str
+    features: str
+
+
+@cache
+def _llvm():
+    try:
+        import llvmlite.binding as llvm
+    except ModuleNotFoundError as error:
+        raise ImportError("native kernels need llvmlite: pip install llvmlite.") from error
+    except (ImportError, OSError) as error:
+        raise ImportError(
+            f"llvmlite is installed, but does not load: {error}. Install it anew: pip install "
+            "--force-reinstall llvmlite."
+        ) from error
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    return llvm
+
+
+@cache
+def _features() -> dict[str, bool]:
+    """What the processor can do; nothing in particular where LLVM cannot tell."""
+    try:
+        return dict(_llvm().get_host_cpu_features())
+    except RuntimeError:
+        return {}
+
+
+@cache
+def host() -> Host:
+    """The processor of this machine."""
+    features = (f"{'+' if has else '-'}{name}" for name, has in sorted(_features().items()))
+    return Host(_llvm().get_host_cpu_name(), ",".join(features))
+
+
+def host_width(bits: int) -> int:
+    """Numbers of so many bits that a vector register of this machine holds.
+
+    On processors without these registers, or whose features are not known, 128 bits: LLVM takes
+    wider vectors apart where a processor has no such ones.
+    """
+    for name, size in (("avx512f", 512), ("avx", 256)):
+        if _features().get(name, False):
+            return size // bits
+    return 128 // bits
+
+
+class Kernel(NamedTuple):
+    """Machine code of a registered kernel.
+
+    Args:
+        code: object code.
+        called: functions of the C library that it calls.
+    """
+
+    code: bytes
+    called: list[str]
+
+
+@contextlib.contextmanager
+def remembering() -> Iterator[dict[str, Kernel]]:
+    """Keep the machine code of all kernels that are registered meanwhile, by name."""
+    global _REMEMBERED
+    before, _REMEMBERED = _REMEMBERED, {}
+    try:
+        yield _REMEMBERED
+    finally:
+        _REMEMBERED = before
+
+
+def load(name: str, kernel: Kernel) -> None:
+    """Make a kernel known to XLA that another process registered on a machine like this one.
+
+    Args:
+        name: what `register` returned there.
+        kernel: what was kept then.
+
+    Raises:
+        MachineCodeError: as `register`.
+    """
+    _check_interface()
+    with _LOCK:
+        if name not in _REGISTERED:
+            _make_known(name, kernel)
+
+
+def register(text: str, content: str = "") -> str:
+    """Compile a module and make its `@handler` known to XLA.
+
+    Where JAX is told to compile quickly (`jax_disable_most_optimizations`), so is the module.
+    Where JAX keeps compiled programs on disk (`jax_compilation_cache_dir`), machine code is kept
+    there too, if compiling it took as long as JAX asks of a program that it keeps. It is used by
+    processes with the same module, LLVM and processor, and by no others.
+
+    Args:
+        text: the module.
+        content: what the module computes, in words that are the same on every machine.
+
+    Returns:
+        Name of the target of foreign-function calls; equal modules have one. Its first part tells
+        the content, its second the module (`portable_names`).
+
+    Raises:
+        ImportError: where llvmlite is not installed, or does not load.
+        MachineCodeError: where LLVM refuses the module, a function it calls does not exist here, or
+            XLA's interface for such functions is another one.
+
+    Warns:
+        RuntimeWarning: where the folder cannot be read or written, or a file in it is damaged.
+    """
+    _check_interface()
+    key = _key(text)
+    name = f"jaxdae_{hashlib.sha256(content.encode()).hexdigest()[:32]}_{key[:32]}"
+    with _LOCK:
+        if name not in _REGISTERED:
+            called = re.findall(r"^declare .*@(?!llvm\.)([\w.]+)\(", text, re.M)
+            kernel = Kernel(_object_code(text, key), called)
+            _make_known(name, kernel)
+            if _REMEMBERED is not None:
+                _REMEMBERED[name] = kernel
+    return name
+
+
+def _check_interface() -> None:
+    reason = xla_interface.obstacle()
+    if reason is not None:
+        raise MachineCodeError(f"{reason}; use the function without jaxdae.kernels.native here.")
+
+
+def _make_known(name: str, kernel: Kernel) -> None:
+    jax.ffi.register_ffi_target(name, _capsule(_address(kernel)), platform="cpu")
+    _REGISTERED[name] = None
+
+
+def portable_names(program: str) -> str:
+    """Text of a compiled program with names that tell only what its kernels compute.
+
+    Args:
+        program: the text.
+
+    Returns:
+        The same for machines of other processors and other numbers of threads.
+    """
+    return re.sub(r"(jaxdae_[0-9a-f]{32})_[0-9a-f]{32}", r"\1", program)
+
+
+def obstacle() -> str | None:
+    """What keeps machine code from being made on this machine; `None` where nothing does."""
+    missing = without_llvm()
+    if missing is not None:
+        return missing
+    try:
+        library = ctypes.CDLL(None)
+    except (OSError, TypeError):  # a system whose processes have no library of C of their own
+        library = None
+    lacking = [x for x in _WANTED if not hasattr(library, x)]
+    if lacking:
+        return f"the C library here has no {', '.join(lacking)}"
+    return xla_interface.obstacle()
+
+
+def without_llvm() -> str | None:
+    """Why there is no LLVM here, which all other machines have; `None` where there is."""
+    if importlib.util.find_spec("llvmlite") is None:
+        return "llvmlite is not installed: pip install llvmlite"
+    try:
+        _llvm()
+    except ImportError as error:
+        return str(error)
+    return None
+
+
+@cache
+def warn_without_llvm(reason: str) -> None:
+    """Say once what a machine without LLVM misses.
+
+    Args:
+        reason: from `without_llvm`.
+
+    Warns:
+        RuntimeWarning: with the reason.
+    """
+    warnings.warn(
+        f"simulations run on the plain backend, slower and with other last digits: {reason}",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+
+
+def _key(text: str) -> str:
+    """Hash of all that decides on the machine code of a module."""
+    made = f"{_llvm().llvm_version_info} {_levels()} {host().cpu} {host().features}"
+    return hashlib.sha256(f"{made}\n{text}".encode()).hexdigest()
+
+
+def _levels() -> tuple[int, int]:
+    return _LEVELS[quickly()]
+
+
+def quickly() -> bool:
+    """Whether JAX compiles without optimization by its settings; kernels are then made so, too."""
+    return bool(jax.config.values["jax_disable_most_optimizations"])
+
+
+def _object_code(text: str, key: str) -> bytes:
+    """From the disk, or compiled and then kept there."""
+    folder = storage.folder()
+    found = None if folder is None else storage.read(folder, key)
+    if found is not None:
+        return found
+    began = time.perf_counter()
+    code = _compiled(text)
+    if folder is not None and storage.worth_keeping(time.perf_counter() - began):
+        storage.write(folder, key, code)
+    return code
+
+
+def _compiled(text: str) -> bytes:
+    """Object code of a module."""
+    llvm = _llvm()
+    target = _target(llvm)
+    try:
+        module = llvm.parse_assembly(text)
+        module.verify()
+    except RuntimeError as error:
+        raise MachineCodeError(
+            f"LLVM refuses the module of this kernel, which is a mistake in jaxdae and not in the "
+            f"function: {str(error).strip()}. Please report it with the function; until then use "
+            "the function without jaxdae.kernels.native, or simulate(..., backend='plain')."
+        ) from error
+    module.triple = llvm.get_process_triple()
+    options = llvm.create_pipeline_tuning_options(speed_level=_levels()[1])
+    passes = llvm.create_pass_builder(target, options)
+    passes.getModulePassManager().run(module, passes)
+    return target.emit_object(module)
+
+
+def _target(llvm):
+    triple = llvm.Target.from_default_triple()
+    return triple.create_target_machine(
+        cpu=host().cpu, features=host().features, opt=_levels()[0], jit=True
+    )
+
+
+def _address(kernel: Kernel) -> int:
+    """Where `@handler` lies once the object code of a module is in memory."""
+    llvm = _llvm()
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _target(llvm))
+    # The first engine makes the functions of the process known to LLVM.
+    _check_functions(kernel.called)
+    engine.add_object_file(llvm.ObjectFileRef.from_data(kernel.code))
+    engine.finalize_object()
+    _ENGINES.append(engine)
+    return engine.get_function_address("handler")
+
+
+def _check_functions(called: list[str]) -> None:
+    """LLVM would end the process at a function that it does not find."""
+    missing = [name for name in called if _llvm().address_of_symbol(name) is None]
+    if missing:
+        raise MachineCodeError(
+            f"the kernel calls {', '.join(missing)}, which the C library of this machine does not "
+            "have; use the function without jaxdae.kernels.native here."
+        )
+
+
+def _capsule(address: int):
+    make = ctypes.pythonapi.PyCapsule_New
+    make.restype = ctypes.py_object
+    make.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+    return make(address, None, None)
+
+
+def default_threads() -> int:
+    """Threads that share a batch: the processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,102 @@
+"""Sine, cosine and tangent of vectors.
+
+The argument less the nearest multiple of pi / 2, which is taken away in three parts (Cody, Waite
+1980), goes into polynomials. Larger arguments are rare; they go to the C library.
+"""
+
+import math
+
+from jaxdae.kernels.llvm.mathematics.constants import precision
+from jaxdae.kernels.llvm.vectors import (
+    same_if_small,
+    twofold_product,
+    twofold_quotient,
+    twofold_sum,
+    twofold_sum_of_any,
+    Vector,
+    Wholes,
+)
+
+
+def _turns(x: Vector) -> tuple[Vector, Wholes]:
+    """Quarter turns, and bits that end in their number."""
+    p = precision(x.writer.dtype)
+    turned = x.fused(2 / math.pi, p.magic)
+    return turned - p.magic, turned.bits()
+
+
+def _rest(x: Vector, turns: Vector) -> Vector:
+    for part in precision(x.writer.dtype).half_pi:
+        # The first difference is exact, and for minus zero all are.
+        x = turns.fused(-part, x)
+    return x
+
+
+def _sine(rest: Vector, square: Vector) -> Vector:
+    series = square.polynomial(precision(rest.writer.dtype).sin)
+    # The sum has lost the sign of zero.
+    return (rest * square).fused(series, rest).signed_as(rest)
+
+
+def _cosine(square: Vector) -> Vector:
+    series = square.polynomial(precision(square.writer.dtype).cos)
+    return square.fused(square.fused(series, -0.5), 1.0)
+
+
+def _signed(value: Vector, turns: Wholes) -> Vector:
+    """With the opposite sign where the second bit of the turns is set."""
+    bits = precision(value.writer.dtype).bits
+    sign = (turns << (bits - 2)) & -(1 << (bits - 1))
+    return (value.bits() ^ sign).number()
+
+
+def sincos(x: Vector) -> list[Vector]:
+    """Sine and cosine of angles that are not large."""
+    turns, last = _turns(x)
+    rest = _rest(x, turns)
+    square = rest * rest
+    sine, cosine = _sine(rest, square), _cosine(square)
+    even = (last & 1).is_zero()
+    return [
+        _signed(even.choose(sine, cosine), last),
+        _signed(even.choose(cosine, sine), last + 1),
+    ]
+
+
+def sin(x: Vector) -> list[Vector]:
+    """The first of both."""
+    return sincos(x)[:1]
+
+
+def cos(x: Vector) -> list[Vector]:
+    """The second of both."""
+    return sincos(x)[1:]
+
+
+def tan(x: Vector) -> list[Vector]:
+    """Tangent of angles that are not large: the quotient of both, each in two parts."""
+    turns, last = _turns(x)
+    rest, lost = _twofold_rest(x, turns)
+    square = rest * rest
+    p = precision(x.writer.dtype)
+    cubic = (rest * square) * square.polynomial(p.sin)
+    sine, sine_low = twofold_sum(rest, cubic + lost)
+    half = square * 0.5
+    quartic = (square * square) * square.polynomial(p.cos)
+    # What the square has lost, and the part of the angle that it was made without.
+    rounded = rest.fused(rest, -square).fused(-0.5, -(rest * lost))
+    near, near_low = twofold_sum(x.constant(1.0), -half)
+    cosine, cosine_low = twofold_sum(near, (near_low + rounded) + quartic)
+    even = (last & 1).is_zero()
+    top, top_low = even.choose(sine, -cosine), even.choose(sine_low, -cosine_low)
+    under, under_low = even.choose(cosine, sine), even.choose(cosine_low, sine_low)
+    value = twofold_quotient(top, top_low, under, under_low)
+    return [same_if_small(x, value)]
+
+
+def _twofold_rest(x: Vector, turns: Vector) -> tuple[Vector, Vector]:
+    first, second, third = precision(x.writer.dtype).half_pi
+    exact = turns.fused(-first, x)
+    product, low = twofold_product(turns, x.constant(-second))
+    rest, lost = twofold_sum_of_any(exact, product)
+    return twofold_sum(rest, lost + turns.fused(-third, low))

@@ -1,0 +1,1 @@
+"""From functions written for JAX to graphs of scalar operations."""

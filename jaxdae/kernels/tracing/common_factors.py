@@ -1,0 +1,155 @@
+"""Products written so that terms share their factors.
+
+Derivatives of `m l cos(q)` by position and time are products of the same factors in other orders:
+`(m l) (w cos(q))`, `w ((m l) sin(q))`. A product of `k` numbers has a relative error of at most
+`k - 1` roundings in any order, as long as no part of it leaves the range of the type.
+"""
+
+from heapq import heappop, heappush
+from itertools import combinations
+
+import numpy as np
+
+from jaxdae.kernels.graph.expressions import copied, Graph
+from jaxdae.kernels.tracing.trace import ScalarProgram
+
+# Longer products are not taken apart: they have too many parts.
+_LONGEST = 8
+
+# Factors of a product in order, a number that occurs twice twice.
+Factors = tuple[int, ...]
+
+
+def regrouped(program: ScalarProgram) -> ScalarProgram:
+    """The same results by fewer multiplications.
+
+    A product is made of two parts that the program has anyway, if there are such ones. No product
+    is computed that the program does not compute: what was within the range of the type stays so.
+
+    Args:
+        program: what is computed, in double precision; the range of single precision is so small
+            that products of masses and lengths could leave it in one order and not in another.
+
+    Returns:
+        A program of the same arguments and results, equal but for rounding; the given one, where
+        nothing is won.
+    """
+    graph = program.graph
+    needed = graph.needed(program.outputs)
+    found = _Regrouped(graph, needed, program.outputs).program(program)
+    return found if _cost(found) < _cost(program) else program
+
+
+def _cost(program: ScalarProgram) -> int:
+    """Multiplications that each call does anew."""
+    graph = program.graph
+    needed = graph.needed(program.outputs)
+    return sum(graph.nodes[x].operation == "mul" and not graph.fixed(x) for x in needed)
+
+
+def _factors(graph: Graph, needed: list[int]) -> dict[int, Factors]:
+    """Of each product its factors, which are no products, in order."""
+    found: dict[int, Factors] = {}
+    for node in needed:
+        operation, arguments = graph.nodes[node]
+        if operation == "mul":
+            first, second = (found.get(x, (x,)) for x in arguments)
+            short = len(first) + len(second) <= _LONGEST
+            found[node] = tuple(sorted(first + second if short else arguments))
+    return found
+
+
+class _Regrouped:
+    """A new graph in which products are made of shared parts.
+
+    Args:
+        graph: the old one.
+        needed: nodes of the program, in order.
+        outputs: those among them that are results.
+    """
+
+    def __init__(self, graph: Graph, needed: list[int], outputs):
+        self._old, self.graph = graph, Graph(graph.varying, exact=True)
+        self._factors = _factors(graph, needed)
+        # Of products of the same factors the first one stands for all.
+        self._known: dict[Factors, int] = {}
+        for node, own in self._factors.items():
+            self._known.setdefault(own, node)
+        self._wanted: set[int] = set()
+        self._waiting: list[tuple[int, int]] = []
+        self._want(outputs)
+        for node in needed:
+            if node not in self._factors:
+                self._want(graph.operands(node))
+        self._parts: dict[int, tuple[int, ...]] = {}
+        # The longest first: their parts are wanted, too.
+        while self._waiting:
+            _, negative = heappop(self._waiting)
+            self._parts[-negative] = self._divided(-negative)
+            self._want(self._parts[-negative])
+        self._values: dict[int, int] = {}
+
+    def _first(self, node) -> int:
+        """The product that stands for this one; other nodes stand for themselves."""
+        return self._known.get(self._factors.get(int(node), ()), int(node))
+
+    def _want(self, nodes) -> None:
+        for node in map(self._first, nodes):
+            if node not in self._wanted:
+                self._wanted.add(node)
+                if node in self._factors:
+                    heappush(self._waiting, (-len(self._factors[node]), -node))
+
+    def _divided(self, node: int) -> tuple[int, ...]:
+        """Two parts, as few of them new as possible; as it is written among equals."""
+        own = self._factors[node]
+        found = tuple(map(self._first, self._old.nodes[node].arguments))
+        fewest = self._news(found)
+        if fewest and own != tuple(sorted(self._old.nodes[node].arguments)):
+            for split in _splits(own):
+                parts = self._as_they_are(split)
+                if parts and self._news(parts) < fewest:
+                    found, fewest = parts, self._news(parts)
+        return found
+
+    def _as_they_are(self, split) -> tuple[int, ...]:
+        """Nodes of parts, if the program has them all."""
+        found = [x[0] if len(x) == 1 else self._known.get(x) for x in split]
+        return tuple(x for x in found if x is not None) if None not in found else ()
+
+    def _news(self, nodes) -> int:
+        """How many of them would be computed for this product alone."""
+        return sum(x in self._factors and x not in self._wanted for x in set(nodes))
+
+    def program(self, program: ScalarProgram) -> ScalarProgram:
+        """The program on the new graph."""
+        outputs = [self._first(x) for x in program.outputs]
+        waiting = list(outputs)
+        while waiting:
+            node = waiting[-1]
+            missing = [x for x in self._operands(node) if x not in self._values]
+            waiting.extend(missing)
+            if not missing:
+                self._values.setdefault(waiting.pop(), self._made(node))
+        nodes = np.array([self._values[x] for x in outputs], np.int32)
+        return program._replace(graph=self.graph, outputs=nodes)
+
+    def _operands(self, node: int) -> tuple[int, ...]:
+        return self._parts.get(node) or tuple(map(self._first, self._old.operands(node)))
+
+    def _made(self, node: int) -> int:
+        if node in self._parts:
+            return self.graph.apply("mul", *(self._values[x] for x in self._parts[node]))
+        return copied(self._old, node, self.graph, lambda x: self._values[self._first(x)])
+
+
+def _splits(factors: Factors):
+    """All ways to divide factors between two products, once each."""
+    places = range(len(factors))
+    seen = set()
+    for size in range(1, len(factors) // 2 + 1):
+        for chosen in combinations(places, size):
+            part = tuple(factors[i] for i in chosen)
+            if part not in seen:
+                seen.add(part)
+                yield part, tuple(factors[i] for i in places if i not in chosen)

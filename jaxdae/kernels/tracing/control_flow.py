@@ -1,0 +1,200 @@
+"""Calls that are entered, loops that are unrolled, and conditions of which both sides are made."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.extend.core as jex
+import numpy as np
+
+from jaxdae.kernels.graph.expressions import Graph
+from jaxdae.kernels.tracing import zero_signs
+from jaxdae.kernels.tracing.arrays import (
+    elementwise,
+    first_refused,
+    Refusal,
+    Refused,
+    Symbols,
+    Value,
+)
+from jaxdae.kernels.tracing.indexing import alike
+from jaxdae.kernels.tracing.linear_solves import SOLVES
+
+
+def _call(name: str) -> Callable:
+    def enter(graph: Graph, equation, given: list[Value], evaluate: Callable) -> list:
+        return evaluate(graph, equation.params[name], given)
+
+    return enter
+
+
+def _linear_solve(graph: Graph, equation, given: list[Value], evaluate: Callable) -> list:
+    params = equation.params
+    lengths = params["const_lengths"]
+    first = lengths.matvec + lengths.vecmat
+    constants = given[first : first + lengths.solve]
+    return evaluate(graph, params["jaxprs"].solve, [*constants, *given[sum(lengths) :]])
+
+
+def written_out(graph: Graph, equation, given: list[Value], evaluate: Callable) -> list:
+    """Results of a scan, all turns of which are traced."""
+    params = equation.params
+    constants, carried = scan_sizes(params)
+    fixed, carry = given[:constants], given[constants : constants + carried]
+    columns = given[constants + carried :]
+    rows = []
+    # Before the first turn, so that nobody waits for the last one.
+    graph.check_equations(params["length"] * equations(params["jaxpr"].jaxpr))
+    order = range(params["length"])
+    for i in reversed(order) if params["reverse"] else order:
+        each = [_row(x, i) for x in columns]
+        found = evaluate(graph, params["jaxpr"], [*fixed, *carry, *each])
+        carry = found[:carried]
+        rows.append(found[carried:])
+    if params["reverse"]:
+        rows.reverse()
+    if not rows:
+        shapes = params["jaxpr"].out_avals[carried:]
+        return [*carry, *(np.zeros((0, *x.shape), x.dtype) for x in shapes)]
+    stacked: list[Any] = [_stacked(graph, column) for column in zip(*rows, strict=True)]
+    return [*carry, *stacked]
+
+
+def scan_sizes(params) -> tuple[int, int]:
+    """Numbers of constants and of what is handed on, which newer releases keep in one structure."""
+    if "ft_in" in params:
+        constants, carried, _ = (len(x) for x in params["ft_in"].unpack())
+        return constants, carried
+    if "num_consts" in params and "num_carry" in params:
+        return params["num_consts"], params["num_carry"]
+    raise Refusal("this release of JAX does not say which of its arguments are handed on")
+
+
+def equations(jaxpr) -> int:
+    """Equations of a loop's body, with those of the loops and calls in it."""
+    return sum(
+        1 + one.params.get("length", 1) * sum(map(equations, jex.jaxprs_in_params(one.params)))
+        for one in jaxpr.eqns
+    )
+
+
+def _row(value: Value, i: int) -> Value:
+    return value.like(value.nodes[i]) if isinstance(value, Symbols) else value[i]
+
+
+def _stacked(graph: Graph, rows) -> Any:
+    refused = first_refused(rows)
+    if refused is not None:
+        return refused
+    if not any(isinstance(x, Symbols) for x in rows):
+        return np.stack(rows)
+    nodes, kind = alike(graph, list(rows))
+    return kind.like(np.stack(nodes))
+
+
+def _while(graph: Graph, equation, given: list[Value], evaluate: Callable) -> list:
+    params = equation.params
+    tests, bodies = params["cond_nconsts"], params["body_nconsts"]
+    of_test, of_body = given[:tests], given[tests : tests + bodies]
+    carry = given[tests + bodies :]
+    while True:
+        (goes_on,) = evaluate(graph, params["cond_jaxpr"], [*of_test, *carry])
+        if isinstance(goes_on, Refused):
+            return [goes_on] * len(carry)
+        if isinstance(goes_on, Symbols):
+            raise Refusal("how often its loop turns depends on the inputs")
+        if not goes_on:
+            return carry
+        carry = evaluate(graph, params["body_jaxpr"], [*of_body, *carry])
+
+
+def _cond(graph: Graph, equation, given: list[Value], evaluate: Callable) -> list:
+    which, *arguments = given
+    branches = equation.params["branches"]
+    if not isinstance(which, Symbols):
+        return evaluate(graph, branches[min(max(int(which), 0), len(branches) - 1)], arguments)
+    *others, found = [evaluate(graph, branch, arguments) for branch in branches]
+    for i, results in reversed(list(enumerate(others))):
+        chosen = _chooses(graph, which, i)
+        pairs = zip(results, found, strict=True)
+        found = [_choice(graph, chosen, one, other) for one, other in pairs]
+    return found
+
+
+def _chooses(graph: Graph, which: Symbols, i: int) -> Symbols:
+    """Whether a choice falls on a branch; numbers outside fall on the first or the last."""
+    if which.boolean:
+        return elementwise(graph, "not", which, boolean=True)
+    test = "le" if i == 0 else "eq"
+    return elementwise(graph, test, which, np.asarray(float(i)), boolean=True)
+
+
+def choice(graph: Graph, condition: Value, yes: Value, no: Value) -> Symbols:
+    """Corresponding entries of one array or another."""
+    (a, b), kind = alike(graph, [yes, no])
+    found = elementwise(graph, "select", condition, Symbols(a), Symbols(b))
+    return kind.like(found.nodes)
+
+
+def _choice(graph: Graph, condition: Symbols, yes, no):
+    return first_refused((yes, no)) or choice(graph, condition, yes, no)
+
+
+def _platform(graph: Graph, equation, given: list[Value], evaluate: Callable) -> list:
+    """The number of the branch that JAX would take on a CPU."""
+    del graph, given, evaluate
+    platforms = equation.params["platforms"]
+    own = [i for i, x in enumerate(platforms) if x is None or "cpu" in x]
+    if not own:
+        raise Refusal("it has no branch for a CPU")
+    return [np.asarray(own[0], np.int32)]
+
+
+def _as_computed(graph: Graph, equation, given: list[Value], evaluate: Callable) -> list:
+    """A primitive of equinox or lineax, by what it does when it is called."""
+    shapes = [jax.ShapeDtypeStruct(x.aval.shape, x.aval.dtype) for x in equation.invars]
+    closed = jax.make_jaxpr(partial(equation.primitive.impl, **equation.params))(*shapes)
+    return _evaluated(graph, equation, closed, given, evaluate)
+
+
+def _evaluated(graph: Graph, equation, closed, given: list[Value], evaluate: Callable) -> list:
+    """A program that was found only now."""
+    graph.readers |= zero_signs.readers(closed, id(equation) in graph.readers)
+    return evaluate(graph, closed, given)
+
+
+def _lowered(graph: Graph, equation, given: list[Value], evaluate: Callable) -> list:
+    """A primitive of JAX that is a program itself, by that program."""
+    shapes = [jax.ShapeDtypeStruct(x.aval.shape, x.aval.dtype) for x in equation.invars]
+    closed = jax.make_jaxpr(partial(equation.primitive.to_lojax, **equation.params))(*shapes)
+    return _evaluated(graph, equation, closed, given, evaluate)
+
+
+# Their arguments go to a jaxpr as they are.
+PLAIN_CALLS: dict[str, Callable] = {
+    "jit": _call("jaxpr"),
+    "pjit": _call("jaxpr"),
+    "closed_call": _call("call_jaxpr"),
+    "core_call": _call("call_jaxpr"),
+    "custom_jvp_call": _call("call_jaxpr"),
+    "custom_vjp_call": _call("call_jaxpr"),
+    "checkpoint": _call("jaxpr"),
+    "remat": _call("jaxpr"),
+    "remat2": _call("jaxpr"),
+}
+CALLS: dict[str, Callable] = {
+    **PLAIN_CALLS,
+    **SOLVES,
+    "call_hi_primitive": _lowered,
+    "custom_linear_solve": _linear_solve,
+    "scan": written_out,
+    "while": _while,
+    "cond": _cond,
+    "platform_index": _platform,
+    "linear_solve": _as_computed,
+    "nondifferentiable": _as_computed,
+    "nondifferentiable_backward": _as_computed,
+    "nonbatchable": _as_computed,
+    "nontraceable": _as_computed,
+}

@@ -1,0 +1,370 @@
+"""Choices of entries: by indices that are known, or that depend on the inputs, and by size."""
+
+from collections.abc import Callable, Iterator
+from itertools import product
+
+import numpy as np
+
+from jaxdae.kernels.graph.cases import is_chosen
+from jaxdae.kernels.graph.expressions import Graph
+from jaxdae.kernels.tracing.arrays import as_symbols, elementwise, Refusal, Symbols, Value
+from jaxdae.kernels.tracing.data_movement import clips, Landing, MOVES, start_of_slice
+from jaxdae.kernels.tracing.integers import hull
+
+# More entries would take too many comparisons to sort.
+_SORTED_LIMIT = 64
+_OUTSIDE = "it reads outside of an array of numbers that are not floating-point ones"
+
+
+def alike(graph: Graph, values: list[Value]) -> tuple[list[np.ndarray], Symbols]:
+    """Nodes of several arrays, and an array without entries that is of their kind."""
+    symbols = [as_symbols(graph, x) for x in values]
+    kind = Symbols(np.zeros(0, np.int32), any(x.boolean for x in symbols), hull(symbols))
+    return [x.nodes for x in symbols], kind
+
+
+def moving(graph: Graph, equation, given: list[Value]) -> list[Value]:
+    """A primitive that moves entries, done to the numbers of the nodes."""
+    nodes, kind = alike(graph, given)
+    found = MOVES[equation.primitive.name](*nodes, **equation.params)
+    found = found if equation.primitive.multiple_results else [found]
+    return [kind.like(x) for x in found]
+
+
+def dynamic_slice(graph: Graph, equation, given: list[Value]) -> list[Value]:
+    """A slice whose start may depend on the inputs."""
+    operand, sizes = as_symbols(graph, given[0]), equation.params["slice_sizes"]
+    nodes = operand.nodes
+    starts = [as_symbols(graph, x) for x in given[1:]]
+
+    def at(start):
+        return nodes[start_of_slice(start, nodes.shape, sizes)]
+
+    limits = [n - size for n, size in zip(nodes.shape, sizes, strict=True)]
+    return [operand.like(_picked(graph, starts, limits, at, None))]
+
+
+def _picked(graph: Graph, starts: list[Symbols], limits, at: Callable, outside) -> np.ndarray:
+    """Nodes at a start, by comparing it with all it may be.
+
+    Args:
+        graph: where nodes are added.
+        starts: its components.
+        limits: the largest that each may be.
+        at: nodes at a known start.
+        outside: what is found beyond the limits; None where starts are moved inside them.
+
+    Returns:
+        The nodes.
+    """
+    if not starts:
+        return at(())
+    first, *rest = starts
+
+    def below(i):
+        return _picked(graph, rest, limits[1:], lambda start: at((i, *start)), outside)
+
+    node = int(first.nodes)
+    value = graph.value(node)
+    if value is not None:
+        return below(int(value))
+    if is_chosen(graph, node):
+        return _side_by_side(
+            graph,
+            node,
+            lambda x: _picked(graph, [first.like(np.array(x)), *rest], limits, at, outside),
+        )
+    cases, inside = _cases(first, limits[0])
+    if not inside and outside is not None and (outside < 0).any():
+        raise Refusal(_OUTSIDE)
+    ends = inside or outside is None
+    found = below(cases[-1]) if inside or outside is None else outside
+    for i in reversed(cases[:-1] if ends else cases):
+        # The first case catches all starts that are moved inside from below, the last from above.
+        test = "le" if ends and i == cases[0] else "eq"
+        same = graph.apply(test, node, graph.constant(float(i)))
+        found = _chosen(graph, same, below(i), found)
+    return found
+
+
+def _side_by_side(graph: Graph, node: int, found: Callable[[int], np.ndarray]) -> np.ndarray:
+    """What is found at a number that is chosen among known ones: chosen in the same way."""
+    done: dict[int, np.ndarray] = {}
+
+    def made(own: int) -> np.ndarray:
+        if own not in done:
+            operation, arguments = graph.nodes[own]
+            if operation == "select":
+                yes, no = made(arguments[1]), made(arguments[2])
+                done[own] = _chosen(graph, arguments[0], yes, no)
+            else:
+                done[own] = found(own)
+        return done[own]
+
+    return made(node)
+
+
+def _cases(index: Symbols, limit: int) -> tuple[range, bool]:
+    """Places inside of the array that an index may name, and whether there are no others."""
+    if index.whole is None:
+        raise Refusal("its indices depend on the inputs")
+    low, high = (min(max(x, 0), limit) for x in index.whole)
+    return range(low, high + 1), (low, high) == index.whole
+
+
+def _chosen(graph: Graph, condition: int, yes: np.ndarray, no: np.ndarray) -> np.ndarray:
+    every = np.full(yes.shape, condition, np.int32)
+    return elementwise(graph, "select", *map(Symbols, (every, yes, no))).nodes
+
+
+def dynamic_update_slice(graph: Graph, equation, given: list[Value]) -> list[Value]:
+    """Entries overwritten from a start that may depend on the inputs."""
+    del equation
+    (operand, update), kind = alike(graph, given[:2])
+    starts = [as_symbols(graph, x) for x in given[2:]]
+
+    def at(start):
+        found = operand.copy()
+        found[start_of_slice(start, operand.shape, update.shape)] = update
+        return found
+
+    limits = [n - size for n, size in zip(operand.shape, update.shape, strict=True)]
+    return [kind.like(_picked(graph, starts, limits, at, None))]
+
+
+def gather(graph: Graph, equation, given: list[Value]) -> list[Value]:
+    """Slices at several places."""
+    operand, indices = as_symbols(graph, given[0]), given[1]
+    params = equation.params
+    landing = Landing.of_gather(operand.nodes.shape, params)
+    clip, fill = clips(params["mode"]), _fill(graph, operand, params)
+    flat = operand.nodes.ravel()
+
+    def read(indices):
+        return _read(flat, landing.windows(indices, clip), fill)
+
+    if isinstance(indices, Symbols):
+        windows = _windows(graph, landing, indices, read, None if clip else fill)
+    else:
+        windows = read(indices)
+    offsets = params["dimension_numbers"].offset_dims
+    return [operand.like(landing.arranged(windows, offsets))]
+
+
+def _fill(graph: Graph, operand: Symbols, params) -> int:
+    """Node of what is read outside; -1 where that is not a floating-point number."""
+    if operand.boolean or operand.whole is not None:
+        return -1
+    value = params["fill_value"]
+    return graph.constant(np.nan if value is None else float(value))
+
+
+def _read(flat: np.ndarray, cells: np.ndarray, fill: int) -> np.ndarray:
+    if (cells < 0).any() and fill < 0:
+        raise Refusal(_OUTSIDE)
+    return np.where(cells < 0, fill, flat[cells] if flat.size else 0).astype(np.int32)
+
+
+def _windows(graph: Graph, landing: Landing, indices: Symbols, read, fill) -> np.ndarray:
+    """Slices, each by its own indices that depend on the inputs."""
+    *outer, count = indices.nodes.shape
+    known: dict[tuple, np.ndarray] = {}
+
+    def everywhere(start):
+        if start not in known:
+            known[start] = read(np.broadcast_to(np.array(start, np.int64), (*outer, count)))
+        return known[start]
+
+    inner = [landing.window[i] for i in landing.kept()]
+    found = np.zeros((*outer, *inner), np.int32)
+    outside = None if fill is None else np.full(inner, fill, np.int32)
+    for place in np.ndindex(*outer):
+        starts = [indices.like(x) for x in indices.nodes[place]]
+        found[place] = _picked(
+            graph, starts, landing.limits(), lambda start, p=place: everywhere(start)[p], outside
+        )
+    return found
+
+
+_COMBINED = {
+    "scatter": None, "scatter-add": "add", "scatter-sub": "sub", "scatter-mul": "mul",
+    "scatter-min": "min", "scatter-max": "max",
+}  # fmt: skip
+
+
+def scatter(graph: Graph, equation, given: list[Value]) -> list[Value]:
+    """Entries overwritten, or combined with others, at several places."""
+    operation = _COMBINED[equation.primitive.name]
+    if operation is None and equation.params.get("update_jaxpr") is not None:
+        raise Refusal("it applies a function to entries in place")
+    (operand, updates), kind = alike(graph, [given[0], given[2]])
+    if operation is not None and kind.whole is not None:
+        raise Refusal("whole numbers that depend on the inputs are not combined in place")
+    landing = Landing.of_scatter(operand.shape, updates.shape, equation.params)
+    clip = clips(equation.params["mode"])
+    windows = landing.unarranged(updates, equation.params["dimension_numbers"].update_window_dims)
+    found = operand.ravel().copy()
+    for condition, cells, entries in _updates(graph, landing, given[1], windows, clip):
+        for cell, entry in zip(cells.ravel().tolist(), entries.ravel().tolist(), strict=True):
+            if cell < 0:
+                continue
+            old = int(found[cell])
+            new = entry if operation is None else graph.apply(operation, old, entry)
+            found[cell] = new if condition is None else graph.apply("select", condition, new, old)
+    return [kind.like(found.reshape(operand.shape))]
+
+
+def _updates(graph: Graph, landing: Landing, indices: Value, windows, clip: bool) -> Iterator:
+    """Condition, positions and new entries of each update, in their order."""
+    if not isinstance(indices, Symbols):
+        yield None, landing.windows(indices, clip), windows
+        return
+    *outer, count = indices.nodes.shape
+    for place in np.ndindex(*outer):
+        starts = [indices.like(x) for x in indices.nodes[place]]
+        for start, condition in _starts(graph, starts, landing.limits(), clip):
+            everywhere = np.broadcast_to(np.array(start, np.int64), (*outer, count))
+            yield condition, landing.windows(everywhere, clip)[place], windows[place]
+
+
+def _starts(graph: Graph, starts: list[Symbols], limits, clip: bool) -> Iterator:
+    """Starts that are possible, and the condition of each."""
+    each = []
+    for index, limit in zip(starts, limits, strict=True):
+        node = int(index.nodes)
+        value = graph.value(node)
+        if value is not None:
+            each.append([(int(value), None)])
+            continue
+        if clip:
+            node = graph.apply("min", node, graph.constant(float(limit)))
+            node = graph.apply("max", node, graph.constant(0.0))
+        cases, _ = _cases(index, limit)
+        each.append([(i, graph.apply("eq", node, graph.constant(float(i)))) for i in cases])
+    for combination in product(*each):
+        condition = graph.constant(True)
+        for _, one in combination:
+            condition = condition if one is None else graph.apply("and", condition, one)
+        yield tuple(i for i, _ in combination), condition
+
+
+def _number(graph: Graph, value: Value) -> Symbols:
+    """Truth values as zero and one, all else as it is."""
+    value = as_symbols(graph, value)
+    if not value.boolean:
+        return value
+    return elementwise(graph, "select", value, np.asarray(1.0), np.asarray(0.0), whole=(0, 1))
+
+
+def extremum(sign: int) -> Callable:
+    """Position of the first largest, or smallest, entry; the first NaN before all others."""
+
+    def rule(graph: Graph, equation, given: list[Value]) -> list[Value]:
+        (axis,) = equation.params["axes"]
+        value = _number(graph, given[0])
+        rows = np.moveaxis(value.nodes, axis, 0)
+        best, place = value.like(rows[0]), as_symbols(graph, np.zeros(rows[0].shape))
+        for i, row in enumerate(rows[1:], 1):
+            row = value.like(row)
+            ahead = before(graph, best, row) if sign > 0 else before(graph, row, best)
+            if value.whole is None:
+                ahead = _with_nan_first(graph, ahead, best, row)
+            best = elementwise(graph, "select", ahead, row, best, whole=value.whole)
+            place = elementwise(graph, "select", ahead, np.asarray(float(i)), place)
+        return [Symbols(place.nodes, whole=(0, len(rows) - 1))]
+
+    return rule
+
+
+def _with_nan_first(graph: Graph, ahead: Symbols, best: Symbols, row: Symbols) -> Symbols:
+    """The new entry is taken if it is NaN, never after a NaN."""
+    unknown = elementwise(graph, "ne", row, row, boolean=True)
+    ahead = elementwise(graph, "or", ahead, unknown, boolean=True)
+    number = elementwise(graph, "eq", best, best, boolean=True)
+    return elementwise(graph, "and", ahead, number, boolean=True)
+
+
+def total_order(operation: str) -> Callable:
+    """Comparisons that also order zeros by their signs, and NaN after all numbers."""
+
+    def rule(graph: Graph, equation, given: list[Value]) -> list[Value]:
+        del equation
+        a, b = (as_symbols(graph, x) for x in given)
+        if operation == "lt":
+            return [_is_ahead(graph, a, b)]
+        ahead, behind = _is_ahead(graph, b, a), _is_ahead(graph, a, b)
+        if operation == "eq":
+            ahead = elementwise(graph, "or", ahead, behind, boolean=True)
+        return [elementwise(graph, "not", ahead, boolean=True)]
+
+    return rule
+
+
+def _is_ahead(graph: Graph, a: Symbols, b: Symbols) -> Symbols:
+    less, zero = _less(graph, a, b), np.asarray(0.0)
+    if a.whole is not None or all(map(graph.is_positive, a.nodes.ravel().tolist())):
+        return less
+    signs = [elementwise(graph, "div", np.asarray(1.0), x) for x in (a, b)]
+    zeros = [elementwise(graph, "eq", x, zero, boolean=True) for x in (a, b)]
+    order = elementwise(graph, "lt", *signs, boolean=True)
+    both = elementwise(graph, "and", *zeros, boolean=True)
+    ordered = elementwise(graph, "and", both, order, boolean=True)
+    return elementwise(graph, "or", less, ordered, boolean=True)
+
+
+def before(graph: Graph, a: Symbols, b: Symbols) -> Symbols:
+    """`a < b`."""
+    return elementwise(graph, "lt", a, b, boolean=True)
+
+
+def sort(graph: Graph, equation, given: list[Value]) -> list[Value]:
+    """Insertion of one entry after the other, all comparisons made; NaN comes last."""
+    axis, keys = equation.params["dimension"], equation.params["num_keys"]
+    values = [as_symbols(graph, x) for x in given]
+    columns = [list(np.moveaxis(x.nodes, axis, 0)) for x in values]
+    if len(columns[0]) > _SORTED_LIMIT:
+        raise Refusal(f"more than {_SORTED_LIMIT} entries are sorted")
+    for i in range(1, len(columns[0])):
+        for j in range(i, 0, -1):
+            pair = [(x.like(c[j]), x.like(c[j - 1])) for x, c in zip(values, columns, strict=True)]
+            swap = _precedes(graph, pair[:keys])
+            for column, (later, earlier) in zip(columns, pair, strict=True):
+                column[j - 1] = elementwise(graph, "select", swap, later, earlier).nodes
+                column[j] = elementwise(graph, "select", swap, earlier, later).nodes
+    found = [np.stack(c) if c else x.nodes for x, c in zip(values, columns, strict=True)]
+    return [x.like(np.moveaxis(nodes, 0, axis)) for x, nodes in zip(values, found, strict=True)]
+
+
+def _precedes(graph: Graph, pairs) -> Symbols:
+    """Whether one comes strictly before another, by several keys."""
+    (a, b), *rest = pairs
+    less = _less(graph, a, b)
+    if not rest:
+        return less
+    tied = elementwise(graph, "not", _less(graph, b, a), boolean=True)
+    later = elementwise(graph, "and", tied, _precedes(graph, rest), boolean=True)
+    return elementwise(graph, "or", less, later, boolean=True)
+
+
+def _less(graph: Graph, a: Symbols, b: Symbols) -> Symbols:
+    """`a < b`, NaN being larger than everything but NaN."""
+    a, b = _number(graph, a), _number(graph, b)
+    if a.whole is not None:
+        return before(graph, a, b)
+    greater = elementwise(graph, "le", b, a, boolean=True)
+    number = elementwise(graph, "eq", a, a, boolean=True)
+    less = elementwise(graph, "not", greater, boolean=True)
+    return elementwise(graph, "and", less, number, boolean=True)
+
+
+RULES: dict[str, Callable] = {
+    **dict.fromkeys(MOVES, moving),
+    **dict.fromkeys(_COMBINED, scatter),
+    "dynamic_slice": dynamic_slice,
+    "dynamic_update_slice": dynamic_update_slice,
+    "gather": gather,
+    "argmax": extremum(1),
+    "argmin": extremum(-1),
+    "sort": sort,
+    **{f"{x}_to": total_order(x) for x in ("lt", "le", "eq")},
+}

@@ -1,0 +1,174 @@
+"""Whole numbers that depend on the inputs: positions, counts and choices, held as exact floats.
+
+Only what keeps them exact is allowed. The range of each is known, so that comparisons which it
+decides, such as that of an index with zero, cost nothing.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from jaxdae.kernels.graph.cases import by_cases, ends
+from jaxdae.kernels.graph.expressions import Graph
+from jaxdae.kernels.tracing.arrays import (
+    as_symbols,
+    elementwise,
+    exact_range,
+    Refusal,
+    Symbols,
+    Value,
+)
+
+Range = tuple[int, int]
+
+
+def _product(a: Range, b: Range) -> Range:
+    found = [x * y for x in a for y in b]
+    return min(found), max(found)
+
+
+def _remainder(a: Range, b: Range) -> Range:
+    if b[0] != b[1] or b[0] == 0:
+        raise Refusal("the remainder of whole numbers is known for a known divisor only")
+    most = abs(b[0]) - 1
+    return (0 if a[0] >= 0 else -most), (0 if a[1] <= 0 else most)
+
+
+_RANGES: dict[str, Callable[..., Range]] = {
+    "add": lambda a, b: (a[0] + b[0], a[1] + b[1]),
+    "sub": lambda a, b: (a[0] - b[1], a[1] - b[0]),
+    "mul": _product,
+    "neg": lambda a: (-a[1], -a[0]),
+    "abs": lambda a: (0, max(-a[0], a[1])),
+    "sign": lambda a: (-int(a[0] < 0), int(a[1] > 0)),
+    "max": lambda a, b: (max(a[0], b[0]), max(a[1], b[1])),
+    "min": lambda a, b: (min(a[0], b[0]), min(a[1], b[1])),
+    "rem": _remainder,
+}
+# Whether a comparison holds wherever both ranges allow, or None.
+_DECIDED: dict[str, Callable[[Range, Range], bool | None]] = {
+    "lt": lambda a, b: True if a[1] < b[0] else False if a[0] >= b[1] else None,
+    "le": lambda a, b: True if a[1] <= b[0] else False if a[0] > b[1] else None,
+    "eq": lambda a, b: False if a[1] < b[0] or b[1] < a[0] else None,
+    "ne": lambda a, b: True if a[1] < b[0] or b[1] < a[0] else None,
+}
+
+
+def on_wholes(graph: Graph, operation: str, given: list[Value], dtype) -> Symbols:
+    """An operation on corresponding whole numbers.
+
+    Args:
+        graph: where nodes are added.
+        operation: its name in the graph.
+        given: arguments.
+        dtype: of the result.
+
+    Returns:
+        The result.
+
+    Raises:
+        Refusal: for what could not be exact.
+    """
+    symbols = [as_symbols(graph, x) for x in given]
+    ranges = [x.whole for x in symbols if x.whole is not None]
+    if operation in _DECIDED:
+        return _compared(graph, operation, symbols, ranges)
+    chosen = _chosen(graph, operation, symbols, dtype)
+    if chosen is not None:
+        return chosen
+    if operation == "div":
+        return _quotient(graph, symbols, dtype)
+    if operation not in _RANGES:
+        raise Refusal(f"{operation} of whole numbers that depend on the inputs is not known")
+    whole = within(_RANGES[operation](*ranges), dtype)
+    return elementwise(graph, operation, *symbols, whole=whole)
+
+
+def _chosen(graph: Graph, operation: str, symbols, dtype) -> Symbols | None:
+    """The same case by case, if all entries are known or chosen among known numbers."""
+    nodes = np.broadcast_arrays(*(x.nodes for x in symbols))
+    entries = list(zip(*(x.ravel().tolist() for x in nodes), strict=True))
+    found = [by_cases(graph, operation, *x) for x in entries]
+    known = [x for x in found if x is not None]
+    whole = ends(graph, known) if len(known) == len(found) else None
+    if whole is None:
+        return None
+    return Symbols(np.array(known, np.int32).reshape(nodes[0].shape), whole=within(whole, dtype))
+
+
+def _quotient(graph: Graph, symbols, dtype) -> Symbols:
+    """Without its fraction; numbers that are exact have no quotient that is rounded too far."""
+    (least, largest), (divisor, same) = (x.whole for x in symbols)
+    if divisor != same or divisor <= 0:
+        raise Refusal("the quotient of whole numbers is known for a known positive divisor only")
+    whole = within((int(least / divisor), int(largest / divisor)), dtype)
+    found = elementwise(graph, "div", *symbols)
+    down, up = (elementwise(graph, name, found) for name in ("floor", "ceil"))
+    if least >= 0:
+        return down._replace(whole=whole)
+    below = elementwise(graph, "lt", found, np.asarray(0.0), boolean=True)
+    return elementwise(graph, "select", below, up, down, whole=whole)
+
+
+def sum_of_products(a: Range, b: Range, count: int, dtype) -> Range:
+    """Between which such sums lie, of so many terms."""
+    low, high = _product(a, b)
+    return within((count * min(low, 0), count * max(high, 0)), dtype)
+
+
+def _compared(graph: Graph, operation: str, symbols, ranges) -> Symbols:
+    decided = _DECIDED[operation](*ranges)
+    if decided is None:
+        return elementwise(graph, operation, *symbols, boolean=True)
+    shape = np.broadcast_shapes(*(x.nodes.shape for x in symbols))
+    return Symbols(np.full(shape, graph.constant(decided), np.int32), True)
+
+
+def rounded(graph: Graph, value: Symbols, dtype) -> Symbols:
+    """Numbers without their fractions, of NaN zero, where it is known between which they lie."""
+    ends = [_ends(graph, int(x)) for x in value.nodes.ravel()]
+    low, high = min((x for x, _ in ends), default=0.0), max((x for _, x in ends), default=0.0)
+    if not (np.isfinite(low) and np.isfinite(high)):
+        raise Refusal(
+            "a whole number would depend on the inputs; one that jnp.clip keeps between known "
+            "limits may"
+        )
+    zero = np.asarray(0.0)
+    number = elementwise(graph, "eq", value, value, boolean=True)
+    down, up = (elementwise(graph, name, value) for name in ("floor", "ceil"))
+    if low < 0:
+        below = elementwise(graph, "lt", value, zero, boolean=True)
+        down = elementwise(graph, "select", below, up, down)
+    whole = within((int(np.trunc(min(low, 0.0))), int(np.trunc(max(high, 0.0)))), dtype)
+    return elementwise(graph, "select", number, down, zero, whole=whole)
+
+
+def _ends(graph: Graph, node: int) -> tuple[float, float]:
+    """Limits that a node keeps by being clipped."""
+    operation, own = graph.nodes[node]
+    value = graph.value(node)
+    if value is not None:
+        return float(value), float(value)
+    if operation in ("floor", "ceil", "rint"):
+        low, high = _ends(graph, own[0])
+        return float(np.floor(low)), float(np.ceil(high))
+    if operation in ("max", "min"):
+        (a, b), (c, d) = (_ends(graph, x) for x in own)
+        return (max(a, c), max(b, d)) if operation == "max" else (min(a, c), min(b, d))
+    return -np.inf, np.inf
+
+
+def within(whole: Range, dtype) -> Range:
+    """A range, if the type and floating-point numbers hold it."""
+    limits = np.iinfo(dtype)
+    if whole[0] < limits.min or whole[1] > limits.max:
+        raise Refusal(f"{np.dtype(dtype)} could overflow in a way that depends on the inputs")
+    return exact_range(*whole)
+
+
+def hull(values: list[Symbols]) -> Range | None:
+    """A range that holds all whole numbers of several arrays."""
+    ranges = [x.whole for x in values if x.whole is not None]
+    if len(ranges) < len(values):
+        return None
+    return min(x[0] for x in ranges), max(x[1] for x in ranges)

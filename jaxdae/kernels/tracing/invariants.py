@@ -1,0 +1,95 @@
+"""What a program computes from arguments that stay the same from call to call, computed once."""
+
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from jaxdae.kernels.graph.expressions import CONSTANT, copied, Graph, INPUT
+from jaxdae.kernels.tracing.trace import ScalarProgram
+
+# Values that are kept. Each is a vector of every block of members, and all of them are stored by
+# one function, which takes quadratic time to compile.
+_MOST = 512
+
+
+class Parts(NamedTuple):
+    """A program in two parts.
+
+    Args:
+        first: the invariant values, shape (k,), from the arguments that stay the same.
+        rest: the results, from all arguments and, behind them, the invariant values.
+    """
+
+    first: ScalarProgram
+    rest: ScalarProgram
+
+
+def parted(program: ScalarProgram, varying: int) -> Parts:
+    """Take out of a program what is the same in all calls, if that is not too much.
+
+    Products of masses and lengths, or pivots of constant entries of a mass matrix, are the same in
+    all stages of all steps of a run.
+
+    Args:
+        program: what is computed.
+        varying: number of its first arguments, which change from call to call.
+
+    Returns:
+        `Parts`, which together do the same operations.
+
+    Raises:
+        ValueError: if it was made with other arguments that vary.
+    """
+    graph = program.graph
+    sizes = [int(np.prod(x.shape)) for x in program.inputs]
+    start, end = sum(sizes[:varying]), sum(sizes)
+    if graph.varying != start:
+        raise ValueError(f"the program has {graph.varying} varying inputs, not {start}.")
+    left, taken = _divided(graph, program.outputs)
+    if len(taken) > _MOST:
+        left, taken = graph.needed(program.outputs), []
+    shape = jax.ShapeDtypeStruct((len(taken),), program.inputs[0].dtype)
+    own = graph.needed(taken)
+    # The inputs of the first part are numbered anew, without those that vary.
+    given = {x: graph.nodes[x].arguments[0] - start for x in own if _is_input(graph, x)}
+    first = _part(graph, own, given, taken)
+    rest = _part(graph, left, {x: end + i for i, x in enumerate(taken)}, program.outputs)
+    return Parts(
+        ScalarProgram(*first, program.inputs[varying:], (shape,)),
+        ScalarProgram(*rest, (*program.inputs, shape), program.results),
+    )
+
+
+def _is_input(graph: Graph, node: int) -> bool:
+    return graph.nodes[node].operation == INPUT
+
+
+def _divided(graph: Graph, outputs) -> tuple[list[int], list[int]]:
+    """Nodes that are left, and those among them that are taken from the invariant values."""
+    left: set[int] = set()
+    taken: set[int] = set()
+    waiting = [int(x) for x in outputs]
+    while waiting:
+        node = waiting.pop()
+        if node in left:
+            continue
+        left.add(node)
+        given = graph.nodes[node].operation in (CONSTANT, INPUT)
+        # Truth values are not kept, but what they compare.
+        if graph.fixed(node) and not given and not graph.is_truth(node):
+            taken.add(node)
+        else:
+            waiting.extend(graph.operands(node))
+    return sorted(left), sorted(taken)
+
+
+def _part(graph: Graph, nodes: list[int], inputs: dict[int, int], outputs):
+    """A graph of some nodes, of which some are inputs; and the outputs in it."""
+    part, known = Graph(exact=True), {}
+    for node in nodes:
+        if node in inputs:
+            known[node] = part.input(inputs[node])
+        else:
+            known[node] = copied(graph, node, part, known.__getitem__)
+    return part, np.array([known[int(x)] for x in outputs], np.int32)

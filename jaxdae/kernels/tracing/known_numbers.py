@@ -1,0 +1,95 @@
+"""Primitives on numbers that are known while a program is traced."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdae.kernels.tracing import parameters
+from jaxdae.kernels.tracing.data_movement import MOVES
+
+# What NumPy does to the last bit as JAX; each shape of a primitive that JAX does itself is
+# compiled first, which takes longer than all the rest.
+_EXACT: dict[str, Callable] = {
+    "add": np.add,
+    "add_any": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "neg": np.negative,
+    "max": np.maximum,
+    "min": np.minimum,
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+    "eq": np.equal,
+    "ne": np.not_equal,
+}
+_LOGICAL: dict[str, Callable] = {
+    "and": np.logical_and,
+    "or": np.logical_or,
+    "xor": np.logical_xor,
+    "not": np.logical_not,
+}
+
+
+def on_host(equation, values: list) -> list[Any]:
+    """Results of an equation whose arguments are all known."""
+    name, params = equation.primitive.name, equation.params
+    if not all(isinstance(x, np.ndarray) for x in values):
+        return _by_jax(equation.primitive, values, params)
+    if name in MOVES and parameters.understood(name, params):
+        found = MOVES[name](*values, **params)
+        return found if equation.primitive.multiple_results else [found]
+    own = _by_numpy(name, params, values)
+    return _by_jax(equation.primitive, values, params) if own is None else [own]
+
+
+def _by_numpy(name: str, params, values):
+    with np.errstate(all="ignore"):
+        if name in _EXACT and all(_plain(x) for x in values):
+            return np.asarray(_EXACT[name](*values))
+        if name in _LOGICAL and all(x.dtype == np.bool_ for x in values):
+            return np.asarray(_LOGICAL[name](*values))
+        if name == "div" and all(x.dtype.kind == "f" for x in values):
+            return np.asarray(np.divide(*values))
+        if name == "integer_pow" and params["y"] == 2 and _plain(values[0]):
+            return np.asarray(values[0] * values[0])
+        if name == "iota":
+            return _iota(**params)
+        if name == "convert_element_type" and _keeps(values[0], params["new_dtype"]):
+            return values[0].astype(params["new_dtype"])
+        if name == "select_n" and values[0].dtype == np.bool_:
+            return np.where(values[0], values[2], values[1])
+    return None
+
+
+def _plain(x) -> bool:
+    return x.dtype.kind in "fiu"
+
+
+def _keeps(x, dtype) -> bool:
+    """Not the conversions of NaN and of numbers too large, which processors do differently."""
+    dtype = jnp.dtype(dtype)
+    simple = dtype.kind in "fiub" and x.dtype.kind in "fiub"
+    return simple and not (x.dtype.kind == "f" and dtype.kind in "iu")
+
+
+def _iota(*, dtype, shape, dimension, **_):
+    ones = [1] * len(shape)
+    ones[dimension] = -1
+    return np.broadcast_to(np.arange(shape[dimension], dtype=dtype).reshape(ones), shape)
+
+
+def _by_jax(primitive, values, params) -> list[Any]:
+    with jax.ensure_compile_time_eval():
+        found: Any = primitive.bind(*map(jnp.asarray, values), **params)
+    return [known(x) for x in (found if primitive.multiple_results else [found])]
+
+
+def known(x, dtype=None) -> Any:
+    """Numbers as NumPy's, keys of random numbers as they are."""
+    keys = hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jax.dtypes.extended)
+    return x if keys else np.asarray(x, dtype)

@@ -1,0 +1,262 @@
+"""Loops with many turns that stay loops: one turn is a program, called with arrays in memory."""
+
+import hashlib
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.extend.core as jex
+import numpy as np
+
+from jaxdae.kernels.graph.expressions import CONSTANT, Graph, INPUT, RESULT, TooManyOperations
+from jaxdae.kernels.tracing.arrays import (
+    as_symbols,
+    elementwise,
+    first_refused,
+    Refused,
+    Symbols,
+    Value,
+)
+from jaxdae.kernels.tracing.control_flow import CALLS, equations, scan_sizes, written_out
+from jaxdae.kernels.tracing.subprograms import Subprogram
+from jaxdae.kernels.tracing.trace import ScalarProgram
+
+# Loops of fewer operations, turn by turn, are written out, with what is known of each turn.
+_FEWEST = 4000
+# Fewer equations, turn by turn, need not be asked how many operations they are.
+_LONG = 1000
+# More than these, of loops that cannot stay one, would take longer to compile than JAX takes.
+_MOST = 6000
+
+
+class Loop:
+    """Turns of one program, called with what is the same in all, what is handed on, and rows.
+
+    Args:
+        turn: takes constants, then what is handed on, then one row of each array; returns what is
+            handed on, and then rows.
+        length: number of turns.
+        reverse: whether rows are gone through from the last one on.
+        constants: number of arguments that are the same in all turns.
+        handed: number of those that are handed on.
+    """
+
+    def __init__(
+        self, turn: ScalarProgram, length: int, reverse: bool, constants: int, handed: int
+    ):
+        self.length, self.reverse, self.constants, self.handed = length, reverse, constants, handed
+        about = f"{length} {reverse} {constants} {handed}\n{turn.content()}"
+        self.name = f"loop_{hashlib.sha256(about.encode()).hexdigest()[:16]}"
+        self.turn = Subprogram(f"{self.name}_turn", turn)
+        rows = [jax.ShapeDtypeStruct((length, *x.shape), x.dtype) for x in turn.results[handed:]]
+        self.results = [*turn.results[:handed], *rows]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Loop) and self.name == other.name
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+
+class Scan(NamedTuple):
+    """A loop of JAX.
+
+    Args:
+        jaxpr: of one turn.
+        length: number of turns.
+        reverse: whether it begins with the last rows.
+        constants: values that all turns share.
+        handed: values that are handed from turn to turn.
+        rows: arrays of which each turn takes one row.
+    """
+
+    jaxpr: Any
+    length: int
+    reverse: bool
+    constants: list[Value]
+    handed: list[Value]
+    rows: list[Value]
+
+
+def _scan(graph: Graph, equation, given: list[Value], evaluate: Callable) -> list:
+    params = equation.params
+    constants, carried = scan_sizes(params)
+    length, jaxpr = params["length"], params["jaxpr"]
+    long = graph.loops and graph.dtype is not None and length * equations(jaxpr.jaxpr) >= _LONG
+    if long and first_refused(given) is None:
+        parts = given[:constants], given[constants : constants + carried]
+        scan = Scan(jaxpr, length, params["reverse"], *parts, given[constants + carried :])
+        found = _looped(graph, scan, evaluate)
+        if found is not None:
+            return found
+    return written_out(graph, equation, given, evaluate)
+
+
+CALLS["scan"] = _scan
+
+
+def _check_length(scan: Scan) -> None:
+    """Refuse loops with whole numbers that would take too long to compile turn by turn."""
+    if scan.length * equations(scan.jaxpr.jaxpr) > _MOST:
+        raise TooManyOperations(
+            f"{scan.length} turns of a loop that hands on whole numbers would be written out, more "
+            f"than {_MOST} equations"
+        )
+
+
+def _looped(graph: Graph, scan: Scan, evaluate: Callable) -> list[Value] | None:
+    """Results of a loop as one call, where it is long and hands on numbers and truth values.
+
+    Args:
+        graph: where the call is added.
+        scan: the loop.
+        evaluate: `evaluate(graph, jaxpr, values)`.
+
+    Returns:
+        What is handed on at the end, and the rows that the turns give; `None` for loops that are
+        better written out, or that hand on whole numbers that do not count turns.
+    """
+    counted = _counters(scan)
+    others = [x for j, x in enumerate(scan.handed) if j not in counted]
+    kinds = [_kind(graph, x) for x in others]
+    if any(x.whole is not None for x in kinds):
+        _check_length(scan)
+        return None
+    turn = _Turn(graph)
+    constants = [turn.constant(x) for x in scan.constants]
+    handed = [turn.handed(x) for x in others]
+    rows = [turn.row(x) for x in scan.rows]
+    every = iter(handed)
+    carried = [
+        turn.row(_counts(scan, j, counted[j])) if j in counted else next(every)
+        for j in range(len(scan.handed))
+    ]
+    found = evaluate(turn.graph, scan.jaxpr, [*constants, *carried, *rows])
+    if any(isinstance(x, Refused) for x in found):
+        return None
+    last = [x for j, x in enumerate(found[: len(carried)]) if j not in counted]
+    if [_kind(turn.graph, x) for x in last] != kinds:
+        _check_length(scan)
+        return None
+    given = found[len(carried) :]
+    loop = turn.loop(scan, last, given)
+    if loop is None:
+        return None
+    arguments = (*turn.arguments[0], *turn.arguments[1], *turn.arguments[2])
+    sizes = [int(np.prod(x.shape)) for x in loop.results]
+    nodes = np.array(graph.call(loop, arguments, sum(sizes)), np.int32)
+    parts = [
+        x.reshape(shape.shape)
+        for x, shape in zip(np.split(nodes, np.cumsum(sizes)[:-1]), loop.results, strict=True)
+    ]
+    kinds += [_kind(turn.graph, x) for x in given]
+    found = [_restored(graph, x, kind) for x, kind in zip(parts, kinds, strict=True)]
+    ends = iter(found[: len(last)])
+    results: list[Value] = [
+        _end(scan, j, counted[j]) if j in counted else next(ends) for j in range(len(scan.handed))
+    ]
+    return [*results, *found[len(last) :]]
+
+
+_NONE = np.zeros(0, np.int32)
+
+
+def _kind(graph: Graph, value: Value) -> Symbols:
+    """What kind of numbers an array holds, without its entries."""
+    return as_symbols(graph, value)._replace(nodes=_NONE)
+
+
+def _restored(graph: Graph, nodes: np.ndarray, kind: Symbols) -> Symbols:
+    """Numbers that are kept in memory, as what they stand for."""
+    if kind.boolean:
+        return elementwise(graph, "ne", Symbols(nodes), np.asarray(0.0), boolean=True)
+    return kind.like(nodes)
+
+
+def _kept(graph: Graph, value: Value) -> np.ndarray:
+    """Nodes of an array as numbers that can be kept in memory."""
+    value = as_symbols(graph, value)
+    if not value.boolean:
+        return value.nodes
+    zero = graph.constant(0.0)
+    own = [graph.nodes[x] for x in value.nodes.ravel().tolist()]
+    if all(x.operation == "ne" and x.arguments[1] == zero for x in own):  # as `_restored` made it
+        return np.array([x.arguments[0] for x in own], np.int32).reshape(value.nodes.shape)
+    return elementwise(graph, "select", value, np.asarray(1.0), np.asarray(0.0)).nodes
+
+
+class _Turn:
+    """The program of one turn while it is made, and what the loop is called with."""
+
+    def __init__(self, graph: Graph):
+        self.outer, self.graph = graph, Graph(None, graph.dtype, True)
+        self.arguments: list[list[tuple[int, ...]]] = [[], [], []]
+        self._shapes: list[list[jax.ShapeDtypeStruct]] = [[], [], []]
+        self._count = 0
+
+    def constant(self, value: Value) -> Value:
+        """What all turns share; known numbers stay so."""
+        return self._given(0, value, value.nodes.shape) if isinstance(value, Symbols) else value
+
+    def handed(self, value: Value) -> Value:
+        """What is handed from turn to turn."""
+        return self._given(1, value, as_symbols(self.outer, value).nodes.shape)
+
+    def row(self, value: Value) -> Value:
+        """A row of an array."""
+        return self._given(2, value, as_symbols(self.outer, value).nodes.shape[1:])
+
+    def _given(self, group: int, value: Value, shape: tuple[int, ...]) -> Symbols:
+        kind = _kind(self.outer, value)
+        self.arguments[group].append(tuple(_kept(self.outer, value).ravel().tolist()))
+        size = int(np.prod(shape))
+        nodes = [self.graph.input(self._count + i) for i in range(size)]
+        self._count += size
+        self._shapes[group].append(jax.ShapeDtypeStruct(shape, self.outer.dtype))
+        inside = np.array(nodes, np.int32).reshape(shape)
+        return _restored(self.graph, inside, kind)
+
+    def loop(self, scan: Scan, handed: list[Value], rows: list[Value]) -> Loop | None:
+        """The loop, if it has many operations."""
+        outputs = [_kept(self.graph, x) for x in (*handed, *rows)]
+        flat = np.concatenate([_NONE, *(x.ravel() for x in outputs)])
+        results = tuple(jax.ShapeDtypeStruct(x.shape, self.outer.dtype) for x in outputs)
+        shapes = tuple(x for group in self._shapes for x in group)
+        program = ScalarProgram(self.graph, flat, shapes, results)
+        operations = sum(
+            self.graph.nodes[x].operation not in (CONSTANT, INPUT, RESULT)
+            for x in self.graph.needed(flat)
+        )
+        if not flat.size or scan.length * max(operations, 1) < _FEWEST:
+            return None
+        sizes = [len(x) for x in self._shapes]
+        return Loop(program, scan.length, scan.reverse, sizes[0], sizes[1])
+
+
+def _counters(scan: Scan) -> dict[int, int]:
+    """Numbers of known whole numbers that each turn increases by the same, and by how much."""
+    jaxpr, first = scan.jaxpr.jaxpr, len(scan.constants)
+    made = {x: equation for equation in jaxpr.eqns for x in equation.outvars}
+    found = {}
+    for j, value in enumerate(scan.handed):
+        known = isinstance(value, np.ndarray) and value.shape == () and value.dtype.kind in "iu"
+        out = jaxpr.outvars[j]
+        equation = None if isinstance(out, jex.Literal) else made.get(out)
+        if not known or equation is None or equation.primitive.name != "add":
+            continue
+        one, other = equation.invars
+        if one is jaxpr.invars[first + j] and isinstance(other, jex.Literal):
+            found[j] = int(other.val)
+    return found
+
+
+def _counts(scan: Scan, j: int, step: int) -> np.ndarray:
+    """What a counter is in each turn, as rows."""
+    value = np.asarray(scan.handed[j])
+    counts = (value + step * np.arange(scan.length)).astype(value.dtype)
+    return counts[::-1] if scan.reverse else counts
+
+
+def _end(scan: Scan, j: int, step: int) -> np.ndarray:
+    value = np.asarray(scan.handed[j])
+    return (value + step * scan.length).astype(value.dtype)

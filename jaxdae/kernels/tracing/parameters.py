@@ -1,0 +1,116 @@
+"""Parameters of primitives that rules read, and those that change no number.
+
+A release of JAX that adds one, or leaves one out, is met with a word instead of another meaning.
+"""
+
+import inspect
+
+from jaxdae.kernels.tracing.arrays import Refusal
+from jaxdae.kernels.tracing.data_movement import MOVES
+from jaxdae.kernels.tracing.linear_solves import SOLVES
+
+# How something is computed, kept, shown or placed, not what.
+_HARMLESS = {
+    "accuracy", "copy_semantics", "devices", "indices_are_sorted", "is_stable", "out_sharding",
+    "precision", "sharding", "srcs", "unique_indices", "unroll", "use_magma", "weak_type",
+}  # fmt: skip
+_OF_SCATTER = "dimension_numbers mode"
+_READ: dict[str, str] = {
+    "argmax": "axes",
+    "argmin": "axes",
+    "call_subprogram": "subprogram",
+    "cholesky": "",
+    "cond": "branches",
+    "convert_element_type": "new_dtype",
+    **dict.fromkeys(("cummax", "cummin", "cumprod", "cumsum"), "axis reverse"),
+    "dot_general": "dimension_numbers",
+    "dynamic_slice": "slice_sizes",
+    "gather": "dimension_numbers mode slice_sizes fill_value",
+    "integer_pow": "y",
+    "lu_pivots_to_permutation": "permutation_size",
+    "ormqr": "left transpose",
+    "qr": "full_matrices pivoting",
+    **{f"reduce_{x}": "axes" for x in ("and", "max", "min", "or", "prod", "sum")},
+    "reduce_precision": "exponent_bits mantissa_bits",
+    "round": "rounding_method",
+    "scan": "jaxpr length reverse",
+    "scatter": _OF_SCATTER,
+    **{f"scatter-{x}": _OF_SCATTER for x in ("add", "max", "min", "mul", "sub")},
+    **dict.fromkeys(SOLVES, "batch"),
+    "sort": "dimension num_keys",
+    "triangular_solve": "left_side lower transpose_a unit_diagonal",
+    "while": "body_jaxpr body_nconsts cond_jaxpr cond_nconsts",
+    **{
+        name: " ".join(
+            own.name
+            for own in inspect.signature(move).parameters.values()
+            if own.kind == own.KEYWORD_ONLY
+        )
+        for name, move in MOVES.items()
+    },
+}
+# What some releases have, or what a rule sees to itself.
+_PERHAPS: dict[str, str] = {
+    "cond": "branches_platforms",
+    "argmax": "index_dtype",
+    "argmin": "index_dtype",
+    "dot_general": "preferred_element_type",
+    "mul": "out_dtype",
+    "scan": "num_consts num_carry ft_in ft_out linear _split_transpose",
+    "triangular_solve": "conjugate_a",
+    **{
+        f"scatter{x}": "update_jaxpr update_consts"
+        for x in ("", "-add", "-max", "-min", "-mul", "-sub")
+    },
+}
+# What they do is what the program does that is their parameter; the rest is JAX's own business.
+CALLED = {
+    **dict.fromkeys(("jit", "pjit", "checkpoint", "remat", "remat2"), "jaxpr"),
+    **dict.fromkeys(
+        ("closed_call", "core_call", "custom_jvp_call", "custom_vjp_call"), "call_jaxpr"
+    ),
+}
+_CALLS = {
+    **CALLED,
+    "call_hi_primitive": "_prim",
+    "custom_linear_solve": "const_lengths jaxprs",
+    "platform_index": "platforms",
+}
+_OPAQUE = ("linear_solve", "nondifferentiable", "nondifferentiable_backward", "nonbatchable",
+           "nontraceable")  # fmt: skip
+
+
+def check(name: str, params) -> None:
+    """Refuse what a rule does not understand.
+
+    Args:
+        name: of a primitive that has a rule.
+        params: parameters of an equation.
+
+    Raises:
+        Refusal: naming parameters that are missing, or unknown and given.
+    """
+    read = set(_READ.get(name, _CALLS.get(name, "")).split())
+    missing = read - set(params)
+    if missing:
+        raise Refusal(
+            f"this release of JAX gives it no parameter {', '.join(sorted(missing))}, which its "
+            "rule reads"
+        )
+    if name in _CALLS or name in _OPAQUE:
+        return
+    known = read | _HARMLESS | set(_PERHAPS.get(name, "").split())
+    unknown = sorted(x for x, value in params.items() if x not in known and value is not None)
+    if unknown:
+        raise Refusal(
+            f"its rule knows no parameter {', '.join(unknown)}, which this release of JAX gives it"
+        )
+
+
+def understood(name: str, params) -> bool:
+    """Whether a rule understands an equation."""
+    try:
+        check(name, params)
+    except Refusal:
+        return False
+    return True

@@ -1,0 +1,239 @@
+"""Parts of arrays that are products of dense matrices, such as derivatives by a network's weights.
+
+Sums of such products are products of longer matrices: `A B + C D = [A C] [B; D]`. A sum over many
+pairs of vectors, those of all stages of a step, goes through the memory of the matrix once.
+"""
+
+from typing import NamedTuple, TYPE_CHECKING
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdae.kernels.graph.dense_products import called, Layout, OUTER, Product
+from jaxdae.kernels.graph.expressions import Graph, RESULT
+from jaxdae.kernels.graph.maps import mapped
+
+if TYPE_CHECKING:
+    from jaxdae.kernels.tracing.trace import ScalarProgram
+
+# Operations that are linear in all of their arguments.
+SUMS = ("add", "sub", "neg")
+
+
+class Factors(NamedTuple):
+    """Matrices of nodes `A`, shape (m, k), and `B`, shape (k, n), of a product `A B`.
+
+    Args:
+        left: `A`.
+        right: `B`.
+        start: number of the first entry of the product in the array that it is a part of, where
+            the others follow by rows.
+    """
+
+    left: np.ndarray
+    right: np.ndarray
+    start: int
+
+    @property
+    def rows(self) -> int:
+        """Rows of the product."""
+        return self.left.shape[0]
+
+    @property
+    def columns(self) -> int:
+        """Columns of the product."""
+        return self.right.shape[1]
+
+    @property
+    def stop(self) -> int:
+        """Number of the first entry behind the product."""
+        return self.start + self.rows * self.columns
+
+
+def factors(graph: Graph, nodes: np.ndarray) -> list[Factors]:
+    """The parts of an array, in the order of its entries, that are products or transposes of such.
+
+    Args:
+        graph: of the nodes.
+        nodes: of any shape.
+    """
+    found, at, flat = [], 0, nodes.ravel()
+    while at + OUTER <= flat.size:
+        own = _factors_at(graph, flat, at)
+        if own is not None:
+            found.append(own)
+        at = at + 1 if own is None else own.stop
+    return found
+
+
+def _factors_at(graph: Graph, flat: np.ndarray, at: int) -> Factors | None:
+    operation, own = graph.nodes[int(flat[at])]
+    if operation != RESULT or own[1] != 0:
+        return None
+    callee, arguments = graph.nodes[own[0]].arguments
+    if not isinstance(callee, Product) or at + callee.results[0].size > flat.size:
+        return None
+    m, k, n = callee.shape
+    nodes = flat[at : at + m * n]
+    a = _matrix(arguments[0], (m, k), callee.left)
+    b = _matrix(arguments[1], (k, n), callee.right)
+    numbers = own[0] + 1 + np.arange(m * n)  # results follow their call
+    if np.array_equal(nodes, numbers):
+        return Factors(a, b, at)
+    turned = np.array_equal(nodes, numbers.reshape(m, n).T.ravel())
+    return Factors(b.T, a.T, at) if turned else None
+
+
+def _matrix(entries: tuple[int, ...], shape: tuple[int, int], layout: Layout) -> np.ndarray:
+    nodes = np.array(entries, np.int32)
+    by_rows = layout == Layout(shape[1], 1)
+    return nodes.reshape(shape) if by_rows else nodes.reshape(shape[::-1]).T
+
+
+def combined(graph: Graph, operation: str, given: list[np.ndarray]) -> np.ndarray | None:
+    """A sum, a difference or the opposite of arrays whose parts are products, as such an array.
+
+    Args:
+        graph: where calls are added.
+        operation: one of `SUMS`.
+        given: nodes of its arguments.
+
+    Returns:
+        Nodes of the result; `None` where no part of all arguments is a product.
+    """
+    if given[0].size < OUTER or given[0].shape != given[-1].shape:
+        return None
+    found = [{(x.start, x.rows, x.columns): x for x in factors(graph, one)} for one in given]
+    common = [key for key in found[0] if all(key in x for x in found)]
+    if not common:
+        return None
+    flat = [x.ravel() for x in given]
+    result = np.full(flat[0].size, -1, np.int32)
+    for key in common:
+        parts = [x[key] for x in found]
+        if operation != "add":
+            parts[-1] = parts[-1]._replace(left=_negative(graph, parts[-1].left))
+        left = np.concatenate([x.left for x in parts], 1)
+        right = np.concatenate([x.right for x in parts], 0)
+        result[parts[0].start : parts[0].stop] = called(graph, left, right).ravel()
+    left = np.flatnonzero(result < 0)
+    for own in np.split(left, np.flatnonzero(np.diff(left) != 1) + 1):
+        result[own] = _each(graph, operation, [x[own] for x in flat])
+    return result.reshape(given[0].shape)
+
+
+def _each(graph: Graph, operation: str, given: list[np.ndarray]) -> np.ndarray:
+    found = mapped(graph, operation, given) if given[0].size else None
+    if found is not None:
+        return found
+    flat = [graph.apply(operation, *x) for x in zip(*(y.tolist() for y in given), strict=True)]
+    return np.array(flat, np.int32)
+
+
+def _negative(graph: Graph, nodes: np.ndarray) -> np.ndarray:
+    flat = [graph.apply("neg", x) for x in nodes.ravel().tolist()]
+    return np.array(flat, np.int32).reshape(nodes.shape)
+
+
+# Programs that give factors instead of products.
+
+
+class Rank(NamedTuple):
+    """A part of a result that is given by its factors.
+
+    Args:
+        start: number of its first entry.
+        rows: of the product.
+        terms: columns of the left factor, which are rows of the right one.
+        columns: of the product.
+    """
+
+    start: int
+    rows: int
+    terms: int
+    columns: int
+
+    @property
+    def stop(self) -> int:
+        """Number of the first entry behind the product."""
+        return self.start + self.rows * self.columns
+
+
+class Pieces(NamedTuple):
+    """What a program gives of one result: the entries of no product, then pairs of factors.
+
+    Args:
+        result: what it was.
+        ranks: the products; of each first the left factor, transposed, and then the right one.
+    """
+
+    result: jax.ShapeDtypeStruct
+    ranks: tuple[Rank, ...]
+
+    @property
+    def rest(self) -> list[tuple[int, int]]:
+        """Starts and ends of the parts between the products."""
+        starts = [0, *(x.stop for x in self.ranks)]
+        stops = [*(x.start for x in self.ranks), self.result.size]
+        return [(a, b) for a, b in zip(starts, stops, strict=True) if a < b]
+
+    @property
+    def shapes(self) -> list[tuple[int, ...]]:
+        """Shapes of what the program gives."""
+        if not self.ranks:
+            return [self.result.shape]
+        size = sum(b - a for a, b in self.rest)
+        pairs = (((x.terms, x.rows), (x.terms, x.columns)) for x in self.ranks)
+        return [*([(size,)] if size else []), *(shape for pair in pairs for shape in pair)]
+
+
+def factored(program: "ScalarProgram") -> tuple["ScalarProgram", tuple[Pieces, ...]]:
+    """Give the factors of the parts of results that are products, instead of the products.
+
+    They are multiplied where sums over several calls go through the memory of the product once.
+
+    Args:
+        program: what is computed.
+
+    Returns:
+        A program that gives the pieces of each result, and what these are.
+    """
+    graph, at = program.graph, 0
+    outputs: list[np.ndarray] = []
+    pieces = []
+    for shape in program.results:
+        nodes = program.outputs[at : at + shape.size]
+        at += nodes.size
+        pairs = [x for x in factors(graph, nodes) if _is_shorter(x)]
+        ranks = (Rank(x.start, x.rows, x.left.shape[1], x.columns) for x in pairs)
+        own = Pieces(shape, tuple(ranks))
+        pieces.append(own)
+        rest = [nodes[a:b] for a, b in own.rest]
+        outputs += [nodes] if not pairs else [np.concatenate(rest)] if rest else []
+        outputs += [y.ravel() for x in pairs for y in (x.left.T, x.right)]
+    results = [jax.ShapeDtypeStruct(x, y.result.dtype) for y in pieces for x in y.shapes]
+    flat = np.concatenate(outputs) if outputs else program.outputs
+    return program._replace(outputs=flat, results=tuple(results)), tuple(pieces)
+
+
+def _is_shorter(pair: Factors) -> bool:
+    return pair.left.size + pair.right.size < 2 * pair.rows * pair.columns
+
+
+def assembled(found: list, pieces: tuple[Pieces, ...]) -> list[jax.Array]:
+    """Results from what a `factored` program gives."""
+    given = iter(found)
+    return [_assembled(given, x) for x in pieces]
+
+
+def _assembled(given, pieces: Pieces) -> jax.Array:
+    if not pieces.ranks:
+        return next(given)
+    sizes = [b - a for a, b in pieces.rest]
+    rest = jnp.split(next(given), np.cumsum(sizes)[:-1]) if sizes else []
+    parts = {start: own for (start, _), own in zip(pieces.rest, rest, strict=True)}
+    for one in pieces.ranks:
+        parts[one.start] = (next(given).T @ next(given)).ravel()
+    flat = jnp.concatenate([parts[start] for start in sorted(parts)])
+    return flat.reshape(pieces.result.shape)

@@ -1,0 +1,315 @@
+"""What each primitive of JAX is in scalar operations."""
+
+from collections.abc import Callable
+
+import numpy as np
+from jax import lax
+
+from jaxdae.kernels.graph import dense_products, maps
+from jaxdae.kernels.graph.expressions import Graph
+from jaxdae.kernels.graph.operations import OPERATIONS
+from jaxdae.kernels.tracing import casts, factorizations, indexing, product_parts
+from jaxdae.kernels.tracing.arrays import as_symbols, elementwise, reduced, Refusal, Symbols, Value
+from jaxdae.kernels.tracing.control_flow import choice
+from jaxdae.kernels.tracing.indexing import alike
+from jaxdae.kernels.tracing.integers import on_wholes, rounded, sum_of_products, within
+
+# Name of the primitive that calls another program.
+CALL_PRIMITIVE = "call_subprogram"
+# The larger of two truth values is true where one of them is.
+_OF_TRUTHS = {"max": "or", "min": "and"}
+
+
+def _same(operation: str) -> Callable:
+    boolean = OPERATIONS[operation].boolean
+
+    def rule(graph: Graph, equation, given: list[Value]) -> list[Value]:
+        dtype = equation.outvars[0].aval.dtype
+        counted = dtype == np.bool_ or np.issubdtype(dtype, np.integer)
+        if counted and any(isinstance(x, Symbols) and x.whole is not None for x in given):
+            return [on_wholes(graph, operation, given, equation.outvars[0].aval.dtype)]
+        if any(isinstance(x, Symbols) and x.boolean for x in given):
+            return [_on_truths(graph, operation, given)]
+        if graph.loops and operation in product_parts.SUMS:
+            nodes = [as_symbols(graph, x).nodes for x in given]
+            found = product_parts.combined(graph, operation, nodes)
+            if found is not None:
+                return [Symbols(found)]
+        if graph.loops and not counted and not boolean:
+            nodes = list(np.broadcast_arrays(*(as_symbols(graph, x).nodes for x in given)))
+            found = maps.mapped(graph, operation, nodes)
+            if found is not None:
+                return [Symbols(found)]
+        return [elementwise(graph, operation, *given, boolean=boolean)]
+
+    return rule
+
+
+def _on_truths(graph: Graph, operation: str, given: list[Value]) -> Symbols:
+    """Comparisons of truth values."""
+    same = {"eq": "xor", "ne": "xor", **_OF_TRUTHS}.get(operation)
+    if same is None:
+        raise Refusal(f"{operation} of truth values is not known")
+    found = elementwise(graph, same, *given, boolean=True)
+    return elementwise(graph, "not", found, boolean=True) if operation == "eq" else found
+
+
+def _logical(operation: str) -> Callable:
+    def rule(graph: Graph, equation, given: list[Value]) -> list[Value]:
+        del equation
+        if not all(as_symbols(graph, x).boolean for x in given):
+            raise Refusal("bits of whole numbers that depend on the inputs are not known")
+        return [elementwise(graph, operation, *given, boolean=True)]
+
+    return rule
+
+
+def _select_n(graph: Graph, equation, given: list[Value]) -> list[Value]:
+    del equation
+    which, *cases = given
+    if not isinstance(which, Symbols):
+        nodes, kind = alike(graph, cases)
+        return [kind.like(np.choose(which.astype(int), nodes).astype(np.int32))]
+    if which.boolean:
+        no, yes = cases
+        return [choice(graph, which, yes, no)]
+    *others, found = cases
+    for i, case in reversed(list(enumerate(others))):
+        chosen = elementwise(graph, "eq", which, np.asarray(float(i)), boolean=True)
+        found = choice(graph, chosen, case, found)
+    return [found]
+
+
+def _convert(graph: Graph, equation, given: list[Value]) -> list[Value]:
+    value, dtype = as_symbols(graph, given[0]), np.dtype(equation.params["new_dtype"])
+    if dtype == np.bool_:
+        zero = np.asarray(0.0)
+        return [value if value.boolean else elementwise(graph, "ne", value, zero, boolean=True)]
+    counted = np.issubdtype(dtype, np.integer)
+    if value.boolean:
+        return [_counted(graph, value)._replace(whole=(0, 1) if counted else None)]
+    if not counted:
+        return [Symbols(value.nodes)]
+    if value.whole is None:
+        return [rounded(graph, value, dtype)]
+    return [Symbols(value.nodes, whole=within(value.whole, dtype))]
+
+
+def _reduction(operation: str) -> Callable:
+    def rule(graph: Graph, equation, given: list[Value]) -> list[Value]:
+        value, axes = as_symbols(graph, given[0]), equation.params["axes"]
+        if value.boolean:
+            name = _OF_TRUTHS.get(operation, operation)
+            return [reduced(graph, name, value, axes, True)]
+        whole = None
+        if value.whole is not None:
+            count = int(np.prod([value.nodes.shape[i] for i in axes]))
+            whole = within(_range_of(operation, value.whole, count), equation.outvars[0].aval.dtype)
+        return [reduced(graph, operation, value, axes)._replace(whole=whole)]
+
+    return rule
+
+
+def _range_of(operation: str, whole: tuple[int, int], count: int) -> tuple[int, int]:
+    """What whole numbers of a range give, combined."""
+    if operation in ("max", "min") and count:
+        return whole
+    if operation != "add":
+        raise Refusal("whole numbers that depend on the inputs are only added and compared")
+    return min(count * whole[0], 0), max(count * whole[1], 0)
+
+
+def _cumulative(operation: str) -> Callable:
+    def rule(graph: Graph, equation, given: list[Value]) -> list[Value]:
+        axis, reverse = equation.params["axis"], equation.params["reverse"]
+        value = as_symbols(graph, given[0])
+        nodes = np.moveaxis(value.nodes, axis, 0)
+        whole = None
+        if value.whole is not None:
+            whole = within(_range_of(operation, value.whole, len(nodes)), np.int32)
+        rows = list(nodes[::-1] if reverse else nodes)
+        if operation == "add" and len(rows) > 1 and graph.exact:
+            rows[0] = elementwise(graph, "add", Symbols(rows[0]), np.asarray(0.0)).nodes
+        for i in range(1, len(rows)):
+            rows[i] = elementwise(graph, operation, Symbols(rows[i - 1]), Symbols(rows[i])).nodes
+        found = np.stack(rows[::-1] if reverse else rows) if rows else nodes
+        return [Symbols(np.moveaxis(found, 0, axis), whole=whole)]
+
+    return rule
+
+
+def _dot_general(graph: Graph, equation, given: list[Value]) -> list[Value]:
+    (left, right), (batch_left, batch_right) = equation.params["dimension_numbers"]
+    symbols = [_counted(graph, as_symbols(graph, x)) for x in given]
+    a = _arranged(symbols[0].nodes, batch_left, left)
+    b = _arranged(symbols[1].nodes, batch_right, right)
+    found = [_product(graph, rows, columns.T) for rows, columns in zip(a, b, strict=True)]
+    result = equation.outvars[0].aval
+    ranges, whole = [x.whole for x in symbols if x.whole is not None], None
+    if np.issubdtype(result.dtype, np.integer):
+        whole = sum_of_products(*ranges, count=a.shape[-1], dtype=result.dtype)
+    out = Symbols(np.array(found, np.int32).reshape(result.shape), whole=whole)
+    if result.dtype == np.bool_:
+        return [elementwise(graph, "ne", out, np.asarray(0.0), boolean=True)]
+    return [out]
+
+
+def _counted(graph: Graph, value: Symbols) -> Symbols:
+    """Truth values as the numbers one and zero."""
+    if not value.boolean:
+        return value
+    return elementwise(graph, "select", value, np.asarray(1.0), np.asarray(0.0), whole=(0, 1))
+
+
+def _product(graph: Graph, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Nodes of a matrix product: of a large one as a loop, of others written out."""
+    found = dense_products.product(graph, a, b) if graph.loops else None
+    if found is not None:
+        return found
+    columns = b.T.tolist()
+    each = [graph.dot(row, column) for row in a.tolist() for column in columns]
+    return np.array(each, np.int32).reshape(len(a), len(columns))
+
+
+def _arranged(x: np.ndarray, batch, contracted) -> np.ndarray:
+    """Axes as (batch, free, contracted), each of them one."""
+    free = [i for i in range(x.ndim) if i not in (*batch, *contracted)]
+    sizes = [int(np.prod([x.shape[i] for i in axes])) for axes in (batch, free, contracted)]
+    return x.transpose(*batch, *free, *contracted).reshape(sizes)
+
+
+def _integer_pow(graph: Graph, equation, given: list[Value]) -> list[Value]:
+    """By repeated squaring, as XLA does it."""
+    exponent, square = abs(equation.params["y"]), as_symbols(graph, given[0])
+    if square.whole is not None:
+        raise Refusal("powers of whole numbers that depend on the inputs are not known")
+    found: Value | None = None
+    rest = exponent
+    while rest:
+        if rest % 2:
+            found = square if found is None else elementwise(graph, "mul", found, square)
+        rest //= 2
+        if rest:
+            square = elementwise(graph, "mul", square, square)
+    one = np.ones(square.nodes.shape)
+    if found is None:
+        return [one]
+    return [found if equation.params["y"] > 0 else elementwise(graph, "div", one, found)]
+
+
+def _round(graph: Graph, equation, given: list[Value]) -> list[Value]:
+    if equation.params["rounding_method"] != lax.RoundingMethod.TO_NEAREST_EVEN:
+        raise Refusal("it rounds halves away from zero; jnp.round rounds them to even numbers")
+    return [elementwise(graph, "rint", given[0])]
+
+
+def _square(graph: Graph, equation, given: list[Value]) -> list[Value]:
+    return _same("mul")(graph, equation, [given[0], given[0]])
+
+
+def _one_minus_square(graph: Graph, equation, given: list[Value]) -> list[Value]:
+    """`(1 + x) (1 - x)`, which is exact where `x` is close to one."""
+    one = np.ones(np.shape(as_symbols(graph, given[0]).nodes), equation.outvars[0].aval.dtype)
+    (more,) = _same("add")(graph, equation, [one, given[0]])
+    (less,) = _same("sub")(graph, equation, [one, given[0]])
+    return _same("mul")(graph, equation, [more, less])
+
+
+def _polynomial(graph: Graph, equation, given: list[Value]) -> list[Value]:
+    """By Horner's rule; the coefficient of the highest power comes last."""
+    x, *coefficients = given
+    found = coefficients.pop()
+    while coefficients:
+        (product,) = _same("mul")(graph, equation, [found, x])
+        (found,) = _same("add")(graph, equation, [product, coefficients.pop()])
+    return [found]
+
+
+def _log2(graph: Graph, equation, given: list[Value]) -> list[Value]:
+    del equation
+    return [
+        elementwise(graph, "mul", elementwise(graph, "log", given[0]), np.asarray(1 / np.log(2.0)))
+    ]
+
+
+def _rsqrt(graph: Graph, equation, given: list[Value]) -> list[Value]:
+    del equation
+    return [elementwise(graph, "div", np.asarray(1.0), elementwise(graph, "sqrt", given[0]))]
+
+
+def _logistic(graph: Graph, equation, given: list[Value]) -> list[Value]:
+    del equation
+    decay = elementwise(graph, "exp", elementwise(graph, "neg", given[0]))
+    one = np.asarray(1.0)
+    return [elementwise(graph, "div", one, elementwise(graph, "add", one, decay))]
+
+
+def _power_of(base: float) -> Callable:
+    def rule(graph: Graph, equation, given: list[Value]) -> list[Value]:
+        del equation
+        return [elementwise(graph, "pow", np.asarray(base), given[0])]
+
+    return rule
+
+
+def _clamp(graph: Graph, equation, given: list[Value]) -> list[Value]:
+    low, x, high = given
+    (inside,) = _same("max")(graph, equation, [x, low])
+    return _same("min")(graph, equation, [inside, high])
+
+
+def _swapped(operation: str) -> Callable:
+    def rule(graph: Graph, equation, given: list[Value]) -> list[Value]:
+        return _same(operation)(graph, equation, given[::-1])
+
+    return rule
+
+
+def _identity(graph: Graph, equation, given: list[Value]) -> list[Value]:
+    del graph, equation
+    return list(given)
+
+
+_ELEMENTWISE = (
+    "add", "sub", "mul", "div", "neg", "abs", "sign", "max", "min", "rem", "floor", "ceil", "sqrt",
+    "sin", "cos", "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh", "tanh", "asinh", "acosh",
+    "atanh", "exp", "expm1", "log", "log1p", "pow", "cbrt", "erf",
+)  # fmt: skip
+
+RULES: dict[str, Callable] = {
+    **{name: _same(name) for name in (*_ELEMENTWISE, "lt", "le", "eq", "ne", "is_finite")},
+    **{name: _logical(name) for name in ("and", "or", "xor", "not")},
+    **indexing.RULES,
+    **factorizations.RULES,
+    "gt": _swapped("lt"),
+    "ge": _swapped("le"),
+    "add_any": _same("add"),
+    "round": _round,
+    "select_n": _select_n,
+    "convert_element_type": _convert,
+    "reduce_sum": _reduction("add"),
+    "reduce_prod": _reduction("mul"),
+    "reduce_max": _reduction("max"),
+    "reduce_min": _reduction("min"),
+    "reduce_and": _reduction("and"),
+    "reduce_or": _reduction("or"),
+    "cumsum": _cumulative("add"),
+    "cumprod": _cumulative("mul"),
+    "cummax": _cumulative("max"),
+    "cummin": _cumulative("min"),
+    "dot_general": _dot_general,
+    "integer_pow": _integer_pow,
+    "square": _square,
+    "one_minus_square": _one_minus_square,
+    "polynomial": _polynomial,
+    "log2": _log2,
+    "reduce_precision": casts.reduced,
+    "rsqrt": _rsqrt,
+    "logistic": _logistic,
+    "exp2": _power_of(2.0),
+    "clamp": _clamp,
+    "stop_gradient": _identity,
+    "optimization_barrier": _identity,
+    "sharding_constraint": _identity,
+    "device_put": _identity,
+}

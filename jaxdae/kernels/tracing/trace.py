@@ -1,0 +1,212 @@
+"""From a function written for JAX to a graph of scalar operations."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.extend.core as jex
+import numpy as np
+
+from jaxdae.kernels.graph.expressions import Graph, INPUT, TooManyOperations
+from jaxdae.kernels.tracing import (
+    casts,
+    factorizations,
+    parameters,
+    zero_signs,
+)
+from jaxdae.kernels.tracing.arrays import (
+    as_symbols,
+    first_refused,
+    Refusal,
+    Refused,
+    settled,
+    Symbols,
+    Value,
+)
+from jaxdae.kernels.tracing.control_flow import CALLS, PLAIN_CALLS
+from jaxdae.kernels.tracing.known_numbers import known, on_host
+from jaxdae.kernels.tracing.rules import CALL_PRIMITIVE, RULES
+from jaxdae.kernels.tracing.user_rules import own_rules, OwnRule
+
+
+class UnsupportedOperationError(NotImplementedError):
+    """A function does something that cannot be made a kernel of."""
+
+
+class ScalarProgram(NamedTuple):
+    """A function of arrays of fixed shapes as scalar operations.
+
+    Args:
+        graph: the operations.
+        outputs: nodes of all entries of all results, one after the other.
+        inputs: shape and dtype of each argument; their entries are the graph's inputs, numbered
+            one after the other.
+        results: shape and dtype of each result.
+        own_rules: rules of derivatives that users have written, of functions in it.
+    """
+
+    graph: Graph
+    outputs: np.ndarray
+    inputs: tuple[jax.ShapeDtypeStruct, ...]
+    results: tuple[jax.ShapeDtypeStruct, ...]
+    own_rules: tuple[OwnRule, ...] = ()
+
+    def depends(self) -> tuple[bool, ...]:
+        """For each argument, whether any result depends on it."""
+        nodes = (self.graph.nodes[x] for x in self.graph.needed(self.outputs))
+        read = {x.arguments[0] for x in nodes if x.operation == INPUT}
+        ends = np.cumsum([int(np.prod(x.shape)) for x in self.inputs])
+        parts = zip([0, *ends[:-1]], ends, strict=True)
+        return tuple(not read.isdisjoint(range(a, b)) for a, b in parts)
+
+    def content(self) -> str:
+        """What it computes, in words that are the same in every process."""
+        graph = self.graph
+        # The first nodes are the inputs of their numbers.
+        nodes = (graph.nodes[x] for x in graph.needed(self.outputs) if x >= graph.given)
+        words = (f"{x.operation} {[getattr(y, 'name', y) for y in x.arguments]}" for x in nodes)
+        return "\n".join([*words, f"{self.outputs.tolist()} {self.inputs} {self.results}"])
+
+
+def scalarize(
+    function: Callable,
+    *arguments,
+    varying: int | None = None,
+    loops: bool = False,
+    signed: bool = False,
+) -> ScalarProgram:
+    """Trace a function to scalar operations.
+
+    Loops with a known number of turns are unrolled, both sides of a condition that depends on the
+    inputs are computed, and calls are entered. What is equal is computed once.
+
+    Args:
+        function: traceable by JAX; takes and returns arrays.
+        arguments: examples of its arguments, or their shapes; floating-point.
+        varying: number of the first arguments, which change from call to call while the others
+            stay the same; without it all change.
+        loops: whether products of dense matrices become calls, for programs that are written as
+            functions on arrays in memory.
+        signed: whether zeros among the results keep their signs, but those of linear solves.
+
+    Returns:
+        `ScalarProgram`.
+
+    Raises:
+        UnsupportedOperationError: naming the primitive, and the place in the user's code.
+    """
+    shapes = tuple(jax.ShapeDtypeStruct(np.shape(x), x.dtype) for x in arguments)
+    closed = jax.make_jaxpr(function)(*shapes)
+    sizes = [int(np.prod(x.shape)) for x in shapes]
+    kinds = {np.dtype(x.dtype) for x in shapes}
+    graph = Graph(
+        None if varying is None else sum(sizes[:varying]),
+        kinds.pop() if len(kinds) == 1 else None,
+        loops,
+    )
+    graph.inputs(sum(sizes))
+    given, first = [], 0
+    for shape, size in zip(shapes, sizes, strict=True):
+        nodes = np.arange(first, first + size, dtype=np.int32)
+        given.append(Symbols(nodes.reshape(shape.shape)))
+        first += size
+    graph.readers |= zero_signs.readers(closed, results=signed)
+    try:
+        found = evaluate(graph, closed, given)
+    except TooManyOperations as reason:
+        raise UnsupportedOperationError(f"it is too much for a kernel: {reason}.") from None
+    for result in found:
+        if isinstance(result, Refused):
+            raise UnsupportedOperationError(result.message())
+    try:
+        flat = [as_symbols(graph, x).nodes.ravel() for x in found]
+    except Refusal as reason:
+        message = f"a result cannot be made part of a kernel: {reason}."
+        raise UnsupportedOperationError(message) from None
+    results = tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in closed.out_avals)
+    outputs = np.concatenate(flat) if flat else np.zeros(0, np.int32)
+    return ScalarProgram(graph, outputs, shapes, results, own_rules(closed))
+
+
+def evaluate(graph: Graph, closed: Any, arguments: list) -> list:
+    """Results of a jaxpr, operation by operation."""
+    jaxpr, fixed = (closed.jaxpr, closed.consts) if hasattr(closed, "jaxpr") else (closed, ())
+    values: dict[Any, Any] = dict(zip(jaxpr.constvars, map(known, fixed), strict=True))
+
+    def hold(variables: Any, found: list) -> None:
+        for variable, value in zip(variables, found, strict=True):
+            # Keys of random numbers are known, whatever their type.
+            own = isinstance(value, Symbols)
+            values[variable] = settled(graph, value, variable.aval.dtype) if own else value
+
+    def read(atom: Any):
+        return _literal(atom) if isinstance(atom, jex.Literal) else values[atom]
+
+    graph.count_equations(len(jaxpr.eqns))
+    hold(jaxpr.invars, arguments)
+    for equation in jaxpr.eqns:
+        hold(equation.outvars, _apply(graph, equation, [read(x) for x in equation.invars]))
+    return [read(x) for x in jaxpr.outvars]
+
+
+def _literal(atom: Any):
+    return known(atom.val, atom.aval.dtype)
+
+
+def _apply(graph: Graph, equation, given: list) -> list:
+    """Results of one equation; what is refused stands for itself, and for what is made of it."""
+    name = equation.primitive.name
+    enter = CALLS.get(name)
+    refused, graph.exact = first_refused(given), False
+    try:
+        if enter is not None and (refused is None or name in PLAIN_CALLS):
+            parameters.check(name, equation.params)
+            return _placed(enter(graph, equation, given, evaluate), equation)
+        if refused is None:
+            return _found(graph, equation, given)
+    except Refusal as reason:
+        refused = Refused(name, str(reason), _place(equation))
+    if equation.effects or not equation.outvars:
+        # Nobody reads what it does, but it was meant to be done.
+        raise UnsupportedOperationError(refused.message())
+    return [refused] * len(equation.outvars)
+
+
+def _found(graph: Graph, equation, given: list[Value]) -> list[Value]:
+    # A call stays one where its arguments are known: what it calls is known only to the module.
+    called = equation.primitive.name == CALL_PRIMITIVE
+    if not called and not any(isinstance(x, Symbols) for x in given):
+        return on_host(equation, given)
+    rule = RULES.get(equation.primitive.name)
+    if rule is None:
+        reason = factorizations.ITERATIVE.get(equation.primitive.name, "there is no rule for it")
+        raise Refusal(reason)
+    parameters.check(equation.primitive.name, equation.params)
+    casts.check(graph, (x.aval for x in (*equation.invars, *equation.outvars)))
+    graph.exact = id(equation) in graph.readers
+    found = rule(graph, equation, given)
+    return [
+        casts.kept(graph, value, x.aval.dtype)
+        for value, x in zip(found, equation.outvars, strict=True)
+    ]
+
+
+def _placed(found: list, equation) -> list:
+    """What was refused inside of a call comes from there, where that is known, or from the call."""
+    unknown = [isinstance(x, Refused) and x.place is None for x in found]
+    if not any(unknown):
+        return found
+    place = _place(equation)
+    return [x._replace(place=place) if y else x for x, y in zip(found, unknown, strict=True)]
+
+
+def _place(equation) -> str | None:
+    """The line of the user's code, if it is known."""
+    traceback = equation.source_info.traceback
+    frames = [] if traceback is None else list(traceback.frames)
+    inside = ("/jax/", "/jaxlib/", "/equinox/", "/diffrax/", "/jaxdae/kernels/", "/lineax/",
+              "/jaxdae/backends.py")  # fmt: skip
+    for frame in frames:
+        if not any(part in frame.file_name.replace("\\", "/") for part in inside):
+            return f"{frame.file_name}:{frame.line_num} ({frame.function_name})"
+    return None

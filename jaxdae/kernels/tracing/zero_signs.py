@@ -1,0 +1,197 @@
+"""Where the sign of a zero is read: there a program keeps it, elsewhere zeros cost nothing.
+
+A division by zero is positive or negative, and `atan2` lies on one side of its cut or on the other.
+From these an analysis goes back through a program, to all that hands a zero on as it is. Pivots of
+linear solves are compared with zero, and have no reader here.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax.extend.core as jex
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdae.kernels.tracing.linear_solves import SOLVES
+from jaxdae.kernels.tracing.parameters import CALLED
+
+# Arguments whose sign they read where these are zero; the others hand it on, if there are any.
+_READ: dict[str, tuple[int, ...]] = {
+    "atan2": (0, 1), "div": (1,), "pow": (0,), "rsqrt": (0,),
+    "lt_to": (0, 1), "le_to": (0, 1), "eq_to": (0, 1),
+}  # fmt: skip
+# Their results are no zeros, or positive ones.
+_POSITIVE = ("abs", "acos", "cos", "cosh", "exp", "exp2", "log", "logistic", "square")
+# Positive where all arguments are.
+_HANDING_ON = (
+    "broadcast_in_dim", "concatenate", "convert_element_type", "copy", "max", "min", "reduce_max",
+    "reduce_min", "reshape", "rev", "select_n", "slice", "sort", "split", "sqrt", "squeeze",
+    "transpose",
+)  # fmt: skip
+# Of a linear system, or of a program that is compiled on its own, nobody reads how a zero in it
+# came about.
+_BARRIERS = frozenset((
+    *SOLVES, "custom_linear_solve", "cholesky", "triangular_solve", "lu", "qr", "geqrf",
+    "householder_product", "ormqr", "call_subprogram",
+))  # fmt: skip
+
+
+def readers(closed: Any, results: bool) -> dict[int, Any]:
+    """Equations whose zeros are read, by their identity.
+
+    Args:
+        closed: a program of JAX.
+        results: whether the signs of its results are read.
+
+    Returns:
+        Equations of the program and of those inside of it; they are kept, so that no other gets
+        the identity of one of them.
+    """
+    found: dict[int, Any] = {}
+    jaxpr = getattr(closed, "jaxpr", closed)
+    _wanted(found, closed, [results] * len(jaxpr.outvars))
+    return found
+
+
+def _wanted(found: dict[int, Any], closed: Any, results: Sequence[bool]) -> list[bool]:
+    """Arguments whose signs are read, where some results are."""
+    jaxpr = getattr(closed, "jaxpr", closed)
+    positive = _positive(closed)
+    wanted: set[Any] = set()
+
+    def want(atoms, flags) -> None:
+        for atom, flag in zip(atoms, flags, strict=True):
+            if flag and not isinstance(atom, jex.Literal):
+                wanted.add(atom)
+
+    want(jaxpr.outvars, results)
+    for equation in reversed(jaxpr.eqns):
+        asked = [x in wanted for x in equation.outvars]
+        want(equation.invars, _of_equation(found, equation, asked, positive))
+    return [x in wanted for x in jaxpr.invars]
+
+
+def _of_equation(found: dict[int, Any], equation, asked: list[bool], positive) -> list[bool]:
+    """Which arguments are read, for what is asked of the results."""
+    name = equation.primitive.name
+    if name in _BARRIERS:
+        return [False] * len(equation.invars)
+    if name in CALLED:
+        return _wanted(found, equation.params[CALLED[name]], asked)
+    if name in _LOOPS:
+        return _LOOPS[name](found, equation, asked)
+    if any(asked):
+        # Also where the result is no negative zero: it might become one.
+        found[id(equation)] = equation
+    nothing = [False] * len(equation.invars)
+    matter = _handed_on(equation, positive) if any(asked) else nothing
+    read = _READ.get(name, ())
+    if name == "integer_pow" and equation.params["y"] < 0:
+        read = (0,) if equation.params["y"] % 2 else ()
+    return [x or i in read for i, x in enumerate(matter)]
+
+
+def _of_scan(found: dict[int, Any], equation, asked: list[bool]) -> list[bool]:
+    """What is handed from turn to turn is read if any turn reads it."""
+    body = equation.params["jaxpr"]
+    return _repeated(found, body, len(equation.invars), asked)
+
+
+def _repeated(found, body, count: int, asked: list[bool]) -> list[bool]:
+    # All of the state that is handed on is taken for one: loops are few, and their states small.
+    given = _wanted(found, body, [True] * len(asked) if any(asked) else asked)
+    if any(given) and not any(asked):
+        given = _wanted(found, body, [True] * len(asked))
+    return given if len(given) == count else [any(given)] * count
+
+
+def _of_while(found: dict[int, Any], equation, asked: list[bool]) -> list[bool]:
+    params = equation.params
+    _wanted(found, params["cond_jaxpr"], [False])
+    return _repeated(found, params["body_jaxpr"], len(equation.invars), asked)
+
+
+def _of_cond(found: dict[int, Any], equation, asked: list[bool]) -> list[bool]:
+    each = [_wanted(found, x, asked) for x in equation.params["branches"]]
+    return [False, *(any(x) for x in zip(*each, strict=True))]
+
+
+_LOOPS = {"scan": _of_scan, "while": _of_while, "cond": _of_cond}
+
+
+def _positive(closed: Any) -> set[Any]:
+    """Variables of a program that are never a negative zero."""
+    jaxpr, fixed = getattr(closed, "jaxpr", closed), getattr(closed, "consts", ())
+    constants = zip(jaxpr.constvars, fixed, strict=False)
+    found = {x for x, value in constants if not (_is_whole(x) or _has_negative_zero(value))}
+    for equation in jaxpr.eqns:
+        if _is_positive(equation, found):
+            found.update(equation.outvars)
+    return found
+
+
+def _is_positive(equation, positive: set[Any]) -> bool:
+    """Whether results are never a negative zero, whatever zeros the arguments are."""
+    return _is_born(equation) or _stays(equation, _are(equation, positive))
+
+
+def _is_born(equation) -> bool:
+    """Whether they are none, whatever the arguments are."""
+    name, params, own = equation.primitive.name, equation.params, equation.invars
+    if name in _POSITIVE or all(map(_is_whole, equation.outvars)):
+        return True
+    if name in ("mul", "dot_general") and own[0] is own[1]:
+        return True
+    if name == "integer_pow":
+        return params["y"] % 2 == 0
+    # Sums of several terms begin with zero.
+    return name in _SUMS and _SUMS[name](own[0].aval.shape, params) > 1
+
+
+def _stays(equation, are: list[bool]) -> bool:
+    """Whether they are none because the arguments are none."""
+    name = equation.primitive.name
+    if name in ("add", "add_any"):
+        return any(are)
+    if name == "sub":
+        return are[0]
+    return name in _HANDING_ON and all(are)
+
+
+def _are(equation, positive: set[Any]) -> list[bool]:
+    return [_is_whole(x) or _is_known(x, positive) for x in equation.invars]
+
+
+def _handed_on(equation, positive: set[Any]) -> list[bool]:
+    """Arguments whose signs matter for the sign of a result."""
+    if _is_born(equation):
+        return [False] * len(equation.invars)
+    are = _are(equation, positive)
+    return are if _stays(equation, are) else [True] * len(are)
+
+
+# How many terms they have.
+_SUMS = {
+    "cumsum": lambda shape, params: shape[params["axis"]],
+    "dot_general": lambda shape, params: _size(shape, params["dimension_numbers"][0][0]),
+    "reduce_sum": lambda shape, params: _size(shape, params["axes"]),
+}
+
+
+def _size(shape, axes) -> int:
+    return int(np.prod([shape[i] for i in axes]))
+
+
+def _is_known(atom, positive: set[Any]) -> bool:
+    if isinstance(atom, jex.Literal):
+        return not _has_negative_zero(atom.val)
+    return atom in positive
+
+
+def _is_whole(atom) -> bool:
+    return not jnp.issubdtype(atom.aval.dtype, np.inexact)
+
+
+def _has_negative_zero(value) -> bool:
+    value = np.asarray(value)
+    return value.dtype.kind == "f" and bool(np.any((value == 0) & np.signbit(value)))
