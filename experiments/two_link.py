@@ -26,11 +26,11 @@ from claims import Claim, finish, listed
 import jaxdae
 from jaxdae.cli import main as command
 from jaxdae.commands.tables import gain_text, table
-from jaxdae.failure import describe_failure
 from jaxdae.models import PAPER_RUNS, ReachableTwoLink, TwoLinkManipulator
 from jaxdae.models.studies import formulation_of
 from jaxdae.models.two_link import AbstractTwoLink, PAPER_START_Q, PAPER_START_V
 from jaxdae.plotting import plot_series, plot_violation, save_figure
+from jaxdae.simulation.failure import describe_failure
 
 # Whether a run passes a singular configuration depends on its steps, and these on round-off: the
 # report is that of diffrax on XLA wherever it is made.

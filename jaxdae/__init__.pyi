@@ -24,7 +24,6 @@ from .analysis import (
     spectrum as spectrum,
     step_limit as step_limit,
 )
-from .backends import BackendError as BackendError
 from .control import (
     HurwitzGains as HurwitzGains,
     NeuralFeedback as NeuralFeedback,
@@ -33,7 +32,6 @@ from .control import (
     ServoConstraint as ServoConstraint,
     StateFeedback as StateFeedback,
 )
-from .failure import SimulationError as SimulationError
 from .formulations import (
     AugmentedLagrangian as AugmentedLagrangian,
     Baumgarte as Baumgarte,
@@ -55,7 +53,10 @@ from .linalg.saddle_point import (
     SingularMass as SingularMass,
 )
 from .linalg.singularity_robust import SingularityRobust as SingularityRobust
-from .simulate import simulate as simulate
+from .simulation.backends import BackendError as BackendError
+from .simulation.failure import SimulationError as SimulationError
+from .simulation.simulate import simulate as simulate
+from .simulation.trajectory import Trajectory as Trajectory
 from .solvers import Projected as Projected
 from .systems import (
     check_mass_matrix as check_mass_matrix,
@@ -68,7 +69,6 @@ from .systems import (
     State as State,
     System as System,
 )
-from .trajectory import Trajectory as Trajectory
 from .tuning import (
     HurwitzPolynomial as HurwitzPolynomial,
     Interval as Interval,

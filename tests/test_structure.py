@@ -4,8 +4,6 @@ import ast
 import graphlib
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[1] / "jaxdae"
 MODULES = {
     ".".join(["jaxdae", *path.relative_to(ROOT).with_suffix("").parts]): path
@@ -13,6 +11,11 @@ MODULES = {
     if path.name not in ("__init__.py", "__main__.py")
 }
 # From the lowest; each may import those before it.
+ROOMS = (
+    "files", "version", "compiled", "linalg", "kernels", "systems", "formulations", "solvers",
+    "control", "analysis", "simulation", "tuning", "parallel", "models", "plotting", "commands",
+    "cli",
+)  # fmt: skip
 KERNELS = ("graph", "tracing", "llvm", "launch", "integration")
 
 
@@ -27,14 +30,30 @@ def imported(path: Path) -> set[str]:
     return found & MODULES.keys()
 
 
-@pytest.mark.parametrize("room", KERNELS)
-def test_imports_of_kernels_run_downwards(room):
-    above = KERNELS[KERNELS.index(room) + 1 :]
-    for path in (ROOT / "kernels" / room).rglob("*.py"):
-        wrong = [
-            x for x in imported(path) if x.startswith(tuple(f"jaxdae.kernels.{y}." for y in above))
-        ]
-        assert not wrong, f"{path} imports {wrong}"
+def from_above(folder: Path, package: str, rooms: tuple[str, ...]) -> list[str]:
+    """What modules of a package's rooms import from rooms above their own."""
+    found = []
+    for i, room in enumerate(rooms):
+        above = tuple(f"{package}.{x}." for x in rooms[i + 1 :])
+        # Rooms are folders, or single files.
+        for path in [*(folder / room).rglob("*.py"), folder / f"{room}.py"]:
+            if path.exists():
+                names = (
+                    x for x in imported(path) if f"{x}.".startswith(tuple(f"{y}." for y in above))
+                )
+                found += [f"{path.relative_to(folder)} imports {x}" for x in names]
+    return found
+
+
+def test_imports_run_downwards():
+    assert {x.split(".")[1] for x in MODULES} == {*ROOMS}
+    assert from_above(ROOT, "jaxdae", ROOMS) == []
+
+
+def test_imports_of_kernels_run_downwards():
+    rooms = {x.split(".")[2] for x in MODULES if x.startswith("jaxdae.kernels.")}
+    assert rooms == {*KERNELS, "memory"}
+    assert from_above(ROOT / "kernels", "jaxdae.kernels", KERNELS) == []
 
 
 def test_no_module_imports_itself_in_a_circle():

@@ -12,12 +12,12 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxdae.compiled import jit
-from jaxdae.failure import describe_failure
 from jaxdae.models.studies import Check, Goal, Study
-from jaxdae.simulate import simulate
+from jaxdae.simulation.failure import describe_failure
+from jaxdae.simulation.simulate import simulate
+from jaxdae.simulation.trajectory import Trajectory
 from jaxdae.solvers import RK4
 from jaxdae.systems import State
-from jaxdae.trajectory import Trajectory
 from jaxdae.tuning import AbstractCost, IntegratedViolation, perturbed_states
 
 

@@ -15,19 +15,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdae import backends
 from jaxdae.commands import kept
 from jaxdae.commands.choice import chosen_controller, chosen_formulation, SOLVERS
 from jaxdae.commands.record import Record, Words
 from jaxdae.control import ServoConstraint
-from jaxdae.diagnostics import judged, read_row, Row, rows_of, tolerance_of
-from jaxdae.failure import describe_failure
 from jaxdae.kernels.llvm import machine_code
 from jaxdae.models import get_model, Model
-from jaxdae.simulate import integrate, prepare, Prepared, Request, reviewed
+from jaxdae.simulation import backends
+from jaxdae.simulation.diagnostics import judged, read_row, Row, rows_of, tolerance_of
+from jaxdae.simulation.failure import describe_failure
+from jaxdae.simulation.simulate import integrate, prepare, Prepared, Request, reviewed
+from jaxdae.simulation.trajectory import control_input, read_rows, Trajectory
 from jaxdae.systems import constraint_residuals, State
 from jaxdae.systems.checks import constraint_counts
-from jaxdae.trajectory import control_input, read_rows, Trajectory
 
 # Rows of an adaptive run; one of more steps is made again with more rows.
 ROWS = 501

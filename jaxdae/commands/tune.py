@@ -11,7 +11,6 @@ import numpy as np
 import optax
 
 from jaxdae import __version__
-from jaxdae.backends import Backend
 from jaxdae.commands.judge import breaking_times, from_start, judge, Judgement
 from jaxdae.commands.tables import gain_text, output_folder, table, write_json
 from jaxdae.control import HurwitzGains
@@ -20,6 +19,7 @@ from jaxdae.models.studies import Check, studies, Study
 from jaxdae.plotting import plot_comparison, plot_histories, plot_series, plot_tuning, save_figure
 from jaxdae.plotting.energy import energy_drift
 from jaxdae.plotting.readout import common_unit, with_unit
+from jaxdae.simulation.backends import Backend
 from jaxdae.solvers import RK4
 from jaxdae.systems import State
 from jaxdae.systems.precision import in_dtype

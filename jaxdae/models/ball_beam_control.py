@@ -10,8 +10,8 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from jaxdae.analysis import equilibrium, linearize, lqr_on_constraints, RegulatorFeedback
 from jaxdae.control import NeuralFeedback
 from jaxdae.models.ball_beam import BallBeam, SimplifiedBallBeam
+from jaxdae.simulation.trajectory import Trajectory
 from jaxdae.systems import consistent_state, State
-from jaxdae.trajectory import Trajectory
 from jaxdae.tuning.costs import AbstractCost
 
 # Deviations that count one each: ball [m], wheel [rad], voltage [V]; rates and current count none.

@@ -20,9 +20,9 @@ from jaxdae.formulations import (
 from jaxdae.models.base import AbstractModel
 from jaxdae.models.registry import get_model, Model
 from jaxdae.models.two_link import PAPER_RUNS
+from jaxdae.simulation.trajectory import Trajectory
 from jaxdae.systems import State
 from jaxdae.systems.checks import constraint_counts
-from jaxdae.trajectory import Trajectory
 from jaxdae.tuning.costs import (
     AbstractCost,
     ControlEffort,

@@ -11,10 +11,10 @@ from jaxtyping import PyTree
 from jaxdae.control.base import AbstractDynamicController
 from jaxdae.formulations import AbstractFormulation
 from jaxdae.parallel.batch import map_batch
-from jaxdae.simulate import simulate
+from jaxdae.simulation.simulate import simulate
+from jaxdae.simulation.trajectory import Trajectory
 from jaxdae.systems import State, System
 from jaxdae.systems.precision import in_dtype
-from jaxdae.trajectory import Trajectory
 
 
 def motion(run: Trajectory) -> dict[str, Any]:

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
-from jaxdae import passages
 from jaxdae.plotting import readout, style
+from jaxdae.simulation import passages
 
 
 class _Panel(NamedTuple):

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxdae.trajectory import Trajectory
+from jaxdae.simulation.trajectory import Trajectory
 
 Weight = float | Float[Array, ""] | Float[Array, " c"]
 

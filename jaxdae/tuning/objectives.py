@@ -11,13 +11,13 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float, PyTree
 
-from jaxdae.backends import Backend
-from jaxdae.simulate import simulate
+from jaxdae.simulation.backends import Backend
+from jaxdae.simulation.simulate import simulate
+from jaxdae.simulation.trajectory import Trajectory
 from jaxdae.solvers import Projected
 from jaxdae.systems import consistent_state, State, System
 from jaxdae.systems.calls import check_instance
 from jaxdae.systems.checks import is_concrete
-from jaxdae.trajectory import Trajectory
 
 
 class SimulationObjective(eqx.Module):

@@ -10,9 +10,9 @@ from scipy.linalg import expm
 
 import jaxdae
 from jaxdae.control import CoupledGains, HurwitzGains, ServoConstraint
-from jaxdae.failure import describe_failure
 from jaxdae.models.mirror import AdaptiveMirror
 from jaxdae.models.mirror_law import voltage
+from jaxdae.simulation.failure import describe_failure
 from jaxdae.solvers import RK4
 
 FREE = jaxdae.Multipliers()

@@ -45,7 +45,6 @@ from jaxdae import (
     System,
     VelocityElimination,
 )
-from jaxdae.backends import Backend, BackendError
 from jaxdae.formulations import AbstractFormulation, SignLaw
 from jaxdae.kernels import scalarize
 from jaxdae.kernels.graph.operations import OPERATIONS
@@ -66,9 +65,10 @@ from jaxdae.models.arm import PointMassArm, SurfaceArm
 from jaxdae.models.kepler import Kepler
 from jaxdae.models.mirror import AdaptiveMirror
 from jaxdae.models.motor import AbstractMotorDrive, ChargeDrive, CurrentDrive
+from jaxdae.simulation.backends import Backend, BackendError
+from jaxdae.simulation.trajectory import control_input, Trajectory
 from jaxdae.systems import generalized_energy, power_balance
 from jaxdae.systems.precision import in_dtype
-from jaxdae.trajectory import control_input, Trajectory
 
 GAINS = Baumgarte(K_D=20.0, K_P=100.0, Gamma=10.0)
 # With and without stabilization in turn: on the constraints neither may change the motion.

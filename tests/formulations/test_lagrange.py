@@ -17,11 +17,11 @@ from jaxdae import (
     MinimumNorm,
     Multipliers,
     Penalty,
-    preconditions,
     SingularMass,
     State,
 )
 from jaxdae.models import CartesianPendulum, Chain
+from jaxdae.simulation import preconditions
 from jaxdae.systems import constraint_residuals, evaluate
 
 # Sums and solves of systems of at most six unknowns with condition numbers below 1e3.

@@ -14,12 +14,12 @@ import jax.numpy as jnp
 import pytest
 
 import jaxdae
-from jaxdae import trajectory
 from jaxdae.kernels.tracing.control_flow import CALLS
 from jaxdae.kernels.tracing.factorizations import ITERATIVE
 from jaxdae.kernels.tracing.parameters import check
 from jaxdae.kernels.tracing.rules import RULES
 from jaxdae.models import CartesianPendulum, MODELS
+from jaxdae.simulation import trajectory
 
 # Of known numbers alone: kernels leave them to JAX while they are traced.
 KNOWN = {

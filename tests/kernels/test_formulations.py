@@ -17,7 +17,7 @@ from jax.flatten_util import ravel_pytree
 import jaxdae
 from jaxdae import State
 from jaxdae.kernels import scalarize, UnsupportedOperationError
-from jaxdae.trajectory import control_input
+from jaxdae.simulation.trajectory import control_input
 
 SYSTEMS = (
     "pendulum", "two-link", "sleigh", "ball and beam", "everything", "repeated rod", "massless",

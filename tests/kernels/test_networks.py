@@ -11,9 +11,9 @@ import pytest
 
 import jaxdae
 from jaxdae import Multipliers, simulate, State
-from jaxdae.backends import BackendError
 from jaxdae.kernels import scalarize, UnsupportedOperationError
 from jaxdae.kernels.tracing.product_parts import factored, Rank
+from jaxdae.simulation.backends import BackendError
 from jaxdae.solvers import RK4
 
 X = jax.ShapeDtypeStruct((300,), np.float64)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import jaxdae
-from jaxdae.backends import BackendError
 from jaxdae.kernels import as_jax, native, scalarize, UnsupportedOperationError
+from jaxdae.simulation.backends import BackendError
 
 X = np.array([0.1, -0.7, 1.3, 1e-3, 3e30, 1e39, 1e-42])
 SHORT = X[:4]

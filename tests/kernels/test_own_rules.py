@@ -13,10 +13,10 @@ import optimistix
 import pytest
 
 import jaxdae
-from jaxdae.backends import BackendError
 from jaxdae.kernels.launch.derivatives import shielded
 from jaxdae.kernels.tracing.user_rules import own_rules
-from jaxdae.reverse_only import reverse_only
+from jaxdae.simulation.backends import BackendError
+from jaxdae.simulation.reverse_only import reverse_only
 from jaxdae.solvers import RK4
 
 MODES = {"f": jax.jacfwd, "r": jax.jacrev}

@@ -13,7 +13,7 @@ import jaxdae
 from jaxdae import Multipliers, Penalty, simulate, SimulationError, VelocityElimination
 from jaxdae.formulations import LinearLaw
 from jaxdae.models import ReachableTwoLink, SliderCrank
-from jaxdae.passages import find_passages
+from jaxdae.simulation.passages import find_passages
 from jaxdae.solvers import RK4
 from jaxdae.systems import State
 

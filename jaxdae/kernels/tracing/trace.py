@@ -205,7 +205,7 @@ def _place(equation) -> str | None:
     traceback = equation.source_info.traceback
     frames = [] if traceback is None else list(traceback.frames)
     inside = ("/jax/", "/jaxlib/", "/equinox/", "/diffrax/", "/jaxdae/kernels/", "/lineax/",
-              "/jaxdae/backends.py")  # fmt: skip
+              "/jaxdae/simulation/backends.py")  # fmt: skip
     for frame in frames:
         if not any(part in frame.file_name.replace("\\", "/") for part in inside):
             return f"{frame.file_name}:{frame.line_num} ({frame.function_name})"

@@ -15,7 +15,7 @@ from jaxdae.formulations import RealizingForces
 from jaxdae.formulations.held_rank import solves
 from jaxdae.formulations.lagrange import AbstractMotion
 from jaxdae.linalg.singularity_robust import passes_singular_positions
-from jaxdae.passages import (
+from jaxdae.simulation.passages import (
     close_in,
     find_passages,
     lower_bounds,

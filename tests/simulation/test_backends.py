@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 
 import jaxdae
-from jaxdae import backends, MinimumNorm, Multipliers, simulate, State
-from jaxdae.backends import BackendError
+from jaxdae import MinimumNorm, Multipliers, simulate, State
 from jaxdae.kernels.llvm import machine_code, xla_interface
 from jaxdae.kernels.memory import Memory
 from jaxdae.models import CartesianPendulum, Chain
+from jaxdae.simulation import backends
+from jaxdae.simulation.backends import BackendError
 from jaxdae.solvers import RK4
 
 SaveAt, PID = diffrax.SaveAt, diffrax.PIDController

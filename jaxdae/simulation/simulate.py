@@ -10,21 +10,21 @@ import jax.core
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdae import arguments, backends, preconditions, starts
-from jaxdae.assumptions import rank_warning
 from jaxdae.compiled import kinds
 from jaxdae.control.base import AbstractDynamicController, attach
-from jaxdae.diagnostics import rows_of, tolerance_of, warnings_of
-from jaxdae.failure import raise_failure, review, review_controller
 from jaxdae.formulations import AbstractFormulation
 from jaxdae.linalg.singularity_robust import passes_singular_positions
-from jaxdae.program import Choice, integrate, is_plain, Method, Task
+from jaxdae.simulation import arguments, backends, preconditions, starts
+from jaxdae.simulation.assumptions import rank_warning
+from jaxdae.simulation.diagnostics import rows_of, tolerance_of, warnings_of
+from jaxdae.simulation.failure import raise_failure, review, review_controller
+from jaxdae.simulation.program import Choice, integrate, is_plain, Method, Task
+from jaxdae.simulation.starts import Start
+from jaxdae.simulation.trajectory import Trajectory
 from jaxdae.solvers.projected import Projected
-from jaxdae.starts import Start
 from jaxdae.systems import State, System
 from jaxdae.systems.checks import is_concrete
 from jaxdae.systems.precision import in_dtype, known_array
-from jaxdae.trajectory import Trajectory
 
 # Saved times of an adaptive run that asks for none.
 DEFAULT_TIMES = 201

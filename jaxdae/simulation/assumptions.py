@@ -6,9 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdae.compiled import jit
-from jaxdae.failure import matrices, RANK_TOLERANCE, residuals, singular_values_text
 from jaxdae.formulations.held_rank import solves, with_solves
 from jaxdae.linalg.rank import numerical_rank
+from jaxdae.simulation.failure import matrices, RANK_TOLERANCE, residuals, singular_values_text
 from jaxdae.systems import State, System
 from jaxdae.systems.independence import constraint_rank, involved, surely_independent
 

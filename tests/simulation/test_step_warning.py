@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 import jaxdae
-from jaxdae import preconditions
 from jaxdae.control import StabilizedIntegrals
 from jaxdae.formulations import (
     AugmentedLagrangian,
@@ -23,6 +22,7 @@ from jaxdae.formulations import (
 from jaxdae.models import CartesianPendulum
 from jaxdae.models.kepler import Kepler
 from jaxdae.models.mirror import AdaptiveMirror
+from jaxdae.simulation import preconditions
 from jaxdae.solvers import RK4
 
 FAST = Baumgarte.critical(400.0)

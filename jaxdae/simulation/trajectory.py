@@ -10,12 +10,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree
 
-from jaxdae import diagnostics
-from jaxdae.backends import native_reading
 from jaxdae.compiled import jit
 from jaxdae.formulations import AbstractFormulation
 from jaxdae.formulations.held_rank import solves
 from jaxdae.kernels.launch.derivatives import shielded
+from jaxdae.simulation import diagnostics
+from jaxdae.simulation.backends import native_reading
 from jaxdae.solvers.projected import nearest
 from jaxdae.systems import (
     constraint_residuals,

@@ -7,7 +7,7 @@ import numpy as np
 
 from jaxdae.compiled import jit
 from jaxdae.linalg.rank import numerical_rank, NumericalRank
-from jaxdae.nonfinite import describe_nonfinite
+from jaxdae.simulation.nonfinite import describe_nonfinite
 from jaxdae.systems import constraint_residuals, mass_and_jacobian, State, System
 from jaxdae.systems.independence import involved
 from jaxdae.systems.singular_positions import nearness

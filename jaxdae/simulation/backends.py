@@ -345,7 +345,7 @@ def _made(plan: Plan, static, structure, leaves, flat, unravel):
     from jaxdae.kernels.integration.initial_value import InitialValueProblem
     from jaxdae.kernels.integration.run import Run
     from jaxdae.kernels.tracing.trace import UnsupportedOperationError
-    from jaxdae.plain_runs import plain_run
+    from jaxdae.simulation.plain_runs import plain_run
 
     shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in leaves]
     if plan.direction is None:

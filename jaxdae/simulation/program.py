@@ -8,19 +8,19 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from jaxdae import backends
-from jaxdae.assumptions import DEPENDENT_START
 from jaxdae.compiled import jit
 from jaxdae.formulations import AbstractFormulation
 from jaxdae.formulations.held_rank import holding_rank
 from jaxdae.kernels.launch.derivatives import shielded
-from jaxdae.reverse_only import reverse_only
+from jaxdae.simulation import backends
+from jaxdae.simulation.assumptions import DEPENDENT_START
+from jaxdae.simulation.reverse_only import reverse_only
+from jaxdae.simulation.starts import depends_on_rank, Start
+from jaxdae.simulation.trajectory import control_input, Trajectory
 from jaxdae.solvers.grid import Grid
 from jaxdae.solvers.projected import Projected
-from jaxdae.starts import depends_on_rank, Start
 from jaxdae.systems import Power, power_balance, State, System
 from jaxdae.systems.independence import are_dependent
-from jaxdae.trajectory import control_input, Trajectory
 
 _STANDARD_SAVE = diffrax.SubSaveAt(t1=True).fn
 

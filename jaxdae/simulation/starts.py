@@ -10,12 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.interpreters import batching
 
-from jaxdae.assumptions import check_assumptions, suited
 from jaxdae.compiled import jit
-from jaxdae.failure import residuals
 from jaxdae.formulations import AbstractFormulation, SparseMultipliers
 from jaxdae.formulations.held_rank import solves
 from jaxdae.linalg.solve_primitive import Batch
+from jaxdae.simulation.assumptions import check_assumptions, suited
+from jaxdae.simulation.failure import residuals
 from jaxdae.systems import State, System
 from jaxdae.systems.checks import check_finite, check_tolerance, constraint_counts, is_concrete
 from jaxdae.systems.independence import constraint_rank, Look, look, surely_independent

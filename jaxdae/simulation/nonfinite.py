@@ -6,9 +6,9 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from jaxdae.compiled import jit
+from jaxdae.simulation.trajectory import control_input
 from jaxdae.systems import State, System
 from jaxdae.systems.dynamics import constraint_residuals, mass_and_jacobian
-from jaxdae.trajectory import control_input
 
 # A step that fails begins where all is finite: moments after it, relative to `1 + |t|` [s].
 _AHEAD = (0.0, 1e-12, 1e-9, 1e-6)
