@@ -67,7 +67,7 @@ def ending(case: Case, backend: Backend, y: jax.Array, **how: Any) -> jax.Array:
 
     Args:
         case: the problem.
-        backend: what carries the run out.
+        backend: of the run.
         y: start; the precision is its own.
         how: times, steps and solver, as `simulate` takes them.
     """

@@ -149,7 +149,7 @@ def step_text(rows: list[dict[str, Any]]) -> str:
 
 
 def own_runs(case: Case, backend: ours.Backend, wanted: np.ndarray) -> list[ladder.Point]:
-    """This library with fixed and with controlled steps."""
+    """This library with fixed and with adaptive steps."""
     plain = backend == "plain"
     given = ours.for_many_bodies(case) if plain else case
     found = []

@@ -207,7 +207,7 @@ def _positive(text: str) -> float:
 def _count(text: str) -> int:
     value = int(text)
     if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a positive whole number")
+        raise argparse.ArgumentTypeError(f"{text} is not a positive integer")
     return value
 
 

@@ -76,7 +76,7 @@ def _tune(study: Study, options, out: Path) -> dict[str, Any]:
     keys = jax.random.split(jax.random.key(options.seed), 2 + len(study.checks))
     states = perturbed_states(start, keys[0], options.batch, study.spread, study.spread)
     params = in_dtype(study.params, start.q.dtype)
-    objective, carrier = _objective(study, states, params, options.backend)
+    objective, served_by = _objective(study, states, params, options.backend)
     print(f"{study.name}: {objective.budget}; starts off by {study.spread:g} (standard deviation)")
     result = _descend(Logarithm(objective), params, options, out / f"{study.method}.checkpoint")
     began = time.perf_counter()
@@ -91,13 +91,13 @@ def _tune(study: Study, options, out: Path) -> dict[str, Any]:
             _draw(study, result, old, new, out)
     limits = _beyond(study, result, states)
     judging = time.perf_counter() - began
-    print(_rate(result, options.batch, *carrier))
+    print(_rate(result, options.batch, *served_by))
     print(_report(study, result, before, after, limits))
     return _record(study, result, before, after, limits, judging)
 
 
 def _objective(study: Study, states: State, params, backend: Backend):
-    """The objective, and what carries its runs out."""
+    """The objective, and the backend of its runs."""
     objective = SimulationObjective(
         study.goal.cost,
         states,
@@ -107,11 +107,11 @@ def _objective(study: Study, states: State, params, backend: Backend):
         solver=RK4(),
         backend=backend,
     )
-    carrier = objective.carrier(resolve(params))
-    if carrier[0] == "native":
+    served_by = objective.backend_of(resolve(params))
+    if served_by[0] == "native":
         # The adjoint keeps no derivative of any row: it is the faster one for few gains, too.
         objective = dataclasses.replace(objective, mode="reverse")
-    return objective, carrier
+    return objective, served_by
 
 
 def _rate(result: TuningResult, lanes: int, backend: str, why_not: str | None) -> str:

@@ -33,7 +33,7 @@ def apply_gain(gain: Gain, y: Float[Array, " c"], name: str = "a gain") -> Float
 
 
 def as_gain(gain):
-    """A gain as it is kept: lists as arrays, whole numbers as floats, anything else untouched.
+    """A gain as it is kept: lists as arrays, integers as floats, anything else untouched.
 
     Raises:
         TypeError: for a list of anything but numbers.

@@ -214,9 +214,7 @@ class AugmentedLagrangian(AbstractWeighted):
     def __check_init__(self):
         check_positive("alpha", self.alpha)
         if not isinstance(self.iterations, int) or self.iterations < 1:
-            raise ValueError(
-                f"iterations must be a whole number, at least 1; got {self.iterations}."
-            )
+            raise ValueError(f"iterations must be an integer, at least 1; got {self.iterations}.")
 
     def accelerate(self, dynamics, rhs):
         matrix, force, jac = _penalized(self.alpha, dynamics, rhs)

@@ -48,7 +48,7 @@ class LaggedLaw(AbstractMemoryLaw):
     def __check_init__(self):
         check_positive("delay", self.delay)
         if not isinstance(self.stages, int) or self.stages < 1:
-            raise ValueError(f"stages must be a whole number, at least 1; got {self.stages!r}.")
+            raise ValueError(f"stages must be an integer, at least 1; got {self.stages!r}.")
         if isinstance(self.law, AbstractMemoryLaw | AbstractSetValuedLaw):
             raise TypeError(
                 f"{type(self.law).__name__} gives no force that could be late: it has a memory, or "

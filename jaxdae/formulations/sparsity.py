@@ -140,7 +140,7 @@ def dependence(function, argument: int, *args) -> np.ndarray:
     program = scalarize(function, *args)
     sizes = [int(np.prod(x.shape)) for x in program.inputs]
     first, count = sum(sizes[:argument]), sizes[argument]
-    # Sets of entries as the bits of a whole number.
+    # Sets of entries as the bits of an integer.
     depends: dict[int, int] = {}
     for number in program.graph.needed(program.outputs):
         operation, arguments = program.graph.nodes[number]

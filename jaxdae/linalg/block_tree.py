@@ -8,22 +8,20 @@ Which solve is taken where:
 
 - a dense matrix of up to `ELIMINATION_LIMIT` unknowns: Gauss-Jordan elimination inside the compiled
   program, and LAPACK beyond (`solve_positive_definite`);
-- a chain or a tree of blocks, declared by these operators or found by `tree_partition`: one loop
-  over the blocks. Each is inverted as a dense matrix is: written out up to 3 unknowns, by a loop up
-  to `ELIMINATION_LIMIT`, by LAPACK beyond.
+- a chain or a tree of blocks, found by `tree_partition`: one loop over the blocks. Each is inverted
+  as a dense matrix is: written out up to 3 unknowns, by a loop up to `ELIMINATION_LIMIT`, by LAPACK
+  beyond.
 """
 
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
-import lineax as lx
 from jaxtyping import Array, Bool, Float
 
 from jaxdae.linalg.positive_definite import ELIMINATION_LIMIT
-from jaxdae.linalg.tree_partition import chain, Tree
+from jaxdae.linalg.tree_partition import Tree
 
 # A larger block written out entry by entry takes long to compile.
 _WRITTEN_OUT = 3
@@ -39,135 +37,6 @@ class Eliminated(NamedTuple):
 
     solution: Float[Array, "n b"]
     regular: Bool[Array, ""]
-
-
-class BlockTreeLinearOperator(lx.AbstractLinearOperator):
-    """Symmetric positive definite matrix of blocks that couple along a tree.
-
-    Vectors have shape `(n, b)`. Made by `block_tridiagonal` and `block_tree`.
-
-    Args:
-        diagonal: `A_ii`, symmetric, shape `(n, b, b)`.
-        coupling: `A_pi` of node i with its parent p, shape `(n, b, b)`; zero for roots.
-        tree: who is whose parent.
-    """
-
-    diagonal: Float[Array, "n b b"]
-    coupling: Float[Array, "n b b"]
-    tree: Tree = eqx.field(static=True)
-
-    def mv(self, vector):
-        return multiply(self.tree, self.diagonal, self.coupling, vector)
-
-    def as_matrix(self):
-        n, b = self.diagonal.shape[:2]
-        unit = jnp.eye(n * b, dtype=self.diagonal.dtype).reshape(n * b, n, b)
-        return jax.vmap(self.mv)(unit).reshape(n * b, n * b).T
-
-    def transpose(self):
-        return self
-
-    def in_structure(self):
-        return jax.ShapeDtypeStruct(self.diagonal.shape[:2], self.diagonal.dtype)
-
-    def out_structure(self):
-        return self.in_structure()
-
-
-class BlockElimination(lx.AbstractLinearSolver):
-    """Elimination along a tree of blocks, as a solver for `lineax.linear_solve`.
-
-    Solves `BlockTreeLinearOperator`s, and tridiagonal operators that are tagged positive
-    semidefinite. A singular matrix gives `lineax.RESULTS.singular`, and `nan`.
-
-    Args:
-        rcond: a pivot below this fraction of the diagonal entry it comes from counts as zero; by
-            default ten times the machine epsilon.
-    """
-
-    rcond: float | None = eqx.field(static=True, default=None)
-
-    def init(self, operator, options):
-        del options
-        if isinstance(operator, lx.TaggedLinearOperator) and isinstance(
-            operator.operator, BlockTreeLinearOperator
-        ):
-            return operator.operator
-        if isinstance(operator, BlockTreeLinearOperator):
-            return operator
-        if not (lx.is_tridiagonal(operator) and lx.is_positive_semidefinite(operator)):
-            raise ValueError(
-                "BlockElimination needs an operator made by block_tridiagonal or block_tree, or a "
-                "tridiagonal one tagged lineax.positive_semidefinite_tag; got "
-                f"{type(operator).__name__}."
-            )
-        diagonal, lower, _ = lx.tridiagonal(operator)
-        return block_tridiagonal(diagonal[:, None, None], lower[:, None, None])
-
-    def compute(self, state: BlockTreeLinearOperator, vector, options):
-        del options
-        rhs = vector.reshape(state.diagonal.shape[:2])
-        x, regular = eliminate(state.tree, state.diagonal, state.coupling, rhs, self.rcond)
-        outcomes: Any = lx.RESULTS
-        result = outcomes.where(regular, outcomes.successful, outcomes.singular)
-        return x.reshape(vector.shape), result, {}
-
-    def transpose(self, state, options):
-        return state, options
-
-    def conj(self, state, options):
-        return state, options
-
-    def assume_full_rank(self):
-        return True
-
-
-def block_tridiagonal(
-    diagonal: Float[Array, "n b b"], lower: Float[Array, "n-1 b b"]
-) -> BlockTreeLinearOperator:
-    """Symmetric positive definite block-tridiagonal matrix.
-
-    Args:
-        diagonal: `A_ii`, symmetric, shape `(n, b, b)`.
-        lower: `A_(i+1)i`, shape `(n-1, b, b)`.
-
-    Raises:
-        ValueError: for shapes that do not fit.
-    """
-    n, *block = jnp.shape(diagonal) if jnp.ndim(diagonal) == 3 else (0,)
-    if not n or block[0] != block[1] or jnp.shape(lower) != (n - 1, *block):
-        raise ValueError(
-            "a block-tridiagonal matrix needs diagonal blocks (n, b, b) and lower ones "
-            f"(n-1, b, b); got {jnp.shape(diagonal)} and {jnp.shape(lower)}."
-        )
-    root = jnp.zeros((1, *block), jnp.result_type(lower))
-    return block_tree(chain(n), diagonal, jnp.concatenate([lower, root]))
-
-
-def block_tree(
-    tree: Tree, diagonal: Float[Array, "n b b"], coupling: Float[Array, "n b b"]
-) -> BlockTreeLinearOperator:
-    """Symmetric positive definite matrix of blocks that couple along a tree.
-
-    Args:
-        tree: `Tree(parents)`.
-        diagonal: `A_ii`, symmetric, shape `(n, b, b)`.
-        coupling: `A_pi` of node i with its parent p, shape `(n, b, b)`; that of a root is not used.
-
-    Raises:
-        ValueError: for shapes that do not fit.
-    """
-    shape = jnp.shape(diagonal)
-    fits = len(shape) == 3 and shape[0] == tree.size and shape[1] == shape[2]
-    if not fits or jnp.shape(coupling) != shape:
-        raise ValueError(
-            f"a tree of {tree.size} nodes needs diagonal and coupling blocks ({tree.size}, b, b); "
-            f"got {shape} and {jnp.shape(coupling)}."
-        )
-    dtype = jnp.result_type(diagonal, coupling)
-    inner = (tree.parent < tree.size)[:, None, None]
-    coupling = jnp.where(inner, coupling, 0).astype(dtype)
-    return BlockTreeLinearOperator(jnp.asarray(diagonal, dtype), coupling, tree)
 
 
 def solve_block_tree(
@@ -187,7 +56,8 @@ def solve_block_tree(
         coupling: `A_pi` of node i with its parent p, shape `(n, b, b)`; that of a root must be
             finite and is not used.
         rhs: `b`, shape `(n, b)`.
-        rcond: as for `BlockElimination`.
+        rcond: a pivot below this fraction of the diagonal entry it comes from counts as zero; by
+            default ten times the machine epsilon.
 
     Returns:
         `x`, shape `(n, b)`; all `nan` where the matrix is not positive definite beyond round-off.
@@ -334,33 +204,3 @@ def _product(a, b):
     if b.ndim == 1:
         return sum(a[:, k] * b[k] for k in range(a.shape[1]))
     return jnp.stack([_product(a, b[:, j]) for j in range(b.shape[1])], axis=1)
-
-
-def _is_true(operator) -> bool:
-    del operator
-    return True
-
-
-def _is_false(operator) -> bool:
-    del operator
-    return False
-
-
-for _ask in (lx.is_symmetric, lx.is_positive_semidefinite):
-    _ask.register(BlockTreeLinearOperator)(_is_true)
-for _ask in (
-    lx.is_diagonal,
-    lx.is_tridiagonal,
-    lx.is_lower_triangular,
-    lx.is_upper_triangular,
-    lx.has_unit_diagonal,
-    lx.is_negative_semidefinite,
-):
-    _ask.register(BlockTreeLinearOperator)(_is_false)
-for _same in (lx.linearise, lx.materialise, lx.conj):
-    _same.register(BlockTreeLinearOperator)(lambda operator: operator)
-
-
-@lx.diagonal.register(BlockTreeLinearOperator)
-def _(operator):
-    return jnp.diagonal(operator.diagonal, axis1=1, axis2=2).reshape(-1)

@@ -115,7 +115,7 @@ def solve_at_rank(
     Args:
         matrix: `A`, shape `(c, c)`.
         rhs: `b`, shape `(c,)`.
-        rank: number of pivots, a whole number in floating point; may be traced. NaN gives NaN.
+        rank: number of pivots, an integer in floating point; may be traced. NaN gives NaN.
 
     Returns:
         `Shares`, NaN where one of the pivots is not positive.

@@ -47,7 +47,7 @@ class AbstractSaddlePointSolve(eqx.Module):
         """The policy with the rank of `J` that holds along a motion, where it asks for one.
 
         Args:
-            rank: a whole number in floating point; may be traced.
+            rank: an integer in floating point; may be traced.
         """
         del rank
         return self
@@ -179,7 +179,7 @@ class MinimumNorm(AbstractSaddlePointSolve):
             this fraction of the largest count as zero at every state. To pass an isolated singular
             position take about 1e-3: next to it residuals enter the acceleration divided by the
             least singular value. It must be above the violations where constraints are dependent.
-        rank: of `J`, a whole number; `simulate` finds it. Where a policy without `rcond` and
+        rank: of `J`, an integer; `simulate` finds it. Where a policy without `rcond` and
             `rank` is called by itself, it judges the `J` that it is given, with the 2/3 power of
             the machine epsilon for a threshold.
 

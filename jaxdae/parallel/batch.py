@@ -212,6 +212,6 @@ def _check_size(name: str, size) -> None:
     if size is None:
         return
     if isinstance(size, bool) or not isinstance(size, int | np.integer):
-        raise TypeError(f"{name} is {size!r}; give a whole number, 1 at least.")
+        raise TypeError(f"{name} is {size!r}; give an integer, 1 at least.")
     if size < 1:
         raise ValueError(f"{name} is {size}; give 1 at least.")

@@ -41,7 +41,7 @@ class Lanes(NamedTuple):
 
 
 class _Keys(eqx.Module):
-    """Random keys as the whole numbers they consist of, which files and hosts can hold."""
+    """Random keys as the integers they consist of, which files and hosts can hold."""
 
     data: Any
     kind: Any = eqx.field(static=True)
@@ -61,7 +61,7 @@ def split(function: Callable, batch: PyTree, in_axes: PyTree) -> Lanes:
         The parts of a `Call`.
 
     Raises:
-        TypeError: for an axis that is neither a whole number nor `None`.
+        TypeError: for an axis that is neither an integer nor `None`.
         ValueError: for leaves without that axis, of different length, or when there are no lanes.
     """
     call = Call(function, batch)
@@ -158,7 +158,7 @@ def _checked_axis(axis):
         return _SHARED
     if isinstance(axis, bool) or not isinstance(axis, int):
         raise TypeError(
-            f"in_axes: {axis!r} is no axis; give a whole number, or None for what all lanes share."
+            f"in_axes: {axis!r} is no axis; give an integer, or None for what all lanes share."
         )
     return axis
 

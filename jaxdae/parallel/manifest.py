@@ -103,7 +103,7 @@ def _check(manifest: dict[str, Any]) -> None:
     _require(manifest, "it", ("lanes", "results", "fingerprint"))
     lanes = manifest["lanes"]
     if not _is_count(lanes) or lanes == 0:
-        raise ValueError(f"lanes is {lanes!r}, not a positive whole number")
+        raise ValueError(f"lanes is {lanes!r}, not a positive integer")
     _require(manifest["fingerprint"], "fingerprint", ())
     _require(manifest["results"], "results", ())
     for name, entry in manifest["results"].items():
@@ -137,6 +137,6 @@ def _is_dtype(dtype: Any, name: str, lanes: int) -> bool:
 
 _ENTRY: tuple[tuple[str, Callable[[Any, str, int], bool], str], ...] = (
     ("file", _is_own_file, "its name and .npy, without a folder"),
-    ("shape", _is_shape, "a list of whole numbers, the number of lanes first"),
+    ("shape", _is_shape, "a list of integers, the number of lanes first"),
     ("dtype", _is_dtype, "a type of numbers"),
 )

@@ -88,7 +88,7 @@ def check_times(t0, t1, dt, stepsize_controller, saveat, max_steps: int) -> None
     """
     whole = isinstance(max_steps, int | np.integer) and not isinstance(max_steps, bool)
     if not whole or max_steps < 1:
-        raise ValueError(f"max_steps must be a positive whole number; got {max_steps!r}.")
+        raise ValueError(f"max_steps must be a positive integer; got {max_steps!r}.")
     if max_steps > _MOST_STEPS:
         raise ValueError(
             f"max_steps = {max_steps} is more than the {_MOST_STEPS} that counters of 32 bits "

@@ -1,4 +1,4 @@
-"""What carries a simulation out: diffrax, compiled by XLA, or a native kernel."""
+"""The two backends of a simulation: diffrax, compiled by XLA, or a native kernel."""
 
 import threading
 from collections.abc import Callable
@@ -14,6 +14,7 @@ from jax.flatten_util import ravel_pytree
 
 from jaxdae.formulations import SparseMultipliers
 from jaxdae.kernels.integration.run import BackendError as BackendError, TIMES
+from jaxdae.kernels.integration.saving import Saving, Summary
 from jaxdae.kernels.llvm import machine_code
 from jaxdae.kernels.memory import Memory
 from jaxdae.solvers.projected import Projected
@@ -137,8 +138,8 @@ class Plan(NamedTuple):
         run: what the field depends on; its arrays are parameters.
         y0: start.
         solver: explicit Runge-Kutta method.
-        controller: step size controller, or `None` for given steps.
-        grid: ends of given steps, or `None`.
+        controller: step size controller, or `None` for fixed steps.
+        grid: ends of fixed steps, or `None`.
         t0: start time.
         t1: end time.
         dt: first step, or `None`.
@@ -299,7 +300,7 @@ def native_reading(function: Callable, *examples) -> Callable | None:
 def _times(plan: Plan, run, sign) -> list:
     """Times as the kernel takes them, increasing."""
     ts = [sign * plan.sub.ts] if run.saving.times else []
-    if not run.controlled:
+    if not run.adaptive:
         return [sign * plan.grid, *ts]
     end = sign * plan.t1
     # Diffrax, too, goes to the end from so close to it.
@@ -332,8 +333,6 @@ _LOCK = threading.RLock()
 
 def _saving(plan: Plan):
     """What the kernel saves, and in how many rows; the state at the end is added afterwards."""
-    from jaxdae.kernels.integration.saving import Saving
-
     sub = plan.sub
     steps = plan.max_steps if plan.grid is None else len(plan.grid) - 1
     rows = int(sub.t0) + (steps // sub.steps if sub.steps else 0)
@@ -387,12 +386,12 @@ def _made(plan: Plan, static, structure, leaves, flat, unravel):
 
 def _solution(plan: Plan, run, found, unravel, sign) -> Solution:
     rows, final, *more = found
-    describe = _controlled if run.controlled else _given
+    describe = _adaptive if run.adaptive else _fixed
     ts, final_time, counts, result = describe(plan, sign, *more)
     sub = plan.sub
     if sub.t1 and not (sub.steps and _ends_on_a_row(plan, run)):
         # Behind the last row that was reached.
-        at = more[1][4].astype(int) if run.controlled else len(ts)
+        at = Summary(*more[1]).rows.astype(int) if run.adaptive else len(ts)
         rows, ts = _with_row(rows, final, at), _with_row(ts, final_time, at)
     end = (jax.tree.map(lambda x: x[None], unravel(final)),)
     names = ("num_steps", "num_accepted_steps", "num_rejected_steps")
@@ -411,16 +410,18 @@ def _rows(rows, unravel, final):
     return jax.tree.map(lambda x: jnp.zeros((0, *x.shape), x.dtype), unravel(final))
 
 
-def _controlled(plan: Plan, sign, times, told):
-    """Times of the rows and of the end, numbers of steps, result: of controlled steps."""
+def _adaptive(plan: Plan, sign, times, numbers):
+    """Times of the rows and of the end, numbers of steps, result: of adaptive steps."""
     del plan
     ts = jnp.where(jnp.isfinite(times), sign * times, jnp.inf)
-    steps, kept = told[2].astype(int), told[3].astype(int)
-    return ts, sign * told[0], (steps, kept, steps - kept), _result(told[1])
+    summary = Summary(*numbers)
+    steps, accepted = summary.steps.astype(int), summary.accepted.astype(int)
+    counts = (steps, accepted, steps - accepted)
+    return ts, sign * summary.time, counts, _result(summary.result)
 
 
-def _given(plan: Plan, sign):
-    """The same of given steps."""
+def _fixed(plan: Plan, sign):
+    """The same of fixed steps."""
     del sign
     steps = len(plan.grid) - 1
     successful: Any = diffrax.RESULTS.successful
@@ -434,13 +435,11 @@ def _with_row(rows, row, at):
 
 
 def _ends_on_a_row(plan: Plan, run) -> bool:
-    return plan.sub.steps == 1 or (
-        not run.controlled and (len(plan.grid) - 1) % plan.sub.steps == 0
-    )
+    return plan.sub.steps == 1 or (not run.adaptive and (len(plan.grid) - 1) % plan.sub.steps == 0)
 
 
 def _grid_times(plan: Plan):
-    """Times of the rows of a run with given steps."""
+    """Times of the rows of a run with fixed steps."""
     sub, dtype = plan.sub, plan.t0.dtype
     parts = [jnp.asarray(plan.t0)[None]] if sub.t0 else []
     if sub.steps:

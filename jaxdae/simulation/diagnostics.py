@@ -228,7 +228,7 @@ class Watched(NamedTuple):
         ts: times [s], the start first.
         ys: the formulation's own states there.
         work: integrated work there, or `None`.
-        tolerance: of the step control, relative and absolute added; `None` for given steps.
+        tolerance: of the step control, relative and absolute added; `None` for fixed steps.
         steps: their number.
     """
 

@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
-from jaxdae.kernels.integration.run import Run, TOLD
+from jaxdae.kernels.integration.run import Run
+from jaxdae.kernels.integration.saving import Summary
 from jaxdae.kernels.launch.derivatives import FORWARD, Function, REVERSE
 from jaxdae.solvers.grid import Grid
 
@@ -64,7 +65,7 @@ def plain_run(run: Run, field: Callable, solver, parts: Callable, sign: Callable
 
 def _times(run: Run, times: list) -> _Times:
     ts = times.pop() if run.saving.times else None
-    if not run.controlled:
+    if not run.adaptive:
         (grid,) = times
         return _Times(grid[0], grid[-1], None, ts, grid)
     t0, t1, _, *first = times
@@ -80,12 +81,14 @@ def _saveat(run: Run, ts) -> diffrax.SaveAt:
 
 
 def _as_kernels_do(run: Run, found, s) -> list[jax.Array]:
-    """Rows, final state, and of controlled steps the times of both."""
+    """Rows, final state, and of adaptive steps the times of both."""
     dtype = run.problem.dtype
     flat = jax.vmap(lambda tree: ravel_pytree(tree)[0])
     final, end = flat(found.ys[-1])[0], found.ts[-1][0]
     rows = flat(found.ys[0]) if run.rows else jnp.zeros((0, final.size), dtype)
-    if not run.controlled:
+    if not run.adaptive:
         return [rows, final]
     times = s * found.ts[0] if run.rows else jnp.zeros(0, dtype)
-    return [rows, final, times, jnp.zeros(TOLD, dtype).at[0].set(s * end)]
+    zero = jnp.zeros((), dtype)
+    summary = Summary(s * end, zero, zero, zero, zero)
+    return [rows, final, times, jnp.stack(summary)]

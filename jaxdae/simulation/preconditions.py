@@ -65,7 +65,7 @@ def recheck(module) -> None:
 
 
 def _signature(leaf):
-    """Shape and type of an array; anything else, whole numbers among it, by value."""
+    """Shape and type of an array; anything else, integers among it, by value."""
     if is_number(leaf) and not isinstance(leaf, int):
         return (jnp.shape(leaf), str(jnp.result_type(leaf)))
     return leaf

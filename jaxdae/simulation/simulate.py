@@ -54,7 +54,7 @@ def simulate(
 
     The precision is that of `state`. Called again with other numbers of the same kind and shape
     (parameters, gains, start, times with the same number of steps or saved times) it compiles
-    nothing. Whole numbers that count something, settings of solver and step controller, and
+    nothing. Integers that count something, settings of solver and step controller, and
     functions defined anew are compiled anew: write controllers as `eqx.Module`, or define them
     once.
 
@@ -86,9 +86,9 @@ def simulate(
             gradients of adaptive runs keep their steps in memory, and are NaN where `max_steps` is
             too large for it.
         backend: `"plain"` for diffrax compiled by XLA; `"native"` for a kernel of machine code that
-            carries out the whole run, one entry of a vector register for each lane of a batch;
+            integrates all of the run, one entry of a vector register for each lane of a batch;
             `"auto"` takes the native one where it can serve. It needs llvmlite, which loads here,
-            an explicit Runge-Kutta method, given steps or diffrax's `PIDController`, and saved
+            an explicit Runge-Kutta method, fixed steps or diffrax's `PIDController`, and saved
             states. `Trajectory.backend` says what was used and why. Both give the same numbers to
             round-off. The plain program makes the derivatives of native runs by times, and others
             that no kernel has; `"native"` refuses them.
@@ -165,7 +165,7 @@ class Prepared(NamedTuple):
 
 
 def prepare(request: Request) -> Prepared:
-    """Check what is asked for, and choose what carries it out.
+    """Check what is asked for, and choose the backend.
 
     Args:
         request: the arguments of `simulate`.

@@ -43,7 +43,7 @@ class Trajectory(eqx.Module):
         result: diffrax's result code; see `success`.
         stats: solver statistics (`num_steps`, `num_accepted_steps`, `num_rejected_steps`, …).
         saved: what `saveat` asked for, when it is not plain states.
-        backend: `"native"` or `"plain"`: what carried the run out.
+        backend: `"native"` or `"plain"`: which backend made the run.
         why_not_native: what kept the native backend from serving, in words, or what of a native
             run's derivatives is left to the plain program; `None` where nothing is.
         projections: Newton iterations that take states between steps onto the constraints.

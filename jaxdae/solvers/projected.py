@@ -47,7 +47,7 @@ class Projected(diffrax.AbstractWrappedSolver):
 
     Raises:
         TypeError: if `solver` is not a solver, or is projected already.
-        ValueError: if `iterations` is not a positive whole number.
+        ValueError: if `iterations` is not a positive integer.
     """
 
     solver: diffrax.AbstractSolver  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -63,7 +63,7 @@ class Projected(diffrax.AbstractWrappedSolver):
             raise TypeError("Projected wraps a solver once; give more iterations instead.")
         if not isinstance(self.iterations, int) or self.iterations < 1:
             raise ValueError(
-                f"Projected: iterations is {self.iterations!r}, must be a positive whole number."
+                f"Projected: iterations is {self.iterations!r}, must be a positive integer."
             )
 
     def project(self, t, y, args):

@@ -8,8 +8,6 @@ A Runge-Kutta method with tableau `(a, b)` multiplies by `R(hH)`, with
 steps multiplies by the roots of `zeta^k - zeta^(k-1) - z (b_1 zeta^(k-1) + … + b_k) = 0`.
 """
 
-from math import factorial
-
 import diffrax
 import equinox as eqx
 import numpy as np
@@ -160,13 +158,3 @@ def _determinant(matrix) -> np.ndarray:
         signs = [(-1) ** (i - 1) * out[k - i] * traces[i - 1] for i in range(1, k + 1)]
         out[k] = sum(signs) / k
     return out
-
-
-def taylor_order(a, b, tolerance: float = 1e-12) -> int:
-    """Order to which `R(z)` agrees with `exp(z)`: the method's order on linear equations."""
-    numerator, denominator = stability_polynomials(a, b)
-    # R = exp to order p means numerator = denominator * exp to order p.
-    exponential = np.array([1 / factorial(k) for k in range(b.size + 1)])
-    product = np.convolve(denominator, exponential)[: b.size + 1]
-    wrong = np.flatnonzero(np.abs(numerator - product) > tolerance)
-    return int(wrong[0]) - 1 if wrong.size else b.size

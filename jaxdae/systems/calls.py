@@ -34,7 +34,7 @@ _REMEDIES: tuple[tuple[type[Exception], str], ...] = (
     ),
     (
         jax.errors.TracerIntegerConversionError,
-        "it uses a traced value as a whole number of Python; index by jnp.take, and repeat by "
+        "it uses a traced value as an integer of Python; index by jnp.take, and repeat by "
         "jax.lax.fori_loop",
     ),
     (
@@ -174,7 +174,7 @@ def check_real(name: str, out: Any, *, differentiated: bool) -> None:
             "real: return jnp.real(…) of what is meant."
         )
     if jnp.issubdtype(dtype, jnp.bool_) or (differentiated and jnp.issubdtype(dtype, jnp.integer)):
-        kind = "truth values" if jnp.issubdtype(dtype, jnp.bool_) else "whole numbers"
+        kind = "truth values" if jnp.issubdtype(dtype, jnp.bool_) else "integers"
         raise ValueError(
             f"{name} returned {kind} ({dtype}), which have no derivatives; return floating-point "
             "numbers: 0.0 for 0, jnp.where(condition, a, b) for a condition."

@@ -31,7 +31,7 @@ class ConstraintRank(NamedTuple):
     """Rank of the constraint Jacobian on the constraints.
 
     Args:
-        rank: at the point next to a state, a whole number in floating point.
+        rank: at the point next to a state, an integer in floating point.
         regular: whether it is the same around that point: at a singular position it is not.
         jac: the Jacobian at the point, shape `(m+r, n)`.
     """

@@ -93,7 +93,7 @@ def _refuse_complex(leaf) -> None:
 
 
 def _is_declared_float(tree, path) -> bool:
-    """Whether a path ends in a field declared as `float`: a whole number there is meant as one."""
+    """Whether a path ends in a field declared as `float`: an integer there is meant as one."""
     for key in path[:-1]:
         tree = _child(tree, key)
     declared = dataclasses.fields(tree) if dataclasses.is_dataclass(tree) else ()

@@ -27,7 +27,7 @@ Mode = Literal["auto", "forward", "reverse"]
 
 
 class TuningStep(NamedTuple):
-    """What a callback of `tune` is told after each evaluation.
+    """What a callback of `tune` is given after each evaluation.
 
     Attributes:
         step: number of the optimizer step; 0 is the evaluation of the given parameters.

@@ -132,8 +132,8 @@ class SimulationObjective(eqx.Module):
         """
         return eqx.filter_vmap(lambda state: self._simulate(params, state))(self.states)
 
-    def carrier(self, params: PyTree) -> tuple[str, str | None]:
-        """What carries the runs out, and what keeps the native backend from it.
+    def backend_of(self, params: PyTree) -> tuple[str, str | None]:
+        """Which backend makes the runs, and what keeps the native one from it.
 
         Args:
             params: resolved parameters, or their shapes.
@@ -273,7 +273,7 @@ def perturbed_states(
     check_instance("state", state, State, "jaxdae.State(q, v)")
     check_instance("key", key, jax.Array | np.ndarray, "jax.random.key(0)")
     if not isinstance(count, int | np.integer):
-        raise TypeError(f"perturbed_states: count is {count!r}, must be a whole number.")
+        raise TypeError(f"perturbed_states: count is {count!r}, must be an integer.")
     if count < 1:
         raise ValueError(f"perturbed_states: count is {count}, must be at least 1.")
     first, second = jax.random.split(key)

@@ -1,5 +1,7 @@
 """Theorems about stability functions and step limits."""
 
+import math
+
 import diffrax
 import equinox as eqx
 import jax
@@ -25,7 +27,18 @@ from jaxdae.analysis import (
 )
 from jaxdae.formulations import Baumgarte, LinearStabilization, Multipliers
 from jaxdae.solvers import RK4
-from jaxdae.solvers.stability_functions import stability_polynomials, taylor_order
+from jaxdae.solvers.stability_functions import stability_polynomials
+
+
+def taylor_order(a, b, tolerance: float = 1e-12) -> int:
+    """Order to which `R(z)` agrees with `exp(z)`: the method's order on linear equations."""
+    numerator, denominator = stability_polynomials(a, b)
+    # R = exp to order p means numerator = denominator * exp to order p.
+    exponential = np.array([1 / math.factorial(k) for k in range(b.size + 1)])
+    product = np.convolve(denominator, exponential)[: b.size + 1]
+    wrong = np.flatnonzero(np.abs(numerator - product) > tolerance)
+    return int(wrong[0]) - 1 if wrong.size else b.size
+
 
 # (solver, order on linear equations, end of the real stability interval to three digits:
 # Hairer, Wanner II, IV.2, and their roots of |R(-x)| = 1 for the rest)

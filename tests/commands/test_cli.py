@@ -204,7 +204,7 @@ def test_bad_input_is_one_line_and_status_2(arguments, message, tmp_path, capsys
     ("arguments", "message"),
     [
         (["tune", "pendulum", "--optimizer", "newton"], "invalid choice: 'newton'"),
-        (["tune", "pendulum", "--steps", "0"], "0 is not a positive whole number"),
+        (["tune", "pendulum", "--steps", "0"], "0 is not a positive integer"),
         (["simulate", "pendulum", "--dt", "-1"], "-1 is not a positive finite number"),
         (["simulate", "pendulum", "--alpha", "nan"], "nan is not a positive finite number"),
         (["fly", "pendulum"], "invalid choice: 'fly'"),

@@ -479,8 +479,8 @@ BAD_FORMULATIONS = [
     (lambda: AugmentedLagrangian(-2.0), r"alpha must be positive definite, but has a value -2"),
     (lambda: Penalty(jnp.array([[1.0, 2.0], [2.0, 1.0]])), r"alpha .* has an eigenvalue -1"),
     (lambda: Penalty(np.inf), r"alpha is not finite: inf"),
-    (lambda: AugmentedLagrangian(1.0, iterations=0), r"a whole number, at least 1; got 0"),
-    (lambda: AugmentedLagrangian(1.0, iterations=2.5), r"a whole number, at least 1; got 2\.5"),  # pyright: ignore[reportArgumentType]
+    (lambda: AugmentedLagrangian(1.0, iterations=0), r"an integer, at least 1; got 0"),
+    (lambda: AugmentedLagrangian(1.0, iterations=2.5), r"an integer, at least 1; got 2\.5"),  # pyright: ignore[reportArgumentType]
 ]
 
 

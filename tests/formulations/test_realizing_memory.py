@@ -139,7 +139,7 @@ def test_bad_laws_with_memory_are_refused_by_name():
     check = lambda law: RealizingForces(law).check(DISK, State(*DISK.start()))  # noqa: E731
     with pytest.raises(ValueError, match="delay must be positive"):
         LaggedLaw(LinearLaw(1.0), 0.0)
-    with pytest.raises(ValueError, match="stages must be a whole number, at least 1; got 0"):
+    with pytest.raises(ValueError, match="stages must be an integer, at least 1; got 0"):
         LaggedLaw(LinearLaw(1.0), 0.1, 0)
     wrong: list[Any] = [SignLaw(1.0), LuGreLaw(1.0, 1.0)]
     for law in wrong:

@@ -101,7 +101,7 @@ def test_without_constraints_no_gain_is_needed(double_pendulum):
 
 
 def test_gains_as_lists_are_the_arrays_they_list():
-    """Diagonals and matrices, whole numbers among them."""
+    """Diagonals and matrices, integers among them."""
     lists = Baumgarte([5, 3], [[9, -2], [-2, 4.0]], Gamma=[6])
     arrays = Baumgarte(np.array([5.0, 3.0]), np.array([[9.0, -2.0], [-2.0, 4.0]]), np.array([6.0]))
     np.testing.assert_array_equal(_rate(lists), _rate(arrays))

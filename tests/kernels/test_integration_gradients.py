@@ -23,8 +23,8 @@ ADAPTIVE = {
 CASES = {
     "given, at steps": {"solver": RK4(), "dt": 0.1, "saveat": SaveAt(t0=True, t1=True, steps=3)},
     "given, at times": {"solver": RK4(), "dt": 0.1, "saveat": SaveAt(t0=True, ts=TIMES)},
-    "controlled, at steps": ADAPTIVE | {"saveat": SaveAt(t0=True, steps=True)},
-    "controlled, at times": ADAPTIVE | {"saveat": SaveAt(t0=True, ts=TIMES, t1=True)},
+    "adaptive, at steps": ADAPTIVE | {"saveat": SaveAt(t0=True, steps=True)},
+    "adaptive, at times": ADAPTIVE | {"saveat": SaveAt(t0=True, ts=TIMES, t1=True)},
 }
 
 
@@ -88,7 +88,7 @@ def case(request):
     return settings, reverse, *reverse(POINT)
 
 
-@pytest.mark.parametrize("steps", ["given", "controlled"])
+@pytest.mark.parametrize("steps", ["fixed", "adaptive"])
 def test_reverse_is_that_of_diffrax(steps):
     """Its forward mode has the same numbers as its reverse mode, and compiles in half the time.
 
@@ -108,7 +108,7 @@ def test_reverse_is_that_of_diffrax(steps):
         return [jax.value_and_grad(lambda x, y=y: loss(x, **y))(x) for y in cases]
 
     slopes, values = jax.jit(jax.jacfwd(plain, has_aux=True))(POINT)
-    # The ends of controlled steps differ by the round-off of an error estimate, 1e-16 / 1e-4.
+    # The ends of adaptive steps differ by the round-off of an error estimate, 1e-16 / 1e-4.
     assert_close(jax.jit(native)(POINT), list(zip(values, slopes, strict=True)), rtol=1e-10)
 
 
@@ -121,9 +121,9 @@ def test_forward_is_reverse(case):
 
 
 @QUICK
-@pytest.mark.parametrize("case", [x for x in CASES if x != "controlled, at steps"], indirect=True)
+@pytest.mark.parametrize("case", [x for x in CASES if x != "adaptive, at steps"], indirect=True)
 def test_gradients_are_those_of_differences(case):
-    """Where rows are at controlled steps these move, while the derivative holds them fixed."""
+    """Where rows are at adaptive steps these move, while the derivative holds them fixed."""
     settings, _, _, gradient = case
     controlled = "stepsize_controller" in settings
     direction = jax.tree.map(lambda x: jnp.cos(1.0 + jnp.arange(x.size)).reshape(x.shape), POINT)
@@ -150,7 +150,7 @@ def test_more_directions_than_one_kernel_follows():
 @QUICK
 @pytest.mark.parametrize(
     ("case", "leaf"),
-    [("given, at times", "stiffness"), ("controlled, at times", "q")],
+    [("given, at times", "stiffness"), ("adaptive, at times", "q")],
     indirect=["case"],
 )
 def test_some_leaves_alone_have_the_same_derivatives(case, leaf):
@@ -166,7 +166,7 @@ BATCH = jax.tree.map(
 
 
 @pytest.mark.parametrize(
-    "case", ["given, at times", "controlled, at times", "controlled, at steps"], indirect=True
+    "case", ["given, at times", "adaptive, at times", "adaptive, at steps"], indirect=True
 )
 def test_batches_have_the_gradients_of_their_members(case):
     settings, reverse, *_ = case
@@ -179,7 +179,7 @@ def test_batches_have_the_gradients_of_their_members(case):
 @QUICK
 def test_shared_and_batched_parameters():
     """The gradient by what members share is the sum of theirs, in both modes."""
-    settings = CASES["controlled, at times"]
+    settings = CASES["adaptive, at times"]
 
     def mean(shared):
         one = lambda q: loss({**shared, "q": q}, **settings)  # noqa: E731
@@ -214,7 +214,7 @@ def test_the_adjoint_in_sections_is_the_same(monkeypatch):
 @QUICK
 def test_failing_lanes_and_unreached_rows_leave_gradients_finite():
     """Lanes that exhaust their steps: what they reached counts, the others are as alone."""
-    settings = CASES["controlled, at times"]
+    settings = CASES["adaptive, at times"]
     stiffness = jnp.array([2.0, 4e4, 2.5, 8e4, 1.5])[:, None] * jnp.ones(2)
     one = lambda s: loss({**POINT, "stiffness": s}, **settings)  # noqa: E731
     reached = lambda s: simulated({**POINT, "stiffness": s}, **settings).success  # noqa: E731

@@ -138,7 +138,7 @@ def test_given_steps_save_what_diffrax_saves():
     expected = of_each(AT_GIVEN, **FIXED)
     for saveat, plain in zip(AT_GIVEN, expected, strict=True):
         assert_same(plain, run("native", saveat=saveat, **FIXED), **SAME_STEPS)
-    # By default all steps; whole numbers may be times.
+    # By default all steps; integers may be times.
     assert_same(expected[0], run("native", **FIXED), **SAME_STEPS)
     ends = run("native", saveat=SaveAt(ts=[0, 1]), **FIXED)
     np.testing.assert_array_equal(ends.ts, [0.0, 1.0])
@@ -162,7 +162,7 @@ def test_controlled_steps_save_what_diffrax_saves():
 
 @QUICK
 def test_given_steps_run_backward_in_time():
-    """Those of controlled steps are among the members of a batch below."""
+    """Those of adaptive steps are among the members of a batch below."""
     saveat = SaveAt(ts=TIMES[::-1], t0=True)
     settings = FIXED | {"dt": -0.1, "t0": 1.0, "t1": 0.0}
     assert_same(*both(saveat=saveat, **settings), **AT_TIMES)
@@ -215,7 +215,7 @@ def by_plain_control():
     """Runs of diffrax under those of the controllers that one program serves."""
 
     def one(numbers):
-        return controlled("plain", PID(**numbers))
+        return run_with("plain", PID(**numbers))
 
     usual = CONTROL | {
         "pcoeff": 0.0, "icoeff": 1.0, "dcoeff": 0.0, "factormin": 0.2, "factormax": 10.0,
@@ -227,7 +227,7 @@ def by_plain_control():
     return {name: jax.tree.map(lambda x, i=i: x[i], runs) for i, name in enumerate(names)}
 
 
-def controlled(backend, controller):
+def run_with(backend, controller):
     saveat = SaveAt(steps=True, t1=True)
     solver = diffrax.Bosh3()
     found = run(backend, solver=solver, stepsize_controller=controller, saveat=saveat, max_steps=64)
@@ -240,8 +240,8 @@ def controlled(backend, controller):
 @pytest.mark.parametrize("name", CONTROLLERS)
 def test_step_control_is_that_of_diffrax(name, by_plain_control):
     controller = PID(**CONTROLLERS[name])
-    expected = by_plain_control.get(name) or controlled("plain", controller)
-    found = controlled("native", controller)
+    expected = by_plain_control.get(name) or run_with("plain", controller)
+    found = run_with("native", controller)
     for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         assert (one.shape, one.dtype) == (other.shape, other.dtype)
         np.testing.assert_allclose(one, other, **AT_STEPS)
@@ -266,7 +266,7 @@ SINGLE = ADAPTIVE | {"stepsize_controller": PID(1e-3, 1e-4), "dt": 0.4}
     ("settings", "atol"),
     # A few roundings of 1.2e-7, in numbers of size 1; steps to the round-off of the estimate.
     [(FIXED, 2e-6), (SINGLE, 2e-5)],
-    ids=["given", "controlled"],
+    ids=["fixed", "adaptive"],
 )
 def test_single_precision_stays_single(settings, atol):
     start = jax.tree.map(lambda x: x.astype(jnp.float32), START)
@@ -297,16 +297,16 @@ def lanes(settings, q, stiffness, in_axes: Any = 0, backend="native"):
 
 
 SETTINGS = [FIXED, ADAPTIVE | {"saveat": SaveAt(ts=TIMES)}]
-KINDS = pytest.mark.parametrize("settings", SETTINGS, ids=["given", "controlled"])
+KINDS = pytest.mark.parametrize("settings", SETTINGS, ids=["fixed", "adaptive"])
 
 
 @pytest.mark.parametrize(
     ("settings", "counts"),
     [(SETTINGS[0], (1, 8, 9, 1000)), (SETTINGS[1], (2, 7, 17, 1000))],
-    ids=["given", "controlled"],
+    ids=["fixed", "adaptive"],
 )
 def test_batches_of_every_size(settings, counts):
-    """Whole and broken blocks of lanes; lanes of controlled steps change places."""
+    """Whole and broken blocks of lanes; lanes of adaptive steps change places."""
     q, stiffness = batch_of(1000)
     expected = lanes(settings, q, stiffness, backend="plain")
     for count in counts:
@@ -368,7 +368,7 @@ class Suspended(jaxdae.System):
 @pytest.mark.parametrize(
     ("settings", "some_axes"),
     [(SETTINGS[0], [(0, None), (0, 0)]), (SETTINGS[1], [(None, 0), (None, None), (0, 0)])],
-    ids=["given", "controlled"],
+    ids=["fixed", "adaptive"],
 )
 def test_what_parameters_decide_belongs_to_each_member(settings, some_axes):
     """Lanes take members of other masses and lengths, and of other numbers of steps."""
@@ -500,7 +500,7 @@ def test_ends_of_given_steps_are_shared_or_refused(monkeypatch):
         shown = [jnp.ones(x.shape) for x in (start, *parameters, *times)]
     count = len(parameters)
     batched = jnp.stack([shown[-1], shown[-1]])
-    with pytest.raises(NotImplementedError, match="members of a batch share the ends of given"):
+    with pytest.raises(NotImplementedError, match="members of a batch share the ends of fixed"):
         jax.vmap(lambda t: bind(made, shown[0], shown[1 : 1 + count], [t]))(batched)
 
 

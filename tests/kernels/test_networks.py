@@ -61,7 +61,7 @@ def counting(x):
 
 
 def test_long_loops_that_count_by_results_are_refused():
-    message = "3000 turns of a loop that hands on whole numbers would be written out, more than"
+    message = "3000 turns of a loop that hands on integers would be written out, more than"
     with pytest.raises(UnsupportedOperationError, match=message):
         scalarize(counting, X, loops=True)
 

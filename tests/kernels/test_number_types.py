@@ -42,7 +42,7 @@ ROUNDED = {
         lambda x: jnp.where(x > 0, x.astype(jnp.float32), jnp.float32(0.1)).astype(float),
         lambda x: np.where(x > 0, single(x), np.float32(0.1)),
     ),
-    "whole numbers": (
+    "integers": (
         lambda x: jnp.clip(10 * x, -5, 5).astype(jnp.int8).astype(float),
         lambda x: np.clip(10 * x, -5, 5).astype(np.int8).astype(float),
     ),
@@ -184,7 +184,7 @@ def test_double_precision_beside_single_is_left_to_jax():
     run = jaxdae.simulate(Careful(), jaxdae.Multipliers(), start, **settings)
     assert "double precision stand in a kernel of single precision" in str(run.why_not_native)
     assert run.q.dtype == jnp.float32
-    # Some ten roundings of 6e-8; what single precision makes of the difference is a whole number.
+    # Some ten roundings of 6e-8; what single precision makes of the difference is an integer.
     np.testing.assert_allclose(run.q[:, 0], 0.5 * np.cos([0, 0.1, 0.2]), rtol=1e-6)
     with pytest.raises(BackendError, match="double precision stand in a kernel of single"):
         jaxdae.simulate(Careful(), jaxdae.Multipliers(), start, **settings, backend="native")

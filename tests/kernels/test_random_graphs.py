@@ -72,7 +72,7 @@ def random_graph(rng) -> tuple[Graph, list[int]]:
 
 
 def random_inputs(rng) -> np.ndarray:
-    """Of size one, of all sizes, whole numbers, and special values."""
+    """Of size one, of all sizes, integers, and special values."""
     shape = (INPUTS, WIDTH)
     normal = rng.normal(size=shape)
     kinds = [

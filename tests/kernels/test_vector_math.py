@@ -160,7 +160,7 @@ def test_powers_are_exact_up_to_overflow(dtype, rng):
 
 @pytest.mark.parametrize("dtype", PRECISIONS)
 def test_remainders_are_exact(dtype, rng):
-    """Also where the quotient is rounded up to a whole number, or has more digits than a number."""
+    """Also where the quotient is rounded up to an integer, or has more digits than a number."""
     x = everywhere(dtype, rng)
     y = rng.permutation(x)
     with np.errstate(all="ignore"):

@@ -1,4 +1,4 @@
-"""Arrays of whole numbers in products, tables, and searches: NumPy's numbers, and their slopes."""
+"""Arrays of integers in products, tables, and searches: NumPy's numbers, and their slopes."""
 
 import jax
 import jax.numpy as jnp
@@ -16,8 +16,8 @@ WHOLE = np.array([0, 1, 2, -1])
 
 # The same for NumPy and for JAX.
 CASES = {
-    "matrix and whole numbers": lambda xp, x: xp.outer(x, x) @ WHOLE,
-    "whole numbers and matrix": lambda xp, x: WHOLE @ xp.outer(x, x),
+    "matrix and integers": lambda xp, x: xp.outer(x, x) @ WHOLE,
+    "integers and matrix": lambda xp, x: WHOLE @ xp.outer(x, x),
     "products": lambda xp, x: x * WHOLE + xp.einsum("i,i->", x, WHOLE),
     "powers": lambda xp, x: (1.0 + abs(x)) ** xp.array(WHOLE),
     "counted": lambda xp, x: x * ((xp.clip(x, -2, 2).astype(int) @ WHOLE) // 3),
@@ -29,7 +29,7 @@ CASES = {
     "search from the right": lambda xp, x: xp.searchsorted(KNOTS, x, side="right") * x,
     "classes": lambda xp, x: xp.digitize(x, KNOTS) * x,
     "table": lambda xp, x: xp.asarray(VALUES)[xp.clip(xp.searchsorted(KNOTS, x), 0, 4)] * x,
-    "truth values and whole numbers": lambda _, x: ((x > 0) @ WHOLE) * x,
+    "truth values and integers": lambda _, x: ((x > 0) @ WHOLE) * x,
     "next to the largest": lambda xp, x: x[(xp.argmax(x) + 1) % 4] * x,
 }
 

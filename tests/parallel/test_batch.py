@@ -245,10 +245,10 @@ def test_what_cannot_be_mapped_is_refused(arguments, message):
 
 
 WRONG_KINDS = [
-    ({"in_axes": "first"}, "in_axes: 'first' is no axis; give a whole number, or None"),
+    ({"in_axes": "first"}, "in_axes: 'first' is no axis; give an integer, or None"),
     ({"in_axes": True}, "in_axes: True is no axis"),
-    ({"chunk_size": 2.5}, "chunk_size is 2.5; give a whole number, 1 at least"),
-    ({"block_size": True}, "block_size is True; give a whole number"),
+    ({"chunk_size": 2.5}, "chunk_size is 2.5; give an integer, 1 at least"),
+    ({"block_size": True}, "block_size is True; give an integer"),
 ]
 
 

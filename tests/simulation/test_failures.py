@@ -149,8 +149,8 @@ BAD_RUNS = [
         {"saveat": SaveAt(subs=[SubSaveAt(t1=True), SubSaveAt(ts=[0.0, 2.0])])},
         r"times from 0 to 2 s, outside the simulated 0 to 1 s",
     ),
-    ({"max_steps": 0}, r"max_steps must be a positive whole number; got 0"),
-    ({"max_steps": None}, r"max_steps must be a positive whole number; got None"),
+    ({"max_steps": 0}, r"max_steps must be a positive integer; got 0"),
+    ({"max_steps": None}, r"max_steps must be a positive integer; got None"),
     ({"t1": 0.0, "dt": 0.1}, r"dt = 0\.1 does not lead from t0 = 0\.0 to t1 = 0\.0"),
     (
         {"saveat": SaveAt(ts=jnp.array([[0.0, 1.0]]))},

@@ -14,7 +14,7 @@ from jaxdae import BackendError, Multipliers, simulate, State
 from jaxdae.kernels.integration.run import TIMES
 from jaxdae.tuning import EnergyDrift, TrackingError
 
-GIVEN, CONTROLLED = "given", "controlled"
+GIVEN, CONTROLLED = "given", "adaptive"
 # Errors are so far below the tolerance that each step is ten times the one before.
 PID = diffrax.PIDController(rtol=1.0, atol=1.0)
 # Stiffness, coordinate, a saved time; then start, end and first step.
@@ -213,7 +213,7 @@ GOOD = np.array([True, False, False, False, True])
 STEPS = {
     "given, at steps": {"dt": 0.1, "saveat": diffrax.SaveAt(t0=True, steps=True)},
     "given, at times": {"dt": 0.1, "saveat": diffrax.SaveAt(ts=jnp.linspace(0, 0.5, 4))},
-    "controlled": {
+    "adaptive": {
         "stepsize_controller": diffrax.PIDController(1e-3, 1e-3, dtmin=1e-4, force_dtmin=False),
         "saveat": diffrax.SaveAt(ts=jnp.linspace(0, 0.5, 4)), "max_steps": 64,
     },
@@ -242,9 +242,9 @@ def total(stiffness, starts, counted, steps: str, backend: Any):
     [
         ("given, at steps", "native", "fr"),
         ("given, at times", "native", "rf"),
-        ("controlled", "native", "fr rf"),
+        ("adaptive", "native", "fr rf"),
         ("given, at steps", "plain", ""),
-        ("controlled", "plain", ""),
+        ("adaptive", "plain", ""),
     ],
 )
 def test_failed_members_leave_the_gradient_of_a_sum_alone(steps, backend, orders):
@@ -253,7 +253,7 @@ def test_failed_members_leave_the_gradient_of_a_sum_alone(steps, backend, orders
         return derivatives(function, stiffness, orders) or [jax.grad(function)(stiffness)]
 
     # diffrax chooses no first step for a start that is no number.
-    taken = [0, 1, 2, 4] if (steps, backend) == ("controlled", "plain") else slice(None)
+    taken = [0, 1, 2, 4] if (steps, backend) == ("adaptive", "plain") else slice(None)
     starts, good = STARTS[taken], GOOD[taken]
     judged = jax.jit(all_of)
     failing = judged(2.0, starts, np.ones_like(good))

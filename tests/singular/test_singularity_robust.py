@@ -17,7 +17,7 @@ ROBUST = Multipliers(solve=SingularityRobust())
 END = diffrax.SaveAt(t1=True)
 
 
-def _controlled(tolerance):
+def _adaptive(tolerance):
     # Arrays: another tolerance compiles nothing.
     return diffrax.PIDController(rtol=jnp.asarray(tolerance), atol=jnp.asarray(tolerance))
 
@@ -32,7 +32,7 @@ def test_a_rhombus_passes_its_flat_positions(rhombus, tolerance, error):
         ROBUST,
         State(*rhombus.parallelogram(0.5, 6.0)),
         t1=4.0,
-        stepsize_controller=_controlled(tolerance),
+        stepsize_controller=_adaptive(tolerance),
         saveat=END,
     )
     assert_allclose(run.q[-1], rhombus.exact(0.5, 6.0, 4.0), atol=error)
@@ -101,7 +101,7 @@ def test_the_solve_is_exact_where_constraints_are_independent():
     [
         ({"damping": 0.0}, r"damping is 0\.0, must lie between 0 and 1"),
         ({"damping": 1.5}, r"damping is 1\.5, must lie between 0 and 1"),
-        ({"iterations": 0}, "iterations is 0, must be a positive whole number"),
+        ({"iterations": 0}, "iterations is 0, must be a positive integer"),
     ],
 )
 def test_settings_out_of_range_are_refused(settings, message):

@@ -170,7 +170,7 @@ def test_dense_output_functions_of_the_state_and_several_results_are_on_the_cons
 @pytest.mark.parametrize(
     ("solver", "adaptive"),
     [(diffrax.Tsit5(), False), (diffrax.Tsit5(), True)],
-    ids=["given steps", "controlled"],
+    ids=["fixed steps", "adaptive"],
 )
 def test_both_backends_make_the_same_run(solver, adaptive, case):
     """Of a method that hands a stage over to the next step: here none may be."""
@@ -185,7 +185,7 @@ def test_both_backends_make_the_same_run(solver, adaptive, case):
     assert native.backend == "native"
     assert int(plain.stats["num_steps"]) == int(native.stats["num_steps"])
     for one, other in ((plain.q, native.q), (plain.v, native.v)):
-        # Round-off of some ten steps; an error estimate at round-off sets the controlled steps.
+        # Round-off of some ten steps; an error estimate at round-off sets the adaptive steps.
         np.testing.assert_allclose(one, other, rtol=0, atol=1e-8 * np.abs(one).max())
         if not adaptive:
             np.testing.assert_allclose(one, other, rtol=0, atol=1e-12 * np.abs(one).max())
@@ -301,7 +301,7 @@ def test_what_is_not_a_solver_or_a_number_of_iterations_is_refused():
         Projected(RK4)  # pyright: ignore[reportArgumentType]
     with pytest.raises(TypeError, match="wraps a solver once; give more iterations"):
         Projected(Projected(RK4()))
-    with pytest.raises(ValueError, match="iterations is 0, must be a positive whole number"):
+    with pytest.raises(ValueError, match="iterations is 0, must be a positive integer"):
         Projected(RK4(), iterations=0)
     with pytest.raises(ValueError, match="RK4 has no error estimate"):
         run(Projected(RK4()), dt=None)

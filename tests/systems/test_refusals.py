@@ -48,10 +48,10 @@ def constraint(value):
 
 
 DECLARATIONS = [
-    (energy(lambda _: 3), r"potential_energy returned whole numbers.* return floating-point"),
+    (energy(lambda _: 3), r"potential_energy returned integers.* return floating-point"),
     (energy(lambda q: q[0] > 0), r"returned truth values \(bool\).*jnp\.where\(condition, a, b\)"),
     (energy(lambda q: q[0] * 1j), r"potential_energy returned complex numbers.*jnp\.real"),
-    (constraint(lambda _: jnp.array([0])), "position_constraints returned whole numbers"),
+    (constraint(lambda _: jnp.array([0])), "position_constraints returned integers"),
     (constraint(lambda q: q[:1] > 0), "position_constraints returned truth values"),
     (constraint(lambda q: 1j * q), "position_constraints returned complex numbers"),
     (constraint(lambda q: [q @ q]), r"returned a list; expected a vector.*jnp\.stack"),
@@ -61,7 +61,7 @@ DECLARATIONS = [
     (energy(lambda q: q[0].item()), r"it makes a Python number of a traced array"),
     (energy(lambda q: q[0] if q[0] > 0 else 0.0), r"line \d+ of.*jnp\.where\(condition, a, b\)"),
     (energy(lambda q: jnp.sum(q[q > 0])), r"selects by a condition.*jnp\.where\(condition, x"),
-    (energy(lambda q: [1.0, 2.0][q[0].astype(int)]), r"as a whole number of Python.*jnp\.take"),
+    (energy(lambda q: [1.0, 2.0][q[0].astype(int)]), r"as an integer of Python.*jnp\.take"),
     (
         energy(lambda q: q[{}["absent"]]),
         r"KeyError: 'absent' \(line \d+ of test_refusals",
@@ -185,7 +185,7 @@ CALLS = [
     ({"t1": math.nan}, ValueError, "t1 is not finite: nan"),
     ({"dt": -0.0}, ValueError, "dt = -0.0 does not lead"),
     ({"max_steps": 2**40}, ValueError, r"max_steps = 1099511627776 is more than the 2147483647"),
-    ({"max_steps": True}, ValueError, "max_steps must be a positive whole number"),
+    ({"max_steps": True}, ValueError, "max_steps must be a positive integer"),
     ({"start_tolerance": "a"}, TypeError, "start_tolerance must be None or a number; got 'a'"),
     (
         {"stepsize_controller": diffrax.PIDController(rtol=-1e-6, atol=1e-6)},

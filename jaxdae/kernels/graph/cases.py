@@ -1,4 +1,4 @@
-"""Whole numbers that are chosen among known ones, case by case.
+"""Integers that are chosen among known ones, case by case.
 
 A binary search has `low`, `middle` and `high` of which each comparison excludes half: they are
 known in each case, and so is their difference, which the ranges alone would let be negative.

@@ -94,9 +94,9 @@ def _select(graph: "Graph", known, condition, x, y):
         return x if known[0] else y
     if x == y:
         return x
-    truths = known[1], known[2]
-    if truths in ((True, False), (False, True)) and isinstance(truths[0], bool):
-        return condition if truths[0] else graph.apply("not", condition)
+    sides = known[1], known[2]
+    if sides in ((True, False), (False, True)) and isinstance(sides[0], bool):
+        return condition if sides[0] else graph.apply("not", condition)
     operation, arguments = graph.nodes[condition]
     return graph.apply("select", arguments[0], y, x) if operation == "not" else None
 

@@ -1,4 +1,4 @@
-"""Runs with controlled steps: each lane has its own, and takes the next member when it is done."""
+"""Runs with adaptive steps: each lane has its own, and takes the next member when it is done."""
 
 from typing import Any
 
@@ -6,11 +6,9 @@ import diffrax
 
 from jaxdae.kernels.integration.fixed_steps import Start
 from jaxdae.kernels.integration.saved_times import Step, TimeRows
-from jaxdae.kernels.integration.saving import Saving
-from jaxdae.kernels.llvm.batch_loops import Buffer, Lanes, WHOLE, whole
+from jaxdae.kernels.integration.saving import Saving, Summary
+from jaxdae.kernels.llvm.batch_loops import Buffer, INTEGER, integer, Lanes
 
-# Numbers that a run tells of itself.
-TIME, RESULT, STEPS, ACCEPTED, ROWS = range(5)
 _REACHED: Any = diffrax.RESULTS.max_steps_reached
 _SUCCESSFUL, _MAX_STEPS = 0.0, float(_REACHED._value)
 
@@ -105,8 +103,8 @@ class Control:
         return self.lanes.number(0.0)
 
 
-def controlled_steps(run: Any, width: int, ranks: tuple[int, ...], rank: int) -> str:
-    """Text of `@run` for controlled steps.
+def adaptive_steps(run: Any, width: int, ranks: tuple[int, ...], rank: int) -> str:
+    """Text of `@run` for adaptive steps.
 
     Arguments are the start, the parameters, the two ends of the run, the time from which on a step
     reaches the end, the length of the first step where it is given, and the times to save; results
@@ -136,13 +134,13 @@ class _ControlledSteps:
         self.rows = Buffer(lanes, lanes.results, 0, None, rank, 2)
         self.final = Buffer(lanes, lanes.results, 1, self.n, rank, 1)
         self.row_times = Buffer(lanes, lanes.results, 2, None, rank, 1)
-        self.told = Buffer(lanes, lanes.results, 3, 5, rank, 1)
+        self.summary = Buffer(lanes, lanes.results, 3, len(Summary._fields), rank, 1)
         self.members, self.busy, self.fresh = (lanes.counters() for _ in range(3))
         self.steps, self.kept_steps = lanes.counters(), lanes.counters()
         # Rows of each lane that are written: those at given times are counted elsewhere.
         self.written = lanes.counters()
-        self.next = lanes.variable(WHOLE, lanes.begin)
-        self.any = lanes.variable(WHOLE, whole(0))
+        self.next = lanes.variable(INTEGER, lanes.begin)
+        self.any = lanes.variable(INTEGER, integer(0))
         self.at_times = None
         if saving.times:
             index = len(self.start.arrays) + 3 + run.given_first
@@ -166,52 +164,52 @@ class _ControlledSteps:
         return self.lanes.b.and_(self._is(self.busy, lane), self.control.accepted(lane))
 
     def _is(self, flags, lane):
-        return self.lanes.b.icmp_signed("!=", self.lanes.count(flags, lane), whole(0))
+        return self.lanes.b.icmp_signed("!=", self.lanes.count(flags, lane), integer(0))
 
     def _refilled(self):
         """Give members to idle lanes; whether any lane is busy."""
         lanes, b = self.lanes, self.lanes.b
-        b.store(whole(0), self.any)
+        b.store(integer(0), self.any)
         with lanes.loop(lanes.width) as lane:
             self._fill(lane)
             with b.if_then(self._is(self.fresh, lane)):
-                b.store(whole(1), self.any)
+                b.store(integer(1), self.any)
         with b.if_then(self._anything()):
             self.control.begin_steps(lambda lane: self._is(self.fresh, lane))
-        b.store(whole(0), self.any)
+        b.store(integer(0), self.any)
         with lanes.loop(lanes.width) as lane:
-            lanes.set_count(whole(0), self.fresh, lane)
+            lanes.set_count(integer(0), self.fresh, lane)
             with b.if_then(self._is(self.busy, lane)):
-                b.store(whole(1), self.any)
+                b.store(integer(1), self.any)
         return self._anything()
 
     def _anything(self):
         b = self.lanes.b
-        return b.icmp_signed("!=", b.load(self.any, typ=WHOLE), whole(0))
+        return b.icmp_signed("!=", b.load(self.any, typ=INTEGER), integer(0))
 
     def _fill(self, lane) -> None:
         """Members for an idle lane until there is one whose run has any steps."""
         lanes, b = self.lanes, self.lanes.b
 
         def wanting():
-            more = b.icmp_signed("<", b.load(self.next, typ=WHOLE), lanes.end)
+            more = b.icmp_signed("<", b.load(self.next, typ=INTEGER), lanes.end)
             return b.and_(more, b.not_(self._is(self.busy, lane)))
 
         with lanes.while_(wanting):
-            member = b.load(self.next, typ=WHOLE)
-            b.store(b.add(member, whole(1)), self.next)
+            member = b.load(self.next, typ=INTEGER)
+            b.store(b.add(member, integer(1)), self.next)
             lanes.set_count(member, self.members, lane)
             self.control.load(lane, member)
             for counter in (self.steps, self.kept_steps, self.written):
-                lanes.set_count(whole(0), counter, lane)
+                lanes.set_count(integer(0), counter, lane)
             if self.at_times is not None:
-                lanes.set_count(whole(0), self.at_times.saved, lane)
+                lanes.set_count(integer(0), self.at_times.saved, lane)
             if self.saving.start:
                 self._save(lane)
             with b.if_else(self.control.unfinished(lane)) as (then, otherwise):
                 with then:
                     for flag in (self.busy, self.fresh):
-                        lanes.set_count(whole(1), flag, lane)
+                        lanes.set_count(integer(1), flag, lane)
                 with otherwise:
                     self._save_at_start(lane)
                     self._finish(lane, lanes.number(_SUCCESSFUL))
@@ -223,7 +221,7 @@ class _ControlledSteps:
             return
         member, state = lanes.count(self.members, lane), self.control.step.y0
         with lanes.loop(at_times.times.size) as i:
-            start = b.mul(b.add(i, whole(at_times.first)), whole(self.n))
+            start = b.mul(b.add(i, integer(at_times.first)), integer(self.n))
             self.rows.store(self.n, state, lane, member, start)
         lanes.set_count(at_times.times.size, at_times.saved, lane)
 
@@ -235,7 +233,7 @@ class _ControlledSteps:
             self._increase(self.kept_steps, lane)
             if self.saving.every:
                 self._save_every(lane)
-        exhausted = b.icmp_signed(">=", lanes.count(self.steps, lane), whole(self.max_steps))
+        exhausted = b.icmp_signed(">=", lanes.count(self.steps, lane), integer(self.max_steps))
         on = b.and_(control.unfinished(lane), b.not_(control.failed(lane)))
         with b.if_then(b.not_(on)):
             self._finish(lane, lanes.get(control.code, lane))
@@ -243,20 +241,20 @@ class _ControlledSteps:
             self._finish(lane, lanes.number(_MAX_STEPS))
 
     def _increase(self, counter, lane) -> None:
-        more = self.lanes.b.add(self.lanes.count(counter, lane), whole(1))
+        more = self.lanes.b.add(self.lanes.count(counter, lane), integer(1))
         self.lanes.set_count(more, counter, lane)
 
     def _save_every(self, lane) -> None:
-        b, every = self.lanes.b, whole(self.saving.every)
+        b, every = self.lanes.b, integer(self.saving.every)
         rest = b.srem(self.lanes.count(self.kept_steps, lane), every)
-        with b.if_then(b.icmp_signed("==", rest, whole(0))):
+        with b.if_then(b.icmp_signed("==", rest, integer(0))):
             self._save(lane)
 
     def _save(self, lane) -> None:
         """Write the state of a lane to its next row."""
         lanes, b = self.lanes, self.lanes.b
         member, row = lanes.count(self.members, lane), lanes.count(self.written, lane)
-        self.rows.store(self.n, self.control.step.y0, lane, member, b.mul(row, whole(self.n)))
+        self.rows.store(self.n, self.control.step.y0, lane, member, b.mul(row, integer(self.n)))
         self.row_times.write(lanes.get(self.control.step.t0, lane), member, row)
         self._increase(self.written, lane)
 
@@ -269,16 +267,16 @@ class _ControlledSteps:
         rows = lanes.count(self.written, lane)
         self._clear_rows(member, rows)
         self.final.store(self.n, self.control.step.y0, lane, member)
-        numbers = {
-            TIME: lanes.get(self.control.step.t0, lane),
-            RESULT: code,
-            STEPS: self._number(lanes.count(self.steps, lane)),
-            ACCEPTED: self._number(lanes.count(self.kept_steps, lane)),
-            ROWS: self._number(rows),
-        }
-        for i, value in numbers.items():
-            self.told.write(value, member, whole(i))
-        lanes.set_count(whole(0), self.busy, lane)
+        summary = Summary(
+            lanes.get(self.control.step.t0, lane),
+            code,
+            self._number(lanes.count(self.steps, lane)),
+            self._number(lanes.count(self.kept_steps, lane)),
+            self._number(rows),
+        )
+        for i, value in enumerate(summary):
+            self.summary.write(value, member, integer(i))
+        lanes.set_count(integer(0), self.busy, lane)
 
     def _number(self, count):
         return self.lanes.b.sitofp(count, self.lanes.scalar)
@@ -288,7 +286,7 @@ class _ControlledSteps:
         lanes, b, at_times = self.lanes, self.lanes.b, self.at_times
         if at_times is None:
             return
-        saved, first = lanes.count(at_times.saved, lane), whole(at_times.first)
+        saved, first = lanes.count(at_times.saved, lane), integer(at_times.first)
         with lanes.loop(saved) as i:
             self.row_times.write(at_times.times.read(member, i), member, b.add(first, i))
         lanes.set_count(b.add(first, saved), self.written, lane)
@@ -299,6 +297,6 @@ class _ControlledSteps:
         missing = b.sub(self.row_times.size, rows)
         with lanes.loop(missing) as i:
             self.row_times.write(infinity, member, b.add(rows, i))
-        start = b.mul(rows, whole(self.n))
-        with lanes.loop(b.mul(missing, whole(self.n))) as i:
+        start = b.mul(rows, integer(self.n))
+        with lanes.loop(b.mul(missing, integer(self.n))) as i:
             self.rows.write(infinity, member, b.add(start, i))

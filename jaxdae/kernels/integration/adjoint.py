@@ -1,4 +1,4 @@
-"""What discrete adjoints of given and of controlled steps have in common."""
+"""What discrete adjoints of fixed and of adaptive steps have in common."""
 
 from contextlib import contextmanager
 from functools import reduce
@@ -9,11 +9,11 @@ from llvmlite import ir
 from jaxdae.kernels.integration.adjoint_rows import RowsAtTimes
 from jaxdae.kernels.integration.cotangents import Cotangent, inside, Totals
 from jaxdae.kernels.integration.fixed_steps import Start
-from jaxdae.kernels.llvm.batch_loops import Buffer, Lanes, POINTER, whole
+from jaxdae.kernels.llvm.batch_loops import Buffer, integer, Lanes, POINTER
 
 
 class Adjoint:
-    """What adjoints of given and of controlled steps have in common."""
+    """What adjoints of fixed and of adaptive steps have in common."""
 
     def __init__(self, lanes: Lanes, run: Any, active, ranks, rank: int, summed):
         problem = run.problem
@@ -55,21 +55,21 @@ class Adjoint:
         """For each block of members, the first of them."""
         lanes, b = self.lanes, self.lanes.b
         size = b.sub(lanes.end, lanes.begin)
-        count = b.sdiv(b.add(size, whole(lanes.width - 1)), whole(lanes.width))
+        count = b.sdiv(b.add(size, integer(lanes.width - 1)), integer(lanes.width))
         return lanes.loop(count)
 
     def load(self, index) -> None:
         """The members of a block; where there are too few, the last one more than once."""
         lanes, b = self.lanes, self.lanes.b
-        first = b.add(lanes.begin, b.mul(index, whole(lanes.width)))
-        last = b.sub(lanes.end, whole(1))
+        first = b.add(lanes.begin, b.mul(index, integer(lanes.width)))
+        last = b.sub(lanes.end, integer(1))
         with lanes.loop(lanes.width) as lane:
             member = lanes.minimum(b.add(first, lane), last)
             lanes.set_count(member, self.members, lane)
             self.begin(lane, member)
             self.final_bar.load(self.n, self.bar, lane, member)
             if self.rows is not None:
-                left = b.sub(self.rows.times.size, whole(1))
+                left = b.sub(self.rows.times.size, integer(1))
                 lanes.set_count(left, self.rows.left, lane)
         self.start.prepare()
         self.inside = inside(lanes, first, lanes.end)
@@ -151,7 +151,7 @@ class Adjoint:
     def add_row(self, row, lane) -> None:
         """Add the cotangent of a saved state to that of a lane's state."""
         lanes, b = self.lanes, self.lanes.b
-        member, start = lanes.count(self.members, lane), b.mul(row, whole(self.n))
+        member, start = lanes.count(self.members, lane), b.mul(row, integer(self.n))
         with lanes.loop(self.n) as i:
             more = self.row_bars.read(member, b.add(start, i))
             total = b.fadd(lanes.get(self.bar, lane, i), more)
@@ -162,10 +162,10 @@ class Adjoint:
         lanes = self.lanes
         with lanes.loop(lanes.width) as lane:
             if self.saving.start:
-                self.add_row(whole(0), lane)
+                self.add_row(integer(0), lane)
             member = lanes.count(self.members, lane)
             for one in self.cotangents:
                 one.store(lane, member)
-        block = lanes.b.sdiv(lanes.begin, whole(lanes.width))
+        block = lanes.b.sdiv(lanes.begin, integer(lanes.width))
         for one in self.cotangents:
             one.store_block(lanes.b.add(block, index))

@@ -6,9 +6,9 @@ by block of lanes, and kept only while the block is served: memory does not grow
 
 from typing import Any
 
-from jaxdae.kernels.integration.adaptive_adjoint import ControlledAdjoint
+from jaxdae.kernels.integration.adaptive_adjoint import AdaptiveAdjoint
 from jaxdae.kernels.integration.adjoint import Adjoint
-from jaxdae.kernels.llvm.batch_loops import Buffer, Lanes, WHOLE, whole
+from jaxdae.kernels.llvm.batch_loops import Buffer, INTEGER, integer, Lanes
 
 # Given steps whose states take more than this are kept in part, and computed once more [bytes].
 _KEPT_BYTES = 2**23
@@ -40,45 +40,45 @@ def adjoint_steps(
         The definitions.
     """
     lanes = Lanes(width, run.problem.dtype)
-    kind = ControlledAdjoint if run.controlled else _GivenAdjoint
+    kind = AdaptiveAdjoint if run.adaptive else _FixedAdjoint
     adjoint = kind(lanes, run, active, ranks, rank, summed)
     adjoint.write()
     return "\n\n".join([*adjoint.texts(), lanes.finish()])
 
 
-class _GivenAdjoint(Adjoint):
+class _FixedAdjoint(Adjoint):
     """All lanes go through the same steps; of many, only the states of one section are kept."""
 
     def __init__(self, lanes: Lanes, run: Any, active, ranks, rank: int, summed):
         super().__init__(lanes, run, active, ranks, rank, summed)
         b = lanes.b
         self.grid = Buffer(lanes, lanes.arguments, len(self.start.arrays), None, 0, 1)
-        self.steps = b.sub(self.grid.size, whole(1))
+        self.steps = b.sub(self.grid.size, integer(1))
         self.entries = self.n + self.rate_size
         most = max(_KEPT_BYTES // (self.entries * lanes.width * run.problem.dtype.itemsize), 1)
-        few = b.icmp_signed("<=", self.steps, whole(most))
+        few = b.icmp_signed("<=", self.steps, integer(most))
         root = self._root(self.steps)
         length = b.select(few, self.steps, root)
-        self.length = b.select(b.icmp_signed(">", length, whole(0)), length, whole(1))
-        rounded = b.add(self.steps, b.sub(self.length, whole(1)))
+        self.length = b.select(b.icmp_signed(">", length, integer(0)), length, integer(1))
+        rounded = b.add(self.steps, b.sub(self.length, integer(1)))
         self.sections = b.sdiv(rounded, self.length)
 
     def _root(self, count):
-        """The square root of a whole number, rounded up."""
+        """The square root of an integer, rounded up."""
         b = self.lanes.b
-        guess = self.lanes.variable(WHOLE, whole(1))
+        guess = self.lanes.variable(INTEGER, integer(1))
 
         def small():
-            g = b.load(guess, typ=WHOLE)
+            g = b.load(guess, typ=INTEGER)
             return b.icmp_signed("<", b.mul(g, g), count)
 
         with self.lanes.while_(small):
-            b.store(b.add(b.load(guess, typ=WHOLE), whole(1)), guess)
-        return b.load(guess, typ=WHOLE)
+            b.store(b.add(b.load(guess, typ=INTEGER), integer(1)), guess)
+        return b.load(guess, typ=INTEGER)
 
     def write(self) -> None:
         lanes, b = self.lanes, self.lanes.b
-        sizes = (self.sections, whole(self.n)), (self.length, whole(self.entries))
+        sizes = (self.sections, integer(self.n)), (self.length, integer(self.entries))
         with self.rooms(*(b.mul(*x) for x in sizes)) as (starts, inner), self.blocks() as index:
             self.load(index)
             self._forward(starts)
@@ -87,7 +87,7 @@ class _GivenAdjoint(Adjoint):
             self.store(index)
 
     def _kept(self, room, i, size: int):
-        return self.lanes.offset(room, self.lanes.b.mul(i, whole(size)))
+        return self.lanes.offset(room, self.lanes.b.mul(i, integer(size)))
 
     def _forward(self, starts) -> None:
         """Keep the state at the start of each section."""
@@ -95,8 +95,8 @@ class _GivenAdjoint(Adjoint):
         lanes.copy(n, self.start.state, self.y)
         with lanes.loop(self.sections) as section:
             lanes.copy(n, self.y, self._kept(starts, section, n))
-            last = b.icmp_signed("==", section, b.sub(self.sections, whole(1)))
-            with lanes.loop(b.select(last, whole(0), self.length)) as j:
+            last = b.icmp_signed("==", section, b.sub(self.sections, integer(1)))
+            with lanes.loop(b.select(last, integer(0), self.length)) as j:
                 self._step(b.add(b.mul(section, self.length), j), self.rates)
 
     def _step(self, i, rates) -> None:
@@ -107,8 +107,8 @@ class _GivenAdjoint(Adjoint):
 
     def _set_times(self, i) -> None:
         lanes = self.lanes
-        lanes.fill(self.grid.read(whole(0), i), self.t0)
-        lanes.fill(self.grid.read(whole(0), lanes.b.add(i, whole(1))), self.t1)
+        lanes.fill(self.grid.read(integer(0), i), self.t0)
+        lanes.fill(self.grid.read(integer(0), lanes.b.add(i, integer(1))), self.t1)
 
     def _reverse_section(self, section, starts, inner) -> None:
         lanes, b, n = self.lanes, self.lanes.b, self.n
@@ -118,22 +118,22 @@ class _GivenAdjoint(Adjoint):
         with lanes.loop(count) as j:
             kept = self._kept(inner, j, self.entries)
             lanes.copy(n, self.y, kept)
-            self._step(b.add(first, j), lanes.offset(kept, whole(n)))
+            self._step(b.add(first, j), lanes.offset(kept, integer(n)))
         with lanes.down(count) as j:
             i = b.add(first, j)
             self._set_times(i)
             self._add_rows_at_steps(i)
-            start = b.icmp_signed("==", i, whole(0))
+            start = b.icmp_signed("==", i, integer(0))
             kept = self._kept(inner, j, self.entries)
-            rates = lanes.offset(kept, whole(n))
+            rates = lanes.offset(kept, integer(n))
             self.reverse_step(self.t0, self.t1, kept, rates, lambda lane: start)  # noqa: ARG005
 
     def _add_rows_at_steps(self, i) -> None:
         lanes, b, every = self.lanes, self.lanes.b, self.saving.every
         if not every:
             return
-        rest = b.srem(b.add(i, whole(1)), whole(every))
-        with b.if_then(b.icmp_signed("==", rest, whole(0))):
-            row = b.add(b.sdiv(i, whole(every)), whole(int(self.saving.start)))
+        rest = b.srem(b.add(i, integer(1)), integer(every))
+        with b.if_then(b.icmp_signed("==", rest, integer(0))):
+            row = b.add(b.sdiv(i, integer(every)), integer(int(self.saving.start)))
             with lanes.loop(lanes.width) as lane:
                 self.add_row(row, lane)

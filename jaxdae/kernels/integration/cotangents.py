@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 from llvmlite import ir
 
-from jaxdae.kernels.llvm.batch_loops import Buffer, Lanes, whole
+from jaxdae.kernels.llvm.batch_loops import Buffer, integer, Lanes
 from jaxdae.kernels.llvm.dense_loops import padded, product_onto, Total, total_text
 from jaxdae.kernels.llvm.machine_code import host_width
 from jaxdae.kernels.tracing.product_parts import Pieces, Rank
@@ -68,13 +68,13 @@ class Cotangent:
         """Add what the step gives."""
         lanes, at = self.lanes, 0
         for start, stop in self.pieces.rest:
-            source = lanes.offset(self.step[0], whole(at))
-            lanes.add(stop - start, source, lanes.offset(self.array, whole(start)))
+            source = lanes.offset(self.step[0], integer(at))
+            lanes.add(stop - start, source, lanes.offset(self.array, integer(start)))
             at += stop - start
         for one in self._products:
             name, text = product_onto(one.rank, lanes.width, lanes.dtype)
             self.texts[name] = text
-            target = lanes.offset(self.array, whole(one.rank.start))
+            target = lanes.offset(self.array, integer(one.rank.start))
             lanes.call(name, one.left, one.right, target)
 
     def spoil(self, nan) -> None:
@@ -135,14 +135,14 @@ class Totals(Cotangent):
         lanes, b, at = self.lanes, self.lanes.b, 0
         for start, stop in self.pieces.rest:
             with lanes.loop(stop - start) as i:
-                total = lanes.total(self.array, b.add(whole(at), i))
-                self.out.write(total, block, b.add(whole(start), i))
+                total = lanes.total(self.array, b.add(integer(at), i))
+                self.out.write(total, block, b.add(integer(start), i))
             at += stop - start
         for rank, (_, sums) in zip(self.pieces.ranks, self._rooms, strict=True):
             columns = padded(rank.columns, host_width(8 * lanes.dtype.itemsize))
             with lanes.loop(rank.rows) as i, lanes.loop(rank.columns) as j:
-                source = b.add(b.mul(i, whole(columns)), j)
-                target = b.add(b.mul(i, whole(rank.columns)), b.add(j, whole(rank.start)))
+                source = b.add(b.mul(i, integer(columns)), j)
+                target = b.add(b.mul(i, integer(rank.columns)), b.add(j, integer(rank.start)))
                 place = b.gep(sums, [source], source_etype=lanes.scalar)
                 self.out.write(b.load(place, typ=lanes.scalar), block, target)
 
@@ -160,7 +160,7 @@ def inside(lanes: Lanes, first, end):
     Where there are too few members, the last one is served more than once.
     """
     b = lanes.b
-    kind = ir.VectorType(whole(0).type, lanes.width)
+    kind = ir.VectorType(integer(0).type, lanes.width)
     numbers = ir.Constant(kind, list(range(lanes.width)))
     index = ir.IntType(32)
     one = b.insert_element(ir.Constant(kind, ir.Undefined), b.sub(end, first), index(0))

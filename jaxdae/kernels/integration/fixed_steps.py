@@ -1,4 +1,4 @@
-"""Runs with given steps: all members of a batch go through the same ones together."""
+"""Runs with fixed steps: all members of a batch go through the same ones together."""
 
 from typing import Any
 
@@ -7,11 +7,11 @@ from llvmlite import ir
 from jaxdae.kernels.integration.initial_value import InitialValueProblem
 from jaxdae.kernels.integration.saved_times import Step, TimeRows
 from jaxdae.kernels.integration.saving import Saving
-from jaxdae.kernels.llvm.batch_loops import Buffer, Lanes, TRUTH, whole
+from jaxdae.kernels.llvm.batch_loops import Buffer, integer, Lanes, TRUTH
 
 
-def given_steps(run: Any, width: int, ranks: tuple[int, ...], rank: int) -> str:
-    """Text of `@run` for given steps.
+def fixed_steps(run: Any, width: int, ranks: tuple[int, ...], rank: int) -> str:
+    """Text of `@run` for fixed steps.
 
     Arguments are the start, the parameters, the ends of the steps and the times to save; results
     the saved states and the final one.
@@ -100,7 +100,7 @@ class Start:
             parts = zip(self._given, self.sizes, self.arrays, strict=True)
             for i, (given, size, array) in enumerate(parts):
                 if given.shared == shared and i not in self._in_place:
-                    given.load(size, array, lane, whole(0))
+                    given.load(size, array, lane, integer(0))
 
 
 class _GivenSteps:
@@ -112,7 +112,7 @@ class _GivenSteps:
         self.grid = Buffer(lanes, lanes.arguments, count, None, 0, 1)
         self.rows = Buffer(lanes, lanes.results, 0, None, rank, 2)
         self.final = Buffer(lanes, lanes.results, 1, n, rank, 1)
-        self.steps = b.sub(self.grid.size, whole(1))
+        self.steps = b.sub(self.grid.size, integer(1))
         self.step = Step(*(lanes.array(k) for k in (1, 1, n, n, problem.stages * n)))
         self.kept, self.next_kept = lanes.array(problem.kept), lanes.array(problem.kept)
         self.members = lanes.counters()
@@ -123,45 +123,45 @@ class _GivenSteps:
 
     def write(self) -> None:
         lanes, b = self.lanes, self.lanes.b
-        block = lanes.variable(whole(0).type, lanes.begin)
+        block = lanes.variable(integer(0).type, lanes.begin)
 
         def more():
-            return b.icmp_signed("<", b.load(block, typ=whole(0).type), lanes.end)
+            return b.icmp_signed("<", b.load(block, typ=integer(0).type), lanes.end)
 
         with lanes.while_(more):
-            first = b.load(block, typ=whole(0).type)
+            first = b.load(block, typ=integer(0).type)
             self._load(first)
             with lanes.loop(self.steps) as i:
                 self._advance(i)
             with lanes.loop(lanes.width) as lane:
                 member = lanes.count(self.members, lane)
                 self.final.store(self.problem.states, self.step.y0, lane, member)
-            b.store(b.add(first, whole(lanes.width)), block)
+            b.store(b.add(first, integer(lanes.width)), block)
 
     def _load(self, first) -> None:
         """The members of a block; where there are too few, the last one more than once."""
         lanes, b, n = self.lanes, self.lanes.b, self.problem.states
-        last = b.sub(lanes.end, whole(1))
+        last = b.sub(lanes.end, integer(1))
         with lanes.loop(lanes.width) as lane:
             member = lanes.minimum(b.add(first, lane), last)
             lanes.set_count(member, self.members, lane)
             self.start.load(lane, member)
             if self.at_times is not None:
-                lanes.set_count(whole(0), self.at_times.saved, lane)
+                lanes.set_count(integer(0), self.at_times.saved, lane)
         self.start.prepare()
         lanes.copy(n, self.start.state, self.step.y0)
         if self.saving.start:
-            self._save(whole(0))
+            self._save(integer(0))
         if self.problem.kept:
-            self._set_time(self.step.t0, whole(0))
+            self._set_time(self.step.t0, integer(0))
             lanes.call(f"rhs_{n}", self.step.t0, self.step.y0, *self.start.fixed, self.kept)
 
     def _set_time(self, array, i) -> None:
-        self.lanes.fill(self.grid.read(whole(0), i), array)
+        self.lanes.fill(self.grid.read(integer(0), i), array)
 
     def _advance(self, i) -> None:
         lanes, b, step = self.lanes, self.lanes.b, self.step
-        following = b.add(i, whole(1))
+        following = b.add(i, integer(1))
         self._set_time(step.t0, i)
         self._set_time(step.t1, following)
         lanes.call(
@@ -174,13 +174,13 @@ class _GivenSteps:
         lanes.copy(self.problem.kept, self.next_kept, self.kept)
         every = self.saving.every
         if every:
-            with b.if_then(b.icmp_signed("==", b.srem(following, whole(every)), whole(0))):
-                row = b.add(b.sdiv(i, whole(every)), whole(int(self.saving.start)))
+            with b.if_then(b.icmp_signed("==", b.srem(following, integer(every)), integer(0))):
+                row = b.add(b.sdiv(i, integer(every)), integer(int(self.saving.start)))
                 self._save(row)
 
     def _save(self, row) -> None:
         lanes, n = self.lanes, self.problem.states
-        start = lanes.b.mul(row, whole(n))
+        start = lanes.b.mul(row, integer(n))
         with lanes.loop(lanes.width) as lane:
             member = lanes.count(self.members, lane)
             self.rows.store(n, self.step.y0, lane, member, start)

@@ -254,7 +254,7 @@ class InitialValueProblem:
         return derivable
 
     def steps(self, dense: bool) -> list[Subprogram]:
-        """Programs of a run with given steps: `step`, and `interpolate` for dense output."""
+        """Programs of a run with fixed steps: `step`, and `interpolate` for dense output."""
 
         def make():
             inner = self._step(self._rhs(), self._projection())
@@ -275,7 +275,7 @@ class InitialValueProblem:
         return self._made[key]
 
     def adaptive_steps(self, given_first: bool, dense: bool) -> list[Subprogram]:
-        """Programs of a run with controlled steps: `start`, `advance` and `interpolate`."""
+        """Programs of a run with adaptive steps: `start`, `advance` and `interpolate`."""
         key = ("adaptive", given_first, dense)
         return self._once(key, lambda: self._adaptive_steps(given_first, dense))
 
@@ -365,8 +365,8 @@ class InitialValueProblem:
         name = f"whole_rhs_{self.states}"  # that of a varied problem may be called beside its own
         kinds = ("t", "y", *self.parameters)
         own, shapes = self._numbers(kinds), self._shapes(*kinds)
-        whole = subprogram(name, self.rhs, *shapes, made=self._subprograms, parameters=own)
-        return lambda t, y, *p: whole(t, y, *p)[0]
+        called = subprogram(name, self.rhs, *shapes, made=self._subprograms, parameters=own)
+        return lambda t, y, *p: called(t, y, *p)[0]
 
     def _program(self, name: str, function: Callable, *kinds) -> Subprogram:
         program = scalarize(function, *self._shapes(*kinds), loops=True)
@@ -499,7 +499,7 @@ class InitialValueProblem:
 
     def _controller(self, *parameters) -> diffrax.PIDController:
         if self.controller is None:
-            raise ValueError("this problem has given steps, and no controller.")
+            raise ValueError("this problem has fixed steps, and no controller.")
         return self.controller(*parameters)
 
     def _control(self) -> jax.ShapeDtypeStruct:
@@ -514,7 +514,7 @@ class InitialValueProblem:
         return jax.eval_shape(state, *primal._shapes("t", "t", "y", *primal.parameters))
 
     def _advance(self, dense: bool) -> Callable:
-        """One controlled step.
+        """One adaptive step.
 
         From its two ends, the end of the run, the time from which on a step reaches that end, the
         controller's state, the state and its rate: whether it is kept (1 or 0) and the controller's
@@ -538,8 +538,8 @@ class InitialValueProblem:
             clipped = jnp.where(keep, end, t_next0 + 0.5 * (end - t_next0))
             t_next1 = jnp.where(t_next1 > floor, clipped, t_next1)
             code = jnp.asarray(result._value).astype(self.dtype)
-            told = (jnp.asarray(keep).astype(self.dtype), code, t_next0, t_next1)
-            return (*told, _packed(state, self.dtype), y1, f1, *self._dense(h, rates, dense))
+            summary = (jnp.asarray(keep).astype(self.dtype), code, t_next0, t_next1)
+            return (*summary, _packed(state, self.dtype), y1, f1, *self._dense(h, rates, dense))
 
         return advance
 

@@ -17,7 +17,7 @@ from jaxdae.kernels.integration.run import (
     TIMES,
     varied,
 )
-from jaxdae.kernels.launch.batch_axes import Axes, grown, spread
+from jaxdae.kernels.launch.batch_axes import Axes, broadcast_along, with_new_axis
 from jaxdae.kernels.launch.call import launched
 from jaxdae.kernels.launch.derivatives import along, evaluate
 from jaxdae.kernels.launch.tangents import pushed, stacked
@@ -132,7 +132,9 @@ def _along_plainly(primals, moves, run: Run, axes: Axes, active):
 def _beside(y, moves, has: bool, moved: bool, shape: tuple[int, ...]):
     """States followed by their derivatives, for each member where one of them has members."""
     if has != moved:
-        y, moves = (x if own else spread(x, shape, 0) for x, own in ((y, has), (moves, moved)))
+        y, moves = (
+            x if own else broadcast_along(x, shape, 0) for x, own in ((y, has), (moves, moved))
+        )
     flat = moves.reshape(*moves.shape[:-2], -1)
     return jnp.concatenate([y, flat], -1), has or moved
 
@@ -141,7 +143,7 @@ def _tangents_batched(arguments, axes_in, *, run, axes: Axes, active, directions
     count = _count(run)
     if all(a is None for a in axes_in[:count]):
         return _more_directions(arguments, axes_in, run, axes, active, directions, count)
-    moved, axes = grown(arguments, axes_in, axes)
+    moved, axes = with_new_axis(arguments, axes_in, axes)
     found = _tangents.bind(*moved, run=run, axes=axes, active=active, directions=directions)
     return found, [0] * len(found)
 
@@ -241,9 +243,9 @@ def _pulled(primals, bars, run: Run, axes: Axes, active, each: tuple[bool, ...] 
 
 
 def _all_bars(bars, run: Run, axes: Axes):
-    """Cotangents of all results of a run: nothing depends on what controlled steps tell."""
-    told = [jnp.zeros((*axes.shape, *x), run.problem.dtype) for x in run.results()[2:]]
-    return [*bars, *told], Axes(axes.shape, (*axes.batched, *(True for _ in told)))
+    """Cotangents of all results of a run: nothing depends on what adaptive steps tell."""
+    more = [jnp.zeros((*axes.shape, *x), run.problem.dtype) for x in run.results()[2:]]
+    return [*bars, *more], Axes(axes.shape, (*axes.batched, *(True for _ in more)))
 
 
 @_adjoint.def_abstract_eval
@@ -277,7 +279,7 @@ def _blocks_lowered(ctx, *arguments, run: Run, axes: Axes, active, totals):
     from jaxdae.kernels.integration.adjoint_steps import adjoint_steps
 
     dtype, programs = run.problem.dtype, run.problem.transposed_steps(active, run.saving.times)
-    if run.controlled:
+    if run.adaptive:
         programs = [*run.programs(), *programs]
     width = axes.width(dtype)
     body = adjoint_steps(run, active, width, axes.ranks(), axes.rank, totals[1:])
@@ -289,7 +291,7 @@ mlir.register_lowering(_blocks, _blocks_lowered, platform="cpu")
 
 def _adjoint_batched(arguments, axes_in, *, run: Run, axes: Axes, active, totals):
     rank = axes.rank
-    moved, axes = grown(arguments, axes_in, axes)
+    moved, axes = with_new_axis(arguments, axes_in, axes)
     # Each entry of the new axis wants sums of its own: members are summed up here.
     none = (False,) * len(totals)
     found = _adjoint.bind(*moved, run=run, axes=axes, active=active, totals=none)
@@ -365,7 +367,9 @@ def _curved(*arguments, run: Run, axes: Axes, active, moving):
     ]
     both = []
     for x, has, move, moved in zip(bars, flags[count:], moves[-2:], flags[-2:], strict=False):
-        x, move = (a if own else spread(a, axes.shape, 0) for a, own in ((x, has), (move, moved)))
+        x, move = (
+            a if own else broadcast_along(a, axes.shape, 0) for a, own in ((x, has), (move, moved))
+        )
         both.append(jnp.concatenate([move, x], -1))
     given = [start, *primals[1:parameters], *directions, *primals[parameters:]]
     batched = (own_start, *flags[1:parameters], *flags[count + 3 : -2], *flags[parameters:count])
@@ -384,7 +388,7 @@ def _curved_plainly(arguments, run: Run, axes: Axes, active, moving):
 
 
 def _curvature_batched(arguments, axes_in, *, run: Run, axes: Axes, active, moving):
-    moved, axes = grown(arguments, axes_in, axes)
+    moved, axes = with_new_axis(arguments, axes_in, axes)
     found = _curvature.bind(*moved, run=run, axes=axes, active=active, moving=moving)
     return found, [0] * len(found)
 
@@ -431,13 +435,13 @@ def integrate(run: Run, y0, parameters, times) -> list[jax.Array]:
         run: what is integrated and saved.
         y0: start, shape (n,).
         parameters: of the shapes that the problem names.
-        times: the ends of given steps; or, for controlled ones, the two ends of the run, the time
+        times: the ends of fixed steps; or, for adaptive ones, the two ends of the run, the time
             from which on a step reaches the end, and the length of the first step where it is
             given; then the times to save, where there are any. Increasing.
 
     Returns:
-        The saved states (rows, n), the final one (n,), and with controlled steps also the times of
-        the rows, infinite where they were not reached, and `TOLD` numbers.
+        The saved states (rows, n), the final one (n,), and with adaptive steps also the times of
+        the rows, infinite where they were not reached, and a `Summary`.
     """
     arguments = [jnp.asarray(x, run.problem.dtype) for x in (y0, *parameters, *times)]
     axes = Axes((), (False,) * len(arguments))

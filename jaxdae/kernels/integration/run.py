@@ -8,20 +8,15 @@ import jax.numpy as jnp
 from jax.interpreters import batching, mlir
 
 from jaxdae.kernels.integration.initial_value import InitialValueProblem
-from jaxdae.kernels.integration.saving import Saving
+from jaxdae.kernels.integration.saving import Saving, Summary
 from jaxdae.kernels.launch.assembly import assembled
-from jaxdae.kernels.launch.batch_axes import Axes, grown
+from jaxdae.kernels.launch.batch_axes import Axes, with_new_axis
 from jaxdae.kernels.launch.call import launched
 from jaxdae.kernels.launch.derivatives import Function
 from jaxdae.kernels.llvm import machine_code
 from jaxdae.kernels.llvm.array_functions import library
 from jaxdae.kernels.tracing.subprograms import called, Subprogram
 from jaxdae.linalg.device_axes import results
-
-# Numbers that a run with controlled steps tells of itself: time reached, result code, steps, steps
-# that were accepted, rows that were saved.
-TOLD = 5
-
 
 TIMES = "derivatives by times (t0, t1, dt, SaveAt(ts=...)) are those of the plain program."
 
@@ -36,9 +31,9 @@ class Run(NamedTuple):
     Args:
         problem: what is integrated.
         saving: what is saved.
-        rows: rows that are saved; of a run with controlled steps the largest number.
-        max_steps: largest number of controlled steps.
-        given_first: whether the length of the first controlled step is given.
+        rows: rows that are saved; of a run with adaptive steps the largest number.
+        max_steps: largest number of adaptive steps.
+        given_first: whether the length of the first adaptive step is given.
         plain: the same run by JAX, for derivatives that no kernel has.
         strict: whether a derivative that no kernel has is refused instead.
         once: whether no kernel has its derivative, as it is computed beside one.
@@ -67,27 +62,27 @@ class Run(NamedTuple):
         return self._replace(plain=plain, once=True)
 
     @property
-    def controlled(self) -> bool:
-        """Whether the steps are controlled."""
+    def adaptive(self) -> bool:
+        """Whether the steps are adaptive."""
         return self.problem.controller is not None
 
     @property
     def times(self) -> int:
         """Arguments that are times."""
-        first = 3 + self.given_first if self.controlled else 1
+        first = 3 + self.given_first if self.adaptive else 1
         return first + self.saving.times
 
     def programs(self) -> list[Subprogram]:
         """What the loops over steps call."""
-        if self.controlled:
+        if self.adaptive:
             return self.problem.adaptive_steps(self.given_first, self.saving.times)
         return self.problem.steps(self.saving.times)
 
     def results(self) -> list[tuple[int, ...]]:
-        """Shapes of the results: rows, final state; of controlled steps also times and `TOLD`."""
+        """Shapes of the results: rows, final state; of adaptive steps times and a `Summary`."""
         n = self.problem.states
-        told = [(self.rows,), (TOLD,)] if self.controlled else []
-        return [(self.rows, n), (n,), *told]
+        more = [(self.rows,), (len(Summary._fields),)] if self.adaptive else []
+        return [(self.rows, n), (n,), *more]
 
 
 class _Varied(NamedTuple):
@@ -171,19 +166,19 @@ def _shapes(*arguments, run: Run, axes: Axes):
 
 def _lowered(ctx, *arguments, run: Run, axes: Axes):
     # The loops are built with llvmlite, which need not load here.
-    if run.controlled:
-        from jaxdae.kernels.integration.adaptive_steps import controlled_steps as loops
+    if run.adaptive:
+        from jaxdae.kernels.integration.adaptive_steps import adaptive_steps as loops
     else:
-        from jaxdae.kernels.integration.fixed_steps import given_steps as loops
+        from jaxdae.kernels.integration.fixed_steps import fixed_steps as loops
     dtype = run.problem.dtype
     body = loops(run, axes.width(dtype), axes.ranks(), axes.rank)
     return launched(ctx, registered(run.programs(), body, axes, run), arguments)
 
 
 def _batched(arguments, axes_in, *, run: Run, axes: Axes):
-    moved, axes = grown(arguments, axes_in, axes)
-    if not run.controlled and axes.batched[1 + len(run.problem.parameters)]:
-        raise NotImplementedError("members of a batch share the ends of given steps.")
+    moved, axes = with_new_axis(arguments, axes_in, axes)
+    if not run.adaptive and axes.batched[1 + len(run.problem.parameters)]:
+        raise NotImplementedError("members of a batch share the ends of fixed steps.")
     found = native_integration.bind(*moved, run=run, axes=axes)
     return found, [0] * len(found)
 

@@ -2,7 +2,7 @@
 
 from typing import Any, NamedTuple
 
-from jaxdae.kernels.llvm.batch_loops import Buffer, Lanes, whole
+from jaxdae.kernels.llvm.batch_loops import Buffer, integer, Lanes
 
 
 class Step(NamedTuple):
@@ -31,7 +31,7 @@ class TimeRows:
         self.first = first
         self.saved = lanes.counters()
         self._t, self._y = lanes.array(1), lanes.array(states)
-        self._any = lanes.variable(whole(0).type, whole(0))
+        self._any = lanes.variable(integer(0).type, integer(0))
 
     def save(self, step: Step, members, wanted) -> None:
         """Save what is due.
@@ -46,24 +46,24 @@ class TimeRows:
             lanes.call("interpolate", *step, self._t, self._y)
             with lanes.loop(lanes.width) as lane, b.if_then(self._due(step, members, wanted, lane)):
                 member, row = lanes.count(members, lane), lanes.count(self.saved, lane)
-                start = b.mul(b.add(row, whole(self.first)), whole(self.states))
+                start = b.mul(b.add(row, integer(self.first)), integer(self.states))
                 self.rows.store(self.states, self._y, lane, member, start)
-                lanes.set_count(b.add(row, whole(1)), self.saved, lane)
+                lanes.set_count(b.add(row, integer(1)), self.saved, lane)
 
     def _find(self, step: Step, members, wanted):
         """Set the time of each lane; whether any has one that is due."""
         lanes, b = self.lanes, self.lanes.b
-        b.store(whole(0), self._any)
+        b.store(integer(0), self._any)
         with lanes.loop(lanes.width) as lane:
             lanes.set(lanes.get(step.t1, lane), self._t, lane)
             with b.if_then(self._due(step, members, wanted, lane)):
                 lanes.set(self._time(members, lane), self._t, lane)
-                b.store(whole(1), self._any)
-        return b.icmp_signed("!=", b.load(self._any, typ=whole(0).type), whole(0))
+                b.store(integer(1), self._any)
+        return b.icmp_signed("!=", b.load(self._any, typ=integer(0).type), integer(0))
 
     def _due(self, step: Step, members, wanted, lane):
         lanes, b = self.lanes, self.lanes.b
-        last = b.sub(self.times.size, whole(1))
+        last = b.sub(self.times.size, integer(1))
         more = b.icmp_signed("<=", lanes.count(self.saved, lane), last)
         # Beyond the last time there is none to read.
         reached = b.fcmp_ordered("<=", self._time(members, lane), lanes.get(step.t1, lane))
@@ -71,6 +71,6 @@ class TimeRows:
 
     def _time(self, members, lane):
         lanes, b = self.lanes, self.lanes.b
-        last = b.sub(self.times.size, whole(1))
+        last = b.sub(self.times.size, integer(1))
         index = lanes.minimum(lanes.count(self.saved, lane), last)
         return self.times.read(lanes.count(members, lane), index)

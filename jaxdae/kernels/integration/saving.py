@@ -1,6 +1,6 @@
 """What a run saves. Without llvmlite, which what writes it needs."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class Saving(NamedTuple):
@@ -15,3 +15,21 @@ class Saving(NamedTuple):
     start: bool
     every: int
     times: bool
+
+
+class Summary(NamedTuple):
+    """What a run with adaptive steps says of itself, as floating-point numbers.
+
+    Args:
+        time: that was reached [s].
+        result: code of diffrax's result.
+        steps: their number.
+        accepted: of them.
+        rows: that were saved.
+    """
+
+    time: Any
+    result: Any
+    steps: Any
+    accepted: Any
+    rows: Any

@@ -39,7 +39,7 @@ class Axes(NamedTuple):
         return machine_code.host_width(bits) if self.members > 1 else 1
 
 
-def grown(arguments, axes_in, axes: Axes) -> tuple[list, Axes]:
+def with_new_axis(arguments, axes_in, axes: Axes) -> tuple[list, Axes]:
     """Arguments with one more axis of the batch, the first one.
 
     Args:
@@ -56,7 +56,7 @@ def grown(arguments, axes_in, axes: Axes) -> tuple[list, Axes]:
         if a is not None:
             # Members have an argument of their own along all axes of the batch or along none.
             x = jnp.moveaxis(x, a, 0)
-            x = x if has else spread(x, axes.shape, 1)
+            x = x if has else broadcast_along(x, axes.shape, 1)
         elif has:
             x = jnp.broadcast_to(x, (size, *x.shape))
         moved.append(x)
@@ -64,7 +64,7 @@ def grown(arguments, axes_in, axes: Axes) -> tuple[list, Axes]:
     return moved, Axes((size, *axes.shape), tuple(batched))
 
 
-def spread(x, shape: tuple[int, ...], at: int):
+def broadcast_along(x, shape: tuple[int, ...], at: int):
     """The same for all members along more axes."""
-    grown = x.reshape(*x.shape[:at], *(1 for _ in shape), *x.shape[at:])
-    return jnp.broadcast_to(grown, (*x.shape[:at], *shape, *x.shape[at:]))
+    reshaped = x.reshape(*x.shape[:at], *(1 for _ in shape), *x.shape[at:])
+    return jnp.broadcast_to(reshaped, (*x.shape[:at], *shape, *x.shape[at:]))

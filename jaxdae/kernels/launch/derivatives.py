@@ -15,7 +15,7 @@ import jax.extend.core as jex
 import jax.numpy as jnp
 from jax.interpreters import ad, batching, mlir
 
-from jaxdae.kernels.launch.batch_axes import Axes, grown
+from jaxdae.kernels.launch.batch_axes import Axes, with_new_axis
 from jaxdae.kernels.tracing.user_rules import own_rules
 from jaxdae.linalg.device_axes import alike, results
 
@@ -168,7 +168,7 @@ def _shapes(*arguments, function: Function, axes: Axes):
 
 
 def _batched(arguments, axes_in, *, function: Function, axes: Axes):
-    moved, axes = grown(arguments, axes_in, axes)
+    moved, axes = with_new_axis(arguments, axes_in, axes)
     found = _evaluate.bind(*moved, function=function, axes=axes)
     return found, [0] * len(found)
 
@@ -192,7 +192,7 @@ _along.multiple_results = True
 
 
 def _along_batched(arguments, axes_in, *, function: Function, axes: Axes):
-    moved, axes = grown(arguments, axes_in, axes)
+    moved, axes = with_new_axis(arguments, axes_in, axes)
     found = _along.bind(*moved, function=function, axes=axes)
     return found, [0] * len(found)
 

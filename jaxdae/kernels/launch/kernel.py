@@ -11,7 +11,7 @@ import numpy as np
 from jax.interpreters import ad, batching, mlir
 
 from jaxdae.kernels.launch.assembly import module
-from jaxdae.kernels.launch.batch_axes import Axes, grown
+from jaxdae.kernels.launch.batch_axes import Axes, with_new_axis
 from jaxdae.kernels.launch.call import launched
 from jaxdae.kernels.launch.derivatives import evaluate, Function
 from jaxdae.kernels.launch.tangents import pushed, stacked
@@ -125,7 +125,7 @@ def _lowered(ctx, *arguments, kernel: _Kernel, axes: Axes):
 
 
 def _batched(arguments, axes_in, *, kernel: _Kernel, axes: Axes):
-    moved, axes = grown(arguments, axes_in, axes)
+    moved, axes = with_new_axis(arguments, axes_in, axes)
     found = _call.bind(*moved, kernel=kernel, axes=axes)
     return found, [0] * len(found)
 
@@ -183,7 +183,7 @@ def _along_batched(arguments, axes_in, *, kernel: _Kernel, axes: Axes, by, count
     size = next(x.shape[a] for x, a in zip(arguments, axes_in, strict=True) if a is not None)
     same = all(a is None for a in axes_in[:own])
     if not same or count is not None or size > _DIRECTIONS:
-        moved, axes = grown(arguments, axes_in, axes)
+        moved, axes = with_new_axis(arguments, axes_in, axes)
         found = _along.bind(*moved, kernel=kernel, axes=axes, by=by, count=count)
         return found, [0] * len(found)
     moves = [

@@ -10,16 +10,16 @@ from llvmlite import ir
 from jaxdae.kernels.llvm.xla_interface import DATA, DIMENSIONS
 
 POINTER = ir.PointerType()
-WHOLE = ir.IntType(64)
+INTEGER = ir.IntType(64)
 TRUTH = ir.IntType(1)
 _BYTE = ir.IntType(8)
 # Of vectors in memory [bytes]: that of the widest registers.
 _ALIGNMENT = 64
 
 
-def whole(value: int) -> ir.Constant:
-    """A constant whole number."""
-    return ir.Constant(WHOLE, value)
+def integer(value: int) -> ir.Constant:
+    """A constant integer."""
+    return ir.Constant(INTEGER, value)
 
 
 class Lanes:
@@ -38,7 +38,7 @@ class Lanes:
         self.scalar = ir.DoubleType() if self.dtype == np.float64 else ir.FloatType()
         self.vector = ir.VectorType(self.scalar, width)
         self.module = ir.Module()
-        kind = ir.FunctionType(ir.VoidType(), [POINTER, POINTER, WHOLE, WHOLE])
+        kind = ir.FunctionType(ir.VoidType(), [POINTER, POINTER, INTEGER, INTEGER])
         function = ir.Function(self.module, kind, "run")
         function.linkage = "internal"
         self.arguments, self.results, self.begin, self.end = function.args
@@ -63,7 +63,7 @@ class Lanes:
         return ir.Constant(self.scalar, value)
 
     def minimum(self, a, b):
-        """The smaller of two whole numbers."""
+        """The smaller of two integers."""
         return self.b.select(self.b.icmp_signed("<", a, b), a, b)
 
     # Loops.
@@ -75,31 +75,31 @@ class Lanes:
         return place
 
     def _room(self, kind, count: int):
-        place: Any = ir.IRBuilder(self._entry).alloca(kind, whole(count))
+        place: Any = ir.IRBuilder(self._entry).alloca(kind, integer(count))
         place.align = _ALIGNMENT
         place.type = POINTER  # without the type of what it points at, as all others
         return place
 
     @contextmanager
     def loop(self, count) -> Iterator[Any]:
-        """For each whole number below a count, which is one itself or a Python `int`."""
-        counter = self.variable(WHOLE, whole(0))
-        count = whole(count) if isinstance(count, int) else count
+        """For each integer below a count, which is one itself or a Python `int`."""
+        counter = self.variable(INTEGER, integer(0))
+        count = integer(count) if isinstance(count, int) else count
 
         def goes_on():
-            return self.b.icmp_signed("<", self.b.load(counter, typ=WHOLE), count)
+            return self.b.icmp_signed("<", self.b.load(counter, typ=INTEGER), count)
 
         with self.while_(goes_on):
-            index = self.b.load(counter, typ=WHOLE)
+            index = self.b.load(counter, typ=INTEGER)
             yield index
-            self.b.store(self.b.add(index, whole(1)), counter)
+            self.b.store(self.b.add(index, integer(1)), counter)
 
     @contextmanager
     def down(self, count) -> Iterator[Any]:
-        """For each whole number below a count, the largest first."""
+        """For each integer below a count, the largest first."""
         with self.loop(count) as i:
-            count = whole(count) if isinstance(count, int) else count
-            yield self.b.sub(self.b.sub(count, whole(1)), i)
+            count = integer(count) if isinstance(count, int) else count
+            yield self.b.sub(self.b.sub(count, integer(1)), i)
 
     @contextmanager
     def while_(self, condition: Callable[[], Any]) -> Iterator[None]:
@@ -123,10 +123,10 @@ class Lanes:
         return place
 
     def counters(self):
-        """Room for a whole number of each lane, zero at first."""
-        place = self._room(WHOLE, self.width)
+        """Room for an integer of each lane, zero at first."""
+        place = self._room(INTEGER, self.width)
         for lane in range(self.width):
-            self.b.store(whole(0), self.b.gep(place, [whole(lane)], source_etype=WHOLE))
+            self.b.store(integer(0), self.b.gep(place, [integer(lane)], source_etype=INTEGER))
         return place
 
     def vector_at(self, array, i):
@@ -135,31 +135,31 @@ class Lanes:
 
     def at(self, array, i, lane):
         """Place of the number `i` of a lane."""
-        index = self.b.add(self.b.mul(i, whole(self.width)), lane)
+        index = self.b.add(self.b.mul(i, integer(self.width)), lane)
         return self.b.gep(array, [index], source_etype=self.scalar)
 
     def get(self, array, lane, i=None):
         """The number `i` of a lane; without `i` the first."""
-        return self.b.load(self.at(array, whole(0) if i is None else i, lane), typ=self.scalar)
+        return self.b.load(self.at(array, integer(0) if i is None else i, lane), typ=self.scalar)
 
     def set(self, value, array, lane, i=None) -> None:
         """Change the number `i` of a lane; without `i` the first."""
-        self.b.store(value, self.at(array, whole(0) if i is None else i, lane))
+        self.b.store(value, self.at(array, integer(0) if i is None else i, lane))
 
     def fill(self, value, array) -> None:
         """Set the first number of all lanes to one value."""
         index = ir.IntType(32)
         one = self.b.insert_element(ir.Constant(self.vector, ir.Undefined), value, index(0))
         everywhere = ir.Constant(ir.VectorType(index, self.width), None)
-        self.b.store(self.b.shuffle_vector(one, one, everywhere), self.vector_at(array, whole(0)))
+        self.b.store(self.b.shuffle_vector(one, one, everywhere), self.vector_at(array, integer(0)))
 
     def count(self, counters, lane):
-        """The whole number of a lane."""
-        return self.b.load(self.b.gep(counters, [lane], source_etype=WHOLE), typ=WHOLE)
+        """The integer of a lane."""
+        return self.b.load(self.b.gep(counters, [lane], source_etype=INTEGER), typ=INTEGER)
 
     def set_count(self, value, counters, lane) -> None:
-        """Change the whole number of a lane."""
-        self.b.store(value, self.b.gep(counters, [lane], source_etype=WHOLE))
+        """Change the integer of a lane."""
+        self.b.store(value, self.b.gep(counters, [lane], source_etype=INTEGER))
 
     def copy(self, size: int, source, target) -> None:
         """Copy the numbers of all lanes."""
@@ -207,7 +207,7 @@ class Lanes:
     def total(self, array, i):
         """The sum of the number `i` of all lanes, from the first to the last."""
         b = self.b
-        values = [self.get(array, whole(lane), i) for lane in range(self.width)]
+        values = [self.get(array, integer(lane), i) for lane in range(self.width)]
         total = values[0]
         for value in values[1:]:
             total = b.fadd(total, value)
@@ -224,10 +224,10 @@ class Lanes:
 
     def reserve(self, vectors):
         """Room for a number of vectors, to be released: what to release, and the room."""
-        size = self.b.mul(vectors, whole(self.width * self._bytes()))
-        taken = self.b.call(self._c("malloc", POINTER, [WHOLE]), [self._padded(size)])
-        address = self.b.ptrtoint(taken, WHOLE)
-        aligned = self.b.and_(self._padded(address), whole(-_ALIGNMENT))
+        size = self.b.mul(vectors, integer(self.width * self._bytes()))
+        taken = self.b.call(self._c("malloc", POINTER, [INTEGER]), [self._padded(size)])
+        address = self.b.ptrtoint(taken, INTEGER)
+        aligned = self.b.and_(self._padded(address), integer(-_ALIGNMENT))
         return taken, self.b.inttoptr(aligned, POINTER)
 
     def release(self, taken) -> None:
@@ -235,7 +235,7 @@ class Lanes:
         self.b.call(self._c("free", ir.VoidType(), [POINTER]), [taken])
 
     def _padded(self, x):
-        return self.b.add(x, whole(_ALIGNMENT))
+        return self.b.add(x, integer(_ALIGNMENT))
 
     def _bytes(self) -> int:
         return 8 if isinstance(self.scalar, ir.DoubleType) else 4
@@ -264,16 +264,16 @@ class Buffer:
 
     def __init__(self, lanes: Lanes, table, index: int, size: int | None, rank: int, own: int):
         self.lanes, b = lanes, lanes.b
-        slot = b.gep(table, [whole(index)], source_etype=POINTER)
+        slot = b.gep(table, [integer(index)], source_etype=POINTER)
         buffer = b.load(slot, typ=POINTER)
         self.shared = rank == 0
         self.data = _field(b, buffer, DATA)
         dimensions = _field(b, buffer, DIMENSIONS)
         self.shape = [
-            b.load(b.gep(dimensions, [whole(rank + i)], source_etype=WHOLE), typ=WHOLE)
+            b.load(b.gep(dimensions, [integer(rank + i)], source_etype=INTEGER), typ=INTEGER)
             for i in range(own)
         ]
-        self.size: Any = whole(1) if size is None else whole(size)
+        self.size: Any = integer(1) if size is None else integer(size)
         if size is None:
             for x in self.shape:
                 self.size = b.mul(self.size, x)
@@ -305,4 +305,4 @@ class Buffer:
 
 
 def _field(b, buffer, offset: int):
-    return b.load(b.gep(buffer, [whole(offset)], source_etype=_BYTE), typ=POINTER)
+    return b.load(b.gep(buffer, [integer(offset)], source_etype=_BYTE), typ=POINTER)

@@ -56,7 +56,7 @@ def product_onto(rank: Rank, width: int, dtype) -> tuple[str, str]:
 
 
 def padded(size: int, wide: int) -> int:
-    """A whole number of vectors that hold so many numbers, in numbers."""
+    """An integer of vectors that hold so many numbers, in numbers."""
     return -(-size // wide) * wide
 
 

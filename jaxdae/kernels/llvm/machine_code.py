@@ -138,7 +138,7 @@ def load(name: str, kernel: Kernel) -> None:
 def register(text: str, content: str = "") -> str:
     """Compile a module and make its `@handler` known to XLA.
 
-    Where JAX is told to compile quickly (`jax_disable_most_optimizations`), so is the module.
+    Where JAX is set to compile quickly (`jax_disable_most_optimizations`), so is the module.
     Where JAX keeps compiled programs on disk (`jax_compilation_cache_dir`), machine code is kept
     there too, if compiling it took as long as JAX asks of a program that it keeps. It is used by
     processes with the same module, LLVM and processor, and by no others.

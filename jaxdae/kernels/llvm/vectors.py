@@ -127,7 +127,7 @@ class Vector:
 
 
 class Wholes:
-    """A vector of whole numbers as wide as the floating-point numbers; it wraps around."""
+    """A vector of integers as wide as the floating-point numbers; it wraps around."""
 
     def __init__(self, writer: Writer, register: str):
         self.writer, self.register = writer, register
@@ -156,12 +156,12 @@ class Wholes:
 
     def is_zero(self) -> "Truths":
         """Whether no bit is set."""
-        kind = self.writer.wholes
+        kind = self.writer.integer_vector
         return Truths(self.writer, self.writer.put(f"icmp eq {kind} {self.register}, {ZEROS}"))
 
     def is_negative(self) -> "Truths":
         """Whether the highest bit is set, which is the sign of a floating-point number."""
-        kind = self.writer.wholes
+        kind = self.writer.integer_vector
         return Truths(self.writer, self.writer.put(f"icmp slt {kind} {self.register}, {ZEROS}"))
 
     def _put(self, instruction: str, other: "Wholes | int") -> "Wholes":

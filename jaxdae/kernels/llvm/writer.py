@@ -16,11 +16,11 @@ class Writer:
     def __init__(self, width: int, dtype):
         self.width, self.dtype = width, np.dtype(dtype)
         double = self.dtype == np.float64
-        self.scalar, self.whole = ("double", "i64") if double else ("float", "i32")
+        self.scalar, self.integer_type = ("double", "i64") if double else ("float", "i32")
         self.bits = 64 if double else 32
         self.vector = f"<{width} x {self.scalar}>"
-        self.wholes = f"<{width} x {self.whole}>"
-        self.truths = f"<{width} x i1>"
+        self.integer_vector = f"<{width} x {self.integer_type}>"
+        self.mask = f"<{width} x i1>"
         self.suffix = f"v{width}f{self.bits}"
         self.lines: list[str] = []
         self.declared: set[str] = set()
@@ -56,8 +56,8 @@ class Writer:
         return f"<{', '.join([f'{kind} {text}'] * self.width)}>"
 
     def integer(self, value: int) -> str:
-        """A constant whole number of the width of the precision."""
-        return self.splat(self.whole, str(value))
+        """A constant integer of the width of the precision."""
+        return self.splat(self.integer_type, str(value))
 
     def binary(self, instruction: str, a: str, b: str) -> str:
         """An arithmetic instruction."""
@@ -88,33 +88,33 @@ class Writer:
 
     def select(self, condition: str, a: str, b: str) -> str:
         """Entries of `a` where the condition holds, else of `b`."""
-        return self.put(f"select {self.truths} {condition}, {self.vector} {a}, {self.vector} {b}")
+        return self.put(f"select {self.mask} {condition}, {self.vector} {a}, {self.vector} {b}")
 
     def choose_truth(self, condition: str, a: str, b: str) -> str:
         """The same of truth values."""
-        return self.put(f"select {self.truths} {condition}, {self.truths} {a}, {self.truths} {b}")
+        return self.put(f"select {self.mask} {condition}, {self.mask} {a}, {self.mask} {b}")
 
     def logical(self, instruction: str, a: str, b: str) -> str:
         """`and`, `or`, `xor` of truth values."""
-        return self.put(f"{instruction} {self.truths} {a}, {b}")
+        return self.put(f"{instruction} {self.mask} {a}, {b}")
 
     def anywhere(self, a: str) -> str:
         """The one truth value whether any of several holds."""
         name = f"@llvm.vector.reduce.or.v{self.width}i1"
-        self.declared.add(f"declare i1 {name}({self.truths})")
-        return self.put(f"call i1 {name}({self.truths} {a})")
+        self.declared.add(f"declare i1 {name}({self.mask})")
+        return self.put(f"call i1 {name}({self.mask} {a})")
 
     def on_wholes(self, instruction: str, a: str, b: str) -> str:
-        """An instruction on whole numbers of the width of the precision."""
-        return self.put(f"{instruction} {self.wholes} {a}, {b}")
+        """An instruction on integers of the width of the precision."""
+        return self.put(f"{instruction} {self.integer_vector} {a}, {b}")
 
     def to_bits(self, a: str) -> str:
         """The bits of floating-point numbers."""
-        return self.put(f"bitcast {self.vector} {a} to {self.wholes}")
+        return self.put(f"bitcast {self.vector} {a} to {self.integer_vector}")
 
     def from_bits(self, a: str) -> str:
         """Floating-point numbers of given bits."""
-        return self.put(f"bitcast {self.wholes} {a} to {self.vector}")
+        return self.put(f"bitcast {self.integer_vector} {a} to {self.vector}")
 
     def polynomial(self, x: str, coefficients) -> str:
         """Horner's rule, highest power first."""

@@ -6,7 +6,7 @@ import numpy as np
 
 from jaxdae.kernels.graph.expressions import Graph
 
-# Whole numbers are held as floating-point ones, which single precision does exactly up to here.
+# Integers are held as floating-point ones, which single precision does exactly up to here.
 _EXACT = 2**24
 
 
@@ -23,12 +23,12 @@ class Symbols(NamedTuple):
     Args:
         nodes: their numbers, of any shape.
         boolean: whether they are truth values.
-        whole: of whole numbers, the least and the largest that they may be.
+        bounds: of integers, the least and the largest that they may be.
     """
 
     nodes: np.ndarray
     boolean: bool = False
-    whole: tuple[int, int] | None = None
+    bounds: tuple[int, int] | None = None
 
     def like(self, nodes: np.ndarray) -> "Symbols":
         """Other nodes of the same kind."""
@@ -49,7 +49,7 @@ class Refused(NamedTuple):
     place: str | None
 
     def message(self) -> str:
-        """What the user is told."""
+        """The reason in words."""
         return (
             f"{self.primitive} cannot be made part of a kernel: {self.reason}. It comes from "
             f"{self.place or 'code inside JAX'}. Write it otherwise, or leave it to JAX."
@@ -76,20 +76,18 @@ def as_symbols(graph: Graph, value: Value) -> Symbols:
     nodes = np.array([constant(x) for x in value.ravel().tolist()], np.int32).reshape(value.shape)
     if np.issubdtype(value.dtype, np.integer):
         ends = (value.min(), value.max()) if value.size else (0, 0)
-        return Symbols(nodes, whole=exact_range(*ends))
+        return Symbols(nodes, bounds=exact_range(*ends))
     return Symbols(nodes, value.dtype == np.bool_)
 
 
 def exact_range(low, high) -> tuple[int, int]:
-    """A range of whole numbers, if floating-point numbers of single precision hold them."""
+    """A range of integers, if floating-point numbers of single precision hold them."""
     if max(-int(low), int(high)) > _EXACT:
-        raise Refusal(
-            f"whole numbers beyond {_EXACT} would stand beside what depends on the inputs"
-        )
+        raise Refusal(f"integers beyond {_EXACT} would stand beside what depends on the inputs")
     return int(low), int(high)
 
 
-def settled(graph: Graph, value: Value, dtype) -> Value:
+def as_known(graph: Graph, value: Value, dtype) -> Value:
     """Known numbers of a type, where all nodes turned out to be constants."""
     if not isinstance(value, Symbols):
         return value
@@ -102,7 +100,7 @@ def elementwise(
     operation: str,
     *values: Value,
     boolean: bool = False,
-    whole: tuple[int, int] | None = None,
+    bounds: tuple[int, int] | None = None,
 ) -> Symbols:
     """An operation on corresponding entries."""
     nodes = [as_symbols(graph, x).nodes for x in values]
@@ -112,7 +110,7 @@ def elementwise(
         shape = nodes[0].shape
     apply = graph.apply
     found = [apply(operation, *x) for x in zip(*(x.ravel().tolist() for x in nodes), strict=True)]
-    return Symbols(np.array(found, np.int32).reshape(shape), boolean, whole)
+    return Symbols(np.array(found, np.int32).reshape(shape), boolean, bounds)
 
 
 def reduced(graph: Graph, operation: str, value: Value, axes, boolean: bool = False) -> Symbols:

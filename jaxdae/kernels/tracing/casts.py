@@ -45,7 +45,7 @@ def reduced(graph: Graph, equation, given: list[Value]) -> list[Value]:
 
 def kept(graph: Graph, value: Value, dtype) -> Value:
     """A result as its type has it: in double precision, numbers of single precision are rounded."""
-    rounds = isinstance(value, Symbols) and not value.boolean and value.whole is None
+    rounds = isinstance(value, Symbols) and not value.boolean and value.bounds is None
     if rounds and graph.dtype == _DOUBLE and dtype == _SINGLE:
         return elementwise(graph, "single", value)
     return value

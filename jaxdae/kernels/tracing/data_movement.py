@@ -27,13 +27,13 @@ def _split(x, *, sizes, axis):
 
 
 def _pad(x, fill, *, padding_config):
-    """First grown with gaps, then shifted; negative margins cut."""
+    """First padded with gaps, then shifted; negative margins cut."""
     for axis, (low, high, gap) in enumerate(padding_config):
         size = x.shape[axis] + gap * max(x.shape[axis] - 1, 0)
         shape = (*x.shape[:axis], max(low, 0) + size + max(high, 0), *x.shape[axis + 1 :])
-        grown = np.moveaxis(np.full(shape, fill, x.dtype), axis, 0)
-        grown[max(low, 0) : max(low, 0) + size : gap + 1] = np.moveaxis(x, axis, 0)
-        cut = grown[max(-low, 0) : len(grown) - max(-high, 0)]
+        padded = np.moveaxis(np.full(shape, fill, x.dtype), axis, 0)
+        padded[max(low, 0) : max(low, 0) + size : gap + 1] = np.moveaxis(x, axis, 0)
+        cut = padded[max(-low, 0) : len(padded) - max(-high, 0)]
         x = np.moveaxis(cut, 0, axis)
     return x
 
@@ -68,7 +68,7 @@ def start_of_slice(starts, shape, sizes) -> tuple[slice, ...]:
     return tuple(slice(i, i + size) for i, size in zip(firsts, sizes, strict=True))
 
 
-class Landing:
+class Windows:
     """Which entries of an operand a gather reads, or a scatter writes.
 
     Args:
@@ -84,7 +84,7 @@ class Landing:
         self.dropped, self.batches = set(dropped), batches
 
     @classmethod
-    def of_gather(cls, shape, params) -> "Landing":
+    def of_gather(cls, shape, params) -> "Windows":
         """From the parameters of a gather."""
         d = params["dimension_numbers"]
         batches = tuple(zip(d.operand_batching_dims, d.start_indices_batching_dims, strict=True))
@@ -92,7 +92,7 @@ class Landing:
         return cls(shape, params["slice_sizes"], d.start_index_map, dropped, batches)
 
     @classmethod
-    def of_scatter(cls, shape, update, params) -> "Landing":
+    def of_scatter(cls, shape, update, params) -> "Windows":
         """From the parameters of a scatter and the shape of its updates."""
         d = params["dimension_numbers"]
         batches = tuple(zip(d.operand_batching_dims, d.scatter_indices_batching_dims, strict=True))

@@ -56,8 +56,8 @@ def _of_matrices(factorize: Callable, *cores: int) -> Callable:
         found = [np.zeros(shape, np.int32) for shape in shapes]
         for place in np.ndindex(*batch):
             results = factorize(graph, *(x[place] for x in nodes), **equation.params)
-            for whole, part in zip(found, results, strict=True):
-                whole[place] = part
+            for all_of, part in zip(found, results, strict=True):
+                all_of[place] = part
         return [Symbols(x) for x in found]
 
     return rule
@@ -119,8 +119,8 @@ def _lu(graph: Graph, equation, given: list[Value]) -> list[Value]:
     order = np.zeros((*batch, m), np.int32)
     for place in np.ndindex(*batch):
         factors[place], pivots[place], order[place] = _pivoted(graph, nodes[place])
-    whole = (0, max(m - 1, 0))
-    return [Symbols(factors), Symbols(pivots, whole=whole), Symbols(order, whole=whole)]
+    bounds = (0, max(m - 1, 0))
+    return [Symbols(factors), Symbols(pivots, bounds=bounds), Symbols(order, bounds=bounds)]
 
 
 def _pivoted(graph: Graph, matrix):
@@ -180,7 +180,7 @@ def _permutation(graph: Graph, pivots, *, permutation_size):
 def _lu_pivots_to_permutation(graph: Graph, equation, given: list[Value]) -> list[Value]:
     (found,) = _of_matrices(_permutation, 1)(graph, equation, given)
     assert isinstance(found, Symbols)
-    return [found._replace(whole=(0, max(equation.params["permutation_size"] - 1, 0)))]
+    return [found._replace(bounds=(0, max(equation.params["permutation_size"] - 1, 0)))]
 
 
 def _qr(graph: Graph, matrix, *, full_matrices, pivoting, **_):

@@ -8,7 +8,7 @@ import numpy as np
 from jaxdae.kernels.graph.cases import is_chosen
 from jaxdae.kernels.graph.expressions import Graph
 from jaxdae.kernels.tracing.arrays import as_symbols, elementwise, Refusal, Symbols, Value
-from jaxdae.kernels.tracing.data_movement import clips, Landing, MOVES, start_of_slice
+from jaxdae.kernels.tracing.data_movement import clips, MOVES, start_of_slice, Windows
 from jaxdae.kernels.tracing.integers import hull
 
 # More entries would take too many comparisons to sort.
@@ -106,10 +106,10 @@ def _side_by_side(graph: Graph, node: int, found: Callable[[int], np.ndarray]) -
 
 def _cases(index: Symbols, limit: int) -> tuple[range, bool]:
     """Places inside of the array that an index may name, and whether there are no others."""
-    if index.whole is None:
+    if index.bounds is None:
         raise Refusal("its indices depend on the inputs")
-    low, high = (min(max(x, 0), limit) for x in index.whole)
-    return range(low, high + 1), (low, high) == index.whole
+    low, high = (min(max(x, 0), limit) for x in index.bounds)
+    return range(low, high + 1), (low, high) == index.bounds
 
 
 def _chosen(graph: Graph, condition: int, yes: np.ndarray, no: np.ndarray) -> np.ndarray:
@@ -136,24 +136,24 @@ def gather(graph: Graph, equation, given: list[Value]) -> list[Value]:
     """Slices at several places."""
     operand, indices = as_symbols(graph, given[0]), given[1]
     params = equation.params
-    landing = Landing.of_gather(operand.nodes.shape, params)
+    layout = Windows.of_gather(operand.nodes.shape, params)
     clip, fill = clips(params["mode"]), _fill(graph, operand, params)
     flat = operand.nodes.ravel()
 
     def read(indices):
-        return _read(flat, landing.windows(indices, clip), fill)
+        return _read(flat, layout.windows(indices, clip), fill)
 
     if isinstance(indices, Symbols):
-        windows = _windows(graph, landing, indices, read, None if clip else fill)
+        windows = _windows(graph, layout, indices, read, None if clip else fill)
     else:
         windows = read(indices)
     offsets = params["dimension_numbers"].offset_dims
-    return [operand.like(landing.arranged(windows, offsets))]
+    return [operand.like(layout.arranged(windows, offsets))]
 
 
 def _fill(graph: Graph, operand: Symbols, params) -> int:
     """Node of what is read outside; -1 where that is not a floating-point number."""
-    if operand.boolean or operand.whole is not None:
+    if operand.boolean or operand.bounds is not None:
         return -1
     value = params["fill_value"]
     return graph.constant(np.nan if value is None else float(value))
@@ -165,7 +165,7 @@ def _read(flat: np.ndarray, cells: np.ndarray, fill: int) -> np.ndarray:
     return np.where(cells < 0, fill, flat[cells] if flat.size else 0).astype(np.int32)
 
 
-def _windows(graph: Graph, landing: Landing, indices: Symbols, read, fill) -> np.ndarray:
+def _windows(graph: Graph, layout: Windows, indices: Symbols, read, fill) -> np.ndarray:
     """Slices, each by its own indices that depend on the inputs."""
     *outer, count = indices.nodes.shape
     known: dict[tuple, np.ndarray] = {}
@@ -175,13 +175,13 @@ def _windows(graph: Graph, landing: Landing, indices: Symbols, read, fill) -> np
             known[start] = read(np.broadcast_to(np.array(start, np.int64), (*outer, count)))
         return known[start]
 
-    inner = [landing.window[i] for i in landing.kept()]
+    inner = [layout.window[i] for i in layout.kept()]
     found = np.zeros((*outer, *inner), np.int32)
     outside = None if fill is None else np.full(inner, fill, np.int32)
     for place in np.ndindex(*outer):
         starts = [indices.like(x) for x in indices.nodes[place]]
         found[place] = _picked(
-            graph, starts, landing.limits(), lambda start, p=place: everywhere(start)[p], outside
+            graph, starts, layout.limits(), lambda start, p=place: everywhere(start)[p], outside
         )
     return found
 
@@ -198,13 +198,13 @@ def scatter(graph: Graph, equation, given: list[Value]) -> list[Value]:
     if operation is None and equation.params.get("update_jaxpr") is not None:
         raise Refusal("it applies a function to entries in place")
     (operand, updates), kind = alike(graph, [given[0], given[2]])
-    if operation is not None and kind.whole is not None:
-        raise Refusal("whole numbers that depend on the inputs are not combined in place")
-    landing = Landing.of_scatter(operand.shape, updates.shape, equation.params)
+    if operation is not None and kind.bounds is not None:
+        raise Refusal("integers that depend on the inputs are not combined in place")
+    layout = Windows.of_scatter(operand.shape, updates.shape, equation.params)
     clip = clips(equation.params["mode"])
-    windows = landing.unarranged(updates, equation.params["dimension_numbers"].update_window_dims)
+    windows = layout.unarranged(updates, equation.params["dimension_numbers"].update_window_dims)
     found = operand.ravel().copy()
-    for condition, cells, entries in _updates(graph, landing, given[1], windows, clip):
+    for condition, cells, entries in _updates(graph, layout, given[1], windows, clip):
         for cell, entry in zip(cells.ravel().tolist(), entries.ravel().tolist(), strict=True):
             if cell < 0:
                 continue
@@ -214,17 +214,17 @@ def scatter(graph: Graph, equation, given: list[Value]) -> list[Value]:
     return [kind.like(found.reshape(operand.shape))]
 
 
-def _updates(graph: Graph, landing: Landing, indices: Value, windows, clip: bool) -> Iterator:
+def _updates(graph: Graph, layout: Windows, indices: Value, windows, clip: bool) -> Iterator:
     """Condition, positions and new entries of each update, in their order."""
     if not isinstance(indices, Symbols):
-        yield None, landing.windows(indices, clip), windows
+        yield None, layout.windows(indices, clip), windows
         return
     *outer, count = indices.nodes.shape
     for place in np.ndindex(*outer):
         starts = [indices.like(x) for x in indices.nodes[place]]
-        for start, condition in _starts(graph, starts, landing.limits(), clip):
+        for start, condition in _starts(graph, starts, layout.limits(), clip):
             everywhere = np.broadcast_to(np.array(start, np.int64), (*outer, count))
-            yield condition, landing.windows(everywhere, clip)[place], windows[place]
+            yield condition, layout.windows(everywhere, clip)[place], windows[place]
 
 
 def _starts(graph: Graph, starts: list[Symbols], limits, clip: bool) -> Iterator:
@@ -253,7 +253,7 @@ def _number(graph: Graph, value: Value) -> Symbols:
     value = as_symbols(graph, value)
     if not value.boolean:
         return value
-    return elementwise(graph, "select", value, np.asarray(1.0), np.asarray(0.0), whole=(0, 1))
+    return elementwise(graph, "select", value, np.asarray(1.0), np.asarray(0.0), bounds=(0, 1))
 
 
 def extremum(sign: int) -> Callable:
@@ -267,11 +267,11 @@ def extremum(sign: int) -> Callable:
         for i, row in enumerate(rows[1:], 1):
             row = value.like(row)
             ahead = before(graph, best, row) if sign > 0 else before(graph, row, best)
-            if value.whole is None:
+            if value.bounds is None:
                 ahead = _with_nan_first(graph, ahead, best, row)
-            best = elementwise(graph, "select", ahead, row, best, whole=value.whole)
+            best = elementwise(graph, "select", ahead, row, best, bounds=value.bounds)
             place = elementwise(graph, "select", ahead, np.asarray(float(i)), place)
-        return [Symbols(place.nodes, whole=(0, len(rows) - 1))]
+        return [Symbols(place.nodes, bounds=(0, len(rows) - 1))]
 
     return rule
 
@@ -302,7 +302,7 @@ def total_order(operation: str) -> Callable:
 
 def _is_ahead(graph: Graph, a: Symbols, b: Symbols) -> Symbols:
     less, zero = _less(graph, a, b), np.asarray(0.0)
-    if a.whole is not None or all(map(graph.is_positive, a.nodes.ravel().tolist())):
+    if a.bounds is not None or all(map(graph.is_positive, a.nodes.ravel().tolist())):
         return less
     signs = [elementwise(graph, "div", np.asarray(1.0), x) for x in (a, b)]
     zeros = [elementwise(graph, "eq", x, zero, boolean=True) for x in (a, b)]
@@ -349,7 +349,7 @@ def _precedes(graph: Graph, pairs) -> Symbols:
 def _less(graph: Graph, a: Symbols, b: Symbols) -> Symbols:
     """`a < b`, NaN being larger than everything but NaN."""
     a, b = _number(graph, a), _number(graph, b)
-    if a.whole is not None:
+    if a.bounds is not None:
         return before(graph, a, b)
     greater = elementwise(graph, "le", b, a, boolean=True)
     number = elementwise(graph, "eq", a, a, boolean=True)

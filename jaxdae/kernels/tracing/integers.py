@@ -1,4 +1,4 @@
-"""Whole numbers that depend on the inputs: positions, counts and choices, held as exact floats.
+"""Integers that depend on the inputs: positions, counts and choices, held as exact floats.
 
 Only what keeps them exact is allowed. The range of each is known, so that comparisons which it
 decides, such as that of an index with zero, cost nothing.
@@ -29,7 +29,7 @@ def _product(a: Range, b: Range) -> Range:
 
 def _remainder(a: Range, b: Range) -> Range:
     if b[0] != b[1] or b[0] == 0:
-        raise Refusal("the remainder of whole numbers is known for a known divisor only")
+        raise Refusal("the remainder of integers is known for a known divisor only")
     most = abs(b[0]) - 1
     return (0 if a[0] >= 0 else -most), (0 if a[1] <= 0 else most)
 
@@ -55,7 +55,7 @@ _DECIDED: dict[str, Callable[[Range, Range], bool | None]] = {
 
 
 def on_wholes(graph: Graph, operation: str, given: list[Value], dtype) -> Symbols:
-    """An operation on corresponding whole numbers.
+    """An operation on corresponding integers.
 
     Args:
         graph: where nodes are added.
@@ -70,7 +70,7 @@ def on_wholes(graph: Graph, operation: str, given: list[Value], dtype) -> Symbol
         Refusal: for what could not be exact.
     """
     symbols = [as_symbols(graph, x) for x in given]
-    ranges = [x.whole for x in symbols if x.whole is not None]
+    ranges = [x.bounds for x in symbols if x.bounds is not None]
     if operation in _DECIDED:
         return _compared(graph, operation, symbols, ranges)
     chosen = _chosen(graph, operation, symbols, dtype)
@@ -79,9 +79,9 @@ def on_wholes(graph: Graph, operation: str, given: list[Value], dtype) -> Symbol
     if operation == "div":
         return _quotient(graph, symbols, dtype)
     if operation not in _RANGES:
-        raise Refusal(f"{operation} of whole numbers that depend on the inputs is not known")
-    whole = within(_RANGES[operation](*ranges), dtype)
-    return elementwise(graph, operation, *symbols, whole=whole)
+        raise Refusal(f"{operation} of integers that depend on the inputs is not known")
+    bounds = within(_RANGES[operation](*ranges), dtype)
+    return elementwise(graph, operation, *symbols, bounds=bounds)
 
 
 def _chosen(graph: Graph, operation: str, symbols, dtype) -> Symbols | None:
@@ -90,24 +90,24 @@ def _chosen(graph: Graph, operation: str, symbols, dtype) -> Symbols | None:
     entries = list(zip(*(x.ravel().tolist() for x in nodes), strict=True))
     found = [by_cases(graph, operation, *x) for x in entries]
     known = [x for x in found if x is not None]
-    whole = ends(graph, known) if len(known) == len(found) else None
-    if whole is None:
+    bounds = ends(graph, known) if len(known) == len(found) else None
+    if bounds is None:
         return None
-    return Symbols(np.array(known, np.int32).reshape(nodes[0].shape), whole=within(whole, dtype))
+    return Symbols(np.array(known, np.int32).reshape(nodes[0].shape), bounds=within(bounds, dtype))
 
 
 def _quotient(graph: Graph, symbols, dtype) -> Symbols:
     """Without its fraction; numbers that are exact have no quotient that is rounded too far."""
-    (least, largest), (divisor, same) = (x.whole for x in symbols)
+    (least, largest), (divisor, same) = (x.bounds for x in symbols)
     if divisor != same or divisor <= 0:
-        raise Refusal("the quotient of whole numbers is known for a known positive divisor only")
-    whole = within((int(least / divisor), int(largest / divisor)), dtype)
+        raise Refusal("the quotient of integers is known for a known positive divisor only")
+    bounds = within((int(least / divisor), int(largest / divisor)), dtype)
     found = elementwise(graph, "div", *symbols)
     down, up = (elementwise(graph, name, found) for name in ("floor", "ceil"))
     if least >= 0:
-        return down._replace(whole=whole)
+        return down._replace(bounds=bounds)
     below = elementwise(graph, "lt", found, np.asarray(0.0), boolean=True)
-    return elementwise(graph, "select", below, up, down, whole=whole)
+    return elementwise(graph, "select", below, up, down, bounds=bounds)
 
 
 def sum_of_products(a: Range, b: Range, count: int, dtype) -> Range:
@@ -130,7 +130,7 @@ def rounded(graph: Graph, value: Symbols, dtype) -> Symbols:
     low, high = min((x for x, _ in ends), default=0.0), max((x for _, x in ends), default=0.0)
     if not (np.isfinite(low) and np.isfinite(high)):
         raise Refusal(
-            "a whole number would depend on the inputs; one that jnp.clip keeps between known "
+            "an integer would depend on the inputs; one that jnp.clip keeps between known "
             "limits may"
         )
     zero = np.asarray(0.0)
@@ -139,8 +139,8 @@ def rounded(graph: Graph, value: Symbols, dtype) -> Symbols:
     if low < 0:
         below = elementwise(graph, "lt", value, zero, boolean=True)
         down = elementwise(graph, "select", below, up, down)
-    whole = within((int(np.trunc(min(low, 0.0))), int(np.trunc(max(high, 0.0)))), dtype)
-    return elementwise(graph, "select", number, down, zero, whole=whole)
+    bounds = within((int(np.trunc(min(low, 0.0))), int(np.trunc(max(high, 0.0)))), dtype)
+    return elementwise(graph, "select", number, down, zero, bounds=bounds)
 
 
 def _ends(graph: Graph, node: int) -> tuple[float, float]:
@@ -158,17 +158,17 @@ def _ends(graph: Graph, node: int) -> tuple[float, float]:
     return -np.inf, np.inf
 
 
-def within(whole: Range, dtype) -> Range:
+def within(bounds: Range, dtype) -> Range:
     """A range, if the type and floating-point numbers hold it."""
     limits = np.iinfo(dtype)
-    if whole[0] < limits.min or whole[1] > limits.max:
+    if bounds[0] < limits.min or bounds[1] > limits.max:
         raise Refusal(f"{np.dtype(dtype)} could overflow in a way that depends on the inputs")
-    return exact_range(*whole)
+    return exact_range(*bounds)
 
 
 def hull(values: list[Symbols]) -> Range | None:
-    """A range that holds all whole numbers of several arrays."""
-    ranges = [x.whole for x in values if x.whole is not None]
+    """A range that holds all integers of several arrays."""
+    ranges = [x.bounds for x in values if x.bounds is not None]
     if len(ranges) < len(values):
         return None
     return min(x[0] for x in ranges), max(x[1] for x in ranges)

@@ -96,10 +96,10 @@ CALLS["scan"] = _scan
 
 
 def _check_length(scan: Scan) -> None:
-    """Refuse loops with whole numbers that would take too long to compile turn by turn."""
+    """Refuse loops with integers that would take too long to compile turn by turn."""
     if scan.length * equations(scan.jaxpr.jaxpr) > _MOST:
         raise TooManyOperations(
-            f"{scan.length} turns of a loop that hands on whole numbers would be written out, more "
+            f"{scan.length} turns of a loop that hands on integers would be written out, more "
             f"than {_MOST} equations"
         )
 
@@ -114,12 +114,12 @@ def _looped(graph: Graph, scan: Scan, evaluate: Callable) -> list[Value] | None:
 
     Returns:
         What is handed on at the end, and the rows that the turns give; `None` for loops that are
-        better written out, or that hand on whole numbers that do not count turns.
+        better written out, or that hand on integers that do not count turns.
     """
     counted = _counters(scan)
     others = [x for j, x in enumerate(scan.handed) if j not in counted]
     kinds = [_kind(graph, x) for x in others]
-    if any(x.whole is not None for x in kinds):
+    if any(x.bounds is not None for x in kinds):
         _check_length(scan)
         return None
     turn = _Turn(graph)
@@ -234,7 +234,7 @@ class _Turn:
 
 
 def _counters(scan: Scan) -> dict[int, int]:
-    """Numbers of known whole numbers that each turn increases by the same, and by how much."""
+    """Numbers of known integers that each turn increases by the same, and by how much."""
     jaxpr, first = scan.jaxpr.jaxpr, len(scan.constants)
     made = {x: equation for equation in jaxpr.eqns for x in equation.outvars}
     found = {}

@@ -26,7 +26,7 @@ def _same(operation: str) -> Callable:
     def rule(graph: Graph, equation, given: list[Value]) -> list[Value]:
         dtype = equation.outvars[0].aval.dtype
         counted = dtype == np.bool_ or np.issubdtype(dtype, np.integer)
-        if counted and any(isinstance(x, Symbols) and x.whole is not None for x in given):
+        if counted and any(isinstance(x, Symbols) and x.bounds is not None for x in given):
             return [on_wholes(graph, operation, given, equation.outvars[0].aval.dtype)]
         if any(isinstance(x, Symbols) and x.boolean for x in given):
             return [_on_truths(graph, operation, given)]
@@ -58,7 +58,7 @@ def _logical(operation: str) -> Callable:
     def rule(graph: Graph, equation, given: list[Value]) -> list[Value]:
         del equation
         if not all(as_symbols(graph, x).boolean for x in given):
-            raise Refusal("bits of whole numbers that depend on the inputs are not known")
+            raise Refusal("bits of integers that depend on the inputs are not known")
         return [elementwise(graph, operation, *given, boolean=True)]
 
     return rule
@@ -87,12 +87,12 @@ def _convert(graph: Graph, equation, given: list[Value]) -> list[Value]:
         return [value if value.boolean else elementwise(graph, "ne", value, zero, boolean=True)]
     counted = np.issubdtype(dtype, np.integer)
     if value.boolean:
-        return [_counted(graph, value)._replace(whole=(0, 1) if counted else None)]
+        return [_counted(graph, value)._replace(bounds=(0, 1) if counted else None)]
     if not counted:
         return [Symbols(value.nodes)]
-    if value.whole is None:
+    if value.bounds is None:
         return [rounded(graph, value, dtype)]
-    return [Symbols(value.nodes, whole=within(value.whole, dtype))]
+    return [Symbols(value.nodes, bounds=within(value.bounds, dtype))]
 
 
 def _reduction(operation: str) -> Callable:
@@ -101,22 +101,24 @@ def _reduction(operation: str) -> Callable:
         if value.boolean:
             name = _OF_TRUTHS.get(operation, operation)
             return [reduced(graph, name, value, axes, True)]
-        whole = None
-        if value.whole is not None:
+        bounds = None
+        if value.bounds is not None:
             count = int(np.prod([value.nodes.shape[i] for i in axes]))
-            whole = within(_range_of(operation, value.whole, count), equation.outvars[0].aval.dtype)
-        return [reduced(graph, operation, value, axes)._replace(whole=whole)]
+            bounds = within(
+                _range_of(operation, value.bounds, count), equation.outvars[0].aval.dtype
+            )
+        return [reduced(graph, operation, value, axes)._replace(bounds=bounds)]
 
     return rule
 
 
-def _range_of(operation: str, whole: tuple[int, int], count: int) -> tuple[int, int]:
-    """What whole numbers of a range give, combined."""
+def _range_of(operation: str, bounds: tuple[int, int], count: int) -> tuple[int, int]:
+    """What integers of a range give, combined."""
     if operation in ("max", "min") and count:
-        return whole
+        return bounds
     if operation != "add":
-        raise Refusal("whole numbers that depend on the inputs are only added and compared")
-    return min(count * whole[0], 0), max(count * whole[1], 0)
+        raise Refusal("integers that depend on the inputs are only added and compared")
+    return min(count * bounds[0], 0), max(count * bounds[1], 0)
 
 
 def _cumulative(operation: str) -> Callable:
@@ -124,16 +126,16 @@ def _cumulative(operation: str) -> Callable:
         axis, reverse = equation.params["axis"], equation.params["reverse"]
         value = as_symbols(graph, given[0])
         nodes = np.moveaxis(value.nodes, axis, 0)
-        whole = None
-        if value.whole is not None:
-            whole = within(_range_of(operation, value.whole, len(nodes)), np.int32)
+        bounds = None
+        if value.bounds is not None:
+            bounds = within(_range_of(operation, value.bounds, len(nodes)), np.int32)
         rows = list(nodes[::-1] if reverse else nodes)
         if operation == "add" and len(rows) > 1 and graph.exact:
             rows[0] = elementwise(graph, "add", Symbols(rows[0]), np.asarray(0.0)).nodes
         for i in range(1, len(rows)):
             rows[i] = elementwise(graph, operation, Symbols(rows[i - 1]), Symbols(rows[i])).nodes
         found = np.stack(rows[::-1] if reverse else rows) if rows else nodes
-        return [Symbols(np.moveaxis(found, 0, axis), whole=whole)]
+        return [Symbols(np.moveaxis(found, 0, axis), bounds=bounds)]
 
     return rule
 
@@ -145,10 +147,10 @@ def _dot_general(graph: Graph, equation, given: list[Value]) -> list[Value]:
     b = _arranged(symbols[1].nodes, batch_right, right)
     found = [_product(graph, rows, columns.T) for rows, columns in zip(a, b, strict=True)]
     result = equation.outvars[0].aval
-    ranges, whole = [x.whole for x in symbols if x.whole is not None], None
+    ranges, bounds = [x.bounds for x in symbols if x.bounds is not None], None
     if np.issubdtype(result.dtype, np.integer):
-        whole = sum_of_products(*ranges, count=a.shape[-1], dtype=result.dtype)
-    out = Symbols(np.array(found, np.int32).reshape(result.shape), whole=whole)
+        bounds = sum_of_products(*ranges, count=a.shape[-1], dtype=result.dtype)
+    out = Symbols(np.array(found, np.int32).reshape(result.shape), bounds=bounds)
     if result.dtype == np.bool_:
         return [elementwise(graph, "ne", out, np.asarray(0.0), boolean=True)]
     return [out]
@@ -158,7 +160,7 @@ def _counted(graph: Graph, value: Symbols) -> Symbols:
     """Truth values as the numbers one and zero."""
     if not value.boolean:
         return value
-    return elementwise(graph, "select", value, np.asarray(1.0), np.asarray(0.0), whole=(0, 1))
+    return elementwise(graph, "select", value, np.asarray(1.0), np.asarray(0.0), bounds=(0, 1))
 
 
 def _product(graph: Graph, a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -181,8 +183,8 @@ def _arranged(x: np.ndarray, batch, contracted) -> np.ndarray:
 def _integer_pow(graph: Graph, equation, given: list[Value]) -> list[Value]:
     """By repeated squaring, as XLA does it."""
     exponent, square = abs(equation.params["y"]), as_symbols(graph, given[0])
-    if square.whole is not None:
-        raise Refusal("powers of whole numbers that depend on the inputs are not known")
+    if square.bounds is not None:
+        raise Refusal("powers of integers that depend on the inputs are not known")
     found: Value | None = None
     rest = exponent
     while rest:

@@ -15,11 +15,11 @@ from jaxdae.kernels.tracing import (
     zero_signs,
 )
 from jaxdae.kernels.tracing.arrays import (
+    as_known,
     as_symbols,
     first_refused,
     Refusal,
     Refused,
-    settled,
     Symbols,
     Value,
 )
@@ -137,7 +137,7 @@ def evaluate(graph: Graph, closed: Any, arguments: list) -> list:
         for variable, value in zip(variables, found, strict=True):
             # Keys of random numbers are known, whatever their type.
             own = isinstance(value, Symbols)
-            values[variable] = settled(graph, value, variable.aval.dtype) if own else value
+            values[variable] = as_known(graph, value, variable.aval.dtype) if own else value
 
     def read(atom: Any):
         return _literal(atom) if isinstance(atom, jex.Literal) else values[atom]

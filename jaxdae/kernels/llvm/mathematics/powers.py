@@ -132,7 +132,7 @@ def rem(x: Vector, y: Vector) -> list[Vector]:
     """Remainder of a division that is rounded towards zero, for quotients that are not large."""
     size, step = abs(x), abs(y)
     whole = (size / step).intrinsic("floor")
-    # Exact; the quotient may have been rounded up to the next whole number.
+    # Exact; the quotient may have been rounded up to the next integer.
     rest = (-whole).fused(step, size)
     rest = (rest < 0.0).choose(rest + step, rest)
     # So it is where the divisor is infinite.
