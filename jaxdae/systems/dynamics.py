@@ -68,6 +68,9 @@ def evaluate(system: System, t, q, v, w=None, u=None, lam=None) -> Dynamics:
     The rows of `J` are `d(phi_dot)/dv`: for velocity constraints that is Chetaev's rule, virtual
     displacements `dq` with `(dg/dv) dq = 0`, whether `g` is affine in `v` or not.
 
+    It is compiled, as by `jax.jit`: of global values that the system's functions read, a change is
+    seen after `jax.clear_caches()`.
+
     Args:
         system: the declaration.
         t: time [s], scalar.

@@ -284,7 +284,7 @@ CRAFTED = [
         ),
         r"file of the result '../../mine' is '../../mine\.npy', not its name",
     ),
-    (entry(shape=[11, -2]), r"shape of the result 'sum' is \[11, -2\], not a list of whole"),
+    (entry(shape=[11, -2]), r"shape of the result 'sum' is \[11, -2\], not a list of integers"),
     (entry(shape=[9, 2]), r"shape of the result 'sum' is \[9, 2\], not .* the number of lanes f"),
     (entry(shape=11), "shape of the result 'sum' is 11, not a list"),
     (entry(dtype="O"), "dtype of the result 'sum' is 'O', not a type of numbers"),

@@ -1,4 +1,4 @@
-"""What carries a run out: the choice, its reasons, and that nothing remembered is stale."""
+"""Which backend makes a run: the choice, its reasons, and that nothing remembered is stale."""
 
 import importlib.util
 import re
