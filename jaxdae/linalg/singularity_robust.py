@@ -47,8 +47,7 @@ class SingularityRobust(AbstractSaddlePointSolve):
             )
         if not isinstance(self.iterations, int) or self.iterations < 1:
             raise ValueError(
-                f"SingularityRobust: iterations is {self.iterations!r}, must be a positive whole "
-                "number."
+                f"SingularityRobust: iterations is {self.iterations!r}, must be a positive integer."
             )
 
     def assumptions(self):

@@ -19,10 +19,10 @@ TIMES = jnp.linspace(0, 1, 7)
 ADAPTIVE = {
     "solver": diffrax.Bosh3(), "stepsize_controller": PID(rtol=1e-4, atol=1e-6), "max_steps": 64,
 }  # fmt: skip
-# Given steps; rows at times within and at the ends of steps; rows at steps.
+# Fixed steps; rows at times within and at the ends of steps; rows at steps.
 CASES = {
-    "given, at steps": {"solver": RK4(), "dt": 0.1, "saveat": SaveAt(t0=True, t1=True, steps=3)},
-    "given, at times": {"solver": RK4(), "dt": 0.1, "saveat": SaveAt(t0=True, ts=TIMES)},
+    "fixed, at steps": {"solver": RK4(), "dt": 0.1, "saveat": SaveAt(t0=True, t1=True, steps=3)},
+    "fixed, at times": {"solver": RK4(), "dt": 0.1, "saveat": SaveAt(t0=True, ts=TIMES)},
     "adaptive, at steps": ADAPTIVE | {"saveat": SaveAt(t0=True, steps=True)},
     "adaptive, at times": ADAPTIVE | {"saveat": SaveAt(t0=True, ts=TIMES, t1=True)},
 }
@@ -138,7 +138,7 @@ def test_gradients_are_those_of_differences(case):
 @QUICK
 def test_more_directions_than_one_kernel_follows():
     """Eleven members of a batch of directions, in pieces of eight and three."""
-    settings = CASES["given, at steps"]
+    settings = CASES["fixed, at steps"]
     flat, back = ravel_pytree(POINT)
     moves = jnp.concatenate([jnp.eye(flat.size), jnp.cos(jnp.arange(4 * flat.size)).reshape(4, -1)])
     along = lambda d: jax.jvp(lambda x: loss(back(x), **settings), (flat,), (d,))[1]  # noqa: E731
@@ -150,7 +150,7 @@ def test_more_directions_than_one_kernel_follows():
 @QUICK
 @pytest.mark.parametrize(
     ("case", "leaf"),
-    [("given, at times", "stiffness"), ("adaptive, at times", "q")],
+    [("fixed, at times", "stiffness"), ("adaptive, at times", "q")],
     indirect=["case"],
 )
 def test_some_leaves_alone_have_the_same_derivatives(case, leaf):
@@ -166,7 +166,7 @@ BATCH = jax.tree.map(
 
 
 @pytest.mark.parametrize(
-    "case", ["given, at times", "adaptive, at times", "adaptive, at steps"], indirect=True
+    "case", ["fixed, at times", "adaptive, at times", "adaptive, at steps"], indirect=True
 )
 def test_batches_have_the_gradients_of_their_members(case):
     settings, reverse, *_ = case
@@ -196,7 +196,7 @@ def test_shared_and_batched_parameters():
 @QUICK
 def test_the_adjoint_in_sections_is_the_same(monkeypatch):
     """Ten steps in sections of four, four and two, instead of one."""
-    settings = CASES["given, at times"]
+    settings = CASES["fixed, at times"]
     texts = []
     write = adjoint_steps.adjoint_steps
     monkeypatch.setattr(
@@ -246,7 +246,7 @@ def test_rows_of_runs_that_end_where_they_begin_are_their_start():
 @QUICK
 def test_single_precision_gradients():
     single = jax.tree.map(lambda x: x.astype(jnp.float32), POINT)
-    settings = CASES["given, at steps"]
+    settings = CASES["fixed, at steps"]
     found = jax.jit(jax.grad(lambda x: loss(x, **settings)))(single)
     assert all(x.dtype == jnp.float32 for x in jax.tree.leaves(found))
     double = jax.jit(jax.grad(lambda x: loss(x, **settings)))(POINT)
@@ -298,7 +298,7 @@ def test_a_lane_that_fails_from_the_start_leaves_shared_gradients_alone():
 def test_too_many_states_with_derivatives_are_refused():
     def end(q):
         many = POINT | {"q": q, "v": jnp.zeros(120), "stiffness": jnp.ones(120)}
-        return simulated(many, **CASES["given, at steps"]).q.sum()
+        return simulated(many, **CASES["fixed, at steps"]).q.sum()
 
     q = jnp.linspace(0.0, 1.0, 120)
     move = jnp.ones(120)
