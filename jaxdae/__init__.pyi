@@ -53,6 +53,7 @@ from .linalg.saddle_point import (
     SingularMass as SingularMass,
 )
 from .linalg.singularity_robust import SingularityRobust as SingularityRobust
+from .references import citation as citation
 from .simulation.backends import BackendError as BackendError
 from .simulation.failure import SimulationError as SimulationError
 from .simulation.simulate import simulate as simulate

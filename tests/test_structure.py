@@ -12,9 +12,9 @@ MODULES = {
 }
 # From the lowest; each may import those before it.
 ROOMS = (
-    "files", "version", "compiled", "linalg", "kernels", "systems", "formulations", "solvers",
-    "control", "analysis", "simulation", "tuning", "parallel", "models", "plotting", "commands",
-    "cli",
+    "files", "version", "references", "compiled", "linalg", "kernels", "systems", "formulations",
+    "solvers", "control", "analysis", "simulation", "tuning", "parallel", "models", "plotting",
+    "commands", "cli",
 )  # fmt: skip
 KERNELS = ("graph", "tracing", "llvm", "launch", "integration")
 

@@ -73,8 +73,8 @@ def equilibrium(
 
         f(t, q, 0, w, u) = J^T lam,   phi(t, q) = 0,   phi_dot(t, q, 0) = 0,   dw/dt = 0
 
-    in the unknowns `q`, `w`, `lam` and, with `free_controls`, `u` (Shulgin, eq. 12, with the
-    multipliers kept). An equilibrium need not be stationary for the potential energy in the
+    in the unknowns `q`, `w`, `lam` and, with `free_controls`, `u` [Krasinskaya2013, eq. 12], with
+    the multipliers kept. An equilibrium need not be stationary for the potential energy in the
     redundant coordinates. Levenberg-Marquardt steps from the guess, then Newton steps of least
     norm; where equilibria form a family it is a member near the guess, unless `fixed` selects one.
     First derivatives follow from the implicit function theorem.

@@ -47,9 +47,9 @@ class Linearization(eqx.Module):
         q_E = q_E0 + B_E x + z_E,        q_D = q_D0 + B_D x + B_DE z_E + z_D,
 
     with `v_E = B_E v_I`, `v_D = B_D v_I` the constraints at velocity level. `z_D` has no linear
-    rate, so `A_full` has `m` zero rows (Shulgin, eqs. 15-16); the constraints demand `z_D = 0`.
-    For velocity constraints that hold at rest (homogeneous ones do) `z_E` has none either: `r`
-    zero rows more, and nothing demands `z_E = 0`.
+    rate, so `A_full` has `m` zero rows [Krasinskaya2013, eqs. 15, 16]; the constraints demand
+    `z_D = 0`. For velocity constraints that hold at rest (homogeneous ones do) `z_E` has none
+    either: `r` zero rows more, and nothing demands `z_E = 0`.
 
     Args:
         A: on the constraints, state `(x, v_I, dw, z_E)`, shape `(2(n-m)-r+k, 2(n-m)-r+k)`.

@@ -63,9 +63,9 @@ def lyapunov_certificate(K_D, K_P, m: int | None = None, eps: float | None = Non
         V = |df/dt + eps f|^2 / 2 + f^T (K_P + eps K_D - eps^2 I) f / 2
         dV/dt = -eps f^T K_P f - (df/dt)^T (K_D - eps I) df/dt
 
-    (Redundant, eqs. 18-19). Feasible are `eps > 0` with `K_D - eps I > 0`; the paper's second
-    condition `K_P + eps K_D - eps^2 I > 0` follows from the first, because that matrix is
-    `K_P + eps (K_D - eps I)`. The guaranteed rate is the largest `rho` with
+    [MukharlyamovDeressa2015, eqs. 18, 19]. Feasible are `eps > 0` with `K_D - eps I > 0`; the
+    paper's second condition `K_P + eps K_D - eps^2 I > 0` follows from the first, because that
+    matrix is `K_P + eps (K_D - eps I)`. The guaranteed rate is the largest `rho` with
     `decay >= rho weight`. Both matrices are affine in `eps`, so `rho(eps)` has a single hump.
 
     Args:
@@ -113,7 +113,7 @@ def linear_certificate(H, m=None, dm_dt=None) -> LinearCertificate:
     and time); `s` is then the least of all.
 
     With `V <= m2 |y|^2` the rate that follows is `s / m2`: `dV/dt <= -s |y|^2 <= -(s / m2) V`.
-    Mukharlyamov (2019, section 3) prints `2 s / m2`, which is false with his bounds: for `H = -1`,
+    [Mukharlyamov2019, section 3] prints `2 s / m2`, which is false with its bounds: for `H = -1`,
     `m = 1` we have `V = y^2 / 2`, `m1 = m2 = 1/2`, `s = 1`, and `|y|^2` decays as `exp(-2 t)`,
     which is `s / m2 = 2`, not 4. The factor 2 belongs to bounds on `m` itself,
     `y^T m y <= m2 |y|^2`.

@@ -73,11 +73,11 @@ def lqr(A, B, Q=None, R=None) -> Regulator:
 
         A^T P + P A - P B R^-1 B^T P + Q = 0,    K = R^-1 B^T P
 
-    By the matrix sign function of the Hamiltonian matrix (Roberts 1980), polished by
-    Newton-Kleinman steps: JAX has no Riccati solver, and SciPy's runs on the host alone.
-    Derivatives of every order are those of the solution, from a Lyapunov equation; the algorithm
-    is not differentiated. The Lyapunov equations are solved as linear systems of `s^2` unknowns,
-    for up to some dozens of states. Works under `jit`, `vmap`, forward and reverse mode.
+    By the matrix sign function of the Hamiltonian matrix [Roberts1980], polished by Newton-Kleinman
+    steps: JAX has no Riccati solver, and SciPy's runs on the host alone. Derivatives of every order
+    are those of the solution, from a Lyapunov equation; the algorithm is not differentiated. The
+    Lyapunov equations are solved as linear systems of `s^2` unknowns, for up to some dozens of
+    states. Works under `jit`, `vmap`, forward and reverse mode.
 
     Args:
         A: shape `(s, s)`.
@@ -124,7 +124,7 @@ def lqr_on_constraints(
     r"""Regulator of a constrained system, on the part that its constraints leave.
 
     The errors of dependent coordinates, `z`, come in two kinds. Position constraints force theirs
-    to vanish: they are left out (Shulgin, section 6). Those of velocity constraints obey
+    to vanish: they are left out [Krasinskaya2013, section 6]. Those of velocity constraints obey
     `dz/dt = D s`, with the state `s = (x, v_I, dw, z)` and the `drift` `D` of the linearization.
     Constraints that hold at rest have `D = 0`: their errors are constant, no input moves these zero
     roots, and they are left out as well. Where a displacement violates a constraint at rest the

@@ -1,7 +1,7 @@
 r"""Shulgin's characteristic matrix, and when linearizing the constraint first is wrong.
 
-For position constraints, with `v_D = B(q) v_I` and `W = V - T0`, the roots other than the `m`
-zeros of the constraints solve (Krasinskaya, Krasinskii 2013, eq. 17)
+For position constraints, with `v_D = B(q) v_I` and `W = V - T0`, the roots other than the `m` zeros
+of the constraints solve [Krasinskaya2013, eq. 17]
 
     det[ A s^2 + (Gamma + G) s + C1 + C2 B + B^T C3 + B^T C4 B + C_B + P ] = 0.
 """
@@ -55,7 +55,7 @@ class CharacteristicMatrix(eqx.Module):
     def stiffness(self) -> Float[Array, "d d"]:
         """`C1 + C2 B + B^T C3 + B^T C4 B + C_B + P`.
 
-        Its determinant negative is enough for instability (Shulgin, remark 3).
+        Its determinant negative is enough for instability [Krasinskaya2013, remark 3].
         """
         B = self.B
         return self.C1 + self.C2 @ B + B.T @ self.C3 + B.T @ self.C4 @ B + self.C_B + self.P
@@ -191,9 +191,9 @@ def linearized_constraint(
 ) -> LinearizedConstraint:
     """Whether the constraint may be linearized before the equations of motion are formed.
 
-    Eliminating dependent coordinates by the linearized constraint loses `C_B + P_B`. It is
-    right if `C_B = 0` and no constant non-potential force acts on a dependent coordinate
-    (Shulgin, remark 6); exactly, if and only if the sum vanishes.
+    Eliminating dependent coordinates by the linearized constraint loses `C_B + P_B`. It is right if
+    `C_B = 0` and no constant non-potential force acts on a dependent coordinate [Krasinskaya2013,
+    remark 6]; exactly, if and only if the sum vanishes.
 
     Args:
         system: a declaration without velocity constraints.

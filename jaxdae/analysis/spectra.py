@@ -2,10 +2,10 @@ r"""Spectrum of a linearization, and the verdict on stability that follows from 
 
 In redundant coordinates `m` roots are zero whatever the forces are. For position constraints they
 say nothing about stability: the constraints force the errors of the dependent coordinates to
-vanish, so that negative real parts of all other roots give asymptotic stability (Krasinskaya,
-Krasinskii 2013, theorem of section 5). A nonholonomic system has `r` zero roots more; nothing
-forces their variables to vanish, its equilibria form an `r`-dimensional manifold, and the same
-spectrum gives stability only (Lyapunov-Malkin).
+vanish, so that negative real parts of all other roots give asymptotic stability [Krasinskaya2013,
+section 5]. A nonholonomic system has `r` zero roots more; nothing forces their variables to vanish,
+its equilibria form an `r`-dimensional manifold, and the same spectrum gives stability only
+(Lyapunov-Malkin).
 """
 
 from typing import Literal, NamedTuple

@@ -2,7 +2,7 @@ r"""The largest step for which a method keeps the constraint violation bounded.
 
 Stabilized constraints obey `dy/dt = H y` (the constraint perturbation equations). A method of step
 `h` multiplies `y` by `R(hH)`. Asymptotic stability of the equation is not enough: `R(hH)` has to
-contract (Mukharlyamov 2019, section 4). Two versions:
+contract [Mukharlyamov2019, section 4]. Two versions:
 
 - *spectral*: the spectral radius of `R(hH)` is below 1. Necessary and sufficient for constant `H`.
 - *Lyapunov norm*: `|R(hH)|_P <= theta < 1` in the norm `|y|_P^2 = y^T P y` of a Lyapunov
@@ -309,8 +309,8 @@ def modal_weight(H) -> np.ndarray:
 def two_stage_matrix(H, dH_dt, h: float) -> np.ndarray:
     """`I + h H + h^2 (H^2 + dH/dt) / 2`: two-stage methods of order 2 with gains that vary.
 
-    The condition of Mukharlyamov (2019, section 4): its norm at most `theta < 1`. It is
-    the step matrix of every two-stage method of order 2 up to terms of order `h^3`.
+    The condition of [Mukharlyamov2019, section 4]: its norm at most `theta < 1`. It is the step
+    matrix of every two-stage method of order 2 up to terms of order `h^3`.
 
     Args:
         H: shape `(p, p)`.
@@ -368,7 +368,7 @@ def step_limit_along(H: Callable, ts, *, weight, solver=None, theta: float = 1.0
     """The largest step that contracts the violation at every sample of a motion.
 
     For gains that depend on state and time, where the spectrum of `H` at single states proves
-    nothing: one norm that every step makes smaller does (Mukharlyamov 2019, section 4).
+    nothing: one norm that every step makes smaller does [Mukharlyamov2019, section 4].
 
     Args:
         H: as for `contraction_along`; of a run with dense output `sol` for example

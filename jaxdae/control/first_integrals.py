@@ -1,11 +1,11 @@
-r"""Differential equations with given integrals, stabilized (Erugin 1952, Mukharlyamov 1971).
+r"""Differential equations with given integrals, stabilized [Erugin1952; Mukharlyamov1971].
 
 All right-hand sides of `dx/dt = X(t, x)` for which `f(t, x) = 0` is invariant are
 
     X = X_tau + F^+ (Phi(t, x, f) - f_t),      F X_tau = 0,      F = df/dx,
 
-with any `Phi(., 0) = 0` (Servo, section 0), for then `df/dt = Phi`. The right inverse of least size
-in a metric `W` is `F^+ = W^-1 F^T (F W^-1 F^T)^-1`.
+with any `Phi(., 0) = 0` [Mukharlyamov2019, section 0], for then `df/dt = Phi`. The right inverse of
+least size in a metric `W` is `F^+ = W^-1 F^T (F W^-1 F^T)^-1`.
 """
 
 from collections.abc import Callable
@@ -74,9 +74,9 @@ class StabilizedIntegrals(AbstractFormulation):
 
         dx/dt = X + F^+ Phi(t, x, I - I_0)
 
-    on the state `x` of the inner formulation; `I_0` is kept (Baumgarte 1972). On an exact motion
-    the correction vanishes; it acts upon errors of integration only. It moves coordinates and
-    velocities alike, so `dq/dt` differs from `v` by the correction; multipliers are the inner
+    on the state `x` of the inner formulation; `I_0` is kept [Baumgarte1972]. On an exact motion the
+    correction vanishes; it acts upon errors of integration only. It moves coordinates and
+    velocities, so `dq/dt` differs from `v` by the correction; multipliers are the inner
     formulation's.
 
     Args:

@@ -19,8 +19,8 @@ class Plant(eqx.Module):
     r"""A system under a formulation, `dx/dt = X(t, x, u)`.
 
     For formulations on `(q, v, w)` this is `q' = v`, `v' = a(t, q, v, w, u)`,
-    `w' = actuator_rate(t, q, v, w, u)` (Servo, eq. 2.1), the reactions of the plant's own
-    constraints included in `a`.
+    `w' = actuator_rate(t, q, v, w, u)` [Mukharlyamov2019, eq. 2.1], the reactions of the plant's
+    own constraints included in `a`.
 
     Args:
         system: the declaration.

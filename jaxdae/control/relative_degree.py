@@ -1,8 +1,8 @@
 r"""Relative degree of program constraints: after how many derivatives the controls appear.
 
 Along `dx/dt = X(t, x, u)` the constraint `f_i` has relative degree `rho_i` when its derivatives
-below the `rho_i`-th do not depend on `u`, and the `rho_i`-th does (Servo, eqs. 2.6-2.9, where all
-are 2 or 3; any number here). Found by differentiation, decided at sample states.
+below the `rho_i`-th do not depend on `u`, and the `rho_i`-th does [Mukharlyamov2019, eqs. 2.6-2.9],
+where all are 2 or 3; any number here. Found by differentiation, decided at sample states.
 """
 
 from collections.abc import Sequence

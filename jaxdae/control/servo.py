@@ -60,14 +60,15 @@ class ServoConstraint(eqx.Module):
 
         g u = Phi(t, q, v, w, y) - drift,       y_i^(rho_i) = drift_i + (g u)_i
 
-    (Servo, eqs. 2.9, 3.4), so that residuals obey the constraint perturbation equations
+    [Mukharlyamov2019, eqs. 2.9, 3.4], so that residuals obey the constraint perturbation equations
     `y_i^(rho_i) = Phi_i`. With as many controls as constraints that is one `u`; with more, the one
     nearest to `free` in the metric `weight`,
 
         u = u0 + W^-1 g^T (g W^-1 g^T)^-1 (Phi - drift - g u0),
 
-    which is the least-norm solution plus the null-space part of `u0` (Servo, eqs. 2.10, 2.11).
-    Where `g` loses rank `u` is NaN: an adaptive run stops there, and `singularity` says where.
+    which is the least-norm solution plus the null-space part of `u0` [Mukharlyamov2019, eqs. 2.10,
+    2.11]. Where `g` loses rank `u` is NaN: an adaptive run stops there, and `singularity` says
+    where.
 
     The plant is the controller's own model. It may differ from the system that is simulated; to
     differentiate by a parameter of both, build both from it.
@@ -166,7 +167,7 @@ class ServoConstraint(eqx.Module):
         """Program constraints and their derivatives below the relative degree, as one vector.
 
         All vanish at a consistent start: `consistent_state(system, q, v, w=w,
-        program=servo.residuals)` finds one (Servo, eq. 2.5).
+        program=servo.residuals)` finds one [Mukharlyamov2019, eq. 2.5].
         """
         return jnp.concatenate(self.perturbations(t, q, v, w))
 

@@ -5,8 +5,9 @@ derivatives
 
     y_i^(rho_i) = Phi_i(t, q, v, w, y),     Phi(., 0) = 0,
 
-where `y` is a tuple with, for each constraint, `(f_i, f_i', ..., f_i^(rho_i - 1))` (Servo, eqs.
-3.4, 3.6). Any callable of `(t, q, v, w, y)` that returns shape `(r,)` may be used as one.
+where `y` is a tuple with, for each constraint, `(f_i, f_i', ..., f_i^(rho_i - 1))`
+[Mukharlyamov2019, eqs. 3.4, 3.6]. Any callable of `(t, q, v, w, y)` that returns shape `(r,)` may
+be used as one.
 """
 
 import abc
@@ -44,8 +45,9 @@ class HurwitzGains(AbstractServoStabilizer):
 
         y_i^(rho_i) = -(c_i0 y_i + c_i1 y_i' + ... + c_i,rho-1 y_i^(rho_i - 1))
 
-    Asymptotically stable when every `mu^rho + c_rho-1 mu^(rho-1) + ... + c_0` is Hurwitz (Servo,
-    section 3). A fixed step admits only roots within the stability region of the method.
+    Asymptotically stable when every `mu^rho + c_rho-1 mu^(rho-1) + ... + c_0` is Hurwitz
+    [Mukharlyamov2019, section 3]. A fixed step admits only roots within the stability region of the
+    method.
 
     Args:
         coefficients: `(c_0, ..., c_{rho-1})`, ascending, `c_k` in s^(k - rho), as
@@ -67,9 +69,10 @@ class HurwitzGains(AbstractServoStabilizer):
 
     @classmethod
     def repeated(cls, rate, order: int) -> "HurwitzGains":
-        """All roots at `-rate`: the polynomial `(mu + rate)^order` (Ascher, Chin, Reich 1994).
+        """All roots at `-rate`: the polynomial `(mu + rate)^order` [Ascher1994].
 
-        Servo, eq. 0.10, quotes it without the term `alpha_0 y`, with which a violation would stay.
+        [Mukharlyamov2019, eq. 0.10] quotes it without the term `alpha_0 y`, with which a violation
+        would stay.
 
         Args:
             rate: decay rate [1/s], positive.
@@ -108,9 +111,10 @@ class HurwitzGains(AbstractServoStabilizer):
 
 
 class CoupledGains(AbstractServoStabilizer):
-    r"""Linear with cross terms, `(y_1^(rho_1), ..., y_r^(rho_r)) = K y` (Servo, eq. 3.12).
+    r"""Linear with cross terms, `(y_1^(rho_1), ..., y_r^(rho_r)) = K y`.
 
-    `y` holds `(f_1, f_1', ..., f_2, f_2', ...)`, constraint after constraint.
+    `y` holds `(f_1, f_1', ..., f_2, f_2', ...)`, constraint after constraint [Mukharlyamov2019,
+    eq. 3.12].
 
     Args:
         K: shape `(r, sum rho)`; the companion matrix it makes must have its spectrum in the left

@@ -35,10 +35,9 @@ class Hamiltonian(AbstractFormulation):
 
         q' = dH/dp,        p' + J^T lam = F - dH/dq - dD/dv,        H(t, q, p) = p . v - T + V
 
-    (Shemelova, building differential-algebraic equations of dynamics with constraint perturbation
-    equations), where `v(t, q, p)` inverts `p = dT/dv`. The multipliers follow from the perturbation
-    equations of the constraints as functions of `(t, q, p)`: with `g(t, q, p)` the velocity-level
-    residual at `v = dH/dp`,
+    [Shemelova], where `v(t, q, p)` inverts `p = dT/dv`. The multipliers follow from the
+    perturbation equations of the constraints as functions of `(t, q, p)`: with `g(t, q, p)` the
+    velocity-level residual at `v = dH/dp`,
 
         dg/dt + dg/dq q' + dg/dp p' = Phi,        dg/dp = J M^-1,        M^-1 = d2H/dp2.
 

@@ -96,8 +96,8 @@ class Multipliers(AbstractLagrangeFormulation):
 
         M a + J^T lam = f,        J a = s,        s = Phi - gamma
 
-    (Redundant, eqs. 1, 20, 21; Servo, eq. 0.11): the index-3 problem with the constraint replaced
-    by its perturbation equation `d(phi_dot)/dt = Phi`.
+    [MukharlyamovDeressa2015, eqs. 1, 20, 21; Mukharlyamov2019, eq. 0.11]: the index-3 problem with
+    the constraint replaced by its perturbation equation `d(phi_dot)/dt = Phi`.
 
     Args:
         stabilization: `Baumgarte`, `LinearStabilization`, any callable
@@ -160,14 +160,16 @@ class Penalty(AbstractWeighted):
 
         (M + J^T alpha J) a = f + J^T alpha s,        lam = alpha (J a - s),        s = Phi - gamma
 
-    (Redundant, eqs. 30, 31). The matrix is positive definite for dependent constraints, at singular
-    configurations and for singular `M`, as long as `M` is positive on `ker J`. The result differs
-    from that of `Multipliers` by `O(1/alpha)`; a large `alpha` is stiff.
+    [MukharlyamovDeressa2015, eqs. 30, 31]. The matrix is positive definite for dependent
+    constraints, at singular configurations and for singular `M`, as long as `M` is positive on
+    `ker J`. The result differs from that of `Multipliers` by `O(1/alpha)`; a large `alpha` is
+    stiff.
 
-    This is Redundant's eq. 28. Its eq. 27, from energies of the violation, has damping `K_D` and
-    stiffness `K_P` themselves: `LinearStabilization(-alpha^-1 K_P, -alpha^-1 K_D)` here. Where
-    `alpha` is a scalar, or all are diagonal, the two dissipate the same; with full matrices
-    `alpha K_P` need not be symmetric, and only eq. 27 is sure to be stable.
+    This is [MukharlyamovDeressa2015, eq. 28]. Its eq. 27, from energies of the violation, has
+    damping `K_D` and stiffness `K_P` themselves:
+    `LinearStabilization(-alpha^-1 K_P, -alpha^-1 K_D)` here. Where `alpha` is a scalar, or all are
+    diagonal, the two dissipate the same; with full matrices `alpha K_P` need not be symmetric, and
+    only eq. 27 is sure to be stable.
 
     Args:
         alpha: constraint mass: positive scalar, diagonal `(m+r,)`, or SPD matrix.
@@ -190,7 +192,7 @@ class Penalty(AbstractWeighted):
 
 
 class AugmentedLagrangian(AbstractWeighted):
-    r"""Augmented Lagrangian iteration (Bayo, García de Jalón, Serna 1988).
+    r"""Augmented Lagrangian iteration [Bayo1988].
 
         (M + J^T alpha J) a_k = f + J^T (alpha s - lam_k),    lam_{k+1} = lam_k + alpha (J a_k - s)
 

@@ -3,7 +3,7 @@ r"""Gibbs-Appell equations in quasi-velocities, the constraint functions among t
     pi' = F(q, t) v + f0(q, t),        dU/d(pi'') = Pi + R
 
 with the energy of accelerations `U`, and the last `m+r` quasi-velocities the constraint functions
-`psi' = (df/dt, g)` (Realization, eqs. 2.1 to 2.5).
+`psi' = (df/dt, g)` [Matyukhin1999, eqs. 2.1-2.5].
 """
 
 from collections.abc import Callable
@@ -56,10 +56,10 @@ class QuasiVelocities(AbstractFormulation):
         lam = Pi + S - u pi''               their rows, R = -lam
 
     where `u` is the Hessian and `-S` the gradient at `pi'' = 0` of the energy of accelerations as a
-    function of `pi''`, and `Pi = F^-T Q` (Realization, eqs. 2.6, 4.1, 4.9). Without a stabilization
-    `psi' = 0` holds identically, as if by construction: the state carries only the `n-m-r` free
-    quasi-velocities, and positions leave their constraints only by the error of integrating `q`.
-    With one, all `n` quasi-velocities are integrated and `psi'' = Phi`.
+    function of `pi''`, and `Pi = F^-T Q` [Matyukhin1999, eqs. 2.6, 4.1, 4.9]. Without a
+    stabilization `psi' = 0` holds identically, as if by construction: the state carries only the
+    `n-m-r` free quasi-velocities, and positions leave their constraints only by the error of
+    integrating `q`. With one, all `n` quasi-velocities are integrated and `psi'' = Phi`.
 
     The constraints must be affine in the velocities.
 

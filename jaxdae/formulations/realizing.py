@@ -2,7 +2,7 @@ r"""Constraints realized by forces: the free system with forces on the constrain
 
     M a = f + J^T R(psi'),        psi' = (df/dt, g)
 
-instead of constraints (Realization, eqs. 2.1, 5.1, 6.4, 7.3). `R = -lam`, so the multipliers of
+instead of constraints [Matyukhin1999, eqs. 2.1, 5.1, 6.4, 7.3]. `R = -lam`, so the multipliers of
 every formulation and the realizing forces can be compared row by row.
 """
 
@@ -99,11 +99,11 @@ class RealizedState(eqx.Module):
 
 
 class LinearLaw(AbstractLaw):
-    r"""Viscous friction on the constraint functions, `R = -k psi'` (Realization, eq. 5.1).
+    r"""Viscous friction on the constraint functions, `R = -k psi'` [Matyukhin1999, eq. 5.1].
 
     The motion differs from the constrained one by `O(1/k)`, since a reaction `r` needs
     `psi' = -r / k`; only motions without reactions are exponentially stable, for `k` above the
-    threshold of theorem 1 (`realizing_bounds.linear_threshold`).
+    threshold of [Matyukhin1999, theorem 1] (`realizing_bounds.linear_threshold`).
 
     Args:
         k: coefficient: positive scalar, diagonal `(m+r,)`, or SPD matrix.
@@ -192,9 +192,9 @@ class TanhLaw(AbstractLaw):
 class SignLaw(AbstractSetValuedLaw):
     r"""Dry friction on the constraint functions, `R_i in -bound_i Sign(psi'_i)`.
 
-    A differential inclusion in the sense of Filippov (Realization, eqs. 6.4, 6.8). Off the
-    constraint `R_i = -bound_i sign psi'_i`. On it the equivalent control: of all forces with
-    `|R_i| <= bound_i` the one that keeps `psi'_i = 0` where that is possible, which is the
+    A differential inclusion in the sense of [Filippov1985], after [Matyukhin1999, eqs. 6.4, 6.8].
+    Off the constraint `R_i = -bound_i sign psi'_i`. On it the equivalent control: of all forces
+    with `|R_i| <= bound_i` the one that keeps `psi'_i = 0` where that is possible, which is the
     constraint reaction, and the bound against the sliding that begins where it is not. Both are the
     minimizer of
 
@@ -243,7 +243,7 @@ class RealizingForces(AbstractFormulation):
 
         M a = f + J^T R,        R = law(psi', t, q, v),        lam = -R
 
-    with `psi' = phi_dot`, the velocity-level residuals (Realization, eqs. 2.1, 4.12): the forces
+    with `psi' = phi_dot`, the velocity-level residuals [Matyukhin1999, eqs. 2.1, 4.12]: the forces
     act on the constraint functions only. Position constraints are realized at velocity level, so
     their residual stays where `psi'` has carried it. For time-independent constraints that are
     linear in the velocities the power of the forces is `R . psi'`, not positive for every law that

@@ -4,7 +4,7 @@ All follow from the energy of the constraint functions
 
     G = psi'^T S psi' / 2,    S = (J M^-1 J^T)^-1,    rho1^2 |psi'|^2 <= G <= rho2^2 |psi'|^2
 
-(Realization, eq. 4.3). The paper takes for `S` the block of the inertia matrix that belongs to
+[Matyukhin1999, eq. 4.3]. The paper takes for `S` the block of the inertia matrix that belongs to
 `psi'`, which drops the coupling to the other quasi-velocities (eqs. 5.6, 6.6); forces on `psi'`
 feel the inertia that is left when those are eliminated.
 """
@@ -88,14 +88,14 @@ def _input(controller, t, state: State):
 
 
 def linear_threshold(rho: float, A: float, B: float = 0.0, energy: float = 0.0) -> float:
-    r"""Coefficient `K` of linear forces above which theorem 1 promises decay.
+    r"""Coefficient `K` of linear forces above which decay is certain [Matyukhin1999, theorem 1].
 
     With `R = -k psi'` the power of the forces is `-k |psi'|^2 <= -(k / rho^2) G`, so that
 
         dG/dt <= (A - k / rho^2) G + B G sqrt(G)
 
-    and `G` falls from its start on when `k > K = rho^2 (A + B sqrt(G0))`. Realization, eqs. 5.7 and
-    5.8, print `k / rho`, which does not follow from its eq. 4.3, nor has it the unit of `A`.
+    and `G` falls from its start on when `k > K = rho^2 (A + B sqrt(G0))`. The paper's eqs. 5.7 and
+    5.8 print `k / rho`, which does not follow from its eq. 4.3, nor has it the unit of `A`.
 
     Args:
         rho: `G <= rho^2 |psi'|^2`, positive.
@@ -118,7 +118,7 @@ def linear_decay_rate(k: float, rho: float, A: float) -> float:
 
 
 def linear_decay_bound(t, energy: float, k: float, rho: float, A: float = 0.0, B: float = 0.0):
-    r"""Bound of `G(t)` under linear forces, from the inequality of theorem 1.
+    r"""Bound of `G(t)` under linear forces, from the inequality of [Matyukhin1999, theorem 1].
 
     `y = sqrt(G)` obeys `dy/dt <= -c y + B y^2 / 2` with the rate `c = (k / rho^2 - A) / 2`; hence
 
@@ -151,8 +151,8 @@ def deviation_power(law: Law, bound: Magnitude, psi_dot, t=0.0, q=None, v=None):
         N = sum_i (R_i + bound_i sign psi'_i) psi'_i
 
     If `N <= delta` along the motion, `psi'` stays of the order `delta / eta`, with `eta` the excess
-    of the bound over the reactions (Realization, eq. 7.4, whose printed difference has the opposite
-    sign: as printed it is never positive for a law within the bound, whatever the motion).
+    of the bound over the reactions [Matyukhin1999, eq. 7.4]. The difference printed there has the
+    opposite sign, and is never positive for a law within the bound, whatever the motion.
 
     Args:
         law: the law to judge.
@@ -177,7 +177,7 @@ def reaching_time_bound(
 
         t <= (4 / s) artanh(s y0 / (2 eta / rho - A y0)),        s^2 = A^2 + 4 B eta / rho
 
-    (from Realization, eq. 6.6).
+    from [Matyukhin1999, eq. 6.6].
 
     Args:
         energy: `G` at the start, not negative.

@@ -1,8 +1,8 @@
 r"""Realizing forces with memory: inertia and delay of the contact, and hysteresis.
 
-Realization, footnote 5: real contacts have inertia, delay and hysteresis, and their forces realize
-the constraints as long as the power of the difference is small (eq. 7.4), which it is when their
-influence dies out within a short time.
+Real contacts have inertia, delay and hysteresis [Matyukhin1999, footnote 5], and their forces
+realize the constraints as long as the power of the difference is small [Matyukhin1999, eq. 7.4],
+which it is when their influence dies out within a short time.
 """
 
 import equinox as eqx
@@ -80,11 +80,11 @@ class LuGreLaw(AbstractMemoryLaw):
         R = -(stiffness z + damping dz/dt + viscosity psi'),
         g = bound + (static - bound) exp(-(psi' / stribeck)^2)
 
-    for each constraint function: the LuGre model (Canudas de Wit, Olsson, Åström, Lischinsky 1995);
-    with `damping = viscosity = 0` and without `static`, Dahl's (1968). Bristles of deflection `z`
-    bend like a spring before the contact slides with `|R| = g`; reversals leave loops of
-    hysteresis. Where the motion has no rest it is the sign law with a layer of width
-    `bound / stiffness` in displacement: bounded deviation for a time that falls with stiffness.
+    for each constraint function: the LuGre model [CanudasDeWit1995]; with `damping = viscosity = 0`
+    and without `static`, that of [Dahl1968]. Bristles of deflection `z` bend like a spring before
+    the contact slides with `|R| = g`; reversals leave loops of hysteresis. Where the motion has no
+    rest it is the sign law with a layer of width `bound / stiffness` in displacement: bounded
+    deviation for a time that falls with stiffness.
 
     Args:
         bound: force of sliding, positive, scalar or `(m+r,)`.

@@ -45,9 +45,9 @@ class SparseMultipliers(AbstractMotion):
     The equations of `Multipliers` with `FullRank()`, to round-off, at a cost linear in the number
     of bodies for chains, trees and closed loops of them; that of `Multipliers` grows with the cube.
     No matrix is ever dense: the entries of `M` and `J` that may be nonzero come from few
-    directional derivatives (Curtis, Powell, Reid 1974), and `J M^-1 J^T` is eliminated along a tree
-    of blocks. `M` must be block-diagonal, as it is in coordinates of each body by itself; a
-    `mass_matrix` that the system declares is not used.
+    directional derivatives [Curtis1974], and `J M^-1 J^T` is eliminated along a tree of blocks. `M`
+    must be block-diagonal, as it is in coordinates of each body by itself; a `mass_matrix` that the
+    system declares is not used.
 
     Args:
         stabilization: as for `Multipliers`. Gains that are full matrices are dense.

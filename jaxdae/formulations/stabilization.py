@@ -5,7 +5,7 @@ A stabilization gives the wanted rate of the velocity-level residual,
     d(phi_dot)/dt = Phi(t, q, v, phi, phi_dot),     Phi(., 0, 0) = 0,
 
 with `phi` the position residuals `(m,)` and `phi_dot = (df/dt, g)` the velocity-level residuals
-`(m+r,)` (Servo, eq. 0.11). Any callable of these five arguments may be used as one.
+`(m+r,)` [Mukharlyamov2019, eq. 0.11]. Any callable of these five arguments may be used as one.
 """
 
 import abc
@@ -47,9 +47,9 @@ class Baumgarte(AbstractStabilization):
 
         d2f/dt2 = -K_D df/dt - K_P f,        dg/dt = -Gamma g
 
-    with symmetric positive definite gains (Redundant, eq. 16). The classical method of Baumgarte
-    (1972) has `K_D = 2 alpha`, `K_P = beta^2`. Exact integration is asymptotically stable for all
-    such gains; larger ones are stiffer, so a given step admits only a bounded set of them.
+    with symmetric positive definite gains [MukharlyamovDeressa2015, eq. 16]. The classical method
+    [Baumgarte1972] has `K_D = 2 alpha`, `K_P = beta^2`. Exact integration is asymptotically stable
+    for all such gains; larger ones are stiffer, so a given step admits only a bounded set of them.
 
     Args:
         K_D: velocity gain [1/s]: scalar, diagonal `(m,)`, or matrix `(m, m)`; required only when
@@ -128,9 +128,9 @@ class LinearStabilization(AbstractStabilization):
 
         d/dt (f, df/dt, g) = [[0, I, 0], [K10, K11, K12], [K20, K21, K22]] (f, df/dt, g)
 
-    (Servo, eq. 0.12). Classical Baumgarte is `K10 = -omega^2`, `K11 = -2 alpha`, `K22 = -gamma`.
-    Stability is the user's: the block matrix must have its spectrum in the left half-plane
-    (`jaxdae.step_limit` refuses one that has not).
+    [Mukharlyamov2019, eq. 0.12]. Classical Baumgarte is `K10 = -omega^2`, `K11 = -2 alpha`,
+    `K22 = -gamma`. Stability is the user's: the block matrix must have its spectrum in the left
+    half-plane (`jaxdae.step_limit` refuses one that has not).
 
     Args:
         K10: block on `f` in the rate of `df/dt`: scalar, diagonal `(m,)` or `(m, m)`.

@@ -73,11 +73,11 @@ class VelocityElimination(AbstractFormulation):
 
         d/dt dT*/dv_I - dT*/dq_I - B^T dT*/dq_D = Q_I + B^T Q_D,        q' = N v_I + b
 
-    (Shulgin, section 2), and those of a nonholonomic one
+    [Krasinskaya2013, section 2], and those of a nonholonomic one
 
         d/dt dT*/dv_I - N^T dT*/dq - (dN/dt - dv/dq N)^T dT/dv = N^T Q
 
-    (Voronets 1901), where `dN/dt` is taken along the motion and `dv/dq` is that of
+    [Voronets1901], where `dN/dt` is taken along the motion and `dv/dq` is that of
     `v(t, q, v_I) = N v_I + b`; the last term on the left vanishes for holonomic constraints, also
     rheonomic ones, and is then left out. Both are the projection `N^T (M a - f) = 0`.
 

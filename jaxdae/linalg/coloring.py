@@ -7,8 +7,8 @@ def color_columns(rows: np.ndarray, columns: np.ndarray, count: int) -> np.ndarr
     """Colour the columns of a sparse matrix so that no row has two entries of one colour.
 
     The derivative along the sum of all columns of one colour then holds each of them by itself, so
-    that a Jacobian takes as many directional derivatives as there are colours (Curtis, Powell,
-    Reid 1974). Greedy, in the order of the columns: for a banded matrix as many as its bandwidth.
+    that a Jacobian takes as many directional derivatives as there are colours [Curtis1974]. Greedy,
+    in the order of the columns: for a banded matrix as many as its bandwidth.
 
     Args:
         rows: row of each entry that may be nonzero.

@@ -85,9 +85,9 @@ class AbstractSaddlePointSolve(eqx.Module):
 class FullRank(AbstractSaddlePointSolve):
     """Regular mass matrix, independent constraints: the fast path.
 
-    Range-space method (Redundant, eq. 21): `A lam = J M^-1 f - s`, `A = J M^-1 J^T`. Where `J`
-    loses rank the multipliers are not determined: the result is not finite, or, where round-off
-    or a violation hides the loss, finite and wrong. `simulate` refuses such a start.
+    Range-space method [MukharlyamovDeressa2015, eq. 21]: `A lam = J M^-1 f - s`, `A = J M^-1 J^T`.
+    Where `J` loses rank the multipliers are not determined: the result is not finite, or, where
+    round-off or a violation hides the loss, finite and wrong. `simulate` refuses such a start.
     """
 
     def assumptions(self):
@@ -160,9 +160,9 @@ class Automatic(AbstractSaddlePointSolve):
 class MinimumNorm(AbstractSaddlePointSolve):
     r"""Regular mass matrix, dependent constraints allowed: least-norm multipliers.
 
-    `lam = A^+ (J M^-1 f - s)` with `A = J M^-1 J^T` (Redundant, eqs. 6 and 11). For `M > 0` the
-    acceleration is unique, and reactions are ideal with any of the multipliers: they differ by
-    `y` with `J^T y = 0`. Those of least norm are one choice, smooth in the state.
+    `lam = A^+ (J M^-1 f - s)` with `A = J M^-1 J^T` [MukharlyamovDeressa2015, eqs. 6, 11]. For
+    `M > 0` the acceleration is unique, and reactions are ideal with any of the multipliers: they
+    differ by `y` with `J^T y = 0`. Those of least norm are one choice, smooth in the state.
 
     The rank is *held*: decided once for a run, on the constraints, and kept. Constraints of a
     closed loop with fixed axes, say, depend on each other only where they hold. At the distance

@@ -20,10 +20,8 @@ class SingularityRobust(AbstractSaddlePointSolve):
     metric takes away again at the cost of an energy of the order of `damping^2`. Therefore
     `simulate` projects every step with this policy, as if the solver were `Projected(solver)`.
 
-    Damping next to singular positions is that of Y. Nakamura, H. Hanafusa, Inverse kinematic
-    solutions with singularity robustness for robot manipulator control, J. Dyn. Sys. Meas. Control
-    108 (1986) 163-171; repeated it is an augmented Lagrangian with mass-orthogonal projections: E.
-    Bayo, R. Ledesma, Nonlinear Dynamics 9 (1996) 113-130.
+    Damping next to singular positions is that of [NakamuraHanafusa1986]; repeated it is an
+    augmented Lagrangian with mass-orthogonal projections [BayoLedesma1996].
 
     A constraint whose rows are `damping` times shorter than those of others, in the metric of
     `M^-1`, is damped as well: write constraints in units that make their rows comparable.

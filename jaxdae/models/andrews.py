@@ -105,9 +105,8 @@ class AndrewsMechanism(AbstractModel):
 
     One degree of freedom. There is no gravity.
 
-    Source of the numbers, the start and the reference solution: Test Set for Initial Value
-    Problem Solvers (Mazzia, Magherini 2008); E. Hairer, G. Wanner, Solving Ordinary Differential
-    Equations II, VII.7. The names of the parameters are theirs.
+    Source of the numbers, the start and the reference solution: [MazziaMagherini2008;
+    HairerWanner1996, section VII.7]. The names of the parameters are theirs.
 
     Args:
         masses: m1 ... m7 [kg].

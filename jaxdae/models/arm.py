@@ -51,7 +51,7 @@ class PointMassArm(AbstractModel):
     Without forces the energy and the angular momentum about the base are constant. With
     `F = (0, -m1 g, 0, -m2 g)` it is `Chain` of two links.
 
-    Source: O. V. Shemelova, example. The paper prints no numbers; these are ours.
+    Source: [Shemelova, example]. The paper prints no numbers; these are ours.
 
     Args:
         length1: l1 [m].
@@ -124,7 +124,7 @@ class PointMassArm(AbstractModel):
     def canonical_rates(
         self, q, p, c, *, sign_as_printed: bool = False, drift_as_printed: bool = False
     ) -> tuple[Float[Array, " 4"], Float[Array, " 4"], Float[Array, " 2"]]:
-        r"""The paper's equations (6) for this arm, written out by hand.
+        r"""Equations [Shemelova, eq. 6] for this arm, written out by hand.
 
             q' = p / m,    p1' = F1 - 2 x1 k1 + 2 (x2 - x1) k2,    p3' = F3 - 2 (x2 - x1) k2, ...
 
@@ -227,8 +227,7 @@ class SurfaceArm(AbstractModel):
     surface is a sphere about the base, the arm is a rigid body with a fixed point.
 
     Source: the manipulator whose gripper moves on a surface, as the reason for redundant
-    coordinates in Krasinskaya, Krasinskii (2013), after Zenkevich, Yushchenko (2004). The numbers
-    are ours.
+    coordinates in [Krasinskaya2013], after [ZenkevichYushchenko2004]. The numbers are ours.
 
     Args:
         surface: `s(point) -> scalar`, any callable; an `eqx.Module` if it has parameters.

@@ -37,13 +37,13 @@ class AbstractBallBeam(AbstractModel):
     at any `r0`: `theta = alpha = 0`, `i0 = d m g r0 / (L K2)`, `e0 = R_a i0 / K1`. Without a
     controller the voltage is `e0`.
 
-    Sources: equations, Krasinskaya, Krasinskii (2013), section 6, for the teaching rig GBB1005 of
-    Googol Technology. That rig's numbers are not public as far as could be found. The defaults are
-    those of Quanser's: ball and beam BB01 (its configuration file, and table 3.1 of its manual:
-    `m`, `R`, `L`, `d`, `J = 2 m R^2 / 5`) driven by the servo SRV02 in high gear (table 3.1 of its
-    user manual: resistance, inductance, torque and back-emf constant 7.68e-3, gear ratio 70,
-    efficiencies 0.69 and 0.90, damping 0.015; inertia 0.90 * 70^2 * 4.606e-7 of the rotor and
-    5.28e-5 of the gears). The length of the rod is assumed, and so is `K1 = 1`.
+    Sources: equations, [Krasinskaya2013, section 6], for the teaching rig GBB1005 of Googol
+    Technology. That rig's numbers are not public as far as could be found. The defaults are those
+    of Quanser's: ball and beam (configuration file and [QuanserBB01, table 3.1]: `m`, `R`, `L`,
+    `d`, `J = 2 m R^2 / 5`) driven by the servo in high gear ([QuanserSRV02, table 3.1]: resistance,
+    inductance, torque and back-emf constant 7.68e-3, gear ratio 70, efficiencies 0.69 and 0.90,
+    damping 0.015; inertia 0.90 * 70^2 * 4.606e-7 of the rotor and 5.28e-5 of the gears). The length
+    of the rod is assumed, and so is `K1 = 1`.
 
     Args:
         ball_mass: m [kg].

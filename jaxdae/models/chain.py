@@ -18,8 +18,7 @@ class Chain(AbstractModel):
         T = sum m_i |v_i|^2 / 2,    V = sum m_i g y_i,    f_i = |r_i - r_(i-1)|^2 - l_i^2 = 0
 
     N degrees of freedom in 2N coordinates. With N = 1 it is the Cartesian pendulum; with N = 2 and
-    no gravity, the planar arm of two point masses of Shemelova's paper on constraint perturbation
-    equations in Hamiltonian form.
+    no gravity, the planar arm of two point masses of [Shemelova] in Hamiltonian form.
 
     Args:
         lengths: l_i [m], shape (N,).

@@ -15,12 +15,12 @@ class TwoLoopCircuit(AbstractModel):
 
         T = sum L i^2 / 2,    V = sum q^2 / (2 C),    D = sum R i^2 / 2,    f = q1 - q2 - q3 = 0
 
-    with sources `E1`, `E2` for forces (dynamic analogies: Hamilton, Servo). Branch 1 leads into the
-    node, branches 2 and 3 out of it: the constraint is Kirchhoff's law of currents, integrated; its
-    multiplier is the voltage of the node, `lam = L3 q3'' + R3 q3' + q3 / C3`. The law of voltages
-    follows.
+    with sources `E1`, `E2` for forces (dynamic analogies: [Shemelova; Mukharlyamov2019]). Branch 1
+    leads into the node, branches 2 and 3 out of it: the constraint is Kirchhoff's law of currents,
+    integrated; its multiplier is the voltage of the node, `lam = L3 q3'' + R3 q3' + q3 / C3`. The
+    law of voltages follows.
 
-    Source: Shemelova, elements of another physical nature; numbers of our own.
+    Source: elements of another physical nature, [Shemelova]; numbers of our own.
 
     Args:
         inductance: L of each loop [H].

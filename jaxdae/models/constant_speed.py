@@ -20,7 +20,7 @@ class ConstantSpeed(AbstractModel):
     `(dg/dv) dq = 2 v . dq = 0`, so the reaction `-2 lam v` acts along the path, and gravity only
     turns it: `c theta' = -g cos theta` for the angle `theta` of the path.
 
-    Source: N. G. Chetaev (1932-33); Neimark, Fufaev, Dynamics of Nonholonomic Systems, ch. IV.
+    Source: [Chetaev1932; NeimarkFufaev1972, chapter IV].
 
     Args:
         mass: m [kg].
@@ -107,7 +107,7 @@ class AppellHamel(AbstractModel):
     stays and the point falls with `z'' = -g / (1 + a^2)`. Where `z' = 0` all velocities and with
     them `J` vanish: the motion ends there.
 
-    Source: P. Appell (1911); G. Hamel, Theoretische Mechanik (1949); Neimark, Fufaev, ch. IV.
+    Source: [Appell1911; Hamel1949; NeimarkFufaev1972, chapter IV].
 
     Args:
         mass: m [kg].

@@ -21,7 +21,7 @@ class RollingDisk(AbstractModel):
     Both angular velocities are constant and the point of contact moves on a circle of radius
     `R phi' / theta'` (a line for `theta' = 0`).
 
-    Source: A. M. Bloch, Nonholonomic Mechanics and Control, section 1.4.
+    Source: [Bloch2003, section 1.4].
 
     Args:
         mass: m [kg].

@@ -23,8 +23,7 @@ class Kepler(AbstractModel):
     functions with one relation, `|e|^2 = 1 + 2 E L^2 / mu^2`; on circles the first two are
     dependent.
 
-    Source: J. Baumgarte, Comput. Methods Appl. Mech. Eng. 1 (1972) 1-16; L. D. Landau,
-    E. M. Lifshitz, Mechanics, section 15.
+    Source: [Baumgarte1972; LandauLifshitz1976, section 15].
 
     Args:
         mass: m [kg].

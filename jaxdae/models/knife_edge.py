@@ -23,8 +23,7 @@ class KnifeEdge(AbstractModel):
     with a turning rate `w` it drifts across it, along a cycloid, at `g sin(alpha) / (2 w)`
     on average.
 
-    Source: Neimark, Fufaev, Dynamics of Nonholonomic Systems, ch. III; A. M. Bloch, Nonholonomic
-    Mechanics and Control, section 1.6.
+    Source: [NeimarkFufaev1972, chapter III; Bloch2003, section 1.6].
 
     Args:
         mass: m [kg].

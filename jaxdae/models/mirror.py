@@ -31,8 +31,8 @@ class AdaptiveMirror(AbstractModel):
     The program `f` (see `program`) has relative degree 4 and is singular where
     `s(t) sin phi = 0`. The source of the beam moves as `s = s0 + s1 sin(rate t)`.
 
-    Source: Mukharlyamov (2019), eqs. 5.1 and 5.2. The paper prints no numbers; these are ours.
-    That the rate of the torque, not the torque, is proportional to the current is the paper's.
+    Source: [Mukharlyamov2019, eqs. 5.1, 5.2]. The paper prints no numbers; these are ours. That the
+    rate of the torque, not the torque, is proportional to the current is the paper's.
 
     Args:
         mass: m [kg].

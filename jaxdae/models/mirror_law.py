@@ -1,8 +1,8 @@
 r"""The control law of the adaptive mirror as the paper prints it, and as it must be.
 
 With `x = (phi, omega, tau, z)` and `s^i` the derivatives of `s(t)` from `s^1 = s`, the derivatives
-of the program are `g^k = g_i^k(x) s^i` (and `l c` in the first), and the control solves
-`g^5 = Phi` (Servo, eqs. 5.4 to 5.7). Coefficients are named as there: `g_14^4` is the derivative of
+of the program are `g^k = g_i^k(x) s^i` (and `l c` in the first), and the control solves `g^5 = Phi`
+[Mukharlyamov2019, eqs. 5.4-5.7]. Coefficients are named as there: `g_14^4` is the derivative of
 `g_1^4` by `x^4`.
 """
 
@@ -29,7 +29,7 @@ class Coefficient(NamedTuple):
 
 
 def coefficients(mirror: AdaptiveMirror, x: Float[Array, " 4"]) -> dict[str, Coefficient]:
-    """Every coefficient that section 5 of the paper prints, at a state.
+    """Every coefficient printed in [Mukharlyamov2019, section 5], at a state.
 
     Args:
         mirror: the system.
@@ -93,7 +93,7 @@ def coefficients(mirror: AdaptiveMirror, x: Float[Array, " 4"]) -> dict[str, Coe
 
 
 def constants(mirror: AdaptiveMirror) -> tuple:
-    """`(k_phi, k_M, k_v, k_omega, k_a / L)` of the paper's eq. 5.3."""
+    """`(k_phi, k_M, k_v, k_omega, k_a / L)` of [Mukharlyamov2019, eq. 5.3]."""
     m = mirror
     back = m.torque_constant * m.back_emf_constant / (m.gear_ratio * m.inductance)
     drive = m.torque_constant / m.inductance
@@ -107,7 +107,7 @@ def constants(mirror: AdaptiveMirror) -> tuple:
 
 
 def voltage(mirror: AdaptiveMirror, x, s, wanted, *, printed: bool = False) -> Float[Array, ""]:
-    """The control law, eq. 5.7.
+    """The control law [Mukharlyamov2019, eq. 5.7].
 
         u = (Phi - g_j^5 s^j) / (2 c s^1 sin(phi) k_M k_a / L)
 

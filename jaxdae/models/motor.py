@@ -57,8 +57,8 @@ class AbstractMotorDrive(AbstractModel):
     efficiencies are a loss beside it. A constant efficiency describes a motor that drives; where
     the mechanism drives the motor, `k i theta' < 0`, that loss is negative: then take 1.
 
-    Source of the numbers: Quanser SRV02 in high gear (table 3.1 of its user manual), as in
-    `BallBeam`; the mechanism, a slider-crank of our own numbers, is small enough for that motor.
+    Source of the numbers: [QuanserSRV02, table 3.1] in high gear, as in `BallBeam`; the mechanism,
+    a slider-crank of our own numbers, is small enough for that motor.
 
     Args:
         mechanism: any ready system without actuators of its own.

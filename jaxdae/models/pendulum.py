@@ -21,7 +21,7 @@ class CartesianPendulum(AbstractModel):
     `multiplier`), and so is the period (see `period`).
 
     Source: any textbook of mechanics; the equations are those of the test problem of
-    E. Hairer, G. Wanner, Solving Ordinary Differential Equations II, VII.1.
+    [HairerWanner1996, section VII.1].
 
     Args:
         mass: m [kg].

@@ -30,7 +30,7 @@ class DifferentialDriveRobot(AbstractModel):
         m* v' - m d w^2 = (u1 + u2) / r - 2 c v / r^2
         I* w' + m d v w = b (u1 - u2) / r - 2 c b^2 w / r^2
 
-    Source: R. Siegwart, I. Nourbakhsh, Autonomous Mobile Robots, ch. 3; equations derived here.
+    Source: [SiegwartNourbakhsh2004, chapter 3]; equations derived here.
 
     Args:
         mass: m of the body [kg].

@@ -23,7 +23,7 @@ class ChaplyginSleigh(AbstractModel):
     with `k^2 = a^2 + I / m`. The sleigh turns until it runs with its mass ahead of the
     blade (see `exact_position`).
 
-    Source: S. A. Chaplygin (1911); Neimark, Fufaev, Dynamics of Nonholonomic Systems, ch. III.
+    Source: [Chaplygin1911; NeimarkFufaev1972, chapter III].
 
     Args:
         mass: m [kg].

@@ -32,9 +32,8 @@ class SliderCrank(AbstractModel):
         T = A(theta) theta'^2 / 2,  A = r^2 ((m_1 + m_2)/3 + (2 m_2 + 4 m_3) sin^2 theta)
         V = g r (m_1 + m_2) sin(theta) / 2
 
-    Source of the singular position as a test: E. Bayo, R. Ledesma, Augmented Lagrangian and
-    mass-orthogonal projection methods for constrained multibody dynamics, Nonlinear Dynamics 9
-    (1996) 113-130, as quoted by Mukharlyamov and Deressa (2014). The numbers are ours.
+    Source of the singular position as a test: [BayoLedesma1996], as quoted by
+    [MukharlyamovDeressa2015]. The numbers are ours.
 
     Args:
         crank_length: r [m].

@@ -74,7 +74,7 @@ class AbstractTwoLink(AbstractModel):
     configuration `q = (pi/2, pi)`, where `X = 0`. There the Jacobian has rank 1, and the smooth
     motion goes through it to the other elbow side (see `exact_motion`).
 
-    Source: Mukharlyamov, Deressa (2014), example 1.
+    Source: [MukharlyamovDeressa2015, example 1].
     """
 
     length1: float = 1.0
@@ -193,7 +193,7 @@ class TwoLinkManipulator(AbstractTwoLink):
     satisfies the constraints. The paper does not print the speed: 0.6 m/s is the one its initial
     velocities satisfy. See `AbstractTwoLink` for the equations.
 
-    Source: Mukharlyamov, Deressa (2014), example 1; runs of the paper in `PAPER_RUNS`.
+    Source: [MukharlyamovDeressa2015, example 1]; runs of the paper in `PAPER_RUNS`.
 
     Args:
         length1: L1 [m].

@@ -158,7 +158,8 @@ def growth_warning(system, formulation, controller, state, t) -> str | None:
 
     Positive gains cannot do that. Blocks of a `LinearStabilization` can, and so can gains of
     `Penalty` and `AugmentedLagrangian` beside a constraint mass that is a matrix: `alpha K_P` need
-    not be symmetric (Redundant, eq. 28). Others are not looked into, which would take time.
+    not be symmetric [MukharlyamovDeressa2015, eq. 28]. Others are not looked into, which would take
+    time.
 
     Args:
         system: what moves.

@@ -28,10 +28,10 @@ class Projected(diffrax.AbstractWrappedSolver):
 
         M dq + J^T mu = 0,  J dq = -f(t, q);        M dv + J^T mu = 0,  J dv = -(df/dt, g)
 
-    with `J` of the position constraints in the first. The order of the method is kept (Hairer,
-    Wanner, Solving Ordinary Differential Equations II, section VII.2), and so is its estimate of
-    the error. From a step's end, off by its truncation error, two iterations reach round-off. Dense
-    output of `simulate` is projected too.
+    with `J` of the position constraints in the first. The order of the method is kept
+    [HairerWanner1996, section VII.2], and so is its estimate of the error. From a step's end, off
+    by its truncation error, two iterations reach round-off. Dense output of `simulate` is projected
+    too.
 
     This holds for formulations whose exact motion stays on the constraints. That of `Penalty` does
     not: its error is smaller with the projection, but falls with the step only to first order.

@@ -8,7 +8,7 @@ import numpy as np
 
 
 class RK4(diffrax.AbstractERK):
-    """The classical fourth-order Runge–Kutta method (Kutta 1901).
+    """The classical fourth-order Runge–Kutta method [Kutta1901].
 
     Four stages, no embedded error estimate: for fixed steps only. Saved times between steps use
     cubic Hermite interpolation.

@@ -4,8 +4,8 @@ A Runge-Kutta method with tableau `(a, b)` multiplies by `R(hH)`, with
 
     R(z) = 1 + z b^T (I - z a)^-1 1 = det(I - z a + z 1 b^T) / det(I - z a)
 
-(Hairer, Wanner, Solving Ordinary Differential Equations II, IV.3). An Adams-Bashforth method of `k`
-steps multiplies by the roots of `zeta^k - zeta^(k-1) - z (b_1 zeta^(k-1) + … + b_k) = 0`.
+[HairerWanner1996, section IV.3]. An Adams-Bashforth method of `k` steps multiplies by the roots of
+`zeta^k - zeta^(k-1) - z (b_1 zeta^(k-1) + … + b_k) = 0`.
 """
 
 import diffrax

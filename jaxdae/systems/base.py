@@ -193,8 +193,8 @@ class System(eqx.Module):
         """Nonholonomic constraints `g(t, q, v) = 0`, affine in `v` or not, shape `(r,)`.
 
         Virtual displacements are those of Chetaev's rule, `(dg/dv) dq = 0`, so that the reactions
-        are `-(dg/dv)^T lam` (N. G. Chetaev, 1932-33). For constraints affine in `v` it is the rule
-        of d'Alembert and Lagrange; for others it is a postulate of its own.
+        are `-(dg/dv)^T lam` [Chetaev1932]. For constraints affine in `v` it is the rule of
+        d'Alembert and Lagrange; for others it is a postulate of its own.
         """
         del t, v
         return jnp.zeros((0,), q.dtype)

@@ -110,10 +110,10 @@ def consistent_state(
         v: velocities to start from, shape `(n,)`.
         t: time [s].
         w: actuator state, shape `(k,)`; kept as it is, unless a program asks for another.
-        program: `psi(t, q, v, w) -> (p,)`, a program that must hold at the start besides (Servo,
-            eq. 2.5), such as `ServoConstraint.residuals`, which has the derivatives of a program
-            along the motion, down to where the actuators enter. `q`, `v` and `w` then move
-            together, by the least change, with unit weights for `w`.
+        program: `psi(t, q, v, w) -> (p,)`, a program that must hold at the start besides
+            [Mukharlyamov2019, eq. 2.5], such as `ServoConstraint.residuals`, which has the
+            derivatives of a program along the motion, down to where the actuators enter. `q`, `v`
+            and `w` then move together, by the least change, with unit weights for `w`.
         fixed: names (see `System.labels`) or indices of coordinates to hold, at both levels, and
             names of actuator states (`w1`, `w2`, … without labels) that a program shall not move.
         tolerance: largest residual allowed afterwards, relative to `1 + max |q|, |v|`; by default

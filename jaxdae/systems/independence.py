@@ -228,8 +228,8 @@ def approach(residual, x, steps: int = _STEPS):
     r"""The point of `residual(x) = 0` next to `x`; the constraints may depend on each other.
 
     Levenberg-Marquardt steps `dx = -J^T (J J^T + mu)^-1 r` with rows of unit length and `mu` the
-    square of the distance, which converge quadratically whatever the rank of `J` is (Yamashita,
-    Fukushima, On the rate of convergence of the Levenberg-Marquardt method, 2001).
+    square of the distance, which converge quadratically whatever the rank of `J` is
+    [YamashitaFukushima2001].
 
     Args:
         residual: function of `(n,)`, shape `(c,)`.

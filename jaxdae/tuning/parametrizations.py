@@ -64,8 +64,8 @@ class Positive(AbstractParametrization):
 class PositiveDefinite(AbstractParametrization):
     """Symmetric positive definite matrices: `value = L L^T`, `L` lower triangular.
 
-    The diagonal of `L` is the exponential of its `raw` entries, so the factorization is unique
-    and `value` runs through all SPD matrices (Pinheiro and Bates 1996, log-Cholesky).
+    The diagonal of `L` is the exponential of its `raw` entries, so the factorization is unique and
+    `value` runs through all SPD matrices (log-Cholesky, [PinheiroBates1996]).
 
     Args:
         matrix: SPD matrix, shape (m, m).

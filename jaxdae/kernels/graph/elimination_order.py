@@ -26,11 +26,11 @@ class Order(NamedTuple):
 def order(pattern: Pattern, after: Mapping[int, Set[int]]) -> tuple[int, ...]:
     """Unknowns in an order that keeps the fill small.
 
-    That of least degree (Tinney, Walker 1967): the next unknown is one that the fewest others
-    depend on. Among several, one whose pivot is the same in all calls, which is divided by but
-    once; then one before which the fewest pivots must be known one after the other. Where it costs
-    nothing, unknowns that wait for none come before all that do: those of a chain can then be
-    eliminated from both of its ends.
+    That of least degree [TinneyWalker1967]: the next unknown is one that the fewest others depend
+    on. Among several, one whose pivot is the same in all calls, which is divided by but once; then
+    one before which the fewest pivots must be known one after the other. Where it costs nothing,
+    unknowns that wait for none come before all that do: those of a chain can then be eliminated
+    from both of its ends.
 
     Args:
         pattern: entries that are not zero by structure.

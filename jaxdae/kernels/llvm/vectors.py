@@ -201,13 +201,13 @@ ZEROS = "zeroinitializer"
 
 
 def twofold_sum(large: Vector, small: Vector) -> tuple[Vector, Vector]:
-    """Sum and its rounding error, for `|large| >= |small|` (Dekker 1971)."""
+    """Sum and its rounding error, for `|large| >= |small|` [Dekker1971]."""
     total = large + small
     return total, (large - total) + small
 
 
 def twofold_sum_of_any(a: Vector, b: Vector) -> tuple[Vector, Vector]:
-    """Sum and its rounding error (Knuth 1969)."""
+    """Sum and its rounding error [Knuth1969]."""
     total = a + b
     part = total - a
     return total, (a - (total - part)) + (b - part)

@@ -1,8 +1,7 @@
 """Arcus functions of vectors, all of them angles of points in the plane.
 
 The ratio of the shorter to the longer coordinate is turned by atan(1/2) or atan(1) where it is
-large, and one polynomial does the rest (the breakpoints are those of fdlibm, Sun Microsystems
-1993).
+large, and one polynomial does the rest (the breakpoints are those of [SunMicrosystems1993]).
 """
 
 import numpy as np

@@ -1,7 +1,7 @@
 """Sine, cosine and tangent of vectors.
 
-The argument less the nearest multiple of pi / 2, which is taken away in three parts (Cody, Waite
-1980), goes into polynomials. Larger arguments are rare; they go to the C library.
+The argument less the nearest multiple of pi / 2, which is taken away in three parts
+[CodyWaite1980], goes into polynomials. Larger arguments are rare; they go to the C library.
 """
 
 import math
