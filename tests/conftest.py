@@ -10,11 +10,10 @@ from pathlib import Path
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import jaxdae
+from helpers.systems import DoublePendulum, Everything, LedPoint, Massless, RepeatedRod
 from jaxdae.files import replace_file
 
 jax.config.update("jax_enable_x64", True)
@@ -80,136 +79,6 @@ def _optimization(request):
     """Full optimization for a file whose programs run long, or are what it looks at."""
     quick = request.node.get_closest_marker("optimized") is None
     jax.config.update("jax_disable_most_optimizations", quick)
-
-
-class DoublePendulum(jaxdae.System):
-    """Two point masses on rods in series, both angles from the downward vertical."""
-
-    m1: float = 1.3
-    m2: float = 0.7
-    l1: float = 0.9
-    l2: float = 0.6
-    gravity: float = 9.81
-
-    def kinetic_energy(self, t, q, v):
-        del t
-        cross = 2 * self.l1 * self.l2 * v[0] * v[1] * jnp.cos(q[0] - q[1])
-        first = (self.l1 * v[0]) ** 2
-        return 0.5 * (self.m1 * first + self.m2 * (first + (self.l2 * v[1]) ** 2 + cross))
-
-    def potential_energy(self, t, q):
-        del t
-        y1 = -self.l1 * jnp.cos(q[0])
-        return self.gravity * (self.m1 * y1 + self.m2 * (y1 - self.l2 * jnp.cos(q[1])))
-
-
-class Everything(jaxdae.System):
-    """Every function of a declaration at once, each depending on all it may depend on.
-
-    Three coordinates, one rheonomic position constraint, one nonholonomic constraint that is not
-    affine in the velocities, one actuator state, one input.
-    """
-
-    mass: float = 1.2
-    length: float = 1.5
-
-    def kinetic_energy(self, t, q, v):
-        a, b, c = v
-        inertia = 0.5 * (1 + 0.3 * q[0] ** 2 + 0.2 * jnp.sin(t)) * c**2
-        return 0.5 * self.mass * (a**2 + b**2) + inertia + 0.4 * jnp.cos(q[2]) * a * c
-
-    def potential_energy(self, t, q):
-        spring = (2 + jnp.cos(t)) * (q[1] ** 2 + q[0] * q[2])
-        return self.mass * 9.81 * q[1] + spring
-
-    def dissipation(self, t, q, v):
-        return 0.1 * (1 + 0.5 * jnp.sin(t)) * (v @ v) + 0.05 * q[0] ** 2 * v[2] ** 2
-
-    def force(self, t, q, v, w, u):
-        drive = 0.0 if u is None else u
-        return jnp.stack([w[0] * jnp.cos(q[2]), jnp.sin(t) * v[2], w[0] + drive])
-
-    def position_constraints(self, t, q):
-        pivot = jnp.stack([0.2 * jnp.sin(t), jnp.zeros_like(t)])
-        arm = q[:2] - pivot
-        return jnp.stack([arm @ arm - self.length**2])
-
-    def velocity_constraints(self, t, q, v):
-        return jnp.stack([v[2] + 0.3 * v[0] ** 2 + q[0] * v[1] - 0.5 * jnp.cos(t)])
-
-    def actuator_rate(self, t, q, v, w, u):
-        drive = jnp.sin(3 * t) if u is None else u
-        return jnp.stack([drive - w[0] - 0.2 * v[2] + 0.1 * q[0]])
-
-    def labels(self):
-        return jaxdae.Labels(
-            coordinates=("x", "y", "angle"),
-            units=("m", "m", "rad"),
-            constraints=("rod", "rolling"),
-            constraint_units=("m^2", "m/s"),
-        )
-
-
-class LedPoint(jaxdae.System):
-    """A unit mass on the unit circle whose abscissa is led: `x = speed t`.
-
-    Both constraints fix the motion; at `t = 1 / speed` the target leaves the circle, and the
-    Jacobian `[[2x, 2y], [1, 0]]` loses rank there and nowhere before.
-    """
-
-    speed: float = 0.5
-
-    def kinetic_energy(self, t, q, v):
-        del t, q
-        return 0.5 * v @ v
-
-    def position_constraints(self, t, q):
-        return jnp.stack([q @ q - 1, q[0] - self.speed * t])
-
-    def labels(self):
-        return jaxdae.Labels(constraints=("circle", "leader"))
-
-    def start(self):
-        """State at `t = 0`, on top of the circle."""
-        return jaxdae.State(jnp.array([0.0, 1.0]), jnp.stack([self.speed * jnp.ones(()), 0.0]))
-
-
-class RepeatedRod(jaxdae.System):
-    """A point mass on a rod whose constraint is stated `len(weights)` times over."""
-
-    weights: tuple = eqx.field(static=True, default=(1.0, 1.0))
-    length: float = 1.0
-
-    def kinetic_energy(self, t, q, v):
-        del t, q
-        return 0.5 * (1.0 * v[0] ** 2 + 2.0 * v[1] ** 2)
-
-    def potential_energy(self, t, q):
-        del t
-        return 2.0 * 9.81 * q[1]
-
-    def position_constraints(self, t, q):
-        del t
-        return jnp.asarray(self.weights, q.dtype) * (q @ q - self.length**2)
-
-
-class Massless(jaxdae.System):
-    """A mass on the curve `y = x^2 / 2`, where `y` carries no inertia of its own."""
-
-    mass: float = 1.5
-    stiffness: float = 4.0
-
-    def kinetic_energy(self, t, q, v):
-        del t, q
-        return 0.5 * self.mass * v[0] ** 2
-
-    def potential_energy(self, t, q):
-        del t
-        return 0.5 * self.stiffness * q[1] ** 2
-
-    def position_constraints(self, t, q):
-        del t
-        return jnp.stack([q[1] - 0.5 * q[0] ** 2])
 
 
 @pytest.fixture(scope="session")

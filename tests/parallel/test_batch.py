@@ -1,7 +1,5 @@
 """A function of one lane, applied to all: what is a lane, how they are split, what is refused."""
 
-import runpy
-from pathlib import Path
 from typing import Any
 
 import equinox as eqx
@@ -10,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from helpers import batch_process
 from jaxdae.parallel import BatchError, map_batch, stack
 from jaxdae.parallel.batch import _chunks, _layout
 
-PART = runpy.run_path(str(Path(__file__).with_name("process.py")))
 EPS = np.finfo(np.float64).eps
 
 
@@ -191,7 +189,7 @@ def test_a_progress_bar_counts_lanes(capsys):
 
 
 def test_a_lane_that_fails_is_a_value():
-    found = map_batch(PART["iterate"], PART["starts"](), block_size=8)
+    found = map_batch(batch_process.iterate, batch_process.starts(), block_size=8)
     assert list(np.flatnonzero(~found["ok"])) == [13]
     assert np.isnan(found["x"][13]).any()
     assert np.isfinite(np.delete(found["x"], 13, axis=0)).all()

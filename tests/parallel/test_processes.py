@@ -2,7 +2,6 @@
 
 import json
 import os
-import runpy
 import signal
 import socket
 import subprocess
@@ -16,19 +15,17 @@ import numpy as np
 import pytest
 
 import jaxdae
+from helpers import batch_process
+from helpers.batch_process import BLOCK, digest, iterate, LANES, slowly, splits, starts
 from jaxdae.parallel import load_batch, map_batch
 
 pytestmark = pytest.mark.optimized
-
-SCRIPT = Path(__file__).with_name("process.py")
-PART = runpy.run_path(str(SCRIPT))
-LANES, BLOCK = PART["LANES"], PART["BLOCK"]
 
 
 def start(pause=0.0, **task):
     environment = os.environ | {"PYTHONPATH": str(Path(jaxdae.__file__).parents[1])}
     environment |= {"PAUSE": str(pause), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
-    words = [sys.executable, str(SCRIPT), json.dumps(task)]
+    words = [sys.executable, batch_process.__file__, json.dumps(task)]
     pipe = subprocess.PIPE
     return subprocess.Popen(words, stdout=pipe, stderr=pipe, text=True, env=environment)
 
@@ -50,7 +47,7 @@ def found(process):
 @pytest.mark.slow
 def test_every_split_over_chunks_devices_and_processes_gives_the_same_bits(tmp_path):
     task: dict[str, Any] = {"kind": "splits", "simulate": True}
-    one = PART["splits"](task | {"directory": tmp_path / "1"})
+    one = splits(task | {"directory": tmp_path / "1"})
     four = found(start(devices=4, directory=f"{tmp_path}/4", **task))
     task["simulate"] = False
     pair = [found(p) for p in start_pair(devices=2, directory=f"{tmp_path}/pair", **task)]
@@ -87,13 +84,13 @@ def resume(directory, monkeypatch, **settings):
         computed.append(seconds)
 
     monkeypatch.setattr(time, "sleep", pause)
-    results = map_batch(PART["slowly"], PART["starts"](), directory=directory, **settings)
+    results = map_batch(slowly, starts(), directory=directory, **settings)
     jax.effects_barrier()
     return len(computed), results
 
 
 def assert_complete(directory, results):
-    expected = map_batch(PART["iterate"], PART["starts"](), block_size=BLOCK)
+    expected = map_batch(iterate, starts(), block_size=BLOCK)
     for name, value in expected.items():
         stored = np.load(directory / f"{name}.npy", mmap_mode="r")
         assert stored.tobytes() == value.tobytes() == results[name].tobytes()
@@ -167,9 +164,9 @@ def test_what_goes_wrong_in_one_process_ends_the_batch_in_all(tmp_path):
     assert second["warning, full disk"] == (
         f"{second['full disk']} This process ends when the others have done their share."
     )
-    assert first["resumed"] == second["resumed"] == PART["digest"](load_batch(tmp_path).results)
-    expected = map_batch(PART["iterate"], PART["starts"](), block_size=BLOCK)
-    assert first["resumed"] == PART["digest"](expected)
+    assert first["resumed"] == second["resumed"] == digest(load_batch(tmp_path).results)
+    expected = map_batch(iterate, starts(), block_size=BLOCK)
+    assert first["resumed"] == digest(expected)
     refused = f"cannot use the directory {tmp_path}: it belongs to another batch; block_size: 8 in"
     assert first["other directory"] == second["other directory"]
     assert first["other directory"].startswith(refused)
@@ -177,5 +174,5 @@ def test_what_goes_wrong_in_one_process_ends_the_batch_in_all(tmp_path):
 
 def test_single_precision_is_enough_where_jax_knows_no_other():
     single = found(start(kind="without_double_precision", devices=1))
-    expected = map_batch(PART["iterate"], PART["starts"](np.float32), block_size=BLOCK)
-    assert single == {"float32": PART["digest"](expected)}
+    expected = map_batch(iterate, starts(np.float32), block_size=BLOCK)
+    assert single == {"float32": digest(expected)}

@@ -1,8 +1,5 @@
 """Batches of simulations: each lane as if it ran alone, failures among them."""
 
-import runpy
-from pathlib import Path
-
 import diffrax
 import equinox as eqx
 import jax
@@ -11,10 +8,9 @@ import numpy as np
 import pytest
 
 import jaxdae
+from helpers import batch_process
 from jaxdae.models.pendulum import CartesianPendulum
 from jaxdae.parallel import load_batch, simulate_batch, stack
-
-PART = runpy.run_path(str(Path(__file__).with_name("process.py")))
 
 
 class Pushed(CartesianPendulum):
@@ -78,7 +74,7 @@ def test_every_lane_runs_as_if_alone(dtype):
 
 @pytest.fixture(scope="module")
 def pendulums():
-    arguments, options = PART["pendulums"]()
+    arguments, options = batch_process.pendulums()
     return arguments, options, simulate_batch(*arguments, **options, block_size=4)
 
 
@@ -114,7 +110,7 @@ def test_what_is_kept_of_a_run_is_the_users_choice(pendulums):
 
 
 def test_what_does_not_fit_is_refused():
-    (system, gains, states), options = PART["pendulums"]()
+    (system, gains, states), options = batch_process.pendulums()
     with pytest.raises(ValueError, match="takes no throw: a failure is the value of its lane"):
         simulate_batch(system, gains, states, throw=True, **options)
     options["in_axes"] = {"start": 0}
@@ -127,7 +123,7 @@ def test_what_does_not_fit_is_refused():
     with pytest.raises(ValueError, match=message):
         simulate_batch(system, shared, states, **options)
     with pytest.raises(TypeError, match="unexpected keyword argument 'duration'"):
-        simulate_batch(system, gains, states, duration=1.0, **PART["pendulums"]()[1])
+        simulate_batch(system, gains, states, duration=1.0, **batch_process.pendulums()[1])
 
 
 def test_another_value_of_a_plain_number_compiles_nothing():

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import jaxdae
+from helpers.dependent_mechanisms import on_curve, Table
 from jaxdae import (
     Baumgarte,
     FullRank,
@@ -25,11 +26,11 @@ GAINS = Baumgarte.critical(10.0)
 
 
 @pytest.fixture(scope="module")
-def table(mechanisms, on_curve):
+def table():
     """`table(length, off)`: system and start, four constraints of rank three where they hold."""
 
     def case(length=0.7, off=0.0):
-        system = mechanisms["table"](length=length)
+        system = Table(length=length)
         return system, on_curve(system, 0.9, 0.4, off)
 
     return case

@@ -10,7 +10,6 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from numpy.polynomial import Chebyshev
 from scipy.integrate import solve_ivp
 from scipy.spatial.transform import Rotation
@@ -229,25 +228,11 @@ def exact_motion(system, angle: float, rate: float, ts, reach: float = 6.0) -> n
     return np.asarray(jax.vmap(system.curve)(angles))
 
 
-@pytest.fixture(scope="session")
-def mechanisms():
-    """The classes, by name."""
-    return {"platform": Platform, "table": Table, "Bennett": Bennett}
+MECHANISMS = {"platform": Platform, "table": Table, "Bennett": Bennett}
 
 
-@pytest.fixture(scope="session")
-def on_curve():
-    """`on_curve(system, angle, rate, off)`: a state, moved off the constraints by `off`."""
-
-    def state(system, angle, rate, off=0.0):
-        q, v = jax.jvp(system.curve, (jnp.asarray(angle),), (jnp.asarray(rate),))
-        # In all directions, which have nothing to do with the mechanism.
-        return jaxdae.State(q + off * jnp.cos(jnp.arange(1.0, q.size + 1) ** 2), v)
-
-    return state
-
-
-@pytest.fixture(scope="session")
-def exact():
-    """`exact(system, angle, rate, ts)`: coordinates of the exact motion."""
-    return exact_motion
+def on_curve(system, angle, rate, off=0.0) -> jaxdae.State:
+    """A state on the curve of a mechanism, moved off the constraints by `off`."""
+    q, v = jax.jvp(system.curve, (jnp.asarray(angle),), (jnp.asarray(rate),))
+    # In all directions, which have nothing to do with the mechanism.
+    return jaxdae.State(q + off * jnp.cos(jnp.arange(1.0, q.size + 1) ** 2), v)

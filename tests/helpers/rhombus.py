@@ -3,7 +3,6 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from scipy.integrate import solve_ivp
 
 import jaxdae
@@ -68,8 +67,3 @@ class Rhombus(jaxdae.System):
 
         found = solve_ivp(field, (0, t1), [angle, rate], method="DOP853", rtol=1e-12, atol=1e-12)
         return np.asarray(cls.parallelogram(*found.y[:, -1])[0])
-
-
-@pytest.fixture(scope="session")
-def rhombus():
-    return Rhombus()

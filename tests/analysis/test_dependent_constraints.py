@@ -9,11 +9,12 @@ import pytest
 from scipy.optimize import minimize_scalar
 
 import jaxdae
+from helpers.dependent_mechanisms import on_curve, Platform
 
 
-def test_the_platform_hangs_and_swings_as_a_pendulum(mechanisms, on_curve):
+def test_the_platform_hangs_and_swings_as_a_pendulum():
     """Three equal cranks: `m s'' = -V'(s)`, so the roots are `+- i sqrt(V'' / m)`."""
-    system = mechanisms["platform"]()
+    system = Platform()
     guess = on_curve(system, -1.4, 0.0, 1e-6)
     rest = jaxdae.equilibrium(system, guess.q)
     hanging = system.curve(jnp.asarray(-np.pi / 2))
@@ -31,9 +32,9 @@ def test_the_platform_hangs_and_swings_as_a_pendulum(mechanisms, on_curve):
 
 
 @pytest.mark.parametrize("off", [1e-8, 1e-5, 0.1])
-def test_the_consistent_state_is_the_nearest_of_the_motion(off, mechanisms):
+def test_the_consistent_state_is_the_nearest_of_the_motion(off):
     """In the mass metric, found along the curve of the minimal coordinate."""
-    system = mechanisms["platform"]()
+    system = Platform()
     # Directions from which Newton's method on all constraints does not converge.
     rng = np.random.default_rng(1)
     given = system.curve(jnp.asarray(-0.3)) + off * rng.normal(size=7)

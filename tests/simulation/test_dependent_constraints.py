@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import jaxdae
+from helpers.dependent_mechanisms import exact_motion, MECHANISMS, on_curve, Platform, Table
 from jaxdae import (
     Automatic,
     Baumgarte,
@@ -40,13 +41,13 @@ PARAMS = [pytest.param(x, marks=[pytest.mark.slow] if x == "Bennett" else []) fo
 
 
 @pytest.fixture(scope="module")
-def make(mechanisms, on_curve, exact):
+def make():
     """`make(name)`: a system of `CASES`, its start at a distance, its exact end and its rank."""
 
     def case(which):
         name, arguments, angle, rate, rank = CASES[which]
-        system = mechanisms[name](**arguments)
-        end = exact(system, angle, rate, np.array([0.0, END]))[-1]
+        system = MECHANISMS[name](**arguments)
+        end = exact_motion(system, angle, rate, np.array([0.0, END]))[-1]
         return system, lambda off=0.0: on_curve(system, angle, rate, off), end, rank
 
     return case
@@ -83,9 +84,9 @@ def test_fixed_steps_follow_the_exact_motion_as_well(which, make):
 
 
 @pytest.fixture(scope="module")
-def table(mechanisms, on_curve, exact):
-    system = mechanisms["table"]()
-    end = exact(system, 0.9, 0.4, np.array([0.0, END]))[-1]
+def table():
+    system = Table()
+    end = exact_motion(system, 0.9, 0.4, np.array([0.0, END]))[-1]
     return system, lambda off=0.0: on_curve(system, 0.9, 0.4, off), end
 
 
@@ -194,9 +195,9 @@ def test_a_batch_that_cannot_see_its_starts_fails_instead_of_going_astray(table)
         jax.block_until_ready(jax.jit(lambda x: success(x, True))(1e-6))
 
 
-def test_refusals_name_what_depends_and_a_remedy_that_works(mechanisms, on_curve):
+def test_refusals_name_what_depends_and_a_remedy_that_works():
     """Off the constraints by 1e-6, too, where all singular values are above round-off."""
-    system = mechanisms["table"](rods=3)
+    system = Table(rods=3)
     for off in (0.0, 1e-6):
         state = on_curve(system, 0.9, 0.4, off)
         for formulation in (Multipliers(solve=FullRank()), NullSpace()):
@@ -239,9 +240,9 @@ def test_singular_mass_and_dependent_constraints_have_one_remedy():
     np.testing.assert_allclose(ends[0], pull, atol=1e-5)  # 1 / alpha times the reaction
 
 
-def test_a_start_at_a_singular_position_is_refused(mechanisms, on_curve):
+def test_a_start_at_a_singular_position_is_refused():
     """All cranks and the platform on one line: the rank there is not that of the motion."""
-    system = mechanisms["platform"]()
+    system = Platform()
     for solve in (Automatic(), MinimumNorm()):
         with pytest.raises(ValueError, match=r"rank 5 of 7 .*singular position.*Start elsewhere"):
             simulate(system, Multipliers(GAINS, solve), on_curve(system, 0.0, 1.0), t1=0.1)

@@ -4,9 +4,7 @@ The pairs are a third of those of the matrix of agreement, in rotation, less the
 systems that are built alike. There motions are compared, run by their kernels.
 """
 
-import importlib.util
 import itertools
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -14,8 +12,7 @@ import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
 
-import jaxdae
-from jaxdae import State
+from helpers import agreement
 from jaxdae.kernels import scalarize, UnsupportedOperationError
 from jaxdae.simulation.trajectory import control_input
 
@@ -25,24 +22,12 @@ SYSTEMS = (
 )  # fmt: skip
 
 
-def _agreement():
-    """The module of the matrix of agreement."""
-    path = Path(__file__).parents[1] / "formulations" / "test_agreement.py"
-    spec = importlib.util.spec_from_file_location("matrix_of_agreement", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-MATRIX = _agreement()
 PAIRS = [
     (system, name)
     for (i, system), (j, name) in itertools.product(
-        enumerate(SYSTEMS), enumerate(MATRIX.FORMULATIONS)
+        enumerate(SYSTEMS), enumerate(agreement.FORMULATIONS)
     )
-    if (i + j) % 3 == 0 and {(system, name)}.isdisjoint({*MATRIX.REFUSED, *MATRIX.AT_A_START})
+    if (i + j) % 3 == 0 and {(system, name)}.isdisjoint({*agreement.REFUSED, *agreement.AT_A_START})
 ]
 
 
@@ -66,18 +51,12 @@ class Field:
 
 
 @pytest.fixture(scope="module")
-def fields(everything, massless, repeated_rod):
+def fields():
     """Vector fields by system and formulation."""
-    start = jaxdae.consistent_state(everything, [1.2, -0.9, 0.3], [0.5, 0.4, -0.3], w=[0.7])
-    cases = {
-        **MATRIX._models(),
-        "everything": MATRIX.Case(everything, start, 0.3),
-        "massless": MATRIX.Case(massless, State([0.5, 0.125], [1.0, 0.5]), 0.5),
-        "repeated rod": MATRIX.Case(repeated_rod((1.0, 2.0)), State([0.6, -0.8], [1.2, 0.9]), 0.4),
-    }
+    cases = agreement.cases()
     return {
         (system, name): Field(
-            cases[system], MATRIX._weighted(MATRIX.FORMULATIONS[name], cases[system].alpha)
+            cases[system], agreement.weighted(agreement.FORMULATIONS[name], cases[system].alpha)
         )
         for system, name in PAIRS
     }
@@ -95,7 +74,7 @@ def values(fields):
 
     def of(system):
         if system not in found:
-            names = [x for s, x in PAIRS if s == system and not MATRIX.is_not_native(s, x)]
+            names = [x for s, x in PAIRS if s == system and not agreement.is_not_native(s, x)]
             noise = 1e-2 * np.random.default_rng(271).normal(size=40)
             # One program for all formulations of a system compiles faster than one for each.
             states = jax.jit(lambda noise: [near(fields[system, x], noise) for x in names])(noise)
@@ -108,7 +87,7 @@ def values(fields):
     return of
 
 
-@pytest.mark.parametrize(("system", "name"), [x for x in PAIRS if not MATRIX.is_not_native(*x)])
+@pytest.mark.parametrize(("system", "name"), [x for x in PAIRS if not agreement.is_not_native(*x)])
 def test_vector_fields_are_what_jax_computes(system, name, fields, values, in_numpy):
     state, expected = values(system)[name]
     program = scalarize(fields[system, name], jnp.asarray(0.1), state)
@@ -119,16 +98,16 @@ def test_vector_fields_are_what_jax_computes(system, name, fields, values, in_nu
     np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-11 * size)
 
 
-@pytest.mark.parametrize(("system", "name"), [x for x in PAIRS if MATRIX.is_not_native(*x)])
+@pytest.mark.parametrize(("system", "name"), [x for x in PAIRS if agreement.is_not_native(*x)])
 def test_iterations_that_depend_on_the_state_are_refused(system, name, fields):
     field = fields[system, name]
     shape = jax.eval_shape(field.start)
-    with pytest.raises(UnsupportedOperationError, match=MATRIX.NOT_NATIVE[name]):
+    with pytest.raises(UnsupportedOperationError, match=agreement.NOT_NATIVE[name]):
         scalarize(field, jnp.asarray(0.1), shape)
 
 
 def test_every_formulation_and_system_is_met():
-    assert {name for _, name in PAIRS} == {*MATRIX.FORMULATIONS}
+    assert {name for _, name in PAIRS} == {*agreement.FORMULATIONS}
     assert {system for system, _ in PAIRS} == set(SYSTEMS)
-    refused = {name for system, name in PAIRS if MATRIX.is_not_native(system, name)}
-    assert refused == {*MATRIX.NOT_NATIVE}
+    refused = {name for system, name in PAIRS if agreement.is_not_native(system, name)}
+    assert refused == {*agreement.NOT_NATIVE}
