@@ -20,6 +20,7 @@ from jax.extend.core import ClosedJaxpr, Literal
 from jaxtyping import PyTree
 
 from jaxdae.files import replace_file
+from jaxdae.tuning.descent import Problem
 
 # optax is imported where it is used: many programs that import the package never tune.
 if TYPE_CHECKING:
@@ -89,33 +90,28 @@ def load(
 
 
 def fingerprint(
-    params: PyTree,
-    trained: PyTree,
-    optimizer: "optax.GradientTransformation",
-    optimizer_state: PyTree,
-    objective: Any,
-    search: dict[str, Any],
+    params: PyTree, problem: Problem, optimizer_state: PyTree, search: dict[str, Any]
 ) -> dict[str, Any]:
     """What must agree for a checkpoint to continue a run, section by section.
 
     Args:
-        params: the given parameters.
-        trained: their trainable part.
-        optimizer: an optax optimizer; what it computes counts, learning rates among it.
-        optimizer_state: its initial state, with a leading axis for the starts.
-        objective: the objective; its arrays, numbers and `budget` count, its code cannot.
+        params: the initial parameters.
+        problem: what is tuned. What its optimizer computes counts, learning rates among it; of the
+            objective arrays, numbers and `budget` count, its code cannot.
+        optimizer_state: the initial one, with a leading axis for the starts.
         search: further settings, JSON values only.
 
     Returns:
         A dictionary of JSON values.
     """
+    trained, objective = problem.trained, problem.objective
     name = getattr(objective, "__qualname__", type(objective).__name__)
     return {
         "trained parameters": _shapes(trained),
         "structure of the parameters": _digest(_sanitized(jax.tree.structure(params))),
         "initial values": _digest(*_contents(params)),
         "optimizer state": _shapes(optimizer_state),
-        "optimizer": _digest(*_contents(optimizer_state), *_program(optimizer, trained)),
+        "optimizer": _digest(*_contents(optimizer_state), *_program(problem.optimizer, trained)),
         "objective": f"{name} {getattr(objective, 'budget', '')}".strip(),
         "data of the objective": _digest(*_contents(objective)),
         **search,
@@ -185,11 +181,8 @@ def _shapes(tree: PyTree) -> dict[str, str]:
     }
 
 
-def _program(optimizer: "optax.GradientTransformation", trained: PyTree) -> list[bytes]:
+def _program(optimizer: "optax.GradientTransformationExtraArgs", trained: PyTree) -> list[bytes]:
     """What the optimizer computes: the text of its update as a program, and its constants."""
-    import optax
-
-    optimizer = optax.with_extra_args_support(optimizer)
 
     # In place of the objective, whose program need not be the same text in every process.
     def total(x):

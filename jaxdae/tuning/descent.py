@@ -1,7 +1,7 @@
 """Descent from several starts at once: pure functions of a state, traced once."""
 
 from collections.abc import Callable
-from typing import Any, TYPE_CHECKING
+from typing import Any, NamedTuple, TYPE_CHECKING
 
 import equinox as eqx
 import jax
@@ -37,8 +37,8 @@ def default_optimizer() -> "optax.GradientTransformation":
 _FALLBACK_STEP = 0.05
 
 
-class Record(eqx.Module):
-    """What happened in one evaluation; stacked over the starts.
+class Record(NamedTuple):
+    """What happened in one evaluation; stacked over the starts, a row of `TuningHistory`.
 
     Attributes:
         loss: objective at the trial point.
@@ -55,7 +55,7 @@ class Start(eqx.Module):
     """State of the descent from one start; stacked over the starts.
 
     Attributes:
-        point: last point with a finite loss and gradient, or the given one.
+        point: last point with a finite loss and gradient, or the initial one.
         update: step from it that is tried next.
         optimizer: state of the optimizer.
         best: point of the smallest loss so far.
@@ -101,11 +101,11 @@ class Problem(eqx.Module):
         return cls(objective, trained, frozen, optax.with_extra_args_support(optimizer), mode)
 
     def params(self, trained: PyTree) -> PyTree:
-        """The whole pytree around a trained part, parametrizations kept."""
+        """All parameters, parametrizations kept, from their trained part."""
         return eqx.combine(trained, self.frozen)
 
-    def loss(self, trained: PyTree) -> Float[Array, ""]:
-        """Objective at a trained part."""
+    def loss(self, trained: PyTree) -> tuple[Float[Array, ""], Float[Array, ""]]:
+        """Objective at a trained part, and once more as what comes beside its derivative."""
         loss = traced_in_words("the objective", self.objective, resolve(self.params(trained)))
         if loss is None:
             raise ValueError("tune: the objective returned nothing; end it with `return …`.")
@@ -115,10 +115,10 @@ class Problem(eqx.Module):
                 f"tune: the objective returned {loss.dtype}{list(loss.shape)}, needs a real "
                 "floating-point scalar; sum or average its entries."
             )
-        return loss
+        return loss, loss
 
     def initial_state(self, starts: int, spread: float, key: Array) -> Start:
-        """All starts at the given point; a perturbation is a first step that may be refused."""
+        """All starts at the initial point; a perturbation is a first step that may be refused."""
         flat, unravel = ravel_pytree(self.trained)
         noise = spread * jax.random.normal(key, (starts, flat.size), flat.dtype)
         updates = jax.vmap(unravel)(noise.at[0].set(0.0))
@@ -127,46 +127,48 @@ class Problem(eqx.Module):
         state = Start(point, updates, jax.vmap(self.optimizer.init)(point), point, loss)
         return strongly_typed(state)
 
-    def step(self, state: Start) -> tuple[Start, Record]:
-        """Evaluate at `point + update`; move there and choose the next step, or halve this one.
 
-        Where the optimizer's own step is not finite, the next step is along the gradient. The
-        optimizer, its memory as it was before, is asked again from the point reached by it:
-        asked again from the same point, it would only fail again.
-        """
-        import optax
+def descend(static: Problem, arrays: Problem, state: Start) -> tuple[Start, Record]:
+    """Evaluate at `point + update`; move there and choose the next step, or halve this one.
 
-        trial = optax.apply_updates(state.point, state.update)
-        loss, gradient = self.value_and_gradient(trial)
-        norm = optax.tree.norm(gradient)
-        finite = jnp.isfinite(loss) & jnp.isfinite(norm)
-        update, optimizer = self.optimizer.update(
-            gradient, state.optimizer, trial, value=loss, grad=gradient, value_fn=self.loss
-        )
-        accepted = finite & jnp.isfinite(optax.tree.norm(update))
-        better = finite & (loss < state.best_loss)
-        half = jax.tree.map(lambda u: 0.5 * u, state.update)
-        new = Start(
-            point=_where(finite, trial, state.point),
-            update=_where(accepted, update, _where(finite, _gradient_step(gradient, norm), half)),
-            optimizer=_where(accepted, optimizer, state.optimizer),
-            best=_where(better, trial, state.best),
-            best_loss=jnp.where(better, loss, state.best_loss),
-        )
-        return strongly_typed(new), Record(loss, norm, ~accepted)
+    Where the optimizer's own step is not finite, the next step is along the gradient. The
+    optimizer, its memory as it was before, is asked again from the point reached by it: asked again
+    from the same point, it would only fail again.
 
-    def value_and_gradient(self, trained: PyTree) -> tuple[Array, PyTree]:
-        """Objective and gradient, by the problem's mode of differentiation."""
-        if self.mode == "reverse":
-            return jax.value_and_grad(self.loss)(trained)
-        flat, unravel = ravel_pytree(trained)
+    Args:
+        static: a problem without its arrays.
+        arrays: these.
+        state: of one start.
 
-        def twice(flat):
-            loss = self.loss(unravel(flat))
-            return loss, loss
+    Returns:
+        The next state, and what happened.
+    """
+    import optax
 
-        gradient, loss = jax.jacfwd(twice, has_aux=True)(flat)
-        return loss, unravel(gradient.astype(flat.dtype))
+    problem = eqx.combine(arrays, static)
+    trial = optax.apply_updates(state.point, state.update)
+    if problem.mode == "reverse":
+        (loss, _), gradient = jax.value_and_grad(problem.loss, has_aux=True)(trial)
+    else:
+        slopes, loss = jax.jacfwd(problem.loss, has_aux=True)(trial)
+        gradient = jax.tree.map(lambda slope, x: slope.astype(x.dtype), slopes, trial)
+    norm = optax.tree.norm(gradient)
+    finite = jnp.isfinite(loss) & jnp.isfinite(norm)
+    scalar = lambda x: problem.loss(x)[0]  # noqa: E731
+    update, optimizer = problem.optimizer.update(
+        gradient, state.optimizer, trial, value=loss, grad=gradient, value_fn=scalar
+    )
+    accepted = finite & jnp.isfinite(optax.tree.norm(update))
+    better = finite & (loss < state.best_loss)
+    half = jax.tree.map(lambda u: 0.5 * u, state.update)
+    new = Start(
+        point=_where(finite, trial, state.point),
+        update=_where(accepted, update, _where(finite, _gradient_step(gradient, norm), half)),
+        optimizer=_where(accepted, optimizer, state.optimizer),
+        best=_where(better, trial, state.best),
+        best_loss=jnp.where(better, loss, state.best_loss),
+    )
+    return strongly_typed(new), Record(loss, norm, ~accepted)
 
 
 def _check_optimizer(optimizer: Any) -> None:

@@ -4,6 +4,7 @@ import math
 import operator
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TYPE_CHECKING
 
@@ -14,7 +15,7 @@ from jaxtyping import Array, Bool, Float, PyTree
 
 from jaxdae.systems.calls import check_instance
 from jaxdae.tuning import checkpoint as checkpoints
-from jaxdae.tuning.descent import Problem, Start, strongly_typed
+from jaxdae.tuning.descent import descend, Problem, Start, strongly_typed
 from jaxdae.tuning.parametrizations import resolve
 from jaxdae.tuning.result import TuningHistory, TuningResult
 
@@ -27,7 +28,7 @@ Mode = Literal["auto", "forward", "reverse"]
 
 
 class TuningStep(NamedTuple):
-    """What a callback of `tune` is given after each evaluation.
+    """What `tune` passes to a callback after each evaluation.
 
     Attributes:
         step: number of the optimizer step; 0 is the evaluation of the given parameters.
@@ -125,8 +126,10 @@ def tune(
     seed = np.asarray(jax.random.key_data(key)).tolist()
     search = {"mode": problem.mode, "starts": int(starts), "spread": float(spread), "key": seed}
     file.open(run, params, search)
-    restored = run.rows
-    stop_reason = _loop(run, file, _Patience(patience, min_improvement), progress, callback)
+    restored, ended = run.rows, _Patience(patience, min_improvement)
+    if run.rows <= steps and not ended.exhausted(run.history):
+        run.compile()
+    stop_reason = _loop(run, file, ended, progress, callback)
     return _result(run, params, stop_reason, began, restored)
 
 
@@ -138,9 +141,7 @@ class _Run:
         self.compile_seconds = 0.0
         # The arrays of the problem are arguments of the compiled step, not constants in it.
         self._arrays, self._static = eqx.partition(problem, eqx.is_array)
-        self._compiled: Callable | None = None
-        self._starts = state.best_loss.shape[0]
-        self._history = _empty_history(steps + 1, self._starts)
+        self._history = TuningHistory.empty(steps + 1, state.best_loss.size)
         # One assignment publishes a finished row: an interruption leaves the run consistent.
         self._done = (0, state)
 
@@ -148,55 +149,47 @@ class _Run:
     def rows(self) -> int:
         return self._done[0]
 
+    @property
+    def state(self) -> Start:
+        return self._done[1]
+
+    @property
     def history(self) -> TuningHistory:
         return TuningHistory(*(x[: self.rows] for x in self._history))
 
+    def compile(self) -> None:
+        began = time.perf_counter()
+        step = jax.jit(jax.vmap(partial(descend, self._static), in_axes=(None, 0)))
+        self._step = step.lower(self._arrays, self.state).compile()
+        self.compile_seconds = time.perf_counter() - began
+
     def advance(self) -> None:
         """Evaluate once more."""
-        if self._compiled is None:
-            self._compiled = self._compile()
         row, state = self._done
-        state, record = self._compiled(state, self._arrays)
-        values = (record.loss, record.gradient_norm, record.skipped)
-        for column, value in zip(self._history, values, strict=True):
+        state, record = self._step(self._arrays, state)
+        for column, value in zip(self._history, record, strict=True):
             column[row] = value
         if row == 0:
-            _require_a_start(*(column[0] for column in self._history[:2]))
+            _require_a_start(self._history.loss[0], self._history.gradient_norm[0])
         self._done = (row + 1, state)
 
     def best(self) -> tuple[int, float, PyTree]:
         """Best start, its loss, and its parameters with parametrizations."""
-        state = self._done[1]
-        losses = np.asarray(state.best_loss)
+        losses = np.asarray(self.state.best_loss)
         start = int(np.argmin(losses))
-        params = self.problem.params(jax.tree.map(lambda x: x[start], state.best))
+        params = self.problem.params(jax.tree.map(lambda x: x[start], self.state.best))
         return start, float(losses[start]), params
 
-    def contents(self) -> tuple[Start, tuple[np.ndarray, ...]]:
-        """What a checkpoint stores."""
-        return self._done[1], tuple(x[: self.rows] for x in self._history)
+    def like(self, rows: int) -> tuple[Start, TuningHistory]:
+        """Shapes and dtypes of what a checkpoint stores after so many rows."""
+        return self.state, TuningHistory.empty(rows, self.state.best_loss.size)
 
-    def like(self, rows: int) -> tuple[Start, tuple[np.ndarray, ...]]:
-        """Shapes and dtypes of `contents` after so many rows."""
-        return self._done[1], _empty_history(rows, self._starts)
-
-    def restore(self, rows: int, contents: tuple[Start, tuple[np.ndarray, ...]]) -> None:
-        """Go on from stored contents."""
-        state, stored = contents
-        self._history = _empty_history(max(rows, self.steps + 1), self._starts)
+    def restore(self, rows: int, state: Start, stored: TuningHistory) -> None:
+        """Go on from the contents of a checkpoint."""
+        _, self._history = self.like(max(rows, self.steps + 1))
         for column, part in zip(self._history, stored, strict=True):
             column[:rows] = part
         self._done = (rows, strongly_typed(state))
-
-    def _compile(self) -> Callable:
-        began = time.perf_counter()
-
-        def step(state, arrays):
-            return jax.vmap(eqx.combine(arrays, self._static).step)(state)
-
-        compiled = jax.jit(step).lower(self._done[1], self._arrays).compile()
-        self.compile_seconds = time.perf_counter() - began
-        return compiled
 
 
 class _File:
@@ -227,13 +220,12 @@ class _File:
         if self.path is None:
             return
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        problem, state = run.problem, run.contents()[0]
         self._fingerprint = checkpoints.fingerprint(
-            params, problem.trained, problem.optimizer, state.optimizer, problem.objective, search
+            params, run.problem, run.state.optimizer, search
         )
         if self.resume and self.path.exists():
             rows, contents = checkpoints.load(self.path, self._fingerprint, run.like)
-            run.restore(rows, contents)
+            run.restore(rows, *contents)
             self._saved = rows
 
     def save(self, run: _Run, *, due_only: bool) -> None:
@@ -241,7 +233,7 @@ class _File:
         due = (run.rows - 1) % self.every == 0
         if self.path is None or run.rows == self._saved or (due_only and not due):
             return
-        checkpoints.save(self.path, self._fingerprint, run.rows, run.contents())
+        checkpoints.save(self.path, self._fingerprint, run.rows, (run.state, run.history))
         self._saved = run.rows
 
 
@@ -273,7 +265,7 @@ def _loop(run: _Run, file: _File, patience: _Patience, progress: bool, callback)
     with tqdm(total=run.steps, initial=taken, disable=not progress, unit="step") as bar:
         try:
             while run.rows <= run.steps:
-                if run.rows and patience.exhausted(run.history()):
+                if patience.exhausted(run.history):
                     return "patience"
                 run.advance()
                 file.save(run, due_only=True)
@@ -281,7 +273,7 @@ def _loop(run: _Run, file: _File, patience: _Patience, progress: bool, callback)
                 if callback is not None and callback(_report(run)):
                     return "callback"
             # A resumed run that had stopped in its last step had the same reason.
-            return "patience" if patience.exhausted(run.history()) else "steps"
+            return "patience" if patience.exhausted(run.history) else "steps"
         finally:
             # Also on interruption and on an error of the callback: what is finished is kept.
             file.save(run, due_only=False)
@@ -291,25 +283,23 @@ def _show(bar: "tqdm", run: _Run) -> None:
     if bar.disable:
         return
     start, loss, _ = run.best()
-    skipped = int(run.history().skipped[:, start].sum())
+    skipped = int(run.history.skipped[:, start].sum())
     bar.set_postfix(loss=f"{loss:.4g}", skipped=skipped, refresh=False)
     bar.update(run.rows - 1 - bar.n)
 
 
 def _report(run: _Run) -> TuningStep:
-    row, history = run.rows - 1, run.history()
-    _, loss, params = run.best()
-    return TuningStep(
-        row, history.loss[row], history.gradient_norm[row], history.skipped[row], loss,
-        resolve(params),
-    )  # fmt: skip
+    row = run.rows - 1
+    loss, norm, skipped = (x[row] for x in run.history)
+    _, best_loss, params = run.best()
+    return TuningStep(row, loss, norm, skipped, best_loss, resolve(params))
 
 
 def _result(
     run: _Run, params: PyTree, stop_reason: str, began: float, restored: int
 ) -> TuningResult:
     start, loss, raw = run.best()
-    histories = run.history()
+    histories = run.history
     history = histories.of_start(start)
     return TuningResult(
         params=resolve(raw),
@@ -333,15 +323,15 @@ def _result(
 def _mode(objective: Any, mode: str) -> str:
     if mode not in ("auto", "forward", "reverse"):
         raise ValueError(f'tune: mode is "{mode}", must be "auto", "forward" or "reverse".')
-    own = getattr(objective, "mode", None)
-    if own is None:
+    built_for = getattr(objective, "mode", None)
+    if built_for is None:
         return "reverse" if mode == "auto" else mode
-    if mode not in ("auto", own):
+    if mode not in ("auto", built_for):
         raise ValueError(
-            f'tune: mode is "{mode}", but the objective is built for "{own}"; build it with '
+            f'tune: mode is "{mode}", but the objective is built for "{built_for}"; build it with '
             f'mode="{mode}", or leave tune at mode="auto".'
         )
-    return own
+    return built_for
 
 
 def _check_callable(objective: Any, callback: Any) -> None:
@@ -381,8 +371,3 @@ def _require_a_start(loss: np.ndarray, norm: np.ndarray) -> None:
         f"gradient norm {norm[0]:.6g} at the first); start from parameters at which the objective "
         "and its gradient are finite: smaller gains, a smaller step, or a shorter time span."
     )
-
-
-def _empty_history(rows: int, starts: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    shape = (rows, starts)
-    return np.zeros(shape), np.zeros(shape), np.zeros(shape, bool)

@@ -1,6 +1,7 @@
 """Objectives made of simulations: the mean cost over a batch of starts, at a stated budget."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal
 
 import diffrax
@@ -11,6 +12,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float, PyTree
 
+from jaxdae.formulations import AbstractFormulation
 from jaxdae.simulation.backends import Backend
 from jaxdae.simulation.simulate import simulate
 from jaxdae.simulation.trajectory import Trajectory
@@ -30,7 +32,7 @@ class SimulationObjective(eqx.Module):
 
     Args:
         cost: maps the `Trajectory` from one start to a scalar; see `jaxdae.tuning.costs`.
-        states: batch of starts: a `State` whose arrays have a leading axis of `lanes`.
+        states: batch of starts: a `State` whose arrays have a leading axis of starts.
         build: maps the resolved parameters to `(system, formulation, controller)`.
         system: instead of `build`, when the parameters are the formulation.
         controller: with `system`, the controller, if any.
@@ -84,7 +86,7 @@ class SimulationObjective(eqx.Module):
         if jnp.ndim(self.states.q) != 2:
             raise ValueError(
                 f"SimulationObjective: states.q has shape {jnp.shape(self.states.q)}, needs "
-                "(lanes, n); make a batch with perturbed_states(state, key, count)."
+                "(starts, n); make a batch with perturbed_states(state, key, count)."
             )
         if is_concrete(self.states) and not _all_finite(self.states):
             raise ValueError("SimulationObjective: a start is not finite.")
@@ -106,31 +108,26 @@ class SimulationObjective(eqx.Module):
         Args:
             params: resolved parameters.
         """
-        return jnp.mean(self.lane_costs(params))
+        return jnp.mean(jax.vmap(partial(self._cost, params))(self.states))
 
-    def lane_costs(self, params: PyTree) -> Float[Array, " lanes"]:
-        """Cost of every start, shape (lanes,); NaN where the run failed.
+    def costs(self, params: PyTree) -> Float[Array, " starts"]:
+        """Cost of every start, shape (starts,); NaN where the run failed.
 
         Args:
             params: resolved parameters.
         """
-
-        def lane(state):
-            trajectory = self._simulate(params, state)
-            return jnp.where(trajectory.success, self.cost(trajectory), jnp.nan)
-
-        return jax.vmap(lane)(self.states)
+        return jax.vmap(partial(self._cost, params))(self.states)
 
     def trajectories(self, params: PyTree) -> Trajectory:
-        """The motions the cost judges, to look at.
+        """The motions the cost judges.
 
         Args:
             params: resolved parameters.
 
         Returns:
-            A `Trajectory` with leading axis `lanes`.
+            A `Trajectory` with leading axis `starts`.
         """
-        return eqx.filter_vmap(lambda state: self._simulate(params, state))(self.states)
+        return eqx.filter_vmap(partial(self._run, params))(self.states)
 
     def backend_of(self, params: PyTree) -> tuple[str, str | None]:
         """Which backend makes the runs, and what keeps the native one from it.
@@ -142,18 +139,18 @@ class SimulationObjective(eqx.Module):
             `Trajectory.backend` and `Trajectory.why_not_native`.
         """
         state = jax.tree.map(lambda x: x[0], self.states)
-        run = eqx.filter_eval_shape(self._simulate, params, state)
+        run = eqx.filter_eval_shape(self._run, params, state)
         return run.backend, run.why_not_native
 
     @property
     def budget(self) -> str:
         """Step or work budget the optimum belongs to, in words."""
         solver = "Dopri8" if self.solver is None else _named(self.solver)
-        lanes = f"{self.states.q.shape[0]} starts"
+        starts = f"{self.states.q.shape[0]} starts"
         if self._adaptive:
             work = f"adaptive, at most {self.max_steps} steps in {self.t1 - self.t0:g} s"
-            return f"{solver}, {work}, {lanes}"
-        return f"{solver}, h = {self.dt:g} s, {self._fixed_steps} steps, {lanes}"
+            return f"{solver}, {work}, {starts}"
+        return f"{solver}, h = {self.dt:g} s, {self._fixed_steps} steps, {starts}"
 
     @property
     def _adaptive(self) -> bool:
@@ -177,34 +174,31 @@ class SimulationObjective(eqx.Module):
         # quotient, whose round-off `simulate` may see differently in single precision.
         return self._fixed_steps + 1
 
-    @property
-    def _adjoint(self) -> diffrax.AbstractAdjoint:
-        forward = self.mode == "forward"
-        return diffrax.ForwardMode() if forward else diffrax.RecursiveCheckpointAdjoint()
+    def _cost(self, params: PyTree, state: State) -> Float[Array, ""]:
+        system, formulation, options = self._problem(params)
+        run = simulate(system, formulation, state, **options)
+        return jnp.where(run.success, self.cost(run), jnp.nan)
 
-    def _simulate(self, params: PyTree, state: State) -> Trajectory:
+    def _run(self, params: PyTree, state: State) -> Trajectory:
+        system, formulation, options = self._problem(params)
+        return simulate(system, formulation, state, **options)
+
+    def _problem(self, params: PyTree) -> tuple[System, AbstractFormulation, dict[str, Any]]:
+        """What is simulated, and how: further arguments of `simulate`."""
         if self.build is not None:
             system, formulation, controller = self.build(params)
         else:
             assert self.system is not None  # __check_init__ made sure of one of the two
             system, formulation, controller = self.system, params, self.controller
-        return simulate(
-            system,
-            formulation,
-            state,
-            t0=self.t0,
-            t1=self.t1,
-            dt=self.dt,
-            solver=self.solver,
-            stepsize_controller=self.stepsize_controller,
-            saveat=self.saveat,
-            controller=controller,
-            adjoint=self._adjoint,
-            throw=False,
-            start_tolerance=None,
-            max_steps=self._most_steps,
-            backend=self.backend,
-        )
+        forward = self.mode == "forward"
+        adjoint = diffrax.ForwardMode() if forward else diffrax.RecursiveCheckpointAdjoint()
+        options = {x: getattr(self, x) for x in _PASSED_ON}
+        options |= {"controller": controller, "adjoint": adjoint, "max_steps": self._most_steps}
+        return system, formulation, options | {"throw": False, "start_tolerance": None}
+
+
+# Settings that `simulate` has by the same names.
+_PASSED_ON = ("t0", "t1", "dt", "solver", "stepsize_controller", "saveat", "backend")
 
 
 class Logarithm(eqx.Module):
@@ -267,7 +261,7 @@ def perturbed_states(
         A `State` with leading axis `count`.
 
     Raises:
-        TypeError: for a start that is no `State`, a key that is none, or a count that is not whole.
+        TypeError: for a start that is no `State`, a key that is none, or a count not an integer.
         ValueError: if `count` is not positive, or a perturbed start cannot be projected.
     """
     check_instance("state", state, State, "jaxdae.State(q, v)")

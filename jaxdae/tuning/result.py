@@ -1,15 +1,15 @@
 """What `tune` returns: the best parameters, the way there, and a summary to print."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import jax
 import numpy as np
 from jaxtyping import Bool, Float, PyTree
 
 
-@dataclass(frozen=True)
-class TuningHistory:
-    """One row per evaluation of the objective; row 0 is the given start.
+class TuningHistory(NamedTuple):
+    """One row per evaluation of the objective; row 0 is that of the initial parameters.
 
     Attributes:
         loss: objective, also where it was not finite.
@@ -22,6 +22,17 @@ class TuningHistory:
     gradient_norm: Float[np.ndarray, "rows *starts"]
     skipped: Bool[np.ndarray, "rows *starts"]
 
+    @classmethod
+    def empty(cls, rows: int, starts: int) -> "TuningHistory":
+        """Rows that are still to be filled.
+
+        Args:
+            rows: number of evaluations.
+            starts: number of starts.
+        """
+        shape = (rows, starts)
+        return cls(np.zeros(shape), np.zeros(shape), np.zeros(shape, bool))
+
     def of_start(self, start: int) -> "TuningHistory":
         """The columns of one start.
 
@@ -31,9 +42,7 @@ class TuningHistory:
         Returns:
             A history of arrays with shape (rows,).
         """
-        return TuningHistory(
-            self.loss[:, start], self.gradient_norm[:, start], self.skipped[:, start]
-        )
+        return TuningHistory(*(x[:, start] for x in self))
 
 
 @dataclass(frozen=True)
@@ -43,7 +52,7 @@ class TuningResult:
     Attributes:
         params: best parameters, every parametrization replaced by its value.
         raw: best parameters with their parametrizations; pass them to `tune` to go on.
-        initial_params: the given parameters, resolved.
+        initial_params: the initial parameters, resolved.
         loss: objective at `params`.
         initial_loss: objective at `initial_params` (not finite if that start failed).
         history: rows of the best start, arrays of shape (steps + 1,).
@@ -84,7 +93,7 @@ class TuningResult:
         lines = [
             f"loss        {self.initial_loss:.6g} -> {self.loss:.6g}",
             f"steps       {self.steps} ({self.skipped} skipped), stopped by {self.stop_reason}",
-            f"start       {self.best_start} of {starts} (0 is the given one)",
+            f"start       {self.best_start} of {starts} (0 is the unperturbed one)",
             f"time        {self.wall_seconds:.2f} s, compiling {self.compile_seconds:.2f} s of it",
         ]
         lines += [f"budget      {self.budget}"] if self.budget else []

@@ -14,6 +14,7 @@ import pytest
 
 import jaxdae
 from jaxdae.tuning import checkpoint as checkpoints, CheckpointError, Positive, tune
+from jaxdae.tuning.descent import Problem
 
 pytestmark = pytest.mark.optimized
 
@@ -254,7 +255,8 @@ def test_a_checkpoint_of_another_run_is_refused(stopped, settings, message):
 def test_arrays_in_an_objective_count():
     def prints(data):
         objective = jax.tree_util.Partial(lambda x, p: p * x, data)
-        return checkpoints.fingerprint(1.0, jnp.ones(1), optax.sgd(0.1), (), objective, {})
+        problem = Problem.make(objective, jnp.ones(1), optax.sgd(0.1), "reverse")
+        return checkpoints.fingerprint(1.0, problem, (), {})
 
     assert prints(jnp.array(1.0)) == prints(jnp.array(1.0))
     assert prints(jnp.array(1.0)) != prints(jnp.array(2.0))
@@ -297,7 +299,8 @@ def test_what_the_optimizer_computes_counts(first, second):
 
     def prints(optimizer):
         state = jax.vmap(optimizer.init)(point[None])
-        return checkpoints.fingerprint(1.0, point, optimizer, state, bowl, {})
+        problem = Problem.make(bowl, point, optimizer, "reverse")
+        return checkpoints.fingerprint(1.0, problem, state, {})
 
     one, same, other = prints(first()), prints(first()), prints(second())
     assert one == same

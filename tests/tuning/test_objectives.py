@@ -241,7 +241,7 @@ def test_tuned_gains_violate_less_in_both_modes(results):
 
 def test_a_loss_is_the_mean_over_the_starts(starts):
     made = objective(starts)
-    costs = made.lane_costs(gains([5.0, 20.0]))
+    costs = made.costs(gains([5.0, 20.0]))
     one = simulate(
         PENDULUM,
         gains([5.0, 20.0]),
@@ -341,7 +341,7 @@ def test_an_adaptive_run_has_a_work_budget(starts):
     enough, too_few = (objective(starts, **adaptive, max_steps=n) for n in (200, 5))
     assert enough.budget == "Tsit5, adaptive, at most 200 steps in 0.3 s, 4 starts"
     assert np.isfinite(enough(gains([5.0, 20.0])))
-    assert np.isnan(too_few.lane_costs(gains([5.0, 20.0]))).all()
+    assert np.isnan(too_few.costs(gains([5.0, 20.0]))).all()
 
 
 class Spring(System):
@@ -425,7 +425,7 @@ def test_starts_that_are_not_finite_are_refused(starts):
 
 
 def test_a_single_state_is_refused():
-    with pytest.raises(ValueError, match=r"shape \(2,\), needs \(lanes, n\)"):
+    with pytest.raises(ValueError, match=r"shape \(2,\), needs \(starts, n\)"):
         objective(START)
 
 
