@@ -17,6 +17,7 @@ from jaxdae.kernels.integration.run import BackendError as BackendError, TIMES
 from jaxdae.kernels.integration.saving import Saving, Summary
 from jaxdae.kernels.llvm import machine_code
 from jaxdae.kernels.memory import Memory
+from jaxdae.solvers.kernel_steps import step_method
 from jaxdae.solvers.projected import Projected
 from jaxdae.systems.checks import is_concrete
 
@@ -83,23 +84,13 @@ def obstacle(formulation, solver, stepsize_controller, saveat, adjoint, meter) -
 
 
 def _of_solver(solver) -> str | None:
-    solver = _parts(solver)[0]
-    name = type(solver).__name__
-    known = isinstance(solver, diffrax.AbstractERK)
-    if not (known and isinstance(getattr(solver, "tableau", None), diffrax.ButcherTableau)):
-        return f"{name} is not an explicit Runge-Kutta method with one tableau"
-    # A kernel makes the steps that the tableau describes.
-    own = (x for x in ("init", "step", "func") if _own(type(solver), x))
-    return next((f"{name} has a method {x} of its own" for x in own), None)
+    method = step_method(_parts(solver)[0])
+    return method if isinstance(method, str) else None
 
 
 def _parts(solver) -> tuple[Any, Projected | None]:
     """The method, and what projects its steps."""
     return (solver.solver, solver) if isinstance(solver, Projected) else (solver, None)
-
-
-def _own(kind: type, method: str) -> bool:
-    return getattr(kind, method) is not getattr(diffrax.AbstractERK, method)
 
 
 def _of_controller(controller) -> str | None:
@@ -371,7 +362,7 @@ def _made(plan: Plan, static, structure, leaves, flat, unravel):
     controller = None if plan.grid is not None else lambda *parameters: parts(parameters)[1]
     solver, projected = _parts(plan.solver)
     problem = InitialValueProblem(
-        rhs, flat.size, tuple(shapes), solver, controller, unravel, flat.dtype,
+        rhs, flat.size, tuple(shapes), step_method(solver), controller, unravel, flat.dtype,
         project=None if projected is None else moved,
     )  # fmt: skip
     saving, rows = _saving(plan)

@@ -7,6 +7,7 @@ import diffrax
 from jaxdae.kernels.integration.fixed_steps import Start
 from jaxdae.kernels.integration.saved_times import Step, TimeRows
 from jaxdae.kernels.integration.saving import Saving, Summary
+from jaxdae.kernels.integration.step_programs import control_shape
 from jaxdae.kernels.llvm.batch_loops import Buffer, INTEGER, integer, Lanes
 
 _REACHED: Any = diffrax.RESULTS.max_steps_reached
@@ -28,7 +29,7 @@ class Control:
         self.lanes, self.problem, self.start = lanes, problem, start
         self._dense = run.saving.times
         n = problem.states
-        self.states = int(problem._control().size)
+        self.states = int(control_shape(problem).size)
         count = len(start.arrays)
         self._given = [
             Buffer(lanes, lanes.arguments, count + i, 1, ranks[count + i], 0)
@@ -36,9 +37,9 @@ class Control:
         ]
         self.given = [lanes.array(1) for _ in self._given]
         self.begin, self.end, self.floor, *self._first = self.given
-        self.step = Step(*(lanes.array(k) for k in (1, 1, n, n, problem.stages * n)))
+        self.step = Step(*(lanes.array(k) for k in (1, 1, n, n, problem.dense)))
         self.control, self._next_control = lanes.array(self.states), lanes.array(self.states)
-        self._kept, self._next_kept = lanes.array(problem.kept), lanes.array(problem.kept)
+        self._carry, self._next_carry = lanes.array(problem.carried), lanes.array(problem.carried)
         self.keep, self.code, self._t0, self._t1 = (lanes.array(1) for _ in range(4))
 
     def load(self, lane, member) -> None:
@@ -56,7 +57,7 @@ class Control:
         start.prepare()
         lanes.call(
             "start", self.step.t0, self.end, *self._first, self.step.y0, *start.fixed,
-            self._t1, self._next_control, self._next_kept,
+            self._t1, self._next_control, self._next_carry,
         )  # fmt: skip
         with lanes.loop(lanes.width) as lane, lanes.b.if_then(wanted(lane)):
             lanes.copy_lane(1, self._t1, self.step.t1, lane)
@@ -66,9 +67,9 @@ class Control:
         """Try a step of all lanes."""
         self.lanes.call(
             "advance", self.step.t0, self.step.t1, self.end, self.floor, self.control,
-            self.step.y0, self._kept, *self.start.fixed,
+            self.step.y0, self._carry, *self.start.fixed,
             self.keep, self.code, self._t0, self._t1, self._next_control, self.step.y1,
-            self._next_kept, *([self.step.k] if self._dense else []),
+            self._next_carry, *([self.step.k] if self._dense else []),
         )  # fmt: skip
 
     def accepted(self, lane):
@@ -83,7 +84,7 @@ class Control:
         lanes.copy_lane(self.states, self._next_control, self.control, lane)
         with lanes.b.if_then(self.accepted(lane)):
             lanes.copy_lane(self.problem.states, self.step.y1, self.step.y0, lane)
-            lanes.copy_lane(self.problem.kept, self._next_kept, self._kept, lane)
+            lanes.copy_lane(self.problem.carried, self._next_carry, self._carry, lane)
 
     def failed(self, lane):
         """Whether the controller gave up a lane."""
@@ -96,7 +97,7 @@ class Control:
 
     def _take(self, lane) -> None:
         self.lanes.copy_lane(self.states, self._next_control, self.control, lane)
-        self.lanes.copy_lane(self.problem.kept, self._next_kept, self._kept, lane)
+        self.lanes.copy_lane(self.problem.carried, self._next_carry, self._carry, lane)
 
     @property
     def _zero(self):

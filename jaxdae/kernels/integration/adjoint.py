@@ -9,6 +9,7 @@ from llvmlite import ir
 from jaxdae.kernels.integration.adjoint_rows import RowsAtTimes
 from jaxdae.kernels.integration.cotangents import Cotangent, inside, Totals
 from jaxdae.kernels.integration.fixed_steps import Start
+from jaxdae.kernels.integration.step_programs import transposed_pieces
 from jaxdae.kernels.llvm.batch_loops import Buffer, integer, Lanes, POINTER
 
 
@@ -24,7 +25,7 @@ class Adjoint:
         self.row_bars = Buffer(lanes, lanes.arguments, count, None, ranks[count], 2)
         self.final_bar = Buffer(lanes, lanes.arguments, count + 1, self.n, ranks[count + 1], 1)
         self.members = lanes.counters()
-        pieces = problem.transposed_pieces(active, run.saving.times)
+        pieces = transposed_pieces(problem, active, run.saving.times)
         self.cotangents = [
             (Totals if one else Cotangent)(
                 lanes, x, Buffer(lanes, lanes.results, i, x.result.size, 1 if one else rank, 1)
@@ -33,10 +34,10 @@ class Adjoint:
         ]
         # The cotangent of the state, and what is left of it by a step.
         self.bar, self.step_bar = self.cotangents[0].array, self.cotangents[0].step[0]
-        self.k_bar = lanes.array(problem.stages * self.n)
+        self.k_bar = lanes.array(problem.dense)
         self.t0, self.t1, self.y = lanes.array(1), lanes.array(1), lanes.array(self.n)
         # The rates of one step, which follow its state where both are kept.
-        self.rate_size = problem.rates_of_adjoint(run.saving.times) * self.n
+        self.rate_size = problem.method.evaluations(run.saving.times) * self.n
         self.rates = lanes.array(self.rate_size)
         self.rows = None
         if run.saving.times:
@@ -116,10 +117,10 @@ class Adjoint:
         """
         lanes = self.lanes
         if self.rows is not None:
-            lanes.clear(self.problem.stages * self.n, self.k_bar)
+            lanes.clear(self.problem.dense, self.k_bar)
             self.rows.collect(t0, t1, first)
         # What nothing depends on has no derivative, also where that of the step is not finite.
-        dense = [] if self.rows is None else [(self.problem.stages * self.n, self.k_bar)]
+        dense = [] if self.rows is None else [(self.problem.dense, self.k_bar)]
         wanted = lanes.nonzero([(self.n, self.bar), *dense])
         lanes.call(
             "transposed_step", t0, t1, y, *self.start.fixed_back, rates, self.bar,

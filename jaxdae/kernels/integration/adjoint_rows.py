@@ -19,7 +19,7 @@ class RowsAtTimes:
         self.left = lanes.counters()
         self.y0_bar = lanes.array(n)
         self._t, self._bar = lanes.array(1), lanes.array(n)
-        self._parts = [lanes.array(size) for size in (n, n, adjoint.problem.stages * n)]
+        self._parts = [lanes.array(size) for size in (n, n, adjoint.problem.dense)]
         self._any = lanes.variable(INTEGER, integer(0))
 
     def collect(self, t0, t1, first) -> None:
@@ -35,7 +35,7 @@ class RowsAtTimes:
             lanes.call("transposed_interpolation", t0, t1, self._t, self._bar, *self._parts)
             lanes.add(adjoint.n, self._parts[0], self.y0_bar)
             lanes.add(adjoint.n, self._parts[1], adjoint.bar)
-            lanes.add(adjoint.problem.stages * adjoint.n, self._parts[2], adjoint.k_bar)
+            lanes.add(adjoint.problem.dense, self._parts[2], adjoint.k_bar)
 
     def skip_unreached(self, reached) -> None:
         """Leave out rows behind the time that each lane reached."""

@@ -113,8 +113,8 @@ class _GivenSteps:
         self.rows = Buffer(lanes, lanes.results, 0, None, rank, 2)
         self.final = Buffer(lanes, lanes.results, 1, n, rank, 1)
         self.steps = b.sub(self.grid.size, integer(1))
-        self.step = Step(*(lanes.array(k) for k in (1, 1, n, n, problem.stages * n)))
-        self.kept, self.next_kept = lanes.array(problem.kept), lanes.array(problem.kept)
+        self.step = Step(*(lanes.array(k) for k in (1, 1, n, n, problem.dense)))
+        self.carry, self.next_carry = lanes.array(problem.carried), lanes.array(problem.carried)
         self.members = lanes.counters()
         self.at_times = None
         if saving.times:
@@ -152,9 +152,9 @@ class _GivenSteps:
         lanes.copy(n, self.start.state, self.step.y0)
         if self.saving.start:
             self._save(integer(0))
-        if self.problem.kept:
+        if self.problem.carried:
             self._set_time(self.step.t0, integer(0))
-            lanes.call(f"rhs_{n}", self.step.t0, self.step.y0, *self.start.fixed, self.kept)
+            lanes.call("begin", self.step.t0, self.step.y0, *self.start.fixed, self.carry)
 
     def _set_time(self, array, i) -> None:
         self.lanes.fill(self.grid.read(integer(0), i), array)
@@ -165,13 +165,13 @@ class _GivenSteps:
         self._set_time(step.t0, i)
         self._set_time(step.t1, following)
         lanes.call(
-            "step", step.t0, step.t1, step.y0, self.kept, *self.start.fixed,
-            step.y1, self.next_kept, *([step.k] if self.saving.times else []),
+            "step", step.t0, step.t1, step.y0, self.carry, *self.start.fixed,
+            step.y1, self.next_carry, *([step.k] if self.saving.times else []),
         )  # fmt: skip
         if self.at_times is not None:
             self.at_times.save(step, self.members, lambda lane: ir.Constant(TRUTH, 1))  # noqa: ARG005
         lanes.copy(self.problem.states, step.y1, step.y0)
-        lanes.copy(self.problem.kept, self.next_kept, self.kept)
+        lanes.copy(self.problem.carried, self.next_carry, self.carry)
         every = self.saving.every
         if every:
             with b.if_then(b.icmp_signed("==", b.srem(following, integer(every)), integer(0))):

@@ -17,6 +17,7 @@ from jaxdae.kernels.integration.run import (
     TIMES,
     varied,
 )
+from jaxdae.kernels.integration.step_programs import adjoint_programs, transposed_pieces
 from jaxdae.kernels.launch.batch_axes import Axes, broadcast_along, with_new_axis
 from jaxdae.kernels.launch.call import launched
 from jaxdae.kernels.launch.derivatives import along, evaluate
@@ -225,7 +226,7 @@ def _pulled(primals, bars, run: Run, axes: Axes, active, each: tuple[bool, ...] 
     more = Axes(axes.shape, (*axes.batched, *(True for _ in bars)))
     each = (True,) * (1 + len(active)) if each is None else each
     try:
-        pieces = run.problem.transposed_pieces(active, run.saving.times)
+        pieces = transposed_pieces(run.problem, active, run.saving.times)
     except UnsupportedOperationError as error:
         _stepping_aside(run, error)
         assert run.plain is not None
@@ -278,7 +279,7 @@ def _block_shapes(*arguments, run: Run, axes: Axes, active, totals):
 def _blocks_lowered(ctx, *arguments, run: Run, axes: Axes, active, totals):
     from jaxdae.kernels.integration.adjoint_steps import adjoint_steps
 
-    dtype, programs = run.problem.dtype, run.problem.transposed_steps(active, run.saving.times)
+    dtype, programs = run.problem.dtype, adjoint_programs(run.problem, active, run.saving.times)
     if run.adaptive:
         programs = [*run.programs(), *programs]
     width = axes.width(dtype)
@@ -353,7 +354,7 @@ def _curved(*arguments, run: Run, axes: Axes, active, moving):
     own = Axes(axes.shape, flags[:count])
     try:
         more = varied(run, moving, 1)
-        more.problem.transposed_steps(active, run.saving.times)
+        adjoint_programs(more.problem, active, run.saving.times)
     except UnsupportedOperationError as error:
         _stepping_aside(run, error)
         return _curved_plainly(arguments, run, axes, active, moving)

@@ -9,6 +9,10 @@ from jax.interpreters import batching, mlir
 
 from jaxdae.kernels.integration.initial_value import InitialValueProblem
 from jaxdae.kernels.integration.saving import Saving, Summary
+from jaxdae.kernels.integration.step_programs import (
+    adaptive_step_programs,
+    fixed_step_programs,
+)
 from jaxdae.kernels.launch.assembly import assembled
 from jaxdae.kernels.launch.batch_axes import Axes, with_new_axis
 from jaxdae.kernels.launch.call import launched
@@ -75,8 +79,8 @@ class Run(NamedTuple):
     def programs(self) -> list[Subprogram]:
         """What the loops over steps call."""
         if self.adaptive:
-            return self.problem.adaptive_steps(self.given_first, self.saving.times)
-        return self.problem.steps(self.saving.times)
+            return adaptive_step_programs(self.problem, self.given_first, self.saving.times)
+        return fixed_step_programs(self.problem, self.saving.times)
 
     def results(self) -> list[tuple[int, ...]]:
         """Shapes of the results: rows, final state; of adaptive steps times and a `Summary`."""

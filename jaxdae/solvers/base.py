@@ -1,0 +1,86 @@
+"""What a step of a method is: the contract between methods and the loops over steps.
+
+On the plain backend it is that of diffrax, `AbstractSolver`: `init`, `step`, `order`,
+`interpolation_cls`. A `StepMethod` is the same for kernels, whose states are vectors of known
+length: all that is carried from step to step, or kept for dense output, is one array.
+"""
+
+import abc
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple
+
+import diffrax
+import equinox as eqx
+
+
+def at_once(name: str, function: Callable, *arguments, wrt: tuple[int, ...]) -> Any:
+    """A function of single numbers, of arrays: `each` where nothing is gained by a loop."""
+    del name, wrt
+    return function(*arguments)
+
+
+class Step(NamedTuple):
+    """What one step gives; the functions are called only where what they make is wanted.
+
+    Args:
+        y1: state at its end, shape `(n,)`.
+        error: estimates the error of `y1`, shape `(n,)`.
+        carry: what the next step is given, shape `(carried,)`.
+        dense: makes what its dense output is made of.
+    """
+
+    y1: Any
+    error: Callable[[], Any]
+    carry: Any
+    dense: Callable[[], Any]
+
+
+class AbstractStepMethod(eqx.Module):
+    """How a kernel makes the steps of a solver."""
+
+    solver: eqx.AbstractVar[Any]
+    # Whether steps evaluate the rate and nothing else, so that it is one function for all stages;
+    # otherwise its derivatives are asked for too.
+    evaluates_only: ClassVar[bool]
+
+    @abc.abstractmethod
+    def carried(self, states: int) -> int:
+        """Numbers that one step leaves to the next."""
+
+    @abc.abstractmethod
+    def dense_shape(self, states: int) -> tuple[int, ...]:
+        """Shape of what dense output is made of."""
+
+    @abc.abstractmethod
+    def init(self, rate: Callable, t0, y0) -> Any:
+        """What the first step is given, shape `(carried,)`."""
+
+    @abc.abstractmethod
+    def step(self, rate: Callable, t0, t1, y0, carry, each: Callable = at_once) -> Step:
+        """One step.
+
+        Args:
+            rate: `dy/dt = rate(t, y)`, shape `(n,)`.
+            t0: its beginning [s].
+            t1: its end [s].
+            y0: state at its beginning, shape `(n,)`.
+            carry: what `init` or the last step left; `None` where that is not known.
+            each: `each(name, function, *arguments, wrt)`, a function of single numbers done for
+                each entry of its arguments, with derivatives by those with numbers in `wrt`.
+        """
+
+    @abc.abstractmethod
+    def interpolate(self, t0, t1, y0, y1, dense, t) -> Any:
+        """Dense output of a step at time `t`, shape `(n,)`."""
+
+    def evaluations(self, dense: bool) -> int:
+        """Evaluations of the rate, the first ones, on which a step or its dense output depends.
+
+        They are kept for the way back of an adjoint; zero where it evaluates them again.
+        """
+        del dense
+        return 0
+
+    def error_order(self) -> Any:
+        """Order of the error estimate."""
+        return self.solver.error_order(diffrax.ODETerm(lambda t, y, args: y))  # noqa: ARG005

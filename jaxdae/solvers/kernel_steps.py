@@ -1,0 +1,104 @@
+"""How kernels make the steps of solvers."""
+
+import operator
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import diffrax
+import jax.numpy as jnp
+
+from jaxdae.solvers.base import AbstractStepMethod, at_once, Step
+
+
+def step_method(solver) -> AbstractStepMethod | str:
+    """How kernels make the steps of a solver, or why they cannot."""
+    name = type(solver).__name__
+    single = isinstance(getattr(solver, "tableau", None), diffrax.ButcherTableau)
+    if not (isinstance(solver, diffrax.AbstractERK) and single):
+        return f"{name} is not an explicit Runge-Kutta method with one tableau"
+    # A kernel makes the steps that the tableau describes.
+    for method in ("init", "step", "func"):
+        if getattr(type(solver), method) is not getattr(diffrax.AbstractERK, method):
+            return f"{name} has a method {method} of its own"
+    return ExplicitRungeKutta(solver)
+
+
+class ExplicitRungeKutta(AbstractStepMethod):
+    """Steps of an explicit Runge-Kutta method, by its tableau.
+
+    Args:
+        solver: a diffrax solver with one tableau.
+    """
+
+    solver: diffrax.AbstractERK
+    evaluates_only: ClassVar[bool] = True
+
+    @property
+    def tableau(self) -> diffrax.ButcherTableau:
+        """The method's coefficients."""
+        tableau: Any = self.solver.tableau
+        return tableau
+
+    def carried(self, states: int) -> int:
+        return states if self.tableau.fsal else 0
+
+    def dense_shape(self, states: int) -> tuple[int, ...]:
+        return self.tableau.num_stages, states
+
+    def evaluations(self, dense: bool) -> int:
+        tableau = self.tableau
+        rows = [*tableau.a_lower, *([] if tableau.ssal else [tableau.b_sol])]
+        used = (i + 1 for row in rows for i, x in enumerate(row) if x != 0)
+        return tableau.num_stages if dense else max(used)
+
+    def init(self, rate: Callable, t0, y0):
+        return rate(t0, y0) if self.tableau.fsal else y0[:0]
+
+    def step(self, rate: Callable, t0, t1, y0, carry, each: Callable = at_once) -> Step:
+        tableau, h = self.tableau, t1 - t0
+        f = carry if tableau.fsal and carry is not None else rate(t0, y0)
+        rates, y = [f], y0
+        for i, (row, c) in enumerate(zip(tableau.a_lower, tableau.c, strict=True)):
+            y = _combined(each, f"stage_{i}", h, y0, row, rates)
+            f = rate(t1 if c == 1 else t0 + float(c) * h, y)
+            rates.append(f)
+        if not tableau.ssal:
+            y = _combined(each, "solution", h, y0, tableau.b_sol, rates)
+
+        def error():
+            return _error(each, h, tableau.b_error, rates)
+
+        def dense():
+            return jnp.stack([each("increment", operator.mul, h, f, wrt=(1,)) for f in rates])
+
+        return Step(y, error, f[: self.carried(y0.size)], dense)
+
+    def interpolate(self, t0, t1, y0, y1, dense, t):
+        make: Any = self.solver.interpolation_cls
+        return make(t0=t0, t1=t1, y0=y0, y1=y1, k=dense).evaluate(t)
+
+
+def _combined(each: Callable, name: str, h, y, coefficients, rates):
+    """`y + sum_j (c_j h) f_j` of the coefficients that are not zero."""
+    coefficients, rates = _used(coefficients, rates)
+
+    def combination(h, y, *rates):
+        return sum(((c * h) * f for c, f in zip(coefficients, rates, strict=True)), y)
+
+    return each(name, combination, h, y, *rates, wrt=tuple(range(1, len(rates) + 2)))
+
+
+def _error(each: Callable, h, coefficients, rates):
+    """`h sum_j e_j f_j`: products with `h` are rounded apart, and would not cancel as well."""
+    coefficients, rates = _used(coefficients, rates)
+
+    def estimate(h, *rates):
+        return h * sum(c * f for c, f in zip(coefficients, rates, strict=True))
+
+    return each("error", estimate, h, *rates, wrt=tuple(range(1, len(rates) + 1)))
+
+
+def _used(coefficients, rates) -> tuple[list[float], list]:
+    """Coefficients that are not zero, and their rates."""
+    pairs = [(float(c), f) for c, f in zip(coefficients, rates, strict=False) if c != 0]
+    return [c for c, _ in pairs], [f for _, f in pairs]
