@@ -1,6 +1,6 @@
 """Ball and beam: what redundant coordinates change, and what they do not.
 
-The example of Krasinskaya and Krasinskii (2013), section 6, with the numbers of a teaching rig:
+The example of [Krasinskaya2013, section 6], with the numbers of a teaching rig:
 roots of the simplified and of the exact model, a regulator designed on the simplified model that
 brings the exact one back, feedback on the redundant angle, and starts off the constraint, which
 show the manifold of equilibria that the theorem speaks of.
@@ -10,7 +10,6 @@ show the manifold of equilibria that the theorem speaks of.
 Writes figures, `report.md` and `result.json`.
 """
 
-import argparse
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,7 +18,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from claims import Claim, finish, listed
+from claims import block, Claim, fenced, finish, listed, options
 from jax.flatten_util import ravel_pytree
 
 import jaxdae
@@ -201,7 +200,7 @@ def numbers(found: dict) -> dict:
     regulated, other = (s for s in found["closed"].values())
     away = np.abs(q - np.asarray(exact.start()[0]))
     phi = found["shifted"].phi
-    whole = controllability(found["linear"][0].A_full, found["linear"][0].B_full)
+    reached = controllability(found["linear"][0].A_full, found["linear"][0].B_full)
     return {
         "B0_error": float(np.abs(np.asarray(found["B0"])[0, 1] - exact.transmission())),
         "rest_current": float(exact.rest_current()),
@@ -209,7 +208,7 @@ def numbers(found: dict) -> dict:
         "relative_difference_of_roots": float(
             np.max(np.abs(six.others - five.others) / np.abs(five.others))
         ),
-        "controllable_dimension_of_six": whole.rank,
+        "controllable_dimension_of_six": reached.rank,
         "lost_stiffness": float(np.abs(np.asarray(found["lost"].lost_stiffness)).max()),
         "K": found["K"].tolist(),
         "verdicts": [s.verdict for s in (six, five, regulated, other)],
@@ -244,24 +243,18 @@ def report(found: dict, values: dict) -> str:
         (f"{shift:+.4f}", *(f"{x:.6f}" for x in end))
         for shift, end in zip(values["shifts"], values["shifted_ends"], strict=True)
     ]
+    headings = ("alpha(0) [rad]", "r(end) [m]", "alpha(end) [rad]", "theta(end) [rad]")
     return "\n".join(
         [
             "# Ball and beam in redundant coordinates",
             "",
-            "```",
-            table(("model", "roots but constraint zeros [1/s]", "zeros", "verdict"), rows),
-            "```",
+            *fenced(table(("model", "roots but constraint zeros [1/s]", "zeros", "verdict"), rows)),
             "",
             f"- Rest at r0: i0 = {values['rest_current']:.6g} A, e0 = "
             f"{values['rest_voltage']:.6g} V.",
             f"- Regulator of the simplified model (Q = I, R = 1): K = {np.round(values['K'], 6)}.",
             "",
-            "## Starts off the constraint",
-            "",
-            "```",
-            table(("alpha(0) [rad]", "r(end) [m]", "alpha(end) [rad]", "theta(end) [rad]"), ends),
-            "```",
-            "",
+            *block("Starts off the constraint", headings, ends),
             "## What holds of the paper's claims",
             "",
             listed(claims(values)),
@@ -329,10 +322,7 @@ def claims(values: dict) -> list[Claim]:
 
 def main() -> None:
     """Run everything, print and write the report."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--out", type=Path, default=Path("results/ball_beam"))
-    out = parser.parse_args().out
-    jax.config.update("jax_enable_x64", True)
+    out = options(__doc__, "results/ball_beam").out
     found = study(VelocityElimination(INDEPENDENT))  # Shulgin's equations
     values = numbers(found)
     sets = {"exact": found["open"][0].roots, "simplified": found["open"][1].roots}

@@ -11,7 +11,6 @@ starts, a horizon, a step and an inductance that were not tuned on.
 Writes a figure, `report.md` and `result.json`.
 """
 
-import argparse
 import dataclasses
 from pathlib import Path
 
@@ -21,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from claims import Claim, finish, listed
+from claims import Claim, fenced, finish, listed, options
 
 from jaxdae import Baumgarte, Multipliers, System, tune
 from jaxdae.commands.tables import table
@@ -37,8 +36,8 @@ from jaxdae.solvers import RK4
 from jaxdae.tuning import Logarithm, SimulationObjective
 
 RIG = BallBeam()
-# The current settles within 0.07 ms. Twenty times slower it still is forty times faster than the
-# mechanism, and steps may be twenty times longer: tuned on this, judged on the rig.
+# The current has a time constant of 0.07 ms. Twenty times slower it is still forty times as fast as
+# the mechanism, and steps may be twenty times longer: tuned on this, judged on the rig.
 SLOWER = dataclasses.replace(RIG, inductance=20 * RIG.inductance)
 FORMULATION = Multipliers(Baumgarte.critical(10.0))
 TUNED_STEP, JUDGED_STEP = 3e-3, 1.5e-4
@@ -100,16 +99,16 @@ def study(steps: int, size: Size, progress: bool = True) -> dict:
     def starts(seed: int, spread: float):
         return perturbed_rests(RIG, jax.random.key(seed), size.starts, spread)
 
-    own = starts(0, size.spreads[-1])
-    aim = objective(cost, Loop(SLOWER, attach), own, size.tuned_end, TUNED_STEP)
+    tuned_on = starts(0, size.spreads[-1])
+    aim = objective(cost, Loop(SLOWER, attach), tuned_on, size.tuned_end, TUNED_STEP)
     first = jnp.zeros(10)
     tuned = tune(Logarithm(aim), first, steps=steps, optimizer=optax.adam(0.03), progress=progress)
     # Long runs are judged by their integral alone.
-    whole = eqx.tree_at(lambda c: c.P, cost, jnp.zeros_like(cost.P))
+    integral = eqx.tree_at(lambda c: c.P, cost, jnp.zeros_like(cost.P))
     judged = {}
     for spread in size.spreads:
         loop, others = Loop(RIG, attach), starts(1, spread)
-        other = objective(whole, loop, others, size.judged_end, JUDGED_STEP)
+        other = objective(integral, loop, others, size.judged_end, JUDGED_STEP)
         judged[spread] = [tuple(map(np.asarray, judge(other, x))) for x in (first, tuned.params)]
     return {"tuned": tuned, "judged": judged, "end": size.judged_end}
 
@@ -186,13 +185,9 @@ def draw(found: dict, path: Path) -> None:
 
 def main() -> None:
     """Run the study and write what it found."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--steps", type=int, default=20, help="steps of Adam (default 20)")
-    parser.add_argument("--out", type=Path, default=Path("results/ball_beam_tuning"))
-    options = parser.parse_args()
-    jax.config.update("jax_enable_x64", True)
+    chosen = options(__doc__, "results/ball_beam_tuning", steps=(20, "steps of Adam"))
     size = Size()
-    found = study(options.steps, size)
+    found = study(chosen.steps, size)
     lines, sentences = rows(found["judged"]), claims(found)
     shown = [[x if isinstance(x, int) else f"{x:.4g}" for x in line] for line in lines]
     weights = np.asarray(found["tuned"].params)
@@ -200,14 +195,14 @@ def main() -> None:
     text = "\n".join(
         [
             f"# Ball and beam: tuned on {size.starts} starts, judged on {size.starts} others",
-            *("", "```", table(HEADINGS, shown), "```", TEXT, listed(sentences), ""),
-            f"Weights of the cubic terms [V], best after {best} of {options.steps} steps: "
+            *("", *fenced(table(HEADINGS, shown)), TEXT, listed(sentences), ""),
+            f"Weights of the cubic terms [V], best after {best} of {chosen.steps} steps: "
             f"{np.round(weights, 3).tolist()}",
         ]
     )
-    draw(found, options.out / "worst.png")
+    draw(found, chosen.out / "worst.png")
     record = {"rows": lines, "headings": HEADINGS, "weights": weights}
-    finish(options.out, text, record, sentences)
+    finish(chosen.out, text, record, sentences)
 
 
 if __name__ == "__main__":

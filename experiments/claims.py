@@ -1,11 +1,14 @@
-"""Sentences of a report, each held against the numbers of the run that reports them."""
+"""What experiments share: sentences held against the numbers of a run, tables, the command line."""
 
+import argparse
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxdae.commands.tables import write_json
+import jax
+
+from jaxdae.commands.tables import table, write_json
 
 
 class Claim(NamedTuple):
@@ -47,3 +50,35 @@ def finish(out: Path, text: str, result: dict[str, Any], claims: Sequence[Claim]
     failed = [x for x in claims if not x.holds]
     if failed:
         raise SystemExit(f"{len(failed)} claims do not hold in this run:\n{listed(failed)}")
+
+
+def block(heading: str, headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
+    """Lines of a section with one table.
+
+    Args:
+        heading: of the section.
+        headings: of the columns.
+        rows: of the table.
+    """
+    return [f"## {heading}", "", *fenced(table(headings, rows)), ""]
+
+
+def fenced(text: str) -> list[str]:
+    """Lines of a text whose columns are aligned."""
+    return ["```", text, "```"]
+
+
+def options(doc: str | None, out: str, **arguments: tuple[Any, str | None]) -> argparse.Namespace:
+    """What the command line of an experiment says; sets double precision.
+
+    Args:
+        doc: docstring of the script.
+        out: default of `--out`, a folder.
+        arguments: defaults of further options, and what they are.
+    """
+    parser = argparse.ArgumentParser(description=(doc or "").split("\n")[0])
+    for name, (default, text) in arguments.items():
+        parser.add_argument(f"--{name}", type=type(default), default=default, help=text)
+    parser.add_argument("--out", type=Path, default=Path(out))
+    jax.config.update("jax_enable_x64", True)
+    return parser.parse_args()

@@ -9,15 +9,13 @@ The blocks that belong to `Psi`, and the term that `Z1` lacks, against the motio
 Writes `report.md` and `result.json`.
 """
 
-import argparse
-from pathlib import Path
 from typing import NamedTuple
 
 import diffrax
 import jax
 import jax.numpy as jnp
 import numpy as np
-from claims import Claim, finish, listed
+from claims import Claim, finish, listed, options
 from jaxtyping import Array, Float
 
 import jaxdae
@@ -207,14 +205,11 @@ def claims(found: dict) -> list[Claim]:
 
 def main() -> None:
     """Run everything, print and write the report."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--out", type=Path, default=Path("results/hamilton_blocks"))
-    options = parser.parse_args()
-    jax.config.update("jax_enable_x64", True)
+    out = options(__doc__, "results/hamilton_blocks").out
     found = study()
     sentences = claims(found)
     text = "\n".join(["# Blocks of nonholonomic constraints", "", listed(sentences), ""])
-    finish(options.out, text, found, sentences)
+    finish(out, text, found, sentences)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 Both run classical Runge–Kutta with the same fixed step. The plain run loses energy and angular
 momentum steadily, and with the energy the period: it drifts ahead along the orbit. The stabilized
-runs (Baumgarte 1972; Mukharlyamov 2019, section 0) add `F^+ Phi` for the integrals that are named.
+runs [Baumgarte1972; Mukharlyamov2019, section 0] add `F^+ Phi` for the integrals that are named.
 
     python experiments/kepler.py [--orbits 1000] [--steps 60] [--gain 1.0] [--out results/kepler]
 
@@ -10,7 +10,6 @@ Distances are from the exact position, the pericentre, once in each orbit. Write
 `report.md` and `result.json`.
 """
 
-import argparse
 import time
 from pathlib import Path
 
@@ -18,7 +17,7 @@ import diffrax
 import jax
 import jax.numpy as jnp
 import numpy as np
-from claims import Claim, finish, listed
+from claims import Claim, fenced, finish, listed, options
 
 import jaxdae
 from jaxdae.commands.tables import table
@@ -139,24 +138,22 @@ def draw(results: dict, orbits: int, out: Path) -> None:
 
 def main() -> None:
     """Run, print and write."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--orbits", type=int, default=1000)
-    parser.add_argument("--steps", type=int, default=60, help="steps in an orbit")
-    parser.add_argument("--gain", type=float, default=1.0, help="decay rate of the drift [1/s]")
-    parser.add_argument("--out", type=Path, default=Path("results/kepler"))
-    options = parser.parse_args()
-    jax.config.update("jax_enable_x64", True)
+    chosen = options(
+        __doc__,
+        "results/kepler",
+        orbits=(1000, None),
+        steps=(60, "steps in an orbit"),
+        gain=(1.0, "decay rate of the drift [1/s]"),
+    )
     orbit = Kepler()
-    cases = formulations(orbit, options.gain)
-    results = {k: run(orbit, f, options.orbits, options.steps) for k, f in cases.items()}
-    sentences = claims(results, options.orbits)
+    cases = formulations(orbit, chosen.gain)
+    results = {k: run(orbit, f, chosen.orbits, chosen.steps) for k, f in cases.items()}
+    sentences = claims(results, chosen.orbits)
     text = "\n".join(
         [
-            f"# Kepler, e = {orbit.eccentricity}: {options.orbits} orbits of {options.steps} steps",
+            f"# Kepler, e = {orbit.eccentricity}: {chosen.orbits} orbits of {chosen.steps} steps",
             "",
-            "```",
-            summary(results, options.orbits),
-            "```",
+            *fenced(summary(results, chosen.orbits)),
             "",
             listed(sentences),
             "",
@@ -168,8 +165,8 @@ def main() -> None:
         k: {**r, "drift": r["drift"].tolist(), "position": r["position"].tolist()}
         for k, r in results.items()
     }
-    draw(results, options.orbits, options.out)
-    finish(options.out, text, record, sentences)
+    draw(results, chosen.orbits, chosen.out)
+    finish(chosen.out, text, record, sentences)
 
 
 if __name__ == "__main__":

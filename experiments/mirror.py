@@ -2,7 +2,7 @@
 
 The relative degree of the program is found automatically. Hurwitz gains are then used at steps just
 inside and just outside their step limit, by Euler's, Heun's and the classical Runge–Kutta method.
-Inside, the violation is held against the bound of the theory (Mukharlyamov 2019, section 4):
+Inside, the violation is held against the bound of the theory [Mukharlyamov2019, section 4]:
 
     |R(dt H)|_P <= theta < 1  and  |g(step(x)) - R(dt H) g(x)|_P <= (1 - theta) eps
     for all x with y = g(x), |y|_P <= eps,      give      |y_k|_P <= eps for all k.
@@ -17,7 +17,6 @@ the paper's control law is compared with derivatives.
 Writes a figure, `report.md` and `result.json`.
 """
 
-import argparse
 import warnings
 from pathlib import Path
 from typing import NamedTuple
@@ -27,7 +26,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from claims import Claim, finish, listed
+from claims import block, Claim, fenced, finish, listed, options
 
 import jaxdae
 from jaxdae.analysis import modal_weight, step_limit, step_matrix, weighted_norm
@@ -323,13 +322,15 @@ def _bounded(rows: list[dict]) -> bool:
     return all(x["used"] <= 1 and x["largest"] <= x["bound"] and not x["broken"] for x in rows)
 
 
-def run_table(rows: list[dict]) -> str:
+HEADINGS = (
+    "method", "step / limit", "dt [s]", "theta", "remainder / allowed", "max |f| [m²]",
+    "bound [m²]", "largest |R^k|", "steps made",
+)  # fmt: skip
+
+
+def cells(rows: list[dict]) -> list[tuple]:
     """One row for each run."""
-    headings = (
-        "method", "step / limit", "dt [s]", "theta", "remainder / allowed", "max |f| [m²]",
-        "bound [m²]", "largest |R^k|", "steps made",
-    )  # fmt: skip
-    cells = [
+    return [
         (
             f"{x['method']}, {x['version']}" if "version" in x else x["method"],
             f"{x['part']:.2f}",
@@ -342,24 +343,18 @@ def run_table(rows: list[dict]) -> str:
         )
         for x in rows
     ]
-    return table(headings, cells)
 
 
 def report(found: dict, rate: float) -> str:
     """Tables and claims."""
-    rows = [(name, f"{a:.6g}", f"{b:.6g}", why) for name, a, b, why in slips(AdaptiveMirror())]
-    slip_table = table(("coefficient", "printed", "derivative", "slip"), rows)
-    return "\n".join(
-        [
-            "# Adaptive-optics mirror",
-            *("", f"## Roots -{rate:g} x {APART} 1/s, at parts of the spectral limit", ""),
-            *("```", run_table(found["rows"]), "```"),
-            *("", f"## Four equal roots, -{rate:g} 1/s, at parts of either limit", ""),
-            *("```", run_table(found["equals"]), "```", LIMITS),
-            *("## What holds of the paper", "", listed(claims(found)), ""),
-            *("## Slips of the paper", "", "```", slip_table, "```", OTHER_SLIPS),
-        ]
-    )
+    wrong = [(name, f"{a:.6g}", f"{b:.6g}", why) for name, a, b, why in slips(AdaptiveMirror())]
+    slip_table = table(("coefficient", "printed", "derivative", "slip"), wrong)
+    apart = f"Roots -{rate:g} x {APART} 1/s, at parts of the spectral limit"
+    equal = f"Four equal roots, -{rate:g} 1/s, at parts of either limit"
+    lines = ["# Adaptive-optics mirror", "", *block(apart, HEADINGS, cells(found["rows"]))]
+    lines += [*block(equal, HEADINGS, cells(found["equals"]))[:-1], LIMITS]
+    lines += ["## What holds of the paper", "", listed(claims(found)), ""]
+    return "\n".join([*lines, "## Slips of the paper", "", *fenced(slip_table), OTHER_SLIPS])
 
 
 def draw(found: dict, path: Path) -> None:
@@ -382,14 +377,11 @@ def draw(found: dict, path: Path) -> None:
 
 def main() -> None:
     """Run, print and write."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--steps", type=int, default=1000)
-    parser.add_argument("--rate", type=float, default=200.0, help="fastest root [1/s]")
-    parser.add_argument("--out", type=Path, default=Path("results/mirror"))
-    options = parser.parse_args()
-    jax.config.update("jax_enable_x64", True)
-    found = study(options.steps, options.rate)
-    draw(found, options.out / "violation.png")
+    chosen = options(
+        __doc__, "results/mirror", steps=(1000, None), rate=(200.0, "fastest root [1/s]")
+    )
+    found = study(chosen.steps, chosen.rate)
+    draw(found, chosen.out / "violation.png")
     record = {
         "degrees": list(found["degrees"]),
         "limits_of_equal_roots": found["limits"],
@@ -398,7 +390,7 @@ def main() -> None:
             for key in ("rows", "equals")
         },
     }
-    finish(options.out, report(found, options.rate), record, claims(found))
+    finish(chosen.out, report(found, chosen.rate), record, claims(found))
 
 
 if __name__ == "__main__":

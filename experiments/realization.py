@@ -1,4 +1,4 @@
-"""Constraints realized by forces: what holds of Matyukhin (1999).
+"""Constraints realized by forces: what holds of [Matyukhin1999].
 
 Four nonholonomic systems with known motions: Chaplygin sleigh, rolling disk, knife edge on an
 incline, robot on two driven wheels. The free system with linear, sign and smoothed forces on the
@@ -10,13 +10,12 @@ against the numbers of the run.
 Writes figures, `report.md` and `result.json`.
 """
 
-import argparse
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from claims import Claim, finish, listed
+from claims import Claim, fenced, finish, listed, options
 from realization_runs import (
     about_the_threshold,
     disk_estimate,
@@ -129,17 +128,14 @@ def study(linear, reached, averaged, *, ks, starts: int, steps, widths=(0.1, 0.0
 
 def main() -> None:
     """Run everything, print and write the report."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--out", type=Path, default=Path("results/realization"))
-    options = parser.parse_args()
-    jax.config.update("jax_enable_x64", True)
+    out = options(__doc__, "results/realization").out
     everything, ks = systems(), np.logspace(2, 4, 5)
     reached = list(zip(everything, (sleigh_estimate, disk_estimate), strict=False))
     results = study(everything, reached, everything, ks=ks, starts=12, steps=(1e-4, 2.5e-5))
-    draw_errors(ks, results["linear_errors"], options.out)
-    draw_reaching(everything[0], options.out)
-    draw_motions({system.name: motions(system) for system in everything}, options.out)
-    finish(options.out, report(results), results, claims(results))
+    draw_errors(ks, results["linear_errors"], out)
+    draw_reaching(everything[0], out)
+    draw_motions({system.name: motions(system) for system in everything}, out)
+    finish(out, report(results), results, claims(results))
 
 
 def report(results: dict) -> str:
@@ -156,7 +152,7 @@ def report(results: dict) -> str:
     }
     lines = ["# Realizing constraints by forces", ""]
     for heading, body in sections.items():
-        lines += [f"## {heading}", "", "```", body, "```", ""]
+        lines += [f"## {heading}", "", *fenced(body), ""]
     return "\n".join([*lines, "## What holds of the paper", "", listed(claims(results)), ""])
 
 
@@ -237,7 +233,7 @@ def linear_claims(results: dict) -> list[Claim]:
     """Section 6 and theorem 1."""
     slopes = np.array(list(results["slopes"].values()))
     straight, circle = results["decay"]["0.0"], results["decay"]["1.2"]
-    left, settled = straight["size"][-1] / straight["size"][0], circle["size"][-1]
+    left, final = straight["size"][-1] / straight["size"][0], circle["size"][-1]
     # Its slowest mode alone is left after 0.3 s.
     one, other = (int(np.searchsorted(TIMES, t)) for t in (0.3, 0.5))
     slowest = float(np.log(straight["size"][one] / straight["size"][other]) / 0.2)
@@ -253,9 +249,9 @@ def linear_claims(results: dict) -> list[Claim]:
         Claim(
             "*They are exponentially stable only for motions without reactions (theorem 1, "
             "condition 5.9).* The disk that runs straight forgets a push, to "
-            f"{left:.1e} of it; on a circle `psi'` settles at {settled:.4g} m/s, where "
+            f"{left:.1e} of it; on a circle `psi'` ends at {final:.4g} m/s, where "
             f"`|r| / k` is {circle['reaction over k']:.4g} m/s.",
-            bool(left < 1e-6 and abs(settled / circle["reaction over k"] - 1) < 0.05),
+            bool(left < 1e-6 and abs(final / circle["reaction over k"] - 1) < 0.05),
         ),
         Claim(
             "*Theorem 1 has a threshold and a rate: above `K = rho2^2 (A + B sqrt(G))`, `psi'` "
@@ -323,7 +319,7 @@ def smooth_claims(results: dict) -> list[Claim]:
     worst = [
         max(row[a] / row[b] for row in rows) for a, b in (("power", "delta"), ("psi", "psi_bound"))
     ]
-    one, two = results["inertia"]["one"], results["inertia"]["spread of two"]
+    one, two = results["inertia"]["one"], results["inertia"]["ratio of two"]
     memory = results["memory"]
     (late, prompt), (soft, stiff) = memory["late"], memory["bristles"]
     delay, stiffness = (np.divide(*memory[key]) for key in ("delays", "stiffnesses"))

@@ -53,7 +53,7 @@ class System:
     controller: Callable | None = None
 
     def run(self, law, state=None, **options):
-        """The free system with realizing forces, from the exact start unless another is given."""
+        """The free system with realizing forces, by default from the exact start."""
         state = jaxdae.State(*self.model.start()) if state is None else state
         saveat = diffrax.SaveAt(ts=jnp.asarray(TIMES))
         options = {"saveat": saveat, "stepsize_controller": TIGHT} | options
@@ -251,7 +251,7 @@ class Chattering(eqx.Module):
 
 
 def mean_of_sign(system: System, steps=(1e-4, 2.5e-5)) -> dict:
-    """Time averages over the whole run of the chattering sign law, and of the reaction.
+    """Time averages over the run of the chattering sign law, and of the reaction.
 
     The law switches in every step or every few, so that it is as fine as the step; the steps of
     Euler's method show what the mean tends to.
@@ -342,4 +342,4 @@ def inertias(sleigh: System, disk: System) -> dict[str, float]:
     heading = sleigh.model.start()[0][2]
     blade = jnp.array([[jnp.cos(heading), jnp.sin(heading), 0.0], [0.0, 0.0, 1.0]])
     one, two = quotients(sleigh.model, blade), quotients(disk.model, jnp.eye(4)[2:])
-    return {"one": float(one[0]), "spread of two": float(two.max() / two.min())}
+    return {"one": float(one[0]), "ratio of two": float(two.max() / two.min())}

@@ -54,7 +54,7 @@ def test_deadbeat_coefficients_do_harm_on_the_constraints_and_momenta_are_veloci
 
 
 def test_the_claims_are_what_the_numbers_say(hamilton):
-    """Numbers of a whole run, and the same with one of them spoilt."""
+    """Numbers of a run, and the same with one of them spoilt."""
     same = {"dq": 0.0, "dlam": 0.0, "balance": 3.5e-9, "phi": 2.5e-10, "changes": None}
     off, drift = hamilton.OFF, hamilton.DRIFT
     motor = {"current": 1.2e-9, "speed": 9.5e-12, "torque": 1.7e-10}
