@@ -344,29 +344,21 @@ plot_series(
 # %%
 ORBITS, STEPS = 200, 60
 orbit, inner = Kepler(), jaxdae.Multipliers()
-at_start, period = orbit.start_state(), float(orbit.period())
+begin, period = orbit.start_state(), float(orbit.period())
 cases = {
     "plain": inner,
-    "energy, momentum": StabilizedIntegrals.at(
-        at_start, orbit.energy_and_momentum, 1.0, inner=inner
-    ),
-    "all four": StabilizedIntegrals.at(at_start, orbit.all_integrals, 1.0, inner=inner, rcond=1e-6),
+    "energy, momentum": StabilizedIntegrals.at(begin, orbit.energy_and_momentum, 1.0, inner=inner),
+    "all four": StabilizedIntegrals.at(begin, orbit.all_integrals, 1.0, inner=inner, rcond=1e-6),
 }
 drift, position = {}, {}
 for name, formulation in cases.items():
     run = jaxdae.simulate(
-        orbit,
-        formulation,
-        at_start,
-        t1=ORBITS * period,
-        dt=period / STEPS,
-        solver=RK4(),
-        saveat=diffrax.SaveAt(ts=jnp.arange(ORBITS + 1) * period),
-        max_steps=ORBITS * STEPS + 8,
-    )
+        orbit, formulation, begin, t1=ORBITS * period, dt=period / STEPS, solver=RK4(),
+        saveat=diffrax.SaveAt(ts=jnp.arange(ORBITS + 1) * period), max_steps=ORBITS * STEPS + 8,
+    )  # fmt: skip
     values = np.asarray(jax.vmap(orbit.all_integrals)(run.ts, run.q, run.v))
     drift[name] = np.abs(values - values[0])[1:]
-    position[name] = np.linalg.norm(np.asarray(run.q - at_start.q), axis=1)[1:]
+    position[name] = np.linalg.norm(np.asarray(run.q - begin.q), axis=1)[1:]
 names = ("energy", "momentum", "Laplace x", "Laplace y")
 rows = [(k, *(float(x) for x in drift[k].max(axis=0)), float(position[k].max())) for k in cases]
 print(table(("stabilized", *(f"{x}, largest drift" for x in names), "position [m]"), rows))

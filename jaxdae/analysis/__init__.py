@@ -20,6 +20,7 @@ from jaxdae.analysis.lyapunov import (
     LinearCertificate as LinearCertificate,
     lyapunov_certificate as lyapunov_certificate,
 )
+from jaxdae.analysis.perturbation import perturbation_matrix as perturbation_matrix
 from jaxdae.analysis.rest import Balance as Balance
 from jaxdae.analysis.riccati import (
     lqr as lqr,
@@ -37,15 +38,16 @@ from jaxdae.analysis.shulgin import (
 )
 from jaxdae.analysis.spectra import Spectrum as Spectrum, spectrum as spectrum
 from jaxdae.analysis.steps import (
+    modal_weight as modal_weight,
+    step_limit as step_limit,
+    StepLimit as StepLimit,
+    weighted_norm as weighted_norm,
+)
+from jaxdae.analysis.steps_along import (
     Contraction as Contraction,
     contraction_along as contraction_along,
-    modal_weight as modal_weight,
-    perturbation_matrix as perturbation_matrix,
-    step_limit as step_limit,
     step_limit_along as step_limit_along,
-    StepLimit as StepLimit,
     two_stage_matrix as two_stage_matrix,
-    weighted_norm as weighted_norm,
 )
 from jaxdae.solvers.stability_functions import (
     AdamsBashforth as AdamsBashforth,

@@ -16,29 +16,15 @@ The plain 2-norm will not do: for the companion matrix `H = [[0, 1], [-K_P, -K_D
 from collections.abc import Callable
 from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxdae.analysis.lyapunov import linear_certificate
-from jaxdae.control.stabilizers import AbstractServoStabilizer
-from jaxdae.formulations.base import AbstractFormulation
-from jaxdae.formulations.stabilization import (
-    AbstractStabilization,
-    Baumgarte,
-    LinearStabilization,
-    perturbation_block,
-)
-from jaxdae.solvers.stability_functions import (
-    AdamsBashforth,
-    amplification,
-    step_matrix,
-    tableau,
-)
+from jaxdae.analysis.perturbation import perturbation_matrix
+from jaxdae.solvers.stability_functions import AdamsBashforth, amplification, step_matrix
 
 # Steps tried, relative to the inverse of each rate: from almost none to far beyond any explicit
 # method's region. Logarithmic, so that the first crossing is found to 1 %, then bisected.
-_GRID = np.geomspace(1e-7, 1e5, 2800)
+STEP_GRID = np.geomspace(1e-7, 1e5, 2800)
 _BISECTIONS = 60
 
 
@@ -60,66 +46,6 @@ class StepLimit(NamedTuple):
     theta: float
     weight: np.ndarray | None
     root: complex | None
-
-
-def perturbation_matrix(stabilization, m: int | None = None, r: int | None = None) -> np.ndarray:
-    """`H` of the constraint perturbation equations `dy/dt = H y`, `y = (f, df/dt, g)`.
-
-    Args:
-        stabilization: `Baumgarte`, `LinearStabilization`, any callable stabilization that is linear
-            in the residuals, or the matrix itself.
-        m: number of position constraints; by default that of the gains, 1 for scalars.
-        r: number of velocity constraints; by default that of the gains, 0 without any.
-
-    Returns:
-        Shape `(2m+r, 2m+r)`.
-
-    Raises:
-        ValueError: for gains that depend on time or state, or a stabilization of servo-constraints.
-    """
-    if isinstance(stabilization, AbstractServoStabilizer):
-        raise ValueError(
-            f"{type(stabilization).__name__} stabilizes servo-constraints, whose matrix depends on "
-            "their relative degrees: give ServoConstraint.perturbation_matrix(t, q, v, w)."
-        )
-    if isinstance(stabilization, AbstractFormulation):
-        raise ValueError(
-            f"{type(stabilization).__name__} is a formulation: give its stabilization, or the "
-            "matrix that its perturbation_matrix(system, t, state) returns."
-        )
-    if not callable(stabilization):
-        return _finite(np.asarray(stabilization, np.float64))
-    if m is None and isinstance(stabilization, Baumgarte) and stabilization.K_D is None:
-        m = 0  # velocity constraints alone
-    m = _count(stabilization, ("K_D", "K_P", "K10", "K11"), 1) if m is None else m
-    r = _count(stabilization, ("Gamma", "K22"), 0) if r is None else r
-    if isinstance(stabilization, AbstractStabilization):
-        stabilization.check(m, r)
-
-    def matrix(t, y):
-        law: Callable = stabilization
-        return np.asarray(perturbation_block(law, t, y, y, y, m), np.float64)
-
-    zero = jnp.zeros(2 * m + r)
-    H = _finite(matrix(0.0, zero))
-    if isinstance(stabilization, AbstractStabilization):
-        return H
-    # A user's own: the same at another time and state, and far from zero, or it has no one matrix.
-    probe = jnp.cos(1.0 + jnp.arange(zero.size, dtype=zero.dtype))
-    away = np.abs(matrix(0.7, probe) - H).max(initial=0.0)
-    if away > 1e-6 * np.abs(H).max(initial=0.0):
-        raise ValueError(
-            f"the stabilization has no constant matrix: its derivatives differ by {away:.3g} from "
-            "one time and state to another. Give the matrix at the state that matters, or the "
-            "samples along a motion to contraction_along."
-        )
-    return H
-
-
-def _finite(H: np.ndarray) -> np.ndarray:
-    if not np.isfinite(H).all():
-        raise ValueError("the constraint perturbation equations have entries that are not finite.")
-    return H
 
 
 def step_limit(
@@ -192,7 +118,7 @@ def spectral_limit(roots, solver) -> StepLimit:
 
 def _first_exit(factor: Callable, root) -> float:
     """The first step at which `factor(h)` exceeds 1."""
-    steps = _GRID / abs(root)
+    steps = STEP_GRID / abs(root)
     bad = np.flatnonzero(factor(steps) > 1 + 8 * np.finfo(float).eps)
     if not bad.size:
         return np.inf
@@ -209,7 +135,7 @@ def _in_norm(H, roots, solver, theta, weight) -> StepLimit:
             [weighted_norm(step_matrix(H, x, solver), weight) for x in np.atleast_1d(h)]
         )
 
-    steps = _GRID[::8] / np.abs(roots).max()
+    steps = STEP_GRID[::8] / np.abs(roots).max()
     values = factor(steps)
     if not (values <= theta).any():
         i = int(np.argmin(values))
@@ -217,12 +143,19 @@ def _in_norm(H, roots, solver, theta, weight) -> StepLimit:
             f"no step contracts by theta = {theta:.6g} in the Lyapunov norm: the best is "
             f"{values[i]:.6g}, at a step of {steps[i]:.6g} s. Ask for less, or change the gains."
         )
-    limit, lower = _interval(factor, steps, values, theta)
+    limit, lower = contracting_interval(factor, steps, values, theta)
     return StepLimit(limit, lower, "Lyapunov norm", theta, weight, None)
 
 
-def _interval(factor, steps, values, theta) -> tuple[float, float]:
-    """Ends `(largest, smallest)` of the first interval of steps with `factor <= theta`."""
+def contracting_interval(factor: Callable, steps, values, theta: float) -> tuple[float, float]:
+    """Ends `(largest, smallest)` of the first interval of steps with `factor <= theta`.
+
+    Args:
+        factor: contraction of steps, array in and out.
+        steps: increasing [s].
+        values: `factor` of them.
+        theta: the contraction asked for; one of `values` is not above it.
+    """
     first = int(np.flatnonzero(values <= theta)[0])
     bad = np.flatnonzero((values > theta) & (np.arange(len(steps)) > first))
     limit = _bisect(factor, steps[bad[0] - 1], steps[bad[0]], theta) if bad.size else np.inf
@@ -304,141 +237,3 @@ def modal_weight(H) -> np.ndarray:
     # Modes come in conjugate pairs, so that the product is real.
     weight = np.linalg.inv(np.real(vectors @ vectors.conj().T))
     return (weight + weight.T) / 2
-
-
-def two_stage_matrix(H, dH_dt, h: float) -> np.ndarray:
-    """`I + h H + h^2 (H^2 + dH/dt) / 2`: two-stage methods of order 2 with gains that vary.
-
-    The condition of [Mukharlyamov2019, section 4]: its norm at most `theta < 1`. It is the step
-    matrix of every two-stage method of order 2 up to terms of order `h^3`.
-
-    Args:
-        H: shape `(p, p)`.
-        dH_dt: rate of `H` along the motion, shape `(p, p)`.
-        h: step [s].
-
-    Returns:
-        Shape `(p, p)`.
-    """
-    H, dH_dt = np.asarray(H, float), np.asarray(dH_dt, float)
-    return np.eye(len(H)) + h * H + 0.5 * h**2 * (H @ H + dH_dt)
-
-
-class Contraction(NamedTuple):
-    """Contraction of the violation along a motion.
-
-    Args:
-        ts: times, shape `(times,)`.
-        norms: norm of the step matrix at each, shape `(times,)`.
-        worst: the largest.
-        at: its time [s].
-        contracting: whether it is at most `theta`.
-    """
-
-    ts: np.ndarray
-    norms: np.ndarray
-    worst: float
-    at: float
-    contracting: bool
-
-
-def contraction_along(H: Callable, ts, h: float, *, weight, solver=None, theta: float = 1.0):
-    """Norms of the step matrices at samples of a motion, for gains that depend on state and time.
-
-    Args:
-        H: `H(t)`, shape `(p, p)`, traceable; for gains that depend on the state, through the motion
-            (an interpolation of the trajectory).
-        ts: sampled times [s], shape `(times,)`.
-        h: step [s].
-        weight: `P` of the norm, SPD, shape `(p, p)`.
-        solver: a Runge-Kutta solver, whose own stages sample `H`; by default the formula of
-            `two_stage_matrix`, with the exact `dH/dt`.
-        theta: contraction asked for.
-
-    Returns:
-        `Contraction`.
-    """
-    ts = np.asarray(ts, np.float64)
-    norms = _norms_along(jax.jit(H), ts, h, weight, solver)
-    i = int(np.argmax(norms))
-    return Contraction(ts, norms, float(norms[i]), float(ts[i]), bool(norms[i] <= theta))
-
-
-def step_limit_along(H: Callable, ts, *, weight, solver=None, theta: float = 1.0) -> StepLimit:
-    """The largest step that contracts the violation at every sample of a motion.
-
-    For gains that depend on state and time, where the spectrum of `H` at single states proves
-    nothing: one norm that every step makes smaller does [Mukharlyamov2019, section 4].
-
-    Args:
-        H: as for `contraction_along`; of a run with dense output `sol` for example
-            `lambda t: formulation.perturbation_matrix(system, t, sol.evaluate(t))`.
-        ts: sampled times [s], shape `(times,)`; of each step size those are taken from which a step
-            ends before the last of them.
-        weight: `P` of the norm, SPD, shape `(p, p)`.
-        solver: as for `contraction_along`.
-        theta: contraction asked for in each step, in `(0, 1]`; very small steps do not contract by
-            less than 1: see `StepLimit.lower`.
-
-    Returns:
-        `StepLimit`; infinite if every step that fits contracts.
-
-    Raises:
-        ValueError: when no step contracts at all samples, with the best one and the time at fault.
-    """
-    H, ts = jax.jit(H), np.asarray(ts, np.float64)
-    if ts.ndim != 1 or ts.size < 2 or not (np.diff(ts) > 0).all():
-        raise ValueError("step_limit_along needs two sampled times or more, in increasing order.")
-    if not 0 < theta <= 1:
-        raise ValueError(f"theta must be in (0, 1]; got {theta}.")
-    rate = max(np.abs(np.linalg.eigvals(sample)).max() for sample in _samples(H, ts))
-    if not rate > 0:
-        raise ValueError("all roots of H are zero along the motion: no step contracts.")
-
-    def at(h):
-        return ts[ts + h <= ts[-1]]
-
-    def factor(h):
-        steps = np.atleast_1d(h)
-        return np.array([_norms_along(H, at(x), x, weight, solver).max() for x in steps])
-
-    steps = _GRID[400:2000:16] / rate
-    steps = steps[steps <= ts[-1] - ts[0]]
-    values = factor(steps)
-    if not (values <= theta).any():
-        i = int(np.argmin(values))
-        worst = contraction_along(H, at(steps[i]), steps[i], weight=weight, solver=solver)
-        raise ValueError(
-            f"no step contracts by theta = {theta:.6g} along the whole motion: the best is "
-            f"{values[i]:.6g}, with a step of {steps[i]:.6g} s, at t = {worst.at:.6g} s. Take "
-            "another weight, or change the gains there."
-        )
-    limit, lower = _interval(factor, steps, values, theta)
-    return StepLimit(limit, lower, "Lyapunov norm along a motion", theta, weight, None)
-
-
-def _norms_along(H, ts, h: float, weight, solver) -> np.ndarray:
-    """Norm of the step matrix at each sample."""
-    if solver is None:
-        rates = _samples(lambda t: jax.jvp(H, (t,), (jnp.ones_like(t),))[1], ts)
-        pairs = zip(_samples(H, ts), rates, strict=True)
-        matrices = (two_stage_matrix(sample, rate, h) for sample, rate in pairs)
-    else:
-        nodes = tableau(solver)[2]
-        stages = [_samples(H, ts + c * h) for c in nodes]
-        at = dict(zip(nodes.tolist(), stages, strict=True))
-        matrices = (step_matrix(lambda c, i=i: at[c][i], h, solver) for i in range(ts.size))
-    return np.array([weighted_norm(matrix, weight) for matrix in matrices])
-
-
-def _samples(H, ts) -> np.ndarray:
-    return np.asarray(jax.vmap(H)(jnp.asarray(ts)), np.float64)
-
-
-def _count(stabilization, names, default: int) -> int:
-    """Number of constraints that the shapes of the gains tell."""
-    if not isinstance(stabilization, Baumgarte | LinearStabilization):
-        return default
-    gains = [getattr(stabilization, name, None) for name in names]
-    sizes = [np.shape(gain)[0] if np.ndim(gain) else 1 for gain in gains if gain is not None]
-    return max(sizes, default=default)

@@ -25,7 +25,7 @@ from jaxdae.control.relative_degree import (
 from jaxdae.control.servo import ServoConstraint as ServoConstraint, Singularity as Singularity
 from jaxdae.control.stabilizers import (
     AbstractServoStabilizer as AbstractServoStabilizer,
+    companion_matrix as companion_matrix,
     CoupledGains as CoupledGains,
     HurwitzGains as HurwitzGains,
-    perturbation_matrix as perturbation_matrix,
 )

@@ -18,7 +18,7 @@ from jaxdae.control.relative_degree import (
     describe_place,
     relative_degree,
 )
-from jaxdae.control.stabilizers import check_stabilizer, perturbation_matrix, ServoStabilizer
+from jaxdae.control.stabilizers import check_stabilizer, companion_matrix, ServoStabilizer
 from jaxdae.formulations import AbstractFormulation
 from jaxdae.formulations.gains import check_positive, check_size, Gain
 from jaxdae.systems import State, System
@@ -174,7 +174,7 @@ class ServoConstraint(eqx.Module):
     def perturbation_matrix(self, t, q, v, w) -> Float[Array, "total total"]:
         """`H` of the constraint perturbation equations `dy/dt = H y`; what limits the step."""
         t = jnp.asarray(t, q.dtype)
-        return perturbation_matrix(self.stabilizer, self.degrees, t, State(q, v, w))
+        return companion_matrix(self.stabilizer, self.degrees, t, State(q, v, w))
 
     def singularity(self, trajectory: Any) -> Singularity:
         """Where along a run the decoupling matrix is nearest to singular. Not for use under `jit`.

@@ -137,11 +137,11 @@ class CoupledGains(AbstractServoStabilizer):
         if not is_concrete(self.K):
             return
         zero = jnp.zeros(0)
-        matrix = perturbation_matrix(self, degrees, jnp.zeros(()), State(zero, zero))
+        matrix = companion_matrix(self, degrees, jnp.zeros(()), State(zero, zero))
         _check_left(np.linalg.eigvals(np.asarray(matrix)), "the companion matrix of K")
 
 
-def perturbation_matrix(
+def companion_matrix(
     stabilizer: ServoStabilizer, degrees: Sequence[int], t, state: State
 ) -> Float[Array, "total total"]:
     """Matrix `H` of the linearized constraint perturbation equations `dy/dt = H y`.

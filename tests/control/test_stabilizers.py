@@ -5,14 +5,14 @@ import numpy as np
 import pytest
 
 import jaxdae
-from jaxdae.control import CoupledGains, HurwitzGains, perturbation_matrix
+from jaxdae.control import companion_matrix, CoupledGains, HurwitzGains
 from jaxdae.control.stabilizers import check_stabilizer
 
 STATE = jaxdae.State([0.0], [0.0])
 
 
 def roots(stabilizer, degrees):
-    return np.sort_complex(np.linalg.eigvals(perturbation_matrix(stabilizer, degrees, 0.0, STATE)))
+    return np.sort_complex(np.linalg.eigvals(companion_matrix(stabilizer, degrees, 0.0, STATE)))
 
 
 def test_repeated_gains_are_the_binomial_power():
@@ -26,14 +26,14 @@ def test_without_the_residual_itself_a_violation_stays():
     """Servo, eq. 0.10, sums from j = 1: without `alpha_0 y` there is a root zero."""
     gains = HurwitzGains.repeated(3.0, 4)
     printed = CoupledGains(-jnp.asarray(gains.coefficients).at[0].set(0.0)[None])
-    H = np.asarray(perturbation_matrix(printed, (4,), 0.0, STATE))
+    H = np.asarray(companion_matrix(printed, (4,), 0.0, STATE))
     np.testing.assert_array_equal(H @ [1.0, 0.0, 0.0, 0.0], 0.0)
-    assert np.linalg.matrix_rank(perturbation_matrix(gains, (4,), 0.0, STATE)) == 4
+    assert np.linalg.matrix_rank(companion_matrix(gains, (4,), 0.0, STATE)) == 4
     with pytest.raises(ValueError, match="not Hurwitz"):
         check_stabilizer(printed, (4,), 0.0, STATE)
 
 
-def test_the_perturbation_matrix_has_the_roots_that_were_chosen():
+def test_the_companion_matrix_has_the_roots_that_were_chosen():
     wanted = np.array([-1.0 - 2.0j, -1.0 + 2.0j, -0.5])
     gains = HurwitzGains(jaxdae.HurwitzPolynomial(roots=wanted).value)
     np.testing.assert_allclose(roots(gains, (3,)), np.sort_complex(wanted), rtol=1e-12)
@@ -46,7 +46,7 @@ def test_coupled_gains_see_every_residual():
     gains = CoupledGains(K)
     gains.check((2, 1))
     expected = np.array([[0.0, 1.0, 0.0], [-2.0, -3.0, 0.5], [0.25, 0.0, -4.0]])
-    np.testing.assert_array_equal(perturbation_matrix(gains, (2, 1), 0.0, STATE), expected)
+    np.testing.assert_array_equal(companion_matrix(gains, (2, 1), 0.0, STATE), expected)
 
 
 BAD = [

@@ -69,9 +69,10 @@ def code(path: Path) -> list[str]:
     return [cell.source for cell in jupytext.read(path).cells if cell.cell_type == "code"]
 
 
-def test_one_starts_from_zero_and_one_belongs_to_each_paper():
-    names = ["00_from_zero", "01_redundant", "02_shulgin", "03_hamilton", "04_servo"]
-    assert [path.stem for path in SOURCES] == [*names, "05_realization"]
+def test_one_starts_from_zero_and_each_paper_has_one_or_two():
+    names = ["00_from_zero", "01_redundant", "01_redundant_two_link", "02_shulgin"]
+    names += ["02_shulgin_ball_beam", "03_hamilton", "04_servo", "05_realization"]
+    assert [path.stem for path in SOURCES] == [*names, "05_realization_bounded"]
 
 
 @pytest.mark.slow
