@@ -18,14 +18,19 @@ import numpy as np
 from jaxdae.commands import kept
 from jaxdae.commands.choice import chosen_controller, chosen_formulation, SOLVERS
 from jaxdae.commands.record import Record, Words
+from jaxdae.compiled import kinds
 from jaxdae.control import ServoConstraint
+from jaxdae.control.base import control_input
 from jaxdae.kernels.llvm import machine_code
 from jaxdae.models import get_model, Model
-from jaxdae.simulation import backends
 from jaxdae.simulation.diagnostics import judged, read_row, Row, rows_of, tolerance_of
 from jaxdae.simulation.failure import describe_failure
-from jaxdae.simulation.simulate import integrate, prepare, Prepared, Request, reviewed
-from jaxdae.simulation.trajectory import control_input, read_rows, Trajectory
+from jaxdae.simulation.prepare import prepare
+from jaxdae.simulation.problem import Method, Problem
+from jaxdae.simulation.review import reviewed
+from jaxdae.simulation.run import NATIVE, run as integrated
+from jaxdae.simulation.readings import read_rows
+from jaxdae.simulation.trajectory import Trajectory
 from jaxdae.systems import constraint_residuals, State
 from jaxdae.systems.checks import constraint_counts
 
@@ -72,16 +77,16 @@ def record(options) -> tuple[Record, kept.Program | None]:
     """
     model = get_model(options.model)
     with _noted() as announced, machine_code.remembering() as kernels, _settings_kept():
-        request = _request(model, options)
+        asked = _arguments(model, options)
         kernels = kernels if options.keep else None
         # Imports wait for files, and not all of what follows is Python.
         threading.Thread(target=import_module, args=("jaxdae.plotting",), daemon=True).start()
         made = with_enough_rows(
-            lambda saveat: _made(prepare(request._replace(saveat=saveat)), kernels),
-            request.t1,
-            request.dt,
+            lambda saveat: _made(*prepare(**asked, saveat=saveat), kernels),
+            asked["t1"],
+            asked["dt"],
         )
-        words = _words(made, model, request.dt)
+        words = _words(made, model, asked["dt"])
     return Record.of(made.read, words._replace(announced=tuple(announced))), made.program
 
 
@@ -140,7 +145,8 @@ def _noted():
         yield said
 
 
-def _request(model: Model, options) -> Request:
+def _arguments(model: Model, options) -> dict[str, Any]:
+    """Those of `simulate`."""
     system = model.system()
     dtype = jnp.dtype(options.dtype)
     start = State(*system.start(), system.actuators())
@@ -150,18 +156,30 @@ def _request(model: Model, options) -> Request:
     controller = chosen_controller(model, system, options.uncontrolled)
     solver = SOLVERS[options.solver]()
     adjoint, none = diffrax.RecursiveCheckpointAdjoint(), diffrax.NoProgressMeter()
-    obstacle = backends.obstacle(formulation, solver, None, None, adjoint, none)
-    by_kernel = options.backend != "plain" and obstacle is None
+    method = Method(solver, None, None, adjoint, none, max_steps=1, work=True)
+    by_kernel = options.backend != "plain" and NATIVE.obstacle(formulation, method) is None
     # A kernel shows no progress; it is done before a bar would be of use.
     progress = options.progress and not by_kernel
     # Its code runs once, in less time than optimizing it takes.
     jax.config.update(_QUICKLY, by_kernel or jax.config.values[_QUICKLY])
-    t1 = model.t1 if options.t1 is None else options.t1
-    return Request(
-        system, formulation, state, 0.0, t1, options.dt, solver, None, None, controller,
-        None, options.backend, progress, throw=False, work=True, start_tolerance=1e-4,
-        max_steps=2**16,
-    )  # fmt: skip
+    return {
+        "system": system,
+        "formulation": formulation,
+        "state": state,
+        "t0": 0.0,
+        "t1": model.t1 if options.t1 is None else options.t1,
+        "dt": options.dt,
+        "solver": solver,
+        "stepsize_controller": None,
+        "controller": controller,
+        "adjoint": adjoint,
+        "backend": options.backend,
+        "progress": progress,
+        "throw": False,
+        "work": True,
+        "start_tolerance": 1e-4,
+        "max_steps": 2**16,
+    }
 
 
 def with_enough_rows(run_with: Callable[[Any], Any], t1: float, dt: float | None) -> Any:
@@ -182,14 +200,14 @@ def with_enough_rows(run_with: Callable[[Any], Any], t1: float, dt: float | None
     return run_with(diffrax.SaveAt(ts=jnp.asarray(ts)))
 
 
-def _made(prepared: Prepared, kernels: dict[str, machine_code.Kernel] | None) -> Made:
-    task, *settings = prepared.program
-    arrays, static = eqx.partition(task, eqx.is_array)
+def _made(problem: Problem, method: Method, kernels: dict[str, machine_code.Kernel] | None) -> Made:
+    declared = kinds(problem.parts)
+    arrays, static = eqx.partition(problem, eqx.is_array)
     inputs, structure = jax.tree.flatten(arrays)
     form: dict[str, Any] = {}
 
     def program(*inputs):
-        run = integrate(eqx.combine(structure.unflatten(inputs), static), *settings)
+        run = integrated(eqx.combine(structure.unflatten(inputs), static), method, declared)
         rows, survey = read_rows(run, _read)
         found, form["rest"] = eqx.partition((_ends(run) | rows, survey, run), eqx.is_array)
         leaves, form["structure"] = jax.tree.flatten(found)
@@ -200,7 +218,7 @@ def _made(prepared: Prepared, kernels: dict[str, machine_code.Kernel] | None) ->
     read, survey, run = eqx.combine(form["structure"].unflatten(outputs), form["rest"])
     read, survey = jax.device_get((read, survey))
     found = None if kernels is None else kept.program_of(lowered, compiled, inputs, read, kernels)
-    return Made(reviewed(prepared, run), read, survey, found)
+    return Made(reviewed(problem, method, run, throw=False), read, survey, found)
 
 
 def _compiled(program: Callable, inputs: list, *, apart: bool) -> tuple[Any, Any]:

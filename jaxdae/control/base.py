@@ -123,3 +123,8 @@ def attach(
         )
     joint = State(state.q, state.v, jnp.concatenate([state.w, c]))
     return ControlledSystem(system, controller, k), joint, ControllerOutput(controller, k)
+
+
+def control_input(controller, t, state: State) -> Any:
+    """`u = controller(t, q, v, w)`, or `None` without a controller."""
+    return None if controller is None else controller(t, state.q, state.v, state.w)

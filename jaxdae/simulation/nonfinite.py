@@ -6,7 +6,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from jaxdae.compiled import jit
-from jaxdae.simulation.trajectory import control_input
+from jaxdae.control.base import control_input
 from jaxdae.systems import State, System
 from jaxdae.systems.dynamics import constraint_residuals, mass_and_jacobian
 

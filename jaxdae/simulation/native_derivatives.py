@@ -1,7 +1,6 @@
 """Native runs by diffrax, for the derivatives that no kernel has."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
 
 import diffrax
 import jax
@@ -11,6 +10,7 @@ from jax.flatten_util import ravel_pytree
 from jaxdae.kernels.integration.run import Run
 from jaxdae.kernels.integration.saving import Summary
 from jaxdae.kernels.launch.derivatives import FORWARD, Function, REVERSE
+from jaxdae.simulation.problem import Times
 from jaxdae.solvers.grid import Grid
 
 # What derivatives of a mode go through; `DirectAdjoint` has all of them, but takes more time.
@@ -18,16 +18,6 @@ _ADJOINTS: dict[str, Callable[[], diffrax.AbstractAdjoint]] = {
     FORWARD: diffrax.ForwardMode,
     REVERSE: diffrax.RecursiveCheckpointAdjoint,
 }
-
-
-class _Times(NamedTuple):
-    """Times of a run, as diffrax takes them."""
-
-    t0: Any
-    t1: Any
-    dt0: Any
-    ts: Any
-    grid: Any
 
 
 def plain_run(run: Run, field: Callable, solver, parts: Callable, sign: Callable) -> Function:
@@ -51,8 +41,8 @@ def plain_run(run: Run, field: Callable, solver, parts: Callable, sign: Callable
         args, controller = parts(parameters)
         adjoint = _ADJOINTS.get(mode, diffrax.DirectAdjoint)()
         found = diffrax.diffeqsolve(
-            diffrax.ODETerm(field), solver, times.t0, times.t1, times.dt0, run.problem.unravel(y),
-            args, saveat=_saveat(run, times.ts), adjoint=adjoint,
+            diffrax.ODETerm(field), solver, times.start, times.end, times.first_step,
+            run.problem.unravel(y), args, saveat=_saveat(run, times.saved), adjoint=adjoint,
             stepsize_controller=controller if times.grid is None else Grid(times.grid),
             max_steps=run.max_steps, throw=False,
         )  # fmt: skip
@@ -63,13 +53,13 @@ def plain_run(run: Run, field: Callable, solver, parts: Callable, sign: Callable
     return Function(base, tuple(shapes), one_way=one_way)
 
 
-def _times(run: Run, times: list) -> _Times:
+def _times(run: Run, times: list) -> Times:
     ts = times.pop() if run.saving.times else None
     if not run.adaptive:
         (grid,) = times
-        return _Times(grid[0], grid[-1], None, ts, grid)
+        return Times(grid[0], grid[-1], None, grid, ts)
     t0, t1, _, *first = times
-    return _Times(t0, t1, first[0] if first else None, ts, None)
+    return Times(t0, t1, first[0] if first else None, None, ts)
 
 
 def _saveat(run: Run, ts) -> diffrax.SaveAt:

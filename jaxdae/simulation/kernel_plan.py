@@ -1,0 +1,183 @@
+"""What kernel a run is: everything about it but its numbers."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+
+from jaxdae.kernels.integration.saving import Saving
+from jaxdae.simulation.backends import UnsuitedError
+from jaxdae.simulation.field import field, vector_field
+from jaxdae.simulation.plain import step_control
+from jaxdae.simulation.problem import Method, Problem
+from jaxdae.solvers.kernel_steps import step_method
+from jaxdae.solvers.projected import Projected
+
+# The time to compile a kernel grows with its operations: at this many states it is seconds.
+MOST_STATES = 256
+
+
+class KernelPlan(NamedTuple):
+    """A kernel to be made or found.
+
+    Args:
+        solver: the step method.
+        direction: of time; `None` where the last parameter says it.
+        saving: what is saved.
+        rows: how many of them.
+        adaptive: whether the steps are.
+        first_given: whether the length of the first adaptive step is.
+        max_steps: largest number of adaptive steps.
+        strict: whether derivatives that no kernel has are refused.
+        static: all of system, formulation, controller and step control but their arrays.
+        structure: of those arrays, which are the parameters of the kernel.
+        shapes: of the parameters.
+        start_structure: of the start.
+        start_shapes: of its parts.
+        states: entries of the start in all.
+        dtype: of all numbers.
+        unravel: from the start as one vector to its structure.
+    """
+
+    solver: Any
+    direction: int | None
+    saving: Saving
+    rows: int
+    adaptive: bool
+    first_given: bool
+    max_steps: int
+    strict: bool
+    static: Any
+    structure: Any
+    shapes: tuple[jax.ShapeDtypeStruct, ...]
+    start_structure: Any
+    start_shapes: tuple
+    states: int
+    dtype: Any
+    unravel: Callable
+
+    def key(self) -> tuple:
+        """What it is remembered by."""
+        pieces, shape = jax.tree.flatten(self.static)
+        # `unravel` follows from the rest.
+        kinds = tuple((x.shape, str(x.dtype)) for x in self.shapes)
+        rest = self._replace(static=None, shapes=(), unravel=tuple)
+        return rest, tuple(pieces), shape, kinds
+
+    def integration(self):
+        """The integration as a kernel.
+
+        Raises:
+            UnsuitedError: for an operation that kernels do not have.
+        """
+        from jaxdae.kernels.integration.initial_value import InitialValueProblem
+        from jaxdae.kernels.integration.run import Run
+        from jaxdae.kernels.tracing.trace import UnsupportedOperationError
+        from jaxdae.simulation.native_derivatives import plain_run
+
+        direction = [] if self.direction is not None else [jax.ShapeDtypeStruct((), self.dtype)]
+        solver, projected = parts_of(self.solver)
+        initial_value = InitialValueProblem(
+            self._rate, self.states, (*self.shapes, *direction), step_method(solver),
+            (lambda *parameters: self._args(parameters)[1]) if self.adaptive else None,
+            self.unravel, self.dtype, project=None if projected is None else self._project,
+        )  # fmt: skip
+        run = Run(
+            initial_value, self.saving, self.rows, self.max_steps, self.first_given,
+            strict=self.strict,
+        )  # fmt: skip
+        try:
+            run.programs()
+        except UnsupportedOperationError as error:
+            raise UnsuitedError(str(error)) from None
+        return run._replace(plain=plain_run(run, vector_field, self.solver, self._args, self._sign))
+
+    def _args(self, parameters):
+        """Arguments of the vector field, and the step size controller."""
+        arrays = jax.tree.unflatten(self.structure, parameters[: len(self.shapes)])
+        return eqx.combine(arrays, self.static)
+
+    def _sign(self, parameters):
+        """1 or -1: kernels take times as increasing."""
+        return parameters[-1] if self.direction is None else self.direction
+
+    def _rate(self, t, y, *parameters):
+        args, sign = self._args(parameters)[0], self._sign(parameters)
+
+        def rate(s):
+            # Constants of double precision may stand in a system of single precision.
+            return ravel_pytree(field(s, self.unravel(y), args))[0].astype(self.dtype)
+
+        return rate(t) if isinstance(sign, int) and sign == 1 else sign * rate(sign * t)
+
+    def _project(self, t, y, *parameters):
+        args, t = self._args(parameters)[0], self._sign(parameters) * t
+        return ravel_pytree(self.solver.project(t, self.unravel(y), args))[0]
+
+
+class Numbers(NamedTuple):
+    """What a kernel takes beside times.
+
+    Args:
+        start: shape (n,).
+        parameters: arrays.
+    """
+
+    start: Any
+    parameters: list
+
+
+def planned(problem: Problem, method: Method, sub, y0) -> tuple[KernelPlan, Numbers]:
+    """The kernel of a run.
+
+    Args:
+        problem: what is simulated.
+        method: how.
+        sub: what is saved.
+        y0: the formulation's own state at the start, and works.
+
+    Raises:
+        UnsuitedError: for arrays of integers, and more states or steps than kernels take.
+    """
+    times = problem.times
+    adaptive = times.grid is None
+    control = step_control(method.stepsize_controller, times) if adaptive else None
+    arrays, static = eqx.partition((problem.parts, control), eqx.is_array)
+    leaves, structure = jax.tree.flatten(arrays)
+    if any(not jnp.issubdtype(x.dtype, jnp.floating) for x in leaves):
+        raise UnsuitedError("a parameter is an array that holds no floating-point numbers")
+    start, unravel = ravel_pytree(y0)
+    if start.size > MOST_STATES:
+        raise UnsuitedError(
+            f"{start.size} states are more than {MOST_STATES}, too many to take apart."
+        )
+    if adaptive and method.max_steps * jnp.finfo(start.dtype).eps > 1:
+        raise UnsuitedError(f"{method.max_steps} steps cannot be counted in {start.dtype}.")
+    starts, start_structure = jax.tree.flatten(y0)
+    saving, rows = _saving(sub, method.max_steps if adaptive else len(times.grid) - 1)
+    plan = KernelPlan(
+        method.solver, method.direction, saving, rows, adaptive, times.first_step is not None,
+        method.max_steps, method.strict, static, structure,
+        tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in leaves),
+        start_structure, tuple((x.shape, str(x.dtype)) for x in starts), start.size, start.dtype,
+        unravel,
+    )  # fmt: skip
+    sign = jnp.where(times.start <= times.end, 1.0, -1.0).astype(times.start.dtype)
+    return plan, Numbers(start, [*leaves, *([sign] if method.direction is None else [])])
+
+
+def _saving(sub: diffrax.SubSaveAt, steps: int) -> tuple[Saving, int]:
+    """What the kernel saves, and in how many rows; the state at the end is added afterwards."""
+    rows = int(sub.t0) + (steps // sub.steps if sub.steps else 0)
+    rows += 0 if sub.ts is None else int(np.size(sub.ts))
+    return Saving(sub.t0, sub.steps, sub.ts is not None and np.size(sub.ts) > 0), rows
+
+
+def parts_of(solver) -> tuple[Any, Projected | None]:
+    """The method, and what projects its steps."""
+    return (solver.solver, solver) if isinstance(solver, Projected) else (solver, None)

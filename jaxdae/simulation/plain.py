@@ -1,0 +1,84 @@
+"""The plain backend: diffrax, compiled by XLA."""
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import diffrax
+import jax
+import jax.numpy as jnp
+
+from jaxdae.kernels.launch.derivatives import shielded
+from jaxdae.simulation.backends import AbstractBackend
+from jaxdae.simulation.field import vector_field
+from jaxdae.simulation.problem import Method, Problem, Solution, Times
+from jaxdae.simulation.reverse_only import reverse_only
+from jaxdae.simulation.saving import with_end
+from jaxdae.solvers.grid import Grid
+from jaxdae.solvers.projected import Projected
+
+
+class PlainBackend(AbstractBackend):
+    """Runs by `diffrax.diffeqsolve`: any solver, step control and adjoint."""
+
+    name: ClassVar[str] = "plain"
+
+    def obstacle(self, formulation, method: Method) -> None:
+        del formulation, method
+
+    def solve(self, problem: Problem, method: Method, y0) -> Solution:
+        times, solver, parts = problem.times, method.solver, problem.parts
+        if type(method.adjoint) is diffrax.RecursiveCheckpointAdjoint:
+            stepped = solver.solver if isinstance(solver, Projected) else solver
+            times, parts, y0 = reverse_only((times, parts, y0), stepped, method.why_not)
+        solution = diffrax.diffeqsolve(
+            diffrax.ODETerm(vector_field),  # pyright: ignore[reportArgumentType]
+            solver,
+            times.start,
+            times.end,
+            times.first_step,
+            y0,
+            args=parts,
+            saveat=with_end(method, times.saved),
+            stepsize_controller=step_control(method.stepsize_controller, times),
+            adjoint=method.adjoint,
+            progress_meter=method.meter,
+            max_steps=method.max_steps,
+            throw=False,
+        )
+        ts, rows = solution.ts, solution.ys
+        (ts, end_time), (rows, end) = ts, rows  # pyright: ignore[reportGeneralTypeIssues]
+        end_time, end = jax.tree.map(lambda x: x[0], (end_time, end))
+        return Solution(
+            ts, rows, end_time, end, solution.stats, solution.result, solution.interpolation,
+            method.why_not,
+        )  # fmt: skip
+
+    def reader(self, function: Callable, row, parts, *, by_system: bool) -> Callable:
+        del by_system
+        # A start that is not finite is the final state as well.
+        result = jax.eval_shape(function, *row, parts)
+        return lambda t, y: shielded(function, result, t, y, parts)
+
+
+def step_control(asked, times: Times) -> Any:
+    """What chooses the steps.
+
+    Args:
+        asked: the user's step size controller, or `None`.
+        times: of the run.
+
+    Returns:
+        Fixed steps where they are known; the user's; or the default, tolerances of 1e-8 in double
+        and 1e-5 in single precision.
+    """
+    if times.grid is not None:
+        return Grid(times.grid)
+    if asked is not None:
+        return asked
+    if times.first_step is not None:
+        return diffrax.ConstantStepSize()
+    eps = float(jnp.finfo(times.start.dtype).eps)
+    tolerance = 1e-8 if eps < 1e-12 else 1e-5
+    # Below this the time no longer advances by much more than its round-off.
+    smallest = 64 * eps * jnp.maximum(jnp.abs(times.start), jnp.abs(times.end))
+    return diffrax.PIDController(rtol=tolerance, atol=tolerance, dtmin=smallest, force_dtmin=False)

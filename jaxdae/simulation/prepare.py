@@ -1,0 +1,179 @@
+"""What `simulate` is asked for, checked and completed: a problem and a method."""
+
+import warnings
+from typing import Any
+
+import diffrax
+import equinox as eqx
+import jax.core
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdae.control.base import AbstractDynamicController, attach
+from jaxdae.kernels.integration.run import TIMES
+from jaxdae.linalg.singularity_robust import passes_singular_positions
+from jaxdae.simulation import arguments, backends, preconditions, starts
+from jaxdae.simulation.problem import Method, Problem, Times
+from jaxdae.simulation.run import NATIVE
+from jaxdae.simulation.saving import DEFAULT_TIMES, is_end
+from jaxdae.simulation.starts import Start
+from jaxdae.solvers.projected import Projected
+from jaxdae.systems.checks import is_concrete
+from jaxdae.systems.precision import in_dtype, known_array
+
+
+def prepare(
+    system, formulation, state, *, t0, t1, dt, solver, stepsize_controller, saveat, controller,
+    adjoint, backend, progress, throw, work, start_tolerance, max_steps,
+) -> tuple[Problem, Method]:  # fmt: skip
+    """Check the arguments of `simulate`, complete them by its defaults, and choose the backend.
+
+    Raises:
+        ValueError: as `simulate` does, and its other errors before any work.
+    """
+    begun, inner, attached = state, controller, isinstance(controller, AbstractDynamicController)
+    if attached:
+        system, state, inner = attach(system, controller, state, t0)
+    arguments.check_kinds(system, formulation, state, inner, adjoint, saveat, progress, throw, work)
+    arguments.check_times(t0, t1, dt, stepsize_controller, saveat, max_steps)
+    solver = diffrax.Dopri8() if solver is None else solver
+    preconditions.check_solver(solver, stepsize_controller, dt)
+    if passes_singular_positions(formulation) and not isinstance(solver, Projected):
+        solver = Projected(solver)
+    preconditions.check_projection(solver, formulation)
+    dtype = state.q.dtype
+    system, formulation, inner = in_dtype((system, formulation, inner), dtype)
+    preconditions.check_declaration(system, formulation, inner, state, t0)
+
+    times = _times(t0, t1, dt, _is_constant(stepsize_controller), saveat, dtype)
+    fixed = times.grid is not None
+    start = Start(system.inner if attached else system, begun, known_array(t0, dtype))
+    formulation, judged = starts.judged(formulation, start, start_tolerance)
+    problem = Problem(system, formulation, inner, state, times)
+    for text in _step_warnings(problem, start.t, solver):
+        warnings.warn(text, RuntimeWarning, stacklevel=3)
+    method = Method(
+        solver,
+        None if fixed else stepsize_controller,
+        diffrax.SaveAt(t0=True, steps=True) if saveat is None and fixed else saveat,
+        diffrax.RecursiveCheckpointAdjoint() if adjoint is None else adjoint,
+        _meter(progress),
+        len(times.grid) - 1 if fixed else int(max_steps),
+        work,
+        direction=_direction(t0, t1),
+        judged=judged,
+    )
+    return _watched(*_with_backend(problem, method, backend), throw=throw)
+
+
+def _times(t0, t1, dt, constant: bool, saveat, dtype) -> Times:
+    grid = None
+    if constant and dt is not None and is_concrete((t0, t1, dt)):
+        grid = _grid(t0, t1, dt, dtype)
+    saved = jnp.linspace(t0, t1, DEFAULT_TIMES) if saveat is None and grid is None else None
+    times = Times(t0, t1, dt if grid is None else None, grid, saved)
+    return Times(*(None if x is None else jnp.asarray(x, dtype) for x in times))
+
+
+def _is_constant(stepsize_controller) -> bool:
+    """Whether all steps are of one length, where one is given."""
+    return stepsize_controller is None or isinstance(stepsize_controller, diffrax.ConstantStepSize)
+
+
+def _grid(t0, t1, dt, dtype) -> np.ndarray:
+    """Ends of the fixed steps: as many as `dt` needs, all of one size, the last at `t1`.
+
+    Given as numbers they are the same in the backward pass, which repeats steps. Where they are
+    computed on the way (`diffrax.ConstantStepSize`), a saved time at the end of a step may by
+    round-off lie on its other side there, and that row is lost from the gradient.
+    """
+    t0, t1, dt = (np.asarray(x, dtype) for x in (t0, t1, dt))
+    steps = int(np.ceil(np.abs(t1 - t0) / np.nextafter(np.abs(dt), np.inf, dtype=dtype)))
+    grid = np.linspace(t0, t1, max(steps, 1) + 1, dtype=dtype)
+    if not np.all(np.diff(grid) * np.sign(t1 - t0) > 0):
+        raise ValueError(
+            f"dt = {dt} s is below the round-off of times from {t0} to {t1} s in {dtype}; take "
+            "longer steps, a time nearer to zero, or float64."
+        )
+    return grid
+
+
+def _step_warnings(problem: Problem, t, solver) -> list[str]:
+    """Gains that grow by themselves, and steps beyond their limit, in words."""
+    known = (*problem.parts, problem.state, t)
+    if not is_concrete(known):
+        return []
+    grid = problem.times.grid
+    with jax.core.eval_context():
+        found = [preconditions.growth_warning(*known)]
+        if grid is not None:
+            found.append(preconditions.step_warning(*known, solver, float(grid[1] - grid[0])))
+    return [x for x in found if x is not None]
+
+
+def _with_backend(problem: Problem, method: Method, backend) -> tuple[Problem, Method]:
+    """The backend chosen, and times that it does not check itself."""
+    times = problem.times
+    why_not = NATIVE.obstacle(problem.formulation, method)
+    if _is_constant(method.stepsize_controller) and times.first_step is not None:
+        why_not = "the number of fixed steps is known only when the run is made"
+    chosen = backends.choose(backend, why_not)
+    strict = backend == NATIVE.name
+    if chosen == NATIVE.name:
+        saveat, times = _checked(method.saveat, times)
+        method, problem = method._replace(saveat=saveat), problem._replace(times=times)
+        why_not = None if strict else _left_to_plain(times, saveat)
+    return problem, method._replace(backend=chosen, strict=strict, why_not=why_not)
+
+
+def _checked(saveat, times: Times) -> tuple[Any, Times]:
+    """Times that are computed on the way, to be checked when the program runs, as diffrax does."""
+    t0, t1, dt = times.start, times.end, times.first_step
+    if dt is not None and not is_concrete(t0, t1, dt):
+        t1 = eqx.error_if(t1, (t1 - t0) * dt < 0, "dt does not lead from t0 to t1.")
+    times = times._replace(end=t1)
+    ts = None if saveat is None else saveat.subs.ts
+    if ts is None or np.size(ts) == 0 or is_concrete(t0, t1, ts):
+        return saveat, times
+    low, high = jnp.minimum(t0, t1), jnp.maximum(t0, t1)
+    wrong = jnp.any(jnp.diff(ts) * jnp.sign(t1 - t0) < 0) | jnp.any((ts < low) | (ts > high))
+    ts = eqx.error_if(
+        jnp.asarray(ts),
+        wrong,
+        "SaveAt(ts=...) must lie between t0 and t1, in the order in which the times are reached.",
+    )
+    return eqx.tree_at(lambda s: s.subs.ts, saveat, ts), times
+
+
+def _left_to_plain(times: Times, saveat) -> str | None:
+    """What the plain program does for a native run, in words; `None` for nothing."""
+    varying = (times.start, times.end, times.first_step, None if saveat is None else saveat.subs.ts)
+    return None if is_concrete(varying) else f"only {TIMES}"
+
+
+def _watched(problem: Problem, method: Method, *, throw: bool) -> tuple[Problem, Method]:
+    """A failure is reported in our own words where it is known outside of the compiled program.
+
+    Where only the end is saved, rows on the way are saved to watch the run.
+    """
+    traced = not is_concrete(problem)
+    method = method._replace(throw=throw and traced)
+    if traced or not throw or method.work or not is_end(method.saveat):
+        return problem, method
+    times = problem.times
+    saved = jnp.linspace(times.start, times.end, DEFAULT_TIMES)
+    problem = problem._replace(times=times._replace(saved=saved))
+    return problem, method._replace(saveat=None, only_end=True)
+
+
+def _direction(t0, t1) -> int | None:
+    """1 for a run forward in time, -1 backward; `None` where that is not known yet."""
+    if not is_concrete(t0, t1):
+        return None
+    return 1 if t0 <= t1 else -1
+
+
+def _meter(progress) -> diffrax.AbstractProgressMeter:
+    if isinstance(progress, bool):
+        return diffrax.TqdmProgressMeter() if progress else diffrax.NoProgressMeter()
+    return progress

@@ -1,0 +1,110 @@
+"""One run: what is simulated, how, and what comes out of the integration."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import diffrax
+
+from jaxdae.formulations import AbstractFormulation
+from jaxdae.systems import State, System
+
+
+class Times(NamedTuple):
+    """Times of a run [s], arrays of its precision or `None`.
+
+    Args:
+        start: where it starts.
+        end: where it ends.
+        first_step: length of the first adaptive step, or of all where they are counted as it runs.
+        grid: ends of fixed steps.
+        saved: times that are saved where the run asks for none.
+    """
+
+    start: Any
+    end: Any
+    first_step: Any = None
+    grid: Any = None
+    saved: Any = None
+
+
+class Problem(NamedTuple):
+    """What is simulated: a pytree, of which arrays are arguments of the compiled program.
+
+    Args:
+        system: what moves.
+        formulation: how its constraints are enforced.
+        controller: `u = controller(t, q, v, w)`, or `None`.
+        state: start.
+        times: from when to when.
+    """
+
+    system: System
+    formulation: AbstractFormulation
+    controller: Callable | None
+    state: State
+    times: Times
+
+    @property
+    def parts(self) -> tuple[System, AbstractFormulation, Callable | None]:
+        """What the vector field depends on."""
+        return self.system, self.formulation, self.controller
+
+
+class Method(NamedTuple):
+    """How it is simulated: settings that decide what is compiled.
+
+    Args:
+        solver: the step method.
+        stepsize_controller: what chooses adaptive steps; `None` for the default, or fixed steps.
+        saveat: what is saved; `None` for the default.
+        adjoint: how the plain backend differentiates.
+        meter: progress meter.
+        max_steps: largest number of steps.
+        work: whether works are integrated along with the motion.
+        backend: name of the backend to try.
+        strict: whether it must be that one.
+        why_not: why it is not the native one, or what that one leaves to the plain one, in words.
+        direction: 1 forward in time, -1 backward, `None` where that is not known yet.
+        throw: whether the compiled program raises an error where the run fails.
+        only_end: whether only the end is asked for, and rows are saved to watch the run.
+        judged: whether the start is known to suit the formulation.
+    """
+
+    solver: diffrax.AbstractSolver
+    stepsize_controller: diffrax.AbstractStepSizeController | None
+    saveat: diffrax.SaveAt | None
+    adjoint: diffrax.AbstractAdjoint
+    meter: diffrax.AbstractProgressMeter
+    max_steps: int
+    work: bool
+    backend: str = "native"
+    strict: bool = False
+    why_not: str | None = None
+    direction: int | None = None
+    throw: bool = False
+    only_end: bool = False
+    judged: bool = False
+
+
+class Solution(NamedTuple):
+    """What a backend gives.
+
+    Args:
+        ts: times of the rows, in the structure of `SaveAt.subs`.
+        rows: what is saved there.
+        end_time: time that was reached [s].
+        end: the formulation's own state there.
+        stats: numbers of steps.
+        result: diffrax's result code.
+        interpolation: dense output, or `None`.
+        why_not: what of the run or its derivatives is not native, in words, or `None`.
+    """
+
+    ts: Any
+    rows: Any
+    end_time: Any
+    end: Any
+    stats: dict[str, Any]
+    result: diffrax.RESULTS
+    interpolation: Any = None
+    why_not: str | None = None

@@ -1,0 +1,51 @@
+"""What there is to say of a run: its failure, or what to be warned of."""
+
+import warnings
+
+import diffrax
+
+from jaxdae.simulation.assumptions import rank_warning
+from jaxdae.simulation.diagnostics import rows_of, tolerance_of, warnings_of
+from jaxdae.simulation.failure import raise_failure, review, review_controller
+from jaxdae.simulation.problem import Method, Problem
+from jaxdae.simulation.trajectory import Trajectory
+from jaxdae.systems.checks import is_concrete
+
+
+def reviewed(
+    problem: Problem, method: Method, trajectory: Trajectory, *, throw: bool
+) -> Trajectory:
+    """A run of which it was said what there is to say.
+
+    Args:
+        problem: what was simulated.
+        method: how.
+        trajectory: what it gave.
+        throw: whether a failure is an error.
+
+    Raises:
+        SimulationError: if it failed and `throw` is true.
+    """
+    if not is_concrete(problem, trajectory.result):
+        return trajectory
+    if throw:
+        raise_failure(trajectory)
+    if trajectory.final_time.ndim == 0 and bool(trajectory.success):
+        texts = [review(trajectory), rank_warning(trajectory)]
+        if problem.times.grid is not None:  # an adaptive run stops at a singularity
+            texts.append(review_controller(trajectory))
+        if throw and trajectory.plain:
+            rows = rows_of(trajectory, _tolerance(problem, method))
+            texts += warnings_of(*problem.parts, rows)
+        for text in texts:
+            if text is not None:
+                warnings.warn(text, RuntimeWarning, stacklevel=3)
+    return trajectory
+
+
+def _tolerance(problem: Problem, method: Method) -> float | None:
+    """Of the step control; `None` for fixed steps."""
+    asked = method.stepsize_controller
+    if asked is None or isinstance(asked, diffrax.ConstantStepSize):
+        return None
+    return tolerance_of(asked, problem.state.q.dtype)

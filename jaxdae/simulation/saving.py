@@ -1,0 +1,64 @@
+"""What a run saves: plain states, what the user makes of them, and the end besides."""
+
+from typing import Any
+
+import diffrax
+import equinox as eqx
+import jax
+
+from jaxdae.simulation.problem import Method
+from jaxdae.solvers.projected import Projected
+
+# Saved times of an adaptive run that asks for none.
+DEFAULT_TIMES = 201
+_STANDARD = diffrax.SubSaveAt(t1=True).fn
+
+
+def is_sub(x) -> bool:
+    """Whether something is one of several descriptions of what is saved."""
+    return isinstance(x, diffrax.SubSaveAt)
+
+
+def is_plain(saveat) -> bool:
+    """Whether states are saved, and not what the user makes of them."""
+    return saveat is None or (is_sub(saveat.subs) and saveat.subs.fn is _STANDARD)
+
+
+def is_end(saveat: diffrax.SaveAt | None) -> bool:
+    """Whether it asks for the state at the end and nothing else."""
+    if saveat is None or not is_plain(saveat) or saveat.dense:
+        return False
+    sub: Any = saveat.subs
+    return sub.t1 and not sub.t0 and not sub.steps and sub.ts is None
+
+
+def with_end(method: Method, saved) -> diffrax.SaveAt:
+    """What the user saves, and the last state reached besides.
+
+    Args:
+        method: of the run.
+        saved: times of the rows where the run asks for none.
+    """
+    saveat, solver = method.saveat, method.solver
+    end = diffrax.SubSaveAt(t1=True, fn=lambda t, y, args: y[0])  # noqa: ARG005
+    if saveat is None:
+        return diffrax.SaveAt(subs=(diffrax.SubSaveAt(ts=saved), end))
+    project = solver.project if isinstance(solver, Projected) else None
+    # Rows of a single one are projected afterwards, all at once.
+    later = project is None or is_sub(saveat.subs)
+    subs = jax.tree.map(lambda sub: _on_state(sub, project, later), saveat.subs, is_leaf=is_sub)
+    return eqx.tree_at(lambda s: s.subs, saveat, (subs, end), is_leaf=lambda x: x is None)
+
+
+def _on_state(sub, project, later: bool):
+    """A user's `fn(t, y, args)` sees the state; the standard one saves what was integrated."""
+    standard = sub.fn is _STANDARD
+    if standard and later:
+        return sub
+
+    def on_state(t, y, args, fn=sub.fn):
+        y = y if project is None else project(t, y, args)
+        system, formulation, _ = args
+        return y if standard else fn(t, formulation.recover(system, t, y[0]), args)
+
+    return eqx.tree_at(lambda s: s.fn, sub, on_state)
