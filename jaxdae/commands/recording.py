@@ -27,9 +27,9 @@ from jaxdae.simulation.diagnostics import judged, read_row, Row, rows_of, tolera
 from jaxdae.simulation.failure import describe_failure
 from jaxdae.simulation.prepare import prepare
 from jaxdae.simulation.problem import Method, Problem
+from jaxdae.simulation.readings import read_rows
 from jaxdae.simulation.review import reviewed
 from jaxdae.simulation.run import NATIVE, run as integrated
-from jaxdae.simulation.readings import read_rows
 from jaxdae.simulation.trajectory import Trajectory
 from jaxdae.systems import constraint_residuals, State
 from jaxdae.systems.checks import constraint_counts

@@ -30,6 +30,7 @@ from jaxdae import (
     System,
     VelocityElimination,
 )
+from jaxdae.control.base import control_input
 from jaxdae.formulations import AbstractFormulation, SignLaw
 from jaxdae.kernels import scalarize
 from jaxdae.kernels.graph.operations import OPERATIONS
@@ -51,7 +52,7 @@ from jaxdae.models.kepler import Kepler
 from jaxdae.models.mirror import AdaptiveMirror
 from jaxdae.models.motor import AbstractMotorDrive, ChargeDrive, CurrentDrive
 from jaxdae.simulation.backends import Backend
-from jaxdae.simulation.trajectory import control_input, Trajectory
+from jaxdae.simulation.trajectory import Trajectory
 from jaxdae.systems import generalized_energy, power_balance
 from jaxdae.systems.precision import in_dtype
 

@@ -16,7 +16,7 @@ from jaxdae import MinimumNorm, Multipliers, simulate, State
 from jaxdae.kernels.llvm import machine_code, xla_interface
 from jaxdae.kernels.memory import Memory
 from jaxdae.models import CartesianPendulum, Chain
-from jaxdae.simulation import backends
+from jaxdae.simulation import native
 from jaxdae.simulation.backends import BackendError
 from jaxdae.solvers import RK4
 
@@ -333,12 +333,12 @@ def test_nothing_remembered_serves_another_system():
 def test_runs_with_other_numbers_compile_nothing(caplog):
     made = lambda k, x: run(Spring(k), State([x, 0.2], [0.3, 0.4], jnp.zeros(0)), t0=x, t1=0.3 + x)  # noqa: E731
     jax.block_until_ready(made(1.0, 0.1).ts)
-    codes, runs = set(machine_code._REGISTERED), len(backends._RUNS)
+    codes, runs = set(machine_code._REGISTERED), len(native._INTEGRATIONS)
     with jax.log_compiles(), caplog.at_level("WARNING"):
         jax.block_until_ready(made(2.5, 0.7).ts)
     assert not [x for x in caplog.records if "Compiling" in x.getMessage()]
     assert set(machine_code._REGISTERED) == codes
-    assert len(backends._RUNS) == runs
+    assert len(native._INTEGRATIONS) == runs
 
 
 def test_the_kernel_is_remembered_across_programs():
@@ -350,10 +350,10 @@ def test_the_kernel_is_remembered_across_programs():
 
 
 def test_only_so_many_kernels_are_remembered(monkeypatch):
-    monkeypatch.setattr(backends, "_RUNS", Memory(2))
+    monkeypatch.setattr(native, "_INTEGRATIONS", Memory(2))
     for steps in (1, 2, 3):
         run(t1=0.05 * steps, dt=0.05)
-        assert len(backends._RUNS) <= 2
+        assert len(native._INTEGRATIONS) <= 2
 
 
 # Where JAX does other things than usual.

@@ -17,7 +17,7 @@ from jaxdae import (
     simulate,
     State,
 )
-from jaxdae.simulation.backends import native_reading
+from jaxdae.simulation.native import native_reading
 from jaxdae.solvers import RK4
 from jaxdae.systems.independence import are_dependent
 

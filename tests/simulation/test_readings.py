@@ -9,7 +9,7 @@ import numpy as np
 import jaxdae
 from jaxdae import Baumgarte, Multipliers, simulate, State
 from jaxdae.models import TwoLinkManipulator
-from jaxdae.simulation.backends import native_reading
+from jaxdae.simulation.native import native_reading
 from jaxdae.solvers import RK4
 from jaxdae.tuning import perturbed_states
 

@@ -13,9 +13,10 @@ import equinox as eqx
 import jax
 import jax.extend.core as jex
 import jax.numpy as jnp
-from jax.interpreters import ad, batching, mlir
+from jax.interpreters import ad
 
-from jaxdae.kernels.launch.batch_axes import Axes, with_new_axis
+from jaxdae.kernels.launch.batch_axes import Axes
+from jaxdae.kernels.launch.primitives import moving, primitive, replaced, summed
 from jaxdae.kernels.tracing.user_rules import own_rules
 from jaxdae.linalg.device_axes import alike, results
 
@@ -128,14 +129,12 @@ class Function(NamedTuple):
         own, more = arguments[:count], arguments[count:]
 
         def varied(*some):
-            given = dict(zip(last.by, some, strict=True))
-            values = (given.get(i, x) for i, x in enumerate(own))
-            return self._inner.in_mode(mode, *values)
+            return self._inner.in_mode(mode, *replaced(own, last.by, some))
 
-        moving = tuple(own[i] for i in last.by)
+        primals = tuple(own[i] for i in last.by)
         if last.mode == FORWARD:
-            return jax.jvp(varied, moving, tuple(more))[1]
-        return list(jax.vjp(varied, *moving)[1](list(more)))
+            return jax.jvp(varied, primals, tuple(more))[1]
+        return list(jax.vjp(varied, *primals)[1](list(more)))
 
 
 class _Kept(NamedTuple):
@@ -148,10 +147,6 @@ class _Kept(NamedTuple):
         return list(jax.vjp(lambda *x: list(self.base(BOTH, *x)), *arrays)[0])
 
 
-_evaluate = jex.Primitive("derivable_function")
-_evaluate.multiple_results = True
-
-
 def _computed(*arguments, function: Function, axes: Axes):
     one: Callable = function
     for _ in range(axes.rank):
@@ -159,7 +154,6 @@ def _computed(*arguments, function: Function, axes: Axes):
     return one(*arguments)
 
 
-@_evaluate.def_abstract_eval
 def _shapes(*arguments, function: Function, axes: Axes):
     own = zip(arguments, axes.batched, strict=True)
     each = [jax.ShapeDtypeStruct(x.shape[axes.rank if has else 0 :], x.dtype) for x, has in own]
@@ -167,10 +161,7 @@ def _shapes(*arguments, function: Function, axes: Axes):
     return [results([(*axes.shape, *x.shape)], x.dtype, arguments)[0] for x in found]
 
 
-def _batched(arguments, axes_in, *, function: Function, axes: Axes):
-    moved, axes = with_new_axis(arguments, axes_in, axes)
-    found = _evaluate.bind(*moved, function=function, axes=axes)
-    return found, [0] * len(found)
+_evaluate = primitive("derivable_function", _shapes, computed=_computed)
 
 
 def _jvp(primals, tangents, *, function: Function, axes: Axes):
@@ -179,7 +170,7 @@ def _jvp(primals, tangents, *, function: Function, axes: Axes):
 
 
 def _derivative(primals, tangents, function: Function, axes: Axes):
-    by = tuple(i for i, x in enumerate(tangents) if type(x) is not ad.Zero)
+    by = moving(tangents)
     more = Axes(axes.shape, (*axes.batched, *(axes.batched[i] for i in by)))
     moves = (tangents[i] for i in by)
     return _along.bind(*primals, *moves, function=function.along(by), axes=more)
@@ -187,14 +178,7 @@ def _derivative(primals, tangents, function: Function, axes: Axes):
 
 # The derivative along directions, linear in these.
 
-_along = jex.Primitive("derivative_of_function")
-_along.multiple_results = True
-
-
-def _along_batched(arguments, axes_in, *, function: Function, axes: Axes):
-    moved, axes = with_new_axis(arguments, axes_in, axes)
-    found = _along.bind(*moved, function=function, axes=axes)
-    return found, [0] * len(found)
+_along = primitive("derivative_of_function", _shapes, computed=_computed)
 
 
 def _along_jvp(primals, tangents, *, function: Function, axes: Axes):
@@ -210,24 +194,10 @@ def _along_transposed(bars, *arguments, function: Function, axes: Axes):
     turned = function._inner.pulled(by)
     found = _evaluate.bind(*arguments[:count], *bars, function=turned, axes=more)
     moves = zip(found, axes.batched[count:], strict=True)
-    # Members that share an argument share its cotangent.
-    return [None] * count + [x if has else x.sum(tuple(range(axes.rank))) for x, has in moves]
+    return [None] * count + [summed(x, has, axes) for x, has in moves]
 
 
-def _register(primitive, batched, jvp) -> None:
-    def call(*arguments, **parameters):
-        with jax.disable_jit(False):
-            return jax.jit(lambda *x: _computed(*x, **parameters))(*arguments)
-
-    primitive.def_impl(call)
-    primitive.def_abstract_eval(_shapes)
-    mlir.register_lowering(primitive, mlir.lower_fun(_computed, multiple_results=True))
-    batching.primitive_batchers[primitive] = batched
-    ad.primitive_jvps[primitive] = jvp
-
-
-_register(_evaluate, _batched, _jvp)
-_register(_along, _along_batched, _along_jvp)
+ad.primitive_jvps[_evaluate], ad.primitive_jvps[_along] = _jvp, _along_jvp
 ad.primitive_transposes[_along] = _along_transposed
 
 

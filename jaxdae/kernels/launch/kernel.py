@@ -5,15 +5,15 @@ from functools import reduce
 from typing import Any
 
 import jax
-import jax.extend.core as jex
 import jax.numpy as jnp
 import numpy as np
-from jax.interpreters import ad, batching, mlir
+from jax.interpreters import ad
 
 from jaxdae.kernels.launch.assembly import module
-from jaxdae.kernels.launch.batch_axes import Axes, with_new_axis
+from jaxdae.kernels.launch.batch_axes import Axes
 from jaxdae.kernels.launch.call import launched
 from jaxdae.kernels.launch.derivatives import evaluate, Function
+from jaxdae.kernels.launch.primitives import along_new_axis, moving, primitive, replaced, summed
 from jaxdae.kernels.launch.tangents import pushed, stacked
 from jaxdae.kernels.llvm import machine_code
 from jaxdae.kernels.tracing.trace import scalarize, ScalarProgram, UnsupportedOperationError
@@ -35,11 +35,6 @@ class _Kernel:
         self.dtype = _dtype(self.program)
         self.depends = self.program.depends()
         self._derivatives: dict[tuple, _Kernel | Function] = {}
-        # For calls outside of any transformation: one compiled program for all of them.
-        self.eager = jax.jit(
-            lambda axes, *arguments: _call.bind(*arguments, kernel=self, axes=axes),
-            static_argnums=0,
-        )
 
     def target(self, axes: Axes, threads: int) -> str:
         """Name of the compiled code for a batch."""
@@ -82,8 +77,7 @@ class _Kernel:
 
     def _varied(self, primals, by):
         def varied(*some):
-            given = dict(zip(by, some, strict=True))
-            return tuple(self.function(*(given.get(i, x) for i, x in enumerate(primals))))
+            return tuple(self.function(*replaced(primals, by, some)))
 
         return varied, tuple(primals[i] for i in by)
 
@@ -109,11 +103,7 @@ class _Kernel:
 
 # The kernel itself.
 
-_call = jex.Primitive("native_kernel")
-_call.multiple_results = True
 
-
-@_call.def_abstract_eval
 def _shapes(*arguments, kernel: _Kernel, axes: Axes):
     shapes = [(*axes.shape, *x.shape) for x in kernel.program.results]
     return results(shapes, kernel.dtype, arguments)
@@ -124,17 +114,13 @@ def _lowered(ctx, *arguments, kernel: _Kernel, axes: Axes):
     return launched(ctx, name, arguments)
 
 
-def _batched(arguments, axes_in, *, kernel: _Kernel, axes: Axes):
-    moved, axes = with_new_axis(arguments, axes_in, axes)
-    found = _call.bind(*moved, kernel=kernel, axes=axes)
-    return found, [0] * len(found)
+_call = primitive("native_kernel", _shapes, lowering=_lowered)
 
 
 def _jvp(primals, tangents, *, kernel: _Kernel, axes: Axes):
     found = _call.bind(*primals, kernel=kernel, axes=axes)
     # No derivative is computed by arguments that do not change, or do not matter.
-    moving = (i for i, x in enumerate(tangents) if type(x) is not ad.Zero)
-    by = tuple(i for i in moving if kernel.depends[i])
+    by = tuple(i for i in moving(tangents) if kernel.depends[i])
     if not by:
         return found, [ad.Zero(jax.typeof(x).to_tangent_aval()) for x in found]
     more = Axes(axes.shape, (*axes.batched, *(axes.batched[i] for i in by)))
@@ -142,26 +128,14 @@ def _jvp(primals, tangents, *, kernel: _Kernel, axes: Axes):
     return found, _along.bind(*primals, *moves, kernel=kernel, axes=more, by=by, count=None)
 
 
-mlir.register_lowering(_call, _lowered, platform="cpu")
-batching.primitive_batchers[_call] = _batched
 ad.primitive_jvps[_call] = _jvp
-
-
-@_call.def_impl
-def _carried_out(*arguments, kernel: _Kernel, axes: Axes):
-    with jax.disable_jit(False):  # a kernel is compiled even where `jit` is switched off
-        return kernel.eager(axes, *arguments)
-
 
 # Its derivative along directions: linear in them.
 
-_along = jex.Primitive("native_kernel_tangents")
-_along.multiple_results = True
 # Directions that one kernel follows; the values of the function are computed once for all of them.
 _DIRECTIONS = 16
 
 
-@_along.def_abstract_eval
 def _along_shapes(*arguments, kernel: _Kernel, axes: Axes, by, count):
     del by
     lead = (*axes.shape, *(() if count is None else (count,)))
@@ -183,9 +157,9 @@ def _along_batched(arguments, axes_in, *, kernel: _Kernel, axes: Axes, by, count
     size = next(x.shape[a] for x, a in zip(arguments, axes_in, strict=True) if a is not None)
     same = all(a is None for a in axes_in[:own])
     if not same or count is not None or size > _DIRECTIONS:
-        moved, axes = with_new_axis(arguments, axes_in, axes)
-        found = _along.bind(*moved, kernel=kernel, axes=axes, by=by, count=count)
-        return found, [0] * len(found)
+        return along_new_axis(
+            _along, arguments, axes_in, axes=axes, kernel=kernel, by=by, count=count
+        )
     moves = [
         stacked(x, a, axes.rank if has else 0, size)
         for x, a, has in zip(arguments[own:], axes_in[own:], axes.batched[own:], strict=True)
@@ -200,7 +174,7 @@ def _along_jvp(primals, tangents, **parameters):
 
 def _along_transposed(bars, *arguments, kernel: _Kernel, axes: Axes, by, count):
     own = len(kernel.shapes)
-    of = tuple(i for i, x in enumerate(bars) if type(x) is not ad.Zero)
+    of = moving(bars)
     more = Axes(axes.shape, (*axes.batched[:own], *(True for _ in of)))
     given = (*arguments[:own], *(bars[i] for i in of))
     found = _value(kernel.cotangent(by, of, count), given, more)
@@ -212,15 +186,14 @@ def _along_transposed(bars, *arguments, kernel: _Kernel, axes: Axes, by, count):
         for x in found
     ]
     moves = zip(found, axes.batched[own:], strict=True)
-    # Members that share an argument share its cotangent.
-    return [None] * own + [x if has else x.sum(tuple(range(axes.rank))) for x, has in moves]
+    return [None] * own + [summed(x, has, axes) for x, has in moves]
 
 
-mlir.register_lowering(_along, mlir.lower_fun(_by_kernel, multiple_results=True))
-batching.primitive_batchers[_along] = _along_batched
+_along = primitive(
+    "native_kernel_tangents", _along_shapes, computed=_by_kernel, batched=_along_batched
+)
 ad.primitive_jvps[_along] = _along_jvp
 ad.primitive_transposes[_along] = _along_transposed
-_along.def_impl(_by_kernel)
 
 
 def native(function: Callable, *examples, strict: bool = True) -> Callable:

@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-from jax.interpreters import ad
+
+from jaxdae.kernels.launch.primitives import moving, replaced
 
 
 def pushed(function: Callable, primals, tangents):
@@ -18,14 +19,10 @@ def pushed(function: Callable, primals, tangents):
     Returns:
         Values and tangents, as rules of JAX's primitives return them.
     """
-    moving = [i for i, x in enumerate(tangents) if type(x) is not ad.Zero]
-
-    def varied(*some):
-        given = dict(zip(moving, some, strict=True))
-        return function(*(given.get(i, x) for i, x in enumerate(primals)))
-
-    own, moves = (tuple(x[i] for i in moving) for x in (primals, tangents))
-    return jax.jvp(varied, own, moves)
+    by = moving(tangents)
+    varied = lambda *some: function(*replaced(primals, by, some))  # noqa: E731
+    some, moves = (tuple(x[i] for i in by) for x in (primals, tangents))
+    return jax.jvp(varied, some, moves)
 
 
 def stacked(x, axis: int | None, at: int, size: int) -> jax.Array:

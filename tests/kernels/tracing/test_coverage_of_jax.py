@@ -19,7 +19,7 @@ from jaxdae.kernels.tracing.factorizations import ITERATIVE
 from jaxdae.kernels.tracing.parameters import check
 from jaxdae.kernels.tracing.rules import RULES
 from jaxdae.models import CartesianPendulum, MODELS
-from jaxdae.simulation import trajectory
+from jaxdae.simulation import readings
 
 # Of known numbers alone: kernels leave them to JAX while they are traced.
 KNOWN = {
@@ -34,8 +34,8 @@ KNOWN = {
 # Loops that end where a tolerance is met are refused in words.
 REFUSED = set(ITERATIVE)
 READINGS = (
-    trajectory._control, trajectory._multipliers, trajectory._violation, trajectory._jacobian,
-    trajectory._kinetic, trajectory._potential, trajectory._energy,
+    readings.control, readings.multipliers, readings.violation, readings.jacobian,
+    readings.kinetic_energy, readings.potential_energy, readings.energy,
 )  # fmt: skip
 CRITICAL = jaxdae.Baumgarte.critical(5.0)
 FORMULATIONS = {
@@ -90,7 +90,7 @@ def missing(run: Run, start: jaxdae.State) -> set[str]:
 
     def rate(t, y, leaves):
         own = eqx.combine(jax.tree.unflatten(structure, leaves), static)
-        u = trajectory._control(own, t, y)
+        u = readings.control(own, t, y)
         return own.formulation.rate_and_multipliers(own.system, t, y, u)
 
     def reverse(*given):

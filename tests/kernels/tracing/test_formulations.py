@@ -13,8 +13,8 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 from helpers import agreement
+from jaxdae.control.base import control_input
 from jaxdae.kernels import scalarize, UnsupportedOperationError
-from jaxdae.simulation.trajectory import control_input
 
 SYSTEMS = (
     "pendulum", "two-link", "sleigh", "ball and beam", "everything", "repeated rod", "massless",

@@ -14,7 +14,7 @@ from jaxdae.kernels import native, scalarize
 from jaxdae.kernels.tracing.common_factors import regrouped
 from jaxdae.kernels.tracing.invariants import parted
 from jaxdae.models import AndrewsMechanism, TwoLinkManipulator
-from jaxdae.simulation.trajectory import _with_positive_zeros
+from jaxdae.simulation.readings import with_positive_zeros
 from jaxdae.solvers import RK4
 
 ZEROS = np.array(list(product([0.0, -0.0, 1.5, -2.0], repeat=2)))
@@ -210,7 +210,7 @@ def test_readings_of_a_run_have_positive_zeros_alone(backend):
     for found in (run.q, run.v, run.energy, run.final_state.q, run.final_state.v):
         np.testing.assert_array_equal(found, 0.0)
         assert not np.signbit(found).any()
-    slopes = jax.jacfwd(_with_positive_zeros)(q)
+    slopes = jax.jacfwd(with_positive_zeros)(q)
     np.testing.assert_array_equal(slopes, np.eye(4))
 
 

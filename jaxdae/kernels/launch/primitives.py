@@ -1,0 +1,90 @@
+"""Primitives of JAX that serve a batch in one call: what all of them register alike."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.extend.core as jex
+from jax.interpreters import ad, batching, mlir
+
+from jaxdae.kernels.launch.batch_axes import Axes, with_new_axis
+
+# Programs of each that are kept for calls outside of all transformations.
+_MOST_PROGRAMS = 256
+
+
+def primitive(
+    name: str,
+    shapes: Callable,
+    *,
+    lowering: Callable | None = None,
+    computed: Callable | None = None,
+    batched: Callable | None = None,
+) -> Any:
+    """A primitive of several results, of which `axes` is a parameter.
+
+    Outside of all transformations, and where `jit` is switched off, it is compiled, too.
+
+    Args:
+        name: in the programs of JAX.
+        shapes: its rule of shapes.
+        lowering: its rule on processors; or else
+        computed: what it is as a function of JAX.
+        batched: its batching rule; by default the same primitive with one more axis.
+    """
+    made = jex.Primitive(name)
+    made.multiple_results = True
+    made.def_abstract_eval(shapes)
+    made.def_impl(_eager(made))
+    if lowering is not None:
+        mlir.register_lowering(made, lowering, platform="cpu")
+    if computed is not None:
+        mlir.register_lowering(made, mlir.lower_fun(computed, multiple_results=True))
+
+    default = functools.partial(along_new_axis, made)
+    batching.primitive_batchers[made] = default if batched is None else batched
+    return made
+
+
+def along_new_axis(made, arguments, axes_in, *, axes: Axes, **parameters):
+    """The rule that gives the batch one more axis."""
+    moved, axes = with_new_axis(arguments, axes_in, axes)
+    results = made.bind(*moved, axes=axes, **parameters)
+    return results, [0] * len(results)
+
+
+def _eager(made) -> Callable:
+    @functools.lru_cache(_MOST_PROGRAMS)
+    def compiled(names: tuple[str, ...], *values):
+        parameters = dict(zip(names, values, strict=True))
+        return jax.jit(lambda *x: made.bind(*x, **parameters))
+
+    def call(*arguments, **parameters):
+        program = compiled(tuple(parameters), *parameters.values())
+        with jax.disable_jit(False):
+            return program(*arguments)
+
+    return call
+
+
+def replaced(values, at, others) -> list:
+    """Values, some of them replaced by others.
+
+    Args:
+        values: of any kind.
+        at: numbers of those that are replaced.
+        others: in their places.
+    """
+    new = dict(zip(at, others, strict=True))
+    return [new.get(i, x) for i, x in enumerate(values)]
+
+
+def moving(tangents) -> tuple[int, ...]:
+    """Numbers of the tangents that are not JAX's symbolic zeros."""
+    return tuple(i for i, x in enumerate(tangents) if type(x) is not ad.Zero)
+
+
+def summed(x, has: bool, axes: Axes):
+    """The cotangent of an argument: members that share it share its cotangent."""
+    return x if has else x.sum(tuple(range(axes.rank)))
