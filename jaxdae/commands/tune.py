@@ -276,7 +276,7 @@ def _draw(study: Study, result: TuningResult, old, new, out: Path) -> None:
     quantities = ("q", "v") if study.servo is None else ("q", "v", "u")
     motion = plot_histories(new, title=f"{study.name}, tuned", quantities=quantities)
     save_figure(motion, out / f"{study.method}-motion.png")
-    history = dataclasses.replace(result.history, loss=np.exp(result.history.loss))
+    history = result.history._replace(loss=np.exp(result.history.loss))
     figure = plot_tuning(history, title=f"{study.name}: mean integrated {study.goal.integrand}")
     save_figure(figure, out / f"{study.method}-tuning.png")
 
