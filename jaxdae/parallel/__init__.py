@@ -1,7 +1,7 @@
-"""Batches over lanes, devices, processes and hosts, stored beyond memory."""
+"""Batches over members, devices, processes and hosts, stored beyond memory."""
 
 from jaxdae.parallel.batch import map_batch as map_batch
 from jaxdae.parallel.errors import BatchError as BatchError, StoredBatchError as StoredBatchError
-from jaxdae.parallel.lanes import stack as stack
+from jaxdae.parallel.members import stack as stack
 from jaxdae.parallel.simulations import motion as motion, simulate_batch as simulate_batch
 from jaxdae.parallel.store import load_batch as load_batch, StoredBatch as StoredBatch

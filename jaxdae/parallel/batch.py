@@ -1,4 +1,4 @@
-"""A function of one lane, applied to all lanes of a batch."""
+"""A function of one batch member, applied to all of them."""
 
 import contextlib
 import re
@@ -17,15 +17,15 @@ from tqdm import tqdm
 from jaxdae.parallel import processes
 from jaxdae.parallel.errors import BatchError
 from jaxdae.parallel.fingerprint import fingerprint
-from jaxdae.parallel.lanes import Lanes, split
+from jaxdae.parallel.members import Members, split
 from jaxdae.parallel.memory import Memory
 from jaxdae.parallel.program import AXIS, Layout, place_shared, run_block, start_chunk
 from jaxdae.parallel.store import result_names, Store
 
-# Lanes of a block: on a CPU as many as its caches hold, on an accelerator as many as fill it.
+# Members of a block: on a CPU as many as its caches hold, on an accelerator as many as fill it.
 _BLOCK = {"cpu": 64}
 _BLOCK_OF_ACCELERATORS = 4096
-# Blocks of a chunk on each device: what a kill costs, against how often the host must look.
+# Blocks of a chunk on each device: what a kill costs, against how often the host must wait.
 _SLOTS = 16
 
 
@@ -41,19 +41,20 @@ def map_batch(
     overwrite: bool = False,
     progress: bool = False,
 ) -> PyTree:
-    """Apply a function to every lane of a batch: on many devices, hosts, and beyond memory.
+    """Apply a function to every member of a batch: on many devices, hosts, and beyond memory.
 
-    Lanes are computed in *blocks*, and blocks in *chunks*:
+    Members are computed in *blocks*, and blocks in *chunks*:
 
-    - A block is `jax.vmap` over `block_size` lanes. Lanes of a block advance in step: an adaptive
-      lane waits for the slowest of its own block, and for no other.
-    - A chunk is as many blocks as `chunk_size` lanes make, dealt to the devices in turn. Each
+    - A block is `jax.vmap` over `block_size` members. Members of a block advance in step: an
+    adaptive
+      member waits for the slowest of its own block, and for no other.
+    - A chunk is as many blocks as `chunk_size` members make, dealt to the devices in turn. Each
       device runs its blocks one after the other, waiting for no other device, and begins with the
       next chunk while the host stores this one. All chunks, a last one that is not full among
-      them, run by one compiled program, which computes no blocks without lanes.
+      them, run by one compiled program, which computes no blocks without members.
     - Under `jax.distributed` every process takes its share of the chunks on its own devices.
 
-    A lane's numbers depend on its block alone. They are the same, bit for bit, whatever the chunk
+    A member's numbers depend on its block alone. They are the same, bit for bit, whatever the chunk
     size and the number of devices and processes of one kind; another `block_size` may change last
     digits, as it does with `jax.vmap`.
 
@@ -69,60 +70,62 @@ def map_batch(
     `jax.config.update("jax_enable_recoverability", True)` they finish their own share before.
 
     Args:
-        function: of one lane, `batch` without the axes of lanes, traceable by JAX; returns any
-            pytree of arrays. A failure of a lane must be a value: a function that raises ends the
+        function: of one member, `batch` without the axes of members, traceable by JAX; returns any
+            pytree of arrays. A failure of a member must be a value: a function that raises ends the
             batch. Called again with the same function nothing is compiled: define it once, or
-            write it as an `eqx.Module`, whose arrays all lanes share.
+            write it as an `eqx.Module`, whose arrays all members share.
         batch: any pytree, systems, formulations and states among it; arrays may be mapped from
             disk (`numpy.load(file, mmap_mode="r")`).
-        in_axes: axes of the lanes, as of `jax.vmap`: one for all arrays, or a pytree of axes that
-            ends where whole branches of the batch share one; `None` for what all lanes share.
+        in_axes: axes of the members, as of `jax.vmap`: one for all arrays, or a pytree of axes that
+            ends where branches of the batch share one; `None` for what all members share.
             What is no array is always shared.
-        block_size: lanes that advance in step; by default 64 on CPUs and 4096 on accelerators.
+        block_size: members that advance in step; by default 64 on CPUs and 4096 on accelerators.
             Smaller ones wait less for each other, larger ones share more of each operation's cost.
-        chunk_size: lanes between two looks of the host, rounded up to whole blocks; by default 16
+        chunk_size: members between two visits of the host, rounded up to full blocks; by default 16
             blocks for each device, and fewer where that leaves processes without work.
         devices: by default all devices of this process.
         directory: folder for the results; made if it does not exist.
-        overwrite: delete the results in the directory, and compute all lanes.
+        overwrite: delete the results in the directory, and compute all members.
         progress: show a progress bar (of the first process).
 
     Returns:
-        A pytree like the function's, with a leading axis `lanes`: `numpy` arrays, mapped from disk
-        if there is a directory.
+        A pytree like the function's, with a leading axis of members: `numpy` arrays, mapped from
+        disk if there is a directory.
 
     Raises:
-        ValueError: for leaves whose lanes do not match, or sizes that make no sense.
+        ValueError: for leaves whose members do not match, or sizes that make no sense.
         TypeError: for axes or results of the wrong kind.
         StoredBatchError: if the directory holds another batch (what differs is said), other files,
             or too little space.
         BatchError: if the batch ends early: out of memory, a disk that is full, a function that
             raises, another process that ended. Finished chunks are kept.
     """
-    lanes = split(function, batch, in_axes)
-    layout = _layout(lanes.total, block_size, chunk_size, devices)
-    own = lanes.take(layout.first_block())
-    shapes = eqx.filter_eval_shape(run_block, own, lanes.shared, lanes.rest)
+    members = split(function, batch, in_axes)
+    layout = _layout(members.total, block_size, chunk_size, devices)
+    mapped = members.take(layout.first_block())
+    shapes = eqx.filter_eval_shape(run_block, mapped, members.shared, members.rest)
     leaves, structure = jax.tree.flatten(shapes)
     # One process and its memory hold nothing that it could be compared with.
     compared = directory is not None or jax.process_count() > 1
-    here = fingerprint(lanes, layout) if compared else {}
+    here = fingerprint(members, layout) if compared else {}
     if directory is None:
-        results = Memory(lanes.total, leaves)
+        results = Memory(members.total, leaves)
     else:
         results = Store(directory, here, result_names(shapes))
     there = processes.agree(lambda: {"what": here, "finished": results.open(overwrite)})
-    processes.require_alike(there["what"], here)
+    processes.require_same(there["what"], here)
     chunks = _chunks(layout, there["finished"])
-    processes.share(lambda: _compute(lanes, layout, chunks, results, progress), results.kept)
+    processes.share(lambda: _compute(members, layout, chunks, results, progress), results.kept)
     return jax.tree.unflatten(structure, results.complete())
 
 
-def _compute(lanes: Lanes, layout: Layout, chunks, results: Memory | Store, progress: bool) -> None:
+def _compute(
+    members: Members, layout: Layout, chunks, results: Memory | Store, progress: bool
+) -> None:
     """All chunks of this process; the next is computed while one is put away."""
-    lanes, own = place_shared(lanes, layout), processes.own_share(chunks)
+    members, local = place_shared(members, layout), processes.local_chunks(chunks)
     started: deque = deque()
-    with _bar(lanes.total, own, chunks, progress) as bar:
+    with _bar(members.total, local, chunks, progress) as bar:
 
         def finish():
             (start, stop), arrays = started.popleft()
@@ -131,9 +134,9 @@ def _compute(lanes: Lanes, layout: Layout, chunks, results: Memory | Store, prog
             bar.update(stop - start)
 
         try:
-            for start, stop in own:
+            for start, stop in local:
                 with _in_words(start, stop, results):
-                    started.append(((start, stop), start_chunk(lanes, layout, start, stop)))
+                    started.append(((start, stop), start_chunk(members, layout, start, stop)))
                 if len(started) > 1:
                     finish()
             while started:
@@ -145,23 +148,23 @@ def _compute(lanes: Lanes, layout: Layout, chunks, results: Memory | Store, prog
             raise
 
 
-def _bar(total: int, own, chunks, progress: bool) -> tqdm:
-    """A progress bar over the lanes of this process, those finished before included."""
-    todo, missing = (sum(stop - start for start, stop in x) for x in (own, chunks))
+def _bar(total: int, local, chunks, progress: bool) -> tqdm:
+    """A progress bar over the members of this process, those finished before included."""
+    todo, missing = (sum(stop - start for start, stop in x) for x in (local, chunks))
     before = total - missing if jax.process_count() == 1 else 0
     silent = not (progress and processes.first_process())
-    return tqdm(total=before + todo, initial=before, unit="lane", disable=silent)
+    return tqdm(total=before + todo, initial=before, unit="member", disable=silent)
 
 
 @contextlib.contextmanager
 def _in_words(start: int, stop: int, results: Memory | Store):
-    """What happened to which lanes, what to do, and what is kept."""
+    """What happened to which members, what to do, and what is kept."""
     try:
         yield
     except (RuntimeError, MemoryError, OSError) as error:
         why, remedy = _explained(error)
         raise BatchError(
-            f"lanes {start} to {stop - 1}: {why} ({_text(error)}); {remedy}. {results.kept}"
+            f"members {start} to {stop - 1}: {why} ({_text(error)}); {remedy}. {results.kept}"
         ) from error
 
 
@@ -170,42 +173,42 @@ def _explained(error: Exception) -> tuple[str, str]:
         return "the results could not be written", "make room, and make the same call again"
     if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
         return "out of memory", "give a smaller chunk_size, or else a smaller block_size"
-    return "the function raised", "a lane's failure must be a value (simulate(..., throw=False))"
+    return "the function raised", "a member's failure must be a value (simulate(..., throw=False))"
 
 
 def _text(error: Exception) -> str:
     """What an error says, without the stacks that equinox puts around it."""
     text = str(error).strip()
-    own = re.search(r"EquinoxRuntimeError: (.*)", text)
-    return text if own is None else own[1]
+    message = re.search(r"EquinoxRuntimeError: (.*)", text)
+    return text if message is None else message[1]
 
 
 def _chunks(layout: Layout, finished: list) -> list[tuple[int, int]]:
-    """First lanes, and lanes after the last, of the chunks that are to be computed."""
-    missing = np.ones(-(-layout.lanes // layout.block), bool)
+    """First members, and members after the last, of the chunks that are to be computed."""
+    missing = np.ones(-(-layout.members // layout.block), bool)
     for start, stop in finished:
         missing[start // layout.block : -(-stop // layout.block)] = False
     edges = np.flatnonzero(np.diff(missing.astype(np.int8), prepend=0, append=0))
     return [
-        (start, min(start + layout.chunk, last * layout.block, layout.lanes))
+        (start, min(start + layout.chunk, last * layout.block, layout.members))
         for first, last in edges.reshape(-1, 2).tolist()
         for start in range(first * layout.block, last * layout.block, layout.chunk)
     ]
 
 
-def _layout(lanes: int, block_size, chunk_size, devices) -> Layout:
+def _layout(members: int, block_size, chunk_size, devices) -> Layout:
     devices = jax.local_devices() if devices is None else list(devices)
     if not devices:
         raise ValueError("devices is empty; give one at least, or None for all of this process.")
     for name, size in (("block_size", block_size), ("chunk_size", chunk_size)):
         _check_size(name, size)
     usual = _BLOCK.get(devices[0].platform, _BLOCK_OF_ACCELERATORS)
-    block = min(block_size or usual, lanes)
-    share = -(-lanes // jax.process_count())
+    block = min(block_size or usual, members)
+    share = -(-members // jax.process_count())
     wanted = chunk_size or min(_SLOTS * block * len(devices), share)
     # The first process decides: all must speak of the same chunks.
-    blocks = processes.agree(lambda: -(-min(wanted, lanes) // block))
-    return Layout(lanes, block, blocks * block, Mesh(np.array(devices), (AXIS,)))
+    blocks = processes.agree(lambda: -(-min(wanted, members) // block))
+    return Layout(members, block, blocks * block, Mesh(np.array(devices), (AXIS,)))
 
 
 def _check_size(name: str, size) -> None:

@@ -1,8 +1,8 @@
-"""What can go wrong with a batch as a whole; what goes wrong in a lane is a value."""
+"""What can end a batch; what goes wrong in one of its members is a value."""
 
 
 class BatchError(RuntimeError):
-    """A batch ended before all lanes were computed; finished chunks in a directory are kept."""
+    """A batch ended before all members were computed; finished chunks in a directory are kept."""
 
 
 class StoredBatchError(ValueError):

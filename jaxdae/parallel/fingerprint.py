@@ -9,31 +9,31 @@ import jax
 import numpy as np
 
 from jaxdae.kernels.llvm.machine_code import portable_names
-from jaxdae.parallel.lanes import Lanes, leaf_name
+from jaxdae.parallel.members import leaf_name, Members
 from jaxdae.parallel.program import Layout, run_block
 
 # Bytes of an array that are read at once: inputs may be larger than memory.
 _PIECE = 2**24
 
 
-def fingerprint(lanes: Lanes, layout: Layout) -> dict[str, Any]:
+def fingerprint(members: Members, layout: Layout) -> dict[str, Any]:
     """What must agree for a batch to be continued, section by section.
 
-    How lanes are split over chunks, devices and processes is not among it: it changes no number.
+    How members are split over chunks, devices and processes is not among it: it changes no number.
 
     Args:
-        lanes: the batch.
+        members: the batch.
         layout: how it lies on the devices; its block counts.
 
     Returns:
         A dictionary of JSON values.
     """
     return {
-        "lanes": lanes.total,
+        "members": members.total,
         "block_size": layout.block,
-        "inputs": _arrays(lanes.own),
-        "shared inputs": _arrays(lanes.shared),
-        "program of the function and what it closes over": _program(lanes, layout),
+        "inputs": _arrays(members.mapped),
+        "shared inputs": _arrays(members.shared),
+        "program of the function and what it closes over": _program(members, layout),
         "platform": layout.mesh.devices.flat[0].platform,
         "software": {"jax": version("jax"), "jaxlib": version("jaxlib")},
     }
@@ -79,14 +79,14 @@ def _pieces(x: np.ndarray) -> Iterator[bytes]:
     return (np.ascontiguousarray(part).tobytes() for part in parts)
 
 
-def _program(lanes: Lanes, layout: Layout) -> str:
+def _program(members: Members, layout: Layout) -> str:
     """Of the compiled text of one block: constants are in it, addresses and file names are not.
 
     Kernels of machine code are named in it by what they compute, for whatever processor.
     """
-    own = lanes.take(layout.first_block())
+    mapped = members.take(layout.first_block())
     program: Any = run_block  # equinox keeps the `lower` of compiled functions from type checkers
-    text = program.lower(own, lanes.shared, lanes.rest).as_text()
+    text = program.lower(mapped, members.shared, members.rest).as_text()
     return _digest([portable_names(text).encode()])
 
 

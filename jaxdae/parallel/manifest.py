@@ -15,7 +15,7 @@ import numpy as np
 from jaxdae.parallel.errors import StoredBatchError
 
 FORMAT = "jaxdae batch"
-VERSION = 1
+VERSION = 2
 MANIFEST, FINISHED = "manifest.json", "finished"
 
 
@@ -26,8 +26,8 @@ def read_manifest(directory: Path) -> dict[str, Any]:
         directory: the folder.
 
     Returns:
-        The manifest: `lanes` is a positive number, each of `results` has a bare name of a file, a
-        shape with that many lanes and a dtype of numbers.
+        The manifest: `members` is a positive number, each of `results` has a bare name of a file, a
+        shape with that many members and a dtype of numbers.
 
     Raises:
         StoredBatchError: if there is none, it is damaged, or of another format.
@@ -53,12 +53,12 @@ def read_manifest(directory: Path) -> dict[str, Any]:
     return manifest
 
 
-def finished_chunks(directory: Path, lanes: int) -> list[tuple[int, int]]:
-    """Chunks that are recorded as finished, each the first lane and the lane after the last.
+def finished_chunks(directory: Path, members: int) -> list[tuple[int, int]]:
+    """Chunks that are recorded as finished, each the first member and the member after the last.
 
     Args:
         directory: the folder.
-        lanes: of the batch.
+        members: of the batch.
 
     Raises:
         StoredBatchError: if the records are missing, or are not of this batch.
@@ -67,12 +67,12 @@ def finished_chunks(directory: Path, lanes: int) -> list[tuple[int, int]]:
     if not folder.is_dir():
         raise error(directory, f"its folder {FINISHED!r}, the record of its chunks, is missing")
     names = (re.fullmatch(r"([0-9]+)-([0-9]+)", x.name) for x in folder.iterdir())
-    found = sorted((int(name[1]), int(name[2])) for name in names if name)
-    for start, stop in found:
-        if not start < stop <= lanes:
-            reason = f"a chunk of lanes {start} to {stop - 1} is recorded, and it has {lanes} lanes"
+    chunks = sorted((int(name[1]), int(name[2])) for name in names if name)
+    for start, stop in chunks:
+        if not start < stop <= members:
+            reason = f"a chunk of members {start} to {stop - 1} is recorded, and it has {members}"
             raise error(directory, reason)
-    return found
+    return chunks
 
 
 def error(directory: Path, reason: str, remedy: str | None = None) -> StoredBatchError:
@@ -100,16 +100,16 @@ def _require(table: Any, what: str, keys: tuple[str, ...]) -> None:
 
 
 def _check(manifest: dict[str, Any]) -> None:
-    _require(manifest, "it", ("lanes", "results", "fingerprint"))
-    lanes = manifest["lanes"]
-    if not _is_count(lanes) or lanes == 0:
-        raise ValueError(f"lanes is {lanes!r}, not a positive integer")
+    _require(manifest, "it", ("members", "results", "fingerprint"))
+    members = manifest["members"]
+    if not _is_count(members) or members == 0:
+        raise ValueError(f"members is {members!r}, not a positive integer")
     _require(manifest["fingerprint"], "fingerprint", ())
     _require(manifest["results"], "results", ())
     for name, entry in manifest["results"].items():
         _require(entry, f"the result {name!r}", ("file", "shape", "dtype"))
         for key, test, wanted in _ENTRY:
-            if not test(entry[key], name, lanes):
+            if not test(entry[key], name, members):
                 raise ValueError(f"{key} of the result {name!r} is {entry[key]!r}, not {wanted}")
 
 
@@ -117,18 +117,18 @@ def _is_count(x: Any) -> bool:
     return type(x) is int and x >= 0
 
 
-def _is_own_file(file: Any, name: str, lanes: int) -> bool:
-    del lanes
+def _is_own_file(file: Any, name: str, members: int) -> bool:
+    del members
     return file == f"{name}.npy" and re.fullmatch(r"\w[\w.]*", name) is not None
 
 
-def _is_shape(shape: Any, name: str, lanes: int) -> bool:
+def _is_shape(shape: Any, name: str, members: int) -> bool:
     del name
-    return isinstance(shape, list) and all(map(_is_count, shape)) and shape[:1] == [lanes]
+    return isinstance(shape, list) and all(map(_is_count, shape)) and shape[:1] == [members]
 
 
-def _is_dtype(dtype: Any, name: str, lanes: int) -> bool:
-    del name, lanes
+def _is_dtype(dtype: Any, name: str, members: int) -> bool:
+    del name, members
     try:
         return isinstance(dtype, str) and np.dtype(dtype).kind in "biufcV"
     except TypeError:
@@ -137,6 +137,6 @@ def _is_dtype(dtype: Any, name: str, lanes: int) -> bool:
 
 _ENTRY: tuple[tuple[str, Callable[[Any, str, int], bool], str], ...] = (
     ("file", _is_own_file, "its name and .npy, without a folder"),
-    ("shape", _is_shape, "a list of integers, the number of lanes first"),
+    ("shape", _is_shape, "a list of integers, the number of members first"),
     ("dtype", _is_dtype, "a type of numbers"),
 )

@@ -13,8 +13,8 @@ class Memory:
     """Takes the results of one batch.
 
     Args:
-        lanes: number of lanes.
-        results: shapes and dtypes of the results of a block, leading axis `lanes`.
+        members: number of members.
+        results: shapes and dtypes of the results of a block, leading axis `members`.
 
     Raises:
         BatchError: if they do not fit.
@@ -22,15 +22,15 @@ class Memory:
 
     kept = "Nothing is kept; give a directory to keep finished chunks."
 
-    def __init__(self, lanes: int, results: list[Any]):
+    def __init__(self, members: int, results: list[Any]):
         try:
-            self._arrays = [np.zeros((lanes, *x.shape[1:]), x.dtype) for x in results]
+            self._arrays = [np.zeros((members, *x.shape[1:]), x.dtype) for x in results]
         except MemoryError as error:
             raise BatchError(
-                f"the results of {lanes} lanes do not fit into memory ({error}); give a directory, "
-                "or return less of each lane."
+                f"the results of {members} members do not fit into memory ({error}); give a "
+                "directory, or return less of each member."
             ) from error
-        self._own: list[tuple[int, int]] = []
+        self._computed: list[tuple[int, int]] = []
 
     def open(self, overwrite: bool) -> list[tuple[int, int]]:
         """Nothing is finished before the beginning."""
@@ -41,16 +41,16 @@ class Memory:
         """Take the results of a chunk.
 
         Args:
-            start: first lane.
-            stop: lane after the last.
+            start: first member.
+            stop: member after the last.
             arrays: results, leading axis `stop - start`.
         """
-        self._own.append((start, stop))
+        self._computed.append((start, stop))
         for mine, array in zip(self._arrays, arrays, strict=True):
             mine[start:stop] = array
 
     def complete(self) -> list[np.ndarray]:
-        """Results of all processes, leading axis `lanes`."""
+        """Results of all processes, leading axis `members`."""
         if jax.process_count() > 1:
             self._exchange()
         return self._arrays
@@ -58,10 +58,10 @@ class Memory:
     def _exchange(self) -> None:
         """Fill in what other processes computed, one chunk of each at a time."""
         turns, size = processes.largest(
-            len(self._own), max((b - a for a, b in self._own), default=0)
+            len(self._computed), max((b - a for a, b in self._computed), default=0)
         )
         for turn in range(turns):
-            start, stop = self._own[turn] if turn < len(self._own) else (0, 0)
+            start, stop = self._computed[turn] if turn < len(self._computed) else (0, 0)
             parts = [np.zeros((size, *x.shape[1:]), x.dtype) for x in self._arrays]
             for part, mine in zip(parts, self._arrays, strict=True):
                 part[: stop - start] = mine[start:stop]

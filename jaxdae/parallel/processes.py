@@ -13,11 +13,11 @@ from jaxdae.parallel.errors import BatchError, StoredBatchError
 from jaxdae.parallel.fingerprint import differences
 
 
-def own_share(chunks: list[Any]) -> list[Any]:
+def local_chunks(chunks: list[Any]) -> list[Any]:
     """The chunks of this process: every so many, so that all of them advance through the batch.
 
     Args:
-        chunks: of the whole batch, the same list in every process.
+        chunks: of all processes, the same list in every process.
     """
     return chunks[jax.process_index() :: jax.process_count()]
 
@@ -43,7 +43,7 @@ def agree(find: Callable[[], Any]) -> Any:
     if jax.process_count() == 1:
         return find()
     text = json.dumps(_outcome(find) if first_process() else {}).encode()
-    # An array must have the same shape in every process; what others send is not looked at.
+    # An array must have the same shape in every process; what others send is not read.
     size = int(_together(multihost_utils.broadcast_one_to_all, np.int32(len(text))))
     letters = np.frombuffer(text.ljust(size)[:size], np.uint8)
     outcome = json.loads(bytes(_together(multihost_utils.broadcast_one_to_all, letters)))
@@ -52,8 +52,8 @@ def agree(find: Callable[[], Any]) -> Any:
     return outcome["found"]
 
 
-def require_alike(there: dict[str, Any], here: dict[str, Any]) -> None:
-    """Refuse, in all processes alike, to go on if one was given another batch.
+def require_same(there: dict[str, Any], here: dict[str, Any]) -> None:
+    """Refuse, in all processes, to go on if one has another batch.
 
     Args:
         there: what the batch of the first process is.
@@ -62,14 +62,14 @@ def require_alike(there: dict[str, Any], here: dict[str, Any]) -> None:
     Raises:
         BatchError: naming the process, and in that process what differs.
     """
-    found = differences(there, here, "there")
+    differing = differences(there, here, "there")
     if jax.process_count() == 1:
         return
-    others = np.flatnonzero(gather([np.array(bool(found))])[0])
+    others = np.flatnonzero(gather([np.array(bool(differing))])[0])
     if others.size:
-        what = f" ({found[0]})" if found else ""
+        what = f" ({differing[0]})" if differing else ""
         raise BatchError(
-            f"process {jax.process_index() if found else others[0]} was given another batch than "
+            f"process {jax.process_index() if differing else others[0]} has another batch than "
             f"process 0{what}; make the same call in all of them."
         )
 
@@ -91,8 +91,8 @@ def share(work: Callable[[], None], kept: str) -> None:
     error = None
     try:
         work()
-    except BatchError as own:
-        error = own
+    except BatchError as reason:
+        error = reason
         message = f"{error} This process ends when the others have done their share."
         warnings.warn(message, RuntimeWarning, stacklevel=3)
     failed = np.flatnonzero(gather([np.array(error is not None)])[0])

@@ -10,25 +10,25 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
-from jaxdae.parallel.lanes import join, Lanes, leaf_name
+from jaxdae.parallel.members import join, leaf_name, Members
 
 AXIS = "devices"
 
 
 class Layout(NamedTuple):
-    """How lanes lie on devices.
+    """How members lie on devices.
 
-    Blocks are dealt to the devices like cards, so that a last chunk that is not full, and lanes
+    Blocks are dealt to the devices like cards, so that a last chunk that is not full, and members
     that grow harder from first to last, load all of them.
 
     Args:
-        lanes: number of lanes of the batch.
-        block: number of lanes of a block.
-        chunk: number of lanes of a chunk, a multiple of `block`.
+        members: number of members of the batch.
+        block: number of members of a block.
+        chunk: number of members of a chunk, a multiple of `block`.
         mesh: the devices, in one row.
     """
 
-    lanes: int
+    members: int
     block: int
     chunk: int
     mesh: Mesh
@@ -42,107 +42,109 @@ class Layout(NamedTuple):
         return max(2, -(-self.chunk // (self.block * self.mesh.size)))
 
     def places(self, start: int) -> np.ndarray:
-        """Lanes of a chunk, shape (devices, slots, block); beyond the last lane, the last again."""
+        """Members of a chunk, shape (devices, slots, block); behind the last one, it again."""
         shape = (self.slots, self.mesh.size, self.block)
-        lanes = np.arange(start, start + math.prod(shape)).reshape(shape)
-        return np.minimum(lanes.swapaxes(0, 1), self.lanes - 1)
+        members = np.arange(start, start + math.prod(shape)).reshape(shape)
+        return np.minimum(members.swapaxes(0, 1), self.members - 1)
 
     def counts(self, start: int, stop: int) -> np.ndarray:
-        """Number of blocks with lanes of a chunk on each device, shape (devices,)."""
+        """Number of blocks with members of a chunk on each device, shape (devices,)."""
         blocks = np.arange(-(-(stop - start) // self.block))
         return np.bincount(blocks % self.mesh.size, minlength=self.mesh.size).astype(np.int32)
 
     def first_block(self) -> np.ndarray:
-        """Lanes of the first block, shape (block,)."""
+        """Members of the first block, shape (block,)."""
         return np.arange(self.block)
 
     def in_order(self, results: list[Any], start: int, stop: int) -> list[np.ndarray]:
-        """Results as they lie on the devices, as arrays with leading axis `lanes`, on the host."""
+        """Results as they lie on the devices, as arrays on the host with leading axis `members`."""
         arrays = (np.asarray(x).swapaxes(0, 1) for x in results)
         return [x.reshape(math.prod(x.shape[:3]), *x.shape[3:])[: stop - start] for x in arrays]
 
 
 @eqx.filter_jit
-def run_block(own: PyTree, shared: PyTree, rest: PyTree) -> PyTree:
-    """One block: lanes that are computed in step with each other.
+def run_block(mapped: PyTree, shared: PyTree, rest: PyTree) -> PyTree:
+    """One block: members that are computed in step with each other.
 
     Args:
-        own: as in `Lanes`, of the lanes of the block.
-        shared: as in `Lanes`.
-        rest: as in `Lanes`.
+        mapped: as in `Members`, of the members of the block.
+        shared: as in `Members`.
+        rest: as in `Members`.
 
     Returns:
-        Results, leading axis `lanes`.
+        Results, leading axis `members`.
 
     Raises:
         TypeError: for results that are no arrays of numbers.
     """
 
-    def lane(own):
-        call = join(own, shared, rest)
+    def member(mapped):
+        call = join(mapped, shared, rest)
         return _checked(call.function(call.batch))
 
-    return jax.vmap(lane)(own)
+    return jax.vmap(member)(mapped)
 
 
-def place_shared(lanes: Lanes, layout: Layout) -> Lanes:
-    """Put what all lanes share on every device, once for all chunks.
+def place_shared(members: Members, layout: Layout) -> Members:
+    """Put what all members share on every device, once for all chunks.
 
     Args:
-        lanes: the batch.
+        members: the batch.
         layout: how it lies on the devices.
 
     Returns:
         The same batch.
     """
     everywhere = NamedSharding(layout.mesh, PartitionSpec())
-    return lanes._replace(shared=jax.device_put(lanes.shared, everywhere))
+    return members._replace(shared=jax.device_put(members.shared, everywhere))
 
 
-def start_chunk(lanes: Lanes, layout: Layout, start: int, stop: int) -> list[Any]:
+def start_chunk(members: Members, layout: Layout, start: int, stop: int) -> list[Any]:
     """Start the computation of a chunk; it goes on while the host does other things.
 
     Args:
-        lanes: the batch.
+        members: the batch.
         layout: how it lies on the devices.
-        start: first lane.
-        stop: lane after the last, at most `layout.chunk` further.
+        start: first member.
+        stop: member after the last, at most `layout.chunk` further.
 
     Returns:
         Leaves of the results, as they lie on the devices.
     """
-    own, counts = jax.device_put(
-        (lanes.take(layout.places(start)), layout.counts(start, stop)),
+    mapped, counts = jax.device_put(
+        (members.take(layout.places(start)), layout.counts(start, stop)),
         NamedSharding(layout.mesh, PartitionSpec(AXIS)),
     )
-    return jax.tree.leaves(_run_chunk(own, lanes.shared, lanes.rest, counts, layout.mesh))
+    return jax.tree.leaves(_run_chunk(mapped, members.shared, members.rest, counts, layout.mesh))
 
 
 @eqx.filter_jit
-def _run_chunk(own: PyTree, shared: PyTree, rest: PyTree, counts, mesh: Mesh) -> PyTree:
-    split, whole = PartitionSpec(AXIS), PartitionSpec()
+def _run_chunk(mapped: PyTree, shared: PyTree, rest: PyTree, counts, mesh: Mesh) -> PyTree:
+    split, everywhere = PartitionSpec(AXIS), PartitionSpec()
 
-    def on_device(own, shared, count):
-        own, count = jax.tree.map(lambda x: x[0], (own, count))
-        return jax.tree.map(lambda x: x[None], _run_blocks(own, shared, rest, count))
+    def on_device(mapped, shared, count):
+        mapped, count = jax.tree.map(lambda x: x[0], (mapped, count))
+        return jax.tree.map(lambda x: x[None], _run_blocks(mapped, shared, rest, count))
 
-    mapped = jax.shard_map(
-        on_device, mesh=mesh, in_specs=(split, whole, split), out_specs=split, check_vma=False
+    sharded = jax.shard_map(
+        on_device, mesh=mesh, in_specs=(split, everywhere, split), out_specs=split, check_vma=False
     )
-    return mapped(own, shared, counts)
+    return sharded(mapped, shared, counts)
 
 
-def _run_blocks(own: PyTree, shared: PyTree, rest: PyTree, count) -> PyTree:
+def _run_blocks(mapped: PyTree, shared: PyTree, rest: PyTree, count) -> PyTree:
     """The first `count` blocks, one after the other; the others stay zero.
 
-    The numbers of a lane come from the same instructions on the same block however many blocks,
-    chunks, devices and processes there are: the number of lanes that one compiled loop goes over
+    The numbers of a member come from the same instructions on the same block however many blocks,
+    chunks, devices and processes there are: the number of members that one compiled loop goes over
     changes how XLA splits and vectorizes it, and with that the last bits.
     """
-    slots = jax.tree.leaves(own)[0].shape[0]
+    slots = jax.tree.leaves(mapped)[0].shape[0]
 
     def block(index):
-        here = jax.tree.map(lambda x: jax.lax.dynamic_index_in_dim(x, index, keepdims=False), own)
+        here = jax.tree.map(
+            lambda x: jax.lax.dynamic_index_in_dim(x, index, keepdims=False), mapped
+        )
         return run_block(here, shared, rest)
 
     def step(index, results):
@@ -161,11 +163,11 @@ def _checked(results: PyTree) -> PyTree:
         if not _is_numbers(x):
             what = f"of type {x.dtype}" if eqx.is_array(x) else repr(x)
             raise TypeError(
-                f"the result {leaf_name(path)} of a lane is {what}; return arrays of floats, whole "
-                "or complex numbers or booleans."
+                f"the result {leaf_name(path)} of a member is {what}; return arrays of floats, "
+                "integers, complex numbers or booleans."
             )
     if not jax.tree.leaves(results):
-        raise TypeError("the function returns no array; return what you want to know of a lane.")
+        raise TypeError("the function returns no array; return what you want to know of a member.")
     return jax.tree.map(jnp.asarray, results)
 
 

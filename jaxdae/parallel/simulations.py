@@ -69,12 +69,12 @@ def simulate_batch(
         runs["success"].mean()      # which share of the runs reached t1
 
     Args:
-        system: what moves; one whose arrays have a leading axis `lanes`, or one for all lanes.
+        system: what moves; one whose arrays have a leading axis of batch members, or one for all.
         formulation: the same, how constraints are enforced.
         state: the same, start.
         controller: the same, `u = controller(t, q, v, w)`.
         quantities: what to keep of each `Trajectory`, a pytree of arrays; by default `motion`.
-        in_axes: axis of the lanes in all arrays of the four above (numbers and functions are
+        in_axes: axis of the members in all arrays of the four above (numbers and functions are
             shared); or a dictionary by their names, with axes as `jax.vmap` takes them, where
             those not named are shared.
         block_size: as in `map_batch`.
@@ -83,10 +83,10 @@ def simulate_batch(
         directory: as in `map_batch`.
         overwrite: as in `map_batch`.
         progress: as in `map_batch`, one bar for the batch.
-        options: of `simulate`, the same for all lanes: `t0`, `t1`, `dt`, `solver`, `saveat`, ….
+        options: of `simulate`, the same for all members: `t0`, `t1`, `dt`, `solver`, `saveat`, ….
 
     Returns:
-        The quantities with a leading axis `lanes`. Rows that a run did not reach are marked as in
+        The quantities with a leading axis `members`. Rows that a run did not reach are marked as in
         `Trajectory`.
 
     Raises:
@@ -96,7 +96,7 @@ def simulate_batch(
         BatchError: as `map_batch`.
     """
     if "throw" in options:
-        raise ValueError("simulate_batch takes no throw: a failure is the value of its lane.")
+        raise ValueError("simulate_batch takes no throw: a failure is the value of its member.")
     batch = {
         "system": system,
         "formulation": formulation,
@@ -125,17 +125,17 @@ class _Simulation(eqx.Module):
     options: dict[str, Any]
     numbers: dict[str, Any]
 
-    def __call__(self, lane: dict[str, Any]) -> PyTree:
-        run = eqx.combine(lane, self.numbers)
+    def __call__(self, member: dict[str, Any]) -> PyTree:
+        run = eqx.combine(member, self.numbers)
         return self.quantities(simulate(**run, throw=False, **self.options))
 
 
 def _without_numbers(batch: dict[str, Any], dtype) -> tuple[dict[str, Any], dict[str, Any]]:
     """A batch without its plain numbers, and these as arrays, which compile nothing anew."""
-    given, structure = jax.tree.flatten(batch)
+    leaves, structure = jax.tree.flatten(batch)
     cast = jax.tree.leaves(in_dtype(batch, dtype))
-    number = [not eqx.is_array(x) and eqx.is_array(y) for x, y in zip(given, cast, strict=True)]
-    kept = [None if a else x for a, x in zip(number, given, strict=True)]
+    number = [not eqx.is_array(x) and eqx.is_array(y) for x, y in zip(leaves, cast, strict=True)]
+    kept = [None if a else x for a, x in zip(number, leaves, strict=True)]
     numbers = [y if a else None for a, y in zip(number, cast, strict=True)]
     return jax.tree.unflatten(structure, kept), jax.tree.unflatten(structure, numbers)
 

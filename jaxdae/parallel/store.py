@@ -1,9 +1,9 @@
 """Results on disk: one `.npy` file for each array, and a record of the chunks that are in them.
 
     manifest.json                    what batch this is, and its files
-    q.npy, success.npy, …            results, leading axis `lanes`; `….npy.partial` before the end
-    finished/000000000-000004096     one file for each finished chunk, with its first lane and the
-                                     lane after its last as its name
+    q.npy, success.npy, …            results, leading axis `members`; `….npy.partial` before the end
+    finished/000000000-000004096     one file for each finished chunk, with its first member and the
+                                     member after its last as its name
 
 A chunk is recorded after its numbers have reached the disk. What is not recorded is computed again.
 """
@@ -23,7 +23,6 @@ from jaxtyping import Bool, PyTree
 from jaxdae.files import naming, replace_file, sync_folder
 from jaxdae.parallel import processes
 from jaxdae.parallel.fingerprint import differences
-from jaxdae.parallel.lanes import leaf_name
 from jaxdae.parallel.manifest import (
     error,
     FINISHED,
@@ -33,6 +32,7 @@ from jaxdae.parallel.manifest import (
     read_manifest,
     VERSION,
 )
+from jaxdae.parallel.members import leaf_name
 
 _PARTIAL = ".partial"
 
@@ -41,12 +41,12 @@ class StoredBatch(NamedTuple):
     """Results of a batch, as far as they are on disk.
 
     Args:
-        results: arrays by name, leading axis `lanes`, mapped from disk and not loaded.
-        finished: which lanes are computed, shape (lanes,); the rows of others mean nothing.
+        results: arrays by name, leading axis of batch members, mapped from disk and not loaded.
+        finished: which members are computed, shape (members,); the rows of others mean nothing.
     """
 
     results: dict[str, np.ndarray]
-    finished: Bool[np.ndarray, " lanes"]
+    finished: Bool[np.ndarray, " members"]
 
 
 class Store:
@@ -55,16 +55,16 @@ class Store:
     Args:
         directory: the folder; made if it does not exist.
         fingerprint: what batch this is.
-        results: names, and shapes and dtypes of the results of a block, leading axis `lanes`.
+        results: names, and shapes and dtypes of the results of a block, leading axis `members`.
     """
 
     def __init__(self, directory: str | Path, fingerprint: dict[str, Any], results: dict[str, Any]):
         self.directory = Path(directory)
-        lanes = fingerprint["lanes"]
+        members = fingerprint["members"]
         entries = {
             name: {
                 "file": f"{name}.npy",
-                "shape": [lanes, *x.shape[1:]],
+                "shape": [members, *x.shape[1:]],
                 "dtype": np.dtype(x.dtype).str,
             }
             for name, x in results.items()
@@ -72,7 +72,7 @@ class Store:
         self.manifest = {
             "format": FORMAT,
             "version": VERSION,
-            "lanes": lanes,
+            "members": members,
             "results": entries,
             "fingerprint": fingerprint,
         }
@@ -89,7 +89,7 @@ class Store:
             overwrite: whether to delete the batch in it, if there is one.
 
         Returns:
-            The chunks that are finished, each the first lane and the lane after the last.
+            The chunks that are finished, each the first member and the member after the last.
 
         Raises:
             StoredBatchError: if it holds something else, is damaged, or the disk is too small.
@@ -100,7 +100,7 @@ class Store:
                 self._require_same(stored)
                 # A file that was cut short would be filled up with zeros, and those be believed.
                 _mapped_results(self.directory, stored)
-                return finished_chunks(self.directory, stored["lanes"])
+                return finished_chunks(self.directory, stored["members"])
             _delete(self.directory)
         self._create()
         return []
@@ -109,8 +109,8 @@ class Store:
         """Put the results of a chunk to the disk, and then record that they are there.
 
         Args:
-            start: first lane.
-            stop: lane after the last.
+            start: first member.
+            stop: member after the last.
             arrays: results, leading axis `stop - start`.
 
         Raises:
@@ -133,7 +133,7 @@ class Store:
         """Give the files their final names, when all processes have done their share.
 
         Returns:
-            The arrays, leading axis `lanes`, mapped from disk and not loaded.
+            The arrays, leading axis `members`, mapped from disk and not loaded.
         """
         if processes.first_process():
             self._rename()
@@ -150,12 +150,12 @@ class Store:
 
     def _require_same(self, stored: dict[str, Any]) -> None:
         here = json.loads(json.dumps(self.manifest))
-        found = differences(stored["fingerprint"], here["fingerprint"], "in the directory")
-        if not found and stored["results"] != here["results"]:
-            found = [f"results: {stored['results']} in the directory, {here['results']} here"]
-        if found:
-            more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-            raise error(self.directory, f"it belongs to another batch; {found[0]}{more}")
+        differing = differences(stored["fingerprint"], here["fingerprint"], "in the directory")
+        if not differing and stored["results"] != here["results"]:
+            differing = [f"results: {stored['results']} in the directory, {here['results']} here"]
+        if differing:
+            more = f" (and {len(differing) - 1} more)" if len(differing) > 1 else ""
+            raise error(self.directory, f"it belongs to another batch; {differing[0]}{more}")
 
     def _create(self) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -177,7 +177,7 @@ class Store:
         free = shutil.disk_usage(self.directory).free
         if needed > free:
             reason = f"the results take {needed / 1e9:.3g} GB, {free / 1e9:.3g} GB are free there"
-            remedy = "return less of each lane (fewer saved times), or give another disk"
+            remedy = "return less of each member (fewer saved times), or give another disk"
             raise error(self.directory, reason, remedy)
 
 
@@ -218,10 +218,10 @@ def load_batch(directory: str | Path) -> StoredBatch:
     manifest = read_manifest(directory)
     results = _mapped_results(directory, manifest)
     try:
-        finished = np.zeros(manifest["lanes"], bool)
+        finished = np.zeros(manifest["members"], bool)
     except MemoryError as reason:
-        raise error(directory, f"{manifest['lanes']} lanes are too many ({reason})") from reason
-    for start, stop in finished_chunks(directory, manifest["lanes"]):
+        raise error(directory, f"{manifest['members']} members are too many ({reason})") from reason
+    for start, stop in finished_chunks(directory, manifest["members"]):
         finished[start:stop] = True
     return StoredBatch(results, finished)
 

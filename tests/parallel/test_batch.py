@@ -1,4 +1,4 @@
-"""A function of one lane, applied to all: what is a lane, how they are split, what is refused."""
+"""A function of one member, applied to all: what one is, how they are split, what is refused."""
 
 from typing import Any
 
@@ -27,12 +27,12 @@ class Spring(eqx.Module):
         return self.stiffness * self.law(x - self.rest_length)
 
 
-def spring_forces(lane):
-    spring, x = lane
+def spring_forces(member):
+    spring, x = member
     return {"force": spring.force(x), "energy": {"kinetic": jnp.sum(x) ** 2}}
 
 
-def test_it_is_the_function_of_each_lane(rng):
+def test_it_is_the_function_of_each_member(rng):
     stiffness, x = rng.normal(size=7), rng.normal(size=(7, 3))
     spring = Spring(jnp.asarray(stiffness), 0.3, "s")
     found = map_batch(spring_forces, (spring, x), block_size=2)
@@ -46,8 +46,8 @@ def test_it_is_the_function_of_each_lane(rng):
 def test_axes_are_those_of_vmap(rng):
     x, y, z = rng.normal(size=(3, 7)), rng.normal(size=(7, 2, 3)), rng.normal(size=3)
 
-    def function(lane):
-        return lane["x"] * lane["deep"][0][0] + lane["deep"][1]
+    def function(member):
+        return member["x"] * member["deep"][0][0] + member["deep"][1]
 
     batch = {"x": x, "deep": (y, z), "nothing": None}
     axes = {"x": 1, "deep": (0, None), "nothing": None}
@@ -58,19 +58,19 @@ def test_axes_are_those_of_vmap(rng):
     np.testing.assert_array_equal(last, expected)
 
 
-def test_random_keys_are_lanes_like_others():
+def test_random_keys_are_members_like_others():
     keys = jax.random.split(jax.random.key(3), 5)
     shared = jax.random.key(4)
 
-    def function(lane):
-        return jax.random.normal(lane[0]) + jax.random.normal(lane[1])
+    def function(member):
+        return jax.random.normal(member[0]) + jax.random.normal(member[1])
 
     found = map_batch(function, (keys, shared), in_axes=(0, None), block_size=2)
     expected = [function((key, shared)) for key in keys]
     np.testing.assert_allclose(found, expected, rtol=4 * EPS)  # one sum
 
 
-def test_lanes_may_lie_on_disk(tmp_path, rng):
+def test_members_may_lie_on_disk(tmp_path, rng):
     x = rng.normal(size=(9, 4))
     np.save(tmp_path / "x.npy", x)
     mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
@@ -114,17 +114,19 @@ def test_systems_of_one_shape_are_stacked():
     ],
 )
 def test_systems_of_another_shape_are_not_stacked(other):
-    with pytest.raises(ValueError, match="lane 1 differs from lane 0 in more than the values of"):
+    with pytest.raises(
+        ValueError, match="member 1 differs from member 0 in more than the values of"
+    ):
         stack([Spring(np.ones(2), 0.1, "s"), other])
 
 
 def test_nothing_is_not_stacked():
-    with pytest.raises(ValueError, match="there are no lanes; give one at least"):
+    with pytest.raises(ValueError, match="there are no members; give one at least"):
         stack([])
 
 
 def counting_function(computed):
-    """A loop as long as its lane says; `computed` notes each lane in each of its rounds."""
+    """A loop as long as its member says; `computed` notes each member in each of its rounds."""
 
     def note(steps):
         computed.append(int(steps))
@@ -139,28 +141,28 @@ def counting_function(computed):
     return function
 
 
-def test_a_lane_waits_for_the_slowest_of_its_own_block_only():
+def test_a_member_waits_for_the_slowest_of_its_own_block_only():
     steps = np.ones(18, np.int32)
     steps[5] = 50
     computed = []
     found = map_batch(counting_function(computed), steps, block_size=4, chunk_size=16)
     jax.effects_barrier()
     np.testing.assert_array_equal(found, steps)
-    # Of five blocks of four lanes the second goes round 50 times; in one block all 18 would. The
-    # places of the second chunk behind lane 17 are filled up to one block and not computed beyond.
+    # Of five blocks of four members the second goes round 50 times; in one block all 18 would. The
+    # places of the second chunk behind member 17 are filled to one block and not computed beyond.
     assert len(computed) == 4 * (1 + 50 + 1 + 1 + 1)
 
 
 def test_chunks_cover_what_is_missing_in_whole_blocks(rng):
     for _ in range(100):
-        lanes, block, chunk = (int(x) for x in rng.integers(1, 40, size=3))
-        layout = _layout(lanes, block, chunk, None)
-        assert layout.chunk >= min(chunk, lanes)
+        members, block, chunk = (int(x) for x in rng.integers(1, 40, size=3))
+        layout = _layout(members, block, chunk, None)
+        assert layout.chunk >= min(chunk, members)
         assert layout.chunk % layout.block == 0
-        starts = np.arange(0, lanes, layout.block)
-        done = [(int(a), min(int(a) + layout.block, lanes)) for a in starts if rng.integers(2)]
+        starts = np.arange(0, members, layout.block)
+        done = [(int(a), min(int(a) + layout.block, members)) for a in starts if rng.integers(2)]
         chunks = _chunks(layout, done)
-        covered = np.zeros(lanes, int)
+        covered = np.zeros(members, int)
         for start, stop in [*done, *chunks]:
             assert start % layout.block == 0
             assert 0 < stop - start <= max(layout.chunk, layout.block)
@@ -168,7 +170,7 @@ def test_chunks_cover_what_is_missing_in_whole_blocks(rng):
         assert (covered == 1).all()
 
 
-def test_every_lane_of_a_chunk_is_placed_once_and_blocks_are_dealt_evenly():
+def test_every_member_of_a_chunk_is_placed_once_and_blocks_are_dealt_evenly():
     layout = _layout(90, 4, 40, None)
     for count in (1, 3, 4):
         mesh = type("Mesh", (), {"size": count})()
@@ -181,26 +183,26 @@ def test_every_lane_of_a_chunk_is_placed_once_and_blocks_are_dealt_evenly():
         np.testing.assert_array_equal(dealt.in_order([places], 40, 78)[0], np.arange(40, 78))
 
 
-def test_a_progress_bar_counts_lanes(capsys):
+def test_a_progress_bar_counts_members(capsys):
     map_batch(jnp.sin, np.arange(10.0), block_size=2, chunk_size=4, progress=True)
     assert "10/10" in capsys.readouterr().err
     map_batch(jnp.sin, np.arange(10.0), block_size=2, chunk_size=4)
     assert capsys.readouterr().err == ""
 
 
-def test_a_lane_that_fails_is_a_value():
+def test_a_member_that_fails_is_a_value():
     found = map_batch(batch_process.iterate, batch_process.starts(), block_size=8)
     assert list(np.flatnonzero(~found["ok"])) == [13]
     assert np.isnan(found["x"][13]).any()
     assert np.isfinite(np.delete(found["x"], 13, axis=0)).all()
 
 
-def test_a_function_that_raises_ends_the_batch_with_its_lanes_and_a_remedy():
+def test_a_function_that_raises_ends_the_batch_with_its_members_and_a_remedy():
     def function(x):
         return eqx.error_if(x, x > 6, "too large")
 
     message = (
-        r"lanes 4 to 7: the function raised \(too large\); a lane's failure must be a value .*"
+        r"members 4 to 7: the function raised \(too large\); a member's failure must be a value .*"
         "Nothing is kept; give a directory"
     )
     with pytest.raises(BatchError, match=message):
@@ -211,21 +213,23 @@ def test_too_little_memory_is_said_with_a_remedy():
     def function(x):
         return jnp.sort(jnp.full((10**13,), x))[3]
 
-    message = r"lanes 0 to 1: out of memory \(RESOURCE_EXHAUSTED.*; give a smaller chunk_size, or"
+    message = r"members 0 to 1: out of memory \(RESOURCE_EXHAUSTED.*; give a smaller chunk_size, or"
     with pytest.raises(BatchError, match=message):
         map_batch(function, np.arange(2.0))
-    message = r"results of 2 lanes do not fit into memory \(.*PiB.*\); give a directory, or return"
+    message = (
+        r"results of 2 members do not fit into memory \(.*PiB.*\); give a directory, or return"
+    )
     with pytest.raises(BatchError, match=message):
         map_batch(lambda x: jnp.full((10**14,), x), np.arange(2.0))
 
 
 REFUSED = [
-    ({"batch": (np.ones(3), np.ones(2))}, r"batch\[0\] and batch\[1\] have 3 and 2 lanes; give"),
-    ({"batch": (np.ones(3), np.array(1.0))}, r"batch\[1\] of shape \(\) has no axis 0 of lanes;"),
-    ({"batch": np.ones(3), "in_axes": 1}, r"leaf batch of shape \(3,\) has no axis 1 of lanes"),
-    ({"batch": {"mass": 1.0}}, "no array with an axis of lanes: there is nothing to map"),
-    ({"batch": np.ones((2, 3)), "in_axes": None}, "no array with an axis of lanes"),
-    ({"batch": np.ones((0, 3))}, "the batch has 0 lanes; give one at least"),
+    ({"batch": (np.ones(3), np.ones(2))}, r"batch\[0\] and batch\[1\] have 3 and 2 members; give"),
+    ({"batch": (np.ones(3), np.array(1.0))}, r"batch\[1\] of shape \(\) has no axis 0 of members;"),
+    ({"batch": np.ones(3), "in_axes": 1}, r"leaf batch of shape \(3,\) has no axis 1 of members"),
+    ({"batch": {"mass": 1.0}}, "no array with an axis of members: there is nothing to map"),
+    ({"batch": np.ones((2, 3)), "in_axes": None}, "no array with an axis of members"),
+    ({"batch": np.ones((0, 3))}, "the batch has 0 members; give one at least"),
     (
         {"batch": (np.ones(3),), "in_axes": (0, 0)},
         r"in_axes \(0, 0\) does not fit the b",
@@ -239,7 +243,7 @@ REFUSED = [
 @pytest.mark.parametrize(("arguments", "message"), REFUSED)
 def test_what_cannot_be_mapped_is_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
-        map_batch(lambda lane: lane, **arguments)
+        map_batch(lambda member: member, **arguments)
 
 
 WRONG_KINDS = [
@@ -253,12 +257,15 @@ WRONG_KINDS = [
 @pytest.mark.parametrize(("arguments", "message"), WRONG_KINDS)
 def test_arguments_of_another_kind_are_refused(arguments, message):
     with pytest.raises(TypeError, match=message):
-        map_batch(lambda lane: lane, np.ones(3), **arguments)
+        map_batch(lambda member: member, np.ones(3), **arguments)
 
 
 UNFIT_RESULTS = [
-    (lambda x: {"name": (x, "text")}, r"result \['name'\]\[1\] of a lane is 'text'; return arrays"),
-    (lambda _: jax.random.key(0), "of a lane is of type key<fry>; return arrays of floats"),
+    (
+        lambda x: {"name": (x, "text")},
+        r"result \['name'\]\[1\] of a member is 'text'; return arrays",
+    ),
+    (lambda _: jax.random.key(0), "of a member is of type key<fry>; return arrays of floats"),
     (lambda x: x.astype(jnp.bfloat16), "is of type bfloat16; return arrays of floats"),
     (lambda _: None, "the function returns no array; return what you want to know"),
 ]

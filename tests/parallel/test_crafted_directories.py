@@ -15,8 +15,8 @@ PARTIAL = "q.npy.partial"
 
 @pytest.fixture
 def half(tmp_path):
-    """A batch of four lanes, of which the first two are recorded as finished."""
-    store = Store(tmp_path / "batch", {"lanes": 4}, {"q": jax.ShapeDtypeStruct((4, 2), float)})
+    """A batch of four members, of which the first two are recorded as finished."""
+    store = Store(tmp_path / "batch", {"members": 4}, {"q": jax.ShapeDtypeStruct((4, 2), float)})
     store.open(overwrite=False)
     store.write(0, 2, [np.ones((2, 2))])
     return store
@@ -47,7 +47,7 @@ def too_large(directory):
 
 @pytest.mark.parametrize("damage", [cut, emptied, archived, piped, too_large])
 def test_a_damaged_array_is_refused_before_it_is_continued(half, damage):
-    """A file that was cut short would be filled up with zeros, in lanes recorded as finished."""
+    """A file that was cut short would be filled up with zeros, in members recorded as finished."""
     damage(half.directory)
     for use in (load_batch, lambda _: half.open(overwrite=False)):
         with pytest.raises(StoredBatchError, match=r"q\.npy\.partial is missing or damaged \("):
@@ -65,11 +65,11 @@ def test_a_manifest_that_is_no_file_is_refused_at_once(half, make):
             use(half.directory)
 
 
-def test_more_lanes_than_fit_into_memory_are_refused(half):
+def test_more_members_than_fit_into_memory_are_refused(half):
     manifest = half.directory / "manifest.json"
-    crafted = json.loads(manifest.read_text()) | {"lanes": 10**15, "results": {}}
+    crafted = json.loads(manifest.read_text()) | {"members": 10**15, "results": {}}
     manifest.write_text(json.dumps(crafted))
-    with pytest.raises(StoredBatchError, match="1000000000000000 lanes are too many"):
+    with pytest.raises(StoredBatchError, match="1000000000000000 members are too many"):
         load_batch(half.directory)
 
 

@@ -77,7 +77,7 @@ def wait_for_records(directory, count, *running):
 
 
 def resume(directory, monkeypatch, **settings):
-    """Finish a batch in this process; which lanes it computed for that, and the results."""
+    """Finish a batch in this process; which members it computed for that, and the results."""
     computed = []
 
     def pause(seconds):
@@ -148,7 +148,7 @@ def test_a_process_whose_companion_is_killed_finishes_its_share_and_says_so(tmp_
 def test_what_goes_wrong_in_one_process_ends_the_batch_in_all(tmp_path):
     pair = start_pair(kind="errors", devices=1, directory=str(tmp_path))
     first, second = (found(process) for process in pair)
-    other = "process 1 was given another batch than process 0"
+    other = "process 1 has another batch than process 0"
     remedy = "; make the same call in all of them."
     assert first["other batches"] == f"{other}{remedy}"
     assert second["other batches"].startswith(f"{other} (inputs: batch: float64[4, 1] ")
@@ -158,8 +158,10 @@ def test_what_goes_wrong_in_one_process_ends_the_batch_in_all(tmp_path):
     assert first["full disk"] == (
         f"the share of process 1 of 2 failed; see what it printed. {kept}"
     )
-    lanes = f"lanes {3 * BLOCK} to {4 * BLOCK - 1}"
-    assert second["full disk"].startswith(f"{lanes}: the results could not be written (disk full)")
+    members = f"members {3 * BLOCK} to {4 * BLOCK - 1}"
+    assert second["full disk"].startswith(
+        f"{members}: the results could not be written (disk full)"
+    )
     assert second["full disk"].endswith(kept)
     assert second["warning, full disk"] == (
         f"{second['full disk']} This process ends when the others have done their share."

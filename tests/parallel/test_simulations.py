@@ -1,4 +1,4 @@
-"""Batches of simulations: each lane as if it ran alone, failures among them."""
+"""Batches of simulations: each member as if it ran alone, failures among them."""
 
 import diffrax
 import equinox as eqx
@@ -31,7 +31,7 @@ class Push(eqx.Module):
         return self.size[None]
 
 
-def lanes(dtype):
+def members(dtype):
     """Three systems with their starts, gains and controllers."""
     lengths = [0.8, 1.0, 1.3]
     system = stack([Pushed(length=length) for length in lengths])
@@ -46,8 +46,8 @@ def one(tree, index):
 
 
 @pytest.mark.parametrize("dtype", [jnp.float64, jnp.float32])
-def test_every_lane_runs_as_if_alone(dtype):
-    system, gains, states, pushes = lanes(dtype)
+def test_every_member_runs_as_if_alone(dtype):
+    system, gains, states, pushes = members(dtype)
     options = {"t1": 0.5, "dt": 0.05, "solver": diffrax.Heun()}
     runs = simulate_batch(system, gains, states, controller=pushes, block_size=2, **options)
     assert {k: v.shape for k, v in runs.items() if v is not None} == {
@@ -78,7 +78,7 @@ def pendulums():
     return arguments, options, simulate_batch(*arguments, **options, block_size=4)
 
 
-def test_a_run_that_fails_is_a_value_of_its_lane(pendulums):
+def test_a_run_that_fails_is_a_value_of_its_member(pendulums):
     _, _, runs = pendulums
     assert list(np.flatnonzero(~runs["success"])) == [9]
     assert runs["num_steps"][9] == 2000
@@ -111,7 +111,7 @@ def test_what_is_kept_of_a_run_is_the_users_choice(pendulums):
 
 def test_what_does_not_fit_is_refused():
     (system, gains, states), options = batch_process.pendulums()
-    with pytest.raises(ValueError, match="takes no throw: a failure is the value of its lane"):
+    with pytest.raises(ValueError, match="takes no throw: a failure is the value of its member"):
         simulate_batch(system, gains, states, throw=True, **options)
     options["in_axes"] = {"start": 0}
     message = "in_axes names 'start'; it may name system, formulation, state, controller"
@@ -119,7 +119,7 @@ def test_what_does_not_fit_is_refused():
         simulate_batch(system, gains, states, **options)
     options["in_axes"] = 0
     shared = jaxdae.Multipliers(jaxdae.Baumgarte(K_D=jnp.array(2.0), K_P=jnp.array(1.0)))
-    message = r"batch\['formulation'\].stabilization.K_D of shape \(\) has no axis 0 of lanes; give"
+    message = r"batch\['formulation'\].stabilization.K_D of shape \(\) has no axis 0 of members"
     with pytest.raises(ValueError, match=message):
         simulate_batch(system, shared, states, **options)
     with pytest.raises(TypeError, match="unexpected keyword argument 'duration'"):

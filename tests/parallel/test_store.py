@@ -16,8 +16,8 @@ BATCH = (np.linspace(0.0, 1.0, 11), np.array([2.0, 3.0]))
 SETTINGS = {"in_axes": (0, None), "block_size": 2, "chunk_size": 4}
 
 
-def shifted(lane):
-    x, table = lane
+def shifted(member):
+    x, table = member
     return {"sum": x + table, "count": jnp.array(7, jnp.int32), "sign": {"up": x > 0.5}}
 
 
@@ -60,13 +60,13 @@ def test_results_are_mapped_from_disk_in_the_structure_of_the_function(complete)
 
 
 def test_a_single_array_has_a_name_too(tmp_path):
-    run(tmp_path, function=lambda lane: lane[0])
+    run(tmp_path, function=lambda member: member[0])
     np.testing.assert_array_equal(np.load(tmp_path / "result.npy"), BATCH[0])
 
 
 def test_the_manifest_says_what_batch_it_is(complete):
     manifest = json.loads((complete / "manifest.json").read_text())
-    assert manifest["lanes"] == 11
+    assert manifest["members"] == 11
     assert manifest["results"]["sum"] == {"file": "sum.npy", "shape": [11, 2], "dtype": "<f8"}
     assert manifest["fingerprint"]["block_size"] == 2
     assert set(manifest["fingerprint"]["inputs"]) == {"batch[0]"}
@@ -98,7 +98,7 @@ def test_a_full_disk_is_an_error_that_keeps_what_is_finished(tmp_path, monkeypat
     with monkeypatch.context() as patch:
         full_disk(patch, after=1)
         message = (
-            r"lanes \d to \d+: the results could not be written \(.*No space left on device\); "
+            r"members \d to \d+: the results could not be written \(.*No space left on device\); "
             f"make room, and make the same call again. Finished chunks are kept in {tmp_path}"
         )
         with pytest.raises(BatchError, match=message):
@@ -107,7 +107,7 @@ def test_a_full_disk_is_an_error_that_keeps_what_is_finished(tmp_path, monkeypat
     assert len(before) == 1
     assert load_batch(tmp_path).finished.sum() == 4
     resumed = run(tmp_path, chunk_size=2)
-    assert len(records(tmp_path)) == 1 + 4  # of the seven lanes left, by two
+    assert len(records(tmp_path)) == 1 + 4  # of the seven members left, by two
     assert {name: records(tmp_path)[name] for name in before} == before
     jax.tree.map(np.testing.assert_array_equal, resumed, map_batch(shifted, BATCH, **SETTINGS))
 
@@ -134,13 +134,13 @@ def test_what_is_computed_when_another_chunk_fails_is_kept(tmp_path, monkeypatch
 
     start_chunk = batch.start_chunk
 
-    def failing(lanes, layout, start, stop):
+    def failing(members, layout, start, stop):
         if start == 8:
             raise MemoryError("too much")
-        return start_chunk(lanes, layout, start, stop)
+        return start_chunk(members, layout, start, stop)
 
     monkeypatch.setattr(batch, "start_chunk", failing)
-    message = r"lanes 8 to 10: out of memory \(too much\); give a smaller chunk_size"
+    message = r"members 8 to 10: out of memory \(too much\); give a smaller chunk_size"
     with pytest.raises(BatchError, match=message):
         run(tmp_path)
     assert sorted(records(tmp_path)) == ["000000000-000000004", "000000004-000000008"]
@@ -167,10 +167,16 @@ def test_a_process_killed_between_the_last_chunk_and_the_names_is_no_obstacle(co
 OTHER = [
     ({"batch": (BATCH[0] + 1, BATCH[1])}, r"inputs: batch\[0\]: float64\[11\] [0-9a-f]{16} in the"),
     ({"batch": (BATCH[0], BATCH[1] + 1)}, r"shared inputs: batch\[1\]: float64\[2\] [0-9a-f]+ in"),
-    ({"batch": (BATCH[0][:9], BATCH[1])}, r"lanes: 11 in the directory, 9 here \(and 1 more\)"),
+    ({"batch": (BATCH[0][:9], BATCH[1])}, r"members: 11 in the directory, 9 here \(and 1 more\)"),
     ({"block_size": 4}, "block_size: 2 in the directory, 4 here"),
-    ({"function": lambda lane: shifted((lane[0] * 1.5, lane[1]))}, "program of the function and"),
-    ({"function": lambda lane: shifted((lane[0] + 1e-300, lane[1]))}, "program of the function"),
+    (
+        {"function": lambda x: shifted((x[0] * 1.5, x[1]))},
+        "program of the function and",
+    ),
+    (
+        {"function": lambda x: shifted((x[0] + 1e-300, x[1]))},
+        "program of the function",
+    ),
 ]
 
 
@@ -185,9 +191,9 @@ def test_a_directory_of_another_batch_is_refused(complete, changed, message):
 
 
 def test_renamed_results_are_another_batch(complete):
-    def renamed(lane):
-        return {"total": shifted(lane)["sum"]} | {
-            k: v for k, v in shifted(lane).items() if k != "sum"
+    def renamed(member):
+        return {"total": shifted(member)["sum"]} | {
+            k: v for k, v in shifted(member).items() if k != "sum"
         }
 
     with pytest.raises(StoredBatchError, match="belongs to another batch"):
@@ -205,9 +211,9 @@ def test_another_version_of_the_software_is_refused(complete):
 def test_overwriting_deletes_the_other_batch_and_nothing_else(complete):
     (complete / "notes.txt").write_text("mine")
     with pytest.raises(StoredBatchError, match=r"it holds no batch, but other files .'notes\.txt'"):
-        run(complete, function=lambda lane: lane[0], overwrite=True)
+        run(complete, function=lambda member: member[0], overwrite=True)
     (complete / "notes.txt").unlink()
-    run(complete, function=lambda lane: lane[0], overwrite=True)
+    run(complete, function=lambda member: member[0], overwrite=True)
     assert sorted(p.name for p in complete.iterdir()) == ["finished", "manifest.json", "result.npy"]
 
 
@@ -220,10 +226,10 @@ def test_a_folder_of_other_files_is_refused(tmp_path):
 
 
 def test_too_small_a_disk_is_refused_before_the_work(tmp_path):
-    def large(lane):
-        return jnp.full((2, 10**15), lane[0])
+    def large(member):
+        return jnp.full((2, 10**15), member[0])
 
-    message = r"the results take 1.76e\+08 GB, .* GB are free there; return less of each lane"
+    message = r"the results take 1.76e\+08 GB, .* GB are free there; return less of each member"
     with pytest.raises(StoredBatchError, match=message):
         run(tmp_path, function=large)
     assert not list(tmp_path.glob("*.npy*"))
@@ -239,7 +245,7 @@ def test_what_is_no_batch_is_not_loaded(tmp_path):
     [
         ("{", r"its manifest.json is damaged \(.*\); delete it, or give another directory"),
         ("[]", r"its manifest.json is damaged"),
-        ('{"format": "other"}', "its format is 'other' None, this program reads 'jaxdae batch' 1"),
+        ('{"format": "other"}', "its format is 'other' None, this program reads 'jaxdae batch' 2"),
         ('{"format": "jaxdae batch", "version": 9}', "its format is 'jaxdae batch' 9, this"),
     ],
 )
@@ -285,16 +291,16 @@ CRAFTED = [
         r"file of the result '../../mine' is '../../mine\.npy', not its name",
     ),
     (entry(shape=[11, -2]), r"shape of the result 'sum' is \[11, -2\], not a list of integers"),
-    (entry(shape=[9, 2]), r"shape of the result 'sum' is \[9, 2\], not .* the number of lanes f"),
+    (entry(shape=[9, 2]), r"shape of the result 'sum' is \[9, 2\], not .* the number of members f"),
     (entry(shape=11), "shape of the result 'sum' is 11, not a list"),
     (entry(dtype="O"), "dtype of the result 'sum' is 'O', not a type of numbers"),
     (entry(dtype="no"), "dtype of the result 'sum' is 'no', not a type of numbers"),
-    (lambda x: x.update(lanes=-11), "lanes is -11, not a positive integer"),
-    (lambda x: x.update(lanes=0), "lanes is 0, not a positive integer"),
-    (lambda x: x.update(lanes=True), "lanes is True, not a positive integer"),
+    (lambda x: x.update(members=-11), "members is -11, not a positive integer"),
+    (lambda x: x.update(members=0), "members is 0, not a positive integer"),
+    (lambda x: x.update(members=True), "members is True, not a positive integer"),
     (lambda x: x.update(results=[]), "results is list, not a table of names"),
     (lambda x: x["results"].update(sum=1), "the result 'sum' is int, not a table of names"),
-    (without("lanes"), "it has no 'lanes'"),
+    (without("members"), "it has no 'members'"),
     (without("results"), "it has no 'results'"),
     (without("fingerprint"), "it has no 'fingerprint'"),
     (without("results", "sum", "file"), "the result 'sum' has no 'file'"),
@@ -359,7 +365,7 @@ def test_a_fingerprint_without_sections_is_that_of_another_batch(complete):
 def test_records_of_chunks_that_the_batch_does_not_have_are_refused(complete, name):
     (complete / "finished" / name).touch()
     for use in (run, load_batch):
-        with pytest.raises(StoredBatchError, match=r"a chunk of lanes \d+ to \d+ is recorded, and"):
+        with pytest.raises(StoredBatchError, match=r"a chunk of members \d+ to \d+ is recorded"):
             use(complete)
 
 

@@ -1,4 +1,4 @@
-"""A batch taken apart: what every lane has of its own, what all share, what is no array."""
+"""A batch in parts: arrays with an entry for each member, arrays that all share, and the rest."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, cast, NamedTuple
@@ -20,24 +20,24 @@ class Call(NamedTuple):
     batch: PyTree
 
 
-class Lanes(NamedTuple):
-    """A `Call` in three parts of its own structure, each with `None` where it has no leaf.
+class Members(NamedTuple):
+    """A `Call` in three parts of its structure, each with `None` where it has no leaf.
 
     Args:
-        own: arrays with leading axis `lanes`, on the host.
-        shared: arrays that all lanes have in common, on the host.
+        mapped: arrays with leading axis `members`, on the host.
+        shared: arrays that all members have in common, on the host.
         rest: everything else: functions, settings, plain numbers.
-        total: number of lanes.
+        total: number of members.
     """
 
-    own: PyTree
+    mapped: PyTree
     shared: PyTree
     rest: PyTree
     total: int
 
-    def take(self, lanes: np.ndarray) -> PyTree:
-        """The arrays of some lanes, their leading axes those of `lanes`."""
-        return jax.tree.map(lambda x: x[lanes], self.own)
+    def take(self, members: np.ndarray) -> PyTree:
+        """The arrays of some members, their leading axes those of `members`."""
+        return jax.tree.map(lambda x: x[members], self.mapped)
 
 
 class _Keys(eqx.Module):
@@ -47,14 +47,14 @@ class _Keys(eqx.Module):
     kind: Any = eqx.field(static=True)
 
 
-def split(function: Callable, batch: PyTree, in_axes: PyTree) -> Lanes:
-    """Take a function and a batch apart.
+def split(function: Callable, batch: PyTree, in_axes: PyTree) -> Members:
+    """Parts of a function and a batch.
 
     Args:
         function: what is mapped; its arrays are shared.
         batch: any pytree.
-        in_axes: as of `jax.vmap`: the axis of the lanes, or `None` for what all lanes share; one
-            for everything, or a pytree of them whose leaves stand for whole branches of `batch`.
+        in_axes: as of `jax.vmap`: the axis of the members, or `None` for what all of them share;
+            one for everything, or a pytree of them whose leaves stand for branches of `batch`.
             Leaves that are no arrays are shared.
 
     Returns:
@@ -62,36 +62,36 @@ def split(function: Callable, batch: PyTree, in_axes: PyTree) -> Lanes:
 
     Raises:
         TypeError: for an axis that is neither an integer nor `None`.
-        ValueError: for leaves without that axis, of different length, or when there are no lanes.
+        ValueError: for leaves without that axis, of different length, or when there are no members.
     """
     call = Call(function, batch)
     leaves, structure = jax.tree_util.tree_flatten_with_path(call)
-    own, shared, rest = [], [], []
+    mapped, shared, rest = [], [], []
     sizes: dict[str, int] = {}
     for (path, leaf), axis in zip(leaves, _axes(call, in_axes), strict=True):
         array = eqx.is_array(leaf)
-        mapped = array and axis is not _SHARED
-        if mapped:
+        varies = array and axis is not _SHARED
+        if varies:
             sizes[leaf_name(path)] = _length(path, leaf, axis)
-        own.append(_on_host(leaf, axis) if mapped else None)
-        shared.append(_on_host(leaf, 0) if array and not mapped else None)
+        mapped.append(_on_host(leaf, axis) if varies else None)
+        shared.append(_on_host(leaf, 0) if array and not varies else None)
         rest.append(None if array else leaf)
-    own, shared, rest = (jax.tree.unflatten(structure, x) for x in (own, shared, rest))
-    return Lanes(own, shared, rest, _agreed(sizes))
+    mapped, shared, rest = (jax.tree.unflatten(structure, x) for x in (mapped, shared, rest))
+    return Members(mapped, shared, rest, _agreed(sizes))
 
 
-def join(own: PyTree, shared: PyTree, rest: PyTree) -> Call:
-    """One lane, put together from its parts.
+def join(mapped: PyTree, shared: PyTree, rest: PyTree) -> Call:
+    """One member, put together from its parts.
 
     Args:
-        own: as in `Lanes`, without the axis of the lanes.
-        shared: as in `Lanes`.
-        rest: as in `Lanes`.
+        mapped: as in `Members`, without the axis of the members.
+        shared: as in `Members`.
+        rest: as in `Members`.
 
     Returns:
         A `Call` like the one that was split.
     """
-    return eqx.combine(*(jax.tree.map(_keys, x, is_leaf=_is_keys) for x in (own, shared)), rest)
+    return eqx.combine(*(jax.tree.map(_keys, x, is_leaf=_is_keys) for x in (mapped, shared)), rest)
 
 
 def leaf_name(path) -> str:
@@ -103,34 +103,34 @@ def leaf_name(path) -> str:
     return jax.tree_util.keystr(path).lstrip(".")
 
 
-def stack(lanes: Sequence[PyTree]) -> PyTree:
+def stack(members: Sequence[PyTree]) -> PyTree:
     """Systems, gains, states, … of one shape as a batch.
 
     Args:
-        lanes: pytrees of one structure; their floating-point numbers and arrays are stacked, all
+        members: pytrees of one structure; their floating-point numbers and arrays are stacked, all
             else must be the same.
 
     Returns:
-        A pytree of that structure whose numbers are arrays with a leading axis `lanes`.
+        A pytree of that structure whose numbers are arrays with a leading axis `members`.
 
     Raises:
         ValueError: if there are none, or one differs from the first in more than its numbers.
     """
-    if not lanes:
-        raise ValueError("stack: there are no lanes; give one at least.")
-    parts = [eqx.partition(lane, eqx.is_inexact_array_like) for lane in lanes]
+    if not members:
+        raise ValueError("stack: there are no members; give one at least.")
+    parts = [eqx.partition(member, eqx.is_inexact_array_like) for member in members]
     for index, part in enumerate(parts):
-        if not _alike(part, parts[0]):
+        if not _same_shape(part, parts[0]):
             raise ValueError(
-                f"stack: lane {index} differs from lane 0 in more than the values of its numbers; "
-                "a batch is of one shape: make one batch of each shape."
+                f"stack: member {index} differs from member 0 in more than the values of its "
+                "numbers; a batch is of one shape: make one batch of each shape."
             )
     numbers = [part[0] for part in parts]
     stacked = jax.tree.map(lambda *x: jnp.stack([jnp.asarray(v) for v in x]), *numbers)
     return eqx.combine(stacked, parts[0][1])
 
 
-def _alike(one: tuple[PyTree, PyTree], other: tuple[PyTree, PyTree]) -> bool:
+def _same_shape(one: tuple[PyTree, PyTree], other: tuple[PyTree, PyTree]) -> bool:
     """Numbers of the same shapes and types, and the rest the same."""
     (a, a_rest), (b, b_rest) = one, other
     same = jax.tree.structure(a) == jax.tree.structure(b)
@@ -149,7 +149,7 @@ def _axes(call: Call, in_axes: PyTree) -> list[Any]:
     except ValueError as error:
         raise ValueError(
             f"in_axes {in_axes} does not fit the batch ({error}); give one axis for everything, or "
-            "a pytree that ends where whole branches of the batch share an axis."
+            "a pytree that ends where branches of the batch share an axis."
         ) from error
 
 
@@ -158,7 +158,7 @@ def _checked_axis(axis):
         return _SHARED
     if isinstance(axis, bool) or not isinstance(axis, int):
         raise TypeError(
-            f"in_axes: {axis!r} is no axis; give an integer, or None for what all lanes share."
+            f"in_axes: {axis!r} is no axis; give an integer, or None for what all members share."
         )
     return axis
 
@@ -167,23 +167,23 @@ def _length(path, leaf, axis: int) -> int:
     if -leaf.ndim <= axis < leaf.ndim:
         return leaf.shape[axis]
     raise ValueError(
-        f"the leaf {leaf_name(path)} of shape {tuple(leaf.shape)} has no axis {axis} of lanes; "
-        "give in_axes with None for what all lanes share."
+        f"the leaf {leaf_name(path)} of shape {tuple(leaf.shape)} has no axis {axis} of members; "
+        "give in_axes with None for what all members share."
     )
 
 
 def _agreed(sizes: dict[str, int]) -> int:
     if not sizes:
-        raise ValueError("the batch has no array with an axis of lanes: there is nothing to map.")
+        raise ValueError("the batch has no array with an axis of members: there is nothing to map.")
     (first, count), *others = sizes.items()
     for name, size in others:
         if size != count:
             raise ValueError(
-                f"the leaves {first} and {name} have {count} and {size} lanes; give as many of "
-                "each, or in_axes with None for what all lanes share."
+                f"the leaves {first} and {name} have {count} and {size} members; give as many of "
+                "each, or in_axes with None for what all members share."
             )
     if count == 0:
-        raise ValueError("the batch has 0 lanes; give one at least.")
+        raise ValueError("the batch has 0 members; give one at least.")
     return count
 
 
