@@ -20,6 +20,7 @@ from jaxdae.systems.calls import check_instance
 from jaxdae.systems.checks import check_symmetric_mass, is_concrete
 from jaxdae.systems.dynamics import mass_and_jacobian
 from jaxdae.systems.independence import involved
+from jaxdae.systems.kinematics import along_motion
 from jaxdae.systems.precision import in_dtype
 
 
@@ -254,7 +255,7 @@ class _Level(NamedTuple):
 
 def _velocity_level(system, eq) -> _Level:
     def level(t, q, v):
-        f_dot = jax.jvp(system.position_constraints, (t, q), (jnp.ones_like(t), v))[1]
+        f_dot = jax.jvp(system.position_constraints, (t, q), along_motion(system, t, q, v))[1]
         return jnp.concatenate([f_dot, system.velocity_constraints(t, q, v)])
 
     def slopes(t):

@@ -16,6 +16,7 @@ from jaxdae.linalg.saddle_point import AbstractSaddlePointSolve, Automatic
 from jaxdae.systems import constraint_residuals, momentum, State, System
 from jaxdae.systems.checks import constraint_counts
 from jaxdae.systems.dynamics import other_force
+from jaxdae.systems.kinematics import along_motion, coordinate_rate, generalized_force
 
 # From rest, Newton's method on the momenta of a convex kinetic energy either converges
 # quadratically or has left the energy's domain.
@@ -78,8 +79,9 @@ class Hamiltonian(AbstractFormulation):
         return State(y.q, velocity(system, t, y.q, y.p), y.w)
 
     def vector_field(self, system, t, y, u):
-        q_dot, p_dot, _ = self._motion(system, t, y, u)
-        return CanonicalState(q_dot, p_dot, system.actuator_rate(t, y.q, q_dot, y.w, u))
+        v, p_dot, _ = self._motion(system, t, y, u)
+        q_dot = coordinate_rate(system, t, y.q, v)
+        return CanonicalState(q_dot, p_dot, system.actuator_rate(t, y.q, v, y.w, u))
 
     def multipliers(self, system, t, y, u):
         return self._motion(system, t, y, u)[2]
@@ -92,9 +94,10 @@ class Hamiltonian(AbstractFormulation):
         return self.solve.assumptions()
 
     def _motion(self, system, t, y, u):
-        """`q'`, `p'` and the multipliers."""
+        """`v`, `p'` and the multipliers."""
         t, q, p = jnp.asarray(t, y.q.dtype), y.q, y.p
-        dH_dq, v = jax.grad(hamiltonian, argnums=(2, 3))(system, t, q, p)
+        slope, v = jax.grad(hamiltonian, argnums=(2, 3))(system, t, q, p)
+        dH_dq = generalized_force(system, t, q, v, slope)
         dissipative = jax.grad(system.dissipation, argnums=2)(t, q, v)
         free = other_force(system, t, q, v, y.w, u) - dH_dq - dissipative
 
@@ -102,7 +105,7 @@ class Hamiltonian(AbstractFormulation):
             found = constraint_residuals(system, t, q, velocity(system, t, q, p))
             return found.phi_dot, found.phi
 
-        drift = (jnp.ones_like(t), v, jnp.zeros_like(p))
+        drift = (*along_motion(system, t, q, v), jnp.zeros_like(p))
         phi_dot, rate, phi = jax.jvp(residual, (t, q, p), drift, has_aux=True)
         wanted = desired_rate(self.stabilization, t, q, v, phi, phi_dot) - rate
         jac = jax.jacfwd(lambda v: constraint_residuals(system, t, q, v).phi_dot)(v)

@@ -25,6 +25,7 @@ from jaxdae.linalg.saddle_point import (
 )
 from jaxdae.systems import Dynamics, evaluate, mass_and_jacobian, State
 from jaxdae.systems.checks import constraint_counts
+from jaxdae.systems.kinematics import coordinate_rate
 
 
 class AbstractMotion(AbstractFormulation):
@@ -48,7 +49,7 @@ class AbstractMotion(AbstractFormulation):
     def rate_and_multipliers(self, system, t, y, u):
         acceleration, lam = self.motion(system, t, y, u)
         rate = system.actuator_rate(t, y.q, y.v, y.w, u)
-        return State(y.v, acceleration, rate), lam
+        return State(coordinate_rate(system, t, y.q, y.v), acceleration, rate), lam
 
     def multipliers(self, system, t, y, u):
         return self.motion(system, t, y, u)[1]

@@ -26,6 +26,7 @@ from jaxdae.systems import constraint_residuals, State, System
 from jaxdae.systems.calls import call_with_shapes, check_parameters, describe_shape
 from jaxdae.systems.checks import constraint_counts, is_concrete
 from jaxdae.systems.dynamics import applied_force
+from jaxdae.systems.kinematics import along_motion, coordinate_rate, generalized_force
 
 Forms = Callable[..., Float[Array, " d"]]
 
@@ -93,7 +94,9 @@ class QuasiVelocities(AbstractFormulation):
     def vector_field(self, system, t, y, u):
         v, pi_ddot, _, frame_rate = self._appell(system, t, y, u)
         rate = system.actuator_rate(t, y.q, v, y.w, u)
-        return QuasiState(v, pi_ddot[: y.pi.size], rate, frame_rate)
+        return QuasiState(
+            coordinate_rate(system, t, y.q, v), pi_ddot[: y.pi.size], rate, frame_rate
+        )
 
     def multipliers(self, system, t, y, u):
         return self._appell(system, t, y, u)[2]
@@ -159,7 +162,7 @@ class QuasiVelocities(AbstractFormulation):
 
     def _drift(self, system, t, y: QuasiState, v, inverse):
         """Rate of the frame, and `pi''` at zero acceleration, `F' v + f0'`."""
-        moving = (t, y.q), (jnp.ones_like(t), v)
+        moving = (t, y.q), along_motion(system, t, y.q, v)
         if self.forms is not None:
             _, drift = jax.jvp(lambda t, q: self._quasi_velocities(system, t, q, v, None), *moving)
             return None, drift
@@ -233,8 +236,9 @@ def energy_of_accelerations(system: System, t, q, v, a) -> Float[Array, ""]:
     """
     t = jnp.asarray(t, q.dtype)
     momenta = jax.grad(system.kinetic_energy, argnums=2)
-    _, rate = jax.jvp(momenta, (t, q, v), (jnp.ones_like(t), v, a / 2))
-    return a @ (rate - jax.grad(system.kinetic_energy, argnums=1)(t, q, v))
+    _, rate = jax.jvp(momenta, (t, q, v), (*along_motion(system, t, q, v), a / 2))
+    slope = jax.grad(system.kinetic_energy, argnums=1)(t, q, v)
+    return a @ (rate - generalized_force(system, t, q, v, slope))
 
 
 @shared

@@ -29,6 +29,7 @@ from jaxdae.linalg.saddle_point import Assumptions
 from jaxdae.systems import constraint_residuals, evaluate, State
 from jaxdae.systems.calls import call_with_shapes, check_parameters, describe_shape
 from jaxdae.systems.checks import constraint_counts
+from jaxdae.systems.kinematics import coordinate_rate
 
 Magnitude = float | Float[Array, ""] | Float[Array, " c"] | eqx.Module | list
 Law = Callable[..., Float[Array, " c"]]
@@ -280,11 +281,12 @@ class RealizingForces(AbstractFormulation):
     def vector_field(self, system, t, y, u):
         acceleration, _ = self.motion(system, t, y, u)
         actuators = system.actuator_rate(t, y.q, y.v, y.w, u)
+        q_dot = coordinate_rate(system, t, y.q, y.v)
         if not isinstance(self.law, AbstractMemoryLaw):
-            return State(y.v, acceleration, actuators)
+            return State(q_dot, acceleration, actuators)
         psi_dot = constraint_residuals(system, t, y.q, y.v).phi_dot
         memory = self.law.rate(y.memory, psi_dot, t, y.q, y.v)
-        return RealizedState(y.v, acceleration, actuators, memory)
+        return RealizedState(q_dot, acceleration, actuators, memory)
 
     def multipliers(self, system, t, y, u):
         return -self.motion(system, t, y, u)[1]

@@ -20,6 +20,7 @@ import numpy as np
 from jaxdae.compiled import jit
 from jaxdae.formulations.realizing import Law, Magnitude, value_of
 from jaxdae.systems import constraint_residuals, evaluate, mass_and_jacobian, State, System
+from jaxdae.systems.kinematics import along_motion
 
 
 class RealizingConstants(NamedTuple):
@@ -77,7 +78,7 @@ def _forms(system: System, t, state: State, controller):
         moved = State(state.q, state.v + spread @ (S @ x), state.w)
         own = evaluate(system, t, moved.q, moved.v, moved.w, _input(controller, t, moved))
         free = jnp.linalg.solve(own.mass, own.force)
-        motion = (jnp.ones_like(t), moved.v, free)
+        motion = (*along_motion(system, t, moved.q, moved.v), free)
         return jax.jvp(energy, (t, moved.q, moved.v), motion)[1]
 
     return S, 0.5 * jax.hessian(rate)(jnp.zeros_like(d.phi_dot))

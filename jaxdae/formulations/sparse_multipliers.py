@@ -13,7 +13,12 @@ from jaxdae.formulations.stabilization import Stabilization
 from jaxdae.linalg.saddle_point import Assumptions
 from jaxdae.systems import State, System
 from jaxdae.systems.checks import constraint_counts
-from jaxdae.systems.dynamics import applied_force, constraint_bias, inertia_map
+from jaxdae.systems.dynamics import (
+    applied_force,
+    constraint_bias,
+    inertia_map,
+    position_rate,
+)
 from jaxdae.systems.precision import as_floats, in_dtype
 
 
@@ -152,7 +157,7 @@ def _mass(times, pattern: Sparsity, dtype):
 def _jacobian(system: System, pattern: Sparsity, m: int, t, q, v):
     """Entries of `df/dq`, then of `dg/dv`."""
     maps = (
-        lambda e: jax.jvp(lambda q: system.position_constraints(t, q), (q,), (e,))[1],
+        lambda e: position_rate(system, t, q, e),
         lambda e: jax.jvp(lambda v: system.velocity_constraints(t, q, v), (v,), (e,))[1],
     )
     parts = []
@@ -177,7 +182,7 @@ def _products(system: System, pattern: Sparsity, t, state: State, e):
     q, v = state.q, state.v
     mass, jac = _matrices(system, pattern, t, state)
     times, _ = inertia_map(system, t, q, v)
-    f = jax.jvp(lambda q: system.position_constraints(t, q), (q,), (e,))[1]
+    f = position_rate(system, t, q, e)
     g = jax.jvp(lambda v: system.velocity_constraints(t, q, v), (v,), (e,))[1]
     sparse = [
         jnp.zeros(size, q.dtype).at[rows].add(values * e[columns])

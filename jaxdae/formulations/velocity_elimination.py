@@ -27,6 +27,7 @@ from jaxdae.systems import (
 from jaxdae.systems.checks import constraint_counts
 from jaxdae.systems.dynamics import applied_force
 from jaxdae.systems.independence import involved
+from jaxdae.systems.kinematics import along_motion, coordinate_rate, generalized_force
 from jaxdae.systems.singular_positions import nearness
 
 # A choice this many times closer to singular than the constraints costs two digits.
@@ -147,7 +148,7 @@ class VelocityElimination(AbstractFormulation):
         t, split = jnp.asarray(t, y.q.dtype), self._split(system, y)
         v, found = self._velocity(system, t, y)
         rate = _acceleration(system, split, t, y, v, found, u)
-        q_dot = v + self._return(system, split, t, y.q)
+        q_dot = coordinate_rate(system, t, y.q, v) + self._return(system, split, t, y.q)
         w_dot = system.actuator_rate(t, y.q, v, y.w, u)
         order = None if y.order is None else jnp.zeros_like(y.order)
         return EliminatedState(q_dot, rate, w_dot, jnp.zeros_like(y.orientation), order)
@@ -156,7 +157,7 @@ class VelocityElimination(AbstractFormulation):
         t, split = jnp.asarray(t, y.q.dtype), self._split(system, y)
         v, found = self._velocity(system, t, y)
         rate = _acceleration(system, split, t, y, v, found, u)
-        motion = (jnp.ones_like(t), v, rate)
+        motion = (*along_motion(system, t, y.q, v), rate)
         _, a = jax.jvp(lambda t, q, x: _velocity(system, split, t, q, x), (t, y.q, y.v), motion)
         d = evaluate(system, t, y.q, v, y.w, u)
         basic = split[1]
@@ -414,8 +415,9 @@ def _acceleration(system, split, t, y, v, found: Elimination, u):
     _, tangent = jax.linearize(jax.grad(reduced, argnums=2), t, q, y.v)
     eye = jnp.eye(y.v.size, dtype=q.dtype)
     mass = jax.vmap(lambda e: tangent(zero(t), zero(q), e))(eye)
-    drift = tangent(jnp.ones_like(t), v, zero(y.v))
-    force = applied_force(system, t, q, v, y.w, u) + jax.grad(reduced, argnums=1)(t, q, y.v)
+    drift = tangent(*along_motion(system, t, q, v), zero(y.v))
+    slope = generalized_force(system, t, q, v, jax.grad(reduced, argnums=1)(t, q, y.v))
+    force = applied_force(system, t, q, v, y.w, u) + slope
     rhs = found.kernel.T @ force - drift
     if system.velocity_constraints(t, q, v).size:
         rhs = rhs + _nonholonomic(system, split, t, y, v, found.kernel)
@@ -424,7 +426,7 @@ def _acceleration(system, split, t, y, v, found: Elimination, u):
 
 def _nonholonomic(system, split, t, y, v, kernel):
     """Voronets' terms `(dN/dt - dv/dq N)^T dT/dv`, zero for integrable constraints."""
-    motion = (jnp.ones_like(t), v)
+    motion = along_motion(system, t, y.q, v)
     _, turning = jax.jvp(lambda t, q: _eliminate(system, split, t, q).kernel, (t, y.q), motion)
     _, tangent = jax.linearize(lambda q: _velocity(system, split, t, q, y.v), y.q)
     spread = jax.vmap(tangent, in_axes=1, out_axes=1)(kernel)

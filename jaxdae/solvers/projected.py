@@ -18,6 +18,7 @@ from jaxdae.linalg.saddle_point import (
 )
 from jaxdae.systems import constraint_residuals, State, System
 from jaxdae.systems.dynamics import mass_and_jacobian
+from jaxdae.systems.kinematics import coordinate_rate
 
 
 class Projected(diffrax.AbstractWrappedSolver):
@@ -158,7 +159,8 @@ def nearest(system: System, formulation: AbstractFormulation, t, y, iterations: 
     positions = system.position_constraints(t, q).size
     for _ in range(iterations if positions else 0):
         mass, jac = mass_and_jacobian(system, t, q, v)
-        q = q + _least(solve, mass, jac[:positions], system.position_constraints(t, q))
+        change = _least(solve, mass, jac[:positions], system.position_constraints(t, q))
+        q = q + coordinate_rate(system, t, q, change)
     # Derivatives of position constraints are linear in the velocities, others need not be.
     nonlinear = system.velocity_constraints(t, q, v).size > 0
     for _ in range(iterations if nonlinear else 1):

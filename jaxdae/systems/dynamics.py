@@ -12,6 +12,7 @@ from jaxdae.compiled import shared
 from jaxdae.systems.base import System
 from jaxdae.systems.calls import check_instance, traced_in_words
 from jaxdae.systems.checks import check_state
+from jaxdae.systems.kinematics import along_motion, coordinate_rate, generalized_force
 from jaxdae.systems.precision import as_floats, in_dtype
 
 
@@ -118,7 +119,7 @@ def constraint_residuals(system: System, t, q, v) -> Violation:
         `Violation(phi (m,), phi_dot (m+r,))`.
     """
     t = jnp.asarray(t, q.dtype)
-    phi, phi_dot = jax.jvp(system.position_constraints, (t, q), (jnp.ones_like(t), v))
+    phi, phi_dot = jax.jvp(system.position_constraints, (t, q), along_motion(system, t, q, v))
     return Violation(phi, jnp.concatenate([phi_dot, system.velocity_constraints(t, q, v)]))
 
 
@@ -138,7 +139,8 @@ def momentum(system: System, t, q, v) -> Float[Array, " n"]:
 @shared
 def applied_force(system: System, t, q, v, w, u, lam=None) -> Float[Array, " n"]:
     """Potential, dissipative and other generalized forces, shape `(n,)`."""
-    potential = jax.grad(system.potential_energy, argnums=1)(t, q)
+    slope = jax.grad(system.potential_energy, argnums=1)(t, q)
+    potential = generalized_force(system, t, q, v, slope)
     dissipative = jax.grad(system.dissipation, argnums=2)(t, q, v)
     return other_force(system, t, q, v, w, u, lam) - potential - dissipative
 
@@ -218,14 +220,19 @@ def power_balance(system: System, t, q, v, w, u, multipliers) -> Power:
     return Power(force, -dissipated, -multipliers @ jac_v, -explicit)
 
 
+def _kinetic_force(system: System, t, q, v) -> Float[Array, " n"]:
+    slope = jax.grad(system.kinetic_energy, argnums=1)(t, q, v)
+    return generalized_force(system, t, q, v, slope)
+
+
 @shared
 def _inertia(system: System, t, q, v):
     """`M`, and the inertial force `dT/dq - d/dt(dT/dv)` at zero acceleration."""
     declared = system.mass_matrix(t, q)
     if declared is not None:
         p_of = jax.grad(system.kinetic_energy, argnums=2)
-        dT_dq = jax.grad(system.kinetic_energy, argnums=1)(t, q, v)
-        _, p_dot = jax.jvp(lambda t, q: p_of(t, q, v), (t, q), (jnp.ones_like(t), v))
+        dT_dq = _kinetic_force(system, t, q, v)
+        _, p_dot = jax.jvp(lambda t, q: p_of(t, q, v), (t, q), along_motion(system, t, q, v))
         return jnp.asarray(declared, q.dtype), dT_dq - p_dot
     times, inertial = inertia_map(system, t, q, v)
     return jax.vmap(times)(_basis(v)), inertial
@@ -234,23 +241,29 @@ def _inertia(system: System, t, q, v):
 def inertia_map(system: System, t, q, v) -> tuple[Callable, Float[Array, " n"]]:
     """`M` as the map `e -> M e`, from the energy, and the inertial force `(n,)`."""
     p_of = jax.grad(system.kinetic_energy, argnums=2)
-    dT_dq = jax.grad(system.kinetic_energy, argnums=1)(t, q, v)
+    dT_dq = _kinetic_force(system, t, q, v)
     # The columns of M and the rate of p along the motion are tangents of one linearization.
     _, tangent = jax.linearize(p_of, t, q, v)
-    p_dot = tangent(jnp.ones_like(t), v, jnp.zeros_like(v))
+    p_dot = tangent(*along_motion(system, t, q, v), jnp.zeros_like(v))
     return lambda e: tangent(jnp.zeros_like(t), jnp.zeros_like(q), e), dT_dq - p_dot
+
+
+def position_rate(system: System, t, q, v) -> Float[Array, " m"]:
+    """Change of the position constraints in a direction of the velocities, `df/dq dq`."""
+    direction = coordinate_rate(system, t, q, v)
+    return jax.jvp(lambda q: system.position_constraints(t, q), (q,), (direction,))[1]
 
 
 @shared
 def constraint_bias(system: System, t, q, v):
     """`gamma (m+r,)`, `phi (m,)` and `phi_dot (m+r,)`, position constraints first."""
-    one = jnp.ones_like(t)
+    motion = along_motion(system, t, q, v)
 
     def total_rate(t, q):
-        return jax.jvp(system.position_constraints, (t, q), (one, v))
+        return jax.jvp(system.position_constraints, (t, q), along_motion(system, t, q, v))
 
-    (phi, f_dot), (_, gamma_f) = jax.jvp(total_rate, (t, q), (one, v))
-    g, gamma_g = jax.jvp(lambda t, q: system.velocity_constraints(t, q, v), (t, q), (one, v))
+    (phi, f_dot), (_, gamma_f) = jax.jvp(total_rate, (t, q), motion)
+    g, gamma_g = jax.jvp(lambda t, q: system.velocity_constraints(t, q, v), (t, q), motion)
     if g.size == 0:
         return gamma_f, phi, f_dot
     return jnp.concatenate([gamma_f, gamma_g]), phi, jnp.concatenate([f_dot, g])
@@ -260,7 +273,7 @@ def constraint_bias(system: System, t, q, v):
 def _constraints(system: System, t, q, v):
     """`J`, `gamma`, `phi` and `phi_dot`, position constraints first."""
     gamma, phi, phi_dot = constraint_bias(system, t, q, v)
-    jac = jax.jacfwd(system.position_constraints, argnums=1)(t, q)
+    jac = jax.vmap(lambda e: position_rate(system, t, q, e), out_axes=1)(_basis(v))
     if gamma.size > phi.size:
         jac_g = jax.jacfwd(system.velocity_constraints, argnums=2)(t, q, v)
         jac = jnp.concatenate([jac, jac_g])
