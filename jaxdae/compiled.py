@@ -21,8 +21,8 @@ def kinds(value: Any) -> Any:
     if isinstance(value, set | frozenset):
         return (type(value), frozenset((x, kinds(x)) for x in value))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        own = (x.name for x in dataclasses.fields(value))
-        return (type(value), *(kinds(getattr(value, x, None)) for x in own))
+        names = (x.name for x in dataclasses.fields(value))
+        return (type(value), *(kinds(getattr(value, x, None)) for x in names))
     if eqx.is_array(value):
         return jax.Array  # known or traced
     if isinstance(value, float) and value == 0:
@@ -85,8 +85,8 @@ def shared(function: Callable) -> Callable:
         traced = compiled.trace(static, *varying)
         if len(traced.jaxpr.in_avals) > len(varying):  # a function in them knows traced numbers
             return function(*arguments, **named)
-        found = jex.jaxpr_as_fun(traced.jaxpr)(*varying)
-        return jax.tree.unflatten(jax.tree.structure(traced.out_info), found)
+        results = jex.jaxpr_as_fun(traced.jaxpr)(*varying)
+        return jax.tree.unflatten(jax.tree.structure(traced.out_info), results)
 
     return call
 
@@ -119,5 +119,5 @@ def _separated(arguments) -> tuple[_Static, list]:
     varies = tuple(eqx.is_array(x) or type(x) is float for x in leaves)
     pairs = list(zip(leaves, varies, strict=True))
     rest = tuple(None if v else x for x, v in pairs)
-    own = kinds(jax.tree.unflatten(structure, rest))
-    return _Static(structure, rest, varies, own), [x for x, v in pairs if v]
+    others = kinds(jax.tree.unflatten(structure, rest))
+    return _Static(structure, rest, varies, others), [x for x, v in pairs if v]

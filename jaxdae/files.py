@@ -12,7 +12,7 @@ def replace_file(path: str | Path, data: bytes) -> None:
 
     Args:
         path: the file; its folder must exist.
-        data: the whole new content.
+        data: all of the new content.
 
     Raises:
         OSError: if it cannot be written; the old file is left as it is.

@@ -115,15 +115,15 @@ def equilibrium(
         check_finite(state)
     free = jnp.asarray(_free(system, fixed, state.q.size))
     kept = _independent_constraints(system, t, state)
-    found, residual, rate = _solve(system, t, state, u, free, kept, free_controls)
+    rest, residual, rate = _solve(system, t, state, u, free, kept, free_controls)
     tolerance = float(jnp.finfo(dtype).eps) ** (2 / 3) if tolerance is None else tolerance
-    return _require(system, found, residual, rate, t, tolerance, fixed)
+    return _require(system, rest, residual, rate, t, tolerance, fixed)
 
 
 @jit
 def _solve(system, t, state, u, free, kept, free_controls):
     """Unknowns, what is left of the equations, and the rate of that in time."""
-    given = (system, t, state, u, free, kept)
+    problem = (system, t, state, u, free, kept)
     q, s = state.q, u.size if free_controls else 0
     m = jax.eval_shape(system.position_constraints, t, q).size
     r = jax.eval_shape(system.velocity_constraints, t, q, q).size
@@ -131,18 +131,18 @@ def _solve(system, t, state, u, free, kept, free_controls):
     start = jnp.concatenate([q, state.w, control, jnp.zeros(m + r, q.dtype)])
     # Multipliers that balance best: a guess that is an equilibrium is found to be one.
     multipliers = jnp.arange(start.size) >= start.size - m - r
-    fixed = jax.lax.stop_gradient(given)
+    fixed = jax.lax.stop_gradient(problem)
     root = jax.lax.stop_gradient(
         find_root(lambda x: _linear(x, fixed, s), jax.lax.stop_gradient(start), multipliers)
     )
-    out = _unknowns(_implicit(root.x, root.inverse, given, s), given, s)
-    shapes = jax.eval_shape(lambda x: _balance(x, given, s), root.x)
+    out = _unknowns(_implicit(root.x, root.inverse, problem, s), problem, s)
+    shapes = jax.eval_shape(lambda x: _balance(x, problem, s), root.x)
     residual = ravel_pytree(jax.tree.map(jnp.zeros_like, shapes))[1](root.residual)
     return out, residual, jnp.max(jnp.abs(root.rate), initial=0.0)
 
 
-def _unknowns(x, given, s: int) -> _Unknowns:
-    _, _, state, u, free, kept = given
+def _unknowns(x, problem, s: int) -> _Unknowns:
+    _, _, state, u, free, kept = problem
     n, k = state.q.size, state.w.size
     q, w, control, multipliers = jnp.split(x, (n, n + k, n + k + s))
     held = jnp.where(free, q, state.q)
@@ -173,21 +173,21 @@ def _constraints_at(system, t, state):
 
 @jit
 def _kept_constraints(system, t, state):
-    found = constraint_rank(system, t, state)
-    order = pivoted_rows(unit_rows(found.jac)[0]).order
-    first = jnp.arange(len(order)) < found.rank
-    return (first @ order) > 0, found.regular
+    rank = constraint_rank(system, t, state)
+    order = pivoted_rows(unit_rows(rank.jac)[0]).order
+    first = jnp.arange(len(order)) < rank.rank
+    return (first @ order) > 0, rank.regular
 
 
-def _balance(x, given, s: int) -> Balance:
-    system, t, *_ = given
-    q, w, u, multipliers = _unknowns(x, given, s)
+def _balance(x, problem, s: int) -> Balance:
+    system, t, *_ = problem
+    q, w, u, multipliers = _unknowns(x, problem, s)
     return balance(system, t, q, w, u, multipliers)
 
 
-def _linear(x, given, s: int) -> Linear:
+def _linear(x, problem, s: int) -> Linear:
     """Residual and its derivatives, time as one more column: one trace of the equations."""
-    system, t, *rest = given
+    system, t, *rest = problem
 
     def residual(x_t):
         value = ravel_pytree(_balance(x_t[:-1], (system, x_t[-1], *rest), s))[0]
@@ -198,33 +198,33 @@ def _linear(x, given, s: int) -> Linear:
 
 
 @eqx.filter_custom_jvp
-def _implicit(x, inverse, given, s: int):
+def _implicit(x, inverse, problem, s: int):
     """A root, with the derivative of the implicit function theorem, `-J^+ dR`."""
-    del inverse, given, s
+    del inverse, problem, s
     return x
 
 
 @_implicit.def_jvp
 def _implicit_jvp(primals, tangents):
-    x, inverse, given, s = primals
-    residual = lambda given: ravel_pytree(_balance(x, given, s))[0]  # noqa: E731
-    _, change = eqx.filter_jvp(residual, (given,), (tangents[2],))
+    x, inverse, problem, s = primals
+    residual = lambda problem: ravel_pytree(_balance(x, problem, s))[0]  # noqa: E731
+    _, change = eqx.filter_jvp(residual, (problem,), (tangents[2],))
     return x, -inverse @ change
 
 
-def _require(system, found, residual, rate, t, tolerance, fixed) -> Equilibrium:
+def _require(system, rest, residual, rate, t, tolerance, fixed) -> Equilibrium:
     """The equilibrium if everything balances; an error, or NaN while tracing, if not."""
-    limit = tolerance * (1 + _size(found))
+    limit = tolerance * (1 + _size(rest))
     worst = _size(residual)
     good = (worst <= limit) & (rate <= limit)
-    out = Equilibrium(found.q, found.w, found.u, found.multipliers, residual, t)
+    out = Equilibrium(rest.q, rest.w, rest.u, rest.multipliers, residual, t)
     if not is_concrete(good):
         return jax.tree.map(lambda x: jnp.where(good, x, jnp.nan), out)
     if not worst <= limit:
-        raise EquilibriumError(_message(system, found, residual, limit, fixed))
+        raise EquilibriumError(_message(system, rest, residual, limit, fixed))
     if not rate <= limit:
         raise EquilibriumError(
-            f"at t = {float(t):.6g} the system balances at q = {np.asarray(found.q)}, but only for "
+            f"at t = {float(t):.6g} the system balances at q = {np.asarray(rest.q)}, but only for "
             f"a moment: the equations of rest change at the rate {float(rate):.3g} per second. An "
             "equilibrium needs constraints and forces that do not depend on time."
         )
@@ -235,7 +235,7 @@ def _size(tree):
     return jnp.max(jnp.abs(ravel_pytree(tree)[0]), initial=0.0)
 
 
-def _message(system, found, residual, limit, fixed) -> str:
+def _message(system, rest, residual, limit, fixed) -> str:
     labels = system.labels()
     names = (
         [f"the force on {labels.coordinate(i)!r}" for i in range(residual.force.size)]
@@ -249,7 +249,7 @@ def _message(system, found, residual, limit, fixed) -> str:
     held = f" with {', '.join(map(str, fixed))} held" if fixed else ""
     return (
         f"no equilibrium was found near the guess{held}; the nearest rest, q = "
-        f"{np.asarray(found.q)}, is out of balance: {', '.join(worst)} (allowed {float(limit):.1g})"
+        f"{np.asarray(rest.q)}, is out of balance: {', '.join(worst)} (allowed {float(limit):.1g})"
         ". Start nearer, hold fewer coordinates, or let the controls be found (free_controls=True)."
     )
 

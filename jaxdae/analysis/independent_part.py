@@ -27,12 +27,12 @@ def independent_part(system: System, eq: Equilibrium, m: int) -> tuple[System, E
         The system and its equilibrium, with multipliers that give the same reaction; both as given
         where all constraints are independent, or at a singular position.
     """
-    found = _rank(system, eq)
-    jac = np.asarray(found.jac)
-    if not bool(found.regular) or found.rank == jac.shape[0]:
+    rank = _rank(system, eq)
+    jac = np.asarray(rank.jac)
+    if not bool(rank.regular) or rank.rank == jac.shape[0]:
         return system, eq
     order = np.asarray(pivoted_rows(unit_rows(jnp.asarray(jac))[0]).order).argmax(axis=1)
-    rows = tuple(sorted(order[: int(found.rank)].tolist()))
+    rows = tuple(sorted(order[: int(rank.rank)].tolist()))
     kept, reaction = jac[list(rows)], jac.T @ np.asarray(eq.multipliers)
     multipliers = jnp.asarray(np.linalg.lstsq(kept.T, reaction, rcond=None)[0])
     positions = np.array([i for i in rows if i < m], int)

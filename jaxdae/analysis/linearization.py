@@ -203,8 +203,8 @@ def _linearize(system, eq, controller, partition) -> Linearization:
     n, d = velocity_map.shape
     r, m, k = len(partition.nonholonomic), len(partition.holonomic), eq.w.size
     hessian = jax.jacfwd(lambda q: -energy_force(system, eq.t, q, eq.multipliers[:m]))(eq.q)
-    own, errors = (jnp.array(x, int) for x in (partition.independent, partition.nonholonomic))
-    by_q, by_v, by_w, by_u = _rates(system, eq, controller, level, hessian, own)
+    free, errors = (jnp.array(x, int) for x in (partition.independent, partition.nonholonomic))
+    by_q, by_v, by_w, by_u = _rates(system, eq, controller, level, hessian, free)
     # Columns: x, v_I, dw, z_E, z_D.
     x, z = position_map[:, :d], position_map[:, d:]
     positions = jnp.concatenate([x, jnp.zeros((n, d + k), x.dtype), z], axis=1)
@@ -221,7 +221,7 @@ def _linearize(system, eq, controller, partition) -> Linearization:
     dynamic = by_q @ positions + by_v @ velocities + by_w @ actuators
     drift = (rates @ positions)[errors]
     A_full = jnp.concatenate(
-        [velocities[own], dynamic, drift, jnp.zeros((m, dynamic.shape[1]), x.dtype)]
+        [velocities[free], dynamic, drift, jnp.zeros((m, dynamic.shape[1]), x.dtype)]
     )
     lower = jnp.zeros((r + m, by_u.shape[1]), x.dtype)
     B_full = jnp.concatenate([jnp.zeros((d, by_u.shape[1]), x.dtype), by_u, lower])
@@ -265,7 +265,7 @@ def _velocity_level(system, eq) -> _Level:
     return _Level(by_q, jac, *rates)
 
 
-def _rates(system, eq, controller, level: _Level, hessian, own):
+def _rates(system, eq, controller, level: _Level, hessian, free):
     """Rates of `(v_I, w)` by `q`, `v`, `w` and `u`.
 
     Nothing accelerates at an equilibrium, so that `M da + J^T dlam = df` and `J da = -dgamma`, with
@@ -290,7 +290,7 @@ def _rates(system, eq, controller, level: _Level, hessian, own):
     by_gamma = (level.by_q_rate, level.by_q + level.jac_rate, *nothing)
     columns = np.cumsum([x.size for x in at])[:-1]
     force, gamma = (jnp.concatenate(x, axis=1) for x in (by_force, by_gamma))
-    acceleration = _saddle_point(mass, level.jac, force, gamma)[own]
+    acceleration = _saddle_point(mass, level.jac, force, gamma)[free]
     rates = jnp.concatenate([acceleration, jnp.concatenate(by_actuator, axis=1)])
     return jnp.split(rates, columns, axis=1)
 
@@ -307,12 +307,12 @@ def _saddle_point(mass, jac, force, gamma):
 
 def _kinematics(level: _Level, partition):
     """`dq` from `(x, z_E, z_D)`, `v` from `v_I`, and the velocities that `dq` imposes at rest."""
-    own, errors, dependent = (jnp.array(part, int) for part in partition)
+    free, errors, dependent = (jnp.array(part, int) for part in partition)
     jac, m = level.jac, len(partition.holonomic)
     both = jnp.concatenate([errors, dependent])
     eye = jnp.eye(jac.shape[1], dtype=jac.dtype)
-    slave = jnp.linalg.solve(jac[:, both], -jac[:, own])
-    velocity_map = eye[:, own] + eye[:, both] @ slave
+    slave = jnp.linalg.solve(jac[:, both], -jac[:, free])
+    velocity_map = eye[:, free] + eye[:, both] @ slave
     rates = -eye[:, both] @ jnp.linalg.solve(jac[:, both], level.by_q)
     by_error = jnp.linalg.solve(jac[:m, dependent], -jac[:m, errors])
     error_map = eye[:, errors] + eye[:, dependent] @ by_error
@@ -342,27 +342,27 @@ def _check_controller(eq, controller) -> None:
     if controller is None or not is_concrete(eq, controller) or eq.u is None:
         return
     wanted = np.asarray(ravel_pytree(eq.u)[0])
-    given = np.asarray(ravel_pytree(_control(eq, controller))[0])
-    if wanted.shape != given.shape:
+    control = np.asarray(ravel_pytree(_control(eq, controller))[0])
+    if wanted.shape != control.shape:
         raise ValueError(
-            f"the controller returns {given.size} controls, the equilibrium has {wanted.size}."
+            f"the controller returns {control.size} controls, the equilibrium has {wanted.size}."
         )
-    error = np.abs(given - wanted).max(initial=0.0)
-    if error > np.sqrt(np.finfo(given.dtype).eps) * (1 + np.abs(wanted).max(initial=0.0)):
+    error = np.abs(control - wanted).max(initial=0.0)
+    if error > np.sqrt(np.finfo(control.dtype).eps) * (1 + np.abs(wanted).max(initial=0.0)):
         raise ValueError(
-            f"the controller gives u = {given} at the equilibrium, which needs u = {wanted}: they "
-            f"differ by {error:.3g}. Add the equilibrium's control, or find the equilibrium of the "
+            f"the controller gives u = {control} at the equilibrium, which needs u = {wanted}: "
+            f"they differ by {error:.3g}. Add the equilibrium's control, or find the equilibrium of the "
             "closed loop."
         )
 
 
 def _check_rank(labels, jac) -> None:
-    found = numerical_rank(jac)
-    if found.rank < jac.shape[0]:
+    rank = numerical_rank(jac)
+    if rank.rank < jac.shape[0]:
         raise ValueError(
             f"the constraints are dependent at the equilibrium: their Jacobian has rank "
-            f"{found.rank} of {jac.shape[0]} ({involved(labels, found)}; singular values "
-            f"{np.array2string(found.singular_values, precision=3)}). Leave out those that repeat "
+            f"{rank.rank} of {jac.shape[0]} ({involved(labels, rank)}; singular values "
+            f"{np.array2string(rank.singular_values, precision=3)}). Leave out those that repeat "
             "others; at a singular position no linearization exists."
         )
 
@@ -381,7 +381,7 @@ def _assumed_partition(chosen, n: int, m: int) -> Partition:
 
 def _pivots(rows, candidates):
     """Columns that make `rows` regular, by elimination with full pivoting, and those left over."""
-    rows, left, found = rows.copy(), list(candidates), []
+    rows, left, pivots = rows.copy(), list(candidates), []
     for _ in range(rows.shape[0]):
         block = np.abs(rows[:, left])
         i, j = np.unravel_index(np.argmax(block), block.shape) if block.size else (0, 0)
@@ -389,8 +389,8 @@ def _pivots(rows, candidates):
             break
         column = left.pop(j)
         rows = np.delete(rows - np.outer(rows[:, column] / rows[i, column], rows[i]), i, axis=0)
-        found.append(column)
-    return found, left
+        pivots.append(column)
+    return pivots, left
 
 
 def _without(rows, others, columns):

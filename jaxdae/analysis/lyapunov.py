@@ -188,13 +188,13 @@ def _best(rate, largest: float) -> float:
     """Maximum of a function with a single hump on `[0, largest]`."""
     from scipy.optimize import minimize_scalar
 
-    found: Any = minimize_scalar(
+    optimum: Any = minimize_scalar(
         lambda eps: -rate(eps),
         bounds=(0.0, largest),
         method="bounded",
         options={"xatol": _TOLERANCE * largest},
     )
-    return found.x
+    return optimum.x
 
 
 def _square(name, gain, size) -> np.ndarray:

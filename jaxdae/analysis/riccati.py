@@ -60,9 +60,9 @@ class RegulatorFeedback(eqx.Module):
 
     def __call__(self, t, q, v, w):
         del t
-        own = jnp.array(self.independent, int)
+        free = jnp.array(self.independent, int)
         moved = q - self.q
-        state = [moved[own], v[own], w - self.w]
+        state = [moved[free], v[free], w - self.w]
         if self.errors is not None:
             state.append(self.errors @ moved)
         return self.u - self.K @ jnp.concatenate(state)
@@ -156,11 +156,11 @@ def lqr_on_constraints(
     r, (e, size) = lin.velocity_constraints, (kept.shape[0], lin.A.shape[0])
     basis = jnp.eye(size, dtype=lin.A.dtype)[: size - r]
     basis = jnp.concatenate([basis, jnp.zeros((e, size), basis.dtype).at[:, size - r :].set(kept)])
-    found = lqr(basis @ lin.A @ basis.T, basis @ lin.B, Q, R)
+    regulator = lqr(basis @ lin.A @ basis.T, basis @ lin.B, Q, R)
     feedback = RegulatorFeedback(
-        found.K, eq.q, eq.w, jnp.ravel(eq.u), lin.partition.independent, _errors(lin, kept)
+        regulator.K, eq.q, eq.w, jnp.ravel(eq.u), lin.partition.independent, _errors(lin, kept)
     )
-    return feedback, found
+    return feedback, regulator
 
 
 def _moving_errors(lin: Linearization, names) -> Float[Array, "e r"]:
@@ -206,10 +206,11 @@ def _errors(lin: Linearization, kept) -> Float[Array, "e n"] | None:
     """`z = q_E - q_E0 - B_E x` from all coordinates, in the rows that are kept."""
     if kept.shape[0] == 0:
         return None
-    own, rows = (jnp.array(x, int) for x in (lin.partition.independent, lin.partition.nonholonomic))
-    by_x = lin.positions[rows][:, : len(own)]
+    parts = (lin.partition.independent, lin.partition.nonholonomic)
+    free, rows = (jnp.array(x, int) for x in parts)
+    by_x = lin.positions[rows][:, : len(free)]
     pick = jnp.zeros((len(rows), lin.positions.shape[0]), by_x.dtype)
-    pick = pick.at[jnp.arange(len(rows)), rows].set(1.0).at[:, own].add(-by_x)
+    pick = pick.at[jnp.arange(len(rows)), rows].set(1.0).at[:, free].add(-by_x)
     return kept @ pick
 
 
@@ -233,12 +234,12 @@ def solve_riccati(A, B, Q, R) -> Float[Array, "s s"]:
     Returns:
         `P`, shape `(s, s)`; not finite where there is none.
     """
-    spread = B @ jnp.linalg.solve(R, B.T)
-    P = _by_sign(A, spread, Q)
+    inputs = B @ jnp.linalg.solve(R, B.T)
+    P = _by_sign(A, inputs, Q)
 
     def polish(_, P):
-        closed = A - spread @ P
-        return solve_lyapunov(closed, Q + P @ spread @ P)
+        closed = A - inputs @ P
+        return solve_lyapunov(closed, Q + P @ inputs @ P)
 
     return jax.lax.fori_loop(0, _POLISH_STEPS, polish, P)
 
@@ -271,10 +272,10 @@ def solve_lyapunov(A, S) -> Float[Array, "s s"]:
     return (X + X.T) / 2
 
 
-def _by_sign(A, spread, Q):
+def _by_sign(A, inputs, Q):
     """First approximation, from the stable invariant subspace of the Hamiltonian matrix."""
     n = len(A)
-    hamiltonian = jnp.block([[A, -spread], [-Q, -A.T]])
+    hamiltonian = jnp.block([[A, -inputs], [-Q, -A.T]])
 
     def iterate(_, Z):
         inverse = jnp.linalg.inv(Z)
@@ -306,12 +307,12 @@ def _check(A, B, Q, R) -> None:
             raise ValueError(
                 f"{name} must be positive {kind}; its least eigenvalue is {least:.6g}."
             )
-    found = controllability(A, B)
-    if not found.stabilizable:
-        i = int(np.argmax(np.real(found.roots) + found.tolerances))
+    reach = controllability(A, B)
+    if not reach.stabilizable:
+        i = int(np.argmax(np.real(reach.roots) + reach.tolerances))
         raise ValueError(
             f"the pair (A, B) is not stabilizable: no feedback moves the root "
-            f"{show_root(found.roots[i])} (controllable dimension {found.rank} of {size}). Leave "
+            f"{show_root(reach.roots[i])} (controllable dimension {reach.rank} of {size}). Leave "
             "that part out (lqr_on_constraints drops the zero roots of position constraints, and "
             "of velocity constraints that hold at rest), or add an input that reaches it."
         )

@@ -131,14 +131,14 @@ def characteristic_matrix(
             "constraints. Use linearize and spectrum, which treat both."
         )
     jac = jacobian_at_rest(system, eq)
-    own, _, dependent = choose_partition(system, jac, jac.shape[0], independent)
-    return _parts(system, eq, own, dependent)
+    independents, _, dependent = choose_partition(system, jac, jac.shape[0], independent)
+    return _parts(system, eq, independents, dependent)
 
 
 @jit
-def _parts(system, eq, own, dependent) -> CharacteristicMatrix:
-    I, D = jnp.array(own, int), jnp.array(dependent, int)  # noqa: E741
-    d = len(own)
+def _parts(system, eq, independents, dependent) -> CharacteristicMatrix:
+    I, D = jnp.array(independents, int), jnp.array(dependent, int)  # noqa: E741
+    d = len(independents)
 
     def slope(q):
         jac = jax.jacfwd(system.position_constraints, argnums=1)(eq.t, q)

@@ -114,7 +114,7 @@ def step_limit_along(H: Callable, ts, *, weight, solver=None, theta: float = 1.0
         i = int(np.argmin(values))
         worst = contraction_along(H, at(steps[i]), steps[i], weight=weight, solver=solver)
         raise ValueError(
-            f"no step contracts by theta = {theta:.6g} along the whole motion: the best is "
+            f"no step contracts by theta = {theta:.6g} all along the motion: the best is "
             f"{values[i]:.6g}, with a step of {steps[i]:.6g} s, at t = {worst.at:.6g} s. Take "
             "another weight, or change the gains there."
         )

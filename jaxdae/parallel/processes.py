@@ -49,7 +49,7 @@ def agree(find: Callable[[], Any]) -> Any:
     outcome = json.loads(bytes(_together(multihost_utils.broadcast_one_to_all, letters)))
     if "refusal" in outcome:
         raise StoredBatchError(outcome["refusal"])
-    return outcome["found"]
+    return outcome["agreed"]
 
 
 def require_same(there: dict[str, Any], here: dict[str, Any]) -> None:
@@ -145,7 +145,7 @@ def largest(*numbers: int) -> list[int]:
 
 def _outcome(find: Callable[[], Any]) -> dict[str, Any]:
     try:
-        return {"found": find()}
+        return {"agreed": find()}
     except StoredBatchError as error:
         return {"refusal": str(error)}
 

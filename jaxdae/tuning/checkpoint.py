@@ -199,12 +199,12 @@ def _program(optimizer: "optax.GradientTransformationExtraArgs", trained: PyTree
 
 def _constants(program: ClosedJaxpr) -> list[Any]:
     """Arrays in a program and in the programs it calls; numbers are in its text."""
-    found = list(program.consts)
+    constants = list(program.consts)
     for equation in program.jaxpr.eqns:
-        inputs = [x.val for x in equation.invars if isinstance(x, Literal)]
-        inner = jax.tree.leaves(equation.params, is_leaf=lambda x: isinstance(x, ClosedJaxpr))
-        found += inputs + [c for x in inner if isinstance(x, ClosedJaxpr) for c in _constants(x)]
-    return found
+        constants += [x.val for x in equation.invars if isinstance(x, Literal)]
+        for x in jax.tree.leaves(equation.params, is_leaf=lambda x: isinstance(x, ClosedJaxpr)):
+            constants += _constants(x) if isinstance(x, ClosedJaxpr) else []
+    return constants
 
 
 def _contents(tree: PyTree) -> list[bytes]:

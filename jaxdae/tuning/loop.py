@@ -31,7 +31,7 @@ class TuningStep(NamedTuple):
     """What `tune` passes to a callback after each evaluation.
 
     Attributes:
-        step: number of the optimizer step; 0 is the evaluation of the given parameters.
+        step: number of the optimizer step; 0 is the evaluation of the initial parameters.
         loss: objective of every start, shape (starts,).
         gradient_norm: norm of every start's gradient, shape (starts,).
         skipped: which starts had their step refused, shape (starts,).
@@ -238,7 +238,7 @@ class _File:
 
 
 class _Patience:
-    """Counts evaluations since the best loss last fell by a given fraction."""
+    """Counts evaluations since the best loss last fell by a certain fraction."""
 
     def __init__(self, limit: int | None, min_improvement: float):
         self.limit, self.fraction = limit, min_improvement

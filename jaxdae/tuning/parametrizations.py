@@ -160,11 +160,11 @@ class HurwitzPolynomial(AbstractParametrization):
     def __init__(self, coefficients: ArrayLike | None = None, *, roots: ArrayLike | None = None):
         if (coefficients is None) == (roots is None):
             raise ValueError("HurwitzPolynomial: give exactly one of `coefficients` and `roots`.")
-        given = _concrete_vector(coefficients if roots is None else roots)
-        found = _roots(given) if roots is None else given
-        _require_hurwitz(found)
-        dtype = jnp.real(1.0 * jnp.asarray(given)).dtype
-        self.raw = jnp.log(jnp.asarray(_factors(found), dtype=dtype))
+        values = _concrete_vector(coefficients if roots is None else roots)
+        located = _roots(values) if roots is None else values
+        _require_hurwitz(located)
+        dtype = jnp.real(1.0 * jnp.asarray(values)).dtype
+        self.raw = jnp.log(jnp.asarray(_factors(located), dtype=dtype))
 
     @property
     def value(self) -> Float[Array, " n"]:
@@ -268,13 +268,13 @@ def _check_factor(factor: Array) -> None:
         )
 
 
-def _concrete_vector(given: Any) -> np.ndarray:
-    if not is_concrete(given):
+def _concrete_vector(values: Any) -> np.ndarray:
+    if not is_concrete(values):
         raise TypeError(
             "HurwitzPolynomial: cannot factor a traced polynomial; build it outside of "
             "jit, grad and vmap, and pass the module in."
         )
-    array = np.atleast_1d(np.asarray(given))
+    array = np.atleast_1d(np.asarray(values))
     if array.ndim != 1 or array.size == 0:
         raise ValueError(
             f"HurwitzPolynomial: got shape {array.shape}, needs a vector (n,) with n >= 1."
