@@ -351,8 +351,8 @@ def _check_controller(eq, controller) -> None:
     if error > np.sqrt(np.finfo(control.dtype).eps) * (1 + np.abs(wanted).max(initial=0.0)):
         raise ValueError(
             f"the controller gives u = {control} at the equilibrium, which needs u = {wanted}: "
-            f"they differ by {error:.3g}. Add the equilibrium's control, or find the equilibrium of the "
-            "closed loop."
+            f"they differ by {error:.3g}. Add the equilibrium's control, or find the equilibrium "
+            "of the closed loop."
         )
 
 
