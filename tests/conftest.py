@@ -59,10 +59,19 @@ for _option, _value in (
         os.environ["XLA_FLAGS"] = _FLAGS.strip()
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items):
-    """Files with slow tests first: begun last, they would leave a processor without work."""
+    """What shares programs runs in one process: a file, or a system of the matrix of agreement.
+
+    Files with slow tests first: begun last, they would leave a processor without work.
+    """
     slow = Counter(x.path for x in items if x.get_closest_marker("slow"))
     items.sort(key=lambda x: -slow[x.path])
+    for item in items:
+        group = "/".join(item.path.relative_to(Path(__file__).parent).with_suffix("").parts)
+        if item.get_closest_marker("by_system"):
+            group += f" {item.callspec.params['system']}" if hasattr(item, "callspec") else ""
+        item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.fixture(autouse=True, scope="module")

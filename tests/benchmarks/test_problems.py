@@ -1,8 +1,9 @@
 """What the codes are given is one problem: the starts, the equations, the coordinates."""
 
-import importlib.util
 import itertools
+import sys
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -30,15 +31,10 @@ def test_starts_fulfil_the_constraints_so_that_exact_codes_can_take_them(cases, 
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_competitors_equations_are_ours_or_say_that_casadi_is_missing(
-    benchmark, cases, name, rng
-):
+def test_the_competitors_equations_are_ours(benchmark, cases, name, rng):
+    """Derived by CasADi, which the extra `test` has."""
     mechanics, base = benchmark("competitors.mechanics"), benchmark("competitors.base")
     case, problem = cases[name], cases[name].problem
-    if importlib.util.find_spec("casadi") is None:
-        with pytest.raises(base.MissingCodeError, match="casadi is not installed"):
-            mechanics.declare(problem)
-        return
     q, v = (x + 0.02 * rng.normal(size=x.shape) for x in (problem.q, problem.v))
     equations = mechanics.derive(mechanics.declare(problem))
     d = equations.declaration
@@ -47,7 +43,7 @@ def test_the_competitors_equations_are_ours_or_say_that_casadi_is_missing(
     function = base.package("casadi").Function("a", arguments, solved)
     gains = np.diag(problem.K_D), np.diag(problem.K_P)
     theirs = np.array(function(0.1, q, v, *gains)).ravel()
-    ours = jax.jit(case.formulation.vector_field)(case.system, 0.1, State(q, v), None).v
+    ours = eqx.filter_jit(case.formulation.vector_field)(case.system, 0.1, State(q, v), None).v
     # Two orders of elimination; Andrews' matrix has a condition number of some thousands.
     np.testing.assert_allclose(theirs, ours, atol=1e-12 * float(jnp.max(jnp.abs(ours))))
 
@@ -73,19 +69,22 @@ def test_joint_coordinates_of_mujoco_and_back_are_the_identity_on_the_constraint
 
 
 def test_the_c_code_by_hand_takes_the_steps_of_the_plain_backend(benchmark, cases):
-    hand_written, base = benchmark("competitors.hand_written"), benchmark("competitors.base")
+    hand_written = benchmark("competitors.hand_written")
     batch, ours = benchmark("batch"), benchmark("ours")
     y = batch.starts(cases["two_link"], 128)
-    try:
-        run = hand_written.rk4(np.float64, 5, 1e-3)
-    except base.MissingCodeError as error:
-        assert "no C compiler" in str(error)  # noqa: PT017
-        return
+    run = hand_written.rk4(np.float64, 5, 1e-3)  # needs a C compiler, as test_c_codes.py does
     expected = ours.vmap_loop(cases["two_link"], jnp.float64, 5, 1e-3)(jnp.asarray(y))
     # Taylor's series of sine and cosine to double precision, and other orders of summation.
     np.testing.assert_allclose(run(np.ascontiguousarray(y.T)).T, expected, rtol=1e-13)
     with pytest.raises(ValueError, match="must be a multiple of 64; got 100"):
         run(np.zeros((4, 100)))
+
+
+def test_without_casadi_the_equations_say_that_it_is_missing(benchmark, cases, monkeypatch):
+    mechanics, base = benchmark("competitors.mechanics"), benchmark("competitors.base")
+    monkeypatch.setitem(sys.modules, "casadi", None)
+    with pytest.raises(base.MissingCodeError, match="casadi does not load"):
+        mechanics.declare(cases["two_link"].problem)
 
 
 @pytest.mark.parametrize(("name", "count"), [("weights", 991), ("two-layers", 5634)])

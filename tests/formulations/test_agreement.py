@@ -10,10 +10,11 @@ constraint, where they are exact; the linear, saturated and tanh laws never are,
 Every pair runs on the native backend, but for those that it cannot take: they are in `NOT_NATIVE`
 with the reason, and run on the plain one. The systems in `PLAIN` run on both: between them they
 have holonomic, rheonomic and nonholonomic constraints, actuators, controllers, a singular mass
-matrix and no constraints at all. `kernels/test_formulations.py` compares the vector fields of nine
-systems besides. Motions of both backends are read by one and the same scalar program, which NumPy
-evaluates: nearly all time of these tests is spent compiling.
+matrix and no constraints at all. `kernels/tracing/test_formulations.py` compares the vector fields
+of nine systems besides. Motions of both backends are read by plain JAX.
 """
+
+from typing import Any
 
 import jax
 import numpy as np
@@ -21,28 +22,29 @@ import pytest
 
 from helpers.agreement import (
     APPLIED,
-    cases,
+    case_of,
     CLOSED_FORMS,
     CONSTRAINED,
     FORMULATIONS,
     is_not_native,
     is_twice,
-    Matrix,
-    Motion,
     NOT_NATIVE,
     REFUSED,
     UNCONSTRAINED,
 )
+from helpers.motions import Matrix, Motion
 from jaxdae import (
     Hamiltonian,
     SingularMass,
 )
 from jaxdae.simulation.backends import BackendError
 
+pytestmark = pytest.mark.by_system
+
 
 @pytest.fixture(scope="module")
 def matrix() -> Matrix:
-    return Matrix(cases())
+    return Matrix()
 
 
 QUANTITIES = ("q", "v", "w", "energy", "reaction", "power")
@@ -105,7 +107,8 @@ def test_multipliers_agree_where_they_are_unique(system, matrix):
 @pytest.mark.parametrize(("system", "name"), [x for x in APPLIED if x[0] in CLOSED_FORMS])
 def test_closed_forms_hold_in_every_formulation(system, name, matrix):
     """Sleigh, disk and knife edge to 1e-9, their reactions too."""
-    found, model = matrix.result(system, name), matrix.cases[system].system
+    model: Any = case_of(system).system
+    found = matrix.result(system, name)
     q, v = jax.vmap(model.exact_motion)(found.ts)
     lam = jax.vmap(model.multiplier)(q, v).reshape(found.multipliers.shape)
     np.testing.assert_allclose(found.q, q, rtol=0, atol=1e-9)

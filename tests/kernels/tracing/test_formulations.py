@@ -53,10 +53,10 @@ class Field:
 @pytest.fixture(scope="module")
 def fields():
     """Vector fields by system and formulation."""
-    cases = agreement.cases()
     return {
         (system, name): Field(
-            cases[system], agreement.weighted(agreement.FORMULATIONS[name], cases[system].alpha)
+            agreement.case_of(system),
+            agreement.weighted(agreement.FORMULATIONS[name], agreement.case_of(system).alpha),
         )
         for system, name in PAIRS
     }
