@@ -1,11 +1,9 @@
 """Integrations from start to end as native kernels that JAX can compile and batch."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
-import jax.extend.core as jex
 import jax.numpy as jnp
-from jax.interpreters import batching, mlir
 
 from jaxdae.kernels.integration.initial_value import InitialValueProblem
 from jaxdae.kernels.integration.saving import Saving, Summary
@@ -14,9 +12,10 @@ from jaxdae.kernels.integration.step_programs import (
     fixed_step_programs,
 )
 from jaxdae.kernels.launch.assembly import assembled
-from jaxdae.kernels.launch.batch_axes import Axes, with_new_axis
+from jaxdae.kernels.launch.batch_axes import Axes
 from jaxdae.kernels.launch.call import launched
 from jaxdae.kernels.launch.derivatives import Function
+from jaxdae.kernels.launch.primitives import along_new_axis, primitive
 from jaxdae.kernels.llvm import machine_code
 from jaxdae.kernels.llvm.array_functions import library
 from jaxdae.kernels.tracing.subprograms import called, Subprogram
@@ -131,20 +130,6 @@ def varied(run: Run, active: tuple[int, ...], directions: int) -> Run:
     return more._replace(plain=Function(own, shapes, pushed=True))
 
 
-def eager(primitive):
-    """Outside of all transformations, and where `jit` is switched off, a kernel is compiled too."""
-    compiled: dict[Any, Any] = {}
-
-    def call(*arguments, **parameters):
-        key = tuple(sorted(parameters.items(), key=lambda x: x[0]))
-        if key not in compiled:
-            compiled[key] = jax.jit(lambda *x: primitive.bind(*x, **parameters))
-        with jax.disable_jit(False):
-            return compiled[key](*arguments)
-
-    primitive.def_impl(call)
-
-
 def registered(programs, body: str, axes: Axes, run: Run) -> str:
     """Name of the compiled code of loops and of the programs that they call."""
     dtype = run.problem.dtype
@@ -159,11 +144,7 @@ def registered(programs, body: str, axes: Axes, run: Run) -> str:
 
 # The run itself.
 
-native_integration = jex.Primitive("native_integration")
-native_integration.multiple_results = True
 
-
-@native_integration.def_abstract_eval
 def _shapes(*arguments, run: Run, axes: Axes):
     return results([(*axes.shape, *x) for x in run.results()], run.problem.dtype, arguments)
 
@@ -180,13 +161,9 @@ def _lowered(ctx, *arguments, run: Run, axes: Axes):
 
 
 def _batched(arguments, axes_in, *, run: Run, axes: Axes):
-    moved, axes = with_new_axis(arguments, axes_in, axes)
-    if not run.adaptive and axes.batched[1 + len(run.problem.parameters)]:
+    if not run.adaptive and axes_in[1 + len(run.problem.parameters)] is not None:
         raise NotImplementedError("members of a batch share the ends of fixed steps.")
-    found = native_integration.bind(*moved, run=run, axes=axes)
-    return found, [0] * len(found)
+    return along_new_axis(native_integration, arguments, axes_in, run=run, axes=axes)
 
 
-eager(native_integration)
-mlir.register_lowering(native_integration, _lowered, platform="cpu")
-batching.primitive_batchers[native_integration] = _batched
+native_integration = primitive("native_integration", _shapes, lowering=_lowered, batched=_batched)

@@ -1,0 +1,249 @@
+"""Derivatives of native integrations in reverse mode, and the derivatives of these."""
+
+import jax
+import jax.numpy as jnp
+from jax.interpreters import ad
+
+from jaxdae.kernels.integration.forward_derivatives import (
+    argument_count,
+    beside,
+    integration_tangents,
+    moving_arguments,
+    start_and,
+    stepping_aside,
+)
+from jaxdae.kernels.integration.run import (
+    registered,
+    Run,
+    varied,
+)
+from jaxdae.kernels.integration.step_programs import adjoint_programs, transposed_pieces
+from jaxdae.kernels.launch.batch_axes import Axes, broadcast_along, with_new_axis
+from jaxdae.kernels.launch.call import launched
+from jaxdae.kernels.launch.derivatives import along, evaluate
+from jaxdae.kernels.launch.primitives import primitive, summed
+from jaxdae.kernels.launch.tangents import pushed
+from jaxdae.kernels.tracing.trace import UnsupportedOperationError
+from jaxdae.linalg.device_axes import results
+
+
+def _tangents_transposed(bars, *arguments, run, axes: Axes, active, directions: int):
+    count = argument_count(run)
+    primals, moves = arguments[:count], arguments[count:]
+    bars = [ad.instantiate_zeros(x) for x in bars]
+    own = Axes(axes.shape, axes.batched[:count])
+    each = []
+    for i in range(directions):
+        one = [jax.lax.index_in_dim(x, i, axes.rank, keepdims=False) for x in bars]
+        each.append(_pulled(primals, one, run, own, active, axes.batched[count:]))
+    found: list = [None] * count
+    for move, has, *parts in zip(moves, axes.batched[count:], *each, strict=True):
+        linear = ad.is_undefined_primal(move)
+        found.append(jnp.stack(parts, axes.rank if has else 0) if linear else None)
+    return found
+
+
+def _pulled(primals, bars, run: Run, axes: Axes, active, each: tuple[bool, ...] | None = None):
+    """Cotangents of start and parameters from those of rows and final state.
+
+    Args:
+        primals: start, parameters and times.
+        bars: cotangents of rows and final state.
+        run: what is differentiated.
+        axes: of the primals.
+        active: numbers of the parameters.
+        each: for each cotangent, whether every member has its own, and they are not summed up;
+            without it always.
+    """
+    more = Axes(axes.shape, (*axes.batched, *(True for _ in bars)))
+    each = (True,) * (1 + len(active)) if each is None else each
+    try:
+        pieces = transposed_pieces(run.problem, active, run.saving.times)
+    except UnsupportedOperationError as error:
+        stepping_aside(run, error)
+        assert run.plain is not None
+        bars, more = _all_bars(bars, run, more)
+        found = evaluate(run.plain.pulled(start_and(active)), [*primals, *bars], more)
+        return [summed(x, has, axes) for x, has in zip(found, each, strict=True)]
+    own = (axes.batched[i] for i in start_and(active))
+    totals = tuple(
+        bool(axes.rank and x.ranks) and not has and not every
+        for x, has, every in zip(pieces, own, each, strict=True)
+    )
+    found = _adjoint.bind(*primals, *bars, run=run, axes=more, active=active, totals=totals)
+    parts = zip(found, each, totals, strict=True)
+    return [x if total else summed(x, has, axes) for x, has, total in parts]
+
+
+def _all_bars(bars, run: Run, axes: Axes):
+    """Cotangents of all results of a run: nothing depends on what adaptive steps tell."""
+    more = [jnp.zeros((*axes.shape, *x), run.problem.dtype) for x in run.results()[2:]]
+    return [*bars, *more], Axes(axes.shape, (*axes.batched, *(True for _ in more)))
+
+
+def _adjoint_shapes(*arguments, run: Run, axes: Axes, active, totals):
+    own = [(run.problem.states,), *(run.problem.parameters[i].shape for i in active)]
+    shapes = [x if total else (*axes.shape, *x) for x, total in zip(own, totals, strict=True)]
+    return results(shapes, run.problem.dtype, arguments)
+
+
+def _adjoint_computed(*arguments, run: Run, axes: Axes, active, totals):
+    found = _blocks.bind(*arguments, run=run, axes=axes, active=active, totals=totals)
+    return [x.sum(0) if total else x for x, total in zip(found, totals, strict=True)]
+
+
+# The same before the sums over blocks of members, of as many as a vector has entries.
+
+
+def _block_shapes(*arguments, run: Run, axes: Axes, active, totals):
+    blocks = -(-axes.members // axes.width(run.problem.dtype))
+    own = [(run.problem.states,), *(run.problem.parameters[i].shape for i in active)]
+    pairs = zip(own, totals, strict=True)
+    shapes = [(blocks, *x) if total else (*axes.shape, *x) for x, total in pairs]
+    return results(shapes, run.problem.dtype, arguments)
+
+
+def _blocks_lowered(ctx, *arguments, run: Run, axes: Axes, active, totals):
+    from jaxdae.kernels.integration.adjoint_steps import adjoint_steps
+
+    dtype, programs = run.problem.dtype, adjoint_programs(run.problem, active, run.saving.times)
+    if run.adaptive:
+        programs = [*run.programs(), *programs]
+    width = axes.width(dtype)
+    body = adjoint_steps(run, active, width, axes.ranks(), axes.rank, totals[1:])
+    return launched(ctx, registered(programs, body, axes, run), arguments)
+
+
+_blocks = primitive("native_integration_adjoint_blocks", _block_shapes, lowering=_blocks_lowered)
+
+
+def _adjoint_batched(arguments, axes_in, *, run: Run, axes: Axes, active, totals):
+    rank = axes.rank
+    moved, axes = with_new_axis(arguments, axes_in, axes)
+    # Each entry of the new axis wants sums of its own: members are summed up here.
+    none = (False,) * len(totals)
+    found = _adjoint.bind(*moved, run=run, axes=axes, active=active, totals=none)
+    return _in_total(found, totals, tuple(range(1, 1 + rank))), [0] * len(found)
+
+
+def _in_total(found, totals, at: tuple[int, ...]) -> list:
+    return [x.sum(at) if total else x for x, total in zip(found, totals, strict=True)]
+
+
+def _adjoint_jvp(primals, tangents, *, run: Run, axes: Axes, active, totals):
+    found = _adjoint.bind(*primals, run=run, axes=axes, active=active, totals=totals)
+    members = tuple(range(axes.rank))
+    moving, timed = moving_arguments(run, tangents)
+    # The derivative of the adjoint, below, is made by the symmetry of second derivatives.
+    if run.own_rule is not None:
+        stepping_aside(run, run.own_rule)
+    if timed or run.own_rule is not None:
+        assert run.plain is not None
+        given, more = _all_bars(primals, run, axes)
+        still = [ad.Zero(jax.typeof(x).to_tangent_aval()) for x in given[len(primals) :]]
+        own = along(run.plain.pulled(start_and(active)), given, [*tangents, *still], more)
+        return found, _in_total(own, totals, members)
+    count = argument_count(run)
+    by = (*start_and(moving), count, count + 1)
+    moves = [ad.instantiate_zeros(tangents[i]) for i in by]
+    more = Axes(axes.shape, (*axes.batched, *(axes.batched[i] for i in by)))
+    own = _curvature.bind(*primals, *moves, run=run, axes=more, active=active, moving=moving)
+    return found, _in_total(own, totals, members)
+
+
+_adjoint = primitive(
+    "native_integration_adjoint",
+    _adjoint_shapes,
+    computed=_adjoint_computed,
+    batched=_adjoint_batched,
+)
+ad.primitive_jvps[_adjoint] = _adjoint_jvp
+
+# The derivative of the adjoint, along directions of the start, the parameters with numbers in
+# `moving`, and both cotangents: linear in them.
+
+
+def _curvature_shapes(*arguments, run: Run, axes: Axes, active, moving):
+    del moving
+    none = (False,) * (1 + len(active))
+    return _adjoint_shapes(*arguments, run=run, axes=axes, active=active, totals=none)
+
+
+def _curved(*arguments, run: Run, axes: Axes, active, moving):
+    """With `y' = F(x)`, `x_bar = F'(x)^T y_bar` varies by `F'^T dy_bar + (F'' dx)^T y_bar`.
+
+    These are the cotangents of `x` in the varied run `(F, F' dx)`, from `dy_bar` of the first and
+    `y_bar` of the second.
+    """
+    count, flags = argument_count(run), axes.batched
+    primals, bars, moves = arguments[:count], arguments[count : count + 2], arguments[count + 2 :]
+    own = Axes(axes.shape, flags[:count])
+    try:
+        more = varied(run, moving, 1)
+        adjoint_programs(more.problem, active, run.saving.times)
+    except UnsupportedOperationError as error:
+        stepping_aside(run, error)
+        return _curved_plainly(arguments, run, axes, active, moving)
+    parameters = 1 + len(run.problem.parameters)
+    start, own_start = beside(
+        primals[0], moves[0][..., None, :], flags[0], flags[count + 2], axes.shape
+    )
+    directions = [
+        jnp.expand_dims(x, axes.rank if has else 0)
+        for x, has in zip(moves[1:-2], flags[count + 3 : -2], strict=True)
+    ]
+    both = []
+    for x, has, move, moved in zip(bars, flags[count:], moves[-2:], flags[-2:], strict=False):
+        x, move = (
+            a if own else broadcast_along(a, axes.shape, 0) for a, own in ((x, has), (move, moved))
+        )
+        both.append(jnp.concatenate([move, x], -1))
+    given = [start, *primals[1:parameters], *directions, *primals[parameters:]]
+    batched = (own_start, *flags[1:parameters], *flags[count + 3 : -2], *flags[parameters:count])
+    found = _pulled(given, both, more, Axes(own.shape, batched), active)
+    return [found[0][..., : run.problem.states], *found[1:]]
+
+
+def _curved_plainly(arguments, run: Run, axes: Axes, active, moving):
+    assert run.plain is not None
+    count = argument_count(run)
+    first = Axes(axes.shape, axes.batched[: count + 2])
+    given, own = _all_bars(arguments[: count + 2], run, first)
+    function = run.plain.pulled(start_and(active)).along((*start_and(moving), count, count + 1))
+    more = Axes(axes.shape, (*own.batched, *axes.batched[count + 2 :]))
+    return evaluate(function, [*given, *arguments[count + 2 :]], more)
+
+
+def _curvature_jvp(primals, tangents, **parameters):
+    return pushed(lambda *x: _curved(*x, **parameters), primals, tangents)
+
+
+def _curvature_transposed(bars, *arguments, run: Run, axes: Axes, active, moving):
+    """Second derivatives are symmetric: the transpose is the derivative along the cotangents."""
+    count = argument_count(run)
+    given, flags = arguments[: count + 2], axes.batched[: count + 2]
+    primals, linear = given[:count], arguments[count + 2 :]
+    bars = [ad.instantiate_zeros(x) for x in bars]
+    own = (True,) * len(bars)
+    none = [jnp.zeros_like(x) for x in given[count:]]
+    more = Axes(axes.shape, (*flags, *own, *flags[count:]))
+    curved = _curvature.bind(*given, *bars, *none, run=run, axes=more, active=moving, moving=active)
+    wide = [jnp.expand_dims(x, axes.rank) for x in bars]
+    more = Axes(axes.shape, (*flags[:count], *own))
+    along = integration_tangents.bind(
+        *primals, *wide, run=run, axes=more, active=active, directions=1
+    )
+    found = [*curved, *(jnp.squeeze(x, axes.rank) for x in along)]
+    parts = zip(linear, found, axes.batched[count + 2 :], strict=True)
+    return [
+        *(None for _ in given),
+        *(summed(x, has, axes) if ad.is_undefined_primal(one) else None for one, x, has in parts),
+    ]
+
+
+_curvature = primitive("native_integration_curvature", _curvature_shapes, computed=_curved)
+ad.primitive_jvps[_curvature] = _curvature_jvp
+ad.primitive_transposes[_curvature] = _curvature_transposed
+
+
+ad.primitive_transposes[integration_tangents] = _tangents_transposed
