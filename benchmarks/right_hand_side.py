@@ -10,30 +10,27 @@ second process with XLA's option to compile small loops as one function.
 import argparse
 import json
 import os
-import pathlib
-import platform
-import statistics
 import subprocess
 import sys
-import time
 
 import diffrax
 import equinox as eqx
+import harness
 import jax
 import jax.numpy as jnp
 
 from jaxdae import Baumgarte, FullRank, Multipliers, simulate, State
+from jaxdae.commands.tables import table
 from jaxdae.linalg.saddle_point import AbstractSaddlePointSolve
 from jaxdae.models.andrews import AndrewsMechanism, START_Q
 from jaxdae.models.two_link import PAPER_START_Q, PAPER_START_V, TwoLinkManipulator
 
-RESULTS = pathlib.Path(__file__).parent / "results"
 LOOP_OPTION = "xla_cpu_small_while_loop_byte_threshold=1000000000"
 EVALUATIONS = 20_000
 
 
 class LapackSolve(AbstractSaddlePointSolve):
-    """`jnp.linalg.solve` on the whole saddle-point matrix."""
+    """`jnp.linalg.solve` on the saddle-point matrix."""
 
     def assumptions(self):
         return FullRank().assumptions()
@@ -70,9 +67,7 @@ def compile_loop(system, formulation, start):
     def loop(y):
         return jax.lax.fori_loop(0, EVALUATIONS, step, y)
 
-    began = time.perf_counter()
-    compiled = jax.jit(loop).lower(start).compile()
-    return compiled, time.perf_counter() - began
+    return harness.first_call(lambda: jax.jit(loop).lower(start).compile())
 
 
 def disagreement(system, stabilization, start):
@@ -86,38 +81,11 @@ def disagreement(system, stabilization, start):
     return float(jnp.max(jnp.abs(a - b)) / jnp.max(jnp.abs(b)))
 
 
-def seconds(call) -> float:
-    """Time of one call, its result ready [s]."""
-    began = time.perf_counter()
-    jax.block_until_ready(call())
-    return time.perf_counter() - began
-
-
-def interleaved(calls: dict, repetitions: int) -> dict[str, list[float]]:
-    """Times of several calls [s], taken in turn so that a busy machine slows all of them."""
-    for call in calls.values():
-        seconds(call)
-    rounds = [{name: seconds(call) for name, call in calls.items()} for _ in range(repetitions)]
-    return {name: [r[name] for r in rounds] for name in calls}
-
-
-def spread(times: list[float], scale: float) -> dict:
-    """Median, least and largest of times, in units of `scale` [s]."""
-    scaled = [t / scale for t in times]
-    return {"median": statistics.median(scaled), "min": min(scaled), "max": max(scaled)}
-
-
-def ratio(times: dict[str, list[float]]) -> float:
-    """Median over the rounds of the ratio of the two times."""
-    ours, lapack = times.values()
-    return statistics.median(b / a for a, b in zip(ours, lapack, strict=True))
-
-
 def measure(name, system, stabilization, start, t1, repetitions: int) -> dict:
     """Everything about one problem."""
     forms = {key: Multipliers(stabilization, solve=s) for key, s in SOLVES.items()}
     loops = {key: compile_loop(system, f, start) for key, f in forms.items()}
-    evaluations = interleaved(
+    evaluations = harness.interleaved(
         {key: lambda loop=loop: loop(start) for key, (loop, _) in loops.items()}, repetitions
     )
 
@@ -128,35 +96,39 @@ def measure(name, system, stabilization, start, t1, repetitions: int) -> dict:
             system, formulation, start, t1=t1, saveat=save, throw=False, backend="plain"
         )
 
-    runs = interleaved({key: lambda f=f: run(f).q for key, f in forms.items()}, repetitions)
+    steps = int(run(forms["jaxdae"]).stats["num_steps"])
+    runs = {key: lambda f=f: run(f).q for key, f in forms.items()}
+    for call in runs.values():
+        call()
+    ours, lapack = evaluations.values()
     return {
         "system": name,
-        "evaluation_us": {k: spread(v, 1e-6 * EVALUATIONS) for k, v in evaluations.items()},
+        "evaluation_s": {k: [t / EVALUATIONS for t in v] for k, v in evaluations.items()},
         "compile_s": {key: seconds for key, (_, seconds) in loops.items()},
-        "ratio": ratio(evaluations),
+        "ratio": harness.ratio(lapack, ours),
         "disagreement": disagreement(system, stabilization, start),
-        "run_ms": {key: spread(v, 1e-3) for key, v in runs.items()},
-        "run_steps": int(run(forms["jaxdae"]).stats["num_steps"]),
+        "run_s": harness.interleaved(runs, repetitions),
+        "run_steps": steps,
         "run_end_s": t1,
     }
 
 
-def table(rows: list[dict], title: str) -> str:
+def text(rows: list[dict], title: str) -> str:
     """The measurements as text."""
-    lines = [title, f"{'':17}{'':18}{'us per evaluation':^26}{'compile':>9}{'ratio':>7}{'run':>9}"]
-    lines.append(f"{'':35}{'median':>8}{'min':>8}{'max':>8}{'  ':2}{'s':>9}{'':7}{'ms':>9}")
-    for row in rows:
-        for key, t in row["evaluation_us"].items():
-            lines.append(
-                f"{row['system']:17}{key:18}{t['median']:8.3f}{t['min']:8.3f}{t['max']:8.3f}  "
-                f"{row['compile_s'][key]:9.2f}{row['ratio'] if key != 'jaxdae' else 1.0:7.2f}"
-                f"{row['run_ms'][key]['median']:9.2f}"
-            )
-        lines.append(
-            f"{'':17}accelerations agree to {row['disagreement']:.1e}; the run of "
-            f"{row['run_end_s']} s takes {row['run_steps']} steps"
+    lines = [
+        (
+            row["system"], key, harness.shown(times, 1e-6), row["compile_s"][key],
+            row["ratio"] if key != "jaxdae" else 1.0, harness.shown(row["run_s"][key], 1e-3),
+            row["run_steps"], row["disagreement"],
         )
-    return "\n".join(lines)
+        for row in rows
+        for key, times in row["evaluation_s"].items()
+    ]  # fmt: skip
+    headings = (
+        "system", "solve", "evaluation [us]", "compile [s]", "ratio", "run [ms]", "steps",
+        "accelerations apart",
+    )  # fmt: skip
+    return f"{title}\n\n{table(headings, lines)}\n"
 
 
 def measure_with_loop_option(repetitions: int) -> list[dict]:
@@ -179,13 +151,10 @@ def main() -> None:
     if args.json_only:
         print(json.dumps(rows))
         return
-    print(table(rows, "XLA as it is"), end="\n\n")
+    print(text(rows, "XLA as it is"))
     loops = measure_with_loop_option(args.repetitions)
-    print(table(loops, f"XLA with {LOOP_OPTION}"))
-    RESULTS.mkdir(exist_ok=True)
-    machine = {"jax": jax.__version__, "cores": os.cpu_count(), "machine": platform.machine()}
-    report = {"machine": machine, "default": rows, "loop_option": loops}
-    (RESULTS / "right_hand_side.json").write_text(json.dumps(report, indent=2) + "\n")
+    print(text(loops, f"XLA with {LOOP_OPTION}"))
+    harness.finish("right_hand_side", {"default": rows, "loop_option": loops})
 
 
 if __name__ == "__main__":
