@@ -8,7 +8,6 @@ Every code takes its own steps for each trajectory, to tolerances of a ladder. T
     python benchmarks/adaptive_batch.py --problems two-link --quick
 """
 
-import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -25,7 +24,6 @@ from competitors.base import Run
 from problems import andrews, Case, chain, two_link
 
 from jaxdae.commands.tables import table
-from jaxdae.plotting.style import colors, new_axes
 
 TARGETS = (1e-6, 1e-9)
 TOLERANCES = (1e-5, 1e-6, 1e-7, 1e-8, 1e-9, 1e-10, 1e-11)
@@ -103,7 +101,7 @@ def text(rows: list[dict[str, Any]]) -> str:
             mine = [row for row in part if row["code"] == code]
             line = [problem, code, str(next((r["members"] for r in mine if "members" in r), "-"))]
             for target, base in zip(TARGETS, bases, strict=True):
-                line += _cells(ladder.fastest(part, code, target), base)
+                line += ladder.cells(ladder.fastest(part, code, target), base, 1e-6)
             lines.append((*line, mine[0]["missing"] or ""))
     return table([*headings, "note"], lines)
 
@@ -112,37 +110,6 @@ def _fastest(part: list[dict[str, Any]], codes: list[str], target: float) -> dic
     """The fastest setting of several codes."""
     able = [row for row in (ladder.fastest(part, code, target) for code in codes) if row]
     return min(able, key=lambda row: row["median"], default=None)
-
-
-def _cells(best: dict[str, Any] | None, base: dict[str, Any] | None) -> list[str]:
-    if best is None:
-        return ["-", "-", "-"]
-    ratio = "-" if base is None else f"{harness.ratio(best['seconds'], base['seconds']):.3g}"
-    return [
-        harness.shown(best["seconds"], 1e-6),
-        ratio,
-        f"{best['setting']}: {best['error']:.0e}",
-    ]
-
-
-def figure(rows: list[dict[str, Any]]):
-    """Work-precision diagram, a panel for each problem."""
-    names = list(dict.fromkeys(row["problem"] for row in rows))
-    fig, axes = new_axes(len(names), title="Many runs: time of one against error", sharex=False)
-    known = list(dict.fromkeys(row["code"] for row in rows))
-    styles = list(itertools.product("o^s", colors(6)))
-    for ax, name in zip(axes[:, 0], names, strict=True):
-        part = [row for row in rows if row["problem"] == name]
-        for code, (marker, color) in zip(known, styles, strict=False):
-            line = sorted(ladder.front(part, code), key=lambda r: r["error"])
-            values = [[r[key] for r in line] for key in ("error", "median")]
-            ax.loglog(*values, marker=marker, markersize=4, color=color, label=code)
-        ax.invert_xaxis()
-        ax.set_title(name)
-        ax.set_xlabel("largest error of the final (q, v), relative to 1 + |y|")
-        ax.set_ylabel("time of one run [s]")
-    fig.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
-    return fig
 
 
 def main() -> None:
@@ -154,7 +121,11 @@ def main() -> None:
         for name in args.problems:
             rows += measure(PROBLEMS[name](), count, tolerances, args.repetitions)
     print(f"{harness.cores()} cores\n\n{text(rows)}")
-    harness.finish(f"adaptive_batch{args.some}", rows, figure(rows))
+    harness.finish(
+        f"adaptive_batch{args.some}",
+        rows,
+        ladder.work_precision(rows, "Many runs: time of one against error"),
+    )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Time against error: a code with a ladder of settings, and which of them is accurate enough."""
 
 import dataclasses
+import itertools
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -8,6 +9,8 @@ from typing import Any
 import harness
 import numpy as np
 from competitors.base import Run
+
+from jaxdae.plotting.style import colors, new_axes
 
 # A run that takes longer [s] is timed once, and ends the ladder of its code.
 SLOW = 3.0
@@ -113,3 +116,38 @@ def front(rows: list[dict[str, Any]], code: str) -> list[dict[str, Any]]:
     """Settings of a code that no other of its settings beats in both time and error."""
     able = [r for r in rows if r["code"] == code and "median" in r]
     return [r for r in able if fastest(able, code, r["error"]) is r]
+
+
+def cells(best: dict[str, Any] | None, base: dict[str, Any] | None, unit: float) -> list[str]:
+    """Time with its range in a unit [s], its ratio to that of the base, its setting and error."""
+    if best is None:
+        return ["-", "-", "-"]
+    ratio = "-" if base is None else f"{harness.ratio(best['seconds'], base['seconds']):.3g}"
+    times = harness.shown(best["seconds"], unit)
+    return [times, ratio, f"{best['setting']}: {best['error']:.0e}"]
+
+
+def work_precision(rows: list[dict[str, Any]], title: str, across: int = 1):
+    """Time against error, so many panels in a row, one for each problem."""
+    names = list(dict.fromkeys(row["problem"] for row in rows))
+    # This library first, so that its thick lines differ in color.
+    known = dict.fromkeys(row["code"] for row in rows)
+    codes = sorted(known, key=lambda x: not x.startswith("jaxdae"))
+    down = -(-len(names) // across)
+    fig, axes = new_axes(down, min(len(names), across), title=title, sharex=False)
+    if across > 1:
+        fig.set_size_inches(11.0, 1.0 + 4.0 * down)
+    for ax in axes.flat[len(names) :]:
+        ax.set_visible(False)
+    for ax, name in zip(axes.flat, names, strict=False):
+        part = [row for row in rows if row["problem"] == name]
+        for code, (marker, color) in zip(codes, itertools.product("o^s", colors(6)), strict=False):
+            line = sorted(front(part, code), key=lambda r: r["error"])
+            width = 2.5 if code.startswith("jaxdae") else 1.0
+            values = [[r[key] for r in line] for key in ("error", "median")]
+            ax.loglog(*values, marker, ls="-", ms=4, color=color, label=code, linewidth=width)
+        ax.invert_xaxis()
+        ax.set(title=name, xlabel="error of the final (q, v), relative to 1 + |y|")
+        ax.set_ylabel("time of one run [s]")
+    fig.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
+    return fig

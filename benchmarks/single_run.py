@@ -9,7 +9,6 @@ the two-link arm its closed-form motion, checked against CasADi's CVODES at 1e-1
     python benchmarks/single_run.py --problems chain-40 --quick
 """
 
-import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -31,7 +30,6 @@ from problems import andrews, Case, chain, plate, two_link
 from jaxdae.commands.tables import table
 from jaxdae.models.chain import Chain
 from jaxdae.models.two_link import AbstractTwoLink
-from jaxdae.plotting.style import colors, new_axes
 
 TARGETS = (1e-6, 1e-9)
 TOLERANCES = (1e-5, 1e-6, 1e-7, 1e-8, 1e-9, 1e-10, 1e-11, 1e-12)
@@ -122,7 +120,7 @@ def summary(rows: list[dict[str, Any]]) -> list[tuple]:
         own = [r for r in rows if r["code"] == code]
         line = [own[0]["problem"], code]
         for target, base in zip(TARGETS, native, strict=True):
-            line += _cells(ladder.fastest(rows, code, target), base)
+            line += ladder.cells(ladder.fastest(rows, code, target), base, 1e-3)
         found.append((*line, f"{max(r['setup_s'] for r in own):.2f}", _note(own, "-" in line[2:])))
     return found
 
@@ -133,42 +131,6 @@ def _note(own: list[dict[str, Any]], fell_short: bool) -> str:
     if own[0]["missing"] or not reached:
         return own[0]["missing"]
     return f"least error {min(reached):.1e}" if fell_short else ""
-
-
-def _cells(best: dict[str, Any] | None, base: dict[str, Any] | None) -> list[str]:
-    """Time with its spread, its ratio to that of the native backend, its setting and error."""
-    if best is None:
-        return ["-", "-", "-"]
-    times = harness.shown(best["seconds"], 1e-3)
-    ratio = "-" if base is None else f"{harness.ratio(best['seconds'], base['seconds']):.3g}"
-    return [times, ratio, f"{best['setting']}: {best['error']:.0e}"]
-
-
-def figure(rows: list[dict[str, Any]]):
-    """Work-precision diagram, a panel for each problem."""
-    names = list(dict.fromkeys(r["problem"] for r in rows))
-    # This library first, so that its thick lines differ in color.
-    codes = sorted(dict.fromkeys(r["code"] for r in rows), key=lambda x: not x.startswith("jaxdae"))
-    across = min(len(names), 2)
-    down = -(-len(names) // across)
-    fig, axes = new_axes(down, across, title="One run: time against error", sharex=False)
-    fig.set_size_inches(11.0, 1.0 + 4.0 * down)
-    styles = list(itertools.product("o^s", colors(6)))
-    for ax in axes.flat[len(names) :]:
-        ax.set_visible(False)
-    for ax, name in zip(axes.flat, names, strict=False):
-        for code, (marker, color) in zip(codes, styles, strict=False):
-            own = ladder.front([r for r in rows if r["problem"] == name], code)
-            own.sort(key=lambda r: r["error"])
-            style = {"linewidth": 2.5} if code.startswith("jaxdae") else {"linewidth": 1.0}
-            values = [[r[key] for r in own] for key in ("error", "median")]
-            ax.loglog(*values, marker=marker, markersize=4, color=color, label=code, **style)
-        ax.invert_xaxis()
-        ax.set_title(name)
-        ax.set_xlabel("error of the final (q, v), relative to 1 + |y|")
-        ax.set_ylabel("time of one run [s]")
-    fig.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
-    return fig
 
 
 def main() -> None:
@@ -185,7 +147,11 @@ def main() -> None:
     for target in TARGETS:
         headings += [f"ms at {target:.0e}", "/ native", "with: error"]
     print("\n" + table([*headings, "set-up s", "note"], lines))
-    harness.finish(f"single_run{args.some}", rows, figure(rows))
+    harness.finish(
+        f"single_run{args.some}",
+        rows,
+        ladder.work_precision(rows, "One run: time against error", across=2),
+    )
 
 
 if __name__ == "__main__":

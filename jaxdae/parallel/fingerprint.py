@@ -40,16 +40,7 @@ def fingerprint(members: Members, layout: Layout) -> dict[str, Any]:
 
 
 def differences(there: dict[str, Any], here: dict[str, Any], where: str) -> list[str]:
-    """Where two fingerprints differ, in words.
-
-    Args:
-        there: one of them.
-        here: the other.
-        where: the first is, such as "in the directory".
-
-    Returns:
-        A phrase for each entry that differs, the telling ones first.
-    """
+    """A phrase for each entry in which two fingerprints differ, one of them `where` says."""
     old, new = (dict(_entries(x)) for x in (there, here))
     return [
         f"{name}: {old.get(name)} {where}, {new.get(name)} here"

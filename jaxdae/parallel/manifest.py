@@ -22,9 +22,6 @@ MANIFEST, FINISHED = "manifest.json", "finished"
 def read_manifest(directory: Path) -> dict[str, Any]:
     """The manifest of a directory.
 
-    Args:
-        directory: the folder.
-
     Returns:
         The manifest: `members` is a positive number, each of `results` has a bare name of a file, a
         shape with that many members and a dtype of numbers.
@@ -56,10 +53,6 @@ def read_manifest(directory: Path) -> dict[str, Any]:
 def finished_chunks(directory: Path, members: int) -> list[tuple[int, int]]:
     """Chunks that are recorded as finished, each the first member and the member after the last.
 
-    Args:
-        directory: the folder.
-        members: of the batch.
-
     Raises:
         StoredBatchError: if the records are missing, or are not of this batch.
     """
@@ -76,13 +69,7 @@ def finished_chunks(directory: Path, members: int) -> list[tuple[int, int]]:
 
 
 def error(directory: Path, reason: str, remedy: str | None = None) -> StoredBatchError:
-    """The error of a directory that cannot be used.
-
-    Args:
-        directory: the folder.
-        reason: why not.
-        remedy: what to do about it.
-    """
+    """The error of a directory that cannot be used, why not, and what to do about it."""
     if remedy is None:
         remedy = (
             "make the same call as then, give another directory, or start afresh with "

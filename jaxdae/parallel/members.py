@@ -81,25 +81,12 @@ def split(function: Callable, batch: PyTree, in_axes: PyTree) -> Members:
 
 
 def join(mapped: PyTree, shared: PyTree, rest: PyTree) -> Call:
-    """One member, put together from its parts.
-
-    Args:
-        mapped: as in `Members`, without the axis of the members.
-        shared: as in `Members`.
-        rest: as in `Members`.
-
-    Returns:
-        A `Call` like the one that was split.
-    """
+    """One member, put together from the parts of `Members`, `mapped` without their axis."""
     return eqx.combine(*(jax.tree.map(_keys, x, is_leaf=_is_keys) for x in (mapped, shared)), rest)
 
 
 def leaf_name(path) -> str:
-    """Name of a leaf as it is written in Python, such as `batch[0].q`.
-
-    Args:
-        path: of the leaf, as JAX gives it.
-    """
+    """Name of a leaf by its path, as it is written in Python, such as `batch[0].q`."""
     return jax.tree_util.keystr(path).lstrip(".")
 
 

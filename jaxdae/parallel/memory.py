@@ -38,13 +38,7 @@ class Memory:
         return []
 
     def write(self, start: int, stop: int, arrays: list[np.ndarray]) -> None:
-        """Take the results of a chunk.
-
-        Args:
-            start: first member.
-            stop: member after the last.
-            arrays: results, leading axis `stop - start`.
-        """
+        """Take the results of a chunk, arrays with leading axis `stop - start`."""
         self._computed.append((start, stop))
         for mine, array in zip(self._arrays, arrays, strict=True):
             mine[start:stop] = array

@@ -14,11 +14,7 @@ from jaxdae.parallel.fingerprint import differences
 
 
 def local_chunks(chunks: list[Any]) -> list[Any]:
-    """The chunks of this process: every so many, so that all of them advance through the batch.
-
-    Args:
-        chunks: of all processes, the same list in every process.
-    """
+    """The chunks of this process: every so many, so that all of them advance through the batch."""
     return chunks[jax.process_index() :: jax.process_count()]
 
 
@@ -28,13 +24,7 @@ def first_process() -> bool:
 
 
 def agree(find: Callable[[], Any]) -> Any:
-    """What the first process finds, in every process.
-
-    Args:
-        find: called in the first process alone; returns JSON values.
-
-    Returns:
-        The same in every process.
+    """What `find` returns in the first process, JSON values, in every process.
 
     Raises:
         StoredBatchError: in every process, if `find` raises it.
@@ -53,11 +43,7 @@ def agree(find: Callable[[], Any]) -> Any:
 
 
 def require_same(there: dict[str, Any], here: dict[str, Any]) -> None:
-    """Refuse, in all processes, to go on if one has another batch.
-
-    Args:
-        there: what the batch of the first process is.
-        here: what that of this process is.
+    """Refuse, in all processes, to go on if one has another batch (`here`) than the first.
 
     Raises:
         BatchError: naming the process, and in that process what differs.
@@ -104,10 +90,7 @@ def share(work: Callable[[], None], kept: str) -> None:
 
 
 def wait_for_all(name: str) -> None:
-    """Go on when all processes have come here.
-
-    Args:
-        name: of the place.
+    """Go on when all processes have come to the place of this name.
 
     Raises:
         BatchError: if a process ended before.
@@ -117,13 +100,7 @@ def wait_for_all(name: str) -> None:
 
 
 def gather(parts: list[np.ndarray]) -> list[np.ndarray]:
-    """Arrays of every process, in every process.
-
-    Args:
-        parts: of the same shapes in every process.
-
-    Returns:
-        The same with a leading axis `processes`.
+    """Arrays of the same shapes in every process, stacked, in every process.
 
     Raises:
         BatchError: if a process ended before.
@@ -132,14 +109,7 @@ def gather(parts: list[np.ndarray]) -> list[np.ndarray]:
 
 
 def largest(*numbers: int) -> list[int]:
-    """The largest of each number that any process gives.
-
-    Args:
-        numbers: as many in every process.
-
-    Raises:
-        BatchError: if a process ended before.
-    """
+    """The largest of each number that any process gives; a `BatchError` if one ended before."""
     return gather([np.array(numbers, np.int32)])[0].max(axis=0).tolist()
 
 

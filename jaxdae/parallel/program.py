@@ -64,15 +64,7 @@ class Layout(NamedTuple):
 
 @eqx.filter_jit
 def run_block(mapped: PyTree, shared: PyTree, rest: PyTree) -> PyTree:
-    """One block: members that are computed in step with each other.
-
-    Args:
-        mapped: as in `Members`, of the members of the block.
-        shared: as in `Members`.
-        rest: as in `Members`.
-
-    Returns:
-        Results, leading axis `members`.
+    """Results of one block: members, in the parts of `Members`, that are computed in step.
 
     Raises:
         TypeError: for results that are no arrays of numbers.
@@ -86,15 +78,7 @@ def run_block(mapped: PyTree, shared: PyTree, rest: PyTree) -> PyTree:
 
 
 def place_shared(members: Members, layout: Layout) -> Members:
-    """Put what all members share on every device, once for all chunks.
-
-    Args:
-        members: the batch.
-        layout: how it lies on the devices.
-
-    Returns:
-        The same batch.
-    """
+    """The same batch, with what all members share on every device, once for all chunks."""
     everywhere = NamedSharding(layout.mesh, PartitionSpec())
     return members._replace(shared=jax.device_put(members.shared, everywhere))
 

@@ -61,21 +61,16 @@ class Store:
     def __init__(self, directory: str | Path, fingerprint: dict[str, Any], results: dict[str, Any]):
         self.directory = Path(directory)
         members = fingerprint["members"]
-        entries = {
-            name: {
-                "file": f"{name}.npy",
-                "shape": [members, *x.shape[1:]],
-                "dtype": np.dtype(x.dtype).str,
-            }
-            for name, x in results.items()
-        }
         self.manifest = {
-            "format": FORMAT,
-            "version": VERSION,
-            "members": members,
-            "results": entries,
-            "fingerprint": fingerprint,
-        }
+            "format": FORMAT, "version": VERSION, "members": members, "fingerprint": fingerprint,
+            "results": {
+                name: {
+                    "file": f"{name}.npy", "shape": [members, *x.shape[1:]],
+                    "dtype": np.dtype(x.dtype).str,
+                }
+                for name, x in results.items()
+            },
+        }  # fmt: skip
 
     @property
     def kept(self) -> str:
@@ -107,11 +102,6 @@ class Store:
 
     def write(self, start: int, stop: int, arrays: list[np.ndarray]) -> None:
         """Put the results of a chunk to the disk, and then record that they are there.
-
-        Args:
-            start: first member.
-            stop: member after the last.
-            arrays: results, leading axis `stop - start`.
 
         Raises:
             OSError: if they cannot be written; the chunk is not recorded then.
