@@ -16,16 +16,9 @@ from jaxdae.systems.independence import constraint_rank
 def independent_part(system: System, eq: Equilibrium, m: int) -> tuple[System, Equilibrium]:
     """A system with as many of its constraints as are independent, and the same equilibrium.
 
-    On the constraints its motions are the same, and so are all equations of them.
-
-    Args:
-        system: the declaration.
-        eq: of the system, concrete.
-        m: number of position constraints.
-
-    Returns:
-        The system and its equilibrium, with multipliers that give the same reaction; both as given
-        where all constraints are independent, or at a singular position.
+    On the constraints its motions are the same, and so are all equations of them. The multipliers
+    are others that give the same reaction. Both arguments come back as they are where all `m`
+    position constraints and the velocity constraints are independent, or at a singular position.
     """
     rank = _rank(system, eq)
     jac = np.asarray(rank.jac)

@@ -149,16 +149,7 @@ def jacobian_at_rest(system: System, eq: Equilibrium) -> Float[Array, "c n"]:
 
 
 def choose_partition(system: System, jac, m: int, independent=None) -> Partition:
-    """Independent and dependent coordinates for a constraint Jacobian.
-
-    Args:
-        system: for the names of coordinates and constraints.
-        jac: position constraints first, shape `(m+r, n)`.
-        m: number of position constraints.
-        independent: names or indices, or `None` to choose by pivoting.
-
-    Returns:
-        `Partition`.
+    """Independent and dependent coordinates for a constraint Jacobian, position constraints first.
 
     Raises:
         ValueError: see `linearize`.

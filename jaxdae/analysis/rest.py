@@ -27,19 +27,7 @@ class Balance(NamedTuple):
 
 
 def balance(system: System, t, q, w, u, multipliers) -> Balance:
-    """What is out of balance at rest in `q`; all zero at an equilibrium.
-
-    Args:
-        system: the declaration.
-        t: time [s].
-        q: coordinates, shape `(n,)`.
-        w: actuator state, shape `(k,)`.
-        u: control input.
-        multipliers: `lam`, shape `(m+r,)`.
-
-    Returns:
-        `Balance`.
-    """
+    """What is out of balance at rest in `q`, under multipliers `(m+r,)`; zero at an equilibrium."""
     rest = jnp.zeros_like(q)
     phi, f_dot = jax.jvp(lambda t: system.position_constraints(t, q), (t,), (jnp.ones_like(t),))
     g = system.velocity_constraints(t, q, rest)
@@ -51,14 +39,7 @@ def balance(system: System, t, q, w, u, multipliers) -> Balance:
 
 
 def energy_force(system: System, t, q, multipliers) -> Float[Array, " n"]:
-    """`-d(W + lam . f)/dq` with `W = V - T0`: energies and position constraints, at rest.
-
-    Args:
-        system: the declaration.
-        t: time [s].
-        q: coordinates, shape `(n,)`.
-        multipliers: of the position constraints, shape `(m,)`.
-    """
+    """`-d(W + lam . f)/dq` with `W = V - T0`: energies and position constraints, at rest."""
 
     def potential(q):
         static = system.potential_energy(t, q) - system.kinetic_energy(t, q, jnp.zeros_like(q))
@@ -71,16 +52,8 @@ def remaining_force(system: System, t, q, v, w, u, multipliers) -> Float[Array, 
     """All other forces: `force`, less the slopes by `v` of dissipation, `lam . g` and `dT/dt`.
 
     Of the inertial forces it has the explicit rate of the momenta; the rest of them,
-    `turning(...) @ v` to first order, vanishes at rest.
-
-    Args:
-        system: the declaration.
-        t: time [s].
-        q: coordinates, shape `(n,)`.
-        v: velocities, shape `(n,)`.
-        w: actuator state, shape `(k,)`.
-        u: control input.
-        multipliers: of the velocity constraints, shape `(r,)`.
+    `turning(...) @ v` to first order, vanishes at rest. The multipliers `(r,)` are those of the
+    velocity constraints.
     """
 
     def power(v):
@@ -93,13 +66,7 @@ def remaining_force(system: System, t, q, v, w, u, multipliers) -> Float[Array, 
 
 
 def mass_and_turning(system: System, t, q) -> tuple[Float[Array, "n n"], Float[Array, "n n"]]:
-    """Mass matrix, and the gyroscopic matrix `A^T - A` with `A = d2T/dv dq` at rest.
-
-    Args:
-        system: the declaration.
-        t: time [s].
-        q: coordinates, shape `(n,)`.
-    """
+    """Mass matrix, and the gyroscopic matrix `A^T - A` with `A = d2T/dv dq` at rest."""
     rest, eye = jnp.zeros_like(q), jnp.eye(q.size, dtype=q.dtype)
     momentum = lambda q, v: jax.grad(system.kinetic_energy, argnums=2)(t, q, v)  # noqa: E731
     _, push = jax.linearize(momentum, q, rest)

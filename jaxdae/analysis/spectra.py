@@ -92,15 +92,7 @@ def spectrum(linearization: Linearization, tolerance: float | None = None) -> Sp
 
 
 def root_bounds(matrix, eps: float) -> tuple[NDArray[np.complex128], np.ndarray]:
-    """Eigenvalues by decreasing real part, and the uncertainty of each.
-
-    Args:
-        matrix: shape `(s, s)`.
-        eps: relative precision of its entries.
-
-    Returns:
-        Eigenvalues `(s,)` and bounds `(s,)`.
-    """
+    """Eigenvalues by decreasing real part, and bounds of each for entries of precision `eps`."""
     size = len(matrix)
     if size == 0:
         return np.zeros(0, np.complex128), np.zeros(0)

@@ -44,14 +44,7 @@ class CheckpointError(ValueError):
 
 
 def save(path: Path, fingerprint: dict[str, Any], rows: int, tree: PyTree) -> None:
-    """Write a checkpoint; at every moment the file is the old one or the new one, complete.
-
-    Args:
-        path: the file; its folder must exist.
-        fingerprint: what the run is, from `fingerprint`.
-        rows: number of finished evaluations.
-        tree: arrays to store.
-    """
+    """Write a checkpoint; at every moment the file is the old one or the new one, complete."""
     payload = io.BytesIO()
     eqx.tree_serialise_leaves(payload, tree)
     header = {"format": FORMAT, "version": VERSION, "rows": rows}
@@ -64,15 +57,7 @@ def save(path: Path, fingerprint: dict[str, Any], rows: int, tree: PyTree) -> No
 def load(
     path: Path, fingerprint: dict[str, Any], like: Callable[[int], PyTree]
 ) -> tuple[int, PyTree]:
-    """Read a checkpoint of the same run.
-
-    Args:
-        path: the file.
-        fingerprint: what the run is, from `fingerprint`.
-        like: maps the number of rows to a pytree with the shapes and dtypes that were stored.
-
-    Returns:
-        The number of finished evaluations and the stored pytree.
+    """Number of finished evaluations and arrays of the same run, which are `like(rows)`.
 
     Raises:
         CheckpointError: if the file is not a checkpoint, is truncated or corrupt, has another

@@ -133,15 +133,7 @@ def descend(static: Problem, arrays: Problem, state: Start) -> tuple[Start, Reco
 
     Where the optimizer's own step is not finite, the next step is along the gradient. The
     optimizer, its memory as it was before, is asked again from the point reached by it: asked again
-    from the same point, it would only fail again.
-
-    Args:
-        static: a problem without its arrays.
-        arrays: these.
-        state: of one start.
-
-    Returns:
-        The next state, and what happened.
+    from the same point, it would only fail again. The problem comes without its arrays, and these.
     """
     import optax
 

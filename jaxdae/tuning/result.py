@@ -24,12 +24,7 @@ class TuningHistory(NamedTuple):
 
     @classmethod
     def empty(cls, rows: int, starts: int) -> "TuningHistory":
-        """Rows that are still to be filled.
-
-        Args:
-            rows: number of evaluations.
-            starts: number of starts.
-        """
+        """Rows that are still to be filled."""
         shape = (rows, starts)
         return cls(np.zeros(shape), np.zeros(shape), np.zeros(shape, bool))
 
@@ -84,11 +79,7 @@ class TuningResult:
     compile_seconds: float
 
     def summary(self) -> str:
-        """Losses, counts, times and the tuned parameters, one line each.
-
-        Returns:
-            Text of several lines, ready to print.
-        """
+        """Losses, counts, times and the tuned parameters, one line each, ready to print."""
         starts = self.histories.loss.shape[1]
         lines = [
             f"loss        {self.initial_loss:.6g} -> {self.loss:.6g}",
