@@ -8,7 +8,6 @@ import numpy as np
 from competitors.base import Problem
 
 from jaxdae import Baumgarte, Multipliers, State, System
-from jaxdae.formulations import SparseMultipliers
 from jaxdae.models.andrews import AndrewsMechanism
 from jaxdae.models.chain import Chain
 from jaxdae.models.two_link import TwoLinkManipulator
@@ -72,7 +71,7 @@ class Case:
 
     problem: Problem
     system: System
-    formulation: Multipliers | SparseMultipliers
+    formulation: Multipliers
     state: State
 
 

@@ -43,6 +43,7 @@ from .formulations import (
     Penalty as Penalty,
     QuasiVelocities as QuasiVelocities,
     RealizingForces as RealizingForces,
+    Sparse as Sparse,
     SparseMultipliers as SparseMultipliers,
     VelocityElimination as VelocityElimination,
 )

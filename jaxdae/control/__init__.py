@@ -1,10 +1,12 @@
 """Control: feedback laws, servo-constraints, given integrals."""
 
 from jaxdae.control.base import (
+    AbstractController as AbstractController,
     AbstractDynamicController as AbstractDynamicController,
     attach as attach,
     ControlledSystem as ControlledSystem,
     ControllerOutput as ControllerOutput,
+    Offers as Offers,
 )
 from jaxdae.control.feedback import (
     NeuralFeedback as NeuralFeedback,

@@ -1,13 +1,54 @@
-"""The contract of a controller with internal state, and how it becomes part of the system."""
+"""What controllers may offer, and how one with internal state becomes part of the system."""
 
 import abc
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxdae.systems import Labels, State, System
+
+
+def _nothing(*_) -> None:
+    """What is said where there is nothing to say."""
+
+
+class Offers(NamedTuple):
+    """What a controller offers beside its control input.
+
+    Args:
+        perturbation_matrix: `(t, q, v, w)`, `H` of the equations `dy/dt = H y` by which it
+            stabilizes constraints of its own, which limits the step; `None` without.
+        stop: `(trajectory)`, why a failed run ended where it is the reason, in words.
+        review: `(trajectory)`, what to warn of after a run that reached its end, in words.
+    """
+
+    perturbation_matrix: Callable[..., Float[Array, "p p"] | None] = _nothing
+    stop: Callable[[Any], str | None] = _nothing
+    review: Callable[[Any], str | None] = _nothing
+
+
+class AbstractController(eqx.Module):
+    """A controller that offers more than its control input.
+
+    Others need no contract: any callable `u = controller(t, q, v, w)`.
+    """
+
+    @property
+    @abc.abstractmethod
+    def offers(self) -> Offers:
+        """What it offers."""
+
+    @abc.abstractmethod
+    def __call__(self, t, q, v, w) -> Any:
+        """Control input."""
+
+
+def offers_of(controller) -> Offers:
+    """What a controller offers, whatever it is."""
+    return controller.offers if isinstance(controller, AbstractController) else Offers()
 
 
 class AbstractDynamicController(eqx.Module):
@@ -128,3 +169,26 @@ def attach(
 def control_input(controller, t, state: State) -> Any:
     """`u = controller(t, q, v, w)`, or `None` without a controller."""
     return None if controller is None else controller(t, state.q, state.v, state.w)
+
+
+class ClosedLoop(NamedTuple):
+    """A system and its controller, which has no internal state any more.
+
+    Args:
+        system: what is simulated.
+        state: its start.
+        controller: `u = controller(t, q, v, w)`, or `None`.
+        plant: takes the system without the controller out of what is simulated.
+    """
+
+    system: System
+    state: State
+    controller: Callable | None
+    plant: Callable[[Any], System]
+
+
+def closed_loop(system: System, controller, state: State, t=0.0) -> ClosedLoop:
+    """A system under any controller, one with internal state attached to it by `attach`."""
+    if not isinstance(controller, AbstractDynamicController):
+        return ClosedLoop(system, state, controller, lambda system: system)
+    return ClosedLoop(*attach(system, controller, state, t), lambda system: system.inner)

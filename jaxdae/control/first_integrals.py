@@ -118,20 +118,23 @@ class StabilizedIntegrals(AbstractFormulation):
         values = integrals(jnp.asarray(t, state.q.dtype), state.q, state.v)
         return cls(inner, integrals, values, gain, **options)
 
-    def init(self, system, t, state):
-        return self.inner.init(system, t, state)
+    @property
+    def capabilities(self):
+        # Its corrections act everywhere: the steps are not projected.
+        return self.inner.capabilities._replace(passes_singular_positions=False)
+
+    @property
+    def examination(self):
+        return self.inner.examination._replace(declaration=self._check)
+
+    def init(self, system, t, state, like=None):
+        return self.inner.init(system, t, state, like)
 
     def recover(self, system, t, y):
         return self.inner.recover(system, t, y)
 
-    def multipliers(self, system, t, y, u):
-        return self.inner.multipliers(system, t, y, u)
-
-    def assumptions(self):
-        return self.inner.assumptions()
-
-    def vector_field(self, system, t, y, u):
-        rate = self.inner.vector_field(system, t, y, u)
+    def rate_and_multipliers(self, system, t, y, u):
+        rate, lam = self.inner.rate_and_multipliers(system, t, y, u)
         x, unravel = ravel_pytree(y)
         t = jnp.asarray(t, x.dtype)
 
@@ -141,19 +144,7 @@ class StabilizedIntegrals(AbstractFormulation):
 
         f, jac = residual(x), jax.jacfwd(residual)(x)
         correction = right_inverse(jac, _wanted(self.gain, t, x, f), self.weight, self.rcond)
-        return jax.tree.map(jnp.add, rate, unravel(correction))
-
-    def check_start(self, system, t, state):
-        self.inner.check_start(system, t, state)
-
-    def finds_reaction_forces(self):
-        return self.inner.finds_reaction_forces()
-
-    def diagnose(self, system, t, y):
-        return self.inner.diagnose(system, t, y)
-
-    def review(self, system, ts, ys):
-        return self.inner.review(system, ts, ys)
+        return jax.tree.map(jnp.add, rate, unravel(correction)), lam
 
     def perturbation_matrix(self, system, t, state):
         """Of the inner formulation's constraints, then of the integrals."""
@@ -162,7 +153,7 @@ class StabilizedIntegrals(AbstractFormulation):
         own = jax.jacfwd(lambda f: _wanted(self.gain, t, x, f))(jnp.zeros_like(self.values))
         return own if inner is None else block_diag(inner, own)
 
-    def check(self, system: System, state: State):
+    def _check(self, system: System, state: State) -> None:
         self.inner.check(system, state)
         zero = jnp.zeros((), state.q.dtype)
         shape = eqx.filter_eval_shape(self.integrals, zero, state.q, state.v).shape

@@ -11,6 +11,7 @@ from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, ArrayLike, Float
 
 from jaxdae.compiled import jit
+from jaxdae.control.base import AbstractController, Offers
 from jaxdae.control.plant import decouple, Decoupling, Plant, Program
 from jaxdae.control.relative_degree import (
     check_program,
@@ -52,7 +53,7 @@ class Singularity(NamedTuple):
     message: str
 
 
-class ServoConstraint(eqx.Module):
+class ServoConstraint(AbstractController):
     r"""Controller that enforces program constraints `f(t, q, v) = 0` by their own dynamics.
 
     Each constraint is differentiated along the flow of its plant until the controls appear, in the
@@ -144,6 +145,10 @@ class ServoConstraint(eqx.Module):
             self.scale = jax.lax.stop_gradient(jnp.linalg.norm(matrix, axis=1))
         check_stabilizer(stabilizer, self.degrees, time, one)
 
+    @property
+    def offers(self):
+        return Offers(self.perturbation_matrix, self._of_stop, self._of_run)
+
     def __call__(self, t, q, v, w) -> Float[Array, " s"]:
         """The controls, shape `(s,)`; NaN where the decoupling matrix is singular."""
         d = self.decoupling(t, q, v, w)
@@ -196,12 +201,12 @@ class ServoConstraint(eqx.Module):
         servo = in_dtype(self, ts.dtype)
         return _describe(self, ts, states, np.asarray(_scaled_matrices(servo, ts, states)))
 
-    def diagnose(self, trajectory: Any) -> str | None:
+    def _of_stop(self, trajectory: Any) -> str | None:
         """Why a failed run ended, where the decoupling matrix is the reason; else `None`."""
         found = self.singularity(trajectory)
         return found.message if found.crossed or found.least < _NEARLY_SINGULAR else None
 
-    def review(self, trajectory: Any) -> str | None:
+    def _of_run(self, trajectory: Any) -> str | None:
         """What to warn of after a run that stepped over a singularity; else `None`."""
         found = self.singularity(trajectory)
         return f"the run stepped over a singularity: {found.message}" if found.crossed else None

@@ -1,11 +1,16 @@
 """Formulations: equations of motion a solver can integrate, with their stabilization."""
 
-from jaxdae.formulations.base import AbstractFormulation as AbstractFormulation
+from jaxdae.formulations.base import (
+    AbstractFormulation as AbstractFormulation,
+    Capabilities as Capabilities,
+    Examination as Examination,
+)
 from jaxdae.formulations.hamiltonian import (
     CanonicalState as CanonicalState,
     Hamiltonian as Hamiltonian,
     hamiltonian as hamiltonian,
 )
+from jaxdae.formulations.independent_velocities import choose_independent as choose_independent
 from jaxdae.formulations.lagrange import (
     AugmentedLagrangian as AugmentedLagrangian,
     Multipliers as Multipliers,
@@ -41,7 +46,10 @@ from jaxdae.formulations.realizing_memory import (
     LaggedLaw as LaggedLaw,
     LuGreLaw as LuGreLaw,
 )
-from jaxdae.formulations.sparse_multipliers import SparseMultipliers as SparseMultipliers
+from jaxdae.formulations.sparse_solve import (
+    Sparse as Sparse,
+    SparseMultipliers as SparseMultipliers,
+)
 from jaxdae.formulations.sparsity import find_sparsity as find_sparsity, Sparsity as Sparsity
 from jaxdae.formulations.stabilization import (
     AbstractStabilization as AbstractStabilization,
@@ -49,7 +57,6 @@ from jaxdae.formulations.stabilization import (
     LinearStabilization as LinearStabilization,
 )
 from jaxdae.formulations.velocity_elimination import (
-    choose_independent as choose_independent,
     EliminatedState as EliminatedState,
     VelocityElimination as VelocityElimination,
 )

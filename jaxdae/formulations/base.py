@@ -1,16 +1,73 @@
-"""The contract of a formulation."""
+"""The contract of a formulation: what it offers and needs, its equations, what it says of a run."""
 
 import abc
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from jaxdae.formulations.stabilization import perturbation_block
-from jaxdae.linalg.saddle_point import Assumptions
+from jaxdae.formulations.gains import check_size, Gain
+from jaxdae.formulations.stabilization import (
+    check_stabilization,
+    perturbation_block,
+    Stabilization,
+)
+from jaxdae.linalg.saddle_point import AbstractSolve, Assumptions
 from jaxdae.systems import State, System
+from jaxdae.systems.calls import described
 from jaxdae.systems.checks import constraint_counts
+
+
+class Capabilities(NamedTuple):
+    """What a formulation offers and needs beside its equations.
+
+    Args:
+        assumptions: what must hold of `M` and `J` at every state.
+        stabilization: what it stabilizes the constraints with, or `None`.
+        weight: mass of the violations; `None` where constraints have no such mass.
+        enforces_constraints: whether its exact motion stays on the constraints, or goes back there.
+        finds_reaction_forces: whether forces may depend on the multipliers
+            (`System.reaction_dependent_force`).
+        passes_singular_positions: whether it does, with every step projected.
+        plain_state: whether its own state is `(q, v, w)` itself.
+        obstacle: why no kernel can serve it, in words; `None` where one can.
+    """
+
+    assumptions: Assumptions
+    stabilization: Stabilization | None = None
+    weight: Gain | None = None
+    enforces_constraints: bool = True
+    finds_reaction_forces: bool = False
+    passes_singular_positions: bool = False
+    plain_state: bool = False
+    obstacle: str | None = None
+
+
+def _nothing(*_) -> None:
+    """What is said where there is nothing to say."""
+
+
+class Examination(NamedTuple):
+    """What a formulation says of runs by it, on the host.
+
+    Args:
+        declaration: `(system, state)`, raises `ValueError` when options do not fit the system,
+            beyond gains that do not. Computes nothing.
+        start: `(system, t, state)`, why a start cannot work beyond the assumptions, in words.
+        stop: `(system, t, y)`, why the formulation itself stops at a state of its own, in words.
+        review: `(system, ts, ys)`, what to warn of after a run that reached its end, in words, from
+            the saved times and the formulation's own states there.
+        holds: `(system, t, state)`, whether the assumptions are known to hold at a start. Where it
+            is `None` they are checked on dense matrices, which takes long for many coordinates.
+    """
+
+    declaration: Callable[[System, State], None] = _nothing
+    start: Callable[[System, Any, State], str | None] = _nothing
+    stop: Callable[[System, Any, PyTree], str | None] = _nothing
+    review: Callable[[System, Any, PyTree], str | None] = _nothing
+    holds: Callable[[System, Any, State], bool] | None = None
 
 
 class AbstractFormulation(eqx.Module):
@@ -21,73 +78,45 @@ class AbstractFormulation(eqx.Module):
     `M a + J^T lam = f` whatever that state is.
     """
 
+    @property
     @abc.abstractmethod
-    def init(self, system: System, t, state: State) -> PyTree:
-        """The formulation's own state, from `(q, v, w)`."""
+    def capabilities(self) -> Capabilities:
+        """What the formulation offers and needs."""
 
-    def moved(self, system: System, t, y: PyTree, state: State) -> PyTree:
-        """The formulation's own state with other coordinates and velocities at the same time.
-
-        What it keeps besides, such as choices made at the start, stays.
+    @abc.abstractmethod
+    def init(self, system: System, t, state: State, like: PyTree | None = None) -> PyTree:
+        """The formulation's own state, from `(q, v, w)`.
 
         Args:
             system: the declaration.
             t: time [s].
-            y: its own state.
-            state: the other `(q, v, w)`.
+            state: `(q, v, w)`.
+            like: an own state at the same time; what it keeps besides coordinates and velocities,
+                such as choices made at the start, is kept.
         """
-        del y
-        return self.init(system, t, state)
-
-    @abc.abstractmethod
-    def vector_field(self, system: System, t, y: PyTree, u: Any) -> PyTree:
-        """Time derivative of the formulation's state; same structure as `y`."""
 
     @abc.abstractmethod
     def recover(self, system: System, t, y: PyTree) -> State:
         """`(q, v, w)` from the formulation's own state."""
 
     @abc.abstractmethod
+    def rate_and_multipliers(
+        self, system: System, t, y: PyTree, u: Any
+    ) -> tuple[PyTree, Float[Array, " c"]]:
+        """`vector_field` and `multipliers` of one state."""
+
+    def vector_field(self, system: System, t, y: PyTree, u: Any) -> PyTree:
+        """Time derivative of the formulation's state; same structure as `y`."""
+        return self.rate_and_multipliers(system, t, y, u)[0]
+
     def multipliers(self, system: System, t, y: PyTree, u: Any) -> Float[Array, " c"]:
         """Constraint multipliers `lam`, shape `(m+r,)`; the reaction is `-J^T lam`."""
+        return self.rate_and_multipliers(system, t, y, u)[1]
 
-    def rate_and_multipliers(self, system: System, t, y: PyTree, u: Any) -> tuple[PyTree, Array]:
-        """`vector_field` and `multipliers`; overridden where both are of one computation."""
-        return self.vector_field(system, t, y, u), self.multipliers(system, t, y, u)
-
-    @abc.abstractmethod
-    def check(self, system: System, state: State) -> None:
-        """Raise `ValueError` when gains or options do not fit the system. Computes nothing."""
-
-    def check_start(self, system: System, t, state: State) -> None:
-        """Raise `ValueError` when a start cannot work, beyond `assumptions`; most have nothing."""
-        del system, t, state
-
-    def assumptions_hold(self, system: System, t, state: State) -> bool:
-        """Whether the formulation itself knows that its assumptions hold at a start.
-
-        Otherwise they are checked on dense matrices, which takes long for many coordinates.
-        """
-        del system, t, state
-        return False
-
-    def diagnose(self, system: System, t, y: PyTree) -> str | None:
-        """Why the formulation itself stops at a state, in words; `None` where it does not."""
-        del system, t, y
-
-    def review(self, system: System, ts: Float[Array, " times"], ys: PyTree) -> str | None:
-        """What to warn of after a run that reached its end, in words; `None` for nothing.
-
-        Args:
-            system: the declaration.
-            ts: saved times [s], shape `(times,)`.
-            ys: the formulation's own states there, times first.
-        """
-        del system, ts, ys
-
-    def finds_reaction_forces(self) -> bool:
-        """Whether forces may depend on the multipliers (`System.reaction_dependent_force`)."""
-        return False
+    @property
+    def examination(self) -> Examination:
+        """What the formulation says of runs by it; most say nothing."""
+        return Examination()
 
     def perturbation_matrix(self, system: System, t, state: State) -> Float[Array, "p p"] | None:
         """`H` of the constraint perturbation equations at a state, `dy/dt = H y`.
@@ -101,13 +130,31 @@ class AbstractFormulation(eqx.Module):
             Shape `(2m+r, 2m+r)` for `y = (f, df/dt, g)`, more where more is stabilized, `(m, m)`
             for `f` alone where velocities satisfy the constraints exactly; `None` where nothing is.
         """
-        stabilization = getattr(self, "stabilization", None)
+        stabilization = self.capabilities.stabilization
         if stabilization is None:
             return None
         m, r = constraint_counts(system, state)
         y = jnp.zeros(2 * m + r, state.q.dtype)
         return perturbation_block(stabilization, t, state.q, state.v, y, m)
 
-    @abc.abstractmethod
-    def assumptions(self) -> Assumptions:
-        """What must hold of `M` and `J` at every state."""
+    def check(self, system: System, state: State) -> None:
+        """Raise `ValueError` when gains or options do not fit the system. Computes nothing."""
+        (m, r), offered = constraint_counts(system, state), self.capabilities
+        check_stabilization(offered.stabilization, m, r, state.q)
+        if offered.weight is not None:
+            check_size("alpha", offered.weight, m + r, "constraints")
+        self.examination.declaration(system, state)
+
+    def check_parts(self) -> None:
+        """Raise `TypeError` where a stabilization or a solve is of the wrong kind."""
+        law, solve = (vars(self).get(name) for name in ("stabilization", "solve"))
+        if law is not None and (isinstance(law, type) or not callable(law)):
+            raise TypeError(
+                f"stabilization is {described(law)}; give None, jaxdae.Baumgarte(K_D=..., "
+                "K_P=...), or a callable Phi(t, q, v, phi, phi_dot)."
+            )
+        if solve is not None and not isinstance(solve, AbstractSolve):
+            raise TypeError(
+                f"solve is {described(solve)}; leave it out, or give MinimumNorm() or "
+                "SingularMass(), with brackets."
+            )

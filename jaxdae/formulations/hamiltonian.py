@@ -7,14 +7,13 @@ import optimistix as optx
 from jaxtyping import Array, Float
 
 from jaxdae.compiled import shared
-from jaxdae.formulations.base import AbstractFormulation
+from jaxdae.formulations.base import AbstractFormulation, Capabilities
 from jaxdae.formulations.held_rank import holding_rank
-from jaxdae.formulations.stabilization import check_stabilization, desired_rate, Stabilization
+from jaxdae.formulations.stabilization import desired_rate, Stabilization
 from jaxdae.formulations.structure import depends_on
 from jaxdae.linalg.positive_definite import solve_positive_definite
 from jaxdae.linalg.saddle_point import AbstractSaddlePointSolve, Automatic
 from jaxdae.systems import constraint_residuals, momentum, State, System
-from jaxdae.systems.checks import constraint_counts
 from jaxdae.systems.dynamics import other_force
 from jaxdae.systems.kinematics import along_motion, coordinate_rate, generalized_force
 
@@ -57,13 +56,18 @@ class Hamiltonian(AbstractFormulation):
 
     Raises:
         ValueError: for a `solve` that admits a singular mass matrix: the momenta then do not
-            determine the velocities.
+            determine the velocities; for one that does not take arrays.
     """
 
     stabilization: Stabilization | None = None
     solve: AbstractSaddlePointSolve = Automatic()
 
     def __check_init__(self):
+        if not self.solve.dense:
+            raise ValueError(
+                f"Hamiltonian takes matrices as arrays, {type(self.solve).__name__} has none; use "
+                f"Multipliers(..., solve={type(self.solve).__name__}())."
+            )
         if not self.solve.assumptions().regular_mass:
             raise ValueError(
                 f"Hamiltonian cannot use {type(self.solve).__name__}: where the mass matrix is "
@@ -71,30 +75,23 @@ class Hamiltonian(AbstractFormulation):
                 "use the formulation Multipliers(..., solve=SingularMass())."
             )
 
-    def init(self, system, t, state):
+    @property
+    def capabilities(self):
+        return Capabilities(
+            self.solve.assumptions(),
+            self.stabilization,
+            passes_singular_positions=self.solve.passes_singular_positions,
+        )
+
+    def init(self, system, t, state, like=None):
+        del like
         t = jnp.asarray(t, state.q.dtype)
         return CanonicalState(state.q, momentum(system, t, state.q, state.v), state.w)
 
     def recover(self, system, t, y):
         return State(y.q, velocity(system, t, y.q, y.p), y.w)
 
-    def vector_field(self, system, t, y, u):
-        v, p_dot, _ = self._motion(system, t, y, u)
-        q_dot = coordinate_rate(system, t, y.q, v)
-        return CanonicalState(q_dot, p_dot, system.actuator_rate(t, y.q, v, y.w, u))
-
-    def multipliers(self, system, t, y, u):
-        return self._motion(system, t, y, u)[2]
-
-    def check(self, system, state):
-        m, r = constraint_counts(system, state)
-        check_stabilization(self.stabilization, m, r, state.q)
-
-    def assumptions(self):
-        return self.solve.assumptions()
-
-    def _motion(self, system, t, y, u):
-        """`v`, `p'` and the multipliers."""
+    def rate_and_multipliers(self, system, t, y, u):
         t, q, p = jnp.asarray(t, y.q.dtype), y.q, y.p
         slope, v = jax.grad(hamiltonian, argnums=(2, 3))(system, t, q, p)
         dH_dq = generalized_force(system, t, q, v, slope)
@@ -112,7 +109,9 @@ class Hamiltonian(AbstractFormulation):
         # d(phi_dot)/dp p' = wanted with d(phi_dot)/dp = J M^-1, and p' = free - J^T lam.
         solve = holding_rank(self.solve, system, t, State(q, v, y.w))
         _, lam = solve(_mass(system, t, q, v), free, jac, wanted)
-        return v, free - jac.T @ lam, lam
+        q_dot = coordinate_rate(system, t, q, v)
+        w_dot = system.actuator_rate(t, q, v, y.w, u)
+        return CanonicalState(q_dot, free - jac.T @ lam, w_dot), lam
 
 
 @shared

@@ -1,80 +1,30 @@
 """Formulations on `(q, v, w)`: multipliers, penalty, augmented Lagrangian."""
 
 import abc
+from functools import partial
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxdae.formulations.base import AbstractFormulation
-from jaxdae.formulations.gains import apply_gain, as_gain, check_positive, check_size, Gain
+from jaxdae.formulations.base import AbstractFormulation, Capabilities, Examination
+from jaxdae.formulations.gains import apply_gain, as_gain, check_positive, Gain
 from jaxdae.formulations.held_rank import holding_rank
 from jaxdae.formulations.reaction_forces import (
     accelerate_with,
     reaction_law,
     why_undetermined,
 )
-from jaxdae.formulations.stabilization import check_stabilization, desired_rate, Stabilization
+from jaxdae.formulations.stabilization import desired_rate, Stabilization
 from jaxdae.linalg.positive_definite import solve_positive_definite
-from jaxdae.linalg.saddle_point import (
-    AbstractSaddlePointSolve,
-    Assumptions,
-    Automatic,
-    FullRank,
-)
+from jaxdae.linalg.saddle_point import AbstractSolve, Assumptions, Automatic
 from jaxdae.systems import Dynamics, evaluate, mass_and_jacobian, State
-from jaxdae.systems.checks import constraint_counts
 from jaxdae.systems.kinematics import coordinate_rate
 
 
-class AbstractMotion(AbstractFormulation):
-    """A formulation whose state is `(q, v, w)` itself, with a field `stabilization`."""
-
-    @abc.abstractmethod
-    def motion(self, system, t, y, u) -> tuple[Float[Array, " n"], Float[Array, " c"]]:
-        """Acceleration `(n,)` and multipliers `(m+r,)` at a state."""
-
-    def init(self, system, t, state):
-        del system, t
-        return state
-
-    def recover(self, system, t, y):
-        del system, t
-        return y
-
-    def vector_field(self, system, t, y, u):
-        return self.rate_and_multipliers(system, t, y, u)[0]
-
-    def rate_and_multipliers(self, system, t, y, u):
-        acceleration, lam = self.motion(system, t, y, u)
-        rate = system.actuator_rate(t, y.q, y.v, y.w, u)
-        return State(coordinate_rate(system, t, y.q, y.v), acceleration, rate), lam
-
-    def multipliers(self, system, t, y, u):
-        return self.motion(system, t, y, u)[1]
-
-    def wanted_rate(self, t, y, phi, phi_dot) -> Float[Array, " c"]:
-        """What the stabilization wants `d(phi_dot)/dt` to be at a state, shape `(m+r,)`."""
-        return desired_rate(self._stabilization, t, y.q, y.v, phi, phi_dot)
-
-    def check(self, system, state):
-        m, r = constraint_counts(system, state)
-        check_stabilization(self._stabilization, m, r, state.q)
-        self.check_weights(m + r)
-
-    @property
-    def _stabilization(self) -> Stabilization | None:
-        # Declared here, the field would come first in every constructor to a type checker.
-        return self.stabilization  # pyright: ignore[reportAttributeAccessIssue]
-
-    def check_weights(self, count: int) -> None:
-        """Check what else must fit the number of constraints; nothing unless overridden."""
-        del count
-
-
-class AbstractLagrangeFormulation(AbstractMotion):
-    """One that takes mass matrix and constraint Jacobian as dense matrices."""
+class AbstractLagrangeFormulation(AbstractFormulation):
+    """A formulation whose state is `(q, v, w)` itself, on mass matrix and constraint Jacobian."""
 
     @abc.abstractmethod
     def accelerate(
@@ -82,14 +32,37 @@ class AbstractLagrangeFormulation(AbstractMotion):
     ) -> tuple[Float[Array, " n"], Float[Array, " c"]]:
         """Acceleration and multipliers for the wanted `J a = rhs`; shapes `(n,)`, `(m+r,)`."""
 
-    def motion(self, system, t, y, u):
-        law = reaction_law(system, t, y, u) if self.finds_reaction_forces() else None
-        d = evaluate(system, t, y.q, y.v, y.w, u, None if law is None else law.none)
+    def dynamics(self, system, t, y, u, lam) -> Dynamics:
+        """What the accelerations follow from; matrices are arrays unless overridden."""
+        return evaluate(system, t, y.q, y.v, y.w, u, lam)
+
+    def motion(self, system, t, y, u) -> tuple[Float[Array, " n"], Float[Array, " c"]]:
+        """Acceleration `(n,)` and multipliers `(m+r,)` at a state."""
+        finds = self.capabilities.finds_reaction_forces
+        law = reaction_law(system, t, y, u) if finds else None
+        d = self.dynamics(system, t, y, u, None if law is None else law.none)
         rhs = self.wanted_rate(t, y, d.phi, d.phi_dot) - d.gamma
         if law is None or rhs.size == 0:
             # Within a run the rank is decided.
             return holding_rank(self, system, t, y).accelerate(d, rhs)
         return accelerate_with(law, d, rhs)
+
+    def wanted_rate(self, t, y, phi, phi_dot) -> Float[Array, " c"]:
+        """What the stabilization wants `d(phi_dot)/dt` to be at a state, shape `(m+r,)`."""
+        return desired_rate(self.capabilities.stabilization, t, y.q, y.v, phi, phi_dot)
+
+    def init(self, system, t, state, like=None):
+        del system, t, like
+        return state
+
+    def recover(self, system, t, y):
+        del system, t
+        return y
+
+    def rate_and_multipliers(self, system, t, y, u):
+        acceleration, lam = self.motion(system, t, y, u)
+        rate = system.actuator_rate(t, y.q, y.v, y.w, u)
+        return State(coordinate_rate(system, t, y.q, y.v), acceleration, rate), lam
 
 
 class Multipliers(AbstractLagrangeFormulation):
@@ -106,33 +79,47 @@ class Multipliers(AbstractLagrangeFormulation):
         solve: `Automatic()`, which is `FullRank()` or, for dependent constraints, `MinimumNorm()`;
             `SingularMass()` for a mass matrix that is singular off `ker J`. Forces that depend on
             the multipliers (`System.reaction_dependent_force`) need independent constraints.
+            `Sparse()` for many bodies makes no dense matrices.
     """
 
     stabilization: Stabilization | None = None
-    solve: AbstractSaddlePointSolve = Automatic()
+    solve: AbstractSolve = Automatic()
+
+    @property
+    def capabilities(self):
+        return Capabilities(
+            self.solve.assumptions(),
+            self.stabilization,
+            finds_reaction_forces=self.solve.finds_reaction_forces,
+            passes_singular_positions=self.solve.passes_singular_positions,
+            plain_state=True,
+            obstacle=self.solve.obstacle,
+        )
+
+    @property
+    def examination(self):
+        if self.solve.examination is not None:
+            return self.solve.examination
+        undetermined = partial(why_undetermined, wanted_rate=self.wanted_rate)
+        return Examination(start=undetermined, stop=partial(undetermined, nearly=True))
+
+    def dynamics(self, system, t, y, u, lam):
+        return self.solve.dynamics(evaluate, system, t, y, u, lam)
 
     def accelerate(self, dynamics, rhs):
-        return self.solve(dynamics.mass, dynamics.force, dynamics.jac, rhs)
-
-    def assumptions(self):
-        return self.solve.assumptions()
-
-    def finds_reaction_forces(self):
-        return isinstance(self.solve, FullRank | Automatic)
-
-    def check_start(self, system, t, state):
-        problem = why_undetermined(system, t, state, self.wanted_rate)
-        if problem is not None:
-            raise ValueError(problem)
-
-    def diagnose(self, system, t, y):
-        return why_undetermined(system, t, y, self.wanted_rate, nearly=True)
+        return self.solve.accelerate(dynamics, rhs)
 
 
 class AbstractWeighted(AbstractLagrangeFormulation):
     """A formulation whose violations have a mass, its field `alpha`."""
 
     alpha: eqx.AbstractVar[Gain]
+    stabilization: eqx.AbstractVar[Stabilization | None]
+
+    @property
+    def capabilities(self):
+        assumed = Assumptions(independent_constraints=False, regular_mass=False)
+        return Capabilities(assumed, self.stabilization, weight=self.alpha, plain_state=True)
 
     def perturbation_matrix(self, system, t, state):
         H = super().perturbation_matrix(system, t, state)
@@ -146,12 +133,6 @@ class AbstractWeighted(AbstractLagrangeFormulation):
         # What becomes of the wanted rate: all of it, or with a finite constraint mass less.
         response = jac @ jax.jacfwd(lambda rhs: self.accelerate(d, rhs)[0])(none)
         return jnp.concatenate([H[:m], response @ H[m:]])
-
-    def assumptions(self):
-        return Assumptions(independent_constraints=False, regular_mass=False)
-
-    def check_weights(self, count):
-        check_size("alpha", self.alpha, count, "constraints")
 
 
 class Penalty(AbstractWeighted):

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax.scipy.linalg import solve_triangular
 
+from jaxdae.formulations.base import Capabilities
 from jaxdae.formulations.lagrange import AbstractLagrangeFormulation
 from jaxdae.formulations.stabilization import Stabilization
 from jaxdae.linalg.columns import split_columns
@@ -45,6 +46,11 @@ class NullSpace(AbstractLagrangeFormulation):
         if self.basis not in _BASES:
             raise ValueError(f"basis must be one of {', '.join(_BASES)}; got {self.basis!r}.")
 
+    @property
+    def capabilities(self):
+        assumed = Assumptions(independent_constraints=True, regular_mass=False)
+        return Capabilities(assumed, self.stabilization, plain_state=True)
+
     def accelerate(self, dynamics, rhs):
         d = dynamics
         kernel, particular, multipliers = _BASES[self.basis](d.jac, rhs)
@@ -52,9 +58,6 @@ class NullSpace(AbstractLagrangeFormulation):
         force = kernel.T @ d.force - reduced @ particular
         a = particular + kernel @ solve_positive_definite(reduced @ kernel, force)
         return a, multipliers(d.force - d.mass @ a)
-
-    def assumptions(self):
-        return Assumptions(independent_constraints=True, regular_mass=False)
 
 
 def _orthonormal(jac, rhs):

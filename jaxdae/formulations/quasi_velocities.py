@@ -7,7 +7,7 @@ with the energy of accelerations `U`, and the last `m+r` quasi-velocities the co
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -17,8 +17,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxdae.compiled import shared
-from jaxdae.formulations.base import AbstractFormulation
-from jaxdae.formulations.stabilization import check_stabilization, desired_rate, Stabilization
+from jaxdae.formulations.base import AbstractFormulation, Capabilities, Examination
+from jaxdae.formulations.stabilization import desired_rate, Stabilization
 from jaxdae.linalg.positive_definite import solve_positive_definite
 from jaxdae.linalg.rank import numerical_rank
 from jaxdae.linalg.saddle_point import Assumptions
@@ -75,14 +75,19 @@ class QuasiVelocities(AbstractFormulation):
     forms: Forms | None = None
     stabilization: Stabilization | None = None
 
-    def init(self, system, t, state):
-        frame = None if self.forms is not None else _null_frame(system, t, state)
-        return self._in_frame(system, t, state, frame)
+    @property
+    def capabilities(self):
+        assumed = Assumptions(independent_constraints=True, regular_mass=False)
+        return Capabilities(assumed, self.stabilization)
 
-    def moved(self, system, t, y, state):
-        return self._in_frame(system, t, state, y.frame)
+    @property
+    def examination(self):
+        return Examination(declaration=self._check)
 
-    def _in_frame(self, system, t, state, frame):
+    def init(self, system, t, state, like=None):
+        frame = None if like is None else like.frame
+        if self.forms is None and like is None:
+            frame = _null_frame(system, t, state)
         pi = self._quasi_velocities(system, t, state.q, state.v, frame)
         if self.stabilization is None:
             pi = pi[: pi.size - sum(constraint_counts(system, state))]
@@ -91,19 +96,8 @@ class QuasiVelocities(AbstractFormulation):
     def recover(self, system, t, y):
         return State(y.q, self._velocities(system, t, y)[0], y.w)
 
-    def vector_field(self, system, t, y, u):
-        v, pi_ddot, _, frame_rate = self._appell(system, t, y, u)
-        rate = system.actuator_rate(t, y.q, v, y.w, u)
-        return QuasiState(
-            coordinate_rate(system, t, y.q, v), pi_ddot[: y.pi.size], rate, frame_rate
-        )
-
-    def multipliers(self, system, t, y, u):
-        return self._appell(system, t, y, u)[2]
-
-    def check(self, system, state):
+    def _check(self, system, state) -> None:
         m, r = constraint_counts(system, state)
-        check_stabilization(self.stabilization, m, r, state.q)
         t, free = jnp.zeros((), state.q.dtype), state.q.size - m - r
         if free < 0:
             raise ValueError(
@@ -123,9 +117,6 @@ class QuasiVelocities(AbstractFormulation):
             with jax.core.eval_context():
                 self._check_numbers(system, jnp.zeros((), state.q.dtype), state)
 
-    def assumptions(self):
-        return Assumptions(independent_constraints=True, regular_mass=False)
-
     def _quasi_velocities(self, system, t, q, v, frame):
         """`pi'` at given velocities, constraint functions last, shape `(n,)`."""
         t = jnp.asarray(t, q.dtype)
@@ -144,8 +135,7 @@ class QuasiVelocities(AbstractFormulation):
         inverse = jnp.linalg.inv(jax.vmap(tangent)(jnp.eye(y.q.size, dtype=y.q.dtype)).T)
         return inverse @ (pi - rest), inverse
 
-    def _appell(self, system: System, t, y: QuasiState, u: Any):
-        """Velocities, `pi''`, multipliers, and the rate of the frame."""
+    def rate_and_multipliers(self, system, t, y, u):
         t = jnp.asarray(t, y.q.dtype)
         v, inverse = self._velocities(system, t, y)
         frame_rate, drift = self._drift(system, t, y, v, inverse)
@@ -158,7 +148,10 @@ class QuasiVelocities(AbstractFormulation):
         rhs = power[:free] - appell.inertia[:free, free:] @ psi_ddot
         phi_ddot = solve_positive_definite(appell.inertia[:free, :free], rhs)
         pi_ddot = jnp.concatenate([phi_ddot, psi_ddot])
-        return v, pi_ddot, (power - appell.inertia @ pi_ddot)[free:], frame_rate
+        rate = system.actuator_rate(t, y.q, v, y.w, u)
+        q_dot = coordinate_rate(system, t, y.q, v)
+        own = QuasiState(q_dot, pi_ddot[: y.pi.size], rate, frame_rate)
+        return own, (power - appell.inertia @ pi_ddot)[free:]
 
     def _drift(self, system, t, y: QuasiState, v, inverse):
         """Rate of the frame, and `pi''` at zero acceleration, `F' v + f0'`."""

@@ -121,7 +121,7 @@ def _margin(residual, response, lam):
     return jnp.minimum(*ratios)
 
 
-def why_undetermined(system: System, t, y: State, wanted_rate, *, nearly=False) -> str | None:
+def why_undetermined(system: System, t, y: State, *, wanted_rate, nearly=False) -> str | None:
     """Why multipliers and forces do not determine each other at a state, or `None` if they do.
 
     Asked without a control input; where the forces need one there is no answer.

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxdae.formulations.base import AbstractFormulation
+from jaxdae.formulations.base import AbstractFormulation, Capabilities, Examination
 from jaxdae.formulations.gains import (
     apply_gain,
     as_gain,
@@ -260,36 +260,40 @@ class RealizingForces(AbstractFormulation):
 
     law: Law | AbstractMemoryLaw
 
-    def init(self, system, t, state):
+    @property
+    def capabilities(self):
+        # Given forces may act on dependent functions; equivalent control is not unique there.
+        independent = isinstance(self.law, AbstractSetValuedLaw)
+        assumed = Assumptions(independent_constraints=independent, regular_mass=True)
+        return Capabilities(assumed, enforces_constraints=False)
+
+    @property
+    def examination(self):
+        return Examination(declaration=self._check)
+
+    def init(self, system, t, state, like=None):
         if not isinstance(self.law, AbstractMemoryLaw):
             return state
+        if like is not None:
+            return RealizedState(state.q, state.v, state.w, like.memory)
         t = jnp.asarray(t, state.q.dtype)
         psi_dot = constraint_residuals(system, t, state.q, state.v).phi_dot
         memory = self.law.initial(psi_dot, t, state.q, state.v)
         return RealizedState(state.q, state.v, state.w, jnp.asarray(memory, state.q.dtype))
 
-    def moved(self, system, t, y, state):
-        del system, t
-        if not isinstance(y, RealizedState):
-            return state
-        return RealizedState(state.q, state.v, state.w, y.memory)
-
     def recover(self, system, t, y):
         del system, t
         return State(y.q, y.v, y.w)
 
-    def vector_field(self, system, t, y, u):
-        acceleration, _ = self.motion(system, t, y, u)
+    def rate_and_multipliers(self, system, t, y, u):
+        acceleration, force = self.motion(system, t, y, u)
         actuators = system.actuator_rate(t, y.q, y.v, y.w, u)
         q_dot = coordinate_rate(system, t, y.q, y.v)
         if not isinstance(self.law, AbstractMemoryLaw):
-            return State(q_dot, acceleration, actuators)
+            return State(q_dot, acceleration, actuators), -force
         psi_dot = constraint_residuals(system, t, y.q, y.v).phi_dot
         memory = self.law.rate(y.memory, psi_dot, t, y.q, y.v)
-        return RealizedState(q_dot, acceleration, actuators, memory)
-
-    def multipliers(self, system, t, y, u):
-        return -self.motion(system, t, y, u)[1]
+        return RealizedState(q_dot, acceleration, actuators, memory), -force
 
     def motion(self, system, t, y, u):
         """Acceleration `(n,)` and realizing forces `(m+r,)` at a state."""
@@ -305,7 +309,7 @@ class RealizingForces(AbstractFormulation):
             force = self.law(d.phi_dot, t, y.q, y.v)
         return free + spread @ force, force
 
-    def check(self, system, state):
+    def _check(self, system, state) -> None:
         count = sum(constraint_counts(system, state))
         if isinstance(self.law, AbstractLaw | AbstractMemoryLaw):
             self.law.check(count)
@@ -319,11 +323,6 @@ class RealizingForces(AbstractFormulation):
                 f"{name} returned {describe_shape(out)}; it must return one force for "
                 f"each of the {count} constraints, shape ({count},)."
             )
-
-    def assumptions(self):
-        # Given forces may act on dependent functions; equivalent control is not unique there.
-        independent = isinstance(self.law, AbstractSetValuedLaw)
-        return Assumptions(independent_constraints=independent, regular_mass=True)
 
 
 def check_magnitude(name: str, value, count: int) -> None:

@@ -186,6 +186,11 @@ def desired_rate(stabilization: Stabilization | None, t, q, v, phi, phi_dot) -> 
     return stabilization(t, q, v, phi, phi_dot)
 
 
+def may_grow(stabilization: Stabilization | None) -> bool:
+    """Whether violations may grow though the gains fit: positive definite gains cannot do that."""
+    return isinstance(stabilization, LinearStabilization)
+
+
 def perturbation_block(
     stabilization: Stabilization, t, q, v, y: Float[Array, " p"], m: int
 ) -> Float[Array, "p p"]:

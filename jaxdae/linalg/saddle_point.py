@@ -7,6 +7,7 @@ least constraint singles out.
 """
 
 import abc
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -36,12 +37,68 @@ class Assumptions(eqx.Module):
     regular_mass: bool = eqx.field(static=True)
 
 
-class AbstractSaddlePointSolve(eqx.Module):
-    """A policy for solving the saddle-point system of constrained dynamics."""
+class AbstractSolve(eqx.Module):
+    """A policy for solving the saddle-point system, in whatever form its matrices are."""
 
     @abc.abstractmethod
     def assumptions(self) -> Assumptions:
         """What must hold of `M` and `J`."""
+
+    @property
+    def dense(self) -> bool:
+        """Whether it takes `M` and `J` as arrays."""
+        return False
+
+    @abc.abstractmethod
+    def dynamics(self, evaluate: Callable, system, t, y, u, lam) -> Any:
+        """The equations at a state, with `M` and `J` in the form that it takes.
+
+        Args:
+            evaluate: gives them as arrays, of `(system, t, q, v, w, u, lam)`.
+            system: the declaration.
+            t: time [s].
+            y: state `(q, v, w)`.
+            u: control input.
+            lam: multipliers of forces that depend on them, or `None`.
+        """
+
+    @abc.abstractmethod
+    def accelerate(self, dynamics, rhs) -> tuple[Float[Array, " n"], Float[Array, " c"]]:
+        """Acceleration `a (n,)` and multipliers `lam (c,)` for the wanted `J a = rhs`."""
+
+    @property
+    def examination(self) -> Any:
+        """What it says itself of runs by it; `None` for nothing."""
+        return None
+
+    @property
+    def obstacle(self) -> str | None:
+        """Why no kernel can be made of it, in words; `None` where one can."""
+        return None
+
+    @property
+    def finds_reaction_forces(self) -> bool:
+        """Whether its equations may have forces that depend on the multipliers."""
+        return False
+
+    @property
+    def passes_singular_positions(self) -> bool:
+        """Whether it does, with every step projected."""
+        return False
+
+
+class AbstractSaddlePointSolve(AbstractSolve):
+    """A policy for the saddle-point system of arrays."""
+
+    @property
+    def dense(self):
+        return True
+
+    def dynamics(self, evaluate, system, t, y, u, lam):
+        return evaluate(system, t, y.q, y.v, y.w, u, lam)
+
+    def accelerate(self, dynamics, rhs):
+        return self(dynamics.mass, dynamics.force, dynamics.jac, rhs)
 
     def with_rank(self, rank: Float[Array, ""]) -> "AbstractSaddlePointSolve":
         """The policy with the rank of `J` that holds along a motion, where it asks for one.
@@ -92,6 +149,10 @@ class FullRank(AbstractSaddlePointSolve):
 
     def assumptions(self):
         return Assumptions(independent_constraints=True, regular_mass=True)
+
+    @property
+    def finds_reaction_forces(self):
+        return True
 
     def __call__(self, mass, force, jac, rhs):
         n, c = force.shape[0], rhs.shape[0]
@@ -149,6 +210,10 @@ class Automatic(AbstractSaddlePointSolve):
 
     def assumptions(self):
         return FullRank().assumptions()
+
+    @property
+    def finds_reaction_forces(self):
+        return True
 
     def resolved(self, dependent):
         return MinimumNorm() if dependent else FullRank()
@@ -244,13 +309,24 @@ class SingularMass(AbstractSaddlePointSolve):
     Args:
         inner: policy for the regularized system; `MinimumNorm()` allows dependent constraints,
             `FullRank()` is faster.
+
+    Raises:
+        ValueError: for an `inner` that does not take arrays.
     """
 
     inner: AbstractSaddlePointSolve = Automatic()
 
+    def __check_init__(self):
+        if not self.inner.dense:
+            raise ValueError(f"SingularMass takes arrays, {type(self.inner).__name__} has none.")
+
     def assumptions(self):
         independent = self.inner.assumptions().independent_constraints
         return Assumptions(independent_constraints=independent, regular_mass=False)
+
+    @property
+    def passes_singular_positions(self):
+        return self.inner.passes_singular_positions
 
     def with_rank(self, rank):
         return SingularMass(self.inner.with_rank(rank))

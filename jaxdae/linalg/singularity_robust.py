@@ -4,7 +4,7 @@ import equinox as eqx
 import jax.numpy as jnp
 
 from jaxdae.linalg.positive_definite import solve_positive_definite
-from jaxdae.linalg.saddle_point import AbstractSaddlePointSolve, Assumptions, SingularMass
+from jaxdae.linalg.saddle_point import AbstractSaddlePointSolve, Assumptions
 
 
 class SingularityRobust(AbstractSaddlePointSolve):
@@ -51,6 +51,10 @@ class SingularityRobust(AbstractSaddlePointSolve):
     def assumptions(self):
         return Assumptions(independent_constraints=False, regular_mass=True)
 
+    @property
+    def passes_singular_positions(self):
+        return True
+
     def __call__(self, mass, force, jac, rhs):
         columns = solve_positive_definite(mass, jnp.concatenate([jac.T, force[:, None]], axis=1))
         spread, free = columns[:, :-1], columns[:, -1]
@@ -66,11 +70,3 @@ class SingularityRobust(AbstractSaddlePointSolve):
         for _ in range(self.iterations):
             lam = lam + solve_positive_definite(damped, defect - response @ lam)
         return free - spread @ lam, lam
-
-
-def passes_singular_positions(formulation) -> bool:
-    """Whether a formulation solves by `SingularityRobust`, and so wants its steps projected."""
-    solve = getattr(formulation, "solve", None)
-    while isinstance(solve, SingularMass):
-        solve = solve.inner
-    return isinstance(solve, SingularityRobust)

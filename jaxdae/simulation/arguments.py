@@ -9,7 +9,6 @@ import numpy as np
 
 from jaxdae.formulations import AbstractFormulation
 from jaxdae.formulations.gains import is_number
-from jaxdae.linalg.saddle_point import AbstractSaddlePointSolve
 from jaxdae.systems import State, System
 from jaxdae.systems.calls import check_instance, described
 from jaxdae.systems.checks import is_concrete
@@ -47,24 +46,9 @@ def check_kinds(
             f"controller is {described(controller)}; give a callable u = controller(t, q, v, w)."
         )
     _check_closure("controller", controller)
-    _check_parts(formulation)
+    formulation.check_parts()
     for name, value in vars(formulation).items():
         _check_closure(name, value)
-
-
-def _check_parts(formulation) -> None:
-    law = getattr(formulation, "stabilization", None)
-    if law is not None and (isinstance(law, type) or not callable(law)):
-        raise TypeError(
-            f"stabilization is {described(law)}; give None, jaxdae.Baumgarte(K_D=..., K_P=...), or "
-            "a callable Phi(t, q, v, phi, phi_dot)."
-        )
-    solve = getattr(formulation, "solve", None)
-    if solve is not None and not isinstance(solve, AbstractSaddlePointSolve):
-        raise TypeError(
-            f"solve is {described(solve)}; leave it out, or give MinimumNorm() or SingularMass(), "
-            "with brackets."
-        )
 
 
 def _check_closure(name: str, function) -> None:

@@ -11,10 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdae.compiled import jit
-from jaxdae.formulations import RealizingForces
 from jaxdae.formulations.held_rank import solves
-from jaxdae.formulations.lagrange import AbstractMotion
-from jaxdae.linalg.singularity_robust import passes_singular_positions
 from jaxdae.simulation.passages import (
     close_in,
     find_passages,
@@ -123,7 +120,7 @@ def _states_block(system, formulation, ts, ys):
 
 def _states(system, formulation, ts, ys):
     """`(q, v, w)` of rows, as NumPy arrays."""
-    if type(formulation).recover is AbstractMotion.recover:  # they are the states
+    if formulation.capabilities.plain_state:
         return jax.device_get(ys)
     return _in_blocks(lambda t, y: _states_block(system, formulation, t, y), _BLOCK, ts, ys)
 
@@ -298,7 +295,10 @@ def judged(system, formulation, watched: Watched, state, rows: Row) -> list[str]
     """
     texts = []
     count, c, n = rows.jac.shape
-    if not passes_singular_positions(formulation) and 0 < count * c * c * n <= _MOST_WORK:
+    if (
+        not formulation.capabilities.passes_singular_positions
+        and 0 < count * c * c * n <= _MOST_WORK
+    ):
         values = _ThroughBlocks(system)
         held = next((x.held_rank for x in solves(formulation)), None)
         found = find_passages(values, watched.ts, state, rows.jac, held)
@@ -333,7 +333,7 @@ def _of_passages(formulation, passages: list[Passage], typical: float) -> str | 
 
 def balance_is_known(formulation, work) -> bool:
     """Whether the energy balance can be had: of realizing forces only by the integrated work."""
-    return work is not None or not isinstance(formulation, RealizingForces)
+    return work is not None or formulation.capabilities.enforces_constraints
 
 
 def _of_energy(formulation, watched: Watched, rows: Row) -> str | None:
@@ -344,7 +344,7 @@ def _of_energy(formulation, watched: Watched, rows: Row) -> str | None:
         return None
     moved = np.abs(rows.energy - rows.potential).max() + np.ptp(rows.potential)
     scale = float(max(moved, _REST * np.abs(rows.potential).max()))
-    exact = watched.tolerance is not None and not hasattr(formulation, "alpha")
+    exact = watched.tolerance is not None and formulation.capabilities.weight is None
     part = _PRECISE if exact or watched.work is not None else _COARSE
     part = part if watched.tolerance is not None else _COARSE
     part = max(part, watched.steps * (watched.tolerance or 0.0))

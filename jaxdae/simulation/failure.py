@@ -6,6 +6,7 @@ import diffrax
 import numpy as np
 
 from jaxdae.compiled import jit
+from jaxdae.control.base import offers_of
 from jaxdae.linalg.rank import numerical_rank, NumericalRank
 from jaxdae.simulation.nonfinite import describe_nonfinite
 from jaxdae.systems import constraint_residuals, mass_and_jacobian, State, System
@@ -61,7 +62,8 @@ def describe_failure(trajectory) -> str:
     if undefined is not None:
         return f"the run stopped at t = {t:.6g} s ({reason}). {undefined}"
     if own is None:
-        own = trajectory.formulation.diagnose(system, trajectory.final_time, trajectory.final)
+        stop = trajectory.formulation.examination.stop
+        own = stop(system, trajectory.final_time, trajectory.final)
     if bool(trajectory.result == _NONFINITE):
         text = f"the state is no longer finite after t = {t:.6g} s ({reason})."
         parts = (text, _STEP_TOO_LARGE if own is None else own, review(trajectory))
@@ -72,21 +74,20 @@ def describe_failure(trajectory) -> str:
 
 def _of_controller(trajectory) -> str | None:
     """Why the controller itself ends, if it can tell, in words."""
-    diagnose = getattr(trajectory.controller, "diagnose", None)
-    return None if diagnose is None or not trajectory.plain else diagnose(trajectory)
+    return offers_of(trajectory.controller).stop(trajectory) if trajectory.plain else None
 
 
 def review(trajectory) -> str | None:
     """What the formulation says of the states that were saved."""
     if not trajectory.plain:
         return None
-    return trajectory.formulation.review(trajectory.system, trajectory.ts, trajectory.saved)
+    own = trajectory.formulation.examination.review
+    return own(trajectory.system, trajectory.ts, trajectory.saved)
 
 
 def review_controller(trajectory) -> str | None:
     """What the controller says of a run that reached its end, if it can tell."""
-    own = getattr(trajectory.controller, "review", None)
-    return None if own is None or not trajectory.plain else own(trajectory)
+    return offers_of(trajectory.controller).review(trajectory) if trajectory.plain else None
 
 
 @jit

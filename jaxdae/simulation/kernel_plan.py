@@ -16,7 +16,7 @@ from jaxdae.simulation.field import field, vector_field
 from jaxdae.simulation.plain import step_control
 from jaxdae.simulation.problem import Method, Problem
 from jaxdae.solvers.kernel_steps import step_method
-from jaxdae.solvers.projected import Projected
+from jaxdae.solvers.projected import parts_of
 
 # The time to compile a kernel grows with its operations: at this many states it is seconds.
 MOST_STATES = 256
@@ -176,8 +176,3 @@ def _saving(sub: diffrax.SubSaveAt, steps: int) -> tuple[Saving, int]:
     rows = int(sub.t0) + (steps // sub.steps if sub.steps else 0)
     rows += 0 if sub.ts is None else int(np.size(sub.ts))
     return Saving(sub.t0, sub.steps, sub.ts is not None and np.size(sub.ts) > 0), rows
-
-
-def parts_of(solver) -> tuple[Any, Projected | None]:
-    """The method, and what projects its steps."""
-    return (solver.solver, solver) if isinstance(solver, Projected) else (solver, None)

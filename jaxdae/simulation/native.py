@@ -9,16 +9,16 @@ import equinox.internal as eqxi
 import jax
 import jax.numpy as jnp
 
-from jaxdae.formulations import SparseMultipliers
 from jaxdae.kernels.integration.saving import Summary
 from jaxdae.kernels.llvm import machine_code
 from jaxdae.kernels.memory import Memory
 from jaxdae.simulation.backends import AbstractBackend
-from jaxdae.simulation.kernel_plan import KernelPlan, MOST_STATES, parts_of, planned
+from jaxdae.simulation.kernel_plan import KernelPlan, MOST_STATES, planned
 from jaxdae.simulation.plain import PlainBackend
 from jaxdae.simulation.problem import Method, Problem, Solution, Times
 from jaxdae.simulation.saving import is_plain
 from jaxdae.solvers.kernel_steps import step_method
+from jaxdae.solvers.projected import parts_of
 
 # Integrations of this many systems, formulations and methods are kept.
 _INTEGRATIONS = Memory(64)
@@ -36,9 +36,8 @@ class NativeBackend(AbstractBackend):
             return missing
         if jax.default_backend() != "cpu":
             return f"JAX computes on {jax.default_backend()}, native kernels on processors"
-        if isinstance(formulation, SparseMultipliers):
-            return "SparseMultipliers is for more bodies than can be taken apart"
         checks = (
+            formulation.capabilities.obstacle,
             _of_solver(method.solver),
             _of_controller(method.stepsize_controller),
             _of_saveat(method.saveat, method.stepsize_controller),
@@ -86,7 +85,7 @@ class NativeBackend(AbstractBackend):
 
 
 def _of_solver(solver) -> str | None:
-    method = step_method(parts_of(solver)[0])
+    method = step_method(parts_of(solver).method)
     return method if isinstance(method, str) else None
 
 

@@ -14,7 +14,7 @@ from jaxdae.simulation.problem import Method, Problem, Solution, Times
 from jaxdae.simulation.reverse_only import reverse_only
 from jaxdae.simulation.saving import with_end
 from jaxdae.solvers.grid import Grid
-from jaxdae.solvers.projected import Projected
+from jaxdae.solvers.projected import parts_of
 
 
 class PlainBackend(AbstractBackend):
@@ -28,8 +28,8 @@ class PlainBackend(AbstractBackend):
     def solve(self, problem: Problem, method: Method, y0) -> Solution:
         times, solver, parts = problem.times, method.solver, problem.parts
         if type(method.adjoint) is diffrax.RecursiveCheckpointAdjoint:
-            stepped = solver.solver if isinstance(solver, Projected) else solver
-            times, parts, y0 = reverse_only((times, parts, y0), stepped, method.why_not)
+            stepping = parts_of(solver).method
+            times, parts, y0 = reverse_only((times, parts, y0), stepping, method.why_not)
         solution = diffrax.diffeqsolve(
             diffrax.ODETerm(vector_field),  # pyright: ignore[reportArgumentType]
             solver,

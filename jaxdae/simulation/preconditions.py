@@ -1,7 +1,5 @@
 """What must hold before a simulation starts, checked on the host."""
 
-from typing import Any
-
 import diffrax
 import equinox as eqx
 import jax
@@ -11,11 +9,12 @@ import numpy as np
 
 from jaxdae.analysis.steps import spectral_limit
 from jaxdae.compiled import jit
-from jaxdae.formulations import LinearStabilization, RealizingForces
+from jaxdae.control.base import offers_of
 from jaxdae.formulations.gains import is_number
+from jaxdae.formulations.stabilization import may_grow
 from jaxdae.kernels.memory import Memory
 from jaxdae.linalg.tree_partition import connected_parts
-from jaxdae.solvers.projected import Projected
+from jaxdae.solvers.projected import parts_of
 from jaxdae.solvers.stability_functions import amplification, has_tableau
 from jaxdae.systems import check_system
 from jaxdae.systems.calls import call_with_shapes, check_parameters
@@ -47,7 +46,7 @@ def _check_shapes(system, formulation, controller, state, t0) -> None:
     if is_concrete(system, state, t0):
         with jax.core.eval_context():
             check_symmetric_mass(system, t0, state)
-    if not formulation.finds_reaction_forces():
+    if not formulation.capabilities.finds_reaction_forces:
         t = jnp.asarray(t0, state.q.dtype)
         refuse_reaction_forces(system, t, state.q, state.v, state.w, u)
     formulation.check(system, state)
@@ -87,7 +86,7 @@ def _example_input(controller, t, state):
 
 def check_solver(solver, stepsize_controller, dt) -> None:
     """Refuse combinations of solver and step size that cannot work."""
-    solver = solver.solver if isinstance(solver, Projected) else solver
+    solver = parts_of(solver).method
     name = type(solver).__name__
     if not isinstance(solver, diffrax.AbstractSolver):
         raise TypeError(
@@ -145,11 +144,12 @@ def check_projection(solver, formulation) -> None:
     Raises:
         ValueError: for realizing forces.
     """
-    if isinstance(solver, Projected) and isinstance(formulation, RealizingForces):
+    method, projection = parts_of(solver)
+    if projection is not None and not formulation.capabilities.enforces_constraints:
         raise ValueError(
             "RealizingForces act where the motion leaves the constraints, which Projected takes "
             "away with every step: forces and multipliers would be wrong. Use "
-            f"{type(solver.solver).__name__} without Projected, or Multipliers()."
+            f"{type(method).__name__} without Projected, or Multipliers()."
         )
 
 
@@ -171,9 +171,8 @@ def growth_warning(system, formulation, controller, state, t) -> str | None:
     Returns:
         The root in words; `None` where none has a positive real part.
     """
-    alpha: Any = getattr(formulation, "alpha", None)
-    weighted = np.ndim(alpha) == 2
-    blocks = isinstance(getattr(formulation, "stabilization", None), LinearStabilization)
+    weighted = np.ndim(formulation.capabilities.weight) == 2
+    blocks = may_grow(formulation.capabilities.stabilization)
     if not (weighted or blocks):
         return None
     H, _ = _perturbation_matrices(system, formulation, controller, state, t)
@@ -214,14 +213,13 @@ def step_warning(system, formulation, controller, state, t, solver, step: float)
         The root, its factor and the step limit in words; `None` if no step makes it larger, or the
         method has no stability function.
     """
-    projected = isinstance(solver, Projected)
-    solver = solver.solver if projected else solver
+    solver, projection = parts_of(solver)
     if not has_tableau(solver):
         return None
     found = _perturbation_matrices(system, formulation, controller, state, t)
     for what, H in zip(("constraint", "servo-constraint"), found, strict=True):
         # The projection leaves no violation for a step to make larger.
-        H = None if projected and what == "constraint" else H
+        H = None if projection is not None and what == "constraint" else H
         # A law without a derivative at rest has no step limit.
         known = H is not None and np.isfinite(H).all()
         roots = _eigenvalues(np.asarray(H, np.float64)) if known else np.zeros(0)
@@ -262,8 +260,8 @@ def _grows_backward(what: str, roots) -> str:
 @jit
 def _perturbation_matrices(system, formulation, controller, state, t):
     own = formulation.perturbation_matrix(system, t, state)
-    servo = getattr(controller, "perturbation_matrix", None)
-    return own, None if servo is None else servo(t, state.q, state.v, state.w)
+    servo = offers_of(controller).perturbation_matrix
+    return own, servo(t, state.q, state.v, state.w)
 
 
 def _has_error_estimate(solver: diffrax.AbstractRungeKutta) -> bool:

@@ -9,15 +9,14 @@ import jax.core
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdae.control.base import AbstractDynamicController, attach
+from jaxdae.control.base import closed_loop
 from jaxdae.kernels.integration.run import TIMES
-from jaxdae.linalg.singularity_robust import passes_singular_positions
 from jaxdae.simulation import arguments, backends, preconditions, starts
 from jaxdae.simulation.problem import Method, Problem, Times
 from jaxdae.simulation.run import NATIVE
 from jaxdae.simulation.saving import DEFAULT_TIMES, is_end
 from jaxdae.simulation.starts import Start
-from jaxdae.solvers.projected import Projected
+from jaxdae.solvers.projected import parts_of, Projected
 from jaxdae.systems.checks import is_concrete
 from jaxdae.systems.precision import in_dtype, known_array
 
@@ -31,14 +30,13 @@ def prepare(
     Raises:
         ValueError: as `simulate` does, and its other errors before any work.
     """
-    begun, inner, attached = state, controller, isinstance(controller, AbstractDynamicController)
-    if attached:
-        system, state, inner = attach(system, controller, state, t0)
+    begun = state
+    system, state, inner, plant = closed_loop(system, controller, state, t0)
     arguments.check_kinds(system, formulation, state, inner, adjoint, saveat, progress, throw, work)
     arguments.check_times(t0, t1, dt, stepsize_controller, saveat, max_steps)
     solver = diffrax.Dopri8() if solver is None else solver
     preconditions.check_solver(solver, stepsize_controller, dt)
-    if passes_singular_positions(formulation) and not isinstance(solver, Projected):
+    if formulation.capabilities.passes_singular_positions and parts_of(solver).projection is None:
         solver = Projected(solver)
     preconditions.check_projection(solver, formulation)
     dtype = state.q.dtype
@@ -47,7 +45,7 @@ def prepare(
 
     times = _times(t0, t1, dt, _is_constant(stepsize_controller), saveat, dtype)
     fixed = times.grid is not None
-    start = Start(system.inner if attached else system, begun, known_array(t0, dtype))
+    start = Start(plant(system), begun, known_array(t0, dtype))
     formulation, judged = starts.judged(formulation, start, start_tolerance)
     problem = Problem(system, formulation, inner, state, times)
     for text in _step_warnings(problem, start.t, solver):

@@ -16,7 +16,7 @@ from jaxdae.simulation.problem import Method, Problem, Solution
 from jaxdae.simulation.saving import is_plain, is_sub
 from jaxdae.simulation.starts import depends_on_rank, Start
 from jaxdae.simulation.trajectory import Trajectory
-from jaxdae.solvers.projected import Projected
+from jaxdae.solvers.projected import parts_of
 from jaxdae.systems import Power
 from jaxdae.systems.independence import are_dependent
 
@@ -52,7 +52,7 @@ def run(problem: Problem, method: Method, declared) -> Trajectory:
 def _judged(problem: Problem, method: Method, y0):
     """A start, NaN where constraints are dependent and the formulation cannot take that."""
     system, formulation, _, state, times = problem
-    assumed = formulation.assumptions().independent_constraints
+    assumed = formulation.capabilities.assumptions.independent_constraints
     if not (assumed and depends_on_rank(formulation, Start(system, state, times.start))):
         return y0
     kernel = native_reading if method.backend == NATIVE.name else None
@@ -75,9 +75,9 @@ def _solved(problem: Problem, method: Method, y0) -> tuple[Solution, backends.Ab
 
 def _on_constraints(solution: Solution, method: Method, problem: Problem, y0) -> Solution:
     """Saved states between the steps of a projected solver go to the constraints as well."""
-    saveat, solver = method.saveat, method.solver
+    saveat, projection = method.saveat, parts_of(method.solver).projection
     between = saveat is None or (is_sub(saveat.subs) and saveat.subs.ts is not None)
-    if method.only_end or not (isinstance(solver, Projected) and between and is_plain(saveat)):
+    if method.only_end or projection is None or not (between and is_plain(saveat)):
         return solution
     # Rows that were not reached stay as they are, and their derivatives zero.
     reached = jnp.isfinite(_mark(solution.ts, solution.rows))
@@ -85,7 +85,7 @@ def _on_constraints(solution: Solution, method: Method, problem: Problem, y0) ->
         lambda a, b: jnp.where(_column(reached, a), a, b), row, safe
     )
     safe = pick((solution.ts, solution.rows), (problem.times.start, y0))
-    moved = jax.vmap(lambda t, y: solver.project(t, y, problem.parts))(*safe)
+    moved = jax.vmap(lambda t, y: projection.project(t, y, problem.parts))(*safe)
     return solution._replace(rows=pick(moved, solution.rows))
 
 
@@ -114,7 +114,8 @@ def _trajectory(solution: Solution, method: Method, problem: Problem, y0, backen
     pick = lambda a, b: jnp.where(broken, a, b)  # noqa: E731
     end_time, end = jax.tree.map(pick, last, (end_time, end))
     arrays, skeleton = eqx.partition(problem.parts, eqx.is_array)
-    projections = method.solver.iterations if isinstance(method.solver, Projected) else 0
+    projection = parts_of(method.solver).projection
+    projections = 0 if projection is None else projection.iterations
     return Trajectory(
         ts, saved, end_time, end, result, solution.stats, solution.interpolation, work, plain,
         arrays, skeleton, backend, solution.why_not, projections, start, watched,

@@ -7,7 +7,7 @@ import equinox as eqx
 import jax
 
 from jaxdae.simulation.problem import Method
-from jaxdae.solvers.projected import Projected
+from jaxdae.solvers.projected import parts_of
 
 # Saved times of an adaptive run that asks for none.
 DEFAULT_TIMES = 201
@@ -39,11 +39,11 @@ def with_end(method: Method, saved) -> diffrax.SaveAt:
         method: of the run.
         saved: times of the rows where the run asks for none.
     """
-    saveat, solver = method.saveat, method.solver
+    saveat, projection = method.saveat, parts_of(method.solver).projection
     end = diffrax.SubSaveAt(t1=True, fn=lambda t, y, args: y[0])  # noqa: ARG005
     if saveat is None:
         return diffrax.SaveAt(subs=(diffrax.SubSaveAt(ts=saved), end))
-    project = solver.project if isinstance(solver, Projected) else None
+    project = None if projection is None else projection.project
     # Rows of a single one are projected afterwards, all at once.
     later = project is None or is_sub(saveat.subs)
     subs = jax.tree.map(lambda sub: _on_state(sub, project, later), saveat.subs, is_leaf=is_sub)

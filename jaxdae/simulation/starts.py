@@ -11,7 +11,7 @@ import numpy as np
 from jax.interpreters import batching
 
 from jaxdae.compiled import jit
-from jaxdae.formulations import AbstractFormulation, SparseMultipliers
+from jaxdae.formulations import AbstractFormulation
 from jaxdae.formulations.held_rank import solves
 from jaxdae.linalg.solve_primitive import Batch
 from jaxdae.simulation.assumptions import check_assumptions, suited
@@ -72,13 +72,14 @@ def judged(
     if ranks is None:
         return formulation, False
     chosen = suited(formulation, *ranks)
-    return chosen, not (ranks.dependent and chosen.assumptions().independent_constraints)
+    assumed = chosen.capabilities.assumptions
+    return chosen, not (ranks.dependent and assumed.independent_constraints)
 
 
 def depends_on_rank(formulation, start: Start) -> bool:
     """Whether it matters to a formulation if the constraints are independent."""
-    assumed = formulation.assumptions().independent_constraints
-    if isinstance(formulation, SparseMultipliers):
+    assumed = formulation.capabilities.assumptions.independent_constraints
+    if formulation.examination.holds is not None:
         return False
     asked = any(x.resolved(True).asks_for_rank for x in solves(formulation))
     # One by itself is independent but at singular positions, which no run can pass anyway.
@@ -98,14 +99,17 @@ def _checked(formulation, start: Start, tolerance: float | None):
     if tolerance is not None:
         _check_consistent(system, state, t, tolerance)
     chosen = _suited(formulation, formulation, start)
-    formulation.check_start(system, t, state)
+    problem = formulation.examination.start(system, t, state)
+    if problem is not None:
+        raise ValueError(problem)
     return chosen
 
 
 def _suited(formulation, plain, start: Start):
     """The formulation, `plain` without derivatives, its solves chosen for a start that is known."""
     system, state, t = start
-    if is_concrete(plain) and plain.assumptions_hold(system, t, state):
+    holds = plain.examination.holds
+    if holds is not None and is_concrete(plain) and holds(system, t, state):
         return formulation
     return check_assumptions(system, formulation, state, t)
 

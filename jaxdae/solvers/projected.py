@@ -1,6 +1,6 @@
 """Any solver, with each of its steps projected onto the constraints."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import diffrax
 import equinox as eqx
@@ -138,6 +138,23 @@ class Projected(diffrax.AbstractWrappedSolver):
         return getattr(self.solver, name)
 
 
+class Parts(NamedTuple):
+    """What a solver is made of.
+
+    Args:
+        method: what makes the steps.
+        projection: what takes their ends to the constraints; `None` where nothing does.
+    """
+
+    method: Any
+    projection: Projected | None
+
+
+def parts_of(solver) -> Parts:
+    """The method of a solver, and whether it enforces the constraints itself."""
+    return Parts(solver.solver, solver) if isinstance(solver, Projected) else Parts(solver, None)
+
+
 def nearest(system: System, formulation: AbstractFormulation, t, y, iterations: int):
     """The state of a formulation moved to the constraints.
 
@@ -166,7 +183,7 @@ def nearest(system: System, formulation: AbstractFormulation, t, y, iterations: 
     for _ in range(iterations if nonlinear else 1):
         mass, jac = mass_and_jacobian(system, t, q, v)
         v = v + _least(solve, mass, jac, constraint_residuals(system, t, q, v).phi_dot)
-    return formulation.moved(system, t, y, State(q, v, state.w))
+    return formulation.init(system, t, State(q, v, state.w), like=y)
 
 
 def _least(solve: AbstractSaddlePointSolve, mass, jac, residual) -> Float[Array, " n"]:
@@ -179,6 +196,6 @@ def _policy(formulation: AbstractFormulation) -> AbstractSaddlePointSolve:
     own = solves(formulation)
     if own:
         return own[0]
-    assumed = formulation.assumptions()
+    assumed = formulation.capabilities.assumptions
     solve = FullRank() if assumed.independent_constraints else MinimumNorm()
     return solve if assumed.regular_mass else SingularMass(solve)

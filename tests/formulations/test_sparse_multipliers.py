@@ -1,4 +1,6 @@
-"""`SparseMultipliers` is `Multipliers`, at a cost that grows with the number of bodies."""
+"""`Multipliers(solve=Sparse())` at a cost that grows with the number of bodies."""
+
+import re
 
 import equinox as eqx
 import jax
@@ -237,19 +239,37 @@ def test_declared_sparsity_is_used_and_checked():
     start = jaxdae.State(*system.straight(0.4))
     jac = np.array([[1, 1, 0, 0], [1, 1, 1, 1]])
     declared = SparseMultipliers(STABILIZATION, Sparsity(np.eye(4), jac))
-    assert declared.sparsity == find_sparsity(system, start)
-    assert hash(declared.sparsity) == hash(find_sparsity(system, start))
-    declared.check_start(system, 0.0, start)
+    assert declared.solve.sparsity == find_sparsity(system, start)
+    assert hash(declared.solve.sparsity) == hash(find_sparsity(system, start))
+    assert left_out(declared, system, start) is None
     short = SparseMultipliers(STABILIZATION, Sparsity(np.eye(4), jac * [1, 1, 1, 0]))
-    with pytest.raises(ValueError, match=r"leaves out entries of the Jacobian: it misses \d"):
-        short.check_start(system, 0.0, start)
+    assert re.match(
+        r"the declared sparsity leaves out entries of the Jacobian: it misses \d",
+        left_out(short, system, start),
+    )
+    with pytest.raises(ValueError, match="leaves out entries of the Jacobian"):
+        jaxdae.simulate(system, short, start, t1=0.1, dt=0.01)
     light = SparseMultipliers(sparsity=Sparsity(np.eye(3), np.zeros((0, 3))))
-    with pytest.raises(ValueError, match=r"leaves out entries of the mass matrix"):
-        light.check_start(Coupled(jnp.full(2, 0.3)), 0.0, state_of(3))
+    missing = left_out(light, Coupled(jnp.full(2, 0.3)), state_of(3))
+    assert "leaves out entries of the mass matrix" in missing
     with pytest.raises(ValueError, match=r"Jacobian \(2, 4\); the system has 3 constraints on 6"):
         declared.check(Chain.uniform(3), state_of(6))
     with pytest.raises(ValueError, match=r"patterns \(n, n\) .* got \(4, 4\) and \(2, 3\)"):
         Sparsity(np.eye(4), np.ones((2, 3)))
+
+
+def left_out(formulation, system, state):
+    return formulation.examination.start(system, 0.0, state)
+
+
+def test_it_is_a_way_to_solve_for_multipliers_alone():
+    assert eqx.tree_equal(SPARSE, jaxdae.Multipliers(STABILIZATION, jaxdae.Sparse()))
+    with pytest.raises(
+        ValueError, match=r"Hamiltonian takes matrices .* Multipliers\(..., solve=Sp"
+    ):
+        jaxdae.Hamiltonian(solve=jaxdae.Sparse())  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match="SingularMass takes arrays, Sparse has none"):
+        jaxdae.SingularMass(jaxdae.Sparse())  # pyright: ignore[reportArgumentType]
 
 
 class Iterated(Coupled):

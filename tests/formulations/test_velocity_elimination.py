@@ -184,12 +184,12 @@ def test_an_adaptive_run_stops_where_the_choice_ends(stopped):
 
 def test_the_end_of_a_choice_is_diagnosed_with_the_coordinates(stopped):
     """Names, singular value, largest entry of B, and what to take instead."""
-    text = stopped.formulation.diagnose(stopped.system, stopped.final_time, stopped.final)
+    text = stopped.formulation.examination.stop(stopped.system, stopped.final_time, stopped.final)
     assert text is not None
     assert "independent coordinates (x) do not determine the velocities of (y)" in text
     assert "VelocityElimination(independent=('y',))" in text
     y = VelocityElimination("y").init(stopped.system, 0.0, stopped.final_state)
-    assert VelocityElimination("y").diagnose(stopped.system, stopped.final_time, y) is None
+    assert VelocityElimination("y").examination.stop(stopped.system, stopped.final_time, y) is None
 
 
 def _swing(short_of_level, formulation):
@@ -214,7 +214,7 @@ def test_a_run_that_came_close_to_a_singular_choice_is_reviewed():
     with pytest.warns(RuntimeWarning, match="came close to a singular choice"):
         run = _swing(0.004, VelocityElimination("x"))
     assert bool(run.success)
-    text = run.formulation.review(run.system, run.ts, run.saved)
+    text = run.formulation.examination.review(run.system, run.ts, run.saved)
     assert text is not None
     assert "independent coordinates (x) came close to a singular choice at t = 0.2" in text
     found = re.search(r"belong to \(y\), .* is (\S+), which is (\S+) times less", text)
@@ -239,7 +239,7 @@ def test_a_run_that_came_close_to_a_singular_choice_is_reviewed():
 def test_a_good_choice_passes_review(short, formulation):
     """Ten times closer than the constraints is no cause for a warning."""
     run = _swing(short, formulation)
-    assert run.formulation.review(run.system, run.ts, run.saved) is None
+    assert run.formulation.examination.review(run.system, run.ts, run.saved) is None
 
 
 def test_review_does_not_mistake_dependent_constraints_for_a_bad_choice(led_point):
@@ -251,7 +251,7 @@ def test_review_does_not_mistake_dependent_constraints_for_a_bad_choice(led_poin
     assert values[-1] < 0.01 * values[0]
     formulation = VelocityElimination()
     own = jax.jit(jax.vmap(lambda t, s: formulation.init(system, t, s)))(run.ts, run.states)
-    assert formulation.review(system, run.ts, own) is None
+    assert formulation.examination.review(system, run.ts, own) is None
 
 
 def test_the_field_is_nan_beyond_the_singularity():
@@ -380,8 +380,8 @@ def test_a_start_with_singular_dependent_columns_is_refused_with_the_numbers():
         r"of the dependent columns of J, with rows of unit length, are \[0\].*=\('y',\)"
     )
     with pytest.raises(ValueError, match=message):
-        VelocityElimination("x").check_start(system, 0.0, state)
-    VelocityElimination("y").check_start(system, 0.0, state)
+        simulate(system, VelocityElimination("x"), state, t1=0.1)
+    assert VelocityElimination("y").examination.start(system, 0.0, state) is None
 
 
 def test_choosing_among_dependent_constraints_is_refused(repeated_rod):

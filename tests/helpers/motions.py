@@ -25,7 +25,7 @@ from jaxdae import (
     State,
 )
 from jaxdae.control.base import control_input
-from jaxdae.formulations import AbstractFormulation
+from jaxdae.formulations import AbstractFormulation, Examination
 from jaxdae.simulation.backends import Backend
 from jaxdae.simulation.trajectory import Trajectory
 from jaxdae.systems import generalized_energy, power_balance
@@ -49,7 +49,8 @@ class OneOf(AbstractFormulation):
     index: Int[Array, ""]
     sizes: tuple[int, int] = eqx.field(static=True)  # coordinates, actuators
 
-    def init(self, system, t, state):
+    def init(self, system, t, state, like=None):
+        del like
         size = max(self._own(system, member)[0] for member in self.members)
 
         def packed(member):
@@ -57,26 +58,24 @@ class OneOf(AbstractFormulation):
 
         return jax.lax.switch(self.index, [packed(member) for member in self.members])
 
-    def vector_field(self, system, t, y, u):
-        def rate(member, own):
-            return _filled(member.vector_field(system, t, own, u), y.size)
+    def rate_and_multipliers(self, system, t, y, u):
+        def both(member, own):
+            rate, lam = member.rate_and_multipliers(system, t, own, u)
+            return _filled(rate, y.size), lam
 
-        return self._switch(system, y, rate)
+        return self._switch(system, y, both)
 
     def recover(self, system, t, y):
         return self._switch(system, y, lambda member, own: member.recover(system, t, own))
 
-    def multipliers(self, system, t, y, u):
-        return self._switch(system, y, lambda member, own: member.multipliers(system, t, own, u))
+    @property
+    def capabilities(self):
+        return self.members[int(self.index)].capabilities
 
-    def check(self, system, state):
-        self.members[int(self.index)].check(system, state)
-
-    def check_start(self, system, t, state):
-        self.members[int(self.index)].check_start(system, t, state)
-
-    def assumptions(self):
-        return self.members[int(self.index)].assumptions()
+    @property
+    def examination(self):
+        member = self.members[int(self.index)]
+        return Examination(declaration=member.check, start=member.examination.start)
 
     def _switch(self, system, y, function):
         def branch(member):

@@ -1,4 +1,4 @@
-"""Lagrange multipliers without dense matrices, for systems of many bodies."""
+"""Multipliers without dense matrices, for systems of many bodies."""
 
 import equinox as eqx
 import jax
@@ -7,10 +7,11 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxdae.compiled import jit
-from jaxdae.formulations.lagrange import AbstractMotion
+from jaxdae.formulations.base import Examination
+from jaxdae.formulations.lagrange import Multipliers
 from jaxdae.formulations.sparsity import compressed, find_sparsity, Sparsity
 from jaxdae.formulations.stabilization import Stabilization
-from jaxdae.linalg.saddle_point import Assumptions
+from jaxdae.linalg.saddle_point import AbstractSolve, Assumptions
 from jaxdae.systems import State, System
 from jaxdae.systems.checks import constraint_counts
 from jaxdae.systems.dynamics import (
@@ -32,6 +33,7 @@ class Entries(eqx.Module):
         gamma: shape `(m+r,)`.
         phi: shape `(m,)`.
         phi_dot: shape `(m+r,)`.
+        pattern: which entries these are.
     """
 
     mass: Float[Array, " k"]
@@ -40,39 +42,53 @@ class Entries(eqx.Module):
     gamma: Float[Array, " c"]
     phi: Float[Array, " m"]
     phi_dot: Float[Array, " c"]
+    pattern: Sparsity = eqx.field(static=True)
 
 
-class SparseMultipliers(AbstractMotion):
-    r"""Lagrange multipliers with constraint stabilization, for many bodies.
+class Sparse(AbstractSolve):
+    r"""No dense matrices, for many bodies: regular mass matrix, independent constraints.
 
-        M a + J^T lam = f,        J a = s,        s = Phi - gamma
+    The equations of `FullRank()`, to round-off, at a cost linear in the number of bodies for
+    chains, trees and closed loops of them; that of `FullRank()` grows with the cube. The entries of
+    `M` and `J` that may be nonzero come from few directional derivatives [Curtis1974],
+    and `J M^-1 J^T` is eliminated along a tree of blocks. `M` must be block-diagonal, as it is in
+    coordinates of each body by itself; a `mass_matrix` that the system declares is not used.
 
-    The equations of `Multipliers` with `FullRank()`, to round-off, at a cost linear in the number
-    of bodies for chains, trees and closed loops of them; that of `Multipliers` grows with the cube.
-    No matrix is ever dense: the entries of `M` and `J` that may be nonzero come from few
-    directional derivatives [Curtis1974], and `J M^-1 J^T` is eliminated along a tree of blocks. `M`
-    must be block-diagonal, as it is in coordinates of each body by itself; a `mass_matrix` that the
-    system declares is not used.
+    For `Multipliers`. Gains that are full matrices are dense.
 
     Args:
-        stabilization: as for `Multipliers`. Gains that are full matrices are dense.
         sparsity: what may be nonzero; found from the declaration where it is not given.
     """
 
-    stabilization: Stabilization | None = None
     sparsity: Sparsity | None = eqx.field(static=True, default=None)
-
-    def motion(self, system, t, y, u):
-        pattern = self._pattern(system, y)
-        d = entries(system, pattern, t, y.q, y.v, y.w, u)
-        rhs = self.wanted_rate(t, y, d.phi, d.phi_dot) - d.gamma
-        return pattern.solver.solve(d.mass, d.jac, d.force, rhs)
 
     def assumptions(self):
         return Assumptions(independent_constraints=True, regular_mass=True)
 
-    def check(self, system, state):
-        super().check(system, state)
+    @property
+    def dense(self):
+        return False
+
+    @property
+    def obstacle(self):
+        return "Sparse() is for more bodies than a kernel can hold entry by entry"
+
+    @property
+    def examination(self):
+        return Examination(declaration=self._check, holds=self._holds, start=self._left_out)
+
+    def dynamics(self, evaluate, system, t, y, u, lam):
+        del evaluate, lam
+        return entries(system, self._pattern(system, y), t, y.q, y.v, y.w, u)
+
+    def accelerate(self, dynamics: Entries, rhs):
+        d = dynamics
+        return d.pattern.solver.solve(d.mass, d.jac, d.force, rhs)
+
+    def _pattern(self, system, state) -> Sparsity:
+        return find_sparsity(system, state) if self.sparsity is None else self.sparsity
+
+    def _check(self, system, state) -> None:
         pattern = self._pattern(system, state)
         expected = (sum(constraint_counts(system, state)), state.q.size)
         if pattern.jac_shape != expected:
@@ -82,35 +98,33 @@ class SparseMultipliers(AbstractMotion):
             )
         pattern.solver  # noqa: B018  refuses what it cannot solve
 
-    def assumptions_hold(self, system, t, state):
+    def _holds(self, system, t, state) -> bool:
         # Elimination reveals the rank: a pivot at round-off counts as zero.
         return bool(_is_regular(system, self._pattern(system, state), t, state))
 
-    def check_start(self, system, t, state):
-        missing = self._missing(system, t, state)
-        for name, error in zip(("mass matrix", "Jacobian"), missing, strict=True):
-            if error > 0:
-                raise ValueError(
+    def _left_out(self, system, t, state) -> str | None:
+        """What a declared sparsity misses of a directional derivative beyond round-off."""
+        pattern = self._pattern(system, state)
+        e = jnp.asarray(np.random.default_rng(0).uniform(0.5, 1.0, state.q.size), state.q.dtype)
+        products = _products(system, pattern, t, state, e)
+        for name, pair in zip(("mass matrix", "Jacobian"), products, strict=True):
+            sparse, full = map(np.asarray, pair)
+            size = np.abs(full).max(initial=0.0)
+            error = np.abs(sparse - full).max(initial=0.0) / max(size, 1e-300)
+            if error > 1e3 * np.finfo(sparse.dtype).eps:
+                return (
                     f"the declared sparsity leaves out entries of the {name}: it misses "
                     f"{error:.2g} of a derivative along a random direction. Add them, or leave "
                     "sparsity out to have it found."
                 )
+        return None
 
-    def _pattern(self, system, state) -> Sparsity:
-        return find_sparsity(system, state) if self.sparsity is None else self.sparsity
 
-    def _missing(self, system, t, state) -> list[float]:
-        """What the entries miss of a directional derivative, relative; 0 where it is round-off."""
-        pattern = self._pattern(system, state)
-        e = jnp.asarray(np.random.default_rng(0).uniform(0.5, 1.0, state.q.size), state.q.dtype)
-        found = []
-        for pair in _products(system, pattern, t, state, e):
-            sparse, full = map(np.asarray, pair)
-            error = np.abs(sparse - full).max(initial=0.0) / max(
-                np.abs(full).max(initial=0.0), 1e-300
-            )
-            found.append(float(error) if error > 1e3 * np.finfo(sparse.dtype).eps else 0.0)
-        return found
+def SparseMultipliers(
+    stabilization: Stabilization | None = None, sparsity: Sparsity | None = None
+) -> Multipliers:
+    """Lagrange multipliers for many bodies: `Multipliers(stabilization, Sparse(sparsity))`."""
+    return Multipliers(stabilization, Sparse(sparsity))
 
 
 def entries(system: System, pattern: Sparsity, t, q, v, w=None, u=None) -> Entries:
@@ -137,7 +151,7 @@ def entries(system: System, pattern: Sparsity, t, q, v, w=None, u=None) -> Entri
     force = inertial + applied_force(system, t, q, v, w, u)
     gamma, phi, phi_dot = constraint_bias(system, t, q, v)
     jac = _jacobian(system, pattern, phi.size, t, q, v)
-    return Entries(mass, force, jac, gamma, phi, phi_dot)
+    return Entries(mass, force, jac, gamma, phi, phi_dot, pattern)
 
 
 def _matrices(system: System, pattern: Sparsity, t, state: State):
