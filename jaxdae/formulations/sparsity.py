@@ -117,7 +117,7 @@ def _found(structure, shapes, others, frame, shape, dtype) -> Sparsity:
     except UnsupportedOperationError as refused:
         raise ValueError(
             f"the sparsity of the system cannot be found: {refused} Declare it instead: "
-            "Sparse(Sparsity(mass, jac))."
+            "Sparse(sparsity=Sparsity(mass, jac))."
         ) from None
     return Sparsity(mass, np.concatenate([f, g]))
 

@@ -166,7 +166,7 @@ class VelocityElimination(AbstractFormulation):
         unit = jnp.eye(m, dtype=state.q.dtype)
         return -jax.vmap(lambda e: apply_gain(decay, e), out_axes=1)(unit)
 
-    def split(self, system: System, y: EliminatedState) -> Split:
+    def split(self, system: System, y) -> Split:
         """Which coordinates are independent at a state."""
         if self.independent is not None:
             return self._given(system, y.q)

@@ -264,9 +264,7 @@ def left_out(formulation, system, state):
 
 def test_it_is_a_way_to_solve_for_multipliers_alone():
     assert eqx.tree_equal(SPARSE, jaxdae.Multipliers(STABILIZATION, jaxdae.Sparse()))
-    with pytest.raises(
-        ValueError, match=r"Hamiltonian takes matrices .* Multipliers\(..., solve=Sp"
-    ):
+    with pytest.raises(ValueError, match=r"Hamiltonian takes matrices .* use Multipliers"):
         jaxdae.Hamiltonian(solve=jaxdae.Sparse())  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="SingularMass takes arrays, Sparse has none"):
         jaxdae.SingularMass(jaxdae.Sparse())  # pyright: ignore[reportArgumentType]

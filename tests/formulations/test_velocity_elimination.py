@@ -12,7 +12,7 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 from jaxdae import evaluate, Multipliers, simulate, SimulationError, State
-from jaxdae.formulations.velocity_elimination import choose_independent, VelocityElimination
+from jaxdae.formulations import choose_independent, VelocityElimination
 from jaxdae.linalg.columns import split_columns
 from jaxdae.models import CartesianPendulum, Chain
 from jaxdae.solvers import RK4
