@@ -77,6 +77,9 @@ class OneOf(AbstractFormulation):
         member = self.members[int(self.index)]
         return Examination(declaration=member.check, start=member.examination.start)
 
+    def perturbation_matrix(self, system, t, state):
+        del system, t, state  # which one it is is not known while this is compiled
+
     def _switch(self, system, y, function):
         def branch(member):
             own, unravel = self._own(system, member)

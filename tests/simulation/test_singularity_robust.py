@@ -9,7 +9,6 @@ from numpy.testing import assert_allclose
 
 from helpers.rhombus import Rhombus
 from jaxdae import FullRank, Multipliers, Projected, simulate, SingularityRobust, SingularMass
-from jaxdae.linalg.singularity_robust import passes_singular_positions
 from jaxdae.models import ReachableTwoLink, SliderCrank
 from jaxdae.solvers import RK4
 from jaxdae.systems import State
@@ -74,8 +73,10 @@ def test_batches_and_gradients_pass_too():
 
 
 def test_steps_are_projected_whoever_solves_inside():
-    assert passes_singular_positions(Multipliers(solve=SingularMass(SingularityRobust())))
-    assert not passes_singular_positions(Multipliers(solve=SingularMass(FullRank())))
+    assert Multipliers(
+        solve=SingularMass(SingularityRobust())
+    ).capabilities.passes_singular_positions
+    assert not Multipliers(solve=SingularMass(FullRank())).capabilities.passes_singular_positions
     crank = SliderCrank()
     state = State(*crank.start())
     run = simulate(crank, ROBUST, state, t1=0.1, dt=0.02, solver=RK4())
