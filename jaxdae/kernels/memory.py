@@ -1,7 +1,7 @@
 """What was made of equal keys, for as long as JAX keeps what it has traced."""
 
-from collections import OrderedDict
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import jax
@@ -20,8 +20,8 @@ class Memory:
     """
 
     def __init__(self, most: int):
-        self._most, self._age = most, 0
-        self._held: OrderedDict[tuple, Any] = OrderedDict()
+        self._age = 0
+        self._results = lru_cache(most)(_Entry.result)
 
     def get(self, key: tuple, declared: Any, make: Callable[[], Any]) -> Any:
         """The result of a key; made if it is not known, or cannot be.
@@ -35,24 +35,37 @@ class Memory:
         Returns:
             What `make` gave for an equal key.
         """
-        own = (key, kinds(declared))
         try:
-            hash(own)
+            entry = _Entry((key, kinds(declared)), make)
         except TypeError:
             return make()
         age = _age()
         if age != self._age:
-            self._held.clear()
+            self._results.cache_clear()
             self._age = age
-        if own not in self._held:
-            self._held[own] = make()
-        self._held.move_to_end(own)
-        while len(self._held) > self._most:
-            self._held.popitem(last=False)
-        return self._held[own]
+        return self._results(entry)
 
     def __len__(self) -> int:
-        return len(self._held)
+        return self._results.cache_info().currsize
+
+
+class _Entry:
+    """A key, and what makes its result, which is forgotten afterwards."""
+
+    def __init__(self, key: tuple, make: Callable[[], Any]):
+        self.key, self.hash, self.make = key, hash(key), make
+
+    def __hash__(self) -> int:
+        return self.hash
+
+    def __eq__(self, other) -> bool:
+        return self.key == other.key
+
+    def result(self) -> Any:
+        """The result, made once."""
+        make = self.make
+        del self.make
+        return make()
 
 
 _TRACED: list[None] = []
