@@ -166,7 +166,7 @@ class Graph:
         operation, own = self.nodes[node]
         if operation == CONSTANT:
             return own[0] != 0 or math.copysign(1.0, own[0]) > 0
-        if operation in ("abs", "exp", "cos", "cosh"):
+        if operation in OPERATIONS and OPERATIONS[operation].positive:
             return True
         if operation == "select" and depth:
             # Where x is zero, zero, else x.

@@ -8,7 +8,8 @@ from jaxdae.kernels.integration.fixed_steps import Start
 from jaxdae.kernels.integration.saved_times import Step, TimeRows
 from jaxdae.kernels.integration.saving import Saving, Summary
 from jaxdae.kernels.integration.step_programs import control_shape
-from jaxdae.kernels.llvm.batch_loops import Buffer, INTEGER, integer, Lanes
+from jaxdae.kernels.llvm.batch_loops import Buffer, Lanes
+from jaxdae.kernels.llvm.module import Definition
 
 _REACHED: Any = diffrax.RESULTS.max_steps_reached
 _SUCCESSFUL, _MAX_STEPS = 0.0, float(_REACHED._value)
@@ -59,7 +60,7 @@ class Control:
             "start", self.step.t0, self.end, *self._first, self.step.y0, *start.fixed,
             self._t1, self._next_control, self._next_carry,
         )  # fmt: skip
-        with lanes.loop(lanes.width) as lane, lanes.b.if_then(wanted(lane)):
+        with lanes.loop(lanes.width) as lane, lanes.if_then(wanted(lane)):
             lanes.copy_lane(1, self._t1, self.step.t1, lane)
             self._take(lane)
 
@@ -74,7 +75,7 @@ class Control:
 
     def accepted(self, lane):
         """Whether the step of a lane is kept."""
-        return self.lanes.b.fcmp_unordered("!=", self.lanes.get(self.keep, lane), self._zero)
+        return self.lanes.get(self.keep, lane).differs(0.0)
 
     def proceed(self, lane) -> None:
         """Take over what a tried step of a lane gave: the next step, and the state if kept."""
@@ -82,30 +83,26 @@ class Control:
         lanes.copy_lane(1, self._t0, self.step.t0, lane)
         lanes.copy_lane(1, self._t1, self.step.t1, lane)
         lanes.copy_lane(self.states, self._next_control, self.control, lane)
-        with lanes.b.if_then(self.accepted(lane)):
+        with lanes.if_then(self.accepted(lane)):
             lanes.copy_lane(self.problem.states, self.step.y1, self.step.y0, lane)
             lanes.copy_lane(self.problem.carried, self._next_carry, self._carry, lane)
 
     def failed(self, lane):
         """Whether the controller gave up a lane."""
-        return self.lanes.b.fcmp_unordered("!=", self.lanes.get(self.code, lane), self._zero)
+        return self.lanes.get(self.code, lane).differs(0.0)
 
     def unfinished(self, lane):
         """Whether a lane is before its end."""
-        b, lanes = self.lanes.b, self.lanes
-        return b.fcmp_ordered("<", lanes.get(self.step.t0, lane), lanes.get(self.end, lane))
+        lanes = self.lanes
+        return lanes.get(self.step.t0, lane) < lanes.get(self.end, lane)
 
     def _take(self, lane) -> None:
         self.lanes.copy_lane(self.states, self._next_control, self.control, lane)
         self.lanes.copy_lane(self.problem.carried, self._next_carry, self._carry, lane)
 
-    @property
-    def _zero(self):
-        return self.lanes.number(0.0)
 
-
-def adaptive_steps(run: Any, width: int, ranks: tuple[int, ...], rank: int) -> str:
-    """Text of `@run` for adaptive steps.
+def adaptive_steps(run: Any, width: int, ranks: tuple[int, ...], rank: int) -> Definition:
+    """`@run` for adaptive steps.
 
     Arguments are the start, the parameters, the two ends of the run, the time from which on a step
     reaches the end, the length of the first step where it is given, and the times to save; results
@@ -140,8 +137,8 @@ class _ControlledSteps:
         self.steps, self.kept_steps = lanes.counters(), lanes.counters()
         # Rows of each lane that are written: those at given times are counted elsewhere.
         self.written = lanes.counters()
-        self.next = lanes.variable(INTEGER, lanes.begin)
-        self.any = lanes.variable(INTEGER, integer(0))
+        self.next = lanes.variable(lanes.begin)
+        self.any = lanes.variable(0)
         self.at_times = None
         if saving.times:
             index = len(self.start.arrays) + 3 + run.given_first
@@ -149,7 +146,7 @@ class _ControlledSteps:
             self.at_times = TimeRows(lanes, self.n, times, self.rows, int(saving.start))
 
     def write(self) -> None:
-        lanes, b = self.lanes, self.lanes.b
+        lanes = self.lanes
         with lanes.loop(lanes.width) as lane:
             # A lane that is never busy computes the first member, without keeping anything.
             self.control.load(lane, lanes.begin)
@@ -158,104 +155,103 @@ class _ControlledSteps:
             self.control.advance()
             if self.at_times is not None:
                 self.at_times.save(self.control.step, self.members, self._kept)
-            with lanes.loop(lanes.width) as lane, b.if_then(self._is(self.busy, lane)):
+            with lanes.loop(lanes.width) as lane, lanes.if_then(self._is(self.busy, lane)):
                 self._proceed(lane)
 
     def _kept(self, lane):
-        return self.lanes.b.and_(self._is(self.busy, lane), self.control.accepted(lane))
+        return self._is(self.busy, lane) & self.control.accepted(lane)
 
     def _is(self, flags, lane):
-        return self.lanes.b.icmp_signed("!=", self.lanes.count(flags, lane), integer(0))
+        return self.lanes.count(flags, lane).differs(0)
 
     def _refilled(self):
         """Give members to idle lanes; whether any lane is busy."""
-        lanes, b = self.lanes, self.lanes.b
-        b.store(integer(0), self.any)
+        lanes = self.lanes
+        self.any.set(0)
         with lanes.loop(lanes.width) as lane:
             self._fill(lane)
-            with b.if_then(self._is(self.fresh, lane)):
-                b.store(integer(1), self.any)
-        with b.if_then(self._anything()):
+            with lanes.if_then(self._is(self.fresh, lane)):
+                self.any.set(1)
+        with lanes.if_then(self._anything()):
             self.control.begin_steps(lambda lane: self._is(self.fresh, lane))
-        b.store(integer(0), self.any)
+        self.any.set(0)
         with lanes.loop(lanes.width) as lane:
-            lanes.set_count(integer(0), self.fresh, lane)
-            with b.if_then(self._is(self.busy, lane)):
-                b.store(integer(1), self.any)
+            lanes.set_count(0, self.fresh, lane)
+            with lanes.if_then(self._is(self.busy, lane)):
+                self.any.set(1)
         return self._anything()
 
     def _anything(self):
-        b = self.lanes.b
-        return b.icmp_signed("!=", b.load(self.any, typ=INTEGER), integer(0))
+        return self.any.get().differs(0)
 
     def _fill(self, lane) -> None:
         """Members for an idle lane until there is one whose run has any steps."""
-        lanes, b = self.lanes, self.lanes.b
+        lanes = self.lanes
 
         def wanting():
-            more = b.icmp_signed("<", b.load(self.next, typ=INTEGER), lanes.end)
-            return b.and_(more, b.not_(self._is(self.busy, lane)))
+            more = self.next.get() < lanes.end
+            return more & ~self._is(self.busy, lane)
 
         with lanes.while_(wanting):
-            member = b.load(self.next, typ=INTEGER)
-            b.store(b.add(member, integer(1)), self.next)
+            member = self.next.get()
+            self.next.set(member + 1)
             lanes.set_count(member, self.members, lane)
             self.control.load(lane, member)
             for counter in (self.steps, self.kept_steps, self.written):
-                lanes.set_count(integer(0), counter, lane)
+                lanes.set_count(0, counter, lane)
             if self.at_times is not None:
-                lanes.set_count(integer(0), self.at_times.saved, lane)
+                lanes.set_count(0, self.at_times.saved, lane)
             if self.saving.start:
                 self._save(lane)
-            with b.if_else(self.control.unfinished(lane)) as (then, otherwise):
+            with lanes.if_else(self.control.unfinished(lane)) as (then, otherwise):
                 with then:
                     for flag in (self.busy, self.fresh):
-                        lanes.set_count(integer(1), flag, lane)
+                        lanes.set_count(1, flag, lane)
                 with otherwise:
                     self._save_at_start(lane)
-                    self._finish(lane, lanes.number(_SUCCESSFUL))
+                    self._finish(lane, _SUCCESSFUL)
 
     def _save_at_start(self, lane) -> None:
         """All given times of a run that ends where it begins are that one."""
-        lanes, b, at_times = self.lanes, self.lanes.b, self.at_times
+        lanes, at_times = self.lanes, self.at_times
         if at_times is None:
             return
         member, state = lanes.count(self.members, lane), self.control.step.y0
         with lanes.loop(at_times.times.size) as i:
-            start = b.mul(b.add(i, integer(at_times.first)), integer(self.n))
+            start = (i + at_times.first) * self.n
             self.rows.store(self.n, state, lane, member, start)
         lanes.set_count(at_times.times.size, at_times.saved, lane)
 
     def _proceed(self, lane) -> None:
-        lanes, b, control = self.lanes, self.lanes.b, self.control
+        lanes, control = self.lanes, self.control
         control.proceed(lane)
         self._increase(self.steps, lane)
-        with b.if_then(control.accepted(lane)):
+        with lanes.if_then(control.accepted(lane)):
             self._increase(self.kept_steps, lane)
             if self.saving.every:
                 self._save_every(lane)
-        exhausted = b.icmp_signed(">=", lanes.count(self.steps, lane), integer(self.max_steps))
-        on = b.and_(control.unfinished(lane), b.not_(control.failed(lane)))
-        with b.if_then(b.not_(on)):
+        exhausted = lanes.count(self.steps, lane) >= self.max_steps
+        on = control.unfinished(lane) & ~control.failed(lane)
+        with lanes.if_then(~on):
             self._finish(lane, lanes.get(control.code, lane))
-        with b.if_then(b.and_(on, exhausted)):
-            self._finish(lane, lanes.number(_MAX_STEPS))
+        with lanes.if_then(on & exhausted):
+            self._finish(lane, _MAX_STEPS)
 
     def _increase(self, counter, lane) -> None:
-        more = self.lanes.b.add(self.lanes.count(counter, lane), integer(1))
+        more = self.lanes.count(counter, lane) + 1
         self.lanes.set_count(more, counter, lane)
 
     def _save_every(self, lane) -> None:
-        b, every = self.lanes.b, integer(self.saving.every)
-        rest = b.srem(self.lanes.count(self.kept_steps, lane), every)
-        with b.if_then(b.icmp_signed("==", rest, integer(0))):
+        every = self.saving.every
+        rest = self.lanes.count(self.kept_steps, lane) % every
+        with self.lanes.if_then(rest.equals(0)):
             self._save(lane)
 
     def _save(self, lane) -> None:
         """Write the state of a lane to its next row."""
-        lanes, b = self.lanes, self.lanes.b
+        lanes = self.lanes
         member, row = lanes.count(self.members, lane), lanes.count(self.written, lane)
-        self.rows.store(self.n, self.control.step.y0, lane, member, b.mul(row, integer(self.n)))
+        self.rows.store(self.n, self.control.step.y0, lane, member, row * self.n)
         self.row_times.write(lanes.get(self.control.step.t0, lane), member, row)
         self._increase(self.written, lane)
 
@@ -276,28 +272,28 @@ class _ControlledSteps:
             self._number(rows),
         )
         for i, value in enumerate(summary):
-            self.summary.write(value, member, integer(i))
-        lanes.set_count(integer(0), self.busy, lane)
+            self.summary.write(value, member, i)
+        lanes.set_count(0, self.busy, lane)
 
     def _number(self, count):
-        return self.lanes.b.sitofp(count, self.lanes.scalar)
+        return count.as_number()
 
     def _write_times(self, lane, member) -> None:
         """The given times that were reached belong to the rows behind those written so far."""
-        lanes, b, at_times = self.lanes, self.lanes.b, self.at_times
+        lanes, at_times = self.lanes, self.at_times
         if at_times is None:
             return
-        saved, first = lanes.count(at_times.saved, lane), integer(at_times.first)
+        saved, first = lanes.count(at_times.saved, lane), at_times.first
         with lanes.loop(saved) as i:
-            self.row_times.write(at_times.times.read(member, i), member, b.add(first, i))
-        lanes.set_count(b.add(first, saved), self.written, lane)
+            self.row_times.write(at_times.times.read(member, i), member, first + i)
+        lanes.set_count(first + saved, self.written, lane)
 
     def _clear_rows(self, member, rows) -> None:
         """Infinity in the rows that were not reached, as diffrax marks them."""
-        lanes, b, infinity = self.lanes, self.lanes.b, self.lanes.number(float("inf"))
-        missing = b.sub(self.row_times.size, rows)
+        lanes, infinity = self.lanes, float("inf")
+        missing = self.row_times.size - rows
         with lanes.loop(missing) as i:
-            self.row_times.write(infinity, member, b.add(rows, i))
-        start = b.mul(rows, integer(self.n))
-        with lanes.loop(b.mul(missing, integer(self.n))) as i:
-            self.rows.write(infinity, member, b.add(start, i))
+            self.row_times.write(infinity, member, rows + i)
+        start = rows * self.n
+        with lanes.loop(missing * self.n) as i:
+            self.rows.write(infinity, member, start + i)

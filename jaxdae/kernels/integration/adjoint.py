@@ -1,16 +1,16 @@
 """What discrete adjoints of fixed and of adaptive steps have in common."""
 
+import operator
 from contextlib import contextmanager
 from functools import reduce
 from typing import Any
 
-from llvmlite import ir
-
 from jaxdae.kernels.integration.adjoint_rows import RowsAtTimes
-from jaxdae.kernels.integration.cotangents import Cotangent, inside, Totals
+from jaxdae.kernels.integration.cotangents import Cotangent, Totals
 from jaxdae.kernels.integration.fixed_steps import Start
 from jaxdae.kernels.integration.step_programs import transposed_pieces
-from jaxdae.kernels.llvm.batch_loops import Buffer, integer, Lanes, POINTER
+from jaxdae.kernels.llvm.batch_loops import Buffer, Lanes
+from jaxdae.kernels.llvm.module import Definition
 
 
 class Adjoint:
@@ -45,45 +45,42 @@ class Adjoint:
             times = Buffer(lanes, lanes.arguments, index, None, ranks[index], 1)
             self.rows = RowsAtTimes(self, times)
 
-    def texts(self) -> list[str]:
-        """Functions that are called beside programs."""
-        found: dict[str, str] = {}
-        for x in self.cotangents:
-            found.update(x.texts)
-        return list(found.values())
+    def definitions(self) -> list[Definition]:
+        """Functions that are called beside programs, and that of the loops."""
+        return [*(y for x in self.cotangents for y in x.definitions), self.lanes.finish()]
 
     def blocks(self):
         """For each block of members, the first of them."""
-        lanes, b = self.lanes, self.lanes.b
-        size = b.sub(lanes.end, lanes.begin)
-        count = b.sdiv(b.add(size, integer(lanes.width - 1)), integer(lanes.width))
+        lanes = self.lanes
+        size = lanes.end - lanes.begin
+        count = (size + (lanes.width - 1)) // lanes.width
         return lanes.loop(count)
 
     def load(self, index) -> None:
         """The members of a block; where there are too few, the last one more than once."""
-        lanes, b = self.lanes, self.lanes.b
-        first = b.add(lanes.begin, b.mul(index, integer(lanes.width)))
-        last = b.sub(lanes.end, integer(1))
+        lanes = self.lanes
+        first = lanes.begin + index * lanes.width
+        last = lanes.end - 1
         with lanes.loop(lanes.width) as lane:
-            member = lanes.minimum(b.add(first, lane), last)
+            member = lanes.minimum(first + lane, last)
             lanes.set_count(member, self.members, lane)
             self.begin(lane, member)
             self.final_bar.load(self.n, self.bar, lane, member)
             if self.rows is not None:
-                left = b.sub(self.rows.times.size, integer(1))
+                left = self.rows.times.size - 1
                 lanes.set_count(left, self.rows.left, lane)
         self.start.prepare()
-        self.inside = inside(lanes, first, lanes.end)
+        self.inside = lanes.serves(first, lanes.end)
         for one in self.cotangents[1:]:
             one.clear()
 
     @contextmanager
     def rooms(self, *vectors):
         """Memory for numbers of vectors; where there is too little, all results are NaN."""
-        lanes, b = self.lanes, self.lanes.b
+        lanes = self.lanes
         taken = [lanes.reserve(x) for x in vectors]
-        missing = [b.icmp_unsigned("==", x, ir.Constant(POINTER, None)) for x, _ in taken]
-        with b.if_else(reduce(b.or_, missing)) as (then, otherwise):
+        missing = [lanes.missing(x) for x, _ in taken]
+        with lanes.if_else(reduce(operator.or_, missing)) as (then, otherwise):
             with then:
                 self._spoil()
             with otherwise:
@@ -92,12 +89,10 @@ class Adjoint:
             lanes.release(x)
 
     def _spoil(self) -> None:
-        lanes = self.lanes
-        nan = ir.Constant(lanes.vector, [lanes.number(float("nan"))] * lanes.width)
         with self.blocks() as index:
             self.load(index)
             for one in self.cotangents:
-                one.spoil(nan)
+                one.spoil()
             self.store(index)
 
     def begin(self, lane, member) -> None:
@@ -129,7 +124,7 @@ class Adjoint:
         )  # fmt: skip
         for one in self.cotangents:
             own = isinstance(one, Totals)
-            one.keep(lanes.b.and_(wanted, self.inside) if own else wanted)
+            one.keep(wanted & self.inside if own else wanted)
         if done is not None:
             self._leave(done)
         lanes.copy(self.n, self.step_bar, self.bar)
@@ -141,21 +136,21 @@ class Adjoint:
     def _leave(self, done) -> None:
         """What a step adds to lanes that are done is nothing, whatever their equations give."""
         lanes = self.lanes
-        with lanes.loop(lanes.width) as lane, lanes.b.if_then(done(lane)):
+        with lanes.loop(lanes.width) as lane, lanes.if_then(done(lane)):
             lanes.copy_lane(self.n, self.bar, self.step_bar, lane)
             for one in self.cotangents[1:]:
                 one.leave(lane)
             if self.rows is not None:
                 with lanes.loop(self.n) as i:
-                    lanes.set(lanes.number(0.0), self.rows.y0_bar, lane, i)
+                    lanes.set(0.0, self.rows.y0_bar, lane, i)
 
     def add_row(self, row, lane) -> None:
         """Add the cotangent of a saved state to that of a lane's state."""
-        lanes, b = self.lanes, self.lanes.b
-        member, start = lanes.count(self.members, lane), b.mul(row, integer(self.n))
+        lanes = self.lanes
+        member, start = lanes.count(self.members, lane), row * self.n
         with lanes.loop(self.n) as i:
-            more = self.row_bars.read(member, b.add(start, i))
-            total = b.fadd(lanes.get(self.bar, lane, i), more)
+            more = self.row_bars.read(member, start + i)
+            total = lanes.get(self.bar, lane, i) + more
             lanes.set(total, self.bar, lane, i)
 
     def store(self, index) -> None:
@@ -163,10 +158,10 @@ class Adjoint:
         lanes = self.lanes
         with lanes.loop(lanes.width) as lane:
             if self.saving.start:
-                self.add_row(integer(0), lane)
+                self.add_row(0, lane)
             member = lanes.count(self.members, lane)
             for one in self.cotangents:
                 one.store(lane, member)
-        block = lanes.b.sdiv(lanes.begin, integer(lanes.width))
+        block = lanes.begin // lanes.width
         for one in self.cotangents:
-            one.store_block(lanes.b.add(block, index))
+            one.store_block(block + index)

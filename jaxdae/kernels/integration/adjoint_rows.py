@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from jaxdae.kernels.llvm.batch_loops import Buffer, INTEGER, integer
+from jaxdae.kernels.llvm.batch_loops import Buffer
 
 
 class RowsAtTimes:
@@ -20,16 +20,16 @@ class RowsAtTimes:
         self.y0_bar = lanes.array(n)
         self._t, self._bar = lanes.array(1), lanes.array(n)
         self._parts = [lanes.array(size) for size in (n, n, adjoint.problem.dense)]
-        self._any = lanes.variable(INTEGER, integer(0))
+        self._any = lanes.variable(0)
 
     def collect(self, t0, t1, first) -> None:
         """Add what the rows within a step bring to the cotangents of its parts."""
-        lanes, adjoint, b = self.lanes, self.adjoint, self.lanes.b
+        lanes, adjoint = self.lanes, self.adjoint
         lanes.clear(adjoint.n, self.y0_bar)
 
         def more():
             self._find(t0, first)
-            return b.icmp_signed("!=", b.load(self._any, typ=INTEGER), integer(0))
+            return self._any.get().differs(0)
 
         with lanes.while_(more):
             lanes.call("transposed_interpolation", t0, t1, self._t, self._bar, *self._parts)
@@ -39,41 +39,41 @@ class RowsAtTimes:
 
     def skip_unreached(self, reached) -> None:
         """Leave out rows behind the time that each lane reached."""
-        lanes, b = self.lanes, self.lanes.b
+        lanes = self.lanes
         with lanes.loop(lanes.width) as lane:
 
             def beyond(lane=lane):
                 row, member = lanes.count(self.left, lane), lanes.count(self.adjoint.members, lane)
-                exists = b.icmp_signed(">=", row, integer(0))
-                time = self.times.read(member, b.select(exists, row, integer(0)))
-                late = b.fcmp_unordered(">", time, lanes.get(reached, lane))
-                return b.and_(exists, late)
+                exists = row >= 0
+                time = self.times.read(member, exists.choose(row, 0))
+                late = ~(time <= lanes.get(reached, lane))
+                return exists & late
 
             with lanes.while_(beyond):
-                left = b.sub(lanes.count(self.left, lane), integer(1))
+                left = lanes.count(self.left, lane) - 1
                 lanes.set_count(left, self.left, lane)
 
     def _find(self, t0, first) -> None:
         """The next row of each lane; zero for lanes that have none in this step."""
-        lanes, b = self.lanes, self.lanes.b
-        b.store(integer(0), self._any)
+        lanes = self.lanes
+        self._any.set(0)
         lanes.clear(self.adjoint.n, self._bar)
         lanes.copy(1, t0, self._t)
         with lanes.loop(lanes.width) as lane:
             row = lanes.count(self.left, lane)
             member = lanes.count(self.adjoint.members, lane)
-            safe = b.select(b.icmp_signed("<", row, integer(0)), integer(0), row)
+            safe = (row < 0).choose(0, row)
             time = self.times.read(member, safe)
-            inside = b.or_(b.fcmp_ordered(">", time, lanes.get(t0, lane)), first(lane))
-            with b.if_then(b.and_(b.icmp_signed(">=", row, integer(0)), inside)):
+            inside = (time > lanes.get(t0, lane)) | first(lane)
+            with lanes.if_then((row >= 0) & inside):
                 self._take(row, time, member, lane)
 
     def _take(self, row, time, member, lane) -> None:
-        lanes, b, n = self.lanes, self.lanes.b, self.adjoint.n
-        b.store(integer(1), self._any)
+        lanes, n = self.lanes, self.adjoint.n
+        self._any.set(1)
         lanes.set(time, self._t, lane)
-        start = b.mul(b.add(row, integer(int(self.adjoint.saving.start))), integer(n))
+        start = (row + int(self.adjoint.saving.start)) * n
         with lanes.loop(n) as i:
-            bar = self.adjoint.row_bars.read(member, b.add(start, i))
+            bar = self.adjoint.row_bars.read(member, start + i)
             lanes.set(bar, self._bar, lane, i)
-        lanes.set_count(b.sub(row, integer(1)), self.left, lane)
+        lanes.set_count(row - 1, self.left, lane)

@@ -8,7 +8,8 @@ from typing import Any
 
 from jaxdae.kernels.integration.adaptive_adjoint import AdaptiveAdjoint
 from jaxdae.kernels.integration.adjoint import Adjoint
-from jaxdae.kernels.llvm.batch_loops import Buffer, INTEGER, integer, Lanes
+from jaxdae.kernels.llvm.batch_loops import Buffer, Lanes
+from jaxdae.kernels.llvm.module import Definition
 
 # Given steps whose states take more than this are kept in part, and computed once more [bytes].
 _KEPT_BYTES = 2**23
@@ -21,8 +22,8 @@ def adjoint_steps(
     ranks: tuple[int, ...],
     rank: int,
     summed: tuple[bool, ...],
-) -> str:
-    """Text of `@run` for the adjoint of a run.
+) -> list[Definition]:
+    """`@run` for the adjoint of a run, and what it calls beside programs.
 
     Arguments are those of the run, then the cotangents of the saved states and of the final one;
     results the cotangents of the start and of the parameters with numbers in `active`.
@@ -43,7 +44,7 @@ def adjoint_steps(
     kind = AdaptiveAdjoint if run.adaptive else _FixedAdjoint
     adjoint = kind(lanes, run, active, ranks, rank, summed)
     adjoint.write()
-    return "\n\n".join([*adjoint.texts(), lanes.finish()])
+    return adjoint.definitions()
 
 
 class _FixedAdjoint(Adjoint):
@@ -51,35 +52,33 @@ class _FixedAdjoint(Adjoint):
 
     def __init__(self, lanes: Lanes, run: Any, active, ranks, rank: int, summed):
         super().__init__(lanes, run, active, ranks, rank, summed)
-        b = lanes.b
         self.grid = Buffer(lanes, lanes.arguments, len(self.start.arrays), None, 0, 1)
-        self.steps = b.sub(self.grid.size, integer(1))
+        self.steps = self.grid.size - 1
         self.entries = self.n + self.rate_size
         most = max(_KEPT_BYTES // (self.entries * lanes.width * run.problem.dtype.itemsize), 1)
-        few = b.icmp_signed("<=", self.steps, integer(most))
+        few = self.steps <= most
         root = self._root(self.steps)
-        length = b.select(few, self.steps, root)
-        self.length = b.select(b.icmp_signed(">", length, integer(0)), length, integer(1))
-        rounded = b.add(self.steps, b.sub(self.length, integer(1)))
-        self.sections = b.sdiv(rounded, self.length)
+        length = few.choose(self.steps, root)
+        self.length = (length > 0).choose(length, 1)
+        rounded = self.steps + (self.length - 1)
+        self.sections = rounded // self.length
 
     def _root(self, count):
         """The square root of an integer, rounded up."""
-        b = self.lanes.b
-        guess = self.lanes.variable(INTEGER, integer(1))
+        guess = self.lanes.variable(1)
 
         def small():
-            g = b.load(guess, typ=INTEGER)
-            return b.icmp_signed("<", b.mul(g, g), count)
+            g = guess.get()
+            return g * g < count
 
         with self.lanes.while_(small):
-            b.store(b.add(b.load(guess, typ=INTEGER), integer(1)), guess)
-        return b.load(guess, typ=INTEGER)
+            guess.set(guess.get() + 1)
+        return guess.get()
 
     def write(self) -> None:
-        lanes, b = self.lanes, self.lanes.b
-        sizes = (self.sections, integer(self.n)), (self.length, integer(self.entries))
-        with self.rooms(*(b.mul(*x) for x in sizes)) as (starts, inner), self.blocks() as index:
+        lanes = self.lanes
+        rooms = self.rooms(self.sections * self.n, self.length * self.entries)
+        with rooms as (starts, inner), self.blocks() as index:
             self.load(index)
             self._forward(starts)
             with lanes.down(self.sections) as section:
@@ -87,17 +86,17 @@ class _FixedAdjoint(Adjoint):
             self.store(index)
 
     def _kept(self, room, i, size: int):
-        return self.lanes.offset(room, self.lanes.b.mul(i, integer(size)))
+        return self.lanes.offset(room, i * size)
 
     def _forward(self, starts) -> None:
         """Keep the state at the start of each section."""
-        lanes, b, n = self.lanes, self.lanes.b, self.n
+        lanes, n = self.lanes, self.n
         lanes.copy(n, self.start.state, self.y)
         with lanes.loop(self.sections) as section:
             lanes.copy(n, self.y, self._kept(starts, section, n))
-            last = b.icmp_signed("==", section, b.sub(self.sections, integer(1)))
-            with lanes.loop(b.select(last, integer(0), self.length)) as j:
-                self._step(b.add(b.mul(section, self.length), j), self.rates)
+            last = section.equals(self.sections - 1)
+            with lanes.loop(last.choose(0, self.length)) as j:
+                self._step(section * self.length + j, self.rates)
 
     def _step(self, i, rates) -> None:
         self._set_times(i)
@@ -107,33 +106,33 @@ class _FixedAdjoint(Adjoint):
 
     def _set_times(self, i) -> None:
         lanes = self.lanes
-        lanes.fill(self.grid.read(integer(0), i), self.t0)
-        lanes.fill(self.grid.read(integer(0), lanes.b.add(i, integer(1))), self.t1)
+        lanes.fill(self.grid.read(0, i), self.t0)
+        lanes.fill(self.grid.read(0, i + 1), self.t1)
 
     def _reverse_section(self, section, starts, inner) -> None:
-        lanes, b, n = self.lanes, self.lanes.b, self.n
-        first = b.mul(section, self.length)
-        count = lanes.minimum(self.length, b.sub(self.steps, first))
+        lanes, n = self.lanes, self.n
+        first = section * self.length
+        count = lanes.minimum(self.length, self.steps - first)
         lanes.copy(n, self._kept(starts, section, n), self.y)
         with lanes.loop(count) as j:
             kept = self._kept(inner, j, self.entries)
             lanes.copy(n, self.y, kept)
-            self._step(b.add(first, j), lanes.offset(kept, integer(n)))
+            self._step(first + j, lanes.offset(kept, n))
         with lanes.down(count) as j:
-            i = b.add(first, j)
+            i = first + j
             self._set_times(i)
             self._add_rows_at_steps(i)
-            start = b.icmp_signed("==", i, integer(0))
+            start = i.equals(0)
             kept = self._kept(inner, j, self.entries)
-            rates = lanes.offset(kept, integer(n))
+            rates = lanes.offset(kept, n)
             self.reverse_step(self.t0, self.t1, kept, rates, lambda lane: start)  # noqa: ARG005
 
     def _add_rows_at_steps(self, i) -> None:
-        lanes, b, every = self.lanes, self.lanes.b, self.saving.every
+        lanes, every = self.lanes, self.saving.every
         if not every:
             return
-        rest = b.srem(b.add(i, integer(1)), integer(every))
-        with b.if_then(b.icmp_signed("==", rest, integer(0))):
-            row = b.add(b.sdiv(i, integer(every)), integer(int(self.saving.start)))
+        rest = (i + 1) % every
+        with lanes.if_then(rest.equals(0)):
+            row = i // every + int(self.saving.start)
             with lanes.loop(lanes.width) as lane:
                 self.add_row(row, lane)

@@ -1,12 +1,12 @@
 """Cotangents of the arguments of a run, and what each step of an adjoint adds to them."""
 
+import math
 from typing import Any, NamedTuple
 
-from llvmlite import ir
-
-from jaxdae.kernels.llvm.batch_loops import Buffer, integer, Lanes
-from jaxdae.kernels.llvm.dense_loops import padded, product_onto, Total, total_text
+from jaxdae.kernels.emission.dense_loops import padded, product_onto, Total, total_function
+from jaxdae.kernels.llvm.batch_loops import Buffer, Lanes
 from jaxdae.kernels.llvm.machine_code import host_width
+from jaxdae.kernels.llvm.module import Definition
 from jaxdae.kernels.tracing.product_parts import Pieces, Rank
 
 
@@ -42,7 +42,8 @@ class Cotangent:
         self._rest = sizes[0] if pieces.rest else 0
         factors = iter(self.step[1:] if pieces.rest else self.step)
         self._products = [_Product(x, next(factors), next(factors)) for x in pieces.ranks]
-        self.texts: dict[str, str] = {}
+        # Functions that add the products.
+        self.definitions: list[Definition] = []
         self._reserve()
 
     def _reserve(self) -> None:
@@ -58,7 +59,7 @@ class Cotangent:
         lanes = self.lanes
         for size, array in zip(self._sizes, self.step, strict=True):
             with lanes.loop(size) as i:
-                lanes.set(lanes.number(0.0), array, lane, i)
+                lanes.set(0.0, array, lane, i)
 
     def clear(self) -> None:
         """Make it zero."""
@@ -68,19 +69,18 @@ class Cotangent:
         """Add what the step gives."""
         lanes, at = self.lanes, 0
         for start, stop in self.pieces.rest:
-            source = lanes.offset(self.step[0], integer(at))
-            lanes.add(stop - start, source, lanes.offset(self.array, integer(start)))
+            source = lanes.offset(self.step[0], at)
+            lanes.add(stop - start, source, lanes.offset(self.array, start))
             at += stop - start
         for one in self._products:
-            name, text = product_onto(one.rank, lanes.width, lanes.dtype)
-            self.texts[name] = text
-            target = lanes.offset(self.array, integer(one.rank.start))
-            lanes.call(name, one.left, one.right, target)
+            function = product_onto(one.rank, lanes.width, lanes.dtype)
+            self.definitions.append(function)
+            target = lanes.offset(self.array, one.rank.start)
+            lanes.call(function.name, one.left, one.right, target)
 
-    def spoil(self, nan) -> None:
+    def spoil(self) -> None:
         """Make it not a number."""
-        with self.lanes.loop(self.pieces.result.size) as i:
-            self.lanes.b.store(nan, self.lanes.vector_at(self.array, i))
+        self.lanes.clear(self.pieces.result.size, self.array, math.nan)
 
     def store(self, lane, member) -> None:
         """Write that of a lane as that of a member."""
@@ -117,34 +117,33 @@ class Totals(Cotangent):
             lanes.add(self._rest, self.step[0], self.array)
         parts = zip(self._products, self._sums, self._rooms, strict=True)
         for one, total, (turned, sums) in parts:
-            self.texts[total.name] = total_text(total, lanes.dtype)
+            self.definitions.append(total_function(total, lanes.dtype))
             lanes.call(total.name, one.left, one.right, turned, sums)
 
-    def spoil(self, nan) -> None:
+    def spoil(self) -> None:
         lanes = self.lanes
         rooms = zip(self._sums, self._rooms, strict=True)
         sums = [(-(-one.size // lanes.width), room) for one, (_, room) in rooms]
         for size, array in [(self._rest, self.array), *sums]:
-            with lanes.loop(size) as i:
-                lanes.b.store(nan, lanes.vector_at(array, i))
+            lanes.clear(size, array, math.nan)
 
     def store(self, lane, member) -> None:
         pass
 
     def store_block(self, block) -> None:
-        lanes, b, at = self.lanes, self.lanes.b, 0
+        lanes, at = self.lanes, 0
         for start, stop in self.pieces.rest:
             with lanes.loop(stop - start) as i:
-                total = lanes.total(self.array, b.add(integer(at), i))
-                self.out.write(total, block, b.add(integer(start), i))
+                total = lanes.total(self.array, i + at)
+                self.out.write(total, block, i + start)
             at += stop - start
         for rank, (_, sums) in zip(self.pieces.ranks, self._rooms, strict=True):
             columns = padded(rank.columns, host_width(8 * lanes.dtype.itemsize))
             with lanes.loop(rank.rows) as i, lanes.loop(rank.columns) as j:
-                source = b.add(b.mul(i, integer(columns)), j)
-                target = b.add(b.mul(i, integer(rank.columns)), b.add(j, integer(rank.start)))
-                place = b.gep(sums, [source], source_etype=lanes.scalar)
-                self.out.write(b.load(place, typ=lanes.scalar), block, target)
+                source = i * columns + j
+                target = i * rank.columns + (j + rank.start)
+                place = lanes.place(lanes.scalar, sums, source)
+                self.out.write(lanes.read(place), block, target)
 
 
 def _size(shape: tuple[int, ...]) -> int:
@@ -152,17 +151,3 @@ def _size(shape: tuple[int, ...]) -> int:
     for x in shape:
         size *= x
     return size
-
-
-def inside(lanes: Lanes, first, end):
-    """Which lanes serve a member of their own, from the first one of a block and the last of all.
-
-    Where there are too few members, the last one is served more than once.
-    """
-    b = lanes.b
-    kind = ir.VectorType(integer(0).type, lanes.width)
-    numbers = ir.Constant(kind, list(range(lanes.width)))
-    index = ir.IntType(32)
-    one = b.insert_element(ir.Constant(kind, ir.Undefined), b.sub(end, first), index(0))
-    everywhere = ir.Constant(ir.VectorType(index, lanes.width), None)
-    return b.icmp_signed("<", numbers, b.shuffle_vector(one, one, everywhere))

@@ -2,16 +2,15 @@
 
 from typing import Any
 
-from llvmlite import ir
-
 from jaxdae.kernels.integration.initial_value import InitialValueProblem
 from jaxdae.kernels.integration.saved_times import Step, TimeRows
 from jaxdae.kernels.integration.saving import Saving
-from jaxdae.kernels.llvm.batch_loops import Buffer, integer, Lanes, TRUTH
+from jaxdae.kernels.llvm.batch_loops import Buffer, Lanes
+from jaxdae.kernels.llvm.module import Definition
 
 
-def fixed_steps(run: Any, width: int, ranks: tuple[int, ...], rank: int) -> str:
-    """Text of `@run` for fixed steps.
+def fixed_steps(run: Any, width: int, ranks: tuple[int, ...], rank: int) -> Definition:
+    """`@run` for fixed steps.
 
     Arguments are the start, the parameters, the ends of the steps and the times to save; results
     the saved states and the final one.
@@ -100,19 +99,19 @@ class Start:
             parts = zip(self._given, self.sizes, self.arrays, strict=True)
             for i, (given, size, array) in enumerate(parts):
                 if given.shared == shared and i not in self._in_place:
-                    given.load(size, array, lane, integer(0))
+                    given.load(size, array, lane, 0)
 
 
 class _GivenSteps:
     def __init__(self, lanes: Lanes, problem, saving: Saving, ranks, rank: int):
         self.lanes, self.problem, self.saving = lanes, problem, saving
-        n, b = problem.states, lanes.b
+        n = problem.states
         self.start = Start(lanes, problem, ranks)
         count = len(self.start.arrays)
         self.grid = Buffer(lanes, lanes.arguments, count, None, 0, 1)
         self.rows = Buffer(lanes, lanes.results, 0, None, rank, 2)
         self.final = Buffer(lanes, lanes.results, 1, n, rank, 1)
-        self.steps = b.sub(self.grid.size, integer(1))
+        self.steps = self.grid.size - 1
         self.step = Step(*(lanes.array(k) for k in (1, 1, n, n, problem.dense)))
         self.carry, self.next_carry = lanes.array(problem.carried), lanes.array(problem.carried)
         self.members = lanes.counters()
@@ -122,46 +121,46 @@ class _GivenSteps:
             self.at_times = TimeRows(lanes, n, times, self.rows, int(saving.start))
 
     def write(self) -> None:
-        lanes, b = self.lanes, self.lanes.b
-        block = lanes.variable(integer(0).type, lanes.begin)
+        lanes = self.lanes
+        block = lanes.variable(lanes.begin)
 
         def more():
-            return b.icmp_signed("<", b.load(block, typ=integer(0).type), lanes.end)
+            return block.get() < lanes.end
 
         with lanes.while_(more):
-            first = b.load(block, typ=integer(0).type)
+            first = block.get()
             self._load(first)
             with lanes.loop(self.steps) as i:
                 self._advance(i)
             with lanes.loop(lanes.width) as lane:
                 member = lanes.count(self.members, lane)
                 self.final.store(self.problem.states, self.step.y0, lane, member)
-            b.store(b.add(first, integer(lanes.width)), block)
+            block.set(first + lanes.width)
 
     def _load(self, first) -> None:
         """The members of a block; where there are too few, the last one more than once."""
-        lanes, b, n = self.lanes, self.lanes.b, self.problem.states
-        last = b.sub(lanes.end, integer(1))
+        lanes, n = self.lanes, self.problem.states
+        last = lanes.end - 1
         with lanes.loop(lanes.width) as lane:
-            member = lanes.minimum(b.add(first, lane), last)
+            member = lanes.minimum(first + lane, last)
             lanes.set_count(member, self.members, lane)
             self.start.load(lane, member)
             if self.at_times is not None:
-                lanes.set_count(integer(0), self.at_times.saved, lane)
+                lanes.set_count(0, self.at_times.saved, lane)
         self.start.prepare()
         lanes.copy(n, self.start.state, self.step.y0)
         if self.saving.start:
-            self._save(integer(0))
+            self._save(0)
         if self.problem.carried:
-            self._set_time(self.step.t0, integer(0))
+            self._set_time(self.step.t0, 0)
             lanes.call("begin", self.step.t0, self.step.y0, *self.start.fixed, self.carry)
 
     def _set_time(self, array, i) -> None:
-        self.lanes.fill(self.grid.read(integer(0), i), array)
+        self.lanes.fill(self.grid.read(0, i), array)
 
     def _advance(self, i) -> None:
-        lanes, b, step = self.lanes, self.lanes.b, self.step
-        following = b.add(i, integer(1))
+        lanes, step = self.lanes, self.step
+        following = i + 1
         self._set_time(step.t0, i)
         self._set_time(step.t1, following)
         lanes.call(
@@ -169,18 +168,18 @@ class _GivenSteps:
             step.y1, self.next_carry, *([step.k] if self.saving.times else []),
         )  # fmt: skip
         if self.at_times is not None:
-            self.at_times.save(step, self.members, lambda lane: ir.Constant(TRUTH, 1))  # noqa: ARG005
+            self.at_times.save(step, self.members, None)
         lanes.copy(self.problem.states, step.y1, step.y0)
         lanes.copy(self.problem.carried, self.next_carry, self.carry)
         every = self.saving.every
         if every:
-            with b.if_then(b.icmp_signed("==", b.srem(following, integer(every)), integer(0))):
-                row = b.add(b.sdiv(i, integer(every)), integer(int(self.saving.start)))
+            with lanes.if_then((following % every).equals(0)):
+                row = i // every + int(self.saving.start)
                 self._save(row)
 
     def _save(self, row) -> None:
         lanes, n = self.lanes, self.problem.states
-        start = lanes.b.mul(row, integer(n))
+        start = row * n
         with lanes.loop(lanes.width) as lane:
             member = lanes.count(self.members, lane)
             self.rows.store(n, self.step.y0, lane, member, start)

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jaxdae.kernels.emission.array_functions import library
 from jaxdae.kernels.integration.initial_value import InitialValueProblem
 from jaxdae.kernels.integration.saving import Saving, Summary
 from jaxdae.kernels.integration.step_programs import (
@@ -17,7 +18,7 @@ from jaxdae.kernels.launch.call import launched
 from jaxdae.kernels.launch.derivatives import Function
 from jaxdae.kernels.launch.primitives import along_new_axis, primitive
 from jaxdae.kernels.llvm import machine_code
-from jaxdae.kernels.llvm.array_functions import library
+from jaxdae.kernels.llvm.module import Definition
 from jaxdae.kernels.tracing.subprograms import called, Subprogram
 from jaxdae.linalg.device_axes import results
 
@@ -130,16 +131,17 @@ def varied(run: Run, active: tuple[int, ...], directions: int) -> Run:
     return more._replace(plain=Function(own, shapes, pushed=True))
 
 
-def registered(programs, body: str, axes: Axes, run: Run) -> str:
+def registered(programs, loops: list[Definition], axes: Axes, run: Run) -> str:
     """Name of the compiled code of loops and of the programs that they call."""
     dtype = run.problem.dtype
     width = axes.width(dtype)
-    parts = [library(programs, width, dtype, run.problem.shared(axes.ranks())), body]
-    text = assembled(parts, axes.rank, machine_code.default_threads(), width)
+    functions = library(programs, width, dtype, run.problem.shared(axes.ranks()))
+    threads = machine_code.default_threads()
+    module = assembled([*functions, *loops], axes.rank, threads, width)
     every = dict.fromkeys(x for one in programs for x in (*called(one.program), one))
     content = [f"{x.name} {x.entries}\n{x.program.content()}" for x in every]
     about = f"{run.saving} {run.rows} {run.max_steps} {run.given_first} {axes.batched}"
-    return machine_code.register(text, "\n".join([about, *content]))
+    return machine_code.register(module, "\n".join([about, *content]))
 
 
 # The run itself.
@@ -150,14 +152,13 @@ def _shapes(*arguments, run: Run, axes: Axes):
 
 
 def _lowered(ctx, *arguments, run: Run, axes: Axes):
-    # The loops are built with llvmlite, which need not load here.
     if run.adaptive:
         from jaxdae.kernels.integration.adaptive_steps import adaptive_steps as loops
     else:
         from jaxdae.kernels.integration.fixed_steps import fixed_steps as loops
     dtype = run.problem.dtype
     body = loops(run, axes.width(dtype), axes.ranks(), axes.rank)
-    return launched(ctx, registered(run.programs(), body, axes, run), arguments)
+    return launched(ctx, registered(run.programs(), [body], axes, run), arguments)
 
 
 def _batched(arguments, axes_in, *, run: Run, axes: Axes):

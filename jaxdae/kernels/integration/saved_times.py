@@ -2,7 +2,7 @@
 
 from typing import Any, NamedTuple
 
-from jaxdae.kernels.llvm.batch_loops import Buffer, integer, Lanes
+from jaxdae.kernels.llvm.batch_loops import Buffer, Lanes
 
 
 class Step(NamedTuple):
@@ -31,7 +31,7 @@ class TimeRows:
         self.first = first
         self.saved = lanes.counters()
         self._t, self._y = lanes.array(1), lanes.array(states)
-        self._any = lanes.variable(integer(0).type, integer(0))
+        self._any = lanes.variable(0)
 
     def save(self, step: Step, members, wanted) -> None:
         """Save what is due.
@@ -39,38 +39,40 @@ class TimeRows:
         Args:
             step: the step; the same increments serve all lanes.
             members: member of the batch in each lane.
-            wanted: whether a lane's step counts, as a function of the lane; a truth value.
+            wanted: whether a lane's step counts, as a function of the lane; `None` for all.
         """
-        lanes, b = self.lanes, self.lanes.b
+        lanes = self.lanes
         with lanes.while_(lambda: self._find(step, members, wanted)):
             lanes.call("interpolate", *step, self._t, self._y)
-            with lanes.loop(lanes.width) as lane, b.if_then(self._due(step, members, wanted, lane)):
+            each = lanes.loop(lanes.width)
+            with each as lane, lanes.if_then(self._due(step, members, wanted, lane)):
                 member, row = lanes.count(members, lane), lanes.count(self.saved, lane)
-                start = b.mul(b.add(row, integer(self.first)), integer(self.states))
+                start = (row + self.first) * self.states
                 self.rows.store(self.states, self._y, lane, member, start)
-                lanes.set_count(b.add(row, integer(1)), self.saved, lane)
+                lanes.set_count(row + 1, self.saved, lane)
 
     def _find(self, step: Step, members, wanted):
         """Set the time of each lane; whether any has one that is due."""
-        lanes, b = self.lanes, self.lanes.b
-        b.store(integer(0), self._any)
+        lanes = self.lanes
+        self._any.set(0)
         with lanes.loop(lanes.width) as lane:
             lanes.set(lanes.get(step.t1, lane), self._t, lane)
-            with b.if_then(self._due(step, members, wanted, lane)):
+            with lanes.if_then(self._due(step, members, wanted, lane)):
                 lanes.set(self._time(members, lane), self._t, lane)
-                b.store(integer(1), self._any)
-        return b.icmp_signed("!=", b.load(self._any, typ=integer(0).type), integer(0))
+                self._any.set(1)
+        return self._any.get().differs(0)
 
     def _due(self, step: Step, members, wanted, lane):
-        lanes, b = self.lanes, self.lanes.b
-        last = b.sub(self.times.size, integer(1))
-        more = b.icmp_signed("<=", lanes.count(self.saved, lane), last)
+        lanes = self.lanes
+        last = self.times.size - 1
+        more = lanes.count(self.saved, lane) <= last
         # Beyond the last time there is none to read.
-        reached = b.fcmp_ordered("<=", self._time(members, lane), lanes.get(step.t1, lane))
-        return b.and_(b.and_(more, reached), wanted(lane))
+        reached = self._time(members, lane) <= lanes.get(step.t1, lane)
+        due = more & reached
+        return due if wanted is None else due & wanted(lane)
 
     def _time(self, members, lane):
-        lanes, b = self.lanes, self.lanes.b
-        last = b.sub(self.times.size, integer(1))
+        lanes = self.lanes
+        last = self.times.size - 1
         index = lanes.minimum(lanes.count(self.saved, lane), last)
         return self.times.read(lanes.count(members, lane), index)

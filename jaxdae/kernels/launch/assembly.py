@@ -1,21 +1,24 @@
 """A module of LLVM's intermediate language that XLA can call: a batch loop, threads, a handler."""
 
-import re
+from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
+from jaxdae.kernels.emission import elementary_functions
+from jaxdae.kernels.emission.instructions import emit, functions
 from jaxdae.kernels.launch.batch_axes import Axes
 from jaxdae.kernels.llvm import machine_code
-from jaxdae.kernels.llvm.emission import emit, functions
-from jaxdae.kernels.llvm.mathematics import vector_math
-from jaxdae.kernels.llvm.threads import share, stack_need
-from jaxdae.kernels.llvm.writer import Writer
-from jaxdae.kernels.llvm.xla_interface import DATA, handler
+from jaxdae.kernels.llvm.batch_loops import Buffer, Lanes
+from jaxdae.kernels.llvm.module import Definition, Module, stack_need
+from jaxdae.kernels.llvm.registers import Integer
+from jaxdae.kernels.llvm.threads import share
+from jaxdae.kernels.llvm.xla_interface import handler
 from jaxdae.kernels.tracing.trace import ScalarProgram
 
 
-def module(program: ScalarProgram, axes: Axes, dtype, threads: int) -> str:
-    """Text of the module, with the function `@handler`.
+def module(program: ScalarProgram, axes: Axes, dtype: Any, threads: int) -> Module:
+    """The module with the function `@handler`.
 
     Args:
         program: what is computed for each member of a batch.
@@ -27,16 +30,17 @@ def module(program: ScalarProgram, axes: Axes, dtype, threads: int) -> str:
         The module.
     """
     width = axes.width(dtype)
-    elementary = [vector_math.function(name, width, dtype) for name in functions(program)]
-    run = _run(program, width, dtype, axes.batched)
+    names = functions(program)
+    elementary = [x for name in names for x in elementary_functions.function(name, width, dtype)]
+    run = _run(program, width, dtype, axes)
     return assembled([*elementary, run], axes.rank, threads, 8 * width)
 
 
-def assembled(parts: list[str], rank: int, threads: int, least: int) -> str:
-    """A module from the parts that define `@run`.
+def assembled(definitions: Iterable[Definition], rank: int, threads: int, least: int) -> Module:
+    """A module from the definitions that `@run` is one of.
 
     Args:
-        parts: definitions.
+        definitions: that, and what it calls.
         rank: number of leading axes of every result, which are the batch.
         threads: threads that share a batch.
         least: members that are worth a thread; parts of a batch are multiples of it.
@@ -44,98 +48,53 @@ def assembled(parts: list[str], rank: int, threads: int, least: int) -> str:
     Returns:
         The module, with the function `@handler`.
     """
-    need = stack_need("\n".join(parts), machine_code.quickly())
-    return _with_declarations_once(
-        "\n\n".join([*parts, share(threads, least, need), handler(rank)])
-    )
+    each = list(definitions)
+    need = stack_need(each, machine_code.quickly())
+    return Module([*each, *share(threads, least, need), *handler(rank)])
 
 
-def _with_declarations_once(text: str) -> str:
-    declared = sorted(set(re.findall(r"^declare .*$", text, re.M)))
-    return "\n".join([*declared, re.sub(r"^declare .*\n?", "", text, flags=re.M)])
-
-
-def _run(program: ScalarProgram, width: int, dtype, batched: tuple[bool, ...]) -> str:
+def _run(program: ScalarProgram, width: int, dtype: Any, axes: Axes) -> Definition:
     """`@run(arguments, results, begin, end)`: members `begin` to `end - 1` of the batch.
 
     Blocks of `width` members; the last one begins early enough to be full, and where there are
     fewer members than that, the last is taken again.
     """
-    w = Writer(width, dtype)
-    sizes = [int(np.prod(x.shape)) for x in program.inputs]
-    w.line("define internal void @run(ptr %arguments, ptr %results, i64 %begin, i64 %end) {")
-    w.line("entry:")
-    data = [_pointer(w, "%arguments", i) for i in range(len(sizes))]
-    out = [_pointer(w, "%results", i) for i in range(len(program.results))]
-    w.line(f"  %last = sub i64 %end, {width}")
-    w.line("  %top = sub i64 %end, 1")
-    w.line("  br label %block")
-    w.line("block:")
-    w.line("  %k = phi i64 [%begin, %entry], [%next, %done]")
-    w.line("  %fits = icmp sle i64 %k, %last")
-    w.line("  %early = icmp sge i64 %last, %begin")
-    w.line("  %moved = select i1 %early, i64 %last, i64 %begin")
-    w.line("  %first = select i1 %fits, i64 %k, i64 %moved")
-    members = [_member(w, i) for i in range(width)]
-    registers = [
-        _gathered(w, data[i], members, size, j) if batched[i] else _everywhere(w, data[i], j)
-        for i, size in enumerate(sizes)
-        for j in range(size)
+    lanes = Lanes(width, dtype)
+    ranks, sizes = axes.ranks(), [int(np.prod(x.shape)) for x in program.inputs]
+    arguments = [
+        Buffer(lanes, lanes.arguments, i, size, ranks[i], 0) for i, size in enumerate(sizes)
     ]
-    found = emit(w, program, registers.__getitem__)
-    at = 0
-    for pointer, result in zip(out, program.results, strict=True):
-        size = int(np.prod(result.shape))
-        for j in range(size):
-            _scattered(w, found[at], pointer, members, size, j)
-            at += 1
-    w.line("  br label %done")
-    w.line("done:")
-    w.line(f"  %next = add i64 %k, {width}")
-    w.line("  %more = icmp slt i64 %next, %end")
-    w.line("  br i1 %more, label %block, label %return")
-    w.line("return:")
-    w.line("  ret void")
-    w.line("}")
-    return "\n".join([*sorted(w.declared), *w.lines])
+    results = [
+        Buffer(lanes, lanes.results, i, int(np.prod(x.shape)), 1, 0)
+        for i, x in enumerate(program.results)
+    ]
+    last, top = lanes.end - width, lanes.end - 1
+    early = (last >= lanes.begin).choose(last, lanes.begin)
+    with lanes.turns(lanes.begin, lanes.end, width) as turns:
+        block = Integer(lanes, turns.index)
+        first = (block <= last).choose(block, early)
+        members = [lanes.minimum(first + i, top) for i in range(width)]
+        inputs = [
+            _everywhere(lanes, x, j) if x.shared else _gathered(lanes, x, members, j)
+            for x, size in zip(arguments, sizes, strict=True)
+            for j in range(size)
+        ]
+        registers = iter(emit(lanes, program, inputs.__getitem__))
+        for x in results:
+            for j in range(x.size):
+                register = next(registers)
+                for i, member in enumerate(members):
+                    x.write(lanes.entry(register, i), member, j)
+    return lanes.finish()
 
 
-def _pointer(w: Writer, table: str, i: int) -> str:
-    """Data of an argument or result."""
-    slot = w.put(f"getelementptr ptr, ptr {table}, i64 {i}")
-    buffer = w.put(f"load ptr, ptr {slot}")
-    return w.put(f"load ptr, ptr {w.put(f'getelementptr i8, ptr {buffer}, i64 {DATA}')}")
-
-
-def _member(w: Writer, i: int) -> str:
-    wanted = w.put(f"add i64 %first, {i}")
-    inside = w.put(f"icmp slt i64 {wanted}, %top")
-    return w.put(f"select i1 {inside}, i64 {wanted}, i64 %top")
-
-
-def _entry(w: Writer, pointer: str, member: str, size: int, j: int) -> str:
-    start = w.put(f"mul i64 {member}, {size}")
-    index = w.put(f"add i64 {start}, {j}")
-    return w.put(f"getelementptr {w.scalar}, ptr {pointer}, i64 {index}")
-
-
-def _gathered(w: Writer, pointer: str, members: list[str], size: int, j: int) -> str:
+def _gathered(lanes: Lanes, argument: Buffer, members: list[Integer], j: int) -> str:
     vector = "poison"
     for i, member in enumerate(members):
-        value = w.put(f"load {w.scalar}, ptr {_entry(w, pointer, member, size, j)}")
-        vector = w.with_entry(vector, value, i)
+        vector = lanes.with_entry(vector, argument.read(member, j), i)
     return vector
 
 
-def _everywhere(w: Writer, pointer: str, j: int) -> str:
+def _everywhere(lanes: Lanes, argument: Buffer, j: int) -> str:
     """A number that all members share."""
-    value = w.put(
-        f"load {w.scalar}, ptr {w.put(f'getelementptr {w.scalar}, ptr {pointer}, i64 {j}')}"
-    )
-    return w.repeated(value)
-
-
-def _scattered(w: Writer, vector: str, pointer: str, members: list[str], size: int, j: int) -> None:
-    for i, member in enumerate(members):
-        value, place = w.entry(vector, i), _entry(w, pointer, member, size, j)
-        w.line(f"  store {w.scalar} {value}, ptr {place}")
+    return lanes.repeated(argument.read(0, j))

@@ -7,40 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdae.kernels.graph.expressions import CONSTANT, INPUT
+from jaxdae.kernels.graph.operations import OPERATIONS
 from jaxdae.kernels.tracing.trace import ScalarProgram
 
-# Functions for operations that `jax.numpy` calls otherwise.
-OWN: dict[str, Callable] = {
-    "neg": jnp.negative,
-    "max": jnp.maximum,
-    "min": jnp.minimum,
-    "rem": jax.lax.rem,
-    "rint": jnp.rint,
-    "erf": jax.lax.erf,
-    "lt": jnp.less,
-    "le": jnp.less_equal,
-    "eq": jnp.equal,
-    "ne": jnp.not_equal,
-    "and": jnp.logical_and,
-    "or": jnp.logical_or,
-    "xor": jnp.logical_xor,
-    "not": jnp.logical_not,
-    "is_finite": jnp.isfinite,
-    "select": jnp.where,
-    "single": lambda x: jnp.asarray(x, jnp.float32).astype(jnp.result_type(x)),
-    "asin": jnp.arcsin,
-    "acos": jnp.arccos,
-    "atan": jnp.arctan,
-    "atan2": jnp.arctan2,
-    "asinh": jnp.arcsinh,
-    "acosh": jnp.arccosh,
-    "atanh": jnp.arctanh,
-    "add": jnp.add,
-    "sub": jnp.subtract,
-    "mul": jnp.multiply,
-    "div": jnp.divide,
-    "pow": jnp.power,
-}
+OWN: dict[str, Callable] = {name: x.portable for name, x in OPERATIONS.items()}
 
 
 def as_jax(program: ScalarProgram) -> Callable:
@@ -67,7 +37,7 @@ def results(program: ScalarProgram, inputs, own: dict[str, Callable] = OWN) -> l
         program: from `scalarize`.
         inputs: the entries, by number; scalars, or arrays that can be broadcast together, all of
             one floating-point type.
-        own: functions for operations that are not called in `jax.numpy` as they are here.
+        own: functions for operations.
 
     Returns:
         One value for each entry of the results.
@@ -82,8 +52,7 @@ def results(program: ScalarProgram, inputs, own: dict[str, Callable] = OWN) -> l
             truth = isinstance(arguments[0], bool)
             held[node] = np.bool_(arguments[0]) if truth else inputs[0].dtype.type(arguments[0])
         else:
-            function = own.get(operation) or getattr(jnp, operation)
-            held[node] = function(*(held[x] for x in arguments))
+            held[node] = own[operation](*(held[x] for x in arguments))
     return [held[int(x)] for x in program.outputs]
 
 

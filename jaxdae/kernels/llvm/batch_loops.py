@@ -1,29 +1,23 @@
 """Loops over the members of a batch, around functions that work on vectors of them."""
 
-from collections.abc import Callable, Iterator
+import operator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import reduce
 from typing import Any
 
-import numpy as np
-from llvmlite import ir
+from jaxdae.kernels.llvm.module import Definition
+from jaxdae.kernels.llvm.registers import Condition, Integer, Number, Variable
+from jaxdae.kernels.llvm.writer import ALIGNMENT, Writer
+from jaxdae.kernels.llvm.xla_interface import BufferLayout
 
-from jaxdae.kernels.llvm.xla_interface import DATA, DIMENSIONS
-
-POINTER = ir.PointerType()
-INTEGER = ir.IntType(64)
-TRUTH = ir.IntType(1)
-_BYTE = ir.IntType(8)
-# Of vectors in memory [bytes]: that of the widest registers.
-_ALIGNMENT = 64
+# Where in memory something is: a register. Integers are known, or in registers, too.
+Place = str
+Index = Integer | int
 
 
-def integer(value: int) -> ir.Constant:
-    """A constant integer."""
-    return ir.Constant(INTEGER, value)
-
-
-class Lanes:
-    """Builder of `@run(arguments, results, begin, end)`, which serves members of a batch.
+class Lanes(Writer):
+    """Writer of `@run(arguments, results, begin, end)`, which serves members of a batch.
 
     A lane is one entry of the vectors. An array of `k` numbers is kept as `k` vectors, so that its
     number `i` in lane `l` is found at `i width + l`.
@@ -33,276 +27,219 @@ class Lanes:
         dtype: float64 or float32.
     """
 
-    def __init__(self, width: int, dtype):
-        self.width, self.dtype = width, np.dtype(dtype)
-        self.scalar = ir.DoubleType() if self.dtype == np.float64 else ir.FloatType()
-        self.vector = ir.VectorType(self.scalar, width)
-        self.module = ir.Module()
-        kind = ir.FunctionType(ir.VoidType(), [POINTER, POINTER, INTEGER, INTEGER])
-        function = ir.Function(self.module, kind, "run")
-        function.linkage = "internal"
-        self.arguments, self.results, self.begin, self.end = function.args
-        # What is reserved once stands in a block of its own, before everything else.
-        self._entry = function.append_basic_block("entry")
-        self._body = function.append_basic_block("body")
-        self.b = ir.IRBuilder(self._body)
+    def __init__(self, width: int, dtype: Any):
+        super().__init__(width, dtype)
+        self.arguments, self.results = "%arguments", "%results"
+        self.begin, self.end = Integer(self, "%begin"), Integer(self, "%end")
 
-    def finish(self) -> str:
-        """The text of the function."""
-        self.b.ret_void()
-        ir.IRBuilder(self._entry).branch(self._body)
-        # What is declared here is defined, or declared, in other parts of the text.
-        return "\n".join(
-            x for x in str(self.module).splitlines() if not x.startswith(("target", "declare", ";"))
-        )
+    def finish(self) -> Definition:
+        """The function."""
+        return self.define("run", "ptr %arguments, ptr %results, i64 %begin, i64 %end")
 
-    # Numbers.
-
-    def number(self, value: float) -> ir.Constant:
-        """A constant number."""
-        return ir.Constant(self.scalar, value)
-
-    def minimum(self, a, b):
+    def minimum(self, a: Integer, b: Integer) -> Integer:
         """The smaller of two integers."""
-        return self.b.select(self.b.icmp_signed("<", a, b), a, b)
+        return (a < b).choose(a, b)
+
+    def variable(self, value: Index) -> Variable:
+        """An integer that changes, set to a value here."""
+        return Variable(self, value)
 
     # Loops.
 
-    def variable(self, kind, value):
-        """Room for something that changes, set to a value here."""
-        place = self._room(kind, 1)
-        self.b.store(value, place)
-        return place
-
-    def _room(self, kind, count: int):
-        place: Any = ir.IRBuilder(self._entry).alloca(kind, integer(count))
-        place.align = _ALIGNMENT
-        place.type = POINTER  # without the type of what it points at, as all others
-        return place
+    @contextmanager
+    def loop(self, count: Index) -> Iterator[Integer]:
+        """For each integer below a count."""
+        with self.turns(0, count) as turns:
+            yield Integer(self, turns.index)
 
     @contextmanager
-    def loop(self, count) -> Iterator[Any]:
-        """For each integer below a count, which is one itself or a Python `int`."""
-        counter = self.variable(INTEGER, integer(0))
-        count = integer(count) if isinstance(count, int) else count
-
-        def goes_on():
-            return self.b.icmp_signed("<", self.b.load(counter, typ=INTEGER), count)
-
-        with self.while_(goes_on):
-            index = self.b.load(counter, typ=INTEGER)
-            yield index
-            self.b.store(self.b.add(index, integer(1)), counter)
-
-    @contextmanager
-    def down(self, count) -> Iterator[Any]:
+    def down(self, count: Integer) -> Iterator[Integer]:
         """For each integer below a count, the largest first."""
         with self.loop(count) as i:
-            count = integer(count) if isinstance(count, int) else count
-            yield self.b.sub(self.b.sub(count, integer(1)), i)
-
-    @contextmanager
-    def while_(self, condition: Callable[[], Any]) -> Iterator[None]:
-        """As long as a condition holds, which is computed before each turn."""
-        test, turn, done = (self.b.append_basic_block(x) for x in ("test", "turn", "done"))
-        self.b.branch(test)
-        self.b.position_at_end(test)
-        self.b.cbranch(condition(), turn, done)
-        self.b.position_at_end(turn)
-        yield
-        self.b.branch(test)
-        self.b.position_at_end(done)
+            yield count - 1 - i
 
     # Arrays of lanes.
 
-    def array(self, size: int):
+    def array(self, size: int) -> Place:
         """Room for numbers of all lanes, zero at first."""
-        place = self._room(self.vector, max(size, 1))
-        with self.loop(size) as i:
-            self.b.store(ir.Constant(self.vector, None), self.vector_at(place, i))
+        place = self.room(size)
+        self.clear(size, place)
         return place
 
-    def counters(self):
+    def counters(self) -> Place:
         """Room for an integer of each lane, zero at first."""
-        place = self._room(INTEGER, self.width)
+        place = self.room(self.width, "i64")
         for lane in range(self.width):
-            self.b.store(integer(0), self.b.gep(place, [integer(lane)], source_etype=INTEGER))
+            self.set_count(0, place, lane)
         return place
 
-    def vector_at(self, array, i):
-        """Place of the number `i` of all lanes."""
-        return self.b.gep(array, [i], source_etype=self.vector)
+    def offset(self, pointer: Place, vectors: Index) -> Place:
+        """A place so many vectors further."""
+        return self.place(self.vector, pointer, vectors)
 
-    def at(self, array, i, lane):
+    def at(self, array: Place, i: Index, lane: Integer) -> Place:
         """Place of the number `i` of a lane."""
-        index = self.b.add(self.b.mul(i, integer(self.width)), lane)
-        return self.b.gep(array, [index], source_etype=self.scalar)
+        return self.place(self.scalar, array, lane + i * self.width)
 
-    def get(self, array, lane, i=None):
-        """The number `i` of a lane; without `i` the first."""
-        return self.b.load(self.at(array, integer(0) if i is None else i, lane), typ=self.scalar)
+    def get(self, array: Place, lane: Integer, i: Index = 0) -> Number:
+        """The number `i` of a lane."""
+        return self.read(self.at(array, i, lane))
 
-    def set(self, value, array, lane, i=None) -> None:
-        """Change the number `i` of a lane; without `i` the first."""
-        self.b.store(value, self.at(array, integer(0) if i is None else i, lane))
+    def set(self, value: Number | float, array: Place, lane: Integer, i: Index = 0) -> None:
+        """Change the number `i` of a lane."""
+        self.write(value, self.at(array, i, lane))
 
-    def fill(self, value, array) -> None:
+    def read(self, place: Place) -> Number:
+        """The number at a place."""
+        return Number(self, self.load(self.scalar, place), self.scalar)
+
+    def write(self, value: Number | str | float, place: Place) -> None:
+        """Change the number at a place."""
+        known = isinstance(value, float)
+        self.store(self.scalar, self.constant(self.scalar, value) if known else value, place)
+
+    def fill(self, value: Number, array: Place) -> None:
         """Set the first number of all lanes to one value."""
-        index = ir.IntType(32)
-        one = self.b.insert_element(ir.Constant(self.vector, ir.Undefined), value, index(0))
-        everywhere = ir.Constant(ir.VectorType(index, self.width), None)
-        self.b.store(self.b.shuffle_vector(one, one, everywhere), self.vector_at(array, integer(0)))
+        self.store(self.vector, self.repeated(value), array)
 
-    def count(self, counters, lane):
+    def count(self, counters: Place, lane: Integer) -> Integer:
         """The integer of a lane."""
-        return self.b.load(self.b.gep(counters, [lane], source_etype=INTEGER), typ=INTEGER)
+        return Integer(self, self.load("i64", self.place("i64", counters, lane)))
 
-    def set_count(self, value, counters, lane) -> None:
+    def set_count(self, value: Index, counters: Place, lane: Index) -> None:
         """Change the integer of a lane."""
-        self.b.store(value, self.b.gep(counters, [lane], source_etype=INTEGER))
+        self.store("i64", value, self.place("i64", counters, lane))
 
-    def copy(self, size: int, source, target) -> None:
+    def copy(self, size: int, source: Place, target: Place) -> None:
         """Copy the numbers of all lanes."""
         with self.loop(size) as i:
-            value = self.b.load(self.vector_at(source, i), typ=self.vector)
-            self.b.store(value, self.vector_at(target, i))
+            self._put_vector(self._vector(source, i), target, i)
 
-    def copy_lane(self, size: int, source, target, lane) -> None:
+    def copy_lane(self, size: int, source: Place, target: Place, lane: Integer) -> None:
         """Copy the numbers of one lane."""
         with self.loop(size) as i:
             self.set(self.get(source, lane, i), target, lane, i)
 
-    def add(self, size: int, source, target) -> None:
+    def add(self, size: int, source: Place, target: Place) -> None:
         """Add the numbers of all lanes to others."""
         with self.loop(size) as i:
-            place = self.vector_at(target, i)
-            more = self.b.load(self.vector_at(source, i), typ=self.vector)
-            self.b.store(self.b.fadd(self.b.load(place, typ=self.vector), more), place)
+            self._put_vector(self._vector(target, i) + self._vector(source, i), target, i)
 
-    def clear(self, size: int, array) -> None:
-        """Make the numbers of all lanes zero."""
+    def clear(self, size: int, array: Place, value: float = 0.0) -> None:
+        """Make the numbers of all lanes zero, or another value."""
         with self.loop(size) as i:
-            self.b.store(ir.Constant(self.vector, None), self.vector_at(array, i))
+            self._put_vector(self.number(value), array, i)
 
-    def nonzero(self, parts):
-        """Which lanes have a number in some arrays, given with their sizes, that is not zero."""
-        bits = ir.VectorType(ir.IntType(8 * self._bytes()), self.width)
-        found = self.variable(bits, ir.Constant(bits, None))
-        sign = ir.Constant(bits, [1] * self.width)
-        for size, array in parts:
-            with self.loop(size) as i:
-                number = self.b.load(self.vector_at(array, i), typ=self.vector)
-                rest = self.b.shl(self.b.bitcast(number, bits), sign)
-                self.b.store(self.b.or_(self.b.load(found, typ=bits), rest), found)
-        return self.b.icmp_unsigned("!=", self.b.load(found, typ=bits), ir.Constant(bits, None))
-
-    def keep(self, size: int, array, wanted) -> None:
+    def keep(self, size: int, array: Place, wanted: Condition) -> None:
         """Make the numbers of all other lanes zero."""
         with self.loop(size) as i:
-            place = self.vector_at(array, i)
-            value = self.b.load(place, typ=self.vector)
-            zero = ir.Constant(self.vector, None)
-            self.b.store(self.b.select(wanted, value, zero), place)
+            self._put_vector(wanted.choose(self._vector(array, i), 0.0), array, i)
 
-    def total(self, array, i):
+    def nonzero(self, parts: list[tuple[int, Place]]) -> Condition:
+        """Which lanes have a number in some arrays, given with their sizes, that is not zero."""
+        place = self.room(1, self.integers)
+        self.store(self.integers, "zeroinitializer", place)
+
+        def bits() -> Integer:
+            return Integer(self, self.load(self.integers, place), self.integers)
+
+        for size, array in parts:
+            with self.loop(size) as i:
+                without_sign = self._vector(array, i).bits() << 1
+                self.store(self.integers, bits() | without_sign, place)
+        return bits().differs(0)
+
+    def total(self, array: Place, i: Index) -> Number:
         """The sum of the number `i` of all lanes, from the first to the last."""
-        b = self.b
-        values = [self.get(array, integer(lane), i) for lane in range(self.width)]
-        total = values[0]
-        for value in values[1:]:
-            total = b.fadd(total, value)
-        return total
+        first, *rest = (self.get(array, Integer(self, str(x)), i) for x in range(self.width))
+        return sum(rest, first)
 
-    def call(self, name: str, *arrays) -> None:
+    def serves(self, first: Integer, end: Integer) -> Condition:
+        """Which lanes serve a member of their own, from the first one of a block and the last.
+
+        Where there are too few members, the last one is served more than once.
+        """
+        kind = f"<{self.width} x i64>"
+        lanes = f"<{', '.join(f'i64 {i}' for i in range(self.width))}>"
+        return Integer(self, lanes, kind) < Integer(self, self.repeated(end - first, kind), kind)
+
+    def call(self, name: str, *arrays: Place) -> None:
         """Call a function of arrays."""
-        if name not in self.module.globals:
-            kind = ir.FunctionType(ir.VoidType(), [POINTER] * len(arrays))
-            ir.Function(self.module, kind, name)
-        self.b.call(self.module.globals[name], arrays)
+        self.invoke("void", name, *(f"ptr {x}" for x in arrays))
+
+    def _vector(self, array: Place, i: Index) -> Number:
+        return Number(self, self.load(self.vector, self.offset(array, i)))
+
+    def _put_vector(self, value: Number | str, array: Place, i: Index) -> None:
+        self.store(self.vector, value, self.offset(array, i))
 
     # Memory of unknown size.
 
-    def reserve(self, vectors):
+    def reserve(self, vectors: Integer) -> tuple[Place, Place]:
         """Room for a number of vectors, to be released: what to release, and the room."""
-        size = self.b.mul(vectors, integer(self.width * self._bytes()))
-        taken = self.b.call(self._c("malloc", POINTER, [INTEGER]), [self._padded(size)])
-        address = self.b.ptrtoint(taken, INTEGER)
-        aligned = self.b.and_(self._padded(address), integer(-_ALIGNMENT))
-        return taken, self.b.inttoptr(aligned, POINTER)
+        size = self._padded(vectors * (self.width * self.bits // 8))
+        taken = self.invoke("ptr", "malloc", f"i64 {size}", declared="i64")
+        address = Integer(self, self.put("i64", f"ptrtoint ptr {taken} to i64"))
+        aligned = self._padded(address) & -ALIGNMENT
+        return taken, self.put("ptr", f"inttoptr i64 {aligned} to ptr")
 
-    def release(self, taken) -> None:
+    def missing(self, taken: Place) -> Condition:
+        """Whether there was too little memory."""
+        return Condition(self, self.put("i1", f"icmp eq ptr {taken}, null"), "i1")
+
+    def release(self, taken: Place) -> None:
         """Give room back."""
-        self.b.call(self._c("free", ir.VoidType(), [POINTER]), [taken])
+        self.invoke("void", "free", f"ptr {taken}", declared="ptr")
 
-    def _padded(self, x):
-        return self.b.add(x, integer(_ALIGNMENT))
-
-    def _bytes(self) -> int:
-        return 8 if isinstance(self.scalar, ir.DoubleType) else 4
-
-    def _c(self, name: str, result, arguments):
-        if name not in self.module.globals:
-            ir.Function(self.module, ir.FunctionType(result, arguments), name)
-        return self.module.globals[name]
-
-    def offset(self, pointer, vectors):
-        """A place so many vectors further."""
-        return self.b.gep(pointer, [vectors], source_etype=self.vector)
+    def _padded(self, x: Integer) -> Integer:
+        return x + ALIGNMENT
 
 
 class Buffer:
     """An argument or result: one array for all members of a batch, or one that they share.
 
     Args:
-        lanes: the builder.
+        lanes: the writer.
         table: pointers of all arguments or results.
         index: its number.
         size: numbers of a member; `None` where it is known only when the function runs.
         rank: axes of the batch; zero for a shared one.
-        own: axes of a member.
+        axes: axes of a member.
     """
 
-    def __init__(self, lanes: Lanes, table, index: int, size: int | None, rank: int, own: int):
-        self.lanes, b = lanes, lanes.b
-        slot = b.gep(table, [integer(index)], source_etype=POINTER)
-        buffer = b.load(slot, typ=POINTER)
-        self.shared = rank == 0
-        self.data = _field(b, buffer, DATA)
-        dimensions = _field(b, buffer, DIMENSIONS)
-        self.shape = [
-            b.load(b.gep(dimensions, [integer(rank + i)], source_etype=INTEGER), typ=INTEGER)
-            for i in range(own)
-        ]
-        self.size: Any = integer(1) if size is None else integer(size)
+    def __init__(
+        self, lanes: Lanes, table: Place, index: int, size: int | None, rank: int, axes: int
+    ):
+        self.lanes, self.shared = lanes, rank == 0
+        buffer = lanes.load("ptr", lanes.place("ptr", table, index))
+        self.data = lanes.load("ptr", lanes.field(buffer, BufferLayout.data))
+        dimensions = lanes.load("ptr", lanes.field(buffer, BufferLayout.dims))
+        self.shape = [lanes.count(dimensions, Integer(lanes, str(rank + i))) for i in range(axes)]
+        self.size: Any = size
         if size is None:
-            for x in self.shape:
-                self.size = b.mul(self.size, x)
+            self.size = reduce(operator.mul, self.shape)
 
-    def place(self, member, i):
+    def place(self, member: Index, i: Index) -> Place:
         """Place of the number `i` of a member."""
-        b = self.lanes.b
-        index = i if self.shared else b.add(b.mul(member, self.size), i)
-        return b.gep(self.data, [index], source_etype=self.lanes.scalar)
+        index = i if self.shared else Integer(self.lanes, str(member)) * self.size + i
+        return self.lanes.place(self.lanes.scalar, self.data, index)
 
-    def read(self, member, i):
+    def read(self, member: Index, i: Index) -> Number:
         """The number `i` of a member."""
-        return self.lanes.b.load(self.place(member, i), typ=self.lanes.scalar)
+        return self.lanes.read(self.place(member, i))
 
-    def write(self, value, member, i) -> None:
+    def write(self, value: Number | str | float, member: Index, i: Index) -> None:
         """Set the number `i` of a member."""
-        self.lanes.b.store(value, self.place(member, i))
+        self.lanes.write(value, self.place(member, i))
 
-    def load(self, size: int, array, lane, member) -> None:
+    def load(self, size: int, array: Place, lane: Integer, member: Index) -> None:
         """Copy the numbers of a member to a lane."""
         with self.lanes.loop(size) as i:
             self.lanes.set(self.read(member, i), array, lane, i)
 
-    def store(self, size: int, array, lane, member, start=None) -> None:
+    def store(
+        self, size: int, array: Place, lane: Integer, member: Index, start: Index = 0
+    ) -> None:
         """Copy the numbers of a lane to a member, from a start on."""
         with self.lanes.loop(size) as i:
-            at = i if start is None else self.lanes.b.add(start, i)
-            self.write(self.lanes.get(array, lane, i), member, at)
-
-
-def _field(b, buffer, offset: int):
-    return b.load(b.gep(buffer, [integer(offset)], source_etype=_BYTE), typ=POINTER)
+            self.write(self.lanes.get(array, lane, i), member, i + start)

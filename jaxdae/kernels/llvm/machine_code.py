@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import jax
 
 from jaxdae.kernels.llvm import storage, xla_interface
+from jaxdae.kernels.llvm.module import Module
 
 # Machine code is kept for the life of the process: compiled programs of JAX point into it.
 _ENGINES: list[Any] = []
@@ -135,7 +136,7 @@ def load(name: str, kernel: Kernel) -> None:
             _make_known(name, kernel)
 
 
-def register(text: str, content: str = "") -> str:
+def register(module: Module, content: str = "") -> str:
     """Compile a module and make its `@handler` known to XLA.
 
     Where JAX is set to compile quickly (`jax_disable_most_optimizations`), so is the module.
@@ -144,7 +145,7 @@ def register(text: str, content: str = "") -> str:
     processes with the same module, LLVM and processor, and by no others.
 
     Args:
-        text: the module.
+        module: what is compiled.
         content: what the module computes, in words that are the same on every machine.
 
     Returns:
@@ -160,12 +161,11 @@ def register(text: str, content: str = "") -> str:
         RuntimeWarning: where the folder cannot be read or written, or a file in it is damaged.
     """
     _check_interface()
-    key = _key(text)
+    key = _key(module.text)
     name = f"jaxdae_{hashlib.sha256(content.encode()).hexdigest()[:32]}_{key[:32]}"
     with _LOCK:
         if name not in _REGISTERED:
-            called = re.findall(r"^declare .*@(?!llvm\.)([\w.]+)\(", text, re.M)
-            kernel = Kernel(_object_code(text, key), called)
+            kernel = Kernel(_object_code(module.text, key), module.library)
             _make_known(name, kernel)
             if _REMEMBERED is not None:
                 _REMEMBERED[name] = kernel

@@ -1,151 +1,337 @@
-"""Text of LLVM's intermediate language for vectors of one width and precision."""
+"""LLVM's intermediate language, instruction by instruction: the one place where it is put down."""
 
+import re
 import struct
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from jaxdae.kernels.llvm.module import Definition
+
+# Of vectors in memory [bytes]: that of the widest registers.
+ALIGNMENT = 64
+
 
 class Writer:
-    """Instructions of one function, on vectors `<width x type>`.
+    """The instructions of one function, on vectors `<width x type>`.
+
+    Registers and constants are words of the language; whatever prints as one will do.
 
     Args:
         width: entries of a vector.
         dtype: float64 or float32.
     """
 
-    def __init__(self, width: int, dtype):
-        self.width, self.dtype = width, np.dtype(dtype)
-        double = self.dtype == np.float64
-        self.scalar, self.integer_type = ("double", "i64") if double else ("float", "i32")
-        self.bits = 64 if double else 32
-        self.vector = f"<{width} x {self.scalar}>"
-        self.integer_vector = f"<{width} x {self.integer_type}>"
-        self.mask = f"<{width} x i1>"
-        self.suffix = f"v{width}f{self.bits}"
+    def __init__(self, width: int = 1, dtype: Any = np.float64):
+        self.dtype = np.dtype(dtype)
+        self.bits = 8 * self.dtype.itemsize
+        self.scalar = "double" if self.bits == 64 else "float"
+        self.resize(width)
         self.lines: list[str] = []
-        self.declared: set[str] = set()
-        self._count = 0
+        self.block = "entry"
+        self._declared: set[str] = set()
+        self._calls: Counter[str] = Counter()
+        self._made: Counter[str] = Counter()
+        self._rooms: list[str] = []
+        self._room_bytes = self._count = self._labels = 0
+        self._intrinsics: dict[tuple, str] = {}
+
+    def resize(self, width: int) -> None:
+        """Go on with vectors of so many entries."""
+        self.width = width
+        self.vector = f"<{width} x {self.scalar}>"
+        self.integers = f"<{width} x i{self.bits}>"
+        self.mask = f"<{width} x i1>"
+
+    def define(
+        self, name: str, parameters: str, kind: str = "void", result: Any = "", attributes: str = ""
+    ) -> Definition:
+        """The function, which returns here; known to its module alone."""
+        self.line(f"  ret {kind} {result}")
+        return self.returned(f"internal {kind}", name, parameters, attributes)
+
+    def returned(self, kind: str, name: str, parameters: str, attributes: str = "") -> Definition:
+        """The function, all of whose blocks have ended."""
+        head = f"define {kind} @{name}({parameters}) {attributes}{{\nentry:"
+        text = "\n".join([head, *self._rooms, *self.lines, "}"])
+        waiting = sum(count * size_of(x) for x, count in self._made.items())
+        declared = frozenset(self._declared)
+        return Definition(name, text, declared, dict(self._calls), self._room_bytes, waiting)
+
+    # Lines and constants.
 
     def name(self) -> str:
         """A new register."""
         self._count += 1
         return f"%r{self._count}"
 
-    def put(self, text: str) -> str:
-        """An instruction whose result gets a new register."""
-        register = self.name()
-        self.lines.append(f"  {register} = {text}")
+    def put(self, kind: str, instruction: str) -> str:
+        """An instruction whose result, of a type, gets a new register."""
+        self._count += 1
+        register = f"%r{self._count}"
+        self.lines.append(f"  {register} = {instruction}")
+        self._made[kind] += 1
         return register
 
     def line(self, text: str) -> None:
-        """An instruction without a result, or a label."""
+        """An instruction without a result."""
         self.lines.append(text)
 
+    def constant(self, kind: str, value: Any) -> str:
+        """A constant of a type; of a vector the same for all entries."""
+        if kind[0] == "<":
+            entry = kind[kind.index("x") + 2 : -1]
+            return f"splat ({entry} {self.constant(entry, value)})"
+        if kind in ("double", "float"):
+            return literal(float(self.dtype.type(value)))
+        return str(value).lower()
+
     def number(self, value: float) -> str:
-        """A constant of the precision, all entries alike."""
-        return self.splat(self.scalar, self.literal(value))
+        """A vector of equal numbers."""
+        return self.constant(self.vector, value)
 
-    def literal(self, value: float) -> str:
-        """One constant, by its bits."""
-        # LLVM writes constants of single precision by the bits of the double of the same value.
-        rounded = float(self.dtype.type(value))
-        return f"0x{struct.unpack('<Q', struct.pack('<d', rounded))[0]:016X}"
+    # Numbers.
 
-    def splat(self, kind: str, text: str) -> str:
-        """A constant vector of equal entries."""
-        return f"<{', '.join([f'{kind} {text}'] * self.width)}>"
+    def intrinsic(self, name: str, *arguments: Any, kind: str | None = None) -> str:
+        """A function of numbers that LLVM knows."""
+        kind = self.vector if kind is None else kind
+        key = name, kind, len(arguments)
+        if key not in self._intrinsics:
+            called = f"{kind} @llvm.{name}.{_suffix(kind)}"
+            self._declared.add(f"declare {called}({', '.join([kind] * len(arguments))})")
+            self._intrinsics[key] = called
+        words = ", ".join([f"{kind} {x}" for x in arguments])
+        return self.put(kind, f"call {self._intrinsics[key]}({words})")
 
-    def integer(self, value: int) -> str:
-        """A constant integer of the width of the precision."""
-        return self.splat(self.integer_type, str(value))
-
-    def binary(self, instruction: str, a: str, b: str) -> str:
-        """An arithmetic instruction."""
-        return self.put(f"{instruction} {self.vector} {a}, {b}")
-
-    def negative(self, a: str) -> str:
-        """With the other sign."""
-        return self.put(f"fneg {self.vector} {a}")
-
-    def intrinsic(self, name: str, *arguments: str) -> str:
-        """A function that LLVM knows."""
-        types = ", ".join([self.vector] * len(arguments))
-        self.declared.add(f"declare {self.vector} @llvm.{name}.{self.suffix}({types})")
-        given = ", ".join(f"{self.vector} {x}" for x in arguments)
-        return self.put(f"call {self.vector} @llvm.{name}.{self.suffix}({given})")
-
-    def fused(self, a: str, b: str, c: str) -> str:
-        """`a b + c` with one rounding."""
-        return self.intrinsic("fma", a, b, c)
-
-    def product_and_sum(self, a: str, b: str, c: str) -> str:
+    def product_and_sum(self, a: Any, b: Any, c: Any) -> str:
         """`a b + c`, with one rounding where the processor has an instruction for it."""
         return self.intrinsic("fmuladd", a, b, c)
 
-    def compare(self, condition: str, a: str, b: str) -> str:
-        """Truth values of a comparison, for example `olt`."""
-        return self.put(f"fcmp {condition} {self.vector} {a}, {b}")
-
-    def select(self, condition: str, a: str, b: str) -> str:
-        """Entries of `a` where the condition holds, else of `b`."""
-        return self.put(f"select {self.mask} {condition}, {self.vector} {a}, {self.vector} {b}")
-
-    def choose_truth(self, condition: str, a: str, b: str) -> str:
-        """The same of truth values."""
-        return self.put(f"select {self.mask} {condition}, {self.mask} {a}, {self.mask} {b}")
-
-    def logical(self, instruction: str, a: str, b: str) -> str:
-        """`and`, `or`, `xor` of truth values."""
-        return self.put(f"{instruction} {self.mask} {a}, {b}")
-
-    def anywhere(self, a: str) -> str:
-        """The one truth value whether any of several holds."""
-        name = f"@llvm.vector.reduce.or.v{self.width}i1"
-        self.declared.add(f"declare i1 {name}({self.mask})")
-        return self.put(f"call i1 {name}({self.mask} {a})")
-
-    def on_wholes(self, instruction: str, a: str, b: str) -> str:
-        """An instruction on integers of the width of the precision."""
-        return self.put(f"{instruction} {self.integer_vector} {a}, {b}")
-
-    def to_bits(self, a: str) -> str:
-        """The bits of floating-point numbers."""
-        return self.put(f"bitcast {self.vector} {a} to {self.integer_vector}")
-
-    def from_bits(self, a: str) -> str:
-        """Floating-point numbers of given bits."""
-        return self.put(f"bitcast {self.integer_vector} {a} to {self.vector}")
-
-    def polynomial(self, x: str, coefficients) -> str:
-        """Horner's rule, highest power first."""
-        first, *rest = coefficients
-        total = self.number(first)
-        for coefficient in rest:
-            total = self.fused(total, x, self.number(coefficient))
-        return total
-
-    def entry(self, a: str, i: int) -> str:
+    def entry(self, vector: Any, i: Any) -> str:
         """One entry of a vector."""
-        return self.put(f"extractelement {self.vector} {a}, i32 {i}")
+        return self.put(self.scalar, f"extractelement {self.vector} {vector}, i32 {i}")
 
-    def with_entry(self, a: str, value: str, i: int) -> str:
+    def with_entry(self, vector: Any, value: Any, i: Any) -> str:
         """A vector with another entry."""
-        return self.put(f"insertelement {self.vector} {a}, {self.scalar} {value}, i32 {i}")
-
-    def room(self, size: int) -> str:
-        """Memory for numbers of all lanes."""
-        return self.put(f"alloca {self.vector}, i64 {max(size, 1)}, align 64")
-
-    def copy(self, source: str, target: str, count: int) -> None:
-        """Copy numbers of all lanes."""
-        size = count * self.width * self.bits // 8
-        self.declared.add("declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)")
-        self.line(
-            f"  call void @llvm.memcpy.p0.p0.i64(ptr {target}, ptr {source}, i64 {size}, i1 false)"
+        return self.put(
+            self.vector, f"insertelement {self.vector} {vector}, {self.scalar} {value}, i32 {i}"
         )
 
-    def repeated(self, value: str) -> str:
-        """A vector whose entries are all one number."""
-        one = self.with_entry("poison", value, 0)
+    def repeated(self, value: Any, kind: str | None = None) -> str:
+        """A vector whose entries are all one value; of numbers, if no type is named."""
+        kind = self.vector if kind is None else kind
+        entry = kind[kind.index("x") + 2 : -1]
+        one = self.put(kind, f"insertelement {kind} poison, {entry} {value}, i32 0")
         zeros = f"<{self.width} x i32> zeroinitializer"
-        return self.put(f"shufflevector {self.vector} {one}, {self.vector} poison, {zeros}")
+        return self.put(kind, f"shufflevector {kind} {one}, {kind} poison, {zeros}")
+
+    # Memory.
+
+    def room(self, size: int, kind: str | None = None) -> str:
+        """Memory for values of a type, as long as the function runs; for vectors by default."""
+        kind, size = self.vector if kind is None else kind, max(size, 1)
+        register = self.name()
+        self._rooms.append(f"  {register} = alloca {kind}, i64 {size}, align {ALIGNMENT}")
+        self._room_bytes += size * size_of(kind)
+        return register
+
+    def place(self, kind: str, pointer: Any, index: Any) -> str:
+        """Place of one of several values of a type."""
+        return self.put("ptr", f"getelementptr {kind}, ptr {pointer}, i64 {index}")
+
+    def field(self, pointer: Any, field: Any) -> str:
+        """Place of a field of a structure, as `ctypes` describes it."""
+        return self.place("i8", pointer, field.offset)
+
+    def load(self, kind: str, place: Any, align: int | None = None) -> str:
+        """A value from memory."""
+        return self.put(kind, f"load {kind}, ptr {place}{_aligned(align)}")
+
+    def store(self, kind: str, value: Any, place: Any, align: int | None = None) -> None:
+        """Put a value into memory."""
+        self.lines.append(f"  store {kind} {value}, ptr {place}{_aligned(align)}")
+
+    def copy_vectors(self, source: Any, target: Any, count: int) -> None:
+        """Copy some vectors at once."""
+        size = count * self.width * self.bits // 8
+        self.invoke("void", "llvm.memcpy.p0.p0.i64", f"ptr {target}", f"ptr {source}",
+                  f"i64 {size}", "i1 false", declared="ptr, ptr, i64, i1")  # fmt: skip
+
+    # Calls.
+
+    def invoke(self, kind: str, name: str, *arguments: str, declared: str | None = None) -> str:
+        """Call a function.
+
+        Args:
+            kind: type of its result.
+            name: of the function.
+            arguments: each with its type before it.
+            declared: types of the parameters of a function that is not defined in the module.
+        """
+        if declared is not None:
+            self._declared.add(f"declare {kind} @{name}({declared})")
+        self._calls[name] += 1
+        text = f"call {kind} @{name}({', '.join(arguments)})"
+        if kind != "void":
+            return self.put(kind, text)
+        self.lines.append(f"  {text}")
+        return ""
+
+    # Blocks.
+
+    def label(self, name: str) -> str:
+        """A new label."""
+        self._labels += 1
+        return f"{name}{self._labels}"
+
+    def start_block(self, label: str) -> None:
+        """Begin a block."""
+        self.lines.append(f"{label}:")
+        self.block = label
+
+    def jump(self, label: str) -> None:
+        """End a block."""
+        self.lines.append(f"  br label %{label}")
+
+    def branch(self, condition: Any, yes: str, no: str) -> None:
+        """End a block with a choice."""
+        self.lines.append(f"  br i1 {condition}, label %{yes}, label %{no}")
+
+    def phi(self, kind: str, *cases: tuple[Any, str]) -> str:
+        """A value by the block that was left last."""
+        return self.put(kind, f"phi {kind} {_cases(*cases)}")
+
+    @contextmanager
+    def if_then(self, condition: Any) -> Iterator[None]:
+        """What is done where a condition holds."""
+        then, done = self.label("then"), self.label("done")
+        self.branch(condition, then, done)
+        self.start_block(then)
+        yield
+        self.jump(done)
+        self.start_block(done)
+
+    @contextmanager
+    def if_else(self, condition: Any) -> Iterator[tuple[Any, Any]]:
+        """Two blocks to go on in: where a condition holds, and elsewhere."""
+        then, otherwise, done = (self.label(x) for x in ("then", "else", "done"))
+        self.branch(condition, then, otherwise)
+        yield self._within(then, done), self._within(otherwise, done)
+        self.start_block(done)
+
+    @contextmanager
+    def _within(self, label: str, done: str) -> Iterator[None]:
+        self.start_block(label)
+        yield
+        self.jump(done)
+
+    @contextmanager
+    def while_(self, condition: Callable[[], Any]) -> Iterator[None]:
+        """As long as a condition holds, which is computed before each turn."""
+        test, turn, done = (self.label(x) for x in ("test", "turn", "done"))
+        self.jump(test)
+        self.start_block(test)
+        self.branch(condition(), turn, done)
+        self.start_block(turn)
+        yield
+        self.jump(test)
+        self.start_block(done)
+
+    @contextmanager
+    def turns(self, start: Any, stop: Any, step: int = 1) -> Iterator["Turns"]:
+        """For each integer from a start to before a stop."""
+        found = Turns(self, start)
+
+        def goes_on():
+            found.begin()
+            return self.put("i1", f"icmp slt i64 {found.index}, {stop}")
+
+        before = self.block
+        with self.while_(goes_on):
+            yield found
+            found.hand_on(found.index, self.put("i64", f"add i64 {found.index}, {step}"))
+            found.end(before)
+
+
+class Turns:
+    """A loop while it is written.
+
+    Args:
+        writer: of the function.
+        start: the first index.
+
+    Attributes:
+        index: of a turn.
+    """
+
+    def __init__(self, writer: Writer, start: Any):
+        self._writer, self._handed = writer, []
+        self._at = 0
+        self.index = self.carried("i64", start)
+
+    def carried(self, kind: str, first: Any) -> str:
+        """A value that is handed from turn to turn, by what it is in the first one."""
+        self._handed.append(_Handed(self._writer.name(), kind, first))
+        return self._handed[-1].register
+
+    def hand_on(self, register: str, value: Any) -> None:
+        """Say what a value is in the next turn."""
+        i = [x.register for x in self._handed].index(register)
+        self._handed[i] = self._handed[i]._replace(following=value)
+
+    def begin(self) -> None:
+        """Keep the line of the values, of which all is known only at the end of a turn."""
+        self._at = len(self._writer.lines)
+        self._writer.line("")
+
+    def end(self, before: str) -> None:
+        """Write that line: values come from the block before the loop, or from that of a turn."""
+        block = self._writer.block
+        self._writer.lines[self._at] = "\n".join(
+            f"  {x.register} = phi {x.kind} {_cases((x.first, before), (x.following, block))}"
+            for x in self._handed
+        )
+
+
+class _Handed(NamedTuple):
+    """A value that is handed from turn to turn, with what it is first and what it is next."""
+
+    register: str
+    kind: str
+    first: Any
+    following: Any = None
+
+
+@cache
+def literal(value: float) -> str:
+    """A floating-point constant by its bits, which also single precision writes as double's."""
+    return f"0x{struct.unpack('<Q', struct.pack('<d', value))[0]:016X}"
+
+
+_SIZES = {"i1": 1, "i8": 1, "i32": 4, "float": 4}
+
+
+@cache
+def size_of(kind: str) -> int:
+    """Bytes of a type, of one that is not known eight."""
+    parts = re.findall(r"(\d+) x (\w+)", kind)
+    return sum(int(n) * size_of(x) for n, x in parts) if parts else _SIZES.get(kind, 8)
+
+
+@cache
+def _suffix(kind: str) -> str:
+    """`v8f64` of `<8 x double>`, `f32` of `float`."""
+    entry = "f64" if "double" in kind else "f32" if "float" in kind else kind.split()[-1][:-1]
+    return f"v{kind[1:].split()[0]}{entry}" if kind[0] == "<" else entry
+
+
+def _aligned(align: int | None) -> str:
+    return "" if align is None else f", align {align}"
+
+
+def _cases(*cases: tuple[Any, str]) -> str:
+    return ", ".join(f"[ {value}, %{block} ]" for value, block in cases)

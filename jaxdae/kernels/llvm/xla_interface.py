@@ -1,28 +1,51 @@
 """XLA's interface for functions of others: its version, its layout in memory, and a handler for it.
 
-The structures are those of `xla/ffi/api/c_api.h`. Each begins with its size, and grows only at its
-end as long as the major version stays; nothing is read before versions and sizes have been checked.
+The structures are those of `xla/ffi/api/c_api.h`, with its names of their fields. Each begins with
+its size, and grows only at its end as long as the major version stays; nothing is read before
+versions and sizes have been checked.
 """
 
+import ctypes
 import re
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import jax
 
+from jaxdae.kernels.llvm.module import Definition
+from jaxdae.kernels.llvm.registers import Condition, Integer
+from jaxdae.kernels.llvm.writer import Writer
+
 # Versions of the interface whose layout is the one below.
 _MAJOR, _OLDEST_MINOR, _NEWEST_MINOR = 0, 3, 5
-# Offsets in a call frame, and what its parts have at least, in bytes.
-_EXTENSION, _API, _ARGUMENTS, _RESULTS = 8, 16, 40, 80
-_TABLE, _TABLE_SIZE, _FRAME_SIZE = 32, 40, 120
-# In a buffer.
-DATA, DIMENSIONS = 24, 40
-_BUFFER_SIZE = 48
-# In the extension that asks for metadata, and in the metadata.
-_KIND, _METADATA, _MAJOR_OF, _MINOR_OF, _TRAITS = 8, 24, 24, 28, 32
-# In the table of XLA's functions, and in the arguments of that which makes an error.
-_MAKE_ERROR, _MESSAGE, _CODE, _ERROR_SIZE = 48, 16, 24, 28
-_INTERNAL = 13
+
+
+def _structure(name: str, **fields: Any) -> Any:
+    """A structure of C, which begins with its size."""
+    first = {"struct_size": ctypes.c_size_t}
+    return type(name, (ctypes.Structure,), {"_fields_": list((first | fields).items())})
+
+
+_POINTER, _INT, _LONG = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
+_EXTENDED = {"extension_start": _POINTER}
+BufferLayout = _structure(
+    "Buffer", **_EXTENDED, dtype=_INT, data=_POINTER, rank=_LONG, dims=_POINTER
+)
+# Arguments or results.
+_Buffers = _structure("Buffers", **_EXTENDED, size=_LONG, types=_POINTER, buffers=_POINTER)
+_CallFrame = _structure(
+    "CallFrame", **_EXTENDED, api=_POINTER, ctx=_POINTER, stage=_INT, args=_Buffers, rets=_Buffers
+)
+_Extension = _structure("Extension", type=_INT, next=_POINTER, metadata=_POINTER)
+_Version = _structure("Version", **_EXTENDED, major_version=_INT, minor_version=_INT)
+_Metadata = _structure("Metadata", api_version=_Version, traits=_INT)
+_Api = _structure(
+    "Api", **_EXTENDED, api_version=_Version, internal_api=_POINTER, error_create=_POINTER
+)
+_Error = _structure("Error", **_EXTENDED, message=_POINTER, errc=_INT)
+# Values of `type` and of `errc`.
+_METADATA, _INTERNAL = 1, 13
 _REFUSAL = (
     b"jaxdae: XLA calls a native kernel by a layout that this release does not know; use "
     b"simulate(..., backend='plain'), or another release of jaxlib\0"
@@ -56,115 +79,96 @@ def version() -> tuple[int, int] | None:
     return None if major is None or minor is None else (major, minor)
 
 
-def handler(rank: int) -> str:
-    """Text of `@handler(call frame)`, which XLA calls, and which calls `@share`.
+def handler(rank: int) -> list[Definition]:
+    """Definition of `@handler(call frame)`, which XLA calls, and which calls `@share`.
 
     Args:
         rank: number of leading axes of the first result, which are the batch.
     """
+    w, frame = Writer(), "%frame"
+    extension = w.load("ptr", w.field(frame, _CallFrame.extension_start))
+    extended = w.put("i1", f"icmp ne ptr {extension}, null")
+    with w.if_then(extended), w.if_then(_read(w, extension, _Extension.type).equals(_METADATA)):
+        _tell_version(w, w.load("ptr", w.field(extension, _Extension.metadata)))
+        _return(w, "null")
+    with w.if_then(~_is_known(w, frame)):
+        _return(w, _error(w, frame))
+    arguments, results = _buffers(w, frame, _CallFrame.args), _buffers(w, frame, _CallFrame.rets)
+    members = _members(w, results, rank)
+    with w.if_then(members.differs(0)):
+        w.invoke("void", "share", f"ptr {arguments}", f"ptr {results}", f"i64 {members}")
+    w.line("  ret ptr null")
+    words = ", ".join(f"i8 {x}" for x in _REFUSAL)
+    text = f"@refusal = internal constant [{len(_REFUSAL)} x i8] [{words}]"
+    return [w.returned("ptr", "handler", "ptr %frame"), Definition("refusal", text)]
+
+
+def _return(w: Writer, value: str) -> None:
+    """End a block by returning; what follows is never reached."""
+    w.line(f"  ret ptr {value}")
+    w.start_block(w.label("never"))
+
+
+def _read(w: Writer, structure: str, field: Any) -> Integer:
+    kind = f"i{8 * field.size}"
+    return Integer(w, w.load(kind, w.field(structure, field)), kind)
+
+
+def _write(w: Writer, kind: str, value: Any, structure: str, field: Any) -> None:
+    w.store(kind, value, w.field(structure, field))
+
+
+def _tell_version(w: Writer, metadata: str) -> None:
+    """Answer the question for which version the handler is written."""
     major, minor = version() or (_MAJOR, _OLDEST_MINOR)
-    return f"{_asked(major, minor)}{_checked()}{_executed(rank)}{_refused()}"
+    told = w.field(metadata, _Metadata.api_version)
+    _write(w, "i32", major, told, _Version.major_version)
+    _write(w, "i32", minor, told, _Version.minor_version)
+    _write(w, "i32", 0, metadata, _Metadata.traits)
 
 
-def _asked(major: int, minor: int) -> str:
-    """Where XLA asks for metadata: the version that a handler is written for."""
-    return f"""
-define ptr @handler(ptr %frame) {{
-entry:
-  %xp = getelementptr i8, ptr %frame, i64 {_EXTENSION}
-  %x = load ptr, ptr %xp
-  %asked = icmp ne ptr %x, null
-  br i1 %asked, label %extension, label %sizes
-extension:
-  %kp = getelementptr i8, ptr %x, i64 {_KIND}
-  %k = load i32, ptr %kp
-  %about = icmp eq i32 %k, 1
-  br i1 %about, label %metadata, label %sizes
-metadata:
-  %mp = getelementptr i8, ptr %x, i64 {_METADATA}
-  %m = load ptr, ptr %mp
-  %majorp = getelementptr i8, ptr %m, i64 {_MAJOR_OF}
-  store i32 {major}, ptr %majorp
-  %minorp = getelementptr i8, ptr %m, i64 {_MINOR_OF}
-  store i32 {minor}, ptr %minorp
-  %traits = getelementptr i8, ptr %m, i64 {_TRAITS}
-  store i32 0, ptr %traits
-  ret ptr null
-"""
+def _is_known(w: Writer, frame: str) -> Condition:
+    """Whether no structure is smaller than ours; none is read before it is known."""
+    known = w.room(1, "i1")
+    w.store("i1", "false", known)
+    with w.if_then(_is_at_least(w, frame, _CallFrame)):
+        same = [
+            _read(w, w.field(frame, x), _Buffers.struct_size).equals(ctypes.sizeof(_Buffers))
+            for x in (_CallFrame.args, _CallFrame.rets)
+        ]
+        with w.if_then(same[0] & same[1]):
+            first = w.load("ptr", _buffers(w, frame, _CallFrame.rets))
+            w.store("i1", _is_at_least(w, first, BufferLayout), known)
+    return Condition(w, w.load("i1", known), "i1")
 
 
-def _checked() -> str:
-    """Sizes, before anything is read: no structure may be smaller than ours."""
-    return f"""sizes:
-  %size = load i64, ptr %frame
-  %long = icmp uge i64 %size, {_FRAME_SIZE}
-  br i1 %long, label %tables, label %unknown
-tables:
-  %ap = getelementptr i8, ptr %frame, i64 {_ARGUMENTS}
-  %as = load i64, ptr %ap
-  %aright = icmp eq i64 %as, {_TABLE_SIZE}
-  %rp = getelementptr i8, ptr %frame, i64 {_RESULTS}
-  %rs = load i64, ptr %rp
-  %rright = icmp eq i64 %rs, {_TABLE_SIZE}
-  %right = and i1 %aright, %rright
-  br i1 %right, label %buffers, label %unknown
-buffers:
-  %atp = getelementptr i8, ptr %ap, i64 {_TABLE}
-  %a = load ptr, ptr %atp
-  %rtp = getelementptr i8, ptr %rp, i64 {_TABLE}
-  %r = load ptr, ptr %rtp
-  %r0 = load ptr, ptr %r
-  %bs = load i64, ptr %r0
-  %known = icmp uge i64 %bs, {_BUFFER_SIZE}
-  br i1 %known, label %execute, label %unknown
-"""
+def _is_at_least(w: Writer, structure: str, layout: Any) -> Condition:
+    return _read(w, structure, layout.struct_size) >= ctypes.sizeof(layout)
 
 
-def _executed(rank: int) -> str:
-    """The batch, its members counted."""
-    dimensions = "\n".join(
-        f"""  %d{i}p = getelementptr i64, ptr %dims, i64 {i}
-  %d{i} = load i64, ptr %d{i}p
-  %n{i + 1} = mul i64 %n{i}, %d{i}"""
-        for i in range(rank)
-    )
-    return f"""execute:
-  %dimsp = getelementptr i8, ptr %r0, i64 {DIMENSIONS}
-  %dims = load ptr, ptr %dimsp
-  %n0 = add i64 0, 1
-{dimensions}
-  %empty = icmp eq i64 %n{rank}, 0
-  br i1 %empty, label %return, label %go
-go:
-  call void @share(ptr %a, ptr %r, i64 %n{rank})
-  br label %return
-return:
-  ret ptr null
-"""
+def _buffers(w: Writer, frame: str, table: Any) -> str:
+    """Pointers to the buffers of arguments or results."""
+    return w.load("ptr", w.field(w.field(frame, table), _Buffers.buffers))
 
 
-def _refused() -> str:
+def _members(w: Writer, results: str, rank: int) -> Integer:
+    """Of the batch: the product of the leading axes of the first result."""
+    dimensions = w.load("ptr", w.field(w.load("ptr", results), BufferLayout.dims))
+    members = Integer(w, "1")
+    for i in range(rank):
+        members = members * Integer(w, w.load("i64", w.place("i64", dimensions, i)))
+    return members
+
+
+def _error(w: Writer, frame: str) -> str:
     """The error of an unknown layout."""
-    return f"""unknown:
-  %apip = getelementptr i8, ptr %frame, i64 {_API}
-  %api = load ptr, ptr %apip
-  %makep = getelementptr i8, ptr %api, i64 {_MAKE_ERROR}
-  %make = load ptr, ptr %makep
-  %error = alloca i8, i64 {_ERROR_SIZE + 4}, align 8
-  store i64 {_ERROR_SIZE}, ptr %error
-  %ep = getelementptr i8, ptr %error, i64 8
-  store ptr null, ptr %ep
-  %tp = getelementptr i8, ptr %error, i64 {_MESSAGE}
-  store ptr @refusal, ptr %tp
-  %cp = getelementptr i8, ptr %error, i64 {_CODE}
-  store i32 {_INTERNAL}, ptr %cp
-  %made = call ptr %make(ptr %error)
-  ret ptr %made
-}}
-
-@refusal = internal constant [{len(_REFUSAL)} x i8] [{_bytes(_REFUSAL)}]
-"""
-
-
-def _bytes(text: bytes) -> str:
-    return ", ".join(f"i8 {x}" for x in text)
+    api = w.load("ptr", w.field(frame, _CallFrame.api))
+    make = w.load("ptr", w.field(api, _Api.error_create))
+    error = w.room(ctypes.sizeof(_Error), "i8")
+    # As XLA counts: without what comes behind the last field.
+    size = _Error.errc.offset + _Error.errc.size
+    _write(w, "i64", size, error, _Error.struct_size)
+    _write(w, "ptr", "null", error, _Error.extension_start)
+    _write(w, "ptr", "@refusal", error, _Error.message)
+    _write(w, "i32", _INTERNAL, error, _Error.errc)
+    return w.put("ptr", f"call ptr {make}(ptr {error})")

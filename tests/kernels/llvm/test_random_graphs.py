@@ -12,13 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.special
+from jaxdae.kernels.llvm.emission import emit, functions
 
 from jaxdae.kernels.graph.expressions import CONSTANT, Graph, INPUT
 from jaxdae.kernels.graph.operations import OPERATIONS
 from jaxdae.kernels.launch.assembly import assembled
 from jaxdae.kernels.launch.portable import OWN
 from jaxdae.kernels.llvm import machine_code
-from jaxdae.kernels.llvm.emission import emit, functions
 from jaxdae.kernels.llvm.mathematics import vector_math
 from jaxdae.kernels.llvm.writer import Writer
 from jaxdae.kernels.llvm.xla_interface import DATA

@@ -8,11 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.special
+from jaxdae.kernels.llvm.emission import functions
+from jaxdae.kernels.llvm.mathematics.vector_math import LIMITED, VECTOR_FUNCTIONS
 
 from jaxdae.kernels import native, scalarize
 from jaxdae.kernels.graph.operations import STRAIGHT_LINES
-from jaxdae.kernels.llvm.emission import functions
-from jaxdae.kernels.llvm.mathematics.vector_math import LIMITED, VECTOR_FUNCTIONS
 
 # By the name of the operation: JAX's function, and NumPy's for the exact value.
 FUNCTIONS = {

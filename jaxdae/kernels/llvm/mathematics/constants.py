@@ -84,6 +84,10 @@ class Precision(NamedTuple):
         """What changes one by less than half a unit, and its square by nothing that is seen."""
         return float(np.finfo(self.dtype).eps) / 4
 
+    def bits_of(self, value: float) -> int:
+        """The bits of a number."""
+        return int(self.dtype(value).view(f"i{self.bits // 8}"))
+
     def twofold(self, name: str) -> tuple[float, float]:
         """A constant in two parts, the first one rounded to nearest."""
         high, low = _TWOFOLD[name]

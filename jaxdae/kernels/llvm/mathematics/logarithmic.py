@@ -6,41 +6,39 @@
 import numpy as np
 
 from jaxdae.kernels.llvm.mathematics.constants import precision
-from jaxdae.kernels.llvm.vectors import (
+from jaxdae.kernels.llvm.mathematics.double_length import (
     same_if_small,
     twofold_product,
     twofold_root,
     twofold_sum,
     twofold_sum_of_any,
-    Vector,
-    Wholes,
 )
+from jaxdae.kernels.llvm.registers import Integer, Number
 
 
-def split(x: Vector) -> tuple[Vector, Vector, Wholes]:
+def split(x: Number) -> tuple[Number, Number, Integer]:
     """Mantissa from sqrt(1/2) to sqrt(2), exponent, and its bits with the bias of exponents.
 
     Subnormal numbers count as those of the next exponents; other than positive finite ones give
     nothing of use.
     """
-    p = precision(x.writer.dtype)
+    p = precision(x.dtype)
     shift = p.mantissa + 2
     tiny = x < p.tiny
     bits = tiny.choose(x * 2.0**shift, x).bits()
     # The bits of sqrt(1/2) are taken as those of a half, whose exponent is counted one higher.
     one = p.bias << p.mantissa
-    root = int(p.dtype(np.sqrt(0.5)).view(f"i{p.bits // 8}"))
+    root = p.bits_of(np.sqrt(0.5))
     moved = bits + (one - root)
     biased = moved >> p.mantissa
     mantissa = (bits - ((biased << p.mantissa) - one)).number()
-    magic = int(p.dtype(p.magic).view(f"i{p.bits // 8}"))
-    exponent = (biased + magic).number() - (p.magic + p.bias)
+    exponent = (biased + p.bits_of(p.magic)).number() - (p.magic + p.bias)
     return mantissa, tiny.choose(exponent - float(shift), exponent), biased
 
 
-def _of_mantissa(f: Vector, exponent: Vector) -> Vector:
+def _of_mantissa(f: Number, exponent: Number) -> Number:
     """`log(1 + f) + e ln(2)` for `f` from sqrt(1/2) - 1 to sqrt(2) - 1."""
-    p = precision(f.writer.dtype)
+    p = precision(f.dtype)
     s = f / (f + 2.0)
     z = s * s
     series = z * z.polynomial(p.log)
@@ -49,22 +47,22 @@ def _of_mantissa(f: Vector, exponent: Vector) -> Vector:
     return exponent.fused(p.ln_2[0], f - inner)
 
 
-def _with_limits(x: Vector, value: Vector) -> Vector:
+def _with_limits(x: Number, value: Number) -> Number:
     """The logarithm where it is none of a positive finite number."""
     value = (x < np.inf).choose(value, x)
     value = x.equals(0.0).choose(-np.inf, value)
     return (x < 0.0).choose(np.nan, value)
 
 
-def log(x: Vector) -> list[Vector]:
+def log(x: Number) -> Number:
     """Natural logarithm."""
     mantissa, exponent, _ = split(x)
-    return [_with_limits(x, _of_mantissa(mantissa - 1.0, exponent))]
+    return _with_limits(x, _of_mantissa(mantissa - 1.0, exponent))
 
 
-def _of_sum(x: Vector, more: Vector, doublings: Vector | None = None) -> Vector:
+def _of_sum(x: Number, more: Number, doublings: Number | None = None) -> Number:
     """`log((x + more) 2^doublings)` for `|more|` below a unit in the last place of `x`."""
-    p = precision(x.writer.dtype)
+    p = precision(x.dtype)
     mantissa, exponent, biased = split(x)
     scale = (_mirrored(biased, 2 * p.bias) << p.mantissa).number()
     # Beside a large number it is nothing, and the scale may not be a number.
@@ -74,53 +72,53 @@ def _of_sum(x: Vector, more: Vector, doublings: Vector | None = None) -> Vector:
     return _with_limits(x, value)
 
 
-def _mirrored(biased: Wholes, twice: int) -> Wholes:
+def _mirrored(biased: Integer, twice: int) -> Integer:
     """The biased exponent of the inverse."""
     return (biased ^ -1) + (twice + 1)
 
 
-def log1p(x: Vector) -> list[Vector]:
+def log1p(x: Number) -> Number:
     """Logarithm of one and more."""
     total, lost = twofold_sum_of_any(x, x.constant(1.0))
-    return [same_if_small(x, _of_sum(total, lost))]
+    return same_if_small(x, _of_sum(total, lost))
 
 
-def asinh(x: Vector) -> list[Vector]:
+def asinh(x: Number) -> Number:
     """`log(|x| + sqrt(x^2 + 1))`."""
-    p, size = precision(x.writer.dtype), abs(x)
+    p, size = precision(x.dtype), abs(x)
     square, low = twofold_product(size, size)
     square, lost = twofold_sum_of_any(square, x.constant(1.0))
     root, root_low = twofold_root(square, lost + low)
-    found = _of_large_sum(size, root, size, root_low)
+    value = _of_large_sum(size, root, size, root_low)
     # The next term of its series is x^3 / 6.
-    return [same_if_small(x, found.signed_as(x), np.sqrt(p.negligible))]
+    return same_if_small(x, value.signed_as(x), np.sqrt(p.negligible))
 
 
-def acosh(x: Vector) -> list[Vector]:
+def acosh(x: Number) -> Number:
     """`log(x + sqrt(x^2 - 1))`."""
     square, low = twofold_product(x, x)
     square, lost = twofold_sum_of_any(square, x.constant(-1.0))
     root, root_low = twofold_root(square, lost + low)
-    return [(x >= 1.0).choose(_of_large_sum(x, x, root, root_low), np.nan)]
+    return (x >= 1.0).choose(_of_large_sum(x, x, root, root_low), np.nan)
 
 
-def _of_large_sum(x: Vector, more: Vector, less: Vector, low: Vector) -> Vector:
+def _of_large_sum(x: Number, more: Number, less: Number, low: Number) -> Number:
     """`log(more + less + low)`, which is `log(2 x)` where the square of `x` is too large."""
-    large = x > precision(x.writer.dtype).large_square
+    large = x > precision(x.dtype).large_square
     total, lost = twofold_sum(more, less)
     total, lost = large.choose(x, total), large.choose(0.0, lost + low)
     return _of_sum(total, lost, large.choose(1.0, x.constant(0.0)))
 
 
-def atanh(x: Vector) -> list[Vector]:
+def atanh(x: Number) -> Number:
     """`log((1 + |x|) / (1 - |x|)) / 2`."""
-    p, size = precision(x.writer.dtype), abs(x)
+    p, size = precision(x.dtype), abs(x)
     one = x.constant(1.0)
     top, top_low = twofold_sum_of_any(one, size)
     under, under_low = twofold_sum_of_any(one, -size)
     inverse = 1.0 / under
     ratio = top * inverse
     missing = ratio.fused(-under, top) + (-ratio).fused(under_low, top_low)
-    found = (size <= 1.0).choose(_of_sum(ratio, missing * inverse) * 0.5, np.nan)
+    value = (size <= 1.0).choose(_of_sum(ratio, missing * inverse) * 0.5, np.nan)
     # The next term of its series is x^3 / 3.
-    return [same_if_small(x, found.signed_as(x), np.sqrt(p.negligible) / 2)]
+    return same_if_small(x, value.signed_as(x), np.sqrt(p.negligible) / 2)

@@ -3,15 +3,13 @@
 import numpy as np
 
 from jaxdae.kernels.llvm.mathematics.constants import precision
-from jaxdae.kernels.llvm.mathematics.logarithmic import split
-from jaxdae.kernels.llvm.vectors import (
+from jaxdae.kernels.llvm.mathematics.double_length import (
     integral_scale,
-    is_double,
-    Truths,
     twofold_product,
     twofold_sum,
-    Vector,
 )
+from jaxdae.kernels.llvm.mathematics.logarithmic import split
+from jaxdae.kernels.llvm.registers import Condition, Number
 
 # m^(-1/3) for sqrt(1/2) <= m <= sqrt(2), to 2^-11.9.
 _INVERSE_ROOT = (
@@ -21,27 +19,27 @@ _INVERSE_ROOT = (
 _ROOT_OF_TWO = 1.2599210498948732
 
 
-def pow(x: Vector, y: Vector) -> list[Vector]:
+def pow(x: Number, y: Number) -> Number:
     """Power, with the special values of C (ISO/IEC 9899, F.10.4.4)."""
     size, negative = abs(x), x.bits().is_negative()
     logarithm, low = _log2(size)
     value = _exp2_of_product(y, logarithm, low)
     one = y.equals(0.0) | x.equals(1.0) | (size.equals(1.0) & abs(y).equals(np.inf))
     value = one.choose(1.0, value)
-    whole, odd = _parity(y)
+    integral, odd = _parity(y)
     value = (negative & odd).choose(-value, value)
-    without = negative & (abs(logarithm) < np.inf) & ~whole
-    return [without.choose(np.nan, value)]
+    undefined = negative & (abs(logarithm) < np.inf) & ~integral
+    return undefined.choose(np.nan, value)
 
 
-def _parity(y: Vector) -> tuple[Truths, Truths]:
-    """Whether numbers are whole, and odd."""
-    whole = y.intrinsic("floor").equals(y)
+def _parity(y: Number) -> tuple[Condition, Condition]:
+    """Whether numbers are integers, and odd ones."""
+    integral = y.intrinsic("floor").equals(y)
     half = y * 0.5
-    return whole, whole & half.intrinsic("floor").differs(half)
+    return integral, integral & half.intrinsic("floor").differs(half)
 
 
-def _log2(x: Vector) -> tuple[Vector, Vector]:
+def _log2(x: Number) -> tuple[Number, Number]:
     """Binary logarithm of numbers that are not negative, in two parts."""
     mantissa, exponent, _ = split(x)
     high, low = _log2_of_mantissa(mantissa)
@@ -51,9 +49,9 @@ def _log2(x: Vector) -> tuple[Vector, Vector]:
     return total, (abs(total) < np.inf).choose(lost + low, 0.0)
 
 
-def _log2_of_mantissa(m: Vector) -> tuple[Vector, Vector]:
+def _log2_of_mantissa(m: Number) -> tuple[Number, Number]:
     """`s (2 / ln(2) + z (2 / (3 ln(2)) + z P(z)))`, the first two terms in two parts."""
-    p = precision(m.writer.dtype)
+    p = precision(m.dtype)
     (first, first_low), (second, second_low) = p.twofold("2/ln(2)"), p.twofold("2/(3 ln(2))")
     s, s_low = _ratio(m)
     z, z_low = twofold_product(s, s)
@@ -69,25 +67,25 @@ def _log2_of_mantissa(m: Vector) -> tuple[Vector, Vector]:
     return value, s.fused(factor_low, s_low.fused(factor, value_low))
 
 
-def _ratio(m: Vector) -> tuple[Vector, Vector]:
+def _ratio(m: Number) -> tuple[Number, Number]:
     """`(m - 1) / (m + 1)` in two parts."""
     top = m - 1.0
-    under, under_low = twofold_sum_of_one(m)
+    under, under_low = _sum_with_one(m)
     inverse = 1.0 / under
     ratio = top * inverse
     missing = ratio.fused(-under, top) - ratio * under_low
     return ratio, missing * inverse
 
 
-def twofold_sum_of_one(m: Vector) -> tuple[Vector, Vector]:
+def _sum_with_one(m: Number) -> tuple[Number, Number]:
     """`m + 1` and its rounding error, for `m` from 1/2 to 2."""
     total = m + 1.0
     return total, m - (total - 1.0)
 
 
-def _exp2_of_product(y: Vector, high: Vector, low: Vector) -> Vector:
+def _exp2_of_product(y: Number, high: Number, low: Number) -> Number:
     """`2^(y (high + low))`, infinite or zero where that is so large."""
-    p = precision(y.writer.dtype)
+    p = precision(y.dtype)
     limit = 1.5 * p.largest_power
     power, power_low = twofold_product(y, high)
     inside = abs(power) < limit
@@ -98,13 +96,12 @@ def _exp2_of_product(y: Vector, high: Vector, low: Vector) -> Vector:
     count = moved - p.magic
     rest = (power - count) + power_low
     value = rest.fused(rest.polynomial(p.exp2), 1.0)
-    magic = int(p.dtype(p.magic).view(f"i{p.bits // 8}"))
-    return integral_scale(value, moved.bits() - (magic - 2 * p.bias), p.mantissa)
+    return integral_scale(value, moved.bits() - (p.bits_of(p.magic) - 2 * p.bias))
 
 
-def cbrt(x: Vector) -> list[Vector]:
+def cbrt(x: Number) -> Number:
     """Cubic root: the inverse one by iteration of third order, and a last correction."""
-    p = precision(x.writer.dtype)
+    p = precision(x.dtype)
     mantissa, exponent, _ = split(abs(x))
     moved = exponent.fused(1 / 3, p.magic)
     third = moved - p.magic
@@ -114,7 +111,7 @@ def cbrt(x: Vector) -> list[Vector]:
     inverse = more.choose(inverse * (1 / _ROOT_OF_TWO), inverse)
     inverse = less.choose(inverse * _ROOT_OF_TWO, inverse)
     cube = more.choose(mantissa * 2.0, less.choose(mantissa * 0.5, mantissa))
-    for _ in range(2 if is_double(x.writer) else 1):
+    for _ in range(2 if p.bits == 64 else 1):
         error = (-(cube * inverse) * inverse).fused(inverse, 1.0)
         inverse = inverse.fused(error * error.fused(2 / 9, 1 / 3), inverse)
     square = inverse * inverse
@@ -122,18 +119,17 @@ def cbrt(x: Vector) -> list[Vector]:
     high, low = twofold_product(root, root)
     missing = (-high).fused(root, cube) - low * root
     root = (missing * square).fused(1 / 3, root)
-    magic = int(p.dtype(p.magic).view(f"i{p.bits // 8}"))
-    scale = ((moved.bits() - (magic - p.bias)) << p.mantissa).number()
-    found = x.equals(0.0).choose(0.0, root * scale).signed_as(x)
-    return [(abs(x) < np.inf).choose(found, x)]
+    scale = ((moved.bits() - (p.bits_of(p.magic) - p.bias)) << p.mantissa).number()
+    value = x.equals(0.0).choose(0.0, root * scale).signed_as(x)
+    return (abs(x) < np.inf).choose(value, x)
 
 
-def rem(x: Vector, y: Vector) -> list[Vector]:
+def rem(x: Number, y: Number) -> Number:
     """Remainder of a division that is rounded towards zero, for quotients that are not large."""
     size, step = abs(x), abs(y)
-    whole = (size / step).intrinsic("floor")
+    quotient = (size / step).intrinsic("floor")
     # Exact; the quotient may have been rounded up to the next integer.
-    rest = (-whole).fused(step, size)
+    rest = (-quotient).fused(step, size)
     rest = (rest < 0.0).choose(rest + step, rest)
     # So it is where the divisor is infinite.
-    return [(size < step).choose(size, rest).signed_as(x)]
+    return (size < step).choose(size, rest).signed_as(x)

@@ -7,78 +7,74 @@ The argument less the nearest multiple of pi / 2, which is taken away in three p
 import math
 
 from jaxdae.kernels.llvm.mathematics.constants import precision
-from jaxdae.kernels.llvm.vectors import (
+from jaxdae.kernels.llvm.mathematics.double_length import (
     same_if_small,
     twofold_product,
     twofold_quotient,
     twofold_sum,
     twofold_sum_of_any,
-    Vector,
-    Wholes,
 )
+from jaxdae.kernels.llvm.registers import Integer, Number
 
 
-def _turns(x: Vector) -> tuple[Vector, Wholes]:
+def _turns(x: Number) -> tuple[Number, Integer]:
     """Quarter turns, and bits that end in their number."""
-    p = precision(x.writer.dtype)
+    p = precision(x.dtype)
     turned = x.fused(2 / math.pi, p.magic)
     return turned - p.magic, turned.bits()
 
 
-def _rest(x: Vector, turns: Vector) -> Vector:
-    for part in precision(x.writer.dtype).half_pi:
+def _rest(x: Number, turns: Number) -> Number:
+    for part in precision(x.dtype).half_pi:
         # The first difference is exact, and for minus zero all are.
         x = turns.fused(-part, x)
     return x
 
 
-def _sine(rest: Vector, square: Vector) -> Vector:
-    series = square.polynomial(precision(rest.writer.dtype).sin)
+def _sine(rest: Number, square: Number) -> Number:
+    series = square.polynomial(precision(rest.dtype).sin)
     # The sum has lost the sign of zero.
     return (rest * square).fused(series, rest).signed_as(rest)
 
 
-def _cosine(square: Vector) -> Vector:
-    series = square.polynomial(precision(square.writer.dtype).cos)
+def _cosine(square: Number) -> Number:
+    series = square.polynomial(precision(square.dtype).cos)
     return square.fused(square.fused(series, -0.5), 1.0)
 
 
-def _signed(value: Vector, turns: Wholes) -> Vector:
+def _signed(value: Number, turns: Integer) -> Number:
     """With the opposite sign where the second bit of the turns is set."""
-    bits = precision(value.writer.dtype).bits
+    bits = precision(value.dtype).bits
     sign = (turns << (bits - 2)) & -(1 << (bits - 1))
     return (value.bits() ^ sign).number()
 
 
-def sincos(x: Vector) -> list[Vector]:
+def sincos(x: Number) -> tuple[Number, Number]:
     """Sine and cosine of angles that are not large."""
     turns, last = _turns(x)
     rest = _rest(x, turns)
     square = rest * rest
     sine, cosine = _sine(rest, square), _cosine(square)
     even = (last & 1).is_zero()
-    return [
-        _signed(even.choose(sine, cosine), last),
-        _signed(even.choose(cosine, sine), last + 1),
-    ]
+    return _signed(even.choose(sine, cosine), last), _signed(even.choose(cosine, sine), last + 1)
 
 
-def sin(x: Vector) -> list[Vector]:
+def sin(x: Number) -> Number:
     """The first of both."""
-    return sincos(x)[:1]
+    return sincos(x)[0]
 
 
-def cos(x: Vector) -> list[Vector]:
+def cos(x: Number) -> Number:
     """The second of both."""
-    return sincos(x)[1:]
+    return sincos(x)[1]
 
 
-def tan(x: Vector) -> list[Vector]:
+def tan(x: Number) -> Number:
     """Tangent of angles that are not large: the quotient of both, each in two parts."""
     turns, last = _turns(x)
     rest, lost = _twofold_rest(x, turns)
     square = rest * rest
-    p = precision(x.writer.dtype)
+    p = precision(x.dtype)
     cubic = (rest * square) * square.polynomial(p.sin)
     sine, sine_low = twofold_sum(rest, cubic + lost)
     half = square * 0.5
@@ -91,11 +87,11 @@ def tan(x: Vector) -> list[Vector]:
     top, top_low = even.choose(sine, -cosine), even.choose(sine_low, -cosine_low)
     under, under_low = even.choose(cosine, sine), even.choose(cosine_low, sine_low)
     value = twofold_quotient(top, top_low, under, under_low)
-    return [same_if_small(x, value)]
+    return same_if_small(x, value)
 
 
-def _twofold_rest(x: Vector, turns: Vector) -> tuple[Vector, Vector]:
-    first, second, third = precision(x.writer.dtype).half_pi
+def _twofold_rest(x: Number, turns: Number) -> tuple[Number, Number]:
+    first, second, third = precision(x.dtype).half_pi
     exact = turns.fused(-first, x)
     product, low = twofold_product(turns, x.constant(-second))
     rest, lost = twofold_sum_of_any(exact, product)

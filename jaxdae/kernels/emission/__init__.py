@@ -1,0 +1,1 @@
+"""From graphs of scalar operations to the language of LLVM."""

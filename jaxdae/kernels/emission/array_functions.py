@@ -1,0 +1,347 @@
+"""Scalar programs as functions on arrays in memory, one vector for each number."""
+
+import hashlib
+from collections import Counter
+from typing import Any
+
+import numpy as np
+
+from jaxdae.kernels.emission import elementary_functions
+from jaxdae.kernels.emission.dense_loops import product_function, product_name
+from jaxdae.kernels.emission.entry_loops import EntryWriter
+from jaxdae.kernels.emission.instructions import emit, functions
+from jaxdae.kernels.emission.long_loops import loop_function, loop_name
+from jaxdae.kernels.emission.map_loops import map_function, map_name
+from jaxdae.kernels.emission.placement import COPIED, Operand, placed, runs
+from jaxdae.kernels.graph.dense_products import are_consecutive, LARGE, Product
+from jaxdae.kernels.graph.expressions import CONSTANT, INPUT
+from jaxdae.kernels.graph.maps import Map
+from jaxdae.kernels.llvm.module import Definition
+from jaxdae.kernels.llvm.registers import Number
+from jaxdae.kernels.llvm.writer import ALIGNMENT, Writer
+from jaxdae.kernels.tracing.long_loops import Loop
+from jaxdae.kernels.tracing.subprograms import called, Shared, Subprogram
+
+# Operations that a small program and all its copies in those that call it may have.
+_INLINED = 1536
+
+Callee = Subprogram | Product | Loop | Map
+
+
+def library(
+    programs: list[Subprogram], width: int, dtype: Any, shared: Shared = frozenset()
+) -> list[Definition]:
+    """The functions of programs, of all that they call, and elementary functions.
+
+    Each program becomes a function `@name(pointer of each argument, pointer of each result)`. An
+    array of `k` numbers is `k` vectors, one after the other.
+
+    Args:
+        programs: what is to be had by name.
+        width: entries of a vector.
+        dtype: float64 or float32.
+        shared: parameters that are given as numbers for all lanes, one after the other, and not as
+            vectors.
+
+    Returns:
+        Definitions in LLVM's intermediate language.
+    """
+    # By their names: equal loops in several programs have turns of one name.
+    each: dict[str, Subprogram] = {}
+    for program in programs:
+        for one in (*called(program.program), program):
+            each.setdefault(one.name, one)
+    return _Library(list(each.values()), width, dtype, shared).definitions()
+
+
+def fast_versions(programs: list[Subprogram], width: int) -> dict[Subprogram, bool]:
+    """Programs that have a fast version too, and whether it becomes part of those that call it.
+
+    It is one straight line, without branches to the C library for large arguments. Where there is
+    such an argument, the program is done once more with care: `@name` calls `@name.near`, which
+    returns the largest argument, and then perhaps `@name.careful`.
+
+    Args:
+        programs: each after those that it calls.
+        width: entries of a vector; a single lane gains too little to be compiled twice.
+
+    Returns:
+        What has a fast version.
+    """
+    fast: dict[Subprogram, bool] = {}
+    calls = Counter(x for one in programs for x in one.program.graph.calls(one.program.outputs))
+    for one in programs if width > 1 else ():
+        callees = one.program.graph.callees(one.program.outputs)
+        if any(isinstance(x, Product | Loop | Map) for x in callees):
+            continue  # most of its time is theirs, and it is long to compile
+        limited = not set(elementary_functions.LIMITED).isdisjoint(functions(one.program))
+        if one.entries is None and (limited or any(x in fast for x in called(one.program))):
+            size = len(one.program.graph.needed(one.program.outputs))
+            fast[one] = 0 < size * calls[one] <= _INLINED
+    return fast
+
+
+class _Library:
+    """Functions of programs, and what is written beside them when they are."""
+
+    def __init__(self, programs: list[Subprogram], width: int, dtype: Any, shared: Shared):
+        self.programs, self.width, self.dtype, self.shared = programs, width, dtype, shared
+        self.fast = fast_versions(programs, width)
+        #: Loops, products and constants that are called by their names.
+        self.beside: dict[str, Definition] = {}
+
+    def definitions(self) -> list[Definition]:
+        """All of them."""
+        own = [x for one in self.programs for x in self.versions(one)]
+        names = dict.fromkeys(name for one in self.programs for name in functions(one.program))
+        elementary = [
+            x for name in names for x in elementary_functions.function(name, self.width, self.dtype)
+        ]
+        if self.fast:
+            elementary += [
+                elementary_functions.near_function(name, self.width, self.dtype)
+                for name in names
+                if name in elementary_functions.LIMITED
+            ]
+        return [*elementary, *self.beside.values(), *own]
+
+    def versions(self, one: Subprogram) -> list[Definition]:
+        """The function of a program, or of its versions."""
+        if one not in self.fast:
+            return [self.careful(one, one.name)]
+        w = _FastWriter(self, one)
+        w.straight()
+        inline = "alwaysinline " if self.fast[one] else ""
+        return [
+            w.define(f"{one.name}.near", parameters(one), w.vector, w.farthest(), inline),
+            self.careful(one, f"{one.name}.careful", "cold noinline "),
+            self._choice(one),
+        ]
+
+    def careful(self, one: Subprogram, name: str, attributes: str = "") -> Definition:
+        """The function that sees to large arguments itself."""
+        if one.entries is not None:
+            w: Writer = _looped(one, self.width, self.dtype)
+        else:
+            w = _FunctionWriter(self, one)
+            w.straight()
+        return w.define(name, parameters(one), attributes=attributes)
+
+    def _choice(self, one: Subprogram) -> Definition:
+        """The fast version, and the careful one where that is wrong."""
+        w, given = Writer(self.width, self.dtype), parameters(one)
+        far = Number(w, w.invoke(w.vector, f"{one.name}.near", given))
+        with w.if_then(elementary_functions.is_far(far)):
+            w.invoke("void", f"{one.name}.careful", given)
+        return w.define(one.name, given)
+
+
+def parameters(one: Subprogram) -> str:
+    """Of the function of a program."""
+    arguments = [f"ptr noalias %a{i}_" for i in range(len(one.program.inputs))]
+    return ", ".join(
+        [*arguments, *(f"ptr noalias %r{i}_" for i in range(len(one.program.results)))]
+    )
+
+
+def _looped(one: Subprogram, width: int, dtype: Any) -> EntryWriter:
+    """The same for each entry of arrays."""
+    w = EntryWriter(width, dtype)
+
+    def each() -> None:
+        kinds = ["every" if x else "one" for x in one.looped]
+        for i, x in enumerate(emit(w, one.program, lambda i: w.read(f"%a{i}_", kinds[i]))):
+            w.write(f"%r{i}_", x)
+
+    w.for_each(one.entries, each)
+    return w
+
+
+class _FunctionWriter(Writer):
+    """A writer that knows where arguments are, and keeps room for those of calls."""
+
+    def __init__(self, library: _Library, one: Subprogram):
+        super().__init__(library.width, library.dtype)
+        self._library, self._program, self._graph = library, one.program, one.program.graph
+        self._sizes = [int(np.prod(x.shape)) for x in one.program.inputs]
+        self._starts = np.concatenate([[0], np.cumsum(self._sizes)])
+        self._shared = one.shared(library.shared)
+        # Where arrays are in memory that were stored for a call, by the nodes of their entries.
+        self._known: dict[tuple[int, ...], str] = {}
+        self._results: dict[int, list[tuple[str, int]]] = {}
+        self._places = placed(one.program, self._shared)
+        self.written = self._places.written
+
+    def straight(self, far: list[Number] | None = None) -> None:
+        """Write all of the program."""
+        registers = iter(emit(self, self._program, self.input, self, far))
+        for i, result in enumerate(self._program.results):
+            for j in range(int(np.prod(result.shape))):
+                register = next(registers)
+                if register is not None:
+                    self.store_number(register, f"%r{i}_", j)
+        for x in self._places.runs:
+            source = self._in_memory(x.nodes)
+            assert source is not None
+            target = self._place(f"%r{x.result}_", x.start)
+            self.copy_vectors(source.pointer, target, len(x.nodes))
+
+    def input(self, number: int) -> str:
+        """Register that holds an input."""
+        array, j = self._argument(number)
+        return self._load(f"%a{array}_", j, self._shared[array])
+
+    def write(self, node: int, callee: Callee, arguments, register) -> None:
+        """Call a function. What is in memory already is not copied."""
+        operands = [self._operand(x, register) for x in arguments]
+        shared = self._accepted(callee, [x.shared for x in operands])
+        for i, nodes in enumerate(arguments):
+            if shared[i] != operands[i].shared:
+                operands[i] = Operand(self._stored(nodes, register), False)
+        name = self._function(callee, shared)
+        sizes = [int(np.prod(x.shape)) for x in callee.results]
+        starts = np.cumsum([0, *sizes[:-1]]).tolist()
+        rooms = [
+            self._places.direct.get((node, start)) or self.room(size)
+            for start, size in zip(starts, sizes, strict=True)
+        ]
+        count = [f"i64 {callee.size}"] if isinstance(callee, Map) else []
+        pointers = [*(x.pointer for x in operands), *rooms]
+        self.call_program(callee, name, *(f"ptr {x}" for x in pointers), *count)
+        self._results[node] = [(p, j) for p, n in zip(rooms, sizes, strict=True) for j in range(n)]
+
+    def call_program(self, callee: Callee, name: str, *given: str) -> None:
+        """Write the call itself."""
+        del callee
+        self.invoke("void", name, *given)
+
+    def result(self, node: int, number: int) -> str:
+        """Register that holds a result of a call."""
+        return self._load(*self._results[node][number])
+
+    def _accepted(self, callee: Callee, shared: list[bool]) -> tuple[bool, ...]:
+        """Which arguments a function takes as numbers that all lanes share."""
+        if isinstance(callee, Subprogram):
+            return tuple(callee.shared(self._library.shared))
+        if isinstance(callee, Loop):  # what is handed on changes, and differs
+            handed = range(callee.constants, callee.constants + callee.handed)
+            return tuple(x and i not in handed for i, x in enumerate(shared))
+        if isinstance(callee, Map):
+            return tuple(x and not one for x, one in zip(shared, callee.single, strict=True))
+        return tuple(shared)
+
+    def _function(self, callee: Callee, shared: tuple[bool, ...]) -> str:
+        """Name of the function that is called, which is written where it is not of a program."""
+        if isinstance(callee, Subprogram):
+            return callee.name
+        names, beside = (
+            {Product: product_name, Map: map_name, Loop: loop_name},
+            self._library.beside,
+        )
+        name = names[type(callee)](callee, shared)
+        if name not in beside:
+            beside[name] = self._written(callee, shared, name)
+        return name
+
+    def _written(self, callee, shared: tuple[bool, ...], name: str) -> Definition:
+        kind = self.width, self.dtype
+        if isinstance(callee, Product):
+            return product_function(callee, shared, *kind)
+        if isinstance(callee, Map):
+            return map_function(callee, shared, *kind)
+        turn, constants = callee.turn.name, shared[: callee.constants]
+        if any(constants):
+            turn = f"{turn}_{name.rsplit('_', 1)[1]}"
+            numbers = tuple(0 if x else None for x in constants)
+            rest = (None,) * (len(shared) - len(constants))
+            one = Subprogram(turn, callee.turn.program, parameters=(*numbers, *rest))
+            within = _Library([], *kind, frozenset({0}))
+            within.beside = self._library.beside
+            within.beside[turn] = within.careful(one, turn)
+        return loop_function(callee, shared, turn, *kind)
+
+    def _argument(self, number: int) -> tuple[int, int]:
+        """Which argument has an input, and its number there."""
+        array = int(np.searchsorted(self._starts, number, side="right")) - 1
+        return array, number - int(self._starts[array])
+
+    def _operand(self, nodes: tuple[int, ...], register) -> Operand:
+        """Where an array is in memory; stored there, if it is not yet."""
+        return self._in_memory(nodes) or Operand(self._stored(nodes, register), False)
+
+    def _in_memory(self, nodes: tuple[int, ...]) -> Operand | None:
+        if not nodes or not are_consecutive(self._graph, nodes):
+            return None
+        operation, (first, *rest) = self._graph.nodes[nodes[0]]
+        if operation == CONSTANT:
+            return self._constants(nodes) if len(nodes) >= LARGE else None
+        if operation == INPUT:
+            array, j = self._argument(first)
+            inside = j + len(nodes) <= self._sizes[array]
+            shared = self._shared[array]
+            return Operand(self._place(f"%a{array}_", j, shared), shared) if inside else None
+        places, number = self._results[first], rest[0]
+        pointer, j = places[number]
+        inside = places[number + len(nodes) - 1][0] == pointer
+        return Operand(self._place(pointer, j), False) if inside else None
+
+    def _constants(self, nodes: tuple[int, ...]) -> Operand:
+        """Known numbers, which all lanes share."""
+        values = [float(self._graph.nodes[x].arguments[0]) for x in nodes]
+        text = ", ".join(f"{self.scalar} {self.constant(self.scalar, x)}" for x in values)
+        name = f"@numbers_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+        kind = f"[{len(values)} x {self.scalar}]"
+        content = f"{name} = internal unnamed_addr constant {kind} [{text}], align {ALIGNMENT}"
+        self._library.beside[name] = Definition(name, content)
+        return Operand(name, True)
+
+    def _stored(self, nodes, register) -> str:
+        if nodes not in self._known:
+            room = self.room(len(nodes))
+            for start, stop in runs(self._graph, nodes):
+                source = self._in_memory(nodes[start:stop]) if stop - start >= COPIED else None
+                if source is not None and not source.shared:
+                    self.copy_vectors(source.pointer, self._place(room, start), stop - start)
+                    continue
+                for j in range(start, stop):
+                    self.store_number(register(nodes[j]), room, j)
+            self._known[nodes] = room
+        return self._known[nodes]
+
+    def _load(self, pointer: str, j: int, shared: bool = False) -> str:
+        place = self._place(pointer, j, shared)
+        return (
+            self.repeated(self.load(self.scalar, place))
+            if shared
+            else self.load(self.vector, place)
+        )
+
+    def store_number(self, register: Any, pointer: str, j: int) -> None:
+        """Store a vector as the number `j` of an array."""
+        self.store(self.vector, register, self._place(pointer, j))
+
+    def _place(self, pointer: str, j: int, shared: bool = False) -> str:
+        return self.place(self.scalar if shared else self.vector, pointer, j)
+
+
+class _FastWriter(_FunctionWriter):
+    """A writer of a fast version, which knows how far arguments of functions are."""
+
+    def __init__(self, library: _Library, one: Subprogram):
+        super().__init__(library, one)
+        self._far: list[Number] = []
+
+    def straight(self, far: list[Number] | None = None) -> None:
+        """Write all of the program."""
+        super().straight(self._far if far is None else far)
+
+    def farthest(self) -> Number:
+        """How far the arguments of its functions are."""
+        return elementary_functions.farthest(self, self._far)
+
+    def call_program(self, callee: Callee, name: str, *given: str) -> None:
+        """Write the call itself: of the fast version, where there is one."""
+        if callee not in self._library.fast:
+            super().call_program(callee, name, *given)
+        else:
+            self._far.append(Number(self, self.invoke(self.vector, f"{name}.near", *given)))

@@ -1,0 +1,325 @@
+"""Registers of a function that is being written, with the signs of arithmetic.
+
+Each operation is one instruction with one rounding; products and sums are never joined unless
+`fused` says so, because the error terms of double-length arithmetic rest on that. A register holds
+one value or a vector of them, by its type.
+"""
+
+from typing import Any, Self
+
+import numpy as np
+
+from jaxdae.kernels.llvm.writer import Writer
+
+
+class Register:
+    """A value.
+
+    Args:
+        writer: what its instructions are written to.
+        name: of the register, or a constant.
+        kind: its type, as LLVM writes it.
+    """
+
+    __slots__ = ("kind", "name", "writer")
+
+    def __init__(self, writer: Writer, name: str, kind: str):
+        self.writer, self.name, self.kind = writer, name, kind
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Of the numbers of the function."""
+        return self.writer.dtype
+
+    def constant(self, value: Any) -> Self:
+        """The same type, all entries equal."""
+        return type(self)(self.writer, self.writer.constant(self.kind, value), self.kind)
+
+    def choice(self, condition: "Condition", other: Any) -> Self:
+        """Itself where a condition holds, the other elsewhere."""
+        operands = (
+            f"{condition.kind} {condition}, {self.kind} {self}, {self.kind} {self._word(other)}"
+        )
+        return self._put(f"select {operands}")
+
+    def _word(self, other: Any) -> str:
+        return other.name if isinstance(other, Register) else self.writer.constant(self.kind, other)
+
+    def _put(self, instruction: str) -> Self:
+        return type(self)(self.writer, self.writer.put(self.kind, instruction), self.kind)
+
+    def _with(self, instruction: str, other: Any) -> Self:
+        return self._put(f"{instruction} {self.kind} {self.name}, {self._word(other)}")
+
+    def _after(self, instruction: str, other: Any) -> Self:
+        return self._put(f"{instruction} {self.kind} {self._word(other)}, {self.name}")
+
+    def _compared(self, condition: str, other: Any) -> "Condition":
+        kind = self.writer.mask if self.kind[0] == "<" else "i1"
+        text = f"{condition} {self.kind} {self.name}, {self._word(other)}"
+        return Condition(self.writer, self.writer.put(kind, text), kind)
+
+    def _as(self, cls: Any, instruction: str, kind: str) -> Any:
+        text = f"{instruction} {self.kind} {self.name} to {kind}"
+        return cls(self.writer, self.writer.put(kind, text), kind)
+
+
+class Number(Register):
+    """A floating-point number, or a vector of them."""
+
+    __slots__ = ()
+
+    def __init__(self, writer: Writer, name: str, kind: str | None = None):
+        super().__init__(writer, name, writer.vector if kind is None else kind)
+
+    def __add__(self, other: "Number | float") -> "Number":
+        return self._with("fadd", other)
+
+    def __radd__(self, other: "Number | float") -> "Number":
+        return self._after("fadd", other)
+
+    def __sub__(self, other: "Number | float") -> "Number":
+        return self._with("fsub", other)
+
+    def __rsub__(self, other: "Number | float") -> "Number":
+        return self._after("fsub", other)
+
+    def __mul__(self, other: "Number | float") -> "Number":
+        return self._with("fmul", other)
+
+    def __rmul__(self, other: "Number | float") -> "Number":
+        return self._after("fmul", other)
+
+    def __truediv__(self, other: "Number | float") -> "Number":
+        return self._with("fdiv", other)
+
+    def __rtruediv__(self, other: "Number | float") -> "Number":
+        return self._after("fdiv", other)
+
+    def __neg__(self) -> "Number":
+        return self._put(f"fneg {self.kind} {self.name}")
+
+    def __abs__(self) -> "Number":
+        return self.intrinsic("fabs")
+
+    def __lt__(self, other: "Number | float") -> "Condition":
+        return self._compared("fcmp olt", other)
+
+    def __le__(self, other: "Number | float") -> "Condition":
+        return self._compared("fcmp ole", other)
+
+    def __gt__(self, other: "Number | float") -> "Condition":
+        return self._compared("fcmp ogt", other)
+
+    def __ge__(self, other: "Number | float") -> "Condition":
+        return self._compared("fcmp oge", other)
+
+    def equals(self, other: "Number | float") -> "Condition":
+        """Whether both are equal; false for NaN."""
+        return self._compared("fcmp oeq", other)
+
+    def differs(self, other: "Number | float") -> "Condition":
+        """Whether they are not equal; true for NaN."""
+        return self._compared("fcmp une", other)
+
+    def is_nan(self) -> "Condition":
+        """Whether it is not a number."""
+        return self._compared("fcmp uno", self)
+
+    def is_finite(self) -> "Condition":
+        """Whether it is neither infinite nor NaN."""
+        return abs(self) < np.inf
+
+    def intrinsic(self, name: str, *others: "Number | float") -> "Number":
+        """A function that LLVM knows."""
+        words = (self.name, *map(self._word, others))
+        return Number(self.writer, self.writer.intrinsic(name, *words, kind=self.kind), self.kind)
+
+    def fused(self, factor: "Number | float", summand: "Number | float") -> "Number":
+        """`self factor + summand` with one rounding."""
+        return self.intrinsic("fma", factor, summand)
+
+    def signed_as(self, other: "Number") -> "Number":
+        """With the sign of another."""
+        return self.intrinsic("copysign", other)
+
+    def sign(self) -> "Number":
+        """One or zero with its sign; NaN of NaN."""
+        one, zero = (self.constant(x).signed_as(self) for x in (1.0, 0.0))
+        # Subnormal numbers count as zero where the processor takes them so, as under XLA.
+        return self.choice(self.is_nan(), zero.choice(self.equals(0.0), one))
+
+    def single(self) -> "Number":
+        """Rounded to single precision."""
+        short = self._as(Number, "fptrunc", self.kind.replace("double", "float"))
+        return short._as(Number, "fpext", self.kind)
+
+    def polynomial(self, coefficients) -> "Number":
+        """Horner's rule, highest power first; from four on even and odd powers side by side."""
+        if len(coefficients) < 4:
+            return self.horner(coefficients)
+        square, count = self * self, len(coefficients)
+        even, odd = (square.horner(coefficients[i % 2 :: 2]) for i in (count - 1, count))
+        return odd.fused(self, even)
+
+    def horner(self, coefficients) -> "Number":
+        """Horner's rule, highest power first."""
+        first, *rest = coefficients
+        total = self.constant(first)
+        for coefficient in rest:
+            total = total.fused(self, coefficient)
+        return total
+
+    def bits(self) -> "Integer":
+        """Its bits."""
+        return self._as(Integer, "bitcast", self.writer.integers)
+
+
+class Integer(Register):
+    """An integer, or a vector of them; it wraps around."""
+
+    __slots__ = ()
+
+    def __init__(self, writer: Writer, name: str, kind: str = "i64"):
+        super().__init__(writer, name, kind)
+
+    def __add__(self, other: "Integer | int") -> "Integer":
+        return self._with("add", other)
+
+    def __radd__(self, other: int) -> "Integer":
+        return self._with("add", other)
+
+    def __sub__(self, other: "Integer | int") -> "Integer":
+        return self._with("sub", other)
+
+    def __mul__(self, other: "Integer | int") -> "Integer":
+        return self._with("mul", other)
+
+    def __floordiv__(self, other: "Integer | int") -> "Integer":
+        return self._with("sdiv", other)
+
+    def __mod__(self, other: "Integer | int") -> "Integer":
+        return self._with("srem", other)
+
+    def __and__(self, other: "Integer | int") -> "Integer":
+        return self._with("and", other)
+
+    def __or__(self, other: "Integer | int") -> "Integer":
+        return self._with("or", other)
+
+    def __xor__(self, other: "Integer | int") -> "Integer":
+        return self._with("xor", other)
+
+    def __lshift__(self, places: int) -> "Integer":
+        return self._with("shl", places)
+
+    def __rshift__(self, places: int) -> "Integer":
+        return self._with("lshr", places)
+
+    def __lt__(self, other: "Integer | int") -> "Condition":
+        return self._compared("icmp slt", other)
+
+    def __le__(self, other: "Integer | int") -> "Condition":
+        return self._compared("icmp sle", other)
+
+    def __gt__(self, other: "Integer | int") -> "Condition":
+        return self._compared("icmp sgt", other)
+
+    def __ge__(self, other: "Integer | int") -> "Condition":
+        return self._compared("icmp sge", other)
+
+    def equals(self, other: "Integer | int") -> "Condition":
+        """Whether both are equal."""
+        return self._compared("icmp eq", other)
+
+    def differs(self, other: "Integer | int") -> "Condition":
+        """Whether they are not."""
+        return self._compared("icmp ne", other)
+
+    def number(self) -> Number:
+        """Floating-point numbers of these bits."""
+        return self._as(Number, "bitcast", self.writer.vector)
+
+    def as_number(self) -> Number:
+        """Itself as a floating-point number."""
+        return self._as(Number, "sitofp", self.writer.scalar)
+
+    def is_zero(self) -> "Condition":
+        """Whether no bit is set."""
+        return self.equals(0)
+
+    def is_negative(self) -> "Condition":
+        """Whether the highest bit is set, which is the sign of a floating-point number."""
+        return self < 0
+
+
+class Condition(Register):
+    """A truth value, or a vector of them."""
+
+    __slots__ = ()
+
+    def __init__(self, writer: Writer, name: str, kind: str | None = None):
+        super().__init__(writer, name, writer.mask if kind is None else kind)
+
+    def __and__(self, other: "Condition") -> "Condition":
+        return self._with("and", other)
+
+    def __or__(self, other: "Condition") -> "Condition":
+        return self._with("or", other)
+
+    def __xor__(self, other: "Condition") -> "Condition":
+        return self._with("xor", other)
+
+    def __invert__(self) -> "Condition":
+        return self._with("xor", True)
+
+    def equals(self, other: "Condition") -> "Condition":
+        """Whether both or none hold."""
+        return ~(self ^ other)
+
+    def differs(self, other: "Condition") -> "Condition":
+        """Whether one of them holds."""
+        return self ^ other
+
+    def as_integer(self) -> Integer:
+        """One where it holds, else zero."""
+        return self._as(Integer, "zext", "i64")
+
+    def choose(self, yes: Any, no: Any) -> Any:
+        """One value where it holds, the other elsewhere; numbers, if none is in a register."""
+        if isinstance(yes, Register):
+            return yes.choice(self, no)
+        like = no if isinstance(no, Register) else Number(self.writer, "")
+        return like.constant(yes).choice(self, no)
+
+    def anywhere(self) -> "Condition":
+        """Whether it holds in any entry."""
+        width, argument = self.writer.width, f"{self.kind} {self.name}"
+        name = f"llvm.vector.reduce.or.v{width}i1"
+        return Condition(
+            self.writer, self.writer.invoke("i1", name, argument, declared=self.kind), "i1"
+        )
+
+
+class Variable:
+    """An integer in memory.
+
+    Args:
+        writer: of the function.
+        value: what it is, where it is declared.
+    """
+
+    def __init__(self, writer: Writer, value: Integer | int):
+        self._writer, self._place = writer, writer.room(1, "i64")
+        self.set(value)
+
+    def set(self, value: Integer | int) -> None:
+        """Change it."""
+        self._writer.store("i64", value, self._place)
+
+    def get(self) -> Integer:
+        """Its value now."""
+        return Integer(self._writer, self._writer.load("i64", self._place))
