@@ -16,7 +16,7 @@ ROOMS = (
     "solvers", "control", "analysis", "simulation", "tuning", "parallel", "models", "plotting",
     "commands", "cli",
 )  # fmt: skip
-KERNELS = ("graph", "tracing", "llvm", "launch", "integration")
+KERNELS = ("llvm", "graph", "tracing", "emission", "launch", "integration")
 
 
 def imported(path: Path) -> set[str]:

@@ -14,6 +14,7 @@ import pytest
 import jaxdae
 from jaxdae import MinimumNorm, Multipliers, simulate, State
 from jaxdae.kernels.llvm import machine_code, xla_interface
+from jaxdae.kernels.llvm.module import Module
 from jaxdae.kernels.memory import Memory
 from jaxdae.models import CartesianPendulum, Chain
 from jaxdae.simulation import native
@@ -178,7 +179,7 @@ def test_another_interface_of_xla_is_not_trusted(text, reason, tmp_path, monkeyp
     with pytest.raises(
         machine_code.MachineCodeError, match=f"{reason}.*; use the function without"
     ):
-        machine_code.register("")
+        machine_code.register(Module([]))
 
 
 def test_on_other_devices_diffrax_serves(monkeypatch):

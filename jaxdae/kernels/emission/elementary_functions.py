@@ -19,7 +19,7 @@ from jaxdae.kernels.llvm.writer import Writer
 
 # What a program may call; `sincos` gives both of one angle.
 BOTH = "sincos"
-VECTOR_FUNCTIONS = (BOTH, *(name for name, x in OPERATIONS.items() if x.function))
+VECTOR_FUNCTIONS = (*(name for name, x in OPERATIONS.items() if x.function), BOTH)
 # Functions of the C library that take over where arguments are too large.
 _FAR = {BOTH: ("sin", "cos")} | {name: (x.far,) for name, x in OPERATIONS.items() if x.far}
 LIMITED = tuple(_FAR)

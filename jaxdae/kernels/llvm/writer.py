@@ -306,7 +306,6 @@ class _Handed(NamedTuple):
     following: Any = None
 
 
-@cache
 def literal(value: float) -> str:
     """A floating-point constant by its bits, which also single precision writes as double's."""
     return f"0x{struct.unpack('<Q', struct.pack('<d', value))[0]:016X}"

@@ -19,6 +19,7 @@ from jaxdae.kernels.launch.assembly import module
 from jaxdae.kernels.launch.batch_axes import Axes
 from jaxdae.kernels.llvm import machine_code, storage
 from jaxdae.kernels.llvm.machine_code import Host, MachineCodeError
+from jaxdae.kernels.llvm.module import Definition, Module
 
 # Kernels of their own for every test: what a process has registered it does not compile again.
 _NUMBERS = itertools.count(1)
@@ -33,7 +34,7 @@ def text(number=None):
 
 
 def key(made):
-    return machine_code._key(made)
+    return machine_code._key(made.text)
 
 
 @pytest.fixture
@@ -52,7 +53,9 @@ def folder(tmp_path):
 def compiled(monkeypatch):
     """Keys of the modules that were compiled, and not found on disk."""
     found, compile_ = [], machine_code._compiled
-    monkeypatch.setattr(machine_code, "_compiled", lambda x: (found.append(key(x)), compile_(x))[1])
+    monkeypatch.setattr(
+        machine_code, "_compiled", lambda x: (found.append(machine_code._key(x)), compile_(x))[1]
+    )
     return found
 
 
@@ -126,7 +129,7 @@ def test_code_is_made_quickly_where_jax_is_told_so(monkeypatch):
     quickly = jax.config.values["jax_disable_most_optimizations"]
     for told in (True, False):
         jax.config.update("jax_disable_most_optimizations", told)
-        codes.append(machine_code._compiled(made))
+        codes.append(machine_code._compiled(made.text))
         keys.append(key(made))
     jax.config.update("jax_disable_most_optimizations", quickly)
     assert codes[0] != codes[1]
@@ -306,16 +309,18 @@ def test_threads_that_ask_for_the_same_kernel_compile_it_once(compiled):
 
 def test_a_module_that_llvm_refuses_is_said():
     with pytest.raises(MachineCodeError, match=r"(?s)a mistake in jaxdae.*expected.*Please report"):
-        machine_code.register("define nonsense")
+        machine_code.register(Module([Definition("handler", "define nonsense")]))
     unverified = (
         "define i32 @handler(i1 %x) {\n  br label %a\na:\n  %y = phi i32 [0, %a]\n  ret i32 %y\n}"
     )
     with pytest.raises(MachineCodeError, match=r"(?s)a mistake in jaxdae.*PHI.*Please report"):
-        machine_code.register(unverified)
+        machine_code.register(Module([Definition("handler", unverified)]))
 
 
 def test_a_function_that_this_machine_lacks_is_refused_and_does_not_end_the_process():
-    lacking = "declare double @no_such_function(double)\ndeclare double @llvm.sqrt.f64(double)\n"
+    names = ("no_such_function", "llvm.sqrt.f64")
+    declared = frozenset(f"declare double @{name}(double)" for name in names)
+    lacking = Module([Definition("handler", "", declared)])
     with pytest.raises(MachineCodeError, match="calls no_such_function, which the C library"):
         machine_code.register(lacking)
 
@@ -373,7 +378,7 @@ def test_vectors_wider_than_the_registers_are_taken_apart(monkeypatch):
     monkeypatch.setattr(machine_code, "host_width", lambda bits: 64 // bits * width)
     x = jnp.linspace(0, 3, 2 * width + 1)
     made = module(scalarize(jnp.sin, jnp.zeros(())), Axes(x.shape, (True,)), np.float64, 1)
-    assert f"<{width} x double>" in made
+    assert f"<{width} x double>" in made.text
     name = machine_code.register(made)
     found = jax.jit(jax.ffi.ffi_call(name, jax.ShapeDtypeStruct(x.shape, x.dtype)))(x)
     np.testing.assert_allclose(found, np.sin(x), rtol=1e-15)

@@ -5,6 +5,7 @@ import ctypes
 import pytest
 
 from jaxdae.kernels.llvm import machine_code
+from jaxdae.kernels.llvm.module import Definition, Module
 from jaxdae.kernels.llvm.xla_interface import handler
 
 # In place of the threads: it writes the number of members that it gets.
@@ -22,7 +23,7 @@ SIZES = {"frame": 168, "arguments": 40, "results": 40, "buffer": 48}
 
 @pytest.fixture(scope="module")
 def call():
-    text = SHARE + handler(2)
+    text = Module([Definition("share", SHARE), *handler(2)]).text
     address = machine_code._address(machine_code.Kernel(machine_code._compiled(text), []))
     return ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(address)
 

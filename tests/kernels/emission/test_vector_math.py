@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.special
-from jaxdae.kernels.llvm.emission import functions
-from jaxdae.kernels.llvm.mathematics.vector_math import LIMITED, VECTOR_FUNCTIONS
 
 from jaxdae.kernels import native, scalarize
+from jaxdae.kernels.emission.elementary_functions import LIMITED, VECTOR_FUNCTIONS
+from jaxdae.kernels.emission.instructions import functions
 from jaxdae.kernels.graph.operations import STRAIGHT_LINES
 
 # By the name of the operation: JAX's function, and NumPy's for the exact value.

@@ -5,23 +5,22 @@ kernel itself computed: what an expression before has lost does not count. Numbe
 special values are among the inputs, and arise from them.
 """
 
-import re
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.special
-from jaxdae.kernels.llvm.emission import emit, functions
 
+from jaxdae.kernels.emission import elementary_functions
+from jaxdae.kernels.emission.instructions import emit, functions
 from jaxdae.kernels.graph.expressions import CONSTANT, Graph, INPUT
 from jaxdae.kernels.graph.operations import OPERATIONS
 from jaxdae.kernels.launch.assembly import assembled
 from jaxdae.kernels.launch.portable import OWN
 from jaxdae.kernels.llvm import machine_code
-from jaxdae.kernels.llvm.mathematics import vector_math
+from jaxdae.kernels.llvm.batch_loops import Buffer, Lanes
+from jaxdae.kernels.llvm.module import Definition, Module
 from jaxdae.kernels.llvm.writer import Writer
-from jaxdae.kernels.llvm.xla_interface import DATA
 from jaxdae.kernels.tracing.trace import ScalarProgram
 
 # Modules of programs of expressions: 40 000 of them.
@@ -85,51 +84,39 @@ def random_inputs(rng) -> np.ndarray:
     return np.choose(rng.choice(5, shape, p=[0.4, 0.2, 0.1, 0.1, 0.2]), kinds)
 
 
-def module_text(programs: list[tuple[Graph, list[int]]]) -> str:
+def module(programs: list[tuple[Graph, list[int]]]) -> Module:
     """A module with a function for each program; each stores a vector for each of its nodes."""
     elementary: dict[str, None] = {}
-    parts, calls, first = [], [], 0
+    parts, first = [], 0
+    lanes = Lanes(WIDTH, np.float64)
+    source, target = (
+        Buffer(lanes, table, 0, 0, 0, 0).data for table in (lanes.arguments, lanes.results)
+    )
     for k, (graph, nodes) in enumerate(programs):
         program = ScalarProgram(graph, np.array(nodes, np.int32), (), ())
         elementary |= dict.fromkeys(functions(program))
-        parts.append(part_text(program, f"part{k}"))
-        calls += [
-            f"  %s{k} = getelementptr double, ptr %source, i64 {k * INPUTS * WIDTH}",
-            f"  %t{k} = getelementptr double, ptr %target, i64 {first * WIDTH}",
-            f"  call void @part{k}(ptr %s{k}, ptr %t{k})",
-        ]
+        parts.append(part(program, f"part{k}"))
+        lanes.call(f"part{k}", lanes.offset(source, k * INPUTS), lanes.offset(target, first))
         first += len(nodes)
-    run = [
-        "define internal void @run(ptr %arguments, ptr %results, i64 %begin, i64 %end) {",
-        *(f"  %{x}b = load ptr, ptr %{x}s" for x in ("argument", "result")),
-        f"  %a = getelementptr i8, ptr %argumentb, i64 {DATA}",
-        f"  %r = getelementptr i8, ptr %resultb, i64 {DATA}",
-        "  %source = load ptr, ptr %a",
-        "  %target = load ptr, ptr %r",
-        *calls,
-        "  ret void",
-        "}",
-    ]
-    known = [vector_math.function(x, WIDTH, np.float64) for x in elementary]
-    text = assembled([*known, *parts, "\n".join(run)], 0, 1, 1)
+    known = [y for x in elementary for y in elementary_functions.function(x, WIDTH, np.float64)]
     # Functions copied to where they are called would take most of the time to compile.
-    return re.sub(r"(?m)^(define internal .*) nounwind", r"\1 noinline nounwind", text)
+    slow = [x._replace(text=x.text.replace(" nounwind {", " noinline nounwind {")) for x in known]
+    return assembled([*slow, *parts, lanes.finish()], 0, 1, 1)
 
 
-def part_text(program: ScalarProgram, name: str) -> str:
+def part(program: ScalarProgram, name: str) -> Definition:
     """Truth values are stored as zero and one."""
     w = Writer(WIDTH, np.float64)
 
-    def place(pointer, i):
-        return w.put(f"getelementptr {w.vector}, ptr {pointer}, i64 {i}")
+    def read(i: int) -> str:
+        return w.load(w.vector, w.place(w.vector, "%source", i), 8)
 
-    w.line(f"define internal void @{name}(ptr %source, ptr %target) nounwind {{")
-    inputs = [w.put(f"load {w.vector}, ptr {place('%source', i)}, align 8") for i in range(INPUTS)]
+    inputs = [read(i) for i in range(INPUTS)]
     for i, found in enumerate(emit(w, program, inputs.__getitem__)):
         if is_truth(program.graph, int(program.outputs[i])):
-            found = w.select(found, w.number(1.0), w.number(0.0))
-        w.line(f"  store {w.vector} {found}, ptr {place('%target', i)}, align 8")
-    return "\n".join([*sorted(w.declared), *w.lines, "  ret void", "}"])
+            found = found.choose(1.0, 0.0)
+        w.store(w.vector, found, w.place(w.vector, "%target", i), 8)
+    return w.define(name, "ptr %source, ptr %target", attributes="noinline nounwind ")
 
 
 def is_truth(graph: Graph, node: int) -> bool:
@@ -146,7 +133,7 @@ def collected(seeds):
         rng = np.random.default_rng([31415, seed])
         programs = [random_graph(rng) for _ in range(PROGRAMS)]
         inputs = np.stack([random_inputs(rng) for _ in programs])
-        name = machine_code.register(module_text(programs))
+        name = machine_code.register(module(programs))
         count = sum(len(nodes) for _, nodes in programs)
         shape = jax.ShapeDtypeStruct((count, WIDTH), jnp.float64)
         results = iter(np.asarray(jax.ffi.ffi_call(name, shape)(inputs)))
