@@ -23,7 +23,7 @@ def emit(
     inputs: Callable[[int], str],
     calls: Any = None,
     far: list[Number] | None = None,
-) -> list[Register | None]:
+) -> list[Any]:
     """Write the instructions of a program.
 
     Args:
@@ -53,7 +53,7 @@ class _Emission:
         self._terms = fused_terms(self._graph, self._needed, self._outputs)
         self._within = {x for term in self._terms.values() for x in term.within}
 
-    def write(self) -> list[Register | None]:
+    def write(self) -> list[Any]:
         for node in self._needed:
             operation, arguments = self._graph.nodes[node]
             if operation == CALL:

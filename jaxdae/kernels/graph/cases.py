@@ -5,21 +5,16 @@ known in each case, and so is their difference, which the ranges alone would let
 """
 
 import math
-from collections.abc import Callable
+
+import numpy as np
 
 from jaxdae.kernels.graph.expressions import CONSTANT, Graph
+from jaxdae.kernels.graph.simplifications import folded
 
 # Larger trees of choices cost more than arithmetic.
 _MOST = 256
 
-_RESULTS: dict[str, Callable[..., float]] = {
-    "add": lambda a, b: a + b,
-    "sub": lambda a, b: a - b,
-    "mul": lambda a, b: a * b,
-    "div": lambda a, b: float(math.trunc(a / b)) if b else math.nan,
-    "max": max,
-    "min": min,
-}
+_OPERATIONS = ("add", "sub", "mul", "div", "max", "min")
 
 
 def is_chosen(graph: Graph, node: int) -> bool:
@@ -56,7 +51,7 @@ def by_cases(graph: Graph, operation: str, *nodes: int) -> int | None:
     """
     known = [graph.value(x) is not None for x in nodes]
     chosen = [x or is_chosen(graph, y) for x, y in zip(known, nodes, strict=True)]
-    if operation not in _RESULTS or not all(chosen):
+    if operation not in _OPERATIONS or not all(chosen):
         return None
     done: dict[tuple[int, ...], int] = {}
 
@@ -64,7 +59,7 @@ def by_cases(graph: Graph, operation: str, *nodes: int) -> int | None:
         if own not in done:
             values = graph.values(list(own))
             if values is not None:
-                done[own] = graph.constant(float(_RESULTS[operation](*values)))
+                done[own] = graph.constant(_result(operation, values))
             else:
                 # What was chosen last is the outermost choice.
                 asked = max(graph.nodes[x].arguments[0] for x in own if _is_choice(graph, x))
@@ -73,6 +68,11 @@ def by_cases(graph: Graph, operation: str, *nodes: int) -> int | None:
         return done[own]
 
     return made(*nodes)
+
+
+def _result(operation: str, values: list) -> float:
+    """The operation on known integers; a quotient has no fraction."""
+    return float(np.trunc(folded(operation, values)))
 
 
 def _is_choice(graph: Graph, node: int) -> bool:

@@ -12,6 +12,20 @@ import numpy as np
 from jaxdae.kernels.llvm.writer import Writer
 
 
+def _with(instruction: str) -> Any:
+    """The operator `self instruction other`."""
+    return lambda self, other: self._operation(instruction, self.name, self._word(other))
+
+
+def _after(instruction: str) -> Any:
+    """The operator `other instruction self`."""
+    return lambda self, other: self._operation(instruction, self._word(other), self.name)
+
+
+def _compared(condition: str) -> Any:
+    return lambda self, other: self._compared(condition, other)
+
+
 class Register:
     """A value.
 
@@ -40,10 +54,8 @@ class Register:
 
     def choice(self, condition: "Condition", other: Any) -> Self:
         """Itself where a condition holds, the other elsewhere."""
-        operands = (
-            f"{condition.kind} {condition}, {self.kind} {self}, {self.kind} {self._word(other)}"
-        )
-        return self._put(f"select {operands}")
+        both = f"{self.kind} {self.name}, {self.kind} {self._word(other)}"
+        return self._put(f"select {condition.kind} {condition.name}, {both}")
 
     def _word(self, other: Any) -> str:
         return other.name if isinstance(other, Register) else self.writer.constant(self.kind, other)
@@ -51,11 +63,8 @@ class Register:
     def _put(self, instruction: str) -> Self:
         return type(self)(self.writer, self.writer.put(self.kind, instruction), self.kind)
 
-    def _with(self, instruction: str, other: Any) -> Self:
-        return self._put(f"{instruction} {self.kind} {self.name}, {self._word(other)}")
-
-    def _after(self, instruction: str, other: Any) -> Self:
-        return self._put(f"{instruction} {self.kind} {self._word(other)}, {self.name}")
+    def _operation(self, instruction: str, a: str, b: str) -> Self:
+        return self._put(f"{instruction} {self.kind} {a}, {b}")
 
     def _compared(self, condition: str, other: Any) -> "Condition":
         kind = self.writer.mask if self.kind[0] == "<" else "i1"
@@ -75,29 +84,14 @@ class Number(Register):
     def __init__(self, writer: Writer, name: str, kind: str | None = None):
         super().__init__(writer, name, writer.vector if kind is None else kind)
 
-    def __add__(self, other: "Number | float") -> "Number":
-        return self._with("fadd", other)
-
-    def __radd__(self, other: "Number | float") -> "Number":
-        return self._after("fadd", other)
-
-    def __sub__(self, other: "Number | float") -> "Number":
-        return self._with("fsub", other)
-
-    def __rsub__(self, other: "Number | float") -> "Number":
-        return self._after("fsub", other)
-
-    def __mul__(self, other: "Number | float") -> "Number":
-        return self._with("fmul", other)
-
-    def __rmul__(self, other: "Number | float") -> "Number":
-        return self._after("fmul", other)
-
-    def __truediv__(self, other: "Number | float") -> "Number":
-        return self._with("fdiv", other)
-
-    def __rtruediv__(self, other: "Number | float") -> "Number":
-        return self._after("fdiv", other)
+    __add__ = _with("fadd")
+    __radd__ = _after("fadd")
+    __sub__ = _with("fsub")
+    __rsub__ = _after("fsub")
+    __mul__ = _with("fmul")
+    __rmul__ = _after("fmul")
+    __truediv__ = _with("fdiv")
+    __rtruediv__ = _after("fdiv")
 
     def __neg__(self) -> "Number":
         return self._put(f"fneg {self.kind} {self.name}")
@@ -105,25 +99,15 @@ class Number(Register):
     def __abs__(self) -> "Number":
         return self.intrinsic("fabs")
 
-    def __lt__(self, other: "Number | float") -> "Condition":
-        return self._compared("fcmp olt", other)
+    __lt__ = _compared("fcmp olt")
+    __le__ = _compared("fcmp ole")
+    __gt__ = _compared("fcmp ogt")
+    __ge__ = _compared("fcmp oge")
 
-    def __le__(self, other: "Number | float") -> "Condition":
-        return self._compared("fcmp ole", other)
-
-    def __gt__(self, other: "Number | float") -> "Condition":
-        return self._compared("fcmp ogt", other)
-
-    def __ge__(self, other: "Number | float") -> "Condition":
-        return self._compared("fcmp oge", other)
-
-    def equals(self, other: "Number | float") -> "Condition":
-        """Whether both are equal; false for NaN."""
-        return self._compared("fcmp oeq", other)
-
-    def differs(self, other: "Number | float") -> "Condition":
-        """Whether they are not equal; true for NaN."""
-        return self._compared("fcmp une", other)
+    #: Whether both are equal; false for NaN.
+    equals = _compared("fcmp oeq")
+    #: Whether they are not equal; true for NaN.
+    differs = _compared("fcmp une")
 
     def is_nan(self) -> "Condition":
         """Whether it is not a number."""
@@ -186,58 +170,26 @@ class Integer(Register):
     def __init__(self, writer: Writer, name: str, kind: str = "i64"):
         super().__init__(writer, name, kind)
 
-    def __add__(self, other: "Integer | int") -> "Integer":
-        return self._with("add", other)
+    __add__ = _with("add")
+    __radd__ = _with("add")
+    __sub__ = _with("sub")
+    __mul__ = _with("mul")
+    __floordiv__ = _with("sdiv")
+    __mod__ = _with("srem")
+    __and__ = _with("and")
+    __or__ = _with("or")
+    __xor__ = _with("xor")
+    __lshift__ = _with("shl")
+    __rshift__ = _with("lshr")
+    __lt__ = _compared("icmp slt")
+    __le__ = _compared("icmp sle")
+    __gt__ = _compared("icmp sgt")
+    __ge__ = _compared("icmp sge")
 
-    def __radd__(self, other: int) -> "Integer":
-        return self._with("add", other)
-
-    def __sub__(self, other: "Integer | int") -> "Integer":
-        return self._with("sub", other)
-
-    def __mul__(self, other: "Integer | int") -> "Integer":
-        return self._with("mul", other)
-
-    def __floordiv__(self, other: "Integer | int") -> "Integer":
-        return self._with("sdiv", other)
-
-    def __mod__(self, other: "Integer | int") -> "Integer":
-        return self._with("srem", other)
-
-    def __and__(self, other: "Integer | int") -> "Integer":
-        return self._with("and", other)
-
-    def __or__(self, other: "Integer | int") -> "Integer":
-        return self._with("or", other)
-
-    def __xor__(self, other: "Integer | int") -> "Integer":
-        return self._with("xor", other)
-
-    def __lshift__(self, places: int) -> "Integer":
-        return self._with("shl", places)
-
-    def __rshift__(self, places: int) -> "Integer":
-        return self._with("lshr", places)
-
-    def __lt__(self, other: "Integer | int") -> "Condition":
-        return self._compared("icmp slt", other)
-
-    def __le__(self, other: "Integer | int") -> "Condition":
-        return self._compared("icmp sle", other)
-
-    def __gt__(self, other: "Integer | int") -> "Condition":
-        return self._compared("icmp sgt", other)
-
-    def __ge__(self, other: "Integer | int") -> "Condition":
-        return self._compared("icmp sge", other)
-
-    def equals(self, other: "Integer | int") -> "Condition":
-        """Whether both are equal."""
-        return self._compared("icmp eq", other)
-
-    def differs(self, other: "Integer | int") -> "Condition":
-        """Whether they are not."""
-        return self._compared("icmp ne", other)
+    #: Whether both are equal.
+    equals = _compared("icmp eq")
+    #: Whether they are not.
+    differs = _compared("icmp ne")
 
     def number(self) -> Number:
         """Floating-point numbers of these bits."""
@@ -246,14 +198,6 @@ class Integer(Register):
     def as_number(self) -> Number:
         """Itself as a floating-point number."""
         return self._as(Number, "sitofp", self.writer.scalar)
-
-    def is_zero(self) -> "Condition":
-        """Whether no bit is set."""
-        return self.equals(0)
-
-    def is_negative(self) -> "Condition":
-        """Whether the highest bit is set, which is the sign of a floating-point number."""
-        return self < 0
 
 
 class Condition(Register):
@@ -264,17 +208,12 @@ class Condition(Register):
     def __init__(self, writer: Writer, name: str, kind: str | None = None):
         super().__init__(writer, name, writer.mask if kind is None else kind)
 
-    def __and__(self, other: "Condition") -> "Condition":
-        return self._with("and", other)
-
-    def __or__(self, other: "Condition") -> "Condition":
-        return self._with("or", other)
-
-    def __xor__(self, other: "Condition") -> "Condition":
-        return self._with("xor", other)
+    __and__ = _with("and")
+    __or__ = _with("or")
+    __xor__ = _with("xor")
 
     def __invert__(self) -> "Condition":
-        return self._with("xor", True)
+        return self ^ True
 
     def equals(self, other: "Condition") -> "Condition":
         """Whether both or none hold."""

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxdae.kernels.graph.expressions import Graph
+from jaxdae.kernels.graph.operations import OPERATIONS
 
 # Integers are held as floating-point ones, which single precision does exactly up to here.
 _EXACT = 2**24
@@ -96,11 +97,7 @@ def as_known(graph: Graph, value: Value, dtype) -> Value:
 
 
 def elementwise(
-    graph: Graph,
-    operation: str,
-    *values: Value,
-    boolean: bool = False,
-    bounds: tuple[int, int] | None = None,
+    graph: Graph, operation: str, *values: Value, bounds: tuple[int, int] | None = None
 ) -> Symbols:
     """An operation on corresponding entries."""
     nodes = [as_symbols(graph, x).nodes for x in values]
@@ -109,8 +106,9 @@ def elementwise(
         nodes = np.broadcast_arrays(*nodes)
         shape = nodes[0].shape
     apply = graph.apply
-    found = [apply(operation, *x) for x in zip(*(x.ravel().tolist() for x in nodes), strict=True)]
-    return Symbols(np.array(found, np.int32).reshape(shape), boolean, bounds)
+    entries = zip(*(x.ravel().tolist() for x in nodes), strict=True)
+    results = np.array([apply(operation, *x) for x in entries], np.int32)
+    return Symbols(results.reshape(shape), OPERATIONS[operation].boolean, bounds)
 
 
 def reduced(graph: Graph, operation: str, value: Value, axes, boolean: bool = False) -> Symbols:
@@ -127,5 +125,5 @@ def reduced(graph: Graph, operation: str, value: Value, axes, boolean: bool = Fa
         # Sums of several terms begin with zero.
         total = elementwise(graph, "add", total, np.asarray(0.0))
     for row in flat[1:]:
-        total = elementwise(graph, operation, total, Symbols(row, boolean), boolean=boolean)
+        total = elementwise(graph, operation, total, Symbols(row, boolean))
     return total

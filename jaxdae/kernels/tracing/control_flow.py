@@ -125,9 +125,9 @@ def _cond(graph: Graph, equation, given: list[Value], evaluate: Callable) -> lis
 def _chooses(graph: Graph, which: Symbols, i: int) -> Symbols:
     """Whether a choice falls on a branch; numbers outside fall on the first or the last."""
     if which.boolean:
-        return elementwise(graph, "not", which, boolean=True)
+        return elementwise(graph, "not", which)
     test = "le" if i == 0 else "eq"
-    return elementwise(graph, test, which, np.asarray(float(i)), boolean=True)
+    return elementwise(graph, test, which, np.asarray(float(i)))
 
 
 def choice(graph: Graph, condition: Value, yes: Value, no: Value) -> Symbols:

@@ -278,10 +278,10 @@ def extremum(sign: int) -> Callable:
 
 def _with_nan_first(graph: Graph, ahead: Symbols, best: Symbols, row: Symbols) -> Symbols:
     """The new entry is taken if it is NaN, never after a NaN."""
-    unknown = elementwise(graph, "ne", row, row, boolean=True)
-    ahead = elementwise(graph, "or", ahead, unknown, boolean=True)
-    number = elementwise(graph, "eq", best, best, boolean=True)
-    return elementwise(graph, "and", ahead, number, boolean=True)
+    unknown = elementwise(graph, "ne", row, row)
+    ahead = elementwise(graph, "or", ahead, unknown)
+    number = elementwise(graph, "eq", best, best)
+    return elementwise(graph, "and", ahead, number)
 
 
 def total_order(operation: str) -> Callable:
@@ -294,8 +294,8 @@ def total_order(operation: str) -> Callable:
             return [_is_ahead(graph, a, b)]
         ahead, behind = _is_ahead(graph, b, a), _is_ahead(graph, a, b)
         if operation == "eq":
-            ahead = elementwise(graph, "or", ahead, behind, boolean=True)
-        return [elementwise(graph, "not", ahead, boolean=True)]
+            ahead = elementwise(graph, "or", ahead, behind)
+        return [elementwise(graph, "not", ahead)]
 
     return rule
 
@@ -305,16 +305,16 @@ def _is_ahead(graph: Graph, a: Symbols, b: Symbols) -> Symbols:
     if a.bounds is not None or all(map(graph.is_positive, a.nodes.ravel().tolist())):
         return less
     signs = [elementwise(graph, "div", np.asarray(1.0), x) for x in (a, b)]
-    zeros = [elementwise(graph, "eq", x, zero, boolean=True) for x in (a, b)]
-    order = elementwise(graph, "lt", *signs, boolean=True)
-    both = elementwise(graph, "and", *zeros, boolean=True)
-    ordered = elementwise(graph, "and", both, order, boolean=True)
-    return elementwise(graph, "or", less, ordered, boolean=True)
+    zeros = [elementwise(graph, "eq", x, zero) for x in (a, b)]
+    order = elementwise(graph, "lt", *signs)
+    both = elementwise(graph, "and", *zeros)
+    ordered = elementwise(graph, "and", both, order)
+    return elementwise(graph, "or", less, ordered)
 
 
 def before(graph: Graph, a: Symbols, b: Symbols) -> Symbols:
     """`a < b`."""
-    return elementwise(graph, "lt", a, b, boolean=True)
+    return elementwise(graph, "lt", a, b)
 
 
 def sort(graph: Graph, equation, given: list[Value]) -> list[Value]:
@@ -341,9 +341,9 @@ def _precedes(graph: Graph, pairs) -> Symbols:
     less = _less(graph, a, b)
     if not rest:
         return less
-    tied = elementwise(graph, "not", _less(graph, b, a), boolean=True)
-    later = elementwise(graph, "and", tied, _precedes(graph, rest), boolean=True)
-    return elementwise(graph, "or", less, later, boolean=True)
+    tied = elementwise(graph, "not", _less(graph, b, a))
+    later = elementwise(graph, "and", tied, _precedes(graph, rest))
+    return elementwise(graph, "or", less, later)
 
 
 def _less(graph: Graph, a: Symbols, b: Symbols) -> Symbols:
@@ -351,10 +351,10 @@ def _less(graph: Graph, a: Symbols, b: Symbols) -> Symbols:
     a, b = _number(graph, a), _number(graph, b)
     if a.bounds is not None:
         return before(graph, a, b)
-    greater = elementwise(graph, "le", b, a, boolean=True)
-    number = elementwise(graph, "eq", a, a, boolean=True)
-    less = elementwise(graph, "not", greater, boolean=True)
-    return elementwise(graph, "and", less, number, boolean=True)
+    greater = elementwise(graph, "le", b, a)
+    number = elementwise(graph, "eq", a, a)
+    less = elementwise(graph, "not", greater)
+    return elementwise(graph, "and", less, number)
 
 
 RULES: dict[str, Callable] = {

@@ -54,7 +54,7 @@ _DECIDED: dict[str, Callable[[Range, Range], bool | None]] = {
 }
 
 
-def on_wholes(graph: Graph, operation: str, given: list[Value], dtype) -> Symbols:
+def on_integers(graph: Graph, operation: str, given: list[Value], dtype) -> Symbols:
     """An operation on corresponding integers.
 
     Args:
@@ -106,7 +106,7 @@ def _quotient(graph: Graph, symbols, dtype) -> Symbols:
     down, up = (elementwise(graph, name, found) for name in ("floor", "ceil"))
     if least >= 0:
         return down._replace(bounds=bounds)
-    below = elementwise(graph, "lt", found, np.asarray(0.0), boolean=True)
+    below = elementwise(graph, "lt", found, np.asarray(0.0))
     return elementwise(graph, "select", below, up, down, bounds=bounds)
 
 
@@ -119,7 +119,7 @@ def sum_of_products(a: Range, b: Range, count: int, dtype) -> Range:
 def _compared(graph: Graph, operation: str, symbols, ranges) -> Symbols:
     decided = _DECIDED[operation](*ranges)
     if decided is None:
-        return elementwise(graph, operation, *symbols, boolean=True)
+        return elementwise(graph, operation, *symbols)
     shape = np.broadcast_shapes(*(x.nodes.shape for x in symbols))
     return Symbols(np.full(shape, graph.constant(decided), np.int32), True)
 
@@ -134,10 +134,10 @@ def rounded(graph: Graph, value: Symbols, dtype) -> Symbols:
             "limits may"
         )
     zero = np.asarray(0.0)
-    number = elementwise(graph, "eq", value, value, boolean=True)
+    number = elementwise(graph, "eq", value, value)
     down, up = (elementwise(graph, name, value) for name in ("floor", "ceil"))
     if low < 0:
-        below = elementwise(graph, "lt", value, zero, boolean=True)
+        below = elementwise(graph, "lt", value, zero)
         down = elementwise(graph, "select", below, up, down)
     bounds = within((int(np.trunc(min(low, 0.0))), int(np.trunc(max(high, 0.0)))), dtype)
     return elementwise(graph, "select", number, down, zero, bounds=bounds)

@@ -7,32 +7,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxdae.kernels.graph.operations import OPERATIONS
 from jaxdae.kernels.tracing import parameters
 from jaxdae.kernels.tracing.data_movement import MOVES
 
 # What NumPy does to the last bit as JAX; each shape of a primitive that JAX does itself is
 # compiled first, which takes longer than all the rest.
-_EXACT: dict[str, Callable] = {
-    "add": np.add,
-    "add_any": np.add,
-    "sub": np.subtract,
-    "mul": np.multiply,
-    "neg": np.negative,
-    "max": np.maximum,
-    "min": np.minimum,
-    "lt": np.less,
-    "le": np.less_equal,
-    "gt": np.greater,
-    "ge": np.greater_equal,
-    "eq": np.equal,
-    "ne": np.not_equal,
-}
-_LOGICAL: dict[str, Callable] = {
-    "and": np.logical_and,
-    "or": np.logical_or,
-    "xor": np.logical_xor,
-    "not": np.logical_not,
-}
+_EXACT = ("add", "sub", "mul", "neg", "max", "min", "lt", "le", "eq", "ne")
+_OTHERS: dict[str, Callable] = {"add_any": np.add, "gt": np.greater, "ge": np.greater_equal}
+_LOGICAL = ("and", "or", "xor", "not")
 
 
 def on_host(equation, values: list) -> list[Any]:
@@ -49,10 +32,11 @@ def on_host(equation, values: list) -> list[Any]:
 
 def _by_numpy(name: str, params, values):
     with np.errstate(all="ignore"):
-        if name in _EXACT and all(_plain(x) for x in values):
-            return np.asarray(_EXACT[name](*values))
-        if name in _LOGICAL and all(x.dtype == np.bool_ for x in values):
-            return np.asarray(_LOGICAL[name](*values))
+        exact = name in _EXACT and all(_plain(x) for x in values)
+        if exact or (name in _LOGICAL and all(x.dtype == np.bool_ for x in values)):
+            return np.asarray(OPERATIONS[name].evaluate(*values))
+        if name in _OTHERS and all(_plain(x) for x in values):
+            return np.asarray(_OTHERS[name](*values))
         if name == "div" and all(x.dtype.kind == "f" for x in values):
             return np.asarray(np.divide(*values))
         if name == "integer_pow" and params["y"] == 2 and _plain(values[0]):

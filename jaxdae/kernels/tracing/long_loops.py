@@ -169,7 +169,7 @@ def _kind(graph: Graph, value: Value) -> Symbols:
 def _restored(graph: Graph, nodes: np.ndarray, kind: Symbols) -> Symbols:
     """Numbers that are kept in memory, as what they stand for."""
     if kind.boolean:
-        return elementwise(graph, "ne", Symbols(nodes), np.asarray(0.0), boolean=True)
+        return elementwise(graph, "ne", Symbols(nodes), np.asarray(0.0))
     return kind.like(nodes)
 
 

@@ -12,12 +12,12 @@ from jaxdae.kernels.tracing import casts, factorizations, indexing, product_part
 from jaxdae.kernels.tracing.arrays import as_symbols, elementwise, reduced, Refusal, Symbols, Value
 from jaxdae.kernels.tracing.control_flow import choice
 from jaxdae.kernels.tracing.indexing import alike
-from jaxdae.kernels.tracing.integers import on_wholes, rounded, sum_of_products, within
+from jaxdae.kernels.tracing.integers import on_integers, rounded, sum_of_products, within
 
 # Name of the primitive that calls another program.
 CALL_PRIMITIVE = "call_subprogram"
 # The larger of two truth values is true where one of them is.
-_OF_TRUTHS = {"max": "or", "min": "and"}
+_OF_BOOLEANS = {"max": "or", "min": "and"}
 
 
 def _same(operation: str) -> Callable:
@@ -27,9 +27,9 @@ def _same(operation: str) -> Callable:
         dtype = equation.outvars[0].aval.dtype
         counted = dtype == np.bool_ or np.issubdtype(dtype, np.integer)
         if counted and any(isinstance(x, Symbols) and x.bounds is not None for x in given):
-            return [on_wholes(graph, operation, given, equation.outvars[0].aval.dtype)]
+            return [on_integers(graph, operation, given, dtype)]
         if any(isinstance(x, Symbols) and x.boolean for x in given):
-            return [_on_truths(graph, operation, given)]
+            return [_on_booleans(graph, operation, given)]
         if graph.loops and operation in product_parts.SUMS:
             nodes = [as_symbols(graph, x).nodes for x in given]
             found = product_parts.combined(graph, operation, nodes)
@@ -40,18 +40,18 @@ def _same(operation: str) -> Callable:
             found = maps.mapped(graph, operation, nodes)
             if found is not None:
                 return [Symbols(found)]
-        return [elementwise(graph, operation, *given, boolean=boolean)]
+        return [elementwise(graph, operation, *given)]
 
     return rule
 
 
-def _on_truths(graph: Graph, operation: str, given: list[Value]) -> Symbols:
+def _on_booleans(graph: Graph, operation: str, given: list[Value]) -> Symbols:
     """Comparisons of truth values."""
-    same = {"eq": "xor", "ne": "xor", **_OF_TRUTHS}.get(operation)
+    same = {"eq": "xor", "ne": "xor", **_OF_BOOLEANS}.get(operation)
     if same is None:
         raise Refusal(f"{operation} of truth values is not known")
-    found = elementwise(graph, same, *given, boolean=True)
-    return elementwise(graph, "not", found, boolean=True) if operation == "eq" else found
+    found = elementwise(graph, same, *given)
+    return elementwise(graph, "not", found) if operation == "eq" else found
 
 
 def _logical(operation: str) -> Callable:
@@ -59,7 +59,7 @@ def _logical(operation: str) -> Callable:
         del equation
         if not all(as_symbols(graph, x).boolean for x in given):
             raise Refusal("bits of integers that depend on the inputs are not known")
-        return [elementwise(graph, operation, *given, boolean=True)]
+        return [elementwise(graph, operation, *given)]
 
     return rule
 
@@ -75,7 +75,7 @@ def _select_n(graph: Graph, equation, given: list[Value]) -> list[Value]:
         return [choice(graph, which, yes, no)]
     *others, found = cases
     for i, case in reversed(list(enumerate(others))):
-        chosen = elementwise(graph, "eq", which, np.asarray(float(i)), boolean=True)
+        chosen = elementwise(graph, "eq", which, np.asarray(float(i)))
         found = choice(graph, chosen, case, found)
     return [found]
 
@@ -84,7 +84,7 @@ def _convert(graph: Graph, equation, given: list[Value]) -> list[Value]:
     value, dtype = as_symbols(graph, given[0]), np.dtype(equation.params["new_dtype"])
     if dtype == np.bool_:
         zero = np.asarray(0.0)
-        return [value if value.boolean else elementwise(graph, "ne", value, zero, boolean=True)]
+        return [value if value.boolean else elementwise(graph, "ne", value, zero)]
     counted = np.issubdtype(dtype, np.integer)
     if value.boolean:
         return [_counted(graph, value)._replace(bounds=(0, 1) if counted else None)]
@@ -99,7 +99,7 @@ def _reduction(operation: str) -> Callable:
     def rule(graph: Graph, equation, given: list[Value]) -> list[Value]:
         value, axes = as_symbols(graph, given[0]), equation.params["axes"]
         if value.boolean:
-            name = _OF_TRUTHS.get(operation, operation)
+            name = _OF_BOOLEANS.get(operation, operation)
             return [reduced(graph, name, value, axes, True)]
         bounds = None
         if value.bounds is not None:
@@ -152,7 +152,7 @@ def _dot_general(graph: Graph, equation, given: list[Value]) -> list[Value]:
         bounds = sum_of_products(*ranges, count=a.shape[-1], dtype=result.dtype)
     out = Symbols(np.array(found, np.int32).reshape(result.shape), bounds=bounds)
     if result.dtype == np.bool_:
-        return [elementwise(graph, "ne", out, np.asarray(0.0), boolean=True)]
+        return [elementwise(graph, "ne", out, np.asarray(0.0))]
     return [out]
 
 
@@ -272,15 +272,14 @@ def _identity(graph: Graph, equation, given: list[Value]) -> list[Value]:
     return list(given)
 
 
-_ELEMENTWISE = (
-    "add", "sub", "mul", "div", "neg", "abs", "sign", "max", "min", "rem", "floor", "ceil", "sqrt",
-    "sin", "cos", "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh", "tanh", "asinh", "acosh",
-    "atanh", "exp", "expm1", "log", "log1p", "pow", "cbrt", "erf",
-)  # fmt: skip
+_LOGICAL = ("and", "or", "xor", "not")
 
 RULES: dict[str, Callable] = {
-    **{name: _same(name) for name in (*_ELEMENTWISE, "lt", "le", "eq", "ne", "is_finite")},
-    **{name: _logical(name) for name in ("and", "or", "xor", "not")},
+    **{
+        name: _logical(name) if name in _LOGICAL else _same(name)
+        for name, x in OPERATIONS.items()
+        if x.primitive
+    },
     **indexing.RULES,
     **factorizations.RULES,
     "gt": _swapped("lt"),

@@ -12,16 +12,19 @@ import jax.extend.core as jex
 import jax.numpy as jnp
 import numpy as np
 
+from jaxdae.kernels.graph.operations import OPERATIONS
 from jaxdae.kernels.tracing.linear_solves import SOLVES
 from jaxdae.kernels.tracing.parameters import CALLED
 
 # Arguments whose sign they read where these are zero; the others hand it on, if there are any.
 _READ: dict[str, tuple[int, ...]] = {
-    "atan2": (0, 1), "div": (1,), "pow": (0,), "rsqrt": (0,),
-    "lt_to": (0, 1), "le_to": (0, 1), "eq_to": (0, 1),
+    **{name: x.signs for name, x in OPERATIONS.items() if x.signs},
+    "rsqrt": (0,), "lt_to": (0, 1), "le_to": (0, 1), "eq_to": (0, 1),
 }  # fmt: skip
 # Their results are no zeros, or positive ones.
-_POSITIVE = ("abs", "acos", "cos", "cosh", "exp", "exp2", "log", "logistic", "square")
+_POSITIVE = frozenset((
+    *(name for name, x in OPERATIONS.items() if x.positive), "exp2", "logistic", "square",
+))  # fmt: skip
 # Positive where all arguments are.
 _HANDING_ON = (
     "broadcast_in_dim", "concatenate", "convert_element_type", "copy", "max", "min", "reduce_max",
@@ -123,7 +126,7 @@ def _positive(closed: Any) -> set[Any]:
     """Variables of a program that are never a negative zero."""
     jaxpr, fixed = getattr(closed, "jaxpr", closed), getattr(closed, "consts", ())
     constants = zip(jaxpr.constvars, fixed, strict=False)
-    found = {x for x, value in constants if not (_is_whole(x) or _has_negative_zero(value))}
+    found = {x for x, value in constants if not (_is_exact(x) or _has_negative_zero(value))}
     for equation in jaxpr.eqns:
         if _is_positive(equation, found):
             found.update(equation.outvars)
@@ -138,7 +141,7 @@ def _is_positive(equation, positive: set[Any]) -> bool:
 def _is_born(equation) -> bool:
     """Whether they are none, whatever the arguments are."""
     name, params, own = equation.primitive.name, equation.params, equation.invars
-    if name in _POSITIVE or all(map(_is_whole, equation.outvars)):
+    if name in _POSITIVE or all(map(_is_exact, equation.outvars)):
         return True
     if name in ("mul", "dot_general") and own[0] is own[1]:
         return True
@@ -159,7 +162,7 @@ def _stays(equation, are: list[bool]) -> bool:
 
 
 def _are(equation, positive: set[Any]) -> list[bool]:
-    return [_is_whole(x) or _is_known(x, positive) for x in equation.invars]
+    return [_is_exact(x) or _is_known(x, positive) for x in equation.invars]
 
 
 def _handed_on(equation, positive: set[Any]) -> list[bool]:
@@ -188,7 +191,7 @@ def _is_known(atom, positive: set[Any]) -> bool:
     return atom in positive
 
 
-def _is_whole(atom) -> bool:
+def _is_exact(atom) -> bool:
     return not jnp.issubdtype(atom.aval.dtype, np.inexact)
 
 

@@ -27,10 +27,6 @@ class Precision(NamedTuple):
 
     Args:
         dtype: the type.
-        bits: of a number.
-        mantissa: bits of the mantissa, without the one that is not stored.
-        bias: of exponents.
-        magic: added to a number below 2^(mantissa - 1), it rounds it and puts it in the last bits.
         largest_angle: beyond, the reduction by three parts of pi / 2 loses digits.
         largest_power: beyond, exp is infinite or zero, with room for either sign.
         large_square: numbers beyond it have no square, and one does not matter beside it.
@@ -52,10 +48,6 @@ class Precision(NamedTuple):
     """
 
     dtype: type
-    bits: int
-    mantissa: int
-    bias: int
-    magic: float
     largest_angle: float
     largest_power: float
     large_square: float
@@ -73,6 +65,26 @@ class Precision(NamedTuple):
     erfcx: tuple[float, ...]
     erf_one: float
     tanh: tuple[tuple[float, ...], tuple[float, ...]]
+
+    @property
+    def bits(self) -> int:
+        """Of a number."""
+        return int(np.finfo(self.dtype).bits)
+
+    @property
+    def mantissa(self) -> int:
+        """Bits of the mantissa, without the one that is not stored."""
+        return int(np.finfo(self.dtype).nmant)
+
+    @property
+    def bias(self) -> int:
+        """Of exponents."""
+        return int(np.finfo(self.dtype).maxexp) - 1
+
+    @property
+    def magic(self) -> float:
+        """Added to a number below 2^(mantissa - 1), it rounds it and puts it in the last bits."""
+        return 1.5 * 2.0**self.mantissa
 
     @property
     def tiny(self) -> float:
@@ -96,8 +108,7 @@ class Precision(NamedTuple):
 
 
 DOUBLE = Precision(
-    dtype=np.float64, bits=64, mantissa=52, bias=1023,
-    magic=1.5 * 2.0**52,
+    dtype=np.float64,
     largest_angle=2.0**27,
     largest_power=760.0,
     large_square=2.0**500,
@@ -156,8 +167,7 @@ DOUBLE = Precision(
 )  # fmt: skip
 
 SINGLE = Precision(
-    dtype=np.float32, bits=32, mantissa=23, bias=127,
-    magic=1.5 * 2.0**23,
+    dtype=np.float32,
     largest_angle=2.0**15,
     largest_power=110.0,
     large_square=2.0**60,

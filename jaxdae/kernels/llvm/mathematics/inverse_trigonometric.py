@@ -16,7 +16,7 @@ _TO_HALF, _TO_ONE = 7 / 16, 11 / 16
 
 def atan2(y: Number, x: Number) -> Number:
     """Angle of a point from the first axis, from -pi to pi, with the signs of zeros."""
-    angle = _angle(abs(y), abs(x), x.bits().is_negative())
+    angle = _angle(abs(y), abs(x), x.bits() < 0)
     return angle.signed_as(y)
 
 
@@ -35,7 +35,7 @@ def asin(x: Number) -> Number:
 def acos(x: Number) -> Number:
     """Arcus cosine: the angle whose sine is `sqrt(1 - x^2)`."""
     sine, lost = _leg(abs(x))
-    return _angle(sine, abs(x), x.bits().is_negative(), x * lost)
+    return _angle(sine, abs(x), x.bits() < 0, x * lost)
 
 
 def _leg(x: Number) -> tuple[Number, Number]:

@@ -21,7 +21,7 @@ _ROOT_OF_TWO = 1.2599210498948732
 
 def pow(x: Number, y: Number) -> Number:
     """Power, with the special values of C (ISO/IEC 9899, F.10.4.4)."""
-    size, negative = abs(x), x.bits().is_negative()
+    size, negative = abs(x), x.bits() < 0
     logarithm, low = _log2(size)
     value = _exp2_of_product(y, logarithm, low)
     one = y.equals(0.0) | x.equals(1.0) | (size.equals(1.0) & abs(y).equals(np.inf))

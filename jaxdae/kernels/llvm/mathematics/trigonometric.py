@@ -55,7 +55,7 @@ def sincos(x: Number) -> tuple[Number, Number]:
     rest = _rest(x, turns)
     square = rest * rest
     sine, cosine = _sine(rest, square), _cosine(square)
-    even = (last & 1).is_zero()
+    even = (last & 1).equals(0)
     return _signed(even.choose(sine, cosine), last), _signed(even.choose(cosine, sine), last + 1)
 
 
@@ -83,7 +83,7 @@ def tan(x: Number) -> Number:
     rounded = rest.fused(rest, -square).fused(-0.5, -(rest * lost))
     near, near_low = twofold_sum(x.constant(1.0), -half)
     cosine, cosine_low = twofold_sum(near, (near_low + rounded) + quartic)
-    even = (last & 1).is_zero()
+    even = (last & 1).equals(0)
     top, top_low = even.choose(sine, -cosine), even.choose(sine_low, -cosine_low)
     under, under_low = even.choose(cosine, sine), even.choose(cosine_low, sine_low)
     value = twofold_quotient(top, top_low, under, under_low)
