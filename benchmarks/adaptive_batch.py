@@ -51,21 +51,21 @@ def own(case: Case, backend: ours.Backend, solver: str) -> Callable:
 
 def codes(case: Case, y: np.ndarray) -> dict[str, tuple[int, Callable[[Any], Run]]]:
     """How many trajectories each code has, and how it is built from a tolerance."""
-    problem, found = case.problem, {}
+    problem, results = case.problem, {}
     for backend in ours.BACKENDS:
         count = len(y) if backend == "native" else FEW
         for solver in ours.SOLVERS if backend == "native" else ours.SOLVERS[:1]:
             run, given = own(case, backend, solver), jnp.asarray(y[:count])
             make = lambda x, f=run, y=given: ladder.called_once(lambda: np.asarray(f(y, x)))  # noqa: E731
-            found[f"{ours.label(backend)}, {solver}"] = (count, make)
+            results[f"{ours.label(backend)}, {solver}"] = (count, make)
     for name, build, count in (
         ("C, DOP853", c_codes.dop853_batch, len(y)),
         ("heyoka, batch", heyoka_codes.taylor_batch, len(y)),
         ("heyoka, ensemble", heyoka_codes.taylor_ensemble, FEW),
     ):
         make = lambda x, f=build, n=count: ladder.called_once(f(problem, x, y[:n]))  # noqa: E731
-        found[name] = (count, make)
-    return found
+        results[name] = (count, make)
+    return results
 
 
 def measure(case: Case, count: int, tolerances: Sequence[float], rounds: int) -> list[dict]:

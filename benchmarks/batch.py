@@ -80,33 +80,33 @@ def starts(case: Case, count: int) -> np.ndarray:
 def builders(case: Case, y: np.ndarray, quick: bool) -> Builders:
     """How to build each code: name and precision to a function that returns a call."""
     problem, (steps, h) = case.problem, STEPS[case.problem.mechanism]
-    found: Builders = {}
+    results: Builders = {}
     for precision in PRECISIONS:
-        found |= _own(case, y, precision) | _vmaps(case, y, precision)
+        results |= _own(case, y, precision) | _vmaps(case, y, precision)
         if problem.mechanism == "two-link":
-            found["C by hand", precision] = lambda d=precision: _on(
+            results["C by hand", precision] = lambda d=precision: _on(
                 hand_written.rk4(d, steps, h), np.ascontiguousarray(y.T, d)
             )
     part = y[:FEW]
-    found["MuJoCo rollout", "float64"] = lambda: mujoco_codes.rollout(problem, part, steps, h)
+    results["MuJoCo rollout", "float64"] = lambda: mujoco_codes.rollout(problem, part, steps, h)
     mjx = lambda: mujoco_codes.mjx_batch(problem, y[:MJX_MEMBERS], steps, h)  # noqa: E731
-    found["MJX, vmap", "float64"] = _left_out if quick else mjx
-    return found
+    results["MJX, vmap", "float64"] = _left_out if quick else mjx
+    return results
 
 
 def _own(case: Case, y: np.ndarray, precision: str) -> Builders:
     """The native backend with all processors of this process, and with fewer of them."""
     given, how = jnp.asarray(y, precision), STEPS[case.problem.mechanism]
     label = ours.label("native")
-    found: Builders = {(label, precision): lambda: _on(ours.batch(case, "native", *how), given)}
+    results: Builders = {(label, precision): lambda: _on(ours.batch(case, "native", *how), given)}
     count = 1
     while count < harness.cores():
         name = f"{label}, {count} thread{'s' * (count > 1)}"
-        found[name, precision] = lambda count=count: _with_processors(
+        results[name, precision] = lambda count=count: _with_processors(
             count, ours.batch(case, "native", *how), given
         )
         count *= 2
-    return found
+    return results
 
 
 def _with_processors(count: int, function: Callable, given: Any) -> Callable:
@@ -121,13 +121,13 @@ def _vmaps(case: Case, y: np.ndarray, precision: str) -> Builders:
     how, is_fast = STEPS[case.problem.mechanism], case.problem.mechanism == "two-link"
     given = jnp.asarray(y if is_fast else y[:FEW], precision)
     loop = lambda given: _on(ours.vmap_loop(case, jnp.dtype(precision), *how), given)  # noqa: E731
-    found: Builders = {
+    results: Builders = {
         (ours.label("plain"), precision): lambda: _on(ours.batch(case, "plain", *how), given),
         (LOOP, precision): lambda: loop(given),
     }
     if len(given) > FEW:
-        found[f"{LOOP}, fewer", precision] = lambda: loop(given[:FEW])
-    return found
+        results[f"{LOOP}, fewer", precision] = lambda: loop(given[:FEW])
+    return results
 
 
 def _left_out() -> Callable:
@@ -148,9 +148,9 @@ def prepare(case: Case, count: int, quick: bool) -> list[Entry]:
         entries.append(entry)
         ready, entry.missing = harness.attempt(lambda b=build: _called(b))
         if ready is not None:
-            entry.run, found, entry.setup_s = ready
-            entry.members = len(found)
-            off = np.abs(found[: len(reference)] - reference) / (1.0 + np.abs(reference))
+            entry.run, results, entry.setup_s = ready
+            entry.members = len(results)
+            off = np.abs(results[: len(reference)] - reference) / (1.0 + np.abs(reference))
             entry.error = float(np.max(off))
     return entries
 
@@ -172,8 +172,8 @@ def _reference(case: Case, y: np.ndarray, members: int = 64) -> jax.Array:
 
 def _states(result: Any) -> np.ndarray:
     """Final states, trajectories first; the C code keeps components first."""
-    found = np.asarray(result, float)
-    return found if found.shape[0] > found.shape[1] else found.T
+    results = np.asarray(result, float)
+    return results if results.shape[0] > results.shape[1] else results.T
 
 
 def measure(case: Case, count: int, rounds: int, quick: bool) -> list[dict[str, Any]]:
@@ -205,7 +205,7 @@ def _figures(own: list[float], times: dict, precision: str) -> dict[str, Any]:
 def comparisons(rows: list[dict[str, Any]]) -> list[str]:
     """How many times faster the native backend is than others, and than itself otherwise."""
     times = {(r["problem"], r["code"], r["precision"]): r.get("seconds") for r in rows}
-    label, found = ours.label("native"), []
+    label, results = ours.label("native"), []
     for problem in dict.fromkeys(r["problem"] for r in rows):
         for precision in PRECISIONS:
             own, parts = times.get((problem, label, precision)), []
@@ -217,8 +217,8 @@ def comparisons(rows: list[dict[str, Any]]) -> list[str]:
                     parts.append(f"{harness.ratio(other, own):.3g} times {code}")
             if double and precision != "float64":
                 parts.append(f"{harness.ratio(double, own):.3g} times float64")
-            found.append(f"{problem}, {precision}: {label} is as fast as " + ", ".join(parts))
-    return found
+            results.append(f"{problem}, {precision}: {label} is as fast as " + ", ".join(parts))
+    return results
 
 
 def text(rows: list[dict[str, Any]]) -> str:

@@ -63,7 +63,7 @@ def child(name: str, steps: str, backend: str) -> dict[str, float]:
     import jaxdae
     from jaxdae.solvers import RK4
 
-    found = elapsed("import", began)
+    results = elapsed("import", began)
     jax.config.update("jax_enable_x64", True)
     system, formulation, start, t1, dt = case(name)
     how: dict[str, Any] = {"t1": t1}
@@ -75,8 +75,8 @@ def child(name: str, steps: str, backend: str) -> dict[str, float]:
     for name in ("first_run", "second_run"):
         began = clocks()
         jax.block_until_ready(jaxdae.simulate(system, formulation, start, **how).q)
-        found |= elapsed(name, began)
-    return found
+        results |= elapsed(name, began)
+    return results
 
 
 def clocks() -> tuple[float, float]:
@@ -133,12 +133,12 @@ print(time.perf_counter() - began, time.process_time() - cpu)
 
 def import_times(repetitions: int) -> dict[str, list[dict[str, float]]]:
     """Times of the imports [s], taken in turn."""
-    found: dict[str, list[dict[str, float]]] = {name: [] for name in IMPORTS}
+    results: dict[str, list[dict[str, float]]] = {name: [] for name in IMPORTS}
     for _ in range(repetitions):
-        for name, rows in found.items():
+        for name, rows in results.items():
             wall, cpu = map(float, process("-c", IMPORT.format(name))[1].split())
             rows.append({"s": wall, "cpu_s": cpu})
-    return found
+    return results
 
 
 def ratios(imports: dict[str, list[dict[str, float]]]) -> dict[str, float]:
@@ -151,10 +151,10 @@ def ratios(imports: dict[str, list[dict[str, float]]]) -> dict[str, float]:
 
 def first_results(name: str, steps: str, backend: str, repetitions: int) -> dict[str, list[dict]]:
     """Runs with an empty cache of compiled programs, and with what the run before left in it."""
-    found: dict[str, list[dict]] = {"cold": [], "warm": []}
+    results: dict[str, list[dict]] = {"cold": [], "warm": []}
     for _ in range(repetitions):
         with tempfile.TemporaryDirectory() as folder:
-            for row in found.values():
+            for row in results.values():
                 total, text = process(
                     __file__, "--child", name, "--steps", steps, "--backend", backend,
                     JAX_COMPILATION_CACHE_DIR=folder,
@@ -162,12 +162,12 @@ def first_results(name: str, steps: str, backend: str, repetitions: int) -> dict
                     JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS="0",
                 )  # fmt: skip
                 row.append({**total, **json.loads(text)})
-    return found
+    return results
 
 
 def commands(repetitions: int) -> list[dict[str, Any]]:
     """Every command with empty caches, and again with what that left in them."""
-    found = []
+    results = []
     for words in COMMANDS:
         rows: dict[str, list[dict]] = {"cold": [], "warm": []}
         for _ in range(repetitions):
@@ -178,8 +178,8 @@ def commands(repetitions: int) -> list[dict[str, Any]]:
                         "-m", "jaxdae", *words.split(), *out, XDG_CACHE_HOME=f"{folder}/cache"
                     )
                     row.append(times)
-        found.append({"command": words} | {k: summary(x) for k, x in rows.items()})
-    return found
+        results.append({"command": words} | {k: summary(x) for k, x in rows.items()})
+    return results
 
 
 def spread(times: list[float]) -> dict[str, float]:

@@ -151,9 +151,9 @@ def weights(name: str = "weights") -> Task:
 
 def _admissible(rng, size: int) -> np.ndarray:
     """Velocities that the horizontal chain may have: across its links."""
-    found = 0.1 * rng.normal(size=(DISTINCT, size))
-    found[:, ::2] = 0.0
-    return found
+    results = 0.1 * rng.normal(size=(DISTINCT, size))
+    results[:, ::2] = 0.0
+    return results
 
 
 def goes_forward(task: Task, backend: ours.Backend) -> bool:
@@ -245,18 +245,18 @@ def entries(task: Task, quick: bool) -> list[Entry]:
     """Every code on one task, called once and compared."""
     native, plain = (512, 64) if quick else (8192, 256)
     few, many = task.steps
-    found = [own_entry(task, "native", steps, native) for steps in (few, many)]
-    found.append(own_entry(task, "plain", few, plain))
-    found += [
+    results = [own_entry(task, "native", steps, native) for steps in (few, many)]
+    results.append(own_entry(task, "plain", few, plain))
+    results += [
         casadi_entry(task, solver, tolerance)
         for solver in casadi_gradients.NAMES
         for tolerance in (1e-6, 1e-9)
     ]
     wanted = casadi_entry(task, "adams", 1e-11)
     reference = None if wanted.run is None else np.asarray(wanted.run())
-    for entry in found:
+    for entry in results:
         _call_once(entry, reference)
-    return found
+    return results
 
 
 def _call_once(entry: Entry, reference: np.ndarray | None) -> None:
@@ -279,15 +279,15 @@ def _call_once(entry: Entry, reference: np.ndarray | None) -> None:
 
 def measure(task: Task, rounds: int, quick: bool) -> list[dict[str, Any]]:
     """Time every code on one task; times are those of one trajectory [s]."""
-    found = entries(task, quick)
-    calls = {(e.code, "gradient"): e.run for e in found if e.run is not None}
-    calls |= {(e.code, "cost"): e.forward for e in found if e.run is not None and e.forward}
-    members = {e.code: e.members for e in found}
+    results = entries(task, quick)
+    calls = {(e.code, "gradient"): e.run for e in results if e.run is not None}
+    calls |= {(e.code, "cost"): e.forward for e in results if e.run is not None and e.forward}
+    members = {e.code: e.members for e in results}
     raw = harness.interleaved(calls, rounds)
     times = {key: [t / members[key[0]] for t in own] for key, own in raw.items()}
-    base = times.get((found[0].code, "gradient"))
+    base = times.get((results[0].code, "gradient"))
     rows = []
-    for e in found:
+    for e in results:
         row: dict[str, Any] = {"task": task.name, "parameters": task.parameters.size}
         row |= {"code": e.code, "missing": e.missing, "setup_s": e.setup_s, "error": e.error}
         own = times.get((e.code, "gradient"))

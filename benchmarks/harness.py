@@ -71,10 +71,10 @@ def interleaved(
     """
     once = {key: seconds(call) for key, call in calls.items()}
     counts = {key: max(1, round(least / once[key])) for key in calls}
-    found = [
+    results = [
         {key: seconds(call, counts[key]) for key, call in calls.items()} for _ in range(rounds)
     ]
-    return {key: [row[key] for row in found] for key in calls}
+    return {key: [row[key] for row in results] for key in calls}
 
 
 def cores() -> int:

@@ -39,9 +39,9 @@ class Point:
     once_s: float = 0.0
 
 
-def relative_error(found: np.ndarray, wanted: np.ndarray) -> float:
+def relative_error(results: np.ndarray, wanted: np.ndarray) -> float:
     """Largest difference relative to 1 + |wanted|."""
-    return float(np.max(np.abs(found - wanted) / (1.0 + np.abs(wanted))))
+    return float(np.max(np.abs(results - wanted) / (1.0 + np.abs(wanted))))
 
 
 def called_once(solve: Callable[[], np.ndarray]) -> Run:
@@ -64,15 +64,15 @@ def climb(code: str, make: Callable[[Any], Run], settings: Iterable, wanted) -> 
         A point for each setting; where the first is missing, that one, and where one is slow, those
         before it and itself.
     """
-    found = []
+    results = []
     for setting in settings:
         ready, missing = harness.attempt(lambda x=setting: _checked(make(x), wanted))
         point = ready or Point("", "", missing=missing)
         point.code, point.setting = code, name(setting)
-        found.append(point)
+        results.append(point)
         if str(missing).startswith("missing") or point.once_s > SLOW:
             break
-    return found
+    return results
 
 
 def name(setting: Any) -> str:

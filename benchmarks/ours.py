@@ -42,8 +42,8 @@ def rate(case: Case, dtype: Any = jnp.float64) -> Callable[[Any, jax.Array], jax
     system, formulation = in_dtype((case.system, case.formulation), dtype)
 
     def function(t, y):
-        found = formulation.vector_field(system, t, State(y[:n], y[n:]), None)
-        return jnp.concatenate([found.q, found.v])
+        results = formulation.vector_field(system, t, State(y[:n], y[n:]), None)
+        return jnp.concatenate([results.q, results.v])
 
     return function
 

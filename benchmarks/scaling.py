@@ -82,7 +82,7 @@ def measure(links: int, rounds: int) -> list[dict[str, Any]]:
     """All codes on one chain, in turn, so that a busy machine slows all of them."""
     steps = steps_of(links)
     case = chain(links, step(links) * steps, ANGLE)
-    ready, found = {}, {}
+    ready, results = {}, {}
     for name, (build, largest) in CODES.items():
         if links <= largest:
             ready[name] = harness.attempt(lambda b=build: _called(b(case, steps)))
@@ -91,14 +91,14 @@ def measure(links: int, rounds: int) -> list[dict[str, Any]]:
     first = next(iter(CODES))
     for name, (run, missing) in ready.items():
         row = {"links": links, "dt_s": step(links), "steps": steps, "code": name}
-        found[name] = {**row, "missing": missing}
+        results[name] = {**row, "missing": missing}
         if run is not None:
             seconds = [t / steps for t in times[name]]
             ratio = harness.ratio(times[name], times[first])
             off = np.abs(run[1] - able[first][1])[: 2 * links]
-            found[name] |= {"seconds": seconds, **harness.spread(seconds), "ratio": ratio}
-            found[name] |= {"setup_s": run[0].setup_s, "difference_m": float(off.max())}
-    return list(found.values())
+            results[name] |= {"seconds": seconds, **harness.spread(seconds), "ratio": ratio}
+            results[name] |= {"setup_s": run[0].setup_s, "difference_m": float(off.max())}
+    return list(results.values())
 
 
 def _called(run: Run) -> tuple[Run, np.ndarray]:
@@ -111,19 +111,19 @@ def exponents(rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     `fitted` to all chains, and `between` successive ones. On a busy machine only the least times
     tell of the code.
     """
-    found = {}
+    results = {}
     for name in dict.fromkeys(r["code"] for r in rows):
         own = [r for r in rows if r["code"] == name and "median" in r]
         links = np.log([r["links"] for r in own])
         if len(own) < 2:
             continue
-        found[name] = {}
+        results[name] = {}
         for which in ("median", "min"):
             times = np.log([r[which] for r in own])
             between = np.diff(times) / np.diff(links)
             fitted = float(np.polyfit(links, times, 1)[0])
-            found[name][which] = {"fitted": fitted, "between": between.tolist()}
-    return found
+            results[name][which] = {"fitted": fitted, "between": between.tolist()}
+    return results
 
 
 def step_text(rows: list[dict[str, Any]]) -> str:
@@ -152,30 +152,30 @@ def own_runs(case: Case, backend: ours.Backend, wanted: np.ndarray) -> list[ladd
     """This library with fixed and with adaptive steps."""
     plain = backend == "plain"
     given = ours.for_many_bodies(case) if plain else case
-    found = []
+    results = []
     # Below a quarter of a step for a link classical Runge-Kutta is not stable.
     steps = [("RK4", case.problem.q.size * k // 8) for k in (1, 2, 4, 8)]
     make = lambda x: ladder.called_once(ours.fixed(given, backend, x[1]))  # noqa: E731
-    found += ladder.climb(OWN[backend], make, steps, wanted)
+    results += ladder.climb(OWN[backend], make, steps, wanted)
     for name in ("Dopri8", "Tsit5"):
         run = ours.adaptive(given, backend, name)
         make = lambda x, run=run: ladder.called_once(run(x[1]))  # noqa: E731
-        found += ladder.climb(OWN[backend], make, [(name, x) for x in TOLERANCES], wanted)
-    return found
+        results += ladder.climb(OWN[backend], make, [(name, x) for x in TOLERANCES], wanted)
+    return results
 
 
 def other_runs(case: Case, wanted: np.ndarray) -> list[ladder.Point]:
     """Exudyn with each of its solvers and tolerances of Newton's method, and CVODES."""
-    found, links = [], case.problem.q.size // 2
+    results, links = [], case.problem.q.size // 2
     kinds = (exudyn_codes.trapezoidal, exudyn_codes.generalized_alpha)
     for kind, newton in itertools.product(kinds, NEWTON):
         make = lambda x, kind=kind: kind(case.problem, x[1], x[2])  # noqa: E731
         steps = [(kind.__name__, links * k // 2, newton) for k in (1, 2, 4, 8)]
-        found += ladder.climb(EXUDYN, make, steps, wanted)
+        results += ladder.climb(EXUDYN, make, steps, wanted)
     if links <= MOST_COMPILED:
         make = lambda x: casadi_codes.cvodes_adams(case.problem, x)  # noqa: E731
-        found += ladder.climb(CVODES, make, TOLERANCES, wanted)
-    return found
+        results += ladder.climb(CVODES, make, TOLERANCES, wanted)
+    return results
 
 
 def measure_runs(links: int, rounds: int) -> list[dict[str, Any]]:
@@ -191,16 +191,16 @@ def measure_runs(links: int, rounds: int) -> list[dict[str, Any]]:
 
 def octaves(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Some of the rows, by errors that at least halve from one to the next."""
-    found = []
+    results = []
     for row in sorted(rows, key=lambda r: -r["error"]):
-        if not found or 2 * row["error"] <= found[-1]["error"]:
-            found.append(row)
-    return found
+        if not results or 2 * row["error"] <= results[-1]["error"]:
+            results.append(row)
+    return results
 
 
 def pairs(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """For every useful setting of Exudyn the fastest of each other code that errs no more."""
-    found = []
+    results = []
     for links in dict.fromkeys(r["links"] for r in rows):
         of_length = [r for r in rows if r["links"] == links]
         for base in octaves(ladder.front(of_length, EXUDYN)):
@@ -208,8 +208,8 @@ def pairs(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 best = ladder.fastest(of_length, code, base["error"])
                 if best is not None:
                     ratio = harness.ratio(base["seconds"], best["seconds"])
-                    found.append({"links": links, "exudyn": base, "other": best, "ratio": ratio})
-    return found
+                    results.append({"links": links, "exudyn": base, "other": best, "ratio": ratio})
+    return results
 
 
 def run_text(rows: list[dict[str, Any]]) -> str:
@@ -230,10 +230,10 @@ def run_text(rows: list[dict[str, Any]]) -> str:
     return "\n".join([table(headings, cells), "", *least_ratios(pairs(rows)), *missing])
 
 
-def least_ratios(found: list[dict[str, Any]]) -> list[str]:
+def least_ratios(results: list[dict[str, Any]]) -> list[str]:
     """By how much each code is faster than Exudyn, at least."""
     ratios: dict[tuple[int, str], list[float]] = {}
-    for pair in found:
+    for pair in results:
         ratios.setdefault((pair["links"], pair["other"]["code"]), []).append(pair["ratio"])
     return [
         f"{links} links, equal error: {code} {min(x):.3g} to {max(x):.3g} times faster than Exudyn"
@@ -275,17 +275,17 @@ def main() -> None:
     lengths = {"steps": LINKS, "runs": RUN_LINKS}
     if args.quick:
         lengths = {"steps": (10, 40, 400), "runs": (10, 400)}
-    found: dict[str, list] = {"steps": [], "runs": []}
+    results: dict[str, list] = {"steps": [], "runs": []}
     with harness.scratch_folder():
         for name in args.problems:
             for links in lengths[name]:
-                found[name] += MEASURES[name](links, args.repetitions)
-    if found["steps"]:
-        print(step_text(found["steps"]) + "\n")
-    if found["runs"]:
-        print(f"Runs of {RUN_TIME} s\n\n{run_text(found['runs'])}")
-    report = {**found, "exponents": exponents(found["steps"]), "pairs": pairs(found["runs"])}
-    harness.finish(f"scaling{args.some}", report, figure(**found))
+                results[name] += MEASURES[name](links, args.repetitions)
+    if results["steps"]:
+        print(step_text(results["steps"]) + "\n")
+    if results["runs"]:
+        print(f"Runs of {RUN_TIME} s\n\n{run_text(results['runs'])}")
+    report = {**results, "exponents": exponents(results["steps"]), "pairs": pairs(results["runs"])}
+    harness.finish(f"scaling{args.some}", report, figure(**results))
 
 
 MEASURES = {"steps": measure, "runs": measure_runs}

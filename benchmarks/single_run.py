@@ -67,24 +67,24 @@ FIXED: dict[str, Callable[[Problem, int], Run]] = {
 def reference(case: Case) -> tuple[np.ndarray, str]:
     """Final (q, v), and how far another code at its limit is from it, in words."""
     if isinstance(case.system, AbstractTwoLink):
-        found = np.concatenate(case.system.exact_motion(case.problem.t1))
+        results = np.concatenate(case.system.exact_motion(case.problem.t1))
     else:
-        found = ours.adaptive(case, "native")(1e-13)()
+        results = ours.adaptive(case, "native")(1e-13)()
     run, missing = harness.attempt(lambda: casadi_codes.cvodes_adams(case.problem, 1e-13).solve())
     if run is None:
-        return found, f"reference not cross-checked ({missing})"
-    off = ladder.relative_error(run, found)
-    return found, f"CVODES at 1e-13 differs from the reference by {off:.1e}"
+        return results, f"reference not cross-checked ({missing})"
+    off = ladder.relative_error(run, results)
+    return results, f"CVODES at 1e-13 differs from the reference by {off:.1e}"
 
 
 def points(case: Case, tolerances: Sequence[float], wanted: np.ndarray) -> list[ladder.Point]:
     """Every code with every setting, called once."""
-    found = own_points(case, tolerances, wanted)
+    results = own_points(case, tolerances, wanted)
     for codes, settings in ((ADAPTIVE, tolerances), (FIXED, STEPS)):
         for code, build in codes.items():
             make = lambda x, build=build: build(case.problem, x)  # noqa: E731
-            found += ladder.climb(code, make, settings, wanted)
-    return found
+            results += ladder.climb(code, make, settings, wanted)
+    return results
 
 
 def own_points(case: Case, tolerances: Sequence[float], wanted: np.ndarray) -> list[ladder.Point]:
@@ -96,12 +96,12 @@ def own_points(case: Case, tolerances: Sequence[float], wanted: np.ndarray) -> l
     # The default solver comes first, so that a single setting is that of a user who chooses none.
     settings = [(name, x) for name in ours.SOLVERS for x in tolerances]
     make = lambda x: ladder.called_once(native[x[0]](x[1]))  # noqa: E731
-    found = ladder.climb(ours.label("native"), make, settings, wanted)
+    results = ladder.climb(ours.label("native"), make, settings, wanted)
     sparse = isinstance(case.system, Chain)
     plain = ours.adaptive(ours.for_many_bodies(case) if sparse else case, "plain")
     make = lambda x: ladder.called_once(plain(x))  # noqa: E731
     code = ours.label("plain") + (", sparse" if sparse else "")
-    return found + ladder.climb(code, make, tolerances, wanted)
+    return results + ladder.climb(code, make, tolerances, wanted)
 
 
 def measure(case: Case, tolerances: Sequence[float], rounds: int) -> list[dict[str, Any]]:
@@ -115,14 +115,15 @@ def summary(rows: list[dict[str, Any]]) -> list[tuple]:
     """Rows of the table of one problem: times at equal error, and how many of ours they take."""
     codes = list(dict.fromkeys(r["code"] for r in rows))
     native = [ladder.fastest(rows, ours.label("native"), target) for target in TARGETS]
-    found = []
+    results = []
     for code in codes:
         own = [r for r in rows if r["code"] == code]
         line = [own[0]["problem"], code]
         for target, base in zip(TARGETS, native, strict=True):
             line += ladder.cells(ladder.fastest(rows, code, target), base, 1e-3)
-        found.append((*line, f"{max(r['setup_s'] for r in own):.2f}", _note(own, "-" in line[2:])))
-    return found
+        setup = f"{max(r['setup_s'] for r in own):.2f}"
+        results.append((*line, setup, _note(own, "-" in line[2:])))
+    return results
 
 
 def _note(own: list[dict[str, Any]], fell_short: bool) -> str:

@@ -154,8 +154,8 @@ def motion_roots(system: BallBeam, controller) -> np.ndarray:
         y = eqx.tree_at(lambda y: (y.q, y.v, y.w), rest, unravel(x))
         state = form.recover(system, 0.0, y)
         u = controller(0.0, state.q, state.v, state.w)
-        found = form.vector_field(system, 0.0, y, u)
-        return ravel_pytree((found.q, found.v, found.w))[0]
+        results = form.vector_field(system, 0.0, y, u)
+        return ravel_pytree((results.q, results.v, results.w))[0]
 
     return np.linalg.eigvals(np.asarray(jax.jit(jax.jacfwd(rate))(start)))
 
@@ -192,32 +192,32 @@ def _closed(system, lin: Linearization, controller) -> Spectrum:
     )
 
 
-def numbers(found: dict) -> dict:
+def numbers(results: dict) -> dict:
     """The measured values."""
-    exact, _ = found["models"]
-    six, five = found["open"]
-    q, shifted, shifts = found["returns"].q, found["shifted"].q, found["shifts"]
-    regulated, other = (s for s in found["closed"].values())
+    exact, _ = results["models"]
+    six, five = results["open"]
+    q, shifted, shifts = results["returns"].q, results["shifted"].q, results["shifts"]
+    regulated, other = (s for s in results["closed"].values())
     away = np.abs(q - np.asarray(exact.start()[0]))
-    phi = found["shifted"].phi
-    reached = controllability(found["linear"][0].A_full, found["linear"][0].B_full)
+    phi = results["shifted"].phi
+    reached = controllability(results["linear"][0].A_full, results["linear"][0].B_full)
     return {
-        "B0_error": float(np.abs(np.asarray(found["B0"])[0, 1] - exact.transmission())),
+        "B0_error": float(np.abs(np.asarray(results["B0"])[0, 1] - exact.transmission())),
         "rest_current": float(exact.rest_current()),
         "rest_voltage": float(exact.rest_voltage()),
         "relative_difference_of_roots": float(
             np.max(np.abs(six.others - five.others) / np.abs(five.others))
         ),
         "controllable_dimension_of_six": reached.rank,
-        "lost_stiffness": float(np.abs(np.asarray(found["lost"].lost_stiffness)).max()),
-        "K": found["K"].tolist(),
+        "lost_stiffness": float(np.abs(np.asarray(results["lost"].lost_stiffness)).max()),
+        "K": results["K"].tolist(),
         "verdicts": [s.verdict for s in (six, five, regulated, other)],
-        "least_root_with_feedback_on_alpha": float(np.abs(found["direct"]).min()),
+        "least_root_with_feedback_on_alpha": float(np.abs(results["direct"]).min()),
         "others_moved_by_feedback_on_alpha": float(
             np.abs(other.others - regulated.others).max() / np.abs(regulated.others).min()
         ),
         "starts": len(q),
-        "returned": found["returns"].successes,
+        "returned": results["returns"].successes,
         "largest_start_distance": away[:, 0].max(axis=0).tolist(),
         "largest_end_distance": away[:, -1].max(axis=0).tolist(),
         "shifted_residual_change": float(np.abs(phi[:, -1] - phi[:, 0]).max()),
@@ -229,14 +229,14 @@ def numbers(found: dict) -> dict:
     }
 
 
-def report(found: dict, values: dict) -> str:
+def report(results: dict, values: dict) -> str:
     """Tables and claims."""
     rows = [
         (name, _roots(s), s.constraint_zeros, s.verdict)
         for name, s in (
-            ("exact, six states", found["open"][0]),
-            ("simplified, five states", found["open"][1]),
-            *((f"exact, {name}", s) for name, s in found["closed"].items()),
+            ("exact, six states", results["open"][0]),
+            ("simplified, five states", results["open"][1]),
+            *((f"exact, {name}", s) for name, s in results["closed"].items()),
         )
     ]
     ends = [
@@ -263,8 +263,8 @@ def report(found: dict, values: dict) -> str:
     )
 
 
-def _roots(found: Spectrum) -> str:
-    shown = [x for x in found.others if x.imag >= 0]
+def _roots(results: Spectrum) -> str:
+    shown = [x for x in results.others if x.imag >= 0]
     return ", ".join(f"{x.real:.4g}{f' ± {x.imag:.4g}i' if x.imag else ''}" for x in shown)
 
 
@@ -323,14 +323,14 @@ def claims(values: dict) -> list[Claim]:
 def main() -> None:
     """Run everything, print and write the report."""
     out = options(__doc__, "results/ball_beam").out
-    found = study(VelocityElimination(INDEPENDENT))  # Shulgin's equations
-    values = numbers(found)
-    sets = {"exact": found["open"][0].roots, "simplified": found["open"][1].roots}
-    sets["regulator on the exact model"] = found["closed"]["regulator"].roots
+    results = study(VelocityElimination(INDEPENDENT))  # Shulgin's equations
+    values = numbers(results)
+    sets = {"exact": results["open"][0].roots, "simplified": results["open"][1].roots}
+    sets["regulator on the exact model"] = results["closed"]["regulator"].roots
     save_figure(plot_roots(sets, title="Roots, constraint zero included"), out / "roots.png")
-    draw_returns(found["returns"], out / "returns.png")
-    draw_manifold(found["shifted"], found["shifts"], out / "off-constraint.png")
-    finish(out, report(found, values), values, claims(values))
+    draw_returns(results["returns"], out / "returns.png")
+    draw_manifold(results["shifted"], results["shifts"], out / "off-constraint.png")
+    finish(out, report(results, values), values, claims(values))
 
 
 if __name__ == "__main__":

@@ -115,10 +115,10 @@ def study(steps: int, size: Size, progress: bool = True) -> dict:
 
 def rows(judged: dict) -> list[tuple]:
     """Means over the starts that neither loses, worst start, lost starts, starts made better."""
-    found = []
+    results = []
     for spread, ((before, _), (after, _)) in judged.items():
         both = np.isfinite(before) & np.isfinite(after)
-        found.append(
+        results.append(
             (
                 spread,
                 *(float(x[both].mean()) for x in (before, after)),
@@ -128,7 +128,7 @@ def rows(judged: dict) -> list[tuple]:
                 float(np.median((after / before)[both])),
             )
         )
-    return found
+    return results
 
 
 HEADINGS = (
@@ -144,9 +144,9 @@ cubic terms ask for it sooner.
 """
 
 
-def claims(found: dict) -> list[Claim]:
+def claims(results: dict) -> list[Claim]:
     """What the judgement shows."""
-    tuned, lines = found["tuned"], rows(found["judged"])
+    tuned, lines = results["tuned"], rows(results["judged"])
     spread, mean, tuned_mean, worst, tuned_worst, lost, tuned_lost, _, median = lines[-1]
     nearest = lines[0]
     return [
@@ -156,7 +156,7 @@ def claims(found: dict) -> list[Claim]:
             bool(tuned.loss < tuned.initial_loss),
         ),
         Claim(
-            f"On other starts of size {spread}, over {found['end']:g} s, with the rig's own "
+            f"On other starts of size {spread}, over {results['end']:g} s, with the rig's own "
             f"inductance and a shorter step, the tuned law beats the regulator at its own cost: "
             f"the mean is {tuned_mean / mean:.2f}, the worst start {tuned_worst / worst:.2f} of "
             f"the regulator's, and it loses {tuned_lost} starts, the regulator {lost}.",
@@ -171,11 +171,11 @@ def claims(found: dict) -> list[Claim]:
     ]
 
 
-def draw(found: dict, path: Path) -> None:
+def draw(results: dict, path: Path) -> None:
     """The ball's place in the run that costs the regulator most."""
-    (before, first), (_, tuned) = list(found["judged"].values())[-1]
+    (before, first), (_, tuned) = list(results["judged"].values())[-1]
     worst = int(np.nanargmax(before))
-    times = np.linspace(0.0, found["end"], first.shape[1])
+    times = np.linspace(0.0, results["end"], first.shape[1])
     place = float(RIG.start()[0][0])
     curves = {"regulator": first[worst], "tuned": tuned[worst], "rest": np.full_like(times, place)}
     title = "Ball on the beam, from the start that costs the regulator most"
@@ -187,11 +187,11 @@ def main() -> None:
     """Run the study and write what it found."""
     chosen = options(__doc__, "results/ball_beam_tuning", steps=(20, "steps of Adam"))
     size = Size()
-    found = study(chosen.steps, size)
-    lines, sentences = rows(found["judged"]), claims(found)
+    results = study(chosen.steps, size)
+    lines, sentences = rows(results["judged"]), claims(results)
     shown = [[x if isinstance(x, int) else f"{x:.4g}" for x in line] for line in lines]
-    weights = np.asarray(found["tuned"].params)
-    best = int(np.nanargmin(found["tuned"].history.loss))
+    weights = np.asarray(results["tuned"].params)
+    best = int(np.nanargmin(results["tuned"].history.loss))
     text = "\n".join(
         [
             f"# Ball and beam: tuned on {size.starts} starts, judged on {size.starts} others",
@@ -200,7 +200,7 @@ def main() -> None:
             f"{np.round(weights, 3).tolist()}",
         ]
     )
-    draw(found, chosen.out / "worst.png")
+    draw(results, chosen.out / "worst.png")
     record = {"rows": lines, "headings": HEADINGS, "weights": weights}
     finish(chosen.out, text, record, sentences)
 

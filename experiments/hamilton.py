@@ -39,9 +39,9 @@ from jaxdae.plotting import plot_series, save_figure
 LOST = 0.01
 
 
-def draw(found: dict, out: Path) -> None:
+def draw(results: dict, out: Path) -> None:
     """All figures."""
-    arm = found["arm"]
+    arm = results["arm"]
     q = arm["found"]["Hamiltonian"]["q"]
     panels = {
         "x [m]": {"elbow": q[:, 0], "tip": q[:, 2]},
@@ -53,7 +53,7 @@ def draw(found: dict, out: Path) -> None:
     save_figure(
         plot_series(arm["ts"], panels, title="Plane arm under its weights"), out / "arm.png"
     )
-    off = found["perturbations"]
+    off = results["perturbations"]
     panels = {}
     for i in range(2):
         panels[f"|y{i + 1}| [m²]"] = {
@@ -63,7 +63,7 @@ def draw(found: dict, out: Path) -> None:
         }
     figure = plot_series(off["ts"], panels, log=list(panels), title="Perturbation equations")
     save_figure(figure, out / "perturbations.png")
-    slips = found["printed"]
+    slips = results["printed"]
     panels = {
         f"|y{i + 1}| [m²]": {
             # What is beyond the arm's own size says nothing more.
@@ -74,9 +74,9 @@ def draw(found: dict, out: Path) -> None:
     }
     figure = plot_series(slips["ts"], panels, log=list(panels), title="Equations (6) as printed")
     save_figure(figure, out / "printed.png")
-    _draw_drift(found["drift"], out)
-    _draw_surface(found["surface"], out)
-    _draw_motor(found["motor"], out)
+    _draw_drift(results["drift"], out)
+    _draw_surface(results["surface"], out)
+    _draw_motor(results["motor"], out)
 
 
 def _draw_drift(runs: dict, out: Path) -> None:
@@ -109,8 +109,8 @@ def _draw_surface(surface: dict, out: Path) -> None:
     save_figure(figure, out / "surface.png")
 
 
-def _draw_motor(found: dict, out: Path) -> None:
-    runs = found["runs"]
+def _draw_motor(results: dict, out: Path) -> None:
+    runs = results["runs"]
     one, other = runs["Hamiltonian, charge"], runs["Multipliers, actuator"]
     panels = {
         "current [A]": {"charge": one["current"], "actuator": other["current"]},
@@ -121,9 +121,8 @@ def _draw_motor(found: dict, out: Path) -> None:
             "speed [rad/s]": np.abs(one["speed"] - other["speed"]),
         },
     }
-    figure = plot_series(
-        found["ts"], panels, log=["difference"], title="Motor: charge as a coordinate, or actuator"
-    )
+    title = "Motor: charge as a coordinate, or actuator"
+    figure = plot_series(results["ts"], panels, log=["difference"], title=title)
     save_figure(figure, out / "motor.png")
 
 
@@ -148,30 +147,30 @@ def study(steps: int) -> dict:
     }
 
 
-def numbers(found: dict) -> dict:
+def numbers(results: dict) -> dict:
     """The measured values."""
-    runs = found["motor"]["runs"]
+    runs = results["motor"]["runs"]
     actuator = runs["Multipliers, actuator"]
-    same = found["drift"]
+    same = results["drift"]
     plain, other = same[PLAIN]["q"], same[VELOCITIES]["q"]
-    push = found["surface"]["push"]
-    leaves = found["surface"]["ts"][push < 0]
+    push = results["surface"]["push"]
+    leaves = results["surface"]["ts"][push < 0]
     return {
         "agreement": {
             system: {
                 name: {k: one.get(k) for k in ("dq", "dlam", "balance", "phi", "changes")}
-                for name, one in found[system]["found"].items()
+                for name, one in results[system]["found"].items()
             }
             for system in ("arm", "surface")
         },
-        "perturbation_difference": found["perturbations"]["difference"],
+        "perturbation_difference": results["perturbations"]["difference"],
         "printed_lost_after": {
-            k: [_lost(found["printed"]["ts"], y) for y in phi.T]
-            for k, phi in found["printed"]["phi"].items()
+            k: [_lost(results["printed"]["ts"], y) for y in phi.T]
+            for k, phi in results["printed"]["phi"].items()
         },
         "tuned": {
             name: {k: one[k] for k in ("c", "own", "judged")}
-            for name, one in found["tuned"].items()
+            for name, one in results["tuned"].items()
         },
         "drift": {
             name: {k: float(run[k].max()) for k in ("phi", "energy", "momentum")}
@@ -351,9 +350,9 @@ def contact(leaves: float | None) -> str:
 def main() -> None:
     """Run everything, print and write the report."""
     chosen = options(__doc__, "results/hamilton", steps=(300, "steps of tuning"))
-    found = study(chosen.steps)
-    values = numbers(found)
-    draw(found, chosen.out)
+    results = study(chosen.steps)
+    values = numbers(results)
+    draw(results, chosen.out)
     finish(chosen.out, report(values), values, claims(values))
 
 

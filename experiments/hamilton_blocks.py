@@ -155,25 +155,25 @@ def study(end: float = 2.0) -> dict:
             "without A2 and A3": multipliers(system, t, q, v, coupled=False),
         }
 
-    found = {k: np.asarray(x) for k, x in along(ts).items()}
-    q, v, exact = (found.pop(k) for k in ("q", "v", "blocks"))
-    coupling = float(np.abs(found.pop("coupling")).max())
+    results = {k: np.asarray(x) for k, x in along(ts).items()}
+    q, v, exact = (results.pop(k) for k in ("q", "v", "blocks"))
+    coupling = float(np.abs(results.pop("coupling")).max())
     run = jaxdae.simulate(
         system, canonical, jaxdae.State(q[0], v[0]), t1=end, saveat=diffrax.SaveAt(ts=ts),
         stepsize_controller=diffrax.PIDController(rtol=1e-10, atol=1e-10),
     )  # fmt: skip
     return {
         "size": float(np.abs(exact).max()),
-        "differences": {k: float(np.abs(x - exact).max()) for k, x in found.items()},
+        "differences": {k: float(np.abs(x - exact).max()) for k, x in results.items()},
         "coupling": coupling,
         "motion": float(np.abs(run.q - q).max()),
         "blade": float(np.abs(run.violation.phi_dot[:, 1]).max()),
     }
 
 
-def claims(found: dict) -> list[Claim]:
+def claims(results: dict) -> list[Claim]:
     """What the numbers say of the equations."""
-    d, size = found["differences"], found["size"]
+    d, size = results["differences"], results["size"]
     same = max(d["Hamiltonian"], d["Multipliers"])
     return [
         Claim(
@@ -185,9 +185,9 @@ def claims(found: dict) -> list[Claim]:
         ),
         Claim(
             "The blocks off the diagonal matter where the gradients of the constraints are not "
-            f"orthogonal (`A2` up to {found['coupling']:.2g}); without them multipliers are off by "
-            f"{d['without A2 and A3']:.2g}.",
-            found["coupling"] > 1e-3 and d["without A2 and A3"] > 1e-3,
+            f"orthogonal (`A2` up to {results['coupling']:.2g}); without them multipliers are off "
+            f"by {d['without A2 and A3']:.2g}.",
+            results["coupling"] > 1e-3 and d["without A2 and A3"] > 1e-3,
         ),
         Claim(
             "*`Z1` of eq. (2)* lacks `(Phi_q q')_q q'`, as `P1` of eq. (6) does: as printed the "
@@ -196,9 +196,9 @@ def claims(found: dict) -> list[Claim]:
         ),
         Claim(
             "*The canonical equations with nonholonomic constraints.* Integrated, they follow the "
-            f"closed form to {found['motion']:.1e} m, and the blade does not slip "
-            f"({found['blade']:.1e} m²/s).",
-            found["motion"] < 1e-6 and found["blade"] < 1e-8,
+            f"closed form to {results['motion']:.1e} m, and the blade does not slip "
+            f"({results['blade']:.1e} m²/s).",
+            results["motion"] < 1e-6 and results["blade"] < 1e-8,
         ),
     ]
 
@@ -206,10 +206,10 @@ def claims(found: dict) -> list[Claim]:
 def main() -> None:
     """Run everything, print and write the report."""
     out = options(__doc__, "results/hamilton_blocks").out
-    found = study()
-    sentences = claims(found)
+    results = study()
+    sentences = claims(results)
     text = "\n".join(["# Blocks of nonholonomic constraints", "", listed(sentences), ""])
-    finish(out, text, found, sentences)
+    finish(out, text, results, sentences)
 
 
 if __name__ == "__main__":

@@ -65,7 +65,7 @@ def agreement(system, end: float) -> dict:
         )
         for kind in (Multipliers, Hamiltonian, NullSpace)
     }
-    found = {
+    results = {
         name: {
             "q": np.asarray(run.q),
             "lam": np.asarray(run.multipliers),
@@ -74,11 +74,11 @@ def agreement(system, end: float) -> dict:
         }
         for name, run in runs.items()
     }
-    found["VelocityElimination"] = eliminated(system, state, ts)
-    plain = found["Multipliers"]
-    for one in found.values():
+    results["VelocityElimination"] = eliminated(system, state, ts)
+    plain = results["Multipliers"]
+    for one in results.values():
         one["dq"], one["dlam"] = (float(np.abs(one[k] - plain[k]).max()) for k in ("q", "lam"))
-    return {"ts": ts, "run": runs["Hamiltonian"], "found": found}
+    return {"ts": ts, "run": runs["Hamiltonian"], "found": results}
 
 
 def _balance(run) -> float:
@@ -114,7 +114,7 @@ def printed(arm: PointMassArm) -> dict:
     q, v = arm.start()
     masses = jnp.repeat(jnp.array([arm.mass1, arm.mass2]), 2)
     ts = np.linspace(0, 1, 101)
-    found = {}
+    results = {}
     for name, slips in (
         ("as derived", {}),
         ("sign in the last row as printed", {"sign_as_printed": True}),
@@ -132,8 +132,8 @@ def printed(arm: PointMassArm) -> dict:
         )  # fmt: skip
         assert solution.ys is not None
         phi = jax.vmap(lambda q: arm.position_constraints(0.0, q))(solution.ys[0])
-        found[name] = np.abs(np.asarray(phi))
-    return {"ts": ts, "phi": found}
+        results[name] = np.abs(np.asarray(phi))
+    return {"ts": ts, "phi": results}
 
 
 def off(arm: PointMassArm, key: int, count: int) -> jaxdae.State:
@@ -156,7 +156,7 @@ def objective(arm: PointMassArm, states: jaxdae.State, t1: float) -> SimulationO
 def tuned(arm: PointMassArm, steps: int) -> dict:
     """Coefficients tuned for Runge-Kutta steps of 0.01 s, judged on other starts and longer."""
     first = Hamiltonian(Baumgarte(K_D=Positive([-C[1], -C[3]]), K_P=Positive([-C[0], -C[2]])))
-    found = {}
+    results = {}
     for name, aim, other in (
         (OFF, objective(arm, off(arm, 0, 8), 0.5), objective(arm, off(arm, 1, 32), 2.0)),
         (DRIFT, objective(arm, exact(arm), 4.0), objective(arm, exact(arm), 20.0)),
@@ -165,13 +165,13 @@ def tuned(arm: PointMassArm, steps: int) -> dict:
         gains: Any = result.params.stabilization
         (k1, k3), (k2, k4) = np.asarray(gains.K_P), np.asarray(gains.K_D)
         judge = eqx.filter_jit(other)
-        found[name] = {
+        results[name] = {
             "c": [-k1, -k2, -k3, -k4],
             "own": [float(np.exp(x)) for x in (result.initial_loss, result.loss)],
             "judged": [float(judge(f)) for f in (result.initial_params, result.params)],
             "formulation": result.params,
         }
-    return found
+    return results
 
 
 def drift(arm: PointMassArm, best: dict, end: float = LONG) -> dict:
@@ -189,18 +189,18 @@ def drift(arm: PointMassArm, best: dict, end: float = LONG) -> dict:
         **{f"c tuned on {name}": formulation for name, formulation in best.items()},
         VELOCITIES: Multipliers(),
     }
-    found = {}
+    results = {}
     for name, form in forms.items():
         run = jaxdae.simulate(arm, form, state, t1=end, dt=STEP, solver=RK4())
         momentum = jax.vmap(arm.angular_momentum)(run.q, run.v)
-        found[name] = {
+        results[name] = {
             "phi": np.linalg.norm(run.violation.phi, axis=1),
             "energy": np.abs(run.energy - run.energy[0]),
             "momentum": np.abs(momentum - momentum[0]),
             "q": np.asarray(run.q),
             "ts": np.asarray(run.ts),
         }
-    return found
+    return results
 
 
 def motor() -> dict:

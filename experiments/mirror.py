@@ -184,11 +184,11 @@ def run(loop: Loop, solver, dt: float, steps: int) -> dict:
 def case(loop, name, solver, limit, part: float, weight, steps: int, samples: int) -> dict:
     """One run at a part of a limit, with the theory if there is a norm that contracts."""
     dt = float(part * limit)
-    found = Theory(np.nan, np.nan, np.inf)
+    results = Theory(np.nan, np.nan, np.inf)
     if weight is not None:
-        found = theory(loop, solver, dt, weight, samples)
+        results = theory(loop, solver, dt, weight, samples)
     own = {"method": name, "part": part, "dt": dt, "power": largest_power(loop.H, dt, solver)}
-    return own | found._asdict() | run(loop, solver, dt, steps)
+    return own | results._asdict() | run(loop, solver, dt, steps)
 
 
 def study(steps: int, rate: float, samples: int = 400) -> dict:
@@ -207,8 +207,8 @@ def study(steps: int, rate: float, samples: int = 400) -> dict:
             ("Lyapunov norm", normed.limit, 0.95, normed.weight),
             ("spectral", spectral, 0.9, None),
         ):
-            found = case(equal, name, solver, value, part, weight, steps, samples)
-            equals.append(found | {"version": version})
+            results = case(equal, name, solver, value, part, weight, steps, samples)
+            equals.append(results | {"version": version})
     degrees = found_degrees()
     return {
         "degrees": degrees, "rows": rows, "equals": equals, "limits": limits,
@@ -243,8 +243,8 @@ def law_differences(loop: Loop, count: int = 12) -> dict[str, np.ndarray]:
 
 def slips(mirror: AdaptiveMirror) -> list[tuple]:
     """The coefficients that the paper prints wrong, at one state."""
-    found = coefficients(mirror, jnp.array([0.7, -1.3, 2.1, 0.9]))
-    return [(name, c.printed, c.correct, c.slip) for name, c in found.items() if c.slip]
+    results = coefficients(mirror, jnp.array([0.7, -1.3, 2.1, 0.9]))
+    return [(name, c.printed, c.correct, c.slip) for name, c in results.items() if c.slip]
 
 
 OTHER_SLIPS = """
@@ -271,20 +271,20 @@ LIMITS = """
 """
 
 
-def claims(found: dict) -> list[Claim]:
+def claims(results: dict) -> list[Claim]:
     """What the report says."""
-    inside = [x for x in found["rows"] if x["part"] < 1]
-    outside = [x for x in found["rows"] if x["part"] > 1]
-    normed = [x for x in found["equals"] if x["version"] == "Lyapunov norm"]
-    spectral = [x for x in found["equals"] if x["version"] == "spectral"]
+    inside = [x for x in results["rows"] if x["part"] < 1]
+    outside = [x for x in results["rows"] if x["part"] > 1]
+    normed = [x for x in results["equals"] if x["version"] == "Lyapunov norm"]
+    spectral = [x for x in results["equals"] if x["version"] == "spectral"]
     lost = [x["method"] for x in spectral if x["broken"]]
-    ratios = [x["lyapunov"] / x["spectral"] for x in found["limits"].values()]
+    ratios = [x["lyapunov"] / x["spectral"] for x in results["limits"].values()]
     powers = [max(x["power"] for x in rows) for rows in (inside, spectral)]
-    law = {name: float(x.max()) for name, x in found["law"].items()}
+    law = {name: float(x.max()) for name, x in results["law"].items()}
     return [
         Claim(
-            f"The relative degree is found automatically: {found['degrees']}.",
-            found["degrees"] == (4,),
+            f"The relative degree is found automatically: {results['degrees']}.",
+            results["degrees"] == (4,),
         ),
         Claim(
             "Inside the spectral limit, with roots apart, the conditions of the theorem are met "
@@ -345,28 +345,28 @@ def cells(rows: list[dict]) -> list[tuple]:
     ]
 
 
-def report(found: dict, rate: float) -> str:
+def report(results: dict, rate: float) -> str:
     """Tables and claims."""
     wrong = [(name, f"{a:.6g}", f"{b:.6g}", why) for name, a, b, why in slips(AdaptiveMirror())]
     slip_table = table(("coefficient", "printed", "derivative", "slip"), wrong)
     apart = f"Roots -{rate:g} x {APART} 1/s, at parts of the spectral limit"
     equal = f"Four equal roots, -{rate:g} 1/s, at parts of either limit"
-    lines = ["# Adaptive-optics mirror", "", *block(apart, HEADINGS, cells(found["rows"]))]
-    lines += [*block(equal, HEADINGS, cells(found["equals"]))[:-1], LIMITS]
-    lines += ["## What holds of the paper", "", listed(claims(found)), ""]
+    lines = ["# Adaptive-optics mirror", "", *block(apart, HEADINGS, cells(results["rows"]))]
+    lines += [*block(equal, HEADINGS, cells(results["equals"]))[:-1], LIMITS]
+    lines += ["## What holds of the paper", "", listed(claims(results)), ""]
     return "\n".join([*lines, "## Slips of the paper", "", *fenced(slip_table), OTHER_SLIPS])
 
 
-def draw(found: dict, path: Path) -> None:
+def draw(results: dict, path: Path) -> None:
     """The violation after every step of every run, and the bound of the longest step inside."""
     panels = {f"|f| {name} [m²]": {} for name in METHODS}
-    count = len(found["rows"][0]["f"]) - 1
-    for x in found["rows"]:
+    count = len(results["rows"][0]["f"]) - 1
+    for x in results["rows"]:
         panel = panels[f"|f| {x['method']} [m²]"]
         panel[f"{x['part']:.2f} of the limit"] = x["f"][1:]
         if x["part"] == INSIDE[-1]:
             panel[f"bound at {x['part']:.2f}"] = np.full(count, x["bound"])
-    for x in found["equals"]:
+    for x in results["equals"]:
         name = f"equal roots, {x['part']:.2f}, {x['version']}"
         panels[f"|f| {x['method']} [m²]"][name] = x["f"][1:]
     title = "Adaptive mirror: violation inside and outside the step limits"
@@ -380,17 +380,17 @@ def main() -> None:
     chosen = options(
         __doc__, "results/mirror", steps=(1000, None), rate=(200.0, "fastest root [1/s]")
     )
-    found = study(chosen.steps, chosen.rate)
-    draw(found, chosen.out / "violation.png")
+    results = study(chosen.steps, chosen.rate)
+    draw(results, chosen.out / "violation.png")
     record = {
-        "degrees": list(found["degrees"]),
-        "limits_of_equal_roots": found["limits"],
+        "degrees": list(results["degrees"]),
+        "limits_of_equal_roots": results["limits"],
         **{
-            key: [{k: v for k, v in x.items() if k != "f"} for x in found[key]]
+            key: [{k: v for k, v in x.items() if k != "f"} for x in results[key]]
             for key in ("rows", "equals")
         },
     }
-    finish(chosen.out, report(found, chosen.rate), record, claims(found))
+    finish(chosen.out, report(results, chosen.rate), record, claims(results))
 
 
 if __name__ == "__main__":

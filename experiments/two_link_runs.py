@@ -110,7 +110,7 @@ def crossings(choices=CROSSINGS) -> list[tuple[str, float, float]]:
     """Where Fig. 2's multiplier form stops, from the exact start: solver, tolerance, time [s]."""
     system, printed = TwoLinkManipulator(), jaxdae.State(PAPER_START_Q, PAPER_START_V)
     start = jaxdae.consistent_state(system, printed.q, printed.v)
-    found = []
+    results = []
     for name, solver, tolerance in choices:
         sol = jaxdae.simulate(
             system,
@@ -122,8 +122,8 @@ def crossings(choices=CROSSINGS) -> list[tuple[str, float, float]]:
             throw=False,
             backend=BACKEND,
         )
-        found.append((name, tolerance, float(sol.final_time)))
-    return found
+        results.append((name, tolerance, float(sol.final_time)))
+    return results
 
 
 ALPHAS = (1e1, 1e3, 1e5)

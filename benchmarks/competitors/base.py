@@ -81,10 +81,10 @@ def compiler() -> str:
     Raises:
         MissingCodeError: where there is none.
     """
-    found = shutil.which("gcc") or shutil.which("clang")
-    if found is None:
+    results = shutil.which("gcc") or shutil.which("clang")
+    if results is None:
         raise MissingCodeError("no C compiler (gcc, clang) on this machine")
-    return found
+    return results
 
 
 def version_of(distribution: str) -> str:

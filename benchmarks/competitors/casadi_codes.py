@@ -115,8 +115,8 @@ def consistent(problem: Problem) -> dict[str, np.ndarray]:
     zero = ca.DM.zeros(dae["z"].numel())
     (rhs,) = ca.substitute([dae["alg"]], [dae["z"]], [zero])
     matrix = ca.jacobian(dae["alg"], dae["z"])
-    found = [np.array(x) for x in ca.Function("start", inputs, [matrix, rhs])(0.0, problem.y)]
-    return {"x0": problem.y, "z0": np.linalg.solve(found[0], -found[1]).ravel()}
+    results = [np.array(x) for x in ca.Function("start", inputs, [matrix, rhs])(0.0, problem.y)]
+    return {"x0": problem.y, "z0": np.linalg.solve(results[0], -results[1]).ravel()}
 
 
 def with_gains(problem: Problem, equations: Equations, *expressions) -> list[Any]:

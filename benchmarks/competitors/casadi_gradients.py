@@ -56,10 +56,10 @@ def _slope(run: Any, n: int, target: np.ndarray, size: int, forward: bool) -> An
     y, p = ca.MX.sym("y", 2 * n), ca.MX.sym("p", size)
     off = run(x0=y, p=p)["xf"][n - len(target) : n] - target
     if forward:
-        found = 2 * ca.jtimes(off, p, ca.MX(ca.DM.eye(size))).T @ off
+        results = 2 * ca.jtimes(off, p, ca.MX(ca.DM.eye(size))).T @ off
     else:
-        found = ca.gradient(ca.dot(off, off), p)
-    return ca.Function("slope", [y, p], [found])
+        results = ca.gradient(ca.dot(off, off), p)
+    return ca.Function("slope", [y, p], [results])
 
 
 def _equations(problem: Problem, solver: str, layers: tuple[int, ...]) -> dict[str, Any]:
@@ -89,8 +89,8 @@ def _with_fixed_gains(problem: Problem, equations: Any, dae: dict[str, Any]) -> 
     symbols = [equations.K_D, equations.K_P]
     values = [ca.diag(ca.DM(gains)) for gains in (problem.K_D, problem.K_P)]
     keys = [key for key in ("ode", "alg") if key in dae]
-    found = ca.substitute([dae[key] for key in keys], symbols, values)
-    return dae | dict(zip(keys, found, strict=True))
+    results = ca.substitute([dae[key] for key in keys], symbols, values)
+    return dae | dict(zip(keys, results, strict=True))
 
 
 def _network(declaration: Declaration, layers: tuple[int, ...]) -> tuple[Any, Any]:

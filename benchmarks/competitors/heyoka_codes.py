@@ -55,7 +55,7 @@ def taylor_batch(
     codes = [copy.deepcopy(code) for _ in range(os.cpu_count() or 1)]
     parts = np.array_split(np.arange(len(columns)), len(codes))
     pool = ThreadPoolExecutor(len(codes))
-    found = np.empty_like(columns)
+    results = np.empty_like(columns)
 
     def share(own: Any, numbers: np.ndarray) -> None:
         for i in numbers:
@@ -64,11 +64,11 @@ def taylor_batch(
             own.propagate_until(problem.t1)
             for outcome, *_ in own.propagate_res:
                 _require(hy, outcome)
-            found[i] = own.state
+            results[i] = own.state
 
     def solve() -> np.ndarray:
         list(pool.map(share, codes, parts))
-        return found.swapaxes(1, 2).reshape(starts.shape)
+        return results.swapaxes(1, 2).reshape(starts.shape)
 
     return solve
 
@@ -85,11 +85,11 @@ def taylor_ensemble(
         return own
 
     def solve() -> np.ndarray:
-        found = hy.ensemble_propagate_until_batch(code, problem.t1, len(columns), begin)
-        for own, *_ in found:
+        results = hy.ensemble_propagate_until_batch(code, problem.t1, len(columns), begin)
+        for own, *_ in results:
             for outcome, *_ in own.propagate_res:
                 _require(hy, outcome)
-        states = np.stack([own.state for own, *_ in found])
+        states = np.stack([own.state for own, *_ in results])
         return states.swapaxes(1, 2).reshape(starts.shape)
 
     return solve

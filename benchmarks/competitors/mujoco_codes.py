@@ -46,8 +46,8 @@ def step(problem: Problem, steps: int) -> Run:
     def solve() -> np.ndarray:
         mujoco.mj_setState(model, data, start, full)
         mujoco.mj_step(model, data, nstep=steps)
-        found = np.concatenate([data.qpos, data.qvel])
-        return _to_problem(problem, found[None], model.nq)[0]
+        results = np.concatenate([data.qpos, data.qvel])
+        return _to_problem(problem, results[None], model.nq)[0]
 
     return Run(solve, time.perf_counter() - began)
 
@@ -61,8 +61,8 @@ def rollout(problem: Problem, y: np.ndarray, steps: int, h: float) -> Callable[[
     data = [mujoco.MjData(model) for _ in range(os.cpu_count() or 1)]
 
     def run() -> np.ndarray:
-        found, _ = code.rollout(model, data, states, nstep=steps, persistent_pool=True)
-        return _to_problem(problem, found[:, -1, 1 : 1 + model.nq + model.nv], model.nq)
+        results, _ = code.rollout(model, data, states, nstep=steps, persistent_pool=True)
+        return _to_problem(problem, results[:, -1, 1 : 1 + model.nq + model.nv], model.nq)
 
     return run
 

@@ -102,22 +102,22 @@ def radau(problem: Problem, tolerance: float) -> Run:
     by_rates = np.diag(-(np.arange(start.size) < 2 * len(problem.q)).astype(float))
 
     def residual(t, y, yp):
-        found = np.empty(start.size)
-        given(t, y, yp, found)
-        return found
+        results = np.empty(start.size)
+        given(t, y, yp, results)
+        return results
 
     def jacobian(t, y, yp):
-        found = np.empty_like(by_rates)
-        slopes(t, y, yp, None, 0.0, found)
-        return found, by_rates
+        results = np.empty_like(by_rates)
+        slopes(t, y, yp, None, 0.0, results)
+        return results, by_rates
 
     options = {"rtol": tolerance, "atol": tolerance, "method": "Radau", "jac": jacobian}
 
     def solve() -> np.ndarray:
-        found = solve_dae(residual, (0.0, problem.t1), start, rates, **options)
-        if not found.success:
-            raise RuntimeError(found.message)
-        return found.y[: 2 * len(problem.q), -1]
+        results = solve_dae(residual, (0.0, problem.t1), start, rates, **options)
+        if not results.success:
+            raise RuntimeError(results.message)
+        return results.y[: 2 * len(problem.q), -1]
 
     return Run(solve, time.perf_counter() - began)
 
@@ -142,10 +142,10 @@ def _sundae(code: Any, problem: Problem, began: float, start) -> Run:
     span = np.array([0.0, problem.t1])
 
     def solve() -> np.ndarray:
-        found = code.solve(span, *start)
-        if not found.success:
-            raise RuntimeError(found.message)
-        return np.array(found.y[-1][: 2 * len(problem.q)])
+        results = code.solve(span, *start)
+        if not results.success:
+            raise RuntimeError(results.message)
+        return np.array(results.y[-1][: 2 * len(problem.q)])
 
     return Run(solve, time.perf_counter() - began)
 
@@ -175,7 +175,7 @@ def _implicit(problem: Problem) -> tuple[Callable, Callable]:
     value = ca.Function("residual", [dae["t"], y], [ca.densify(right)], options)
     slopes = ca.densify(ca.jacobian(right, y))
     matrix = ca.Function("matrix", [dae["t"], y], [slopes], options)
-    call, (t_in, y_in), (found,) = _in_place(value)
+    call, (t_in, y_in), (results,) = _in_place(value)
     call_matrix, (t_matrix, y_matrix), (slopes,) = _in_place(matrix)
     slopes = slopes.reshape(total, total).T  # CasADi stores columns
     diagonal = np.arange(size)
@@ -183,7 +183,7 @@ def _implicit(problem: Problem) -> tuple[Callable, Callable]:
     def residual(t, y, yp, res):
         t_in[0], y_in[:] = t, y
         call()
-        res[:] = found
+        res[:] = results
         res[:size] -= yp[:size]
 
     def jacobian(t, y, yp, res, cj, jac):
