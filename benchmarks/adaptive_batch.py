@@ -23,7 +23,7 @@ from competitors import c_codes, heyoka_codes
 from competitors.base import Run
 from problems import andrews, Case, chain, two_link
 
-from jaxdae.commands.tables import table
+from jaxdae.tables import table
 
 TARGETS = (1e-6, 1e-9)
 TOLERANCES = (1e-5, 1e-6, 1e-7, 1e-8, 1e-9, 1e-10, 1e-11)

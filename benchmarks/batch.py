@@ -24,8 +24,8 @@ from competitors import hand_written, mujoco_codes
 from competitors.base import MissingCodeError
 from problems import andrews, Case, chain, two_link
 
-from jaxdae.commands.tables import table
 from jaxdae.plotting.style import colors, new_axes
+from jaxdae.tables import table
 
 # Steps of each mechanism, and their size [s].
 STEPS = {"two-link": (50, 1e-4), "andrews": (50, 1e-5), "chain": (50, 1e-4)}

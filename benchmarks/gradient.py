@@ -34,10 +34,10 @@ from jaxtyping import Array, Float
 from problems import Case, chain, two_link
 
 from jaxdae import Baumgarte, Multipliers, simulate, State, System
-from jaxdae.commands.tables import table
 from jaxdae.models.chain import Chain
 from jaxdae.plotting.style import colors, new_axes
 from jaxdae.solvers import RK4
+from jaxdae.tables import table
 
 DISTINCT = 4
 LINKS = 5

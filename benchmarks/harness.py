@@ -16,7 +16,7 @@ import jax
 from competitors.base import MissingCodeError, version_of
 from matplotlib.axes import Axes
 
-from jaxdae.commands.tables import write_json
+from jaxdae.files import write_json
 from jaxdae.plotting import save_figure
 
 RESULTS = Path(__file__).resolve().parent / "results"

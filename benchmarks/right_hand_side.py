@@ -20,10 +20,10 @@ import jax
 import jax.numpy as jnp
 
 from jaxdae import Baumgarte, FullRank, Multipliers, simulate, State
-from jaxdae.commands.tables import table
 from jaxdae.linalg.saddle_point import AbstractSaddlePointSolve
 from jaxdae.models.andrews import AndrewsMechanism, START_Q
 from jaxdae.models.two_link import PAPER_START_Q, PAPER_START_V, TwoLinkManipulator
+from jaxdae.tables import table
 
 LOOP_OPTION = "xla_cpu_small_while_loop_byte_threshold=1000000000"
 EVALUATIONS = 20_000

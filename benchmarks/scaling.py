@@ -25,8 +25,8 @@ from competitors import casadi_codes, exudyn_codes
 from competitors.base import Run
 from problems import Case, chain
 
-from jaxdae.commands.tables import table
 from jaxdae.plotting.style import colors, new_axes
+from jaxdae.tables import table
 
 LINKS = (10, 20, 40, 100, 200, 400, 1000)
 ANGLE = 0.25 * np.pi

@@ -27,7 +27,6 @@ from competitors import (
 from competitors.base import Problem, Run
 from problems import andrews, Case, chain, plate, two_link
 
-from jaxdae.commands.tables import table
 from jaxdae.models.chain import Chain
 from jaxdae.models.two_link import AbstractTwoLink
 

@@ -35,11 +35,11 @@ from jaxdae.analysis import (
     Spectrum,
     spectrum,
 )
-from jaxdae.commands.tables import table
 from jaxdae.formulations.velocity_elimination import VelocityElimination
 from jaxdae.models.ball_beam import AbstractBallBeam, BallBeam, SimplifiedBallBeam
 from jaxdae.plotting import plot_series, save_figure
 from jaxdae.plotting.roots import plot_roots
+from jaxdae.tables import table
 
 INDEPENDENT = ("r", "theta")
 END, STARTS, ROWS = 20.0, 10, 201

@@ -12,6 +12,7 @@ Writes a figure, `report.md` and `result.json`.
 """
 
 import dataclasses
+import itertools
 from pathlib import Path
 
 import diffrax
@@ -21,19 +22,17 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from claims import Claim, fenced, finish, listed, options
+from jaxtyping import Array, Float, PRNGKeyArray
 
-from jaxdae import Baumgarte, Multipliers, System, tune
-from jaxdae.commands.tables import table
-from jaxdae.models.ball_beam import BallBeam
-from jaxdae.models.ball_beam_control import (
-    CubicNetwork,
-    linear_regulator,
-    perturbed_rests,
-    WithNetwork,
-)
+from jaxdae import Baumgarte, Multipliers, System, Trajectory, tune
+from jaxdae.analysis import RegulatorFeedback
+from jaxdae.control import NeuralFeedback
+from jaxdae.models.ball_beam import BallBeam, linear_regulator
 from jaxdae.plotting import plot_series, save_figure
 from jaxdae.solvers import RK4
-from jaxdae.tuning import Logarithm, SimulationObjective
+from jaxdae.systems import consistent_state, State
+from jaxdae.tables import table
+from jaxdae.tuning import AbstractCost, Logarithm, SimulationObjective
 
 RIG = BallBeam()
 # The current has a time constant of 0.07 ms. Twenty times slower it is still forty times as fast as
@@ -42,6 +41,9 @@ SLOWER = dataclasses.replace(RIG, inductance=20 * RIG.inductance)
 FORMULATION = Multipliers(Baumgarte.critical(10.0))
 TUNED_STEP, JUDGED_STEP = 3e-3, 1.5e-4
 ROWS = 50  # a second
+# Largest deviations of the starts: ball [m] and its speed [m/s], wheel [rad].
+OFF, SPEED, TURN = 0.1, 0.2, 0.5
+MONOMIALS = tuple(itertools.combinations_with_replacement(range(3), 3))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,6 +61,94 @@ class Size:
     spreads: tuple[float, ...] = (1.0, 1.5, 1.8)
     tuned_end: float = 3.0
     judged_end: float = 10.0
+
+
+class RegulationCost(AbstractCost):
+    r"""The cost that a linear-quadratic regulator minimizes, of any motion about its equilibrium.
+
+        integral of  s^T Q s + (u - u0)^T R (u - u0)  dt  +  s(t1)^T P s(t1)
+
+    with `s = (q_I - q_I0, v_I, w - w0)` as in `RegulatorFeedback`. With the `P` of the regulator
+    the last term is what the rest of the motion would cost under it, where the motion is small; so
+    a short run is judged as if it went on, and nothing is gained by leaving work undone.
+
+    Args:
+        regulator: gives the equilibrium and the independent coordinates.
+        Q: weight of the state, shape `(s, s)`.
+        R: weight of the controls, shape `(i, i)`.
+        P: weight of the final state, shape `(s, s)`.
+    """
+
+    regulator: RegulatorFeedback
+    Q: Float[Array, "s s"]
+    R: Float[Array, "i i"]
+    P: Float[Array, "s s"]
+
+    def __call__(self, trajectory: Trajectory) -> Float[Array, ""]:
+        """The cost; NaN for a run that failed."""
+        rest, own = self.regulator, jnp.array(self.regulator.independent, int)
+        off = (trajectory.q - rest.q)[:, own]
+        s = jnp.concatenate([off, trajectory.v[:, own], trajectory.w - rest.w], axis=1)
+        u = trajectory.u - rest.u
+        density = jnp.sum((s @ self.Q) * s, axis=1) + jnp.sum((u @ self.R) * u, axis=1)
+        total = jnp.trapezoid(density, trajectory.ts) + s[-1] @ self.P @ s[-1]
+        return jnp.where(trajectory.success, total, jnp.nan)
+
+
+def perturbed_rests(system: BallBeam, key: PRNGKeyArray, count: int, spread: float = 1.0) -> State:
+    """Consistent starts around the rest: ball off its place and moving, wheel turned.
+
+    Args:
+        system: the ball and beam.
+        key: random key.
+        count: number of starts.
+        spread: size; at one the ball is up to 10 cm and 0.2 m/s off, the wheel up to 0.5 rad.
+
+    Returns:
+        A `State` with leading axis `count`.
+    """
+    center = system.rest()
+    uniform = jax.random.uniform(key, (count, 3), center.q.dtype, -spread, spread)
+    ball, speed, turn = (uniform * jnp.array([OFF, SPEED, TURN], center.q.dtype)).T
+    zero = jnp.zeros_like(ball)
+    q = center.q + jnp.stack([ball, zero, turn], axis=1)
+    v = jnp.stack([speed, zero, zero], axis=1)
+
+    def project(q, v):
+        return consistent_state(system, q, v, w=center.w, fixed=("r", "theta"))
+
+    return jax.jit(jax.vmap(project))(q, v)
+
+
+class CubicNetwork(eqx.Module):
+    """Cubic terms of ball, its speed and the wheel's angle: what an odd law adds first.
+
+    Args:
+        weights: of the monomials of `(r / 0.1 m, r' / (0.2 m/s), theta / rad)`, shape `(10,)` [V].
+    """
+
+    weights: Float[Array, " 10"]
+
+    def __call__(self, x: Float[Array, " 7"]) -> Float[Array, " 1"]:
+        """Voltage [V], from the deviation `(q, v, w)`."""
+        s = jnp.stack([x[0] / OFF, x[3] / SPEED, x[2]])
+        return (self.weights @ jnp.prod(s[jnp.array(MONOMIALS)], axis=1))[None]
+
+
+class WithNetwork(eqx.Module):
+    """Adds a network to a regulator; the equilibrium stays where it is.
+
+    Args:
+        regulator: from `linear_regulator`.
+        rest: state at the equilibrium.
+    """
+
+    regulator: RegulatorFeedback
+    rest: State
+
+    def __call__(self, network) -> NeuralFeedback:
+        """The controller with a network of the deviation `(q, v, w)`, such as `CubicNetwork`."""
+        return NeuralFeedback(network, self.rest, 1.0, self.regulator)
 
 
 class Loop(eqx.Module):
@@ -93,8 +183,9 @@ def judge(aim: SimulationObjective, weights):
 
 def study(steps: int, size: Size, progress: bool = True) -> dict:
     """Tune, and judge first and tuned weights on starts of several sizes."""
-    regulator, cost = linear_regulator(RIG)
-    attach = WithNetwork(regulator, RIG.rest())
+    regulator = linear_regulator(RIG)
+    cost = RegulationCost(regulator.feedback, regulator.Q, regulator.R, regulator.P)
+    attach = WithNetwork(regulator.feedback, RIG.rest())
 
     def starts(seed: int, spread: float):
         return perturbed_rests(RIG, jax.random.key(seed), size.starts, spread)

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 import jax
 
-from jaxdae.commands.tables import table, write_json
+from jaxdae.files import write_json
+from jaxdae.tables import table
 
 
 class Claim(NamedTuple):

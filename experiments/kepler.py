@@ -20,11 +20,11 @@ import numpy as np
 from claims import Claim, fenced, finish, listed, options
 
 import jaxdae
-from jaxdae.commands.tables import table
 from jaxdae.control import StabilizedIntegrals
 from jaxdae.models.kepler import Kepler
 from jaxdae.plotting import plot_series, save_figure
 from jaxdae.solvers import RK4
+from jaxdae.tables import table
 
 NAMES = ("energy [m²/s²]", "momentum [m²/s]", "Laplace x [-]", "Laplace y [-]")
 PLAIN, TWO, FOUR = "plain", "energy, momentum", "all four"

@@ -30,12 +30,11 @@ from claims import block, Claim, fenced, finish, listed, options
 
 import jaxdae
 from jaxdae.analysis import modal_weight, step_limit, step_matrix, weighted_norm
-from jaxdae.commands.tables import table
 from jaxdae.control import HurwitzGains, relative_degree, ServoConstraint
-from jaxdae.models.mirror import AdaptiveMirror
-from jaxdae.models.mirror_law import coefficients, voltage
+from jaxdae.models.mirror import AdaptiveMirror, coefficients, voltage
 from jaxdae.plotting import plot_series, save_figure
 from jaxdae.solvers import RK4
+from jaxdae.tables import table
 
 METHODS = {"Euler": diffrax.Euler(), "Heun": diffrax.Heun(), "RK4": RK4()}
 FREE = jaxdae.Multipliers()

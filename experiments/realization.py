@@ -37,9 +37,9 @@ from realization_runs import (
 )
 
 import jaxdae
-from jaxdae.commands.tables import table
 from jaxdae.formulations import LinearLaw, SaturatedLaw, SignLaw, TanhLaw
 from jaxdae.plotting import plot_series, save_figure, style
+from jaxdae.tables import table
 
 
 def draw_motions(paths: dict[str, dict[str, np.ndarray]], out: Path) -> None:

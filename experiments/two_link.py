@@ -32,10 +32,10 @@ from two_link_runs import (
     windows,
 )
 
-from jaxdae.commands.tables import gain_text, table
 from jaxdae.models import TwoLinkManipulator
 from jaxdae.models.two_link import AbstractTwoLink
 from jaxdae.plotting import plot_series, plot_violation, save_figure
+from jaxdae.tables import gain_text, table
 
 
 def alpha_claim(rows: list[dict], end: float) -> Claim:

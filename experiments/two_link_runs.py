@@ -15,8 +15,8 @@ import numpy as np
 import jaxdae
 from jaxdae.cli import main as command
 from jaxdae.models import PAPER_RUNS, ReachableTwoLink, TwoLinkManipulator
-from jaxdae.models.studies import formulation_of
 from jaxdae.models.two_link import AbstractTwoLink, PAPER_START_Q, PAPER_START_V
+from jaxdae.simulation.choices import make_formulation
 from jaxdae.simulation.failure import describe_failure
 
 # Whether a run passes a singular configuration depends on its steps, and these on round-off: the
@@ -66,7 +66,9 @@ def tuned_formulations(path: Path) -> dict[str, jaxdae.Multipliers | jaxdae.Pena
         gains = {name: jnp.asarray(x) for name, x in study["gains_after"].items()}
         alpha = gains.get("alpha")
         stabilization = jaxdae.Baumgarte(gains["K_D"], gains["K_P"])
-        out[study["method"]] = formulation_of(study["method"], stabilization, alpha)
+        out[study["method"]] = make_formulation(
+            study["method"], stabilization=stabilization, alpha=alpha
+        )
     return out
 
 

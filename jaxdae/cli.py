@@ -11,9 +11,8 @@ from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 
-METHODS = ("multipliers", "penalty", "augmented")
+LISTS = ("models", "formulations", "solves", "solvers")
 OPTIMIZERS = ("adam", "adamw", "nadam", "rmsprop", "sgd")
-SOLVERS = ("dopri8", "dopri5", "tsit5", "rk4", "heun", "euler", "kvaerno5")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -30,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     gc.set_threshold(200_000, 20, 100)
     # A bar redraws its line; in a file or a pipe it would only pile up.
     options.progress = getattr(options, "progress", False) and sys.stderr.isatty()
-    if options.command != "listing":  # which needs no JAX
+    if options.command != "listing":  # which runs nothing
         _configure(options)
     if options.command == "simulate":
         # Not inside another program, which may have changed what files do not show.
@@ -104,6 +103,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     listing = commands.add_parser("list", help="the ready systems")
     listing.set_defaults(command="listing")
+    listing.add_argument("what", nargs="?", choices=LISTS, default="models", help="what to list")
     _add_simulate(commands.add_parser("simulate", help="run a ready system", formatter_class=_Help))
     _add_tune(
         commands.add_parser(
@@ -130,7 +130,12 @@ class _Help(argparse.ArgumentDefaultsHelpFormatter):
 
 def _add_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", help="name of a ready system; see `jaxdae list`")
-    parser.add_argument("--formulation", choices=METHODS, help="default: what the model suggests")
+    parser.add_argument(
+        "--formulation",
+        metavar="NAME",
+        help="multipliers, penalty, augmented or another; see `jaxdae list formulations`; default: "
+        "what the model suggests",
+    )
     parser.add_argument(
         "--dtype", choices=("float64", "float32"), default="float64", help="precision"
     )
@@ -143,9 +148,20 @@ def _add_gains(parser: argparse.ArgumentParser) -> None:
         ("--K_P", "position gain of the stabilization [1/s^2]"),
         ("--Gamma", "gain of the velocity constraints [1/s]"),
         ("--alpha", "constraint mass of the penalty and augmented forms"),
+        ("--decay", "rate at which velocity elimination lets position residuals decay [1/s]"),
+        ("--k", "coefficient of linear realizing forces"),
     )
     for name, meaning in gains:
         parser.add_argument(name, type=_positive, help=f"{meaning}; default: the formulation's")
+    parser.add_argument(
+        "--solve",
+        metavar="NAME",
+        help="how the formulation solves its linear equations; see `jaxdae list solves`; default: "
+        "the formulation's",
+    )
+    parser.add_argument(
+        "--unstabilized", action="store_true", help="without the stabilization of the constraints"
+    )
 
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
@@ -165,7 +181,12 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
 def _add_simulate(parser: argparse.ArgumentParser) -> None:
     _add_common(parser)
     parser.add_argument("--dt", type=_positive, help="fixed step [s]; default: adaptive steps")
-    parser.add_argument("--solver", choices=SOLVERS, default="dopri8", help="Runge-Kutta method")
+    parser.add_argument(
+        "--solver",
+        metavar="NAME",
+        default="dopri8",
+        help="Runge-Kutta method; see `jaxdae list solvers`",
+    )
     parser.add_argument(
         "--uncontrolled", action="store_true", help="without the controller that the model has"
     )
@@ -188,6 +209,12 @@ def _add_tune(parser: argparse.ArgumentParser) -> None:
 def _add_analyze(parser: argparse.ArgumentParser) -> None:
     _add_model(parser)
     parser.add_argument("--dt", type=_positive, help="a step to compare with the limits [s]")
+    parser.add_argument(
+        "--solver",
+        metavar="NAME",
+        action="append",
+        help="one more method whose step limits are shown; see `jaxdae list solvers`",
+    )
     parser.add_argument(
         "--at",
         type=_assignments,

@@ -1,10 +1,13 @@
 """Files that are complete at every moment."""
 
 import contextlib
+import json
+import math
 import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 
 def replace_file(path: str | Path, data: bytes) -> None:
@@ -29,6 +32,31 @@ def replace_file(path: str | Path, data: bytes) -> None:
             os.fsync(file.fileno())
         os.replace(partial, path)
         sync_folder(path.parent)
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """Write a result so that an interrupted write leaves the old file.
+
+    Args:
+        path: file; its folder is made.
+        content: numbers, text, NumPy and JAX arrays, nested.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(_plain(content), indent=2, allow_nan=False) + "\n"
+    replace_file(path, text.encode())
+
+
+def _plain(x: Any) -> Any:
+    """JSON has no arrays, no NaN and no infinity: lists, and `null` for what is not finite."""
+    if isinstance(x, dict):
+        return {str(k): _plain(v) for k, v in x.items()}
+    if isinstance(x, list | tuple):
+        return [_plain(v) for v in x]
+    if x is None or isinstance(x, str | bool | int):
+        return x
+    if hasattr(x, "tolist"):
+        return _plain(x.tolist())
+    return float(x) if math.isfinite(x) else None
 
 
 @contextlib.contextmanager

@@ -32,10 +32,10 @@ from jax.scipy.linalg import expm
 
 import jaxdae
 from jaxdae.analysis import perturbation_matrix
-from jaxdae.commands.tables import gain_text, table
 from jaxdae.models import PAPER_RUNS, TwoLinkManipulator
 from jaxdae.plotting import style
 from jaxdae.solvers import RK4
+from jaxdae.tables import gain_text, table
 
 jax.config.update("jax_enable_x64", True)
 

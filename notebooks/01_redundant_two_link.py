@@ -23,13 +23,13 @@ import numpy as np
 import optax
 
 import jaxdae
-from jaxdae.commands.tables import table
 from jaxdae.models import PAPER_RUNS, TwoLinkManipulator
 from jaxdae.models.studies import studies
 from jaxdae.models.two_link import PAPER_START_Q, PAPER_START_V
 from jaxdae.plotting import plot_series, plot_violation
 from jaxdae.solvers import RK4
 from jaxdae.systems import constraint_residuals
+from jaxdae.tables import table
 from jaxdae.tuning import IntegratedViolation, Logarithm, perturbed_states, SimulationObjective
 
 jax.config.update("jax_enable_x64", True)

@@ -36,9 +36,9 @@ from jaxdae.analysis import (
     linearized_constraint,
     spectrum,
 )
-from jaxdae.commands.tables import table
 from jaxdae.plotting import plot_roots, plot_series
 from jaxdae.solvers import RK4
+from jaxdae.tables import table
 
 jax.config.update("jax_enable_x64", True)
 

@@ -33,10 +33,10 @@ from jaxdae.analysis import (
     RegulatorFeedback,
     spectrum,
 )
-from jaxdae.commands.tables import table
 from jaxdae.models import BallBeam, SimplifiedBallBeam
 from jaxdae.plotting import plot_roots, plot_series
 from jaxdae.solvers import RK4
+from jaxdae.tables import table
 
 jax.config.update("jax_enable_x64", True)
 

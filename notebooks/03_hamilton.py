@@ -28,13 +28,13 @@ import numpy as np
 from IPython.display import display
 
 import jaxdae
-from jaxdae.commands.tables import table
 from jaxdae.formulations.hamiltonian import CanonicalState, hamiltonian
 from jaxdae.models.arm import perturbation_equations, PointMassArm
 from jaxdae.models.motor import ChargeDrive, CurrentDrive
 from jaxdae.plotting import plot_histories, plot_series, style
 from jaxdae.solvers import RK4
 from jaxdae.systems import momentum
+from jaxdae.tables import table
 
 jax.config.update("jax_enable_x64", True)
 

@@ -35,12 +35,12 @@ from jax.scipy.linalg import expm
 
 import jaxdae
 from jaxdae.analysis import linear_certificate, modal_weight, step_matrix, weighted_norm
-from jaxdae.commands.tables import table
 from jaxdae.control import HurwitzGains, relative_degree, StabilizedIntegrals
 from jaxdae.models import AdaptiveMirror, Kepler
-from jaxdae.models.mirror_law import coefficients, voltage
+from jaxdae.models.mirror import coefficients, voltage
 from jaxdae.plotting import plot_series, style
 from jaxdae.solvers import RK4
+from jaxdae.tables import table
 
 jax.config.update("jax_enable_x64", True)
 
@@ -258,7 +258,7 @@ display(figure)
 # ## 4. The control law as printed
 #
 # The paper carries the derivatives out: $u = (\Phi - g_j^5 s^j) / (2 c\, s \sin\varphi\, k_a/L)$
-# (eq. 5.7), with a list of coefficients. `jaxdae.models.mirror_law` holds them as printed, and as
+# (eq. 5.7), with a list of coefficients. `jaxdae.models.mirror` holds them as printed, and as
 # differentiation gives them. At one state:
 
 # %%

@@ -32,7 +32,6 @@ import numpy as np
 from IPython.display import display
 
 import jaxdae
-from jaxdae.commands.tables import table
 from jaxdae.formulations import (
     linear_decay_rate,
     linear_threshold,
@@ -42,6 +41,7 @@ from jaxdae.formulations import (
 from jaxdae.models import ChaplyginSleigh, RollingDisk
 from jaxdae.plotting import plot_series, style
 from jaxdae.solvers import RK4
+from jaxdae.tables import table
 
 jax.config.update("jax_enable_x64", True)
 

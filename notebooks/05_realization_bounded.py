@@ -24,7 +24,6 @@ import numpy as np
 from IPython.display import display
 
 import jaxdae
-from jaxdae.commands.tables import table
 from jaxdae.formulations import (
     deviation_power,
     LaggedLaw,
@@ -38,6 +37,7 @@ from jaxdae.formulations import (
 from jaxdae.models import ChaplyginSleigh
 from jaxdae.plotting import plot_series, style
 from jaxdae.systems import constraint_residuals
+from jaxdae.tables import table
 
 jax.config.update("jax_enable_x64", True)
 

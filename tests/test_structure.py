@@ -12,9 +12,9 @@ MODULES = {
 }
 # From the lowest; each may import those before it.
 ROOMS = (
-    "files", "version", "references", "compiled", "linalg", "kernels", "systems", "formulations",
-    "solvers", "control", "analysis", "simulation", "tuning", "parallel", "models", "plotting",
-    "commands", "cli",
+    "files", "names", "tables", "version", "references", "compiled", "linalg", "kernels", "systems",
+    "formulations", "solvers", "control", "analysis", "simulation", "tuning", "parallel", "models",
+    "plotting", "commands", "cli",
 )  # fmt: skip
 KERNELS = ("llvm", "graph", "tracing", "emission", "launch", "integration")
 

@@ -122,7 +122,7 @@ def _first_exit(factor: Callable, root) -> float:
     bad = np.flatnonzero(factor(steps) > 1 + 8 * np.finfo(float).eps)
     if not bad.size:
         return np.inf
-    return _bisect(factor, steps[max(bad[0] - 1, 0)], steps[bad[0]], 1.0)
+    return bisect(factor, steps[max(bad[0] - 1, 0)], steps[bad[0]], 1.0)
 
 
 def _in_norm(H, roots, solver, theta, weight) -> StepLimit:
@@ -158,15 +158,15 @@ def contracting_interval(factor: Callable, steps, values, theta: float) -> tuple
     """
     first = int(np.flatnonzero(values <= theta)[0])
     bad = np.flatnonzero((values > theta) & (np.arange(len(steps)) > first))
-    limit = _bisect(factor, steps[bad[0] - 1], steps[bad[0]], theta) if bad.size else np.inf
+    limit = bisect(factor, steps[bad[0] - 1], steps[bad[0]], theta) if bad.size else np.inf
     lower = 0.0
     if first:
-        lower = _bisect(lambda h: 2 * theta - factor(h), steps[first - 1], steps[first], theta)
+        lower = bisect(lambda h: 2 * theta - factor(h), steps[first - 1], steps[first], theta)
     return float(limit), float(lower)
 
 
-def _bisect(factor, low, high, theta) -> float:
-    """Where `factor` crosses `theta` upwards."""
+def bisect(factor: Callable, low: float, high: float, theta: float) -> float:
+    """Where `factor` crosses `theta` upwards between two numbers, to round-off."""
     for _ in range(_BISECTIONS):
         middle = 0.5 * (low + high)
         beyond = bool(np.ravel(factor(middle))[0] > theta)

@@ -1,30 +1,30 @@
-"""The formulation, the controller and the solver that the options of a command ask for."""
+"""The formulation and the controller that the options of a command ask for."""
 
 import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-import diffrax
-
-from jaxdae.formulations import Baumgarte
+from jaxdae.formulations import Baumgarte, LinearLaw
 from jaxdae.models import Model
-from jaxdae.models.studies import formulation_of, method_of, studies
-from jaxdae.solvers import RK4
+from jaxdae.simulation.choices import (
+    fields_of,
+    find_linear_solve,
+    FORMULATIONS,
+    make_formulation,
+    name_of,
+)
 from jaxdae.systems import System
-from jaxdae.tuning import resolve
 
-SOLVERS = {
-    "dopri8": diffrax.Dopri8,
-    "dopri5": diffrax.Dopri5,
-    "tsit5": diffrax.Tsit5,
-    "rk4": RK4,
-    "heun": diffrax.Heun,
-    "euler": diffrax.Euler,
-    "kvaerno5": diffrax.Kvaerno5,
+# Gains of the stabilization, and what has them.
+_GAINS = {"K_D": "position constraints", "K_P": "position constraints"}
+_GAINS |= {"Gamma": "velocity constraints"}
+# Options that are parts of some formulations: the field of each, and what it is made of.
+_PARTS: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "alpha": ("alpha", float),
+    "decay": ("decay", float),
+    "k": ("law", LinearLaw),
+    "solve": ("solve", find_linear_solve),
 }
-_GAINS = ("K_D", "K_P", "Gamma", "alpha")
-# Where a model has no constraint mass of its own: that with which its tuning starts.
-_ALPHA = 10.0
 
 
 def chosen_formulation(model: Model, options, m: int, r: int) -> Any:
@@ -32,22 +32,25 @@ def chosen_formulation(model: Model, options, m: int, r: int) -> Any:
 
     Args:
         model: entry of the registry.
-        options: with `formulation`, `K_D`, `K_P`, `Gamma` and `alpha`, `None` where not given.
+        options: with `formulation`, `unstabilized`, gains and parts, `None` where not given.
         m: number of position constraints.
         r: number of velocity constraints.
 
     Raises:
-        ValueError: for a gain that has nothing to act on.
+        ValueError: for names that do not exist, and for a gain that has nothing to act on.
     """
     first = _first(model, options.formulation)
-    given = {name: getattr(options, name) for name in _GAINS}
+    given = {name: getattr(options, name, None) for name in (*_GAINS, *_PARTS)}
     given = {name: value for name, value in given.items() if value is not None}
-    _refuse_idle(given, model.name, m, r, hasattr(first, "alpha"), type(first).__name__)
-    changes: dict[str, Any] = {"alpha": given.pop("alpha")} if "alpha" in given else {}
-    if given:
-        before = first.stabilization
-        gains = {name: getattr(before, name, None) for name in ("K_D", "K_P", "Gamma")}
-        changes["stabilization"] = Baumgarte(**(gains | given))
+    _refuse_idle(given, model.name, first, m, r)
+    changes = {field: make(given[x]) for x, (field, make) in _PARTS.items() if x in given}
+    gains = {name: value for name, value in given.items() if name in _GAINS}
+    if getattr(options, "unstabilized", False):
+        _refuse_unstabilized(gains, first)
+        changes["stabilization"] = None
+    elif gains:
+        before = {name: getattr(first.stabilization, name, None) for name in _GAINS}
+        changes["stabilization"] = Baumgarte(**(before | gains))
     return dataclasses.replace(first, **changes)
 
 
@@ -70,32 +73,52 @@ def chosen_controller(model: Model, system: System, uncontrolled: bool) -> Calla
     return None if model.controller is None or uncontrolled else model.controller(system)
 
 
-def _first(model: Model, method: str | None) -> Any:
-    """With the gains that tuning starts from; models without a study keep their own."""
-    own: Any = model.formulation()
-    if method is None:
-        return own
+def _first(model: Model, name: str | None) -> Any:
+    """With the gains that tuning starts from; models without a study keep those they have."""
+    default: Any = model.formulation()
+    if name is None:
+        return default
+    # Loaded where a formulation is named: it takes longer than the rest of this.
+    from jaxdae.models.studies import studies
+    from jaxdae.tuning.parametrizations import resolve
+
     try:
-        return resolve(studies(model.name, method)[-1].formulation)
+        return resolve(studies(model.name, name)[-1].formulation)
     except ValueError:
-        if method == method_of(own):
-            return own
-        return formulation_of(method, own.stabilization, getattr(own, "alpha", _ALPHA))
+        if name == name_of(default):
+            return default
+        parts = {x: getattr(default, x, None) for x in ("stabilization", "alpha")}
+        return make_formulation(name, **{x: y for x, y in parts.items() if y is not None})
 
 
-def _refuse_idle(given, name: str, m: int, r: int, weighted: bool, kind: str) -> None:
-    for gain, count, what in (
-        ("K_D", m, "position constraints"),
-        ("K_P", m, "position constraints"),
-        ("Gamma", r, "velocity constraints"),
-        ("alpha", m + r, "constraints"),
-    ):
-        if gain in given and not count:
-            raise ValueError(
-                f"--{gain} is for {what}, which the model {name!r} does not have; leave it out."
-            )
-    if "alpha" in given and not weighted:
+def _refuse_unstabilized(gains: dict[str, float], first) -> None:
+    if gains:
         raise ValueError(
-            f"--alpha is for the penalty and augmented forms, not for {kind}; leave it out, or "
-            "choose --formulation penalty."
+            f"--unstabilized leaves no gain to set; leave out --{next(iter(gains))}, or it."
         )
+    if "stabilization" not in fields_of(type(first)):
+        raise ValueError(f"{type(first).__name__} has no stabilization; leave --unstabilized out.")
+
+
+def _refuse_idle(given, name: str, first, m: int, r: int) -> None:
+    """Refuse gains without constraints to act on, and parts that the formulation does not have."""
+    counts = {"K_D": m, "K_P": m, "Gamma": r} | dict.fromkeys(_PARTS, m + r)
+    kind, fields = type(first).__name__, fields_of(type(first))
+    for option in given:
+        if not counts[option]:
+            what = _GAINS.get(option, "constraints")
+            raise ValueError(
+                f"--{option} is for {what}, which the model {name!r} does not have; leave it out."
+            )
+        field = "stabilization" if option in _GAINS else _PARTS[option][0]
+        if field not in fields:
+            having = [x for x, form in FORMULATIONS.items() if field in fields_of(form)]
+            raise ValueError(
+                f"--{option} is for {_listed(sorted(having, key=len))}, not for {kind}; leave it "
+                f"out, or choose --formulation {min(having, key=len)}."
+            )
+
+
+def _listed(names: list[str]) -> str:
+    words = " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+    return f"the {words} form{'s' * (len(names) > 1)}"

@@ -16,13 +16,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdae.commands import kept
-from jaxdae.commands.choice import chosen_controller, chosen_formulation, SOLVERS
+from jaxdae.commands.choice import chosen_controller, chosen_formulation
 from jaxdae.commands.record import Record, Words
 from jaxdae.compiled import kinds
 from jaxdae.control import ServoConstraint
 from jaxdae.control.base import control_input
 from jaxdae.kernels.llvm import machine_code
 from jaxdae.models import get_model, Model
+from jaxdae.simulation.choices import make_solver
 from jaxdae.simulation.diagnostics import judged, read_row, Row, rows_of, tolerance_of
 from jaxdae.simulation.failure import describe_failure
 from jaxdae.simulation.prepare import prepare
@@ -154,7 +155,7 @@ def _arguments(model: Model, options) -> dict[str, Any]:
     state = jax.tree.map(lambda x: jnp.asarray(x, dtype), start)
     formulation = chosen_formulation(model, options, *constraint_counts(system, state))
     controller = chosen_controller(model, system, options.uncontrolled)
-    solver = SOLVERS[options.solver]()
+    solver = make_solver(options.solver)
     adjoint, none = diffrax.RecursiveCheckpointAdjoint(), diffrax.NoProgressMeter()
     method = Method(solver, None, None, adjoint, none, max_steps=1, work=True)
     by_kernel = options.backend != "plain" and NATIVE.obstacle(formulation, method) is None

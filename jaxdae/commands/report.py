@@ -1,14 +1,13 @@
-"""The findings about an equilibrium as text, as JSON content, and as sets of roots to draw."""
+"""The findings about an equilibrium as text, and what a user should not overlook in them."""
 
 import textwrap
 from typing import Any
 
 import numpy as np
 
-from jaxdae import __version__
-from jaxdae.commands.findings import Analysis, Control, SolverLimits, Stabilizer
-from jaxdae.commands.limits import clean
-from jaxdae.commands.tables import gain_text, table
+from jaxdae.analysis.findings import Analysis, Control, Stabilizer
+from jaxdae.analysis.root_limits import clean
+from jaxdae.tables import gain_text, table
 
 # Roots that agree to this part of their size are one line of a table: critical damping makes double
 # roots, which round-off splits by the square root of the precision.
@@ -25,7 +24,7 @@ def report(found: Analysis, model, rest) -> str:
     """The report on the terminal.
 
     Args:
-        found: from `jaxdae.commands.findings.analyze`.
+        found: from `jaxdae.analysis.findings.analyze`.
         model: entry of the registry.
         rest: its state of rest.
 
@@ -43,26 +42,11 @@ def report(found: Analysis, model, rest) -> str:
     return "\n\n".join(parts)
 
 
-def root_sets(found: Analysis) -> dict[str, Any]:
-    """Named sets of roots for `jaxdae.plotting.plot_roots`; empty ones are left out."""
-    spectrum, stabilizer, control = found.spectrum, found.stabilizer, found.control
-    sets = {
-        "motion": clean(spectrum.others, spectrum.tolerances),
-        "position constraints": np.zeros(spectrum.constraint_zeros),
-        "velocity constraints": np.zeros(spectrum.nonholonomic_zeros),
-        "stabilization": stabilizer.roots if stabilizer else np.zeros(0),
-        "with the regulator": control.regulator.roots if control and control.regulator else (),
-    }
-    if type(found.formulation).__name__ != "Multipliers":
-        sets[f"as integrated ({type(found.formulation).__name__})"] = found.field.roots
-    return {name: np.asarray(roots) for name, roots in sets.items() if np.size(roots)}
-
-
 def warnings(found: Analysis) -> list[str]:
     """What a user should not overlook, with the numbers.
 
     Args:
-        found: from `jaxdae.commands.findings.analyze`.
+        found: from `jaxdae.analysis.findings.analyze`.
 
     Returns:
         One sentence or more for each.
@@ -77,19 +61,6 @@ def warnings(found: Analysis) -> list[str]:
     return [text for text in texts if text]
 
 
-def state_names(found: Analysis) -> list[str]:
-    """Names of the entries of the redundant linear state, those on the constraints first."""
-    lin, labels = found.linearization, found.system.labels()
-    name = [labels.coordinate(i) for i in range(found.equilibrium.q.size)]
-    own, errors, dependent = lin.partition
-    return [
-        *(name[i] for i in own),
-        *(f"d({name[i]})/dt" for i in own),
-        *(f"w{i + 1}" for i in range(found.equilibrium.w.size)),
-        *(f"error of {name[i]}" for i in (*errors, *dependent)),
-    ]
-
-
 def _equilibrium(found: Analysis, rest) -> str:
     eq, labels = found.equilibrium, found.system.labels()
     units = [*labels.units, *[""] * eq.q.size]
@@ -98,7 +69,7 @@ def _equilibrium(found: Analysis, rest) -> str:
         for i in range(eq.q.size)
     ]
     rows += [(f"actuator w{i + 1}", _number(x), "", "") for i, x in enumerate(eq.w)]
-    rows += [(f"input u{i + 1}", _number(x), "", "") for i, x in enumerate(_inputs(eq))]
+    rows += [(f"input u{i + 1}", _number(x), "", "") for i, x in enumerate(inputs(eq))]
     rows += [
         (f"multiplier of {labels.constraint(i)!r}", _number(x), "", "")
         for i, x in enumerate(eq.multipliers)
@@ -116,7 +87,7 @@ def _equilibrium(found: Analysis, rest) -> str:
 
 def _spectrum(found: Analysis) -> str:
     spectrum = found.spectrum
-    rows = _root_rows(clean(spectrum.others, spectrum.tolerances), "motion")
+    rows = _root_rows(found.motion, "motion")
     for count, kind in (
         (spectrum.constraint_zeros, "position"),
         (spectrum.nonholonomic_zeros, "velocity"),
@@ -132,10 +103,10 @@ def _spectrum(found: Analysis) -> str:
 
 
 def _stabilizer(found: Analysis, stabilizer: Stabilizer) -> str:
-    gains = [f"{name} = {gain_text(value)}" for name, value in _gains(found).items()]
+    values = [f"{name} = {gain_text(value)}" for name, value in gains(found).items()]
     slowest, linear = -stabilizer.roots.real.max(), stabilizer.linear
     lines = [
-        f"STABILIZATION: {', '.join([type(found.formulation).__name__, *gains])}",
+        f"STABILIZATION: {', '.join([type(found.formulation).__name__, *values])}",
         _root_table(_root_rows(stabilizer.roots, "constraint violation")),
         f"a violation decays like exp(-{slowest:.4g} t) in the end. Guaranteed from the start:",
     ]
@@ -149,7 +120,7 @@ def _stabilizer(found: Analysis, stabilizer: Stabilizer) -> str:
         f"  |y(t)|^2 <= {linear.m2 / linear.m1:.4g} exp(-{linear.rate:.4g} t) |y(0)|^2: V between "
         f"{linear.m1:.4g} |y|^2 and {linear.m2:.4g} |y|^2, dV/dt <= -{linear.s:.4g} |y|^2"
     )
-    if found.field.violation > 0 and _penalized(found):
+    if found.field.violation > 0 and "alpha" in gains(found):
         lines.append(
             f"this form rests off the constraints, |f| = {found.field.violation:.3g}: a larger "
             "alpha or K_P brings it closer."
@@ -203,7 +174,7 @@ def _control(found: Analysis, control: Control) -> str:
     ]
     if control.feedback is None or control.regulator is None:
         return "\n".join([*lines, _wrapped(f"no regulator: {control.failure}")])
-    names = state_names(found)[: control.feedback.K.shape[1]]
+    names = found.state_names()[: control.feedback.K.shape[1]]
     rows = [(f"u{i + 1}", *map(_number, row)) for i, row in enumerate(control.feedback.K)]
     lines += [
         "regulator u = u0 - K s for unit weights of states and inputs, K:",
@@ -256,7 +227,7 @@ def _unreached(found: Analysis) -> str:
     if not reach.roots.size:
         return ""
     weights = np.linalg.norm(reach.uncontrollable, axis=1)
-    names = [x for x, w in zip(state_names(found), weights, strict=False) if w > 1e-6]
+    names = [x for x, w in zip(found.state_names(), weights, strict=False) if w > 1e-6]
     critical = "" if reach.stabilizable else " No feedback makes it asymptotically stable."
     return (
         f"the inputs reach {reach.rank} of {len(weights)} directions of the linear motion: nothing "
@@ -308,129 +279,18 @@ def _over_run(found: Analysis, factor: float) -> float:
         return float(np.float64(factor) ** (found.t1 / found.dt))
 
 
-def content(found: Analysis, model, rest, options, seconds: float) -> dict[str, Any]:
-    """The findings for `write_json`; roots are pairs `[real, imaginary]`.
-
-    Args:
-        found: from `jaxdae.commands.findings.analyze`.
-        model: entry of the registry.
-        rest: its state of rest.
-        options: of the command.
-        seconds: what the command took.
-    """
-    lin = found.linearization
-    return {
-        "jaxdae": __version__,
-        "model": model.name,
-        "source": model.source,
-        "remark": rest.remark,
-        "options": {k: v for k, v in vars(options).items() if k != "command"},
-        "seconds": seconds,
-        "formulation": type(found.formulation).__name__,
-        "equilibrium": _equilibrium_content(found),
-        "spectrum": _spectrum_content(found),
-        "linearization": {
-            "state": state_names(found),
-            **{name: getattr(lin, name) for name in ("A", "B", "A_full", "B_full")},
-        },
-        "stabilization": _stabilizer_content(found),
-        "integrated": {"roots": _pairs(found.field.roots), "violation": found.field.violation},
-        "step_limits": {k: _limit_content(x, found.dt) for k, x in found.limits.items()},
-        "inputs": _control_content(found),
-        "warnings": warnings(found),
-    }
-
-
-def _equilibrium_content(found: Analysis) -> dict[str, Any]:
-    eq, labels = found.equilibrium, found.system.labels()
-    return {
-        "q": {labels.coordinate(i): float(x) for i, x in enumerate(eq.q)},
-        "guess": {labels.coordinate(i): float(x) for i, x in enumerate(found.guess.q)},
-        "w": eq.w,
-        "u": _inputs(eq),
-        "multipliers": {labels.constraint(i): float(x) for i, x in enumerate(eq.multipliers)},
-        "residual": eq.residual._asdict(),
-    }
-
-
-def _spectrum_content(found: Analysis) -> dict[str, Any]:
-    spectrum, lost = found.spectrum, found.lost
-    return {
-        "verdict": spectrum.verdict,
-        "reason": spectrum.reason,
-        "roots": _pairs(spectrum.roots),
-        "motion": _pairs(spectrum.others),
-        "tolerances": spectrum.tolerances,
-        "constraint_zeros": spectrum.constraint_zeros,
-        "nonholonomic_zeros": spectrum.nonholonomic_zeros,
-        "accidental_zeros": spectrum.accidental_zeros,
-        "linearized_constraint": None
-        if lost is None
-        else {"valid": lost.valid, "reason": lost.reason, "wrong_roots": _pairs(lost.wrong_roots)},
-    }
-
-
-def _stabilizer_content(found: Analysis) -> dict[str, Any] | None:
-    if found.stabilizer is None:
-        return None
-    b, linear = found.stabilizer.baumgarte, found.stabilizer.linear
-    names = ("largest_eps", "eps", "rate", "growth")
-    return {
-        "gains": _gains(found),
-        "roots": _pairs(found.stabilizer.roots),
-        "baumgarte_certificate": None if b is None else {name: getattr(b, name) for name in names},
-        "linear_certificate": {name: getattr(linear, name) for name in ("m1", "m2", "s", "rate")},
-    }
-
-
-def _limit_content(limits: SolverLimits, dt) -> dict[str, Any]:
-    """`null` stands for no limit, which is not a number in JSON, and where there is nothing."""
-    root = limits.field.root
-    factors = limits.growth or (None, None)
-    return {
-        "stabilization": limits.stabilizer.limit if limits.stabilizer else None,
-        "lyapunov_norm": limits.norm.limit if limits.norm else None,
-        "all_roots": limits.field.limit,
-        "set_by": None if root is None else [root.real, root.imag],
-        "unlimited": bool(np.isinf(limits.field.limit)),
-        "inside": None if dt is None else bool(dt <= limits.field.limit),
-        "growth": {"stabilization": factors[0], "all_roots": factors[1]},
-    }
-
-
-def _control_content(found: Analysis) -> dict[str, Any] | None:
-    control = found.control
-    if control is None:
-        return None
-    feedback, regulator = control.feedback, control.regulator
-    return {
-        "rank": control.reach.rank,
-        "size": len(control.reach.basis),
-        "stairs": control.reach.stairs,
-        "redundant_rank": control.redundant.rank,
-        "redundant_size": len(control.redundant.basis),
-        "fixed_roots": _pairs(control.reach.roots),
-        "K": feedback.K if feedback else None,
-        "regulated_roots": _pairs(regulator.roots) if regulator else None,
-        "failure": control.failure or None,
-    }
-
-
-def _gains(found: Analysis) -> dict[str, Any]:
+def gains(found: Analysis) -> dict[str, Any]:
     """Gains that act, by name: those of constraints that the system has."""
-    own, lin = found.formulation, found.linearization
+    form, lin = found.formulation, found.linearization
     names = ["K_D", "K_P"] if lin.position_constraints else []
     names += ["Gamma"] if lin.velocity_constraints else []
-    pairs = [(name, getattr(own.stabilization, name, None)) for name in names]
-    pairs.append(("alpha", getattr(own, "alpha", None)))
+    pairs = [(name, getattr(form.stabilization, name, None)) for name in names]
+    pairs.append(("alpha", getattr(form, "alpha", None)))
     return {name: np.asarray(value) for name, value in pairs if value is not None}
 
 
-def _penalized(found: Analysis) -> bool:
-    return hasattr(found.formulation, "alpha")
-
-
-def _inputs(eq) -> np.ndarray:
+def inputs(eq) -> np.ndarray:
+    """Control inputs at rest, shape `(i,)`; none without any."""
     return np.zeros(0) if eq.u is None else np.ravel(eq.u)
 
 
@@ -487,7 +347,3 @@ def _step(limit: float | None) -> str:
 
 def _wrapped(text: str) -> str:
     return textwrap.fill(text, _WIDTH, break_long_words=False, break_on_hyphens=False)
-
-
-def _pairs(roots) -> list[list[float]]:
-    return [[float(np.real(z)), float(np.imag(z))] for z in roots]

@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 
 from jaxdae.commands import kept
+from jaxdae.commands.output import output_folder
 from jaxdae.commands.record import Record
-from jaxdae.commands.tables import output_folder, table, write_json
-from jaxdae.models.catalogue import CATALOGUE
+from jaxdae.files import write_json
+from jaxdae.models.registry import catalogue
+from jaxdae.tables import table
 from jaxdae.version import __version__
 
 # Residuals above this, in the units of the constraint, are pointed out.
@@ -100,7 +102,7 @@ def _figures(record: Record) -> dict[str, float]:
 
 
 def _report(record: Record, options, seconds: float) -> str:
-    words, summary = record.words, CATALOGUE[options.model].summary
+    words, summary = record.words, catalogue()[options.model].summary
     head = f"{options.model}: {summary}\n{words.formulation}{_control(record)}, {seconds:.1f} s"
     figures = _figures(record)
     if not words.finite:
@@ -151,7 +153,7 @@ def _result(record: Record, options, seconds: float) -> dict[str, Any]:
     return {
         "jaxdae": __version__,
         "model": options.model,
-        "source": CATALOGUE[options.model].source,
+        "source": catalogue()[options.model].source,
         "formulation": words.settings,
         "controller": words.controller,
         "solver": options.solver,

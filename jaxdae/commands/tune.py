@@ -11,11 +11,10 @@ import numpy as np
 import optax
 
 from jaxdae import __version__
-from jaxdae.commands.judge import breaking_times, from_start, judge, Judgement
-from jaxdae.commands.tables import gain_text, output_folder, table, write_json
-from jaxdae.control import HurwitzGains
+from jaxdae.commands.output import output_folder
+from jaxdae.files import write_json
 from jaxdae.models import get_model
-from jaxdae.models.studies import Check, studies, Study
+from jaxdae.models.studies import studies
 from jaxdae.plotting import plot_comparison, plot_histories, plot_series, plot_tuning, save_figure
 from jaxdae.plotting.energy import energy_drift
 from jaxdae.plotting.readout import common_unit, with_unit
@@ -23,6 +22,7 @@ from jaxdae.simulation.backends import Backend
 from jaxdae.solvers import RK4
 from jaxdae.systems import State
 from jaxdae.systems.precision import in_dtype
+from jaxdae.tables import gain_text, table
 from jaxdae.tuning import (
     CheckpointError,
     Logarithm,
@@ -32,6 +32,11 @@ from jaxdae.tuning import (
     tune,
     TuningResult,
 )
+from jaxdae.tuning.judging import breaking_times, from_start, judge, Judgement
+from jaxdae.tuning.studies import Check, Study
+
+# Of a stabilization, of a law of realizing forces, and of a formulation itself.
+_GAINS = ("K_D", "K_P", "Gamma", "k", "alpha", "decay")
 
 
 def run(options) -> int:
@@ -72,7 +77,7 @@ def _with(study: Study, options) -> Study:
 
 
 def _tune(study: Study, options, out: Path) -> dict[str, Any]:
-    start = _start(study, options)
+    start = jax.tree.map(lambda x: jnp.asarray(x, jnp.dtype(options.dtype)), study.start)
     keys = jax.random.split(jax.random.key(options.seed), 2 + len(study.checks))
     states = perturbed_states(start, keys[0], options.batch, study.spread, study.spread)
     params = in_dtype(study.params, start.q.dtype)
@@ -123,12 +128,6 @@ def _rate(result: TuningResult, lanes: int, backend: str, why_not: str | None) -
         f"{count / max(seconds, 1e-9):,.0f} simulations with gradients per second, "
         f"{backend} backend{reason}"
     )
-
-
-def _start(study: Study, options) -> State:
-    dtype = jnp.dtype(options.dtype)
-    parts = (*study.system.start(), study.system.actuators())
-    return State(*(jnp.asarray(x, dtype) for x in parts))
 
 
 def _optimizer(options) -> optax.GradientTransformation:
@@ -198,7 +197,7 @@ def _report(study: Study, result: TuningResult, before, after, limits) -> str:
     )
     lines = [
         "",
-        table(("gain", "first", "tuned"), _gains(result)),
+        table(("gain", "first", "tuned"), _gains(study, result)),
         "",
         table(headings, rows),
         *_start_lines(study, before["as tuned"], after["as tuned"]),
@@ -253,20 +252,19 @@ def _fold(old: Judgement, new: Judgement) -> str:
     return f"{int(old.failed)} failed before, {int(new.failed)} after"
 
 
-def _named_gains(params) -> dict[str, Any]:
-    if isinstance(params, HurwitzGains):
+def _named_gains(study: Study, params) -> dict[str, Any]:
+    if study.servo is not None:
         coefficients = np.asarray(params.coefficients)
         roots = np.sort_complex(np.roots([1.0, *coefficients[::-1]]))
         pairs = np.stack([roots.real, roots.imag], axis=1)
         return {"coefficients": coefficients, "roots (Re, Im)": pairs}
-    stabilization = params.stabilization
-    gains = {name: getattr(stabilization, name) for name in ("K_D", "K_P", "Gamma")}
-    gains |= {"alpha": getattr(params, "alpha", None)}
-    return {name: value for name, value in gains.items() if value is not None}
+    parts = (getattr(params, "stabilization", None), getattr(params, "law", None), params)
+    pairs = [(name, getattr(part, name, None)) for part in parts for name in _GAINS]
+    return {name: value for name, value in pairs if value is not None}
 
 
-def _gains(result: TuningResult) -> list[tuple[str, str, str]]:
-    old, new = _named_gains(result.initial_params), _named_gains(result.params)
+def _gains(study: Study, result: TuningResult) -> list[tuple[str, str, str]]:
+    old, new = (_named_gains(study, x) for x in (result.initial_params, result.params))
     return [(name, gain_text(old[name]), gain_text(new[name])) for name in old]
 
 
@@ -308,8 +306,8 @@ def _record(study, result, before, after, limits, judging: float) -> dict[str, A
         "t1": study.t1,
         "dt": study.dt,
         "spread": study.spread,
-        "gains_before": _named_gains(resolve(result.initial_params)),
-        "gains_after": _named_gains(result.params),
+        "gains_before": _named_gains(study, resolve(result.initial_params)),
+        "gains_after": _named_gains(study, result.params),
         "before": before[name]._asdict(),
         "after": after[name]._asdict(),
         "checks": {

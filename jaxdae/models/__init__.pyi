@@ -12,7 +12,12 @@ from .ball_beam import (
     BallBeam as BallBeam,
     SimplifiedBallBeam as SimplifiedBallBeam,
 )
-from .base import AbstractModel as AbstractModel, Reference as Reference
+from .base import (
+    AbstractModel as AbstractModel,
+    Model as Model,
+    Reference as Reference,
+    Rest as Rest,
+)
 from .chain import Chain as Chain
 from .circuit import TwoLoopCircuit as TwoLoopCircuit
 from .constant_speed import (
@@ -32,8 +37,9 @@ from .motor import (
 from .pendulum import CartesianPendulum as CartesianPendulum
 from .registry import (
     get_model as get_model,
-    Model as Model,
     MODELS as MODELS,
+    NoRestError as NoRestError,
+    rest_of as rest_of,
     UnknownModelError as UnknownModelError,
 )
 from .robot import DifferentialDriveRobot as DifferentialDriveRobot

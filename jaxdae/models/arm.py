@@ -8,7 +8,15 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxdae.formulations import LinearStabilization
-from jaxdae.models.base import AbstractModel, Reference
+from jaxdae.models.base import (
+    AbstractModel,
+    COASTING,
+    ConstraintStudy,
+    Model,
+    Reference,
+    Rest,
+    stabilized,
+)
 from jaxdae.systems import consistent_state, Labels
 
 _PAPER = (
@@ -69,23 +77,19 @@ class PointMassArm(AbstractModel):
 
     def kinetic_energy(self, t, q, v):
         """T = (m1 |v1|^2 + m2 |v2|^2) / 2 [J]."""
-        del t, q
         return 0.5 * (self.mass1 * (v[:2] @ v[:2]) + self.mass2 * (v[2:] @ v[2:]))
 
     def force(self, t, q, v, w, u):
         """F1 ... F4 [N], shape (4,)."""
-        del t, v, w
         constant = self.forces.astype(q.dtype)
         return constant if u is None else constant + u
 
     def position_constraints(self, t, q):
         """Squared lengths of the links less what they should be [m^2], shape (2,)."""
-        del t
         first, second = q[:2], q[2:] - q[:2]
         return jnp.stack([first @ first - self.length1**2, second @ second - self.length2**2])
 
     def labels(self) -> Labels:
-        """Names and units of the coordinates and of the constraints."""
         return Labels(
             coordinates=("x1", "y1", "x2", "y2"),
             units=("m",) * 4,
@@ -163,7 +167,6 @@ class PointMassArm(AbstractModel):
         return v, forces + reaction, jnp.stack([k1, k2])
 
     def references(self) -> tuple[Reference, ...]:
-        """The relations this model is checked against."""
         return (
             Reference("canonical equations (6), two slips corrected", _PAPER),
             Reference("y1'' = c1 y1 + c2 y1', y2'' = c3 y2 + c4 y2' along every motion", _PAPER),
@@ -251,28 +254,23 @@ class SurfaceArm(AbstractModel):
 
     def kinetic_energy(self, t, q, v):
         """T = (m1 |v1|^2 + m2 |v2|^2) / 2 [J]."""
-        del t, q
         return 0.5 * (self.mass1 * (v[:3] @ v[:3]) + self.mass2 * (v[3:] @ v[3:]))
 
     def potential_energy(self, t, q):
         """V = g (m1 z1 + m2 z2) [J]."""
-        del t
         return self.gravity * (self.mass1 * q[2] + self.mass2 * q[5])
 
     def force(self, t, q, v, w, u):
         """Forces on elbow and tip, if there is a control [N], shape (6,)."""
-        del t, v, w
         return jnp.zeros_like(q) if u is None else u
 
     def position_constraints(self, t, q):
         """Links [m^2] and surface, shape (3,)."""
-        del t
         first, second = q[:3], q[3:] - q[:3]
         links = (first @ first - self.length1**2, second @ second - self.length2**2)
         return jnp.stack([*links, self.surface(q[3:])])
 
     def labels(self) -> Labels:
-        """Names and units of the coordinates and of the constraints."""
         return Labels(
             coordinates=("x1", "y1", "z1", "x2", "y2", "z2"),
             units=("m",) * 6,
@@ -292,7 +290,6 @@ class SurfaceArm(AbstractModel):
         return -multipliers[2] * jax.grad(self.surface)(q[3:])
 
     def references(self) -> tuple[Reference, ...]:
-        """The relations this model is checked against."""
         return (
             Reference("energy T + V is constant", "time-invariant ideal constraints, no losses"),
             Reference(
@@ -300,3 +297,32 @@ class SurfaceArm(AbstractModel):
                 "L. D. Landau, E. M. Lifshitz, Mechanics, section 36",
             ),
         )
+
+
+MODELS = (
+    Model(
+        name="arm",
+        summary="plane arm of two point masses, in redundant Cartesian coordinates",
+        source="Shemelova, constraint perturbation equations, example; numbers of our own",
+        place=17,
+        system=PointMassArm,
+        formulation=stabilized,
+        t1=10.0,
+        study=ConstraintStudy(t1=0.5, dt=0.01, spread=3e-3),
+        rest="no force acts on it; " + COASTING,
+    ),
+    Model(
+        name="surface-arm",
+        summary="spatial arm of two point masses whose tip stays on an ellipsoid",
+        source="Krasinskaya, Krasinskii (2013), introduction; numbers of our own",
+        place=18,
+        system=SurfaceArm,
+        formulation=stabilized,
+        t1=5.0,
+        study=ConstraintStudy(t1=0.5, dt=0.01, spread=3e-3),
+        rest=Rest(
+            guess=lambda _: jnp.array([0.72, 0.42, -0.55, 1.35, 0.8, 0.13]),
+            remark="elbow hanging, tip high on the ellipsoid; one of several",
+        ),
+    ),
+)

@@ -1,11 +1,21 @@
 """Ball on a beam that a wheel tilts through a rod; direct-current motor included."""
 
 from abc import abstractmethod
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxdae.models.base import AbstractModel, Reference
+from jaxdae.analysis import equilibrium, linearize, lqr_on_constraints, RegulatorFeedback
+from jaxdae.formulations import Multipliers
+from jaxdae.models.base import (
+    AbstractModel,
+    ConstraintStudy,
+    Model,
+    Reference,
+    Rest,
+    stabilized,
+)
 from jaxdae.systems import Labels, State
 
 _PAPER = "Krasinskaya, Krasinskii (2013), section 6"
@@ -15,6 +25,8 @@ _ELECTRICAL = {
     "inputs": ("voltage",),
     "input_units": ("V",),
 }
+# Deviations that count one each: ball [m], wheel [rad], voltage [V]; rates and current count none.
+_BALL, _WHEEL, _VOLTAGE = 0.05, 1.0, 1.0
 
 
 class AbstractBallBeam(AbstractModel):
@@ -98,17 +110,14 @@ class AbstractBallBeam(AbstractModel):
 
     def dissipation(self, t, q, v):
         """Friction of the motor and its gear, b0 theta'^2 / 2 [W]."""
-        del t, q
         return 0.5 * self.wheel_damping * self.wheel(v) ** 2
 
     def force(self, t, q, v, w, u):
         """Torque of the motor on the wheel, K2 i [N m]."""
-        del t, v, u
         return jnp.zeros_like(q).at[-1].set(self.torque_constant * w[0])
 
     def actuator_rate(self, t, q, v, w, u):
         """Kirchhoff's law of the motor's circuit, di/dt [A/s], shape (1,)."""
-        del t, q
         voltage = self.rest_voltage() if u is None else jnp.reshape(u, ())
         drive = self.supply_gain * voltage - self.emf_constant * self.wheel(v)
         return (drive - self.resistance * w) / self.inductance
@@ -153,16 +162,13 @@ class BallBeam(AbstractBallBeam):
     """
 
     def kinetic_energy(self, t, q, v):
-        del t
         wheel = 0.5 * self.wheel_inertia * v[2] ** 2
         return self.ball_and_beam_energy(q[0], v[0], v[1]) + wheel
 
     def potential_energy(self, t, q):
-        del t
         return self.weight_energy(q[0], q[1])
 
     def position_constraints(self, t, q):
-        del t
         _, alpha, theta = q
         along = self.beam_length * (jnp.cos(alpha) - 1) + self.wheel_radius * (1 - jnp.cos(theta))
         rise = self.beam_length * jnp.sin(alpha) - self.wheel_radius * jnp.sin(theta)
@@ -173,7 +179,6 @@ class BallBeam(AbstractBallBeam):
         return q[2]
 
     def labels(self) -> Labels:
-        """Names and units of the coordinates and of the constraint."""
         return Labels(
             coordinates=("r", "alpha", "theta"),
             units=("m", "rad", "rad"),
@@ -195,21 +200,94 @@ class SimplifiedBallBeam(AbstractBallBeam):
     """
 
     def kinetic_energy(self, t, q, v):
-        del t
         wheel = 0.5 * self.wheel_inertia * v[1] ** 2
         return self.ball_and_beam_energy(q[0], v[0], self.transmission() * v[1]) + wheel
 
     def potential_energy(self, t, q):
-        del t
         return self.weight_energy(q[0], self.transmission() * q[1])
 
     def wheel(self, q):
         return q[1]
 
     def labels(self) -> Labels:
-        """Names and units of the coordinates."""
         return Labels(coordinates=("r", "theta"), units=("m", "rad"), **_ELECTRICAL)
 
     def start(self) -> tuple[Float[Array, " 2"], Float[Array, " 2"]]:
         """Wheel level, ball at `rest_position`, at rest; each of shape (2,)."""
         return jnp.zeros(2).at[0].set(self.rest_position), jnp.zeros(2)
+
+
+class LinearRegulator(NamedTuple):
+    """The regulator of the simplified model as a controller of the exact one, and its cost.
+
+    Args:
+        feedback: the controller.
+        Q: weight of the state `(r, theta, r', theta', i)`, shape (5, 5).
+        R: weight of the voltage, shape (1, 1).
+        P: of the state at the end, what the rest of the motion costs, shape (5, 5).
+    """
+
+    feedback: RegulatorFeedback
+    Q: Float[Array, "5 5"]
+    R: Float[Array, "1 1"]
+    P: Float[Array, "5 5"]
+
+
+def linear_regulator(system: BallBeam) -> LinearRegulator:
+    """The linear-quadratic regulator about the rest of a ball and beam.
+
+    A ball 5 cm off its place, a wheel turned by 1 rad and a voltage off by 1 V count the same.
+
+    Args:
+        system: the ball and beam; its parameters are those of the simplified model too.
+    """
+    model, zero = SimplifiedBallBeam(**vars(system)), jnp.zeros(1)
+    rest = equilibrium(model, model.start()[0], zero, zero, free_controls=True, fixed=("r",))
+    Q = jnp.diag(jnp.array([_BALL**-2, _WHEEL**-2, 0.0, 0.0, 0.0]))
+    R = jnp.array([[_VOLTAGE**-2]])
+    linear = linearize(model, rest, independent=("r", "theta"))
+    found, regulator = lqr_on_constraints(linear, Q, R)
+    q, _ = system.start()
+    feedback = RegulatorFeedback(found.K, q, found.w, found.u, (0, 2))
+    return LinearRegulator(feedback, Q, R, jnp.asarray(regulator.P))
+
+
+def _ball_aside(start: State) -> State:
+    """The ball 5 cm further out, on a level beam."""
+    return State(start.q.at[0].add(0.05), start.v, start.w)
+
+
+_REST = Rest(
+    guess=lambda system: system.start()[0],
+    inputs=1,
+    fixed=("r",),
+    remark="the ball is held where it is; the voltage that carries its weight is found",
+)
+
+MODELS = (
+    Model(
+        name="ball-beam",
+        summary="ball on a beam that a motor tilts through a rod",
+        source="Krasinskaya, Krasinskii (2013), section 6; numbers of Quanser BB01 and SRV02",
+        place=13,
+        system=BallBeam,
+        formulation=stabilized,
+        t1=1.0,
+        study=ConstraintStudy(t1=0.2, dt=1e-4, spread=1e-3, rate=20.0),
+        rest=_REST,
+        controller=lambda system: linear_regulator(system).feedback,
+        departure=_ball_aside,
+    ),
+    Model(
+        name="ball-beam-simplified",
+        summary="ball and beam with the linear constraint of the literature",
+        source="as ball-beam",
+        place=14,
+        system=SimplifiedBallBeam,
+        formulation=Multipliers,
+        t1=1.0,
+        study="its coordinates are independent, hence it has no constraints and no gains that "
+        "enforce them; 'ball-beam' has",
+        rest=_REST,
+    ),
+)

@@ -5,7 +5,14 @@ from collections.abc import Sequence
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxdae.models.base import AbstractModel, Reference
+from jaxdae.models.base import (
+    AbstractModel,
+    ConstraintStudy,
+    Model,
+    Reference,
+    Rest,
+    stabilized,
+)
 from jaxdae.systems import Labels
 
 
@@ -68,27 +75,22 @@ class Chain(AbstractModel):
 
     def kinetic_energy(self, t, q, v):
         """T = sum m_i |v_i|^2 / 2 [J]."""
-        del t, q
         masses = self.masses.astype(v.dtype)
         return 0.5 * jnp.sum(masses * jnp.sum(v.reshape(-1, 2) ** 2, axis=1))
 
     def potential_energy(self, t, q):
         """V = sum m_i g y_i [J]."""
-        del t
         return self.gravity * jnp.sum(self.masses.astype(q.dtype) * q.reshape(-1, 2)[:, 1])
 
     def mass_matrix(self, t, q):
         """Diagonal, each mass twice [kg]; given because differentiating T costs O(N^2) passes."""
-        del t
         return jnp.diag(jnp.repeat(self.masses.astype(q.dtype), 2))
 
     def position_constraints(self, t, q):
         """Links: |r_i - r_(i-1)|^2 - l_i^2 [m^2], shape (N,)."""
-        del t
         return jnp.sum(_links(q) ** 2, axis=1) - self.lengths.astype(q.dtype) ** 2
 
     def labels(self) -> Labels:
-        """Names and units of the coordinates and of the constraints."""
         numbers = range(1, self.lengths.shape[0] + 1)
         return Labels(
             coordinates=tuple(f"{axis}{i}" for i in numbers for axis in ("x", "y")),
@@ -133,7 +135,6 @@ class Chain(AbstractModel):
         return weight / (2.0 * self.lengths)
 
     def references(self) -> tuple[Reference, ...]:
-        """The relations this model is checked against."""
         return (
             Reference("energy T + V is constant", "time-invariant ideal constraints, no losses"),
             Reference(
@@ -151,3 +152,18 @@ def _links(q: Float[Array, " n"]) -> Float[Array, "N 2"]:
     """Vectors along the links, each from the previous mass to the next [m]."""
     positions = q.reshape(-1, 2)
     return positions - jnp.concatenate([jnp.zeros_like(positions[:1]), positions[:-1]])
+
+
+MODELS = (
+    Model(
+        name="chain",
+        summary="chain of point masses in redundant Cartesian coordinates",
+        source="Shemelova, constraint perturbation equations (two masses); any number here",
+        place=2,
+        system=Chain,
+        formulation=stabilized,
+        t1=5.0,
+        study=ConstraintStudy(t1=0.5, dt=0.01, spread=3e-3),
+        rest=Rest(guess=lambda system: system.hanging()[0], remark="hanging"),
+    ),
+)

@@ -1,14 +1,20 @@
 """Electric circuit of two loops, by the dynamic analogies."""
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxdae.models.base import AbstractModel, Reference
+from jaxdae.models.base import (
+    AbstractSolvedModel,
+    ConstraintStudy,
+    Model,
+    Reference,
+    Rest,
+    stabilized,
+)
 from jaxdae.systems import Labels
 
 
-class TwoLoopCircuit(AbstractModel):
+class TwoLoopCircuit(AbstractSolvedModel):
     r"""Two loops of coil, resistor and capacitor that share a third branch of the same kind.
 
     A charge that has flown is a coordinate, a current its velocity, and
@@ -44,33 +50,27 @@ class TwoLoopCircuit(AbstractModel):
 
     def kinetic_energy(self, t, q, v):
         """Energy of the coils, `sum L i^2 / 2` [J]."""
-        del t, q
         return 0.5 * (self.inductance * (v[:2] @ v[:2]) + self.shared_inductance * v[2] ** 2)
 
     def potential_energy(self, t, q):
         """Energy of the capacitors, `sum q^2 / (2 C)` [J]."""
-        del t
         return 0.5 * (q[:2] @ q[:2] / self.capacitance + q[2] ** 2 / self.shared_capacitance)
 
     def dissipation(self, t, q, v):
         """Rayleigh function of the resistors, `sum R i^2 / 2` [W]."""
-        del t, q
         return 0.5 * (self.resistance * (v[:2] @ v[:2]) + self.shared_resistance * v[2] ** 2)
 
     def force(self, t, q, v, w, u):
         """Voltages of the sources, and a control added to the first if there is one [V]."""
-        del t, v, w
         first, second = (jnp.asarray(x, q.dtype) for x in self.source)
         first = first if u is None else first + jnp.reshape(u, ())
         return jnp.stack([first, second, jnp.zeros_like(first)])
 
     def position_constraints(self, t, q):
         """Charges that meet at the node [C], shape (1,)."""
-        del t
         return jnp.stack([q[0] - q[1] - q[2]])
 
     def labels(self) -> Labels:
-        """Names and units of the charges and of the node."""
         branches = ("charge 1", "charge 2", "shared charge")
         return Labels(branches, ("C", "C", "C"), ("node",), ("C",))
 
@@ -103,13 +103,6 @@ class TwoLoopCircuit(AbstractModel):
         )
         return jnp.stack([0.5 * (both + difference), 0.5 * (both - difference), difference])
 
-    def exact_motion(
-        self, t: Float[Array, ""] | float
-    ) -> tuple[Float[Array, " 3"], Float[Array, " 3"]]:
-        """`exact_position` and the currents, each of shape (3,)."""
-        t = jnp.asarray(t, dtype=float)
-        return jax.jvp(self.exact_position, (t,), (jnp.ones_like(t),))
-
     def stationary(self) -> Float[Array, " 3"]:
         """Charges that the sources hold, without currents [C], shape (3,)."""
         first, second = (jnp.asarray(x, dtype=float) for x in self.source)
@@ -122,7 +115,6 @@ class TwoLoopCircuit(AbstractModel):
         return self.charge * jnp.array([1.0, 0.0, 1.0]), jnp.zeros(3)
 
     def references(self) -> tuple[Reference, ...]:
-        """What this model is checked against."""
         return (
             Reference("sum and difference of the charges are damped oscillations", "superposition"),
             Reference("lam = L3 q3'' + R3 q3' + q3 / C3", "Kirchhoff's law of voltages"),
@@ -137,3 +129,21 @@ def _damped(t, inertia, damping, stiffness, force, x0):
     angle = frequency * t
     shape = jnp.exp(-rate * t) * (jnp.cos(angle) + rate / frequency * jnp.sin(angle))
     return force / stiffness + (x0 - force / stiffness) * shape
+
+
+MODELS = (
+    Model(
+        name="circuit",
+        summary="electric circuit of two loops with coils, resistors and capacitors",
+        source="Shemelova, elements of another physical nature; numbers of our own",
+        place=11,
+        system=TwoLoopCircuit,
+        formulation=stabilized,
+        t1=5.0,
+        study=ConstraintStudy(t1=1.0, dt=0.01, spread=3e-3),
+        rest=Rest(
+            guess=lambda system: system.stationary(),
+            remark="capacitors charged by the source, no currents",
+        ),
+    ),
+)

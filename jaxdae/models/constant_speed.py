@@ -1,17 +1,23 @@
 """Constraints that are not affine in the velocities: constant speed, and Appell's and Hamel's."""
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxdae.models.base import AbstractModel, Reference
+from jaxdae.models.base import (
+    AbstractModel,
+    AbstractSolvedModel,
+    ConstraintStudy,
+    Model,
+    Reference,
+    rolling,
+)
 from jaxdae.systems import Labels
 
 _SOURCE = "N. G. Chetaev (1932-33); Neimark, Fufaev, Dynamics of Nonholonomic Systems, ch. IV"
 _HAMEL = "P. Appell (1911); G. Hamel, Theoretische Mechanik (1949); Neimark, Fufaev, ch. IV"
 
 
-class ConstantSpeed(AbstractModel):
+class ConstantSpeed(AbstractSolvedModel):
     r"""A point in a vertical plane whose speed is held constant, under gravity.
 
         T = m |v|^2 / 2,    V = m g y,    g(v) = |v|^2 - c^2 = 0
@@ -36,21 +42,17 @@ class ConstantSpeed(AbstractModel):
 
     def kinetic_energy(self, t, q, v):
         """T = m |v|^2 / 2 [J]."""
-        del t, q
         return 0.5 * self.mass * (v @ v)
 
     def potential_energy(self, t, q):
         """V = m g y [J]."""
-        del t
         return self.mass * self.gravity * q[1]
 
     def velocity_constraints(self, t, q, v):
         """Square of the speed less that of c [m^2/s^2], shape (1,)."""
-        del t, q
         return jnp.stack([v @ v - self.speed**2])
 
     def labels(self) -> Labels:
-        """Names and units of the coordinates and of the constraint."""
         return Labels(("x", "y"), ("m", "m"), ("speed",), ("m^2/s^2",))
 
     def exact_position(self, t: Float[Array, ""] | float) -> Float[Array, " 2"]:
@@ -74,13 +76,6 @@ class ConstantSpeed(AbstractModel):
         length = self.speed**2 / self.gravity
         return length * (_curve(s) - _curve(start))
 
-    def exact_motion(
-        self, t: Float[Array, ""] | float
-    ) -> tuple[Float[Array, " 2"], Float[Array, " 2"]]:
-        """`exact_position` and its velocity, each of shape (2,)."""
-        t = jnp.asarray(t, dtype=float)
-        return jax.jvp(self.exact_position, (t,), (jnp.ones_like(t),))
-
     def multiplier(self, v: Float[Array, " 2"]) -> Float[Array, " 1"]:
         """`lam = -m g v_y / (2 c^2)`: the reaction carries the weight along the path [kg/s]."""
         return jnp.stack([-self.mass * self.gravity * v[1] / (2 * self.speed**2)])
@@ -91,7 +86,6 @@ class ConstantSpeed(AbstractModel):
         return jnp.zeros(2), self.speed * direction
 
     def references(self) -> tuple[Reference, ...]:
-        """What this model is checked against."""
         return (
             Reference("sin theta = -tanh s, x = (c^2 / g) gd s, y = -(c^2 / g) ln cosh s", _SOURCE),
             Reference("lam = -m g v_y / (2 c^2)", "power of the weight and of the reaction"),
@@ -125,21 +119,17 @@ class AppellHamel(AbstractModel):
 
     def kinetic_energy(self, t, q, v):
         """T = m |v|^2 / 2 [J]."""
-        del t, q
         return 0.5 * self.mass * (v @ v)
 
     def potential_energy(self, t, q):
         """V = m g z [J]."""
-        del t
         return self.mass * self.gravity * q[2]
 
     def velocity_constraints(self, t, q, v):
         """Squares of the horizontal and of the scaled vertical speed [m^2/s^2], shape (1,)."""
-        del t, q
         return jnp.stack([v[0] ** 2 + v[1] ** 2 - (self.ratio * v[2]) ** 2])
 
     def labels(self) -> Labels:
-        """Names and units of the coordinates and of the constraint."""
         return Labels(("x", "y", "z"), ("m", "m", "m"), ("thread",), ("m^2/s^2",))
 
     def exact_motion(
@@ -165,7 +155,6 @@ class AppellHamel(AbstractModel):
         return jnp.stack([self.ratio * cos, self.ratio * sin, -jnp.ones_like(cos)])
 
     def references(self) -> tuple[Reference, ...]:
-        """What this model is checked against."""
         return (
             Reference("z'' = -g / (1 + a^2) with a constant heading", _HAMEL),
             Reference("lam = m g / (2 (1 + a^2) z')", "elimination of the accelerations"),
@@ -175,3 +164,29 @@ class AppellHamel(AbstractModel):
 def _curve(s):
     """`(gd s, -ln cosh s)`, shape (2,)."""
     return jnp.stack([jnp.arctan(jnp.sinh(s)), -jnp.log(jnp.cosh(s))])
+
+
+MODELS = (
+    Model(
+        name="constant-speed",
+        summary="point whose speed is held constant, a constraint not affine in the velocities",
+        source="Chetaev (1932-33); Neimark, Fufaev, ch. IV",
+        place=9,
+        system=ConstantSpeed,
+        formulation=rolling,
+        t1=2.0,
+        study=ConstraintStudy(t1=1.0, dt=0.01, spread=3e-3),
+        rest="its constraint keeps it moving",
+    ),
+    Model(
+        name="appell-hamel",
+        summary="point whose horizontal speed is a multiple of its vertical one",
+        source="Appell (1911); Hamel (1949); Neimark, Fufaev, ch. IV",
+        place=10,
+        system=AppellHamel,
+        formulation=rolling,
+        t1=2.0,
+        study=ConstraintStudy(t1=1.0, dt=0.01, spread=3e-3),
+        rest="at rest its constraint has no gradient, so that no reaction is defined there",
+    ),
+)

@@ -1,16 +1,22 @@
 """Vertical rolling disk."""
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxdae.models.base import AbstractModel, Reference
+from jaxdae.models.base import (
+    AbstractSolvedModel,
+    COASTING,
+    ConstraintStudy,
+    Model,
+    Reference,
+    rolling,
+)
 from jaxdae.systems import Labels
 
 _SOURCE = "A. M. Bloch, Nonholonomic Mechanics and Control, section 1.4"
 
 
-class RollingDisk(AbstractModel):
+class RollingDisk(AbstractSolvedModel):
     r"""Disk that stays vertical and rolls without slipping on a horizontal plane.
 
     Coordinates `(x, y, theta, phi)`: point of contact, heading, angle of rolling.
@@ -41,18 +47,15 @@ class RollingDisk(AbstractModel):
 
     def kinetic_energy(self, t, q, v):
         """T of translation, turning and rolling [J]."""
-        del t, q
         turning = self.turn_inertia * v[2] ** 2 + self.spin_inertia * v[3] ** 2
         return 0.5 * (self.mass * (v[0] ** 2 + v[1] ** 2) + turning)
 
     def velocity_constraints(self, t, q, v):
         """Velocity of slipping along x and y [m/s], shape (2,)."""
-        del t
         rolling = self.radius * v[3]
         return jnp.stack([v[0] - rolling * jnp.cos(q[2]), v[1] - rolling * jnp.sin(q[2])])
 
     def labels(self) -> Labels:
-        """Names and units of the coordinates and of the constraints."""
         return Labels(
             ("x", "y", "theta", "phi"),
             ("m", "m", "rad", "rad"),
@@ -79,13 +82,6 @@ class RollingDisk(AbstractModel):
         x, y = chord * jnp.cos(half), chord * jnp.sin(half)
         return jnp.stack([x, y, theta, self.roll_rate * t])
 
-    def exact_motion(
-        self, t: Float[Array, ""] | float
-    ) -> tuple[Float[Array, " 4"], Float[Array, " 4"]]:
-        """`exact_position` and its velocity, each of shape (4,)."""
-        t = jnp.asarray(t, dtype=float)
-        return jax.jvp(self.exact_position, (t,), (jnp.ones_like(t),))
-
     def multiplier(self, q: Float[Array, " 4"], v: Float[Array, " 4"]) -> Float[Array, " 2"]:
         """`lam = m R phi' theta' (sin theta, -cos theta)`: minus the centripetal force [N]."""
         size = self.mass * self.radius * v[3] * v[2]
@@ -97,8 +93,22 @@ class RollingDisk(AbstractModel):
         return jnp.zeros(4), jnp.array([speed, 0.0, self.turn_rate, self.roll_rate])
 
     def references(self) -> tuple[Reference, ...]:
-        """What this model is checked against."""
         return (
             Reference("circle of radius R phi' / theta', constant phi' and theta'", _SOURCE),
             Reference("lam = m R phi' theta' (sin theta, -cos theta)", "centripetal force"),
         )
+
+
+MODELS = (
+    Model(
+        name="disk",
+        summary="vertical disk that rolls without slipping",
+        source="Bloch, Nonholonomic Mechanics and Control, 1.4",
+        place=7,
+        system=RollingDisk,
+        formulation=rolling,
+        t1=6.0,
+        study=ConstraintStudy(t1=1.0, dt=0.01, spread=3e-3),
+        rest=COASTING,
+    ),
+)

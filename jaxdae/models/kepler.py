@@ -1,10 +1,10 @@
 """Kepler's problem in the plane."""
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxdae.models.base import AbstractModel, Reference
+from jaxdae.formulations import Multipliers
+from jaxdae.models.base import AbstractSolvedModel, Model, Reference, Rest
 from jaxdae.systems import Labels, State
 
 # Newton's method for Kepler's equation from E = pi converges for every eccentricity below one
@@ -13,7 +13,7 @@ from jaxdae.systems import Labels, State
 _NEWTON_STEPS = 20
 
 
-class Kepler(AbstractModel):
+class Kepler(AbstractSolvedModel):
     r"""Point in a central field of gravity, in Cartesian coordinates; no constraints.
 
         T = m |v|^2 / 2,        V = -m mu / |q|
@@ -39,22 +39,18 @@ class Kepler(AbstractModel):
 
     def kinetic_energy(self, t, q, v):
         """T = m |v|^2 / 2 [J]."""
-        del t, q
         return 0.5 * self.mass * (v @ v)
 
     def potential_energy(self, t, q):
         """V = -m mu / |q| [J]."""
-        del t
         return -self.mass * self.parameter / jnp.linalg.norm(q)
 
     def force(self, t, q, v, w, u):
         """A thrust, if there is a control [N], shape (2,)."""
-        del t, v, w
         return jnp.zeros_like(q) if u is None else u
 
     def energy_and_momentum(self, t, q, v) -> Float[Array, " 2"]:
         """Specific energy [m^2/s^2] and specific angular momentum [m^2/s], shape (2,)."""
-        del t
         energy = 0.5 * (v @ v) - self.parameter / jnp.linalg.norm(q)
         return jnp.stack([energy, q[0] * v[1] - q[1] * v[0]])
 
@@ -88,13 +84,7 @@ class Kepler(AbstractModel):
         x = self.semi_major_axis * (jnp.cos(anomaly) - e)
         return jnp.stack([x, self.semi_major_axis * jnp.sqrt(1 - e**2) * jnp.sin(anomaly)])
 
-    def exact_motion(self, t) -> tuple[Float[Array, " 2"], Float[Array, " 2"]]:
-        """`exact_position` and its velocity, each of shape (2,)."""
-        t = jnp.asarray(t, dtype=float)
-        return jax.jvp(self.exact_position, (t,), (jnp.ones_like(t),))
-
     def labels(self) -> Labels:
-        """Names and units of the coordinates."""
         return Labels(
             coordinates=("x", "y"),
             units=("m", "m"),
@@ -114,7 +104,6 @@ class Kepler(AbstractModel):
         return State(*self.start())
 
     def references(self) -> tuple[Reference, ...]:
-        """The relations this model is checked against."""
         book = "L. D. Landau, E. M. Lifshitz, Mechanics, section 15"
         return (
             Reference("Kepler's equation, E - e sin E = 2 pi t / P", book),
@@ -129,3 +118,24 @@ def _eccentric_anomaly(mean, eccentricity):
         residual = anomaly - eccentricity * jnp.sin(anomaly) - mean
         anomaly = anomaly - residual / (1 - eccentricity * jnp.cos(anomaly))
     return anomaly
+
+
+MODELS = (
+    Model(
+        name="kepler",
+        summary="point in a central field of gravity",
+        source="Baumgarte (1972); Landau, Lifshitz, section 15",
+        place=15,
+        system=Kepler,
+        formulation=Multipliers,
+        t1=20.0,
+        study="it has no constraints, hence no gains that enforce them",
+        rest=Rest(
+            guess=lambda system: system.start()[0],
+            inputs=2,
+            fixed=("x", "y"),
+            remark="hovering on a thrust that is found; without thrust nothing rests in a central "
+            "field, and a circular orbit is a relative equilibrium, which moves",
+        ),
+    ),
+)

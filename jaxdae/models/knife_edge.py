@@ -1,16 +1,22 @@
 """Knife edge on an inclined plane."""
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxdae.models.base import AbstractModel, Reference
+from jaxdae.models.base import (
+    AbstractSolvedModel,
+    ConstraintStudy,
+    Model,
+    Reference,
+    Rest,
+    rolling,
+)
 from jaxdae.systems import Labels
 
 _SOURCE = "Neimark, Fufaev, Dynamics of Nonholonomic Systems, ch. III; Bloch, section 1.6"
 
 
-class KnifeEdge(AbstractModel):
+class KnifeEdge(AbstractSolvedModel):
     r"""Blade on an inclined plane that cannot move sideways; its point of contact is its centre.
 
     Coordinates `(x, y, theta)`: x points down the slope, y across it, theta is the blade's heading
@@ -43,21 +49,17 @@ class KnifeEdge(AbstractModel):
 
     def kinetic_energy(self, t, q, v):
         """T of translation and turning [J]."""
-        del t, q
         return 0.5 * (self.mass * (v[0] ** 2 + v[1] ** 2) + self.inertia * v[2] ** 2)
 
     def potential_energy(self, t, q):
         """V = -m g x sin(alpha) [J]."""
-        del t
         return -self.mass * self._pull() * q[0]
 
     def velocity_constraints(self, t, q, v):
         """Sideways velocity, to the right of the heading [m/s], shape (1,)."""
-        del t
         return jnp.stack([v[0] * jnp.sin(q[2]) - v[1] * jnp.cos(q[2])])
 
     def labels(self) -> Labels:
-        """Names and units of the coordinates and of the constraint."""
         return Labels(("x", "y", "theta"), ("m", "m", "rad"), ("blade",), ("m/s",))
 
     def exact_position(self, t: Float[Array, ""] | float) -> Float[Array, " 3"]:
@@ -81,13 +83,6 @@ class KnifeEdge(AbstractModel):
         y = run * (1 - jnp.cos(theta)) + fall * (theta - jnp.sin(2 * theta) / 2)
         return jnp.stack([x, y, theta])
 
-    def exact_motion(
-        self, t: Float[Array, ""] | float
-    ) -> tuple[Float[Array, " 3"], Float[Array, " 3"]]:
-        """`exact_position` and its velocity, each of shape (3,)."""
-        t = jnp.asarray(t, dtype=float)
-        return jax.jvp(self.exact_position, (t,), (jnp.ones_like(t),))
-
     def multiplier(self, q: Float[Array, " 3"], v: Float[Array, " 3"]) -> Float[Array, ""]:
         """`lam = m (v w + g sin(alpha) sin theta)`, the force to the left of the heading [N]."""
         along = v[0] * jnp.cos(q[2]) + v[1] * jnp.sin(q[2])
@@ -98,7 +93,6 @@ class KnifeEdge(AbstractModel):
         return jnp.zeros(3), jnp.stack([jnp.asarray(x) for x in (self.speed, 0.0, self.turn_rate)])
 
     def references(self) -> tuple[Reference, ...]:
-        """What this model is checked against."""
         return (
             Reference(
                 "x = (p / 2 w^2) sin^2(w t), y = (p / 2 w^2) (w t - sin(2 w t) / 2), "
@@ -113,3 +107,21 @@ class KnifeEdge(AbstractModel):
     def _pull(self):
         """Acceleration of gravity down the slope [m/s^2]."""
         return self.gravity * jnp.sin(jnp.asarray(self.slope))
+
+
+MODELS = (
+    Model(
+        name="knife-edge",
+        summary="blade on an inclined plane",
+        source="Neimark, Fufaev, ch. III; Bloch, 1.6",
+        place=8,
+        system=KnifeEdge,
+        formulation=rolling,
+        t1=6.0,
+        study=ConstraintStudy(t1=1.0, dt=0.01, spread=3e-3),
+        rest=Rest(
+            guess=lambda _: jnp.array([0.0, 0.0, 0.5 * jnp.pi]),
+            remark="blade across the slope, where it carries the weight; it rests so anywhere",
+        ),
+    ),
+)

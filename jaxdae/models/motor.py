@@ -9,7 +9,14 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxdae.formulations.gains import is_number
-from jaxdae.models.base import AbstractModel, Reference
+from jaxdae.models.base import (
+    AbstractModel,
+    ConstraintStudy,
+    Model,
+    Reference,
+    Rest,
+    stabilized,
+)
 from jaxdae.models.slider_crank import SliderCrank
 from jaxdae.systems import Labels
 from jaxdae.systems.checks import is_concrete
@@ -209,7 +216,6 @@ class AbstractMotorDrive(AbstractModel):
         )
 
     def references(self) -> tuple[Reference, ...]:
-        """The relations this model is checked against."""
         return (
             Reference("e i = R i^2 + k i theta' + d(L i^2 / 2)/dt", "Kirchhoff's law"),
             Reference("k = 7.68e-3, R = 2.6, L = 0.18e-3, n = 70, b = 0.015", _RIG),
@@ -242,7 +248,6 @@ class ChargeDrive(AbstractMotorDrive):
         return 1
 
     def current(self, t, q, v, w, u=None):
-        del t, q, w, u
         return v[0]
 
     def kinetic_energy(self, t, q, v):
@@ -275,7 +280,6 @@ class ChargeDrive(AbstractMotorDrive):
         return jnp.concatenate([own, law[None]])
 
     def labels(self) -> Labels:
-        """Names and units of the coordinates and of the constraints."""
         return self._labels(charge=True, kirchhoff=self.inductance is None)
 
     def start(self) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
@@ -300,7 +304,6 @@ class CurrentDrive(AbstractMotorDrive):
         return 0
 
     def current(self, t, q, v, w, u=None):
-        del q
         return self.steady_current(t, v, u) if self.inductance is None else w[0]
 
     def kinetic_energy(self, t, q, v):
@@ -322,14 +325,12 @@ class CurrentDrive(AbstractMotorDrive):
 
     def actuator_rate(self, t, q, v, w, u):
         """Kirchhoff's law, di/dt [A/s], shape (1,), or (0,) without inductance."""
-        del q
         if self.inductance is None:
             return jnp.zeros_like(w)
         drop = self.resistance * w + self.motor_constant * self.shaft(v)
         return (self.source(t, u) - drop) / self.inductance
 
     def labels(self) -> Labels:
-        """Names and units of the coordinates and of the constraints."""
         return self._labels(charge=False, kirchhoff=False)
 
     def start(self) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
@@ -339,3 +340,41 @@ class CurrentDrive(AbstractMotorDrive):
     def actuators(self) -> Float[Array, " k"]:
         """No current [A], shape (1,); without inductance empty."""
         return jnp.zeros(0 if self.inductance is None else 1)
+
+
+# Even twice the step is within the limit 1.9e-4 s that the motor's current sets to RK4.
+_STUDY = ConstraintStudy(t1=0.01, dt=5e-5, spread=1e-4)
+
+MODELS = (
+    Model(
+        name="motor",
+        summary="slider-crank driven by a geared DC motor, its charge a coordinate",
+        source="Shemelova, elements of another physical nature; numbers of Quanser SRV02",
+        place=19,
+        system=ChargeDrive,
+        formulation=stabilized,
+        t1=0.5,
+        study=_STUDY,
+        rest=Rest(
+            guess=lambda system: system.at_load(system.mechanism.at_crank(-0.5 * jnp.pi)[0]),
+            remark="without voltage, crank down; the charge that has flown does not matter",
+            system=lambda: ChargeDrive(voltage=0.0),
+        ),
+    ),
+    Model(
+        name="motor-actuator",
+        summary="the same motor with its current as actuator state",
+        source="as motor",
+        place=20,
+        system=CurrentDrive,
+        formulation=stabilized,
+        t1=0.5,
+        study=_STUDY,
+        rest=Rest(
+            guess=lambda system: system.start()[0],
+            inputs=1,
+            fixed=("crank",),
+            remark="the crank is held where it is; the voltage that carries its weight is found",
+        ),
+    ),
+)

@@ -3,7 +3,14 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxdae.models.base import AbstractModel, Reference
+from jaxdae.models.base import (
+    AbstractModel,
+    ConstraintStudy,
+    Model,
+    Reference,
+    Rest,
+    stabilized,
+)
 from jaxdae.systems import Labels
 
 # The arithmetic-geometric mean doubles its digits with every step once its two numbers have the
@@ -35,21 +42,17 @@ class CartesianPendulum(AbstractModel):
 
     def kinetic_energy(self, t, q, v):
         """T = m |v|^2 / 2 [J]."""
-        del t, q
         return 0.5 * self.mass * (v @ v)
 
     def potential_energy(self, t, q):
         """V = m g y [J]."""
-        del t
         return self.mass * self.gravity * q[1]
 
     def position_constraints(self, t, q):
         """Rod: |q|^2 - l^2 [m^2], shape (1,)."""
-        del t
         return jnp.stack([q @ q - self.length**2])
 
     def labels(self) -> Labels:
-        """Names and units of the coordinates and of the constraint."""
         return Labels(
             coordinates=("x", "y"),
             units=("m", "m"),
@@ -112,7 +115,6 @@ class CartesianPendulum(AbstractModel):
         return 2.0 * jnp.pi * jnp.sqrt(self.length / self.gravity) / a
 
     def references(self) -> tuple[Reference, ...]:
-        """The relations this model is checked against."""
         return (
             Reference(
                 "multiplier of the rod, lam = m (|v|^2 - g y) / (2 l^2)",
@@ -123,3 +125,18 @@ class CartesianPendulum(AbstractModel):
                 "L. D. Landau, E. M. Lifshitz, Mechanics, section 11",
             ),
         )
+
+
+MODELS = (
+    Model(
+        name="pendulum",
+        summary="point mass on a rod, in Cartesian coordinates",
+        source="Hairer, Wanner, Solving Ordinary Differential Equations II, VII.1",
+        place=1,
+        system=CartesianPendulum,
+        formulation=stabilized,
+        t1=10.0,
+        study=ConstraintStudy(t1=1.0, dt=0.01, spread=3e-3),
+        rest=Rest(guess=lambda system: system.released_from(0.0)[0], remark="hanging"),
+    ),
+)

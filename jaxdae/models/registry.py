@@ -1,174 +1,91 @@
-"""The ready systems by name."""
+"""The ready systems by name, found in the files of this folder.
 
-import dataclasses
-import difflib
-from collections.abc import Callable
-from typing import Any
+A file is a model's one place: one that ends with `MODELS = (Model(...), ...)` is found. Name,
+summary and source are read from that text, so that models can be listed without loading JAX; the
+file is loaded when one of its models is asked for.
+"""
 
-import numpy as np
+import ast
+import functools
+import pkgutil
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from typing import Any, NamedTuple, TYPE_CHECKING
 
-from jaxdae.compiled import jit
-from jaxdae.control import HurwitzGains, ServoConstraint
-from jaxdae.formulations import AbstractFormulation, Baumgarte, Multipliers, Penalty
-from jaxdae.models.andrews import AndrewsMechanism
-from jaxdae.models.arm import PointMassArm, SurfaceArm
-from jaxdae.models.ball_beam import BallBeam, SimplifiedBallBeam
-from jaxdae.models.ball_beam_control import linear_regulator
-from jaxdae.models.base import AbstractModel
-from jaxdae.models.catalogue import CATALOGUE
-from jaxdae.models.chain import Chain
-from jaxdae.models.circuit import TwoLoopCircuit
-from jaxdae.models.constant_speed import AppellHamel, ConstantSpeed
-from jaxdae.models.disk import RollingDisk
-from jaxdae.models.kepler import Kepler
-from jaxdae.models.knife_edge import KnifeEdge
-from jaxdae.models.mirror import AdaptiveMirror
-from jaxdae.models.motor import ChargeDrive, CurrentDrive
-from jaxdae.models.pendulum import CartesianPendulum
-from jaxdae.models.robot import DifferentialDriveRobot
-from jaxdae.models.sleigh import ChaplyginSleigh
-from jaxdae.models.slider_crank import SliderCrank
-from jaxdae.models.two_link import PAPER_RUNS, ReachableTwoLink, TwoLinkManipulator
-from jaxdae.systems import State
+from jaxdae.names import unknown_name
+
+if TYPE_CHECKING:
+    from jaxdae.models.base import Model, Rest
+
+_RECORD = "\nMODELS = "
 
 
 class UnknownModelError(ValueError):
     """No ready system has the name that was asked for."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Model:
-    """A ready system and what to run it with.
+class NoRestError(ValueError):
+    """A ready system has no state of rest that could be analyzed."""
+
+
+class Entry(NamedTuple):
+    """What is said of a ready system before it is loaded.
 
     Args:
+        place: in the order of the list.
         name: name on the command line.
         summary: one line.
         source: where the system, its numbers or its reference come from.
-        system: builds the system; called without arguments it takes the default parameters.
-        formulation: builds the formulation to start with.
-        t1: suggested end of the simulation [s].
-        controller: builds the controller that a system built by `system` runs under, if it has one.
-        departure: of a system that starts where its controller has nothing to do: takes that start
-            to one on the constraints that shows what the controller does.
+        module: its file.
     """
 
+    place: float
     name: str
     summary: str
     source: str
-    system: Callable[..., AbstractModel]
-    formulation: Callable[[], AbstractFormulation]
-    t1: float
-    controller: Callable[[Any], Callable[..., Any]] | None = None
-    departure: Callable[[State], State] | None = None
-
-    def start(self, system: AbstractModel | None = None):
-        """Consistent coordinates and velocities to start from.
-
-        Args:
-            system: a system that `self.system` built; None for the default parameters.
-
-        Returns:
-            Coordinates and velocities at t = 0, each of shape (n,).
-        """
-        return (self.system() if system is None else system).start()
+    module: str
 
 
-def _stabilized(rate: float) -> Callable[[], Multipliers]:
-    """Multipliers whose constraint violation decays at a rate [1/s], critically damped."""
-    return lambda: Multipliers(Baumgarte.critical(rate))
+@functools.cache
+def catalogue() -> dict[str, Entry]:
+    """What the files of this folder say of their models, by name, in the order of their places."""
+    found = []
+    for module in pkgutil.iter_modules(import_module("jaxdae.models").__path__):
+        spec: Any = module.module_finder.find_spec(module.name, None)
+        found += _entries(module.name, spec.loader.get_source(module.name))
+    return {entry.name: entry for entry in sorted(found)}
 
 
-def _rolling() -> Multipliers:
-    """Multipliers for velocity constraints alone."""
-    return Multipliers(Baumgarte(Gamma=10.0))
+def _entries(module: str, text: str) -> Iterator[Entry]:
+    """The records of a file. Only the text from `MODELS` on is parsed, a tenth of all."""
+    _, found, record = text.partition(_RECORD)
+    if not found:
+        return
+    (statement, *_) = ast.parse(_RECORD + record).body
+    for call in statement.value.elts:  # pyright: ignore[reportAttributeAccessIssue]
+        words = {x.arg: x.value for x in call.keywords}
+        fields = (x for x in Entry._fields if x != "module")
+        yield Entry(**{x: ast.literal_eval(words[x]) for x in fields}, module=module)
 
 
-def _ball_aside(start: State) -> State:
-    """The ball 5 cm further out, on a level beam."""
-    return State(start.q.at[0].add(0.05), start.v, start.w)
+class _Models(Mapping[str, "Model"]):
+    """The ready systems by name; one is loaded when it is taken."""
+
+    def __getitem__(self, name: str) -> "Model":
+        models = import_module(f"jaxdae.models.{catalogue()[name].module}").MODELS
+        return next(model for model in models if model.name == name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(catalogue())
+
+    def __len__(self) -> int:
+        return len(catalogue())
 
 
-def _beam_off_target(start: State) -> State:
-    """The mirror turned by 0.02 rad from the angle of its program."""
-    return State(start.q + 0.02, start.v, start.w)
+MODELS: Mapping[str, "Model"] = _Models()
 
 
-def _model(name: str, **parts) -> Model:
-    """The entry of a model, its summary and source from the catalogue."""
-    entry = CATALOGUE[name]
-    return Model(name, entry.summary, entry.source, **parts)
-
-
-# [1/s]; distinct, because a root of multiplicity four is moved far by little.
-_MIRROR_ROOTS = (-10.0, -8.0, -5.0, -3.0)
-
-
-@jit
-def _mirror_servo(system: AdaptiveMirror) -> ServoConstraint:
-    """Keeps the beam on the target; four derivatives of the program until the voltage appears."""
-    return ServoConstraint(
-        system.program,
-        HurwitzGains(np.poly(_MIRROR_ROOTS)[:0:-1]),
-        system=system,
-        formulation=Multipliers(),
-        sample=system.program_state(0.0),
-        degrees=(4,),
-        names=("beam on target",),
-    )
-
-
-_MODELS = (
-    _model("pendulum", system=CartesianPendulum, formulation=_stabilized(10.0), t1=10.0),
-    _model("chain", system=Chain, formulation=_stabilized(10.0), t1=5.0),
-    _model("two-link", system=TwoLinkManipulator, formulation=PAPER_RUNS[1].formulation, t1=20.0),
-    _model(
-        "two-link-reachable",
-        system=ReachableTwoLink,
-        formulation=PAPER_RUNS[1].formulation,
-        t1=20.0,
-    ),
-    _model(
-        "slider-crank",
-        system=SliderCrank,
-        formulation=lambda: Penalty(alpha=1e4, stabilization=Baumgarte.critical(100.0)),
-        t1=4.0,
-    ),
-    _model("andrews", system=AndrewsMechanism, formulation=Multipliers, t1=0.03),
-    _model("sleigh", system=ChaplyginSleigh, formulation=_rolling, t1=6.0),
-    _model("disk", system=RollingDisk, formulation=_rolling, t1=6.0),
-    _model("knife-edge", system=KnifeEdge, formulation=_rolling, t1=6.0),
-    _model("constant-speed", system=ConstantSpeed, formulation=_rolling, t1=2.0),
-    _model("appell-hamel", system=AppellHamel, formulation=_rolling, t1=2.0),
-    _model("circuit", system=TwoLoopCircuit, formulation=_stabilized(10.0), t1=5.0),
-    _model("robot", system=DifferentialDriveRobot, formulation=_rolling, t1=6.0),
-    _model(
-        "ball-beam",
-        system=BallBeam,
-        formulation=_stabilized(10.0),
-        t1=1.0,
-        controller=lambda system: linear_regulator(system)[0],
-        departure=_ball_aside,
-    ),
-    _model("ball-beam-simplified", system=SimplifiedBallBeam, formulation=Multipliers, t1=1.0),
-    _model("kepler", system=Kepler, formulation=Multipliers, t1=20.0),
-    _model(
-        "mirror",
-        system=AdaptiveMirror,
-        formulation=Multipliers,
-        t1=2.0,
-        controller=_mirror_servo,
-        departure=_beam_off_target,
-    ),
-    _model("arm", system=PointMassArm, formulation=_stabilized(10.0), t1=10.0),
-    _model("surface-arm", system=SurfaceArm, formulation=_stabilized(10.0), t1=5.0),
-    _model("motor", system=ChargeDrive, formulation=_stabilized(10.0), t1=0.5),
-    _model("motor-actuator", system=CurrentDrive, formulation=_stabilized(10.0), t1=0.5),
-)
-
-MODELS: dict[str, Model] = {model.name: model for model in _MODELS}
-
-
-def get_model(name: str) -> Model:
+def get_model(name: str) -> "Model":
     """The ready system of a given name.
 
     Args:
@@ -180,8 +97,29 @@ def get_model(name: str) -> Model:
     Raises:
         UnknownModelError: if there is none; the message lists the names and the closest one.
     """
-    if name in MODELS:
+    if name in catalogue():
         return MODELS[name]
-    close = difflib.get_close_matches(name.lower().replace("_", "-"), MODELS, n=1, cutoff=0.5)
-    hint = f" Did you mean {close[0]!r}?" if close else ""
-    raise UnknownModelError(f"No model is named {name!r}.{hint} Available: {', '.join(MODELS)}.")
+    raise UnknownModelError(unknown_name("model", name, MODELS))
+
+
+def rest_of(model_name: str) -> "Rest":
+    """Where a ready system rests.
+
+    Args:
+        model_name: a name of the registry.
+
+    Returns:
+        Its `Rest`.
+
+    Raises:
+        UnknownModelError: for a name that is not registered.
+        NoRestError: for a system without a state of rest, with the reason and those that have one.
+    """
+    rest = get_model(model_name).rest
+    if not isinstance(rest, str):
+        return rest
+    known = ", ".join(name for name, model in MODELS.items() if not isinstance(model.rest, str))
+    raise NoRestError(
+        f"the model {model_name!r} has no state of rest to analyze: {rest}. Models that have "
+        f"one: {known}."
+    )

@@ -1,16 +1,22 @@
 """Mobile robot with two driven wheels."""
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxdae.models.base import AbstractModel, Reference
+from jaxdae.models.base import (
+    AbstractSolvedModel,
+    ConstraintStudy,
+    Model,
+    Reference,
+    Rest,
+    rolling,
+)
 from jaxdae.systems import Labels
 
 _SOURCE = "R. Siegwart, I. Nourbakhsh, Autonomous Mobile Robots, ch. 3 (kinematics)"
 
 
-class DifferentialDriveRobot(AbstractModel):
+class DifferentialDriveRobot(AbstractSolvedModel):
     r"""Body on two coaxial driven wheels that neither slip nor skid.
 
     Coordinates `(x, y, theta, right, left)`: middle of the axle, heading, angles of the wheels. The
@@ -56,7 +62,6 @@ class DifferentialDriveRobot(AbstractModel):
 
     def kinetic_energy(self, t, q, v):
         """T of the body, from the velocity of its centre of mass, and of the wheels [J]."""
-        del t
         x = v[0] - self.offset * v[2] * jnp.sin(q[2])
         y = v[1] + self.offset * v[2] * jnp.cos(q[2])
         wheels = self.wheel_inertia * (v[3] ** 2 + v[4] ** 2)
@@ -64,19 +69,16 @@ class DifferentialDriveRobot(AbstractModel):
 
     def dissipation(self, t, q, v):
         """D = c (right'^2 + left'^2) / 2 [W]."""
-        del t, q
         return 0.5 * self.friction * (v[3] ** 2 + v[4] ** 2)
 
     def force(self, t, q, v, w, u):
         """Torques of the motors on the wheels, shape (5,)."""
-        del t, v, w
         if u is None:
             return jnp.zeros_like(q)
         return jnp.concatenate([jnp.zeros_like(q[:3]), jnp.asarray(u, q.dtype)])
 
     def velocity_constraints(self, t, q, v):
         """Velocities of skidding and of the wheels' slipping [m/s], shape (3,)."""
-        del t
         cos, sin = jnp.cos(q[2]), jnp.sin(q[2])
         along, turning = v[0] * cos + v[1] * sin, self.half_track * v[2]
         return jnp.stack(
@@ -88,7 +90,6 @@ class DifferentialDriveRobot(AbstractModel):
         )
 
     def labels(self) -> Labels:
-        """Names and units of the coordinates and of the constraints."""
         return Labels(
             ("x", "y", "theta", "right", "left"),
             ("m", "m", "rad", "rad", "rad"),
@@ -123,19 +124,11 @@ class DifferentialDriveRobot(AbstractModel):
         x, y = chord * jnp.cos(theta / 2), chord * jnp.sin(theta / 2)
         return jnp.stack([x, y, theta, right, left])
 
-    def exact_motion(
-        self, t: Float[Array, ""] | float
-    ) -> tuple[Float[Array, " 5"], Float[Array, " 5"]]:
-        """`exact_position` and its velocity, each of shape (5,)."""
-        t = jnp.asarray(t, dtype=float)
-        return jax.jvp(self.exact_position, (t,), (jnp.ones_like(t),))
-
     def start(self) -> tuple[Float[Array, " 5"], Float[Array, " 5"]]:
         """At the origin, heading along x: coordinates and velocities, each of shape (5,)."""
         return self.exact_motion(0.0)
 
     def references(self) -> tuple[Reference, ...]:
-        """What this model is checked against."""
         return (
             Reference("circle of radius v / w under steady torques", _SOURCE),
             Reference(
@@ -148,3 +141,20 @@ class DifferentialDriveRobot(AbstractModel):
                 "balance of momentum and of angular momentum of body and wheels",
             ),
         )
+
+
+MODELS = (
+    Model(
+        name="robot",
+        summary="mobile robot on two driven wheels, coasting without a controller",
+        source="Siegwart, Nourbakhsh, Introduction to Autonomous Mobile Robots, ch. 3",
+        place=12,
+        system=DifferentialDriveRobot,
+        formulation=rolling,
+        t1=6.0,
+        study=ConstraintStudy(t1=1.0, dt=0.01, spread=3e-3),
+        rest=Rest(
+            guess=lambda _: jnp.zeros(5), inputs=2, remark="parked; it may be parked anywhere"
+        ),
+    ),
+)

@@ -1,16 +1,22 @@
 """Chaplygin sleigh."""
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxdae.models.base import AbstractModel, Reference
+from jaxdae.models.base import (
+    AbstractSolvedModel,
+    COASTING,
+    ConstraintStudy,
+    Model,
+    Reference,
+    rolling,
+)
 from jaxdae.systems import Labels
 
 _SOURCE = "S. A. Chaplygin (1911); Neimark, Fufaev, Dynamics of Nonholonomic Systems, ch. III"
 
 
-class ChaplyginSleigh(AbstractModel):
+class ChaplyginSleigh(AbstractSolvedModel):
     r"""Rigid body on a plane with a blade that cannot move sideways.
 
     Coordinates `(x, y, theta)`: the blade's point of contact and its direction. The centre of mass
@@ -41,18 +47,15 @@ class ChaplyginSleigh(AbstractModel):
 
     def kinetic_energy(self, t, q, v):
         """T of a rigid body, from the velocity of its centre of mass [J]."""
-        del t
         x = v[0] - self.offset * v[2] * jnp.sin(q[2])
         y = v[1] + self.offset * v[2] * jnp.cos(q[2])
         return 0.5 * (self.mass * (x**2 + y**2) + self.inertia * v[2] ** 2)
 
     def velocity_constraints(self, t, q, v):
         """Sideways velocity of the blade [m/s], shape (1,)."""
-        del t
         return jnp.stack([v[1] * jnp.cos(q[2]) - v[0] * jnp.sin(q[2])])
 
     def labels(self) -> Labels:
-        """Names and units of the coordinates and of the constraint."""
         return Labels(("x", "y", "theta"), ("m", "m", "rad"), ("blade",), ("m/s",))
 
     def exact_position(self, t: Float[Array, ""] | float) -> Float[Array, " 3"]:
@@ -81,13 +84,6 @@ class ChaplyginSleigh(AbstractModel):
         theta = jnp.sqrt(k_squared) / a * _gudermannian(s)
         return jnp.append(jnp.where(elementary, point, jnp.nan), theta)
 
-    def exact_motion(
-        self, t: Float[Array, ""] | float
-    ) -> tuple[Float[Array, " 3"], Float[Array, " 3"]]:
-        """`exact_position` and its velocity, each of shape (3,)."""
-        t = jnp.asarray(t, dtype=float)
-        return jax.jvp(self.exact_position, (t,), (jnp.ones_like(t),))
-
     def multiplier(self, q: Float[Array, " 3"], v: Float[Array, " 3"]) -> Float[Array, ""]:
         """`lam = -mu v w` with `mu = m I / (I + m a^2)`, on the constraint [N].
 
@@ -112,7 +108,6 @@ class ChaplyginSleigh(AbstractModel):
         return jnp.stack([zero, zero, theta]), v
 
     def references(self) -> tuple[Reference, ...]:
-        """What this model is checked against."""
         return (
             Reference("v = V tanh s, k w = V sech s, theta = (k / a) gd s", _SOURCE),
             Reference(
@@ -132,3 +127,18 @@ def _path(s):
     """Integral of `tanh(s) (cos 2 gd s, sin 2 gd s)`, shape (2,)."""
     tanh, sech = jnp.tanh(s), 1 / jnp.cosh(s)
     return jnp.stack([tanh**2 + jnp.log(sech), _gudermannian(s) - tanh * sech])
+
+
+MODELS = (
+    Model(
+        name="sleigh",
+        summary="Chaplygin sleigh: a rigid body on a blade",
+        source="Chaplygin (1911); Neimark, Fufaev, ch. III",
+        place=6,
+        system=ChaplyginSleigh,
+        formulation=rolling,
+        t1=6.0,
+        study=ConstraintStudy(t1=1.0, dt=0.01, spread=3e-3),
+        rest=COASTING,
+    ),
+)

@@ -3,7 +3,8 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxdae.models.base import AbstractModel, Reference
+from jaxdae.formulations import Baumgarte, Penalty
+from jaxdae.models.base import AbstractModel, ConstraintStudy, Model, Reference, Rest
 from jaxdae.systems import Labels
 
 
@@ -53,7 +54,6 @@ class SliderCrank(AbstractModel):
 
     def kinetic_energy(self, t, q, v):
         """T of crank, rod and slider [J]."""
-        del t
         r, rod = self.crank_length, self.rod_length
         theta_dot, psi_dot, s_dot = v
         # |r e_theta theta' + l/2 e_psi psi'|^2, with the angle psi - theta between the two
@@ -68,20 +68,17 @@ class SliderCrank(AbstractModel):
 
     def potential_energy(self, t, q):
         """V of crank and rod [J]."""
-        del t
         crank = 0.5 * self.crank_length * jnp.sin(q[0])
         rod = self.crank_length * jnp.sin(q[0]) + 0.5 * self.rod_length * jnp.sin(q[1])
         return self.gravity * (self.crank_mass * crank + self.rod_mass * rod)
 
     def position_constraints(self, t, q):
         """Closure of the loop, along and across the slider's axis [m], shape (2,)."""
-        del t
         r, rod = self.crank_length, self.rod_length
         along = r * jnp.cos(q[0]) + rod * jnp.cos(q[1]) - q[2]
         return jnp.stack([along, r * jnp.sin(q[0]) + rod * jnp.sin(q[1])])
 
     def labels(self) -> Labels:
-        """Names and units of the coordinates and of the constraints."""
         return Labels(
             coordinates=("crank", "rod", "slider"),
             units=("rad", "rad", "m"),
@@ -151,7 +148,6 @@ class SliderCrank(AbstractModel):
         return 0.5 * inertia * theta_dot**2 + potential
 
     def references(self) -> tuple[Reference, ...]:
-        """The relations this model is checked against."""
         return (
             Reference(
                 "r = l: psi = -theta, s = 2 r cos theta, and the energy as a function of theta "
@@ -163,3 +159,23 @@ class SliderCrank(AbstractModel):
                 "Bayo, Ledesma, Nonlinear Dynamics 9 (1996) 113-130",
             ),
         )
+
+
+MODELS = (
+    Model(
+        name="slider-crank",
+        summary="slider-crank with equal links, through its in-line singular position",
+        source="Bayo, Ledesma, Nonlinear Dynamics 9 (1996) 113-130",
+        place=4,
+        system=SliderCrank,
+        formulation=lambda: Penalty(alpha=1e4, stabilization=Baumgarte.critical(100.0)),
+        t1=4.0,
+        study=ConstraintStudy(t1=0.4, dt=0.005, spread=1e-3),
+        rest=Rest(
+            guess=lambda system: system.at_crank(-0.5 * jnp.pi)[0],
+            remark="crank down, with a rod of 1.5 m: links of equal length, as this model has them "
+            "elsewhere, rest only in the singular in-line position, where no linearization exists",
+            system=lambda: SliderCrank(rod_length=1.5),
+        ),
+    ),
+)

@@ -3,12 +3,11 @@
 import dataclasses
 from abc import abstractmethod
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxdae.formulations import Baumgarte, Multipliers, Penalty
-from jaxdae.models.base import AbstractModel, Reference
+from jaxdae.models.base import AbstractSolvedModel, ConstraintStudy, Model, Reference
 from jaxdae.systems import Labels
 
 _PAPER = (
@@ -56,7 +55,7 @@ PAPER_RUNS = (
 )
 
 
-class AbstractTwoLink(AbstractModel):
+class AbstractTwoLink(AbstractSolvedModel):
     r"""Plane arm of two uniform links whose tip must stay at `(X(t), h)`; the y axis points up.
 
     Coordinates `q = (q1, q2)`: angle of the first link from the x axis, and of the second link
@@ -90,7 +89,6 @@ class AbstractTwoLink(AbstractModel):
 
     def kinetic_energy(self, t, q, v):
         """T of the two links [J]."""
-        del t
         first, second = v[0], v[0] + v[1]
         l1, half2 = self.length1, 0.5 * self.length2
         # squared speed of c2; its two parts enclose the angle q2
@@ -105,7 +103,6 @@ class AbstractTwoLink(AbstractModel):
 
     def potential_energy(self, t, q):
         """V of the two links [J]."""
-        del t
         elbow = self.length1 * jnp.sin(q[0])
         centre2 = elbow + 0.5 * self.length2 * jnp.sin(q[0] + q[1])
         return self.gravity * (0.5 * self.mass1 * elbow + self.mass2 * centre2)
@@ -122,7 +119,6 @@ class AbstractTwoLink(AbstractModel):
         return jnp.stack([y - self.target_height, x - self.target_abscissa(t)])
 
     def labels(self) -> Labels:
-        """Names and units of the coordinates and of the constraints."""
         return Labels(
             coordinates=("q1", "q2"),
             units=("rad", "rad"),
@@ -157,26 +153,11 @@ class AbstractTwoLink(AbstractModel):
         grazing = jnp.abs(h - (l1 - l2)) <= 8.0 * jnp.finfo(x.dtype).eps * l1
         return jnp.where(grazing, q, jnp.nan)
 
-    def exact_motion(
-        self, t: Float[Array, ""] | float
-    ) -> tuple[Float[Array, " 2"], Float[Array, " 2"]]:
-        """`exact_position` and its velocity.
-
-        Args:
-            t: time [s].
-
-        Returns:
-            Angles [rad] and angular velocities [rad/s], each of shape (2,).
-        """
-        t = jnp.asarray(t, dtype=float)
-        return jax.jvp(self.exact_position, (t,), (jnp.ones_like(t),))
-
     def start(self) -> tuple[Float[Array, " 2"], Float[Array, " 2"]]:
         """The exact motion at t = 0: angles [rad] and velocities [rad/s], each of shape (2,)."""
         return self.exact_motion(0.0)
 
     def references(self) -> tuple[Reference, ...]:
-        """What this model is checked against."""
         return (
             Reference(
                 "q2 = pi + 2 arcsin(X / (2 sqrt(L1 L2))), q1 from the tip's direction",
@@ -262,3 +243,46 @@ class ReachableTwoLink(AbstractTwoLink):
         """
         half_period = jnp.pi / float(self.target_frequency)
         return half_period * (jnp.arange(round(t1 / half_period)) + 0.5)
+
+
+# Before the singular configuration, where multipliers end, and through it.
+_BEFORE = ConstraintStudy(t1=0.45, dt=0.01, spread=3e-3, rate=(10.0, 5.0), longer=0.48, beyond=0.6)
+_THROUGH = ConstraintStudy(t1=2.5, dt=0.01, spread=3e-3, rate=(10.0, 5.0), longer=2.8)
+
+
+def _studies(model: Model, formulation: str | None):
+    """From the paper's gains (Figs. 2 and 3): critical damping with a rate for each constraint."""
+    names = ("multipliers", "penalty") if formulation is None else (formulation,)
+    return tuple(
+        study
+        for name in names
+        for study in (_BEFORE if name == "multipliers" else _THROUGH)(model, name)
+    )
+
+
+_MOVING_TARGET = "its constraints lead the tip after a moving target and leave nothing to rest"
+
+MODELS = (
+    Model(
+        name="two-link",
+        summary="two-link manipulator led through a singular configuration and out of reach",
+        source="Mukharlyamov, Deressa (2014), example 1; gains of its Fig. 3",
+        place=3,
+        system=TwoLinkManipulator,
+        formulation=PAPER_RUNS[1].formulation,
+        t1=20.0,
+        study=_studies,
+        rest=_MOVING_TARGET,
+    ),
+    Model(
+        name="two-link-reachable",
+        summary="two-link manipulator led through a singular configuration again and again",
+        source="Mukharlyamov, Deressa (2014), example 1, with a target that stays within reach",
+        place=3.5,
+        system=ReachableTwoLink,
+        formulation=PAPER_RUNS[1].formulation,
+        t1=20.0,
+        study=ConstraintStudy(t1=2.5, dt=0.01, spread=3e-3, rate=5.0),
+        rest=_MOVING_TARGET,
+    ),
+)

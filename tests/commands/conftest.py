@@ -23,8 +23,8 @@ def drawn(request, monkeypatch):
 
 
 def _replace_rk4(monkeypatch, solver):
-    for command in ("judge", "tune"):
-        monkeypatch.setattr(f"jaxdae.commands.{command}.RK4", solver)
+    for place in ("tuning.judging", "commands.tune"):
+        monkeypatch.setattr(f"jaxdae.{place}.RK4", solver)
 
 
 @pytest.fixture

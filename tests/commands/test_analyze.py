@@ -12,13 +12,14 @@ import scipy.linalg
 
 import jaxdae
 from jaxdae.analysis import equilibrium, EquilibriumError
+from jaxdae.analysis.findings import analyze
 from jaxdae.cli import main
+from jaxdae.commands.analyze import solvers
 from jaxdae.commands.choice import chosen_formulation as formulation_of_options
-from jaxdae.commands.findings import analyze
-from jaxdae.commands.limits import SOLVERS
-from jaxdae.commands.report import report, root_sets, warnings
+from jaxdae.commands.report import report, warnings
 from jaxdae.models import Chain, get_model, MODELS
-from jaxdae.models.equilibria import NO_REST, Rest, rest_of, RESTS
+from jaxdae.models.base import Rest
+from jaxdae.models.registry import rest_of
 from jaxdae.plotting import plot_roots, save_figure
 from jaxdae.solvers import RK4
 from jaxdae.systems import State
@@ -62,8 +63,9 @@ def sorted_roots(roots):
 
 
 def test_every_model_has_a_rest_or_a_reason():
-    assert set(RESTS) | set(NO_REST) == set(MODELS)
-    assert not set(RESTS) & set(NO_REST)
+    for model in MODELS.values():
+        assert isinstance(model.rest, Rest | str)
+        assert model.rest
 
 
 PENDULUM = ("pendulum", "--K_D", "30", "--K_P", "100", "--dt", "0.08")
@@ -366,7 +368,7 @@ def test_the_chain_has_a_swing_and_a_stabilized_link_for_each_mass():
 def test_the_result_is_complete_and_plain_json(analyzed, capsys):
     run = analyzed("ball-beam", capsys=capsys)
     assert json.loads(json.dumps(run.result, allow_nan=False)) == run.result
-    assert list(run.result["step_limits"]) == list(SOLVERS)
+    assert list(run.result["step_limits"]) == list(solvers([]))
     linear = run.result["linearization"]
     assert len(linear["state"]) == len(linear["A_full"]) == len(linear["B_full"]) == 6
     # A_full is what the roots were computed from.
@@ -499,7 +501,8 @@ class Towers(jaxdae.System):
 def rested(system, formulation, inputs=0, q=(0.0, 0.0), **options):
     rest = Rest(guess=lambda _: jnp.asarray(q), inputs=inputs, remark="of a test")
     guess = State(rest.guess(system), jnp.zeros(len(q)))
-    return analyze(system, rest, formulation, guess, t1=1.0, **options), rest
+    found = analyze(system, formulation, guess, solvers([]), inputs=inputs, t1=1.0, **options)
+    return found, rest
 
 
 def test_the_canonical_equations_have_the_same_roots():
@@ -549,7 +552,7 @@ def test_no_equilibrium_of_a_free_fall():
             del t
             return 9.81 * q[1]
 
-    with pytest.raises(EquilibriumError, match=r"the force on 'q2' by 9\.81 .* guess was q1 = 0"):
+    with pytest.raises(EquilibriumError, match=r"the force on 'q2' by 9\.81"):
         rested(Falling(), jaxdae.Multipliers())
 
 
@@ -557,7 +560,7 @@ def test_the_picture_shows_every_set_on_labelled_axes(tmp_path):
     system = system_of("pendulum")
     formulation = jaxdae.Penalty(10.0, jaxdae.Baumgarte.critical(10.0))
     found, _ = rested(system, formulation, q=(0.0, -1.0))
-    sets = root_sets(found)
+    sets = found.root_sets()
     named = ["motion", "position constraints", "stabilization", "as integrated (Penalty)"]
     assert list(sets) == named
     assert sum(len(x) for x in sets.values()) == 2 + 1 + 2 + 4
@@ -569,6 +572,6 @@ def test_the_picture_shows_every_set_on_labelled_axes(tmp_path):
 
 
 def test_rest_of_lists_what_there_is():
-    assert rest_of("pendulum") is RESTS["pendulum"]
+    assert rest_of("pendulum") is MODELS["pendulum"].rest
     with pytest.raises(ValueError, match=r"Models that have one: pendulum, chain, slider-crank"):
         rest_of("disk")

@@ -18,7 +18,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from jaxdae.cli import main
-from jaxdae.commands import tables
+from jaxdae.commands import output
+from jaxdae.files import write_json
 from jaxdae.plotting import save_figure
 
 QUICK = ["--no-progress", "--t1", "0.1", "--batch", "2"]
@@ -103,7 +104,7 @@ def test_a_folder_that_takes_no_files_is_refused_before_the_work(
     def full(**_):
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
-    monkeypatch.setattr(tables.tempfile, "TemporaryFile", full)
+    monkeypatch.setattr(output.tempfile, "TemporaryFile", full)
     assert main([command, "pendulum", "--out", str(tmp_path / "a" / "b")]) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
@@ -116,7 +117,7 @@ def test_a_full_disk_is_reported_with_the_name_of_the_file(tmp_path, monkeypatch
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match=r"No space left on device: .*result\.json"):
-        tables.write_json(tmp_path / "result.json", {})
+        write_json(tmp_path / "result.json", {})
     figure = Figure()
     monkeypatch.setattr(FigureCanvasAgg, "print_png", full)
     with pytest.raises(OSError, match=r"No space left on device: .*roots\.png"):
@@ -189,6 +190,12 @@ def test_a_run_that_stops_early_says_when_and_why(tmp_path, capsys):
         (["simulate", "pendlum"], "No model is named 'pendlum'. Did you mean 'pendulum'?"),
         (["tune", "nothing-like-it"], "Available: pendulum, chain"),
         (["simulate", "pendulum", "--solver", "rk4"], "RK4 has no error estimate"),
+        (["simulate", "pendulum", "--solver", "dorpi5"], "'dorpi5'. Did you mean 'dopri5'?"),
+        (["simulate", "pendulum", "--solver", "projected-rk5"], "Did you mean 'rk4'?"),
+        (["tune", "pendulum", "--formulation", "penality"], "Did you mean 'penalty'?"),
+        (["simulate", "pendulum", "--solve", "minimal-norm"], "Did you mean 'minimum-norm'?"),
+        (["simulate", "pendulum", "--decay", "1"], "velocity-elimination form, not for Mult"),
+        (["simulate", "pendulum", "--unstabilized", "--K_D", "1"], "leave out --K_D, or it."),
         (["simulate", "pendulum", "--t1", "1", "--dt", "1e-7"], "give a larger max_steps"),
     ],
 )
@@ -277,9 +284,10 @@ TO_BE_KILLED = """
 import sys
 import diffrax
 from jaxdae.cli import main
-from jaxdae.commands import judge, tune
+from jaxdae.commands import tune
+from jaxdae.tuning import judging
 
-judge.RK4 = tune.RK4 = diffrax.Heun
+judging.RK4 = tune.RK4 = diffrax.Heun
 main(sys.argv[1:])
 """
 
@@ -347,12 +355,20 @@ def test_choices_of_the_parser_are_those_of_the_library():
     import optax
 
     from jaxdae import cli
-    from jaxdae.commands.choice import SOLVERS
-    from jaxdae.models.studies import METHODS
+    from jaxdae.simulation.choices import CHOICES
 
-    assert cli.METHODS == METHODS
-    assert tuple(cli.SOLVERS) == tuple(SOLVERS)
+    assert {"models", *CHOICES} == {*cli.LISTS}
     assert all(hasattr(optax, name) for name in cli.OPTIMIZERS)
+
+
+@pytest.mark.parametrize("kind", ["formulations", "solves", "solvers"])
+def test_what_a_model_can_be_run_with_is_listed_with_a_line_on_each(kind, capsys):
+    from jaxdae.simulation.choices import CHOICES
+
+    assert main(["list", kind]) == 0
+    lines = [line.split("  ", 1) for line in capsys.readouterr().out.splitlines()]
+    assert [name for name, _ in lines] == [*CHOICES[kind]]
+    assert all(summary.strip() for _, summary in lines)
 
 
 def test_the_command_switches_on_a_cache_of_compiled_programs(tmp_path):
@@ -377,11 +393,8 @@ def test_a_gain_changes_only_itself(tmp_path):
     from jaxdae.commands.choice import chosen_formulation
     from jaxdae.models import get_model
 
-    class Options:
-        formulation, K_D, K_P, Gamma, alpha = None, None, None, None, 500.0
-
-    model = get_model("slider-crank")
-    changed: Any = chosen_formulation(model, Options, 3, 0)
+    model, options = get_model("slider-crank"), SimpleNamespace(formulation=None, alpha=500.0)
+    changed: Any = chosen_formulation(model, options, 3, 0)
     unchanged: Any = model.formulation()
     assert changed.alpha == 500.0
     assert changed.stabilization.K_P == unchanged.stabilization.K_P

@@ -10,10 +10,11 @@ import pytest
 
 from jaxdae.cli import main
 from jaxdae.models import BallBeam, get_model, MODELS
-from jaxdae.models.studies import studies, violation_goal
-from jaxdae.systems import State, Violation
+from jaxdae.models.studies import studies
+from jaxdae.systems import Violation
 from jaxdae.systems.checks import constraint_counts
 from jaxdae.tuning import resolve
+from jaxdae.tuning.studies import violation_goal
 
 # One of each kind; other tests of the command run six more, and those of the registry and of the
 # kernels take the starts, formulations and programs of all.
@@ -70,7 +71,7 @@ def test_three_small_steps(words, drawn, tmp_path, capsys):
 @pytest.mark.parametrize("name", [name for name in MODELS if name not in REASONS])
 def test_a_study_fits_its_system(name):
     for study in studies(name):
-        state = State(*study.system.start(), study.system.actuators())
+        state = study.start
         m, r = constraint_counts(study.system, state)
         system, formulation, controller = study.build(resolve(study.params))
         assert type(system) is type(study.system)

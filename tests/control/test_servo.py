@@ -10,8 +10,7 @@ from scipy.linalg import expm
 
 import jaxdae
 from jaxdae.control import CoupledGains, HurwitzGains, ServoConstraint
-from jaxdae.models.mirror import AdaptiveMirror
-from jaxdae.models.mirror_law import voltage
+from jaxdae.models.mirror import AdaptiveMirror, voltage
 from jaxdae.simulation.failure import describe_failure
 from jaxdae.solvers import RK4
 

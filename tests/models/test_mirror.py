@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 import jaxdae
-from jaxdae.models.mirror import AdaptiveMirror
-from jaxdae.models.mirror_law import coefficients, constants
+from jaxdae.models.mirror import AdaptiveMirror, coefficients, constants
 
 MIRROR = AdaptiveMirror()
 # Coefficients of the paper's section 5 that are printed wrong.

@@ -12,13 +12,14 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxdae.compiled import jit
-from jaxdae.models.studies import Check, Goal, Study
 from jaxdae.simulation.failure import describe_failure
 from jaxdae.simulation.simulate import simulate
 from jaxdae.simulation.trajectory import Trajectory
 from jaxdae.solvers import RK4
 from jaxdae.systems import State
-from jaxdae.tuning import AbstractCost, IntegratedViolation, perturbed_states
+from jaxdae.tuning.costs import AbstractCost, IntegratedViolation
+from jaxdae.tuning.objectives import perturbed_states
+from jaxdae.tuning.studies import Check, Goal, Study
 
 
 class Judgement(NamedTuple):

@@ -1,16 +1,12 @@
-"""Largest steps of the common solvers for a set of roots, critical ones included."""
+"""The largest step of a method for a set of roots, critical ones included."""
 
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from jaxdae.analysis import AdamsBashforth, amplification, step_limit
-from jaxdae.commands.choice import SOLVERS as ONE_STEP
-
-SOLVERS = {name: solver() for name, solver in ONE_STEP.items()} | {
-    f"ab{steps}": AdamsBashforth(steps) for steps in (2, 3, 4)
-}
+from jaxdae.analysis.steps import bisect, spectral_limit
+from jaxdae.solvers.stability_functions import amplification
 
 # Distances along the imaginary axis in steps: below the first no method of order 8 or less departs
 # from 1 by more than round-off, above the last every explicit method has left its region.
@@ -54,7 +50,7 @@ def root_limit(solver, roots) -> RootLimit:
     set no limit. A damping ratio below 1e-6 counts as none.
 
     Args:
-        solver: see `jaxdae.analysis.amplification`.
+        solver: see `amplification`.
         roots: from `clean`, shape `(s,)`.
 
     Returns:
@@ -71,7 +67,7 @@ def growth(solver, roots, h: float) -> float:
     """Largest factor by which one step of size `h` multiplies a part that does not grow itself.
 
     Args:
-        solver: see `jaxdae.analysis.amplification`.
+        solver: see `amplification`.
         roots: from `clean`, shape `(s,)`.
         h: step [s].
 
@@ -87,10 +83,7 @@ def _of_decaying(solver, roots) -> RootLimit:
     kept = _distinct(roots[roots.imag >= 0])
     if not kept.size:
         return RootLimit(np.inf, None)
-    blocks = np.zeros((2 * kept.size, 2 * kept.size))
-    for i, z in enumerate(kept):
-        blocks[2 * i : 2 * i + 2, 2 * i : 2 * i + 2] = [[z.real, z.imag], [-z.imag, z.real]]
-    found = step_limit(blocks, solver)
+    found = spectral_limit(kept, solver)
     return RootLimit(found.limit, found.root)
 
 
@@ -109,7 +102,7 @@ def imaginary_reach(solver) -> float:
     step (Euler, Heun, Adams-Bashforth of two steps) and those that do not.
 
     Args:
-        solver: see `jaxdae.analysis.amplification`.
+        solver: see `amplification`.
 
     Returns:
         The length; 0 and infinity are possible.
@@ -121,12 +114,8 @@ def imaginary_reach(solver) -> float:
         return np.inf
     if beyond[0] == visible[0]:
         return 0.0
-    low, high = _AXIS[beyond[0] - 1], _AXIS[beyond[0]]
-    for _ in range(60):
-        middle = 0.5 * (low + high)
-        outside = float(amplification(solver, np.array(1j * middle))) > 1
-        low, high = (low, middle) if outside else (middle, high)
-    return float(low)
+    low, high = _AXIS[beyond[0] - 1 : beyond[0] + 1]
+    return float(bisect(lambda y: amplification(solver, 1j * y), low, high, 1.0))
 
 
 def _distinct(roots):

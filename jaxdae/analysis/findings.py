@@ -8,34 +8,22 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from numpy.typing import NDArray
 
-from jaxdae.analysis import (
+from jaxdae.analysis.controllability import Controllability, controllability
+from jaxdae.analysis.equilibria import Equilibrium, equilibrium
+from jaxdae.analysis.linearization import Linearization, linearize
+from jaxdae.analysis.lyapunov import (
     BaumgarteCertificate,
-    Controllability,
-    controllability,
-    Equilibrium,
-    equilibrium,
-    EquilibriumError,
     linear_certificate,
     LinearCertificate,
-    Linearization,
-    linearize,
-    linearized_constraint,
-    LinearizedConstraint,
-    lqr_on_constraints,
     lyapunov_certificate,
-    perturbation_matrix,
-    Regulator,
-    RegulatorFeedback,
-    Spectrum,
-    spectrum,
-    step_limit,
-    StepLimit,
 )
-from jaxdae.analysis.spectra import root_bounds
-from jaxdae.commands.limits import clean, growth, root_limit, RootLimit, SOLVERS
+from jaxdae.analysis.riccati import lqr_on_constraints, Regulator, RegulatorFeedback
+from jaxdae.analysis.root_limits import clean, growth, root_limit, RootLimit
+from jaxdae.analysis.shulgin import linearized_constraint, LinearizedConstraint
+from jaxdae.analysis.spectra import root_bounds, Spectrum, spectrum
+from jaxdae.analysis.steps import perturbation_matrix, step_limit, StepLimit
 from jaxdae.compiled import jit
 from jaxdae.formulations import Baumgarte
-from jaxdae.models.equilibria import Rest
 from jaxdae.systems import State, System
 
 # Newton steps to the rest of the integrated equations, which the penalty form shifts a little.
@@ -105,11 +93,27 @@ class Control(NamedTuple):
 
 
 class Analysis(NamedTuple):
-    """All findings about one equilibrium."""
+    """All findings about one equilibrium.
+
+    Args:
+        system: the declaration.
+        formulation: with the stabilization that is judged.
+        guess: state near the equilibrium from which it was found.
+        equilibrium: state, multipliers and inputs at rest.
+        linearization: about it.
+        spectrum: of the linearization.
+        lost: what linearizing the constraints first loses, `None` with velocity constraints.
+        stabilizer: of the constraints, `None` without one.
+        field: the equations that a solver integrates.
+        limits: of each solver, by name.
+        control: what the inputs reach, `None` without any.
+        dt: a step to compare with the limits [s], or `None`.
+        t1: length of a run, by which slow growth is judged [s].
+    """
 
     system: System
     formulation: Any
-    guess: Any
+    guess: State
     equilibrium: Equilibrium
     linearization: Linearization
     spectrum: Spectrum
@@ -121,17 +125,56 @@ class Analysis(NamedTuple):
     dt: float | None
     t1: float
 
+    @property
+    def motion(self) -> NDArray[np.complex128]:
+        """Roots of the motion on the constraints."""
+        return clean(self.spectrum.others, self.spectrum.tolerances)
+
+    def state_names(self) -> list[str]:
+        """Names of the entries of the redundant linear state, those on the constraints first."""
+        name = [self.system.labels().coordinate(i) for i in range(self.equilibrium.q.size)]
+        independent, errors, dependent = self.linearization.partition
+        return [
+            *(name[i] for i in independent),
+            *(f"d({name[i]})/dt" for i in independent),
+            *(f"w{i + 1}" for i in range(self.equilibrium.w.size)),
+            *(f"error of {name[i]}" for i in (*errors, *dependent)),
+        ]
+
+    def root_sets(self) -> dict[str, NDArray[np.complex128]]:
+        """Named sets of roots for `jaxdae.plotting.plot_roots`; empty ones are left out."""
+        spectrum, control, form = self.spectrum, self.control, type(self.formulation).__name__
+        sets = {
+            "motion": self.motion,
+            "position constraints": np.zeros(spectrum.constraint_zeros),
+            "velocity constraints": np.zeros(spectrum.nonholonomic_zeros),
+            "stabilization": self.stabilizer.roots if self.stabilizer else (),
+            "with the regulator": control.regulator.roots if control and control.regulator else (),
+            f"as integrated ({form})": () if form == "Multipliers" else self.field.roots,
+        }
+        return {name: np.asarray(roots, complex) for name, roots in sets.items() if np.size(roots)}
+
 
 def analyze(
-    system: System, rest: Rest, formulation, guess: State, *, t1: float, dt: float | None = None
+    system: System,
+    formulation,
+    guess: State,
+    solvers: dict[str, Any],
+    *,
+    inputs: int = 0,
+    fixed: tuple[str, ...] = (),
+    t1: float,
+    dt: float | None = None,
 ) -> Analysis:
     """Everything that is known about an equilibrium.
 
     Args:
         system: the declaration.
-        rest: which inputs are found, which coordinates are held.
         formulation: with the stabilization to judge.
         guess: coordinates and actuator state near the equilibrium.
+        solvers: those whose step limits are wanted, by name; see `step_limit`.
+        inputs: number of control inputs; those that hold the system at rest are found with it.
+        fixed: names of coordinates to hold at their guess, where states of rest form a family.
         t1: length of a run, by which slow growth is judged [s].
         dt: a step to compare with the limits [s].
 
@@ -139,16 +182,15 @@ def analyze(
         `Analysis`.
 
     Raises:
-        ValueError: when there is no equilibrium near the guess, or it is singular.
+        EquilibriumError: when there is no equilibrium near the guess.
+        ValueError: when it is singular.
     """
-    eq = _equilibrium(system, rest, guess)
+    u = jnp.zeros(inputs, guess.q.dtype) if inputs else None
+    eq = equilibrium(system, guess.q, guess.w, u, free_controls=bool(inputs), fixed=fixed)
     lin = linearize(system, eq)
     m, r = lin.position_constraints, lin.velocity_constraints
-    lost = linearized_constraint(system, eq) if m and not r else None
     stabilizer = _stabilizer(getattr(formulation, "stabilization", None), m, r)
     field = _field(system, formulation, eq)
-    limits = {name: _limits(solver, stabilizer, field, dt) for name, solver in SOLVERS.items()}
-    control = _control(lin) if rest.inputs else None
     return Analysis(
         system,
         formulation,
@@ -156,35 +198,14 @@ def analyze(
         eq,
         lin,
         spectrum(lin),
-        lost,
+        linearized_constraint(system, eq) if m and not r else None,
         stabilizer,
         field,
-        limits,
-        control,
+        {name: _limits(solver, stabilizer, field, dt) for name, solver in solvers.items()},
+        _control(lin) if inputs else None,
         dt,
         t1,
     )
-
-
-def _equilibrium(system, rest: Rest, guess: State) -> Equilibrium:
-    u = jnp.zeros(rest.inputs, guess.q.dtype) if rest.inputs else None
-    try:
-        return equilibrium(
-            system,
-            guess.q,
-            guess.w,
-            u,
-            free_controls=bool(rest.inputs),
-            fixed=rest.fixed,
-        )
-    except EquilibriumError as error:
-        labels = system.labels()
-        start = ", ".join(f"{labels.coordinate(i)} = {x:.6g}" for i, x in enumerate(guess.q))
-        # What it advises are arguments of the function, not options of the command.
-        finding, _, _ = str(error).partition(" Start nearer")
-        raise EquilibriumError(
-            f"{finding} The guess was {start}; give one nearer to a rest with --at NAME=VALUE,…"
-        ) from error
 
 
 def _stabilizer(stabilization, m: int, r: int) -> Stabilizer | None:

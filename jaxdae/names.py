@@ -1,0 +1,18 @@
+"""Names that users give, and what is said where there is none such."""
+
+import difflib
+from collections.abc import Iterable
+
+
+def unknown_name(kind: str, name: str, known: Iterable[str]) -> str:
+    """That nothing has a name, the closest one that something has, and all of them.
+
+    Args:
+        kind: of what is named, one word.
+        name: what was asked for.
+        known: all names there are.
+    """
+    known = list(known)
+    close = difflib.get_close_matches(name.lower().replace("_", "-"), known, n=1, cutoff=0.5)
+    hint = f" Did you mean {close[0]!r}?" if close else ""
+    return f"No {kind} is named {name!r}.{hint} Available: {', '.join(known)}."

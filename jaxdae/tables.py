@@ -1,0 +1,39 @@
+"""Plain-text tables."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+
+def table(headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """A table with aligned columns: text to the left, numbers to the right.
+
+    Args:
+        headings: one for each column.
+        rows: cells; floats are written with four significant digits.
+
+    Returns:
+        Text of `len(rows) + 2` lines.
+    """
+    cells = [[_cell(x) for x in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(headings, *cells, strict=True)]
+    right = [all(not isinstance(row[i], str) for row in rows) for i in range(len(headings))]
+    line = lambda row: "  ".join(  # noqa: E731
+        x.rjust(w) if r else x.ljust(w) for x, w, r in zip(row, widths, right, strict=True)
+    ).rstrip()
+    rule = "  ".join("-" * w for w in widths)
+    return "\n".join([line(headings), rule, *map(line, cells)])
+
+
+def gain_text(value: Any) -> str:
+    """A gain as short text: a number, a diagonal, or a matrix by rows."""
+    return np.array2string(
+        np.asarray(value), formatter={"float_kind": lambda x: f"{x:.4g}"}, separator=", "
+    ).replace("\n", "")
+
+
+def _cell(x: Any) -> str:
+    if isinstance(x, str | int):
+        return str(x)
+    return "failed" if not np.isfinite(x) else f"{float(x):.4g}"
