@@ -185,7 +185,7 @@ def _add_simulate(parser: argparse.ArgumentParser) -> None:
         "--solver",
         metavar="NAME",
         default="dopri8",
-        help="Runge-Kutta method; see `jaxdae list solvers`",
+        help="one of `jaxdae list solvers`, such as a Runge-Kutta method",
     )
     parser.add_argument(
         "--uncontrolled", action="store_true", help="without the controller that the model has"

@@ -189,6 +189,7 @@ def analyze(
     eq = equilibrium(system, guess.q, guess.w, u, free_controls=bool(inputs), fixed=fixed)
     lin = linearize(system, eq)
     m, r = lin.position_constraints, lin.velocity_constraints
+    lost = linearized_constraint(system, eq) if m and not r else None
     stabilizer = _stabilizer(getattr(formulation, "stabilization", None), m, r)
     field = _field(system, formulation, eq)
     return Analysis(
@@ -198,7 +199,7 @@ def analyze(
         eq,
         lin,
         spectrum(lin),
-        linearized_constraint(system, eq) if m and not r else None,
+        lost,
         stabilizer,
         field,
         {name: _limits(solver, stabilizer, field, dt) for name, solver in solvers.items()},
