@@ -190,7 +190,7 @@ def analyze(
     lin = linearize(system, eq)
     m, r = lin.position_constraints, lin.velocity_constraints
     lost = linearized_constraint(system, eq) if m and not r else None
-    stabilizer = _stabilizer(getattr(formulation, "stabilization", None), m, r)
+    stabilizer = _stabilizer(formulation.capabilities.stabilization, m, r)
     field = _field(system, formulation, eq)
     return Analysis(
         system,

@@ -281,11 +281,11 @@ def _over_run(found: Analysis, factor: float) -> float:
 
 def gains(found: Analysis) -> dict[str, Any]:
     """Gains that act, by name: those of constraints that the system has."""
-    form, lin = found.formulation, found.linearization
+    lin, offered = found.linearization, found.formulation.capabilities
     names = ["K_D", "K_P"] if lin.position_constraints else []
     names += ["Gamma"] if lin.velocity_constraints else []
-    pairs = [(name, getattr(form.stabilization, name, None)) for name in names]
-    pairs.append(("alpha", getattr(form, "alpha", None)))
+    pairs = [(name, getattr(offered.stabilization, name, None)) for name in names]
+    pairs.append(("alpha", offered.weight))
     return {name: np.asarray(value) for name, value in pairs if value is not None}
 
 

@@ -16,7 +16,7 @@ import diffrax
 from jaxdae import formulations, solvers
 from jaxdae.formulations import AbstractFormulation, LinearLaw
 from jaxdae.linalg import saddle_point, singularity_robust
-from jaxdae.linalg.saddle_point import AbstractSaddlePointSolve
+from jaxdae.linalg.saddle_point import AbstractSolve
 from jaxdae.names import unknown_name
 
 # What a formulation is given where it asks for more than a stabilization: a constraint mass, and a
@@ -51,8 +51,8 @@ def _steps_alone(kind: type) -> bool:
 
 
 FORMULATIONS: dict[str, type[AbstractFormulation]] = _exported(AbstractFormulation, formulations)
-LINEAR_SOLVES: dict[str, type[AbstractSaddlePointSolve]] = _exported(
-    AbstractSaddlePointSolve, saddle_point, singularity_robust
+LINEAR_SOLVES: dict[str, type[AbstractSolve]] = _exported(
+    AbstractSolve, formulations, saddle_point, singularity_robust
 )
 _METHODS = _exported(diffrax.AbstractSolver, diffrax, solvers)
 # Methods around others: `projected-rk4`.
@@ -93,7 +93,7 @@ def find_formulation(name: str) -> type[AbstractFormulation]:
     return _find("formulation", name, FORMULATIONS)
 
 
-def find_linear_solve(name: str) -> AbstractSaddlePointSolve:
+def find_linear_solve(name: str) -> AbstractSolve:
     """How a formulation solves its linear equations, with its own defaults.
 
     Args:
