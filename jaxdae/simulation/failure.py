@@ -47,7 +47,7 @@ def describe_failure(trajectory) -> str:
     """What failed, when, the state of the constraints there, and what to try.
 
     Args:
-        trajectory: a failed run; of a batch, one lane (`Trajectory.lane`).
+        trajectory: a failed run; of a batch, one member (`Trajectory.member`).
 
     Returns:
         A paragraph.

@@ -194,8 +194,8 @@ class Trajectory(eqx.Module):
         """
         return readings.over_run(self, readings.energy_error)
 
-    def lane(self, index: int) -> "Trajectory":
-        """One run of a batch.
+    def member(self, index: int) -> "Trajectory":
+        """One member of a batch.
 
         Args:
             index: its position along the first batch axis.

@@ -141,7 +141,7 @@ def breaking_times(study: Study, params, states: State) -> tuple[np.ndarray, str
     failed = np.flatnonzero(~np.asarray(runs.success))
     if failed.size == 0:
         return np.zeros(0), ""
-    return np.asarray(runs.final_time)[failed], describe_failure(runs.lane(int(failed[0])))
+    return np.asarray(runs.final_time)[failed], describe_failure(runs.member(int(failed[0])))
 
 
 @jit

@@ -202,8 +202,8 @@ LANES: dict[str, Any] = {"rtol": 1e-12, "atol": 1e-12}
 def test_a_lane_of_a_batch_is_the_run_alone(batch):
     """One axis at a time: states, what follows from them, the end, and what was simulated."""
     assert batch.q.shape == (2, 3, 4, 2)
-    assert batch.lane(0).q.shape == (3, 4, 2)
-    lane, alone = batch.lane(1).lane(2), _release(LENGTHS[1], ANGLES[2])
+    assert batch.member(0).q.shape == (3, 4, 2)
+    lane, alone = batch.member(1).member(2), _release(LENGTHS[1], ANGLES[2])
     for read in (
         lambda run: (run.ts, run.q, run.v, run.multipliers, run.energy, run.violation),
         lambda run: (run.final_time, run.final_state, run.success, run.stats),
@@ -220,7 +220,7 @@ def test_dense_output_of_a_batch_is_that_of_its_lanes_at_each_time(batch):
     assert batch.evaluate(0.3).v.shape == (2, 3, 2)
     np.testing.assert_allclose(states.q, batch.q, **LANES)
     np.testing.assert_allclose(states.v, batch.v, **LANES)
-    one = batch.lane(1).lane(0)
+    one = batch.member(1).member(0)
     for k, t in enumerate(TIMES):
         np.testing.assert_allclose(one.evaluate(t).q, states.q[1, 0, k], **LANES)
     np.testing.assert_allclose(one.evaluate(TIMES).v, states.v[1, 0], **LANES)

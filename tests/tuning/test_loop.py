@@ -1,3 +1,4 @@
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -6,7 +7,19 @@ import numpy as np
 import optax
 import pytest
 
-from jaxdae.tuning import Interval, Positive, PositiveDefinite, resolve, tune
+import jaxdae
+from jaxdae import Multipliers, State
+from jaxdae.models.pendulum import CartesianPendulum
+from jaxdae.tuning import (
+    IntegratedViolation,
+    Interval,
+    perturbed_states,
+    Positive,
+    PositiveDefinite,
+    resolve,
+    SimulationObjective,
+    tune,
+)
 
 PARAMS = {
     "gain": Positive(jnp.array([20.0, 10.0])),
@@ -289,3 +302,26 @@ def test_a_folder_is_no_checkpoint(tmp_path, settings):
 def test_counts_may_be_numpy_integers():
     counts: dict[str, Any] = {"steps": np.int64(2), "starts": np.int32(2)}
     assert tune(lambda x: x**2, jnp.array(1.0), **counts).histories.loss.shape == (3, 2)
+
+
+def test_the_way_from_tune_to_simulate_is_short(monkeypatch):
+    """Frames of the library between the two: compile, descend, loss, in words, objective, cost."""
+
+    class ReachedError(Exception):
+        pass
+
+    def reached(*_, **__):
+        raise ReachedError
+
+    monkeypatch.setattr("jaxdae.tuning.objectives.simulate", reached)
+    pendulum = CartesianPendulum()
+    starts = perturbed_states(State(*pendulum.start()), jax.random.key(0), 2)
+    objective = SimulationObjective(
+        IntegratedViolation(), starts, build=lambda x: (pendulum, Multipliers(), x), t1=1.0, dt=0.1
+    )
+    with pytest.raises(ReachedError) as caught:
+        tune(objective, jnp.ones(2))
+    library = Path(jaxdae.__file__).parent
+    frames = [x.name for x in caught.traceback if Path(x.path).is_relative_to(library)]
+    assert frames[0] == "tune"
+    assert len(frames) <= 7
