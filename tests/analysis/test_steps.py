@@ -11,6 +11,7 @@ import pytest
 import scipy.linalg
 
 import jaxdae
+from helpers.stability import stability_polynomials
 from jaxdae.analysis import (
     AdamsBashforth,
     amplification,
@@ -27,7 +28,6 @@ from jaxdae.analysis import (
 )
 from jaxdae.formulations import Baumgarte, LinearStabilization, Multipliers
 from jaxdae.solvers import RK4
-from jaxdae.solvers.stability_functions import stability_polynomials
 
 
 def taylor_order(a, b, tolerance: float = 1e-12) -> int:
