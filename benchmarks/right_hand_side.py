@@ -32,8 +32,9 @@ EVALUATIONS = 20_000
 class LapackSolve(AbstractSaddlePointSolve):
     """`jnp.linalg.solve` on the saddle-point matrix."""
 
-    def assumptions(self):
-        return FullRank().assumptions()
+    @property
+    def capabilities(self):
+        return FullRank().capabilities
 
     def __call__(self, mass, force, jac, rhs):
         n, c = jac.shape[1], jac.shape[0]

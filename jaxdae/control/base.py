@@ -8,11 +8,8 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from jaxdae.formulations.base import says_nothing
 from jaxdae.systems import Labels, State, System
-
-
-def _nothing(*_) -> None:
-    """What is said where there is nothing to say."""
 
 
 class Offers(NamedTuple):
@@ -25,9 +22,9 @@ class Offers(NamedTuple):
         review: `(trajectory)`, what to warn of after a run that reached its end, in words.
     """
 
-    perturbation_matrix: Callable[..., Float[Array, "p p"] | None] = _nothing
-    stop: Callable[[Any], str | None] = _nothing
-    review: Callable[[Any], str | None] = _nothing
+    perturbation_matrix: Callable[..., Float[Array, "p p"] | None] = says_nothing
+    stop: Callable[[Any], str | None] = says_nothing
+    review: Callable[[Any], str | None] = says_nothing
 
 
 class AbstractController(eqx.Module):

@@ -2,7 +2,6 @@
 
 from jaxdae.formulations.base import (
     AbstractFormulation as AbstractFormulation,
-    Capabilities as Capabilities,
     Examination as Examination,
 )
 from jaxdae.formulations.hamiltonian import (
@@ -60,3 +59,4 @@ from jaxdae.formulations.velocity_elimination import (
     EliminatedState as EliminatedState,
     VelocityElimination as VelocityElimination,
 )
+from jaxdae.linalg.capabilities import Capabilities as Capabilities

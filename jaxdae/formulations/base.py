@@ -8,44 +8,16 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from jaxdae.formulations.gains import check_size, Gain
-from jaxdae.formulations.stabilization import (
-    check_stabilization,
-    perturbation_block,
-    Stabilization,
-)
-from jaxdae.linalg.saddle_point import AbstractSolve, Assumptions
+from jaxdae.formulations.gains import check_size
+from jaxdae.formulations.stabilization import check_stabilization, perturbation_block
+from jaxdae.linalg.capabilities import Capabilities
+from jaxdae.linalg.saddle_point import AbstractSolve
 from jaxdae.systems import State, System
 from jaxdae.systems.calls import described
 from jaxdae.systems.checks import constraint_counts
 
 
-class Capabilities(NamedTuple):
-    """What a formulation offers and needs beside its equations.
-
-    Args:
-        assumptions: what must hold of `M` and `J` at every state.
-        stabilization: what it stabilizes the constraints with, or `None`.
-        weight: mass of the violations; `None` where constraints have no such mass.
-        enforces_constraints: whether its exact motion stays on the constraints, or goes back there.
-        finds_reaction_forces: whether forces may depend on the multipliers
-            (`System.reaction_dependent_force`).
-        passes_singular_positions: whether it does, with every step projected.
-        plain_state: whether its own state is `(q, v, w)` itself.
-        obstacle: why no kernel can serve it, in words; `None` where one can.
-    """
-
-    assumptions: Assumptions
-    stabilization: Stabilization | None = None
-    weight: Gain | None = None
-    enforces_constraints: bool = True
-    finds_reaction_forces: bool = False
-    passes_singular_positions: bool = False
-    plain_state: bool = False
-    obstacle: str | None = None
-
-
-def _nothing(*_) -> None:
+def says_nothing(*_) -> None:
     """What is said where there is nothing to say."""
 
 
@@ -63,10 +35,10 @@ class Examination(NamedTuple):
             is `None` they are checked on dense matrices, which takes long for many coordinates.
     """
 
-    declaration: Callable[[System, State], None] = _nothing
-    start: Callable[[System, Any, State], str | None] = _nothing
-    stop: Callable[[System, Any, PyTree], str | None] = _nothing
-    review: Callable[[System, Any, PyTree], str | None] = _nothing
+    declaration: Callable[[System, State], None] = says_nothing
+    start: Callable[[System, Any, State], str | None] = says_nothing
+    stop: Callable[[System, Any, PyTree], str | None] = says_nothing
+    review: Callable[[System, Any, PyTree], str | None] = says_nothing
     holds: Callable[[System, Any, State], bool] | None = None
 
 

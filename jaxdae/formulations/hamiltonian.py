@@ -7,7 +7,7 @@ import optimistix as optx
 from jaxtyping import Array, Float
 
 from jaxdae.compiled import shared
-from jaxdae.formulations.base import AbstractFormulation, Capabilities
+from jaxdae.formulations.base import AbstractFormulation
 from jaxdae.formulations.held_rank import holding_rank
 from jaxdae.formulations.stabilization import desired_rate, Stabilization
 from jaxdae.formulations.structure import depends_on
@@ -63,12 +63,13 @@ class Hamiltonian(AbstractFormulation):
     solve: AbstractSaddlePointSolve = Automatic()
 
     def __check_init__(self):
-        if not self.solve.dense:
+        offered = self.solve.capabilities
+        if not offered.arrays:
             raise ValueError(
                 f"Hamiltonian takes matrices as arrays, {type(self.solve).__name__} has none; use "
                 f"Multipliers(..., solve={type(self.solve).__name__}())."
             )
-        if not self.solve.assumptions().regular_mass:
+        if not offered.regular_mass:
             raise ValueError(
                 f"Hamiltonian cannot use {type(self.solve).__name__}: where the mass matrix is "
                 "singular the momenta do not determine the velocities. Leave solve out, or "
@@ -77,11 +78,8 @@ class Hamiltonian(AbstractFormulation):
 
     @property
     def capabilities(self):
-        return Capabilities(
-            self.solve.assumptions(),
-            self.stabilization,
-            passes_singular_positions=self.solve.passes_singular_positions,
-        )
+        offered = self.solve.capabilities
+        return offered._replace(stabilization=self.stabilization, finds_reaction_forces=False)
 
     def init(self, system, t, state, like=None):
         del like

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxdae.formulations.base import AbstractFormulation, Capabilities, Examination
+from jaxdae.formulations.base import AbstractFormulation, Examination
 from jaxdae.formulations.gains import apply_gain, as_gain, check_positive, Gain
 from jaxdae.formulations.held_rank import holding_rank
 from jaxdae.formulations.reaction_forces import (
@@ -17,8 +17,9 @@ from jaxdae.formulations.reaction_forces import (
     why_undetermined,
 )
 from jaxdae.formulations.stabilization import desired_rate, Stabilization
+from jaxdae.linalg.capabilities import Capabilities
 from jaxdae.linalg.positive_definite import solve_positive_definite
-from jaxdae.linalg.saddle_point import AbstractSolve, Assumptions, Automatic
+from jaxdae.linalg.saddle_point import AbstractSolve, Automatic
 from jaxdae.systems import Dynamics, evaluate, mass_and_jacobian, State
 from jaxdae.systems.kinematics import coordinate_rate
 
@@ -87,14 +88,8 @@ class Multipliers(AbstractLagrangeFormulation):
 
     @property
     def capabilities(self):
-        return Capabilities(
-            self.solve.assumptions(),
-            self.stabilization,
-            finds_reaction_forces=self.solve.finds_reaction_forces,
-            passes_singular_positions=self.solve.passes_singular_positions,
-            plain_state=True,
-            obstacle=self.solve.obstacle,
-        )
+        offered = self.solve.capabilities
+        return offered._replace(stabilization=self.stabilization, plain_state=True)
 
     @property
     def examination(self):
@@ -118,8 +113,13 @@ class AbstractWeighted(AbstractLagrangeFormulation):
 
     @property
     def capabilities(self):
-        assumed = Assumptions(independent_constraints=False, regular_mass=False)
-        return Capabilities(assumed, self.stabilization, weight=self.alpha, plain_state=True)
+        return Capabilities(
+            independent_constraints=False,
+            regular_mass=False,
+            stabilization=self.stabilization,
+            weight=self.alpha,
+            plain_state=True,
+        )
 
     def perturbation_matrix(self, system, t, state):
         H = super().perturbation_matrix(system, t, state)

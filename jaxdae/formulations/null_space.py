@@ -7,12 +7,11 @@ import jax
 import jax.numpy as jnp
 from jax.scipy.linalg import solve_triangular
 
-from jaxdae.formulations.base import Capabilities
 from jaxdae.formulations.lagrange import AbstractLagrangeFormulation
 from jaxdae.formulations.stabilization import Stabilization
+from jaxdae.linalg.capabilities import Capabilities
 from jaxdae.linalg.columns import split_columns
 from jaxdae.linalg.positive_definite import solve_positive_definite
-from jaxdae.linalg.saddle_point import Assumptions
 
 
 class NullSpace(AbstractLagrangeFormulation):
@@ -48,8 +47,7 @@ class NullSpace(AbstractLagrangeFormulation):
 
     @property
     def capabilities(self):
-        assumed = Assumptions(independent_constraints=True, regular_mass=False)
-        return Capabilities(assumed, self.stabilization, plain_state=True)
+        return Capabilities(regular_mass=False, stabilization=self.stabilization, plain_state=True)
 
     def accelerate(self, dynamics, rhs):
         d = dynamics

@@ -17,11 +17,11 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxdae.compiled import shared
-from jaxdae.formulations.base import AbstractFormulation, Capabilities, Examination
+from jaxdae.formulations.base import AbstractFormulation, Examination
 from jaxdae.formulations.stabilization import desired_rate, Stabilization
+from jaxdae.linalg.capabilities import Capabilities
 from jaxdae.linalg.positive_definite import solve_positive_definite
 from jaxdae.linalg.rank import numerical_rank
-from jaxdae.linalg.saddle_point import Assumptions
 from jaxdae.systems import constraint_residuals, State, System
 from jaxdae.systems.calls import call_with_shapes, check_parameters, describe_shape
 from jaxdae.systems.checks import constraint_counts, is_concrete
@@ -77,8 +77,7 @@ class QuasiVelocities(AbstractFormulation):
 
     @property
     def capabilities(self):
-        assumed = Assumptions(independent_constraints=True, regular_mass=False)
-        return Capabilities(assumed, self.stabilization)
+        return Capabilities(regular_mass=False, stabilization=self.stabilization)
 
     @property
     def examination(self):

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxdae.formulations.base import AbstractFormulation, Capabilities, Examination
+from jaxdae.formulations.base import AbstractFormulation, Examination
 from jaxdae.formulations.gains import (
     apply_gain,
     as_gain,
@@ -24,8 +24,8 @@ from jaxdae.formulations.gains import (
     is_number,
 )
 from jaxdae.linalg.box_quadratic import minimize_in_box
+from jaxdae.linalg.capabilities import Capabilities
 from jaxdae.linalg.positive_definite import solve_positive_definite
-from jaxdae.linalg.saddle_point import Assumptions
 from jaxdae.systems import constraint_residuals, evaluate, State
 from jaxdae.systems.calls import call_with_shapes, check_parameters, describe_shape
 from jaxdae.systems.checks import constraint_counts
@@ -264,8 +264,7 @@ class RealizingForces(AbstractFormulation):
     def capabilities(self):
         # Given forces may act on dependent functions; equivalent control is not unique there.
         independent = isinstance(self.law, AbstractSetValuedLaw)
-        assumed = Assumptions(independent_constraints=independent, regular_mass=True)
-        return Capabilities(assumed, enforces_constraints=False)
+        return Capabilities(independent_constraints=independent, enforces_constraints=False)
 
     @property
     def examination(self):

@@ -11,7 +11,8 @@ from jaxdae.formulations.base import Examination
 from jaxdae.formulations.lagrange import Multipliers
 from jaxdae.formulations.sparsity import compressed, find_sparsity, Sparsity
 from jaxdae.formulations.stabilization import Stabilization
-from jaxdae.linalg.saddle_point import AbstractSolve, Assumptions
+from jaxdae.linalg.capabilities import Capabilities
+from jaxdae.linalg.saddle_point import AbstractSolve
 from jaxdae.systems import State, System
 from jaxdae.systems.checks import constraint_counts
 from jaxdae.systems.dynamics import (
@@ -62,16 +63,10 @@ class Sparse(AbstractSolve):
 
     sparsity: Sparsity | None = eqx.field(static=True, default=None)
 
-    def assumptions(self):
-        return Assumptions(independent_constraints=True, regular_mass=True)
-
     @property
-    def dense(self):
-        return False
-
-    @property
-    def obstacle(self):
-        return "Sparse() is for more bodies than a kernel can hold entry by entry"
+    def capabilities(self):
+        obstacle = "Sparse() is for more bodies than a kernel can hold entry by entry"
+        return Capabilities(arrays=False, obstacle=obstacle)
 
     @property
     def examination(self):

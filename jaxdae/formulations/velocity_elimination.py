@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxdae.compiled import jit
-from jaxdae.formulations.base import AbstractFormulation, Capabilities, Examination
+from jaxdae.formulations.base import AbstractFormulation, Examination
 from jaxdae.formulations.elimination import (
     best_split,
     eliminate,
@@ -21,8 +21,8 @@ from jaxdae.formulations.elimination import (
 from jaxdae.formulations.gains import apply_gain, check_positive, check_size, Gain
 from jaxdae.formulations.independent_velocities import why_close, why_undetermined
 from jaxdae.formulations.structure import depends_on
+from jaxdae.linalg.capabilities import Capabilities
 from jaxdae.linalg.positive_definite import solve_positive_definite
-from jaxdae.linalg.saddle_point import Assumptions
 from jaxdae.systems import evaluate, momentum, State, System
 from jaxdae.systems.checks import constraint_counts
 from jaxdae.systems.dynamics import applied_force
@@ -110,7 +110,7 @@ class VelocityElimination(AbstractFormulation):
 
     @property
     def capabilities(self):
-        return Capabilities(Assumptions(independent_constraints=True, regular_mass=False))
+        return Capabilities(regular_mass=False)
 
     @property
     def examination(self):

@@ -17,6 +17,7 @@ import lineax as lx
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
+from jaxdae.linalg.capabilities import Capabilities
 from jaxdae.linalg.held_rank import solve_at_rank
 from jaxdae.linalg.positive_definite import ELIMINATION_LIMIT, solve_positive_definite
 from jaxdae.linalg.solve_primitive import solve_primitive
@@ -25,29 +26,18 @@ from jaxdae.linalg.solve_primitive import solve_primitive
 SADDLE_POINT = "solve_saddle_point"
 
 
-class Assumptions(eqx.Module):
-    """What is assumed of the mass matrix and the constraints at every state.
-
-    Args:
-        independent_constraints: `J` has full row rank.
-        regular_mass: `M` is positive definite, not only on `ker J`.
-    """
-
-    independent_constraints: bool = eqx.field(static=True)
-    regular_mass: bool = eqx.field(static=True)
-
-
 class AbstractSolve(eqx.Module):
     """A policy for solving the saddle-point system, in whatever form its matrices are."""
 
+    @property
     @abc.abstractmethod
-    def assumptions(self) -> Assumptions:
-        """What must hold of `M` and `J`."""
+    def capabilities(self) -> Capabilities:
+        """What must hold of `M` and `J`, and what it offers."""
 
     @property
-    def dense(self) -> bool:
-        """Whether it takes `M` and `J` as arrays."""
-        return False
+    def examination(self) -> Any:
+        """What it says itself of runs by it; `None` for nothing."""
+        return None
 
     @abc.abstractmethod
     def dynamics(self, evaluate: Callable, system, t, y, u, lam) -> Any:
@@ -66,33 +56,9 @@ class AbstractSolve(eqx.Module):
     def accelerate(self, dynamics, rhs) -> tuple[Float[Array, " n"], Float[Array, " c"]]:
         """Acceleration `a (n,)` and multipliers `lam (c,)` for the wanted `J a = rhs`."""
 
-    @property
-    def examination(self) -> Any:
-        """What it says itself of runs by it; `None` for nothing."""
-        return None
-
-    @property
-    def obstacle(self) -> str | None:
-        """Why no kernel can be made of it, in words; `None` where one can."""
-        return None
-
-    @property
-    def finds_reaction_forces(self) -> bool:
-        """Whether its equations may have forces that depend on the multipliers."""
-        return False
-
-    @property
-    def passes_singular_positions(self) -> bool:
-        """Whether it does, with every step projected."""
-        return False
-
 
 class AbstractSaddlePointSolve(AbstractSolve):
     """A policy for the saddle-point system of arrays."""
-
-    @property
-    def dense(self):
-        return True
 
     def dynamics(self, evaluate, system, t, y, u, lam):
         return evaluate(system, t, y.q, y.v, y.w, u, lam)
@@ -147,12 +113,9 @@ class FullRank(AbstractSaddlePointSolve):
     round-off or a violation hides the loss, finite and wrong. `simulate` refuses such a start.
     """
 
-    def assumptions(self):
-        return Assumptions(independent_constraints=True, regular_mass=True)
-
     @property
-    def finds_reaction_forces(self):
-        return True
+    def capabilities(self):
+        return Capabilities(finds_reaction_forces=True)
 
     def __call__(self, mass, force, jac, rhs):
         n, c = force.shape[0], rhs.shape[0]
@@ -208,12 +171,9 @@ class Automatic(AbstractSaddlePointSolve):
     it is `FullRank()`.
     """
 
-    def assumptions(self):
-        return FullRank().assumptions()
-
     @property
-    def finds_reaction_forces(self):
-        return True
+    def capabilities(self):
+        return FullRank().capabilities
 
     def resolved(self, dependent):
         return MinimumNorm() if dependent else FullRank()
@@ -266,8 +226,9 @@ class MinimumNorm(AbstractSaddlePointSolve):
                 f"{self.rank!r}; leave one out."
             )
 
-    def assumptions(self):
-        return Assumptions(independent_constraints=False, regular_mass=True)
+    @property
+    def capabilities(self):
+        return Capabilities(independent_constraints=False)
 
     def with_rank(self, rank):
         return MinimumNorm(rank=rank) if self.asks_for_rank else self
@@ -317,16 +278,13 @@ class SingularMass(AbstractSaddlePointSolve):
     inner: AbstractSaddlePointSolve = Automatic()
 
     def __check_init__(self):
-        if not self.inner.dense:
+        if not self.inner.capabilities.arrays:
             raise ValueError(f"SingularMass takes arrays, {type(self.inner).__name__} has none.")
 
-    def assumptions(self):
-        independent = self.inner.assumptions().independent_constraints
-        return Assumptions(independent_constraints=independent, regular_mass=False)
-
     @property
-    def passes_singular_positions(self):
-        return self.inner.passes_singular_positions
+    def capabilities(self):
+        # Forces that depend on the multipliers need a regular mass matrix.
+        return self.inner.capabilities._replace(regular_mass=False, finds_reaction_forces=False)
 
     def with_rank(self, rank):
         return SingularMass(self.inner.with_rank(rank))

@@ -3,8 +3,9 @@
 import equinox as eqx
 import jax.numpy as jnp
 
+from jaxdae.linalg.capabilities import Capabilities
 from jaxdae.linalg.positive_definite import solve_positive_definite
-from jaxdae.linalg.saddle_point import AbstractSaddlePointSolve, Assumptions
+from jaxdae.linalg.saddle_point import AbstractSaddlePointSolve
 
 
 class SingularityRobust(AbstractSaddlePointSolve):
@@ -48,12 +49,9 @@ class SingularityRobust(AbstractSaddlePointSolve):
                 f"SingularityRobust: iterations is {self.iterations!r}, must be a positive integer."
             )
 
-    def assumptions(self):
-        return Assumptions(independent_constraints=False, regular_mass=True)
-
     @property
-    def passes_singular_positions(self):
-        return True
+    def capabilities(self):
+        return Capabilities(independent_constraints=False, passes_singular_positions=True)
 
     def __call__(self, mass, force, jac, rhs):
         columns = solve_positive_definite(mass, jnp.concatenate([jac.T, force[:, None]], axis=1))

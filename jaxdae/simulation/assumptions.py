@@ -86,7 +86,7 @@ def check_assumptions(system: System, formulation, state: State, t):
     holds = any(x.resolved(True).asks_for_rank for x in solves(formulation))
     rank = np.asarray(start.rank if start.regular else np.nan, start.jac.dtype)
     chosen = suited(formulation, start.dependent, jnp.asarray(rank))
-    assumed = chosen.capabilities.assumptions
+    assumed = chosen.capabilities
     values = np.linalg.eigvalsh((start.mass + start.mass.T) / 2)
     limit = np.finfo(start.mass.dtype).eps * values.size * max(values[-1], 0.0)
     regular_mass = bool(values[0] > limit)

@@ -52,7 +52,7 @@ def run(problem: Problem, method: Method, declared) -> Trajectory:
 def _judged(problem: Problem, method: Method, y0):
     """A start, NaN where constraints are dependent and the formulation cannot take that."""
     system, formulation, _, state, times = problem
-    assumed = formulation.capabilities.assumptions.independent_constraints
+    assumed = formulation.capabilities.independent_constraints
     if not (assumed and depends_on_rank(formulation, Start(system, state, times.start))):
         return y0
     kernel = native_reading if method.backend == NATIVE.name else None

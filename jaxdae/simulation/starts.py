@@ -72,13 +72,13 @@ def judged(
     if ranks is None:
         return formulation, False
     chosen = suited(formulation, *ranks)
-    assumed = chosen.capabilities.assumptions
+    assumed = chosen.capabilities
     return chosen, not (ranks.dependent and assumed.independent_constraints)
 
 
 def depends_on_rank(formulation, start: Start) -> bool:
     """Whether it matters to a formulation if the constraints are independent."""
-    assumed = formulation.capabilities.assumptions.independent_constraints
+    assumed = formulation.capabilities.independent_constraints
     if formulation.examination.holds is not None:
         return False
     asked = any(x.resolved(True).asks_for_rank for x in solves(formulation))

@@ -196,6 +196,6 @@ def _policy(formulation: AbstractFormulation) -> AbstractSaddlePointSolve:
     own = solves(formulation)
     if own:
         return own[0]
-    assumed = formulation.capabilities.assumptions
+    assumed = formulation.capabilities
     solve = FullRank() if assumed.independent_constraints else MinimumNorm()
     return solve if assumed.regular_mass else SingularMass(solve)
