@@ -1,0 +1,11 @@
+"""Motions by SciPy on equations derived by hand: what the library is judged by, and none of it."""
+
+from oracles.base import Oracle as Oracle, Reading as Reading
+from oracles.mechanisms import (
+    Chain as Chain,
+    KnifeEdge as KnifeEdge,
+    Motor as Motor,
+    Pendulum as Pendulum,
+    SliderCrank as SliderCrank,
+    TwoLink as TwoLink,
+)

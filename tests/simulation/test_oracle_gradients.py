@@ -1,0 +1,63 @@
+"""Derivatives of runs are the differences of motions by SciPy, on equations derived by hand."""
+
+import diffrax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from helpers.judged import JUDGED
+from jaxdae import Multipliers, simulate
+
+
+def end(judged, backend, adjoint):
+    """The last row of a run, flat, as a function of the parameters."""
+
+    def of(parameters):
+        model, state = judged.make(*parameters)
+        dt = judged.t1 / judged.steps
+        how = {"t1": judged.t1, "dt": dt, "backend": backend, "adjoint": adjoint}
+        run = simulate(model, Multipliers(), state, **how)
+        return jnp.concatenate([run.q[-1], run.v[-1], run.w[-1], run.multipliers[-1]])
+
+    return of
+
+
+@pytest.fixture(scope="module")
+def slopes():
+    """Of each mechanism, columns by parameter."""
+    found = {}
+
+    def of(system):
+        if system not in found:
+            judged = JUDGED[system]
+            ts = np.array([0.0, judged.t1])
+            columns = [judged.oracle.sensitivity(x, ts) for x in judged.parameters]
+            found[system] = np.stack([np.concatenate([x[-1] for x in c]) for c in columns], 1)
+        return found[system]
+
+    return of
+
+
+# Reverse mode of the plain backend compiles longest: constraints that depend on time, an actuator,
+# nonholonomic ones.
+REVERSE = ("two-link", "motor", "knife edge")
+CASES = [
+    *((system, "native", mode) for system in JUDGED for mode in ("forward", "reverse")),
+    *((system, "plain", "forward") for system in JUDGED),
+    *(pytest.param(x, "plain", "reverse", marks=pytest.mark.slow) for x in REVERSE),
+]
+
+
+@pytest.mark.parametrize(("system", "backend", "mode"), CASES)
+def test_gradients_are_the_differences_of_scipy(system, backend, mode, slopes):
+    judged = JUDGED[system]
+    parameters = jnp.array([getattr(judged.oracle, x) for x in judged.parameters])
+    forward = mode == "forward"
+    adjoint = diffrax.ForwardMode() if forward else diffrax.RecursiveCheckpointAdjoint()
+    jacobian = jax.jacfwd if forward else jax.jacrev
+    found = jax.jit(jacobian(end(judged, backend, adjoint)))(parameters)
+    expected = slopes(system)
+    size = 1 + np.abs(expected).max(1, keepdims=True)
+    # Of the differences, 1e-9 over parameters that are a hundredth; of the steps, less.
+    np.testing.assert_allclose(found / size, expected / size, rtol=0, atol=1e-7)
