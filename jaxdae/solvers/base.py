@@ -84,3 +84,11 @@ class AbstractStepMethod(eqx.Module):
     def error_order(self) -> Any:
         """Order of the error estimate."""
         return self.solver.error_order(diffrax.ODETerm(lambda t, y, args: y))  # noqa: ARG005
+
+
+class AbstractTracedSolver(diffrax.AbstractSolver):
+    """A solver whose own `step` kernels trace, each member of a batch by itself.
+
+    It is JAX on arrays of fixed shapes; loops may turn as often as values say, such as those of
+    `optimistix.root_find`, whose solver names the linear solve of its iteration.
+    """

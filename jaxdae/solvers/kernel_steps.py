@@ -5,14 +5,18 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 import diffrax
+import equinox as eqx
 import jax.numpy as jnp
 
-from jaxdae.solvers.base import AbstractStepMethod, at_once, Step
+from jaxdae.kernels.integration.packing import packed, packed_size, unpacked
+from jaxdae.solvers.base import AbstractStepMethod, AbstractTracedSolver, at_once, Step
 
 
 def step_method(solver) -> AbstractStepMethod | str:
     """How kernels make the steps of a solver, or why they cannot."""
     name = type(solver).__name__
+    if isinstance(solver, AbstractTracedSolver):
+        return SolverSteps(solver)
     single = isinstance(getattr(solver, "tableau", None), diffrax.ButcherTableau)
     if not (isinstance(solver, diffrax.AbstractERK) and single):
         return f"{name} is not an explicit Runge-Kutta method with one tableau"
@@ -76,6 +80,71 @@ class ExplicitRungeKutta(AbstractStepMethod):
     def interpolate(self, t0, t1, y0, y1, dense, t):
         make: Any = self.solver.interpolation_cls
         return make(t0=t0, t1=t1, y0=y0, y1=y1, k=dense).evaluate(t)
+
+
+class SolverSteps(AbstractStepMethod):
+    """Steps that a solver makes by itself, traced as they are.
+
+    Args:
+        solver: of ordinary differential equations.
+    """
+
+    solver: diffrax.AbstractSolver
+    evaluates_only: ClassVar[bool] = False
+
+    def carried(self, states: int) -> int:
+        # Those of Runge-Kutta methods hand on a rate alone, and whether there is one: a branch.
+        one_step = isinstance(self.solver, diffrax.AbstractRungeKutta)
+        return 0 if one_step else packed_size(self._shapes(_zeros(states))[0])
+
+    def dense_shape(self, states: int) -> tuple[int, ...]:
+        return (packed_size(self._shapes(_zeros(states))[1]),)
+
+    def init(self, rate: Callable, t0, y0):
+        return packed(self.solver.init(_term(rate), t0, t0, y0, None), y0.dtype)
+
+    def step(self, rate: Callable, t0, t1, y0, carry, each: Callable = at_once) -> Step:
+        del each
+        term = _term(rate)
+        if carry is None:
+            state = self.solver.init(term, t0, t1, y0, None)
+        else:
+            state = unpacked(carry, self._shapes(y0)[0])
+        y1, error, dense, state, result = self.solver.step(
+            term, t0, t1, y0, None, state, made_jump=carry is None
+        )
+        y1 = jnp.where(diffrax.is_okay(result), y1, jnp.nan)
+        carry = packed(state, y0.dtype)
+        return Step(y1, lambda: error, carry, lambda: packed(_within(dense), y0.dtype))
+
+    def interpolate(self, t0, t1, y0, y1, dense, t):
+        parts = unpacked(dense, self._shapes(y0)[1])
+        make: Any = self.solver.interpolation_cls
+        return make(t0=t0, t1=t1, y0=y0, y1=y1, **parts).evaluate(t)
+
+    def _shapes(self, y0):
+        """Of the solver's state, and of what its dense output is made of."""
+
+        def one(t, y):
+            term = _term(lambda t, y: y)  # noqa: ARG005
+            state = self.solver.init(term, t, t, y, None)
+            dense = self.solver.step(term, t, t, y, None, state, made_jump=True)[2]
+            return state, _within(dense)
+
+        return eqx.filter_eval_shape(one, jnp.zeros((), y0.dtype), y0)
+
+
+def _zeros(states: int):
+    return jnp.zeros(states)
+
+
+def _within(dense: dict) -> dict:
+    """What dense output is made of beside the two states."""
+    return {name: x for name, x in dense.items() if name not in ("y0", "y1")}
+
+
+def _term(rate: Callable) -> diffrax.ODETerm:
+    return diffrax.ODETerm(lambda t, y, args: rate(t, y))  # noqa: ARG005
 
 
 def _combined(each: Callable, name: str, h, y, coefficients, rates):

@@ -3,6 +3,8 @@
 The place is the identity today. Here it is another map, with a motion known in closed form.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -112,7 +114,7 @@ FORMULATIONS = [
 ]
 
 
-def rotation(formulation, backend="auto", **options):
+def rotation(formulation, backend: Any = "auto", **options):
     """The sheared point after 0.5 s, and where it is exactly."""
     x, turn = np.array([0.8, 0.6]), np.array([-0.6, 0.8])
     A = np.array(SHEAR)

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from jaxdae.kernels.llvm.module import Definition
+from jaxdae.kernels.llvm.registers import Number
 from jaxdae.kernels.llvm.writer import Writer
 from jaxdae.kernels.tracing.long_loops import Loop
 
@@ -53,10 +54,12 @@ class _LoopWriter(Writer):
         new = [self.room(x) for x in self._outputs[: loop.handed]]
         for i, room in enumerate(old):
             self.copy_vectors(f"%a{first + i}_", room, self._inputs[first + i])
-        with self.turns(0, loop.length) as turns:
-            at = turns.index
+        # The first is open-ended, and has no rows.
+        wanted = lambda: (Number(self, self.load(self.vector, old[-1])) != 0.0).anywhere()  # noqa: E731
+        with self.while_(wanted) if loop.length is None else self.turns(0, loop.length) as turns:
+            at = None if turns is None else turns.index
             if loop.reverse:
-                at = self.put("i64", f"sub i64 {loop.length - 1}, {at}")
+                at = self.put("i64", f"sub i64 {(loop.length or 0) - 1}, {at}")
             pointers = [
                 *(f"%a{i}_" for i in range(first)),
                 *old,

@@ -65,6 +65,8 @@ class Graph:
         self.varying, self.dtype, self.loops, self.exact = varying, dtype, loops, exact
         # Equations of JAX that are to be exact, by their identity.
         self.readers: dict[int, Any] = {}
+        # Whether loops may turn as often as values say.
+        self.open_ended = False
         self.nodes: list[Node] = []
         self._fixed: list[bool] = []
         self._known: dict[object, int] = {}

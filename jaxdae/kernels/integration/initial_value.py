@@ -10,6 +10,7 @@ import numpy as np
 from jaxdae.kernels.graph.dense_products import LARGE
 from jaxdae.kernels.tracing.common_factors import regrouped
 from jaxdae.kernels.tracing.invariants import parted
+from jaxdae.kernels.tracing.open_loops import with_open_loops
 from jaxdae.kernels.tracing.product_parts import assembled, factored, Pieces
 from jaxdae.kernels.tracing.subprograms import call, Shared, Subprogram, subprogram
 from jaxdae.kernels.tracing.trace import scalarize, UnsupportedOperationError
@@ -117,6 +118,11 @@ class InitialValueProblem:
             raise UnsupportedOperationError(
                 f"{self.states} states with derivatives in {directions} directions are more than "
                 f"the {_MOST_STATES} numbers of a kernel."
+            )
+        if not self.method.evaluates_only:
+            raise UnsupportedOperationError(
+                f"steps of {type(self.method.solver).__name__} solve for their stages, which "
+                "kernels do not differentiate."
             )
         key = ("varied", active, directions)
         return self.once(key, lambda: self._varied(active, directions))
@@ -264,7 +270,11 @@ class InitialValueProblem:
 
     def program(self, name: str, function: Callable, *kinds) -> Subprogram:
         """A function as a program; of each argument its shape, or its letter (`shapes`)."""
-        program = scalarize(function, *self.shapes(*kinds), loops=True)
+        shapes = self.shapes(*kinds)
+        if self.method.evaluates_only:
+            program = scalarize(function, *shapes, loops=True)
+        else:
+            program = with_open_loops(function, *shapes)
         return Subprogram(name, program, parameters=self._numbers(kinds))
 
     def _numbers(self, kinds) -> tuple[int | None, ...]:

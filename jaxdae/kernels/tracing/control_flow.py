@@ -93,7 +93,14 @@ def _stacked(graph: Graph, rows) -> Any:
     return kind.like(np.stack(nodes))
 
 
-def _while(graph: Graph, equation, given: list[Value], evaluate: Callable) -> list:
+def unrolled(
+    graph: Graph, equation, given: list[Value], evaluate: Callable, beyond: Callable | None = None
+) -> list:
+    """Results of a loop whose condition is known in each turn.
+
+    Where it is not known any more, `beyond(graph, equation, given, goes_on, evaluate)` goes on with
+    what the loop is given from there.
+    """
     params = equation.params
     tests, bodies = params["cond_nconsts"], params["body_nconsts"]
     of_test, of_body = given[:tests], given[tests : tests + bodies]
@@ -102,6 +109,9 @@ def _while(graph: Graph, equation, given: list[Value], evaluate: Callable) -> li
         (goes_on,) = evaluate(graph, params["cond_jaxpr"], [*of_test, *carry])
         if isinstance(goes_on, Refused):
             return [goes_on] * len(carry)
+        if isinstance(goes_on, Symbols) and beyond is not None:
+            given = [*of_test, *of_body, *carry]
+            return beyond(graph, equation, given, goes_on, evaluate)
         if isinstance(goes_on, Symbols):
             raise Refusal("how often its loop turns depends on the inputs")
         if not goes_on:
@@ -151,7 +161,7 @@ def _platform(graph: Graph, equation, given: list[Value], evaluate: Callable) ->
     return [np.asarray(own[0], np.int32)]
 
 
-def _as_computed(graph: Graph, equation, given: list[Value], evaluate: Callable) -> list:
+def as_computed(graph: Graph, equation, given: list[Value], evaluate: Callable) -> list:
     """A primitive of equinox or lineax, by what it does when it is called."""
     shapes = [jax.ShapeDtypeStruct(x.aval.shape, x.aval.dtype) for x in equation.invars]
     closed = jax.make_jaxpr(partial(equation.primitive.impl, **equation.params))(*shapes)
@@ -189,12 +199,12 @@ CALLS: dict[str, Callable] = {
     "call_hi_primitive": _lowered,
     "custom_linear_solve": _linear_solve,
     "scan": written_out,
-    "while": _while,
+    "while": unrolled,
     "cond": _cond,
     "platform_index": _platform,
-    "linear_solve": _as_computed,
-    "nondifferentiable": _as_computed,
-    "nondifferentiable_backward": _as_computed,
-    "nonbatchable": _as_computed,
-    "nontraceable": _as_computed,
+    "linear_solve": as_computed,
+    "nondifferentiable": as_computed,
+    "nondifferentiable_backward": as_computed,
+    "nonbatchable": as_computed,
+    "nontraceable": as_computed,
 }

@@ -35,20 +35,23 @@ class Loop:
     Args:
         turn: takes constants, then what is handed on, then one row of each array; returns what is
             handed on, and then rows.
-        length: number of turns.
+        length: number of turns; `None` for as many as any lane wants, which the last number that is
+            handed on says by not being zero.
         reverse: whether rows are gone through from the last one on.
         constants: number of arguments that are the same in all turns.
         handed: number of those that are handed on.
     """
 
     def __init__(
-        self, turn: ScalarProgram, length: int, reverse: bool, constants: int, handed: int
+        self, turn: ScalarProgram, length: int | None, reverse: bool, constants: int, handed: int
     ):
         self.length, self.reverse, self.constants, self.handed = length, reverse, constants, handed
         about = f"{length} {reverse} {constants} {handed}\n{turn.content()}"
         self.name = f"loop_{hashlib.sha256(about.encode()).hexdigest()[:16]}"
         self.turn = Subprogram(f"{self.name}_turn", turn)
-        rows = [jax.ShapeDtypeStruct((length, *x.shape), x.dtype) for x in turn.results[handed:]]
+        rows = [
+            jax.ShapeDtypeStruct((length or 0, *x.shape), x.dtype) for x in turn.results[handed:]
+        ]
         self.results = [*turn.results[:handed], *rows]
 
     def __eq__(self, other: object) -> bool:
@@ -118,11 +121,11 @@ def _looped(graph: Graph, scan: Scan, evaluate: Callable) -> list[Value] | None:
     """
     counted = _counters(scan)
     others = [x for j, x in enumerate(scan.handed) if j not in counted]
-    kinds = [_kind(graph, x) for x in others]
+    kinds = [kind_of(graph, x) for x in others]
     if any(x.bounds is not None for x in kinds):
         _check_length(scan)
         return None
-    turn = _Turn(graph)
+    turn = Turn(graph)
     constants = [turn.constant(x) for x in scan.constants]
     handed = [turn.handed(x) for x in others]
     rows = [turn.row(x) for x in scan.rows]
@@ -135,7 +138,7 @@ def _looped(graph: Graph, scan: Scan, evaluate: Callable) -> list[Value] | None:
     if any(isinstance(x, Refused) for x in found):
         return None
     last = [x for j, x in enumerate(found[: len(carried)]) if j not in counted]
-    if [_kind(turn.graph, x) for x in last] != kinds:
+    if [kind_of(turn.graph, x) for x in last] != kinds:
         _check_length(scan)
         return None
     given = found[len(carried) :]
@@ -149,8 +152,8 @@ def _looped(graph: Graph, scan: Scan, evaluate: Callable) -> list[Value] | None:
         x.reshape(shape.shape)
         for x, shape in zip(np.split(nodes, np.cumsum(sizes)[:-1]), loop.results, strict=True)
     ]
-    kinds += [_kind(turn.graph, x) for x in given]
-    found = [_restored(graph, x, kind) for x, kind in zip(parts, kinds, strict=True)]
+    kinds += [kind_of(turn.graph, x) for x in given]
+    found = [restored(graph, x, kind) for x, kind in zip(parts, kinds, strict=True)]
     ends = iter(found[: len(last)])
     results: list[Value] = [
         _end(scan, j, counted[j]) if j in counted else next(ends) for j in range(len(scan.handed))
@@ -161,35 +164,36 @@ def _looped(graph: Graph, scan: Scan, evaluate: Callable) -> list[Value] | None:
 _NONE = np.zeros(0, np.int32)
 
 
-def _kind(graph: Graph, value: Value) -> Symbols:
+def kind_of(graph: Graph, value: Value) -> Symbols:
     """What kind of numbers an array holds, without its entries."""
     return as_symbols(graph, value)._replace(nodes=_NONE)
 
 
-def _restored(graph: Graph, nodes: np.ndarray, kind: Symbols) -> Symbols:
+def restored(graph: Graph, nodes: np.ndarray, kind: Symbols) -> Symbols:
     """Numbers that are kept in memory, as what they stand for."""
     if kind.boolean:
         return elementwise(graph, "ne", Symbols(nodes), np.asarray(0.0))
     return kind.like(nodes)
 
 
-def _kept(graph: Graph, value: Value) -> np.ndarray:
+def kept(graph: Graph, value: Value) -> np.ndarray:
     """Nodes of an array as numbers that can be kept in memory."""
     value = as_symbols(graph, value)
     if not value.boolean:
         return value.nodes
     zero = graph.constant(0.0)
     own = [graph.nodes[x] for x in value.nodes.ravel().tolist()]
-    if all(x.operation == "ne" and x.arguments[1] == zero for x in own):  # as `_restored` made it
+    if all(x.operation == "ne" and x.arguments[1] == zero for x in own):  # as `restored` made it
         return np.array([x.arguments[0] for x in own], np.int32).reshape(value.nodes.shape)
     return elementwise(graph, "select", value, np.asarray(1.0), np.asarray(0.0)).nodes
 
 
-class _Turn:
+class Turn:
     """The program of one turn while it is made, and what the loop is called with."""
 
     def __init__(self, graph: Graph):
         self.outer, self.graph = graph, Graph(None, graph.dtype, True)
+        self.graph.open_ended = graph.open_ended
         self.arguments: list[list[tuple[int, ...]]] = [[], [], []]
         self._shapes: list[list[jax.ShapeDtypeStruct]] = [[], [], []]
         self._count = 0
@@ -207,30 +211,37 @@ class _Turn:
         return self._given(2, value, as_symbols(self.outer, value).nodes.shape[1:])
 
     def _given(self, group: int, value: Value, shape: tuple[int, ...]) -> Symbols:
-        kind = _kind(self.outer, value)
-        self.arguments[group].append(tuple(_kept(self.outer, value).ravel().tolist()))
+        kind = kind_of(self.outer, value)
+        self.arguments[group].append(tuple(kept(self.outer, value).ravel().tolist()))
         size = int(np.prod(shape))
         nodes = [self.graph.input(self._count + i) for i in range(size)]
         self._count += size
         self._shapes[group].append(jax.ShapeDtypeStruct(shape, self.outer.dtype))
         inside = np.array(nodes, np.int32).reshape(shape)
-        return _restored(self.graph, inside, kind)
+        return restored(self.graph, inside, kind)
 
     def loop(self, scan: Scan, handed: list[Value], rows: list[Value]) -> Loop | None:
         """The loop, if it has many operations."""
-        outputs = [_kept(self.graph, x) for x in (*handed, *rows)]
-        flat = np.concatenate([_NONE, *(x.ravel() for x in outputs)])
-        results = tuple(jax.ShapeDtypeStruct(x.shape, self.outer.dtype) for x in outputs)
-        shapes = tuple(x for group in self._shapes for x in group)
-        program = ScalarProgram(self.graph, flat, shapes, results)
+        program = self._program([*handed, *rows])
         operations = sum(
             self.graph.nodes[x].operation not in (CONSTANT, INPUT, RESULT)
-            for x in self.graph.needed(flat)
+            for x in self.graph.needed(program.outputs)
         )
-        if not flat.size or scan.length * max(operations, 1) < _FEWEST:
+        if not program.outputs.size or scan.length * max(operations, 1) < _FEWEST:
             return None
         sizes = [len(x) for x in self._shapes]
         return Loop(program, scan.length, scan.reverse, sizes[0], sizes[1])
+
+    def open_loop(self, handed: list[Value]) -> Loop:
+        """The loop that turns as long as the last of what is handed on says so in any lane."""
+        return Loop(self._program(handed), None, False, len(self._shapes[0]), len(handed))
+
+    def _program(self, results: list[Value]) -> ScalarProgram:
+        outputs = [kept(self.graph, x) for x in results]
+        flat = np.concatenate([_NONE, *(x.ravel() for x in outputs)])
+        shapes = tuple(jax.ShapeDtypeStruct(x.shape, self.outer.dtype) for x in outputs)
+        inputs = tuple(x for group in self._shapes for x in group)
+        return ScalarProgram(self.graph, flat, inputs, shapes)
 
 
 def _counters(scan: Scan) -> dict[int, int]:

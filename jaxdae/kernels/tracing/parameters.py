@@ -77,7 +77,7 @@ _CALLS = {
     "platform_index": "platforms",
 }
 _OPAQUE = ("linear_solve", "nondifferentiable", "nondifferentiable_backward", "nonbatchable",
-           "nontraceable")  # fmt: skip
+           "nontraceable", "vprim", "maybe_set")  # fmt: skip
 
 
 def check(name: str, params) -> None:

@@ -74,6 +74,7 @@ def scalarize(
     varying: int | None = None,
     loops: bool = False,
     signed: bool = False,
+    open_ended: bool = False,
 ) -> ScalarProgram:
     """Trace a function to scalar operations.
 
@@ -88,6 +89,7 @@ def scalarize(
         loops: whether products of dense matrices become calls, for programs that are written as
             functions on arrays in memory.
         signed: whether zeros among the results keep their signs, but those of linear solves.
+        open_ended: whether loops may turn as often as values say, which `loops` makes possible.
 
     Returns:
         `ScalarProgram`.
@@ -104,6 +106,7 @@ def scalarize(
         kinds.pop() if len(kinds) == 1 else None,
         loops,
     )
+    graph.open_ended = open_ended
     graph.inputs(sum(sizes))
     given, first = [], 0
     for shape, size in zip(shapes, sizes, strict=True):
