@@ -55,9 +55,9 @@ class _LoopWriter(Writer):
         for i, room in enumerate(old):
             self.copy_vectors(f"%a{first + i}_", room, self._inputs[first + i])
         # The first is open-ended, and has no rows.
-        wanted = lambda: (Number(self, self.load(self.vector, old[-1])) != 0.0).anywhere()  # noqa: E731
+        wanted = lambda: Number(self, self.load(self.vector, old[-1])).differs(0.0).anywhere()  # noqa: E731
         with self.while_(wanted) if loop.length is None else self.turns(0, loop.length) as turns:
-            at = None if turns is None else turns.index
+            at = "" if turns is None else turns.index
             if loop.reverse:
                 at = self.put("i64", f"sub i64 {(loop.length or 0) - 1}, {at}")
             pointers = [

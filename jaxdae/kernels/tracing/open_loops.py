@@ -96,7 +96,7 @@ def _one_turn(turn: Turn, params, given: list[Any], goes_on: Symbols, evaluate: 
     (more,) = evaluate(turn.graph, params["cond_jaxpr"], [*constants[:tests], *after])
     if first_refused((more,)) is not None:
         return [more]
-    return [*after, elementwise(turn.graph, "and", on, more, boolean=True)]
+    return [*after, elementwise(turn.graph, "and", on, more)]
 
 
 def _wider(value: Symbols, bounds: tuple[int, int] | None) -> Symbols:
