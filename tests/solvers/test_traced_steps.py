@@ -3,6 +3,8 @@
 It is declared in the two lines of `Trial`, and nowhere else.
 """
 
+from typing import Any
+
 import diffrax
 import jax
 import jax.numpy as jnp
@@ -89,7 +91,7 @@ def test_a_kernel_makes_the_steps_of_an_implicit_method():
     np.testing.assert_allclose(alone[0], found[3], atol=1e-12)
 
 
-def velocity(rate, dt, steps, backend="native"):
+def velocity(rate, dt, steps, backend: Any = "native"):
     state = jaxdae.State(jnp.zeros(1), jnp.ones(1))
     run = jaxdae.simulate(
         Decay(rate), jaxdae.Multipliers(), state, t1=dt * steps, dt=dt, solver=method(1e-9),
@@ -121,7 +123,7 @@ def test_derivatives_of_such_steps_are_those_of_the_plain_program():
 
 
 def test_other_implicit_methods_stay_with_diffrax():
-    assert "is not an explicit Runge-Kutta method" in step_method(diffrax.Kvaerno3())
+    assert "is not an explicit Runge-Kutta method" in str(step_method(diffrax.Kvaerno3()))
 
 
 def newton(x):
@@ -142,7 +144,7 @@ def halved(x):
 @pytest.mark.parametrize("function", [newton, halved])
 def test_loops_are_open_only_where_they_are_asked_for(function):
     shape = jax.ShapeDtypeStruct((1,), np.float64)
-    with pytest.raises(UnsupportedOperationError, match="how often its loop turns|unvmap_any"):
+    with pytest.raises(UnsupportedOperationError, match=r"how often its loop turns|unvmap_any"):
         scalarize(function, shape, loops=True)
     assert with_open_loops(function, shape).graph.nodes
 
