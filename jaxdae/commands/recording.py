@@ -27,7 +27,7 @@ from jaxdae.simulation.choices import make_solver
 from jaxdae.simulation.diagnostics import judged, read_row, Row, rows_of, tolerance_of
 from jaxdae.simulation.failure import describe_failure
 from jaxdae.simulation.prepare import prepare
-from jaxdae.simulation.problem import Method, Problem
+from jaxdae.simulation.problem import MAX_STEPS, Method, Problem, START_TOLERANCE
 from jaxdae.simulation.readings import read_rows
 from jaxdae.simulation.review import reviewed
 from jaxdae.simulation.run import NATIVE, run as integrated
@@ -178,8 +178,8 @@ def _arguments(model: Model, options) -> dict[str, Any]:
         "progress": progress,
         "throw": False,
         "work": True,
-        "start_tolerance": 1e-4,
-        "max_steps": 2**16,
+        "start_tolerance": START_TOLERANCE,
+        "max_steps": MAX_STEPS,
     }
 
 

@@ -22,6 +22,7 @@ from jaxdae.simulation.passages import (
     row_scales,
     Search,
 )
+from jaxdae.simulation.problem import default_tolerance
 from jaxdae.systems import constraint_residuals, generalized_energy
 from jaxdae.systems.dynamics import has_reaction_forces
 
@@ -261,7 +262,7 @@ def rows_of(run, tolerance: float | None) -> Watched:
 def tolerance_of(controller, dtype) -> float | None:
     """Relative and absolute tolerance of a step controller together; `None` where it has none."""
     if controller is None:
-        return 2e-8 if jnp.finfo(dtype).eps < 1e-12 else 2e-5
+        return 2 * default_tolerance(dtype)
     given = [getattr(controller, name, None) for name in ("rtol", "atol")]
     if any(x is None for x in given):
         return None

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxdae.kernels.launch.derivatives import shielded
 from jaxdae.simulation.backends import AbstractBackend
 from jaxdae.simulation.field import vector_field
-from jaxdae.simulation.problem import Method, Problem, Solution, Times
+from jaxdae.simulation.problem import default_tolerance, Method, Problem, Solution, Times
 from jaxdae.simulation.reverse_only import reverse_only
 from jaxdae.simulation.saving import with_end
 from jaxdae.solvers.grid import Grid
@@ -68,8 +68,7 @@ def step_control(asked, times: Times) -> Any:
         times: of the run.
 
     Returns:
-        Fixed steps where they are known; the user's; or the default, tolerances of 1e-8 in double
-        and 1e-5 in single precision.
+        Fixed steps where they are known; the user's; or the default, of `default_tolerance`.
     """
     if times.grid is not None:
         return Grid(times.grid)
@@ -77,8 +76,7 @@ def step_control(asked, times: Times) -> Any:
         return asked
     if times.first_step is not None:
         return diffrax.ConstantStepSize()
-    eps = float(jnp.finfo(times.start.dtype).eps)
-    tolerance = 1e-8 if eps < 1e-12 else 1e-5
+    tolerance, eps = default_tolerance(times.start.dtype), float(jnp.finfo(times.start.dtype).eps)
     # Below this the time no longer advances by much more than its round-off.
     smallest = 64 * eps * jnp.maximum(jnp.abs(times.start), jnp.abs(times.end))
     return diffrax.PIDController(rtol=tolerance, atol=tolerance, dtmin=smallest, force_dtmin=False)

@@ -12,9 +12,9 @@ import numpy as np
 from jaxdae.control.base import closed_loop
 from jaxdae.kernels.integration.run import TIMES
 from jaxdae.simulation import arguments, backends, preconditions, starts
-from jaxdae.simulation.problem import Method, Problem, Times
+from jaxdae.simulation.problem import DEFAULT_TIMES, Method, Problem, Times
 from jaxdae.simulation.run import NATIVE
-from jaxdae.simulation.saving import DEFAULT_TIMES, is_end
+from jaxdae.simulation.saving import is_end
 from jaxdae.simulation.starts import Start
 from jaxdae.solvers.projected import parts_of, Projected
 from jaxdae.systems.checks import is_concrete

@@ -4,9 +4,21 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import diffrax
+import jax.numpy as jnp
 
 from jaxdae.formulations import AbstractFormulation
 from jaxdae.systems import State, System
+
+# What `simulate` does where it is not asked for anything else: largest residual of a start, largest
+# number of steps, saved times of an adaptive run.
+START_TOLERANCE = 1e-4
+MAX_STEPS = 2**16
+DEFAULT_TIMES = 201
+
+
+def default_tolerance(dtype) -> float:
+    """Relative, and absolute, tolerance of adaptive steps where none is given."""
+    return 1e-8 if jnp.finfo(dtype).eps < 1e-12 else 1e-5
 
 
 class Times(NamedTuple):

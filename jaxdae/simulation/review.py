@@ -45,7 +45,8 @@ def reviewed(
 
 def _tolerance(problem: Problem, method: Method) -> float | None:
     """Of the step control; `None` for fixed steps."""
-    asked = method.stepsize_controller
-    if asked is None or isinstance(asked, diffrax.ConstantStepSize):
+    asked, times = method.stepsize_controller, problem.times
+    fixed = times.grid is not None or (asked is None and times.first_step is not None)
+    if fixed or isinstance(asked, diffrax.ConstantStepSize):
         return None
     return tolerance_of(asked, problem.state.q.dtype)

@@ -9,8 +9,6 @@ import jax
 from jaxdae.simulation.problem import Method
 from jaxdae.solvers.projected import parts_of
 
-# Saved times of an adaptive run that asks for none.
-DEFAULT_TIMES = 201
 _STANDARD = diffrax.SubSaveAt(t1=True).fn
 
 

@@ -10,6 +10,7 @@ from jaxdae.control.base import AbstractDynamicController
 from jaxdae.formulations import AbstractFormulation
 from jaxdae.simulation.backends import Backend
 from jaxdae.simulation.prepare import prepare
+from jaxdae.simulation.problem import MAX_STEPS, START_TOLERANCE
 from jaxdae.simulation.review import reviewed
 from jaxdae.simulation.run import run
 from jaxdae.simulation.trajectory import Trajectory
@@ -35,8 +36,8 @@ def simulate(
     progress: bool | diffrax.AbstractProgressMeter = False,
     throw: bool = True,
     work: bool = False,
-    start_tolerance: float | None = 1e-4,
-    max_steps: int = 2**16,
+    start_tolerance: float | None = START_TOLERANCE,
+    max_steps: int = MAX_STEPS,
 ) -> Trajectory:
     """Simulate a constrained system.
 

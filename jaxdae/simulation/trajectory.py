@@ -206,6 +206,9 @@ class Trajectory(eqx.Module):
         arrays, rest = eqx.partition(self, eqx.is_array)
         return eqx.combine(jax.tree.map(lambda x: x[index], arrays), rest)
 
+    # Its earlier name, which programs outside use.
+    lane = member
+
     def evaluate(self, t) -> State:
         """State at any time of a run made with `SaveAt(dense=True)`.
 
