@@ -81,6 +81,7 @@ class Driven(jaxdae.System):
         return jnp.stack([q @ q - self.radius(t) ** 2])
 
 
+@pytest.mark.slow
 def test_functions_may_close_over_traced_numbers():
     """The derivative by a number that only a function in the system knows."""
     q, v = jnp.array([0.6, 0.8]), jnp.zeros(2)

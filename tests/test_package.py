@@ -29,6 +29,7 @@ def test_public_names_are_there_and_documented(name):
     assert getattr(jaxdae, name).__doc__
 
 
+@pytest.mark.slow
 def test_importing_changes_no_global_setting():
     """Neither precision nor flags nor a cache: those belong to the user, or to the command."""
     code = """
@@ -69,6 +70,7 @@ def test_what_needs_no_computation_does_not_load_jax(words):
     assert done.stdout.splitlines()[-1] == "loaded: []"
 
 
+@pytest.mark.slow
 def test_a_name_is_a_function_whatever_module_was_loaded_before():
     """Of modules that have the name of their function, or of their room."""
     code = "import jaxdae.simulation.simulate as module, jaxdae; print(jaxdae.simulate.__module__)"
@@ -82,6 +84,7 @@ def test_every_name_that_is_exported_is_there():
         assert getattr(jaxdae, name) is not None
 
 
+@pytest.mark.slow
 def test_importing_loads_nothing_that_only_some_programs_use():
     """Names of modules and not times: a time depends on the machine."""
     names = ("System", "Multipliers", "consistent_state", "simulate")
@@ -102,6 +105,7 @@ def test_the_version_is_that_of_the_distribution():
     assert jaxdae.__version__ == version("jaxdae")
 
 
+@pytest.mark.slow
 def test_without_llvmlite_the_package_loads():
     names = ("System", "Multipliers", "consistent_state", "simulate", "tune", "models")
     code = "import sys\nsys.modules['llvmlite'] = None\nimport jaxdae\n"

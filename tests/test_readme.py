@@ -11,6 +11,7 @@ import pytest
 README = (Path(__file__).parents[1] / "README.md").read_text()
 
 
+@pytest.mark.slow
 def test_the_code_of_the_readme_runs_as_printed(tmp_path):
     blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     assert len(blocks) >= 3
@@ -43,6 +44,7 @@ def test_nothing_is_left_to_fill_in():
     assert not re.findall(r"MEASURED|TODO|@@", README)
 
 
+@pytest.mark.slow
 def test_there_are_two_set_up_commands():
     commands = re.findall(r"```bash\n(.*?)```", README, re.DOTALL)
     assert [c.strip().split("&& ")[-1] for c in commands] == ["jaxdae tune two-link", "pytest"]

@@ -92,6 +92,7 @@ def _everything(mass):
     return rest
 
 
+@pytest.mark.slow
 def test_another_value_of_a_parameter_compiles_nothing(compilations):
     _everything(1.0)
     assert compilations  # a first run is seen to compile
@@ -126,6 +127,7 @@ def _oracle(system, eq):
     return np.array(columns).T
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", [Crane, Turning])
 def test_the_linear_equations_are_those_of_the_general_equations_of_motion(model):
     """Gyroscopic, circulatory and velocity-dependent forces, at a time that matters."""

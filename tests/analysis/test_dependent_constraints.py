@@ -12,6 +12,7 @@ import jaxdae
 from helpers.dependent_mechanisms import on_curve, Platform
 
 
+@pytest.mark.slow
 def test_the_platform_hangs_and_swings_as_a_pendulum():
     """Three equal cranks: `m s'' = -V'(s)`, so the roots are `+- i sqrt(V'' / m)`."""
     system = Platform()

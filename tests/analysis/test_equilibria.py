@@ -24,6 +24,7 @@ def test_a_pushed_bead_balances_where_the_slope_holds_it(bead):
     assert max(np.abs(x).max() for x in found.residual if x.size) < TIGHT
 
 
+@pytest.mark.slow
 def test_a_guess_that_balances_is_kept(make_random_forces, take_lane):
     """Other equilibria of these systems are near; the constraint force is not zero."""
     system = take_lane(make_random_forces("general", 2, seed=3), 0)
@@ -42,6 +43,7 @@ def test_controls_are_found_for_a_place_that_is_held(bead):
     np.testing.assert_allclose(found.u, [0.5 * stiffness], atol=TIGHT)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", [BallBeam, SimplifiedBallBeam])
 def test_ball_and_beam_rest_with_the_current_and_voltage_of_the_paper(model):
     system = model()
@@ -77,6 +79,7 @@ def test_derivatives_of_an_equilibrium_are_those_of_its_formula(bead):
     np.testing.assert_allclose(batch, np.array([1.0, 3.0]) / (2.0 + weight), rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_single_precision_stays_single(bead):
     found = equilibrium(bead(), np.array([0.3, 0.1], np.float32), u=np.array([3.0], np.float32))
     assert found.q.dtype == found.multipliers.dtype == jnp.float32
@@ -94,6 +97,7 @@ def test_under_a_transformation_there_is_nan_instead(bead):
     assert np.isnan(find(jnp.array([0.5, 0.1]))).all()
 
 
+@pytest.mark.slow
 def test_a_moving_constraint_has_no_equilibrium(led_point):
     with pytest.raises(EquilibriumError, match=r"'leader' at rest by 0\.5"):
         equilibrium(led_point(0.5), jnp.array([0.1, 1.0]))
@@ -115,6 +119,7 @@ def test_a_moment_of_balance_is_not_an_equilibrium():
         equilibrium(Swinging(), jnp.array([0.1]))
 
 
+@pytest.mark.slow
 def test_free_controls_need_a_guess(bead):
     with pytest.raises(ValueError, match="needs a guess of the controls"):
         equilibrium(bead(), jnp.zeros(2), free_controls=True)

@@ -63,6 +63,7 @@ def test_the_cost_of_a_return_is_the_integral_along_it(rng):
     np.testing.assert_allclose(np.trapezoid(costs, ts), s0 @ found.P @ s0, rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_gradients_agree_with_finite_differences_in_both_modes(rng):
     A, B, Q, R = map(jnp.asarray, random_pair(rng, 4, 2))
     direction = [jnp.asarray(rng.normal(size=x.shape)) for x in (A, B, Q, R)]
@@ -84,6 +85,7 @@ def test_gradients_agree_with_finite_differences_in_both_modes(rng):
     np.testing.assert_allclose(jax.jit(jax.grad(slope))(0.0), second, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_batches_and_single_precision(rng):
     pairs = [random_pair(rng, 3, 1) for _ in range(4)]
     batch = [jnp.stack(x) for x in zip(*pairs, strict=True)]
@@ -234,6 +236,7 @@ def closed_loop(system, feedback, size):
     return np.asarray(jax.jit(jax.jacfwd(rate))(jnp.zeros(size)))
 
 
+@pytest.mark.slow
 def test_errors_of_velocity_constraints_that_move_are_regulated():
     """Left out, the closed loop keeps the root 0.5 while -0.87 +- 0.5i are reported."""
     system, linear = drifting()
@@ -273,6 +276,7 @@ def test_a_drift_that_no_input_reaches_is_refused_with_its_root():
     np.testing.assert_allclose(np.abs(roots + 0.5).min(), 0, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rates", [((0.0, 0.0),), ((2.0, 1.0),)], ids=["at rest", "dependent"])
 def test_errors_that_stay_constant_are_left_out(rates):
     """`v3 = 0` holds at rest; `v3 = 2 v2` leaves the combination `z3 - 2 z2` constant."""
@@ -296,6 +300,7 @@ def test_under_a_transformation_errors_that_move_are_named():
         lqr_on_constraints(linear, errors=("q1",))
 
 
+@pytest.mark.slow
 def test_gradients_reach_from_a_length_to_the_gains_of_the_regulator():
     """Through equilibrium, linearization and Riccati equation, in both modes."""
 

@@ -21,6 +21,7 @@ def general(make_random_forces, take_lane):
     return system, equilibrium(system, jnp.zeros(4))
 
 
+@pytest.mark.slow
 def test_its_roots_are_those_of_the_linearized_motion(general):
     system, eq = general
     parts = characteristic_matrix(system, eq, independent=(1, 2, 3))
@@ -60,6 +61,7 @@ def test_what_a_linearized_constraint_loses_is_its_curvature_times_the_multiplie
     assert "loses stiffness up to" in lost.reason
 
 
+@pytest.mark.slow
 def test_gravity_on_a_parabola_is_lost_and_flips_the_verdict(bead):
     """With a weak spring pulling outwards only the curvature of the wire holds the bead."""
     system = bead(stiffness=-2.0)
@@ -95,11 +97,13 @@ def test_a_negative_determinant_of_the_stiffness_means_instability(make_random_f
     assert negative >= 2
 
 
+@pytest.mark.slow
 def test_a_velocity_constraint_is_refused(knife):
     with pytest.raises(ValueError, match="has 1 velocity constraints"):
         characteristic_matrix(knife, equilibrium(knife, jnp.zeros(3)))
 
 
+@pytest.mark.slow
 def test_the_parts_are_differentiable(bead):
     def stiffness(gravity):
         system = bead(gravity=gravity)

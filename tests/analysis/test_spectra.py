@@ -32,6 +32,7 @@ def bead_linear(bead):
     return linearize(system, equilibrium(system, jnp.zeros(2), u=jnp.zeros(1)))
 
 
+@pytest.mark.slow
 def test_the_bead_has_the_roots_of_its_equation_and_one_zero(bead, bead_linear):
     found = spectrum(bead_linear)
     np.testing.assert_allclose(
@@ -78,6 +79,7 @@ def test_the_choice_of_independent_coordinates_does_not_change_the_roots(bead):
     np.testing.assert_allclose(by_x.others, by_y.others, atol=TIGHT)
 
 
+@pytest.mark.slow
 def test_a_knife_edge_is_stable_and_no_more(knife):
     """Same negative roots as a holonomic system; its equilibria form a line."""
     found = spectrum(linearize(knife, equilibrium(knife, jnp.zeros(3))))
@@ -91,6 +93,7 @@ def test_a_knife_edge_is_stable_and_no_more(knife):
     assert "equilibria form a 1-dimensional manifold" in found.reason
 
 
+@pytest.mark.slow
 def test_a_perturbed_knife_edge_comes_to_rest_elsewhere(knife):
     start = jaxdae.consistent_state(knife, jnp.array([0.3, 0.0, 0.5]), jnp.zeros(3))
     run = jaxdae.simulate(knife, Multipliers(), start, t1=40.0, dt=0.02, solver=RK4())
@@ -100,6 +103,7 @@ def test_a_perturbed_knife_edge_comes_to_rest_elsewhere(knife):
     assert abs(float(run.q[-1, 1])) > 1e-2
 
 
+@pytest.mark.slow
 def test_gyroscopes_alone_leave_the_decision_to_higher_order():
     free = jaxdae_free()
     found = spectrum(linearize(free, equilibrium(free, jnp.zeros(2))))
@@ -117,6 +121,7 @@ def jaxdae_free():
     return Free()
 
 
+@pytest.mark.slow
 def test_an_undamped_swing_is_stable_by_its_energy():
     class Pendulum(jaxdae.System):
         sign: float = 1.0
@@ -153,6 +158,7 @@ def test_a_controller_closes_the_loop(bead):
     )
 
 
+@pytest.mark.slow
 def test_a_repeated_constraint_changes_no_root(repeated_rod):
     """The hanging pendulum: its two roots, and a zero for the one constraint that counts."""
     eq = equilibrium(repeated_rod((1.0, 2.0)), jnp.array([0.0, -1.0]))
@@ -201,6 +207,7 @@ def test_roots_have_the_right_derivative_through_the_equilibrium(bead):
     np.testing.assert_allclose(difference, slope, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_single_precision_gives_the_same_verdict(bead):
     eq = equilibrium(bead(), np.zeros(2, np.float32), u=np.zeros(1, np.float32))
     lin = linearize(bead(), eq)

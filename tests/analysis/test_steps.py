@@ -81,6 +81,7 @@ def test_the_determinants_and_the_stage_equations_agree(solver):
     np.testing.assert_allclose(np.abs(top / bottom), amplification(solver, z), rtol=1e-11)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("solver", [diffrax.Euler(), RK4(), diffrax.Tsit5()])
 def test_the_step_matrix_is_what_the_solver_does(solver):
     H, h = np.array([[0.0, 1.0], [-9.0, -2.0]]), 0.23
@@ -253,6 +254,7 @@ def test_gains_that_vary_contract_along_the_motion_or_not():
         y = new
 
 
+@pytest.mark.slow
 def test_along_a_motion_of_constant_gains_the_limit_is_the_plain_one():
     H = perturbation_matrix(DAMPED)
     weight = linear_certificate(H).m
@@ -274,6 +276,7 @@ class Hardening(eqx.Module):
         return -(1.0 + 4.0 * q[1] ** 2) * (6.0 * phi_dot + 10.0 * phi)
 
 
+@pytest.mark.slow
 def test_gains_of_the_state_contract_up_to_the_limit_along_the_motion(led_point):
     """Norms of the violation of a run fall in every step below the limit, somewhere not above."""
     system, formulation = led_point(1.0), Multipliers(Hardening())
@@ -303,6 +306,7 @@ def test_a_motion_that_no_step_contracts_is_refused():
         step_limit_along(varying, [0.0, 1.0], weight=weight, solver=RK4(), theta=0.9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("solver", [diffrax.Euler(), RK4()])
 def test_the_limit_is_where_a_simulation_breaks(solver, led_point):
     """The violation of a led point, whose motion is fixed, obeys the recursion itself."""
@@ -332,6 +336,7 @@ def test_the_limit_is_where_a_simulation_breaks(solver, led_point):
     assert not alive or not above < 1e-3
 
 
+@pytest.mark.slow
 def test_the_perturbation_matrix_is_that_of_the_gains():
     K_D, K_P = np.diag([3.0, 4.0]), np.array([[5.0, 1.0], [1.0, 6.0]])
     H = perturbation_matrix(Baumgarte(K_D, K_P, Gamma=7.0), r=1)

@@ -68,6 +68,7 @@ def test_joint_coordinates_of_mujoco_and_back_are_the_identity_on_the_constraint
     np.testing.assert_allclose(back, y, atol=1e-13)  # round-off of sums of a few terms
 
 
+@pytest.mark.slow
 def test_the_c_code_by_hand_takes_the_steps_of_the_plain_backend(benchmark, cases):
     hand_written = benchmark("competitors.hand_written")
     batch, ours = benchmark("batch"), benchmark("ours")

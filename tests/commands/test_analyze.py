@@ -71,6 +71,7 @@ def test_every_model_has_a_rest_or_a_reason():
 PENDULUM = ("pendulum", "--K_D", "30", "--K_P", "100", "--dt", "0.08")
 
 
+@pytest.mark.slow
 def test_the_hanging_pendulum(analyzed, capsys):
     """Motion ±i sqrt(g/l), constraint roots -K_D/2 ± sqrt(K_D²/4 - K_P), multiplier m g / 2 l."""
     run = analyzed(*PENDULUM, capsys=capsys)
@@ -127,6 +128,7 @@ def test_a_step_outside_the_limits_is_pointed_out(analyzed, capsys):
     assert "rk4" not in first
 
 
+@pytest.mark.slow
 def test_slow_growth_of_a_swing_is_put_in_numbers(analyzed, capsys):
     run = analyzed("pendulum", "--dt", "0.05", capsys=capsys)
     y = 0.05 * np.sqrt(9.81)
@@ -138,6 +140,7 @@ def test_slow_growth_of_a_swing_is_put_in_numbers(analyzed, capsys):
     assert "dopri8 (" not in run.text
 
 
+@pytest.mark.slow
 def test_another_equilibrium_is_found_and_called_unstable(analyzed, capsys):
     run = analyzed("pendulum", "--at", "y=1", capsys=capsys)
     np.testing.assert_allclose(
@@ -171,6 +174,7 @@ def ball_beam_matrices(s):
     return A, B
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "zeros"), [("ball-beam", 1), ("ball-beam-simplified", 0)])
 def test_the_ball_and_beam(name, zeros, analyzed, capsys):
     run = analyzed(name, capsys=capsys)
@@ -202,6 +206,7 @@ def test_the_ball_and_beam(name, zeros, analyzed, capsys):
     assert result["step_limits"]["euler"]["all_roots"] == pytest.approx(2 / electrical, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_the_limit_of_all_roots_is_where_a_run_breaks(analyzed, capsys):
     """100 steps of RK4 from a current that is 1e-3 A off."""
     result = analyzed("ball-beam-simplified", capsys=capsys).result
@@ -228,6 +233,7 @@ def test_the_simplified_ball_and_beam_has_nothing_to_stabilize(analyzed, capsys)
     assert not [x for x in run.result["warnings"] if "stabilizes the" in x]
 
 
+@pytest.mark.slow
 def test_the_slider_crank_swings_about_its_lowest_position(analyzed, capsys):
     """Crank down: slider and rod move with r theta', so A = r² (m1/3 + m2 + m3)."""
     run = analyzed("slider-crank", capsys=capsys)
@@ -258,6 +264,7 @@ def test_the_penalty_form_rests_off_its_constraints(analyzed, capsys):
     )
 
 
+@pytest.mark.slow
 def test_the_driven_squeezing_mechanism():
     """Against the loop of crank and coupler in closed form: dV/dbeta = mom at rest."""
     system = system_of("andrews")
@@ -268,6 +275,7 @@ def test_the_driven_squeezing_mechanism():
     assert slope == pytest.approx(0.033, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_constraints_that_nothing_stabilizes_are_pointed_out():
     found, _ = rested(system_of("pendulum"), jaxdae.Multipliers(), q=(0.0, -1.0))
     assert found.spectrum.verdict == "stable"
@@ -289,6 +297,7 @@ def spring_energy(beta):
     return 0.5 * s.c0 * stretch**2
 
 
+@pytest.mark.slow
 def test_the_parked_robot_is_not_linearly_controllable(analyzed, capsys):
     run = analyzed("robot", capsys=capsys)
     s, inputs = system_of("robot"), run.result["inputs"]
@@ -309,6 +318,7 @@ def test_the_parked_robot_is_not_linearly_controllable(analyzed, capsys):
     assert run.result["stabilization"]["gains"] == {"Gamma": 10.0}
 
 
+@pytest.mark.slow
 def test_the_knife_edge_carries_its_weight_across_the_slope(analyzed, capsys):
     """y'' = -p (theta - pi/2), theta'' = 0: nothing but zero roots, which decide nothing."""
     result = analyzed("knife-edge", capsys=capsys).result
@@ -322,6 +332,7 @@ def test_the_knife_edge_carries_its_weight_across_the_slope(analyzed, capsys):
     assert result["inputs"] is None
 
 
+@pytest.mark.slow
 def test_hovering_in_a_central_field(analyzed, capsys):
     """Gravity gradient: +2 mu/r³ along the radius, -mu/r³ across it."""
     result = analyzed("kepler", capsys=capsys).result
@@ -331,6 +342,7 @@ def test_hovering_in_a_central_field(analyzed, capsys):
     np.testing.assert_allclose(result["equilibrium"]["u"], [1 / 0.7**2, 0], atol=1e-12)
 
 
+@pytest.mark.slow
 def test_the_mirror_held_by_its_motor(analyzed, capsys):
     """One zero root: the motor holds any angle. The others solve a cubic."""
     result = analyzed("mirror", capsys=capsys).result
@@ -348,6 +360,7 @@ def test_the_mirror_held_by_its_motor(analyzed, capsys):
     assert result["inputs"]["rank"] == 4
 
 
+@pytest.mark.slow
 def test_the_chain_has_a_swing_and_a_stabilized_link_for_each_mass():
     """Small swings of the hanging chain: M x'' + K x = 0 with the tensions of the links."""
     n, length = 2, 0.25
@@ -465,6 +478,7 @@ def in_single_precision(name, out):
     return json.loads((out / "analysis.json").read_text())
 
 
+@pytest.mark.slow
 def test_single_precision_gives_the_same_verdict(tmp_path, drawn):
     result = in_single_precision("pendulum", tmp_path)
     assert drawn == {"roots.png"}
@@ -505,6 +519,7 @@ def rested(system, formulation, inputs=0, q=(0.0, 0.0), **options):
     return found, rest
 
 
+@pytest.mark.slow
 def test_the_canonical_equations_have_the_same_roots():
     """A formulation with a state of its own, `(q, p)`, and gains that are not Baumgarte's."""
     stabilization = jaxdae.LinearStabilization(K10=-100.0, K11=-30.0)
@@ -521,6 +536,7 @@ def test_the_canonical_equations_have_the_same_roots():
     )
 
 
+@pytest.mark.slow
 def test_an_uncontrollable_unstable_mode_is_named(capsys):
     del capsys
     found, rest = rested(Towers(), jaxdae.Multipliers(), inputs=1)
@@ -537,6 +553,7 @@ def test_an_uncontrollable_unstable_mode_is_named(capsys):
     assert "no regulator: the pair (A, B) is not stabilizable: no feedback moves the root 2" in text
 
 
+@pytest.mark.slow
 def test_dependent_constraints_have_no_linearization(repeated_rod):
     with pytest.raises(ValueError, match="their Jacobian has rank 1 of 2"):
         rested(repeated_rod((1.0, 2.0)), jaxdae.Multipliers(), q=(0.0, -1.0))
@@ -556,6 +573,7 @@ def test_no_equilibrium_of_a_free_fall():
         rested(Falling(), jaxdae.Multipliers())
 
 
+@pytest.mark.slow
 def test_the_picture_shows_every_set_on_labelled_axes(tmp_path):
     system = system_of("pendulum")
     formulation = jaxdae.Penalty(10.0, jaxdae.Baumgarte.critical(10.0))
@@ -571,6 +589,7 @@ def test_the_picture_shows_every_set_on_labelled_axes(tmp_path):
     assert save_figure(figure, tmp_path / "roots.png").stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_rest_of_lists_what_there_is():
     assert rest_of("pendulum") is MODELS["pendulum"].rest
     with pytest.raises(ValueError, match=r"Models that have one: pendulum, chain, slider-crank"):

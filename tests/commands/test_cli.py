@@ -43,6 +43,7 @@ def test_the_module_is_the_command():
     assert "slider-crank" in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("rendered")
 def test_simulate_writes_numbers_and_pictures(tmp_path, capsys):
     assert main(["simulate", "pendulum", "--t1", "0.5", "--out", str(tmp_path)]) == 0
@@ -57,6 +58,7 @@ def test_simulate_writes_numbers_and_pictures(tmp_path, capsys):
         assert (tmp_path / name).stat().st_size > 10_000
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("heun")
 def test_tuning_says_what_ran_its_simulations_and_how_many(tmp_path, capsys):
     costs = []
@@ -72,6 +74,7 @@ def test_tuning_says_what_ran_its_simulations_and_how_many(tmp_path, capsys):
     np.testing.assert_allclose(*costs, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_a_run_that_leaves_its_velocity_constraint_is_warned_of(tmp_path, capsys):
     """Steps far beyond the limit 2 / 10 s of Euler's method for the gain 10 1/s."""
     words = ["simulate", "knife-edge", "--solver", "euler", "--dt", "0.25", "--out", str(tmp_path)]
@@ -159,6 +162,7 @@ def test_a_run_of_many_steps_has_as_many_rows(monkeypatch):
     assert asked[3:] == [700]
 
 
+@pytest.mark.slow
 def test_simulate_in_single_precision(tmp_path):
     out = str(tmp_path)
     try:
@@ -172,6 +176,7 @@ def test_simulate_in_single_precision(tmp_path):
     assert 1e-9 < result["largest |phi|"] < 1e-3
 
 
+@pytest.mark.slow
 def test_a_run_that_stops_early_says_when_and_why(tmp_path, capsys):
     arguments = ["simulate", "two-link", "--formulation", "multipliers", "--t1", "3"]
     assert main([*arguments, "--out", str(tmp_path)]) == 1
@@ -224,6 +229,7 @@ def test_bad_options_are_named(arguments, message, capsys):
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("rendered", "heun")
 def test_tune_reports_before_and_after(tmp_path, capsys):
     assert tune_quickly(tmp_path) == 0
@@ -242,6 +248,7 @@ def test_tune_reports_before_and_after(tmp_path, capsys):
         assert (tmp_path / f"multipliers-{name}.png").stat().st_size > 10_000
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("heun")
 def test_a_new_run_keeps_an_earlier_checkpoint(tmp_path, capsys):
     tune_quickly(tmp_path)
@@ -268,6 +275,7 @@ def test_resume_refuses_a_damaged_checkpoint_and_leaves_it(tmp_path, capsys):
     assert (tmp_path / "result.json").read_bytes() == result
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("heun")
 def test_resume_refuses_a_checkpoint_of_other_settings(tmp_path, capsys):
     tune_quickly(tmp_path)
@@ -292,6 +300,7 @@ main(sys.argv[1:])
 """
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("heun")
 def test_a_killed_run_resumes_to_the_same_numbers(tmp_path):
     """SIGKILL in the middle, then the same command with --resume: bit for bit the same result."""
@@ -343,6 +352,7 @@ def test_the_main_job(tmp_path, capsys):
     assert "nan" not in printed.lower()
 
 
+@pytest.mark.slow
 def test_a_run_that_ends_off_its_constraints_is_pointed_out(tmp_path, capsys):
     """The penalty form runs all 20 s, though the target is out of reach after 2.85 s."""
     assert main(["simulate", "two-link", "--out", str(tmp_path)]) == 0
@@ -371,6 +381,7 @@ def test_what_a_model_can_be_run_with_is_listed_with_a_line_on_each(kind, capsys
     assert all(summary.strip() for _, summary in lines)
 
 
+@pytest.mark.slow
 def test_the_command_switches_on_a_cache_of_compiled_programs(tmp_path):
     """For nobody else: what is in it is run."""
     (tmp_path / "jaxdae").mkdir()
@@ -386,6 +397,7 @@ def test_the_command_switches_on_a_cache_of_compiled_programs(tmp_path):
     assert (tmp_path / "jaxdae").stat().st_mode & 0o777 == 0o700
 
 
+@pytest.mark.slow
 def test_a_gain_changes_only_itself(tmp_path):
     """Slider-crank: alpha is given, K_D and K_P stay those of the model."""
     arguments = ["simulate", "slider-crank", "--t1", "0.05", "--alpha", "500"]
@@ -400,6 +412,7 @@ def test_a_gain_changes_only_itself(tmp_path):
     assert changed.stabilization.K_P == unchanged.stabilization.K_P
 
 
+@pytest.mark.slow
 def test_gains_of_models_with_constraints_of_either_kind_or_none(tmp_path, capsys):
     words = ["--t1", "0.05", "--out", str(tmp_path)]
     assert main(["simulate", "motor", "--formulation", "penalty", *words]) == 0
@@ -416,6 +429,7 @@ def test_alpha_is_refused_where_there_is_none(tmp_path, capsys):
     assert "--alpha is for the penalty and augmented forms" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_run_that_blows_up_quotes_no_figures(tmp_path, capsys):
     arguments = ["simulate", "pendulum", "--solver", "rk4", "--dt", "0.05", "--t1", "3"]
     arguments += ["--K_D", "2000", "--K_P", "1e6", "--out", str(tmp_path)]
@@ -425,6 +439,7 @@ def test_a_run_that_blows_up_quotes_no_figures(tmp_path, capsys):
     assert "e+" not in printed
 
 
+@pytest.mark.slow
 def test_help_shows_the_defaults_of_values_and_none_of_switches(capsys):
     with pytest.raises(SystemExit):
         main(["simulate", "--help"])

@@ -39,6 +39,7 @@ def command(folder, out, *words):
     return result, lines[-1], done.stderr
 
 
+@pytest.mark.slow
 def test_a_second_run_is_made_by_the_program_of_the_first(tmp_path):
     """Bit for bit, with its warnings, without loading what traces; other options trace again."""
     first, loaded, warned = command(tmp_path, tmp_path / "a")

@@ -33,6 +33,7 @@ def read(path):
     return json.loads(path.read_text())
 
 
+@pytest.mark.slow
 def test_a_program_that_is_not_followed_is_pointed_out(drawn, tmp_path, capsys):
     """Gains far beyond the limit of the step: the run ends, but its report does not praise it."""
     run = ["simulate", "mirror", "--dt", "0.3", "--t1", "1.5", "--solver", "rk4"]
@@ -44,6 +45,7 @@ def test_a_program_that_is_not_followed_is_pointed_out(drawn, tmp_path, capsys):
     assert "violation.png" in drawn
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", RUNS)
 def test_three_small_steps(words, drawn, tmp_path, capsys):
     more = ["--solver", "euler", "--dt", "1e-6", "--t1", "3e-6", "--out", str(tmp_path)]
@@ -98,6 +100,7 @@ def test_what_a_model_lacks_is_refused(words, message, tmp_path, capsys):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_the_goal_takes_every_constraint_at_the_level_it_is_declared_at():
     """Residuals that stay constant for 2 s: the integral is twice their sum of squares."""
     phi, phi_dot = jnp.array([3.0, 4.0]), jnp.array([50.0, 60.0, 7.0])
@@ -115,6 +118,7 @@ def test_the_goal_takes_every_constraint_at_the_level_it_is_declared_at():
     assert float(violation_goal(0, 3).cost(run)) == 2 * (50**2 + 60**2 + 7**2)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("euler")
 def test_a_velocity_constraint_is_tuned_at_its_own_level(tmp_path, capsys):
     """`dg/dt = -Gamma g` by Euler's method: a step makes `1 - Gamma h` of a residual."""
@@ -155,6 +159,7 @@ def test_the_gains_of_a_servo_constraint_are_tuned_and_stay_hurwitz(drawn, tmp_p
     assert drawn == {f"servo-{name}.png" for name in ("comparison", "motion", "tuning")}
 
 
+@pytest.mark.slow
 def test_at_rest_the_regulator_asks_for_the_voltage_of_the_rest():
     rig, build = BallBeam(), get_model("ball-beam").controller
     assert build is not None

@@ -49,6 +49,7 @@ def run(plant, controller, start=START, **options):
     return jaxdae.simulate(plant, FREE, start, controller=controller, **options)
 
 
+@pytest.mark.slow
 def test_state_feedback_gives_the_closed_loop_matrix(plant):
     K = jnp.array([[5.0, 4.0]])
     sol = run(plant, StateFeedback(K, ORIGIN, feedforward=jnp.zeros(1)))
@@ -58,6 +59,7 @@ def test_state_feedback_gives_the_closed_loop_matrix(plant):
         np.testing.assert_allclose([q[0], v[0]], expm(matrix * float(t)) @ [0.5, 0.2], atol=1e-7)
 
 
+@pytest.mark.slow
 def test_the_reference_is_given_and_not_tuned():
     start = jaxdae.State([0.3], [-0.4])
     linear = StateFeedback(jnp.array([[5.0, 4.0]]), start)
@@ -95,6 +97,7 @@ def test_pd_is_state_feedback_on_the_error(feedforward):
     np.testing.assert_allclose(pd(t, q, v, None), [expected], rtol=1e-14)
 
 
+@pytest.mark.slow
 def test_pid_removes_the_offset_that_pd_leaves(forced):
     """Stationary: with PD `q = 0.7 / (K_P - 2)`, with PID zero and `c = -0.7 / K_I`."""
     system = forced(pushed)
@@ -131,6 +134,7 @@ class Filter(AbstractDynamicController):
         return -self.gain * jnp.stack([q[0] + c[0], q[1] + c[1] + w[0]])
 
 
+@pytest.mark.slow
 def test_internal_state_joined_to_the_actuators_is_the_coupled_system(actuated):
     """`attach` against the equations of plant and controller written next to each other."""
     plant, controller = actuated((0, 1)), Filter()
@@ -204,6 +208,7 @@ def controllers():
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", list(controllers()))
 def test_gradients_agree_with_finite_differences(kind, plant):
     build = controllers()[kind]
@@ -239,6 +244,7 @@ TUNED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", list(TUNED))
 def test_every_controller_is_tuned_through_the_simulation(kind, plant):
     """From two starts; all of its gains and weights take part."""
@@ -263,6 +269,7 @@ def test_every_controller_is_tuned_through_the_simulation(kind, plant):
     assert sum(moved) == len(moved) - 4 * (kind == "network")
 
 
+@pytest.mark.slow
 def test_shapes_that_do_not_fit_are_refused(actuated):
     with pytest.raises(ValueError, match=r"K has shape \(2,\); it must be a matrix \(s, 2n \+ k\)"):
         StateFeedback(jnp.ones(2), ORIGIN)

@@ -72,6 +72,7 @@ def test_the_construction_is_erugins_sum_of_tangent_and_normal_part(rng):
     np.testing.assert_allclose(PartialIntegrals(swirl, sphere, 2.0)(t, x), expected, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_a_violation_decays_and_diffrax_can_run_it():
     term = diffrax.ODETerm(PartialIntegrals(swirl, sphere, 2.0))  # pyright: ignore[reportArgumentType]
     control = diffrax.PIDController(rtol=1e-10, atol=1e-10)
@@ -95,6 +96,7 @@ def kepler_integrals(t, x):
     return values - ORBIT.energy_and_momentum(t, START.q, START.v)
 
 
+@pytest.mark.slow
 def test_stabilizing_first_integrals_is_the_simple_form_and_leaves_the_exact_motion(rng):
     """For true integrals `F X + f_t = 0`, so the construction is `X + F^+ Phi`."""
     x = jnp.asarray(rng.normal(size=4))
@@ -128,6 +130,7 @@ def drift(run):
     return np.abs(values - values[0]).max(axis=1)
 
 
+@pytest.mark.slow
 def test_stabilized_integrals_stay_bounded_where_the_plain_run_drifts():
     plain = drift(orbits(FREE, 1000))
     formulation = StabilizedIntegrals.at(START, ORBIT.energy_and_momentum, 1.0, inner=FREE)
@@ -139,6 +142,7 @@ def test_stabilized_integrals_stay_bounded_where_the_plain_run_drifts():
     assert kept.max() < 0.05 * plain[1000]
 
 
+@pytest.mark.slow
 def test_dependent_integrals_are_stabilized_by_rank():
     """All four integrals of Kepler's problem have rank three."""
     formulation = StabilizedIntegrals.at(START, ORBIT.all_integrals, 1.0, inner=FREE, rcond=1e-6)
@@ -149,6 +153,7 @@ def test_dependent_integrals_are_stabilized_by_rank():
     assert np.all(np.abs(values - values[0]).max(axis=0) < 0.2 * np.abs(lost - lost[0]).max(axis=0))
 
 
+@pytest.mark.slow
 def test_gradients_agree_in_both_modes_and_with_finite_differences():
     def cost(gain, adjoint=None):
         formulation = StabilizedIntegrals.at(START, ORBIT.energy_and_momentum, gain, inner=FREE)
@@ -166,12 +171,14 @@ def test_gradients_agree_in_both_modes_and_with_finite_differences():
     assert abs(reverse) > 1e-4
 
 
+@pytest.mark.slow
 def test_single_precision_stays_single_precision():
     x = jnp.array([0.9, 0.8, -0.3], jnp.float32)
     out = PartialIntegrals(swirl, sphere, 2.0)(jnp.float32(0.0), x)
     assert out.dtype == jnp.float32
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_is_refused():
     with pytest.raises(ValueError, match=r"gain must be positive definite, but has a value -1"):
         PartialIntegrals(swirl, sphere, -1.0)

@@ -24,6 +24,7 @@ class Cart(jaxdae.System):
         return u - self.load
 
 
+@pytest.mark.slow
 def test_a_pid_controller_leaves_no_steady_error():
     """Its integral takes over the load: error zero, control equal to the load."""
     pid = PID(lambda t, q: 1.0 - q + 0.0 * t, K_P=12.0, K_I=8.0, K_D=6.0)

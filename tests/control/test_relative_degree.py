@@ -23,6 +23,7 @@ def line(t, q, v):
     return q
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("delays", [(0, 0), (1, 2)])
 def test_every_integrator_adds_one_to_the_relative_degree(delays, actuated):
     plant = actuated(delays)
@@ -33,6 +34,7 @@ def test_every_integrator_adds_one_to_the_relative_degree(delays, actuated):
     np.testing.assert_allclose(found.matrices[0], expected, rtol=1e-13, atol=1e-14)
 
 
+@pytest.mark.slow
 def test_velocity_constraints_count_one_less_and_degrees_may_differ(actuated):
     plant = actuated((0, 2))
 
@@ -43,6 +45,7 @@ def test_velocity_constraints_count_one_less_and_degrees_may_differ(actuated):
     assert found.degrees == (1, 4)
 
 
+@pytest.mark.slow
 def test_relative_degree_of_the_mirror_is_four():
     mirror = AdaptiveMirror()
     states = jax.vmap(mirror.program_state)(jnp.array([0.0, 1.0, 2.5]))
@@ -56,6 +59,7 @@ def test_relative_degree_of_the_mirror_is_four():
     np.testing.assert_allclose(found.matrices[:, 0, 0], expected, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_reactions_of_the_plants_own_constraints_are_part_of_the_flow():
     """A force along the rod moves nothing, one across it moves the mass."""
 
@@ -108,6 +112,7 @@ def test_a_constraint_out_of_reach_of_every_control_is_refused(forced):
         )
 
 
+@pytest.mark.slow
 def test_a_relative_degree_that_is_not_constant_is_refused(forced):
     states = jaxdae.State([[0.5], [0.0]], [[1.0], [1.0]])
     message = r"'f1' is not constant: the controls appear in its derivative of order 2, but not at "
@@ -122,6 +127,7 @@ def test_a_relative_degree_that_is_not_constant_is_refused(forced):
         )
 
 
+@pytest.mark.slow
 def test_controls_that_do_not_enter_affinely_are_refused(forced):
     law = lambda _t, _q, u: u[0] ** 2  # noqa: E731
     message = r"do not enter affinely: the derivative of order 2 .*'f1' deviates by .* of its size"

@@ -72,6 +72,7 @@ def test_on_the_program_the_control_is_that_of_inverse_dynamics(servo):
         np.testing.assert_allclose(residuals, 0.0, atol=1e-13)
 
 
+@pytest.mark.slow
 def test_residuals_obey_the_constraint_perturbation_equation(servo, rng):
     """`y(t) = exp(H t) y(0)` exactly, however nonlinear the plant."""
     start = off_program(rng)
@@ -92,6 +93,7 @@ def test_residuals_obey_the_constraint_perturbation_equation(servo, rng):
     assert np.abs(y[0]).max() > 1e-3
 
 
+@pytest.mark.slow
 def test_coupled_constraints_of_different_degree_obey_theirs(actuated):
     plant = actuated((0, 1))
     K = jnp.array([[-4.0, -3.0, 0.5, 0.0, 0.1], [0.3, 0.0, -6.0, -11.0, -6.0]])
@@ -114,6 +116,7 @@ def test_coupled_constraints_of_different_degree_obey_theirs(actuated):
     np.testing.assert_allclose(y[-1], expm(0.5 * h) @ y[0], atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weight", [None, "diagonal", "matrix"])
 def test_superfluous_controls_are_of_least_weighted_norm(weight, actuated, rng):
     plant = actuated((0, 0))
@@ -149,6 +152,7 @@ def test_superfluous_controls_are_of_least_weighted_norm(weight, actuated, rng):
     np.testing.assert_allclose(g @ u, rhs, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_a_plant_with_constraints_of_its_own_is_led_along_them():
     """A bead on a circle pushed along x: the abscissa follows a sine, the ring holds."""
 
@@ -189,6 +193,7 @@ def test_a_plant_with_constraints_of_its_own_is_led_along_them():
     np.testing.assert_allclose(run.u[:, 0], expected, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_an_adaptive_run_stops_where_the_program_becomes_singular():
     """The source comes to s = l c / (2c - l): there sin(phi) = 0, beyond it no angle will do."""
     mirror = AdaptiveMirror(length=1.0, source_mean=1.5, source_amplitude=-0.6)
@@ -217,6 +222,7 @@ def test_at_a_singular_state_the_control_is_nan(servo):
     assert np.isnan(u).all()
 
 
+@pytest.mark.slow
 def test_a_fixed_step_run_over_a_singularity_is_reported_with_its_time(forced):
     plant = forced(lambda t, _q, u: jnp.cos(t) * u[0])
     start = jaxdae.State([0.1], [0.0])
@@ -240,6 +246,7 @@ def test_a_fixed_step_run_over_a_singularity_is_reported_with_its_time(forced):
     assert "is nearest to singular at t = 1 s" in found.message
 
 
+@pytest.mark.slow
 def test_gradients_of_a_run_agree_with_finite_differences(actuated):
     """By a gain, and by a mass that plant and controller share."""
 
@@ -263,6 +270,7 @@ def test_gradients_of_a_run_agree_with_finite_differences(actuated):
     assert np.abs(reverse).min() > 1e-3
 
 
+@pytest.mark.slow
 def test_lanes_of_a_batch_are_the_single_runs(servo, rng):
     lanes = [off_program(rng) for _ in range(3)]
     batch = jax.tree.map(lambda *x: jnp.stack(x), *lanes)
@@ -272,6 +280,7 @@ def test_lanes_of_a_batch_are_the_single_runs(servo, rng):
         np.testing.assert_allclose(control(servo, 0.5, lane), u, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_single_precision_stays_single_precision(servo):
     single = jax.tree.map(lambda x: x.astype(jnp.float32), START)
     cast = jax.tree.map(
@@ -283,6 +292,7 @@ def test_single_precision_stays_single_precision(servo):
     np.testing.assert_allclose(u, control(servo, 0.0, START), atol=2e-3)
 
 
+@pytest.mark.slow
 def test_options_that_do_not_fit_are_refused(actuated):
     plant = actuated((0, 0))
 

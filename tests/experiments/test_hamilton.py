@@ -53,6 +53,7 @@ def test_deadbeat_coefficients_do_harm_on_the_constraints_and_momenta_are_veloci
     np.testing.assert_allclose(plain, other, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_the_claims_are_what_the_numbers_say(hamilton):
     """Numbers of a run, and the same with one of them spoilt."""
     same = {"dq": 0.0, "dlam": 0.0, "balance": 3.5e-9, "phi": 2.5e-10, "changes": None}

@@ -13,6 +13,7 @@ def hamilton_blocks(experiment):
     return experiment("hamilton_blocks")
 
 
+@pytest.mark.slow
 def test_every_claim_holds_and_fails_with_its_numbers(hamilton_blocks):
     found = hamilton_blocks.study(end=1.0)
     assert [x.text for x in hamilton_blocks.claims(found) if not x.holds] == []

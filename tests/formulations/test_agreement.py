@@ -40,6 +40,15 @@ from jaxdae import (
 from jaxdae.simulation.backends import BackendError
 
 pytestmark = pytest.mark.by_system
+# These meet every formulation, each kind of constraint and actuators; more is slow.
+QUICK = ("pendulum", "two-link", "sleigh", "knife edge", "mirror", "massless", "repeated rod")
+
+
+def slow_but_for_some(cases):
+    """Systems, or pairs of them and formulations, all but some of the systems marked as slow."""
+    every = [(x,) if isinstance(x, str) else x for x in cases]
+    marks = {True: [], False: [pytest.mark.slow]}
+    return [pytest.param(*x, marks=marks[x[0] in QUICK]) for x in every]
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +66,7 @@ def assert_same(found: Motion, expected: Motion, quantities=QUANTITIES, atol: fl
         np.testing.assert_allclose(one, other, rtol=0, atol=atol * (1 + size), err_msg=quantity)
 
 
-@pytest.mark.parametrize(("system", "name"), APPLIED)
+@pytest.mark.parametrize(("system", "name"), slow_but_for_some(APPLIED))
 def test_every_formulation_gives_the_motion(system, name, matrix):
     """Coordinates, velocities, actuators, energy, reactions and powers at every step."""
     expected = matrix.reference(system)
@@ -65,7 +74,9 @@ def test_every_formulation_gives_the_motion(system, name, matrix):
     assert (np.abs(expected.reaction).max() > 0.1) == (system not in UNCONSTRAINED)
 
 
-@pytest.mark.parametrize(("system", "name"), [x for x in APPLIED if is_twice(*x)])
+@pytest.mark.parametrize(
+    ("system", "name"), slow_but_for_some([x for x in APPLIED if is_twice(*x)])
+)
 def test_both_backends_give_the_motion(system, name, matrix):
     """To the tolerance of the formulations, and to round-off the same one."""
     assert_same(matrix.result(system, name, plain=True), matrix.reference(system))
@@ -73,7 +84,9 @@ def test_both_backends_give_the_motion(system, name, matrix):
     assert_same(matrix.motion(system, name, plain=True), matrix.motion(system, name), atol=1e-10)
 
 
-@pytest.mark.parametrize(("system", "name"), [x for x in APPLIED if is_not_native(*x)])
+@pytest.mark.parametrize(
+    ("system", "name"), slow_but_for_some([x for x in APPLIED if is_not_native(*x)])
+)
 def test_what_is_not_native_is_refused_with_the_reason(system, name, matrix):
     """A pair that becomes possible must leave the table."""
     with pytest.raises(BackendError, match=NOT_NATIVE[name]):
@@ -93,7 +106,9 @@ def test_momenta_do_not_go_with_a_singular_mass():
         Hamiltonian(solve=SingularMass())
 
 
-@pytest.mark.parametrize("system", [x for x in CONSTRAINED if x != "repeated rod"])
+@pytest.mark.parametrize(
+    "system", slow_but_for_some([x for x in CONSTRAINED if x != "repeated rod"])
+)
 def test_multipliers_agree_where_they_are_unique(system, matrix):
     """Not only the reaction they make."""
     expected = matrix.reference(system).multipliers
@@ -104,7 +119,9 @@ def test_multipliers_agree_where_they_are_unique(system, matrix):
             np.testing.assert_allclose(found, expected, rtol=0, atol=1e-9 * (1 + size))
 
 
-@pytest.mark.parametrize(("system", "name"), [x for x in APPLIED if x[0] in CLOSED_FORMS])
+@pytest.mark.parametrize(
+    ("system", "name"), slow_but_for_some([x for x in APPLIED if x[0] in CLOSED_FORMS])
+)
 def test_closed_forms_hold_in_every_formulation(system, name, matrix):
     """Sleigh, disk and knife edge to 1e-9, their reactions too."""
     model: Any = case_of(system).system
@@ -116,7 +133,9 @@ def test_closed_forms_hold_in_every_formulation(system, name, matrix):
     np.testing.assert_allclose(found.multipliers, lam, rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize("system", [x for x, y in APPLIED if y == "penalty" and x in CONSTRAINED])
+@pytest.mark.parametrize(
+    "system", slow_but_for_some([x for x, y in APPLIED if y == "penalty" and x in CONSTRAINED])
+)
 def test_error_of_the_penalty_form_is_of_first_order_in_its_inverse_mass(system, matrix):
     """Twice the constraint mass, half the error of the motion."""
     expected = matrix.reference(system)

@@ -64,6 +64,7 @@ class HasNorm(jaxdae.System):
         return 0.5 * jnp.linalg.norm(v + 1.0) ** 2
 
 
+@pytest.mark.slow
 def test_hamiltonian_of_the_relativistic_particle_is_the_textbook_one(rng):
     """H = c sqrt(p^2 + m^2 c^2) - m c^2 + V, v = dH/dp = c p / sqrt(p^2 + m^2 c^2)."""
     system = Relativistic()
@@ -124,6 +125,7 @@ def test_hamiltonian_is_the_generalized_energy(driven, rng):
     np.testing.assert_allclose(*both(q, v), rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_motion_and_multipliers_are_the_lagrangian_ones_off_the_constraints(everything, flow, rng):
     """Actuator, control, dissipation, rheonomic rod, velocity constraint not affine in v."""
     state = State(*(jnp.asarray(rng.normal(size=k)) for k in (3, 3, 1)))
@@ -135,6 +137,7 @@ def test_motion_and_multipliers_are_the_lagrangian_ones_off_the_constraints(ever
     assert np.abs(lam).min() > 0.1
 
 
+@pytest.mark.slow
 def test_relativistic_motion_agrees_with_the_lagrangian_form(flow):
     """The Newton branch of the Legendre transform inside the vector field."""
     state = State([0.6, 0.8], [0.8, -0.6])
@@ -144,6 +147,7 @@ def test_relativistic_motion_agrees_with_the_lagrangian_form(flow):
     np.testing.assert_allclose(lam, reaction, **ROUND_OFF)
 
 
+@pytest.mark.slow
 def test_minimum_norm_shares_the_reaction_of_a_repeated_constraint(repeated_rod, flow):
     """Dependent constraints: the reaction in proportion to the rows."""
     state = State([0.6, 0.8], [0.8, -0.6])
@@ -174,6 +178,7 @@ def _end(params, formulation, adjoint):
     return run.q[0] @ jnp.array([1.0, 2.0]) + run.v[0] @ jnp.array([-0.5, 0.3])
 
 
+@pytest.mark.slow
 def test_gradients_agree_in_both_modes_and_with_differences():
     """With respect to a mass, a length, gains and the start, through five Runge-Kutta steps."""
     params = {"mass": 1.3, "length": 0.9, "gains": (20.0, 90.0),
@@ -191,6 +196,7 @@ def test_gradients_agree_in_both_modes_and_with_differences():
     assert np.count_nonzero(np.abs(forward) > 1e-4) >= 7
 
 
+@pytest.mark.slow
 def test_the_newton_branch_is_differentiable(rng):
     """Derivatives of p' through Newton's method against differences."""
     system = Relativistic()
@@ -215,6 +221,7 @@ def test_a_batch_is_its_members(flow, rng):
     np.testing.assert_allclose(jax.vmap(one)(q, v), expected, **ROUND_OFF)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("newton", [False, True])
 def test_single_precision_stays_single(newton, flow):
     """float32 in, float32 out, near the double result; linear and Newton transforms."""
@@ -238,6 +245,7 @@ def test_mistakes_are_named(everything):
         Hamiltonian(Baumgarte(1.0, 1.0)).check(everything, state)
 
 
+@pytest.mark.slow
 def test_the_field_never_forms_the_lagrangian_force(monkeypatch, driven):
     """`evaluate` and its parts may be broken without harm: the field is Hamilton's."""
     import jaxdae.systems.dynamics as dynamics

@@ -140,6 +140,7 @@ def test_penalty_error_falls_like_one_over_alpha(two_links):
         np.testing.assert_allclose(slopes, -1, atol=0.01)
 
 
+@pytest.mark.slow
 def test_augmented_lagrangian_converges_geometrically_at_the_rate_of_its_docstring(two_links):
     """Errors fall by 1 / (1 + alpha a_min) an iteration, for small and large alpha."""
     system, state, (a, lam) = two_links
@@ -211,6 +212,7 @@ def test_redundant_28_is_27_with_damping_and_stiffness_times_the_constraint_mass
         np.testing.assert_allclose(a, -np.linalg.solve(INERTIA, push), **ROUND_OFF)
 
 
+@pytest.mark.slow
 def test_full_weights_of_28_may_be_unstable_where_27_dissipates():
     """All three matrices are positive definite; `A K_P` is not symmetric, so no energy exists."""
     used = Penalty(jnp.asarray(WEIGHT), Baumgarte(jnp.asarray(DAMPING), jnp.asarray(STIFFNESS)))
@@ -240,6 +242,7 @@ def test_full_weights_of_28_may_be_unstable_where_27_dissipates():
     assert told(diagonal) == told(_energy_form()) == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weights", [(1.0, 1.0), (1.0, 2.0, -0.5)])
 def test_minimum_norm_shares_the_reaction_of_a_repeated_constraint(weights, repeated_rod, rng):
     """Same acceleration as with one row; multipliers in proportion to the rows."""
@@ -253,6 +256,7 @@ def test_minimum_norm_shares_the_reaction_of_a_repeated_constraint(weights, repe
     np.testing.assert_allclose(many, lam * c / (c @ c), **ROUND_OFF)
 
 
+@pytest.mark.slow
 def test_penalty_and_augmented_lagrangian_stand_dependent_constraints(repeated_rod, rng):
     """Two equal constraints of weight alpha are one of weight 2 alpha."""
     state = _random_state(rng, 2)
@@ -317,6 +321,7 @@ def test_singular_mass_may_be_zero_where_the_constraints_determine_everything(in
     np.testing.assert_allclose(lam, [-6 * x, -3], **ROUND_OFF)
 
 
+@pytest.mark.slow
 def test_a_point_without_any_inertia_can_be_simulated_where_it_is_led():
     """The start is taken, though M = 0, and the run keeps to the guide."""
     system, state = Guided(), State([0.0, 0.0], [2.0, 0.0])
@@ -339,6 +344,7 @@ def test_penalty_stands_a_singular_mass_matrix(massless):
         np.testing.assert_allclose(lam, exact_lam, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_minimum_norm_and_singular_mass_agree_with_full_rank_where_all_apply(two_links):
     """Three policies, one answer."""
     system, state, exact = two_links
@@ -379,6 +385,7 @@ def _families(gain_d, gain_p, alpha):
     )
 
 
+@pytest.mark.slow
 def test_rotated_constraints_with_rotated_gains_give_the_same_motion(rng):
     """f -> R f, K -> R K R^T, alpha -> R alpha R^T leaves a as it is and turns lam."""
     c, s = np.cos(0.6), np.sin(0.6)
@@ -447,6 +454,7 @@ def test_chaplygin_sleigh_obeys_its_reduced_equations(rng):
     np.testing.assert_allclose(s.arm * lam, [s.inertia * turn_rate], **ROUND_OFF)
 
 
+@pytest.mark.slow
 def test_unconstrained_systems_run_under_every_formulation(double_pendulum, rng):
     """With m = r = 0 every formulation is M a = f, with no multipliers."""
     state = _random_state(rng, 2)
@@ -464,6 +472,7 @@ def test_unconstrained_systems_run_under_every_formulation(double_pendulum, rng)
         assert lam.shape == (0,)
 
 
+@pytest.mark.slow
 def test_single_precision_stays_single(rng):
     """float32 state and gains give float32 accelerations and multipliers."""
     state = jax.tree.map(lambda x: x.astype(jnp.float32), _random_state(rng, 3))
@@ -491,6 +500,7 @@ def test_inadmissible_weights_are_refused_when_built(build, message):
         build()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("formulation", [Penalty, AugmentedLagrangian])
 def test_weight_that_does_not_fit_the_constraints_is_refused(formulation, everything, rng):
     """alpha of three entries for two constraints."""

@@ -18,6 +18,7 @@ GAINS = Baumgarte(K_D=20.0, K_P=100.0, Gamma=10.0)
 BASES = ["orthonormal", "coordinate"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("basis", BASES)
 def test_motion_and_multipliers_are_those_of_multipliers_off_the_constraints(
     basis, everything, flow, rng
@@ -31,6 +32,7 @@ def test_motion_and_multipliers_are_those_of_multipliers_off_the_constraints(
     assert np.abs(lam).min() > 0.1
 
 
+@pytest.mark.slow
 def test_andrews_mechanism_agrees_where_the_conditioning_is_bad(flow):
     """Masses of a few grams and forces that give 1e4 rad/s^2."""
     system = AndrewsMechanism()
@@ -42,6 +44,7 @@ def test_andrews_mechanism_agrees_where_the_conditioning_is_bad(flow):
     np.testing.assert_allclose(lam, reaction, atol=1e-9 * np.abs(reaction).max())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("basis", BASES)
 def test_no_constraint_and_no_freedom_are_the_two_ends(basis, double_pendulum, led_point, flow):
     """m = 0: M a = f. m = n: the constraints alone give the motion."""
@@ -64,6 +67,7 @@ def test_dependent_constraints_give_nan_not_finite_garbage(basis, repeated_rod, 
     assert not np.isfinite(np.concatenate([motion.v, lam])).any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("basis", BASES)
 def test_derivatives_to_second_order_are_those_of_multipliers(basis, moving_pivot, rng):
     """The basis drops out of every derivative: forward, reverse, and forward over reverse."""

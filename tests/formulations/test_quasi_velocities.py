@@ -88,6 +88,7 @@ def consistent(system, state, t):
     return State(state.q, v, state.w)
 
 
+@pytest.mark.slow
 def test_gradient_of_the_energy_of_accelerations_is_inertia(everything):
     q, v, a = jnp.asarray(np.random.default_rng(0).normal(size=(3, 3)))
     t, w = jnp.asarray(0.4), jnp.asarray([0.2])
@@ -97,6 +98,7 @@ def test_gradient_of_the_energy_of_accelerations_is_inertia(everything):
     np.testing.assert_allclose(gradient, d.mass @ a - inertial, **ROUND_OFF)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("forms", [None, RheonomicForms()])
 def test_same_motion_as_multipliers_from_any_state_when_stabilized(forms):
     system, state = STATES["rheonomic"]
@@ -110,6 +112,7 @@ def test_same_motion_as_multipliers_from_any_state_when_stabilized(forms):
     np.testing.assert_allclose(lam, lam_expected, **ROUND_OFF)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "forms"), [("rheonomic", RheonomicForms()), ("disk", None)])
 def test_without_stabilization_the_constraint_functions_are_no_variables(name, forms):
     system, state = STATES[name]
@@ -125,6 +128,7 @@ def test_without_stabilization_the_constraint_functions_are_no_variables(name, f
     np.testing.assert_allclose(lam, lam_expected, **ROUND_OFF)
 
 
+@pytest.mark.slow
 def test_sleigh_in_its_own_quasi_velocities_has_the_textbook_equations():
     """With speed and turning rate, `v' = a w^2`, `(I + m a^2) w' = -m a v w` (Chaplygin)."""
     system = ChaplyginSleigh()
@@ -143,6 +147,7 @@ def test_sleigh_in_its_own_quasi_velocities_has_the_textbook_equations():
     np.testing.assert_allclose(rate.pi, [system.offset * 0.9**2, turning], **ROUND_OFF)
 
 
+@pytest.mark.slow
 def test_frame_stays_a_basis_through_full_turns():
     """A frame of fixed vectors, or one by reflections, would break down within a turn."""
     system = KnifeEdge(turn_rate=9.0)
@@ -183,6 +188,7 @@ def test_gradients_agree_through_a_simulation():
     np.testing.assert_allclose(reverse, differences, rtol=1e-7)
 
 
+@pytest.mark.slow
 def test_batch_of_starts_in_single_precision():
     system = RollingDisk()
     q, v = (jnp.asarray(x, jnp.float32) for x in system.start())
@@ -216,6 +222,7 @@ def test_bad_declarations_are_refused_by_name(everything, repeated_rod):
         check(repeated_rod((1.0, 2.0, 3.0)), QuasiVelocities(), State([1.0, 0.0], [0.0, 1.0]))
 
 
+@pytest.mark.slow
 def test_dependent_constraints_are_refused_at_the_start(repeated_rod):
     with pytest.raises(ValueError, match="constraints are dependent at t = 0"):
         jaxdae.simulate(

@@ -130,6 +130,7 @@ WIRE, WIRE_START = RoughWire(), State([0.8, 0.0], [0.0, 1.5])
 ROD = SlidingRod()
 
 
+@pytest.mark.slow
 def test_bead_on_a_rough_wire_follows_its_closed_form():
     run = jaxdae.simulate(WIRE, Multipliers(), WIRE_START, t1=1.0, work=True, backend="native")
     speed = np.linalg.norm(run.v, axis=1)
@@ -159,6 +160,7 @@ def test_braking_moves_load_to_the_front_by_statics():
     np.testing.assert_allclose(a, [-car.friction * car.gravity, 0, 0], atol=1e-12)
 
 
+@pytest.mark.slow
 def test_derivatives_of_every_kind_are_those_of_the_statics():
     """N_front is linear, the deceleration's product with it quadratic in the coefficient."""
 
@@ -175,6 +177,7 @@ def test_derivatives_of_every_kind_are_those_of_the_statics():
     assert second == pytest.approx(2 * scale * car.height, rel=1e-11)
 
 
+@pytest.mark.slow
 def test_creep_dies_out_at_the_rate_of_the_load():
     """slip' = -creep m g (1/m + r^2/I) slip."""
     wheel = CreepingWheel()
@@ -220,6 +223,7 @@ def test_a_start_in_painleves_paradox_is_refused():
         jaxdae.simulate(SlidingRod(friction=2.0), Multipliers(), rod_state(np.arctan(2.0)), t1=0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [{"max_steps": 2000}, {"dt": 0.002, "solver": RK4()}])
 def test_a_run_into_painleves_paradox_says_so(how):
     """It slides upright at first, and turns towards the angle where friction wedges it."""
@@ -234,6 +238,7 @@ def test_a_law_without_a_value_at_rest_is_named():
         jaxdae.simulate(WIRE, Multipliers(), State([0.8, 0.0], [0.0, 0.0]), t1=0.1)
 
 
+@pytest.mark.slow
 def test_a_batch_marks_the_member_in_paradox_and_leaves_the_others():
     """Beside it a member gives what it gives alone; both backends."""
 
@@ -259,6 +264,7 @@ def final(mu, backend: Any = "native"):
     return run.final_state.v[0]
 
 
+@pytest.mark.slow
 def test_gradients_of_runs_agree():
     value, reverse = jax.jit(jax.value_and_grad(final))(0.3)
     plain = jax.jit(lambda mu: final(mu, "plain"))
@@ -283,6 +289,7 @@ def test_others_refuse_such_forces_with_a_word():
         jaxdae.evaluate(WIRE, 0.0, state.q, state.v)
 
 
+@pytest.mark.slow
 def test_dependent_constraints_leave_friction_open():
     class Twice(RoughWire):
         def position_constraints(self, t, q):
@@ -293,6 +300,7 @@ def test_dependent_constraints_leave_friction_open():
         jaxdae.simulate(Twice(), Multipliers(), WIRE_START, t1=0.1)
 
 
+@pytest.mark.slow
 def test_a_force_of_a_wrong_shape_is_named():
     class Wrong(RoughWire):
         def reaction_dependent_force(self, t, q, v, w, u, lam):

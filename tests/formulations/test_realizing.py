@@ -147,6 +147,7 @@ def final_error(k):
     return jnp.stack([jnp.abs(final.q - q).max(), jnp.abs(final.v - v).max()])
 
 
+@pytest.mark.slow
 def test_error_of_linear_forces_falls_as_one_over_k():
     ks = jnp.logspace(1.5, 3.5, 3)
     errors = np.asarray(jax.vmap(final_error)(ks))
@@ -187,6 +188,7 @@ def sliding():
     )
 
 
+@pytest.mark.slow
 def test_sign_forces_reach_the_constraint_within_the_estimate(sliding):
     psi = np.abs(np.asarray(sliding.violation.phi_dot[:, 0]))
     mu = sleigh_mass()
@@ -202,6 +204,7 @@ def test_sign_forces_reach_the_constraint_within_the_estimate(sliding):
     assert psi[-1] < 1e-7
 
 
+@pytest.mark.slow
 def test_once_reached_the_equivalent_force_is_the_reaction(sliding):
     late = np.asarray(sliding.ts) > 0.5
     reaction = jax.vmap(SLEIGH.multiplier)(sliding.q, sliding.v)
@@ -212,6 +215,7 @@ def test_once_reached_the_equivalent_force_is_the_reaction(sliding):
     np.testing.assert_allclose(sizes, sliding.formulation.law.bound)
 
 
+@pytest.mark.slow
 def test_mean_of_chattering_sign_forces_is_the_mean_reaction():
     """The discontinuous law itself, by Euler's method, against the exact motion's reaction."""
     limit = 1.75
@@ -277,6 +281,7 @@ def test_reaching_is_not_promised_from_too_far_off():
     assert reaching_time_bound(3.9, 1.0, 1.0, A=0.5) < np.inf
 
 
+@pytest.mark.slow
 def test_position_constraints_are_realized_at_velocity_level():
     """The rod of a pendulum by forces: its rate is held, its length drifts by what is left."""
     system = CartesianPendulum()
@@ -313,6 +318,7 @@ def test_gradients_agree_through_sliding():
     np.testing.assert_allclose(reverse, differences, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_batch_of_laws_in_single_precision():
     q, v = (jnp.asarray(x, jnp.float32) for x in (OFF.q, OFF.v))
     bounds = jnp.asarray([2.0, 3.0], jnp.float32)
@@ -353,6 +359,7 @@ def test_bad_laws_are_refused_by_name():
         check(lambda psi_dot, t, q, v: psi_dot[:1])  # noqa: ARG005
 
 
+@pytest.mark.slow
 def test_sign_law_needs_independent_constraints_and_given_forces_do_not(repeated_rod):
     system, state = repeated_rod((1.0, 2.0)), State([1.0, 0.0], [0.0, 1.0])
     with pytest.raises(ValueError, match="constraints are dependent at t = 0"):

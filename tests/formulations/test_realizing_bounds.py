@@ -51,6 +51,7 @@ def test_threshold_and_rate_are_those_of_the_exact_motion():
     assert linear_decay_rate(3.0, found.rho2, found.A) == pytest.approx((3 - 2) / 8, rel=1e-14)
 
 
+@pytest.mark.slow
 def test_the_printed_inequality_promises_stability_where_the_motion_grows():
     """`A < k / rho2` holds for k = 1.5, between `rho2 A = 1` and the threshold `rho2^2 A = 2`."""
     found = realizing_constants(PUSHED, 0.0, ALONG)
@@ -111,6 +112,7 @@ def test_constants_of_coupled_inertia_are_those_of_the_linear_system(rng):
     )
 
 
+@pytest.mark.slow
 def test_a_disk_rolling_straight_forgets_a_push_within_the_bound():
     """Two constraints with a coupled inertia; the slower of its modes is as fast as the bound."""
     disk, k = RollingDisk(turn_rate=0.0), 20.0

@@ -40,6 +40,7 @@ class Block(jaxdae.System):
         return v
 
 
+@pytest.mark.slow
 def test_dahl_friction_takes_the_work_of_its_closed_form():
     """While v > 0, `stiffness z = F (1 - exp(-stiffness x / F))`, so v(x) follows from energy."""
     block, bound, stiffness = Block(push=0.4), 1.0, 20.0
@@ -96,6 +97,7 @@ def test_late_linear_forces_are_the_linear_system_of_their_lags(stages):
     np.testing.assert_allclose(run.saved.memory[-1], exact[1:], atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_small_delay_moves_the_motion_by_its_size():
     """Footnote 5: what dies out soon does not spoil the realization."""
     options = {"t1": 1.0, "dt": 2.5e-3, "solver": RK4(), **FREE}
@@ -112,6 +114,7 @@ def test_a_small_delay_moves_the_motion_by_its_size():
     assert slope == pytest.approx(1.0, abs=0.15)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("law", [LaggedLaw(TanhLaw(2.0, 0.1), 0.05, 2), LuGreLaw(2.0, 40.0, 2.0)])
 def test_both_backends_and_both_modes_agree(law):
     options = {"t1": 0.2, "dt": 0.01, "solver": RK4(), **FREE}
@@ -135,6 +138,7 @@ def test_both_backends_and_both_modes_agree(law):
     assert abs(reverse) > 1e-3
 
 
+@pytest.mark.slow
 def test_bad_laws_with_memory_are_refused_by_name():
     check = lambda law: RealizingForces(law).check(DISK, State(*DISK.start()))  # noqa: E731
     with pytest.raises(ValueError, match="delay must be positive"):

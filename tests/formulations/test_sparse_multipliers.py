@@ -99,22 +99,26 @@ def assert_same_motion(system, state, u=None):
         np.testing.assert_allclose(a / scale, b / scale, atol=1e4 * np.finfo(dtype).eps)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_motion_and_multipliers_are_those_of_dense_matrices(name):
     system, n = SYSTEMS[name]
     assert_same_motion(system, state_of(n))
 
 
+@pytest.mark.slow
 def test_velocity_constraints_actuators_and_time_are_as_in_dense_matrices(everything):
     state = jaxdae.State([1.2, -0.9, 0.3], [0.5, 0.4, -0.3], [0.7])
     assert_same_motion(everything, state, u=jnp.array(0.4))
 
 
+@pytest.mark.slow
 def test_single_precision():
     system, n = SYSTEMS["bodies"]
     assert_same_motion(system, state_of(n, dtype=np.float32))
 
 
+@pytest.mark.slow
 def test_a_batch_gives_what_its_members_give():
     system, n = SYSTEMS["tree"]
     states = [state_of(n, seed) for seed in range(3)]
@@ -125,6 +129,7 @@ def test_a_batch_gives_what_its_members_give():
         np.testing.assert_allclose(a, motion(SPARSE, system, state)[0], atol=1e-10, rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_gradients_of_both_modes_are_those_of_the_dense_route():
     system, n = SYSTEMS["bodies"]
     arrays, rest = eqx.partition(jax.tree.map(jnp.asarray, system), eqx.is_inexact_array)
@@ -146,6 +151,7 @@ def test_gradients_of_both_modes_are_those_of_the_dense_route():
     assert float(forward) == pytest.approx(flat[0].sum(), rel=1e-9)
 
 
+@pytest.mark.slow
 def test_a_simulation_is_that_of_dense_matrices():
     system = Chain.uniform(3)
     start = jaxdae.State(*system.straight(0.4))
@@ -158,6 +164,7 @@ def test_a_simulation_is_that_of_dense_matrices():
     np.testing.assert_allclose(runs[0].multipliers, runs[1].multipliers, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_dependent_constraints_are_refused_at_the_start():
     system = Rods(jnp.ones(2), ((0, 2), (1, 0), (0, 1)))
     start = jaxdae.State([0.6, 0.8, 1.6, 0.8], [0.0] * 4)
@@ -280,6 +287,7 @@ class Iterated(Coupled):
         return jnp.stack([limit + q[1]])
 
 
+@pytest.mark.slow
 def test_a_declaration_that_cannot_be_followed_asks_for_its_sparsity():
     with pytest.raises(ValueError, match=r"cannot be found: while .*=Sparsity\(mass, jac\)"):
         find_sparsity(Iterated(jnp.ones(2)), state_of(3))

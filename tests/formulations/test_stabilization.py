@@ -64,6 +64,7 @@ def test_time_constant_and_damping_ratio():
     np.testing.assert_allclose(_rate(built), _rate(Baumgarte(14.0, 100.0, 10.0)), **ROUND_OFF)
 
 
+@pytest.mark.slow
 def test_any_callable_is_a_stabilization(everything, rng):
     """A nonlinear law that depends on time holds exactly along the vector field."""
 

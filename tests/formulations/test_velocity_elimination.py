@@ -34,6 +34,7 @@ class RodAsVelocity(CartesianPendulum):
         return jnp.stack([2 * q @ v])
 
 
+@pytest.mark.slow
 def test_motion_is_literally_shulgins_equation(moving_pivot, flow):
     """d/dt T*_v - T*_x - B T*_y = Q_x + B Q_y, with T* and B of a moving pivot by hand."""
     s, t = moving_pivot, 0.37
@@ -71,6 +72,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_motion_is_the_projection_on_the_kernel(case, request, flow, rng):
     """N^T (M a - f) = 0 with a kernel from an independent factorization, and J a + gamma = 0."""
@@ -91,6 +93,7 @@ def test_motion_is_the_projection_on_the_kernel(case, request, flow, rng):
     assert np.abs(lam).min() > 1e-2
 
 
+@pytest.mark.slow
 def test_voronets_terms_vanish_for_an_integrable_velocity_constraint(flow):
     """The rod as a velocity constraint gives Voronets' equations, and Shulgin's motion."""
     state = State([0.6, -0.8], [0.8, 0.6])
@@ -101,6 +104,7 @@ def test_voronets_terms_vanish_for_an_integrable_velocity_constraint(flow):
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, **ROUND_OFF), *results)
 
 
+@pytest.mark.slow
 def test_every_choice_of_independent_coordinates_gives_one_motion(driven, flow):
     """A pair of four coordinates by name and index, and the one that is chosen."""
     state = driven.start()
@@ -113,6 +117,7 @@ def test_every_choice_of_independent_coordinates_gives_one_motion(driven, flow):
         np.testing.assert_allclose(lam, reaction, rtol=1e-8, atol=1e-8)
 
 
+@pytest.mark.slow
 def test_shulgins_equation_without_voronets_terms_would_be_wrong_for_the_sleigh(sleigh, flow):
     """Closed form of the turn rate at one state; the sleigh's terms are of its size."""
     state = sleigh.at(0.5, 0.8, -1.3)
@@ -121,6 +126,7 @@ def test_shulgins_equation_without_voronets_terms_would_be_wrong_for_the_sleigh(
     np.testing.assert_allclose(motion.v[2], -sleigh.arm * 0.8 * -1.3 / turning, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_velocities_that_violate_the_constraints_are_replaced(moving_pivot):
     """recover(init(state)) keeps q and v_I, and satisfies the velocity level exactly."""
     state, formulation = moving_pivot.start(), VelocityElimination("x")
@@ -133,6 +139,7 @@ def test_velocities_that_violate_the_constraints_are_replaced(moving_pivot):
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-14), kept, state)
 
 
+@pytest.mark.slow
 def test_decay_returns_the_positions_to_the_constraints(driven):
     """df/dt = -decay f along q', while velocities and the other equations stay as they are."""
     start = driven.start()
@@ -170,6 +177,7 @@ def stopped():
     return simulate(system, VelocityElimination((0,)), state, t1=2.0, throw=False)
 
 
+@pytest.mark.slow
 def test_an_adaptive_run_stops_where_the_choice_ends(stopped):
     """It ends with the rod level, not beyond, and without throwing finite numbers after it."""
     assert not bool(stopped.success)
@@ -201,6 +209,7 @@ def _swing(short_of_level, formulation):
     return simulate(system, formulation, state, t1=0.6)
 
 
+@pytest.mark.slow
 def test_fixed_steps_into_the_end_of_a_choice_are_not_blamed_on_the_step_alone():
     system = CartesianPendulum()
     state = State(jnp.array([0.0, -1.0]), jnp.array([6.0, 0.0]))
@@ -209,6 +218,7 @@ def test_fixed_steps_into_the_end_of_a_choice_are_not_blamed_on_the_step_alone()
         simulate(system, form, state, t1=0.6, dt=0.001, solver=RK4())
 
 
+@pytest.mark.slow
 def test_a_run_that_came_close_to_a_singular_choice_is_reviewed():
     """Where, how close, and what to take instead; the run itself has succeeded."""
     with pytest.warns(RuntimeWarning, match="came close to a singular choice"):
@@ -226,6 +236,7 @@ def test_a_run_that_came_close_to_a_singular_choice_is_reviewed():
     assert "use VelocityElimination(independent=('y',)), or NullSpace" in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("short", "formulation"),
     [
@@ -242,6 +253,7 @@ def test_a_good_choice_passes_review(short, formulation):
     assert run.formulation.examination.review(run.system, run.ts, run.saved) is None
 
 
+@pytest.mark.slow
 def test_review_does_not_mistake_dependent_constraints_for_a_bad_choice(led_point):
     """Where J itself loses rank no other choice would help."""
     system = led_point(0.5)
@@ -308,6 +320,7 @@ def _end(params, adjoint):
     return run.q[0] @ jnp.array([1.0, 2.0]) + run.v[0] @ jnp.array([-0.5, 0.3])
 
 
+@pytest.mark.slow
 def test_gradients_agree_in_both_modes_and_with_differences():
     """With respect to a length, the decay and the start, through five Runge-Kutta steps."""
     params = {"mass": 1.3, "length": 0.9, "decay": 15.0,
@@ -324,6 +337,7 @@ def test_gradients_agree_in_both_modes_and_with_differences():
     assert np.count_nonzero(np.abs(forward) > 1e-4) == x.size - 2
 
 
+@pytest.mark.slow
 def test_single_precision_stays_single(sleigh, flow):
     """float32 in, float32 out, near the double result."""
     state, formulation = sleigh.at(0.5, 0.8, -1.3), VelocityElimination(("x", "angle"))
@@ -392,6 +406,7 @@ def test_choosing_among_dependent_constraints_is_refused(repeated_rod):
         choose_independent(repeated_rod((1.0, 2.0)), 0.0, jnp.array([0.6, 0.8]))
 
 
+@pytest.mark.slow
 def test_chain_eliminated_in_a_batch_keeps_its_energy():
     """Four starts at once, each with a choice of its own."""
     system = Chain.uniform(2, length=2.0)

@@ -52,6 +52,7 @@ def is_cosine(found: float, frequency: float) -> bool:
     return found == pytest.approx(np.cos(frequency), abs=1e-9)
 
 
+@pytest.mark.slow
 def test_what_jax_forgets_is_forgotten(monkeypatch):
     assert is_cosine(end(), 1.0)
     monkeypatch.setitem(globals(), "STIFFNESS", 4.0)
@@ -62,6 +63,7 @@ def test_what_jax_forgets_is_forgotten(monkeypatch):
     assert is_cosine(end(), 3.0)
 
 
+@pytest.mark.slow
 def test_values_of_other_kinds_are_other_systems():
     """Runs, readings and linear analysis, each compiled once for each kind."""
     jax.clear_caches()  # of the method and the global value that the test before had changed

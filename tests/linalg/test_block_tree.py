@@ -96,6 +96,7 @@ def test_tridiagonal_operator_of_lineax_has_the_solution_of_lineax(rng):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 5])
 def test_derivatives_of_both_modes_agree_with_differences_to_second_order(size):
     operator = random_operator(FOREST, size)
@@ -232,6 +233,7 @@ def test_columns_of_one_colour_share_no_row(rng):
     assert color_columns(rows, columns, 50).max() + 1 == 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hub", [False, True])
 def test_sums_are_added_up_where_they_belong(hub, rng):
     # With a hub most sums have one term and one has very many, and there is no table.

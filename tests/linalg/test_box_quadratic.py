@@ -32,6 +32,7 @@ def test_minimizer_is_that_of_bounded_least_squares(size, rng):
     assert 0 < active < 40 * size
 
 
+@pytest.mark.slow
 def test_derivatives_are_those_of_the_minimizer(rng):
     factor, target, bound = random_program(rng, 3)
     args = tuple(map(jnp.asarray, (factor.T @ factor + np.eye(3), -factor.T @ target, bound)))
@@ -51,6 +52,7 @@ def test_derivatives_are_those_of_the_minimizer(rng):
     assert float(reverse) == pytest.approx(float(forward @ weights), rel=1e-12)
 
 
+@pytest.mark.slow
 def test_batches_and_single_precision(rng):
     programs = [random_program(rng, 2) for _ in range(6)]
     stacked = [np.stack(x) for x in zip(*programs, strict=True)]
@@ -68,6 +70,7 @@ def test_no_unknowns_have_no_minimizer_to_find():
     assert minimize_in_box(jnp.zeros((0, 0)), jnp.zeros(0), jnp.zeros(0)).shape == (0,)
 
 
+@pytest.mark.slow
 def test_what_is_not_finite_gives_what_is_not_finite():
     x = solve(jnp.full((2, 2), jnp.nan), jnp.ones(2), jnp.ones(2))
     assert np.isnan(x).all()

@@ -53,12 +53,14 @@ def library_calls(name, formulation):
     return re.findall(r'custom_call_target="([^"]*)"', text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STATES)
 @pytest.mark.parametrize("formulation", FORMULATIONS)
 def test_right_hand_side_makes_no_call_to_lapack(name, formulation):
     assert library_calls(name, FORMULATIONS[formulation]) == []
 
 
+@pytest.mark.slow
 def test_a_call_to_lapack_would_be_seen():
     calls = library_calls("two-link", Multipliers(STABILIZATION, solve=LapackSolve()))
     assert any("lapack" in call for call in calls)

@@ -46,6 +46,7 @@ def test_solution_does_not_depend_on_the_scale_of_the_unknowns():
     np.testing.assert_array_equal(scaled * scale, solve_positive_definite(matrix, rhs))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [3, ELIMINATION_LIMIT + 1])
 @pytest.mark.parametrize("columns", [(), (2,)])
 def test_derivatives_of_both_modes_agree_with_differences_to_second_order(n, columns):
@@ -116,6 +117,7 @@ def test_nothing_to_solve_is_returned_as_it_is():
     assert solve_positive_definite(spd(3), jnp.zeros((3, 0))).shape == (3, 0)
 
 
+@pytest.mark.slow
 def test_shapes_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match=r"must be square.*\(2, 3\).*vmap"):
         solve_positive_definite(jnp.ones((2, 3)), jnp.ones(2))

@@ -69,6 +69,7 @@ def test_one_argument_alone_has_derivatives(which):
     np.testing.assert_allclose(jnp.sum(gradient * tangent), total, rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("n", "c"), SIZES[1:])
 def test_derivatives_of_both_modes_agree_with_differences_to_second_order(n, c):
     def solve(root, force, jac, rhs):
@@ -137,6 +138,7 @@ def test_a_solve_is_one_operation_of_its_own(mapped):
         assert (axes in operations) is has
 
 
+@pytest.mark.slow
 def test_devices_solve_systems_of_their_own():
     automatic = (jax.sharding.AxisType.Auto,)
     mesh, own = jax.sharding.AbstractMesh((2,), ("members",), automatic), jax.P("members")

@@ -103,6 +103,7 @@ def test_loops_are_independent(reference, dynamics):
     assert values[-1] > 0.05 * values[0]
 
 
+@pytest.mark.slow
 def test_solution_has_the_published_digits():
     state = State(*SYSTEM.start())
     sol = simulate(

@@ -91,6 +91,7 @@ def reference():
     return ts, solution.y[:2].T, solution.y[2:].T
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FORMULATIONS)
 def test_the_motion_is_that_of_two_links_in_their_angles(name, reference):
     ts, angles, rates = reference
@@ -115,6 +116,7 @@ def test_the_motion_is_that_of_two_links_in_their_angles(name, reference):
     assert np.ptp(run.energy) > 1.0
 
 
+@pytest.mark.slow
 def test_the_papers_equations_written_out_are_the_derived_ones(rng):
     """Equations (6), off the constraints, the two slips corrected."""
     masses = np.array([1.5, 1.5, 1.0, 1.0])
@@ -142,6 +144,7 @@ def test_as_printed_the_constraints_would_not_hold(slip, off):
         assert value > 1.0 if spoiled else value < 1e-12
 
 
+@pytest.mark.slow
 def test_violations_follow_the_perturbation_equations_in_closed_form():
     """y(t) = exp(A t) y(0), for the two links apart, whatever the arm does meanwhile."""
     q, v = ARM.start()
@@ -159,6 +162,7 @@ def test_violations_follow_the_perturbation_equations_in_closed_form():
     assert np.abs(y[0]).min() > 0.01
 
 
+@pytest.mark.slow
 def test_without_forces_energy_and_angular_momentum_stay():
     """Noether's integrals, through many bends of the elbow, in the paper's form."""
     arm = PointMassArm()
@@ -275,6 +279,7 @@ def test_single_precision_stays_single_on_a_surface():
     assert {x.dtype for x in found} == {jnp.dtype("float32")}
 
 
+@pytest.mark.slow
 def test_a_batch_and_single_precision_give_the_same_motion():
     """Lanes are the runs alone; float32 keeps its type and some five digits over 0.2 s."""
 
@@ -321,6 +326,7 @@ def rigid_body(arm, q, v, ts):
     return turns, np.stack([spin(R) for R in turns]), momentum
 
 
+@pytest.mark.slow
 def test_on_a_sphere_about_the_base_the_arm_is_a_rigid_body():
     """Euler's equations, and the contact force from Newton's law of both masses."""
     radius = float(np.linalg.norm([1.08, 0.64, 0.2]))
@@ -356,6 +362,7 @@ def test_on_a_sphere_about_the_base_the_arm_is_a_rigid_body():
         np.testing.assert_allclose(got, contact, atol=1e-8)
 
 
+@pytest.mark.slow
 def test_on_a_level_plane_energy_and_momentum_about_the_vertical_stay():
     """Gravity and a plane that are symmetric about the vertical; the tip keeps its height."""
     arm = SurfaceArm(Plane(offset=-0.4))
@@ -372,6 +379,7 @@ def test_on_a_level_plane_energy_and_momentum_about_the_vertical_stay():
     assert np.ptp(run.kinetic_energy) > 1.0
 
 
+@pytest.mark.slow
 def test_momenta_and_velocities_agree_on_the_default_surface():
     """Accelerations and multipliers off the constraints, where nothing cancels."""
     arm = SurfaceArm()
@@ -383,6 +391,7 @@ def test_momenta_and_velocities_agree_on_the_default_surface():
     assert np.abs(expected[2]).min() > 0.1
 
 
+@pytest.mark.slow
 def test_any_smooth_function_is_a_surface():
     """A corrugated floor, given as a plain function: the start is brought onto it."""
 
@@ -411,6 +420,7 @@ def test_starts_satisfy_the_constraints_and_sources_are_named():
         assert all(reference.source for reference in arm.references())
 
 
+@pytest.mark.slow
 def test_momenta_are_masses_times_velocities():
     q, v = ARM.start()
     y = Hamiltonian().init(ARM, 0.0, State(q, v))

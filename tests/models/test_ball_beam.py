@@ -44,6 +44,7 @@ def regulator(simple):
     return RegulatorFeedback(feedback.K, q, feedback.w, feedback.u, (0, 2))
 
 
+@pytest.mark.slow
 def test_the_five_state_matrix_is_that_of_the_paper(simple):
     """Krasinskaya, Krasinskii (2013), eq. 37, written out by hand; states (r, theta, r', ...)."""
     s = SIMPLE
@@ -72,6 +73,7 @@ def test_the_five_state_matrix_is_that_of_the_paper(simple):
     )
 
 
+@pytest.mark.slow
 def test_both_models_share_five_roots_and_the_sixth_is_zero(exact, simple):
     six, five = spectrum(exact), spectrum(simple)
     assert exact.A_full.shape == (6, 6)
@@ -98,6 +100,7 @@ def test_every_root_but_the_constraints_can_be_moved(exact):
     assert not whole.stabilizable
 
 
+@pytest.mark.slow
 def test_feedback_on_the_beams_angle_leaves_the_zero_root(exact, regulator):
     def controller(t, q, v, w):
         return regulator(t, q, v, w) - 7.0 * (q[1:2] + 0.1 * v[1:2])
@@ -143,6 +146,7 @@ def test_strict_energies_are_those_of_a_ball_that_rolls_on_the_beam():
     assert abs(float(EXACT.kinetic_energy(0.0, q, v)) / kinetic - 1) > 1e-2
 
 
+@pytest.mark.slow
 def test_strict_energies_keep_the_rest_and_hardly_move_the_roots(exact, regulator):
     """First order in R, and below a ten-thousandth: the regulator serves the strict model too."""
     held, others = rest(STRICT), spectrum(exact).others

@@ -13,6 +13,7 @@ from jaxdae.systems import State
 UNEQUAL = Chain(lengths=(0.3, 0.5, 0.2), masses=(1.0, 0.4, 2.5))
 
 
+@pytest.mark.slow
 def test_declared_mass_matrix_is_the_hessian_of_the_kinetic_energy():
     q, v = np.random.default_rng(0).normal(size=(2, 6))
     hessian = jax.hessian(lambda v: UNEQUAL.kinetic_energy(0.0, q, v))(v)
@@ -29,6 +30,7 @@ def test_hanging_chain_rests_and_carries_the_weight_below(saddle_point):
     np.testing.assert_allclose(tension, 9.81 * np.array([3.9, 2.9, 2.5]), rtol=1e-13)
 
 
+@pytest.mark.slow
 def test_small_swings_of_the_double_pendulum():
     chain = Chain.uniform(2, length=1.0, mass=2.0)
     q, _ = chain.hanging()
@@ -67,6 +69,7 @@ def test_any_position_of_the_links_is_regular():
         assert np.linalg.matrix_rank(jac) == 3
 
 
+@pytest.mark.slow
 def test_energy_is_conserved_from_the_horizontal():
     state = State(*UNEQUAL.start())
     formulation = Multipliers(Baumgarte.critical(10.0))
@@ -89,6 +92,7 @@ def test_unequal_numbers_of_links_and_masses_are_refused():
         Chain(lengths=(1.0, 1.0), masses=(1.0, 1.0, 1.0))
 
 
+@pytest.mark.slow
 def test_empty_chain_is_refused():
     with pytest.raises(ValueError, match="at least one link; got none"):
         Chain(lengths=(), masses=())

@@ -25,6 +25,7 @@ def run():
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_charges_and_currents_follow_the_closed_form(run):
     q, v = jax.vmap(MODEL.exact_motion)(run.ts)
     # The interpolant between steps.
@@ -50,6 +51,7 @@ def test_closed_form_is_that_of_kirchhoffs_loops():
     assert q[2] == pytest.approx(float(q[0] - q[1]), abs=1e-15)
 
 
+@pytest.mark.slow
 def test_multiplier_is_the_voltage_of_the_shared_branch(run):
     a = jax.vmap(jax.jacfwd(lambda t: MODEL.exact_motion(t)[1]))(run.ts)
     voltage = 0.1 * a[:, 2] + 0.2 * run.v[:, 2] + run.q[:, 2] / 0.05
@@ -74,6 +76,7 @@ def test_without_a_shared_coil_the_mass_is_singular_and_the_circuit_the_same():
             jaxdae.simulate(model, formulation, state, **options)
 
 
+@pytest.mark.slow
 def test_stationary_charges_are_an_equilibrium():
     rest = MODEL.stationary()
     found = jaxdae.equilibrium(MODEL, rest)

@@ -14,6 +14,7 @@ TIGHT = diffrax.PIDController(rtol=1e-11, atol=1e-11)
 STRAIGHT = ConstantSpeed(climb=0.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", [ConstantSpeed(), AppellHamel()], ids=["speed", "thread"])
 def test_motion_and_multiplier_follow_the_closed_form(model):
     state, ts = State(*model.start()), jnp.linspace(0.0, 1.5, 7)
@@ -35,6 +36,7 @@ def test_from_the_horizontal_the_path_falls_by_the_hyperbolic_tangent():
     np.testing.assert_allclose(sine, -np.tanh(9.81 * ts / 4.0), rtol=1e-12, atol=1e-15)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", [ConstantSpeed(), AppellHamel()], ids=["speed", "thread"])
 def test_the_reaction_does_no_work_on_virtual_displacements_of_chetaev(model, saddle_point):
     """`M a - f` vanishes on every `dq` with `(dg/dv) dq = 0`: d'Alembert with Chetaev's rule."""

@@ -13,6 +13,7 @@ pytestmark = pytest.mark.optimized
 ORBIT = Kepler(mass=2.0, parameter=1.7, semi_major_axis=1.3, eccentricity=0.6)
 
 
+@pytest.mark.slow
 def test_a_simulated_orbit_satisfies_keplers_equation():
     run = jaxdae.simulate(
         ORBIT, jaxdae.Multipliers(), ORBIT.start_state(), t1=float(1.7 * ORBIT.period())
@@ -50,6 +51,7 @@ def test_integrals_are_those_of_the_orbit_elements(rng):
         assert np.dot(laplace, laplace) == pytest.approx(square, rel=1e-11)
 
 
+@pytest.mark.slow
 def test_thrust_is_the_control(rng):
     q, v = map(jnp.asarray, rng.normal(size=(2, 2)))
     u = jnp.array([0.3, -0.2])

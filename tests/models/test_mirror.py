@@ -54,6 +54,7 @@ def table():
     return values, coefficients(MIRROR, x)
 
 
+@pytest.mark.slow
 def test_the_papers_coefficients_are_those_of_differentiation_but_for_seven_slips(table):
     values, paper = table
     assert set(paper) == set(NAMES)
@@ -80,6 +81,7 @@ def test_a_beam_from_the_source_is_reflected_to_the_target():
         assert angles[0] == pytest.approx(angles[1], rel=1e-12)
 
 
+@pytest.mark.slow
 def test_the_program_motion_is_a_motion_under_its_voltage():
     state = MIRROR.program_state(0.4)
     u = MIRROR.program_voltage(0.4)[None]
@@ -90,6 +92,7 @@ def test_the_program_motion_is_a_motion_under_its_voltage():
         np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_without_a_control_there_is_no_voltage():
     state = MIRROR.program_state(0.0)
     args = (0.0, state.q, state.v, state.w)

@@ -120,6 +120,7 @@ def lever_by_hand(drive, ts):
 LEVER: Any = {"mechanism": Lever(), "frequency": 60.0}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("drive", both(**LEVER), ids=["charge", "current"])
 def test_the_motion_is_that_of_the_equations_by_hand(drive):
     sol = run(drive)
@@ -134,6 +135,7 @@ def test_the_motion_is_that_of_the_equations_by_hand(drive):
     assert i.min() < -0.5 < 0.5 < i.max()
 
 
+@pytest.mark.slow
 def test_one_lagrangian_and_actuator_give_the_same_motion_torques_and_powers():
     """A slider-crank in redundant coordinates; all compared at 1e-9 of their size."""
     (charge, current), t1 = both(frequency=20.0), 0.1
@@ -203,6 +205,7 @@ def _with_multipliers(drive, formulation, state):
     return _flow(drive, formulation, state), formulation.multipliers(drive, 0.0, y, None)
 
 
+@pytest.mark.slow
 def test_momenta_take_the_charge_like_any_coordinate():
     """The momentum of the charge is the flux linkage L i + k theta."""
     drive = ChargeDrive()
@@ -217,6 +220,7 @@ def test_momenta_take_the_charge_like_any_coordinate():
     np.testing.assert_allclose(flux, 0.18e-3 * 1.3 + 7.68e-3 * q[1], rtol=1e-14)
 
 
+@pytest.mark.slow
 def test_a_constant_voltage_ends_in_the_steady_speed_of_the_data_sheet():
     """Without weight: w = eta k n e / (b R + eta (k n)^2), i = (e - k n w) / R."""
     lever = Lever(weight=0.0, friction=0.0)
@@ -250,6 +254,7 @@ def test_a_charge_without_inertia_is_refused_before_any_work():
             jaxdae.simulate(drive, formulation, start(drive), t1=0.01)
 
 
+@pytest.mark.slow
 def test_without_inductance_the_law_is_a_constraint_whose_multiplier_is_zero():
     """Both forms follow the equations by hand, in which the current is algebraic."""
     charge, current = both(**LEVER, inductance=None)
@@ -290,6 +295,7 @@ def constant(t, q, v, w):
     return jnp.full(1, 4.0, q.dtype)
 
 
+@pytest.mark.slow
 def test_a_control_input_replaces_the_voltage():
     """As in a declared source of 4 V; where the law is a constraint it is refused, in words."""
     for kind, inductance in ((ChargeDrive, 2e-3), (CurrentDrive, 2e-3), (CurrentDrive, None)):
@@ -358,6 +364,7 @@ def test_gradients_agree_between_forms_and_with_differences():
     assert np.all(np.abs(current) > 1e-4)
 
 
+@pytest.mark.slow
 def test_a_batch_of_voltages_and_single_precision():
     """Lanes are the runs alone; float32 keeps its type and four digits."""
 

@@ -80,6 +80,7 @@ def rows(sol):
     return tuple(jnp.asarray(x)[reached] for x in (sol.ts, sol.q, sol.v, sol.multipliers))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: type(model).__name__)
 def test_motion_is_the_closed_form(model):
     ts, q, v, lam = rows(run(model))
@@ -116,6 +117,7 @@ def test_reactions_do_no_work(model):
     np.testing.assert_allclose(energy, energy[0], rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_sleigh_keeps_its_heading_and_speed_laws_for_any_inertia():
     """The positions have no elementary form then, and say so; heading and speeds do."""
     model = ChaplyginSleigh(inertia=0.9)
@@ -141,6 +143,7 @@ def test_knife_edge_drifts_across_the_slope_and_not_down():
     np.testing.assert_allclose(model.exact_position(half_turn), expected, atol=1e-14)
 
 
+@pytest.mark.slow
 def test_robot_coasts_straight_on_with_its_time_constant():
     model = DifferentialDriveRobot(turn_rate=0.0)
     ts, q, v, _ = rows(run(model, coast=True))
@@ -178,6 +181,7 @@ def test_multiplier_is_the_solution_of_the_saddle_point_system(model, saddle_poi
     np.testing.assert_allclose(jnp.atleast_1d(model.multiplier(q, v)), lam, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_parameters_are_leaves_that_gradients_reach():
     """Sensitivity of the closed form to mass and turning rate against a difference of runs."""
     model = KnifeEdge(speed=0.3)

@@ -53,6 +53,7 @@ def test_period_scales_with_length_and_gravity_and_not_with_mass():
     assert float(slope.mass) == 0.0
 
 
+@pytest.mark.slow
 def test_motion_is_the_elliptic_function():
     amplitude = 2.0
     state = State(*SYSTEM.released_from(amplitude))

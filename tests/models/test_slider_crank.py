@@ -71,6 +71,7 @@ def test_equal_links_move_as_their_one_equation(theta, saddle_point):
     assert float(a[0]) == pytest.approx(float(-rate * by_theta / by_rate), rel=1e-12)
 
 
+@pytest.mark.slow
 def test_penalty_passes_the_in_line_position_and_keeps_the_energy():
     entry = get_model("slider-crank")
     system = entry.system()

@@ -57,6 +57,7 @@ def test_exact_motion_satisfies_the_constraints(system, end, dynamics):
     np.testing.assert_allclose(d.phi_dot, 0.0, atol=1e-13)
 
 
+@pytest.mark.slow
 def test_accelerations_are_those_of_the_exact_motion(saddle_point):
     for t in (0.1, 0.45, 0.55, 1.5, 2.5):
         q, v = PAPER.exact_motion(t)
@@ -144,6 +145,7 @@ def test_reachable_start_is_at_rest():
     np.testing.assert_array_equal(np.abs(v), 0.0)
 
 
+@pytest.mark.slow
 def test_multipliers_follow_the_exact_motion_up_to_the_fold():
     state = State(*PAPER.start())
     sol = simulate(PAPER, PAPER_RUNS[0].formulation(), state, t1=0.45)

@@ -87,6 +87,7 @@ def test_it_runs_from_clean(path, shell, capsys):
     assert list(Path.cwd().iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_kernel_of_jupyter_runs_them(tmp_path, monkeypatch):
     """The first cells of the first one, in a process of its own."""
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / "runtime"))
@@ -113,6 +114,7 @@ def test_a_kernel_of_jupyter_runs_them(tmp_path, monkeypatch):
     assert len([x for x in outputs if "image/png" in x.get("data", {})]) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", **by_name)
 def test_it_begins_with_a_heading_and_checks_what_it_says(path):
     first = jupytext.read(path).cells[0]

@@ -125,6 +125,7 @@ def test_a_killed_process_leaves_its_chunks_and_only_the_others_are_computed(tmp
     assert_complete(tmp_path, results)
 
 
+@pytest.mark.slow
 def test_a_process_whose_companion_is_killed_finishes_its_share_and_says_so(tmp_path, monkeypatch):
     task = {"kind": "stored", "devices": 1, "directory": str(tmp_path), "patience": 3}
     first, second = start_pair((0.0, 0.2), **task)
@@ -145,6 +146,7 @@ def test_a_process_whose_companion_is_killed_finishes_its_share_and_says_so(tmp_
     assert_complete(tmp_path, results)
 
 
+@pytest.mark.slow
 def test_what_goes_wrong_in_one_process_ends_the_batch_in_all(tmp_path):
     pair = start_pair(kind="errors", devices=1, directory=str(tmp_path))
     first, second = (found(process) for process in pair)
@@ -174,6 +176,7 @@ def test_what_goes_wrong_in_one_process_ends_the_batch_in_all(tmp_path):
     assert first["other directory"].startswith(refused)
 
 
+@pytest.mark.slow
 def test_single_precision_is_enough_where_jax_knows_no_other():
     single = found(start(kind="without_double_precision", devices=1))
     expected = map_batch(iterate, starts(np.float32), block_size=BLOCK)

@@ -126,6 +126,7 @@ def test_what_does_not_fit_is_refused():
         simulate_batch(system, gains, states, duration=1.0, **batch_process.pendulums()[1])
 
 
+@pytest.mark.slow
 def test_another_value_of_a_plain_number_compiles_nothing():
     """Of system and gains; the numbers are those of the call all the same."""
     traced = []

@@ -465,6 +465,7 @@ def test_drawing_leaves_the_settings_of_matplotlib_alone():
     assert dict(mpl.rcParams) == before
 
 
+@pytest.mark.slow
 def test_the_package_imports_no_matplotlib_and_plotting_no_pyplot():
     code = (
         "import sys, jaxdae; assert 'matplotlib' not in sys.modules;"
@@ -495,6 +496,7 @@ def test_a_logarithmic_axis_of_less_than_two_decades_has_ticks_between_the_power
     assert sum(low <= x <= high for x in ax.yaxis.get_majorticklocs()) >= 3
 
 
+@pytest.mark.slow
 def test_a_saved_figure_has_the_size_asked_for_and_stays_as_it_was(tmp_path):
     from PIL import Image
 

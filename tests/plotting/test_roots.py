@@ -18,6 +18,7 @@ def test_every_root_is_drawn_where_it_lies():
     assert ax.get_xlim()[1] > 0.5
 
 
+@pytest.mark.slow
 def test_what_cannot_be_drawn_is_refused():
     with pytest.raises(ValueError, match="no roots to draw"):
         plot_roots({"none": []})

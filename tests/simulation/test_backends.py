@@ -97,6 +97,7 @@ def test_what_a_kernel_cannot_do_is_refused_by_name(settings, reason):
         run(backend="native", **settings)
 
 
+@pytest.mark.slow
 def test_by_default_obstacles_are_told_and_diffrax_serves():
     found = run(progress=diffrax.TextProgressMeter())
     assert found.backend == "plain"
@@ -104,6 +105,7 @@ def test_by_default_obstacles_are_told_and_diffrax_serves():
     np.testing.assert_allclose(found.q, run(backend="native").q, rtol=1e-14)
 
 
+@pytest.mark.slow
 def test_work_is_integrated_beside_the_motion():
     works = [run(backend=name, work=True).work for name in ("native", "plain")]
     # Four integrals of the order of 1 J, summed in another order.
@@ -111,6 +113,7 @@ def test_work_is_integrated_beside_the_motion():
         np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.slow
 def test_many_bodies_are_left_to_diffrax():
     links = Chain.uniform(65)
     q = jnp.stack([jnp.arange(1, 66) / 65, jnp.zeros(65)], 1).ravel()
@@ -122,6 +125,7 @@ def test_many_bodies_are_left_to_diffrax():
         simulate(links, jaxdae.SparseMultipliers(), start, **small)
 
 
+@pytest.mark.slow
 def test_by_default_the_native_backend_serves_where_it_can():
     found = run()
     assert (found.backend, found.why_not_native) == ("native", None)
@@ -207,6 +211,7 @@ class Spun(Spring):
         return -jnp.linalg.svd(jnp.outer(q, q) + jnp.eye(2))[1] * q
 
 
+@pytest.mark.slow
 def test_operations_without_a_rule_are_named_with_their_line():
     with pytest.raises(BackendError, match=r"svd(?s:.)*test_backends\.py:\d+ \(Spun\.force\)"):
         run(Spun(), backend="native")
@@ -231,6 +236,7 @@ class Chosen(Spring):
         return -jnp.array([1.0, 2.0])[self.number] * q
 
 
+@pytest.mark.slow
 def test_arrays_of_whole_numbers_are_refused():
     with pytest.raises(BackendError, match="an array that holds no floating-point numbers"):
         run(Chosen(), backend="native")
@@ -264,6 +270,7 @@ def test_saved_times_that_do_not_fit_are_refused_when_traced(ts):
         jax.block_until_ready(ends(jnp.array(ts)))
 
 
+@pytest.mark.slow
 def test_times_computed_on_the_way_are_checked():
     settings = {"solver": diffrax.Tsit5(), "stepsize_controller": LOOSE, "backend": "native"}
     end = eqx.filter_jit(lambda t1: run(t1=t1, dt=None, saveat=SaveAt(ts=[0.1]), **settings).q)
@@ -312,6 +319,7 @@ def agree(expected, system=None, start=START, backends=("native",), **settings):
     return float(runs[-1][-1, 0])
 
 
+@pytest.mark.slow
 def test_nothing_remembered_serves_another_system():
     """One class, one field function: what else differs must be told apart."""
     twice: dict[str, Any] = {"backends": ("plain", "native")}
@@ -360,6 +368,7 @@ def test_only_so_many_kernels_are_remembered(monkeypatch):
 # Where JAX does other things than usual.
 
 
+@pytest.mark.slow
 def test_kernels_run_where_jit_is_switched_off():
     compiled = run(backend="native").q
     with jax.disable_jit():
@@ -391,6 +400,7 @@ def _pulled(_, x):
 _called_back.defvjp(lambda x: (2 * x, None), _pulled)
 
 
+@pytest.mark.slow
 def test_a_derivative_that_cannot_be_a_kernel_is_told_with_the_remedy():
     def end(stiffness, backend):
         return run(CalledBack(stiffness), backend=backend).q[-1].sum()
@@ -404,6 +414,7 @@ def test_a_derivative_that_cannot_be_a_kernel_is_told_with_the_remedy():
         jax.grad(end)(2.0, "native")
 
 
+@pytest.mark.slow
 def test_names_of_kernels_tell_their_content_on_every_machine(monkeypatch):
     def text(stiffness):
         lower = jax.jit(lambda k: run(Spring(k), backend="native").q).lower(stiffness)

@@ -73,11 +73,13 @@ def _follows_the_exact_motion(case, how):
         assert _error(run, end) < 1e-6 + PER_DISTANCE * off
 
 
+@pytest.mark.slow
 def test_runs_follow_the_exact_motion_from_starts_on_and_off_the_constraints(case):
     """Without a word of the user: the rank is found and held."""
     _follows_the_exact_motion(case, {})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", [PARAMS[0], PARAMS[-1]])
 def test_fixed_steps_follow_the_exact_motion_as_well(which, make):
     _follows_the_exact_motion(make(which), {"solver": RK4(), "dt": 0.005})
@@ -105,6 +107,7 @@ FORMULATIONS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("formulation", "how"), FORMULATIONS.values(), ids=list(FORMULATIONS))
 def test_formulations_agree_with_the_minimal_coordinate(formulation, how, table):
     system, start, end = table
@@ -115,6 +118,7 @@ def test_formulations_agree_with_the_minimal_coordinate(formulation, how, table)
         assert _error(run, end) < own + PER_DISTANCE * off
 
 
+@pytest.mark.slow
 def test_energy_changes_by_what_the_damper_takes(table):
     system, start, _ = table
     run = simulate(system, Multipliers(GAINS), start(1e-6), t1=END, work=True)
@@ -124,6 +128,7 @@ def test_energy_changes_by_what_the_damper_takes(table):
     np.testing.assert_allclose(run.energy - run.energy[0], taken, rtol=0, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_single_precision(table):
     system, start, end = table
     state = jax.tree.map(lambda x: x.astype(jnp.float32), start())
@@ -133,6 +138,7 @@ def test_single_precision(table):
     assert _error(run, end) < 1e-3
 
 
+@pytest.mark.slow
 def test_gradients_of_both_modes_and_backends_agree_with_differences(table):
     """By a length, the gain and the start; the default finds the rank under eager transforms."""
     system, start, _ = table
@@ -158,6 +164,7 @@ def test_gradients_of_both_modes_and_backends_agree_with_differences(table):
     np.testing.assert_allclose(found, difference, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_batches_hold_a_rank_for_each_member(table):
     """A member that is not finite fails by itself; the others are as alone."""
     system, start, end = table
@@ -181,6 +188,7 @@ def test_batches_hold_a_rank_for_each_member(table):
     assert np.abs(q[1] - end).max() < 1e-6 + PER_DISTANCE * 1e-6
 
 
+@pytest.mark.slow
 def test_a_batch_that_cannot_see_its_starts_fails_instead_of_going_astray(table):
     """The default is the fast solve there: a dependent member fails, on and off the constraints."""
     system, start, _ = table
@@ -225,6 +233,7 @@ class Weightless(jaxdae.System):
         return jaxdae.Labels(constraints=("rod", "rod again", "rod once more"))
 
 
+@pytest.mark.slow
 def test_singular_mass_and_dependent_constraints_have_one_remedy():
     """Its message names both at once, whatever was tried before, and it works."""
     state = jaxdae.State([0.6, -0.8], [0.4, 0.3])
@@ -261,6 +270,7 @@ class Threaded(jaxdae.System):
         return jnp.stack([q[1], q[1] + beyond * q[2]])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["plain", "native"])
 def test_a_rank_that_changes_along_the_run_is_warned_of(backend):
     state = jaxdae.State([0.5, 0.0, 0.0], [1.0, 0.0, 0.0])
@@ -270,6 +280,7 @@ def test_a_rank_that_changes_along_the_run_is_warned_of(backend):
     np.testing.assert_array_equal(run.constraint_rank[before], 1.0)
 
 
+@pytest.mark.slow
 def test_threshold_and_rank_exclude_each_other():
     with pytest.raises(ValueError, match=r"rcond = 0\.001, or a rank, 2"):
         MinimumNorm(rcond=1e-3, rank=2)

@@ -34,6 +34,7 @@ def _in_line(*angles):
     return [quad(slowness, start, x)[0] for x in angles]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [{}, {"saveat": SaveAt(t1=True)}, {"backend": "plain"}])
 def test_a_run_past_singular_positions_warns_with_times_and_the_least_value(how):
     """The audit's run: success on another branch. Also where only the end is saved."""
@@ -49,6 +50,7 @@ def test_a_run_past_singular_positions_warns_with_times_and_the_least_value(how)
     assert float(text.split("fell to ")[1].split(" ")[0]) < 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("amplitude", "rate", "row"), [(1.5, 1.0, 0.5), (1.0, 8.0, 1.0)])
 def test_passages_are_found_between_rows_and_not_invented(amplitude, rate, row):
     """`J = 1.2 - q` of an oscillation, by half radians; by eight the curve would overshoot."""
@@ -77,6 +79,7 @@ def _regular_least(system):
     return np.linalg.svd(rows, compute_uv=False)[:, -1].min()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["plain", "native"])
 def test_members_of_batches_have_their_own_values(backend):
     """A rod as long as the crank, and longer ones, once round; under `jit` and `vmap`."""
@@ -124,6 +127,7 @@ def _swing(system, **how):
     return simulate(system, Multipliers(), State([1.0], [0.0]), t1=2.0, **how)
 
 
+@pytest.mark.slow
 def test_the_energy_error_is_that_of_the_method():
     """Euler's method multiplies the energy by `1 + h^2` in each step, exactly."""
     h, steps = 0.1, 20
@@ -134,6 +138,7 @@ def test_the_energy_error_is_that_of_the_method():
     assert_allclose(run.energy_error, gained, rtol=1e-13)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("work", [False, True])
 def test_forces_and_dampers_are_no_error_of_the_energy(work):
     """Half of the energy is lost, and warnings are errors here."""
@@ -143,6 +148,7 @@ def test_forces_and_dampers_are_no_error_of_the_energy(work):
     assert float(run.energy_error) < (1e-6 if work else 1e-4)
 
 
+@pytest.mark.slow
 def test_the_energy_of_constraints_that_do_work_is_not_judged():
     arm = ReachableTwoLink()
     run = simulate(arm, Penalty(1e3), State(*arm.start()), t1=0.2, dt=0.1)
@@ -174,6 +180,7 @@ class RoughBead(Bead):
         return -0.1 * jnp.abs(lam[0]) * v
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("work", [False, True])
 @pytest.mark.parametrize(
     ("system", "how"),
@@ -199,12 +206,14 @@ def test_near_rest_absolute_tolerances_and_round_off_are_not_warned_of(start, ho
     )
 
 
+@pytest.mark.slow
 def test_what_saved_no_states_has_no_values():
     run = _swing(Oscillator(), saveat=SaveAt(dense=True))
     with pytest.raises(ValueError, match="saved no states at times"):
         _ = run.energy_error
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("independent", "parts"),
     [

@@ -83,6 +83,7 @@ def test_dependent_constraints_under_the_full_rank_policy(repeated_rod):
     )
 
 
+@pytest.mark.slow
 def test_dependent_constraints_are_taken_where_they_are_allowed(repeated_rod):
     """The remedies of the message above work."""
     for formulation in (Multipliers(), Multipliers(solve=MinimumNorm()), Penalty(10.0)):
@@ -90,6 +91,7 @@ def test_dependent_constraints_are_taken_where_they_are_allowed(repeated_rod):
         assert simulate(repeated_rod((1.0, 1.0)), formulation, START, **how).success
 
 
+@pytest.mark.slow
 def test_singular_mass_matrix_under_a_policy_that_needs_a_regular_one(massless):
     """Eigenvalues of the mass matrix, and the formulations that can."""
     state = State([1.0, 0.5], [1.0, 1.0])
@@ -260,6 +262,7 @@ def test_functions_that_close_over_traced_values_are_refused(name, transform):
         transform(run)(x)
 
 
+@pytest.mark.slow
 def test_singular_motion_says_when_which_constraint_and_what_to_do(led_point):
     """The run stops where the target leaves the circle; the message has all a user needs."""
     system = led_point(1.0)
@@ -278,6 +281,7 @@ def test_singular_motion_says_when_which_constraint_and_what_to_do(led_point):
         assert part in text
 
 
+@pytest.mark.slow
 def test_two_link_failure_names_time_constraints_and_remedy():
     """The paper's run beyond the workspace: t = 2.850, both tip constraints, Penalty."""
     system = TwoLinkManipulator()
@@ -322,6 +326,7 @@ def _broken(rate, throw=True, **how):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:the step of .* is beyond the step limit:RuntimeWarning")
 @pytest.mark.parametrize("how", [{"saveat": SaveAt(t1=True)}, {"saveat": SaveAt(dense=True)}])
 def test_blow_up_without_a_finite_row_is_placed_after_the_start(how):
@@ -369,6 +374,7 @@ def test_whatever_is_read_of_a_failed_run_inside_a_transformation_raises(name):
     _raises_while_running(lambda: jax.jit(lambda rate: read(_broken(rate, **how)))(1e4))
 
 
+@pytest.mark.slow
 def test_failure_is_a_value_inside_transformations_that_do_not_throw():
     """throw=False: the failed lane is marked, the other is what it is alone."""
     run = lambda rate: _broken(rate, throw=False)  # noqa: E731
@@ -383,6 +389,7 @@ def test_failure_is_a_value_inside_transformations_that_do_not_throw():
     np.testing.assert_array_equal(runs.final_state.q, runs.q[np.arange(2), ends])
 
 
+@pytest.mark.slow
 def test_failure_without_constraints_says_so():
     """A motion that reaches infinity in finite time: x'' = 6 x^2 has x = 1 / (1 - t)^2."""
 

@@ -116,6 +116,7 @@ def _slopes(function, x):
     return slopes, 1e-15 * np.abs(up).max() / step
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "form"), CASES, ids=IDS)
 def test_gradients_agree_in_both_modes_and_with_differences(name, form):
     """By every gain, mass, length and initial value: two modes agree, and differences to 1e-6."""
@@ -134,6 +135,7 @@ def test_gradients_agree_in_both_modes_and_with_differences(name, form):
     assert all(np.all(np.abs(part) > resolution) for part in jax.tree.leaves(gradient))
 
 
+@pytest.mark.slow
 def test_gradients_under_vmap_are_those_of_each_lane():
     """vmap of grad, grad of the sum over vmap, and vmap of forward mode, give one answer."""
     function, x, _ = _problem(*CASES[2])
@@ -163,6 +165,7 @@ def test_single_precision_gradients():
     )
 
 
+@pytest.mark.slow
 def test_gradient_through_the_projection_of_the_start():
     """With `consistent_state` inside, d/d(length) agrees with differences, in both modes.
 
@@ -205,6 +208,7 @@ def test_gradient_of_an_adaptive_run_agrees_with_differences():
     np.testing.assert_allclose((up - down) / (2 * h), slope, rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_gradient_of_one_lane_is_not_spoiled_by_another_that_fails(led_point):
     """The summed loss over lanes that reached their end has a finite, exact gradient.
 

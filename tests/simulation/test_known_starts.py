@@ -36,6 +36,7 @@ def table():
     return case
 
 
+@pytest.mark.slow
 def test_members_of_an_eager_batch_are_right_by_default(table):
     """As alone, from starts on and off the constraints, beside one that is no number; nested."""
     system, _ = table()
@@ -55,6 +56,7 @@ def test_members_of_an_eager_batch_are_right_by_default(table):
     np.testing.assert_allclose(nested[0][0, :2], q[:2], rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_a_batch_of_independent_constraints_keeps_the_fast_solve(table):
     def held(off):
         system, state = table(off=off)
@@ -64,6 +66,7 @@ def test_a_batch_of_independent_constraints_keeps_the_fast_solve(table):
     assert jax.vmap(held)(jnp.array([0.0, 1e-6])) is None
 
 
+@pytest.mark.slow
 def test_gradients_by_lengths_and_gains_agree_three_ways(table):
     """Eager batches of gradients, gradients of batches, and compiled with `MinimumNorm()`."""
 
@@ -93,6 +96,7 @@ def test_gradients_by_lengths_and_gains_agree_three_ways(table):
         np.testing.assert_allclose(gradient, difference, rtol=1e-5, atol=4e-9)
 
 
+@pytest.mark.slow
 def test_a_compiled_program_over_gains_knows_the_start(table):
     """As eager: the rank is found, gradients are right, and refusals are in words."""
     system, state = table(off=1e-6)
@@ -123,6 +127,7 @@ def test_lists_in_a_compiled_program_are_known_as_well(table):
     assert held(10.0) == 3
 
 
+@pytest.mark.slow
 def test_a_formulation_that_needs_independence_fails_in_batches_too(table):
     """Alone it refuses the start."""
     system, state = table()
@@ -152,6 +157,7 @@ class Doubled(jaxdae.System):
 
 
 # Squares of singular values that single precision resolves are larger.
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", [None, native_reading], ids=["plain", "native"])
 @pytest.mark.parametrize(("dtype", "least"), [("float64", 1e-5), ("float32", 2e-2)])
 def test_starts_that_vary_in_a_program_are_judged_on_the_constraints(dtype, least, kernel):

@@ -5,6 +5,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 import jaxdae
 from jaxdae import Baumgarte, Multipliers, simulate, State
@@ -28,6 +29,7 @@ def operations(function, *arguments):
     return str(eqx.filter_make_jaxpr(function)(*arguments)[0])
 
 
+@pytest.mark.slow
 def test_readings_are_those_of_the_plain_backend():
     """One run and a batch; steps are given, so that both backends make the same."""
     states = perturbed_states(START, jax.random.key(0), 11)
@@ -74,6 +76,7 @@ def test_a_controller_is_no_part_of_what_does_not_depend_on_it():
         assert "native_kernel" in operations(lambda made, name=name: getattr(made, name), made)
 
 
+@pytest.mark.slow
 def test_gradients_of_readings_are_those_of_the_plain_backend():
     """In both modes; of the plain program in the one that compiles faster."""
     states = perturbed_states(START, jax.random.key(1), 5)
@@ -104,6 +107,7 @@ def test_gradients_of_readings_are_those_of_the_plain_backend():
             np.testing.assert_allclose(one, other, rtol=1e-9, atol=0)
 
 
+@pytest.mark.slow
 def test_rows_that_were_not_reached_spoil_no_gradient():
     def last(K_P):
         made = run(
@@ -164,6 +168,7 @@ def _cosine_jvp(primals, tangents):
     return jnp.cos(x), (nothing - jnp.sin(x)) * move
 
 
+@pytest.mark.slow
 def test_derivatives_of_readings_that_no_kernel_has_are_those_of_jax():
     """In every order of modes, for a batch."""
     rows, weights = np.array([[0.3, 0.5], [0.6, -0.2], [0.0, 1.0]]), np.array([1.0, 2.0])

@@ -84,6 +84,7 @@ ORDERS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("solver", "order", "motion", "steps"), ORDERS, ids=[type(case[0]).__name__ for case in ORDERS]
 )
@@ -129,6 +130,7 @@ EXACT = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "formulation", EXACT, ids=["full rank", "minimum norm", "singular mass", "augmented"]
 )
@@ -159,6 +161,7 @@ def test_penalty_motion_approaches_the_exact_one_like_one_over_alpha(rich):
     np.testing.assert_allclose(np.diff(np.log10(error)), -1, atol=0.02)
 
 
+@pytest.mark.slow
 def test_penalty_stays_a_valid_motion_on_dependent_constraints(repeated_rod):
     """Where a constraint is stated twice, minimum norm follows the motion of one constraint."""
     state = jaxdae.consistent_state(repeated_rod((1.0,)), [0.8, -0.6], [0.6, 0.8])
@@ -215,6 +218,7 @@ def driven(rich):
     return simulate(system, gains, state, t1=1.0, controller=_drive, saveat=ts, work=True)
 
 
+@pytest.mark.slow
 def test_work_balances_the_energy_to_integration_accuracy(driven):
     """energy(t) - energy(0) = work of forces, dissipation, constraints and explicit time."""
     work, change = driven.work, driven.energy - driven.energy[0]
@@ -224,6 +228,7 @@ def test_work_balances_the_energy_to_integration_accuracy(driven):
     np.testing.assert_array_equal([part[0] for part in work], 0)
 
 
+@pytest.mark.slow
 def test_each_work_is_the_integral_of_its_power(driven):
     """Each part against Simpson's rule on powers written out by hand from the saved states."""
     system, (q, v, w, t) = driven.system, (driven.q, driven.v, driven.w, driven.ts)
@@ -244,6 +249,7 @@ def test_each_work_is_the_integral_of_its_power(driven):
         np.testing.assert_allclose(got[-1], simpson(power, x=t), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_work_of_a_batch_is_that_of_each_lane(rich):
     """Under vmap every lane's energy balances, and its parts are those of the run alone."""
     system, state, _ = rich
@@ -328,6 +334,7 @@ def test_the_adjoint_changes_no_value(adjoint, pendulum):
     np.testing.assert_allclose(run(adjoint=adjoint).q, run().q, rtol=1e-14, atol=1e-14)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("progress", [True, diffrax.TextProgressMeter()], ids=["bar", "text"])
 def test_progress_is_shown_to_the_end(progress, pendulum, capfd):
     """A progress meter reaches 100 per cent and the result is as usual."""
@@ -340,6 +347,7 @@ def test_progress_is_shown_to_the_end(progress, pendulum, capfd):
     assert run.success
 
 
+@pytest.mark.slow
 def test_single_precision_stays_single(pendulum):
     """A float32 state is simulated in float32 from end to end, at float32 accuracy."""
     system, _ = pendulum
@@ -358,6 +366,7 @@ def _led(led_point, speed):
     return simulate(system, gains, system.start(), t1=1.5, throw=False)
 
 
+@pytest.mark.slow
 def test_a_failing_lane_is_marked_and_the_others_are_right(led_point):
     """Under vmap the lane whose target leaves the circle at t = 1 fails there, and alone."""
     speeds = jnp.array([0.5, 1.0, 0.25])
@@ -380,6 +389,7 @@ def test_a_failing_lane_is_marked_and_the_others_are_right(led_point):
         np.testing.assert_allclose(runs.q[lane, rows], exact, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_lane_gives_what_it_gives_alone(led_point):
     """Batched and single runs of the same problem agree, failing or not, in the last digits."""
     runs = jax.vmap(lambda s: _led(led_point, s))(jnp.array([0.5, 1.0]))
@@ -420,6 +430,7 @@ def two_link():
     return system, printed, jaxdae.consistent_state(system, printed.q, printed.v)
 
 
+@pytest.mark.slow
 def test_two_link_multipliers_stop_where_the_target_leaves_the_workspace(two_link):
     """From the consistent start the run ends at t = 2.850, past the singular t = 0.4933.
 
@@ -449,6 +460,7 @@ def test_two_link_multipliers_cross_the_singular_configuration_by_the_steps_they
     assert abs(float(run.final_time) - 0.4933) < 5e-4
 
 
+@pytest.mark.slow
 def test_the_remedy_for_a_singular_configuration_passes_it(two_link):
     """What the failure recommends, from the printed start that breaks there otherwise."""
     system, state, _ = two_link
@@ -515,6 +527,7 @@ def _compiled(log) -> list[str]:
     return [record.getMessage() for record in log.records if "Compiling" in record.getMessage()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fixed", [False, True], ids=["adaptive", "fixed step"])
 def test_other_numbers_compile_nothing(fixed, caplog):
     """Other masses, lengths, gains, states, times and steps reuse the compiled program.
@@ -543,6 +556,7 @@ def test_other_numbers_compile_nothing(fixed, caplog):
     assert np.abs(results[0][0] - results[1][0]).max() > 1e-2
 
 
+@pytest.mark.slow
 def test_tolerances_may_be_traced():
     """One compiled program for all of them, from a start that is known to it."""
     pendulum = CartesianPendulum(1.3, 0.9)
@@ -560,6 +574,7 @@ def test_tolerances_may_be_traced():
         np.testing.assert_allclose(compiled(tolerance), end(tolerance), rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_whole_numbers_are_numbers_like_others(caplog):
     """Given as parameters, gains, state and times they compile nothing new, and mean the same."""
 

@@ -24,6 +24,7 @@ def _adaptive(tolerance):
 
 # Largest error of q [m, rad]; the solver's own on a regular motion is about ten times less than
 # each of these, the best that any other formulation reached on this one is 1e-6.
+@pytest.mark.slow
 @pytest.mark.parametrize(("tolerance", "error"), [(1e-6, 1e-5), (1e-8, 1e-7), (1e-10, 1e-9)])
 def test_a_rhombus_passes_its_flat_positions(tolerance, error):
     """Past twelve of them, the branch and the energy stay those of the parallelogram."""
@@ -54,6 +55,7 @@ def test_given_steps_and_starts_off_the_constraints_keep_the_branch(start):
     assert_allclose(crank.equal_links_energy(theta, rate), energy, atol=1e-4 + 50 * start)
 
 
+@pytest.mark.slow
 def test_batches_and_gradients_pass_too():
     """The arm's motion is prescribed: each member ends where the closed form does."""
 
@@ -85,6 +87,7 @@ def test_steps_are_projected_whoever_solves_inside():
     np.testing.assert_array_equal(run.q, again.q)
 
 
+@pytest.mark.slow
 def test_the_solve_is_exact_where_constraints_are_independent():
     mass = jnp.diag(jnp.array([1.0, 2.0, 0.5]))
     jac = jnp.array([[1.0, 0.3, 0.0], [0.0, 1.0, -0.7]])

@@ -63,6 +63,7 @@ def test_the_decay_of_eliminated_constraints_has_a_step_limit(decay, led_point):
     assert _told(system, VelocityElimination(()), state, 0.1) == ""
 
 
+@pytest.mark.slow
 def test_a_step_beyond_the_limit_of_the_decay_makes_residuals_grow():
     """Euler's factor `1 - 0.025 * 100` is that of the residual; a start slightly off its rod."""
     pendulum, formulation = CartesianPendulum(), VelocityElimination("x", decay=100.0)
@@ -96,6 +97,7 @@ def test_nothing_is_said_without_reason(formulation, solver, step, led_point):
     assert _told(led_point(0.5), formulation, led_point(0.5).start(), step, solver) == ""
 
 
+@pytest.mark.slow
 def test_simulate_warns_of_fixed_steps_only(led_point):
     system = led_point(0.5)
     run = {"t1": 0.02, "throw": False}
@@ -105,6 +107,7 @@ def test_simulate_warns_of_fixed_steps_only(led_point):
     assert jaxdae.simulate(system, Multipliers(FAST), system.start(), **run).success
 
 
+@pytest.mark.slow
 def test_servo_gains_are_judged_too():
     system = AdaptiveMirror()
     state = system.program_state(0.0)
@@ -121,6 +124,7 @@ def test_servo_gains_are_judged_too():
     assert _told(system, Multipliers(), state, 0.01, diffrax.Euler(), law) == ""
 
 
+@pytest.mark.slow
 def test_servo_gains_may_be_traced_alone():
     """Nothing is judged then, and nothing breaks: eager derivatives with fixed steps."""
     system = AdaptiveMirror()
@@ -181,6 +185,7 @@ def test_stabilized_integrals_are_judged_with_what_they_stand_on(led_point):
     assert "root -400" in _told(system, both, system.start(), 0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "make",
     [
@@ -210,6 +215,7 @@ def test_the_matrix_of_a_formulation_is_the_rate_of_its_violations(make, led_poi
     np.testing.assert_array_equal(H[:2], np.eye(4)[2:])
 
 
+@pytest.mark.slow
 def test_a_finite_constraint_mass_makes_the_gains_weaker(led_point):
     """`Penalty` contracts at steps at which `Multipliers` with the same gains does not."""
     system, step = led_point(0.5), 0.0075

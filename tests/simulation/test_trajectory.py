@@ -27,6 +27,7 @@ def every_step():
     return _run()
 
 
+@pytest.mark.slow
 def test_fixed_step_runs_save_every_step_by_default(every_step):
     """Nine rows for eight steps, the first of them the start."""
     np.testing.assert_array_equal(every_step.ts, 0.125 * np.arange(9))
@@ -51,6 +52,7 @@ def test_only_the_ends(every_step):
     np.testing.assert_allclose(run.q, every_step.q[np.array([0, -1])], rtol=1e-14, atol=1e-14)
 
 
+@pytest.mark.slow
 def test_given_times_are_interpolated_between_steps(every_step):
     """SaveAt(ts=…): rows at steps are the steps, rows between are good to cubic interpolation."""
     times = [0.25, 0.3, 1.0]
@@ -64,6 +66,7 @@ def test_given_times_are_interpolated_between_steps(every_step):
     assert np.abs(fine - exact).max() < np.abs(coarse - exact).max() / 4**3.5
 
 
+@pytest.mark.slow
 def test_steps_of_the_solver_with_padding_marked(every_step):
     """SaveAt(steps=True): the accepted steps; rows beyond are ts = inf and NaN values."""
     run = _run(saveat=SaveAt(steps=True), max_steps=12, work=True)
@@ -77,6 +80,7 @@ def test_steps_of_the_solver_with_padding_marked(every_step):
     assert run.success
 
 
+@pytest.mark.slow
 def test_dense_output_gives_any_time(every_step):
     """SaveAt(dense=True): evaluate(t) is the interpolant, and no rows are saved."""
     run = _run(saveat=SaveAt(dense=True))
@@ -89,6 +93,7 @@ def test_dense_output_gives_any_time(every_step):
         _ = run.q
 
 
+@pytest.mark.slow
 def test_dense_output_beside_rows(every_step):
     """SaveAt(t1=True, dense=True) gives both."""
     run = _run(saveat=SaveAt(t1=True, dense=True))
@@ -102,6 +107,7 @@ def test_without_dense_output_evaluate_says_how_to_get_it(every_step):
         every_step.evaluate(0.5)
 
 
+@pytest.mark.slow
 def test_a_function_of_the_state_is_saved(every_step):
     """SaveAt(fn=…) receives (t, State, args); the run says where its values are."""
     run = _run(saveat=SaveAt(ts=[0.0, 0.5], fn=lambda t, y, args: (t, y.q[0] * y.v[1])))  # noqa: ARG005
@@ -111,6 +117,7 @@ def test_a_function_of_the_state_is_saved(every_step):
         _ = run.multipliers
 
 
+@pytest.mark.slow
 def test_several_rules_at_once(every_step):
     """SaveAt(subs=…): a pytree of rules gives a pytree of results."""
     subs = {
@@ -199,6 +206,7 @@ def batch():
 LANES: dict[str, Any] = {"rtol": 1e-12, "atol": 1e-12}
 
 
+@pytest.mark.slow
 def test_a_lane_of_a_batch_is_the_run_alone(batch):
     """One axis at a time: states, what follows from them, the end, and what was simulated."""
     assert batch.q.shape == (2, 3, 4, 2)
@@ -213,6 +221,7 @@ def test_a_lane_of_a_batch_is_the_run_alone(batch):
         jax.tree.map(equal, read(lane), read(alone))
 
 
+@pytest.mark.slow
 def test_dense_output_of_a_batch_is_that_of_its_lanes_at_each_time(batch):
     """Times are the same for all lanes, and come behind the axes of the batch."""
     states = batch.evaluate(TIMES)

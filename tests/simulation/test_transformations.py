@@ -135,6 +135,7 @@ def test_the_native_backend_has_the_derivatives_of_the_steps(expected):
 MOVE = np.cos(np.arange(6.0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "count", "settings", "orders"),
     [
@@ -237,6 +238,7 @@ def total(stiffness, starts, counted, steps: str, backend: Any):
     return jnp.sum(jax.vmap(one)(starts, counted))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("steps", "backend", "orders"),
     [

@@ -17,6 +17,7 @@ def _run(state, **how):
     return simulate(CartesianPendulum(), FORMULATION, state, throw=False, **how)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("times", [[0.0, 0.1, 0.35, 0.5], [0.5, 0.2, 0.0]], ids=["on", "back"])
 def test_steps_are_those_of_diffrax(times):
     def end(controller):
@@ -36,6 +37,7 @@ def test_steps_are_those_of_diffrax(times):
     np.testing.assert_array_equal(end(Grid(ts)), end(diffrax.StepTo(ts)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("how", "callbacks"), [({"dt": 0.1}, False), ({}, True)])
 def test_a_program_of_fixed_steps_never_calls_back(how, callbacks):
     """What JAX asks of programs on disk; an adaptive one has the checks of diffrax in it."""
@@ -46,6 +48,7 @@ def test_a_program_of_fixed_steps_never_calls_back(how, callbacks):
     assert ("callback" in text) == callbacks
 
 
+@pytest.mark.slow
 def test_steps_below_the_round_off_of_the_times_are_refused():
     q, v = (jnp.asarray(x, jnp.float32) for x in CartesianPendulum().start())
     with pytest.raises(ValueError, match=r"below the round-off of times .* float32; take"):

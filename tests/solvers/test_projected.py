@@ -89,6 +89,7 @@ FORMULATIONS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("system", "formulation"),
     FORMULATIONS,
@@ -109,6 +110,7 @@ def test_without_the_projection_steps_leave_the_constraints(case):
     assert largest(run(RK4(), system, start, t1=0.2)) > 1e3 * ROUND_OFF
 
 
+@pytest.mark.slow
 def test_the_order_of_the_method_is_kept():
     """Halving the step divides the error of RK4 by 16, up to the next order."""
     exact = run(diffrax.Dopri8(), dt=0.005).q[-1]
@@ -118,6 +120,7 @@ def test_the_order_of_the_method_is_kept():
     np.testing.assert_allclose(orders, 4.0, atol=0.15)
 
 
+@pytest.mark.slow
 def test_one_iteration_goes_the_way_of_least_change_in_the_mass_metric():
     """The move is M^-1 J^T times something, and a second one squares the distance."""
     system = AndrewsMechanism()
@@ -136,6 +139,7 @@ def test_one_iteration_goes_the_way_of_least_change_in_the_mass_metric():
     assert residuals[2] < 1e-15
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("saveat", "backend"),
     [(None, "native"), (diffrax.SaveAt(ts=jnp.linspace(0.03, 0.47, 7)), "plain")],
@@ -151,6 +155,7 @@ def test_saved_states_between_steps_are_on_the_constraints(saveat, backend):
     assert largest(run(Projected(diffrax.Tsit5()), **settings)) < ROUND_OFF
 
 
+@pytest.mark.slow
 def test_dense_output_functions_of_the_state_and_several_results_are_on_the_constraints():
     dense = run(Projected(RK4()), saveat=diffrax.SaveAt(dense=True))
     state = dense.evaluate(np.linspace(0.01, 0.49, 9))
@@ -167,6 +172,7 @@ def test_dense_output_functions_of_the_state_and_several_results_are_on_the_cons
     np.testing.assert_allclose(squares, 0.9**2, rtol=ROUND_OFF)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("solver", "adaptive"),
     [(diffrax.Tsit5(), False), (diffrax.Tsit5(), True)],
@@ -191,6 +197,7 @@ def test_both_backends_make_the_same_run(solver, adaptive, case):
             np.testing.assert_allclose(one, other, rtol=0, atol=1e-12 * np.abs(one).max())
 
 
+@pytest.mark.slow
 def test_gradients_go_through_the_projection():
     """Reverse and forward mode natively, forward on the plain backend, central differences."""
 
@@ -219,6 +226,7 @@ def test_gradients_go_through_the_projection():
     np.testing.assert_allclose(found[0], difference, rtol=1e-8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["plain", "native"])
 def test_batches_and_single_precision(backend):
     states = jax.tree.map(lambda x: jnp.stack([x, 1.0 * x, x]).astype(jnp.float32), START)
@@ -228,6 +236,7 @@ def test_batches_and_single_precision(backend):
     np.testing.assert_allclose(made.q[1], run(Projected(RK4())).q, rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_implicit_solvers_are_projected_too():
     choice = diffrax.PIDController(rtol=1e-6, atol=1e-6)
     made = run(Projected(diffrax.ImplicitEuler()), dt=None, stepsize_controller=choice)
@@ -236,6 +245,7 @@ def test_implicit_solvers_are_projected_too():
     np.testing.assert_allclose(made.q[-1], run(diffrax.Dopri8(), dt=0.005).q[-1], atol=1e-3)
 
 
+@pytest.mark.slow
 def test_solvers_that_wrap_others_are_projected_too():
     """Two half steps estimate the error of a method that does not."""
     choice = diffrax.PIDController(rtol=1e-5, atol=1e-5)
@@ -251,6 +261,7 @@ def test_every_adjoint_of_diffrax_takes_it(adjoint):
     assert jax.eval_shape(call, START).shape[-1] == 2
 
 
+@pytest.mark.slow
 def test_rows_that_were_not_reached_are_marked():
     made = run(
         Projected(diffrax.Tsit5()), dt=None, max_steps=3, throw=False, t1=5.0,
@@ -281,6 +292,7 @@ def test_what_moves_off_the_constraints_on_purpose_is_refused():
         run(Projected(RK4()), formulation=RealizingForces(LinearLaw(50.0)))
 
 
+@pytest.mark.slow
 def test_penalty_motions_are_improved_to_first_order():
     """The exact penalty motion is off the constraints, so the order of the method is not kept."""
     exact = run(diffrax.Dopri8(), dt=0.005).q[-1]
@@ -294,6 +306,7 @@ def test_penalty_motions_are_improved_to_first_order():
     np.testing.assert_allclose(np.log2(left[1] / left[2]), 1.0, atol=0.2)
 
 
+@pytest.mark.slow
 def test_what_is_not_a_solver_or_a_number_of_iterations_is_refused():
     with pytest.raises(TypeError, match=r"Projected wraps a diffrax solver, .*; got 'RK4'"):
         Projected("RK4")  # pyright: ignore[reportArgumentType]

@@ -4,6 +4,7 @@ import diffrax
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from jaxdae.solvers import RK4
 
@@ -44,6 +45,7 @@ def _kutta(t, y, h):
     return y + h / 6 * (k1 + 2 * k2 + 2 * k3 + k4)
 
 
+@pytest.mark.slow
 def test_two_steps_are_those_of_kuttas_formula():
     """Also the second, which could not reuse a stage of the first."""
     y0 = jnp.array([0.7, -0.4])
@@ -81,6 +83,7 @@ def test_there_is_no_error_estimate():
     np.testing.assert_array_equal(RK4.tableau.b_error, np.zeros(4))
 
 
+@pytest.mark.slow
 def test_interpolant_is_the_cubic_of_values_and_slopes_at_both_ends():
     """For y = t^4, which the method integrates exactly, cubic Hermite errs by x^2 (h - x)^2."""
     dense = _solve(lambda t, y: 4 * t**3 + 0 * y, 0.0, saveat=diffrax.SaveAt(dense=True))
@@ -89,6 +92,7 @@ def test_interpolant_is_the_cubic_of_values_and_slopes_at_both_ends():
         np.testing.assert_allclose(dense.evaluate(x), expected, rtol=1e-12, atol=1e-17)
 
 
+@pytest.mark.slow
 def test_interpolation_errs_by_the_fourth_power_of_the_step():
     """Within one step of y' = y: as the docstring of `simulate` says, of the solver's order."""
     steps = np.array([0.2, 0.1, 0.05])
@@ -104,6 +108,7 @@ def test_interpolation_errs_by_the_fourth_power_of_the_step():
     np.testing.assert_allclose(slopes, 4, atol=0.2)  # the next term is of relative size h
 
 
+@pytest.mark.slow
 def test_single_precision_stays_single():
     """The tableau is in double precision, the steps are not."""
     start, h = np.array([0.7, -0.4], np.float32), jnp.float32(STEP)

@@ -135,6 +135,7 @@ def test_wrong_number_of_controls_is_refused(use):
         use(mirror, mirror.program_state(0.0))
 
 
+@pytest.mark.slow
 def test_a_single_number_for_several_controls_is_refused():
     """It would be broadcast."""
     arm = PointMassArm()

@@ -66,6 +66,7 @@ def _nearest_on_circle(system, q0):
     return point(mu)
 
 
+@pytest.mark.slow
 def test_position_is_the_nearest_point_in_the_mass_metric():
     """On a circle with anisotropic mass the projection solves the secular equation."""
     out = consistent_state(Circle(), Q0, V0)
@@ -100,6 +101,7 @@ def test_a_consistent_state_is_returned_as_it_is(monkeypatch):
                 consistent_state(system, [q, 0.0], [v, 0.5])
 
 
+@pytest.mark.slow
 def test_nearest_point_agrees_with_sequential_quadratic_programming(everything):
     """With a full, state-dependent mass matrix SLSQP finds the same position and velocity."""
     t, q0, v0 = 0.3, np.array([0.8, -1.1, 0.5]), np.array([0.4, -0.3, 0.2])
@@ -122,6 +124,7 @@ def test_nearest_point_agrees_with_sequential_quadratic_programming(everything):
         np.testing.assert_allclose(got, found.x, atol=2e-7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["everything", "massless", "repeated"])
 def test_projecting_twice_is_projecting_once(name, everything, massless, repeated_rod):
     """A consistent state is its own projection, to round-off."""
@@ -148,6 +151,7 @@ def test_fixed_coordinates_are_held_exactly(fixed):
     np.testing.assert_allclose(out.v[1], -1.1 * 0.7 / y, **SOLVED)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fixed", ["q1", 0])
 def test_a_single_coordinate_need_not_be_put_in_a_list(fixed, repeated_rod):
     """fixed="q1" is fixed=["q1"], a name where the system gives none; so is a single index."""
@@ -158,6 +162,7 @@ def test_a_single_coordinate_need_not_be_put_in_a_list(fixed, repeated_rod):
     assert one.q[1] != Q0[1]
 
 
+@pytest.mark.slow
 def test_far_starts_find_the_constraints_and_not_a_maximum_of_the_distance():
     """From 200 starts anywhere in the plane, the result is on the circle and is the nearest point.
 
@@ -175,6 +180,7 @@ def test_far_starts_find_the_constraints_and_not_a_maximum_of_the_distance():
     assert np.mean(distance > least + 1e-6) <= 0.01
 
 
+@pytest.mark.slow
 def test_dependent_constraints_give_the_point_that_one_of_them_gives(repeated_rod):
     """Stating a constraint three times, with different weights, changes nothing."""
     one = consistent_state(repeated_rod((1.0,)), Q0, V0)
@@ -197,6 +203,7 @@ def test_velocity_constraint_nonlinear_in_v_is_satisfied_at_the_nearest_velocity
     np.testing.assert_array_equal(out.q, Q0)
 
 
+@pytest.mark.slow
 def test_rheonomic_velocity_level_includes_the_explicit_rate(led_point):
     """At t = 1 the led point moves with the target: x = 0.5, vx = 0.5, vy from the circle."""
     out = consistent_state(led_point(0.5), jnp.array([0.4, 0.8]), jnp.zeros(2), t=1.0)
@@ -240,6 +247,7 @@ def _parameters():
     return jax.tree.map(jnp.asarray, (Circle(), Q0, V0))
 
 
+@pytest.mark.slow
 def test_derivatives_agree_in_forward_and_reverse_mode_and_with_differences():
     """d(q, v)/d(masses, length, q0, v0): two modes agree to round-off, differences to 1e-8."""
     params = _parameters()
@@ -255,6 +263,7 @@ def test_derivatives_agree_in_forward_and_reverse_mode_and_with_differences():
     np.testing.assert_allclose(forward, (ahead - behind).T / (2 * h), rtol=1e-6, atol=1e-8)
 
 
+@pytest.mark.slow
 def test_derivative_with_respect_to_the_length_is_the_closed_form():
     """With equal masses q = l q0 / |q0|, so dq/dl is the unit vector."""
     system = Circle(1.0, 1.0)
@@ -266,6 +275,7 @@ def test_derivative_with_respect_to_the_length_is_the_closed_form():
     np.testing.assert_allclose(slope, Q0 / jnp.linalg.norm(Q0), **SOLVED)
 
 
+@pytest.mark.slow
 def test_dependent_constraints_have_the_derivative_that_one_of_them_has(repeated_rod):
     """Implicit differentiation goes through the rank-deficient stationarity conditions."""
 
@@ -279,6 +289,7 @@ def test_dependent_constraints_have_the_derivative_that_one_of_them_has(repeated
     np.testing.assert_allclose(two, one, rtol=1e-7)
 
 
+@pytest.mark.slow
 def test_vmap_gives_each_lane_its_own_projection_and_derivative():
     """A batch of starts gives what each start gives alone."""
     starts = jnp.stack([Q0, -2 * Q0, jnp.array([0.1, 0.9])])
@@ -292,6 +303,7 @@ def test_vmap_gives_each_lane_its_own_projection_and_derivative():
         np.testing.assert_allclose(slopes[i], slope, rtol=1e-8, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_hopeless_lanes_of_a_batch_are_nan_and_the_others_right(led_point):
     """Beyond its reach the led point has no consistent state; before, it has."""
     times = jnp.array([0.0, 1.0, 3.0])
@@ -302,6 +314,7 @@ def test_hopeless_lanes_of_a_batch_are_nan_and_the_others_right(led_point):
     assert np.isnan(out.v[2]).all()
 
 
+@pytest.mark.slow
 def test_single_precision_stays_single():
     """float32 in, float32 out, on the circle to float32 round-off."""
     out = consistent_state(Circle(), Q0.astype(jnp.float32), V0.astype(jnp.float32))
@@ -361,6 +374,7 @@ def test_holding_every_coordinate_is_blamed_on_the_held_ones():
         consistent_state(Circle(), Q0, V0, fixed=["x", "y"])
 
 
+@pytest.mark.slow
 def test_wrong_shapes_are_refused():
     """q and v of different lengths, or in batches, are refused with the remedy."""
     with pytest.raises(ValueError, match=r"shapes \(2,\) and \(3,\)"):

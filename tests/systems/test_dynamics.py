@@ -229,6 +229,7 @@ def test_declared_mass_matrix_is_used_and_the_force_is_unchanged():
         np.testing.assert_allclose(d.force, [-2 * 0.8 * -1.0 * 2.0, 0.8 * 4.0], **ROUND_OFF)
 
 
+@pytest.mark.slow
 def test_check_mass_matrix_accepts_the_right_one_and_names_the_wrong_entry():
     """check_mass_matrix passes in silence, or says which entry differs, both values, and why."""
     q, v = jnp.array([0.3, 0.8]), jnp.array([2.0, -1.0])
@@ -273,6 +274,7 @@ def test_generalized_energy_is_the_jacobi_integral():
     np.testing.assert_allclose(h, expected, **ROUND_OFF)
 
 
+@pytest.mark.slow
 def test_power_balance_is_the_rate_of_the_generalized_energy(everything, rng):
     """dh/dt along M a + J^T lam = f is the sum of the four powers, for any lam and any state."""
     t = jnp.asarray(0.4)
@@ -325,6 +327,7 @@ class ByNumPy(jaxdae.System):
         return np.sin(q[0])
 
 
+@pytest.mark.slow
 def test_what_jax_cannot_trace_is_named_with_its_line():
     words = r"^ByNumPy cannot be traced by JAX \(line \d+ of test_dynamics.py, .*jnp.sin for np.sin"
     with pytest.raises(ValueError, match=words):

@@ -66,6 +66,7 @@ def test_lists_take_the_precision_of_the_array_beside_them(lists):
     assert {str(x.dtype) for x in jax.tree.leaves(state)} == {"float32"}
 
 
+@pytest.mark.slow
 def test_double_precision_parameters_do_not_widen_a_single_precision_run():
     """NumPy's numbers and arrays are float64, whatever the user meant by them."""
     system = CartesianPendulum(np.float64(1.0), np.array(1.0), jnp.asarray(9.81))  # pyright: ignore[reportArgumentType]

@@ -50,6 +50,7 @@ PENDULUM = DrivenPendulum()
 GUESS: dict[str, Any] = {"q": [0.9, -0.7], "v": [0.3, 0.2], "w": [1.0]}
 
 
+@pytest.mark.slow
 def test_state_meets_constraints_and_program_with_the_least_change():
     state = jaxdae.consistent_state(PENDULUM, **GUESS, program=held)
     q, v, w = (np.asarray(x) for x in (state.q, state.v, state.w))
@@ -87,6 +88,7 @@ def test_held_actuators_leave_the_coordinates_to_meet_the_program():
         jaxdae.consistent_state(PENDULUM, **GUESS, program=held, fixed=("w2",))
 
 
+@pytest.mark.slow
 def test_derivatives_follow_the_implicit_function_theorem():
     def torque(length):
         return jaxdae.consistent_state(DrivenPendulum(length), **GUESS, program=held).w[0]
@@ -97,6 +99,7 @@ def test_derivatives_follow_the_implicit_function_theorem():
     assert found == pytest.approx(float(difference), rel=1e-6)
 
 
+@pytest.mark.slow
 def test_the_mirror_starts_on_its_program_with_torque_and_rate():
     """Four derivatives: angle, velocity, torque, its rate, by inverse dynamics in the model."""
     mirror = AdaptiveMirror()
@@ -110,6 +113,7 @@ def test_the_mirror_starts_on_its_program_with_torque_and_rate():
         np.testing.assert_allclose(getattr(state, name), getattr(exact, name), rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_programs_that_cannot_hold_are_named():
     def impossible(t, q, v, w):
         del t, v
@@ -128,6 +132,7 @@ def test_programs_that_cannot_hold_are_named():
         jaxdae.consistent_state(PENDULUM, **GUESS, program=scalar)
 
 
+@pytest.mark.slow
 def test_without_a_program_actuators_stay():
     state = jaxdae.consistent_state(PENDULUM, **GUESS)
     np.testing.assert_array_equal(state.w, State(**GUESS).w)

@@ -247,6 +247,7 @@ def test_tolerances_below_zero():
         jaxdae.MinimumNorm(rcond=-1e-3)
 
 
+@pytest.mark.slow
 def test_a_mass_matrix_that_is_not_symmetric_or_not_finite():
     lopsided = declared(mass_matrix=lambda self, t, q: jnp.array([[1.0, 0.5], [0.0, 1.0]]))  # noqa: ARG005
     with pytest.raises(ValueError, match=r"not symmetric: \[0, 1\] = 0\.5, but \[1, 0\] = 0 "):
@@ -309,6 +310,7 @@ class Undefined(Point):
         return jnp.sqrt(self.place - q[0])
 
 
+@pytest.mark.slow
 def test_a_run_that_meets_nan_names_the_function_and_the_time():
     with pytest.raises(jaxdae.SimulationError, match=r"force is not finite: entry 0 is nan at t ="):
         run(Undefined(), solver=diffrax.Heun(), backend="plain")
@@ -323,6 +325,7 @@ def test_a_run_that_meets_nan_names_the_function_and_the_time():
         jaxdae.consistent_state(nowhere, [1.0, 0.0], [0.0, 0.0])
 
 
+@pytest.mark.slow
 def test_a_controller_that_meets_nan_is_named_and_not_the_force():
     pushed = declared(force=lambda self, t, q, v, w, u: u)  # noqa: ARG005
     lost = lambda t, q, v, w: jnp.where(t < 0.05, q, jnp.nan)  # noqa: E731, ARG005
@@ -330,6 +333,7 @@ def test_a_controller_that_meets_nan_is_named_and_not_the_force():
         run(pushed, controller=lost, solver=diffrax.Heun(), backend="plain")
 
 
+@pytest.mark.slow
 def test_inside_a_transformation_the_same_is_refused():
     with pytest.raises(ValueError, match="cannot be traced by JAX"):
         jax.vmap(lambda q: run(energy(lambda q: np.sin(q[0])), State(q, q)).q)(jnp.ones((2, 2)))

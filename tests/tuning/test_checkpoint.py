@@ -57,6 +57,7 @@ def stopped(tmp_path):
     return path
 
 
+@pytest.mark.slow
 def test_a_resumed_run_equals_the_uninterrupted_one(stopped, uninterrupted):
     assert_same_numbers(run(stopped, resume=True), uninterrupted)
 
@@ -117,6 +118,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_a_run_that_is_killed_at_random_moments_resumes_bit_for_bit(tmp_path, rng):
     script, path = tmp_path / "killed.py", tmp_path / "run.ckpt"
     script.write_text(SCRIPT)
@@ -164,6 +166,7 @@ def assert_refused(path, message, **settings):
     assert path.read_bytes() == before
 
 
+@pytest.mark.slow
 def test_every_flipped_bit_is_noticed(stopped, rng):
     content = stopped.read_bytes()
     places = rng.integers(len(content), size=30)
@@ -351,6 +354,7 @@ def test_a_start_that_fails_leaves_no_file(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_resuming_and_overwriting_contradict(tmp_path):
     with pytest.raises(ValueError, match="contradict each other"):
         run(tmp_path / "run.ckpt", resume=True, overwrite=True)

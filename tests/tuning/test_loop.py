@@ -42,6 +42,7 @@ def reverse():
     return tune(distance, PARAMS, steps=400)
 
 
+@pytest.mark.slow
 def test_the_minimum_is_found(reverse):
     # Adam at a constant rate of 0.05 ends in a neighbourhood of the minimum, not at it.
     assert reverse.loss < 1e-3 * reverse.initial_loss
@@ -110,6 +111,7 @@ def test_the_best_loss_is_exact_whatever_the_precision_of_the_objective(dtype):
     assert result.loss == result.history.loss[-1] == dtype(result.loss)
 
 
+@pytest.mark.slow
 def test_an_optimizer_with_a_line_search_works():
     target = jnp.array([3.0, -1.0])
 
@@ -299,6 +301,7 @@ def test_a_folder_is_no_checkpoint(tmp_path, settings):
         tune(never, jnp.array(1.0), checkpoint=tmp_path, **settings)
 
 
+@pytest.mark.slow
 def test_counts_may_be_numpy_integers():
     counts: dict[str, Any] = {"steps": np.int64(2), "starts": np.int32(2)}
     assert tune(lambda x: x**2, jnp.array(1.0), **counts).histories.loss.shape == (3, 2)

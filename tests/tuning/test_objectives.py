@@ -52,6 +52,7 @@ def one_run(**settings):
     return simulate(PENDULUM, gains([5.0, 20.0]), START, **run)
 
 
+@pytest.mark.slow
 def test_integrated_violation_is_the_trapezoidal_rule():
     run = one_run()
     phi, phi_dot = np.asarray(run.violation.phi), np.asarray(run.violation.phi_dot)
@@ -158,6 +159,7 @@ def test_control_effort_needs_a_controller():
         ControlEffort()(one_run())
 
 
+@pytest.mark.slow
 def test_energy_drift_falls_with_the_step():
     # A drift of order 4 or 5 is squared: halving the step divides the cost by 2^8 or more.
     coarse, fine = (EnergyDrift()(one_run(dt=dt)) for dt in (0.02, 0.01))
@@ -170,11 +172,13 @@ def test_a_weighted_sum_is_the_sum():
     np.testing.assert_allclose(total, 2.0 * parts[0](run) + 0.5 * parts[1](run), rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_the_cost_of_a_failed_run_is_nan():
     cost = IntegratedViolation()
     assert np.isnan(cost(one_run(dt=None, solver=None, max_steps=3, throw=False)))
 
 
+@pytest.mark.slow
 def test_unused_rows_count_nothing():
     adaptive = {"dt": None, "solver": diffrax.Tsit5(), "max_steps": 64}
     saved = one_run(saveat=diffrax.SaveAt(t0=True, steps=True), **adaptive)
@@ -194,6 +198,7 @@ def test_unused_rows_count_nothing():
 STEP_TIMES = (0.01 * jnp.arange(46)).at[-1].set(0.45)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ts", [STEP_TIMES, jnp.array([0.0, 0.095, 0.2])])
 def test_gradients_agree_in_forward_and_reverse_mode_and_with_differences(starts, ts):
     x = jnp.array([8.0, 30.0])
@@ -228,6 +233,7 @@ def results(starts):
     return [tune(objective(starts, cost, mode=m), params, steps=25) for m in modes]
 
 
+@pytest.mark.slow
 def test_tuned_gains_violate_less_in_both_modes(results):
     for result in results:
         assert result.loss < 0.7 * result.initial_loss
@@ -239,6 +245,7 @@ def test_tuned_gains_violate_less_in_both_modes(results):
     assert tuned.K_D > 2.0
 
 
+@pytest.mark.slow
 def test_a_loss_is_the_mean_over_the_starts(starts):
     made = objective(starts)
     costs = made.costs(gains([5.0, 20.0]))
@@ -253,6 +260,7 @@ def test_a_loss_is_the_mean_over_the_starts(starts):
     np.testing.assert_allclose(made(gains([5.0, 20.0])), np.mean(costs), rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_a_logarithm_makes_gradients_relative(starts):
     plain = objective(starts)
     logarithm = Logarithm(plain)
@@ -303,6 +311,7 @@ def test_a_step_to_where_an_objective_is_not_positive_is_refused_under_a_logarit
         tune(logarithm, jnp.array(3.0), steps=2)
 
 
+@pytest.mark.slow
 def test_single_precision_starts_and_parameters_are_tuned_in_single_precision(starts, results):
     narrow = jax.tree.map(lambda x: x.astype(jnp.float32), starts)
     cost = IntegratedViolation(velocity=1.0, from_start=True)
@@ -336,6 +345,7 @@ def test_the_budget_names_what_a_solver_wraps(starts):
     assert found == {"Projected(RK4, 2 iterations)", "Projected(Tsit5, 3 iterations)"}
 
 
+@pytest.mark.slow
 def test_an_adaptive_run_has_a_work_budget(starts):
     adaptive = {"dt": None, "solver": diffrax.Tsit5()}
     enough, too_few = (objective(starts, **adaptive, max_steps=n) for n in (200, 5))
@@ -358,6 +368,7 @@ class Spring(System):
         return 0.5 * self.stiffness * q @ q
 
 
+@pytest.mark.slow
 def test_a_parameter_of_the_system_can_be_tuned():
     # Position cos(3 t) belongs to the stiffness 9.
     cost = TrackingError(lambda _t, q, _v: q[0], lambda t: jnp.cos(3.0 * t))
@@ -386,6 +397,7 @@ def test_perturbed_states_leave_the_constraints_by_the_amount_asked_for():
     np.testing.assert_array_equal(states.v[:, 1], START.v[1])
 
 
+@pytest.mark.slow
 def test_perturbed_states_of_a_system_are_consistent():
     states = perturbed_states(START, jax.random.key(1), 5, system=PENDULUM)
     phi_dot = lambda s: jaxdae.evaluate(PENDULUM, 0.0, s.q, s.v).phi_dot  # noqa: E731
@@ -395,6 +407,7 @@ def test_perturbed_states_of_a_system_are_consistent():
     assert np.all(np.abs(states.q - START.q).max(axis=1) > 1e-6)
 
 
+@pytest.mark.slow
 def test_perturbed_states_that_cannot_be_projected_are_an_error(led_point):
     # The leader is at x = speed t = 2, off the unit circle.
     system = led_point(0.5)
@@ -434,6 +447,7 @@ def test_no_starts_are_refused():
         perturbed_states(START, jax.random.key(0), 0)
 
 
+@pytest.mark.slow
 def test_an_objective_is_a_pytree_of_its_starts(starts):
     arrays = jax.tree.leaves(eqx.filter(objective(starts), eqx.is_inexact_array))
     assert any(x is starts.q for x in arrays)

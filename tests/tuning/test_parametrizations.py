@@ -161,6 +161,7 @@ def test_only_raw_arrays_and_plain_arrays_are_trained():
     assert [x.shape for x in trained] == [(), (2,)]
 
 
+@pytest.mark.slow
 def test_gradients_agree_with_central_differences():
     modules = (
         Positive(jnp.array([2.0, 3.0])),

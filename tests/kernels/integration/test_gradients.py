@@ -135,6 +135,7 @@ def test_gradients_are_those_of_differences(case):
     np.testing.assert_allclose(along, slope, rtol=1e-2 if controlled else 1e-7)
 
 
+@pytest.mark.slow
 @QUICK
 def test_more_directions_than_one_kernel_follows():
     """Eleven members of a batch of directions, in pieces of eight and three."""
@@ -147,6 +148,7 @@ def test_more_directions_than_one_kernel_follows():
     np.testing.assert_allclose(found[7:], moves[7:] @ found[:7], rtol=1e-12)
 
 
+@pytest.mark.slow
 @QUICK
 @pytest.mark.parametrize(
     ("case", "leaf"),
@@ -165,6 +167,7 @@ BATCH = jax.tree.map(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "case", ["fixed, at times", "adaptive, at times", "adaptive, at steps"], indirect=True
 )
@@ -176,6 +179,7 @@ def test_batches_have_the_gradients_of_their_members(case):
         assert_close(member[0], reverse(member[1])[1], rtol=1e-10)
 
 
+@pytest.mark.slow
 @QUICK
 def test_shared_and_batched_parameters():
     """The gradient by what members share is the sum of theirs, in both modes."""
@@ -193,6 +197,7 @@ def test_shared_and_batched_parameters():
         assert_close(reverse[leaf], each[leaf].mean(0), rtol=1e-10)
 
 
+@pytest.mark.slow
 @QUICK
 def test_the_adjoint_in_sections_is_the_same(monkeypatch):
     """Ten steps in sections of four, four and two, instead of one."""
@@ -211,6 +216,7 @@ def test_the_adjoint_in_sections_is_the_same(monkeypatch):
         np.testing.assert_allclose(a, b, rtol=1e-13, atol=1e-14)
 
 
+@pytest.mark.slow
 @QUICK
 def test_failing_lanes_and_unreached_rows_leave_gradients_finite():
     """Lanes that exhaust their steps: what they reached counts, the others are as alone."""
@@ -228,6 +234,7 @@ def test_failing_lanes_and_unreached_rows_leave_gradients_finite():
     np.testing.assert_allclose(found[success], alone[success], rtol=1e-10)
 
 
+@pytest.mark.slow
 @QUICK
 def test_rows_of_runs_that_end_where_they_begin_are_their_start():
     times = jnp.array([0.0, 1.0])
@@ -276,6 +283,7 @@ class Rooted(jaxdae.System):
         return -jnp.sqrt(self.stiffness * q)
 
 
+@pytest.mark.slow
 @QUICK
 def test_a_lane_that_fails_from_the_start_leaves_shared_gradients_alone():
     def mean(stiffness, starts):
@@ -294,6 +302,7 @@ def test_a_lane_that_fails_from_the_start_leaves_shared_gradients_alone():
     np.testing.assert_allclose(found, twice / 2, rtol=1e-14)
 
 
+@pytest.mark.slow
 @QUICK
 def test_too_many_states_with_derivatives_are_refused():
     def end(q):

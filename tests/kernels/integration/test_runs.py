@@ -181,12 +181,14 @@ def test_a_run_there_and_back_ends_where_it_began():
 # Methods and step control.
 
 
+@pytest.mark.slow
 @QUICK
 @pytest.mark.parametrize("solver", [diffrax.Heun(), diffrax.Dopri8()])
 def test_given_steps_of_methods_are_those_of_diffrax(solver):
     assert_same(*both(solver=solver, dt=0.1, saveat=SaveAt(ts=TIMES)), **SAME_STEPS)
 
 
+@pytest.mark.slow
 @QUICK
 @pytest.mark.parametrize(
     ("solver", "atol"),
@@ -236,6 +238,7 @@ def run_with(backend, controller):
     return *parts, stats, found.result._value, found.success
 
 
+@pytest.mark.slow
 @QUICK
 @pytest.mark.parametrize("name", CONTROLLERS)
 def test_step_control_is_that_of_diffrax(name, by_plain_control):
@@ -261,6 +264,7 @@ def test_the_first_step_may_be_given(dt):
 SINGLE = ADAPTIVE | {"stepsize_controller": PID(1e-3, 1e-4), "dt": 0.4}
 
 
+@pytest.mark.slow
 @QUICK
 @pytest.mark.parametrize(
     ("settings", "atol"),
@@ -300,6 +304,7 @@ SETTINGS = [FIXED, ADAPTIVE | {"saveat": SaveAt(ts=TIMES)}]
 KINDS = pytest.mark.parametrize("settings", SETTINGS, ids=["fixed", "adaptive"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "counts"),
     [(SETTINGS[0], (1, 8, 9, 1000)), (SETTINGS[1], (2, 7, 17, 1000))],
@@ -315,6 +320,7 @@ def test_batches_of_every_size(settings, counts):
             np.testing.assert_allclose(a, b[-count:] if b.ndim else b, **AT_TIMES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "in_axes"), [(SETTINGS[0], (0, None)), (SETTINGS[1], (None, 0))]
 )
@@ -331,6 +337,7 @@ def test_members_may_share_starts_or_parameters(settings, in_axes):
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.slow
 @KINDS
 def test_nested_batches_over_different_arguments(settings):
     """Rank 2, the start along one axis only and the stiffness along the other, or along both."""
@@ -365,6 +372,7 @@ class Suspended(jaxdae.System):
         return 0.1 * jnp.sqrt(self.mass * self.length) * v @ v
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "some_axes"),
     [(SETTINGS[0], [(0, None), (0, 0)]), (SETTINGS[1], [(None, 0), (None, None), (0, 0)])],
@@ -412,6 +420,7 @@ class Pendulum(jaxdae.System):
         return jnp.sin(turning) + 0.1 * jnp.fmod(turning, 0.7) - jnp.sin(q)
 
 
+@pytest.mark.slow
 @QUICK
 @KINDS
 def test_a_huge_angle_changes_nothing_in_other_lanes(settings):
@@ -438,6 +447,7 @@ def test_a_huge_angle_changes_nothing_in_other_lanes(settings):
             np.testing.assert_allclose(one, other, **AT_TIMES)
 
 
+@pytest.mark.slow
 @QUICK
 @KINDS
 def test_a_huge_angle_has_its_derivative_in_reverse(settings):
@@ -467,6 +477,7 @@ def ends(backend, t0, t1, ts=None, **settings):
     return found.ts, found.q, found.final_time, found.stats["num_steps"], found.success
 
 
+@pytest.mark.slow
 def test_batches_of_times_with_lanes_of_very_different_lengths():
     """Forward, backward, and of no length, in one kernel; the direction is known in it alone."""
     t1 = jnp.array([0.5, 4.0, -1.0, 0.0, 1e-3, 2.0, -2.0, 0.5, 0.0, 3.0, 0.1])
@@ -479,6 +490,7 @@ def test_batches_of_times_with_lanes_of_very_different_lengths():
     assert found[3][1] > 5 * found[3][0] > 5 * found[3][3]
 
 
+@pytest.mark.slow
 @QUICK
 def test_times_to_save_may_differ_among_lanes_of_given_steps():
     ts = jnp.sort(jax.random.uniform(jax.random.key(5), (9, 4)), axis=1)
@@ -515,6 +527,7 @@ def failing(backend, growth, **settings):
     )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
     [
@@ -544,6 +557,7 @@ def test_failing_lanes_tell_so_and_leave_the_others_alone(settings):
     np.testing.assert_allclose(found[3][good, 0], 1 / (1 - growth[good]), rtol=1e-4)
 
 
+@pytest.mark.slow
 @QUICK
 def test_failures_raise_the_same_errors_as_with_diffrax():
     settings = {**ADAPTIVE, "max_steps": 16, "throw": True, "system": Blowup(), "start": RISE}

@@ -38,6 +38,7 @@ def case():
     return function, kernel, (jnp.linspace(0, 0.3, 37), qs, vs)
 
 
+@pytest.mark.slow
 def test_batches_of_every_size_are_what_jax_computes(case):
     """Whole and broken blocks of a vector register."""
     function, kernel, batch = case
@@ -64,6 +65,7 @@ def test_a_single_state_and_nested_batches(case):
     np.testing.assert_allclose(found.reshape(6, -1), expected, rtol=0, atol=1e-12 * size)
 
 
+@pytest.mark.slow
 def test_derivatives_are_those_of_jax(case):
     """Forward and reverse, alone and in a batch."""
     function, kernel, batch = case
@@ -88,6 +90,7 @@ def mixed(x, a, unused):
     return jnp.sin(a[0] * x) * a[1], jnp.stack([x[0] * x[1], jnp.exp(x[1])])
 
 
+@pytest.mark.slow
 def test_derivatives_by_what_members_share():
     """A shared argument has one cotangent, the sum over members; so say JAX and the kernel."""
     x, a, unused = jnp.linspace(0.1, 2.2, 22).reshape(11, 2), jnp.array([0.7, -1.3]), jnp.ones(3)
@@ -122,6 +125,7 @@ def test_derivatives_by_what_members_share():
     np.testing.assert_allclose(own[2], plain[2], rtol=0, atol=1e-13)
 
 
+@pytest.mark.slow
 def test_second_derivatives_in_every_order_of_modes():
     def function(x, a):
         return jnp.sin(a * x[0]) * x[1] ** 3
@@ -139,6 +143,7 @@ def test_second_derivatives_in_every_order_of_modes():
             np.testing.assert_allclose(one, other, rtol=0, atol=1e-14)
 
 
+@pytest.mark.slow
 def test_more_directions_than_one_kernel_follows():
     """Jacobian matrices of 40 columns, alone and in a batch, in both modes."""
 

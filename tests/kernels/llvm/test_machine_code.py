@@ -81,6 +81,7 @@ def test_the_second_process_compiles_nothing(folder, compiled, forget):
     assert len(compiled) == 1
 
 
+@pytest.mark.slow
 def test_code_of_another_process_computes_what_it_computed_there(folder, compiled):
     code = """
 import sys
@@ -277,6 +278,7 @@ def test_the_switch_of_jax_switches_this_cache_off(folder):
     assert storage.folder() == folder
 
 
+@pytest.mark.slow
 def test_processes_that_write_the_same_do_not_disturb_each_other(folder):
     """Both write every file; each is complete, whoever was last."""
     code = """

@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 from jaxdae.kernels.llvm.module import stack_need
 from jaxdae.kernels.llvm.threads import share
 from jaxdae.kernels.llvm.writer import Writer
@@ -28,6 +30,7 @@ print("done")
 """
 
 
+@pytest.mark.slow
 def test_large_arrays_fit_where_the_stack_has_no_limit():
     """16 MB for each thread."""
     raised = 'ulimit -s "$(ulimit -H -s)" && exec "$@"'

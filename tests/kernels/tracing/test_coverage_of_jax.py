@@ -139,6 +139,7 @@ def test_steps_and_saved_times_need_no_other_primitives(stepsize):
     assert jax.eval_shape(jax.value_and_grad(loss), 1.0)[0].shape == ()
 
 
+@pytest.mark.slow
 def test_a_primitive_without_a_rule_is_found():
     assert unknown(lambda x: jax.lax.nextafter(x, x), 1.0) == {"nextafter"}
     nested = jax.jit(lambda x: jax.lax.cond(x > 0, jax.lax.lgamma, jax.lax.digamma, x))

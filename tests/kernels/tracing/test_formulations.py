@@ -106,6 +106,7 @@ def test_iterations_that_depend_on_the_state_are_refused(system, name, fields):
         scalarize(field, jnp.asarray(0.1), shape)
 
 
+@pytest.mark.slow
 def test_every_formulation_and_system_is_met():
     assert {name for _, name in PAIRS} == {*agreement.FORMULATIONS}
     assert {system for system, _ in PAIRS} == set(SYSTEMS)

@@ -68,6 +68,7 @@ def test_total_order_knows_signs_of_zeros():
             np.testing.assert_array_equal(kernel(np.array([a, b])), expected, err_msg=f"{a} {b}")
 
 
+@pytest.mark.slow
 def test_derivatives_of_tables_are_their_slopes():
     """In both modes, by the place and by the table."""
     x = jnp.asarray(X)
@@ -88,6 +89,7 @@ def test_derivatives_of_tables_are_their_slopes():
         np.testing.assert_allclose(by_table, hats, rtol=1e-14, atol=1e-16)
 
 
+@pytest.mark.slow
 def test_derivatives_of_products_with_whole_numbers():
     kernel = native(lambda r: r @ WHOLE, np.eye(4))
     for jacobian in (jax.jacfwd, jax.jacrev):

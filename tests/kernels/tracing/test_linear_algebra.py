@@ -295,6 +295,7 @@ def test_no_number_comes_of_a_saddle_point_that_is_none(what, in_numpy):
     assert not np.isfinite(np.concatenate(found)).all()
 
 
+@pytest.mark.slow
 def test_a_jacobian_for_each_of_a_batch_shares_its_eliminations(in_numpy):
     """Matrices with the axis of the batch alone, right sides with that of the tangents besides."""
 

@@ -88,6 +88,7 @@ class Pairs(eqx.Module):
         return -sines(self.gain * jnp.arange(1.0, 301.0)) * q
 
 
+@pytest.mark.slow
 def test_the_plain_program_steps_in_for_what_is_too_long():
     start, controller = State([0.1, 0.2], [0.0, 0.0]), Pairs(jnp.array(1e-3))
     settings = {"t1": 0.2, "dt": 0.1, "solver": RK4(), "controller": controller}
@@ -157,6 +158,7 @@ def weighted(run):
     return jax.value_and_grad(loss, (0, 1, 2))
 
 
+@pytest.mark.slow
 def test_a_batch_with_one_network_and_its_gradient_by_the_weights():
     """Eleven members, which no width of vectors divides; summed over by the gradient."""
     weights = eqx.filter(network(), eqx.is_array)
@@ -164,6 +166,7 @@ def test_a_batch_with_one_network_and_its_gradient_by_the_weights():
     close(found, expected)
 
 
+@pytest.mark.slow
 def test_networks_of_their_own_and_a_direction():
     """Each member has other weights; derivatives along a direction of all of them."""
     _, static = eqx.partition(network(), eqx.is_array)
@@ -218,6 +221,7 @@ def gradient_in_one(run, members):
     return jax.jit(jax.grad(loss, (0, 1)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 11])
 def test_weights_in_one_array_with_a_failed_member_beside(count):
     """Vectors of members, or of the numbers of one: the others' gradients are those without it."""
@@ -267,6 +271,7 @@ class Turning(eqx.Module):
         return x + z + jnp.mean(ys**2) + 0.1 * above[3] + 0.2 * last
 
 
+@pytest.mark.slow
 def test_long_loops_and_their_derivatives():
     """A run of three members, and its gradient by starts and gains, which goes through them too."""
 
@@ -289,6 +294,7 @@ def test_long_loops_and_their_derivatives():
     close(gradient(by_kernel), gradient(by_hand))
 
 
+@pytest.mark.slow
 def test_a_long_loop_is_a_short_program():
     def program(x):
         return Turning(jnp.eye(2))(0.0, x[:2], x[2:], None)

@@ -152,6 +152,7 @@ class Spring(jaxdae.System):
         return -jnp.nan_to_num(jnp.abs(jnp.sqrt(q.astype(complex))))
 
 
+@pytest.mark.slow
 def test_a_system_of_complex_numbers_is_left_to_jax():
     """`q'' = -sqrt(|q|)`, for which `v^2 / 2 + 2 q^(3/2) / 3` stays the same while q > 0."""
     state = jaxdae.State(jnp.array([0.8]), jnp.array([0.3]))
@@ -178,6 +179,7 @@ class Careful(jaxdae.System):
         return -((q.astype(jnp.float64) + 1e7) - 1e7)
 
 
+@pytest.mark.slow
 def test_double_precision_beside_single_is_left_to_jax():
     start = jaxdae.State(jnp.array([0.5], jnp.float32), jnp.zeros(1, jnp.float32))
     settings: dict[str, Any] = {"t1": 0.2, "dt": 0.1}

@@ -246,6 +246,7 @@ def test_only_what_is_not_finite_becomes_nan():
 # All of it, for the equations of motion of a mechanism.
 
 
+@pytest.mark.slow
 def test_the_two_link_manipulator_needs_few_operations(in_numpy):
     """Of four pivots one is known beforehand, and a quarter of the products are shared or known."""
     system = TwoLinkManipulator()

@@ -105,6 +105,7 @@ def test_zeros_keep_their_signs_where_these_are_read(in_numpy):
             np.testing.assert_allclose(one, other, rtol=1e-14, err_msg=f"{name} {x}")
 
 
+@pytest.mark.slow
 def test_machine_code_keeps_them_too():
     kernel = native(lambda x: jnp.concatenate(inverses(jnp, x)), np.zeros(2))
     found = np.asarray(jax.jit(jax.vmap(kernel))(ZEROS))
@@ -199,6 +200,7 @@ class Resting(jaxdae.System):
         return jnp.stack([d[0], 0.0 * t - d[1], -d[2], jnp.sin(d[3])])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["native", "plain"])
 def test_readings_of_a_run_have_positive_zeros_alone(backend):
     """Angles by `arctan2` are then the same for both backends, also of negative zeros at first."""
@@ -221,6 +223,7 @@ def operations(program) -> int:
     return len(program.graph.needed(program.outputs))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", [TwoLinkManipulator, AndrewsMechanism])
 def test_equations_of_motion_cost_what_they_cost_without(model, monkeypatch):
     """Masses and Jacobians keep their structural zeros: linear solves have no readers."""

@@ -127,6 +127,7 @@ def by_hand(x):
     return y @ y
 
 
+@pytest.mark.slow
 def test_second_derivatives_of_native_runs_keep_them():
     """Not symmetric, as the rules are the derivatives of no function."""
 
@@ -189,6 +190,7 @@ def test_a_plain_run_names_the_remedy_for_derivatives_that_it_has_not(
         jax.eval_shape(derivative(last), jnp.array([2.0, 0.7]))
 
 
+@pytest.mark.slow
 def test_one_direction_of_a_plain_run_names_it_too():
     last = lambda x: run(x, **PLAIN).q[-1]  # noqa: E731
     x = jnp.array([2.0, 0.7])
