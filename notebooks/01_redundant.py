@@ -82,31 +82,31 @@ assert least >= 1 - 1e-9  # it is never below that of K_P alone
 # %%
 rows, certificates = [], {}
 for run in (PAPER_RUNS[0], PAPER_RUNS[3]):
-    found = jaxdae.lyapunov_certificate(np.array(run.K_D), np.array(run.K_P))
+    proof = jaxdae.lyapunov_certificate(np.array(run.K_D), np.array(run.K_P))
     H = perturbation_matrix(run.formulation().stabilization)
     slowest = -np.linalg.eigvals(H).real.max()
-    certificates[f"gains of Fig. {run.figure}"] = (found, H)
+    certificates[f"gains of Fig. {run.figure}"] = (proof, H)
     gains = gain_text(run.K_D), gain_text(run.K_P)
-    rows.append((f"Fig. {run.figure}", *gains, found.largest_eps, found.eps, found.rate, slowest))
-    assert 0 < found.rate <= slowest
+    rows.append((f"Fig. {run.figure}", *gains, proof.largest_eps, proof.eps, proof.rate, slowest))
+    assert 0 < proof.rate <= slowest
 heads = ("gains", "K_D [1/s]", "K_P [1/s^2]", "eps below", "eps", "rate [1/s]", "slowest root")
 print(table(heads, rows))
 
 # %%
 figure, axes = style.new_axes(2, title="Lyapunov function of eq. 18 along exact solutions")
 ts = np.linspace(0, 3, 301)
-for ax, (name, (found, H)) in zip(axes.flat, certificates.items(), strict=True):
+for ax, (name, (proof, H)) in zip(axes.flat, certificates.items(), strict=True):
     starts = np.random.default_rng(7).normal(size=(6, 4))
     flow = np.asarray(jax.vmap(lambda t, H=H: expm(t * H))(jnp.asarray(ts)))
     # y = (phi, phi_dot), both constraints; 2 V = y^T weight y
     y = np.einsum("tij,sj->tsi", flow, starts)
-    norm = np.sqrt(np.einsum("tsi,ij,tsj->ts", y, found.weight, y))
+    norm = np.sqrt(np.einsum("tsi,ij,tsj->ts", y, proof.weight, y))
     lines = ax.plot(ts, norm / norm[0], color=style.PALETTE[0], linewidth=0.8)
     lines[0].set_label("six random starts")
-    ax.plot(ts, np.exp(-found.rate * ts), "--", color=style.FAILURE, label="guaranteed")
+    ax.plot(ts, np.exp(-proof.rate * ts), "--", color=style.FAILURE, label="guaranteed")
     style.logarithmic(ax)
     ax.set_ylabel(f"√(V / V₀), {name}")
-    assert (norm <= norm[0] * np.exp(-found.rate * ts)[:, None] * (1 + 1e-9)).all()
+    assert (norm <= norm[0] * np.exp(-proof.rate * ts)[:, None] * (1 + 1e-9)).all()
 style.finish(axes)
 display(figure)
 

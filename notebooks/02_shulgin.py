@@ -141,17 +141,17 @@ assert reactions < 1e-5
 rest = equilibrium(bead, jnp.array([0.1, 0.05]))
 slope = jax.grad(lambda q: bead.potential_energy(0.0, q))(rest.q)
 lin = linearize(bead, rest, independent=("x",))
-found = spectrum(lin)
+roots = spectrum(lin)
 parts = characteristic_matrix(bead, rest, independent=("x",))
 print("equilibrium [m]:", np.asarray(rest.q), "  slope of V there [N]:", np.asarray(slope))
-print("all roots [1/s]:", found.roots, "  zeros of constraints:", found.constraint_zeros)
+print("all roots [1/s]:", roots.roots, "  zeros of constraints:", roots.constraint_zeros)
 print("roots of eq. 17:", parts.roots())
-print(f"verdict: {found.verdict}: {found.reason}")
+print(f"verdict: {roots.verdict}: {roots.reason}")
 
 assert np.abs(slope).max() > 1
-assert found.constraint_zeros == 1
-assert np.allclose(found.others, parts.roots(), atol=1e-10)
-assert found.verdict == "asymptotically stable"
+assert roots.constraint_zeros == 1
+assert np.allclose(roots.others, parts.roots(), atol=1e-10)
+assert roots.verdict == "asymptotically stable"
 
 # %% [markdown]
 # ### What the term $C_B$ does, and remark 6

@@ -111,10 +111,10 @@ rng = np.random.default_rng(8)
 differences = {name: [] for name in forms}
 for _ in range(20):
     q, p = y0.q + 0.1 * rng.normal(size=4), y0.p + rng.normal(size=4)
-    found, lam = rates(q, p)
+    by_hand, lam = rates(q, p)
     for name, slip in forms.items():
         q_dot, p_dot, kappa = arm.canonical_rates(q, p, C, **slip)
-        difference = jnp.concatenate([jnp.concatenate([q_dot, p_dot]) - found, kappa - lam])
+        difference = jnp.concatenate([jnp.concatenate([q_dot, p_dot]) - by_hand, kappa - lam])
         differences[name].append(float(jnp.abs(difference).max()))
 rows = [(name, min(x), max(x)) for name, x in differences.items()]
 print(table(("by hand", "least difference", "largest, of rates and multipliers"), rows))

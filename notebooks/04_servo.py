@@ -66,15 +66,15 @@ jax.config.update("jax_enable_x64", True)
 # %%
 mirror, free = AdaptiveMirror(), jaxdae.Multipliers()
 sample = mirror.program_state(0.0)
-found = relative_degree(mirror, free, mirror.program, sample, controls=1)
-decoupling = float(found.matrices[0, 0, 0])
+degree = relative_degree(mirror, free, mirror.program, sample, controls=1)
+decoupling = float(degree.matrices[0, 0, 0])
 inertia = mirror.mass * mirror.length**2
 by_hand = 2 * mirror.target * mirror.source(0.0) * jnp.sin(sample.q[0])
 by_hand = float(by_hand / inertia * mirror.torque_constant / mirror.inductance)
-print("relative degree:", found.degrees)
+print("relative degree:", degree.degrees)
 print("factor of u in the fourth derivative:", decoupling, "  by hand:", by_hand)
 
-assert found.degrees == (4,)
+assert degree.degrees == (4,)
 assert np.isclose(decoupling, by_hand, rtol=1e-12)
 
 # %% [markdown]

@@ -204,23 +204,23 @@ class Pushed(jaxdae.System):
 
 
 pushed = Pushed()
-found = realizing_constants(pushed, 0.0, jaxdae.State([0.0, 0.0], [1.0, 0.0]))
-print(found)
-print("threshold rho2^2 A [N s/m]:", linear_threshold(found.rho2, found.A))
-print("as printed, rho2 A:        ", found.rho2 * found.A)
+known = realizing_constants(pushed, 0.0, jaxdae.State([0.0, 0.0], [1.0, 0.0]))
+print(known)
+print("threshold rho2^2 A [N s/m]:", linear_threshold(known.rho2, known.A))
+print("as printed, rho2 A:        ", known.rho2 * known.A)
 for k in (1.5, 3.0):
     off = jaxdae.State([0.0, 0.0], [1.0, 0.01])
     run = realize(pushed, LinearLaw(k), off)
     measured = float(np.log(0.01 / abs(run.v[-1, 1])) / END)
     print(
         f"k = {k}: rate {measured:+.4f} 1/s, by theorem 1",
-        linear_decay_rate(k, found.rho2, found.A),
+        linear_decay_rate(k, known.rho2, known.A),
     )
     assert np.isclose(measured, (k - 2.0) / 8.0, rtol=1e-5)
-    assert np.isclose(measured, linear_decay_rate(k, found.rho2, found.A), rtol=1e-5)
+    assert np.isclose(measured, linear_decay_rate(k, known.rho2, known.A), rtol=1e-5)
 
-assert np.isclose(linear_threshold(found.rho2, found.A), pushed.push)
-assert found.rho2 * found.A < 1.5 < pushed.push  # the printed condition calls 1.5 stable
+assert np.isclose(linear_threshold(known.rho2, known.A), pushed.push)
+assert known.rho2 * known.A < 1.5 < pushed.push  # the printed condition calls 1.5 stable
 
 # %% [markdown]
 # ## What holds, and what does not
