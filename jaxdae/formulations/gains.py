@@ -50,7 +50,7 @@ def check_kind(name: str, gain) -> None:
     """A gain is a number, an array, a parametrization, or nothing yet.
 
     Raises:
-        TypeError: for a text, a truth value, a collection with names, or a function.
+        TypeError: for a text, a boolean, a collection with names, or a function.
     """
     if isinstance(gain, bool | str | dict | set | FunctionType):
         raise TypeError(f"{name} is {gain!r}, which {_NO_GAIN}.")

@@ -131,7 +131,7 @@ def dependence(function, argument: int, *args) -> np.ndarray:
         *args: arrays the function can be called with, or their shapes.
 
     Returns:
-        Truth values, shape `(result, argument)`, both flat. False only where the value does not
+        Booleans, shape `(result, argument)`, both flat. False only where the value does not
         depend on the entry.
 
     Raises:

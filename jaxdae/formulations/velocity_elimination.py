@@ -79,9 +79,9 @@ class VelocityElimination(AbstractFormulation):
 
     Args:
         independent: names (`System.labels`) or indices of the `n-m-r` independent coordinates.
-            `None` chooses them at the start, and under `vmap` for each lane, by column pivoting in
-            the metric of the diagonal of the mass matrix (`choose_independent` is the same choice);
-            the state then carries it along.
+            `None` chooses them at the start, and under `vmap` for each batch member, by column
+            pivoting in the metric of the diagonal of the mass matrix (`choose_independent` is the
+            same choice); the state then carries it along.
         decay: rate at which position residuals decay [1/s]: positive scalar, `(m,)` or `(m, m)`.
         limit: largest entry of `B`; by default the -1/3 power of the machine epsilon.
 

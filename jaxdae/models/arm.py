@@ -1,4 +1,4 @@
-"""Arms of two point masses: plane, as in Hamiltonian form by Shemelova, and with its tip led."""
+"""Arms of two point masses: plane, as in Hamiltonian form by Shemelova, and tip on a surface."""
 
 from collections.abc import Callable
 

@@ -67,8 +67,8 @@ class Chain(AbstractModel):
 
         Args:
             links: N.
-            length: length of the whole chain [m].
-            mass: mass of the whole chain [kg].
+            length: length of all links together [m].
+            mass: mass of all links together [kg].
             gravity: g [m/s^2].
         """
         return cls(jnp.full(links, length / links), jnp.full(links, mass / links), gravity)

@@ -1,4 +1,4 @@
-"""Two-link manipulator whose tip is led along a line through a singular configuration."""
+"""Two-link manipulator whose tip follows a line through a singular configuration."""
 
 import dataclasses
 from abc import abstractmethod
@@ -265,7 +265,7 @@ _MOVING_TARGET = "its constraints lead the tip after a moving target and leave n
 MODELS = (
     Model(
         name="two-link",
-        summary="two-link manipulator led through a singular configuration and out of reach",
+        summary="two-link manipulator driven through a singular configuration and out of reach",
         source="Mukharlyamov, Deressa (2014), example 1; gains of its Fig. 3",
         place=3,
         system=TwoLinkManipulator,
@@ -276,7 +276,7 @@ MODELS = (
     ),
     Model(
         name="two-link-reachable",
-        summary="two-link manipulator led through a singular configuration again and again",
+        summary="two-link manipulator driven through a singular configuration again and again",
         source="Mukharlyamov, Deressa (2014), example 1, with a target that stays within reach",
         place=3.5,
         system=ReachableTwoLink,

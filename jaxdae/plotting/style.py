@@ -27,7 +27,7 @@ def new_axes(
     Args:
         nrows: rows of axes.
         ncols: columns of axes.
-        title: heading of the whole figure.
+        title: heading above all axes.
         sharex: whether all axes share the horizontal axis.
 
     Returns:
@@ -46,7 +46,7 @@ def new_axes(
 
 
 def colors(count: int) -> list:
-    """`count` colours that can be told apart, or a smooth ramp when they are too many for that."""
+    """`count` colours that differ clearly, or a smooth ramp when they are too many for that."""
     if count <= len(PALETTE):
         return list(PALETTE[:count])
     return list(colormaps["viridis"](np.linspace(0.0, 0.92, count)))

@@ -1,4 +1,4 @@
-"""The native backend: a kernel of machine code that integrates a whole run."""
+"""The native backend: a kernel of machine code that integrates a run."""
 
 import threading
 from collections.abc import Callable

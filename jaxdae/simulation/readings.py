@@ -33,7 +33,7 @@ def read_rows(trajectory: "Trajectory", function: Callable) -> Any:
 
 @jit
 def at_rows(trajectory: "Trajectory", function, by_system: bool = False):
-    """`function(trajectory, t, y)` at every saved time of every lane.
+    """`function(trajectory, t, y)` at every saved time of every batch member.
 
     `by_system` says that the function depends on the system and the formulation alone: what a
     native run has saved is read by a native kernel then, too.
@@ -74,7 +74,7 @@ def _of_row(run: "Trajectory", function, by_system: bool):
 
 @jit
 def over_run(trajectory: "Trajectory", function):
-    """`function(trajectory, ts, ys, work)` of all rows reached, the start first, of each lane."""
+    """`function(trajectory, ts, ys, work)` of all rows reached by each member, the start first."""
     if not trajectory.plain:
         raise ValueError("this run saved no states at times: simulate with SaveAt(ts=…).")
     if trajectory.final_time.ndim > 0:

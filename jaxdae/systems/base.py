@@ -93,7 +93,7 @@ class State(eqx.Module):
                 )
             if _holds_truth(value):
                 raise TypeError(
-                    f"State: {name} holds truth values, {value}; give numbers, 1.0 for True."
+                    f"State: {name} holds booleans, {value}; give numbers, 1.0 for True."
                 )
         try:
             q, v, w = as_floats(q, v, w)
@@ -110,7 +110,7 @@ class System(eqx.Module):
 
     Only `kinetic_energy` must be given; the rest is zero or empty. Any function may depend on
     time, and every function must be traceable by JAX on small arrays of fixed shape. The equations
-    that follow from the declaration, in the sign convention of the whole library, are
+    that follow from the declaration, in the sign convention of the library, are
 
         M a + J^T lam = f,        J a + gamma = d(phi_dot)/dt,
 

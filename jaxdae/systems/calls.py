@@ -174,7 +174,7 @@ def check_real(name: str, out: Any, *, differentiated: bool) -> None:
             "real: return jnp.real(…) of what is meant."
         )
     if jnp.issubdtype(dtype, jnp.bool_) or (differentiated and jnp.issubdtype(dtype, jnp.integer)):
-        kind = "truth values" if jnp.issubdtype(dtype, jnp.bool_) else "integers"
+        kind = "booleans" if jnp.issubdtype(dtype, jnp.bool_) else "integers"
         raise ValueError(
             f"{name} returned {kind} ({dtype}), which have no derivatives; return floating-point "
             "numbers: 0.0 for 0, jnp.where(condition, a, b) for a condition."

@@ -27,7 +27,7 @@ from jaxdae.systems.class_checks import (
 
 
 def is_concrete(*values) -> bool:
-    """Whether no leaf of `values` is being traced, so that numbers may be looked at."""
+    """Whether no leaf of `values` is being traced, so that numbers may be read."""
     return not any(isinstance(x, Tracer) for x in jax.tree.leaves(values))
 
 

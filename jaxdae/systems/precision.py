@@ -14,8 +14,8 @@ from jax.tree_util import DictKey, GetAttrKey, SequenceKey
 def in_dtype(tree, dtype):
     """Every floating-point number and array of a pytree as an array of one precision.
 
-    Python numbers would otherwise be compiled in, and a new value compile everything anew. Whole
-    numbers stay as they are (counts decide shapes), except in fields declared as `float`.
+    Python numbers would otherwise be compiled in, and a new value compile everything anew. Integers
+    stay as they are (counts decide shapes), except in fields declared as `float`.
 
     Args:
         tree: pytree.

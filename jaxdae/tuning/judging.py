@@ -43,7 +43,7 @@ class Judgement(NamedTuple):
 
 
 def judge(
-    study: Study, params, check: Check, start: State, key, lanes: int = 1
+    study: Study, params, check: Check, start: State, key, members: int = 1
 ) -> tuple[Judgement, Any]:
     """Judge gains under the conditions of a check.
 
@@ -53,7 +53,7 @@ def judge(
         check: number of starts, size of perturbation, step, end time.
         start: unperturbed start.
         key: random key of the perturbations.
-        lanes: number of runs at least, those that exceed the starts not counted: with as many as
+        members: number of runs at least, those that exceed the starts not counted: with as many as
             the largest check has, one compiled program serves all.
 
     Returns:
@@ -61,9 +61,9 @@ def judge(
     """
     spread = study.spread * check.spread
     states = perturbed_states(start, key, check.count, position=spread, velocity=spread)
-    lane = np.arange(max(lanes, check.count))
-    counted = lane < check.count
-    states = jax.tree.map(lambda x: x[np.where(counted, lane, 0)], states)
+    member = np.arange(max(members, check.count))
+    counted = member < check.count
+    states = jax.tree.map(lambda x: x[np.where(counted, member, 0)], states)
     t1 = study.t1 if check.t1 is None else check.t1
     rows = max(1, round(study.t1 / study.dt))
     # Whole steps of the tuned size, as many as it has: every check then has the same shapes.
@@ -81,7 +81,7 @@ def judge(
 def _judge(build, goal: Goal, params, states, counted, t1, dt, ts):
     system, formulation, controller = build(params)
 
-    def lane(state):
+    def member(state):
         run = simulate(
             system,
             formulation,
@@ -103,7 +103,7 @@ def _judge(build, goal: Goal, params, states, counted, t1, dt, ts):
         control = jnp.zeros(()) if run.u is None else jnp.nanmax(jnp.abs(run.u))
         return _costs(goal.cost, run), (largest, control), picture
 
-    costs, (largest, control), pictures = jax.vmap(lane)(states)
+    costs, (largest, control), pictures = jax.vmap(member)(states)
     failed = jnp.sum(counted & ~jnp.isfinite(costs[0]))
     # What is not counted repeats the first start, which changes no maximum.
     means = [jnp.mean(c, where=counted) for c in costs]
@@ -148,7 +148,7 @@ def breaking_times(study: Study, params, states: State) -> tuple[np.ndarray, str
 def _reach(build, params, states, t1) -> Trajectory:
     system, formulation, controller = build(params)
 
-    def lane(state):
+    def member(state):
         return simulate(
             system,
             formulation,
@@ -160,4 +160,4 @@ def _reach(build, params, states, t1) -> Trajectory:
             start_tolerance=None,
         )
 
-    return eqx.filter_vmap(lane)(states)
+    return eqx.filter_vmap(member)(states)

@@ -49,10 +49,10 @@ def constraint(value):
 
 DECLARATIONS = [
     (energy(lambda _: 3), r"potential_energy returned integers.* return floating-point"),
-    (energy(lambda q: q[0] > 0), r"returned truth values \(bool\).*jnp\.where\(condition, a, b\)"),
+    (energy(lambda q: q[0] > 0), r"returned booleans \(bool\).*jnp\.where\(condition, a, b\)"),
     (energy(lambda q: q[0] * 1j), r"potential_energy returned complex numbers.*jnp\.real"),
     (constraint(lambda _: jnp.array([0])), "position_constraints returned integers"),
-    (constraint(lambda q: q[:1] > 0), "position_constraints returned truth values"),
+    (constraint(lambda q: q[:1] > 0), "position_constraints returned booleans"),
     (constraint(lambda q: 1j * q), "position_constraints returned complex numbers"),
     (constraint(lambda q: [q @ q]), r"returned a list; expected a vector.*jnp\.stack"),
     (constraint(lambda _: jnp.ones((1, 1))), r"returned shape \(1, 1\); expected a vector"),
@@ -172,9 +172,9 @@ def test_states_that_are_none():
     with pytest.raises(ValueError, match=r"the state is of type float16.* give float32"):
         run(state=State(np.ones(2, np.float16), np.zeros(2, np.float16)))
     assert State([1, 0], [0, 0]).q.dtype == jnp.float64
-    with pytest.raises(TypeError, match=r"State: q holds truth values, \[True, False\].* 1\.0 for"):
+    with pytest.raises(TypeError, match=r"State: q holds booleans, \[True, False\].* 1\.0 for"):
         State([True, False], [0.0, 0.0])
-    with pytest.raises(TypeError, match="State: v holds truth values"):
+    with pytest.raises(TypeError, match="State: v holds booleans"):
         State([1.0, 0.0], np.zeros(2, bool))
 
 

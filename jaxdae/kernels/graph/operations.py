@@ -28,7 +28,7 @@ class Operation(NamedTuple):
         function: whether kernels call it as a function, and do not have it written in place.
         far: the function of the C library that takes over where `vector` is not made for arguments
             so large.
-        boolean: whether the result is a truth value.
+        boolean: whether the result is a boolean.
         commutative: whether two arguments may change places.
         primitive: whether JAX has a primitive of its name that does it to each entry.
         signs: arguments of which it reads the sign where they are zero.

@@ -1,1 +1,1 @@
-"""Whole integrations, and their adjoints, as kernels."""
+"""Integrations, and their adjoints, as kernels."""

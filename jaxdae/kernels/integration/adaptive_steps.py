@@ -53,7 +53,7 @@ class Control:
         lanes.set(lanes.get(self.begin, lane), self.step.t0, lane)
 
     def begin_steps(self, wanted) -> None:
-        """Find the first steps of those lanes that want one; `wanted(lane)` is a truth value."""
+        """Find the first steps of those lanes that want one; `wanted(lane)` is a boolean."""
         lanes, start = self.lanes, self.start
         start.prepare()
         lanes.call(

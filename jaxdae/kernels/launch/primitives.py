@@ -1,4 +1,4 @@
-"""Primitives of JAX that serve a batch in one call: what all of them register alike."""
+"""Primitives of JAX that serve a batch in one call: what all of them register."""
 
 import functools
 from collections.abc import Callable

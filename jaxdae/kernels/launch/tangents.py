@@ -30,7 +30,7 @@ def stacked(x, axis: int | None, at: int, size: int) -> jax.Array:
 
     Args:
         x: an array.
-        axis: where it has the directions; `None` where all are alike.
+        axis: where it has the directions; `None` where all are the same.
         at: where they are wanted.
         size: how many there are.
     """

@@ -201,7 +201,7 @@ class Integer(Register):
 
 
 class Condition(Register):
-    """A truth value, or a vector of them."""
+    """A boolean, or a vector of them."""
 
     __slots__ = ()
 

@@ -109,7 +109,7 @@ def _wider(value: Symbols, bounds: tuple[int, int] | None) -> Symbols:
 
 
 def _counting(value: Symbols, bounds: tuple[int, int] | None) -> Symbols:
-    """Integers that have grown beyond their limits, as counts of turns."""
+    """Integers that have come beyond their limits, as counts of turns."""
     if value.bounds is None or bounds is None:
         return value
     (low, high), (least, most) = value.bounds, bounds
@@ -129,7 +129,7 @@ def _beside(rule: Callable) -> Callable:
 
 
 def _one_of_a_batch(graph: Graph, equation, given: list[Value], evaluate: Callable) -> list:
-    """What equinox asks of a whole batch, where each lane is by itself."""
+    """What equinox asks of all of a batch, where each lane is by itself."""
     del graph, evaluate
     return [given[1]] if equation.primitive.name == "select_if_vmap" else given
 
