@@ -19,8 +19,7 @@ from jaxdae.commands import kept
 from jaxdae.commands.choice import chosen_controller, chosen_formulation
 from jaxdae.commands.record import Record, Words
 from jaxdae.compiled import kinds
-from jaxdae.control import ServoConstraint
-from jaxdae.control.base import control_input
+from jaxdae.control.base import control_input, offers_of
 from jaxdae.kernels.llvm import machine_code
 from jaxdae.models import get_model, Model
 from jaxdae.simulation.choices import make_solver
@@ -111,7 +110,7 @@ def _words(made: Made, model: Model, dt: float | None) -> Words:
         controller=None if controller is None else type(controller).__name__,
         uncontrolled=controller is None and model.controller is not None,
         departs=model.departure is not None,
-        program=controller.names if isinstance(controller, ServoConstraint) else None,
+        program=offers_of(controller).names,
         labels={x.name: getattr(labels, x.name) for x in dataclasses.fields(labels)},
         success=success,
         finite=not bool(run.result == _NONFINITE),
@@ -256,6 +255,7 @@ def _read(run: Trajectory, t, y) -> tuple[dict[str, Any], Row]:
     }
     if u is not None:
         found["u"] = u
-    if isinstance(controller, ServoConstraint):
-        found["program"] = controller.program(t, state.q, state.v)
+    program = offers_of(controller).program
+    if program is not None:
+        found["program"] = program(t, state.q, state.v)
     return {f"rows.{name}": x for name, x in found.items()}, survey

@@ -20,11 +20,15 @@ class Offers(NamedTuple):
             stabilizes constraints of its own, which limits the step; `None` without.
         stop: `(trajectory)`, why a failed run ended where it is the reason, in words.
         review: `(trajectory)`, what to warn of after a run that reached its end, in words.
+        program: `(t, q, v)`, residuals of constraints that it enforces; `None` without.
+        names: of these.
     """
 
     perturbation_matrix: Callable[..., Float[Array, "p p"] | None] = says_nothing
     stop: Callable[[Any], str | None] = says_nothing
     review: Callable[[Any], str | None] = says_nothing
+    program: Callable[..., Float[Array, " r"]] | None = None
+    names: tuple[str, ...] | None = None
 
 
 class AbstractController(eqx.Module):

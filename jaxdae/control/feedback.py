@@ -59,9 +59,7 @@ class StateFeedback(eqx.Module):
     def __call__(self, t, q, v, w):
         x0 = _reference(self.reference, t)
         u = -self.K @ (state_vector(State(q, v, w)) - state_vector(x0))
-        if self.feedforward is None:
-            return u
-        return u + (self.feedforward(t) if callable(self.feedforward) else self.feedforward)
+        return _fed_forward(self.feedforward, t, u)
 
 
 class PD(eqx.Module):
@@ -92,9 +90,7 @@ class PD(eqx.Module):
         del w
         e, e_dot = _error(self.error, t, q, v)
         u = apply_gain(self.K_P, e, "K_P") + apply_gain(self.K_D, e_dot, "K_D")
-        if self.feedforward is None:
-            return u
-        return u + (self.feedforward(t) if callable(self.feedforward) else self.feedforward)
+        return _fed_forward(self.feedforward, t, u)
 
 
 class PID(AbstractDynamicController):
@@ -192,6 +188,13 @@ class NeuralFeedback(eqx.Module):
         x = state_vector(State(q, v, w)) - state_vector(x0)
         u = self.scale * (self.network(x) - self.network(jnp.zeros_like(x)))
         return u if self.base is None else u + self.base(t, q, v, w)
+
+
+def _fed_forward(feedforward: Input | None, t, u):
+    """`u0(t) + u`."""
+    if feedforward is None:
+        return u
+    return u + (feedforward(t) if callable(feedforward) else feedforward)
 
 
 def _reference(reference: Reference, t) -> State:

@@ -147,7 +147,9 @@ class ServoConstraint(AbstractController):
 
     @property
     def offers(self):
-        return Offers(self.perturbation_matrix, self._of_stop, self._of_run)
+        return Offers(
+            self.perturbation_matrix, self._of_stop, self._of_run, self.program, self.names
+        )
 
     def __call__(self, t, q, v, w) -> Float[Array, " s"]:
         """The controls, shape `(s,)`; NaN where the decoupling matrix is singular."""

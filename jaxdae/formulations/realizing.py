@@ -8,6 +8,7 @@ every formulation and the realizing forces can be compared row by row.
 
 import abc
 from collections.abc import Callable
+from typing import ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -33,9 +34,6 @@ from jaxdae.systems.kinematics import coordinate_rate
 
 Magnitude = float | Float[Array, ""] | Float[Array, " c"] | eqx.Module | list
 Law = Callable[..., Float[Array, " c"]]
-
-# Largest x (1 - tanh x) over x >= 0: W(1/e), with Lambert's function.
-_TANH_DEVIATION = 0.2784645427610738
 
 
 class AbstractLaw(eqx.Module):
@@ -126,7 +124,37 @@ class LinearLaw(AbstractLaw):
         check_size("k", self.k, count, "constraints")
 
 
-class SaturatedLaw(AbstractLaw):
+class AbstractSaturation(AbstractLaw):
+    """A law with a bound, `R = -bound shape(psi' / width)`."""
+
+    bound: eqx.AbstractVar[Magnitude]
+    width: eqx.AbstractVar[Magnitude]
+    # Largest x (1 - shape(x)) over x >= 0.
+    deviation: ClassVar[float]
+
+    def __check_init__(self):
+        check_positive("bound", self.bound)
+        check_positive("width", self.width)
+
+    @abc.abstractmethod
+    def shape(self, x) -> Array:
+        """Part of the bound at a part of the width, between -1 and 1."""
+
+    def __call__(self, psi_dot, t, q, v):
+        del t, q, v
+        return -value_of(self.bound) * self.shape(psi_dot / value_of(self.width))
+
+    def check(self, count):
+        check_magnitude("bound", self.bound, count)
+        check_magnitude("width", self.width, count)
+
+    def deviation_bound(self, count: int) -> Float[Array, ""]:
+        """Largest `deviation_power` over all `psi'` of `count` constraints."""
+        each = self.deviation * value_of(self.bound) * value_of(self.width)
+        return jnp.sum(jnp.broadcast_to(each, (count,)))
+
+
+class SaturatedLaw(AbstractSaturation):
     r"""Linear up to a bound, `R = -bound clip(psi' / width, -1, 1)`.
 
     Args:
@@ -139,26 +167,13 @@ class SaturatedLaw(AbstractLaw):
 
     bound: Magnitude = eqx.field(converter=as_gain)
     width: Magnitude = eqx.field(converter=as_gain)
+    deviation: ClassVar[float] = 0.25
 
-    def __check_init__(self):
-        check_positive("bound", self.bound)
-        check_positive("width", self.width)
-
-    def __call__(self, psi_dot, t, q, v):
-        del t, q, v
-        return -value_of(self.bound) * jnp.clip(psi_dot / value_of(self.width), -1.0, 1.0)
-
-    def check(self, count):
-        check_magnitude("bound", self.bound, count)
-        check_magnitude("width", self.width, count)
-
-    def deviation_bound(self, count: int) -> Float[Array, ""]:
-        """Largest `deviation_power` over all `psi'` of `count` constraints, `bound width / 4`."""
-        each = value_of(self.bound) * value_of(self.width) / 4
-        return jnp.sum(jnp.broadcast_to(each, (count,)))
+    def shape(self, x):
+        return jnp.clip(x, -1.0, 1.0)
 
 
-class TanhLaw(AbstractLaw):
+class TanhLaw(AbstractSaturation):
     r"""Smooth saturation, `R = -bound tanh(psi' / width)`.
 
     Args:
@@ -171,23 +186,10 @@ class TanhLaw(AbstractLaw):
 
     bound: Magnitude = eqx.field(converter=as_gain)
     width: Magnitude = eqx.field(converter=as_gain)
+    deviation: ClassVar[float] = 0.2784645427610738  # W(1/e), with Lambert's function
 
-    def __check_init__(self):
-        check_positive("bound", self.bound)
-        check_positive("width", self.width)
-
-    def __call__(self, psi_dot, t, q, v):
-        del t, q, v
-        return -value_of(self.bound) * jnp.tanh(psi_dot / value_of(self.width))
-
-    def check(self, count):
-        check_magnitude("bound", self.bound, count)
-        check_magnitude("width", self.width, count)
-
-    def deviation_bound(self, count: int) -> Float[Array, ""]:
-        """Largest `deviation_power` over all `psi'`, `W(1/e) bound width`, `W(1/e) = 0.2785`."""
-        each = _TANH_DEVIATION * value_of(self.bound) * value_of(self.width)
-        return jnp.sum(jnp.broadcast_to(each, (count,)))
+    def shape(self, x):
+        return jnp.tanh(x)
 
 
 class SignLaw(AbstractSetValuedLaw):

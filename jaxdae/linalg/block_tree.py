@@ -13,12 +13,11 @@ Which solve is taken where:
   beyond.
 """
 
-from functools import cache
-from typing import NamedTuple
+from functools import partial
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
 from jaxdae.linalg.positive_definite import ELIMINATION_LIMIT
 from jaxdae.linalg.tree_partition import Tree
@@ -27,24 +26,11 @@ from jaxdae.linalg.tree_partition import Tree
 _WRITTEN_OUT = 3
 
 
-class Eliminated(NamedTuple):
-    """Solution of a system of equations, and whether its matrix was regular.
-
-    Args:
-        solution: `x`, shape `(n, b)`; all `nan` where the matrix is not regular.
-        regular: whether every pivot was positive beyond round-off.
-    """
-
-    solution: Float[Array, "n b"]
-    regular: Bool[Array, ""]
-
-
 def solve_block_tree(
     tree: Tree,
     diagonal: Float[Array, "n b b"],
     coupling: Float[Array, "n b b"],
     rhs: Float[Array, "n b"],
-    rcond: float | None = None,
 ) -> Float[Array, "n b"]:
     """Solve `A x = b` for a symmetric positive definite matrix of blocks along a tree.
 
@@ -56,18 +42,14 @@ def solve_block_tree(
         coupling: `A_pi` of node i with its parent p, shape `(n, b, b)`; that of a root must be
             finite and is not used.
         rhs: `b`, shape `(n, b)`.
-        rcond: a pivot below this fraction of the diagonal entry it comes from counts as zero; by
-            default ten times the machine epsilon.
 
     Returns:
         `x`, shape `(n, b)`; all `nan` where the matrix is not positive definite beyond round-off.
     """
-    # As a function of its own, so that a program that calls it several times is traced once.
-    solve = _call(tree, rcond)
     return jax.lax.custom_linear_solve(
         lambda x: multiply(tree, diagonal, coupling, x),
         rhs,
-        lambda _, b: solve(diagonal, coupling, b),
+        lambda _, b: _eliminate(tree, diagonal, coupling, b),
         symmetric=True,
     )
 
@@ -82,11 +64,13 @@ def multiply(tree: Tree, diagonal, coupling, x: Float[Array, "n b"]) -> Float[Ar
     return product.at[parent].add(onto_parents, mode="drop")
 
 
-def eliminate(tree: Tree, diagonal, coupling, rhs, rcond: float | None) -> Eliminated:
+# As a function of its own, so that a program that calls it several times is traced once.
+@partial(jax.jit, static_argnums=0)
+def _eliminate(tree: Tree, diagonal, coupling, rhs):
     """Solve without a rule for derivatives; arguments as for `solve_block_tree`."""
     n, b = rhs.shape
-    rcond = 10 * float(jnp.finfo(rhs.dtype).eps) if rcond is None else rcond
-    least = rcond * jnp.diagonal(diagonal, axis1=1, axis2=2)
+    # A pivot below ten times the round-off of the diagonal entry it comes from counts as zero.
+    least = 10 * float(jnp.finfo(rhs.dtype).eps) * jnp.diagonal(diagonal, axis1=1, axis2=2)
     order, parent = jnp.asarray(tree.order), jnp.asarray(tree.parent)
     # One more node stands for the parent of the roots; its solution is zero.
     spare = jnp.zeros((1, b, b), rhs.dtype)
@@ -110,8 +94,7 @@ def eliminate(tree: Tree, diagonal, coupling, rhs, rcond: float | None) -> Elimi
         return x.at[i].set(_product(inverses[i], left), mode="promise_in_bounds")
 
     x = jax.lax.fori_loop(0, n, backward, jnp.zeros_like(known))[:n]
-    regular = jnp.all(jnp.isfinite(inverses))
-    return Eliminated(jnp.where(regular, x, jnp.nan), regular)
+    return jnp.where(jnp.all(jnp.isfinite(inverses)), x, jnp.nan)
 
 
 def inverse_of_block(block: Float[Array, "b b"], least: Float[Array, " b"]) -> Float[Array, "b b"]:
@@ -130,14 +113,6 @@ def inverse_of_block(block: Float[Array, "b b"], least: Float[Array, " b"]) -> F
     if b > _WRITTEN_OUT:
         return jax.lax.fori_loop(0, b, lambda _, x: _sweep_first(x), (block, least))[0]
     return _inverse_written_out(block, least)
-
-
-@cache
-def _call(tree: Tree, rcond: float | None):
-    def solve_block_tree(diagonal, coupling, rhs):
-        return eliminate(tree, diagonal, coupling, rhs, rcond).solution
-
-    return jax.jit(solve_block_tree)
 
 
 def _inverse_written_out(block, least):

@@ -1,13 +1,15 @@
 """Trees of unknowns: their order of elimination, and how a sparse matrix is made one of blocks."""
 
+import dataclasses
 from collections.abc import Iterable
 from functools import cached_property
 
 import numpy as np
 
 
+@dataclasses.dataclass(frozen=True)
 class Tree:
-    """A forest given by the parent of each node. Equal ones are equal and have one hash.
+    """A forest given by the parent of each node.
 
     Args:
         parents: parent of each node; -1 for a root. In any order.
@@ -16,21 +18,16 @@ class Tree:
         ValueError: for parents that do not exist, or that lead back to a node itself.
     """
 
-    def __init__(self, parents: Iterable[int]):
-        self.parents = tuple(int(p) for p in parents)
+    parents: tuple[int, ...]
+
+    def __post_init__(self):
         for i, p in enumerate(self.parents):
             if not -1 <= p < self.size:
                 raise ValueError(f"node {i} of {self.size} has the parent {p}, which is not there.")
-        self.order = np.argsort(-self._depths(), kind="stable")
-
-    def __eq__(self, other):
-        return isinstance(other, Tree) and self.parents == other.parents
+        self.order  # noqa: B018  refuses parents that lead round a loop
 
     def __hash__(self):
         return self._hash
-
-    def __repr__(self):
-        return f"Tree of {self.size} nodes"
 
     @property
     def size(self) -> int:
@@ -44,11 +41,16 @@ class Tree:
         return np.where(parents < 0, self.size, parents)
 
     @cached_property
+    def order(self) -> np.ndarray:
+        """Nodes in the order of their elimination, from the deepest to the roots."""
+        return np.argsort(-self._depths(), kind="stable")
+
+    @cached_property
     def _hash(self) -> int:
         return hash(self.parents)
 
     def _depths(self) -> np.ndarray:
-        """Number of nodes above each; elimination goes from the deepest to the roots."""
+        """Number of nodes above each."""
         depths = np.full(self.size, -1)
         for start in range(self.size):
             path, node = [], start
@@ -61,11 +63,6 @@ class Tree:
             for i, member in enumerate(reversed(path)):
                 depths[member] = above + 1 + i
         return depths
-
-
-def chain(size: int) -> Tree:
-    """Each node the parent of the one before it."""
-    return Tree([*range(1, size), -1][:size])
 
 
 def tree_partition(near: list[set[int]]) -> tuple[Tree, list[list[int]]]:
@@ -88,7 +85,7 @@ def tree_partition(near: list[set[int]]) -> tuple[Tree, list[list[int]]]:
     for start in range(len(near)):
         if owner[start] < 0:
             _add_component(near, _far_end(near, start), owner, groups, parents)
-    return Tree(parents), groups
+    return Tree(tuple(parents)), groups
 
 
 def _add_component(near, first: list[int], owner, groups, parents) -> None:

@@ -176,9 +176,7 @@ def growth_warning(system, formulation, controller, state, t) -> str | None:
     if not (weighted or blocks):
         return None
     H, _ = _perturbation_matrices(system, formulation, controller, state, t)
-    if H is None or not np.isfinite(H).all():
-        return None
-    roots = _eigenvalues(np.asarray(H, np.float64))
+    roots = _roots(H)
     growth = np.real(roots)
     # Roots that coincide at zero come out as far from it as a root of round-off.
     if not growth.max(initial=0.0) > 1e-3 * np.abs(roots).max(initial=0.0):
@@ -219,10 +217,7 @@ def step_warning(system, formulation, controller, state, t, solver, step: float)
     found = _perturbation_matrices(system, formulation, controller, state, t)
     for what, H in zip(("constraint", "servo-constraint"), found, strict=True):
         # The projection leaves no violation for a step to make larger.
-        H = None if projection is not None and what == "constraint" else H
-        # A law without a derivative at rest has no step limit.
-        known = H is not None and np.isfinite(H).all()
-        roots = _eigenvalues(np.asarray(H, np.float64)) if known else np.zeros(0)
+        roots = _roots(None if projection is not None and what == "constraint" else H)
         # Others grow by themselves, whatever the step.
         roots = roots[np.real(roots) < 0]
         if step < 0 and roots.size:
@@ -241,8 +236,14 @@ def step_warning(system, formulation, controller, state, t, solver, step: float)
     return None
 
 
-def _eigenvalues(matrix: np.ndarray) -> np.ndarray:
-    """Eigenvalues, part by part: with scalar or diagonal gains each constraint is one by itself."""
+def _roots(H) -> np.ndarray:
+    """Eigenvalues, part by part: with scalar or diagonal gains each constraint is one by itself.
+
+    None of a matrix that is `None`, or that a law without a derivative at rest has.
+    """
+    if H is None or not np.isfinite(H).all():
+        return np.zeros(0)
+    matrix = np.asarray(H, np.float64)
     parts = connected_parts(np.stack(np.nonzero(matrix)), len(matrix))
     each = (np.linalg.eigvals(matrix[np.ix_(i, i)]) for i in parts)
     return np.concatenate([np.zeros(0), *each])  # none without constraints

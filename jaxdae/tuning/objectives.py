@@ -16,7 +16,7 @@ from jaxdae.formulations import AbstractFormulation
 from jaxdae.simulation.backends import Backend
 from jaxdae.simulation.simulate import simulate
 from jaxdae.simulation.trajectory import Trajectory
-from jaxdae.solvers import Projected
+from jaxdae.solvers.projected import parts_of
 from jaxdae.systems import consistent_state, State, System
 from jaxdae.systems.calls import check_instance
 from jaxdae.systems.checks import is_concrete
@@ -288,7 +288,8 @@ def _named(solver: diffrax.AbstractSolver) -> str:
     name = type(solver).__name__
     if not isinstance(solver, diffrax.AbstractWrappedSolver):
         return name
-    more = f", {solver.iterations} iterations" if isinstance(solver, Projected) else ""
+    projection = parts_of(solver).projection
+    more = "" if projection is None else f", {projection.iterations} iterations"
     return f"{name}({_named(solver.solver)}{more})"
 
 

@@ -13,12 +13,17 @@ from jaxdae.linalg.block_tree import multiply, solve_block_tree
 from jaxdae.linalg.coloring import color_columns
 from jaxdae.linalg.gathered import add_up, sums, take
 from jaxdae.linalg.positive_definite import ELIMINATION_LIMIT
-from jaxdae.linalg.tree_partition import chain, connected_parts, Tree, tree_partition
+from jaxdae.linalg.tree_partition import connected_parts, Tree, tree_partition
 
 # A forest in no particular order: two trees, one of them with a node of three children.
-FOREST = Tree([3, 3, -1, 5, 3, -1, 5, 2])
+FOREST = Tree((3, 3, -1, 5, 3, -1, 5, 2))
 # One for each way to invert a block: written out, by a loop, by LAPACK.
 SIZES = [1, 2, 5, ELIMINATION_LIMIT + 1]
+
+
+def chain(size: int) -> Tree:
+    """Each node the parent of the one before it."""
+    return Tree((*range(1, size), -1)[:size])
 
 
 class Blocks(NamedTuple):
@@ -147,14 +152,13 @@ def test_no_entry_of_the_solution_of_a_singular_matrix_is_finite(name):
     assert np.isnan(solution).all()
 
 
-def test_rcond_decides_what_counts_as_singular():
+def test_a_pivot_above_round_off_counts():
     diagonal = jnp.array([1.0, 1.0 + 1e-6])[:, None, None]
     operator = tridiagonal(diagonal, jnp.ones((1, 1, 1)))
     rhs = jnp.array([[1.0], [0.0]])
     x = solve_block_tree(*operator, rhs)
     # The second pivot is 1e-6, of which round-off leaves ten digits.
     np.testing.assert_allclose(x.ravel(), [1 + 1e6, -1e6], rtol=1e-9)
-    assert np.isnan(solve_block_tree(*operator, rhs, rcond=1e-5)).all()
 
 
 @pytest.mark.parametrize("size", [1, 3])
@@ -174,9 +178,9 @@ def test_the_program_calls_no_library_and_does_not_grow_with_the_chain(size):
 
 def test_what_does_not_fit_is_refused():
     with pytest.raises(ValueError, match=r"node 1 of 2 has the parent 2, which is not there"):
-        Tree([-1, 2])
+        Tree((-1, 2))
     with pytest.raises(ValueError, match="parents of node 0 lead round a loop"):
-        Tree([1, 2, 0])
+        Tree((1, 2, 0))
 
 
 def test_trees_are_eliminated_from_the_leaves():
@@ -185,7 +189,6 @@ def test_trees_are_eliminated_from_the_leaves():
     assert Tree(FOREST.parents) == FOREST
     assert hash(Tree(FOREST.parents)) == hash(FOREST)
     assert chain(3) != FOREST
-    assert repr(chain(3)) == "Tree of 3 nodes"
 
 
 def neighbours(n, pairs):
