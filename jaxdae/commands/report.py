@@ -7,6 +7,7 @@ import numpy as np
 
 from jaxdae.analysis.findings import Analysis, Control, Stabilizer
 from jaxdae.analysis.root_limits import clean
+from jaxdae.simulation.choices import fields_of
 from jaxdae.tables import gain_text, table
 
 # Roots that agree to this part of their size are one line of a table: critical damping makes double
@@ -211,7 +212,8 @@ def _imprecise(found: Analysis) -> str:
 
 def _unstabilized(found: Analysis) -> str:
     m, r = found.linearization.position_constraints, found.linearization.velocity_constraints
-    if m + r == 0 or found.stabilizer is not None:
+    takes_gains = "stabilization" in fields_of(type(found.formulation))
+    if m + r == 0 or found.stabilizer is not None or not takes_gains:
         return ""
     gains = " ".join(["--K_D 20 --K_P 100"] * bool(m) + ["--Gamma 10"] * bool(r))
     return (

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from types import SimpleNamespace
 
+import jax
 import numpy as np
 import pytest
 
@@ -116,8 +117,7 @@ def test_what_was_warned_of_is_warned_of_again(program):
         assert kept.again(options()) is not None
 
 
-def test_programs_that_call_what_another_process_lacks_are_not_kept():
-    import jax
+def test_programs_that_another_process_could_not_run_are_not_kept():
     import jax.numpy as jnp
 
     def host(x):
@@ -130,6 +130,18 @@ def test_programs_that_call_what_another_process_lacks_are_not_kept():
     made = kept.program_of(solve, solve.compile(), [np.eye(2)], {"rows.q": np.eye(2)}, {})
     assert made is not None
     assert made.lapack
+
+
+def test_a_program_that_cannot_be_written_is_not_kept(monkeypatch):
+    """Such as one that sorts, in some releases; the run has been made all the same."""
+
+    def refused(_):
+        raise jax.errors.JaxRuntimeError("UNIMPLEMENTED: `LessThan` is not serializable.")
+
+    monkeypatch.setattr(kept.serialize_executable, "serialize", refused)
+    x = np.ones(2)
+    lowered = jax.jit(lambda x: [2 * x]).lower(x)
+    assert kept.program_of(lowered, lowered.compile(), [x], {"rows.q": x}, {}) is None
 
 
 def test_folders_that_others_may_write_keep_nothing(program, tmp_path, monkeypatch):
