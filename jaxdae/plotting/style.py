@@ -9,7 +9,7 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from jaxdae.files import naming
 
@@ -84,6 +84,8 @@ def power_of_ten(value: float, position: int | None = None) -> str:
         return ""
     digits, exponent = f"{value:.2e}".split("e")
     digits = f"{float(digits):g}"
+    if int(exponent) == 0 and digits != "1":
+        return digits
     power = "10" + str(int(exponent)).translate(_SUPERSCRIPTS)
     return power if digits == "1" else f"{digits}·{power}"
 
@@ -166,7 +168,8 @@ def finish(axes: np.ndarray, *, xlabel: str = "time t [s]") -> None:
             )
         low, high = ax.get_ylim()
         if ax.get_yscale() == "log" and high < 100 * low:  # hardly a power of ten in it
-            ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+            narrow = high < 3 * low  # nor more than one of their simple multiples
+            ax.yaxis.set_major_locator(MaxNLocator(4) if narrow else LogLocator(subs=(1, 2, 5)))
     for ax in axes[-1]:
         ax.set_xlabel(xlabel)
 

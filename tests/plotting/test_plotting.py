@@ -480,6 +480,7 @@ def test_the_package_imports_no_matplotlib_and_plotting_no_pyplot():
     [
         (1e-11, "10⁻¹¹"),
         (1.0, "10⁰"),
+        (1.16, "1.16"),
         (1e3, "10³"),
         (2e-5, "2·10⁻⁵"),
         (1.25e2, "1.25·10²"),
@@ -492,6 +493,13 @@ def test_ticks_of_logarithmic_axes_are_plain_text(value, text):
 
 def test_a_logarithmic_axis_of_less_than_two_decades_has_ticks_between_the_powers_of_ten():
     ax = plot_violation(stub(m=1)).axes[0]  # from 3 to 3 exp(-2)
+    low, high = ax.get_ylim()
+    assert sum(low <= x <= high for x in ax.yaxis.get_majorticklocs()) >= 3
+
+
+@pytest.mark.parametrize("loss", [[1.05e-2, 9.9e-3, 9.6e-3, 9.3e-3], [1.11, 1.16, 1.14, 1.05]])
+def test_a_loss_that_hardly_changes_has_ticks(loss):
+    ax = plot_tuning({"loss": np.array(loss)}).axes[0]
     low, high = ax.get_ylim()
     assert sum(low <= x <= high for x in ax.yaxis.get_majorticklocs()) >= 3
 
