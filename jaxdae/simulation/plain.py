@@ -7,12 +7,14 @@ import diffrax
 import jax
 import jax.numpy as jnp
 
+from jaxdae.control.base import control_input
 from jaxdae.kernels.launch.derivatives import shielded
 from jaxdae.simulation.backends import AbstractBackend
 from jaxdae.simulation.field import vector_field
 from jaxdae.simulation.problem import default_tolerance, Method, Problem, Solution, Times
 from jaxdae.simulation.reverse_only import reverse_only
 from jaxdae.simulation.saving import with_end
+from jaxdae.solvers.constrained_term import term
 from jaxdae.solvers.grid import Grid
 from jaxdae.solvers.projected import parts_of
 
@@ -31,7 +33,7 @@ class PlainBackend(AbstractBackend):
             stepping = parts_of(solver).method
             times, parts, y0 = reverse_only((times, parts, y0), stepping, method.why_not)
         solution = diffrax.diffeqsolve(
-            diffrax.ODETerm(vector_field),  # pyright: ignore[reportArgumentType]
+            term(solver, vector_field, control_input),
             solver,
             times.start,
             times.end,

@@ -14,6 +14,7 @@ from jaxdae.formulations.gains import is_number
 from jaxdae.formulations.stabilization import may_grow
 from jaxdae.kernels.memory import Memory
 from jaxdae.linalg.tree_partition import connected_parts
+from jaxdae.solvers.constrained_term import check_terms
 from jaxdae.solvers.projected import parts_of
 from jaxdae.solvers.stability_functions import amplification, has_tableau
 from jaxdae.systems import check_system
@@ -84,7 +85,7 @@ def _example_input(controller, t, state):
     return eqx.filter_eval_shape(lambda u: u, u)
 
 
-def check_solver(solver, stepsize_controller, dt) -> None:
+def check_solver(solver, formulation, stepsize_controller, dt, work) -> None:
     """Refuse combinations of solver and step size that cannot work."""
     solver = parts_of(solver).method
     name = type(solver).__name__
@@ -98,13 +99,7 @@ def check_solver(solver, stepsize_controller, dt) -> None:
             f"diffrax.PIDController(rtol=1e-6, atol=1e-6); got {stepsize_controller!r}."
         )
     _check_tolerances(stepsize_controller)
-    structure = getattr(solver, "term_structure", None)
-    if not (isinstance(structure, type) and issubclass(diffrax.ODETerm, structure)):
-        raise ValueError(
-            f"{name} does not integrate ordinary differential equations of one vector field, which "
-            "is what a formulation gives; use an explicit or implicit Runge–Kutta method such as "
-            "diffrax.Dopri8() or diffrax.Kvaerno5()."
-        )
+    check_terms(solver, formulation, work)
     if isinstance(stepsize_controller, diffrax.ConstantStepSize) and dt is None:
         raise ValueError("ConstantStepSize needs the step: give dt.")
     adaptive = isinstance(solver, diffrax.AbstractAdaptiveSolver)

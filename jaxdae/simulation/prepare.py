@@ -35,7 +35,7 @@ def prepare(
     arguments.check_kinds(system, formulation, state, inner, adjoint, saveat, progress, throw, work)
     arguments.check_times(t0, t1, dt, stepsize_controller, saveat, max_steps)
     solver = diffrax.Dopri8() if solver is None else solver
-    preconditions.check_solver(solver, stepsize_controller, dt)
+    preconditions.check_solver(solver, formulation, stepsize_controller, dt, work)
     if formulation.capabilities.passes_singular_positions and parts_of(solver).projection is None:
         solver = Projected(solver)
     preconditions.check_projection(solver, formulation)

@@ -1,0 +1,108 @@
+"""The equations of motion as methods take them that enforce the constraints themselves."""
+
+from collections.abc import Callable
+from typing import Any
+
+import diffrax
+import equinox as eqx
+import jax
+from jaxtyping import Array, Float
+
+from jaxdae.formulations.base import AbstractFormulation
+from jaxdae.systems import Dynamics, evaluate, State
+from jaxdae.systems.kinematics import coordinate_rate
+
+
+class Equations(eqx.Module):
+    """The equations of motion at one state, which wait for an acceleration.
+
+    Args:
+        dynamics: `M a + J^T lam = f`, and the residuals of the constraints.
+        coordinates: `dq/dt`.
+        actuators: `dw/dt`.
+    """
+
+    dynamics: Dynamics
+    coordinates: Float[Array, " n"]
+    actuators: Float[Array, " k"]
+
+    def rate(self, acceleration) -> tuple[State, None]:
+        """`dy/dt` with an acceleration, shape `(n,)`."""
+        return State(self.coordinates, acceleration, self.actuators), None
+
+
+class ConstrainedTerm(diffrax.AbstractTerm):
+    r"""Constrained equations of motion, where an `ODETerm` has a vector field.
+
+        M a + J^T lam = f,        phi(t, q) = 0,        phi_dot(t, q, v) = 0
+
+    A solver with this `term_structure` asks for the `Equations` at the states of its stages, and
+    chooses accelerations such that residuals vanish where they lead. Its states are
+    `(State, None)`, those of `simulate` without works; its arguments
+    `(system, formulation, controller)`.
+
+    Args:
+        control: `u = control(controller, t, state)`.
+    """
+
+    control: Callable = eqx.field(static=True)
+
+    def vf(self, t, y, args) -> Equations:
+        """The equations at a time [s] and a state."""
+        (state, _), (system, _, controller) = y, args
+        q, v, w = state.q, state.v, state.w
+        u = self.control(controller, t, state)
+        rates = coordinate_rate(system, t, q, v), system.actuator_rate(t, q, v, w, u)
+        return Equations(evaluate(system, t, q, v, w, u), *rates)
+
+    def contr(self, t0, t1, **kwargs):
+        """Length of a step [s]."""
+        del kwargs
+        return t1 - t0
+
+    def prod(self, vf, control):
+        """Change of a state by its rate, `Equations.rate(acceleration)`, in a time [s]."""
+        return jax.tree.map(lambda x: control * x, vf)
+
+
+def enforces_constraints(solver) -> bool:
+    """Whether a solver takes a `ConstrainedTerm`."""
+    return getattr(solver, "term_structure", None) is ConstrainedTerm
+
+
+def term(solver, vector_field: Callable, control: Callable) -> diffrax.AbstractTerm:
+    """What a solver steps: the equations, or the vector field that a formulation makes of them."""
+    return (
+        ConstrainedTerm(control) if enforces_constraints(solver) else diffrax.ODETerm(vector_field)
+    )
+
+
+def check_terms(solver, formulation: AbstractFormulation, work: bool) -> None:
+    """A solver of ordinary differential equations, or one of equations that nothing stabilizes.
+
+    Raises:
+        ValueError: naming the solver, the formulation, and one that fits.
+    """
+    name, structure = type(solver).__name__, getattr(solver, "term_structure", None)
+    if enforces_constraints(solver):
+        _check_equations(name, formulation, work)
+    elif not (isinstance(structure, type) and issubclass(diffrax.ODETerm, structure)):
+        raise ValueError(
+            f"{name} does not integrate ordinary differential equations of one vector field, which "
+            "is what a formulation gives; use an explicit or implicit Runge–Kutta method such as "
+            "diffrax.Dopri8() or diffrax.Kvaerno5()."
+        )
+
+
+def _check_equations(name: str, formulation: Any, work: bool) -> None:
+    offered, stabilizes = formulation.capabilities, type(formulation).__name__
+    multipliers = offered.plain_state and offered.enforces_constraints and offered.weight is None
+    if not multipliers or offered.stabilization is not None:
+        having = "" if offered.stabilization is None else " with a stabilization"
+        raise ValueError(
+            f"{name} enforces the constraints itself, by the multipliers of its own steps, and "
+            f"{stabilizes}{having} would do so too: give it jaxdae.Multipliers(), or "
+            f"{stabilizes} a solver of ordinary differential equations, such as diffrax.Dopri8()."
+        )
+    if work:
+        raise ValueError(f"{name} integrates no works beside the motion: leave work=True out.")

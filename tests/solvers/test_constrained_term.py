@@ -1,0 +1,129 @@
+"""A trial of methods that enforce the constraints themselves, on equations without a formulation.
+
+Half-explicit Runge-Kutta methods of index 2 [BraseyHairer1993]: stages are explicit, and the
+multipliers of each are such that the next one, the last of them the end of the step, satisfies the
+constraints at velocity level.
+"""
+
+from collections.abc import Callable
+from typing import ClassVar
+
+import diffrax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxdae
+from jaxdae.solvers import ConstrainedTerm
+
+
+class HalfExplicit(diffrax.AbstractSolver):
+    """Half-explicit steps: Euler's, of order 1, or those of the midpoint, of order 2."""
+
+    stages: int = 1
+    term_structure: ClassVar = ConstrainedTerm
+    interpolation_cls: ClassVar[Callable] = diffrax.LocalLinearInterpolation
+
+    def order(self, terms):
+        del terms
+        return self.stages
+
+    def init(self, terms, t0, t1, y0, args):
+        del terms, t0, t1, y0, args
+
+    def func(self, terms, t0, y0, args):
+        return terms.vf(t0, y0, args)
+
+    def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
+        del solver_state, made_jump
+        h, t, y = terms.contr(t0, t1), t0, y0
+        changes: list = []
+        for row in (((1.0,),), ((0.5,), (0.0, 1.0)))[self.stages - 1]:
+            here, following = terms.vf(t, y, args), t0 + sum(row) * h
+            before = total(y0, row, changes)
+
+            def reached(acceleration, here=here, before=before, last=row[-1]):
+                return total(before, (last,), [terms.prod(here.rate(acceleration), h)])
+
+            def residual(y, t=following):
+                return terms.vf(t, y, args).dynamics.phi_dot
+
+            acceleration = constrained(here.dynamics, lambda a: residual(reached(a)))
+            changes.append(terms.prod(here.rate(acceleration), h))
+            t, y = following, reached(acceleration)
+        return y, None, {"y0": y0, "y1": y}, None, diffrax.RESULTS.successful
+
+
+def total(y0, weights, changes):
+    """`y0 + sum_j a_j h f_j`."""
+    for a, change in zip(weights, changes, strict=False):
+        y0 = jax.tree.map(lambda y, x, a=a: y + a * x, y0, change)
+    return y0
+
+
+def constrained(d, residual):
+    """`M a + J^T lam = f` with the multipliers for which a residual vanishes that is affine."""
+    free, spread = jnp.linalg.solve(d.mass, d.force), jnp.linalg.solve(d.mass, d.jac.T)
+    off = lambda lam: residual(free - spread @ lam)  # noqa: E731
+    none = jnp.zeros(d.gamma.size)
+    return free + spread @ jnp.linalg.solve(jax.jacfwd(off)(none), off(none))
+
+
+class Pendulum(jaxdae.System):
+    """Turned at a constant rate by a force along its path, whose work its friction takes."""
+
+    def kinetic_energy(self, t, q, v):
+        del t, q
+        return 0.5 * v @ v
+
+    def dissipation(self, t, q, v):
+        del t, q
+        return 0.25 * v @ v
+
+    def position_constraints(self, t, q):
+        del t
+        return jnp.stack([q @ q - 1.0])
+
+
+def run(solver, dt, formulation=None, **options):
+    """From `(1, 0)` with a velocity of 1 m/s along the circle."""
+    state = jaxdae.State(jnp.array([1.0, 0.0]), jnp.array([0.0, 1.0]))
+    formulation = jaxdae.Multipliers() if formulation is None else formulation
+    return jaxdae.simulate(Pendulum(), formulation, state, t1=1.0, dt=dt, solver=solver, **options)
+
+
+@pytest.mark.parametrize("stages", [1, 2])
+def test_order_and_constraints(stages):
+    angle = 2 * (1 - np.exp(-0.5))  # of a speed that falls as exp(-t / 2)
+    exact = np.array([np.cos(angle), np.sin(angle)])
+    runs = [run(HalfExplicit(stages), dt) for dt in (1 / 20, 1 / 40)]
+    errors = [np.abs(x.q[-1] - exact).max() for x in runs]
+    assert np.log2(errors[0] / errors[1]) == pytest.approx(stages, abs=0.25)
+    # At velocity level they hold to round-off, at position level to the order of the method.
+    assert np.abs(runs[1].violation.phi_dot).max() < 1e-14
+    assert np.abs(runs[1].violation.phi).max() > 1e-6
+
+
+def test_derivatives_go_through_the_steps():
+    def end(scale):
+        state = jaxdae.State(jnp.array([1.0, 0.0]), scale * jnp.array([0.0, 1.0]))
+        run = jaxdae.simulate(
+            Pendulum(), jaxdae.Multipliers(), state, t1=0.2, dt=0.05, solver=HalfExplicit(2)
+        )
+        return run.q[-1, 0]
+
+    difference = (end(1.001) - end(0.999)) / 0.002
+    # Of second order in the difference.
+    np.testing.assert_allclose(jax.grad(end)(1.0), difference, rtol=1e-5)
+
+
+def test_what_does_not_fit_is_refused_by_type():
+    stabilized = jaxdae.Multipliers(jaxdae.Baumgarte(K_D=1.0, K_P=1.0))
+    for formulation in (stabilized, jaxdae.Penalty(1e-3), jaxdae.Hamiltonian()):
+        with pytest.raises(ValueError, match=r"enforces the constraints itself.*Multipliers\(\)"):
+            run(HalfExplicit(), 0.1, formulation)
+    with pytest.raises(ValueError, match="leave work=True out"):
+        run(HalfExplicit(), 0.1, work=True)
+    with pytest.raises(ValueError, match="HalfExplicit is not an explicit Runge-Kutta method"):
+        run(HalfExplicit(), 0.1, backend="native")
