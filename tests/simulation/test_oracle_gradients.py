@@ -1,5 +1,7 @@
 """Derivatives of runs are the differences of motions by SciPy, on equations derived by hand."""
 
+from typing import Any
+
 import diffrax
 import jax
 import jax.numpy as jnp
@@ -16,8 +18,8 @@ def end(judged, backend, adjoint):
     def of(parameters):
         model, state = judged.make(*parameters)
         dt = judged.t1 / judged.steps
-        how = {"t1": judged.t1, "dt": dt, "backend": backend, "adjoint": adjoint}
-        run = simulate(model, Multipliers(), state, **how)
+        how: dict[str, Any] = {"dt": dt, "backend": backend, "adjoint": adjoint}
+        run = simulate(model, Multipliers(), state, t1=judged.t1, **how)
         return jnp.concatenate([run.q[-1], run.v[-1], run.w[-1], run.multipliers[-1]])
 
     return of
