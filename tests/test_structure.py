@@ -59,7 +59,7 @@ def test_imports_of_kernels_run_downwards():
 def test_no_module_imports_itself_in_a_circle():
     """Imports at the top of files; those inside of functions wait for a reason."""
     order = graphlib.TopologicalSorter({x: at_top(path) for x, path in MODULES.items()})
-    order.prepare()
+    assert len([*order.static_order()]) == len(MODULES)  # raises where there is a circle
 
 
 def at_top(path: Path) -> set[str]:

@@ -63,7 +63,7 @@ def _error(run, end):
     return float(np.abs(run.q[-1] - end).max())
 
 
-def _follows_the_exact_motion(case, how):
+def assert_follows_the_exact_motion(case, how):
     system, start, end, rank = case
     for off in (0.0, 1e-6, 1e-5):
         run = simulate(system, Multipliers(GAINS), start(off), t1=END, saveat=AT_END, **how)
@@ -76,13 +76,13 @@ def _follows_the_exact_motion(case, how):
 @pytest.mark.slow
 def test_runs_follow_the_exact_motion_from_starts_on_and_off_the_constraints(case):
     """Without a word of the user: the rank is found and held."""
-    _follows_the_exact_motion(case, {})
+    assert_follows_the_exact_motion(case, {})
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("which", [PARAMS[0], PARAMS[-1]])
 def test_fixed_steps_follow_the_exact_motion_as_well(which, make):
-    _follows_the_exact_motion(make(which), {"solver": RK4(), "dt": 0.005})
+    assert_follows_the_exact_motion(make(which), {"solver": RK4(), "dt": 0.005})
 
 
 @pytest.fixture(scope="module")

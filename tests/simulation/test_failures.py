@@ -31,7 +31,7 @@ START = State([1.0, 0.0], [0.0, 0.5])
 RUN: dict[str, Any] = {"system": SYSTEM, "formulation": Multipliers(), "state": START, "t1": 1.0}
 
 
-def _refused(message: str, error: type[Exception] = ValueError, **changed: Any):
+def assert_refused(message: str, error: type[Exception] = ValueError, **changed: Any):
     """Assert that `simulate` refuses, saying `message`."""
     with pytest.raises(error, match=message):
         simulate(**(RUN | changed))
@@ -39,19 +39,21 @@ def _refused(message: str, error: type[Exception] = ValueError, **changed: Any):
 
 def test_state_of_wrong_shape():
     """q and v of different lengths, and batches without vmap."""
-    _refused(r"q and v must be .*\(2,\) and \(3,\)", state=State(jnp.ones(2), jnp.ones(3)))
-    _refused(r"jax\.vmap", state=State(jnp.ones((5, 2)), jnp.ones((5, 2))))
+    assert_refused(r"q and v must be .*\(2,\) and \(3,\)", state=State(jnp.ones(2), jnp.ones(3)))
+    assert_refused(r"jax\.vmap", state=State(jnp.ones((5, 2)), jnp.ones((5, 2))))
 
 
 @pytest.mark.parametrize("value", [jnp.nan, jnp.inf])
 def test_state_that_is_not_finite(value):
     """NaN or infinity in the start is named by entry."""
-    _refused(rf"the state is not finite: q\[1\] = {value}", state=State([1.0, value], [0.0, 0.0]))
+    assert_refused(
+        rf"the state is not finite: q\[1\] = {value}", state=State([1.0, value], [0.0, 0.0])
+    )
 
 
 def test_inconsistent_start_at_position_level():
     """A start off the rod: constraint, amount, tolerance, and both remedies."""
-    _refused(
+    assert_refused(
         r"inconsistent: constraint 'rod' is violated by 0\.21 at position level \(allowed 0\.0002"
         r".*at t = 0\. .*consistent_state\(system, q, v\).*start_tolerance=None",
         state=State([1.1, 0.0], [0.0, 0.0]),
@@ -60,7 +62,9 @@ def test_inconsistent_start_at_position_level():
 
 def test_inconsistent_start_at_velocity_level():
     """A start that leaves the rod."""
-    _refused(r"'rod' is violated by 0\.4 at velocity level", state=State([1.0, 0.0], [0.2, 0.0]))
+    assert_refused(
+        r"'rod' is violated by 0\.4 at velocity level", state=State([1.0, 0.0], [0.2, 0.0])
+    )
 
 
 def test_start_tolerance_is_the_users():
@@ -68,14 +72,14 @@ def test_start_tolerance_is_the_users():
     off = State([1.001, 0.0], [0.0, 0.0])  # residual 2.001e-3, allowed tolerance * 2.001
     gains = Multipliers(Baumgarte(20.0, 100.0))
     how: dict[str, Any] = {"t1": 0.1, "dt": 0.05, "solver": RK4()}
-    _refused("violated by 0.002", formulation=gains, state=off, start_tolerance=9e-4, **how)
+    assert_refused("violated by 0.002", formulation=gains, state=off, start_tolerance=9e-4, **how)
     for tolerance in (1.1e-3, None):
         assert simulate(SYSTEM, gains, off, start_tolerance=tolerance, **how).success
 
 
 def test_dependent_constraints_under_the_full_rank_policy(repeated_rod):
     """Rank, singular values, the constraints involved, and the formulations that can."""
-    _refused(
+    assert_refused(
         r"dependent at t = 0: .*rank 1 of 2 \(singular values \[1\.41, .*\).*involved: 'f1', 'f2'"
         r"\. Use .*MinimumNorm\(\).*Penalty or AugmentedLagrangian, or drop",
         system=repeated_rod((1.0, 1.0)),
@@ -97,7 +101,7 @@ def test_singular_mass_matrix_under_a_policy_that_needs_a_regular_one(massless):
     state = State([1.0, 0.5], [1.0, 1.0])
     message = r"mass matrix .*: eigenvalues from 0 to 1\.5.*SingularMass\(\).*Penalty"
     for solve in (jaxdae.FullRank(), MinimumNorm()):
-        _refused(message, system=massless, formulation=Multipliers(solve=solve), state=state)
+        assert_refused(message, system=massless, formulation=Multipliers(solve=solve), state=state)
     how: dict[str, Any] = {"t1": 0.1, "dt": 0.05, "solver": RK4()}
     for formulation in (Multipliers(solve=SingularMass()), Penalty(10.0)):
         assert simulate(massless, formulation, state, **how).success
@@ -119,7 +123,7 @@ def test_mass_matrix_must_be_positive_on_what_the_constraints_allow(second):
     message = rf"not determined: .*eigenvalue {second:.3g} on the directions .*Give every coord"
     state = State([0.0, 0.0], [1.0, 0.0])
     for formulation in (Multipliers(solve=SingularMass()), Penalty(10.0)):
-        _refused(message, system=HalfMassless(second), formulation=formulation, state=state)
+        assert_refused(message, system=HalfMassless(second), formulation=formulation, state=state)
 
 
 # keyword arguments of a run, and what the message must say
@@ -179,12 +183,12 @@ BAD_RUNS = [
 @pytest.mark.parametrize(("how", "message"), BAD_RUNS)
 def test_solver_step_or_time_that_cannot_work(how, message):
     """What does not fit is named before anything is compiled."""
-    _refused(message, **how)
+    assert_refused(message, **how)
 
 
 def test_solver_that_is_no_solver():
     """A solver's name in place of a solver."""
-    _refused(
+    assert_refused(
         "solver must be a diffrax solver, such as .*; got 'Dopri8'", TypeError, solver="Dopri8"
     )
 
@@ -220,7 +224,7 @@ WRONG_KINDS = [
 @pytest.mark.parametrize(("how", "message"), WRONG_KINDS)
 def test_argument_of_the_wrong_kind(how, message):
     """The argument, what it is, and what it should be."""
-    _refused(message, TypeError, **how)
+    assert_refused(message, TypeError, **how)
 
 
 # what is made of a good formulation, and what the message must say
@@ -242,7 +246,7 @@ def test_gains_edited_after_construction_are_checked_again(formulation, where, v
     how: dict[str, Any] = {"t1": 0.1, "dt": 0.05, "solver": RK4()}
     assert simulate(SYSTEM, formulation, START, **how).success
     edited = eqx.tree_at(where, formulation, value)
-    _refused(message, formulation=edited, **how)
+    assert_refused(message, formulation=edited, **how)
 
 
 # where a function stands that closes over `x`, in a run
@@ -289,7 +293,7 @@ def test_two_link_failure_names_time_constraints_and_remedy():
         r"stopped at t = 2\.850\d* s .*Largest residual: 'tip [xy]' = .*involved: "
         r"'tip [xy]', 'tip [xy]'\. .*use Penalty"
     )
-    _refused(
+    assert_refused(
         message,
         error=SimulationError,
         system=system,
@@ -301,14 +305,14 @@ def test_two_link_failure_names_time_constraints_and_remedy():
 
 def test_too_few_steps_are_blamed_on_stiffness_or_the_limit():
     """With independent constraints an exhausted step limit names max_steps."""
-    _refused(r"stopped at t = .*maximum number of solver steps.*independent .*max_steps",
+    assert_refused(r"stopped at t = .*maximum number of solver steps.*independent .*max_steps",
              error=SimulationError, max_steps=3, t1=10.0)  # fmt: skip
 
 
 @pytest.mark.filterwarnings("ignore:the step of .* is beyond the step limit:RuntimeWarning")
 def test_blow_up_of_a_fixed_step_names_the_last_good_time_and_the_step():
     """NaN from a step too large for the gains."""
-    _refused(
+    assert_refused(
         r"no longer finite after t = [0-9.]+ s .*reduce dt, lower the gains, or use an adaptive",
         error=SimulationError,
         formulation=Multipliers(Baumgarte(1e4, 1e6)),
@@ -346,7 +350,7 @@ TRANSFORMED = {
 }
 
 
-def _raises_while_running(compute):
+def assert_raises_while_running(compute):
     with pytest.raises(RuntimeError, match="Nonfinite") as caught:
         jax.block_until_ready(compute())
     assert not isinstance(caught.value, SimulationError)
@@ -355,7 +359,7 @@ def _raises_while_running(compute):
 @pytest.mark.parametrize("name", TRANSFORMED)
 def test_failure_inside_a_transformation_is_raised_by_the_compiled_program(name):
     """There a message with numbers cannot be made, but the failure is not silent."""
-    _raises_while_running(lambda: TRANSFORMED[name](lambda rate: _broken(rate).q[-1, 0]))
+    assert_raises_while_running(lambda: TRANSFORMED[name](lambda rate: _broken(rate).q[-1, 0]))
 
 
 # what is saved, and what is read of a run whose failure it does not show by itself
@@ -371,7 +375,7 @@ READINGS = {
 def test_whatever_is_read_of_a_failed_run_inside_a_transformation_raises(name):
     """Nothing of it may be used unnoticed, though XLA drops what is not read."""
     how, read = READINGS[name]
-    _raises_while_running(lambda: jax.jit(lambda rate: read(_broken(rate, **how)))(1e4))
+    assert_raises_while_running(lambda: jax.jit(lambda rate: read(_broken(rate, **how)))(1e4))
 
 
 @pytest.mark.slow
@@ -404,4 +408,4 @@ def test_failure_without_constraints_says_so():
 
     state = State([1.0], [2.0])
     message = r"stopped at t = (0\.99\d*|1) s .*The system has no constraints"
-    _refused(message, error=SimulationError, system=Runaway(), state=state, t1=2.0)
+    assert_refused(message, error=SimulationError, system=Runaway(), state=state, t1=2.0)

@@ -137,7 +137,7 @@ def steps(control, q, v, count=STEPS):
     return y
 
 
-def close(found, expected, rtol=1e-12):
+def assert_close(found, expected, rtol=1e-12):
     """Equal to rounding: some hundred additions, in other orders."""
     for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         scale = max(float(jnp.abs(other).max(initial=0.0)), 1e-3)
@@ -163,7 +163,7 @@ def test_a_batch_with_one_network_and_its_gradient_by_the_weights():
     """Eleven members, which no width of vectors divides; summed over by the gradient."""
     weights = eqx.filter(network(), eqx.is_array)
     found, expected = (jax.jit(weighted(x))(weights, *STARTS) for x in (by_kernel, by_hand))
-    close(found, expected)
+    assert_close(found, expected)
 
 
 @pytest.mark.slow
@@ -181,7 +181,7 @@ def test_networks_of_their_own_and_a_direction():
 
         return jax.jit(lambda w, m: jax.jvp(every, (w,), (m,)))
 
-    close(along(by_kernel)(weights, moves), along(by_hand)(weights, moves))
+    assert_close(along(by_kernel)(weights, moves), along(by_hand)(weights, moves))
 
 
 # The same with all weights in one array.
@@ -231,7 +231,7 @@ def test_weights_in_one_array_with_a_failed_member_beside(count):
     failed = q.at[3].set(jnp.nan) if count > 3 else q
     found = gradient_in_one(lambda p, q, v: by_kernel(InOne(p), q, v), members)(numbers, failed, v)
     by_layers = lambda p, q, v: steps(lambda y: layered(p, y), q, v)  # noqa: E731
-    close(found, gradient_in_one(by_layers, members)(numbers, q, v))
+    assert_close(found, gradient_in_one(by_layers, members)(numbers, q, v))
 
 
 def test_derivatives_by_weights_stay_factors_wherever_they_stand():
@@ -291,7 +291,7 @@ def test_long_loops_and_their_derivatives():
         gain = jnp.array([[0.1, 0.2], [-0.3, 0.4]])
         return jax.jit(jax.value_and_grad(loss, (0, 1, 2)))(gain, *STARTS[:, :3])
 
-    close(gradient(by_kernel), gradient(by_hand))
+    assert_close(gradient(by_kernel), gradient(by_hand))
 
 
 @pytest.mark.slow
