@@ -84,9 +84,6 @@ class TwoLoopCircuit(AbstractSolvedModel):
 
         each a damped oscillation about its stationary charge (underdamped).
 
-        Args:
-            t: time [s].
-
         Returns:
             `(q1, q2, q3)` [C], shape (3,).
         """

@@ -64,12 +64,6 @@ class ConstantSpeed(AbstractSolvedModel):
 
         less their values at t = 0, with the Gudermannian `gd s = arctan sinh s`. From the
         horizontal it is `sin theta = -tanh(g t / c)`.
-
-        Args:
-            t: time [s].
-
-        Returns:
-            Coordinates [m], shape (2,).
         """
         start = -jnp.arctanh(jnp.sin(jnp.asarray(self.climb)))
         s = start + self.gravity / self.speed * jnp.asarray(t, dtype=float)

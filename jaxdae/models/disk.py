@@ -68,12 +68,6 @@ class RollingDisk(AbstractSolvedModel):
 
         `x = (R phi' / theta') sin theta`, `y = (R phi' / theta') (1 - cos theta)`; written with
         `sin(z) / z`, it is the straight line for `theta' = 0`.
-
-        Args:
-            t: time [s].
-
-        Returns:
-            Coordinates, shape (4,).
         """
         t = jnp.asarray(t, dtype=float)
         theta = self.turn_rate * t

@@ -68,14 +68,7 @@ class Kepler(AbstractSolvedModel):
         return 2 * jnp.pi * jnp.sqrt(self.semi_major_axis**3 / jnp.asarray(self.parameter))
 
     def exact_position(self, t) -> Float[Array, " 2"]:
-        """Position on the ellipse of the default start, from Kepler's equation `E - e sin E = M`.
-
-        Args:
-            t: time since the pericentre [s].
-
-        Returns:
-            Coordinates [m], shape (2,).
-        """
+        """Position on the ellipse of the default start, by Kepler's equation `E - e sin E = M`."""
         t = jnp.asarray(t, dtype=float)
         e, mean = self.eccentricity, 2 * jnp.pi * t / self.period()
         # |M| within half a turn; the sign and whole turns are added back by symmetry.

@@ -70,12 +70,6 @@ class KnifeEdge(AbstractSolvedModel):
 
             x = (c / w) sin theta + (p / 2 w^2) sin^2 theta
             y = (c / w) (1 - cos theta) + (p / 2 w^2) (theta - sin(2 theta) / 2)
-
-        Args:
-            t: time [s].
-
-        Returns:
-            Coordinates, shape (3,).
         """
         w, theta = self.turn_rate, self.turn_rate * jnp.asarray(t, dtype=float)
         run, fall = self.speed / w, self._pull() / (2 * w**2)

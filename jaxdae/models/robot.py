@@ -107,14 +107,7 @@ class DifferentialDriveRobot(AbstractSolvedModel):
         return jnp.stack([jnp.asarray(total + difference), jnp.asarray(total - difference)]) / 2
 
     def exact_position(self, t: Float[Array, ""] | float) -> Float[Array, " 5"]:
-        """Motion under `steady_torques`, from the origin: the axle's middle moves on a circle.
-
-        Args:
-            t: time [s].
-
-        Returns:
-            Coordinates, shape (5,).
-        """
+        """Motion under `steady_torques`, from the origin: the axle's middle moves on a circle."""
         t = jnp.asarray(t, dtype=float)
         theta = self.turn_rate * t
         chord = self.speed * t * jnp.sinc(theta / (2 * jnp.pi))

@@ -70,9 +70,6 @@ class ChaplyginSleigh(AbstractSolvedModel):
         less their values at `s0`. The first line holds for every `I`; the second is the integral
         of `v e` for `k / a = 2`.
 
-        Args:
-            t: time [s].
-
         Returns:
             Coordinates, shape (3,); x and y are nan unless `I = 3 m a^2`.
         """

@@ -74,6 +74,14 @@ class AbstractTwoLink(AbstractSolvedModel):
     motion goes through it to the other elbow side (see `exact_motion`).
 
     Source: [MukharlyamovDeressa2015, example 1].
+
+    Args:
+        length1: L1 [m].
+        length2: L2 [m].
+        mass1: m1 [kg].
+        mass2: m2 [kg].
+        gravity: g [m/s^2].
+        target_height: h [m].
     """
 
     length1: float = 1.0
@@ -138,9 +146,6 @@ class AbstractTwoLink(AbstractSolvedModel):
         smooth branch, `delta` with the opposite sign, is its mirror image about the line from
         the base to the tip; it meets this one at the singular configuration.
 
-        Args:
-            t: time [s].
-
         Returns:
             Angles [rad], shape (2,); nan where the target is out of reach, and everywhere if
             `h` differs from `L1 - L2`.
@@ -172,17 +177,11 @@ class TwoLinkManipulator(AbstractTwoLink):
     The links fold at `t = x0 / v = 0.4933` s. The target leaves the reachable disc of radius
     `L1 + L2` at `t = (x0 + sqrt((L1 + L2)^2 - h^2)) / v = 2.8503` s; after that no motion
     satisfies the constraints. The paper does not print the speed: 0.6 m/s is the one its initial
-    velocities satisfy. See `AbstractTwoLink` for the equations.
+    velocities satisfy. See `AbstractTwoLink` for the rest.
 
     Source: [MukharlyamovDeressa2015, example 1]; runs of the paper in `PAPER_RUNS`.
 
     Args:
-        length1: L1 [m].
-        length2: L2 [m].
-        mass1: m1 [kg].
-        mass2: m2 [kg].
-        gravity: g [m/s^2].
-        target_height: h [m].
         target_speed: v [m/s].
         target_offset: x0 [m].
     """
@@ -215,15 +214,9 @@ class ReachableTwoLink(AbstractTwoLink):
     With `b < 2 sqrt(L1 L2)` the target stays strictly inside the reachable disc, and it passes
     the folded, singular configuration `q = (pi/2, pi)` at `t = (k + 1/2) pi / w`: four times
     in 20 s with the default frequency, at the speed 0.6 m/s of `TwoLinkManipulator`. The start
-    is at rest. See `AbstractTwoLink` for the equations.
+    is at rest. See `AbstractTwoLink` for the rest.
 
     Args:
-        length1: L1 [m].
-        length2: L2 [m].
-        mass1: m1 [kg].
-        mass2: m2 [kg].
-        gravity: g [m/s^2].
-        target_height: h [m].
         target_amplitude: b [m].
         target_frequency: w [rad/s].
     """
