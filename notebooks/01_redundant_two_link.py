@@ -288,7 +288,7 @@ assert steps[-1] > 2 * steps[0]
 
 # %%
 (study,) = studies("two-link", "multipliers")
-states = perturbed_states(start, jax.random.key(0), 16, study.spread, study.spread)
+states = perturbed_states(start, jax.random.key(0), 16, study.deviation, study.deviation)
 cost = IntegratedViolation(velocity=0.0, from_start=False)
 objective = SimulationObjective(cost, states, system=arm, t1=study.t1, dt=study.dt, solver=RK4())
 result = jaxdae.tune(

@@ -117,7 +117,7 @@ def again(options) -> Record | None:
         return None
     try:
         program, words = pickle.loads(content)
-        read = _carried_out(program)
+        read = _run(program)
     except Exception as error:  # whatever it is, the run can be made without what is kept
         warnings.warn(f"a kept program is of no use here: {error}", RuntimeWarning, stacklevel=2)
         return None
@@ -141,7 +141,7 @@ def keep(options, program: Program, words: Words) -> None:
         storage.write(folder, _key(options), pickle.dumps((program, words)))
 
 
-def _carried_out(program: Program) -> dict[str, np.ndarray]:
+def _run(program: Program) -> dict[str, np.ndarray]:
     if program.lapack:  # JAX finds its functions when it first lowers a program that calls one
         jax.jit(jax.numpy.linalg.cholesky).lower(np.eye(1))
     for name, kernel in program.kernels.items():

@@ -13,7 +13,7 @@ from jaxdae.tables import gain_text, table
 # Roots that agree to this part of their size are one line of a table: critical damping makes double
 # roots, which round-off splits by the square root of the precision.
 _SAME = 1e-6
-# Growth in a whole run that is worth a warning.
+# Growth over a run that is worth a warning.
 _NOTICEABLE = 1.01
 # Growth beyond this is a run that broke; the number has no meaning.
 _LARGE = 1e6
@@ -206,7 +206,7 @@ def _imprecise(found: Analysis) -> str:
         return ""
     return (
         f"in single precision roots nearer than {found.spectrum.tolerances.max():.2g} 1/s to the "
-        "imaginary axis are not told from those on it; --dtype float64 tells more."
+        "imaginary axis are not distinguished from those on it; --dtype float64 distinguishes more."
     )
 
 
@@ -264,8 +264,8 @@ def _exceeded(found: Analysis, index: int) -> dict[str, str]:
         if factor is None or found.dt is None or found.dt <= limit:
             continue
         if _over_run(found, factor) > _NOTICEABLE:
-            grown = f"factor {_total(found, factor)} in {found.t1:g} s"
-            cases[name] = f"{name} ({f'limit {limit:.4g} s' if limit else grown})"
+            factors = f"factor {_total(found, factor)} in {found.t1:g} s"
+            cases[name] = f"{name} ({f'limit {limit:.4g} s' if limit else factors})"
     return cases
 
 

@@ -79,19 +79,21 @@ def _with(study: Study, options) -> Study:
 def _tune(study: Study, options, out: Path) -> dict[str, Any]:
     start = jax.tree.map(lambda x: jnp.asarray(x, jnp.dtype(options.dtype)), study.start)
     keys = jax.random.split(jax.random.key(options.seed), 2 + len(study.checks))
-    states = perturbed_states(start, keys[0], options.batch, study.spread, study.spread)
+    states = perturbed_states(start, keys[0], options.batch, study.deviation, study.deviation)
     params = in_dtype(study.params, start.q.dtype)
     objective, served_by = _objective(study, states, params, options.backend)
-    print(f"{study.name}: {objective.budget}; starts off by {study.spread:g} (standard deviation)")
+    print(
+        f"{study.name}: {objective.budget}; starts off by {study.deviation:g} (standard deviation)"
+    )
     result = _descend(Logarithm(objective), params, options, out / f"{study.method}.checkpoint")
     began = time.perf_counter()
     tuned_on = Check("as tuned", count=options.batch)
     conditions = (tuned_on, *study.checks)
-    lanes = max(check.count for check in conditions)
+    members = max(check.count for check in conditions)
     before, after = {}, {}
     for check, key in zip(conditions, keys[jnp.array([0, *range(2, len(keys))])], strict=True):
-        before[check.name], old = judge(study, result.initial_params, check, start, key, lanes)
-        after[check.name], new = judge(study, result.params, check, start, key, lanes)
+        before[check.name], old = judge(study, result.initial_params, check, start, key, members)
+        after[check.name], new = judge(study, result.params, check, start, key, members)
         if check is tuned_on:
             _draw(study, result, old, new, out)
     limits = _beyond(study, result, states)
@@ -119,10 +121,10 @@ def _objective(study: Study, states: State, params, backend: Backend):
     return objective, served_by
 
 
-def _rate(result: TuningResult, lanes: int, backend: str, why_not: str | None) -> str:
+def _rate(result: TuningResult, members: int, backend: str, why_not: str | None) -> str:
     """How many simulations a second were run, and by what."""
     seconds = result.wall_seconds - result.compile_seconds
-    count = lanes * result.evaluations
+    count = members * result.evaluations
     reason = "" if why_not is None or backend == "native" else f" ({why_not})"
     return (
         f"{count / max(seconds, 1e-9):,.0f} simulations with gradients per second, "
@@ -305,7 +307,7 @@ def _record(study, result, before, after, limits, judging: float) -> dict[str, A
         "budget": result.budget,
         "t1": study.t1,
         "dt": study.dt,
-        "spread": study.spread,
+        "spread": study.deviation,
         "gains_before": _named_gains(study, resolve(result.initial_params)),
         "gains_after": _named_gains(study, result.params),
         "before": before[name]._asdict(),

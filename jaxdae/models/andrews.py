@@ -259,7 +259,7 @@ MODELS = (
         system=AndrewsMechanism,
         formulation=Multipliers,
         t1=0.03,
-        study=ConstraintStudy(t1=0.003, dt=2e-5, spread=1e-4, rate=1e3),
+        study=ConstraintStudy(t1=0.003, dt=2e-5, deviation=1e-4, rate=1e3),
         rest=Rest(
             guess=lambda _: jnp.asarray(_REST),
             remark="driven: the spring holds the motor's constant torque, the crank near its far "

@@ -308,7 +308,7 @@ MODELS = (
         system=PointMassArm,
         formulation=stabilized,
         t1=10.0,
-        study=ConstraintStudy(t1=0.5, dt=0.01, spread=3e-3),
+        study=ConstraintStudy(t1=0.5, dt=0.01, deviation=3e-3),
         rest="no force acts on it; " + COASTING,
     ),
     Model(
@@ -319,7 +319,7 @@ MODELS = (
         system=SurfaceArm,
         formulation=stabilized,
         t1=5.0,
-        study=ConstraintStudy(t1=0.5, dt=0.01, spread=3e-3),
+        study=ConstraintStudy(t1=0.5, dt=0.01, deviation=3e-3),
         rest=Rest(
             guess=lambda _: jnp.array([0.72, 0.42, -0.55, 1.35, 0.8, 0.13]),
             remark="elbow hanging, tip high on the ellipsoid; one of several",

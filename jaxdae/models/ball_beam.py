@@ -273,7 +273,7 @@ MODELS = (
         system=BallBeam,
         formulation=stabilized,
         t1=1.0,
-        study=ConstraintStudy(t1=0.2, dt=1e-4, spread=1e-3, rate=20.0),
+        study=ConstraintStudy(t1=0.2, dt=1e-4, deviation=1e-3, rate=20.0),
         rest=_REST,
         controller=lambda system: linear_regulator(system).feedback,
         departure=_ball_aside,

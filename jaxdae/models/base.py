@@ -80,7 +80,7 @@ class ConstraintStudy:
     Args:
         t1: end time [s].
         dt: fixed step [s]: the budget the optimum belongs to.
-        spread: size of the perturbation of the starts, in the coordinates' units.
+        deviation: size of the perturbation of the starts, in the coordinates' units.
         rate: decay rate of the first gains [1/s]; one, or one for each position constraint.
         alpha: first constraint mass, where the formulation has one.
         longer: end time of the check over a longer time [s]; `None` for a fifth more.
@@ -89,7 +89,7 @@ class ConstraintStudy:
 
     t1: float
     dt: float
-    spread: float
+    deviation: float
     rate: float | tuple[float, ...] = 10.0
     alpha: float = 10.0
     longer: float | None = None
@@ -109,13 +109,13 @@ class ServoStudy:
     Args:
         t1: end time [s].
         dt: fixed step [s].
-        spread: size of the perturbation of the starts, in the coordinates' units.
+        deviation: size of the perturbation of the starts, in the coordinates' units.
         effort: weight of the squared control.
     """
 
     t1: float
     dt: float
-    spread: float
+    deviation: float
     effort: float
 
     def __call__(self, model: "Model", formulation: str | None) -> tuple["Study", ...]:

@@ -163,7 +163,7 @@ MODELS = (
         system=Chain,
         formulation=stabilized,
         t1=5.0,
-        study=ConstraintStudy(t1=0.5, dt=0.01, spread=3e-3),
+        study=ConstraintStudy(t1=0.5, dt=0.01, deviation=3e-3),
         rest=Rest(guess=lambda system: system.hanging()[0], remark="hanging"),
     ),
 )

@@ -137,7 +137,7 @@ MODELS = (
         system=TwoLoopCircuit,
         formulation=stabilized,
         t1=5.0,
-        study=ConstraintStudy(t1=1.0, dt=0.01, spread=3e-3),
+        study=ConstraintStudy(t1=1.0, dt=0.01, deviation=3e-3),
         rest=Rest(
             guess=lambda system: system.stationary(),
             remark="capacitors charged by the source, no currents",

@@ -169,7 +169,7 @@ MODELS = (
         system=ConstantSpeed,
         formulation=rolling,
         t1=2.0,
-        study=ConstraintStudy(t1=1.0, dt=0.01, spread=3e-3),
+        study=ConstraintStudy(t1=1.0, dt=0.01, deviation=3e-3),
         rest="its constraint keeps it moving",
     ),
     Model(
@@ -180,7 +180,7 @@ MODELS = (
         system=AppellHamel,
         formulation=rolling,
         t1=2.0,
-        study=ConstraintStudy(t1=1.0, dt=0.01, spread=3e-3),
+        study=ConstraintStudy(t1=1.0, dt=0.01, deviation=3e-3),
         rest="at rest its constraint has no gradient, so that no reaction is defined there",
     ),
 )

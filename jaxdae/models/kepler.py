@@ -71,7 +71,7 @@ class Kepler(AbstractSolvedModel):
         """Position on the ellipse of the default start, by Kepler's equation `E - e sin E = M`."""
         t = jnp.asarray(t, dtype=float)
         e, mean = self.eccentricity, 2 * jnp.pi * t / self.period()
-        # |M| within half a turn; the sign and whole turns are added back by symmetry.
+        # |M| within half a turn; the sign and full turns are added back by symmetry.
         turns = jnp.round(mean / (2 * jnp.pi))
         anomaly = _eccentric_anomaly(mean - 2 * jnp.pi * turns, e)
         x = self.semi_major_axis * (jnp.cos(anomaly) - e)

@@ -112,7 +112,7 @@ MODELS = (
         system=KnifeEdge,
         formulation=rolling,
         t1=6.0,
-        study=ConstraintStudy(t1=1.0, dt=0.01, spread=3e-3),
+        study=ConstraintStudy(t1=1.0, dt=0.01, deviation=3e-3),
         rest=Rest(
             guess=lambda _: jnp.array([0.0, 0.0, 0.5 * jnp.pi]),
             remark="blade across the slope, where it carries the weight; it rests so anywhere",

@@ -322,7 +322,7 @@ MODELS = (
         system=AdaptiveMirror,
         formulation=Multipliers,
         t1=2.0,
-        study=ServoStudy(t1=1.0, dt=0.01, spread=0.03, effort=1e-6),
+        study=ServoStudy(t1=1.0, dt=0.01, deviation=0.03, effort=1e-6),
         rest=Rest(
             guess=lambda system: system.start()[0],
             inputs=1,

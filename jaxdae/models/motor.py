@@ -343,7 +343,7 @@ class CurrentDrive(AbstractMotorDrive):
 
 
 # Even twice the step is within the limit 1.9e-4 s that the motor's current sets to RK4.
-_STUDY = ConstraintStudy(t1=0.01, dt=5e-5, spread=1e-4)
+_STUDY = ConstraintStudy(t1=0.01, dt=5e-5, deviation=1e-4)
 
 MODELS = (
     Model(

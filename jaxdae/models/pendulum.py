@@ -136,7 +136,7 @@ MODELS = (
         system=CartesianPendulum,
         formulation=stabilized,
         t1=10.0,
-        study=ConstraintStudy(t1=1.0, dt=0.01, spread=3e-3),
+        study=ConstraintStudy(t1=1.0, dt=0.01, deviation=3e-3),
         rest=Rest(guess=lambda system: system.released_from(0.0)[0], remark="hanging"),
     ),
 )

@@ -145,7 +145,7 @@ MODELS = (
         system=DifferentialDriveRobot,
         formulation=rolling,
         t1=6.0,
-        study=ConstraintStudy(t1=1.0, dt=0.01, spread=3e-3),
+        study=ConstraintStudy(t1=1.0, dt=0.01, deviation=3e-3),
         rest=Rest(
             guess=lambda _: jnp.zeros(5), inputs=2, remark="parked; it may be parked anywhere"
         ),

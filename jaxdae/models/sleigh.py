@@ -135,7 +135,7 @@ MODELS = (
         system=ChaplyginSleigh,
         formulation=rolling,
         t1=6.0,
-        study=ConstraintStudy(t1=1.0, dt=0.01, spread=3e-3),
+        study=ConstraintStudy(t1=1.0, dt=0.01, deviation=3e-3),
         rest=COASTING,
     ),
 )

@@ -170,7 +170,7 @@ MODELS = (
         system=SliderCrank,
         formulation=lambda: Penalty(alpha=1e4, stabilization=Baumgarte.critical(100.0)),
         t1=4.0,
-        study=ConstraintStudy(t1=0.4, dt=0.005, spread=1e-3),
+        study=ConstraintStudy(t1=0.4, dt=0.005, deviation=1e-3),
         rest=Rest(
             guess=lambda system: system.at_crank(-0.5 * jnp.pi)[0],
             remark="crank down, with a rod of 1.5 m: links of equal length, as this model has them "

@@ -81,7 +81,7 @@ def of_constraints(model: Model, formulation: str | None, budget: ConstraintStud
         violation_goal(m, r),
         budget.t1,
         budget.dt,
-        budget.spread,
+        budget.deviation,
         common_checks(1.2 * budget.t1 if budget.longer is None else budget.longer),
         budget.beyond,
     )
@@ -117,7 +117,7 @@ def of_servo(model: Model, formulation: str | None, budget: ServoStudy) -> Study
         program_goal(servo, budget.effort),
         budget.t1,
         budget.dt,
-        budget.spread,
+        budget.deviation,
         common_checks(1.2 * budget.t1),
         servo=eqx.tree_at(lambda s: s.stabilizer, servo, gains),
     )

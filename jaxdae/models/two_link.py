@@ -239,8 +239,10 @@ class ReachableTwoLink(AbstractTwoLink):
 
 
 # Before the singular configuration, where multipliers end, and through it.
-_BEFORE = ConstraintStudy(t1=0.45, dt=0.01, spread=3e-3, rate=(10.0, 5.0), longer=0.48, beyond=0.6)
-_THROUGH = ConstraintStudy(t1=2.5, dt=0.01, spread=3e-3, rate=(10.0, 5.0), longer=2.8)
+_BEFORE = ConstraintStudy(
+    t1=0.45, dt=0.01, deviation=3e-3, rate=(10.0, 5.0), longer=0.48, beyond=0.6
+)
+_THROUGH = ConstraintStudy(t1=2.5, dt=0.01, deviation=3e-3, rate=(10.0, 5.0), longer=2.8)
 
 
 def _studies(model: Model, formulation: str | None):
@@ -275,7 +277,7 @@ MODELS = (
         system=ReachableTwoLink,
         formulation=PAPER_RUNS[1].formulation,
         t1=20.0,
-        study=ConstraintStudy(t1=2.5, dt=0.01, spread=3e-3, rate=5.0),
+        study=ConstraintStudy(t1=2.5, dt=0.01, deviation=3e-3, rate=5.0),
         rest=_MOVING_TARGET,
     ),
 )

@@ -59,8 +59,8 @@ def judge(
     Returns:
         `Judgement`, and the first start's run, ready to plot.
     """
-    spread = study.spread * check.spread
-    states = perturbed_states(start, key, check.count, position=spread, velocity=spread)
+    deviation = study.deviation * check.deviation
+    states = perturbed_states(start, key, check.count, position=deviation, velocity=deviation)
     member = np.arange(max(members, check.count))
     counted = member < check.count
     states = jax.tree.map(lambda x: x[np.where(counted, member, 0)], states)

@@ -29,14 +29,14 @@ class Check:
     Args:
         name: what differs.
         count: number of starts.
-        spread: size of the perturbations, as a multiple of the tuned one.
+        deviation: size of the perturbations, as a multiple of the tuned one.
         dt: step, as a multiple of the tuned one.
         t1: end time [s]; `None` for the tuned one.
     """
 
     name: str
     count: int = 64
-    spread: float = 1.0
+    deviation: float = 1.0
     dt: float = 1.0
     t1: float | None = None
 
@@ -44,7 +44,7 @@ class Check:
 def common_checks(longer: float) -> tuple[Check, ...]:
     """Other starts, other steps, and a longer time, which ends at `longer` [s]."""
     return (
-        Check("other starts, twice as far off", spread=2.0),
+        Check("other starts, twice as far off", deviation=2.0),
         Check("half the step", dt=0.5),
         Check("twice the step (past its budget)", dt=2.0),
         Check("longer horizon", t1=longer),
@@ -101,7 +101,7 @@ class Study:
         goal: what is made small.
         t1: end time [s].
         dt: fixed step [s]: the budget the optimum belongs to.
-        spread: size of the perturbation of the starts, in the coordinates' own units.
+        deviation: size of the perturbation of the starts, in the coordinates' own units.
         checks: conditions the result is judged on afterwards.
         beyond: end time [s] past a place where the method is known to break, or `None`.
         servo: a servo-constraint of the system; its gains are then tuned, not the formulation.
@@ -115,7 +115,7 @@ class Study:
     goal: Goal
     t1: float
     dt: float
-    spread: float
+    deviation: float
     checks: tuple[Check, ...]
     beyond: float | None = None
     servo: ServoConstraint | None = None

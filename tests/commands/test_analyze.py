@@ -493,7 +493,7 @@ def test_single_precision_says_what_it_cannot_tell(tmp_path):
     """A root of 0.57 beside one of -1.4e4."""
     result = in_single_precision("ball-beam-simplified", tmp_path)
     assert result["spectrum"]["verdict"] == "undecided"
-    assert "to the imaginary axis are not told from those on it" in result["warnings"][0]
+    assert "to the imaginary axis are not distinguished from those on it" in result["warnings"][0]
 
 
 class Towers(jaxdae.System):

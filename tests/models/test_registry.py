@@ -158,7 +158,7 @@ MODELS = (
         system=CartesianPendulum,
         formulation=stabilized,
         t1=1.0,
-        study=ConstraintStudy(t1=1.0, dt=0.01, spread=1e-3),
+        study=ConstraintStudy(t1=1.0, dt=0.01, deviation=1e-3),
         rest=Rest(lambda system: system.released_from(0.0)[0]),
     ),
 )
