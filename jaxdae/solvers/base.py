@@ -11,6 +11,9 @@ from typing import Any, ClassVar, NamedTuple
 
 import diffrax
 import equinox as eqx
+import numpy as np
+
+from jaxdae.solvers.stability_functions import stability_function
 
 
 def at_once(name: str, function: Callable, *arguments, wrt: tuple[int, ...]) -> Any:
@@ -24,7 +27,7 @@ class Step(NamedTuple):
 
     Args:
         y1: state at its end, shape `(n,)`.
-        error: estimates the error of `y1`, shape `(n,)`.
+        error: estimates the error of `y1`, shape `(n,)`; 0 by a method without an estimate.
         carry: what the next step is given, shape `(carried,)`.
         dense: makes what its dense output is made of.
     """
@@ -80,6 +83,10 @@ class AbstractStepMethod(eqx.Module):
         """
         del dense
         return 0
+
+    def stability_function(self, z) -> np.ndarray:
+        """`R(z)`: what one step multiplies `y` of `dy/dt = (z / h) y` by, at complex numbers."""
+        return stability_function(self.solver, z)
 
     def error_order(self) -> Any:
         """Order of the error estimate."""

@@ -101,20 +101,24 @@ class SolverSteps(AbstractStepMethod):
         return (packed_size(self._shapes(_zeros(states))[1]),)
 
     def init(self, rate: Callable, t0, y0):
+        if not self.carried(y0.size):
+            return y0[:0]
         return packed(self.solver.init(_term(rate), t0, t0, y0, None), y0.dtype)
 
     def step(self, rate: Callable, t0, t1, y0, carry, each: Callable = at_once) -> Step:
         del each
         term = _term(rate)
-        if carry is None:
-            state = self.solver.init(term, t0, t1, y0, None)
-        else:
+        count = self.carried(y0.size)
+        known = carry is not None and count > 0
+        if known:
             state = unpacked(carry, self._shapes(y0)[0])
+        else:
+            state = self.solver.init(term, t0, t1, y0, None)
         y1, error, dense, state, result = self.solver.step(
-            term, t0, t1, y0, None, state, made_jump=carry is None
+            term, t0, t1, y0, None, state, made_jump=not known
         )
         y1 = jnp.where(diffrax.is_okay(result), y1, jnp.nan)
-        carry = packed(state, y0.dtype)
+        carry = packed(state, y0.dtype)[:count]
         return Step(y1, lambda: error, carry, lambda: packed(_within(dense), y0.dtype))
 
     def interpolate(self, t0, t1, y0, y1, dense, t):

@@ -88,8 +88,19 @@ def amplification(solver, z) -> np.ndarray:
     z = np.asarray(z, complex)
     if isinstance(solver, AdamsBashforth):
         return _largest_root(solver, z)
-    a, b, _ = tableau(solver)
-    return np.abs(_stability_function(a, b, z))
+    return np.abs(stability_function(solver, z))
+
+
+def stability_function(solver, z) -> np.ndarray:
+    """`R(z)` of a Runge-Kutta solver at complex numbers, of their shape.
+
+    Stage by stage: no cancellation at small `z`.
+    """
+    (a, b, _), z, stages = tableau(solver), np.asarray(z, complex), []
+    for i in range(b.size):
+        known = 1 + z * sum(a[i, j] * stage for j, stage in enumerate(stages))
+        stages.append(known / (1 - z * a[i, i]))
+    return 1 + z * sum(weight * stage for weight, stage in zip(b, stages, strict=True))
 
 
 def step_matrix(H, h: float, solver) -> np.ndarray:
@@ -112,15 +123,6 @@ def step_matrix(H, h: float, solver) -> np.ndarray:
         known = eye + h * sum((a[i, j] * rate for j, rate in enumerate(rates)), 0 * eye)
         rates.append(np.linalg.solve(eye - h * a[i, i] * sample, sample @ known))
     return eye + h * np.einsum("i,ijk->jk", b, np.array(rates))
-
-
-def _stability_function(a, b, z):
-    """`R` at complex numbers, stage by stage: no cancellation at small `z`."""
-    stages = []
-    for i in range(b.size):
-        known = 1 + z * sum(a[i, j] * stage for j, stage in enumerate(stages))
-        stages.append(known / (1 - z * a[i, i]))
-    return 1 + z * sum(weight * stage for weight, stage in zip(b, stages, strict=True))
 
 
 def _largest_root(method: AdamsBashforth, z):

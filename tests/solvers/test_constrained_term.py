@@ -46,10 +46,10 @@ class HalfExplicit(diffrax.AbstractSolver):
             def reached(acceleration, here=here, before=before, last=row[-1]):
                 return total(before, (last,), [terms.prod(here.rate(acceleration), h)])
 
-            def residual(y, t=following):
-                return terms.vf(t, y, args).dynamics.phi_dot
+            def lacking(a, t=following, reached=reached):
+                return terms.vf(t, reached(a), args).dynamics.phi_dot
 
-            acceleration = constrained(here.dynamics, lambda a: residual(reached(a)))
+            acceleration = constrained(here.dynamics, lacking)
             changes.append(terms.prod(here.rate(acceleration), h))
             t, y = following, reached(acceleration)
         return y, None, {"y0": y0, "y1": y}, None, diffrax.RESULTS.successful
