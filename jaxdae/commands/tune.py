@@ -81,7 +81,7 @@ def _tune(study: Study, options, out: Path) -> dict[str, Any]:
     keys = jax.random.split(jax.random.key(options.seed), 2 + len(study.checks))
     states = perturbed_states(start, keys[0], options.batch, study.deviation, study.deviation)
     params = in_dtype(study.params, start.q.dtype)
-    objective, served_by = _objective(study, states, params, options.backend)
+    objective, backend, why_not = _objective(study, states, params, options.backend)
     print(
         f"{study.name}: {objective.budget}; starts off by {study.deviation:g} (standard deviation)"
     )
@@ -98,13 +98,13 @@ def _tune(study: Study, options, out: Path) -> dict[str, Any]:
             _draw(study, result, old, new, out)
     limits = _beyond(study, result, states)
     judging = time.perf_counter() - began
-    print(_rate(result, options.batch, *served_by))
+    print(_rate(result, options.batch, backend, why_not))
     print(_report(study, result, before, after, limits))
     return _record(study, result, before, after, limits, judging)
 
 
 def _objective(study: Study, states: State, params, backend: Backend):
-    """The objective, and the backend of its runs."""
+    """The objective, the backend of its runs, and why it is not the native one."""
     objective = SimulationObjective(
         study.goal.cost,
         states,
@@ -114,11 +114,11 @@ def _objective(study: Study, states: State, params, backend: Backend):
         solver=RK4(),
         backend=backend,
     )
-    served_by = objective.backend_of(resolve(params))
-    if served_by[0] == "native":
+    served_by, why_not = objective.backend_of(resolve(params))
+    if served_by == "native":
         # The adjoint keeps no derivative of any row: it is the faster one for few gains, too.
         objective = dataclasses.replace(objective, mode="reverse")
-    return objective, served_by
+    return objective, served_by, why_not
 
 
 def _rate(result: TuningResult, members: int, backend: str, why_not: str | None) -> str:

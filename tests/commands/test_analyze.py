@@ -4,6 +4,7 @@ import json
 from types import SimpleNamespace
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,6 +18,7 @@ from jaxdae.cli import main
 from jaxdae.commands.analyze import solvers
 from jaxdae.commands.choice import chosen_formulation as formulation_of_options
 from jaxdae.commands.report import report, warnings
+from jaxdae.formulations import LinearLaw
 from jaxdae.models import Chain, get_model, MODELS
 from jaxdae.models.base import Rest
 from jaxdae.models.registry import rest_of
@@ -280,6 +282,37 @@ def test_constraints_that_nothing_stabilizes_are_pointed_out():
     found, _ = rested(system_of("pendulum"), jaxdae.Multipliers(), q=(0.0, -1.0))
     assert found.spectrum.verdict == "stable"
     assert any("nothing stabilizes the 1 constraint" in x for x in warnings(found))
+
+
+def test_velocities_that_cannot_leave_their_constraints_need_no_gains():
+    """Velocity elimination: the motion, and positions that decay as is asked for."""
+    form = jaxdae.VelocityElimination("x", decay=5.0)
+    found, _ = rested(system_of("pendulum"), form, q=(0.0, -1.0))
+    assert warnings(found) == []
+    moving = found.field.roots[np.abs(found.field.roots) > 1e-6]
+    swing = np.sqrt(9.81)
+    np.testing.assert_allclose(
+        sorted_roots(moving), sorted_roots([-5.0, 1j * swing, -1j * swing]), rtol=TIGHT
+    )
+
+
+def test_more_methods_can_be_asked_for():
+    assert [x for x in solvers(["bosh3"]) if x not in solvers([])] == ["bosh3"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "field", "value"),
+    [
+        ({"formulation": "velocity-elimination", "decay": 3.0}, "decay", 3.0),
+        ({"formulation": "realizing-forces", "k": 7.0}, "law", LinearLaw(7.0)),
+        ({"solve": "singularity-robust"}, "solve", jaxdae.SingularityRobust()),
+        ({"unstabilized": True}, "stabilization", None),
+    ],
+)
+def test_parts_of_a_formulation_are_chosen_by_name(asked, field, value):
+    options = SimpleNamespace(**{"formulation": None} | asked)
+    chosen = formulation_of_options(get_model("pendulum"), options, 1, 0)
+    assert eqx.tree_equal(getattr(chosen, field), value)
 
 
 def spring_energy(beta):
