@@ -29,6 +29,7 @@ from problems import andrews, Case, chain, plate, two_link
 
 from jaxdae.models.chain import Chain
 from jaxdae.models.two_link import AbstractTwoLink
+from jaxdae.tables import table
 
 TARGETS = (1e-6, 1e-9)
 TOLERANCES = (1e-5, 1e-6, 1e-7, 1e-8, 1e-9, 1e-10, 1e-11, 1e-12)

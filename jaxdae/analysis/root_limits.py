@@ -59,8 +59,8 @@ def root_limit(solver, roots) -> RootLimit:
     roots = np.asarray(roots, np.complex128)
     damped = roots.real < -_LIGHT * np.abs(roots.imag)
     swinging = (roots.real <= 0) & ~damped
-    found = [_of_decaying(solver, roots[damped]), _of_swinging(solver, roots[swinging])]
-    return min(found, key=lambda x: x.limit)
+    results = [_of_decaying(solver, roots[damped]), _of_swinging(solver, roots[swinging])]
+    return min(results, key=lambda x: x.limit)
 
 
 def growth(solver, roots, h: float) -> float:
@@ -83,8 +83,8 @@ def _of_decaying(solver, roots) -> RootLimit:
     kept = _distinct(roots[roots.imag >= 0])
     if not kept.size:
         return RootLimit(np.inf, None)
-    found = spectral_limit(kept, solver)
-    return RootLimit(found.limit, found.root)
+    result = spectral_limit(kept, solver)
+    return RootLimit(result.limit, result.root)
 
 
 def _of_swinging(solver, roots) -> RootLimit:

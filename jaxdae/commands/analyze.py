@@ -32,12 +32,12 @@ def run(options) -> int:
     began = time.perf_counter()
     model, rest = get_model(options.model), rest_of(options.model)
     out = output_folder(options.out, model.name)
-    found, rest = _found(model, rest, options)
-    print(report(found, model, rest))
+    result, rest = _found(model, rest, options)
+    print(report(result, model, rest))
     title = f"{model.name}: roots of small motions"
-    save_figure(plot_roots(found.root_sets(), title=title), out / "roots.png")
+    save_figure(plot_roots(result.root_sets(), title=title), out / "roots.png")
     seconds = time.perf_counter() - began
-    write_json(out / "analysis.json", content(found, model, rest, options, seconds))
+    write_json(out / "analysis.json", content(result, model, rest, options, seconds))
     print(f"\n{seconds:.0f} s; roots.png and analysis.json are in {out}")
     return 0
 
@@ -48,8 +48,8 @@ def solvers(more: list[str]) -> dict[str, Any]:
     Args:
         more: names of those that are asked for besides the common ones.
     """
-    found = {name: make_solver(name) for name in (*COMMON, *more)}
-    return found | {f"ab{steps}": AdamsBashforth(steps) for steps in (2, 3, 4)}
+    results = {name: make_solver(name) for name in (*COMMON, *more)}
+    return results | {f"ab{steps}": AdamsBashforth(steps) for steps in (2, 3, 4)}
 
 
 def _found(model: Model, rest: Rest, options) -> tuple[Analysis, Rest]:
@@ -66,7 +66,7 @@ def _found(model: Model, rest: Rest, options) -> tuple[Analysis, Rest]:
     formulation.check(system, guess)
     chosen = {"inputs": rest.inputs, "fixed": rest.fixed, "t1": model.t1, "dt": options.dt}
     try:
-        found = analyze(system, formulation, guess, solvers(options.solver or []), **chosen)
+        result = analyze(system, formulation, guess, solvers(options.solver or []), **chosen)
     except EquilibriumError as error:
         labels = system.labels()
         start = ", ".join(f"{labels.coordinate(i)} = {x:.6g}" for i, x in enumerate(guess.q))
@@ -75,7 +75,7 @@ def _found(model: Model, rest: Rest, options) -> tuple[Analysis, Rest]:
         raise EquilibriumError(
             f"{finding} The guess was {start}; give one nearer to a rest with --at NAME=VALUE,…"
         ) from error
-    return found, rest
+    return result, rest
 
 
 def _guess(system, rest: Rest, at: dict[str, float], dtype) -> State:
@@ -85,17 +85,17 @@ def _guess(system, rest: Rest, at: dict[str, float], dtype) -> State:
     return State(jnp.asarray(q, dtype), jnp.zeros(q.size, dtype), system.actuators().astype(dtype))
 
 
-def content(found: Analysis, model: Model, rest: Rest, options, seconds: float) -> dict[str, Any]:
+def content(result: Analysis, model: Model, rest: Rest, options, seconds: float) -> dict[str, Any]:
     """The findings for `write_json`; roots are pairs `[real, imaginary]`.
 
     Args:
-        found: from `analyze`.
+        result: from `analyze`.
         model: entry of the registry.
         rest: its state of rest.
         options: of the command.
         seconds: what the command took.
     """
-    eq, lin, labels = found.equilibrium, found.linearization, found.system.labels()
+    eq, lin, labels = result.equilibrium, result.linearization, result.system.labels()
     return {
         "jaxdae": __version__,
         "model": model.name,
@@ -103,30 +103,30 @@ def content(found: Analysis, model: Model, rest: Rest, options, seconds: float) 
         "remark": rest.remark,
         "options": {k: v for k, v in vars(options).items() if k != "command"},
         "seconds": seconds,
-        "formulation": type(found.formulation).__name__,
+        "formulation": type(result.formulation).__name__,
         "equilibrium": {
             "q": {labels.coordinate(i): float(x) for i, x in enumerate(eq.q)},
-            "guess": {labels.coordinate(i): float(x) for i, x in enumerate(found.guess.q)},
+            "guess": {labels.coordinate(i): float(x) for i, x in enumerate(result.guess.q)},
             "w": eq.w,
             "u": inputs(eq),
             "multipliers": {labels.constraint(i): float(x) for i, x in enumerate(eq.multipliers)},
             "residual": eq.residual._asdict(),
         },
-        "spectrum": _spectrum(found),
+        "spectrum": _spectrum(result),
         "linearization": {
-            "state": found.state_names(),
+            "state": result.state_names(),
             **_fields(lin, "A", "B", "A_full", "B_full"),
         },
-        "stabilization": _stabilizer(found, found.stabilizer),
-        "integrated": {"roots": _pairs(found.field.roots), "violation": found.field.violation},
-        "step_limits": {k: _limits(x, found.dt) for k, x in found.limits.items()},
-        "inputs": _control(found.control),
-        "warnings": warnings(found),
+        "stabilization": _stabilizer(result, result.stabilizer),
+        "integrated": {"roots": _pairs(result.field.roots), "violation": result.field.violation},
+        "step_limits": {k: _limits(x, result.dt) for k, x in result.limits.items()},
+        "inputs": _control(result.control),
+        "warnings": warnings(result),
     }
 
 
-def _spectrum(found: Analysis) -> dict[str, Any]:
-    spectrum, lost = found.spectrum, found.lost
+def _spectrum(result: Analysis) -> dict[str, Any]:
+    spectrum, lost = result.spectrum, result.lost
     zeros = ("constraint_zeros", "nonholonomic_zeros", "accidental_zeros")
     return {
         **_fields(spectrum, "verdict", "reason"),
@@ -139,12 +139,12 @@ def _spectrum(found: Analysis) -> dict[str, Any]:
     }
 
 
-def _stabilizer(found: Analysis, stabilizer: Stabilizer | None) -> dict[str, Any] | None:
+def _stabilizer(result: Analysis, stabilizer: Stabilizer | None) -> dict[str, Any] | None:
     if stabilizer is None:
         return None
     b, names = stabilizer.baumgarte, ("largest_eps", "eps", "rate", "growth")
     return {
-        "gains": gains(found),
+        "gains": gains(result),
         "roots": _pairs(stabilizer.roots),
         "baumgarte_certificate": None if b is None else _fields(b, *names),
         "linear_certificate": _fields(stabilizer.linear, "m1", "m2", "s", "rate"),

@@ -40,11 +40,11 @@ def chosen_formulation(model: Model, options, m: int, r: int) -> Any:
         ValueError: for names that do not exist, and for a gain that has nothing to act on.
     """
     first = _first(model, options.formulation)
-    given = {name: getattr(options, name, None) for name in (*_GAINS, *_PARTS)}
-    given = {name: value for name, value in given.items() if value is not None}
-    _refuse_idle(given, model.name, first, m, r)
-    changes = {field: make(given[x]) for x, (field, make) in _PARTS.items() if x in given}
-    gains = {name: value for name, value in given.items() if name in _GAINS}
+    chosen = {name: getattr(options, name, None) for name in (*_GAINS, *_PARTS)}
+    chosen = {name: value for name, value in chosen.items() if value is not None}
+    _refuse_idle(chosen, model.name, first, m, r)
+    changes = {field: make(chosen[x]) for x, (field, make) in _PARTS.items() if x in chosen}
+    gains = {name: value for name, value in chosen.items() if name in _GAINS}
     if getattr(options, "unstabilized", False):
         _refuse_unstabilized(gains, first)
         changes["stabilization"] = None
@@ -100,11 +100,11 @@ def _refuse_unstabilized(gains: dict[str, float], first) -> None:
         raise ValueError(f"{type(first).__name__} has no stabilization; leave --unstabilized out.")
 
 
-def _refuse_idle(given, name: str, first, m: int, r: int) -> None:
+def _refuse_idle(chosen, name: str, first, m: int, r: int) -> None:
     """Refuse gains without constraints to act on, and parts that the formulation does not have."""
     counts = {"K_D": m, "K_P": m, "Gamma": r} | dict.fromkeys(_PARTS, m + r)
     kind, fields = type(first).__name__, fields_of(type(first))
-    for option in given:
+    for option in chosen:
         if not counts[option]:
             what = _GAINS.get(option, "constraints")
             raise ValueError(

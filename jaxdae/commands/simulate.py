@@ -51,18 +51,18 @@ def _judged(record: Record) -> np.ndarray:
 
     Where the start departs from a program on purpose, only the last tenth of the time counts.
     """
-    found = np.nan_to_num(np.abs(_residuals(record)[1]))
+    result = np.nan_to_num(np.abs(_residuals(record)[1]))
     late = record.rows["ts"] > (_LATE * float(record.end["t"]) if record.words.departs else -np.inf)
-    return np.where(late[:, None], found, 0.0)
+    return np.where(late[:, None], result, 0.0)
 
 
 def _warning(record: Record) -> str:
     level, _, get_name = _residuals(record)
-    found = _judged(record)
-    row, column = np.unravel_index(np.argmax(found), found.shape)
+    result = _judged(record)
+    row, column = np.unravel_index(np.argmax(result), result.shape)
     return (
-        f"WARNING: constraint {get_name(int(column))!r} is violated by {found[row, column]:.3g} at "
-        f"{level} level at "
+        f"WARNING: constraint {get_name(int(column))!r} is violated by "
+        f"{result[row, column]:.3g} at {level} level at "
         f"t = {float(record.rows['ts'][row]):.6g} s. The run reached its end, but not on the "
         "constraints: take a smaller step, tune the gains, or check that the constraints can be "
         "satisfied then."
@@ -86,13 +86,13 @@ def _residuals(record: Record):
 def _figures(record: Record) -> dict[str, float]:
     """Numbers of the report; constraints of a kind that the system has none of have none."""
     rows, energy = record.rows, record.rows["energy"]
-    found = {"reached [s]": float(record.end["t"]), "steps": int(record.end["steps"])}
+    results = {"reached [s]": float(record.end["t"]), "steps": int(record.end["steps"])}
     for name, key in (("largest |phi|", "phi"), ("largest |d(phi)/dt|", "phi_dot")):
         if rows[key].shape[-1]:
-            found[name] = _largest(rows[key])
+            results[name] = _largest(rows[key])
     if record.words.program is not None:
-        found["largest |f| of the program"] = _largest(rows["program"])
-    return found | {
+        results["largest |f| of the program"] = _largest(rows["program"])
+    return results | {
         "energy at the start [J]": float(energy[0]),
         "largest energy change [J]": _largest(energy - energy[0]),
         "largest error of the power balance [J]": _largest(
@@ -141,10 +141,10 @@ def _off(record: Record, run: Any):
     """Violation of the constraints, or of a program where that is all there is."""
     from jaxdae.plotting import plot_series, plot_violation
 
-    level, found, get_name = _residuals(record)
+    level, result, get_name = _residuals(record)
     if record.rows["phi_dot"].shape[-1] or level != "program":
         return plot_violation(run)
-    columns = {get_name(i): np.abs(x) for i, x in enumerate(found.T)}
+    columns = {get_name(i): np.abs(x) for i, x in enumerate(result.T)}
     return plot_series(run.ts, {"|f| of the program": columns}, log=["|f| of the program"])
 
 

@@ -68,12 +68,12 @@ def run(options) -> int:
 def _with(study: Study, options) -> Study:
     """The study with the user's end time and step."""
     changes = {"t1": options.t1, "dt": options.dt}
-    given = {name: value for name, value in changes.items() if value is not None}
+    chosen = {name: value for name, value in changes.items() if value is not None}
     if options.t1 is not None:
         # Horizons of the checks belong to the study's own end time.
         kept = tuple(check for check in study.checks if check.t1 is None)
-        given |= {"checks": kept, "beyond": None}
-    return dataclasses.replace(study, **given)
+        chosen |= {"checks": kept, "beyond": None}
+    return dataclasses.replace(study, **chosen)
 
 
 def _tune(study: Study, options, out: Path) -> dict[str, Any]:

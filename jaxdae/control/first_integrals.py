@@ -150,8 +150,8 @@ class StabilizedIntegrals(AbstractFormulation):
         """Of the inner formulation's constraints, then of the integrals."""
         inner = self.inner.perturbation_matrix(system, t, state)
         x = ravel_pytree(self.init(system, t, state))[0]
-        own = jax.jacfwd(lambda f: _wanted(self.gain, t, x, f))(jnp.zeros_like(self.values))
-        return own if inner is None else block_diag(inner, own)
+        stabilized = jax.jacfwd(lambda f: _wanted(self.gain, t, x, f))(jnp.zeros_like(self.values))
+        return stabilized if inner is None else block_diag(inner, stabilized)
 
     def _check(self, system: System, state: State) -> None:
         self.inner.check(system, state)

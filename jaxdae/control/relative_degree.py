@@ -101,8 +101,8 @@ def check_program(plant: Plant, program: Program, t, state: State) -> int:
     """
     s, names = plant.controls, ("t", "q", "v")
     check_parameters("the program", program, names)
-    given = (jnp.asarray(t, state.q.dtype), state.q, state.v)
-    out = call_with_shapes("the program", program, given, names)
+    values = (jnp.asarray(t, state.q.dtype), state.q, state.v)
+    out = call_with_shapes("the program", program, values, names)
     if len(getattr(out, "shape", ())) != 1 or out.size == 0:
         raise ValueError(
             f"the program returned {describe_shape(out)}; it must return the residuals of its "
@@ -226,12 +226,12 @@ def _search(plant, program, ts, states, names, least, limit: int) -> tuple[int, 
     for order in range(min(least), limit + 1):
         if not any(least[i] <= order for i in range(len(names)) if i not in degrees):
             continue
-        found = np.asarray(_dependence(plant, program, order, ts, states))
+        result = np.asarray(_dependence(plant, program, order, ts, states))
         for i, name in enumerate(names):
-            if i in degrees or not found[:, i].any():
+            if i in degrees or not result[:, i].any():
                 continue
-            if not found[:, i].all():
-                j = int(np.argmin(found[:, i]))
+            if not result[:, i].all():
+                j = int(np.argmin(result[:, i]))
                 raise ValueError(
                     f"the relative degree of program constraint {name!r} is not constant: the "
                     f"controls appear in its derivative of order {order}, but not at "
@@ -281,10 +281,10 @@ def _check_affine(deviation: np.ndarray, degrees, ts, states, names) -> None:
 
 def _check_independent(matrices, ts, states, degrees) -> None:
     for j, matrix in enumerate(matrices):
-        found = numerical_rank(matrix, float(np.sqrt(np.finfo(matrix.dtype).eps)))
-        if found.rank < matrix.shape[0]:
+        result = numerical_rank(matrix, float(np.sqrt(np.finfo(matrix.dtype).eps)))
+        if result.rank < matrix.shape[0]:
             raise ValueError(
-                f"the decoupling matrix is singular at {_place(ts, states, j)}: rank {found.rank} "
+                f"the decoupling matrix is singular at {_place(ts, states, j)}: rank {result.rank} "
                 f"of {matrix.shape[0]} for relative degrees {degrees}. The controls move these "
                 "constraints only together; delay the control that appears first by an actuator "
                 "state (dynamic extension), or choose other constraints."

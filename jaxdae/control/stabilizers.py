@@ -86,13 +86,13 @@ class HurwitzGains(AbstractServoStabilizer):
         return jnp.stack([-jnp.sum(c * level) for c, level in pairs])
 
     def check(self, degrees):
-        given = self._each(len(degrees))
-        if len(given) != len(degrees):
+        values = self._each(len(degrees))
+        if len(values) != len(degrees):
             raise ValueError(
-                f"HurwitzGains has coefficients for {len(given)} program constraints; there are "
+                f"HurwitzGains has coefficients for {len(values)} program constraints; there are "
                 f"{len(degrees)}."
             )
-        for i, (c, rho) in enumerate(zip(given, degrees, strict=True)):
+        for i, (c, rho) in enumerate(zip(values, degrees, strict=True)):
             if not is_number(c):
                 raise ValueError(
                     f"HurwitzGains holds a {type(c).__name__}, not an array; pass the value it "

@@ -97,8 +97,8 @@ class Hamiltonian(AbstractFormulation):
         free = other_force(system, t, q, v, y.w, u) - dH_dq - dissipative
 
         def residual(t, q, p):
-            found = constraint_residuals(system, t, q, velocity(system, t, q, p))
-            return found.phi_dot, found.phi
+            result = constraint_residuals(system, t, q, velocity(system, t, q, p))
+            return result.phi_dot, result.phi
 
         drift = (*along_motion(system, t, q, v), jnp.zeros_like(p))
         phi_dot, rate, phi = jax.jvp(residual, (t, q, p), drift, has_aux=True)

@@ -37,12 +37,12 @@ def choose_independent(system: System, t, q) -> tuple[str, ...]:
     q = jnp.asarray(q, jnp.result_type(q, float))
     t, labels = jnp.asarray(t, q.dtype), system.labels()
     jac = np.asarray(velocity_rows(system, t, q)[0])
-    found = numerical_rank(jac)
-    if found.rank < jac.shape[0]:
-        values = ", ".join(f"{x:.3g}" for x in found.singular_values)
+    result = numerical_rank(jac)
+    if result.rank < jac.shape[0]:
+        values = ", ".join(f"{x:.3g}" for x in result.singular_values)
         raise ValueError(
             f"the constraints are dependent at t = {float(t):.6g} (singular values [{values}] of "
-            f"the rows of J, scaled to unit length; {involved(labels, found)}), so no velocities "
+            f"the rows of J, scaled to unit length; {involved(labels, result)}), so no velocities "
             "can be eliminated there. Where they are so in every position, drop the superfluous "
             "ones or use Multipliers(..., solve=MinimumNorm()); at a singular position, use "
             "Multipliers(..., solve=SingularityRobust())."
@@ -125,10 +125,10 @@ def _unit_rows(jac) -> np.ndarray:
 
 def _remedy(system, t, q) -> str:
     """What to use where a choice ends: another one, unless `J` itself loses rank there."""
-    found = nearness(system, t, q, jnp.zeros_like(q))
-    if found.singular:
+    result = nearness(system, t, q, jnp.zeros_like(q))
+    if result.singular:
         return (
-            f"J itself is nearly singular there, with the least singular value {found.least:.3g}: "
+            f"J itself is nearly singular there, with the least singular value {result.least:.3g}: "
             "no choice of independent coordinates passes that position, nor does NullSpace. Use "
             "Multipliers(..., solve=SingularityRobust())."
         )

@@ -149,8 +149,8 @@ class QuasiVelocities(AbstractFormulation):
         pi_ddot = jnp.concatenate([phi_ddot, psi_ddot])
         rate = system.actuator_rate(t, y.q, v, y.w, u)
         q_dot = coordinate_rate(system, t, y.q, v)
-        own = QuasiState(q_dot, pi_ddot[: y.pi.size], rate, frame_rate)
-        return own, (power - appell.inertia @ pi_ddot)[free:]
+        state_rate = QuasiState(q_dot, pi_ddot[: y.pi.size], rate, frame_rate)
+        return state_rate, (power - appell.inertia @ pi_ddot)[free:]
 
     def _drift(self, system, t, y: QuasiState, v, inverse):
         """Rate of the frame, and `pi''` at zero acceleration, `F' v + f0'`."""
@@ -192,11 +192,11 @@ class QuasiVelocities(AbstractFormulation):
                 f"{names[i]} is not affine in the velocities: its derivative changes by "
                 f"{change[i]:.3g} with them. Quasi-velocities must be affine; use Multipliers."
             )
-        found = numerical_rank(here, 1e-7)
-        if self.forms is not None and found.rank < here.shape[0]:
-            involved = "; and ".join(", ".join(names[i] for i in x) for x in found.dependent_sets)
+        result = numerical_rank(here, 1e-7)
+        if self.forms is not None and result.rank < here.shape[0]:
+            involved = "; and ".join(", ".join(names[i] for i in x) for x in result.dependent_sets)
             raise ValueError(
-                f"the quasi-velocities are dependent at the start: rank {found.rank} of "
+                f"the quasi-velocities are dependent at the start: rank {result.rank} of "
                 f"{here.shape[0]}; involved: {involved}. Choose other forms, or leave them out: an "
                 "orthonormal basis then takes their place."
             )

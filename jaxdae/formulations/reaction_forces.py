@@ -79,9 +79,9 @@ def accelerate_with(law: ReactionLaw, d: Dynamics, rhs):
         d: the dynamics with the forces at `lam = 0`; `M` regular, `J` of full rank.
         rhs: wanted `J a`, shape `(c,)`.
     """
-    found = solve_together(law, d, rhs)
-    good = found.converged & (found.margin > 0)
-    return jnp.where(good, found.a, jnp.nan), jnp.where(good, found.lam, jnp.nan)
+    result = solve_together(law, d, rhs)
+    good = result.converged & (result.margin > 0)
+    return jnp.where(good, result.a, jnp.nan), jnp.where(good, result.lam, jnp.nan)
 
 
 def solve_together(law: ReactionLaw, d: Dynamics, rhs) -> Solution:
@@ -136,12 +136,12 @@ def why_undetermined(system: System, t, y: State, *, wanted_rate, nearly=False) 
     if type(system).reaction_dependent_force is System.reaction_dependent_force:
         return None
     try:
-        found = _at(system, jnp.asarray(t, y.q.dtype), y, wanted_rate)
+        result = _at(system, jnp.asarray(t, y.q.dtype), y, wanted_rate)
     except (TypeError, AttributeError, IndexError, ValueError):
         return None
-    if found is None:
+    if result is None:
         return None
-    solution, finite = found
+    solution, finite = result
     if not bool(finite):
         return (
             f"the forces that depend on the multipliers are not finite at t = {float(t):.6g}, or "
@@ -169,6 +169,6 @@ def _at(system, t, y, wanted_rate) -> tuple[Solution, Array] | None:
     if law is None:
         return None
     d = evaluate(system, t, y.q, y.v, y.w, None, law.none)
-    own = jnp.append(d.force, jax.jacfwd(law.force)(law.none))
+    checked = jnp.append(d.force, jax.jacfwd(law.force)(law.none))
     solution = solve_together(law, d, wanted_rate(t, y, d.phi, d.phi_dot) - d.gamma)
-    return solution, jnp.all(jnp.isfinite(own))
+    return solution, jnp.all(jnp.isfinite(checked))

@@ -76,8 +76,8 @@ def _forms(system: System, t, state: State, controller):
 
     def rate(x):
         moved = State(state.q, state.v + spread @ (S @ x), state.w)
-        own = evaluate(system, t, moved.q, moved.v, moved.w, _input(controller, t, moved))
-        free = jnp.linalg.solve(own.mass, own.force)
+        dynamics = evaluate(system, t, moved.q, moved.v, moved.w, _input(controller, t, moved))
+        free = jnp.linalg.solve(dynamics.mass, dynamics.force)
         motion = (*along_motion(system, t, moved.q, moved.v), free)
         return jax.jvp(energy, (t, moved.q, moved.v), motion)[1]
 

@@ -145,8 +145,8 @@ def dependence(function, argument: int, *args) -> np.ndarray:
     for number in program.graph.needed(program.outputs):
         operation, arguments = program.graph.nodes[number]
         if operation == INPUT:
-            own = arguments[0] - first
-            depends[number] = 1 << own if 0 <= own < count else 0
+            place = arguments[0] - first
+            depends[number] = 1 << place if 0 <= place < count else 0
         elif operation == CONSTANT:
             depends[number] = 0
         else:

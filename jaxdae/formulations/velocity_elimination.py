@@ -136,12 +136,12 @@ class VelocityElimination(AbstractFormulation):
 
     def rate_and_multipliers(self, system, t, y, u):
         t, split = jnp.asarray(t, y.q.dtype), self.split(system, y)
-        v, found = self._velocity(system, t, y)
-        rate = _acceleration(system, split, t, y, v, found, u)
+        v, result = self._velocity(system, t, y)
+        rate = _acceleration(system, split, t, y, v, result, u)
         q_dot = coordinate_rate(system, t, y.q, v) + self._return(system, split, t, y.q)
         w_dot = system.actuator_rate(t, y.q, v, y.w, u)
         order = None if y.order is None else jnp.zeros_like(y.order)
-        own = EliminatedState(q_dot, rate, w_dot, jnp.zeros_like(y.orientation), order)
+        state_rate = EliminatedState(q_dot, rate, w_dot, jnp.zeros_like(y.orientation), order)
         # Accelerations, and what of the forces they leave to the reactions.
         motion = (*along_motion(system, t, y.q, v), rate)
         _, a = jax.jvp(
@@ -149,7 +149,7 @@ class VelocityElimination(AbstractFormulation):
         )
         d = evaluate(system, t, y.q, v, y.w, u)
         basic = split.basic
-        return own, jnp.linalg.solve(d.jac[:, basic].T, (d.force - d.mass @ a)[basic])
+        return state_rate, jnp.linalg.solve(d.jac[:, basic].T, (d.force - d.mass @ a)[basic])
 
     def elimination(self, system: System, t, y: EliminatedState) -> Elimination:
         """`N` and `b` of `v = N v_I + b` at a state."""
@@ -210,9 +210,9 @@ class VelocityElimination(AbstractFormulation):
         return Split(free, np.setdiff1d(np.arange(q.size), free))
 
     def _indices(self, system, n: int, count: int) -> list[int]:
-        given, labels = self.independent or (), system.labels()
+        values, labels = self.independent or (), system.labels()
         names = ", ".join(labels.coordinate(i) for i in range(n))
-        indices = [labels.coordinate_index(k, n) if isinstance(k, str) else k for k in given]
+        indices = [labels.coordinate_index(k, n) if isinstance(k, str) else k for k in values]
         for k in indices:
             if not -n <= k < n:
                 raise ValueError(f"independent coordinate {k} is out of range: there are {n}.")
@@ -220,18 +220,18 @@ class VelocityElimination(AbstractFormulation):
         if len(set(indices)) != count or len(indices) != count:
             raise ValueError(
                 f"independent must name {count} different coordinates of {names} ({n} coordinates "
-                f"less {n - count} constraints); got {given}."
+                f"less {n - count} constraints); got {values}."
             )
         return indices
 
     def _velocity(self, system, t, y) -> tuple[Float[Array, " n"], Elimination]:
         """All velocities, NaN where the independent ones do not determine them."""
         t = jnp.asarray(t, y.q.dtype)
-        found = eliminate(system, self.split(system, y), t, y.q)
-        largest = jnp.max(jnp.abs(found.kernel), initial=0.0)
-        same_side = orientation_of(found.block) == jnp.round(y.orientation)
+        result = eliminate(system, self.split(system, y), t, y.q)
+        largest = jnp.max(jnp.abs(result.kernel), initial=0.0)
+        same_side = orientation_of(result.block) == jnp.round(y.orientation)
         regular = same_side & (largest <= self._limit(y.q.dtype))
-        return jnp.where(regular, found.velocity(y.v), jnp.nan), found
+        return jnp.where(regular, result.velocity(y.v), jnp.nan), result
 
     def _limit(self, dtype) -> float:
         return float(jnp.finfo(dtype).eps) ** (-1 / 3) if self.limit is None else self.limit
@@ -251,7 +251,7 @@ def _split_of_start(formulation, system, t, state):
     return formulation.split(system, formulation.init(system, t, state))
 
 
-def _acceleration(system, split, t, y, v, found: Elimination, u):
+def _acceleration(system, split, t, y, v, result: Elimination, u):
     """Independent accelerations, from Shulgin's or Voronets' equations."""
     q, zero = y.q, jnp.zeros_like
 
@@ -265,9 +265,9 @@ def _acceleration(system, split, t, y, v, found: Elimination, u):
     drift = tangent(*along_motion(system, t, q, v), zero(y.v))
     slope = generalized_force(system, t, q, v, jax.grad(reduced, argnums=1)(t, q, y.v))
     force = applied_force(system, t, q, v, y.w, u) + slope
-    rhs = found.kernel.T @ force - drift
+    rhs = result.kernel.T @ force - drift
     if system.velocity_constraints(t, q, v).size:
-        rhs = rhs + _nonholonomic(system, split, t, y, v, found.kernel)
+        rhs = rhs + _nonholonomic(system, split, t, y, v, result.kernel)
     return solve_positive_definite(mass, rhs)
 
 

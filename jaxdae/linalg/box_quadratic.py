@@ -31,9 +31,9 @@ def minimize_in_box(
     """
     if linear.size == 0:
         return linear
-    given = jax.tree.map(jax.lax.stop_gradient, (matrix, linear, bound))
-    swept, sides, found = _active_bounds(*given)
-    return jnp.where(found, _on_face(matrix, linear, bound, sides), swept)
+    values = jax.tree.map(jax.lax.stop_gradient, (matrix, linear, bound))
+    swept, sides, result = _active_bounds(*values)
+    return jnp.where(result, _on_face(matrix, linear, bound, sides), swept)
 
 
 def _active_bounds(matrix, linear, bound):
@@ -46,10 +46,10 @@ def _active_bounds(matrix, linear, bound):
         return x, sides, _is_optimal(matrix, linear, bound, sides), count + 1
 
     start = (jnp.zeros_like(linear), jnp.zeros_like(linear), jnp.array(False), 0)
-    x, sides, found, _ = jax.lax.while_loop(
+    x, sides, result, _ = jax.lax.while_loop(
         lambda carry: ~carry[2] & (carry[3] < _MAX_SWEEPS), sweep, start
     )
-    return x, sides, found
+    return x, sides, result
 
 
 def _relax(matrix, linear, bound, x, i):

@@ -23,12 +23,12 @@ def color_columns(rows: np.ndarray, columns: np.ndarray, count: int) -> np.ndarr
     for row, column in zip(rows.tolist(), columns.tolist(), strict=True):
         members[column].append(row)
     colors = np.zeros(count, int)
-    for column, found in enumerate(members):
-        taken = set().union(*(used.setdefault(row, set()) for row in found))
+    for column, result in enumerate(members):
+        taken = set().union(*(used.setdefault(row, set()) for row in result))
         color = 0
         while color in taken:
             color += 1
         colors[column] = color
-        for row in found:
+        for row in result:
             used[row].add(color)
     return colors

@@ -30,6 +30,6 @@ def results(shapes, dtype, arguments) -> list[ShapedArray]:
     mesh, kind = first.sharding.mesh, first.manual_axis_type
     place = [NamedSharding(mesh, PartitionSpec(*(None for _ in x))) for x in shapes]
     return [
-        ShapedArray(x, dtype, sharding=own, manual_axis_type=kind)
-        for x, own in zip(shapes, place, strict=True)
+        ShapedArray(x, dtype, sharding=spec, manual_axis_type=kind)
+        for x, spec in zip(shapes, place, strict=True)
     ]

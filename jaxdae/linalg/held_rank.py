@@ -127,11 +127,11 @@ def solve_at_rank(
     spare = jnp.diag(jnp.where(jnp.arange(rhs.shape[0]) < rank, 0.0, 1.0).astype(matrix.dtype))
     inner = columns @ columns.T + spare
     once = solve_positive_definite(inner, columns @ (scale * rhs))
-    found = scale * (solve_positive_definite(inner, once) @ columns)
-    found = jnp.where(rank >= 0, found, jnp.nan)
+    result = scale * (solve_positive_definite(inner, once) @ columns)
+    result = jnp.where(rank >= 0, result, jnp.nan)
     # Onto the span of the columns of A.
     whole = columns * jnp.where(regular, jnp.sqrt(jnp.where(regular, diagonal, 1.0)), 0.0)
-    return Shares(found, solve_positive_definite(whole @ whole.T + spare, whole @ found) @ whole)
+    return Shares(result, solve_positive_definite(whole @ whole.T + spare, whole @ result) @ whole)
 
 
 def _factor(matrix: Float[Array, "c c"], rank) -> Float[Array, "c c"]:

@@ -66,8 +66,8 @@ def _dependent_sets(combinations: np.ndarray) -> tuple[tuple[int, ...], ...]:
     For each row the combination with the least sum of sizes among those where it has the weight 1:
     a vertex of a polyhedron, whose other entries are zero exactly.
     """
-    found = [_sparse_combination(combinations, i) for i in range(combinations.shape[1])]
-    sparse = [x / np.abs(x).max() for x in found if x is not None]
+    results = [_sparse_combination(combinations, i) for i in range(combinations.shape[1])]
+    sparse = [x / np.abs(x).max() for x in results if x is not None]
     sparse.sort(key=lambda x: np.count_nonzero(np.abs(x) > _NO_WEIGHT))
     chosen = np.zeros((0, combinations.shape[1]))
     sets = []
@@ -93,5 +93,5 @@ def _sparse_combination(combinations: np.ndarray, row: int) -> np.ndarray | None
     cost = np.concatenate([np.zeros(count), np.ones(rows)])
     weight = np.concatenate([span[row], np.zeros(rows)])[None]
     free = [(None, None)] * count + [(0, None)] * rows
-    found = linprog(cost, bounded, np.zeros(2 * rows), weight, [1.0], free)
-    return span @ found.x[:count] if found.success else None
+    result = linprog(cost, bounded, np.zeros(2 * rows), weight, [1.0], free)
+    return span @ result.x[:count] if result.success else None

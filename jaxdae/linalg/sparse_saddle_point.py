@@ -177,9 +177,9 @@ def _shared(elements: Iterable[tuple[int, int]]) -> dict[tuple[int, int], list[t
     for number, (row, body) in enumerate(elements):
         on_body.setdefault(body, []).append((row, number))
     shared: dict[tuple[int, int], list[tuple[int, int]]] = {}
-    for found in on_body.values():
-        for i, first in found:
-            for j, second in found:
+    for result in on_body.values():
+        for i, first in result:
+            for j, second in result:
                 shared.setdefault((i, j), []).append((first, second))
     return shared
 

@@ -246,9 +246,9 @@ def linear_regulator(system: BallBeam) -> LinearRegulator:
     Q = jnp.diag(jnp.array([_BALL**-2, _WHEEL**-2, 0.0, 0.0, 0.0]))
     R = jnp.array([[_VOLTAGE**-2]])
     linear = linearize(model, rest, independent=("r", "theta"))
-    found, regulator = lqr_on_constraints(linear, Q, R)
+    result, regulator = lqr_on_constraints(linear, Q, R)
     q, _ = system.start()
-    feedback = RegulatorFeedback(found.K, q, found.w, found.u, (0, 2))
+    feedback = RegulatorFeedback(result.K, q, result.w, result.u, (0, 2))
     return LinearRegulator(feedback, Q, R, jnp.asarray(regulator.P))
 
 

@@ -180,8 +180,8 @@ class AbstractMotorDrive(AbstractModel):
         return 0.5 * (rotor + gear) + mechanism
 
     def _friction(self, t, q, v):
-        own = self.mechanism.dissipation(t, self.load(q), self.load(v))
-        return 0.5 * self.damping * self.driven_angle(v) ** 2 + own
+        of_mechanism = self.mechanism.dissipation(t, self.load(q), self.load(v))
+        return 0.5 * self.damping * self.driven_angle(v) ** 2 + of_mechanism
 
     def _load_force(self, t, q, v, w):
         return self.mechanism.force(t, self.load(q), self.load(v), w[:0], None)
@@ -203,12 +203,12 @@ class AbstractMotorDrive(AbstractModel):
         return jnp.concatenate([self.gear_ratio * self.driven_angle(padded)[None], load])
 
     def _labels(self, charge: bool, kirchhoff: bool) -> Labels:
-        own = self.mechanism.labels()
+        inner = self.mechanism.labels()
         return Labels(
-            coordinates=("charge",) * charge + ("motor", *own.coordinates),
-            units=("C",) * charge + ("rad", *own.units),
-            constraints=("gear", *own.constraints) + ("Kirchhoff",) * kirchhoff,
-            constraint_units=("rad", *own.constraint_units) + ("V",) * kirchhoff,
+            coordinates=("charge",) * charge + ("motor", *inner.coordinates),
+            units=("C",) * charge + ("rad", *inner.units),
+            constraints=("gear", *inner.constraints) + ("Kirchhoff",) * kirchhoff,
+            constraint_units=("rad", *inner.constraint_units) + ("V",) * kirchhoff,
             actuators=("current",) * (not charge),
             actuator_units=("A",) * (not charge),
             inputs=("voltage",),
@@ -273,11 +273,11 @@ class ChargeDrive(AbstractMotorDrive):
 
     def velocity_constraints(self, t, q, v):
         """The mechanism's; without inductance Kirchhoff's law [V] besides."""
-        own = self._load_velocity_constraints(t, q, v)
+        of_load = self._load_velocity_constraints(t, q, v)
         if self.inductance is not None:
-            return own
+            return of_load
         law = self.resistance * v[0] + self.motor_constant * self.shaft(v) - self.source(t)
-        return jnp.concatenate([own, law[None]])
+        return jnp.concatenate([of_load, law[None]])
 
     def labels(self) -> Labels:
         return self._labels(charge=True, kirchhoff=self.inductance is None)

@@ -49,17 +49,17 @@ class Entry(NamedTuple):
 @functools.cache
 def catalogue() -> dict[str, Entry]:
     """What the files of this folder say of their models, by name, in the order of their places."""
-    found = []
+    results = []
     for module in pkgutil.iter_modules(import_module("jaxdae.models").__path__):
         spec: Any = module.module_finder.find_spec(module.name, None)
-        found += _entries(module.name, spec.loader.get_source(module.name))
-    return {entry.name: entry for entry in sorted(found)}
+        results += _entries(module.name, spec.loader.get_source(module.name))
+    return {entry.name: entry for entry in sorted(results)}
 
 
 def _entries(module: str, text: str) -> Iterator[Entry]:
     """The records of a file. Only the text from `MODELS` on is parsed, a tenth of all."""
-    _, found, record = text.partition(_RECORD)
-    if not found:
+    _, result, record = text.partition(_RECORD)
+    if not result:
         return
     (statement, *_) = ast.parse(_RECORD + record).body
     for call in statement.value.elts:  # pyright: ignore[reportAttributeAccessIssue]

@@ -45,8 +45,8 @@ def draw_drifts(ax: Axes, runs: dict[str, Any], *, work: bool = False) -> None:
 
 def _draw_parts(ax: Axes, run: Any) -> None:
     """Kinetic, potential and total energy of a single run, as far as it has them."""
-    found = {label: getattr(run, name, None) for name, label in _PARTS.items()}
-    present = {label: values for label, values in found.items() if values is not None}
+    results = {label: getattr(run, name, None) for name, label in _PARTS.items()}
+    present = {label: values for label, values in results.items() if values is not None}
     columns = np.concatenate([readout.rows(run, values) for values in present.values()], axis=1)
     style.draw_lines(ax, readout.times(run), columns, list(present))
     style.mark_failure(ax, readout.failure_time(run))

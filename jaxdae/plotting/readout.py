@@ -76,8 +76,8 @@ def get_labels(trajectory: Any, labels: Any = None) -> Any:
 
 def label_field(labels: Any, field: str, count: int, default: Callable[[int], str]) -> list[str]:
     """The entries of one field of `Labels`, filled up to `count` by `default(i)`."""
-    given = tuple(getattr(labels, field, ()))
-    return [given[i] if i < len(given) else default(i) for i in range(count)]
+    values = tuple(getattr(labels, field, ()))
+    return [values[i] if i < len(values) else default(i) for i in range(count)]
 
 
 def unit_text(unit: str) -> str:

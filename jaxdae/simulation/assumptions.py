@@ -46,8 +46,8 @@ def start_rank(system: System, t, state: State) -> StartRank:
     mass, jac = (np.asarray(x) for x in matrices(system, t, state))
     if len(jac) == 0 or surely_independent(jac, np.asarray(residuals(system, t, state).phi)):
         return StartRank(jac.shape[0], True, mass, jac)
-    found = _compiled(system, t, state)
-    return StartRank(int(found.rank), bool(found.regular), mass, np.asarray(found.jac))
+    result = _compiled(system, t, state)
+    return StartRank(int(result.rank), bool(result.regular), mass, np.asarray(result.jac))
 
 
 @jit
@@ -110,11 +110,11 @@ def _of_mass(values, start: StartRank) -> str:
 
 
 def _of_rank(system, start: StartRank, t: float, regular_mass: bool) -> str:
-    found = numerical_rank(start.jac, RANK_TOLERANCE)
+    result = numerical_rank(start.jac, RANK_TOLERANCE)
     text = (
         f"the constraints are dependent at t = {t:.6g}: their Jacobian has rank {start.rank} of "
-        f"{start.jac.shape[0]} (singular values {singular_values_text(found)} of its unit rows, on "
-        f"the constraints); {involved(system.labels(), found)}. "
+        f"{start.jac.shape[0]} (singular values {singular_values_text(result)} of its unit rows, "
+        f"on the constraints); {involved(system.labels(), result)}. "
     )
     if start.regular:
         return text + (

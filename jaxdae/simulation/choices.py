@@ -117,8 +117,8 @@ def make_formulation(name: str, **parts: Any) -> Any:
         ValueError: for a name that does not exist, with the closest one and all of them.
     """
     kind = find_formulation(name)
-    fields, given = fields_of(kind), {"alpha": ALPHA, "law": LinearLaw(K)} | parts
-    return kind(**{x: value for x, value in given.items() if x in fields})
+    fields, values = fields_of(kind), {"alpha": ALPHA, "law": LinearLaw(K)} | parts
+    return kind(**{x: value for x, value in values.items() if x in fields})
 
 
 def make_solver(name: str) -> diffrax.AbstractSolver:

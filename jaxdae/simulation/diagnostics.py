@@ -84,11 +84,11 @@ def read_row(system, controller, t, state) -> Row:
     )
 
 
-def _offset(system, controller, t, state, found):
+def _offset(system, controller, t, state, result):
     """Infinite where forces depend on multipliers, which rows do not have."""
     u = None if controller is None else controller(t, state.q, state.v, state.w)
     dependent = has_reaction_forces(system, t, state.q, state.v, state.w, u)
-    return jnp.full_like(found, jnp.inf) if dependent else found
+    return jnp.full_like(result, jnp.inf) if dependent else result
 
 
 def _power(system, controller, t, state):
@@ -166,8 +166,8 @@ def least_singular_value(system, ts, states, held=None):
     least = lambda s: jnp.min(jnp.where(counted, s, jnp.inf), axis=-1)  # noqa: E731
 
     def values(t, q, v):
-        found = jax.vmap(lambda t, q, v: _jacobian(system, t, q, v))(t, q, v)
-        return least(jnp.linalg.svd(found * scales, compute_uv=False))
+        result = jax.vmap(lambda t, q, v: _jacobian(system, t, q, v))(t, q, v)
+        return least(jnp.linalg.svd(result * scales, compute_uv=False))
 
     rows = least(every)
     if count == 1:
@@ -263,10 +263,10 @@ def tolerance_of(controller, dtype) -> float | None:
     """Relative and absolute tolerance of a step controller together; `None` where it has none."""
     if controller is None:
         return 2 * default_tolerance(dtype)
-    given = [getattr(controller, name, None) for name in ("rtol", "atol")]
-    if any(x is None for x in given):
+    values = [getattr(controller, name, None) for name in ("rtol", "atol")]
+    if any(x is None for x in values):
         return None
-    return sum(float(np.max(np.asarray(x))) for x in jax.tree.leaves(given))
+    return sum(float(np.max(np.asarray(x))) for x in jax.tree.leaves(values))
 
 
 def warnings_of(system, formulation, controller, watched: Watched) -> list[str]:
@@ -302,8 +302,8 @@ def judged(system, formulation, watched: Watched, state, rows: Row) -> list[str]
     ):
         values = _ThroughBlocks(system)
         held = next((x.held_rank for x in solves(formulation)), None)
-        found = find_passages(values, watched.ts, state, rows.jac, held)
-        texts.append(_of_passages(formulation, *found))
+        result = find_passages(values, watched.ts, state, rows.jac, held)
+        texts.append(_of_passages(formulation, *result))
     texts.append(_of_energy(formulation, watched, rows))
     return [text for text in texts if text is not None]
 

@@ -81,8 +81,8 @@ def review(trajectory) -> str | None:
     """What the formulation says of the states that were saved."""
     if not trajectory.plain:
         return None
-    own = trajectory.formulation.examination.review
-    return own(trajectory.system, trajectory.ts, trajectory.saved)
+    judge = trajectory.formulation.examination.review
+    return judge(trajectory.system, trajectory.ts, trajectory.saved)
 
 
 def review_controller(trajectory) -> str | None:
@@ -117,29 +117,29 @@ def _constraint_report(system: System, t: float, state: State) -> str:
             "equations are too stiff for the solver or its tolerance, or the motion tends to a "
             "singularity."
         )
-    found = numerical_rank(np.asarray(jac), NEARLY_DEPENDENT)
-    values = found.singular_values
+    result = numerical_rank(np.asarray(jac), NEARLY_DEPENDENT)
+    values = result.singular_values
     labels, worst = system.labels(), int(np.argmax(phi))
     text = f"Largest residual: {labels.constraint(worst)!r} = {phi[worst]:.3g}. "
     near = nearness(system, t, state.q, state.v)
-    if found.rank == jac.shape[0] and near.singular:
+    if result.rank == jac.shape[0] and near.singular:
         names = ", ".join(repr(labels.constraint(i)) for i in near.involved)
         return text + (
             "The constraints lose independence there: a row of their Jacobian nearly vanishes, "
             f"with the least singular value {near.least:.3g}; involved: {names}. {_REMEDY}"
         )
-    if found.rank == jac.shape[0]:
+    if result.rank == jac.shape[0]:
         return text + (
             f"The constraints are independent (least singular value {values[-1]:.3g}): the "
             "equations are too stiff for the solver or its tolerance; lower the gains, use an "
             "implicit solver (diffrax.Kvaerno5()), or allow more max_steps."
         )
     return text + (
-        f"The constraints lose independence there: singular values {singular_values_text(found)} "
-        f"of the Jacobian with unit rows; {involved(labels, found)}. {_REMEDY}"
+        f"The constraints lose independence there: singular values {singular_values_text(result)} "
+        f"of the Jacobian with unit rows; {involved(labels, result)}. {_REMEDY}"
     )
 
 
-def singular_values_text(found: NumericalRank) -> str:
+def singular_values_text(result: NumericalRank) -> str:
     """Singular values to three digits."""
-    return "[" + ", ".join(f"{x:.3g}" for x in found.singular_values) + "]"
+    return "[" + ", ".join(f"{x:.3g}" for x in result.singular_values) + "]"

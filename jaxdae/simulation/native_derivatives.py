@@ -35,18 +35,18 @@ def plain_run(run: Run, field: Callable, solver, parts: Callable, sign: Callable
     """
     count = len(run.problem.parameters)
 
-    def base(mode: str, y, *given) -> list[jax.Array]:
-        parameters, s = given[:count], sign(given[:count])
-        times = _times(run, [s * x for x in given[count:]])
+    def base(mode: str, y, *values) -> list[jax.Array]:
+        parameters, s = values[:count], sign(values[:count])
+        times = _times(run, [s * x for x in values[count:]])
         args, controller = parts(parameters)
         adjoint = _ADJOINTS.get(mode, diffrax.DirectAdjoint)()
-        found = diffrax.diffeqsolve(
+        result = diffrax.diffeqsolve(
             diffrax.ODETerm(field), solver, times.start, times.end, times.first_step,
             run.problem.unravel(y), args, saveat=_saveat(run, times.saved), adjoint=adjoint,
             stepsize_controller=controller if times.grid is None else Grid(times.grid),
             max_steps=run.max_steps, throw=False,
         )  # fmt: skip
-        return _as_kernels_do(run, found, s)
+        return _as_kernels_do(run, result, s)
 
     shapes = (jax.ShapeDtypeStruct(x, run.problem.dtype) for x in run.results())
     one_way = any(x.one_way for x in run.problem.own_rules)
@@ -70,15 +70,15 @@ def _saveat(run: Run, ts) -> diffrax.SaveAt:
     return diffrax.SaveAt(subs=(diffrax.SubSaveAt(t0=saving.start, ts=ts, steps=saving.every), end))
 
 
-def _as_kernels_do(run: Run, found, s) -> list[jax.Array]:
+def _as_kernels_do(run: Run, result, s) -> list[jax.Array]:
     """Rows, final state, and of adaptive steps the times of both."""
     dtype = run.problem.dtype
     flat = jax.vmap(lambda tree: ravel_pytree(tree)[0])
-    final, end = flat(found.ys[-1])[0], found.ts[-1][0]
-    rows = flat(found.ys[0]) if run.rows else jnp.zeros((0, final.size), dtype)
+    final, end = flat(result.ys[-1])[0], result.ts[-1][0]
+    rows = flat(result.ys[0]) if run.rows else jnp.zeros((0, final.size), dtype)
     if not run.adaptive:
         return [rows, final]
-    times = s * found.ts[0] if run.rows else jnp.zeros(0, dtype)
+    times = s * result.ts[0] if run.rows else jnp.zeros(0, dtype)
     zero = jnp.zeros((), dtype)
     summary = Summary(s * end, zero, zero, zero, zero)
     return [rows, final, times, jnp.stack(summary)]

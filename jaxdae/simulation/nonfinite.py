@@ -28,11 +28,11 @@ def describe_nonfinite(system: System, controller, t, state: State) -> str | Non
         finite.
     """
     ts = float(t) + np.array(_AHEAD) * (1 + abs(float(t)))
-    found = _values(system, controller, jnp.asarray(t), jnp.asarray(ts, state.q.dtype), state)
+    result = _values(system, controller, jnp.asarray(t), jnp.asarray(ts, state.q.dtype), state)
     for i, time in enumerate(ts):
         # A controller that is not finite makes the force so; JAX has sorted the names.
-        for name in sorted(found, key=lambda name: name != "the controller"):
-            row = np.asarray(found[name])[i]
+        for name in sorted(result, key=lambda name: name != "the controller"):
+            row = np.asarray(result[name])[i]
             bad = np.flatnonzero(~np.isfinite(row))
             if bad.size:
                 owner = "" if name.startswith("the") else f"{type(system).__name__}."

@@ -80,7 +80,7 @@ def close_in(search: Search, intervals):
     h = search.ts[i + 1] - search.ts[i]
     ends = lambda x: (x[i][:, None], x[i + 1][:, None])  # noqa: E731
     middle, width = 0.5 * xp.ones_like(h), 0.5
-    found: Any = None
+    results: Any = None
     for _ in range(_ROUNDS):
         places = xp.linspace(-width, width, _PLACES)
         s = xp.clip(middle[:, None] + places[None], 0.0, 1.0)
@@ -91,8 +91,8 @@ def close_in(search: Search, intervals):
         best = xp.argmin(values, axis=1)[:, None]
         pick = lambda x, k=best: xp.take_along_axis(x, k, axis=1)[:, 0]  # noqa: E731
         middle, width = pick(s), 2 * width / (_PLACES - 1)
-        found = (pick(values), pick(t))
-    return found
+        results = (pick(values), pick(t))
+    return results
 
 
 def lower_bounds(xp, values, jac):
@@ -150,7 +150,7 @@ def find_passages(jacobians, ts, states, jac, held=None) -> tuple[list[Passage],
         scaled = jacobians(t, q, v) * scales
         return _singular_values(scaled)[:, rank - 1], scaled
 
-    found = [Passage(float(t), float(x)) for t, x in zip(ts, rows, strict=True) if x < level]
+    results = [Passage(float(t), float(x)) for t, x in zip(ts, rows, strict=True) if x < level]
     pieces = _Pieces.whole(np.flatnonzero(resolved(np, ts, states.q, states.v)), rows, jac * scales)
     for _ in range(_HALVINGS):
         pieces = pieces.halved(ts, states, sampled, level)
@@ -158,10 +158,10 @@ def find_passages(jacobians, ts, states, jac, held=None) -> tuple[list[Passage],
     if close.size:
         values = lambda *x: sampled(*x)[0]  # noqa: E731
         least, times = close_in(Search(np, values, ts, states.q, states.v), close)
-        found += [
+        results += [
             Passage(float(t), float(x)) for x, t in zip(least, times, strict=True) if x < level
         ]
-    return _distinct(found, ts), typical
+    return _distinct(results, ts), typical
 
 
 class _Pieces(NamedTuple):
@@ -200,15 +200,15 @@ class _Pieces(NamedTuple):
         split = lambda x, y: np.stack(  # noqa: E731
             [np.concatenate([x[0], y]), np.concatenate([y, x[1]])]
         )
-        found = split(parts, s), split(values, least), split(jac, middle)
-        return _Pieces(np.concatenate([i, i]), *found)
+        result = split(parts, s), split(values, least), split(jac, middle)
+        return _Pieces(np.concatenate([i, i]), *result)
 
 
-def _distinct(found: list[Passage], ts) -> list[Passage]:
+def _distinct(result: list[Passage], ts) -> list[Passage]:
     """Of those in neighbouring intervals the lowest, in order of time."""
     distinct: list[Passage] = []
     gap = 2.0 * float(np.max(np.abs(np.diff(ts)), initial=0.0))
-    for one in sorted(found, key=lambda x: x.value):
+    for one in sorted(result, key=lambda x: x.value):
         if all(abs(one.time - other.time) > gap for other in distinct):
             distinct.append(one)
     return sorted(distinct, key=lambda x: x.time)

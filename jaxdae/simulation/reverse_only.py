@@ -27,11 +27,11 @@ class _Words(NamedTuple):
     second: str | None
 
 
-def reverse_only(given: Any, solver: Any, why_plain: str | None) -> Any:
+def reverse_only(values: Any, solver: Any, why_plain: str | None) -> Any:
     """What a run depends on, so that other derivatives by it than the run has raise an error.
 
     Args:
-        given: arrays in any pytree.
+        values: arrays in any pytree.
         solver: the method of the run, not one that projects.
         why_plain: why no kernel makes the run; `None` where none was asked for.
 
@@ -50,7 +50,7 @@ def reverse_only(given: Any, solver: Any, why_plain: str | None) -> Any:
     while isinstance(solver, diffrax.AbstractWrappedSolver):
         solver = solver.solver
     staged = isinstance(solver, diffrax.AbstractRungeKutta) and solver.scan_kind is None
-    arrays, rest = eqx.partition(given, eqx.is_inexact_array)
+    arrays, rest = eqx.partition(values, eqx.is_inexact_array)
     return eqx.combine(_once(_Words(forward, second if staged else None), arrays), rest)
 
 
@@ -93,18 +93,18 @@ def _refused(*arguments, words: str):
     raise NotImplementedError(words)
 
 
-def _batched(given, axes, *, words: str):
+def _batched(values, axes, *, words: str):
     at, along = axes
     if at is None:  # several directions of one run, as `jax.jacfwd` has them
         _refused(words=words)
-    return _transposed_only.bind(*given, words=words), along
+    return _transposed_only.bind(*values, words=words), along
 
 
 def _jvp(primals, tangents, *, words: str):
-    found = _transposed_only.bind(*primals, words=words)
+    result = _transposed_only.bind(*primals, words=words)
     still = type(tangents[1]) is ad.Zero
     more = tangents[1] if still else _transposed_only.bind(primals[0], tangents[1], words=words)
-    return found, more
+    return result, more
 
 
 _transposed_only.def_impl(_refused)

@@ -160,24 +160,24 @@ class _Judge:
 
     def ranks(self, arrays, batch: Batch) -> np.ndarray:
         """Of all members, in the axes of the batch."""
-        given = self.structure, self.skeleton, arrays, batch
+        values = self.structure, self.skeleton, arrays, batch
         count = int(np.prod(batch.sizes))  # with -1 NumPy would not know it of empty arrays
         flat = lambda x: np.asarray(x).reshape(count, *x.shape[len(batch.sizes) :])  # noqa: E731
-        found = jax.tree.map(flat, _each(look, *given))
+        result = jax.tree.map(flat, _each(look, *values))
         # A start that is no number fails by itself.
-        finite = np.isfinite(found.jac).all(axis=(1, 2))
-        ranks = np.full(finite.size, found.jac.shape[1], found.jac.dtype)
-        if not all(surely_independent(*x) for x in _doubtful(found, finite)):
-            closer = jax.tree.map(flat, _each(constraint_rank, *given))
+        finite = np.isfinite(result.jac).all(axis=(1, 2))
+        ranks = np.full(finite.size, result.jac.shape[1], result.jac.dtype)
+        if not all(surely_independent(*x) for x in _doubtful(result, finite)):
+            closer = jax.tree.map(flat, _each(constraint_rank, *values))
             ranks = np.where(finite & closer.regular, closer.rank, np.where(finite, np.nan, ranks))
-        self.dependent = not (ranks == found.jac.shape[1]).all()
+        self.dependent = not (ranks == result.jac.shape[1]).all()
         return ranks.reshape(batch.sizes)
 
 
-def _doubtful(found: Look, finite):
+def _doubtful(result: Look, finite):
     """Members whose bounds do not show that their constraints are independent."""
-    chosen = np.flatnonzero(finite & ~found.bounds_suffice())
-    return zip(found.jac[chosen], found.phi[chosen], strict=True)
+    chosen = np.flatnonzero(finite & ~result.bounds_suffice())
+    return zip(result.jac[chosen], result.phi[chosen], strict=True)
 
 
 _judge = jex.Primitive("judge_starts")
@@ -208,8 +208,8 @@ def _ranks_of_members(start: Start) -> MemberRanks | None:
 
     Inside of `jax.vmap` a value is hidden; the batching rule of a primitive sees all of them.
     """
-    given = start.system, start.t, start.state.q, start.state.v
-    arrays, skeleton = eqx.partition(given, eqx.is_array)
+    values = start.system, start.t, start.state.q, start.state.v
+    arrays, skeleton = eqx.partition(values, eqx.is_array)
     leaves, structure = jax.tree.flatten(arrays)
     judge = _Judge(structure, skeleton)
     try:

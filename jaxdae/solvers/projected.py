@@ -75,9 +75,9 @@ class Projected(diffrax.AbstractWrappedSolver):
             y: the formulation's own state, and the work integrals if there are any.
             args: `(system, formulation, controller)`.
         """
-        own, work = y
+        inner, work = y
         system, formulation, _ = args
-        return nearest(system, formulation, t, own, self.iterations), work
+        return nearest(system, formulation, t, inner, self.iterations), work
 
     def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
         del made_jump
@@ -193,9 +193,9 @@ def _least(solve: AbstractSaddlePointSolve, mass, jac, residual) -> Float[Array,
 
 def _policy(formulation: AbstractFormulation) -> AbstractSaddlePointSolve:
     """That of the formulation, or one that assumes no more than it does."""
-    own = solves(formulation)
-    if own:
-        return own[0]
+    declared = solves(formulation)
+    if declared:
+        return declared[0]
     assumed = formulation.capabilities
     solve = FullRank() if assumed.independent_constraints else MinimumNorm()
     return solve if assumed.regular_mass else SingularMass(solve)

@@ -37,8 +37,8 @@ def has_tableau(solver) -> bool:
     """Whether `tableau` knows the coefficients of a solver."""
     if isinstance(solver, diffrax.AbstractWrappedSolver):
         return False  # though to diffrax it is of the kind of the solver that it wraps
-    own = getattr(solver, "tableau", None)
-    return isinstance(own, diffrax.ButcherTableau) or isinstance(
+    table = getattr(solver, "tableau", None)
+    return isinstance(table, diffrax.ButcherTableau) or isinstance(
         solver, diffrax.Euler | diffrax.ImplicitEuler
     )
 
@@ -65,14 +65,14 @@ def tableau(solver) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         return np.zeros((1, 1)), np.ones(1), np.zeros(1)
     if isinstance(solver, diffrax.ImplicitEuler):
         return np.ones((1, 1)), np.ones(1), np.ones(1)
-    own = solver.tableau
-    b = np.asarray(own.b_sol, float)
+    table = solver.tableau
+    b = np.asarray(table.b_sol, float)
     a = np.zeros((b.size, b.size))
-    for i, row in enumerate(own.a_lower):
+    for i, row in enumerate(table.a_lower):
         a[i + 1, : len(row)] = row
-    if own.a_diagonal is not None:
-        a += np.diag(np.asarray(own.a_diagonal, float))
-    return a, b, np.concatenate([[own.c1], np.asarray(own.c, float)])
+    if table.a_diagonal is not None:
+        a += np.diag(np.asarray(table.a_diagonal, float))
+    return a, b, np.concatenate([[table.c1], np.asarray(table.c, float)])
 
 
 def amplification(solver, z) -> np.ndarray:

@@ -13,11 +13,11 @@ from jaxtyping import Array, Float, Real
 from jaxdae.systems.precision import as_floats, known_array
 
 
-def _names(given) -> tuple[str, ...]:
+def _names(values) -> tuple[str, ...]:
     """Names as a tuple; a text would count as one name for each letter."""
-    if isinstance(given, str) or not all(isinstance(name, str) for name in given):
-        raise TypeError(f'labels are tuples of names, such as ("x", "y"); got {given!r}.')
-    return tuple(given)
+    if isinstance(values, str) or not all(isinstance(name, str) for name in values):
+        raise TypeError(f'labels are tuples of names, such as ("x", "y"); got {values!r}.')
+    return tuple(values)
 
 
 class Labels(eqx.Module):
@@ -66,8 +66,8 @@ class Labels(eqx.Module):
         return names.index(name)
 
 
-def _holds_truth(given) -> bool:
-    dtypes = [getattr(x, "dtype", type(x)) for x in jax.tree.leaves(given)]
+def _holds_truth(values) -> bool:
+    dtypes = [getattr(x, "dtype", type(x)) for x in jax.tree.leaves(values)]
     return any(jnp.issubdtype(dtype, jnp.bool_) for dtype in dtypes)
 
 

@@ -69,12 +69,12 @@ def call_with_shapes(name: str, function: Callable, args: tuple, names: tuple[st
         raise
     except Exception as error:
         place = _place(error)
-        given = ", ".join(
+        values = ", ".join(
             f"{key}: {describe_shape(x)}" for key, x in zip(names, args, strict=False)
         )
         needs = " Actuators need a State(q, v, w), control inputs a controller."
         raise ValueError(
-            f"{name} failed with {type(error).__name__}: {error}{place}. It was given {given}."
+            f"{name} failed with {type(error).__name__}: {error}{place}. It was given {values}."
             + needs * ("w" in names)
         ) from error
     outside = clipped_index(program)

@@ -79,8 +79,8 @@ def check_system(system: System, state: State, u=None, t=0.0, *, forces: bool = 
         if not forces and function in ("force", "actuator_rate", "reaction_dependent_force"):
             continue
         if function == "reaction_dependent_force":
-            own = getattr(getattr(system, function), "__func__", None)
-            if own is System.reaction_dependent_force:
+            declared = getattr(getattr(system, function), "__func__", None)
+            if declared is System.reaction_dependent_force:
                 continue
             args = (*args, jnp.zeros(constraints, q.dtype))
         out = _returned(system, function, args)

@@ -74,8 +74,8 @@ def check_resolved(system: System) -> None:
     Raises:
         TypeError: naming the parameter and what puts its value in its place.
     """
-    found, _ = jax.tree_util.tree_flatten_with_path(system, is_leaf=_stands_for_value)
-    for path, value in found:
+    result, _ = jax.tree_util.tree_flatten_with_path(system, is_leaf=_stands_for_value)
+    for path, value in result:
         if _stands_for_value(value):
             name, kind = type(system).__name__, type(value).__name__
             raise TypeError(

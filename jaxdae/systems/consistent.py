@@ -157,23 +157,23 @@ def consistent_state(
 
 def _unmoved(system: System, t, state: State) -> Projection | None:
     """No change, where a state is consistent to round-off: projections take long to compile."""
-    found, distances = _distances(system, t, state)
+    result, distances = _distances(system, t, state)
     size = max(float(np.abs(np.asarray(x)).max(initial=0.0)) for x in (state.q, state.v))
     if not (np.asarray(distances) <= np.finfo(distances.dtype).eps * (1 + size)).all():
         return None
     none = jnp.zeros_like(state.q)
-    return Projection(none, none, found, found)
+    return Projection(none, none, result, result)
 
 
 @jit
 def _distances(system: System, t, state: State):
     """Residuals, and to first order how far each of them is from zero in `q` and in `v`."""
-    found = constraint_residuals(system, t, state.q, state.v)
+    result = constraint_residuals(system, t, state.q, state.v)
     rate = lambda v: constraint_residuals(system, t, state.q, v).phi_dot  # noqa: E731
     sizes = jnp.linalg.norm(jax.jacfwd(rate)(state.v), axis=1)
-    residuals = (jnp.abs(found.phi), jnp.abs(found.phi_dot))
+    residuals = (jnp.abs(result.phi), jnp.abs(result.phi_dot))
     away = [jnp.where(x == 0, 0.0, x / sizes[: x.size]) for x in residuals]
-    return found, jnp.concatenate(away)
+    return result, jnp.concatenate(away)
 
 
 @jit
@@ -264,9 +264,9 @@ def _approach(constraint, metric, x0, free, linear_solver):
 def _independent_rows(constraint, near):
     """An order of the constraints, those independent where they hold first, and which those are."""
     there = approach(constraint, near)
-    found = pivoted_rows(unit_rows(jax.jacfwd(constraint)(there))[0])
-    used = jnp.arange(found.sizes.size) < found.rank
-    return jax.lax.stop_gradient((found.order, used))
+    result = pivoted_rows(unit_rows(jax.jacfwd(constraint)(there))[0])
+    used = jnp.arange(result.sizes.size) < result.rank
+    return jax.lax.stop_gradient((result.order, used))
 
 
 def _require(system, t, state, out, projection, tolerance, held):

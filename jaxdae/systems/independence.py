@@ -65,16 +65,16 @@ def constraint_rank(system: System, t, state: State) -> ConstraintRank:
     q, v = _on_constraints(system, t, state.q, state.v, _STEPS)
     jac = _jacobian(system, t, q, v)
     rows, scales = unit_rows(jac)
-    found, columns = pivoted_rows(rows), pivoted_rows(rows.T)
+    result, columns = pivoted_rows(rows), pivoted_rows(rows.T)
     # Any directions will do, if only they have nothing to do with the mechanism.
     numbers = jnp.arange(1.0, q.size + 1, dtype=q.dtype)
-    z, w = (found.beside(jnp.cos(k * numbers**2)) for k in (1.0, 2.0))
+    z, w = (result.beside(jnp.cos(k * numbers**2)) for k in (1.0, 2.0))
     _, turned = jax.jvp(lambda q: _jacobian(system, t, q, v) @ w, (q,), (z,))
     turned = scales * turned
     lost = jnp.linalg.norm(columns.beside(turned))
     limit = rank_tolerance(q.dtype) ** 0.5
     regular = lost <= limit * (1 + jnp.linalg.norm(turned))
-    return ConstraintRank(found.rank, regular, jac)
+    return ConstraintRank(result.rank, regular, jac)
 
 
 class Look(NamedTuple):
@@ -192,12 +192,12 @@ def _closer(residual, arguments, ends: bool, kernel):
     one = None if kernel is None else kernel(nearer, *arguments)
     one = nearer if one is None else one
 
-    def step(found):
-        count, last = found
+    def step(result):
+        count, last = result
         return count + 1, one(last.x, *rest)
 
     none = jnp.zeros((), x.dtype)
-    goes_on = lambda found: (found[0] <= _FEW_STEPS) & ~((found[1].surely > 0) & ends)  # noqa: E731
+    goes_on = lambda result: (result[0] <= _FEW_STEPS) & ~((result[1].surely > 0) & ends)  # noqa: E731
     start = jnp.zeros((), int), _Nearer(x, none, none)
     _, (x, surely, independent) = jax.lax.while_loop(goes_on, step, start)
     return x, (surely > 0) | (independent > 0)
@@ -220,8 +220,8 @@ def _nearer(residual, x) -> _Nearer:
     limit = jnp.maximum(_SURELY_INDEPENDENT, _PER_DISTANCE * jnp.max(jnp.abs(r)))
     surely = least - mu > limit**2 * largest
     # On the constraints an eigenvalue that vanishes is the round-off that was added to it.
-    found = surely, least > 4 * added
-    return _Nearer(x - solved[:, -1] @ rows, *(x.astype(r.dtype) for x in found))
+    result = surely, least > 4 * added
+    return _Nearer(x - solved[:, -1] @ rows, *(x.astype(r.dtype) for x in result))
 
 
 def approach(residual, x, steps: int = _STEPS):
@@ -257,9 +257,9 @@ def _added(dtype) -> float:
     return 100 * float(jnp.finfo(dtype).eps)
 
 
-def involved(labels: Labels, found: NumericalRank) -> str:
+def involved(labels: Labels, result: NumericalRank) -> str:
     """The smallest sets of constraints that depend on each other, in words."""
-    sets = (", ".join(repr(labels.constraint(i)) for i in x) for x in found.dependent_sets)
+    sets = (", ".join(repr(labels.constraint(i)) for i in x) for x in result.dependent_sets)
     return f"involved: {'; and '.join(sets)}"
 
 

@@ -69,24 +69,24 @@ def _is_known(x) -> bool:
 def _clipped(jaxpr: Jaxpr, known: dict) -> Iterator[Clipped]:
     for equation in jaxpr.eqns:
         name = equation.primitive.name
-        given = [x.val if isinstance(x, Literal) else known.get(x) for x in equation.invars]
+        values = [x.val if isinstance(x, Literal) else known.get(x) for x in equation.invars]
         if name in ("dynamic_slice", "gather"):
-            starts = _starts(equation, given)
+            starts = _starts(equation, values)
             outside = None if starts is None else _outside(equation, *starts)
             if outside is not None:
                 yield Clipped(*outside, equation.source_info.traceback)
-        elif name in _FOLDED and all(x is not None for x in given):
-            known[equation.outvars[0]] = _FOLDED[name](*given, **equation.params)
-        yield from _inside(equation, given)
+        elif name in _FOLDED and all(x is not None for x in values):
+            known[equation.outvars[0]] = _FOLDED[name](*values, **equation.params)
+        yield from _inside(equation, values)
 
 
-def _inside(equation, given) -> Iterator[Clipped]:
+def _inside(equation, values) -> Iterator[Clipped]:
     """Of the programs that an equation calls; only plain calls pass their arguments as they are."""
     for inner in jax.tree.leaves(list(equation.params.values()), is_leaf=_is_program):
         if isinstance(inner, ClosedJaxpr):
             known = _known(inner.jaxpr.constvars, inner.consts)
             if equation.primitive.name in _CALLS:
-                known |= _known(inner.jaxpr.invars, given)
+                known |= _known(inner.jaxpr.invars, values)
             yield from _clipped(inner.jaxpr, known)
         elif isinstance(inner, Jaxpr):
             yield from _clipped(inner, {})
@@ -96,20 +96,20 @@ def _is_program(x) -> bool:
     return isinstance(x, ClosedJaxpr | Jaxpr)
 
 
-def _starts(equation, given):
+def _starts(equation, values):
     """Positions that are read from, one to a row, their axes, and how much is read there."""
     params = equation.params
     sizes = params["slice_sizes"]
     if equation.primitive.name == "dynamic_slice":
-        starts = given[1:]
+        starts = values[1:]
         axes = [i for i, x in enumerate(starts) if x is not None]
         if not axes:
             return None
         return np.array([[int(starts[i]) for i in axes]]), axes, [sizes[i] for i in axes]
-    if given[1] is None or params["mode"] is not jax.lax.GatherScatterMode.PROMISE_IN_BOUNDS:
+    if values[1] is None or params["mode"] is not jax.lax.GatherScatterMode.PROMISE_IN_BOUNDS:
         return None
     axes = params["dimension_numbers"].start_index_map
-    return np.asarray(given[1]).reshape(-1, len(axes)), axes, [sizes[i] for i in axes]
+    return np.asarray(values[1]).reshape(-1, len(axes)), axes, [sizes[i] for i in axes]
 
 
 def _outside(equation, starts, axes, sizes) -> tuple[int, int] | None:

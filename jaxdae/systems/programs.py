@@ -39,8 +39,8 @@ def nearest_on_program(nearest, system: System, program: ActuatorProgram, t, sta
 
     def constraint(x):
         q, v, w = jnp.split(x, (n, 2 * n))
-        own = constraint_residuals(system, t, q, v)
-        return jnp.concatenate([own.phi, own.phi_dot, program(t, q, v, w)])
+        residuals = constraint_residuals(system, t, q, v)
+        return jnp.concatenate([residuals.phi, residuals.phi_dot, program(t, q, v, w)])
 
     x0 = jnp.concatenate([state.q, state.v, state.w])
     x = nearest(constraint, weight, x0, free)
@@ -51,8 +51,8 @@ def check_program_shape(program: ActuatorProgram, t, state: State) -> None:
     """Raise `ValueError` unless a program returns a vector of residuals."""
     names = ("t", "q", "v", "w")
     check_parameters("the program", program, names)
-    given = (jnp.asarray(t, state.q.dtype), state.q, state.v, state.w)
-    out = call_with_shapes("the program", program, given, names)
+    values = (jnp.asarray(t, state.q.dtype), state.q, state.v, state.w)
+    out = call_with_shapes("the program", program, values, names)
     if len(getattr(out, "shape", ())) != 1:
         raise ValueError(
             f"the program returned {describe_shape(out)}; psi(t, q, v, w) must return its "

@@ -47,8 +47,8 @@ class Control:
         """Put the start of a member into a lane."""
         lanes = self.lanes
         self.start.load(lane, member)
-        for given, array in zip(self._given, self.given, strict=True):
-            given.load(1, array, lane, member)
+        for argument, array in zip(self._given, self.given, strict=True):
+            argument.load(1, array, lane, member)
         lanes.copy_lane(self.problem.states, self.start.state, self.step.y0, lane)
         lanes.set(lanes.get(self.begin, lane), self.step.t0, lane)
 

@@ -123,8 +123,8 @@ class Adjoint:
             *(array for one in self.cotangents for array in one.step),
         )  # fmt: skip
         for one in self.cotangents:
-            own = isinstance(one, Totals)
-            one.keep(wanted & self.inside if own else wanted)
+            totals = isinstance(one, Totals)
+            one.keep(wanted & self.inside if totals else wanted)
         if done is not None:
             self._leave(done)
         lanes.copy(self.n, self.step_bar, self.bar)

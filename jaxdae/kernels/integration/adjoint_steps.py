@@ -100,8 +100,8 @@ class _FixedAdjoint(Adjoint):
 
     def _step(self, i, rates) -> None:
         self._set_times(i)
-        given = (self.t0, self.t1, self.y, *self.start.fixed_back)
-        self.lanes.call("plain_step", *given, self.step_bar, rates)
+        arguments = (self.t0, self.t1, self.y, *self.start.fixed_back)
+        self.lanes.call("plain_step", *arguments, self.step_bar, rates)
         self.lanes.copy(self.n, self.step_bar, self.y)
 
     def _set_times(self, i) -> None:

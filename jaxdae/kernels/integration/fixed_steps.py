@@ -55,8 +55,8 @@ class Start:
         # Large parameters that all members share stay where they are.
         self._in_place = {1 + i for i in problem.shared(ranks)}
         self.arrays = [
-            given.data if i in self._in_place else lanes.array(size)
-            for i, (given, size) in enumerate(zip(self._given, self.sizes, strict=True))
+            argument.data if i in self._in_place else lanes.array(size)
+            for i, (argument, size) in enumerate(zip(self._given, self.sizes, strict=True))
         ]
         self.state, *self.parameters = self.arrays
         self._each(shared=True)
@@ -80,9 +80,9 @@ class Start:
     def load(self, lane, member) -> None:
         """Copy those of a member to a lane; what all members share is there already."""
         parts = zip(self._given, self.sizes, self.arrays, strict=True)
-        for given, size, array in parts:
-            if not given.shared:
-                given.load(size, array, lane, member)
+        for argument, size, array in parts:
+            if not argument.shared:
+                argument.load(size, array, lane, member)
 
     def prepare(self) -> None:
         """Compute what is made of the parameters alone, after members were loaded."""
@@ -97,9 +97,9 @@ class Start:
         lanes = self.lanes
         with lanes.loop(lanes.width) as lane:
             parts = zip(self._given, self.sizes, self.arrays, strict=True)
-            for i, (given, size, array) in enumerate(parts):
-                if given.shared == shared and i not in self._in_place:
-                    given.load(size, array, lane, 0)
+            for i, (argument, size, array) in enumerate(parts):
+                if argument.shared == shared and i not in self._in_place:
+                    argument.load(size, array, lane, 0)
 
 
 class _GivenSteps:

@@ -52,24 +52,24 @@ def moving_arguments(run: Run, tangents):
 
 
 def _jvp(primals, tangents, *, run: Run, axes: Axes):
-    found = native_integration.bind(*primals, run=run.beside_derivative(), axes=axes)
+    result = native_integration.bind(*primals, run=run.beside_derivative(), axes=axes)
     active, timed = moving_arguments(run, tangents)
     if run.once:
         stepping_aside(run, run.own_rule)
     if timed or run.once:
         assert run.plain is not None
-        return found, along(run.plain, primals, tangents, axes)
+        return result, along(run.plain, primals, tangents, axes)
     moves = [ad.instantiate_zeros(tangents[0]), *(tangents[1 + i] for i in active)]
     flags = [axes.batched[i] for i in start_and(active)]
     moves = [
         jnp.expand_dims(x, axes.rank if has else 0) for x, has in zip(moves, flags, strict=True)
     ]
     more = Axes(axes.shape, (*axes.batched, *flags))
-    own = integration_tangents.bind(
+    integrated = integration_tangents.bind(
         *primals, *moves, run=run, axes=more, active=active, directions=1
     )
-    rest = [ad.Zero(jax.typeof(x).to_tangent_aval()) for x in found[2:]]
-    return found, [*(jnp.squeeze(x, axes.rank) for x in own), *rest]
+    rest = [ad.Zero(jax.typeof(x).to_tangent_aval()) for x in result[2:]]
+    return result, [*(jnp.squeeze(x, axes.rank) for x in integrated), *rest]
 
 
 ad.primitive_jvps[native_integration] = _jvp
@@ -104,9 +104,9 @@ def _along(*arguments, run: Run, axes: Axes, active: tuple[int, ...], directions
         return _along_plainly(primals, moves, run, axes, active)
     flags, moved = axes.batched[: len(primals)], axes.batched[len(primals) :]
     start, whole = beside(primals[0], moves[0], flags[0], moved[0], axes.shape)
-    given = [start, *primals[1:count], *moves[1:], *primals[count:]]
+    operands = [start, *primals[1:count], *moves[1:], *primals[count:]]
     batched = (whole, *flags[1:count], *moved[1:], *flags[count:])
-    rows, final, *_ = native_integration.bind(*given, run=more, axes=Axes(axes.shape, batched))
+    rows, final, *_ = native_integration.bind(*operands, run=more, axes=Axes(axes.shape, batched))
     n = problem.states
     rows = rows.reshape(*rows.shape[:-1], 1 + directions, n)[..., 1:, :]
     final = final.reshape(*final.shape[:-1], 1 + directions, n)[..., 1:, :]
@@ -126,7 +126,8 @@ def beside(y, moves, has: bool, moved: bool, shape: tuple[int, ...]):
     """States followed by their derivatives, for each member where one of them has members."""
     if has != moved:
         y, moves = (
-            x if own else broadcast_along(x, shape, 0) for x, own in ((y, has), (moves, moved))
+            x if varies else broadcast_along(x, shape, 0)
+            for x, varies in ((y, has), (moves, moved))
         )
     flat = moves.reshape(*moves.shape[:-2], -1)
     return jnp.concatenate([y, flat], -1), has or moved
@@ -159,10 +160,10 @@ def _more_directions(arguments, axes_in, run, axes: Axes, active, directions: in
                 *primals, *some, run=run, axes=axes, active=active, directions=last - first
             )
         )
-    found = [jnp.concatenate(x, axes.rank) for x in zip(*parts, strict=True)]
+    entries = [jnp.concatenate(x, axes.rank) for x in zip(*parts, strict=True)]
     shape = axes.shape
-    found = [x.reshape(*shape, size, directions, *x.shape[axes.rank + 1 :]) for x in found]
-    return found, [axes.rank] * len(found)
+    entries = [x.reshape(*shape, size, directions, *x.shape[axes.rank + 1 :]) for x in entries]
+    return entries, [axes.rank] * len(entries)
 
 
 def _tangents_jvp(primals, tangents, **parameters):

@@ -131,8 +131,8 @@ class InitialValueProblem:
         n, count = self.states, len(self.parameters)
 
         def beside(function: Callable) -> Callable:
-            def varied(t, y, *given):
-                parameters, tangents = given[:count], given[count:]
+            def varied(t, y, *arguments):
+                parameters, tangents = arguments[:count], arguments[count:]
                 rows = y.reshape(1 + directions, n)
 
                 def along(row, *moves):
@@ -222,7 +222,7 @@ class InitialValueProblem:
     def function(self, number: int) -> Callable:
         """Right-hand side (0) or projection (1), of `(t, y, *arguments())`, without derivatives."""
         count, one = len(self.parameters), self._forward()[number]
-        return lambda t, y, *given: one((t, y), given[:count], given[count + number])[0]
+        return lambda t, y, *arguments: one((t, y), arguments[:count], arguments[count + number])[0]
 
     def derivable(self, number: int, active: tuple[int, ...]) -> Callable:
         """The same of `arguments(active)`, with a derivative by state and active parameters.
@@ -236,9 +236,9 @@ class InitialValueProblem:
             return value(*arguments) if known is None else known, (known, *arguments)
 
         def backward(arguments, bar):
-            known, t, y, *given = arguments
-            bars = transposed((t, y, bar), given[:count], given[count + ahead + number])
-            zeros = [jnp.zeros_like(x) for x in given]
+            known, t, y, *operands = arguments
+            bars = transposed((t, y, bar), operands[:count], operands[count + ahead + number])
+            zeros = [jnp.zeros_like(x) for x in operands]
             none = None if known is None else jnp.zeros_like(known)
             return none, jnp.zeros_like(t), bars[0], *replaced(zeros, active, bars[1:])
 

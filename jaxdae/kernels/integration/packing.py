@@ -22,11 +22,11 @@ def unpacked(numbers, shapes):
     arrays, rest = eqx.partition(shapes, _is_array)
     leaves, structure = jax.tree.flatten(arrays)
     parts = jnp.split(numbers, np.cumsum([x.size for x in leaves])[:-1])
-    found = [
+    results = [
         (part != 0 if x.dtype == np.bool_ else part.astype(x.dtype)).reshape(x.shape)
         for part, x in zip(parts, leaves, strict=True)
     ]
-    return eqx.combine(jax.tree.unflatten(structure, found), rest)
+    return eqx.combine(jax.tree.unflatten(structure, results), rest)
 
 
 def _is_array(x) -> bool:

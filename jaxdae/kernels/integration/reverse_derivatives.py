@@ -31,16 +31,16 @@ def _tangents_transposed(bars, *arguments, run, axes: Axes, active, directions: 
     count = argument_count(run)
     primals, moves = arguments[:count], arguments[count:]
     bars = [ad.instantiate_zeros(x) for x in bars]
-    own = Axes(axes.shape, axes.batched[:count])
+    plain_axes = Axes(axes.shape, axes.batched[:count])
     each = []
     for i in range(directions):
         one = [jax.lax.index_in_dim(x, i, axes.rank, keepdims=False) for x in bars]
-        each.append(_pulled(primals, one, run, own, active, axes.batched[count:]))
-    found: list = [None] * count
+        each.append(_pulled(primals, one, run, plain_axes, active, axes.batched[count:]))
+    entries: list = [None] * count
     for move, has, *parts in zip(moves, axes.batched[count:], *each, strict=True):
         linear = ad.is_undefined_primal(move)
-        found.append(jnp.stack(parts, axes.rank if has else 0) if linear else None)
-    return found
+        entries.append(jnp.stack(parts, axes.rank if has else 0) if linear else None)
+    return entries
 
 
 def _pulled(primals, bars, run: Run, axes: Axes, active, each: tuple[bool, ...] | None = None):
@@ -63,15 +63,15 @@ def _pulled(primals, bars, run: Run, axes: Axes, active, each: tuple[bool, ...] 
         stepping_aside(run, error)
         assert run.plain is not None
         bars, more = _all_bars(bars, run, more)
-        found = evaluate(run.plain.pulled(start_and(active)), [*primals, *bars], more)
-        return [summed(x, has, axes) for x, has in zip(found, each, strict=True)]
-    own = (axes.batched[i] for i in start_and(active))
+        result = evaluate(run.plain.pulled(start_and(active)), [*primals, *bars], more)
+        return [summed(x, has, axes) for x, has in zip(result, each, strict=True)]
+    flags = (axes.batched[i] for i in start_and(active))
     totals = tuple(
         bool(axes.rank and x.ranks) and not has and not every
-        for x, has, every in zip(pieces, own, each, strict=True)
+        for x, has, every in zip(pieces, flags, each, strict=True)
     )
-    found = _adjoint.bind(*primals, *bars, run=run, axes=more, active=active, totals=totals)
-    parts = zip(found, each, totals, strict=True)
+    result = _adjoint.bind(*primals, *bars, run=run, axes=more, active=active, totals=totals)
+    parts = zip(result, each, totals, strict=True)
     return [x if total else summed(x, has, axes) for x, has, total in parts]
 
 
@@ -82,14 +82,16 @@ def _all_bars(bars, run: Run, axes: Axes):
 
 
 def _adjoint_shapes(*arguments, run: Run, axes: Axes, active, totals):
-    own = [(run.problem.states,), *(run.problem.parameters[i].shape for i in active)]
-    shapes = [x if total else (*axes.shape, *x) for x, total in zip(own, totals, strict=True)]
+    each_shape = [(run.problem.states,), *(run.problem.parameters[i].shape for i in active)]
+    shapes = [
+        x if total else (*axes.shape, *x) for x, total in zip(each_shape, totals, strict=True)
+    ]
     return results(shapes, run.problem.dtype, arguments)
 
 
 def _adjoint_computed(*arguments, run: Run, axes: Axes, active, totals):
-    found = _blocks.bind(*arguments, run=run, axes=axes, active=active, totals=totals)
-    return [x.sum(0) if total else x for x, total in zip(found, totals, strict=True)]
+    result = _blocks.bind(*arguments, run=run, axes=axes, active=active, totals=totals)
+    return [x.sum(0) if total else x for x, total in zip(result, totals, strict=True)]
 
 
 # The same before the sums over blocks of members, of as many as a vector has entries.
@@ -97,8 +99,8 @@ def _adjoint_computed(*arguments, run: Run, axes: Axes, active, totals):
 
 def _block_shapes(*arguments, run: Run, axes: Axes, active, totals):
     blocks = -(-axes.members // axes.width(run.problem.dtype))
-    own = [(run.problem.states,), *(run.problem.parameters[i].shape for i in active)]
-    pairs = zip(own, totals, strict=True)
+    each_shape = [(run.problem.states,), *(run.problem.parameters[i].shape for i in active)]
+    pairs = zip(each_shape, totals, strict=True)
     shapes = [(blocks, *x) if total else (*axes.shape, *x) for x, total in pairs]
     return results(shapes, run.problem.dtype, arguments)
 
@@ -122,16 +124,16 @@ def _adjoint_batched(arguments, axes_in, *, run: Run, axes: Axes, active, totals
     moved, axes = with_new_axis(arguments, axes_in, axes)
     # Each entry of the new axis wants sums of its own: members are summed up here.
     none = (False,) * len(totals)
-    found = _adjoint.bind(*moved, run=run, axes=axes, active=active, totals=none)
-    return _in_total(found, totals, tuple(range(1, 1 + rank))), [0] * len(found)
+    result = _adjoint.bind(*moved, run=run, axes=axes, active=active, totals=none)
+    return _in_total(result, totals, tuple(range(1, 1 + rank))), [0] * len(result)
 
 
-def _in_total(found, totals, at: tuple[int, ...]) -> list:
-    return [x.sum(at) if total else x for x, total in zip(found, totals, strict=True)]
+def _in_total(result, totals, at: tuple[int, ...]) -> list:
+    return [x.sum(at) if total else x for x, total in zip(result, totals, strict=True)]
 
 
 def _adjoint_jvp(primals, tangents, *, run: Run, axes: Axes, active, totals):
-    found = _adjoint.bind(*primals, run=run, axes=axes, active=active, totals=totals)
+    result = _adjoint.bind(*primals, run=run, axes=axes, active=active, totals=totals)
     members = tuple(range(axes.rank))
     moving, timed = moving_arguments(run, tangents)
     # The derivative of the adjoint, below, is made by the symmetry of second derivatives.
@@ -139,16 +141,20 @@ def _adjoint_jvp(primals, tangents, *, run: Run, axes: Axes, active, totals):
         stepping_aside(run, run.own_rule)
     if timed or run.own_rule is not None:
         assert run.plain is not None
-        given, more = _all_bars(primals, run, axes)
-        still = [ad.Zero(jax.typeof(x).to_tangent_aval()) for x in given[len(primals) :]]
-        own = along(run.plain.pulled(start_and(active)), given, [*tangents, *still], more)
-        return found, _in_total(own, totals, members)
+        arguments, more = _all_bars(primals, run, axes)
+        still = [ad.Zero(jax.typeof(x).to_tangent_aval()) for x in arguments[len(primals) :]]
+        along_moves = along(
+            run.plain.pulled(start_and(active)), arguments, [*tangents, *still], more
+        )
+        return result, _in_total(along_moves, totals, members)
     count = argument_count(run)
     by = (*start_and(moving), count, count + 1)
     moves = [ad.instantiate_zeros(tangents[i]) for i in by]
     more = Axes(axes.shape, (*axes.batched, *(axes.batched[i] for i in by)))
-    own = _curvature.bind(*primals, *moves, run=run, axes=more, active=active, moving=moving)
-    return found, _in_total(own, totals, members)
+    along_moves = _curvature.bind(
+        *primals, *moves, run=run, axes=more, active=active, moving=moving
+    )
+    return result, _in_total(along_moves, totals, members)
 
 
 _adjoint = primitive(
@@ -198,20 +204,20 @@ def _curved(*arguments, run: Run, axes: Axes, active, moving):
             a if own else broadcast_along(a, axes.shape, 0) for a, own in ((x, has), (move, moved))
         )
         both.append(jnp.concatenate([move, x], -1))
-    given = [start, *primals[1:parameters], *directions, *primals[parameters:]]
+    operands = [start, *primals[1:parameters], *directions, *primals[parameters:]]
     batched = (own_start, *flags[1:parameters], *flags[count + 3 : -2], *flags[parameters:count])
-    found = _pulled(given, both, more, Axes(own.shape, batched), active)
-    return [found[0][..., : run.problem.states], *found[1:]]
+    result = _pulled(operands, both, more, Axes(own.shape, batched), active)
+    return [result[0][..., : run.problem.states], *result[1:]]
 
 
 def _curved_plainly(arguments, run: Run, axes: Axes, active, moving):
     assert run.plain is not None
     count = argument_count(run)
     first = Axes(axes.shape, axes.batched[: count + 2])
-    given, own = _all_bars(arguments[: count + 2], run, first)
+    operands, bar_axes = _all_bars(arguments[: count + 2], run, first)
     function = run.plain.pulled(start_and(active)).along((*start_and(moving), count, count + 1))
-    more = Axes(axes.shape, (*own.batched, *axes.batched[count + 2 :]))
-    return evaluate(function, [*given, *arguments[count + 2 :]], more)
+    more = Axes(axes.shape, (*bar_axes.batched, *axes.batched[count + 2 :]))
+    return evaluate(function, [*operands, *arguments[count + 2 :]], more)
 
 
 def _curvature_jvp(primals, tangents, **parameters):
@@ -221,22 +227,24 @@ def _curvature_jvp(primals, tangents, **parameters):
 def _curvature_transposed(bars, *arguments, run: Run, axes: Axes, active, moving):
     """Second derivatives are symmetric: the transpose is the derivative along the cotangents."""
     count = argument_count(run)
-    given, flags = arguments[: count + 2], axes.batched[: count + 2]
-    primals, linear = given[:count], arguments[count + 2 :]
+    operands, flags = arguments[: count + 2], axes.batched[: count + 2]
+    primals, linear = operands[:count], arguments[count + 2 :]
     bars = [ad.instantiate_zeros(x) for x in bars]
-    own = (True,) * len(bars)
-    none = [jnp.zeros_like(x) for x in given[count:]]
-    more = Axes(axes.shape, (*flags, *own, *flags[count:]))
-    curved = _curvature.bind(*given, *bars, *none, run=run, axes=more, active=moving, moving=active)
+    every = (True,) * len(bars)
+    none = [jnp.zeros_like(x) for x in operands[count:]]
+    more = Axes(axes.shape, (*flags, *every, *flags[count:]))
+    curved = _curvature.bind(
+        *operands, *bars, *none, run=run, axes=more, active=moving, moving=active
+    )
     wide = [jnp.expand_dims(x, axes.rank) for x in bars]
-    more = Axes(axes.shape, (*flags[:count], *own))
+    more = Axes(axes.shape, (*flags[:count], *every))
     along = integration_tangents.bind(
         *primals, *wide, run=run, axes=more, active=active, directions=1
     )
-    found = [*curved, *(jnp.squeeze(x, axes.rank) for x in along)]
-    parts = zip(linear, found, axes.batched[count + 2 :], strict=True)
+    entries = [*curved, *(jnp.squeeze(x, axes.rank) for x in along)]
+    parts = zip(linear, entries, axes.batched[count + 2 :], strict=True)
     return [
-        *(None for _ in given),
+        *(None for _ in operands),
         *(summed(x, has, axes) if ad.is_undefined_primal(one) else None for one, x, has in parts),
     ]
 

@@ -55,8 +55,8 @@ class Run(NamedTuple):
     @property
     def own_rule(self) -> str | None:
         """A rule of derivatives that a user has written, whose own derivative no kernel has."""
-        found = self.problem.own_rules
-        return f"{found[0]}, whose derivative is that of the plain program." if found else None
+        result = self.problem.own_rules
+        return f"{result[0]}, whose derivative is that of the plain program." if result else None
 
     def beside_derivative(self) -> "Run":
         """Itself, computed where its derivative is wanted, too."""
@@ -106,18 +106,20 @@ class _Varied(NamedTuple):
     active: tuple[int, ...]
     directions: int
 
-    def __call__(self, mode: str, y, *given) -> list[jax.Array]:
+    def __call__(self, mode: str, y, *arguments) -> list[jax.Array]:
         first, last = self.parameters, self.parameters + len(self.active)
         rows = y.reshape(1 + self.directions, self.states)
-        primals = (rows[0], *given[:first], *given[last:])
+        primals = (rows[0], *arguments[:first], *arguments[last:])
         along = self.plain.along((0, *(1 + i for i in self.active)))
         push = lambda *moves: along.in_mode(mode, *primals, *moves)[:2]  # noqa: E731
-        own, pushed = (
+        primal_rows, pushed = (
             self.plain.in_mode(mode, *primals),
-            jax.vmap(push)(rows[1:], *given[first:last]),
+            jax.vmap(push)(rows[1:], *arguments[first:last]),
         )
-        saved, final = (jnp.concatenate([a, *b], -1) for a, b in zip(own, pushed, strict=False))
-        return [saved, final, *own[2:]]
+        saved, final = (
+            jnp.concatenate([a, *b], -1) for a, b in zip(primal_rows, pushed, strict=False)
+        )
+        return [saved, final, *primal_rows[2:]]
 
 
 def varied(run: Run, active: tuple[int, ...], directions: int) -> Run:
@@ -126,9 +128,11 @@ def varied(run: Run, active: tuple[int, ...], directions: int) -> Run:
     more = run._replace(problem=problem, plain=None)
     if plain is None:
         return more
-    own = _Varied(plain, run.problem.states, len(run.problem.parameters), active, directions)
+    with_directions = _Varied(
+        plain, run.problem.states, len(run.problem.parameters), active, directions
+    )
     shapes = tuple(jax.ShapeDtypeStruct(x, problem.dtype) for x in more.results())
-    return more._replace(plain=Function(own, shapes, pushed=True))
+    return more._replace(plain=Function(with_directions, shapes, pushed=True))
 
 
 def registered(programs, loops: list[Definition], axes: Axes, run: Run) -> str:

@@ -18,18 +18,18 @@ def fixed_step_programs(problem: InitialValueProblem, dense: bool) -> list[Subpr
     """Programs of a run with fixed steps: `begin`, `step`, and `interpolate` for dense output."""
 
     def make():
-        def begin(t0, y0, *given):
-            return problem.method.init(_rate(problem, given), t0, y0)
+        def begin(t0, y0, *arguments):
+            return problem.method.init(_rate(problem, arguments), t0, y0)
 
-        def step(t0, t1, y0, carry, *given):
-            found = _step(problem, t0, t1, y0, carry, given)
-            return found.y1, found.carry, *_dense(found, dense)
+        def step(t0, t1, y0, carry, *arguments):
+            result = _step(problem, t0, t1, y0, carry, arguments)
+            return result.y1, result.carry, *_dense(result, dense)
 
-        given = problem.arguments()
+        arguments = problem.arguments()
         return [
             *problem.preparations(),
-            *([problem.program("begin", begin, "t", "y", *given)] if problem.carried else []),
-            problem.program("step", step, "t", "t", "y", "c", *given),
+            *([problem.program("begin", begin, "t", "y", *arguments)] if problem.carried else []),
+            problem.program("step", step, "t", "t", "y", "c", *arguments),
             *_interpolation(problem, dense),
         ]
 
@@ -42,7 +42,7 @@ def adaptive_step_programs(
     """Programs of a run with adaptive steps: `start`, `advance` and `interpolate`."""
 
     def make():
-        times, control, given = (
+        times, control, arguments = (
             ["t"] * (2 + given_first),
             control_shape(problem),
             problem.arguments(),
@@ -50,8 +50,8 @@ def adaptive_step_programs(
         start, advance = _start(problem, given_first), _advance(problem, dense)
         return [
             *problem.preparations(),
-            problem.program("start", start, *times, "y", *given),
-            problem.program("advance", advance, *"tttt", control, "y", "c", *given),
+            problem.program("start", start, *times, "y", *arguments),
+            problem.program("advance", advance, *"tttt", control, "y", "c", *arguments),
             *_interpolation(problem, dense),
         ]
 
@@ -85,27 +85,27 @@ def _made_adjoint(problem: InitialValueProblem, active: tuple[int, ...], dense: 
     used, kinds = problem.method.evaluations(dense), ("t", "t", "y", *problem.arguments(active))
     count = len(kinds) - 3
 
-    def plain_step(t0, t1, y, *given):
+    def plain_step(t0, t1, y, *arguments):
         rates = []
 
         def rate(*x):
-            rates.append(_rate(problem, given)(*x))
+            rates.append(_rate(problem, arguments)(*x))
             return rates[-1]
 
-        y1 = _step(problem, t0, t1, y, None, given, rate).y1
+        y1 = _step(problem, t0, t1, y, None, arguments, rate).y1
         return y1, jnp.reshape(jnp.stack(rates[:used]) if used else y[:0], (used, y.size))
 
     def transposed_step(t0, t1, y, *rest):
-        given, rates, bars = rest[:count], rest[count], rest[count + 1 :]
+        arguments, rates, bars = rest[:count], rest[count], rest[count + 1 :]
 
         def run(y, *some):
             # They need not be computed again: an evaluation of which nothing depends has none.
-            known, given_now = iter(rates), replaced(given, active, some)
+            known, given_now = iter(rates), replaced(arguments, active, some)
             rate = _derivable_rate(problem, active, given_now, known)
-            found = _step(problem, t0, t1, y, None, given_now, rate, active)
-            return (found.y1, *_dense(found, dense))
+            result = _step(problem, t0, t1, y, None, given_now, rate, active)
+            return (result.y1, *_dense(result, dense))
 
-        _, pull = jax.vjp(run, y, *(given[i] for i in active))
+        _, pull = jax.vjp(run, y, *(arguments[i] for i in active))
         return pull(bars)
 
     rates = jax.ShapeDtypeStruct((used, problem.states), problem.dtype)
@@ -122,41 +122,43 @@ def _made_adjoint(problem: InitialValueProblem, active: tuple[int, ...], dense: 
     return programs, pieces
 
 
-def _rate(problem: InitialValueProblem, given) -> Callable:
+def _rate(problem: InitialValueProblem, arguments) -> Callable:
     """`rate(t, y)` from parameters and what is prepared of them."""
     if problem.method.evaluates_only:
         function = problem.function(0)
-        return lambda t, y: function(t, y, *given)
-    return lambda t, y: problem.rhs(t, y, *given[: len(problem.parameters)])
+        return lambda t, y: function(t, y, *arguments)
+    return lambda t, y: problem.rhs(t, y, *arguments[: len(problem.parameters)])
 
 
-def _derivable_rate(problem: InitialValueProblem, active, given, known) -> Callable:
+def _derivable_rate(problem: InitialValueProblem, active, arguments, known) -> Callable:
     """The same with a derivative; `known` are the values of the first evaluations."""
     if not problem.method.evaluates_only:
-        return _rate(problem, given)
+        return _rate(problem, arguments)
     function = problem.derivable(0, active)
-    return lambda t, y: function(next(known, jnp.zeros_like(y)), t, y, *given)
+    return lambda t, y: function(next(known, jnp.zeros_like(y)), t, y, *arguments)
 
 
-def _step(problem: InitialValueProblem, t0, t1, y0, carry, given, rate=None, active=None) -> Any:
+def _step(
+    problem: InitialValueProblem, t0, t1, y0, carry, arguments, rate=None, active=None
+) -> Any:
     """A step that ends on the constraints where the problem has a projection."""
-    rate = _rate(problem, given) if rate is None else rate
+    rate = _rate(problem, arguments) if rate is None else rate
     carry = carry if problem.carried else None
-    found = problem.method.step(rate, t0, t1, y0, carry, problem.each)
-    y1 = _projected(problem, active, t1, found.y1, given)
-    return found._replace(y1=y1, carry=found.carry[: problem.carried])
+    result = problem.method.step(rate, t0, t1, y0, carry, problem.each)
+    y1 = _projected(problem, active, t1, result.y1, arguments)
+    return result._replace(y1=y1, carry=result.carry[: problem.carried])
 
 
-def _dense(found, wanted: bool) -> list:
-    return [found.dense()] if wanted else []
+def _dense(result, wanted: bool) -> list:
+    return [result.dense()] if wanted else []
 
 
-def _projected(problem: InitialValueProblem, active, t, y, given):
+def _projected(problem: InitialValueProblem, active, t, y, arguments):
     if problem.project is None:
         return y
     if active is None:
-        return problem.function(1)(t, y, *given)
-    return problem.derivable(1, active)(None, t, y, *given)
+        return problem.function(1)(t, y, *arguments)
+    return problem.derivable(1, active)(None, t, y, *arguments)
 
 
 def _interpolation(problem: InitialValueProblem, dense: bool) -> list[Subprogram]:
@@ -196,19 +198,19 @@ def _start(problem: InitialValueProblem, given_first: bool) -> Callable:
     """End of the first step, state of the controller, what the first step is given."""
 
     def start(t0, end, *rest):
-        dt, (y, *given) = (rest[0], rest[1:]) if given_first else (None, rest)
-        t1, state = _started(problem, t0, end, dt, y, given)
+        dt, (y, *arguments) = (rest[0], rest[1:]) if given_first else (None, rest)
+        t1, state = _started(problem, t0, end, dt, y, arguments)
         none = jnp.zeros(0, problem.dtype)
-        carry = problem.method.init(_rate(problem, given), t0, y) if problem.carried else none
+        carry = problem.method.init(_rate(problem, arguments), t0, y) if problem.carried else none
         return jnp.minimum(t1, end), _packed(state, problem.dtype), carry
 
     return start
 
 
-def _started(problem: InitialValueProblem, t0, end, dt, y, given):
+def _started(problem: InitialValueProblem, t0, end, dt, y, arguments):
     # Of a varied problem the first states alone decide; their rate is had by its own program.
     primal = problem.primal
-    parameters, rate = given[: len(primal.parameters)], primal.undivided_rate()
+    parameters, rate = arguments[: len(primal.parameters)], primal.undivided_rate()
 
     def field(t, tree, args):
         del args
@@ -231,12 +233,12 @@ def _advance(problem: InitialValueProblem, dense: bool) -> Callable:
     shapes, n = _control_states(problem), problem.primal.states
     count, dtype = len(problem.primal.parameters), problem.dtype
 
-    def advance(t0, t1, end, floor, control, y0, carry, *given):
-        found = _step(problem, t0, t1, y0, carry, given)
-        error = found.error()
+    def advance(t0, t1, end, floor, control, y0, carry, *arguments):
+        outcome = _step(problem, t0, t1, y0, carry, arguments)
+        error = outcome.error()
         error = jnp.where(jnp.isnan(error), jnp.inf, error)
-        before, after, error = (problem.unravel(x[:n]) for x in (y0, found.y1, error))
-        controller, order = problem.controller(*given[:count]), problem.method.error_order()
+        before, after, error = (problem.unravel(x[:n]) for x in (y0, outcome.y1, error))
+        controller, order = problem.controller(*arguments[:count]), problem.method.error_order()
         keep, t_next0, t_next1, _, state, result = controller.adapt_step_size(
             t0, t1, before, after, None, error, order, _unpacked(control, shapes)
         )
@@ -245,7 +247,7 @@ def _advance(problem: InitialValueProblem, dense: bool) -> Callable:
         t_next1 = jnp.where(t_next1 > floor, clipped, t_next1)
         code, kept = (jnp.asarray(x).astype(dtype) for x in (result._value, keep))
         summary = (kept, code, t_next0, t_next1)
-        return (*summary, _packed(state, dtype), found.y1, found.carry, *_dense(found, dense))
+        return (*summary, _packed(state, dtype), outcome.y1, outcome.carry, *_dense(outcome, dense))
 
     return advance
 
@@ -257,8 +259,8 @@ def _packed(state, dtype):
 
 def _unpacked(packed, shapes):
     leaves, structure = jax.tree.flatten(shapes)
-    found = [
+    results = [
         packed[i] != 0 if x.dtype == np.bool_ else packed[i].astype(x.dtype)
         for i, x in enumerate(leaves)
     ]
-    return jax.tree.unflatten(structure, found)
+    return jax.tree.unflatten(structure, results)

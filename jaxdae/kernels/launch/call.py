@@ -24,10 +24,10 @@ def launched(ctx, target: str, arguments) -> Any:
     Returns:
         What the rule returns.
     """
-    found: Any = jax.ffi.ffi_lowering(target)(ctx, *arguments)
-    attributes = found[0].owner.attributes
+    results: Any = jax.ffi.ffi_lowering(target)(ctx, *arguments)
+    attributes = results[0].owner.attributes
     attributes["api_version"] = ir.IntegerAttr.get(ir.IntegerType.get_signless(32), _TYPED)
     attributes["backend_config"] = ir.DictAttr.get({})
     if "mhlo.backend_config" in attributes:
         del attributes["mhlo.backend_config"]
-    return found
+    return results

@@ -99,39 +99,43 @@ class Function(NamedTuple):
         """Shapes of its results, from those of its arguments."""
         if not self.steps:
             return list(self.results)
-        last, own = self.steps[-1], arguments[: self._own(len(arguments))]
-        return [own[i] for i in last.by] if last.mode == REVERSE else self._inner.shapes(own)
+        last, inner_arguments = self.steps[-1], arguments[: self._own(len(arguments))]
+        return (
+            [inner_arguments[i] for i in last.by]
+            if last.mode == REVERSE
+            else self._inner.shapes(inner_arguments)
+        )
 
     def _cotangents(self, count: int) -> tuple[int, ...]:
         """Arguments that it is linear in for it has a reverse mode: with them it is zero."""
         if not self.steps:
             return ()
-        last, own = self.steps[-1], self._own(count)
+        last, inner_count = self.steps[-1], self._own(count)
         if last.mode == REVERSE:
-            return tuple(range(own, count))
-        inner = self._inner._cotangents(own)
-        return (*inner, *(own + i for i, x in enumerate(last.by) if x in inner))
+            return tuple(range(inner_count, count))
+        inner = self._inner._cotangents(inner_count)
+        return (*inner, *(inner_count + i for i, x in enumerate(last.by) if x in inner))
 
     def __call__(self, *arguments) -> list:
         """Its value."""
-        found = self.in_mode(self.mode, *arguments)
+        result = self.in_mode(self.mode, *arguments)
         bars = self._cotangents(len(arguments))
         if not bars:
-            return found
+            return result
         wanted = jnp.any(jnp.stack([jnp.any(arguments[i] != 0) for i in bars]))
-        return [jnp.where(wanted, x, jnp.zeros_like(x)) for x in found]
+        return [jnp.where(wanted, x, jnp.zeros_like(x)) for x in result]
 
     def in_mode(self, mode: str, *arguments) -> list:
         """The same in a form that has derivatives of a mode."""
         if not self.steps:
             return list(self.base(mode, *arguments))
         last, count = self.steps[-1], self._own(len(arguments))
-        own, more = arguments[:count], arguments[count:]
+        inner_arguments, more = arguments[:count], arguments[count:]
 
         def varied(*some):
-            return self._inner.in_mode(mode, *replaced(own, last.by, some))
+            return self._inner.in_mode(mode, *replaced(inner_arguments, last.by, some))
 
-        primals = tuple(own[i] for i in last.by)
+        primals = tuple(inner_arguments[i] for i in last.by)
         if last.mode == FORWARD:
             return jax.jvp(varied, primals, tuple(more))[1]
         return list(jax.vjp(varied, *primals)[1](list(more)))
@@ -155,18 +159,18 @@ def _computed(*arguments, function: Function, axes: Axes):
 
 
 def _shapes(*arguments, function: Function, axes: Axes):
-    own = zip(arguments, axes.batched, strict=True)
-    each = [jax.ShapeDtypeStruct(x.shape[axes.rank if has else 0 :], x.dtype) for x, has in own]
-    found = function.shapes(each)
-    return [results([(*axes.shape, *x.shape)], x.dtype, arguments)[0] for x in found]
+    pairs = zip(arguments, axes.batched, strict=True)
+    each = [jax.ShapeDtypeStruct(x.shape[axes.rank if has else 0 :], x.dtype) for x, has in pairs]
+    result = function.shapes(each)
+    return [results([(*axes.shape, *x.shape)], x.dtype, arguments)[0] for x in result]
 
 
 _evaluate = primitive("derivable_function", _shapes, computed=_computed)
 
 
 def _jvp(primals, tangents, *, function: Function, axes: Axes):
-    found = _evaluate.bind(*primals, function=function.beside_derivative(), axes=axes)
-    return found, _derivative(primals, tangents, function, axes)
+    result = _evaluate.bind(*primals, function=function.beside_derivative(), axes=axes)
+    return result, _derivative(primals, tangents, function, axes)
 
 
 def _derivative(primals, tangents, function: Function, axes: Axes):
@@ -182,8 +186,8 @@ _along = primitive("derivative_of_function", _shapes, computed=_computed)
 
 
 def _along_jvp(primals, tangents, *, function: Function, axes: Axes):
-    found = _along.bind(*primals, function=function, axes=axes)
-    return found, _derivative(primals, tangents, function, axes)
+    result = _along.bind(*primals, function=function, axes=axes)
+    return result, _derivative(primals, tangents, function, axes)
 
 
 def _along_transposed(bars, *arguments, function: Function, axes: Axes):
@@ -192,8 +196,8 @@ def _along_transposed(bars, *arguments, function: Function, axes: Axes):
     bars = [ad.instantiate_zeros(x) for x in bars]
     more = Axes(axes.shape, (*axes.batched[:count], *(True for _ in bars)))
     turned = function._inner.pulled(by)
-    found = _evaluate.bind(*arguments[:count], *bars, function=turned, axes=more)
-    moves = zip(found, axes.batched[count:], strict=True)
+    result = _evaluate.bind(*arguments[:count], *bars, function=turned, axes=more)
+    moves = zip(result, axes.batched[count:], strict=True)
     return [None] * count + [summed(x, has, axes) for x, has in moves]
 
 
@@ -230,11 +234,11 @@ def shielded(function: Callable, result: Any, *arguments) -> Any:
     """
     arrays, rest = eqx.partition(arguments, eqx.is_array)
     leaves, structure = jax.tree.flatten(arrays)
-    shapes, found = jax.tree.flatten(result)
+    shapes, outcome = jax.tree.flatten(result)
 
     def flat(*leaves):
-        given = eqx.combine(jax.tree.unflatten(structure, leaves), rest)
-        pairs = zip(jax.tree.leaves(function(*given)), kinds, strict=True)
+        operands = eqx.combine(jax.tree.unflatten(structure, leaves), rest)
+        pairs = zip(jax.tree.leaves(function(*operands)), kinds, strict=True)
         return [jnp.asarray(x, kind.dtype) for x, kind in pairs]
 
     def base(mode, *leaves):
@@ -245,4 +249,4 @@ def shielded(function: Callable, result: Any, *arguments) -> Any:
     # Once for all of its derivatives.
     closed = jax.make_jaxpr(flat)(*leaves)
     one_way = any(x.one_way for x in own_rules(closed))
-    return jax.tree.unflatten(found, evaluate(Function(base, kinds, one_way=one_way), leaves))
+    return jax.tree.unflatten(outcome, evaluate(Function(base, kinds, one_way=one_way), leaves))

@@ -52,10 +52,10 @@ class _Kernel:
         It takes all arguments and then the directions; several have a leading axis of `count`.
         """
 
-        def function(*given):
-            primals, moves = given[: len(self.shapes)], given[len(self.shapes) :]
-            varied, own = self._varied(primals, by)
-            push = lambda *moves: jax.jvp(varied, own, moves)[1]  # noqa: E731
+        def function(*arguments):
+            primals, moves = arguments[: len(self.shapes)], arguments[len(self.shapes) :]
+            varied, points = self._varied(primals, by)
+            push = lambda *moves: jax.jvp(varied, points, moves)[1]  # noqa: E731
             return push(*moves) if count is None else jax.vmap(push)(*moves)
 
         return self._derived(("tangent", by, count), function, [self.shapes[i] for i in by], count)
@@ -65,10 +65,10 @@ class _Kernel:
     ) -> "_Kernel | Function":
         """The transpose of `tangent`, of some of the results."""
 
-        def function(*given):
-            primals, bars = given[: len(self.shapes)], given[len(self.shapes) :]
-            varied, own = self._varied(primals, by)
-            pull = jax.vjp(lambda *x: tuple(varied(*x)[i] for i in of), *own)[1]
+        def function(*arguments):
+            primals, bars = arguments[: len(self.shapes)], arguments[len(self.shapes) :]
+            varied, points = self._varied(primals, by)
+            pull = jax.vjp(lambda *x: tuple(varied(*x)[i] for i in of), *points)[1]
             turned = lambda *bars: pull(bars)  # noqa: E731
             return turned(*bars) if count is None else jax.vmap(turned)(*bars)
 
@@ -97,8 +97,8 @@ class _Kernel:
                     f"the function has a native kernel, but not its derivative: {error} Use it "
                     "without jaxdae.kernels.native, or simulate(..., backend='plain')."
                 ) from None
-        found = tuple(jax.tree.leaves(jax.eval_shape(function, *shapes)))
-        return Function(lambda mode, *given: jax.tree.leaves(function(*given)), found)  # noqa: ARG005
+        entries = tuple(jax.tree.leaves(jax.eval_shape(function, *shapes)))
+        return Function(lambda mode, *arguments: jax.tree.leaves(function(*arguments)), entries)  # noqa: ARG005
 
 
 # The kernel itself.
@@ -118,14 +118,14 @@ _call = primitive("native_kernel", _shapes, lowering=_lowered)
 
 
 def _jvp(primals, tangents, *, kernel: _Kernel, axes: Axes):
-    found = _call.bind(*primals, kernel=kernel, axes=axes)
+    result = _call.bind(*primals, kernel=kernel, axes=axes)
     # No derivative is computed by arguments that do not change, or do not matter.
     by = tuple(i for i in moving(tangents) if kernel.depends[i])
     if not by:
-        return found, [ad.Zero(jax.typeof(x).to_tangent_aval()) for x in found]
+        return result, [ad.Zero(jax.typeof(x).to_tangent_aval()) for x in result]
     more = Axes(axes.shape, (*axes.batched, *(axes.batched[i] for i in by)))
     moves = (tangents[i] for i in by)
-    return found, _along.bind(*primals, *moves, kernel=kernel, axes=more, by=by, count=None)
+    return result, _along.bind(*primals, *moves, kernel=kernel, axes=more, by=by, count=None)
 
 
 ad.primitive_jvps[_call] = _jvp
@@ -153,19 +153,26 @@ def _value(derivative: _Kernel | Function, arguments, axes: Axes) -> list:
 
 
 def _along_batched(arguments, axes_in, *, kernel: _Kernel, axes: Axes, by, count):
-    own = len(kernel.shapes)
+    primal_count = len(kernel.shapes)
     size = next(x.shape[a] for x, a in zip(arguments, axes_in, strict=True) if a is not None)
-    same = all(a is None for a in axes_in[:own])
+    same = all(a is None for a in axes_in[:primal_count])
     if not same or count is not None or size > _DIRECTIONS:
         return along_new_axis(
             _along, arguments, axes_in, axes=axes, kernel=kernel, by=by, count=count
         )
     moves = [
         stacked(x, a, axes.rank if has else 0, size)
-        for x, a, has in zip(arguments[own:], axes_in[own:], axes.batched[own:], strict=True)
+        for x, a, has in zip(
+            arguments[primal_count:],
+            axes_in[primal_count:],
+            axes.batched[primal_count:],
+            strict=True,
+        )
     ]
-    found = _along.bind(*arguments[:own], *moves, kernel=kernel, axes=axes, by=by, count=size)
-    return found, [axes.rank] * len(found)
+    result = _along.bind(
+        *arguments[:primal_count], *moves, kernel=kernel, axes=axes, by=by, count=size
+    )
+    return result, [axes.rank] * len(result)
 
 
 def _along_jvp(primals, tangents, **parameters):
@@ -173,20 +180,20 @@ def _along_jvp(primals, tangents, **parameters):
 
 
 def _along_transposed(bars, *arguments, kernel: _Kernel, axes: Axes, by, count):
-    own = len(kernel.shapes)
+    primal_count = len(kernel.shapes)
     of = moving(bars)
-    more = Axes(axes.shape, (*axes.batched[:own], *(True for _ in of)))
-    given = (*arguments[:own], *(bars[i] for i in of))
-    found = _value(kernel.cotangent(by, of, count), given, more)
+    more = Axes(axes.shape, (*axes.batched[:primal_count], *(True for _ in of)))
+    operands = (*arguments[:primal_count], *(bars[i] for i in of))
+    entries = _value(kernel.cotangent(by, of, count), operands, more)
     # What nothing depends on has no derivative, also where that of the function is not finite.
     within = lambda x: tuple(range(axes.rank, x.ndim))  # noqa: E731
     wanted = reduce(jnp.logical_or, (jnp.any(bars[i] != 0, within(bars[i])) for i in of))
-    found = [
+    entries = [
         jnp.where(wanted.reshape(*wanted.shape, *(1 for _ in within(x))), x, jnp.zeros_like(x))
-        for x in found
+        for x in entries
     ]
-    moves = zip(found, axes.batched[own:], strict=True)
-    return [None] * own + [summed(x, has, axes) for x, has in moves]
+    moves = zip(entries, axes.batched[primal_count:], strict=True)
+    return [None] * primal_count + [summed(x, has, axes) for x, has in moves]
 
 
 _along = primitive(
@@ -221,24 +228,24 @@ def native(function: Callable, *examples, strict: bool = True) -> Callable:
     results: list[Any] = []
 
     def flat(*leaves):
-        out, found = jax.tree.flatten(function(*jax.tree.unflatten(structure, leaves)))
-        results[:] = [found]
+        out, result = jax.tree.flatten(function(*jax.tree.unflatten(structure, leaves)))
+        results[:] = [result]
         return out
 
     shapes = [jax.ShapeDtypeStruct(np.shape(x), jnp.result_type(x)) for x in leaves]
     kernel = _Kernel(flat, shapes, strict)
 
     def call(*arguments):
-        given, own = jax.tree.flatten(arguments)
-        if own != structure:
-            raise ValueError(f"the kernel takes {structure}, got {own}.")
-        for x, shape in zip(given, shapes, strict=True):
+        operands, tree = jax.tree.flatten(arguments)
+        if tree != structure:
+            raise ValueError(f"the kernel takes {structure}, got {tree}.")
+        for x, shape in zip(operands, shapes, strict=True):
             if np.shape(x) != shape.shape or jnp.result_type(x) != shape.dtype:
                 raise ValueError(
                     f"the kernel was made for {shape.dtype}{list(shape.shape)}, got "
                     f"{jnp.result_type(x)}{list(np.shape(x))}; make one for these, or use jax.vmap."
                 )
-        return jax.tree.unflatten(results[0], kernel(*given))
+        return jax.tree.unflatten(results[0], kernel(*operands))
 
     return call
 
@@ -247,13 +254,13 @@ def _dtype(program: ScalarProgram) -> np.dtype:
     """The one type of all arguments and results."""
     if not program.inputs or not program.results:
         raise TypeError("a kernel needs one argument and one result at least.")
-    found = {np.dtype(x.dtype) for x in (*program.inputs, *program.results)}
-    if len(found) != 1 or found.pop() not in (np.float64, np.float32):
-        given, results = (
+    entries = {np.dtype(x.dtype) for x in (*program.inputs, *program.results)}
+    if len(entries) != 1 or entries.pop() not in (np.float64, np.float32):
+        arguments, results = (
             [str(x.dtype) for x in part] for part in (program.inputs, program.results)
         )
         raise TypeError(
-            f"a kernel takes and returns arrays of one type, float64 or float32; got {given} and "
-            f"{results}."
+            f"a kernel takes and returns arrays of one type, float64 or float32; got {arguments} "
+            f"and {results}."
         )
     return np.dtype(program.inputs[0].dtype)

@@ -30,14 +30,14 @@ def as_jax(program: ScalarProgram) -> Callable:
     return run
 
 
-def results(program: ScalarProgram, inputs, own: dict[str, Callable] = OWN) -> list:
+def results(program: ScalarProgram, inputs, functions: dict[str, Callable] = OWN) -> list:
     """Entries of all results from entries of all arguments.
 
     Args:
         program: from `scalarize`.
         inputs: the entries, by number; scalars, or arrays that can be broadcast together, all of
             one floating-point type.
-        own: functions for operations.
+        functions: functions for operations.
 
     Returns:
         One value for each entry of the results.
@@ -52,16 +52,18 @@ def results(program: ScalarProgram, inputs, own: dict[str, Callable] = OWN) -> l
             truth = isinstance(arguments[0], bool)
             held[node] = np.bool_(arguments[0]) if truth else inputs[0].dtype.type(arguments[0])
         else:
-            held[node] = own[operation](*(held[x] for x in arguments))
+            held[node] = functions[operation](*(held[x] for x in arguments))
     return [held[int(x)] for x in program.outputs]
 
 
 def _shaped(program: ScalarProgram, scalars: list) -> list[jax.Array]:
     """Results from their entries, one after the other."""
-    found, at = [], 0
+    collected, at = [], 0
     for shape in program.results:
         size = int(np.prod(shape.shape))
         entries = [jnp.asarray(x, shape.dtype) for x in scalars[at : at + size]]
-        found.append(jnp.stack(entries).reshape(shape.shape) if size else jnp.zeros(shape.shape))
+        collected.append(
+            jnp.stack(entries).reshape(shape.shape) if size else jnp.zeros(shape.shape)
+        )
         at += size
-    return found
+    return collected
