@@ -4,10 +4,8 @@ import errno
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
-import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -246,110 +244,6 @@ def test_tune_reports_before_and_after(tmp_path, capsys):
     assert len(study["history"]) == 4
     for name in ("comparison", "motion", "tuning"):
         assert (tmp_path / f"multipliers-{name}.png").stat().st_size > 10_000
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("heun")
-def test_a_new_run_keeps_an_earlier_checkpoint(tmp_path, capsys):
-    tune_quickly(tmp_path)
-    first = (tmp_path / "multipliers.checkpoint").read_bytes()
-    tune_quickly(tmp_path, "--seed", "1")
-    assert "is kept as multipliers.checkpoint.old1" in capsys.readouterr().out
-    assert (tmp_path / "multipliers.checkpoint.old1").read_bytes() == first
-
-
-@pytest.mark.usefixtures("heun")
-def test_resume_refuses_a_damaged_checkpoint_and_leaves_it(tmp_path, capsys):
-    tune_quickly(tmp_path)
-    path = tmp_path / "multipliers.checkpoint"
-    damaged = path.read_bytes()[:-20]
-    path.write_bytes(damaged)
-    result = (tmp_path / "result.json").read_bytes()
-    assert tune_quickly(tmp_path, "--resume") == 2
-    errors = capsys.readouterr().err
-    assert "multipliers.checkpoint" in errors
-    # What a command can do; `overwrite=True` is of the function.
-    assert "Start again without --resume" in errors
-    assert "overwrite" not in errors
-    assert path.read_bytes() == damaged
-    assert (tmp_path / "result.json").read_bytes() == result
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("heun")
-def test_resume_refuses_a_checkpoint_of_other_settings(tmp_path, capsys):
-    tune_quickly(tmp_path)
-    assert tune_quickly(tmp_path, "--resume", "--batch", "3") == 2
-    assert "checkpoint" in capsys.readouterr().err
-
-
-def study_numbers(out):
-    (study,) = json.loads((out / "result.json").read_text())["studies"]
-    return {k: study[k] for k in ("gains_after", "history", "after", "checks", "skipped")}
-
-
-TO_BE_KILLED = """
-import sys
-import diffrax
-from jaxdae.cli import main
-from jaxdae.commands import tune
-from jaxdae.tuning import judging
-
-judging.RK4 = tune.RK4 = diffrax.Heun
-main(sys.argv[1:])
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("heun")
-def test_a_killed_run_resumes_to_the_same_numbers(tmp_path):
-    """SIGKILL in the middle, then the same command with --resume: bit for bit the same result."""
-    whole, broken = tmp_path / "whole", tmp_path / "broken"
-    words = ["tune", "pendulum", *QUICK, "--steps", "2000", "--out"]
-    command = [sys.executable, "-c", TO_BE_KILLED, *words, str(broken)]
-    # The process compiles as this one does, so that its numbers are the same.
-    quick = {
-        name.upper(): str(jax.config.values[name])
-        for name in ("jax_disable_most_optimizations", "jax_compilation_cache_dir")
-    }
-    killed = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=os.environ | quick)
-    checkpoint = broken / "multipliers.checkpoint"
-    deadline = time.monotonic() + 120
-    while not checkpoint.exists() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    time.sleep(0.1)
-    os.kill(killed.pid, signal.SIGKILL)
-    assert killed.wait() == -signal.SIGKILL
-    assert checkpoint.exists()
-    assert not (broken / "result.json").exists()
-    assert main([*words, str(broken), "--resume"]) == 0
-    assert main([*words, str(whole)]) == 0
-    assert study_numbers(broken) == study_numbers(whole)
-
-
-@pytest.mark.slow
-def test_the_main_job(tmp_path, capsys):
-    """`jaxdae tune two-link`: a thousandfold cut for both forms, also off the tuned conditions."""
-    assert main(["tune", "two-link", "--no-progress", "--out", str(tmp_path)]) == 0
-    printed = capsys.readouterr().out
-    result = json.loads((tmp_path / "result.json").read_text())
-    baumgarte, lagrange = result["studies"]
-    assert (baumgarte["t1"], lagrange["t1"]) == (0.45, 2.5)
-    assert printed.count("RK4, h = ") == 2
-    for study in (baumgarte, lagrange):
-        assert study["before"]["cost"] > 1000 * study["after"]["cost"]
-        for name in ("other starts, twice as far off", "longer horizon"):
-            check = study["checks"][name]
-            assert check["before"]["cost"] > 1000 * check["after"]["cost"]
-        # At half the step the same gains damp less in each step: still a large cut.
-        half = study["checks"]["half the step"]
-        assert half["before"]["cost"] > 50 * half["after"]["cost"]
-    # Perturbed starts break at the singular configuration, and the command says so.
-    broken = baumgarte["beyond"]["before"]
-    assert broken["failed"] > 0
-    assert np.all(np.abs(np.array(broken["times"]) - 0.4933) < 0.05)
-    assert "starts break, at t = 0.4" in printed
-    assert "nan" not in printed.lower()
 
 
 @pytest.mark.slow

@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 import optimistix as optx
 import pytest
-from scipy.integrate import simpson
 
 import jaxdae
 from jaxdae import (
@@ -17,12 +16,10 @@ from jaxdae import (
     Multipliers,
     Penalty,
     simulate,
-    SingularityRobust,
     SingularMass,
     State,
 )
-from jaxdae.models import CartesianPendulum, PAPER_RUNS, TwoLinkManipulator
-from jaxdae.models.two_link import PAPER_START_Q, PAPER_START_V
+from jaxdae.models import CartesianPendulum
 from jaxdae.solvers import RK4
 
 GAINS = Baumgarte(K_D=20.0, K_P=100.0, Gamma=10.0)
@@ -205,76 +202,6 @@ def test_knife_edge_on_an_incline_follows_its_closed_form():
     np.testing.assert_allclose(run.multipliers[:, 0], 2 * system.pull * np.sin(spin * t), atol=1e-5)
 
 
-def _drive(t, q, v, w):
-    return jnp.cos(5 * t) - 0.3 * v[2] + 0.1 * q[0] - 0.2 * w[0]
-
-
-@pytest.fixture(scope="module")
-def driven(rich):
-    """The richest system under feedback, with the work of everything."""
-    system, state, _ = rich
-    ts = diffrax.SaveAt(ts=jnp.linspace(0, 1, 401))
-    gains = Multipliers(GAINS)
-    return simulate(system, gains, state, t1=1.0, controller=_drive, saveat=ts, work=True)
-
-
-@pytest.mark.slow
-def test_work_balances_the_energy_to_integration_accuracy(driven):
-    """energy(t) - energy(0) = work of forces, dissipation, constraints and explicit time."""
-    work, change = driven.work, driven.energy - driven.energy[0]
-    np.testing.assert_allclose(sum(work), change, atol=1e-7)  # tolerance 1e-8 a step
-    # Every part takes part: leaving one out would break the balance.
-    assert min(np.abs(part).max() for part in work) > 1e-2
-    np.testing.assert_array_equal([part[0] for part in work], 0)
-
-
-@pytest.mark.slow
-def test_each_work_is_the_integral_of_its_power(driven):
-    """Each part against Simpson's rule on powers written out by hand from the saved states."""
-    system, (q, v, w, t) = driven.system, (driven.q, driven.v, driven.w, driven.ts)
-    u = np.asarray(driven.u)
-    force = w[:, 0] * np.cos(q[:, 2]) * v[:, 0] + np.sin(t) * v[:, 2] * v[:, 1]
-    force = force + (w[:, 0] + u) * v[:, 2]
-    d = 0.1 * (1 + 0.5 * np.sin(t)) * (v**2).sum(1) + 0.05 * q[:, 0] ** 2 * v[:, 2] ** 2
-    # -J v = f_t for the rod, with f_t = -0.4 cos t (x - 0.2 sin t); the other row from g.
-    rod = 2 * (q[:, 0] - 0.2 * np.sin(t)) * v[:, 0] + 2 * q[:, 1] * v[:, 1]
-    rolling = v[:, 2] + 0.6 * v[:, 0] ** 2 + q[:, 0] * v[:, 1]
-    lam = driven.multipliers
-    constraint = -lam[:, 0] * rod - lam[:, 1] * rolling
-    spring = -np.sin(t) * (q[:, 1] ** 2 + q[:, 0] * q[:, 2])
-    explicit = spring - 0.1 * np.cos(t) * v[:, 2] ** 2
-    assert system.length == 1.5
-    for got, power in zip(driven.work, (force, -2 * d, constraint, explicit), strict=True):
-        # Simpson's error at h = 1/400 is h^4 / 180 times a fourth derivative below 1e4.
-        np.testing.assert_allclose(got[-1], simpson(power, x=t), atol=1e-6)
-
-
-@pytest.mark.slow
-def test_work_of_a_batch_is_that_of_each_lane(rich):
-    """Under vmap every lane's energy balances, and its parts are those of the run alone."""
-    system, state, _ = rich
-
-    def run(w):
-        start = eqx.tree_at(lambda s: s.w, state, w)
-        how = {"t1": 0.2, "dt": 0.01, "solver": RK4(), "work": True}
-        return simulate(system, Multipliers(GAINS), start, **how)
-
-    levels = jnp.array([[0.4], [-3.0], [2.0]])
-    runs, alone = jax.vmap(run)(levels), run(levels[1])
-    assert runs.work.force.shape == (3, 21)
-    # RK4 at h = 0.01 errs by about h^4 in the energy and in the integrals.
-    np.testing.assert_allclose(sum(runs.work), runs.energy - runs.energy[:, :1], atol=1e-6)
-    for batched, single in zip(runs.work, alone.work, strict=True):
-        np.testing.assert_allclose(batched[1], single, rtol=1e-9, atol=1e-12)  # round-off
-    assert np.ptp(runs.work.force[:, -1]) > 0.1
-
-
-def test_controller_sees_the_state_and_its_output_is_kept(driven):
-    """`u` at the saved times is the controller's output there."""
-    u = jax.vmap(_drive)(driven.ts, driven.q, driven.v, driven.w)
-    np.testing.assert_allclose(driven.u, u, rtol=1e-14, atol=1e-14)
-
-
 class Lag(jaxdae.System):
     """A unit mass pushed by an actuator of first order: `x'' = w`, `w' = u - w`."""
 
@@ -420,177 +347,3 @@ def test_a_fixed_step_blow_up_is_a_failure(pendulum):
     np.testing.assert_array_equal(run.final_state.v, run.v[last - 1])
     with pytest.raises(jaxdae.SimulationError, match=r"no longer finite after t = .*reduce dt"):
         simulate(system, gains, state, **how)
-
-
-@pytest.fixture(scope="module")
-def two_link():
-    """The paper's manipulator, its printed start, and the consistent one."""
-    system = TwoLinkManipulator()
-    printed = State(jnp.array(PAPER_START_Q), jnp.array(PAPER_START_V))
-    return system, printed, jaxdae.consistent_state(system, printed.q, printed.v)
-
-
-@pytest.mark.slow
-def test_two_link_multipliers_stop_where_the_target_leaves_the_workspace(two_link):
-    """From the consistent start the run ends at t = 2.850, past the singular t = 0.4933.
-
-    At the default tolerance: nothing guards the crossing (see the next test).
-    """
-    system, _, state = two_link
-    run = simulate(system, PAPER_RUNS[0].formulation(), state, t1=20.0, throw=False)
-    assert not run.success
-    assert abs(float(run.final_time) - 2.850) < 0.005
-    np.testing.assert_allclose(float(run.final_time), system.exit_time(), atol=1e-4)
-
-
-def test_two_link_multipliers_cross_the_singular_configuration_by_the_steps_they_take(two_link):
-    """With smaller steps one of them comes too near, and the run ends there."""
-    system, _, state = two_link
-    careful = diffrax.PIDController(rtol=1e-11, atol=1e-11)
-    run = simulate(
-        system,
-        PAPER_RUNS[0].formulation(),
-        state,
-        t1=1.0,
-        dt=1e-3,
-        stepsize_controller=careful,
-        throw=False,
-    )
-    assert not run.success
-    assert abs(float(run.final_time) - 0.4933) < 5e-4
-
-
-@pytest.mark.slow
-def test_the_remedy_for_a_singular_configuration_passes_it(two_link):
-    """What the failure recommends, from the printed start that breaks there otherwise."""
-    system, state, _ = two_link
-    gains = PAPER_RUNS[0].formulation().stabilization
-    run = simulate(system, Multipliers(gains, solve=SingularityRobust()), state, t1=1.0)
-    assert bool(run.success)
-    # No more than the start itself is off by.
-    assert float(jnp.abs(run.violation.phi).max()) < 1.3e-5
-
-
-def test_two_link_multipliers_break_at_the_singular_configuration_from_the_printed_start(two_link):
-    """The printed digits are off the constraints by 1.2e-5 m.
-
-    At the folded configuration the motion that the perturbed constraints ask for has no velocity.
-    """
-    system, state, _ = two_link
-    offset = np.abs(jax.jit(system.position_constraints)(0.0, state.q)).max()
-    np.testing.assert_allclose(offset, 1.25e-5, rtol=0.01)
-    run = simulate(system, PAPER_RUNS[0].formulation(), state, t1=20.0, throw=False)
-    assert not run.success
-    assert abs(float(run.final_time) - 0.4931) < 5e-4
-
-
-def test_two_link_penalty_runs_through_and_beyond(two_link):
-    """The penalty form (alpha = 10) runs all 20 s; beyond reach it stretches to the target."""
-    system, _, state = two_link
-    with pytest.warns(RuntimeWarning, match=r"passed \d+ near-singular .* at t = 0\.39"):
-        run = simulate(system, PAPER_RUNS[1].formulation(), state, t1=20.0)
-    assert run.success
-    # The target is at x0 - 12 m, the stretched arm reaches 1.5 m: 10.2 m are missing.
-    np.testing.assert_allclose(np.abs(run.violation.phi[-1, 1]), 10.2, atol=0.1)
-    before = np.asarray(run.ts) < 2.8
-    assert np.abs(run.violation.phi[before]).max() < 0.2
-
-
-_traces = []
-
-
-class Counted(jaxdae.System):
-    """A pendulum that counts how often its kinetic energy is traced."""
-
-    mass: float = 1.0
-    length: float = 1.0
-
-    def kinetic_energy(self, t, q, v):
-        del t, q
-        _traces.append(1)
-        return 0.5 * self.mass * v @ v
-
-    def potential_energy(self, t, q):
-        del t
-        return self.mass * 9.81 * q[1]
-
-    def position_constraints(self, t, q):
-        del t
-        return jnp.stack([q @ q - self.length**2])
-
-
-def _use(run):
-    return run.q, run.multipliers, run.energy, run.violation, run.final_state
-
-
-def _compiled(log) -> list[str]:
-    return [record.getMessage() for record in log.records if "Compiling" in record.getMessage()]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("fixed", [False, True], ids=["adaptive", "fixed step"])
-def test_other_numbers_compile_nothing(fixed, caplog):
-    """Other masses, lengths, gains, states, times and steps reuse the compiled program.
-
-    The only traces left are those of the shape check (one each call), and XLA compiles nothing.
-    """
-
-    def run(scale):
-        system = Counted(1.0 * scale, 0.5 * scale)
-        gains = Baumgarte(10.0 * scale, 25.0 * scale)
-        state = State([0.5 * scale, 0.0], [0.0, 0.1 * scale])
-        how = {"dt": 0.05 * scale, "solver": RK4()} if fixed else {}
-        return simulate(system, Penalty(50.0 * scale, gains), state, t1=0.5 * scale, **how)
-
-    jax.clear_caches()  # traces of the derivatives serve both runs
-    with jax.log_compiles(), caplog.at_level("WARNING"):
-        _use(run(1.0))
-        # Both counters count: a first run traces and compiles.
-        assert _compiled(caplog)
-        assert len(_traces) > 2
-        _traces.clear()
-        caplog.clear()
-        results = [_use(run(scale)) for scale in (1.1, 1.3)]
-    assert not _compiled(caplog)
-    assert len(_traces) <= 2
-    assert np.abs(results[0][0] - results[1][0]).max() > 1e-2
-
-
-@pytest.mark.slow
-def test_tolerances_may_be_traced():
-    """One compiled program for all of them, from a start that is known to it."""
-    pendulum = CartesianPendulum(1.3, 0.9)
-    start = State(*pendulum.start())
-
-    def end(tolerance):
-        control = diffrax.PIDController(rtol=tolerance, atol=tolerance)
-        saveat = diffrax.SaveAt(t1=True)
-        how = {"stepsize_controller": control, "saveat": saveat, "t1": 0.5}
-        return simulate(pendulum, Multipliers(), start, **how).final_state.q
-
-    compiled = jax.jit(end)
-    for tolerance in (1e-4, 1e-7):
-        # The same steps; sums in another order.
-        np.testing.assert_allclose(compiled(tolerance), end(tolerance), rtol=0, atol=1e-12)
-
-
-@pytest.mark.slow
-def test_whole_numbers_are_numbers_like_others(caplog):
-    """Given as parameters, gains, state and times they compile nothing new, and mean the same."""
-
-    def run(k):
-        formulation = Penalty(50 * k, Baumgarte(5 * k, K_P=6 * k))
-        return simulate(
-            Counted(k, k), formulation, State([k, 0], [0, 0]), t1=k, dt=0.1 * k, solver=RK4()
-        )
-
-    floating = run(2.0)
-    _use(run(1))
-    _traces.clear()
-    caplog.clear()
-    with jax.log_compiles(), caplog.at_level("WARNING"):
-        whole = run(2)
-        _use(whole)
-    assert not _compiled(caplog)
-    assert not _traces
-    np.testing.assert_array_equal(whole.q, floating.q)

@@ -1,4 +1,3 @@
-from types import SimpleNamespace
 from typing import Any
 
 import diffrax
@@ -13,10 +12,7 @@ import jaxdae
 from jaxdae import Baumgarte, Multipliers, simulate, State, System
 from jaxdae.models.pendulum import CartesianPendulum
 from jaxdae.solvers import Projected, RK4
-from jaxdae.systems import Violation
 from jaxdae.tuning import (
-    ControlEffort,
-    EnergyDrift,
     IntegratedViolation,
     Logarithm,
     perturbed_states,
@@ -24,7 +20,6 @@ from jaxdae.tuning import (
     SimulationObjective,
     TrackingError,
     tune,
-    WeightedSum,
 )
 
 PENDULUM = CartesianPendulum()
@@ -45,152 +40,6 @@ def objective(starts, cost=None, **settings):
     usual: dict[str, Any] = {"system": PENDULUM} | FIXED
     cost = IntegratedViolation() if cost is None else cost
     return SimulationObjective(cost, starts, **(usual | settings))
-
-
-def one_run(**settings):
-    run: dict[str, Any] = FIXED | {"start_tolerance": None} | settings
-    return simulate(PENDULUM, gains([5.0, 20.0]), START, **run)
-
-
-@pytest.mark.slow
-def test_integrated_violation_is_the_trapezoidal_rule():
-    run = one_run()
-    phi, phi_dot = np.asarray(run.violation.phi), np.asarray(run.violation.phi_dot)
-    density = 2.0 * (phi**2).sum(1) + 3.0 * (phi_dot**2).sum(1)
-    expected = np.trapezoid(density, run.ts)
-    # Sums of thirty positive terms in another order.
-    np.testing.assert_allclose(
-        IntegratedViolation(2.0, 3.0, from_start=True)(run), expected, rtol=1e-12
-    )
-
-
-def made_up(**columns) -> Any:
-    """A trajectory of given columns."""
-    return SimpleNamespace(success=jnp.array(True), **columns)
-
-
-@pytest.mark.parametrize("from_start", [True, False])
-def test_integrated_violation_from_the_start_or_after_it(from_start):
-    h, n = 0.1, 10
-    ts = h * jnp.arange(n + 1)
-    violation = Violation(phi=(ts - 2.0)[:, None], phi_dot=jnp.zeros((n + 1, 1)))
-    run = made_up(ts=ts, violation=violation)
-    # Sums of squares: of (k h)^2 with k = 11..20 for the right ends, which run from -1.9 to -1.
-    right = h**3 * (19 * 20 * 39 - 9 * 10 * 19) / 6
-    # The trapezoidal rule has half of the first term, (-2)^2, and half of the last, (-1)^2.
-    expected = right + 0.5 * h * (2.0**2 - 1.0**2) if from_start else right
-    # Eleven positive terms in another order.
-    np.testing.assert_allclose(IntegratedViolation(from_start=from_start)(run), expected, 1e-13)
-
-
-def test_by_default_every_constraint_counts_at_the_level_at_which_it_is_declared():
-    """A user means that residuals shall be small, and can change neither the start nor its rate."""
-    ts = jnp.array([0.0, 0.5, 0.7])
-    phi, g = jnp.array([[9.0], [0.2], [0.1]]), jnp.array([[9.0], [0.3], [0.4]])
-    run = made_up(ts=ts, violation=Violation(phi=phi, phi_dot=jnp.hstack([100 * phi, g])))
-    expected = 0.5 * (0.2**2 + 0.3**2) + 0.2 * (0.1**2 + 0.4**2)
-    np.testing.assert_allclose(IntegratedViolation()(run), expected, rtol=1e-13)
-    # With the square of a time of 0.01 s the rates come to the unit of the residuals.
-    weighted = IntegratedViolation(velocity=jnp.array([1e-4, 1.0]))(run)
-    twice = expected + 0.5 * 0.2**2 + 0.2 * 0.1**2
-    np.testing.assert_allclose(weighted, twice, rtol=1e-13)
-
-
-def test_without_the_start_an_offset_there_does_not_count():
-    def cost(offset):
-        phi = jnp.array([[offset], [0.2], [0.1]])
-        violation = Violation(phi=phi, phi_dot=0.0 * phi)
-        run = made_up(ts=jnp.array([0.0, 0.5, 0.7]), violation=violation)
-        return IntegratedViolation(from_start=False)(run)
-
-    # Steps of 0.5 and 0.2 times the squares at their right ends.
-    np.testing.assert_allclose(cost(7.0), 0.5 * 0.04 + 0.2 * 0.01, rtol=1e-13)
-    assert cost(7.0) == cost(0.0)
-
-
-def test_tracking_error_integrates_the_squared_distance():
-    cost = TrackingError(lambda t, _q, _v: t * jnp.ones(1), lambda _t: jnp.zeros(1), weight=2.0)
-    # The trapezoidal rule errs by h^2 / 12 times the difference of the end slopes of 2 t^2.
-    exact, error = 2 * 0.3**3 / 3, 0.01**2 / 12 * 4 * 0.3
-    np.testing.assert_allclose(cost(one_run()), exact + error, rtol=1e-12)
-
-
-def constant_input(*_):
-    return jnp.array([3.0, 1.0])
-
-
-@pytest.mark.parametrize("weight", [2.0, jnp.array([2.0, 2.0]), 2.0 * jnp.eye(2)])
-def test_control_effort_integrates_the_weighted_input(weight):
-    run = one_run(controller=constant_input)
-    # A constant integrand: the trapezoidal rule is exact.
-    np.testing.assert_allclose(ControlEffort(weight)(run), 2.0 * 10.0 * 0.3, rtol=1e-12)
-
-
-def input_run(u):
-    """Two seconds under inputs given at 0, 1 and 2."""
-    return made_up(ts=jnp.arange(3.0), u=u)
-
-
-def test_control_effort_of_a_scalar_input():
-    # Trapezoidal rule of 2 (1, 4, 9), at steps of one: 2 (1 / 2 + 4 + 9 / 2).
-    np.testing.assert_allclose(ControlEffort(2.0)(input_run(jnp.array([1.0, 2.0, 3.0]))), 18.0)
-    run = one_run(controller=lambda t, *_: 3.0 + 0.0 * t)
-    np.testing.assert_allclose(ControlEffort(2.0)(run), 2.0 * 9.0 * 0.3, rtol=1e-12)
-
-
-def test_control_effort_of_an_input_matrix_is_that_of_its_entries():
-    u = jnp.arange(12.0).reshape(3, 2, 2)
-    weight = jnp.array([1.0, 2.0, 3.0, 4.0])
-    expected = ControlEffort(weight)(input_run(u.reshape(3, 4)))
-    np.testing.assert_array_equal(ControlEffort(weight)(input_run(u)), expected)
-
-
-def test_control_effort_needs_an_array_and_a_weight_that_fits():
-    with pytest.raises(ValueError, match=r"controller returns a dict, not an array; let it return"):
-        ControlEffort()(input_run({"torque": jnp.ones(3)}))
-    with pytest.raises(ValueError, match=r"weight has shape \(2,\), which does not fit 3 inputs"):
-        ControlEffort(jnp.ones(2))(input_run(jnp.ones((3, 3))))
-    with pytest.raises(ValueError, match=r"does not fit 1 inputs; give a scalar, a vector of 1"):
-        ControlEffort(jnp.ones(2))(input_run(jnp.ones(3)))
-
-
-def test_control_effort_needs_a_controller():
-    with pytest.raises(ValueError, match="no controller, so there is no effort"):
-        ControlEffort()(one_run())
-
-
-@pytest.mark.slow
-def test_energy_drift_falls_with_the_step():
-    # A drift of order 4 or 5 is squared: halving the step divides the cost by 2^8 or more.
-    coarse, fine = (EnergyDrift()(one_run(dt=dt)) for dt in (0.02, 0.01))
-    assert 0 < fine < coarse / 2**7
-
-
-def test_a_weighted_sum_is_the_sum():
-    run, parts = one_run(), (IntegratedViolation(), EnergyDrift())
-    total = WeightedSum(((2.0, parts[0]), (0.5, parts[1])))(run)
-    np.testing.assert_allclose(total, 2.0 * parts[0](run) + 0.5 * parts[1](run), rtol=1e-12)
-
-
-@pytest.mark.slow
-def test_the_cost_of_a_failed_run_is_nan():
-    cost = IntegratedViolation()
-    assert np.isnan(cost(one_run(dt=None, solver=None, max_steps=3, throw=False)))
-
-
-@pytest.mark.slow
-def test_unused_rows_count_nothing():
-    adaptive = {"dt": None, "solver": diffrax.Tsit5(), "max_steps": 64}
-    saved = one_run(saveat=diffrax.SaveAt(t0=True, steps=True), **adaptive)
-    used = np.isfinite(saved.ts)
-    assert 1 < used.sum() < used.size
-    phi, phi_dot = (np.asarray(x)[used] for x in (saved.violation.phi, saved.violation.phi_dot))
-    density = 2.0 * (phi**2).sum(1) + 3.0 * (phi_dot**2).sum(1)
-    expected = np.trapezoid(density, np.asarray(saved.ts)[used])
-    # Sums of some positive terms in another order.
-    np.testing.assert_allclose(
-        IntegratedViolation(2.0, 3.0, from_start=True)(saved), expected, rtol=1e-12
-    )
 
 
 # Times of steps are beside the computed ends of the steps by round-off. A backward pass that
