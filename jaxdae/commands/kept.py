@@ -146,20 +146,20 @@ def _run(program: Program) -> dict[str, np.ndarray]:
         jax.jit(jax.numpy.linalg.cholesky).lower(np.eye(1))
     for name, kernel in program.kernels.items():
         machine_code.load(name, kernel)
-    given = jax.tree.structure((tuple(program.inputs), {}))
+    chosen = jax.tree.structure((tuple(program.inputs), {}))
     taken = jax.tree.structure([0] * program.outputs)
-    compiled = serialize_executable.deserialize_and_load(program.executable, given, taken)
-    found = compiled(*program.inputs)[: len(program.names)]
-    return dict(zip(program.names, jax.device_get(found), strict=True))
+    compiled = serialize_executable.deserialize_and_load(program.executable, chosen, taken)
+    result = compiled(*program.inputs)[: len(program.names)]
+    return dict(zip(program.names, jax.device_get(result), strict=True))
 
 
 def _digest(read: dict[str, Any]) -> str:
     """Of arrays: names, shapes, kinds and every bit."""
-    found = hashlib.sha256()
+    result = hashlib.sha256()
     for name in sorted(read):
         x = np.ascontiguousarray(read[name])
-        found.update(f"{name} {x.shape} {x.dtype}\n".encode() + x.tobytes())
-    return found.hexdigest()
+        result.update(f"{name} {x.shape} {x.dtype}\n".encode() + x.tobytes())
+    return result.hexdigest()
 
 
 def _key(options) -> str:
@@ -181,7 +181,7 @@ def _key(options) -> str:
 def _sources() -> str:
     """Hash of the package's files."""
     root = Path(__file__).parents[1]
-    found = hashlib.sha256()
+    result = hashlib.sha256()
     for path in sorted(root.rglob("*.py")):
-        found.update(str(path.relative_to(root)).encode() + b"\n" + path.read_bytes())
-    return found.hexdigest()
+        result.update(str(path.relative_to(root)).encode() + b"\n" + path.read_bytes())
+    return result.hexdigest()

@@ -209,16 +209,16 @@ def _made(problem: Problem, method: Method, kernels: dict[str, machine_code.Kern
     def program(*inputs):
         run = integrated(eqx.combine(structure.unflatten(inputs), static), method, declared)
         rows, survey = read_rows(run, _read)
-        found, form["rest"] = eqx.partition((_ends(run) | rows, survey, run), eqx.is_array)
-        leaves, form["structure"] = jax.tree.flatten(found)
+        result, form["rest"] = eqx.partition((_ends(run) | rows, survey, run), eqx.is_array)
+        leaves, form["structure"] = jax.tree.flatten(result)
         return leaves
 
     lowered, compiled = _compiled(program, inputs, apart=kernels is not None)
     outputs = compiled(*inputs)
     read, survey, run = eqx.combine(form["structure"].unflatten(outputs), form["rest"])
     read, survey = jax.device_get((read, survey))
-    found = None if kernels is None else kept.program_of(lowered, compiled, inputs, read, kernels)
-    return Made(reviewed(problem, method, run, throw=False), read, survey, found)
+    result = None if kernels is None else kept.program_of(lowered, compiled, inputs, read, kernels)
+    return Made(reviewed(problem, method, run, throw=False), read, survey, result)
 
 
 def _compiled(program: Callable, inputs: list, *, apart: bool) -> tuple[Any, Any]:
@@ -231,9 +231,9 @@ def _compiled(program: Callable, inputs: list, *, apart: bool) -> tuple[Any, Any
 def _ends(run: Trajectory) -> dict[str, Any]:
     """What is not read of each row by itself."""
     last = run.final_state
-    found = {"end.t": run.final_time, "end.q": last.q, "end.v": last.v}
-    found["end.steps"] = run.stats["num_steps"]
-    return found | {"rows.ts": run.ts, "rows.work": jnp.stack(run.work, axis=-1)}
+    results = {"end.t": run.final_time, "end.q": last.q, "end.v": last.v}
+    results["end.steps"] = run.stats["num_steps"]
+    return results | {"rows.ts": run.ts, "rows.work": jnp.stack(run.work, axis=-1)}
 
 
 def _read(run: Trajectory, t, y) -> tuple[dict[str, Any], Row]:
@@ -243,7 +243,7 @@ def _read(run: Trajectory, t, y) -> tuple[dict[str, Any], Row]:
     u = control_input(controller, t, state)
     survey = read_row(system, None if controller is None else lambda *_: u, t, state)
     residual = constraint_residuals(system, t, state.q, state.v)
-    found = {
+    results = {
         "q": state.q,
         "v": state.v,
         "w": state.w,
@@ -254,8 +254,8 @@ def _read(run: Trajectory, t, y) -> tuple[dict[str, Any], Row]:
         "potential_energy": survey.potential,
     }
     if u is not None:
-        found["u"] = u
+        results["u"] = u
     program = offers_of(controller).program
     if program is not None:
-        found["program"] = program(t, state.q, state.v)
-    return {f"rows.{name}": x for name, x in found.items()}, survey
+        results["program"] = program(t, state.q, state.v)
+    return {f"rows.{name}": x for name, x in results.items()}, survey

@@ -21,11 +21,11 @@ _WIDTH = 100
 _STABILIZER_COLUMNS = ("stabilization", "in V's norm")
 
 
-def report(found: Analysis, model, rest) -> str:
+def report(result: Analysis, model, rest) -> str:
     """The report on the terminal.
 
     Args:
-        found: from `jaxdae.analysis.findings.analyze`.
+        result: from `jaxdae.analysis.findings.analyze`.
         model: entry of the registry.
         rest: its state of rest.
 
@@ -33,40 +33,40 @@ def report(found: Analysis, model, rest) -> str:
         Text of several paragraphs, warnings last.
     """
     head = f"{model.name}: {model.summary}\n{model.source}"
-    parts = [head, _equilibrium(found, rest), _spectrum(found)]
-    if found.stabilizer is not None:
-        parts.append(_stabilizer(found, found.stabilizer))
-    parts.append(_limits(found))
-    if found.control is not None:
-        parts.append(_control(found, found.control))
-    parts += [_wrapped(f"WARNING: {text}") for text in warnings(found)]
+    parts = [head, _equilibrium(result, rest), _spectrum(result)]
+    if result.stabilizer is not None:
+        parts.append(_stabilizer(result, result.stabilizer))
+    parts.append(_limits(result))
+    if result.control is not None:
+        parts.append(_control(result, result.control))
+    parts += [_wrapped(f"WARNING: {text}") for text in warnings(result)]
     return "\n\n".join(parts)
 
 
-def warnings(found: Analysis) -> list[str]:
+def warnings(result: Analysis) -> list[str]:
     """What a user should not overlook, with the numbers.
 
     Args:
-        found: from `jaxdae.analysis.findings.analyze`.
+        result: from `jaxdae.analysis.findings.analyze`.
 
     Returns:
         One sentence or more for each.
     """
     texts = [
-        _unstable(found),
-        _imprecise(found),
-        _unstabilized(found),
-        _unreached(found),
-        *_outside(found),
+        _unstable(result),
+        _imprecise(result),
+        _unstabilized(result),
+        _unreached(result),
+        *_outside(result),
     ]
     return [text for text in texts if text]
 
 
-def _equilibrium(found: Analysis, rest) -> str:
-    eq, labels = found.equilibrium, found.system.labels()
+def _equilibrium(result: Analysis, rest) -> str:
+    eq, labels = result.equilibrium, result.system.labels()
     units = [*labels.units, *[""] * eq.q.size]
     rows = [
-        (labels.coordinate(i), _number(eq.q[i]), _number(found.guess.q[i]), units[i])
+        (labels.coordinate(i), _number(eq.q[i]), _number(result.guess.q[i]), units[i])
         for i in range(eq.q.size)
     ]
     rows += [(f"actuator w{i + 1}", _number(x), "", "") for i, x in enumerate(eq.w)]
@@ -86,9 +86,9 @@ def _equilibrium(found: Analysis, rest) -> str:
     )
 
 
-def _spectrum(found: Analysis) -> str:
-    spectrum = found.spectrum
-    rows = _root_rows(found.motion, "motion")
+def _spectrum(result: Analysis) -> str:
+    spectrum = result.spectrum
+    rows = _root_rows(result.motion, "motion")
     for count, kind in (
         (spectrum.constraint_zeros, "position"),
         (spectrum.nonholonomic_zeros, "velocity"),
@@ -96,18 +96,18 @@ def _spectrum(found: Analysis) -> str:
         if count:
             rows.append(("0", str(count), "-", "-", f"{kind} constraints, in all coordinates"))
     lines = [f"STABILITY: {spectrum.verdict}", _wrapped(spectrum.reason), _root_table(rows)]
-    if found.lost is not None and found.lost.valid:
+    if result.lost is not None and result.lost.valid:
         lines.append("The constraint may be linearized before the equations are formed.")
-    elif found.lost is not None:
-        lines.append(_wrapped(f"Note that {found.lost.reason}"))
+    elif result.lost is not None:
+        lines.append(_wrapped(f"Note that {result.lost.reason}"))
     return "\n".join(lines)
 
 
-def _stabilizer(found: Analysis, stabilizer: Stabilizer) -> str:
-    values = [f"{name} = {gain_text(value)}" for name, value in gains(found).items()]
+def _stabilizer(result: Analysis, stabilizer: Stabilizer) -> str:
+    values = [f"{name} = {gain_text(value)}" for name, value in gains(result).items()]
     slowest, linear = -stabilizer.roots.real.max(), stabilizer.linear
     lines = [
-        f"STABILIZATION: {', '.join([type(found.formulation).__name__, *values])}",
+        f"STABILIZATION: {', '.join([type(result.formulation).__name__, *values])}",
         _root_table(_root_rows(stabilizer.roots, "constraint violation")),
         f"a violation decays like exp(-{slowest:.4g} t) in the end. Guaranteed from the start:",
     ]
@@ -121,52 +121,52 @@ def _stabilizer(found: Analysis, stabilizer: Stabilizer) -> str:
         f"  |y(t)|^2 <= {linear.m2 / linear.m1:.4g} exp(-{linear.rate:.4g} t) |y(0)|^2: V between "
         f"{linear.m1:.4g} |y|^2 and {linear.m2:.4g} |y|^2, dV/dt <= -{linear.s:.4g} |y|^2"
     )
-    if found.field.violation > 0 and "alpha" in gains(found):
+    if result.field.violation > 0 and "alpha" in gains(result):
         lines.append(
-            f"this form rests off the constraints, |f| = {found.field.violation:.3g}: a larger "
+            f"this form rests off the constraints, |f| = {result.field.violation:.3g}: a larger "
             "alpha or K_P brings it closer."
         )
     return "\n".join(lines)
 
 
-def _limits(found: Analysis) -> str:
+def _limits(result: Analysis) -> str:
     headings = ["solver", *_STABILIZER_COLUMNS, "all roots", "set by"]
-    if found.stabilizer is None:
+    if result.stabilizer is None:
         headings = [x for x in headings if x not in _STABILIZER_COLUMNS]
-    if found.dt is not None:
-        headings += [f"factor at {found.dt:g} s", f"in {found.t1:g} s"]
-    rows = [_limit_row(found, name) for name in found.limits]
-    lines = ["STEP LIMITS [s]", table(headings, rows), _wrapped(_limit_note(found))]
+    if result.dt is not None:
+        headings += [f"factor at {result.dt:g} s", f"in {result.t1:g} s"]
+    rows = [_limit_row(result, name) for name in result.limits]
+    lines = ["STEP LIMITS [s]", table(headings, rows), _wrapped(_limit_note(result))]
     return "\n".join(lines)
 
 
-def _limit_row(found: Analysis, name: str) -> tuple[str, ...]:
-    limits = found.limits[name]
-    both = (limits.stabilizer, limits.norm) if found.stabilizer else ()
+def _limit_row(result: Analysis, name: str) -> tuple[str, ...]:
+    limits = result.limits[name]
+    both = (limits.stabilizer, limits.norm) if result.stabilizer else ()
     cells = [_step(None if x is None else x.limit) for x in both]
     root = limits.field.root
     row = (name, *cells, _step(limits.field.limit), "-" if root is None else _root(root, 4))
     if limits.growth is None:
         return row
     factor = max(x for x in limits.growth if x is not None)
-    return (*row, f"{factor:.6g}", _total(found, factor))
+    return (*row, f"{factor:.6g}", _total(result, factor))
 
 
-def _limit_note(found: Analysis) -> str:
+def _limit_note(result: Analysis) -> str:
     note = (
         "Larger steps make the numerical solution grow where the exact one does not; accuracy may "
         "ask for smaller ones."
     )
-    if any(x.field.limit == 0 for x in found.limits.values()):
+    if any(x.field.limit == 0 for x in result.limits.values()):
         note += " 'none': an undamped swing is amplified at every step, the less the smaller it is."
-    if found.spectrum.verdict == "unstable":
+    if result.spectrum.verdict == "unstable":
         note += " Growing roots are left out."
-    if any(np.isinf(x.field.limit) for x in found.limits.values()):
+    if any(np.isinf(x.field.limit) for x in result.limits.values()):
         note += " 'any': no limit."
     return note
 
 
-def _control(found: Analysis, control: Control) -> str:
+def _control(result: Analysis, control: Control) -> str:
     reach, redundant = control.reach, control.redundant
     lines = [
         "INPUTS",
@@ -175,7 +175,7 @@ def _control(found: Analysis, control: Control) -> str:
     ]
     if control.feedback is None or control.regulator is None:
         return "\n".join([*lines, _wrapped(f"no regulator: {control.failure}")])
-    names = found.state_names()[: control.feedback.K.shape[1]]
+    names = result.state_names()[: control.feedback.K.shape[1]]
     rows = [(f"u{i + 1}", *map(_number, row)) for i, row in enumerate(control.feedback.K)]
     lines += [
         "regulator u = u0 - K s for unit weights of states and inputs, K:",
@@ -185,14 +185,14 @@ def _control(found: Analysis, control: Control) -> str:
     return "\n".join(lines)
 
 
-def _unstable(found: Analysis) -> str:
-    worst = found.spectrum.others[:1]
-    if found.spectrum.verdict != "unstable":
+def _unstable(result: Analysis) -> str:
+    worst = result.spectrum.others[:1]
+    if result.spectrum.verdict != "unstable":
         return ""
     rate = float(worst[0].real)
     remedy = (
         " The regulator above stabilizes it."
-        if found.control is not None and found.control.regulator is not None
+        if result.control is not None and result.control.regulator is not None
         else ""
     )
     return (
@@ -201,19 +201,19 @@ def _unstable(found: Analysis) -> str:
     )
 
 
-def _imprecise(found: Analysis) -> str:
-    if found.equilibrium.q.dtype != np.float32 or found.spectrum.verdict != "undecided":
+def _imprecise(result: Analysis) -> str:
+    if result.equilibrium.q.dtype != np.float32 or result.spectrum.verdict != "undecided":
         return ""
     return (
-        f"in single precision roots nearer than {found.spectrum.tolerances.max():.2g} 1/s to the "
+        f"in single precision roots nearer than {result.spectrum.tolerances.max():.2g} 1/s to the "
         "imaginary axis are not distinguished from those on it; --dtype float64 distinguishes more."
     )
 
 
-def _unstabilized(found: Analysis) -> str:
-    m, r = found.linearization.position_constraints, found.linearization.velocity_constraints
-    takes_gains = "stabilization" in fields_of(type(found.formulation))
-    if m + r == 0 or found.stabilizer is not None or not takes_gains:
+def _unstabilized(result: Analysis) -> str:
+    m, r = result.linearization.position_constraints, result.linearization.velocity_constraints
+    takes_gains = "stabilization" in fields_of(type(result.formulation))
+    if m + r == 0 or result.stabilizer is not None or not takes_gains:
         return ""
     gains = " ".join(["--K_D 20 --K_P 100"] * bool(m) + ["--Gamma 10"] * bool(r))
     return (
@@ -222,14 +222,14 @@ def _unstabilized(found: Analysis) -> str:
     )
 
 
-def _unreached(found: Analysis) -> str:
-    if found.control is None:
+def _unreached(result: Analysis) -> str:
+    if result.control is None:
         return ""
-    reach = found.control.reach
+    reach = result.control.reach
     if not reach.roots.size:
         return ""
     weights = np.linalg.norm(reach.uncontrollable, axis=1)
-    names = [x for x, w in zip(found.state_names(), weights, strict=False) if w > 1e-6]
+    names = [x for x, w in zip(result.state_names(), weights, strict=False) if w > 1e-6]
     critical = "" if reach.stabilizable else " No feedback makes it asymptotically stable."
     return (
         f"the inputs reach {reach.rank} of {len(weights)} directions of the linear motion: nothing "
@@ -237,9 +237,9 @@ def _unreached(found: Analysis) -> str:
     )
 
 
-def _outside(found: Analysis) -> list[str]:
+def _outside(result: Analysis) -> list[str]:
     """Solvers for which the step that was asked for is too large."""
-    violation, motion = _exceeded(found, 0), _exceeded(found, 1)
+    violation, motion = _exceeded(result, 0), _exceeded(result, 1)
     # What breaks for the stabilization breaks for all roots too: say it once.
     motion = {name: text for name, text in motion.items() if name not in violation}
     texts = []
@@ -249,41 +249,41 @@ def _outside(found: Analysis) -> list[str]:
     ):
         if cases:
             texts.append(
-                f"with a step of {found.dt:g} s these {what}: {', '.join(cases.values())}. Take a "
+                f"with a step of {result.dt:g} s these {what}: {', '.join(cases.values())}. Take a "
                 f"smaller step, or {remedy}."
             )
     return texts
 
 
-def _exceeded(found: Analysis, index: int) -> dict[str, str]:
+def _exceeded(result: Analysis, index: int) -> dict[str, str]:
     """Solvers, in words, that amplify the stabilization (0) or any root (1) at the given step."""
     cases = {}
-    for name, x in found.limits.items():
+    for name, x in result.limits.items():
         factor = None if x.growth is None else x.growth[index]
         limit = x.field.limit if index else (x.stabilizer.limit if x.stabilizer else np.inf)
-        if factor is None or found.dt is None or found.dt <= limit:
+        if factor is None or result.dt is None or result.dt <= limit:
             continue
-        if _over_run(found, factor) > _NOTICEABLE:
-            factors = f"factor {_total(found, factor)} in {found.t1:g} s"
+        if _over_run(result, factor) > _NOTICEABLE:
+            factors = f"factor {_total(result, factor)} in {result.t1:g} s"
             cases[name] = f"{name} ({f'limit {limit:.4g} s' if limit else factors})"
     return cases
 
 
-def _total(found: Analysis, factor: float) -> str:
-    total = _over_run(found, factor)
+def _total(result: Analysis, factor: float) -> str:
+    total = _over_run(result, factor)
     return f"{total:.3g}" if total < _LARGE else f"> {_LARGE:.0e}"
 
 
-def _over_run(found: Analysis, factor: float) -> float:
+def _over_run(result: Analysis, factor: float) -> float:
     """Growth in the model's run, of a factor for each step."""
-    assert found.dt is not None
+    assert result.dt is not None
     with np.errstate(over="ignore"):
-        return float(np.float64(factor) ** (found.t1 / found.dt))
+        return float(np.float64(factor) ** (result.t1 / result.dt))
 
 
-def gains(found: Analysis) -> dict[str, Any]:
+def gains(result: Analysis) -> dict[str, Any]:
     """Gains that act, by name: those of constraints that the system has."""
-    lin, offered = found.linearization, found.formulation.capabilities
+    lin, offered = result.linearization, result.formulation.capabilities
     names = ["K_D", "K_P"] if lin.position_constraints else []
     names += ["Gamma"] if lin.velocity_constraints else []
     pairs = [(name, getattr(offered.stabilization, name, None)) for name in names]

@@ -52,9 +52,9 @@ class StateFeedback(eqx.Module):
                     f"K has {jnp.shape(self.K)[1]} columns; the state (q, v, w) has {size} entries."
                 )
         rows = jnp.shape(self.K)[0]
-        given = getattr(self.feedforward, "shape", (rows,))
-        if given != (rows,):
-            raise ValueError(f"feedforward has shape {given}; K has {rows} rows.")
+        values = getattr(self.feedforward, "shape", (rows,))
+        if values != (rows,):
+            raise ValueError(f"feedforward has shape {values}; K has {rows} rows.")
 
     def __call__(self, t, q, v, w):
         x0 = _reference(self.reference, t)

@@ -98,10 +98,10 @@ def _add_component(near, first: list[int], owner, groups, parents) -> None:
             for b in near[a]:
                 if depth[b] >= k:
                     top.join(a, b)
-        found: dict[int, list[int]] = {}
+        results: dict[int, list[int]] = {}
         for a in levels[k]:
-            found.setdefault(top.of(a), []).append(a)
-        for members in found.values():
+            results.setdefault(top.of(a), []).append(a)
+        for members in results.values():
             below = {int(owner[b]) for a in members for b in near[a] if depth[b] == k + 1}
             for child in below:
                 parents[child] = len(groups)

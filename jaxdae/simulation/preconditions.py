@@ -123,11 +123,11 @@ def check_solver(solver, formulation, stepsize_controller, dt, work) -> None:
 
 def _check_tolerances(stepsize_controller) -> None:
     kind = type(stepsize_controller).__name__
-    given = {name: getattr(stepsize_controller, name, None) for name in ("rtol", "atol")}
-    for name, value in given.items():
+    values = {name: getattr(stepsize_controller, name, None) for name in ("rtol", "atol")}
+    for name, value in values.items():
         if is_number(value) and is_concrete(value) and not np.all(np.asarray(value) >= 0):
             raise ValueError(f"{name} of {kind} must be a number not below zero; got {value!r}.")
-    if is_concrete(given) and all(is_number(x) and np.all(x == 0) for x in given.values()):
+    if is_concrete(values) and all(is_number(x) and np.all(x == 0) for x in values.values()):
         raise ValueError(
             f"{kind} has rtol = atol = 0: no step is accurate enough; give one of them."
         )
@@ -153,7 +153,7 @@ def growth_warning(system, formulation, controller, state, t) -> str | None:
 
     Positive gains cannot do that. Blocks of a `LinearStabilization` can, and so can gains of
     `Penalty` and `AugmentedLagrangian` beside a constraint mass that is a matrix: `alpha K_P` need
-    not be symmetric [MukharlyamovDeressa2015, eq. 28]. Others are not looked into, which would take
+    not be symmetric [MukharlyamovDeressa2015, eq. 28]. Others are not examined, which would take
     time.
 
     Args:
@@ -209,8 +209,8 @@ def step_warning(system, formulation, controller, state, t, solver, step: float)
     solver, projection = parts_of(solver)
     if not has_tableau(solver):
         return None
-    found = _perturbation_matrices(system, formulation, controller, state, t)
-    for what, H in zip(("constraint", "servo-constraint"), found, strict=True):
+    result = _perturbation_matrices(system, formulation, controller, state, t)
+    for what, H in zip(("constraint", "servo-constraint"), result, strict=True):
         # The projection leaves no violation for a step to make larger.
         roots = _roots(None if projection is not None and what == "constraint" else H)
         # Others grow by themselves, whatever the step.
@@ -255,9 +255,9 @@ def _grows_backward(what: str, roots) -> str:
 
 @jit
 def _perturbation_matrices(system, formulation, controller, state, t):
-    own = formulation.perturbation_matrix(system, t, state)
+    of_formulation = formulation.perturbation_matrix(system, t, state)
     servo = offers_of(controller).perturbation_matrix
-    return own, servo(t, state.q, state.v, state.w)
+    return of_formulation, servo(t, state.q, state.v, state.w)
 
 
 def _has_error_estimate(solver: diffrax.AbstractRungeKutta) -> bool:

@@ -103,10 +103,10 @@ def _step_warnings(problem: Problem, t, solver) -> list[str]:
         return []
     grid = problem.times.grid
     with jax.core.eval_context():
-        found = [preconditions.growth_warning(*known)]
+        results = [preconditions.growth_warning(*known)]
         if grid is not None:
-            found.append(preconditions.step_warning(*known, solver, float(grid[1] - grid[0])))
-    return [x for x in found if x is not None]
+            results.append(preconditions.step_warning(*known, solver, float(grid[1] - grid[0])))
+    return [x for x in results if x is not None]
 
 
 def _with_backend(problem: Problem, method: Method, backend) -> tuple[Problem, Method]:

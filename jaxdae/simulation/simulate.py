@@ -75,7 +75,7 @@ def simulate(
             gradients of adaptive runs keep their steps in memory, and are NaN where `max_steps` is
             too large for it.
         backend: `"plain"` for diffrax compiled by XLA; `"native"` for a kernel of machine code that
-            integrates all of the run, one entry of a vector register for each lane of a batch;
+            integrates all of the run, one lane of a vector register for each batch member;
             `"auto"` takes the native one where it can serve. It needs llvmlite, which loads here,
             an explicit Runge-Kutta method, fixed steps or diffrax's `PIDController`, and saved
             states. `Trajectory.backend` says what was used and why. Both give the same numbers to
@@ -84,8 +84,8 @@ def simulate(
         progress: `True` for a progress bar, or one of diffrax's progress meters.
         throw: raise an error when the run fails: a `SimulationError` that says where and why, or,
             inside a JAX transformation, the runtime error of the compiled program. Otherwise the
-            failure is a value: `success` is false, unreached rows are marked; under `vmap` for
-            each lane apart.
+            failure is a value: `success` is false, unreached rows are marked; under `vmap` for each
+            batch member.
         work: integrate also the work of forces, dissipation and constraints (`Trajectory.work`).
         start_tolerance: largest constraint residual of the start, relative to `1 + max |q|, |v|`;
             `None` allows any (stabilization from a start off the constraints).

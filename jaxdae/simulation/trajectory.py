@@ -77,7 +77,7 @@ class Trajectory(eqx.Module):
 
     @property
     def success(self) -> Bool[Array, "*batch"]:
-        """Whether the run reached its end; one value for each lane of a batch."""
+        """Whether the run reached its end; one value for each batch member."""
         return self.result == diffrax.RESULTS.successful
 
     @property
@@ -213,7 +213,7 @@ class Trajectory(eqx.Module):
         """State at any time of a run made with `SaveAt(dense=True)`.
 
         Args:
-            t: time [s], scalar or `(times,)`; the same for all lanes of a batch.
+            t: time [s], scalar or `(times,)`; the same for all batch members.
 
         Raises:
             ValueError: for a run without dense output.
