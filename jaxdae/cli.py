@@ -8,7 +8,6 @@ import sys
 import warnings
 from collections.abc import Sequence
 from importlib import import_module
-from importlib.metadata import version
 from pathlib import Path
 
 LISTS = ("models", "formulations", "solves", "solvers")
@@ -82,6 +81,9 @@ def _configure(options) -> None:
 
 def _set_flags(options) -> None:
     """Options of XLA, read when the first device starts: they may be set after JAX is imported."""
+    # Loaded here: it takes longer than all that lists and helps.
+    from importlib.metadata import version
+
     # A small loop as one function instead of a list of kernels: two to three times faster here.
     wanted = ["xla_backend_extra_options=xla_cpu_small_while_loop_byte_threshold=1000000000"]
     quick = options.command == "simulate" and options.backend != "plain"
