@@ -179,13 +179,13 @@ def right_inverse(jac, rhs, weight=None, rcond: float | None = None) -> Float[Ar
         Shape `(d,)`.
     """
     factor = _factor(weight, jac.shape[1], jac.dtype)
-    spread = jac if factor is None else solve_triangular(factor, jac.T, lower=True).T
+    scaled = jac if factor is None else solve_triangular(factor, jac.T, lower=True).T
     if rcond is None:
-        basis, upper = jnp.linalg.qr(spread.T)
+        basis, upper = jnp.linalg.qr(scaled.T)
         x = basis @ solve_triangular(upper, rhs, trans=1)
     else:
         solver = lx.SVD(rcond=rcond)
-        x = lx.linear_solve(lx.MatrixLinearOperator(spread), rhs, solver, throw=False).value
+        x = lx.linear_solve(lx.MatrixLinearOperator(scaled), rhs, solver, throw=False).value
     if factor is None:
         return x
     return solve_triangular(factor, x, lower=True, trans=1)

@@ -187,7 +187,7 @@ class ServoConstraint(AbstractController):
         """Where along a run the decoupling matrix is nearest to singular. Not for use under `jit`.
 
         Args:
-            trajectory: a run of one lane, failed or not (simulated with `throw=False`).
+            trajectory: one run, failed or not (simulated with `throw=False`).
 
         Returns:
             `Singularity`: the first change of sign of the determinant, else the least singular
@@ -216,8 +216,8 @@ class ServoConstraint(AbstractController):
     def _least_norm(self, matrix, rhs):
         """Solution of `matrix u = rhs` of least weighted norm, by a QR factorization."""
         factor = _cholesky_factor(self.weight, matrix.shape[1], matrix.dtype)
-        spread = matrix.T if factor is None else solve_triangular(factor, matrix.T, lower=True)
-        basis, upper = jnp.linalg.qr(spread)
+        scaled = matrix.T if factor is None else solve_triangular(factor, matrix.T, lower=True)
+        basis, upper = jnp.linalg.qr(scaled)
         eps = float(jnp.finfo(matrix.dtype).eps)
         rcond = eps**0.5 if self.rcond is None else self.rcond
         # The reference is a sample's matrix, whose rows have unit length after scaling.

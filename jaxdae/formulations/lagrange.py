@@ -204,10 +204,10 @@ class AugmentedLagrangian(AbstractWeighted):
         matrix, force, jac = _penalized(self.alpha, dynamics, rhs)
         columns = jnp.concatenate([jac.T, force[:, None]], axis=1)
         solved = solve_positive_definite(matrix, columns)
-        spread, a0 = solved[:, :-1], solved[:, -1]
+        mobility, a0 = solved[:, :-1], solved[:, -1]
         lam, a = jnp.zeros_like(rhs), a0
         for _ in range(self.iterations):
-            a = a0 - spread @ lam
+            a = a0 - mobility @ lam
             lam = lam + apply_gain(self.alpha, jac @ a - rhs)
         return a, lam
 

@@ -87,11 +87,11 @@ def accelerate_with(law: ReactionLaw, d: Dynamics, rhs):
 def solve_together(law: ReactionLaw, d: Dynamics, rhs) -> Solution:
     """Newton's method from the multipliers without these forces; exact at once for affine ones."""
     solved = solve_positive_definite(d.mass, jnp.concatenate([d.jac.T, d.force[:, None]], axis=1))
-    spread, free = solved[:, :-1], solved[:, -1]
-    response, drive = d.jac @ spread, d.jac @ free - rhs
+    mobility, free = solved[:, :-1], solved[:, -1]
+    response, drive = d.jac @ mobility, d.jac @ free - rhs
 
     def residual(lam):
-        return response @ lam - drive - spread.T @ law.force(lam)
+        return response @ lam - drive - mobility.T @ law.force(lam)
 
     def newton(lam):
         return lam - jnp.linalg.solve(jax.jacfwd(residual)(lam), residual(lam))
@@ -104,7 +104,7 @@ def solve_together(law: ReactionLaw, d: Dynamics, rhs) -> Solution:
         before = newton(jax.lax.stop_gradient(near))
         lam = newton(before)
     change, size = jnp.max(jnp.abs(lam - before)), jnp.max(jnp.abs(lam)) + jnp.max(jnp.abs(start))
-    a = free + solve_positive_definite(d.mass, law.force(lam)) - spread @ lam
+    a = free + solve_positive_definite(d.mass, law.force(lam)) - mobility @ lam
     return Solution(
         a, lam, _margin(residual, response, lam), change <= jnp.finfo(lam.dtype).eps ** 0.5 * size
     )

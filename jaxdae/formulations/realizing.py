@@ -301,14 +301,14 @@ class RealizingForces(AbstractFormulation):
         d = evaluate(system, t, y.q, y.v, y.w, u)
         columns = jnp.concatenate([d.jac.T, d.force[:, None]], axis=1)
         solved = solve_positive_definite(d.mass, columns)
-        spread, free = solved[:, :-1], solved[:, -1]
+        mobility, free = solved[:, :-1], solved[:, -1]
         if isinstance(self.law, AbstractSetValuedLaw):
-            force = self.law.select(d.jac @ spread, d.jac @ free + d.gamma, d.phi_dot)
+            force = self.law.select(d.jac @ mobility, d.jac @ free + d.gamma, d.phi_dot)
         elif isinstance(self.law, AbstractMemoryLaw):
             force = self.law.force(y.memory, d.phi_dot, t, y.q, y.v)
         else:
             force = self.law(d.phi_dot, t, y.q, y.v)
-        return free + spread @ force, force
+        return free + mobility @ force, force
 
     def _check(self, system, state) -> None:
         count = sum(constraint_counts(system, state))

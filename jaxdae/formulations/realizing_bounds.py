@@ -66,8 +66,8 @@ def realizing_constants(
 def _forms(system: System, t, state: State, controller):
     """`S`, and `W` of the quadratic part of `dG/dt`, each of shape `(c, c)`."""
     d = evaluate(system, t, state.q, state.v, state.w, _input(controller, t, state))
-    spread = jnp.linalg.solve(d.mass, d.jac.T)
-    S = jnp.linalg.inv(d.jac @ spread)
+    mobility = jnp.linalg.solve(d.mass, d.jac.T)
+    S = jnp.linalg.inv(d.jac @ mobility)
 
     def energy(t, q, v):
         mass, jac = mass_and_jacobian(system, t, q, v)
@@ -75,7 +75,7 @@ def _forms(system: System, t, state: State, controller):
         return 0.5 * psi_dot @ jnp.linalg.solve(jac @ jnp.linalg.solve(mass, jac.T), psi_dot)
 
     def rate(x):
-        moved = State(state.q, state.v + spread @ (S @ x), state.w)
+        moved = State(state.q, state.v + mobility @ (S @ x), state.w)
         dynamics = evaluate(system, t, moved.q, moved.v, moved.w, _input(controller, t, moved))
         free = jnp.linalg.solve(dynamics.mass, dynamics.force)
         motion = (*along_motion(system, t, moved.q, moved.v), free)

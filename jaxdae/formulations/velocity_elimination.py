@@ -276,8 +276,8 @@ def _nonholonomic(system, split, t, y, v, kernel):
     motion = along_motion(system, t, y.q, v)
     _, turning = jax.jvp(lambda t, q: eliminate(system, split, t, q).kernel, (t, y.q), motion)
     _, tangent = jax.linearize(lambda q: eliminate(system, split, t, q).velocity(y.v), y.q)
-    spread = jax.vmap(tangent, in_axes=1, out_axes=1)(kernel)
-    return (turning - spread).T @ momentum(system, t, y.q, v)
+    turned = jax.vmap(tangent, in_axes=1, out_axes=1)(kernel)
+    return (turning - turned).T @ momentum(system, t, y.q, v)
 
 
 def _is_not_affine(system, state) -> bool:

@@ -5,7 +5,7 @@ from jax.core import ShapedArray
 from jax.sharding import NamedSharding, PartitionSpec
 
 
-def alike(arguments) -> list:
+def varying_together(arguments) -> list:
     """Arguments that all differ between the devices of `jax.shard_map` if one of them does.
 
     The cotangent of what devices share is then summed over them.

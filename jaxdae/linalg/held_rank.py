@@ -130,8 +130,8 @@ def solve_at_rank(
     result = scale * (solve_positive_definite(inner, once) @ columns)
     result = jnp.where(rank >= 0, result, jnp.nan)
     # Onto the span of the columns of A.
-    whole = columns * jnp.where(regular, jnp.sqrt(jnp.where(regular, diagonal, 1.0)), 0.0)
-    return Shares(result, solve_positive_definite(whole @ whole.T + spare, whole @ result) @ whole)
+    sized = columns * jnp.where(regular, jnp.sqrt(jnp.where(regular, diagonal, 1.0)), 0.0)
+    return Shares(result, solve_positive_definite(sized @ sized.T + spare, sized @ result) @ sized)
 
 
 def _factor(matrix: Float[Array, "c c"], rank) -> Float[Array, "c c"]:

@@ -145,9 +145,9 @@ class FullRank(AbstractSaddlePointSolve):
 
 
 def _by_range_space(mass, jac, force, rhs):
-    spread, free, product = _to_constraints(mass, jac, force)
+    mobility, free, product = _to_constraints(mass, jac, force)
     lam = solve_positive_definite(product[:, :-1], product[:, -1] - rhs)
-    return [free - _product(spread, lam[:, None])[:, 0], lam]
+    return [free - _product(mobility, lam[:, None])[:, 0], lam]
 
 
 def _to_constraints(mass, jac, force):
@@ -255,10 +255,10 @@ class MinimumNorm(AbstractSaddlePointSolve):
         return _lower_solve(factor, free + correction, transpose=True), lam
 
     def _at_rank(self, mass, force, jac, rhs):
-        spread, free, product = _to_constraints(mass, jac, force)
+        mobility, free, product = _to_constraints(mass, jac, force)
         rank = jnp.asarray(self.rank, rhs.dtype)
         lam = solve_at_rank(product[:, :-1], product[:, -1] - rhs, rank)
-        return free - _product(spread, lam.weighted[:, None])[:, 0], lam.least
+        return free - _product(mobility, lam.weighted[:, None])[:, 0], lam.least
 
 
 class SingularMass(AbstractSaddlePointSolve):

@@ -55,10 +55,10 @@ class SingularityRobust(AbstractSaddlePointSolve):
 
     def __call__(self, mass, force, jac, rhs):
         columns = solve_positive_definite(mass, jnp.concatenate([jac.T, force[:, None]], axis=1))
-        spread, free = columns[:, :-1], columns[:, -1]
+        mobility, free = columns[:, :-1], columns[:, -1]
         if rhs.size == 0:
             return free, rhs
-        response, defect = jac @ spread, jac @ free - rhs
+        response, defect = jac @ mobility, jac @ free - rhs
         size = jnp.max(jnp.diagonal(response))
         eps = float(jnp.finfo(rhs.dtype).eps)
         damping = eps ** (1 / 3) if self.damping is None else self.damping
@@ -67,4 +67,4 @@ class SingularityRobust(AbstractSaddlePointSolve):
         lam = jnp.zeros_like(rhs)
         for _ in range(self.iterations):
             lam = lam + solve_positive_definite(damped, defect - response @ lam)
-        return free - spread @ lam, lam
+        return free - mobility @ lam, lam

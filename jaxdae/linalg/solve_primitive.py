@@ -12,7 +12,7 @@ import jax.extend.core as jex
 import jax.numpy as jnp
 from jax.interpreters import batching, mlir
 
-from jaxdae.linalg.device_axes import alike, results
+from jaxdae.linalg.device_axes import results, varying_together
 
 
 class Batch(NamedTuple):
@@ -56,11 +56,11 @@ def solve_primitive(name: str, solve: Callable, sides: int) -> Callable:
 
     @cache
     def compiled(batch: Batch):
-        whole = solve
+        mapped = solve
         for present in reversed(list(zip(*batch.present, strict=True))):
-            whole = jax.vmap(whole, tuple(0 if x else None for x in present))
+            mapped = jax.vmap(mapped, tuple(0 if x else None for x in present))
         # Compiled once, however often it stands in a program.
-        return jax.jit(whole)
+        return jax.jit(mapped)
 
     @primitive.def_impl
     def apply(*arguments, batch: Batch):
@@ -84,5 +84,5 @@ def solve_primitive(name: str, solve: Callable, sides: int) -> Callable:
     mlir.register_lowering(primitive, mlir.lower_fun(apply, multiple_results=True))
     batching.primitive_batchers[primitive] = batched
     return lambda *arguments: primitive.bind(
-        *alike(arguments), batch=Batch((), ((),) * len(arguments))
+        *varying_together(arguments), batch=Batch((), ((),) * len(arguments))
     )

@@ -158,10 +158,10 @@ class SparseSaddlePoint:
 
     def _multipliers(self, inverse, jac, rhs):
         elements = take(jac, self._element_entries)
-        spread = _applied(take(inverse, self._element_bodies), elements)
+        mobility = _applied(take(inverse, self._element_bodies), elements)
 
         def product(i, j):
-            return jnp.sum(take(elements, i) * take(spread, j), axis=0)
+            return jnp.sum(take(elements, i) * take(mobility, j), axis=0)
 
         shape = (*self._block_rows.shape, self._block_rows.shape[1])
         diagonal = add_up(self._on_diagonal, product).reshape(shape)

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdae.compiled import jit
+from jaxdae.control.base import control_input
 from jaxdae.formulations.held_rank import solves
 from jaxdae.simulation.passages import (
     close_in,
@@ -70,31 +71,25 @@ def read_row(system, controller, t, state) -> Row:
     """What the diagnostics need of one state."""
     q, v = state.q, state.v
     t = jnp.asarray(t, q.dtype)
+    u = control_input(controller, t, state)
     residual = constraint_residuals(system, t, q, v)
-    jac = jax.jacfwd(lambda v: constraint_residuals(system, t, q, v).phi_dot)(v)
+    jac = _jacobian(system, t, q, v)
+    dependent = has_reaction_forces(system, t, q, v, state.w, u)
     largest = lambda x: jnp.max(jnp.abs(x), initial=0.0)  # noqa: E731
     return Row(
         jac,
         generalized_energy(system, t, q, v),
         system.potential_energy(t, q),
-        _power(system, controller, t, state),
+        _power(system, t, state, u),
         jnp.maximum(largest(residual.phi), largest(residual.phi_dot)),
-        _offset(system, controller, t, state, largest(residual.phi_dot - jac @ v)),
+        jnp.asarray(jnp.inf, q.dtype) if dependent else largest(residual.phi_dot - jac @ v),
         jnp.sum(jnp.abs(jax.grad(system.potential_energy, argnums=1)(t, q))),
     )
 
 
-def _offset(system, controller, t, state, result):
-    """Infinite where forces depend on multipliers, which rows do not have."""
-    u = None if controller is None else controller(t, state.q, state.v, state.w)
-    dependent = has_reaction_forces(system, t, state.q, state.v, state.w, u)
-    return jnp.full_like(result, jnp.inf) if dependent else result
-
-
-def _power(system, controller, t, state):
+def _power(system, t, state, u):
     """Power of forces, dissipation and explicit time, without the reactions."""
     q, v, w = state.q, state.v, state.w
-    u = None if controller is None else controller(t, q, v, w)
     _, dissipated = jax.jvp(lambda v: system.dissipation(t, q, v), (v,), (v,))
 
     def lagrangian(t):

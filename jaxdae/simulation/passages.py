@@ -151,7 +151,9 @@ def find_passages(jacobians, ts, states, jac, held=None) -> tuple[list[Passage],
         return _singular_values(scaled)[:, rank - 1], scaled
 
     results = [Passage(float(t), float(x)) for t, x in zip(ts, rows, strict=True) if x < level]
-    pieces = _Pieces.whole(np.flatnonzero(resolved(np, ts, states.q, states.v)), rows, jac * scales)
+    pieces = _Pieces.from_end_to_end(
+        np.flatnonzero(resolved(np, ts, states.q, states.v)), rows, jac * scales
+    )
     for _ in range(_HALVINGS):
         pieces = pieces.halved(ts, states, sampled, level)
     close = np.unique(pieces.intervals)
@@ -180,7 +182,7 @@ class _Pieces(NamedTuple):
     jac: np.ndarray
 
     @classmethod
-    def whole(cls, i, values, jac) -> "_Pieces":
+    def from_end_to_end(cls, i, values, jac) -> "_Pieces":
         """Intervals from end to end."""
         parts = np.stack([np.zeros(i.size), np.ones(i.size)])
         return cls(i, parts, np.stack([values[i], values[i + 1]]), np.stack([jac[i], jac[i + 1]]))

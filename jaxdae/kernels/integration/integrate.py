@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxdae.kernels.integration import reverse_derivatives as reverse_derivatives
 from jaxdae.kernels.integration.run import native_integration, Run
 from jaxdae.kernels.launch.batch_axes import Axes
-from jaxdae.linalg.device_axes import alike
+from jaxdae.linalg.device_axes import varying_together
 
 
 def integrate(run: Run, y0, parameters, times) -> list[jax.Array]:
@@ -33,4 +33,4 @@ def integrate(run: Run, y0, parameters, times) -> list[jax.Array]:
     """
     arguments = [jnp.asarray(x, run.problem.dtype) for x in (y0, *parameters, *times)]
     axes = Axes((), (False,) * len(arguments))
-    return native_integration.bind(*alike(arguments), run=run, axes=axes)
+    return native_integration.bind(*varying_together(arguments), run=run, axes=axes)

@@ -18,7 +18,7 @@ from jax.interpreters import ad
 from jaxdae.kernels.launch.batch_axes import Axes
 from jaxdae.kernels.launch.primitives import moving, primitive, replaced, summed
 from jaxdae.kernels.tracing.user_rules import own_rules
-from jaxdae.linalg.device_axes import alike, results
+from jaxdae.linalg.device_axes import results, varying_together
 
 FORWARD, REVERSE, BOTH = "forward", "reverse", "both"
 
@@ -214,7 +214,7 @@ def evaluate(function: Function, arguments, axes: Axes | None = None) -> list[ja
         axes: of the batch; `None` for one member.
     """
     axes = Axes((), (False,) * len(arguments)) if axes is None else axes
-    return _evaluate.bind(*alike(list(arguments)), function=function, axes=axes)
+    return _evaluate.bind(*varying_together(list(arguments)), function=function, axes=axes)
 
 
 def along(function: Function, primals, tangents, axes: Axes) -> list[jax.Array]:

@@ -17,7 +17,7 @@ from jaxdae.kernels.launch.primitives import along_new_axis, moving, primitive, 
 from jaxdae.kernels.launch.tangents import pushed, stacked
 from jaxdae.kernels.llvm import machine_code
 from jaxdae.kernels.tracing.trace import scalarize, ScalarProgram, UnsupportedOperationError
-from jaxdae.linalg.device_axes import alike, results
+from jaxdae.linalg.device_axes import results, varying_together
 
 
 class _Kernel:
@@ -44,7 +44,7 @@ class _Kernel:
     def __call__(self, *arguments) -> list:
         """Results for one member."""
         axes = Axes((), (False,) * len(arguments))
-        return _call.bind(*alike(arguments), kernel=self, axes=axes)
+        return _call.bind(*varying_together(arguments), kernel=self, axes=axes)
 
     def tangent(self, by: tuple[int, ...], count: int | None) -> "_Kernel | Function":
         """The kernel of the derivative by some arguments along one direction, or along several.
