@@ -9,7 +9,7 @@ import numpy as np
 from jaxdae.kernels.emission import elementary_functions
 from jaxdae.kernels.emission.dense_loops import product_function, product_name
 from jaxdae.kernels.emission.entry_loops import EntryWriter
-from jaxdae.kernels.emission.instructions import emit, functions
+from jaxdae.kernels.emission.instructions import elementary_calls, emit
 from jaxdae.kernels.emission.long_loops import loop_function, loop_name
 from jaxdae.kernels.emission.map_loops import map_function, map_name
 from jaxdae.kernels.emission.placement import COPIED, Operand, placed, runs
@@ -74,7 +74,7 @@ def fast_versions(programs: list[Subprogram], width: int) -> dict[Subprogram, bo
         callees = one.program.graph.callees(one.program.outputs)
         if any(isinstance(x, Product | Loop | Map) for x in callees):
             continue  # most of its time is theirs, and it is long to compile
-        limited = not set(elementary_functions.LIMITED).isdisjoint(functions(one.program))
+        limited = not set(elementary_functions.LIMITED).isdisjoint(elementary_calls(one.program))
         if one.entries is None and (limited or any(x in fast for x in called(one.program))):
             size = len(one.program.graph.needed(one.program.outputs))
             fast[one] = 0 < size * calls[one] <= _INLINED
@@ -92,8 +92,10 @@ class _Library:
 
     def definitions(self) -> list[Definition]:
         """All of them."""
-        own = [x for one in self.programs for x in self.versions(one)]
-        names = dict.fromkeys(name for one in self.programs for name in functions(one.program))
+        versions = [x for one in self.programs for x in self.versions(one)]
+        names = dict.fromkeys(
+            name for one in self.programs for name in elementary_calls(one.program)
+        )
         elementary = [
             x for name in names for x in elementary_functions.function(name, self.width, self.dtype)
         ]
@@ -103,7 +105,7 @@ class _Library:
                 for name in names
                 if name in elementary_functions.LIMITED
             ]
-        return [*elementary, *self.beside.values(), *own]
+        return [*elementary, *self.beside.values(), *versions]
 
     def versions(self, one: Subprogram) -> list[Definition]:
         """The function of a program, or of its versions."""
@@ -129,11 +131,11 @@ class _Library:
 
     def _choice(self, one: Subprogram) -> Definition:
         """The fast version, and the careful one where that is wrong."""
-        w, given = Writer(self.width, self.dtype), parameters(one)
-        far = Number(w, w.invoke(w.vector, f"{one.name}.near", given))
+        w, arguments = Writer(self.width, self.dtype), parameters(one)
+        far = Number(w, w.invoke(w.vector, f"{one.name}.near", arguments))
         with w.if_then(elementary_functions.is_far(far)):
-            w.invoke("void", f"{one.name}.careful", given)
-        return w.define(one.name, given)
+            w.invoke("void", f"{one.name}.careful", arguments)
+        return w.define(one.name, arguments)
 
 
 def parameters(one: Subprogram) -> str:
@@ -210,10 +212,10 @@ class _FunctionWriter(Writer):
         self.call_program(callee, name, *(f"ptr {x}" for x in pointers), *count)
         self._results[node] = [(p, j) for p, n in zip(rooms, sizes, strict=True) for j in range(n)]
 
-    def call_program(self, callee: Callee, name: str, *given: str) -> None:
+    def call_program(self, callee: Callee, name: str, *arguments: str) -> None:
         """Write the call itself."""
         del callee
-        self.invoke("void", name, *given)
+        self.invoke("void", name, *arguments)
 
     def result(self, node: int, number: int) -> str:
         """Register that holds a result of a call."""
@@ -339,9 +341,9 @@ class _FastWriter(_FunctionWriter):
         """How far the arguments of its functions are."""
         return elementary_functions.farthest(self, self._far)
 
-    def call_program(self, callee: Callee, name: str, *given: str) -> None:
+    def call_program(self, callee: Callee, name: str, *arguments: str) -> None:
         """Write the call itself: of the fast version, where there is one."""
         if callee not in self._library.fast:
-            super().call_program(callee, name, *given)
+            super().call_program(callee, name, *arguments)
         else:
-            self._far.append(Number(self, self.invoke(self.vector, f"{name}.near", *given)))
+            self._far.append(Number(self, self.invoke(self.vector, f"{name}.near", *arguments)))

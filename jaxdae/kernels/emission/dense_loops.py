@@ -60,7 +60,7 @@ def padded(size: int, wide: int) -> int:
 
 
 class Total(NamedTuple):
-    """A sum of products over all lanes, in rows that are whole vectors.
+    """A sum of products over all lanes, in rows of full vectors.
 
     Args:
         rank: shapes.
@@ -100,7 +100,7 @@ def total_function(total: Total, dtype: Any) -> Definition:
     """
     w = _TotalWriter(total, dtype)
     w.write()
-    parameters = "ptr noalias %a, ptr noalias %given, ptr noalias %b, ptr noalias %c"
+    parameters = "ptr noalias %a, ptr noalias %right, ptr noalias %b, ptr noalias %c"
     return w.define(total.name, parameters, attributes="noinline ")
 
 
@@ -206,7 +206,7 @@ class _TotalWriter(_ProductWriter):
                 for columns, _ in self._parts(rank.columns, 1):
                     with columns as j:
                         source = self._at(p, j, Layout(rank.columns, 1))
-                        entries = self.load(kind, self.place(kind, "%given", source))
+                        entries = self.load(kind, self.place(kind, "%right", source))
                         first = self._at(p, j, Layout(lanes * wide, 1))
                         for lane in range(lanes):
                             entry = f"extractelement {kind} {entries}, i32 {lane}"

@@ -119,7 +119,7 @@ class _Emission:
         return Number(self._w, self._w.product_and_sum(first, second, other))
 
 
-def functions(program: ScalarProgram) -> tuple[str, ...]:
+def elementary_calls(program: ScalarProgram) -> tuple[str, ...]:
     """Names of the elementary functions that a program calls."""
     graph = program.graph
     needed = graph.needed(program.outputs)

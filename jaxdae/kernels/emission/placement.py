@@ -60,26 +60,26 @@ def placed(program: ScalarProgram, shared: list[bool]) -> Results:
     at, runs, written = 0, [], set()
     for i, result in enumerate(program.results):
         nodes = program.outputs[at : at + result.size].tolist()
-        own = _whole_result(program, nodes)
-        if own is not None and own not in direct:
-            direct[own] = f"%r{i}_"
+        source = _array_of_call(program, nodes)
+        if source is not None and source not in direct:
+            direct[source] = f"%r{i}_"
             written.update(range(at, at + len(nodes)))
         else:
-            found = [Run(i, a, tuple(nodes[a:b])) for a, b in _copied(program, nodes, shared)]
-            written.update(at + x.start + j for x in found for j in range(len(x.nodes)))
-            runs += found
+            loop = [Run(i, a, tuple(nodes[a:b])) for a, b in _copied(program, nodes, shared)]
+            written.update(at + x.start + j for x in loop for j in range(len(x.nodes)))
+            runs += loop
         at += len(nodes)
     return Results(direct, runs, frozenset(written))
 
 
-def _whole_result(program: ScalarProgram, nodes: list[int]) -> tuple[int, int] | None:
+def _array_of_call(program: ScalarProgram, nodes: list[int]) -> tuple[int, int] | None:
     """The call that gives a large array, and the number of its first entry."""
     graph = program.graph
     if len(nodes) < LARGE or not are_consecutive(graph, nodes):
         return None
-    operation, own = graph.nodes[nodes[0]]
-    ends = _ends(graph, own[0]) if operation == RESULT else []
-    return own if (own[1], own[1] + len(nodes)) in pairwise(ends) else None
+    operation, source = graph.nodes[nodes[0]]
+    ends = _ends(graph, source[0]) if operation == RESULT else []
+    return source if (source[1], source[1] + len(nodes)) in pairwise(ends) else None
 
 
 def _ends(graph: Graph, call: int) -> list[int]:

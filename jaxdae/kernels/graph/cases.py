@@ -24,18 +24,18 @@ def is_chosen(graph: Graph, node: int) -> bool:
 
 def _leaves(graph: Graph, node: int) -> set[float]:
     """Constants that are chosen among; none if anything else is."""
-    found: set[float] = set()
+    leaves: set[float] = set()
     seen, waiting = {node}, [node]
     while waiting:
-        operation, own = graph.nodes[waiting.pop()]
+        operation, arguments = graph.nodes[waiting.pop()]
         if operation == CONSTANT:
-            found.add(own[0])
+            leaves.add(arguments[0])
         elif operation != "select" or len(seen) > 4 * _MOST:
             return set()
         else:
-            waiting.extend(x for x in own[1:] if x not in seen)
-            seen.update(own[1:])
-    return found
+            waiting.extend(x for x in arguments[1:] if x not in seen)
+            seen.update(arguments[1:])
+    return leaves
 
 
 def by_cases(graph: Graph, operation: str, *nodes: int) -> int | None:
@@ -55,17 +55,17 @@ def by_cases(graph: Graph, operation: str, *nodes: int) -> int | None:
         return None
     done: dict[tuple[int, ...], int] = {}
 
-    def made(*own: int) -> int:
-        if own not in done:
-            values = graph.values(list(own))
+    def made(*terms: int) -> int:
+        if terms not in done:
+            values = graph.values(list(terms))
             if values is not None:
-                done[own] = graph.constant(_result(operation, values))
+                done[terms] = graph.constant(_result(operation, values))
             else:
                 # What was chosen last is the outermost choice.
-                asked = max(graph.nodes[x].arguments[0] for x in own if _is_choice(graph, x))
-                yes, no = (made(*(_side(graph, x, asked, i) for x in own)) for i in (1, 2))
-                done[own] = graph.apply("select", asked, yes, no)
-        return done[own]
+                asked = max(graph.nodes[x].arguments[0] for x in terms if _is_choice(graph, x))
+                yes, no = (made(*(_side(graph, x, asked, i) for x in terms)) for i in (1, 2))
+                done[terms] = graph.apply("select", asked, yes, no)
+        return done[terms]
 
     return made(*nodes)
 
@@ -81,16 +81,16 @@ def _is_choice(graph: Graph, node: int) -> bool:
 
 def _side(graph: Graph, node: int, asked: int, side: int) -> int:
     """What a node is where a condition holds, or where it does not."""
-    operation, own = graph.nodes[node]
-    return own[side] if operation == "select" and own[0] == asked else node
+    operation, arguments = graph.nodes[node]
+    return arguments[side] if operation == "select" and arguments[0] == asked else node
 
 
 def ends(graph: Graph, nodes: list[int]) -> tuple[int, int] | None:
     """The least and the largest of several numbers, each known or chosen; `None` for others."""
-    found: set[float] = set()
+    numbers: set[float] = set()
     for node in nodes:
         leaves = _leaves(graph, node)
         if not leaves or not all(map(math.isfinite, leaves)):
             return None
-        found |= leaves
-    return int(min(found)), int(max(found))
+        numbers |= leaves
+    return int(min(numbers)), int(max(numbers))

@@ -77,8 +77,8 @@ def called(graph: Graph, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Nodes of a matrix product as one call."""
     (left, first), (right, second) = _arranged(graph, a), _arranged(graph, b)
     shape = (a.shape[0], a.shape[1], b.shape[1])
-    found = graph.call(Product(shape, left, right), (first, second), shape[0] * shape[2])
-    return np.array(found, np.int32).reshape(shape[0], shape[2])
+    result = graph.call(Product(shape, left, right), (first, second), shape[0] * shape[2])
+    return np.array(result, np.int32).reshape(shape[0], shape[2])
 
 
 def _is_dense(graph: Graph, nodes: np.ndarray) -> bool:
@@ -103,24 +103,24 @@ def _arranged(graph: Graph, nodes: np.ndarray) -> tuple[Layout, tuple[int, ...]]
 def _in_memory(graph: Graph, nodes: np.ndarray) -> Layout | None:
     """Layout of a matrix that is a part of one argument, of one result, or constant."""
     rows, columns = nodes.shape
-    for own, layout in ((nodes, Layout(columns, 1)), (nodes.T, Layout(1, rows))):
-        if are_consecutive(graph, own.ravel().tolist()):
+    for entries, layout in ((nodes, Layout(columns, 1)), (nodes.T, Layout(1, rows))):
+        if are_consecutive(graph, entries.ravel().tolist()):
             return layout
     return None
 
 
 def are_consecutive(graph: Graph, nodes) -> bool:
     """Whether nodes are constants, arguments one after the other, or results of one call."""
-    operation, own = graph.nodes[nodes[0]]
+    operation, arguments = graph.nodes[nodes[0]]
     if operation == CONSTANT:
         return all(graph.nodes[x].operation == CONSTANT for x in nodes)
     if operation not in (INPUT, RESULT):
         return False
-    *source, start = own
+    *source, start = arguments
     first, last = int(nodes[0]), int(nodes[-1])
-    by_number = operation == RESULT or last < graph.given
+    by_number = operation == RESULT or last < graph.numbered
     if by_number and last - first == len(nodes) - 1:
         # Results follow their call, and the first inputs are nodes of their numbers.
-        own = graph.nodes[last] == (operation, (*source, start + len(nodes) - 1))
-        return own and np.array_equal(nodes, np.arange(first, last + 1))
+        follows = graph.nodes[last] == (operation, (*source, start + len(nodes) - 1))
+        return follows and np.array_equal(nodes, np.arange(first, last + 1))
     return all(graph.nodes[x] == (operation, (*source, start + i)) for i, x in enumerate(nodes))

@@ -55,8 +55,8 @@ def solve_saddle_point(
     after = {n + i: {j for j in range(n) if row[j] != zero} for i, row in enumerate(jac)}
     # The second equation with the other sign, -J a = -s: pivots of multipliers are positive, too.
     sides = [*force.tolist(), *(graph.apply("neg", x) for x in rhs.tolist())]
-    found = _solved(graph, matrix, [[x] for x in sides], after)[:, 0]
-    return found[:n], found[n:]
+    solution = _solved(graph, matrix, [[x] for x in sides], after)[:, 0]
+    return solution[:n], solution[n:]
 
 
 def _solved(graph: Graph, matrix: np.ndarray, columns: list[list[int]], after) -> np.ndarray:
@@ -145,18 +145,18 @@ def _eliminated(table: _Table, p: int) -> _Pivot:
     inverse = _inverse_of_pivot(graph, rows[p].pop(p).value(graph))
     row = {i: entry.value(graph) for i, entry in sorted(rows[p].items())}
     factors = {i: graph.apply("mul", node, inverse) for i, node in row.items()}
-    own = [x.value(graph) for x in columns[p]]
+    sides = [x.value(graph) for x in columns[p]]
     for i, factor in factors.items():
         del rows[i][p]
         for j, node in row.items():
             if j >= i:
                 if j not in rows[i]:
                     rows[i][j] = rows[j][i] = _Sum(graph.constant(0.0))
-                alike = (i in second) == (j in second)
-                rows[i][j].collect(alike and (i in second) != (p in second), factor, node)
-        for entry, node in zip(columns[i], own, strict=True):
+                same = (i in second) == (j in second)
+                rows[i][j].collect(same and (i in second) != (p in second), factor, node)
+        for entry, node in zip(columns[i], sides, strict=True):
             entry.collect(i in second and p not in second, factor, node)
-    return _Pivot(p, inverse, factors, own)
+    return _Pivot(p, inverse, factors, sides)
 
 
 def _inverse_of_pivot(graph: Graph, pivot: int) -> int:
@@ -169,12 +169,12 @@ def _inverse_of_pivot(graph: Graph, pivot: int) -> int:
 def _substituted(table: _Table, pivot: _Pivot, solution: dict[int, list[int]]) -> list[int]:
     """Solve for an unknown, where those that it depends on are known."""
     graph, second = table.graph, table.second
-    found = []
-    for k, own in enumerate(pivot.columns):
-        x = _Sum(graph.apply("mul", own, pivot.inverse))
+    nodes = []
+    for k, sides in enumerate(pivot.columns):
+        x = _Sum(graph.apply("mul", sides, pivot.inverse))
         # What has just been solved for comes last, so that the others do not wait for it.
         for i in (i for i in solution if i in pivot.factors):
             add = pivot.unknown in second and i not in second
             x.collect(add, pivot.factors[i], solution[i][k])
-        found.append(x.value(graph))
-    return found
+        nodes.append(x.value(graph))
+    return nodes

@@ -74,7 +74,7 @@ class Graph:
         self._needed: dict[bytes, list[int]] = {}
         self._operations = self._equations = 0
         # Inputs whose nodes have their numbers.
-        self.given = 0
+        self.numbered = 0
 
     def count_equations(self, count: int) -> None:
         """Take note of equations to be traced.
@@ -95,16 +95,16 @@ class Graph:
     def constant(self, value: float | bool | np.bool_) -> int:
         """A number or truth value."""
         if isinstance(value, bool | np.bool_):
-            own = bool(value)
-            key: object = (CONSTANT, own)
+            known = bool(value)
+            key: object = (CONSTANT, known)
         else:
-            own = float(value)
+            known = float(value)
             # By their bits: zeros of both signs are different, and NaN is one with itself.
-            key = _bits(own)
+            key = _bits(known)
         node = self._known.get(key)
         if node is None:
-            node = self._new(key, CONSTANT, (own,))
-            self._constants[node] = own
+            node = self._new(key, CONSTANT, (known,))
+            self._constants[node] = known
         return node
 
     def input(self, number: int) -> int:
@@ -115,7 +115,7 @@ class Graph:
 
     def inputs(self, count: int) -> None:
         """Make the first inputs of an empty graph, whose nodes have their numbers."""
-        self.given = count
+        self.numbered = count
         self.nodes.extend(Node(INPUT, (i,)) for i in range(count))
         self._known.update(((INPUT, i), i) for i in range(count))
         first = count if self.varying is None else min(self.varying, count)
@@ -165,23 +165,22 @@ class Graph:
 
     def is_positive(self, node: int, depth: int = 8) -> bool:
         """Whether a node is surely no negative zero."""
-        operation, own = self.nodes[node]
+        operation, parts = self.nodes[node]
         if operation == CONSTANT:
-            return own[0] != 0 or math.copysign(1.0, own[0]) > 0
+            return parts[0] != 0 or math.copysign(1.0, parts[0]) > 0
         if operation in OPERATIONS and OPERATIONS[operation].positive:
             return True
-        if operation == "select" and depth:
-            # Where x is zero, zero, else x.
-            is_zero = (
-                self.nodes[own[0]].operation == "eq" and own[2] in self.nodes[own[0]].arguments
-            )
-            is_zero = is_zero and self.constant(0.0) in self.nodes[own[0]].arguments
-            return all(self.is_positive(x, depth - 1) for x in own[1 : 2 if is_zero else 3])
-        if depth == 0 or operation not in ("add", "sub", "mul"):
+        if depth == 0 or operation not in ("add", "sub", "mul", "select"):
             return False
         if operation == "mul":
-            return own[0] == own[1]
-        return any(self.is_positive(x, depth - 1) for x in own[: 2 if operation == "add" else 1])
+            return parts[0] == parts[1]
+        if operation == "select":
+            # Where x is zero, zero, else x.
+            asked, compared = self.nodes[parts[0]]
+            zero = self.constant(0.0)
+            is_zero = asked == "eq" and parts[2] in compared and zero in compared
+            return all(self.is_positive(x, depth - 1) for x in parts[1 : 2 if is_zero else 3])
+        return any(self.is_positive(x, depth - 1) for x in parts[: 2 if operation == "add" else 1])
 
     def dot(self, a: list[int], b: list[int]) -> int:
         """Sum of products, in their order."""
@@ -245,26 +244,26 @@ class Graph:
 
     def values(self, nodes: list[int]) -> list[float | bool] | None:
         """Values of constants, or `None` if one of the nodes is none."""
-        found = []
+        result = []
         for node in nodes:
             value = self._constants.get(node)
             if value is None:
                 return None
-            found.append(value)
-        return found
+            result.append(value)
+        return result
 
     def negated(self, node: int) -> int | None:
         """`x` of `-x`, or `None`."""
         operation, arguments = self.nodes[node]
         return arguments[0] if operation == "neg" else None
 
-    def is_truth(self, node: int) -> bool:
+    def is_boolean(self, node: int) -> bool:
         """Whether a node is a truth value."""
         operation, arguments = self.nodes[node]
         if operation == CONSTANT:
             return isinstance(arguments[0], bool)
         if operation == "select":
-            return self.is_truth(arguments[-1])
+            return self.is_boolean(arguments[-1])
         return operation in OPERATIONS and OPERATIONS[operation].boolean
 
     def needed(self, outputs) -> list[int]:
@@ -275,15 +274,15 @@ class Graph:
         return self._needed[key]
 
     def _found_needed(self, outputs) -> list[int]:
-        found: set[int] = set()
+        result: set[int] = set()
         waiting = [int(x) for x in outputs]
         while waiting:
             node = waiting.pop()
-            if node in found:
+            if node in result:
                 continue
-            found.add(node)
+            result.add(node)
             waiting.extend(self.operands(node))
-        return sorted(found)
+        return sorted(result)
 
     def operands(self, node: int) -> tuple[int, ...]:
         """Nodes that a node is made of."""
@@ -313,9 +312,9 @@ def copied(graph: Graph, node: int, to: Graph, known: Callable[[int], int]) -> i
         return to.constant(arguments[0])
     if operation == CALL:
         callee, parts = arguments
-        given = tuple(tuple(known(x) for x in part) for part in parts)
+        nodes = tuple(tuple(known(x) for x in part) for part in parts)
         size = sum(int(np.prod(x.shape)) for x in callee.results)
-        return to.call(callee, given, size)[0] - 1
+        return to.call(callee, nodes, size)[0] - 1
     if operation == RESULT:
         return known(arguments[0]) + 1 + arguments[1]  # results follow their call
     return to.apply(operation, *(known(x) for x in arguments))

@@ -40,16 +40,16 @@ def fused_terms(graph: Graph, needed: list[int], outputs) -> dict[int, Term]:
     uses = Counter(int(x) for x in outputs)
     for node in needed:
         uses.update(graph.operands(node))
-    found = {}
+    terms = {}
     for node in needed:
         operation, arguments = graph.nodes[node]
         if operation not in ("add", "sub"):
             continue
-        for last, own in enumerate(arguments):
-            negative = graph.nodes[own].operation == "neg" and uses[own] == 1
-            product = graph.nodes[own].arguments[0] if negative else own
+        for last, part in enumerate(arguments):
+            negative = graph.nodes[part].operation == "neg" and uses[part] == 1
+            product = graph.nodes[part].arguments[0] if negative else part
             if graph.nodes[product].operation == "mul" and uses[product] == 1:
                 other = arguments[1 - last]
-                found[node] = Term(product, other, negative, bool(last), (own, product))
+                terms[node] = Term(product, other, negative, bool(last), (part, product))
                 break
-    return found
+    return terms

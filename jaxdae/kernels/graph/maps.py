@@ -40,7 +40,7 @@ class Map(NamedTuple):
     def kinds(self, shared: tuple[bool, ...]) -> tuple[str, ...]:
         """Of each argument: numbers of every lane, those that all lanes share, or one number."""
         pairs = zip(self.single, shared, strict=True)
-        return tuple("one" if one else "shared" if alike else "every" for one, alike in pairs)
+        return tuple("one" if one else "shared" if same else "every" for one, same in pairs)
 
 
 def mapped(graph: Graph, operation: str, nodes: list[np.ndarray]) -> np.ndarray | None:
@@ -65,8 +65,8 @@ def mapped(graph: Graph, operation: str, nodes: list[np.ndarray]) -> np.ndarray 
     if any(one and _is_zero(graph, x[0]) for x, one in zip(flat, single, strict=True)):
         return None
     arguments = tuple(tuple(x[:1] if one else x) for x, one in zip(flat, single, strict=True))
-    found = graph.call(Map(operation, len(flat[0]), single), arguments, len(flat[0]))
-    return np.array(found, np.int32).reshape(nodes[0].shape)
+    result = graph.call(Map(operation, len(flat[0]), single), arguments, len(flat[0]))
+    return np.array(result, np.int32).reshape(nodes[0].shape)
 
 
 def _are_results(graph: Graph, arrays: list[list[int]]) -> bool:

@@ -29,8 +29,8 @@ def folded(operation: str, known: list):
     if exact is not None:
         return exact(*known)
     with np.errstate(all="ignore"):
-        given = [np.bool_(x) if isinstance(x, bool) else np.float64(x) for x in known]
-        return OPERATIONS[operation].evaluate(*given)[()]
+        numbers = [np.bool_(x) if isinstance(x, bool) else np.float64(x) for x in known]
+        return OPERATIONS[operation].evaluate(*numbers)[()]
 
 
 def _is(known, value: float) -> bool:
@@ -101,18 +101,16 @@ def _select(graph: "Graph", known, condition, x, y):
     return graph.apply("select", arguments[0], y, x) if operation == "not" else None
 
 
-def _both(graph: "Graph", known, x, y):
-    for number, other in ((known[0], y), (known[1], x)):
-        if number is not None:
-            return other if number else graph.constant(False)
-    return x if x == y else None
+def _junction(absorbing: bool):
+    """Conjunction, which a condition that never holds decides, or disjunction."""
 
+    def rule(graph: "Graph", known, x, y):
+        for condition, other in ((known[0], y), (known[1], x)):
+            if condition is not None:
+                return graph.constant(absorbing) if condition == absorbing else other
+        return x if x == y else None
 
-def _either(graph: "Graph", known, x, y):
-    for number, other in ((known[0], y), (known[1], x)):
-        if number is not None:
-            return graph.constant(True) if number else other
-    return x if x == y else None
+    return rule
 
 
 def _exclusive(graph: "Graph", known, x, y):
@@ -148,15 +146,15 @@ def _comparison(name: str):
 
     def rule(graph: "Graph", known, *arguments):
         for i, node in enumerate(arguments):
-            operation, own = graph.nodes[node]
+            operation, parts = graph.nodes[node]
             other = known[1 - i]
             if other is None or operation != "select":
                 continue
-            cases = graph.values(list(own[1:]))
+            cases = graph.values(list(parts[1:]))
             if cases is None:
                 continue
             yes, no = (folded(name, [x, other] if i == 0 else [other, x]) for x in cases)
-            return graph.apply("select", own[0], graph.constant(yes), graph.constant(no))
+            return graph.apply("select", parts[0], graph.constant(yes), graph.constant(no))
         return None
 
     return rule
@@ -169,8 +167,8 @@ RULES = {
     "div": _divide,
     "neg": _negate,
     "select": _select,
-    "and": _both,
-    "or": _either,
+    "and": _junction(False),
+    "or": _junction(True),
     "xor": _exclusive,
     "not": _opposite,
     "single": _single,

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from jaxdae.kernels.emission import elementary_functions
-from jaxdae.kernels.emission.instructions import emit, functions
+from jaxdae.kernels.emission.instructions import elementary_calls, emit
 from jaxdae.kernels.launch.batch_axes import Axes
 from jaxdae.kernels.llvm import machine_code
 from jaxdae.kernels.llvm.batch_loops import Buffer, Lanes
@@ -30,7 +30,7 @@ def module(program: ScalarProgram, axes: Axes, dtype: Any, threads: int) -> Modu
         The module.
     """
     width = axes.width(dtype)
-    names = functions(program)
+    names = elementary_calls(program)
     elementary = [x for name in names for x in elementary_functions.function(name, width, dtype)]
     run = _run(program, width, dtype, axes)
     return assembled([*elementary, run], axes.rank, threads, 8 * width)

@@ -256,9 +256,9 @@ def quickly() -> bool:
 def _object_code(text: str, key: str) -> bytes:
     """From the disk, or compiled and then kept there."""
     folder = storage.folder()
-    found = None if folder is None else storage.read(folder, key)
-    if found is not None:
-        return found
+    result = None if folder is None else storage.read(folder, key)
+    if result is not None:
+        return result
     began = time.perf_counter()
     code = _compiled(text)
     if folder is not None and storage.worth_keeping(time.perf_counter() - began):

@@ -35,14 +35,14 @@ def folder() -> Path | None:
     base = jax.config.values["jax_compilation_cache_dir"]
     if not base or "://" in str(base) or not jax.config.values["jax_enable_compilation_cache"]:
         return None
-    found = Path(base) / "jaxdae-machine-code"
+    result = Path(base) / "jaxdae-machine-code"
     try:
-        reason = others_may_write(found.stat())
+        reason = others_may_write(result.stat())
     except OSError:  # not there yet, or reading will say what is wrong
-        return found
+        return result
     if reason is None:
-        return found
-    _warn_of_others(found, reason)
+        return result
+    _warn_of_others(result, reason)
     return None
 
 

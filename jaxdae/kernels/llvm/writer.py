@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -244,17 +244,17 @@ class Writer:
     @contextmanager
     def turns(self, start: Any, stop: Any, step: int = 1) -> Iterator["Turns"]:
         """For each integer from a start to before a stop."""
-        found = Turns(self, start)
+        result = Turns(self, start)
 
         def goes_on():
-            found.begin()
-            return self.put("i1", f"icmp slt i64 {found.index}, {stop}")
+            result.begin()
+            return self.put("i1", f"icmp slt i64 {result.index}, {stop}")
 
         before = self.block
         with self.while_(goes_on):
-            yield found
-            found.hand_on(found.index, self.put("i64", f"add i64 {found.index}, {step}"))
-            found.end(before)
+            yield result
+            result.hand_on(result.index, self.put("i64", f"add i64 {result.index}, {step}"))
+            result.end(before)
 
 
 class Turns:
@@ -269,41 +269,34 @@ class Turns:
     """
 
     def __init__(self, writer: Writer, start: Any):
-        self._writer, self._handed = writer, []
-        self._at = 0
+        self._writer, self._line = writer, 0
+        self._kinds: dict[str, str] = {}
+        self._first: dict[str, Any] = {}
+        self._following: dict[str, Any] = {}
         self.index = self.carried("i64", start)
 
     def carried(self, kind: str, first: Any) -> str:
         """A value that is handed from turn to turn, by what it is in the first one."""
-        self._handed.append(_Handed(self._writer.name(), kind, first))
-        return self._handed[-1].register
+        register = self._writer.name()
+        self._kinds[register], self._first[register] = kind, first
+        return register
 
     def hand_on(self, register: str, value: Any) -> None:
         """Say what a value is in the next turn."""
-        i = [x.register for x in self._handed].index(register)
-        self._handed[i] = self._handed[i]._replace(following=value)
+        self._following[register] = value
 
     def begin(self) -> None:
-        """Keep the line of the values, of which all is known only at the end of a turn."""
-        self._at = len(self._writer.lines)
+        """Keep a line for the values, of which all is known only at the end of a turn."""
+        self._line = len(self._writer.lines)
         self._writer.line("")
 
     def end(self, before: str) -> None:
         """Write that line: values come from the block before the loop, or from that of a turn."""
         block = self._writer.block
-        self._writer.lines[self._at] = "\n".join(
-            f"  {x.register} = phi {x.kind} {_cases((x.first, before), (x.following, block))}"
-            for x in self._handed
+        self._writer.lines[self._line] = "\n".join(
+            f"  {x} = phi {kind} {_cases((self._first[x], before), (self._following[x], block))}"
+            for x, kind in self._kinds.items()
         )
-
-
-class _Handed(NamedTuple):
-    """A value that is handed from turn to turn, with what it is first and what it is next."""
-
-    register: str
-    kind: str
-    first: Any
-    following: Any = None
 
 
 def literal(value: float) -> str:

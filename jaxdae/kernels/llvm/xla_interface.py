@@ -54,10 +54,10 @@ _REFUSAL = (
 
 def obstacle() -> str | None:
     """Why XLA cannot call kernels here; `None` where it can."""
-    found = version()
-    if found is None:
+    result = version()
+    if result is None:
         return "jaxlib does not say which version its interface for native functions has"
-    major, minor = found
+    major, minor = result
     if major == _MAJOR and _OLDEST_MINOR <= minor <= _NEWEST_MINOR:
         return None
     return (
@@ -121,9 +121,9 @@ def _write(w: Writer, kind: str, value: Any, structure: str, field: Any) -> None
 def _tell_version(w: Writer, metadata: str) -> None:
     """Answer the question for which version the handler is written."""
     major, minor = version() or (_MAJOR, _OLDEST_MINOR)
-    told = w.field(metadata, _Metadata.api_version)
-    _write(w, "i32", major, told, _Version.major_version)
-    _write(w, "i32", minor, told, _Version.minor_version)
+    stated = w.field(metadata, _Metadata.api_version)
+    _write(w, "i32", major, stated, _Version.major_version)
+    _write(w, "i32", minor, stated, _Version.minor_version)
     _write(w, "i32", 0, metadata, _Metadata.traits)
 
 

@@ -15,7 +15,7 @@ COMPLEX = "complex numbers depend on the inputs or stand beside what does"
 
 
 class Refusal(Exception):  # noqa: N818
-    """Why a primitive cannot be taken apart."""
+    """Why a primitive cannot be made scalar operations."""
 
 
 class Symbols(NamedTuple):
@@ -92,8 +92,8 @@ def as_known(graph: Graph, value: Value, dtype) -> Value:
     """Known numbers of a type, where all nodes turned out to be constants."""
     if not isinstance(value, Symbols):
         return value
-    found = graph.values(value.nodes.ravel().tolist())
-    return value if found is None else np.array(found, dtype).reshape(value.nodes.shape)
+    result = graph.values(value.nodes.ravel().tolist())
+    return value if result is None else np.array(result, dtype).reshape(value.nodes.shape)
 
 
 def elementwise(

@@ -33,14 +33,14 @@ def check(graph: Graph, shapes) -> None:
             raise Refusal("numbers of double precision stand in a kernel of single precision")
 
 
-def reduced(graph: Graph, equation, given: list[Value]) -> list[Value]:
+def reduced(graph: Graph, equation, arguments: list[Value]) -> list[Value]:
     """`jax.lax.reduce_precision`."""
     bits = equation.params["exponent_bits"], equation.params["mantissa_bits"]
     if bits == _BITS.get(np.dtype(equation.outvars[0].aval.dtype)):
-        return given
+        return arguments
     if bits != _BITS[_SINGLE] or graph.dtype != _DOUBLE:
         raise Refusal(f"numbers of {bits[0]} and {bits[1]} bits stand in a kernel of {graph.dtype}")
-    return [elementwise(graph, "single", given[0])]
+    return [elementwise(graph, "single", arguments[0])]
 
 
 def kept(graph: Graph, value: Value, dtype) -> Value:

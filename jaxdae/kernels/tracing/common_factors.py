@@ -13,7 +13,7 @@ import numpy as np
 from jaxdae.kernels.graph.expressions import copied, Graph
 from jaxdae.kernels.tracing.trace import ScalarProgram
 
-# Longer products are not taken apart: they have too many parts.
+# Longer products are not divided: they have too many parts.
 _LONGEST = 8
 
 # Factors of a product in order, a number that occurs twice twice.
@@ -36,8 +36,8 @@ def regrouped(program: ScalarProgram) -> ScalarProgram:
     """
     graph = program.graph
     needed = graph.needed(program.outputs)
-    found = _Regrouped(graph, needed, program.outputs).program(program)
-    return found if _cost(found) < _cost(program) else program
+    result = _Regrouped(graph, needed, program.outputs).program(program)
+    return result if _cost(result) < _cost(program) else program
 
 
 def _cost(program: ScalarProgram) -> int:
@@ -49,14 +49,14 @@ def _cost(program: ScalarProgram) -> int:
 
 def _factors(graph: Graph, needed: list[int]) -> dict[int, Factors]:
     """Of each product its factors, which are no products, in order."""
-    found: dict[int, Factors] = {}
+    result: dict[int, Factors] = {}
     for node in needed:
         operation, arguments = graph.nodes[node]
         if operation == "mul":
-            first, second = (found.get(x, (x,)) for x in arguments)
+            first, second = (result.get(x, (x,)) for x in arguments)
             short = len(first) + len(second) <= _LONGEST
-            found[node] = tuple(sorted(first + second if short else arguments))
-    return found
+            result[node] = tuple(sorted(first + second if short else arguments))
+    return result
 
 
 class _Regrouped:
@@ -73,8 +73,8 @@ class _Regrouped:
         self._factors = _factors(graph, needed)
         # Of products of the same factors the first one stands for all.
         self._known: dict[Factors, int] = {}
-        for node, own in self._factors.items():
-            self._known.setdefault(own, node)
+        for node, factors in self._factors.items():
+            self._known.setdefault(factors, node)
         self._wanted: set[int] = set()
         self._waiting: list[tuple[int, int]] = []
         self._want(outputs)
@@ -102,20 +102,20 @@ class _Regrouped:
 
     def _divided(self, node: int) -> tuple[int, ...]:
         """Two parts, as few of them new as possible; as it is written among equals."""
-        own = self._factors[node]
-        found = tuple(map(self._first, self._old.nodes[node].arguments))
-        fewest = self._news(found)
-        if fewest and own != tuple(sorted(self._old.nodes[node].arguments)):
-            for split in _splits(own):
+        factors = self._factors[node]
+        result = tuple(map(self._first, self._old.nodes[node].arguments))
+        fewest = self._news(result)
+        if fewest and factors != tuple(sorted(self._old.nodes[node].arguments)):
+            for split in _splits(factors):
                 parts = self._as_they_are(split)
                 if parts and self._news(parts) < fewest:
-                    found, fewest = parts, self._news(parts)
-        return found
+                    result, fewest = parts, self._news(parts)
+        return result
 
     def _as_they_are(self, split) -> tuple[int, ...]:
         """Nodes of parts, if the program has them all."""
-        found = [x[0] if len(x) == 1 else self._known.get(x) for x in split]
-        return tuple(x for x in found if x is not None) if None not in found else ()
+        result = [x[0] if len(x) == 1 else self._known.get(x) for x in split]
+        return tuple(x for x in result if x is not None) if None not in result else ()
 
     def _news(self, nodes) -> int:
         """How many of them would be computed for this product alone."""

@@ -18,40 +18,41 @@ from jaxdae.kernels.tracing.arrays import (
     Symbols,
     Value,
 )
-from jaxdae.kernels.tracing.indexing import alike
+from jaxdae.kernels.tracing.indexing import as_one_kind
 from jaxdae.kernels.tracing.linear_solves import SOLVES
+from jaxdae.kernels.tracing.parameters import CALLED
 
 
 def _call(name: str) -> Callable:
-    def enter(graph: Graph, equation, given: list[Value], evaluate: Callable) -> list:
-        return evaluate(graph, equation.params[name], given)
+    def enter(graph: Graph, equation, arguments: list[Value], evaluate: Callable) -> list:
+        return evaluate(graph, equation.params[name], arguments)
 
     return enter
 
 
-def _linear_solve(graph: Graph, equation, given: list[Value], evaluate: Callable) -> list:
+def _linear_solve(graph: Graph, equation, arguments: list[Value], evaluate: Callable) -> list:
     params = equation.params
     lengths = params["const_lengths"]
     first = lengths.matvec + lengths.vecmat
-    constants = given[first : first + lengths.solve]
-    return evaluate(graph, params["jaxprs"].solve, [*constants, *given[sum(lengths) :]])
+    constants = arguments[first : first + lengths.solve]
+    return evaluate(graph, params["jaxprs"].solve, [*constants, *arguments[sum(lengths) :]])
 
 
-def written_out(graph: Graph, equation, given: list[Value], evaluate: Callable) -> list:
+def written_out(graph: Graph, equation, arguments: list[Value], evaluate: Callable) -> list:
     """Results of a scan, all turns of which are traced."""
     params = equation.params
     constants, carried = scan_sizes(params)
-    fixed, carry = given[:constants], given[constants : constants + carried]
-    columns = given[constants + carried :]
+    fixed, carry = arguments[:constants], arguments[constants : constants + carried]
+    columns = arguments[constants + carried :]
     rows = []
     # Before the first turn, so that nobody waits for the last one.
     graph.check_equations(params["length"] * equations(params["jaxpr"].jaxpr))
     order = range(params["length"])
     for i in reversed(order) if params["reverse"] else order:
         each = [_row(x, i) for x in columns]
-        found = evaluate(graph, params["jaxpr"], [*fixed, *carry, *each])
-        carry = found[:carried]
-        rows.append(found[carried:])
+        results = evaluate(graph, params["jaxpr"], [*fixed, *carry, *each])
+        carry = results[:carried]
+        rows.append(results[carried:])
     if params["reverse"]:
         rows.reverse()
     if not rows:
@@ -89,12 +90,12 @@ def _stacked(graph: Graph, rows) -> Any:
         return refused
     if not any(isinstance(x, Symbols) for x in rows):
         return np.stack(rows)
-    nodes, kind = alike(graph, list(rows))
+    nodes, kind = as_one_kind(graph, list(rows))
     return kind.like(np.stack(nodes))
 
 
 def unrolled(
-    graph: Graph, equation, given: list[Value], evaluate: Callable, beyond: Callable | None = None
+    graph: Graph, equation, arguments: list[Value], evaluate: Callable, beyond: Callable | None = None
 ) -> list:
     """Results of a loop whose condition is known in each turn.
 
@@ -103,15 +104,15 @@ def unrolled(
     """
     params = equation.params
     tests, bodies = params["cond_nconsts"], params["body_nconsts"]
-    of_test, of_body = given[:tests], given[tests : tests + bodies]
-    carry = given[tests + bodies :]
+    of_test, of_body = arguments[:tests], arguments[tests : tests + bodies]
+    carry = arguments[tests + bodies :]
     while True:
         (goes_on,) = evaluate(graph, params["cond_jaxpr"], [*of_test, *carry])
         if isinstance(goes_on, Refused):
             return [goes_on] * len(carry)
         if isinstance(goes_on, Symbols) and beyond is not None:
-            given = [*of_test, *of_body, *carry]
-            return beyond(graph, equation, given, goes_on, evaluate)
+            arguments = [*of_test, *of_body, *carry]
+            return beyond(graph, equation, arguments, goes_on, evaluate)
         if isinstance(goes_on, Symbols):
             raise Refusal("how often its loop turns depends on the inputs")
         if not goes_on:
@@ -119,17 +120,17 @@ def unrolled(
         carry = evaluate(graph, params["body_jaxpr"], [*of_body, *carry])
 
 
-def _cond(graph: Graph, equation, given: list[Value], evaluate: Callable) -> list:
-    which, *arguments = given
+def _cond(graph: Graph, equation, operands: list[Value], evaluate: Callable) -> list:
+    which, *arguments = operands
     branches = equation.params["branches"]
     if not isinstance(which, Symbols):
         return evaluate(graph, branches[min(max(int(which), 0), len(branches) - 1)], arguments)
-    *others, found = [evaluate(graph, branch, arguments) for branch in branches]
+    *others, result = [evaluate(graph, branch, arguments) for branch in branches]
     for i, results in reversed(list(enumerate(others))):
         chosen = _chooses(graph, which, i)
-        pairs = zip(results, found, strict=True)
-        found = [_choice(graph, chosen, one, other) for one, other in pairs]
-    return found
+        pairs = zip(results, result, strict=True)
+        result = [_choice(graph, chosen, one, other) for one, other in pairs]
+    return result
 
 
 def _chooses(graph: Graph, which: Symbols, i: int) -> Symbols:
@@ -142,57 +143,47 @@ def _chooses(graph: Graph, which: Symbols, i: int) -> Symbols:
 
 def choice(graph: Graph, condition: Value, yes: Value, no: Value) -> Symbols:
     """Corresponding entries of one array or another."""
-    (a, b), kind = alike(graph, [yes, no])
-    found = elementwise(graph, "select", condition, Symbols(a), Symbols(b))
-    return kind.like(found.nodes)
+    (a, b), kind = as_one_kind(graph, [yes, no])
+    results = elementwise(graph, "select", condition, Symbols(a), Symbols(b))
+    return kind.like(results.nodes)
 
 
 def _choice(graph: Graph, condition: Symbols, yes, no):
     return first_refused((yes, no)) or choice(graph, condition, yes, no)
 
 
-def _platform(graph: Graph, equation, given: list[Value], evaluate: Callable) -> list:
+def _platform(graph: Graph, equation, arguments: list[Value], evaluate: Callable) -> list:
     """The number of the branch that JAX would take on a CPU."""
-    del graph, given, evaluate
+    del graph, arguments, evaluate
     platforms = equation.params["platforms"]
-    own = [i for i, x in enumerate(platforms) if x is None or "cpu" in x]
-    if not own:
+    numbers = [i for i, x in enumerate(platforms) if x is None or "cpu" in x]
+    if not numbers:
         raise Refusal("it has no branch for a CPU")
-    return [np.asarray(own[0], np.int32)]
+    return [np.asarray(numbers[0], np.int32)]
 
 
-def as_computed(graph: Graph, equation, given: list[Value], evaluate: Callable) -> list:
+def as_computed(graph: Graph, equation, arguments: list[Value], evaluate: Callable) -> list:
     """A primitive of equinox or lineax, by what it does when it is called."""
     shapes = [jax.ShapeDtypeStruct(x.aval.shape, x.aval.dtype) for x in equation.invars]
     closed = jax.make_jaxpr(partial(equation.primitive.impl, **equation.params))(*shapes)
-    return _evaluated(graph, equation, closed, given, evaluate)
+    return _evaluated(graph, equation, closed, arguments, evaluate)
 
 
-def _evaluated(graph: Graph, equation, closed, given: list[Value], evaluate: Callable) -> list:
+def _evaluated(graph: Graph, equation, closed, arguments: list[Value], evaluate: Callable) -> list:
     """A program that was found only now."""
     graph.readers |= zero_signs.readers(closed, id(equation) in graph.readers)
-    return evaluate(graph, closed, given)
+    return evaluate(graph, closed, arguments)
 
 
-def _lowered(graph: Graph, equation, given: list[Value], evaluate: Callable) -> list:
+def _lowered(graph: Graph, equation, arguments: list[Value], evaluate: Callable) -> list:
     """A primitive of JAX that is a program itself, by that program."""
     shapes = [jax.ShapeDtypeStruct(x.aval.shape, x.aval.dtype) for x in equation.invars]
     closed = jax.make_jaxpr(partial(equation.primitive.to_lojax, **equation.params))(*shapes)
-    return _evaluated(graph, equation, closed, given, evaluate)
+    return _evaluated(graph, equation, closed, arguments, evaluate)
 
 
 # Their arguments go to a jaxpr as they are.
-PLAIN_CALLS: dict[str, Callable] = {
-    "jit": _call("jaxpr"),
-    "pjit": _call("jaxpr"),
-    "closed_call": _call("call_jaxpr"),
-    "core_call": _call("call_jaxpr"),
-    "custom_jvp_call": _call("call_jaxpr"),
-    "custom_vjp_call": _call("call_jaxpr"),
-    "checkpoint": _call("jaxpr"),
-    "remat": _call("jaxpr"),
-    "remat2": _call("jaxpr"),
-}
+PLAIN_CALLS: dict[str, Callable] = {name: _call(x) for name, x in CALLED.items()}
 CALLS: dict[str, Callable] = {
     **PLAIN_CALLS,
     **SOLVES,

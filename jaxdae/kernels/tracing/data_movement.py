@@ -11,10 +11,10 @@ def _reshape(x, *, new_sizes, dimensions, **_):
 
 
 def _broadcast(x, *, shape, broadcast_dimensions, **_):
-    own = [1] * len(shape)
+    sizes = [1] * len(shape)
     for i, axis in enumerate(broadcast_dimensions):
-        own[axis] = x.shape[i]
-    return np.broadcast_to(x.reshape(own), shape)
+        sizes[axis] = x.shape[i]
+    return np.broadcast_to(x.reshape(sizes), shape)
 
 
 def _slice(x, *, start_indices, limit_indices, strides):
@@ -42,7 +42,7 @@ def _unstack(x, *, axis):
     return list(np.moveaxis(x, axis, 0))
 
 
-MOVES: dict[str, Callable] = {
+MOVEMENTS: dict[str, Callable] = {
     "reshape": _reshape,
     "squeeze": lambda x, *, dimensions: np.squeeze(x, tuple(dimensions)),
     "broadcast_in_dim": _broadcast,
@@ -151,11 +151,11 @@ class Windows:
         if clip:
             pairs = zip(starts, self.shape, self.window, strict=True)
             starts = [np.clip(x, 0, size - window) for x, size, window in pairs]
-        for own, of_indices in self.batches:
+        for sizes, of_indices in self.batches:
             ones = [1] * len(outer)
             ones[of_indices] = -1
             count = np.arange(outer[of_indices]).reshape(ones)
-            starts[own] = np.broadcast_to(count, outer)
+            starts[sizes] = np.broadcast_to(count, outer)
         return starts
 
 

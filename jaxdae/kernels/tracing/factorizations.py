@@ -49,16 +49,16 @@ def _of_matrices(factorize: Callable, *cores: int) -> Callable:
         cores: axes that each argument has beside those of the batch.
     """
 
-    def rule(graph: Graph, equation, given: list[Value]) -> list[Value]:
-        nodes = [as_symbols(graph, x).nodes for x in given]
+    def rule(graph: Graph, equation, arguments: list[Value]) -> list[Value]:
+        nodes = [as_symbols(graph, x).nodes for x in arguments]
         batch = nodes[0].shape[: nodes[0].ndim - cores[0]]
         shapes = [x.aval.shape for x in equation.outvars]
-        found = [np.zeros(shape, np.int32) for shape in shapes]
+        result = [np.zeros(shape, np.int32) for shape in shapes]
         for place in np.ndindex(*batch):
             results = factorize(graph, *(x[place] for x in nodes), **equation.params)
-            for all_of, part in zip(found, results, strict=True):
+            for all_of, part in zip(result, results, strict=True):
                 all_of[place] = part
-        return [Symbols(x) for x in found]
+        return [Symbols(x) for x in result]
 
     return rule
 
@@ -107,10 +107,10 @@ def _triangular_solve(graph: Graph, a, b, *, left_side, lower, transpose_a, unit
     return [b if left_side else b.T]
 
 
-def _lu(graph: Graph, equation, given: list[Value]) -> list[Value]:
+def _lu(graph: Graph, equation, arguments: list[Value]) -> list[Value]:
     """`P A = L U` with the largest entry of a column as its pivot."""
     del equation
-    nodes = as_symbols(graph, given[0]).nodes
+    nodes = as_symbols(graph, arguments[0]).nodes
     *batch, m, n = nodes.shape
     if min(m, n) > _PIVOTED_LIMIT:
         raise Refusal(f"its pivots depend on the inputs, and it has more than {_PIVOTED_LIMIT}")
@@ -177,10 +177,10 @@ def _permutation(graph: Graph, pivots, *, permutation_size):
     return [order]
 
 
-def _lu_pivots_to_permutation(graph: Graph, equation, given: list[Value]) -> list[Value]:
-    (found,) = _of_matrices(_permutation, 1)(graph, equation, given)
-    assert isinstance(found, Symbols)
-    return [found._replace(bounds=(0, max(equation.params["permutation_size"] - 1, 0)))]
+def _lu_pivots_to_permutation(graph: Graph, equation, arguments: list[Value]) -> list[Value]:
+    (results,) = _of_matrices(_permutation, 1)(graph, equation, arguments)
+    assert isinstance(results, Symbols)
+    return [results._replace(bounds=(0, max(equation.params["permutation_size"] - 1, 0)))]
 
 
 def _qr(graph: Graph, matrix, *, full_matrices, pivoting, **_):

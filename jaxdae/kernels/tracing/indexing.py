@@ -8,7 +8,7 @@ import numpy as np
 from jaxdae.kernels.graph.cases import is_chosen
 from jaxdae.kernels.graph.expressions import Graph
 from jaxdae.kernels.tracing.arrays import as_symbols, elementwise, Refusal, Symbols, Value
-from jaxdae.kernels.tracing.data_movement import clips, MOVES, start_of_slice, Windows
+from jaxdae.kernels.tracing.data_movement import clips, MOVEMENTS, start_of_slice, Windows
 from jaxdae.kernels.tracing.integers import hull
 
 # More entries would take too many comparisons to sort.
@@ -16,26 +16,26 @@ _SORTED_LIMIT = 64
 _OUTSIDE = "it reads outside of an array of numbers that are not floating-point ones"
 
 
-def alike(graph: Graph, values: list[Value]) -> tuple[list[np.ndarray], Symbols]:
+def as_one_kind(graph: Graph, values: list[Value]) -> tuple[list[np.ndarray], Symbols]:
     """Nodes of several arrays, and an array without entries that is of their kind."""
     symbols = [as_symbols(graph, x) for x in values]
     kind = Symbols(np.zeros(0, np.int32), any(x.boolean for x in symbols), hull(symbols))
     return [x.nodes for x in symbols], kind
 
 
-def moving(graph: Graph, equation, given: list[Value]) -> list[Value]:
+def moving(graph: Graph, equation, arguments: list[Value]) -> list[Value]:
     """A primitive that moves entries, done to the numbers of the nodes."""
-    nodes, kind = alike(graph, given)
-    found = MOVES[equation.primitive.name](*nodes, **equation.params)
-    found = found if equation.primitive.multiple_results else [found]
-    return [kind.like(x) for x in found]
+    nodes, kind = as_one_kind(graph, arguments)
+    result = MOVEMENTS[equation.primitive.name](*nodes, **equation.params)
+    result = result if equation.primitive.multiple_results else [result]
+    return [kind.like(x) for x in result]
 
 
-def dynamic_slice(graph: Graph, equation, given: list[Value]) -> list[Value]:
+def dynamic_slice(graph: Graph, equation, arguments: list[Value]) -> list[Value]:
     """A slice whose start may depend on the inputs."""
-    operand, sizes = as_symbols(graph, given[0]), equation.params["slice_sizes"]
+    operand, sizes = as_symbols(graph, arguments[0]), equation.params["slice_sizes"]
     nodes = operand.nodes
-    starts = [as_symbols(graph, x) for x in given[1:]]
+    starts = [as_symbols(graph, x) for x in arguments[1:]]
 
     def at(start):
         return nodes[start_of_slice(start, nodes.shape, sizes)]
@@ -78,28 +78,28 @@ def _picked(graph: Graph, starts: list[Symbols], limits, at: Callable, outside) 
     if not inside and outside is not None and (outside < 0).any():
         raise Refusal(_OUTSIDE)
     ends = inside or outside is None
-    found = below(cases[-1]) if inside or outside is None else outside
+    result = below(cases[-1]) if inside or outside is None else outside
     for i in reversed(cases[:-1] if ends else cases):
         # The first case catches all starts that are moved inside from below, the last from above.
         test = "le" if ends and i == cases[0] else "eq"
         same = graph.apply(test, node, graph.constant(float(i)))
-        found = _chosen(graph, same, below(i), found)
-    return found
+        result = _chosen(graph, same, below(i), result)
+    return result
 
 
-def _side_by_side(graph: Graph, node: int, found: Callable[[int], np.ndarray]) -> np.ndarray:
+def _side_by_side(graph: Graph, node: int, result: Callable[[int], np.ndarray]) -> np.ndarray:
     """What is found at a number that is chosen among known ones: chosen in the same way."""
     done: dict[int, np.ndarray] = {}
 
-    def made(own: int) -> np.ndarray:
-        if own not in done:
-            operation, arguments = graph.nodes[own]
+    def made(branch: int) -> np.ndarray:
+        if branch not in done:
+            operation, arguments = graph.nodes[branch]
             if operation == "select":
                 yes, no = made(arguments[1]), made(arguments[2])
-                done[own] = _chosen(graph, arguments[0], yes, no)
+                done[branch] = _chosen(graph, arguments[0], yes, no)
             else:
-                done[own] = found(own)
-        return done[own]
+                done[branch] = result(branch)
+        return done[branch]
 
     return made(node)
 
@@ -117,24 +117,24 @@ def _chosen(graph: Graph, condition: int, yes: np.ndarray, no: np.ndarray) -> np
     return elementwise(graph, "select", *map(Symbols, (every, yes, no))).nodes
 
 
-def dynamic_update_slice(graph: Graph, equation, given: list[Value]) -> list[Value]:
+def dynamic_update_slice(graph: Graph, equation, arguments: list[Value]) -> list[Value]:
     """Entries overwritten from a start that may depend on the inputs."""
     del equation
-    (operand, update), kind = alike(graph, given[:2])
-    starts = [as_symbols(graph, x) for x in given[2:]]
+    (operand, update), kind = as_one_kind(graph, arguments[:2])
+    starts = [as_symbols(graph, x) for x in arguments[2:]]
 
     def at(start):
-        found = operand.copy()
-        found[start_of_slice(start, operand.shape, update.shape)] = update
-        return found
+        result = operand.copy()
+        result[start_of_slice(start, operand.shape, update.shape)] = update
+        return result
 
     limits = [n - size for n, size in zip(operand.shape, update.shape, strict=True)]
     return [kind.like(_picked(graph, starts, limits, at, None))]
 
 
-def gather(graph: Graph, equation, given: list[Value]) -> list[Value]:
+def gather(graph: Graph, equation, arguments: list[Value]) -> list[Value]:
     """Slices at several places."""
-    operand, indices = as_symbols(graph, given[0]), given[1]
+    operand, indices = as_symbols(graph, arguments[0]), arguments[1]
     params = equation.params
     layout = Windows.of_gather(operand.nodes.shape, params)
     clip, fill = clips(params["mode"]), _fill(graph, operand, params)
@@ -176,14 +176,14 @@ def _windows(graph: Graph, layout: Windows, indices: Symbols, read, fill) -> np.
         return known[start]
 
     inner = [layout.window[i] for i in layout.kept()]
-    found = np.zeros((*outer, *inner), np.int32)
+    result = np.zeros((*outer, *inner), np.int32)
     outside = None if fill is None else np.full(inner, fill, np.int32)
     for place in np.ndindex(*outer):
         starts = [indices.like(x) for x in indices.nodes[place]]
-        found[place] = _picked(
+        result[place] = _picked(
             graph, starts, layout.limits(), lambda start, p=place: everywhere(start)[p], outside
         )
-    return found
+    return result
 
 
 _COMBINED = {
@@ -192,26 +192,26 @@ _COMBINED = {
 }  # fmt: skip
 
 
-def scatter(graph: Graph, equation, given: list[Value]) -> list[Value]:
+def scatter(graph: Graph, equation, arguments: list[Value]) -> list[Value]:
     """Entries overwritten, or combined with others, at several places."""
     operation = _COMBINED[equation.primitive.name]
     if operation is None and equation.params.get("update_jaxpr") is not None:
         raise Refusal("it applies a function to entries in place")
-    (operand, updates), kind = alike(graph, [given[0], given[2]])
+    (operand, updates), kind = as_one_kind(graph, [arguments[0], arguments[2]])
     if operation is not None and kind.bounds is not None:
         raise Refusal("integers that depend on the inputs are not combined in place")
     layout = Windows.of_scatter(operand.shape, updates.shape, equation.params)
     clip = clips(equation.params["mode"])
     windows = layout.unarranged(updates, equation.params["dimension_numbers"].update_window_dims)
-    found = operand.ravel().copy()
-    for condition, cells, entries in _updates(graph, layout, given[1], windows, clip):
+    result = operand.ravel().copy()
+    for condition, cells, entries in _updates(graph, layout, arguments[1], windows, clip):
         for cell, entry in zip(cells.ravel().tolist(), entries.ravel().tolist(), strict=True):
             if cell < 0:
                 continue
-            old = int(found[cell])
+            old = int(result[cell])
             new = entry if operation is None else graph.apply(operation, old, entry)
-            found[cell] = new if condition is None else graph.apply("select", condition, new, old)
-    return [kind.like(found.reshape(operand.shape))]
+            result[cell] = new if condition is None else graph.apply("select", condition, new, old)
+    return [kind.like(result.reshape(operand.shape))]
 
 
 def _updates(graph: Graph, layout: Windows, indices: Value, windows, clip: bool) -> Iterator:
@@ -259,9 +259,9 @@ def _number(graph: Graph, value: Value) -> Symbols:
 def extremum(sign: int) -> Callable:
     """Position of the first largest, or smallest, entry; the first NaN before all others."""
 
-    def rule(graph: Graph, equation, given: list[Value]) -> list[Value]:
+    def rule(graph: Graph, equation, arguments: list[Value]) -> list[Value]:
         (axis,) = equation.params["axes"]
-        value = _number(graph, given[0])
+        value = _number(graph, arguments[0])
         rows = np.moveaxis(value.nodes, axis, 0)
         best, place = value.like(rows[0]), as_symbols(graph, np.zeros(rows[0].shape))
         for i, row in enumerate(rows[1:], 1):
@@ -287,9 +287,9 @@ def _with_nan_first(graph: Graph, ahead: Symbols, best: Symbols, row: Symbols) -
 def total_order(operation: str) -> Callable:
     """Comparisons that also order zeros by their signs, and NaN after all numbers."""
 
-    def rule(graph: Graph, equation, given: list[Value]) -> list[Value]:
+    def rule(graph: Graph, equation, arguments: list[Value]) -> list[Value]:
         del equation
-        a, b = (as_symbols(graph, x) for x in given)
+        a, b = (as_symbols(graph, x) for x in arguments)
         if operation == "lt":
             return [_is_ahead(graph, a, b)]
         ahead, behind = _is_ahead(graph, b, a), _is_ahead(graph, a, b)
@@ -317,10 +317,10 @@ def before(graph: Graph, a: Symbols, b: Symbols) -> Symbols:
     return elementwise(graph, "lt", a, b)
 
 
-def sort(graph: Graph, equation, given: list[Value]) -> list[Value]:
+def sort(graph: Graph, equation, arguments: list[Value]) -> list[Value]:
     """Insertion of one entry after the other, all comparisons made; NaN comes last."""
     axis, keys = equation.params["dimension"], equation.params["num_keys"]
-    values = [as_symbols(graph, x) for x in given]
+    values = [as_symbols(graph, x) for x in arguments]
     columns = [list(np.moveaxis(x.nodes, axis, 0)) for x in values]
     if len(columns[0]) > _SORTED_LIMIT:
         raise Refusal(f"more than {_SORTED_LIMIT} entries are sorted")
@@ -331,8 +331,8 @@ def sort(graph: Graph, equation, given: list[Value]) -> list[Value]:
             for column, (later, earlier) in zip(columns, pair, strict=True):
                 column[j - 1] = elementwise(graph, "select", swap, later, earlier).nodes
                 column[j] = elementwise(graph, "select", swap, earlier, later).nodes
-    found = [np.stack(c) if c else x.nodes for x, c in zip(values, columns, strict=True)]
-    return [x.like(np.moveaxis(nodes, 0, axis)) for x, nodes in zip(values, found, strict=True)]
+    result = [np.stack(c) if c else x.nodes for x, c in zip(values, columns, strict=True)]
+    return [x.like(np.moveaxis(nodes, 0, axis)) for x, nodes in zip(values, result, strict=True)]
 
 
 def _precedes(graph: Graph, pairs) -> Symbols:
@@ -358,7 +358,7 @@ def _less(graph: Graph, a: Symbols, b: Symbols) -> Symbols:
 
 
 RULES: dict[str, Callable] = {
-    **dict.fromkeys(MOVES, moving),
+    **dict.fromkeys(MOVEMENTS, moving),
     **dict.fromkeys(_COMBINED, scatter),
     "dynamic_slice": dynamic_slice,
     "dynamic_update_slice": dynamic_update_slice,

@@ -23,8 +23,8 @@ Range = tuple[int, int]
 
 
 def _product(a: Range, b: Range) -> Range:
-    found = [x * y for x in a for y in b]
-    return min(found), max(found)
+    results = [x * y for x in a for y in b]
+    return min(results), max(results)
 
 
 def _remainder(a: Range, b: Range) -> Range:
@@ -54,13 +54,13 @@ _DECIDED: dict[str, Callable[[Range, Range], bool | None]] = {
 }
 
 
-def on_integers(graph: Graph, operation: str, given: list[Value], dtype) -> Symbols:
+def on_integers(graph: Graph, operation: str, arguments: list[Value], dtype) -> Symbols:
     """An operation on corresponding integers.
 
     Args:
         graph: where nodes are added.
         operation: its name in the graph.
-        given: arguments.
+        arguments: the integers.
         dtype: of the result.
 
     Returns:
@@ -69,7 +69,7 @@ def on_integers(graph: Graph, operation: str, given: list[Value], dtype) -> Symb
     Raises:
         Refusal: for what could not be exact.
     """
-    symbols = [as_symbols(graph, x) for x in given]
+    symbols = [as_symbols(graph, x) for x in arguments]
     ranges = [x.bounds for x in symbols if x.bounds is not None]
     if operation in _DECIDED:
         return _compared(graph, operation, symbols, ranges)
@@ -88,9 +88,9 @@ def _chosen(graph: Graph, operation: str, symbols, dtype) -> Symbols | None:
     """The same case by case, if all entries are known or chosen among known numbers."""
     nodes = np.broadcast_arrays(*(x.nodes for x in symbols))
     entries = list(zip(*(x.ravel().tolist() for x in nodes), strict=True))
-    found = [by_cases(graph, operation, *x) for x in entries]
-    known = [x for x in found if x is not None]
-    bounds = ends(graph, known) if len(known) == len(found) else None
+    results = [by_cases(graph, operation, *x) for x in entries]
+    known = [x for x in results if x is not None]
+    bounds = ends(graph, known) if len(known) == len(results) else None
     if bounds is None:
         return None
     return Symbols(np.array(known, np.int32).reshape(nodes[0].shape), bounds=within(bounds, dtype))
@@ -102,11 +102,11 @@ def _quotient(graph: Graph, symbols, dtype) -> Symbols:
     if divisor != same or divisor <= 0:
         raise Refusal("the quotient of integers is known for a known positive divisor only")
     bounds = within((int(least / divisor), int(largest / divisor)), dtype)
-    found = elementwise(graph, "div", *symbols)
-    down, up = (elementwise(graph, name, found) for name in ("floor", "ceil"))
+    results = elementwise(graph, "div", *symbols)
+    down, up = (elementwise(graph, name, results) for name in ("floor", "ceil"))
     if least >= 0:
         return down._replace(bounds=bounds)
-    below = elementwise(graph, "lt", found, np.asarray(0.0))
+    below = elementwise(graph, "lt", results, np.asarray(0.0))
     return elementwise(graph, "select", below, up, down, bounds=bounds)
 
 
@@ -145,15 +145,15 @@ def rounded(graph: Graph, value: Symbols, dtype) -> Symbols:
 
 def _ends(graph: Graph, node: int) -> tuple[float, float]:
     """Limits that a node keeps by being clipped."""
-    operation, own = graph.nodes[node]
+    operation, arguments = graph.nodes[node]
     value = graph.value(node)
     if value is not None:
         return float(value), float(value)
     if operation in ("floor", "ceil", "rint"):
-        low, high = _ends(graph, own[0])
+        low, high = _ends(graph, arguments[0])
         return float(np.floor(low)), float(np.ceil(high))
     if operation in ("max", "min"):
-        (a, b), (c, d) = (_ends(graph, x) for x in own)
+        (a, b), (c, d) = (_ends(graph, x) for x in arguments)
         return (max(a, c), max(b, d)) if operation == "max" else (min(a, c), min(b, d))
     return -np.inf, np.inf
 

@@ -50,10 +50,10 @@ def parted(program: ScalarProgram, varying: int) -> Parts:
     if len(taken) > _MOST:
         left, taken = graph.needed(program.outputs), []
     shape = jax.ShapeDtypeStruct((len(taken),), program.inputs[0].dtype)
-    own = graph.needed(taken)
+    within = graph.needed(taken)
     # The inputs of the first part are numbered anew, without those that vary.
-    given = {x: graph.nodes[x].arguments[0] - start for x in own if _is_input(graph, x)}
-    first = _part(graph, own, given, taken)
+    numbers = {x: graph.nodes[x].arguments[0] - start for x in within if _is_input(graph, x)}
+    first = _part(graph, within, numbers, taken)
     rest = _part(graph, left, {x: end + i for i, x in enumerate(taken)}, program.outputs)
     return Parts(
         ScalarProgram(*first, program.inputs[varying:], (shape,)),
@@ -75,9 +75,9 @@ def _divided(graph: Graph, outputs) -> tuple[list[int], list[int]]:
         if node in left:
             continue
         left.add(node)
-        given = graph.nodes[node].operation in (CONSTANT, INPUT)
+        numbers = graph.nodes[node].operation in (CONSTANT, INPUT)
         # Truth values are not kept, but what they compare.
-        if graph.fixed(node) and not given and not graph.is_truth(node):
+        if graph.fixed(node) and not numbers and not graph.is_boolean(node):
             taken.add(node)
         else:
             waiting.extend(graph.operands(node))

@@ -9,7 +9,7 @@ import numpy as np
 
 from jaxdae.kernels.graph.operations import OPERATIONS
 from jaxdae.kernels.tracing import parameters
-from jaxdae.kernels.tracing.data_movement import MOVES
+from jaxdae.kernels.tracing.data_movement import MOVEMENTS
 
 # What NumPy does to the last bit as JAX; each shape of a primitive that JAX does itself is
 # compiled first, which takes longer than all the rest.
@@ -23,11 +23,11 @@ def on_host(equation, values: list) -> list[Any]:
     name, params = equation.primitive.name, equation.params
     if not all(isinstance(x, np.ndarray) for x in values):
         return _by_jax(equation.primitive, values, params)
-    if name in MOVES and parameters.understood(name, params):
-        found = MOVES[name](*values, **params)
-        return found if equation.primitive.multiple_results else [found]
-    own = _by_numpy(name, params, values)
-    return _by_jax(equation.primitive, values, params) if own is None else [own]
+    if name in MOVEMENTS and parameters.understood(name, params):
+        results = MOVEMENTS[name](*values, **params)
+        return results if equation.primitive.multiple_results else [results]
+    result = _by_numpy(name, params, values)
+    return _by_jax(equation.primitive, values, params) if result is None else [result]
 
 
 def _by_numpy(name: str, params, values):
@@ -69,8 +69,8 @@ def _iota(*, dtype, shape, dimension, **_):
 
 def _by_jax(primitive, values, params) -> list[Any]:
     with jax.ensure_compile_time_eval():
-        found: Any = primitive.bind(*map(jnp.asarray, values), **params)
-    return [known(x) for x in (found if primitive.multiple_results else [found])]
+        results: Any = primitive.bind(*map(jnp.asarray, values), **params)
+    return [known(x) for x in (results if primitive.multiple_results else [results])]
 
 
 def known(x, dtype=None) -> Any:

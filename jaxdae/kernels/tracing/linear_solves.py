@@ -15,25 +15,25 @@ from jaxdae.linalg.solve_primitive import Batch
 def _for_each(solve: Callable) -> Callable:
     """A rule for a batch of systems, from what solves one of them."""
 
-    def rule(graph: Graph, equation, given: list[Value], evaluate: Callable) -> list[Value]:
+    def rule(graph: Graph, equation, arguments: list[Value], evaluate: Callable) -> list[Value]:
         del evaluate  # what it would follow is not entered
         batch: Batch = equation.params["batch"]
-        nodes = [_spread(batch, i, as_symbols(graph, x).nodes) for i, x in enumerate(given)]
-        found = [np.zeros(x.aval.shape, np.int32) for x in equation.outvars]
+        nodes = [_with_batch(batch, i, as_symbols(graph, x).nodes) for i, x in enumerate(arguments)]
+        results = [np.zeros(x.aval.shape, np.int32) for x in equation.outvars]
         for place in np.ndindex(*batch.sizes):
             solutions = solve(graph, *(x[place] for x in nodes))
-            for all_systems, one in zip(found, solutions, strict=True):
+            for all_systems, one in zip(results, solutions, strict=True):
                 all_systems[place] = one
-        return [Symbols(x) for x in found]
+        return [Symbols(x) for x in results]
 
     return rule
 
 
-def _spread(batch: Batch, number: int, nodes: np.ndarray) -> np.ndarray:
+def _with_batch(batch: Batch, number: int, nodes: np.ndarray) -> np.ndarray:
     """An argument for each system of a batch."""
     core, present = batch.core(number, nodes.shape), batch.present[number]
-    own = (size if x else 1 for size, x in zip(batch.sizes, present, strict=True))
-    return np.broadcast_to(nodes.reshape(*own, *core), (*batch.sizes, *core))
+    axes = (size if x else 1 for size, x in zip(batch.sizes, present, strict=True))
+    return np.broadcast_to(nodes.reshape(*axes, *core), (*batch.sizes, *core))
 
 
 SOLVES: dict[str, Callable] = {

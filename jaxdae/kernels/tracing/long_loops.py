@@ -81,18 +81,18 @@ class Scan(NamedTuple):
     rows: list[Value]
 
 
-def _scan(graph: Graph, equation, given: list[Value], evaluate: Callable) -> list:
+def _scan(graph: Graph, equation, arguments: list[Value], evaluate: Callable) -> list:
     params = equation.params
     constants, carried = scan_sizes(params)
     length, jaxpr = params["length"], params["jaxpr"]
     long = graph.loops and graph.dtype is not None and length * equations(jaxpr.jaxpr) >= _LONG
-    if long and first_refused(given) is None:
-        parts = given[:constants], given[constants : constants + carried]
-        scan = Scan(jaxpr, length, params["reverse"], *parts, given[constants + carried :])
-        found = _looped(graph, scan, evaluate)
-        if found is not None:
-            return found
-    return written_out(graph, equation, given, evaluate)
+    if long and first_refused(arguments) is None:
+        parts = arguments[:constants], arguments[constants : constants + carried]
+        scan = Scan(jaxpr, length, params["reverse"], *parts, arguments[constants + carried :])
+        results = _looped(graph, scan, evaluate)
+        if results is not None:
+            return results
+    return written_out(graph, equation, arguments, evaluate)
 
 
 CALLS["scan"] = _scan
@@ -134,15 +134,15 @@ def _looped(graph: Graph, scan: Scan, evaluate: Callable) -> list[Value] | None:
         turn.row(_counts(scan, j, counted[j])) if j in counted else next(every)
         for j in range(len(scan.handed))
     ]
-    found = evaluate(turn.graph, scan.jaxpr, [*constants, *carried, *rows])
-    if any(isinstance(x, Refused) for x in found):
+    result = evaluate(turn.graph, scan.jaxpr, [*constants, *carried, *rows])
+    if any(isinstance(x, Refused) for x in result):
         return None
-    last = [x for j, x in enumerate(found[: len(carried)]) if j not in counted]
+    last = [x for j, x in enumerate(result[: len(carried)]) if j not in counted]
     if [kind_of(turn.graph, x) for x in last] != kinds:
         _check_length(scan)
         return None
-    given = found[len(carried) :]
-    loop = turn.loop(scan, last, given)
+    values = result[len(carried) :]
+    loop = turn.loop(scan, last, values)
     if loop is None:
         return None
     arguments = (*turn.arguments[0], *turn.arguments[1], *turn.arguments[2])
@@ -152,13 +152,13 @@ def _looped(graph: Graph, scan: Scan, evaluate: Callable) -> list[Value] | None:
         x.reshape(shape.shape)
         for x, shape in zip(np.split(nodes, np.cumsum(sizes)[:-1]), loop.results, strict=True)
     ]
-    kinds += [kind_of(turn.graph, x) for x in given]
-    found = [restored(graph, x, kind) for x, kind in zip(parts, kinds, strict=True)]
-    ends = iter(found[: len(last)])
+    kinds += [kind_of(turn.graph, x) for x in values]
+    result = [restored(graph, x, kind) for x, kind in zip(parts, kinds, strict=True)]
+    ends = iter(result[: len(last)])
     results: list[Value] = [
         _end(scan, j, counted[j]) if j in counted else next(ends) for j in range(len(scan.handed))
     ]
-    return [*results, *found[len(last) :]]
+    return [*results, *result[len(last) :]]
 
 
 _NONE = np.zeros(0, np.int32)
@@ -182,9 +182,9 @@ def kept(graph: Graph, value: Value) -> np.ndarray:
     if not value.boolean:
         return value.nodes
     zero = graph.constant(0.0)
-    own = [graph.nodes[x] for x in value.nodes.ravel().tolist()]
-    if all(x.operation == "ne" and x.arguments[1] == zero for x in own):  # as `restored` made it
-        return np.array([x.arguments[0] for x in own], np.int32).reshape(value.nodes.shape)
+    conditions = [graph.nodes[x] for x in value.nodes.ravel().tolist()]
+    if all(x.operation == "ne" and x.arguments[1] == zero for x in conditions):  # as `restored` made it
+        return np.array([x.arguments[0] for x in conditions], np.int32).reshape(value.nodes.shape)
     return elementwise(graph, "select", value, np.asarray(1.0), np.asarray(0.0)).nodes
 
 
@@ -248,7 +248,7 @@ def _counters(scan: Scan) -> dict[int, int]:
     """Numbers of known integers that each turn increases by the same, and by how much."""
     jaxpr, first = scan.jaxpr.jaxpr, len(scan.constants)
     made = {x: equation for equation in jaxpr.eqns for x in equation.outvars}
-    found = {}
+    results = {}
     for j, value in enumerate(scan.handed):
         known = isinstance(value, np.ndarray) and value.shape == () and value.dtype.kind in "iu"
         out = jaxpr.outvars[j]
@@ -257,8 +257,8 @@ def _counters(scan: Scan) -> dict[int, int]:
             continue
         one, other = equation.invars
         if one is jaxpr.invars[first + j] and isinstance(other, jex.Literal):
-            found[j] = int(other.val)
-    return found
+            results[j] = int(other.val)
+    return results
 
 
 def _counts(scan: Scan, j: int, step: int) -> np.ndarray:

@@ -40,9 +40,9 @@ def with_open_loops(function: Callable, *shapes: jax.ShapeDtypeStruct) -> Scalar
 _MOST_TURNS = 2**23
 
 
-def _while(graph: Graph, equation, given: list[Value], evaluate: Callable) -> list:
+def _while(graph: Graph, equation, arguments: list[Value], evaluate: Callable) -> list:
     turns = graph.loops and graph.dtype is not None and graph.open_ended
-    return unrolled(graph, equation, given, evaluate, _turned if turns else None)
+    return unrolled(graph, equation, arguments, evaluate, _turned if turns else None)
 
 
 def _turned(
@@ -78,16 +78,16 @@ def _turned(
     nodes = np.array(
         graph.call(loop, (*turn.arguments[0], *turn.arguments[1]), sum(sizes)), np.int32
     )
-    found = np.split(nodes, np.cumsum(sizes)[:-1])
-    shaped = (x.reshape(y.shape) for x, y in zip(found, loop.results, strict=True))
+    parts = np.split(nodes, np.cumsum(sizes)[:-1])
+    shaped = (x.reshape(y.shape) for x, y in zip(parts, loop.results, strict=True))
     return [restored(graph, x, y) for x, y in zip(shaped, starts, strict=False)]
 
 
-def _one_turn(turn: Turn, params, given: list[Any], goes_on: Symbols, evaluate: Callable) -> list:
+def _one_turn(turn: Turn, params, arguments: list[Any], goes_on: Symbols, evaluate: Callable) -> list:
     """What a turn hands on, and whether it goes on: both stay as they were where it did not."""
     tests, bodies = params["cond_nconsts"], params["body_nconsts"]
-    constants = [turn.constant(x) for x in given[: tests + bodies]]
-    before = [turn.handed(x) for x in given[tests + bodies :]]
+    constants = [turn.constant(x) for x in arguments[: tests + bodies]]
+    before = [turn.handed(x) for x in arguments[tests + bodies :]]
     on = turn.handed(goes_on)
     after = evaluate(turn.graph, params["body_jaxpr"], [*constants[tests:], *before])
     if first_refused(after) is not None:
@@ -120,18 +120,18 @@ def _counting(value: Symbols, bounds: tuple[int, int] | None) -> Symbols:
 def _beside(rule: Callable) -> Callable:
     """A rule for what stands around such loops in the libraries that write them."""
 
-    def of_open_programs(graph: Graph, equation, given: list[Value], evaluate: Callable) -> list:
+    def of_open_programs(graph: Graph, equation, arguments: list[Value], evaluate: Callable) -> list:
         if not graph.open_ended:
             raise Refusal("there is no rule for it")
-        return rule(graph, equation, given, evaluate)
+        return rule(graph, equation, arguments, evaluate)
 
     return of_open_programs
 
 
-def _one_of_a_batch(graph: Graph, equation, given: list[Value], evaluate: Callable) -> list:
+def _one_of_a_batch(graph: Graph, equation, arguments: list[Value], evaluate: Callable) -> list:
     """What equinox asks of all of a batch, where each lane is by itself."""
     del graph, evaluate
-    return [given[1]] if equation.primitive.name == "select_if_vmap" else given
+    return [arguments[1]] if equation.primitive.name == "select_if_vmap" else arguments
 
 
 CALLS |= {

@@ -6,7 +6,7 @@ A release of JAX that adds one, or leaves one out, is met with a word instead of
 import inspect
 
 from jaxdae.kernels.tracing.arrays import Refusal
-from jaxdae.kernels.tracing.data_movement import MOVES
+from jaxdae.kernels.tracing.data_movement import MOVEMENTS
 from jaxdae.kernels.tracing.linear_solves import SOLVES
 
 # How something is computed, kept, shown or placed, not what.
@@ -42,11 +42,9 @@ _READ: dict[str, str] = {
     "while": "body_jaxpr body_nconsts cond_jaxpr cond_nconsts",
     **{
         name: " ".join(
-            own.name
-            for own in inspect.signature(move).parameters.values()
-            if own.kind == own.KEYWORD_ONLY
+            x.name for x in inspect.signature(move).parameters.values() if x.kind == x.KEYWORD_ONLY
         )
-        for name, move in MOVES.items()
+        for name, move in MOVEMENTS.items()
     },
 }
 # What some releases have, or what a rule sees to itself.

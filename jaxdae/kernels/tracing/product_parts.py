@@ -58,27 +58,27 @@ def factors(graph: Graph, nodes: np.ndarray) -> list[Factors]:
         graph: of the nodes.
         nodes: of any shape.
     """
-    found, at, flat = [], 0, nodes.ravel()
+    result, at, flat = [], 0, nodes.ravel()
     while at + OUTER <= flat.size:
-        own = _factors_at(graph, flat, at)
-        if own is not None:
-            found.append(own)
-        at = at + 1 if own is None else own.stop
-    return found
+        product = _factors_at(graph, flat, at)
+        if product is not None:
+            result.append(product)
+        at = at + 1 if product is None else product.stop
+    return result
 
 
 def _factors_at(graph: Graph, flat: np.ndarray, at: int) -> Factors | None:
-    operation, own = graph.nodes[int(flat[at])]
-    if operation != RESULT or own[1] != 0:
+    operation, (call, *number) = graph.nodes[int(flat[at])]
+    if operation != RESULT or number != [0]:
         return None
-    callee, arguments = graph.nodes[own[0]].arguments
+    callee, arguments = graph.nodes[call].arguments
     if not isinstance(callee, Product) or at + callee.results[0].size > flat.size:
         return None
     m, k, n = callee.shape
     nodes = flat[at : at + m * n]
     a = _matrix(arguments[0], (m, k), callee.left)
     b = _matrix(arguments[1], (k, n), callee.right)
-    numbers = own[0] + 1 + np.arange(m * n)  # results follow their call
+    numbers = call + 1 + np.arange(m * n)  # results follow their call
     if np.array_equal(nodes, numbers):
         return Factors(a, b, at)
     turned = np.array_equal(nodes, numbers.reshape(m, n).T.ravel())
@@ -91,43 +91,43 @@ def _matrix(entries: tuple[int, ...], shape: tuple[int, int], layout: Layout) ->
     return nodes.reshape(shape) if by_rows else nodes.reshape(shape[::-1]).T
 
 
-def combined(graph: Graph, operation: str, given: list[np.ndarray]) -> np.ndarray | None:
+def combined(graph: Graph, operation: str, arguments: list[np.ndarray]) -> np.ndarray | None:
     """A sum, a difference or the opposite of arrays whose parts are products, as such an array.
 
     Args:
         graph: where calls are added.
         operation: one of `SUMS`.
-        given: nodes of its arguments.
+        arguments: nodes of each.
 
     Returns:
         Nodes of the result; `None` where no part of all arguments is a product.
     """
-    if given[0].size < OUTER or given[0].shape != given[-1].shape:
+    if arguments[0].size < OUTER or arguments[0].shape != arguments[-1].shape:
         return None
-    found = [{(x.start, x.rows, x.columns): x for x in factors(graph, one)} for one in given]
-    common = [key for key in found[0] if all(key in x for x in found)]
+    products = [{(x.start, x.rows, x.columns): x for x in factors(graph, one)} for one in arguments]
+    common = [key for key in products[0] if all(key in x for x in products)]
     if not common:
         return None
-    flat = [x.ravel() for x in given]
+    flat = [x.ravel() for x in arguments]
     result = np.full(flat[0].size, -1, np.int32)
     for key in common:
-        parts = [x[key] for x in found]
+        parts = [x[key] for x in products]
         if operation != "add":
             parts[-1] = parts[-1]._replace(left=_negative(graph, parts[-1].left))
         left = np.concatenate([x.left for x in parts], 1)
         right = np.concatenate([x.right for x in parts], 0)
         result[parts[0].start : parts[0].stop] = called(graph, left, right).ravel()
     left = np.flatnonzero(result < 0)
-    for own in np.split(left, np.flatnonzero(np.diff(left) != 1) + 1):
-        result[own] = _each(graph, operation, [x[own] for x in flat])
-    return result.reshape(given[0].shape)
+    for part in np.split(left, np.flatnonzero(np.diff(left) != 1) + 1):
+        result[part] = _each(graph, operation, [x[part] for x in flat])
+    return result.reshape(arguments[0].shape)
 
 
-def _each(graph: Graph, operation: str, given: list[np.ndarray]) -> np.ndarray:
-    found = mapped(graph, operation, given) if given[0].size else None
-    if found is not None:
-        return found
-    flat = [graph.apply(operation, *x) for x in zip(*(y.tolist() for y in given), strict=True)]
+def _each(graph: Graph, operation: str, arguments: list[np.ndarray]) -> np.ndarray:
+    result = mapped(graph, operation, arguments) if arguments[0].size else None
+    if result is not None:
+        return result
+    flat = [graph.apply(operation, *x) for x in zip(*(y.tolist() for y in arguments), strict=True)]
     return np.array(flat, np.int32)
 
 
@@ -207,9 +207,8 @@ def factored(program: "ScalarProgram") -> tuple["ScalarProgram", tuple[Pieces, .
         at += nodes.size
         pairs = [x for x in factors(graph, nodes) if _is_shorter(x)]
         ranks = (Rank(x.start, x.rows, x.left.shape[1], x.columns) for x in pairs)
-        own = Pieces(shape, tuple(ranks))
-        pieces.append(own)
-        rest = [nodes[a:b] for a, b in own.rest]
+        pieces.append(Pieces(shape, tuple(ranks)))
+        rest = [nodes[a:b] for a, b in pieces[-1].rest]
         outputs += [nodes] if not pairs else [np.concatenate(rest)] if rest else []
         outputs += [y.ravel() for x in pairs for y in (x.left.T, x.right)]
     results = [jax.ShapeDtypeStruct(x, y.result.dtype) for y in pieces for x in y.shapes]
@@ -221,19 +220,19 @@ def _is_shorter(pair: Factors) -> bool:
     return pair.left.size + pair.right.size < 2 * pair.rows * pair.columns
 
 
-def assembled(found: list, pieces: tuple[Pieces, ...]) -> list[jax.Array]:
+def assembled(result: list, pieces: tuple[Pieces, ...]) -> list[jax.Array]:
     """Results from what a `factored` program gives."""
-    given = iter(found)
-    return [_assembled(given, x) for x in pieces]
+    arguments = iter(result)
+    return [_assembled(arguments, x) for x in pieces]
 
 
-def _assembled(given, pieces: Pieces) -> jax.Array:
+def _assembled(arguments, pieces: Pieces) -> jax.Array:
     if not pieces.ranks:
-        return next(given)
+        return next(arguments)
     sizes = [b - a for a, b in pieces.rest]
-    rest = jnp.split(next(given), np.cumsum(sizes)[:-1]) if sizes else []
-    parts = {start: own for (start, _), own in zip(pieces.rest, rest, strict=True)}
+    rest = jnp.split(next(arguments), np.cumsum(sizes)[:-1]) if sizes else []
+    parts = {start: part for (start, _), part in zip(pieces.rest, rest, strict=True)}
     for one in pieces.ranks:
-        parts[one.start] = (next(given).T @ next(given)).ravel()
+        parts[one.start] = (next(arguments).T @ next(arguments)).ravel()
     flat = jnp.concatenate([parts[start] for start in sorted(parts)])
     return flat.reshape(pieces.result.shape)

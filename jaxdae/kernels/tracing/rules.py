@@ -11,7 +11,7 @@ from jaxdae.kernels.graph.operations import OPERATIONS
 from jaxdae.kernels.tracing import casts, factorizations, indexing, product_parts
 from jaxdae.kernels.tracing.arrays import as_symbols, elementwise, reduced, Refusal, Symbols, Value
 from jaxdae.kernels.tracing.control_flow import choice
-from jaxdae.kernels.tracing.indexing import alike
+from jaxdae.kernels.tracing.indexing import as_one_kind
 from jaxdae.kernels.tracing.integers import on_integers, rounded, sum_of_products, within
 
 # Name of the primitive that calls another program.
@@ -23,65 +23,65 @@ _OF_BOOLEANS = {"max": "or", "min": "and"}
 def _same(operation: str) -> Callable:
     boolean = OPERATIONS[operation].boolean
 
-    def rule(graph: Graph, equation, given: list[Value]) -> list[Value]:
+    def rule(graph: Graph, equation, arguments: list[Value]) -> list[Value]:
         dtype = equation.outvars[0].aval.dtype
         counted = dtype == np.bool_ or np.issubdtype(dtype, np.integer)
-        if counted and any(isinstance(x, Symbols) and x.bounds is not None for x in given):
-            return [on_integers(graph, operation, given, dtype)]
-        if any(isinstance(x, Symbols) and x.boolean for x in given):
-            return [_on_booleans(graph, operation, given)]
+        if counted and any(isinstance(x, Symbols) and x.bounds is not None for x in arguments):
+            return [on_integers(graph, operation, arguments, dtype)]
+        if any(isinstance(x, Symbols) and x.boolean for x in arguments):
+            return [_on_booleans(graph, operation, arguments)]
         if graph.loops and operation in product_parts.SUMS:
-            nodes = [as_symbols(graph, x).nodes for x in given]
-            found = product_parts.combined(graph, operation, nodes)
-            if found is not None:
-                return [Symbols(found)]
+            nodes = [as_symbols(graph, x).nodes for x in arguments]
+            result = product_parts.combined(graph, operation, nodes)
+            if result is not None:
+                return [Symbols(result)]
         if graph.loops and not counted and not boolean:
-            nodes = list(np.broadcast_arrays(*(as_symbols(graph, x).nodes for x in given)))
-            found = maps.mapped(graph, operation, nodes)
-            if found is not None:
-                return [Symbols(found)]
-        return [elementwise(graph, operation, *given)]
+            nodes = list(np.broadcast_arrays(*(as_symbols(graph, x).nodes for x in arguments)))
+            result = maps.mapped(graph, operation, nodes)
+            if result is not None:
+                return [Symbols(result)]
+        return [elementwise(graph, operation, *arguments)]
 
     return rule
 
 
-def _on_booleans(graph: Graph, operation: str, given: list[Value]) -> Symbols:
+def _on_booleans(graph: Graph, operation: str, arguments: list[Value]) -> Symbols:
     """Comparisons of truth values."""
     same = {"eq": "xor", "ne": "xor", **_OF_BOOLEANS}.get(operation)
     if same is None:
         raise Refusal(f"{operation} of truth values is not known")
-    found = elementwise(graph, same, *given)
-    return elementwise(graph, "not", found) if operation == "eq" else found
+    result = elementwise(graph, same, *arguments)
+    return elementwise(graph, "not", result) if operation == "eq" else result
 
 
 def _logical(operation: str) -> Callable:
-    def rule(graph: Graph, equation, given: list[Value]) -> list[Value]:
+    def rule(graph: Graph, equation, arguments: list[Value]) -> list[Value]:
         del equation
-        if not all(as_symbols(graph, x).boolean for x in given):
+        if not all(as_symbols(graph, x).boolean for x in arguments):
             raise Refusal("bits of integers that depend on the inputs are not known")
-        return [elementwise(graph, operation, *given)]
+        return [elementwise(graph, operation, *arguments)]
 
     return rule
 
 
-def _select_n(graph: Graph, equation, given: list[Value]) -> list[Value]:
+def _select_n(graph: Graph, equation, arguments: list[Value]) -> list[Value]:
     del equation
-    which, *cases = given
+    which, *cases = arguments
     if not isinstance(which, Symbols):
-        nodes, kind = alike(graph, cases)
+        nodes, kind = as_one_kind(graph, cases)
         return [kind.like(np.choose(which.astype(int), nodes).astype(np.int32))]
     if which.boolean:
         no, yes = cases
         return [choice(graph, which, yes, no)]
-    *others, found = cases
+    *others, result = cases
     for i, case in reversed(list(enumerate(others))):
         chosen = elementwise(graph, "eq", which, np.asarray(float(i)))
-        found = choice(graph, chosen, case, found)
-    return [found]
+        result = choice(graph, chosen, case, result)
+    return [result]
 
 
-def _convert(graph: Graph, equation, given: list[Value]) -> list[Value]:
-    value, dtype = as_symbols(graph, given[0]), np.dtype(equation.params["new_dtype"])
+def _convert(graph: Graph, equation, arguments: list[Value]) -> list[Value]:
+    value, dtype = as_symbols(graph, arguments[0]), np.dtype(equation.params["new_dtype"])
     if dtype == np.bool_:
         zero = np.asarray(0.0)
         return [value if value.boolean else elementwise(graph, "ne", value, zero)]
@@ -96,8 +96,8 @@ def _convert(graph: Graph, equation, given: list[Value]) -> list[Value]:
 
 
 def _reduction(operation: str) -> Callable:
-    def rule(graph: Graph, equation, given: list[Value]) -> list[Value]:
-        value, axes = as_symbols(graph, given[0]), equation.params["axes"]
+    def rule(graph: Graph, equation, arguments: list[Value]) -> list[Value]:
+        value, axes = as_symbols(graph, arguments[0]), equation.params["axes"]
         if value.boolean:
             name = _OF_BOOLEANS.get(operation, operation)
             return [reduced(graph, name, value, axes, True)]
@@ -122,9 +122,9 @@ def _range_of(operation: str, bounds: tuple[int, int], count: int) -> tuple[int,
 
 
 def _cumulative(operation: str) -> Callable:
-    def rule(graph: Graph, equation, given: list[Value]) -> list[Value]:
+    def rule(graph: Graph, equation, arguments: list[Value]) -> list[Value]:
         axis, reverse = equation.params["axis"], equation.params["reverse"]
-        value = as_symbols(graph, given[0])
+        value = as_symbols(graph, arguments[0])
         nodes = np.moveaxis(value.nodes, axis, 0)
         bounds = None
         if value.bounds is not None:
@@ -134,23 +134,23 @@ def _cumulative(operation: str) -> Callable:
             rows[0] = elementwise(graph, "add", Symbols(rows[0]), np.asarray(0.0)).nodes
         for i in range(1, len(rows)):
             rows[i] = elementwise(graph, operation, Symbols(rows[i - 1]), Symbols(rows[i])).nodes
-        found = np.stack(rows[::-1] if reverse else rows) if rows else nodes
-        return [Symbols(np.moveaxis(found, 0, axis), bounds=bounds)]
+        result = np.stack(rows[::-1] if reverse else rows) if rows else nodes
+        return [Symbols(np.moveaxis(result, 0, axis), bounds=bounds)]
 
     return rule
 
 
-def _dot_general(graph: Graph, equation, given: list[Value]) -> list[Value]:
+def _dot_general(graph: Graph, equation, arguments: list[Value]) -> list[Value]:
     (left, right), (batch_left, batch_right) = equation.params["dimension_numbers"]
-    symbols = [_counted(graph, as_symbols(graph, x)) for x in given]
+    symbols = [_counted(graph, as_symbols(graph, x)) for x in arguments]
     a = _arranged(symbols[0].nodes, batch_left, left)
     b = _arranged(symbols[1].nodes, batch_right, right)
-    found = [_product(graph, rows, columns.T) for rows, columns in zip(a, b, strict=True)]
+    results = [_product(graph, rows, columns.T) for rows, columns in zip(a, b, strict=True)]
     result = equation.outvars[0].aval
     ranges, bounds = [x.bounds for x in symbols if x.bounds is not None], None
     if np.issubdtype(result.dtype, np.integer):
         bounds = sum_of_products(*ranges, count=a.shape[-1], dtype=result.dtype)
-    out = Symbols(np.array(found, np.int32).reshape(result.shape), bounds=bounds)
+    out = Symbols(np.array(results, np.int32).reshape(result.shape), bounds=bounds)
     if result.dtype == np.bool_:
         return [elementwise(graph, "ne", out, np.asarray(0.0))]
     return [out]
@@ -165,9 +165,9 @@ def _counted(graph: Graph, value: Symbols) -> Symbols:
 
 def _product(graph: Graph, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Nodes of a matrix product: of a large one as a loop, of others written out."""
-    found = dense_products.product(graph, a, b) if graph.loops else None
-    if found is not None:
-        return found
+    result = dense_products.product(graph, a, b) if graph.loops else None
+    if result is not None:
+        return result
     columns = b.T.tolist()
     each = [graph.dot(row, column) for row in a.tolist() for column in columns]
     return np.array(each, np.int32).reshape(len(a), len(columns))
@@ -180,98 +180,64 @@ def _arranged(x: np.ndarray, batch, contracted) -> np.ndarray:
     return x.transpose(*batch, *free, *contracted).reshape(sizes)
 
 
-def _integer_pow(graph: Graph, equation, given: list[Value]) -> list[Value]:
+def _integer_pow(graph: Graph, equation, arguments: list[Value]) -> list[Value]:
     """By repeated squaring, as XLA does it."""
-    exponent, square = abs(equation.params["y"]), as_symbols(graph, given[0])
+    exponent, square = abs(equation.params["y"]), as_symbols(graph, arguments[0])
     if square.bounds is not None:
         raise Refusal("powers of integers that depend on the inputs are not known")
-    found: Value | None = None
+    result: Value | None = None
     rest = exponent
     while rest:
         if rest % 2:
-            found = square if found is None else elementwise(graph, "mul", found, square)
+            result = square if result is None else elementwise(graph, "mul", result, square)
         rest //= 2
         if rest:
             square = elementwise(graph, "mul", square, square)
     one = np.ones(square.nodes.shape)
-    if found is None:
+    if result is None:
         return [one]
-    return [found if equation.params["y"] > 0 else elementwise(graph, "div", one, found)]
+    return [result if equation.params["y"] > 0 else elementwise(graph, "div", one, result)]
 
 
-def _round(graph: Graph, equation, given: list[Value]) -> list[Value]:
+def _round(graph: Graph, equation, arguments: list[Value]) -> list[Value]:
     if equation.params["rounding_method"] != lax.RoundingMethod.TO_NEAREST_EVEN:
         raise Refusal("it rounds halves away from zero; jnp.round rounds them to even numbers")
-    return [elementwise(graph, "rint", given[0])]
+    return [elementwise(graph, "rint", arguments[0])]
 
 
-def _square(graph: Graph, equation, given: list[Value]) -> list[Value]:
-    return _same("mul")(graph, equation, [given[0], given[0]])
+def _composed(function: Callable) -> Callable:
+    """A rule for each entry, from `function(do, *arguments)` with `do(operation, *values)`."""
+
+    def rule(graph: Graph, equation, arguments: list[Value]) -> list[Value]:
+        return [function(lambda name, *x: _same(name)(graph, equation, [*x])[0], *arguments)]
+
+    return rule
 
 
-def _one_minus_square(graph: Graph, equation, given: list[Value]) -> list[Value]:
-    """`(1 + x) (1 - x)`, which is exact where `x` is close to one."""
-    one = np.ones(np.shape(as_symbols(graph, given[0]).nodes), equation.outvars[0].aval.dtype)
-    (more,) = _same("add")(graph, equation, [one, given[0]])
-    (less,) = _same("sub")(graph, equation, [one, given[0]])
-    return _same("mul")(graph, equation, [more, less])
+def _entry_by_entry(function: Callable) -> Callable:
+    """The same, never as one call for many entries."""
 
-
-def _polynomial(graph: Graph, equation, given: list[Value]) -> list[Value]:
-    """By Horner's rule; the coefficient of the highest power comes last."""
-    x, *coefficients = given
-    found = coefficients.pop()
-    while coefficients:
-        (product,) = _same("mul")(graph, equation, [found, x])
-        (found,) = _same("add")(graph, equation, [product, coefficients.pop()])
-    return [found]
-
-
-def _log2(graph: Graph, equation, given: list[Value]) -> list[Value]:
-    del equation
-    return [
-        elementwise(graph, "mul", elementwise(graph, "log", given[0]), np.asarray(1 / np.log(2.0)))
-    ]
-
-
-def _rsqrt(graph: Graph, equation, given: list[Value]) -> list[Value]:
-    del equation
-    return [elementwise(graph, "div", np.asarray(1.0), elementwise(graph, "sqrt", given[0]))]
-
-
-def _logistic(graph: Graph, equation, given: list[Value]) -> list[Value]:
-    del equation
-    decay = elementwise(graph, "exp", elementwise(graph, "neg", given[0]))
-    one = np.asarray(1.0)
-    return [elementwise(graph, "div", one, elementwise(graph, "add", one, decay))]
-
-
-def _power_of(base: float) -> Callable:
-    def rule(graph: Graph, equation, given: list[Value]) -> list[Value]:
+    def rule(graph: Graph, equation, arguments: list[Value]) -> list[Value]:
         del equation
-        return [elementwise(graph, "pow", np.asarray(base), given[0])]
+        return [function(lambda *x: elementwise(graph, *x), *arguments)]
 
     return rule
 
 
-def _clamp(graph: Graph, equation, given: list[Value]) -> list[Value]:
-    low, x, high = given
-    (inside,) = _same("max")(graph, equation, [x, low])
-    return _same("min")(graph, equation, [inside, high])
+def _polynomial(do: Callable, x: Value, *coefficients: Value) -> Value:
+    """By Horner's rule; the coefficient of the highest power comes last."""
+    *rest, result = coefficients
+    for coefficient in reversed(rest):
+        result = do("add", do("mul", result, x), coefficient)
+    return result
 
 
-def _swapped(operation: str) -> Callable:
-    def rule(graph: Graph, equation, given: list[Value]) -> list[Value]:
-        return _same(operation)(graph, equation, given[::-1])
-
-    return rule
-
-
-def _identity(graph: Graph, equation, given: list[Value]) -> list[Value]:
+def _identity(graph: Graph, equation, arguments: list[Value]) -> list[Value]:
     del graph, equation
-    return list(given)
+    return list(arguments)
 
 
+_ONE = np.asarray(1.0)
 _LOGICAL = ("and", "or", "xor", "not")
 
 RULES: dict[str, Callable] = {
@@ -282,8 +248,8 @@ RULES: dict[str, Callable] = {
     },
     **indexing.RULES,
     **factorizations.RULES,
-    "gt": _swapped("lt"),
-    "ge": _swapped("le"),
+    "gt": _composed(lambda do, a, b: do("lt", b, a)),
+    "ge": _composed(lambda do, a, b: do("le", b, a)),
     "add_any": _same("add"),
     "round": _round,
     "select_n": _select_n,
@@ -300,15 +266,18 @@ RULES: dict[str, Callable] = {
     "cummin": _cumulative("min"),
     "dot_general": _dot_general,
     "integer_pow": _integer_pow,
-    "square": _square,
-    "one_minus_square": _one_minus_square,
-    "polynomial": _polynomial,
-    "log2": _log2,
+    "square": _composed(lambda do, x: do("mul", x, x)),
+    # Exact where x is close to one.
+    "one_minus_square": _composed(lambda do, x: do("mul", do("add", _ONE, x), do("sub", _ONE, x))),
+    "polynomial": _composed(_polynomial),
+    "clamp": _composed(lambda do, low, x, high: do("min", do("max", x, low), high)),
+    "log2": _entry_by_entry(lambda do, x: do("mul", do("log", x), np.asarray(1 / np.log(2.0)))),
     "reduce_precision": casts.reduced,
-    "rsqrt": _rsqrt,
-    "logistic": _logistic,
-    "exp2": _power_of(2.0),
-    "clamp": _clamp,
+    "rsqrt": _entry_by_entry(lambda do, x: do("div", _ONE, do("sqrt", x))),
+    "logistic": _entry_by_entry(
+        lambda do, x: do("div", _ONE, do("add", _ONE, do("exp", do("neg", x))))
+    ),
+    "exp2": _entry_by_entry(lambda do, x: do("pow", np.asarray(2.0), x)),
     "stop_gradient": _identity,
     "optimization_barrier": _identity,
     "sharding_constraint": _identity,

@@ -43,16 +43,16 @@ class Subprogram:
 
     def shared(self, parameters: "Shared") -> list[bool]:
         """For each argument, whether it is one of some parameters."""
-        own = self._parameters or (None,) * len(self.program.inputs)
-        return [x in parameters for x in own]
+        numbers = self._parameters or (None,) * len(self.program.inputs)
+        return [x in parameters for x in numbers]
 
     @property
     def results(self) -> list[jax.ShapeDtypeStruct]:
         """Shapes of what a call gives."""
-        found = self.program.results
+        programs = self.program.results
         if self.entries is None:
-            return list(found)
-        return [jax.ShapeDtypeStruct((self.entries,), x.dtype) for x in found]
+            return list(programs)
+        return [jax.ShapeDtypeStruct((self.entries,), x.dtype) for x in programs]
 
 
 _call = jex.Primitive(rules.CALL_PRIMITIVE)
@@ -65,9 +65,9 @@ def _shapes(*arguments, subprogram: Subprogram):
     return [ShapedArray(x.shape, x.dtype) for x in subprogram.results]
 
 
-def _rule(graph: Graph, equation, given: list[Value]) -> list[Value]:
+def _rule(graph: Graph, equation, changed: list[Value]) -> list[Value]:
     subprogram = equation.params["subprogram"]
-    arguments = tuple(tuple(as_symbols(graph, x).nodes.ravel().tolist()) for x in given)
+    arguments = tuple(tuple(as_symbols(graph, x).nodes.ravel().tolist()) for x in changed)
     sizes = [int(np.prod(x.shape)) for x in subprogram.results]
     nodes = np.array(graph.call(subprogram, arguments, sum(sizes)), np.int32)
     parts = np.split(nodes, np.cumsum(sizes)[:-1])
@@ -112,24 +112,24 @@ def subprogram(
     shapes = [jax.ShapeDtypeStruct(np.shape(x), jnp.result_type(x)) for x in examples]
     known: dict[str, Subprogram] = {} if made is None else made
 
-    def bound(own: str, of: Callable, arguments) -> list[jax.Array]:
-        if own not in known:
-            alike = entries is not None
-            kinds = [jax.ShapeDtypeStruct(() if alike else x.shape, x.dtype) for x in arguments]
-            looped = tuple(alike and x.ndim == 1 for x in arguments)
+    def bound(title: str, of: Callable, arguments) -> list[jax.Array]:
+        if title not in known:
+            by_entry = entries is not None
+            kinds = [jax.ShapeDtypeStruct(() if by_entry else x.shape, x.dtype) for x in arguments]
+            looped = tuple(by_entry and x.ndim == 1 for x in arguments)
             program = scalarize(of, *kinds, loops=entries is None)
             numbers = parameters + (None,) * (len(kinds) - len(parameters))
-            known[own] = Subprogram(own, program, entries, looped, numbers)
-        return call(known[own], *arguments)
+            known[title] = Subprogram(title, program, entries, looped, numbers)
+        return call(known[title], *arguments)
 
     def transposed(*arguments):
-        own, cotangents = list(arguments[: len(shapes)]), arguments[len(shapes) :]
+        primals, cotangents = list(arguments[: len(shapes)]), arguments[len(shapes) :]
 
         def varied(*some):
-            given = dict(zip(wrt, some, strict=True))
-            return tuple(_listed(function(*(given.get(i, x) for i, x in enumerate(own)))))
+            changed = dict(zip(wrt, some, strict=True))
+            return tuple(_listed(function(*(changed.get(i, x) for i, x in enumerate(primals)))))
 
-        _, pull = jax.vjp(varied, *(own[i] for i in wrt))
+        _, pull = jax.vjp(varied, *(primals[i] for i in wrt))
         return pull(tuple(cotangents))
 
     @jax.custom_vjp
@@ -141,28 +141,28 @@ def subprogram(
 
     def backward(arguments, cotangents):
         by = "_".join(map(str, wrt))
-        found = bound(f"{name}_transposed_by_{by}", transposed, [*arguments, *cotangents])
-        given = dict(zip(wrt, found, strict=True))
-        return tuple(given.get(i, jnp.zeros_like(x)) for i, x in enumerate(arguments))
+        programs = bound(f"{name}_transposed_by_{by}", transposed, [*arguments, *cotangents])
+        changed = dict(zip(wrt, programs, strict=True))
+        return tuple(changed.get(i, jnp.zeros_like(x)) for i, x in enumerate(arguments))
 
     derivable.defvjp(forward, backward)
     return derivable
 
 
-def _listed(found: Any) -> list:
-    return list(found) if isinstance(found, list | tuple) else [found]
+def _listed(programs: Any) -> list:
+    return list(programs) if isinstance(programs, list | tuple) else [programs]
 
 
 def called(program: ScalarProgram) -> list[Subprogram]:
     """Programs that a program calls, directly or not, each after those that it calls."""
-    found: dict[Subprogram, None] = {}
+    programs: dict[Subprogram, None] = {}
 
     def visit(one: ScalarProgram) -> None:
         for other in one.graph.callees(one.outputs):
-            own = getattr(other, "turn", other)  # of a loop the program of one turn
-            if isinstance(own, Subprogram) and own not in found:
-                visit(own.program)
-                found[own] = None
+            callee = getattr(other, "turn", other)  # of a loop the program of one turn
+            if isinstance(callee, Subprogram) and callee not in programs:
+                visit(callee.program)
+                programs[callee] = None
 
     visit(program)
-    return list(found)
+    return list(programs)

@@ -63,7 +63,7 @@ class ScalarProgram(NamedTuple):
         """What it computes, in words that are the same in every process."""
         graph = self.graph
         # The first nodes are the inputs of their numbers.
-        nodes = (graph.nodes[x] for x in graph.needed(self.outputs) if x >= graph.given)
+        nodes = (graph.nodes[x] for x in graph.needed(self.outputs) if x >= graph.numbered)
         words = (f"{x.operation} {[getattr(y, 'name', y) for y in x.arguments]}" for x in nodes)
         return "\n".join([*words, f"{self.outputs.tolist()} {self.inputs} {self.results}"])
 
@@ -108,21 +108,21 @@ def scalarize(
     )
     graph.open_ended = open_ended
     graph.inputs(sum(sizes))
-    given, first = [], 0
+    symbols, first = [], 0
     for shape, size in zip(shapes, sizes, strict=True):
         nodes = np.arange(first, first + size, dtype=np.int32)
-        given.append(Symbols(nodes.reshape(shape.shape)))
+        symbols.append(Symbols(nodes.reshape(shape.shape)))
         first += size
     graph.readers |= zero_signs.readers(closed, results=signed)
     try:
-        found = evaluate(graph, closed, given)
+        values = evaluate(graph, closed, symbols)
     except TooManyOperations as reason:
         raise UnsupportedOperationError(f"it is too much for a kernel: {reason}.") from None
-    for result in found:
+    for result in values:
         if isinstance(result, Refused):
             raise UnsupportedOperationError(result.message())
     try:
-        flat = [as_symbols(graph, x).nodes.ravel() for x in found]
+        flat = [as_symbols(graph, x).nodes.ravel() for x in values]
     except Refusal as reason:
         message = f"a result cannot be made part of a kernel: {reason}."
         raise UnsupportedOperationError(message) from None
@@ -136,11 +136,11 @@ def evaluate(graph: Graph, closed: Any, arguments: list) -> list:
     jaxpr, fixed = (closed.jaxpr, closed.consts) if hasattr(closed, "jaxpr") else (closed, ())
     values: dict[Any, Any] = dict(zip(jaxpr.constvars, map(known, fixed), strict=True))
 
-    def hold(variables: Any, found: list) -> None:
-        for variable, value in zip(variables, found, strict=True):
+    def hold(variables: Any, results: list) -> None:
+        for variable, value in zip(variables, results, strict=True):
             # Keys of random numbers are known, whatever their type.
-            own = isinstance(value, Symbols)
-            values[variable] = as_known(graph, value, variable.aval.dtype) if own else value
+            symbolic = isinstance(value, Symbols)
+            values[variable] = as_known(graph, value, variable.aval.dtype) if symbolic else value
 
     def read(atom: Any):
         return _literal(atom) if isinstance(atom, jex.Literal) else values[atom]
@@ -156,17 +156,17 @@ def _literal(atom: Any):
     return known(atom.val, atom.aval.dtype)
 
 
-def _apply(graph: Graph, equation, given: list) -> list:
+def _apply(graph: Graph, equation, arguments: list) -> list:
     """Results of one equation; what is refused stands for itself, and for what is made of it."""
     name = equation.primitive.name
     enter = CALLS.get(name)
-    refused, graph.exact = first_refused(given), False
+    refused, graph.exact = first_refused(arguments), False
     try:
         if enter is not None and (refused is None or name in PLAIN_CALLS):
             parameters.check(name, equation.params)
-            return _placed(enter(graph, equation, given, evaluate), equation)
+            return _placed(enter(graph, equation, arguments, evaluate), equation)
         if refused is None:
-            return _found(graph, equation, given)
+            return _found(graph, equation, arguments)
     except Refusal as reason:
         refused = Refused(name, str(reason), _place(equation))
     if equation.effects or not equation.outvars:
@@ -175,11 +175,11 @@ def _apply(graph: Graph, equation, given: list) -> list:
     return [refused] * len(equation.outvars)
 
 
-def _found(graph: Graph, equation, given: list[Value]) -> list[Value]:
+def _found(graph: Graph, equation, arguments: list[Value]) -> list[Value]:
     # A call stays one where its arguments are known: what it calls is known only to the module.
     called = equation.primitive.name == CALL_PRIMITIVE
-    if not called and not any(isinstance(x, Symbols) for x in given):
-        return on_host(equation, given)
+    if not called and not any(isinstance(x, Symbols) for x in arguments):
+        return on_host(equation, arguments)
     rule = RULES.get(equation.primitive.name)
     if rule is None:
         reason = factorizations.ITERATIVE.get(equation.primitive.name, "there is no rule for it")
@@ -187,20 +187,20 @@ def _found(graph: Graph, equation, given: list[Value]) -> list[Value]:
     parameters.check(equation.primitive.name, equation.params)
     casts.check(graph, (x.aval for x in (*equation.invars, *equation.outvars)))
     graph.exact = id(equation) in graph.readers
-    found = rule(graph, equation, given)
+    results = rule(graph, equation, arguments)
     return [
         casts.kept(graph, value, x.aval.dtype)
-        for value, x in zip(found, equation.outvars, strict=True)
+        for value, x in zip(results, equation.outvars, strict=True)
     ]
 
 
-def _placed(found: list, equation) -> list:
+def _placed(results: list, equation) -> list:
     """What was refused inside of a call comes from there, where that is known, or from the call."""
-    unknown = [isinstance(x, Refused) and x.place is None for x in found]
+    unknown = [isinstance(x, Refused) and x.place is None for x in results]
     if not any(unknown):
-        return found
+        return results
     place = _place(equation)
-    return [x._replace(place=place) if y else x for x, y in zip(found, unknown, strict=True)]
+    return [x._replace(place=place) if y else x for x, y in zip(results, unknown, strict=True)]
 
 
 def _place(equation) -> str | None:

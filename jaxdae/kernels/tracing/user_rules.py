@@ -48,18 +48,18 @@ def own_rules(closed: Any) -> tuple[OwnRule, ...]:
     Returns:
         Each rule once, in their order.
     """
-    found: dict[OwnRule, None] = {}
-    _gather(getattr(closed, "jaxpr", closed), found)
-    return tuple(found)
+    rules: dict[OwnRule, None] = {}
+    _gather(getattr(closed, "jaxpr", closed), rules)
+    return tuple(rules)
 
 
-def _gather(jaxpr: Any, found: dict[OwnRule, None]) -> None:
+def _gather(jaxpr: Any, rules: dict[OwnRule, None]) -> None:
     for equation in jaxpr.eqns:
         name = equation.primitive.name
         if name in _KINDS and _is_own(equation):
-            found[OwnRule(_named(equation), _KINDS[name], name == _REVERSE)] = None
+            rules[OwnRule(_named(equation), _KINDS[name], name == _REVERSE)] = None
         for inner in jex.jaxprs_in_params(equation.params):
-            _gather(inner, found)
+            _gather(inner, rules)
 
 
 def _is_own(equation) -> bool:

@@ -50,13 +50,13 @@ def readers(closed: Any, results: bool) -> dict[int, Any]:
         Equations of the program and of those inside of it; they are kept, so that no other gets
         the identity of one of them.
     """
-    found: dict[int, Any] = {}
+    equations: dict[int, Any] = {}
     jaxpr = getattr(closed, "jaxpr", closed)
-    _wanted(found, closed, [results] * len(jaxpr.outvars))
-    return found
+    _wanted(equations, closed, [results] * len(jaxpr.outvars))
+    return equations
 
 
-def _wanted(found: dict[int, Any], closed: Any, results: Sequence[bool]) -> list[bool]:
+def _wanted(equations: dict[int, Any], closed: Any, results: Sequence[bool]) -> list[bool]:
     """Arguments whose signs are read, where some results are."""
     jaxpr = getattr(closed, "jaxpr", closed)
     positive = _positive(closed)
@@ -70,22 +70,22 @@ def _wanted(found: dict[int, Any], closed: Any, results: Sequence[bool]) -> list
     want(jaxpr.outvars, results)
     for equation in reversed(jaxpr.eqns):
         asked = [x in wanted for x in equation.outvars]
-        want(equation.invars, _of_equation(found, equation, asked, positive))
+        want(equation.invars, _of_equation(equations, equation, asked, positive))
     return [x in wanted for x in jaxpr.invars]
 
 
-def _of_equation(found: dict[int, Any], equation, asked: list[bool], positive) -> list[bool]:
+def _of_equation(equations: dict[int, Any], equation, asked: list[bool], positive) -> list[bool]:
     """Which arguments are read, for what is asked of the results."""
     name = equation.primitive.name
     if name in _BARRIERS:
         return [False] * len(equation.invars)
     if name in CALLED:
-        return _wanted(found, equation.params[CALLED[name]], asked)
+        return _wanted(equations, equation.params[CALLED[name]], asked)
     if name in _LOOPS:
-        return _LOOPS[name](found, equation, asked)
+        return _LOOPS[name](equations, equation, asked)
     if any(asked):
         # Also where the result is no negative zero: it might become one.
-        found[id(equation)] = equation
+        equations[id(equation)] = equation
     nothing = [False] * len(equation.invars)
     matter = _handed_on(equation, positive) if any(asked) else nothing
     read = _READ.get(name, ())
@@ -94,28 +94,28 @@ def _of_equation(found: dict[int, Any], equation, asked: list[bool], positive) -
     return [x or i in read for i, x in enumerate(matter)]
 
 
-def _of_scan(found: dict[int, Any], equation, asked: list[bool]) -> list[bool]:
+def _of_scan(equations: dict[int, Any], equation, asked: list[bool]) -> list[bool]:
     """What is handed from turn to turn is read if any turn reads it."""
     body = equation.params["jaxpr"]
-    return _repeated(found, body, len(equation.invars), asked)
+    return _repeated(equations, body, len(equation.invars), asked)
 
 
-def _repeated(found, body, count: int, asked: list[bool]) -> list[bool]:
+def _repeated(equations, body, count: int, asked: list[bool]) -> list[bool]:
     # All of the state that is handed on is taken for one: loops are few, and their states small.
-    given = _wanted(found, body, [True] * len(asked) if any(asked) else asked)
-    if any(given) and not any(asked):
-        given = _wanted(found, body, [True] * len(asked))
-    return given if len(given) == count else [any(given)] * count
+    reads = _wanted(equations, body, [True] * len(asked) if any(asked) else asked)
+    if any(reads) and not any(asked):
+        reads = _wanted(equations, body, [True] * len(asked))
+    return reads if len(reads) == count else [any(reads)] * count
 
 
-def _of_while(found: dict[int, Any], equation, asked: list[bool]) -> list[bool]:
+def _of_while(equations: dict[int, Any], equation, asked: list[bool]) -> list[bool]:
     params = equation.params
-    _wanted(found, params["cond_jaxpr"], [False])
-    return _repeated(found, params["body_jaxpr"], len(equation.invars), asked)
+    _wanted(equations, params["cond_jaxpr"], [False])
+    return _repeated(equations, params["body_jaxpr"], len(equation.invars), asked)
 
 
-def _of_cond(found: dict[int, Any], equation, asked: list[bool]) -> list[bool]:
-    each = [_wanted(found, x, asked) for x in equation.params["branches"]]
+def _of_cond(equations: dict[int, Any], equation, asked: list[bool]) -> list[bool]:
+    each = [_wanted(equations, x, asked) for x in equation.params["branches"]]
     return [False, *(any(x) for x in zip(*each, strict=True))]
 
 
@@ -126,11 +126,11 @@ def _positive(closed: Any) -> set[Any]:
     """Variables of a program that are never a negative zero."""
     jaxpr, fixed = getattr(closed, "jaxpr", closed), getattr(closed, "consts", ())
     constants = zip(jaxpr.constvars, fixed, strict=False)
-    found = {x for x, value in constants if not (_is_exact(x) or _has_negative_zero(value))}
+    equations = {x for x, value in constants if not (_is_exact(x) or _has_negative_zero(value))}
     for equation in jaxpr.eqns:
-        if _is_positive(equation, found):
-            found.update(equation.outvars)
-    return found
+        if _is_positive(equation, equations):
+            equations.update(equation.outvars)
+    return equations
 
 
 def _is_positive(equation, positive: set[Any]) -> bool:
@@ -140,15 +140,15 @@ def _is_positive(equation, positive: set[Any]) -> bool:
 
 def _is_born(equation) -> bool:
     """Whether they are none, whatever the arguments are."""
-    name, params, own = equation.primitive.name, equation.params, equation.invars
+    name, params, operands = equation.primitive.name, equation.params, equation.invars
     if name in _POSITIVE or all(map(_is_exact, equation.outvars)):
         return True
-    if name in ("mul", "dot_general") and own[0] is own[1]:
+    if name in ("mul", "dot_general") and operands[0] is operands[1]:
         return True
     if name == "integer_pow":
         return params["y"] % 2 == 0
     # Sums of several terms begin with zero.
-    return name in _SUMS and _SUMS[name](own[0].aval.shape, params) > 1
+    return name in _SUMS and _SUMS[name](operands[0].aval.shape, params) > 1
 
 
 def _stays(equation, are: list[bool]) -> bool:

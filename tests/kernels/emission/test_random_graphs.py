@@ -12,7 +12,7 @@ import pytest
 import scipy.special
 
 from jaxdae.kernels.emission import elementary_functions
-from jaxdae.kernels.emission.instructions import emit, functions
+from jaxdae.kernels.emission.instructions import elementary_calls, emit
 from jaxdae.kernels.graph.expressions import CONSTANT, Graph, INPUT
 from jaxdae.kernels.graph.operations import OPERATIONS
 from jaxdae.kernels.launch.assembly import assembled
@@ -94,7 +94,7 @@ def module(programs: list[tuple[Graph, list[int]]]) -> Module:
     )
     for k, (graph, nodes) in enumerate(programs):
         program = ScalarProgram(graph, np.array(nodes, np.int32), (), ())
-        elementary |= dict.fromkeys(functions(program))
+        elementary |= dict.fromkeys(elementary_calls(program))
         parts.append(part(program, f"part{k}"))
         lanes.call(f"part{k}", lanes.offset(source, k * INPUTS), lanes.offset(target, first))
         first += len(nodes)

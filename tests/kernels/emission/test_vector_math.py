@@ -11,7 +11,7 @@ import scipy.special
 
 from jaxdae.kernels import native, scalarize
 from jaxdae.kernels.emission.elementary_functions import LIMITED, VECTOR_FUNCTIONS
-from jaxdae.kernels.emission.instructions import functions
+from jaxdae.kernels.emission.instructions import elementary_calls
 from jaxdae.kernels.graph.operations import STRAIGHT_LINES
 
 # By the name of the operation: JAX's function, and NumPy's for the exact value.
@@ -276,7 +276,7 @@ def test_sine_and_cosine_of_one_angle_are_computed_together():
         return jnp.sin(x) * jnp.cos(y), jnp.cos(x), jnp.sin(x)
 
     example = jnp.zeros(())
-    assert functions(scalarize(both, example, example)) == ("cos", "sincos")
+    assert elementary_calls(scalarize(both, example, example)) == ("cos", "sincos")
     x = np.linspace(-40, 40, 999)
     _, cosine, sine = jax.vmap(native(both, example, example))(x, x)
     np.testing.assert_array_equal(sine, computed("sin", x))
@@ -298,8 +298,10 @@ def test_one_member_gets_the_digits_of_many(dtype):
 
 
 def test_only_functions_that_are_called_become_part_of_a_kernel():
-    assert functions(scalarize(lambda x: jnp.exp(x) * 2 + jnp.sqrt(x), jnp.zeros(()))) == ("exp",)
-    assert functions(scalarize(lambda x: x * 2, jnp.zeros(()))) == ()
+    assert elementary_calls(scalarize(lambda x: jnp.exp(x) * 2 + jnp.sqrt(x), jnp.zeros(()))) == (
+        "exp",
+    )
+    assert elementary_calls(scalarize(lambda x: x * 2, jnp.zeros(()))) == ()
 
 
 def test_all_functions_are_looked_at_here():

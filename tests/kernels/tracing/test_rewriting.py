@@ -93,7 +93,7 @@ def test_truth_values_and_empty_parameters(in_numpy):
     program = scalarize(function, *given, varying=1)
     parts = parted(program, varying=1)
     assert [x.shape for x in parts.first.inputs] == [(0,), ()]
-    assert not any(parts.first.graph.is_truth(x) for x in parts.first.outputs)
+    assert not any(parts.first.graph.is_boolean(x) for x in parts.first.outputs)
     assert float(together(parts, in_numpy, given[:1], given[1:])[0]) == 1.5
 
 
