@@ -95,7 +95,11 @@ def _stacked(graph: Graph, rows) -> Any:
 
 
 def unrolled(
-    graph: Graph, equation, arguments: list[Value], evaluate: Callable, beyond: Callable | None = None
+    graph: Graph,
+    equation,
+    arguments: list[Value],
+    evaluate: Callable,
+    beyond: Callable | None = None,
 ) -> list:
     """Results of a loop whose condition is known in each turn.
 

@@ -183,7 +183,9 @@ def kept(graph: Graph, value: Value) -> np.ndarray:
         return value.nodes
     zero = graph.constant(0.0)
     conditions = [graph.nodes[x] for x in value.nodes.ravel().tolist()]
-    if all(x.operation == "ne" and x.arguments[1] == zero for x in conditions):  # as `restored` made it
+    if all(
+        x.operation == "ne" and x.arguments[1] == zero for x in conditions
+    ):  # as `restored` made it
         return np.array([x.arguments[0] for x in conditions], np.int32).reshape(value.nodes.shape)
     return elementwise(graph, "select", value, np.asarray(1.0), np.asarray(0.0)).nodes
 

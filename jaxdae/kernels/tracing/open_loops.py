@@ -83,7 +83,9 @@ def _turned(
     return [restored(graph, x, y) for x, y in zip(shaped, starts, strict=False)]
 
 
-def _one_turn(turn: Turn, params, arguments: list[Any], goes_on: Symbols, evaluate: Callable) -> list:
+def _one_turn(
+    turn: Turn, params, arguments: list[Any], goes_on: Symbols, evaluate: Callable
+) -> list:
     """What a turn hands on, and whether it goes on: both stay as they were where it did not."""
     tests, bodies = params["cond_nconsts"], params["body_nconsts"]
     constants = [turn.constant(x) for x in arguments[: tests + bodies]]
@@ -120,7 +122,9 @@ def _counting(value: Symbols, bounds: tuple[int, int] | None) -> Symbols:
 def _beside(rule: Callable) -> Callable:
     """A rule for what stands around such loops in the libraries that write them."""
 
-    def of_open_programs(graph: Graph, equation, arguments: list[Value], evaluate: Callable) -> list:
+    def of_open_programs(
+        graph: Graph, equation, arguments: list[Value], evaluate: Callable
+    ) -> list:
         if not graph.open_ended:
             raise Refusal("there is no rule for it")
         return rule(graph, equation, arguments, evaluate)
