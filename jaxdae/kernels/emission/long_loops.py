@@ -1,11 +1,13 @@
 """Loops over turns of one program, as functions on arrays in memory."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
 from jaxdae.kernels.llvm.module import Definition
-from jaxdae.kernels.llvm.registers import Number
+from jaxdae.kernels.llvm.registers import Condition, Number
 from jaxdae.kernels.llvm.writer import Writer
 from jaxdae.kernels.tracing.long_loops import Loop
 
@@ -54,12 +56,7 @@ class _LoopWriter(Writer):
         new = [self.room(x) for x in self._outputs[: loop.handed]]
         for i, room in enumerate(old):
             self.copy_vectors(f"%a{first + i}_", room, self._inputs[first + i])
-        # The first is open-ended, and has no rows.
-        wanted = lambda: Number(self, self.load(self.vector, old[-1])).differs(0.0).anywhere()  # noqa: E731
-        with self.while_(wanted) if loop.length is None else self.turns(0, loop.length) as turns:
-            at = "" if turns is None else turns.index
-            if loop.reverse:
-                at = self.put("i64", f"sub i64 {(loop.length or 0) - 1}, {at}")
+        with self._rows(old) as at:
             pointers = [
                 *(f"%a{i}_" for i in range(first)),
                 *old,
@@ -72,6 +69,24 @@ class _LoopWriter(Writer):
                 self.copy_vectors(source, target, size)
         for i, room in enumerate(old):
             self.copy_vectors(room, f"%r{i}_", self._outputs[i])
+
+    @contextmanager
+    def _rows(self, handed: list[str]) -> Iterator[str]:
+        """Turns of the loop: numbers of their rows; one that is open-ended has none."""
+        length = self._loop.length
+        if length is None:
+            with self.while_(lambda: self._wanted(handed[-1])):
+                yield ""
+            return
+        with self.turns(0, length) as turns:
+            reverse = self._loop.reverse
+            yield (
+                self.put("i64", f"sub i64 {length - 1}, {turns.index}") if reverse else turns.index
+            )
+
+    def _wanted(self, place: str) -> Condition:
+        """Whether a number is not zero in any lane."""
+        return Number(self, self.load(self.vector, place)).differs(0.0).anywhere()
 
     def _row(self, kind: str, pointer: str, at: str, size: int) -> str:
         return self.place(kind, pointer, self.put("i64", f"mul i64 {at}, {size}"))

@@ -127,3 +127,11 @@ def reduced(graph: Graph, operation: str, value: Value, axes, boolean: bool = Fa
     for row in flat[1:]:
         total = elementwise(graph, operation, total, Symbols(row, boolean))
     return total
+
+
+def as_numbers(graph: Graph, value: Value) -> Symbols:
+    """Booleans as one and zero, all else as it is."""
+    value = as_symbols(graph, value)
+    if not value.boolean:
+        return value
+    return elementwise(graph, "select", value, np.asarray(1.0), np.asarray(0.0), bounds=(0, 1))

@@ -19,7 +19,7 @@ from jaxdae.kernels.tracing.arrays import (
     Value,
 )
 from jaxdae.kernels.tracing.indexing import as_one_kind
-from jaxdae.kernels.tracing.linear_solves import SOLVES
+from jaxdae.kernels.tracing.linear_algebra import SOLVES
 from jaxdae.kernels.tracing.parameters import CALLED
 
 

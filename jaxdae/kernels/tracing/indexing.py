@@ -7,7 +7,14 @@ import numpy as np
 
 from jaxdae.kernels.graph.cases import is_chosen
 from jaxdae.kernels.graph.expressions import Graph
-from jaxdae.kernels.tracing.arrays import as_symbols, elementwise, Refusal, Symbols, Value
+from jaxdae.kernels.tracing.arrays import (
+    as_numbers,
+    as_symbols,
+    elementwise,
+    Refusal,
+    Symbols,
+    Value,
+)
 from jaxdae.kernels.tracing.data_movement import clips, MOVEMENTS, start_of_slice, Windows
 from jaxdae.kernels.tracing.integers import hull
 
@@ -248,20 +255,12 @@ def _starts(graph: Graph, starts: list[Symbols], limits, clip: bool) -> Iterator
         yield tuple(i for i, _ in combination), condition
 
 
-def _number(graph: Graph, value: Value) -> Symbols:
-    """Truth values as zero and one, all else as it is."""
-    value = as_symbols(graph, value)
-    if not value.boolean:
-        return value
-    return elementwise(graph, "select", value, np.asarray(1.0), np.asarray(0.0), bounds=(0, 1))
-
-
 def extremum(sign: int) -> Callable:
     """Position of the first largest, or smallest, entry; the first NaN before all others."""
 
     def rule(graph: Graph, equation, arguments: list[Value]) -> list[Value]:
         (axis,) = equation.params["axes"]
-        value = _number(graph, arguments[0])
+        value = as_numbers(graph, arguments[0])
         rows = np.moveaxis(value.nodes, axis, 0)
         best, place = value.like(rows[0]), as_symbols(graph, np.zeros(rows[0].shape))
         for i, row in enumerate(rows[1:], 1):
@@ -348,7 +347,7 @@ def _precedes(graph: Graph, pairs) -> Symbols:
 
 def _less(graph: Graph, a: Symbols, b: Symbols) -> Symbols:
     """`a < b`, NaN being larger than everything but NaN."""
-    a, b = _number(graph, a), _number(graph, b)
+    a, b = as_numbers(graph, a), as_numbers(graph, b)
     if a.bounds is not None:
         return before(graph, a, b)
     greater = elementwise(graph, "le", b, a)

@@ -10,6 +10,7 @@ import numpy as np
 
 from jaxdae.kernels.graph.expressions import CONSTANT, Graph, INPUT, RESULT, TooManyOperations
 from jaxdae.kernels.tracing.arrays import (
+    as_numbers,
     as_symbols,
     elementwise,
     first_refused,
@@ -187,7 +188,7 @@ def kept(graph: Graph, value: Value) -> np.ndarray:
         x.operation == "ne" and x.arguments[1] == zero for x in conditions
     ):  # as `restored` made it
         return np.array([x.arguments[0] for x in conditions], np.int32).reshape(value.nodes.shape)
-    return elementwise(graph, "select", value, np.asarray(1.0), np.asarray(0.0)).nodes
+    return as_numbers(graph, value).nodes
 
 
 class Turn:

@@ -7,7 +7,7 @@ import inspect
 
 from jaxdae.kernels.tracing.arrays import Refusal
 from jaxdae.kernels.tracing.data_movement import MOVEMENTS
-from jaxdae.kernels.tracing.linear_solves import SOLVES
+from jaxdae.kernels.tracing.linear_algebra import SOLVES
 
 # How something is computed, kept, shown or placed, not what.
 _HARMLESS = {

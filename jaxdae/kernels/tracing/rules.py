@@ -8,8 +8,16 @@ from jax import lax
 from jaxdae.kernels.graph import dense_products, maps
 from jaxdae.kernels.graph.expressions import Graph
 from jaxdae.kernels.graph.operations import OPERATIONS
-from jaxdae.kernels.tracing import casts, factorizations, indexing, product_parts
-from jaxdae.kernels.tracing.arrays import as_symbols, elementwise, reduced, Refusal, Symbols, Value
+from jaxdae.kernels.tracing import casts, indexing, linear_algebra, product_parts
+from jaxdae.kernels.tracing.arrays import (
+    as_numbers,
+    as_symbols,
+    elementwise,
+    reduced,
+    Refusal,
+    Symbols,
+    Value,
+)
 from jaxdae.kernels.tracing.control_flow import choice
 from jaxdae.kernels.tracing.indexing import as_one_kind
 from jaxdae.kernels.tracing.integers import on_integers, rounded, sum_of_products, within
@@ -87,7 +95,7 @@ def _convert(graph: Graph, equation, arguments: list[Value]) -> list[Value]:
         return [value if value.boolean else elementwise(graph, "ne", value, zero)]
     counted = np.issubdtype(dtype, np.integer)
     if value.boolean:
-        return [_counted(graph, value)._replace(bounds=(0, 1) if counted else None)]
+        return [as_numbers(graph, value)._replace(bounds=(0, 1) if counted else None)]
     if not counted:
         return [Symbols(value.nodes)]
     if value.bounds is None:
@@ -142,7 +150,7 @@ def _cumulative(operation: str) -> Callable:
 
 def _dot_general(graph: Graph, equation, arguments: list[Value]) -> list[Value]:
     (left, right), (batch_left, batch_right) = equation.params["dimension_numbers"]
-    symbols = [_counted(graph, as_symbols(graph, x)) for x in arguments]
+    symbols = [as_numbers(graph, x) for x in arguments]
     a = _arranged(symbols[0].nodes, batch_left, left)
     b = _arranged(symbols[1].nodes, batch_right, right)
     results = [_product(graph, rows, columns.T) for rows, columns in zip(a, b, strict=True)]
@@ -154,13 +162,6 @@ def _dot_general(graph: Graph, equation, arguments: list[Value]) -> list[Value]:
     if result.dtype == np.bool_:
         return [elementwise(graph, "ne", out, np.asarray(0.0))]
     return [out]
-
-
-def _counted(graph: Graph, value: Symbols) -> Symbols:
-    """Truth values as the numbers one and zero."""
-    if not value.boolean:
-        return value
-    return elementwise(graph, "select", value, np.asarray(1.0), np.asarray(0.0), bounds=(0, 1))
 
 
 def _product(graph: Graph, a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -247,7 +248,7 @@ RULES: dict[str, Callable] = {
         if x.primitive
     },
     **indexing.RULES,
-    **factorizations.RULES,
+    **linear_algebra.RULES,
     "gt": _composed(lambda do, a, b: do("lt", b, a)),
     "ge": _composed(lambda do, a, b: do("le", b, a)),
     "add_any": _same("add"),

@@ -10,7 +10,7 @@ import numpy as np
 from jaxdae.kernels.graph.expressions import Graph, INPUT, TooManyOperations
 from jaxdae.kernels.tracing import (
     casts,
-    factorizations,
+    linear_algebra,
     parameters,
     zero_signs,
 )
@@ -182,7 +182,7 @@ def _found(graph: Graph, equation, arguments: list[Value]) -> list[Value]:
         return on_host(equation, arguments)
     rule = RULES.get(equation.primitive.name)
     if rule is None:
-        reason = factorizations.ITERATIVE.get(equation.primitive.name, "there is no rule for it")
+        reason = linear_algebra.ITERATIVE.get(equation.primitive.name, "there is no rule for it")
         raise Refusal(reason)
     parameters.check(equation.primitive.name, equation.params)
     casts.check(graph, (x.aval for x in (*equation.invars, *equation.outvars)))

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdae.kernels.graph.operations import OPERATIONS
-from jaxdae.kernels.tracing.linear_solves import SOLVES
+from jaxdae.kernels.tracing.linear_algebra import SOLVES
 from jaxdae.kernels.tracing.parameters import CALLED
 
 # Arguments whose sign they read where these are zero; the others hand it on, if there are any.

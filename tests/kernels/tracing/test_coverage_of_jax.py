@@ -15,7 +15,7 @@ import pytest
 
 import jaxdae
 from jaxdae.kernels.tracing.control_flow import CALLS
-from jaxdae.kernels.tracing.factorizations import ITERATIVE
+from jaxdae.kernels.tracing.linear_algebra import ITERATIVE
 from jaxdae.kernels.tracing.parameters import check
 from jaxdae.kernels.tracing.rules import RULES
 from jaxdae.models import CartesianPendulum, MODELS

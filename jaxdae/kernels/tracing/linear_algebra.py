@@ -1,11 +1,16 @@
-"""Factorizations of small dense matrices, scalar by scalar, as LAPACK defines them."""
+"""Factorizations of small dense matrices as LAPACK defines them, and our own solves, by scalars."""
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
+from jaxdae.kernels.graph.elimination import solve_saddle_point, solve_symmetric
 from jaxdae.kernels.graph.expressions import Graph
 from jaxdae.kernels.tracing.arrays import as_symbols, Refusal, Symbols, Value
+from jaxdae.linalg.positive_definite import POSITIVE_DEFINITE
+from jaxdae.linalg.saddle_point import SADDLE_POINT
+from jaxdae.linalg.solve_primitive import Batch
 
 # With pivots that depend on the inputs a matrix costs n^3 choices besides its arithmetic.
 _PIVOTED_LIMIT = 16
@@ -49,18 +54,22 @@ def _of_matrices(factorize: Callable, *cores: int) -> Callable:
         cores: axes that each argument has beside those of the batch.
     """
 
-    def rule(graph: Graph, equation, arguments: list[Value]) -> list[Value]:
+    def rule(graph: Graph, equation, arguments: list[Value]) -> list[Symbols]:
         nodes = [as_symbols(graph, x).nodes for x in arguments]
         batch = nodes[0].shape[: nodes[0].ndim - cores[0]]
-        shapes = [x.aval.shape for x in equation.outvars]
-        result = [np.zeros(shape, np.int32) for shape in shapes]
-        for place in np.ndindex(*batch):
-            results = factorize(graph, *(x[place] for x in nodes), **equation.params)
-            for all_of, part in zip(result, results, strict=True):
-                all_of[place] = part
-        return [Symbols(x) for x in result]
+        return _each(batch, nodes, equation, partial(factorize, graph, **equation.params))
 
     return rule
+
+
+def _each(batch: tuple[int, ...], nodes, equation, function: Callable) -> list[Symbols]:
+    """Results for a batch, from a function of the nodes of one member."""
+    results = [np.zeros(x.aval.shape, np.int32) for x in equation.outvars]
+    for place in np.ndindex(*batch):
+        parts = function(*(x[place] for x in nodes))
+        for result, part in zip(results, parts, strict=True):
+            result[place] = part
+    return [Symbols(x) for x in results]
 
 
 def _cholesky(graph: Graph, matrix, **_):
@@ -107,23 +116,16 @@ def _triangular_solve(graph: Graph, a, b, *, left_side, lower, transpose_a, unit
     return [b if left_side else b.T]
 
 
-def _lu(graph: Graph, equation, arguments: list[Value]) -> list[Value]:
+def _lu(graph: Graph, equation, arguments: list[Value]) -> list[Symbols]:
     """`P A = L U` with the largest entry of a column as its pivot."""
-    del equation
-    nodes = as_symbols(graph, arguments[0]).nodes
-    *batch, m, n = nodes.shape
+    m, n = equation.invars[0].aval.shape[-2:]
     if min(m, n) > _PIVOTED_LIMIT:
         raise Refusal(f"its pivots depend on the inputs, and it has more than {_PIVOTED_LIMIT}")
-    factors = np.zeros_like(nodes)
-    pivots = np.zeros((*batch, min(m, n)), np.int32)
-    order = np.zeros((*batch, m), np.int32)
-    for place in np.ndindex(*batch):
-        factors[place], pivots[place], order[place] = _pivoted(graph, nodes[place])
-    bounds = (0, max(m - 1, 0))
-    return [Symbols(factors), Symbols(pivots, bounds=bounds), Symbols(order, bounds=bounds)]
+    factors, *rows = _of_matrices(_pivoted, 2)(graph, equation, arguments)
+    return [factors, *(x._replace(bounds=(0, max(m - 1, 0))) for x in rows)]
 
 
-def _pivoted(graph: Graph, matrix):
+def _pivoted(graph: Graph, matrix, **_):
     s, (m, n) = _Scalars(graph), matrix.shape
     table = matrix.copy()
     order = np.array([graph.constant(float(i)) for i in range(m)], np.int32)
@@ -177,10 +179,9 @@ def _permutation(graph: Graph, pivots, *, permutation_size):
     return [order]
 
 
-def _lu_pivots_to_permutation(graph: Graph, equation, arguments: list[Value]) -> list[Value]:
-    (results,) = _of_matrices(_permutation, 1)(graph, equation, arguments)
-    assert isinstance(results, Symbols)
-    return [results._replace(bounds=(0, max(equation.params["permutation_size"] - 1, 0)))]
+def _lu_pivots_to_permutation(graph: Graph, equation, arguments: list[Value]) -> list[Symbols]:
+    (order,) = _of_matrices(_permutation, 1)(graph, equation, arguments)
+    return [order._replace(bounds=(0, max(equation.params["permutation_size"] - 1, 0)))]
 
 
 def _qr(graph: Graph, matrix, *, full_matrices, pivoting, **_):
@@ -255,6 +256,25 @@ def _ormqr(graph: Graph, packed, scales, target, *, left, transpose):
     return [columns if left else columns.T]
 
 
+def _of_systems(solve: Callable) -> Callable:
+    """A rule for a batch of systems, from what solves one of them."""
+
+    def rule(graph: Graph, equation, arguments: list[Value], evaluate: Callable) -> list[Symbols]:
+        del evaluate  # what it would follow is not entered
+        batch: Batch = equation.params["batch"]
+        nodes = [_with_batch(batch, i, as_symbols(graph, x).nodes) for i, x in enumerate(arguments)]
+        return _each(batch.sizes, nodes, equation, partial(solve, graph))
+
+    return rule
+
+
+def _with_batch(batch: Batch, number: int, nodes: np.ndarray) -> np.ndarray:
+    """An argument for each system of a batch."""
+    core, present = batch.core(number, nodes.shape), batch.present[number]
+    axes = (size if x else 1 for size, x in zip(batch.sizes, present, strict=True))
+    return np.broadcast_to(nodes.reshape(*axes, *core), (*batch.sizes, *core))
+
+
 RULES: dict[str, Callable] = {
     "cholesky": _of_matrices(_cholesky, 2),
     "triangular_solve": _of_matrices(_triangular_solve, 2, 2),
@@ -270,3 +290,8 @@ ITERATIVE = dict.fromkeys(
     ("svd", "eigh", "eig", "schur", "hessenberg", "tridiagonal"),
     "it iterates until it converges, as often as its input needs",
 )
+# Our own, which are not entered.
+SOLVES: dict[str, Callable] = {
+    POSITIVE_DEFINITE: _of_systems(solve_symmetric),
+    SADDLE_POINT: _of_systems(solve_saddle_point),
+}
