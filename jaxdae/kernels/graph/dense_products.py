@@ -77,8 +77,7 @@ def called(graph: Graph, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Nodes of a matrix product as one call."""
     (left, first), (right, second) = _arranged(graph, a), _arranged(graph, b)
     shape = (a.shape[0], a.shape[1], b.shape[1])
-    result = graph.call(Product(shape, left, right), (first, second), shape[0] * shape[2])
-    return np.array(result, np.int32).reshape(shape[0], shape[2])
+    return graph.call(Product(shape, left, right), (first, second))[0]
 
 
 def _is_dense(graph: Graph, nodes: np.ndarray) -> bool:

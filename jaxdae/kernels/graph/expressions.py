@@ -121,16 +121,25 @@ class Graph:
         first = count if self.varying is None else min(self.varying, count)
         self._fixed.extend([False] * first + [True] * (count - first))
 
-    def call(self, callee: Any, arguments: tuple[tuple[int, ...], ...], results: int) -> list[int]:
-        """All results of a call, one after the other; equal calls are one."""
+    def call(self, callee: Any, arguments: tuple[tuple[int, ...], ...]) -> list[np.ndarray]:
+        """Results of a call, in the shapes that the callee names; equal calls are one."""
+        shapes = [x.shape for x in callee.results]
+        ends = np.cumsum([int(np.prod(x)) for x in shapes]).tolist()
+        nodes = np.arange(ends[-1] if ends else 0, dtype=np.int32)
+        nodes += self.call_node(callee, arguments) + 1
+        parts = np.split(nodes, ends[:-1])
+        return [part.reshape(shape) for part, shape in zip(parts, shapes, strict=False)]
+
+    def call_node(self, callee: Any, arguments: tuple[tuple[int, ...], ...]) -> int:
+        """The node of a call, which those of its results follow."""
         key = (CALL, callee, arguments)
         node = self._known.get(key)
         if node is None:
             node = self._new(key, CALL, (callee, arguments))
-            # They follow their call, so that nobody has to ask for them one by one.
-            self.nodes.extend(Node(RESULT, (node, i)) for i in range(results))
-            self._fixed.extend([self._fixed[node]] * results)
-        return list(range(node + 1, node + 1 + results))
+            count = sum(int(np.prod(x.shape)) for x in callee.results)
+            self.nodes.extend(Node(RESULT, (node, i)) for i in range(count))
+            self._fixed.extend([self._fixed[node]] * count)
+        return node
 
     def apply(self, operation: str, *arguments: int) -> int:
         """An operation on nodes, simplified."""
@@ -313,8 +322,7 @@ def copied(graph: Graph, node: int, to: Graph, known: Callable[[int], int]) -> i
     if operation == CALL:
         callee, parts = arguments
         nodes = tuple(tuple(known(x) for x in part) for part in parts)
-        size = sum(int(np.prod(x.shape)) for x in callee.results)
-        return to.call(callee, nodes, size)[0] - 1
+        return to.call_node(callee, nodes)
     if operation == RESULT:
         return known(arguments[0]) + 1 + arguments[1]  # results follow their call
     return to.apply(operation, *(known(x) for x in arguments))

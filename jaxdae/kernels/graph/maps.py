@@ -65,8 +65,8 @@ def mapped(graph: Graph, operation: str, nodes: list[np.ndarray]) -> np.ndarray 
     if any(one and _is_zero(graph, x[0]) for x, one in zip(flat, single, strict=True)):
         return None
     arguments = tuple(tuple(x[:1] if one else x) for x, one in zip(flat, single, strict=True))
-    result = graph.call(Map(operation, len(flat[0]), single), arguments, len(flat[0]))
-    return np.array(result, np.int32).reshape(nodes[0].shape)
+    (result,) = graph.call(Map(operation, len(flat[0]), single), arguments)
+    return result.reshape(nodes[0].shape)
 
 
 def _are_results(graph: Graph, arrays: list[list[int]]) -> bool:

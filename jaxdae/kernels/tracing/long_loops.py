@@ -147,12 +147,7 @@ def _looped(graph: Graph, scan: Scan, evaluate: Callable) -> list[Value] | None:
     if loop is None:
         return None
     arguments = (*turn.arguments[0], *turn.arguments[1], *turn.arguments[2])
-    sizes = [int(np.prod(x.shape)) for x in loop.results]
-    nodes = np.array(graph.call(loop, arguments, sum(sizes)), np.int32)
-    parts = [
-        x.reshape(shape.shape)
-        for x, shape in zip(np.split(nodes, np.cumsum(sizes)[:-1]), loop.results, strict=True)
-    ]
+    parts = graph.call(loop, arguments)
     kinds += [kind_of(turn.graph, x) for x in values]
     result = [restored(graph, x, kind) for x, kind in zip(parts, kinds, strict=True)]
     ends = iter(result[: len(last)])

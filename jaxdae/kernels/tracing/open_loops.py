@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import numpy as np
 
 from jaxdae.kernels.graph.expressions import Graph
 from jaxdae.kernels.tracing.arrays import (
@@ -74,13 +73,8 @@ def _turned(
             ends = (as_symbols(turn.graph, x).bounds for x in after[:-1])
             starts = [widened(x, y) for x, y in zip(starts, ends, strict=True)]
     loop = turn.open_loop(after)
-    sizes = [int(np.prod(x.shape)) for x in loop.results]
-    nodes = np.array(
-        graph.call(loop, (*turn.arguments[0], *turn.arguments[1]), sum(sizes)), np.int32
-    )
-    parts = np.split(nodes, np.cumsum(sizes)[:-1])
-    shaped = (x.reshape(y.shape) for x, y in zip(parts, loop.results, strict=True))
-    return [restored(graph, x, y) for x, y in zip(shaped, starts, strict=False)]
+    results = graph.call(loop, (*turn.arguments[0], *turn.arguments[1]))
+    return [restored(graph, x, y) for x, y in zip(results, starts, strict=False)]
 
 
 def _one_turn(

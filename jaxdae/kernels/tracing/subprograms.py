@@ -68,11 +68,7 @@ def _shapes(*arguments, subprogram: Subprogram):
 def _rule(graph: Graph, equation, changed: list[Value]) -> list[Value]:
     subprogram = equation.params["subprogram"]
     arguments = tuple(tuple(as_symbols(graph, x).nodes.ravel().tolist()) for x in changed)
-    sizes = [int(np.prod(x.shape)) for x in subprogram.results]
-    nodes = np.array(graph.call(subprogram, arguments, sum(sizes)), np.int32)
-    parts = np.split(nodes, np.cumsum(sizes)[:-1])
-    shapes = [x.shape for x in subprogram.results]
-    return [Symbols(x.reshape(shape)) for x, shape in zip(parts, shapes, strict=True)]
+    return [Symbols(x) for x in graph.call(subprogram, arguments)]
 
 
 rules.RULES[_call.name] = _rule
