@@ -1,6 +1,7 @@
 """Consistent states: positions, then velocities, projected onto the constraints."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Literal, overload
 
 import equinox as eqx
@@ -131,17 +132,12 @@ def consistent_state(
     state = State(q, v, w)
     system = in_dtype(system, state.q.dtype)
     check_system(system, state, t=t, forces=False)
-    fixed = (fixed,) if isinstance(fixed, str | int) else fixed
-    n, k = state.q.size, state.w.size
-    chosen = _indices(system, fixed, n, k)
-    held = [i for i in chosen if i < n]
-    free = np.ones(n + k, bool)
-    free[chosen] = False
+    held, free = _held(system, fixed, state.q.size, state.w.size)
     if is_concrete(state):
         check_finite(state)
     check_tolerance("tolerance", tolerance)
-    if tolerance is None:
-        tolerance = float(jnp.finfo(state.q.dtype).eps) ** (2 / 3)
+    default = float(np.finfo(state.q.dtype).eps) ** (2 / 3)
+    allowed = default if tolerance is None else tolerance
     if program is not None:
         check_program_shape(program, t, state)
     t = jnp.asarray(t, state.q.dtype)
@@ -150,9 +146,19 @@ def consistent_state(
         if unmoved is not None:
             return (state, unmoved) if report else state
     out, projection, left = _project(system, program, t, state, jnp.asarray(free))
-    out = _require(system, t, state, out, projection, tolerance, held)
-    out = _require_program(out, left, tolerance)
+    after = jnp.concatenate([projection.after.phi, projection.after.phi_dot])
+    problem = partial(_message, system, t, state, projection, held)
+    out = _required(out, after, (out.q, out.v), allowed, problem)
+    out = _required(out, left, (out.q, out.v, out.w), allowed, partial(unmet, left))
     return (out, projection) if report else out
+
+
+def _held(system, fixed, n: int, k: int) -> tuple[list[int], np.ndarray]:
+    """Coordinates that are held, and which coordinates and actuator states may move, `(n + k,)`."""
+    chosen = _indices(system, (fixed,) if isinstance(fixed, str | int) else fixed, n, k)
+    free = np.ones(n + k, bool)
+    free[chosen] = False
+    return [i for i in chosen if i < n], free
 
 
 def _unmoved(system: System, t, state: State) -> Projection | None:
@@ -269,36 +275,18 @@ def _independent_rows(constraint, near):
     return jax.lax.stop_gradient((result.order, used))
 
 
-def _require(system, t, state, out, projection, tolerance, held):
-    """`out` if it satisfies the constraints; an error, or NaN while tracing, if it does not."""
-    after = jnp.concatenate([projection.after.phi, projection.after.phi_dot])
-    size = jnp.concatenate([out.q, out.v])
-    limit = tolerance * (1 + jnp.max(jnp.abs(size), initial=0.0))
-    good = jnp.all(jnp.abs(after) <= limit)
+def _required(out: State, residuals, size, tolerance: float, problem: Callable) -> State:
+    """`out` if its residuals are small; an error, or NaN while tracing, if they are not."""
+    limit = tolerance * (1 + jnp.max(jnp.abs(jnp.concatenate(size)), initial=0.0))
+    good = jnp.all(jnp.abs(residuals) <= limit)
     if not is_concrete(good):
         return jax.tree.map(lambda x: jnp.where(good, x, jnp.nan), out)
     if not good:
-        raise ConsistencyError(_message(system, t, state, projection, float(limit), held))
+        raise ConsistencyError(problem(float(limit)))
     return out
 
 
-def _require_program(out, residual, tolerance):
-    """`out` if the program holds there; an error, or NaN while tracing, if it does not."""
-    size = jnp.concatenate([out.q, out.v, out.w])
-    limit = tolerance * (1 + jnp.max(jnp.abs(size), initial=0.0))
-    good = jnp.all(jnp.abs(residual) <= limit)
-    if not is_concrete(good):
-        return jax.tree.map(lambda x: jnp.where(good, x, jnp.nan), out)
-    problem = unmet(residual, float(limit))
-    if problem is not None:
-        raise ConsistencyError(
-            f"{problem}. Start nearer to it, hold fewer coordinates, or leave out what the "
-            "actuators cannot meet."
-        )
-    return out
-
-
-def _message(system, t, state, projection, limit, held) -> str:
+def _message(system, t, state, projection, held, limit: float) -> str:
     labels = system.labels()
     after = projection.after
     phi = np.asarray(after.phi)

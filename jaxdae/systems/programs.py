@@ -60,13 +60,12 @@ def check_program_shape(program: ActuatorProgram, t, state: State) -> None:
         )
 
 
-def unmet(residual, limit: float) -> str | None:
-    """Which residual of a program is larger than allowed, in words; `None` for none."""
+def unmet(residual, limit: float) -> str:
+    """Which residual of a program is larger than allowed, in words."""
     values = [abs(float(x)) for x in residual]
-    i = max(range(len(values)), key=values.__getitem__) if values else 0
-    if not values or values[i] <= limit:
-        return None
+    i = max(range(len(values)), key=values.__getitem__)
     return (
         f"no state was found on which the program holds: its residual {i + 1} of {len(values)} "
-        f"is still {values[i]:.3g} (allowed {limit:.1g})"
+        f"is still {values[i]:.3g} (allowed {limit:.1g}). Start nearer to it, hold fewer "
+        "coordinates, or leave out what the actuators cannot meet."
     )

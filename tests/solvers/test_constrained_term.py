@@ -40,19 +40,23 @@ class HalfExplicit(diffrax.AbstractSolver):
         h, t, y = terms.contr(t0, t1), t0, y0
         changes: list = []
         for row in (((1.0,),), ((0.5,), (0.0, 1.0)))[self.stages - 1]:
-            here, following = terms.vf(t, y, args), t0 + sum(row) * h
-            before = total(y0, row, changes)
-
-            def reached(acceleration, here=here, before=before, last=row[-1]):
-                return total(before, (last,), [terms.prod(here.rate(acceleration), h)])
-
-            def lacking(a, t=following, reached=reached):
-                return terms.vf(t, reached(a), args).dynamics.phi_dot
-
-            acceleration = constrained(here.dynamics, lacking)
-            changes.append(terms.prod(here.rate(acceleration), h))
-            t, y = following, reached(acceleration)
+            here, before = terms.vf(t, y, args), total(y0, row, changes)
+            t = t0 + sum(row) * h
+            change, y = self.stage(terms, t, here, before, row[-1], h, args)
+            changes.append(change)
         return y, None, {"y0": y0, "y1": y}, None, diffrax.RESULTS.successful
+
+    def stage(self, terms, t, here, before, weight, h, args):
+        """Change in a step with the acceleration of a stage, and the state to which it leads."""
+
+        def reached(acceleration):
+            change = terms.prod(here.rate(acceleration), h)
+            return change, total(before, (weight,), [change])
+
+        def lacking(acceleration):
+            return terms.vf(t, reached(acceleration)[1], args).dynamics.phi_dot
+
+        return reached(constrained(here.dynamics, lacking))
 
 
 def total(y0, weights, changes):
