@@ -82,7 +82,7 @@ def power_of_ten(value: float, position: int | None = None) -> str:
     del position
     if value <= 0:
         return ""
-    digits, exponent = f"{value:.2e}".split("e")
+    digits, exponent = f"{value:.3e}".split("e")
     digits = f"{float(digits):g}"
     if int(exponent) == 0 and digits != "1":
         return digits
@@ -169,7 +169,9 @@ def finish(axes: np.ndarray, *, xlabel: str = "time t [s]") -> None:
         low, high = ax.get_ylim()
         if ax.get_yscale() == "log" and high < 100 * low:  # hardly a power of ten in it
             narrow = high < 3 * low  # nor more than one of their simple multiples
-            ax.yaxis.set_major_locator(MaxNLocator(4) if narrow else LogLocator(subs=(1, 2, 5)))
+            ax.yaxis.set_major_locator(
+                MaxNLocator(4, steps=(1, 2, 5, 10)) if narrow else LogLocator(subs=(1, 2, 5))
+            )
     for ax in axes[-1]:
         ax.set_xlabel(xlabel)
 

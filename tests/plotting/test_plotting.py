@@ -325,7 +325,7 @@ def test_the_package_imports_no_matplotlib_and_plotting_no_pyplot():
     [
         (1e-11, "10⁻¹¹"),
         (1.0, "10⁰"),
-        (1.16, "1.16"),
+        (1.105, "1.105"),
         (1e3, "10³"),
         (2e-5, "2·10⁻⁵"),
         (1.25e2, "1.25·10²"),
