@@ -30,8 +30,8 @@ def in_dtype(tree, dtype):
 
     def convert(path, leaf):
         _refuse_complex(leaf)
-        whole = type(leaf) is int and _is_declared_float(tree, path)
-        if whole or isinstance(leaf, float):
+        meant = type(leaf) is int and _is_declared_float(tree, path)
+        if meant or isinstance(leaf, float):
             # Rounded on the host: half the time of a conversion on the device.
             return known_array(np.asarray(leaf, dtype), dtype)
         if eqx.is_inexact_array(leaf):

@@ -118,11 +118,11 @@ def adaptive_steps(run: Any, width: int, ranks: tuple[int, ...], rank: int) -> D
         The definition.
     """
     lanes = Lanes(width, run.problem.dtype)
-    _ControlledSteps(lanes, run, ranks, rank).write()
+    _AdaptiveSteps(lanes, run, ranks, rank).write()
     return lanes.finish()
 
 
-class _ControlledSteps:
+class _AdaptiveSteps:
     def __init__(self, lanes: Lanes, run: Any, ranks, rank: int):
         problem, self.saving = run.problem, run.saving
         saving: Saving = run.saving

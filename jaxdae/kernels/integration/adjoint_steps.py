@@ -11,7 +11,7 @@ from jaxdae.kernels.integration.adjoint import Adjoint
 from jaxdae.kernels.llvm.batch_loops import Buffer, Lanes
 from jaxdae.kernels.llvm.module import Definition
 
-# Given steps whose states take more than this are kept in part, and computed once more [bytes].
+# Fixed steps whose states take more than this are kept in part, and computed once more [bytes].
 _KEPT_BYTES = 2**23
 
 

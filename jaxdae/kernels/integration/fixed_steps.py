@@ -25,7 +25,7 @@ def fixed_steps(run: Any, width: int, ranks: tuple[int, ...], rank: int) -> Defi
         The definition.
     """
     lanes = Lanes(width, run.problem.dtype)
-    _GivenSteps(lanes, run.problem, run.saving, ranks, rank).write()
+    _FixedSteps(lanes, run.problem, run.saving, ranks, rank).write()
     return lanes.finish()
 
 
@@ -102,7 +102,7 @@ class Start:
                     argument.load(size, array, lane, 0)
 
 
-class _GivenSteps:
+class _FixedSteps:
     def __init__(self, lanes: Lanes, problem, saving: Saving, ranks, rank: int):
         self.lanes, self.problem, self.saving = lanes, problem, saving
         n = problem.states
