@@ -1,7 +1,12 @@
 """What makes runs of the command cheap: pictures that are not rendered, steps of one stage."""
 
+import json
+from types import SimpleNamespace
+
 import diffrax
 import pytest
+
+from jaxdae.cli import main
 
 
 @pytest.fixture
@@ -37,3 +42,21 @@ def euler(monkeypatch):
 def heun(monkeypatch):
     """Heun's method in place of RK4: two stages, and native like those."""
     _replace_rk4(monkeypatch, diffrax.Heun)
+
+
+@pytest.fixture(scope="session")
+def analyzed(tmp_path_factory):
+    """`analyzed(name, *options)`: result, printed text in one line, folder; each run once."""
+    done = {}
+
+    def get(*words, capsys):
+        if words not in done:
+            out = tmp_path_factory.mktemp("analyze")
+            capsys.readouterr()
+            assert main(["analyze", *words, "--out", str(out)]) == 0
+            text = (out / "analysis.json").read_text()
+            printed = " ".join(capsys.readouterr().out.split())
+            done[words] = SimpleNamespace(result=json.loads(text), text=printed, out=out)
+        return done[words]
+
+    return get

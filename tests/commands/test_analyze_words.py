@@ -1,0 +1,233 @@
+"""`jaxdae analyze`: what it writes, what it refuses, and what it says of systems of users."""
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.linalg
+
+import jaxdae
+from helpers.roots import as_roots, PENDULUM, rested, sorted_roots, system_of, TIGHT
+from jaxdae.analysis import EquilibriumError
+from jaxdae.cli import main
+from jaxdae.commands.analyze import solvers
+from jaxdae.commands.choice import chosen_formulation as formulation_of_options
+from jaxdae.commands.report import report, warnings
+from jaxdae.models import get_model, MODELS
+from jaxdae.models.registry import rest_of
+from jaxdae.plotting import plot_roots, save_figure
+
+
+def test_the_result_is_complete_and_plain_json(analyzed, capsys):
+    run = analyzed("ball-beam", capsys=capsys)
+    assert json.loads(json.dumps(run.result, allow_nan=False)) == run.result
+    assert list(run.result["step_limits"]) == list(solvers([]))
+    linear = run.result["linearization"]
+    assert len(linear["state"]) == len(linear["A_full"]) == len(linear["B_full"]) == 6
+    # A_full is what the roots were computed from.
+    raw = np.linalg.eigvals(np.array(linear["A_full"]))
+    found = as_roots(run.result["spectrum"]["roots"])
+    np.testing.assert_allclose(np.abs(sorted_roots(raw)), np.abs(found), atol=1e-7, rtol=1e-9)
+    assert run.result["options"]["model"] == "ball-beam"
+
+
+def test_the_certificate_bounds_the_violation(analyzed, capsys):
+    """`|exp(H t)| <= growth exp(-rate t)`, and likewise for the squared norm."""
+    kept = analyzed(*PENDULUM, capsys=capsys).result["stabilization"]
+    b, linear = kept["baumgarte_certificate"], kept["linear_certificate"]
+    H = np.array([[0.0, 1.0], [-100.0, -30.0]])
+    ts = np.linspace(0, 1, 50)
+    norms = np.array([np.linalg.norm(scipy.linalg.expm(H * t), 2) for t in ts])
+    assert np.all(norms <= b["growth"] * np.exp(-b["rate"] * ts))
+    assert np.all(norms**2 <= linear["m2"] / linear["m1"] * np.exp(-linear["rate"] * ts))
+    assert 0 < b["eps"] < b["largest_eps"] == 30
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["pendlum"], "No model is named 'pendlum'. Did you mean 'pendulum'?"),
+        (["two-link"], "no state of rest to analyze: its constraints lead the tip after a moving"),
+        (["sleigh"], "relative equilibria, which move in these coordinates. Models that have one:"),
+        (["pendulum", "--alpha", "5"], "--alpha is for the penalty and augmented forms, not for M"),
+        (["pendulum", "--Gamma", "5"], "--Gamma is for velocity constraints, which the model 'pen"),
+        (
+            ["robot", "--K_P", "5"],
+            "--K_P is for position constraints, which the model 'robot' d",
+        ),
+        (["kepler", "--K_D", "5"], "--K_D is for position constraints, which the model 'kepler' d"),
+        (["andrews", "--K_D", "5"], "Baumgarte lacks a gain for them; give K_D=… and K_P=…"),
+        (["pendulum", "--at", "z=1"], "no coordinate is called 'z'; there are: x, y"),
+    ],
+)
+def test_bad_input_is_one_line_and_status_2(words, message, tmp_path, capsys):
+    assert main(["analyze", *words, "--out", str(tmp_path)]) == 2
+    errors = capsys.readouterr().err
+    assert message in errors
+    assert len(errors.strip().splitlines()) == 1
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "kind", "gains"),
+    [
+        ("pendulum", {"K_P": 400.0}, "Multipliers", {"K_D": 20.0, "K_P": 400.0}),
+        # As `jaxdae simulate` chooses it: the gains that tuning starts from.
+        ("slider-crank", {"formulation": "multipliers"}, "Multipliers", {"K_D": 20.0}),
+        ("slider-crank", {"K_D": 50.0}, "Penalty", {"K_D": 50.0, "K_P": 1e4, "alpha": 1e4}),
+        ("motor", {"formulation": "penalty"}, "Penalty", {"K_P": 100.0, "alpha": 10.0}),
+        ("robot", {"Gamma": 3.0}, "Multipliers", {"Gamma": 3.0}),
+    ],
+)
+def test_gains_change_only_themselves(name, given, kind, gains):
+    options = dict.fromkeys(("formulation", "K_D", "K_P", "Gamma", "alpha")) | given
+    m, r = (0, 3) if name == "robot" else (1, 0)
+    chosen = formulation_of_options(get_model(name), SimpleNamespace(**options), m, r)
+    assert type(chosen).__name__ == kind
+    for gain, value in gains.items():
+        holder = chosen if gain == "alpha" else chosen.stabilization
+        # Tuning starts from exponentials of logarithms.
+        np.testing.assert_allclose(getattr(holder, gain), value, rtol=1e-14)
+
+
+def test_no_equilibrium_is_said_with_the_residual_and_the_guess(tmp_path, capsys):
+    """A blade down the slope cannot carry its weight, m g sin(0.3) = 2.899 N."""
+    words = ["analyze", "knife-edge", "--at", "theta=0,x=0.5", "--out", str(tmp_path)]
+    assert main(words) == 2
+    errors = capsys.readouterr().err
+    assert "no equilibrium was found near the guess" in errors
+    assert "the force on 'x' by 2.9 (allowed" in errors
+    assert "The guess was x = 0.5, y = 0, theta = 0; give one nearer to a rest with --at" in errors
+    assert "free_controls" not in errors
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("text", ["y", "y=", "y=up", "y=inf", "x=1,,y=2", ""])
+def test_malformed_assignments_are_refused_by_the_parser(text, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["analyze", "pendulum", "--at", text])
+    assert stop.value.code == 2
+    assert f"{text!r} does not say NAME=VALUE" in capsys.readouterr().err
+
+
+def in_single_precision(name, out):
+    try:
+        assert main(["analyze", name, "--dtype", "float32", "--out", str(out)]) == 0
+    finally:
+        jax.config.update("jax_enable_x64", True)  # which the other tests need
+    return json.loads((out / "analysis.json").read_text())
+
+
+@pytest.mark.slow
+def test_single_precision_gives_the_same_verdict(tmp_path, drawn):
+    result = in_single_precision("pendulum", tmp_path)
+    assert drawn == {"roots.png"}
+    assert result["spectrum"]["verdict"] == "stable"
+    # A few roundings of 6e-8 in the matrix; a double root moves with their square root.
+    assert result["spectrum"]["motion"][0][1] == pytest.approx(-np.sqrt(9.81), rel=1e-5)
+    assert result["step_limits"]["rk4"]["set_by"] == pytest.approx([-10, 0], rel=1e-3)
+
+
+@pytest.mark.slow
+def test_single_precision_says_what_it_cannot_tell(tmp_path):
+    """A root of 0.57 beside one of -1.4e4."""
+    result = in_single_precision("ball-beam-simplified", tmp_path)
+    assert result["spectrum"]["verdict"] == "undecided"
+    assert "to the imaginary axis are not distinguished from those on it" in result["warnings"][0]
+
+
+class Towers(jaxdae.System):
+    """Two inverted pendulums for small angles; the input reaches only the first."""
+
+    def kinetic_energy(self, t, q, v):
+        del t, q
+        return 0.5 * v @ v
+
+    def potential_energy(self, t, q):
+        del t
+        return -0.5 * (q[0] ** 2 + 4 * q[1] ** 2)
+
+    def force(self, t, q, v, w, u):
+        del t, v, w
+        return jnp.zeros_like(q).at[0].add(u[0])
+
+
+@pytest.mark.slow
+def test_the_canonical_equations_have_the_same_roots():
+    """A formulation with a state of its own, `(q, p)`, and gains that are not Baumgarte's."""
+    stabilization = jaxdae.LinearStabilization(K10=-100.0, K11=-30.0)
+    form = jaxdae.Hamiltonian(stabilization=stabilization)
+    found, rest = rested(system_of("pendulum"), form, q=(0.0, -1.0))
+    decay, swing = np.roots([1, 30, 100]), np.sqrt(9.81)
+    np.testing.assert_allclose(
+        sorted_roots(found.field.roots), sorted_roots([*decay, 1j * swing, -1j * swing]), rtol=TIGHT
+    )
+    assert found.stabilizer is not None
+    assert found.stabilizer.baumgarte is None
+    assert "STABILIZATION: Hamiltonian root" in " ".join(
+        report(found, get_model("pendulum"), rest).split()
+    )
+
+
+@pytest.mark.slow
+def test_an_uncontrollable_unstable_mode_is_named(capsys):
+    del capsys
+    found, rest = rested(Towers(), jaxdae.Multipliers(), inputs=1)
+    unstable, unreached = warnings(found)
+    # Roots ±1 of the first tower, ±2 of the second.
+    assert (
+        unstable
+        == "the equilibrium is unstable: its root 2 makes a deviation grow e-fold in 0.5 s."
+    )
+    assert "reach 2 of 4 directions" in unreached
+    assert "nothing moves the roots 2, -2, those of q2, d(q2)/dt" in unreached
+    assert "No feedback makes it asymptotically stable." in unreached
+    text = " ".join(report(found, get_model("kepler"), rest).split())
+    assert "no regulator: the pair (A, B) is not stabilizable: no feedback moves the root 2" in text
+
+
+@pytest.mark.slow
+def test_dependent_constraints_have_no_linearization(repeated_rod):
+    with pytest.raises(ValueError, match="their Jacobian has rank 1 of 2"):
+        rested(repeated_rod((1.0, 2.0)), jaxdae.Multipliers(), q=(0.0, -1.0))
+
+
+def test_no_equilibrium_of_a_free_fall():
+    class Falling(jaxdae.System):
+        def kinetic_energy(self, t, q, v):
+            del t, q
+            return 0.5 * v @ v
+
+        def potential_energy(self, t, q):
+            del t
+            return 9.81 * q[1]
+
+    with pytest.raises(EquilibriumError, match=r"the force on 'q2' by 9\.81"):
+        rested(Falling(), jaxdae.Multipliers())
+
+
+@pytest.mark.slow
+def test_the_picture_shows_every_set_on_labelled_axes(tmp_path):
+    system = system_of("pendulum")
+    formulation = jaxdae.Penalty(10.0, jaxdae.Baumgarte.critical(10.0))
+    found, _ = rested(system, formulation, q=(0.0, -1.0))
+    sets = found.root_sets()
+    named = ["motion", "position constraints", "stabilization", "as integrated (Penalty)"]
+    assert list(sets) == named
+    assert sum(len(x) for x in sets.values()) == 2 + 1 + 2 + 4
+    figure = plot_roots(sets, title="pendulum: roots at the equilibrium")
+    ax: Any = figure.axes[0]
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("real part [1/s]", "imaginary part [1/s]")
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == named
+    assert save_figure(figure, tmp_path / "roots.png").stat().st_size > 10_000
+
+
+@pytest.mark.slow
+def test_rest_of_lists_what_there_is():
+    assert rest_of("pendulum") is MODELS["pendulum"].rest
+    with pytest.raises(ValueError, match=r"Models that have one: pendulum, chain, slider-crank"):
+        rest_of("disk")
