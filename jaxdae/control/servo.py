@@ -133,11 +133,11 @@ class ServoConstraint(AbstractController):
         self.program, self.stabilizer = program, stabilizer
         self.weight, self.free, self.rcond = weight, free, rcond
         if degrees is None:
-            found = relative_degree(
+            result = relative_degree(
                 system, formulation, program, sample, t, controls=controls, names=self.names
             )
-            self.degrees = found.degrees
-            rows = np.linalg.norm(np.asarray(found.matrices), axis=2)
+            self.degrees = result.degrees
+            rows = np.linalg.norm(np.asarray(result.matrices), axis=2)
             self.scale = jnp.asarray(np.median(rows, axis=0), one.q.dtype)
         else:
             self.degrees = _check_degrees(degrees, r)
@@ -205,13 +205,13 @@ class ServoConstraint(AbstractController):
 
     def _of_stop(self, trajectory: Any) -> str | None:
         """Why a failed run ended, where the decoupling matrix is the reason; else `None`."""
-        found = self.singularity(trajectory)
-        return found.message if found.crossed or found.least < _NEARLY_SINGULAR else None
+        result = self.singularity(trajectory)
+        return result.message if result.crossed or result.least < _NEARLY_SINGULAR else None
 
     def _of_run(self, trajectory: Any) -> str | None:
         """What to warn of after a run that stepped over a singularity; else `None`."""
-        found = self.singularity(trajectory)
-        return f"the run stepped over a singularity: {found.message}" if found.crossed else None
+        result = self.singularity(trajectory)
+        return f"the run stepped over a singularity: {result.message}" if result.crossed else None
 
     def _least_norm(self, matrix, rhs):
         """Solution of `matrix u = rhs` of least weighted norm, by a QR factorization."""

@@ -55,20 +55,20 @@ def describe_failure(trajectory) -> str:
     t, state = float(trajectory.final_time), trajectory.final_state
     system = trajectory.system
     reason = _reason(trajectory.result)
-    own = _of_controller(trajectory)
+    cause = _of_controller(trajectory)
     undefined = None
-    if own is None and trajectory.plain:
+    if cause is None and trajectory.plain:
         undefined = describe_nonfinite(system, trajectory.controller, t, state)
     if undefined is not None:
         return f"the run stopped at t = {t:.6g} s ({reason}). {undefined}"
-    if own is None:
+    if cause is None:
         stop = trajectory.formulation.examination.stop
-        own = stop(system, trajectory.final_time, trajectory.final)
+        cause = stop(system, trajectory.final_time, trajectory.final)
     if bool(trajectory.result == _NONFINITE):
         text = f"the state is no longer finite after t = {t:.6g} s ({reason})."
-        parts = (text, _STEP_TOO_LARGE if own is None else own, review(trajectory))
+        parts = (text, _STEP_TOO_LARGE if cause is None else cause, review(trajectory))
         return " ".join(part for part in parts if part is not None)
-    report = _constraint_report(system, t, state) if own is None else own
+    report = _constraint_report(system, t, state) if cause is None else cause
     return f"the run stopped at t = {t:.6g} s ({reason}). {report}"
 
 

@@ -93,7 +93,7 @@ class Graph:
             )
 
     def constant(self, value: float | bool | np.bool_) -> int:
-        """A number or truth value."""
+        """A number or boolean."""
         if isinstance(value, bool | np.bool_):
             known = bool(value)
             key: object = (CONSTANT, known)
@@ -267,7 +267,7 @@ class Graph:
         return arguments[0] if operation == "neg" else None
 
     def is_boolean(self, node: int) -> bool:
-        """Whether a node is a truth value."""
+        """Whether a node is a boolean."""
         operation, arguments = self.nodes[node]
         if operation == CONSTANT:
             return isinstance(arguments[0], bool)

@@ -183,7 +183,7 @@ def _curved(*arguments, run: Run, axes: Axes, active, moving):
     """
     count, flags = argument_count(run), axes.batched
     primals, bars, moves = arguments[:count], arguments[count : count + 2], arguments[count + 2 :]
-    own = Axes(axes.shape, flags[:count])
+    primal = Axes(axes.shape, flags[:count])
     try:
         more = varied(run, moving, 1)
         adjoint_programs(more.problem, active, run.saving.times)
@@ -201,12 +201,13 @@ def _curved(*arguments, run: Run, axes: Axes, active, moving):
     both = []
     for x, has, move, moved in zip(bars, flags[count:], moves[-2:], flags[-2:], strict=False):
         x, move = (
-            a if own else broadcast_along(a, axes.shape, 0) for a, own in ((x, has), (move, moved))
+            a if varies else broadcast_along(a, axes.shape, 0)
+            for a, varies in ((x, has), (move, moved))
         )
         both.append(jnp.concatenate([move, x], -1))
     operands = [start, *primals[1:parameters], *directions, *primals[parameters:]]
     batched = (own_start, *flags[1:parameters], *flags[count + 3 : -2], *flags[parameters:count])
-    result = _pulled(operands, both, more, Axes(own.shape, batched), active)
+    result = _pulled(operands, both, more, Axes(primal.shape, batched), active)
     return [result[0][..., : run.problem.states], *result[1:]]
 
 

@@ -23,7 +23,7 @@ class Symbols(NamedTuple):
 
     Args:
         nodes: their numbers, of any shape.
-        boolean: whether they are truth values.
+        boolean: whether they are booleans.
         bounds: of integers, the least and the largest that they may be.
     """
 

@@ -109,7 +109,7 @@ def _check_length(scan: Scan) -> None:
 
 
 def _looped(graph: Graph, scan: Scan, evaluate: Callable) -> list[Value] | None:
-    """Results of a loop as one call, where it is long and hands on numbers and truth values.
+    """Results of a loop as one call, where it is long and hands on numbers and booleans.
 
     Args:
         graph: where the call is added.

@@ -45,27 +45,27 @@ def _while(graph: Graph, equation, arguments: list[Value], evaluate: Callable) -
 
 
 def _turned(
-    graph: Graph, equation, given: list[Value], goes_on: Symbols, evaluate: Callable
+    graph: Graph, equation, operands: list[Value], goes_on: Symbols, evaluate: Callable
 ) -> list[Any]:
     """Results of a loop as one call.
 
     Args:
         graph: where the call is added.
         equation: the loop.
-        given: constants of its condition, those of its body, and what is handed on.
+        operands: constants of its condition, those of its body, and what is handed on.
         goes_on: the condition before the first turn.
         evaluate: `evaluate(graph, jaxpr, values)`.
     """
     params = equation.params
     constants = params["cond_nconsts"] + params["body_nconsts"]
-    refused = first_refused(given)
+    refused = first_refused(operands)
     if refused is not None:
-        return [refused] * (len(given) - constants)
-    starts = [as_symbols(graph, x) for x in given[constants:]]
+        return [refused] * (len(operands) - constants)
+    starts = [as_symbols(graph, x) for x in operands[constants:]]
     # Integers that other turns than the first make larger count turns.
     for widened in (_wider, _counting, None):
         turn = Turn(graph)
-        after = _one_turn(turn, params, [*given[:constants], *starts], goes_on, evaluate)
+        after = _one_turn(turn, params, [*operands[:constants], *starts], goes_on, evaluate)
         refused = first_refused(after)
         if refused is not None:
             return [refused] * len(starts)

@@ -54,10 +54,10 @@ def _same(operation: str) -> Callable:
 
 
 def _on_booleans(graph: Graph, operation: str, arguments: list[Value]) -> Symbols:
-    """Comparisons of truth values."""
+    """Comparisons of booleans."""
     same = {"eq": "xor", "ne": "xor", **_OF_BOOLEANS}.get(operation)
     if same is None:
-        raise Refusal(f"{operation} of truth values is not known")
+        raise Refusal(f"{operation} of booleans is not known")
     result = elementwise(graph, same, *arguments)
     return elementwise(graph, "not", result) if operation == "eq" else result
 
