@@ -14,9 +14,10 @@ EXACT = (
     "null space, orthonormal", "null space, coordinate", "quasi-velocities",
 )  # fmt: skip
 CASES = [
-    *((system, "multipliers", backend) for system in JUDGED for backend in ("plain", "native")),
+    *((system, "multipliers", "native") for system in JUDGED),
+    *(pytest.param(x, "multipliers", "plain", marks=pytest.mark.slow) for x in JUDGED),
     *(
-        (system, EXACT[(i + j) % len(EXACT)], "native")
+        pytest.param(system, EXACT[(i + j) % len(EXACT)], "native", marks=pytest.mark.slow)
         for i, system in enumerate(JUDGED)
         for j in (0, 4)
     ),

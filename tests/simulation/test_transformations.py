@@ -120,6 +120,7 @@ def assert_same(found, expected):
     np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_the_native_backend_has_the_derivatives_of_the_steps(expected):
     """Two members of a batch: by stiffness and start."""
 

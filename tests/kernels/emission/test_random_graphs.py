@@ -199,6 +199,7 @@ def bound(name: str) -> float:
     return 3.0 if name == "erf" else 2.001
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_each_operation_is_exact_to_its_rounding(name, operations):
     *given, found = operations[name]

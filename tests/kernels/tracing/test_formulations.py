@@ -87,6 +87,7 @@ def values(fields):
     return of
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("system", "name"), [x for x in PAIRS if not agreement.is_not_native(*x)])
 def test_vector_fields_are_what_jax_computes(system, name, fields, values, in_numpy):
     state, expected = values(system)[name]
