@@ -70,7 +70,8 @@ class OneOf(AbstractFormulation):
 
     @property
     def capabilities(self):
-        return self.members[int(self.index)].capabilities
+        """Of the one, whose state is packed here."""
+        return self.members[int(self.index)].capabilities._replace(plain_state=False)
 
     @property
     def examination(self):
