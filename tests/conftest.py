@@ -12,6 +12,7 @@ import equinox as eqx
 import jax
 import numpy as np
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 from helpers.systems import DoublePendulum, Everything, LedPoint, Massless, RepeatedRod
 from jaxdae.files import replace_file
@@ -59,19 +60,25 @@ for _option, _value in (
         os.environ["XLA_FLAGS"] = _FLAGS.strip()
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items):
-    """What shares programs runs in one process: a file, or a system of the matrix of agreement.
-
-    Files with slow tests first: begun last, they would leave a processor without work.
-    """
+    """Files with slow tests first: begun last, they would leave a processor without work."""
     slow = Counter(x.path for x in items if x.get_closest_marker("slow"))
     items.sort(key=lambda x: -slow[x.path])
-    for item in items:
-        group = "/".join(item.path.relative_to(Path(__file__).parent).with_suffix("").parts)
-        if item.get_closest_marker("by_system"):
-            group += f" {item.callspec.params['system']}" if hasattr(item, "callspec") else ""
-        item.add_marker(pytest.mark.xdist_group(group))
+
+
+class _Scheduling(LoadScopeScheduling):
+    """What shares programs runs in one process: a file, or a system of the matrix of agreement."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file, _, test = nodeid.partition("::")
+        if not file.endswith("formulations/test_agreement.py"):
+            return file
+        system = test.partition("[")[2].partition("-")[0]
+        return f"{file} {system}"
+
+
+def pytest_xdist_make_scheduler(config, log):
+    return _Scheduling(config, log)
 
 
 @pytest.fixture(autouse=True, scope="module")

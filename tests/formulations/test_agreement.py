@@ -39,7 +39,6 @@ from jaxdae import (
 )
 from jaxdae.simulation.backends import BackendError
 
-pytestmark = pytest.mark.by_system
 # These meet every formulation, each kind of constraint and actuators; more is slow.
 QUICK = ("pendulum", "two-link", "sleigh", "knife edge", "mirror", "massless", "repeated rod")
 
