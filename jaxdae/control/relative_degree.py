@@ -23,7 +23,7 @@ from jaxdae.systems.calls import call_with_shapes, check_parameters, describe_sh
 from jaxdae.systems.checks import is_concrete
 from jaxdae.systems.precision import in_dtype
 
-# Controls at which the dependence on u is looked at: zero, and others to see what is not affine.
+# Controls at which the dependence on u is examined: zero, and others to see what is not affine.
 _INPUTS = 3
 # Neighbours of each sample, at which no entry of a Jacobian is zero by accident.
 _NEIGHBOURS = 3

@@ -70,8 +70,8 @@ def check_times(t0, t1, dt, stepsize_controller, saveat, max_steps: int) -> None
         TypeError: for a time that is not a scalar number.
         ValueError: naming the time, and what it should be.
     """
-    whole = isinstance(max_steps, int | np.integer) and not isinstance(max_steps, bool)
-    if not whole or max_steps < 1:
+    integer = isinstance(max_steps, int | np.integer) and not isinstance(max_steps, bool)
+    if not integer or max_steps < 1:
         raise ValueError(f"max_steps must be a positive integer; got {max_steps!r}.")
     if max_steps > _MOST_STEPS:
         raise ValueError(

@@ -103,9 +103,9 @@ def _along(*arguments, run: Run, axes: Axes, active: tuple[int, ...], directions
         stepping_aside(run, error)
         return _along_plainly(primals, moves, run, axes, active)
     flags, moved = axes.batched[: len(primals)], axes.batched[len(primals) :]
-    start, whole = beside(primals[0], moves[0], flags[0], moved[0], axes.shape)
+    start, has_members = beside(primals[0], moves[0], flags[0], moved[0], axes.shape)
     operands = [start, *primals[1:count], *moves[1:], *primals[count:]]
-    batched = (whole, *flags[1:count], *moved[1:], *flags[count:])
+    batched = (has_members, *flags[1:count], *moved[1:], *flags[count:])
     rows, final, *_ = native_integration.bind(*operands, run=more, axes=Axes(axes.shape, batched))
     n = problem.states
     rows = rows.reshape(*rows.shape[:-1], 1 + directions, n)[..., 1:, :]

@@ -127,7 +127,7 @@ FUNCTIONS = {
     "shapes": lambda x: jnp.concatenate([x[None], x[::-1][None]]).T.reshape(3, 2)[1:, :],
     "jacobian": lambda x: jax.jacfwd(jax.grad(lambda x: jnp.prod(jnp.sin(x))))(x),
     "truth": lambda x: (x > 0.5).astype(x.dtype) + jnp.any(x > 0.5) + jnp.all(x > 2.0),
-    "truths compared": lambda x: jnp.where((x > 0.5) == (x < 0.7), x, (x > 0.3).max() * 2.0),
+    "booleans compared": lambda x: jnp.where((x > 0.5) == (x < 0.7), x, (x > 0.3).max() * 2.0),
     "random numbers": lambda x: x * jax.random.normal(jax.random.split(jax.random.key(3))[1], (3,)),
     "constant": lambda x: jnp.arange(3.0) + 0 * x,
 }
