@@ -279,7 +279,10 @@ class SingularMass(AbstractSaddlePointSolve):
 
     def __check_init__(self):
         if not self.inner.capabilities.arrays:
-            raise ValueError(f"SingularMass takes arrays, {type(self.inner).__name__} has none.")
+            raise ValueError(
+                f"SingularMass takes arrays, {type(self.inner).__name__} has none; give "
+                "SingularMass() or SingularMass(MinimumNorm())."
+            )
 
     @property
     def capabilities(self):

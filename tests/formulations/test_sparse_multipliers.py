@@ -274,7 +274,7 @@ def test_it_is_a_way_to_solve_for_multipliers_alone():
     assert eqx.tree_equal(SPARSE, jaxdae.Multipliers(STABILIZATION, jaxdae.Sparse()))
     with pytest.raises(ValueError, match=r"Hamiltonian takes matrices .* use Multipliers"):
         jaxdae.Hamiltonian(solve=jaxdae.Sparse())  # pyright: ignore[reportArgumentType]
-    with pytest.raises(ValueError, match="SingularMass takes arrays, Sparse has none"):
+    with pytest.raises(ValueError, match=r"takes arrays, Sparse has none; give SingularMass\(\)"):
         jaxdae.SingularMass(jaxdae.Sparse())  # pyright: ignore[reportArgumentType]
 
 
