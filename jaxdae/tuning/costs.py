@@ -2,18 +2,21 @@
 
 A cost is any callable `trajectory -> scalar`; those here integrate by the trapezoidal rule (unless
 they say otherwise), so the saved times decide what they see. Times that were not reached
-make a cost NaN.
+make a cost NaN. Most are sums of squares, and give these as `residuals` too, for least squares.
 """
 
 import abc
 from collections.abc import Callable
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from jaxdae.simulation.trajectory import Trajectory
+from jaxdae.systems.checks import is_concrete
 
 Weight = float | Float[Array, ""] | Float[Array, " c"]
 
@@ -26,15 +29,54 @@ class AbstractCost(eqx.Module):
         """The cost of a trajectory without batch axes."""
 
 
-class IntegratedViolation(AbstractCost):
+class Squares(NamedTuple):
+    """What a cost squares and sums up at each saved time.
+
+    Args:
+        values: one row for each saved time, shape (times, k).
+        weight: of each column, shape (k,).
+        trapezoidal: whether times are weighted by the trapezoidal or the right-endpoint rule.
+    """
+
+    values: Float[Array, "times k"]
+    weight: Float[Array, " k"]
+    trapezoidal: bool = True
+
+
+class AbstractSquares(AbstractCost):
+    """An integral of a weighted sum of squares."""
+
+    @abc.abstractmethod
+    def squares(self, trajectory: Trajectory) -> Squares:
+        """What is squared and summed up, zero in rows that were not reached."""
+
+    def __call__(self, trajectory: Trajectory) -> Float[Array, ""]:
+        """The integral: of the squares, times seconds; NaN for a run that failed."""
+        values, weight, trapezoidal = self.squares(trajectory)
+        density = jnp.sum(weight * values**2, axis=-1)
+        total = jnp.sum(_lengths(trajectory, trapezoidal=trapezoidal) * density)
+        return jnp.where(trajectory.success, total, jnp.nan)
+
+    def residuals(self, trajectory: Trajectory) -> Float[Array, " residuals"]:
+        """Numbers whose sum of squares is the cost, shape (times k,); NaN for a run that failed."""
+        values, weight, trapezoidal = self.squares(trajectory)
+        lengths = _lengths(trajectory, trapezoidal=trapezoidal)
+        # The root of zero has no derivative: steps of no length, rows that were not reached.
+        some = lengths > 0
+        roots = jnp.where(some, jnp.sqrt(jnp.where(some, lengths, 1.0)), 0.0)
+        rows = roots[:, None] * jnp.sqrt(weight) * values
+        return jnp.where(trajectory.success, rows.ravel(), jnp.nan)
+
+
+class IntegratedViolation(AbstractSquares):
     r"""Violation of the constraints over the motion, each at the level at which it is declared.
 
-        integral of  sum_i a_i f_i^2 + sum_j b_j y_j^2  dt,    y = (df/dt, g)
+        integral of  sum_i a_i (f_i / s_i)^2 + sum_j b_j (y_j / s_j)^2  dt,    y = (df/dt, g)
 
     with `f` the position constraints and `g` the velocity constraints. By default `a = 1` and, of
     `y`, `g` alone counts with `b = 1`: rates of position constraints have another unit, and are
     the larger the faster a violation dies out, so that to weigh them like residuals would ask for
-    slow gains. The start is given and not counted.
+    slow gains. `at_both_levels` counts both in one unit. The start is given and not counted.
 
     Args:
         position: weight `a` of the position residuals: scalar or `(m,)`.
@@ -44,25 +86,59 @@ class IntegratedViolation(AbstractCost):
         from_start: `False` for the right-endpoint rule: a start off the constraints is data that
             no gain can change, and it would set a floor below which the objective sees nothing.
             `True` for the trapezoidal rule, which counts it.
+        scale: `s`, the size of a residual that counts as one, in the constraint's own unit: scalar
+            or `(m+r,)`; one for both levels of a position constraint.
     """
 
     position: Weight = 1.0
     velocity: Weight | None = None
     from_start: bool = eqx.field(static=True, default=False)
+    scale: Weight = 1.0
 
-    def __call__(self, trajectory):
-        """The integral, in the square of the residuals' units times seconds."""
+    @classmethod
+    def at_both_levels(
+        cls, time_scale: float, *, scale: Weight = 1.0, from_start: bool = False
+    ) -> "IntegratedViolation":
+        r"""Violations of positions and velocities in one unit, joined by a time scale `tau`.
+
+            integral of  |f / s|^2 + tau^2 |y / s|^2  dt,    y = (df/dt, g)
+
+        A violation `f0` that is removed in the time `T` takes a rate of the order of `f0 / T`:
+        `tau` says how fast a removal is still welcome. As large as the time in which the motion
+        itself changes, rates count as the error of the position that they would make in it.
+
+        Args:
+            time_scale: `tau` [s], positive.
+            scale: `s`, the size of a residual that counts as one: scalar or `(m+r,)`.
+            from_start: whether the given start counts.
+
+        Raises:
+            ValueError: for a time scale that is not positive and finite.
+        """
+        if is_concrete(time_scale) and not 0 < time_scale < np.inf:
+            raise ValueError(
+                f"IntegratedViolation: time_scale is {time_scale}, must be a positive time [s], "
+                "in which a rate of the violation counts as the violation that it makes."
+            )
+        return cls(1.0, time_scale**2, from_start, scale)
+
+    def squares(self, trajectory):
+        """Position residuals, then those at velocity level."""
         violation = _counted(trajectory.violation, trajectory)
         phi, phi_dot = violation.phi, violation.phi_dot
         m, c = phi.shape[-1], phi_dot.shape[-1]
         declared = (jnp.arange(c) >= m).astype(phi_dot.dtype)
         velocity = declared if self.velocity is None else self.velocity
-        density = jnp.sum(self.position * phi**2, axis=-1)
-        density += jnp.sum(velocity * phi_dot**2, axis=-1)
-        return _integral(density, trajectory, trapezoidal=self.from_start)
+        scale = _fitting("scale", self.scale, c, "constraints", phi.dtype)
+        weights = (
+            _fitting("position", self.position, m, "position constraints", phi.dtype),
+            _fitting("velocity", velocity, c, "residuals at velocity level", phi.dtype),
+        )
+        values = jnp.concatenate([phi / scale[:m], phi_dot / scale], axis=-1)
+        return Squares(values, jnp.concatenate(weights), self.from_start)
 
 
-class TrackingError(AbstractCost):
+class TrackingError(AbstractSquares):
     r"""Weighted distance of an output from a target over the motion.
 
         integral of  sum_i c_i (output(t, q, v)_i - target(t)_i)^2  dt
@@ -77,11 +153,11 @@ class TrackingError(AbstractCost):
     target: Callable
     weight: Weight = 1.0
 
-    def __call__(self, trajectory):
-        """The integral, in the square of the output's unit times seconds."""
+    def squares(self, trajectory):
+        """Differences of output and target, in the output's unit."""
 
-        def density(t, q, v):
-            return jnp.sum(self.weight * (self.output(t, q, v) - self.target(t)) ** 2)
+        def difference(t, q, v):
+            return jnp.asarray(self.output(t, q, v) - self.target(t))
 
         # User functions do not meet the inf and NaN of unused rows, which would spoil gradients.
         reached, last = jnp.isfinite(trajectory.ts), trajectory.final_state
@@ -91,48 +167,73 @@ class TrackingError(AbstractCost):
         rows = [
             jax.vmap(one, (0, 0, None))(reached, x, end) for x, end in zip(rows, ends, strict=True)
         ]
-        return _integral(jax.vmap(density)(*rows), trajectory)
+        values = jax.vmap(difference)(*rows)
+        weight = jnp.asarray(self.weight, values.dtype)
+        weight = jnp.broadcast_to(weight, values.shape[1:]).ravel()
+        return Squares(_counted(values.reshape(len(values), -1), trajectory), weight)
 
 
-class ControlEffort(AbstractCost):
+class ControlEffort(AbstractSquares):
     r"""Weighted control input over the motion: integral of `u^T R u dt`.
 
     The input is a scalar or an array; its `s` entries are taken in the order of `ravel`.
 
     Args:
-        weight: `R`, scalar, diagonal `(s,)` or matrix `(s, s)`.
+        weight: `R`, scalar, diagonal `(s,)` or matrix `(s, s)`; not negative (definite).
+
+    Raises:
+        ValueError: for a weight by which some effort would be a gain.
     """
 
     weight: Weight | Float[Array, "s s"] = 1.0
 
-    def __call__(self, trajectory):
-        """The integral, in the square of the input's unit times seconds."""
+    def __check_init__(self):
+        if not is_concrete(self.weight):
+            return
+        weight = np.asarray(self.weight, float)
+        matrix = weight.ndim == 2 and weight.shape[0] == weight.shape[1]
+        numbers = np.linalg.eigvalsh((weight + weight.T) / 2) if matrix else weight
+        least, largest = np.min(numbers, initial=np.inf), np.max(numbers, initial=0.0)
+        # Eigenvalues of a singular matrix are zero to round-off of the largest.
+        if not least >= -1e-12 * largest:
+            what = "an eigenvalue" if matrix else "a value"
+            raise ValueError(
+                f"ControlEffort: weight has {what} {least:.6g}, must not be negative, or effort "
+                "would be a gain; give positive weights."
+            )
+
+    def squares(self, trajectory):
+        """Inputs, or the products of a matrix weight's root with them."""
         if trajectory.u is None:
             raise ValueError(
                 "ControlEffort: the simulation has no controller, so there is no effort; give the "
                 "objective a controller, or leave this cost out."
             )
-        u, weight = _counted(_rows(trajectory.u), trajectory), jnp.asarray(self.weight)
+        u = _counted(_rows(trajectory.u), trajectory)
+        weight = jnp.asarray(self.weight, u.dtype)
         count = u.shape[1]
         if weight.shape not in {(), (count,), (count, count)}:
             raise ValueError(
                 f"ControlEffort: weight has shape {weight.shape}, which does not fit {count} "
                 f"inputs; give a scalar, a vector of {count}, or a {count} x {count} matrix."
             )
-        weighted = u @ weight if weight.ndim == 2 else weight * u
-        return _integral(jnp.sum(u * weighted, axis=-1), trajectory)
+        if weight.ndim == 2:
+            eigenvalues, vectors = jnp.linalg.eigh((weight + weight.T) / 2)
+            return Squares(u @ vectors, jnp.maximum(eigenvalues, 0.0))
+        return Squares(u, jnp.broadcast_to(weight, (count,)))
 
 
-class EnergyDrift(AbstractCost):
+class EnergyDrift(AbstractSquares):
     r"""Change of the energy over a motion that should conserve it: integral of `(E - E(t0))^2 dt`.
 
     For systems without dissipation, input and explicit time only; elsewhere energy has to change.
     """
 
-    def __call__(self, trajectory):
-        """The integral [J^2 s]."""
+    def squares(self, trajectory):
+        """Energy less that of the start [J]."""
         energy = trajectory.energy
-        return _integral(_counted(energy - energy[0], trajectory) ** 2, trajectory)
+        change = _counted(energy - energy[0], trajectory)[:, None]
+        return Squares(change, jnp.ones(1, change.dtype))
 
 
 class WeightedSum(AbstractCost):
@@ -147,6 +248,30 @@ class WeightedSum(AbstractCost):
     def __call__(self, trajectory):
         """The weighted sum."""
         return sum((w * cost(trajectory) for w, cost in self.terms), start=jnp.zeros(()))
+
+    @property
+    def residuals(self) -> Callable[[Trajectory], Float[Array, " residuals"]]:
+        """The function that gives numbers whose sum of squares is the cost, term by term.
+
+        Raises:
+            AttributeError: where a term has no residuals, or a negative weight.
+        """
+        for weight, cost in self.terms:
+            if not hasattr(cost, "residuals"):
+                name = getattr(cost, "__name__", type(cost).__name__)
+                raise AttributeError(
+                    f"WeightedSum has no residuals: its term {name} is no sum of squares."
+                )
+            if is_concrete(weight) and not np.all(np.asarray(weight) >= 0):
+                raise AttributeError(
+                    f"WeightedSum has no residuals: a weight is {weight}, and no sum of squares "
+                    "falls where a cost rises."
+                )
+        return self._residuals
+
+    def _residuals(self, trajectory: Trajectory) -> Float[Array, " residuals"]:
+        parts = [jnp.sqrt(w) * cost.residuals(trajectory) for w, cost in self.terms]  # pyright: ignore[reportFunctionMemberAccess]
+        return jnp.concatenate(parts) if parts else jnp.zeros(0)
 
 
 def _rows(u) -> Float[Array, "times s"]:
@@ -167,15 +292,28 @@ def _counted(values, trajectory: Trajectory):
     return jax.tree.map(lambda x: jnp.where(column(x), x, 0.0), values)
 
 
-def _integral(density, trajectory: Trajectory, *, trapezoidal: bool = True) -> Float[Array, ""]:
-    """Integral over the rows that were reached, by the trapezoidal or the right-endpoint rule.
-
-    NaN for a run that failed.
-    """
+def _lengths(trajectory: Trajectory, *, trapezoidal: bool) -> Float[Array, " times"]:
+    """Weights of the rows that were reached, by the trapezoidal or the right-endpoint rule [s]."""
     ts = trajectory.ts
+    if ts.shape[0] < 2:
+        raise ValueError(
+            f"a cost that is an integral over the saved times has {ts.shape[0]} of them, and would "
+            "always be zero; let saveat save the start, the end and times between."
+        )
     reached = jnp.isfinite(ts)
-    density = jnp.where(reached, density, 0.0)
     both = reached[1:] & reached[:-1]
-    steps = jnp.where(both, ts[1:], 0.0) - jnp.where(both, ts[:-1], 0.0)
-    heights = 0.5 * (density[1:] + density[:-1]) if trapezoidal else density[1:]
-    return jnp.where(trajectory.success, jnp.sum(steps * heights), jnp.nan)
+    # Also of a run backward in time.
+    steps = jnp.abs(jnp.where(both, ts[1:], 0.0) - jnp.where(both, ts[:-1], 0.0))
+    after = jnp.pad(steps, (1, 0))
+    return 0.5 * (after + jnp.pad(steps, (0, 1))) if trapezoidal else after
+
+
+def _fitting(name: str, weight, count: int, of: str, dtype) -> Float[Array, " count"]:
+    """A weight for each of so many numbers."""
+    weight = jnp.asarray(weight, dtype)
+    if weight.shape not in {(), (count,)}:
+        raise ValueError(
+            f"IntegratedViolation: {name} has shape {weight.shape}, which does not fit {count} "
+            f"{of}; give a scalar or a vector of {count}."
+        )
+    return jnp.broadcast_to(weight, (count,))

@@ -118,6 +118,31 @@ class SimulationObjective(eqx.Module):
         """
         return jax.vmap(partial(self._cost, params))(self.states)
 
+    @property
+    def residuals(self) -> Callable[[PyTree], Float[Array, " residuals"]]:
+        """The function of parameters that gives numbers whose sum of squares is the objective.
+
+        For least squares: the residuals of the cost of every start, divided by the root of their
+        number; NaN for a start whose run fails.
+
+        Raises:
+            AttributeError: where the cost is no sum of squares.
+        """
+        if not hasattr(self.cost, "residuals"):
+            raise AttributeError(
+                f"SimulationObjective has no residuals: {_name_of(self.cost)} is no sum of squares."
+            )
+        return self._residuals
+
+    def _residuals(self, params: PyTree) -> Float[Array, " residuals"]:
+        def member(state):
+            run = self._run(params, state)
+            residuals = self.cost.residuals(run)  # pyright: ignore[reportFunctionMemberAccess]
+            return jnp.where(run.success, residuals, jnp.nan)
+
+        rows = jax.vmap(member)(self.states)
+        return rows.ravel() / np.sqrt(rows.shape[0])
+
     def trajectories(self, params: PyTree) -> Trajectory:
         """The motions the cost judges.
 
@@ -291,6 +316,10 @@ def _named(solver: diffrax.AbstractSolver) -> str:
     projection = parts_of(solver).projection
     more = "" if projection is None else f", {projection.iterations} iterations"
     return f"{name}({_named(solver.solver)}{more})"
+
+
+def _name_of(cost: Callable) -> str:
+    return getattr(cost, "__name__", type(cost).__name__)
 
 
 def _all_finite(tree: PyTree) -> bool:

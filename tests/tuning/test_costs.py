@@ -177,3 +177,105 @@ def test_unused_rows_count_nothing():
     np.testing.assert_allclose(
         IntegratedViolation(2.0, 3.0, from_start=True)(saved), expected, rtol=1e-12
     )
+
+
+SQUARES = [
+    IntegratedViolation(),
+    IntegratedViolation(jnp.array([2.0]), 3.0, from_start=True, scale=jnp.array([0.5])),
+    IntegratedViolation.at_both_levels(0.1),
+    TrackingError(lambda _t, q, _v: q, lambda t: jnp.array([t, 1.0]), jnp.array([1.0, 4.0])),
+    TrackingError(lambda _t, q, _v: q[0], lambda _t: 0.5, 3.0),
+    ControlEffort(2.0),
+    ControlEffort(jnp.array([[2.0, 1.0], [1.0, 0.5]])),
+    EnergyDrift(),
+    WeightedSum(((2.0, IntegratedViolation()), (0.5, EnergyDrift()), (0.0, ControlEffort()))),
+]
+
+
+@pytest.fixture(scope="module")
+def controlled():
+    return one_run(controller=constant_input)
+
+
+@pytest.mark.parametrize("cost", SQUARES)
+def test_a_cost_is_the_sum_of_the_squares_of_its_residuals(cost: Any, controlled):
+    residuals = cost.residuals(controlled)
+    assert residuals.ndim == 1
+    # The same positive terms: round-off of roots and squares, and of sums in another order. The
+    # second eigenvalue of the matrix is 0.04 beside 2.46, hence a hundred times that.
+    np.testing.assert_allclose(np.sum(residuals**2), cost(controlled), rtol=1e-11)
+
+
+def test_a_weighted_sum_has_residuals_only_where_its_terms_do():
+    def largest(run):
+        return jnp.max(run.violation.phi)
+
+    parts: Any = ((1.0, EnergyDrift()), (2.0, largest))
+    assert not hasattr(WeightedSum(parts), "residuals")
+    with pytest.raises(AttributeError, match="its term largest is no sum of squares"):
+        _ = WeightedSum(parts).residuals
+    with pytest.raises(AttributeError, match=r"a weight is -1\.0"):
+        _ = WeightedSum(((-1.0, EnergyDrift()),)).residuals
+
+
+def test_residuals_of_no_terms_are_none(controlled):
+    assert WeightedSum(()).residuals(controlled).shape == (0,)
+
+
+def test_both_levels_are_joined_by_a_time():
+    ts = jnp.array([0.0, 0.5, 0.7])
+    phi, g = jnp.array([[9.0], [0.2], [0.1]]), jnp.array([[9.0], [0.3], [0.4]])
+    run = made_up(ts=ts, violation=Violation(phi=phi, phi_dot=jnp.hstack([5.0 * phi, g])))
+    cost = IntegratedViolation.at_both_levels(0.1, scale=jnp.array([2.0, 1.0]))
+    # The first constraint counts by halves at both levels, the second has one level.
+    at_ends = [
+        (x / 2) ** 2 + 0.1**2 * ((5 * x / 2) ** 2 + y**2) for x, y in ((0.2, 0.3), (0.1, 0.4))
+    ]
+    np.testing.assert_allclose(cost(run), 0.5 * at_ends[0] + 0.2 * at_ends[1], rtol=1e-13)
+
+
+@pytest.mark.parametrize("time_scale", [0.0, -1.0, np.inf, np.nan])
+def test_a_time_scale_is_a_positive_time(time_scale):
+    with pytest.raises(ValueError, match=r"time_scale is .*, must be a positive time"):
+        IntegratedViolation.at_both_levels(time_scale)
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ({"scale": jnp.ones(3)}, r"scale has shape \(3,\), which does not fit 2 constraints"),
+        ({"position": jnp.ones(2)}, r"position has shape \(2,\), .* 1 position constraints"),
+        ({"velocity": jnp.ones(1)}, r"velocity has shape \(1,\), .* 2 residuals at velocity"),
+    ],
+)
+def test_weights_fit_the_constraints(weights, message):
+    violation = Violation(phi=jnp.ones((3, 1)), phi_dot=jnp.ones((3, 2)))
+    with pytest.raises(ValueError, match=message):
+        IntegratedViolation(**weights)(made_up(ts=jnp.arange(3.0), violation=violation))
+
+
+@pytest.mark.parametrize(
+    "weight", [-1.0, jnp.array([1.0, -2.0]), jnp.array([[1.0, 2.0], [2.0, 1.0]])]
+)
+def test_effort_cannot_be_a_gain(weight):
+    with pytest.raises(ValueError, match=r"weight has .* -\d.*must not be negative"):
+        ControlEffort(weight)
+
+
+def test_one_saved_time_makes_no_integral():
+    violation = Violation(phi=jnp.ones((1, 1)), phi_dot=jnp.ones((1, 1)))
+    with pytest.raises(ValueError, match="has 1 of them, and would always be zero"):
+        IntegratedViolation()(made_up(ts=jnp.ones(1), violation=violation))
+
+
+def test_a_run_backward_in_time_costs_as_much():
+    ts, violation = jnp.arange(4.0), Violation(jnp.ones((4, 1)), jnp.zeros((4, 1)))
+    forward, backward = (made_up(ts=x, violation=violation) for x in (ts, -ts))
+    assert IntegratedViolation()(backward) == IntegratedViolation()(forward) == 3.0
+
+
+def test_costs_of_single_precision_are_of_single_precision():
+    ts, phi = jnp.arange(4, dtype=jnp.float32), jnp.ones((4, 1), jnp.float32)
+    run = made_up(ts=ts, violation=Violation(phi, phi), u=phi, energy=phi[:, 0])
+    for cost in (IntegratedViolation.at_both_levels(0.1), ControlEffort(2.0), EnergyDrift()):
+        assert cost(run).dtype == cost.residuals(run).dtype == jnp.float32
