@@ -19,6 +19,13 @@ from jaxdae.control.first_integrals import (
     right_inverse as right_inverse,
     StabilizedIntegrals as StabilizedIntegrals,
 )
+from jaxdae.control.inverse_dynamics import (
+    Feedforward as Feedforward,
+    inverse_dynamics as inverse_dynamics,
+    InverseDynamics as InverseDynamics,
+    motion_derivatives as motion_derivatives,
+    MotionReference as MotionReference,
+)
 from jaxdae.control.plant import Decoupling as Decoupling, Plant as Plant
 from jaxdae.control.relative_degree import (
     relative_degree as relative_degree,

@@ -25,6 +25,11 @@ from .constant_speed import (
     ConstantSpeed as ConstantSpeed,
 )
 from .disk import RollingDisk as RollingDisk
+from .five_bar import (
+    EllipticPath as EllipticPath,
+    FiveBar as FiveBar,
+    path_control as path_control,
+)
 from .kepler import Kepler as Kepler
 from .knife_edge import KnifeEdge as KnifeEdge
 from .mirror import AdaptiveMirror as AdaptiveMirror

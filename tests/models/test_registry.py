@@ -37,6 +37,7 @@ def test_names_are_the_documented_ones():
         "constant-speed",
         "appell-hamel",
         "circuit",
+        "five-bar",
         "motor",
         "motor-actuator",
         "ball-beam",
