@@ -14,8 +14,8 @@ MODULES = {
 # From the lowest; each may import those before it.
 ROOMS = (
     "files", "names", "tables", "version", "references", "compiled", "linalg", "kernels", "systems",
-    "formulations", "solvers", "control", "analysis", "simulation", "tuning", "parallel", "models",
-    "plotting", "commands", "cli",
+    "stability", "formulations", "solvers", "control", "analysis", "simulation", "tuning",
+    "parallel", "models", "plotting", "commands", "cli",
 )  # fmt: skip
 KERNELS = ("llvm", "graph", "tracing", "emission", "launch", "integration")
 

@@ -49,7 +49,7 @@ from jaxdae.analysis.steps_along import (
     step_limit_along as step_limit_along,
     two_stage_matrix as two_stage_matrix,
 )
-from jaxdae.solvers.stability_functions import (
+from jaxdae.stability.stability_functions import (
     AdamsBashforth as AdamsBashforth,
     amplification as amplification,
     step_matrix as step_matrix,

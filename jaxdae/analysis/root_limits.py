@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jaxdae.analysis.steps import bisect, spectral_limit
-from jaxdae.solvers.stability_functions import amplification
+from jaxdae.stability.stability_functions import amplification
 
 # Distances along the imaginary axis in steps: below the first no method of order 8 or less departs
 # from 1 by more than round-off, above the last every explicit method has left its region.

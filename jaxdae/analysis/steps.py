@@ -20,7 +20,7 @@ import numpy as np
 
 from jaxdae.analysis.lyapunov import linear_certificate
 from jaxdae.analysis.perturbation import perturbation_matrix
-from jaxdae.solvers.stability_functions import AdamsBashforth, amplification, step_matrix
+from jaxdae.stability.stability_functions import AdamsBashforth, amplification, step_matrix
 
 # Steps tried, relative to the inverse of each rate: from almost none to far beyond any explicit
 # method's region. Logarithmic, so that the first crossing is found to 1 %, then bisected.

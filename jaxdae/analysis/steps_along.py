@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdae.analysis.steps import contracting_interval, STEP_GRID, StepLimit, weighted_norm
-from jaxdae.solvers.stability_functions import step_matrix, tableau
+from jaxdae.stability.stability_functions import step_matrix, tableau
 
 
 def two_stage_matrix(H, dH_dt, h: float) -> np.ndarray:

@@ -25,6 +25,7 @@ from jaxdae.formulations.gains import (
     Gain,
     is_number,
 )
+from jaxdae.stability.step_gains import step_gains
 from jaxdae.systems.calls import call_with_shapes, check_parameters, check_real, describe_shape
 
 Stabilization = Callable[..., Float[Array, " c"]]
@@ -98,6 +99,23 @@ class Baumgarte(AbstractStabilization):
         check_positive("tau", tau)
         check_positive("zeta", zeta)
         return cls(2 * zeta / tau, 1 / tau**2, 1 / tau)
+
+    @classmethod
+    def for_step(cls, solver, dt, *, margin: float = 1.0, regime: str = "violation") -> "Baumgarte":
+        """Gains by theory: those for which a method damps a violation best.
+
+        `K_D dt` and `K_P dt^2` put the roots of `s^2 + K_D s + K_P` on zeros of the method's
+        stability function divided by the step; `Gamma dt` likewise, see `step_gains`.
+
+        Args:
+            solver: a Runge-Kutta solver of diffrax or `jaxdae.solvers`.
+            dt: largest step [s], positive; it may be traced.
+            margin: largest step over smallest, at least 1: with more than 1 the gains have the
+                least worst damping over the steps in `[dt / margin, dt]`.
+            regime: see `step_gains`.
+        """
+        gains = step_gains(solver, dt, margin=margin, regime=regime)
+        return cls(gains.K_D, gains.K_P, gains.Gamma)
 
     def __call__(self, t, q, v, phi, phi_dot):
         del t, q, v

@@ -16,7 +16,7 @@ from jaxdae.kernels.memory import Memory
 from jaxdae.linalg.tree_partition import connected_parts
 from jaxdae.solvers.constrained_term import check_terms
 from jaxdae.solvers.projected import parts_of
-from jaxdae.solvers.stability_functions import amplification, has_tableau
+from jaxdae.stability.stability_functions import amplification, has_tableau
 from jaxdae.systems import check_system
 from jaxdae.systems.calls import call_with_shapes, check_parameters
 from jaxdae.systems.checks import check_symmetric_mass, is_concrete

@@ -13,7 +13,7 @@ import diffrax
 import equinox as eqx
 import numpy as np
 
-from jaxdae.solvers.stability_functions import stability_function
+from jaxdae.stability.stability_functions import stability_function
 
 
 def at_once(name: str, function: Callable, *arguments, wrt: tuple[int, ...]) -> Any:

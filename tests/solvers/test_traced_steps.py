@@ -17,7 +17,7 @@ from jaxdae.kernels.tracing.open_loops import with_open_loops
 from jaxdae.kernels.tracing.trace import scalarize, UnsupportedOperationError
 from jaxdae.solvers.base import AbstractTracedSolver
 from jaxdae.solvers.kernel_steps import step_method
-from jaxdae.solvers.stability_functions import amplification
+from jaxdae.stability.stability_functions import amplification
 
 
 class Trial(diffrax.Kvaerno3, AbstractTracedSolver):

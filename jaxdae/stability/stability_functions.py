@@ -103,6 +103,33 @@ def stability_function(solver, z) -> np.ndarray:
     return 1 + z * sum(weight * stage for weight, stage in zip(b, stages, strict=True))
 
 
+def zeros(solver) -> np.ndarray:
+    """Zeros of `R(z)` in the left half-plane, those of multiplicity `k` `k` times.
+
+    `R(z)` vanishes where `I - z (a - 1 b^T)` is singular and `I - z a` is not.
+
+    Args:
+        solver: a Runge-Kutta solver.
+
+    Returns:
+        Complex, the nearest to the origin first; empty for methods without any.
+    """
+    a, b, _ = tableau(solver)
+    inverse = np.linalg.eigvals(a - np.ones((b.size, 1)) * b)
+    # A stage that the step does not depend on leaves an inverse of zero, to round-off.
+    z = 1 / inverse[(inverse.real < 0) & (np.abs(inverse) > 1e-2)]
+    step = 1e-5
+    for _ in range(3):
+        slope = (stability_function(solver, z + step) - stability_function(solver, z - step)) / (
+            2 * step
+        )
+        change = stability_function(solver, z) / np.where(np.abs(slope) > 1e-4, slope, np.inf)
+        z = z - change
+    z = z[np.abs(stability_function(solver, z)) < 1e-9]  # others are cancelled by a pole
+    z = np.where(np.abs(z.imag) < 1e-6 * np.abs(z), z.real + 0j, z)
+    return z[np.argsort(np.abs(z), kind="stable")]
+
+
 def step_matrix(H, h: float, solver) -> np.ndarray:
     """`R(hH)`: the matrix by which one step of a Runge-Kutta method multiplies `y`.
 
