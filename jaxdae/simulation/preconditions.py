@@ -15,6 +15,7 @@ from jaxdae.formulations.stabilization import may_grow
 from jaxdae.kernels.memory import Memory
 from jaxdae.linalg.tree_partition import connected_parts
 from jaxdae.solvers.constrained_term import check_terms
+from jaxdae.solvers.grid import Grid
 from jaxdae.solvers.projected import parts_of
 from jaxdae.stability.stability_functions import amplification, has_tableau
 from jaxdae.systems import check_system
@@ -110,7 +111,7 @@ def check_solver(solver, formulation, stepsize_controller, dt, work) -> None:
     chooses = (
         dt is None
         if stepsize_controller is None
-        else not isinstance(stepsize_controller, diffrax.ConstantStepSize | diffrax.StepTo)
+        else not isinstance(stepsize_controller, diffrax.ConstantStepSize | diffrax.StepTo | Grid)
     )
     if not chooses:
         _check_newton(solver, name)

@@ -16,6 +16,7 @@ from jaxdae.simulation.problem import DEFAULT_TIMES, Method, Problem, Times
 from jaxdae.simulation.run import NATIVE
 from jaxdae.simulation.saving import is_end
 from jaxdae.simulation.starts import Start
+from jaxdae.solvers.grid import Grid
 from jaxdae.solvers.projected import parts_of, Projected
 from jaxdae.systems.checks import is_concrete
 from jaxdae.systems.precision import in_dtype, known_array
@@ -43,7 +44,7 @@ def prepare(
     system, formulation, inner = in_dtype((system, formulation, inner), dtype)
     preconditions.check_declaration(system, formulation, inner, state, t0)
 
-    times = _times(t0, t1, dt, _is_constant(stepsize_controller), saveat, dtype)
+    times = _times(t0, t1, dt, stepsize_controller, saveat, dtype)
     fixed = times.grid is not None
     start = Start(plant(system), begun, known_array(t0, dtype))
     formulation, judged = starts.judged(formulation, start, start_tolerance)
@@ -64,10 +65,12 @@ def prepare(
     return _watched(*_with_backend(problem, method, backend), throw=throw)
 
 
-def _times(t0, t1, dt, constant: bool, saveat, dtype) -> Times:
+def _times(t0, t1, dt, stepsize_controller, saveat, dtype) -> Times:
     grid = None
-    if constant and dt is not None and is_concrete((t0, t1, dt)):
-        grid = _grid(t0, t1, dt, dtype)
+    if isinstance(stepsize_controller, Grid):
+        grid = stepsize_controller.ts
+    elif _is_constant(stepsize_controller) and dt is not None and is_concrete((t0, t1, dt)):
+        grid = step_ends(t0, t1, dt, dtype)
     saved = jnp.linspace(t0, t1, DEFAULT_TIMES) if saveat is None and grid is None else None
     times = Times(t0, t1, dt if grid is None else None, grid, saved)
     return Times(*(None if x is None else jnp.asarray(x, dtype) for x in times))
@@ -78,7 +81,7 @@ def _is_constant(stepsize_controller) -> bool:
     return stepsize_controller is None or isinstance(stepsize_controller, diffrax.ConstantStepSize)
 
 
-def _grid(t0, t1, dt, dtype) -> np.ndarray:
+def step_ends(t0, t1, dt, dtype) -> np.ndarray:
     """Ends of the fixed steps: as many as `dt` needs, all of one size, the last at `t1`.
 
     Given as numbers they are the same in the backward pass, which repeats steps. Where they are

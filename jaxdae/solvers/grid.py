@@ -12,7 +12,8 @@ class Grid(diffrax.AbstractStepSizeController):
 
     Args:
         ts: the start and the ends of the steps, strictly increasing or decreasing, shape
-            (steps + 1,).
+            (steps + 1,). The last may be repeated, so that members of a batch have equally many:
+            such steps have no length and change nothing.
     """
 
     ts: Real[Array, " times"]

@@ -8,6 +8,7 @@ from typing import Any
 
 from jaxdae.kernels.integration.adaptive_adjoint import AdaptiveAdjoint
 from jaxdae.kernels.integration.adjoint import Adjoint
+from jaxdae.kernels.integration.fixed_steps import read_time
 from jaxdae.kernels.llvm.batch_loops import Buffer, Lanes
 from jaxdae.kernels.llvm.module import Definition
 
@@ -52,7 +53,8 @@ class _FixedAdjoint(Adjoint):
 
     def __init__(self, lanes: Lanes, run: Any, active, ranks, rank: int, summed):
         super().__init__(lanes, run, active, ranks, rank, summed)
-        self.grid = Buffer(lanes, lanes.arguments, len(self.start.arrays), None, 0, 1)
+        count = len(self.start.arrays)
+        self.grid = Buffer(lanes, lanes.arguments, count, None, ranks[count], 1)
         self.steps = self.grid.size - 1
         self.entries = self.n + self.rate_size
         most = max(_KEPT_BYTES // (self.entries * lanes.width * run.problem.dtype.itemsize), 1)
@@ -105,9 +107,8 @@ class _FixedAdjoint(Adjoint):
         self.lanes.copy(self.n, self.step_bar, self.y)
 
     def _set_times(self, i) -> None:
-        lanes = self.lanes
-        lanes.fill(self.grid.read(0, i), self.t0)
-        lanes.fill(self.grid.read(0, i + 1), self.t1)
+        for end, array in ((i, self.t0), (i + 1, self.t1)):
+            read_time(self.lanes, self.grid, end, self.members, array)
 
     def _reverse_section(self, section, starts, inner) -> None:
         lanes, n = self.lanes, self.n

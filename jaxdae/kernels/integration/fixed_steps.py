@@ -1,4 +1,4 @@
-"""Runs with fixed steps: all members of a batch go through the same ones together."""
+"""Runs with fixed steps: members of a batch make as many, of one length or each of its own."""
 
 from typing import Any
 
@@ -27,6 +27,23 @@ def fixed_steps(run: Any, width: int, ranks: tuple[int, ...], rank: int) -> Defi
     lanes = Lanes(width, run.problem.dtype)
     _FixedSteps(lanes, run.problem, run.saving, ranks, rank).write()
     return lanes.finish()
+
+
+def read_time(lanes: Lanes, grid: Buffer, i, members, array) -> None:
+    """Set a time of all lanes to the end of a step, the same for all members or each its own.
+
+    Args:
+        lanes: the builder.
+        grid: ends of the steps.
+        i: number of the end.
+        members: member of the batch in each lane.
+        array: room for the time.
+    """
+    if grid.shared:
+        lanes.fill(grid.read(0, i), array)
+        return
+    with lanes.loop(lanes.width) as lane:
+        lanes.set(grid.read(lanes.count(members, lane), i), array, lane)
 
 
 class Start:
@@ -108,7 +125,7 @@ class _FixedSteps:
         n = problem.states
         self.start = Start(lanes, problem, ranks)
         count = len(self.start.arrays)
-        self.grid = Buffer(lanes, lanes.arguments, count, None, 0, 1)
+        self.grid = Buffer(lanes, lanes.arguments, count, None, ranks[count], 1)
         self.rows = Buffer(lanes, lanes.results, 0, None, rank, 2)
         self.final = Buffer(lanes, lanes.results, 1, n, rank, 1)
         self.steps = self.grid.size - 1
@@ -156,7 +173,7 @@ class _FixedSteps:
             lanes.call("begin", self.step.t0, self.step.y0, *self.start.fixed, self.carry)
 
     def _set_time(self, array, i) -> None:
-        self.lanes.fill(self.grid.read(0, i), array)
+        read_time(self.lanes, self.grid, i, self.members, array)
 
     def _advance(self, i) -> None:
         lanes, step = self.lanes, self.step

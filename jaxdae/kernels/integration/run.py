@@ -16,7 +16,7 @@ from jaxdae.kernels.launch.assembly import assembled
 from jaxdae.kernels.launch.batch_axes import Axes
 from jaxdae.kernels.launch.call import launched
 from jaxdae.kernels.launch.derivatives import Function
-from jaxdae.kernels.launch.primitives import along_new_axis, primitive
+from jaxdae.kernels.launch.primitives import primitive
 from jaxdae.kernels.llvm import machine_code
 from jaxdae.kernels.llvm.module import Definition
 from jaxdae.kernels.tracing.subprograms import called, Subprogram
@@ -165,10 +165,4 @@ def _lowered(ctx, *arguments, run: Run, axes: Axes):
     return launched(ctx, registered(run.programs(), [body], axes, run), arguments)
 
 
-def _batched(arguments, axes_in, *, run: Run, axes: Axes):
-    if not run.adaptive and axes_in[1 + len(run.problem.parameters)] is not None:
-        raise NotImplementedError("members of a batch share the ends of fixed steps.")
-    return along_new_axis(native_integration, arguments, axes_in, run=run, axes=axes)
-
-
-native_integration = primitive("native_integration", _shapes, lowering=_lowered, batched=_batched)
+native_integration = primitive("native_integration", _shapes, lowering=_lowered)
