@@ -1,6 +1,7 @@
 """Tuning of gains and parameters by gradients: parametrizations, objectives, the loop."""
 
 from jaxdae.tuning.checkpoint import CheckpointError as CheckpointError
+from jaxdae.tuning.conditions import Conditions as Conditions, Members as Members
 from jaxdae.tuning.costs import (
     AbstractCost as AbstractCost,
     ControlEffort as ControlEffort,
@@ -10,12 +11,9 @@ from jaxdae.tuning.costs import (
     WeightedSum as WeightedSum,
 )
 from jaxdae.tuning.descent import default_optimizer as default_optimizer
+from jaxdae.tuning.logarithm import Logarithm as Logarithm
 from jaxdae.tuning.loop import tune as tune, TuningStep as TuningStep
-from jaxdae.tuning.objectives import (
-    Logarithm as Logarithm,
-    perturbed_states as perturbed_states,
-    SimulationObjective as SimulationObjective,
-)
+from jaxdae.tuning.objectives import SimulationObjective as SimulationObjective
 from jaxdae.tuning.parametrizations import (
     AbstractParametrization as AbstractParametrization,
     HurwitzPolynomial as HurwitzPolynomial,
@@ -27,3 +25,5 @@ from jaxdae.tuning.parametrizations import (
     trainable as trainable,
 )
 from jaxdae.tuning.result import TuningHistory as TuningHistory, TuningResult as TuningResult
+from jaxdae.tuning.risk import CVaR as CVaR
+from jaxdae.tuning.starts import perturbed_states as perturbed_states

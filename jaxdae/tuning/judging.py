@@ -18,7 +18,7 @@ from jaxdae.simulation.trajectory import Trajectory
 from jaxdae.solvers import RK4
 from jaxdae.systems import State
 from jaxdae.tuning.costs import AbstractCost, IntegratedViolation
-from jaxdae.tuning.objectives import perturbed_states
+from jaxdae.tuning.starts import perturbed_states
 from jaxdae.tuning.studies import Check, Goal, Study
 
 

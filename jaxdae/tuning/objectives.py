@@ -1,4 +1,4 @@
-"""Objectives made of simulations: the mean cost over a batch of starts, at a stated budget."""
+"""Objectives made of simulations: the cost of a batch of them, at a stated budget."""
 
 from collections.abc import Callable
 from functools import partial
@@ -9,31 +9,37 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 from jaxtyping import Array, Float, PyTree
 
 from jaxdae.formulations import AbstractFormulation
 from jaxdae.simulation.backends import Backend
+from jaxdae.simulation.prepare import step_ends
 from jaxdae.simulation.simulate import simulate
 from jaxdae.simulation.trajectory import Trajectory
+from jaxdae.solvers.grid import Grid
 from jaxdae.solvers.projected import parts_of
-from jaxdae.systems import consistent_state, State, System
+from jaxdae.systems import State, System
 from jaxdae.systems.calls import check_instance
 from jaxdae.systems.checks import is_concrete
+from jaxdae.tuning.conditions import Conditions, ends_of_steps, listed, Member, Members
+from jaxdae.tuning.risk import at_risk, check_risk, in_words, is_mean, Risk
 
 
 class SimulationObjective(eqx.Module):
-    """Mean cost of the motions from a batch of starts, as a function of parameters.
+    """Cost of the motions from a batch of starts, as a function of parameters.
 
     Gains have an optimum only for a given amount of work: larger ones are stiffer, and with ever
     smaller steps ever larger gains are better. The objective therefore has a definite budget,
-    a fixed step or a largest number of adaptive steps, and states it (`budget`). A start whose
-    run fails makes the objective NaN; `tune` does not take such a step.
+    fixed steps or a largest number of adaptive steps, and states it (`budget`). Under several
+    `conditions` all starts run with all steps, horizons and variations, in one batch: members with
+    longer steps wait for those with shorter ones. A member whose run fails makes the objective NaN,
+    unless failures have a price; `tune` takes no step to where it is NaN.
 
     Args:
         cost: maps the `Trajectory` from one start to a scalar; see `jaxdae.tuning.costs`.
         states: batch of starts: a `State` whose arrays have a leading axis of starts.
-        build: maps the resolved parameters to `(system, formulation, controller)`.
+        build: maps the resolved parameters, and a variation where there are any, to `(system,
+            formulation, controller)`.
         system: instead of `build`, when the parameters are the formulation.
         controller: with `system`, the controller, if any.
         t0: start time [s].
@@ -48,10 +54,15 @@ class SimulationObjective(eqx.Module):
         max_steps: work budget of adaptive runs: the largest number of steps of a start, rejected
             ones included. A run that needs more has failed.
         backend: as for `simulate`.
+        conditions: steps and horizons in place of `dt` and `t1`, and variations.
+        risk: "mean" of all members, the "worst", or `CVaR(fraction)`, the mean of the worst.
+        failure_cost: price of a member that fails, above the cost of any that does not. Its
+            derivative is zero and those of the others remain. By default the objective is NaN.
 
     Raises:
         ValueError: if not exactly one of `build` and `system` is given, the starts are not a
-            batch, the mode is unknown, or an adaptive run has no budget.
+            batch, the mode or risk is unknown, an adaptive run has no budget, or times, conditions
+            and `saveat` do not fit together.
     """
 
     cost: Callable
@@ -60,7 +71,7 @@ class SimulationObjective(eqx.Module):
     system: System | None = eqx.field(default=None, kw_only=True)
     controller: Callable | None = eqx.field(default=None, kw_only=True)
     t0: float = eqx.field(default=0.0, kw_only=True)
-    t1: float = eqx.field(kw_only=True)
+    t1: float | None = eqx.field(default=None, kw_only=True)
     dt: float | None = eqx.field(default=None, kw_only=True)
     solver: diffrax.AbstractSolver | None = eqx.field(default=None, kw_only=True)
     stepsize_controller: diffrax.AbstractStepSizeController | None = eqx.field(
@@ -70,6 +81,9 @@ class SimulationObjective(eqx.Module):
     mode: Literal["forward", "reverse"] = eqx.field(default="forward", kw_only=True, static=True)
     max_steps: int | None = eqx.field(default=None, kw_only=True)
     backend: Backend = eqx.field(default="auto", kw_only=True, static=True)
+    conditions: Conditions = eqx.field(default=Conditions(), kw_only=True)
+    risk: Risk = eqx.field(default="mean", kw_only=True)
+    failure_cost: float | None = eqx.field(default=None, kw_only=True)
 
     def __check_init__(self):
         if (self.build is None) == (self.system is None):
@@ -90,58 +104,97 @@ class SimulationObjective(eqx.Module):
             )
         if is_concrete(self.states) and not _all_finite(self.states):
             raise ValueError("SimulationObjective: a start is not finite.")
-        times = (self.t0, self.t1, self.dt)
-        if self.dt is not None and is_concrete(times) and not self.dt * (self.t1 - self.t0) > 0:
+        check_risk(self.risk)
+        if self.failure_cost is not None and not np.isfinite(self.failure_cost):
             raise ValueError(
-                f"SimulationObjective: dt = {self.dt} does not lead from t0 = {self.t0} to "
-                f"t1 = {self.t1}."
+                f"SimulationObjective: failure_cost is {self.failure_cost}; give a finite price, "
+                "or None for an objective that is NaN where a member fails."
             )
+        self._check_times()
+        self._check_conditions()
+
+    def _check_times(self) -> None:
+        if self._t1 is None:
+            raise ValueError("SimulationObjective: give the end time `t1`.")
+        for t1 in self._t1:
+            for dt in self._dt or ():
+                if is_concrete((self.t0, t1, dt)) and not dt * (t1 - self.t0) > 0:
+                    raise ValueError(
+                        f"SimulationObjective: dt = {dt} does not lead from t0 = {self.t0} to "
+                        f"t1 = {t1}."
+                    )
         if self._adaptive and self.max_steps is None:
             raise ValueError(
                 "SimulationObjective: an adaptive run has no work budget, and gains have an "
                 "optimum only for one; give max_steps, or a fixed step dt."
             )
 
+    def _check_conditions(self) -> None:
+        check_instance("conditions", self.conditions, Conditions, "Conditions(dt=(0.01, 0.02))")
+        if self._adaptive and self.conditions.dt is not None:
+            raise ValueError(
+                "SimulationObjective: conditions give steps, but adaptive runs choose theirs; "
+                "leave dt out of the conditions, or the stepsize_controller out of the objective."
+            )
+        if self.system is not None and self.conditions.variations is not None:
+            raise ValueError(
+                "SimulationObjective: variations are the second argument of `build(params, "
+                "variation)`; give `build` in place of `system`."
+            )
+        subs: Any = None if self.saveat is None else self.saveat.subs
+        if len(self._t1 or ()) > 1 and getattr(subs, "ts", None) is not None:
+            raise ValueError(
+                "SimulationObjective: saveat gives times, but the horizons differ; leave saveat "
+                "out: every run then saves times up to its own end."
+            )
+        if self._several_grids and getattr(subs, "steps", 0) > 1:
+            raise ValueError(
+                f"SimulationObjective: saveat asks for every {subs.steps}th step, which is not the "
+                "same time in runs of different steps; leave saveat out to save every step."
+            )
+
     def __call__(self, params: PyTree) -> Float[Array, ""]:
-        """Mean cost over the starts; NaN if one of them fails.
+        """The risk of the costs of all members; NaN if one of them fails and has no price.
 
         Args:
             params: resolved parameters.
         """
-        return jnp.mean(jax.vmap(partial(self._cost, params))(self.states))
+        costs = self.costs(params)
+        if self.failure_cost is not None:
+            costs = jnp.where(jnp.isfinite(costs), costs, self.failure_cost)
+        return at_risk(costs, self.risk)
 
-    def costs(self, params: PyTree) -> Float[Array, " starts"]:
-        """Cost of every start, shape (starts,); NaN where the run failed.
+    def costs(self, params: PyTree) -> Float[Array, " members"]:
+        """Cost of every member, shape (members,); NaN where the run failed, whatever its price.
+
+        `members` tells the conditions of each, and `costs.reshape(members.shape)` has the axes
+        steps, horizons, variations and starts.
 
         Args:
             params: resolved parameters.
         """
-        return jax.vmap(partial(self._cost, params))(self.states)
+        return self._over_members(partial(self._cost, params))
 
     @property
     def residuals(self) -> Callable[[PyTree], Float[Array, " residuals"]]:
         """The function of parameters that gives numbers whose sum of squares is the objective.
 
-        For least squares: the residuals of the cost of every start, divided by the root of their
-        number; NaN for a start whose run fails.
+        For least squares: the residuals of the cost of every member, divided by the root of their
+        number. Those of a member whose run fails are NaN, or make up its price.
 
         Raises:
-            AttributeError: where the cost is no sum of squares.
+            AttributeError: where the cost is no sum of squares, or the risk not the mean.
         """
         if not hasattr(self.cost, "residuals"):
             raise AttributeError(
                 f"SimulationObjective has no residuals: {_name_of(self.cost)} is no sum of squares."
             )
+        if not is_mean(self.risk):
+            raise AttributeError(
+                f"SimulationObjective has no residuals: {in_words(self.risk)} is no sum of squares "
+                'over all members; risk="mean" is.'
+            )
         return self._residuals
-
-    def _residuals(self, params: PyTree) -> Float[Array, " residuals"]:
-        def member(state):
-            run = self._run(params, state)
-            residuals = self.cost.residuals(run)  # pyright: ignore[reportFunctionMemberAccess]
-            return jnp.where(run.success, residuals, jnp.nan)
-
-        rows = jax.vmap(member)(self.states)
-        return rows.ravel() / np.sqrt(rows.shape[0])
 
     def trajectories(self, params: PyTree) -> Trajectory:
         """The motions the cost judges.
@@ -150,9 +203,17 @@ class SimulationObjective(eqx.Module):
             params: resolved parameters.
 
         Returns:
-            A `Trajectory` with leading axis `starts`.
+            A `Trajectory` with leading axis `members`. Under several conditions of fixed steps the
+            rows behind the end of the shorter runs repeat it, or are marked as not reached.
         """
-        return eqx.filter_vmap(partial(self._run, params))(self.states)
+        return self._over_members(partial(self._run, params))
+
+    @property
+    def members(self) -> Members:
+        """Step, horizon, variation and start of each member of the batch."""
+        assert self._t1 is not None  # __check_init__ made sure of it
+        steps = (np.nan,) if self._adaptive else self._dt
+        return Members.of(self._shape, steps, self._t1)
 
     def backend_of(self, params: PyTree) -> tuple[str, str | None]:
         """Which backend makes the runs, and what keeps the native one from it.
@@ -163,32 +224,75 @@ class SimulationObjective(eqx.Module):
         Returns:
             `Trajectory.backend` and `Trajectory.why_not_native`.
         """
-        state = jax.tree.map(lambda x: x[0], self.states)
-        run = eqx.filter_eval_shape(self._run, params, state)
+        one = jax.tree.map(lambda x: x[0], self._batch)
+        run = eqx.filter_eval_shape(self._run, params, one)
         return run.backend, run.why_not_native
 
     @property
     def budget(self) -> str:
-        """Step or work budget the optimum belongs to, in words."""
+        """Step or work budget the optimum belongs to, conditions and risk, in words."""
         solver = "Dopri8" if self.solver is None else _named(self.solver)
-        starts = f"{self.states.q.shape[0]} starts"
+        steps, horizons, variations, count = self._shape
+        parts = [solver, self._budget_of_steps(steps, horizons)]
+        parts += [f"{variations} variations"] if variations > 1 else []
+        parts += [f"{count} starts"]
+        if np.prod(self._shape) > count:
+            parts[-1] += f": {np.prod(self._shape)} runs"
+        parts += [in_words(self.risk)] if in_words(self.risk) else []
+        parts += [] if self.failure_cost is None else [f"failures at {self.failure_cost:g}"]
+        return ", ".join(parts)
+
+    def _budget_of_steps(self, steps: int, horizons: int) -> str:
+        assert self._t1 is not None  # __check_init__ made sure of it
         if self._adaptive:
-            work = f"adaptive, at most {self.max_steps} steps in {self.t1 - self.t0:g} s"
-            return f"{solver}, {work}, {starts}"
-        return f"{solver}, h = {self.dt:g} s, {self._fixed_steps} steps, {starts}"
+            ends = listed(x - self.t0 for x in self._t1)
+            return f"adaptive, at most {self.max_steps} steps in {ends} s"
+        assert self._dt is not None  # of fixed steps
+        counts = f"{self._fixed_steps} steps"
+        if steps * horizons > 1:
+            counts = f"to t = {listed(self._t1)} s"
+        return f"h = {listed(self._dt)} s, {counts}"
+
+    @property
+    def _dt(self) -> tuple[float, ...] | None:
+        """Steps of all conditions; `None` where there is none."""
+        if self.conditions.dt is not None:
+            return self.conditions.dt
+        return None if self.dt is None else (self.dt,)
+
+    @property
+    def _t1(self) -> tuple[float, ...] | None:
+        """End times of all conditions."""
+        if self.conditions.t1 is not None:
+            return self.conditions.t1
+        return None if self.t1 is None else (self.t1,)
 
     @property
     def _adaptive(self) -> bool:
         fixed = self.stepsize_controller is None or isinstance(
             self.stepsize_controller, diffrax.ConstantStepSize
         )
-        return self.dt is None or not fixed
+        return self._dt is None or not fixed
+
+    @property
+    def _shape(self) -> tuple[int, int, int, int]:
+        """Numbers of steps, horizons, variations and starts."""
+        steps = 1 if self._adaptive else len(self._dt or ())
+        counts = len(self._t1 or ()), self.conditions.variation_count, self.states.q.shape[0]
+        return steps, *counts
+
+    @property
+    def _several_grids(self) -> bool:
+        return not self._adaptive and len(self._dt or ()) * len(self._t1 or ()) > 1
 
     @property
     def _fixed_steps(self) -> int:
-        assert self.dt is not None  # of a fixed-step run, which __check_init__ made sure of
+        """Number of steps, of the run that has most."""
+        assert self._dt is not None  # of a fixed-step run, which __check_init__ made sure of
+        assert self._t1 is not None  # likewise
+        quotients = [(t1 - self.t0) / dt for t1 in self._t1 for dt in self._dt]
         # Not one step more for a quotient that is above an integer by round-off.
-        return int(np.ceil((self.t1 - self.t0) / self.dt * (1 - 1e-9)))
+        return int(np.ceil(max(quotients) * (1 - 1e-9)))
 
     @property
     def _most_steps(self) -> int:
@@ -199,113 +303,70 @@ class SimulationObjective(eqx.Module):
         # quotient, whose round-off `simulate` may see differently in single precision.
         return self._fixed_steps + 1
 
-    def _cost(self, params: PyTree, state: State) -> Float[Array, ""]:
-        system, formulation, options = self._problem(params)
-        run = simulate(system, formulation, state, **options)
+    @property
+    def _batch(self) -> Member:
+        """All members, as arrays to be mapped over."""
+        step, horizon, variation, start = (jnp.asarray(x.ravel()) for x in np.indices(self._shape))
+        grid, t1, dtype = None, None, self.states.q.dtype
+        times, steps = self._t1 or (), self._dt or ()
+        if self._several_grids:
+            ends = [step_ends(self.t0, t1, dt, dtype) for dt in steps for t1 in times]
+            grid = jnp.asarray(ends_of_steps(ends))[step * len(times) + horizon]
+        elif len(times) > 1:
+            t1 = jnp.asarray(times, dtype)[horizon]
+        return Member(start, variation, grid, t1)
+
+    def _over_members(self, function: Callable[[Member], Any]) -> Any:
+        return eqx.filter_vmap(function)(self._batch)
+
+    def _cost(self, params: PyTree, member: Member) -> Float[Array, ""]:
+        run = self._run(params, member)
         return jnp.where(run.success, self.cost(run), jnp.nan)
 
-    def _run(self, params: PyTree, state: State) -> Trajectory:
-        system, formulation, options = self._problem(params)
-        return simulate(system, formulation, state, **options)
+    def _residuals(self, params: PyTree) -> Float[Array, " residuals"]:
+        def of(member):
+            run = self._run(params, member)
+            residuals = self.cost.residuals(run)  # pyright: ignore[reportFunctionMemberAccess]
+            # A cost of the user's may be NaN where the run is not.
+            good = run.success & jnp.all(jnp.isfinite(residuals))
+            price = jnp.full_like(residuals, jnp.nan)
+            if self.failure_cost is not None:
+                price = jnp.zeros_like(residuals).at[0].set(np.sqrt(self.failure_cost))
+            return jnp.where(good, residuals, price)
 
-    def _problem(self, params: PyTree) -> tuple[System, AbstractFormulation, dict[str, Any]]:
-        """What is simulated, and how: further arguments of `simulate`."""
-        if self.build is not None:
-            system, formulation, controller = self.build(params)
-        else:
-            assert self.system is not None  # __check_init__ made sure of one of the two
-            system, formulation, controller = self.system, params, self.controller
+        rows = self._over_members(of)
+        return rows.ravel() / np.sqrt(rows.shape[0])
+
+    def _run(self, params: PyTree, member: Member) -> Trajectory:
+        state = jax.tree.map(lambda x: x[member.start], self.states)
+        system, formulation, controller = self._built(params, member)
         forward = self.mode == "forward"
         adjoint = diffrax.ForwardMode() if forward else diffrax.RecursiveCheckpointAdjoint()
-        options = {x: getattr(self, x) for x in _PASSED_ON}
+        options: dict[str, Any] = {x: getattr(self, x) for x in _PASSED_ON} | self._times(member)
         options |= {"controller": controller, "adjoint": adjoint, "max_steps": self._most_steps}
-        return system, formulation, options | {"throw": False, "start_tolerance": None}
+        options |= {"throw": False, "start_tolerance": None}
+        return simulate(system, formulation, state, **options)
+
+    def _built(self, params: PyTree, member: Member) -> tuple[System, AbstractFormulation, Any]:
+        if self.build is None:
+            assert self.system is not None  # __check_init__ made sure of one of the two
+            return self.system, params, self.controller
+        if self.conditions.variations is None:
+            return self.build(params)
+        return self.build(params, self.conditions.variation(member.variation))
+
+    def _times(self, member: Member) -> dict[str, Any]:
+        """End and steps of a run, as `simulate` takes them."""
+        if member.grid is not None:
+            controller = Grid(member.grid)
+            return {"t1": member.grid[-1], "dt": None, "stepsize_controller": controller}
+        assert self._t1 is not None  # __check_init__ made sure of it
+        t1 = self._t1[0] if member.t1 is None else member.t1
+        return {"t1": t1, "dt": None if self._dt is None else self._dt[0]}
 
 
 # Settings that `simulate` has by the same names.
-_PASSED_ON = ("t0", "t1", "dt", "solver", "stepsize_controller", "saveat", "backend")
-
-
-class Logarithm(eqx.Module):
-    """Natural logarithm of a positive objective, with the same minima.
-
-    Gradients become relative. A violation that falls by many powers of ten is then descended on
-    at one pace; its budget and mode are those of the objective. Where the objective is not
-    positive, the logarithm is not finite (NaN, or `-inf` at zero), and `tune` takes no such step.
-
-    Args:
-        objective: positive scalar function of the parameters.
-    """
-
-    objective: Callable
-
-    def __call__(self, params: PyTree) -> Float[Array, ""]:
-        """Logarithm of the objective.
-
-        Args:
-            params: resolved parameters.
-        """
-        return jnp.log(self.objective(params))
-
-    @property
-    def mode(self) -> str | None:
-        """How to differentiate: as the objective says, if it does."""
-        return getattr(self.objective, "mode", None)
-
-    @property
-    def budget(self) -> str:
-        """Step or work budget of the objective, in words; "" if it states none."""
-        return getattr(self.objective, "budget", "")
-
-
-def perturbed_states(
-    state: State,
-    key: Array,
-    count: int,
-    position: Any = 1e-3,
-    velocity: Any = 1e-3,
-    *,
-    system: System | None = None,
-    t: float = 0.0,
-) -> State:
-    """A batch of normally perturbed starts, off the constraints unless a system is given.
-
-    Off the constraints, as they are after round-off, truncation or an imprecise start, they are
-    what stabilization has to work on.
-
-    Args:
-        state: the start to perturb.
-        key: random key.
-        count: number of starts.
-        position: standard deviation of the coordinates [m or rad], scalar or (n,).
-        velocity: standard deviation of the velocities [m/s or rad/s], scalar or (n,).
-        system: if given, every start is projected onto its constraints.
-        t: time of the projection [s].
-
-    Returns:
-        A `State` with leading axis `count`.
-
-    Raises:
-        TypeError: for a start that is no `State`, a key that is none, or a count not an integer.
-        ValueError: if `count` is not positive, or a perturbed start cannot be projected.
-    """
-    check_instance("state", state, State, "jaxdae.State(q, v)")
-    check_instance("key", key, jax.Array | np.ndarray, "jax.random.key(0)")
-    if not isinstance(count, int | np.integer):
-        raise TypeError(f"perturbed_states: count is {count!r}, must be an integer.")
-    if count < 1:
-        raise ValueError(f"perturbed_states: count is {count}, must be at least 1.")
-    first, second = jax.random.split(key)
-    shape = (count, *state.q.shape)
-    q = state.q + position * jax.random.normal(first, shape, state.q.dtype)
-    v = state.v + velocity * jax.random.normal(second, shape, state.v.dtype)
-    w = jnp.broadcast_to(state.w, (count, *state.w.shape))
-    if system is None:
-        return jax.vmap(State)(q, v, w)
-    states = jax.vmap(lambda q, v, w: consistent_state(system, q, v, t, w=w))(q, v, w)
-    if not isinstance(states.q, Tracer):
-        _require_projected(np.asarray(states.q + states.v))
-    return states
+_PASSED_ON = ("t0", "solver", "stepsize_controller", "saveat", "backend")
 
 
 def _named(solver: diffrax.AbstractSolver) -> str:
@@ -324,13 +385,3 @@ def _name_of(cost: Callable) -> str:
 
 def _all_finite(tree: PyTree) -> bool:
     return all(np.isfinite(np.asarray(x)).all() for x in jax.tree.leaves(tree))
-
-
-def _require_projected(values: np.ndarray) -> None:
-    failed = np.flatnonzero(~np.isfinite(values).all(axis=1))
-    if failed.size:
-        raise ValueError(
-            f"perturbed_states: {failed.size} of {values.shape[0]} starts (the first is number "
-            f"{failed[0]}) could not be projected onto the constraints; perturb less, or leave "
-            "`system` out to start off the constraints."
-        )

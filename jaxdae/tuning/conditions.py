@@ -1,0 +1,147 @@
+"""Conditions that an objective averages over: steps, horizons and variations beside starts."""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, PyTree
+
+from jaxdae.systems.checks import is_concrete
+
+
+def _numbers(values: Any) -> Any:
+    """One number or several as a tuple of floats."""
+    if values is None:
+        return None
+    if not is_concrete(values):
+        raise TypeError(
+            "Conditions: dt and t1 decide how many steps are made, and cannot be traced; make the "
+            "conditions outside of jit, grad and vmap."
+        )
+    try:
+        return tuple(float(x) for x in np.ravel(np.asarray(values, float)))
+    except (TypeError, ValueError):
+        raise TypeError(f"Conditions: dt and t1 are numbers; got {values!r}.") from None
+
+
+class Conditions(eqx.Module):
+    """Steps, horizons and variations under which every start is run, all with all.
+
+    Gains that are made for one step are made for that step alone; an objective over several asks
+    for gains that serve all of them. A value that is given twice counts twice.
+
+    Args:
+        dt: fixed steps [s], a number or several, in place of the objective's `dt`.
+        t1: end times [s], likewise.
+        variations: pytree whose arrays have a leading axis of variations, such as masses of several
+            payloads; one of them is the second argument of the objective's `build`.
+
+    Raises:
+        TypeError: for times that are not numbers, or are being traced.
+        ValueError: for times that are not finite or none at all, and variations without arrays or
+            of different numbers.
+    """
+
+    dt: tuple[float, ...] | None = eqx.field(default=None, static=True, converter=_numbers)
+    t1: tuple[float, ...] | None = eqx.field(default=None, static=True, converter=_numbers)
+    variations: PyTree = None
+
+    def __check_init__(self):
+        for name, values in (("dt", self.dt), ("t1", self.t1)):
+            if values is not None and not (values and np.isfinite(values).all()):
+                what = "are no values" if not values else f"is one that is not finite: {values}"
+                raise ValueError(f"Conditions: of {name} there {what}; give times [s].")
+        if self.variations is not None:
+            _ = self.variation_count
+
+    @property
+    def variation_count(self) -> int:
+        """Number of variations; 1 without any."""
+        if self.variations is None:
+            return 1
+        arrays = [x for x in jax.tree.leaves(self.variations) if eqx.is_array_like(x)]
+        sizes = {jnp.shape(x)[:1] for x in arrays}
+        if len(sizes) != 1 or sizes & {(), (0,)}:
+            shapes = ", ".join(str(jnp.shape(x)) for x in arrays) or "none"
+            raise ValueError(
+                "Conditions: arrays of variations need one leading axis of the same length, at "
+                f"least 1, as of jnp.array([0.9, 1.0, 1.1]); their shapes are: {shapes}."
+            )
+        return int(*sizes.pop())
+
+    def variation(self, index) -> PyTree:
+        """One of the variations; `index` may be traced.
+
+        Args:
+            index: its number.
+        """
+        return jax.tree.map(
+            lambda x: jnp.asarray(x)[index] if eqx.is_array_like(x) else x, self.variations
+        )
+
+
+class Members(NamedTuple):
+    """The batch of an objective: every start under all conditions.
+
+    Args:
+        shape: numbers of steps, horizons, variations and starts; costs can be reshaped to it.
+        dt: fixed step of each member as it was given [s], shape (members,); NaN of adaptive runs.
+        t1: end time of each member [s], shape (members,).
+        variation: number of its variation, shape (members,).
+        start: number of its start, shape (members,).
+    """
+
+    shape: tuple[int, int, int, int]
+    dt: Float[np.ndarray, " members"]
+    t1: Float[np.ndarray, " members"]
+    variation: Int[np.ndarray, " members"]
+    start: Int[np.ndarray, " members"]
+
+    @classmethod
+    def of(cls, shape: tuple[int, int, int, int], dt, t1) -> "Members":
+        """All steps with all horizons, variations and starts; starts change fastest.
+
+        Args:
+            shape: their numbers.
+            dt: steps [s].
+            t1: end times [s].
+        """
+        i, j, k, s = (x.ravel() for x in np.indices(shape))
+        return cls(shape, np.array(dt)[i], np.array(t1)[j], k, s)
+
+    def name(self, index: int) -> str:
+        """Conditions of a member in words, those that differ among members and its start."""
+        steps, horizons, variations, _ = self.shape
+        parts = [f"dt = {self.dt[index]:g} s"] if steps > 1 else []
+        parts += [f"t1 = {self.t1[index]:g} s"] if horizons > 1 else []
+        parts += [f"variation {self.variation[index]}"] if variations > 1 else []
+        return ", ".join([*parts, f"start {self.start[index]}"])
+
+
+class Member(NamedTuple):
+    """One run of the batch, of arrays that may be traced.
+
+    Args:
+        start: number of its start.
+        variation: number of its variation.
+        grid: ends of its fixed steps, shape (steps + 1,); `None` where all have the same.
+        t1: end time [s]; likewise.
+    """
+
+    start: Int[Array, ""]
+    variation: Int[Array, ""]
+    grid: Float[Array, " ends"] | None = None
+    t1: Float[Array, ""] | None = None
+
+
+def ends_of_steps(grids: list[np.ndarray]) -> np.ndarray:
+    """Ends of the steps of several runs, one row each: the last one repeated in shorter ones."""
+    most = max(x.size for x in grids)
+    return np.stack([np.pad(x, (0, most - x.size), mode="edge") for x in grids])
+
+
+def listed(values) -> str:
+    """Different values in a row, for a budget."""
+    return ", ".join(f"{x:g}" for x in values)
