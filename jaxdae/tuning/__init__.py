@@ -1,5 +1,10 @@
 """Tuning of gains and parameters by gradients: parametrizations, objectives, the loop."""
 
+from jaxdae.tuning.certificate import (
+    Certificate as Certificate,
+    certificate as certificate,
+    StabilityCertificate as StabilityCertificate,
+)
 from jaxdae.tuning.checkpoint import CheckpointError as CheckpointError
 from jaxdae.tuning.conditions import Conditions as Conditions, Members as Members
 from jaxdae.tuning.costs import (

@@ -140,8 +140,3 @@ def ends_of_steps(grids: list[np.ndarray]) -> np.ndarray:
     """Ends of the steps of several runs, one row each: the last one repeated in shorter ones."""
     most = max(x.size for x in grids)
     return np.stack([np.pad(x, (0, most - x.size), mode="edge") for x in grids])
-
-
-def listed(values) -> str:
-    """Different values in a row, for a budget."""
-    return ", ".join(f"{x:g}" for x in values)

@@ -6,6 +6,8 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
+from jaxdae.tuning.certificate import Certificate
+
 
 class Logarithm(eqx.Module):
     """Natural logarithm of a positive objective, with the same minima.
@@ -37,3 +39,8 @@ class Logarithm(eqx.Module):
     def budget(self) -> str:
         """Step or work budget of the objective, in words; "" if it states none."""
         return getattr(self.objective, "budget", "")
+
+    @property
+    def certificate(self) -> Callable[[PyTree], Certificate]:
+        """The function of parameters that says what is known of them, if the objective has one."""
+        return self.objective.certificate  # pyright: ignore[reportFunctionMemberAccess]

@@ -17,11 +17,12 @@ from jaxdae.simulation.prepare import step_ends
 from jaxdae.simulation.simulate import simulate
 from jaxdae.simulation.trajectory import Trajectory
 from jaxdae.solvers.grid import Grid
-from jaxdae.solvers.projected import parts_of
 from jaxdae.systems import State, System
 from jaxdae.systems.calls import check_instance
 from jaxdae.systems.checks import is_concrete
-from jaxdae.tuning.conditions import Conditions, ends_of_steps, listed, Member, Members
+from jaxdae.tuning.budgets import counted, listed, named
+from jaxdae.tuning.certificate import Certificate, certificate
+from jaxdae.tuning.conditions import Conditions, ends_of_steps, Member, Members
 from jaxdae.tuning.risk import at_risk, check_risk, in_words, is_mean, Risk
 
 
@@ -208,6 +209,14 @@ class SimulationObjective(eqx.Module):
         """
         return self._over_members(partial(self._run, params))
 
+    def certificate(self, params: PyTree) -> Certificate:
+        """What is known of parameters: decay, margin of the step, and the worst case seen.
+
+        Args:
+            params: resolved parameters.
+        """
+        return certificate(self, params)
+
     @property
     def members(self) -> Members:
         """Step, horizon, variation and start of each member of the batch."""
@@ -231,27 +240,49 @@ class SimulationObjective(eqx.Module):
     @property
     def budget(self) -> str:
         """Step or work budget the optimum belongs to, conditions and risk, in words."""
-        solver = "Dopri8" if self.solver is None else _named(self.solver)
-        steps, horizons, variations, count = self._shape
-        parts = [solver, self._budget_of_steps(steps, horizons)]
-        parts += [f"{variations} variations"] if variations > 1 else []
-        parts += [f"{count} starts"]
-        if np.prod(self._shape) > count:
-            parts[-1] += f": {np.prod(self._shape)} runs"
-        parts += [in_words(self.risk)] if in_words(self.risk) else []
-        parts += [] if self.failure_cost is None else [f"failures at {self.failure_cost:g}"]
-        return ", ".join(parts)
-
-    def _budget_of_steps(self, steps: int, horizons: int) -> str:
-        assert self._t1 is not None  # __check_init__ made sure of it
         if self._adaptive:
-            ends = listed(x - self.t0 for x in self._t1)
-            return f"adaptive, at most {self.max_steps} steps in {ends} s"
-        assert self._dt is not None  # of fixed steps
-        counts = f"{self._fixed_steps} steps"
-        if steps * horizons > 1:
-            counts = f"to t = {listed(self._t1)} s"
-        return f"h = {listed(self._dt)} s, {counts}"
+            ends = listed(x - self.t0 for x in self._t1 or ())
+            steps = f"adaptive, at most {self.max_steps} steps in {ends} s"
+        elif self._several_grids:
+            steps = f"h = {listed(self._dt or ())} s, to t = {listed(self._t1 or ())} s"
+        else:
+            steps = f"h = {listed(self._dt or ())} s, {self._fixed_steps} steps"
+        price = "" if self.failure_cost is None else f"failures at {self.failure_cost:g}"
+        parts = (named(self.solver_used), steps, counted(self._shape), in_words(self.risk), price)
+        return ", ".join(x for x in parts if x)
+
+    def built(self, params: PyTree, variation) -> tuple[System, AbstractFormulation, Any]:
+        """System, formulation and controller that parameters stand for.
+
+        Args:
+            params: resolved parameters.
+            variation: number of the variation; may be traced.
+        """
+        if self.build is None:
+            assert self.system is not None  # __check_init__ made sure of one of the two
+            return self.system, params, self.controller
+        if self.conditions.variations is None:
+            return self.build(params)
+        return self.build(params, self.conditions.variation(variation))
+
+    @property
+    def solver_used(self) -> diffrax.AbstractSolver:
+        """The step method, also where none is given."""
+        return diffrax.Dopri8() if self.solver is None else self.solver
+
+    @property
+    def largest_step(self) -> float | None:
+        """Largest fixed step that is made [s], negative backward in time; `None` if adaptive."""
+        if self._adaptive:
+            return None
+        steps = [float(np.diff(x).flat[0]) for x in self._ends]
+        return max(steps, key=abs)
+
+    @property
+    def _ends(self) -> list[np.ndarray]:
+        """Ends of the fixed steps under all conditions, horizons changing fastest."""
+        dtype, times, steps = self.states.q.dtype, self._t1 or (), self._dt or ()
+        return [step_ends(self.t0, t1, dt, dtype) for dt in steps for t1 in times]
 
     @property
     def _dt(self) -> tuple[float, ...] | None:
@@ -307,13 +338,11 @@ class SimulationObjective(eqx.Module):
     def _batch(self) -> Member:
         """All members, as arrays to be mapped over."""
         step, horizon, variation, start = (jnp.asarray(x.ravel()) for x in np.indices(self._shape))
-        grid, t1, dtype = None, None, self.states.q.dtype
-        times, steps = self._t1 or (), self._dt or ()
+        grid, t1, times = None, None, self._t1 or ()
         if self._several_grids:
-            ends = [step_ends(self.t0, t1, dt, dtype) for dt in steps for t1 in times]
-            grid = jnp.asarray(ends_of_steps(ends))[step * len(times) + horizon]
+            grid = jnp.asarray(ends_of_steps(self._ends))[step * len(times) + horizon]
         elif len(times) > 1:
-            t1 = jnp.asarray(times, dtype)[horizon]
+            t1 = jnp.asarray(times, self.states.q.dtype)[horizon]
         return Member(start, variation, grid, t1)
 
     def _over_members(self, function: Callable[[Member], Any]) -> Any:
@@ -339,21 +368,13 @@ class SimulationObjective(eqx.Module):
 
     def _run(self, params: PyTree, member: Member) -> Trajectory:
         state = jax.tree.map(lambda x: x[member.start], self.states)
-        system, formulation, controller = self._built(params, member)
+        system, formulation, controller = self.built(params, member.variation)
         forward = self.mode == "forward"
         adjoint = diffrax.ForwardMode() if forward else diffrax.RecursiveCheckpointAdjoint()
         options: dict[str, Any] = {x: getattr(self, x) for x in _PASSED_ON} | self._times(member)
         options |= {"controller": controller, "adjoint": adjoint, "max_steps": self._most_steps}
         options |= {"throw": False, "start_tolerance": None}
         return simulate(system, formulation, state, **options)
-
-    def _built(self, params: PyTree, member: Member) -> tuple[System, AbstractFormulation, Any]:
-        if self.build is None:
-            assert self.system is not None  # __check_init__ made sure of one of the two
-            return self.system, params, self.controller
-        if self.conditions.variations is None:
-            return self.build(params)
-        return self.build(params, self.conditions.variation(member.variation))
 
     def _times(self, member: Member) -> dict[str, Any]:
         """End and steps of a run, as `simulate` takes them."""
@@ -367,16 +388,6 @@ class SimulationObjective(eqx.Module):
 
 # Settings that `simulate` has by the same names.
 _PASSED_ON = ("t0", "solver", "stepsize_controller", "saveat", "backend")
-
-
-def _named(solver: diffrax.AbstractSolver) -> str:
-    """A solver in words, with the one that it wraps."""
-    name = type(solver).__name__
-    if not isinstance(solver, diffrax.AbstractWrappedSolver):
-        return name
-    projection = parts_of(solver).projection
-    more = "" if projection is None else f", {projection.iterations} iterations"
-    return f"{name}({_named(solver.solver)}{more})"
 
 
 def _name_of(cost: Callable) -> str:

@@ -1,0 +1,292 @@
+"""What is known of tuned parameters: decay of violations, margin of the step, the worst case seen.
+
+Of linear constraint perturbation equations `dy/dt = H y` the rate of a Lyapunov function and the
+step limit are theorems; the worst case is an observation, of so many members and no more.
+"""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import numpy as np
+from jaxtyping import PyTree
+
+from jaxdae.analysis.lyapunov import linear_certificate, lyapunov_certificate
+from jaxdae.analysis.steps import spectral_limit
+from jaxdae.compiled import jit
+from jaxdae.control.base import offers_of
+from jaxdae.solvers.projected import parts_of
+from jaxdae.stability.stability_functions import amplification, has_tableau
+from jaxdae.systems.checks import constraint_counts
+
+# Different matrices that are examined: each takes milliseconds, and most objectives have one.
+_MOST_MATRICES = 64
+# Failed members that are named.
+_MOST_NAMES = 8
+
+
+class StabilityCertificate(NamedTuple):
+    """Decay of what is stabilized, the least over all starts and variations.
+
+    Args:
+        what: "constraint" or "servo-constraint".
+        lyapunov_rate: rate [1/s] at which the norm of a Lyapunov function is sure to decay; `None`
+            where there is none, because a violation does not decay.
+        slowest_root: the root of the perturbation equations with the largest real part [1/s].
+        step_limit: largest step [s] that damps all roots; infinite where every step does, `None`
+            where there is no rate or the method has no stability function.
+        step: largest step of the objective [s], `None` of adaptive runs.
+        step_margin: `step_limit / step`; above 1 every step damps.
+        factor: largest factor by which a step multiplies a mode of the violation.
+    """
+
+    what: str
+    lyapunov_rate: float | None
+    slowest_root: complex
+    step_limit: float | None = None
+    step: float | None = None
+    step_margin: float | None = None
+    factor: float | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Certificate:
+    """What holds for a set of parameters, and what was seen.
+
+    Attributes:
+        stability: a certificate for each kind of stabilization; empty without any.
+        worst_cost: largest cost of the members that reached their end; NaN if none did.
+        worst_member: the conditions of that member.
+        members: number of members: starts times steps, horizons and variations.
+        failed: number of members whose run failed.
+        failed_members: conditions of the first of those.
+        budget: of the objective.
+        notes: what is not known, and why.
+    """
+
+    stability: tuple[StabilityCertificate, ...]
+    worst_cost: float
+    worst_member: str
+    members: int
+    failed: int
+    failed_members: tuple[str, ...]
+    budget: str
+    notes: tuple[str, ...]
+
+    @property
+    def lyapunov_rate(self) -> float | None:
+        """The least rate [1/s] of what is stabilized; `None` without one."""
+        return _least(x.lyapunov_rate for x in self.stability)
+
+    @property
+    def step_margin(self) -> float | None:
+        """The least step limit over the largest step; `None` where it is not known."""
+        return _least(x.step_margin for x in self.stability)
+
+    def summary(self) -> str:
+        """All of it in one line."""
+        parts = [_in_words(x) for x in self.stability] or ["no stabilization to certify"]
+        reached = self.members - self.failed
+        worst = f"worst cost {self.worst_cost:.4g} of {reached} runs ({self.worst_member})"
+        parts.append(worst if reached else "no run reached its end")
+        if self.failed:
+            parts.append(f"{self.failed} of {self.members} failed: {self.failed_members[0]} first")
+        return "; ".join([*parts, *self.notes])
+
+    def __str__(self) -> str:
+        return self.summary()
+
+    def to_json(self) -> dict[str, Any]:
+        """Numbers, texts and lists alone; `None` for what is not finite or not known."""
+        stability = [
+            {name: _plain(value) for name, value in x._asdict().items()} for x in self.stability
+        ]
+        fields = {x.name: getattr(self, x.name) for x in dataclasses.fields(self)}
+        plain = {name: _plain(value) for name, value in fields.items() if name != "stability"}
+        rates = {"lyapunov_rate": self.lyapunov_rate, "step_margin": _plain(self.step_margin)}
+        return plain | rates | {"stability": stability}
+
+
+def certificate(objective: Any, params: PyTree) -> Certificate:
+    """What is known of parameters under the conditions of an objective.
+
+    All members run once more. Constraint perturbation equations are taken at all starts and
+    variations; the rates and limits are those of the slowest.
+
+    Args:
+        objective: a `SimulationObjective`.
+        params: resolved parameters.
+
+    Returns:
+        `Certificate`.
+    """
+    costs = np.asarray(_costs(objective, params))
+    good, members = np.isfinite(costs), objective.members
+    worst = int(np.argmax(np.where(good, costs, -np.inf)))
+    some = bool(good.any())
+    stability, notes = _stability(objective, params)
+    price = objective.failure_cost
+    if price is not None and some and costs[worst] > price:
+        notes += (
+            f"failing is cheaper than the worst run: failure_cost is {price:.4g}, give more than "
+            f"{costs[worst]:.4g}",
+        )
+    failed = np.flatnonzero(~good)
+    return Certificate(
+        stability=stability,
+        worst_cost=float(costs[worst]) if some else float("nan"),
+        worst_member=members.name(worst) if some else "",
+        members=costs.size,
+        failed=failed.size,
+        failed_members=tuple(members.name(int(i)) for i in failed[:_MOST_NAMES]),
+        budget=objective.budget,
+        notes=notes,
+    )
+
+
+@jit
+def _costs(objective, params):
+    return objective.costs(params)
+
+
+@jit
+def _matrices(objective, params):
+    """`H` of the constraints, and of servo-constraints, at all starts and variations."""
+
+    def one(variation, state):
+        system, formulation, controller = objective.built(params, variation)
+        servo = offers_of(controller).perturbation_matrix(objective.t0, state.q, state.v, state.w)
+        return formulation.perturbation_matrix(system, objective.t0, state), servo
+
+    count = objective.conditions.variation_count
+    over_starts = eqx.filter_vmap(one, in_axes=(None, 0))
+    variations = jax.numpy.arange(count)
+    return eqx.filter_vmap(over_starts, in_axes=(0, None))(variations, objective.states)
+
+
+def _stability(objective, params) -> tuple[tuple[StabilityCertificate, ...], tuple[str, ...]]:
+    """Certificates of what is stabilized, and notes on what is not."""
+    solver, projection = parts_of(objective.solver_used)
+    step, found, notes = objective.largest_step, [], []
+    if step is not None and step < 0:
+        return (), ("time runs backward, in which what is stabilized grows",)
+    each = zip(("constraint", "servo-constraint"), _matrices(objective, params), strict=True)
+    for what, matrices in each:
+        if matrices is None or not matrices.size:
+            continue
+        if what == "constraint" and projection is not None:
+            notes.append("every step is projected onto the constraints: no violation is left")
+            continue
+        distinct, note = _distinct(np.asarray(matrices, np.float64), what)
+        notes += note
+        if distinct:
+            found.append(_slowest([_certified(what, H, solver, step) for H in distinct]))
+    return tuple(found), (*notes, *_unknown(objective, params, found, solver, step))
+
+
+def _distinct(matrices, what: str) -> tuple[list[np.ndarray], list[str]]:
+    """Different ones among matrices at several states, some of them where there are many."""
+    flat = matrices.reshape(-1, *matrices.shape[-2:])
+    finite = np.isfinite(flat).all(axis=(1, 2))
+    notes = [] if finite.all() else [f"the {what} perturbation equations are not finite"]
+    kept = np.unique(flat[finite], axis=0) if finite.any() else flat[:0]
+    if len(kept) > _MOST_MATRICES:
+        notes.append(f"stability is examined at {_MOST_MATRICES} of {len(kept)} states")
+        kept = kept[np.linspace(0, len(kept) - 1, _MOST_MATRICES).astype(int)]
+    return list(kept), notes
+
+
+def _certified(what: str, H, solver, step: float | None) -> StabilityCertificate:
+    roots = np.linalg.eigvals(H)
+    slowest = complex(roots[np.argmax(roots.real)])
+    if not slowest.real < 0:
+        return StabilityCertificate(what, None, slowest, step=step)
+    rate = _guaranteed_rate(H)
+    if not has_tableau(solver) or step is None:
+        return StabilityCertificate(what, rate, slowest, step=step)
+    limit = spectral_limit(roots, solver).limit
+    factor = float(np.max(amplification(solver, step * roots)))
+    return StabilityCertificate(what, rate, slowest, limit, step, limit / step, factor)
+
+
+def _guaranteed_rate(H) -> float | None:
+    """Rate of the norm of a Lyapunov function: the best of those with one parameter, or balanced.
+
+    `H` of one half and no velocity constraints is that of `lyapunov_certificate`.
+    """
+    half = len(H) // 2
+    block = np.block([[np.zeros((half, half)), np.eye(half)]])
+    if len(H) == 2 * half and np.array_equal(H[:half], block):
+        try:
+            return lyapunov_certificate(-H[half:, half:], -H[half:, :half]).rate
+        except ValueError:
+            pass  # gains that are not symmetric positive definite, though H is Hurwitz
+    from scipy.linalg import matrix_balance
+
+    balanced, _ = matrix_balance(H, permute=False, separate=True)
+    try:
+        return linear_certificate(balanced).rate / 2
+    except ValueError:
+        return None
+
+
+def _slowest(each: list[StabilityCertificate]) -> StabilityCertificate:
+    """The least of each over several states: of rates, limits and margins; the largest factor."""
+    unstable = [x for x in each if x.lyapunov_rate is None]
+    if unstable:
+        return max(unstable, key=lambda x: x.slowest_root.real)
+    slowest = min(each, key=lambda x: x.lyapunov_rate or 0.0)
+    if slowest.step_limit is None:
+        return slowest
+    shortest = min(each, key=lambda x: x.step_limit or 0.0)
+    return slowest._replace(
+        step_limit=shortest.step_limit,
+        step_margin=shortest.step_margin,
+        factor=max(x.factor or 0.0 for x in each),
+        slowest_root=max((x.slowest_root for x in each), key=lambda x: x.real),
+    )
+
+
+def _unknown(objective, params, found, solver, step) -> list[str]:
+    """What is not known, in words."""
+    notes = []
+    if not any(x.what == "constraint" for x in found):
+        system, formulation, _ = objective.built(params, 0)
+        first = jax.tree.map(lambda x: x[0], objective.states)
+        constrained = sum(constraint_counts(system, first)) > 0
+        if not constrained:
+            notes.append("the system has no constraints: the worst case seen is all that is known")
+        elif formulation.capabilities.stabilization is None:
+            notes.append("no constraint gains: violations neither decay nor grow by themselves")
+    if found and step is None:
+        notes.append("steps are adaptive: their limit is kept by the step control")
+    elif found and not has_tableau(solver):
+        notes.append(f"{type(solver).__name__} has no stability function: no step limit is known")
+    return notes
+
+
+def _in_words(x: StabilityCertificate) -> str:
+    if x.lyapunov_rate is None:
+        return f"{x.what} violations do not decay: root {x.slowest_root:.4g} 1/s"
+    text = f"{x.what} violations decay by exp(-{x.lyapunov_rate:.4g} t)"
+    if x.step_margin is None or x.step_limit is None:
+        return text
+    return (
+        f"{text}, step limit {x.step_limit:.4g} s = {x.step_margin:.3g} steps, "
+        f"modes times {x.factor:.3g} in each"
+    )
+
+
+def _least(values) -> float | None:
+    """The least of numbers, if all are known."""
+    known = list(values)
+    return None if not known or any(x is None for x in known) else min(known)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, complex):
+        return [value.real, value.imag]
+    if isinstance(value, float) and not np.isfinite(value):
+        return None
+    return list(value) if isinstance(value, tuple) else value
