@@ -19,6 +19,7 @@ from jaxdae.tuning.descent import default_optimizer as default_optimizer
 from jaxdae.tuning.logarithm import Logarithm as Logarithm
 from jaxdae.tuning.loop import tune as tune, TuningStep as TuningStep
 from jaxdae.tuning.objectives import SimulationObjective as SimulationObjective
+from jaxdae.tuning.optimizers import OPTIMIZERS as OPTIMIZERS
 from jaxdae.tuning.parametrizations import (
     AbstractParametrization as AbstractParametrization,
     HurwitzPolynomial as HurwitzPolynomial,
@@ -29,6 +30,7 @@ from jaxdae.tuning.parametrizations import (
     resolve as resolve,
     trainable as trainable,
 )
+from jaxdae.tuning.problem import LeastSquares as LeastSquares
 from jaxdae.tuning.result import TuningHistory as TuningHistory, TuningResult as TuningResult
 from jaxdae.tuning.risk import CVaR as CVaR
 from jaxdae.tuning.starts import perturbed_states as perturbed_states

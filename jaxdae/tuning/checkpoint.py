@@ -9,8 +9,9 @@ import io
 import json
 import re
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any, TYPE_CHECKING
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -20,11 +21,7 @@ from jax.extend.core import ClosedJaxpr, Literal
 from jaxtyping import PyTree
 
 from jaxdae.files import replace_file
-from jaxdae.tuning.descent import Problem
-
-# optax is imported where it is used: many programs that import the package never tune.
-if TYPE_CHECKING:
-    import optax
+from jaxdae.tuning.optimizers import Chosen
 
 FORMAT = "jaxdae tuning checkpoint"
 VERSION = 1
@@ -75,28 +72,32 @@ def load(
 
 
 def fingerprint(
-    params: PyTree, problem: Problem, optimizer_state: PyTree, search: dict[str, Any]
+    params: PyTree, chosen: Chosen, state: PyTree, search: dict[str, Any]
 ) -> dict[str, Any]:
     """What must agree for a checkpoint to continue a run, section by section.
 
     Args:
         params: the initial parameters.
-        problem: what is tuned. What its optimizer computes counts, learning rates among it; of the
-            objective arrays, numbers and `budget` count, its code cannot.
-        optimizer_state: the initial one, with a leading axis for the starts.
+        chosen: what is tuned, and how. What the optimizer computes counts, learning rates among it;
+            of the objective arrays, numbers and `budget` count, its code cannot.
+        state: the initial one, with a leading axis for the starts.
         search: further settings, JSON values only.
 
     Returns:
         A dictionary of JSON values.
     """
-    trained, objective = problem.trained, problem.objective
+    problem, program = chosen.problem, chosen.method.program(chosen.problem)
+    trained, objective, optimizer = problem.trained, problem.objective, chosen.method.memory(state)
     name = getattr(objective, "__qualname__", type(objective).__name__)
     return {
         "trained parameters": _shapes(trained),
         "structure of the parameters": _digest(_sanitized(jax.tree.structure(params))),
         "initial values": _digest(*_contents(params)),
-        "optimizer state": _shapes(optimizer_state),
-        "optimizer": _digest(*_contents(optimizer_state), *_program(problem.optimizer, trained)),
+        "optimizer state": _shapes(optimizer),
+        "optimizer": _digest(
+            *_contents(optimizer), _sanitized(program), *_contents(_constants(program))
+        ),
+        "tolerance": problem.tolerance,
         "objective": f"{name} {getattr(objective, 'budget', '')}".strip(),
         "data of the objective": _digest(*_contents(objective)),
         **search,
@@ -166,22 +167,6 @@ def _shapes(tree: PyTree) -> dict[str, str]:
     }
 
 
-def _program(optimizer: "optax.GradientTransformationExtraArgs", trained: PyTree) -> list[bytes]:
-    """What the optimizer computes: the text of its update as a program, and its constants."""
-
-    # In place of the objective, whose program need not be the same text in every process.
-    def total(x):
-        return sum(jnp.sum(leaf) for leaf in jax.tree.leaves(x))
-
-    def update(gradient, state, point):
-        extra = {"value": total(point), "grad": gradient, "value_fn": total}
-        return optimizer.update(gradient, state, point, **extra)
-
-    state = jax.eval_shape(optimizer.init, trained)
-    program = jax.make_jaxpr(update)(trained, state, trained)
-    return [_sanitized(program), *_contents(_constants(program))]
-
-
 def _constants(program: ClosedJaxpr) -> list[Any]:
     """Arrays in a program and in the programs it calls; numbers are in its text."""
     constants = list(program.consts)
@@ -212,9 +197,8 @@ def _sanitized(description: Any) -> bytes:
 
 
 def _software() -> dict[str, str]:
-    import optax
-
-    return {"jax": jax.__version__, "equinox": eqx.__version__, "optax": optax.__version__}
+    libraries = ("jax", "equinox", "optax", "optimistix")
+    return {name: version(name) for name in libraries}
 
 
 def _digest(*parts: bytes) -> str:

@@ -1,30 +1,45 @@
-"""The optimization loop: gradient steps from several starts, refused where they fail."""
+"""The optimization loop: one evaluation after another, from several starts, until a reason to end."""
 
 import math
 import operator
 import time
+import warnings
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TYPE_CHECKING
+from typing import Any, NamedTuple, Protocol, TYPE_CHECKING
 
-import equinox as eqx
 import jax
 import numpy as np
 from jaxtyping import Array, Bool, Float, PyTree
 
 from jaxdae.systems.calls import check_instance
 from jaxdae.tuning import checkpoint as checkpoints
-from jaxdae.tuning.descent import descend, Problem, Start, strongly_typed
+from jaxdae.tuning.optimizers import choose, Chosen, Mode
 from jaxdae.tuning.parametrizations import resolve
 from jaxdae.tuning.result import TuningHistory, TuningResult
+from jaxdae.tuning.runs import Run
 
 # Both are imported where they are used: many programs that import the package never tune.
 if TYPE_CHECKING:
     import optax
+    import optimistix as optx
     from tqdm import tqdm
 
-Mode = Literal["auto", "forward", "reverse"]
+    Optimizer = (
+        str
+        | optax.GradientTransformation
+        | optx.AbstractLeastSquaresSolver
+        | optx.AbstractMinimiser
+        | None
+    )
+
+
+class OffersResiduals(Protocol):
+    """An objective that is the sum of the squares of residuals."""
+
+    def residuals(self, params: PyTree, /) -> Float[Array, " m"]:
+        """Residuals as a function of the resolved parameters, as a vector."""
+        ...
 
 
 class TuningStep(NamedTuple):
@@ -48,11 +63,12 @@ class TuningStep(NamedTuple):
 
 
 def tune(
-    objective: Callable[[PyTree], Float[Array, ""]],
+    objective: "Callable[[PyTree], Float[Array, '']] | OffersResiduals",
     params: PyTree,
     *,
-    optimizer: "optax.GradientTransformation | None" = None,
+    optimizer: "Optimizer" = None,
     steps: int = 100,
+    tolerance: float | None = None,
     mode: Mode = "auto",
     starts: int = 1,
     spread: float = 0.5,
@@ -66,26 +82,38 @@ def tune(
     progress: bool = False,
     callback: Callable[[TuningStep], bool | None] | None = None,
 ) -> TuningResult:
-    """Minimize an objective over the arrays of a pytree, by gradient steps.
+    """Minimize an objective over the arrays of a pytree.
 
     Trained are the parametrizations (`Positive`, `PositiveDefinite`, `Interval`,
     `HurwitzPolynomial`) and all other floating-point arrays in `params`; Python numbers are held
     fixed. The result holds the best parameters at which the objective was evaluated.
 
-    A step whose loss or gradient is not finite is not taken: the run returns to the last finite
-    point and tries half of the step from it. Where loss and gradient are finite but the step the
-    optimizer makes of them is not, a step of length 0.05 at most against the gradient is taken
-    instead. In both cases the optimizer's state is kept from before, and the row counts as
-    skipped.
+    By default the kind of objective decides how, and `TuningResult.method` says it: least squares
+    by Levenberg-Marquardt where the objective offers residuals of few parameters, Adam elsewhere.
+    An objective that is a sum of squares offers them by a method `residuals(params)`, a vector; it
+    need not be callable then. `LeastSquares(function)` makes such an objective of a function.
+
+    A step whose loss or gradient is not finite is not taken. Levenberg-Marquardt damps the next one
+    more, line searches shorten it; with an optimizer of optax, which has no such means, the run
+    returns to the last finite point and tries half of the step from it. Where loss and gradient
+    are finite but the step the optimizer makes of them is not, a step of length 0.05 at most against
+    the gradient is taken instead. In each case the row counts as skipped.
 
     Args:
         objective: maps the resolved parameters (parametrizations replaced by their values) to a
-            scalar; traceable. Its attribute `mode`, if any, says how to differentiate it.
+            scalar, or offers `residuals`; traceable. Its attribute `mode`, if any, says how to
+            differentiate it.
         params: pytree of parameters.
-        optimizer: any optax optimizer; by default `default_optimizer()`.
-        steps: number of optimizer steps; the objective is evaluated `steps + 1` times.
+        optimizer: a name in `jaxdae.tuning.optimizers.OPTIMIZERS` ("lm", "gauss-newton", "l-bfgs",
+            "adam"), any optax optimizer, or a solver of optimistix that minimizes or makes least
+            squares; by default one that suits the objective.
+        steps: largest number of steps; the objective is evaluated `steps + 1` times at most.
+        tolerance: at which an optimizer has converged, relative; by default the root of the
+            round-off of the parameters' precision, or `rtol` of a solver of optimistix. Those of
+            optax make all `steps`.
         mode: "forward" (one tangent for each parameter; for up to about 16 of them), "reverse"
-            (one backward pass), or "auto": the objective's own `mode`, else reverse.
+            (one backward pass), or "auto": the objective's own `mode`, else reverse; for least
+            squares forward unless there are more parameters than residuals.
         starts: number of starts, run at once. The first is `params` itself, the others are
             normal perturbations of its unconstrained arrays.
         spread: standard deviation of these perturbations; for `Positive`, of the logarithm.
@@ -108,7 +136,8 @@ def tune(
 
     Raises:
         ValueError: if nothing is trainable, a setting does not make sense, the objective is not
-            a real scalar, or it is not finite at any start.
+            a real scalar, it is not finite at any start, there is no such optimizer, or it needs
+            residuals and there are none.
         IsADirectoryError: if `checkpoint` is a folder.
         FileExistsError: if `checkpoint` exists and neither `resume` nor `overwrite` is set.
         CheckpointError: if the file to resume from is damaged or belongs to another run.
@@ -121,75 +150,20 @@ def tune(
     file = _File(checkpoint, resume, overwrite, checkpoint_every)
     key = jax.random.key(0) if key is None else key
     check_instance("key", key, jax.Array | np.ndarray, "jax.random.key(0)")
-    problem = Problem.make(objective, params, optimizer, _mode(objective, mode))
-    run = _Run(problem, problem.initial_state(starts, spread, key), steps)
+    chosen = choose(objective, params, optimizer, mode, tolerance)
+    state = chosen.method.initial_state(chosen.problem, starts, spread, key)
+    run = Run(chosen, state, steps)
     seed = np.asarray(jax.random.key_data(key)).tolist()
-    search = {"mode": problem.mode, "starts": int(starts), "spread": float(spread), "key": seed}
-    file.open(run, params, search)
-    restored, ended = run.rows, _Patience(patience, min_improvement)
-    if run.rows <= steps and not ended.exhausted(run.history):
+    search = {"mode": run.problem.mode, "starts": int(starts), "spread": float(spread), "key": seed}
+    file.open(run, chosen, params, search)
+    before, ended = run.evaluations, _Patience(patience, min_improvement)
+    if run.rows <= steps and not run.ended and not ended.exhausted(run.history):
         run.compile()
-    stop_reason = _loop(run, file, ended, progress, callback)
-    return _result(run, params, stop_reason, began, restored)
-
-
-class _Run:
-    """The run on the host: state, history, and the compiled step."""
-
-    def __init__(self, problem: Problem, state: Start, steps: int):
-        self.problem, self.steps = problem, steps
-        self.compile_seconds = 0.0
-        # The arrays of the problem are arguments of the compiled step, not constants in it.
-        self._arrays, self._static = eqx.partition(problem, eqx.is_array)
-        self._history = TuningHistory.empty(steps + 1, state.best_loss.size)
-        # One assignment publishes a finished row: an interruption leaves the run consistent.
-        self._done = (0, state)
-
-    @property
-    def rows(self) -> int:
-        return self._done[0]
-
-    @property
-    def state(self) -> Start:
-        return self._done[1]
-
-    @property
-    def history(self) -> TuningHistory:
-        return TuningHistory(*(x[: self.rows] for x in self._history))
-
-    def compile(self) -> None:
-        began = time.perf_counter()
-        step = jax.jit(jax.vmap(partial(descend, self._static), in_axes=(None, 0)))
-        self._step = step.lower(self._arrays, self.state).compile()
-        self.compile_seconds = time.perf_counter() - began
-
-    def advance(self) -> None:
-        """Evaluate once more."""
-        row, state = self._done
-        state, record = self._step(self._arrays, state)
-        for column, value in zip(self._history, record, strict=True):
-            column[row] = value
-        if row == 0:
-            _require_a_start(self._history.loss[0], self._history.gradient_norm[0])
-        self._done = (row + 1, state)
-
-    def best(self) -> tuple[int, float, PyTree]:
-        """Best start, its loss, and its parameters with parametrizations."""
-        losses = np.asarray(self.state.best_loss)
-        start = int(np.argmin(losses))
-        params = self.problem.params(jax.tree.map(lambda x: x[start], self.state.best))
-        return start, float(losses[start]), params
-
-    def like(self, rows: int) -> tuple[Start, TuningHistory]:
-        """Shapes and dtypes of what a checkpoint stores after so many rows."""
-        return self.state, TuningHistory.empty(rows, self.state.best_loss.size)
-
-    def restore(self, rows: int, state: Start, stored: TuningHistory) -> None:
-        """Go on from the contents of a checkpoint."""
-        _, self._history = self.like(max(rows, self.steps + 1))
-        for column, part in zip(self._history, stored, strict=True):
-            column[:rows] = part
-        self._done = (rows, strongly_typed(state))
+    reason = _loop(run, file, ended, progress, callback)
+    result = _result(run, chosen, params, _in_words(run, reason, ended), began, before)
+    if result.stop_reason == "stalled":
+        warnings.warn(f"tune: {result.ending}.", stacklevel=2)
+    return result
 
 
 class _File:
@@ -215,20 +189,18 @@ class _File:
         self._fingerprint: dict[str, Any] = {}
         self._saved = 0
 
-    def open(self, run: _Run, params: PyTree, search: dict[str, Any]) -> None:
+    def open(self, run: Run, chosen: Chosen, params: PyTree, search: dict[str, Any]) -> None:
         """Restore a run if asked to; know what to write in the header."""
         if self.path is None:
             return
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._fingerprint = checkpoints.fingerprint(
-            params, run.problem, run.state.optimizer, search
-        )
+        self._fingerprint = checkpoints.fingerprint(params, chosen, run.state, search)
         if self.resume and self.path.exists():
             rows, contents = checkpoints.load(self.path, self._fingerprint, run.like)
             run.restore(rows, *contents)
             self._saved = rows
 
-    def save(self, run: _Run, *, due_only: bool) -> None:
+    def save(self, run: Run, *, due_only: bool) -> None:
         """Save rows that are not saved yet; with `due_only`, at the regular intervals."""
         due = (run.rows - 1) % self.every == 0
         if self.path is None or run.rows == self._saved or (due_only and not due):
@@ -257,14 +229,14 @@ class _Patience:
         return self.limit is not None and self.stale >= self.limit
 
 
-def _loop(run: _Run, file: _File, patience: _Patience, progress: bool, callback) -> str:
+def _loop(run: Run, file: _File, patience: _Patience, progress: bool, callback) -> str:
     """Evaluate until a reason to stop, and return it."""
     from tqdm import tqdm
 
     taken = max(run.rows - 1, 0)
     with tqdm(total=run.steps, initial=taken, disable=not progress, unit="step") as bar:
         try:
-            while run.rows <= run.steps:
+            while run.rows <= run.steps and not run.ended:
                 if patience.exhausted(run.history):
                     return "patience"
                 run.advance()
@@ -279,7 +251,7 @@ def _loop(run: _Run, file: _File, patience: _Patience, progress: bool, callback)
             file.save(run, due_only=False)
 
 
-def _show(bar: "tqdm", run: _Run) -> None:
+def _show(bar: "tqdm", run: Run) -> None:
     if bar.disable:
         return
     start, loss, _ = run.best()
@@ -288,19 +260,32 @@ def _show(bar: "tqdm", run: _Run) -> None:
     bar.update(run.rows - 1 - bar.n)
 
 
-def _report(run: _Run) -> TuningStep:
+def _report(run: Run) -> TuningStep:
     row = run.rows - 1
     loss, norm, skipped = (x[row] for x in run.history)
     _, best_loss, params = run.best()
     return TuningStep(row, loss, norm, skipped, best_loss, resolve(params))
 
 
+def _in_words(run: Run, reason: str, patience: _Patience) -> tuple[str, str]:
+    """Why the run stopped, in a word and in words."""
+    if reason == "steps":
+        # The best start may have ended while others went on.
+        return run.ending(run.best()[0])
+    if reason == "callback":
+        return reason, "the callback returned True"
+    fraction = f"{100 * patience.fraction:g} per cent"
+    return reason, f"the best loss did not fall by {fraction} in {patience.limit} steps"
+
+
 def _result(
-    run: _Run, params: PyTree, stop_reason: str, began: float, restored: int
+    run: Run, chosen: Chosen, params: PyTree, stop: tuple[str, str], began: float, before: int
 ) -> TuningResult:
     start, loss, raw = run.best()
-    histories = run.history
-    history = histories.of_start(start)
+    histories, objective = run.history, run.problem.objective
+    history = TuningHistory(*(x[: run.rows_of(start)] for x in histories.of_start(start)))
+    residuals, jacobian = run.fit(start)
+    certify = getattr(objective, "certificate", None)
     return TuningResult(
         params=resolve(raw),
         raw=raw,
@@ -311,31 +296,22 @@ def _result(
         histories=histories,
         best_start=start,
         steps=run.rows - 1,
-        evaluations=(run.rows - restored) * histories.loss.shape[1],
+        evaluations=run.evaluations - before,
         skipped=int(history.skipped.sum()),
-        stop_reason=stop_reason,
-        budget=str(getattr(run.problem.objective, "budget", "")),
+        stop_reason=stop[0],
+        ending=stop[1],
+        method=chosen.words,
+        residuals=residuals,
+        jacobian=jacobian,
+        certificate=certify(resolve(raw)) if callable(certify) else None,
+        budget=str(getattr(objective, "budget", "")),
         wall_seconds=time.perf_counter() - began,
         compile_seconds=run.compile_seconds,
     )
 
 
-def _mode(objective: Any, mode: str) -> str:
-    if mode not in ("auto", "forward", "reverse"):
-        raise ValueError(f'tune: mode is "{mode}", must be "auto", "forward" or "reverse".')
-    built_for = getattr(objective, "mode", None)
-    if built_for is None:
-        return "reverse" if mode == "auto" else mode
-    if mode not in ("auto", built_for):
-        raise ValueError(
-            f'tune: mode is "{mode}", but the objective is built for "{built_for}"; build it with '
-            f'mode="{mode}", or leave tune at mode="auto".'
-        )
-    return built_for
-
-
 def _check_callable(objective: Any, callback: Any) -> None:
-    if not callable(objective):
+    if not callable(objective) and not callable(getattr(objective, "residuals", None)):
         raise ValueError(
             f"tune: the objective is a {type(objective).__name__}, must be a function of the "
             "parameters; did its arguments come in another order? tune(objective, params)."
@@ -361,13 +337,3 @@ def _check_least(**least: tuple[Any, float]) -> None:
     for name, (value, smallest) in least.items():
         if not value >= smallest:
             raise ValueError(f"tune: {name} is {value}, must be at least {smallest}.")
-
-
-def _require_a_start(loss: np.ndarray, norm: np.ndarray) -> None:
-    if np.any(np.isfinite(loss) & np.isfinite(norm)):
-        return
-    raise ValueError(
-        f"tune: the first evaluation failed at all {loss.size} starts (loss {loss[0]:.6g}, "
-        f"gradient norm {norm[0]:.6g} at the first); start from parameters at which the objective "
-        "and its gradient are finite: smaller gains, a smaller step, or a shorter time span."
-    )

@@ -1,7 +1,7 @@
 """What `tune` returns: the best parameters, the way there, and a summary to print."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -12,7 +12,7 @@ class TuningHistory(NamedTuple):
     """One row per evaluation of the objective; row 0 is that of the initial parameters.
 
     Attributes:
-        loss: objective, also where it was not finite.
+        loss: objective, also where it was not finite; NaN after a start has ended.
         gradient_norm: Euclidean norm of the gradient with respect to the unconstrained arrays.
         skipped: whether the row was refused because its loss or gradient was not finite, or the
             optimizer's step from it was not.
@@ -50,13 +50,20 @@ class TuningResult:
         initial_params: the initial parameters, resolved.
         loss: objective at `params`.
         initial_loss: objective at `initial_params` (not finite if that start failed).
-        history: rows of the best start, arrays of shape (steps + 1,).
+        history: rows of the best start, until it ended, arrays of shape (rows,).
         histories: rows of all starts, arrays of shape (steps + 1, starts).
         best_start: index of the best start.
         steps: optimizer steps taken or refused, evaluations less one.
-        evaluations: of the objective and its gradient in this call, all starts together.
+        evaluations: of the objective with its derivatives in this call, all starts together, those
+            that line searches make included; none after a start has ended.
         skipped: refused rows of the best start.
-        stop_reason: "steps", "patience" or "callback".
+        stop_reason: "converged", "stalled", "steps", "patience" or "callback".
+        ending: the same in words, with the number that was compared with a tolerance.
+        method: which optimizer it was, and why.
+        residuals: at `params`, shape (m,), from an optimizer of least squares; else `None`.
+        jacobian: their derivative with respect to the unconstrained arrays, shape (m, p), in the
+            order of `jax.flatten_util.ravel_pytree` of the trained part of `raw`; else `None`.
+        certificate: what the objective's `certificate(params)` says, if it has one.
         budget: step or work budget of the objective the optimum belongs to, "" if not stated.
         wall_seconds: duration of this call [s], compilation included.
         compile_seconds: tracing and compiling in this call [s]; 0 if nothing was left to run.
@@ -74,6 +81,11 @@ class TuningResult:
     evaluations: int
     skipped: int
     stop_reason: str
+    ending: str
+    method: str
+    residuals: Float[np.ndarray, " m"] | None
+    jacobian: Float[np.ndarray, "m p"] | None
+    certificate: Any
     budget: str
     wall_seconds: float
     compile_seconds: float
@@ -83,11 +95,15 @@ class TuningResult:
         starts = self.histories.loss.shape[1]
         lines = [
             f"loss        {self.initial_loss:.6g} -> {self.loss:.6g}",
-            f"steps       {self.steps} ({self.skipped} skipped), stopped by {self.stop_reason}",
+            f"method      {self.method}",
+            f"steps       {self.steps} ({self.skipped} skipped), {self.evaluations} evaluations",
+            f"stopped     {self.stop_reason}: {self.ending}",
             f"start       {self.best_start} of {starts} (0 is the unperturbed one)",
             f"time        {self.wall_seconds:.2f} s, compiling {self.compile_seconds:.2f} s of it",
         ]
         lines += [f"budget      {self.budget}"] if self.budget else []
+        if self.certificate is not None:
+            lines += [f"certificate {self.certificate}"]
         return "\n".join([*lines, "parameters", *self._changes()])
 
     def _changes(self) -> list[str]:

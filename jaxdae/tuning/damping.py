@@ -1,0 +1,115 @@
+"""Levenberg-Marquardt and Gauss-Newton, composed of optimistix's searches and descents."""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import lineax as lx
+import optimistix as optx
+from jaxtyping import Array, Float
+
+
+class _Linearized(eqx.Module):
+    """Residuals and Jacobian at the last accepted point, and the scales of the parameters."""
+
+    residual: Float[Array, " k"]
+    jacobian: Float[Array, "k p"]
+    scale: Float[Array, " p"]
+
+
+class ScaledDamping(optx.AbstractDescent):
+    """The step `p` of least squares, damped in the scales of the parameters.
+
+        minimize  |r + J p|^2 + d |D p|^2,      d = damping / step_size
+
+    `D` is diagonal: the largest norms so far of the columns of `J` [More1978, eq. 6.3], so that
+    the steps do not depend on the units of residuals and parameters.
+
+    Args:
+        damping: `d` at step size 1.
+    """
+
+    damping: float = 1e-2
+
+    def init(self, y, f_info_struct) -> _Linearized:
+        residual = jnp.zeros(f_info_struct.residual.shape, y.dtype)
+        return _Linearized(residual, jnp.outer(residual, y), jnp.zeros_like(y))
+
+    def query(self, y, f_info, state) -> _Linearized:
+        del y
+        jacobian = f_info.jac.as_matrix()
+        norms = jnp.linalg.norm(jacobian, axis=0)
+        return _Linearized(f_info.residual, jacobian, jnp.maximum(state.scale, norms))
+
+    def step(self, step_size, state):
+        # A parameter that nothing depends on stays where it is.
+        scale = jnp.where(state.scale > 0, state.scale, 1.0)
+        damped = jnp.diag(jnp.sqrt(self.damping / step_size) * scale)
+        matrix = jnp.concatenate([state.jacobian, damped])
+        right = jnp.concatenate([state.residual, jnp.zeros_like(scale)])
+        out = lx.linear_solve(lx.MatrixLinearOperator(matrix), right, lx.QR(), throw=False)
+        return -out.value, optx.RESULTS.promote(out.result)
+
+
+class BoundedTrustRegion(optx.AbstractSearch):
+    """optimistix's trust region, whose size has an upper limit.
+
+    It grows where the loss falls by three quarters of what was predicted; at the library's 0.99 it
+    would stay small where the Jacobian loses rank at the solution. Without a limit, a long run of good steps makes it so large that as many bad ones follow before it
+    has any effect again; and without any damping, parameters that have no effect move by round-off.
+
+    Args:
+        largest: step size.
+    """
+
+    largest: float
+    search: Any = eqx.field(default_factory=lambda: optx.ClassicalTrustRegion(0.75))
+
+    def init(self, y, f_info_struct):
+        return self.search.init(y, f_info_struct)
+
+    def step(self, first_step, y, y_eval, f_info, f_eval_info, state):
+        size, accept, result, state = self.search.step(
+            first_step, y, y_eval, f_info, f_eval_info, state
+        )
+        size = jnp.minimum(size, self.largest)
+        return size, accept, result, eqx.tree_at(lambda s: s.step_size, state, size)
+
+
+class ComposedLeastSquares(optx.AbstractGaussNewton):
+    """A solver of least squares made of a search and a descent.
+
+    Args:
+        search: how far to go.
+        descent: which way.
+        rtol: not used, `tune` has its own tests.
+        atol: not used.
+        norm: not used.
+        verbose: called with what happens in each step.
+    """
+
+    search: optx.AbstractSearch
+    descent: optx.AbstractDescent
+    rtol: float = 0.0
+    atol: float = 0.0
+    norm: Callable = optx.max_norm
+    verbose: Callable = eqx.field(static=True, default=lambda **_: None)
+
+
+def levenberg_marquardt(epsilon: float) -> ComposedLeastSquares:
+    """Levenberg-Marquardt: a trust region, and damping in the scales of the parameters.
+
+    Args:
+        epsilon: of the precision; the damping never falls below its power 3/4.
+    """
+    descent = ScaledDamping()
+    return ComposedLeastSquares(BoundedTrustRegion(descent.damping / epsilon**0.75), descent)
+
+
+def gauss_newton() -> ComposedLeastSquares:
+    """Gauss-Newton with backtracking; steps of least norm where the Jacobian lacks rank."""
+    linear_solver = lx.AutoLinearSolver(well_posed=False)
+    return ComposedLeastSquares(
+        optx.BacktrackingArmijo(), optx.NewtonDescent(linear_solver=linear_solver)
+    )

@@ -1,0 +1,75 @@
+"""Why a start of a tuning run ends, and what that is in words."""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array
+
+
+class Ending(NamedTuple):
+    """A reason to end.
+
+    Attributes:
+        reason: one word.
+        words: with `number`, what was compared with a tolerance, to fill in.
+    """
+
+    reason: str
+    words: str
+
+
+# By status; the first is that of a start that has not ended.
+ENDINGS = (
+    Ending("steps", "all steps were made"),
+    Ending("converged", "all residuals are zero"),
+    Ending(
+        "converged",
+        "the residuals are orthogonal to what the parameters can change: the cosine is {number:.1e}"
+        ", tolerance {tolerance:.1e}",
+    ),
+    Ending(
+        "converged",
+        "the last step changed the parameters by {number:.1e} of their size, tolerance "
+        "{tolerance:.1e}",
+    ),
+    Ending(
+        "converged",
+        "the next step would lower the loss by {number:.1e} of it, tolerance {decrease:.1e}",
+    ),
+    Ending(
+        "converged",
+        "each entry of the gradient has fallen to {number:.1e} of its largest, tolerance "
+        "{decrease:.1e}",
+    ),
+    Ending(
+        "converged",
+        "round-off: a step that should lower the loss by {number:.1e} of it does not any more",
+    ),
+    Ending(
+        "stalled",
+        "no step lowers the loss any more, although its linearization promises to, by {number:.1e} "
+        "of it; the derivatives are wrong there, or the loss is not smooth",
+    ),
+    Ending(
+        "stalled",
+        "all derivatives of the loss, which is {number:.3g}, are zero at the start: it does not depend "
+        "on the parameters, or is stationary there",
+    ),
+)
+RUNNING, ZERO, ANGLE, STEP, DECREASE, GRADIENT, ROUND_OFF, STALLED, FLAT = range(len(ENDINGS))
+
+
+def in_words(status: int, number: float, tolerance: float) -> tuple[str, str]:
+    """Reason and words of an ending."""
+    ending = ENDINGS[status]
+    values = {"number": number, "tolerance": tolerance, "decrease": tolerance**1.5}
+    return ending.reason, ending.words.format(**values)
+
+
+def first_true(*cases: tuple[int, Array, Array]) -> tuple[Array, Array]:
+    """Status and number of the first case whose condition holds; zeros if none does."""
+    status, number = jnp.asarray(RUNNING), jnp.asarray(0.0, jnp.result_type(float))
+    for code, condition, value in reversed(cases):
+        status = jnp.where(condition, code, status)
+        number = jnp.where(condition, value, number)
+    return status, number

@@ -1,0 +1,298 @@
+"""Solvers of optimistix, driven one evaluation at a time, from several starts at once.
+
+Such a solver evaluates its function once in each of its steps, at its trial point. Here value and
+derivative are computed outside of it, in the mode that suits the objective, and the solver is given
+the function linearized there: the same value and the same derivative. Of residuals it sees an
+equivalent vector as short as the parameters: with `J = Q R`, instead of `r` and `J`
+
+    (Q^T r, |r - Q Q^T r|)   and   (R, 0),
+
+which have the same norm, the same gradient, and the same linearization's norm after every step.
+"""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optimistix as optx
+from jax.extend.core import ClosedJaxpr
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Bool, Float
+
+from jaxdae.tuning import endings
+from jaxdae.tuning.descent import gradient_step
+from jaxdae.tuning.problem import Method, Problem, Progress, Record, strongly_typed, where
+
+# Those that evaluate once in each step, at `y_eval` of their state.
+LEAST_SQUARES = (optx.AbstractGaussNewton,)
+MINIMISERS = (optx.AbstractQuasiNewton, optx.AbstractGradientDescent)
+
+
+class Local(eqx.Module):
+    """What is known at a point: a function linearized there, and what its steps promise.
+
+    Attributes:
+        value: of the function; the loss in the solver's unit, or the shortened residuals.
+        slope: its derivative.
+        point: where.
+        loss: objective.
+        gradient: of the loss.
+        promise: by which fraction of it the next step would lower the loss; for residuals, the best
+            step of their linearization.
+        span: size of the next step, entry by entry.
+    """
+
+    value: Float[Array, "*k"]
+    slope: Float[Array, "*k p"]
+    point: Float[Array, " p"]
+    loss: Float[Array, ""]
+    gradient: Float[Array, " p"]
+    promise: Float[Array, ""]
+    span: Float[Array, " p"]
+
+    def __call__(self, y, _):
+        """The linearized function, as optimistix calls it."""
+        return self.value + self.slope @ (y - self.point), None
+
+
+class Iterate(eqx.Module):
+    """State of the iteration from one start; stacked over the starts.
+
+    Attributes:
+        local: at the last point that the solver accepted, or the initial one.
+        trial: point that is evaluated next.
+        begun: whether the solver has seen a finite value.
+        solver: arrays of the solver's state.
+        unit: what the loss is multiplied with for a solver that minimizes.
+        largest: gradient so far, entry by entry.
+        fit: residuals and Jacobian at the best point; `None` for other objectives.
+        progress: best point so far, and whether the start has ended.
+    """
+
+    local: Local
+    trial: Float[Array, " p"]
+    begun: Bool[Array, ""]
+    solver: list[Array]
+    unit: Float[Array, ""]
+    largest: Float[Array, " p"]
+    fit: tuple[Float[Array, " m"], Float[Array, "m p"]] | None
+    progress: Progress
+
+
+class _Evaluation(NamedTuple):
+    loss: Float[Array, ""]
+    gradient: Float[Array, " p"]
+    finite: Bool[Array, ""]
+    fit: tuple[Float[Array, " m"], Float[Array, "m p"]] | None
+
+
+def initial_state(problem: Problem, starts: int, spread: float, key: Array) -> Iterate:
+    """All starts at the initial point; a perturbation is a first step that may be refused."""
+    points, updates = problem.first_points(starts, spread, key)
+
+    def one(point, update, progress):
+        point, update = ravel_pytree(point)[0], ravel_pytree(update)[0]
+        struct, one = problem.residuals_of, jnp.ones((), point.dtype)
+        evaluation = _Evaluation(progress.best_loss, 0 * point, jnp.asarray(True), None)
+        if struct is not None:
+            residuals = jnp.zeros(struct.shape, struct.dtype)
+            jacobian = jnp.zeros((*struct.shape, *point.shape), struct.dtype)
+            evaluation = evaluation._replace(fit=(residuals, jacobian))
+        local = _linearized(evaluation, point, one)
+        solver = _arrays(_initialized(problem.optimizer, local, point))
+        fit, begun = evaluation.fit, jnp.asarray(False)
+        return Iterate(local, point + update, begun, solver, one, 0 * point, fit, progress)
+
+    return strongly_typed(jax.vmap(one)(points, updates, Progress.of(points, starts)))
+
+
+def advance(static: Problem, arrays: Problem, state: Iterate) -> tuple[Iterate, Record]:
+    """Evaluate at the trial point, let the solver move there or not, and make the next."""
+    problem = eqx.combine(arrays, static)
+    trial, running = state.trial, state.progress.status == 0
+    seen = _evaluate(problem, trial)
+    norm, size = jnp.linalg.norm(seen.gradient), jnp.abs(seen.gradient)
+    unit = jnp.where(state.begun, state.unit, _unit(problem.optimizer, seen.gradient, trial))
+    here = _linearized(seen, trial, unit)
+    solver, accepted, following = _solver_step(problem.optimizer, state, here, seen.finite)
+    usable = jnp.all(jnp.isfinite(following))
+    here = _promising(here, following, seen.fit is not None)
+    local = where(accepted, here, state.local)
+    following = jnp.where(usable, following, local.point + gradient_step(local.gradient, norm))
+    point = ravel_pytree(problem.trained)[1](trial)
+    progress = state.progress.seen(point, seen.loss, seen.finite, jnp.asarray(1))
+    better = progress.best_loss < state.progress.best_loss
+    new = Iterate(
+        local=local,
+        trial=following,
+        begun=state.begun | seen.finite,
+        solver=solver,
+        unit=unit,
+        largest=jnp.where(accepted, jnp.maximum(state.largest, size), state.largest),
+        fit=None if seen.fit is None else where(better, seen.fit, state.fit),
+        progress=progress,
+    )
+    new = eqx.tree_at(
+        lambda s: (s.progress.status, s.progress.number),
+        new,
+        _status(problem, state, new, here, accepted),
+    )
+    loss, norm = (jnp.where(running, x, jnp.nan) for x in (seen.loss, norm))
+    new = jax.tree.map(lambda x, y: jnp.where(running, x.astype(y.dtype), y), new, state)
+    return strongly_typed(new), Record(loss, norm, running & ~(seen.finite & usable))
+
+
+def program(problem: Problem) -> ClosedJaxpr:
+    """One step of the solver as a program."""
+    point = ravel_pytree(problem.trained)[0]
+    one = jnp.ones((), point.dtype)
+    size = None if problem.residuals_of is None else point.size
+    fit = None if size is None else (jnp.ones(size, point.dtype), jnp.eye(size, dtype=point.dtype))
+    local = _linearized(_Evaluation(one, point, one > 0, fit), point, one)
+    state = _initialized(problem.optimizer, local, point)
+    return jax.make_jaxpr(lambda local, y: _arrays(_step(problem.optimizer, local, y, state)[1]))(
+        local, point
+    )
+
+
+ITERATION = Method(initial_state, advance, program, lambda state: state.solver)
+
+
+def _evaluate(problem: Problem, point: Array) -> _Evaluation:
+    """Loss and gradient; for least squares from residuals and their Jacobian."""
+    if problem.residuals_of is None:
+        unravel = ravel_pytree(problem.trained)[1]
+        slopes, loss = problem.differentiate(problem.loss, has_aux=True)(unravel(point))
+        gradient, fit = ravel_pytree(slopes)[0].astype(point.dtype), None
+    else:
+        residuals, jacobian = fit = problem.jacobian(point)
+        loss, gradient = residuals @ residuals, (2 * residuals @ jacobian).astype(point.dtype)
+    finite = jnp.isfinite(loss) & jnp.all(jnp.isfinite(gradient))
+    if fit is not None:
+        finite &= jnp.all(jnp.isfinite(fit[1]))
+    return _Evaluation(loss, gradient, finite, fit)
+
+
+def _unit(solver: Any, gradient: Array, point: Array) -> Array:
+    """What makes the first step of a quasi-Newton method a tenth of the size of the point."""
+    norm = jnp.linalg.norm(gradient)
+    if not isinstance(solver, optx.AbstractQuasiNewton):
+        return jnp.ones_like(norm)
+    return jnp.where(norm > 0, 0.1 * (1 + jnp.linalg.norm(point)) / norm, 1.0)
+
+
+def _linearized(seen: _Evaluation, point: Array, unit: Array) -> Local:
+    """The function that the solver sees; NaN, with a finite slope, where it is not finite."""
+    value, slope = (unit * seen.loss).astype(point.dtype), unit * seen.gradient
+    slope = jnp.where(seen.finite, slope, 0.0)
+    if seen.fit is not None:
+        residuals, jacobian = (jnp.where(seen.finite, x, 0.0).astype(point.dtype) for x in seen.fit)
+        q, factor = jnp.linalg.qr(jacobian)
+        inside = residuals @ q
+        rest = jnp.linalg.norm(residuals - q @ inside)
+        value = jnp.append(inside, rest)
+        slope = jnp.concatenate([factor, jnp.zeros_like(point)[None]])
+    value = jnp.where(seen.finite, value, jnp.nan)
+    zero = jnp.zeros((), point.dtype)
+    return Local(value, slope, point, seen.loss, seen.gradient, zero, jnp.zeros_like(point))
+
+
+def _initialized(solver: Any, local: Local, point: Array) -> Any:
+    struct = jax.ShapeDtypeStruct(local.value.shape, local.value.dtype)
+    return solver.init(local, point, None, _OPTIONS, struct, None, frozenset())
+
+
+def _step(solver: Any, local: Local, y: Array, state: Any) -> tuple[Array, Any]:
+    y, state, _ = solver.step(local, y, None, _OPTIONS, state, frozenset())
+    return y, state
+
+
+# The Jacobian of the linearized function as a matrix, which reverse mode makes.
+_OPTIONS = {"jac": "bwd"}
+
+
+def _arrays(state: Any) -> list[Array]:
+    """Arrays of a solver's state: what changes, and what a checkpoint keeps."""
+    return jax.tree.leaves(eqx.filter(state, eqx.is_array))
+
+
+def _with_arrays(state: Any, arrays: list[Array]) -> Any:
+    leaves, structure = jax.tree.flatten(state)
+    rest = iter(arrays)
+    return structure.unflatten([next(rest) if eqx.is_array(x) else x for x in leaves])
+
+
+def _solver_step(
+    solver: Any, state: Iterate, here: Local, finite: Array
+) -> tuple[list[Array], Array, Array]:
+    """The solver's state after a trial, whether it moved there, and its next trial.
+
+    A trial that is not finite is refused by the solver's search, which then makes a shorter step;
+    where it has none, or there is no point to return to, the step is halved here.
+    """
+    trial = here.point
+    fresh = _initialized(solver, here, trial)
+    before = where(state.begun, state.solver, _arrays(fresh))
+    y = jnp.where(state.begun, state.local.point, trial)
+    moved_to, after = _step(solver, here, y, _with_arrays(fresh, before))
+    moved = jnp.all(moved_to == trial)
+    halve = ~finite & (moved | ~state.begun)
+    following = jnp.where(halve, 0.5 * (state.local.point + trial), after.y_eval)
+    kept = _with_arrays(fresh, where(halve, before, _arrays(after)))
+    return _arrays(eqx.tree_at(lambda s: s.y_eval, kept, following)), finite & moved, following
+
+
+def _promising(here: Local, following: Array, least_squares: bool) -> Local:
+    """With what the next step promises, and its size."""
+    if least_squares:
+        norms = jnp.linalg.norm(here.slope, axis=0)
+        scaled = here.slope / jnp.where(norms > 0, norms, 1.0)
+        u, s, _ = jnp.linalg.svd(scaled, full_matrices=False)
+        # Directions that the damping leaves alone.
+        seen = s > jnp.finfo(s.dtype).eps ** 0.375 * s[0]
+        inside = jnp.sum(jnp.where(seen, here.value @ u, 0.0) ** 2)
+        promise = inside / jnp.sum(here.value**2)
+    else:
+        promise = jnp.abs(here.gradient @ (following - here.point) / (2 * here.loss))
+    return eqx.tree_at(
+        lambda x: (x.promise, x.span), here, (promise, jnp.abs(following - here.point))
+    )
+
+
+def _status(
+    problem: Problem, old: Iterate, new: Iterate, here: Local, accepted: Array
+) -> tuple[Array, Array]:
+    """Whether and why the start ends, and what was compared with the tolerance."""
+    tolerance = problem.tolerance
+    local, step = old.local, here.point - old.local.point
+    moved = accepted & old.begun
+    largest = jnp.where(new.largest > 0, new.largest, 1.0)
+    ratio = jnp.max(jnp.abs(new.local.gradient) / largest)
+    # What a quasi-Newton method promises is worth little before.
+    near = (problem.residuals_of is not None) | (ratio <= tolerance**0.5)
+    if problem.residuals_of is not None:
+        lengths = jnp.linalg.norm(local.slope, axis=0)
+        relative = jnp.linalg.norm(lengths * step) / jnp.linalg.norm(lengths * here.point)
+        left = jnp.sum((local.value + local.slope @ step) ** 2) / jnp.sum(local.value**2)
+        # A step that is short only because it was damped does not count.
+        undamped = 1 - left >= 0.5 * local.promise
+        cases = [
+            (endings.ZERO, accepted & (here.loss == 0), here.loss),
+            (endings.FLAT, accepted & jnp.all(here.slope == 0), here.loss),
+            (endings.ANGLE, accepted & (here.promise <= tolerance**2), jnp.sqrt(here.promise)),
+            (endings.STEP, moved & (relative <= tolerance) & undamped, relative),
+        ]
+    else:
+        cases = [
+            (endings.FLAT, ~old.begun & accepted & jnp.all(here.gradient == 0), here.loss),
+            (endings.GRADIENT, moved & (ratio <= tolerance**1.5), ratio),
+            (endings.DECREASE, moved & near & (here.promise <= tolerance**1.5), here.promise),
+        ]
+    promise, eps = new.local.promise, jnp.finfo(new.trial.dtype).eps
+    same = jnp.abs(here.loss - new.local.loss) <= tolerance * jnp.abs(new.local.loss)
+    smallest = eps * jnp.maximum(jnp.abs(new.local.point), new.local.span)
+    stuck = new.begun & jnp.all(jnp.abs(new.trial - new.local.point) <= smallest)
+    no_more = (new.begun & ~accepted & same | stuck) & near & (promise <= tolerance)
+    cases += [(endings.ROUND_OFF, no_more, promise), (endings.STALLED, stuck, promise)]
+    return endings.first_true(*cases)

@@ -1,0 +1,195 @@
+"""Which optimizer: by name, by kind of objective, and what it asks of the objective."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optimistix as optx
+from jax.flatten_util import ravel_pytree
+from jaxtyping import PyTree
+
+from jaxdae.names import unknown_name
+from jaxdae.tuning import damping, iteration
+from jaxdae.tuning.descent import default_optimizer, DESCENT
+from jaxdae.tuning.iteration import ITERATION
+from jaxdae.tuning.problem import Method, Problem
+
+Mode = Literal["auto", "forward", "reverse"]
+
+# Up to so many parameters least squares are the choice where nothing else is said: a Jacobian has
+# as many columns, and each costs a tangent.
+FEW = 64
+
+
+class Named(NamedTuple):
+    """An optimizer with a name.
+
+    Attributes:
+        title: as `TuningResult.method` has it.
+        description: for whom it is, in one line.
+        make: the optimizer, from the round-off of the parameters' precision.
+    """
+
+    title: str
+    description: str
+    make: Callable[[float], Any]
+
+
+OPTIMIZERS: dict[str, Named] = {
+    "lm": Named(
+        "Levenberg-Marquardt",
+        "for objectives with residuals: fast, and independent of units",
+        damping.levenberg_marquardt,
+    ),
+    "gauss-newton": Named(
+        "Gauss-Newton with backtracking",
+        "for objectives with residuals that are small or nearly linear",
+        lambda _: damping.gauss_newton(),
+    ),
+    "l-bfgs": Named(
+        "L-BFGS with backtracking",
+        "for smooth objectives of few or many parameters",
+        lambda _: optx.LBFGS(rtol=0.0, atol=0.0),
+    ),
+    "adam": Named(
+        "Adam with clipping",
+        "for any objective; slow, but it bears rough ones",
+        lambda _: default_optimizer(),
+    ),
+}
+
+
+class Chosen(NamedTuple):
+    """An optimizer that fits.
+
+    Attributes:
+        problem: with the optimizer.
+        method: what drives it.
+        words: which it is, and why.
+    """
+
+    problem: Problem
+    method: Method
+    words: str
+
+
+def choose(
+    objective: Any, params: PyTree, optimizer: Any, mode: Mode, tolerance: float | None
+) -> Chosen:
+    """The optimizer that was asked for, or the one that suits the objective.
+
+    Raises:
+        ValueError: if there is none of that name or kind, or the objective does not have what it
+            needs.
+    """
+    problem = Problem.make(objective, params, None, check_mode(objective, mode))
+    point = ravel_pytree(problem.trained)[0]
+    epsilon = float(jnp.finfo(point.dtype).eps)
+    if optimizer is None:
+        name, why = _suitable(problem, point.size)
+    else:
+        name, why = optimizer, "as asked"
+    if isinstance(name, str):
+        if name not in OPTIMIZERS:
+            raise ValueError(f"tune: {unknown_name('optimizer', name, OPTIMIZERS)}")
+        title, made = OPTIMIZERS[name].title, OPTIMIZERS[name].make(epsilon)
+    else:
+        title, made = _title(name), name
+        tolerance = getattr(name, "rtol", None) if tolerance is None else tolerance
+    tolerance = epsilon**0.5 if tolerance is None else float(tolerance)
+    problem = dataclasses.replace(problem, tolerance=tolerance)
+    return Chosen(*_driven(problem, made, title, point.size, mode), f"{title}, {why}")
+
+
+def check_mode(objective: Any, mode: str) -> str:
+    """How to differentiate: as the objective says, else as asked, else in reverse.
+
+    Raises:
+        ValueError: if there is no such mode, or the objective is built for another.
+    """
+    if mode not in ("auto", "forward", "reverse"):
+        raise ValueError(f'tune: mode is "{mode}", must be "auto", "forward" or "reverse".')
+    built_for = getattr(objective, "mode", None)
+    if built_for is None:
+        return "reverse" if mode == "auto" else mode
+    if mode not in ("auto", built_for):
+        raise ValueError(
+            f'tune: mode is "{mode}", but the objective is built for "{built_for}"; build it with '
+            f'mode="{mode}", or leave tune at mode="auto".'
+        )
+    return built_for
+
+
+def _suitable(problem: Problem, size: int) -> tuple[str, str]:
+    """Name of the optimizer for a kind of objective, and the reason."""
+    if not _offers_residuals(problem.objective):
+        return "adam", "because the objective offers no residuals"
+    try:
+        count = _residual_struct(problem).size
+    except (TypeError, ValueError, NotImplementedError) as error:
+        if not callable(problem.objective):
+            raise
+        return "adam", f"because the objective has no residuals here ({error})"
+    there = f"because the objective offers {count} residuals of {size} parameters"
+    if size > FEW:
+        return "adam", f"{there}, too many for least squares unasked"
+    if getattr(problem.objective, "mode", None) == "reverse" and count > size:
+        return "adam", f"{there} and is built for reverse mode"
+    return "lm", there
+
+
+def _driven(problem: Problem, optimizer: Any, title: str, size: int, mode: str):
+    """The problem with its optimizer, and the method that drives it."""
+    import optax
+
+    if isinstance(optimizer, optax.GradientTransformation):
+        optimizer = optax.with_extra_args_support(optimizer)
+        return dataclasses.replace(problem, optimizer=optimizer), DESCENT
+    problem = dataclasses.replace(problem, optimizer=optimizer)
+    if isinstance(optimizer, iteration.MINIMISERS):
+        return problem, ITERATION
+    if not isinstance(optimizer, iteration.LEAST_SQUARES):
+        raise ValueError(_not_an_optimizer(optimizer))
+    if not _offers_residuals(problem.objective):
+        kind = type(problem.objective).__name__
+        raise ValueError(
+            f"tune: {title} needs residuals, and the objective, a {kind}, offers none; give "
+            "LeastSquares(residuals), an object with a method `residuals`, or another optimizer: "
+            '"l-bfgs" or "adam".'
+        )
+    struct = _residual_struct(problem)
+    if getattr(problem.objective, "mode", None) is None and mode == "auto":
+        cheaper = "forward" if size <= struct.size else "reverse"
+        problem = dataclasses.replace(problem, mode=cheaper)
+    return dataclasses.replace(problem, residuals_of=struct), ITERATION
+
+
+def _offers_residuals(objective: Any) -> bool:
+    return callable(getattr(objective, "residuals", None))
+
+
+def _residual_struct(problem: Problem) -> jax.ShapeDtypeStruct:
+    return jax.eval_shape(problem.residuals, problem.trained)[0]
+
+
+def _title(optimizer: Any) -> str:
+    """What a user's optimizer is, in words; the parts of optax's have no names."""
+    module, kind = type(optimizer).__module__.partition(".")[0], type(optimizer).__name__
+    return f"{kind} of optimistix" if module == "optimistix" else f"an {kind} of {module}"
+
+
+def _not_an_optimizer(optimizer: Any) -> str:
+    if isinstance(optimizer, optx.AbstractIterativeSolver):
+        return (
+            f"tune: {type(optimizer).__name__} of optimistix cannot be driven here; those that "
+            "can are its Gauss-Newton, quasi-Newton and gradient methods, such as "
+            "optimistix.Dogleg, optimistix.BFGS and optimistix.NonlinearCG."
+        )
+    name = getattr(optimizer, "__qualname__", repr(optimizer))
+    return (
+        f"tune: optimizer is {name}, must be a name ({', '.join(OPTIMIZERS)}), or an optimizer of "
+        "optax or optimistix; call the function that makes one, e.g. "
+        "optimizer=optax.adam(0.05), or leave it out."
+    )

@@ -1,0 +1,224 @@
+"""What is tuned: an objective of the trained part of a pytree, its residuals, and derivatives."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.extend.core import ClosedJaxpr
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Bool, Float, Int, PyTree
+
+from jaxdae.systems.calls import traced_in_words
+from jaxdae.tuning.parametrizations import resolve, trainable
+
+
+class LeastSquares(eqx.Module):
+    """The sum of the squares of residuals, as an objective of `tune`.
+
+    Args:
+        function: maps the resolved parameters to residuals, an array of any shape; traceable.
+    """
+
+    function: Callable
+
+    def residuals(self, params: PyTree) -> Float[Array, " m"]:
+        """The residuals, as a vector.
+
+        Args:
+            params: resolved parameters.
+        """
+        return jnp.ravel(self.function(params))
+
+    def __call__(self, params: PyTree) -> Float[Array, ""]:
+        """The sum of their squares.
+
+        Args:
+            params: resolved parameters.
+        """
+        return jnp.sum(self.residuals(params) ** 2)
+
+
+class Record(NamedTuple):
+    """What happened in one evaluation; stacked over the starts, a row of `TuningHistory`.
+
+    Attributes:
+        loss: objective at the trial point; NaN for a start that has ended.
+        gradient_norm: Euclidean norm of its gradient; NaN for a start that has ended.
+        skipped: whether the trial, or the optimizer's step from it, was refused.
+    """
+
+    loss: Float[Array, ""]
+    gradient_norm: Float[Array, ""]
+    skipped: Bool[Array, ""]
+
+
+class Progress(eqx.Module):
+    """How far a start has come; stacked over the starts.
+
+    Attributes:
+        best: point of the smallest loss so far.
+        best_loss: that loss. In the widest precision enabled, which holds the loss of every
+            objective exactly: its own would cost another trace of the objective to find out.
+        evaluations: of the objective so far, those of line searches included.
+        status: 0 while the start runs; else why it ended, an index into `ENDINGS`.
+        number: what was compared with a tolerance when it ended.
+    """
+
+    best: PyTree
+    best_loss: Float[Array, ""]
+    evaluations: Int[Array, ""]
+    status: Int[Array, ""]
+    number: Float[Array, ""]
+
+    @classmethod
+    def of(cls, points: PyTree, starts: int) -> "Progress":
+        """Before the first evaluation, of all starts."""
+        count, number = jnp.zeros(starts, int), jnp.full(starts, jnp.inf, jnp.result_type(float))
+        return cls(points, number, count, count, number)
+
+    def seen(self, point: PyTree, loss: Array, finite: Array, evaluations: Array) -> "Progress":
+        """After one more evaluation; best where it is finite and lower."""
+        better = finite & (loss < self.best_loss)
+        return Progress(
+            where(better, point, self.best),
+            jnp.where(better, loss, self.best_loss),
+            self.evaluations + evaluations,
+            self.status,
+            self.number,
+        )
+
+
+class Method(NamedTuple):
+    """How a problem is solved, all starts at once.
+
+    Attributes:
+        initial_state: of all starts, `(problem, starts, spread, key) -> state`, with `progress`.
+        step: one evaluation from one start, `(problem without its arrays, those, state) ->
+            (state, record)`.
+        program: what the optimizer computes, without the objective.
+        memory: the part of the state that is the optimizer's own.
+    """
+
+    initial_state: Callable[["Problem", int, float, Array], Any]
+    step: Callable[["Problem", "Problem", Any], tuple[Any, Record]]
+    program: Callable[["Problem"], ClosedJaxpr]
+    memory: Callable[[Any], PyTree]
+
+
+class Problem(eqx.Module):
+    """An objective of the trained part of a pytree, and what optimizes it.
+
+    Attributes:
+        objective: function of the resolved parameters, or an object with `residuals`.
+        trained: arrays that are varied, of the first start.
+        frozen: the rest of the parameters.
+        optimizer: of the method's kind.
+        mode: how derivatives are computed, "forward" or "reverse".
+        tolerance: relative; when an optimizer that can converge has.
+        residuals_of: shape and type of the residuals an optimizer of least squares works on.
+    """
+
+    objective: Any
+    trained: PyTree
+    frozen: PyTree
+    optimizer: Any
+    mode: str = eqx.field(static=True)
+    tolerance: float = eqx.field(static=True, default=0.0)
+    residuals_of: jax.ShapeDtypeStruct | None = eqx.field(static=True, default=None)
+
+    @classmethod
+    def make(cls, objective, params: PyTree, optimizer: Any, mode: str) -> "Problem":
+        """Split the parameters; refuse those that cannot be trained."""
+        trained, frozen = split(params)
+        return cls(objective, trained, frozen, optimizer, mode)
+
+    def params(self, trained: PyTree) -> PyTree:
+        """All parameters, parametrizations kept, from their trained part."""
+        return eqx.combine(trained, self.frozen)
+
+    def loss(self, trained: PyTree) -> tuple[Float[Array, ""], Float[Array, ""]]:
+        """Objective at a trained part, and once more as what comes beside its derivative."""
+        objective = self.objective
+        if not callable(objective):
+            return (jnp.sum(self.residuals(trained)[0] ** 2),) * 2
+        loss = traced_in_words("the objective", objective, resolve(self.params(trained)))
+        if loss is None:
+            raise ValueError("tune: the objective returned nothing; end it with `return …`.")
+        loss = jnp.asarray(loss)
+        if loss.shape != () or not jnp.issubdtype(loss.dtype, jnp.floating):
+            raise ValueError(
+                f"tune: the objective returned {loss.dtype}{list(loss.shape)}, needs a real "
+                "floating-point scalar; sum or average its entries, or write "
+                "LeastSquares(objective) for the sum of their squares."
+            )
+        return loss, loss
+
+    @property
+    def differentiate(self) -> Callable:
+        """The transformation that makes gradients in this mode."""
+        return jax.grad if self.mode == "reverse" else jax.jacfwd
+
+    def residuals(self, trained: PyTree) -> tuple[Float[Array, " m"], Float[Array, " m"]]:
+        """Residuals at a trained part, and once more as what comes beside their derivative."""
+        params, method = resolve(self.params(trained)), self.objective.residuals
+        residuals = traced_in_words("the residuals", method, params)
+        if residuals is None:
+            raise ValueError("tune: `residuals` returned nothing; end it with `return …`.")
+        residuals = jnp.ravel(jnp.asarray(residuals))
+        if residuals.size == 0 or not jnp.issubdtype(residuals.dtype, jnp.floating):
+            raise ValueError(
+                f"tune: `residuals` returned {residuals.dtype}[{residuals.size}], needs a vector "
+                "of at least one real floating-point number."
+            )
+        return residuals, residuals
+
+    def jacobian(self, point: Float[Array, " p"]) -> tuple[Float[Array, " m"], Array]:
+        """Residuals and their Jacobian, (m, p), at the trained arrays as one vector."""
+        unravel = ravel_pytree(self.trained)[1]
+        derivative = jax.jacrev if self.mode == "reverse" else jax.jacfwd
+        slopes, residuals = derivative(lambda x: self.residuals(unravel(x)), has_aux=True)(point)
+        return residuals, slopes
+
+    def first_points(self, starts: int, spread: float, key: Array) -> tuple[PyTree, PyTree]:
+        """The initial point of every start, and its perturbation, which is zero for the first."""
+        flat, unravel = ravel_pytree(self.trained)
+        noise = spread * jax.random.normal(key, (starts, flat.size), flat.dtype)
+        updates = jax.vmap(unravel)(noise.at[0].set(0.0))
+        point = jax.tree.map(lambda x: jnp.broadcast_to(x, (starts, *x.shape)), self.trained)
+        return point, updates
+
+
+def split(params: PyTree) -> tuple[PyTree, PyTree]:
+    """The trained part of parameters as arrays, and the rest.
+
+    Raises:
+        ValueError: if nothing is trainable, or something that is is complex.
+    """
+    trained, frozen = eqx.partition(params, trainable(params))
+    leaves = jax.tree.leaves(trained)
+    if not leaves:
+        raise ValueError(
+            "tune: nothing to train, no leaf of `params` is a floating-point array; write "
+            "jnp.array(20.0) or Positive(20.0) in place of the Python number 20.0."
+        )
+    if any(jnp.iscomplexobj(x) for x in leaves):
+        raise ValueError(
+            "tune: a trained leaf is complex; hold its real and imaginary part as two arrays."
+        )
+    return jax.tree.map(jnp.asarray, trained), frozen
+
+
+def where(condition: Array, x: PyTree, y: PyTree) -> PyTree:
+    """Leaf by leaf, one or the other."""
+    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), x, y)
+
+
+def strongly_typed(tree: PyTree) -> PyTree:
+    """The same arrays without JAX's weak types.
+
+    Weakly typed leaves (Python scalars in optax states) would change the type of the state after
+    its first step, or in a checkpoint, and with it what the compiled step accepts.
+    """
+    return jax.tree.map(lambda x: jnp.asarray(x, dtype=x.dtype), tree)
