@@ -23,7 +23,7 @@ class ScaledDamping(optx.AbstractDescent):
 
         minimize  |r + J p|^2 + d |D p|^2,      d = damping / step_size
 
-    `D` is diagonal: the largest norms so far of the columns of `J` [More1978, eq. 6.3], so that
+    `D` is diagonal: the largest norms so far of the columns of `J` [More1978, section 6], so that
     the steps do not depend on the units of residuals and parameters.
 
     Args:
@@ -56,8 +56,9 @@ class BoundedTrustRegion(optx.AbstractSearch):
     """optimistix's trust region, whose size has an upper limit.
 
     It grows where the loss falls by three quarters of what was predicted; at the library's 0.99 it
-    would stay small where the Jacobian loses rank at the solution. Without a limit, a long run of good steps makes it so large that as many bad ones follow before it
-    has any effect again; and without any damping, parameters that have no effect move by round-off.
+    would stay small where the Jacobian loses rank at the solution. Without a limit, a long run of
+    good steps makes it so large that as many bad ones follow before it has any effect again; and
+    without any damping, parameters that have no effect move by round-off.
 
     Args:
         largest: step size.
@@ -104,12 +105,12 @@ def levenberg_marquardt(epsilon: float) -> ComposedLeastSquares:
         epsilon: of the precision; the damping never falls below its power 3/4.
     """
     descent = ScaledDamping()
-    return ComposedLeastSquares(BoundedTrustRegion(descent.damping / epsilon**0.75), descent)
+    search = BoundedTrustRegion(descent.damping / epsilon**0.75)
+    return ComposedLeastSquares(search=search, descent=descent)
 
 
 def gauss_newton() -> ComposedLeastSquares:
     """Gauss-Newton with backtracking; steps of least norm where the Jacobian lacks rank."""
     linear_solver = lx.AutoLinearSolver(well_posed=False)
-    return ComposedLeastSquares(
-        optx.BacktrackingArmijo(), optx.NewtonDescent(linear_solver=linear_solver)
-    )
+    descent = optx.NewtonDescent(linear_solver=linear_solver)
+    return ComposedLeastSquares(search=optx.BacktrackingArmijo(), descent=descent)

@@ -48,12 +48,13 @@ ENDINGS = (
     Ending(
         "stalled",
         "no step lowers the loss any more, although its linearization promises to, by {number:.1e} "
-        "of it; the derivatives are wrong there, or the loss is not smooth",
+        "of it; the derivatives are wrong there, the loss is not smooth, or the parameters "
+        "have very different scales (`Positive` makes their changes relative)",
     ),
     Ending(
         "stalled",
-        "all derivatives of the loss, which is {number:.3g}, are zero at the start: it does not depend "
-        "on the parameters, or is stationary there",
+        "all derivatives of the loss, which is {number:.3g}, are zero at the start: it does not "
+        "depend on the parameters, or is stationary there",
     ),
 )
 RUNNING, ZERO, ANGLE, STEP, DECREASE, GRADIENT, ROUND_OFF, STALLED, FLAT = range(len(ENDINGS))

@@ -1,4 +1,4 @@
-"""The optimization loop: one evaluation after another, from several starts, until a reason to end."""
+"""The optimization loop: one evaluation after another until there is a reason to end."""
 
 import math
 import operator
@@ -96,8 +96,8 @@ def tune(
     A step whose loss or gradient is not finite is not taken. Levenberg-Marquardt damps the next one
     more, line searches shorten it; with an optimizer of optax, which has no such means, the run
     returns to the last finite point and tries half of the step from it. Where loss and gradient
-    are finite but the step the optimizer makes of them is not, a step of length 0.05 at most against
-    the gradient is taken instead. In each case the row counts as skipped.
+    are finite but the step the optimizer makes of them is not, a step of length 0.05 at most
+    against the gradient is taken instead. In each case the row counts as skipped.
 
     Args:
         objective: maps the resolved parameters (parametrizations replaced by their values) to a

@@ -142,7 +142,8 @@ class Problem(eqx.Module):
         """Objective at a trained part, and once more as what comes beside its derivative."""
         objective = self.objective
         if not callable(objective):
-            return (jnp.sum(self.residuals(trained)[0] ** 2),) * 2
+            total = jnp.sum(self.residuals(trained)[0] ** 2)
+            return total, total
         loss = traced_in_words("the objective", objective, resolve(self.params(trained)))
         if loss is None:
             raise ValueError("tune: the objective returned nothing; end it with `return …`.")

@@ -87,10 +87,12 @@ class Run:
         progress = self.state.progress
         return int(progress.evaluations[start]) if progress.status[start] else self.rows
 
-    def fit(self, start: int) -> tuple[np.ndarray, np.ndarray] | tuple[None, None]:
+    def fit(self, start: int) -> tuple[np.ndarray | None, np.ndarray | None]:
         """Residuals and Jacobian at the best point of a start."""
         fit = getattr(self.state, "fit", None)
-        return (None, None) if fit is None else tuple(np.asarray(x[start]) for x in fit)
+        if fit is None:
+            return None, None
+        return np.asarray(fit[0][start]), np.asarray(fit[1][start])
 
     def like(self, rows: int) -> tuple[Any, TuningHistory]:
         """Shapes and dtypes of what a checkpoint stores after so many rows."""

@@ -14,7 +14,7 @@ import pytest
 
 import jaxdae
 from jaxdae.tuning import checkpoint as checkpoints, CheckpointError, Positive, tune
-from jaxdae.tuning.descent import Problem
+from jaxdae.tuning.optimizers import choose
 
 pytestmark = pytest.mark.optimized
 
@@ -258,11 +258,16 @@ def test_a_checkpoint_of_another_run_is_refused(stopped, settings, message):
 def test_arrays_in_an_objective_count():
     def prints(data):
         objective = jax.tree_util.Partial(lambda x, p: p * x, data)
-        problem = Problem.make(objective, jnp.ones(1), optax.sgd(0.1), "reverse")
-        return checkpoints.fingerprint(1.0, problem, (), {})
+        return fingerprint(objective, jnp.ones(1), optax.sgd(0.1))
 
     assert prints(jnp.array(1.0)) == prints(jnp.array(1.0))
     assert prints(jnp.array(1.0)) != prints(jnp.array(2.0))
+
+
+def fingerprint(objective, params, optimizer):
+    chosen = choose(objective, params, optimizer, "reverse", None)
+    state = chosen.method.initial_state(chosen.problem, 1, 0.0, jax.random.key(0))
+    return checkpoints.fingerprint(params, chosen, state, {})
 
 
 OPTIMIZERS = {
@@ -301,9 +306,7 @@ def test_what_the_optimizer_computes_counts(first, second):
     point = jnp.ones(2)
 
     def prints(optimizer):
-        state = jax.vmap(optimizer.init)(point[None])
-        problem = Problem.make(bowl, point, optimizer, "reverse")
-        return checkpoints.fingerprint(1.0, problem, state, {})
+        return fingerprint(bowl, point, optimizer)
 
     one, same, other = prints(first()), prints(first()), prints(second())
     assert one == same
@@ -320,7 +323,7 @@ def test_another_optimizer_with_the_same_state_is_refused(tmp_path):
 
 
 def test_a_refusal_tells_that_the_software_was_another(stopped, monkeypatch):
-    monkeypatch.setattr(checkpoints.jax, "__version__", "0.1")
+    monkeypatch.setattr(checkpoints, "version", lambda _: "0.1")
     assert_refused(stopped, r"here \(written with .*this is .*'jax': '0.1'", spread=0.25)
 
 

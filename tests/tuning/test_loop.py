@@ -244,7 +244,9 @@ def test_no_steps_evaluate_once():
 def test_the_summary_tells_losses_counts_and_changed_parameters(reverse):
     text = reverse.summary()
     assert f"{reverse.initial_loss:.6g} -> {reverse.loss:.6g}" in text
-    assert "400 (0 skipped), stopped by steps" in text
+    assert "400 (0 skipped), 401 evaluations\n" in text
+    assert "stopped     steps: all steps were made" in text
+    assert "Adam with clipping, because the objective offers no residuals" in text
     assert "['gain']: [20. 10.] -> " in text
     assert "held" not in text
 
@@ -277,7 +279,12 @@ REFUSED = [
     (lambda x: x**2, jnp.array(1.0), {"mode": "both"}, 'mode is "both", must be'),
     (lambda x: x**2, jnp.array(1.0), {"resume": True}, "need the file: give `checkpoint`"),
     (Moded(), jnp.array(1.0), {"mode": "reverse"}, 'objective is built for "forward"'),
-    (never, jnp.array(1.0), {"optimizer": "adam"}, "optimizer is 'adam', must be an optax"),
+    (
+        never,
+        jnp.array(1.0),
+        {"optimizer": "adm"},
+        "No optimizer is named 'adm'. Did you mean 'adam'",
+    ),
     (never, jnp.array(1.0), {"optimizer": optax.adam}, r"optimizer is adam.*optax.adam\(0.05\)"),
     (never, jnp.array(1.0), {"steps": 10.0}, r"steps is 10.0, must be an integer; round it"),
     (never, jnp.array(1.0), {"steps": "10"}, "steps is '10', must be an integer"),
