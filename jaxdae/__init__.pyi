@@ -4,6 +4,7 @@ from . import (
     analysis as analysis,
     control as control,
     formulations as formulations,
+    identification as identification,
     kernels as kernels,
     models as models,
     parallel as parallel,
@@ -46,6 +47,14 @@ from .formulations import (
     Sparse as Sparse,
     SparseMultipliers as SparseMultipliers,
     VelocityElimination as VelocityElimination,
+)
+from .identification import (
+    Channel as Channel,
+    Experiment as Experiment,
+    Identification as Identification,
+    identify as identify,
+    Measurement as Measurement,
+    UnknownStart as UnknownStart,
 )
 from .linalg.saddle_point import (
     Automatic as Automatic,

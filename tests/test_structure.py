@@ -15,7 +15,7 @@ MODULES = {
 ROOMS = (
     "files", "names", "tables", "version", "references", "compiled", "linalg", "kernels", "systems",
     "stability", "formulations", "solvers", "control", "analysis", "simulation", "tuning",
-    "parallel", "models", "plotting", "commands", "cli",
+    "parallel", "identification", "models", "plotting", "commands", "cli",
 )  # fmt: skip
 KERNELS = ("llvm", "graph", "tracing", "emission", "launch", "integration")
 

@@ -1,0 +1,13 @@
+"""Identification: parameters, their errors, and unknown starts from measured motions."""
+
+from jaxdae.identification.data import (
+    Channel as Channel,
+    Experiment as Experiment,
+    Measurement as Measurement,
+)
+from jaxdae.identification.identify import identify as identify
+from jaxdae.identification.result import (
+    FittedChannel as FittedChannel,
+    Identification as Identification,
+)
+from jaxdae.identification.starts import UnknownStart as UnknownStart

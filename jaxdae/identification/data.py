@@ -1,0 +1,226 @@
+"""What was measured: channels, samples with their noise, experiments."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from jaxdae.identification.starts import UnknownStart
+from jaxdae.simulation.trajectory import Trajectory
+from jaxdae.systems import State
+
+
+class Channel(eqx.Module):
+    """What an instrument shows: a function of the motion.
+
+    Args:
+        reading: maps a `Trajectory` to one number at each of its times, shape `(times,)`; such as
+            `lambda run: run.q[:, 0]`. Traceable.
+        unit: of the readings, for tables and plots.
+    """
+
+    reading: Callable[[Trajectory], Float[Array, " times"]]
+    unit: str = eqx.field(static=True, default="")
+
+
+class Measurement:
+    """Samples of a channel and their noise.
+
+    Args:
+        values: samples at the experiment's times, shape `(times,)`; NaN where one is missing.
+        sigma: standard deviation of the noise in the channel's unit, one number or one for each
+            sample. `None` where it is not known: it is then estimated from what the fit leaves, one
+            for each channel over all experiments.
+
+    Raises:
+        ValueError: for values that are no vector of real numbers, or infinite, and for a noise
+            level that is not positive and finite.
+    """
+
+    values: Float[np.ndarray, " times"]
+    sigma: Float[np.ndarray, " times"] | None
+
+    def __init__(self, values, sigma=None):
+        self.values = _vector("Measurement: values", values)
+        if np.isinf(self.values).any():
+            raise ValueError(
+                f"Measurement: value {int(np.argmax(np.isinf(self.values)))} is infinite; write "
+                "NaN for a sample that is missing."
+            )
+        self.sigma = None if sigma is None else _noise(sigma, self.values)
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment:
+    """One record: when and what was measured, and how the motion began.
+
+    Args:
+        ts: times of the samples [s], increasing, shape `(times,)`.
+        measurements: samples by the name of their channel.
+        start: state at `t0`: a `State`, which is known; a function of the system that returns one;
+            or `UnknownStart`, which is estimated. Where a parameter moves the constraints, a known
+            `State` goes to the nearest consistent one.
+        t0: time of the start [s], not after the first sample.
+        controller: input of this record, `u = controller(t, q, v, w)`, unless the model has one.
+        conditions: what was different in this record, any pytree of numbers; where given, the model
+            is `build(params, conditions)`.
+        name: for messages and plots.
+
+    Raises:
+        ValueError: for times that are out of order or not finite, measurements that do not fit
+            them, or a record without any sample.
+        TypeError: for a start or measurements of another kind.
+    """
+
+    ts: Any
+    measurements: Mapping[str, Measurement]
+    start: State | UnknownStart | Callable
+    _: dataclasses.KW_ONLY
+    t0: float = 0.0
+    controller: Callable | None = None
+    conditions: Any = None
+    name: str = ""
+
+    def __post_init__(self):
+        ts = _vector("Experiment: ts", self.ts)
+        object.__setattr__(self, "ts", ts)
+        self._check_times(ts)
+        if not isinstance(self.start, State | UnknownStart) and not callable(self.start):
+            raise TypeError(
+                f"Experiment: start is a {type(self.start).__name__}, must be a State(q, v), a "
+                "function of the system that returns one, or an UnknownStart."
+            )
+        self._check_measurements(ts)
+
+    def _check_times(self, ts: np.ndarray) -> None:
+        if ts.size == 0 or not np.isfinite(ts).all():
+            raise ValueError("Experiment: ts must hold at least one time, and finite ones only.")
+        late = np.flatnonzero(np.diff(ts) <= 0)
+        if late.size:
+            i = int(late[0])
+            raise ValueError(
+                f"Experiment: times are out of order, ts[{i + 1}] = {ts[i + 1]:.6g} s comes after "
+                f"ts[{i}] = {ts[i]:.6g} s; sort the samples by time, each time once."
+            )
+        if not self.t0 <= ts[0]:
+            raise ValueError(
+                f"Experiment: it starts at t0 = {self.t0:g} s, after its first sample at "
+                f"{ts[0]:.6g} s; give the time of the start as t0."
+            )
+
+    def _check_measurements(self, ts: np.ndarray) -> None:
+        if not isinstance(self.measurements, Mapping) or not self.measurements:
+            raise TypeError(
+                "Experiment: measurements must map names of channels to samples, such as "
+                '{"angle": Measurement(values, sigma=0.01)}.'
+            )
+        for name, x in self.measurements.items():
+            if not isinstance(x, Measurement):
+                raise TypeError(
+                    f"Experiment: {name!r} is a {type(x).__name__}; wrap the samples, "
+                    "Measurement(values, sigma=…)."
+                )
+            if x.values.shape != ts.shape:
+                raise ValueError(
+                    f"Experiment: {name!r} has {x.values.size} samples at {ts.size} times; give "
+                    "one for each time, NaN where one is missing."
+                )
+        if all(np.isnan(x.values).all() for x in self.measurements.values()):
+            raise ValueError(
+                f"Experiment{f' {self.name!r}' if self.name else ''}: all samples are missing "
+                "(NaN); leave the experiment out."
+            )
+
+
+def check_data(channels: Mapping[str, Channel], experiments) -> None:
+    """Channels and experiments that fit each other.
+
+    Raises:
+        ValueError: where there is no experiment, a channel that nobody measures, or a measurement
+            of a channel that does not exist.
+        TypeError: for channels or experiments of another kind.
+    """
+    if not isinstance(channels, Mapping) or not channels:
+        raise TypeError(
+            'identify: channels must map names to Channel, such as {"angle": Channel(lambda run: '
+            'run.q[:, 0], unit="rad")}.'
+        )
+    for name, channel in channels.items():
+        if not isinstance(channel, Channel):
+            raise TypeError(
+                f"identify: channel {name!r} is a {type(channel).__name__}; wrap the function of "
+                "the trajectory, Channel(reading, unit=…)."
+            )
+    if not experiments or not all(isinstance(x, Experiment) for x in experiments):
+        raise TypeError("identify: experiments must be a sequence of Experiment, at least one.")
+    measured = {name for x in experiments for name in x.measurements}
+    for name in measured - channels.keys():
+        raise ValueError(
+            f"identify: {name!r} is measured, but no channel has that name; there are: "
+            f"{', '.join(channels)}."
+        )
+    for name in channels:
+        if not any(_has_samples(x, name) for x in experiments):
+            raise ValueError(
+                f"identify: nobody measures the channel {name!r}: no experiment has a sample of "
+                "it; leave it out, or check the names of the measurements."
+            )
+    _check_noise_known_or_not(channels, experiments)
+
+
+def _has_samples(experiment: Experiment, name: str) -> bool:
+    found = experiment.measurements.get(name)
+    return found is not None and not np.isnan(found.values).all()
+
+
+def _check_noise_known_or_not(channels, experiments) -> None:
+    for name in channels:
+        known = {
+            x.measurements[name].sigma is not None for x in experiments if name in x.measurements
+        }
+        if len(known) > 1:
+            raise ValueError(
+                f"identify: the noise of {name!r} is known in some experiments and not in others; "
+                "give sigma in all of them or in none."
+            )
+
+
+def _vector(name: str, values) -> np.ndarray:
+    try:
+        array = np.asarray(values)
+        if np.iscomplexobj(array) or array.dtype == bool:
+            raise TypeError
+        array = np.array(array, float)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} must be a vector of real numbers.") from None
+    if array.ndim != 1:
+        raise ValueError(f"{name} has shape {array.shape}, must be a vector (times,).")
+    return array
+
+
+def _noise(sigma, values: np.ndarray) -> np.ndarray:
+    noise = np.asarray(sigma, float)
+    if noise.shape not in {(), values.shape}:
+        raise ValueError(
+            f"Measurement: sigma has shape {noise.shape} for {values.size} samples; give one "
+            "number, or one for each sample."
+        )
+    noise = np.broadcast_to(noise, values.shape)
+    if not ((noise > 0) & np.isfinite(noise)).all():
+        bad = noise[~((noise > 0) & np.isfinite(noise))][0]
+        raise ValueError(
+            f"Measurement: sigma is {bad:g}, must be > 0 and finite; leave it out where the noise "
+            "is not known, and write NaN for a sample that is missing."
+        )
+    return noise
+
+
+def as_arrays(tree: Any, dtype) -> Any:
+    """Python floats of a controller or of conditions as arrays, so that records are batched."""
+    import jax
+
+    return jax.tree.map(lambda x: jnp.asarray(x, dtype) if isinstance(x, float) else x, tree)

@@ -1,0 +1,143 @@
+"""Parameters of a system from measured data."""
+
+import dataclasses
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import diffrax
+import jax
+import numpy as np
+from jaxtyping import PyTree
+
+from jaxdae.identification.data import Channel, check_data, Experiment
+from jaxdae.identification.estimate import Ended, estimate, repeated, samples_of
+from jaxdae.identification.least_squares import Progress
+from jaxdae.identification.naming import names_of
+from jaxdae.identification.preparation import guesses, prepared, usable
+from jaxdae.identification.report import identification, warnings_of
+from jaxdae.identification.result import Identification
+from jaxdae.identification.runs import Model, Settings
+from jaxdae.simulation.backends import Backend
+from jaxdae.simulation.problem import MAX_STEPS
+
+
+def identify(
+    build: Callable,
+    params: PyTree,
+    experiments: Sequence[Experiment],
+    *,
+    channels: Mapping[str, Channel],
+    dt: float | None = None,
+    solver: diffrax.AbstractSolver | None = None,
+    stepsize_controller: diffrax.AbstractStepSizeController | None = None,
+    max_steps: int = MAX_STEPS,
+    backend: Backend = "auto",
+    intervals: int = 1,
+    steps: int = 100,
+    starts: int = 1,
+    spread: float = 0.5,
+    key: Any = None,
+    progress: bool = False,
+) -> Identification:
+    r"""Estimate parameters, and starts that are not known, from measured motions.
+
+    Minimized is the sum of squares of all differences between samples and model in units of the
+    noise: the estimate of maximum likelihood for independent normal noise,
+
+        chi^2 = sum_i (y_i - c_i(p, x0))^2 / sigma_i^2,
+
+    by Levenberg and Marquardt's method, with sensitivities from forward differentiation of the
+    runs. All runs of one kind are made in one batch. The covariance is `(J^T J)^{-1}`, `J` being
+    the derivatives of the weighted differences at the estimate. It is that of a linear model:
+    it holds where standard errors are small against the range over which the model is curved.
+
+    Args:
+        build: maps resolved parameters to `(system, formulation)`, or `(system, formulation,
+            controller)`; of experiments with conditions, `build(params, conditions)`.
+        params: pytree of first guesses. Estimated are its floating-point arrays and its
+            parametrizations (`Positive`, `Interval`, …); Python numbers are held.
+        experiments: what was measured.
+        channels: what the instruments show, by the names used in the experiments.
+        dt: step [s], as for `simulate`; without it steps are adaptive, which is slower. Where times
+            differ, all records of one kind take as many steps as the longest.
+        solver: as for `simulate`.
+        stepsize_controller: as for `simulate`.
+        max_steps: as for `simulate`.
+        backend: as for `simulate`.
+        intervals: into how many every record is divided.
+        steps: largest number of steps of the method.
+        starts: number of fits from different first guesses, made at once; the best is kept. The
+            first is the guess itself, the others are normal perturbations of it.
+        spread: their standard deviation in unconstrained numbers, the logarithm of a `Positive`;
+            of plain arrays as a part of their value.
+        key: random key of the perturbations; by default `jax.random.key(0)`.
+        progress: show a progress bar.
+
+    Returns:
+        `Identification`: estimates, standard errors, covariance, and what cannot be identified.
+
+    Warns:
+        RuntimeWarning: where directions of the parameters change no channel (their standard errors
+            are infinite), where the method has not converged, and where known noise levels do not
+            explain what is left of the data.
+
+    Raises:
+        ValueError: for data that do not fit each other, a parameter that no channel sees, first
+            guesses from which no run succeeds, or from which the sum of squares cannot decrease.
+        TypeError: for arguments of the wrong kind.
+    """
+    began = time.perf_counter()
+    experiments = _sequence(experiments)
+    check_data(channels, experiments)
+    settings = Settings(dt, solver, stepsize_controller, max_steps, backend)
+    model = Model(build, tuple(x.reading for x in channels.values()), settings)
+    task = prepared(model, params, experiments, channels, intervals)
+    key = jax.random.key(0) if key is None else key
+    first = guesses(task, params, starts, spread, key)
+    first = first[usable(task, first, names_of(params).raw, experiments)]
+    values = repeated(samples_of(task.fit), first.shape[0])
+    with _Bar(progress, steps) as bar:
+        ended = estimate(task.fit, first, values, task.counts, steps=steps, watch=bar.show)
+    result = identification(task, params, _best(ended), experiments)
+    for text in warnings_of(result):
+        warnings.warn(text, RuntimeWarning, stacklevel=2)
+    return dataclasses.replace(result, wall_seconds=time.perf_counter() - began)
+
+
+def _sequence(experiments: Any) -> tuple[Experiment, ...]:
+    if isinstance(experiments, Experiment):
+        return (experiments,)
+    return tuple(experiments) if isinstance(experiments, Sequence) else experiments
+
+
+def _best(ended: Ended) -> Ended:
+    """The fit with the smallest sum of squares; an error if none found a decrease at all."""
+    best = int(np.nanargmin(ended.cost))
+    if ended.stuck[best]:
+        raise ValueError(
+            f"identify: no step from the first guess decreases the sum of squares, "
+            f"{ended.cost[best]:.6g}; the derivatives do not describe it: a channel or the model "
+            "jumps, or is made of integers. Smooth it, or start elsewhere."
+        )
+    return Ended(*(x[best] for x in ended))
+
+
+class _Bar:
+    """A progress bar, or none."""
+
+    def __init__(self, shown: bool, steps: int):
+        from tqdm import tqdm
+
+        self._bar = tqdm(total=steps, disable=not shown, unit="step")
+
+    def __enter__(self) -> "_Bar":
+        return self
+
+    def __exit__(self, *_) -> None:
+        self._bar.close()
+
+    def show(self, progress: Progress) -> None:
+        """The step that the longest fit is in."""
+        self._bar.update(int(np.max(np.asarray(progress.steps))) - self._bar.n)

@@ -1,0 +1,147 @@
+"""From data and first guesses to the problem that is solved."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Bool, Float, PyTree
+
+from jaxdae.identification.data import Channel, Experiment
+from jaxdae.identification.estimate import (
+    Counts,
+    Data,
+    first_noise,
+    linearized,
+    repeated,
+    samples_of,
+)
+from jaxdae.identification.layout import label, Layout, layout
+from jaxdae.identification.residuals import Fit
+from jaxdae.identification.runs import Model
+from jaxdae.tuning.parametrizations import is_parametrization, resolve, trainable
+
+
+class Task(NamedTuple):
+    """A fit and what belongs to it.
+
+    Args:
+        fit: the residuals.
+        layout: which runs it is made of.
+        counts: what there is to go by.
+        channels: by name.
+        x: first guess of all unknowns.
+    """
+
+    fit: Fit
+    layout: Layout
+    counts: Counts
+    channels: Mapping[str, Channel]
+    x: Any
+
+
+def prepared(
+    model: Model, params: PyTree, experiments: Sequence[Experiment], channels, intervals: int
+) -> Task:
+    """The problem of a fit.
+
+    Raises:
+        ValueError: where nothing is to be estimated, or a start does not fit.
+    """
+    trained, frozen = eqx.partition(params, trainable(params))
+    leaves = jax.tree.leaves(trained)
+    if not leaves:
+        raise ValueError(
+            "identify: nothing to estimate, no leaf of `params` is a floating-point array; write "
+            "jnp.array(1.2) or Positive(1.2) in place of the Python number 1.2."
+        )
+    trained = jax.tree.map(jnp.asarray, trained)
+    full = lambda trained: resolve(eqx.combine(trained, frozen))  # noqa: E731
+    runs = layout(model, full, trained, experiments, tuple(channels), intervals)
+    dtype = jnp.result_type(float)
+    zeros = tuple(
+        jnp.zeros((len(b.members), b.starts.tangent.q.shape[2]), dtype) for b in runs.batches
+    )
+    fit = Fit(model, frozen, (trained, zeros), runs.batches, runs.joints, runs.gaps)
+    counts = _counts(experiments, channels, runs)
+    return Task(fit, runs, counts, channels, ravel_pytree((trained, zeros))[0])
+
+
+def _counts(experiments, channels, runs: Layout) -> Counts:
+    samples, unknown = np.zeros(len(channels), int), np.zeros(len(channels), bool)
+    for experiment in experiments:
+        for c, name in enumerate(channels):
+            if name in experiment.measurements:
+                found = experiment.measurements[name]
+                samples[c] += int(np.sum(~np.isnan(found.values)))
+                unknown[c] = found.sigma is None
+    return Counts(samples, unknown, runs.priors)
+
+
+def guesses(task: Task, params: PyTree, starts: int, spread: float, key) -> Float[Array, "k p"]:
+    """First guesses: the given one and normal perturbations of its parameters."""
+    units = jax.tree.map(
+        lambda x: (
+            jax.tree.map(jnp.ones_like, eqx.filter(x, trainable(x)))
+            if is_parametrization(x)
+            else jnp.where(x == 0, 1.0, jnp.abs(x))
+        ),
+        eqx.filter(params, eqx.is_inexact_array),
+        is_leaf=is_parametrization,
+    )
+    units = ravel_pytree(units)[0]
+    noise = jax.random.normal(key, (starts, units.size), task.x.dtype).at[0].set(0.0)
+    return jnp.tile(task.x, (starts, 1)).at[:, : units.size].add(spread * noise * units)
+
+
+def usable(task: Task, x, names, experiments) -> Bool[np.ndarray, " fits"]:
+    """Which first guesses have finite residuals and derivatives.
+
+    Raises:
+        ValueError: if none has, or a parameter changes no channel at any of them.
+    """
+    fit, many = task.fit, x.shape[0]
+    noise = jnp.asarray(np.tile(first_noise(fit, task.counts), (many, 1)), x.dtype)
+    data = Data(repeated(samples_of(fit), many), noise, repeated(0.0, many), jnp.ones_like(x))
+    residuals, jac = (np.asarray(a) for a in linearized(fit, x, data))
+    finite = lambda r, j: np.isfinite(r).all() and np.isfinite(j).all()  # noqa: E731
+    good = np.array([finite(*x) for x in zip(residuals, jac, strict=True)])
+    if not good.any():
+        raise ValueError(_failure(task, x, experiments))
+    _require_seen(np.abs(jac[good]).max(axis=(0, 1))[: len(names)], names)
+    return good
+
+
+def _failure(task: Task, x, experiments) -> str:
+    """Which runs fail at the first guess, in words."""
+    made = eqx.filter_jit(lambda fit, x: fit.readings(x))(task.fit, x[0])
+    failed = {
+        batch.members[run]
+        for batch, found in zip(task.fit.batches, made, strict=True)
+        for run in np.flatnonzero(~np.isfinite(np.asarray(found.values)).all(axis=(1, 2)))
+    }
+    which = "the derivatives are not finite"
+    if failed:
+        i, _ = min(failed)
+        which = (
+            f"the run of experiment {label(i, experiments[i])} does not reach its last sample at "
+            f"t = {experiments[i].ts[-1]:.6g} s, or a channel is not finite on the way"
+        )
+    at = "the first guess" if x.shape[0] == 1 else f"all {x.shape[0]} first guesses"
+    return (
+        f"identify: it fails at {at}; at the first, {which}. Start from parameters nearer to the "
+        "real ones, take a smaller dt, or divide the records, intervals=…."
+    )
+
+
+def _require_seen(sizes: np.ndarray, names) -> None:
+    unseen = [x for x, size in zip(names, sizes, strict=True) if size == 0]
+    if unseen:
+        raise ValueError(
+            f"identify: no channel sees {', '.join(x.removeprefix('log ') for x in unseen)}: every "
+            "derivative is zero; hold it, by a Python number in place of the array, or measure a "
+            "channel that it changes."
+        )

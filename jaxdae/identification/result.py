@@ -1,0 +1,162 @@
+"""What `identify` returns: parameters, how well they are known, what is left of the data."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, PyTree
+
+from jaxdae.systems import State
+
+# Correlations of at least this size are worth a line.
+_STRONG = 0.9
+
+
+@dataclasses.dataclass(frozen=True)
+class FittedChannel:
+    """A channel of an experiment beside the fitted model.
+
+    Args:
+        ts: times of the samples [s], shape `(times,)`.
+        measured: samples, NaN where one is missing.
+        model: what the fitted model says.
+        sigma: standard deviation of the noise, given or estimated, shape `(times,)`.
+        unit: of the channel.
+    """
+
+    ts: Float[np.ndarray, " times"]
+    measured: Float[np.ndarray, " times"]
+    model: Float[np.ndarray, " times"]
+    sigma: Float[np.ndarray, " times"]
+    unit: str
+
+    @property
+    def residuals(self) -> Float[np.ndarray, " times"]:
+        """Measured less model, in the channel's unit."""
+        return self.measured - self.model
+
+
+@dataclasses.dataclass(frozen=True)
+class Identification:
+    """Parameters estimated from data.
+
+    Attributes:
+        params: the estimate, every parametrization replaced by its value.
+        raw: the estimate with its parametrizations; pass it to `identify` to go on.
+        names: of the estimated numbers.
+        values: the estimated numbers, shape `(p,)`.
+        initial_values: what they were at first.
+        standard_errors: of the estimate, infinite for what the data do not determine.
+        covariance: of the estimate, shape `(p, p)`; where a direction is not determined, of the
+            others alone.
+        chi_square: sum of the squared residuals in units of the noise, measured starts included.
+        degrees_of_freedom: samples and measured starts less what was estimated of them.
+        noise: noise level of the channels: what was estimated where none was given.
+        estimated_noise: names of the channels whose noise was estimated.
+        unidentifiable: directions that no channel sees, in words.
+        starts: fitted starts, one for each experiment.
+        start_errors: standard errors of the independent coordinates of unknown starts, by name.
+        data: channels of each experiment beside the model, by name.
+        steps: of the method, taken or refused.
+        stop_reason: "converged", "steps" or "no decrease".
+        wall_seconds: duration of the call [s].
+    """
+
+    params: PyTree
+    raw: PyTree
+    names: tuple[str, ...]
+    values: Float[np.ndarray, " p"]
+    initial_values: Float[np.ndarray, " p"]
+    standard_errors: Float[np.ndarray, " p"]
+    covariance: Float[np.ndarray, "p p"]
+    chi_square: float
+    degrees_of_freedom: int
+    noise: Mapping[str, float]
+    estimated_noise: tuple[str, ...]
+    unidentifiable: tuple[str, ...]
+    starts: tuple[State, ...]
+    start_errors: Mapping[str, float]
+    data: tuple[Mapping[str, FittedChannel], ...]
+    steps: int
+    stop_reason: str
+    wall_seconds: float
+    # The problem itself, from which posteriors and repetitions start.
+    problem: Any = dataclasses.field(repr=False, default=None)
+
+    @property
+    def reduced_chi_square(self) -> float:
+        """Chi-square by degrees of freedom: one where model and noise levels are right."""
+        freedom = self.degrees_of_freedom
+        return self.chi_square / freedom if freedom > 0 else float("nan")
+
+    @property
+    def correlation(self) -> Float[np.ndarray, "p p"]:
+        """Correlation matrix of the estimate; NaN for what the data do not determine."""
+        sizes = np.where(np.isfinite(self.standard_errors), self.standard_errors, np.nan)
+        with np.errstate(invalid="ignore"):
+            return self.covariance / np.outer(sizes, sizes)
+
+    @property
+    def probability(self) -> float:
+        """Probability of a larger chi-square, were model and noise levels right; NaN if estimated.
+
+        Where noise levels are estimated, chi-square says nothing.
+        """
+        from scipy.stats import chi2
+
+        if self.estimated_noise or self.degrees_of_freedom <= 0:
+            return float("nan")
+        return float(chi2.sf(self.chi_square, self.degrees_of_freedom))
+
+    def __getitem__(self, name: str) -> float:
+        """The estimate of one number by its name."""
+        return float(self.values[self._index(name)])
+
+    def standard_error(self, name: str) -> float:
+        """The standard error of one number by its name."""
+        return float(self.standard_errors[self._index(name)])
+
+    def _index(self, name: str) -> int:
+        if name not in self.names:
+            raise KeyError(f"nothing called {name!r} was estimated; there are: {self.names}")
+        return self.names.index(name)
+
+    def summary(self) -> str:
+        """Estimates with standard errors, noise, fit and correlations, ready to print."""
+        width = max(map(len, self.names))
+        rows = zip(self.names, self.values, self.standard_errors, self.initial_values, strict=True)
+        lines = ["parameters"]
+        lines += [f"  {name:<{width}}  {_estimate(x, s)}   from {a:.6g}" for name, x, s, a in rows]
+        lines += [f"  start: {name} ± {s:.3g}" for name, s in self.start_errors.items()]
+        lines += ["noise"]
+        lines += [
+            f"  {name}: {s:.4g}{' (estimated)' * (name in self.estimated_noise)}"
+            for name, s in self.noise.items()
+        ]
+        lines += [self._fit_line(), f"steps       {self.steps}, stopped by {self.stop_reason}"]
+        lines += self._strong_correlations()
+        lines += [f"not identifiable: {x}" for x in self.unidentifiable]
+        return "\n".join(lines)
+
+    def _fit_line(self) -> str:
+        fit = f"chi-square  {self.chi_square:.4g} at {self.degrees_of_freedom} degrees of freedom"
+        if self.estimated_noise:
+            return f"{fit}; it is near them by the estimate of the noise"
+        return f"{fit}, reduced {self.reduced_chi_square:.4g}, probability {self.probability:.2g}"
+
+    def _strong_correlations(self) -> list[str]:
+        matrix = self.correlation
+        pairs = [(i, j) for j in range(len(self.names)) for i in range(j)]
+        strong = [pair for pair in pairs if abs(matrix[pair]) > _STRONG]
+        return [
+            f"correlation {self.names[i]}, {self.names[j]}: {matrix[i, j]:+.4f}"
+            for i, j in sorted(strong, key=lambda pair: -abs(matrix[pair]))
+        ]
+
+
+def _estimate(value: float, error: float) -> str:
+    if not np.isfinite(error):
+        return f"{value:.6g}, not identifiable"
+    relative = f" ({100 * error / abs(value):.2g} %)" if value else ""
+    return f"{value:.6g} ± {error:.2g}{relative}"

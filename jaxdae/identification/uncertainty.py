@@ -1,0 +1,112 @@
+"""What the data say of the parameters: covariance, and what they leave open, in words."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+# Sensitivities are exact to round-off, which fixed steps multiply; below this part of the largest
+# (of columns of length one) a singular value is zero.
+_ROUND_OFF = {8: 1e-9, 4: 1e-4}
+# Parts of a direction below this do not belong to it.
+_NEGLIGIBLE = 1e-3
+
+
+class Sensitivity(NamedTuple):
+    """Directions of the unknowns, by how far the data see them.
+
+    Args:
+        covariance: of the unknowns in the directions that are seen, shape `(p, p)`.
+        unseen: directions that change no residual, orthonormal in scaled unknowns, `(p, k)`.
+        sizes: lengths of the columns of the Jacobian, shape `(p,)`.
+        singular_values: of the Jacobian with columns of length one.
+    """
+
+    covariance: Float[np.ndarray, "p p"]
+    unseen: Float[np.ndarray, "p k"]
+    sizes: Float[np.ndarray, " p"]
+    singular_values: Float[np.ndarray, " p"]
+
+    @property
+    def rank(self) -> int:
+        """Number of independent directions that the data see."""
+        return self.sizes.size - self.unseen.shape[1]
+
+
+def sensitivity(jac: Float[np.ndarray, "residuals p"]) -> Sensitivity:
+    r"""Covariance `(J^T J)^{-1}` by the singular values of `J` with columns of length one.
+
+    Directions whose singular value vanishes to round-off are not identifiable: the data say
+    nothing of them, and the covariance is that of the others.
+
+    Args:
+        jac: derivatives of the residuals, in units of the noise, by the unknowns.
+    """
+    tolerance = _ROUND_OFF[jac.dtype.itemsize]
+    jac = np.asarray(jac, float)
+    sizes = np.linalg.norm(jac, axis=0)
+    seen = sizes > tolerance * sizes.max(initial=0.0) * tolerance
+    scale = np.where(seen, sizes, 1.0)
+    _, values, right = np.linalg.svd(np.where(seen, jac / scale, 0.0), full_matrices=True)
+    values = np.pad(values, (0, sizes.size - values.size))
+    good = values > tolerance * values.max(initial=0.0)
+    basis = right[good].T / scale[:, None]
+    covariance = (basis / values[good] ** 2) @ basis.T
+    return Sensitivity(covariance, right[~good].T, sizes, values)
+
+
+def open_entries(found: Sensitivity) -> np.ndarray:
+    """Which unknowns have a part in a direction that the data do not see."""
+    return np.linalg.norm(found.unseen, axis=1) > _NEGLIGIBLE
+
+
+def open_directions(found: Sensitivity, names: Sequence[str], scales: np.ndarray) -> list[str]:
+    """Each direction that no channel sees, in words, with as few unknowns in it as possible.
+
+    Args:
+        found: of the unknowns.
+        names: of the unknowns; the logarithm of one is called `log …`.
+        scales: size of one unit of each unknown; one for those without unit.
+    """
+    if not found.unseen.shape[1]:
+        return []
+    # In relative changes: those of the columns of length one depend on the noise.
+    seen = found.sizes > 0
+    moves = found.unseen / np.where(seen, found.sizes, 1.0)[:, None] / scales[:, None]
+    return [_in_words(x, names, scales) for x in _sparse(moves).T]
+
+
+def _sparse(basis: np.ndarray) -> np.ndarray:
+    """A basis of the same space whose vectors have few entries: that of reduced echelon form."""
+    rows, places = basis.T / np.abs(basis).max(), []
+    for i in range(rows.shape[0]):
+        row, place = np.unravel_index(np.argmax(np.abs(rows[i:])), rows[i:].shape)
+        rows[[i, i + row]] = rows[[i + row, i]]
+        rows[i] /= rows[i, place]
+        others = np.arange(rows.shape[0]) != i
+        rows[others] -= rows[others, place][:, None] * rows[i]
+        places.append(place)
+    return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).T
+
+
+def _in_words(direction: np.ndarray, names: Sequence[str], scales: np.ndarray) -> str:
+    used = [int(i) for i in np.flatnonzero(np.abs(direction) > _NEGLIGIBLE)]
+    direction = direction * np.sign(direction[used[0]])
+    if len(used) == 1:
+        return f"no channel sees {names[used[0]].removeprefix('log ')}"
+    terms = " ".join(f"{direction[i]:+.2f} {_unit(names[i], scales[i])}" for i in used)
+    together = [names[i].removeprefix("log ") for i in used]
+    logs = all(names[i].startswith("log ") for i in used)
+    pair = direction[used] / np.abs(direction[used]).max()
+    how = "only in a combination"
+    if logs and len(used) == 2 and np.allclose(np.abs(pair), 1.0, atol=1e-3):
+        how = "only as their ratio" if pair[0] * pair[1] > 0 else "only as their product"
+    elif logs and np.allclose(pair, 1.0, atol=1e-3):
+        how = "only as their ratios"
+    listed = f"{', '.join(together[:-1])} and {together[-1]}"
+    return f"{listed} enter {how}: the direction {terms} changes no channel"
+
+
+def _unit(name: str, scale: float) -> str:
+    return name if scale == 1.0 else f"{name}/{scale:.3g}"
