@@ -98,6 +98,7 @@ class SimulationObjective(eqx.Module):
                 f'SimulationObjective: mode is "{self.mode}", must be "forward" or "reverse".'
             )
         check_instance("states", self.states, State, "perturbed_states(state, key, count)")
+        check_instance("conditions", self.conditions, Conditions, "Conditions(dt=(0.01, 0.02))")
         if jnp.ndim(self.states.q) != 2:
             raise ValueError(
                 f"SimulationObjective: states.q has shape {jnp.shape(self.states.q)}, needs "
@@ -131,7 +132,6 @@ class SimulationObjective(eqx.Module):
             )
 
     def _check_conditions(self) -> None:
-        check_instance("conditions", self.conditions, Conditions, "Conditions(dt=(0.01, 0.02))")
         if self._adaptive and self.conditions.dt is not None:
             raise ValueError(
                 "SimulationObjective: conditions give steps, but adaptive runs choose theirs; "
@@ -150,8 +150,8 @@ class SimulationObjective(eqx.Module):
             )
         if self._several_grids and getattr(subs, "steps", 0) > 1:
             raise ValueError(
-                f"SimulationObjective: saveat asks for every {subs.steps}th step, which is not the "
-                "same time in runs of different steps; leave saveat out to save every step."
+                f"SimulationObjective: saveat asks for one step of {subs.steps}, and rows are then "
+                "at other times in runs of other steps; leave saveat out to save every step."
             )
 
     def __call__(self, params: PyTree) -> Float[Array, ""]:

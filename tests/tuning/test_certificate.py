@@ -1,0 +1,186 @@
+"""Certificates of parameters: rates, margins of the step, worst cases, failures."""
+
+import json
+import re
+from typing import Any
+
+import diffrax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxdae
+from jaxdae import Baumgarte, LinearStabilization, Multipliers, State
+from jaxdae.models.pendulum import CartesianPendulum
+from jaxdae.solvers import Projected, RK4
+from jaxdae.tuning import (
+    certificate,
+    Conditions,
+    IntegratedViolation,
+    Logarithm,
+    perturbed_states,
+    SimulationObjective,
+    TrackingError,
+)
+
+PENDULUM = CartesianPendulum()
+STARTS = perturbed_states(State(*PENDULUM.start()), jax.random.key(0), 2, 1e-2, 1e-2)
+STEPS = Conditions(dt=(0.02, 0.05), t1=0.2)
+
+
+def objective(**settings):
+    usual: dict[str, Any] = {"system": PENDULUM, "solver": RK4(), "conditions": STEPS}
+    return SimulationObjective(IntegratedViolation(), STARTS, **(usual | settings))
+
+
+def gains(K_D, K_P):
+    return Multipliers(Baumgarte(jnp.asarray(K_D), jnp.asarray(K_P)))
+
+
+@pytest.fixture(scope="module")
+def good():
+    return objective().certificate(gains(20.0, 100.0))
+
+
+def test_rate_and_limit_are_those_of_the_analysis(good):
+    """A double root of -10: RK4 damps it for steps below 2.7853 / 10."""
+    baumgarte = Baumgarte(20.0, 100.0)
+    assert good.lyapunov_rate == jaxdae.lyapunov_certificate(20.0, 100.0).rate
+    limit = jaxdae.step_limit(baumgarte, RK4()).limit
+    # Roots that coincide are known to the root of round-off, 1e-8.
+    np.testing.assert_allclose(good.step_margin, limit / 0.05, rtol=1e-6)
+    np.testing.assert_allclose(good.step_margin, 0.27853 / 0.05, rtol=1e-4)
+    z = -0.5
+    factor = 1 + z + z**2 / 2 + z**3 / 6 + z**4 / 24
+    np.testing.assert_allclose(good.stability[0].factor, factor, rtol=1e-6)
+    np.testing.assert_allclose(good.stability[0].slowest_root, -10.0, rtol=1e-6)
+
+
+def test_the_rate_holds_along_a_run_of_the_perturbation_equations(good):
+    """The norm of the Lyapunov function falls at least as fast, from any start."""
+    from scipy.linalg import expm
+
+    found = jaxdae.lyapunov_certificate(20.0, 100.0)
+    H, root = np.array([[0.0, 1.0], [-100.0, -20.0]]), np.linalg.cholesky(found.weight)
+    for t in (0.01, 0.1, 0.5):
+        norm = np.linalg.norm(root.T @ expm(t * H) @ np.linalg.inv(root.T), 2)
+        assert norm <= np.exp(-good.lyapunov_rate * t) * (1 + 1e-12)
+
+
+def test_the_worst_case_is_that_of_the_costs(good):
+    made = objective()
+    costs = np.asarray(jax.jit(lambda p: made.costs(p))(gains(20.0, 100.0)))
+    worst = int(np.argmax(costs))
+    # Compiled on their own, sums have another order.
+    np.testing.assert_allclose(good.worst_cost, costs[worst], rtol=1e-12)
+    assert good.worst_member == made.members.name(worst)
+    assert (good.members, good.failed, good.failed_members) == (4, 0, ())
+
+
+def test_a_summary_is_one_line_and_the_rest_is_json(good):
+    text = good.summary()
+    assert text == str(good)
+    assert "\n" not in text
+    assert text.startswith("constraint violations decay by exp(-")
+    assert "= 5.57 steps, modes times 0.607 in each; worst cost" in text
+    assert " of 4 runs (dt = " in text
+    read = json.loads(json.dumps(good.to_json(), allow_nan=False))
+    assert read["lyapunov_rate"] == good.lyapunov_rate
+    assert read["stability"][0]["slowest_root"] == [good.stability[0].slowest_root.real, 0.0]
+    assert read["budget"] == objective().budget
+
+
+def test_a_logarithm_has_the_certificate_of_its_objective(good):
+    assert Logarithm(objective()).certificate(gains(20.0, 100.0)) == good
+    assert certificate(objective(), gains(20.0, 100.0)) == good
+    assert not hasattr(Logarithm(abs), "certificate")
+
+
+@pytest.mark.slow
+def test_a_step_beyond_the_limit_and_failures_are_seen():
+    found = objective().certificate(gains(5e12, 1e12))
+    assert found.step_margin < 1e-2
+    assert found.failed == 4
+    assert np.isnan(found.worst_cost)
+    assert "no run reached its end; 4 of 4 failed: dt = 0.02 s, start 0 first" in found.summary()
+    assert found.to_json()["worst_cost"] is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("formulation", "text"),
+    [
+        (Multipliers(), "no stabilization to certify; .* no constraint gains: violations neither"),
+        (
+            Multipliers(LinearStabilization(K10=4.0, K11=-1.0)),
+            r"constraint violations do not decay: root 1\.56",
+        ),
+    ],
+)
+def test_what_does_not_decay_is_told(formulation, text):
+    found = objective().certificate(formulation)
+    assert found.lyapunov_rate is None
+    assert found.step_margin is None
+    assert re.search(text, found.summary())
+
+
+ONE: dict[str, Any] = {"conditions": Conditions(), "t1": 0.1}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"solver": None, "max_steps": 50, **ONE}, "steps are adaptive: their limit is kept"),
+        ({"solver": Projected(RK4()), "dt": 0.05, **ONE}, "every step is projected"),
+        (
+            {"solver": diffrax.LeapfrogMidpoint(), "dt": 0.01, **ONE},
+            "LeapfrogMidpoint has no stability function: no step limit is known",
+        ),
+        ({"dt": -0.05, "conditions": Conditions(), "t1": -0.1}, "time runs backward"),
+        ({"failure_cost": 1e-9, "dt": 0.05, **ONE}, "failing is cheaper than the worst run"),
+    ],
+)
+def test_what_is_not_known_is_told(settings, text):
+    assert text in objective(**settings).certificate(gains(20.0, 100.0)).summary()
+
+
+class Spring(jaxdae.System):
+    stiffness: Any = 4.0
+
+    def kinetic_energy(self, t, q, v):
+        del t, q
+        return 0.5 * v @ v
+
+    def potential_energy(self, t, q):
+        del t
+        return 0.5 * self.stiffness * q @ q
+
+
+@pytest.mark.slow
+def test_without_constraints_the_worst_case_is_all_that_is_known():
+    cost = TrackingError(lambda _t, q, _v: q, lambda _t: 0.0)
+    start = State(jnp.ones((3, 1)), jnp.zeros((3, 1)))
+    made = SimulationObjective(
+        cost, start, build=lambda k: (Spring(k), Multipliers(), None), t1=0.2, dt=0.1, solver=RK4()
+    )
+    found = made.certificate(jnp.array(4.0))
+    assert found.stability == ()
+    assert "no constraints: the worst case seen is all that is known" in found.summary()
+    assert (found.members, found.failed) == (3, 0)
+
+
+@pytest.mark.slow
+def test_the_slowest_of_all_variations_counts():
+    factors = jnp.array([1.0, 0.5, 2.0])
+    made = objective(
+        system=None,
+        build=lambda p, factor: (PENDULUM, gains(p * factor, (p * factor / 2) ** 2), None),
+        conditions=Conditions(dt=0.05, t1=0.1, variations=factors),
+    )
+    found, alone = made.certificate(20.0), jaxdae.lyapunov_certificate(10.0, 25.0)
+    np.testing.assert_allclose(found.lyapunov_rate, alone.rate, rtol=1e-6)
+    np.testing.assert_allclose(found.stability[0].slowest_root, -5.0, rtol=1e-6)
+    # The limit is that of the fastest.
+    np.testing.assert_allclose(found.stability[0].step_limit, 2.7853 / 20, rtol=1e-4)

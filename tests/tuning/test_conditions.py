@@ -1,0 +1,264 @@
+"""Objectives over steps, horizons and variations, in one batch."""
+
+from typing import Any
+
+import diffrax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxdae import Multipliers, State, System
+from jaxdae.solvers import RK4
+from jaxdae.tuning import Conditions, CVaR, SimulationObjective, TrackingError
+
+
+class Rise(System):
+    """`q' = v`, `v' = growth v^2`: from `v = 1` infinite at `t = 1 / growth`."""
+
+    growth: Any
+
+    def kinetic_energy(self, t, q, v):
+        del t, q
+        return 0.5 * v @ v
+
+    def force(self, t, q, v, w, u):
+        del t, q, w, u
+        return self.growth * v**2
+
+
+START = State(jnp.zeros((2, 1)), jnp.array([[1.0], [0.8]]))
+AT_ZERO = TrackingError(lambda _t, q, _v: q, lambda _t: 0.0)
+# Steps that divide no horizon, and a factor on the growth.
+SOME = Conditions(dt=(0.05, 0.11), t1=(0.4, 0.5), variations=jnp.array([0.5, 1.0, 1.2]))
+
+
+def risen(rate, factor):
+    return Rise(rate * factor), Multipliers(), None
+
+
+def objective(cost: Any = AT_ZERO, states=START, **settings):
+    usual: dict[str, Any] = {"build": risen, "solver": RK4(), "conditions": SOME}
+    return SimulationObjective(cost, states, **(usual | settings))
+
+
+RATE = jnp.array(1.0)
+
+
+def compiled(function):
+    """By `jax.jit`, which takes no modules with arrays and none of their methods."""
+    return jax.jit(lambda *arguments: function(*arguments))
+
+
+@pytest.fixture(scope="module")
+def costs():
+    made = objective()
+    return compiled(made.costs)(RATE).reshape(made.members.shape)
+
+
+def test_a_batch_of_conditions_is_native():
+    assert objective(backend="native").backend_of(RATE)[0] == "native"
+
+
+def test_members_have_the_costs_of_objectives_of_their_own(costs):
+    assert costs.shape == (2, 2, 3, 2)
+    for i, j, k in ((0, 0, 0), (1, 0, 2), (1, 1, 1)):
+        assert SOME.dt is not None
+        assert SOME.t1 is not None
+        one = objective(
+            build=lambda x, k=k: risen(x, SOME.variations[k]),
+            conditions=Conditions(),
+            dt=SOME.dt[i],
+            t1=SOME.t1[j],
+        )
+        # The same steps: rounding of compiled sums in another order.
+        np.testing.assert_allclose(costs[i, j, k], compiled(one.costs)(RATE), rtol=1e-13)
+
+
+def test_members_are_named_by_what_differs():
+    members = objective().members
+    assert members.name(0) == "dt = 0.05 s, t1 = 0.4 s, variation 0, start 0"
+    assert members.name(23) == "dt = 0.11 s, t1 = 0.5 s, variation 2, start 1"
+    assert members.shape == (2, 2, 3, 2)
+    assert members.dt.size == members.start.size == 24
+    alone = objective(build=lambda x: risen(x, 1.0), conditions=Conditions(), t1=0.3, dt=0.1)
+    assert alone.members.name(1) == "start 1"
+
+
+def test_the_budget_tells_conditions_risk_and_price():
+    many = objective(risk=CVaR(0.1), failure_cost=3.0)
+    assert many.budget == (
+        "RK4, h = 0.05, 0.11 s, to t = 0.4, 0.5 s, 3 variations, 2 starts: 24 runs, mean of the "
+        "worst 10 %, failures at 3"
+    )
+    some = {"solver": None, "conditions": Conditions(t1=(0.4, 0.5)), "max_steps": 50}
+    long = objective(build=lambda x: risen(x, 1.0), risk="worst", **some)
+    assert long.budget == (
+        "Dopri8, adaptive, at most 50 steps in 0.4, 0.5 s, 2 starts: 4 runs, the worst"
+    )
+
+
+@pytest.mark.slow
+def test_gradients_agree_three_ways_and_under_vmap():
+    """Of the risk, whose members of longer steps wait for those of shorter ones."""
+    rates, h = jnp.array([0.7, 1.0]), 1e-5
+    forward, reverse = (objective(risk=CVaR(0.3), mode=mode) for mode in ("forward", "reverse"))
+    by_forward = compiled(jax.vmap(jax.jacfwd(forward)))(rates)
+    by_reverse = compiled(jax.vmap(jax.grad(reverse)))(rates)
+    values = compiled(jax.vmap(forward))(jnp.concatenate([rates + h, rates - h]))
+    np.testing.assert_allclose(by_reverse, by_forward, rtol=1e-12)
+    # Truncation h^2 and round-off 1e-16 / h, of numbers of order one.
+    np.testing.assert_allclose((values[:2] - values[2:]) / (2 * h), by_forward, rtol=1e-8)
+
+
+@pytest.mark.slow
+def test_the_objective_is_the_sum_of_its_squared_residuals():
+    made = objective()
+    value, residuals = compiled(lambda x: (made(x), made.residuals(x)))(RATE)
+    assert residuals.ndim == 1
+    # Sums of some hundred positive terms in another order.
+    np.testing.assert_allclose(np.sum(residuals**2), value, rtol=1e-13)
+    jacobian = compiled(jax.jacfwd(made.residuals))(RATE)
+    slope = compiled(jax.jacfwd(made))(RATE)
+    np.testing.assert_allclose(2 * residuals @ jacobian, slope, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"cost": lambda run: run.q[0, 0]}, "<lambda> is no sum of squares"),
+        ({"risk": CVaR(0.5)}, "mean of the worst 50 % is no sum of squares over all members"),
+    ],
+)
+def test_residuals_only_where_the_objective_is_a_sum_of_squares(settings, message):
+    made = objective(**settings)
+    assert not hasattr(made, "residuals")
+    with pytest.raises(AttributeError, match=message):
+        _ = made.residuals
+
+
+# The third variation is beyond the range of numbers after two steps.
+FAILING = Conditions(dt=(0.05, 0.1), t1=0.5, variations=jnp.array([0.5, 1.0, 1e120]))
+# By a method that compiles quickly.
+QUICK: dict[str, Any] = {"conditions": FAILING, "solver": diffrax.Heun()}
+
+
+@pytest.fixture(scope="module")
+def without_the_failed():
+    """Value and slope of the members that run."""
+    good = Conditions(FAILING.dt, FAILING.t1, FAILING.variations[:2])
+    made = objective(**QUICK | {"conditions": good})
+    return compiled(lambda x: (made(x), jax.jacfwd(made)(x)))(RATE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("mode", "backend"), [("forward", "native"), ("reverse", "native"), ("reverse", "plain")]
+)
+def test_a_failed_member_has_a_price_and_leaves_the_others_their_gradient(
+    mode, backend, without_the_failed
+):
+    priced = objective(failure_cost=2.0, mode=mode, backend=backend, **QUICK)
+    slope = compiled((jax.jacfwd if mode == "forward" else jax.grad)(priced))(RATE)
+    # Two of three variations run, and sums have another order.
+    np.testing.assert_allclose(slope, 2 * without_the_failed[1] / 3, rtol=1e-12)
+
+
+@pytest.mark.slow
+def test_a_failed_member_makes_the_objective_nan_unless_it_has_a_price(without_the_failed):
+    made, worst = objective(**QUICK), objective(failure_cost=2.0, risk="worst", **QUICK)
+    costs, value, highest, residuals = compiled(
+        lambda x: (made.costs(x), made(x), worst(x), made.residuals(x))
+    )(RATE)
+    failed = np.isnan(costs).reshape(made.members.shape)
+    assert failed[:, :, 2].all()
+    assert not failed[:, :, :2].any()
+    assert np.isnan(value)
+    assert np.isnan(residuals).any()
+    assert highest == 2.0
+    priced = objective(failure_cost=2.0, **QUICK)
+    value, residuals = compiled(lambda x: (priced(x), priced.residuals(x)))(RATE)
+    np.testing.assert_allclose(value, (2 * without_the_failed[0] + 2.0) / 3, rtol=1e-13)
+    np.testing.assert_allclose(np.sum(residuals**2), value, rtol=1e-13)
+
+
+@pytest.mark.slow
+def test_adaptive_runs_have_horizons_and_variations():
+    some = Conditions(t1=(0.4, 0.5), variations=SOME.variations)
+    made = objective(conditions=some, solver=diffrax.Tsit5(), max_steps=60)
+    assert made.backend_of(RATE)[0] == "native"
+    costs = compiled(made.costs)(RATE).reshape(made.members.shape)
+    # q = -log(1 - k v0 t) / k at 201 times; an error of 1e-8 in each of some ten steps.
+    t = np.linspace(0, 0.5, 201)
+    exact = np.trapezoid((np.log(1 - 1.2 * 0.8 * t) / 1.2) ** 2, t)
+    np.testing.assert_allclose(costs[0, 1, 2, 1], exact, rtol=1e-6)
+    assert np.all(np.isnan(made.members.dt))
+
+
+@pytest.mark.slow
+def test_single_precision_stays_single():
+    narrow = jax.tree.map(lambda x: x.astype(jnp.float32), START)
+    made = objective(states=narrow, risk="worst")
+    costs, value = compiled(lambda x: (made.costs(x), made(x)))(jnp.float32(1.0))
+    assert costs.dtype == value.dtype == jnp.float32
+    assert made.backend_of(jnp.float32(1.0))[0] == "native"
+    # Unit roundoff 6e-8 over ten steps, in squares.
+    np.testing.assert_allclose(costs, compiled(objective().costs)(RATE), rtol=5e-6)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"dt": ()}, ValueError, "of dt there are no values"),
+        ({"t1": (1.0, np.inf)}, ValueError, "of t1 there is one that is not finite"),
+        ({"dt": "fast"}, TypeError, "dt and t1 are numbers; got 'fast'"),
+        ({"variations": {"a": jnp.ones(2), "b": jnp.ones(3)}}, ValueError, r"are: \(2,\), \(3,\)"),
+        ({"variations": [1.0, 2.0]}, ValueError, r"one leading axis .* are: \(\), \(\)"),
+        ({"variations": "none"}, ValueError, "their shapes are: none"),
+        ({"variations": jnp.ones((0, 2))}, ValueError, r"at least 1.* are: \(0, 2\)"),
+    ],
+)
+def test_conditions_that_make_no_sense_are_refused(arguments, error, message):
+    with pytest.raises(error, match=message):
+        Conditions(**arguments)
+
+
+def test_traced_steps_are_refused():
+    with pytest.raises(TypeError, match="cannot be traced; make the conditions outside of jit"):
+        compiled(lambda dt: objective(conditions=Conditions(dt=dt, t1=0.5))(RATE))(0.1)
+
+
+STEPS = Conditions(dt=(0.1, 0.2), t1=0.5)
+HORIZONS = Conditions(dt=0.1, t1=(0.4, 0.5))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"conditions": Conditions()}, "give the end time `t1`"),
+        ({"conditions": Conditions(dt=(0.1, -0.1), t1=1.0)}, r"dt = -0\.1 does not lead from"),
+        ({"build": None, "system": Rise(1.0)}, "variations are the second argument of `build"),
+        (
+            {"stepsize_controller": diffrax.PIDController(1e-6, 1e-6), "max_steps": 9},
+            "conditions give steps, but adaptive runs choose theirs",
+        ),
+        (
+            {"conditions": HORIZONS, "saveat": diffrax.SaveAt(ts=jnp.array([0.0, 0.1]))},
+            "saveat gives times, but the horizons differ",
+        ),
+        (
+            {"conditions": STEPS, "saveat": diffrax.SaveAt(t0=True, steps=2)},
+            "one step of 2, and rows are then at other times",
+        ),
+        ({"risk": "best"}, 'risk is .best., must be "mean"'),
+        ({"failure_cost": np.inf}, "failure_cost is inf; give a finite price"),
+    ],
+)
+def test_what_does_not_fit_conditions_is_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        objective(**settings)
+
+
+def test_conditions_are_conditions():
+    with pytest.raises(TypeError, match="conditions"):
+        objective(conditions={"dt": 0.1})
