@@ -101,20 +101,39 @@ class Baumgarte(AbstractStabilization):
         return cls(2 * zeta / tau, 1 / tau**2, 1 / tau)
 
     @classmethod
-    def for_step(cls, solver, dt, *, margin: float = 1.0, regime: str = "violation") -> "Baumgarte":
-        """Gains by theory: those for which a method damps a violation best.
+    def for_step(
+        cls,
+        solver,
+        dt,
+        *,
+        margin: float = 1.0,
+        regime: str = "violation",
+        frequency: float | None = None,
+        time_scale: float | None = None,
+    ) -> "Baumgarte":
+        """Gains by theory: those with which a method's step damps a violation best.
 
-        `K_D dt` and `K_P dt^2` put the roots of `s^2 + K_D s + K_P` on zeros of the method's
-        stability function divided by the step; `Gamma dt` likewise, see `step_gains`.
+        For a given violation `K_D dt` and `K_P dt^2` put the roots of `s^2 + K_D s + K_P` on zeros
+        of the method's stability function divided by the step; see `jaxdae.stability.step_gains`,
+        which says too what the gains do to a violation.
 
         Args:
             solver: a Runge-Kutta solver of diffrax or `jaxdae.solvers`.
             dt: largest step [s], positive; it may be traced.
             margin: largest step over smallest, at least 1: with more than 1 the gains have the
                 least worst damping over the steps in `[dt / margin, dt]`.
-            regime: see `step_gains`.
+            regime: "violation", or "steps" for consistent starts, where only the steps' own errors
+                feed the violation.
+            frequency: rate of the motion [1/s], for "steps".
+            time_scale: joins position and velocity violations there [s].
+
+        Raises:
+            TypeError: for a solver or a step that is none.
+            ValueError: for numbers out of range, or a solver without a stability function.
         """
-        gains = step_gains(solver, dt, margin=margin, regime=regime)
+        gains = step_gains(
+            solver, dt, margin=margin, regime=regime, frequency=frequency, time_scale=time_scale
+        )
         return cls(gains.K_D, gains.K_P, gains.Gamma)
 
     def __call__(self, t, q, v, phi, phi_dot):
@@ -169,6 +188,18 @@ class LinearStabilization(AbstractStabilization):
     def __check_init__(self):
         for name, block in vars(self).items():
             check_finite_gain(name, block)
+
+    @classmethod
+    def for_step(cls, solver, dt, **options) -> "LinearStabilization":
+        """Gains by theory, as those of `Baumgarte.for_step`, with the signs of the blocks.
+
+        Args:
+            solver: a Runge-Kutta solver of diffrax or `jaxdae.solvers`.
+            dt: largest step [s], positive; it may be traced.
+            **options: see `jaxdae.stability.step_gains`.
+        """
+        gains = step_gains(solver, dt, **options)
+        return cls(K10=-gains.K_P, K11=-gains.K_D, K22=-gains.Gamma)
 
     def __call__(self, t, q, v, phi, phi_dot):
         del t, q, v

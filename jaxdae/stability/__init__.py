@@ -1,5 +1,10 @@
 """Stability of step methods: their stability functions, and the gains that suit a step."""
 
+from jaxdae.stability.error_constants import (
+    error_constant as error_constant,
+    ErrorConstant as ErrorConstant,
+)
+from jaxdae.stability.motion import motion_frequency as motion_frequency
 from jaxdae.stability.stability_functions import (
     AdamsBashforth as AdamsBashforth,
     amplification as amplification,
@@ -7,5 +12,9 @@ from jaxdae.stability.stability_functions import (
     step_matrix as step_matrix,
     tableau as tableau,
     zeros as zeros,
+)
+from jaxdae.stability.stationary import (
+    Motion as Motion,
+    stationary_violation as stationary_violation,
 )
 from jaxdae.stability.step_gains import step_gains as step_gains, StepGains as StepGains

@@ -1,17 +1,19 @@
-r"""Roots that a method damps best, over a range of steps.
+r"""Roots of the constraint perturbation equations that suit a method, searched for everywhere.
 
-With `z = h s` for a root `s` of the constraint perturbation equations, a step of size `theta h`
-multiplies its mode by `R(theta z)`. Over the steps in `[h / margin, h]` the worst factor is
+With `z = h s` for a root `s`, a step of size `theta h` multiplies its mode by `R(theta z)`. Over
+the steps in `[h / margin, h]` the worst factor is
 
     W(z) = max |R(theta z)|,    1 / margin <= theta <= 1
 
 and `z` is admissible where `|R(theta z)| <= 1` for all `0 < theta <= 1`: steps below those of the
 range do no harm then. A pair of roots has the worse of its two factors, and `R(conj(z))` is
 `conj(R(z))`, so that the best pair is `(z, conj(z))` at the least `W` of the left half-plane, or
-twice the same number where that is real. Along a ray both maxima are running ones: a grid in polar
-coordinates that is geometric in `|z|` has them all at once. Its best cells are then refined.
+twice the same number where that is real. The search is on a grid in polar coordinates, geometric in
+`|z|`, whose best cells are then refined.
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -25,10 +27,11 @@ REACH = 10.0
 _ROUND_OFF = 1e-12
 
 
-class _Effort(NamedTuple):
-    """How a minimum is looked for.
+class Effort(NamedTuple):
+    """How a minimum is searched for.
 
     Args:
+        least: smallest `|z|`.
         reach: largest `|z|`.
         angles: of the first grid.
         radii: of the first grid.
@@ -37,6 +40,7 @@ class _Effort(NamedTuple):
         samples: of the range of steps.
     """
 
+    least: float
     reach: float
     angles: int
     radii: int
@@ -45,11 +49,12 @@ class _Effort(NamedTuple):
     samples: int
 
 
-def _effort(solver) -> _Effort:
+def effort_of(solver) -> Effort:
     """Multistep methods cost an eigenvalue problem for each value, and their regions shrink."""
     if isinstance(solver, AdamsBashforth):
-        return _Effort(3.0 * 0.5 ** (solver.steps - 1), 24, 61, 2, 25, 9)
-    return _Effort(REACH, 91, 241, 6, 40, 33)
+        reach = 3.0 * 0.5 ** (solver.steps - 1)
+        return Effort(reach / 100, reach, 24, 41, 2, 24, 9)
+    return Effort(REACH / 500, REACH, 61, 121, 5, 36, 33)
 
 
 def worst_damping(solver, z, margin: float, samples: int = 65) -> np.ndarray:
@@ -86,27 +91,66 @@ def best_damping(solver, margin: float, *, real: bool = False) -> complex:
     Raises:
         ValueError: for a method that damps no root.
     """
-    effort = _effort(solver)
-    angles = np.linspace(np.pi / 2, np.pi, effort.angles)[-1 if real else 0 :]
-    log_r = np.log(np.geomspace(effort.reach / 500, effort.reach, effort.radii))
-    z = np.exp(log_r + 1j * angles[:, None])
-    starts = _lowest_cells(_on_grid(amplification(solver, z), log_r, margin), effort.starts)
-    found = [_refined(solver, margin, (log_r, angles), cell, effort) for cell in starts]
-    if not found:
+    effort = effort_of(solver)
+    cost = partial(worst_damping, solver, margin=margin, samples=effort.samples)
+    found = least(cost, effort, real=real)
+    if not np.isfinite(cost(found)):
         raise ValueError(f"{type(solver).__name__} damps no root: no gains suit it.")
-    if not real:  # minima on the axis are sharp
-        found.append(best_damping(solver, margin, real=True))
-    return min(found, key=lambda z: float(worst_damping(solver, z, margin)))
+    smooth = margin > 1 and not real and not isinstance(solver, AdamsBashforth)
+    return _polished(solver, found, margin) if smooth else found
 
 
-def _on_grid(factors, log_r, margin: float) -> np.ndarray:
-    """`W` at the points of a grid from factors there, shape `(angles, radii)`."""
-    worst = factors.copy()
-    steps = int(np.ceil(np.log(margin) / (log_r[1] - log_r[0])))
-    for k in range(1, min(steps, factors.shape[1] - 1) + 1):
-        worst[:, k:] = np.maximum(worst[:, k:], factors[:, :-k])
-    admissible = np.maximum.accumulate(factors, axis=1) <= 1 + _ROUND_OFF
-    return np.where(admissible, worst, np.inf)
+def _polished(solver, z: complex, margin: float) -> complex:
+    """The same minimum of a maximum, where several steps have the same factor, to more digits.
+
+    Least `t` with `|R(theta z)|^2 <= t` for all steps, by sequential quadratic programming: at a
+    kink grids come to rest before they are there.
+    """
+    # Imported here: it takes longer than the rest of the package, which does not need it.
+    from scipy.optimize import minimize
+
+    within = np.geomspace(1.0 / margin, 1.0, 129)
+
+    def slack(x):
+        return x[2] - amplification(solver, np.exp(x[0] + 1j * x[1]) * within) ** 2
+
+    start = np.array([np.log(abs(z)), np.angle(z), float(worst_damping(solver, z, margin)) ** 2])
+    found = minimize(
+        lambda x: x[2],
+        start,
+        jac=lambda x: np.array([0.0, 0.0, 1.0]),  # noqa: ARG005
+        method="SLSQP",
+        bounds=[(start[0] - 0.3, np.log(REACH)), (np.pi / 2, np.pi), (0.0, None)],
+        constraints={"type": "ineq", "fun": slack},
+        options={"maxiter": 50, "ftol": 1e-12},
+    )
+    better = complex(np.exp(found.x[0] + 1j * found.x[1]))
+    worst = worst_damping(solver, np.array([z, better]), margin, 513)
+    return better if worst[1] < worst[0] and better.imag > 1e-6 * abs(better) else z
+
+
+def least(cost: Callable, effort: Effort, *, real: bool = False) -> complex:
+    """Where a function of the upper left quarter-plane is least.
+
+    Args:
+        cost: of complex numbers of any shape, infinite where they are not admissible.
+        effort: see `Effort`.
+        real: whether on the negative real axis only.
+
+    Returns:
+        The best point.
+    """
+    # The axis by itself: minima on it are sharp.
+    angles = [np.array([np.pi])]
+    if not real:
+        angles.append(np.linspace(np.pi / 2, np.pi, effort.angles))
+    log_r = np.log(np.geomspace(effort.least, effort.reach, effort.radii))
+    found = []
+    for grid in angles:
+        worst = cost(np.exp(log_r + 1j * grid[:, None]))
+        cells = _lowest_cells(worst, effort.starts)
+        found += [_refined(cost, (log_r, grid), x, effort.zooms) for x in cells]
+    return min(found, key=lambda z: float(cost(z)), default=complex(-effort.least))
 
 
 def _lowest_cells(worst, count: int) -> list[tuple[int, int]]:
@@ -120,18 +164,17 @@ def _lowest_cells(worst, count: int) -> list[tuple[int, int]]:
     return [(int(j), int(i)) for i, j in cells[order]]
 
 
-def _refined(solver, margin, grid, cell, effort: _Effort) -> complex:
+def _refined(cost: Callable, grid, cell, zooms: int) -> complex:
     """The minimum of a cell, by ever smaller grids about the best point so far."""
     log_r, angles = grid
     turn = angles[1] - angles[0] if angles.size > 1 else 0.0
     half = np.array([log_r[1] - log_r[0], turn])
     centre = np.array([log_r[cell[0]], angles[cell[1]]])
     offsets = np.linspace(-1.0, 1.0, 7)
-    for _ in range(effort.zooms):
+    for _ in range(zooms):
         r = np.minimum(centre[0] + half[0] * offsets, log_r[-1])
         turned = np.clip(centre[1] + half[1] * (offsets if turn else np.zeros(1)), *angles[[0, -1]])
-        z = np.exp(r + 1j * turned[:, None])
-        worst = worst_damping(solver, z, margin, effort.samples)
+        worst = cost(np.exp(r + 1j * turned[:, None]))
         i, j = np.unravel_index(np.argmin(worst), worst.shape)
         centre, half = np.array([r[j], turned[i]]), 0.6 * half
     z = np.exp(centre[0] + 1j * centre[1])

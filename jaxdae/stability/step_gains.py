@@ -10,9 +10,10 @@ and a step of size `h` multiplies it by `R(h A)`, with the stability function `R
 
     K_D h = -(z_1 + z_2),        K_P h^2 = z_1 z_2
 
-If `z_1` and `z_2` are two zeros of `R`, then `R(h A) = 0`: a violation vanishes in one step. If
-they are the same simple zero, `R(h A)` is nilpotent, and it vanishes in two. A velocity constraint
-is one mode, `dg/dt = -Gamma g`, multiplied by `R(-h Gamma)`.
+A given violation: if `z_1` and `z_2` are two zeros of `R`, then `R(h A) = 0`, and it vanishes in
+one step. If they are the same simple zero, `R(h A)` is nilpotent, and it vanishes in two. A
+velocity constraint is one mode, `dg/dt = -Gamma g`, multiplied by `R(-h Gamma)`. What the steps'
+own errors keep up has other gains, see `jaxdae.stability.stationary`.
 """
 
 from functools import lru_cache
@@ -25,11 +26,19 @@ import numpy as np
 
 from jaxdae.stability.damping import best_damping, worst_damping
 from jaxdae.stability.stability_functions import AdamsBashforth, tableau, zeros
+from jaxdae.stability.stationary import (
+    best_stationary,
+    Motion,
+    stationary_violation,
+    turn_of_error,
+)
 from jaxdae.systems.checks import is_concrete
 
-_REGIMES = ("violation",)
+_REGIMES = ("violation", "steps")
 # Among zeros of R those are taken that damp best over this range of steps too.
 _NEIGHBOURHOOD = 2.0
+# Error of one step, relative to the motion, of a run of which nothing is known.
+_USUAL_ERROR = 1e-6
 
 
 class StepGains(NamedTuple):
@@ -41,6 +50,10 @@ class StepGains(NamedTuple):
         Gamma: gain of velocity constraints [1/s].
         factor: a step of the range multiplies modes of position constraints by this at most.
         velocity_factor: likewise for velocity constraints.
+        stationary: root mean square of the violation that the steps' own errors keep up, in units
+            of the constraint's velocity-dependent acceleration times `dt^2`; see
+            `stationary_violation`. Not a number for `AdamsBashforth`.
+        frequency: rate of the motion for which it is so [1/s].
         roots: `dt` times the roots of `s^2 + K_D s + K_P`, shape `(2,)`.
         margin: the largest step of the range over the smallest.
     """
@@ -50,31 +63,58 @@ class StepGains(NamedTuple):
     Gamma: Any
     factor: float
     velocity_factor: float
+    stationary: float
+    frequency: Any
     roots: np.ndarray
     margin: float
 
 
-def step_gains(solver, dt, *, margin: float = 1.0, regime: str = "violation") -> StepGains:
-    """Gains that suit a step.
+def step_gains(
+    solver,
+    dt,
+    *,
+    margin: float = 1.0,
+    regime: str = "violation",
+    frequency: float | None = None,
+    time_scale: float | None = None,
+) -> StepGains:
+    r"""Gains that suit a step, in one of two regimes.
+
+    - *violation*: a violation is given, and the gains have the least worst damping over the steps
+      in `[dt / margin, dt]`. With `margin=1` they are for `dt` alone: zeros of `R`, where the
+      method has any, and of these the ones that damp best from `dt / 2` to `dt`.
+    - *steps*: starts are consistent, and only the steps' own errors feed the violation. The gains
+      keep what becomes of these least; see `jaxdae.stability.stationary`, where it is derived. They
+      follow the motion's rate rather than the step, and are far smaller.
+
+    A method that is stable everywhere may damp the better the larger the gains: then roots end at
+    10 over the step, beyond which round-off of the constraint would be fed to the velocities.
 
     Args:
-        solver: a Runge-Kutta solver of diffrax or `jaxdae.solvers`, or `AdamsBashforth(steps)`.
+        solver: a Runge-Kutta solver of diffrax or `jaxdae.solvers`, or `AdamsBashforth(steps)` (a
+            given violation only).
         dt: largest step [s], positive; it may be traced, and the gains can be differentiated by it.
-        margin: largest step over smallest, at least 1: the gains have the least worst damping over
-            the steps in `[dt / margin, dt]`. With 1 they are for `dt` alone: zeros of `R`, where
-            the method has any, and of these the ones that damp best at `dt / 2` to `dt`.
-        regime: "violation", for a violation that is given.
+        margin: largest step over smallest, at least 1.
+        regime: "violation" or "steps".
+        frequency: rate `omega` at which the motion changes [1/s], see `motion_frequency`; by
+            default the one that the method resolves with an error of 1e-6 in a step.
+        time_scale: `tau` of the norm `|phi|^2 + tau^2 |phi_dot|^2` that regime "steps" keeps small
+            [s]; by default `1 / frequency`.
 
     Returns:
         `StepGains`.
 
     Raises:
         TypeError: for a solver or a step that is none.
-        ValueError: for a step that is not positive, a margin below 1, an unknown regime, or a
-            solver without a stability function.
+        ValueError: for a step, a frequency or a time scale that is not positive, a margin below 1,
+            an unknown regime, a solver without a stability function, or a traced step beside a
+            frequency or a time scale.
     """
+    method = _Method(solver)
     _check(dt, margin, regime)
-    found = _damped_best(_Method(solver), float(margin))
+    motion = _motion(method, dt, frequency, time_scale)
+    best = _damped_best if regime == "violation" else _stationary_best
+    found = best(method, float(margin), motion)
     (first, second), dt = found.roots, as_step(dt)
     return StepGains(
         K_D=-float((first + second).real) / dt,
@@ -82,18 +122,21 @@ def step_gains(solver, dt, *, margin: float = 1.0, regime: str = "violation") ->
         Gamma=-found.single / dt,
         factor=found.factor,
         velocity_factor=found.single_factor,
+        stationary=found.stationary,
+        frequency=motion.turn / dt,
         roots=np.array(found.roots),
         margin=float(margin),
     )
 
 
-class _Damped(NamedTuple):
-    """The best pair of roots and the best single one, times the step, with their factors."""
+class _Found(NamedTuple):
+    """The best pair of roots and the best single one, times the step, and what they do."""
 
     roots: tuple[complex, complex]
-    factor: float
     single: float
+    factor: float
     single_factor: float
+    stationary: float
 
 
 class _Method:
@@ -101,9 +144,9 @@ class _Method:
 
     def __init__(self, solver):
         self.solver = solver
-        multistep = isinstance(solver, AdamsBashforth)
-        a, b = (np.zeros(0), solver.coefficients()) if multistep else _tableau(solver)
-        self.key = (multistep, a.shape, a.tobytes(), b.tobytes())
+        self.multistep = isinstance(solver, AdamsBashforth)
+        a, b = (np.zeros(0), solver.coefficients()) if self.multistep else _tableau(solver)
+        self.key = (self.multistep, a.tobytes(), b.tobytes())
 
     def __hash__(self):
         return hash(self.key)
@@ -113,19 +156,41 @@ class _Method:
 
 
 @lru_cache(256)
-def _damped_best(method: _Method, margin: float) -> _Damped:
+def _damped_best(method: _Method, margin: float, motion: Motion) -> _Found:
     solver = method.solver
-    exact = margin == 1.0 and not isinstance(solver, AdamsBashforth)
-    known = zeros(solver) if exact else np.zeros(0, complex)
+    known = zeros(solver) if margin == 1.0 and not method.multistep else np.zeros(0, complex)
     pair = _most_robust(solver, _pairs(known))
-    single = _most_robust(solver, [(x, x) for x in known[known.imag == 0]])
+    single = _most_robust(solver, [(x, x) for x in known[np.imag(known) == 0]])
     if pair is None:
         z = best_damping(solver, margin)
         pair = (z, z.conjugate())
     if single is None:
         single = (best_damping(solver, margin, real=True),) * 2
-    factors = [float(worst_damping(solver, x, margin, 4001).max()) for x in (pair, single)]
-    return _Damped(pair, factors[0], float(single[0].real), factors[1])
+    return _found(method, margin, motion, pair, single)
+
+
+@lru_cache(256)
+def _stationary_best(method: _Method, margin: float, motion: Motion) -> _Found:
+    if method.multistep:
+        raise ValueError(
+            "regime='steps' is for Runge-Kutta methods: a multistep method has no stages that "
+            "leave the constraint. Take regime='violation'."
+        )
+    z = best_stationary(method.solver, margin, motion)
+    single = (best_stationary(method.solver, margin, motion, real=True),) * 2
+    return _found(method, margin, motion, (z, z.conjugate()), single)
+
+
+def _found(method: _Method, margin: float, motion: Motion, pair, single) -> _Found:
+    samples = 2001
+    factor, single_factor = (
+        float(worst_damping(method.solver, x, margin, samples).max()) for x in (pair, single)
+    )
+    stationary = float("nan")
+    if not method.multistep:
+        A = np.array([[0.0, 1.0], [-(pair[0] * pair[1]).real, (pair[0] + pair[1]).real]])
+        stationary = float(stationary_violation(method.solver, A, motion))
+    return _Found(pair, float(single[0].real), factor, single_factor, stationary)
 
 
 def _pairs(known) -> list[tuple[complex, complex]]:
@@ -146,10 +211,16 @@ def _most_robust(solver, pairs) -> tuple[complex, complex] | None:
 
 
 def _tableau(solver) -> tuple[np.ndarray, np.ndarray]:
-    if not isinstance(solver, diffrax.AbstractSolver):
+    if isinstance(solver, type) or not isinstance(solver, diffrax.AbstractSolver):
         raise TypeError(
-            f"solver is {solver!r}; give a diffrax solver, such as jaxdae.solvers.RK4() or "
-            "diffrax.Dopri5(), and then the step: for_step(solver, dt)."
+            f"solver is {solver!r}; give a diffrax solver, with brackets, such as "
+            "jaxdae.solvers.RK4() or diffrax.Dopri5(), and then the step: for_step(solver, dt)."
+        )
+    if isinstance(solver, diffrax.AbstractWrappedSolver):
+        raise ValueError(
+            f"{type(solver).__name__} wraps {type(solver.solver).__name__}, and changes what a "
+            "step does to a violation. Projected leaves no violation to stabilize: use "
+            "Multipliers() without a stabilization, or gains for the solver that it wraps."
         )
     return tableau(solver)[:2]
 
@@ -157,6 +228,22 @@ def _tableau(solver) -> tuple[np.ndarray, np.ndarray]:
 def as_step(dt):
     """A step as its quotients are wanted: of Python's kind unless it is an array of JAX."""
     return dt if isinstance(dt, jnp.ndarray) else float(dt)
+
+
+def _motion(method: _Method, dt, frequency, time_scale) -> Motion:
+    """The motion over the step; numbers, because the search for gains is not traced."""
+    given = {"frequency": frequency, "time_scale": time_scale}
+    for name, value in given.items():
+        if value is not None:
+            _check_positive(name, value)
+    if not is_concrete(dt, frequency, time_scale) and given != dict.fromkeys(given):
+        raise ValueError(
+            "dt is being traced, so that frequency and time_scale cannot be compared with it; "
+            "leave them out, or call step_gains outside of the traced function."
+        )
+    usual = 1.0 if method.multistep else turn_of_error(method.solver, _USUAL_ERROR)
+    turn = usual if frequency is None else float(frequency) * float(dt)
+    return Motion(turn, 1 / turn if time_scale is None else float(time_scale) / float(dt))
 
 
 def _check(dt, margin, regime: str) -> None:
@@ -181,8 +268,12 @@ def check_step(dt) -> None:
             f"dt is {dt!r}; give the step [s], a positive number, after the solver: "
             "for_step(solver, dt)."
         )
-    if is_concrete(dt) and not 0.0 < float(dt) < np.inf:
-        raise ValueError(f"dt is {dt}; the step must be a positive, finite number of seconds.")
+    _check_positive("dt", dt)
+
+
+def _check_positive(name: str, value) -> None:
+    if not _is_real(value) or (is_concrete(value) and not 0.0 < float(value) < np.inf):
+        raise ValueError(f"{name} is {value}; it must be a positive, finite number.")
 
 
 def _is_real(value) -> bool:

@@ -1,12 +1,22 @@
 """Gains by theory against zeros of stability functions, and against steps of the methods."""
 
+from typing import Any, NamedTuple
+
 import diffrax
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import jaxdae
 from jaxdae.solvers import RK4
-from jaxdae.stability import AdamsBashforth, amplification, step_gains, step_matrix
+from jaxdae.stability import (
+    AdamsBashforth,
+    amplification,
+    motion_frequency,
+    step_gains,
+    step_matrix,
+)
 
 # K_D h, K_P h^2 from the zeros of 1 + z + … + z^p / p!, to the digits that are given.
 PUBLISHED = [
@@ -19,7 +29,7 @@ PUBLISHED = [
 
 @pytest.mark.parametrize(("solver", "K_D", "K_P"), PUBLISHED)
 def test_a_violation_vanishes_in_one_step_or_two(solver, K_D, K_P):
-    gains = jaxdae.Baumgarte.for_step(solver, 0.1)
+    gains: Any = jaxdae.Baumgarte.for_step(solver, 0.1)
     np.testing.assert_allclose([gains.K_D * 0.1, gains.K_P * 0.01], [K_D, K_P], atol=5e-5)
     H = np.array([[0.0, 1.0], [-gains.K_P, -gains.K_D]])
     # The double root of Euler's method is a simple zero.
@@ -45,3 +55,160 @@ def test_the_step_is_within_the_limit_and_the_factor_holds(solver, margin):
     steps = np.linspace(1 / margin, 1.0, 1001)
     worst = amplification(solver, gains.roots[:, None] * steps).max()
     assert worst <= gains.factor + 1e-9
+
+
+def test_a_search_without_a_grid_finds_no_better_factor():
+    from jaxdae.stability.damping import worst_damping
+
+    solver, margin = diffrax.Dopri5(), 1.5
+    gains = step_gains(solver, 1.0, margin=margin)
+    rng = np.random.default_rng(0)
+    z = np.exp(rng.uniform(-2.0, 2.3, 4000) + 1j * rng.uniform(np.pi / 2, np.pi, 4000))
+    best = z[np.argsort(worst_damping(solver, z, margin, 65))[:2]]
+    from scipy.optimize import minimize
+
+    def cost(x):
+        inside = np.pi / 2 <= x[1] <= np.pi
+        at = np.exp(x[0] + 1j * x[1])
+        return float(worst_damping(solver, at, margin, 257)) if inside else 1.0
+
+    starts = np.stack([np.log(np.abs(best)), np.angle(best)], axis=1)
+    options = {"xatol": 1e-9, "fatol": 1e-11}
+    least = min(minimize(cost, x, method="Nelder-Mead", options=options).fun for x in starts)
+    # The other search ends at 1e-8.
+    assert gains.factor <= least + 1e-7
+
+
+def test_for_three_stages_of_order_three_and_half_the_step_the_optimum_is_a_simple_number():
+    """`R(-2) = R(-1) = -1/3`, `1/3` for `1 + z + z^2/2 + z^3/6`: a double root at `-2 / dt`."""
+    gains = step_gains(diffrax.Bosh3(), 1.0, margin=2.0)
+    np.testing.assert_allclose([gains.K_D, gains.K_P, gains.Gamma], [4.0, 4.0, 2.0], rtol=1e-6)
+    np.testing.assert_allclose(gains.factor, 1 / 3, rtol=1e-6)
+
+
+def test_a_method_that_is_stable_everywhere_has_a_zero_or_the_end_of_the_search():
+    # (1 + z/2) / (1 - z/2) vanishes at -2; 1 / (1 - z) nowhere.
+    trapezoidal = step_gains(Trapezoidal(), 1.0)
+    np.testing.assert_allclose([trapezoidal.K_D, trapezoidal.K_P], [4.0, 4.0], rtol=1e-12)
+    implicit = step_gains(diffrax.ImplicitEuler(), 1.0)
+    np.testing.assert_allclose([implicit.Gamma, implicit.velocity_factor], [10.0, 1 / 11])
+
+
+class Trapezoidal(diffrax.Kvaerno3):
+    """The coefficients of the trapezoidal rule."""
+
+    tableau = diffrax.ButcherTableau(
+        a_lower=(np.array([0.5]),),
+        a_diagonal=np.array([0.0, 0.5]),
+        a_predictor=(np.array([1.0]),),
+        b_sol=np.array([0.5, 0.5]),
+        b_error=np.zeros(2),
+        c=np.array([1.0]),
+    )
+
+
+@pytest.mark.parametrize("regime", ["violation", "steps"])
+def test_gains_are_constants_over_the_step_also_where_it_is_traced(regime):
+    def K_P(dt):
+        gains: Any = jaxdae.Baumgarte.for_step(RK4(), dt, regime=regime)
+        return gains.K_P
+
+    value, slope = jax.jit(jax.value_and_grad(K_P))(0.02)
+    np.testing.assert_allclose(value, K_P(0.02), rtol=1e-14)
+    np.testing.assert_allclose(slope, -2 * K_P(0.02) / 0.02, rtol=1e-14)
+    _, forward = jax.jvp(K_P, (0.02,), (1.0,))
+    np.testing.assert_allclose(forward, slope, rtol=1e-14)
+    steps = jnp.array([0.01, 0.02])
+    np.testing.assert_allclose(jax.vmap(K_P)(steps), [K_P(0.01), K_P(0.02)], rtol=1e-14)
+
+
+def test_gains_of_a_step_in_single_precision_are_in_single_precision():
+    gains: Any = jaxdae.Baumgarte.for_step(RK4(), jnp.float32(0.01))
+    assert gains.K_P.dtype == jnp.float32
+    assert type(jaxdae.Baumgarte.for_step(RK4(), np.float64(0.01)).K_P) is float
+
+
+def test_blocks_have_the_signs_of_the_general_form():
+    gains: Any = jaxdae.Baumgarte.for_step(RK4(), 0.01)
+    blocks: Any = jaxdae.LinearStabilization.for_step(RK4(), 0.01, margin=1.0)
+    found = [blocks.K10, blocks.K11, blocks.K22]
+    np.testing.assert_array_equal(found, [-gains.K_P, -gains.K_D, -gains.Gamma])
+
+
+def test_gains_by_theory_remove_a_violation_in_one_step_of_a_simulation():
+    system = jaxdae.models.CartesianPendulum()
+    q = jnp.array([1.0 + 1e-7, 0.0])
+    law = jaxdae.Baumgarte.for_step(RK4(), 1e-3)
+    run = jaxdae.simulate(
+        system,
+        jaxdae.Multipliers(law),
+        jaxdae.State(q, jnp.zeros(2)),
+        t1=2e-3,
+        dt=1e-3,
+        solver=RK4(),
+        saveat=diffrax.SaveAt(steps=True, t0=True),
+    )
+    # The motion begins at rest; its normal turns by 1e-5 in a step.
+    assert abs(run.violation.phi[1, 0]) < 1e-3 * abs(run.violation.phi[0, 0])
+
+
+BAD = [
+    ({"dt": 0.0}, ValueError, "dt is 0.0; it must be a positive"),
+    ({"dt": -1.0}, ValueError, "dt is -1.0"),
+    ({"dt": np.nan}, ValueError, "dt is nan"),
+    ({"dt": np.inf}, ValueError, "dt is inf"),
+    ({"dt": "fast"}, TypeError, "dt is 'fast'; give the step"),
+    ({"dt": True}, TypeError, "dt is True"),
+    ({"dt": 1j}, TypeError, "dt is 1j"),
+    ({"dt": jnp.ones(2)}, TypeError, "give the step"),
+    ({"dt": None}, TypeError, "dt is None"),
+    ({"margin": 0.5}, ValueError, "margin is 0.5; it is the largest step over the smallest"),
+    ({"margin": np.nan}, ValueError, "margin is nan"),
+    ({"margin": "2"}, ValueError, "margin is '2'"),
+    ({"regime": "both"}, ValueError, "regime must be one of 'violation', 'steps'; got 'both'"),
+    ({"frequency": -2.0}, ValueError, "frequency is -2.0; it must be a positive"),
+    ({"time_scale": 0.0}, ValueError, "time_scale is 0.0"),
+    ({"solver": "rk4"}, TypeError, "solver is 'rk4'; give a diffrax solver"),
+    ({"solver": RK4}, TypeError, "with brackets"),
+    ({"solver": 0.01, "dt": RK4()}, TypeError, "solver is 0.01"),
+    ({"solver": diffrax.KenCarp4()}, ValueError, "KenCarp4 has no Butcher tableau"),
+    ({"solver": jaxdae.Projected(RK4())}, ValueError, "leaves no violation|no Butcher tableau"),
+    ({"solver": AdamsBashforth(2), "regime": "steps"}, ValueError, "is for Runge-Kutta methods"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "error", "words"), BAD)
+def test_what_is_no_step_or_no_method_is_refused(wrong, error, words):
+    arguments = {"solver": RK4(), "dt": 0.01, **wrong}
+    with pytest.raises(error, match=words):
+        jaxdae.Baumgarte.for_step(arguments.pop("solver"), arguments.pop("dt"), **arguments)
+
+
+def test_a_traced_step_beside_a_frequency_is_refused():
+    with pytest.raises(ValueError, match="dt is being traced"):
+        jax.jit(lambda dt: step_gains(RK4(), dt, regime="steps", frequency=3.0).K_D)(0.01)
+
+
+def test_the_motion_that_constraints_feel_has_a_rate():
+    """On a circle at the angle `t^2` the acceleration of the constraint is `-8 t^2`."""
+    system = jaxdae.models.CartesianPendulum()
+    ts = np.linspace(0.0, 1.0, 2001)
+    q = np.stack([np.cos(ts**2), np.sin(ts**2)], axis=1)
+    v = 2 * ts[:, None] * np.stack([-np.sin(ts**2), np.cos(ts**2)], axis=1)
+    run = Motion(jnp.asarray(ts), jnp.asarray(q), jnp.asarray(v), jnp.zeros((ts.size, 0)))
+    # Root mean square of 16 t over that of 8 t^2.
+    np.testing.assert_allclose(motion_frequency(system, run), 2 * np.sqrt(5 / 3), rtol=1e-3)
+    rest = run._replace(v=jnp.zeros_like(run.v))
+    with pytest.raises(ValueError, match="no rate that its constraints feel"):
+        motion_frequency(system, rest)
+    with pytest.raises(ValueError, match="at least 3 saved times"):
+        motion_frequency(system, run._replace(ts=run.ts[:2]))
+
+
+class Motion(NamedTuple):
+    """What is read of a trajectory."""
+
+    ts: Any
+    q: Any
+    v: Any
+    w: Any

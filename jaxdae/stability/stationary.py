@@ -1,0 +1,166 @@
+r"""The violation that the steps' own errors keep up.
+
+From a consistent start a step does not leave the constraint exactly: it injects `d` into `y = (phi,
+h phi_dot)`, and the violation ends where it loses as much as it gains,
+
+    y_(n+1) = R(Z) y_n + d_n,        Z = h A = [[0, 1], [-K_P h^2, -K_D h]]
+
+What `d` is. Along the stages `phi` obeys the stage equations with a defect,
+
+    Y_i = y_n + sum_j a_ij Z Y_j + D_i,        d = D_end + Z (b^T x I) (I - a x Z)^-1 D
+
+because `phi` is not linear in the coordinates. With the velocity part `kappa` of the acceleration
+of the constraint (`gamma` of `evaluate`),
+
+    D_i = h^2 (c_i^2 / 2 - sum_j a_ij c_j) (kappa, h dkappa/dt) + O(h^3)
+
+An explicit method has stage order 1, so that `D` is of order `h^2` whatever the order of the
+method. With gains `K_P h^2`, `K_D h` of order 1 nothing takes that away: this is the reduction of
+order of stiff problems [ProtheroRobinson1974]. A method of order 4 of four stages leaves
+`Z^3 h^2 kappa / 96`. Large gains raise it. With small ones the classical local error, of order
+`h^(p+1)`, is divided by what little they damp. The optimum lies between, near the rate `omega` at
+which the motion changes, whatever the step. Both parts for a motion with
+
+    kappa = exp(i omega t):    D of the curve exp(i omega t) / omega^2, and besides
+                               C (h omega)^(p+1) (1, h omega) / omega^2
+
+with the error constant `C` of the method, which stands for what the coordinates along the
+constraint add. Since the normal direction turns with the motion, injections may be constant,
+harmonic or unrelated from step to step: the mean square of the three counts,
+
+    J^2 = |(I - R)^-1 d|^2 + |(exp(i h omega) I - R)^-1 d|^2 + sum_n |R^n d|^2
+
+in the norm `|phi|^2 + tau^2 |phi_dot|^2`, in which a time scale joins the two levels.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from jaxdae.stability.damping import Effort, least, REACH, worst_damping
+from jaxdae.stability.error_constants import error_constant
+from jaxdae.stability.stability_functions import tableau
+
+
+class Motion(NamedTuple):
+    """What a step is to follow, and how its violation is measured.
+
+    Args:
+        turn: `omega h`, the rate of the motion times the step.
+        scale: `tau / h`, the time scale that joins the two levels over the step.
+    """
+
+    turn: float
+    scale: float
+
+
+def stationary_violation(solver, Z, motion: Motion) -> np.ndarray:
+    """Root mean square of the stationary violation, in units of `|kappa| h^2`.
+
+    Args:
+        solver: a Runge-Kutta solver.
+        Z: `h A`, shape `(..., 2, 2)` for position constraints, `(..., 1, 1)` for velocity
+            constraints, whose violation is `g` times `h`.
+        motion: see `Motion`.
+
+    Returns:
+        Of the shape of `Z` without its last two axes; infinite where the steps do not contract.
+    """
+    Z = np.asarray(Z, float)
+    size = Z.shape[-1]
+    R, harmonic = _step_and_injection(solver, Z, motion.turn)
+    order, constant = error_constant(*tableau(solver)[:2])
+    amplitude = constant * motion.turn ** (order - 1)
+    # Of the residual, then of its rate, of which velocity constraints have the latter alone.
+    parts = (np.diag([1.0, motion.turn]) * amplitude)[-size:, -size:]
+    classical = np.broadcast_to(parts, Z.shape).astype(complex)
+    injected = np.concatenate([harmonic[..., None], classical], axis=-1)
+    unit = np.diag([1.0, motion.scale])[-size:, -size:]
+    stable = np.abs(np.linalg.eigvals(R)).max(axis=-1) < 1 - 1e-9
+    contracting = np.where(stable[..., None, None], R, 0.0)
+    squares = _responses(contracting, injected, unit, motion.turn)
+    return np.where(stable, np.sqrt(squares), np.inf)
+
+
+def _responses(R, injected, unit, turn: float) -> np.ndarray:
+    """Mean square of the responses to constant, harmonic and unrelated injections."""
+    eye = np.eye(R.shape[-1])
+    total = np.zeros(R.shape[:-2])
+    for z in (1.0, np.exp(1j * turn)):
+        response = unit @ np.linalg.solve(z * eye - R, injected)
+        total = total + (np.abs(response) ** 2).sum(axis=(-2, -1))
+    # sum_n R^n d d^* R^n^T by doubling: S_2n = S_n + R^n S_n R^n^T.
+    power = R
+    summed = np.real(injected @ np.conj(np.swapaxes(injected, -1, -2)))
+    for _ in range(24):
+        summed = summed + power @ summed @ np.swapaxes(power, -1, -2)
+        power = power @ power
+    return total + np.trace(unit @ summed @ unit, axis1=-2, axis2=-1)
+
+
+def _step_and_injection(solver, Z, turn: float) -> tuple[np.ndarray, np.ndarray]:
+    """`R(Z)`, and `d` of a harmonic constraint, in units of `|kappa| h^2`."""
+    a, b, c = tableau(solver)
+    size = Z.shape[-1]
+
+    def curve(tau):
+        return np.exp(1j * turn * tau) * np.array([1.0, 1j * turn])[-size:] / turn**2
+
+    eye = np.broadcast_to(np.eye(size), Z.shape)
+    start, end, stages = curve(0.0), curve(1.0), [curve(x) for x in c]
+    # Columns: what a violation at the beginning does, then the defects.
+    states: list[np.ndarray] = []
+    for i in range(b.size):
+        rate = sum((a[i, j] * 1j * turn * x for j, x in enumerate(stages)), np.zeros(size))
+        defect = np.broadcast_to(start + rate - stages[i], Z.shape[:-1])
+        known = np.concatenate([eye, defect[..., None]], axis=-1).astype(complex)
+        known = known + Z @ sum((a[i, j] * x for j, x in enumerate(states)), 0 * known)
+        states.append(np.linalg.solve(eye - a[i, i] * Z, known) if a[i, i] else known)
+    rate = sum((x * 1j * turn * y for x, y in zip(b, stages, strict=True)), np.zeros(size))
+    last = np.broadcast_to(start + rate - end, Z.shape[:-1])
+    both = np.concatenate([eye, last[..., None]], axis=-1).astype(complex)
+    both = both + Z @ sum(x * y for x, y in zip(b, states, strict=True))
+    return np.real(both[..., :size]), both[..., size]
+
+
+def companions(z) -> np.ndarray:
+    """`h A` of pairs `(z, conj(z))`, shape `(..., 2, 2)`; of complex numbers of any shape."""
+    real, size = np.real(z), np.abs(z)
+    rows = [[0 * real, 1 + 0 * real], [-(size**2), 2 * real]]
+    return np.moveaxis(np.array(rows), (0, 1), (-2, -1))
+
+
+def turn_of_error(solver, tolerance: float) -> float:
+    """`omega h` at which one step's error, relative to the motion, is a tolerance.
+
+    `C (omega h)^(p+1) = tolerance`, with the method's order and error constant.
+    """
+    order, constant = error_constant(*tableau(solver)[:2])
+    return float((tolerance / constant) ** (1 / (order + 1)))
+
+
+def best_stationary(solver, margin: float, motion: Motion, *, real: bool = False) -> complex:
+    """The roots with the least stationary violation over a range of steps.
+
+    Args:
+        solver: a Runge-Kutta solver.
+        margin: largest step over smallest.
+        motion: at the largest step.
+        real: whether for velocity constraints, which have one real root.
+
+    Returns:
+        Largest step times root.
+    """
+    steps = np.geomspace(1.0 / margin, 1.0, 3 if margin > 1 else 1)
+
+    def cost(z):
+        worst = np.where(np.isfinite(worst_damping(solver, z, margin, 17)), 0.0, np.inf)
+        for x in steps:
+            part = Motion(x * motion.turn, motion.scale / x)
+            scaled = x * np.asarray(z)
+            matrices = np.real(scaled)[..., None, None] if real else companions(scaled)
+            worst = np.maximum(worst, x**2 * stationary_violation(solver, matrices, part))
+        return worst
+
+    effort = Effort(min(0.05 * motion.turn, 0.1), REACH, 25, 65, 2, 22, 17)
+    return least(cost, effort, real=real)
