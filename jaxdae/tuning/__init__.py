@@ -10,12 +10,14 @@ from jaxdae.tuning.conditions import Conditions as Conditions, Members as Member
 from jaxdae.tuning.costs import (
     AbstractCost as AbstractCost,
     ControlEffort as ControlEffort,
+    ControlWork as ControlWork,
     EnergyDrift as EnergyDrift,
     IntegratedViolation as IntegratedViolation,
     TrackingError as TrackingError,
     WeightedSum as WeightedSum,
 )
 from jaxdae.tuning.descent import default_optimizer as default_optimizer
+from jaxdae.tuning.fine_runs import fine_runs as fine_runs, FineRuns as FineRuns, Spline as Spline
 from jaxdae.tuning.logarithm import Logarithm as Logarithm
 from jaxdae.tuning.loop import tune as tune, TuningStep as TuningStep
 from jaxdae.tuning.objectives import SimulationObjective as SimulationObjective
@@ -30,7 +32,13 @@ from jaxdae.tuning.parametrizations import (
     resolve as resolve,
     trainable as trainable,
 )
+from jaxdae.tuning.per_start import PerStart as PerStart
 from jaxdae.tuning.problem import LeastSquares as LeastSquares
+from jaxdae.tuning.reference_costs import (
+    CoordinateError as CoordinateError,
+    EnergyError as EnergyError,
+    MultiplierError as MultiplierError,
+)
 from jaxdae.tuning.result import TuningHistory as TuningHistory, TuningResult as TuningResult
 from jaxdae.tuning.risk import CVaR as CVaR
 from jaxdae.tuning.starts import perturbed_states as perturbed_states

@@ -7,7 +7,7 @@ make a cost NaN. Most are sums of squares, and give these as `residuals` too, fo
 
 import abc
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import equinox as eqx
 import jax
@@ -124,7 +124,7 @@ class IntegratedViolation(AbstractSquares):
 
     def squares(self, trajectory):
         """Position residuals, then those at velocity level."""
-        violation = _counted(trajectory.violation, trajectory)
+        violation = counted(trajectory.violation, trajectory)
         phi, phi_dot = violation.phi, violation.phi_dot
         m, c = phi.shape[-1], phi_dot.shape[-1]
         declared = (jnp.arange(c) >= m).astype(phi_dot.dtype)
@@ -159,18 +159,11 @@ class TrackingError(AbstractSquares):
         def difference(t, q, v):
             return jnp.asarray(self.output(t, q, v) - self.target(t))
 
-        # User functions do not meet the inf and NaN of unused rows, which would spoil gradients.
-        reached, last = jnp.isfinite(trajectory.ts), trajectory.final_state
-        rows = (trajectory.ts, trajectory.q, trajectory.v)
-        ends = (trajectory.final_time, last.q, last.v)
-        one = lambda r, x, end: jnp.where(r, x, end)  # noqa: E731
-        rows = [
-            jax.vmap(one, (0, 0, None))(reached, x, end) for x, end in zip(rows, ends, strict=True)
-        ]
-        values = jax.vmap(difference)(*rows)
+        ts, states = _reached_rows(trajectory)
+        values = jax.vmap(difference)(ts, states.q, states.v)
         weight = jnp.asarray(self.weight, values.dtype)
         weight = jnp.broadcast_to(weight, values.shape[1:]).ravel()
-        return Squares(_counted(values.reshape(len(values), -1), trajectory), weight)
+        return Squares(counted(values.reshape(len(values), -1), trajectory), weight)
 
 
 class ControlEffort(AbstractSquares):
@@ -209,7 +202,7 @@ class ControlEffort(AbstractSquares):
                 "ControlEffort: the simulation has no controller, so there is no effort; give the "
                 "objective a controller, or leave this cost out."
             )
-        u = _counted(_rows(trajectory.u), trajectory)
+        u = counted(_rows(trajectory.u), trajectory)
         weight = jnp.asarray(self.weight, u.dtype)
         count = u.shape[1]
         if weight.shape not in {(), (count,), (count, count)}:
@@ -223,6 +216,51 @@ class ControlEffort(AbstractSquares):
         return Squares(u, jnp.broadcast_to(weight, (count,)))
 
 
+class ControlWork(AbstractCost):
+    r"""Mechanical work of the control input on the system.
+
+        integral of  p(P) dt,    P = (F(t, q, v, w, u) - F(t, q, v, w, 0)) . v
+
+    with `F` the system's `force` and `p(P) = |P|`, for drives that take energy to brake; `max(P,
+    0)`, for those that brake for nothing; or `P`, for those that get all of it back. The first two
+    have no derivative where the power is zero, a set of times of no length as a rule.
+
+    Args:
+        kind: "absolute", "positive" or "net".
+
+    Raises:
+        ValueError: for another kind.
+    """
+
+    kind: Literal["absolute", "positive", "net"] = eqx.field(static=True, default="absolute")
+
+    def __check_init__(self):
+        if self.kind not in ("absolute", "positive", "net"):
+            raise ValueError(
+                f'ControlWork: kind is {self.kind!r}, must be "absolute", "positive" or "net".'
+            )
+
+    def __call__(self, trajectory):
+        """The work [J]."""
+        if trajectory.u is None:
+            raise ValueError(
+                "ControlWork: the simulation has no controller, so it does no work; give the "
+                "objective a controller, or leave this cost out."
+            )
+        ts, states = _reached_rows(trajectory)
+        inputs, force = counted(trajectory.u, trajectory), trajectory.system.force
+
+        def power(t, state, u):
+            none = jax.tree.map(jnp.zeros_like, u)
+            moved, free = (force(t, state.q, state.v, state.w, x) for x in (u, none))
+            return (moved - free) @ state.v
+
+        powers = counted(jax.vmap(power)(ts, states, inputs), trajectory)
+        spent = {"absolute": jnp.abs, "positive": jax.nn.relu, "net": lambda x: x}[self.kind]
+        work = jnp.sum(_lengths(trajectory, trapezoidal=True) * spent(powers))
+        return jnp.where(trajectory.success, work, jnp.nan)
+
+
 class EnergyDrift(AbstractSquares):
     r"""Change of the energy over a motion that should conserve it: integral of `(E - E(t0))^2 dt`.
 
@@ -232,7 +270,7 @@ class EnergyDrift(AbstractSquares):
     def squares(self, trajectory):
         """Energy less that of the start [J]."""
         energy = trajectory.energy
-        change = _counted(energy - energy[0], trajectory)[:, None]
+        change = counted(energy - energy[0], trajectory)[:, None]
         return Squares(change, jnp.ones(1, change.dtype))
 
 
@@ -285,7 +323,19 @@ def _rows(u) -> Float[Array, "times s"]:
     return u.reshape(u.shape[0], -1)
 
 
-def _counted(values, trajectory: Trajectory):
+def _reached_rows(trajectory: Trajectory):
+    """Times and states of rows, of those that were not reached the last one.
+
+    Functions of users do not meet the inf and NaN there, which would spoil gradients.
+    """
+    reached = jnp.isfinite(trajectory.ts)
+    rows = trajectory.ts, trajectory.states
+    ends = trajectory.final_time, trajectory.final_state
+    one = lambda r, x, end: jnp.where(r, x, end)  # noqa: E731
+    return jax.tree.map(lambda x, end: jax.vmap(one, (0, 0, None))(reached, x, end), rows, ends)
+
+
+def counted(values, trajectory: Trajectory):
     """Values of rows, zero in those that were not reached, whose NaN would spoil gradients."""
     reached = jnp.isfinite(trajectory.ts)
     column = lambda x: reached.reshape(-1, *[1] * (x.ndim - 1))  # noqa: E731

@@ -23,6 +23,8 @@ from jaxdae.systems.checks import is_concrete
 from jaxdae.tuning.budgets import counted, listed, named
 from jaxdae.tuning.certificate import Certificate, certificate
 from jaxdae.tuning.conditions import Conditions, ends_of_steps, Member, Members
+from jaxdae.tuning.fitting import check_fitting
+from jaxdae.tuning.per_start import of_member
 from jaxdae.tuning.risk import at_risk, check_risk, in_words, is_mean, Risk
 
 
@@ -113,7 +115,7 @@ class SimulationObjective(eqx.Module):
                 "or None for an objective that is NaN where a member fails."
             )
         self._check_times()
-        self._check_conditions()
+        check_fitting(self)
 
     def _check_times(self) -> None:
         if self._t1 is None:
@@ -125,33 +127,10 @@ class SimulationObjective(eqx.Module):
                         f"SimulationObjective: dt = {dt} does not lead from t0 = {self.t0} to "
                         f"t1 = {t1}."
                     )
-        if self._adaptive and self.max_steps is None:
+        if self.adaptive and self.max_steps is None:
             raise ValueError(
                 "SimulationObjective: an adaptive run has no work budget, and gains have an "
                 "optimum only for one; give max_steps, or a fixed step dt."
-            )
-
-    def _check_conditions(self) -> None:
-        if self._adaptive and self.conditions.dt is not None:
-            raise ValueError(
-                "SimulationObjective: conditions give steps, but adaptive runs choose theirs; "
-                "leave dt out of the conditions, or the stepsize_controller out of the objective."
-            )
-        if self.system is not None and self.conditions.variations is not None:
-            raise ValueError(
-                "SimulationObjective: variations are the second argument of `build(params, "
-                "variation)`; give `build` in place of `system`."
-            )
-        subs: Any = None if self.saveat is None else self.saveat.subs
-        if len(self._t1 or ()) > 1 and getattr(subs, "ts", None) is not None:
-            raise ValueError(
-                "SimulationObjective: saveat gives times, but the horizons differ; leave saveat "
-                "out: every run then saves times up to its own end."
-            )
-        if self._several_grids and getattr(subs, "steps", 0) > 1:
-            raise ValueError(
-                f"SimulationObjective: saveat asks for one step of {subs.steps}, and rows are then "
-                "at other times in runs of other steps; leave saveat out to save every step."
             )
 
     def __call__(self, params: PyTree) -> Float[Array, ""]:
@@ -221,8 +200,8 @@ class SimulationObjective(eqx.Module):
     def members(self) -> Members:
         """Step, horizon, variation and start of each member of the batch."""
         assert self._t1 is not None  # __check_init__ made sure of it
-        steps = (np.nan,) if self._adaptive else self._dt
-        return Members.of(self._shape, steps, self._t1)
+        steps = (np.nan,) if self.adaptive else self._dt
+        return Members.of(self.shape, steps, self._t1)
 
     def backend_of(self, params: PyTree) -> tuple[str, str | None]:
         """Which backend makes the runs, and what keeps the native one from it.
@@ -240,15 +219,15 @@ class SimulationObjective(eqx.Module):
     @property
     def budget(self) -> str:
         """Step or work budget the optimum belongs to, conditions and risk, in words."""
-        if self._adaptive:
+        if self.adaptive:
             ends = listed(x - self.t0 for x in self._t1 or ())
             steps = f"adaptive, at most {self.max_steps} steps in {ends} s"
-        elif self._several_grids:
+        elif self.several_grids:
             steps = f"h = {listed(self._dt or ())} s, to t = {listed(self._t1 or ())} s"
         else:
             steps = f"h = {listed(self._dt or ())} s, {self._fixed_steps} steps"
         price = "" if self.failure_cost is None else f"failures at {self.failure_cost:g}"
-        parts = (named(self.solver_used), steps, counted(self._shape), in_words(self.risk), price)
+        parts = (named(self.solver_used), steps, counted(self.shape), in_words(self.risk), price)
         return ", ".join(x for x in parts if x)
 
     def built(self, params: PyTree, variation) -> tuple[System, AbstractFormulation, Any]:
@@ -273,7 +252,7 @@ class SimulationObjective(eqx.Module):
     @property
     def largest_step(self) -> float | None:
         """Largest fixed step that is made [s], negative backward in time; `None` if adaptive."""
-        if self._adaptive:
+        if self.adaptive:
             return None
         steps = [float(np.diff(x).flat[0]) for x in self._ends]
         return max(steps, key=abs)
@@ -299,22 +278,24 @@ class SimulationObjective(eqx.Module):
         return None if self.t1 is None else (self.t1,)
 
     @property
-    def _adaptive(self) -> bool:
+    def adaptive(self) -> bool:
+        """Whether steps are adaptive."""
         fixed = self.stepsize_controller is None or isinstance(
             self.stepsize_controller, diffrax.ConstantStepSize
         )
         return self._dt is None or not fixed
 
     @property
-    def _shape(self) -> tuple[int, int, int, int]:
+    def shape(self) -> tuple[int, int, int, int]:
         """Numbers of steps, horizons, variations and starts."""
-        steps = 1 if self._adaptive else len(self._dt or ())
+        steps = 1 if self.adaptive else len(self._dt or ())
         counts = len(self._t1 or ()), self.conditions.variation_count, self.states.q.shape[0]
         return steps, *counts
 
     @property
-    def _several_grids(self) -> bool:
-        return not self._adaptive and len(self._dt or ()) * len(self._t1 or ()) > 1
+    def several_grids(self) -> bool:
+        """Whether fixed steps differ among members."""
+        return not self.adaptive and len(self._dt or ()) * len(self._t1 or ()) > 1
 
     @property
     def _fixed_steps(self) -> int:
@@ -326,8 +307,9 @@ class SimulationObjective(eqx.Module):
         return int(np.ceil(max(quotients) * (1 - 1e-9)))
 
     @property
-    def _most_steps(self) -> int:
-        if self._adaptive:
+    def most_steps(self) -> int:
+        """Largest number of steps of a member."""
+        if self.adaptive:
             assert self.max_steps is not None  # __check_init__ made sure of it
             return self.max_steps
         # Checkpoints are kept for so many: the known number saves memory. One more than the
@@ -337,9 +319,9 @@ class SimulationObjective(eqx.Module):
     @property
     def _batch(self) -> Member:
         """All members, as arrays to be mapped over."""
-        step, horizon, variation, start = (jnp.asarray(x.ravel()) for x in np.indices(self._shape))
+        step, horizon, variation, start = (jnp.asarray(x.ravel()) for x in np.indices(self.shape))
         grid, t1, times = None, None, self._t1 or ()
-        if self._several_grids:
+        if self.several_grids:
             grid = jnp.asarray(ends_of_steps(self._ends))[step * len(times) + horizon]
         elif len(times) > 1:
             t1 = jnp.asarray(times, self.states.q.dtype)[horizon]
@@ -350,12 +332,15 @@ class SimulationObjective(eqx.Module):
 
     def _cost(self, params: PyTree, member: Member) -> Float[Array, ""]:
         run = self._run(params, member)
-        return jnp.where(run.success, self.cost(run), jnp.nan)
+        return jnp.where(run.success, self._cost_of(member)(run), jnp.nan)
+
+    def _cost_of(self, member: Member) -> Any:
+        return of_member(self.cost, member.variation, member.start)
 
     def _residuals(self, params: PyTree) -> Float[Array, " residuals"]:
         def of(member):
             run = self._run(params, member)
-            residuals = self.cost.residuals(run)  # pyright: ignore[reportFunctionMemberAccess]
+            residuals = self._cost_of(member).residuals(run)
             # A cost of the user's may be NaN where the run is not.
             good = run.success & jnp.all(jnp.isfinite(residuals))
             price = jnp.full_like(residuals, jnp.nan)
@@ -372,7 +357,7 @@ class SimulationObjective(eqx.Module):
         forward = self.mode == "forward"
         adjoint = diffrax.ForwardMode() if forward else diffrax.RecursiveCheckpointAdjoint()
         options: dict[str, Any] = {x: getattr(self, x) for x in _PASSED_ON} | self._times(member)
-        options |= {"controller": controller, "adjoint": adjoint, "max_steps": self._most_steps}
+        options |= {"controller": controller, "adjoint": adjoint, "max_steps": self.most_steps}
         options |= {"throw": False, "start_tolerance": None}
         return simulate(system, formulation, state, **options)
 

@@ -39,7 +39,7 @@ def gains(K_D, K_P):
 
 
 @pytest.fixture(scope="module")
-def good():
+def good() -> Any:
     return objective().certificate(gains(20.0, 100.0))
 
 
@@ -99,7 +99,7 @@ def test_a_logarithm_has_the_certificate_of_its_objective(good):
 
 @pytest.mark.slow
 def test_a_step_beyond_the_limit_and_failures_are_seen():
-    found = objective().certificate(gains(5e12, 1e12))
+    found: Any = objective().certificate(gains(5e12, 1e12))
     assert found.step_margin < 1e-2
     assert found.failed == 4
     assert np.isnan(found.worst_cost)
@@ -179,7 +179,8 @@ def test_the_slowest_of_all_variations_counts():
         build=lambda p, factor: (PENDULUM, gains(p * factor, (p * factor / 2) ** 2), None),
         conditions=Conditions(dt=0.05, t1=0.1, variations=factors),
     )
-    found, alone = made.certificate(20.0), jaxdae.lyapunov_certificate(10.0, 25.0)
+    found: Any = made.certificate(20.0)
+    alone = jaxdae.lyapunov_certificate(10.0, 25.0)
     np.testing.assert_allclose(found.lyapunov_rate, alone.rate, rtol=1e-6)
     np.testing.assert_allclose(found.stability[0].slowest_root, -5.0, rtol=1e-6)
     # The limit is that of the fastest.

@@ -37,7 +37,7 @@ def risen(rate, factor):
     return Rise(rate * factor), Multipliers(), None
 
 
-def objective(cost: Any = AT_ZERO, states=START, **settings):
+def objective(cost: Any = AT_ZERO, states: Any = START, **settings: Any):
     usual: dict[str, Any] = {"build": risen, "solver": RK4(), "conditions": SOME}
     return SimulationObjective(cost, states, **(usual | settings))
 
@@ -140,7 +140,7 @@ def test_residuals_only_where_the_objective_is_a_sum_of_squares(settings, messag
 # The third variation is beyond the range of numbers after two steps.
 FAILING = Conditions(dt=(0.05, 0.1), t1=0.5, variations=jnp.array([0.5, 1.0, 1e120]))
 # By a method that compiles quickly.
-QUICK: dict[str, Any] = {"conditions": FAILING, "solver": diffrax.Heun()}
+QUICK: Any = {"conditions": FAILING, "solver": diffrax.Heun()}
 
 
 @pytest.fixture(scope="module")
