@@ -7,6 +7,7 @@ from jaxdae.tuning.certificate import (
 )
 from jaxdae.tuning.checkpoint import CheckpointError as CheckpointError
 from jaxdae.tuning.conditions import Conditions as Conditions, Members as Members
+from jaxdae.tuning.constraints import Equality as Equality, Inequality as Inequality
 from jaxdae.tuning.costs import (
     AbstractCost as AbstractCost,
     ControlEffort as ControlEffort,
@@ -41,4 +42,5 @@ from jaxdae.tuning.reference_costs import (
 )
 from jaxdae.tuning.result import TuningHistory as TuningHistory, TuningResult as TuningResult
 from jaxdae.tuning.risk import CVaR as CVaR
+from jaxdae.tuning.scipy_runs import Scipy as Scipy
 from jaxdae.tuning.starts import perturbed_states as perturbed_states

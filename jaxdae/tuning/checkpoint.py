@@ -21,7 +21,7 @@ from jax.extend.core import ClosedJaxpr, Literal
 from jaxtyping import PyTree
 
 from jaxdae.files import replace_file
-from jaxdae.tuning.optimizers import Chosen
+from jaxdae.tuning.problem import Chosen
 
 FORMAT = "jaxdae tuning checkpoint"
 VERSION = 1
@@ -68,7 +68,7 @@ def load(
         )
     except Exception as error:
         reason = f"its arrays do not fit this run ({error})"
-        raise _error(path, reason, "use another file or `overwrite=True`") from error
+        raise refusal(path, reason, "use another file or `overwrite=True`") from error
 
 
 def fingerprint(
@@ -87,6 +87,7 @@ def fingerprint(
         A dictionary of JSON values.
     """
     problem, program = chosen.problem, chosen.method.program(chosen.problem)
+    constants = [] if isinstance(program, str) else _contents(_constants(program))
     trained, objective, optimizer = problem.trained, problem.objective, chosen.method.memory(state)
     name = getattr(objective, "__qualname__", type(objective).__name__)
     return {
@@ -94,9 +95,9 @@ def fingerprint(
         "structure of the parameters": _digest(_sanitized(jax.tree.structure(params))),
         "initial values": _digest(*_contents(params)),
         "optimizer state": _shapes(optimizer),
-        "optimizer": _digest(
-            *_contents(optimizer), _sanitized(program), *_contents(_constants(program))
-        ),
+        "optimizer": _digest(*_contents(optimizer), _sanitized(program), *constants),
+        "constraints": [f"{type(x).__name__} {x.name}" for x in problem.constraints],
+        "data of the constraints": _digest(*_contents(problem.constraints)),
         "tolerance": problem.tolerance,
         "objective": f"{name} {getattr(objective, 'budget', '')}".strip(),
         "data of the objective": _digest(*_contents(objective)),
@@ -108,14 +109,14 @@ def _verified(path: Path, content: bytes) -> tuple[dict[str, Any], bytes]:
     first, _, rest = content.partition(b"\n")
     checksum, _, payload = rest.partition(b"\n")
     if not first.startswith(b'{"') or FORMAT.encode() not in first:
-        raise _error(path, "it is not a tuning checkpoint", "give another path")
+        raise refusal(path, "it is not a tuning checkpoint", "give another path")
     if _checksum(first + b"\n", payload).encode() != checksum:
         reason = f"it is truncated or corrupt ({len(content)} bytes, the checksum does not match)"
-        raise _error(path, reason, "restore a copy, or start again with `overwrite=True`")
+        raise refusal(path, reason, "restore a copy, or start again with `overwrite=True`")
     header = _header(path, first)
     if header["version"] != VERSION:
         reason = f"its format version is {header['version']}, this program reads {VERSION}"
-        raise _error(path, reason, "use the version that wrote it, or `overwrite=True`")
+        raise refusal(path, reason, "use the version that wrote it, or `overwrite=True`")
     return header, payload
 
 
@@ -124,14 +125,14 @@ def _header(path: Path, first: bytes) -> dict[str, Any]:
     try:
         header = json.loads(first)
     except (ValueError, RecursionError) as error:
-        raise _error(path, f"its first line is damaged ({error})", remedy) from error
+        raise refusal(path, f"its first line is damaged ({error})", remedy) from error
     missing = [x for x in ("version", "rows", "software", "fingerprint") if x not in header]
     if missing:
-        raise _error(path, f"its first line has no {missing[0]!r}", remedy)
+        raise refusal(path, f"its first line has no {missing[0]!r}", remedy)
     if type(header["rows"]) is not int or header["rows"] < 0:
-        raise _error(path, f"it has {header['rows']!r} finished evaluations", remedy)
+        raise refusal(path, f"it has {header['rows']!r} finished evaluations", remedy)
     if not isinstance(header["fingerprint"], dict):
-        raise _error(path, "its first line does not say what run it is", remedy)
+        raise refusal(path, "its first line does not say what run it is", remedy)
     return header
 
 
@@ -148,10 +149,11 @@ def _require_same(path: Path, header: dict[str, Any], here: dict[str, Any]) -> N
         if header["software"] != _software():
             reason += f" (written with {header['software']}, this is {_software()})"
         remedy = "make the same call as then, give another path, or start with `overwrite=True`"
-        raise _error(path, reason, remedy)
+        raise refusal(path, reason, remedy)
 
 
-def _error(path: Path, reason: str, remedy: str) -> CheckpointError:
+def refusal(path: Path, reason: str, remedy: str) -> CheckpointError:
+    """The error that a file cannot be used, and what to do."""
     failure = f"cannot resume from {path}: {reason}"
     return CheckpointError(f"tune: {failure}; {remedy}.", failure)
 
@@ -197,7 +199,7 @@ def _sanitized(description: Any) -> bytes:
 
 
 def _software() -> dict[str, str]:
-    libraries = ("jax", "equinox", "optax", "optimistix")
+    libraries = ("jax", "equinox", "optax", "optimistix", "scipy")
     return {name: version(name) for name in libraries}
 
 

@@ -45,7 +45,9 @@ class ScaledDamping(optx.AbstractDescent):
     def step(self, step_size, state):
         # A parameter that nothing depends on stays where it is.
         scale = jnp.where(state.scale > 0, state.scale, 1.0)
-        damped = jnp.diag(jnp.sqrt(self.damping / step_size) * scale)
+        # The search counts in the widest precision, whatever that of the parameters is.
+        root = jnp.sqrt(self.damping / step_size).astype(scale.dtype)
+        damped = jnp.diag(root * scale)
         matrix = jnp.concatenate([state.jacobian, damped])
         right = jnp.concatenate([state.residual, jnp.zeros_like(scale)])
         out = lx.linear_solve(lx.MatrixLinearOperator(matrix), right, lx.QR(), throw=False)
@@ -55,10 +57,11 @@ class ScaledDamping(optx.AbstractDescent):
 class BoundedTrustRegion(optx.AbstractSearch):
     """optimistix's trust region, whose size has an upper limit.
 
-    It grows where the loss falls by three quarters of what was predicted; at the library's 0.99 it
-    would stay small where the Jacobian loses rank at the solution. Without a limit, a long run of
-    good steps makes it so large that as many bad ones follow before it has any effect again; and
-    without any damping, parameters that have no effect move by round-off.
+    It grows where the loss falls by three quarters of what was predicted, but not in the step after
+    one that was refused, which would only be refused again. At the library's 0.99 it would stay
+    small where the Jacobian loses rank at the solution. Without a limit, a long run of good steps
+    makes it so large that as many bad ones follow before it has any effect again; and without any
+    damping, parameters that have no effect move by round-off.
 
     Args:
         largest: step size.
@@ -68,14 +71,17 @@ class BoundedTrustRegion(optx.AbstractSearch):
     search: Any = eqx.field(default_factory=lambda: optx.ClassicalTrustRegion(0.75))
 
     def init(self, y, f_info_struct):
-        return self.search.init(y, f_info_struct)
+        return self.search.init(y, f_info_struct), jnp.asarray(True)
 
     def step(self, first_step, y, y_eval, f_info, f_eval_info, state):
-        size, accept, result, state = self.search.step(
-            first_step, y, y_eval, f_info, f_eval_info, state
+        before, accepted_before = state
+        size, accept, result, after = self.search.step(
+            first_step, y, y_eval, f_info, f_eval_info, before
         )
-        size = jnp.minimum(size, self.largest)
-        return size, accept, result, eqx.tree_at(lambda s: s.step_size, state, size)
+        most = jnp.where(accepted_before, self.largest, before.step_size)
+        size = jnp.minimum(size, most)
+        after = eqx.tree_at(lambda s: s.step_size, after, size)
+        return size, accept, result, (after, accept)
 
 
 class ComposedLeastSquares(optx.AbstractGaussNewton):

@@ -1,10 +1,11 @@
 """The optimization loop: one evaluation after another until there is a reason to end."""
 
+import contextlib
 import math
 import operator
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TYPE_CHECKING
 
@@ -14,10 +15,13 @@ from jaxtyping import Array, Bool, Float, PyTree
 
 from jaxdae.systems.calls import check_instance
 from jaxdae.tuning import checkpoint as checkpoints
-from jaxdae.tuning.optimizers import choose, Chosen, Mode
+from jaxdae.tuning.constraints import Constraint
+from jaxdae.tuning.optimizers import choose, Mode
 from jaxdae.tuning.parametrizations import resolve
+from jaxdae.tuning.problem import Chosen
 from jaxdae.tuning.result import TuningHistory, TuningResult
 from jaxdae.tuning.runs import Run
+from jaxdae.tuning.scipy_runs import Scipy, ScipyRun
 
 # Both are imported where they are used: many programs that import the package never tune.
 if TYPE_CHECKING:
@@ -30,6 +34,7 @@ if TYPE_CHECKING:
         | optax.GradientTransformation
         | optx.AbstractLeastSquaresSolver
         | optx.AbstractMinimiser
+        | Scipy
         | None
     )
 
@@ -40,6 +45,9 @@ class OffersResiduals(Protocol):
     def residuals(self, params: PyTree, /) -> Float[Array, " m"]:
         """Residuals as a function of the resolved parameters, as a vector."""
         ...
+
+
+AnyRun = Run | ScipyRun
 
 
 class TuningStep(NamedTuple):
@@ -67,6 +75,7 @@ def tune(
     params: PyTree,
     *,
     optimizer: "Optimizer" = None,
+    constraints: "Constraint | Sequence[Constraint]" = (),
     steps: int = 100,
     tolerance: float | None = None,
     mode: Mode = "auto",
@@ -105,8 +114,11 @@ def tune(
             differentiate it.
         params: pytree of parameters.
         optimizer: a name in `jaxdae.tuning.optimizers.OPTIMIZERS` ("lm", "gauss-newton", "l-bfgs",
-            "adam"), any optax optimizer, or a solver of optimistix that minimizes or makes least
-            squares; by default one that suits the objective.
+            "adam", "slsqp", "trust-constr"), any optax optimizer, a solver of optimistix that
+            minimizes or makes least squares, or `Scipy(...)`; by default one that suits the
+            objective: SLSQP where there are constraints.
+        constraints: `Equality` and `Inequality`, functions of the resolved parameters, for
+            optimizers that take them; bounds are parametrizations, which every optimizer keeps.
         steps: largest number of steps; the objective is evaluated `steps + 1` times at most.
         tolerance: at which an optimizer has converged, relative; by default the root of the
             round-off of the parameters' precision, or `rtol` of a solver of optimistix. Those of
@@ -150,18 +162,20 @@ def tune(
     file = _File(checkpoint, resume, overwrite, checkpoint_every)
     key = jax.random.key(0) if key is None else key
     check_instance("key", key, jax.Array | np.ndarray, "jax.random.key(0)")
-    chosen = choose(objective, params, optimizer, mode, tolerance)
+    chosen = choose(objective, params, optimizer, mode, tolerance, constraints)
     state = chosen.method.initial_state(chosen.problem, starts, spread, key)
-    run = Run(chosen, state, steps)
+    in_turn = isinstance(chosen.problem.optimizer, Scipy)
+    run = ScipyRun(chosen, state, steps) if in_turn else Run(chosen, state, steps)
     seed = np.asarray(jax.random.key_data(key)).tolist()
     search = {"mode": run.problem.mode, "starts": int(starts), "spread": float(spread), "key": seed}
-    file.open(run, chosen, params, search)
-    before, ended = run.evaluations, _Patience(patience, min_improvement)
-    if run.rows <= steps and not run.ended and not ended.exhausted(run.history):
-        run.compile()
-    reason = _loop(run, file, ended, progress, callback)
-    result = _result(run, chosen, params, _in_words(run, reason, ended), began, before)
-    if result.stop_reason == "stalled":
+    with contextlib.closing(run):
+        file.open(run, chosen, params, search)
+        before, ended = run.evaluations, _Patience(patience, min_improvement)
+        if run.rows <= steps and not run.ended and not ended.exhausted(run.history):
+            run.compile()
+        reason = _loop(run, file, ended, progress, callback)
+        result = _result(run, chosen, params, _in_words(run, reason, ended), began, before)
+    if result.stop_reason in ("stalled", "infeasible"):
         warnings.warn(f"tune: {result.ending}.", stacklevel=2)
     return result
 
@@ -189,7 +203,7 @@ class _File:
         self._fingerprint: dict[str, Any] = {}
         self._saved = 0
 
-    def open(self, run: Run, chosen: Chosen, params: PyTree, search: dict[str, Any]) -> None:
+    def open(self, run: AnyRun, chosen: Chosen, params: PyTree, search: dict[str, Any]) -> None:
         """Restore a run if asked to; know what to write in the header."""
         if self.path is None:
             return
@@ -197,10 +211,14 @@ class _File:
         self._fingerprint = checkpoints.fingerprint(params, chosen, run.state, search)
         if self.resume and self.path.exists():
             rows, contents = checkpoints.load(self.path, self._fingerprint, run.like)
-            run.restore(rows, *contents)
+            try:
+                run.restore(rows, *contents)
+            except ValueError as error:
+                remedy = "use what wrote it, or start again with `overwrite=True`"
+                raise checkpoints.refusal(self.path, str(error), remedy) from error
             self._saved = rows
 
-    def save(self, run: Run, *, due_only: bool) -> None:
+    def save(self, run: AnyRun, *, due_only: bool) -> None:
         """Save rows that are not saved yet; with `due_only`, at the regular intervals."""
         due = (run.rows - 1) % self.every == 0
         if self.path is None or run.rows == self._saved or (due_only and not due):
@@ -229,7 +247,7 @@ class _Patience:
         return self.limit is not None and self.stale >= self.limit
 
 
-def _loop(run: Run, file: _File, patience: _Patience, progress: bool, callback) -> str:
+def _loop(run: AnyRun, file: _File, patience: _Patience, progress: bool, callback) -> str:
     """Evaluate until a reason to stop, and return it."""
     from tqdm import tqdm
 
@@ -251,7 +269,7 @@ def _loop(run: Run, file: _File, patience: _Patience, progress: bool, callback) 
             file.save(run, due_only=False)
 
 
-def _show(bar: "tqdm", run: Run) -> None:
+def _show(bar: "tqdm", run: AnyRun) -> None:
     if bar.disable:
         return
     start, loss, _ = run.best()
@@ -260,18 +278,19 @@ def _show(bar: "tqdm", run: Run) -> None:
     bar.update(run.rows - 1 - bar.n)
 
 
-def _report(run: Run) -> TuningStep:
+def _report(run: AnyRun) -> TuningStep:
     row = run.rows - 1
     loss, norm, skipped = (x[row] for x in run.history)
     _, best_loss, params = run.best()
     return TuningStep(row, loss, norm, skipped, best_loss, resolve(params))
 
 
-def _in_words(run: Run, reason: str, patience: _Patience) -> tuple[str, str]:
+def _in_words(run: AnyRun, reason: str, patience: _Patience) -> tuple[str, str]:
     """Why the run stopped, in a word and in words."""
-    if reason == "steps":
+    ending = run.ending(run.best()[0])
+    if reason == "steps" or ending[0] == "infeasible":
         # The best start may have ended while others went on.
-        return run.ending(run.best()[0])
+        return ending
     if reason == "callback":
         return reason, "the callback returned True"
     fraction = f"{100 * patience.fraction:g} per cent"
@@ -279,7 +298,12 @@ def _in_words(run: Run, reason: str, patience: _Patience) -> tuple[str, str]:
 
 
 def _result(
-    run: Run, chosen: Chosen, params: PyTree, stop: tuple[str, str], began: float, before: int
+    run: AnyRun,
+    chosen: Chosen,
+    params: PyTree,
+    stop: tuple[str, str],
+    began: float,
+    before: int,
 ) -> TuningResult:
     start, loss, raw = run.best()
     histories, objective = run.history, run.problem.objective
@@ -303,6 +327,7 @@ def _result(
         method=chosen.words,
         residuals=residuals,
         jacobian=jacobian,
+        violations=run.violations(),
         certificate=certify(resolve(raw)) if callable(certify) else None,
         budget=str(getattr(objective, "budget", "")),
         wall_seconds=time.perf_counter() - began,

@@ -12,9 +12,11 @@ from jaxtyping import PyTree
 
 from jaxdae.names import unknown_name
 from jaxdae.tuning import damping, iteration
+from jaxdae.tuning.constraints import check_constraints
 from jaxdae.tuning.descent import default_optimizer, DESCENT
 from jaxdae.tuning.iteration import ITERATION
-from jaxdae.tuning.problem import Method, Problem
+from jaxdae.tuning.problem import Chosen, Problem
+from jaxdae.tuning.scipy_runs import SCIPY, Scipy
 
 Mode = Literal["auto", "forward", "reverse"]
 
@@ -54,29 +56,30 @@ OPTIMIZERS: dict[str, Named] = {
         lambda _: optx.LBFGS(rtol=0.0, atol=0.0),
     ),
     "adam": Named(
-        "Adam with clipping",
+        "Adam with a falling rate",
         "for any objective; slow, but it bears rough ones",
         lambda _: default_optimizer(),
+    ),
+    "slsqp": Named(
+        "SLSQP of SciPy",
+        "for objectives under constraints: sequential quadratic programs",
+        lambda _: Scipy("slsqp"),
+    ),
+    "trust-constr": Named(
+        "trust-constr of SciPy",
+        "for objectives under constraints, where SLSQP fails: trust regions and a barrier",
+        lambda _: Scipy("trust-constr"),
     ),
 }
 
 
-class Chosen(NamedTuple):
-    """An optimizer that fits.
-
-    Attributes:
-        problem: with the optimizer.
-        method: what drives it.
-        words: which it is, and why.
-    """
-
-    problem: Problem
-    method: Method
-    words: str
-
-
 def choose(
-    objective: Any, params: PyTree, optimizer: Any, mode: Mode, tolerance: float | None
+    objective: Any,
+    params: PyTree,
+    optimizer: Any,
+    mode: Mode = "auto",
+    tolerance: float | None = None,
+    constraints: Any = (),
 ) -> Chosen:
     """The optimizer that was asked for, or the one that suits the objective.
 
@@ -85,6 +88,7 @@ def choose(
             needs.
     """
     problem = Problem.make(objective, params, None, check_mode(objective, mode))
+    problem = dataclasses.replace(problem, constraints=check_constraints(constraints))
     point = ravel_pytree(problem.trained)[0]
     epsilon = float(jnp.finfo(point.dtype).eps)
     if optimizer is None:
@@ -124,6 +128,9 @@ def check_mode(objective: Any, mode: str) -> str:
 
 def _suitable(problem: Problem, size: int) -> tuple[str, str]:
     """Name of the optimizer for a kind of objective, and the reason."""
+    if problem.constraints:
+        names = ", ".join(x.name for x in problem.constraints)
+        return "slsqp", f"because there are constraints ({names})"
     if not _offers_residuals(problem.objective):
         return "adam", "because the objective offers no residuals"
     try:
@@ -144,6 +151,14 @@ def _driven(problem: Problem, optimizer: Any, title: str, size: int, mode: str):
     """The problem with its optimizer, and the method that drives it."""
     import optax
 
+    if isinstance(optimizer, Scipy):
+        return dataclasses.replace(problem, optimizer=optimizer), SCIPY
+    if problem.constraints:
+        raise ValueError(
+            f"tune: {title} takes no constraints, and there is {problem.constraints[0].name!r}; "
+            'choose "slsqp" or "trust-constr", or a parametrization that keeps the condition by '
+            "itself: Positive, Interval, PositiveDefinite, HurwitzPolynomial."
+        )
     if isinstance(optimizer, optax.GradientTransformation):
         optimizer = optax.with_extra_args_support(optimizer)
         return dataclasses.replace(problem, optimizer=optimizer), DESCENT
@@ -176,8 +191,14 @@ def _residual_struct(problem: Problem) -> jax.ShapeDtypeStruct:
 
 def _title(optimizer: Any) -> str:
     """What a user's optimizer is, in words; the parts of optax's have no names."""
-    module, kind = type(optimizer).__module__.partition(".")[0], type(optimizer).__name__
-    return f"{kind} of optimistix" if module == "optimistix" else f"an {kind} of {module}"
+    import optax
+
+    if isinstance(optimizer, optax.GradientTransformation):
+        return "an optimizer of optax"
+    if isinstance(optimizer, Scipy):
+        exact = " with exact Hessians" if optimizer.hessian else ""
+        return f"{OPTIMIZERS[optimizer.method].title}{exact}"
+    return f"{type(optimizer).__name__} of optimistix"
 
 
 def _not_an_optimizer(optimizer: Any) -> str:

@@ -8,9 +8,10 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Array, Float, Int, PyTree
 
 from jaxdae.systems.calls import traced_in_words
+from jaxdae.tuning.constraints import Constraint
 from jaxdae.tuning.parametrizations import resolve, trainable
 
 
@@ -49,9 +50,9 @@ class Record(NamedTuple):
         skipped: whether the trial, or the optimizer's step from it, was refused.
     """
 
-    loss: Float[Array, ""]
-    gradient_norm: Float[Array, ""]
-    skipped: Bool[Array, ""]
+    loss: Any
+    gradient_norm: Any
+    skipped: Any
 
 
 class Progress(eqx.Module):
@@ -103,7 +104,7 @@ class Method(NamedTuple):
 
     initial_state: Callable[["Problem", int, float, Array], Any]
     step: Callable[["Problem", "Problem", Any], tuple[Any, Record]]
-    program: Callable[["Problem"], ClosedJaxpr]
+    program: Callable[["Problem"], ClosedJaxpr | str]
     memory: Callable[[Any], PyTree]
 
 
@@ -118,6 +119,7 @@ class Problem(eqx.Module):
         mode: how derivatives are computed, "forward" or "reverse".
         tolerance: relative; when an optimizer that can converge has.
         residuals_of: shape and type of the residuals an optimizer of least squares works on.
+        constraints: what an optimizer that takes constraints must keep.
     """
 
     objective: Any
@@ -127,6 +129,7 @@ class Problem(eqx.Module):
     mode: str = eqx.field(static=True)
     tolerance: float = eqx.field(static=True, default=0.0)
     residuals_of: jax.ShapeDtypeStruct | None = eqx.field(static=True, default=None)
+    constraints: tuple[Constraint, ...] = ()
 
     @classmethod
     def make(cls, objective, params: PyTree, optimizer: Any, mode: str) -> "Problem":
@@ -189,6 +192,20 @@ class Problem(eqx.Module):
         updates = jax.vmap(unravel)(noise.at[0].set(0.0))
         point = jax.tree.map(lambda x: jnp.broadcast_to(x, (starts, *x.shape)), self.trained)
         return point, updates
+
+
+class Chosen(NamedTuple):
+    """An optimizer that fits.
+
+    Attributes:
+        problem: with the optimizer.
+        method: what drives it.
+        words: which it is, and why.
+    """
+
+    problem: Problem
+    method: Method
+    words: str
 
 
 def split(params: PyTree) -> tuple[PyTree, PyTree]:

@@ -10,8 +10,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from jaxdae.tuning.endings import in_words
-from jaxdae.tuning.optimizers import Chosen
-from jaxdae.tuning.problem import strongly_typed
+from jaxdae.tuning.problem import Chosen, strongly_typed
 from jaxdae.tuning.result import TuningHistory
 
 
@@ -93,6 +92,13 @@ class Run:
         if fit is None:
             return None, None
         return np.asarray(fit[0][start]), np.asarray(fit[1][start])
+
+    def violations(self) -> dict[str, float]:
+        """None, there are no constraints."""
+        return {}
+
+    def close(self) -> None:
+        """Nothing is open."""
 
     def like(self, rows: int) -> tuple[Any, TuningHistory]:
         """Shapes and dtypes of what a checkpoint stores after so many rows."""

@@ -3,9 +3,12 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
+import optimistix as optx
 import pytest
+from scipy import optimize
 
-from jaxdae.tuning import LeastSquares, tune
+from jaxdae.tuning import LeastSquares, Positive, tune
 
 # Misra1a of NIST's Statistical Reference Datasets (nonlinear regression, lower difficulty):
 # y = b1 (1 - exp(-b2 x)), with certified values and standard deviations of 11 digits.
@@ -57,3 +60,253 @@ def test_the_jacobian_at_the_solution_gives_the_certified_standard_deviations():
     np.testing.assert_allclose(result.jacobian, jax.jacfwd(misra)(result.params), rtol=1e-9)
     covariance = np.linalg.inv(result.jacobian.T @ result.jacobian) * result.loss / (X.size - 2)
     np.testing.assert_allclose(np.sqrt(np.diag(covariance)), DEVIATIONS, rtol=1e-7)
+
+
+def rosenbrock(x):
+    return jnp.array([10 * (x[1] - x[0] ** 2), 1 - x[0]])
+
+
+def powell(x):
+    """Powell's singular function: at its zero the Jacobian has rank 2 of 4."""
+    parts = [x[0] + 10 * x[1], 5**0.5 * (x[2] - x[3])]
+    return jnp.array([*parts, (x[1] - 2 * x[2]) ** 2, 10**0.5 * (x[0] - x[3]) ** 2])
+
+
+@pytest.mark.parametrize("name", ["lm", "gauss-newton", "l-bfgs"])
+def test_rosenbrocks_valley_is_followed_to_its_end(name):
+    result = tune(LeastSquares(rosenbrock), jnp.array([-1.2, 1.0]), optimizer=name, steps=100)
+    assert result.stop_reason == "converged"
+    # The sum of squares is at 1e-16 of what it was where a step is at the tolerance of 1.5e-8.
+    np.testing.assert_allclose(result.params, 1.0, rtol=1e-7)
+    assert result.evaluations == result.steps + 1 == result.history.loss.size
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["lm", "gauss-newton"])
+def test_a_jacobian_that_loses_rank_at_the_solution_is_borne(name):
+    start = jnp.array([3.0, -1.0, 0.0, 1.0])
+    result = tune(LeastSquares(powell), start, optimizer=name, steps=100)
+    # Convergence is linear there: each undamped step leaves half of the distance.
+    assert result.loss < 1e-20
+    np.testing.assert_allclose(result.params, 0.0, atol=1e-4)
+
+
+def test_the_way_does_not_depend_on_units():
+    unit = np.array([1e6, 1e-5])
+    scaled = LeastSquares(lambda x: 1e-9 * rosenbrock(x * unit))
+    one = tune(LeastSquares(rosenbrock), jnp.array([-1.2, 1.0]), steps=12)
+    other = tune(scaled, jnp.array([-1.2, 1.0]) / unit, steps=12)
+    # Round-off of twelve steps.
+    np.testing.assert_allclose(other.history.loss, 1e-18 * one.history.loss, rtol=1e-6)
+
+
+def test_scipy_finds_the_same_minimum():
+    rng = np.random.default_rng(0)
+    times = np.linspace(0.0, 3.0, 40)
+    data = 2.0 * np.exp(-0.7 * times) + 0.05 * rng.normal(size=40)
+
+    def residuals(p):
+        return p["scale"] * jnp.exp(-p["rate"] * times) - data
+
+    start = {"scale": jnp.array(1.0), "rate": Positive(0.2)}
+    result = tune(LeastSquares(residuals), start, steps=50)
+    numbers = optimize.least_squares(
+        lambda x: x[0] * np.exp(-x[1] * times) - data, [1.0, 0.2], xtol=1e-15, ftol=1e-15
+    )
+    # Both end where the sum of squares is flat to round-off: eight digits of the parameters.
+    np.testing.assert_allclose(result.params["scale"], numbers.x[0], rtol=1e-7)
+    np.testing.assert_allclose(result.params["rate"], numbers.x[1], rtol=1e-7)
+    np.testing.assert_allclose(result.loss, 2 * numbers.cost, rtol=1e-12)
+
+
+def logarithmic(x):
+    """NaN for what is not positive; an undamped step from 1 would lead to -3.6."""
+    return jnp.log(x) - jnp.log(0.01)
+
+
+@pytest.mark.parametrize("name", ["lm", "gauss-newton", "l-bfgs"])
+def test_a_step_that_is_not_finite_is_shortened(name):
+    result = tune(LeastSquares(logarithmic), jnp.array([1.0]), optimizer=name, steps=60)
+    assert result.skipped > 0
+    assert np.isnan(result.history.loss[result.history.skipped]).all()
+    np.testing.assert_allclose(result.params, 0.01, rtol=1e-7)
+
+
+def test_a_user_s_gauss_newton_without_a_search_is_halved_where_it_is_not_finite():
+    solver = optx.GaussNewton(rtol=1e-8, atol=1e-8)
+    result = tune(LeastSquares(logarithmic), jnp.array([1.0]), optimizer=solver, steps=60)
+    assert "GaussNewton of optimistix, as asked" in result.method
+    assert result.skipped > 0
+    np.testing.assert_allclose(result.params, 0.01, rtol=1e-7)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "solver",
+    [
+        optx.LevenbergMarquardt(rtol=1e-8, atol=1e-8),
+        optx.Dogleg(rtol=1e-8, atol=1e-8),
+        optx.BFGS(rtol=1e-8, atol=1e-8),
+        optx.NonlinearCG(rtol=1e-8, atol=1e-8),
+    ],
+    ids=lambda solver: type(solver).__name__,
+)
+def test_solvers_of_optimistix_run(solver):
+    mild = LeastSquares(lambda x: jnp.array([2 * (x[1] - x[0] ** 2), 1 - x[0]]))
+    result = tune(mild, jnp.array([0.5, 0.0]), optimizer=solver, steps=200)
+    np.testing.assert_allclose(result.params, 1.0, rtol=1e-4)
+
+
+def test_a_solver_that_cannot_be_driven_is_refused():
+    with pytest.raises(ValueError, match=r"NelderMead of optimistix cannot be driven here.*BFGS"):
+        tune(LeastSquares(misra), jnp.ones(2), optimizer=optx.NelderMead(rtol=1e-3, atol=1e-3))
+
+
+def test_several_starts_run_at_once_and_end_one_by_one():
+    """Zeros of a cubic: those of its slope are minima of its square that are none of it."""
+    cubic = LeastSquares(lambda x: x**3 - 3 * x + 3)
+    single = tune(cubic, jnp.array(1.2), steps=60)
+    several = tune(cubic, jnp.array(1.2), steps=60, starts=6, spread=2.0)
+    assert single.loss > 0.9
+    assert several.loss < 1e-20
+    np.testing.assert_allclose(np.polyval([1, 0, -3, 3], several.params), 0.0, atol=1e-8)
+    ended = np.isnan(several.histories.loss)
+    assert ended.any()
+    # From its end on a start has no numbers, and counts no evaluations.
+    assert np.all(np.diff(ended.astype(int), axis=0) >= 0)
+    assert several.evaluations == np.sum(~ended)
+    assert several.history.loss.size == np.sum(~ended[:, several.best_start])
+
+
+def test_single_precision_converges_to_its_own_tolerance():
+    start = jnp.array([250.0, 5e-4], jnp.float32)
+    single = LeastSquares(lambda b: b[0] * (1 - jnp.exp(-b[1] * X.astype("f4"))) - Y.astype("f4"))
+    result = tune(single, start, steps=60)
+    assert result.params.dtype == jnp.float32
+    assert result.stop_reason == "converged"
+    # The parameters are known to a hundredth of their standard deviation, 1.1 and 1.3 per cent.
+    np.testing.assert_allclose(result.params, CERTIFIED, rtol=1e-3)
+
+
+def test_more_parameters_than_residuals_are_differentiated_in_reverse():
+    traced = []
+
+    @jax.custom_vjp
+    def only_reverse(x):
+        return jnp.array([jnp.sum(x) - 1.0, x[0] - x[1]])
+
+    def forward(x):
+        traced.append(None)
+        return only_reverse(x), None
+
+    def backward(_, g):
+        return (jnp.full(5, g[0]).at[0].add(g[1]).at[1].add(-g[1]),)
+
+    only_reverse.defvjp(forward, backward)
+    result = tune(LeastSquares(only_reverse), jnp.arange(5.0), steps=20)
+    assert traced
+    assert result.loss < 1e-20
+
+
+class Sum:
+    """Offers residuals, and a certificate; the objective itself cannot be called."""
+
+    budget = "none"
+
+    def residuals(self, x):
+        return rosenbrock(x)
+
+    def certificate(self, x):
+        return f"certified at {np.round(x, 3)}"
+
+
+def test_an_objective_of_residuals_alone_is_tuned_by_every_kind():
+    start = jnp.array([-1.2, 1.0])
+    result = tune(Sum(), start, steps=60)
+    assert result.certificate == "certified at [1. 1.]"
+    assert "certified at" in result.summary()
+    assert "converged: " in result.summary()
+    # The same sum of squares, whoever adds it up.
+    np.testing.assert_allclose(
+        tune(Sum(), start, steps=1, optimizer="adam").initial_loss, result.initial_loss, rtol=1e-14
+    )
+
+
+@pytest.mark.parametrize(
+    ("objective", "size", "name", "why"),
+    [
+        (LeastSquares(lambda x: x - 1.0), 2, "Levenberg-Marquardt", "offers 2 residuals of 2"),
+        (LeastSquares(lambda x: x - 1.0), 65, "Adam", "65 residuals of 65 parameters, too many"),
+        (lambda x: jnp.sum(x**2), 2, "Adam", "because the objective offers no residuals"),
+    ],
+)
+def test_the_kind_of_objective_decides_and_it_is_said(objective, size, name, why):
+    method = tune(objective, jnp.ones(size), steps=0).method
+    assert method.startswith(name)
+    assert why in method
+
+
+def test_least_squares_without_residuals_are_refused():
+    with pytest.raises(ValueError, match="Levenberg-Marquardt needs residuals, and the objective"):
+        tune(lambda x: jnp.sum(x**2), jnp.ones(2), optimizer="lm")
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda x: x > 0, r"`residuals` returned bool\[2\], needs a vector"),
+        (lambda x: x[:0], r"`residuals` returned float64\[0\], needs a vector"),
+    ],
+)
+def test_residuals_that_are_none_are_refused(function, message):
+    with pytest.raises(ValueError, match=message):
+        tune(LeastSquares(function), jnp.ones(2), optimizer="lm")
+
+
+def test_residuals_that_no_parameter_changes_are_pointed_out():
+    flat = LeastSquares(lambda x: 3.0 + 0.0 * x)
+    with pytest.warns(UserWarning, match="all derivatives of the loss, which is 18, are zero"):
+        result = tune(flat, jnp.ones(2), steps=20)
+    assert result.stop_reason == "stalled"
+    assert result.evaluations == 1
+
+
+@pytest.mark.parametrize("name", ["lm", "l-bfgs"])
+def test_derivatives_that_are_wrong_are_pointed_out(name):
+    @jax.custom_jvp
+    def wrong(x):
+        return x - 1.0
+
+    wrong.defjvp(lambda primals, tangents: (primals[0] - 1.0, -tangents[0]))
+    with pytest.warns(UserWarning, match="no step lowers the loss any more, although.*promises"):
+        result = tune(LeastSquares(wrong), jnp.array([3.0]), optimizer=name, steps=200)
+    assert result.stop_reason == "stalled"
+    assert result.loss == result.initial_loss == 4.0
+
+
+def test_starts_at_which_no_residual_is_finite_are_an_error():
+    with pytest.raises(ValueError, match="first evaluation failed at all 2 starts"):
+        tune(LeastSquares(lambda x: x * jnp.nan), jnp.ones(2), starts=2)
+
+
+def test_evaluations_of_a_line_search_count():
+    target = jnp.array([3.0, -1.0])
+    result = tune(
+        lambda p: jnp.sum(jnp.array([1.0, 100.0]) * (p - target) ** 2),
+        jnp.zeros(2),
+        steps=5,
+        optimizer=optax.lbfgs(),
+    )
+    assert result.evaluations > 6 == result.history.loss.size
+
+
+@pytest.mark.parametrize("stop", ["patience", "callback"])
+def test_other_reasons_to_stop_are_in_words(stop):
+    settings = {
+        "patience": {"patience": 2, "min_improvement": 0.9},
+        "callback": {"callback": lambda info: info.step == 3},
+    }
+    result = tune(LeastSquares(rosenbrock), jnp.array([-1.2, 1.0]), **settings[stop])
+    words = {"patience": "did not fall by 90 per cent in 2 steps", "callback": "returned True"}
+    assert result.stop_reason == stop
+    assert words[stop] in result.ending

@@ -1,0 +1,73 @@
+"""Conditions that tuned parameters must meet, as functions of them."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PyTree
+
+from jaxdae.systems.calls import traced_in_words
+
+
+class Equality(eqx.Module):
+    """`function(params) = 0`, entry by entry.
+
+    Args:
+        function: maps the resolved parameters to an array of any shape; traceable.
+        name: what messages call it.
+    """
+
+    function: Callable
+    name: str = eqx.field(static=True, default="equality")
+
+
+class Inequality(eqx.Module):
+    """`function(params) >= 0`, entry by entry.
+
+    Args:
+        function: maps the resolved parameters to an array of any shape; traceable.
+        name: what messages call it.
+    """
+
+    function: Callable
+    name: str = eqx.field(static=True, default="inequality")
+
+
+Constraint = Equality | Inequality
+
+
+def check_constraints(constraints: Any) -> tuple[Constraint, ...]:
+    """One constraint or a sequence of them, as a tuple.
+
+    Raises:
+        ValueError: if something else is among them.
+    """
+    several = tuple(constraints) if isinstance(constraints, Sequence) else (constraints,)
+    for x in several:
+        if not isinstance(x, Constraint):
+            raise ValueError(
+                f"tune: a constraint is a {type(x).__name__}, must be Equality(function, name) or "
+                "Inequality(function, name), functions of the parameters that are 0, or at least 0."
+            )
+    return several
+
+
+def constraint_values(constraint: Constraint, params: PyTree) -> Float[Array, " c"]:
+    """Values of a constraint as a vector.
+
+    Raises:
+        ValueError: if it is not real.
+    """
+    what = f"the constraint {constraint.name!r}"
+    values = traced_in_words(what, constraint.function, params)
+    if values is None:
+        raise ValueError(f"tune: {what} returned nothing; end it with `return …`.")
+    values = jnp.ravel(jnp.asarray(values))
+    if values.size == 0 or not jnp.issubdtype(values.dtype, jnp.floating):
+        raise ValueError(
+            f"tune: {what} returned {values.dtype}[{values.size}], needs at least one real "
+            "floating-point number; of a condition that is true or false give what must not be "
+            "negative."
+        )
+    return values
