@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
+from jaxdae.compiled import shared
 from jaxdae.formulations import AbstractFormulation
 from jaxdae.systems import State, System
 
@@ -36,10 +37,12 @@ class Plant(eqx.Module):
         """The formulation's own state `x`."""
         return self.formulation.init(self.system, t, state)
 
+    @shared
     def rate(self, t, x: PyTree, u: Float[Array, " s"]) -> PyTree:
         """`dx/dt`."""
         return self.formulation.vector_field(self.system, t, x, u)
 
+    @shared
     def residual(self, program: Program, t, x: PyTree) -> Float[Array, " r"]:
         """The program constraints at a state of the formulation, shape `(r,)`."""
         state = self.formulation.recover(self.system, t, x)
@@ -78,6 +81,7 @@ def flow_derivatives(plant: Plant, program: Program, order: int) -> Callable[...
     return levels
 
 
+@shared
 def decouple(plant: Plant, program: Program, degrees: tuple[int, ...], t, state) -> Decoupling:
     """Residuals, drift and decoupling matrix at one state, for known relative degrees.
 

@@ -8,6 +8,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
+from jaxdae.compiled import shared
 from jaxdae.formulations.gains import check_size
 from jaxdae.formulations.stabilization import check_stabilization, perturbation_block
 from jaxdae.linalg.capabilities import Capabilities
@@ -79,11 +80,11 @@ class AbstractFormulation(eqx.Module):
 
     def vector_field(self, system: System, t, y: PyTree, u: Any) -> PyTree:
         """Time derivative of the formulation's state; same structure as `y`."""
-        return self.rate_and_multipliers(system, t, y, u)[0]
+        return _rate_and_multipliers(self, system, t, y, u)[0]
 
     def multipliers(self, system: System, t, y: PyTree, u: Any) -> Float[Array, " c"]:
         """Constraint multipliers `lam`, shape `(m+r,)`; the reaction is `-J^T lam`."""
-        return self.rate_and_multipliers(system, t, y, u)[1]
+        return _rate_and_multipliers(self, system, t, y, u)[1]
 
     @property
     def examination(self) -> Examination:
@@ -130,3 +131,8 @@ class AbstractFormulation(eqx.Module):
                 f"solve is {described(solve)}; leave it out, or give MinimumNorm() or "
                 "SingularMass(), with brackets."
             )
+
+
+@shared
+def _rate_and_multipliers(formulation: AbstractFormulation, system: System, t, y, u):
+    return formulation.rate_and_multipliers(system, t, y, u)

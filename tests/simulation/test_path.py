@@ -4,6 +4,7 @@ import re
 import traceback
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 import pytest
 
@@ -28,7 +29,8 @@ class Pendulum(System):
 
 @pytest.fixture
 def stacks(monkeypatch) -> list[list[str]]:
-    """Files from the outermost call to each evaluation of the dynamics."""
+    """Files from the outermost call to each evaluation of the dynamics, as in a new process."""
+    jax.clear_caches()
     found, evaluated = [], dynamics._evaluate
 
     def noted(*arguments, **named):
