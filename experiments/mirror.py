@@ -17,6 +17,7 @@ the paper's control law is compared with derivatives.
 Writes a figure, `report.md` and `result.json`.
 """
 
+import itertools
 import warnings
 from pathlib import Path
 from typing import NamedTuple
@@ -81,13 +82,6 @@ def closed_loop(rate: float, parts) -> Loop:
     )
 
 
-def found_degrees() -> tuple[int, ...]:
-    """Relative degrees of the program, found by differentiation."""
-    mirror = AdaptiveMirror()
-    sample = mirror.program_state(0.0)
-    return relative_degree(mirror, FREE, mirror.program, sample, controls=1).degrees
-
-
 def scales(H: np.ndarray) -> np.ndarray:
     """All derivatives in the unit of the violation: powers of the fastest root."""
     return np.diag(np.abs(np.linalg.eigvals(H)).max() ** -np.arange(float(len(H))))
@@ -103,43 +97,53 @@ def largest_power(H: np.ndarray, dt: float, solver, count: int = 400) -> float:
     """How far a violation may swing before it dies out: the largest `|R(dt H)^k|`, scaled."""
     scale = scales(H)
     matrix = scale @ step_matrix(H, dt, solver) @ np.linalg.inv(scale)
-    power, largest = np.eye(len(H)), 1.0
-    for _ in range(count):
-        power = matrix @ power
-        largest = max(largest, float(np.linalg.norm(power, 2)))
-    return largest
+    powers = itertools.accumulate([matrix] * count, np.matmul)
+    return max(1.0, *(float(np.linalg.norm(x, 2)) for x in powers))
 
 
 @eqx.filter_jit
-def after_one_step(loop: Loop, solver, dt, ts, ys):
-    """`g(step(x))` for states `x` with `g(x) = y`, shape `(samples, 4)`."""
+def residuals(loop: Loop, ts, states):
+    """`g(x)` of states, shape `(samples, 4)`."""
+    return jax.vmap(lambda t, x: loop.servo.perturbations(t, x.q, x.v, x.w)[0])(ts, states)
+
+
+@eqx.filter_jit
+def states_with(loop: Loop, ts, ys):
+    """States `x` with `g(x) = y`, each row linear in one unknown, by Newton from the program."""
     mirror, servo, _ = loop
 
-    def residuals(t, x):
-        return servo.perturbations(t, x[:1], x[1:2], x[2:])[0]
+    def one(t, y):
+        def off(x):
+            return servo.perturbations(t, x[:1], x[1:2], x[2:])[0] - y
 
-    def state_with(t, y):
-        """Newton's method from the program motion; each derivative is linear in one unknown."""
         start = mirror.program_state(t)
-        jacobian = jax.jacfwd(residuals, argnums=1)
-
-        def improve(_, x):
-            return x - jnp.linalg.solve(jacobian(t, x), residuals(t, x) - y)
-
+        jacobian = jax.jacfwd(off)
+        improve = lambda _, x: x - jnp.linalg.solve(jacobian(x), off(x))  # noqa: E731
         x = jax.lax.fori_loop(0, 6, improve, jnp.concatenate([start.q, start.v, start.w]))
         return jaxdae.State(x[:1], x[1:2], x[2:])
 
-    def rate(t, x, args):
-        del args
-        return FREE.vector_field(mirror, t, x, servo(t, x.q, x.v, x.w))
-
-    def one(t, y):
-        term, x = diffrax.ODETerm(rate), state_with(t, y)
-        memory = solver.init(term, t, t + dt, x, None)
-        x = solver.step(term, t, t + dt, x, None, memory, False)[0]
-        return residuals(t + dt, jnp.concatenate([x.q, x.v, x.w]))
-
     return jax.vmap(one)(ts, ys)
+
+
+@eqx.filter_jit
+def steps(loop: Loop, solver, dt, ts, states):
+    """States after one step of a method."""
+    mirror, servo, _ = loop
+    term = diffrax.ODETerm(lambda t, x, _: FREE.vector_field(mirror, t, x, servo(t, x.q, x.v, x.w)))
+
+    def one(t, x):
+        memory = solver.init(term, t, t + dt, x, None)
+        return solver.step(term, t, t + dt, x, None, memory, False)[0]
+
+    return jax.vmap(one)(ts, states)
+
+
+def after_one_step(loop: Loop, solver, dt, ts, ys):
+    """`g(step(x))` for states `x` with `g(x) = y`, shape `(samples, 4)`.
+
+    Three programs, of which only the steps are compiled anew for another method.
+    """
+    return residuals(loop, ts + dt, steps(loop, solver, dt, ts, states_with(loop, ts, ys)))
 
 
 def theory(loop: Loop, solver, dt: float, weight: np.ndarray, samples: int) -> Theory:
@@ -208,9 +212,10 @@ def study(steps: int, rate: float, samples: int = 400) -> dict:
         ):
             results = case(equal, name, solver, value, part, weight, steps, samples)
             equals.append(results | {"version": version})
-    degrees = found_degrees()
+    mirror = apart.mirror
+    found = relative_degree(mirror, FREE, mirror.program, mirror.program_state(0.0), controls=1)
     return {
-        "degrees": degrees, "rows": rows, "equals": equals, "limits": limits,
+        "degrees": found.degrees, "rows": rows, "equals": equals, "limits": limits,
         "law": law_differences(apart),
     }  # fmt: skip
 
@@ -238,12 +243,6 @@ def law_differences(loop: Loop, count: int = 12) -> dict[str, np.ndarray]:
         name: np.abs(voltages[:, i] - voltages[:, 2]) / size
         for i, name in enumerate(("corrected", "printed"))
     }
-
-
-def slips(mirror: AdaptiveMirror) -> list[tuple]:
-    """The coefficients that the paper prints wrong, at one state."""
-    results = coefficients(mirror, jnp.array([0.7, -1.3, 2.1, 0.9]))
-    return [(name, c.printed, c.correct, c.slip) for name, c in results.items() if c.slip]
 
 
 OTHER_SLIPS = """
@@ -346,7 +345,12 @@ def cells(rows: list[dict]) -> list[tuple]:
 
 def report(results: dict, rate: float) -> str:
     """Tables and claims."""
-    wrong = [(name, f"{a:.6g}", f"{b:.6g}", why) for name, a, b, why in slips(AdaptiveMirror())]
+    printed = coefficients(AdaptiveMirror(), jnp.array([0.7, -1.3, 2.1, 0.9]))
+    wrong = [
+        (name, f"{c.printed:.6g}", f"{c.correct:.6g}", c.slip)
+        for name, c in printed.items()
+        if c.slip
+    ]
     slip_table = table(("coefficient", "printed", "derivative", "slip"), wrong)
     apart = f"Roots -{rate:g} x {APART} 1/s, at parts of the spectral limit"
     equal = f"Four equal roots, -{rate:g} 1/s, at parts of either limit"
