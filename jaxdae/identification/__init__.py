@@ -6,6 +6,10 @@ from jaxdae.identification.data import (
     Measurement as Measurement,
 )
 from jaxdae.identification.identify import identify as identify
+from jaxdae.identification.repetitions import (
+    Repetitions as Repetitions,
+    repetitions as repetitions,
+)
 from jaxdae.identification.result import (
     FittedChannel as FittedChannel,
     Identification as Identification,

@@ -68,6 +68,9 @@ class Experiment:
         controller: input of this record, `u = controller(t, q, v, w)`, unless the model has one.
         conditions: what was different in this record, any pytree of numbers; where given, the model
             is `build(params, conditions)`.
+        guess: states at the samples as far as they are guessed, a `State` with leading axis
+            `times`: where intervals of a divided record begin. Without it the first guess of the
+            parameters says.
         name: for messages and plots.
 
     Raises:
@@ -83,6 +86,7 @@ class Experiment:
     t0: float = 0.0
     controller: Callable | None = None
     conditions: Any = None
+    guess: State | None = None
     name: str = ""
 
     def __post_init__(self):
@@ -93,6 +97,11 @@ class Experiment:
             raise TypeError(
                 f"Experiment: start is a {type(self.start).__name__}, must be a State(q, v), a "
                 "function of the system that returns one, or an UnknownStart."
+            )
+        if self.guess is not None and np.shape(self.guess.q)[:1] != ts.shape:
+            raise ValueError(
+                f"Experiment: guess.q has shape {np.shape(self.guess.q)}, needs one state for each "
+                f"of the {ts.size} times."
             )
         self._check_measurements(ts)
 

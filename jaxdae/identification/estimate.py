@@ -1,5 +1,6 @@
 """Fits of a batch of data sets: weights, noise that is not known, and how each one ended."""
 
+import abc
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -9,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxdae.identification.least_squares import LeastSquares, value_and_jacobian
-from jaxdae.identification.residuals import Fit
+from jaxdae.identification.least_squares import LeastSquares, Progress, value_and_jacobian
+from jaxdae.identification.residuals import Fit, Measured
 
 # Noise levels have converged where they change by less than this part: far below what they are
 # known to from any number of samples.
@@ -21,42 +22,56 @@ _MOST_ROUNDS = 10
 _OPEN = 1e-2
 _RELATIVE = 1e-8
 _SEEN = 1e-6
+# Coordinates of divided records are good near where they are made, and are made anew so often.
+_STEPS_OF_ROUND = 8
+# Weights of gaps between intervals, one after the other: at first they hardly bind, in the end they
+# close to round-off of the motion's size.
+_WEIGHTS = (1e1, 1e2, 1e3, 1e4, 1e5)
 
 
-class Data(NamedTuple):
+class Measurements(NamedTuple):
     """What the residuals of a fit depend on besides its unknowns.
 
     Args:
-        values: samples, for each batch of runs.
+        values: what was measured, for each batch of runs.
         noise: of channels, one for those whose noise is in the weights.
         weight: of gaps between intervals.
-        scale: of the unknowns.
     """
 
     values: Any
     noise: Any
     weight: Any
-    scale: Any
+
+
+class Coordinates(NamedTuple):
+    """Unknowns `x = base + directions @ y` in which the least squares are well conditioned.
+
+    Args:
+        base: where `y` is zero, shape `(p,)`.
+        directions: of which each changes the residuals by about one, shape `(p, p)`.
+    """
+
+    base: Any
+    directions: Any
 
 
 class Weighted(eqx.Module):
-    """Residuals of a fit by scaled unknowns."""
+    """Residuals of a fit by the coordinates of a round."""
 
     fit: Fit
 
-    def __call__(self, y, data: Data):
+    def __call__(self, y, data: tuple[Measurements, Coordinates]):
         """Residuals in units of the noise."""
-        return self.fit.residuals(data.scale * y, data.values, data.noise, data.weight)
+        measured, (base, directions) = data
+        return self.fit.residuals(base + directions @ y, *measured)
 
 
 @eqx.filter_jit
-def linearized(fit: Fit, x, data: Data):
+def linearized(fit: Fit, x, data: Measurements):
     """Residuals and their Jacobian by the unknowns, of a batch of fits."""
 
     def one(x, data):
-        return value_and_jacobian(
-            lambda x: fit.residuals(x, data.values, data.noise, data.weight), x
-        )
+        return value_and_jacobian(lambda x: fit.residuals(x, *data), x)
 
     return eqx.filter_vmap(one)(x, data)
 
@@ -68,7 +83,7 @@ def channel_squares(fit: Fit, x, values) -> Float[Array, "fits channels"]:
     def one(x, values):
         total = jnp.zeros(len(fit.model.channels), x.dtype)
         for batch, found, measured in zip(fit.batches, fit.readings(x), values, strict=True):
-            squares = ((found.values - measured) * batch.weights) ** 2
+            squares = ((found.values - measured.channels) * batch.weights) ** 2
             total = total.at[jnp.asarray(batch.channels)].add(squares.sum(axis=(0, 2)))
         return total
 
@@ -82,11 +97,13 @@ class Counts(NamedTuple):
         samples: of each channel.
         unknown_noise: which channels have a noise level to be estimated.
         others: measurements besides samples.
+        nodes: unknowns that the continuity of the states determines.
     """
 
     samples: np.ndarray
     unknown_noise: np.ndarray
     others: int
+    nodes: int
 
     @property
     def total(self) -> int:
@@ -104,6 +121,7 @@ class Ended(NamedTuple):
         steps: taken or refused, shape `(fits,)`.
         converged: which fits are at a minimum, shape `(fits,)`.
         stuck: which fits are where they began, shape `(fits,)`.
+        gaps: between intervals, in units of the motion's size, shape `(fits, gaps)`.
     """
 
     x: np.ndarray
@@ -112,6 +130,7 @@ class Ended(NamedTuple):
     steps: np.ndarray
     converged: np.ndarray
     stuck: np.ndarray
+    gaps: np.ndarray
 
 
 def repeated(tree: Any, count: int) -> Any:
@@ -119,9 +138,9 @@ def repeated(tree: Any, count: int) -> Any:
     return jax.tree.map(lambda x: jnp.broadcast_to(x, (count, *jnp.shape(x))), tree)
 
 
-def samples_of(fit: Fit) -> list:
-    """Samples of each batch of runs."""
-    return [batch.values for batch in fit.batches]
+def samples_of(fit: Fit) -> list[Measured]:
+    """What was measured, for each batch of runs."""
+    return [Measured(b.values, jnp.zeros(b.starts.tangent.prior.shape[:2])) for b in fit.batches]
 
 
 def first_noise(fit: Fit, counts: Counts) -> np.ndarray:
@@ -141,8 +160,8 @@ def first_noise(fit: Fit, counts: Counts) -> np.ndarray:
 
 
 def estimate(
-    fit: Fit, x, values, counts: Counts, *, steps: int, weight: float = 0.0,
-    watch: Callable | None = None,
+    fit: Fit, x, values, counts: Counts, *, steps: int,
+    store: "AbstractStore | None" = None, watch: Callable | None = None,
 ) -> Ended:  # fmt: skip
     """Fit a batch of data sets.
 
@@ -152,34 +171,129 @@ def estimate(
     Args:
         fit: what is fitted.
         x: where to begin, shape `(fits, p)`.
-        values: samples of every fit, leading axis `fits`.
-        counts: how many there are.
+        values: what was measured in every fit, leading axis `fits`.
+        counts: how much there is.
         steps: largest number of steps of each fit.
-        weight: of gaps between intervals.
+        store: where every step is saved, and from where an interrupted fit goes on.
         watch: called after each step.
     """
-    many = x.shape[0]
+    many, single = x.shape[0], fit.joints.shape[0] == 0
+    stages = (0.0,) if single else _WEIGHTS
+    fits = LeastSquares(Weighted(fit), steps if single else min(steps, _STEPS_OF_ROUND))
+    guess, stage, rounds, total = x, 0, 0, np.zeros(many, int)
     noise = np.tile(first_noise(fit, counts), (many, 1))
-    total, guess = np.zeros(many, int), x
-    data = Data(values, jnp.asarray(noise, x.dtype), repeated(weight, many), None)
-    for _ in range(_MOST_ROUNDS):
-        data = scaled(fit, x, data._replace(noise=jnp.asarray(noise, x.dtype)))
-        fits = LeastSquares(Weighted(fit), steps)
-        progress = fits.run(fits.begin(x / data.scale, data), data, watch)
-        x = progress.x * data.scale
-        total += np.asarray(progress.steps)
+    data = Measurements(values, jnp.asarray(noise, x.dtype), jnp.zeros(many))
+    while stage < len(stages) and rounds < _MOST_ROUNDS:
+        begun = _begun(fits, fit, x, data, stages, Where(noise, total, stage, rounds))
+        begun = begun if store is None else store.restored(begun)
+        total, stage, rounds = np.asarray(begun.total), int(begun.stage), int(begun.rounds)
+        along, noise = begun.along, np.asarray(begun.noise, float)
+        weight = jnp.full(many, stages[stage], x.dtype)
+        data = data._replace(noise=begun.noise, weight=weight)
+        progress = fits.run(begun.progress, (data, along), _watching(begun, store, watch))
+        x = along.base + jax.vmap(jnp.matmul)(along.directions, progress.x)
+        total = total + np.asarray(progress.steps)
+        spent = total >= steps * len(stages)
+        if not single and not np.all(_at_minimum(fit, x, data) | spent):
+            continue
         new = _noise(fit, x, values, counts, noise)
-        change = np.abs(new / noise - 1)
-        noise = new
-        if not np.any(change > _NOISE_TOLERANCE):
-            break
-    data = data._replace(noise=jnp.asarray(noise, x.dtype))
+        change, noise, rounds = np.abs(new / noise - 1), new, rounds + 1
+        last = stage == len(stages) - 1
+        stage += not last or not np.any(change > _NOISE_TOLERANCE)
+    return _ended(fit, guess, x, data._replace(noise=jnp.asarray(noise, x.dtype)), total)
+
+
+class Where(NamedTuple):
+    """Where a fit is between its rounds.
+
+    Args:
+        noise: of channels, shape `(fits, channels)`.
+        total: steps so far, shape `(fits,)`.
+        stage: number of the weight of the gaps.
+        rounds: how often the noise was estimated.
+    """
+
+    noise: Any
+    total: Any
+    stage: Any
+    rounds: Any
+
+
+class Round(NamedTuple):
+    """One round of fit and noise.
+
+    Args:
+        progress: of the fits.
+        along: coordinates of the unknowns.
+        noise: as in `Where`, the others too.
+        total: before the round.
+        stage: of the round.
+        rounds: before it.
+    """
+
+    progress: Progress
+    along: Coordinates
+    noise: Any
+    total: Any
+    stage: Any
+    rounds: Any
+
+
+def _at_minimum(fit: Fit, x, data: Measurements) -> np.ndarray:
+    """Which fits have nothing more to win with the present weights."""
+    residuals, jac = (np.asarray(a) for a in linearized(fit, x, data))
+    limit = _OPEN * (1 + _RELATIVE * _squares(residuals))
+    return expected_decrease(residuals, jac) <= np.where(np.isfinite(limit), limit, -1.0)
+
+
+def _begun(fits: LeastSquares, fit: Fit, x, data: Measurements, stages, at: Where) -> Round:
+    """A round before its first step."""
+    weight = jnp.full(x.shape[0], stages[at.stage], x.dtype)
+    data = data._replace(noise=jnp.asarray(at.noise, x.dtype), weight=weight)
+    along = coordinates(fit, x, data)
+    progress = fits.begin(jnp.zeros_like(x), (data, along))
+    return Round(progress, along, data.noise, *map(jnp.asarray, at[1:]))
+
+
+class AbstractStore(abc.ABC):
+    """Where rounds are kept, so that an interrupted fit can go on."""
+
+    @abc.abstractmethod
+    def restored(self, begun: Round) -> Round:
+        """The round that was stored, as far as it had come; once. Else the one that begins."""
+
+    @abc.abstractmethod
+    def save(self, now: Round) -> None:
+        """Keep a round as it is."""
+
+
+def _watching(begun: Round, store: AbstractStore | None, watch: Callable | None):
+    def each(progress: Progress) -> None:
+        if store is not None:
+            store.save(begun._replace(progress=progress))
+        if watch is not None:
+            watch(progress)
+
+    return each
+
+
+def _ended(fit: Fit, guess, x, data: Measurements, total: np.ndarray) -> Ended:
+    """How fits ended, with the final noise."""
     residuals, jac = (np.asarray(a) for a in linearized(fit, x, data))
     cost, first = _squares(residuals), _squares(np.asarray(linearized(fit, guess, data)[0]))
+    gaps = residuals[:, residuals.shape[1] - fit.gap_count :]
     small = expected_decrease(residuals, jac) <= _OPEN * (1 + _RELATIVE * cost)
     converged = small & np.isfinite(cost)
     stuck = ~converged & ~(cost < first * (1 - _RELATIVE))
-    return Ended(np.asarray(x), noise, cost, total, converged, stuck)
+    return Ended(
+        np.asarray(x),
+        np.asarray(data.noise),
+        cost - _squares(gaps),
+        total,
+        converged,
+        stuck,
+        gaps / np.asarray(data.weight)[:, None],
+    )
 
 
 def _squares(residuals: np.ndarray) -> np.ndarray:
@@ -210,18 +324,37 @@ def expected_decrease(residuals: np.ndarray, jac: np.ndarray) -> np.ndarray:
     return np.array(left)
 
 
-def scaled(fit: Fit, x, data: Data) -> Data:
-    """Unknowns in units that change the residuals by one, all else the same."""
-    _, jac = linearized(fit, x, data._replace(scale=jnp.ones_like(x)))
-    sizes = jnp.linalg.norm(jac, axis=1)
-    good = jnp.isfinite(sizes) & (sizes > 0)
-    return data._replace(scale=jnp.where(good, 1.0 / jnp.where(good, sizes, 1.0), 1.0))
+def coordinates(fit: Fit, x, data: Measurements) -> Coordinates:
+    """Coordinates at a point: parameters, with later starts that keep the gaps, and the gaps.
+
+    In the unknowns themselves a small change of a parameter alone opens gaps, whose weight would
+    allow it tiny steps only. Each direction is as long as changes the residuals by one.
+    """
+    jac = np.asarray(linearized(fit, x, data)[1])
+    made = [_directions(x, fit.node_entries, fit.gap_count) for x in jac]
+    return Coordinates(x, jnp.asarray(np.stack(made), x.dtype))
+
+
+def _directions(jac: np.ndarray, nodes: np.ndarray, gaps: int) -> np.ndarray:
+    directions = np.eye(jac.shape[1])
+    if not np.isfinite(jac).all():
+        return directions
+    if gaps:
+        opened = np.linalg.pinv(jac[-gaps:, nodes])
+        directions[np.ix_(nodes, ~nodes)] = -opened @ jac[-gaps:, ~nodes]
+        directions[np.ix_(nodes, nodes)] = opened
+        jac = jac @ directions
+    largest = np.maximum(np.abs(jac).max(axis=0), np.finfo(float).tiny)
+    sizes = largest * np.linalg.norm(jac / largest, axis=0)  # whose squares would overflow
+    good = np.isfinite(sizes) & (sizes > 0)
+    return directions / np.where(good, sizes, 1.0)
 
 
 def _noise(fit: Fit, x, values, counts: Counts, noise: np.ndarray) -> np.ndarray:
     if not counts.unknown_noise.any():
         return noise
     squares = np.asarray(channel_squares(fit, x, values))
-    free = max(1.0 - x.shape[1] / counts.total, 1.0 / counts.total)
+    estimated = x.shape[1] - counts.nodes
+    free = max(1.0 - estimated / counts.total, 1.0 / counts.total)
     found = np.sqrt(squares / (np.maximum(counts.samples, 1) * free))
     return np.where(counts.unknown_noise & (found > 0), found, noise)

@@ -4,6 +4,7 @@ import dataclasses
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import diffrax
@@ -19,6 +20,7 @@ from jaxdae.identification.preparation import guesses, prepared, usable
 from jaxdae.identification.report import identification, warnings_of
 from jaxdae.identification.result import Identification
 from jaxdae.identification.runs import Model, Settings
+from jaxdae.identification.store import Store
 from jaxdae.simulation.backends import Backend
 from jaxdae.simulation.problem import MAX_STEPS
 
@@ -39,6 +41,9 @@ def identify(
     starts: int = 1,
     spread: float = 0.5,
     key: Any = None,
+    checkpoint: str | Path | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
     progress: bool = False,
 ) -> Identification:
     r"""Estimate parameters, and starts that are not known, from measured motions.
@@ -73,6 +78,10 @@ def identify(
         spread: their standard deviation in unconstrained numbers, the logarithm of a `Positive`;
             of plain arrays as a part of their value.
         key: random key of the perturbations; by default `jax.random.key(0)`.
+        checkpoint: file in which every step is saved, so that an interrupted fit can go on.
+        resume: go on from `checkpoint`; the numbers are those of an uninterrupted fit. Without such
+            a file the fit starts afresh.
+        overwrite: allow a fresh fit to replace the file `checkpoint`.
         progress: show a progress bar.
 
     Returns:
@@ -87,6 +96,8 @@ def identify(
         ValueError: for data that do not fit each other, a parameter that no channel sees, first
             guesses from which no run succeeds, or from which the sum of squares cannot decrease.
         TypeError: for arguments of the wrong kind.
+        FileExistsError: if `checkpoint` exists and neither `resume` nor `overwrite` is set.
+        CheckpointError: if the file to resume from is damaged or belongs to another fit.
     """
     began = time.perf_counter()
     experiments = _sequence(experiments)
@@ -98,12 +109,23 @@ def identify(
     first = guesses(task, params, starts, spread, key)
     first = first[usable(task, first, names_of(params).raw, experiments)]
     values = repeated(samples_of(task.fit), first.shape[0])
+    store = _store(checkpoint, resume, overwrite, {"data and model": task.fit, "guess": first})
     with _Bar(progress, steps) as bar:
-        ended = estimate(task.fit, first, values, task.counts, steps=steps, watch=bar.show)
+        ended = estimate(
+            task.fit, first, values, task.counts, steps=steps, store=store, watch=bar.show
+        )
     result = identification(task, params, _best(ended), experiments)
     for text in warnings_of(result):
         warnings.warn(text, RuntimeWarning, stacklevel=2)
     return dataclasses.replace(result, wall_seconds=time.perf_counter() - began)
+
+
+def _store(path, resume: bool, overwrite: bool, contents: dict) -> Store | None:
+    if path is not None:
+        return Store(path, resume=resume, overwrite=overwrite, contents=contents)
+    if resume or overwrite:
+        raise ValueError("identify: `resume` and `overwrite` need the file: give `checkpoint`.")
+    return None
 
 
 def _sequence(experiments: Any) -> tuple[Experiment, ...]:

@@ -11,6 +11,7 @@ import numpy as np
 
 from jaxdae.formulations.structure import depends_on
 from jaxdae.identification.data import Experiment
+from jaxdae.identification.nodes import label, passed, Piece, pieces
 from jaxdae.identification.runs import Batch, Model, Span, Start, Template
 from jaxdae.identification.starts import Freedom, freedom, Tangent, UnknownStart
 from jaxdae.simulation.problem import START_TOLERANCE
@@ -20,52 +21,6 @@ from jaxdae.systems.precision import in_dtype
 
 # Runs of one batch take as many fixed steps; one this much longer than another has its own.
 _MOST_LONGER = 2.0
-
-
-class Piece(NamedTuple):
-    """One interval of an experiment.
-
-    Args:
-        experiment: its number.
-        interval: its number.
-        start: when it starts [s].
-        end: when it ends [s].
-        samples: numbers of its samples.
-    """
-
-    experiment: int
-    interval: int
-    start: float
-    end: float
-    samples: np.ndarray
-
-
-def pieces(i: int, experiment: Experiment, intervals: int) -> list[Piece]:
-    """Intervals of an experiment, each with about as many samples; they meet at samples."""
-    ts, t0 = experiment.ts, float(experiment.t0)
-    if not ts[-1] > t0:
-        raise ValueError(
-            f"identify: experiment {label(i, experiment)} ends where it starts, at t = {t0:g} s; "
-            "give samples at later times."
-        )
-    later = np.flatnonzero(ts > t0)
-    if not 1 <= intervals <= later.size:
-        raise ValueError(
-            f"identify: {intervals} intervals of experiment {label(i, experiment)}, which has "
-            f"{later.size} samples after its start; give between 1 and as many."
-        )
-    blocks = np.array_split(later, intervals)
-    blocks[0] = np.arange(blocks[0][-1] + 1)
-    starts = [t0, *(float(ts[x[-1]]) for x in blocks[:-1])]
-    return [
-        Piece(i, k, start, float(ts[x[-1]]), x)
-        for k, (start, x) in enumerate(zip(starts, blocks, strict=True))
-    ]
-
-
-def label(i: int, experiment: Experiment) -> str:
-    """An experiment's name, or its number counted from one."""
-    return repr(experiment.name) if experiment.name else str(i + 1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,7 +39,7 @@ class Layout(NamedTuple):
 
     Args:
         batches: runs of one kind each.
-        names: of the directions of each run's start, by batch and run.
+        freedoms: of each run's start, by batch and run.
         priors: number of independent measurements of starts.
         joints: pairs of runs, numbered through all batches, one of which goes on where the other
             ends.
@@ -94,11 +49,16 @@ class Layout(NamedTuple):
     """
 
     batches: tuple[Batch, ...]
-    names: tuple[tuple[tuple[str, ...], ...], ...]
+    freedoms: tuple[tuple[Freedom, ...], ...]
     priors: int
     joints: np.ndarray
     gaps: np.ndarray
     samples: dict[tuple[int, int], np.ndarray]
+
+    @property
+    def nodes(self) -> int:
+        """Number of unknowns that the continuity of the states determines."""
+        return self.gaps.shape[0] * self.gaps.shape[1] if self.gaps.size else 0
 
 
 def layout(
@@ -117,9 +77,13 @@ def layout(
     made = []
     for i, experiment in enumerate(experiments):
         given = in_dtype((experiment.controller, experiment.conditions), jnp.result_type(float))
-        for piece in pieces(i, experiment, intervals):
-            begun = _begun(model, params, trained, experiment, given, piece)
-            made.append((piece, begun, given, _samples(experiment, piece, channels)))
+        parts = model.parts(params(trained), given)
+        first, *later = pieces(i, experiment, intervals)
+        begun = [_begun(model, params, trained, experiment, given, first)]
+        nodes = passed(parts, model.settings, experiment, first, begun[0].guess, later)
+        begun += [_node(parts, x, state) for x, state in zip(later, nodes, strict=True)]
+        for piece, start in zip((first, *later), begun, strict=True):
+            made.append((piece, start, given, _samples(experiment, piece, channels)))
     groups: list[list] = []
     for item in made:
         same = (g for g in groups if _fit_together(g[0], item))
@@ -130,11 +94,11 @@ def layout(
             group.append(item)
     dt = model.settings.dt
     batches = tuple(_batch(group, dt) for group in groups)
-    names = tuple(tuple(x[1].freedom.names for x in group) for group in groups)
+    freedoms = tuple(tuple(x[1].freedom for x in group) for group in groups)
     priors = sum(x[1].freedom.priors for x in made)
     samples = {(x[0].experiment, x[0].interval): x[0].samples for x in made}
-    none = (np.zeros((0, 2), int), np.zeros((0, 0, 0)))
-    return Layout(batches, names, priors, *none, samples)
+    ordered = [x for group in groups for x in group]
+    return Layout(batches, freedoms, priors, *_joints(ordered), samples)
 
 
 def _begun(model: Model, params, trained, experiment: Experiment, given, piece: Piece) -> _Begun:
@@ -159,6 +123,46 @@ def _begun(model: Model, params, trained, experiment: Experiment, given, piece: 
     if not moves:
         _require_consistent(system, t, guess, label(piece.experiment, experiment))
     return _Begun(guess, none, function, moves, origin)
+
+
+def _node(parts, piece: Piece, state: State) -> _Begun:
+    """How a later interval starts: anywhere on the constraints, near a guess."""
+    system, t = parts[0], piece.start
+    near = consistent_state(system, state.q, state.v, t, w=state.w)
+    origin = 0.0 if _time_matters(parts, near) else t
+    free = freedom(system, t, near, UnknownStart(near))
+    return _Begun(near, free, None, _count(system, t, near) > 0, origin)
+
+
+def _joints(made: list) -> tuple[np.ndarray, np.ndarray]:
+    """Pairs of runs that meet, and the independent part of a gap in units of the motion's size.
+
+    That is the size nearby: of unstable motions it changes by many powers of ten.
+    """
+    numbers = {(x[0].experiment, x[0].interval): i for i, x in enumerate(made)}
+    pairs, gaps = [], []
+    for (i, k), number in numbers.items():
+        if k == 0:
+            continue
+        pairs.append((numbers[i, k - 1], number))
+        near = (numbers.get((i, j)) for j in (k - 1, k, k + 1))
+        same = [made[x][1].guess for x in near if x is not None]
+        gaps.append(_gap(made[number][1].freedom.tangent, same))
+    if not pairs:
+        return np.zeros((0, 2), int), np.zeros((0, 0, 0))
+    return np.array(pairs), np.stack(gaps)
+
+
+def _gap(tangent: Tangent, states: list[State]) -> np.ndarray:
+    basis = np.concatenate([tangent.q, tangent.v, tangent.w])
+    sizes = []
+    for name in ("q", "v", "w"):
+        values = np.stack([np.asarray(getattr(x, name)) for x in states])
+        size = np.abs(values).max(initial=0.0)
+        sizes.append(np.full(values.shape[1], size if size > 0 else 1.0))
+    scale = np.concatenate(sizes)[:, None]
+    directions = basis / scale
+    return np.linalg.pinv(directions / np.linalg.norm(directions, axis=0)) / scale.T
 
 
 def _time_matters(parts, state: State) -> bool:

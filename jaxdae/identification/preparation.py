@@ -13,13 +13,14 @@ from jaxtyping import Array, Bool, Float, PyTree
 from jaxdae.identification.data import Channel, Experiment
 from jaxdae.identification.estimate import (
     Counts,
-    Data,
     first_noise,
     linearized,
+    Measurements,
     repeated,
     samples_of,
 )
-from jaxdae.identification.layout import label, Layout, layout
+from jaxdae.identification.layout import Layout, layout
+from jaxdae.identification.nodes import label
 from jaxdae.identification.residuals import Fit
 from jaxdae.identification.runs import Model
 from jaxdae.tuning.parametrizations import is_parametrization, resolve, trainable
@@ -65,7 +66,8 @@ def prepared(
     zeros = tuple(
         jnp.zeros((len(b.members), b.starts.tangent.q.shape[2]), dtype) for b in runs.batches
     )
-    fit = Fit(model, frozen, (trained, zeros), runs.batches, runs.joints, runs.gaps)
+    joints, gaps = jnp.asarray(runs.joints), jnp.asarray(runs.gaps, dtype)
+    fit = Fit(model, frozen, (trained, zeros), runs.batches, joints, gaps)
     counts = _counts(experiments, channels, runs)
     return Task(fit, runs, counts, channels, ravel_pytree((trained, zeros))[0])
 
@@ -78,7 +80,7 @@ def _counts(experiments, channels, runs: Layout) -> Counts:
                 found = experiment.measurements[name]
                 samples[c] += int(np.sum(~np.isnan(found.values)))
                 unknown[c] = found.sigma is None
-    return Counts(samples, unknown, runs.priors)
+    return Counts(samples, unknown, runs.priors, runs.nodes)
 
 
 def guesses(task: Task, params: PyTree, starts: int, spread: float, key) -> Float[Array, "k p"]:
@@ -105,7 +107,7 @@ def usable(task: Task, x, names, experiments) -> Bool[np.ndarray, " fits"]:
     """
     fit, many = task.fit, x.shape[0]
     noise = jnp.asarray(np.tile(first_noise(fit, task.counts), (many, 1)), x.dtype)
-    data = Data(repeated(samples_of(fit), many), noise, repeated(0.0, many), jnp.ones_like(x))
+    data = Measurements(repeated(samples_of(fit), many), noise, jnp.ones(many, x.dtype))
     residuals, jac = (np.asarray(a) for a in linearized(fit, x, data))
     finite = lambda r, j: np.isfinite(r).all() and np.isfinite(j).all()  # noqa: E731
     good = np.array([finite(*x) for x in zip(residuals, jac, strict=True)])

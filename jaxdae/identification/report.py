@@ -8,11 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdae.identification.data import Experiment
-from jaxdae.identification.estimate import Data, Ended, linearized, samples_of
+from jaxdae.identification.estimate import Ended, linearized, Measurements, repeated, samples_of
 from jaxdae.identification.naming import names_of, values_of
+from jaxdae.identification.nodes import label
 from jaxdae.identification.preparation import Task
 from jaxdae.identification.result import FittedChannel, Identification
+from jaxdae.identification.starts import Freedom
 from jaxdae.identification.uncertainty import (
+    condensed,
     open_directions,
     open_entries,
     Sensitivity,
@@ -22,6 +25,8 @@ from jaxdae.tuning.parametrizations import resolve
 
 # A chi-square less probable than this says that the model or its noise levels are wrong.
 _IMPROBABLE = 1e-4
+# Gaps between intervals above this part of the motion's size are none of round-off.
+_GAP = 1e-5
 
 
 def identification(task: Task, params, ended: Ended, experiments) -> Identification:
@@ -36,16 +41,17 @@ def identification(task: Task, params, ended: Ended, experiments) -> Identificat
     fit, x = task.fit, jnp.asarray(ended.x)
     jac = _jacobian(task, x, ended)
     names = names_of(params)
-    found = sensitivity(jac)
+    kept = ~fit.node_entries
+    found = sensitivity(condensed(jac, ~kept, fit.gap_count))
     trained, _ = fit.split(x)
     of_values = lambda x: values_of(eqx.combine(fit.split(x)[0], fit.frozen))  # noqa: E731
-    slopes = np.asarray(jax.jacfwd(of_values)(x))
+    slopes = np.asarray(jax.jacfwd(of_values)(x))[:, kept]
     covariance = slopes @ found.covariance @ slopes.T
     errors = np.sqrt(np.maximum(np.diagonal(covariance), 0.0))
     unknown = np.any(slopes[:, open_entries(found)] != 0, axis=1)
     raw_names = [*names.raw, *_start_names(task, experiments)]
-    count = len(names.raw)
     raw = eqx.combine(trained, fit.frozen)
+    scales = _scales(np.asarray(x)[kept], raw_names)
     return Identification(
         params=resolve(raw),
         raw=raw,
@@ -58,10 +64,11 @@ def identification(task: Task, params, ended: Ended, experiments) -> Identificat
         degrees_of_freedom=task.counts.total - found.rank,
         noise=_noise(task, ended),
         estimated_noise=_named(task, task.counts.unknown_noise),
-        unidentifiable=tuple(open_directions(found, raw_names, _scales(np.asarray(x), raw_names))),
+        unidentifiable=tuple(open_directions(found, raw_names, scales)),
         starts=_starts(task, x, experiments),
-        start_errors=dict(zip(raw_names[count:], _errors(found)[count:], strict=True)),
+        start_errors=_start_errors(task, found, raw_names[len(names.raw) :]),
         data=_data(task, x, ended, experiments),
+        gap=float(np.abs(ended.gaps).max(initial=0.0)),
         steps=int(ended.steps),
         stop_reason="converged" if ended.converged else "no decrease" if ended.stuck else "steps",
         wall_seconds=0.0,
@@ -72,14 +79,9 @@ def identification(task: Task, params, ended: Ended, experiments) -> Identificat
 def _jacobian(task: Task, x, ended: Ended) -> np.ndarray:
     """Derivatives of the residuals by the unknowns at the estimate."""
     one = lambda a: jnp.asarray(a, x.dtype)[None]  # noqa: E731
-    values = [one(a) for a in samples_of(task.fit)]
-    data = Data(values, one(ended.noise), one(0.0), one(jnp.ones_like(x)))
+    values = repeated(samples_of(task.fit), 1)
+    data = Measurements(values, one(ended.noise), one(1.0))
     return np.asarray(linearized(task.fit, x[None], data)[1][0])
-
-
-def _errors(found: Sensitivity) -> np.ndarray:
-    errors = np.sqrt(np.diagonal(found.covariance))
-    return np.where(open_entries(found), np.inf, errors)
 
 
 def _scales(x: np.ndarray, names: Sequence[str]) -> np.ndarray:
@@ -88,15 +90,30 @@ def _scales(x: np.ndarray, names: Sequence[str]) -> np.ndarray:
     return np.where(plain & (x != 0), np.abs(x), 1.0)
 
 
-def _start_names(task: Task, experiments) -> list[str]:
-    from jaxdae.identification.layout import label
+def _unknown_starts(task: Task) -> list[tuple[int, Freedom]]:
+    """Experiment and freedom of each start, in the order of the unknowns."""
+    return [
+        (i, free)
+        for batch, freedoms in zip(task.fit.batches, task.layout.freedoms, strict=True)
+        for (i, interval), free in zip(batch.members, freedoms, strict=True)
+        if interval == 0
+    ]
 
+
+def _start_names(task: Task, experiments) -> list[str]:
     return [
         f"{name} at the start of experiment {label(i, experiments[i])}"
-        for batch, names in zip(task.fit.batches, task.layout.names, strict=True)
-        for (i, _), of_run in zip(batch.members, names, strict=True)
-        for name in of_run
+        for i, free in _unknown_starts(task)
+        for name in free.names
     ]
+
+
+def _start_errors(task: Task, found: Sensitivity, names: Sequence[str]) -> dict[str, float]:
+    """Standard errors of the starts, in the units of what they are named after."""
+    sizes = np.concatenate([np.zeros(0), *(free.sizes for _, free in _unknown_starts(task))])
+    errors = np.sqrt(np.diagonal(found.covariance))
+    errors = np.where(open_entries(found), np.inf, errors)[len(errors) - len(sizes) :]
+    return dict(zip(names, errors * sizes, strict=True))
 
 
 def _noise(task: Task, ended: Ended) -> dict[str, float]:
@@ -169,6 +186,11 @@ def warnings_of(result: Identification) -> list[str]:
         texts.append(
             f"identify: the method stopped {how} ({result.steps}) without meeting its tolerance; "
             "estimate and errors may be off. Give more steps, or start from `result.raw`."
+        )
+    if result.gap > _GAP:
+        texts.append(
+            f"identify: intervals do not meet, the largest gap is {result.gap:.2g} of the motion's "
+            "size; the estimate is not that of one motion. Give more steps or a better guess."
         )
     if result.probability < _IMPROBABLE:
         texts.append(

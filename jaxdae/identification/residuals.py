@@ -1,15 +1,28 @@
 """The weighted residuals of a fit, as a function of one vector of unknowns."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Bool, Float, PyTree
 
 from jaxdae.identification.runs import Batch, Model, Readings
 from jaxdae.tuning.parametrizations import resolve
+
+
+class Measured(NamedTuple):
+    """What was measured in the runs of a batch.
+
+    Args:
+        channels: samples, shape `(runs, channels, times)`.
+        starts: what the guesses of the starts say of `prior @ z`: zero, but in simulated data.
+    """
+
+    channels: Any
+    starts: Any
 
 
 class Fit(eqx.Module):
@@ -53,7 +66,7 @@ class Fit(eqx.Module):
 
         Args:
             x: unknowns.
-            values: samples, for each batch.
+            values: what was measured, for each batch.
             noise: standard deviation of channels whose noise is not known, one for the others.
             weight: of the gaps between intervals, in units of the motion's size.
         """
@@ -61,18 +74,33 @@ class Fit(eqx.Module):
         parts = []
         for batch, z, found, measured in zip(self.batches, starts, made, values, strict=True):
             scale = noise[jnp.asarray(batch.channels)][:, None]
-            parts.append((found.values - measured) * batch.weights / scale)
-            parts.append(jax.vmap(jnp.matmul)(jnp.asarray(batch.starts.tangent.prior), z))
-        parts.append(weight * self.gaps_between(made))
+            parts.append((found.values - measured.channels) * batch.weights / scale)
+            parts.append(jax.vmap(jnp.matmul)(batch.starts.tangent.prior, z) - measured.starts)
+        parts.append(weight * self.gaps_between(made))  # last, so that they can be left out
         return jnp.concatenate([p.ravel() for p in parts])
+
+    @property
+    def gap_count(self) -> int:
+        """Number of the last residuals, which are gaps."""
+        return self.gaps.shape[0] * self.gaps.shape[1]
+
+    @property
+    def node_entries(self) -> Bool[np.ndarray, " p"]:
+        """Which unknowns belong to the start of a later interval."""
+        trained, starts = self.like
+        parts = [np.zeros(x.size, bool) for x in jax.tree.leaves(trained)]
+        for batch, z in zip(self.batches, starts, strict=True):
+            later = np.array([interval > 0 for _, interval in batch.members])
+            parts.append(np.repeat(later, z.shape[1]))
+        return np.concatenate(parts)
 
     def gaps_between(self, made: list[Readings]) -> Float[Array, "joints d"]:
         """Gaps between the end of an interval and the start of the next."""
-        if not len(self.joints):
+        if not self.joints.shape[0]:
             return jnp.zeros((0, 0))
         every = lambda which: jnp.concatenate(  # noqa: E731
             [jnp.concatenate([s.q, s.v, s.w], axis=1) for s in which]
         )
         ends, starts = every([x.last for x in made]), every([x.first for x in made])
-        before, after = jnp.asarray(self.joints).T
-        return jax.vmap(jnp.matmul)(jnp.asarray(self.gaps), ends[before] - starts[after])
+        before, after = self.joints.T
+        return jax.vmap(jnp.matmul)(self.gaps, ends[before] - starts[after])

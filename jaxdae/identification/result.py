@@ -58,6 +58,7 @@ class Identification:
         starts: fitted starts, one for each experiment.
         start_errors: standard errors of the independent coordinates of unknown starts, by name.
         data: channels of each experiment beside the model, by name.
+        gap: largest gap between intervals of a divided record, as a part of the motion's size.
         steps: of the method, taken or refused.
         stop_reason: "converged", "steps" or "no decrease".
         wall_seconds: duration of the call [s].
@@ -78,6 +79,7 @@ class Identification:
     starts: tuple[State, ...]
     start_errors: Mapping[str, float]
     data: tuple[Mapping[str, FittedChannel], ...]
+    gap: float
     steps: int
     stop_reason: str
     wall_seconds: float

@@ -86,6 +86,12 @@ class Freedom(NamedTuple):
     names: tuple[str, ...] = ()
     priors: int = 0
 
+    @property
+    def sizes(self) -> np.ndarray:
+        """How far one unit of each coordinate moves what it is named after."""
+        moves = np.concatenate([self.tangent.q, self.tangent.v, self.tangent.w])
+        return np.abs(moves).max(axis=0, initial=0.0)
+
     @classmethod
     def none(cls, n: int, k: int) -> "Freedom":
         """Of a start that is known."""

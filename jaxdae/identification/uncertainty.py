@@ -56,6 +56,23 @@ def sensitivity(jac: Float[np.ndarray, "residuals p"]) -> Sensitivity:
     return Sensitivity(covariance, right[~good].T, sizes, values)
 
 
+def condensed(
+    jac: Float[np.ndarray, "residuals p"], nodes: np.ndarray, gaps: int
+) -> Float[np.ndarray, "residuals q"]:
+    """Derivatives by what is left when starts of later intervals follow from closed gaps.
+
+    Args:
+        jac: derivatives of all residuals, the gaps last.
+        nodes: which unknowns are such starts; as many as there are gaps.
+        gaps: number of the gaps.
+    """
+    if not gaps:
+        return jac
+    rows, closed = jac[:-gaps], jac[-gaps:]
+    follow = np.linalg.solve(closed[:, nodes], closed[:, ~nodes])
+    return rows[:, ~nodes] - rows[:, nodes] @ follow
+
+
 def open_entries(found: Sensitivity) -> np.ndarray:
     """Which unknowns have a part in a direction that the data do not see."""
     return np.linalg.norm(found.unseen, axis=1) > _NEGLIGIBLE

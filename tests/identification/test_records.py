@@ -1,0 +1,215 @@
+"""Unknown starts, divided records, repetitions, and fits that were interrupted."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.optimize import curve_fit
+
+import jaxdae
+from helpers.oscillator import build, CHANNELS, motion, record, START, TIMES
+from jaxdae.identification import Experiment, identify, Measurement, repetitions, UnknownStart
+from jaxdae.models import CartesianPendulum
+from jaxdae.tuning import CheckpointError
+
+GUESS = {"stiffness": jaxdae.Positive(3.0), "damping": jnp.array(0.4)}
+NAMES = ("stiffness", "damping")
+
+
+def fitted(experiments, guess=GUESS, **options):
+    return identify(build, guess, experiments, channels=CHANNELS, dt=0.1, **options)
+
+
+def begun(state, **sigmas):
+    values = record(np.random.default_rng(5)).measurements
+    return Experiment(TIMES, values, UnknownStart(state, **sigmas))
+
+
+@pytest.mark.slow
+def test_a_free_start_is_two_parameters_more():
+    experiment = begun(jaxdae.State([0.8], [0.3]))
+    result = fitted(experiment)
+    y = experiment.measurements["place"].values
+    values, covariance = curve_fit(
+        motion, TIMES, y, p0=(3.0, 0.4, 0.8, 0.3), sigma=np.full(50, 0.02), absolute_sigma=True
+    )
+    found = [*(result[x] for x in NAMES), result.starts[0].q[0], result.starts[0].v[0]]
+    np.testing.assert_allclose(found, values, atol=1e-5)
+    errors = [*(result.standard_error(x) for x in NAMES), *result.start_errors.values()]
+    np.testing.assert_allclose(errors, np.sqrt(np.diag(covariance)), rtol=1e-4)
+    assert [x.split()[0] for x in result.start_errors] == ["q1", "q1'"]
+    assert result.degrees_of_freedom == 46
+
+
+@pytest.mark.slow
+def test_a_measured_start_counts_as_a_sample():
+    """The guess with its noise is one sample more of each kind."""
+    result = fitted(begun(jaxdae.State([0.9], [0.05]), q=0.01, v=0.1))
+    y = np.r_[begun(START).measurements["place"].values, 0.9, 0.05]
+
+    def with_start(_, stiffness, damping, x0, v0):
+        return np.r_[motion(TIMES, stiffness, damping, x0, v0), x0, v0]
+
+    sigma = np.r_[np.full(50, 0.02), 0.01, 0.1]
+    values, covariance = curve_fit(
+        with_start, None, y, p0=(3.0, 0.4, 0.9, 0.0), sigma=sigma, absolute_sigma=True
+    )
+    np.testing.assert_allclose([result[x] for x in NAMES], values[:2], atol=1e-5)
+    errors = [*(result.standard_error(x) for x in NAMES), *result.start_errors.values()]
+    np.testing.assert_allclose(errors, np.sqrt(np.diag(covariance)), rtol=1e-4)
+    assert result.degrees_of_freedom == 48
+
+
+@pytest.mark.parametrize("sigma", [-1.0, np.nan])
+def test_a_standard_deviation_of_a_start_is_not_negative(sigma):
+    with pytest.raises(ValueError, match="standard deviations are >= 0, zero where the start is"):
+        UnknownStart(START, q=sigma)
+
+
+def test_a_divided_record_gives_the_same_estimate_and_errors():
+    one = fitted(record(np.random.default_rng(6)))
+    many = fitted(record(np.random.default_rng(6)), intervals=4)
+    np.testing.assert_allclose(many.values, one.values, atol=1e-3 * one.standard_errors.min())
+    np.testing.assert_allclose(many.covariance, one.covariance, rtol=1e-4)
+    np.testing.assert_allclose(many.chi_square, one.chi_square, rtol=1e-6)
+    assert many.gap < 1e-6
+    assert many.degrees_of_freedom == one.degrees_of_freedom
+
+
+@pytest.mark.slow
+def test_a_long_unstable_record_needs_intervals():
+    """An inverted pendulum without damping forgets its start: e^(3 t) magnifies every error."""
+
+    def upright(p):
+        return build({"mass": 1.0, "stiffness": -p["toppling"], "damping": 0.0})
+
+    ts = np.linspace(0.1, 8.0, 60)
+    values = 1e-3 * np.cosh(3.0 * ts)
+    rng = np.random.default_rng(7)
+    measured = Measurement(values * (1 + 0.01 * rng.normal(size=60)), 0.01 * values)
+    guess = jaxdae.State(values[:, None], np.gradient(values, ts)[:, None])
+    experiment = Experiment(ts, {"place": measured}, jaxdae.State([1e-3], [0.0]), guess=guess)
+    result = identify(
+        upright, {"toppling": jnp.array(4.0)}, experiment, channels=CHANNELS, dt=0.05, intervals=8
+    )
+    assert abs(result["toppling"] - 9.0) < 3 * result.standard_error("toppling") < 0.03
+    assert result.gap < 1e-5
+
+
+@pytest.mark.parametrize("intervals", [0, 51])
+def test_intervals_are_as_many_as_samples_at_most(intervals):
+    with pytest.raises(ValueError, match=f"{intervals} intervals of experiment 1, which has 50"):
+        fitted(record(np.random.default_rng(6)), intervals=intervals)
+
+
+@pytest.mark.slow
+def test_a_start_that_is_not_known_stays_on_the_constraints_as_they_move():
+    """A Cartesian pendulum of unknown length, released from an unknown angle at rest."""
+    formulation = jaxdae.Multipliers(jaxdae.Baumgarte.critical(10.0))
+
+    def pendulum(p):
+        return CartesianPendulum(mass=1.0, length=p["length"]), formulation
+
+    reference = CartesianPendulum(mass=1.0, length=1.2)
+    released = jaxdae.State(*reference.released_from(0.7))
+    ts = np.linspace(0.05, 2.0, 40)
+    run = jaxdae.simulate(reference, formulation, released, t1=2.0, dt=0.05)
+    angle = np.asarray(jnp.arctan2(run.q[1:, 0], -run.q[1:, 1]))
+    measured = {"angle": Measurement(angle + 0.01 * np.random.default_rng(8).normal(size=40), 0.01)}
+    channels = {
+        "angle": jaxdae.Channel(lambda run: jnp.arctan2(run.q[:, 0], -run.q[:, 1]), unit="rad")
+    }
+    guess = UnknownStart(jaxdae.State([0.5, -0.9], [0.0, 0.0]), v=0.0)
+    result = identify(
+        pendulum, {"length": jaxdae.Positive(1.0)}, Experiment(ts, measured, guess),
+        channels=channels, dt=0.05,
+    )  # fmt: skip
+    length, start = result["length"], result.starts[0]
+    np.testing.assert_allclose(np.linalg.norm(start.q), length, rtol=1e-9)
+    np.testing.assert_allclose(start.v, 0.0, atol=1e-12)
+    assert abs(length - 1.2) < 3 * result.standard_error("length")
+    amplitude = np.arctan2(start.q[0], -start.q[1])
+    assert abs(amplitude - 0.7) < 0.02
+    assert len(result.start_errors) == 1
+
+
+def test_a_start_off_the_constraints_is_refused():
+    formulation = jaxdae.Multipliers(jaxdae.Baumgarte.critical(10.0))
+    experiment = Experiment(
+        TIMES, record(np.random.default_rng(1)).measurements, jaxdae.State([0.5, -0.5], [0.0, 0.0])
+    )
+    with pytest.raises(ValueError, match=r"start of experiment 1 is off the constraints by 0.5; m"):
+        identify(
+            lambda p: (CartesianPendulum(mass=1.0, gravity=p["g"]), formulation),
+            {"g": jnp.array(9.0)}, experiment, channels=CHANNELS,
+        )  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("given", [True, False])
+def test_estimates_are_within_two_standard_errors_in_95_percent_of_repetitions(given):
+    """400 simulated data sets of a pendulum; normal estimates would be so in 95.4 %."""
+    result = fitted(record(np.random.default_rng(9), given=given))
+    repeated = repetitions(result, 400)
+    assert repeated.converged.all()
+    within = repeated.within(2.0)
+    # Three per cent are three standard deviations of a count of 400.
+    np.testing.assert_allclose(within, 0.95, atol=0.03)
+    # The stated errors are those that repetitions have, to the accuracy of 400 of them.
+    spread = repeated.values.std(axis=0)
+    np.testing.assert_allclose(repeated.standard_errors.mean(axis=0), spread, rtol=0.12)
+
+
+def test_repetitions_need_a_count():
+    with pytest.raises(ValueError, match="count is 0, must be at least 1"):
+        repetitions(None, 0)  # pyright: ignore[reportArgumentType]
+
+
+class InterruptedFitError(Exception):
+    """What stops a fit here."""
+
+
+def interrupted(monkeypatch, path, after):
+    """A fit that is killed after so many saves."""
+    from jaxdae.identification import store
+
+    saves = []
+    original = store.Store.save
+
+    def save(self, now):
+        original(self, now)
+        saves.append(int(now.rounds))
+        if len(saves) == after:
+            raise InterruptedFitError
+
+    experiment = record(np.random.default_rng(2), given=False)
+    with monkeypatch.context() as patch:
+        patch.setattr(store.Store, "save", save)
+        with pytest.raises(InterruptedFitError):
+            fitted(experiment, checkpoint=path)
+    return saves
+
+
+@pytest.mark.parametrize("after", [3, 8])
+def test_an_interrupted_fit_goes_on_to_the_same_numbers(monkeypatch, tmp_path, after):
+    """In its first round, and in a later one of those that estimate the noise."""
+    path = tmp_path / "fit.ckpt"
+    saves = interrupted(monkeypatch, path, after)
+    assert (saves[-1] == 0) == (after == 3)
+    experiment = record(np.random.default_rng(2), given=False)
+    resumed = fitted(experiment, checkpoint=path, resume=True)
+    straight = fitted(experiment)
+    np.testing.assert_array_equal(resumed.values, straight.values)
+    assert resumed.steps == straight.steps
+
+
+def test_a_checkpoint_of_another_fit_is_refused(monkeypatch, tmp_path):
+    path = tmp_path / "fit.ckpt"
+    interrupted(monkeypatch, path, 2)
+    with pytest.raises(CheckpointError, match="it belongs to another run; data and model"):
+        fitted(record(np.random.default_rng(3), given=False), checkpoint=path, resume=True)
+    with pytest.raises(FileExistsError, match="continue it with `resume=True`"):
+        fitted(record(np.random.default_rng(2)), checkpoint=path)
+    with pytest.raises(ValueError, match="contradict each other"):
+        fitted(record(np.random.default_rng(2)), checkpoint=path, resume=True, overwrite=True)
+    with pytest.raises(ValueError, match="need the file: give `checkpoint`"):
+        fitted(record(np.random.default_rng(2)), resume=True)
