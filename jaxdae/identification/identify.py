@@ -28,7 +28,7 @@ from jaxdae.simulation.problem import MAX_STEPS
 def identify(
     build: Callable,
     params: PyTree,
-    experiments: Sequence[Experiment],
+    experiments: Sequence[Experiment] | Experiment,
     *,
     channels: Mapping[str, Channel],
     dt: float | None = None,
@@ -63,7 +63,7 @@ def identify(
             controller)`; of experiments with conditions, `build(params, conditions)`.
         params: pytree of first guesses. Estimated are its floating-point arrays and its
             parametrizations (`Positive`, `Interval`, …); Python numbers are held.
-        experiments: what was measured.
+        experiments: what was measured, one record or several.
         channels: what the instruments show, by the names used in the experiments.
         dt: step [s], as for `simulate`; without it steps are adaptive, which is slower. Where times
             differ, all records of one kind take as many steps as the longest.
