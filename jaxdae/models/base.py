@@ -85,6 +85,8 @@ class ConstraintStudy:
         alpha: first constraint mass, where the formulation has one.
         longer: end time of the check over a longer time [s]; `None` for a fifth more.
         beyond: end time past a place where the formulation is known to end [s], or `None`.
+        time_scale: joins violations of positions and velocities [s]; `None` for two steps, the
+            longest that is judged: what a rate makes of the position in one of them.
     """
 
     t1: float
@@ -94,6 +96,7 @@ class ConstraintStudy:
     alpha: float = 10.0
     longer: float | None = None
     beyond: float | None = None
+    time_scale: float | None = None
 
     def __call__(self, model: "Model", formulation: str | None) -> tuple["Study", ...]:
         """The study of a model; loaded where something is tuned."""

@@ -78,7 +78,7 @@ def of_constraints(model: Model, formulation: str | None, budget: ConstraintStud
             law=LinearLaw(Positive(K * jnp.ones(m + r))),
             **decay,
         ),
-        violation_goal(m, r),
+        violation_goal(m, r, 2 * budget.dt if budget.time_scale is None else budget.time_scale),
         budget.t1,
         budget.dt,
         budget.deviation,

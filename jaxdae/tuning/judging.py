@@ -1,4 +1,4 @@
-"""How a set of gains does on a batch of starts: one compiled program for all conditions."""
+"""How sets of gains do on many starts: one compiled program for all conditions of a study."""
 
 import dataclasses
 from types import SimpleNamespace
@@ -9,13 +9,14 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from jaxdae.compiled import jit
 from jaxdae.simulation.failure import describe_failure
+from jaxdae.simulation.prepare import step_ends
 from jaxdae.simulation.simulate import simulate
 from jaxdae.simulation.trajectory import Trajectory
-from jaxdae.solvers import RK4
+from jaxdae.solvers.grid import Grid
 from jaxdae.systems import State
 from jaxdae.tuning.costs import AbstractCost, IntegratedViolation
 from jaxdae.tuning.starts import perturbed_states
@@ -28,99 +29,192 @@ class Judgement(NamedTuple):
     Attributes:
         cost: the cost as it was tuned.
         cost_from_start: the same by the trapezoidal rule, where that leaves out the given starts.
-        velocity_cost: integrated squared violation of the constraints at velocity level.
+        parts: what the cost is made of, each in its own unit, by symbol.
         largest: largest residual after the first tenth of the time.
         failed: number of starts whose run failed.
         control: largest control, in each run's own units; 0 without a controller.
     """
 
-    cost: Float[Array, ""]
-    cost_from_start: Float[Array, ""]
-    velocity_cost: Float[Array, ""]
-    largest: Float[Array, ""]
-    failed: Float[Array, ""]
-    control: Float[Array, ""]
+    cost: float
+    cost_from_start: float
+    parts: dict[str, float]
+    largest: float
+    failed: int
+    control: float
 
 
-def judge(
-    study: Study, params, check: Check, start: State, key, members: int = 1
-) -> tuple[Judgement, Any]:
-    """Judge gains under the conditions of a check.
+class Judged(NamedTuple):
+    """What `Judge.under` returns, by the names of the gains.
+
+    Attributes:
+        judgements: of each.
+        runs: the first start's run of each, ready to plot.
+    """
+
+    judgements: dict[str, Judgement]
+    runs: dict[str, Any]
+
+
+class _Measured(NamedTuple):
+    """Of each member of a batch."""
+
+    cost: Float[Array, " members"]
+    cost_from_start: Float[Array, " members"]
+    parts: dict[str, Float[Array, " members"]]
+    largest: Float[Array, " members"]
+    control: Float[Array, " members"]
+
+
+class Judge:
+    """The runs of a study, as many at once as several sets of gains on the most starts need.
 
     Args:
         study: what is being tuned.
-        params: the gains to judge, resolved.
-        check: number of starts, size of perturbation, step, end time.
-        start: unperturbed start.
-        key: random key of the perturbations.
-        members: number of runs at least, those that exceed the starts not counted: with as many as
-            the largest check has, one compiled program serves all.
-
-    Returns:
-        `Judgement`, and the first start's run, ready to plot.
+        solver: the method that takes the steps.
+        columns: sets of gains by name, resolved, of one structure.
     """
-    deviation = study.deviation * check.deviation
-    states = perturbed_states(start, key, check.count, position=deviation, velocity=deviation)
-    member = np.arange(max(members, check.count))
-    counted = member < check.count
-    states = jax.tree.map(lambda x: x[np.where(counted, member, 0)], states)
-    t1 = study.t1 if check.t1 is None else check.t1
-    rows = max(1, round(study.t1 / study.dt))
-    # Whole steps of the tuned size, as many as it has: every check then has the same shapes.
-    ts = study.dt * np.round(np.linspace(0.0, t1 / study.dt, rows + 1))
-    ts[-1] = t1
-    numbers = (jnp.asarray(t1), jnp.asarray(study.dt * check.dt), jnp.asarray(ts))
-    judgement, first = _judge(
-        study.build, study.goal, params, states, jnp.asarray(counted), *numbers
+
+    def __init__(self, study: Study, solver, columns: dict[str, PyTree]):
+        self.study, self.solver, self.columns = study, solver, columns
+        self._starts = max(check.count for check in study.checks)
+        self._dtype = study.start.q.dtype
+        ends = [self._ends(check.dt, check.t1) for check in study.checks]
+        self._rows = max(x.size for x in (*ends, self._ends(1.0, None)))
+
+    @property
+    def members(self) -> int:
+        """Number of runs at once."""
+        return self._starts * len(self.columns)
+
+    def under(self, check: Check, start: State, key: Array) -> Judged:
+        """Judge all columns under the conditions of a check.
+
+        Args:
+            check: number of starts, size of perturbation, step, end time.
+            start: unperturbed start.
+            key: random key of the perturbations.
+        """
+        deviation = self.study.deviation * check.deviation
+        states = perturbed_states(start, key, check.count, position=deviation, velocity=deviation)
+        # What exceeds the starts repeats the first, and is not counted.
+        chosen = np.arange(self._starts) % check.count
+        chosen[check.count :] = 0
+        states = jax.tree.map(lambda x: x[np.tile(chosen, len(self.columns))], states)
+        params = stacked([x for x in self.columns.values() for _ in range(self._starts)])
+        measured, runs = self._measure(params, states, np.array([check.dt]), check.t1)
+        judgements = {}
+        for i, name in enumerate(self.columns):
+            own = slice(i * self._starts, i * self._starts + check.count)
+            judgements[name] = _summary(jax.tree.map(lambda x, own=own: x[own], measured))
+        return Judged(judgements, {x: self._run(runs, i) for i, x in enumerate(self.columns)})
+
+    def costs(self, params: PyTree, states: State, steps: np.ndarray) -> np.ndarray:
+        """The cost of many runs, in as many calls of the program as it takes.
+
+        Args:
+            params: gains, a leading axis of runs in every array.
+            states: starts, likewise.
+            steps: in units of the study's, shape (runs,).
+
+        Returns:
+            Shape (runs,); NaN where a run fails.
+        """
+        count, size, found = len(steps), self.members, []
+        for first in range(0, count, size):
+            rows = np.minimum(np.arange(first, first + size), count - 1)
+            some, starts = jax.tree.map(lambda x, rows=rows: x[rows], (params, states))
+            found.append(np.asarray(self._measure(some, starts, steps[rows], None)[0].cost))
+        return np.concatenate(found)[:count]
+
+    def _measure(self, params, states, steps, t1):
+        ends = {x: self._padded(x, t1) for x in np.unique(steps)}
+        grids = np.stack([ends[x] for x in np.broadcast_to(steps, self.members)])
+        arrays, static = eqx.partition(params, eqx.is_inexact_array)
+        study = self.study
+        picked = np.arange(len(self.columns)) * self._starts
+        measured, runs = _runs(
+            study.build, study.goal, self.solver, static, arrays, states, grids, picked
+        )
+        return jax.tree.map(np.asarray, (measured, runs))
+
+    def _ends(self, step: float, t1: float | None) -> np.ndarray:
+        t1 = self.study.t1 if t1 is None else t1
+        return step_ends(0.0, t1, step * self.study.dt, self._dtype)
+
+    def _padded(self, step: float, t1: float | None) -> np.ndarray:
+        """Ends of steps, the last repeated: such steps have no length and change nothing."""
+        ends = self._ends(step, t1)
+        return np.pad(ends, (0, self._rows - ends.size), mode="edge")
+
+    def _run(self, runs: dict[str, Any], column: int) -> Any:
+        """The rows of one run up to its end, without those that repeat it."""
+        own: Any = jax.tree.map(lambda x: x[column], runs)
+        ends = np.flatnonzero(own["ts"] >= own["ts"][np.isfinite(own["ts"])].max())
+        rows = own["ts"].size if not own["success"] else ends[0] + 1
+        cut = {x: y if x == "success" else jax.tree.map(lambda z: z[:rows], y) for x, y in own.items()}
+        return SimpleNamespace(**cut, system=self.study.system)
+
+
+def stacked(columns: list[PyTree]) -> PyTree:
+    """Parameters of one structure with a leading axis, in arrays of floating-point numbers."""
+    arrays, static = zip(*(eqx.partition(x, eqx.is_inexact_array) for x in columns), strict=True)
+    return eqx.combine(jax.tree.map(lambda *x: jnp.stack(x), *arrays), static[0])
+
+
+def _summary(measured: _Measured) -> Judgement:
+    cost, from_start, parts, largest, control = measured
+    return Judgement(
+        float(np.mean(cost)),
+        float(np.mean(from_start)),
+        {name: float(np.mean(x)) for name, x in parts.items()},
+        float(np.max(largest)),
+        int(np.sum(~np.isfinite(cost))),
+        float(np.max(control)),
     )
-    run = SimpleNamespace(**first, system=study.system)
-    return jax.tree.map(np.asarray, judgement), run
 
 
 @jit
-def _judge(build, goal: Goal, params, states, counted, t1, dt, ts):
-    system, formulation, controller = build(params)
+def _runs(build, goal: Goal, solver, static, arrays, states, grids, picked):
+    """What is measured of every member, and what is drawn of those that are picked."""
 
-    def member(state):
-        run = simulate(
+    def member(params, state, grid):
+        system, formulation, controller = build(eqx.combine(params, static))
+        return simulate(
             system,
             formulation,
             state,
-            t1=t1,
-            dt=dt,
-            solver=RK4(),
-            saveat=diffrax.SaveAt(ts=ts),
+            t1=grid[-1],
+            stepsize_controller=Grid(grid),
+            solver=solver,
+            max_steps=grid.shape[0],
             controller=controller,
             adjoint=diffrax.ForwardMode(),
             throw=False,
             start_tolerance=None,
             work=True,
         )
-        late = run.ts > 0.1 * t1
-        off = goal.residuals(run)
-        picture = {name: getattr(run, name) for name in _DRAWN} | {"residuals": off}
-        largest = jnp.max(jnp.where(late[:, None], jnp.abs(off), 0.0))
-        control = jnp.zeros(()) if run.u is None else jnp.nanmax(jnp.abs(run.u))
-        return _costs(goal.cost, run), (largest, control), picture
 
-    costs, (largest, control), pictures = jax.vmap(member)(states)
-    failed = jnp.sum(counted & ~jnp.isfinite(costs[0]))
-    # What is not counted repeats the first start, which changes no maximum.
-    means = [jnp.mean(c, where=counted) for c in costs]
-    judgement = Judgement(means[0], means[1], means[2], jnp.max(largest), failed, jnp.max(control))
-    return judgement, jax.tree.map(lambda x: x[0], pictures)
+    runs = eqx.filter_vmap(member)(arrays, states, jnp.asarray(grids))
+    measured = eqx.filter_vmap(lambda run: _measured(goal, run))(runs)
+    few = jax.tree.map(lambda x: x[picked] if eqx.is_array(x) else x, runs)
+    return measured, eqx.filter_vmap(lambda run: _drawn(goal, run))(few)
 
 
 _DRAWN = ("ts", "q", "v", "u", "violation", "energy", "work", "success")
 
 
-def _costs(cost: AbstractCost, run: Trajectory):
-    kinds = (
-        cost,
-        from_start(cost),
-        IntegratedViolation(position=0.0, velocity=1.0, from_start=False),
-    )
-    return tuple(jnp.where(run.success, kind(run), jnp.nan) for kind in kinds)
+def _drawn(goal: Goal, run: Trajectory) -> dict[str, Any]:
+    return {name: getattr(run, name) for name in _DRAWN} | {"residuals": goal.residuals(run)}
+
+
+def _measured(goal: Goal, run: Trajectory) -> _Measured:
+    late = (run.ts > 0.1 * run.final_time) & jnp.isfinite(run.ts)
+    largest = jnp.max(jnp.where(late[:, None], jnp.abs(goal.residuals(run)), 0.0))
+    control = jnp.zeros(()) if run.u is None else jnp.nanmax(jnp.abs(run.u))
+    costs = (goal.cost, from_start(goal.cost), *goal.parts.values())
+    found = [jnp.where(run.success, cost(run), jnp.nan) for cost in costs]
+    parts = dict(zip(goal.parts, found[2:], strict=True))
+    return _Measured(found[0], found[1], parts, largest, control)
 
 
 def from_start(cost: AbstractCost) -> AbstractCost:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxdae.control import HurwitzGains, ServoConstraint
-from jaxdae.formulations import AbstractFormulation
+from jaxdae.formulations import AbstractFormulation, Baumgarte
 from jaxdae.simulation.trajectory import Trajectory
 from jaxdae.systems import State, System
 from jaxdae.tuning.costs import (
@@ -20,11 +20,12 @@ from jaxdae.tuning.costs import (
     TrackingError,
     WeightedSum,
 )
+from jaxdae.tuning.parametrizations import resolve
 
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """Conditions the gains were not tuned on.
+    """Conditions that gains are judged under.
 
     Args:
         name: what differs.
@@ -41,12 +42,23 @@ class Check:
     t1: float | None = None
 
 
+# Steps of the tuned size, that all gains are judged at, and those of the tuning for a range. It
+# has none of the first, so that it is judged at steps it was not tuned on, and reaches beyond them.
+JUDGED = (0.5, 1.0, 1.5, 2.0)
+RANGE = (0.6, 0.8, 1.25, 1.7, 2.1)
+
+
 def common_checks(longer: float) -> tuple[Check, ...]:
-    """Other starts, other steps, and a longer time, which ends at `longer` [s]."""
+    """Other starts at several steps, some twice as far off, and a longer time.
+
+    Args:
+        longer: end of the longer time [s].
+    """
+    names = {0.5: "half the step", 1.0: "other starts", 2.0: "twice the step"}
+    steps = tuple(Check(names.get(x, f"{x:g} times the step"), dt=x) for x in JUDGED)
     return (
-        Check("other starts, twice as far off", deviation=2.0),
-        Check("half the step", dt=0.5),
-        Check("twice the step (past its budget)", dt=2.0),
+        *steps,
+        Check("starts twice as far off", deviation=2.0),
         Check("longer horizon", t1=longer),
     )
 
@@ -56,12 +68,14 @@ class Goal(eqx.Module):
 
     Args:
         cost: cost of one motion; tuned is its mean over the starts.
+        parts: what it is made of, each cost in its own unit, by symbol.
         residuals: what should vanish along a motion, `trajectory -> (times, c)`.
         integrand: of the cost, in symbols.
         size: of the residuals, in symbols.
     """
 
     cost: AbstractCost
+    parts: dict[str, AbstractCost]
     residuals: Callable[[Trajectory], Float[Array, "times c"]] = eqx.field(static=True)
     integrand: str = eqx.field(static=True)
     size: str = eqx.field(static=True)
@@ -125,27 +139,51 @@ class Study:
         """What is tuned, with parametrizations."""
         return self.formulation if self.servo is None else self.servo.stabilizer
 
+    def by_theory(self, solver) -> Any:
+        """The parameters with gains by theory for the step; `None` where theory gives none.
+
+        Theory is of `Baumgarte`; what else a formulation has keeps its first values.
+
+        Args:
+            solver: the method that takes the steps.
+        """
+        params = resolve(self.params)
+        first = getattr(params, "stabilization", None)
+        if self.servo is not None or not isinstance(first, Baumgarte):
+            return None
+        gains = Baumgarte.for_step(solver, self.dt)
+        names = [name for name in ("K_D", "K_P", "Gamma") if getattr(first, name) is not None]
+        new = {x: jnp.full_like(getattr(first, x), getattr(gains, x)) for x in names}
+        return eqx.tree_at(lambda p: p.stabilization, params, Baumgarte(**new))
+
     @property
     def build(self) -> Formulated | Servoed:
         """Maps resolved parameters to `(system, formulation, controller)`."""
         return Formulated(self.system) if self.servo is None else Servoed(self.servo)
 
 
-def violation_goal(m: int, r: int) -> Goal:
-    """The integrated squared violation of the constraints as they are declared.
+def violation_goal(m: int, r: int, time_scale: float) -> Goal:
+    """The integrated squared violation of the constraints at both levels, joined by a time.
 
-    Position constraints `phi` count at position level, velocity constraints `g` at velocity level.
+        |phi|^2 + time_scale^2 |phi_dot|^2
+
+    A violation that is removed in the time `tau` takes a rate of its size over `tau`: to count the
+    positions alone would ask for any rate. Without position constraints there is one level, `|g|^2`.
     The given start is not counted: no gain can change it.
 
     Args:
         m: number of position constraints.
         r: number of velocity constraints.
+        time_scale: [s].
     """
-    own_level = jnp.array([0.0] * m + [1.0] * r)
-    cost = IntegratedViolation(position=1.0, velocity=own_level, from_start=False)
-    symbols = ["|phi|"] * bool(m) + ["|g|"] * bool(r)
-    integrand = " + ".join(f"{x}^2" for x in symbols)
-    return Goal(cost, declared_residuals, integrand, ", ".join(symbols))
+    velocity = IntegratedViolation(position=0.0, velocity=1.0)
+    if not m:
+        return Goal(velocity, {"|g|^2": velocity}, declared_residuals, "|g|^2", "|g|")
+    cost = IntegratedViolation.at_both_levels(time_scale)
+    position = IntegratedViolation(position=1.0, velocity=0.0)
+    parts = {"|phi|^2": position, "|phi_dot|^2": velocity}
+    integrand = f"|phi|^2 + ({time_scale:g} s)^2 |phi_dot|^2"
+    return Goal(cost, parts, declared_residuals, integrand, ", ".join(["|phi|"] + ["|g|"] * bool(r)))
 
 
 def declared_residuals(run: Trajectory) -> Float[Array, "times m+r"]:
@@ -161,8 +199,10 @@ def program_goal(servo: ServoConstraint, effort: float) -> Goal:
         servo: the servo-constraint.
         effort: weight of the squared control, in the units of the program.
     """
-    terms = ((1.0, TrackingError(servo.program, jnp.zeros_like)), (effort, ControlEffort()))
-    return Goal(WeightedSum(terms), program_residuals, f"|f|^2 + {effort:g} |u|^2", "|f|")
+    tracking, control = TrackingError(servo.program, jnp.zeros_like), ControlEffort()
+    cost = WeightedSum(((1.0, tracking), (effort, control)))
+    parts = {"|f|^2": tracking, "|u|^2": control}
+    return Goal(cost, parts, program_residuals, f"|f|^2 + {effort:g} |u|^2", "|f|")
 
 
 def program_residuals(run: Trajectory) -> Float[Array, "times r"]:
