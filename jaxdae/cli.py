@@ -198,11 +198,11 @@ def _add_simulate(parser: argparse.ArgumentParser) -> None:
 def _add_tune(parser: argparse.ArgumentParser) -> None:
     _add_common(parser)
     parser.add_argument("--dt", type=_positive, help="fixed step [s]; default: the study's")
-    parser.add_argument("--optimizer", choices=OPTIMIZERS, default="adam")
+    parser.add_argument("--optimizer", choices=OPTIMIZERS)
     parser.add_argument(
         "--learning-rate", type=_positive, default=0.1, help="of the logarithms of the gains"
     )
-    parser.add_argument("--steps", type=_count, default=300, help="optimizer steps")
+    parser.add_argument("--steps", type=_count, help="optimizer steps")
     parser.add_argument("--batch", type=_count, default=16, help="number of perturbed starts")
     parser.add_argument("--seed", type=int, default=0, help="of the perturbed starts")
     parser.add_argument("--resume", action="store_true", help="continue an interrupted run")

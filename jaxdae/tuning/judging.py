@@ -71,10 +71,10 @@ class Judge:
     Args:
         study: what is being tuned.
         solver: the method that takes the steps.
-        columns: sets of gains by name, resolved, of one structure.
+        columns: number of sets of gains that are judged together.
     """
 
-    def __init__(self, study: Study, solver, columns: dict[str, PyTree]):
+    def __init__(self, study: Study, solver, columns: int):
         self.study, self.solver, self.columns = study, solver, columns
         self._starts = max(check.count for check in study.checks)
         self._dtype = study.start.q.dtype
@@ -84,29 +84,31 @@ class Judge:
     @property
     def members(self) -> int:
         """Number of runs at once."""
-        return self._starts * len(self.columns)
+        return self._starts * self.columns
 
-    def under(self, check: Check, start: State, key: Array) -> Judged:
-        """Judge all columns under the conditions of a check.
+    def under(self, check: Check, sets: dict[str, PyTree], start: State, key: Array) -> Judged:
+        """Judge sets of gains under the conditions of a check.
 
         Args:
             check: number of starts, size of perturbation, step, end time.
+            sets: gains by name, resolved, of one structure; as many as there are columns.
             start: unperturbed start.
             key: random key of the perturbations.
         """
         deviation = self.study.deviation * check.deviation
         states = perturbed_states(start, key, check.count, position=deviation, velocity=deviation)
         # What exceeds the starts repeats the first, and is not counted.
-        chosen = np.arange(self._starts) % check.count
+        chosen = np.arange(self._starts)
         chosen[check.count :] = 0
-        states = jax.tree.map(lambda x: x[np.tile(chosen, len(self.columns))], states)
-        params = stacked([x for x in self.columns.values() for _ in range(self._starts)])
-        measured, runs = self._measure(params, states, np.array([check.dt]), check.t1)
+        states = jax.tree.map(lambda x: x[np.tile(chosen, self.columns)], states)
+        params = stacked([x for x in sets.values() for _ in range(self._starts)])
+        steps = np.full(self.members, check.dt)
+        measured, runs = self._measure(params, states, steps, check.t1)
         judgements = {}
-        for i, name in enumerate(self.columns):
+        for i, name in enumerate(sets):
             own = slice(i * self._starts, i * self._starts + check.count)
             judgements[name] = _summary(jax.tree.map(lambda x, own=own: x[own], measured))
-        return Judged(judgements, {x: self._run(runs, i) for i, x in enumerate(self.columns)})
+        return Judged(judgements, {x: self._run(runs, i) for i, x in enumerate(sets)})
 
     def costs(self, params: PyTree, states: State, steps: np.ndarray) -> np.ndarray:
         """The cost of many runs, in as many calls of the program as it takes.
@@ -123,19 +125,16 @@ class Judge:
         for first in range(0, count, size):
             rows = np.minimum(np.arange(first, first + size), count - 1)
             some, starts = jax.tree.map(lambda x, rows=rows: x[rows], (params, states))
-            found.append(np.asarray(self._measure(some, starts, steps[rows], None)[0].cost))
+            found.append(self._measure(some, starts, steps[rows], None)[0].cost)
         return np.concatenate(found)[:count]
 
     def _measure(self, params, states, steps, t1):
         ends = {x: self._padded(x, t1) for x in np.unique(steps)}
-        grids = np.stack([ends[x] for x in np.broadcast_to(steps, self.members)])
+        grids = np.stack([ends[x] for x in steps])
         arrays, static = eqx.partition(params, eqx.is_inexact_array)
-        study = self.study
-        picked = np.arange(len(self.columns)) * self._starts
-        measured, runs = _runs(
-            study.build, study.goal, self.solver, static, arrays, states, grids, picked
-        )
-        return jax.tree.map(np.asarray, (measured, runs))
+        picked, study = np.arange(self.columns) * self._starts, self.study
+        fixed = (study.build, study.goal, self.solver, static)
+        return jax.tree.map(np.asarray, _runs(*fixed, arrays, states, grids, picked))
 
     def _ends(self, step: float, t1: float | None) -> np.ndarray:
         t1 = self.study.t1 if t1 is None else t1
@@ -151,7 +150,9 @@ class Judge:
         own: Any = jax.tree.map(lambda x: x[column], runs)
         ends = np.flatnonzero(own["ts"] >= own["ts"][np.isfinite(own["ts"])].max())
         rows = own["ts"].size if not own["success"] else ends[0] + 1
-        cut = {x: y if x == "success" else jax.tree.map(lambda z: z[:rows], y) for x, y in own.items()}
+        cut = {
+            x: y if x == "success" else jax.tree.map(lambda z: z[:rows], y) for x, y in own.items()
+        }
         return SimpleNamespace(**cut, system=self.study.system)
 
 

@@ -168,8 +168,8 @@ def violation_goal(m: int, r: int, time_scale: float) -> Goal:
         |phi|^2 + time_scale^2 |phi_dot|^2
 
     A violation that is removed in the time `tau` takes a rate of its size over `tau`: to count the
-    positions alone would ask for any rate. Without position constraints there is one level, `|g|^2`.
-    The given start is not counted: no gain can change it.
+    positions alone would ask for any rate. Without position constraints there is one level,
+    `|g|^2`. The given start is not counted: no gain can change it.
 
     Args:
         m: number of position constraints.
@@ -183,7 +183,9 @@ def violation_goal(m: int, r: int, time_scale: float) -> Goal:
     position = IntegratedViolation(position=1.0, velocity=0.0)
     parts = {"|phi|^2": position, "|phi_dot|^2": velocity}
     integrand = f"|phi|^2 + ({time_scale:g} s)^2 |phi_dot|^2"
-    return Goal(cost, parts, declared_residuals, integrand, ", ".join(["|phi|"] + ["|g|"] * bool(r)))
+    return Goal(
+        cost, parts, declared_residuals, integrand, ", ".join(["|phi|"] + ["|g|"] * bool(r))
+    )
 
 
 def declared_residuals(run: Trajectory) -> Float[Array, "times m+r"]:

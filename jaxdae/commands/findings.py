@@ -1,0 +1,89 @@
+"""What `jaxdae tune` finds in one study."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxdae.tuning import SimulationObjective, TuningResult
+from jaxdae.tuning.judging import Judged
+from jaxdae.tuning.studies import Study
+
+# Sets of gains, as tables and pictures name them.
+LABELS = {
+    "first": "first gains",
+    "theory": "by theory",
+    "one step": "tuned, one step",
+    "range": "tuned, range",
+}
+# Of a stabilization, of a law of realizing forces, and of a formulation itself.
+_GAINS = ("K_D", "K_P", "Gamma", "k", "alpha", "decay")
+
+
+class Tuned(NamedTuple):
+    """A tuning run.
+
+    Args:
+        objective: what was minimized.
+        result: what `tune` returned.
+        path: resolved parameters after each evaluation, the best so far.
+        multiples: steps that were tuned on, in units of the study's.
+        logarithmic: whether the logarithm of the objective was minimized.
+        backend: what made the runs.
+        why_not: what kept the native backend from it, or `None`.
+    """
+
+    objective: SimulationObjective
+    result: TuningResult
+    path: list[Any]
+    multiples: tuple[float, ...]
+    logarithmic: bool
+    backend: str
+    why_not: str | None
+
+
+class Findings(NamedTuple):
+    """All that is said of a study.
+
+    Args:
+        study: what was tuned.
+        tuned: tuning runs by the name of their column.
+        sets: all gains by column, resolved.
+        checks: judgements by the name of the check.
+        beyond: what happens past the place where the method breaks, by column, or `None`.
+        left_out: steps [s] of the range at which runs with the first gains fail.
+        judging_seconds: time that judging took [s].
+    """
+
+    study: Study
+    tuned: dict[str, Tuned]
+    sets: dict[str, Any]
+    checks: dict[str, Judged]
+    beyond: dict[str, Any] | None
+    left_out: tuple[float, ...]
+    judging_seconds: float
+
+    @property
+    def theory_difference(self) -> float | None:
+        """Largest relative difference of gains tuned for one step from theory's, if it has any."""
+        if "theory" not in self.sets:
+            return None
+        theory, tuned = (named_gains(self.study, self.sets[x]) for x in ("theory", "one step"))
+        names = [x for x in ("K_D", "K_P", "Gamma") if x in theory]
+        return max(float(np.max(np.abs(tuned[x] / theory[x] - 1))) for x in names)
+
+
+def named_gains(study: Study, params) -> dict[str, Any]:
+    """The gains of a set by name.
+
+    Args:
+        study: what is tuned.
+        params: resolved.
+    """
+    if study.servo is not None:
+        coefficients = np.asarray(params.coefficients)
+        roots = np.sort_complex(np.roots([1.0, *coefficients[::-1]]))
+        pairs = np.stack([roots.real, roots.imag], axis=1)
+        return {"coefficients": coefficients, "roots (Re, Im)": pairs}
+    parts = (getattr(params, "stabilization", None), getattr(params, "law", None), params)
+    pairs = [(name, getattr(part, name, None)) for part in parts for name in _GAINS]
+    return {name: np.asarray(value) for name, value in pairs if value is not None}

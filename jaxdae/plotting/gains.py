@@ -1,0 +1,134 @@
+"""Pictures of gains: what they leave of a violation, and where they lie in their plane."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm
+from matplotlib.figure import Figure
+
+from jaxdae.plotting import style
+
+LEVELS = {"|phi|": "phi", "|d(phi)/dt|": "phi_dot"}
+
+
+def plot_levels(runs: dict[str, dict[str, Any]], *, title: str | None = None) -> Figure:
+    """Draw the violation at both levels over time, a column for each condition.
+
+    Args:
+        runs: by condition and by name; each with `ts` and `violation`.
+        title: heading of the figure.
+
+    Returns:
+        The figure. Runs that fail end where they fail.
+    """
+    figure, axes = style.new_axes(len(LEVELS), len(runs), title=title, sharex=False)
+    for column, (condition, named) in enumerate(runs.items()):
+        axes[0, column].set_title(condition, fontsize="medium")
+        for ax, (heading, level) in zip(axes[:, column], LEVELS.items(), strict=True):
+            _draw_level(ax, named, level, last=column == len(runs) - 1)
+            ax.set_ylabel(heading if column == 0 else "")
+    for row in axes:
+        _share_limits(row)
+    style.finish(axes)
+    return figure
+
+
+def _draw_level(ax: Axes, named: dict[str, Any], level: str, *, last: bool) -> None:
+    for (name, run), color in zip(named.items(), style.colors(len(named)), strict=True):
+        with np.errstate(over="ignore"):  # of runs that fail
+            size = np.linalg.norm(np.asarray(getattr(run.violation, level)), axis=1)
+        ts = np.asarray(run.ts)
+        reached = np.isfinite(ts)
+        label = name if last else None
+        ax.plot(ts[reached], style.positive(size[reached]), color=color, label=label)
+    style.logarithmic(ax)
+
+
+def _share_limits(row: np.ndarray) -> None:
+    """One scale for a row, without what runs that blow up reach on the way."""
+    values = [line.get_ydata() for ax in row for line in ax.get_lines()]
+    starts = max((y[0] for y in values if len(y)), default=1.0)
+    finite = np.concatenate([np.asarray(y, float)[np.isfinite(y)] for y in values])
+    finite = finite[finite < 1e3 * starts]
+    if finite.size:
+        for ax in row:
+            ax.set_ylim(finite.min() / 3, finite.max() * 3)
+
+
+class Plane(NamedTuple):
+    """Costs over the plane of gains in units of the step.
+
+    Args:
+        title: of the panel.
+        x: values of `K_D h`, shape `(nx,)`.
+        y: values of `K_P h^2`, shape `(ny,)`.
+        cost: shape `(nx, ny)`; NaN where runs fail.
+        radius: largest factor of a step by linear theory, shape `(nx, ny)`; 1 at the limit.
+        points: gains by name, each `(x, y)`.
+        path: where the optimizer went, shape `(points, 2)`.
+    """
+
+    title: str
+    x: np.ndarray
+    y: np.ndarray
+    cost: np.ndarray
+    radius: np.ndarray
+    points: dict[str, tuple[float, float]]
+    path: np.ndarray
+
+
+_MARKERS = ("o", "*", "D", "s", "^")
+
+
+def plot_planes(planes: list[Plane], *, heading: str, title: str | None = None) -> Figure:
+    """Draw costs over `(K_D h, K_P h^2)`, with the stability limit, gains and a tuner's path.
+
+    Args:
+        planes: a panel each.
+        heading: of the colours: what the cost is.
+        title: heading of the figure.
+
+    Returns:
+        The figure. Cells in which runs fail are grey.
+    """
+    figure = Figure(figsize=(1.5 + 5.0 * len(planes), 4.6))
+    figure.set_layout_engine("constrained")
+    axes = figure.subplots(1, len(planes), squeeze=False, sharey=True)[0]
+    costs = np.concatenate([p.cost[np.isfinite(p.cost) & (p.cost > 0)] for p in planes])
+    norm = LogNorm(costs.min(), costs.max()) if costs.size else None
+    mesh = None
+    for ax, plane in zip(axes, planes, strict=True):
+        mesh = _draw_plane(ax, plane, norm)
+    axes[0].set_ylabel("K_P h²")
+    axes[-1].legend(loc="upper left", fontsize="small", framealpha=0.9)
+    if mesh is not None:
+        figure.colorbar(mesh, ax=list(axes), label=heading)
+    if title:
+        figure.suptitle(title)
+    return figure
+
+
+def _draw_plane(ax: Axes, plane: Plane, norm: LogNorm | None):
+    ax.set_facecolor("#D8D8D8")
+    ax.set_xscale("log")
+    ax.set_yscale("log")
+    ax.set_xlabel("K_D h")
+    ax.set_title(plane.title, fontsize="medium")
+    x, y = plane.x, plane.y
+    mesh = ax.pcolormesh(x, y, np.ma.masked_invalid(plane.cost.T), norm=norm, cmap="viridis_r")
+    ax.contour(x, y, plane.radius.T, [1.0], colors=style.FAILURE, linewidths=1.4)
+    ax.plot([], [], color=style.FAILURE, label="stability limit")
+    path = plane.path
+    if len(path):
+        ax.plot(*path.T, ".-", color="black", linewidth=0.9, markersize=4, label="the tuner's path")
+    colors = style.colors(len(plane.points))
+    for (name, (a, b)), marker, color in zip(plane.points.items(), _MARKERS, colors, strict=False):
+        size = 14 if marker == "*" else 7
+        look = {"markersize": size, "color": color, "markeredgecolor": "white"}
+        ax.plot([a], [b], marker, label=name, **look)
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.set_major_formatter(style.power_of_ten)
+    ax.set_xlim(x[0], x[-1])
+    ax.set_ylim(y[0], y[-1])
+    return mesh
