@@ -98,9 +98,10 @@ def _tune(study: Study, options, out: Path) -> Findings:
         tuned[name] = _descend(study, states, first, multiples, options, path)
         sets[name] = tuned[name].result.params
     began = time.perf_counter()
-    order = keys[jnp.array([0, *range(2, len(keys))])]
+    # The same starts in all checks but the first, so that these differ by what they say.
     checks = {
-        x.name: judge.under(x, sets, start, key) for x, key in zip(study.checks, order, strict=True)
+        check.name: judge.under(check, sets, start, keys[int(check is not tuned_on)])
+        for check in study.checks
     }
     beyond = _beyond(study, sets, states)
     judging = time.perf_counter() - began
@@ -114,8 +115,10 @@ def _held(judge: Judge, first, states: State) -> tuple[tuple[float, ...], tuple[
     """Steps of the range that the first gains hold at, and the others [s]."""
     count = states.q.shape[0]
     steps = np.repeat(RANGE, count)
-    batch = jax.tree.map(lambda x: np.tile(x, (len(RANGE),) + (1,) * (x.ndim - 1)), states)
-    costs = judge.costs(stacked([first] * len(steps)), batch, steps)
+    batch = jax.tree.map(
+        lambda x: np.tile(np.asarray(x), (len(RANGE),) + (1,) * (x.ndim - 1)), states
+    )
+    costs = judge.costs(stacked([first], len(steps)), batch, steps)
     good = np.isfinite(costs.reshape(len(RANGE), count)).all(axis=1)
     held = tuple(x for x, fine in zip(RANGE, good, strict=True) if fine)
     left_out = tuple(x * judge.study.dt for x, fine in zip(RANGE, good, strict=True) if not fine)

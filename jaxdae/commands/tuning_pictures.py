@@ -5,7 +5,6 @@ from typing import Any
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxdae.commands.findings import Findings, LABELS, named_gains
@@ -86,7 +85,7 @@ def _plane(found: Findings, judge: Judge, states: State, name: str) -> Plane:
     shape = (_CELLS, _CELLS, steps.size, _STARTS)
     i, j, k, s = (index.ravel() for index in np.indices(shape))
     gains = _same_gains(found.sets[name], x[i] / study.dt, y[j] / study.dt**2)
-    batch = jax.tree.map(lambda z: z[s % len(z)], states)
+    batch = jax.tree.map(lambda z: np.asarray(z)[s % len(z)], states)
     cost = judge.costs(gains, batch, steps[k]).reshape(shape).mean(axis=(2, 3))
     roots = _roots(x, y)
     factors = [amplification(judge.solver, step * roots).max(axis=-1) for step in steps]
@@ -98,11 +97,11 @@ def _plane(found: Findings, judge: Judge, states: State, name: str) -> Plane:
 
 def _same_gains(params, K_D: np.ndarray, K_P: np.ndarray) -> Any:
     """Parameters with a leading axis, the gains of position constraints in place of theirs."""
-    many = stacked([params] * len(K_D))
+    many = stacked([params], len(K_D))
     first = many.stabilization
     wide = (np.broadcast_to(x[:, None], y.shape) for x, y in ((K_D, first.K_D), (K_P, first.K_P)))
     where = lambda p: (p.stabilization.K_D, p.stabilization.K_P)  # noqa: E731
-    return eqx.tree_at(where, many, tuple(jnp.asarray(x) for x in wide))
+    return eqx.tree_at(where, many, tuple(wide))
 
 
 def _roots(x: np.ndarray, y: np.ndarray) -> np.ndarray:

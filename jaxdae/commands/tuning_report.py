@@ -195,10 +195,8 @@ def _range_lines(found: Findings) -> list[str]:
     for check in step_checks(found):
         of = found.checks[check.name].judgements
         fails = [x for x in ("first", "range") if of[x].failed]
-        lines += [
-            f"  {of[x].failed} of {check.count} runs fail at {check.name}, {LABELS[x]}."
-            for x in fails
-        ]
+        words = f"runs fail at {check.name}"
+        lines += [f"  {of[x].failed} of {check.count} {words}, {LABELS[x]}." for x in fails]
         if not fails:
             cuts[check.name] = of["first"].cost / of["range"].cost
     if cuts:

@@ -100,8 +100,8 @@ class Judge:
         # What exceeds the starts repeats the first, and is not counted.
         chosen = np.arange(self._starts)
         chosen[check.count :] = 0
-        states = jax.tree.map(lambda x: x[np.tile(chosen, self.columns)], states)
-        params = stacked([x for x in sets.values() for _ in range(self._starts)])
+        states = jax.tree.map(lambda x: np.asarray(x)[np.tile(chosen, self.columns)], states)
+        params = stacked([*sets.values()], self._starts)
         steps = np.full(self.members, check.dt)
         measured, runs = self._measure(params, states, steps, check.t1)
         judgements = {}
@@ -156,10 +156,17 @@ class Judge:
         return SimpleNamespace(**cut, system=self.study.system)
 
 
-def stacked(columns: list[PyTree]) -> PyTree:
-    """Parameters of one structure with a leading axis, in arrays of floating-point numbers."""
-    arrays, static = zip(*(eqx.partition(x, eqx.is_inexact_array) for x in columns), strict=True)
-    return eqx.combine(jax.tree.map(lambda *x: jnp.stack(x), *arrays), static[0])
+def stacked(sets: list[PyTree], each: int = 1) -> PyTree:
+    """Parameters of one structure with a leading axis in arrays of floating-point numbers.
+
+    Args:
+        sets: the parameters.
+        each: how often each set is repeated.
+    """
+    arrays, static = zip(*(eqx.partition(x, eqx.is_inexact_array) for x in sets), strict=True)
+    # On the host: a program for every number of sets would take longer to compile than to run.
+    rows = jax.tree.map(lambda *x: np.repeat(np.stack(x), each, axis=0), *arrays)
+    return eqx.combine(rows, static[0])
 
 
 def _summary(measured: _Measured) -> Judgement:
