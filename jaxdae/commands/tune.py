@@ -149,7 +149,7 @@ def _descend(study: Study, states: State, params, multiples, options, checkpoint
             objective if by_squares else Logarithm(objective),
             params,
             optimizer=_optimizer(options),
-            steps=options.steps or (39 if by_squares else 300),
+            steps=options.steps or (38 if by_squares else 300),
             checkpoint=checkpoint,
             resume=options.resume,
             progress=options.progress,

@@ -10,15 +10,16 @@ import numpy as np
 from jaxdae.commands.findings import Findings, LABELS, named_gains
 from jaxdae.commands.tuning_report import losses, step_checks
 from jaxdae.plotting import plot_histories, plot_series, plot_tuning, save_figure
-from jaxdae.plotting.gains import Plane, plot_levels, plot_planes
+from jaxdae.plotting.gains import Limit, Plane, plot_levels, plot_planes
 from jaxdae.plotting.readout import common_unit, with_unit
 from jaxdae.stability.stability_functions import amplification
 from jaxdae.systems import State
 from jaxdae.tuning.judging import Judge, stacked
 from jaxdae.tuning.studies import Study
 
-# Cells of the plane of gains in each direction, and starts that its costs are means of.
-_CELLS, _STARTS = 28, 2
+# Cells of the plane of gains in each direction, starts that its costs are means of, and cells of
+# the limit by theory.
+_CELLS, _STARTS, _FINE = 28, 2, 150
 
 
 def draw(found: Findings, judge: Judge, states: State, out: Path) -> None:
@@ -87,12 +88,11 @@ def _plane(found: Findings, judge: Judge, states: State, name: str) -> Plane:
     gains = _same_gains(found.sets[name], x[i] / study.dt, y[j] / study.dt**2)
     batch = jax.tree.map(lambda z: np.asarray(z)[s % len(z)], states)
     cost = judge.costs(gains, batch, steps[k]).reshape(shape).mean(axis=(2, 3))
-    roots = _roots(x, y)
-    factors = [amplification(judge.solver, step * roots).max(axis=-1) for step in steps]
+    limit = _limit(judge.solver, steps, x, y)
     path = [_place(study, params) for params in tuned.path]
     points = {LABELS[z]: _place(study, params) for z, params in found.sets.items()}
     title = LABELS[name] + (f", {min(steps):g} to {max(steps):g} h" if steps.size > 1 else "")
-    return Plane(title, x, y, cost, np.max(factors, axis=0), points, np.array(path).reshape(-1, 2))
+    return Plane(title, x, y, cost, limit, points, np.array(path).reshape(-1, 2))
 
 
 def _same_gains(params, K_D: np.ndarray, K_P: np.ndarray) -> Any:
@@ -102,6 +102,14 @@ def _same_gains(params, K_D: np.ndarray, K_P: np.ndarray) -> Any:
     wide = (np.broadcast_to(x[:, None], y.shape) for x, y in ((K_D, first.K_D), (K_P, first.K_P)))
     where = lambda p: (p.stabilization.K_D, p.stabilization.K_P)  # noqa: E731
     return eqx.tree_at(where, many, tuple(wide))
+
+
+def _limit(solver, steps: np.ndarray, x: np.ndarray, y: np.ndarray) -> Limit:
+    """Of the same part of the plane, finer: linear theory costs no runs."""
+    x, y = (np.geomspace(z[0], z[-1], _FINE) for z in (x, y))
+    roots = _roots(x, y)
+    factors = [amplification(solver, step * roots).max(axis=-1) for step in steps]
+    return Limit(x, y, np.max(factors, axis=0))
 
 
 def _roots(x: np.ndarray, y: np.ndarray) -> np.ndarray:

@@ -6,6 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullLocator
 
 from jaxdae.plotting import style
 
@@ -56,6 +57,20 @@ def _share_limits(row: np.ndarray) -> None:
             ax.set_ylim(finite.min() / 3, finite.max() * 3)
 
 
+class Limit(NamedTuple):
+    """Largest factors of a step by linear theory over the plane: 1 at the stability limit.
+
+    Args:
+        x: values of `K_D h`, shape `(kx,)`.
+        y: values of `K_P h^2`, shape `(ky,)`.
+        factor: shape `(kx, ky)`.
+    """
+
+    x: np.ndarray
+    y: np.ndarray
+    factor: np.ndarray
+
+
 class Plane(NamedTuple):
     """Costs over the plane of gains in units of the step.
 
@@ -64,7 +79,7 @@ class Plane(NamedTuple):
         x: values of `K_D h`, shape `(nx,)`.
         y: values of `K_P h^2`, shape `(ny,)`.
         cost: shape `(nx, ny)`; NaN where runs fail.
-        radius: largest factor of a step by linear theory, shape `(nx, ny)`; 1 at the limit.
+        limit: where the largest factor of a step is 1 by linear theory.
         points: gains by name, each `(x, y)`.
         path: where the optimizer went, shape `(points, 2)`.
     """
@@ -73,7 +88,7 @@ class Plane(NamedTuple):
     x: np.ndarray
     y: np.ndarray
     cost: np.ndarray
-    radius: np.ndarray
+    limit: Limit
     points: dict[str, tuple[float, float]]
     path: np.ndarray
 
@@ -101,7 +116,7 @@ def plot_planes(planes: list[Plane], *, heading: str, title: str | None = None) 
     for ax, plane in zip(axes, planes, strict=True):
         mesh = _draw_plane(ax, plane, norm)
     axes[0].set_ylabel("K_P h²")
-    axes[-1].legend(loc="upper left", fontsize="small", framealpha=0.9)
+    figure.legend(*axes[-1].get_legend_handles_labels(), loc="outside lower center", ncols=6)
     if mesh is not None:
         figure.colorbar(mesh, ax=list(axes), label=heading)
     if title:
@@ -117,18 +132,21 @@ def _draw_plane(ax: Axes, plane: Plane, norm: LogNorm | None):
     ax.set_title(plane.title, fontsize="medium")
     x, y = plane.x, plane.y
     mesh = ax.pcolormesh(x, y, np.ma.masked_invalid(plane.cost.T), norm=norm, cmap="viridis_r")
-    ax.contour(x, y, plane.radius.T, [1.0], colors=style.FAILURE, linewidths=1.4)
+    limit = plane.limit
+    ax.contour(limit.x, limit.y, limit.factor.T, [1.0], colors=style.FAILURE, linewidths=1.4)
     ax.plot([], [], color=style.FAILURE, label="stability limit")
     path = plane.path
     if len(path):
         ax.plot(*path.T, ".-", color="black", linewidth=0.9, markersize=4, label="the tuner's path")
     colors = style.colors(len(plane.points))
     for (name, (a, b)), marker, color in zip(plane.points.items(), _MARKERS, colors, strict=False):
-        size = 14 if marker == "*" else 7
+        size = 18 if marker == "*" else 7
         look = {"markersize": size, "color": color, "markeredgecolor": "white"}
         ax.plot([a], [b], marker, label=name, **look)
     for axis in (ax.xaxis, ax.yaxis):
-        axis.set_major_formatter(style.power_of_ten)
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.set_minor_locator(NullLocator())
+        axis.set_major_formatter(lambda value, _: f"{value:g}")
     ax.set_xlim(x[0], x[-1])
     ax.set_ylim(y[0], y[-1])
     return mesh
