@@ -63,7 +63,7 @@ def tuned_formulations(path: Path) -> dict[str, jaxdae.Multipliers | jaxdae.Pena
         command(["tune", "two-link", "--out", str(path.parent)])
     out = {}
     for study in json.loads(path.read_text())["studies"]:
-        gains = {name: jnp.asarray(x) for name, x in study["gains_after"].items()}
+        gains = {name: jnp.asarray(x) for name, x in study["gains"]["range"].items()}
         alpha = gains.get("alpha")
         stabilization = jaxdae.Baumgarte(gains["K_D"], gains["K_P"])
         out[study["method"]] = make_formulation(

@@ -11,7 +11,8 @@ from importlib import import_module
 from pathlib import Path
 
 LISTS = ("models", "formulations", "solves", "solvers")
-OPTIMIZERS = ("adam", "adamw", "nadam", "rmsprop", "sgd")
+# Those of `jaxdae.tuning.optimizers`, and others of optax.
+OPTIMIZERS = ("lm", "gauss-newton", "l-bfgs", "adam", "adamw", "nadam", "rmsprop", "sgd")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -198,11 +199,15 @@ def _add_simulate(parser: argparse.ArgumentParser) -> None:
 def _add_tune(parser: argparse.ArgumentParser) -> None:
     _add_common(parser)
     parser.add_argument("--dt", type=_positive, help="fixed step [s]; default: the study's")
-    parser.add_argument("--optimizer", choices=OPTIMIZERS)
     parser.add_argument(
-        "--learning-rate", type=_positive, default=0.1, help="of the logarithms of the gains"
+        "--optimizer", choices=OPTIMIZERS, help="default: what suits the objective, least squares"
     )
-    parser.add_argument("--steps", type=_count, help="optimizer steps")
+    parser.add_argument(
+        "--learning-rate", type=_positive, default=0.1, help="of optax, for logarithms of gains"
+    )
+    parser.add_argument(
+        "--steps", type=_count, help="optimizer steps; default: 38 of least squares, else 300"
+    )
     parser.add_argument("--batch", type=_count, default=16, help="number of perturbed starts")
     parser.add_argument("--seed", type=int, default=0, help="of the perturbed starts")
     parser.add_argument("--resume", action="store_true", help="continue an interrupted run")

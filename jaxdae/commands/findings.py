@@ -5,12 +5,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxdae.tuning import SimulationObjective, TuningResult
+from jaxdae.tuning.certificate import Certificate
 from jaxdae.tuning.judging import Judged
 from jaxdae.tuning.studies import Study
 
 # Sets of gains, as tables and pictures name them.
 LABELS = {
-    "first": "first gains",
+    "first": "the first gains",
     "theory": "by theory",
     "one step": "tuned, one step",
     "range": "tuned, range",
@@ -26,6 +27,7 @@ class Tuned(NamedTuple):
         objective: what was minimized.
         result: what `tune` returned.
         path: resolved parameters after each evaluation, the best so far.
+        seconds: of an evaluation [s]; NaN where there were not two.
         multiples: steps that were tuned on, in units of the study's.
         logarithmic: whether the logarithm of the objective was minimized.
         backend: what made the runs.
@@ -35,6 +37,7 @@ class Tuned(NamedTuple):
     objective: SimulationObjective
     result: TuningResult
     path: list[Any]
+    seconds: float
     multiples: tuple[float, ...]
     logarithmic: bool
     backend: str
@@ -50,6 +53,7 @@ class Findings(NamedTuple):
         sets: all gains by column, resolved.
         checks: judgements by the name of the check.
         beyond: what happens past the place where the method breaks, by column, or `None`.
+        certificates: of each column, under the conditions of the tuning for a range.
         left_out: steps [s] of the range at which runs with the first gains fail.
         judging_seconds: time that judging took [s].
     """
@@ -59,8 +63,19 @@ class Findings(NamedTuple):
     sets: dict[str, Any]
     checks: dict[str, Judged]
     beyond: dict[str, Any] | None
+    certificates: dict[str, Certificate]
     left_out: tuple[float, ...]
     judging_seconds: float
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """The columns as tables and pictures name them."""
+        return {x: (LABELS | {"first": self.study.first_gains})[x] for x in self.sets}
+
+    @property
+    def steps(self) -> list[float]:
+        """Steps [s] of the tuning for a range."""
+        return [x * self.study.dt for x in self.tuned["range"].multiples]
 
     @property
     def theory_difference(self) -> float | None:

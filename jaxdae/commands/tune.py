@@ -92,7 +92,7 @@ def _tune(study: Study, options, out: Path) -> Findings:
     study = dataclasses.replace(study, checks=(tuned_on, *study.checks))
     judge = Judge(study, RK4(), len(sets) + 2)
     steps, left_out = _held(judge, sets["first"], states)
-    tuned = {}
+    tuned: dict[str, Tuned] = {}
     for name, path in _checkpoints(study, out).items():
         multiples = (1.0,) if name == "one step" else steps
         tuned[name] = _descend(study, states, first, multiples, options, path)
@@ -104,8 +104,10 @@ def _tune(study: Study, options, out: Path) -> Findings:
         for check in study.checks
     }
     beyond = _beyond(study, sets, states)
+    over_range = tuned["range"].objective
+    certificates = {name: over_range.certificate(params) for name, params in sets.items()}
     judging = time.perf_counter() - began
-    findings = Findings(study, tuned, sets, checks, beyond, left_out, judging)
+    findings = Findings(study, tuned, sets, checks, beyond, certificates, left_out, judging)
     print(report(findings))
     draw(findings, judge, states, out)
     return findings
@@ -143,7 +145,12 @@ def _descend(study: Study, states: State, params, multiples, options, checkpoint
     print(
         f"{study.name}: {objective.budget}; starts off by {study.deviation:g} (standard deviation)"
     )
-    path = []
+    path, times = [], []
+
+    def seen(step):
+        path.append(step.params)
+        times.append(time.perf_counter())
+
     try:
         result = tune(
             objective if by_squares else Logarithm(objective),
@@ -153,7 +160,7 @@ def _descend(study: Study, states: State, params, multiples, options, checkpoint
             checkpoint=checkpoint,
             resume=options.resume,
             progress=options.progress,
-            callback=lambda step: path.append(step.params),
+            callback=seen,
         )
     except CheckpointError as error:
         # Its own remedies are arguments of the function.
@@ -161,7 +168,9 @@ def _descend(study: Study, states: State, params, multiples, options, checkpoint
             f"{error.reason}. Start again without --resume, which keeps that file under another "
             "name; or give the options of that run, or another --out."
         ) from error
-    return Tuned(objective, result, path, tuple(multiples), not by_squares, served_by, why_not)
+    each = (times[-1] - times[0]) / (len(times) - 1) if len(times) > 1 else float("nan")
+    logarithmic = not by_squares
+    return Tuned(objective, result, path, each, tuple(multiples), logarithmic, served_by, why_not)
 
 
 def _optimizer(options) -> Any:

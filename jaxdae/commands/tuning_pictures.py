@@ -58,9 +58,9 @@ def _compared(found: Findings):
         for check in step_checks(found):
             if check.dt in (0.5, 1.0, 2.0):
                 named = found.checks[check.name].runs
-                runs[f"step {check.dt * study.dt:g} s"] = {LABELS[x]: named[x] for x in named}
+                runs[f"step {check.dt * study.dt:g} s"] = {found.labels[x]: named[x] for x in named}
         return plot_levels(runs, title=title)
-    runs = {LABELS[x]: run for x, run in found.checks["as tuned"].runs.items()}
+    runs = {found.labels[x]: run for x, run in found.checks["as tuned"].runs.items()}
     labels, ts = study.system.labels(), next(iter(runs.values())).ts
     sizes = {
         name: _padded(np.linalg.norm(x.residuals, axis=1), len(ts)) for name, x in runs.items()
@@ -90,7 +90,7 @@ def _plane(found: Findings, judge: Judge, states: State, name: str) -> Plane:
     cost = judge.costs(gains, batch, steps[k]).reshape(shape).mean(axis=(2, 3))
     limit = _limit(judge.solver, steps, x, y)
     path = [_place(study, params) for params in tuned.path]
-    points = {LABELS[z]: _place(study, params) for z, params in found.sets.items()}
+    points = {found.labels[z]: _place(study, params) for z, params in found.sets.items()}
     title = LABELS[name] + (f", {min(steps):g} to {max(steps):g} h" if steps.size > 1 else "")
     return Plane(title, x, y, cost, limit, points, np.array(path).reshape(-1, 2))
 

@@ -29,6 +29,8 @@ def report(found: Findings) -> str:
         "",
         _part_table(found),
         "",
+        _certificate_table(found),
+        "",
         *_left_out_lines(found),
         *_theory_lines(found),
         *_range_lines(found),
@@ -59,6 +61,7 @@ def record(found: Findings) -> dict[str, Any]:
             for check, judged in found.checks.items()
         },
         "tunings": {name: _tuning(x) for name, x in found.tuned.items()},
+        "certificates": {name: x.to_json() for name, x in found.certificates.items()},
         "theory_difference": found.theory_difference,
         "left_out": found.left_out,
         "beyond": found.beyond,
@@ -75,6 +78,9 @@ def _tuning(tuned: Tuned) -> dict[str, Any]:
     names = ("evaluations", "steps", "skipped", "stop_reason", "wall_seconds", "compile_seconds")
     return {
         "budget": tuned.objective.budget,
+        "method": result.method,
+        "ending": result.ending,
+        "certificate": None if result.certificate is None else result.certificate.to_json(),
         "history": losses(tuned),
         **{name: getattr(result, name) for name in names},
     }
@@ -93,14 +99,17 @@ def losses(tuned: Tuned) -> np.ndarray:
 def _rate(name: str, tuned: Tuned) -> str:
     """How many simulations a second were run, and by what."""
     result = tuned.result
-    seconds = result.wall_seconds - result.compile_seconds
-    count = len(tuned.objective.members.t1) * result.evaluations
     reason = "" if tuned.why_not is None or tuned.backend == "native" else f" ({tuned.why_not})"
-    return (
-        f"{LABELS[name]}: {result.evaluations} evaluations, {result.skipped} of them refused, "
-        f"stopped by {result.stop_reason}; {count / max(seconds, 1e-9):,.0f} simulations with "
-        f"gradients per second, {tuned.backend} backend{reason}"
-    )
+    lines = [
+        f"{LABELS[name]}: {result.method}; {result.evaluations} evaluations, {result.skipped} of "
+        f"them refused; {result.ending}"
+    ]
+    if tuned.seconds > 0:
+        count = len(tuned.objective.members.t1) / tuned.seconds
+        lines.append(
+            f"  {count:,.0f} simulations with gradients per second, {tuned.backend} backend{reason}"
+        )
+    return "\n".join(lines)
 
 
 def _gain_table(found: Findings) -> str:
@@ -110,7 +119,7 @@ def _gain_table(found: Findings) -> str:
 
 
 def _headings(found: Findings) -> list[str]:
-    return [LABELS[x] for x in found.sets]
+    return [*found.labels.values()]
 
 
 def _cost_table(found: Findings) -> str:
@@ -131,6 +140,25 @@ def _part_table(found: Findings) -> str:
         for name, judged in found.checks.items()
     ]
     return table(("of it, mean integrated", *_headings(found)), rows)
+
+
+def _certificate_table(found: Findings) -> str:
+    """Decay and margin of the step, which are theorems, and the worst case seen."""
+    each, steps = found.certificates, found.steps
+    members = next(iter(each.values())).members
+    unknown = float("nan")
+    rows = (
+        ("sure decay of a Lyapunov function [1/s]", lambda x: x.lyapunov_rate),
+        ("step limit / longest step", lambda x: x.step_margin),
+        (f"worst cost seen of {members} runs", lambda x: unknown if x.failed else x.worst_cost),
+        ("runs that failed", lambda x: x.failed),
+    )
+    cells = []
+    for name, read in rows:
+        values = [read(each[x]) for x in found.sets]
+        cells.append((name, *("unknown" if x is None else x for x in values)))
+    heading = f"certificate, steps of {min(steps):g} to {max(steps):g} s"
+    return table((heading, *_headings(found)), cells)
 
 
 def fold(old: Judgement, new: Judgement) -> str:
@@ -189,19 +217,20 @@ def step_checks(found: Findings) -> list[Check]:
 
 def _range_lines(found: Findings) -> list[str]:
     """How the gains for a range do at steps they were not tuned on."""
-    steps = [x * found.study.dt for x in found.tuned["range"].multiples]
+    steps = found.steps
     lines = [f"Tuned for steps of {min(steps):g} to {max(steps):g} s, judged at others:"]
     cuts = {}
     for check in step_checks(found):
         of = found.checks[check.name].judgements
         fails = [x for x in ("first", "range") if of[x].failed]
         words = f"runs fail at {check.name}"
-        lines += [f"  {of[x].failed} of {check.count} {words}, {LABELS[x]}." for x in fails]
+        lines += [f"  {of[x].failed} of {check.count} {words}, {found.labels[x]}." for x in fails]
         if not fails:
             cuts[check.name] = of["first"].cost / of["range"].cost
     if cuts:
         worst, best = min(cuts, key=cuts.__getitem__), max(cuts, key=cuts.__getitem__)
-        verdict = "better than the first gains" if cuts[worst] > 1 else "not always better"
+        than = f"than {found.study.first_gains}"
+        verdict = f"better {than} at each" if cuts[worst] > 1 else f"not better {than} at each"
         lines.append(
             f"  {verdict}, from {cuts[worst]:.3g}-fold ({worst}) to {cuts[best]:.3g}-fold ({best})."
         )
@@ -243,6 +272,6 @@ def _limit_lines(found: Findings) -> list[str]:
     for name in found.sets:
         times, reason = limits[name]["times"], limits[name]["reason"] or reason
         when = f", at t = {times.min():.4f} to {times.max():.4f} s" if times.size else ""
-        lines.append(f"  {LABELS[name]}: {times.size} of {total} starts break{when}.")
+        lines.append(f"  {found.labels[name]}: {times.size} of {total} starts break{when}.")
     heading = f"Beyond the tuned horizon, on the way to t = {limits['t1']:g} s with adaptive steps:"
     return [heading, *lines, *([f"  One of them: {reason}"] if reason else [])]

@@ -87,6 +87,7 @@ class ConstraintStudy:
         beyond: end time past a place where the formulation is known to end [s], or `None`.
         time_scale: joins violations of positions and velocities [s]; `None` for two steps, the
             longest that is judged: what a rate makes of the position in one of them.
+        first_gains: what the first gains are called, where somebody's.
     """
 
     t1: float
@@ -97,6 +98,7 @@ class ConstraintStudy:
     longer: float | None = None
     beyond: float | None = None
     time_scale: float | None = None
+    first_gains: str = "the first gains"
 
     def __call__(self, model: "Model", formulation: str | None) -> tuple["Study", ...]:
         """The study of a model; loaded where something is tuned."""

@@ -84,6 +84,7 @@ def of_constraints(model: Model, formulation: str | None, budget: ConstraintStud
         budget.deviation,
         common_checks(1.2 * budget.t1 if budget.longer is None else budget.longer),
         budget.beyond,
+        first_gains=budget.first_gains,
     )
 
 

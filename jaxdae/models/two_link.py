@@ -240,9 +240,15 @@ class ReachableTwoLink(AbstractTwoLink):
 
 # Before the singular configuration, where multipliers end, and through it.
 _BEFORE = ConstraintStudy(
-    t1=0.45, dt=0.01, deviation=3e-3, rate=(10.0, 5.0), longer=0.48, beyond=0.6
+    t1=0.45,
+    dt=0.01,
+    deviation=3e-3,
+    rate=(10.0, 5.0),
+    longer=0.48,
+    beyond=0.6,
+    first_gains="the paper's",
 )
-_THROUGH = ConstraintStudy(t1=2.5, dt=0.01, deviation=3e-3, rate=(10.0, 5.0), longer=2.8)
+_THROUGH = dataclasses.replace(_BEFORE, t1=2.5, longer=2.8, beyond=None)
 
 
 def _studies(model: Model, formulation: str | None):

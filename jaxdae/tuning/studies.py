@@ -119,6 +119,7 @@ class Study:
         checks: conditions the result is judged on afterwards.
         beyond: end time [s] past a place where the method is known to break, or `None`.
         servo: a servo-constraint of the system; its gains are then tuned, not the formulation.
+        first_gains: what the gains to start from are called.
     """
 
     name: str
@@ -133,6 +134,7 @@ class Study:
     checks: tuple[Check, ...]
     beyond: float | None = None
     servo: ServoConstraint | None = None
+    first_gains: str = "the first gains"
 
     @property
     def params(self) -> Any:

@@ -21,15 +21,14 @@ def drawn(request, monkeypatch):
     if "rendered" in request.fixturenames:
         return names
     # The package last: what is imported here takes its function from there.
-    for place in ("commands.tune", "commands.analyze", "plotting"):
+    for place in ("commands.tuning_pictures", "commands.analyze", "plotting"):
         save = f"jaxdae.{place}.save_figure"
         monkeypatch.setattr(save, lambda _, path: names.add(path.name))
     return names
 
 
 def _replace_rk4(monkeypatch, solver):
-    for place in ("tuning.judging", "commands.tune"):
-        monkeypatch.setattr(f"jaxdae.{place}.RK4", solver)
+    monkeypatch.setattr("jaxdae.commands.tune.RK4", solver)
 
 
 @pytest.fixture

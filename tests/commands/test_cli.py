@@ -67,8 +67,8 @@ def test_tuning_says_what_ran_its_simulations_and_how_many(tmp_path, capsys):
             rf"[1-9]\d* simulations with gradients per second, {backend} backend", printed
         )
         study = json.loads((tmp_path / backend / "result.json").read_text())["studies"][0]
-        costs.append(study["after"]["cost"])
-    # The same descent, by the adjoint and by tangents, to round-off over three steps.
+        costs.append(study["checks"]["as tuned"]["range"]["cost"])
+    # The same iteration to round-off over three steps.
     np.testing.assert_allclose(*costs, rtol=1e-9)
 
 
@@ -236,13 +236,15 @@ def test_tune_reports_before_and_after(tmp_path, capsys):
     assert "-fold" in printed
     result = json.loads((tmp_path / "result.json").read_text())
     (study,) = result["studies"]
-    assert study["after"]["cost"] < study["before"]["cost"]
+    tuned_on, history = study["checks"]["as tuned"], study["tunings"]["one step"]["history"]
+    assert tuned_on["one step"]["cost"] < tuned_on["first"]["cost"]
     # Of the two starts alone, though one program judges them and the many of the checks; the same
     # sums by another program.
-    assert study["before"]["cost"] == pytest.approx(study["history"][0], rel=1e-9)
-    assert study["gains_after"]["K_P"] != study["gains_before"]["K_P"]
-    assert len(study["history"]) == 4
-    for name in ("comparison", "motion", "tuning"):
+    assert tuned_on["first"]["cost"] == pytest.approx(history[0], rel=1e-9)
+    assert tuned_on["one step"]["cost"] == pytest.approx(min(filter(None, history)), rel=1e-9)
+    assert study["gains"]["range"]["K_P"] != study["gains"]["first"]["K_P"]
+    assert len(history) == 4
+    for name in ("comparison", "motion", "tuning", "range-tuning", "plane"):
         assert (tmp_path / f"multipliers-{name}.png").stat().st_size > 10_000
 
 
@@ -260,9 +262,11 @@ def test_choices_of_the_parser_are_those_of_the_library():
 
     from jaxdae import cli
     from jaxdae.simulation.choices import CHOICES
+    from jaxdae.tuning.optimizers import OPTIMIZERS
 
     assert {"models", *CHOICES} == {*cli.LISTS}
-    assert all(hasattr(optax, name) for name in cli.OPTIMIZERS)
+    assert {*OPTIMIZERS} <= {*cli.OPTIMIZERS}
+    assert all(name in OPTIMIZERS or hasattr(optax, name) for name in cli.OPTIMIZERS)
 
 
 @pytest.mark.parametrize("kind", ["formulations", "solves", "solvers"])

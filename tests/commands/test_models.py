@@ -101,7 +101,7 @@ def test_what_a_model_lacks_is_refused(words, message, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_the_goal_takes_every_constraint_at_the_level_it_is_declared_at():
+def test_the_goal_joins_both_levels_by_a_time():
     """Residuals that stay constant for 2 s: the integral is twice their sum of squares."""
     phi, phi_dot = jnp.array([3.0, 4.0]), jnp.array([50.0, 60.0, 7.0])
     rows = jnp.ones((3, 1))
@@ -110,12 +110,14 @@ def test_the_goal_takes_every_constraint_at_the_level_it_is_declared_at():
         success=jnp.array(True),
         violation=Violation(phi=rows * phi, phi_dot=rows * phi_dot),
     )
-    both = violation_goal(2, 1)
-    assert float(both.cost(run)) == 2 * (3**2 + 4**2 + 7**2)
+    both = violation_goal(2, 1, 0.5)
+    apart = 3**2 + 4**2, 50**2 + 60**2 + 7**2
+    assert float(both.cost(run)) == 2 * (apart[0] + 0.5**2 * apart[1])
+    assert [float(part(run)) for part in both.parts.values()] == [2 * x for x in apart]
     np.testing.assert_array_equal(both.residuals(run)[-1], [3, 4, 7])
-    assert both.integrand == "|phi|^2 + |g|^2"
+    assert both.integrand == "|phi|^2 + (0.5 s)^2 |phi_dot|^2"
     run.violation = Violation(phi=rows * jnp.zeros(0), phi_dot=rows * phi_dot)
-    assert float(violation_goal(0, 3).cost(run)) == 2 * (50**2 + 60**2 + 7**2)
+    assert float(violation_goal(0, 3, 0.5).cost(run)) == 2 * (50**2 + 60**2 + 7**2)
 
 
 @pytest.mark.slow
@@ -128,9 +130,12 @@ def test_a_velocity_constraint_is_tuned_at_its_own_level(tmp_path, capsys):
     assert "mean integrated |g|^2" in printed
     assert "phi" not in printed
     (study,) = read(tmp_path / "result.json")["studies"]
-    assert study["after"]["cost"] < study["before"]["cost"]
-    for when in ("before", "after"):
-        (gain,), judged = study[f"gains_{when}"]["Gamma"], study[when]
+    checks = study["checks"]["as tuned"]
+    assert checks["one step"]["cost"] < checks["first"]["cost"]
+    # Euler's method removes a residual in one step: 1 - Gamma h = 0.
+    assert study["gains"]["theory"]["Gamma"] == [pytest.approx(100.0)]
+    for when in ("first", "range"):
+        (gain,), judged = study["gains"][when]["Gamma"], checks[when]
         factor = 1 - 0.01 * gain
         # Sums of h g^2 over the ends of the steps, and their excess by the trapezoidal rule.
         ratio = judged["cost"] / (judged["cost_from_start"] - judged["cost"])
@@ -141,22 +146,26 @@ def test_a_velocity_constraint_is_tuned_at_its_own_level(tmp_path, capsys):
 @pytest.mark.slow
 @pytest.mark.usefixtures("euler")
 def test_the_gains_of_a_servo_constraint_are_tuned_and_stay_hurwitz(drawn, tmp_path, capsys):
-    words = ["tune", "mirror", *QUICK, "--t1", "0.2", "--dt", "0.02"]
+    words = ["tune", "mirror", *QUICK, "--steps", "8", "--t1", "0.2", "--dt", "0.02"]
     assert main([*words, "--out", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
     assert "mean integrated |f|^2 + 1e-06 |u|^2" in printed
     assert "not counted" not in printed
     (study,) = read(tmp_path / "result.json")["studies"]
-    assert study["after"]["cost"] < study["before"]["cost"]
-    controls = (study[when]["control"] for when in ("before", "after"))
-    said = "Largest voltage: {:.3g} V with the first gains, {:.3g} V tuned.".format(*controls)
+    checks = study["checks"]["as tuned"]
+    assert list(checks) == ["first", "one step", "range"]
+    assert checks["one step"]["cost"] < checks["first"]["cost"]
+    controls = (checks[when]["control"] for when in ("first", "one step"))
+    said = "Largest voltage: {:.3g} V with the first gains; {:.3g} V tuned, one".format(*controls)
     assert said in printed
-    before, after = (np.array(study[f"gains_{w}"]["roots (Re, Im)"]) for w in ("before", "after"))
+    before, after = (np.array(study["gains"][w]["roots (Re, Im)"]) for w in ("first", "range"))
     # Four roots from coefficients up to 1200: ten digits remain.
     np.testing.assert_allclose(before, [[-10, 0], [-8, 0], [-5, 0], [-3, 0]], rtol=1e-9)
     assert after[:, 0].max() < 0
     assert np.abs(after - before).max() > 0.1
-    assert drawn == {f"servo-{name}.png" for name in ("comparison", "motion", "tuning")}
+    assert drawn == {
+        f"servo-{name}.png" for name in ("comparison", "motion", "tuning", "range-tuning")
+    }
 
 
 @pytest.mark.slow

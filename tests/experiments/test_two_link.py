@@ -7,10 +7,13 @@ import pytest
 # Near the gains that tuning finds, all of one shape with the paper's.
 TUNED = {
     "studies": [
-        {"method": "multipliers", "gains_after": {"K_D": [350.0, 344.0], "K_P": [3.9e4, 3.8e4]}},
+        {
+            "method": "multipliers",
+            "gains": {"range": {"K_D": [350.0, 344.0], "K_P": [3.9e4, 3.8e4]}},
+        },
         {
             "method": "penalty",
-            "gains_after": {"K_D": [356.0, 345.0], "K_P": [4.0e4, 3.9e4], "alpha": 300.0},
+            "gains": {"range": {"K_D": [356.0, 345.0], "K_P": [4.0e4, 3.9e4], "alpha": 300.0}},
         },
     ]
 }

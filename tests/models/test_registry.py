@@ -185,5 +185,5 @@ def test_a_file_alone_adds_a_model(capsys):
     assert isinstance(get_model("new").system(), CartesianPendulum)
     (study,) = studies("new")
     assert study.dt == 0.01
-    assert study.goal.integrand == "|phi|^2"
+    assert study.goal.integrand == "|phi|^2 + (0.02 s)^2 |phi_dot|^2"
     np.testing.assert_array_equal(rest_of("new").guess(study.system), [0.0, -1.0])
