@@ -121,7 +121,7 @@ def _held(judge: Judge, first, states: State) -> tuple[tuple[float, ...], tuple[
         lambda x: np.tile(np.asarray(x), (len(RANGE),) + (1,) * (x.ndim - 1)), states
     )
     costs = judge.costs(stacked([first], len(steps)), batch, steps)
-    good = np.isfinite(costs.reshape(len(RANGE), count)).all(axis=1)
+    good = [bool(np.all(np.isfinite(x))) for x in costs.reshape(len(RANGE), count)]
     held = tuple(x for x, fine in zip(RANGE, good, strict=True) if fine)
     left_out = tuple(x * judge.study.dt for x, fine in zip(RANGE, good, strict=True) if not fine)
     return held or (1.0,), left_out

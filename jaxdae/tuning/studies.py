@@ -183,7 +183,7 @@ def violation_goal(m: int, r: int, time_scale: float) -> Goal:
         return Goal(velocity, {"|g|^2": velocity}, declared_residuals, "|g|^2", "|g|")
     cost = IntegratedViolation.at_both_levels(time_scale)
     position = IntegratedViolation(position=1.0, velocity=0.0)
-    parts = {"|phi|^2": position, "|phi_dot|^2": velocity}
+    parts: dict[str, AbstractCost] = {"|phi|^2": position, "|phi_dot|^2": velocity}
     integrand = f"|phi|^2 + ({time_scale:g} s)^2 |phi_dot|^2"
     return Goal(
         cost, parts, declared_residuals, integrand, ", ".join(["|phi|"] + ["|g|"] * bool(r))
