@@ -17,9 +17,11 @@ from jaxdae.formulations.reaction_forces import (
     why_undetermined,
 )
 from jaxdae.formulations.stabilization import desired_rate, Stabilization
+from jaxdae.formulations.weighted_gains import weighted_stabilization
 from jaxdae.linalg.capabilities import Capabilities
 from jaxdae.linalg.positive_definite import solve_positive_definite
 from jaxdae.linalg.saddle_point import AbstractSolve, Automatic
+from jaxdae.stability.step_gains import step_gains
 from jaxdae.systems import Dynamics, evaluate, mass_and_jacobian, State
 from jaxdae.systems.kinematics import coordinate_rate
 
@@ -167,6 +169,31 @@ class Penalty(AbstractWeighted):
     def __check_init__(self):
         check_positive("alpha", self.alpha)
 
+    @classmethod
+    def for_step(
+        cls, solver, dt, alpha, mobility, *, velocity_constraints: int = 0, **options
+    ) -> "Penalty":
+        """With gains by theory: those of `Baumgarte.for_step`, over the part that `alpha` leaves.
+
+        `phi_ddot = P Phi + (I - P) b` with `P = I - (I + W alpha)^-1`; see
+        `jaxdae.formulations.weighted_gains`. Where `W` changes along the motion so do the roots:
+        take a large `alpha`, with which `P` is near 1, or a margin.
+
+        Args:
+            solver: a Runge-Kutta solver of diffrax or `jaxdae.solvers`.
+            dt: largest step [s], positive.
+            alpha: constraint mass.
+            mobility: `W = J M^-1 J^T`, see `jaxdae.stability.constraint_mobility`: scalar, diagonal
+                `(m+r,)` or matrix.
+            velocity_constraints: their number, where one of these is not a number.
+            **options: see `jaxdae.stability.step_gains`.
+        """
+        gains = step_gains(solver, dt, **options)
+        law = weighted_stabilization(
+            gains, alpha, mobility, velocity_constraints=velocity_constraints
+        )
+        return cls(alpha, law)
+
     def accelerate(self, dynamics, rhs):
         matrix, force, _ = _penalized(self.alpha, dynamics, rhs)
         a = solve_positive_definite(matrix, force)
@@ -199,6 +226,38 @@ class AugmentedLagrangian(AbstractWeighted):
         check_positive("alpha", self.alpha)
         if not isinstance(self.iterations, int) or self.iterations < 1:
             raise ValueError(f"iterations must be an integer, at least 1; got {self.iterations}.")
+
+    @classmethod
+    def for_step(
+        cls,
+        solver,
+        dt,
+        alpha,
+        mobility,
+        *,
+        iterations: int = 3,
+        velocity_constraints: int = 0,
+        **options,
+    ) -> "AugmentedLagrangian":
+        """With gains by theory, as `Penalty.for_step`, with `P = I - (I + W alpha)^-iterations`.
+
+        Args:
+            solver: see `Penalty.for_step`.
+            dt: likewise.
+            alpha: likewise.
+            mobility: likewise.
+            iterations: number of solves.
+            velocity_constraints: as for `Penalty.for_step`.
+            **options: see `jaxdae.stability.step_gains`.
+        """
+        law = weighted_stabilization(
+            step_gains(solver, dt, **options),
+            alpha,
+            mobility,
+            iterations=iterations,
+            velocity_constraints=velocity_constraints,
+        )
+        return cls(alpha, law, iterations)
 
     def accelerate(self, dynamics, rhs):
         matrix, force, jac = _penalized(self.alpha, dynamics, rhs)

@@ -1,8 +1,17 @@
 """Stability of step methods: their stability functions, and the gains that suit a step."""
 
+from jaxdae.stability.adaptive import (
+    adaptive_gains as adaptive_gains,
+    expected_step as expected_step,
+)
 from jaxdae.stability.error_constants import (
     error_constant as error_constant,
     ErrorConstant as ErrorConstant,
+)
+from jaxdae.stability.linear_range import (
+    constraint_mobility as constraint_mobility,
+    linear_range as linear_range,
+    LinearRange as LinearRange,
 )
 from jaxdae.stability.motion import motion_frequency as motion_frequency
 from jaxdae.stability.stability_functions import (

@@ -18,7 +18,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxdae.stability.stability_functions import AdamsBashforth, amplification
+from jaxdae.stability.stability_functions import (
+    AdamsBashforth,
+    amplification,
+    stability_function,
+)
 
 # Roots beyond this many inverse steps are not looked for: every explicit method of diffrax is
 # unstable there, and those that are stable gain nothing that round-off would not take back.
@@ -179,3 +183,48 @@ def _refined(cost: Callable, grid, cell, zooms: int) -> complex:
         centre, half = np.array([r[j], turned[i]]), 0.6 * half
     z = np.exp(centre[0] + 1j * centre[1])
     return complex(z.real, 0.0 if abs(z.imag) < 1e-6 * abs(z) else z.imag)
+
+
+class Transient(NamedTuple):
+    """What a violation may do before its factor shows.
+
+    Args:
+        condition: of the modes, infinite where two roots coincide.
+        slope: of the bound that holds there, too.
+    """
+
+    condition: float
+    slope: float
+
+
+def transient(solver, pair: tuple[complex, complex], margin: float) -> Transient:
+    r"""Constants of the bound on products of steps, whatever their order and sizes in the range.
+
+    In the norm `|(sqrt(K_P) phi, phi_dot)|` the matrix `A` is `sqrt(K_P) B`, and a product of steps
+    is `f(A)` with `f = R(h_1 .) ... R(h_n .)`, so that
+
+        f(A) = f(s_1) I + f[s_1, s_2] (A - s_1 I)
+
+    With `|R| <= F` at both roots and `c` the largest divided difference of one step, `|f| <= F^n`
+    and `|f[s_1, s_2]| <= n c F^(n-1)`: the norm is at most `F^n + n slope F^(n-1)`, and also at
+    most `F^n` times the condition of the modes.
+
+    Args:
+        solver: a Runge-Kutta solver.
+        pair: largest step times the roots.
+        margin: largest step over smallest.
+
+    Returns:
+        `Transient`.
+    """
+    z, size = np.array(pair), np.sqrt(abs(pair[0] * pair[1]))
+    within = np.geomspace(1.0 / margin, 1.0, 1001)[:, None]
+    apart = abs(z[0] - z[1]) > 1e-5 * size
+    points = z if apart else z[0] * np.array([1 + 1e-5, 1 - 1e-5])
+    R = stability_function(solver, points * within)
+    divided = np.abs(R[:, 0] - R[:, 1]).max() / abs(points[0] - points[1])
+    B = np.array([[0.0, 1.0], [-1.0, z.sum().real / size]])
+    modes = np.stack([np.ones(2), z / size])
+    condition = float(np.linalg.cond(modes)) if apart else np.inf
+    distance = np.linalg.norm(B - z[0] / size * np.eye(2), 2)
+    return Transient(condition, float(divided * size * distance))

@@ -37,6 +37,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from jaxdae.stability.arguments import checked_tableau
 from jaxdae.stability.damping import Effort, least, REACH, worst_damping
 from jaxdae.stability.error_constants import error_constant
 from jaxdae.stability.stability_functions import tableau
@@ -135,7 +136,7 @@ def turn_of_error(solver, tolerance: float) -> float:
 
     `C (omega h)^(p+1) = tolerance`, with the method's order and error constant.
     """
-    order, constant = error_constant(*tableau(solver)[:2])
+    order, constant = error_constant(*checked_tableau(solver)[:2])
     return float((tolerance / constant) ** (1 / (order + 1)))
 
 

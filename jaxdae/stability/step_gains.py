@@ -20,12 +20,17 @@ from functools import lru_cache
 from itertools import combinations
 from typing import Any, NamedTuple
 
-import diffrax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdae.stability.damping import best_damping, worst_damping
-from jaxdae.stability.stability_functions import AdamsBashforth, tableau, zeros
+from jaxdae.stability.arguments import (
+    check_positive_number,
+    check_ratio,
+    checked_tableau,
+    is_real,
+)
+from jaxdae.stability.damping import best_damping, Transient, transient, worst_damping
+from jaxdae.stability.stability_functions import AdamsBashforth, zeros
 from jaxdae.stability.stationary import (
     best_stationary,
     Motion,
@@ -56,6 +61,7 @@ class StepGains(NamedTuple):
         frequency: rate of the motion for which it is so [1/s].
         roots: `dt` times the roots of `s^2 + K_D s + K_P`, shape `(2,)`.
         margin: the largest step of the range over the smallest.
+        transient: constants of `bound`.
     """
 
     K_D: Any
@@ -67,6 +73,18 @@ class StepGains(NamedTuple):
     frequency: Any
     roots: np.ndarray
     margin: float
+    transient: Transient
+
+    def bound(self, steps: int) -> float:
+        """What so many steps of the range, in any order, leave of a violation at most.
+
+        A bound on `|(sqrt(K_P) phi, phi_dot)|` over that at the beginning, as far as linear theory
+        holds (`linear_range`): `min(condition F^n, F^n + n slope F^(n-1))`, see
+        `jaxdae.stability.damping.transient`. It may exceed 1 for few steps.
+        """
+        F, (condition, slope) = self.factor, self.transient
+        left = F**steps + steps * slope * F ** max(steps - 1, 0)
+        return left if np.isinf(condition) else min(condition * F**steps, left)
 
 
 def step_gains(
@@ -115,7 +133,7 @@ def step_gains(
     motion = _motion(method, dt, frequency, time_scale)
     best = _damped_best if regime == "violation" else _stationary_best
     found = best(method, float(margin), motion)
-    (first, second), dt = found.roots, as_step(dt)
+    (first, second), dt = found.roots, _as_step(dt)
     return StepGains(
         K_D=-float((first + second).real) / dt,
         K_P=float((first * second).real) / dt**2,
@@ -126,6 +144,7 @@ def step_gains(
         frequency=motion.turn / dt,
         roots=np.array(found.roots),
         margin=float(margin),
+        transient=found.transient,
     )
 
 
@@ -137,6 +156,7 @@ class _Found(NamedTuple):
     factor: float
     single_factor: float
     stationary: float
+    transient: Transient
 
 
 class _Method:
@@ -145,7 +165,9 @@ class _Method:
     def __init__(self, solver):
         self.solver = solver
         self.multistep = isinstance(solver, AdamsBashforth)
-        a, b = (np.zeros(0), solver.coefficients()) if self.multistep else _tableau(solver)
+        a, b = (
+            (np.zeros(0), solver.coefficients()) if self.multistep else checked_tableau(solver)[:2]
+        )
         self.key = (self.multistep, a.tobytes(), b.tobytes())
 
     def __hash__(self):
@@ -186,11 +208,12 @@ def _found(method: _Method, margin: float, motion: Motion, pair, single) -> _Fou
     factor, single_factor = (
         float(worst_damping(method.solver, x, margin, samples).max()) for x in (pair, single)
     )
-    stationary = float("nan")
+    stationary, before = float("nan"), Transient(float("nan"), float("nan"))
     if not method.multistep:
+        before = transient(method.solver, pair, margin)
         A = np.array([[0.0, 1.0], [-(pair[0] * pair[1]).real, (pair[0] + pair[1]).real]])
         stationary = float(stationary_violation(method.solver, A, motion))
-    return _Found(pair, float(single[0].real), factor, single_factor, stationary)
+    return _Found(pair, float(single[0].real), factor, single_factor, stationary, before)
 
 
 def _pairs(known) -> list[tuple[complex, complex]]:
@@ -210,22 +233,7 @@ def _most_robust(solver, pairs) -> tuple[complex, complex] | None:
     return pairs[best] if worst and np.isfinite(worst[best]) else None
 
 
-def _tableau(solver) -> tuple[np.ndarray, np.ndarray]:
-    if isinstance(solver, type) or not isinstance(solver, diffrax.AbstractSolver):
-        raise TypeError(
-            f"solver is {solver!r}; give a diffrax solver, with brackets, such as "
-            "jaxdae.solvers.RK4() or diffrax.Dopri5(), and then the step: for_step(solver, dt)."
-        )
-    if isinstance(solver, diffrax.AbstractWrappedSolver):
-        raise ValueError(
-            f"{type(solver).__name__} wraps {type(solver.solver).__name__}, and changes what a "
-            "step does to a violation. Projected leaves no violation to stabilize: use "
-            "Multipliers() without a stabilization, or gains for the solver that it wraps."
-        )
-    return tableau(solver)[:2]
-
-
-def as_step(dt):
+def _as_step(dt):
     """A step as its quotients are wanted: of Python's kind unless it is an array of JAX."""
     return dt if isinstance(dt, jnp.ndarray) else float(dt)
 
@@ -235,7 +243,7 @@ def _motion(method: _Method, dt, frequency, time_scale) -> Motion:
     given = {"frequency": frequency, "time_scale": time_scale}
     for name, value in given.items():
         if value is not None:
-            _check_positive(name, value)
+            check_positive_number(name, value)
     if not is_concrete(dt, frequency, time_scale) and given != dict.fromkeys(given):
         raise ValueError(
             "dt is being traced, so that frequency and time_scale cannot be compared with it; "
@@ -247,42 +255,12 @@ def _motion(method: _Method, dt, frequency, time_scale) -> Motion:
 
 
 def _check(dt, margin, regime: str) -> None:
-    check_step(dt)
-    if not _is_real(margin) or not 1.0 <= margin < np.inf:
-        raise ValueError(
-            f"margin is {margin!r}; it is the largest step over the smallest, a number from 1 on."
-        )
-    if regime not in _REGIMES:
-        raise ValueError(f"regime must be one of {', '.join(map(repr, _REGIMES))}; got {regime!r}.")
-
-
-def check_step(dt) -> None:
-    """Require a step: a positive number, or one that is being traced.
-
-    Raises:
-        TypeError: for what is no real number.
-        ValueError: for a number that is not positive and finite.
-    """
-    if not _is_real(dt):
+    if not is_real(dt):
         raise TypeError(
             f"dt is {dt!r}; give the step [s], a positive number, after the solver: "
             "for_step(solver, dt)."
         )
-    _check_positive("dt", dt)
-
-
-def _check_positive(name: str, value) -> None:
-    if not _is_real(value) or (is_concrete(value) and not 0.0 < float(value) < np.inf):
-        raise ValueError(f"{name} is {value}; it must be a positive, finite number.")
-
-
-def _is_real(value) -> bool:
-    """Whether it is one real number, traced or not, and no boolean."""
-    kinds = (int, float, np.ndarray, np.generic, jnp.ndarray)
-    return (
-        isinstance(value, kinds)
-        and not isinstance(value, bool)
-        and np.ndim(value) == 0
-        and jnp.issubdtype(jnp.result_type(value), jnp.number)
-        and not jnp.issubdtype(jnp.result_type(value), jnp.complexfloating)
-    )
+    check_positive_number("dt", dt)
+    check_ratio("margin", margin)
+    if regime not in _REGIMES:
+        raise ValueError(f"regime must be one of {', '.join(map(repr, _REGIMES))}; got {regime!r}.")

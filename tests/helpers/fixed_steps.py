@@ -1,5 +1,6 @@
 """Runs of many gains at once by fixed steps, from a method's coefficients: one program for all."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -26,7 +27,7 @@ class FixedSteps:
         formulation: makes one of `Baumgarte` gains.
     """
 
-    def __init__(self, system, formulation=Multipliers):
+    def __init__(self, system, formulation: Callable = Multipliers):
         def rate(gains, t, q, v):
             made = formulation(Baumgarte(gains[0], gains[1], gains[2]))
             found = made.vector_field(system, t, State(q, v, jnp.zeros(0)), None)

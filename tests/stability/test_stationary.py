@@ -133,7 +133,7 @@ CASES = [
     pytest.param("slider-crank", 3.0, RK4(), marks=pytest.mark.slow),
     pytest.param("slider-crank", 3.0, diffrax.Dopri5(), marks=pytest.mark.slow),
     pytest.param("two-link-reachable", 2.4, RK4(), marks=pytest.mark.slow),
-    pytest.param("andrews", 0.01, RK4(), marks=pytest.mark.slow),
+    pytest.param("andrews", 0.005, RK4(), marks=pytest.mark.slow),
 ]
 
 
@@ -143,8 +143,8 @@ def test_the_gains_are_within_a_factor_of_three_of_the_best_of_a_search(name, t1
     h = turn / run.frequency
     gains = step_gains(solver, h, regime="steps", frequency=run.frequency)
     theory = -gains.Gamma * h + 0j if run.velocity else gains.roots[0]
-    turns = [np.pi] if run.velocity else np.pi * np.array([0.7, 0.85, 1.0])
-    searched = (np.geomspace(0.01, 2.0, 14)[:, None] * np.exp(1j * np.array(turns))).ravel()
+    turns = [np.pi] if run.velocity else np.pi * np.array([0.75, 1.0])
+    searched = (np.geomspace(0.01, 2.0, 12)[:, None] * np.exp(1j * np.array(turns))).ravel()
     with np.errstate(over="ignore", invalid="ignore"):  # some gains are beyond the method's limit
         costs = run.violations(solver, turn, np.append(searched, theory))
     assert costs[-1] < 3.0 * np.nanmin(costs[:-1])
