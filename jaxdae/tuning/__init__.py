@@ -43,4 +43,5 @@ from jaxdae.tuning.reference_costs import (
 from jaxdae.tuning.result import TuningHistory as TuningHistory, TuningResult as TuningResult
 from jaxdae.tuning.risk import CVaR as CVaR
 from jaxdae.tuning.scipy_runs import Scipy as Scipy
+from jaxdae.tuning.stable_gains import StableGains as StableGains
 from jaxdae.tuning.starts import perturbed_states as perturbed_states
