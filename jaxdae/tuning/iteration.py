@@ -10,6 +10,7 @@ equivalent vector as short as the parameters: with `J = Q R`, instead of `r` and
 which have the same norm, the same gradient, and the same linearization's norm after every step.
 """
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -90,21 +91,16 @@ class _Evaluation(NamedTuple):
 def initial_state(problem: Problem, starts: int, spread: float, key: Array) -> Iterate:
     """All starts at the initial point; a perturbation is a first step that may be refused."""
     points, updates = problem.first_points(starts, spread, key)
-
-    def one(point, update, progress):
-        point, update = ravel_pytree(point)[0], ravel_pytree(update)[0]
-        struct, one = problem.residuals_of, jnp.ones((), point.dtype)
-        evaluation = _Evaluation(progress.best_loss, 0 * point, jnp.asarray(True), None)
-        if struct is not None:
-            residuals = jnp.zeros(struct.shape, struct.dtype)
-            jacobian = jnp.zeros((*struct.shape, *point.shape), struct.dtype)
-            evaluation = evaluation._replace(fit=(residuals, jacobian))
-        local = _linearized(evaluation, point, one)
-        solver = _arrays(_initialized(problem.optimizer, local, point))
-        fit, begun = evaluation.fit, jnp.asarray(False)
-        return Iterate(local, point + update, begun, solver, one, 0 * point, fit, progress)
-
-    return strongly_typed(jax.vmap(one)(points, updates, Progress.of(points, starts)))
+    progress = Progress.of(points, starts)
+    flat, steps = (jax.vmap(lambda x: ravel_pytree(x)[0])(x) for x in (points, updates))
+    # Nothing of it but the points is read before the first finite evaluation.
+    shapes = jax.eval_shape(jax.vmap(partial(_blank, problem)), flat, progress)
+    state = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+    return strongly_typed(
+        eqx.tree_at(
+            lambda s: (s.local.point, s.trial, s.progress), state, (flat, flat + steps, progress)
+        )
+    )
 
 
 def advance(static: Problem, arrays: Problem, state: Iterate) -> tuple[Iterate, Record]:
@@ -145,18 +141,31 @@ def advance(static: Problem, arrays: Problem, state: Iterate) -> tuple[Iterate, 
 
 def program(problem: Problem) -> ClosedJaxpr:
     """One step of the solver as a program."""
-    point = ravel_pytree(problem.trained)[0]
-    one = jnp.ones((), point.dtype)
-    size = None if problem.residuals_of is None else point.size
-    fit = None if size is None else (jnp.ones(size, point.dtype), jnp.eye(size, dtype=point.dtype))
-    local = _linearized(_Evaluation(one, point, one > 0, fit), point, one)
-    state = _initialized(problem.optimizer, local, point)
-    return jax.make_jaxpr(lambda local, y: _arrays(_step(problem.optimizer, local, y, state)[1]))(
-        local, point
-    )
+
+    def step(point):
+        one, fit = jnp.ones((), point.dtype), None
+        if problem.residuals_of is not None:
+            fit = (point, jnp.eye(point.size, dtype=point.dtype))
+        local = _linearized(_Evaluation(one, point, one > 0, fit), point, one)
+        state = _initialized(problem.optimizer, local, point)
+        return _arrays(_step(problem.optimizer, local, point, state)[1])
+
+    return jax.make_jaxpr(step)(ravel_pytree(problem.trained)[0])
 
 
 ITERATION = Method(initial_state, advance, program, lambda state: state.solver)
+
+
+def _blank(problem: Problem, point: Array, progress: Progress) -> Iterate:
+    """A state before the first evaluation, of which only the shapes matter."""
+    struct, one = problem.residuals_of, jnp.ones((), point.dtype)
+    seen = _Evaluation(progress.best_loss, 0 * point, jnp.asarray(True), None)
+    if struct is not None:
+        residuals = jnp.zeros(struct.shape, struct.dtype)
+        seen = seen._replace(fit=(residuals, jnp.outer(residuals, point).astype(struct.dtype)))
+    local = _linearized(seen, point, one)
+    solver = _arrays(_initialized(problem.optimizer, local, point))
+    return Iterate(local, point, jnp.asarray(False), solver, one, 0 * point, seen.fit, progress)
 
 
 def _evaluate(problem: Problem, point: Array) -> _Evaluation:

@@ -309,7 +309,6 @@ def _result(
     histories, objective = run.history, run.problem.objective
     history = TuningHistory(*(x[: run.rows_of(start)] for x in histories.of_start(start)))
     residuals, jacobian = run.fit(start)
-    certify = getattr(objective, "certificate", None)
     return TuningResult(
         params=resolve(raw),
         raw=raw,
@@ -328,11 +327,23 @@ def _result(
         residuals=residuals,
         jacobian=jacobian,
         violations=run.violations(),
-        certificate=certify(resolve(raw)) if callable(certify) else None,
+        certificate=_certificate(objective, resolve(raw)),
         budget=str(getattr(objective, "budget", "")),
         wall_seconds=time.perf_counter() - began,
         compile_seconds=run.compile_seconds,
     )
+
+
+def _certificate(objective: Any, params: PyTree) -> Any:
+    """What the objective guarantees; a run is not lost because that fails."""
+    certify = getattr(objective, "certificate", None)
+    if not callable(certify):
+        return None
+    try:
+        return certify(params)
+    except Exception as error:
+        warnings.warn(f"tune: there is no certificate: {error}", stacklevel=4)
+        return None
 
 
 def _check_callable(objective: Any, callback: Any) -> None:

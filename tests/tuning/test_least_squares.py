@@ -300,6 +300,17 @@ def test_evaluations_of_a_line_search_count():
     assert result.evaluations > 6 == result.history.loss.size
 
 
+def test_a_result_is_not_lost_because_its_certificate_fails():
+    class Uncertain(Sum):
+        def certificate(self, x):
+            raise RuntimeError(f"no stability function at {x}")
+
+    with pytest.warns(UserWarning, match="there is no certificate: no stability function at"):
+        result = tune(Uncertain(), jnp.array([-1.2, 1.0]), steps=60)
+    assert result.certificate is None
+    assert result.stop_reason == "converged"
+
+
 @pytest.mark.parametrize("stop", ["patience", "callback"])
 def test_other_reasons_to_stop_are_in_words(stop):
     settings = {

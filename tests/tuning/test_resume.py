@@ -1,16 +1,10 @@
 """Every kind of optimizer goes on from its checkpoint, bit for bit."""
 
-import os
-import signal
-import subprocess
-import sys
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import jaxdae
 from jaxdae.tuning import CheckpointError, Equality, LeastSquares, Positive, tune
 
 pytestmark = pytest.mark.optimized
@@ -100,47 +94,3 @@ def test_evaluations_at_other_points_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("jaxdae.tuning.scipy_runs.minimize", moved)
     with pytest.raises(CheckpointError, match="evaluation 0 is at another point than SciPy"):
         run("slsqp", path, resume=True)
-
-
-SCRIPT = """
-import sys, time
-import jax, jax.numpy as jnp
-from jaxdae.tuning import LeastSquares, tune
-
-jax.config.update("jax_enable_x64", True)
-
-def valley(x):
-    return jnp.array([100 * (x[1] - x[0] ** 2), 1 - x[0]])
-
-def shown(info):
-    print(info.step, flush=True)
-    time.sleep(0.05)
-
-tune(LeastSquares(valley), jnp.array([-1.2, 1.0]), optimizer=sys.argv[2], steps=60,
-     checkpoint=sys.argv[1], checkpoint_every=1, callback=shown)
-"""
-
-
-@pytest.mark.slow
-def test_a_run_that_is_killed_resumes(tmp_path):
-    script, path = tmp_path / "killed.py", tmp_path / "run.ckpt"
-    script.write_text(SCRIPT)
-    environment = os.environ | {"PYTHONPATH": os.path.dirname(os.path.dirname(jaxdae.__file__))}
-    command = [sys.executable, str(script), str(path), "lm"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process:
-        assert process.stdout is not None
-        for line in process.stdout:
-            if int(line) == 8:
-                break
-        process.send_signal(signal.SIGKILL)
-    assert process.returncode == -signal.SIGKILL
-
-    def valley(x):
-        return jnp.array([100 * (x[1] - x[0] ** 2), 1 - x[0]])
-
-    settings = {"optimizer": "lm", "steps": 60, "checkpoint_every": 1}
-    start = jnp.array([-1.2, 1.0])
-    resumed = tune(LeastSquares(valley), start, checkpoint=path, resume=True, **settings)
-    at_once = tune(LeastSquares(valley), start, **settings)
-    assert resumed.histories.loss.tobytes() == at_once.histories.loss.tobytes()
-    assert resumed.evaluations < at_once.evaluations
