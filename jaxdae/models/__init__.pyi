@@ -30,6 +30,7 @@ from .five_bar import (
     FiveBar as FiveBar,
     path_control as path_control,
 )
+from .four_bar import FourBar as FourBar
 from .kepler import Kepler as Kepler
 from .knife_edge import KnifeEdge as KnifeEdge
 from .mirror import AdaptiveMirror as AdaptiveMirror

@@ -17,6 +17,7 @@ from jaxdae.tuning.costs import (
     TrackingError as TrackingError,
     WeightedSum as WeightedSum,
 )
+from jaxdae.tuning.crank_rocker import CrankRocker as CrankRocker
 from jaxdae.tuning.descent import default_optimizer as default_optimizer
 from jaxdae.tuning.fine_runs import fine_runs as fine_runs, FineRuns as FineRuns, Spline as Spline
 from jaxdae.tuning.logarithm import Logarithm as Logarithm

@@ -38,6 +38,7 @@ def test_names_are_the_documented_ones():
         "appell-hamel",
         "circuit",
         "five-bar",
+        "four-bar",
         "motor",
         "motor-actuator",
         "ball-beam",
