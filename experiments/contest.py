@@ -83,14 +83,14 @@ class Row(NamedTuple):
 
     Args:
         name: of the candidate.
-        count: numbers that were tuned.
+        tuned: numbers that were tuned.
         params: after tuning.
         training: cost of each plant that was tuned on.
         held_out: cost of each plant that was not.
     """
 
     name: str
-    count: int
+    tuned: int
     params: Any
     training: np.ndarray
     held_out: np.ndarray
@@ -154,7 +154,7 @@ def lines(rows: dict[str, Row]) -> list[list]:
     return [
         [
             x.name,
-            x.count,
+            x.tuned,
             f"{np.nanmean(x.training):.4g}",
             int((~np.isfinite(x.training)).sum()),
             f"{x.mean:.4g}",
@@ -169,6 +169,6 @@ def lines(rows: dict[str, Row]) -> list[list]:
 def recorded(rows: dict[str, Row]) -> dict:
     """What goes into `result.json`."""
     return {
-        x.name: {"training": x.training, "held_out": x.held_out, "lost": x.lost, "tuned": x.count}
+        x.name: {"training": x.training, "held_out": x.held_out, "lost": x.lost, "tuned": x.tuned}
         for x in rows.values()
     }

@@ -77,8 +77,9 @@ class Course(eqx.Module):
         """By inverse kinematics and dynamics."""
         motion = NOMINAL.motion(PATH)
         laws = (motion, Feedforward(NOMINAL, motion, 2), Feedforward(NOMINAL, motion, 2, True))
-        parts = [interpolated(jax.jit(x), PERIOD) for x in laws]
-        return cls(*(x.function for x in parts), jnp.stack([x.error for x in parts]).max())
+        motion, torques, weight = (interpolated(jax.jit(x), PERIOD) for x in laws)
+        error = jnp.stack([motion.error, torques.error, weight.error]).max()
+        return cls(motion.function, torques.function, weight.function, error)
 
 
 class PathCost(eqx.Module):
@@ -220,7 +221,7 @@ def study(steps: int, size: Size) -> dict:
     rows = contest(chosen, run, PathCost(course), training, held_out)
     hardest = int(np.nanargmax(rows["LQR"].held_out))
     plant = jax.tree.map(lambda x: x[hardest], held_out)
-    runs = {x.name: run(*plant, x.build(rows[x.name].params)) for x in chosen}
+    runs = {x.name: run(plant.systems, plant.states, x.build(rows[x.name].params)) for x in chosen}
     return {"rows": rows, "course": course, "runs": runs}
 
 

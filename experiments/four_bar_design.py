@@ -79,9 +79,13 @@ class Design(eqx.Module):
 
 def first() -> Design:
     """About which the starts are."""
+    zero = jnp.zeros(())
     return Design(
         CrankRocker(FourBar().lengths),
-        *map(jnp.asarray, (FourBar().point, [0.0, 0.0], 0.0, 0.0)),
+        jnp.asarray(FourBar().point),
+        jnp.zeros(2),
+        zero,
+        zero,
         jnp.zeros((2, 3)),
     )
 
@@ -213,8 +217,9 @@ def leg_path(s) -> Float[Array, " 2"]:
 
 @jax.jit
 def margins(designs: Design, branches) -> tuple:
-    """Of each design: what is left of the inequalities, and the least sine between coupler and
-    rocker, with the branch's sign.
+    """Slack of the inequalities by the crank, and least sine between coupler and rocker, of each.
+
+    The sine has the sign of the branch: positive for all that stayed on it.
     """
 
     def one(design, branch):

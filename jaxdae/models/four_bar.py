@@ -154,7 +154,7 @@ class FourBar(AbstractModel):
         """Place of the coupler point [m], shape (2,)."""
         return self._masses_at(q)[1]
 
-    def crank_motion(self, speed, phase=0.0) -> "CrankMotion":
+    def crank_motion(self, speed, phase: float | Array = 0.0) -> "CrankMotion":
         """The motion whose crank turns at constant speed.
 
         Args:
@@ -170,8 +170,8 @@ class FourBar(AbstractModel):
         three form the triangle of the coupler. The first is driven by a crank that turns as this
         linkage's crank does, about the third pivot, ahead by `x = arg(1 - k)`, its coordinates
         being `(theta + x, chi + x + pi, psi + x + pi)`. The second shares the crank's pivot; with
-        `x = arg(k)` its coordinates are `(psi + x, theta + x, chi + x)`: what turns all round is its
-        coupler. Masses are left as they are: `of_bars` gives those of other lengths.
+        `x = arg(k)` its coordinates are `(psi + x, theta + x, chi + x)`: what turns all round is
+        its coupler. Masses are left as they are: `of_bars` gives those of other lengths.
         """
         a, b, c, d = self.lengths
         k = (self.point[0] + 1j * self.point[1]) / b
