@@ -7,7 +7,7 @@ against the path wanted, and the torque that inverse dynamics asks of a motor at
 path that a known linkage draws is given back: the fit finds that linkage and the one cognate that a
 crank drives, which asks for another torque.
 
-    python experiments/four_bar_design.py [--starts 3072] [--out results/four_bar_design]
+    python experiments/four_bar_design.py [--starts 2048] [--out results/four_bar_design]
 
 Writes figures, `report.md` and `result.json`.
 """
@@ -32,6 +32,7 @@ from jaxdae.kernels import native
 from jaxdae.models.four_bar import FourBar
 from jaxdae.plotting import save_figure
 from jaxdae.plotting.style import new_axes, PALETTE
+from jaxdae.solvers import RK4
 from jaxdae.tuning import CrankRocker
 
 POINTS, STEPS = 24, 60
@@ -43,6 +44,8 @@ WEIGHTS = (0.0, 0.1, 0.5, 1.0, 2.0, 4.0)
 CHOSEN = 1.0
 # A fit of the path that is one but for round-off and the last step [m].
 RECOVERED = 1e-7
+# A fit of the leg's path that is as good as any [m].
+CLOSE = 2e-4
 
 
 class Design(eqx.Module):
@@ -234,27 +237,30 @@ def margins(designs: Design, branches) -> tuple:
 
 def balance(result: Result) -> dict[str, float]:
     """The torque by inverse dynamics against the rate of the energy, and against a simulation."""
-    linkage, phase = result.linkage, result.design.phase
-    motion = linkage.crank_motion(SPEED, phase)
+    linkage = result.linkage
+    motion = linkage.crank_motion(SPEED, result.design.phase)
 
     def energy(t):
         q, v, _ = motion_derivatives(motion, t)
         return linkage.kinetic_energy(t, q, v) + linkage.potential_energy(t, q)
 
+    turn = 2 * np.pi / SPEED
+    torque = interpolated(eqx.filter_jit(Feedforward(linkage, motion, 1)), turn)
     ts = crank_angles() / SPEED
-    torque = Feedforward(linkage, motion, 1)
-    power = SPEED * jax.vmap(torque)(ts)[:, 0]
-    off = jnp.abs(jax.vmap(jax.grad(energy))(ts) - power).max() / jnp.abs(power).max()
+    rates = jax.jit(jax.vmap(jax.grad(energy)))(ts)
+    off = jnp.abs(rates - SPEED * jax.vmap(torque.function)(ts)[:, 0]).max()
     q, v, _ = motion_derivatives(motion, 0.0)
     run = simulate(
         linkage,
         Multipliers(),
         State(q, v),
-        t1=2 * np.pi / SPEED,
-        controller=lambda t, q, v, w: torque(t),  # noqa: ARG005
+        t1=turn,
+        dt=turn / 1000,
+        solver=RK4(),
+        controller=lambda t, q, v, w: torque.function(t),  # noqa: ARG005
     )
     drift = jnp.abs(run.v[:, 0] / SPEED - 1).max()
-    return {"power": float(off), "speed": float(drift)}
+    return {"power": float(off / jnp.abs(rates).max()), "speed": float(drift)}
 
 
 def study(starts: int) -> dict:
@@ -265,12 +271,16 @@ def study(starts: int) -> dict:
     leg = interpolated(leg_path, 2 * np.pi)
     fits = Fitter(leg.function).fit(jax.random.key(1), starts, WEIGHTS)
     front = {weight: Result.of(fits, chosen(fits, weight)) for weight in WEIGHTS}
+    close = np.flatnonzero((fits.weight == 0) & (fits.path < CLOSE))
+    by_torque = close[np.argsort(fits.torque[close])]
     kept = [np.asarray(x) for x in margins(fits.designs, jnp.asarray(fits.branch))]
     return {
         "known": known,
         "error": float(max(drawn.error, leg.error)),
         "given": given,
         "front": front,
+        "close": np.stack([fits.path[by_torque], fits.torque[by_torque]]),
+        "heavy": Result.of(fits, int(by_torque[int(0.9 * len(by_torque))])),
         "kept": kept,
         "starts": len(fits.path),
         "balance": balance(front[CHOSEN]),
@@ -296,7 +306,7 @@ def claims(results: dict) -> list[Claim]:
     counts = recovered(results["known"], results["given"])
     known, cognate, exact = (counts[x] for x in ("known", "cognate", "exact"))
     starts, front, (slack, sines) = results["starts"], results["front"], results["kept"]
-    alone, light = front[0.0], front[CHOSEN]
+    light, (paths, torques) = front[CHOSEN], results["close"]
     off = results["balance"]
     return [
         Claim(
@@ -308,11 +318,15 @@ def claims(results: dict) -> list[Claim]:
             and known["starts"] + cognate["starts"] == exact["starts"],
         ),
         Claim(
-            f"On the leg's path kinematics alone comes to {1e3 * alone.path:.3f} mm (rms) with "
-            f"{alone.torque:.3f} N m and links of up to {max(alone.linkage.lengths):.2f} m; with "
-            f"the torque in the objective it is {1e3 * light.path:.3f} mm, {light.torque:.3f} N m "
-            f"and {max(light.linkage.lengths):.2f} m.",
-            light.path < 0.2e-3 and light.torque < 0.6 * alone.torque,
+            f"Kinematics leaves the torque open: of {len(torques)} fits of the leg's path alone "
+            f"that came within {1e3 * CLOSE:g} mm (rms) the torques run from {torques[0]:.3f} to "
+            f"{torques[-1]:.3f} N m, {results['heavy'].torque:.3f} at the ninth decile. With the "
+            f"torque in the objective it is {light.torque:.3f} N m at {1e3 * light.path:.3f} mm, "
+            "less than that of every one as near to the path, with links of up to "
+            f"{max(light.linkage.lengths):.2f} m.",
+            light.path < CLOSE
+            and light.torque < min(torques[paths <= light.path], default=np.inf)
+            and light.torque < 0.5 * results["heavy"].torque,
         ),
         Claim(
             f"All {starts} ended as crank-rockers on the branch they began on: the least slack of "
@@ -323,7 +337,7 @@ def claims(results: dict) -> list[Claim]:
         Claim(
             f"The torque is right: its power is the rate of the energy to {off['power']:.1e}, and "
             f"a simulated turn under it keeps the crank's speed to {off['speed']:.1e}.",
-            off["power"] < 1e-10 and off["speed"] < 1e-5,
+            off["power"] < 1e-6 and off["speed"] < 1e-5,
         ),
     ]
 
@@ -353,34 +367,42 @@ HEADINGS = (
 
 
 def draw(results: dict, path: Path) -> None:
-    """Both mechanisms, the path wanted and reached, and their torques over the crank's angle."""
+    """Two mechanisms, the path wanted and reached, and torques over the crank's angle."""
     figure, axes = new_axes(1, 3, title="Four-bar along a foot's path", sharex=False)
     figure.set_size_inches(14, 4.6)
     turn = jnp.linspace(0, 2 * jnp.pi, 181)
     wanted = np.asarray(jax.vmap(leg_path)(turn))
-    chosen_two = {"kinematics alone": 0.0, f"torque of weight {CHOSEN:g}": CHOSEN}
-    torques = axes[0, 2]
-    for ax, color, (name, weight) in zip(axes[0], PALETTE, chosen_two.items(), strict=False):
-        result = results["front"][weight]
+    light, best = results["front"][CHOSEN], results["front"][0.0]
+    cases = {
+        f"torque of weight {CHOSEN:g}": light,
+        f"kinematics alone, within {1e3 * CLOSE:g} mm": results["heavy"],
+        "kinematics alone, nearest to the path": best,
+    }
+    for i, (color, (name, result)) in enumerate(zip(PALETTE, cases.items(), strict=False)):
         linkage, phase = result.linkage, result.design.phase
-        q = jax.vmap(linkage.at_crank)(phase + turn)
-        reached = np.asarray(jax.vmap(linkage.tracer)(q))
-        for i, shade in ((0, 1.0), (45, 0.35), (90, 0.35), (135, 0.35)):
-            _draw_mechanism(ax, linkage, np.asarray(q[i]), reached[i], shade)
-        ax.plot(*wanted.T, color="black", linestyle="--", label="wanted")
-        ax.plot(*reached.T, color=color, linewidth=2.5, alpha=0.7, label="reached")
-        ax.set(
-            xlim=(-0.05, 0.45), ylim=(-0.56, -0.14), aspect="equal", xlabel="x [m]", ylabel="y [m]"
-        )
-        ax.set_title(name, fontsize="medium")
-        ax.legend(fontsize="small")
-        torque = Feedforward(linkage, linkage.crank_motion(SPEED, phase), 1)
-        values = jax.vmap(torque)(turn / SPEED)[:, 0]
+        law = Feedforward(linkage, linkage.crank_motion(SPEED, phase), 1)
+        values = jax.jit(jax.vmap(law.__call__))(turn / SPEED)[:, 0]
         torques.plot(np.degrees(turn), values, color=color, label=name)
+        if i < 2:
+            _draw_path(axes[0, i], result, turn, wanted, color)
+            axes[0, i].set_title(name, fontsize="medium")
     torques.set(xlabel="crank past its first place [degrees]", ylabel="torque [N m]")
     torques.set_xticks(range(0, 361, 90))
     torques.legend(fontsize="small")
     save_figure(figure, path)
+
+
+def _draw_path(ax, result: Result, turn, wanted, color) -> None:
+    """Path wanted and reached, and four positions of the mechanism."""
+    linkage = result.linkage
+    q = jax.vmap(linkage.at_crank)(result.design.phase + turn)
+    reached = np.asarray(jax.vmap(linkage.tracer)(q))
+    for i, shade in ((0, 1.0), (45, 0.35), (90, 0.35), (135, 0.35)):
+        _draw_mechanism(ax, linkage, np.asarray(q[i]), reached[i], shade)
+    ax.plot(*wanted.T, color="black", linestyle="--", label="wanted")
+    ax.plot(*reached.T, color=color, linewidth=2.5, alpha=0.7, label="reached")
+    ax.set(xlim=(-0.05, 0.45), ylim=(-0.6, -0.1), aspect="equal", xlabel="x [m]", ylabel="y [m]")
+    ax.legend(fontsize="small")
 
 
 def _draw_mechanism(ax, linkage: FourBar, q, tip, shade: float) -> None:
@@ -400,7 +422,7 @@ def _draw_mechanism(ax, linkage: FourBar, q, tip, shade: float) -> None:
 
 def main() -> None:
     """Run the study and write what it found."""
-    options_chosen = options(__doc__, "results/four_bar_design", starts=(3072, "of each fit"))
+    options_chosen = options(__doc__, "results/four_bar_design", starts=(2048, "of each fit"))
     results = study(options_chosen.starts)
     sentences = claims(results)
     text = "\n".join(

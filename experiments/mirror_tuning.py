@@ -249,7 +249,7 @@ def claims(results: dict) -> list[Claim]:
             best < 0.95 and not any(x.lost for x in rows.values()),
         ),
         Claim(
-            f"Tuning cuts the servo-constraint's cost {before / after:.3g}-fold on plants held out.",
+            f"Tuning cuts the servo-constraint's cost {before / after:.3g}-fold on those plants.",
             after < before,
         ),
     ]
