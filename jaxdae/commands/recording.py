@@ -26,7 +26,7 @@ from jaxdae.simulation.choices import make_solver
 from jaxdae.simulation.diagnostics import judged, read_row, Row, rows_of, tolerance_of
 from jaxdae.simulation.failure import describe_failure
 from jaxdae.simulation.prepare import prepare
-from jaxdae.simulation.problem import MAX_STEPS, Method, Problem, START_TOLERANCE
+from jaxdae.simulation.problem import default_tolerance, MAX_STEPS, Method, Problem, START_TOLERANCE
 from jaxdae.simulation.readings import read_rows
 from jaxdae.simulation.review import reviewed
 from jaxdae.simulation.run import NATIVE, run as integrated
@@ -154,7 +154,9 @@ def _arguments(model: Model, options) -> dict[str, Any]:
     state = jax.tree.map(lambda x: jnp.asarray(x, dtype), start)
     formulation = chosen_formulation(model, options, *constraint_counts(system, state))
     controller = chosen_controller(model, system, options.uncontrolled)
-    solver = make_solver(options.solver)
+    # Adaptive steps give theirs to the iterations of implicit methods.
+    tolerance = None if options.dt is None else default_tolerance(dtype)
+    solver = make_solver(options.solver, tolerance)
     adjoint, none = diffrax.RecursiveCheckpointAdjoint(), diffrax.NoProgressMeter()
     method = Method(solver, None, None, adjoint, none, max_steps=1, work=True)
     by_kernel = options.backend != "plain" and NATIVE.obstacle(formulation, method) is None

@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 import diffrax
+import optimistix as optx
 
 from jaxdae import formulations, solvers
 from jaxdae.formulations import AbstractFormulation, LinearLaw
@@ -121,19 +122,25 @@ def make_formulation(name: str, **parts: Any) -> Any:
     return kind(**{x: value for x, value in values.items() if x in fields})
 
 
-def make_solver(name: str) -> diffrax.AbstractSolver:
+def make_solver(name: str, tolerance: float | None = None) -> diffrax.AbstractSolver:
     """A step method by name.
 
     Args:
         name: a key of `SOLVERS`, or one behind a key of `WRAPPERS`: `projected-dopri8`.
+        tolerance: to which an implicit method solves for its stages, by Newton's method; `None`
+            leaves it to the step control, which fixed steps have none of.
 
     Raises:
         ValueError: for a name that does not exist, with the closest one and all of them.
     """
     for outer, wrapper in WRAPPERS.items():
         if name.startswith(f"{outer}-"):
-            return wrapper(make_solver(name.removeprefix(f"{outer}-")))
-    return _find("solver", name, SOLVERS, CHOICES["solvers"])()
+            return wrapper(make_solver(name.removeprefix(f"{outer}-"), tolerance))
+    kind = _find("solver", name, SOLVERS, CHOICES["solvers"])
+    if tolerance is None or not issubclass(kind, diffrax.AbstractImplicitSolver):
+        return kind()
+    # diffrax's own iteration keeps one Jacobian, and fails where a fixed step is long for it.
+    return kind(root_finder=optx.Newton(rtol=tolerance, atol=tolerance))
 
 
 def _find(kind: str, name: str, table: dict[str, Any], known: Iterable[str] = ()) -> Any:

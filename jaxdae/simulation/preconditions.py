@@ -274,6 +274,6 @@ def _check_newton(solver, name: str) -> None:
     if isinstance(solver, diffrax.AbstractImplicitSolver) and not is_number(rtol):
         raise ValueError(
             f"{name} with a fixed step has no tolerance for its Newton iteration; give one, "
-            f"diffrax.{name}(root_finder=diffrax.VeryChord(rtol=1e-8, atol=1e-8)), or leave dt "
+            f"diffrax.{name}(root_finder=optimistix.Newton(rtol=1e-8, atol=1e-8)), or leave dt "
             "out and let it choose its step."
         )

@@ -41,6 +41,30 @@ def test_the_module_is_the_command():
     assert "slider-crank" in done.stdout
 
 
+def test_a_reader_that_has_enough_ends_the_command_without_a_word():
+    """As `jaxdae list | head -1`: nothing can be written any more."""
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-m", "jaxdae", "list"]
+    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, check=False)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+@pytest.mark.slow
+def test_an_implicit_method_runs_with_fixed_steps(tmp_path, capsys):
+    """Its energy falls, and by the order of the method half as fast with half the step."""
+    lost = []
+    for dt in ("0.02", "0.01"):
+        words = ["simulate", "pendulum", "--solver", "implicit-euler", "--dt", dt, "--t1", "0.2"]
+        assert main([*words, "--out", str(tmp_path)]) == 0
+        lost.append(
+            json.loads((tmp_path / "simulation.json").read_text())["largest energy change [J]"]
+        )
+    assert lost[0] / lost[1] == pytest.approx(2.0, rel=0.1)
+    assert "implicit" not in capsys.readouterr().err
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("rendered")
 def test_simulate_writes_numbers_and_pictures(tmp_path, capsys):

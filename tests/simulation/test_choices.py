@@ -1,10 +1,12 @@
 """What a run can be made of, by name."""
 
 import inspect
+from typing import Any
 
 import diffrax
 import jax
 import jax.numpy as jnp
+import optimistix as optx
 import pytest
 
 import jaxdae
@@ -76,6 +78,19 @@ def test_a_method_around_a_method_is_made_of_their_names(name):
     projected = make_solver(f"projected-{name}")
     assert isinstance(projected, jaxdae.Projected)
     assert type(projected.solver) is SOLVERS[name]
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+def test_implicit_methods_take_a_tolerance_where_steps_are_fixed(name):
+    """Newton's method: one Jacobian for all iterations fails where steps are long for it."""
+    projected: Any = make_solver(f"projected-{name}", 1e-8)
+    for solver in (projected.solver, make_solver(name, 1e-8)):
+        assert type(solver) is SOLVERS[name]
+        if isinstance(solver, diffrax.AbstractImplicitSolver):
+            assert isinstance(solver.root_finder, optx.Newton)
+            assert (solver.root_finder.rtol, solver.root_finder.atol) == (1e-8, 1e-8)
+        else:
+            assert solver == make_solver(name)
 
 
 @pytest.mark.parametrize(
