@@ -126,7 +126,7 @@ def _solve(system, t, state, u, free, kept, free_controls):
     problem = (system, t, state, u, free, kept)
     q, s = state.q, u.size if free_controls else 0
     m = jax.eval_shape(system.position_constraints, t, q).size
-    r = jax.eval_shape(system.velocity_constraints, t, q, q).size
+    r = jax.eval_shape(system.velocity_constraints, t, q, state.v).size
     control = jnp.ravel(u) if s else jnp.zeros(0, q.dtype)
     start = jnp.concatenate([q, state.w, control, jnp.zeros(m + r, q.dtype)])
     # Multipliers that balance best: a guess that is an equilibrium is found to be one.

@@ -9,6 +9,7 @@ from jaxdae.compiled import jit
 from jaxdae.control.base import control_input
 from jaxdae.systems import State, System
 from jaxdae.systems.dynamics import constraint_residuals, mass_and_jacobian
+from jaxdae.systems.kinematics import coordinate_rate
 
 # A step that fails begins where all is finite: moments after it, relative to `1 + |t|` [s].
 _AHEAD = (0.0, 1e-12, 1e-9, 1e-6)
@@ -47,8 +48,11 @@ def describe_nonfinite(system: System, controller, t, state: State) -> str | Non
 
 @jit
 def _values(system, controller, start, ts, state):
+    v, w = state.v, state.w
+    rate = coordinate_rate(system, start, state.q, v)
+
     def at(t):
-        q, v, w = state.q + (t - start) * state.v, state.v, state.w
+        q = state.q + (t - start) * rate
         u = control_input(controller, t, State(q, v, w))
         mass, jac = mass_and_jacobian(system, t, q, v)
         parts = {

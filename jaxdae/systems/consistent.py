@@ -167,8 +167,7 @@ def _unmoved(system: System, t, state: State) -> Projection | None:
     size = max(float(np.abs(np.asarray(x)).max(initial=0.0)) for x in (state.q, state.v))
     if not (np.asarray(distances) <= np.finfo(distances.dtype).eps * (1 + size)).all():
         return None
-    none = jnp.zeros_like(state.q)
-    return Projection(none, none, result, result)
+    return Projection(jnp.zeros_like(state.q), jnp.zeros_like(state.v), result, result)
 
 
 @jit
