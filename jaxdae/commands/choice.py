@@ -49,8 +49,9 @@ def chosen_formulation(model: Model, options, m: int, r: int) -> Any:
         _refuse_unstabilized(gains, first)
         changes["stabilization"] = None
     elif gains:
-        before = {name: getattr(first.stabilization, name, None) for name in _GAINS}
-        changes["stabilization"] = Baumgarte(**(before | gains))
+        law = first.capabilities.stabilization
+        before = law if isinstance(law, Baumgarte) else Baumgarte()
+        changes["stabilization"] = dataclasses.replace(before, **gains)
     return dataclasses.replace(first, **changes)
 
 
@@ -87,7 +88,8 @@ def _first(model: Model, name: str | None) -> Any:
     except ValueError:
         if name == name_of(default):
             return default
-        parts = {x: getattr(default, x, None) for x in ("stabilization", "alpha")}
+        offered = default.capabilities
+        parts = {"stabilization": offered.stabilization, "alpha": offered.weight}
         return make_formulation(name, **{x: y for x, y in parts.items() if y is not None})
 
 
