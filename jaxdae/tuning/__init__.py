@@ -20,6 +20,7 @@ from jaxdae.tuning.costs import (
 from jaxdae.tuning.crank_rocker import CrankRocker as CrankRocker
 from jaxdae.tuning.descent import default_optimizer as default_optimizer
 from jaxdae.tuning.fine_runs import fine_runs as fine_runs, FineRuns as FineRuns, Spline as Spline
+from jaxdae.tuning.fronts import Front as Front, front as front, FrontPoint as FrontPoint
 from jaxdae.tuning.logarithm import Logarithm as Logarithm
 from jaxdae.tuning.loop import tune as tune, TuningStep as TuningStep
 from jaxdae.tuning.objectives import SimulationObjective as SimulationObjective

@@ -225,7 +225,7 @@ class SimulationObjective(eqx.Module):
         elif self.several_grids:
             steps = f"h = {listed(self._dt or ())} s, to t = {listed(self._t1 or ())} s"
         else:
-            steps = f"h = {listed(self._dt or ())} s, {self._fixed_steps} steps"
+            steps = f"h = {listed(self._dt or ())} s, {self.fixed_steps} steps"
         price = "" if self.failure_cost is None else f"failures at {self.failure_cost:g}"
         parts = (named(self.solver_used), steps, counted(self.shape), in_words(self.risk), price)
         return ", ".join(x for x in parts if x)
@@ -298,8 +298,8 @@ class SimulationObjective(eqx.Module):
         return not self.adaptive and len(self._dt or ()) * len(self._t1 or ()) > 1
 
     @property
-    def _fixed_steps(self) -> int:
-        """Number of steps, of the run that has most."""
+    def fixed_steps(self) -> int:
+        """Number of fixed steps, of the run that has most."""
         assert self._dt is not None  # of a fixed-step run, which __check_init__ made sure of
         assert self._t1 is not None  # likewise
         quotients = [(t1 - self.t0) / dt for t1 in self._t1 for dt in self._dt]
@@ -314,7 +314,7 @@ class SimulationObjective(eqx.Module):
             return self.max_steps
         # Checkpoints are kept for so many: the known number saves memory. One more than the
         # quotient, whose round-off `simulate` may see differently in single precision.
-        return self._fixed_steps + 1
+        return self.fixed_steps + 1
 
     @property
     def _batch(self) -> Member:
