@@ -110,6 +110,7 @@ class Baumgarte(AbstractStabilization):
         regime: str = "violation",
         frequency: float | None = None,
         time_scale: float | None = None,
+        horizon: int | None = None,
     ) -> "Baumgarte":
         """Gains by theory: those with which a method's step damps a violation best.
 
@@ -126,13 +127,20 @@ class Baumgarte(AbstractStabilization):
                 feed the violation.
             frequency: rate of the motion [1/s], for "steps".
             time_scale: joins position and velocity violations there [s].
+            horizon: number of steps by which a given violation is judged, see `step_gains`.
 
         Raises:
             TypeError: for a solver or a step that is none.
             ValueError: for numbers out of range, or a solver without a stability function.
         """
         gains = step_gains(
-            solver, dt, margin=margin, regime=regime, frequency=frequency, time_scale=time_scale
+            solver,
+            dt,
+            margin=margin,
+            regime=regime,
+            frequency=frequency,
+            time_scale=time_scale,
+            horizon=horizon,
         )
         return cls(gains.K_D, gains.K_P, gains.Gamma)
 

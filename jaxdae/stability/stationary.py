@@ -40,7 +40,7 @@ import numpy as np
 from jaxdae.stability.arguments import checked_tableau
 from jaxdae.stability.damping import Effort, least, REACH, worst_damping
 from jaxdae.stability.error_constants import error_constant
-from jaxdae.stability.stability_functions import tableau
+from jaxdae.stability.stability_functions import companions, tableau
 
 
 class Motion(NamedTuple):
@@ -122,13 +122,6 @@ def _step_and_injection(solver, Z, turn: float) -> tuple[np.ndarray, np.ndarray]
     both = np.concatenate([eye, last[..., None]], axis=-1).astype(complex)
     both = both + Z @ sum(x * y for x, y in zip(b, states, strict=True))
     return np.real(both[..., :size]), both[..., size]
-
-
-def companions(z) -> np.ndarray:
-    """`h A` of pairs `(z, conj(z))`, shape `(..., 2, 2)`; of complex numbers of any shape."""
-    real, size = np.real(z), np.abs(z)
-    rows = [[0 * real, 1 + 0 * real], [-(size**2), 2 * real]]
-    return np.moveaxis(np.array(rows), (0, 1), (-2, -1))
 
 
 def turn_of_error(solver, tolerance: float) -> float:

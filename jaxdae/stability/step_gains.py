@@ -30,6 +30,7 @@ from jaxdae.stability.arguments import (
     is_real,
 )
 from jaxdae.stability.damping import best_damping, Transient, transient, worst_damping
+from jaxdae.stability.finite_damping import best_remainder
 from jaxdae.stability.stability_functions import AdamsBashforth, zeros
 from jaxdae.stability.stationary import (
     best_stationary,
@@ -95,6 +96,7 @@ def step_gains(
     regime: str = "violation",
     frequency: float | None = None,
     time_scale: float | None = None,
+    horizon: int | None = None,
 ) -> StepGains:
     r"""Gains that suit a step, in one of two regimes.
 
@@ -118,6 +120,9 @@ def step_gains(
             default the one that the method resolves with an error of 1e-6 in a step.
         time_scale: `tau` of the norm `|phi|^2 + tau^2 |phi_dot|^2` that regime "steps" keeps small
             [s]; by default `1 / frequency`.
+        horizon: for a given violation and a margin above 1, judges position gains by the norm of
+            `(phi, dt phi_dot)` that so many steps leave. By default by the factor alone, to which
+            the norm falls in the end: better after many steps, worse after few.
 
     Returns:
         `StepGains`.
@@ -131,8 +136,11 @@ def step_gains(
     method = _Method(solver)
     _check(dt, margin, regime)
     motion = _motion(method, dt, frequency, time_scale)
-    best = _damped_best if regime == "violation" else _stationary_best
-    found = best(method, float(margin), motion)
+    judged = _horizon(method, regime, horizon)
+    if regime == "violation":
+        found = _damped_best(method, float(margin), motion, judged)
+    else:
+        found = _stationary_best(method, float(margin), motion)
     (first, second), dt = found.roots, _as_step(dt)
     return StepGains(
         K_D=-float((first + second).real) / dt,
@@ -178,13 +186,13 @@ class _Method:
 
 
 @lru_cache(256)
-def _damped_best(method: _Method, margin: float, motion: Motion) -> _Found:
+def _damped_best(method: _Method, margin: float, motion: Motion, horizon: int | None) -> _Found:
     solver = method.solver
     known = zeros(solver) if margin == 1.0 and not method.multistep else np.zeros(0, complex)
     pair = _most_robust(solver, _pairs(known))
     single = _most_robust(solver, [(x, x) for x in known[np.imag(known) == 0]])
     if pair is None:
-        z = best_damping(solver, margin)
+        z = best_remainder(solver, margin, horizon) if horizon else best_damping(solver, margin)
         pair = (z, z.conjugate())
     if single is None:
         single = (best_damping(solver, margin, real=True),) * 2
@@ -236,6 +244,16 @@ def _most_robust(solver, pairs) -> tuple[complex, complex] | None:
 def _as_step(dt):
     """A step as its quotients are wanted: of Python's kind unless it is an array of JAX."""
     return dt if isinstance(dt, jnp.ndarray) else float(dt)
+
+
+def _horizon(method: _Method, regime: str, horizon) -> int | None:
+    if horizon is None:
+        return None
+    if regime != "violation" or method.multistep:
+        raise ValueError("horizon is for a given violation and a Runge-Kutta method.")
+    if isinstance(horizon, bool) or not isinstance(horizon, int) or horizon < 1:
+        raise ValueError(f"horizon is {horizon!r}; it is a number of steps, from 1 on.")
+    return horizon
 
 
 def _motion(method: _Method, dt, frequency, time_scale) -> Motion:
