@@ -69,7 +69,7 @@ assert all(g.factor < 1 for g in exact.values())
 # little), the limit beyond which it grows (red), and theory's point.
 
 # %%
-x, y = np.linspace(0.02, 6.5, 160), np.linspace(0.02, 12.0, 160)
+x, y = np.linspace(0.02, 9.0, 160), np.linspace(0.02, 18.0, 160)
 half = -0.5 * x[:, None].astype(complex)
 root = np.sqrt(half**2 - y + 0j)
 roots = np.stack([half + root, half - root], axis=-1)
