@@ -33,7 +33,8 @@ def remainder(solver, z, margin: float, horizon: int, samples: int = 33) -> np.n
         The `horizon`-th root of the norm of the product on `(phi, h phi_dot)`, `h` the largest
         step; of the shape of `z`, infinite where smaller steps amplify.
     """
-    real, imaginary = np.real(z), np.maximum(np.abs(np.imag(z)), _APART * np.abs(z))
+    real, imaginary = np.asarray(np.real(z)), np.asarray(np.imag(z))
+    imaginary = np.asarray(np.maximum(np.abs(imaginary), _APART * np.abs(z)))
     within = np.geomspace(1.0 / margin, 1.0, samples if margin > 1 else 1)
     f = stability_function(solver, (real + 1j * imaginary)[..., None] * within) ** horizon
     slope = np.imag(f) / imaginary[..., None]
