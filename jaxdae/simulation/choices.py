@@ -136,7 +136,7 @@ def make_solver(name: str, tolerance: float | None = None) -> diffrax.AbstractSo
     for outer, wrapper in WRAPPERS.items():
         if name.startswith(f"{outer}-"):
             return wrapper(make_solver(name.removeprefix(f"{outer}-"), tolerance))
-    kind = _find("solver", name, SOLVERS, CHOICES["solvers"])
+    kind: Any = _find("solver", name, SOLVERS, CHOICES["solvers"])
     if tolerance is None or not issubclass(kind, diffrax.AbstractImplicitSolver):
         return kind()
     # diffrax's own iteration keeps one Jacobian, and fails where a fixed step is long for it.
