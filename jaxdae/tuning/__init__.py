@@ -1,5 +1,6 @@
 """Tuning of gains and parameters by gradients: parametrizations, objectives, the loop."""
 
+from jaxdae.tuning.barrier import StepBarrier as StepBarrier
 from jaxdae.tuning.certificate import (
     Certificate as Certificate,
     certificate as certificate,

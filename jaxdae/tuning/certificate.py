@@ -150,9 +150,16 @@ def _costs(objective, params):
     return objective.costs(params)
 
 
-@jit
-def _matrices(objective, params):
-    """`H` of the constraints, and of servo-constraints, at all starts and variations."""
+def perturbation_matrices(objective, params):
+    """`H` of the constraints, and of servo-constraints, at all starts and variations.
+
+    Args:
+        objective: a `SimulationObjective`.
+        params: resolved parameters.
+
+    Returns:
+        Each of shape (variations, starts, p, p), or `None`.
+    """
 
     def one(variation, state):
         system, formulation, controller = objective.built(params, variation)
@@ -163,6 +170,9 @@ def _matrices(objective, params):
     over_starts = eqx.filter_vmap(one, in_axes=(None, 0))
     variations = jax.numpy.arange(count)
     return eqx.filter_vmap(over_starts, in_axes=(0, None))(variations, objective.states)
+
+
+_matrices = jit(perturbation_matrices)
 
 
 def _stability(objective, params) -> tuple[tuple[StabilityCertificate, ...], tuple[str, ...]]:
