@@ -53,11 +53,17 @@ ENDINGS = (
     ),
     Ending(
         "stalled",
-        "all derivatives of the loss, which is {number:.3g}, are zero at the start: it does not "
-        "depend on the parameters, or is stationary there",
+        "all derivatives of the loss, which is {number:.3g}, are zero there: it does not depend on "
+        "the parameters, is stationary, or a parametrization has reached its bound",
+    ),
+    Ending(
+        "stalled",
+        "in 20 steps the loss has fallen by less than {decrease:.1e} of it in each, although its "
+        "linearization promises {number:.1e}: a parametrization has reached its bound, or the "
+        "Jacobian loses rank there",
     ),
 )
-RUNNING, ZERO, ANGLE, STEP, DECREASE, GRADIENT, ROUND_OFF, STALLED, FLAT = range(len(ENDINGS))
+RUNNING, ZERO, ANGLE, STEP, DECREASE, GRADIENT, ROUND_OFF, STALLED, FLAT, SLOW = range(len(ENDINGS))
 
 
 def in_words(status: int, number: float, tolerance: float) -> tuple[str, str]:

@@ -18,8 +18,7 @@ import jax
 import jax.numpy as jnp
 import optimistix as optx
 from jax.extend.core import ClosedJaxpr
-from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from jaxdae.tuning import endings
 from jaxdae.tuning.descent import gradient_step
@@ -64,6 +63,7 @@ class Iterate(eqx.Module):
         local: at the last point that the solver accepted, or the initial one.
         trial: point that is evaluated next.
         begun: whether the solver has seen a finite value.
+        slow: accepted steps in a row in which the loss hardly fell.
         solver: arrays of the solver's state.
         unit: what the loss is multiplied with for a solver that minimizes.
         largest: gradient so far, entry by entry.
@@ -74,6 +74,7 @@ class Iterate(eqx.Module):
     local: Local
     trial: Float[Array, " p"]
     begun: Bool[Array, ""]
+    slow: Int[Array, ""]
     solver: list[Array]
     unit: Float[Array, ""]
     largest: Float[Array, " p"]
@@ -92,7 +93,7 @@ def initial_state(problem: Problem, starts: int, spread: float, key: Array) -> I
     """All starts at the initial point; a perturbation is a first step that may be refused."""
     points, updates = problem.first_points(starts, spread, key)
     progress = Progress.of(points, starts)
-    flat, steps = (jax.vmap(lambda x: ravel_pytree(x)[0])(x) for x in (points, updates))
+    flat, steps = (jax.vmap(problem.vector)(x) for x in (points, updates))
     # Nothing of it but the points is read before the first finite evaluation.
     shapes = jax.eval_shape(jax.vmap(partial(_blank, problem)), flat, progress)
     state = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
@@ -113,16 +114,18 @@ def advance(static: Problem, arrays: Problem, state: Iterate) -> tuple[Iterate, 
     here = _linearized(seen, trial, unit)
     solver, accepted, following = _solver_step(problem.optimizer, state, here, seen.finite)
     usable = jnp.all(jnp.isfinite(following))
-    here = _promising(here, following, seen.fit is not None)
+    here = _promising(problem, here, following)
     local = where(accepted, here, state.local)
     following = jnp.where(usable, following, local.point + gradient_step(local.gradient, norm))
-    point = ravel_pytree(problem.trained)[1](trial)
-    progress = state.progress.seen(point, seen.loss, seen.finite, jnp.asarray(1))
+    progress = state.progress.seen(problem.tree(trial), seen.loss, seen.finite, jnp.asarray(1))
     better = progress.best_loss < state.progress.best_loss
+    least = problem.tolerance**1.5 * jnp.abs(state.local.loss)
+    fell = ~state.begun | (state.local.loss - seen.loss > least)
     new = Iterate(
         local=local,
         trial=following,
         begun=state.begun | seen.finite,
+        slow=jnp.where(accepted, jnp.where(fell, 0, state.slow + 1), state.slow),
         solver=solver,
         unit=unit,
         largest=jnp.where(accepted, jnp.maximum(state.largest, size), state.largest),
@@ -150,7 +153,7 @@ def program(problem: Problem) -> ClosedJaxpr:
         state = _initialized(problem.optimizer, local, point)
         return _arrays(_step(problem.optimizer, local, point, state)[1])
 
-    return jax.make_jaxpr(step)(ravel_pytree(problem.trained)[0])
+    return jax.make_jaxpr(step)(problem.vector(problem.trained))
 
 
 ITERATION = Method(initial_state, advance, program, lambda state: state.solver)
@@ -165,18 +168,19 @@ def _blank(problem: Problem, point: Array, progress: Progress) -> Iterate:
         seen = seen._replace(fit=(residuals, jnp.outer(residuals, point).astype(struct.dtype)))
     local = _linearized(seen, point, one)
     solver = _arrays(_initialized(problem.optimizer, local, point))
-    return Iterate(local, point, jnp.asarray(False), solver, one, 0 * point, seen.fit, progress)
+    begun, slow = jnp.asarray(False), jnp.asarray(0)
+    return Iterate(local, point, begun, slow, solver, one, 0 * point, seen.fit, progress)
 
 
 def _evaluate(problem: Problem, point: Array) -> _Evaluation:
     """Loss and gradient; for least squares from residuals and their Jacobian."""
     if problem.residuals_of is None:
-        unravel = ravel_pytree(problem.trained)[1]
-        slopes, loss = problem.differentiate(problem.loss, has_aux=True)(unravel(point))
-        gradient, fit = ravel_pytree(slopes)[0].astype(point.dtype), None
+        slopes, loss = problem.differentiate(problem.loss, has_aux=True)(problem.tree(point))
+        gradient, fit = problem.vector(slopes), None
     else:
         residuals, jacobian = fit = problem.jacobian(point)
-        loss, gradient = residuals @ residuals, (2 * residuals @ jacobian).astype(point.dtype)
+        wide, slopes = residuals.astype(point.dtype), jacobian.astype(point.dtype)
+        loss, gradient = wide @ wide, 2 * wide @ slopes
     finite = jnp.isfinite(loss) & jnp.all(jnp.isfinite(gradient))
     if fit is not None:
         finite &= jnp.all(jnp.isfinite(fit[1]))
@@ -217,6 +221,9 @@ def _step(solver: Any, local: Local, y: Array, state: Any) -> tuple[Array, Any]:
     return y, state
 
 
+# Accepted steps in a row that hardly lower the loss, before it is given up.
+_MOST_SLOW = 20
+
 # The Jacobian of the linearized function as a matrix, which reverse mode makes.
 _OPTIONS = {"jac": "bwd"}
 
@@ -252,14 +259,14 @@ def _solver_step(
     return _arrays(eqx.tree_at(lambda s: s.y_eval, kept, following)), finite & moved, following
 
 
-def _promising(here: Local, following: Array, least_squares: bool) -> Local:
+def _promising(problem: Problem, here: Local, following: Array) -> Local:
     """With what the next step promises, and its size."""
-    if least_squares:
+    if problem.residuals_of is not None:
         norms = jnp.linalg.norm(here.slope, axis=0)
         scaled = here.slope / jnp.where(norms > 0, norms, 1.0)
         u, s, _ = jnp.linalg.svd(scaled, full_matrices=False)
         # Directions that the damping leaves alone.
-        seen = s > jnp.finfo(s.dtype).eps ** 0.375 * s[0]
+        seen = s > problem.epsilon**0.375 * s[0]
         inside = jnp.sum(jnp.where(seen, here.value @ u, 0.0) ** 2)
         promise = inside / jnp.sum(here.value**2)
     else:
@@ -298,10 +305,14 @@ def _status(
             (endings.GRADIENT, moved & (ratio <= tolerance**1.5), ratio),
             (endings.DECREASE, moved & near & (here.promise <= tolerance**1.5), here.promise),
         ]
-    promise, eps = new.local.promise, jnp.finfo(new.trial.dtype).eps
+    promise = new.local.promise
     same = jnp.abs(here.loss - new.local.loss) <= tolerance * jnp.abs(new.local.loss)
-    smallest = eps * jnp.maximum(jnp.abs(new.local.point), new.local.span)
+    smallest = problem.epsilon * jnp.maximum(jnp.abs(new.local.point), new.local.span)
     stuck = new.begun & jnp.all(jnp.abs(new.trial - new.local.point) <= smallest)
     no_more = (new.begun & ~accepted & same | stuck) & near & (promise <= tolerance)
-    cases += [(endings.ROUND_OFF, no_more, promise), (endings.STALLED, stuck, promise)]
+    cases += [
+        (endings.ROUND_OFF, no_more, promise),
+        (endings.STALLED, stuck, promise),
+        (endings.SLOW, new.slow >= _MOST_SLOW, promise),
+    ]
     return endings.first_true(*cases)

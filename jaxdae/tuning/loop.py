@@ -159,6 +159,7 @@ def tune(
     _check_counts(steps=(steps, 0), starts=(starts, 1), checkpoint_every=(checkpoint_every, 1))
     _check_counts(patience=(1 if patience is None else patience, 1))
     _check_least(spread=(spread, 0), min_improvement=(min_improvement, 0))
+    _check_tolerance(tolerance)
     file = _File(checkpoint, resume, overwrite, checkpoint_every)
     key = jax.random.key(0) if key is None else key
     check_instance("key", key, jax.Array | np.ndarray, "jax.random.key(0)")
@@ -367,6 +368,14 @@ def _check_counts(**least: tuple[Any, int]) -> None:
                 f"tune: {name} is {value!r}, must be an integer; round it with int(...)."
             ) from None
     _check_least(**least)
+
+
+def _check_tolerance(tolerance: Any) -> None:
+    if tolerance is not None and not 0 < tolerance < 1:
+        raise ValueError(
+            f"tune: tolerance is {tolerance}, must be between 0 and 1: it is relative; leave it "
+            "out for the root of the round-off."
+        )
 
 
 def _check_least(**least: tuple[Any, float]) -> None:

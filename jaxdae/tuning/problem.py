@@ -180,10 +180,23 @@ class Problem(eqx.Module):
 
     def jacobian(self, point: Float[Array, " p"]) -> tuple[Float[Array, " m"], Array]:
         """Residuals and their Jacobian, (m, p), at the trained arrays as one vector."""
-        unravel = ravel_pytree(self.trained)[1]
         derivative = jax.jacrev if self.mode == "reverse" else jax.jacfwd
-        slopes, residuals = derivative(lambda x: self.residuals(unravel(x)), has_aux=True)(point)
+        slopes, residuals = derivative(lambda x: self.residuals(self.tree(x)), has_aux=True)(point)
         return residuals, slopes
+
+    def vector(self, trained: PyTree) -> Float[Array, " p"]:
+        """A trained part as one vector, in the widest precision enabled."""
+        return ravel_pytree(trained)[0].astype(jnp.result_type(float))
+
+    def tree(self, vector: Float[Array, " p"]) -> PyTree:
+        """The trained part that a vector stands for, in its own precision."""
+        flat, unravel = ravel_pytree(self.trained)
+        return unravel(vector.astype(flat.dtype))
+
+    @property
+    def epsilon(self) -> float:
+        """Round-off of the trained arrays' precision."""
+        return float(jnp.finfo(ravel_pytree(self.trained)[0].dtype).eps)
 
     def first_points(self, starts: int, spread: float, key: Array) -> tuple[PyTree, PyTree]:
         """The initial point of every start, and its perturbation, which is zero for the first."""

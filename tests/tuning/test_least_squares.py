@@ -8,7 +8,7 @@ import optimistix as optx
 import pytest
 from scipy import optimize
 
-from jaxdae.tuning import LeastSquares, Positive, tune
+from jaxdae.tuning import Interval, LeastSquares, Positive, tune
 
 # Misra1a of NIST's Statistical Reference Datasets (nonlinear regression, lower difficulty):
 # y = b1 (1 - exp(-b2 x)), with certified values and standard deviations of 11 digits.
@@ -162,6 +162,8 @@ def test_a_solver_that_cannot_be_driven_is_refused():
         tune(LeastSquares(misra), jnp.ones(2), optimizer=optx.NelderMead(rtol=1e-3, atol=1e-3))
 
 
+# Those that end at a minimum that is no zero, where the one residual's derivative vanishes.
+@pytest.mark.filterwarnings("ignore:tune. in 20 steps")
 def test_several_starts_run_at_once_and_end_one_by_one():
     """Zeros of a cubic: those of its slope are minima of its square that are none of it."""
     cubic = LeastSquares(lambda x: x**3 - 3 * x + 3)
@@ -269,6 +271,27 @@ def test_residuals_that_no_parameter_changes_are_pointed_out():
         result = tune(flat, jnp.ones(2), steps=20)
     assert result.stop_reason == "stalled"
     assert result.evaluations == 1
+
+
+def test_a_bound_that_is_reached_is_pointed_out():
+    beyond = LeastSquares(lambda x: x - 3.0)
+    with pytest.warns(UserWarning, match="in 20 steps .* a parametrization has reached its bound"):
+        result = tune(beyond, Interval(0.5, 0.0, 1.0), steps=100)
+    np.testing.assert_allclose(result.params, 1.0, rtol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["lm", "gauss-newton", "slsqp"])
+def test_precisions_may_be_mixed(name):
+    """Of parameters, and of the objective."""
+
+    def residuals(p):
+        return rosenbrock(jnp.stack([p["a"].astype(jnp.float64), p["b"]])).astype(jnp.float64)
+
+    start = {"a": jnp.array(0.8, jnp.float32), "b": jnp.array(0.7)}
+    result = tune(LeastSquares(residuals), start, optimizer=name, steps=60)
+    assert (result.params["a"].dtype, result.params["b"].dtype) == (jnp.float32, jnp.float64)
+    # To the tolerance of the wider one, but with the round-off of the other in `a`.
+    np.testing.assert_allclose(result.params["a"], 1.0, rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["lm", "l-bfgs"])

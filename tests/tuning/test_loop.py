@@ -44,17 +44,10 @@ def reverse():
 
 @pytest.mark.slow
 def test_the_minimum_is_found(reverse):
-    # At a constant rate of 0.1 the loss would stay at some 1e-4 of the initial one.
+    # The minimum is smooth and round: what is left of the distance is the root of the loss's 1e-13.
     assert reverse.loss < 1e-10 * reverse.initial_loss
     np.testing.assert_allclose(reverse.params["gain"], 5.0, rtol=1e-5)
     np.testing.assert_allclose(reverse.params["plain"], 2.5, rtol=1e-5)
-
-
-def test_the_default_does_not_end_in_an_oscillation(reverse):
-    end = reverse.history.loss[-40:]
-    # Halved rates bring the last tenth down as well, instead of up and down.
-    assert end[-1] <= 1.01 * end.min()
-    assert end.max() < 10 * reverse.loss
 
 
 def test_python_numbers_and_bounds_are_held(reverse):
@@ -285,6 +278,8 @@ REFUSED = [
     (lambda x: x**2, jnp.array(1.0), {"patience": 0}, "patience is 0, must be at least 1"),
     (lambda x: x**2, jnp.array(1.0), {"mode": "both"}, 'mode is "both", must be'),
     (lambda x: x**2, jnp.array(1.0), {"resume": True}, "need the file: give `checkpoint`"),
+    (never, jnp.array(1.0), {"tolerance": -1e-8}, "tolerance is -1e-08, must be between 0 and 1"),
+    (never, jnp.array(1.0), {"tolerance": np.nan}, "tolerance is nan, must be between 0 and 1"),
     (Moded(), jnp.array(1.0), {"mode": "reverse"}, 'objective is built for "forward"'),
     (
         never,
