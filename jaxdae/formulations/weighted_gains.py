@@ -45,6 +45,8 @@ def weighted_stabilization(
                 f"{name} is {value!r}; give a positive number, a vector, or a positive definite "
                 "matrix: jaxdae.stability.constraint_mobility(system, t, state) is the mobility."
             )
+    if isinstance(iterations, bool) or not isinstance(iterations, int) or iterations < 1:
+        raise ValueError(f"iterations must be an integer, at least 1; got {iterations!r}.")
     _check_sizes(alpha, mobility, r)
     if max(jnp.ndim(alpha), jnp.ndim(mobility)) < 2:
         part = 1 - (1 + mobility * alpha) ** -iterations

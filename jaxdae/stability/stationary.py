@@ -33,6 +33,7 @@ harmonic or unrelated from step to step: the mean square of the three counts,
 in the norm `|phi|^2 + tau^2 |phi_dot|^2`, in which a time scale joins the two levels.
 """
 
+from math import factorial
 from typing import NamedTuple
 
 import numpy as np
@@ -103,25 +104,36 @@ def _step_and_injection(solver, Z, turn: float) -> tuple[np.ndarray, np.ndarray]
     """`R(Z)`, and `d` of a harmonic constraint, in units of `|kappa| h^2`."""
     a, b, c = tableau(solver)
     size = Z.shape[-1]
-
-    def curve(tau):
-        return np.exp(1j * turn * tau) * np.array([1.0, 1j * turn])[-size:] / turn**2
-
     eye = np.broadcast_to(np.eye(size), Z.shape)
-    start, end, stages = curve(0.0), curve(1.0), [curve(x) for x in c]
+    # exp(i omega t) / omega^2 and its rate: the same, but for a factor.
+    levels = np.array([1.0, 1j * turn])[-size:]
+    slopes = c * _exponential_rest(turn * c, 1)
+    *defects, last = [
+        (x**2 * _exponential_rest(turn * x, 2) - weights @ slopes) * levels
+        for x, weights in zip((*c, 1.0), (*a, b), strict=True)
+    ]
     # Columns: what a violation at the beginning does, then the defects.
     states: list[np.ndarray] = []
-    for i in range(b.size):
-        rate = sum((a[i, j] * 1j * turn * x for j, x in enumerate(stages)), np.zeros(size))
-        defect = np.broadcast_to(start + rate - stages[i], Z.shape[:-1])
-        known = np.concatenate([eye, defect[..., None]], axis=-1).astype(complex)
+    for i, defect in enumerate(defects):
+        known = _beside(eye, defect)
         known = known + Z @ sum((a[i, j] * x for j, x in enumerate(states)), 0 * known)
         states.append(np.linalg.solve(eye - a[i, i] * Z, known) if a[i, i] else known)
-    rate = sum((x * 1j * turn * y for x, y in zip(b, stages, strict=True)), np.zeros(size))
-    last = np.broadcast_to(start + rate - end, Z.shape[:-1])
-    both = np.concatenate([eye, last[..., None]], axis=-1).astype(complex)
-    both = both + Z @ sum(x * y for x, y in zip(b, states, strict=True))
+    both = _beside(eye, last) + Z @ sum(x * y for x, y in zip(b, states, strict=True))
     return np.real(both[..., :size]), both[..., size]
+
+
+def _beside(matrices, column) -> np.ndarray:
+    columns = np.broadcast_to(column, matrices.shape[:-1])[..., None]
+    return np.concatenate([matrices.astype(complex), columns], axis=-1)
+
+
+def _exponential_rest(x, k: int):
+    """`(exp(i x) - 1 - … - (i x)^(k-1) / (k-1)!) / (i x)^k`, without cancellation at small `x`."""
+    z = 1j * np.asarray(x, float)
+    series = sum(np.where(np.abs(z) < 1, z, 0.0) ** n / factorial(n + k) for n in range(20))
+    known = sum(z**n / factorial(n) for n in range(k))
+    large = (np.exp(z) - known) / np.where(z == 0, 1.0, z) ** k
+    return np.where(np.abs(z) < 1, series, large)
 
 
 def turn_of_error(solver, tolerance: float) -> float:

@@ -45,6 +45,8 @@ _REGIMES = ("violation", "steps")
 _NEIGHBOURHOOD = 2.0
 # Error of one step, relative to the motion, of a run of which nothing is known.
 _USUAL_ERROR = 1e-6
+# Of a slower motion a step's error is below round-off: it counts as this one.
+_ROUND_OFF = 1e-14
 
 
 class StepGains(NamedTuple):
@@ -269,6 +271,8 @@ def _motion(method: _Method, dt, frequency, time_scale) -> Motion:
         )
     usual = 1.0 if method.multistep else turn_of_error(method.solver, _USUAL_ERROR)
     turn = usual if frequency is None else float(frequency) * float(dt)
+    if not method.multistep:
+        turn = max(turn, turn_of_error(method.solver, _ROUND_OFF))
     return Motion(turn, 1 / turn if time_scale is None else float(time_scale) / float(dt))
 
 

@@ -79,6 +79,11 @@ def test_gains_for_the_steps_own_errors_are_within_the_limit_too(solver):
     gains = step_gains(solver, 0.05, regime="steps", frequency=2.0, margin=2.0)
     law = jaxdae.Baumgarte(gains.K_D, gains.K_P, gains.Gamma)
     assert jaxdae.step_limit(law, solver).limit >= 0.05
+    # Gains follow the motion, whatever the step, down to where its errors are round-off.
+    slower = [step_gains(solver, 1.0, regime="steps", frequency=x).K_P / x**2 for x in (4e-3, 2e-2)]
+    if isinstance(solver, RK4):
+        np.testing.assert_allclose(slower[0], slower[1], rtol=0.05)
+    assert step_gains(solver, 1.0, regime="steps", frequency=1e-9).K_P > 1e-12
     # A longer time for the velocities makes gains smaller: it is their part that stiff gains feed.
     slow = step_gains(solver, 0.05, regime="steps", frequency=2.0, time_scale=50.0)
     quick = step_gains(solver, 0.05, regime="steps", frequency=2.0, time_scale=0.05)
