@@ -245,7 +245,7 @@ def balance(result: Result) -> dict[str, float]:
         return linkage.kinetic_energy(t, q, v) + linkage.potential_energy(t, q)
 
     turn = 2 * np.pi / SPEED
-    torque = interpolated(eqx.filter_jit(Feedforward(linkage, motion, 1)), turn)
+    torque = interpolated(eqx.filter_jit(Feedforward(linkage, motion, 1)), turn, 64)
     ts = crank_angles() / SPEED
     rates = jax.jit(jax.vmap(jax.grad(energy)))(ts)
     off = jnp.abs(rates - SPEED * jax.vmap(torque.function)(ts)[:, 0]).max()

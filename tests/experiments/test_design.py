@@ -1,0 +1,67 @@
+"""Designs: a known linkage and its cognate come back; one gradient by lengths and gains."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+
+@pytest.fixture(scope="module")
+def four_bar(experiment):
+    return experiment("four_bar_design")
+
+
+@pytest.fixture(scope="module")
+def given(four_bar):
+    known = four_bar.known_linkage()
+    path = four_bar.interpolated(lambda x: known.tracer(known.at_crank(x)), 2 * np.pi)
+    return four_bar.Fitter(path.function).fit(jax.random.key(0), 96, (0.0,))
+
+
+@pytest.mark.slow
+def test_a_known_path_is_given_back_up_to_the_cognate(four_bar, given):
+    counts = four_bar.recovered(four_bar.known_linkage(), given)
+    assert counts["known"]["starts"] > 0
+    assert counts["cognate"]["starts"] > 0
+    assert counts["known"]["starts"] + counts["cognate"]["starts"] == counts["exact"]["starts"]
+    # The same curve at the same speed, by other masses.
+    assert counts["cognate"]["torque"] < 0.8 * counts["known"]["torque"]
+
+
+@pytest.mark.slow
+def test_all_designs_turn_all_round_on_their_branch(four_bar, given):
+    slack, sines = four_bar.margins(given.designs, jnp.asarray(given.branch))
+    assert slack.min() > 0
+    assert sines.min() > 0
+
+
+@pytest.mark.slow
+def test_the_torque_is_that_of_energy_and_simulation(four_bar, given):
+    best = int(np.argmin(given.path))
+    off = four_bar.balance(four_bar.Result.of(given, best))
+    # Thirty-two harmonics of the torque; a thousand steps of fourth order.
+    assert off["power"] < 1e-6
+    assert off["speed"] < 1e-6
+
+
+@pytest.mark.slow
+def test_forward_reverse_and_differences_give_one_gradient_by_lengths_and_gains(experiment):
+    slopes = experiment("five_bar_design").gradients((0.5,))
+    size = np.abs(slopes["forward"]).max()
+    assert np.count_nonzero(slopes["forward"]) == 8
+    np.testing.assert_allclose(slopes["reverse"], slopes["forward"], atol=1e-10 * size)
+    # Fourth order with steps of 1e-3 in the logarithms.
+    np.testing.assert_allclose(slopes["differences"], slopes["forward"], atol=1e-7 * size)
+
+
+def test_interpolation_is_exact_for_harmonics_within_the_samples(experiment):
+    periodic = experiment("periodic")
+
+    def wave(t):
+        return jnp.stack([1.0 + jnp.sin(3 * t), jnp.cos(2 * t) - 0.5 * jnp.sin(t)])
+
+    result = periodic.interpolated(wave, 2 * np.pi, 16)
+    assert float(result.error) < 1e-14
+    np.testing.assert_allclose(result.function(0.7), wave(0.7), atol=1e-14)
+    rough = periodic.interpolated(lambda t: jnp.stack([jnp.sin(20 * t)]), 2 * np.pi, 16)
+    assert float(rough.error) > 0.5
