@@ -32,7 +32,7 @@ from jaxdae.tables import table
 
 END, STEP, RIG_STEP = 3.0, 3e-3, 1.5e-4
 WEIGHTS = "LQR, weights tuned"
-SPREAD = 1.4  # of the starts, in units of `perturbed_rests`
+SPREAD = 1.0  # of the starts, in units of `perturbed_rests`
 # Of the plants: mass of the ball [kg], and parts of supply, resistance and friction.
 BALLS, SUPPLIES, RESISTANCES, FRICTION = (0.04, 0.1), (0.85, 1.15), (0.85, 1.15), (0.5, 2.0)
 
@@ -211,8 +211,8 @@ def study(steps: int, size: Size) -> dict:
 TEXT = """
 The cost is that which the regulator minimizes, with one for a ball 5 cm off, a wheel turned by
 1 rad and a voltage off by 1 V. The nominal ball has 64 g, the plants' 40 to 100 g; supply and
-resistance are up to 15 % off, friction is half to twice. Starts have the ball up to 14 cm and
-0.28 m/s off, the wheel up to 0.7 rad. A ball off the beam is lost.
+resistance are up to 15 % off, friction is half to twice. Starts have the ball up to 10 cm and
+0.2 m/s off, the wheel up to 0.5 rad. A ball off the beam is lost.
 """
 
 

@@ -133,7 +133,7 @@ def study(steps: int) -> dict:
             aim = Logarithm(Both(LOADS, fixed))
             params = tune(aim, params, steps=steps, progress=True).params
         params = fixed | resolve(params)
-        parts = jax.jit(Both(LOADS + OTHERS, {}).parts)(params)
+        parts = eqx.filter_jit(Both(LOADS + OTHERS, {}).parts)(params)
         rows[name] = {"params": params, "parts": np.asarray(parts)}
     return {"rows": rows, "gradients": gradients(LOADS)}
 

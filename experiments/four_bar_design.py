@@ -378,6 +378,7 @@ def draw(results: dict, path: Path) -> None:
         f"kinematics alone, within {1e3 * CLOSE:g} mm": results["heavy"],
         "kinematics alone, nearest to the path": best,
     }
+    torques = axes[0, 2]
     for i, (color, (name, result)) in enumerate(zip(PALETTE, cases.items(), strict=False)):
         linkage, phase = result.linkage, result.design.phase
         law = Feedforward(linkage, linkage.crank_motion(SPEED, phase), 1)
