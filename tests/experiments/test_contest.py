@@ -15,7 +15,7 @@ from jaxdae.solvers import RK4
 class Cart(System):
     """A mass on a line, pushed."""
 
-    mass: float = 1.0
+    mass: float | jax.Array = 1.0
 
     def kinetic_energy(self, t, q, v):
         del t, q
