@@ -92,10 +92,12 @@ def _tune(study: Study, options, out: Path) -> Findings:
     study = dataclasses.replace(study, checks=(tuned_on, *study.checks))
     judge = Judge(study, RK4(), len(sets) + 2)
     steps, left_out = _held(judge, sets["first"], states)
+    served = _objective(study, states, (1.0,), options).backend_of(sets["first"])
     tuned: dict[str, Tuned] = {}
     for name, path in _checkpoints(study, out).items():
         multiples = (1.0,) if name == "one step" else steps
-        tuned[name] = _descend(study, states, first, multiples, options, path)
+        objective = _objective(study, states, multiples, options)
+        tuned[name] = _descend(study, objective, first, served, options, path)
         sets[name] = tuned[name].result.params
     began = time.perf_counter()
     # The same starts in all checks but the first, so that these differ by what they say.
@@ -127,9 +129,9 @@ def _held(judge: Judge, first, states: State) -> tuple[tuple[float, ...], tuple[
     return held or (1.0,), left_out
 
 
-def _descend(study: Study, states: State, params, multiples, options, checkpoint: Path) -> Tuned:
-    by_squares = options.optimizer in (None, *_LEAST_SQUARES)
-    objective = SimulationObjective(
+def _objective(study: Study, states: State, multiples, options) -> SimulationObjective:
+    """The mean cost over starts and steps, these in units of the study's."""
+    return SimulationObjective(
         study.goal.cost,
         states,
         build=study.build,
@@ -138,13 +140,18 @@ def _descend(study: Study, states: State, params, multiples, options, checkpoint
         solver=RK4(),
         backend=options.backend,
     )
-    served_by, why_not = objective.backend_of(resolve(params))
-    if served_by == "native" and not by_squares:
+
+
+def _descend(
+    study: Study, objective: SimulationObjective, params, served, options, checkpoint: Path
+) -> Tuned:
+    """Tune; `served` is the backend of the runs, and what keeps the native one from them."""
+    by_squares = options.optimizer in (None, *_LEAST_SQUARES)
+    if served[0] == "native" and not by_squares:
         # The adjoint keeps no derivative of any row: it is the faster one for a scalar.
         objective = dataclasses.replace(objective, mode="reverse")
-    print(
-        f"{study.name}: {objective.budget}; starts off by {study.deviation:g} (standard deviation)"
-    )
+    off = f"starts off by {study.deviation:g} (standard deviation)"
+    print(f"{study.name}: {objective.budget}; {off}")
     path, times = [], []
 
     def seen(step):
@@ -169,8 +176,9 @@ def _descend(study: Study, states: State, params, multiples, options, checkpoint
             "name; or give the options of that run, or another --out."
         ) from error
     each = (times[-1] - times[0]) / (len(times) - 1) if len(times) > 1 else float("nan")
-    logarithmic = not by_squares
-    return Tuned(objective, result, path, each, tuple(multiples), logarithmic, served_by, why_not)
+    assert objective.conditions.dt is not None  # `_objective` gives them
+    multiples = tuple(x / study.dt for x in objective.conditions.dt)
+    return Tuned(objective, result, path, each, multiples, not by_squares, *served)
 
 
 def _optimizer(options) -> Any:
