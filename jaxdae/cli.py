@@ -12,7 +12,10 @@ from pathlib import Path
 
 LISTS = ("models", "formulations", "solves", "solvers")
 # Those of `jaxdae.tuning.optimizers`, and others of optax.
-OPTIMIZERS = ("lm", "gauss-newton", "l-bfgs", "adam", "adamw", "nadam", "rmsprop", "sgd")
+OPTIMIZERS = (
+    *("lm", "gauss-newton", "l-bfgs", "slsqp", "trust-constr"),
+    *("adam", "adamw", "nadam", "rmsprop", "sgd"),
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
