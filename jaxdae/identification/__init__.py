@@ -6,6 +6,7 @@ from jaxdae.identification.data import (
     Measurement as Measurement,
 )
 from jaxdae.identification.identify import identify as identify
+from jaxdae.identification.posterior import Posterior as Posterior, posterior as posterior
 from jaxdae.identification.repetitions import (
     Repetitions as Repetitions,
     repetitions as repetitions,

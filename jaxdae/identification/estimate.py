@@ -12,6 +12,7 @@ from jaxtyping import Array, Float
 
 from jaxdae.identification.least_squares import LeastSquares, Progress, value_and_jacobian
 from jaxdae.identification.residuals import Fit, Measured
+from jaxdae.identification.uncertainty import seen_columns
 
 # Noise levels have converged where they change by less than this part: far below what they are
 # known to from any number of samples.
@@ -241,9 +242,14 @@ class Round(NamedTuple):
 
 def _at_minimum(fit: Fit, x, data: Measurements) -> np.ndarray:
     """Which fits have nothing more to win with the present weights."""
-    residuals, jac = (np.asarray(a) for a in linearized(fit, x, data))
+    return _is_minimum(fit, x, *(np.asarray(a) for a in linearized(fit, x, data)))
+
+
+def _is_minimum(fit: Fit, x, residuals: np.ndarray, jac: np.ndarray) -> np.ndarray:
+    seen = [seen_columns(j, fit.units(at)) for j, at in zip(jac, np.asarray(x), strict=True)]
     limit = _OPEN * (1 + _RELATIVE * _squares(residuals))
-    return expected_decrease(residuals, jac) <= np.where(np.isfinite(limit), limit, -1.0)
+    decrease = expected_decrease(residuals, jac * np.stack(seen)[:, None])
+    return np.isfinite(limit) & (decrease <= limit)
 
 
 def _begun(fits: LeastSquares, fit: Fit, x, data: Measurements, stages, at: Where) -> Round:
@@ -282,8 +288,7 @@ def _ended(fit: Fit, guess, x, data: Measurements, total: np.ndarray) -> Ended:
     residuals, jac = (np.asarray(a) for a in linearized(fit, x, data))
     cost, first = _squares(residuals), _squares(np.asarray(linearized(fit, guess, data)[0]))
     gaps = residuals[:, residuals.shape[1] - fit.gap_count :]
-    small = expected_decrease(residuals, jac) <= _OPEN * (1 + _RELATIVE * cost)
-    converged = small & np.isfinite(cost)
+    converged = _is_minimum(fit, x, residuals, jac)
     stuck = ~converged & ~(cost < first * (1 - _RELATIVE))
     return Ended(
         np.asarray(x),
@@ -331,11 +336,12 @@ def coordinates(fit: Fit, x, data: Measurements) -> Coordinates:
     allow it tiny steps only. Each direction is as long as changes the residuals by one.
     """
     jac = np.asarray(linearized(fit, x, data)[1])
-    made = [_directions(x, fit.node_entries, fit.gap_count) for x in jac]
+    pairs = zip(jac, np.asarray(x), strict=True)
+    made = [_directions(j, fit.node_entries, fit.gap_count, fit.units(at)) for j, at in pairs]
     return Coordinates(x, jnp.asarray(np.stack(made), x.dtype))
 
 
-def _directions(jac: np.ndarray, nodes: np.ndarray, gaps: int) -> np.ndarray:
+def _directions(jac: np.ndarray, nodes: np.ndarray, gaps: int, units: np.ndarray) -> np.ndarray:
     directions = np.eye(jac.shape[1])
     if not np.isfinite(jac).all():
         return directions
@@ -344,10 +350,11 @@ def _directions(jac: np.ndarray, nodes: np.ndarray, gaps: int) -> np.ndarray:
         directions[np.ix_(nodes, ~nodes)] = -opened @ jac[-gaps:, ~nodes]
         directions[np.ix_(nodes, nodes)] = opened
         jac = jac @ directions
+    seen = seen_columns(jac, units)
     largest = np.maximum(np.abs(jac).max(axis=0), np.finfo(float).tiny)
     sizes = largest * np.linalg.norm(jac / largest, axis=0)  # whose squares would overflow
-    good = np.isfinite(sizes) & (sizes > 0)
-    return directions / np.where(good, sizes, 1.0)
+    # A step along what nothing sees would go anywhere.
+    return np.where(seen & np.isfinite(sizes), directions / sizes, 0.0)
 
 
 def _noise(fit: Fit, x, values, counts: Counts, noise: np.ndarray) -> np.ndarray:

@@ -71,7 +71,9 @@ def identify(
         stepsize_controller: as for `simulate`.
         max_steps: as for `simulate`.
         backend: as for `simulate`.
-        intervals: into how many every record is divided.
+        intervals: into how many every record is divided, for long or unstable ones: each interval
+            starts from an unknown state of its own, and gaps between them are closed step by step
+            (multiple shooting [BockPlitt1984]).
         steps: largest number of steps of the method.
         starts: number of fits from different first guesses, made at once; the best is kept. The
             first is the guess itself, the others are normal perturbations of it.

@@ -76,7 +76,8 @@ def repetitions(
     _, jac = linearized(fit, found, data)
     estimates, slopes = _values(fit, found)
     pairs = zip(np.asarray(jac), np.asarray(slopes), strict=True)
-    errors = [_errors(fit, *each) for each in pairs]
+    units = fit.units(np.asarray(x))
+    errors = [_errors(fit, units, *each) for each in pairs]
     return Repetitions(
         identification.names,
         identification.values,
@@ -115,10 +116,11 @@ def _values(fit: Fit, x):
     return jax.vmap(of)(x), jax.vmap(jax.jacfwd(of))(x)
 
 
-def _errors(fit: Fit, jac: np.ndarray, slopes: np.ndarray) -> np.ndarray:
+def _errors(fit: Fit, units: np.ndarray, jac: np.ndarray, slopes: np.ndarray) -> np.ndarray:
     if not np.isfinite(jac).all():
         return np.full(slopes.shape[0], np.nan)
     nodes = fit.node_entries
-    found, slopes = sensitivity(condensed(jac, nodes, fit.gap_count)), slopes[:, ~nodes]
+    found = sensitivity(condensed(jac, nodes, fit.gap_count), units[~nodes])
+    slopes = slopes[:, ~nodes]
     covariance = slopes @ found.covariance @ slopes.T
     return np.sqrt(np.maximum(np.diagonal(covariance), 0.0))

@@ -42,7 +42,8 @@ def identification(task: Task, params, ended: Ended, experiments) -> Identificat
     jac = _jacobian(task, x, ended)
     names = names_of(params)
     kept = ~fit.node_entries
-    found = sensitivity(condensed(jac, ~kept, fit.gap_count))
+    units = fit.units(np.asarray(x))[kept]
+    found = sensitivity(condensed(jac, ~kept, fit.gap_count), units)
     trained, _ = fit.split(x)
     of_values = lambda x: values_of(eqx.combine(fit.split(x)[0], fit.frozen))  # noqa: E731
     slopes = np.asarray(jax.jacfwd(of_values)(x))[:, kept]
@@ -51,7 +52,6 @@ def identification(task: Task, params, ended: Ended, experiments) -> Identificat
     unknown = np.any(slopes[:, open_entries(found)] != 0, axis=1)
     raw_names = [*names.raw, *_start_names(task, experiments)]
     raw = eqx.combine(trained, fit.frozen)
-    scales = _scales(np.asarray(x)[kept], raw_names)
     return Identification(
         params=resolve(raw),
         raw=raw,
@@ -64,7 +64,7 @@ def identification(task: Task, params, ended: Ended, experiments) -> Identificat
         degrees_of_freedom=task.counts.total - found.rank,
         noise=_noise(task, ended),
         estimated_noise=_named(task, task.counts.unknown_noise),
-        unidentifiable=tuple(open_directions(found, raw_names, scales)),
+        unidentifiable=tuple(open_directions(found, raw_names, units)),
         starts=_starts(task, x, experiments),
         start_errors=_start_errors(task, found, raw_names[len(names.raw) :]),
         data=_data(task, x, ended, experiments),
@@ -82,12 +82,6 @@ def _jacobian(task: Task, x, ended: Ended) -> np.ndarray:
     values = repeated(samples_of(task.fit), 1)
     data = Measurements(values, one(ended.noise), one(1.0))
     return np.asarray(linearized(task.fit, x[None], data)[1][0])
-
-
-def _scales(x: np.ndarray, names: Sequence[str]) -> np.ndarray:
-    """Sizes of the unknowns that have one; logarithms count changes in parts of the value."""
-    plain = np.array([" " not in name for name in names])
-    return np.where(plain & (x != 0), np.abs(x), 1.0)
 
 
 def _unknown_starts(task: Task) -> list[tuple[int, Freedom]]:

@@ -10,7 +10,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, PyTree
 
 from jaxdae.identification.runs import Batch, Model, Readings
-from jaxdae.tuning.parametrizations import resolve
+from jaxdae.tuning.parametrizations import is_parametrization, resolve
 
 
 class Measured(NamedTuple):
@@ -93,6 +93,21 @@ class Fit(eqx.Module):
             later = np.array([interval > 0 for _, interval in batch.members])
             parts.append(np.repeat(later, z.shape[1]))
         return np.concatenate(parts)
+
+    def units(self, x: np.ndarray) -> Float[np.ndarray, " p"]:
+        """What a change of each unknown is small against: its value, where it has a unit.
+
+        Logarithms and other parametrizations, starts in their scales, and zeros have one.
+        """
+        trained, starts = self.like
+        leaves = jax.tree.leaves(trained, is_leaf=is_parametrization)
+        plain = [
+            np.full(y.size, not is_parametrization(leaf))
+            for leaf in leaves
+            for y in jax.tree.leaves(leaf)
+        ]
+        marks = np.concatenate([*plain, *(np.zeros(z.size, bool) for z in starts)])
+        return np.where(marks & (x != 0), np.abs(x), 1.0)
 
     def gaps_between(self, made: list[Readings]) -> Float[Array, "joints d"]:
         """Gaps between the end of an interval and the start of the next."""

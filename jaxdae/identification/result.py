@@ -9,8 +9,9 @@ from jaxtyping import Float, PyTree
 
 from jaxdae.systems import State
 
-# Correlations of at least this size are worth a line.
+# Correlations of at least this size are worth a line, but not more than so many.
 _STRONG = 0.9
+_MOST_SHOWN = 5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,7 +154,7 @@ class Identification:
         strong = [pair for pair in pairs if abs(matrix[pair]) > _STRONG]
         return [
             f"correlation {self.names[i]}, {self.names[j]}: {matrix[i, j]:+.4f}"
-            for i, j in sorted(strong, key=lambda pair: -abs(matrix[pair]))
+            for i, j in sorted(strong, key=lambda pair: -abs(matrix[pair]))[:_MOST_SHOWN]
         ]
 
 

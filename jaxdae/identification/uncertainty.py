@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 # Sensitivities are exact to round-off, which fixed steps multiply; below this part of the largest
 # (of columns of length one) a singular value is zero.
@@ -34,7 +34,20 @@ class Sensitivity(NamedTuple):
         return self.sizes.size - self.unseen.shape[1]
 
 
-def sensitivity(jac: Float[np.ndarray, "residuals p"]) -> Sensitivity:
+def seen_columns(
+    jac: Float[np.ndarray, "residuals p"], units: np.ndarray
+) -> Bool[np.ndarray, " p"]:
+    """Which unknowns change a residual by more than round-off.
+
+    Args:
+        jac: derivatives of the residuals by the unknowns.
+        units: what changes of the unknowns are small against.
+    """
+    effects = np.abs(jac).max(axis=0, initial=0.0) * units
+    return effects > _ROUND_OFF[jac.dtype.itemsize] * effects.max(initial=0.0)
+
+
+def sensitivity(jac: Float[np.ndarray, "residuals p"], units: np.ndarray) -> Sensitivity:
     r"""Covariance `(J^T J)^{-1}` by the singular values of `J` with columns of length one.
 
     Directions whose singular value vanishes to round-off are not identifiable: the data say
@@ -42,13 +55,14 @@ def sensitivity(jac: Float[np.ndarray, "residuals p"]) -> Sensitivity:
 
     Args:
         jac: derivatives of the residuals, in units of the noise, by the unknowns.
+        units: what changes of the unknowns are small against.
     """
     tolerance = _ROUND_OFF[jac.dtype.itemsize]
-    jac = np.asarray(jac, float)
+    seen = seen_columns(jac, units)
+    jac = np.where(seen, np.asarray(jac, float), 0.0)
     sizes = np.linalg.norm(jac, axis=0)
-    seen = sizes > tolerance * sizes.max(initial=0.0) * tolerance
     scale = np.where(seen, sizes, 1.0)
-    _, values, right = np.linalg.svd(np.where(seen, jac / scale, 0.0), full_matrices=True)
+    _, values, right = np.linalg.svd(jac / scale, full_matrices=True)
     values = np.pad(values, (0, sizes.size - values.size))
     good = values > tolerance * values.max(initial=0.0)
     basis = right[good].T / scale[:, None]
