@@ -62,8 +62,9 @@ def sensitivity(jac: Float[np.ndarray, "residuals p"], units: np.ndarray) -> Sen
     jac = np.where(seen, np.asarray(jac, float), 0.0)
     sizes = np.linalg.norm(jac, axis=0)
     scale = np.where(seen, sizes, 1.0)
-    _, values, right = np.linalg.svd(jac / scale, full_matrices=True)
-    values = np.pad(values, (0, sizes.size - values.size))
+    # As many rows as columns at least: then the short form has all directions.
+    rows = np.pad(jac / scale, ((0, max(0, sizes.size - jac.shape[0])), (0, 0)))
+    _, values, right = np.linalg.svd(rows, full_matrices=False)
     good = values > tolerance * values.max(initial=0.0)
     basis = right[good].T / scale[:, None]
     covariance = (basis / values[good] ** 2) @ basis.T
