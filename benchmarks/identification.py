@@ -112,10 +112,20 @@ def voltage(t, amplitude, first, second):
     return amplitude * (jnp.sin(first * t) + 0.6 * jnp.sin(second * t))
 
 
+def shown(run: Any):
+    """What the pendulum's encoder reads, which is not at zero where the pendulum hangs [rad]."""
+    return run.q[:, 1] + run.system.offset
+
+
+def current(run: Any):
+    """The motor's current [A]."""
+    return jax.vmap(run.system.current)(run.v, run.u)
+
+
 CHANNELS = {
     "arm": Channel(lambda run: run.q[:, 0], unit="rad"),
     "pendulum": Channel(lambda run: run.q[:, 1] + run.system.offset, unit="rad"),
-    "current": Channel(lambda run: jax.vmap(run.system.current)(run.v, run.u), unit="A"),
+    "current": Channel(current, unit="A"),
 }
 START = jaxdae.State([0.0, 0.0], [0.0, 0.0])
 FORMULATION = jaxdae.Multipliers()
@@ -197,7 +207,7 @@ def scipy_over_diffrax(experiments, derivatives: str) -> Callable[[], np.ndarray
                 stepsize_controller=diffrax.PIDController(rtol=1e-8, atol=1e-8),
                 adjoint=diffrax.ForwardMode(), max_steps=20_000, throw=False,
             )  # fmt: skip
-            y = solution.ys
+            y = jnp.asarray(solution.ys)
             current = (jax.vmap(voltage, (0, None, None, None))(TIMES, *tone) - p[8] * y[:, 2]) / p[
                 9
             ]
@@ -206,7 +216,7 @@ def scipy_over_diffrax(experiments, derivatives: str) -> Callable[[], np.ndarray
         return jax.vmap(one)(tones, samples).ravel()
 
     value, jac = jax.jit(residuals), jax.jit(jax.jacfwd(residuals))
-    given = "2-point" if derivatives == "2-point" else (lambda x: np.asarray(jac(x)))
+    given: Any = "2-point" if derivatives == "2-point" else (lambda x: np.asarray(jac(x)))
     return lambda: (
         least_squares(lambda x: np.asarray(value(x)), unconstrained(), **_SETTINGS, jac=given).x
     )

@@ -51,6 +51,7 @@ def test_a_noise_level_that_is_not_given_is_estimated_and_changes_no_estimate():
     assert "(estimated)" in unknown.summary()
 
 
+@pytest.mark.slow
 def test_samples_that_are_missing_count_as_not_taken(rng):
     ts, gone = TIMES, np.arange(50) % 3 == 0
     values = motion(ts, 4.0, 0.2) + 0.02 * rng.normal(size=50)
@@ -62,6 +63,7 @@ def test_samples_that_are_missing_count_as_not_taken(rng):
     assert with_holes.degrees_of_freedom == without.degrees_of_freedom == 31
 
 
+@pytest.mark.slow
 def test_what_enters_only_as_a_ratio_is_named_and_has_no_standard_error(rng):
     guess = {
         "mass": jaxdae.Positive(1.5), "stiffness": jaxdae.Positive(5.0), "damping": jnp.array(0.2)
@@ -78,6 +80,7 @@ def test_what_enters_only_as_a_ratio_is_named_and_has_no_standard_error(rng):
     assert "not identifiable" in result.summary()
 
 
+@pytest.mark.slow
 def test_records_of_several_kinds_are_fitted_together(rng):
     """Other inputs, other times, other channels: the sum of the informations of each."""
     one = record(rng)
@@ -172,12 +175,14 @@ def test_a_parameter_that_no_channel_sees_is_refused():
         )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_all_starts_failing_is_an_error():
     guess = {"stiffness": jnp.array(1e300)}
     with pytest.raises(ValueError, match="fails at all 2 first guesses; at the first, the run of"):
         fitted(Experiment(TIMES, {"place": GOOD}, START), guess, starts=2)
 
 
+@pytest.mark.slow
 def test_no_decrease_is_an_error():
     """A reading whose derivative has the wrong sign: every step goes up."""
 
@@ -191,6 +196,7 @@ def test_no_decrease_is_an_error():
         fitted(Experiment(TIMES, {"place": GOOD}, START), channels=channels)
 
 
+@pytest.mark.slow
 def test_a_failed_start_beside_good_ones_changes_nothing():
     """Perturbed by e^(3 z), some first guesses are far too stiff for the step."""
     experiment = record(np.random.default_rng(3))

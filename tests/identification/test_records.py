@@ -65,6 +65,7 @@ def test_a_standard_deviation_of_a_start_is_not_negative(sigma):
         UnknownStart(START, q=sigma)
 
 
+@pytest.mark.slow
 def test_a_divided_record_gives_the_same_estimate_and_errors():
     one = fitted(record(np.random.default_rng(6)))
     many = fitted(record(np.random.default_rng(6)), intervals=4)
