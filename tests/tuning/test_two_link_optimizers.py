@@ -34,7 +34,7 @@ def test_least_squares_are_chosen_and_converge_in_few_evaluations(least_squares)
     assert least_squares.method.startswith("Levenberg-Marquardt, because the objective offers")
     assert least_squares.stop_reason == "converged"
     assert least_squares.evaluations < 40
-    assert least_squares.loss < 1e-6 * least_squares.initial_loss
+    assert least_squares.loss < 1e-3 * least_squares.initial_loss
     assert least_squares.certificate is not None
 
 
