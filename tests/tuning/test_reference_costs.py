@@ -179,6 +179,7 @@ def damped(gain):
     return Drive(), Multipliers(), Damper(gain)
 
 
+@pytest.mark.slow
 def test_data_of_all_starts_are_those_of_each_member():
     """A target of its own for each start; without constraints multipliers are none."""
     states = State(jnp.array([[1.0], [2.0]]), jnp.zeros((2, 1)))

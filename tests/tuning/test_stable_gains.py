@@ -78,6 +78,7 @@ def test_the_start_is_that_of_theory():
     np.testing.assert_allclose([value.K_D, value.K_P], [theory.K_D, theory.K_P], rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_gains_are_differentiable_and_only_raw_arrays_are_trained():
     gains = StableGains(RK4(), DT, K_D=[100.0, 60.0], K_P=[4000.0, 900.0])
 
@@ -99,6 +100,7 @@ def test_gains_are_differentiable_and_only_raw_arrays_are_trained():
     assert is_parametrization(gains)
 
 
+@pytest.mark.slow
 def test_the_bound_is_twice_continuously_differentiable():
     """Across pieces of the spline, next to critical damping too."""
     gains = StableGains(RK4(), DT)
@@ -110,6 +112,7 @@ def test_the_bound_is_twice_continuously_differentiable():
         np.testing.assert_allclose(left, right, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_single_precision_stays_single():
     gains = StableGains(RK4(), DT)
     narrow = jax.tree.map(lambda x: x.astype(jnp.float32), gains)
