@@ -29,7 +29,7 @@ STEPS = {
     "disk": 1e-3,
     "andrews": 2e-6,
 }
-_SLOW = {"andrews"}
+_SLOW = {"slider-crank", "two-link-reachable", "andrews"}
 
 
 @cache

@@ -129,7 +129,7 @@ def run_of(name, t1):
 CASES = [
     ("pendulum", 6.0, RK4()),
     ("pendulum", 6.0, diffrax.Bosh3()),
-    ("knife-edge", 3.0, RK4()),
+    pytest.param("knife-edge", 3.0, RK4(), marks=pytest.mark.slow),
     pytest.param("slider-crank", 3.0, RK4(), marks=pytest.mark.slow),
     pytest.param("slider-crank", 3.0, diffrax.Dopri5(), marks=pytest.mark.slow),
     pytest.param("two-link-reachable", 2.4, RK4(), marks=pytest.mark.slow),
