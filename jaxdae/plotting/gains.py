@@ -93,6 +93,8 @@ class Plane(NamedTuple):
     path: np.ndarray
 
 
+# Largest cost over the smallest that colours tell apart.
+_SPAN = 1e8
 _MARKERS = ("o", "*", "D", "s", "^")
 
 
@@ -111,14 +113,13 @@ def plot_planes(planes: list[Plane], *, heading: str, title: str | None = None) 
     figure.set_layout_engine("constrained")
     axes = figure.subplots(1, len(planes), squeeze=False, sharey=True)[0]
     costs = np.concatenate([p.cost[np.isfinite(p.cost) & (p.cost > 0)] for p in planes])
-    norm = LogNorm(costs.min(), costs.max()) if costs.size else None
-    mesh = None
-    for ax, plane in zip(axes, planes, strict=True):
-        mesh = _draw_plane(ax, plane, norm)
+    # Runs that blow up, short of a failure, would take the scale for themselves.
+    norm = LogNorm(costs.min(), min(costs.max(), _SPAN * costs.min())) if costs.size else None
+    meshes = [_draw_plane(ax, plane, norm) for ax, plane in zip(axes, planes, strict=True)]
     axes[0].set_ylabel("K_P h²")
     figure.legend(*axes[-1].get_legend_handles_labels(), loc="outside lower center", ncols=6)
-    if mesh is not None:
-        figure.colorbar(mesh, ax=list(axes), label=heading)
+    if norm is not None:  # without a cost there is nothing to read off
+        figure.colorbar(meshes[-1], ax=list(axes), label=heading)
     if title:
         figure.suptitle(title)
     return figure

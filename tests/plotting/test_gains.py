@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
+from jaxdae.plotting import save_figure
 from jaxdae.plotting.gains import Limit, Plane, plot_levels, plot_planes
 
 
@@ -54,6 +55,17 @@ def test_the_plane_shows_costs_gains_limit_and_path():
     assert colors.get_ylabel() == "cost"
 
 
-def test_a_plane_where_every_run_fails_is_drawn_without_colours():
-    figure = plot_planes([plane(np.full((4, 3), np.nan))], heading="cost")
-    assert len(figure.axes) >= 1
+def test_costs_of_runs_that_blow_up_do_not_take_the_scale(tmp_path):
+    cost = np.geomspace(1e-9, 1e300, 12).reshape(4, 3)
+    figure = plot_planes([plane(cost)], heading="cost")
+    mesh = figure.axes[0].collections[0]
+    assert mesh.norm.vmax < 1
+    assert save_figure(figure, tmp_path / "plane.png", dpi=40).exists()
+
+
+def test_a_plane_where_every_run_fails_is_drawn_without_colours(tmp_path):
+    """Gains and steps of a system whose own stiffness lets no run of the plane end."""
+    empty = plane(np.full((4, 3), np.nan))
+    figure = plot_planes([empty._replace(points={"far": (90.0, 1e-9)})], heading="cost")
+    assert len(figure.axes) == 1
+    assert save_figure(figure, tmp_path / "plane.png", dpi=40).exists()
