@@ -124,7 +124,7 @@ def current(run: Any):
 
 CHANNELS = {
     "arm": Channel(lambda run: run.q[:, 0], unit="rad"),
-    "pendulum": Channel(lambda run: run.q[:, 1] + run.system.offset, unit="rad"),
+    "pendulum": Channel(shown, unit="rad"),
     "current": Channel(current, unit="A"),
 }
 START = jaxdae.State([0.0, 0.0], [0.0, 0.0])
@@ -273,11 +273,8 @@ def scipy_over_casadi(experiments) -> Callable[[], np.ndarray]:
         except RuntimeError:  # of a trial step to where the mass matrix is singular
             return np.full(residuals.numel(), _FAILED)
 
-    return lambda: (
-        least_squares(
-            shown_or_failed, unconstrained(), jac=lambda x: np.asarray(jac(x).full()), **_SETTINGS
-        ).x
-    )
+    derivatives: Any = lambda x: np.asarray(jac(x).full())  # noqa: E731
+    return lambda: least_squares(shown_or_failed, unconstrained(), jac=derivatives, **_SETTINGS).x
 
 
 def processor_seconds(call: Callable) -> float:
