@@ -100,6 +100,7 @@ def test_the_way_does_not_depend_on_units():
     np.testing.assert_allclose(other.history.loss, 1e-18 * one.history.loss, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_scipy_finds_the_same_minimum():
     rng = np.random.default_rng(0)
     times = np.linspace(0.0, 3.0, 40)
@@ -163,6 +164,7 @@ def test_a_solver_that_cannot_be_driven_is_refused():
 
 
 # Those that end at a minimum that is no zero, where the one residual's derivative vanishes.
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:tune. in 20 steps")
 def test_several_starts_run_at_once_and_end_one_by_one():
     """Zeros of a cubic: those of its slope are minima of its square that are none of it."""
@@ -180,6 +182,7 @@ def test_several_starts_run_at_once_and_end_one_by_one():
     assert several.history.loss.size == np.sum(~ended[:, several.best_start])
 
 
+@pytest.mark.slow
 def test_single_precision_converges_to_its_own_tolerance():
     start = jnp.array([250.0, 5e-4], jnp.float32)
     single = LeastSquares(lambda b: b[0] * (1 - jnp.exp(-b[1] * X.astype("f4"))) - Y.astype("f4"))
@@ -190,6 +193,7 @@ def test_single_precision_converges_to_its_own_tolerance():
     np.testing.assert_allclose(result.params, CERTIFIED, rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_more_parameters_than_residuals_are_differentiated_in_reverse():
     traced = []
 
@@ -222,6 +226,7 @@ class Sum:
         return f"certified at {np.round(x, 3)}"
 
 
+@pytest.mark.slow
 def test_an_objective_of_residuals_alone_is_tuned_by_every_kind():
     start = jnp.array([-1.2, 1.0])
     result = tune(Sum(), start, steps=60)

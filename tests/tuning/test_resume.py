@@ -33,7 +33,11 @@ def kill(info):
         raise KilledError
 
 
-@pytest.mark.parametrize("name", ["lm", "gauss-newton", "l-bfgs", "adam", "slsqp", "trust-constr"])
+# Half of them compile for seconds.
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("lm", "gauss-newton", "l-bfgs")]
+
+
+@pytest.mark.parametrize("name", [*SLOW, "adam", "slsqp", "trust-constr"])
 @pytest.mark.filterwarnings("ignore:tune")
 def test_a_run_that_is_cut_off_goes_on_as_if_it_had_not_been(tmp_path, name):
     path = tmp_path / "run.ckpt"
@@ -49,6 +53,7 @@ def test_a_run_that_is_cut_off_goes_on_as_if_it_had_not_been(tmp_path, name):
     assert 0 < resumed.evaluations < uninterrupted.evaluations
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["adam", "lm", "slsqp"])
 @pytest.mark.filterwarnings("ignore:tune")
 def test_more_steps_continue_the_run_that_they_would_have_been(tmp_path, name):
