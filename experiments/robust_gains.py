@@ -106,8 +106,10 @@ def judged(study: Study, starts: int = 64, solver: Any = None) -> Case:
     began, solver = time.process_time(), RK4() if solver is None else solver
     judge = objective(study, 1, starts, STEPS, solver)
     before = np.asarray(costs(judge, resolve(study.params)))
-    held = np.isfinite(before).all(axis=1)
-    longest = max((step for step, good in zip(STEPS, held, strict=True) if good), default=0.0)
+    held = np.array([np.isfinite(row).all() for row in before])
+    longest = max(
+        (step for step, good in zip(STEPS, held.tolist(), strict=True) if good), default=0.0
+    )
     steps = [x for x in RANGE if x <= 1.05 * longest] or [1.0]
     result = jaxdae.tune(
         objective(study, 0, TUNED_ON, steps, solver), study.params, steps=EVALUATIONS - 1

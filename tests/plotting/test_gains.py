@@ -1,6 +1,7 @@
 """Pictures of gains: what is drawn, and what cannot be."""
 
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
@@ -26,7 +27,7 @@ def test_every_condition_has_both_levels_of_all_gains():
     assert [len(ax.get_lines()) for ax in figure.axes] == [2] * 4
     assert (upper[0].get_ylabel(), lower[0].get_ylabel()) == ("|phi|", "|d(phi)/dt|")
     # A run that fails ends where it fails, and does not take the scale for itself.
-    assert len(upper[1].get_lines()[1].get_xdata()) == 3
+    assert np.size(upper[1].get_lines()[1].get_xdata()) == 3
     assert upper[0].get_ylim() == upper[1].get_ylim()
     assert upper[1].get_ylim()[1] < 1e4
 
@@ -58,7 +59,7 @@ def test_the_plane_shows_costs_gains_limit_and_path():
 def test_costs_of_runs_that_blow_up_do_not_take_the_scale(tmp_path):
     cost = np.geomspace(1e-9, 1e300, 12).reshape(4, 3)
     figure = plot_planes([plane(cost)], heading="cost")
-    mesh = figure.axes[0].collections[0]
+    mesh: Any = figure.axes[0].collections[0]
     assert mesh.norm.vmax < 1
     assert save_figure(figure, tmp_path / "plane.png", dpi=40).exists()
 
