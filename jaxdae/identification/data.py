@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import equinox as eqx
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
@@ -226,10 +225,3 @@ def _noise(sigma, values: np.ndarray) -> np.ndarray:
             "is not known, and write NaN for a sample that is missing."
         )
     return noise
-
-
-def as_arrays(tree: Any, dtype) -> Any:
-    """Python floats of a controller or of conditions as arrays, so that records are batched."""
-    import jax
-
-    return jax.tree.map(lambda x: jnp.asarray(x, dtype) if isinstance(x, float) else x, tree)
