@@ -156,10 +156,14 @@ def lines(rows: dict) -> list[list]:
         [
             name,
             *(f"{x:.4g}" for x in means(row["parts"])),
-            *(np.round(row["params"][x], 3).tolist() for x in ("lengths", "K_P", "K_D")),
+            *(_shown(row["params"][x]) for x in ("lengths", "K_P", "K_D")),
         ]
         for name, row in rows.items()
     ]
+
+
+def _shown(values) -> str:
+    return ", ".join(f"{float(x):.4g}" for x in values)
 
 
 def claims(results: dict) -> list[Claim]:
