@@ -375,7 +375,7 @@ def draw(results: dict, path: Path) -> None:
     light, best = results["front"][CHOSEN], results["front"][0.0]
     cases = {
         f"torque of weight {CHOSEN:g}": light,
-        f"kinematics alone, within {1e3 * CLOSE:g} mm": results["heavy"],
+        "kinematics alone, ninth decile of torque": results["heavy"],
         "kinematics alone, nearest to the path": best,
     }
     torques = axes[0, 2]
