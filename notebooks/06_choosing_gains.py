@@ -173,10 +173,10 @@ def left(states):
 
 left_off, left_on = left(off), left(on)
 figure, axes = style.new_axes(1, 2, sharex=False)
-for ax, cost, title in zip(axes[0], (left_off, left_on), ("off", "on"), strict=True):
-    ax.loglog(rates * H, cost[:-2], label="critical damping")
-    ax.axhline(cost[-2], color=style.PALETTE[1], label="theory, given violation")
-    ax.axhline(cost[-1], color=style.PALETTE[2], label="theory, errors of steps")
+for ax, left, title in zip(axes[0], (left_off, left_on), ("off", "on"), strict=True):
+    ax.loglog(rates * H, left[:-2], label="critical damping")
+    ax.axhline(left[-2], color=style.PALETTE[1], label="theory, given violation")
+    ax.axhline(left[-1], color=style.PALETTE[2], label="theory, errors of steps")
     ax.set_title(f"start {title} the constraint: integrated f²")
     ax.legend(fontsize="small")
     ax.set_xlabel("rate · h")
@@ -288,7 +288,7 @@ print("solref =", float(solref.timeconst), float(solref.dampratio))
 assert all(row[6] < 1 for row in thumb)  # every range is damped
 assert all(row[6] > row[3] for row in thumb)  # at a price
 back = solref.reference()
-assert np.allclose([float(back.K_D), float(back.K_P)], [given.K_D, given.K_P])
+assert np.allclose(np.array([back.K_D, back.K_P]), np.array([given.K_D, given.K_P]))
 
 # %% [markdown]
 # - A start that may be off, one fixed step: `Baumgarte.for_step(solver, dt)`.

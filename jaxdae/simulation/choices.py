@@ -140,7 +140,8 @@ def make_solver(name: str, tolerance: float | None = None) -> diffrax.AbstractSo
     if tolerance is None or not issubclass(kind, diffrax.AbstractImplicitSolver):
         return kind()
     # diffrax's own iteration keeps one Jacobian, and fails where a fixed step is long for it.
-    return kind(root_finder=optx.Newton(rtol=tolerance, atol=tolerance))
+    implicit: Any = kind
+    return implicit(root_finder=optx.Newton(rtol=tolerance, atol=tolerance))
 
 
 def _find(kind: str, name: str, table: dict[str, Any], known: Iterable[str] = ()) -> Any:

@@ -1,61 +1,66 @@
-"""A damped oscillator, its motion in closed form, and measurements of it."""
+"""An oscillator with all that a run may have, and the ways to run it."""
 
+import diffrax
 import jax.numpy as jnp
-import numpy as np
+import pytest
 
 import jaxdae
-from jaxdae.identification import Channel, Experiment, Measurement
+from jaxdae import Multipliers, simulate, State
+from jaxdae.solvers import RK4
 
-FORMULATION = jaxdae.Multipliers()
+SaveAt, PID = diffrax.SaveAt, diffrax.PIDController
+
+# Tolerances at which the error estimates of these methods are far above round-off, so that both
+# backends choose the same steps to round-off.
+LOOSE = PID(rtol=1e-5, atol=1e-7)
+
+ADAPTIVE = {"solver": diffrax.Tsit5(), "stepsize_controller": LOOSE}
+
+FIXED = {"solver": RK4(), "dt": 0.1}
+
+# The estimate of the last step's error, raised to a power, decides on the ends of steps; these
+# differ by the round-off of an estimate, 1e-16 / 1e-5 relative, and the states there as much.
+AT_STEPS = {"rtol": 0, "atol": 1e-10}
+
+# States at given times depend on the ends of the steps by the error of the method only.
+AT_TIMES = {"rtol": 0, "atol": 1e-11}
+
+# Of the same steps: sums in another order.
+SAME_STEPS = {"rtol": 0, "atol": 1e-14}
+
+TIMES = jnp.linspace(0, 1, 7)
 
 
 class Oscillator(jaxdae.System):
-    """A mass on a spring with a damper, m x'' + d x' + k x = 0."""
+    """A nonlinear, driven oscillator in the plane with an actuator, without constraints."""
 
-    mass: float = 1.0
-    stiffness: float = 4.0
-    damping: float = 0.2
+    stiffness: float = 2.0
 
     def kinetic_energy(self, t, q, v):
         del t, q
-        return 0.5 * self.mass * v @ v
+        return 0.5 * v @ v
 
     def potential_energy(self, t, q):
-        del t
-        return 0.5 * self.stiffness * q @ q
+        return self.stiffness * q @ q + q[0] ** 2 * q[1] * (1 + 0.1 * jnp.sin(t))
 
-    def dissipation(self, t, q, v):
-        del t, q
-        return 0.5 * self.damping * v @ v
+    def force(self, t, q, v, w, u):
+        del t, q, v, u
+        return jnp.stack([w[0], jnp.zeros_like(w[0])])
 
-
-def build(p):
-    return Oscillator(**p), FORMULATION
-
-
-def motion(ts, stiffness, damping, x0=1.0, v0=0.0):
-    """Displacement of a unit mass, underdamped, from a state at time zero."""
-    decay = 0.5 * damping
-    rate = np.sqrt(stiffness - decay**2)
-    swing = x0 * np.cos(rate * ts) + (v0 + decay * x0) / rate * np.sin(rate * ts)
-    return np.exp(-decay * ts) * swing
+    def actuator_rate(self, t, q, v, w, u):
+        del q, u
+        return jnp.stack([jnp.cos(t) - w[0] * v[0]])
 
 
-def speed(run):
-    return run.v[:, 0]
+# Not of how LLVM optimizes: as quickly as JAX's programs are made.
+QUICK = pytest.mark.quick
+
+START = State([0.5, 0.2], [0.0, 0.3], [0.1])
 
 
-def place(run):
-    return run.q[:, 0]
-
-
-CHANNELS = {"place": Channel(place, unit="m")}
-TIMES = np.linspace(0.1, 5.0, 50)
-START = jaxdae.State(jnp.array([1.0]), jnp.array([0.0]))
-
-
-def record(rng, sigma=0.02, given=True, ts=TIMES, start=START, **options):
-    """An experiment: samples of an oscillator with stiffness 4 and damping 0.2, with noise."""
-    values = motion(ts, 4.0, 0.2) + sigma * rng.normal(size=ts.size)
-    measured = Measurement(values, sigma if given else None)
-    return Experiment(ts, {"place": measured}, start, **options)
+def run(backend, *, system=None, start=START, **settings):
+    settings = {"t1": 1.0, "throw": False, "backend": backend, **settings}
+    system = Oscillator() if system is None else system
+    found = simulate(system, Multipliers(), start, **settings)
+    assert found.backend == backend, found.why_not_native
+    return found

@@ -7,7 +7,7 @@ import pytest
 from scipy.optimize import curve_fit
 
 import jaxdae
-from helpers.oscillator import build, CHANNELS, motion, record, speed, START, TIMES
+from helpers.measured_oscillator import build, CHANNELS, motion, record, speed, START, TIMES
 from jaxdae.identification import Channel, Experiment, identify, Measurement
 
 GUESS = {"stiffness": jaxdae.Positive(3.0), "damping": jnp.array(0.4)}

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import jaxdae
-from helpers.oscillator import CHANNELS, FORMULATION, START
+from helpers.measured_oscillator import CHANNELS, FORMULATION, START
 from jaxdae.identification import Experiment, identify, Measurement, posterior
 
 TIMES = np.linspace(0.1, 2.0, 20)

@@ -6,7 +6,7 @@ import pytest
 from scipy.optimize import curve_fit
 
 import jaxdae
-from helpers.oscillator import build, CHANNELS, motion, record, START, TIMES
+from helpers.measured_oscillator import build, CHANNELS, motion, record, START, TIMES
 from jaxdae.identification import Experiment, identify, Measurement, repetitions, UnknownStart
 from jaxdae.models import CartesianPendulum
 from jaxdae.tuning import CheckpointError

@@ -30,7 +30,9 @@ def test_each_channel_has_a_panel_with_its_unit_a_zero_line_and_its_residuals(es
     np.testing.assert_array_equal(zero.get_ydata(), [0.0, 0.0])
     np.testing.assert_allclose(np.asarray(first.get_ydata())[[0, 2]], 0.3)
     np.testing.assert_allclose(np.asarray(second.get_ydata())[0], -0.2)
-    assert [x.get_text() for x in place.get_legend().get_texts()] == [
+    legend = place.get_legend()
+    assert legend is not None
+    assert [x.get_text() for x in legend.get_texts()] == [
         "experiment 1", "experiment 2"
     ]  # fmt: skip
     heading = figure.get_suptitle()
