@@ -173,10 +173,10 @@ def left(states):
 
 left_off, left_on = left(off), left(on)
 figure, axes = style.new_axes(1, 2, sharex=False)
-for ax, left, title in zip(axes[0], (left_off, left_on), ("off", "on"), strict=True):
-    ax.loglog(rates * H, left[:-2], label="critical damping")
-    ax.axhline(left[-2], color=style.PALETTE[1], label="theory, given violation")
-    ax.axhline(left[-1], color=style.PALETTE[2], label="theory, errors of steps")
+for ax, line, title in zip(axes[0], (left_off, left_on), ("off", "on"), strict=True):
+    ax.loglog(rates * H, line[:-2], label="critical damping")
+    ax.axhline(line[-2], color=style.PALETTE[1], label="theory, given violation")
+    ax.axhline(line[-1], color=style.PALETTE[2], label="theory, errors of steps")
     ax.set_title(f"start {title} the constraint: integrated f²")
     ax.legend(fontsize="small")
     ax.set_xlabel("rate · h")
