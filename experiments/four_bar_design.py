@@ -22,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 import optimistix
 from claims import block, Claim, finish, listed, options
+from four_bar_drawing import compared
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 from periodic import interpolated, Periodic
@@ -31,7 +32,6 @@ from jaxdae.control import Feedforward, inverse_dynamics, motion_derivatives
 from jaxdae.kernels import native
 from jaxdae.models.four_bar import FourBar
 from jaxdae.plotting import save_figure
-from jaxdae.plotting.style import new_axes, PALETTE
 from jaxdae.solvers import RK4
 from jaxdae.tuning import CrankRocker
 
@@ -82,15 +82,9 @@ class Design(eqx.Module):
 
 def first() -> Design:
     """About which the starts are."""
-    zero = jnp.zeros(())
-    return Design(
-        CrankRocker(FourBar().lengths),
-        jnp.asarray(FourBar().point),
-        jnp.zeros(2),
-        zero,
-        zero,
-        jnp.zeros((2, 3)),
-    )
+    zero, point = jnp.zeros(()), jnp.asarray(FourBar().point)
+    lengths = CrankRocker(FourBar().lengths)
+    return Design(lengths, point, jnp.zeros(2), zero, zero, jnp.zeros((2, 3)))
 
 
 def off_and_torque(design: Design, path: Periodic, branch, angle) -> Float[Array, " 3"]:
@@ -367,58 +361,14 @@ HEADINGS = (
 
 
 def draw(results: dict, path: Path) -> None:
-    """Two mechanisms, the path wanted and reached, and torques over the crank's angle."""
-    figure, axes = new_axes(1, 3, title="Four-bar along a foot's path", sharex=False)
-    figure.set_size_inches(14, 4.6)
-    turn = jnp.linspace(0, 2 * jnp.pi, 181)
-    wanted = np.asarray(jax.vmap(leg_path)(turn))
-    light, best = results["front"][CHOSEN], results["front"][0.0]
+    """The chosen design beside fits of the path alone."""
     cases = {
-        f"torque of weight {CHOSEN:g}": light,
+        f"torque of weight {CHOSEN:g}": results["front"][CHOSEN],
         "kinematics alone, ninth decile of torque": results["heavy"],
-        "kinematics alone, nearest to the path": best,
+        "kinematics alone, nearest to the path": results["front"][0.0],
     }
-    torques = axes[0, 2]
-    for i, (color, (name, result)) in enumerate(zip(PALETTE, cases.items(), strict=False)):
-        linkage, phase = result.linkage, result.design.phase
-        law = Feedforward(linkage, linkage.crank_motion(SPEED, phase), 1)
-        values = jax.jit(jax.vmap(law.__call__))(turn / SPEED)[:, 0]
-        torques.plot(np.degrees(turn), values, color=color, label=name)
-        if i < 2:
-            _draw_path(axes[0, i], result, turn, wanted, color)
-            axes[0, i].set_title(name, fontsize="medium")
-    torques.set(xlabel="crank past its first place [degrees]", ylabel="torque [N m]")
-    torques.set_xticks(range(0, 361, 90))
-    torques.legend(fontsize="small")
-    save_figure(figure, path)
-
-
-def _draw_path(ax, result: Result, turn, wanted, color) -> None:
-    """Path wanted and reached, and four positions of the mechanism."""
-    linkage = result.linkage
-    q = jax.vmap(linkage.at_crank)(result.design.phase + turn)
-    reached = np.asarray(jax.vmap(linkage.tracer)(q))
-    for i, shade in ((0, 1.0), (45, 0.35), (90, 0.35), (135, 0.35)):
-        _draw_mechanism(ax, linkage, np.asarray(q[i]), reached[i], shade)
-    ax.plot(*wanted.T, color="black", linestyle="--", label="wanted")
-    ax.plot(*reached.T, color=color, linewidth=2.5, alpha=0.7, label="reached")
-    ax.set(xlim=(-0.05, 0.45), ylim=(-0.6, -0.1), aspect="equal", xlabel="x [m]", ylabel="y [m]")
-    ax.legend(fontsize="small")
-
-
-def _draw_mechanism(ax, linkage: FourBar, q, tip, shade: float) -> None:
-    """Links and pivots in one position."""
-    a, _, c, d = (float(x) for x in linkage.lengths)
-    origin, tilt = np.asarray(linkage.origin), float(linkage.tilt)
-    along = [np.array([np.cos(x), np.sin(x)]) for x in (*q, tilt)]
-    pin, pivot = origin + a * along[0], origin + d * along[3]
-    end = pivot + c * along[2]
-    color = "#707070"
-    for line in ([origin, pin], [pivot, end]):
-        ax.plot(*np.array(line).T, color=color, alpha=shade, linewidth=2)
-    ax.fill(*np.array([pin, end, tip]).T, color=color, alpha=0.25 * shade)
-    ax.plot(*np.array([pin, end, tip, pin]).T, color=color, alpha=shade, linewidth=1)
-    ax.plot(*np.array([origin, pivot]).T, "o", color="black", markersize=5)
+    motions = {name: x.linkage.crank_motion(SPEED, x.design.phase) for name, x in cases.items()}
+    save_figure(compared(motions, leg_path), path)
 
 
 def main() -> None:
