@@ -107,7 +107,11 @@ def step_gains(
       method has any, and of these the ones that damp best from `dt / 2` to `dt`.
     - *steps*: starts are consistent, and only the steps' own errors feed the violation. The gains
       keep what becomes of these least; see `jaxdae.stability.stationary`, where it is derived. They
-      follow the motion's rate rather than the step, and are far smaller.
+      follow the motion's rate rather than the step, and are far smaller. Measured on seven systems
+      at `omega h = 0.1`, RK4 costs 0.9 to 1.9 times the least of a grid of gains. They are not the
+      best for runs shorter than their own time constants, whose violation is not yet stationary
+      (up to 5 times the least), nor where constraints leave no freedom or the run passes a singular
+      position (up to 34 times).
 
     A method that is stable everywhere may damp the better the larger the gains: then roots end at
     10 over the step, beyond which round-off of the constraint would be fed to the velocities.

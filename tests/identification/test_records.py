@@ -77,7 +77,7 @@ def test_a_divided_record_gives_the_same_estimate_and_errors():
 
 
 @pytest.mark.slow
-def test_a_long_unstable_record_needs_intervals():
+def test_a_long_unstable_record_is_fitted_in_intervals():
     """An inverted pendulum without damping forgets its start: e^(3 t) magnifies every error."""
 
     def upright(p):
@@ -148,7 +148,7 @@ def test_a_start_off_the_constraints_is_refused():
 @pytest.mark.slow
 @pytest.mark.parametrize("given", [True, False])
 def test_estimates_are_within_two_standard_errors_in_95_percent_of_repetitions(given):
-    """400 simulated data sets of a pendulum; normal estimates would be so in 95.4 %."""
+    """400 simulated data sets of an oscillator; normal estimates would be so in 95.4 %."""
     result = fitted(record(np.random.default_rng(9), given=given))
     repeated = repetitions(result, 400)
     assert repeated.converged.all()
