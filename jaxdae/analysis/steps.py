@@ -16,6 +16,7 @@ The plain 2-norm will not do: for the companion matrix `H = [[0, 1], [-K_P, -K_D
 from collections.abc import Callable
 from typing import NamedTuple
 
+import diffrax
 import numpy as np
 
 from jaxdae.analysis.lyapunov import linear_certificate
@@ -80,9 +81,15 @@ def step_limit(
         `StepLimit`.
 
     Raises:
+        TypeError: for a solver in the place of the stabilization.
         ValueError: for an `H` that is not Hurwitz, a contraction that no step reaches, or a solver
             without a tableau; with the numbers.
     """
+    if isinstance(stabilization, diffrax.AbstractSolver | AdamsBashforth):
+        raise TypeError(
+            f"step_limit: {type(stabilization).__name__} is a solver and comes second: "
+            "step_limit(stabilization, solver)."
+        )
     H = perturbation_matrix(stabilization, m, r)
     roots = np.linalg.eigvals(H)
     worst = roots[np.argmax(roots.real)]

@@ -54,14 +54,14 @@ def adaptive_gains(
             `expected_step`.
         spread: largest step over smallest, at least 1.
         regime: see `step_gains`.
-        time_scale: likewise.
+        time_scale: likewise; of the regime "steps" alone.
 
     Returns:
         `StepGains` for the largest step.
 
     Raises:
         TypeError: for a controller without a tolerance.
-        ValueError: for numbers out of range.
+        ValueError: for numbers out of range, or a time scale with the regime "violation".
     """
     rtol = getattr(stepsize_controller, "rtol", None)
     if rtol is None:
@@ -78,6 +78,11 @@ def adaptive_gains(
         largest = float(limit)
     margin = max(largest / smallest, 1.0)
     if regime == "violation":
+        if time_scale is not None:
+            raise ValueError(
+                f"time_scale is {time_scale!r}, but the regime 'violation' does not use one; leave "
+                "it out, or take regime='steps'."
+            )
         return step_gains(solver, largest, margin=margin)
     frequency = turn_of_error(solver, float(rtol)) / float(step)
     return step_gains(

@@ -47,6 +47,8 @@ _NEIGHBOURHOOD = 2.0
 _USUAL_ERROR = 1e-6
 # Of a slower motion a step's error is below round-off: it counts as this one.
 _ROUND_OFF = 1e-14
+# Of smaller squares of the step the inverse, times what gains are at a step of one, overflows.
+_LEAST_SQUARE = 1e-300
 
 
 class StepGains(NamedTuple):
@@ -135,9 +137,9 @@ def step_gains(
 
     Raises:
         TypeError: for a solver or a step that is none.
-        ValueError: for a step, a frequency or a time scale that is not positive, a margin below 1,
-            an unknown regime, a solver without a stability function, or a traced step beside a
-            frequency or a time scale.
+        ValueError: for a step, a frequency or a time scale that is not positive, a step whose
+            inverse square overflows, a margin below 1, an unknown regime, a solver without a
+            stability function, a traced frequency or time scale, or a traced step beside one.
     """
     method = _Method(solver)
     _check(dt, margin, regime)
@@ -257,9 +259,9 @@ def _horizon(method: _Method, regime: str, horizon) -> int | None:
         return None
     if regime != "violation" or method.multistep:
         raise ValueError("horizon is for a given violation and a Runge-Kutta method.")
-    if isinstance(horizon, bool) or not isinstance(horizon, int) or horizon < 1:
+    if isinstance(horizon, bool) or not isinstance(horizon, int | np.integer) or horizon < 1:
         raise ValueError(f"horizon is {horizon!r}; it is a number of steps, from 1 on.")
-    return horizon
+    return int(horizon)
 
 
 def _motion(method: _Method, dt, frequency, time_scale) -> Motion:
@@ -268,7 +270,13 @@ def _motion(method: _Method, dt, frequency, time_scale) -> Motion:
     for name, value in given.items():
         if value is not None:
             check_positive_number(name, value)
-    if not is_concrete(dt, frequency, time_scale) and given != dict.fromkeys(given):
+    traced = [x for x, y in given.items() if not is_concrete(y)]
+    if traced:
+        raise ValueError(
+            f"{' and '.join(traced)} cannot be traced: the search for gains is made with numbers; "
+            "leave it out, or call step_gains outside of the traced function."
+        )
+    if not is_concrete(dt) and given != dict.fromkeys(given):
         raise ValueError(
             "dt is being traced, so that frequency and time_scale cannot be compared with it; "
             "leave them out, or call step_gains outside of the traced function."
@@ -287,6 +295,11 @@ def _check(dt, margin, regime: str) -> None:
             "for_step(solver, dt)."
         )
     check_positive_number("dt", dt)
+    if is_concrete(dt) and float(dt * dt) < _LEAST_SQUARE:
+        raise ValueError(
+            f"dt is {dt} s: gains grow with its inverse square, which is no finite number there; "
+            "give a longer step."
+        )
     check_ratio("margin", margin)
     if regime not in _REGIMES:
         raise ValueError(f"regime must be one of {', '.join(map(repr, _REGIMES))}; got {regime!r}.")

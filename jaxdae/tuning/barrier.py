@@ -28,8 +28,9 @@ class StepBarrier(eqx.Module):
 
         objective - weight log(1 - bound / theta)
 
-    with `bound` no less than the largest factor by which the largest step multiplies a mode of the
-    violation, at any start and variation. Where it is `theta` or more the value is NaN, and `tune`
+    with `bound` no less than the largest factor by which any of the objective's steps multiplies a
+    mode of the violation, at any start and variation. Short steps damp little: under several steps
+    a small `theta` may be out of reach. Where it is `theta` or more the value is NaN, and `tune`
     takes no step to there: gains of every kind and formulation, full matrices among them, stay
     where each step damps by `theta`. For scalar and diagonal gains `StableGains` needs no weight.
 
@@ -75,11 +76,12 @@ class StepBarrier(eqx.Module):
         Args:
             params: resolved parameters.
         """
-        solver, step = parts_of(self.objective.solver_used).method, self.objective.largest_step
+        solver = parts_of(self.objective.solver_used).method
+        steps = jnp.asarray(sorted(set(self.objective.steps_made)))
         found = [x for x in perturbation_matrices(self.objective, params) if x is not None]
         bounds = [
-            jnp.max(jax.vmap(lambda H: _radius(step_matrix(solver, step * H)))(x))
-            for x in (x.reshape(-1, *x.shape[-2:]) for x in found if x.size)
+            jnp.max(jax.vmap(lambda H: _radius(step_matrix(solver, H)))(x))
+            for x in (_with_steps(steps, x) for x in found if x.size)
         ]
         return jnp.max(jnp.stack(bounds)) if bounds else jnp.zeros(())
 
@@ -115,6 +117,13 @@ def step_matrix(solver, H: Float[Array, "p p"]) -> Float[Array, "p p"]:
         rate = H @ known
         rates.append(jnp.linalg.solve(eye - float(a[i, i]) * H, rate) if a[i, i] else rate)
     return eye + sum((float(w) * x for w, x in zip(b, rates, strict=True)), 0 * eye)
+
+
+def _with_steps(steps: Float[Array, " steps"], matrices: Array) -> Float[Array, "products p p"]:
+    """All steps times all matrices."""
+    rows = matrices.reshape(-1, *matrices.shape[-2:])
+    products = steps.astype(rows.dtype)[:, None, None, None] * rows
+    return products.reshape(-1, *rows.shape[1:])
 
 
 def _radius(matrix: Float[Array, "p p"]) -> Float[Array, ""]:

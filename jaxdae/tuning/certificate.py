@@ -38,7 +38,9 @@ class StabilityCertificate(NamedTuple):
             where there is no rate or the method has no stability function.
         step: largest step of the objective [s], `None` of adaptive runs.
         step_margin: `step_limit / step`; above 1 every step damps.
-        factor: largest factor by which a step multiplies a mode of the violation.
+        factor: largest factor by which any of the objective's steps multiplies a mode of the
+            violation: under several steps not always that of the largest.
+        steps: number of different steps of the objective.
     """
 
     what: str
@@ -48,6 +50,7 @@ class StabilityCertificate(NamedTuple):
     step: float | None = None
     step_margin: float | None = None
     factor: float | None = None
+    steps: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -178,7 +181,7 @@ _matrices = jit(perturbation_matrices)
 def _stability(objective, params) -> tuple[tuple[StabilityCertificate, ...], tuple[str, ...]]:
     """Certificates of what is stabilized, and notes on what is not."""
     solver, projection = parts_of(objective.solver_used)
-    step, found, notes = objective.largest_step, [], []
+    step, steps, found, notes = objective.largest_step, objective.steps_made, [], []
     if step is not None and step < 0:
         return (), ("time runs backward, in which what is stabilized grows",)
     each = zip(("constraint", "servo-constraint"), _matrices(objective, params), strict=True)
@@ -191,7 +194,7 @@ def _stability(objective, params) -> tuple[tuple[StabilityCertificate, ...], tup
         distinct, note = _distinct(np.asarray(matrices, np.float64), what)
         notes += note
         if distinct:
-            found.append(_slowest([_certified(what, H, solver, step) for H in distinct]))
+            found.append(_slowest([_certified(what, H, solver, steps) for H in distinct]))
     return tuple(found), (*notes, *_unknown(objective, params, found, solver, step))
 
 
@@ -207,17 +210,18 @@ def _distinct(matrices, what: str) -> tuple[list[np.ndarray], list[str]]:
     return list(kept), notes
 
 
-def _certified(what: str, H, solver, step: float | None) -> StabilityCertificate:
-    roots = np.linalg.eigvals(H)
-    slowest = complex(roots[np.argmax(roots.real)])
+def _certified(what: str, H, solver, steps: tuple[float, ...]) -> StabilityCertificate:
+    """Of one matrix and all steps of an objective; none where they are adaptive."""
+    roots, step = np.linalg.eigvals(H), max(steps, default=None)
+    count, slowest = len(set(steps)), complex(roots[np.argmax(roots.real)])
     if not slowest.real < 0:
-        return StabilityCertificate(what, None, slowest, step=step)
+        return StabilityCertificate(what, None, slowest, step=step, steps=count)
     rate = _guaranteed_rate(H)
     if not has_tableau(solver) or step is None:
-        return StabilityCertificate(what, rate, slowest, step=step)
+        return StabilityCertificate(what, rate, slowest, step=step, steps=count)
     limit = spectral_limit(roots, solver).limit
-    factor = float(np.max(amplification(solver, step * roots)))
-    return StabilityCertificate(what, rate, slowest, limit, step, limit / step, factor)
+    factor = float(np.max(amplification(solver, np.multiply.outer(steps, roots))))
+    return StabilityCertificate(what, rate, slowest, limit, step, limit / step, factor, count)
 
 
 def _guaranteed_rate(H) -> float | None:
@@ -280,11 +284,18 @@ def _in_words(x: StabilityCertificate) -> str:
     if x.lyapunov_rate is None:
         return f"{x.what} violations do not decay: root {x.slowest_root:.4g} 1/s"
     text = f"{x.what} violations decay by exp(-{x.lyapunov_rate:.4g} t)"
-    if x.step_margin is None or x.step_limit is None:
+    if x.step_margin is None or x.step_limit is None or x.factor is None or x.step is None:
         return text
+    if x.factor > 1:
+        return (
+            f"UNSTABLE: a step of up to {x.step:.4g} s multiplies {x.what} violations by "
+            f"{x.factor:.3g}, the step limit is {x.step_limit:.4g} s ({text} under exact "
+            "integration alone); take smaller gains or shorter steps"
+        )
+    most = "at most " if x.steps > 1 else ""
     return (
         f"{text}, step limit {x.step_limit:.4g} s = {x.step_margin:.3g} steps, "
-        f"modes times {x.factor:.3g} in each"
+        f"modes times {most}{x.factor:.3g} in each"
     )
 
 

@@ -21,9 +21,13 @@ def _numbers(values: Any) -> Any:
             "conditions outside of jit, grad and vmap."
         )
     try:
-        return tuple(float(x) for x in np.ravel(np.asarray(values, float)))
+        numbers = np.ravel(np.asarray(values))
     except (TypeError, ValueError):
-        raise TypeError(f"Conditions: dt and t1 are numbers; got {values!r}.") from None
+        numbers = np.array([None])
+    # Texts that read like numbers are none, nor are booleans.
+    if numbers.size and numbers.dtype.kind not in "iuf":
+        raise TypeError(f"Conditions: dt and t1 are numbers; got {values!r}.")
+    return tuple(float(x) for x in numbers)
 
 
 class Conditions(eqx.Module):

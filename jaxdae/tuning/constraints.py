@@ -1,6 +1,8 @@
 """Conditions that tuned parameters must meet, as functions of them."""
 
-from collections.abc import Callable, Sequence
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -15,7 +17,7 @@ class Equality(eqx.Module):
 
     Args:
         function: maps the resolved parameters to an array of any shape; traceable.
-        name: what messages call it.
+        name: what messages call it; with a number behind it where several have the same.
     """
 
     function: Callable
@@ -27,7 +29,7 @@ class Inequality(eqx.Module):
 
     Args:
         function: maps the resolved parameters to an array of any shape; traceable.
-        name: what messages call it.
+        name: what messages call it; with a number behind it where several have the same.
     """
 
     function: Callable
@@ -38,7 +40,7 @@ Constraint = Equality | Inequality
 
 
 def check_constraints(constraints: Any) -> tuple[Constraint, ...]:
-    """One constraint or a sequence of them, as a tuple.
+    """One constraint or a sequence of them, as a tuple, those of one name numbered.
 
     Raises:
         ValueError: if something else is among them.
@@ -50,7 +52,16 @@ def check_constraints(constraints: Any) -> tuple[Constraint, ...]:
                 f"tune: a constraint is a {type(x).__name__}, must be Equality(function, name) or "
                 "Inequality(function, name), functions of the parameters that are 0, or at least 0."
             )
-    return several
+    return tuple(_numbered(several))
+
+
+def _numbered(constraints: tuple[Constraint, ...]) -> Iterator[Constraint]:
+    """With numbers behind names that several have, from 1: messages must say which it is."""
+    names, seen = [x.name for x in constraints], Counter()
+    for x in constraints:
+        seen[x.name] += 1
+        several = names.count(x.name) > 1
+        yield dataclasses.replace(x, name=f"{x.name} {seen[x.name]}") if several else x
 
 
 def constraint_values(constraint: Constraint, params: PyTree) -> Float[Array, " c"]:

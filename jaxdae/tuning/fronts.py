@@ -14,6 +14,7 @@ from jaxdae.stability.stability_functions import tableau
 from jaxdae.tuning.certificate import Certificate
 from jaxdae.tuning.conditions import Conditions
 from jaxdae.tuning.loop import tune
+from jaxdae.tuning.objectives import SimulationObjective
 from jaxdae.tuning.parametrizations import resolve
 
 
@@ -25,7 +26,7 @@ class FrontPoint(NamedTuple):
         dt: step [s].
         steps: fixed steps of a run, of the longest horizon.
         evaluations: of the right-hand side in these steps.
-        cost: the objective; NaN where a member failed.
+        cost: the objective; NaN where a member failed, whatever its price.
         failed: number of members whose run failed.
         dominated: whether another point costs no more for no more evaluations, and one of both is
             less; points with failures are.
@@ -71,7 +72,7 @@ class Front(NamedTuple):
 
 
 def front(
-    objective: Any,
+    objective: SimulationObjective,
     params: PyTree | Callable[[diffrax.AbstractSolver, float], PyTree],
     dt: float | Sequence[float],
     *,
@@ -97,11 +98,17 @@ def front(
         `Front`.
 
     Raises:
+        TypeError: for an objective that is no `SimulationObjective`.
         ValueError: for no steps, adaptive steps, a method without a tableau, or settings of `tune`
             where nothing is tuned.
     """
     from tqdm import tqdm
 
+    if not isinstance(objective, SimulationObjective):
+        raise TypeError(
+            f"front: the objective is a {type(objective).__name__}, must be a SimulationObjective, "
+            "whose method and step can be replaced; of one that is wrapped give what it wraps."
+        )
     methods = tuple(solvers) or (objective.solver_used,)
     each = [(solver, float(x)) for solver in methods for x in np.ravel(np.asarray(dt, float))]
     if not each:
@@ -123,7 +130,7 @@ def front(
         start = params(solver, step) if _is_function(params) else params  # pyright: ignore[reportCallIssue]
         found = tune(one, start, **settings).params if tuned else resolve(start)
         points.append(_point(one, found, step, counts[id(solver)]))
-    costs = np.array([x.cost if x.failed == 0 else np.nan for x in points])
+    costs = np.array([x.cost for x in points])
     dominated = are_dominated(np.array([x.evaluations for x in points]), costs)
     return Front(
         tuple(x._replace(dominated=bool(y)) for x, y in zip(points, dominated, strict=True))
@@ -151,7 +158,7 @@ def _at(objective, solver, step: float):
 
 def _point(objective, params: PyTree, step: float, evaluations: int) -> FrontPoint:
     known = objective.certificate(params)
-    cost = float(_value(objective, params))
+    cost = float("nan") if known.failed else float(_value(objective, params))
     steps = objective.fixed_steps
     name, made = type(objective.solver_used).__name__, steps * evaluations
     return FrontPoint(name, step, steps, made, cost, known.failed, False, params, known)

@@ -223,9 +223,9 @@ class SimulationObjective(eqx.Module):
             ends = listed(x - self.t0 for x in self._t1 or ())
             steps = f"adaptive, at most {self.max_steps} steps in {ends} s"
         elif self.several_grids:
-            steps = f"h = {listed(self._dt or ())} s, to t = {listed(self._t1 or ())} s"
+            steps = f"h = {listed(self.steps_made)} s, to t = {listed(self._t1 or ())} s"
         else:
-            steps = f"h = {listed(self._dt or ())} s, {self.fixed_steps} steps"
+            steps = f"h = {listed(self.steps_made)} s, {self.fixed_steps} steps"
         price = "" if self.failure_cost is None else f"failures at {self.failure_cost:g}"
         parts = (named(self.solver_used), steps, counted(self.shape), in_words(self.risk), price)
         return ", ".join(x for x in parts if x)
@@ -250,12 +250,24 @@ class SimulationObjective(eqx.Module):
         return diffrax.Dopri8() if self.solver is None else self.solver
 
     @property
+    def steps_made(self) -> tuple[float, ...]:
+        """Fixed steps that are made [s], negative backward in time; none of adaptive runs.
+
+        Of each `dt` the one that divides the horizon, which may be shorter; one for each horizon
+        where they differ.
+        """
+        if self.adaptive:
+            return ()
+        made = [float(x[-1] - x[0]) / (x.size - 1) for x in self._ends]
+        count = len(self._t1 or ())
+        rows = [made[i : i + count] for i in range(0, len(made), count)]
+        # Not the same twice for steps that differ by round-off.
+        return tuple(x for row in rows for x in {f"{x:g}": x for x in row}.values())
+
+    @property
     def largest_step(self) -> float | None:
         """Largest fixed step that is made [s], negative backward in time; `None` if adaptive."""
-        if self.adaptive:
-            return None
-        steps = [float(np.diff(x).flat[0]) for x in self._ends]
-        return max(steps, key=abs)
+        return max(self.steps_made, key=abs, default=None)
 
     @property
     def _ends(self) -> list[np.ndarray]:

@@ -8,6 +8,14 @@ import numpy as np
 from jaxtyping import Array, Float
 
 
+def _as_fraction(value: Any) -> float:
+    """A real number of any kind as that of Python, which may be static."""
+    number = isinstance(value, int | float | np.floating | np.integer)
+    if not number or isinstance(value, bool):
+        raise TypeError(f"CVaR: fraction is {value!r}, must be a number in (0, 1].")
+    return float(value)
+
+
 class CVaR(eqx.Module):
     r"""Conditional value at risk: the mean of the worst costs, a fraction of all.
 
@@ -23,14 +31,13 @@ class CVaR(eqx.Module):
         fraction: of the members, in (0, 1].
 
     Raises:
+        TypeError: for what is no real number.
         ValueError: for another fraction.
     """
 
-    fraction: float = eqx.field(static=True)
+    fraction: float = eqx.field(static=True, converter=_as_fraction)
 
     def __check_init__(self):
-        if not isinstance(self.fraction, int | float | np.number):
-            raise TypeError(f"CVaR: fraction is {self.fraction!r}, must be a number in (0, 1].")
         if not 0 < self.fraction <= 1:
             raise ValueError(
                 f"CVaR: fraction is {self.fraction}, must be above 0 and at most 1; take "

@@ -24,8 +24,10 @@ from numpy.typing import ArrayLike
 from jaxdae.formulations.gains import check_positive
 from jaxdae.formulations.stabilization import Baumgarte
 from jaxdae.stability import step_gains
+from jaxdae.stability.arguments import is_real
 from jaxdae.stability.damping import REACH
 from jaxdae.stability.stability_functions import amplification
+from jaxdae.systems.checks import is_concrete
 from jaxdae.tuning.parametrizations import AbstractParametrization
 
 # Damping ratios that can be reached; pieces of the spline of their logarithm, and samples of each.
@@ -58,6 +60,7 @@ class StableGains(AbstractParametrization):
         margin: the step limit over `dt`, at least 1.
 
     Raises:
+        TypeError: for a step or a margin that is no number.
         ValueError: for gains outside the bound, with how far; or a margin, a step or shapes that
             make no sense.
     """
@@ -201,5 +204,10 @@ def _exits(solver, rays) -> np.ndarray:
 
 def _check_times(dt: Any, margin: Any) -> None:
     for name, value, least in (("dt", dt, "positive"), ("margin", margin, "at least 1")):
+        if not is_real(value) or not is_concrete(value):
+            raise TypeError(
+                f"StableGains: {name} is {value!r}, must be a number that is not traced; after the "
+                "solver comes the step: StableGains(solver, dt, K_D, K_P)."
+            )
         if not (np.isfinite(value) and (value > 0 if name == "dt" else value >= 1)):
             raise ValueError(f"StableGains: {name} is {value}, must be finite and {least}.")

@@ -283,6 +283,12 @@ def test_what_has_no_limit_is_refused():
         AdamsBashforth(0)
 
 
+@pytest.mark.parametrize("solver", [RK4(), AdamsBashforth(2)])
+def test_arguments_in_the_other_order_are_refused(solver):
+    with pytest.raises(TypeError, match=r"is a solver and comes second: step_limit\(stab"):
+        step_limit(solver, Baumgarte(20.0, 100.0))
+
+
 def test_gains_without_a_constant_matrix_are_refused():
     def hardening(t, q, v, phi, phi_dot):
         del q, v

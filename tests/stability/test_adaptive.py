@@ -67,6 +67,8 @@ BAD: list[tuple[dict[str, Any], type, str]] = [
     ({"step": -0.1}, ValueError, r"step is -0\.1; it must be a positive"),
     ({"step": 1e-8, "stepsize_controller": 1e-3}, TypeError, "float has no relative tolerance"),
     ({"spread": 0.5}, ValueError, r"spread is 0\.5; it is the largest step over the smallest"),
+    ({"time_scale": -3.0}, ValueError, r"time_scale is -3\.0; it must be a positive"),
+    ({"time_scale": -3.0, "regime": "violation"}, ValueError, "time_scale is -3.0, but the regime"),
     ({"regime": "all"}, ValueError, "regime must be one of"),
     ({"solver": 3.0}, TypeError, "give a diffrax solver"),
 ]

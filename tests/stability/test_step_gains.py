@@ -190,6 +190,8 @@ BAD = [
     ({"dt": -1.0}, ValueError, "dt is -1.0"),
     ({"dt": np.nan}, ValueError, "dt is nan"),
     ({"dt": np.inf}, ValueError, "dt is inf"),
+    ({"dt": 1e-200}, ValueError, "dt is 1e-200 s: gains grow with its inverse square"),
+    ({"dt": jnp.float32(1e-30)}, ValueError, "grow with its inverse square"),
     ({"dt": "fast"}, TypeError, "dt is 'fast'; give the step"),
     ({"dt": True}, TypeError, "dt is True"),
     ({"dt": 1j}, TypeError, "dt is 1j"),
@@ -202,6 +204,7 @@ BAD = [
     ({"frequency": -2.0}, ValueError, "frequency is -2.0; it must be a positive"),
     ({"time_scale": 0.0}, ValueError, "time_scale is 0.0"),
     ({"horizon": 0}, ValueError, "horizon is 0; it is a number of steps"),
+    ({"horizon": True}, ValueError, "horizon is True"),
     ({"horizon": 2.5}, ValueError, r"horizon is 2\.5"),
     ({"horizon": 3, "regime": "steps"}, ValueError, "horizon is for a given violation"),
     ({"solver": "rk4"}, TypeError, "solver is 'rk4'; give a diffrax solver"),
@@ -223,6 +226,19 @@ def test_what_is_no_step_or_no_method_is_refused(wrong, error, words):
 def test_a_traced_step_beside_a_frequency_is_refused():
     with pytest.raises(ValueError, match="dt is being traced"):
         jax.jit(lambda dt: step_gains(RK4(), dt, regime="steps", frequency=3.0).K_D)(0.01)
+
+
+@pytest.mark.parametrize("name", ["frequency", "time_scale"])
+def test_a_traced_frequency_is_refused_by_its_name(name):
+    with pytest.raises(ValueError, match=f"^{name} cannot be traced"):
+        jax.jit(lambda x: step_gains(RK4(), 0.01, regime="steps", **{name: x}).K_D)(3.0)
+
+
+def test_a_horizon_may_be_an_integer_of_numpy():
+    """As of `len` of an array, or of `numpy.ceil` made an integer."""
+    ten: Any = np.int64(10)
+    found = step_gains(RK4(), 0.01, margin=2.0, horizon=ten)
+    assert found.K_P == step_gains(RK4(), 0.01, margin=2.0, horizon=10).K_P
 
 
 def test_the_motion_that_constraints_feel_has_a_rate():

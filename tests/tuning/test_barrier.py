@@ -14,6 +14,7 @@ from jaxdae.models.pendulum import CartesianPendulum
 from jaxdae.solvers import RK4
 from jaxdae.stability.stability_functions import step_matrix as step_matrix_of
 from jaxdae.tuning import (
+    Conditions,
     IntegratedViolation,
     perturbed_states,
     Positive,
@@ -56,6 +57,17 @@ def test_the_bound_is_just_above_the_spectral_radius(rng):
     nilpotent = jnp.array([[0.0, 1.0], [0.0, 0.0]])
     assert _radius(nilpotent) < 0.1
     assert np.isfinite(jax.jit(jax.grad(_radius))(nilpotent)).all()
+
+
+def test_the_bound_is_that_of_all_steps():
+    """Gains for the long step damp less in the short one."""
+    steps = Conditions(dt=(0.005, 0.02), t1=0.02)
+    several = StepBarrier(objective(conditions=steps, t1=None, dt=None), 1e-3, theta=0.5)
+    alone = StepBarrier(objective(dt=0.02, t1=0.02), 1e-3, theta=0.5)
+    short = StepBarrier(objective(dt=0.005, t1=0.02), 1e-3, theta=0.5)
+    theory = Multipliers(Baumgarte.for_step(RK4(), 0.02))
+    assert alone.bound(theory) < 0.5 < several.bound(theory)
+    np.testing.assert_allclose(several.bound(theory), short.bound(theory), rtol=1e-12)
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from jaxdae import Baumgarte, LinearStabilization, Multipliers, State
 from jaxdae.models.pendulum import CartesianPendulum
 from jaxdae.solvers import Projected, RK4
 from jaxdae.tuning import (
+    Certificate,
     certificate,
     Conditions,
     IntegratedViolation,
@@ -23,6 +24,7 @@ from jaxdae.tuning import (
     SimulationObjective,
     TrackingError,
 )
+from jaxdae.tuning.certificate import StabilityCertificate
 
 PENDULUM = CartesianPendulum()
 STARTS = perturbed_states(State(*PENDULUM.start()), jax.random.key(0), 2, 1e-2, 1e-2)
@@ -51,7 +53,8 @@ def test_rate_and_limit_are_those_of_the_analysis(good):
     # Roots that coincide are known to the root of round-off, 1e-8.
     np.testing.assert_allclose(good.step_margin, limit / 0.05, rtol=1e-6)
     np.testing.assert_allclose(good.step_margin, 0.27853 / 0.05, rtol=1e-4)
-    z = -0.5
+    # The shorter step damps less.
+    z = -0.2
     factor = 1 + z + z**2 / 2 + z**3 / 6 + z**4 / 24
     np.testing.assert_allclose(good.stability[0].factor, factor, rtol=1e-6)
     np.testing.assert_allclose(good.stability[0].slowest_root, -10.0, rtol=1e-6)
@@ -83,12 +86,37 @@ def test_a_summary_is_one_line_and_the_rest_is_json(good):
     assert text == str(good)
     assert "\n" not in text
     assert text.startswith("constraint violations decay by exp(-")
-    assert "= 5.57 steps, modes times 0.607 in each; worst cost" in text
+    assert "= 5.57 steps, modes times at most 0.819 in each; worst cost" in text
     assert " of 4 runs (dt = " in text
     read = json.loads(json.dumps(good.to_json(), allow_nan=False))
     assert read["lyapunov_rate"] == good.lyapunov_rate
     assert read["stability"][0]["slowest_root"] == [good.stability[0].slowest_root.real, 0.0]
     assert read["budget"] == objective().budget
+
+
+def test_the_factor_is_the_largest_of_all_steps():
+    """Gains for the long step leave nothing of a violation in it, and most of it in a short one."""
+    steps = Conditions(dt=(0.005, 0.02), t1=0.02)
+    known: Any = objective(conditions=steps).certificate(
+        Multipliers(Baumgarte.for_step(RK4(), 0.02))
+    )
+    z = 0.005 * known.stability[0].slowest_root
+    by_hand = abs(1 + z + z**2 / 2 + z**3 / 6 + z**4 / 24)
+    assert 0.6 < by_hand < 0.7
+    # The roots are not those of a double root: known to round-off.
+    np.testing.assert_allclose(known.stability[0].factor, by_hand, rtol=1e-9)
+    assert known.stability[0].steps == 2
+    assert f"modes times at most {by_hand:.3g} in each" in known.summary()
+
+
+def test_a_step_that_amplifies_is_the_first_that_is_said():
+    known = StabilityCertificate("constraint", 931.0, -2.0 + 0j, 8e-4, 0.02, 0.04, 6.4e5, 1)
+    text = Certificate((known,), 1.0, "start 0", 1, 0, (), "", ()).summary()
+    assert text.startswith(
+        "UNSTABLE: a step of up to 0.02 s multiplies constraint violations by 6.4e+05, the step "
+        "limit is 0.0008 s (constraint violations decay by exp(-931 t) under exact integration "
+        "alone); take smaller gains or shorter steps; worst cost"
+    )
 
 
 def test_a_logarithm_has_the_certificate_of_its_objective(good):

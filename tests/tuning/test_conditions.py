@@ -88,7 +88,7 @@ def test_members_are_named_by_what_differs():
 def test_the_budget_tells_conditions_risk_and_price():
     many = objective(risk=CVaR(0.1), failure_cost=3.0)
     assert many.budget == (
-        "RK4, h = 0.05, 0.11 s, to t = 0.4, 0.5 s, 3 variations, 2 starts: 24 runs, mean of the "
+        "RK4, h = 0.05, 0.1 s, to t = 0.4, 0.5 s, 3 variations, 2 starts: 24 runs, mean of the "
         "worst 10 %, failures at 3"
     )
     some = {"solver": None, "conditions": Conditions(t1=(0.4, 0.5)), "max_steps": 50}
@@ -96,6 +96,24 @@ def test_the_budget_tells_conditions_risk_and_price():
     assert long.budget == (
         "Dopri8, adaptive, at most 50 steps in 0.4, 0.5 s, 2 starts: 4 runs, the worst"
     )
+
+
+@pytest.mark.parametrize(
+    ("t1", "dt", "made", "text"),
+    [
+        (1.0, 5.0, (1.0,), "h = 1 s, 1 steps"),
+        (1.0, 0.3, (0.25,), "h = 0.25 s, 4 steps"),
+        ((1.0, 0.6), 0.3, (0.25, 0.3), "h = 0.25, 0.3 s, to t = 1, 0.6 s"),
+        ((1.0, 0.5), (0.25, 0.25), (0.25, 0.25), "h = 0.25, 0.25 s, to t = 1, 0.5 s"),
+        (-1.0, -0.3, (-0.25,), "h = -0.25 s, 4 steps"),
+    ],
+)
+def test_the_budget_states_the_steps_that_are_made(t1, dt, made, text):
+    """They divide the horizon: a `dt` that does not is an upper bound."""
+    one = objective(build=lambda x: risen(x, 1.0), conditions=Conditions(dt=dt, t1=t1))
+    np.testing.assert_allclose(one.steps_made, made, rtol=1e-15)
+    assert one.largest_step == max(one.steps_made, key=abs)
+    assert one.budget.startswith(f"RK4, {text}, 2 starts")
 
 
 @pytest.mark.slow
@@ -212,6 +230,10 @@ def test_single_precision_stays_single():
         ({"dt": ()}, ValueError, "of dt there are no values"),
         ({"t1": (1.0, np.inf)}, ValueError, "of t1 there is one that is not finite"),
         ({"dt": "fast"}, TypeError, "dt and t1 are numbers; got 'fast'"),
+        ({"dt": "0.1"}, TypeError, "dt and t1 are numbers; got '0.1'"),
+        ({"dt": (True, 0.1j)}, TypeError, "dt and t1 are numbers"),
+        ({"dt": True}, TypeError, "dt and t1 are numbers; got True"),
+        ({"t1": ((1.0, 2.0), 3.0)}, TypeError, "dt and t1 are numbers"),
         ({"variations": {"a": jnp.ones(2), "b": jnp.ones(3)}}, ValueError, r"are: \(2,\), \(3,\)"),
         ({"variations": [1.0, 2.0]}, ValueError, r"one leading axis .* are: \(\), \(\)"),
         ({"variations": "none"}, ValueError, "their shapes are: none"),

@@ -62,6 +62,15 @@ def test_constraints_decide_and_it_is_said():
     assert result.stop_reason == "infeasible"
 
 
+def test_constraints_of_one_name_are_numbered():
+    """Of two that are left at the default name a message must say which is violated."""
+    two = (Inequality(lambda x: x - 1.0), Inequality(lambda x: -x - 0.5), Equality(lambda x: 0 * x))
+    with pytest.warns(UserWarning, match="the constraint 'inequality 2' is still violated by"):
+        result = tune(lambda x: x**2, jnp.array(3.0), constraints=two, steps=0)
+    assert list(result.violations) == ["inequality 1", "inequality 2", "equality"]
+    assert "(inequality 1, inequality 2, equality)" in result.method
+
+
 def test_several_starts_take_the_ways_they_take_alone():
     several = tune(objective, START, constraints=CONSTRAINTS, steps=60, starts=3, spread=0.3)
     single = tune(objective, START, constraints=CONSTRAINTS, steps=60)

@@ -10,7 +10,7 @@ import pytest
 
 from jaxdae import Multipliers, State, System
 from jaxdae.solvers import RK4
-from jaxdae.tuning import Conditions, front, SimulationObjective, TrackingError
+from jaxdae.tuning import Conditions, front, Logarithm, SimulationObjective, TrackingError
 from jaxdae.tuning.fronts import are_dominated
 
 
@@ -107,6 +107,7 @@ def test_failed_members_are_counted_and_dominated():
     )
     (point,) = front(made, jnp.array(-1e6), 0.5, tuned=False).points
     assert point.failed >= 1
+    assert np.isnan(point.cost)
     assert point.dominated
     assert front(made, jnp.array(-1e6), 0.5, tuned=False).best == ()
 
@@ -122,6 +123,28 @@ def test_calls_that_make_no_sense_are_refused(arguments, message):
     settings: dict[str, Any] = {"objective": OBJECTIVE, "params": ONE, "dt": 0.5}
     with pytest.raises(ValueError, match=message):
         front(**(settings | arguments))
+
+
+@pytest.mark.slow
+def test_the_cost_is_nan_where_a_member_failed_whatever_the_objective_is_then():
+    """Costs that overflow, though the run reached its end, or have a price."""
+    huge = State(jnp.zeros((1, 1)), jnp.full((1, 1), 1e300))
+    cost = TrackingError(lambda _t, q, _v: q, exact)
+    for price in (None, 5.0):
+        made = SimulationObjective(
+            cost, huge, build=built, t1=1.0, dt=0.5, solver=RK4(), failure_cost=price
+        )
+        (point,) = front(made, ONE, 0.5, tuned=False).points
+        assert np.isinf(made(ONE)) if price is None else made(ONE) == price
+        assert (point.failed, point.dominated) == (1, True)
+        assert np.isnan(point.cost)
+
+
+def test_what_is_no_simulation_is_refused():
+    with pytest.raises(TypeError, match="the objective is a function, must be a SimulationObject"):
+        front(lambda _: 1.0, ONE, 0.02)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(TypeError, match=r"is a Logarithm, .* give what it wraps"):
+        front(Logarithm(OBJECTIVE), ONE, 0.02)  # pyright: ignore[reportArgumentType]
 
 
 def test_adaptive_objectives_and_methods_without_tableau_are_refused():

@@ -1,5 +1,6 @@
 """Mean, worst and conditional value at risk of the costs of a batch."""
 
+import re
 from typing import Any
 
 import jax
@@ -71,9 +72,18 @@ def test_a_fraction_is_above_zero_and_at_most_one(fraction):
         CVaR(fraction)
 
 
-def test_a_fraction_is_a_number():
-    with pytest.raises(TypeError, match="fraction is 'tail', must be a number"):
-        CVaR("tail")  # pyright: ignore[reportArgumentType]
+@pytest.mark.parametrize("fraction", ["tail", True, 0.5j, np.complex128(0.5), None])
+def test_a_fraction_is_a_number(fraction):
+    with pytest.raises(TypeError, match=f"fraction is {re.escape(repr(fraction))}, must be a numb"):
+        CVaR(fraction)
+
+
+def test_a_fraction_of_numpy_is_one_of_python():
+    """Static fields of arrays would warn, and could not be hashed."""
+    made = CVaR(np.float32(0.5))
+    assert type(made.fraction) is float
+    assert made == CVaR(0.5)
+    assert type(CVaR(np.int64(1)).fraction) is float
 
 
 @pytest.mark.parametrize("risk", ["best", None, 0.1])

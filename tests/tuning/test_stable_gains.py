@@ -150,3 +150,11 @@ def test_gains_outside_and_calls_that_make_no_sense_are_refused(arguments, messa
     usual: dict[str, Any] = {"solver": RK4(), "dt": DT}
     with pytest.raises(ValueError, match=message):
         StableGains(**(usual | arguments))
+
+
+@pytest.mark.parametrize("wrong", ["x", None, True, np.array([0.01, 0.02]), State, 0.01j])
+def test_a_step_that_is_no_number_is_refused(wrong):
+    with pytest.raises(TypeError, match=r"dt is .*, must be a number .* StableGains"):
+        StableGains(RK4(), wrong)
+    with pytest.raises(TypeError, match=r"margin is .*, must be a number"):
+        StableGains(RK4(), DT, margin=wrong)
