@@ -97,9 +97,9 @@ def _set_flags(options) -> None:
 
     # A small loop as one function instead of a list of kernels: two to three times faster here.
     wanted = ["xla_backend_extra_options=xla_cpu_small_while_loop_byte_threshold=1000000000"]
-    quick = options.command == "simulate" and options.backend != "plain"
-    # Older generators of loops, which compile in half the time what runs once. A process ends at
-    # an option that its release does not know, and only these are known to have it.
+    quick = options.command in ("simulate", "tune") and options.backend != "plain"
+    # Older generators of loops, which compile in half the time what kernels leave to do. A process
+    # ends at an option that its release does not know, and only these are known to have it.
     if quick and version("jaxlib").startswith("0.10."):
         wanted.append("xla_cpu_use_fusion_emitters=false")
     flags = os.environ.get("XLA_FLAGS", "")
