@@ -8,16 +8,21 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
 
-from jaxdae.identification.least_squares import LeastSquares, Progress, value_and_jacobian
+from jaxdae.identification.least_squares import (
+    FitProgress,
+    FitSolver,
+    MOST_REFUSED,
+    value_and_jacobian,
+)
+from jaxdae.identification.noise import Counts, estimated_noise, first_noise, Levels
 from jaxdae.identification.residuals import Fit, Measured
 from jaxdae.identification.uncertainty import seen_columns
 
 # Noise levels have converged where they change by less than this part: far below what they are
 # known to from any number of samples.
-_NOISE_TOLERANCE = 1e-3
-_MOST_ROUNDS = 10
+NOISE_TOLERANCE = 1e-3
+_MOST_ROUNDS = 30
 # A fit is at a minimum where a further step promises less than this decrease of chi-square, or this
 # part of it: a tenth of a standard error. Directions that data see less than the last are open.
 _OPEN = 1e-2
@@ -77,41 +82,6 @@ def linearized(fit: Fit, x, data: Measurements):
     return eqx.filter_vmap(one)(x, data)
 
 
-@eqx.filter_jit
-def channel_squares(fit: Fit, x, values) -> Float[Array, "fits channels"]:
-    """Sums of squares of every channel, in the units of its weights."""
-
-    def one(x, values):
-        total = jnp.zeros(len(fit.model.channels), x.dtype)
-        for batch, found, measured in zip(fit.batches, fit.readings(x), values, strict=True):
-            squares = ((found.values - measured.channels) * batch.weights) ** 2
-            total = total.at[jnp.asarray(batch.channels)].add(squares.sum(axis=(0, 2)))
-        return total
-
-    return eqx.filter_vmap(one)(x, values)
-
-
-class Counts(NamedTuple):
-    """What a fit has to go by.
-
-    Args:
-        samples: of each channel.
-        unknown_noise: which channels have a noise level to be estimated.
-        others: measurements besides samples.
-        nodes: unknowns that the continuity of the states determines.
-    """
-
-    samples: np.ndarray
-    unknown_noise: np.ndarray
-    others: int
-    nodes: int
-
-    @property
-    def total(self) -> int:
-        """Samples and other measurements together."""
-        return int(self.samples.sum()) + self.others
-
-
 class Ended(NamedTuple):
     """How the fits of a batch ended.
 
@@ -123,6 +93,8 @@ class Ended(NamedTuple):
         converged: which fits are at a minimum, shape `(fits,)`.
         stuck: which fits are where they began, shape `(fits,)`.
         gaps: between intervals, in units of the motion's size, shape `(fits, gaps)`.
+        freedom: degrees of freedom of estimated noise levels, shape `(fits, channels)`.
+        noise_change: of the noise levels in the last round, relative, shape `(fits,)`.
     """
 
     x: np.ndarray
@@ -132,6 +104,8 @@ class Ended(NamedTuple):
     converged: np.ndarray
     stuck: np.ndarray
     gaps: np.ndarray
+    freedom: np.ndarray
+    noise_change: np.ndarray
 
 
 def repeated(tree: Any, count: int) -> Any:
@@ -144,22 +118,6 @@ def samples_of(fit: Fit) -> list[Measured]:
     return [Measured(b.values, jnp.zeros(b.starts.tangent.prior.shape[:2])) for b in fit.batches]
 
 
-def first_noise(fit: Fit, counts: Counts) -> np.ndarray:
-    """Spread of the samples of channels whose noise is not known, to begin with."""
-    noise = np.ones(len(fit.model.channels))
-    for c in np.flatnonzero(counts.unknown_noise):
-        parts = [
-            np.asarray(b.values)[:, b.channels.index(c)][
-                np.asarray(b.weights)[:, b.channels.index(c)] > 0
-            ]
-            for b in fit.batches
-            if c in b.channels
-        ]
-        spread = float(np.std(np.concatenate(parts)))
-        noise[c] = spread if spread > 0 else 1.0
-    return noise
-
-
 def estimate(
     fit: Fit, x, values, counts: Counts, *, steps: int,
     store: "AbstractStore | None" = None, watch: Callable | None = None,
@@ -167,7 +125,7 @@ def estimate(
     """Fit a batch of data sets.
 
     Noise levels that are not known are those of maximum likelihood, corrected for the number of
-    parameters: fit and noise are estimated in turn.
+    parameters that each channel determines: fit and noise are estimated in turn.
 
     Args:
         fit: what is fitted.
@@ -180,7 +138,7 @@ def estimate(
     """
     many, single = x.shape[0], fit.joints.shape[0] == 0
     stages = (0.0,) if single else _WEIGHTS
-    fits = LeastSquares(Weighted(fit), steps if single else min(steps, _STEPS_OF_ROUND))
+    fits = FitSolver(Weighted(fit), steps if single else min(steps, _STEPS_OF_ROUND))
     guess, stage, rounds, total = x, 0, 0, np.zeros(many, int)
     noise = np.tile(first_noise(fit, counts), (many, 1))
     data = Measurements(values, jnp.asarray(noise, x.dtype), jnp.zeros(many))
@@ -197,11 +155,30 @@ def estimate(
         spent = total >= steps * len(stages)
         if not single and not np.all(_at_minimum(fit, x, data) | spent):
             continue
-        new = _noise(fit, x, values, counts, noise)
-        change, noise, rounds = np.abs(new / noise - 1), new, rounds + 1
+        levels = _levels(fit, x, data, counts, noise)
+        change, noise, rounds = np.abs(levels.noise / noise - 1), levels.noise, rounds + 1
         last = stage == len(stages) - 1
-        stage += not last or not np.any(change > _NOISE_TOLERANCE)
-    return _ended(fit, guess, x, data._replace(noise=jnp.asarray(noise, x.dtype)), total)
+        stage += not last or not np.any(change > NOISE_TOLERANCE)
+    data = data._replace(noise=jnp.asarray(noise, x.dtype))
+    last = _Last(total, np.asarray(progress.refused), levels.freedom, change.max(axis=1))
+    return _ended(fit, guess, x, data, last)
+
+
+class _Last(NamedTuple):
+    """What the last round says, of each fit: as in `Ended`, and steps refused in a row."""
+
+    steps: np.ndarray
+    refused: np.ndarray
+    freedom: np.ndarray
+    noise_change: np.ndarray
+
+
+def _levels(fit: Fit, x, data: Measurements, counts: Counts, noise: np.ndarray) -> Levels:
+    """Noise levels after a round; those that are given stay."""
+    if not counts.unknown_noise.any():
+        return Levels(noise, np.full(noise.shape, np.nan))
+    jac = linearized(fit, x, data)[1]
+    return estimated_noise(fit, x, data.values, counts, noise, jac)
 
 
 class Where(NamedTuple):
@@ -232,7 +209,7 @@ class Round(NamedTuple):
         rounds: before it.
     """
 
-    progress: Progress
+    progress: FitProgress
     along: Coordinates
     noise: Any
     total: Any
@@ -252,7 +229,7 @@ def _is_minimum(fit: Fit, x, residuals: np.ndarray, jac: np.ndarray) -> np.ndarr
     return np.isfinite(limit) & (decrease <= limit)
 
 
-def _begun(fits: LeastSquares, fit: Fit, x, data: Measurements, stages, at: Where) -> Round:
+def _begun(fits: FitSolver, fit: Fit, x, data: Measurements, stages, at: Where) -> Round:
     """A round before its first step."""
     weight = jnp.full(x.shape[0], stages[at.stage], x.dtype)
     data = data._replace(noise=jnp.asarray(at.noise, x.dtype), weight=weight)
@@ -274,7 +251,7 @@ class AbstractStore(abc.ABC):
 
 
 def _watching(begun: Round, store: AbstractStore | None, watch: Callable | None):
-    def each(progress: Progress) -> None:
+    def each(progress: FitProgress) -> None:
         if store is not None:
             store.save(begun._replace(progress=progress))
         if watch is not None:
@@ -283,21 +260,23 @@ def _watching(begun: Round, store: AbstractStore | None, watch: Callable | None)
     return each
 
 
-def _ended(fit: Fit, guess, x, data: Measurements, total: np.ndarray) -> Ended:
+def _ended(fit: Fit, guess, x, data: Measurements, last: _Last) -> Ended:
     """How fits ended, with the final noise."""
     residuals, jac = (np.asarray(a) for a in linearized(fit, x, data))
     cost, first = _squares(residuals), _squares(np.asarray(linearized(fit, guess, data)[0]))
     gaps = residuals[:, residuals.shape[1] - fit.gap_count :]
     converged = _is_minimum(fit, x, residuals, jac)
-    stuck = ~converged & ~(cost < first * (1 - _RELATIVE))
+    stuck = ~converged & ~(cost < first * (1 - _RELATIVE)) & (last.refused >= MOST_REFUSED)
     return Ended(
         np.asarray(x),
         np.asarray(data.noise),
         cost - _squares(gaps),
-        total,
+        last.steps,
         converged,
         stuck,
         gaps / np.asarray(data.weight)[:, None],
+        last.freedom,
+        last.noise_change,
     )
 
 
@@ -355,13 +334,3 @@ def _directions(jac: np.ndarray, nodes: np.ndarray, gaps: int, units: np.ndarray
     sizes = largest * np.linalg.norm(jac / largest, axis=0)  # whose squares would overflow
     # A step along what nothing sees would go anywhere.
     return np.where(seen & np.isfinite(sizes), directions / sizes, 0.0)
-
-
-def _noise(fit: Fit, x, values, counts: Counts, noise: np.ndarray) -> np.ndarray:
-    if not counts.unknown_noise.any():
-        return noise
-    squares = np.asarray(channel_squares(fit, x, values))
-    estimated = x.shape[1] - counts.nodes
-    free = max(1.0 - estimated / counts.total, 1.0 / counts.total)
-    found = np.sqrt(squares / (np.maximum(counts.samples, 1) * free))
-    return np.where(counts.unknown_noise & (found > 0), found, noise)

@@ -12,14 +12,17 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
+from jaxdae.identification.cautions import warnings_of
 from jaxdae.identification.data import Channel, check_data, Experiment
 from jaxdae.identification.estimate import Ended, estimate, repeated, samples_of
-from jaxdae.identification.least_squares import Progress
+from jaxdae.identification.least_squares import FitProgress
 from jaxdae.identification.naming import names_of
+from jaxdae.identification.noise import require_freedom
 from jaxdae.identification.preparation import guesses, prepared, usable
-from jaxdae.identification.report import identification, warnings_of
+from jaxdae.identification.report import identification
 from jaxdae.identification.result import Identification
 from jaxdae.identification.runs import Model, Settings
+from jaxdae.identification.settings import check_search, check_step
 from jaxdae.identification.store import Store
 from jaxdae.simulation.backends import Backend
 from jaxdae.simulation.problem import MAX_STEPS
@@ -74,7 +77,8 @@ def identify(
         intervals: into how many every record is divided, for long or unstable ones: each interval
             starts from an unknown state of its own, and gaps between them are closed step by step
             (multiple shooting [BockPlitt1984]).
-        steps: largest number of steps of the method.
+        steps: largest number of steps of the method; where noise levels are estimated, between
+            one of their estimates and the next.
         starts: number of fits from different first guesses, made at once; the best is kept. The
             first is the guess itself, the others are normal perturbations of it.
         spread: their standard deviation in unconstrained numbers, the logarithm of a `Positive`;
@@ -91,19 +95,24 @@ def identify(
 
     Warns:
         RuntimeWarning: where directions of the parameters change no channel (their standard errors
-            are infinite), where the method has not converged, and where known noise levels do not
-            explain what is left of the data.
+            are infinite), where the method or the estimates of noise levels have not converged,
+            where few degrees of freedom are left for a noise level or the data have none, where an
+            estimate is at the bound of its `Interval`, and where known noise levels do not explain
+            what is left of the data.
 
     Raises:
-        ValueError: for data that do not fit each other, a parameter that no channel sees, first
-            guesses from which no run succeeds, or from which the sum of squares cannot decrease.
+        ValueError: for data that do not fit each other, settings that make no sense, a parameter
+            that no channel sees, a noise level that cannot be estimated, first guesses from which
+            no run succeeds, or from which the sum of squares cannot decrease.
         TypeError: for arguments of the wrong kind.
         FileExistsError: if `checkpoint` exists and neither `resume` nor `overwrite` is set.
         CheckpointError: if the file to resume from is damaged or belongs to another fit.
     """
     began = time.perf_counter()
     experiments = _sequence(experiments)
+    check_search(steps=steps, starts=starts, intervals=intervals, spread=spread, key=key)
     check_data(channels, experiments)
+    check_step(dt, experiments)
     settings = Settings(dt, solver, stepsize_controller, max_steps, backend)
     model = Model(build, tuple(x.reading for x in channels.values()), settings)
     task = prepared(model, params, experiments, channels, intervals)
@@ -116,7 +125,9 @@ def identify(
         ended = estimate(
             task.fit, first, values, task.counts, steps=steps, store=store, watch=bar.show
         )
-    result = identification(task, params, _best(ended), experiments)
+    best = _best(ended)
+    require_freedom(task.counts, best.freedom, task.unknowns, task.channels)
+    result = identification(task, params, best, experiments)
     for text in warnings_of(result):
         warnings.warn(text, RuntimeWarning, stacklevel=2)
     return dataclasses.replace(result, wall_seconds=time.perf_counter() - began)
@@ -162,6 +173,6 @@ class _Bar:
     def __exit__(self, *_) -> None:
         self._bar.close()
 
-    def show(self, progress: Progress) -> None:
+    def show(self, progress: FitProgress) -> None:
         """The step that the longest fit is in."""
         self._bar.update(int(np.max(np.asarray(progress.steps))) - self._bar.n)

@@ -1,13 +1,15 @@
 """Least squares by Levenberg and Marquardt's method, for a batch of fits at once."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import optimistix as optx
 from jaxtyping import Array, Bool, Float, Int
+
+from jaxdae.tuning.damping import ComposedLeastSquares, levenberg_marquardt
 
 # A step that changes the unknowns by this part of their standard errors, and no residual by more
 # than this part of the noise, is the last.
@@ -42,7 +44,7 @@ def value_and_jacobian(function: Callable, x):
     return value, jac
 
 
-class Progress(NamedTuple):
+class FitProgress(NamedTuple):
     """Where every fit of a batch is.
 
     Args:
@@ -50,7 +52,7 @@ class Progress(NamedTuple):
         state: of the method.
         steps: taken or refused, shape `(fits,)`.
         refused: in a row, shape `(fits,)`.
-        done: which fits have ended.
+        done: which fits have ended, those not counted whose steps are spent: they may go on.
     """
 
     x: Float[Array, "fits p"]
@@ -60,7 +62,7 @@ class Progress(NamedTuple):
     done: Bool[Array, " fits"]
 
 
-class LeastSquares(eqx.Module):
+class FitSolver(eqx.Module):
     """Fits of one kind, each with its own data.
 
     Args:
@@ -71,7 +73,7 @@ class LeastSquares(eqx.Module):
     function: Callable
     steps: int = eqx.field(static=True)
 
-    def begin(self, x: Float[Array, "fits p"], data: Any) -> Progress:
+    def begin(self, x: Float[Array, "fits p"], data: Any) -> FitProgress:
         """Before the first step.
 
         Args:
@@ -80,7 +82,7 @@ class LeastSquares(eqx.Module):
         """
         return _begin(self, x, data)
 
-    def run(self, progress: Progress, data: Any, watch: Callable | None = None) -> Progress:
+    def run(self, progress: FitProgress, data: Any, watch: Callable | None = None) -> FitProgress:
         """Minimize the sums of squares.
 
         Args:
@@ -88,7 +90,7 @@ class LeastSquares(eqx.Module):
             data: of each fit, leading axis `fits`.
             watch: called after each step with the progress.
         """
-        while not bool(jnp.all(progress.done)):
+        while not bool(jnp.all(progress.done | (progress.steps >= self.steps))):
             progress = _advance(self, progress, data)
             if watch is not None:
                 watch(progress)
@@ -100,33 +102,35 @@ class LeastSquares(eqx.Module):
 
 
 @eqx.filter_jit
-def _begin(fits: LeastSquares, x, data) -> Progress:
+def _begin(fits: FitSolver, x, data) -> FitProgress:
     def one(x, data):
         structs = (jax.eval_shape(lambda x: fits.residuals(x, data)[0], x), None)
         options = {"jac": "fwd"}
         state = _method(x).init(fits.residuals, x, data, options, *structs, frozenset())
         zero = jnp.zeros((), int)
-        return Progress(x, state, zero, zero, jnp.zeros((), bool))
+        return FitProgress(x, state, zero, zero, jnp.zeros((), bool))
 
     return eqx.filter_vmap(one)(x, data)
 
 
 @eqx.filter_jit
-def _advance(fits: LeastSquares, progress: Progress, data) -> Progress:
+def _advance(fits: FitSolver, progress: FitProgress, data) -> FitProgress:
     """One step of all fits, but of those that have ended."""
 
     def one(progress, data):
         x, state, options = progress.x, progress.state, {"jac": "fwd"}
         x, state, _ = _method(x).step(fits.residuals, x, data, options, state, frozenset())
         refused, steps = state.num_steps_since_acceptance, progress.steps + 1
-        done = state.terminate | (refused >= MOST_REFUSED) | (steps >= fits.steps)
-        new = Progress(x, state, steps, refused, done)
-        keep = lambda a, b: jnp.where(progress.done, a, b) if eqx.is_array(b) else b  # noqa: E731
+        done = state.terminate | (refused >= MOST_REFUSED)
+        new = FitProgress(x, state, steps, refused, done)
+        rests = progress.done | (progress.steps >= fits.steps)
+        keep = lambda a, b: jnp.where(rests, a, b) if eqx.is_array(b) else b  # noqa: E731
         return jax.tree.map(keep, progress, new)
 
     return eqx.filter_vmap(one)(progress, data)
 
 
-def _method(x) -> optx.LevenbergMarquardt:
-    kind = str(x.dtype)
-    return optx.LevenbergMarquardt(rtol=_RELATIVE[kind], atol=_TOLERANCE[kind])
+def _method(x) -> ComposedLeastSquares:
+    """Tuning's method, with tests of convergence."""
+    kind, method = str(x.dtype), levenberg_marquardt(float(jnp.finfo(x.dtype).eps))
+    return dataclasses.replace(method, rtol=_RELATIVE[kind], atol=_TOLERANCE[kind])

@@ -12,8 +12,6 @@ from jaxtyping import Array, Bool, Float, PyTree
 
 from jaxdae.identification.data import Channel, Experiment
 from jaxdae.identification.estimate import (
-    Counts,
-    first_noise,
     linearized,
     Measurements,
     repeated,
@@ -21,6 +19,7 @@ from jaxdae.identification.estimate import (
 )
 from jaxdae.identification.layout import Layout, layout
 from jaxdae.identification.nodes import label
+from jaxdae.identification.noise import channel_freedom, Counts, first_noise, require_freedom
 from jaxdae.identification.residuals import Fit
 from jaxdae.identification.runs import Model
 from jaxdae.tuning.parametrizations import is_parametrization, resolve, trainable
@@ -42,6 +41,11 @@ class Task(NamedTuple):
     counts: Counts
     channels: Mapping[str, Channel]
     x: Any
+
+    @property
+    def unknowns(self) -> int:
+        """Number of what is estimated from the data."""
+        return self.x.size - self.counts.nodes
 
 
 def prepared(
@@ -103,7 +107,8 @@ def usable(task: Task, x, names, experiments) -> Bool[np.ndarray, " fits"]:
     """Which first guesses have finite residuals and derivatives.
 
     Raises:
-        ValueError: if none has, or a parameter changes no channel at any of them.
+        ValueError: if none has, a noise level cannot be estimated, or a parameter changes no
+            channel at any of them.
     """
     fit, many = task.fit, x.shape[0]
     noise = jnp.asarray(np.tile(first_noise(fit, task.counts), (many, 1)), x.dtype)
@@ -113,6 +118,8 @@ def usable(task: Task, x, names, experiments) -> Bool[np.ndarray, " fits"]:
     good = np.array([finite(*x) for x in zip(residuals, jac, strict=True)])
     if not good.any():
         raise ValueError(_failure(task, x, experiments))
+    freedom = channel_freedom(fit, x[good], task.counts, jac[good]).max(axis=0)
+    require_freedom(task.counts, freedom, task.unknowns, task.channels)
     _require_seen(np.abs(jac[good]).max(axis=(0, 1))[: len(names)], names)
     return good
 

@@ -1,4 +1,4 @@
-"""The result of a fit: errors of the estimate, what is left of the data, and warnings."""
+"""The result of a fit: errors of the estimate, and what is left of the data."""
 
 from collections.abc import Sequence
 
@@ -7,10 +7,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxdae.identification.bounds import at_bounds
 from jaxdae.identification.data import Experiment
-from jaxdae.identification.estimate import Ended, linearized, Measurements, repeated, samples_of
+from jaxdae.identification.estimate import (
+    Ended,
+    linearized,
+    Measurements,
+    NOISE_TOLERANCE,
+    repeated,
+    samples_of,
+)
 from jaxdae.identification.naming import names_of, values_of
 from jaxdae.identification.nodes import label
+from jaxdae.identification.noise import round_off
 from jaxdae.identification.preparation import Task
 from jaxdae.identification.result import FittedChannel, Identification
 from jaxdae.identification.starts import Freedom
@@ -23,10 +32,8 @@ from jaxdae.identification.uncertainty import (
 )
 from jaxdae.tuning.parametrizations import resolve
 
-# A chi-square less probable than this says that the model or its noise levels are wrong.
-_IMPROBABLE = 1e-4
-# Gaps between intervals above this part of the motion's size are none of round-off.
-_GAP = 1e-5
+# Noise levels are kept in the precision of the runs.
+_ABOVE = 1 + 1e-6
 
 
 def identification(task: Task, params, ended: Ended, experiments) -> Identification:
@@ -48,32 +55,49 @@ def identification(task: Task, params, ended: Ended, experiments) -> Identificat
     of_values = lambda x: values_of(eqx.combine(fit.split(x)[0], fit.frozen))  # noqa: E731
     slopes = np.asarray(jax.jacfwd(of_values)(x))[:, kept]
     covariance = slopes @ found.covariance @ slopes.T
-    errors = np.sqrt(np.maximum(np.diagonal(covariance), 0.0))
     unknown = np.any(slopes[:, open_entries(found)] != 0, axis=1)
+    errors = np.where(unknown, np.inf, np.sqrt(np.maximum(np.diagonal(covariance), 0.0)))
     raw_names = [*names.raw, *_start_names(task, experiments)]
     raw = eqx.combine(trained, fit.frozen)
+    least = round_off(fit)
     return Identification(
         params=resolve(raw),
         raw=raw,
         names=names.values,
         values=np.asarray(of_values(x)),
         initial_values=np.asarray(values_of(params)),
-        standard_errors=np.where(unknown, np.inf, errors),
+        standard_errors=errors,
         covariance=covariance,
         chi_square=float(ended.cost),
         degrees_of_freedom=task.counts.total - found.rank,
         noise=_noise(task, ended),
         estimated_noise=_named(task, task.counts.unknown_noise),
+        noise_freedom=_freedom(task, ended),
+        round_off=_named(task, task.counts.unknown_noise & (ended.noise <= _ABOVE * least)),
+        noise_change=float(ended.noise_change),
+        at_bounds=at_bounds(raw, errors),
         unidentifiable=tuple(open_directions(found, raw_names, units)),
         starts=_starts(task, x, experiments),
         start_errors=_start_errors(task, found, raw_names[len(names.raw) :]),
         data=_data(task, x, ended, experiments),
         gap=float(np.abs(ended.gaps).max(initial=0.0)),
         steps=int(ended.steps),
-        stop_reason="converged" if ended.converged else "no decrease" if ended.stuck else "steps",
+        stop_reason=_stop_reason(ended),
         wall_seconds=0.0,
         problem=(task, x, jnp.asarray(ended.noise)),
     )
+
+
+def _stop_reason(ended: Ended) -> str:
+    if not ended.converged:
+        return "no decrease" if ended.stuck else "steps"
+    return "noise" if ended.noise_change > NOISE_TOLERANCE else "converged"
+
+
+def _freedom(task: Task, ended: Ended) -> dict[str, float]:
+    """Degrees of freedom of the noise levels that were estimated."""
+    pairs = zip(task.channels, ended.freedom, task.counts.unknown_noise, strict=True)
+    return {name: float(freedom) for name, freedom, unknown in pairs if unknown}
 
 
 def _jacobian(task: Task, x, ended: Ended) -> np.ndarray:
@@ -164,32 +188,3 @@ def _data(task: Task, x, ended: Ended, experiments: Sequence[Experiment]):
             fitted[name] = FittedChannel(experiment.ts, x.values, found[name], sigma, unit)
         out.append(fitted)
     return tuple(out)
-
-
-def warnings_of(result: Identification) -> list[str]:
-    """What a user must not overlook, in words."""
-    texts = []
-    if result.unidentifiable:
-        texts.append(
-            "identify: the data do not determine all parameters: "
-            + "; ".join(result.unidentifiable)
-            + ". Their standard errors are infinite; hold one of them, or measure another channel."
-        )
-    if result.stop_reason != "converged":
-        how = "after all its steps" if result.stop_reason == "steps" else "finding no decrease"
-        texts.append(
-            f"identify: the method stopped {how} ({result.steps}) without meeting its tolerance; "
-            "estimate and errors may be off. Give more steps, or start from `result.raw`."
-        )
-    if result.gap > _GAP:
-        texts.append(
-            f"identify: intervals do not meet, the largest gap is {result.gap:.2g} of the motion's "
-            "size; the estimate is not that of one motion. Give more steps or a better guess."
-        )
-    if result.probability < _IMPROBABLE:
-        texts.append(
-            f"identify: chi-square is {result.chi_square:.4g} at {result.degrees_of_freedom} "
-            f"degrees of freedom (probability {result.probability:.1g}): the model or its noise "
-            "levels do not explain the data, and the standard errors are too small."
-        )
-    return texts

@@ -55,13 +55,19 @@ class Identification:
         degrees_of_freedom: samples and measured starts less what was estimated of them.
         noise: noise level of the channels: what was estimated where none was given.
         estimated_noise: names of the channels whose noise was estimated.
+        noise_freedom: degrees of freedom of each of these estimates: samples of the channel less
+            the parameters that they determine. The relative error is about `1/sqrt(2 freedom)`.
+        round_off: names of the channels in whose samples there is no noise but round-off.
+        noise_change: by which part noise levels changed in the last round of their estimation.
+        at_bounds: numbers nearer to a bound of their `Interval` than their standard error.
         unidentifiable: directions that no channel sees, in words.
         starts: fitted starts, one for each experiment.
         start_errors: standard errors of the independent coordinates of unknown starts, by name.
         data: channels of each experiment beside the model, by name.
         gap: largest gap between intervals of a divided record, as a part of the motion's size.
         steps: of the method, taken or refused.
-        stop_reason: "converged", "steps" or "no decrease".
+        stop_reason: "converged", "steps", "no decrease", or "noise" where the fit is at a minimum
+            but the estimates of noise levels still change.
         wall_seconds: duration of the call [s].
     """
 
@@ -76,6 +82,10 @@ class Identification:
     degrees_of_freedom: int
     noise: Mapping[str, float]
     estimated_noise: tuple[str, ...]
+    noise_freedom: Mapping[str, float]
+    round_off: tuple[str, ...]
+    noise_change: float
+    at_bounds: tuple[str, ...]
     unidentifiable: tuple[str, ...]
     starts: tuple[State, ...]
     start_errors: Mapping[str, float]
@@ -140,6 +150,7 @@ class Identification:
         lines += [self._fit_line(), f"steps       {self.steps}, stopped by {self.stop_reason}"]
         lines += self._strong_correlations()
         lines += [f"not identifiable: {x}" for x in self.unidentifiable]
+        lines += [f"at its bound: {x}" for x in self.at_bounds]
         return "\n".join(lines)
 
     def _fit_line(self) -> str:

@@ -2,7 +2,6 @@
 
 import contextlib
 import math
-import operator
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -16,6 +15,7 @@ from jaxtyping import Array, Bool, Float, PyTree
 from jaxdae.systems.calls import check_instance
 from jaxdae.tuning import checkpoint as checkpoints
 from jaxdae.tuning.constraints import Constraint
+from jaxdae.tuning.counts import check_counts, check_least
 from jaxdae.tuning.optimizers import choose, Mode
 from jaxdae.tuning.parametrizations import resolve
 from jaxdae.tuning.problem import Chosen
@@ -156,9 +156,11 @@ def tune(
     """
     began = time.perf_counter()
     _check_callable(objective, callback)
-    _check_counts(steps=(steps, 0), starts=(starts, 1), checkpoint_every=(checkpoint_every, 1))
-    _check_counts(patience=(1 if patience is None else patience, 1))
-    _check_least(spread=(spread, 0), min_improvement=(min_improvement, 0))
+    check_counts(
+        "tune", steps=(steps, 0), starts=(starts, 1), checkpoint_every=(checkpoint_every, 1)
+    )
+    check_counts("tune", patience=(1 if patience is None else patience, 1))
+    check_least("tune", spread=(spread, 0), min_improvement=(min_improvement, 0))
     _check_tolerance(tolerance)
     file = _File(checkpoint, resume, overwrite, checkpoint_every)
     key = jax.random.key(0) if key is None else key
@@ -359,26 +361,9 @@ def _check_callable(objective: Any, callback: Any) -> None:
         )
 
 
-def _check_counts(**least: tuple[Any, int]) -> None:
-    for name, (value, _) in least.items():
-        try:
-            operator.index(value)
-        except TypeError:
-            raise ValueError(
-                f"tune: {name} is {value!r}, must be an integer; round it with int(...)."
-            ) from None
-    _check_least(**least)
-
-
 def _check_tolerance(tolerance: Any) -> None:
     if tolerance is not None and not 0 < tolerance < 1:
         raise ValueError(
             f"tune: tolerance is {tolerance}, must be between 0 and 1: it is relative; leave it "
             "out for the root of the round-off."
         )
-
-
-def _check_least(**least: tuple[Any, float]) -> None:
-    for name, (value, smallest) in least.items():
-        if not value >= smallest:
-            raise ValueError(f"tune: {name} is {value}, must be at least {smallest}.")

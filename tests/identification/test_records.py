@@ -96,10 +96,9 @@ def test_a_long_unstable_record_is_fitted_in_intervals():
     assert result.gap < 1e-5
 
 
-@pytest.mark.parametrize("intervals", [0, 51])
-def test_intervals_are_as_many_as_samples_at_most(intervals):
-    with pytest.raises(ValueError, match=f"{intervals} intervals of experiment 1, which has 50"):
-        fitted(record(np.random.default_rng(6)), intervals=intervals)
+def test_intervals_are_as_many_as_samples_at_most():
+    with pytest.raises(ValueError, match="51 intervals of experiment 1, which has 50"):
+        fitted(record(np.random.default_rng(6)), intervals=51)
 
 
 @pytest.mark.slow

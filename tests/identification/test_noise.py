@@ -1,0 +1,74 @@
+"""Noise levels that are not known, and what is said where they cannot be."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxdae
+from helpers.measured_oscillator import build, CHANNELS, motion, speed, START, TIMES
+from jaxdae.identification import Channel, Experiment, identify, Measurement
+
+DAMPING = 0.2
+
+
+def velocity(ts, stiffness):
+    return jax.vmap(jax.grad(lambda t: _displacement(t, stiffness)))(jnp.asarray(ts))
+
+
+def _displacement(t, stiffness):
+    decay = 0.5 * DAMPING
+    rate = jnp.sqrt(stiffness - decay**2)
+    return jnp.exp(-decay * t) * (jnp.cos(rate * t) + decay / rate * jnp.sin(rate * t))
+
+
+def fitted(measurements, guess=None, ts=TIMES, **options):
+    guess = {"stiffness": jaxdae.Positive(3.0), "damping": DAMPING} if guess is None else guess
+    channels = {**CHANNELS, "speed": Channel(speed)}
+    channels = {name: channels[name] for name in measurements}
+    return identify(
+        build, guess, Experiment(ts, measurements, START), channels=channels, dt=0.1, **options
+    )
+
+
+def test_noise_of_uneven_channels_is_that_of_restricted_maximum_likelihood(rng):
+    """Three samples of one channel, fifty worse ones of another: each has its own freedom.
+
+    The estimates are stationary points of the restricted likelihood, here by its closed form for
+    one parameter `k` with the derivatives of the exact motion.
+    """
+    few = np.array([9, 24, 39])
+    x = np.full(50, np.nan)
+    x[few] = motion(TIMES[few], 4.0, DAMPING) + 0.02 * rng.normal(size=3)
+    v = np.asarray(velocity(TIMES, 4.0)) + 0.5 * rng.normal(size=50)
+    with pytest.warns(RuntimeWarning, match=r"few degrees of freedom .* 'place' \(2.1\); with few"):
+        result = fitted({"place": Measurement(x), "speed": Measurement(v)})
+    k, levels = result["stiffness"], np.array([result.noise["place"], result.noise["speed"]])
+
+    by_k = jax.jacfwd(lambda k: jnp.stack([_displacement(t, k) for t in TIMES[few]]))(k)
+    slopes = [np.asarray(by_k), np.asarray(jax.jacfwd(lambda k: velocity(TIMES, k))(k))]
+    left = [x[few] - motion(TIMES[few], k, DAMPING), v - np.asarray(velocity(TIMES, k))]
+    information = np.array([np.sum((s / n) ** 2) for s, n in zip(slopes, levels, strict=True)])
+    freedom = np.array([3, 50]) - information / information.sum()
+    squares = np.array([np.sum(r**2) for r in left])
+    np.testing.assert_allclose(levels, np.sqrt(squares / freedom), rtol=3e-3)  # rounds end at 1e-3
+    np.testing.assert_allclose(list(result.noise_freedom.values()), freedom, rtol=1e-3)
+    np.testing.assert_allclose(result.standard_errors, information.sum() ** -0.5, rtol=5e-3)
+    assert result.stop_reason == "converged"
+
+
+def test_noise_without_degrees_of_freedom_is_refused():
+    words = "noise of 'place' cannot be estimated from 1 sample and 1 unknown: the model can meet"
+    with pytest.raises(ValueError, match=words):
+        fitted({"place": Measurement([0.3])}, ts=[1.0])
+
+
+def test_data_without_noise_are_said_to_have_none():
+    """The samples are those of the model itself."""
+    parts = build({"mass": 1.0, "stiffness": 4.0, "damping": DAMPING})
+    run = jaxdae.simulate(*parts, START, t1=2.0, dt=0.1)
+    samples = {"place": Measurement(np.asarray(run.q[1:, 0]))}
+    with pytest.warns(RuntimeWarning, match="'place' .* to round-off: they have no noise to estim"):
+        result = fitted(samples, ts=np.asarray(run.ts[1:]))
+    assert result.stop_reason == "converged"
+    np.testing.assert_allclose(result["stiffness"], 4.0, rtol=1e-10)
