@@ -91,6 +91,7 @@ class Ended(NamedTuple):
         cost: sum of squares, shape `(fits,)`.
         steps: taken or refused, shape `(fits,)`.
         converged: which fits are at a minimum, shape `(fits,)`.
+        spent: which fits took all their steps, shape `(fits,)`.
         stuck: which fits are where they began, shape `(fits,)`.
         gaps: between intervals, in units of the motion's size, shape `(fits, gaps)`.
         freedom: degrees of freedom of estimated noise levels, shape `(fits, channels)`.
@@ -102,6 +103,7 @@ class Ended(NamedTuple):
     cost: np.ndarray
     steps: np.ndarray
     converged: np.ndarray
+    spent: np.ndarray
     stuck: np.ndarray
     gaps: np.ndarray
     freedom: np.ndarray
@@ -141,6 +143,7 @@ def estimate(
     fits = FitSolver(Weighted(fit), steps if single else min(steps, _STEPS_OF_ROUND))
     guess, stage, rounds, total = x, 0, 0, np.zeros(many, int)
     noise = np.tile(first_noise(fit, counts), (many, 1))
+    last = _Last(total, total > 0, total, np.full(noise.shape, np.nan), np.zeros(many))
     data = Measurements(values, jnp.asarray(noise, x.dtype), jnp.zeros(many))
     while stage < len(stages) and rounds < _MOST_ROUNDS:
         begun = _begun(fits, fit, x, data, stages, Where(noise, total, stage, rounds))
@@ -152,15 +155,14 @@ def estimate(
         progress = fits.run(begun.progress, (data, along), _watching(begun, store, watch))
         x = along.base + jax.vmap(jnp.matmul)(along.directions, progress.x)
         total = total + np.asarray(progress.steps)
-        spent = total >= steps * len(stages)
+        spent = total >= steps * len(stages) if not single else np.asarray(progress.steps) >= steps
         if not single and not np.all(_at_minimum(fit, x, data) | spent):
             continue
         levels = _levels(fit, x, data, counts, noise)
         change, noise, rounds = np.abs(levels.noise / noise - 1), levels.noise, rounds + 1
-        last = stage == len(stages) - 1
-        stage += not last or not np.any(change > NOISE_TOLERANCE)
+        last = _Last(total, spent, np.asarray(progress.refused), levels.freedom, change.max(axis=1))
+        stage += stage < len(stages) - 1 or not np.any(change > NOISE_TOLERANCE)
     data = data._replace(noise=jnp.asarray(noise, x.dtype))
-    last = _Last(total, np.asarray(progress.refused), levels.freedom, change.max(axis=1))
     return _ended(fit, guess, x, data, last)
 
 
@@ -168,6 +170,7 @@ class _Last(NamedTuple):
     """What the last round says, of each fit: as in `Ended`, and steps refused in a row."""
 
     steps: np.ndarray
+    spent: np.ndarray
     refused: np.ndarray
     freedom: np.ndarray
     noise_change: np.ndarray
@@ -273,6 +276,7 @@ def _ended(fit: Fit, guess, x, data: Measurements, last: _Last) -> Ended:
         cost - _squares(gaps),
         last.steps,
         converged,
+        last.spent,
         stuck,
         gaps / np.asarray(data.weight)[:, None],
         last.freedom,

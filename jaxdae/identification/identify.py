@@ -20,10 +20,11 @@ from jaxdae.identification.naming import names_of
 from jaxdae.identification.noise import require_freedom
 from jaxdae.identification.preparation import guesses, prepared, usable
 from jaxdae.identification.report import identification
+from jaxdae.identification.residuals import Fit
 from jaxdae.identification.result import Identification
 from jaxdae.identification.runs import Model, Settings
 from jaxdae.identification.settings import check_search, check_step
-from jaxdae.identification.store import Store
+from jaxdae.identification.store import contents_of, Store
 from jaxdae.simulation.backends import Backend
 from jaxdae.simulation.problem import MAX_STEPS
 
@@ -85,8 +86,9 @@ def identify(
             of plain arrays as a part of their value.
         key: random key of the perturbations; by default `jax.random.key(0)`.
         checkpoint: file in which every step is saved, so that an interrupted fit can go on.
-        resume: go on from `checkpoint`; the numbers are those of an uninterrupted fit. Without such
-            a file the fit starts afresh.
+        resume: go on from `checkpoint`, with more `steps` too; the numbers are those of an
+            uninterrupted fit. Without such a file the fit starts afresh. What `build`, channels and
+            solver compute must be the same as then; of `build` only what JAX traces is compared.
         overwrite: allow a fresh fit to replace the file `checkpoint`.
         progress: show a progress bar.
 
@@ -120,7 +122,7 @@ def identify(
     first = guesses(task, params, starts, spread, key)
     first = first[usable(task, first, names_of(params).raw, experiments)]
     values = repeated(samples_of(task.fit), first.shape[0])
-    store = _store(checkpoint, resume, overwrite, {"data and model": task.fit, "guess": first})
+    store = _store(checkpoint, resume, overwrite, task.fit, first)
     with _Bar(progress, steps) as bar:
         ended = estimate(
             task.fit, first, values, task.counts, steps=steps, store=store, watch=bar.show
@@ -133,8 +135,9 @@ def identify(
     return dataclasses.replace(result, wall_seconds=time.perf_counter() - began)
 
 
-def _store(path, resume: bool, overwrite: bool, contents: dict) -> Store | None:
+def _store(path, resume: bool, overwrite: bool, fit: Fit, x) -> Store | None:
     if path is not None:
+        contents = contents_of(fit, x)
         return Store(path, resume=resume, overwrite=overwrite, contents=contents)
     if resume or overwrite:
         raise ValueError("identify: `resume` and `overwrite` need the file: give `checkpoint`.")

@@ -55,7 +55,7 @@ def first_noise(fit: Fit, counts: Counts) -> np.ndarray:
     """Spread of the samples of channels whose noise is not known, to begin with."""
     noise = np.ones(len(fit.model.channels))
     for c in np.flatnonzero(counts.unknown_noise):
-        spread = float(np.std(_samples(fit, c)))
+        spread = float(np.std(_samples(fit, int(c))))
         noise[c] = spread if spread > 0 else 1.0
     return noise
 
@@ -117,6 +117,7 @@ def channel_leverages(fit: Fit, jac: np.ndarray, units: np.ndarray) -> Float[np.
     nodes = fit.node_entries
     rows = condensed(jac, nodes, fit.gap_count)
     rows = rows[:, seen_columns(rows, units[~nodes])].astype(float)
+    rows = rows / np.abs(rows).max(axis=0)  # whose squares would overflow
     rows = rows / np.linalg.norm(rows, axis=0)
     left, sizes, _ = np.linalg.svd(rows, full_matrices=False)
     leverages = np.sum(left[:, sizes > _DEPENDENT * sizes.max(initial=0.0)] ** 2, axis=1)

@@ -90,7 +90,7 @@ def identification(task: Task, params, ended: Ended, experiments) -> Identificat
 
 def _stop_reason(ended: Ended) -> str:
     if not ended.converged:
-        return "no decrease" if ended.stuck else "steps"
+        return "steps" if ended.spent else "no decrease"
     return "noise" if ended.noise_change > NOISE_TOLERANCE else "converged"
 
 

@@ -1,14 +1,13 @@
 """Checkpoints of a fit: every step in one file, from which an interrupted fit goes on."""
 
-import hashlib
 from pathlib import Path
-from typing import Any
 
 import equinox as eqx
 import jax
-import numpy as np
+import jax.numpy as jnp
 
-from jaxdae.identification.estimate import AbstractStore, Round
+from jaxdae.identification.estimate import AbstractStore, Round, samples_of
+from jaxdae.identification.residuals import Fit
 from jaxdae.tuning import checkpoint as checkpoints
 
 
@@ -19,14 +18,16 @@ class Store(AbstractStore):
         path: of the file.
         resume: whether to go on from it.
         overwrite: whether it may be replaced.
-        contents: what must agree for a fit to go on: any pytrees by name.
+        contents: what must agree for a fit to go on, from `contents_of`.
 
     Raises:
         FileExistsError: if the file exists and neither `resume` nor `overwrite` is set.
         ValueError: if both are.
     """
 
-    def __init__(self, path: str | Path, *, resume: bool, overwrite: bool, contents: dict):
+    def __init__(
+        self, path: str | Path, *, resume: bool, overwrite: bool, contents: dict[str, str]
+    ):
         if resume and overwrite:
             raise ValueError(
                 "identify: `resume` and `overwrite` contradict each other; choose one."
@@ -38,7 +39,7 @@ class Store(AbstractStore):
                 "replace it with `overwrite=True`, or give another path."
             )
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._fingerprint = {name: _digest(x) for name, x in contents.items()}
+        self._fingerprint = contents
         self._resume = resume and self.path.exists()
 
     def restored(self, begun: Round) -> Round:
@@ -59,11 +60,20 @@ class Store(AbstractStore):
         checkpoints.save(self.path, self._fingerprint, int(now.rounds), leaves)
 
 
-def _digest(tree: Any) -> str:
-    """Of all numbers in a pytree, and of where they are in it."""
-    digest = hashlib.sha256()
-    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-        digest.update(jax.tree_util.keystr(path).encode())
-        if eqx.is_array_like(leaf):
-            digest.update(np.asarray(leaf).tobytes())
-    return digest.hexdigest()[:16]
+def contents_of(fit: Fit, x) -> dict[str, str]:
+    """What must agree for a fit to go on, in digests by name.
+
+    The program that is compared is that of the residuals as JAX traces it: it has in it whatever
+    the functions of the user and the solver compute, but no Python that leaves no trace.
+
+    Args:
+        fit: what is fitted.
+        x: where the fits begin, shape `(fits, p)`.
+    """
+    noise, values = jnp.ones(len(fit.model.channels), x.dtype), samples_of(fit)
+    program = jax.make_jaxpr(lambda x: fit.residuals(x, values, noise))(x[0])
+    return {
+        "data and settings": checkpoints.tree_digest(fit),
+        "first guesses": checkpoints.tree_digest(x),
+        "model and solver": checkpoints.program_digest(program),
+    }

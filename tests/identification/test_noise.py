@@ -60,9 +60,10 @@ def test_noise_of_uneven_channels_is_that_of_restricted_maximum_likelihood(rng):
 def test_noise_without_degrees_of_freedom_is_refused():
     words = "noise of 'place' cannot be estimated from 1 sample and 1 unknown: the model can meet"
     with pytest.raises(ValueError, match=words):
-        fitted({"place": Measurement([0.3])}, ts=[1.0])
+        fitted({"place": Measurement([0.3])}, ts=np.array([1.0]))
 
 
+@pytest.mark.slow
 def test_data_without_noise_are_said_to_have_none():
     """The samples are those of the model itself."""
     parts = build({"mass": 1.0, "stiffness": 4.0, "damping": DAMPING})

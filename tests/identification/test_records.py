@@ -9,6 +9,7 @@ import jaxdae
 from helpers.measured_oscillator import build, CHANNELS, motion, record, START, TIMES
 from jaxdae.identification import Experiment, identify, Measurement, repetitions, UnknownStart
 from jaxdae.models import CartesianPendulum
+from jaxdae.solvers import RK4
 from jaxdae.tuning import CheckpointError
 
 GUESS = {"stiffness": jaxdae.Positive(3.0), "damping": jnp.array(0.4)}
@@ -205,7 +206,7 @@ def test_an_interrupted_fit_goes_on_to_the_same_numbers(monkeypatch, tmp_path, a
 def test_a_checkpoint_of_another_fit_is_refused(monkeypatch, tmp_path):
     path = tmp_path / "fit.ckpt"
     interrupted(monkeypatch, path, 2)
-    with pytest.raises(CheckpointError, match="it belongs to another run; data and model"):
+    with pytest.raises(CheckpointError, match="it belongs to another run; data and settings"):
         fitted(record(np.random.default_rng(3), given=False), checkpoint=path, resume=True)
     with pytest.raises(FileExistsError, match="continue it with `resume=True`"):
         fitted(record(np.random.default_rng(2)), checkpoint=path)
@@ -213,3 +214,27 @@ def test_a_checkpoint_of_another_fit_is_refused(monkeypatch, tmp_path):
         fitted(record(np.random.default_rng(2)), checkpoint=path, resume=True, overwrite=True)
     with pytest.raises(ValueError, match="need the file: give `checkpoint`"):
         fitted(record(np.random.default_rng(2)), resume=True)
+
+
+def stiffer(p):
+    return build({**p, "stiffness": 1.01 * p["stiffness"]})
+
+
+OTHERS = {
+    "solver": ({"solver": RK4()}, "data and settings"),
+    "model": ({"build": stiffer}, "model and solver"),
+    "intervals": ({"intervals": 2}, "data and settings"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", OTHERS)
+def test_a_checkpoint_of_another_solver_or_model_is_refused(case, tmp_path):
+    path, (options, section) = tmp_path / "fit.ckpt", OTHERS[case]
+    experiment = record(np.random.default_rng(2))
+    call = {"build": build, "channels": CHANNELS, "dt": 0.1, "checkpoint": path}
+    guess = {"stiffness": jaxdae.Positive(3.0)}
+    with pytest.warns(RuntimeWarning, match="after all its steps"):
+        identify(params=guess, experiments=experiment, steps=1, **call)
+    with pytest.raises(CheckpointError, match=f"it belongs to another run; {section}"):
+        identify(params=guess, experiments=experiment, resume=True, **{**call, **options})

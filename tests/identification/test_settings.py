@@ -40,6 +40,7 @@ def test_settings_that_make_no_sense_are_refused_in_words(case):
         fitted(**options)
 
 
+@pytest.mark.slow
 def test_a_fit_of_few_steps_says_so_and_goes_on_with_more(tmp_path):
     """Its numbers are then those of a fit that was never interrupted."""
     path = tmp_path / "fit.ckpt"
