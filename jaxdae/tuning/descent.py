@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr
 from jaxtyping import Array, PyTree
 
+from jaxdae.tuning.endings import first_true, FLAT, ZERO
 from jaxdae.tuning.problem import Method, Problem, Progress, Record, strongly_typed, where
 
 # optax is imported where it is used: many programs that import the package never tune.
@@ -85,13 +86,22 @@ def descend(static: Problem, arrays: Problem, state: Start) -> tuple[Start, Reco
     )
     accepted = finite & jnp.isfinite(optax.tree.norm(update))
     half = jax.tree.map(lambda u: 0.5 * u, state.update)
+    progress = state.progress.seen(trial, loss, finite, 1 + _line_searched(optimizer))
+    # From there no optimizer finds anywhere else: it would make all steps in the same place.
+    flat = accepted & (state.progress.evaluations == 0) & (norm == 0)
+    flat &= optax.tree.norm(update) == 0
+    zero = flat & (loss == 0) & hasattr(problem.objective, "residuals")
+    ending = first_true((ZERO, zero, loss), (FLAT, flat, loss))
     new = Start(
         point=where(finite, trial, state.point),
         update=where(accepted, update, where(finite, gradient_step(gradient, norm), half)),
         optimizer=where(accepted, optimizer, state.optimizer),
-        progress=state.progress.seen(trial, loss, finite, 1 + _line_searched(optimizer)),
+        progress=eqx.tree_at(lambda x: (x.status, x.number), progress, ending),
     )
-    return strongly_typed(new), Record(loss, norm, ~accepted)
+    running = state.progress.status == 0
+    loss, norm = (jnp.where(running, x, jnp.nan) for x in (loss, norm))
+    new = where(running, strongly_typed(new), state)
+    return strongly_typed(new), Record(loss, norm, running & ~accepted)
 
 
 def program(problem: Problem) -> ClosedJaxpr:

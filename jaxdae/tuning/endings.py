@@ -3,7 +3,8 @@
 from typing import NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array
+import numpy as np
+from jaxtyping import Array, Float
 
 
 class Ending(NamedTuple):
@@ -80,3 +81,34 @@ def first_true(*cases: tuple[int, Array, Array]) -> tuple[Array, Array]:
         status = jnp.where(condition, code, status)
         number = jnp.where(condition, value, number)
     return status, number
+
+
+# Not converged: where the loss falls by more in the last tenth of the steps, as a part of it, or
+# the gradient is a larger part of its largest. For a quadratic that is the part of the way left.
+_FALL, _SLOPE = 1e-2, 1e-3
+
+
+def after_all_steps(
+    loss: Float[np.ndarray, " rows"], gradient_norm: Float[np.ndarray, " rows"]
+) -> str:
+    """How near to convergence an optimizer is that always makes all steps, in words.
+
+    Args:
+        loss: of each row, finite in one at least.
+        gradient_norm: likewise.
+    """
+    finite = np.isfinite(loss) & np.isfinite(gradient_norm)
+    norms, tenth = gradient_norm[finite], max((loss.size - 1) // 10, 1)
+    least = np.minimum.accumulate(np.where(finite, loss, np.inf))
+    before, last = least[-1 - min(tenth, loss.size - 1)], least[-1]
+    fall = (before - last) / max(abs(before), np.finfo(float).tiny) if before < np.inf else np.inf
+    slope = norms[np.argmin(loss[finite])] / max(norms.max(), np.finfo(float).tiny)
+    words = (
+        f"all steps were made; the loss fell by {100 * fall:.2g} % in the last {tenth}, and the "
+        f"gradient at the best is {slope:.2g} of the largest"
+    )
+    if fall <= _FALL and slope <= _SLOPE:
+        return words
+    return (
+        f'{words}: not converged, take more steps, or optimizer="l-bfgs" where the loss is smooth'
+    )

@@ -16,6 +16,8 @@ from jaxdae.systems.calls import check_instance
 from jaxdae.tuning import checkpoint as checkpoints
 from jaxdae.tuning.constraints import Constraint
 from jaxdae.tuning.counts import check_counts, check_least
+from jaxdae.tuning.descent import DESCENT
+from jaxdae.tuning.endings import after_all_steps
 from jaxdae.tuning.optimizers import choose, Mode
 from jaxdae.tuning.parametrizations import resolve
 from jaxdae.tuning.problem import Chosen
@@ -102,6 +104,10 @@ def tune(
     An objective that is a sum of squares offers them by a method `residuals(params)`, a vector; it
     need not be callable then. `LeastSquares(function)` makes such an objective of a function.
 
+    Adam bears objectives that are noisy or steep, and makes all `steps` whether they are enough or
+    not: of a smooth objective "l-bfgs" needs far fewer. `TuningResult.ending`, in `summary()`, says
+    how much the loss still fell and how large the gradient still is, and what to do.
+
     A step whose loss or gradient is not finite is not taken. Levenberg-Marquardt damps the next one
     more, line searches shorten it; with an optimizer of optax, which has no such means, the run
     returns to the last finite point and tries half of the step from it. Where loss and gradient
@@ -138,7 +144,9 @@ def tune(
         checkpoint_every: steps between two saves.
         resume: continue from `checkpoint`; the numbers are those of an uninterrupted run, bit for
             bit on the same machine and software. Without such a file the run starts afresh.
-            `steps`, `patience` and `callback` may differ from the interrupted call.
+            `steps`, `patience` and `callback` may differ from the interrupted call. Arrays, numbers
+            and budget of the objective are compared; its code cannot be: after a change of the
+            function itself, start again with `overwrite`.
         overwrite: allow a fresh run to replace the file `checkpoint`.
         progress: show a progress bar.
         callback: called after each evaluation with a `TuningStep`; `True` stops the run.
@@ -291,6 +299,9 @@ def _report(run: AnyRun) -> TuningStep:
 def _in_words(run: AnyRun, reason: str, patience: _Patience) -> tuple[str, str]:
     """Why the run stopped, in a word and in words."""
     ending = run.ending(run.best()[0])
+    if ending[0] == reason == "steps" and run.rows > 1 and run.method is DESCENT:
+        history = run.history.of_start(run.best()[0])
+        return reason, after_all_steps(history.loss, history.gradient_norm)
     if reason == "steps" or ending[0] == "infeasible":
         # The best start may have ended while others went on.
         return ending

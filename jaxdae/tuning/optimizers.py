@@ -135,7 +135,8 @@ def _suitable(problem: Problem, size: int) -> tuple[str, str]:
         return "adam", "because the objective offers no residuals"
     try:
         count = _residual_struct(problem).size
-    except (TypeError, ValueError, NotImplementedError) as error:
+    except NotImplementedError as error:
+        # Of a class whose subclasses may have them. Other errors are mistakes in the residuals.
         if not callable(problem.objective):
             raise
         return "adam", f"because the objective has no residuals here ({error})"

@@ -265,9 +265,23 @@ def test_least_squares_without_residuals_are_refused():
         (lambda x: x[:0], r"`residuals` returned float64\[0\], needs a vector"),
     ],
 )
-def test_residuals_that_are_none_are_refused(function, message):
+@pytest.mark.parametrize("optimizer", ["lm", None])
+def test_residuals_that_are_none_are_refused(function, message, optimizer):
     with pytest.raises(ValueError, match=message):
-        tune(LeastSquares(function), jnp.ones(2), optimizer="lm")
+        tune(LeastSquares(function), jnp.ones(2), optimizer=optimizer)
+
+
+def test_residuals_of_subclasses_alone_are_not_asked_for():
+    class Base:
+        def __call__(self, x):
+            return jnp.sum(x**2)
+
+        def residuals(self, x):
+            raise NotImplementedError(f"no residuals at {x.shape}")
+
+    method = tune(Base(), jnp.ones(2), steps=0).method
+    assert method.startswith("Adam")
+    assert method.endswith("because the objective has no residuals here (no residuals at (2,))")
 
 
 def test_residuals_that_no_parameter_changes_are_pointed_out():

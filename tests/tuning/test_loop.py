@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from jaxdae.tuning import (
     SimulationObjective,
     tune,
 )
+from jaxdae.tuning.endings import after_all_steps
 
 PARAMS = {
     "gain": Positive(jnp.array([20.0, 10.0])),
@@ -214,9 +216,62 @@ def test_several_starts_find_the_deeper_well():
 
 
 def test_patience_stops_a_run_that_no_longer_improves():
-    result = tune(lambda x: 1.0 + 0.0 * x, jnp.array(1.0), steps=50, patience=4)
+    result = tune(lambda x: 1.0 + 1e-6 * x, jnp.array(1.0), steps=50, patience=4)
     assert result.stop_reason == "patience"
     assert result.steps == 4
+
+
+def test_an_objective_that_does_not_depend_on_the_parameters_is_pointed_out():
+    """One evaluation shows it; a start beside it goes on, and is the same as without it."""
+    with pytest.warns(UserWarning, match="all derivatives of the loss, which is 1, are zero"):
+        result = tune(lambda _: jnp.asarray(1.0), jnp.ones(2), starts=2)
+    assert (result.stop_reason, result.evaluations, result.steps) == ("stalled", 2, 0)
+
+    def plateau(x):
+        return jnp.where(x == 1.0, 2.0, x**2)
+
+    both = tune(plateau, jnp.array(1.0), starts=2, steps=7)
+    assert np.isfinite(both.histories.loss[0]).all()
+    assert np.isnan(both.histories.loss[1:, 0]).all()
+    assert np.isfinite(both.histories.loss[1:, 1]).all()
+    assert (both.best_start, both.evaluations, both.skipped) == (1, 9, 0)
+
+
+def test_all_steps_of_adam_are_said_to_be_too_few():
+    """A quadratic of two parameters that L-BFGS solves, and Adam has not, is not silent."""
+
+    def line(p):
+        x = jnp.linspace(0.0, 1.0, 5)
+        return jnp.sum((p[0] * x + p[1] - 2.0 * x - 0.5) ** 2)
+
+    slow = tune(line, jnp.array([-20.0, 30.0]), steps=100)
+    assert slow.stop_reason == "steps"
+    assert slow.loss > 1.0
+    fall = 100 * (1 - slow.history.loss[-1] / slow.history.loss[-11])
+    slope = slow.history.gradient_norm[-1] / slow.history.gradient_norm.max()
+    expected = (
+        f"all steps were made; the loss fell by {fall:.2g} % in the last 10, and the gradient at "
+        f"the best is {slope:.2g} of the largest: not converged, take more steps, or "
+        'optimizer="l-bfgs" where the loss is smooth'
+    )
+    assert slow.ending == expected
+    assert f"steps: {expected}\n" in slow.summary()
+    assert tune(line, jnp.array([-20.0, 30.0]), optimizer="l-bfgs").loss < 1e-20
+
+
+@pytest.mark.parametrize(
+    ("loss", "norm", "text"),
+    [
+        ([4.0, 1.0, 1.0], [4.0, 1e-4, 1e-4], "fell by 0 % .* is 2.5e-05 of the largest$"),
+        ([4.0, 1.0, 1.0], [4.0, 0.4, 0.4], "fell by 0 % .* is 0.1 of the largest: not conv"),
+        ([4.0, 1.0, 0.9], [4.0, 0.0, 0.0], "fell by 10 % in the last 1.*: not converged"),
+        ([-4.0, -5.0, np.nan], [4.0, 0.0, 0.0], "fell by 0 % .* is 0 of the largest$"),
+        ([np.nan, 0.0], [1.0, 0.0], "fell by inf % in the last 1, .*: not converged"),
+        ([0.0, 0.0], [0.0, 0.0], "fell by 0 % .* is 0 of the largest$"),
+    ],
+)
+def test_how_far_all_steps_came(loss, norm, text):
+    assert re.search(text, after_all_steps(np.array(loss), np.array(norm)))
 
 
 def test_a_callback_sees_each_evaluation_and_may_stop():
