@@ -1,7 +1,9 @@
 """`jaxdae tune MODEL`: gains by theory and by gradient, for one step and for a range of steps."""
 
 import dataclasses
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +49,7 @@ def run(options) -> int:
     for study in chosen:
         for path in _checkpoints(study, out).values():
             _put_aside(path, options.resume)
-    found = [_tune(study, options, out) for study in chosen]
+    found = _in_pairs(chosen, options, out)
     seconds = time.perf_counter() - began
     content = {
         "jaxdae": __version__,
@@ -59,9 +61,38 @@ def run(options) -> int:
     }
     write_json(out / "result.json", content)
     runs = [x.result for findings in found for x in findings.tuned.values()]
-    compiling = sum(x.compile_seconds for x in runs)
-    print(f"{seconds:.0f} s, compiling {compiling:.0f} s of it; plots and result.json are in {out}")
+    compiling = f"compiling {sum(x.compile_seconds for x in runs):.0f} s of it"
+    how = compiling if len(found) == 1 else "two studies at a time, which slows the rates above"
+    print(f"{seconds:.0f} s, {how}; plots and result.json are in {out}")
     return 0 if all(x.loss < x.initial_loss for x in runs) else 1
+
+
+def _in_pairs(chosen: list[Study], options, out: Path) -> list[Findings]:
+    """What is found in each study: two at a time, as compiling leaves processors without work."""
+    ending, found = threading.Event(), []
+    if len(chosen) == 1:  # the thread that an interruption reaches
+        found = [_tune(chosen[0], options, out, ending)]
+        _say(report(found[0]))
+        return found
+    with ThreadPoolExecutor(2) as pool:
+        tasks = [pool.submit(_tune, study, options, out, ending) for study in chosen]
+        try:
+            for task in tasks:
+                found.append(task.result())
+                _say(report(found[-1]))
+        except BaseException:
+            # Tuning runs end after their step, which is kept; studies that wait do not begin.
+            ending.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return found
+
+
+def _say(text: str) -> None:
+    """Print without breaking the progress bars of what still runs."""
+    from tqdm import tqdm
+
+    tqdm.write(text)
 
 
 def _with(study: Study, options) -> Study:
@@ -80,7 +111,11 @@ def _checkpoints(study: Study, out: Path) -> dict[str, Path]:
     return {name: out / f"{stem}.checkpoint" for name, stem in stems.items()}
 
 
-def _tune(study: Study, options, out: Path) -> Findings:
+# Figures share their fonts.
+_DRAWING = threading.Lock()
+
+
+def _tune(study: Study, options, out: Path, ending: threading.Event) -> Findings:
     start = jax.tree.map(lambda x: jnp.asarray(x, jnp.dtype(options.dtype)), study.start)
     study = dataclasses.replace(study, start=start)
     keys = jax.random.split(jax.random.key(options.seed))
@@ -97,7 +132,7 @@ def _tune(study: Study, options, out: Path) -> Findings:
     for name, path in _checkpoints(study, out).items():
         multiples = (1.0,) if name == "one step" else steps
         objective = _objective(study, states, multiples, options)
-        tuned[name] = _descend(study, objective, first, served, options, path)
+        tuned[name] = _descend(study, objective, first, served, options, path, ending)
         sets[name] = tuned[name].result.params
     began = time.perf_counter()
     # The same starts in all checks but the first, so that these differ by what they say.
@@ -110,8 +145,8 @@ def _tune(study: Study, options, out: Path) -> Findings:
     certificates = {name: over_range.certificate(params) for name, params in sets.items()}
     judging = time.perf_counter() - began
     findings = Findings(study, tuned, sets, checks, beyond, certificates, left_out, judging)
-    print(report(findings))
-    draw(findings, judge, states, out)
+    with _DRAWING:
+        draw(findings, judge, states, out)
     return findings
 
 
@@ -143,20 +178,30 @@ def _objective(study: Study, states: State, multiples, options) -> SimulationObj
 
 
 def _descend(
-    study: Study, objective: SimulationObjective, params, served, options, checkpoint: Path
+    study: Study,
+    objective: SimulationObjective,
+    params,
+    served: tuple[str, str | None],
+    options,
+    checkpoint: Path,
+    ending: threading.Event,
 ) -> Tuned:
-    """Tune; `served` is the backend of the runs, and what keeps the native one from them."""
+    """Tune until another study fails or a user interrupts.
+
+    `served` is the backend of the runs, and what keeps the native one from them.
+    """
     by_squares = options.optimizer in (None, *_LEAST_SQUARES)
     if served[0] == "native" and not by_squares:
         # The adjoint keeps no derivative of any row: it is the faster one for a scalar.
         objective = dataclasses.replace(objective, mode="reverse")
     off = f"starts off by {study.deviation:g} (standard deviation)"
-    print(f"{study.name}: {objective.budget}; {off}")
+    _say(f"{study.name}: {objective.budget}; {off}")
     path, times = [], []
 
     def seen(step):
         path.append(step.params)
         times.append(time.perf_counter())
+        return ending.is_set()
 
     try:
         result = tune(
@@ -175,6 +220,8 @@ def _descend(
             f"{error.reason}. Start again without --resume, which keeps that file under another "
             "name; or give the options of that run, or another --out."
         ) from error
+    if ending.is_set():
+        raise KeyboardInterrupt  # which no one sees: what ended it is reported
     each = (times[-1] - times[0]) / (len(times) - 1) if len(times) > 1 else float("nan")
     assert objective.conditions.dt is not None  # `_objective` gives them
     multiples = tuple(x / study.dt for x in objective.conditions.dt)

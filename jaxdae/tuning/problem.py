@@ -201,7 +201,9 @@ class Problem(eqx.Module):
     def first_points(self, starts: int, spread: float, key: Array) -> tuple[PyTree, PyTree]:
         """The initial point of every start, and its perturbation, which is zero for the first."""
         flat, unravel = ravel_pytree(self.trained)
-        noise = spread * jax.random.normal(key, (starts, flat.size), flat.dtype)
+        noise = jnp.zeros((starts, flat.size), flat.dtype)
+        if starts > 1:  # one start needs no random numbers, whose program takes long to compile
+            noise = spread * jax.random.normal(key, noise.shape, flat.dtype)
         updates = jax.vmap(unravel)(noise.at[0].set(0.0))
         point = jax.tree.map(lambda x: jnp.broadcast_to(x, (starts, *x.shape)), self.trained)
         return point, updates
