@@ -17,7 +17,7 @@ from jaxdae.identification.data import Channel, check_data, Experiment
 from jaxdae.identification.estimate import Ended, estimate, repeated, samples_of
 from jaxdae.identification.least_squares import FitProgress
 from jaxdae.identification.naming import names_of
-from jaxdae.identification.noise import require_freedom
+from jaxdae.identification.noise import Counts, require_freedom
 from jaxdae.identification.preparation import guesses, prepared, usable
 from jaxdae.identification.report import identification
 from jaxdae.identification.residuals import Fit
@@ -127,7 +127,7 @@ def identify(
         ended = estimate(
             task.fit, first, values, task.counts, steps=steps, store=store, watch=bar.show
         )
-    best = _best(ended)
+    best = _best(ended, task.counts)
     require_freedom(task.counts, best.freedom, task.unknowns, task.channels)
     result = identification(task, params, best, experiments)
     for text in warnings_of(result):
@@ -150,9 +150,15 @@ def _sequence(experiments: Any) -> tuple[Experiment, ...]:
     return tuple(experiments) if isinstance(experiments, Sequence) else experiments
 
 
-def _best(ended: Ended) -> Ended:
-    """The fit with the smallest sum of squares; an error if none found a decrease at all."""
-    best = int(np.nanargmin(ended.cost))
+def _best(ended: Ended, counts: Counts) -> Ended:
+    """The fit of the largest likelihood; an error if it found no decrease at all.
+
+    In units of noise levels of its own the sum of squares of every fit is the same: the levels
+    themselves count.
+    """
+    unknown = counts.unknown_noise
+    levels = 2 * np.sum(counts.samples[unknown] * np.log(ended.noise[:, unknown]), axis=1)
+    best = int(np.nanargmin(ended.cost + levels))
     if ended.stuck[best]:
         raise ValueError(
             f"identify: no step from the first guess decreases the sum of squares, "

@@ -7,7 +7,7 @@ import pytest
 
 import jaxdae
 from helpers.measured_oscillator import build, CHANNELS, motion, speed, START, TIMES
-from jaxdae.identification import Channel, Experiment, identify, Measurement
+from jaxdae.identification import Channel, estimate, Experiment, identify, Measurement
 
 DAMPING = 0.2
 
@@ -73,3 +73,21 @@ def test_data_without_noise_are_said_to_have_none():
         result = fitted(samples, ts=np.asarray(run.ts[1:]))
     assert result.stop_reason == "converged"
     np.testing.assert_allclose(result["stiffness"], 4.0, rtol=1e-10)
+
+
+def test_noise_levels_that_still_change_are_an_ending_of_their_own(rng, monkeypatch):
+    monkeypatch.setattr(estimate, "_MOST_ROUNDS", 1)
+    values = motion(TIMES, 4.0, DAMPING) + 0.02 * rng.normal(size=50)
+    with pytest.warns(RuntimeWarning, match=r"noise levels do not converge, they still change by"):
+        result = fitted({"place": Measurement(values)})
+    assert result.stop_reason == "noise"
+    assert result.noise_change > 0.9  # from the spread of the motion to that of the noise
+
+
+@pytest.mark.slow
+def test_of_several_fits_that_with_the_least_noise_is_kept(rng):
+    """In units of its own noise every minimum has the same chi-square; the guess is near one."""
+    values = motion(TIMES, 4.0, DAMPING) + 0.02 * rng.normal(size=50)
+    guess = {"stiffness": jaxdae.Positive(12.0), "damping": DAMPING}
+    result = fitted({"place": Measurement(values)}, guess, starts=4, spread=1.0)
+    assert abs(result["stiffness"] - 4.0) < 4 * result.standard_error("stiffness") < 0.1
