@@ -59,6 +59,7 @@ def test_the_bound_is_just_above_the_spectral_radius(rng):
     assert np.isfinite(jax.jit(jax.grad(_radius))(nilpotent)).all()
 
 
+@pytest.mark.slow
 def test_the_bound_is_that_of_all_steps():
     """Gains for the long step damp less in the short one."""
     steps = Conditions(dt=(0.005, 0.02), t1=0.02)
