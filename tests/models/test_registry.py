@@ -131,7 +131,7 @@ def test_unknown_name_suggests_the_closest(given, closest):
 @pytest.mark.slow
 def test_unknown_name_without_a_close_one_lists_all():
     with pytest.raises(
-        UnknownModelError, match=r"'xyz'\. Available: .*slider-crank, andrews, .*\.$"
+        UnknownModelError, match=r"'xyz'\. Available: .*slider-crank, four-bar, andrews, .*\.$"
     ):
         get_model("xyz")
 
