@@ -91,7 +91,8 @@ def _gaps(result: Identification) -> str:
 
 
 def _improbable(result: Identification) -> str:
-    if result.stop_reason == "steps" or not result.probability < _IMPROBABLE:
+    underway = result.stop_reason == "steps" and not result.at_bounds
+    if underway or not result.probability < _IMPROBABLE:
         return ""  # on the way to a minimum it is large in any case
     return (
         f"chi-square is {result.chi_square:.4g} at {result.degrees_of_freedom} degrees of freedom "

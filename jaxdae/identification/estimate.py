@@ -12,7 +12,6 @@ import numpy as np
 from jaxdae.identification.least_squares import (
     FitProgress,
     FitSolver,
-    MOST_REFUSED,
     value_and_jacobian,
 )
 from jaxdae.identification.noise import Counts, estimated_noise, first_noise, Levels
@@ -143,7 +142,7 @@ def estimate(
     fits = FitSolver(Weighted(fit), steps if single else min(steps, _STEPS_OF_ROUND))
     guess, stage, rounds, total = x, 0, 0, np.zeros(many, int)
     noise = np.tile(first_noise(fit, counts), (many, 1))
-    last = _Last(total, total > 0, total, np.full(noise.shape, np.nan), np.zeros(many))
+    last = _Last(total, total > 0, np.full(noise.shape, np.nan), np.zeros(many))
     data = Measurements(values, jnp.asarray(noise, x.dtype), jnp.zeros(many))
     while stage < len(stages) and rounds < _MOST_ROUNDS:
         begun = _begun(fits, fit, x, data, stages, Where(noise, total, stage, rounds))
@@ -160,18 +159,17 @@ def estimate(
             continue
         levels = _levels(fit, x, data, counts, noise)
         change, noise, rounds = np.abs(levels.noise / noise - 1), levels.noise, rounds + 1
-        last = _Last(total, spent, np.asarray(progress.refused), levels.freedom, change.max(axis=1))
+        last = _Last(total, spent, levels.freedom, change.max(axis=1))
         stage += stage < len(stages) - 1 or not np.any(change > NOISE_TOLERANCE)
     data = data._replace(noise=jnp.asarray(noise, x.dtype))
     return _ended(fit, guess, x, data, last)
 
 
 class _Last(NamedTuple):
-    """What the last round says, of each fit: as in `Ended`, and steps refused in a row."""
+    """What the last round says, of each fit: as in `Ended`."""
 
     steps: np.ndarray
     spent: np.ndarray
-    refused: np.ndarray
     freedom: np.ndarray
     noise_change: np.ndarray
 
@@ -269,7 +267,7 @@ def _ended(fit: Fit, guess, x, data: Measurements, last: _Last) -> Ended:
     cost, first = _squares(residuals), _squares(np.asarray(linearized(fit, guess, data)[0]))
     gaps = residuals[:, residuals.shape[1] - fit.gap_count :]
     converged = _is_minimum(fit, x, residuals, jac)
-    stuck = ~converged & ~(cost < first * (1 - _RELATIVE)) & (last.refused >= MOST_REFUSED)
+    stuck = ~converged & ~(cost < first * (1 - _RELATIVE)) & ~last.spent
     return Ended(
         np.asarray(x),
         np.asarray(data.noise),
