@@ -25,7 +25,7 @@ from IPython.display import display
 import jaxdae
 from jaxdae.identification import Channel, Experiment, Measurement, repetitions, UnknownStart
 from jaxdae.models import CartesianPendulum
-from jaxdae.plotting import plot_residuals
+from jaxdae.plotting import plot_residuals, style
 
 jax.config.update("jax_enable_x64", True)
 
@@ -113,6 +113,21 @@ for name, part, spread, stated in zip(
     print(f"{name}: within two standard errors {100 * part:.1f} %,")
     print(f"    spread of the estimates {spread:.3g}, stated on average {stated:.3g}")
 assert np.all(np.abs(repeated.within(2.0) - 0.95) <= 0.03)
+
+# %% [markdown]
+# Estimates less the truth in units of their own standard errors: normal, of deviation one.
+
+# %%
+figure, axes = style.new_axes(1, 2)
+z = np.linspace(-4.0, 4.0, 200)
+deviations = (repeated.values - result.values) / repeated.standard_errors
+for ax, name, values in zip(axes[0], repeated.names, deviations.T, strict=True):
+    ax.hist(values, bins=24, density=True, color=style.PALETTE[0], alpha=0.5)
+    ax.plot(z, np.exp(-(z**2) / 2) / np.sqrt(2 * np.pi), color=style.PALETTE[1], label="normal")
+    ax.set_title(name)
+    ax.set_xlabel("error / standard error")
+    ax.legend(fontsize="small")
+display(figure)
 
 # %% [markdown]
 # ## 4. What no encoder can say

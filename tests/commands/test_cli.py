@@ -366,6 +366,6 @@ def test_help_shows_the_defaults_of_values_and_none_of_switches(capsys):
         main(["simulate", "--help"])
     printed = " ".join(capsys.readouterr().out.split())
     assert "precision (default: float64)" in printed
-    assert "Runge-Kutta method (default: dopri8)" in printed
+    assert "in single precision to 1e-5 (default: dopri8)" in printed
     assert "True" not in printed
     assert "False" not in printed

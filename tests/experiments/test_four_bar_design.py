@@ -1,4 +1,4 @@
-"""Designs: a known linkage and its cognate come back; one gradient by lengths and gains."""
+"""Four-bars by design: a known linkage and its cognate come back; torques balance the energy."""
 
 import jax
 import jax.numpy as jnp
@@ -42,26 +42,3 @@ def test_the_torque_is_that_of_energy_and_simulation(four_bar, given):
     # Thirty-two harmonics of the torque; a thousand steps of fourth order.
     assert off["power"] < 1e-6
     assert off["speed"] < 1e-6
-
-
-@pytest.mark.slow
-def test_forward_reverse_and_differences_give_one_gradient_by_lengths_and_gains(experiment):
-    slopes = experiment("five_bar_design").gradients((0.5,))
-    size = np.abs(slopes["forward"]).max()
-    assert np.count_nonzero(slopes["forward"]) == 8
-    np.testing.assert_allclose(slopes["reverse"], slopes["forward"], atol=1e-10 * size)
-    # Fourth order with steps of 1e-3 in the logarithms.
-    np.testing.assert_allclose(slopes["differences"], slopes["forward"], atol=1e-7 * size)
-
-
-def test_interpolation_is_exact_for_harmonics_within_the_samples(experiment):
-    periodic = experiment("periodic")
-
-    def wave(t):
-        return jnp.stack([1.0 + jnp.sin(3 * t), jnp.cos(2 * t) - 0.5 * jnp.sin(t)])
-
-    result = periodic.interpolated(wave, 2 * np.pi, 16)
-    assert float(result.error) < 1e-14
-    np.testing.assert_allclose(result.function(0.7), wave(0.7), atol=1e-14)
-    rough = periodic.interpolated(lambda t: jnp.stack([jnp.sin(20 * t)]), 2 * np.pi, 16)
-    assert float(rough.error) > 0.5
