@@ -206,6 +206,7 @@ def test_the_slider_crank_swings_about_its_lowest_position(analyzed, capsys):
     assert "linearizing the constraint first loses stiffness" in run.text
 
 
+@pytest.mark.slow
 def test_the_penalty_form_rests_off_its_constraints(analyzed, capsys):
     """By lam / (alpha K_P), and its roots tend to those of the constraints and of the motion."""
     result = analyzed("slider-crank", capsys=capsys).result

@@ -22,6 +22,7 @@ from jaxdae.models.registry import rest_of
 from jaxdae.plotting import plot_roots, save_figure
 
 
+@pytest.mark.slow
 def test_the_result_is_complete_and_plain_json(analyzed, capsys):
     run = analyzed("ball-beam", capsys=capsys)
     assert json.loads(json.dumps(run.result, allow_nan=False)) == run.result

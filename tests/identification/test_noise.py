@@ -31,6 +31,7 @@ def fitted(measurements, guess=None, ts=TIMES, **options):
     )
 
 
+@pytest.mark.slow
 def test_noise_of_uneven_channels_is_that_of_restricted_maximum_likelihood(rng):
     """Three samples of one channel, fifty worse ones of another: each has its own freedom.
 

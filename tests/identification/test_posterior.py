@@ -59,6 +59,7 @@ def test_the_posterior_of_a_linear_model_is_normal(fit):
     assert "R-hat" in drawn.summary()
 
 
+@pytest.mark.slow
 def test_without_blackjax_the_error_names_the_extra(fit, monkeypatch):
     original = builtins.__import__
 

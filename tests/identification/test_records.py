@@ -190,6 +190,7 @@ def interrupted(monkeypatch, path, after):
     return saves
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [3, 8])
 def test_an_interrupted_fit_goes_on_to_the_same_numbers(monkeypatch, tmp_path, after):
     """In its first round, and in a later one of those that estimate the noise."""

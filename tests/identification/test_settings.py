@@ -52,6 +52,7 @@ def test_a_fit_of_few_steps_says_so_and_goes_on_with_more(tmp_path):
     assert resumed.steps == straight.steps
 
 
+@pytest.mark.slow
 def test_an_estimate_at_a_bound_of_its_interval_is_named():
     """The data would have stiffness 4; chi-square cannot be explained by what is allowed."""
     guess = {"stiffness": jaxdae.Interval(3.0, 2.0, 3.5)}

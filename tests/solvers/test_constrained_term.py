@@ -109,6 +109,7 @@ def test_order_and_constraints(stages):
     assert np.abs(runs[1].violation.phi).max() > 1e-6
 
 
+@pytest.mark.slow
 def test_derivatives_go_through_the_steps():
     def end(scale):
         state = jaxdae.State(jnp.array([1.0, 0.0]), scale * jnp.array([0.0, 1.0]))

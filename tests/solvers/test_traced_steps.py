@@ -72,6 +72,7 @@ def positions(backend, starts, t1=1.0, **options):
     return jax.vmap(one)(starts)
 
 
+@pytest.mark.slow
 def test_a_kernel_makes_the_steps_of_an_implicit_method():
     """Members of one batch take different steps, and different numbers of turns for each.
 
@@ -113,6 +114,7 @@ def test_its_error_falls_with_the_third_power_of_the_step():
     assert np.log2(errors[0] / errors[1]) == pytest.approx(3.0, abs=0.2)
 
 
+@pytest.mark.slow
 def test_derivatives_of_such_steps_are_those_of_the_plain_program():
     with pytest.raises(jaxdae.BackendError, match="Trial solve for their stages"):
         jax.jvp(lambda x: velocity(x, 0.1, 2), (1.0,), (1.0,))
