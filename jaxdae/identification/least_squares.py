@@ -129,7 +129,7 @@ def _advance(fits: FitSolver, progress: FitProgress, data) -> FitProgress:
 
 
 def _method(x) -> optx.LevenbergMarquardt:
-    # Not tuning's: the unknowns are scaled already, where a round begins, and with damping in the
-    # largest scales so far the rotary pendulum of benchmarks stands still far from its minimum.
+    # Not tuning's: the unknowns are scaled already, where a round begins, and its first step is
+    # bold (damping 0.01): it throws the rotary pendulum of benchmarks far from its minimum.
     kind = str(x.dtype)
     return optx.LevenbergMarquardt(rtol=_RELATIVE[kind], atol=_TOLERANCE[kind])
