@@ -169,9 +169,8 @@ def _driven(problem: Problem, optimizer: Any, title: str, size: int, mode: str):
     if not isinstance(optimizer, iteration.LEAST_SQUARES):
         raise ValueError(_not_an_optimizer(optimizer))
     if not _offers_residuals(problem.objective):
-        kind = type(problem.objective).__name__
         raise ValueError(
-            f"tune: {title} needs residuals, and the objective, a {kind}, offers none; give "
+            f"tune: {title} needs residuals, and {_why_no_residuals(problem.objective)}; give "
             "LeastSquares(residuals), an object with a method `residuals`, or another optimizer: "
             '"l-bfgs" or "adam".'
         )
@@ -184,6 +183,16 @@ def _driven(problem: Problem, optimizer: Any, title: str, size: int, mode: str):
 
 def _offers_residuals(objective: Any) -> bool:
     return callable(getattr(objective, "residuals", None))
+
+
+def _why_no_residuals(objective: Any) -> str:
+    """In the words of an objective that has them in other cases, as a property that raises."""
+    if hasattr(type(objective), "residuals"):
+        try:
+            _ = objective.residuals
+        except AttributeError as error:
+            return str(error).rstrip(".")
+    return f"the objective, a {type(objective).__name__}, offers none"
 
 
 def _residual_struct(problem: Problem) -> jax.ShapeDtypeStruct:

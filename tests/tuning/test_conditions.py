@@ -10,7 +10,7 @@ import pytest
 
 from jaxdae import Multipliers, State, System
 from jaxdae.solvers import RK4
-from jaxdae.tuning import Conditions, CVaR, SimulationObjective, TrackingError
+from jaxdae.tuning import Conditions, CVaR, SimulationObjective, TrackingError, tune
 
 
 class Rise(System):
@@ -153,6 +153,8 @@ def test_residuals_only_where_the_objective_is_a_sum_of_squares(settings, messag
     assert not hasattr(made, "residuals")
     with pytest.raises(AttributeError, match=message):
         _ = made.residuals
+    with pytest.raises(ValueError, match=f"needs residuals, and .*{message}"):
+        tune(made, RATE, optimizer="lm")
 
 
 # The third variation is beyond the range of numbers after two steps.
