@@ -88,6 +88,7 @@ def _free_compiled_programs():
     eqx.clear_caches()
     jax.clear_caches()
     gc.collect()
+    gc.freeze()  # What is left stays, libraries above all: the next time, nobody looks at it.
 
 
 @pytest.fixture(autouse=True, scope="module")
