@@ -73,7 +73,7 @@ class _Scheduling(LoadScopeScheduling):
         file, _, test = nodeid.partition("::")
         if not file.endswith("formulations/test_agreement.py"):
             return file
-        system = test.partition("[")[2].partition("-")[0]
+        system = test.partition("[")[2].rstrip("]").partition("-")[0]
         return f"{file} {system}"
 
 
