@@ -106,11 +106,11 @@ def test_fewer_velocities_than_coordinates(replaced):
 GAINS = jaxdae.Baumgarte(K_D=2.0, K_P=1.0)
 FORMULATIONS = [
     jaxdae.Multipliers(GAINS),
-    SparseMultipliers(GAINS),
+    pytest.param(SparseMultipliers(GAINS), marks=pytest.mark.slow),
     jaxdae.NullSpace(),
     jaxdae.Hamiltonian(),
-    jaxdae.VelocityElimination(independent=(1,)),
-    jaxdae.QuasiVelocities(),
+    pytest.param(jaxdae.VelocityElimination(independent=(1,)), marks=pytest.mark.slow),
+    pytest.param(jaxdae.QuasiVelocities(), marks=pytest.mark.slow),
 ]
 
 
@@ -133,6 +133,7 @@ def test_every_formulation_moves_along_the_same_rates(formulation, replaced):
     np.testing.assert_allclose(found, exact, atol=1e-8)
 
 
+@pytest.mark.slow
 def test_so_do_both_backends_and_projected_steps(replaced):
     replaced(sheared)
     solver = Projected(RK4())
@@ -141,6 +142,7 @@ def test_so_do_both_backends_and_projected_steps(replaced):
         np.testing.assert_allclose(found, exact, atol=1e-8)
 
 
+@pytest.mark.slow
 def test_so_do_realizing_forces(replaced):
     """They act on a violation, and leave the circle by the inverse of their stiffness."""
     replaced(sheared)
