@@ -2,6 +2,7 @@
 
 import abc
 from functools import partial
+from typing import Unpack
 
 import equinox as eqx
 import jax
@@ -21,7 +22,7 @@ from jaxdae.formulations.weighted_gains import weighted_stabilization
 from jaxdae.linalg.capabilities import Capabilities
 from jaxdae.linalg.positive_definite import solve_positive_definite
 from jaxdae.linalg.saddle_point import AbstractSolve, Automatic
-from jaxdae.stability.step_gains import step_gains
+from jaxdae.stability.step_gains import step_gains, StepOptions
 from jaxdae.systems import Dynamics, evaluate, mass_and_jacobian, State
 from jaxdae.systems.kinematics import coordinate_rate
 
@@ -171,7 +172,14 @@ class Penalty(AbstractWeighted):
 
     @classmethod
     def for_step(
-        cls, solver, dt, alpha, mobility, *, velocity_constraints: int = 0, **options
+        cls,
+        solver,
+        dt,
+        alpha,
+        mobility,
+        *,
+        velocity_constraints: int = 0,
+        **options: Unpack[StepOptions],
     ) -> "Penalty":
         """With gains by theory: those of `Baumgarte.for_step`, over the part that `alpha` leaves.
 
@@ -180,13 +188,13 @@ class Penalty(AbstractWeighted):
         take a large `alpha`, with which `P` is near 1, or a margin.
 
         Args:
-            solver: a Runge-Kutta solver of diffrax or `jaxdae.solvers`.
-            dt: largest step [s], positive.
+            solver: as for `Baumgarte.for_step`, and so are `dt` and the options.
+            dt: largest step [s].
             alpha: constraint mass.
             mobility: `W = J M^-1 J^T`, see `jaxdae.stability.constraint_mobility`: scalar, diagonal
                 `(m+r,)` or matrix.
             velocity_constraints: their number, where one of these is not a number.
-            **options: see `jaxdae.stability.step_gains`.
+            **options: see `jaxdae.stability.step_gains`. A `motion` is one by `Multipliers`.
         """
         gains = step_gains(solver, dt, **options)
         law = weighted_stabilization(
@@ -237,18 +245,18 @@ class AugmentedLagrangian(AbstractWeighted):
         *,
         iterations: int = 3,
         velocity_constraints: int = 0,
-        **options,
+        **options: Unpack[StepOptions],
     ) -> "AugmentedLagrangian":
         """With gains by theory, as `Penalty.for_step`, with `P = I - (I + W alpha)^-iterations`.
 
         Args:
-            solver: see `Penalty.for_step`.
-            dt: likewise.
-            alpha: likewise.
-            mobility: likewise.
+            solver: as for `Penalty.for_step`, and so are all others but `iterations`.
+            dt: largest step [s].
+            alpha: constraint mass.
+            mobility: `W`.
             iterations: number of solves.
-            velocity_constraints: as for `Penalty.for_step`.
-            **options: see `jaxdae.stability.step_gains`.
+            velocity_constraints: their number.
+            **options: of the step.
         """
         law = weighted_stabilization(
             step_gains(solver, dt, **options),

@@ -10,6 +10,7 @@ with `phi` the position residuals `(m,)` and `phi_dot = (df/dt, g)` the velocity
 
 import abc
 from collections.abc import Callable
+from typing import Unpack
 
 import equinox as eqx
 import jax
@@ -25,7 +26,7 @@ from jaxdae.formulations.gains import (
     Gain,
     is_number,
 )
-from jaxdae.stability.step_gains import step_gains
+from jaxdae.stability.step_gains import step_gains, StepOptions
 from jaxdae.systems.calls import call_with_shapes, check_parameters, check_real, describe_shape
 
 Stabilization = Callable[..., Float[Array, " c"]]
@@ -101,47 +102,25 @@ class Baumgarte(AbstractStabilization):
         return cls(2 * zeta / tau, 1 / tau**2, 1 / tau)
 
     @classmethod
-    def for_step(
-        cls,
-        solver,
-        dt,
-        *,
-        margin: float = 1.0,
-        regime: str = "violation",
-        frequency: float | None = None,
-        time_scale: float | None = None,
-        horizon: int | None = None,
-    ) -> "Baumgarte":
+    def for_step(cls, solver, dt, **options: Unpack[StepOptions]) -> "Baumgarte":
         """Gains by theory: those with which a method's step damps a violation best.
 
         For a given violation `K_D dt` and `K_P dt^2` put the roots of `s^2 + K_D s + K_P` on zeros
-        of the method's stability function divided by the step; see `jaxdae.stability.step_gains`,
-        which says too what the gains do to a violation.
+        of the method's stability function divided by the step. Other regimes, and ranges of steps
+        by `margin=`, are options of `jaxdae.stability.step_gains`, which also says what the gains
+        do to a violation.
 
         Args:
             solver: a Runge-Kutta solver of diffrax or `jaxdae.solvers`.
             dt: largest step [s], positive; it may be traced.
-            margin: largest step over smallest, at least 1: with more than 1 the gains have the
-                least worst damping over the steps in `[dt / margin, dt]`.
-            regime: "violation", or "steps" for consistent starts, where only the steps' own errors
-                feed the violation.
-            frequency: rate of the motion [1/s], for "steps".
-            time_scale: joins position and velocity violations there [s].
-            horizon: number of steps by which a given violation is judged, see `step_gains`.
+            **options: `margin`, `regime`, `frequency`, `time_scale`, `horizon` and `motion` of
+                `step_gains`, as of every `for_step`.
 
         Raises:
-            TypeError: for a solver or a step that is none.
-            ValueError: for numbers out of range, or a solver without a stability function.
+            TypeError: see `step_gains`.
+            ValueError: likewise.
         """
-        gains = step_gains(
-            solver,
-            dt,
-            margin=margin,
-            regime=regime,
-            frequency=frequency,
-            time_scale=time_scale,
-            horizon=horizon,
-        )
+        gains = step_gains(solver, dt, **options)
         return cls(gains.K_D, gains.K_P, gains.Gamma)
 
     def __call__(self, t, q, v, phi, phi_dot):
@@ -198,14 +177,8 @@ class LinearStabilization(AbstractStabilization):
             check_finite_gain(name, block)
 
     @classmethod
-    def for_step(cls, solver, dt, **options) -> "LinearStabilization":
-        """Gains by theory, as those of `Baumgarte.for_step`, with the signs of the blocks.
-
-        Args:
-            solver: a Runge-Kutta solver of diffrax or `jaxdae.solvers`.
-            dt: largest step [s], positive; it may be traced.
-            **options: see `jaxdae.stability.step_gains`.
-        """
+    def for_step(cls, solver, dt, **options: Unpack[StepOptions]) -> "LinearStabilization":
+        """Those of `Baumgarte.for_step`, of the same arguments, with the signs of the blocks."""
         gains = step_gains(solver, dt, **options)
         return cls(K10=-gains.K_P, K11=-gains.K_D, K22=-gains.Gamma)
 

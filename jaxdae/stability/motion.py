@@ -1,10 +1,24 @@
 """How fast a motion changes, as its constraints feel it."""
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxdae.systems import evaluate
+
+
+class MotionRate(NamedTuple):
+    """Root mean squares along a motion.
+
+    Args:
+        size: of the constraints' velocity-dependent acceleration, of all constraints together.
+        frequency: of its rate, over that [1/s].
+    """
+
+    size: float
+    frequency: float
 
 
 def motion_frequency(system, trajectory) -> float:
@@ -25,6 +39,11 @@ def motion_frequency(system, trajectory) -> float:
         ValueError: for fewer than three times, a motion that is not finite, or one along which
             `gamma` vanishes.
     """
+    return motion_rate(system, trajectory).frequency
+
+
+def motion_rate(system, trajectory) -> MotionRate:
+    """See `motion_frequency`."""
     ts = np.asarray(trajectory.ts, np.float64)
     if ts.ndim != 1 or ts.size < 3:
         raise ValueError(f"a motion needs at least 3 saved times; this one has shape {ts.shape}.")
@@ -34,10 +53,11 @@ def motion_frequency(system, trajectory) -> float:
 
     each = (jnp.asarray(trajectory.ts), trajectory.q, trajectory.v, trajectory.w)
     values = np.asarray(jax.jit(jax.vmap(gamma))(*each), np.float64)
-    size = np.sqrt(np.mean(values**2)) if values.size else 0.0
+    size = np.sqrt(np.mean(np.sum(values**2, axis=-1))) if values.size else 0.0
     if not np.isfinite(size) or size == 0.0:
         raise ValueError(
             "the motion has no rate that its constraints feel: their velocity-dependent "
             f"acceleration has the root mean square {size}. Give the frequency [1/s] yourself."
         )
-    return float(np.sqrt(np.mean(np.gradient(values, ts, axis=0) ** 2)) / size)
+    slopes = np.gradient(values, ts, axis=0)
+    return MotionRate(size, float(np.sqrt(np.mean(np.sum(slopes**2, axis=-1))) / size))

@@ -22,10 +22,12 @@ order of stiff problems [ProtheroRobinson1974]. A method of order 4 of four stag
 which the motion changes, whatever the step. Both parts for a motion with
 
     kappa = exp(i omega t):    D of the curve exp(i omega t) / omega^2, and besides
-                               C (h omega)^(p+1) (1, h omega) / omega^2
+                               C ((h omega)^2 + |z|^2)^((p-1)/2) h^2 (1, h omega)
 
-with the error constant `C` of the method, which stands for what the coordinates along the
-constraint add. Since the normal direction turns with the motion, injections may be constant,
+with the error constant `C` of the method and the larger root `z` of `Z`. The latter stands for what
+the coordinates along the constraint add: each of the error's elementary differentials is a product
+of derivatives of the stabilized equations, in which the motion's rate and the gains' take turns.
+Since the normal direction turns with the motion, injections may be constant,
 harmonic or unrelated from step to step: the mean square of the three counts,
 
     J^2 = |(I - R)^-1 d|^2 + |(exp(i h omega) I - R)^-1 d|^2 + sum_n |R^n d|^2
@@ -72,10 +74,10 @@ def stationary_violation(solver, Z, motion: Motion) -> np.ndarray:
     size = Z.shape[-1]
     R, harmonic = _step_and_injection(solver, Z, motion.turn)
     order, constant = error_constant(*tableau(solver)[:2])
-    amplitude = constant * motion.turn ** (order - 1)
+    rates = np.hypot(motion.turn, np.abs(np.linalg.eigvals(Z)).max(axis=-1))
     # Of the residual, then of its rate, of which velocity constraints have the latter alone.
-    parts = (np.diag([1.0, motion.turn]) * amplitude)[-size:, -size:]
-    classical = np.broadcast_to(parts, Z.shape).astype(complex)
+    parts = np.diag([1.0, motion.turn])[-size:, -size:].astype(complex)
+    classical = constant * rates[..., None, None] ** (order - 1) * parts
     injected = np.concatenate([harmonic[..., None], classical], axis=-1)
     unit = np.diag([1.0, motion.scale])[-size:, -size:]
     stable = np.abs(np.linalg.eigvals(R)).max(axis=-1) < 1 - 1e-9
@@ -160,7 +162,10 @@ def best_stationary(solver, margin: float, motion: Motion, *, real: bool = False
     steps = np.geomspace(1.0 / margin, 1.0, 3 if margin > 1 else 1)
 
     def cost(z):
-        worst = np.where(np.isfinite(worst_damping(solver, z, margin, 17)), 0.0, np.inf)
+        # Pairs that ring would answer to every harmonic of a motion near their own frequency.
+        calm = np.abs(np.imag(z)) <= -np.real(z) * (1 + 1e-9)
+        damped = np.isfinite(worst_damping(solver, z, margin, 17))
+        worst = np.where(calm & damped, 0.0, np.inf)
         for x in steps:
             part = Motion(x * motion.turn, motion.scale / x)
             scaled = x * np.asarray(z)

@@ -18,7 +18,7 @@ own errors keep up has other gains, see `jaxdae.stability.stationary`.
 
 from functools import lru_cache
 from itertools import combinations
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import jax.numpy as jnp
 import numpy as np
@@ -31,6 +31,8 @@ from jaxdae.stability.arguments import (
 )
 from jaxdae.stability.damping import best_damping, Transient, transient, worst_damping
 from jaxdae.stability.finite_damping import best_remainder
+from jaxdae.stability.measured import best_along, Record
+from jaxdae.stability.motion import motion_rate
 from jaxdae.stability.stability_functions import AdamsBashforth, zeros
 from jaxdae.stability.stationary import (
     best_stationary,
@@ -62,7 +64,8 @@ class StepGains(NamedTuple):
         velocity_factor: likewise for velocity constraints.
         stationary: root mean square of the violation that the steps' own errors keep up, in units
             of the constraint's velocity-dependent acceleration times `dt^2`; see
-            `stationary_violation`. Not a number for `AdamsBashforth`.
+            `stationary_violation`. With a motion, that of its length from a consistent start. Not a
+            number for `AdamsBashforth`.
         frequency: rate of the motion for which it is so [1/s].
         roots: `dt` times the roots of `s^2 + K_D s + K_P`, shape `(2,)`.
         margin: the largest step of the range over the smallest.
@@ -92,6 +95,17 @@ class StepGains(NamedTuple):
         return left if np.isinf(condition) else min(condition * F**steps, left)
 
 
+class StepOptions(TypedDict, total=False):
+    """Options of `step_gains`, which every `for_step` hands on; they are explained there."""
+
+    margin: float
+    regime: str
+    frequency: float | None
+    time_scale: float | None
+    horizon: int | np.integer | None
+    motion: Record | None
+
+
 def step_gains(
     solver,
     dt,
@@ -100,7 +114,8 @@ def step_gains(
     regime: str = "violation",
     frequency: float | None = None,
     time_scale: float | None = None,
-    horizon: int | None = None,
+    horizon: int | np.integer | None = None,
+    motion: Record | None = None,
 ) -> StepGains:
     r"""Gains that suit a step, in one of two regimes.
 
@@ -108,12 +123,11 @@ def step_gains(
       in `[dt / margin, dt]`. With `margin=1` they are for `dt` alone: zeros of `R`, where the
       method has any, and of these the ones that damp best from `dt / 2` to `dt`.
     - *steps*: starts are consistent, and only the steps' own errors feed the violation. The gains
-      keep what becomes of these least; see `jaxdae.stability.stationary`, where it is derived. They
-      follow the motion's rate rather than the step, and are far smaller. Measured on seven systems
-      at `omega h = 0.1`, RK4 costs 0.9 to 1.9 times the least of a grid of gains. They are not the
-      best for runs shorter than their own time constants, whose violation is not yet stationary
-      (up to 5 times the least), nor where constraints leave no freedom or the run passes a singular
-      position (up to 34 times).
+      keep what becomes of these least. They follow the motion rather than the step, and are far
+      smaller. From a `motion`, such as a first run of the same length, the errors are measured, see
+      `jaxdae.stability.measured`; these gains are for runs like it. From its rate alone they are
+      derived for a harmonic motion, see `jaxdae.stability.stationary`: an estimate, because two
+      motions of one rate can have optima that cost the other one MEASURED.
 
     A method that is stable everywhere may damp the better the larger the gains: then roots end at
     10 over the step, beyond which round-off of the constraint would be fed to the velocities.
@@ -131,6 +145,9 @@ def step_gains(
         horizon: for a given violation and a margin above 1, judges position gains by the norm of
             `(phi, dt phi_dot)` that so many steps leave. By default by the factor alone, to which
             the norm falls in the end: better after many steps, worse after few.
+        motion: for the regime "steps": the trajectory of one run with `Multipliers`, with rows
+            close enough to draw the motion; its rate is the default of `frequency`. Roots are
+            looked for that all steps of the range damp, and the violation at `dt` is kept least.
 
     Returns:
         `StepGains`.
@@ -139,16 +156,24 @@ def step_gains(
         TypeError: for a solver or a step that is none.
         ValueError: for a step, a frequency or a time scale that is not positive, a step whose
             inverse square overflows, a margin below 1, an unknown regime, a solver without a
-            stability function, a traced frequency or time scale, or a traced step beside one.
+            stability function, a traced frequency or time scale, or a traced step beside one or
+            beside a motion; for a motion that does not serve, see `jaxdae.stability.measured`.
     """
     method = _Method(solver)
     _check(dt, margin, regime)
-    motion = _motion(method, dt, frequency, time_scale)
+    rate = None
+    if motion is not None:
+        _check_motion(dt, regime)
+        rate = motion_rate(motion.system, motion)
+        frequency = rate.frequency if frequency is None else frequency
+    turning = _motion(method, dt, frequency, time_scale)
     judged = _horizon(method, regime, horizon)
     if regime == "violation":
-        found = _damped_best(method, float(margin), motion, judged)
+        found = _damped_best(method, float(margin), turning, judged)
     else:
-        found = _stationary_best(method, float(margin), motion)
+        found = _stationary_best(method, float(margin), turning)
+    if motion is not None and rate is not None:
+        found = _measured_best(method, float(margin), turning, found, motion, float(dt), rate.size)
     (first, second), dt = found.roots, _as_step(dt)
     return StepGains(
         K_D=-float((first + second).real) / dt,
@@ -157,7 +182,7 @@ def step_gains(
         factor=found.factor,
         velocity_factor=found.single_factor,
         stationary=found.stationary,
-        frequency=motion.turn / dt,
+        frequency=turning.turn / dt,
         roots=np.array(found.roots),
         margin=float(margin),
         transient=found.transient,
@@ -219,6 +244,23 @@ def _stationary_best(method: _Method, margin: float, motion: Motion) -> _Found:
     return _found(method, margin, motion, (z, z.conjugate()), single)
 
 
+def _measured_best(
+    method: _Method,
+    margin: float,
+    turning: Motion,
+    estimate: _Found,
+    record: Record,
+    dt: float,
+    size: float,
+) -> _Found:
+    """The best along a record; of kinds of constraints that it has not, those of the estimate."""
+    best = best_along(record, method.solver, dt, margin, turning)
+    pair = best.pair or estimate.roots
+    single = estimate.single if best.single is None else best.single
+    found = _found(method, margin, turning, pair, (single, single))
+    return found._replace(stationary=best.violation / (size * dt**2))
+
+
 def _found(method: _Method, margin: float, motion: Motion, pair, single) -> _Found:
     samples = 2001
     factor, single_factor = (
@@ -229,7 +271,7 @@ def _found(method: _Method, margin: float, motion: Motion, pair, single) -> _Fou
         before = transient(method.solver, pair, margin)
         A = np.array([[0.0, 1.0], [-(pair[0] * pair[1]).real, (pair[0] + pair[1]).real]])
         stationary = float(stationary_violation(method.solver, A, motion))
-    return _Found(pair, float(single[0].real), factor, single_factor, stationary, before)
+    return _Found(pair, float(np.real(single[0])), factor, single_factor, stationary, before)
 
 
 def _pairs(known) -> list[tuple[complex, complex]]:
@@ -262,6 +304,19 @@ def _horizon(method: _Method, regime: str, horizon) -> int | None:
     if isinstance(horizon, bool) or not isinstance(horizon, int | np.integer) or horizon < 1:
         raise ValueError(f"horizon is {horizon!r}; it is a number of steps, from 1 on.")
     return int(horizon)
+
+
+def _check_motion(dt, regime: str) -> None:
+    if regime != "steps":
+        raise ValueError(
+            f"motion is for the regime 'steps', not for {regime!r}: a violation that is given dies "
+            "out alike along all motions. Leave it out, or say regime='steps'."
+        )
+    if not is_concrete(dt):
+        raise ValueError(
+            "dt is being traced, so that no steps of it can be made along the motion; leave the "
+            "motion out, or call step_gains outside of the traced function."
+        )
 
 
 def _motion(method: _Method, dt, frequency, time_scale) -> Motion:

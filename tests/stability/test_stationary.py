@@ -3,7 +3,6 @@
 from functools import cache
 
 import diffrax
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -15,14 +14,13 @@ from jaxdae.solvers import RK4
 from jaxdae.stability import (
     error_constant,
     Motion,
-    motion_frequency,
     stationary_violation,
     step_gains,
     tableau,
 )
 from jaxdae.stability.error_constants import order_residuals, rooted_trees
+from jaxdae.stability.motion import motion_rate
 from jaxdae.stability.stability_functions import companions
-from jaxdae.systems import evaluate
 
 # Norms of the first error term that the literature gives: Prince and Dormand 1981 for theirs,
 # Bogacki and Shampine 1989; that of the classical method is 0.0145 in both.
@@ -94,31 +92,32 @@ class Run:
         # With links of one length it would pass a singular position.
         options = {"rod_length": 2.0} if name == "slider-crank" else {}
         system = get_model(name).system(**options)
-        self.q, self.v = system.start()
-        self.t1, self.steps = t1, FixedSteps(system)
+        start = jaxdae.consistent_state(system, *system.start())
+        self.q, self.v, self.t1, self.steps = start.q, start.v, t1, FixedSteps(system)
         self.velocity = system.velocity_constraints(0.0, self.q, self.v).size > 0
-        reference = jaxdae.simulate(
+        self.record = jaxdae.simulate(
             system,
             jaxdae.Multipliers(jaxdae.Baumgarte.critical(10.0)),
-            jaxdae.State(self.q, self.v),
+            start,
             t1=t1,
             solver=diffrax.Dopri8(),
-            stepsize_controller=diffrax.PIDController(rtol=1e-9, atol=1e-9),
-            saveat=diffrax.SaveAt(ts=jnp.linspace(0.0, t1, 801)),
+            stepsize_controller=diffrax.PIDController(rtol=1e-11, atol=1e-11),
+            saveat=diffrax.SaveAt(ts=jnp.linspace(0.0, t1, 401)),
         )
-        self.frequency = motion_frequency(system, reference)
-        each = jax.vmap(lambda t, q, v: evaluate(system, t, q, v).gamma)
-        gamma = np.asarray(each(reference.ts, reference.q, reference.v))
-        self.size = float(np.sqrt((gamma**2).sum(axis=-1).mean()))
+        self.size, self.frequency = motion_rate(system, self.record)
 
-    def violations(self, solver, turn: float, z) -> np.ndarray:
-        """Root mean squares, velocities by the motion's rate, in units of `|gamma| dt^2`."""
+    def violations(self, solver, turn: float, gains) -> np.ndarray:
+        """Root mean squares, velocities by the motion's rate, in units of `|gamma| dt^2`.
+
+        Of `K_D`, `K_P`, `Gamma` over powers of the step, shape `(batch, 3)`.
+        """
         h = turn / self.frequency
-        gains = np.stack([-2 * z.real / h, np.abs(z) ** 2 / h**2, -z.real / h], axis=1)
-        found = self.steps.run(solver, h, int(self.t1 / h), gains, self.q, self.v)
-        scale = 1.0 / self.frequency
-        squares = (found.phi**2).sum(axis=-1) + scale**2 * (found.phi_dot**2).sum(axis=-1)
-        return np.sqrt(squares.mean(axis=0)) / (self.size * h**2)
+        count = int(self.t1 / h * (1 + 1e-9))
+        with np.errstate(all="ignore"):  # some gains are beyond the method's limit
+            found = self.steps.run(solver, h, count, gains / [h, h**2, h], self.q, self.v)
+            scale = 1.0 / self.frequency
+            squares = (found.phi**2).sum(axis=-1) + scale**2 * (found.phi_dot**2).sum(axis=-1)
+            return np.sqrt(squares.mean(axis=0)) / (self.size * h**2)
 
 
 @cache
@@ -126,31 +125,57 @@ def run_of(name, t1):
     return Run(name, t1)
 
 
+def over_step(gains, h) -> list:
+    return [gains.K_D * h, gains.K_P * h**2, gains.Gamma * h]
+
+
+def of_roots(z) -> np.ndarray:
+    return np.stack([-2 * z.real, np.abs(z) ** 2, -z.real], axis=-1)
+
+
+SEARCHED = of_roots(
+    (np.geomspace(5e-4, 2.0, 15)[:, None] * np.exp(1j * np.pi * np.array([0.75, 1.0]))).ravel()
+)
+# With the cost of gains from the rate of the motion alone over the least of a search, rounded up:
+# within 3 in most cases, not where injections cancel along the motion, or soon after the start.
 CASES = [
-    ("pendulum", 6.0, RK4()),
-    ("pendulum", 6.0, diffrax.Bosh3()),
-    pytest.param("knife-edge", 3.0, RK4(), marks=pytest.mark.slow),
-    pytest.param("slider-crank", 3.0, RK4(), marks=pytest.mark.slow),
-    pytest.param("slider-crank", 3.0, diffrax.Dopri5(), marks=pytest.mark.slow),
-    pytest.param("two-link-reachable", 2.4, RK4(), marks=pytest.mark.slow),
-    pytest.param("andrews", 0.01, RK4(), marks=pytest.mark.slow),
+    ("pendulum", 6.0, RK4(), 3.0),
+    pytest.param("sleigh", 3.0, diffrax.Heun(), 6.0, marks=pytest.mark.slow),
+    pytest.param("knife-edge", 3.0, diffrax.Dopri5(), 6.0, marks=pytest.mark.slow),
+    pytest.param("disk", 3.0, RK4(), 12.0, marks=pytest.mark.slow),
+    pytest.param("slider-crank", 3.0, RK4(), 3.0, marks=pytest.mark.slow),
+    pytest.param("two-link", 0.45, RK4(), 9.0, marks=pytest.mark.slow),
+    pytest.param("andrews", 0.01, RK4(), 3.0, marks=pytest.mark.slow),
 ]
 
 
-@pytest.mark.parametrize(("name", "t1", "solver"), CASES)
-def test_the_gains_are_within_a_factor_of_three_of_the_best_of_a_search(name, t1, solver):
+@pytest.mark.parametrize(("name", "t1", "solver", "estimate"), CASES)
+def test_the_gains_are_within_a_factor_of_three_of_the_best_of_a_search(name, t1, solver, estimate):
     run, turn = run_of(name, t1), 0.1
     h = turn / run.frequency
-    gains = step_gains(solver, h, regime="steps", frequency=run.frequency)
-    theory = -gains.Gamma * h + 0j if run.velocity else gains.roots[0]
-    turns = [np.pi] if run.velocity else np.pi * np.array([0.75, 1.0])
-    searched = (np.geomspace(0.01, 2.0, 12)[:, None] * np.exp(1j * np.array(turns))).ravel()
-    with np.errstate(over="ignore", invalid="ignore"):  # some gains are beyond the method's limit
-        costs = run.violations(solver, turn, np.append(searched, theory))
-    assert costs[-1] < 3.0 * np.nanmin(costs[:-1])
-    # Where gains are stiff the violation itself is predicted: the reduction of order leads.
-    z = -0.5 + 0j
-    matrix = np.array([[z.real]]) if run.velocity else companions(z)
+    rough = step_gains(solver, h, regime="steps", frequency=run.frequency)
+    theory = step_gains(solver, h, regime="steps", motion=run.record)
+    np.testing.assert_allclose(theory.frequency, run.frequency, rtol=1e-12)
+    stiff = of_roots(np.array([-0.5 + 0j]))
+    tried = np.concatenate([SEARCHED, stiff, [over_step(x, h) for x in (rough, theory)]])
+    costs = run.violations(solver, turn, tried)
+    least = np.nanmin(costs[:-2])
+    assert costs[-1] < 3.0 * least
+    assert costs[-2] < estimate * least
+    # The recursion is exact but for what the injection feels of the violation itself, and for
+    # injections between the rows of the record.
+    np.testing.assert_allclose(theory.stationary, costs[-1], rtol=0.03)
+    # Where gains are stiff the rate alone predicts the violation: the reduction of order leads.
+    matrix = np.array([[-0.5]]) if run.velocity else companions(-0.5 + 0j)
     predicted = float(stationary_violation(solver, matrix, Motion(turn, 1 / turn)))
-    measured = run.violations(solver, turn, np.array([z]))[0]
-    assert 0.3 < predicted / measured < 6.0
+    assert 0.3 < predicted / costs[len(SEARCHED)] < 6.0
+
+
+@pytest.mark.slow
+def test_no_gains_over_the_step_suit_all_motions_of_one_rate():
+    """Why a motion is asked for: what is within 3 of the best for one is not for another."""
+    worst = np.zeros(len(SEARCHED))
+    for name, t1 in (("pendulum", 6.0), ("two-link", 0.45)):
+        costs = run_of(name, t1).violations(RK4(), 0.1, SEARCHED)
+        worst = np.fmax(worst, costs / np.nanmin(costs))
+    assert np.nanmin(worst) > 3.0
