@@ -150,7 +150,8 @@ assert abs(np.median(measured) / predicted - 1) < 0.05
 # ## 3. Two regimes
 #
 # For a violation that is *given*, larger gains are better up to theory's. From a start *on* the
-# constraint only the steps' own errors feed the violation, and large gains amplify these.
+# constraint only the steps' own errors feed the violation, and large gains amplify these. What
+# steps inject depends on the motion: it is measured along a first run (`motion=fine`).
 # Critically damped gains of many rates, both kinds of start:
 
 # %%
@@ -160,7 +161,7 @@ fine = jaxdae.simulate(
     system, jaxdae.Multipliers(jaxdae.Baumgarte.critical(20.0)), start, t1=END, dt=H, solver=RK4()
 )
 omega = motion_frequency(system, fine)
-own = jaxdae.Baumgarte.for_step(RK4(), H, regime="steps", frequency=omega)
+own = jaxdae.Baumgarte.for_step(RK4(), H, regime="steps", motion=fine)
 K_D = np.array([*(2 * rates), given.K_D, own.K_D])
 K_P = np.array([*rates**2, given.K_P, own.K_P])
 
@@ -293,5 +294,5 @@ assert np.allclose(np.array([back.K_D, back.K_P]), np.array([given.K_D, given.K_
 # %% [markdown]
 # - A start that may be off, one fixed step: `Baumgarte.for_step(solver, dt)`.
 # - Several steps: `Baumgarte.for_step(solver, dt_max, margin=dt_max / dt_min)`, or tune.
-# - Consistent starts: `regime="steps"`; the gains follow the motion rather than the step.
+# - Consistent starts: `regime="steps"` with `motion=` a first run; the gains follow the motion.
 # - More is known of the motion and its starts: `tune`, and judge on others.

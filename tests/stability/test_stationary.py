@@ -101,7 +101,7 @@ class Run:
             start,
             t1=t1,
             solver=diffrax.Dopri8(),
-            stepsize_controller=diffrax.PIDController(rtol=1e-11, atol=1e-11),
+            stepsize_controller=diffrax.PIDController(rtol=1e-10, atol=1e-10),
             saveat=diffrax.SaveAt(ts=jnp.linspace(0.0, t1, 401)),
         )
         self.size, self.frequency = motion_rate(system, self.record)
@@ -164,7 +164,7 @@ def test_the_gains_are_within_a_factor_of_three_of_the_best_of_a_search(name, t1
     assert costs[-2] < estimate * least
     # The recursion is exact but for what the injection feels of the violation itself, and for
     # injections between the rows of the record.
-    np.testing.assert_allclose(theory.stationary, costs[-1], rtol=0.03)
+    np.testing.assert_allclose(theory.stationary, costs[-1], rtol=0.05)
     # Where gains are stiff the rate alone predicts the violation: the reduction of order leads.
     matrix = np.array([[-0.5]]) if run.velocity else companions(-0.5 + 0j)
     predicted = float(stationary_violation(solver, matrix, Motion(turn, 1 / turn)))
