@@ -312,7 +312,7 @@ def _horizon(method: _Method, regime: str, horizon) -> int | None:
 def _check_motion(dt, regime: str) -> None:
     if regime != "steps":
         raise ValueError(
-            f"motion is for the regime 'steps', not for {regime!r}: a violation that is given decays "
+            f"motion is for the regime 'steps', not for {regime!r}: a given violation decays "
             "in the same way along all motions. Leave it out, or say regime='steps'."
         )
     if not is_concrete(dt):
