@@ -48,13 +48,13 @@ def test_a_program_that_is_not_followed_is_pointed_out(drawn, tmp_path, capsys):
 @pytest.mark.slow
 @pytest.mark.parametrize("words", RUNS)
 def test_three_small_steps(words, drawn, tmp_path, capsys):
-    more = ["--solver", "euler", "--dt", "1e-6", "--t1", "3e-6", "--out", str(tmp_path)]
+    more = ["--solver", "heun", "--dt", "1e-6", "--t1", "3e-6", "--out", str(tmp_path)]
     assert main(["simulate", *words.split(), *more]) == 0
     result = read(tmp_path / "simulation.json")
     assert result["success"] is True
     assert result["steps"] == 3
-    # In the units of the constraints. Consistent starts, so that only the errors of three steps of
-    # Euler's method are left, (rate 1e-6)^2 each: the fastest root, of the motors, is 1.4e4 1/s.
+    # In the units of the constraints. Consistent starts, so that only the errors of three steps are
+    # left, below (rate 1e-6)^2 each: the fastest root, of the motors, is 1.4e4 1/s.
     # The penalty form pulls its constraint away from the start by a finite acceleration.
     assert result.get("largest |phi|", 0.0) < 1e-8
     assert result.get("largest |d(phi)/dt|", 0.0) < 1e-4
@@ -144,7 +144,7 @@ def test_a_velocity_constraint_is_tuned_at_its_own_level(tmp_path, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("euler")
+@pytest.mark.usefixtures("heun")
 def test_the_gains_of_a_servo_constraint_are_tuned_and_stay_hurwitz(drawn, tmp_path, capsys):
     words = ["tune", "mirror", *QUICK, "--steps", "8", "--t1", "0.2", "--dt", "0.02"]
     assert main([*words, "--out", str(tmp_path)]) == 0
