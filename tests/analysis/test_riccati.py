@@ -267,6 +267,7 @@ def test_errors_of_velocity_constraints_that_move_are_regulated():
     assert np.abs(run.q[-1, :2]).max() < 0.1 * np.abs(run.q[:, :2]).max()
 
 
+@pytest.mark.slow
 def test_a_drift_that_no_input_reaches_is_refused_with_its_root():
     _, linear = drifting(pull=0.0)
     with pytest.raises(ValueError, match=r"no feedback moves the root 0\.5 "):

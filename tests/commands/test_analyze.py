@@ -55,6 +55,7 @@ def test_the_hanging_pendulum(analyzed, capsys):
     assert "Gamma" not in run.text
 
 
+@pytest.mark.slow
 def test_step_limits_of_the_pendulum(analyzed, capsys):
     limits = analyzed(*PENDULUM, capsys=capsys).result["step_limits"]
     fastest = 15 + np.sqrt(15**2 - 100)
@@ -186,6 +187,7 @@ def test_the_limit_of_all_roots_is_where_a_run_breaks(analyzed, capsys):
     assert last(1.02 * limit) > 1.0
 
 
+@pytest.mark.slow
 def test_the_simplified_ball_and_beam_has_nothing_to_stabilize(analyzed, capsys):
     run = analyzed("ball-beam-simplified", capsys=capsys)
     assert run.result["stabilization"] is None

@@ -30,6 +30,7 @@ def test_a_new_run_keeps_an_earlier_checkpoint(tmp_path, capsys):
     assert (tmp_path / "multipliers.checkpoint.old1").read_bytes() == first
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("heun")
 def test_resume_refuses_a_damaged_checkpoint_and_leaves_it(tmp_path, capsys):
     tune_quickly(tmp_path)

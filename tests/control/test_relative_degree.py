@@ -135,6 +135,7 @@ def test_controls_that_do_not_enter_affinely_are_refused(forced):
         relative_degree(forced(law), FREE, line, jaxdae.State([0.5], [0.0]), controls=1)
 
 
+@pytest.mark.slow
 def test_controls_that_move_constraints_only_together_are_refused(actuated):
     plant = actuated((0, 2))
 

@@ -204,6 +204,7 @@ def test_an_interrupted_fit_goes_on_to_the_same_numbers(monkeypatch, tmp_path, a
     assert resumed.steps == straight.steps
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_another_fit_is_refused(monkeypatch, tmp_path):
     path = tmp_path / "fit.ckpt"
     interrupted(monkeypatch, path, 2)

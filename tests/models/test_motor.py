@@ -156,6 +156,7 @@ def test_one_lagrangian_and_actuator_give_the_same_motion_torques_and_powers():
     np.testing.assert_allclose(one.q[:, 0], passed, atol=1e-11)
 
 
+@pytest.mark.slow
 def test_energies_and_works_differ_by_the_circuits():
     """Each form balances by itself; between them lie magnetic energy, heat, and the source."""
     charge, current = both(frequency=20.0)

@@ -151,6 +151,7 @@ def test_gradients_under_vmap_are_those_of_each_lane():
         )
 
 
+@pytest.mark.slow
 def test_single_precision_gradients():
     """In float32 the same gradient comes out in float32, to a thousandth."""
     params = _parameters("diagonal")

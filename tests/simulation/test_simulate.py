@@ -141,6 +141,7 @@ def test_formulations_agree_on_one_motion(formulation, rich):
     np.testing.assert_allclose(run.multipliers, reference.multipliers, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_penalty_motion_approaches_the_exact_one_like_one_over_alpha(rich):
     """Ten times the weight, a tenth of the error, for the whole motion."""
     system, state, reference = rich

@@ -164,6 +164,7 @@ def test_the_plain_program_has_the_derivatives_of_the_steps(kind, count, setting
     assert_same(of_second, second @ move)
 
 
+@pytest.mark.slow
 def test_derivatives_by_hand_are_those_of_differences(expected):
     """By all six, of native runs; times end the steps between which states are interpolated."""
     point, h = POINTS[0], 1e-5

@@ -105,6 +105,7 @@ def test_steps_end_on_the_constraints_in_every_formulation(system, formulation, 
     np.testing.assert_allclose(made.q[-len(motion) :], motion, rtol=0, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_without_the_projection_steps_leave_the_constraints(case):
     system, start = case("everything")
     assert largest(run(RK4(), system, start, t1=0.2)) > 1e3 * ROUND_OFF

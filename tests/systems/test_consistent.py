@@ -76,6 +76,7 @@ def test_position_is_the_nearest_point_in_the_mass_metric():
     assert jnp.linalg.norm(out.q - radial) > 1e-2
 
 
+@pytest.mark.slow
 def test_velocity_is_the_projection_in_the_mass_metric():
     """v = v0 - M^-1 J^T (J M^-1 J^T)^-1 J v0 with J at the projected position."""
     out = consistent_state(Circle(), Q0, V0)
@@ -323,6 +324,7 @@ def test_single_precision_stays_single():
     np.testing.assert_allclose(out.q, _nearest_on_circle(Circle(), Q0), rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_double_precision_parameters_do_not_widen_a_single_precision_start():
     """Fields that are NumPy's float64, a list beside a float32 array, and the report."""
     system = Circle(np.float64(1.0), np.float64(4.0), np.array(1.3))  # pyright: ignore[reportArgumentType]

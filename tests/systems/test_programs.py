@@ -70,6 +70,7 @@ def test_state_meets_constraints_and_program_with_the_least_change():
     np.testing.assert_allclose(run.q[-1], q, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_held_coordinates_leave_the_actuators_to_meet_the_program():
     q = 1.2 * np.array([np.sin(0.5), -np.cos(0.5)])
     state = jaxdae.consistent_state(PENDULUM, q, [0.0, 0.0], w=[0.0], program=held, fixed=(0, 1))

@@ -179,6 +179,7 @@ def test_single_precision_starts_and_parameters_are_tuned_in_single_precision(st
     np.testing.assert_allclose(single.history.loss, double.history.loss[:6], rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_gains_too_large_for_the_step_are_refused_and_not_fatal(starts):
     # RK4 is stable for K_D h < 2.785; far beyond, the run overflows.
     params = Multipliers(Baumgarte(K_D=jnp.array(5e4), K_P=100.0))

@@ -208,6 +208,7 @@ def test_each_operation_is_exact_to_its_rounding(name, operations):
     assert off[worst] <= bound(name), [float(x[worst]) for x in (*given, found)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_special_values_are_those_that_jax_gives(name, operations):
     """Of zeros, infinities and NaN: which of them is the result, and its sign."""
@@ -226,6 +227,7 @@ def test_special_values_are_those_that_jax_gives(name, operations):
     np.testing.assert_array_equal(np.signbit(found[signed]), np.signbit(expected[signed]))
 
 
+@pytest.mark.slow
 def test_there_are_enough_expressions_of_every_operation(operations):
     counts = {name: x.shape[1] // WIDTH for name, x in operations.items()}
     assert set(counts) == set(OPERATIONS)

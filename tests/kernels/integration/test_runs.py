@@ -98,6 +98,7 @@ AT_CONTROLLED = [
 ]
 
 
+@pytest.mark.slow
 @QUICK
 def test_controlled_steps_save_what_diffrax_saves():
     settings = {"max_steps": 32, **ADAPTIVE}
@@ -105,6 +106,7 @@ def test_controlled_steps_save_what_diffrax_saves():
         assert_same(plain, run("native", saveat=saveat, **settings), **AT_STEPS)
 
 
+@pytest.mark.slow
 @QUICK
 def test_given_steps_run_backward_in_time():
     """Those of adaptive steps are among the members of a batch below."""
