@@ -166,6 +166,7 @@ def perturbation_matrices(objective, params):
 
     def one(variation, state):
         system, formulation, controller = objective.built(params, variation)
+        state = objective.first_state(params, variation, state)
         servo = offers_of(controller).perturbation_matrix(objective.t0, state.q, state.v, state.w)
         return formulation.perturbation_matrix(system, objective.t0, state), servo
 

@@ -153,10 +153,10 @@ def _runs(objective, params, ts: np.ndarray, substeps: int) -> dict[str, np.ndar
 
 @jit
 def _compiled(objective, params, ends, substeps: int) -> dict[str, Array]:
-    wide = jax.tree.map(lambda x: x.astype(jnp.result_type(float)), objective.states)
-
     def one(variation, state):
         system, formulation, controller = objective.built(params, variation)
+        state = objective.first_state(params, variation, state)
+        state = jax.tree.map(lambda x: x.astype(jnp.result_type(float)), state)
         run = simulate(
             system, formulation, state, t0=ends[0], t1=ends[-1],
             saveat=diffrax.SaveAt(t0=True, steps=substeps), stepsize_controller=Grid(ends),
@@ -174,7 +174,7 @@ def _compiled(objective, params, ends, substeps: int) -> dict[str, Array]:
 
     over_starts = eqx.filter_vmap(one, in_axes=(None, 0))
     variations = jnp.arange(objective.conditions.variation_count)
-    return eqx.filter_vmap(over_starts, in_axes=(0, None))(variations, wide)
+    return eqx.filter_vmap(over_starts, in_axes=(0, None))(variations, objective.states)
 
 
 def _check_runs(runs: dict[str, Array]) -> None:

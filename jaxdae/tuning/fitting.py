@@ -2,7 +2,58 @@
 
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdae.systems import State
+from jaxdae.systems.checks import is_concrete
 from jaxdae.tuning.per_start import check_per_start
+
+
+def check_states(states: State) -> None:
+    """Require a batch of finite starts.
+
+    Args:
+        states: of an objective.
+
+    Raises:
+        ValueError: for a single start, or one that is not finite.
+    """
+    if jnp.ndim(states.q) != 2:
+        raise ValueError(
+            f"SimulationObjective: states.q has shape {jnp.shape(states.q)}, needs "
+            "(starts, n); make a batch with perturbed_states(state, key, count)."
+        )
+    if is_concrete(states) and not all(
+        np.isfinite(np.asarray(x)).all() for x in jax.tree.leaves(states)
+    ):
+        raise ValueError("SimulationObjective: a start is not finite.")
+
+
+def check_times(objective: Any) -> None:
+    """Require an end time, steps that lead there, and a budget of adaptive runs.
+
+    Args:
+        objective: a `SimulationObjective`.
+
+    Raises:
+        ValueError: naming what is missing, or leads elsewhere.
+    """
+    if objective.ends is None:
+        raise ValueError("SimulationObjective: give the end time `t1`.")
+    t0 = objective.t0
+    for t1 in objective.ends:
+        for dt in objective.steps_given or ():
+            if is_concrete((t0, t1, dt)) and not dt * (t1 - t0) > 0:
+                raise ValueError(
+                    f"SimulationObjective: dt = {dt} does not lead from t0 = {t0} to t1 = {t1}."
+                )
+    if objective.adaptive and objective.max_steps is None:
+        raise ValueError(
+            "SimulationObjective: an adaptive run has no work budget, and gains have an "
+            "optimum only for one; give max_steps, or a fixed step dt."
+        )
 
 
 def check_fitting(objective: Any) -> None:

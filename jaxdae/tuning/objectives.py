@@ -19,11 +19,10 @@ from jaxdae.simulation.trajectory import Trajectory
 from jaxdae.solvers.grid import Grid
 from jaxdae.systems import State, System
 from jaxdae.systems.calls import check_instance
-from jaxdae.systems.checks import is_concrete
 from jaxdae.tuning.budgets import counted, listed, named
 from jaxdae.tuning.certificate import Certificate, certificate
 from jaxdae.tuning.conditions import Conditions, ends_of_steps, Member, Members
-from jaxdae.tuning.fitting import check_fitting
+from jaxdae.tuning.fitting import check_fitting, check_states, check_times
 from jaxdae.tuning.per_start import of_member
 from jaxdae.tuning.risk import at_risk, check_risk, in_words, is_mean, Risk
 
@@ -45,6 +44,9 @@ class SimulationObjective(eqx.Module):
             formulation, controller)`.
         system: instead of `build`, when the parameters are the formulation.
         controller: with `system`, the controller, if any.
+        start: maps the resolved parameters, a start of the batch, and a variation where there are
+            any, to the state that a run begins in: designs and plants may begin where others
+            cannot. By default the start of the batch.
         t0: start time [s].
         t1: end time [s].
         dt: step [s].
@@ -73,6 +75,7 @@ class SimulationObjective(eqx.Module):
     build: Callable | None = eqx.field(default=None, kw_only=True)
     system: System | None = eqx.field(default=None, kw_only=True)
     controller: Callable | None = eqx.field(default=None, kw_only=True)
+    start: Callable | None = eqx.field(default=None, kw_only=True)
     t0: float = eqx.field(default=0.0, kw_only=True)
     t1: float | None = eqx.field(default=None, kw_only=True)
     dt: float | None = eqx.field(default=None, kw_only=True)
@@ -101,37 +104,15 @@ class SimulationObjective(eqx.Module):
             )
         check_instance("states", self.states, State, "perturbed_states(state, key, count)")
         check_instance("conditions", self.conditions, Conditions, "Conditions(dt=(0.01, 0.02))")
-        if jnp.ndim(self.states.q) != 2:
-            raise ValueError(
-                f"SimulationObjective: states.q has shape {jnp.shape(self.states.q)}, needs "
-                "(starts, n); make a batch with perturbed_states(state, key, count)."
-            )
-        if is_concrete(self.states) and not _all_finite(self.states):
-            raise ValueError("SimulationObjective: a start is not finite.")
+        check_states(self.states)
         check_risk(self.risk)
         if self.failure_cost is not None and not np.isfinite(self.failure_cost):
             raise ValueError(
                 f"SimulationObjective: failure_cost is {self.failure_cost}; give a finite price, "
                 "or None for an objective that is NaN where a member fails."
             )
-        self._check_times()
+        check_times(self)
         check_fitting(self)
-
-    def _check_times(self) -> None:
-        if self._t1 is None:
-            raise ValueError("SimulationObjective: give the end time `t1`.")
-        for t1 in self._t1:
-            for dt in self._dt or ():
-                if is_concrete((self.t0, t1, dt)) and not dt * (t1 - self.t0) > 0:
-                    raise ValueError(
-                        f"SimulationObjective: dt = {dt} does not lead from t0 = {self.t0} to "
-                        f"t1 = {t1}."
-                    )
-        if self.adaptive and self.max_steps is None:
-            raise ValueError(
-                "SimulationObjective: an adaptive run has no work budget, and gains have an "
-                "optimum only for one; give max_steps, or a fixed step dt."
-            )
 
     def __call__(self, params: PyTree) -> Float[Array, ""]:
         """The risk of the costs of all members; NaN if one of them fails and has no price.
@@ -199,9 +180,9 @@ class SimulationObjective(eqx.Module):
     @property
     def members(self) -> Members:
         """Step, horizon, variation and start of each member of the batch."""
-        assert self._t1 is not None  # __check_init__ made sure of it
-        steps = (np.nan,) if self.adaptive else self._dt
-        return Members.of(self.shape, steps, self._t1)
+        assert self.ends is not None  # __check_init__ made sure of it
+        steps = (np.nan,) if self.adaptive else self.steps_given
+        return Members.of(self.shape, steps, self.ends)
 
     def backend_of(self, params: PyTree) -> tuple[str, str | None]:
         """Which backend makes the runs, and what keeps the native one from it.
@@ -220,10 +201,10 @@ class SimulationObjective(eqx.Module):
     def budget(self) -> str:
         """Step or work budget the optimum belongs to, conditions and risk, in words."""
         if self.adaptive:
-            ends = listed(x - self.t0 for x in self._t1 or ())
+            ends = listed(x - self.t0 for x in self.ends or ())
             steps = f"adaptive, at most {self.max_steps} steps in {ends} s"
         elif self.several_grids:
-            steps = f"h = {listed(self.steps_made)} s, to t = {listed(self._t1 or ())} s"
+            steps = f"h = {listed(self.steps_made)} s, to t = {listed(self.ends or ())} s"
         else:
             steps = f"h = {listed(self.steps_made)} s, {self.fixed_steps} steps"
         price = "" if self.failure_cost is None else f"failures at {self.failure_cost:g}"
@@ -244,6 +225,25 @@ class SimulationObjective(eqx.Module):
             return self.build(params)
         return self.build(params, self.conditions.variation(variation))
 
+    def first_state(self, params: PyTree, variation, state: State) -> State:
+        """The state that a run begins in.
+
+        Args:
+            params: resolved parameters.
+            variation: number of the variation; may be traced.
+            state: a start of the batch.
+
+        Raises:
+            TypeError: where `start` returns anything but a `State`.
+        """
+        if self.start is None:
+            return state
+        varied = self.conditions.variations is not None
+        varying = (self.conditions.variation(variation),) if varied else ()
+        first = self.start(params, state, *varying)
+        check_instance("what start returned", first, State, "State(q, v, w)")
+        return first
+
     @property
     def solver_used(self) -> diffrax.AbstractSolver:
         """The step method, also where none is given."""
@@ -259,7 +259,7 @@ class SimulationObjective(eqx.Module):
         if self.adaptive:
             return ()
         made = [float(x[-1] - x[0]) / (x.size - 1) for x in self._ends]
-        count = len(self._t1 or ())
+        count = len(self.ends or ())
         rows = [made[i : i + count] for i in range(0, len(made), count)]
         # Not the same twice for steps that differ by round-off.
         return tuple(x for row in rows for x in {f"{x:g}": x for x in row}.values())
@@ -272,18 +272,18 @@ class SimulationObjective(eqx.Module):
     @property
     def _ends(self) -> list[np.ndarray]:
         """Ends of the fixed steps under all conditions, horizons changing fastest."""
-        dtype, times, steps = self.states.q.dtype, self._t1 or (), self._dt or ()
+        dtype, times, steps = self.states.q.dtype, self.ends or (), self.steps_given or ()
         return [step_ends(self.t0, t1, dt, dtype) for dt in steps for t1 in times]
 
     @property
-    def _dt(self) -> tuple[float, ...] | None:
+    def steps_given(self) -> tuple[float, ...] | None:
         """Steps of all conditions; `None` where there is none."""
         if self.conditions.dt is not None:
             return self.conditions.dt
         return None if self.dt is None else (self.dt,)
 
     @property
-    def _t1(self) -> tuple[float, ...] | None:
+    def ends(self) -> tuple[float, ...] | None:
         """End times of all conditions."""
         if self.conditions.t1 is not None:
             return self.conditions.t1
@@ -295,26 +295,26 @@ class SimulationObjective(eqx.Module):
         fixed = self.stepsize_controller is None or isinstance(
             self.stepsize_controller, diffrax.ConstantStepSize
         )
-        return self._dt is None or not fixed
+        return self.steps_given is None or not fixed
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
         """Numbers of steps, horizons, variations and starts."""
-        steps = 1 if self.adaptive else len(self._dt or ())
-        counts = len(self._t1 or ()), self.conditions.variation_count, self.states.q.shape[0]
+        steps = 1 if self.adaptive else len(self.steps_given or ())
+        counts = len(self.ends or ()), self.conditions.variation_count, self.states.q.shape[0]
         return steps, *counts
 
     @property
     def several_grids(self) -> bool:
         """Whether fixed steps differ among members."""
-        return not self.adaptive and len(self._dt or ()) * len(self._t1 or ()) > 1
+        return not self.adaptive and len(self.steps_given or ()) * len(self.ends or ()) > 1
 
     @property
     def fixed_steps(self) -> int:
         """Number of fixed steps, of the run that has most."""
-        assert self._dt is not None  # of a fixed-step run, which __check_init__ made sure of
-        assert self._t1 is not None  # likewise
-        quotients = [(t1 - self.t0) / dt for t1 in self._t1 for dt in self._dt]
+        assert self.steps_given is not None  # of a fixed-step run
+        assert self.ends is not None  # which __check_init__ made sure of
+        quotients = [(t1 - self.t0) / dt for t1 in self.ends for dt in self.steps_given]
         # Not one step more for a quotient that is above an integer by round-off.
         return int(np.ceil(max(quotients) * (1 - 1e-9)))
 
@@ -332,7 +332,7 @@ class SimulationObjective(eqx.Module):
     def _batch(self) -> Member:
         """All members, as arrays to be mapped over."""
         step, horizon, variation, start = (jnp.asarray(x.ravel()) for x in np.indices(self.shape))
-        grid, t1, times = None, None, self._t1 or ()
+        grid, t1, times = None, None, self.ends or ()
         if self.several_grids:
             grid = jnp.asarray(ends_of_steps(self._ends))[step * len(times) + horizon]
         elif len(times) > 1:
@@ -365,6 +365,7 @@ class SimulationObjective(eqx.Module):
 
     def _run(self, params: PyTree, member: Member) -> Trajectory:
         state = jax.tree.map(lambda x: x[member.start], self.states)
+        state = self.first_state(params, member.variation, state)
         system, formulation, controller = self.built(params, member.variation)
         forward = self.mode == "forward"
         adjoint = diffrax.ForwardMode() if forward else diffrax.RecursiveCheckpointAdjoint()
@@ -378,9 +379,9 @@ class SimulationObjective(eqx.Module):
         if member.grid is not None:
             controller = Grid(member.grid)
             return {"t1": member.grid[-1], "dt": None, "stepsize_controller": controller}
-        assert self._t1 is not None  # __check_init__ made sure of it
-        t1 = self._t1[0] if member.t1 is None else member.t1
-        return {"t1": t1, "dt": None if self._dt is None else self._dt[0]}
+        assert self.ends is not None  # __check_init__ made sure of it
+        t1 = self.ends[0] if member.t1 is None else member.t1
+        return {"t1": t1, "dt": None if self.steps_given is None else self.steps_given[0]}
 
 
 # Settings that `simulate` has by the same names.
@@ -389,7 +390,3 @@ _PASSED_ON = ("t0", "solver", "stepsize_controller", "saveat", "backend")
 
 def _name_of(cost: Callable) -> str:
     return getattr(cost, "__name__", type(cost).__name__)
-
-
-def _all_finite(tree: PyTree) -> bool:
-    return all(np.isfinite(np.asarray(x)).all() for x in jax.tree.leaves(tree))

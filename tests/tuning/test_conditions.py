@@ -75,6 +75,55 @@ def test_members_have_the_costs_of_objectives_of_their_own(costs):
         np.testing.assert_allclose(costs[i, j, k], compiled(one.costs)(RATE), rtol=1e-13)
 
 
+def faster(rate, state, factor):
+    """A start that depends on what is tuned and on the plant."""
+    return State(state.q, rate * factor * state.v, state.w)
+
+
+@pytest.mark.slow
+def test_a_run_begins_where_parameters_and_variation_say():
+    """As from starts that have been made by hand, in value and in slope."""
+    factors = (0.5, 1.2)
+    made = objective(
+        start=faster, conditions=Conditions(dt=0.05, t1=0.4, variations=jnp.array(factors))
+    )
+    (values,), (slopes,) = jax.jit(
+        lambda x: jax.jvp(lambda y: (made.costs(y),), (x,), (jnp.ones_like(x),))
+    )(RATE)
+    h, differences = 1e-5, []
+    for factor in factors:
+
+        def by_hand(rate, factor=factor):
+            # Traced starts are those of a user's own loop.
+            states = State(START.q, rate * factor * START.v, START.w)
+            one = objective(
+                states=states, build=lambda x: risen(x, factor), conditions=Conditions(),
+                dt=0.05, t1=0.4,
+            )  # fmt: skip
+            return one.costs(rate)
+
+        run = jax.jit(by_hand)
+        differences.append((run(RATE), (run(RATE + h) - run(RATE - h)) / (2 * h)))
+    expected, expected_slopes = (np.concatenate(x) for x in zip(*differences, strict=True))
+    np.testing.assert_allclose(values, expected, rtol=1e-13)  # sums in another order
+    # Central differences: h^2 times third derivatives of order one.
+    np.testing.assert_allclose(slopes, expected_slopes, rtol=1e-7)
+
+
+def test_a_start_without_variations_takes_two_arguments():
+    made = objective(
+        build=lambda x: risen(x, 1.0), conditions=Conditions(dt=0.05, t1=0.4),
+        start=lambda rate, state: faster(rate, state, 0.0),
+    )  # fmt: skip
+    np.testing.assert_array_equal(compiled(made.costs)(RATE), 0.0)  # at rest it stays at zero
+
+
+def test_a_start_that_is_no_state_is_refused():
+    made = objective(start=lambda _rate, state, _factor: (state.q, state.v))
+    with pytest.raises(TypeError, match=r"what start returned is \(.*; give State\(q, v, w\)"):
+        jax.eval_shape(made.costs, RATE)
+
+
 def test_members_are_named_by_what_differs():
     members = objective().members
     assert members.name(0) == "dt = 0.05 s, t1 = 0.4 s, variation 0, start 0"
