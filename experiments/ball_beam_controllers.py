@@ -10,95 +10,88 @@ Writes a figure, `report.md` and `result.json`.
 """
 
 import dataclasses
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from ball_beam_tuning import FORMULATION, perturbed_rests, RegulationCost, RIG, ROWS, SLOWER
-from claims import Claim, fenced, finish, listed, options
-from contest import Candidate, Contest, contest, HEADINGS, lines, Plants, recorded
-from jaxtyping import Array, Float, PRNGKeyArray
+from ball_beam_tuning import FORMULATION, off_rest, RegulationCost, RIG, ROWS
+from claims import Claim
+from contest import Candidate, contest, costs, main, Report, Size, Task, Uniform
+from jaxtyping import Array, Float
 
-from jaxdae import Positive, simulate, Trajectory
+from jaxdae import Interval, Positive, State
 from jaxdae.analysis import equilibrium, linearize, lqr, RegulatorFeedback
 from jaxdae.control import NeuralFeedback
-from jaxdae.models.ball_beam import linear_regulator, LinearRegulator, SimplifiedBallBeam
+from jaxdae.models.ball_beam import (
+    BallBeam,
+    linear_regulator,
+    LinearRegulator,
+    SimplifiedBallBeam,
+)
 from jaxdae.plotting import plot_series, save_figure
 from jaxdae.solvers import RK4
-from jaxdae.tables import table
 
 END, STEP, RIG_STEP = 3.0, 3e-3, 1.5e-4
-WEIGHTS = "LQR, weights tuned"
-SPREAD = 1.0  # of the starts, in units of `perturbed_rests`
+CASCADE, WEIGHTS, NETWORK = "cascaded PD", "LQR, weights tuned", "LQR + network"
+AND_RIG = ", rig too"
+# Of the design: the lever [m], the ratio of the gear, and the gears' own inertia [kg m^2].
+LEVERS, RATIOS, RATIO, GEARS = (0.0127, 0.0381), (35.0, 140.0), 70.0, 5.28e-5
+SPREAD = 1.0  # of the starts, in units of `off_rest`
 # Of the plants: mass of the ball [kg], and parts of supply, resistance and friction.
 BALLS, SUPPLIES, RESISTANCES, FRICTION = (0.04, 0.1), (0.85, 1.15), (0.85, 1.15), (0.5, 2.0)
 
 
-@dataclasses.dataclass(frozen=True)
-class Size:
-    """How much is simulated.
-
-    Args:
-        training: plants to tune on.
-        held_out: plants to judge on.
-    """
-
-    training: int = 16
-    held_out: int = 48
+RANDOM = {
+    "ball": Uniform(*BALLS),
+    "supply": Uniform(*SUPPLIES),
+    "resistance": Uniform(*RESISTANCES),
+    "friction": Uniform(*FRICTION),
+    "off": Uniform(-SPREAD, SPREAD, (3,)),
+}
 
 
-def plants(key: PRNGKeyArray, count: int) -> Plants:
-    """Rigs with random balls, supplies, resistances and friction, each with a start off its rest.
+def plant(design: BallBeam, random, slower: float = 20.0) -> BallBeam:
+    """A rig of a design with ball, supply, resistance and friction of its own.
 
     The current is twenty times slower than the rig's, as in `ball_beam_tuning`.
     """
-    keys = jax.random.split(key, 5)
-
-    def pick(key, bounds):
-        return jax.random.uniform(key, (count,), float, *bounds)
-
-    def system(ball, supply, resistance, friction):
-        return dataclasses.replace(
-            SLOWER,
-            ball_mass=ball,
-            ball_inertia=0.4 * ball * SLOWER.ball_radius**2,
-            supply_gain=supply,
-            resistance=resistance * SLOWER.resistance,
-            wheel_damping=friction * SLOWER.wheel_damping,
-        )
-
-    bounds = (BALLS, SUPPLIES, RESISTANCES, FRICTION)
-    systems = jax.vmap(system)(*(pick(k, b) for k, b in zip(keys[:4], bounds, strict=True)))
-    systems = jax.tree.map(lambda x: jnp.broadcast_to(x, (count,)), systems)
-    return Plants(systems, perturbed_rests(RIG, keys[4], count, SPREAD))
-
-
-def run(system, state, controller, mode="forward", dt=STEP) -> Trajectory:
-    """One motion with fixed steps; a failure is a value."""
-    forward = mode == "forward"
-    return simulate(
-        system,
-        FORMULATION,
-        state,
-        t1=END,
-        dt=dt,
-        solver=RK4(),
-        saveat=diffrax.SaveAt(ts=jnp.linspace(0, END, round(ROWS * END) + 1)),
-        controller=controller,
-        adjoint=diffrax.ForwardMode() if forward else diffrax.RecursiveCheckpointAdjoint(),
-        throw=False,
-        start_tolerance=None,
-        max_steps=round(END / dt) + 1,
+    ball = random["ball"]
+    return dataclasses.replace(
+        design,
+        inductance=slower * design.inductance,
+        ball_mass=ball,
+        ball_inertia=0.4 * ball * design.ball_radius**2,
+        supply_gain=random["supply"],
+        resistance=random["resistance"] * design.resistance,
+        wheel_damping=random["friction"] * design.wheel_damping,
     )
 
 
-def run_rig(system, state, controller, mode="forward") -> Trajectory:
+def start(design: BallBeam, random) -> State:
+    """Off the rest of a design."""
+    return off_rest(design, random["off"])
+
+
+def task(cost, end: float = END) -> Task:
+    """One motion with fixed steps, at a cost."""
+    return Task(RIG, RANDOM, plant, start, FORMULATION, cost, _settings(end, STEP))
+
+
+def with_own_inductance(task: Task) -> Task:
     """The same with the rig's own inductance, which asks for shorter steps."""
-    system = eqx.tree_at(lambda s: s.inductance, system, jnp.asarray(RIG.inductance))
-    return run(system, state, controller, mode, RIG_STEP)
+    settings = _settings(task.settings["t1"], RIG_STEP)
+    return task._replace(plant=partial(plant, slower=1.0), settings=settings)
+
+
+def _settings(end: float, step: float) -> dict[str, Any]:
+    saveat = diffrax.SaveAt(ts=jnp.linspace(0, end, round(ROWS * end) + 1))
+    return {"t1": end, "dt": step, "solver": RK4(), "saveat": saveat}
 
 
 class OnBeam(eqx.Module):
@@ -141,22 +134,51 @@ class Cascade(eqx.Module):
         return self.voltage + self.K_P * (wanted - q[2]) - self.K_D * v[2]
 
 
-def weighted(nominal: LinearRegulator):
-    """The regulator as a function of its weights, from the linear model of the nominal rig."""
-    model, zero = SimplifiedBallBeam(**vars(RIG)), jnp.zeros(1)
+class Design(NamedTuple):
+    """What is chosen of the rig beside its law.
+
+    Args:
+        lever: radius of the wheel at the rod's joint [m].
+        ratio: of the gear between motor and wheel.
+    """
+
+    lever: Any
+    ratio: Any
+
+    @property
+    def rig(self) -> BallBeam:
+        """The rig with this lever and gear; the inertia of the rotor counts by the ratio's square.
+
+        The gears' own inertia stays, and so do friction and efficiency.
+        """
+        part = self.ratio / RATIO
+        rotor = RIG.wheel_inertia - GEARS
+        return dataclasses.replace(
+            RIG,
+            wheel_radius=self.lever,
+            torque_constant=part * RIG.torque_constant,
+            emf_constant=part * RIG.emf_constant,
+            wheel_inertia=GEARS + part**2 * rotor,
+        )
+
+
+def designed(params) -> BallBeam:
+    """The rig that parameters choose."""
+    return Design(params["lever"], params["ratio"]).rig
+
+
+def regulator(rig: BallBeam, Q, R) -> RegulatorFeedback:
+    """The regulator with given weights, from the linear model of a rig."""
+    model, zero = SimplifiedBallBeam(**vars(rig)), jnp.zeros(1)
     rest = equilibrium(model, model.start()[0], zero, zero, free_controls=True, fixed=("r",))
     linear = linearize(model, rest, independent=("r", "theta"))
-
-    def feedback(p) -> RegulatorFeedback:
-        gain = lqr(linear.A, linear.B, jnp.diag(p["Q"]), jnp.diag(p["R"])).K
-        return eqx.tree_at(lambda f: f.K, nominal.feedback, gain)
-
-    return feedback
+    gain = lqr(linear.A, linear.B, Q, R).K
+    return RegulatorFeedback(gain, rig.start()[0], rest.w, rest.u, (0, 2))
 
 
 def candidates(nominal: LinearRegulator, steps: int) -> list[Candidate]:
-    """The regulator, and what is tuned, from the regulator on."""
-    regulator, (gains,) = nominal.feedback, nominal.feedback.K
+    """The regulator, and what is tuned, from the regulator on: laws, and laws with a design."""
+    first, (gains,) = nominal.feedback, nominal.feedback.K
     # The regulator's own gains but that of the current.
     law = {
         "p": Positive(-gains[0] / gains[1]),
@@ -169,43 +191,54 @@ def candidates(nominal: LinearRegulator, steps: int) -> list[Candidate]:
         "Q": Positive(jnp.maximum(jnp.diag(nominal.Q), jnp.array([0.0, 0.0, 1.0, 1e-2, 1e-2]))),
         "R": Positive(jnp.diag(nominal.R)),
     }
-    start = RIG.rest()
+    design = {
+        "lever": Interval(RIG.wheel_radius, *LEVERS),
+        "ratio": Interval(RATIO, *RATIOS),
+    }
     network = eqx.nn.MLP(7, 1, 8, 1, jnp.tanh, key=jax.random.key(5), dtype=gains.dtype)
     scaled = jnp.array([10.0, 1.0, 1.0, 5.0, 1.0, 1.0, 0.1])
     network = eqx.tree_at(lambda n: n.layers[0].weight, network, replace_fn=lambda w: w * scaled)
+
+    def cascade(rig, p) -> Cascade:
+        return Cascade(*(p[x] for x in law), voltage=rig.rest_voltage()[None])
+
+    def weighted(rig, p) -> RegulatorFeedback:
+        return regulator(rig, jnp.diag(p["Q"]), jnp.diag(p["R"]))
+
+    def with_network(p) -> NeuralFeedback:
+        return NeuralFeedback(p, RIG.rest(), 1.0, first)
+
     return [
-        Candidate("LQR", (), lambda _: regulator),
-        Candidate("cascaded PD", law, lambda p: Cascade(**p, voltage=regulator.u), steps),
-        Candidate(WEIGHTS, weights, weighted(nominal), steps),
+        Candidate("LQR", (), lambda _: first),
+        Candidate(CASCADE, law, partial(cascade, RIG), steps),
+        Candidate(WEIGHTS, weights, partial(weighted, RIG), steps),
+        Candidate(NETWORK, network, with_network, 2 * steps, "reverse"),
         Candidate(
-            "LQR + network",
-            network,
-            lambda p: NeuralFeedback(p, start, 1.0, regulator),
-            2 * steps,
-            "reverse",
+            CASCADE + AND_RIG, law | design, lambda p: cascade(designed(p), p), steps,
+            design=designed,
         ),
-    ]
+        Candidate(
+            WEIGHTS + AND_RIG, weights | design, lambda p: weighted(designed(p), p), steps,
+            design=designed,
+        ),
+        Candidate(
+            WEIGHTS + AND_RIG + ", for the worst", weights | design,
+            lambda p: weighted(designed(p), p), steps, design=designed, risk="worst",
+        ),
+    ]  # fmt: skip
 
 
-def study(steps: int, size: Size) -> dict:
+def study(steps: int, size: Size, only: Sequence[str] = (), progress: bool = True) -> dict:
     """Tune and judge all candidates; judge the regulator and the best on the rig's inductance."""
     nominal = linear_regulator(RIG)
     cost = OnBeam(RegulationCost(nominal.feedback, nominal.Q, nominal.R, nominal.P))
-    training, held_out = (
-        plants(jax.random.key(seed), count)
-        for seed, count in enumerate((size.training, size.held_out))
-    )
-    chosen = candidates(nominal, steps)
-    rows = contest(chosen, run, cost, training, held_out)
-    hardest = int(np.nanargmax(rows["LQR"].held_out))
-    plant = jax.tree.map(lambda x: x[hardest], held_out)
-    runs = {x.name: run(plant.systems, plant.states, x.build(rows[x.name].params)) for x in chosen}
+    chosen = [x for x in candidates(nominal, steps) if x.name in only or not only]
+    found = contest(task(cost), chosen, size, progress)
+    rows = found.rows
     best = min(chosen, key=lambda x: (rows[x.name].lost, rows[x.name].mean))
-    own = {}
-    for x in (chosen[0], best):
-        judge = Contest(held_out, run_rig, cost, x.build)
-        own[x.name] = np.asarray(eqx.filter_jit(judge.costs)(rows[x.name].params))
-    return {"rows": rows, "runs": runs, "own": own}
+    stiff = with_own_inductance(task(cost))
+    own = {x.name: costs(stiff, x, rows[x.name].params, found.held_out) for x in (chosen[0], best)}
+    return {"rows": rows, "runs": found.runs, "own": own}
 
 
 TEXT = """
@@ -261,21 +294,15 @@ def draw(results: dict, path: Path) -> None:
     save_figure(plot_series(ts, {"ball r [m]": curves, "voltage [V]": volts}, title=title), path)
 
 
-def main() -> None:
-    """Run the study and write what it found."""
-    chosen = options(__doc__, "results/ball_beam_controllers", steps=(30, "of the optimizer"))
-    size = Size()
-    results = study(chosen.steps, size)
-    sentences = claims(results)
-    text = "\n".join(
-        [
-            f"# Ball and beam: tuned on {size.training} plants, judged on {size.held_out} others",
-            *("", *fenced(table(HEADINGS, lines(results["rows"]))), TEXT, listed(sentences)),
-        ]
-    )
-    draw(results, chosen.out / "hardest.png")
-    finish(chosen.out, text, recorded(results["rows"]) | {"own": results["own"]}, sentences)
+REPORT = Report(
+    "ball_beam_controllers",
+    "Ball and beam",
+    TEXT,
+    claims,
+    draw,
+    {"lever": "lever [m]", "ratio": "gear ratio"},
+)
 
 
 if __name__ == "__main__":
-    main()
+    main(__doc__, study, 30, Size(held_out=48), REPORT)

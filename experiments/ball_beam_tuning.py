@@ -13,6 +13,7 @@ Writes a figure, `report.md` and `result.json`.
 
 import dataclasses
 import itertools
+from functools import partial
 from pathlib import Path
 
 import diffrax
@@ -107,17 +108,22 @@ def perturbed_rests(system: BallBeam, key: PRNGKeyArray, count: int, spread: flo
     Returns:
         A `State` with leading axis `count`.
     """
+    uniform = jax.random.uniform(key, (count, 3), float, -spread, spread)
+    return jax.jit(jax.vmap(partial(off_rest, system)))(uniform)
+
+
+def off_rest(system: BallBeam, off: Float[Array, " 3"]) -> State:
+    """A consistent start off the rest.
+
+    Args:
+        system: the ball and beam.
+        off: place and speed of the ball and angle of the wheel, 1 for 10 cm, 0.2 m/s, 0.5 rad.
+    """
     center = system.rest()
-    uniform = jax.random.uniform(key, (count, 3), center.q.dtype, -spread, spread)
-    ball, speed, turn = (uniform * jnp.array([OFF, SPEED, TURN], center.q.dtype)).T
-    zero = jnp.zeros_like(ball)
-    q = center.q + jnp.stack([ball, zero, turn], axis=1)
-    v = jnp.stack([speed, zero, zero], axis=1)
-
-    def project(q, v):
-        return consistent_state(system, q, v, w=center.w, fixed=("r", "theta"))
-
-    return jax.jit(jax.vmap(project))(q, v)
+    ball, speed, turn = off.astype(center.q.dtype) * jnp.array([OFF, SPEED, TURN], center.q.dtype)
+    q = center.q + jnp.stack([ball, jnp.zeros_like(ball), turn])
+    v = jnp.zeros_like(q).at[0].set(speed)
+    return consistent_state(system, q, v, w=center.w, fixed=("r", "theta"))
 
 
 class CubicNetwork(eqx.Module):

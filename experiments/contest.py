@@ -1,20 +1,80 @@
-"""What studies of controllers share: candidates tuned on random plants, judged on others.
+"""What contests of controllers share: candidates tuned on random plants, judged on others.
 
 All candidates are judged by one cost; the plants that are judged on, and their starts, are not
-those that were tuned on.
+those that were tuned on. A candidate may choose the design of the plants beside its law.
 """
 
-from collections.abc import Callable, Sequence
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from claims import Claim, fenced, finish, listed, options
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from jaxdae import resolve, State, Trajectory, tune
-from jaxdae.tuning import Logarithm, trainable
+from jaxdae import resolve, State, System, Trajectory, tune
+from jaxdae.formulations import AbstractFormulation
+from jaxdae.tables import table
+from jaxdae.tuning import Conditions, CVaR, Logarithm, SimulationObjective, trainable
+from jaxdae.tuning.risk import at_risk, in_words, Risk
+
+# What the tables show beside the mean and the worst.
+TAIL = CVaR(0.25)
+
+
+class Uniform(NamedTuple):
+    """Bounds of random numbers of a plant.
+
+    Args:
+        low: least.
+        high: largest.
+        shape: of the numbers of one plant.
+    """
+
+    low: float
+    high: float
+    shape: tuple[int, ...] = ()
+
+
+class Task(NamedTuple):
+    """What is to be controlled, and at what cost.
+
+    Args:
+        nominal: what the controllers know.
+        random: what differs among plants and their starts, by name.
+        plant: maps a design, such as `nominal`, and such numbers to the system that is run.
+        start: maps them to the state it is run from.
+        formulation: of the runs.
+        cost: of a `Trajectory`; NaN for a plant that is lost.
+        settings: `t1`, `dt`, `solver` and such, of `SimulationObjective`.
+    """
+
+    nominal: System
+    random: dict[str, Uniform]
+    plant: Callable[[Any, dict[str, Array]], System]
+    start: Callable[[Any, dict[str, Array]], State]
+    formulation: AbstractFormulation
+    cost: Callable[[Trajectory], Float[Array, ""]]
+    settings: dict[str, Any]
+
+    def plants(self, key: PRNGKeyArray, count: int) -> dict[str, Array]:
+        """Random numbers of so many plants.
+
+        Args:
+            key: random key.
+            count: of plants; the leading axis.
+        """
+        keys = jax.random.split(key, len(self.random))
+        drawn = zip(keys, self.random.items(), strict=True)
+        return {
+            name: jax.random.uniform(k, (count, *x.shape), float, x.low, x.high)
+            for k, (name, x) in drawn
+        }
 
 
 class Candidate(NamedTuple):
@@ -22,60 +82,74 @@ class Candidate(NamedTuple):
 
     Args:
         name: heading of its row.
-        params: with parametrizations; the first is not tuned where `steps` is 0.
-        build: maps resolved parameters to a controller.
+        params: with parametrizations; they are not tuned where `steps` is 0.
+        law: maps resolved parameters to a controller.
         steps: of the optimizer.
         mode: how to differentiate.
+        design: maps resolved parameters to the design of all plants; the nominal one by default.
+        risk: what is made small of the costs of all plants: "mean", "worst" or `CVaR`.
     """
 
     name: str
     params: Any
-    build: Callable[[Any], Callable]
+    law: Callable[[Any], Callable]
     steps: int = 0
     mode: str = "forward"
+    design: Callable[[Any], System] | None = None
+    risk: Risk = "mean"
 
 
-class Plants(NamedTuple):
-    """Random plants, each with its start.
-
-    Args:
-        systems: a system whose arrays have a leading axis of plants.
-        states: the starts, likewise.
-    """
-
-    systems: Any
-    states: State
-
-
-class Contest(eqx.Module):
-    """Mean cost of a controller over plants; NaN where one of them is lost.
+def objective(task: Task, candidate: Candidate, plants: PyTree) -> SimulationObjective:
+    """The cost of a candidate over plants, each from its own start.
 
     Args:
-        plants: what it must control.
-        run: `(system, state, controller, mode)` to a `Trajectory`, failures being values.
-        cost: of a `Trajectory`.
-        build: maps parameters to a controller.
-        mode: how to differentiate.
+        task: what is to be controlled.
+        candidate: what controls it.
+        plants: random numbers, from `Task.plants`.
     """
 
-    plants: Plants
-    run: Callable[..., Trajectory]
-    cost: Callable[[Trajectory], Float[Array, ""]]
-    build: Callable[[Any], Callable]
-    mode: str = eqx.field(static=True, default="forward")
+    def designed(params) -> System:
+        return task.nominal if candidate.design is None else candidate.design(params)
 
-    def costs(self, params) -> Float[Array, " plants"]:
-        """Cost of every plant; NaN for one that is lost."""
-        controller = self.build(params)
+    def build(params, plant):
+        return task.plant(designed(params), plant), task.formulation, candidate.law(params)
 
-        def one(system, state):
-            run = self.run(system, state, controller, self.mode)
-            return jnp.where(run.success, self.cost(run), jnp.nan)
+    first = task.start(task.nominal, jax.tree.map(lambda x: x[0], plants))
+    return SimulationObjective(
+        task.cost,
+        jax.tree.map(lambda x: jnp.asarray(x)[None], first),
+        build=build,
+        start=lambda params, _state, plant: task.start(designed(params), plant),
+        mode=candidate.mode,
+        conditions=Conditions(variations=plants),
+        risk=candidate.risk,
+        **task.settings,
+    )
 
-        return eqx.filter_vmap(one)(*self.plants)
 
-    def __call__(self, params) -> Float[Array, ""]:
-        return jnp.mean(self.costs(params))
+def trajectory(task: Task, candidate: Candidate, params, plant) -> Trajectory:
+    """The motion of one plant.
+
+    Args:
+        task: what is to be controlled.
+        candidate: what controls it.
+        params: resolved.
+        plant: random numbers of one plant.
+    """
+    one = objective(task, candidate, jax.tree.map(lambda x: x[None], plant))
+    return eqx.filter_jit(one.trajectories)(params).member(0)
+
+
+def costs(task: Task, candidate: Candidate, params, plants) -> np.ndarray:
+    """Cost of every plant; NaN for one that is lost.
+
+    Args:
+        task: what is to be controlled.
+        candidate: what controls it.
+        params: resolved.
+        plants: random numbers of all.
+    """
+    return np.asarray(eqx.filter_jit(objective(task, candidate, plants).costs)(params))
 
 
 class Row(NamedTuple):
@@ -87,6 +161,7 @@ class Row(NamedTuple):
         params: after tuning.
         training: cost of each plant that was tuned on.
         held_out: cost of each plant that was not.
+        risk: what was made small.
     """
 
     name: str
@@ -94,57 +169,103 @@ class Row(NamedTuple):
     params: Any
     training: np.ndarray
     held_out: np.ndarray
+    risk: Risk = "mean"
 
     @property
     def lost(self) -> int:
         """Plants lost among those held out."""
         return int((~np.isfinite(self.held_out)).sum())
 
+    def at(self, risk: Risk) -> float:
+        """The risk of the plants held out that were not lost; NaN where all were.
+
+        Args:
+            risk: "mean", "worst" or `CVaR`.
+        """
+        kept = self.held_out[np.isfinite(self.held_out)]
+        return float(at_risk(jnp.asarray(kept), risk)) if kept.size else float("nan")
+
     @property
     def mean(self) -> float:
         """Mean cost of the plants held out that were not lost."""
-        return float(np.nanmean(self.held_out))
+        return self.at("mean")
+
+    @property
+    def tail(self) -> float:
+        """Mean of the worst quarter of them."""
+        return self.at(TAIL)
 
     @property
     def worst(self) -> float:
         """Largest of them."""
-        return float(np.nanmax(self.held_out))
+        return self.at("worst")
 
 
-def contest(
-    candidates: Sequence[Candidate], run, cost, training: Plants, held_out: Plants
-) -> dict[str, Row]:
-    """Tune every candidate on the first plants, and judge it on both.
+@dataclasses.dataclass(frozen=True)
+class Size:
+    """How much is simulated.
 
     Args:
-        candidates: at least one.
-        run: as in `Contest`.
-        cost: as in `Contest`.
         training: plants to tune on.
         held_out: plants to judge on.
     """
-    rows = {}
+
+    training: int = 16
+    held_out: int = 64
+
+
+class Outcome(NamedTuple):
+    """What a contest found.
+
+    Args:
+        rows: by candidate.
+        held_out: random numbers of the plants held out.
+        runs: by candidate, on the plant held out that costs the first candidate most.
+    """
+
+    rows: dict[str, Row]
+    held_out: dict[str, Array]
+    runs: dict[str, Trajectory]
+
+
+def contest(task: Task, candidates: Sequence[Candidate], size: Size, progress=True) -> Outcome:
+    """Tune every candidate on some plants, and judge it on them and on others.
+
+    Args:
+        task: what is to be controlled.
+        candidates: at least one; the others are compared with the first.
+        size: numbers of plants.
+        progress: show a bar for each.
+    """
+    training, held_out = (
+        task.plants(jax.random.key(seed), count)
+        for seed, count in enumerate((size.training, size.held_out))
+    )
+    rows = {x.name: _judged(task, x, training, held_out, progress) for x in candidates}
+    hardest = int(np.nanargmax(next(iter(rows.values())).held_out))
+    plant = jax.tree.map(lambda x: x[hardest], held_out)
+    runs = {x.name: trajectory(task, x, rows[x.name].params, plant) for x in candidates}
+    return Outcome(rows, held_out, runs)
+
+
+def _judged(task: Task, candidate: Candidate, training, held_out, progress) -> Row:
+    params, tuned = resolve(candidate.params), 0
+    if candidate.steps:
+        aim = Logarithm(objective(task, candidate, training))
+        result = tune(aim, candidate.params, steps=candidate.steps, progress=progress)
+        params = result.params
+        arrays = eqx.filter(candidate.params, trainable(candidate.params))
+        tuned = sum(x.size for x in jax.tree.leaves(arrays))
     # One program judges both.
     both = jax.tree.map(lambda *parts: jnp.concatenate(parts), training, held_out)
-    for x in candidates:
-        params = resolve(x.params)
-        if x.steps:
-            aim = Contest(training, run, cost, x.build, x.mode)
-            params = tune(Logarithm(aim), x.params, steps=x.steps, progress=True).params
-        judge = Contest(both, run, cost, x.build, x.mode)
-        costs = np.split(np.asarray(eqx.filter_jit(judge.costs)(params)), [_count(training)])
-        tuned = sum(p.size for p in jax.tree.leaves(eqx.filter(x.params, trainable(x.params))))
-        rows[x.name] = Row(x.name, tuned if x.steps else 0, params, *costs)
-    return rows
-
-
-def _count(plants: Plants) -> int:
-    return len(plants.states.q)
+    count = len(jax.tree.leaves(training)[0])
+    seen, unseen = np.split(costs(task, candidate, params, both), [count])
+    return Row(candidate.name, tuned, params, seen, unseen, candidate.risk)
 
 
 HEADINGS = (
-    "controller", "tuned numbers", "training: mean", "lost", "held out: mean", "worst", "lost",
-    "better than the first",
+    "controller", "tuned numbers", "for", "training: mean", "lost", "held out: mean",
+    "worst quarter", "worst", "lost", "better than the first",
 )  # fmt: skip
 
 
@@ -155,10 +276,10 @@ def lines(rows: dict[str, Row]) -> list[list]:
         [
             x.name,
             x.tuned,
+            (in_words(x.risk) or "the mean") if x.tuned else "-",
             f"{np.nanmean(x.training):.4g}",
             int((~np.isfinite(x.training)).sum()),
-            f"{x.mean:.4g}",
-            f"{x.worst:.4g}",
+            *(f"{part:.4g}" for part in (x.mean, x.tail, x.worst)),
             x.lost,
             f"{int((x.held_out < first.held_out).sum())} of {x.held_out.size}",
         ]
@@ -169,6 +290,80 @@ def lines(rows: dict[str, Row]) -> list[list]:
 def recorded(rows: dict[str, Row]) -> dict:
     """What goes into `result.json`."""
     return {
-        x.name: {"training": x.training, "held_out": x.held_out, "lost": x.lost, "tuned": x.tuned}
+        x.name: {
+            "training": x.training,
+            "held_out": x.held_out,
+            "lost": x.lost,
+            "mean": x.mean,
+            "worst_quarter": x.tail,
+            "worst": x.worst,
+            "tuned": x.tuned,
+            "for": in_words(x.risk) or "the mean",
+        }
         for x in rows.values()
     }
+
+
+def designs_in_words(rows: dict[str, Row], numbers: Mapping[str, str]) -> list[str]:
+    """A line for each candidate that chose a design.
+
+    Args:
+        rows: of all candidates.
+        numbers: of a design, what stands for them in words, by their names in the parameters.
+    """
+    chosen = {
+        x.name: {what: x.params[name] for name, what in numbers.items() if name in x.params}
+        for x in rows.values()
+        if isinstance(x.params, dict)
+    }
+    return [
+        f"Design by {name}: "
+        + ", ".join(f"{what} {np.array2string(np.asarray(v), precision=4)}" for what, v in found)
+        for name, found in ((name, list(x.items())) for name, x in chosen.items())
+        if found
+    ]
+
+
+class Report(NamedTuple):
+    """What a contest's script writes beside its table.
+
+    Args:
+        name: folder in `results`.
+        title: heading.
+        text: what the cost and the plants are.
+        claims: of the results of the study.
+        draw: `(results, path)`; a figure.
+        design: numbers of a design in words, by their names in the parameters.
+    """
+
+    name: str
+    title: str
+    text: str
+    claims: Callable[[dict], list[Claim]]
+    draw: Callable[[dict, Path], None]
+    design: Mapping[str, str] = MappingProxyType({})
+
+
+def main(doc: str | None, study: Callable[..., dict], steps: int, size: Size, report: Report):
+    """Run a study and write what it found.
+
+    Args:
+        doc: docstring of the script.
+        study: `(steps, size)` to its results, `rows` among them.
+        steps: default of the command line.
+        size: numbers of plants.
+        report: what to write.
+    """
+    chosen = options(doc, f"results/{report.name}", steps=(steps, "steps of the optimizer"))
+    results = study(chosen.steps, size)
+    sentences, rows = report.claims(results), results["rows"]
+    text = "\n".join(
+        [
+            f"# {report.title}: tuned on {size.training} plants, judged on {size.held_out} others",
+            *("", *fenced(table(HEADINGS, lines(rows))), report.text),
+            *(*designs_in_words(rows, report.design), "", listed(sentences)),
+        ]
+    )
+    report.draw(results, chosen.out / "hardest.png")
+    extra = {"own": results["own"]} if "own" in results else {}
+    finish(chosen.out, text, recorded(rows) | extra, sentences)

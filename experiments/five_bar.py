@@ -10,26 +10,25 @@ Writes figures, `report.md` and `result.json`.
 """
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 
-import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from claims import Claim, fenced, finish, listed, options
-from contest import Candidate, contest, HEADINGS, lines, Plants, recorded
-from jaxtyping import Array, Float, PRNGKeyArray
+from claims import Claim
+from contest import Candidate, contest, main, Report, Size, Task, Uniform
+from jaxtyping import Array, Float
 from periodic import interpolated, Periodic
 
-from jaxdae import Baumgarte, Multipliers, Positive, simulate, State
+from jaxdae import Baumgarte, Multipliers, Positive, State
 from jaxdae.analysis import equilibrium, linearize, lqr
 from jaxdae.control import Feedforward, MotionReference, NeuralFeedback, PD, StateFeedback
 from jaxdae.models.five_bar import CrankError, EllipticPath, FiveBar
 from jaxdae.plotting import save_figure
 from jaxdae.plotting.style import colors, new_axes
 from jaxdae.solvers import RK4
-from jaxdae.tables import table
 
 NOMINAL, PATH = FiveBar(), EllipticPath()
 FORMULATION = Multipliers(Baumgarte.critical(20.0))
@@ -41,19 +40,6 @@ TIP, TORQUE = 0.005, 1.0
 MASSES, LOADS, FRICTION = (0.85, 1.15), (0.1, 0.8), (0.02, 0.15)
 # Largest deviations of the starts from the path, of the cranks [rad], [rad/s].
 OFF, SPEED = 0.05, 0.5
-
-
-@dataclasses.dataclass(frozen=True)
-class Size:
-    """How much is simulated.
-
-    Args:
-        training: plants to tune on.
-        held_out: plants to judge on.
-    """
-
-    training: int = 16
-    held_out: int = 64
 
 
 class Course(eqx.Module):
@@ -92,53 +78,42 @@ class PathCost(eqx.Module):
     course: Course
 
     def __call__(self, trajectory) -> Float[Array, ""]:
-        tips = jax.vmap(NOMINAL.tip)(trajectory.q) - jax.vmap(PATH)(trajectory.ts)
+        tips = jax.vmap(trajectory.system.tip)(trajectory.q) - jax.vmap(PATH)(trajectory.ts)
         torques = trajectory.u - jax.vmap(self.course.torques)(trajectory.ts)
         density = jnp.sum((tips / TIP) ** 2, axis=1) + jnp.sum((torques / TORQUE) ** 2, axis=1)
         return jnp.trapezoid(density, trajectory.ts)
 
 
-def plants(key: PRNGKeyArray, count: int) -> Plants:
-    """Five-bars with random masses, loads and friction, each with a start beside the path."""
-    keys = jax.random.split(key, 5)
-
-    def pick(key, bounds, *more):
-        return jax.random.uniform(key, (count, *more), float, *bounds)
-
-    def system(part, load, friction):
-        heavier = {
-            x: tuple(part * jnp.asarray(getattr(NOMINAL, x))) for x in ("masses", "inertias")
-        }
-        return dataclasses.replace(NOMINAL, tip_mass=load, friction=friction, **heavier)
-
-    q, v = NOMINAL.start()
-
-    def start(turn, speed):
-        return jax.jvp(NOMINAL.at_cranks, (q[::2] + turn,), (v[::2] + speed,))
-
-    random = (pick(keys[0], MASSES, 4), pick(keys[1], LOADS), pick(keys[2], FRICTION))
-    off = (pick(keys[3], (-OFF, OFF), 2), pick(keys[4], (-SPEED, SPEED), 2))
-    systems = jax.vmap(system)(*random)
-    # What is the same for all plants has the axis of plants, too.
-    systems = jax.tree.map(lambda x: jnp.broadcast_to(x, (count,)), systems)
-    return Plants(systems, State(*jax.vmap(start)(*off)))
+RANDOM = {
+    "masses": Uniform(*MASSES, (4,)),
+    "load": Uniform(*LOADS),
+    "friction": Uniform(*FRICTION),
+    "turn": Uniform(-OFF, OFF, (2,)),
+    "speed": Uniform(-SPEED, SPEED, (2,)),
+}
 
 
-def run(system, state, controller, mode="forward"):
-    """One period with fixed steps; a failure is a value."""
-    forward = mode == "forward"
-    return simulate(
-        system,
-        FORMULATION,
-        state,
-        t1=PERIOD,
-        dt=STEP,
-        solver=RK4(),
-        controller=controller,
-        adjoint=diffrax.ForwardMode() if forward else diffrax.RecursiveCheckpointAdjoint(),
-        throw=False,
-        start_tolerance=None,
+def plant(design: FiveBar, random) -> FiveBar:
+    """A five-bar of a design with masses, load and friction of its own."""
+    heavier = {
+        x: tuple(random["masses"] * jnp.asarray(getattr(design, x))) for x in ("masses", "inertias")
+    }
+    return dataclasses.replace(
+        design, tip_mass=random["load"], friction=random["friction"], **heavier
     )
+
+
+def start(design: FiveBar, random) -> State:
+    """Beside the path of a design."""
+    q, v = design.start()
+    turned, faster = q[::2] + random["turn"], v[::2] + random["speed"]
+    return State(*jax.jvp(design.at_cranks, (turned,), (faster,)))
+
+
+def task(cost) -> Task:
+    """One period with fixed steps, at a cost."""
+    settings = {"t1": PERIOD, "dt": STEP, "solver": RK4()}
+    return Task(NOMINAL, RANDOM, plant, start, FORMULATION, cost, settings)
 
 
 class Linear(eqx.Module):
@@ -210,19 +185,13 @@ def candidates(model: Linear, steps: int) -> list[Candidate]:
     ]
 
 
-def study(steps: int, size: Size) -> dict:
-    """Tune and judge all candidates."""
+def study(steps: int, size: Size, only: Sequence[str] = (), progress: bool = True) -> dict:
+    """Tune and judge all candidates, or some by name."""
     course = Course.nominal()
-    training, held_out = (
-        plants(jax.random.key(seed), count)
-        for seed, count in enumerate((size.training, size.held_out))
-    )
     chosen = candidates(Linear.about_the_middle(course), steps)
-    rows = contest(chosen, run, PathCost(course), training, held_out)
-    hardest = int(np.nanargmax(rows["LQR"].held_out))
-    plant = jax.tree.map(lambda x: x[hardest], held_out)
-    runs = {x.name: run(plant.systems, plant.states, x.build(rows[x.name].params)) for x in chosen}
-    return {"rows": rows, "course": course, "runs": runs}
+    chosen = [x for x in chosen if x.name in only or not only]
+    found = contest(task(PathCost(course)), chosen, size, progress)
+    return {"rows": found.rows, "course": course, "runs": found.runs}
 
 
 TEXT = """
@@ -284,21 +253,8 @@ def draw(results: dict, path: Path) -> None:
     save_figure(figure, path)
 
 
-def main() -> None:
-    """Run the study and write what it found."""
-    chosen = options(__doc__, "results/five_bar", steps=(40, "steps of the optimizer"))
-    size = Size()
-    results = study(chosen.steps, size)
-    sentences = claims(results)
-    text = "\n".join(
-        [
-            f"# Five-bar: tuned on {size.training} plants, judged on {size.held_out} others",
-            *("", *fenced(table(HEADINGS, lines(results["rows"]))), TEXT, listed(sentences)),
-        ]
-    )
-    draw(results, chosen.out / "hardest.png")
-    finish(chosen.out, text, recorded(results["rows"]), sentences)
+REPORT = Report("five_bar", "Five-bar", TEXT, claims, draw)
 
 
 if __name__ == "__main__":
-    main()
+    main(__doc__, study, 40, Size(), REPORT)

@@ -10,26 +10,25 @@ Writes a figure, `report.md` and `result.json`.
 """
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 
-import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from claims import Claim, fenced, finish, listed, options
-from contest import Candidate, contest, HEADINGS, lines, Plants, recorded
-from jaxtyping import Array, Float, PRNGKeyArray
+from claims import Claim
+from contest import Candidate, contest, main, Report, Size, TAIL, Task, Uniform
+from jaxtyping import Array, Float
 from periodic import interpolated, Periodic
 
-from jaxdae import Multipliers, Positive, simulate, State, Trajectory
+from jaxdae import Interval, Multipliers, Positive, State
 from jaxdae.analysis import lqr
 from jaxdae.control import HurwitzGains, NeuralFeedback, ServoConstraint, StateFeedback
 from jaxdae.models.mirror import AdaptiveMirror, servo
 from jaxdae.plotting import plot_series, save_figure
 from jaxdae.solvers import RK4
 from jaxdae.systems import evaluate
-from jaxdae.tables import table
 from jaxdae.tuning import HurwitzPolynomial
 
 NOMINAL = AdaptiveMirror()
@@ -38,24 +37,12 @@ END, STEP, PERIOD = 2.0, 0.01, 2 * np.pi / NOMINAL.source_rate
 OFF, VOLTAGE = 0.02, 5.0
 # Of the plants, as parts of the nominal values: mass, resistance, both motor constants.
 MASSES, RESISTANCES, MOTORS = (0.8, 1.25), (0.85, 1.15), (0.9, 1.1)
+LENGTHS = (0.2, 0.8)  # bounds of the arm's [m]
 TURN = 0.05  # largest deviation of the starts [rad]
 
 
-@dataclasses.dataclass(frozen=True)
-class Size:
-    """How much is simulated.
-
-    Args:
-        training: plants to tune on.
-        held_out: plants to judge on.
-    """
-
-    training: int = 16
-    held_out: int = 64
-
-
 class Course(eqx.Module):
-    """The nominal motion on the program, and its voltage.
+    """The motion of a design on the program, and its voltage.
 
     Args:
         states: angle, its rate, torque and its rate.
@@ -68,15 +55,15 @@ class Course(eqx.Module):
     error: Float[Array, ""]
 
     @classmethod
-    def nominal(cls) -> "Course":
+    def of(cls, design: AdaptiveMirror) -> "Course":
         """By inverse dynamics."""
 
         def state(t):
-            s = NOMINAL.program_state(t)
+            s = design.program_state(t)
             return jnp.concatenate([s.q, s.v, s.w])
 
         states = interpolated(state, PERIOD)
-        volts = interpolated(lambda t: NOMINAL.program_voltage(t)[None], PERIOD)
+        volts = interpolated(lambda t: design.program_voltage(t)[None], PERIOD)
         return cls(states.function, volts.function, jnp.maximum(states.error, volts.error))
 
     def reference(self, t) -> State:
@@ -95,55 +82,41 @@ class BeamCost(eqx.Module):
     course: Course
 
     def __call__(self, trajectory) -> Float[Array, ""]:
-        off = jax.vmap(NOMINAL.program)(trajectory.ts, trajectory.q, trajectory.v)
+        off = jax.vmap(trajectory.system.program)(trajectory.ts, trajectory.q, trajectory.v)
         volts = jnp.reshape(trajectory.u, (-1, 1)) - jax.vmap(self.course.volts)(trajectory.ts)
         density = jnp.sum((off / OFF) ** 2 + (volts / VOLTAGE) ** 2, axis=1)
         return jnp.trapezoid(density, trajectory.ts)
 
 
-def plants(key: PRNGKeyArray, count: int) -> Plants:
-    """Mirrors with random masses, resistances and motors, each turned off its program."""
-    keys = jax.random.split(key, 5)
-
-    def pick(key, bounds):
-        return jax.random.uniform(key, (count,), float, *bounds)
-
-    def system(mass, resistance, torque, emf):
-        return dataclasses.replace(
-            NOMINAL,
-            mass=mass * NOMINAL.mass,
-            resistance=resistance * NOMINAL.resistance,
-            torque_constant=torque * NOMINAL.torque_constant,
-            back_emf_constant=emf * NOMINAL.back_emf_constant,
-        )
-
-    bounds = (MASSES, RESISTANCES, MOTORS, MOTORS)
-    systems = jax.vmap(system)(*(pick(k, b) for k, b in zip(keys[:4], bounds, strict=True)))
-    systems = jax.tree.map(lambda x: jnp.broadcast_to(x, (count,)), systems)
-    start = NOMINAL.program_state(0.0)
-    turned = start.q + pick(keys[4], (-TURN, TURN))[:, None]
-    rest = (jnp.broadcast_to(x, (count, x.size)) for x in (start.v, start.w))
-    return Plants(systems, State(turned, *rest))
+RANDOM = {
+    "mass": Uniform(*MASSES),
+    "resistance": Uniform(*RESISTANCES),
+    "torque_constant": Uniform(*MOTORS),
+    "back_emf_constant": Uniform(*MOTORS),
+    "turn": Uniform(-TURN, TURN),
+}
 
 
-def run(system, state, controller, mode="forward") -> Trajectory:
-    """One motion with fixed steps; a failure is a value."""
-    forward = mode == "forward"
-    return simulate(
-        system,
-        Multipliers(),
-        state,
-        t1=END,
-        dt=STEP,
-        solver=RK4(),
-        controller=controller,
-        adjoint=diffrax.ForwardMode() if forward else diffrax.RecursiveCheckpointAdjoint(),
-        throw=False,
-    )
+def plant(design: AdaptiveMirror, random) -> AdaptiveMirror:
+    """A mirror of a design with mass, resistance and motor of its own."""
+    parts = {x: factor * getattr(design, x) for x, factor in random.items() if x != "turn"}
+    return dataclasses.replace(design, **parts)
+
+
+def start(design: AdaptiveMirror, random) -> State:
+    """Turned off the program of a design."""
+    state = design.program_state(0.0)
+    return State(state.q + random["turn"], state.v, state.w)
+
+
+def task(cost, end: float = END) -> Task:
+    """One motion with fixed steps, at a cost."""
+    settings = {"t1": end, "dt": STEP, "solver": RK4()}
+    return Task(NOMINAL, RANDOM, plant, start, Multipliers(), cost, settings)
 
 
 class Linear(eqx.Module):
-    """The nominal mirror about its state at t = 0: what the regulator is made of.
+    """A design about its state at t = 0: what the regulator is made of.
 
     Args:
         A: of angle, its rate, torque and its rate, shape (4, 4).
@@ -158,18 +131,19 @@ class Linear(eqx.Module):
     course: Course
 
     @classmethod
-    def at_start(cls, course: Course) -> "Linear":
+    def at_start(cls, design: AdaptiveMirror) -> "Linear":
         """By forward differentiation of the rates."""
+        course = Course.of(design)
 
         def rate(x, u):
             q, v, w = x[:1], x[1:2], x[2:]
-            d = evaluate(NOMINAL, 0.0, q, v, w, u)
+            d = evaluate(design, 0.0, q, v, w, u)
             a = jnp.linalg.solve(d.mass, d.force)
-            return jnp.concatenate([v, a, NOMINAL.actuator_rate(0.0, q, v, w, u)])
+            return jnp.concatenate([v, a, design.actuator_rate(0.0, q, v, w, u)])
 
         x, u = course.states(0.0), course.volts(0.0)
         A, B = jax.jacfwd(rate, (0, 1))(x, u)
-        (slope,) = jax.grad(lambda q: NOMINAL.program(0.0, q, x[1:2])[0])(x[:1])
+        (slope,) = jax.grad(lambda q: design.program(0.0, q, x[1:2])[0])(x[:1])
         return cls(A, B, jnp.zeros((4, 4)).at[0, 0].set((slope / OFF) ** 2), course)
 
     def feedback(self, Q, R) -> StateFeedback:
@@ -178,52 +152,72 @@ class Linear(eqx.Module):
         return StateFeedback(gain, self.course.reference, self.course.volts)
 
 
+R = jnp.eye(1) / VOLTAGE**2
+SERVO, WEIGHTS, NETWORK = "servo-constraint", "LQR, weights tuned", "LQR + network"
+AND_ARM = ", arm too"
+
+
+def with_arm(params) -> AdaptiveMirror:
+    """The design with an arm of the length among the parameters."""
+    return dataclasses.replace(NOMINAL, length=params["length"])
+
+
+def servo_law(design: AdaptiveMirror, coefficients) -> ServoConstraint:
+    """The servo-constraint of a design with given gains."""
+    return eqx.tree_at(lambda s: s.stabilizer, servo(design), HurwitzGains(coefficients))
+
+
+def weighted(model: Linear, params) -> StateFeedback:
+    """The regulator of a design with given weights."""
+    return model.feedback(jnp.diag(params["Q"]), jnp.diag(params["R"]))
+
+
+def with_network(model: Linear, network) -> NeuralFeedback:
+    """The regulator of a design, and a network."""
+    return NeuralFeedback(network, model.course.reference, 1.0, model.feedback(model.Q, R))
+
+
 def candidates(model: Linear, steps: int) -> list[Candidate]:
-    """The regulator, and what is tuned."""
-    course, R = model.course, jnp.eye(1) / VOLTAGE**2
-    regulator, law = model.feedback(model.Q, R), servo(NOMINAL)
-    roots = HurwitzPolynomial(law.stabilizer.coefficients)
+    """The regulator, and what is tuned: laws, and laws with the length of the arm."""
+    roots = HurwitzPolynomial(servo(NOMINAL).stabilizer.coefficients)
     weights = {"Q": Positive(jnp.diag(model.Q).at[1:].set(1e-1)), "R": Positive(jnp.diag(R))}
-    network = eqx.nn.MLP(4, 1, 8, 1, jnp.tanh, key=jax.random.key(3), dtype=regulator.K.dtype)
+    network = eqx.nn.MLP(4, 1, 8, 1, jnp.tanh, key=jax.random.key(3), dtype=model.A.dtype)
     scaled = jnp.array([20.0, 5.0, 1.0, 0.2])
     network = eqx.tree_at(lambda n: n.layers[0].weight, network, replace_fn=lambda w: w * scaled)
-
-    def with_gains(coefficients) -> ServoConstraint:
-        return eqx.tree_at(lambda s: s.stabilizer, law, HurwitzGains(coefficients))
-
+    length = {"length": Interval(NOMINAL.length, *LENGTHS)}
+    jointly = [
+        (SERVO, {"roots": roots}, lambda d, p: servo_law(d, p["roots"]), steps, "forward"),
+        (WEIGHTS, weights, lambda d, p: weighted(Linear.at_start(d), p), steps, "forward"),
+        (
+            NETWORK, {"network": network},
+            lambda d, p: with_network(Linear.at_start(d), p["network"]), 2 * steps, "reverse",
+        ),
+    ]  # fmt: skip
     return [
-        Candidate("LQR", (), lambda _: regulator),
-        Candidate("servo-constraint", roots, with_gains),
-        Candidate("servo-constraint, tuned", roots, with_gains, steps),
+        Candidate("LQR", (), lambda _: model.feedback(model.Q, R)),
+        Candidate(SERVO, roots, lambda p: servo_law(NOMINAL, p)),
+        Candidate(SERVO + ", tuned", roots, lambda p: servo_law(NOMINAL, p), steps),
+        Candidate(WEIGHTS, weights, lambda p: weighted(model, p), steps),
         Candidate(
-            "LQR, weights tuned",
-            weights,
-            lambda p: model.feedback(jnp.diag(p["Q"]), jnp.diag(p["R"])),
-            steps,
+            WEIGHTS + " for the tail", weights, lambda p: weighted(model, p), steps, risk=TAIL
         ),
-        Candidate(
-            "LQR + network",
-            network,
-            lambda p: NeuralFeedback(p, course.reference, 1.0, regulator),
-            2 * steps,
-            "reverse",
+        Candidate(NETWORK, network, lambda p: with_network(model, p), 2 * steps, "reverse"),
+        *(
+            Candidate(
+                name + AND_ARM, first | length, lambda p, law=law: law(with_arm(p), p), count,
+                mode, with_arm,
+            )
+            for name, first, law, count, mode in jointly
         ),
-    ]
+    ]  # fmt: skip
 
 
-def study(steps: int, size: Size) -> dict:
-    """Tune and judge all candidates."""
-    course = Course.nominal()
-    training, held_out = (
-        plants(jax.random.key(seed), count)
-        for seed, count in enumerate((size.training, size.held_out))
-    )
-    chosen = candidates(Linear.at_start(course), steps)
-    rows = contest(chosen, run, BeamCost(course), training, held_out)
-    hardest = int(np.nanargmax(rows["LQR"].held_out))
-    plant = jax.tree.map(lambda x: x[hardest], held_out)
-    runs = {x.name: run(plant.systems, plant.states, x.build(rows[x.name].params)) for x in chosen}
-    return {"rows": rows, "course": course, "runs": runs}
+def study(steps: int, size: Size, only: Sequence[str] = (), progress: bool = True) -> dict:
+    """Tune and judge all candidates, or some by name."""
+    model = Linear.at_start(NOMINAL)
+    chosen = [x for x in candidates(model, steps) if x.name in only or not only]
+    found = contest(task(BeamCost(model.course)), chosen, size, progress)
+    return {"rows": found.rows, "course": model.course, "runs": found.runs}
 
 
 TEXT = """
@@ -277,21 +271,8 @@ def draw(results: dict, path: Path) -> None:
     save_figure(plot_series(ts, panels, title="Mirror, hardest plant"), path)
 
 
-def main() -> None:
-    """Run the study and write what it found."""
-    chosen = options(__doc__, "results/mirror_tuning", steps=(40, "steps of the optimizer"))
-    size = Size()
-    results = study(chosen.steps, size)
-    sentences = claims(results)
-    text = "\n".join(
-        [
-            f"# Mirror: tuned on {size.training} plants, judged on {size.held_out} others",
-            *("", *fenced(table(HEADINGS, lines(results["rows"]))), TEXT, listed(sentences)),
-        ]
-    )
-    draw(results, chosen.out / "hardest.png")
-    finish(chosen.out, text, recorded(results["rows"]), sentences)
+REPORT = Report("mirror_tuning", "Mirror", TEXT, claims, draw, {"length": "length of the arm [m]"})
 
 
 if __name__ == "__main__":
-    main()
+    main(__doc__, study, 40, Size(), REPORT)

@@ -21,7 +21,8 @@ from jax.extend.core import ClosedJaxpr, Literal
 from jaxtyping import PyTree
 
 from jaxdae.files import replace_file
-from jaxdae.tuning.problem import Chosen
+from jaxdae.tuning.problem import Chosen, Record
+from jaxdae.tuning.result import TuningHistory
 
 FORMAT = "jaxdae tuning checkpoint"
 VERSION = 1
@@ -71,6 +72,43 @@ def load(
         raise refusal(path, reason, "use another file or `overwrite=True`") from error
 
 
+def require_same_objective(
+    path: Path, stored: TuningHistory, again: Record, epsilon: float
+) -> None:
+    """Refuse a file whose first evaluation the objective of this run does not give again.
+
+    Its code cannot be compared, but what it computes can. The same program gives the same numbers,
+    bit for bit; another machine or release may round otherwise, and a run amplifies that: what
+    differs by more than the root of the precision, relative to the loss, is another function.
+
+    Args:
+        path: of the file.
+        stored: what it holds, of one evaluation at least.
+        again: the first evaluation, made once more.
+        epsilon: of the precision of the parameters.
+
+    Raises:
+        CheckpointError: naming what differs, with both numbers.
+    """
+    loss = np.abs(stored.loss[0])
+    epsilon = max(epsilon, float(jnp.finfo(np.asarray(again.loss).dtype).eps))
+    # A gradient may vanish where tuning begins; per unit of the parameters the loss is its scale.
+    scales = {"loss": loss, "gradient_norm": np.fmax(loss, stored.gradient_norm[0])}
+    for name, scale in scales.items():
+        old, new = getattr(stored, name)[0], np.asarray(getattr(again, name), float)
+        with np.errstate(invalid="ignore"):  # inf - inf, of what is equal
+            near = np.abs(new - old) <= epsilon**0.5 * scale
+        same = near | (new == old) | (np.isnan(new) & np.isnan(old))
+        if not same.all():
+            i = int(np.argmin(same))
+            reason = (
+                f"the objective is another function: its {name.replace('_', ' ')} at the initial "
+                f"parameters of start {i} was {old[i]:.17g}, and is {new[i]:.17g} here"
+            )
+            remedy = "restore the function, give another path, or start with `overwrite=True`"
+            raise refusal(path, reason, remedy)
+
+
 def fingerprint(
     params: PyTree, chosen: Chosen, state: PyTree, search: dict[str, Any]
 ) -> dict[str, Any]:
@@ -79,7 +117,7 @@ def fingerprint(
     Args:
         params: the initial parameters.
         chosen: what is tuned, and how. What the optimizer computes counts, learning rates among it;
-            of the objective arrays, numbers and `budget` count, its code cannot.
+            of the objective arrays, numbers and `budget` count; its code, `require_same_objective`.
         state: the initial one, with a leading axis for the starts.
         search: further settings, JSON values only.
 

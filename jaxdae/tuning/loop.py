@@ -145,8 +145,8 @@ def tune(
         resume: continue from `checkpoint`; the numbers are those of an uninterrupted run, bit for
             bit on the same machine and software. Without such a file the run starts afresh.
             `steps`, `patience` and `callback` may differ from the interrupted call. Arrays, numbers
-            and budget of the objective are compared; its code cannot be: after a change of the
-            function itself, start again with `overwrite`.
+            and budget of the objective are compared, and, where the run goes on, what it computes:
+            its first evaluation is made once more. A run that had ended is read and not compared.
         overwrite: allow a fresh run to replace the file `checkpoint`.
         progress: show a progress bar.
         callback: called after each evaluation with a `TuningStep`; `True` stops the run.
@@ -160,7 +160,8 @@ def tune(
             residuals and there are none.
         IsADirectoryError: if `checkpoint` is a folder.
         FileExistsError: if `checkpoint` exists and neither `resume` nor `overwrite` is set.
-        CheckpointError: if the file to resume from is damaged or belongs to another run.
+        CheckpointError: if the file to resume from is damaged, belongs to another run, or the
+            objective has become another function.
     """
     began = time.perf_counter()
     _check_callable(objective, callback)
@@ -184,6 +185,7 @@ def tune(
         before, ended = run.evaluations, _Patience(patience, min_improvement)
         if run.rows <= steps and not run.ended and not ended.exhausted(run.history):
             run.compile()
+            file.compare(run)
         reason = _loop(run, file, ended, progress, callback)
         result = _result(run, chosen, params, _in_words(run, reason, ended), began, before)
     if result.stop_reason in ("stalled", "infeasible"):
@@ -228,6 +230,12 @@ class _File:
                 remedy = "use what wrote it, or start again with `overwrite=True`"
                 raise checkpoints.refusal(self.path, str(error), remedy) from error
             self._saved = rows
+
+    def compare(self, run: AnyRun) -> None:
+        """Require the objective that the rows of the file are of."""
+        if self.path is not None and self._saved:
+            again, epsilon = run.first_again(), run.problem.epsilon
+            checkpoints.require_same_objective(self.path, run.history, again, epsilon)
 
     def save(self, run: AnyRun, *, due_only: bool) -> None:
         """Save rows that are not saved yet; with `due_only`, at the regular intervals."""

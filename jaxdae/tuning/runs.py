@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from jaxdae.tuning.endings import in_words
-from jaxdae.tuning.problem import Chosen, strongly_typed
+from jaxdae.tuning.problem import Chosen, Record, strongly_typed
 from jaxdae.tuning.result import TuningHistory
 
 
@@ -19,7 +19,7 @@ class Run:
 
     def __init__(self, chosen: Chosen, state: Any, steps: int):
         self.problem, self.method, self.steps = chosen.problem, chosen.method, steps
-        self.compile_seconds = 0.0
+        self.compile_seconds, self._begin = 0.0, state
         # The arrays of the problem are arguments of the compiled step, not constants in it.
         self._arrays, self._static = eqx.partition(self.problem, eqx.is_array)
         self._history = TuningHistory.empty(steps + 1, state.progress.best_loss.size)
@@ -57,6 +57,10 @@ class Run:
         step = jax.jit(jax.vmap(partial(self.method.step, self._static), in_axes=(None, 0)))
         self._step = step.lower(self._arrays, self.state).compile()
         self.compile_seconds = time.perf_counter() - began
+
+    def first_again(self) -> Record:
+        """The first evaluation once more, by the objective as it is now."""
+        return jax.tree.map(np.asarray, self._step(self._arrays, self._begin)[1])
 
     def advance(self) -> None:
         """Evaluate once more."""

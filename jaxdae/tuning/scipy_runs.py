@@ -169,6 +169,11 @@ class ScipyRun:
         self._step = step.lower(self._arrays, jnp.asarray(self._begin.points)).compile()
         self.compile_seconds = time.perf_counter() - began
 
+    def first_again(self) -> Record:
+        """The first evaluation once more, by the objective as it is now."""
+        _, record = self._step(self._arrays, jnp.asarray(self._points[0]))
+        return jax.tree.map(np.asarray, record)
+
     def advance(self) -> None:
         """Evaluate once more."""
         points = self._questions()

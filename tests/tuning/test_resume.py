@@ -63,6 +63,59 @@ def test_more_steps_continue_the_run_that_they_would_have_been(tmp_path, name):
     assert longer.histories.loss.tobytes() == at_once.histories.loss.tobytes()
 
 
+class Changing:
+    """An objective of the same name and data, whose code is another after a change."""
+
+    power, shift = 2, 0.0
+
+    def __call__(self, p):
+        a = jnp.abs(p["a"] - 0.5) ** self.power
+        return a + (p["b"] - 2.0 + self.shift) ** 2
+
+    def residuals(self, p):
+        return jnp.stack([jnp.abs(p["a"] - 0.5) ** (self.power / 2), p["b"] - 2.0 + self.shift])
+
+
+def changing(name, path, steps, **settings):
+    return tune(
+        Changing(), START, optimizer=name, checkpoint=path, steps=steps, starts=2, spread=0.1,
+        checkpoint_every=1, **settings,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["adam", "slsqp", pytest.param("lm", marks=pytest.mark.slow)])
+@pytest.mark.filterwarnings("ignore:tune")
+def test_a_function_that_has_changed_is_refused_with_both_numbers(tmp_path, monkeypatch, name):
+    path = tmp_path / "run.ckpt"
+    changing(name, path, 1)
+    content = path.read_bytes()
+    # Loss 3.25 becomes 3.25 + 2 * 1e-4; the next has the same loss and another slope.
+    loss = "its loss at the initial parameters of start 0 was 3.25.*, and is 3.249.* here"
+    monkeypatch.setattr(Changing, "shift", 1e-4)
+    with pytest.raises(CheckpointError, match=f"another function: {loss}.*overwrite=True"):
+        changing(name, path, 3, resume=True)
+    assert path.read_bytes() == content
+    # Steps that are all made already are read: nothing is evaluated, and nothing compared.
+    assert changing(name, path, 1, resume=True).evaluations == 0
+    monkeypatch.setattr(Changing, "shift", 1e-12)
+    assert changing(name, path, 3, resume=True).evaluations > 0
+
+
+def test_another_slope_at_the_same_loss_is_another_function(tmp_path):
+    path = tmp_path / "run.ckpt"
+
+    def one(p):
+        return p["a"] ** 2 + p["b"]
+
+    tune(one, START, checkpoint=path, steps=0)
+
+    def one(p):
+        return 2.0 * p["a"] + p["b"]
+
+    with pytest.raises(CheckpointError, match="gradient norm at the initial parameters of start 0"):
+        tune(one, START, checkpoint=path, steps=1, resume=True)
+
+
 OTHERS = [
     ({"optimizer": "gauss-newton"}, "optimizer state: "),
     ({"tolerance": 1e-4}, "tolerance: .* in the file, 0.0001 here"),
