@@ -31,7 +31,7 @@ from jaxdae.control import NeuralFeedback
 from jaxdae.models.ball_beam import BallBeam, linear_regulator
 from jaxdae.plotting import plot_series, save_figure
 from jaxdae.solvers import RK4
-from jaxdae.systems import consistent_state, State
+from jaxdae.systems import State
 from jaxdae.tables import table
 from jaxdae.tuning import AbstractCost, Logarithm, SimulationObjective
 
@@ -113,17 +113,22 @@ def perturbed_rests(system: BallBeam, key: PRNGKeyArray, count: int, spread: flo
 
 
 def off_rest(system: BallBeam, off: Float[Array, " 3"]) -> State:
-    """A consistent start off the rest.
+    """A consistent start off the rest: the wheel's angle determines the beam's.
 
     Args:
         system: the ball and beam.
         off: place and speed of the ball and angle of the wheel, 1 for 10 cm, 0.2 m/s, 0.5 rad.
     """
     center = system.rest()
-    ball, speed, turn = off.astype(center.q.dtype) * jnp.array([OFF, SPEED, TURN], center.q.dtype)
-    q = center.q + jnp.stack([ball, jnp.zeros_like(ball), turn])
-    v = jnp.zeros_like(q).at[0].set(speed)
-    return consistent_state(system, q, v, w=center.w, fixed=("r", "theta"))
+    ball, speed, theta = off.astype(center.q.dtype) * jnp.array([OFF, SPEED, TURN], center.q.dtype)
+    L, l, d = system.beam_length, system.rod_length, system.wheel_radius  # noqa: E741
+    # The end of the beam is on a circle about its bearing, and on one about the wheel's joint.
+    x, y = L - d * (1 - jnp.cos(theta)), d * jnp.sin(theta) - l
+    distance = jnp.sqrt(x**2 + y**2)
+    cosine = (L**2 + distance**2 - l**2) / (2 * L * distance)
+    alpha = jnp.arctan2(y, x) + jnp.arccos(cosine)
+    q = jnp.stack([center.q[0] + ball, alpha, theta])
+    return State(q, jnp.zeros_like(q).at[0].set(speed), center.w)
 
 
 class CubicNetwork(eqx.Module):

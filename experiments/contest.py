@@ -334,6 +334,7 @@ class Report(NamedTuple):
         claims: of the results of the study.
         draw: `(results, path)`; a figure.
         design: numbers of a design in words, by their names in the parameters.
+        recorded: what else of the results goes into `result.json`.
     """
 
     name: str
@@ -342,6 +343,7 @@ class Report(NamedTuple):
     claims: Callable[[dict], list[Claim]]
     draw: Callable[[dict, Path], None]
     design: Mapping[str, str] = MappingProxyType({})
+    recorded: tuple[str, ...] = ()
 
 
 def main(doc: str | None, study: Callable[..., dict], steps: int, size: Size, report: Report):
@@ -365,5 +367,5 @@ def main(doc: str | None, study: Callable[..., dict], steps: int, size: Size, re
         ]
     )
     report.draw(results, chosen.out / "hardest.png")
-    extra = {"own": results["own"]} if "own" in results else {}
+    extra = {name: results[name] for name in report.recorded}
     finish(chosen.out, text, recorded(rows) | extra, sentences)

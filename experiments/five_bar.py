@@ -240,11 +240,11 @@ def draw(results: dict, path: Path) -> None:
     """Path and error of the tip on the plant that costs the regulator most."""
     runs = results["runs"]
     figure, ((plane, error),) = new_axes(1, 2, title="Five-bar, hardest plant", sharex=False)
-    ts = np.asarray(runs["LQR"].ts)
+    ts = np.asarray(next(iter(runs.values())).ts)
     wanted = np.asarray(jax.vmap(PATH)(ts))
     plane.plot(*wanted.T, color="black", linestyle="--", label="wanted")
     for (name, one), color in zip(runs.items(), colors(len(runs)), strict=True):
-        tip = np.asarray(jax.vmap(NOMINAL.tip)(one.q))
+        tip = np.asarray(jax.vmap(one.system.tip)(one.q))
         plane.plot(*tip.T, color=color, label=name)
         error.plot(ts, 1e3 * np.linalg.norm(tip - wanted, axis=1), color=color)
     plane.set(xlabel="x [m]", ylabel="y [m]", aspect="equal")

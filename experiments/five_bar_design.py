@@ -1,37 +1,35 @@
-"""Five-bar: link lengths and gains of its PD law tuned together, by one gradient.
+"""Five-bar: link lengths and gains of its PD law tuned together on random plants, by one gradient.
 
-The links are bars of given material: longer ones are heavier. Their tip must follow the path under
-loads that the controller does not know, with little torque. Tuned are the gains, the lengths, and
-both; the gradient of both is checked three ways.
+The links are bars of given material: longer ones are heavier. Their tip must follow the path, under
+loads, masses and friction that the controller does not know, with little torque. Tuned are the
+gains, the lengths, and both, beside the regulator of the first lengths; all are judged on other
+plants. The gradient of both is checked three ways.
 
     python experiments/five_bar_design.py [--steps 40] [--out results/five_bar_design]
 
-Writes `report.md` and `result.json`.
+Writes a figure, `report.md` and `result.json`.
 """
 
 import dataclasses
+from collections.abc import Sequence
 
-import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from claims import Claim, fenced, finish, listed, options
-from five_bar import FORMULATION, NOMINAL, PATH, PERIOD, STEP, TIP, TORQUE
+from claims import Claim
+from contest import Candidate, contest, main, objective, Report, Row, Size, Task
+from five_bar import Course, draw, Linear, NOMINAL, PATH, PERIOD, task, TIP, TORQUE
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 from periodic import interpolated
 
-from jaxdae import Positive, resolve, simulate, State, tune
-from jaxdae.control import Feedforward, motion_derivatives, PD
+from jaxdae import Positive, Trajectory
+from jaxdae.control import Feedforward, PD
 from jaxdae.models.five_bar import CrankError, FiveBar
-from jaxdae.solvers import RK4
-from jaxdae.tables import table
-from jaxdae.tuning import Logarithm
 
-# Loads tuned on, and judged on [kg]; the controller reckons with that of the nominal five-bar.
-LOADS, OTHERS = (0.1, 0.4, 0.8), (0.2, 0.3, 0.6, 0.9)
 FIRST_GAINS = (60.0, 6.0)
+FIRST, BOTH = "PD, first lengths and gains", "lengths and gains"
 
 
 def built(lengths: Float[Array, " 4"]) -> FiveBar:
@@ -45,97 +43,102 @@ def built(lengths: Float[Array, " 4"]) -> FiveBar:
     )
 
 
-class Both(eqx.Module):
-    """Mean over loads of the cost of a period: error of the tip, and torque.
+def law(params) -> PD:
+    """PD control of the cranks about the motion of a design, with its inverse dynamics."""
+    system = built(params["lengths"])
+    exact = system.motion(PATH)
+    motion = interpolated(exact, PERIOD).function
+    forward = interpolated(Feedforward(system, exact, 2), PERIOD).function
+    return PD(CrankError(motion), params["K_P"], params["K_D"], forward)
+
+
+class DesignCost(eqx.Module):
+    """The cost of a period: error of the tip, and torque.
 
         integral of  |tip - path|^2 / (5 mm)^2 + |u|^2 / (1 N m)^2  dt
 
-    NaN where links do not reach the path.
-
-    Args:
-        loads: at the tip [kg].
-        fixed: what is not tuned of `{"lengths", "K_P", "K_D"}`.
+    All of the torque counts, not its deviation from what a design needs: a design that needs less
+    is better.
     """
 
-    loads: tuple[float, ...] = eqx.field(static=True)
-    fixed: dict
-    mode: str = eqx.field(static=True, default="forward")
-
-    def parts(self, params) -> Float[Array, "loads 2"]:
-        """Of each load, the integrals of error and torque."""
-        p = self.fixed | params
-        system = built(p["lengths"])
-        exact = system.motion(PATH)
-        motion = interpolated(exact, PERIOD).function
-        forward = interpolated(Feedforward(system, exact, 2), PERIOD).function
-        law = PD(CrankError(motion), p["K_P"], p["K_D"], forward)
-        q, v, _ = motion_derivatives(exact, 0.0)
-        loaded = eqx.tree_at(lambda s: s.tip_mass, system, jnp.zeros(()))
-
-        def one(load):
-            run = simulate(
-                eqx.tree_at(lambda s: s.tip_mass, loaded, load),
-                FORMULATION,
-                State(q, v),
-                t1=PERIOD,
-                dt=STEP,
-                solver=RK4(),
-                controller=law,
-                adjoint=diffrax.ForwardMode(),
-                throw=False,
-                start_tolerance=None,
-            )
-            off = jax.vmap(system.tip)(run.q) - jax.vmap(PATH)(run.ts)
-            densities = jnp.stack([(off / TIP) ** 2, (run.u / TORQUE) ** 2]).sum(axis=2)
-            integrals = jnp.trapezoid(densities, run.ts, axis=1)
-            return jnp.where(run.success, integrals, jnp.nan)
-
-        return jax.vmap(one)(jnp.asarray(self.loads))
-
-    def __call__(self, params) -> Float[Array, ""]:
-        return jnp.mean(jnp.sum(self.parts(params), axis=1))
+    def __call__(self, trajectory: Trajectory) -> Float[Array, ""]:
+        off = jax.vmap(trajectory.system.tip)(trajectory.q) - jax.vmap(PATH)(trajectory.ts)
+        density = jnp.sum((off / TIP) ** 2 + (trajectory.u / TORQUE) ** 2, axis=1)
+        return jnp.trapezoid(density, trajectory.ts)
 
 
-def first_params() -> dict:
+def first_params() -> dict[str, Array]:
     """The nominal lengths, and gains for all of them."""
     lengths, (K_P, K_D) = jnp.asarray(NOMINAL.lengths), FIRST_GAINS
     return {"lengths": lengths, "K_P": jnp.full(2, K_P), "K_D": jnp.full(2, K_D)}
 
 
-def gradients(loads) -> dict[str, np.ndarray]:
-    """By forward mode, by reverse mode, and by differences of fourth order, of the logarithms."""
+def candidate(name: str, tuned: Sequence[str], steps: int) -> Candidate:
+    """The PD law and its five-bar, of which some numbers are tuned and the others are the first."""
+    first = first_params()
+
+    def all_of(params):
+        return first | params
+
+    return Candidate(
+        name,
+        {x: Positive(first[x]) for x in tuned},
+        lambda p: law(all_of(p)),
+        steps if tuned else 0,
+        design=lambda p: built(all_of(p)["lengths"]),
+    )
+
+
+def candidates(steps: int) -> list[Candidate]:
+    """The regulator, the first PD law, and what is tuned of it."""
+    model = Linear.about_the_middle(Course.nominal())
+    regulator = model.feedback(model.Q, jnp.eye(2) / TORQUE**2)
+    return [
+        Candidate("LQR, first lengths", (), lambda _: regulator),
+        candidate(FIRST, (), 0),
+        candidate("gains", ("K_P", "K_D"), steps),
+        candidate("lengths", ("lengths",), steps),
+        candidate(BOTH, ("lengths", "K_P", "K_D"), steps),
+    ]
+
+
+def design_task() -> Task:
+    """One period on the path."""
+    return task(DesignCost())
+
+
+def gradients(count: int) -> dict[str, np.ndarray]:
+    """By forward mode, by reverse mode, and by differences of fourth order, of the logarithms.
+
+    Args:
+        count: of plants.
+    """
     x, unravel = ravel_pytree(jax.tree.map(jnp.log, first_params()))
-    objective = Both(loads, {})
+    both, plants = candidate(BOTH, tuple(first_params()), 1), design_task()
+    drawn = plants.plants(jax.random.key(2), count)
 
-    def of_logarithms(x):
-        return objective(jax.tree.map(jnp.exp, unravel(x)))
+    def of_logarithms(mode):
+        aim = objective(plants, both._replace(mode=mode), drawn)
+        return lambda x: aim(jax.tree.map(jnp.exp, unravel(x)))
 
-    value, h = jax.jit(of_logarithms), 1e-3
+    value, h = jax.jit(of_logarithms("forward")), 1e-3
     weights = {-2: 1 / 12, -1: -2 / 3, 1: 2 / 3, 2: -1 / 12}
     steps = jnp.eye(x.size) * h
     differences = [sum(c * value(x + k * e) for k, c in weights.items()) / h for e in steps]
     return {
-        "forward": np.asarray(jax.jit(jax.jacfwd(of_logarithms))(x)),
-        "reverse": np.asarray(jax.jit(jax.grad(of_logarithms))(x)),
+        "forward": np.asarray(jax.jit(jax.jacfwd(of_logarithms("forward")))(x)),
+        "reverse": np.asarray(jax.jit(jax.grad(of_logarithms("reverse")))(x)),
         "differences": np.array(differences),
     }
 
 
-def study(steps: int) -> dict:
-    """Tune the gains, the lengths, and both; judge on other loads."""
-    first = first_params()
-    cases = {"first": (), "gains": ("K_P", "K_D"), "lengths": ("lengths",), "both": tuple(first)}
-    rows = {}
-    for name, tuned in cases.items():
-        fixed = {x: first[x] for x in first if x not in tuned}
-        params = {x: Positive(first[x]) for x in tuned}
-        if tuned:
-            aim = Logarithm(Both(LOADS, fixed))
-            params = tune(aim, params, steps=steps, progress=True).params
-        params = fixed | resolve(params)
-        parts = eqx.filter_jit(Both(LOADS + OTHERS, {}).parts)(params)
-        rows[name] = {"params": params, "parts": np.asarray(parts), "sine": sine(params)}
-    return {"rows": rows, "gradients": gradients(LOADS)}
+def study(steps: int, size: Size, only: Sequence[str] = (), progress: bool = True) -> dict:
+    """Tune the gains, the lengths, and both; judge on other plants."""
+    chosen = [x for x in candidates(steps) if x.name in only or not only]
+    found = contest(design_task(), chosen, size, progress)
+    sines = {name: sine(first_params() | dict(x.params)) for name, x in found.rows.items()}
+    slopes = {} if only else gradients(3)
+    return {"rows": found.rows, "runs": found.runs, "sines": sines, "gradients": slopes}
 
 
 def sine(params) -> float:
@@ -145,44 +148,22 @@ def sine(params) -> float:
     return float(jnp.abs(jnp.stack([*system.sines(q)])).min())
 
 
-def means(parts: np.ndarray) -> np.ndarray:
-    """Error and torque, of the loads tuned on and of the others."""
-    count = len(LOADS)
-    return np.concatenate([parts[:count].mean(axis=0), parts[count:].mean(axis=0)])
-
-
-HEADINGS = (
-    "tuned", "error", "torque", "error, other loads", "torque, other loads", "least sine",
-    "lengths [m]", "K_P", "K_D",
-)  # fmt: skip
-
-
-def lines(rows: dict) -> list[list]:
-    """The table of the report."""
-    return [
-        [
-            name,
-            *(f"{x:.4g}" for x in means(row["parts"])),
-            f"{row['sine']:.2f}",
-            *(_shown(row["params"][x]) for x in ("lengths", "K_P", "K_D")),
-        ]
-        for name, row in rows.items()
-    ]
-
-
-def _shown(values) -> str:
-    return ", ".join(f"{float(x):.4g}" for x in values)
+TEXT = """
+The cost is the integral of |tip - path|² / (5 mm)² + |u|² / (1 N m)²; plants and starts are those
+of `five_bar.py`, of every design. The regulator is that of `five_bar.py`, which was made for
+deviations from the torques that the path needs, for links of the first lengths.
+"""
 
 
 def claims(results: dict) -> list[Claim]:
     """What the numbers show."""
-    rows, slopes = results["rows"], results["gradients"]
+    rows, slopes, sines = results["rows"], results["gradients"], results["sines"]
     size = np.abs(slopes["forward"]).max()
     off = {
         name: float(np.abs(slopes[name] - slopes["forward"]).max() / size)
         for name in ("reverse", "differences")
     }
-    cost = {name: means(row["parts"])[2:].sum() for name, row in rows.items()}
+    cost = {name: row.mean for name, row in rows.items()}
     return [
         Claim(
             "The gradient by lengths and gains is one: forward and reverse mode agree to "
@@ -190,38 +171,35 @@ def claims(results: dict) -> list[Claim]:
             off["reverse"] < 1e-10 and off["differences"] < 1e-6,
         ),
         Claim(
-            f"On other loads the cost falls from {cost['first']:.3g} to {cost['gains']:.3g} by "
-            f"the gains, to {cost['lengths']:.3g} by the lengths, and to {cost['both']:.3g} by "
-            "both.",
-            cost["both"] < min(cost["gains"], cost["lengths"]) < cost["first"],
+            f"On plants held out the mean cost falls from {cost[FIRST]:.3g} to "
+            f"{cost['gains']:.3g} by the gains, to {cost['lengths']:.3g} by the lengths, and to "
+            f"{cost[BOTH]:.3g} by both; that of the regulator is "
+            f"{cost['LQR, first lengths']:.3g}. {_tails(rows)}",
+            cost[BOTH] < min(cost["gains"], cost["lengths"]) < cost[FIRST]
+            and not any(x.lost for x in rows.values()),
         ),
         Claim(
             "Short links are light, and end near the edge of their reach: the least sine between "
-            f"two of them along the path falls from {rows['first']['sine']:.2f} to "
-            f"{rows['both']['sine']:.2f}. The cost does not ask for a distance from singular "
-            "positions; a user may.",
-            0 < rows["both"]["sine"] < rows["first"]["sine"],
+            f"two of them along the path falls from {sines[FIRST]:.2f} to {sines[BOTH]:.2f}. The "
+            "cost does not ask for a distance from singular positions; a user may.",
+            0 < sines[BOTH] < sines[FIRST],
         ),
     ]
 
 
-def main() -> None:
-    """Run the study and write what it found."""
-    chosen = options(__doc__, "results/five_bar_design", steps=(40, "steps of the optimizer"))
-    results = study(chosen.steps)
-    sentences = claims(results)
-    text = "\n".join(
-        [
-            "# Five-bar: lengths and gains together",
-            *("", *fenced(table(HEADINGS, lines(results["rows"]))), "", listed(sentences)),
-        ]
+def _tails(rows: dict[str, Row]) -> str:
+    first, both = rows[FIRST], rows[BOTH]
+    return (
+        f"The worst quarter falls from {first.tail:.3g} to {both.tail:.3g}, the worst plant from "
+        f"{first.worst:.3g} to {both.worst:.3g}."
     )
-    record = {
-        "rows": {name: row["parts"] for name, row in results["rows"].items()},
-        "gradients": results["gradients"],
-    }
-    finish(chosen.out, text, record, sentences)
+
+
+WORDS = {"lengths": "lengths [m]", "K_P": "K_P", "K_D": "K_D"}
+REPORT = Report(
+    "five_bar_design", "Five-bar, lengths and gains", TEXT, claims, draw, WORDS, ("gradients",)
+)
 
 
 if __name__ == "__main__":
-    main()
+    main(__doc__, study, 40, Size(8, 32), REPORT)

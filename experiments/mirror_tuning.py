@@ -185,6 +185,7 @@ def candidates(model: Linear, steps: int) -> list[Candidate]:
     scaled = jnp.array([20.0, 5.0, 1.0, 0.2])
     network = eqx.tree_at(lambda n: n.layers[0].weight, network, replace_fn=lambda w: w * scaled)
     length = {"length": Interval(NOMINAL.length, *LENGTHS)}
+    regulator = model.feedback(model.Q, R)
     jointly = [
         (SERVO, {"roots": roots}, lambda d, p: servo_law(d, p["roots"]), steps, "forward"),
         (WEIGHTS, weights, lambda d, p: weighted(Linear.at_start(d), p), steps, "forward"),
@@ -194,7 +195,7 @@ def candidates(model: Linear, steps: int) -> list[Candidate]:
         ),
     ]  # fmt: skip
     return [
-        Candidate("LQR", (), lambda _: model.feedback(model.Q, R)),
+        Candidate("LQR", (), lambda _: regulator),
         Candidate(SERVO, roots, lambda p: servo_law(NOMINAL, p)),
         Candidate(SERVO + ", tuned", roots, lambda p: servo_law(NOMINAL, p), steps),
         Candidate(WEIGHTS, weights, lambda p: weighted(model, p), steps),
@@ -264,7 +265,7 @@ def draw(results: dict, path: Path) -> None:
     runs = results["runs"]
     ts = runs["LQR"].ts
     off = {
-        name: np.asarray(jax.vmap(NOMINAL.program)(ts, x.q, x.v))[:, 0] for name, x in runs.items()
+        name: np.asarray(jax.vmap(x.system.program)(ts, x.q, x.v))[:, 0] for name, x in runs.items()
     }
     volts = {name: np.asarray(x.u).ravel() for name, x in runs.items()}
     panels = {"program f [m²]": off, "voltage [V]": volts}

@@ -97,11 +97,11 @@ def lqr(A, B, Q=None, R=None) -> Regulator:
     A, B = jnp.asarray(A, dtype), jnp.asarray(B, dtype)
     Q = jnp.eye(A.shape[0], dtype=dtype) if Q is None else jnp.asarray(Q, dtype)
     R = jnp.eye(B.shape[1], dtype=dtype) if R is None else jnp.asarray(R, dtype)
-    concrete = is_concrete(A, B, Q, R)
-    if concrete:
+    if is_concrete(A, B, Q, R):
         _check(A, B, Q, R)
     P, K = _solution(A, B, Q, R)
-    if not concrete:
+    # Under `jit` the solution of known numbers is traced as well.
+    if not is_concrete(P):
         return Regulator(K, P, None)
     if not np.isfinite(np.asarray(P)).all():
         raise ValueError(

@@ -1,5 +1,6 @@
 """Conditions that an objective averages over: steps, horizons and variations beside starts."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -8,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
+from jaxdae.simulation.prepare import step_ends
 from jaxdae.systems.checks import is_concrete
 
 
@@ -140,7 +142,26 @@ class Member(NamedTuple):
     t1: Float[Array, ""] | None = None
 
 
-def ends_of_steps(grids: list[np.ndarray]) -> np.ndarray:
-    """Ends of the steps of several runs, one row each: the last one repeated in shorter ones."""
-    most = max(x.size for x in grids)
+def grids(t0: float, steps: Sequence[float], horizons: Sequence[float], dtype) -> list[np.ndarray]:
+    """Ends of the fixed steps under all conditions, horizons changing fastest.
+
+    Args:
+        t0: start time [s].
+        steps: `dt` [s]; those that are made divide the horizon.
+        horizons: end times [s].
+        dtype: of the times.
+    """
+    return [step_ends(t0, t1, dt, dtype) for dt in steps for t1 in horizons]
+
+
+def ends_of_steps(grids: list[np.ndarray], rows: int = 0) -> np.ndarray:
+    """Ends of the steps of several runs, one row each: the last one repeated in shorter ones.
+
+    Repeated ends are steps of no length, which change nothing.
+
+    Args:
+        grids: ends of the steps of each run.
+        rows: at least so many columns, for a program that serves longer runs as well.
+    """
+    most = max(rows, *(x.size for x in grids))
     return np.stack([np.pad(x, (0, most - x.size), mode="edge") for x in grids])

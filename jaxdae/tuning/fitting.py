@@ -40,10 +40,10 @@ def check_times(objective: Any) -> None:
     Raises:
         ValueError: naming what is missing, or leads elsewhere.
     """
-    if objective.ends is None:
+    if objective.end_times is None:
         raise ValueError("SimulationObjective: give the end time `t1`.")
     t0 = objective.t0
-    for t1 in objective.ends:
+    for t1 in objective.end_times:
         for dt in objective.steps_given or ():
             if is_concrete((t0, t1, dt)) and not dt * (t1 - t0) > 0:
                 raise ValueError(

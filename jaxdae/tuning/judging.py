@@ -13,11 +13,11 @@ from jaxtyping import Array, Float, PyTree
 
 from jaxdae.compiled import jit
 from jaxdae.simulation.failure import describe_failure
-from jaxdae.simulation.prepare import step_ends
 from jaxdae.simulation.simulate import simulate
 from jaxdae.simulation.trajectory import Trajectory
 from jaxdae.solvers.grid import Grid
 from jaxdae.systems import State
+from jaxdae.tuning.conditions import Conditions, ends_of_steps, grids
 from jaxdae.tuning.costs import AbstractCost, IntegratedViolation
 from jaxdae.tuning.starts import perturbed_states
 from jaxdae.tuning.studies import Check, Goal, Study
@@ -78,8 +78,8 @@ class Judge:
         self.study, self.solver, self.columns = study, solver, columns
         self._starts = max(check.count for check in study.checks)
         self._dtype = study.start.q.dtype
-        ends = [self._ends(check.dt, check.t1) for check in study.checks]
-        self._rows = max(x.size for x in (*ends, self._ends(1.0, None)))
+        checks = (*study.checks, Check("as tuned"))
+        self._rows = max(self._grid(check.conditions(study)).size for check in checks)
 
     @property
     def members(self) -> int:
@@ -102,8 +102,8 @@ class Judge:
         chosen[check.count :] = 0
         states = jax.tree.map(lambda x: np.asarray(x)[np.tile(chosen, self.columns)], states)
         params = stacked([*sets.values()], self._starts)
-        steps = np.full(self.members, check.dt)
-        measured, runs = self._measure(params, states, steps, check.t1)
+        grid = self._grid(check.conditions(self.study))
+        measured, runs = self._measure(params, states, [grid] * self.members)
         judgements = {}
         for i, name in enumerate(sets):
             own = slice(i * self._starts, i * self._starts + check.count)
@@ -122,28 +122,25 @@ class Judge:
             Shape (runs,); NaN where a run fails.
         """
         count, size, found = len(steps), self.members, []
+        given = {x: self._grid(Check("", dt=x).conditions(self.study)) for x in np.unique(steps)}
         for first in range(0, count, size):
             rows = np.minimum(np.arange(first, first + size), count - 1)
             some, starts = jax.tree.map(lambda x, rows=rows: x[rows], (params, states))
-            found.append(self._measure(some, starts, steps[rows], None)[0].cost)
+            chosen = [given[x] for x in steps[rows]]
+            found.append(self._measure(some, starts, chosen)[0].cost)
         return np.concatenate(found)[:count]
 
-    def _measure(self, params, states, steps, t1):
-        ends = {x: self._padded(x, t1) for x in np.unique(steps)}
-        grids = np.stack([ends[x] for x in steps])
+    def _measure(self, params, states, ends: list[np.ndarray]):
         arrays, static = eqx.partition(params, eqx.is_inexact_array)
         picked, study = np.arange(self.columns) * self._starts, self.study
         fixed = (study.build, study.goal, self.solver, static)
-        return jax.tree.map(np.asarray, _runs(*fixed, arrays, states, grids, picked))
+        padded = ends_of_steps(ends, self._rows)
+        return jax.tree.map(np.asarray, _runs(*fixed, arrays, states, padded, picked))
 
-    def _ends(self, step: float, t1: float | None) -> np.ndarray:
-        t1 = self.study.t1 if t1 is None else t1
-        return step_ends(0.0, t1, step * self.study.dt, self._dtype)
-
-    def _padded(self, step: float, t1: float | None) -> np.ndarray:
-        """Ends of steps, the last repeated: such steps have no length and change nothing."""
-        ends = self._ends(step, t1)
-        return np.pad(ends, (0, self._rows - ends.size), mode="edge")
+    def _grid(self, conditions: Conditions) -> np.ndarray:
+        """Ends of the steps of one run."""
+        (ends,) = grids(0.0, conditions.dt or (), conditions.t1 or (), self._dtype)
+        return ends
 
     def _run(self, runs: dict[str, Any], column: int) -> Any:
         """The rows of one run up to its end, without those that repeat it."""

@@ -13,7 +13,6 @@ from jaxtyping import Array, Float, PyTree
 
 from jaxdae.formulations import AbstractFormulation
 from jaxdae.simulation.backends import Backend
-from jaxdae.simulation.prepare import step_ends
 from jaxdae.simulation.simulate import simulate
 from jaxdae.simulation.trajectory import Trajectory
 from jaxdae.solvers.grid import Grid
@@ -21,7 +20,7 @@ from jaxdae.systems import State, System
 from jaxdae.systems.calls import check_instance
 from jaxdae.tuning.budgets import counted, listed, named
 from jaxdae.tuning.certificate import Certificate, certificate
-from jaxdae.tuning.conditions import Conditions, ends_of_steps, Member, Members
+from jaxdae.tuning.conditions import Conditions, ends_of_steps, grids, Member, Members
 from jaxdae.tuning.fitting import check_fitting, check_states, check_times
 from jaxdae.tuning.per_start import of_member
 from jaxdae.tuning.risk import at_risk, check_risk, in_words, is_mean, Risk
@@ -180,9 +179,9 @@ class SimulationObjective(eqx.Module):
     @property
     def members(self) -> Members:
         """Step, horizon, variation and start of each member of the batch."""
-        assert self.ends is not None  # __check_init__ made sure of it
+        assert self.end_times is not None  # __check_init__ made sure of it
         steps = (np.nan,) if self.adaptive else self.steps_given
-        return Members.of(self.shape, steps, self.ends)
+        return Members.of(self.shape, steps, self.end_times)
 
     def backend_of(self, params: PyTree) -> tuple[str, str | None]:
         """Which backend makes the runs, and what keeps the native one from it.
@@ -201,10 +200,10 @@ class SimulationObjective(eqx.Module):
     def budget(self) -> str:
         """Step or work budget the optimum belongs to, conditions and risk, in words."""
         if self.adaptive:
-            ends = listed(x - self.t0 for x in self.ends or ())
+            ends = listed(x - self.t0 for x in self.end_times or ())
             steps = f"adaptive, at most {self.max_steps} steps in {ends} s"
         elif self.several_grids:
-            steps = f"h = {listed(self.steps_made)} s, to t = {listed(self.ends or ())} s"
+            steps = f"h = {listed(self.steps_made)} s, to t = {listed(self.end_times or ())} s"
         else:
             steps = f"h = {listed(self.steps_made)} s, {self.fixed_steps} steps"
         price = "" if self.failure_cost is None else f"failures at {self.failure_cost:g}"
@@ -259,7 +258,7 @@ class SimulationObjective(eqx.Module):
         if self.adaptive:
             return ()
         made = [float(x[-1] - x[0]) / (x.size - 1) for x in self._ends]
-        count = len(self.ends or ())
+        count = len(self.end_times or ())
         rows = [made[i : i + count] for i in range(0, len(made), count)]
         # Not the same twice for steps that differ by round-off.
         return tuple(x for row in rows for x in {f"{x:g}": x for x in row}.values())
@@ -272,8 +271,7 @@ class SimulationObjective(eqx.Module):
     @property
     def _ends(self) -> list[np.ndarray]:
         """Ends of the fixed steps under all conditions, horizons changing fastest."""
-        dtype, times, steps = self.states.q.dtype, self.ends or (), self.steps_given or ()
-        return [step_ends(self.t0, t1, dt, dtype) for dt in steps for t1 in times]
+        return grids(self.t0, self.steps_given or (), self.end_times or (), self.states.q.dtype)
 
     @property
     def steps_given(self) -> tuple[float, ...] | None:
@@ -283,7 +281,7 @@ class SimulationObjective(eqx.Module):
         return None if self.dt is None else (self.dt,)
 
     @property
-    def ends(self) -> tuple[float, ...] | None:
+    def end_times(self) -> tuple[float, ...] | None:
         """End times of all conditions."""
         if self.conditions.t1 is not None:
             return self.conditions.t1
@@ -301,20 +299,20 @@ class SimulationObjective(eqx.Module):
     def shape(self) -> tuple[int, int, int, int]:
         """Numbers of steps, horizons, variations and starts."""
         steps = 1 if self.adaptive else len(self.steps_given or ())
-        counts = len(self.ends or ()), self.conditions.variation_count, self.states.q.shape[0]
+        counts = len(self.end_times or ()), self.conditions.variation_count, self.states.q.shape[0]
         return steps, *counts
 
     @property
     def several_grids(self) -> bool:
         """Whether fixed steps differ among members."""
-        return not self.adaptive and len(self.steps_given or ()) * len(self.ends or ()) > 1
+        return not self.adaptive and len(self.steps_given or ()) * len(self.end_times or ()) > 1
 
     @property
     def fixed_steps(self) -> int:
         """Number of fixed steps, of the run that has most."""
         assert self.steps_given is not None  # of a fixed-step run
-        assert self.ends is not None  # which __check_init__ made sure of
-        quotients = [(t1 - self.t0) / dt for t1 in self.ends for dt in self.steps_given]
+        assert self.end_times is not None  # which __check_init__ made sure of
+        quotients = [(t1 - self.t0) / dt for t1 in self.end_times for dt in self.steps_given]
         # Not one step more for a quotient that is above an integer by round-off.
         return int(np.ceil(max(quotients) * (1 - 1e-9)))
 
@@ -332,7 +330,7 @@ class SimulationObjective(eqx.Module):
     def _batch(self) -> Member:
         """All members, as arrays to be mapped over."""
         step, horizon, variation, start = (jnp.asarray(x.ravel()) for x in np.indices(self.shape))
-        grid, t1, times = None, None, self.ends or ()
+        grid, t1, times = None, None, self.end_times or ()
         if self.several_grids:
             grid = jnp.asarray(ends_of_steps(self._ends))[step * len(times) + horizon]
         elif len(times) > 1:
@@ -379,8 +377,8 @@ class SimulationObjective(eqx.Module):
         if member.grid is not None:
             controller = Grid(member.grid)
             return {"t1": member.grid[-1], "dt": None, "stepsize_controller": controller}
-        assert self.ends is not None  # __check_init__ made sure of it
-        t1 = self.ends[0] if member.t1 is None else member.t1
+        assert self.end_times is not None  # __check_init__ made sure of it
+        t1 = self.end_times[0] if member.t1 is None else member.t1
         return {"t1": t1, "dt": None if self.steps_given is None else self.steps_given[0]}
 
 

@@ -13,6 +13,7 @@ from jaxdae.control import HurwitzGains, ServoConstraint
 from jaxdae.formulations import AbstractFormulation, Baumgarte
 from jaxdae.simulation.trajectory import Trajectory
 from jaxdae.systems import State, System
+from jaxdae.tuning.conditions import Conditions
 from jaxdae.tuning.costs import (
     AbstractCost,
     ControlEffort,
@@ -40,6 +41,14 @@ class Check:
     deviation: float = 1.0
     dt: float = 1.0
     t1: float | None = None
+
+    def conditions(self, study: "Study") -> Conditions:
+        """The step and the horizon that are judged.
+
+        Args:
+            study: what is being tuned.
+        """
+        return Conditions(self.dt * study.dt, study.t1 if self.t1 is None else self.t1)
 
 
 # Steps of the tuned size, that all gains are judged at, and those of the tuning for a range. It

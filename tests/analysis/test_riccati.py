@@ -86,6 +86,14 @@ def test_gradients_agree_with_finite_differences_in_both_modes(rng):
 
 
 @pytest.mark.slow
+def test_known_matrices_under_a_transformation_give_the_same_gains():
+    """As in a function of other numbers: the solution is then traced though they are not."""
+    A, B = jnp.array([[0.0, 1.0], [0.0, 0.0]]), jnp.array([[0.0], [1.0]])
+    K = jax.jit(lambda x: x * lqr(A, B).K)(1.0)
+    # Of `q'' = u` and the cost `q^2 + q'^2 + u^2`; the solver's accuracy.
+    np.testing.assert_allclose(K, [[1.0, np.sqrt(3.0)]], rtol=1e-12)
+
+
 def test_batches_and_single_precision(rng):
     pairs = [random_pair(rng, 3, 1) for _ in range(4)]
     batch = [jnp.stack(x) for x in zip(*pairs, strict=True)]

@@ -1,12 +1,11 @@
 """Contests of controllers: where the best law is known, tuning finds it; losses are counted."""
 
-import diffrax
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxdae import Positive, simulate, State, System
+from jaxdae import Positive, State, System
 from jaxdae.control import PD
 from jaxdae.formulations import Multipliers
 from jaxdae.solvers import RK4
@@ -26,14 +25,6 @@ class Cart(System):
         return jnp.zeros_like(q) if u is None else u
 
 
-def _run(system, state, controller, mode):
-    del mode
-    return simulate(
-        system, Multipliers(), state, t1=12.0, dt=0.05, solver=RK4(), controller=controller,
-        adjoint=diffrax.ForwardMode(), throw=False,
-    )  # fmt: skip
-
-
 def _cost(run):
     density = run.q[:, 0] ** 2 + run.u[:, 0] ** 2
     # A cart that leaves the line is lost.
@@ -49,35 +40,84 @@ def _law(p):
     return PD(_back, p["K_P"], p["K_D"])
 
 
-def _plants(contest, masses, places):
-    zero = jnp.zeros((len(places), 1))
-    states = jax.vmap(State)(jnp.asarray(places)[:, None], zero, jnp.zeros((len(places), 0)))
-    return contest.Plants(Cart(jnp.asarray(masses)), states)
+def _task(contest, end=12.0, dt=0.05):
+    """Carts of random masses, from random places."""
+    random = {"mass": contest.Uniform(1.0, 1.0), "place": contest.Uniform(-3.0, 3.0, (1,))}
+
+    def start(design, plant):
+        del design
+        return State(plant["place"], jnp.zeros(1), jnp.zeros(0))
+
+    def plant(design, plant):
+        return Cart(design.mass * plant["mass"])
+
+    settings = {"t1": end, "dt": dt, "solver": RK4()}
+    return contest.Task(Cart(1.0), random, plant, start, Multipliers(), _cost, settings)
+
+
+BEST = {"K_P": 1.0, "K_D": np.sqrt(2.0)}
 
 
 @pytest.mark.slow
 def test_a_pd_law_tuned_on_the_regulators_cost_is_the_regulator(experiment):
     """Of `q'' = u` and the cost `q^2 + u^2` it is `u = -q - sqrt(2) q'`, at `sqrt(2) q0^2`."""
     contest = experiment("contest")
-    training = _plants(contest, [1.0, 1.0], [1.0, -0.5])
-    held_out = _plants(contest, [1.0, 1.0, 1.0], [0.3, -2.0, 9.0])
-    first = {"K_P": Positive(1.5), "K_D": Positive(1.0)}
-    best = {"K_P": 1.0, "K_D": np.sqrt(2.0)}
-    rows = contest.contest(
-        [contest.Candidate("LQR", best, _law), contest.Candidate("PD", first, _law, 60)],
-        _run, _cost, training, held_out,
+    task, first = _task(contest), {"K_P": Positive(1.5), "K_D": Positive(1.0)}
+    found = contest.contest(
+        task,
+        [contest.Candidate("LQR", BEST, _law), contest.Candidate("PD", first, _law, 60)],
+        contest.Size(2, 3), progress=False,
     )  # fmt: skip
-    exact = np.sqrt(2.0) * np.array([1.0, 0.25])
+    rows, places = found.rows, np.asarray(task.plants(jax.random.key(0), 2)["place"])
+    exact = np.sqrt(2.0) * places[:, 0] ** 2
     # Trapezoids of 0.05 s: 1e-3 of the integral, and what is left after 12 s is 1e-7.
     np.testing.assert_allclose(rows["LQR"].training, exact, rtol=2e-3)
     np.testing.assert_allclose(rows["PD"].params["K_P"], 1.0, atol=0.03)
     np.testing.assert_allclose(rows["PD"].params["K_D"], np.sqrt(2.0), atol=0.03)
     # No law beats the regulator by more than the quadrature's error.
     assert (rows["PD"].training > 0.998 * rows["LQR"].training).all()
-    # The third plant held out starts beyond the line's end.
-    assert [row.lost for row in rows.values()] == [1, 1]
-    assert np.isfinite(rows["PD"].mean)
     assert [row.tuned for row in rows.values()] == [0, 2]
-    (lqr, pd) = contest.lines(rows)
-    assert (lqr[0], lqr[6], pd[1], pd[6]) == ("LQR", 1, 2, 1)
-    assert contest.recorded(rows)["PD"]["lost"] == 1
+    # The pictures show the plant that costs the first candidate most.
+    hardest = np.abs(found.held_out["place"]).argmax()
+    assert found.runs["PD"].q[0] == found.held_out["place"][hardest]
+
+
+@pytest.fixture
+def costly(experiment):
+    """A contest's rows of known costs, one of them lost."""
+    contest = experiment("contest")
+    held_out = np.array([4.0, 1.0, np.nan, 3.0, 2.0, 1.0, 1.0, 1.0, 1.0])
+    first = contest.Row("LQR", 0, (), np.ones(4), np.full(9, 1.5))
+    return contest, {"LQR": first, "PD": first._replace(
+        name="PD", tuned=2, held_out=held_out, risk=contest.TAIL
+    )}  # fmt: skip
+
+
+def test_tables_have_mean_worst_quarter_and_worst_and_count_losses(costly):
+    contest, rows = costly
+    pd = rows["PD"]
+    # Of the eight that are left: the two worst, and the worst.
+    assert (pd.mean, pd.tail, pd.worst, pd.lost) == (1.75, 3.5, 4.0, 1)
+    named = [dict(zip(contest.HEADINGS, line, strict=True)) for line in contest.lines(rows)]
+    assert [x["worst quarter"] for x in named] == ["1.5", "3.5"]
+    assert [x["for"] for x in named] == ["-", "mean of the worst 25 %"]
+    assert named[1]["better than the first"] == "5 of 9"
+    assert contest.lines(rows)[1][8] == 1
+    assert contest.recorded(rows)["PD"]["worst"] == 4.0
+    assert np.isnan(pd._replace(held_out=np.full(3, np.nan)).mean)
+
+
+def test_objectives_are_the_librarys_over_plants_with_starts_of_their_own(experiment):
+    """The worst of the costs is the worst place's; a design of its own is run."""
+    contest = experiment("contest")
+    task = _task(contest, end=1.0, dt=0.1)
+    plants = task.plants(jax.random.key(3), 4)
+    law = contest.Candidate("PD", BEST, _law, risk="worst")
+    heavy = law._replace(design=lambda p: Cart(3.0 * p["K_P"]))
+    for candidate, mass in ((law, 1.0), (heavy, 3.0)):
+        aim = contest.objective(task, candidate, plants)
+        assert aim.members.shape == (1, 1, 4, 1)
+        costs = aim.costs(BEST)
+        assert aim(BEST) == costs.max()
+        assert int(costs.argmax()) == int(np.abs(plants["place"]).argmax())
+        assert aim.built(BEST, 0)[0].mass == mass
