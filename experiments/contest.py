@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
 import jax
@@ -94,7 +94,7 @@ class Candidate(NamedTuple):
     params: Any
     law: Callable[[Any], Callable]
     steps: int = 0
-    mode: str = "forward"
+    mode: Literal["forward", "reverse"] = "forward"
     design: Callable[[Any], System] | None = None
     risk: Risk = "mean"
 

@@ -12,6 +12,7 @@ Writes a figure, `report.md` and `result.json`.
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -62,7 +63,8 @@ class DesignCost(eqx.Module):
     """
 
     def __call__(self, trajectory: Trajectory) -> Float[Array, ""]:
-        off = jax.vmap(trajectory.system.tip)(trajectory.q) - jax.vmap(PATH)(trajectory.ts)
+        system: Any = trajectory.system
+        off = jax.vmap(system.tip)(trajectory.q) - jax.vmap(PATH)(trajectory.ts)
         density = jnp.sum((off / TIP) ** 2 + (trajectory.u / TORQUE) ** 2, axis=1)
         return jnp.trapezoid(density, trajectory.ts)
 

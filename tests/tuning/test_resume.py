@@ -101,19 +101,19 @@ def test_a_function_that_has_changed_is_refused_with_both_numbers(tmp_path, monk
     assert changing(name, path, 3, resume=True).evaluations > 0
 
 
-def test_another_slope_at_the_same_loss_is_another_function(tmp_path):
+def test_another_slope_at_the_same_loss_is_another_function(tmp_path, monkeypatch):
     path = tmp_path / "run.ckpt"
 
-    def one(p):
-        return p["a"] ** 2 + p["b"]
+    class Objective:
+        power = 2
 
-    tune(one, START, checkpoint=path, steps=0)
+        def __call__(self, p):
+            return 2.0 ** (2 - self.power) * p["a"] ** self.power + p["b"]
 
-    def one(p):
-        return 2.0 * p["a"] + p["b"]
-
+    tune(Objective(), START, checkpoint=path, steps=0)
+    monkeypatch.setattr(Objective, "power", 1)  # 2^2 becomes 2 * 2
     with pytest.raises(CheckpointError, match="gradient norm at the initial parameters of start 0"):
-        tune(one, START, checkpoint=path, steps=1, resume=True)
+        tune(Objective(), START, checkpoint=path, steps=1, resume=True)
 
 
 OTHERS = [
