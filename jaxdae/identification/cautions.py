@@ -31,8 +31,8 @@ def _unidentifiable(result: Identification) -> str:
 
 
 def _ending(result: Identification) -> str:
-    if result.stop_reason == "converged":
-        return ""
+    if result.stop_reason in ("converged", "bound"):
+        return ""  # the bound has words of its own
     if result.stop_reason == "noise":
         return (
             "the fit is at a minimum, but its estimates of noise levels do not converge, they "

@@ -10,13 +10,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdae.identification.least_squares import (
+    begin,
     FitProgress,
     FitSolver,
+    TOLERANCE,
     value_and_jacobian,
 )
 from jaxdae.identification.noise import Counts, estimated_noise, first_noise, Levels
 from jaxdae.identification.residuals import Fit, Measured
 from jaxdae.identification.uncertainty import seen_columns
+from jaxdae.tuning.linearization import Short
 
 # Noise levels have converged where they change by less than this part: far below what they are
 # known to from any number of samples.
@@ -60,17 +63,6 @@ class Coordinates(NamedTuple):
     directions: Any
 
 
-class Weighted(eqx.Module):
-    """Residuals of a fit by the coordinates of a round."""
-
-    fit: Fit
-
-    def __call__(self, y, data: tuple[Measurements, Coordinates]):
-        """Residuals in units of the noise."""
-        measured, (base, directions) = data
-        return self.fit.residuals(base + directions @ y, *measured)
-
-
 @eqx.filter_jit
 def linearized(fit: Fit, x, data: Measurements):
     """Residuals and their Jacobian by the unknowns, of a batch of fits."""
@@ -81,6 +73,27 @@ def linearized(fit: Fit, x, data: Measurements):
     return eqx.filter_vmap(one)(x, data)
 
 
+@jax.jit
+def _unknowns(along: Coordinates, y):
+    return along.base + jax.vmap(jnp.matmul)(along.directions, y)
+
+
+def _solver(fit: Fit, data: Measurements, along: Coordinates) -> FitSolver:
+    """Of fits in the coordinates of a round; runs are made by one program in all rounds."""
+
+    def evaluate(y):
+        residuals, jac = linearized(fit, _unknowns(along, y), data)
+        return residuals, jac @ along.directions
+
+    def at_end(y, local: Short) -> np.ndarray:
+        x, lengths = _unknowns(along, y), jnp.diagonal(along.directions, axis1=1, axis2=2)
+        value, slope = np.asarray(local.value), np.asarray(local.slope)
+        free = ~_pressed(fit, x, value, slope, np.asarray(lengths))
+        return expected_decrease(value, slope, free) <= TOLERANCE[str(y.dtype)] ** 2
+
+    return FitSolver(evaluate, at_end)
+
+
 class Ended(NamedTuple):
     """How the fits of a batch ended.
 
@@ -89,7 +102,8 @@ class Ended(NamedTuple):
         noise: of channels, shape `(fits, channels)`.
         cost: sum of squares, shape `(fits,)`.
         steps: taken or refused, shape `(fits,)`.
-        converged: which fits are at a minimum, shape `(fits,)`.
+        converged: which fits are at a minimum, and came to the end, shape `(fits,)`.
+        pressed: which unknowns are at a bound that the minimum is beyond, shape `(fits, p)`.
         spent: which fits took all their steps, shape `(fits,)`.
         stuck: which fits are where they began, shape `(fits,)`.
         gaps: between intervals, in units of the motion's size, shape `(fits, gaps)`.
@@ -102,6 +116,7 @@ class Ended(NamedTuple):
     cost: np.ndarray
     steps: np.ndarray
     converged: np.ndarray
+    pressed: np.ndarray
     spent: np.ndarray
     stuck: np.ndarray
     gaps: np.ndarray
@@ -133,28 +148,29 @@ def estimate(
         x: where to begin, shape `(fits, p)`.
         values: what was measured in every fit, leading axis `fits`.
         counts: how much there is.
-        steps: largest number of steps of each fit.
+        steps: largest number of steps of each fit, in all rounds together.
         store: where every step is saved, and from where an interrupted fit goes on.
-        watch: called after each step.
+        watch: called after each step with the number of steps of each fit.
     """
     many, single = x.shape[0], fit.joints.shape[0] == 0
     stages = (0.0,) if single else _WEIGHTS
-    fits = FitSolver(Weighted(fit), steps if single else min(steps, _STEPS_OF_ROUND))
     guess, stage, rounds, total = x, 0, 0, np.zeros(many, int)
     noise = np.tile(first_noise(fit, counts), (many, 1))
     last = _Last(total, total > 0, np.full(noise.shape, np.nan), np.zeros(many))
-    data = Measurements(values, jnp.asarray(noise, x.dtype), jnp.zeros(many))
-    while stage < len(stages) and rounds < _MOST_ROUNDS:
-        begun = _begun(fits, fit, x, data, stages, Where(noise, total, stage, rounds))
+    data = Measurements(values, jnp.asarray(noise, x.dtype), jnp.zeros(many, x.dtype))
+    while stage < len(stages) and rounds < _MOST_ROUNDS and not last.spent.all():
+        begun = _begun(fit, x, data, stages, Where(noise, total, stage, rounds))
         begun = begun if store is None else store.restored(begun)
         total, stage, rounds = np.asarray(begun.total), int(begun.stage), int(begun.rounds)
         along, noise = begun.along, np.asarray(begun.noise, float)
         weight = jnp.full(many, stages[stage], x.dtype)
         data = data._replace(noise=begun.noise, weight=weight)
-        progress = fits.run(begun.progress, (data, along), _watching(begun, store, watch))
-        x = along.base + jax.vmap(jnp.matmul)(along.directions, progress.x)
-        total = total + np.asarray(progress.steps)
-        spent = total >= steps * len(stages) if not single else np.asarray(progress.steps) >= steps
+        left = np.minimum(steps - total, steps if single else _STEPS_OF_ROUND)
+        watching = _watching(begun, store, watch)
+        progress = _solver(fit, data, along).run(begun.progress, left, watching)
+        x, total = _unknowns(along, progress.y), total + np.asarray(progress.steps)
+        spent = total >= steps
+        last = last._replace(steps=total, spent=spent)
         if not single and not np.all(_at_minimum(fit, x, data) | spent):
             continue
         levels = _levels(fit, x, data, counts, noise)
@@ -162,7 +178,7 @@ def estimate(
         last = _Last(total, spent, levels.freedom, change.max(axis=1))
         stage += stage < len(stages) - 1 or not np.any(change > NOISE_TOLERANCE)
     data = data._replace(noise=jnp.asarray(noise, x.dtype))
-    return _ended(fit, guess, x, data, last)
+    return _ended(fit, guess, x, data, last, finished=stage == len(stages))
 
 
 class _Last(NamedTuple):
@@ -220,22 +236,51 @@ class Round(NamedTuple):
 
 def _at_minimum(fit: Fit, x, data: Measurements) -> np.ndarray:
     """Which fits have nothing more to win with the present weights."""
-    return _is_minimum(fit, x, *(np.asarray(a) for a in linearized(fit, x, data)))
+    return _minimum(fit, x, *(np.asarray(a) for a in linearized(fit, x, data))).reached
 
 
-def _is_minimum(fit: Fit, x, residuals: np.ndarray, jac: np.ndarray) -> np.ndarray:
-    seen = [seen_columns(j, fit.units(at)) for j, at in zip(jac, np.asarray(x), strict=True)]
+class _Minimum(NamedTuple):
+    """Which fits have nothing more to win, and which unknowns a bound holds there."""
+
+    reached: np.ndarray
+    pressed: np.ndarray
+
+
+def _minimum(fit: Fit, x, residuals: np.ndarray, jac: np.ndarray) -> _Minimum:
+    seen = np.stack(
+        [seen_columns(j, fit.units(at)) for j, at in zip(jac, np.asarray(x), strict=True)]
+    )
     limit = _OPEN * (1 + _RELATIVE * _squares(residuals))
-    decrease = expected_decrease(residuals, jac * np.stack(seen)[:, None])
-    return np.isfinite(limit) & (decrease <= limit)
+    pressed = _pressed(fit, x, residuals, jac, np.ones(seen.shape))
+    decrease = expected_decrease(residuals, jac, seen & ~pressed)
+    return _Minimum(np.isfinite(limit) & (decrease <= limit), pressed)
 
 
-def _begun(fits: FitSolver, fit: Fit, x, data: Measurements, stages, at: Where) -> Round:
+def _pressed(fit: Fit, x, residuals, jac, lengths: np.ndarray) -> np.ndarray:
+    """Which unknowns are so near to a bound that the way to it lowers chi-square by nothing.
+
+    The sum of squares falls towards the bound, by its slope in the unconstrained number at most: of
+    `Interval`, a step of one there is the distance that is left.
+
+    Args:
+        fit: what is fitted.
+        x: unknowns, shape `(fits, p)`.
+        residuals: of each fit, or as short a vector as stands for them.
+        jac: their derivatives, shape `(fits, residuals, p)`.
+        lengths: changes of the unknowns to which these belong, shape `(fits, p)`.
+    """
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        slopes = 2 * np.einsum("fm,fmp->fp", residuals, jac) / lengths
+        return (fit.outward(np.asarray(x)) * slopes < 0) & (np.abs(slopes) <= _OPEN)
+
+
+def _begun(fit: Fit, x, data: Measurements, stages, at: Where) -> Round:
     """A round before its first step."""
     weight = jnp.full(x.shape[0], stages[at.stage], x.dtype)
     data = data._replace(noise=jnp.asarray(at.noise, x.dtype), weight=weight)
-    along = coordinates(fit, x, data)
-    progress = fits.begin(jnp.zeros_like(x), (data, along))
+    jac = linearized(fit, x, data)[1]
+    progress = begin(jnp.zeros_like(x), jac.shape[1])
+    along = coordinates(fit, x, np.asarray(jac))
     return Round(progress, along, data.noise, *map(jnp.asarray, at[1:]))
 
 
@@ -256,24 +301,26 @@ def _watching(begun: Round, store: AbstractStore | None, watch: Callable | None)
         if store is not None:
             store.save(begun._replace(progress=progress))
         if watch is not None:
-            watch(progress)
+            watch(np.asarray(begun.total + progress.steps))
 
     return each
 
 
-def _ended(fit: Fit, guess, x, data: Measurements, last: _Last) -> Ended:
+def _ended(fit: Fit, guess, x, data: Measurements, last: _Last, *, finished: bool) -> Ended:
     """How fits ended, with the final noise."""
     residuals, jac = (np.asarray(a) for a in linearized(fit, x, data))
     cost, first = _squares(residuals), _squares(np.asarray(linearized(fit, guess, data)[0]))
     gaps = residuals[:, residuals.shape[1] - fit.gap_count :]
-    converged = _is_minimum(fit, x, residuals, jac)
-    stuck = ~converged & ~(cost < first * (1 - _RELATIVE)) & ~last.spent
+    minimum = _minimum(fit, x, residuals, jac)
+    converged = minimum.reached & (finished | ~last.spent)
+    stuck = ~minimum.reached & ~(cost < first * (1 - _RELATIVE)) & ~last.spent
     return Ended(
         np.asarray(x),
         np.asarray(data.noise),
         cost - _squares(gaps),
         last.steps,
         converged,
+        minimum.pressed,
         last.spent,
         stuck,
         gaps / np.asarray(data.weight)[:, None],
@@ -287,36 +334,40 @@ def _squares(residuals: np.ndarray) -> np.ndarray:
         return np.sum(residuals**2, axis=1)
 
 
-def expected_decrease(residuals: np.ndarray, jac: np.ndarray) -> np.ndarray:
+def expected_decrease(residuals: np.ndarray, jac: np.ndarray, free: np.ndarray) -> np.ndarray:
     """By how much a step of Gauss and Newton would lower the sums of squares, were models linear.
 
-    Zero at a minimum, where the residuals are orthogonal to all columns of the Jacobian.
+    Zero at a minimum, where the residuals are orthogonal to all columns of the Jacobian; NaN where
+    something is not finite.
 
     Args:
         residuals: of each fit, shape `(fits, residuals)`.
         jac: their Jacobians, shape `(fits, residuals, p)`.
+        free: which unknowns may change, shape `(fits, p)`.
     """
-    left = []
-    for r, j in zip(residuals, jac, strict=True):
-        if not (np.isfinite(r).all() and np.isfinite(j).all()):
-            left.append(np.nan)
-            continue
-        j = j / np.maximum(np.abs(j).max(axis=0), np.finfo(j.dtype).tiny)  # norms overflow
-        sizes = np.maximum(np.linalg.norm(j, axis=0), np.finfo(j.dtype).tiny)
-        directions, values, _ = np.linalg.svd(j / sizes, full_matrices=False)
-        seen = values > _SEEN * values.max(initial=0.0)
-        with np.errstate(over="ignore"):  # of a fit that is beyond help
-            left.append(float(np.sum((directions[:, seen].T @ r) ** 2)))
-    return np.array(left)
+    tiny = np.finfo(jac.dtype).tiny
+    finite = np.asarray(np.isfinite(residuals).all(axis=1) & np.isfinite(jac).all(axis=(1, 2)))
+    jac = np.where(free[:, None] & finite[:, None, None], jac, 0.0)
+    jac = jac / np.maximum(np.abs(jac).max(axis=1, keepdims=True), tiny)  # norms overflow
+    jac = jac / np.maximum(np.linalg.norm(jac, axis=1, keepdims=True), tiny)
+    directions, values, _ = np.linalg.svd(jac, full_matrices=False)
+    seen = values > _SEEN * values.max(axis=1, initial=0.0, keepdims=True)
+    with np.errstate(over="ignore", invalid="ignore"):  # of a fit that is beyond help
+        inside = np.einsum("fm,fmk->fk", residuals, directions)
+        return np.where(finite, np.sum(np.where(seen, inside, 0.0) ** 2, axis=1), np.nan)
 
 
-def coordinates(fit: Fit, x, data: Measurements) -> Coordinates:
+def coordinates(fit: Fit, x, jac: np.ndarray) -> Coordinates:
     """Coordinates at a point: parameters, with later starts that keep the gaps, and the gaps.
 
     In the unknowns themselves a small change of a parameter alone opens gaps, whose weight would
     allow it tiny steps only. Each direction is as long as changes the residuals by one.
+
+    Args:
+        fit: what is fitted.
+        x: the point of each fit, shape `(fits, p)`.
+        jac: derivatives of the residuals there, shape `(fits, residuals, p)`.
     """
-    jac = np.asarray(linearized(fit, x, data)[1])
     pairs = zip(jac, np.asarray(x), strict=True)
     made = [_directions(j, fit.node_entries, fit.gap_count, fit.units(at)) for j, at in pairs]
     return Coordinates(x, jnp.asarray(np.stack(made), x.dtype))

@@ -15,7 +15,6 @@ from jaxtyping import PyTree
 from jaxdae.identification.cautions import warnings_of
 from jaxdae.identification.data import Channel, check_data, Experiment
 from jaxdae.identification.estimate import Ended, estimate, repeated, samples_of
-from jaxdae.identification.least_squares import FitProgress
 from jaxdae.identification.naming import names_of
 from jaxdae.identification.noise import Counts, require_freedom
 from jaxdae.identification.preparation import guesses, prepared, usable
@@ -78,8 +77,8 @@ def identify(
         intervals: into how many every record is divided, for long or unstable ones: each interval
             starts from an unknown state of its own, and gaps between them are closed step by step
             (multiple shooting [BockPlitt1984]).
-        steps: largest number of steps of the method; where noise levels are estimated, between
-            one of their estimates and the next.
+        steps: largest number of steps of the method in all, however often noise levels are
+            estimated on the way and gaps between intervals closed further.
         starts: number of fits from different first guesses, made at once; the best is kept. The
             first is the guess itself, the others are normal perturbations of it.
         spread: their standard deviation in unconstrained numbers, the logarithm of a `Positive`;
@@ -182,6 +181,6 @@ class _Bar:
     def __exit__(self, *_) -> None:
         self._bar.close()
 
-    def show(self, progress: FitProgress) -> None:
+    def show(self, steps: np.ndarray) -> None:
         """The step that the longest fit is in."""
-        self._bar.update(int(np.max(np.asarray(progress.steps))) - self._bar.n)
+        self._bar.update(int(steps.max()) - self._bar.n)

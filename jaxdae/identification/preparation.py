@@ -118,8 +118,9 @@ def usable(task: Task, x, names, experiments) -> Bool[np.ndarray, " fits"]:
     good = np.array([finite(*x) for x in zip(residuals, jac, strict=True)])
     if not good.any():
         raise ValueError(_failure(task, x, experiments))
-    freedom = channel_freedom(fit, x[good], task.counts, jac[good]).max(axis=0)
-    require_freedom(task.counts, freedom, task.unknowns, task.channels)
+    if task.counts.unknown_noise.any():
+        freedom = channel_freedom(fit, x[good], task.counts, jac[good]).max(axis=0)
+        require_freedom(task.counts, freedom, task.unknowns, task.channels)
     _require_seen(np.abs(jac[good]).max(axis=(0, 1))[: len(names)], names)
     return good
 

@@ -91,7 +91,9 @@ def identification(task: Task, params, ended: Ended, experiments) -> Identificat
 def _stop_reason(ended: Ended) -> str:
     if not ended.converged:
         return "steps" if ended.spent else "no decrease"
-    return "noise" if ended.noise_change > NOISE_TOLERANCE else "converged"
+    if ended.noise_change > NOISE_TOLERANCE:
+        return "noise"
+    return "bound" if ended.pressed.any() else "converged"
 
 
 def _freedom(task: Task, ended: Ended) -> dict[str, float]:

@@ -1,5 +1,6 @@
 """The weighted residuals of a fit, as a function of one vector of unknowns."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -10,7 +11,10 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, PyTree
 
 from jaxdae.identification.runs import Batch, Model, Readings
-from jaxdae.tuning.parametrizations import is_parametrization, resolve
+from jaxdae.tuning.parametrizations import Interval, is_parametrization, resolve
+
+# Logits beyond this are of numbers in the first or last hundredth of their interval.
+_NEAR_BOUND = float(np.log(99.0))
 
 
 class Measured(NamedTuple):
@@ -99,15 +103,20 @@ class Fit(eqx.Module):
 
         Logarithms and other parametrizations, starts in their scales, and zeros have one.
         """
+        plain = self._entries(lambda leaf: not is_parametrization(leaf))
+        return np.where(plain & (x != 0), np.abs(x), 1.0)
+
+    def outward(self, x: Float[np.ndarray, "*fits p"]) -> Float[np.ndarray, "*fits p"]:
+        """Signs of the changes that bring unknowns nearer to a bound they are near; else zero."""
+        near = self._entries(lambda leaf: isinstance(leaf, Interval)) & (np.abs(x) > _NEAR_BOUND)
+        return np.where(near, np.sign(x), 0.0)
+
+    def _entries(self, of_kind: Callable[[Any], bool]) -> Bool[np.ndarray, " p"]:
+        """Which unknowns belong to leaves of the parameters of a kind."""
         trained, starts = self.like
         leaves = jax.tree.leaves(trained, is_leaf=is_parametrization)
-        plain = [
-            np.full(y.size, not is_parametrization(leaf))
-            for leaf in leaves
-            for y in jax.tree.leaves(leaf)
-        ]
-        marks = np.concatenate([*plain, *(np.zeros(z.size, bool) for z in starts)])
-        return np.where(marks & (x != 0), np.abs(x), 1.0)
+        marks = [np.full(y.size, of_kind(x)) for x in leaves for y in jax.tree.leaves(x)]
+        return np.concatenate([*marks, *(np.zeros(z.size, bool) for z in starts)])
 
     def gaps_between(self, made: list[Readings]) -> Float[Array, "joints d"]:
         """Gaps between the end of an interval and the start of the next."""

@@ -66,8 +66,9 @@ class Identification:
         data: channels of each experiment beside the model, by name.
         gap: largest gap between intervals of a divided record, as a part of the motion's size.
         steps: of the method, taken or refused.
-        stop_reason: "converged", "steps", "no decrease", or "noise" where the fit is at a minimum
-            but the estimates of noise levels still change.
+        stop_reason: "converged"; "bound" where it has converged with a parameter at a bound of its
+            `Interval`, beyond which the data would have it; "noise" where the fit is at a minimum
+            but the estimates of noise levels still change; "steps"; or "no decrease".
         wall_seconds: duration of the call [s].
     """
 

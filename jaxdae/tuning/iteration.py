@@ -3,11 +3,7 @@
 Such a solver evaluates its function once in each of its steps, at its trial point. Here value and
 derivative are computed outside of it, in the mode that suits the objective, and the solver is given
 the function linearized there: the same value and the same derivative. Of residuals it sees an
-equivalent vector as short as the parameters: with `J = Q R`, instead of `r` and `J`
-
-    (Q^T r, |r - Q Q^T r|)   and   (R, 0),
-
-which have the same norm, the same gradient, and the same linearization's norm after every step.
+equivalent vector as short as the parameters.
 """
 
 from functools import partial
@@ -22,6 +18,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxdae.tuning import endings
 from jaxdae.tuning.descent import gradient_step
+from jaxdae.tuning.linearization import initialized, shortened, stepped
 from jaxdae.tuning.problem import Method, Problem, Progress, Record, strongly_typed, where
 
 # Those that evaluate once in each step, at `y_eval` of their state.
@@ -150,8 +147,8 @@ def program(problem: Problem) -> ClosedJaxpr:
         if problem.residuals_of is not None:
             fit = (point, jnp.eye(point.size, dtype=point.dtype))
         local = _linearized(_Evaluation(one, point, one > 0, fit), point, one)
-        state = _initialized(problem.optimizer, local, point)
-        return _arrays(_step(problem.optimizer, local, point, state)[1])
+        state = initialized(problem.optimizer, local, local.value, point)
+        return _arrays(stepped(problem.optimizer, local, point, state)[1])
 
     return jax.make_jaxpr(step)(problem.vector(problem.trained))
 
@@ -167,7 +164,7 @@ def _blank(problem: Problem, point: Array, progress: Progress) -> Iterate:
         residuals = jnp.zeros(struct.shape, struct.dtype)
         seen = seen._replace(fit=(residuals, jnp.outer(residuals, point).astype(struct.dtype)))
     local = _linearized(seen, point, one)
-    solver = _arrays(_initialized(problem.optimizer, local, point))
+    solver = _arrays(initialized(problem.optimizer, local, local.value, point))
     begun, slow = jnp.asarray(False), jnp.asarray(0)
     return Iterate(local, point, begun, slow, solver, one, 0 * point, seen.fit, progress)
 
@@ -201,31 +198,14 @@ def _linearized(seen: _Evaluation, point: Array, unit: Array) -> Local:
     slope = jnp.where(seen.finite, slope, 0.0)
     if seen.fit is not None:
         residuals, jacobian = (jnp.where(seen.finite, x, 0.0).astype(point.dtype) for x in seen.fit)
-        q, factor = jnp.linalg.qr(jacobian)
-        inside = residuals @ q
-        rest = jnp.linalg.norm(residuals - q @ inside)
-        value = jnp.append(inside, rest)
-        slope = jnp.concatenate([factor, jnp.zeros_like(point)[None]])
+        value, slope = shortened(residuals, jacobian)
     value = jnp.where(seen.finite, value, jnp.nan)
     zero = jnp.zeros((), point.dtype)
     return Local(value, slope, point, seen.loss, seen.gradient, zero, jnp.zeros_like(point))
 
 
-def _initialized(solver: Any, local: Local, point: Array) -> Any:
-    struct = jax.ShapeDtypeStruct(local.value.shape, local.value.dtype)
-    return solver.init(local, point, None, _OPTIONS, struct, None, frozenset())
-
-
-def _step(solver: Any, local: Local, y: Array, state: Any) -> tuple[Array, Any]:
-    y, state, _ = solver.step(local, y, None, _OPTIONS, state, frozenset())
-    return y, state
-
-
 # Accepted steps in a row that hardly lower the loss, before it is given up.
 _MOST_SLOW = 20
-
-# The Jacobian of the linearized function as a matrix, which reverse mode makes.
-_OPTIONS = {"jac": "bwd"}
 
 
 def _arrays(state: Any) -> list[Array]:
@@ -248,10 +228,10 @@ def _solver_step(
     where it has none, or there is no point to return to, the step is halved here.
     """
     trial = here.point
-    fresh = _initialized(solver, here, trial)
+    fresh = initialized(solver, here, here.value, trial)
     before = where(state.begun, state.solver, _arrays(fresh))
     y = jnp.where(state.begun, state.local.point, trial)
-    moved_to, after = _step(solver, here, y, _with_arrays(fresh, before))
+    moved_to, after = stepped(solver, here, y, _with_arrays(fresh, before))
     moved = jnp.all(moved_to == trial)
     halve = ~finite & (moved | ~state.begun)
     following = jnp.where(halve, 0.5 * (state.local.point + trial), after.y_eval)

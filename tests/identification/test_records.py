@@ -191,7 +191,7 @@ def interrupted(monkeypatch, path, after):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("after", [3, 8])
+@pytest.mark.parametrize("after", [3, 7])
 def test_an_interrupted_fit_goes_on_to_the_same_numbers(monkeypatch, tmp_path, after):
     """In its first round, and in a later one of those that estimate the noise."""
     path = tmp_path / "fit.ckpt"
