@@ -30,6 +30,7 @@ def test_its_roots_are_those_of_the_linearized_motion(general):
     np.testing.assert_allclose(parts.roots(), found.others, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_the_determinant_is_the_product_over_the_roots(general):
     system, eq = general
     parts = characteristic_matrix(system, eq, independent=(1, 2, 3))
@@ -74,6 +75,7 @@ def test_gravity_on_a_parabola_is_lost_and_flips_the_verdict(bead):
     assert spectrum(linearize(system, eq)).verdict == "asymptotically stable"
 
 
+@pytest.mark.slow
 def test_a_force_that_carries_the_weight_loses_nothing(bead):
     """C_B and the constant force are both there; only their sum matters."""
     system = bead(lift=1.3 * 9.81)

@@ -98,6 +98,7 @@ def test_a_batch_is_its_members(basis, flow, rng):
     np.testing.assert_allclose(batch, [one(a, b) for a, b in zip(q, v, strict=True)], **ROUND_OFF)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("basis", BASES)
 def test_single_precision_stays_single(basis, everything, flow, rng):
     """float32 in, float32 out, near the double result."""

@@ -76,6 +76,7 @@ def test_data_without_noise_are_said_to_have_none():
     np.testing.assert_allclose(result["stiffness"], 4.0, rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_noise_levels_that_still_change_are_an_ending_of_their_own(rng, monkeypatch):
     monkeypatch.setattr(estimate, "_MOST_ROUNDS", 1)
     values = motion(TIMES, 4.0, DAMPING) + 0.02 * rng.normal(size=50)

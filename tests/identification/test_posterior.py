@@ -73,6 +73,7 @@ def test_without_blackjax_the_error_names_the_extra(fit, monkeypatch):
         posterior(fit)
 
 
+@pytest.mark.slow
 def test_an_improper_posterior_is_refused(fit):
     import dataclasses
 

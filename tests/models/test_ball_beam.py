@@ -85,6 +85,7 @@ def test_both_models_share_five_roots_and_the_sixth_is_zero(exact, simple):
     assert six.verdict == "unstable"
 
 
+@pytest.mark.slow
 def test_the_linear_constraint_loses_nothing_here(exact):
     """The paper's reason why the simplified model serves: C_B vanishes at level rest."""
     lost = linearized_constraint(EXACT, exact.equilibrium, independent=INDEPENDENT)

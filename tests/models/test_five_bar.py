@@ -112,6 +112,7 @@ def test_inverse_dynamics_gives_back_the_torques_and_the_power_is_their_work():
     np.testing.assert_allclose(found.u @ state.v[::2], power + losses, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_static_feedforward_holds_the_system_at_rest():
     motion = SYSTEM.motion(PATH)
     held = equilibrium(

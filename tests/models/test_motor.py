@@ -271,6 +271,7 @@ def test_without_inductance_the_law_is_a_constraint_whose_multiplier_is_zero():
         np.testing.assert_allclose(sol.multipliers[:, 1:], 0.0, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_the_current_without_inductance_is_the_limit_of_small_ones():
     """i - (e - k theta') / R = -L i' / R: halved inductance, halved distance."""
 

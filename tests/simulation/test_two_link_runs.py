@@ -38,6 +38,7 @@ def test_two_link_multipliers_stop_where_the_target_leaves_the_workspace(two_lin
     np.testing.assert_allclose(float(run.final_time), system.exit_time(), atol=1e-4)
 
 
+@pytest.mark.slow
 def test_two_link_multipliers_cross_the_singular_configuration_by_the_steps_they_take(two_link):
     """With smaller steps one of them comes too near, and the run ends there."""
     system, _, state = two_link

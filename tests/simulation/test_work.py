@@ -94,6 +94,7 @@ def test_work_of_a_batch_is_that_of_each_lane(rich):
     assert np.ptp(runs.work.force[:, -1]) > 0.1
 
 
+@pytest.mark.slow
 def test_controller_sees_the_state_and_its_output_is_kept(driven):
     """`u` at the saved times is the controller's output there."""
     u = jax.vmap(_drive)(driven.ts, driven.q, driven.v, driven.w)

@@ -108,6 +108,7 @@ def test_it_multiplies_by_its_stability_function():
         np.testing.assert_allclose(abs(velocity(-z, 1.0, 1)), size, atol=1e-8)
 
 
+@pytest.mark.slow
 def test_its_error_falls_with_the_third_power_of_the_step():
     steps = np.array([8, 16])
     errors = [abs(velocity(1.0, 1.0 / k, int(k)) - np.exp(-1.0)) for k in steps]

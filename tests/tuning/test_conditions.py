@@ -60,6 +60,7 @@ def test_a_batch_of_conditions_is_native():
     assert objective(backend="native").backend_of(RATE)[0] == "native"
 
 
+@pytest.mark.slow
 def test_members_have_the_costs_of_objectives_of_their_own(costs):
     assert costs.shape == (2, 2, 3, 2)
     for i, j, k in ((0, 0, 0), (1, 0, 2), (1, 1, 1)):

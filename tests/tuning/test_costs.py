@@ -274,6 +274,7 @@ def test_a_run_backward_in_time_costs_as_much():
     assert IntegratedViolation()(backward) == IntegratedViolation()(forward) == 3.0
 
 
+@pytest.mark.slow
 def test_costs_of_single_precision_are_of_single_precision():
     ts, phi = jnp.arange(4, dtype=jnp.float32), jnp.ones((4, 1), jnp.float32)
     run = made_up(ts=ts, violation=Violation(phi, phi), u=phi, energy=phi[:, 0])

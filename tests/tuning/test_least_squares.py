@@ -72,7 +72,11 @@ def powell(x):
     return jnp.array([*parts, (x[1] - 2 * x[2]) ** 2, 10**0.5 * (x[0] - x[3]) ** 2])
 
 
-@pytest.mark.parametrize("name", ["lm", "gauss-newton", "l-bfgs"])
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("gauss-newton", "l-bfgs")]
+EACH = pytest.mark.parametrize("name", ["lm", *SLOW])
+
+
+@EACH
 def test_rosenbrocks_valley_is_followed_to_its_end(name):
     result = tune(LeastSquares(rosenbrock), jnp.array([-1.2, 1.0]), optimizer=name, steps=100)
     assert result.stop_reason == "converged"
@@ -91,6 +95,7 @@ def test_a_jacobian_that_loses_rank_at_the_solution_is_borne(name):
     np.testing.assert_allclose(result.params, 0.0, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_the_way_does_not_depend_on_units():
     unit = np.array([1e6, 1e-5])
     scaled = LeastSquares(lambda x: 1e-9 * rosenbrock(x * unit))
@@ -125,7 +130,7 @@ def logarithmic(x):
     return jnp.log(x) - jnp.log(0.01)
 
 
-@pytest.mark.parametrize("name", ["lm", "gauss-newton", "l-bfgs"])
+@EACH
 def test_a_step_that_is_not_finite_is_shortened(name):
     result = tune(LeastSquares(logarithmic), jnp.array([1.0]), optimizer=name, steps=60)
     assert result.skipped > 0
@@ -299,6 +304,7 @@ def test_a_bound_that_is_reached_is_pointed_out():
     np.testing.assert_allclose(result.params, 1.0, rtol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["lm", "gauss-newton", "slsqp"])
 def test_precisions_may_be_mixed(name):
     """Of parameters, and of the objective."""
@@ -313,7 +319,7 @@ def test_precisions_may_be_mixed(name):
     np.testing.assert_allclose(result.params["a"], 1.0, rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["lm", "l-bfgs"])
+@pytest.mark.parametrize("name", ["lm", pytest.param("l-bfgs", marks=pytest.mark.slow)])
 def test_derivatives_that_are_wrong_are_pointed_out(name):
     @jax.custom_jvp
     def wrong(x):
@@ -331,6 +337,7 @@ def test_starts_at_which_no_residual_is_finite_are_an_error():
         tune(LeastSquares(lambda x: x * jnp.nan), jnp.ones(2), starts=2)
 
 
+@pytest.mark.slow
 def test_evaluations_of_a_line_search_count():
     target = jnp.array([3.0, -1.0])
     result = tune(
@@ -353,6 +360,7 @@ def test_a_result_is_not_lost_because_its_certificate_fails():
     assert result.stop_reason == "converged"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", ["patience", "callback"])
 def test_other_reasons_to_stop_are_in_words(stop):
     settings = {

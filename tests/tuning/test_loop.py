@@ -237,6 +237,7 @@ def test_an_objective_that_does_not_depend_on_the_parameters_is_pointed_out():
     assert (both.best_start, both.evaluations, both.skipped) == (1, 9, 0)
 
 
+@pytest.mark.slow
 def test_all_steps_of_adam_are_said_to_be_too_few():
     """A quadratic of two parameters that L-BFGS solves, and Adam has not, is not silent."""
 

@@ -33,11 +33,13 @@ def kill(info):
         raise KilledError
 
 
-# Half of them compile for seconds.
-SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("lm", "gauss-newton", "l-bfgs")]
+# Most of them compile for seconds.
+SLOW = [
+    pytest.param(name, marks=pytest.mark.slow) for name in ("lm", "gauss-newton", "l-bfgs", "adam")
+]
 
 
-@pytest.mark.parametrize("name", [*SLOW, "adam", "slsqp", "trust-constr"])
+@pytest.mark.parametrize("name", [*SLOW, "slsqp", "trust-constr"])
 @pytest.mark.filterwarnings("ignore:tune")
 def test_a_run_that_is_cut_off_goes_on_as_if_it_had_not_been(tmp_path, name):
     path = tmp_path / "run.ckpt"
