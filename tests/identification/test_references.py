@@ -30,6 +30,7 @@ PLACES = {"x": Channel(place, unit="m"), "y": Channel(height, unit="m")}
 
 
 @pytest.mark.slow
+@pytest.mark.newest
 def test_gravity_from_the_printed_end_of_a_pendulum():
     """PAREST's pendulum: length 0.5, mass 0.3, from (0.4, -0.3) at rest, both places at t = 2.
 
@@ -55,6 +56,7 @@ def test_gravity_from_the_printed_end_of_a_pendulum():
 
 
 @pytest.mark.slow
+@pytest.mark.newest
 def test_mass_and_length_of_a_pendulum_from_its_place_and_its_rod():
     """EASY-FIT's PENDU_I3: parameters m and l, samples with an error of 1 % up to t = 10.
 
@@ -94,6 +96,7 @@ def current(run):
 
 
 @pytest.mark.slow
+@pytest.mark.newest
 def test_constants_of_a_motor_and_its_friction():
     """Resistance, motor constant and friction of a geared motor from its speed and current."""
     formulation = jaxdae.Multipliers(jaxdae.Baumgarte.critical(50.0))

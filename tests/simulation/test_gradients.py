@@ -117,6 +117,7 @@ def _slopes(function, x):
 
 
 @pytest.mark.slow
+@pytest.mark.newest
 @pytest.mark.parametrize(("name", "form"), CASES, ids=IDS)
 def test_gradients_agree_in_both_modes_and_with_differences(name, form):
     """By every gain, mass, length and initial value: two modes agree, and differences to 1e-6."""

@@ -167,6 +167,7 @@ def test_the_budget_states_the_steps_that_are_made(t1, dt, made, text):
 
 
 @pytest.mark.slow
+@pytest.mark.newest
 def test_gradients_agree_three_ways_and_under_vmap():
     """Of the risk, whose members of longer steps wait for those of shorter ones."""
     rates, h = jnp.array([0.7, 1.0]), 1e-5
@@ -222,6 +223,7 @@ def without_the_failed():
 
 
 @pytest.mark.slow
+@pytest.mark.newest
 @pytest.mark.parametrize(
     ("mode", "backend"), [("forward", "native"), ("reverse", "native"), ("reverse", "plain")]
 )

@@ -48,6 +48,7 @@ STEP_TIMES = (0.01 * jnp.arange(46)).at[-1].set(0.45)
 
 
 @pytest.mark.slow
+@pytest.mark.newest
 @pytest.mark.parametrize("ts", [STEP_TIMES, jnp.array([0.0, 0.095, 0.2])])
 def test_gradients_agree_in_forward_and_reverse_mode_and_with_differences(starts, ts):
     x = jnp.array([8.0, 30.0])
@@ -85,6 +86,7 @@ def results(starts):
 
 
 @pytest.mark.slow
+@pytest.mark.newest
 def test_tuned_gains_violate_less_in_both_modes(results):
     for result in results:
         assert result.loss < 0.7 * result.initial_loss
