@@ -1,0 +1,52 @@
+"""Estimates at bounds of their intervals, and how many steps a fit takes."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxdae
+from helpers.measured_oscillator import build, CHANNELS, record
+from jaxdae.identification import identify
+
+
+def fitted(guess, given=True, **options):
+    experiment = record(np.random.default_rng(2), given=given)
+    return identify(build, guess, experiment, channels=CHANNELS, dt=0.1, **options)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("lower", "upper", "bound"), [(2.0, 3.5, 3.5), (4.5, 8.0, 4.5)])
+def test_a_fit_that_a_bound_holds_back_converges_there(lower, upper, bound):
+    """The data say 4. The other parameter is the best one with the stiffness at its bound."""
+    guess = {"stiffness": jaxdae.Interval(0.5 * (lower + upper), lower, upper)}
+    with pytest.warns(RuntimeWarning) as caught:
+        result = fitted({**guess, "damping": jnp.array(0.4)})
+    texts = " ".join(str(x.message) for x in caught)
+    assert "stiffness = " in texts
+    assert "is at its bound" in texts
+    assert "without meeting its tolerance" not in texts
+    assert result.stop_reason == "bound"
+    assert "stopped by bound" in result.summary()
+    assert result.at_bounds == ("stiffness",)
+    assert result.steps < 40
+    # The way that is left lowers chi-square by less than a hundredth.
+    np.testing.assert_allclose(result["stiffness"], bound, rtol=1e-4)
+    with pytest.warns(RuntimeWarning, match="do not explain the data"):
+        held = fitted({"stiffness": bound, "damping": jnp.array(0.4)})
+    assert 0 <= result.chi_square - held.chi_square < 0.01
+    assert abs(result["damping"] - held["damping"]) < 0.01 * held.standard_error("damping")
+
+
+@pytest.mark.slow
+def test_steps_are_counted_in_all_rounds_together():
+    """In the first round, and in the last of those that estimate the noise."""
+    guess = {"stiffness": jaxdae.Positive(3.0), "damping": jnp.array(0.4)}
+    complete = fitted(guess, given=False)
+    assert complete.stop_reason == "converged"
+    for steps in (2, complete.steps - 1):
+        with pytest.warns(RuntimeWarning, match=rf"stopped after all its steps \({steps}\)"):
+            result = fitted(guess, given=False, steps=steps)
+        assert (result.steps, result.stop_reason) == (steps, "steps")
+    same = fitted(guess, given=False, steps=complete.steps)
+    assert same.stop_reason == "converged"
+    np.testing.assert_array_equal(same.values, complete.values)
