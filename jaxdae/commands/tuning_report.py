@@ -147,12 +147,14 @@ def _certificate_table(found: Findings) -> str:
     each, steps = found.certificates, found.steps
     members = next(iter(each.values())).members
     unknown = float("nan")
-    rows = (
+    rows = [
         ("sure decay of a Lyapunov function [1/s]", lambda x: x.lyapunov_rate),
         ("step limit / longest step", lambda x: x.step_margin),
         (f"worst cost seen of {members} runs", lambda x: unknown if x.failed else x.worst_cost),
         ("runs that failed", lambda x: x.failed),
-    )
+    ]
+    if any(x.states is not None for x in each.values()):
+        rows.insert(2, ("both are the worst of states of the motions", lambda x: x.states))
     cells = []
     for name, read in rows:
         values = [read(each[x]) for x in found.sets]

@@ -231,10 +231,11 @@ def best_along(record: Record, solver, dt: float, margin: float, motion: Motion)
         found = steps.mean_squares(_roots(x), singles, motion.scale)[1]
         return np.where(_damped(solver, singles[:, None], margin), found, np.inf)
 
-    sizes = np.log(np.geomspace(min(0.05 * motion.turn, 0.3 / steps.count, 0.1), REACH, 24))
+    ends = np.log([min(0.05 * motion.turn, 0.3 / steps.count, 0.1), REACH])
     m, r = constraint_counts(record.system, jax.tree.map(lambda x: x[0], steps.states))
-    pair = _searched(of_pairs, sizes, np.log(_RATIOS)) if m else None
-    single = _searched(of_singles, sizes, np.zeros(1)) if r else None
+    # Minima are sharp where what is injected early cancels what is injected later.
+    pair = _searched(of_pairs, np.linspace(*ends, 24), np.log(_RATIOS)) if m else None
+    single = _searched(of_singles, np.linspace(*ends, 3 * _BATCH), np.zeros(1)) if r else None
     square = sum(x.square for x in (pair, single) if x is not None)
     if not np.isfinite(square):
         raise ValueError(

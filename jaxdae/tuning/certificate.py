@@ -1,14 +1,18 @@
 """What is known of tuned parameters: decay of violations, margin of the step, the worst case seen.
 
 Of linear constraint perturbation equations `dy/dt = H y` the rate of a Lyapunov function and the
-step limit are theorems; the worst case is an observation, of so many members and no more.
+step limit are theorems; the worst case is an observation, of so many members and no more. Where `H`
+depends on the state, as with a finite constraint mass, rate and limit are those of each matrix by
+itself, the worst of so many states along the motions of the runs, and not of the states between.
 """
 
 import dataclasses
+from functools import partial
 from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
@@ -19,9 +23,13 @@ from jaxdae.control.base import offers_of
 from jaxdae.solvers.projected import parts_of
 from jaxdae.stability.stability_functions import amplification, has_tableau
 from jaxdae.systems.checks import constraint_counts
+from jaxdae.tuning.dependence import depends_on_arguments
 
 # Different matrices that are examined: each takes milliseconds, and most objectives have one.
-_MOST_MATRICES = 64
+_MOST_MATRICES = 16
+_KINDS = ("constraint", "servo-constraint")
+# States of each motion at which they are taken, its start and end among them.
+_ROWS = 9
 # Failed members that are named.
 _MOST_NAMES = 8
 
@@ -41,6 +49,8 @@ class StabilityCertificate(NamedTuple):
         factor: largest factor by which any of the objective's steps multiplies a mode of the
             violation: under several steps not always that of the largest.
         steps: number of different steps of the objective.
+        states: number of states along the motions, starts included, of which it is the worst;
+            `None` where the perturbation equations are the same at all of them.
     """
 
     what: str
@@ -51,6 +61,7 @@ class StabilityCertificate(NamedTuple):
     step_margin: float | None = None
     factor: float | None = None
     steps: int = 0
+    states: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,6 +98,11 @@ class Certificate:
         """The least step limit over the largest step; `None` where it is not known."""
         return _least(x.step_margin for x in self.stability)
 
+    @property
+    def states(self) -> int | None:
+        """Most states of which rates and limits are the worst; `None` where one tells all."""
+        return max((x.states for x in self.stability if x.states is not None), default=None)
+
     def summary(self) -> str:
         """All of it in one line."""
         parts = [_in_words(x) for x in self.stability] or ["no stabilization to certify"]
@@ -115,7 +131,8 @@ def certificate(objective: Any, params: PyTree) -> Certificate:
     """What is known of parameters under the conditions of an objective.
 
     All members run once more. Constraint perturbation equations are taken at all starts and
-    variations; the rates and limits are those of the slowest.
+    variations and, where they depend on the state, at states along all motions; the rates and
+    limits are those of the slowest.
 
     Args:
         objective: a `SimulationObjective`.
@@ -124,11 +141,13 @@ def certificate(objective: Any, params: PyTree) -> Certificate:
     Returns:
         `Certificate`.
     """
-    costs = np.asarray(_costs(objective, params))
+    varies = _varies(objective, params)
+    seen = _seen(objective, params, any(varies))
+    costs = np.asarray(seen.costs)
     good, members = np.isfinite(costs), objective.members
     worst = int(np.argmax(np.where(good, costs, -np.inf)))
     some = bool(good.any())
-    stability, notes = _stability(objective, params)
+    stability, notes = _stability(objective, params, varies, seen)
     price = objective.failure_cost
     if price is not None and some and costs[worst] > price:
         notes += (
@@ -148,11 +167,6 @@ def certificate(objective: Any, params: PyTree) -> Certificate:
     )
 
 
-@jit
-def _costs(objective, params):
-    return objective.costs(params)
-
-
 def perturbation_matrices(objective, params):
     """`H` of the constraints, and of servo-constraints, at all starts and variations.
 
@@ -161,54 +175,119 @@ def perturbation_matrices(objective, params):
         params: resolved parameters.
 
     Returns:
-        Each of shape (variations, starts, p, p), or `None`.
+        Each of shape (variations x starts, p, p), or `None`.
+    """
+    return _matrices(objective, params, _at_starts(objective, params))
+
+
+class _Places(NamedTuple):
+    """Where matrices are taken: numbers of variations, times and states, each of shape (count,)."""
+
+    variations: Any
+    ts: Any
+    states: Any
+
+
+def _at_starts(objective, params) -> _Places:
+    starts, count = objective.states.q.shape[0], objective.conditions.variation_count
+    variations = jnp.repeat(jnp.arange(count), starts)
+    states = jax.tree.map(lambda x: jnp.tile(x, (count, 1)), objective.states)
+    states = eqx.filter_vmap(partial(objective.first_state, params))(variations, states)
+    return _Places(variations, jnp.full(count * starts, objective.t0, states.q.dtype), states)
+
+
+def _matrices(objective, params, places: _Places):
+    def one(variation, t, state):
+        return _at(objective.built(params, variation), t, state)
+
+    return eqx.filter_vmap(one)(*places)
+
+
+def _at(parts, t, state):
+    """`H` of the constraints, and of servo-constraints, at a state."""
+    system, formulation, controller = parts
+    servo = offers_of(controller).perturbation_matrix(t, state.q, state.v, state.w)
+    return formulation.perturbation_matrix(system, t, state), servo
+
+
+class _Seen(NamedTuple):
+    """What the runs of all members show.
+
+    Args:
+        costs: shape (members,).
+        matrices: of the constraints and of servo-constraints, or `None`.
+        saved: whether they are those of states along the motions, too.
     """
 
-    def one(variation, state):
-        system, formulation, controller = objective.built(params, variation)
-        state = objective.first_state(params, variation, state)
-        servo = offers_of(controller).perturbation_matrix(objective.t0, state.q, state.v, state.w)
-        return formulation.perturbation_matrix(system, objective.t0, state), servo
-
-    count = objective.conditions.variation_count
-    over_starts = eqx.filter_vmap(one, in_axes=(None, 0))
-    variations = jax.numpy.arange(count)
-    return eqx.filter_vmap(over_starts, in_axes=(0, None))(variations, objective.states)
+    costs: Any
+    matrices: Any
+    saved: bool
 
 
-_matrices = jit(perturbation_matrices)
+@jit
+def _seen(objective, params, along: bool) -> _Seen:
+    def read(run):
+        if not along or not run.plain:
+            return None
+        reached = jnp.sum(jnp.isfinite(run.ts))
+        rows = (jnp.linspace(0.0, 1.0, _ROWS) * jnp.maximum(reached - 1, 0)).astype(int)
+        return run.ts[rows], jax.tree.map(lambda x: x[rows], run.states)
+
+    costs, seen = objective.costs_and(params, read)
+    places = _at_starts(objective, params)
+    if seen is not None:
+        variations = np.repeat(np.indices(objective.shape)[2].ravel(), _ROWS)
+        ts, states = jax.tree.map(lambda x: x.reshape(x.shape[0] * _ROWS, *x.shape[2:]), seen)
+        on_the_way = _Places(jnp.asarray(variations), ts, states)
+        places = jax.tree.map(lambda *x: jnp.concatenate(x), places, on_the_way)
+    return _Seen(costs, _matrices(objective, params, places), seen is not None)
 
 
-def _stability(objective, params) -> tuple[tuple[StabilityCertificate, ...], tuple[str, ...]]:
+def _varies(objective, params) -> tuple[bool, bool]:
+    """Whether matrices depend on the state: of constraints, and of servo-constraints."""
+    parts, first = objective.built(params, 0), jax.tree.map(lambda x: x[0], objective.states)
+    t = jnp.asarray(objective.t0, objective.states.q.dtype)
+    of = (lambda t, x: _at(parts, t, x)[0]), (lambda t, x: _at(parts, t, x)[1])
+    return depends_on_arguments(of[0], t, first), depends_on_arguments(of[1], t, first)
+
+
+def _stability(
+    objective, params, varies: tuple[bool, bool], seen: _Seen
+) -> tuple[tuple[StabilityCertificate, ...], tuple[str, ...]]:
     """Certificates of what is stabilized, and notes on what is not."""
     solver, projection = parts_of(objective.solver_used)
     step, steps, found, notes = objective.largest_step, objective.steps_made, [], []
     if step is not None and step < 0:
         return (), ("time runs backward, in which what is stabilized grows",)
-    each = zip(("constraint", "servo-constraint"), _matrices(objective, params), strict=True)
-    for what, matrices in each:
+    for what, matrices, varying in zip(_KINDS, seen.matrices, varies, strict=True):
         if matrices is None or not matrices.size:
             continue
         if what == "constraint" and projection is not None:
             notes.append("every step is projected onto the constraints: no violation is left")
             continue
+        if varying and not seen.saved:
+            notes.append(f"no states of the runs are saved: {what} rates are those of the starts")
         distinct, note = _distinct(np.asarray(matrices, np.float64), what)
         notes += note
         if distinct:
-            found.append(_slowest([_certified(what, H, solver, steps) for H in distinct]))
+            worst = _slowest([_certified(what, H, solver, steps) for H in distinct])
+            found.append(worst._replace(states=len(matrices) if varying else None))
     return tuple(found), (*notes, *_unknown(objective, params, found, solver, step))
 
 
 def _distinct(matrices, what: str) -> tuple[list[np.ndarray], list[str]]:
-    """Different ones among matrices at several states, some of them where there are many."""
-    flat = matrices.reshape(-1, *matrices.shape[-2:])
-    finite = np.isfinite(flat).all(axis=(1, 2))
-    notes = [] if finite.all() else [f"the {what} perturbation equations are not finite"]
-    kept = np.unique(flat[finite], axis=0) if finite.any() else flat[:0]
+    """Different ones among matrices at several states; where there are many, the extreme ones."""
+    finite = np.isfinite(matrices).all(axis=(1, 2))
+    wrong, count = int((~finite).sum()), len(matrices)
+    notes = [f"the {what} perturbation equations are not finite at {wrong} of {count} states"]
+    kept = np.unique(matrices[finite], axis=0) if finite.any() else matrices[:0]
     if len(kept) > _MOST_MATRICES:
-        notes.append(f"stability is examined at {_MOST_MATRICES} of {len(kept)} states")
-        kept = kept[np.linspace(0, len(kept) - 1, _MOST_MATRICES).astype(int)]
-    return list(kept), notes
+        # The slowest roots limit rates, the largest limit steps.
+        roots = np.linalg.eigvals(kept)
+        slowest, largest = np.argsort(-roots.real.max(axis=1)), np.argsort(-abs(roots).max(axis=1))
+        half = _MOST_MATRICES // 2
+        kept = kept[np.unique(np.concatenate([slowest[:half], largest[:half]]))]
+    return list(kept), notes if wrong else []
 
 
 def _certified(what: str, H, solver, steps: tuple[float, ...]) -> StabilityCertificate:
@@ -284,7 +363,8 @@ def _unknown(objective, params, found, solver, step) -> list[str]:
 def _in_words(x: StabilityCertificate) -> str:
     if x.lyapunov_rate is None:
         return f"{x.what} violations do not decay: root {x.slowest_root:.4g} 1/s"
-    text = f"{x.what} violations decay by exp(-{x.lyapunov_rate:.4g} t)"
+    where = "" if x.states is None else f" at the worst of {x.states} states of the motions"
+    text = f"{x.what} violations decay by exp(-{x.lyapunov_rate:.4g} t){where}"
     if x.step_margin is None or x.step_limit is None or x.factor is None or x.step is None:
         return text
     if x.factor > 1:

@@ -133,7 +133,16 @@ class SimulationObjective(eqx.Module):
         Args:
             params: resolved parameters.
         """
-        return self._over_members(partial(self._cost, params))
+        return self.costs_and(params, lambda _run: None)[0]
+
+    def costs_and(self, params: PyTree, read: Callable) -> tuple[Float[Array, " members"], Any]:
+        """Costs, and what a function reads of the trajectory of every member."""
+
+        def one(member):
+            run = self._run(params, member)
+            return jnp.where(run.success, self._cost_of(member)(run), jnp.nan), read(run)
+
+        return self._over_members(one)
 
     @property
     def residuals(self) -> Callable[[PyTree], Float[Array, " residuals"]]:
@@ -339,10 +348,6 @@ class SimulationObjective(eqx.Module):
 
     def _over_members(self, function: Callable[[Member], Any]) -> Any:
         return eqx.filter_vmap(function)(self._batch)
-
-    def _cost(self, params: PyTree, member: Member) -> Float[Array, ""]:
-        run = self._run(params, member)
-        return jnp.where(run.success, self._cost_of(member)(run), jnp.nan)
 
     def _cost_of(self, member: Member) -> Any:
         return of_member(self.cost, member.variation, member.start)

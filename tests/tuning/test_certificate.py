@@ -1,5 +1,6 @@
 """Certificates of parameters: rates, margins of the step, worst cases, failures."""
 
+import dataclasses
 import json
 import re
 from typing import Any
@@ -213,3 +214,101 @@ def test_the_slowest_of_all_variations_counts():
     np.testing.assert_allclose(found.stability[0].slowest_root, -5.0, rtol=1e-6)
     # The limit is that of the fastest.
     np.testing.assert_allclose(found.stability[0].step_limit, 2.7853 / 20, rtol=1e-4)
+
+
+class Slider(jaxdae.System):
+    """A bead on the line `q[1] = 0` whose mass grows along it, so that mobilities change."""
+
+    def kinetic_energy(self, t, q, v):
+        del t
+        return 0.5 * (1.0 + 4.0 * q[0] ** 2) * v @ v
+
+    def position_constraints(self, t, q):
+        del t
+        return q[1:]
+
+
+def penalty(K_D, K_P, alpha=2.0):
+    return jaxdae.Penalty(alpha, Baumgarte(K_D, K_P))
+
+
+def along_a_line(formulation, **settings) -> Certificate:
+    start = State(jnp.array([[0.0, 0.0], [0.5, 0.0]]), jnp.array([[4.0, 0.0], [1.0, 0.0]]))
+    usual: dict[str, Any] = {"system": Slider(), "solver": RK4(), "t1": 0.4, "dt": 0.05}
+    made = SimulationObjective(IntegratedViolation(), start, **(usual | settings))
+    return made.certificate(formulation)
+
+
+@pytest.mark.slow
+def test_gains_that_depend_on_the_state_are_certified_along_the_motions():
+    """`phi_ddot = P Phi` with `P = W alpha / (1 + W alpha)`, least where the mass is largest."""
+    found: Any = along_a_line(penalty(20.0, 100.0))
+    run = jaxdae.simulate(
+        Slider(),
+        penalty(20.0, 100.0),
+        State(jnp.zeros(2), jnp.array([4.0, 0.0])),
+        t1=0.4,
+        dt=0.05,
+        solver=RK4(),
+    )
+    W = 1 / (1 + 4 * np.asarray(run.q)[:, 0] ** 2)
+    least = np.min(2 * W / (1 + 2 * W))
+    lone = jaxdae.lyapunov_certificate(20.0 * least, 100.0 * least)
+    np.testing.assert_allclose(found.lyapunov_rate, lone.rate, rtol=1e-6)
+    # Two starts, and nine states of each of their motions.
+    assert found.stability[0].states == found.states == 2 + 2 * 9
+    assert "at the worst of 20 states of the motions, step limit" in found.summary()
+    assert json.loads(json.dumps(found.to_json()))["stability"][0]["states"] == 20
+    # At the starts alone the rate would be that of the second one.
+    assert found.lyapunov_rate < 0.7 * jaxdae.lyapunov_certificate(10.0, 50.0).rate
+
+
+def test_gains_that_are_the_same_everywhere_need_no_states(good):
+    assert good.stability[0].states is None
+    assert good.to_json()["stability"][0]["states"] is None
+    assert "states" not in good.summary()
+
+
+@pytest.mark.slow
+def test_what_is_saved_of_the_runs_is_what_is_certified():
+    kept = diffrax.SaveAt(fn=lambda t, y, args: y.q[0], ts=jnp.array([0.2]))  # noqa: ARG005
+    start = State(jnp.zeros((1, 2)), jnp.array([[4.0, 0.0]]))
+    made = SimulationObjective(
+        lambda run: jnp.sum(run.saved), start, system=Slider(), saveat=kept, t1=0.4, dt=0.05
+    )
+    found = made.certificate(penalty(20.0, 100.0))
+    assert "no states of the runs are saved: constraint rates are those of the start" in str(found)
+    assert found.stability[0].states == 1
+
+
+def test_dependence_on_arguments_is_told():
+    from jaxdae.tuning.dependence import depends_on_arguments
+
+    x = jnp.ones(2)
+    assert depends_on_arguments(lambda x: x + 1, x)
+    assert depends_on_arguments(lambda x: {"a": jnp.zeros(2), "b": jnp.sin(x)[0]}, x)
+    assert depends_on_arguments(lambda x: x, x)
+    assert not depends_on_arguments(lambda x: jnp.ones(2) * len(x), x)
+    assert not depends_on_arguments(lambda x: (jax.jacfwd(jnp.sin)(0.0), x.size), x)
+    assert not depends_on_arguments(lambda x: x.shape and None, x)
+
+
+def test_the_table_of_the_command_says_over_how_many_states(good):
+    from types import SimpleNamespace
+
+    from jaxdae.commands.tuning_report import _certificate_table
+
+    def table_of(known) -> str:
+        sets = {"first": None}
+        found: Any = SimpleNamespace(
+            certificates={"first": known}, steps=(0.1,), sets=sets, labels={"first": "first gains"}
+        )
+        return _certificate_table(found)
+
+    worst = good.stability[0]._replace(states=736)
+    assert re.search("the worst of states of the motions +736", table_of(replace(good, worst)))
+    assert "states of the motions" not in table_of(good)
+
+
+def replace(known: Certificate, worst: StabilityCertificate) -> Certificate:
+    return dataclasses.replace(known, stability=(worst,))
