@@ -1,6 +1,9 @@
 """What a user of a fit must not overlook, in words."""
 
+import numpy as np
+
 from jaxdae.identification.result import Identification
+from jaxdae.identification.singular import SingularPassage
 
 # A chi-square less probable than this says that the model or its noise levels are wrong.
 _IMPROBABLE = 1e-4
@@ -9,13 +12,16 @@ _GAP = 1e-5
 # An estimate from so few degrees of freedom is uncertain by a third, and its inverse by more: the
 # standard errors are then not those of normal theory.
 _FEW = 5.0
+# Standard errors this many times the estimates say that these are hardly determined.
+_VAGUE = 10.0
 
 
 def warnings_of(result: Identification) -> list[str]:
     """What a user must not overlook, in words."""
     found = (
         _unidentifiable(result), _ending(result), _few(result), _noise_free(result),
-        _bounds(result), _gaps(result), _improbable(result),
+        _bounds(result), _gaps(result), _improbable(result), _uncertain(result),
+        *map(_passage, result.singular_passages),
     )  # fmt: skip
     return [f"identify: {text}" for text in found if text]
 
@@ -99,4 +105,53 @@ def _improbable(result: Identification) -> str:
         f"(probability {result.probability:.1g}): the model or its noise levels do not explain "
         "the data, and the standard errors are too small; or this is a local minimum: try "
         "starts=…."
+    )
+
+
+def _uncertain(result: Identification) -> str:
+    errors, values = result.standard_errors, np.abs(result.values)
+    vague = np.flatnonzero(np.isfinite(errors) & (errors > _VAGUE * values) & (values > 0))
+    if vague.size == 0:
+        return ""
+    listed = ", ".join(f"{result.names[k]} ({errors[k] / values[k]:.2g})" for k in vague)
+    return (
+        f"the standard errors of {listed} are so many times the estimates themselves: the data "
+        "hardly determine them, maybe not at all, as far as the accuracy of the runs tells. Hold "
+        "one that only a combination of them shows, measure another channel, or take smaller steps "
+        "or tolerances."
+    )
+
+
+def _passage(passage: SingularPassage) -> str:
+    """What a singular position on the way makes of an estimate."""
+    where = f"the run of experiment {passage.experiment}"
+    if passage.guessed:
+        where += ", with the first guess of the parameters,"
+    if passage.refused:
+        return passage.refused.replace("the run", where, 1)
+    times = ", ".join(f"{t:.6g}" for t in passage.times[:5])
+    where += f" passes singular positions, at t = {times} s"
+    if passage.openings:
+        return f"{where}, {_opened(passage)}"
+    if passage.fixed is None or passage.guessed:
+        return ""
+    return (
+        f"{where}, as near as {passage.least:.2g}, with steps of {passage.fixed:.3g} s. Where a "
+        "fixed step ends or has a stage next to one, derivatives are wrong by any factor, in some "
+        "runs of a thousand; estimate and standard errors may be off. Leave dt out: adaptive steps "
+        "keep values and derivatives."
+    )
+
+
+def _opened(passage: SingularPassage) -> str:
+    changes = " and ".join(
+        f"{x.name} by {x.change:.3g} moves them {x.distance:.3g} apart" for x in passage.openings
+    )
+    involved = ", ".join(map(repr, passage.constraints))
+    return (
+        f"where constraints ({involved}) meet only with these parameters: a change of {changes}, "
+        "and the motion cannot cross there any more but turns into another branch. By such a "
+        "parameter it has no derivative; estimate and standard error of it mean nothing. Write "
+        "what keeps the position, links of equal length say, by one parameter, hold it, or end the "
+        "record before."
     )

@@ -68,8 +68,9 @@ def identify(
             parametrizations (`Positive`, `Interval`, …); Python numbers are held.
         experiments: what was measured, one record or several.
         channels: what the instruments show, by the names used in the experiments.
-        dt: step [s], as for `simulate`; without it steps are adaptive, which is slower. Where times
-            differ, all records of one kind take as many steps as the longest.
+        dt: step [s], as for `simulate`; without it steps are adaptive, which is slower, but passes
+            singular positions with derivatives that hold (`SingularityRobust`). Where times differ,
+            all records of one kind take as many steps as the longest.
         solver: as for `simulate`.
         stepsize_controller: as for `simulate`.
         max_steps: as for `simulate`.
@@ -98,8 +99,10 @@ def identify(
         RuntimeWarning: where directions of the parameters change no channel (their standard errors
             are infinite), where the method or the estimates of noise levels have not converged,
             where few degrees of freedom are left for a noise level or the data have none, where an
-            estimate is at the bound of its `Interval`, and where known noise levels do not explain
-            what is left of the data.
+            estimate is at the bound of its `Interval`, where known noise levels do not explain
+            what is left of the data, where standard errors are many times the estimates, and where
+            a run passes a singular position that its formulation is not made for, by fixed steps,
+            or that vanishes with a parameter.
 
     Raises:
         ValueError: for data that do not fit each other, settings that make no sense, a parameter

@@ -22,6 +22,7 @@ from jaxdae.identification.nodes import label
 from jaxdae.identification.noise import round_off
 from jaxdae.identification.preparation import Task
 from jaxdae.identification.result import FittedChannel, Identification
+from jaxdae.identification.singular import singular_passages, SingularPassage
 from jaxdae.identification.starts import Freedom
 from jaxdae.identification.uncertainty import (
     condensed,
@@ -81,6 +82,7 @@ def identification(task: Task, params, ended: Ended, experiments) -> Identificat
         start_errors=_start_errors(task, found, raw_names[len(names.raw) :]),
         data=_data(task, x, ended, experiments),
         gap=float(np.abs(ended.gaps).max(initial=0.0)),
+        singular_passages=_passages(task, x, names.raw, experiments),
         steps=int(ended.steps),
         stop_reason=_stop_reason(ended),
         wall_seconds=0.0,
@@ -167,6 +169,12 @@ def _starts(task: Task, x, experiments):
             if interval == 0:
                 found[i] = jax.tree.map(lambda a, run=run: a[run], made.first)
     return tuple(found[i] for i in range(len(experiments)))
+
+
+def _passages(task: Task, x, names, experiments) -> tuple[SingularPassage, ...]:
+    """With the estimate, or else with the guess: a fit may lose what vanishes with a parameter."""
+    passed = lambda x: singular_passages(task, x, _made(task.fit, x), names, experiments)  # noqa: E731
+    return passed(x) or tuple(one._replace(guessed=True) for one in passed(task.x))
 
 
 def _data(task: Task, x, ended: Ended, experiments: Sequence[Experiment]):

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, PyTree
 
+from jaxdae.identification.singular import SingularPassage
 from jaxdae.systems import State
 
 # Correlations of at least this size are worth a line, but not more than so many.
@@ -65,6 +66,8 @@ class Identification:
         start_errors: standard errors of the independent coordinates of unknown starts, by name.
         data: channels of each experiment beside the model, by name.
         gap: largest gap between intervals of a divided record, as a part of the motion's size.
+        singular_passages: singular positions that runs pass with the estimate, or else with the
+            first guess.
         steps: of the method, taken or refused.
         stop_reason: "converged"; "bound" where it has converged with a parameter at a bound of its
             `Interval`, beyond which the data would have it; "noise" where the fit is at a minimum
@@ -92,6 +95,7 @@ class Identification:
     start_errors: Mapping[str, float]
     data: tuple[Mapping[str, FittedChannel], ...]
     gap: float
+    singular_passages: tuple[SingularPassage, ...]
     steps: int
     stop_reason: str
     wall_seconds: float

@@ -114,12 +114,17 @@ class Readings(NamedTuple):
     Args:
         values: of the channels, shape `(runs, channels, times)`; NaN where a run failed.
         first: states at the starts.
-        last: states at the ends.
+        states: at the samples.
     """
 
     values: Any
     first: State
-    last: State
+    states: State
+
+    @property
+    def last(self) -> State:
+        """States at the ends."""
+        return jax.tree.map(lambda x: x[:, -1], self.states)
 
 
 class Model(eqx.Module):
@@ -168,7 +173,7 @@ class Model(eqx.Module):
             values = jnp.stack([_read(self.channels[c], trajectory) for c in batch.channels])
             # Fixed steps may go on past the end of a run, and fail there.
             values = jnp.where(jnp.isfinite(trajectory.ts), values, jnp.nan)
-            return Readings(values, state, jax.tree.map(lambda x: x[-1], trajectory.states))
+            return Readings(values, state, trajectory.states)
 
         return eqx.filter_vmap(one)(batch.spans, batch.starts, batch.given, z)
 

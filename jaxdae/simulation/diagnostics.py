@@ -290,17 +290,30 @@ def judged(system, formulation, watched: Watched, state, rows: Row) -> list[str]
         rows: from `read_row`, all as NumPy arrays.
     """
     texts = []
-    count, c, n = rows.jac.shape
-    if (
-        not formulation.capabilities.passes_singular_positions
-        and 0 < count * c * c * n <= _MOST_WORK
-    ):
-        values = _ThroughBlocks(system)
-        held = next((x.held_rank for x in solves(formulation)), None)
-        result = find_passages(values, watched.ts, state, rows.jac, held)
-        texts.append(_of_passages(formulation, *result))
+    if not formulation.capabilities.passes_singular_positions:
+        result = passages_along(system, formulation, watched.ts, state, rows.jac)
+        texts.append(in_words(formulation, *result))
     texts.append(_of_energy(formulation, watched, rows))
     return [text for text in texts if text is not None]
+
+
+def passages_along(system, formulation, ts, states, jac=None) -> tuple[list[Passage], float]:
+    """Near-singular positions passed, and the median of the least singular value.
+
+    Args:
+        system: what was simulated.
+        formulation: by which equations.
+        ts: times of the rows [s], the start first.
+        states: `(q, v, w)` there.
+        jac: constraint Jacobians there, where they are known.
+    """
+    values = _ThroughBlocks(system)
+    jac = values(ts, states.q, states.v) if jac is None else jac
+    count, c, n = jac.shape
+    if not 0 < count * c * c * n <= _MOST_WORK:
+        return [], np.inf
+    held = next((x.held_rank for x in solves(formulation)), None)
+    return find_passages(values, ts, states, jac, held)
 
 
 class _ThroughBlocks:
@@ -313,7 +326,8 @@ class _ThroughBlocks:
         return _in_blocks(lambda *x: _jacobians_block(self.system, *x), _FEW, t, q, v)
 
 
-def _of_passages(formulation, passages: list[Passage], typical: float) -> str | None:
+def in_words(formulation, passages: list[Passage], typical: float) -> str | None:
+    """Near-singular positions that a formulation is not made for; `None` without any."""
     if not passages:
         return None
     least = min(passages, key=lambda x: x.value)

@@ -1,0 +1,195 @@
+"""Singular positions in fitted runs: found, and what of the parameters they forbid to differ."""
+
+import dataclasses
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.integrate import solve_ivp
+
+import jaxdae
+from jaxdae.identification import Channel, Experiment, Identification, identify, Measurement
+from jaxdae.identification.cautions import warnings_of
+from jaxdae.identification.naming import names_of
+from jaxdae.identification.preparation import prepared
+from jaxdae.identification.runs import Model, Readings, Settings
+from jaxdae.identification.singular import Opening, singular_passages, SingularPassage
+from jaxdae.models import SliderCrank
+from jaxdae.systems import State
+
+ROBUST = jaxdae.Multipliers(solve=jaxdae.SingularityRobust())
+ADAPTIVE = Settings(None, None, None, 4096, "auto")
+TIMES = np.linspace(0.04, 1.2, 30)
+
+
+class Rubbing(SliderCrank):
+    """With viscous friction in the bearing of the crank [N m s/rad]."""
+
+    damping: float = 0.5
+
+    def dissipation(self, t, q, v):
+        del t, q
+        return 0.5 * self.damping * v[0] ** 2
+
+
+def exact(ts, length=1.0, slider_mass=1.0, damping=0.5):
+    """Crank's angle and rate by SciPy: on the branch `psi = -theta` there is one equation.
+
+    `A theta'' = -A' theta'^2 / 2 - V' - damping theta'`, `A = r^2 (2/3 + (2 + 4 m) sin^2 theta)`,
+    `V = g r sin theta`, with bars of 1 kg.
+    """
+
+    def rate(t, y):
+        del t
+        growth = length**2 * (2 + 4 * slider_mass)
+        inertia = length**2 * 2 / 3 + growth * np.sin(y[0]) ** 2
+        force = -0.5 * growth * np.sin(2 * y[0]) * y[1] ** 2
+        force -= 9.81 * length * np.cos(y[0]) + damping * y[1]
+        return [y[1], force / inertia]
+
+    span, begin = (0.0, ts[-1]), [0.25 * np.pi, 4.0]
+    return solve_ivp(rate, span, begin, method="DOP853", rtol=1e-11, atol=1e-11, t_eval=ts).y
+
+
+def crank_angle(run):
+    return run.q[:, 0]
+
+
+def slider_place(run):
+    return run.q[:, 2]
+
+
+CHANNELS = {"crank": Channel(crank_angle, unit="rad"), "slider": Channel(slider_place, unit="m")}
+
+
+def begun(system):
+    return State(*system.start())
+
+
+def record(rng=None, sigma=0.01):
+    theta = exact(TIMES)[0]
+    noise = np.zeros((2, 30)) if rng is None else sigma * rng.normal(size=(2, 30))
+    values = {"crank": theta + noise[0], "slider": 2 * np.cos(theta) + noise[1]}
+    samples = {name: Measurement(x, sigma) for name, x in values.items()}
+    return Experiment(TIMES, samples, begun)
+
+
+def tied(params):
+    """Crank and rod of one length."""
+    length, mass, damping = (params[x] for x in ("length", "slider_mass", "damping"))
+    return Rubbing(length, length, slider_mass=mass, damping=damping), ROBUST
+
+
+def free(params, formulation: jaxdae.AbstractFormulation = ROBUST):
+    return Rubbing(**params), formulation
+
+
+def passages(build, params, runs=1, states=None, settings=ADAPTIVE):
+    """What is said of runs along the exact motion; no run is made."""
+    experiments = [record()] * runs
+    model = Model(build, tuple(x.reading for x in CHANNELS.values()), settings)
+    task = prepared(model, params, experiments, CHANNELS, 1)
+    q, v = jax.vmap(SliderCrank().equal_links_motion)(*map(jnp.asarray, exact(TIMES)))
+    one = State(q, v, jnp.zeros((30, 0)))
+    all_states = (
+        jax.tree.map(lambda x: jnp.stack([x] * runs), one) if states is None else states(one)
+    )
+    first = jax.tree.map(lambda x: jnp.stack([x] * runs), begun(SliderCrank()))
+    made = [Readings(None, first, all_states)]
+    return singular_passages(task, task.x, made, names_of(params).raw, experiments)
+
+
+def test_links_of_one_length_keep_the_position():
+    """Times of the two in-line positions by SciPy; nothing opens them, and nothing is warned of."""
+    params = {
+        "length": jaxdae.Positive(1.0),
+        "slider_mass": jnp.array(1.0),
+        "damping": jnp.array(0.5),
+    }
+    (one,) = passages(tied, params)
+    angles = np.interp(one.times, TIMES, exact(TIMES)[0])
+    # Linear interpolation of the angle over steps of 0.04 s; a row is 0.2 rad.
+    np.testing.assert_allclose(angles, [0.5 * np.pi, 1.5 * np.pi], atol=0.02)
+    assert one.least < 1e-3
+    assert one.openings == ()
+    assert one.refused is None
+
+
+def test_a_length_of_its_own_opens_the_position():
+    """`r sin theta + l sin psi` at 90 and -90 degrees: 1 % of a length are 0.01 m apart."""
+    params = {"crank_length": jaxdae.Positive(1.0), "slider_mass": jnp.array(1.3)}
+    (one,) = passages(free, params)
+    (opening,) = one.openings
+    assert opening.name == "log crank_length"
+    # The position is found to 1e-4 of the distance between rows.
+    np.testing.assert_allclose([opening.change, opening.distance], 0.01, rtol=1e-6)
+    assert one.constraints == ("loop y",)
+
+
+def test_a_run_that_failed_hides_nothing_of_the_one_beside_it():
+    params = {"slider_mass": jnp.array(1.3)}
+    half = lambda x: State(*(jnp.stack([jnp.full_like(a, jnp.nan), a]) for a in (x.q, x.v, x.w)))  # noqa: E731
+    (one,) = passages(free, params, 2, half)
+    assert one.experiment == "2"
+
+
+def test_other_formulations_are_warned_of():
+    params = {"slider_mass": jnp.array(1.3)}
+    (one,) = passages(partial(free, formulation=jaxdae.NullSpace()), params)
+    assert one.refused is not None
+    assert "NullSpace may lose the branch or the energy" in one.refused
+
+
+@pytest.fixture(scope="module")
+def fit():
+    """Length, slider's mass and friction through two singular positions, noise of 1 cm, 0.6 deg."""
+    guess = {"length": 1.04, "slider_mass": 1.3, "damping": 0.3}
+    guess = {name: jaxdae.Positive(x) for name, x in guess.items()}
+    return identify(tied, guess, record(np.random.default_rng(1)), channels=CHANNELS)
+
+
+@pytest.mark.slow
+def test_a_slider_crank_is_identified_through_its_singular_positions(fit):
+    """Warnings are errors here: there is none; covariance by differences of the exact motion."""
+    expected = {"length": 1.0, "slider_mass": 1.0, "damping": 0.5}
+    order = [fit.names.index(x) for x in expected]
+    reference = np.array([*expected.values()])
+    assert (np.abs(fit.values[order] - reference) < 2.5 * fit.standard_errors[order]).all()
+    assert fit.stop_reason == "converged"
+    assert len(fit.singular_passages[0].times) == 2
+
+    def shown(values):
+        theta = exact(TIMES, *values)[0]
+        return np.concatenate([theta, 2 * values[0] * np.cos(theta)]) / 0.01
+
+    estimate, steps = fit.values[order], 1e-4 * np.eye(3)
+    jac = np.stack([(shown(estimate + h) - shown(estimate - h)) / 2e-4 for h in steps], axis=1)
+    # Differences of second order: 1e-8 of the third derivatives, relative to the first some 1e-5.
+    found = fit.covariance[np.ix_(order, order)]
+    np.testing.assert_allclose(found, np.linalg.inv(jac.T @ jac), rtol=1e-4)
+
+
+ONE = SingularPassage("1", (0.25,), 1e-5, None, None, (), ("loop y",))
+
+
+def said(fit: Identification, **changes) -> list[str]:
+    return warnings_of(dataclasses.replace(fit, **changes))
+
+
+@pytest.mark.slow
+def test_cautions_say_what_has_no_derivative(fit):
+    opened = ONE._replace(openings=(Opening("log crank_length", 0.01, 0.007),))
+    (text,) = said(fit, singular_passages=(opened,))
+    assert "a change of log crank_length by 0.01 moves them 0.007 apart" in text
+    assert "has no derivative" in text
+    (text,) = said(fit, singular_passages=(opened._replace(guessed=True),))
+    assert "experiment 1, with the first guess of the parameters, passes singular" in text
+    (text,) = said(fit, singular_passages=(ONE._replace(fixed=0.01),))
+    assert "as near as 1e-05, with steps of 0.01 s" in text
+    (text,) = said(fit, singular_passages=(ONE._replace(refused="the run passed 1 near"),))
+    assert text == "identify: the run of experiment 1 passed 1 near"
+    assert said(fit, singular_passages=(ONE,)) == []
+    (text,) = said(fit, standard_errors=fit.values * np.array([0.1, 300.0, 0.1]))
+    assert f"the standard errors of {fit.names[1]} (3e+02) are so many times" in text
