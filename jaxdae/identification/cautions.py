@@ -127,19 +127,21 @@ def _passage(passage: SingularPassage) -> str:
     where = f"the run of experiment {passage.experiment}"
     if passage.guessed:
         where += ", with the first guess of the parameters,"
-    if passage.refused:
-        return passage.refused.replace("the run", where, 1)
     times = ", ".join(f"{t:.6g}" for t in passage.times[:5])
-    where += f" passes singular positions, at t = {times} s"
-    if passage.openings:
-        return f"{where}, {_opened(passage)}"
+    positions = f"passes singular positions, at t = {times} s"
+    opened = f"{positions}, {_opened(passage)}" if passage.openings else ""
+    if passage.refused:
+        refused = passage.refused.replace("the run", where, 1)
+        return f"{refused} It {opened}" if opened else refused
+    if opened:
+        return f"{where} {opened}"
     if passage.fixed is None or passage.guessed:
         return ""
     return (
-        f"{where}, as near as {passage.least:.2g}, with steps of {passage.fixed:.3g} s. Where a "
-        "fixed step ends or has a stage next to one, derivatives are wrong by any factor, in some "
-        "runs of a thousand; estimate and standard errors may be off. Leave dt out: adaptive steps "
-        "keep values and derivatives."
+        f"{where} {positions}, as near as {passage.least:.2g}, with steps of {passage.fixed:.3g} "
+        "s. Where a fixed step ends or has a stage next to one, derivatives are wrong by any "
+        "factor, in some runs of a thousand; estimate and standard errors may be off. Leave dt "
+        "out: adaptive steps keep values and derivatives."
     )
 
 

@@ -26,10 +26,10 @@ class SingularityRobust(AbstractSaddlePointSolve):
 
     Derivatives: next to such a position round-off and what a step leaves of a violation are divided
     by powers of `sigma`, and next to a position with forces across the branch the reaction is lost
-    in a stage with `sigma < damping`. Adaptive steps see that, fixed ones do not. Of 1000
-    slider-cranks with friction, past one or two in-line positions, steps to a tolerance of 1e-8
-    kept every value to 3e-7 rad or rad/s and every derivative by masses, length, gravity and
-    friction to 1e-6 of the largest; with fixed steps of 0.01 s by RK4 ten had derivatives wrong by more than 0.1 %,
+    in a stage with `sigma < damping`. Adaptive steps see that, fixed ones do not. Of 1000 slider-
+    cranks with friction, past one or two in-line positions, steps to a tolerance of 1e-8 kept every
+    value to 3e-7 rad or rad/s and every derivative by masses, length, gravity and friction to 1e-6
+    of the largest; with fixed steps of 0.01 s by RK4 ten had derivatives wrong by more than 0.1 %,
     the worst by a factor of 17. Take adaptive steps where derivatives are wanted. By a parameter
     that alone moves the constraints apart there, such as one of two equal lengths, a motion through
     the position has no derivative, whatever the formulation: two branches that cross become a

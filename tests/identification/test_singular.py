@@ -10,6 +10,7 @@ import pytest
 from scipy.integrate import solve_ivp
 
 import jaxdae
+from jaxdae.formulations import AbstractFormulation
 from jaxdae.identification import Channel, Experiment, Identification, identify, Measurement
 from jaxdae.identification.cautions import warnings_of
 from jaxdae.identification.naming import names_of
@@ -82,7 +83,7 @@ def tied(params):
     return Rubbing(length, length, slider_mass=mass, damping=damping), ROBUST
 
 
-def free(params, formulation: jaxdae.AbstractFormulation = ROBUST):
+def free(params, formulation: AbstractFormulation = ROBUST):
     return Rubbing(**params), formulation
 
 
@@ -190,6 +191,8 @@ def test_cautions_say_what_has_no_derivative(fit):
     assert "as near as 1e-05, with steps of 0.01 s" in text
     (text,) = said(fit, singular_passages=(ONE._replace(refused="the run passed 1 near"),))
     assert text == "identify: the run of experiment 1 passed 1 near"
+    (text,) = said(fit, singular_passages=(opened._replace(refused="the run passed 1 near."),))
+    assert text.startswith("identify: the run of experiment 1 passed 1 near. It passes singular")
     assert said(fit, singular_passages=(ONE,)) == []
     (text,) = said(fit, standard_errors=fit.values * np.array([0.1, 300.0, 0.1]))
     assert f"the standard errors of {fit.names[1]} (3e+02) are so many times" in text
