@@ -11,6 +11,7 @@ import numpy as np
 
 from jaxdae.identification.least_squares import (
     begin,
+    brief,
     FitProgress,
     FitSolver,
     TOLERANCE,
@@ -252,7 +253,9 @@ def _minimum(fit: Fit, x, residuals: np.ndarray, jac: np.ndarray) -> _Minimum:
     )
     limit = _OPEN * (1 + _RELATIVE * _squares(residuals))
     pressed = _pressed(fit, x, residuals, jac, np.ones(seen.shape))
-    decrease = expected_decrease(residuals, jac, seen & ~pressed)
+    short = brief(residuals, jac)
+    value, slope = np.asarray(short.value), np.asarray(short.slope)
+    decrease = expected_decrease(value, slope, seen & ~pressed)
     return _Minimum(np.isfinite(limit) & (decrease <= limit), pressed)
 
 

@@ -91,7 +91,7 @@ def begin(y: Float[Array, "fits p"], residuals: int) -> FitProgress:
         y: where to begin.
         residuals: how many there are.
     """
-    rows = min(residuals, y.shape[1]) + 1
+    rows = min(residuals, y.shape[1] + 1)
 
     def one(y):
         short = Short(jnp.zeros(rows, y.dtype), jnp.zeros((rows, y.size), y.dtype))
@@ -125,6 +125,9 @@ def _shortened(residuals, jac) -> Short:
     finite = jnp.isfinite(residuals).all() & jnp.isfinite(jac).all()
     value, slope = shortened(*(jnp.where(finite, x, 0.0) for x in (residuals, jac)))
     return Short(jnp.where(finite, value, jnp.nan), slope)
+
+
+brief = jax.jit(jax.vmap(_shortened))
 
 
 def _linear(local: Short, point) -> Callable:

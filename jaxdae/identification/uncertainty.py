@@ -6,6 +6,8 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float
 
+from jaxdae.tuning.linearization import triangle
+
 # Sensitivities are exact to round-off, which fixed steps multiply; below this part of the largest
 # (of columns of length one) a singular value is zero.
 _ROUND_OFF = {8: 1e-9, 4: 1e-4}
@@ -63,7 +65,8 @@ def sensitivity(jac: Float[np.ndarray, "residuals p"], units: np.ndarray) -> Sen
     sizes = np.linalg.norm(jac, axis=0)
     scale = np.where(seen, sizes, 1.0)
     # As many rows as columns at least: then the short form has all directions.
-    rows = np.pad(jac / scale, ((0, max(0, sizes.size - jac.shape[0])), (0, 0)))
+    factor = triangle(jac / scale, np)
+    rows = np.pad(factor, ((0, max(0, sizes.size - factor.shape[0])), (0, 0)))
     _, values, right = np.linalg.svd(rows, full_matrices=False)
     good = values > tolerance * values.max(initial=0.0)
     basis = right[good].T / scale[:, None]

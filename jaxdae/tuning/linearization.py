@@ -11,8 +11,13 @@ from jaxtyping import Array, Float
 _OPTIONS = {"jac": "bwd"}
 
 
+# Rows of a block in a factorization, by columns. Linear algebra libraries share larger ones among
+# threads, whose waiting for each other takes longer than the work.
+_BLOCK = 8
+
+
 class Short(NamedTuple):
-    """Residuals and Jacobian in `k = 1 + min(m, p)` rows, for `m` residuals of `p` parameters.
+    """Residuals and Jacobian in `k = min(m, p + 1)` rows, for `m` residuals of `p` parameters.
 
     Args:
         value: shape `(k,)`.
@@ -24,15 +29,28 @@ class Short(NamedTuple):
 
 
 def shortened(residuals: Float[Array, " m"], jacobian: Float[Array, "m p"]) -> Short:
-    """With `J = Q R`: `(Q^T r, |r - Q Q^T r|)` and `(R, 0)`.
+    """Both multiplied by the transpose of `Q`, with `Q R = (J, r)`.
 
     They have the norm, the gradient, and the linearization's norm after every step of `r` and `J`.
     """
-    q, factor = jnp.linalg.qr(jacobian)
-    inside = residuals @ q
-    rest = jnp.linalg.norm(residuals - q @ inside)
-    slope = jnp.concatenate([factor, jnp.zeros_like(jacobian, shape=(1, jacobian.shape[1]))])
-    return Short(jnp.append(inside, rest), slope)
+    factor = triangle(jnp.concatenate([jacobian, residuals[:, None]], axis=1))
+    return Short(factor[:, -1], factor[:, :-1])
+
+
+def triangle(matrix: Any, linear_algebra: Any = jnp) -> Any:
+    """`R` of a factorization `Q R` of a matrix, found block by block [DemmelEtAl2012].
+
+    Args:
+        matrix: shape `(m, n)`.
+        linear_algebra: `numpy` or `jax.numpy`, of which the matrix is.
+    """
+    (rows, columns), high = matrix.shape, _BLOCK * matrix.shape[1]
+    while rows > 2 * high > 0:
+        padded = linear_algebra.pad(matrix, ((0, -rows % high), (0, 0)))
+        factors = linear_algebra.linalg.qr(padded.reshape(-1, high, columns), mode="r")
+        matrix = factors.reshape(-1, columns)
+        rows = matrix.shape[0]
+    return linear_algebra.linalg.qr(matrix, mode="r")
 
 
 def initialized(solver: Any, local: Callable, value: Array, point: Array) -> Any:
