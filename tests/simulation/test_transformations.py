@@ -244,7 +244,7 @@ def total(stiffness, starts, counted, steps: str, backend: Any):
         ("given, at steps", "native", "fr"),
         ("given, at times", "native", "rf"),
         ("adaptive", "native", "fr rf"),
-        ("given, at steps", "plain", ""),
+        # Given steps of the plain backend, with members that fail, are tested with their prices.
         ("adaptive", "plain", ""),
     ],
 )
