@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy.integrate import solve_ivp
 
 import jaxdae
+from helpers.rubbing_crank import rubbing_motion, RubbingCrank
 from jaxdae.formulations import AbstractFormulation
 from jaxdae.identification import Channel, Experiment, Identification, identify, Measurement
 from jaxdae.identification.cautions import warnings_of
@@ -23,35 +23,6 @@ from jaxdae.systems import State
 ROBUST = jaxdae.Multipliers(solve=jaxdae.SingularityRobust())
 ADAPTIVE = Settings(None, None, None, 4096, "auto")
 TIMES = np.linspace(0.04, 1.2, 30)
-
-
-class Rubbing(SliderCrank):
-    """With viscous friction in the bearing of the crank [N m s/rad]."""
-
-    damping: float = 0.5
-
-    def dissipation(self, t, q, v):
-        del t, q
-        return 0.5 * self.damping * v[0] ** 2
-
-
-def exact(ts, length=1.0, slider_mass=1.0, damping=0.5):
-    """Crank's angle and rate by SciPy: on the branch `psi = -theta` there is one equation.
-
-    `A theta'' = -A' theta'^2 / 2 - V' - damping theta'`, `A = r^2 (2/3 + (2 + 4 m) sin^2 theta)`,
-    `V = g r sin theta`, with bars of 1 kg.
-    """
-
-    def rate(t, y):
-        del t
-        growth = length**2 * (2 + 4 * slider_mass)
-        inertia = length**2 * 2 / 3 + growth * np.sin(y[0]) ** 2
-        force = -0.5 * growth * np.sin(2 * y[0]) * y[1] ** 2
-        force -= 9.81 * length * np.cos(y[0]) + damping * y[1]
-        return [y[1], force / inertia]
-
-    span, begin = (0.0, ts[-1]), [0.25 * np.pi, 4.0]
-    return solve_ivp(rate, span, begin, method="DOP853", rtol=1e-11, atol=1e-11, t_eval=ts).y
 
 
 def crank_angle(run):
@@ -70,7 +41,7 @@ def begun(system):
 
 
 def record(rng=None, sigma=0.01):
-    theta = exact(TIMES)[0]
+    theta = rubbing_motion(TIMES)[0]
     noise = np.zeros((2, 30)) if rng is None else sigma * rng.normal(size=(2, 30))
     values = {"crank": theta + noise[0], "slider": 2 * np.cos(theta) + noise[1]}
     samples = {name: Measurement(x, sigma) for name, x in values.items()}
@@ -79,12 +50,11 @@ def record(rng=None, sigma=0.01):
 
 def tied(params):
     """Crank and rod of one length."""
-    length, mass, damping = (params[x] for x in ("length", "slider_mass", "damping"))
-    return Rubbing(length, length, slider_mass=mass, damping=damping), ROBUST
+    return RubbingCrank(**params), ROBUST
 
 
 def free(params, formulation: AbstractFormulation = ROBUST):
-    return Rubbing(**params), formulation
+    return SliderCrank(**params), formulation
 
 
 def passages(build, params, runs=1, states=None, settings=ADAPTIVE):
@@ -92,7 +62,7 @@ def passages(build, params, runs=1, states=None, settings=ADAPTIVE):
     experiments = [record()] * runs
     model = Model(build, tuple(x.reading for x in CHANNELS.values()), settings)
     task = prepared(model, params, experiments, CHANNELS, 1)
-    q, v = jax.vmap(SliderCrank().equal_links_motion)(*map(jnp.asarray, exact(TIMES)))
+    q, v = jax.vmap(SliderCrank().equal_links_motion)(*map(jnp.asarray, rubbing_motion(TIMES)))
     one = State(q, v, jnp.zeros((30, 0)))
     all_states = (
         jax.tree.map(lambda x: jnp.stack([x] * runs), one) if states is None else states(one)
@@ -110,7 +80,7 @@ def test_links_of_one_length_keep_the_position():
         "damping": jnp.array(0.5),
     }
     (one,) = passages(tied, params)
-    angles = np.interp(one.times, TIMES, exact(TIMES)[0])
+    angles = np.interp(one.times, TIMES, rubbing_motion(TIMES)[0])
     # Linear interpolation of the angle over steps of 0.04 s; a row is 0.2 rad.
     np.testing.assert_allclose(angles, [0.5 * np.pi, 1.5 * np.pi], atol=0.02)
     assert one.least < 1e-3
@@ -162,7 +132,7 @@ def test_a_slider_crank_is_identified_through_its_singular_positions(fit):
     assert len(fit.singular_passages[0].times) == 2
 
     def shown(values):
-        theta = exact(TIMES, *values)[0]
+        theta = rubbing_motion(TIMES, **dict(zip(expected, values, strict=True)))[0]
         return np.concatenate([theta, 2 * values[0] * np.cos(theta)]) / 0.01
 
     estimate, steps = fit.values[order], 1e-4 * np.eye(3)

@@ -8,6 +8,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 from helpers.rhombus import Rhombus
+from helpers.rubbing_crank import rubbing_motion, RubbingCrank
 from jaxdae import FullRank, Multipliers, Projected, simulate, SingularityRobust, SingularMass
 from jaxdae.models import ReachableTwoLink, SliderCrank
 from jaxdae.solvers import RK4
@@ -72,6 +73,31 @@ def test_batches_and_gradients_pass_too():
     slope = lambda f: jax.vmap(lambda x: (f(x), jax.jvp(f, (x,), (1.0,))[1]))(amplitudes)  # noqa: E731
     for found, expected in zip(slope(end), slope(exact), strict=True):
         assert_allclose(found, expected, atol=1e-8)
+
+
+@pytest.mark.slow
+def test_derivatives_through_the_position_are_those_of_one_coordinate():
+    """Forward and reverse, beside a member that fails, against differences of SciPy's motion."""
+
+    def end(parameters):
+        crank = RubbingCrank(*parameters)
+        run = simulate(crank, ROBUST, State(*crank.start()), t1=0.6, saveat=END, throw=False)
+        return run.v[-1, 0], run.success
+
+    def rate(length, damping):
+        return rubbing_motion([0.6], length=length, damping=damping)[1, -1]
+
+    members = jnp.array([[1.0, 0.5], [-1.0, jnp.nan], [1.1, 0.4]])
+    slopes = lambda way: jax.vmap(way(end, has_aux=True))(members)  # noqa: E731
+    for way in (jax.jacfwd, jax.jacrev):
+        found, success = slopes(way)
+        np.testing.assert_array_equal(success, [True, False, True])
+        for (length, damping), slope in zip(members[::2], found[::2], strict=True):
+            h = 1e-3
+            by_length = (rate(length + h, damping) - rate(length - h, damping)) / (2 * h)
+            by_damping = (rate(length, damping + h) - rate(length, damping - h)) / (2 * h)
+            # Differences of second order.
+            assert_allclose(slope, [by_length, by_damping], rtol=1e-5)
 
 
 def test_steps_are_projected_whoever_solves_inside():
