@@ -238,16 +238,22 @@ def candidates(nominal: LinearRegulator, steps: int) -> list[Candidate]:
     ]  # fmt: skip
 
 
-def study(steps: int, size: Size, only: Sequence[str] = (), progress: bool = True) -> dict:
+def study(steps: int, size: Size, only: Sequence[str] = (), brief: bool = False) -> dict:
     """Tune and judge all candidates; judge the regulator and the best on the rig's inductance."""
     nominal = linear_regulator(RIG)
     cost = OnBeam(RegulationCost(nominal.feedback, nominal.Q, nominal.R, nominal.P))
     chosen = [x for x in candidates(nominal, steps) if x.name in only or not only]
-    found = contest(task(cost), chosen, size, progress)
+    found = contest(task(cost), chosen, size, brief)
     rows = found.rows
     best = min(chosen, key=lambda x: (rows[x.name].lost, rows[x.name].mean))
     stiff = with_own_inductance(task(cost))
-    own = {x.name: costs(stiff, x, rows[x.name].params, found.held_out) for x in (chosen[0], best)}
+    own = (
+        {}
+        if brief
+        else {
+            x.name: costs(stiff, x, rows[x.name].params, found.held_out) for x in (chosen[0], best)
+        }
+    )
     return {"rows": rows, "runs": found.runs, "own": own}
 
 

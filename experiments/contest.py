@@ -220,7 +220,8 @@ class Outcome(NamedTuple):
     Args:
         rows: by candidate.
         held_out: random numbers of the plants held out.
-        runs: by candidate, on the plant held out that costs the first candidate most.
+        runs: by candidate, on the plant held out that costs the first candidate most; none of a
+            brief contest.
     """
 
     rows: dict[str, Row]
@@ -228,20 +229,24 @@ class Outcome(NamedTuple):
     runs: dict[str, Trajectory]
 
 
-def contest(task: Task, candidates: Sequence[Candidate], size: Size, progress=True) -> Outcome:
+def contest(
+    task: Task, candidates: Sequence[Candidate], size: Size, brief: bool = False
+) -> Outcome:
     """Tune every candidate on some plants, and judge it on them and on others.
 
     Args:
         task: what is to be controlled.
         candidates: at least one; the others are compared with the first.
         size: numbers of plants.
-        progress: show a bar for each.
+        brief: neither bars nor runs for pictures.
     """
     training, held_out = (
         task.plants(jax.random.key(seed), count)
         for seed, count in enumerate((size.training, size.held_out))
     )
-    rows = {x.name: _judged(task, x, training, held_out, progress) for x in candidates}
+    rows = {x.name: _judged(task, x, training, held_out, not brief) for x in candidates}
+    if brief:
+        return Outcome(rows, held_out, {})
     hardest = int(np.nanargmax(next(iter(rows.values())).held_out))
     plant = jax.tree.map(lambda x: x[hardest], held_out)
     runs = {x.name: trajectory(task, x, rows[x.name].params, plant) for x in candidates}

@@ -185,12 +185,12 @@ def candidates(model: Linear, steps: int) -> list[Candidate]:
     ]
 
 
-def study(steps: int, size: Size, only: Sequence[str] = (), progress: bool = True) -> dict:
+def study(steps: int, size: Size, only: Sequence[str] = (), brief: bool = False) -> dict:
     """Tune and judge all candidates, or some by name."""
     course = Course.nominal()
     chosen = candidates(Linear.about_the_middle(course), steps)
     chosen = [x for x in chosen if x.name in only or not only]
-    found = contest(task(PathCost(course)), chosen, size, progress)
+    found = contest(task(PathCost(course)), chosen, size, brief)
     return {"rows": found.rows, "course": course, "runs": found.runs}
 
 

@@ -91,12 +91,16 @@ def candidate(name: str, tuned: Sequence[str], steps: int) -> Candidate:
     )
 
 
-def candidates(steps: int) -> list[Candidate]:
-    """The regulator, the first PD law, and what is tuned of it."""
+def regulator() -> Candidate:
+    """That of `five_bar`."""
     model = Linear.about_the_middle(Course.nominal())
-    regulator = model.feedback(model.Q, jnp.eye(2) / TORQUE**2)
+    feedback = model.feedback(model.Q, jnp.eye(2) / TORQUE**2)
+    return Candidate("LQR, first lengths", (), lambda _: feedback)
+
+
+def candidates(steps: int) -> list[Candidate]:
+    """The first PD law, and what is tuned of it."""
     return [
-        Candidate("LQR, first lengths", (), lambda _: regulator),
         candidate(FIRST, (), 0),
         candidate("gains", ("K_P", "K_D"), steps),
         candidate("lengths", ("lengths",), steps),
@@ -134,12 +138,13 @@ def gradients(count: int) -> dict[str, np.ndarray]:
     }
 
 
-def study(steps: int, size: Size, only: Sequence[str] = (), progress: bool = True) -> dict:
+def study(steps: int, size: Size, only: Sequence[str] = (), brief: bool = False) -> dict:
     """Tune the gains, the lengths, and both; judge on other plants."""
-    chosen = [x for x in candidates(steps) if x.name in only or not only]
-    found = contest(design_task(), chosen, size, progress)
+    chosen = [x for x in candidates(steps) if x.name in only]
+    chosen = chosen or [regulator(), *candidates(steps)]
+    found = contest(design_task(), chosen, size, brief)
     sines = {name: sine(first_params() | dict(x.params)) for name, x in found.rows.items()}
-    slopes = {} if only else gradients(3)
+    slopes = {} if brief else gradients(3)
     return {"rows": found.rows, "runs": found.runs, "sines": sines, "gradients": slopes}
 
 

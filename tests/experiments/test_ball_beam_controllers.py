@@ -1,7 +1,10 @@
 """The ball and beam's contest: claims are held against the numbers."""
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
+
+from jaxdae.models.ball_beam import BallBeam, linear_regulator
 
 
 @pytest.fixture
@@ -37,3 +40,35 @@ def test_a_network_no_better_than_weights_contradicts_the_second(experiment, res
 def test_a_rig_on_which_it_is_worse_contradicts_the_third(experiment, results):
     results["own"]["LQR + network"] = np.full(5, 1.01)
     assert holding(experiment, results) == [True, True, False]
+
+
+@pytest.mark.slow
+def test_a_rerun_with_the_rig_costs_less_than_the_regulator_on_plants_held_out(experiment):
+    contest, size = experiment("ball_beam_controllers"), experiment("contest").Size(2, 3)
+    joint = contest.WEIGHTS + contest.AND_RIG
+    rows = contest.study(6, size, ("LQR", joint), brief=True)["rows"]
+    assert [x.lost for x in rows.values()] == [0, 0]
+    assert rows[joint].mean < 0.99 * rows["LQR"].mean
+
+
+def test_the_regulator_of_a_rig_is_the_librarys(experiment):
+    """By derivatives at its rest, here of another lever and gear."""
+    contest = experiment("ball_beam_controllers")
+    rig = contest.Design(0.03, 50.0).rig
+    known = linear_regulator(rig)
+    found = contest.regulator(rig, known.Q, known.R)
+    # Two ways to the same Riccati equation.
+    np.testing.assert_allclose(found.K, known.feedback.K, rtol=1e-9)
+    np.testing.assert_allclose(found.u, known.feedback.u, rtol=1e-12)
+    np.testing.assert_allclose(
+        contest.Design(0.0254, 70.0).rig.wheel_inertia, BallBeam().wheel_inertia
+    )
+
+
+def test_starts_off_the_rest_keep_to_the_rod(experiment):
+    rig = experiment("ball_beam_controllers").Design(0.035, 70.0).rig
+    state = experiment("ball_beam_tuning").off_rest(rig, jnp.array([0.5, -1.0, 1.0]))
+    assert state.q[2] == 0.5
+    assert state.q[1] > 0.0
+    # Products of lengths below one: round-off.
+    np.testing.assert_allclose(rig.position_constraints(0.0, state.q), 0.0, atol=1e-16)

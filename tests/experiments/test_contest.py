@@ -66,7 +66,7 @@ def test_a_pd_law_tuned_on_the_regulators_cost_is_the_regulator(experiment):
     found = contest.contest(
         task,
         [contest.Candidate("LQR", BEST, _law), contest.Candidate("PD", first, _law, 60)],
-        contest.Size(2, 3), progress=False,
+        contest.Size(2, 3),
     )  # fmt: skip
     rows, places = found.rows, np.asarray(task.plants(jax.random.key(0), 2)["place"])
     exact = np.sqrt(2.0) * places[:, 0] ** 2

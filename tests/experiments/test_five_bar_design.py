@@ -17,7 +17,7 @@ def test_forward_reverse_and_differences_give_one_gradient_by_lengths_and_gains(
 @pytest.mark.slow
 def test_a_rerun_finds_lengths_that_cost_less_on_plants_held_out(experiment):
     design, size = experiment("five_bar_design"), experiment("contest").Size(2, 3)
-    found = design.study(5, size, (design.FIRST, design.BOTH), progress=False)
+    found = design.study(5, size, (design.FIRST, design.BOTH), brief=True)
     first, both = (found["rows"][x] for x in (design.FIRST, design.BOTH))
     assert both.lost == 0
     assert both.mean < 0.8 * first.mean
