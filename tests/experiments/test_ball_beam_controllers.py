@@ -10,10 +10,12 @@ from jaxdae.models.ball_beam import BallBeam, linear_regulator
 @pytest.fixture
 def results(experiment):
     """Numbers of a run that bears its claims out."""
-    Row = experiment("contest").Row
-    weights = experiment("ball_beam_controllers").WEIGHTS
-    costs = {"LQR": 1.0, "PD": 1.0, weights: 0.99, "LQR + network": 0.95}
-    rows = {name: Row(name, 3, {}, np.full(20, x), np.full(20, x)) for name, x in costs.items()}
+    contest, Row = experiment("ball_beam_controllers"), experiment("contest").Row
+    joint = contest.WEIGHTS + contest.AND_RIG
+    costs = {"LQR": 1.0, "PD": 1.0, contest.WEIGHTS: 0.99, contest.NETWORK: 0.95, joint: 0.7}
+    costs |= {contest.FOR_WORST: 0.69}
+    params = {"lever": 0.03, "ratio": 50.0}
+    rows = {name: Row(name, 3, params, np.full(20, x), np.full(20, x)) for name, x in costs.items()}
     return {"rows": rows, "own": {"LQR": np.ones(5), "LQR + network": np.full(5, 0.97)}}
 
 
@@ -22,24 +24,28 @@ def holding(experiment, results):
 
 
 def test_claims_hold_for_such_numbers(experiment, results):
-    assert holding(experiment, results) == [True, True, True]
+    assert holding(experiment, results) == [True] * 5
 
 
-def test_a_lost_plant_contradicts_the_first_claim(experiment, results):
-    held_out = np.append(np.full(19, 1.0), np.nan)
-    results["rows"]["PD"] = results["rows"]["PD"]._replace(held_out=held_out)
-    assert holding(experiment, results) == [False, True, True]
+@pytest.mark.parametrize(
+    ("name", "change", "claim"),
+    [
+        ("PD", {"held_out": np.append(np.ones(19), np.nan)}, 0),
+        ("LQR + network", {"held_out": np.full(20, 0.995)}, 1),
+        ("LQR, weights tuned, rig too", {"held_out": np.full(20, 0.9)}, 2),
+        # The mean alone is less, one plant costs more.
+        ("LQR, weights tuned, rig too", {"held_out": np.append(np.full(19, 0.7), 1.1)}, 2),
+        ("LQR, weights tuned, rig too, for the worst", {"training": np.full(20, 0.71)}, 3),
+    ],
+)
+def test_a_spoilt_number_contradicts_its_claim(experiment, results, name, change, claim):
+    results["rows"][name] = results["rows"][name]._replace(**change)
+    assert holding(experiment, results) == [i != claim for i in range(5)]
 
 
-def test_a_network_no_better_than_weights_contradicts_the_second(experiment, results):
-    row = results["rows"]["LQR + network"]
-    results["rows"]["LQR + network"] = row._replace(held_out=np.full(20, 0.995))
-    assert holding(experiment, results) == [True, False, True]
-
-
-def test_a_rig_on_which_it_is_worse_contradicts_the_third(experiment, results):
+def test_a_rig_on_which_it_is_worse_contradicts_the_fifth(experiment, results):
     results["own"]["LQR + network"] = np.full(5, 1.01)
-    assert holding(experiment, results) == [True, True, False]
+    assert holding(experiment, results) == [True, True, True, True, False]
 
 
 @pytest.mark.slow
@@ -48,7 +54,7 @@ def test_a_rerun_with_the_rig_costs_less_than_the_regulator_on_plants_held_out(e
     joint = contest.WEIGHTS + contest.AND_RIG
     rows = contest.study(6, size, ("LQR", joint), brief=True)["rows"]
     assert [x.lost for x in rows.values()] == [0, 0]
-    assert rows[joint].mean < 0.99 * rows["LQR"].mean
+    assert rows[joint].mean < 0.9 * rows["LQR"].mean
 
 
 def test_the_regulator_of_a_rig_is_the_librarys(experiment):

@@ -42,3 +42,15 @@ def test_the_torque_is_that_of_energy_and_simulation(four_bar, given):
     # Thirty-two harmonics of the torque; a thousand steps of fourth order.
     assert off["power"] < 1e-6
     assert off["speed"] < 1e-6
+
+
+@pytest.mark.slow
+def test_a_rerun_with_the_torque_in_the_objective_finds_lighter_designs_as_near_to_the_path(
+    four_bar,
+):
+    path = four_bar.interpolated(four_bar.leg_path, 2 * np.pi)
+    fits = four_bar.Fitter(path.function).fit(jax.random.key(1), 96, (0.0, four_bar.CHOSEN))
+    light = four_bar.chosen(fits, four_bar.CHOSEN)
+    near = (fits.weight == 0) & (fits.path < 2 * fits.path[light])
+    assert near.sum() > 3
+    assert fits.torque[light] < 0.7 * np.median(fits.torque[near])
