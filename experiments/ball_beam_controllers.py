@@ -317,9 +317,12 @@ def claims(results: dict) -> list[Claim]:
     ]
 
 
+SHOWN = ("LQR", WEIGHTS, NETWORK, WEIGHTS + AND_RIG, FOR_WORST)
+
+
 def draw(results: dict, path: Path) -> None:
-    """The ball's place on the plant that costs the regulator most."""
-    runs = results["runs"]
+    """The ball's place on the plant that costs the regulator most; PD runs as the weights do."""
+    runs = {name: x for name, x in results["runs"].items() if name in SHOWN}
     ts = np.asarray(runs["LQR"].ts)
     curves = {name: np.asarray(x.q[:, 0]) for name, x in runs.items()}
     curves["rest"] = np.full_like(ts, RIG.rest_position)

@@ -45,7 +45,7 @@ def test_the_torque_is_that_of_energy_and_simulation(four_bar, given):
 
 
 @pytest.mark.slow
-def test_a_rerun_with_the_torque_in_the_objective_finds_lighter_designs_as_near_to_the_path(
+def test_a_rerun_with_the_torque_in_the_objective_finds_lighter_designs(
     four_bar,
 ):
     path = four_bar.interpolated(four_bar.leg_path, 2 * np.pi)
