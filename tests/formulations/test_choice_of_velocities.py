@@ -112,8 +112,8 @@ def test_review_does_not_mistake_dependent_constraints_for_a_bad_choice(led_poin
     values = np.linalg.svd(run.jacobian[-1], compute_uv=False)
     assert values[-1] < 0.01 * values[0]
     formulation = VelocityElimination()
-    own = jax.jit(jax.vmap(lambda t, s: formulation.init(system, t, s)))(run.ts, run.states)
-    assert formulation.examination.review(system, run.ts, own) is None
+    ys = jax.jit(jax.vmap(lambda t, s: formulation.init(system, t, s)))(run.ts, run.states)
+    assert formulation.examination.review(system, run.ts, ys) is None
 
 
 def test_the_field_is_nan_beyond_the_singularity():

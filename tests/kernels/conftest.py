@@ -13,13 +13,14 @@ def _evaluated(program, *arguments) -> list[np.ndarray]:
     held: dict[int, object] = {}
     with np.errstate(all="ignore"):
         for node in program.graph.needed(program.outputs):
-            operation, own = program.graph.nodes[node]
+            operation, operands = program.graph.nodes[node]
             if operation == INPUT:
-                held[node] = entries[own[0]]
+                held[node] = entries[operands[0]]
             elif operation == CONSTANT:
-                held[node] = own[0] if isinstance(own[0], bool) else entries.dtype.type(own[0])
+                (value,) = operands
+                held[node] = value if isinstance(value, bool) else entries.dtype.type(value)
             else:
-                held[node] = OPERATIONS[operation].evaluate(*(held[x] for x in own))
+                held[node] = OPERATIONS[operation].evaluate(*(held[x] for x in operands))
     flat = np.array([held[int(x)] for x in program.outputs])
     ends = np.cumsum([np.prod(x.shape, dtype=int) for x in program.results])[:-1]
     parts = zip(np.split(flat, ends), program.results, strict=True)

@@ -120,10 +120,10 @@ def part(program: ScalarProgram, name: str) -> Definition:
 
 
 def is_truth(graph: Graph, node: int) -> bool:
-    operation, own = graph.nodes[node]
+    operation, operands = graph.nodes[node]
     if operation == CONSTANT:
-        return isinstance(own[0], bool)
-    return is_truth(graph, own[1]) if operation == "select" else operation in TRUTHS
+        return isinstance(operands[0], bool)
+    return is_truth(graph, operands[1]) if operation == "select" else operation in TRUTHS
 
 
 def collected(seeds):
@@ -140,17 +140,17 @@ def collected(seeds):
         for (graph, nodes), x in zip(programs, inputs, strict=True):
             rows = {node: next(results) for node in nodes}
             for node in nodes:
-                operation, own = graph.nodes[node]
-                given = [row(graph, rows, x, i) for i in own]
+                operation, operands = graph.nodes[node]
+                given = [row(graph, rows, x, i) for i in operands]
                 found.setdefault(operation, []).append(np.stack([*given, rows[node]]))
     return {name: np.concatenate(parts, axis=1) for name, parts in found.items()}
 
 
 def row(graph: Graph, rows, x, node: int) -> np.ndarray:
-    operation, own = graph.nodes[node]
+    operation, operands = graph.nodes[node]
     if operation == INPUT:
-        return x[own[0]]
-    return np.full(WIDTH, float(own[0])) if operation == CONSTANT else rows[node]
+        return x[operands[0]]
+    return np.full(WIDTH, float(operands[0])) if operation == CONSTANT else rows[node]
 
 
 TINY = np.finfo(float).tiny

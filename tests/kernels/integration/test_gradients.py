@@ -39,8 +39,8 @@ class Springs(jaxdae.System):
         return 0.5 * v @ v
 
     def potential_energy(self, t, q):
-        own = self.stiffness @ (0.5 * q**2 + 0.1 * q**4)
-        return own + self.coupling * jnp.sin(t) * q[0] * q[1]
+        uncoupled = self.stiffness @ (0.5 * q**2 + 0.1 * q**4)
+        return uncoupled + self.coupling * jnp.sin(t) * q[0] * q[1]
 
 
 # Not of how LLVM optimizes: as quickly as JAX's programs are made.

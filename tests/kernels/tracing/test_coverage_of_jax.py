@@ -89,16 +89,16 @@ def missing(run: Run, start: jaxdae.State) -> set[str]:
     y = run.formulation.init(run.system, t, start)
 
     def rate(t, y, leaves):
-        own = eqx.combine(jax.tree.unflatten(structure, leaves), static)
-        u = readings.control(own, t, y)
-        return own.formulation.rate_and_multipliers(own.system, t, y, u)
+        joined = eqx.combine(jax.tree.unflatten(structure, leaves), static)
+        u = readings.control(joined, t, y)
+        return joined.formulation.rate_and_multipliers(joined.system, t, y, u)
 
-    def reverse(*given):
-        found, pull = jax.vjp(rate, *given)
+    def reverse(*inputs):
+        found, pull = jax.vjp(rate, *inputs)
         return pull(found)
 
-    given = t, y, [jnp.asarray(x, float) for x in leaves]
-    return unknown(reverse, *given) | unknown(lambda t, y: [x(run, t, y) for x in READINGS], t, y)
+    inputs = t, y, [jnp.asarray(x, float) for x in leaves]
+    return unknown(reverse, *inputs) | unknown(lambda t, y: [x(run, t, y) for x in READINGS], t, y)
 
 
 @pytest.mark.parametrize("name", MODELS)

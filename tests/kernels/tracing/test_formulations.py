@@ -45,9 +45,9 @@ class Field:
         case, formulation = self.case, self.formulation
         state = jax.eval_shape(lambda: formulation.init(case.system, jnp.zeros(()), case.state))
         _, unravel = ravel_pytree(jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), state))
-        own = unravel(y)
-        u = control_input(case.controller, t, formulation.recover(case.system, t, own))
-        return ravel_pytree(formulation.vector_field(case.system, t, own, u))[0]
+        unpacked = unravel(y)
+        u = control_input(case.controller, t, formulation.recover(case.system, t, unpacked))
+        return ravel_pytree(formulation.vector_field(case.system, t, unpacked, u))[0]
 
 
 @pytest.fixture(scope="module")

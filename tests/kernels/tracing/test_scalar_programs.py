@@ -17,16 +17,16 @@ from jaxdae.linalg.positive_definite import solve_positive_definite
 def counts(program):
     """How often each operation is needed."""
     graph = program.graph
-    found: dict[str, int] = {}
+    totals: dict[str, int] = {}
     for node in graph.needed(program.outputs):
         name = graph.nodes[node].operation
-        found[name] = found.get(name, 0) + 1
-    return found
+        totals[name] = totals.get(name, 0) + 1
+    return totals
 
 
 @pytest.fixture
-def agree(in_numpy):
-    """The function `agree(function, *arguments)`: the program gives what the function gives."""
+def assert_agreement(in_numpy):
+    """`assert_agreement(function, *arguments)`: the program gives what the function gives."""
 
     def check(function, *arguments, rtol=1e-14):
         program = scalarize(lambda *x: jax.tree.leaves(function(*x)), *arguments)
@@ -39,27 +39,27 @@ def agree(in_numpy):
     return check
 
 
-def test_equal_expressions_are_one(agree):
+def test_equal_expressions_are_one(assert_agreement):
     def function(x):
         return jnp.sin(x[0] * x[1]) + jnp.sin(x[1] * x[0]) * x[0], jnp.sin(x[0] * x[1])
 
-    assert counts(agree(function, jnp.array([0.3, 1.7])))["sin"] == 1
+    assert counts(assert_agreement(function, jnp.array([0.3, 1.7])))["sin"] == 1
 
 
-def test_structural_zeros_cost_nothing(agree):
+def test_structural_zeros_cost_nothing(assert_agreement):
     """The Hessian of a diagonal energy has a diagonal, and nothing else is computed."""
     weights = jnp.array([2.0, 3.0, 5.0])
 
     def mass(v):
         return jax.hessian(lambda v: jnp.sum(weights * jnp.cos(v)))(v)
 
-    program = agree(mass, jnp.array([0.1, 0.2, 0.3]))
+    program = assert_agreement(mass, jnp.array([0.1, 0.2, 0.3]))
     assert counts(program)["cos"] == 3
     assert counts(program)["mul"] <= 6
 
 
 @pytest.mark.parametrize("size", [3, 20], ids=["elimination", "LAPACK"])
-def test_a_sparse_matrix_is_solved_by_its_entries_alone(size, agree):
+def test_a_sparse_matrix_is_solved_by_its_entries_alone(size, assert_agreement):
     """An arrow matrix, its point last: no fill, a number of operations linear in its size."""
 
     def solve(d, e):
@@ -67,9 +67,9 @@ def test_a_sparse_matrix_is_solved_by_its_entries_alone(size, agree):
         return solve_positive_definite(matrix, jnp.ones_like(d))
 
     d, e = 3.0 + jnp.arange(1.0, size + 1), jnp.linspace(0.1, 0.5, size - 1)
-    found = counts(agree(solve, d, e, rtol=1e-12))
-    assert found["div"] == size
-    assert found["mul"] + found["sub"] < 8 * size
+    totals = counts(assert_agreement(solve, d, e, rtol=1e-12))
+    assert totals["div"] == size
+    assert totals["mul"] + totals["sub"] < 8 * size
 
 
 def test_a_matrix_that_is_not_positive_definite_gives_nan(in_numpy):
@@ -134,9 +134,9 @@ FUNCTIONS = {
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_programs_agree_with_the_functions_they_are_made_of(name, agree):
+def test_programs_agree_with_the_functions_they_are_made_of(name, assert_agreement):
     # Elementary functions of JAX compiled in other company differ in the last digits.
-    agree(FUNCTIONS[name], jnp.array([0.2, 0.55, 0.9]), rtol=1e-12)
+    assert_agreement(FUNCTIONS[name], jnp.array([0.2, 0.55, 0.9]), rtol=1e-12)
 
 
 def test_the_portable_form_gives_the_same(in_numpy):
@@ -236,5 +236,5 @@ def test_a_scan_that_does_not_say_what_it_hands_on_is_refused():
     )
     graph = Graph()
     inputs = np.array([graph.input(i) for i in range(3)])
-    found = evaluate(graph, unsaid, [Symbols(inputs)])[0]
-    assert "does not say which of its arguments are handed on" in found.reason
+    refusal = evaluate(graph, unsaid, [Symbols(inputs)])[0]
+    assert "does not say which of its arguments are handed on" in refusal.reason

@@ -84,14 +84,14 @@ def test_a_shielded_function_is_differentiated_as_it_is_itself(orders):
         return clipped(x[0] * x[1]) * x[0] + smoothed(x) ** 2
 
     def both(x):
-        own, covered = function, lambda x: shielded(function, jnp.zeros(()), x)
+        bare, covered = function, lambda x: shielded(function, jnp.zeros(()), x)
         for mode in orders[::-1]:
-            own, covered = MODES[mode](own), MODES[mode](covered)
-        return own(x), covered(x)
+            bare, covered = MODES[mode](bare), MODES[mode](covered)
+        return bare(x), covered(x)
 
-    own, covered = jax.jit(both)(X)
+    bare, covered = jax.jit(both)(X)
     # Sums of some ten terms of size one, in another order.
-    np.testing.assert_allclose(covered, own, rtol=1e-13, atol=1e-14)
+    np.testing.assert_allclose(covered, bare, rtol=1e-13, atol=1e-14)
 
 
 class Spring(jaxdae.System):
