@@ -36,12 +36,16 @@ def remainder(solver, z, margin: float, horizon: int, samples: int = 33) -> np.n
     real, imaginary = np.asarray(np.real(z)), np.asarray(np.imag(z))
     imaginary = np.asarray(np.maximum(np.abs(imaginary), _APART * np.abs(z)))
     within = np.geomspace(1.0 / margin, 1.0, samples if margin > 1 else 1)
-    f = stability_function(solver, (real + 1j * imaginary)[..., None] * within) ** horizon
+    R = stability_function(solver, (real + 1j * imaginary)[..., None] * within)
+    # Powers of the factors over the largest one, which neither overflow nor all vanish.
+    largest = np.abs(R).max(axis=-1, keepdims=True)
+    f = (R / np.where(largest > 0, largest, 1.0)) ** horizon
     slope = np.imag(f) / imaginary[..., None]
     shift = np.real(f) - slope * real[..., None]
     matrices = shift[..., None, None] * np.eye(2)
     matrices = matrices + slope[..., None, None] * companions(z)[..., None, :, :]
-    left = np.linalg.norm(matrices, 2, axis=(-2, -1)).max(axis=-1) ** (1.0 / horizon)
+    norms = np.linalg.norm(matrices, 2, axis=(-2, -1)).max(axis=-1)
+    left = largest[..., 0] * norms ** (1.0 / horizon)
     return np.where(np.isfinite(worst_damping(solver, z, margin, 17)), left, np.inf)
 
 

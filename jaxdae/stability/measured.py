@@ -231,7 +231,7 @@ def best_along(record: Record, solver, dt: float, margin: float, motion: Motion)
         found = steps.mean_squares(_roots(x), singles, motion.scale)[1]
         return np.where(_damped(solver, singles[:, None], margin), found, np.inf)
 
-    ends = np.log([min(0.05 * motion.turn, 0.3 / steps.count, 0.1), REACH])
+    ends = np.log([min(0.005 * motion.turn, 0.03 / steps.count, 0.1), REACH])
     m, r = constraint_counts(record.system, jax.tree.map(lambda x: x[0], steps.states))
     # Minima are sharp where what is injected early cancels what is injected later.
     pair = _searched(of_pairs, np.linspace(*ends, 24), np.log(_RATIOS)) if m else None

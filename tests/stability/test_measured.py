@@ -98,7 +98,7 @@ def test_a_motion_that_does_not_serve_is_refused(run):
             step_gains(RK4() if solver is None else solver, dt, **options)
 
     refused("motion is for the regime 'steps', not for 'violation'", regime="violation")
-    refused(r"motion lasts less than one step of 5\.0 s", dt=5.0)
+    refused(r"motion lasts less than one step of 2\.5 s", dt=2.5)
     refused("Kvaerno3 has no tolerance for its Newton iteration", diffrax.Kvaerno3())
     with pytest.raises(ValueError, match="dt is being traced, so that no steps of it"):
         jax.jit(lambda dt: step_gains(RK4(), dt, regime="steps", motion=run).K_D)(0.1)

@@ -192,6 +192,11 @@ BAD = [
     ({"dt": np.inf}, ValueError, "dt is inf"),
     ({"dt": 1e-200}, ValueError, "dt is 1e-200 s: gains grow with its inverse square"),
     ({"dt": jnp.float32(1e-30)}, ValueError, "grow with its inverse square"),
+    (
+        {"dt": 1e200},
+        ValueError,
+        "dt is 1e\\+200 s: gains fall with its inverse square, which is zero",
+    ),
     ({"dt": "fast"}, TypeError, "dt is 'fast'; give the step"),
     ({"dt": True}, TypeError, "dt is True"),
     ({"dt": 1j}, TypeError, "dt is 1j"),
@@ -203,6 +208,13 @@ BAD = [
     ({"regime": "both"}, ValueError, "regime must be one of 'violation', 'steps'; got 'both'"),
     ({"frequency": -2.0}, ValueError, "frequency is -2.0; it must be a positive"),
     ({"time_scale": 0.0}, ValueError, "time_scale is 0.0"),
+    ({"regime": "steps", "frequency": 400.0}, ValueError, "turns by 4 rad in a step of 0.01 s"),
+    (
+        {"regime": "steps", "time_scale": 1e300},
+        ValueError,
+        r"time_scale is 1e\+300 s, 1e\+302 steps",
+    ),
+    ({"regime": "steps", "motion": "a run"}, TypeError, "motion is 'a run'; give the trajectory"),
     ({"horizon": 0}, ValueError, "horizon is 0; it is a number of steps"),
     ({"horizon": True}, ValueError, "horizon is True"),
     ({"horizon": 2.5}, ValueError, r"horizon is 2\.5"),
@@ -239,6 +251,13 @@ def test_a_horizon_may_be_an_integer_of_numpy():
     ten: Any = np.int64(10)
     found = step_gains(RK4(), 0.01, margin=2.0, horizon=ten)
     assert found.K_P == step_gains(RK4(), 0.01, margin=2.0, horizon=10).K_P
+
+
+@pytest.mark.slow
+def test_a_horizon_without_end_is_that_of_the_factor():
+    long = step_gains(RK4(), 0.01, margin=2.0, horizon=10**6)
+    # Searched for without the last digits.
+    np.testing.assert_allclose(long.factor, step_gains(RK4(), 0.01, margin=2.0).factor, rtol=0.02)
 
 
 def test_the_motion_that_constraints_feel_has_a_rate():
