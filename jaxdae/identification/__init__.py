@@ -7,6 +7,7 @@ from jaxdae.identification.data import (
 )
 from jaxdae.identification.identify import identify as identify
 from jaxdae.identification.posterior import Posterior as Posterior, posterior as posterior
+from jaxdae.identification.priors import Prior as Prior
 from jaxdae.identification.repetitions import (
     Repetitions as Repetitions,
     repetitions as repetitions,

@@ -18,7 +18,7 @@ from jaxdae.identification.least_squares import (
     value_and_jacobian,
 )
 from jaxdae.identification.noise import Counts, estimated_noise, first_noise, Levels
-from jaxdae.identification.residuals import Fit, Measured
+from jaxdae.identification.residuals import Fit, Measured, Samples
 from jaxdae.identification.uncertainty import seen_columns
 from jaxdae.tuning.linearization import Short
 
@@ -42,7 +42,7 @@ class Measurements(NamedTuple):
     """What the residuals of a fit depend on besides its unknowns.
 
     Args:
-        values: what was measured, for each batch of runs.
+        values: what was measured.
         noise: of channels, one for those whose noise is in the weights.
         weight: of gaps between intervals.
     """
@@ -130,9 +130,11 @@ def repeated(tree: Any, count: int) -> Any:
     return jax.tree.map(lambda x: jnp.broadcast_to(x, (count, *jnp.shape(x))), tree)
 
 
-def samples_of(fit: Fit) -> list[Measured]:
-    """What was measured, for each batch of runs."""
-    return [Measured(b.values, jnp.zeros(b.starts.tangent.prior.shape[:2])) for b in fit.batches]
+def samples_of(fit: Fit) -> Samples:
+    """What was measured."""
+    shapes = [b.starts.tangent.prior.shape[:2] for b in fit.batches]
+    runs = [Measured(b.values, jnp.zeros(s)) for b, s in zip(fit.batches, shapes, strict=True)]
+    return Samples(runs, fit.priors.means)
 
 
 def estimate(

@@ -18,6 +18,7 @@ from jaxdae.identification.estimate import Ended, estimate, repeated, samples_of
 from jaxdae.identification.naming import names_of
 from jaxdae.identification.noise import Counts, require_freedom
 from jaxdae.identification.preparation import guesses, prepared, usable
+from jaxdae.identification.priors import Prior
 from jaxdae.identification.report import identification
 from jaxdae.identification.residuals import Fit
 from jaxdae.identification.result import Identification
@@ -34,6 +35,7 @@ def identify(
     experiments: Sequence[Experiment] | Experiment,
     *,
     channels: Mapping[str, Channel],
+    priors: Mapping[str, Prior] | None = None,
     dt: float | None = None,
     solver: diffrax.AbstractSolver | None = None,
     stepsize_controller: diffrax.AbstractStepSizeController | None = None,
@@ -68,6 +70,8 @@ def identify(
             parametrizations (`Positive`, `Interval`, …); Python numbers are held.
         experiments: what was measured, one record or several.
         channels: what the instruments show, by the names used in the experiments.
+        priors: what is known of estimated numbers from elsewhere, by their names in the result,
+            such as `{"mass": Prior(1.2, 0.1), "stiffness[1]": Prior(40.0, 5.0)}`.
         dt: step [s], as for `simulate`; without it steps are adaptive, which is slower, but passes
             singular positions with derivatives that hold (`SingularityRobust`). Where times differ,
             all records of one kind take as many steps as the longest.
@@ -105,9 +109,10 @@ def identify(
             or that vanishes with a parameter.
 
     Raises:
-        ValueError: for data that do not fit each other, settings that make no sense, a parameter
-            that no channel sees, a noise level that cannot be estimated, first guesses from which
-            no run succeeds, or from which the sum of squares cannot decrease.
+        ValueError: for data that do not fit each other, settings that make no sense, a prior of
+            what is not estimated, a parameter that no channel sees, a noise level that cannot be
+            estimated, first guesses from which no run succeeds, or from which the sum of squares
+            cannot decrease.
         TypeError: for arguments of the wrong kind.
         FileExistsError: if `checkpoint` exists and neither `resume` nor `overwrite` is set.
         CheckpointError: if the file to resume from is damaged or belongs to another fit.
@@ -119,7 +124,7 @@ def identify(
     check_step(dt, experiments)
     settings = Settings(dt, solver, stepsize_controller, max_steps, backend)
     model = Model(build, tuple(x.reading for x in channels.values()), settings)
-    task = prepared(model, params, experiments, channels, intervals)
+    task = prepared(model, params, experiments, channels, intervals, priors)
     key = jax.random.key(0) if key is None else key
     first = guesses(task, params, starts, spread, key)
     first = first[usable(task, first, names_of(params).raw, experiments)]

@@ -127,12 +127,13 @@ def channel_leverages(fit: Fit, jac: np.ndarray, units: np.ndarray) -> Float[np.
 
 
 def row_channels(fit: Fit) -> np.ndarray:
-    """Number of the channel of each residual but the gaps; -1 for measurements of starts."""
+    """Number of the channel of each residual but the gaps; -1 for starts and priors."""
     parts = []
     for batch in fit.batches:
         runs, _, times = batch.values.shape
         parts.append(np.tile(np.repeat(batch.channels, times), runs))
         parts.append(np.full(batch.starts.tangent.prior.shape[:2], -1).ravel())
+    parts.append(np.full(fit.priors.entries.size, -1))
     return np.concatenate(parts).astype(int)
 
 
@@ -142,7 +143,7 @@ def channel_squares(fit: Fit, x, values: Any) -> Float[Array, "fits channels"]:
 
     def one(x, values):
         total = jnp.zeros(len(fit.model.channels), x.dtype)
-        for batch, found, measured in zip(fit.batches, fit.readings(x), values, strict=True):
+        for batch, found, measured in zip(fit.batches, fit.readings(x), values.runs, strict=True):
             squares = ((found.values - measured.channels) * batch.weights) ** 2
             total = total.at[jnp.asarray(batch.channels)].add(squares.sum(axis=(0, 2)))
         return total

@@ -55,9 +55,10 @@ def posterior(
 ) -> Posterior:
     r"""Sample the posterior of the parameters by NUTS [HoffmanGelman2014].
 
-    The density is `exp(-chi^2 / 2)` with the noise levels of the fit, and flat in the unconstrained
-    numbers: of a `Positive` that is a density `1/x`. It is explored in coordinates in which the
-    least-squares estimate has unit covariance, so that nearly normal posteriors are spheres.
+    The density is `exp(-chi^2 / 2)` with the noise levels of the fit and its priors, and besides
+    flat in the unconstrained numbers: of a `Positive` that is a density `1/x`. It is explored in
+    coordinates in which the least-squares estimate has unit covariance, so that nearly normal
+    posteriors are spheres.
 
     Args:
         identification: what `identify` returned.

@@ -18,8 +18,10 @@ from jaxdae.identification.estimate import (
     samples_of,
 )
 from jaxdae.identification.layout import Layout, layout
+from jaxdae.identification.naming import names_of
 from jaxdae.identification.nodes import label
 from jaxdae.identification.noise import channel_freedom, Counts, first_noise, require_freedom
+from jaxdae.identification.priors import arranged, Prior
 from jaxdae.identification.residuals import Fit
 from jaxdae.identification.runs import Model
 from jaxdae.tuning.parametrizations import is_parametrization, resolve, trainable
@@ -49,12 +51,18 @@ class Task(NamedTuple):
 
 
 def prepared(
-    model: Model, params: PyTree, experiments: Sequence[Experiment], channels, intervals: int
+    model: Model,
+    params: PyTree,
+    experiments: Sequence[Experiment],
+    channels,
+    intervals: int,
+    priors: Mapping[str, Prior] | None = None,
 ) -> Task:
     """The problem of a fit.
 
     Raises:
-        ValueError: where nothing is to be estimated, or a start does not fit.
+        ValueError: where nothing is to be estimated, a start does not fit, or there is a prior of
+            something else.
     """
     trained, frozen = eqx.partition(params, trainable(params))
     leaves = jax.tree.leaves(trained)
@@ -71,12 +79,13 @@ def prepared(
         jnp.zeros((len(b.members), b.starts.tangent.q.shape[2]), dtype) for b in runs.batches
     )
     joints, gaps = jnp.asarray(runs.joints), jnp.asarray(runs.gaps, dtype)
-    fit = Fit(model, frozen, (trained, zeros), runs.batches, joints, gaps)
-    counts = _counts(experiments, channels, runs)
+    known = arranged(priors, names_of(params).values)
+    fit = Fit(model, frozen, (trained, zeros), runs.batches, joints, gaps, known)
+    counts = _counts(experiments, channels, runs, known.entries.size)
     return Task(fit, runs, counts, channels, ravel_pytree((trained, zeros))[0])
 
 
-def _counts(experiments, channels, runs: Layout) -> Counts:
+def _counts(experiments, channels, runs: Layout, priors: int) -> Counts:
     samples, unknown = np.zeros(len(channels), int), np.zeros(len(channels), bool)
     for experiment in experiments:
         for c, name in enumerate(channels):
@@ -84,7 +93,7 @@ def _counts(experiments, channels, runs: Layout) -> Counts:
                 found = experiment.measurements[name]
                 samples[c] += int(np.sum(~np.isnan(found.values)))
                 unknown[c] = found.sigma is None
-    return Counts(samples, unknown, runs.priors, runs.nodes)
+    return Counts(samples, unknown, runs.priors + priors, runs.nodes)
 
 
 def guesses(task: Task, params: PyTree, starts: int, spread: float, key) -> Float[Array, "k p"]:

@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float
 
 from jaxdae.identification.estimate import estimate, linearized, Measurements
 from jaxdae.identification.naming import values_of
-from jaxdae.identification.residuals import Fit, Measured
+from jaxdae.identification.residuals import Fit, Measured, Samples
 from jaxdae.identification.result import Identification
 from jaxdae.identification.uncertainty import condensed, sensitivity
 
@@ -49,7 +49,8 @@ def repetitions(
 ) -> Repetitions:
     """Repeat a fit on simulated data, all repetitions in one batch (parametric bootstrap).
 
-    The data are those of the fitted model with new noise of the same levels; noise levels that were
+    The data are those of the fitted model with new noise of the same levels, as are the means of
+    priors, which count as measurements; noise levels that were
     estimated are estimated again. Fits begin at the fitted parameters.
 
     Args:
@@ -88,7 +89,7 @@ def repetitions(
 
 
 @eqx.filter_jit
-def _simulated(fit: Fit, x, noise, keys) -> list[Measured]:
+def _simulated(fit: Fit, x, noise, keys) -> Samples:
     """What the fitted model gives with new noise, for each key."""
     made = fit.readings(x)
     starts = fit.split(x)[1]
@@ -104,7 +105,9 @@ def _simulated(fit: Fit, x, noise, keys) -> list[Measured]:
             known = jnp.any(prior != 0, axis=2)
             shift = jnp.where(known, jax.random.normal(second, known.shape), 0.0)
             out.append(Measured(samples, jax.vmap(jnp.matmul)(prior, z) + shift))
-        return out
+        means = values_of(eqx.combine(fit.split(x)[0], fit.frozen))[fit.priors.entries]
+        shift = jax.random.normal(jax.random.fold_in(key, len(out)), means.shape)
+        return Samples(out, means + fit.priors.sigmas * shift)
 
     return jax.vmap(one)(keys)
 

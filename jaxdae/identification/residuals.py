@@ -10,6 +10,8 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, PyTree
 
+from jaxdae.identification.naming import values_of
+from jaxdae.identification.priors import Priors
 from jaxdae.identification.runs import Batch, Model, Readings
 from jaxdae.tuning.parametrizations import Interval, is_parametrization, resolve
 
@@ -29,6 +31,18 @@ class Measured(NamedTuple):
     starts: Any
 
 
+class Samples(NamedTuple):
+    """All that was measured.
+
+    Args:
+        runs: for each batch.
+        priors: of the parameters that have one.
+    """
+
+    runs: list[Measured]
+    priors: Any
+
+
 class Fit(eqx.Module):
     """What is fitted to what.
 
@@ -39,6 +53,7 @@ class Fit(eqx.Module):
         batches: the runs.
         joints: pairs of runs of which one goes on where the other ends, numbered through all.
         gaps: independent part of a difference of states at each joint.
+        priors: what is known of parameters beforehand.
     """
 
     model: Model
@@ -47,6 +62,7 @@ class Fit(eqx.Module):
     batches: tuple[Batch, ...]
     joints: Any
     gaps: Any
+    priors: Priors
 
     def split(self, x: Float[Array, " p"]) -> tuple[PyTree, tuple]:
         """Trained arrays, and coordinates of the starts for each batch."""
@@ -64,22 +80,24 @@ class Fit(eqx.Module):
         return [self.model.readings(params, batch, z) for batch, z in made]
 
     def residuals(
-        self, x: Float[Array, " p"], values: list, noise: Float[Array, " channels"], weight=1.0
+        self, x: Float[Array, " p"], values: Samples, noise: Float[Array, " channels"], weight=1.0
     ) -> Float[Array, " residuals"]:
-        """Differences of model and samples in units of the noise, then those of the starts.
+        """Differences of model and samples in units of the noise, those of starts, of priors, gaps.
 
         Args:
             x: unknowns.
-            values: what was measured, for each batch.
+            values: what was measured.
             noise: standard deviation of channels whose noise is not known, one for the others.
             weight: of the gaps between intervals, in units of the motion's size.
         """
-        starts, made = self.split(x)[1], self.readings(x)
+        (trained, starts), made = self.split(x), self.readings(x)
         parts = []
-        for batch, z, found, measured in zip(self.batches, starts, made, values, strict=True):
+        for batch, z, found, measured in zip(self.batches, starts, made, values.runs, strict=True):
             scale = noise[jnp.asarray(batch.channels)][:, None]
             parts.append((found.values - measured.channels) * batch.weights / scale)
             parts.append(jax.vmap(jnp.matmul)(batch.starts.tangent.prior, z) - measured.starts)
+        expected = values_of(eqx.combine(trained, self.frozen))[self.priors.entries]
+        parts.append((expected - values.priors) / self.priors.sigmas)
         parts.append(weight * self.gaps_between(made))  # last, so that they can be left out
         return jnp.concatenate([p.ravel() for p in parts])
 

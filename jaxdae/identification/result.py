@@ -52,8 +52,9 @@ class Identification:
         standard_errors: of the estimate, infinite for what the data do not determine.
         covariance: of the estimate, shape `(p, p)`; where a direction is not determined, of the
             others alone.
-        chi_square: sum of the squared residuals in units of the noise, measured starts included.
-        degrees_of_freedom: samples and measured starts less what was estimated of them.
+        chi_square: sum of the squared residuals in units of the noise, those of measured starts and
+            of priors included.
+        degrees_of_freedom: samples, measured starts and priors less what was estimated of them.
         noise: noise level of the channels: what was estimated where none was given.
         estimated_noise: names of the channels whose noise was estimated.
         noise_freedom: degrees of freedom of each of these estimates: samples of the channel less

@@ -8,7 +8,7 @@ import pytest
 
 import jaxdae
 from helpers.measured_oscillator import CHANNELS, FORMULATION, START
-from jaxdae.identification import Experiment, identify, Measurement, posterior
+from jaxdae.identification import Experiment, identify, Measurement, posterior, Prior
 
 TIMES = np.linspace(0.1, 2.0, 20)
 
@@ -38,13 +38,14 @@ def fit():
     values = 1 + 0.5 * TIMES**2 - 0.1 * TIMES**3 / 6 + 0.1 * rng.normal(size=20)
     experiment = Experiment(TIMES, {"place": Measurement(values, 0.1)}, START)
     guess = {"constant": jnp.array(0.5), "slope": jnp.array(0.0)}
-    return identify(build, guess, experiment, channels=CHANNELS, dt=0.5)
+    known = {"slope": Prior(0.1, 0.05)}
+    return identify(build, guess, experiment, channels=CHANNELS, dt=0.5, priors=known)
 
 
 @pytest.mark.slow
 def test_the_posterior_of_a_linear_model_is_normal(fit):
     basis = np.stack([TIMES**2 / 2, TIMES**3 / 6], axis=1)
-    covariance = 0.1**2 * np.linalg.inv(basis.T @ basis)
+    covariance = np.linalg.inv(basis.T @ basis / 0.1**2 + np.diag([0.0, 0.05**-2]))
     np.testing.assert_allclose(fit.covariance, covariance, rtol=1e-8)
     drawn = posterior(fit, samples=400, warmup=100, chains=4)
     samples = np.stack([drawn.samples[x].ravel() for x in ("constant", "slope")])
