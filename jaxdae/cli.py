@@ -88,6 +88,8 @@ def _configure(options) -> None:
         jax.config.update("jax_compilation_cache_dir", str(cache))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
     jax.config.update("jax_enable_x64", getattr(options, "dtype", "float64") == "float64")
+    if options.command == "analyze":  # each program of it runs once, for milliseconds
+        jax.config.update("jax_disable_most_optimizations", True)
 
 
 def _set_flags(options) -> None:
@@ -97,9 +99,10 @@ def _set_flags(options) -> None:
 
     # A small loop as one function instead of a list of kernels: two to three times faster here.
     wanted = ["xla_backend_extra_options=xla_cpu_small_while_loop_byte_threshold=1000000000"]
-    quick = options.command in ("simulate", "tune") and options.backend != "plain"
-    # Older generators of loops, which compile in half the time what kernels leave to do. A process
-    # ends at an option that its release does not know, and only these are known to have it.
+    quick = options.command == "analyze" or options.backend != "plain"
+    # Older generators of loops, which compile in half the time what kernels leave to do, and what
+    # runs once. A process ends at an option that its release does not know, and only these are
+    # known to have it.
     if quick and version("jaxlib").startswith("0.10."):
         wanted.append("xla_cpu_use_fusion_emitters=false")
     flags = os.environ.get("XLA_FLAGS", "")

@@ -117,19 +117,24 @@ def spectral_limit(roots, solver) -> StepLimit:
     Returns:
         `StepLimit`.
     """
-    limits = np.array([_first_exit(lambda h, z=z: amplification(solver, h * z), z) for z in roots])
+    roots = np.asarray(roots, complex)
+    limits = _first_exits(lambda h, z: amplification(solver, h * z), roots)
     i = int(np.argmin(limits))
     root = complex(roots[i]) if np.isfinite(limits[i]) else None
     return StepLimit(float(limits[i]), 0.0, "spectral", 1.0, None, root)
 
 
-def _first_exit(factor: Callable, root) -> float:
-    """The first step at which `factor(h)` exceeds 1."""
-    steps = STEP_GRID / abs(root)
-    bad = np.flatnonzero(factor(steps) > 1 + 8 * np.finfo(float).eps)
-    if not bad.size:
-        return np.inf
-    return bisect(factor, steps[max(bad[0] - 1, 0)], steps[bad[0]], 1.0)
+def _first_exits(factor: Callable, roots: np.ndarray) -> np.ndarray:
+    """The first step of each root at which `factor(h, root)` exceeds 1; infinite without one."""
+    # All roots at once: a certificate has hundreds, and calls cost more than numbers.
+    steps = STEP_GRID / np.abs(roots)[:, None]
+    bad = factor(steps, roots[:, None]) > 1 + 8 * np.finfo(float).eps
+    some, first = np.flatnonzero(bad.any(axis=1)), bad.argmax(axis=1)
+    limits = np.full(len(roots), np.inf)
+    if some.size:
+        low, high = steps[some, np.maximum(first[some] - 1, 0)], steps[some, first[some]]
+        limits[some] = bisect(lambda h: factor(h, roots[some]), low, high, 1.0)
+    return limits
 
 
 def _in_norm(H, roots, solver, theta, weight) -> StepLimit:
@@ -172,12 +177,12 @@ def contracting_interval(factor: Callable, steps, values, theta: float) -> tuple
     return float(limit), float(lower)
 
 
-def bisect(factor: Callable, low: float, high: float, theta: float) -> float:
-    """Where `factor` crosses `theta` upwards between two numbers, to round-off."""
+def bisect(factor: Callable, low, high, theta: float):
+    """Where `factor` crosses `theta` upwards between two numbers, or many pairs, to round-off."""
     for _ in range(_BISECTIONS):
         middle = 0.5 * (low + high)
-        beyond = bool(np.ravel(factor(middle))[0] > theta)
-        low, high = (low, middle) if beyond else (middle, high)
+        beyond = np.reshape(factor(middle), np.shape(middle)) > theta
+        low, high = np.where(beyond, low, middle), np.where(beyond, middle, high)
     return low
 
 

@@ -1,6 +1,7 @@
 """`jaxdae tune MODEL`: gains by theory and by gradient, for one step and for a range of steps."""
 
 import dataclasses
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -31,6 +32,7 @@ from jaxdae.tuning import (
     SimulationObjective,
     tune,
 )
+from jaxdae.tuning.certificate import Certificate, certificate
 from jaxdae.tuning.judging import breaking_times, Judge, stacked
 from jaxdae.tuning.studies import Check, RANGE, Study
 
@@ -70,6 +72,9 @@ def run(options) -> int:
 def _in_pairs(chosen: list[Study], options, out: Path) -> list[Findings]:
     """What is found in each study: two at a time, as compiling leaves processors without work."""
     ending, found = threading.Event(), []
+    # Who returns from LLVM or XLA waits so long for the thread that traces: seconds in all by the
+    # usual 5 ms, as each of thousands of such calls lets the other thread go on.
+    sys.setswitchinterval(5e-4)
     if len(chosen) == 1:  # the thread that an interruption reaches
         found = [_tune(chosen[0], options, out, ending)]
         _say(report(found[0]))
@@ -141,8 +146,7 @@ def _tune(study: Study, options, out: Path, ending: threading.Event) -> Findings
         for check in study.checks
     }
     beyond = _beyond(study, sets, states)
-    over_range = tuned["range"].objective
-    certificates = {name: over_range.certificate(params) for name, params in sets.items()}
+    certificates = _certificates(judge, tuned["range"], sets)
     judging = time.perf_counter() - began
     findings = Findings(study, tuned, sets, checks, beyond, certificates, left_out, judging)
     with _DRAWING:
@@ -154,14 +158,32 @@ def _held(judge: Judge, first, states: State) -> tuple[tuple[float, ...], tuple[
     """Steps of the range that the first gains hold at, and the others [s]."""
     count = states.q.shape[0]
     steps = np.repeat(RANGE, count)
-    batch = jax.tree.map(
-        lambda x: np.tile(np.asarray(x), (len(RANGE),) + (1,) * (x.ndim - 1)), states
-    )
+    batch = _repeated(states, len(RANGE))
     costs = judge.costs(stacked([first], len(steps)), batch, steps)
     good = [bool(np.all(np.isfinite(x))) for x in costs.reshape(len(RANGE), count)]
     held = tuple(x for x, fine in zip(RANGE, good, strict=True) if fine)
     left_out = tuple(x * judge.study.dt for x, fine in zip(RANGE, good, strict=True) if not fine)
     return held or (1.0,), left_out
+
+
+def _certificates(judge: Judge, over_range: Tuned, sets: dict[str, Any]) -> dict[str, Certificate]:
+    """Of all gains over the range, from runs by the program that judges them."""
+    objective, states = over_range.objective, over_range.objective.states
+    count = states.q.shape[0]
+    # Members of the objective: steps, and starts fastest.
+    steps = np.repeat(over_range.multiples, count)
+    batch = _repeated(states, len(over_range.multiples))
+    return {
+        name: certificate(
+            objective, params, judge.costs(stacked([params], steps.size), batch, steps)
+        )
+        for name, params in sets.items()
+    }
+
+
+def _repeated(states: State, times: int) -> State:
+    """The batch so many times."""
+    return jax.tree.map(lambda x: np.tile(np.asarray(x), (times,) + (1,) * (x.ndim - 1)), states)
 
 
 def _objective(study: Study, states: State, multiples, options) -> SimulationObjective:

@@ -3,7 +3,7 @@
 from typing import Any
 
 import equinox as eqx
-import jax.numpy as jnp
+import numpy as np
 
 from jaxdae.control import HurwitzGains
 from jaxdae.formulations import Baumgarte, LinearLaw
@@ -61,8 +61,9 @@ def of_constraints(model: Model, formulation: str | None, budget: ConstraintStud
     system = model.system()
     start = State(*system.start(), system.actuators())
     m, r = constraint_counts(system, start)
-    rate = jnp.asarray(budget.rate, dtype=float)
-    position, velocity = (jnp.broadcast_to(rate, (k,)) if k else None for k in (m, r))
+    # By NumPy: JAX would compile a program for each of these operations.
+    rate = np.asarray(budget.rate, float)
+    position, velocity = (np.broadcast_to(rate, (k,)) if k else None for k in (m, r))
     decay = {} if position is None else {"decay": Positive(position)}
     gains = {} if position is None else {"K_D": 2 * position, "K_P": position**2}
     gains |= {} if velocity is None else {"Gamma": velocity}
@@ -74,8 +75,8 @@ def of_constraints(model: Model, formulation: str | None, budget: ConstraintStud
         make_formulation(
             name,
             stabilization=Baumgarte(**{gain: Positive(x) for gain, x in gains.items()}),
-            alpha=Positive(budget.alpha * jnp.ones(m + r)),
-            law=LinearLaw(Positive(K * jnp.ones(m + r))),
+            alpha=Positive(np.full(m + r, float(budget.alpha))),
+            law=LinearLaw(Positive(np.full(m + r, float(K)))),
             **decay,
         ),
         violation_goal(m, r, 2 * budget.dt if budget.time_scale is None else budget.time_scale),

@@ -26,23 +26,32 @@ def plot_levels(runs: dict[str, dict[str, Any]], *, title: str | None = None) ->
     figure, axes = style.new_axes(len(LEVELS), len(runs), title=title, sharex=False)
     for column, (condition, named) in enumerate(runs.items()):
         axes[0, column].set_title(condition, fontsize="medium")
-        for ax, (heading, level) in zip(axes[:, column], LEVELS.items(), strict=True):
-            _draw_level(ax, named, level, last=column == len(runs) - 1)
+        failed = [name for name, run in named.items() if not np.isfinite(run.ts).all()]
+        for row, (heading, level) in enumerate(LEVELS.items()):
+            ax = axes[row, column]
+            # One legend serves all panels.
+            _draw_level(ax, named, level, labelled=row == 0 and column == len(runs) - 1)
             ax.set_ylabel(heading if column == 0 else "")
+            if failed:
+                style.remark(ax, "fails: " + "; ".join(failed))
     for row in axes:
         _share_limits(row)
     style.finish(axes)
     return figure
 
 
-def _draw_level(ax: Axes, named: dict[str, Any], level: str, *, last: bool) -> None:
-    for (name, run), color in zip(named.items(), style.colors(len(named)), strict=True):
+def _draw_level(ax: Axes, named: dict[str, Any], level: str, *, labelled: bool) -> None:
+    # Wide to narrow: gains that do the same leave the curves below in sight.
+    widths = np.linspace(3.2, 1.2, len(named))
+    colors = style.colors(len(named))
+    for (name, run), color, width in zip(named.items(), colors, widths, strict=True):
         with np.errstate(over="ignore"):  # of runs that fail
             size = np.linalg.norm(np.asarray(getattr(run.violation, level)), axis=1)
         ts = np.asarray(run.ts)
         reached = np.isfinite(ts)
-        label = name if last else None
-        ax.plot(ts[reached], style.positive(size[reached]), color=color, label=label)
+        look: dict[str, Any] = {"color": color, "linewidth": width}
+        label = name if labelled else None
+        ax.plot(ts[reached], style.positive(size[reached]), label=label, **look)
     style.logarithmic(ax)
 
 
@@ -93,8 +102,10 @@ class Plane(NamedTuple):
     path: np.ndarray
 
 
-# Largest cost over the smallest that colours tell apart.
-_SPAN = 1e8
+# Largest cost over the smallest that colours tell apart, and the part of the cells that they do
+# tell apart: single cells of runs that blow up, short of a failure, would take the scale.
+_SPAN, _SHOWN = 1e8, 0.98
+_FAILED = "#D8D8D8"
 _MARKERS = ("o", "*", "D", "s", "^")
 
 
@@ -113,20 +124,25 @@ def plot_planes(planes: list[Plane], *, heading: str, title: str | None = None) 
     figure.set_layout_engine("constrained")
     axes = figure.subplots(1, len(planes), squeeze=False, sharey=True)[0]
     costs = np.concatenate([p.cost[np.isfinite(p.cost) & (p.cost > 0)] for p in planes])
-    # Runs that blow up, short of a failure, would take the scale for themselves.
-    norm = LogNorm(costs.min(), min(costs.max(), _SPAN * costs.min())) if costs.size else None
+    norm = _scale(costs) if costs.size else None
     meshes = [_draw_plane(ax, plane, norm) for ax, plane in zip(axes, planes, strict=True)]
     axes[0].set_ylabel("K_P h²")
-    figure.legend(*axes[-1].get_legend_handles_labels(), loc="outside lower center", ncols=6)
+    figure.legend(*axes[-1].get_legend_handles_labels(), loc="outside lower center", ncols=7)
     if norm is not None:  # without a cost there is nothing to read off
-        figure.colorbar(meshes[-1], ax=list(axes), label=heading)
+        beyond = "max" if costs.max() > norm.vmax else "neither"
+        figure.colorbar(meshes[-1], ax=list(axes), label=heading, extend=beyond)
     if title:
         figure.suptitle(title)
     return figure
 
 
+def _scale(costs: np.ndarray) -> LogNorm:
+    low, high = float(costs.min()), float(np.quantile(costs, _SHOWN, method="higher"))
+    return LogNorm(low, min(high, _SPAN * low))
+
+
 def _draw_plane(ax: Axes, plane: Plane, norm: LogNorm | None):
-    ax.set_facecolor("#D8D8D8")
+    ax.set_facecolor(_FAILED)
     ax.set_xscale("log")
     ax.set_yscale("log")
     ax.set_xlabel("K_D h")
@@ -136,6 +152,7 @@ def _draw_plane(ax: Axes, plane: Plane, norm: LogNorm | None):
     limit = plane.limit
     ax.contour(limit.x, limit.y, limit.factor.T, [1.0], colors=style.FAILURE, linewidths=1.4)
     ax.plot([], [], color=style.FAILURE, label="stability limit")
+    ax.plot([], [], "s", color=_FAILED, markersize=10, label="runs fail")
     path = plane.path
     if len(path):
         ax.plot(*path.T, ".-", color="black", linewidth=0.9, markersize=4, label="the tuner's path")

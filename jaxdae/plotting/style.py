@@ -146,6 +146,12 @@ def note(ax: Axes, text: str) -> None:
     ax.text(0.5, 0.5, text, transform=ax.transAxes, ha="center", va="center", color=QUIET)
 
 
+def remark(ax: Axes, text: str) -> None:
+    """A remark in the upper right corner."""
+    place = {"transform": ax.transAxes, "ha": "right", "va": "top"}
+    ax.text(0.99, 0.98, text, fontsize="small", color=QUIET, **place)
+
+
 def mark_failure(ax: Axes, time: float | None, *, color: str = FAILURE, name: str = "") -> None:
     """A vertical dotted line where a failed run ends, and the time in the legend."""
     if time is None:

@@ -11,6 +11,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from jaxdae.kernels.integration.saving import Saving
+from jaxdae.kernels.memory import Memory
 from jaxdae.simulation.backends import UnsuitedError
 from jaxdae.simulation.field import field, vector_field
 from jaxdae.simulation.plain import step_control
@@ -20,6 +21,9 @@ from jaxdae.solvers.projected import parts_of
 
 # The time to compile a kernel grows with its operations: at this many states it is seconds.
 MOST_STATES = 256
+
+# Initial value problems of this many systems, formulations and methods are kept.
+_PROBLEMS = Memory(64)
 
 
 class KernelPlan(NamedTuple):
@@ -75,18 +79,15 @@ class KernelPlan(NamedTuple):
         Raises:
             UnsuitedError: for an operation that kernels do not have.
         """
-        from jaxdae.kernels.integration.initial_value import InitialValueProblem
         from jaxdae.kernels.integration.run import Run
         from jaxdae.kernels.tracing.trace import UnsupportedOperationError
         from jaxdae.simulation.native_derivatives import plain_run
 
-        direction = [] if self.direction is not None else [jax.ShapeDtypeStruct((), self.dtype)]
-        solver, projected = parts_of(self.solver)
-        initial_value = InitialValueProblem(
-            self._rate, self.states, (*self.shapes, *direction), step_method(solver),
-            (lambda *parameters: self._args(parameters)[1]) if self.adaptive else None,
-            self.unravel, self.dtype, project=None if projected is None else self._project,
-        )  # fmt: skip
+        # Runs that save other rows have the same programs, which take longest to trace.
+        saving = Saving(start=False, every=0, times=False)
+        alone = self._replace(saving=saving, rows=0, first_given=False, max_steps=0, strict=False)
+        declared = (self.static, self.solver)
+        initial_value = _PROBLEMS.get(alone.key(), declared, self._initial_value)
         run = Run(
             initial_value, self.saving, self.rows, self.max_steps, self.first_given,
             strict=self.strict,
@@ -96,6 +97,17 @@ class KernelPlan(NamedTuple):
         except UnsupportedOperationError as error:
             raise UnsuitedError(str(error)) from None
         return run._replace(plain=plain_run(run, vector_field, self.solver, self._args, self._sign))
+
+    def _initial_value(self):
+        from jaxdae.kernels.integration.initial_value import InitialValueProblem
+
+        direction = [] if self.direction is not None else [jax.ShapeDtypeStruct((), self.dtype)]
+        solver, projected = parts_of(self.solver)
+        return InitialValueProblem(
+            self._rate, self.states, (*self.shapes, *direction), step_method(solver),
+            (lambda *parameters: self._args(parameters)[1]) if self.adaptive else None,
+            self.unravel, self.dtype, project=None if projected is None else self._project,
+        )  # fmt: skip
 
     def _args(self, parameters):
         """Arguments of the vector field, and the step size controller."""

@@ -59,7 +59,7 @@ def prepare(
         _meter(progress),
         len(times.grid) - 1 if fixed else int(max_steps),
         work,
-        direction=_direction(t0, t1),
+        direction=_direction(t0, t1, stepsize_controller),
         judged=judged,
     )
     return _watched(*_with_backend(problem, method, backend), throw=throw)
@@ -167,8 +167,10 @@ def _watched(problem: Problem, method: Method, *, throw: bool) -> tuple[Problem,
     return problem, method._replace(saveat=None, only_end=True)
 
 
-def _direction(t0, t1) -> int | None:
+def _direction(t0, t1, stepsize_controller) -> int | None:
     """1 for a run forward in time, -1 backward; `None` where that is not known yet."""
+    if isinstance(stepsize_controller, Grid) and stepsize_controller.direction is not None:
+        return stepsize_controller.direction
     if not is_concrete(t0, t1):
         return None
     return 1 if t0 <= t1 else -1

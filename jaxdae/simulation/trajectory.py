@@ -7,12 +7,14 @@ import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, PyTree
 
 from jaxdae.formulations import AbstractFormulation
 from jaxdae.formulations.held_rank import solves
 from jaxdae.simulation import readings
 from jaxdae.systems import Power, State, System, Violation
+from jaxdae.systems.checks import is_concrete
 
 
 class Trajectory(eqx.Module):
@@ -204,7 +206,7 @@ class Trajectory(eqx.Module):
             A `Trajectory` with one batch axis less.
         """
         arrays, rest = eqx.partition(self, eqx.is_array)
-        return eqx.combine(jax.tree.map(lambda x: x[index], arrays), rest)
+        return eqx.combine(jax.tree.map(lambda x: _picked(x, index), arrays), rest)
 
     # Its earlier name, which programs outside use.
     lane = member
@@ -221,3 +223,9 @@ class Trajectory(eqx.Module):
         if self.interpolation is None:
             raise ValueError("no dense output; run simulate(..., saveat=SaveAt(dense=True)).")
         return readings.at_time(self, jnp.asarray(t, self.final_time.dtype))
+
+
+def _picked(x: Array, index: int) -> Array:
+    """One row; of known numbers on the host, as every shape would be another program."""
+    known = is_concrete((x, index)) and jnp.issubdtype(x.dtype, jnp.number)
+    return jnp.asarray(np.asarray(x)[index]) if known else x[index]

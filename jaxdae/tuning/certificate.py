@@ -127,22 +127,26 @@ class Certificate:
         return plain | rates | {"stability": stability}
 
 
-def certificate(objective: Any, params: PyTree) -> Certificate:
+def certificate(objective: Any, params: PyTree, costs: Any = None) -> Certificate:
     """What is known of parameters under the conditions of an objective.
 
-    All members run once more. Constraint perturbation equations are taken at all starts and
-    variations and, where they depend on the state, at states along all motions; the rates and
-    limits are those of the slowest.
+    All members run once more, unless their costs are known and nothing else is asked of them.
+    Constraint perturbation equations are taken at all starts and variations and, where they depend
+    on the state, at states along all motions; the rates and limits are those of the slowest.
 
     Args:
         objective: a `SimulationObjective`.
         params: resolved parameters.
+        costs: of every member, shape (members,), NaN where its run failed, if they are known.
 
     Returns:
         `Certificate`.
     """
     varies = _varies(objective, params)
-    seen = _seen(objective, params, any(varies))
+    if costs is None or any(varies):
+        seen = _seen(objective, params, any(varies))
+    else:
+        seen = _Seen(costs, _matrices_at_starts(objective, params), saved=False)
     costs = np.asarray(seen.costs)
     good, members = np.isfinite(costs), objective.members
     worst = int(np.argmax(np.where(good, costs, -np.inf)))
@@ -167,6 +171,22 @@ def certificate(objective: Any, params: PyTree) -> Certificate:
     )
 
 
+def costs_of(objective: Any, residuals: Any) -> np.ndarray | None:
+    """Cost of every member from the residuals of all, shape (members,), without running them.
+
+    Args:
+        objective: a `SimulationObjective` whose cost is a sum of squares.
+        residuals: of all members, as it returns them.
+
+    Returns:
+        NaN where a run failed; `None` where failures have a price, which hides them.
+    """
+    if objective.failure_cost is not None:
+        return None
+    rows = np.asarray(residuals, np.float64).reshape(int(np.prod(objective.shape)), -1)
+    return len(rows) * np.sum(rows**2, axis=1)
+
+
 def perturbation_matrices(objective, params):
     """`H` of the constraints, and of servo-constraints, at all starts and variations.
 
@@ -178,6 +198,9 @@ def perturbation_matrices(objective, params):
         Each of shape (variations x starts, p, p), or `None`.
     """
     return _matrices(objective, params, _at_starts(objective, params))
+
+
+_matrices_at_starts = jit(perturbation_matrices)
 
 
 class _Places(NamedTuple):

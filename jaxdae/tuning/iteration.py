@@ -88,17 +88,19 @@ class _Evaluation(NamedTuple):
 
 def initial_state(problem: Problem, starts: int, spread: float, key: Array) -> Iterate:
     """All starts at the initial point; a perturbation is a first step that may be refused."""
-    points, updates = problem.first_points(starts, spread, key)
-    progress = Progress.of(points, starts)
-    flat, steps = (jax.vmap(problem.vector)(x) for x in (points, updates))
-    # Nothing of it but the points is read before the first finite evaluation.
-    shapes = jax.eval_shape(jax.vmap(partial(_blank, problem)), flat, progress)
-    state = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-    return strongly_typed(
-        eqx.tree_at(
-            lambda s: (s.local.point, s.trial, s.progress), state, (flat, flat + steps, progress)
-        )
-    )
+
+    def made(key):
+        points, updates = problem.first_points(starts, spread, key)
+        progress = Progress.of(points, starts)
+        flat, steps = (jax.vmap(problem.vector)(x) for x in (points, updates))
+        # Nothing of it but the points is read before the first finite evaluation.
+        shapes = jax.eval_shape(jax.vmap(partial(_blank, problem)), flat, progress)
+        state = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+        places = lambda s: (s.local.point, s.trial, s.progress)  # noqa: E731
+        return strongly_typed(eqx.tree_at(places, state, (flat, flat + steps, progress)))
+
+    # One program: each operation by itself would be another.
+    return jax.jit(made)(key)
 
 
 def advance(static: Problem, arrays: Problem, state: Iterate) -> tuple[Iterate, Record]:

@@ -189,14 +189,13 @@ def _runs(build, goal: Goal, solver, static, arrays, states, grids, picked):
             formulation,
             state,
             t1=grid[-1],
-            stepsize_controller=Grid(grid),
+            stepsize_controller=Grid(grid, direction=1),
             solver=solver,
             max_steps=grid.shape[0],
             controller=controller,
             adjoint=diffrax.ForwardMode(),
             throw=False,
             start_tolerance=None,
-            work=True,
         )
 
     runs = eqx.filter_vmap(member)(arrays, states, jnp.asarray(grids))
@@ -205,7 +204,7 @@ def _runs(build, goal: Goal, solver, static, arrays, states, grids, picked):
     return measured, eqx.filter_vmap(lambda run: _drawn(goal, run))(few)
 
 
-_DRAWN = ("ts", "q", "v", "u", "violation", "energy", "work", "success")
+_DRAWN = ("ts", "q", "v", "u", "violation", "success")
 
 
 def _drawn(goal: Goal, run: Trajectory) -> dict[str, Any]:
@@ -240,7 +239,8 @@ def breaking_times(study: Study, params, states: State) -> tuple[np.ndarray, str
     failed = np.flatnonzero(~np.asarray(runs.success))
     if failed.size == 0:
         return np.zeros(0), ""
-    return np.asarray(runs.final_time)[failed], describe_failure(runs.member(int(failed[0])))
+    first = runs.member(int(failed[0]))
+    return np.asarray(runs.final_time)[failed], describe_failure(first)
 
 
 @jit

@@ -349,20 +349,24 @@ def _result(
         residuals=residuals,
         jacobian=jacobian,
         violations=run.violations(),
-        certificate=_certificate(objective, resolve(raw)),
+        certificate=_certificate(objective, resolve(raw), residuals),
         budget=str(getattr(objective, "budget", "")),
         wall_seconds=time.perf_counter() - began,
         compile_seconds=run.compile_seconds,
     )
 
 
-def _certificate(objective: Any, params: PyTree) -> Any:
+def _certificate(objective: Any, params: PyTree, residuals: np.ndarray | None) -> Any:
     """What the objective guarantees; a run is not lost because that fails."""
     certify = getattr(objective, "certificate", None)
     if not callable(certify):
         return None
+    by_fit = getattr(objective, "certificate_of_fit", None)
     try:
-        return certify(params)
+        # To run all members once more takes a program, which compiles longer than many steps take.
+        if residuals is None or by_fit is None:
+            return certify(params)
+        return by_fit(params, residuals)
     except Exception as error:
         warnings.warn(f"tune: there is no certificate: {error}", stacklevel=4)
         return None

@@ -15,11 +15,11 @@ from jaxdae.formulations import AbstractFormulation
 from jaxdae.simulation.backends import Backend
 from jaxdae.simulation.simulate import simulate
 from jaxdae.simulation.trajectory import Trajectory
-from jaxdae.solvers.grid import Grid
+from jaxdae.solvers.grid import direction_of, Grid
 from jaxdae.systems import State, System
 from jaxdae.systems.calls import check_instance
 from jaxdae.tuning.budgets import counted, listed, named
-from jaxdae.tuning.certificate import Certificate, certificate
+from jaxdae.tuning.certificate import Certificate, certificate, costs_of
 from jaxdae.tuning.conditions import Conditions, ends_of_steps, grids, Member, Members
 from jaxdae.tuning.fitting import check_fitting, check_states, check_times
 from jaxdae.tuning.per_start import of_member
@@ -185,6 +185,10 @@ class SimulationObjective(eqx.Module):
         """
         return certificate(self, params)
 
+    def certificate_of_fit(self, params: PyTree, residuals) -> Certificate:
+        """`certificate` where `residuals(params)` is known: no member runs again."""
+        return certificate(self, params, costs_of(self, residuals))
+
     @property
     def members(self) -> Members:
         """Step, horizon, variation and start of each member of the batch."""
@@ -201,7 +205,7 @@ class SimulationObjective(eqx.Module):
         Returns:
             `Trajectory.backend` and `Trajectory.why_not_native`.
         """
-        one = jax.tree.map(lambda x: x[0], self._batch)
+        one = jax.eval_shape(lambda: jax.tree.map(lambda x: x[0], self._batch))
         run = eqx.filter_eval_shape(self._run, params, one)
         return run.backend, run.why_not_native
 
@@ -380,7 +384,7 @@ class SimulationObjective(eqx.Module):
     def _times(self, member: Member) -> dict[str, Any]:
         """End and steps of a run, as `simulate` takes them."""
         if member.grid is not None:
-            controller = Grid(member.grid)
+            controller = Grid(member.grid, direction_of(self.steps_given or ()))
             return {"t1": member.grid[-1], "dt": None, "stepsize_controller": controller}
         assert self.end_times is not None  # __check_init__ made sure of it
         t1 = self.end_times[0] if member.t1 is None else member.t1

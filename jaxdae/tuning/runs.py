@@ -6,6 +6,7 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
@@ -76,26 +77,29 @@ class Run:
         """Best start, its loss, and its parameters with parametrizations."""
         losses = np.asarray(self.state.progress.best_loss)
         start = int(np.argmin(losses))
-        params = self.problem.params(jax.tree.map(lambda x: x[start], self.state.progress.best))
+        # On the host: every shape would be another program.
+        point = jax.tree.map(lambda x: np.asarray(x)[start], self.state.progress.best)
+        params = self.problem.params(jax.tree.map(jnp.asarray, point))
         return start, float(losses[start]), params
 
     def ending(self, start: int) -> tuple[str, str]:
         """Why a start ended, and that in words; "steps" if it has not."""
         progress = self.state.progress
-        number = float(progress.number[start])
-        return in_words(int(progress.status[start]), number, self.problem.tolerance)
+        status, number = (np.asarray(x)[start] for x in (progress.status, progress.number))
+        return in_words(int(status), float(number), self.problem.tolerance)
 
     def rows_of(self, start: int) -> int:
         """Evaluations until a start ended."""
         progress = self.state.progress
-        return int(progress.evaluations[start]) if progress.status[start] else self.rows
+        evaluations, ended = (np.asarray(x)[start] for x in (progress.evaluations, progress.status))
+        return int(evaluations) if ended else self.rows
 
     def fit(self, start: int) -> tuple[np.ndarray | None, np.ndarray | None]:
         """Residuals and Jacobian at the best point of a start."""
         fit = getattr(self.state, "fit", None)
         if fit is None:
             return None, None
-        return np.asarray(fit[0][start]), np.asarray(fit[1][start])
+        return np.asarray(fit[0])[start], np.asarray(fit[1])[start]
 
     def violations(self) -> dict[str, float]:
         """None, there are no constraints."""

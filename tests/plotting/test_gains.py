@@ -30,6 +30,10 @@ def test_every_condition_has_both_levels_of_all_gains():
     assert np.size(upper[1].get_lines()[1].get_xdata()) == 3
     assert upper[0].get_ylim() == upper[1].get_ylim()
     assert upper[1].get_ylim()[1] < 1e4
+    # Which gains fail is said where they do, and curves that coincide stay visible.
+    assert [[x.get_text() for x in ax.texts] for ax in upper] == [[], ["fails: fast"]]
+    slow, fast = (line.get_linewidth() for line in upper[0].get_lines())
+    assert slow > fast
 
 
 def plane(cost):
@@ -48,10 +52,10 @@ def test_the_plane_shows_costs_gains_limit_and_path():
     (mesh, _) = (x for x in first.collections)
     assert np.ma.count_masked(mesh.get_array()) == 1  # runs that fail have no colour
     assert mesh.norm.vmax == 22  # one scale for both
-    path = first.get_lines()[1]
+    path = first.get_lines()[2]
     np.testing.assert_array_equal(path.get_xydata(), [[0.2, 0.02], [1.0, 1.0]])
     words = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert words == ["stability limit", "the tuner's path", "first", "by theory"]
+    assert words == ["stability limit", "runs fail", "the tuner's path", "first", "by theory"]
     assert second.get_xscale() == second.get_yscale() == "log"
     assert colors.get_ylabel() == "cost"
 
@@ -61,6 +65,15 @@ def test_costs_of_runs_that_blow_up_do_not_take_the_scale(tmp_path):
     figure = plot_planes([plane(cost)], heading="cost")
     mesh: Any = figure.axes[0].collections[0]
     assert mesh.norm.vmax < 1
+    # Neither does one cell among hundreds; the bar says that there is more.
+    cost = np.geomspace(1e-9, 1e-5, 1200).reshape(40, 30)
+    cost[7, 7] = 1e-3
+    x, y = np.geomspace(0.1, 5, 40), np.geomspace(0.01, 10, 30)
+    figure = plot_planes([plane(cost)._replace(x=x, y=y)], heading="cost")
+    mesh, bar = figure.axes[0].collections[0], figure.axes[1]
+    assert 1e-6 < mesh.norm.vmax < 1e-5
+    assert mesh.colorbar.extend == "max"
+    assert bar.get_ylabel() == "cost"
     assert save_figure(figure, tmp_path / "plane.png", dpi=40).exists()
 
 
