@@ -143,10 +143,9 @@ def certificate(objective: Any, params: PyTree, costs: Any = None) -> Certificat
         `Certificate`.
     """
     varies = _varies(objective, params)
-    if costs is None or any(varies):
-        seen = _seen(objective, params, any(varies))
-    else:
-        seen = _Seen(costs, _matrices_at_starts(objective, params), saved=False)
+    known = costs is not None and not any(varies)
+    at_starts = _matrices_at_starts(objective, params) if known else None
+    seen = _Seen(costs, at_starts, False) if known else _seen(objective, params, any(varies))
     costs = np.asarray(seen.costs)
     good, members = np.isfinite(costs), objective.members
     worst = int(np.argmax(np.where(good, costs, -np.inf)))
@@ -169,22 +168,6 @@ def certificate(objective: Any, params: PyTree, costs: Any = None) -> Certificat
         budget=objective.budget,
         notes=notes,
     )
-
-
-def costs_of(objective: Any, residuals: Any) -> np.ndarray | None:
-    """Cost of every member from the residuals of all, shape (members,), without running them.
-
-    Args:
-        objective: a `SimulationObjective` whose cost is a sum of squares.
-        residuals: of all members, as it returns them.
-
-    Returns:
-        NaN where a run failed; `None` where failures have a price, which hides them.
-    """
-    if objective.failure_cost is not None:
-        return None
-    rows = np.asarray(residuals, np.float64).reshape(int(np.prod(objective.shape)), -1)
-    return len(rows) * np.sum(rows**2, axis=1)
 
 
 def perturbation_matrices(objective, params):

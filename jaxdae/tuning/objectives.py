@@ -19,9 +19,10 @@ from jaxdae.solvers.grid import direction_of, Grid
 from jaxdae.systems import State, System
 from jaxdae.systems.calls import check_instance
 from jaxdae.tuning.budgets import counted, listed, named
-from jaxdae.tuning.certificate import Certificate, certificate, costs_of
+from jaxdae.tuning.certificate import Certificate, certificate
 from jaxdae.tuning.conditions import Conditions, ends_of_steps, grids, Member, Members
 from jaxdae.tuning.fitting import check_fitting, check_states, check_times
+from jaxdae.tuning.member_costs import costs_of
 from jaxdae.tuning.per_start import of_member
 from jaxdae.tuning.risk import at_risk, check_risk, in_words, is_mean, Risk
 

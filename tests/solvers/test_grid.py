@@ -2,13 +2,16 @@
 
 import diffrax
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from jaxdae import Baumgarte, Multipliers, simulate, State
+from jaxdae.kernels.memory import Memory
 from jaxdae.models import CartesianPendulum
-from jaxdae.solvers.grid import Grid
+from jaxdae.simulation import kernel_plan
+from jaxdae.solvers.grid import direction_of, Grid
 
 FORMULATION = Multipliers(Baumgarte.critical(10.0))
 
@@ -53,3 +56,26 @@ def test_steps_below_the_round_off_of_the_times_are_refused():
     q, v = (jnp.asarray(x, jnp.float32) for x in CartesianPendulum().start())
     with pytest.raises(ValueError, match=r"below the round-off of times .* float32; take"):
         _run(State(q, v), t0=1e6, t1=1e6 + 1, dt=0.01)
+
+
+@pytest.mark.parametrize(
+    ("steps", "direction"), [((0.1, 0.2), 1), ((-0.1,), -1), ((0.1, -0.2), None), ((), None)]
+)
+def test_the_direction_of_steps(steps, direction):
+    assert direction_of(steps) == direction
+
+
+def test_runs_of_other_rows_share_the_equations_of_motion(monkeypatch):
+    """What is traced for a kernel depends neither on how many rows are saved nor on the times."""
+    kept = Memory(4)
+    monkeypatch.setattr(kernel_plan, "_PROBLEMS", kept)
+    start = State(*CartesianPendulum().start())
+
+    def shapes_of(grid, state):
+        return _run(state, t1=grid[-1], stepsize_controller=Grid(grid, 1), backend="native").q
+
+    for t1 in (0.2, 0.3):
+        how = {"t1": t1, "dt": 0.1, "backend": "native"}
+        jax.eval_shape(lambda state, how=how: _run(state, **how).q, start)
+    jax.eval_shape(shapes_of, jnp.array([0.0, 0.1, 0.15]), start)
+    assert len(kept) == 1

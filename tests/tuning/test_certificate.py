@@ -26,6 +26,7 @@ from jaxdae.tuning import (
     TrackingError,
 )
 from jaxdae.tuning.certificate import StabilityCertificate
+from jaxdae.tuning.member_costs import costs_of
 
 PENDULUM = CartesianPendulum()
 STARTS = perturbed_states(State(*PENDULUM.start()), jax.random.key(0), 2, 1e-2, 1e-2)
@@ -312,3 +313,21 @@ def test_the_table_of_the_command_says_over_how_many_states(good):
 
 def replace(known: Certificate, worst: StabilityCertificate) -> Certificate:
     return dataclasses.replace(known, stability=(worst,))
+
+
+def test_the_certificate_of_a_fit_is_that_of_new_runs(good):
+    """Its residuals tell the costs: no member runs again, and a failure among them is seen."""
+    made, params = objective(), gains(20.0, 100.0)
+    residuals = np.array(jax.jit(lambda x: made.residuals(x))(params))
+    by_fit = made.certificate_of_fit(params, residuals)
+    np.testing.assert_allclose(by_fit.worst_cost, good.worst_cost, rtol=1e-12)  # round-off
+    assert dataclasses.replace(by_fit, worst_cost=good.worst_cost) == good
+    rows = residuals.reshape(made.members.shape[0] * made.members.shape[-1], -1)
+    rows[2] = np.nan
+    assert made.certificate_of_fit(params, rows.ravel()).failed_members == (made.members.name(2),)
+
+
+def test_a_price_of_failures_hides_them_in_residuals():
+    """A row that is the price alone may be a run that failed: all members run again."""
+    made = objective(failure_cost=1.0)
+    assert costs_of(made, np.zeros(40)) is None
