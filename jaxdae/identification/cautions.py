@@ -21,7 +21,8 @@ def warnings_of(result: Identification) -> list[str]:
     found = (
         _unidentifiable(result), _ending(result), _few(result), _noise_free(result),
         _bounds(result), _gaps(result), _improbable(result), _uncertain(result),
-        *map(_passage, result.singular_passages),
+        *(_passage(x) for x in result.singular_passages if not x.turned),
+        *(_turn(x) for x in result.singular_passages if x.turned and _unexplained(result)),
     )  # fmt: skip
     return [f"identify: {text}" for text in found if text]
 
@@ -142,6 +143,24 @@ def _passage(passage: SingularPassage) -> str:
         "s. Where a fixed step ends or has a stage next to one, derivatives are wrong by any "
         "factor, in some runs of a thousand; estimate and standard errors may be off. Leave dt "
         "out: adaptive steps keep values and derivatives."
+    )
+
+
+def _unexplained(result: Identification) -> bool:
+    return result.stop_reason != "converged" or result.probability < _IMPROBABLE
+
+
+def _turn(passage: SingularPassage) -> str:
+    named = " or ".join(x.name.removeprefix("log ") for x in passage.openings)
+    involved = ", ".join(map(repr, passage.constraints))
+    guessed = ", with the first guess of the parameters," * passage.guessed
+    return (
+        f"the run of experiment {passage.experiment}{guessed} turns sharply between t = "
+        f"{passage.times[0]:.6g} and {passage.times[1]:.6g} s, next to a singular position "
+        f"({involved}) that it would pass with another {named}. A motion that passes changes class "
+        "with the least change of it, and the sum of squares jumps: no step leads from one to the "
+        "other. Where the real one passes, write what keeps the position, links of equal length "
+        "say, by one parameter."
     )
 
 

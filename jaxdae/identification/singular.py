@@ -12,7 +12,7 @@ from jaxdae.identification.data import Experiment
 from jaxdae.identification.nodes import label
 from jaxdae.identification.runs import Readings
 from jaxdae.simulation.diagnostics import in_words, passages_along
-from jaxdae.simulation.passages import hermite, Passage, RANK
+from jaxdae.simulation.passages import hermite, Passage, RANK, resolved, weyl
 from jaxdae.systems import State
 
 # Changes of the parameters that are looked at, in their units: one in a hundred.
@@ -24,6 +24,10 @@ _PER_DISTANCE = 10.0
 _NEAR = 0.1
 # Constraints with less than this weight in a combination take no part in it.
 _PART = 1e-3
+# Next to a position a change is across it that is so by this part.
+_MOSTLY = 0.5
+# Sharp turns of one run that are looked at.
+_MOST_TURNS = 3
 
 
 class Opening(NamedTuple):
@@ -52,6 +56,7 @@ class SingularPassage(NamedTuple):
         openings: unknowns with which the first of the positions vanishes.
         constraints: names of those that depend on each other there.
         guessed: whether only the run with the first guess of the parameters does.
+        turned: whether the run turns sharply next to the position instead of passing it.
     """
 
     experiment: str
@@ -62,6 +67,7 @@ class SingularPassage(NamedTuple):
     openings: tuple[Opening, ...]
     constraints: tuple[str, ...]
     guessed: bool = False
+    turned: bool = False
 
 
 class _Place(NamedTuple):
@@ -134,7 +140,7 @@ def _of_run(task, x, given, rows, names) -> SingularPassage | None:
         return None
     passages, typical = passages_along(system, formulation, ts, states)
     if not passages:
-        return None
+        return _turned(fit, x, given, system, rows, names)
     passes = formulation.capabilities.passes_singular_positions
     lowest = min(passages, key=lambda p: p.value)
     nearness = lowest.value / typical
@@ -164,15 +170,49 @@ def _place(system, passage: Passage, ts, states: State) -> _Place:
     return _Place(passage.time, jnp.asarray(q[0, 0]), _combination(before, there))
 
 
+def _turned(fit, x, given, system, rows, names) -> SingularPassage | None:
+    """A sharp turn of a run next to a singular position that another parameter would let it pass.
+
+    Only where samples follow the motion but for one interval, and singular values may vanish there.
+    """
+    ts, states = rows
+    follows = np.concatenate([[True], resolved(np, ts, states.q, states.v), [True]])
+    alone = np.flatnonzero(~follows[1:-1] & follows[:-2] & follows[2:])
+    slopes = jax.jacfwd(system.position_constraints, argnums=1)
+    for i in alone[:_MOST_TURNS]:
+        one, other = (np.asarray(slopes(ts[k], jnp.asarray(states.q[k]))) for k in (i, i + 1))
+        if one.shape[0] < 2:
+            return None
+        scales = _scales(one, other)[:, None]
+        least = [float(np.linalg.svd(a * scales, compute_uv=False).min()) for a in (one, other)]
+        if weyl(least[0], least[1], np.linalg.norm((one - other) * scales)) >= 0:
+            continue
+        k = int(i + np.argmin(least))
+        left = np.linalg.svd((one, other)[k - i] * scales)[0][:, -1] * scales[:, 0]
+        place = _Place(float(ts[k]), jnp.asarray(states.q[k]), left / np.linalg.norm(left))
+        openings = _openings(fit, x, given, place, _MOSTLY / _PER_DISTANCE, names)
+        if openings:
+            involved = tuple(system.labels().constraint(j) for j in place.involved)
+            dt = fit.model.settings.dt
+            times = (float(ts[i]), float(ts[i + 1]))
+            return SingularPassage("", times, min(least), None, dt, openings, involved, turned=True)
+    return None
+
+
+def _scales(*jacobians: np.ndarray) -> np.ndarray:
+    """Inverse of the largest length of each row."""
+    lengths = np.linalg.norm(np.stack(jacobians), axis=2).max(axis=0)
+    return 1 / np.where(lengths > 0, lengths, 1.0)
+
+
 def _combination(before: np.ndarray, there: np.ndarray) -> np.ndarray:
     """What of the rows of a Jacobian vanishes that does not elsewhere; zeros for nothing."""
-    lengths = np.linalg.norm(np.stack([before, there]), axis=2).max(axis=0)
-    scales = 1 / np.where(lengths > 0, lengths, 1.0)
+    scales = _scales(before, there)
     sizes = np.linalg.svd(before * scales[:, None], compute_uv=False)
     rank = int(np.sum(sizes > RANK * sizes.max(initial=0.0)))
     left, values, _ = np.linalg.svd(there * scales[:, None])
     if rank == 0 or values[rank - 1] > _NEAR * values[0]:
-        return np.zeros(lengths.size)
+        return np.zeros(scales.size)
     combination = left[:, rank - 1] * scales
     return combination / np.linalg.norm(combination)
 

@@ -113,6 +113,31 @@ def test_other_formulations_are_warned_of():
     assert "NullSpace may lose the branch or the energy" in one.refused
 
 
+def turned_back(one):
+    """As with a crank that is longer than the rod by next to nothing: it stops in line, and turns.
+
+    Both links then turn as one, `psi = theta - pi`, here for six rows.
+    """
+    (theta, psi, s), (omega, spin, rate) = one.q.T, one.v.T
+    after = theta > 0.5 * jnp.pi
+    row = jnp.minimum(jnp.arange(30), int(jnp.argmax(after)) + 5)
+    q = jnp.where(after, jnp.stack([jnp.pi - theta, psi, 0 * s]), one.q.T)
+    v = jnp.where(after, jnp.stack([-omega, spin, 0 * rate]), one.v.T)
+    held = jnp.where(row == jnp.arange(30), v, 0.0)
+    return jax.tree.map(lambda x: x[None], State(q.T[row], held.T, one.w))
+
+
+def test_a_sharp_turn_is_laid_to_the_length_that_makes_it():
+    params = {"crank_length": jaxdae.Positive(1.0 + 1e-6), "slider_mass": jnp.array(1.3)}
+    (one,) = passages(free, params, states=turned_back)
+    assert one.turned
+    theta = rubbing_motion(np.array(one.times))[0]
+    assert theta[0] < 0.5 * np.pi < theta[1]
+    assert [x.name for x in one.openings] == ["log crank_length"]
+    equal = {"length": jaxdae.Positive(1.0), "damping": jnp.array(0.5)}
+    assert passages(tied, equal, states=turned_back) == ()
+
+
 @pytest.fixture(scope="module")
 def fit():
     """Length, slider's mass and friction through two singular positions, noise of 1 cm, 0.6 deg."""
@@ -164,5 +189,10 @@ def test_cautions_say_what_has_no_derivative(fit):
     (text,) = said(fit, singular_passages=(opened._replace(refused="the run passed 1 near."),))
     assert text.startswith("identify: the run of experiment 1 passed 1 near. It passes singular")
     assert said(fit, singular_passages=(ONE,)) == []
+    turned = opened._replace(turned=True, times=(0.24, 0.28))
+    assert said(fit, singular_passages=(turned,)) == []  # all is explained
+    _, text = said(fit, singular_passages=(turned,), stop_reason="steps")
+    assert "turns sharply between t = 0.24 and 0.28 s" in text
+    assert "would pass with another crank_length" in text
     (text,) = said(fit, standard_errors=fit.values * np.array([0.1, 300.0, 0.1]))
     assert f"the standard errors of {fit.names[1]} (3e+02) are so many times" in text
