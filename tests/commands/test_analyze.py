@@ -72,6 +72,7 @@ def test_step_limits_of_the_pendulum(analyzed, capsys):
         assert 0 < limits[name]["lyapunov_norm"] < limits[name]["stabilization"]
 
 
+@pytest.mark.slow
 def test_a_step_outside_the_limits_is_pointed_out(analyzed, capsys):
     run = analyzed(*PENDULUM, capsys=capsys)
     h, fastest, swing = 0.08, 15 + np.sqrt(15**2 - 100), np.sqrt(9.81)
