@@ -234,8 +234,10 @@ def best_along(record: Record, solver, dt: float, margin: float, motion: Motion)
     ends = np.log([min(0.005 * motion.turn, 0.03 / steps.count, 0.1), REACH])
     m, r = constraint_counts(record.system, jax.tree.map(lambda x: x[0], steps.states))
     # Minima are sharp where what is injected early cancels what is injected later.
-    pair = _searched(of_pairs, np.linspace(*ends, 24), np.log(_RATIOS)) if m else None
-    single = _searched(of_singles, np.linspace(*ends, 3 * _BATCH), np.zeros(1)) if r else None
+    pair = _searched(of_pairs, np.linspace(ends[0], ends[1], 24), np.log(_RATIOS)) if m else None
+    single = (
+        _searched(of_singles, np.linspace(ends[0], ends[1], 3 * _BATCH), np.zeros(1)) if r else None
+    )
     square = sum(x.square for x in (pair, single) if x is not None)
     if not np.isfinite(square):
         raise ValueError(

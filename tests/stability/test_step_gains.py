@@ -1,11 +1,13 @@
 """Gains by theory against zeros of stability functions, and against steps of the methods."""
 
+from fractions import Fraction
 from typing import Any, NamedTuple
 
 import diffrax
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optimistix as optx
 import pytest
 
 import jaxdae
@@ -14,9 +16,13 @@ from jaxdae.stability import (
     AdamsBashforth,
     amplification,
     motion_frequency,
+    stability_function,
     step_gains,
     step_matrix,
+    tableau,
 )
+
+IMPLICIT = diffrax.Kvaerno3(root_finder=optx.Newton(rtol=1e-13, atol=1e-13))
 
 # K_D h, K_P h^2 from the zeros of 1 + z + … + z^p / p!, to the digits that are given.
 PUBLISHED = [
@@ -283,3 +289,37 @@ class Motion(NamedTuple):
     q: Any
     v: Any
     w: Any
+
+
+@pytest.mark.parametrize("solver", [diffrax.Heun(), RK4(), diffrax.Bosh3(), diffrax.Dopri5()])
+def test_stability_functions_are_those_of_the_exact_tableau(solver):
+    """Their coefficients are quotients of integers below 1e6, and so is `R` of one."""
+    a, b, _ = (
+        [Fraction(float(x)).limit_denominator(10**6) for x in y.ravel()] for y in tableau(solver)
+    )
+    z, stages = Fraction(-7, 5), []
+    for i in range(len(b)):
+        row = a[i * len(b) : i * len(b) + i]
+        stages.append(1 + z * sum(x * k for x, k in zip(row, stages, strict=True)))
+    exact = 1 + z * sum(x * k for x, k in zip(b, stages, strict=True))
+    np.testing.assert_allclose(stability_function(solver, -1.4), float(exact), rtol=1e-14)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("solver", [diffrax.Tsit5(), diffrax.Dopri8(), IMPLICIT])
+def test_stability_functions_are_those_of_steps_by_diffrax(solver):
+    z = np.array([-2.0 + 1.0j, -0.3 - 2.5j, 0.4 + 0.2j])
+
+    def after(turn):
+        matrix = jnp.array([[turn[0], -turn[1]], [turn[1], turn[0]]])
+        term = diffrax.ODETerm(lambda t, y, args: matrix @ y)  # noqa: ARG005
+        steps = diffrax.ConstantStepSize()
+        found = diffrax.diffeqsolve(
+            term, solver, 0.0, 1.0, 1.0, jnp.array([1.0, 0.0]), stepsize_controller=steps
+        )
+        ys: Any = found.ys
+        return ys[-1]
+
+    y = np.asarray(jax.jit(jax.vmap(after))(np.stack([z.real, z.imag], axis=1)))
+    # Coefficients of Tsit5 are given to 14 digits; the iteration of the implicit one ends at 1e-13.
+    np.testing.assert_allclose(y @ [1, 1j], stability_function(solver, z), rtol=1e-12)
