@@ -57,6 +57,7 @@ def test_a_rerun_with_the_rig_costs_less_than_the_regulator_on_plants_held_out(e
     assert rows[joint].mean < 0.9 * rows["LQR"].mean
 
 
+@pytest.mark.slow
 def test_the_regulator_of_a_rig_is_the_librarys(experiment):
     """By derivatives at its rest, here of another lever and gear."""
     contest = experiment("ball_beam_controllers")

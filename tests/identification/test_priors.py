@@ -15,6 +15,8 @@ def fitted(guess, **options):
     return identify(build, guess, experiment, channels=CHANNELS, dt=0.1, **options)
 
 
+@pytest.mark.slow
+@pytest.mark.newest
 def test_a_prior_is_one_sample_more_of_the_value_itself():
     """Mass, stiffness and damping have a common factor, which the prior of the mass gives."""
     guess = {
