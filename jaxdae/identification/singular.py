@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -10,7 +11,7 @@ import numpy as np
 
 from jaxdae.identification.data import Experiment
 from jaxdae.identification.nodes import label
-from jaxdae.identification.runs import Readings
+from jaxdae.identification.runs import Readings, Settings
 from jaxdae.simulation.diagnostics import in_words, passages_along
 from jaxdae.simulation.passages import hermite, Passage, RANK, resolved, weyl
 from jaxdae.systems import State
@@ -150,7 +151,7 @@ def _of_run(task, x, given, rows, names) -> SingularPassage | None:
         times=tuple(p.time for p in passages),
         least=nearness,
         refused=None if passes else in_words(formulation, passages, typical),
-        fixed=fit.model.settings.dt,
+        fixed=_fixed_step(fit.model.settings),
         openings=_openings(fit, x, given, place, nearness, names),
         constraints=tuple(system.labels().constraint(k) for k in place.involved),
     )
@@ -193,10 +194,17 @@ def _turned(fit, x, given, system, rows, names) -> SingularPassage | None:
         openings = _openings(fit, x, given, place, _MOSTLY / _PER_DISTANCE, names)
         if openings:
             involved = tuple(system.labels().constraint(j) for j in place.involved)
-            dt = fit.model.settings.dt
+            dt = _fixed_step(fit.model.settings)
             times = (float(ts[i]), float(ts[i + 1]))
             return SingularPassage("", times, min(least), None, dt, openings, involved, turned=True)
     return None
+
+
+def _fixed_step(settings: Settings) -> float | None:
+    """Length of fixed steps; of adaptive ones `dt` is the first."""
+    asked = settings.stepsize_controller
+    fixed = asked is None or isinstance(asked, diffrax.ConstantStepSize)
+    return settings.dt if fixed else None
 
 
 def _scales(*jacobians: np.ndarray) -> np.ndarray:

@@ -3,6 +3,7 @@
 import dataclasses
 from functools import partial
 
+import diffrax
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -136,6 +137,15 @@ def test_a_sharp_turn_is_laid_to_the_length_that_makes_it():
     assert [x.name for x in one.openings] == ["log crank_length"]
     equal = {"length": jaxdae.Positive(1.0), "damping": jnp.array(0.5)}
     assert passages(tied, equal, states=turned_back) == ()
+
+
+@pytest.mark.parametrize(
+    ("controller", "fixed"), [(None, 0.01), (diffrax.PIDController(rtol=1e-8, atol=1e-8), None)]
+)
+def test_fixed_steps_are_told_from_a_first_step(controller, fixed):
+    settings = Settings(0.01, None, controller, 4096, "auto")
+    (one,) = passages(free, {"slider_mass": jnp.array(1.3)}, settings=settings)
+    assert one.fixed == fixed
 
 
 @pytest.fixture(scope="module")
