@@ -65,8 +65,8 @@ assert all(g.factor < 1 for g in exact.values())
 # $\dot g = -\Gamma g$, has one root; where $R$ has no real zero, something is left by every step:
 # the last column.
 #
-# The plane of $(K_D h, K_P h^2)$ for five methods: how much of a violation a step leaves (light:
-# little), the limit beyond which it grows (red), and theory's point.
+# The plane of $(K_D h, K_P h^2)$ for five methods: how much of a violation a step leaves, the limit
+# beyond which it grows (red; grey outside), and theory's point (the star).
 
 # %%
 x, y = np.linspace(0.02, 9.0, 160), np.linspace(0.02, 18.0, 160)
@@ -76,15 +76,18 @@ roots = np.stack([half + root, half - root], axis=-1)
 shown = ("Euler", "Heun", "RK4", "Dopri5", "Dopri8")
 figure, axes = style.new_axes(1, len(shown), sharex=False)
 figure.set_size_inches(15, 3.4)
+figure.set_layout_engine("constrained")  # makes room for the bar of colours
 radius = {}
 for ax, name in zip(axes[0], shown, strict=True):
     radius[name] = amplification(METHODS[name], roots).max(axis=-1)
-    ax.contourf(x, y, np.minimum(radius[name], 1).T, 10, cmap="viridis_r")
+    ax.set_facecolor("lightgrey")
+    shades = ax.contourf(x, y, radius[name].T, np.linspace(0, 1, 11), cmap="viridis_r")
     ax.contour(x, y, radius[name].T, [1.0], colors=style.FAILURE)
     ax.plot(exact[name].K_D, exact[name].K_P, "*", color="white", markeredgecolor="k", ms=14)
     ax.set_title(name)
     ax.set_xlabel("K_D h")
 axes[0, 0].set_ylabel("K_P h²")
+figure.colorbar(shades, ax=list(axes[0]), label="left by a step")
 display(figure)
 
 # %%

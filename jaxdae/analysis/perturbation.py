@@ -7,12 +7,7 @@ import numpy as np
 
 from jaxdae.control.stabilizers import AbstractServoStabilizer
 from jaxdae.formulations.base import AbstractFormulation
-from jaxdae.formulations.stabilization import (
-    AbstractStabilization,
-    Baumgarte,
-    LinearStabilization,
-    perturbation_block,
-)
+from jaxdae.formulations.stabilization import AbstractStabilization, perturbation_block
 
 
 def perturbation_matrix(stabilization, m: int | None = None, r: int | None = None) -> np.ndarray:
@@ -42,10 +37,7 @@ def perturbation_matrix(stabilization, m: int | None = None, r: int | None = Non
         )
     if not callable(stabilization):
         return _finite(np.asarray(stabilization, np.float64))
-    if m is None and isinstance(stabilization, Baumgarte) and stabilization.K_D is None:
-        m = 0  # velocity constraints alone
-    m = _count(stabilization, ("K_D", "K_P", "K10", "K11"), 1) if m is None else m
-    r = _count(stabilization, ("Gamma", "K22"), 0) if r is None else r
+    m, r = _counts(stabilization, m, r)
     if isinstance(stabilization, AbstractStabilization):
         stabilization.check(m, r)
 
@@ -75,10 +67,9 @@ def _finite(H: np.ndarray) -> np.ndarray:
     return H
 
 
-def _count(stabilization, names, default: int) -> int:
-    """Number of constraints that the shapes of the gains tell."""
-    if not isinstance(stabilization, Baumgarte | LinearStabilization):
-        return default
-    gains = [getattr(stabilization, name, None) for name in names]
-    sizes = [np.shape(gain)[0] if np.ndim(gain) else 1 for gain in gains if gain is not None]
-    return max(sizes, default=default)
+def _counts(stabilization, m: int | None, r: int | None) -> tuple[int, int]:
+    """Numbers of constraints: those given, or those that the shapes of the gains tell."""
+    declares = isinstance(stabilization, AbstractStabilization)
+    positions, velocities = stabilization.counts() if declares else (None, None)
+    positions = 1 if positions is None else positions
+    return positions if m is None else m, (velocities or 0) if r is None else r

@@ -7,6 +7,7 @@ import numpy as np
 
 from jaxdae.analysis.findings import Analysis, Control, Stabilizer
 from jaxdae.analysis.root_limits import clean
+from jaxdae.formulations.stabilization import AbstractStabilization
 from jaxdae.simulation.choices import fields_of
 from jaxdae.tables import gain_text, table
 
@@ -284,11 +285,13 @@ def _over_run(result: Analysis, factor: float) -> float:
 def gains(result: Analysis) -> dict[str, Any]:
     """Gains that act, by name: those of constraints that the system has."""
     lin, offered = result.linearization, result.formulation.capabilities
-    names = ["K_D", "K_P"] if lin.position_constraints else []
-    names += ["Gamma"] if lin.velocity_constraints else []
-    pairs = [(name, getattr(offered.stabilization, name, None)) for name in names]
-    pairs.append(("alpha", offered.weight))
-    return {name: np.asarray(value) for name, value in pairs if value is not None}
+    found: dict[str, Any] = {} if offered.weight is None else {"alpha": offered.weight}
+    law = offered.stabilization
+    if isinstance(law, AbstractStabilization):  # a user's function names no gains
+        names = law.of_positions if lin.position_constraints else ()
+        names += law.of_velocities if lin.velocity_constraints else ()
+        found = law.gains(names) | found
+    return {name: np.asarray(value) for name, value in found.items()}
 
 
 def inputs(eq) -> np.ndarray:

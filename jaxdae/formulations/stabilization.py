@@ -10,7 +10,7 @@ with `phi` the position residuals `(m,)` and `phi_dot = (df/dt, g)` the velocity
 
 import abc
 from collections.abc import Callable
-from typing import Unpack
+from typing import Any, ClassVar, Unpack
 
 import equinox as eqx
 import jax
@@ -33,7 +33,15 @@ Stabilization = Callable[..., Float[Array, " c"]]
 
 
 class AbstractStabilization(eqx.Module):
-    """A stabilization that knows which numbers of constraints it fits."""
+    """A stabilization that knows which numbers of constraints it fits.
+
+    Attributes:
+        of_positions: names of the gains that act on position constraints, one for each of them.
+        of_velocities: likewise of velocity constraints.
+    """
+
+    of_positions: ClassVar[tuple[str, ...]] = ()
+    of_velocities: ClassVar[tuple[str, ...]] = ()
 
     @abc.abstractmethod
     def __call__(self, t, q, v, phi, phi_dot) -> Float[Array, " c"]:
@@ -42,6 +50,25 @@ class AbstractStabilization(eqx.Module):
     @abc.abstractmethod
     def check(self, m: int, r: int) -> None:
         """Raise `ValueError` unless the gains fit `m` position and `r` velocity constraints."""
+
+    def gains(self, names: tuple[str, ...]) -> dict[str, Any]:
+        """Gains by name, those that are given.
+
+        Args:
+            names: of fields.
+        """
+        return {name: vars(self)[name] for name in names if vars(self)[name] is not None}
+
+    def counts(self) -> tuple[int | None, int | None]:
+        """Numbers of position and velocity constraints that the shapes of the gains tell.
+
+        1 for scalars, 0 where no gain is given; `None` where the class names none.
+        """
+        return self._count(self.of_positions), self._count(self.of_velocities)
+
+    def _count(self, names: tuple[str, ...]) -> int | None:
+        sizes = [jnp.shape(x)[0] if jnp.ndim(x) else 1 for x in self.gains(names).values()]
+        return max(sizes, default=0) if names else None
 
 
 class Baumgarte(AbstractStabilization):
@@ -63,6 +90,9 @@ class Baumgarte(AbstractStabilization):
     Raises:
         ValueError: for a gain that is not positive definite.
     """
+
+    of_positions: ClassVar[tuple[str, ...]] = ("K_D", "K_P")
+    of_velocities: ClassVar[tuple[str, ...]] = ("Gamma",)
 
     K_D: Gain | None = eqx.field(default=None, converter=as_gain)
     K_P: Gain | None = eqx.field(default=None, converter=as_gain)
@@ -164,6 +194,9 @@ class LinearStabilization(AbstractStabilization):
         K21: block on `df/dt`, shape `(r, m)`; `None` is zero.
         K22: block on `g`: scalar, `(r,)` or `(r, r)`; required only with velocity constraints.
     """
+
+    of_positions: ClassVar[tuple[str, ...]] = ("K10", "K11")
+    of_velocities: ClassVar[tuple[str, ...]] = ("K22",)
 
     K10: Gain = eqx.field(converter=as_gain)
     K11: Gain = eqx.field(converter=as_gain)

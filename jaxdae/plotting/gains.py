@@ -1,5 +1,6 @@
 """Pictures of gains: what they leave of a violation, and where they lie in their plane."""
 
+from itertools import cycle
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,6 +11,8 @@ from matplotlib.ticker import LogLocator, NullLocator
 
 from jaxdae.plotting import style
 
+# Gains tuned for one step and those by theory do the same: dashes leave the curve below in sight.
+_LINES = ("-", "-", "--", "-")
 LEVELS = {"|phi|": "phi", "|d(phi)/dt|": "phi_dot"}
 
 
@@ -41,15 +44,13 @@ def plot_levels(runs: dict[str, dict[str, Any]], *, title: str | None = None) ->
 
 
 def _draw_level(ax: Axes, named: dict[str, Any], level: str, *, labelled: bool) -> None:
-    # Wide to narrow: gains that do the same leave the curves below in sight.
-    widths = np.linspace(3.2, 1.2, len(named))
     colors = style.colors(len(named))
-    for (name, run), color, width in zip(named.items(), colors, widths, strict=True):
+    for (name, run), color, line in zip(named.items(), colors, cycle(_LINES), strict=False):
         with np.errstate(over="ignore"):  # of runs that fail
             size = np.linalg.norm(np.asarray(getattr(run.violation, level)), axis=1)
         ts = np.asarray(run.ts)
         reached = np.isfinite(ts)
-        look: dict[str, Any] = {"color": color, "linewidth": width}
+        look: dict[str, Any] = {"color": color, "linestyle": line}
         label = name if labelled else None
         ax.plot(ts[reached], style.positive(size[reached]), label=label, **look)
     style.logarithmic(ax)

@@ -8,7 +8,6 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array
 
-from jaxdae.compiled import jit
 from jaxdae.systems import consistent_state, State, System
 from jaxdae.systems.calls import check_instance
 
@@ -50,8 +49,10 @@ def perturbed_states(
         raise TypeError(f"perturbed_states: count is {count!r}, must be an integer.")
     if count < 1:
         raise ValueError(f"perturbed_states: count is {count}, must be at least 1.")
-    first, second = _noise(key, (int(count), *state.q.shape), jnp.result_type(state.q, state.v))
-    q, v = state.q + position * first, state.v + velocity * second
+    first, second = jax.random.split(key)
+    shape = (count, *state.q.shape)
+    q = state.q + position * jax.random.normal(first, shape, state.q.dtype)
+    v = state.v + velocity * jax.random.normal(second, shape, state.v.dtype)
     w = jnp.broadcast_to(state.w, (count, *state.w.shape))
     if system is None:
         return jax.vmap(State)(q, v, w)
@@ -59,13 +60,6 @@ def perturbed_states(
     if not isinstance(states.q, Tracer):
         _require_projected(np.asarray(states.q + states.v))
     return states
-
-
-@jit
-def _noise(key: Array, shape: tuple[int, ...], dtype) -> tuple[Array, Array]:
-    """Normal numbers for positions and velocities: their code takes long to compile, so once."""
-    both = jax.vmap(lambda x: jax.random.normal(x, shape, dtype))(jax.random.split(key))
-    return both[0], both[1]
 
 
 def _require_projected(values: np.ndarray) -> None:

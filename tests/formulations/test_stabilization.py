@@ -181,3 +181,10 @@ def test_gains_that_do_not_fit_the_constraints_are_refused_before_the_run(
     state = State(jnp.ones(3), jnp.ones(3), jnp.ones(1))
     with pytest.raises(ValueError, match=message):
         jaxdae.simulate(everything, Multipliers(stabilization), state, t1=1.0)
+
+
+def test_gains_tell_how_many_constraints_they_act_on():
+    assert Baumgarte(Gamma=3.0).counts() == (0, 1)
+    assert Baumgarte(jnp.ones(3), 4.0).counts() == (3, 0)
+    assert LinearStabilization(-1.0, jnp.diag(-jnp.ones(2)), K22=-jnp.ones(3)).counts() == (2, 3)
+    assert list(Baumgarte(20.0, 100.0).gains(("K_D", "Gamma"))) == ["K_D"]
