@@ -276,7 +276,9 @@ def _pressed(fit: Fit, x, residuals, jac, lengths: np.ndarray) -> np.ndarray:
     """
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         slopes = 2 * np.einsum("fm,fmp->fp", residuals, jac) / lengths
-        return (fit.outward(np.asarray(x)) * slopes < 0) & (np.abs(slopes) <= _OPEN)
+        outward, flat = fit.outward(np.asarray(x)), np.abs(slopes) <= _OPEN
+        # Nothing at all is left where the unconstrained number has saturated.
+        return (outward != 0) & flat & (outward * slopes <= 0)
 
 
 def _begun(fit: Fit, x, data: Measurements, stages, at: Where) -> Round:
@@ -391,4 +393,5 @@ def _directions(jac: np.ndarray, nodes: np.ndarray, gaps: int, units: np.ndarray
     largest = np.maximum(np.abs(jac).max(axis=0), np.finfo(float).tiny)
     sizes = largest * np.linalg.norm(jac / largest, axis=0)  # whose squares would overflow
     # A step along what nothing sees would go anywhere.
-    return np.where(seen & np.isfinite(sizes), directions / sizes, 0.0)
+    good = seen & np.isfinite(sizes) & (sizes > 0)
+    return np.where(good, directions / np.where(good, sizes, 1.0), 0.0)

@@ -50,3 +50,12 @@ def test_steps_are_counted_in_all_rounds_together():
     same = fitted(guess, given=False, steps=complete.steps)
     assert same.stop_reason == "converged"
     np.testing.assert_array_equal(same.values, complete.values)
+
+
+@pytest.mark.slow
+def test_at_a_bound_the_noise_is_estimated_too():
+    """What is left of the data is then no noise, but the estimate is where it can be."""
+    with pytest.warns(RuntimeWarning) as caught:
+        result = fitted({"stiffness": jaxdae.Interval(3.0, 2.0, 3.5)}, given=False)
+    assert all(str(x.message).startswith("identify: ") for x in caught)
+    assert (result.stop_reason, result.at_bounds) == ("bound", ("stiffness",))
