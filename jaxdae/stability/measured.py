@@ -86,6 +86,8 @@ class MeasuredSteps:
         if ts.ndim != 1:
             raise ValueError(f"motion must be of one run; its times have shape {ts.shape}.")
         ends = ts[np.isfinite(ts)]
+        if np.any(np.diff(ends) <= 0):
+            raise ValueError("motion must have times that increase; give a run forward in time.")
         self.count = int((ends.max() - ends.min()) / dt * (1 + 1e-9)) if ends.size else 0
         if self.count < 1:
             raise ValueError(f"motion lasts less than one step of {dt} s; give a longer record.")
@@ -287,7 +289,12 @@ def _damped(solver, roots, margin: float) -> np.ndarray:
 
 def _check_formulation(formulation) -> None:
     offered, name = formulation.capabilities, type(formulation).__name__
-    if not hasattr(formulation, "stabilization") or offered.passes_singular_positions:
+    if offered.passes_singular_positions:
+        raise ValueError(
+            f"motion is a run by {name}, every step of which is projected onto the constraints: no "
+            "violation is left that gains could act on; give one by Multipliers(Baumgarte(…))."
+        )
+    if not hasattr(formulation, "stabilization"):
         raise ValueError(
             f"motion is a run by {name}, which takes no gains; give one by "
             "Multipliers(Baumgarte(…))."

@@ -53,8 +53,14 @@ def motion_rate(system, trajectory) -> MotionRate:
 
     each = (jnp.asarray(trajectory.ts), trajectory.q, trajectory.v, trajectory.w)
     values = np.asarray(jax.jit(jax.vmap(gamma))(*each), np.float64)
+    finite = np.isfinite(values).all(axis=tuple(range(1, values.ndim)))
+    if not finite.all():
+        raise ValueError(
+            f"the motion is not finite at {(~finite).sum()} of {ts.size} saved times: did its run "
+            "fail? Give one that reached its end."
+        )
     size = np.sqrt(np.mean(np.sum(values**2, axis=-1))) if values.size else 0.0
-    if not np.isfinite(size) or size == 0.0:
+    if size == 0.0:
         raise ValueError(
             "the motion has no rate that its constraints feel: their velocity-dependent "
             f"acceleration has the root mean square {size}. Give the frequency [1/s] yourself."

@@ -115,5 +115,10 @@ def test_a_motion_by_a_formulation_without_such_gains_is_refused(run):
     refused(
         "by VelocityElimination, which takes no gains", motion(jaxdae.VelocityElimination(), t1=0.5)
     )
+    refused("motion must have times that increase", motion(jaxdae.Multipliers(), t1=-2.0, dt=-0.1))
+    robust = jaxdae.Multipliers(solve=jaxdae.SingularityRobust())
+    refused("every step of which is projected onto the constraints", motion(robust))
+    lost = replace(run, saved=jax.tree.map(lambda x: x.at[15:].set(jnp.nan), run.saved))
+    refused("the motion is not finite at 6 of 21 saved times: did its run fail", lost)
     batch = jax.tree.map(lambda x: jnp.stack([x, x]) if hasattr(x, "shape") else x, run)
     refused("at least 3 saved times; this one has shape", replace(run, ts=batch.ts))
