@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdae.systems import State
+from jaxdae.systems.calls import described
 from jaxdae.systems.checks import is_concrete
 from jaxdae.tuning.per_start import check_per_start
 
@@ -64,6 +65,7 @@ def check_fitting(objective: Any) -> None:
 
     Raises:
         ValueError: naming what does not fit, and the remedy.
+        TypeError: for a `start` that is no function.
     """
     if objective.adaptive and objective.conditions.dt is not None:
         raise ValueError(
@@ -74,6 +76,11 @@ def check_fitting(objective: Any) -> None:
         raise ValueError(
             "SimulationObjective: variations are the second argument of `build(params, "
             "variation)`; give `build` in place of `system`."
+        )
+    if objective.start is not None and not callable(objective.start):
+        raise TypeError(
+            f"SimulationObjective: start is {described(objective.start)}; give a function of "
+            "(params, state), or of (params, state, variation). Starts themselves are `states`."
         )
     _, horizons, variations, starts = objective.shape
     check_per_start(objective.cost, variations, starts)

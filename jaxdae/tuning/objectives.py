@@ -68,6 +68,7 @@ class SimulationObjective(eqx.Module):
         ValueError: if not exactly one of `build` and `system` is given, the starts are not a
             batch, the mode or risk is unknown, an adaptive run has no budget, or times, conditions
             and `saveat` do not fit together.
+        TypeError: if `start` is no function.
     """
 
     cost: Callable

@@ -125,6 +125,11 @@ def test_a_start_that_is_no_state_is_refused():
         jax.eval_shape(made.costs, RATE)
 
 
+def test_a_start_that_is_no_function_is_refused():
+    with pytest.raises(TypeError, match=r"start is State.*\(params, state, variation\).*`states`"):
+        objective(start=START)
+
+
 def test_members_are_named_by_what_differs():
     members = objective().members
     assert members.name(0) == "dt = 0.05 s, t1 = 0.4 s, variation 0, start 0"

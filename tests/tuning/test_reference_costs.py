@@ -52,6 +52,16 @@ def fine():
     return fine_runs(objective(EnergyDrift()), gains(GAINS))
 
 
+@pytest.mark.slow
+def test_fine_runs_begin_where_those_of_the_objective_do(fine):
+    """Here all from one place, whatever the batch says."""
+    first = jax.tree.map(lambda x: x[0], STARTS)
+    made = fine_runs(objective(EnergyDrift(), start=lambda _p, _s: first), gains(GAINS))
+    one, other = (made.coordinates.pick(0, i)(0.2) for i in (0, 1))
+    np.testing.assert_array_equal(one, other)
+    assert (fine.coordinates.pick(0, 0)(0.2) != fine.coordinates.pick(0, 1)(0.2)).any()
+
+
 @pytest.fixture(scope="module")
 def errors(fine):
     """Integrated squared errors, with the axes (quantities, steps, starts)."""
