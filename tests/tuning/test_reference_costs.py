@@ -40,6 +40,7 @@ def gains(x) -> Any:
 
 
 GAINS = jnp.array([8.0, 30.0])
+MIDDLE = jnp.array([0.2])
 
 
 def objective(cost: Any, **settings: Any):
@@ -57,9 +58,9 @@ def test_fine_runs_begin_where_those_of_the_objective_do(fine):
     """Here all from one place, whatever the batch says."""
     first = jax.tree.map(lambda x: x[0], STARTS)
     made = fine_runs(objective(EnergyDrift(), start=lambda _p, _s: first), gains(GAINS))
-    one, other = (made.coordinates.pick(0, i)(0.2) for i in (0, 1))
+    one, other = (made.coordinates.pick(0, i)(MIDDLE) for i in (0, 1))
     np.testing.assert_array_equal(one, other)
-    assert (fine.coordinates.pick(0, 0)(0.2) != fine.coordinates.pick(0, 1)(0.2)).any()
+    assert (fine.coordinates.pick(0, 0)(MIDDLE) != fine.coordinates.pick(0, 1)(MIDDLE)).any()
 
 
 @pytest.fixture(scope="module")
