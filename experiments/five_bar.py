@@ -110,9 +110,9 @@ def start(design: FiveBar, random) -> State:
     return State(*jax.jvp(design.at_cranks, (turned,), (faster,)))
 
 
-def task(cost, step: float = STEP) -> Task:
+def task(cost) -> Task:
     """One period with fixed steps, at a cost."""
-    settings = {"t1": PERIOD, "dt": step, "solver": RK4()}
+    settings = {"t1": PERIOD, "dt": STEP, "solver": RK4()}
     return Task(NOMINAL, RANDOM, plant, start, FORMULATION, cost, settings)
 
 

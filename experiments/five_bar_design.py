@@ -29,7 +29,7 @@ from jaxdae import Positive, Trajectory
 from jaxdae.control import Feedforward, PD
 from jaxdae.models.five_bar import CrankError, FiveBar
 
-FIRST_GAINS, SHORT_STEP = (60.0, 6.0), 0.005
+FIRST_GAINS = (60.0, 6.0)
 FIRST, BOTH = "PD, first lengths and gains", "lengths and gains"
 
 
@@ -109,8 +109,8 @@ def candidates(steps: int) -> list[Candidate]:
 
 
 def design_task() -> Task:
-    """One period on the path, at a step that light links bear under much gain."""
-    return task(DesignCost(), SHORT_STEP)
+    """One period on the path."""
+    return task(DesignCost())
 
 
 def gradients(count: int) -> dict[str, np.ndarray]:
@@ -178,7 +178,7 @@ def claims(results: dict) -> list[Claim]:
             off["reverse"] < 1e-10 and off["differences"] < 1e-6,
         ),
         Claim(
-            f"On plants held out the mean cost falls from {cost[FIRST]:.3g} to "
+            f"On plants held out, of those that are not lost, the mean cost falls from {cost[FIRST]:.3g} to "
             f"{cost['gains']:.3g} by the gains, to {cost['lengths']:.3g} by the lengths, and to "
             f"{cost[BOTH]:.3g} by both; that of the regulator is "
             f"{cost['LQR, first lengths']:.3g}. {_tails(rows)}",
@@ -187,7 +187,8 @@ def claims(results: dict) -> list[Claim]:
         Claim(
             "Short links are light, and end near the edge of their reach: the least sine between "
             f"two of them along the path falls from {sines[FIRST]:.2f} to {sines[BOTH]:.2f}. The "
-            "cost does not ask for a distance from singular positions; a user may.",
+            "cost does not ask for a distance from singular positions, and plants that no tuning saw "
+            "may be lost there: a user should ask for one.",
             0 < sines[BOTH] < sines[FIRST],
         ),
     ]
@@ -209,4 +210,4 @@ REPORT = Report(
 
 
 if __name__ == "__main__":
-    main(__doc__, study, 40, Size(16, 32), REPORT)
+    main(__doc__, study, 40, Size(8, 32), REPORT)
