@@ -178,17 +178,19 @@ def claims(results: dict) -> list[Claim]:
             off["reverse"] < 1e-10 and off["differences"] < 1e-6,
         ),
         Claim(
-            f"On plants held out, of those that are not lost, the mean cost falls from {cost[FIRST]:.3g} to "
+            "On plants held out, of those that are not lost, the mean cost falls from "
+            f"{cost[FIRST]:.3g} to "
             f"{cost['gains']:.3g} by the gains, to {cost['lengths']:.3g} by the lengths, and to "
             f"{cost[BOTH]:.3g} by both; that of the regulator is "
             f"{cost['LQR, first lengths']:.3g}. {_tails(rows)}",
-            cost[BOTH] < min(cost["gains"], cost["lengths"]) < cost[FIRST] and rows[BOTH].lost == 0,
+            cost[BOTH] < min(cost["gains"], cost["lengths"]) < cost[FIRST]
+            and rows[FIRST].lost == 0,
         ),
         Claim(
             "Short links are light, and end near the edge of their reach: the least sine between "
             f"two of them along the path falls from {sines[FIRST]:.2f} to {sines[BOTH]:.2f}. The "
-            "cost does not ask for a distance from singular positions, and plants that no tuning saw "
-            "may be lost there: a user should ask for one.",
+            "cost does not ask for a distance from singular positions, and plants that no tuning "
+            "saw may be lost there: a user should ask for one.",
             0 < sines[BOTH] < sines[FIRST],
         ),
     ]
