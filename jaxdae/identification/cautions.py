@@ -12,6 +12,9 @@ _GAP = 1e-5
 # An estimate from so few degrees of freedom is uncertain by a third, and its inverse by more: the
 # standard errors are then not those of normal theory.
 _FEW = 5.0
+# A start that is known and lies this part of its size off the constraints of the estimate is
+# hardly that of this mechanism: parameters are rarely uncertain by more.
+_MOVED = 0.1
 # Standard errors this many times the estimates say that these are hardly determined.
 _VAGUE = 10.0
 
@@ -21,6 +24,7 @@ def warnings_of(result: Identification) -> list[str]:
     found = (
         _unidentifiable(result), _ending(result), _few(result), _noise_free(result),
         _bounds(result), _gaps(result), _improbable(result), _uncertain(result),
+        _moved(result),
         *(_passage(x) for x in result.singular_passages if not x.turned),
         *(_turn(x) for x in result.singular_passages if x.turned and _unexplained(result)),
     )  # fmt: skip
@@ -106,6 +110,18 @@ def _improbable(result: Identification) -> str:
         f"(probability {result.probability:.1g}): the model or its noise levels do not explain "
         "the data, and the standard errors are too small; or this is a local minimum: try "
         "starts=…."
+    )
+
+
+def _moved(result: Identification) -> str:
+    far = {name: x for name, x in result.moved_starts.items() if x > _MOVED}
+    if not far:
+        return ""
+    listed = ", ".join(f"{name} ({100 * x:.2g} %)" for name, x in far.items())
+    return (
+        "with the estimate the known starts of these experiments are off the constraints, and were "
+        f"moved to the nearest consistent state, by so much of their size: {listed}. Check them, "
+        "or give UnknownStart(state)."
     )
 
 

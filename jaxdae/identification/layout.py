@@ -112,6 +112,11 @@ def _begun(model: Model, params, trained, experiment: Experiment, given, piece: 
             f"identify: the start of experiment {label(piece.experiment, experiment)} is a "
             f"function that returned a {type(guess).__name__}, must return a State(q, v)."
         )
+    if not all(np.isfinite(np.asarray(x)).all() for x in jax.tree.leaves(guess)):
+        raise ValueError(
+            f"identify: the start of experiment {label(piece.experiment, experiment)} is not "
+            "finite; give numbers for q, v and w."
+        )
     none = Freedom.none(guess.q.size, guess.w.size)
     origin = 0.0 if _time_matters(model.parts(params(trained), given), guess) else t
     if isinstance(start, UnknownStart):

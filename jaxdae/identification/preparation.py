@@ -24,6 +24,7 @@ from jaxdae.identification.noise import channel_freedom, Counts, first_noise, re
 from jaxdae.identification.priors import arranged, Prior
 from jaxdae.identification.residuals import Fit
 from jaxdae.identification.runs import Model
+from jaxdae.identification.uncertainty import ROUND_OFF
 from jaxdae.tuning.parametrizations import is_parametrization, resolve, trainable
 
 
@@ -130,7 +131,9 @@ def usable(task: Task, x, names, experiments) -> Bool[np.ndarray, " fits"]:
     if task.counts.unknown_noise.any():
         freedom = channel_freedom(fit, x[good], task.counts, jac[good]).max(axis=0)
         require_freedom(task.counts, freedom, task.unknowns, task.channels)
-    _require_seen(np.abs(jac[good]).max(axis=(0, 1))[: len(names)], names)
+    units = np.stack([fit.units(np.asarray(at)) for at in x[good]])
+    effects = (np.abs(jac[good]).max(axis=1) * units).max(axis=0)
+    _require_seen(effects[: len(names)] / ROUND_OFF[jac.dtype.itemsize], names)
     return good
 
 
@@ -156,11 +159,11 @@ def _failure(task: Task, x, experiments) -> str:
     )
 
 
-def _require_seen(sizes: np.ndarray, names) -> None:
-    unseen = [x for x, size in zip(names, sizes, strict=True) if size == 0]
+def _require_seen(effects: np.ndarray, names) -> None:
+    unseen = [x for x, effect in zip(names, effects, strict=True) if effect <= 1]
     if unseen:
         raise ValueError(
             f"identify: no channel sees {', '.join(x.removeprefix('log ') for x in unseen)}: every "
-            "derivative is zero; hold it, by a Python number in place of the array, or measure a "
-            "channel that it changes."
+            "derivative is zero, to round-off; hold it, by a Python number in place of the array, "
+            "or measure a channel that it changes."
         )

@@ -31,6 +31,7 @@ from jaxdae.identification.uncertainty import (
     Sensitivity,
     sensitivity,
 )
+from jaxdae.systems import State
 from jaxdae.tuning.parametrizations import resolve
 
 # Noise levels are kept in the precision of the runs.
@@ -60,7 +61,7 @@ def identification(task: Task, params, ended: Ended, experiments) -> Identificat
     errors = np.where(unknown, np.inf, np.sqrt(np.maximum(np.diagonal(covariance), 0.0)))
     raw_names = [*names.raw, *_start_names(task, experiments)]
     raw = eqx.combine(trained, fit.frozen)
-    least = round_off(fit)
+    least, starts = round_off(fit), _starts(task, x, experiments)
     return Identification(
         params=resolve(raw),
         raw=raw,
@@ -78,7 +79,8 @@ def identification(task: Task, params, ended: Ended, experiments) -> Identificat
         noise_change=float(ended.noise_change),
         at_bounds=at_bounds(raw, errors),
         unidentifiable=tuple(open_directions(found, raw_names, units)),
-        starts=_starts(task, x, experiments),
+        starts=starts,
+        moved_starts=_moved(starts, experiments),
         start_errors=_start_errors(task, found, raw_names[len(names.raw) :]),
         data=_data(task, x, ended, experiments),
         gap=float(np.abs(ended.gaps).max(initial=0.0)),
@@ -175,6 +177,22 @@ def _passages(task: Task, x, names, experiments) -> tuple[SingularPassage, ...]:
     """With the estimate, or else with the guess: a fit may lose what vanishes with a parameter."""
     passed = lambda x: singular_passages(task, x, _made(task.fit, x), names, experiments)  # noqa: E731
     return passed(x) or tuple(one._replace(guessed=True) for one in passed(task.x))
+
+
+def _moved(starts: Sequence[State], experiments: Sequence[Experiment]) -> dict[str, float]:
+    """How far starts that are known were brought to the constraints, by experiment."""
+    return {
+        label(i, experiment): _change(experiment.start, start)
+        for i, (experiment, start) in enumerate(zip(experiments, starts, strict=True))
+        if isinstance(experiment.start, State)
+    }
+
+
+def _change(one: State, other: State) -> float:
+    """Largest change of coordinates or velocities, as a part of their largest."""
+    pairs = ((np.asarray(a), np.asarray(b)) for a, b in ((one.q, other.q), (one.v, other.v)))
+    change = lambda a, b: np.abs(b - a).max(initial=0.0) / (np.abs(a).max(initial=0.0) or 1.0)  # noqa: E731
+    return float(max(change(*x) for x in pairs))
 
 
 def _data(task: Task, x, ended: Ended, experiments: Sequence[Experiment]):

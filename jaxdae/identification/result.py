@@ -64,6 +64,8 @@ class Identification:
         at_bounds: numbers nearer to a bound of their `Interval` than their standard error.
         unidentifiable: directions that no channel sees, in words.
         starts: fitted starts, one for each experiment.
+        moved_starts: by experiment, how far a start that is known was brought to the constraints of
+            the estimate: largest change of coordinates or velocities, as a part of their largest.
         start_errors: standard errors of the independent coordinates of unknown starts, by name.
         data: channels of each experiment beside the model, by name.
         gap: largest gap between intervals of a divided record, as a part of the motion's size.
@@ -93,6 +95,7 @@ class Identification:
     at_bounds: tuple[str, ...]
     unidentifiable: tuple[str, ...]
     starts: tuple[State, ...]
+    moved_starts: Mapping[str, float]
     start_errors: Mapping[str, float]
     data: tuple[Mapping[str, FittedChannel], ...]
     gap: float

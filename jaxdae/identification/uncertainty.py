@@ -10,7 +10,7 @@ from jaxdae.tuning.linearization import triangle
 
 # Sensitivities are exact to round-off, which fixed steps multiply; below this part of the largest
 # (of columns of length one) a singular value is zero.
-_ROUND_OFF = {8: 1e-9, 4: 1e-4}
+ROUND_OFF = {8: 1e-9, 4: 1e-4}
 # Parts of a direction below this do not belong to it.
 _NEGLIGIBLE = 1e-3
 
@@ -46,7 +46,7 @@ def seen_columns(
         units: what changes of the unknowns are small against.
     """
     effects = np.abs(jac).max(axis=0, initial=0.0) * units
-    return effects > _ROUND_OFF[jac.dtype.itemsize] * effects.max(initial=0.0)
+    return effects > ROUND_OFF[jac.dtype.itemsize] * effects.max(initial=0.0)
 
 
 def sensitivity(jac: Float[np.ndarray, "residuals p"], units: np.ndarray) -> Sensitivity:
@@ -59,7 +59,7 @@ def sensitivity(jac: Float[np.ndarray, "residuals p"], units: np.ndarray) -> Sen
         jac: derivatives of the residuals, in units of the noise, by the unknowns.
         units: what changes of the unknowns are small against.
     """
-    tolerance = _ROUND_OFF[jac.dtype.itemsize]
+    tolerance = ROUND_OFF[jac.dtype.itemsize]
     seen = seen_columns(jac, units)
     jac = np.where(seen, np.asarray(jac, float), 0.0)
     sizes = np.linalg.norm(jac, axis=0)

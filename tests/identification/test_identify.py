@@ -148,6 +148,10 @@ BAD = {
         lambda: fitted(Experiment(TIMES, {"place": GOOD}, START), {"damping": 0.2}),
         "nothing to estimate",
     ),
+    "start that is no number": (
+        lambda: fitted(Experiment(TIMES, {"place": GOOD}, jaxdae.State([np.nan], [0.0]))),
+        "the start of experiment 1 is not finite; give numbers",
+    ),
     "ends at the start": (
         lambda: fitted(Experiment([0.0], {"place": Measurement([1.0])}, START)),
         "ends where it starts",
@@ -172,6 +176,16 @@ def test_a_parameter_that_no_channel_sees_is_refused():
         fitted(
             Experiment(TIMES, {"place": GOOD}, START),
             {"mass": jaxdae.Positive(1.0), "damping": jnp.array(0.1)}, channels,
+        )  # fmt: skip
+
+
+def test_what_changes_a_channel_by_round_off_alone_is_not_seen():
+    channels = {"place": Channel(lambda run: 1e-14 * mass(run))}
+    with pytest.raises(
+        ValueError, match="no channel sees mass: every derivative is zero, to round"
+    ):
+        fitted(
+            Experiment(TIMES, {"place": GOOD}, START), {"mass": jaxdae.Positive(1.0)}, channels
         )  # fmt: skip
 
 

@@ -140,6 +140,25 @@ def test_a_start_that_is_not_known_stays_on_the_constraints_as_they_move():
     assert len(result.start_errors) == 1
 
 
+@pytest.mark.slow
+def test_a_known_start_that_is_far_off_the_estimated_constraints_is_said():
+    """A pendulum that is measured from a start at 0.5 m, and its length, which is 1 m."""
+    formulation = jaxdae.Multipliers(jaxdae.Baumgarte.critical(10.0))
+    lengths = {"length": jaxdae.Channel(lambda run: jnp.linalg.norm(run.q, axis=1), unit="m")}
+    experiment = Experiment(
+        TIMES[:4], {"length": Measurement(np.ones(4), 0.01)}, jaxdae.State([0.3, -0.4], [0.0, 0.0])
+    )
+    with pytest.warns(
+        RuntimeWarning, match=r"off the constraints, and were moved .*: 1 \(1e\+02 %"
+    ):
+        result = identify(
+            lambda p: (CartesianPendulum(length=p["length"]), formulation),
+            {"length": jaxdae.Positive(0.6)}, experiment, channels=lengths, dt=0.05,
+        )  # fmt: skip
+    # From (0.3, -0.4) to (0.6, -0.8): by as much as it was.
+    np.testing.assert_allclose(result.moved_starts["1"], 1.0, rtol=1e-4)
+
+
 def test_a_start_off_the_constraints_is_refused():
     formulation = jaxdae.Multipliers(jaxdae.Baumgarte.critical(10.0))
     experiment = Experiment(
