@@ -77,17 +77,17 @@ shown = ("Euler", "Heun", "RK4", "Dopri5", "Dopri8")
 figure, axes = style.new_axes(1, len(shown), sharex=False)
 figure.set_size_inches(15, 3.4)
 figure.set_layout_engine("constrained")  # makes room for the bar of colours
-radius = {}
+radius, shades = {}, {}
 for ax, name in zip(axes[0], shown, strict=True):
     radius[name] = amplification(METHODS[name], roots).max(axis=-1)
     ax.set_facecolor("lightgrey")
-    shades = ax.contourf(x, y, radius[name].T, np.linspace(0, 1, 11), cmap="viridis_r")
+    shades[name] = ax.contourf(x, y, radius[name].T, np.linspace(0, 1, 11), cmap="viridis_r")
     ax.contour(x, y, radius[name].T, [1.0], colors=style.FAILURE)
     ax.plot(exact[name].K_D, exact[name].K_P, "*", color="white", markeredgecolor="k", ms=14)
     ax.set_title(name)
     ax.set_xlabel("K_D h")
 axes[0, 0].set_ylabel("K_P h²")
-figure.colorbar(shades, ax=list(axes[0]), label="left by a step")
+figure.colorbar(shades[shown[0]], ax=list(axes[0]), label="left by a step")
 display(figure)
 
 # %%

@@ -18,7 +18,7 @@ from jaxdae.simulation.trajectory import Trajectory
 from jaxdae.solvers.grid import direction_of, Grid
 from jaxdae.systems import State, System
 from jaxdae.systems.calls import check_instance
-from jaxdae.tuning.budgets import counted, listed, named
+from jaxdae.tuning.budgets import budget_of
 from jaxdae.tuning.certificate import Certificate, certificate
 from jaxdae.tuning.conditions import Conditions, ends_of_steps, grids, Member, Members
 from jaxdae.tuning.fitting import check_fitting, check_states, check_times
@@ -214,16 +214,7 @@ class SimulationObjective(eqx.Module):
     @property
     def budget(self) -> str:
         """Step or work budget the optimum belongs to, conditions and risk, in words."""
-        if self.adaptive:
-            ends = listed(x - self.t0 for x in self.end_times or ())
-            steps = f"adaptive, at most {self.max_steps} steps in {ends} s"
-        elif self.several_grids:
-            steps = f"h = {listed(self.steps_made)} s, to t = {listed(self.end_times or ())} s"
-        else:
-            steps = f"h = {listed(self.steps_made)} s, {self.fixed_steps} steps"
-        price = "" if self.failure_cost is None else f"failures at {self.failure_cost:g}"
-        parts = (named(self.solver_used), steps, counted(self.shape), in_words(self.risk), price)
-        return ", ".join(x for x in parts if x)
+        return budget_of(self)
 
     def built(self, params: PyTree, variation) -> tuple[System, AbstractFormulation, Any]:
         """System, formulation and controller that parameters stand for.
