@@ -82,6 +82,17 @@ def arranged(priors: Mapping[str, Prior] | None, names: Sequence[str]) -> Priors
     return Priors(entries, jnp.asarray(means, dtype), jnp.asarray(sigmas, dtype))
 
 
+def by_name(priors: Priors, names: Sequence[str]) -> dict[str, Prior]:
+    """Priors as they were given.
+
+    Args:
+        priors: of a fit.
+        names: of what is estimated.
+    """
+    rows = zip(priors.entries, priors.means, priors.sigmas, strict=True)
+    return {names[int(k)]: Prior(float(mean), float(sigma)) for k, mean, sigma in rows}
+
+
 def _number(name: str, value: Any) -> float:
     if np.ndim(value) != 0 or np.asarray(value).dtype.kind not in "fiu" or not np.isfinite(value):
         raise ValueError(f"Prior: {name} is {value!r}, must be one finite number.")

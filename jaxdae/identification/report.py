@@ -21,6 +21,7 @@ from jaxdae.identification.naming import names_of, values_of
 from jaxdae.identification.nodes import label
 from jaxdae.identification.noise import round_off
 from jaxdae.identification.preparation import Task
+from jaxdae.identification.priors import by_name
 from jaxdae.identification.result import FittedChannel, Identification
 from jaxdae.identification.singular import singular_passages, SingularPassage
 from jaxdae.identification.starts import Freedom
@@ -68,6 +69,7 @@ def identification(task: Task, params, ended: Ended, experiments) -> Identificat
         names=names.values,
         values=np.asarray(of_values(x)),
         initial_values=np.asarray(values_of(params)),
+        priors=by_name(fit.priors, names.values),
         standard_errors=errors,
         covariance=covariance,
         chi_square=float(ended.cost),

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, PyTree
 
+from jaxdae.identification.priors import Prior
 from jaxdae.identification.singular import SingularPassage
 from jaxdae.systems import State
 
@@ -49,6 +50,7 @@ class Identification:
         names: of the estimated numbers.
         values: the estimated numbers, shape `(p,)`.
         initial_values: what they were at first.
+        priors: what was known of them beforehand, by name.
         standard_errors: of the estimate, infinite for what the data do not determine.
         covariance: of the estimate, shape `(p, p)`; where a direction is not determined, of the
             others alone.
@@ -83,6 +85,7 @@ class Identification:
     names: tuple[str, ...]
     values: Float[np.ndarray, " p"]
     initial_values: Float[np.ndarray, " p"]
+    priors: Mapping[str, Prior]
     standard_errors: Float[np.ndarray, " p"]
     covariance: Float[np.ndarray, "p p"]
     chi_square: float
@@ -150,6 +153,7 @@ class Identification:
         rows = zip(self.names, self.values, self.standard_errors, self.initial_values, strict=True)
         lines = ["parameters"]
         lines += [f"  {name:<{width}}  {_estimate(x, s)}   from {a:.6g}" for name, x, s, a in rows]
+        lines += [f"  prior: {k} {x.mean:.6g} ± {x.sigma:.3g}" for k, x in self.priors.items()]
         lines += [f"  start: {name} ± {s:.3g}" for name, s in self.start_errors.items()]
         lines += ["noise"]
         lines += [

@@ -41,6 +41,7 @@ def test_a_prior_is_one_sample_more_of_the_value_itself():
     # SciPy's derivatives are differences.
     np.testing.assert_allclose(errors, np.sqrt(np.diag(covariance)), rtol=1e-4)
     assert result.degrees_of_freedom == 52 - 3
+    assert "prior: mass 1.1 ± 0.05" in result.summary()
     assert result.unidentifiable == ()
     assert result.stop_reason == "converged"
 
