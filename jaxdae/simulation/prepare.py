@@ -107,7 +107,7 @@ def _step_warnings(problem: Problem, t, solver) -> list[str]:
     grid = problem.times.grid
     with jax.core.eval_context():
         results = [preconditions.growth_warning(*known)]
-        if grid is not None:
+        if grid is not None and is_concrete(grid):
             results.append(preconditions.step_warning(*known, solver, float(grid[1] - grid[0])))
     return [x for x in results if x is not None]
 

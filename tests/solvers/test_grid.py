@@ -79,3 +79,14 @@ def test_runs_of_other_rows_share_the_equations_of_motion(monkeypatch):
         jax.eval_shape(lambda state, how=how: _run(state, **how).q, start)
     jax.eval_shape(shapes_of, jnp.array([0.0, 0.1, 0.15]), start)
     assert len(kept) == 1
+
+
+@pytest.mark.slow
+def test_steps_may_be_traced_where_the_start_is_not():
+    """Their limit is then not judged: no number of them is known."""
+    start = State(*CartesianPendulum().start())
+
+    def end(grid):
+        return _run(start, t1=grid[-1], stepsize_controller=Grid(grid, 1), backend="native").q[-1]
+
+    assert jax.eval_shape(end, jnp.array([0.0, 0.1, 0.15])).shape == (2,)
