@@ -102,8 +102,9 @@ def require_same_objective(
         if not same.all():
             i = int(np.argmin(same))
             reason = (
-                f"the objective is another function: its {name.replace('_', ' ')} at the initial "
-                f"parameters of start {i} was {old[i]:.17g}, and is {new[i]:.17g} here"
+                "the objective is another function, or random: its "
+                f"{name.replace('_', ' ')} at the initial parameters of start {i} was "
+                f"{old[i]:.17g}, and is {new[i]:.17g} here"
             )
             remedy = "restore the function, give another path, or start with `overwrite=True`"
             raise refusal(path, reason, remedy)

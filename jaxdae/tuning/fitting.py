@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxdae.stability.arguments import is_real
 from jaxdae.systems import State
 from jaxdae.systems.calls import described
 from jaxdae.systems.checks import is_concrete
@@ -57,6 +58,50 @@ def check_times(objective: Any) -> None:
         )
 
 
+def checked_parts(returned: Any) -> tuple[Any, Any, Any]:
+    """What `build` of an objective returned: system, formulation and controller.
+
+    Args:
+        returned: by it.
+
+    Raises:
+        TypeError: for anything but these three.
+    """
+    if not isinstance(returned, tuple | list) or len(returned) != 3:
+        count = f" of {len(returned)}" if isinstance(returned, tuple | list) else ""
+        raise TypeError(
+            f"SimulationObjective: build returned {described(returned)}{count}, must return "
+            "(system, formulation, controller), with None where there is no controller."
+        )
+    system, formulation, controller = returned
+    return system, formulation, controller
+
+
+def _check_price(objective: Any) -> None:
+    """Require a price of failures that is a number, and no reward for a cost of squares.
+
+    Args:
+        objective: a `SimulationObjective`.
+
+    Raises:
+        ValueError: naming the price.
+    """
+    price = objective.failure_cost
+    if price is None:
+        return
+    if not is_real(price) or not np.isfinite(price):
+        raise ValueError(
+            f"SimulationObjective: failure_cost is {price!r}; give a finite price, or None for an "
+            "objective that is NaN where a member fails."
+        )
+    if price < 0 and hasattr(objective.cost, "residuals"):
+        raise ValueError(
+            f"SimulationObjective: failure_cost is {price:g}, but the cost is a sum of squares, "
+            "below which failing would be a gain; give a price above the costs of runs that reach "
+            "their end."
+        )
+
+
 def check_fitting(objective: Any) -> None:
     """Require conditions, costs and saved times that fit the rest of an objective.
 
@@ -82,6 +127,7 @@ def check_fitting(objective: Any) -> None:
             f"SimulationObjective: start is {described(objective.start)}; give a function of "
             "(params, state), or of (params, state, variation). Starts themselves are `states`."
         )
+    _check_price(objective)
     _, horizons, variations, starts = objective.shape
     check_per_start(objective.cost, variations, starts)
     subs: Any = None if objective.saveat is None else objective.saveat.subs

@@ -37,7 +37,7 @@ class Local(eqx.Module):
         gradient: of the loss.
         promise: by which fraction of it the next step would lower the loss; for residuals, the best
             step of their linearization.
-        span: size of the next step, entry by entry.
+        span: the next step.
     """
 
     value: Float[Array, "*k"]
@@ -253,9 +253,7 @@ def _promising(problem: Problem, here: Local, following: Array) -> Local:
         promise = inside / jnp.sum(here.value**2)
     else:
         promise = jnp.abs(here.gradient @ (following - here.point) / (2 * here.loss))
-    return eqx.tree_at(
-        lambda x: (x.promise, x.span), here, (promise, jnp.abs(following - here.point))
-    )
+    return eqx.tree_at(lambda x: (x.promise, x.span), here, (promise, following - here.point))
 
 
 def _status(
@@ -269,17 +267,20 @@ def _status(
     ratio = jnp.max(jnp.abs(new.local.gradient) / largest)
     # What a quasi-Newton method promises is worth little before.
     near = (problem.residuals_of is not None) | (ratio <= tolerance**0.5)
+    promise = new.local.promise
+    same = jnp.abs(here.loss - new.local.loss) <= tolerance * jnp.abs(new.local.loss)
+    smallest = problem.epsilon * jnp.maximum(jnp.abs(new.local.point), jnp.abs(new.local.span))
+    stuck = new.begun & jnp.all(jnp.abs(new.trial - new.local.point) <= smallest)
     if problem.residuals_of is not None:
-        lengths = jnp.linalg.norm(local.slope, axis=0)
-        relative = jnp.linalg.norm(lengths * step) / jnp.linalg.norm(lengths * here.point)
-        left = jnp.sum((local.value + local.slope @ step) ** 2) / jnp.sum(local.value**2)
-        # A step that is short only because it was damped does not count.
-        undamped = 1 - left >= 0.5 * local.promise
+        relative, undamped = _relative_step(local, step, here.point)
+        # Residuals that are all round-off may not fall by a step that is as short.
+        last, free = _relative_step(new.local, new.local.span, new.local.point)
         cases = [
             (endings.ZERO, accepted & (here.loss == 0), here.loss),
             (endings.FLAT, accepted & jnp.all(here.slope == 0), here.loss),
             (endings.ANGLE, accepted & (here.promise <= tolerance**2), jnp.sqrt(here.promise)),
             (endings.STEP, moved & (relative <= tolerance) & undamped, relative),
+            (endings.STEP, stuck & (last <= tolerance) & free, last),
         ]
     else:
         cases = [
@@ -287,10 +288,6 @@ def _status(
             (endings.GRADIENT, moved & (ratio <= tolerance**1.5), ratio),
             (endings.DECREASE, moved & near & (here.promise <= tolerance**1.5), here.promise),
         ]
-    promise = new.local.promise
-    same = jnp.abs(here.loss - new.local.loss) <= tolerance * jnp.abs(new.local.loss)
-    smallest = problem.epsilon * jnp.maximum(jnp.abs(new.local.point), new.local.span)
-    stuck = new.begun & jnp.all(jnp.abs(new.trial - new.local.point) <= smallest)
     no_more = (new.begun & ~accepted & same | stuck) & near & (promise <= tolerance)
     cases += [
         (endings.ROUND_OFF, no_more, promise),
@@ -298,3 +295,14 @@ def _status(
         (endings.SLOW, new.slow >= _MOST_SLOW, promise),
     ]
     return endings.first_true(*cases)
+
+
+def _relative_step(local: Local, step: Array, point: Array) -> tuple[Array, Array]:
+    """Length of a step relative to a point, in the residuals' scales, and whether it is undamped.
+
+    A step that is short only because it was damped is no sign of convergence.
+    """
+    lengths = jnp.linalg.norm(local.slope, axis=0)
+    left = jnp.sum((local.value + local.slope @ step) ** 2) / jnp.sum(local.value**2)
+    relative = jnp.linalg.norm(lengths * step) / jnp.linalg.norm(lengths * point)
+    return relative, 1 - left >= 0.5 * local.promise

@@ -12,6 +12,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Bool, Float, PyTree
 
+from jaxdae.stability.arguments import is_real
 from jaxdae.systems.calls import check_instance
 from jaxdae.tuning import checkpoint as checkpoints
 from jaxdae.tuning.constraints import Constraint
@@ -385,8 +386,8 @@ def _check_callable(objective: Any, callback: Any) -> None:
 
 
 def _check_tolerance(tolerance: Any) -> None:
-    if tolerance is not None and not 0 < tolerance < 1:
+    if tolerance is not None and not (is_real(tolerance) and 0 < tolerance < 1):
         raise ValueError(
-            f"tune: tolerance is {tolerance}, must be between 0 and 1: it is relative; leave it "
+            f"tune: tolerance is {tolerance!r}, must be between 0 and 1: it is relative; leave it "
             "out for the root of the round-off."
         )

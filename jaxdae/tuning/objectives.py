@@ -21,7 +21,7 @@ from jaxdae.systems.calls import check_instance
 from jaxdae.tuning.budgets import budget_of
 from jaxdae.tuning.certificate import Certificate, certificate
 from jaxdae.tuning.conditions import Conditions, ends_of_steps, grids, Member, Members
-from jaxdae.tuning.fitting import check_fitting, check_states, check_times
+from jaxdae.tuning.fitting import check_fitting, check_states, check_times, checked_parts
 from jaxdae.tuning.member_costs import costs_of
 from jaxdae.tuning.per_start import of_member
 from jaxdae.tuning.risk import at_risk, check_risk, in_words, is_mean, Risk
@@ -107,11 +107,6 @@ class SimulationObjective(eqx.Module):
         check_instance("conditions", self.conditions, Conditions, "Conditions(dt=(0.01, 0.02))")
         check_states(self.states)
         check_risk(self.risk)
-        if self.failure_cost is not None and not np.isfinite(self.failure_cost):
-            raise ValueError(
-                f"SimulationObjective: failure_cost is {self.failure_cost}; give a finite price, "
-                "or None for an objective that is NaN where a member fails."
-            )
         check_times(self)
         check_fitting(self)
 
@@ -226,9 +221,9 @@ class SimulationObjective(eqx.Module):
         if self.build is None:
             assert self.system is not None  # __check_init__ made sure of one of the two
             return self.system, params, self.controller
-        if self.conditions.variations is None:
-            return self.build(params)
-        return self.build(params, self.conditions.variation(variation))
+        varied = self.conditions.variations is not None
+        varying = (self.conditions.variation(variation),) if varied else ()
+        return checked_parts(self.build(params, *varying))
 
     def first_state(self, params: PyTree, variation, state: State) -> State:
         """The state that a run begins in.

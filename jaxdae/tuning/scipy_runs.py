@@ -19,7 +19,7 @@ from jaxtyping import Array, PyTree
 
 from jaxdae.tuning.constraints import constraint_values, Equality
 from jaxdae.tuning.coroutines import Questions
-from jaxdae.tuning.endings import in_words, RUNNING
+from jaxdae.tuning.endings import FLAT, in_words, RUNNING
 from jaxdae.tuning.parametrizations import resolve
 from jaxdae.tuning.problem import Chosen, Method, Problem, Record
 from jaxdae.tuning.result import TuningHistory
@@ -187,6 +187,7 @@ class ScipyRun:
         record = Record(loss + nan, norm + nan, skipped & ~ended)
         if not self._records:
             require_a_start(loss, norm)
+            self._require_constraints(seen)
         self._take(points, seen, record)
 
     def best(self) -> tuple[int, float, PyTree]:
@@ -214,6 +215,8 @@ class ScipyRun:
         outcome = self._starts[start].result
         if outcome is None:
             return in_words(RUNNING, 0.0, self.problem.tolerance)
+        if not self._names and self._records[0].gradient_norm[start] == 0 and row == 0:
+            return in_words(FLAT, float(self._seen[row].loss[best]), self.problem.tolerance)
         norms = [x.gradient_norm[start] for x in self._records if not x.skipped[start]]
         left = stationarity(self._points[row][best], answer, self._equalities)
         left /= max(float(np.nanmax(norms)), np.finfo(float).tiny)
@@ -279,6 +282,20 @@ class ScipyRun:
             if seen.finite[i] and np.isfinite(points[i]).all()
         ]
         self._best = min([self._best, *keys])
+
+    def _require_constraints(self, seen: Answer) -> None:
+        """Refuse constraints that have no value or derivative at any start.
+
+        Raises:
+            ValueError: naming one.
+        """
+        bad = ~(np.isfinite(seen.values) & np.isfinite(seen.jacobian).all(axis=2))
+        if bad.any(axis=1).all():
+            name = self._names[int(np.argmax(bad[0]))]
+            raise ValueError(
+                f"tune: the constraint {name!r} or its derivative is not finite at the initial "
+                "parameters; start where it is."
+            )
 
     def _excess(self, seen: Answer, start: int) -> float:
         """The largest violation of a constraint, relative; 0 below the tolerance."""

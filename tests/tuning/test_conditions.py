@@ -333,11 +333,21 @@ HORIZONS = Conditions(dt=0.1, t1=(0.4, 0.5))
         ),
         ({"risk": "best"}, 'risk is .best., must be "mean"'),
         ({"failure_cost": np.inf}, "failure_cost is inf; give a finite price"),
+        ({"failure_cost": "1.0"}, "failure_cost is '1.0'; give a finite price"),
+        ({"failure_cost": -1.0}, "failure_cost is -1, but the cost is a sum of squares"),
     ],
 )
 def test_what_does_not_fit_conditions_is_refused(settings, message):
     with pytest.raises(ValueError, match=message):
         objective(**settings)
+
+
+@pytest.mark.parametrize("returned", [(Rise(1.0), Multipliers()), Rise(1.0)])
+def test_what_build_returns_has_three_parts(returned):
+    with pytest.raises(
+        TypeError, match=r"build returned .* must return \(system, formulation, con"
+    ):
+        objective(build=lambda _rate, _variation: returned)(RATE)
 
 
 def test_conditions_are_conditions():

@@ -371,3 +371,12 @@ def test_other_reasons_to_stop_are_in_words(stop):
     words = {"patience": "did not fall by 90 per cent in 2 steps", "callback": "returned True"}
     assert result.stop_reason == stop
     assert words[stop] in result.ending
+
+
+def test_residuals_that_are_all_round_off_have_converged():
+    # Backtracking then refuses a full step that is as short as round-off.
+    valley = LeastSquares(lambda p: jnp.stack([1 - p[0], 10 * (p[1] - p[0] ** 2)]))
+    result = tune(valley, jnp.array([-1.2, 1.0]), optimizer="gauss-newton")
+    assert 0 < result.loss < 1e-29
+    assert result.stop_reason == "converged"
+    assert "the last step changed the parameters by" in result.ending

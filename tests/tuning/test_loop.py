@@ -335,6 +335,7 @@ REFUSED = [
     (lambda x: x**2, jnp.array(1.0), {"mode": "both"}, 'mode is "both", must be'),
     (lambda x: x**2, jnp.array(1.0), {"resume": True}, "need the file: give `checkpoint`"),
     (never, jnp.array(1.0), {"tolerance": -1e-8}, "tolerance is -1e-08, must be between 0 and 1"),
+    (never, jnp.array(1.0), {"tolerance": "1e-8"}, "tolerance is '1e-8', must be between 0 and 1"),
     (never, jnp.array(1.0), {"tolerance": np.nan}, "tolerance is nan, must be between 0 and 1"),
     (Moded(), jnp.array(1.0), {"mode": "reverse"}, 'objective is built for "forward"'),
     (

@@ -81,6 +81,7 @@ def test_a_fraction_is_a_number(fraction):
 def test_a_fraction_of_numpy_is_one_of_python():
     """Static fields of arrays would warn, and could not be hashed."""
     made = CVaR(np.float32(0.5))
+    assert made == CVaR(jnp.float32(0.5))
     assert type(made.fraction) is float
     assert made == CVaR(0.5)
     assert type(CVaR(np.int64(1)).fraction) is float
