@@ -23,8 +23,8 @@ def warnings_of(result: Identification) -> list[str]:
     """What a user must not overlook, in words."""
     found = (
         _unidentifiable(result), _ending(result), _few(result), _noise_free(result),
-        _bounds(result), _gaps(result), _improbable(result), _uncertain(result),
-        _moved(result),
+        _bounds(result), _gaps(result), _improbable(result), _overstated(result),
+        _uncertain(result), _moved(result),
         *(_passage(x) for x in result.singular_passages if not x.turned),
         *(_turn(x) for x in result.singular_passages if x.turned and _unexplained(result)),
     )  # fmt: skip
@@ -110,6 +110,17 @@ def _improbable(result: Identification) -> str:
         f"(probability {result.probability:.1g}): the model or its noise levels do not explain "
         "the data, and the standard errors are too small; or this is a local minimum: try "
         "starts=…."
+    )
+
+
+def _overstated(result: Identification) -> str:
+    if not result.probability_below < _IMPROBABLE:
+        return ""
+    return (
+        f"chi-square is {result.chi_square:.4g} at {result.degrees_of_freedom} degrees of freedom "
+        f"(probability of a smaller one {result.probability_below:.1g}): the noise is smaller than "
+        "the levels that are given, and the standard errors are too large. Leave sigma out to "
+        "estimate them."
     )
 
 

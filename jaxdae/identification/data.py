@@ -66,7 +66,8 @@ class Experiment:
         t0: time of the start [s], not after the first sample.
         controller: input of this record, `u = controller(t, q, v, w)`, unless the model has one.
         conditions: what was different in this record, any pytree of numbers; where given, the model
-            is `build(params, conditions)`.
+            is `build(params, conditions)`. Integers and Booleans may decide what is built: records
+            that differ in one are simulated apart, which is slower where floats would do.
         guess: states at the samples as far as they are guessed, a `State` with leading axis
             `times`: where intervals of a divided record begin. Without it the first guess of the
             parameters says.

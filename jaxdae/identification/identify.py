@@ -104,9 +104,9 @@ def identify(
             are infinite), where the method or the estimates of noise levels have not converged,
             where few degrees of freedom are left for a noise level or the data have none, where an
             estimate is at the bound of its `Interval`, where known noise levels do not explain
-            what is left of the data, where standard errors are many times the estimates, and where
-            a run passes a singular position that its formulation is not made for, by fixed steps,
-            or that vanishes with a parameter.
+            what is left of the data or are far above it, where standard errors are many times the
+            estimates, and where a run passes a singular position that its formulation is not made
+            for, by fixed steps, or that vanishes with a parameter.
 
     Raises:
         ValueError: for data that do not fit each other, settings that make no sense, a prior of

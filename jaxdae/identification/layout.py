@@ -252,7 +252,8 @@ def _fit_together(one, other) -> bool:
     if first.start - a.origin != second.start - b.origin or long > _MOST_LONGER * short:
         return False
     trees = [(x.guess, x.freedom.tangent, given) for x, given in ((a, given_a), (b, given_b))]
-    shapes = [jax.tree.map(lambda x: np.shape(x) if eqx.is_array_like(x) else x, x) for x in trees]
+    # Of what is no array, integers of conditions say, the runs of a batch share one value.
+    shapes = [jax.tree.map(lambda x: x.shape if eqx.is_array(x) else x, x) for x in trees]
     return eqx.tree_equal(*shapes) is True
 
 

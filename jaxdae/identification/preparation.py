@@ -18,7 +18,7 @@ from jaxdae.identification.estimate import (
     samples_of,
 )
 from jaxdae.identification.layout import Layout, layout
-from jaxdae.identification.naming import names_of
+from jaxdae.identification.naming import names_of, values_of
 from jaxdae.identification.nodes import label
 from jaxdae.identification.noise import channel_freedom, Counts, first_noise, require_freedom
 from jaxdae.identification.priors import arranged, Prior
@@ -62,8 +62,8 @@ def prepared(
     """The problem of a fit.
 
     Raises:
-        ValueError: where nothing is to be estimated, a start does not fit, or there is a prior of
-            something else.
+        ValueError: where nothing is to be estimated, a first guess is not finite, a start does not
+            fit, or there is a prior of something else.
     """
     trained, frozen = eqx.partition(params, trainable(params))
     leaves = jax.tree.leaves(trained)
@@ -73,6 +73,7 @@ def prepared(
             "jnp.array(1.2) or Positive(1.2) in place of the Python number 1.2."
         )
     trained = jax.tree.map(jnp.asarray, trained)
+    _require_finite(params)
     full = lambda trained: resolve(eqx.combine(trained, frozen))  # noqa: E731
     runs = layout(model, full, trained, experiments, tuple(channels), intervals)
     dtype = jnp.result_type(float)
@@ -84,6 +85,17 @@ def prepared(
     fit = Fit(model, frozen, (trained, zeros), runs.batches, joints, gaps, known)
     counts = _counts(experiments, channels, runs, known.entries.size)
     return Task(fit, runs, counts, channels, ravel_pytree((trained, zeros))[0])
+
+
+def _require_finite(params: PyTree) -> None:
+    """Refuse first guesses that are no numbers."""
+    values = np.asarray(values_of(params))
+    bad = np.flatnonzero(~np.isfinite(values))
+    if bad.size:
+        name = names_of(params).values[bad[0]]
+        raise ValueError(
+            f"identify: the first guess of {name!r} is {values[bad[0]]:g}, must be a finite number."
+        )
 
 
 def _counts(experiments, channels, runs: Layout, priors: int) -> Counts:

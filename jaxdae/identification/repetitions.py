@@ -12,7 +12,7 @@ from jaxdae.identification.estimate import estimate, linearized, Measurements
 from jaxdae.identification.naming import values_of
 from jaxdae.identification.residuals import Fit, Measured, Samples
 from jaxdae.identification.result import Identification
-from jaxdae.identification.uncertainty import condensed, sensitivity
+from jaxdae.identification.uncertainty import condensed, propagated, sensitivity
 
 
 class Repetitions(NamedTuple):
@@ -22,7 +22,8 @@ class Repetitions(NamedTuple):
         names: of the estimated numbers.
         reference: those the data were simulated with, shape `(p,)`.
         values: estimates, shape `(count, p)`.
-        standard_errors: that each estimate states itself, shape `(count, p)`.
+        standard_errors: that each estimate states itself, shape `(count, p)`; infinite for what the
+            data do not determine.
         converged: which fits converged, shape `(count,)`.
     """
 
@@ -35,13 +36,14 @@ class Repetitions(NamedTuple):
     def within(self, errors: float = 2.0) -> Float[np.ndarray, " p"]:
         """Part of the repetitions that are so many of their standard errors near the reference.
 
-        A fit that has not converged counts as far off.
+        A fit that has not converged counts as far off. NaN where a standard error is infinite.
 
         Args:
             errors: number of standard errors; of normal estimates 95.4 % are within two.
         """
         near = np.abs(self.values - self.reference) <= errors * self.standard_errors
-        return np.mean(near & self.converged[:, None], axis=0)
+        stated = ~np.isinf(self.standard_errors)
+        return np.mean(np.where(stated, near & self.converged[:, None], np.nan), axis=0)
 
 
 def repetitions(
@@ -124,6 +126,4 @@ def _errors(fit: Fit, units: np.ndarray, jac: np.ndarray, slopes: np.ndarray) ->
         return np.full(slopes.shape[0], np.nan)
     nodes = fit.node_entries
     found = sensitivity(condensed(jac, nodes, fit.gap_count), units[~nodes])
-    slopes = slopes[:, ~nodes]
-    covariance = slopes @ found.covariance @ slopes.T
-    return np.sqrt(np.maximum(np.diagonal(covariance), 0.0))
+    return propagated(found, slopes[:, ~nodes]).errors

@@ -29,6 +29,7 @@ from jaxdae.identification.uncertainty import (
     condensed,
     open_directions,
     open_entries,
+    propagated,
     Sensitivity,
     sensitivity,
 )
@@ -57,9 +58,7 @@ def identification(task: Task, params, ended: Ended, experiments) -> Identificat
     trained, _ = fit.split(x)
     of_values = lambda x: values_of(eqx.combine(fit.split(x)[0], fit.frozen))  # noqa: E731
     slopes = np.asarray(jax.jacfwd(of_values)(x))[:, kept]
-    covariance = slopes @ found.covariance @ slopes.T
-    unknown = np.any(slopes[:, open_entries(found)] != 0, axis=1)
-    errors = np.where(unknown, np.inf, np.sqrt(np.maximum(np.diagonal(covariance), 0.0)))
+    covariance, errors = propagated(found, slopes)
     raw_names = [*names.raw, *_start_names(task, experiments)]
     raw = eqx.combine(trained, fit.frozen)
     least, starts = round_off(fit), _starts(task, x, experiments)

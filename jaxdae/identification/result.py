@@ -134,6 +134,15 @@ class Identification:
             return float("nan")
         return float(chi2.sf(self.chi_square, self.degrees_of_freedom))
 
+    @property
+    def probability_below(self) -> float:
+        """Probability of a smaller chi-square, as `probability`: tiny where noise is overstated."""
+        from scipy.stats import chi2
+
+        if self.estimated_noise or self.degrees_of_freedom <= 0:
+            return float("nan")
+        return float(chi2.cdf(self.chi_square, self.degrees_of_freedom))
+
     def __getitem__(self, name: str) -> float:
         """The estimate of one number by its name."""
         return float(self.values[self._index(name)])

@@ -10,11 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from jaxdae.formulations.base import AbstractFormulation
 from jaxdae.identification.starts import moved, projected
 from jaxdae.simulation.prepare import prepare
 from jaxdae.simulation.run import run
 from jaxdae.simulation.trajectory import Trajectory
-from jaxdae.systems import State
+from jaxdae.systems import State, System
+from jaxdae.systems.calls import check_instance
 
 
 class Settings(eqx.Module):
@@ -150,6 +152,11 @@ class Model(eqx.Module):
                 "formulation), or (system, formulation, controller)."
             )
         system, formulation, own = (*made, None)[:3]
+        check_instance("identify: build returned a system that", system, System, "a System first")
+        check_instance(
+            "identify: build returned a formulation that", formulation, AbstractFormulation,
+            "a formulation, such as jaxdae.Multipliers(), second",
+        )  # fmt: skip
         if own is not None and controller is not None:
             raise ValueError(
                 "identify: build returns a controller and an experiment has one as well; keep one."
@@ -202,10 +209,12 @@ class Model(eqx.Module):
 
 
 def _read(channel: Callable, trajectory: Trajectory):
-    values = jnp.asarray(channel(trajectory))
-    if values.shape != trajectory.ts.shape:
+    values = channel(trajectory)
+    shape = None if values is None else np.shape(values)
+    if shape != trajectory.ts.shape:
+        found = "is None" if shape is None else f"has shape {shape}"
         raise ValueError(
-            f"identify: a channel's reading has shape {values.shape}, must have one number at each "
+            f"identify: a channel's reading {found}, must have one number at each "
             f"of the {trajectory.ts.size} times, such as lambda run: run.q[:, 0]."
         )
-    return values
+    return jnp.asarray(values)

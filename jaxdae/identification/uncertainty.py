@@ -36,6 +36,18 @@ class Sensitivity(NamedTuple):
         return self.sizes.size - self.unseen.shape[1]
 
 
+class Uncertainty(NamedTuple):
+    """How far numbers are known.
+
+    Args:
+        covariance: in the directions that are seen, shape `(k, k)`.
+        errors: standard errors, infinite where a direction that is not seen takes part, `(k,)`.
+    """
+
+    covariance: Float[np.ndarray, "k k"]
+    errors: Float[np.ndarray, " k"]
+
+
 def seen_columns(
     jac: Float[np.ndarray, "residuals p"], units: np.ndarray
 ) -> Bool[np.ndarray, " p"]:
@@ -96,6 +108,19 @@ def open_entries(found: Sensitivity) -> np.ndarray:
     return np.linalg.norm(found.unseen, axis=1) > _NEGLIGIBLE
 
 
+def propagated(found: Sensitivity, slopes: Float[np.ndarray, "k p"]) -> Uncertainty:
+    """Covariance and standard errors of functions of the unknowns.
+
+    Args:
+        found: of the unknowns.
+        slopes: derivatives of the functions by the unknowns.
+    """
+    covariance = slopes @ found.covariance @ slopes.T
+    unknown = np.any(slopes[:, open_entries(found)] != 0, axis=1)
+    errors = np.where(unknown, np.inf, np.sqrt(np.maximum(np.diagonal(covariance), 0.0)))
+    return Uncertainty(covariance, errors)
+
+
 def open_directions(found: Sensitivity, names: Sequence[str], scales: np.ndarray) -> list[str]:
     """Each direction that no channel sees, in words, with as few unknowns in it as possible.
 
@@ -130,7 +155,7 @@ def _in_words(direction: np.ndarray, names: Sequence[str], scales: np.ndarray) -
     direction = direction * np.sign(direction[used[0]])
     if len(used) == 1:
         return f"no channel sees {names[used[0]].removeprefix('log ')}"
-    terms = " ".join(f"{direction[i]:+.2f} {_unit(names[i], scales[i])}" for i in used)
+    terms = " ".join(f"{_part(direction[i])} {_unit(names[i], scales[i])}" for i in used)
     together = [names[i].removeprefix("log ") for i in used]
     logs = all(names[i].startswith("log ") for i in used)
     pair = direction[used] / np.abs(direction[used]).max()
@@ -141,6 +166,11 @@ def _in_words(direction: np.ndarray, names: Sequence[str], scales: np.ndarray) -
         how = "only as their ratios"
     listed = f"{', '.join(together[:-1])} and {together[-1]}"
     return f"{listed} enter {how}: the direction {terms} changes no channel"
+
+
+def _part(value: float) -> str:
+    """With a sign and two decimals, or as many as it has one digit in."""
+    return f"{value:+.2f}" if abs(value) >= 0.01 else f"{value:+.1g}"
 
 
 def _unit(name: str, scale: float) -> str:

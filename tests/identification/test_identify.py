@@ -8,7 +8,8 @@ from scipy.optimize import curve_fit
 
 import jaxdae
 from helpers.measured_oscillator import build, CHANNELS, motion, record, speed, START, TIMES
-from jaxdae.identification import Channel, Experiment, identify, Measurement
+from jaxdae.identification import Channel, Experiment, identify, Measurement, repetitions
+from jaxdae.identification.uncertainty import open_directions, Sensitivity
 
 GUESS = {"stiffness": jaxdae.Positive(3.0), "damping": jnp.array(0.4)}
 # Fixed steps of Dopri8 err by less than 1e-9 here, the least squares of both by their tolerances.
@@ -78,6 +79,16 @@ def test_what_enters_only_as_a_ratio_is_named_and_has_no_standard_error(rng):
     # The ratio is found; it is the guess's other direction that stays.
     np.testing.assert_allclose(result["stiffness"] / result["mass"], 4.0, atol=0.1)
     assert "not identifiable" in result.summary()
+    again = repetitions(result, 2)
+    assert np.isinf(again.standard_errors).all()
+    assert np.isnan(again.within()).all()
+
+
+def test_a_small_part_of_a_direction_is_not_written_as_zero():
+    unseen = np.array([[1.0], [0.0023]])
+    found = Sensitivity(np.zeros((2, 2)), unseen, np.ones(2), np.array([1.0, 0.0]))
+    (text,) = open_directions(found, ("damping", "log stiffness"), np.ones(2))
+    assert "the direction +1.00 damping +0.002 log stiffness changes" in text
 
 
 @pytest.mark.slow
@@ -152,6 +163,10 @@ BAD = {
         lambda: fitted(Experiment(TIMES, {"place": GOOD}, jaxdae.State([np.nan], [0.0]))),
         "the start of experiment 1 is not finite; give numbers",
     ),
+    "guess that is no number": (
+        lambda: fitted(Experiment(TIMES, {"place": GOOD}, START), {"stiffness": jnp.array(np.nan)}),
+        "the first guess of 'stiffness' is nan, must be a finite number",
+    ),
     "ends at the start": (
         lambda: fitted(Experiment([0.0], {"place": Measurement([1.0])}, START)),
         "ends where it starts",
@@ -164,6 +179,56 @@ def test_bad_data_are_refused_in_words(case):
     call, words = BAD[case]
     with pytest.raises(ValueError, match=words):
         call()
+
+
+def test_a_build_of_something_else_is_refused_in_words():
+    experiment = Experiment(TIMES, {"place": GOOD}, START)
+    guess = {"damping": jnp.array(0.1)}
+    call = lambda made: identify(  # noqa: E731
+        lambda _: made, guess, experiment, channels=CHANNELS, dt=DT
+    )
+    system, formulation = build({"damping": 0.1})
+    with pytest.raises(TypeError, match=r"a system that is .*; give a System first"):
+        call((formulation, system))
+    with pytest.raises(TypeError, match="a formulation that is 2; give a formulation, such as"):
+        call((system, 2))
+
+
+@pytest.mark.parametrize(
+    ("reading", "words"), [(None, "is None"), (jnp.zeros((50, 2)), r"has shape \(50, 2\)")]
+)
+def test_a_reading_of_another_shape_is_refused_in_words(reading, words):
+    channels = {"place": Channel(lambda _: reading)}
+    with pytest.raises(ValueError, match=f"a channel's reading {words}, must have one number at"):
+        fitted(Experiment(TIMES, {"place": GOOD}, START), channels=channels)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [int, bool])
+def test_records_of_integer_conditions_have_each_its_own(rng, kind):
+    """Of two masses; the first must not stand for both."""
+
+    def loaded(p, load):
+        return build({**p, "mass": 1.0 + load})
+
+    def under(load):
+        values = motion(TIMES, 4.0 / (1 + load), 0.2 / (1 + load)) + 0.02 * rng.normal(size=50)
+        measured = {"place": Measurement(values, 0.02)}
+        return Experiment(TIMES, measured, START, conditions=kind(load))
+
+    result = identify(loaded, GUESS, [under(0), under(1)], channels=CHANNELS, dt=DT)
+    errors = np.abs([result["stiffness"] - 4.0, result["damping"] - 0.2])
+    assert (errors < 3 * result.standard_errors[::-1]).all()
+
+
+@pytest.mark.slow
+def test_noise_that_is_far_below_its_level_is_said(rng):
+    y = record(rng).measurements["place"].values
+    experiment = Experiment(TIMES, {"place": Measurement(y, 2.0)}, START)
+    with pytest.warns(RuntimeWarning, match="the noise is smaller than the levels that are given"):
+        result = fitted(experiment)
+    assert result.probability_below < 1e-30
+    assert result.probability > 0.999
 
 
 def mass(run):

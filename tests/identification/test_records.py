@@ -146,7 +146,9 @@ def test_a_known_start_that_is_far_off_the_estimated_constraints_is_said():
     formulation = jaxdae.Multipliers(jaxdae.Baumgarte.critical(10.0))
     lengths = {"length": jaxdae.Channel(lambda run: jnp.linalg.norm(run.q, axis=1), unit="m")}
     experiment = Experiment(
-        TIMES[:4], {"length": Measurement(np.ones(4), 0.01)}, jaxdae.State([0.3, -0.4], [0.0, 0.0])
+        TIMES[:4],
+        {"length": Measurement([1.01, 0.99, 1.01, 0.99], 0.01)},
+        jaxdae.State([0.3, -0.4], [0.0, 0.0]),
     )
     with pytest.warns(
         RuntimeWarning, match=r"off the constraints, and were moved .*: 1 \(1e\+02 %"
