@@ -200,10 +200,14 @@ def _theory_lines(found: Findings) -> list[str]:
             scale, symbol = found.study.dt**power, "h" if power == 1 else f"h^{power}"
             ours = ", ".join(f"{x:.4g}" for x in np.unique(np.ravel(tuned[name] * scale)))
             said.append(f"{name} {symbol} = {ours} ({np.ravel(theory[name])[0] * scale:.4g})")
-    verdict = "finds the gains of theory" if difference <= AGREEMENT else "finds others than theory"
+    agrees = difference <= AGREEMENT
+    verdict = "finds the gains of theory" if agrees else "finds others than theory"
+    stopped = found.tuned["one step"].result.stop_reason == "steps"
+    early = " All steps were made before it converged: give more by --steps."
     return [
         f"Tuning for the step h = {found.study.dt:g} s {verdict} (in brackets): "
-        f"{'; '.join(said)}. They differ by up to {100 * difference:.2g} %."
+        f"{'; '.join(said)}. They differ by up to {100 * difference:.3g} %."
+        f"{early if stopped and not agrees else ''}"
     ]
 
 
