@@ -145,7 +145,7 @@ def usable(task: Task, x, names, experiments) -> Bool[np.ndarray, " fits"]:
         require_freedom(task.counts, freedom, task.unknowns, task.channels)
     units = np.stack([fit.units(np.asarray(at)) for at in x[good]])
     effects = (np.abs(jac[good]).max(axis=1) * units).max(axis=0)
-    _require_seen(effects[: len(names)] / ROUND_OFF[jac.dtype.itemsize], names)
+    _require_seen(effects[: len(names)], names, ROUND_OFF[jac.dtype.itemsize])
     return good
 
 
@@ -171,8 +171,10 @@ def _failure(task: Task, x, experiments) -> str:
     )
 
 
-def _require_seen(effects: np.ndarray, names) -> None:
-    unseen = [x for x, effect in zip(names, effects, strict=True) if effect <= 1]
+def _require_seen(effects: np.ndarray, names, round_off: float) -> None:
+    # Where others are seen, the result says what is not.
+    seen = effects > (0.0 if (effects > round_off).any() else round_off)
+    unseen = [x for x, good in zip(names, seen, strict=True) if not good]
     if unseen:
         raise ValueError(
             f"identify: no channel sees {', '.join(x.removeprefix('log ') for x in unseen)}: every "

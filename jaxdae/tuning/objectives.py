@@ -116,7 +116,7 @@ class SimulationObjective(eqx.Module):
         Args:
             params: resolved parameters.
         """
-        costs = self.costs(params)
+        costs, _ = self.costs_and(params)
         if self.failure_cost is not None:
             costs = jnp.where(jnp.isfinite(costs), costs, self.failure_cost)
         return at_risk(costs, self.risk)
@@ -130,9 +130,11 @@ class SimulationObjective(eqx.Module):
         Args:
             params: resolved parameters.
         """
-        return self.costs_and(params, lambda _run: None)[0]
+        return self.costs_and(params)[0]
 
-    def costs_and(self, params: PyTree, read: Callable) -> tuple[Float[Array, " members"], Any]:
+    def costs_and(
+        self, params: PyTree, read: Callable = lambda _run: None
+    ) -> tuple[Float[Array, " members"], Any]:
         """Costs, and what a function reads of the trajectory of every member."""
 
         def one(member):
