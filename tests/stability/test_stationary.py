@@ -145,7 +145,6 @@ CASES = [
     pytest.param("disk", 3.0, RK4(), 12.0, marks=pytest.mark.slow),
     pytest.param("slider-crank", 3.0, RK4(), 3.0, marks=pytest.mark.slow),
     pytest.param("two-link", 0.45, RK4(), 9.0, marks=pytest.mark.slow),
-    pytest.param("andrews", 0.01, RK4(), 3.0, marks=pytest.mark.slow),
 ]
 
 
