@@ -41,9 +41,9 @@ def slopes():
     return of
 
 
-# The plain backend has each system in one of its modes. Reverse mode compiles longest: constraints
-# that depend on time, an actuator, nonholonomic ones.
-REVERSE = ("two-link", "motor", "knife edge")
+# The plain backend has each system in one of its modes. Reverse mode compiles longest: an actuator,
+# and nonholonomic constraints.
+REVERSE = ("motor", "knife edge")
 EVERY = [
     *((system, "native", mode) for system in JUDGED for mode in ("forward", "reverse")),
     *((system, "plain", "reverse" if system in REVERSE else "forward") for system in JUDGED),
