@@ -46,6 +46,9 @@ def draw(found: Findings, judge: Judge, states: State, out: Path) -> None:
         planes = [_plane(found, judge, states, name) for name in found.tuned]
         heading = f"mean integrated {study.goal.integrand}"
         title = f"{study.name}: the same gains for every constraint, h = {study.dt:g} s"
+        # The path leads through other values of these: it may cross cells where runs fail.
+        others = [x for x in named_gains(study, found.sets["theory"]) if x not in ("K_D", "K_P")]
+        title += f"; costs at the tuned {', '.join(others)}" if others else ""
         figure = plot_planes(planes, heading=heading, title=title)
         save_figure(figure, out / f"{stem}-plane.png")
 
