@@ -16,7 +16,7 @@ from jaxdae.simulation.diagnostics import in_words, passages_along
 from jaxdae.simulation.passages import hermite, Passage, RANK, resolved, weyl
 from jaxdae.systems import State
 
-# Changes of the parameters that are looked at, in their units: one in a hundred.
+# Changes of the parameters that are tried, in their units: one in a hundred.
 _CHANGE = 1e-2
 # What of a change is in the direction in which constraints are dependent: less is due to the
 # distance from the position, which is that many times the relative singular value at most.
@@ -27,7 +27,7 @@ _NEAR = 0.1
 _PART = 1e-3
 # Next to a position a change is across it that is so by this part.
 _MOSTLY = 0.5
-# Sharp turns of one run that are looked at.
+# Sharp turns of one run that are examined.
 _MOST_TURNS = 3
 
 
