@@ -21,6 +21,20 @@ def depends_on(function: Callable, argument: int, *args) -> bool:
     Returns:
         False only if the value cannot depend on that argument.
     """
+    return _used(function, *args)[argument]
+
+
+def depends_on_any(function: Callable, *args) -> bool:
+    """Whether the program of `function` uses any of its arguments, as `depends_on` says of one.
+
+    Args:
+        function: a traceable function of pytrees of arrays.
+        *args: what it can be called with.
+    """
+    return any(_used(function, *args))
+
+
+def _used(function: Callable, *args) -> list[bool]:
+    """Whether each leaf of the arguments is used."""
     jaxpr = jax.make_jaxpr(function)(*args).jaxpr
-    _, used = dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
-    return used[argument]
+    return dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))[1]

@@ -20,10 +20,10 @@ from jaxdae.analysis.lyapunov import linear_certificate, lyapunov_certificate
 from jaxdae.analysis.steps import spectral_limit
 from jaxdae.compiled import jit
 from jaxdae.control.base import offers_of
+from jaxdae.formulations.structure import depends_on_any
 from jaxdae.solvers.projected import parts_of
 from jaxdae.stability.stability_functions import amplification, has_tableau
 from jaxdae.systems.checks import constraint_counts
-from jaxdae.tuning.dependence import depends_on_arguments
 
 # Different matrices that are examined: each takes milliseconds, and most objectives have one.
 _MOST_MATRICES = 16
@@ -254,7 +254,7 @@ def _varies(objective, params) -> tuple[bool, bool]:
     parts, first = objective.built(params, 0), jax.tree.map(lambda x: x[0], objective.states)
     t = jnp.asarray(objective.t0, objective.states.q.dtype)
     of = (lambda t, x: _at(parts, t, x)[0]), (lambda t, x: _at(parts, t, x)[1])
-    return depends_on_arguments(of[0], t, first), depends_on_arguments(of[1], t, first)
+    return depends_on_any(of[0], t, first), depends_on_any(of[1], t, first)
 
 
 def _stability(

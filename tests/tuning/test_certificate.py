@@ -283,15 +283,15 @@ def test_what_is_saved_of_the_runs_is_what_is_certified():
 
 
 def test_dependence_on_arguments_is_told():
-    from jaxdae.tuning.dependence import depends_on_arguments
+    from jaxdae.formulations.structure import depends_on_any
 
     x = jnp.ones(2)
-    assert depends_on_arguments(lambda x: x + 1, x)
-    assert depends_on_arguments(lambda x: {"a": jnp.zeros(2), "b": jnp.sin(x)[0]}, x)
-    assert depends_on_arguments(lambda x: x, x)
-    assert not depends_on_arguments(lambda x: jnp.ones(2) * len(x), x)
-    assert not depends_on_arguments(lambda x: (jax.jacfwd(jnp.sin)(0.0), x.size), x)
-    assert not depends_on_arguments(lambda x: x.shape and None, x)
+    assert depends_on_any(lambda x: x + 1, x)
+    assert depends_on_any(lambda x: {"a": jnp.zeros(2), "b": jnp.sin(x)[0]}, x)
+    assert depends_on_any(lambda x: x, x)
+    assert not depends_on_any(lambda x: jnp.ones(2) * len(x), x)
+    assert not depends_on_any(lambda x: (jax.jacfwd(jnp.sin)(0.0), x.size), x)
+    assert not depends_on_any(lambda x: x.shape and None, x)
 
 
 def test_the_table_of_the_command_says_over_how_many_states(good):
