@@ -178,7 +178,7 @@ def claims(results: dict) -> list[Claim]:
             off["reverse"] < 1e-10 and off["differences"] < 1e-6,
         ),
         Claim(
-            "On plants held out, of those that are not lost, the mean cost falls from "
+            "On plants held out, of those that are not lost, the mean cost goes from "
             f"{cost[FIRST]:.3g} to "
             f"{cost['gains']:.3g} by the gains, to {cost['lengths']:.3g} by the lengths, and to "
             f"{cost[BOTH]:.3g} by both; that of the regulator is "
