@@ -29,7 +29,11 @@ Callee = Subprogram | Product | Loop | Map
 
 
 def library(
-    programs: list[Subprogram], width: int, dtype: Any, shared: Shared = frozenset()
+    programs: list[Subprogram],
+    width: int,
+    dtype: Any,
+    register_width: int,
+    shared: Shared = frozenset(),
 ) -> list[Definition]:
     """The functions of programs, of all that they call, and elementary functions.
 
@@ -40,6 +44,7 @@ def library(
         programs: what is to be had by name.
         width: entries of a vector.
         dtype: float64 or float32.
+        register_width: numbers of a vector register.
         shared: parameters that are given as numbers for all lanes, one after the other, and not as
             vectors.
 
@@ -51,7 +56,7 @@ def library(
     for program in programs:
         for one in (*called(program.program), program):
             each.setdefault(one.name, one)
-    return _Library(list(each.values()), width, dtype, shared).definitions()
+    return _Library(list(each.values()), width, dtype, register_width, shared).definitions()
 
 
 def fast_versions(programs: list[Subprogram], width: int) -> dict[Subprogram, bool]:
@@ -84,8 +89,16 @@ def fast_versions(programs: list[Subprogram], width: int) -> dict[Subprogram, bo
 class _Library:
     """Functions of programs, and what is written beside them when they are."""
 
-    def __init__(self, programs: list[Subprogram], width: int, dtype: Any, shared: Shared):
+    def __init__(
+        self,
+        programs: list[Subprogram],
+        width: int,
+        dtype: Any,
+        register_width: int,
+        shared: Shared,
+    ):
         self.programs, self.width, self.dtype, self.shared = programs, width, dtype, shared
+        self.register_width = register_width
         self.fast = fast_versions(programs, width)
         #: Loops, products and constants that are called by their names.
         self.beside: dict[str, Definition] = {}
@@ -123,7 +136,7 @@ class _Library:
     def careful(self, one: Subprogram, name: str, attributes: str = "") -> Definition:
         """The function that sees to large arguments itself."""
         if one.entries is not None:
-            w: Writer = _looped(one, self.width, self.dtype)
+            w: Writer = _looped(one, self.width, self.dtype, self.register_width)
         else:
             w = _FunctionWriter(self, one)
             w.straight()
@@ -146,9 +159,9 @@ def parameters(one: Subprogram) -> str:
     )
 
 
-def _looped(one: Subprogram, width: int, dtype: Any) -> EntryWriter:
+def _looped(one: Subprogram, width: int, dtype: Any, register_width: int) -> EntryWriter:
     """The same for each entry of arrays."""
-    w = EntryWriter(width, dtype)
+    w = EntryWriter(width, dtype, register_width)
 
     def each() -> None:
         kinds = ["every" if x else "one" for x in one.looped]
@@ -246,18 +259,18 @@ class _FunctionWriter(Writer):
         return name
 
     def _written(self, callee, shared: tuple[bool, ...], name: str) -> Definition:
-        kind = self.width, self.dtype
+        kind, wide = (self.width, self.dtype), self._library.register_width
         if isinstance(callee, Product):
             return product_function(callee, shared, *kind)
         if isinstance(callee, Map):
-            return map_function(callee, shared, *kind)
+            return map_function(callee, shared, *kind, wide)
         turn, constants = callee.turn.name, shared[: callee.constants]
         if any(constants):
             turn = f"{turn}_{name.rsplit('_', 1)[1]}"
             numbers = tuple(0 if x else None for x in constants)
             rest = (None,) * (len(shared) - len(constants))
             one = Subprogram(turn, callee.turn.program, parameters=(*numbers, *rest))
-            within = _Library([], *kind, frozenset({0}))
+            within = _Library([], *kind, wide, frozenset({0}))
             within.beside = self._library.beside
             within.beside[turn] = within.careful(one, turn)
         return loop_function(callee, shared, turn, *kind)

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import Any
 
-from jaxdae.kernels.llvm.machine_code import host_width
 from jaxdae.kernels.llvm.writer import Writer
 
 
@@ -13,15 +12,17 @@ class EntryWriter(Writer):
     Args:
         lanes: entries of the vectors that arrays are made of.
         dtype: float64 or float32.
+        register_width: numbers of a vector register.
     """
 
-    def __init__(self, lanes: int, dtype: Any):
+    def __init__(self, lanes: int, dtype: Any, register_width: int):
         super().__init__(lanes, dtype)
+        self._register_width = register_width
         self._lanes, self._entry, self._index = lanes, self.vector, ""
 
     def for_each(self, count: Any, each: Callable[[], None]) -> None:
         """Write loops over so many entries: of a single lane over vectors, then over the rest."""
-        wide = host_width(self.bits) if self._lanes == 1 else 1
+        wide = self._register_width if self._lanes == 1 else 1
         stop: Any = 0
         if wide > 1:
             vectors = self.put("i64", f"sdiv i64 {count}, {wide}")

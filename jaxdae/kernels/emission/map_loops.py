@@ -14,7 +14,9 @@ def map_name(one: Map, shared: tuple[bool, ...]) -> str:
     return f"map_{one.operation}_{'_'.join(one.kinds(shared))}"
 
 
-def map_function(one: Map, shared: tuple[bool, ...], width: int, dtype: Any) -> Definition:
+def map_function(
+    one: Map, shared: tuple[bool, ...], width: int, dtype: Any, register_width: int
+) -> Definition:
     """The function `@name(pointer to each argument, pointer to the values, how many)`.
 
     Args:
@@ -22,9 +24,10 @@ def map_function(one: Map, shared: tuple[bool, ...], width: int, dtype: Any) -> 
         shared: for each argument, whether it is numbers that all lanes share, and not vectors.
         width: entries of a vector.
         dtype: float64 or float32.
+        register_width: numbers of a vector register.
     """
     kinds = one.kinds(shared)
-    w = EntryWriter(width, dtype)
+    w = EntryWriter(width, dtype, register_width)
 
     def entry() -> None:
         registers = (Number(w, w.read(f"%a{i}_", kind)) for i, kind in enumerate(kinds))

@@ -101,7 +101,7 @@ class Control:
         self.lanes.copy_lane(self.problem.carried, self._next_carry, self._carry, lane)
 
 
-def adaptive_steps(run: Any, width: int, ranks: tuple[int, ...], rank: int) -> Definition:
+def adaptive_steps(run: Any, lanes: Lanes, ranks: tuple[int, ...], rank: int) -> Definition:
     """`@run` for adaptive steps.
 
     Arguments are the start, the parameters, the two ends of the run, the time from which on a step
@@ -110,14 +110,13 @@ def adaptive_steps(run: Any, width: int, ranks: tuple[int, ...], rank: int) -> D
 
     Args:
         run: what is compiled.
-        width: entries of a vector.
+        lanes: what the function is written to.
         ranks: axes of the batch in each argument; zero where its members share it.
         rank: axes of the batch.
 
     Returns:
         The definition.
     """
-    lanes = Lanes(width, run.problem.dtype)
     _AdaptiveSteps(lanes, run, ranks, rank).write()
     return lanes.finish()
 
@@ -194,7 +193,7 @@ class _AdaptiveSteps:
 
         with lanes.while_(wanting):
             member = self.next.get()
-            self.next.set(member + 1)
+            self.next.set(member + lanes.stride)
             lanes.set_count(member, self.members, lane)
             self.control.load(lane, member)
             for counter in (self.steps, self.kept_steps, self.written):

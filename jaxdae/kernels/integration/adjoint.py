@@ -51,15 +51,19 @@ class Adjoint:
 
     def blocks(self):
         """For each block of members, the first of them."""
-        lanes = self.lanes
+        lanes, apart = self.lanes, self.lanes.stride * self.lanes.width
         size = lanes.end - lanes.begin
-        count = (size + (lanes.width - 1)) // lanes.width
+        count = (size + (apart - 1)) // apart
         return lanes.loop(count)
+
+    def _first(self, index):
+        """The first member of a block."""
+        return self.lanes.begin + index * (self.lanes.stride * self.lanes.width)
 
     def load(self, index) -> None:
         """The members of a block; where there are too few, the last one more than once."""
         lanes = self.lanes
-        first = lanes.begin + index * lanes.width
+        first = self._first(index)
         last = lanes.end - 1
         with lanes.loop(lanes.width) as lane:
             member = lanes.minimum(first + lane, last)
@@ -162,6 +166,6 @@ class Adjoint:
             member = lanes.count(self.members, lane)
             for one in self.cotangents:
                 one.store(lane, member)
-        block = lanes.begin // lanes.width
+        block = self._first(index) // lanes.width
         for one in self.cotangents:
-            one.store_block(block + index)
+            one.store_block(block)

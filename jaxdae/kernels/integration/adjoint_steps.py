@@ -4,6 +4,7 @@ The states of a run are not handed over from its first computation. They are com
 by block of lanes, and kept only while the block is served: memory does not grow with the batch.
 """
 
+import math
 from typing import Any
 
 from jaxdae.kernels.integration.adaptive_adjoint import AdaptiveAdjoint
@@ -12,14 +13,11 @@ from jaxdae.kernels.integration.fixed_steps import read_time
 from jaxdae.kernels.llvm.batch_loops import Buffer, Lanes
 from jaxdae.kernels.llvm.module import Definition
 
-# Fixed steps whose states take more than this are kept in part, and computed once more [bytes].
-_KEPT_BYTES = 2**23
-
 
 def adjoint_steps(
     run: Any,
     active: tuple[int, ...],
-    width: int,
+    lanes: Lanes,
     ranks: tuple[int, ...],
     rank: int,
     summed: tuple[bool, ...],
@@ -32,7 +30,7 @@ def adjoint_steps(
     Args:
         run: what is differentiated.
         active: numbers of the parameters.
-        width: entries of a vector.
+        lanes: what the function is written to.
         ranks: axes of the batch in each argument; zero where its members share it.
         rank: axes of the batch.
         summed: for each of these parameters, whether its cotangent is the sum over each block of
@@ -41,11 +39,41 @@ def adjoint_steps(
     Returns:
         The definitions.
     """
-    lanes = Lanes(width, run.problem.dtype)
     kind = AdaptiveAdjoint if run.adaptive else _FixedAdjoint
     adjoint = kind(lanes, run, active, ranks, rank, summed)
     adjoint.write()
     return adjoint.definitions()
+
+
+def _entries(run: Any) -> int:
+    """Numbers that are kept of a fixed step: the state at its beginning, and rates."""
+    return run.problem.states * (1 + run.problem.method.evaluations(run.saving.times))
+
+
+def _most(run: Any, lanes: Lanes) -> int:
+    """Fixed steps of which all is kept."""
+    return max(lanes.kept_bytes // (_entries(run) * lanes.width * lanes.dtype.itemsize), 1)
+
+
+def kept_numbers(run: Any, lanes: Lanes, arguments) -> int:
+    """What an adjoint keeps for each lane, at most.
+
+    Args:
+        run: what is differentiated.
+        lanes: what its adjoint is written to.
+        arguments: shapes of what it takes.
+
+    Returns:
+        How many numbers.
+    """
+    n = run.problem.states
+    if run.adaptive:
+        return run.max_steps * (n + 2)
+    # The ends of the steps follow start and parameters.
+    steps = arguments[1 + len(run.problem.parameters)].shape[-1] - 1
+    length = steps if steps <= _most(run, lanes) else math.isqrt(steps - 1) + 1
+    sections = -(-steps // max(length, 1))
+    return sections * n + length * _entries(run)
 
 
 class _FixedAdjoint(Adjoint):
@@ -56,9 +84,8 @@ class _FixedAdjoint(Adjoint):
         count = len(self.start.arrays)
         self.grid = Buffer(lanes, lanes.arguments, count, None, ranks[count], 1)
         self.steps = self.grid.size - 1
-        self.entries = self.n + self.rate_size
-        most = max(_KEPT_BYTES // (self.entries * lanes.width * run.problem.dtype.itemsize), 1)
-        few = self.steps <= most
+        self.entries = _entries(run)
+        few = self.steps <= _most(run, lanes)
         root = self._root(self.steps)
         length = few.choose(self.steps, root)
         self.length = (length > 0).choose(length, 1)

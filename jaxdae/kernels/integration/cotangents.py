@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 
 from jaxdae.kernels.emission.dense_loops import padded, product_onto, Total, total_function
 from jaxdae.kernels.llvm.batch_loops import Buffer, Lanes
-from jaxdae.kernels.llvm.machine_code import host_width
 from jaxdae.kernels.llvm.module import Definition
 from jaxdae.kernels.tracing.product_parts import Pieces, Rank
 
@@ -97,7 +96,7 @@ class Totals(Cotangent):
     """
 
     def _reserve(self) -> None:
-        lanes, wide = self.lanes, host_width(8 * self.lanes.dtype.itemsize)
+        lanes, wide = self.lanes, self.lanes.register_width
         self.array = lanes.array(self._rest)
         self._sums = [Total(x, lanes.width, wide) for x in self.pieces.ranks]
         self._rooms = [
@@ -138,7 +137,7 @@ class Totals(Cotangent):
                 self.out.write(total, block, i + start)
             at += stop - start
         for rank, (_, sums) in zip(self.pieces.ranks, self._rooms, strict=True):
-            columns = padded(rank.columns, host_width(8 * lanes.dtype.itemsize))
+            columns = padded(rank.columns, lanes.register_width)
             with lanes.loop(rank.rows) as i, lanes.loop(rank.columns) as j:
                 source = i * columns + j
                 target = i * rank.columns + (j + rank.start)

@@ -9,7 +9,7 @@ from jaxdae.kernels.llvm.batch_loops import Buffer, Lanes
 from jaxdae.kernels.llvm.module import Definition
 
 
-def fixed_steps(run: Any, width: int, ranks: tuple[int, ...], rank: int) -> Definition:
+def fixed_steps(run: Any, lanes: Lanes, ranks: tuple[int, ...], rank: int) -> Definition:
     """`@run` for fixed steps.
 
     Arguments are the start, the parameters, the ends of the steps and the times to save; results
@@ -17,14 +17,13 @@ def fixed_steps(run: Any, width: int, ranks: tuple[int, ...], rank: int) -> Defi
 
     Args:
         run: what is compiled.
-        width: entries of a vector.
+        lanes: what the function is written to.
         ranks: axes of the batch in each argument; zero where its members share it.
         rank: axes of the batch.
 
     Returns:
         The definition.
     """
-    lanes = Lanes(width, run.problem.dtype)
     _FixedSteps(lanes, run.problem, run.saving, ranks, rank).write()
     return lanes.finish()
 
@@ -152,7 +151,7 @@ class _FixedSteps:
             with lanes.loop(lanes.width) as lane:
                 member = lanes.count(self.members, lane)
                 self.final.store(self.problem.states, self.step.y0, lane, member)
-            block.set(first + lanes.width)
+            block.set(first + lanes.stride * lanes.width)
 
     def _load(self, first) -> None:
         """The members of a block; where there are too few, the last one more than once."""

@@ -1,8 +1,10 @@
 """Derivatives of native integrations in reverse mode, and the derivatives of these."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
-from jax.interpreters import ad
+from jax.interpreters import ad, mlir
 
 from jaxdae.kernels.integration.forward_derivatives import (
     argument_count,
@@ -13,14 +15,14 @@ from jaxdae.kernels.integration.forward_derivatives import (
     stepping_aside,
 )
 from jaxdae.kernels.integration.run import (
-    registered,
     Run,
     varied,
+    work,
 )
 from jaxdae.kernels.integration.step_programs import adjoint_programs, transposed_pieces
 from jaxdae.kernels.launch.batch_axes import Axes, broadcast_along, with_new_axis
-from jaxdae.kernels.launch.call import launched
 from jaxdae.kernels.launch.derivatives import along, evaluate
+from jaxdae.kernels.launch.platforms import Platform, PLATFORMS
 from jaxdae.kernels.launch.primitives import primitive, summed
 from jaxdae.kernels.launch.tangents import pushed
 from jaxdae.kernels.tracing.trace import UnsupportedOperationError
@@ -89,31 +91,40 @@ def _adjoint_shapes(*arguments, run: Run, axes: Axes, active, totals):
     return results(shapes, run.problem.dtype, arguments)
 
 
-def _adjoint_computed(*arguments, run: Run, axes: Axes, active, totals):
-    result = _blocks.bind(*arguments, run=run, axes=axes, active=active, totals=totals)
+def _adjoint_computed(platform: Platform, *arguments, run: Run, axes: Axes, active, totals):
+    width = platform.width(run.problem.dtype, axes)
+    kept = {"run": run, "axes": axes, "active": active, "totals": totals}
+    result = _blocks.bind(*arguments, width=width, **kept)
     return [x.sum(0) if total else x for x, total in zip(result, totals, strict=True)]
 
 
 # The same before the sums over blocks of members, of as many as a vector has entries.
 
 
-def _block_shapes(*arguments, run: Run, axes: Axes, active, totals):
-    blocks = -(-axes.members // axes.width(run.problem.dtype))
+def _block_shapes(*arguments, run: Run, axes: Axes, active, totals, width: int):
+    blocks = -(-axes.members // width)
     each_shape = [(run.problem.states,), *(run.problem.parameters[i].shape for i in active)]
     pairs = zip(each_shape, totals, strict=True)
     shapes = [(blocks, *x) if total else (*axes.shape, *x) for x, total in pairs]
     return results(shapes, run.problem.dtype, arguments)
 
 
-def _blocks_lowered(ctx, *arguments, run: Run, axes: Axes, active, totals):
-    from jaxdae.kernels.integration.adjoint_steps import adjoint_steps
+def _blocks_lowered(
+    platform: Platform, ctx, *arguments, run: Run, axes: Axes, active, totals, width: int
+):
+    del width
+    from jaxdae.kernels.integration.adjoint_steps import adjoint_steps, kept_numbers
 
-    dtype, programs = run.problem.dtype, adjoint_programs(run.problem, active, run.saving.times)
+    programs = adjoint_programs(run.problem, active, run.saving.times)
     if run.adaptive:
         programs = [*run.programs(), *programs]
-    width = axes.width(dtype)
-    body = adjoint_steps(run, active, width, axes.ranks(), axes.rank, totals[1:])
-    return launched(ctx, registered(programs, body, axes, run), arguments)
+    lanes = platform.writer(run.problem.dtype, axes, ctx)
+    body = adjoint_steps(run, active, lanes, axes.ranks(), axes.rank, totals[1:])
+    launched = work(programs, body, lanes, axes, run)._replace(
+        scratch=kept_numbers(run, lanes, ctx.avals_in),
+        result_ranks=tuple(1 if x else axes.rank for x in totals),
+    )
+    return platform.launch(ctx, arguments, launched)
 
 
 _blocks = primitive("native_integration_adjoint_blocks", _block_shapes, lowering=_blocks_lowered)
@@ -160,9 +171,11 @@ def _adjoint_jvp(primals, tangents, *, run: Run, axes: Axes, active, totals):
 _adjoint = primitive(
     "native_integration_adjoint",
     _adjoint_shapes,
-    computed=_adjoint_computed,
     batched=_adjoint_batched,
 )
+for _platform in PLATFORMS:
+    _rule = mlir.lower_fun(partial(_adjoint_computed, _platform), multiple_results=True)
+    mlir.register_lowering(_adjoint, _rule, platform=_platform.name)
 ad.primitive_jvps[_adjoint] = _adjoint_jvp
 
 # The derivative of the adjoint, along directions of the start, the parameters with numbers in

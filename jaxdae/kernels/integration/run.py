@@ -12,12 +12,11 @@ from jaxdae.kernels.integration.step_programs import (
     adaptive_step_programs,
     fixed_step_programs,
 )
-from jaxdae.kernels.launch.assembly import assembled
 from jaxdae.kernels.launch.batch_axes import Axes
-from jaxdae.kernels.launch.call import launched
 from jaxdae.kernels.launch.derivatives import Function
+from jaxdae.kernels.launch.platforms import Platform, Work
 from jaxdae.kernels.launch.primitives import primitive
-from jaxdae.kernels.llvm import machine_code
+from jaxdae.kernels.llvm.batch_loops import Lanes
 from jaxdae.kernels.llvm.module import Definition
 from jaxdae.kernels.tracing.subprograms import called, Subprogram
 from jaxdae.linalg.device_axes import results
@@ -135,17 +134,15 @@ def varied(run: Run, active: tuple[int, ...], directions: int) -> Run:
     return more._replace(plain=Function(with_directions, shapes, pushed=True))
 
 
-def registered(programs, loops: list[Definition], axes: Axes, run: Run) -> str:
-    """Name of the compiled code of loops and of the programs that they call."""
-    dtype = run.problem.dtype
-    width = axes.width(dtype)
-    functions = library(programs, width, dtype, run.problem.shared(axes.ranks()))
-    threads = machine_code.default_threads()
-    module = assembled([*functions, *loops], axes.rank, threads, width)
+def work(programs, loops: list[Definition], lanes: Lanes, axes: Axes, run: Run) -> Work:
+    """What is launched: loops, and the programs that they call."""
+    shared = run.problem.shared(axes.ranks())
+    functions = library(programs, lanes.width, lanes.dtype, lanes.register_width, shared)
     every = dict.fromkeys(x for one in programs for x in (*called(one.program), one))
     content = [f"{x.name} {x.entries}\n{x.program.content()}" for x in every]
     about = f"{run.saving} {run.rows} {run.max_steps} {run.given_first} {axes.batched}"
-    return machine_code.register(module, "\n".join([about, *content]))
+    text = "\n".join([about, *content])
+    return Work([*functions, *loops], axes, text, lanes.width)
 
 
 # The run itself.
@@ -155,14 +152,14 @@ def _shapes(*arguments, run: Run, axes: Axes):
     return results([(*axes.shape, *x) for x in run.results()], run.problem.dtype, arguments)
 
 
-def _lowered(ctx, *arguments, run: Run, axes: Axes):
+def _lowered(platform: Platform, ctx, *arguments, run: Run, axes: Axes):
     if run.adaptive:
         from jaxdae.kernels.integration.adaptive_steps import adaptive_steps as loops
     else:
         from jaxdae.kernels.integration.fixed_steps import fixed_steps as loops
-    dtype = run.problem.dtype
-    body = loops(run, axes.width(dtype), axes.ranks(), axes.rank)
-    return launched(ctx, registered(run.programs(), [body], axes, run), arguments)
+    lanes = platform.writer(run.problem.dtype, axes, ctx)
+    body = loops(run, lanes, axes.ranks(), axes.rank)
+    return platform.launch(ctx, arguments, work(run.programs(), [body], lanes, axes, run))
 
 
 native_integration = primitive("native_integration", _shapes, lowering=_lowered)

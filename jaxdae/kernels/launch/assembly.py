@@ -1,7 +1,6 @@
 """A module of LLVM's intermediate language that XLA can call: a batch loop, threads, a handler."""
 
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 
@@ -17,23 +16,17 @@ from jaxdae.kernels.llvm.xla_interface import handler
 from jaxdae.kernels.tracing.trace import ScalarProgram
 
 
-def module(program: ScalarProgram, axes: Axes, dtype: Any, threads: int) -> Module:
-    """The module with the function `@handler`.
+def definitions(program: ScalarProgram, lanes: Lanes, axes: Axes) -> list[Definition]:
+    """The function of a program for members of a batch, and what it calls.
 
     Args:
         program: what is computed for each member of a batch.
+        lanes: what it is written to.
         axes: leading axes of every result, and of the arguments that members do not share.
-        dtype: float64 or float32.
-        threads: threads that share a batch.
-
-    Returns:
-        The module.
     """
-    width = axes.width(dtype)
-    names = elementary_calls(program)
-    elementary = [x for name in names for x in elementary_functions.function(name, width, dtype)]
-    run = _run(program, width, dtype, axes)
-    return assembled([*elementary, run], axes.rank, threads, 8 * width)
+    names, kind = elementary_calls(program), (lanes.width, lanes.dtype)
+    elementary = [x for name in names for x in elementary_functions.function(name, *kind)]
+    return [*elementary, _run(program, lanes, axes)]
 
 
 def assembled(definitions: Iterable[Definition], rank: int, threads: int, least: int) -> Module:
@@ -53,24 +46,24 @@ def assembled(definitions: Iterable[Definition], rank: int, threads: int, least:
     return Module([*each, *share(threads, least, need), *handler(rank)])
 
 
-def _run(program: ScalarProgram, width: int, dtype: Any, axes: Axes) -> Definition:
+def _run(program: ScalarProgram, lanes: Lanes, axes: Axes) -> Definition:
     """`@run(arguments, results, begin, end)`: members `begin` to `end - 1` of the batch.
 
     Blocks of `width` members; the last one begins early enough to be full, and where there are
     fewer members than that, the last is taken again.
     """
-    lanes = Lanes(width, dtype)
+    width = lanes.width
     ranks, sizes = axes.ranks(), [int(np.prod(x.shape)) for x in program.inputs]
     arguments = [
         Buffer(lanes, lanes.arguments, i, size, ranks[i], 0) for i, size in enumerate(sizes)
     ]
     results = [
-        Buffer(lanes, lanes.results, i, int(np.prod(x.shape)), 1, 0)
+        Buffer(lanes, lanes.results, i, int(np.prod(x.shape)), axes.rank or 1, 0)
         for i, x in enumerate(program.results)
     ]
     last, top = lanes.end - width, lanes.end - 1
     early = (last >= lanes.begin).choose(last, lanes.begin)
-    with lanes.turns(lanes.begin, lanes.end, width) as turns:
+    with lanes.turns(lanes.begin, lanes.end, lanes.stride * width) as turns:
         block = Integer(lanes, turns.index)
         first = (block <= last).choose(block, early)
         members = [lanes.minimum(first + i, top) for i in range(width)]

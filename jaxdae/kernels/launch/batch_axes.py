@@ -5,8 +5,6 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdae.kernels.llvm import machine_code
-
 
 class Axes(NamedTuple):
     """Axes of the batch, and which arguments have them; members share the others.
@@ -32,11 +30,6 @@ class Axes(NamedTuple):
     def ranks(self) -> tuple[int, ...]:
         """Axes of the batch in each argument."""
         return tuple(self.rank if x else 0 for x in self.batched)
-
-    def width(self, dtype) -> int:
-        """Entries of the vectors that serve the batch."""
-        bits = 8 * np.dtype(dtype).itemsize
-        return machine_code.host_width(bits) if self.members > 1 else 1
 
 
 def with_new_axis(arguments, axes_in, axes: Axes) -> tuple[list, Axes]:

@@ -9,13 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.interpreters import ad
 
-from jaxdae.kernels.launch.assembly import module
+from jaxdae.kernels.launch.assembly import definitions
 from jaxdae.kernels.launch.batch_axes import Axes
-from jaxdae.kernels.launch.call import launched
 from jaxdae.kernels.launch.derivatives import evaluate, Function
+from jaxdae.kernels.launch.platforms import Platform, Work
 from jaxdae.kernels.launch.primitives import along_new_axis, moving, primitive, replaced, summed
 from jaxdae.kernels.launch.tangents import pushed, stacked
-from jaxdae.kernels.llvm import machine_code
+from jaxdae.kernels.llvm.batch_loops import Lanes
 from jaxdae.kernels.tracing.trace import scalarize, ScalarProgram, UnsupportedOperationError
 from jaxdae.linalg.device_axes import results, varying_together
 
@@ -36,10 +36,10 @@ class _Kernel:
         self.depends = self.program.depends()
         self._derivatives: dict[tuple, _Kernel | Function] = {}
 
-    def target(self, axes: Axes, threads: int) -> str:
-        """Name of the compiled code for a batch."""
-        text = module(self.program, axes, self.dtype, threads)
-        return machine_code.register(text, f"{axes.batched}\n{self.program.content()}")
+    def work(self, axes: Axes, lanes: Lanes) -> Work:
+        """What is launched for a batch."""
+        content = f"{axes.batched}\n{self.program.content()}"
+        return Work(definitions(self.program, lanes, axes), axes, content, 8 * lanes.width)
 
     def __call__(self, *arguments) -> list:
         """Results for one member."""
@@ -109,9 +109,9 @@ def _shapes(*arguments, kernel: _Kernel, axes: Axes):
     return results(shapes, kernel.dtype, arguments)
 
 
-def _lowered(ctx, *arguments, kernel: _Kernel, axes: Axes):
-    name = kernel.target(axes, machine_code.default_threads())
-    return launched(ctx, name, arguments)
+def _lowered(platform: Platform, ctx, *arguments, kernel: _Kernel, axes: Axes):
+    lanes = platform.writer(kernel.dtype, axes, ctx)
+    return platform.launch(ctx, arguments, kernel.work(axes, lanes))
 
 
 _call = primitive("native_kernel", _shapes, lowering=_lowered)

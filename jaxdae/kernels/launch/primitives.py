@@ -9,6 +9,7 @@ import jax.extend.core as jex
 from jax.interpreters import ad, batching, mlir
 
 from jaxdae.kernels.launch.batch_axes import Axes, with_new_axis
+from jaxdae.kernels.launch.platforms import PLATFORMS
 
 # Programs of each that are kept for calls outside of all transformations.
 _MOST_PROGRAMS = 256
@@ -29,7 +30,7 @@ def primitive(
     Args:
         name: in the programs of JAX.
         shapes: its rule of shapes.
-        lowering: its rule on processors; or else
+        lowering: its rule, `lowering(platform, ctx, *arguments, **parameters)`; or else
         computed: what it is as a function of JAX.
         batched: its batching rule; by default the same primitive with one more axis.
     """
@@ -38,7 +39,9 @@ def primitive(
     made.def_abstract_eval(shapes)
     made.def_impl(_eager(made))
     if lowering is not None:
-        mlir.register_lowering(made, lowering, platform="cpu")
+        for platform in PLATFORMS:
+            rule = functools.partial(lowering, platform)
+            mlir.register_lowering(made, rule, platform=platform.name)
     if computed is not None:
         mlir.register_lowering(made, mlir.lower_fun(computed, multiple_results=True))
 

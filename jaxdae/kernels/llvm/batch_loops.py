@@ -4,7 +4,7 @@ import operator
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import reduce
-from typing import Any
+from typing import Any, NamedTuple
 
 from jaxdae.kernels.llvm.module import Definition
 from jaxdae.kernels.llvm.registers import Condition, Integer, Number, Variable
@@ -16,21 +16,63 @@ Place = str
 Index = Integer | int
 
 
+class Signature(NamedTuple):
+    """Axes of the arguments and results of a kernel, those of the batch included."""
+
+    arguments: tuple[int, ...]
+    results: tuple[int, ...]
+
+
 class Lanes(Writer):
     """Writer of `@run(arguments, results, begin, end)`, which serves members of a batch.
 
     A lane is one entry of the vectors. An array of `k` numbers is kept as `k` vectors, so that its
-    number `i` in lane `l` is found at `i width + l`.
+    number `i` in lane `l` is found at `i width + l`. This is the function of a processor: its
+    arguments and results are tables of XLA's buffers.
 
     Args:
         width: entries of a vector.
         dtype: float64 or float32.
+        register_width: numbers that a vector register holds, for loops over entries of one lane.
+        signature: of the kernel; what is read from XLA's buffers here, other targets want to know.
+
+    Attributes:
+        begin: the first member that is served.
+        end: behind the last one.
+        stride: distance of members that are served one after the other.
     """
 
-    def __init__(self, width: int, dtype: Any):
+    stride: Index = 1
+    # Fixed steps whose states take more than this are kept in part by adjoints, and computed once
+    # more [bytes].
+    kept_bytes = 2**23
+
+    def __init__(
+        self, width: int, dtype: Any, register_width: int = 1, signature: Signature | None = None
+    ):
         super().__init__(width, dtype)
+        self.register_width, self.signature = register_width, signature
         self.arguments, self.results = "%arguments", "%results"
-        self.begin, self.end = Integer(self, "%begin"), Integer(self, "%end")
+        self.begin, self.end = self.bounds()
+
+    # How the function is called, and where its arguments lie.
+
+    def bounds(self) -> tuple[Integer, Integer]:
+        """The first member, and the end."""
+        return Integer(self, "%begin"), Integer(self, "%end")
+
+    def buffer(
+        self, table: Place, index: int, first: int, axes: int
+    ) -> tuple[Place, list[Integer]]:
+        """Data of an argument or result, and lengths of some of its axes."""
+        buffer = self.load("ptr", self.place("ptr", table, index))
+        data = self.load("ptr", self.field(buffer, BufferLayout.data))
+        dimensions = self.load("ptr", self.field(buffer, BufferLayout.dims))
+        return data, [self.count(dimensions, Integer(self, str(first + i))) for i in range(axes)]
+
+    def position(self, size: Index, member: Index, i: Index) -> Integer:
+        """Where the number `i` of a member is among those of all members."""
+        return Integer(self, str(member)) * size + i
 
     def finish(self) -> Definition:
         """The function."""
@@ -211,17 +253,14 @@ class Buffer:
         self, lanes: Lanes, table: Place, index: int, size: int | None, rank: int, axes: int
     ):
         self.lanes, self.shared = lanes, rank == 0
-        buffer = lanes.load("ptr", lanes.place("ptr", table, index))
-        self.data = lanes.load("ptr", lanes.field(buffer, BufferLayout.data))
-        dimensions = lanes.load("ptr", lanes.field(buffer, BufferLayout.dims))
-        self.shape = [lanes.count(dimensions, Integer(lanes, str(rank + i))) for i in range(axes)]
+        self.data, self.shape = lanes.buffer(table, index, rank, axes)
         self.size: Any = size
         if size is None:
             self.size = reduce(operator.mul, self.shape)
 
     def place(self, member: Index, i: Index) -> Place:
         """Place of the number `i` of a member."""
-        index = i if self.shared else Integer(self.lanes, str(member)) * self.size + i
+        index = i if self.shared else self.lanes.position(self.size, member, i)
         return self.lanes.place(self.lanes.scalar, self.data, index)
 
     def read(self, member: Index, i: Index) -> Number:

@@ -15,22 +15,32 @@ import pytest
 
 from jaxdae.files import others_may_write
 from jaxdae.kernels import native, scalarize
-from jaxdae.kernels.launch.assembly import module
+from jaxdae.kernels.launch.assembly import assembled, definitions
 from jaxdae.kernels.launch.batch_axes import Axes
+from jaxdae.kernels.launch.platforms import HOST
 from jaxdae.kernels.llvm import machine_code, storage
+from jaxdae.kernels.llvm.batch_loops import Lanes
 from jaxdae.kernels.llvm.machine_code import Host, MachineCodeError
 from jaxdae.kernels.llvm.module import Definition, Module
 
 # Kernels of their own for every test: what a process has registered it does not compile again.
+ALONE = Axes((), (False,))
 _NUMBERS = itertools.count(1)
 # For tests of kernels it is replaced.
 LEVELS = machine_code._levels
 
 
+def module(function, axes=ALONE):
+    """A module with the kernel of a function of one number."""
+    lanes = Lanes(HOST.width(np.float64, axes), np.float64)
+    program = scalarize(function, jnp.zeros(()))
+    return assembled(definitions(program, lanes, axes), axes.rank, 1, 8 * lanes.width)
+
+
 def text(number=None):
     """A module whose `@handler` multiplies by a number."""
     number = next(_NUMBERS) if number is None else number
-    return module(scalarize(lambda x: number * x, jnp.zeros(())), Axes((), (False,)), np.float64, 1)
+    return module(lambda x: number * x)
 
 
 def key(made):
@@ -380,7 +390,7 @@ def test_vectors_wider_than_the_registers_are_taken_apart(monkeypatch):
     width = 4 * machine_code.host_width(64)
     monkeypatch.setattr(machine_code, "host_width", lambda bits: 64 // bits * width)
     x = jnp.linspace(0, 3, 2 * width + 1)
-    made = module(scalarize(jnp.sin, jnp.zeros(())), Axes(x.shape, (True,)), np.float64, 1)
+    made = module(jnp.sin, Axes(x.shape, (True,)))
     assert f"<{width} x double>" in made.text
     name = machine_code.register(made)
     found = jax.jit(jax.ffi.ffi_call(name, jax.ShapeDtypeStruct(x.shape, x.dtype)))(x)

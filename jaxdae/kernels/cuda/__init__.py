@@ -1,0 +1,1 @@
+"""Kernels on NVIDIA GPUs: PTX by LLVM, launches through the CUDA driver."""

@@ -1,0 +1,51 @@
+"""PTX, the assembly language of NVIDIA GPUs, from LLVM's intermediate language."""
+
+from functools import cache
+
+from jaxdae.kernels.llvm.machine_code import MachineCodeError
+
+# The oldest GPUs that are served: the driver makes machine code for newer ones from the same text.
+BASELINE = "sm_70"
+_TRIPLE = "nvptx64-nvidia-cuda"
+# Functions up to this cost become part of those that call them: calls keep registers in memory.
+_INLINED = 100_000
+
+
+@cache
+def _llvm():
+    import llvmlite.binding as llvm
+
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    return llvm
+
+
+def ptx(text: str, architecture: str = BASELINE) -> str:
+    """Compile a module.
+
+    Args:
+        text: in LLVM's intermediate language, with an entry.
+        architecture: the GPU's, as `sm_90`.
+
+    Returns:
+        PTX.
+
+    Raises:
+        MachineCodeError: where LLVM refuses the module.
+    """
+    llvm = _llvm()
+    target = llvm.Target.from_triple(_TRIPLE).create_target_machine(cpu=architecture, opt=3)
+    try:
+        module = llvm.parse_assembly(text)
+        module.triple, module.data_layout = _TRIPLE, str(target.target_data)
+        module.verify()
+    except RuntimeError as error:
+        raise MachineCodeError(
+            f"LLVM refuses the module of this GPU kernel: {str(error).strip()}. That is a mistake "
+            "in jaxdae; please report it, and use simulate(..., backend='plain') until then."
+        ) from error
+    options = llvm.create_pipeline_tuning_options(speed_level=3)
+    options.inlining_threshold = _INLINED
+    passes = llvm.create_pass_builder(target, options)
+    passes.getModulePassManager().run(module, passes)
+    return target.emit_assembly(module)

@@ -1,0 +1,96 @@
+"""Where JAX computes, and how kernels are written and launched there."""
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxdae.kernels.launch.assembly import assembled
+from jaxdae.kernels.launch.batch_axes import Axes
+from jaxdae.kernels.launch.call import launched, members_first
+from jaxdae.kernels.llvm import machine_code
+from jaxdae.kernels.llvm.batch_loops import Lanes, Signature
+from jaxdae.kernels.llvm.module import Definition, Module
+
+
+class Work(NamedTuple):
+    """What is launched.
+
+    Args:
+        definitions: functions, of which one is what `Lanes.finish` gives.
+        axes: of the batch.
+        content: what is computed, in words that are the same on every machine.
+        least: members that are worth a thread of a processor.
+        scratch: numbers that a thread of a GPU keeps beside its own memory, at most.
+        result_ranks: leading axes of each result that are those of the batch, if not all.
+    """
+
+    definitions: Iterable[Definition]
+    axes: Axes
+    content: str
+    least: int = 1
+    scratch: int = 0
+    result_ranks: tuple[int, ...] | None = None
+
+
+class Platform(NamedTuple):
+    """A platform of JAX.
+
+    Args:
+        name: as JAX calls it.
+        register_width: numbers of so many bits that a vector register holds.
+        lanes: what kernels are written to.
+        launch: `launch(ctx, arguments, work)` lowers a primitive to the launch of a kernel.
+    """
+
+    name: str
+    register_width: Callable[[int], int]
+    lanes: Callable[..., Lanes]
+    launch: Callable[[Any, Any, Work], Any]
+
+    def width(self, dtype: Any, axes: Axes) -> int:
+        """Entries of the vectors that serve a batch."""
+        return self.register_width(8 * np.dtype(dtype).itemsize) if axes.members > 1 else 1
+
+    def writer(self, dtype: Any, axes: Axes, ctx: Any) -> Lanes:
+        """What a kernel is written to, by the context of its lowering."""
+        arguments, results = (
+            tuple(len(x.shape) for x in avals) for avals in (ctx.avals_in, ctx.avals_out)
+        )
+        wide = self.register_width(8 * np.dtype(dtype).itemsize)
+        signature = Signature(arguments, results)
+        return self.lanes(self.width(dtype, axes), dtype, wide, signature)
+
+
+def _on_processor(ctx, arguments, work: Work) -> Any:
+    threads = machine_code.default_threads()
+    module = assembled(work.definitions, work.axes.rank, threads, work.least)
+    return launched(ctx, machine_code.register(module, work.content), arguments)
+
+
+def _on_gpu(ctx, arguments, work: Work) -> Any:
+    from jaxdae.kernels.cuda.kernel import DeviceKernel, geometry
+    from jaxdae.kernels.cuda.launch import register
+    from jaxdae.kernels.cuda.ptx import ptx
+
+    size = geometry(work.axes.members, work.scratch * ctx.avals_out[0].dtype.itemsize)
+    text = ptx(Module(work.definitions).text)
+    name = register(DeviceKernel(text, work.axes.rank, size.threads, size.block), work.content)
+    room = ctx.avals_out[0].update(shape=(size.threads, work.scratch))
+    ins = [members_first(x.ndim, n) for x, n in zip(ctx.avals_in, work.axes.ranks(), strict=True)]
+    ranks = work.result_ranks or (work.axes.rank,) * len(ctx.avals_out)
+    outs = [members_first(x.ndim, n) for x, n in zip(ctx.avals_out, ranks, strict=True)]
+    more = ctx.replace(avals_out=[*ctx.avals_out, room])
+    return launched(more, name, arguments, ins, [*outs, (1, 0)])[:-1]
+
+
+def _device_lanes(*arguments) -> Lanes:
+    from jaxdae.kernels.cuda.device_lanes import DeviceLanes
+
+    return DeviceLanes(*arguments)
+
+
+# Through the module, so that its function can be replaced in tests.
+HOST = Platform("cpu", lambda bits: machine_code.host_width(bits), Lanes, _on_processor)
+CUDA = Platform("cuda", lambda _: 1, _device_lanes, _on_gpu)
+PLATFORMS = HOST, CUDA
