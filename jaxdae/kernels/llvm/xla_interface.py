@@ -1,9 +1,4 @@
-"""XLA's interface for functions of others: its version, its layout in memory, and a handler for it.
-
-The structures are those of `xla/ffi/api/c_api.h`, with its names of their fields. Each begins with
-its size, and grows only at its end as long as the major version stays; nothing is read before
-versions and sizes have been checked.
-"""
+"""XLA's interface for functions of others: its version, and a handler of machine code for it."""
 
 import ctypes
 import re
@@ -13,39 +8,15 @@ from typing import Any
 
 import jax
 
+from jaxdae.kernels.llvm import xla_structures as xla
 from jaxdae.kernels.llvm.module import Definition
 from jaxdae.kernels.llvm.registers import Condition, Integer
 from jaxdae.kernels.llvm.writer import Writer
 
-# Versions of the interface whose layout is the one below.
+# Versions of the interface whose layout is that of `xla_structures`.
 _MAJOR, _OLDEST_MINOR, _NEWEST_MINOR = 0, 3, 5
 
 
-def _structure(name: str, **fields: Any) -> Any:
-    """A structure of C, which begins with its size."""
-    first = {"struct_size": ctypes.c_size_t}
-    return type(name, (ctypes.Structure,), {"_fields_": list((first | fields).items())})
-
-
-_POINTER, _INT, _LONG = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
-_EXTENDED = {"extension_start": _POINTER}
-BufferLayout = _structure(
-    "Buffer", **_EXTENDED, dtype=_INT, data=_POINTER, rank=_LONG, dims=_POINTER
-)
-# Arguments or results.
-_Buffers = _structure("Buffers", **_EXTENDED, size=_LONG, types=_POINTER, buffers=_POINTER)
-_CallFrame = _structure(
-    "CallFrame", **_EXTENDED, api=_POINTER, ctx=_POINTER, stage=_INT, args=_Buffers, rets=_Buffers
-)
-_Extension = _structure("Extension", type=_INT, next=_POINTER, metadata=_POINTER)
-_Version = _structure("Version", **_EXTENDED, major_version=_INT, minor_version=_INT)
-_Metadata = _structure("Metadata", api_version=_Version, traits=_INT)
-_Api = _structure(
-    "Api", **_EXTENDED, api_version=_Version, internal_api=_POINTER, error_create=_POINTER
-)
-_Error = _structure("Error", **_EXTENDED, message=_POINTER, errc=_INT)
-# Values of `type` and of `errc`.
-_METADATA, _INTERNAL = 1, 13
 _REFUSAL = (
     b"jaxdae: XLA calls a native kernel by a layout that this release does not know; use "
     b"simulate(..., backend='plain'), or another release of jaxlib\0"
@@ -86,14 +57,20 @@ def handler(rank: int) -> list[Definition]:
         rank: number of leading axes of the first result, which are the batch.
     """
     w, frame = Writer(), "%frame"
-    extension = w.load("ptr", w.field(frame, _CallFrame.extension_start))
+    extension = w.load("ptr", w.field(frame, xla.CallFrame.extension_start))
     extended = w.put("i1", f"icmp ne ptr {extension}, null")
-    with w.if_then(extended), w.if_then(_read(w, extension, _Extension.type).equals(_METADATA)):
-        _tell_version(w, w.load("ptr", w.field(extension, _Extension.metadata)))
+    with (
+        w.if_then(extended),
+        w.if_then(_read(w, extension, xla.Extension.type).equals(xla.METADATA)),
+    ):
+        _tell_version(w, w.load("ptr", w.field(extension, xla.Extension.metadata)))
         _return(w, "null")
     with w.if_then(~_is_known(w, frame)):
         _return(w, _error(w, frame))
-    arguments, results = _buffers(w, frame, _CallFrame.args), _buffers(w, frame, _CallFrame.rets)
+    arguments, results = (
+        _buffers(w, frame, xla.CallFrame.args),
+        _buffers(w, frame, xla.CallFrame.rets),
+    )
     members = _members(w, results, rank)
     with w.if_then(members.differs(0)):
         w.invoke("void", "share", f"ptr {arguments}", f"ptr {results}", f"i64 {members}")
@@ -121,24 +98,24 @@ def _write(w: Writer, kind: str, value: Any, structure: str, field: Any) -> None
 def _tell_version(w: Writer, metadata: str) -> None:
     """Answer the question for which version the handler is written."""
     major, minor = version() or (_MAJOR, _OLDEST_MINOR)
-    stated = w.field(metadata, _Metadata.api_version)
-    _write(w, "i32", major, stated, _Version.major_version)
-    _write(w, "i32", minor, stated, _Version.minor_version)
-    _write(w, "i32", 0, metadata, _Metadata.traits)
+    stated = w.field(metadata, xla.Metadata.api_version)
+    _write(w, "i32", major, stated, xla.Version.major_version)
+    _write(w, "i32", minor, stated, xla.Version.minor_version)
+    _write(w, "i32", 0, metadata, xla.Metadata.traits)
 
 
 def _is_known(w: Writer, frame: str) -> Condition:
     """Whether no structure is smaller than ours; none is read before it is known."""
     known = w.room(1, "i1")
     w.store("i1", "false", known)
-    with w.if_then(_is_at_least(w, frame, _CallFrame)):
+    with w.if_then(_is_at_least(w, frame, xla.CallFrame)):
         same = [
-            _read(w, w.field(frame, x), _Buffers.struct_size).equals(ctypes.sizeof(_Buffers))
-            for x in (_CallFrame.args, _CallFrame.rets)
+            _read(w, w.field(frame, x), xla.Buffers.struct_size).equals(ctypes.sizeof(xla.Buffers))
+            for x in (xla.CallFrame.args, xla.CallFrame.rets)
         ]
         with w.if_then(same[0] & same[1]):
-            first = w.load("ptr", _buffers(w, frame, _CallFrame.rets))
-            w.store("i1", _is_at_least(w, first, BufferLayout), known)
+            first = w.load("ptr", _buffers(w, frame, xla.CallFrame.rets))
+            w.store("i1", _is_at_least(w, first, xla.BufferLayout), known)
     return Condition(w, w.load("i1", known), "i1")
 
 
@@ -148,12 +125,12 @@ def _is_at_least(w: Writer, structure: str, layout: Any) -> Condition:
 
 def _buffers(w: Writer, frame: str, table: Any) -> str:
     """Pointers to the buffers of arguments or results."""
-    return w.load("ptr", w.field(w.field(frame, table), _Buffers.buffers))
+    return w.load("ptr", w.field(w.field(frame, table), xla.Buffers.buffers))
 
 
 def _members(w: Writer, results: str, rank: int) -> Integer:
     """Of the batch: the product of the leading axes of the first result."""
-    dimensions = w.load("ptr", w.field(w.load("ptr", results), BufferLayout.dims))
+    dimensions = w.load("ptr", w.field(w.load("ptr", results), xla.BufferLayout.dims))
     members = Integer(w, "1")
     for i in range(rank):
         members = members * Integer(w, w.load("i64", w.place("i64", dimensions, i)))
@@ -161,14 +138,13 @@ def _members(w: Writer, results: str, rank: int) -> Integer:
 
 
 def _error(w: Writer, frame: str) -> str:
-    """The error of an unknown layout."""
-    api = w.load("ptr", w.field(frame, _CallFrame.api))
-    make = w.load("ptr", w.field(api, _Api.error_create))
-    error = w.room(ctypes.sizeof(_Error), "i8")
-    # As XLA counts: without what comes behind the last field.
-    size = _Error.errc.offset + _Error.errc.size
-    _write(w, "i64", size, error, _Error.struct_size)
-    _write(w, "ptr", "null", error, _Error.extension_start)
-    _write(w, "ptr", "@refusal", error, _Error.message)
-    _write(w, "i32", _INTERNAL, error, _Error.errc)
+    """The error of an unknown xla."""
+    api = w.load("ptr", w.field(frame, xla.CallFrame.api))
+    make = w.load("ptr", w.field(api, xla.Api.error_create))
+    error = w.room(ctypes.sizeof(xla.Error), "i8")
+    size = xla.size_until(xla.Error.errc)
+    _write(w, "i64", size, error, xla.Error.struct_size)
+    _write(w, "ptr", "null", error, xla.Error.extension_start)
+    _write(w, "ptr", "@refusal", error, xla.Error.message)
+    _write(w, "i32", xla.INTERNAL, error, xla.Error.errc)
     return w.put("ptr", f"call ptr {make}(ptr {error})")
