@@ -1,23 +1,284 @@
-"""Launches of GPU kernels by XLA."""
+"""Kernels on GPUs as targets of XLA's calls: what XLA calls, and what it makes of a call."""
 
+import ctypes
 import hashlib
+import math
+import threading
+from collections.abc import Callable
+from functools import cache
+from typing import Any
 
+import jax
+
+from jaxdae.kernels.cuda import driver as cuda
+from jaxdae.kernels.cuda.driver import Context, Driver, DriverError
 from jaxdae.kernels.cuda.kernel import DeviceKernel
+from jaxdae.kernels.cuda.modules import Modules
+from jaxdae.kernels.llvm import xla_interface, xla_structures as xla
 
-REGISTERED: dict[str, DeviceKernel] = {}
+_HANDLER = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
+_MAKE_ERROR = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.POINTER(xla.Error))
+_GET_STREAM = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.POINTER(xla.StreamRequest))
+# Handlers are kept for the life of the process: compiled programs of JAX point to them.
+_REGISTERED: "dict[str, Handler]" = {}
+# JAX may compile in several threads.
+_LOCK = threading.Lock()
+_LAYOUT = "XLA calls a kernel by a layout that this release does not know; use another jaxlib"
+_OUT_OF_RESOURCES = 701
+
+
+class CallError(Exception):
+    """A call that cannot be served.
+
+    Args:
+        text: why, and what to do.
+        code: of XLA.
+    """
+
+    def __init__(self, text: str, code: int = xla.INTERNAL):
+        super().__init__(text)
+        self.code = code
+
+
+class XlaError(Exception):
+    """An error that XLA gave, to be handed back to it.
+
+    Args:
+        address: where it is.
+    """
+
+    def __init__(self, address: int):
+        super().__init__(address)
+        self.address = address
+
+
+def obstacle() -> str | None:
+    """Why kernels cannot run on the GPUs of this machine, in words; `None` where they can."""
+    reason = xla_interface.obstacle()
+    if reason is not None:
+        return reason
+    try:
+        return cuda.installed().obstacle()
+    except DriverError as error:
+        return str(error).rstrip(".")
 
 
 def register(kernel: DeviceKernel, content: str) -> str:
-    """Make a kernel known to XLA.
+    """Make a kernel known to XLA on GPUs by NVIDIA.
+
+    Nothing is asked of a driver before the kernel runs: programs for GPUs can be made where there
+    are none.
 
     Args:
         kernel: what is launched.
         content: what it computes, in words that are the same on every machine.
 
     Returns:
-        Name of the target of foreign-function calls.
+        Name of the target of foreign-function calls; equal kernels have one.
+
+    Raises:
+        DriverError: where XLA's interface for such functions is another one.
     """
-    parts = (hashlib.sha256(x.encode()).hexdigest()[:32] for x in (content, kernel.ptx))
-    name = "_".join(["jaxdae", *parts])
-    REGISTERED[name] = kernel
+    reason = xla_interface.obstacle()
+    if reason is not None:
+        raise DriverError(f"{reason}; use backend='plain' here.")
+    parts = (content.encode(), repr(kernel).encode())
+    name = "_".join(["jaxdae", *(hashlib.sha256(x).hexdigest()[:32] for x in parts)])
+    with _LOCK:
+        if name not in _REGISTERED:
+            _REGISTERED[name] = Handler(kernel)
+            jax.ffi.register_ffi_target(name, _REGISTERED[name].stages(), platform="CUDA")
     return name
+
+
+@cache
+def _modules() -> Modules:
+    """Of the driver of this machine."""
+    return Modules(cuda.installed())
+
+
+def stream_of(frame: Any) -> int | None:
+    """The stream that XLA gives a call.
+
+    Args:
+        frame: of the call.
+
+    Raises:
+        XlaError: where it gives none.
+    """
+    api = xla.Api.from_address(frame.api)
+    if api.struct_size < xla.size_until(xla.Api.stream_get):
+        raise CallError(f"{_LAYOUT}.")
+    size = xla.size_until(xla.StreamRequest.stream)
+    request = xla.StreamRequest(struct_size=size, ctx=frame.ctx)
+    error = _GET_STREAM(api.stream_get)(ctypes.byref(request))
+    if error:
+        raise XlaError(error)
+    return request.stream
+
+
+class Handler:
+    """What XLA calls: it launches a kernel on XLA's stream, and does not wait for it.
+
+    It is called from threads of XLA, several at once, and for several devices.
+
+    Args:
+        kernel: what is launched.
+        modules: gives the compiled kernels, once one is to run.
+        stream: gives the stream of a call.
+    """
+
+    def __init__(
+        self,
+        kernel: DeviceKernel,
+        modules: Callable[[], Modules] = _modules,
+        stream: Callable[[Any], int | None] = stream_of,
+    ):
+        self._kernel, self._modules, self._stream = kernel, modules, stream
+        self._digest = hashlib.sha256(kernel.ptx.encode()).hexdigest()
+        self.entry = _HANDLER(self._called)
+
+    def stages(self) -> dict[str, Any]:
+        """What XLA is given: the entry of the stages that it has work in.
+
+        The driver compiles before anything of a program runs. Where it had to do so in between, it
+        could wait for work of other devices, which may wait for this one.
+        """
+        address = ctypes.cast(self.entry, ctypes.c_void_p).value
+        return {stage: _capsule(address) for stage in ("initialize", "execute")}
+
+    def _called(self, address: int) -> int | None:
+        """The entry: nothing may be raised through it, and nothing is read before its size."""
+        frame = xla.CallFrame.from_address(address)
+        try:
+            if not _is_question(frame):
+                self._serve(frame)
+            return None
+        except XlaError as error:
+            return error.address
+        except CallError as error:
+            return _made_error(frame, str(error), error.code)
+        except DriverError as error:
+            code = xla.RESOURCE_EXHAUSTED if error.code == cuda.OUT_OF_MEMORY else xla.INTERNAL
+            return _made_error(frame, str(error), code)
+        except BaseException as error:
+            # Also an interruption from the keyboard, where JAX calls from the main thread.
+            return _made_error(frame, f"{type(error).__name__}: {error}", xla.INTERNAL)
+
+    def _serve(self, frame: Any) -> None:
+        _check(frame)
+        if frame.stage == xla.EXECUTE:
+            members = _members(_buffers(frame.rets)[0], self._kernel.rank)
+            if members:
+                self._launch(frame, members)
+        elif frame.stage == xla.INITIALIZE:
+            modules, stream = self._modules(), self._stream(frame)
+            context = modules.driver.context(stream)
+            with modules.driver.current(context):
+                self._function(modules, context)
+
+    def _launch(self, frame: Any, members: int) -> None:
+        modules, stream = self._modules(), self._stream(frame)
+        driver, kernel = modules.driver, self._kernel
+        context = driver.context(stream)
+        buffers = [*_buffers(frame.args), *_buffers(frame.rets)]
+        words = [word for x in buffers for word in _words(x)]
+        grid = _grid(kernel, members)
+        with driver.current(context):
+            function = self._function(modules, context)
+            try:
+                driver.launch(function, grid, stream, [*words, members])
+            except DriverError as error:
+                raise DriverError(_explained(error, driver, function, grid), error.code) from None
+
+    def _function(self, modules: Modules, context: Context) -> int:
+        return modules.function(self._digest, self._kernel.ptx, context)
+
+
+def _explained(error: DriverError, driver: Driver, function: int, grid: cuda.Grid) -> str:
+    """An error of a launch, with what the kernel needs where there is too little of it."""
+    if error.code not in (cuda.OUT_OF_MEMORY, _OUT_OF_RESOURCES):
+        return str(error)
+    needs = driver.needs(function)
+    return (
+        f"{error} The kernel runs {grid.blocks} blocks of {grid.block} threads, each with "
+        f"{needs.registers} registers and {needs.local_bytes} bytes of local memory"
+        f"{driver.memory()}."
+    )
+
+
+# Call frames.
+
+
+def _is_question(frame: Any) -> bool:
+    """Whether a call only asks for the version of the interface; it is then answered.
+
+    Work is never made part of a recorded sequence of launches (its traits say so), as the driver
+    may compile in between.
+    """
+    if not frame.extension_start:
+        return False
+    extension = xla.Extension.from_address(frame.extension_start)
+    if extension.type != xla.METADATA:
+        return False
+    metadata, version = xla.Metadata.from_address(extension.metadata), xla_interface.version()
+    if version is not None:
+        metadata.api_version.major_version, metadata.api_version.minor_version = version
+    metadata.traits = 0
+    return True
+
+
+def _check(frame: Any) -> None:
+    """Whether structures are those that are known; one that is shorter is not read."""
+    known = frame.struct_size >= ctypes.sizeof(xla.CallFrame) and all(
+        x.struct_size == ctypes.sizeof(xla.Buffers) for x in (frame.args, frame.rets)
+    )
+    buffers = [*_buffers(frame.args), *_buffers(frame.rets)] if known else []
+    size = ctypes.sizeof(xla.BufferLayout)
+    if not buffers or any(x.struct_size < size for x in buffers):
+        raise CallError(f"{_LAYOUT}.")
+
+
+def _buffers(table: Any) -> list[Any]:
+    """Arguments or results."""
+    if not table.size:
+        return []
+    addresses = (ctypes.c_void_p * table.size).from_address(table.buffers)
+    return [xla.BufferLayout.from_address(x) for x in addresses]
+
+
+def _dimensions(buffer: Any) -> list[int]:
+    rank = buffer.rank
+    return list((ctypes.c_int64 * rank).from_address(buffer.dims)) if rank else []
+
+
+def _words(buffer: Any) -> list[int]:
+    """What the kernel is given of an array: where it is, and its dimensions."""
+    return [buffer.data or 0, *_dimensions(buffer)]
+
+
+def _members(first: Any, rank: int) -> int:
+    """Of the batch: the product of the leading axes of the first result."""
+    return math.prod(_dimensions(first)[:rank])
+
+
+def _grid(kernel: DeviceKernel, members: int) -> cuda.Grid:
+    """No more blocks than members need: a part of a batch may be smaller than what is compiled."""
+    blocks = min(kernel.threads // kernel.block, -(-members // kernel.block))
+    return cuda.Grid(blocks, kernel.block)
+
+
+def _made_error(frame: Any, text: str, code: int) -> int | None:
+    """An error of XLA."""
+    api = xla.Api.from_address(frame.api)
+    message = ctypes.create_string_buffer(f"jaxdae: {text}".encode())
+    size = xla.size_until(xla.Error.errc)
+    error = xla.Error(struct_size=size, message=ctypes.addressof(message), errc=code)
+    return _MAKE_ERROR(api.error_create)(ctypes.byref(error))
+
+
+def _capsule(address: int | None) -> Any:
+    make = ctypes.pythonapi.PyCapsule_New
+    make.restype = ctypes.py_object
+    make.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+    return make(address, None, None)
