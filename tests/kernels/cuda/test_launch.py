@@ -3,6 +3,7 @@
 import ctypes
 import re
 import threading
+from typing import Any
 
 import numpy as np
 import pytest
@@ -39,7 +40,7 @@ class Machine:
     def call(self, members=(2, 75), device: int = 0, **settings) -> Call:
         self.cuda.make_current(device)
         arrays = np.ones(members), np.ones(7)
-        settings = {"stream": self.cuda.stream(device)} | settings
+        settings: dict[str, Any] = {"stream": self.cuda.stream(device)} | settings
         return Call(arrays, [np.zeros((*members, 4))], **settings)
 
 
