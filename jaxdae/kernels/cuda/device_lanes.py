@@ -1,5 +1,7 @@
 """Functions for members of a batch as entries of GPU kernels, one member a thread."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from jaxdae.kernels.llvm.batch_loops import Index, Lanes, Place, Signature
@@ -21,6 +23,7 @@ class DeviceLanes(Lanes):
     kept_bytes = _KEPT_BYTES
 
     signature: Signature
+    stride: Integer
 
     def bounds(self) -> tuple[Integer, Integer]:
         thread, block, count, blocks = (
@@ -29,6 +32,8 @@ class DeviceLanes(Lanes):
         self.thread = block * count + thread
         self.stride = count * blocks
         self._reserved: Index = 0
+        # The one lane of a thread.
+        self._alone = Integer(self, "0")
         return self.thread, Integer(self, "%members")
 
     def buffer(self, table: Place, index: int, first: int, axes: int) -> tuple[Place, list]:
@@ -55,8 +60,25 @@ class DeviceLanes(Lanes):
         base, (_, capacity) = self.buffer(self.results, len(self.signature.results), 0, 2)
         start = self._reserved
         self._reserved = vectors + start
-        place = self.place(self.scalar, base, self.thread * capacity + start)
+        place = self.place(self.scalar, base, self.stride * start + self.thread)
         return self._reserved > capacity, place
+
+    @contextmanager
+    def kept(self, room: Place, start: Index, size: int) -> Iterator[Place]:
+        place = self.room(size)
+        yield place
+        with self.loop(size) as i:
+            self.write(self.get(place, self._alone, i), self._of_room(room, i + start))
+
+    def recalled(self, room: Place, start: Index, size: int) -> Place:
+        place = self.room(size)
+        with self.loop(size) as i:
+            self.write(self.read(self._of_room(room, i + start)), self.at(place, i, self._alone))
+        return place
+
+    def _of_room(self, room: Place, i: Integer) -> Place:
+        """Place of the number `i` of a thread: threads beside each other have it side by side."""
+        return self.place(self.scalar, room, self.stride * i)
 
     def missing(self, taken: Any) -> Condition:
         return taken

@@ -66,11 +66,11 @@ class AdaptiveAdjoint(Adjoint):
         lanes, control = self.lanes, self.control
         with lanes.if_then(control.accepted(lane)):
             count = lanes.count(self.listed, lane)
-            place = self._logged(log, count)
-            lanes.copy_lane(1, control.step.t0, place, lane)
-            lanes.copy_lane(1, control.step.t1, lanes.offset(place, 1), lane)
-            state = lanes.offset(place, 2)
-            lanes.copy_lane(self.n, control.step.y0, state, lane)
+            with lanes.kept(log, count * self.entries, self.entries) as place:
+                lanes.copy_lane(1, control.step.t0, place, lane)
+                lanes.copy_lane(1, control.step.t1, lanes.offset(place, 1), lane)
+                state = lanes.offset(place, 2)
+                lanes.copy_lane(self.n, control.step.y0, state, lane)
             lanes.set_count(count + 1, self.listed, lane)
         control.proceed(lane)
         tried = lanes.count(self.tried, lane) + 1
@@ -78,9 +78,6 @@ class AdaptiveAdjoint(Adjoint):
         more = tried < self.run.max_steps
         on = control.unfinished(lane) & ~control.failed(lane)
         lanes.set_count((on & more).as_integer(), self.busy, lane)
-
-    def _logged(self, log, i):
-        return self.lanes.offset(log, i * self.entries)
 
     def _reverse(self, turn, log) -> None:
         """Go back over the last step of each lane that is not done yet.
@@ -91,7 +88,8 @@ class AdaptiveAdjoint(Adjoint):
         with lanes.loop(lanes.width) as lane:
             index = self._index(turn, lane)
             safe = (index < 0).choose(0, index)
-            lanes.copy_lane(self.entries, self._logged(log, safe), self.entry, lane)
+            place = lanes.recalled(log, safe * self.entries, self.entries)
+            lanes.copy_lane(self.entries, place, self.entry, lane)
             with lanes.if_then(index < 0):
                 for end in (self.entry, lanes.offset(self.entry, 1)):
                     lanes.copy_lane(1, self.control.begin, end, lane)

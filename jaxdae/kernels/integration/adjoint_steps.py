@@ -114,15 +114,16 @@ class _FixedAdjoint(Adjoint):
                 self._reverse_section(section, starts, inner)
             self.store(index)
 
-    def _kept(self, room, i, size: int):
-        return self.lanes.offset(room, i * size)
+    def _kept_step(self, inner, j):
+        return self.lanes.kept(inner, j * self.entries, self.entries)
 
     def _forward(self, starts) -> None:
         """Keep the state at the start of each section."""
         lanes, n = self.lanes, self.n
         lanes.copy(n, self.start.state, self.y)
         with lanes.loop(self.sections) as section:
-            lanes.copy(n, self.y, self._kept(starts, section, n))
+            with lanes.kept(starts, section * n, n) as start:
+                lanes.copy(n, self.y, start)
             last = section.equals(self.sections - 1)
             with lanes.loop(last.choose(0, self.length)) as j:
                 self._step(section * self.length + j, self.rates)
@@ -141,9 +142,8 @@ class _FixedAdjoint(Adjoint):
         lanes, n = self.lanes, self.n
         first = section * self.length
         count = lanes.minimum(self.length, self.steps - first)
-        lanes.copy(n, self._kept(starts, section, n), self.y)
-        with lanes.loop(count) as j:
-            kept = self._kept(inner, j, self.entries)
+        lanes.copy(n, lanes.recalled(starts, section * n, n), self.y)
+        with lanes.loop(count) as j, self._kept_step(inner, j) as kept:
             lanes.copy(n, self.y, kept)
             self._step(first + j, lanes.offset(kept, n))
         with lanes.down(count) as j:
@@ -151,7 +151,7 @@ class _FixedAdjoint(Adjoint):
             self._set_times(i)
             self._add_rows_at_steps(i)
             start = i.equals(0)
-            kept = self._kept(inner, j, self.entries)
+            kept = lanes.recalled(inner, j * self.entries, self.entries)
             rates = lanes.offset(kept, n)
             self.reverse_step(self.t0, self.t1, kept, rates, lambda lane: start)  # noqa: ARG005
 

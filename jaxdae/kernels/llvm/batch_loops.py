@@ -225,6 +225,17 @@ class Lanes(Writer):
         aligned = self._padded(address) & -ALIGNMENT
         return taken, self.put("ptr", f"inttoptr i64 {aligned} to ptr")
 
+    @contextmanager
+    def kept(self, room: Place, start: Index, size: int) -> Iterator[Place]:
+        """A place for numbers that are kept in a room, from a number of it on."""
+        del size
+        yield self.offset(room, start)
+
+    def recalled(self, room: Place, start: Index, size: int) -> Place:
+        """A place where numbers are that were kept, as long as nothing else is recalled there."""
+        del size
+        return self.offset(room, start)
+
     def missing(self, taken: Place) -> Condition:
         """Whether there was too little memory."""
         return Condition(self, self.put("i1", f"icmp eq ptr {taken}, null"), "i1")
