@@ -1,0 +1,206 @@
+"""NVIDIA's assembler, which needs no GPU: what a kernel takes of one in registers and memory.
+
+`ptxas` comes with the package nvidia-cuda-nvcc-cu12, which JAX for CUDA installs, too; or it is
+found on the PATH.
+"""
+
+import functools
+import importlib.metadata
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+# The package that knows the oldest architectures first.
+_PACKAGES = ("nvidia-cuda-nvcc-cu12", "nvidia-cuda-nvcc")
+# Seconds after which the assembler is taken to hang; large kernels take some.
+_PATIENCE = 600.0
+_FUNCTION = re.compile(
+    r"Function properties for (\S+)\s+(\d+) bytes stack frame, (\d+) bytes spill stores, "
+    r"(\d+) bytes spill loads"
+)
+_ENTRY = re.compile(r"Compiling entry function '([^']+)'.*?Used (\d+) registers([^\n]*)", re.DOTALL)
+
+
+class AssemblerMissingError(RuntimeError):
+    """There is no `ptxas` on this machine."""
+
+
+class AssemblyError(ValueError):
+    """The assembler refuses PTX, or an architecture."""
+
+
+class Resources(NamedTuple):
+    """What a kernel takes of a GPU.
+
+    Args:
+        registers: of 32 bits, of a thread.
+        spill_stores: bytes of registers that a thread stores for want of others, in the code.
+        spill_loads: bytes of them that it loads again.
+        stack_bytes: local memory of a thread, that of functions it calls included.
+        shared_bytes: shared memory of a block, as far as it is known before the launch.
+        constant_bytes: constant memory, parameters of the kernel included.
+    """
+
+    registers: int
+    spill_stores: int
+    spill_loads: int
+    stack_bytes: int
+    shared_bytes: int
+    constant_bytes: int
+
+    @property
+    def spill_bytes(self) -> int:
+        """Bytes that are stored for want of registers."""
+        return self.spill_stores
+
+
+class Assembly(NamedTuple):
+    """Machine code of a GPU, and what it takes.
+
+    Args:
+        resources: of the kernel.
+        code: the machine code, an object file (cubin).
+        log: what the assembler said.
+    """
+
+    resources: Resources
+    code: bytes
+    log: str
+
+
+@functools.cache
+def assembler() -> Path:
+    """Where `ptxas` is: in an installed package, else on the PATH.
+
+    Raises:
+        AssemblerMissingError: where it is in neither.
+    """
+    for package in _PACKAGES:
+        path = _in_package(package)
+        if path is not None:
+            return path
+    on_path = shutil.which("ptxas")
+    if on_path is None:
+        raise AssemblerMissingError(
+            "NVIDIA's assembler ptxas is not installed, so nothing can be said of registers: "
+            "pip install 'jaxdae[gpu-test]'."
+        )
+    return Path(on_path)
+
+
+def _in_package(name: str) -> Path | None:
+    try:
+        files = importlib.metadata.files(name) or []
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    paths = (Path(str(x.locate())) for x in files if x.name in ("ptxas", "ptxas.exe"))
+    return next((x for x in paths if os.access(x, os.X_OK)), None)
+
+
+@functools.cache
+def version() -> str:
+    """Release of the assembler, such as 12.9.86.
+
+    Raises:
+        AssemblerMissingError: where there is none.
+        AssemblyError: where it does not run.
+    """
+    found = re.search(r"V(\d+(?:\.\d+)*)", _run("--version"))
+    return "unknown" if found is None else found[1]
+
+
+@functools.cache
+def architectures() -> tuple[str, ...]:
+    """Architectures that the assembler knows, the oldest first: sm_70, sm_80, ….
+
+    Variants of one (sm_90a) are left out: their code runs on no other.
+
+    Raises:
+        AssemblerMissingError: where there is none.
+        AssemblyError: where it does not run.
+    """
+    numbers = {int(x) for x in re.findall(r"'sm_(\d+)'", _run("--help"))}
+    return tuple(f"sm_{x}" for x in sorted(numbers))
+
+
+def assemble(ptx: str, architecture: str = "sm_90") -> Assembly:
+    """Machine code of a module with one kernel.
+
+    Args:
+        ptx: its text.
+        architecture: of the GPU, `sm_XX`.
+
+    Returns:
+        Machine code, and what it takes of a GPU.
+
+    Raises:
+        AssemblerMissingError: where there is no assembler.
+        AssemblyError: for an architecture that it does not know, and for PTX that it refuses, with
+            its words.
+    """
+    if architecture not in architectures():
+        raise AssemblyError(
+            f"ptxas {version()} does not know {architecture!r}; it knows "
+            f"{', '.join(architectures())}."
+        )
+    with tempfile.TemporaryDirectory(prefix="jaxdae-") as folder:
+        source, target = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
+        source.write_text(ptx)
+        words = ("--verbose", "-arch", architecture, str(source), "-o", str(target))
+        log = _run(*words).replace(str(source), "kernel.ptx")
+        return Assembly(parsed(log), target.read_bytes(), log)
+
+
+def parsed(log: str) -> Resources:
+    """What a kernel takes, from the words of the assembler.
+
+    Args:
+        log: what it said with `--verbose` of a module with one kernel.
+
+    Raises:
+        AssemblyError: where these are no such words.
+    """
+    entries = _ENTRY.findall(log)
+    if len(entries) != 1:
+        raise AssemblyError(
+            f"ptxas reported on {len(entries)} kernels, where there is to be one: {log.strip()}"
+        )
+    ((name, registers, rest),) = entries
+    each = {x[0]: tuple(map(int, x[1:])) for x in _FUNCTION.findall(log)}
+    frame = each.get(name, (0, 0, 0))[0]
+
+    def bytes_of(kind: str) -> int:
+        return sum(map(int, re.findall(rf"(\d+) bytes {kind}", rest)))
+
+    return Resources(
+        int(registers),
+        sum(x[1] for x in each.values()),
+        sum(x[2] for x in each.values()),
+        max(frame, bytes_of("cumulative stack size")),
+        bytes_of("smem"),
+        bytes_of(r"cmem\[\d+\]"),
+    )
+
+
+def _run(*words: str) -> str:
+    """What the assembler says."""
+    path = assembler()
+    try:
+        done = subprocess.run(
+            [path, *words], capture_output=True, text=True, check=False, timeout=_PATIENCE
+        )
+    except OSError as error:
+        raise AssemblyError(
+            f"the assembler {path} does not run ({error.strerror}); install it anew: pip install "
+            "--force-reinstall nvidia-cuda-nvcc-cu12."
+        ) from error
+    except subprocess.TimeoutExpired as error:
+        raise AssemblyError(f"ptxas did not end within {_PATIENCE:.0f} s.") from error
+    text = f"{done.stdout}{done.stderr}"
+    if done.returncode != 0:
+        raise AssemblyError(f"ptxas refuses this ({' '.join(words[:3])}): {text.strip()}")
+    return text
