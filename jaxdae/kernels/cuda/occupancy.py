@@ -1,7 +1,9 @@
 """How many threads GPUs hold at once, and how many steps a second they can make: an estimate.
 
-Limits of compute capabilities are those of [NvidiaCudaGuide, chapter V], its tables of technical
-specifications and of the throughput of native arithmetic instructions.
+Limits of compute capabilities are those of [NvidiaCuda2025], its tables of technical specifications
+and of the throughput of native arithmetic instructions. Numbers of GPUs are those of their data
+sheets and whitepapers: H100, SXM [NvidiaHopper2022], H200 [NvidiaH200], A100, SXM, of 80 GB
+[NvidiaAmpere2020], RTX 4090 [NvidiaAda2022], L4 [NvidiaL4].
 """
 
 from typing import NamedTuple
@@ -85,9 +87,7 @@ class Device(NamedTuple):
         return f"sm_{self.capability.replace('.', '')}"
 
 
-#: H100 SXM and H200 [NvidiaHopper; NvidiaHopper200], A100 of 80 GB, SXM [NvidiaAmpere], RTX 4090
-#: [NvidiaAda] and L4 [NvidiaL4]. Peaks of double precision of the last two are 1/64 of those of
-#: single precision, as the second says.
+# Of the last two the peak of double precision is 1/64 of that of single precision.
 DEVICES = (
     Device("H100", "9.0", 132, 1.98e9, 3.35e12, 34e12, 67e12),
     Device("H200", "9.0", 132, 1.98e9, 4.8e12, 34e12, 67e12),
@@ -217,7 +217,7 @@ class Estimate(NamedTuple):
 
 
 def estimate(work: Work, device: Device, registers: int, block: int) -> Estimate:
-    """Steps a second that a GPU can make, were nothing else in the way [WilliamsRoofline].
+    """Steps a second that a GPU can make, were nothing else in the way [Williams2009].
 
     The least of what its arithmetic, its issue of instructions, its memory and its first cache
     allow, and of what resident threads can do that wait for each instruction's result.

@@ -54,7 +54,9 @@ def test_shared_memory_limits_blocks():
     assert occupancy(32, 128, 48 * 1024, "7.0").blocks == 2
 
 
-@pytest.mark.parametrize(("registers", "block", "shared"), [(256, 32, 0), (32, 1025, 0), (32, 32, 2**20)])
+@pytest.mark.parametrize(
+    ("registers", "block", "shared"), [(256, 32, 0), (32, 1025, 0), (32, 32, 2**20)]
+)
 def test_what_no_multiprocessor_holds_is_refused(registers, block, shared):
     with pytest.raises(ValueError, match="does not fit: at most 1024, 255 and"):
         occupancy(registers, block, shared)
@@ -63,7 +65,7 @@ def test_what_no_multiprocessor_holds_is_refused(registers, block, shared):
 def test_an_unknown_architecture_is_named_with_those_known():
     assert capability_of("sm_89") == "8.9"
     for name in ("sm_42", "gfx90a", "sm_", ""):
-        with pytest.raises(ValueError, match="not known; those known are of sm_70, .*sm_90"):
+        with pytest.raises(ValueError, match=r"not known; those known are of sm_70, .*sm_90"):
             capability_of(name)
 
 
