@@ -29,9 +29,7 @@ class Calls:
         entry: where threads begin.
     """
 
-    def __init__(
-        self, program: Program, threads: Threads, first: dict[str, int], entry: Function
-    ):
+    def __init__(self, program: Program, threads: Threads, first: dict[str, int], entry: Function):
         self._program, self._threads, self._first, self._entry = program, threads, first, entry
         # The piece that each thread returns to, by function; what it brings, by piece.
         self._returns = {x: np.full(threads.count, -1) for x in first}

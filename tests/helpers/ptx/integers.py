@@ -107,7 +107,9 @@ def _permuted(a: np.ndarray, b: np.ndarray, selector: np.ndarray) -> np.ndarray:
     result = np.zeros_like(a)
     for i in range(4):
         choice = (selector >> np.uint32(4 * i)) & np.uint32(15)
-        byte = ((both >> (8 * (choice & np.uint32(7))).astype(np.uint64)) & np.uint64(255)).astype(np.uint32)
+        byte = ((both >> (8 * (choice & np.uint32(7))).astype(np.uint64)) & np.uint64(255)).astype(
+            np.uint32
+        )
         sign = np.where(byte & np.uint32(128), np.uint32(255), np.uint32(0))
         result |= np.where(choice & np.uint32(8), sign, byte) << np.uint32(8 * i)
     return result

@@ -1,6 +1,7 @@
 """Types of PTX as types of NumPy, and its literals."""
 
 import re
+from typing import Any
 
 import numpy as np
 
@@ -37,7 +38,7 @@ def bits_kind(dtype: np.dtype) -> np.dtype:
     return dtype if dtype == np.bool_ else np.dtype(f"u{dtype.itemsize}")
 
 
-def literal(text: str, dtype: np.dtype) -> np.generic:
+def literal(text: str, dtype: np.dtype) -> Any:
     """A number as it is written, as a type: a float by its bits, or an integer.
 
     Where floats are computed with, a literal is one of the same length; where bits are moved, so

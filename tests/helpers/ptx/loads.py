@@ -80,9 +80,7 @@ class Place:
 
     def _indices(self, rows: Rows, part: np.ndarray, at: np.ndarray, verb: str):
         start = LOCAL if rows.what == "local" else SHARED
-        return rows.indices(
-            at - np.uint64(start), self._dtype, self._element.entries, part, verb
-        )
+        return rows.indices(at - np.uint64(start), self._dtype, self._element.entries, part, verb)
 
     def _addresses(self, where: Where) -> tuple[np.ndarray, np.ndarray]:
         """Threads that take part, and the generic address of each."""

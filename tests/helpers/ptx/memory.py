@@ -9,6 +9,7 @@ import ctypes
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from helpers.ptx.errors import PtxError, ThreadError
 
@@ -95,7 +96,7 @@ class Memory:
             raise PtxError(f"no buffer begins at {address:#x}")
         del self._starts[at], self._regions[at]
 
-    def read(self, address: int, shape: tuple[int, ...], dtype: object) -> np.ndarray:
+    def read(self, address: int, shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
         """A copy of what lies at an address.
 
         Args:
@@ -143,19 +144,19 @@ class Access:
             addresses: one of each thread.
             threads: their numbers, for errors.
         """
-        if addresses.size and self._in_one(addresses, "reads"):
+        if addresses.size and self._in_one(addresses):
             at = self._index(addresses)
             return [self._view[at + i if i else at] for i in range(self._entries)]
         results = [np.empty(addresses.size, self._dtype) for _ in range(self._entries)]
-        for i, (address, thread) in enumerate(zip(addresses.tolist(), threads.tolist(), strict=True)):
+        for i, (address, thread) in enumerate(
+            zip(addresses.tolist(), threads.tolist(), strict=True)
+        ):
             at = self._seek(address, thread, "reads")
             for j, result in enumerate(results):
                 result[i] = self._view[at + j]
         return results
 
-    def write(
-        self, addresses: np.ndarray, values: list[np.ndarray], threads: np.ndarray
-    ) -> None:
+    def write(self, addresses: np.ndarray, values: list[np.ndarray], threads: np.ndarray) -> None:
         """Set the elements at each address; of two threads at one address, the last one does.
 
         Args:
@@ -163,17 +164,19 @@ class Access:
             values: the elements of each.
             threads: their numbers, for errors.
         """
-        if addresses.size and self._in_one(addresses, "writes"):
+        if addresses.size and self._in_one(addresses):
             at = self._index(addresses)
             for i, value in enumerate(values):
                 self._view[at + i if i else at] = value
             return
-        for i, (address, thread) in enumerate(zip(addresses.tolist(), threads.tolist(), strict=True)):
+        for i, (address, thread) in enumerate(
+            zip(addresses.tolist(), threads.tolist(), strict=True)
+        ):
             at = self._seek(address, thread, "writes")
             for j, value in enumerate(values):
                 self._view[at + j] = value[i]
 
-    def _in_one(self, addresses: np.ndarray, verb: str) -> bool:
+    def _in_one(self, addresses: np.ndarray) -> bool:
         """Whether all are in one buffer, which is then the one that is looked at."""
         if self._all_inside(addresses):
             return True
@@ -181,7 +184,6 @@ class Access:
         if region is None or region.nbytes < self._size:
             return False
         self._look_at(region)
-        del verb
         return self._all_inside(addresses)
 
     def _all_inside(self, addresses: np.ndarray) -> bool:

@@ -299,9 +299,7 @@ class Parser:
         if not isinstance(base, Register | Symbol | Immediate):
             raise self._error("an address begins with a register, a variable or a number")
         offset = 0
-        if self._took("+"):
-            offset = int(self._number(), 0)
-        elif self._next.text == "-":
+        if self._took("+") or self._next.text == "-":
             offset = int(self._number(), 0)
         self._take("]")
         return Address(base, offset)

@@ -72,7 +72,7 @@ class Variable(NamedTuple):
         space: `global`, `const`, `shared`, `local` or `param`.
         name: unique in its function.
         kind: type of its entries.
-        count: number of entries.
+        length: number of entries.
         alignment: of its address, in bytes.
         values: literals of its first entries; the others are zero.
         line: of the text.
@@ -81,14 +81,14 @@ class Variable(NamedTuple):
     space: str
     name: str
     kind: str
-    count: int
+    length: int
     alignment: int
     values: tuple[str, ...] | None
     line: int
 
     @property
     def nbytes(self) -> int:
-        return self.count * kind(self.kind).itemsize
+        return self.length * kind(self.kind).itemsize
 
 
 @dataclass

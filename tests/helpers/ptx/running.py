@@ -83,7 +83,7 @@ class Run:
                 f"{self._entry.name} has {len(wanted)} parameters, and {len(values)} were given"
             )
         for x, value in zip(wanted, values, strict=True):
-            if x.count != 1:
+            if x.length != 1:
                 raise PtxError(f"parameter {x.name} is an array")
             rows = self.threads.parameters[self._entry.name, x.name]
             rows.columns(0, np.dtype(f"u{x.nbytes}"), 1)[0][:] = value % 2 ** (8 * x.nbytes)
@@ -135,13 +135,14 @@ def _join(waiting: _Waiting, ways: Ways) -> None:
 def _through(code: _Code, mask: np.ndarray) -> Ways:
     """Run a piece with some threads; where they go then."""
     where: Where = True if mask.all() else mask
-    one = code.last
+    at = 0
     try:
-        for one, step in code.steps:
+        for at, (_, step) in enumerate(code.steps):  # noqa: B007
             step(where)
-        one = code.last
+        at = len(code.steps)
         return code.leave(mask)
     except PtxError as error:
+        one = [*(x for x, _ in code.steps), code.last][at]
         raise PtxError(f"line {one.line}: {one.opcode}: {error}") from error
 
 

@@ -85,7 +85,7 @@ class Threads:
         key = (function, register.name)
         if key not in self._registers:
             dtype = bits_kind(kind(register.kind))
-            self._registers[key] = np.full(self.count, -1 % 2 ** (8 * dtype.itemsize), np.uint64).astype(dtype)
+            self._registers[key] = np.zeros(self.count, dtype)
         return self._registers[key]
 
     def constant(self, text: str, dtype: np.dtype) -> np.ndarray:
@@ -117,10 +117,10 @@ def _refuse_values(variable: Variable) -> None:
 def initial_bytes(variable: Variable) -> np.ndarray:
     """What a variable of the module holds at first."""
     dtype = kind(variable.kind)
-    result = np.zeros(variable.count, dtype)
+    result = np.zeros(variable.length, dtype)
     values = variable.values or ()
-    if len(values) > variable.count:
-        raise PtxError(f"line {variable.line}: {len(values)} values for {variable.count} entries")
+    if len(values) > variable.length:
+        raise PtxError(f"line {variable.line}: {len(values)} values for {variable.length} entries")
     for i, text in enumerate(values):
         result[i] = literal(text, dtype)
     size = math.ceil(max(result.nbytes, 1) / variable.alignment) * variable.alignment
