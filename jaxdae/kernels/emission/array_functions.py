@@ -62,7 +62,7 @@ def library(
 def fast_versions(programs: list[Subprogram], width: int) -> dict[Subprogram, bool]:
     """Programs that have a fast version too, and whether it becomes part of those that call it.
 
-    It is one straight line, without branches to the C library for large arguments. Where there is
+    It is one straight line, without branches for large arguments. Where there is
     such an argument, the program is done once more with care: `@name` calls `@name.near`, which
     returns the largest argument, and then perhaps `@name.careful`.
 

@@ -1,8 +1,8 @@
 """Elementary functions of vectors, as functions of LLVM's intermediate language.
 
 They are computed for all entries at once, in the precision of the vector and to 2 units in its last
-place. Only angles too large for the reduction, and remainders of large quotients, go to the C
-library entry by entry, in double precision.
+place. Only angles too large for the reduction, and remainders of large quotients, are seen to entry
+by entry.
 """
 
 import math
@@ -11,18 +11,17 @@ from functools import cache
 from typing import Any
 
 from jaxdae.kernels.graph.operations import OPERATIONS
-from jaxdae.kernels.llvm.mathematics import trigonometric
+from jaxdae.kernels.llvm.mathematics import large_angles, trigonometric
 from jaxdae.kernels.llvm.mathematics.constants import precision
 from jaxdae.kernels.llvm.module import Definition
-from jaxdae.kernels.llvm.registers import Condition, Number
+from jaxdae.kernels.llvm.registers import Condition, Integer, Number
 from jaxdae.kernels.llvm.writer import Writer
 
 # What a program may call; `sincos` gives both of one angle.
 BOTH = "sincos"
 VECTOR_FUNCTIONS = (*(name for name, x in OPERATIONS.items() if x.function), BOTH)
-# Functions of the C library that take over where arguments are too large.
-_FAR = {BOTH: ("sin", "cos")} | {name: (x.far,) for name, x in OPERATIONS.items() if x.far}
-LIMITED = tuple(_FAR)
+# Those that others take over where arguments are too large.
+LIMITED = (BOTH, *(name for name, x in OPERATIONS.items() if x.far))
 # Longer functions are called; shorter ones may become part of what calls them.
 _LONG = 60
 
@@ -40,6 +39,13 @@ def _body(name: str) -> _Body:
     return lambda *arguments: (OPERATIONS[name].vector(*arguments),)
 
 
+def _far_body(name: str) -> _Body:
+    """What a function does to large arguments, one entry of each."""
+    if name == BOTH:
+        return trigonometric.large_sincos
+    return lambda *arguments: (OPERATIONS[name].far(*arguments),)
+
+
 @cache
 def function(name: str, width: int, dtype: Any) -> tuple[Definition, ...]:
     """Definition of `@vector_NAME` on `<width x type>`, and of what it needs.
@@ -49,10 +55,10 @@ def function(name: str, width: int, dtype: Any) -> tuple[Definition, ...]:
         width: entries of a vector.
         dtype: float64 or float32.
     """
-    if name not in _FAR:
+    if name not in LIMITED:
         return (_definition(name, "vector", width, dtype, _body(name)),)
-    far = _definition(name, "far", width, dtype, _by_library(*_FAR[name]), "noinline cold ")
-    return _definition(name, "vector", width, dtype, _guarded(name)), far
+    far = _definition(name, "far", width, dtype, _by_entries(name), "noinline cold ")
+    return _definition(name, "vector", width, dtype, _guarded(name)), far, large_angles.table()
 
 
 @cache
@@ -133,26 +139,31 @@ def _definition(
     return w.define(f"{version}_{name}", parameters, kind, result, f"{attributes}nounwind ")
 
 
-def _by_library(*names: str) -> _Body:
-    """Functions of the C library, entry by entry, in double precision."""
-    return lambda *arguments: [_by_entries(name, arguments) for name in names]
+def _by_entries(name: str) -> _Body:
+    """A function of large arguments, in a loop over the entries of vectors."""
+
+    def body(*arguments: Number) -> list[Number]:
+        w = arguments[0].writer
+        zeros = [w.number(0.0)] * _results(name)
+        if w.width == 1:
+            return _with_entry(name, arguments, zeros, 0)
+        with w.turns(0, w.width) as turns:
+            held = [turns.carried(w.vector, x) for x in zeros]
+            entry = Integer(w, turns.index).resized("i32")
+            results = _with_entry(name, arguments, held, entry)
+            for register, x in zip(held, results, strict=True):
+                turns.hand_on(register, x)
+        return [Number(w, x) for x in held]
+
+    return body
 
 
-def _by_entries(name: str, arguments: Sequence[Number]) -> Number:
-    w, result = arguments[0].writer, "zeroinitializer"
-    for i in range(w.width):
-        entries = [_wide_entry(w, x, i) for x in arguments]
-        declared = ", ".join(["double"] * len(arguments))
-        value = w.invoke("double", name, *(f"double {x}" for x in entries), declared=declared)
-        if w.bits == 32:
-            value = w.put("float", f"fptrunc double {value} to float")
-        result = w.with_entry(result, value, i)
-    return Number(w, result)
-
-
-def _wide_entry(w: Writer, x: Number, i: int) -> str:
-    entry = w.entry(x, i)
-    return entry if w.bits == 64 else w.put("double", f"fpext float {entry} to double")
+def _with_entry(name: str, arguments: Sequence[Number], held: list[str], i: Any) -> list[Number]:
+    """Results of which one more entry is computed."""
+    w = arguments[0].writer
+    entries = [Number(w, w.entry(x, i), w.scalar) for x in arguments]
+    results = zip(held, _far_body(name)(*entries), strict=True)
+    return [Number(w, w.with_entry(before, x, i)) for before, x in results]
 
 
 def _is_far(name: str, arguments: Sequence[Number]) -> Condition:
@@ -165,7 +176,7 @@ def _is_far(name: str, arguments: Sequence[Number]) -> Condition:
 
 
 def _guarded(name: str) -> _Body:
-    """A function of arguments that are not too large, and the C library for those that are.
+    """A function of arguments that are not too large, and the other one for those that are.
 
     Each entry by itself, so that no result depends on the company in the vector.
     """

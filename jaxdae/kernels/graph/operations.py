@@ -14,6 +14,7 @@ from jaxdae.kernels.llvm.mathematics import (
     inverse_trigonometric,
     logarithmic,
     powers,
+    remainders,
     trigonometric,
 )
 
@@ -26,8 +27,8 @@ class Operation(NamedTuple):
         portable: what it does to arrays of JAX.
         vector: what it does to `Register`s of LLVM.
         function: whether kernels call it as a function, and do not have it written in place.
-        far: the function of the C library that takes over where `vector` is not made for arguments
-            so large.
+        far: what takes over where `vector` is not made for arguments so large; for one entry of
+            each vector.
         boolean: whether the result is a boolean.
         commutative: whether two arguments may change places.
         primitive: whether JAX has a primitive of its name that does it to each entry.
@@ -39,7 +40,7 @@ class Operation(NamedTuple):
     portable: Callable[..., Any]
     vector: Callable[..., Any]
     function: bool = False
-    far: str | None = None
+    far: Callable[..., Any] | None = None
     boolean: bool = False
     commutative: bool = False
     primitive: bool = True
@@ -105,10 +106,12 @@ OPERATIONS: dict[str, Operation] = {
     "sqrt": Operation(np.sqrt, jnp.sqrt, _intrinsic("sqrt")),
     # The nearest number of single precision, in programs of double precision.
     "single": Operation(_single, _portable_single, _method("single"), primitive=False),
-    "rem": _function(np.fmod, jax.lax.rem, powers.rem, far="fmod"),
-    "sin": _function(np.sin, jnp.sin, trigonometric.sin, far="sin"),
-    "cos": _function(np.cos, jnp.cos, trigonometric.cos, far="cos", positive=True),
-    "tan": _function(np.tan, jnp.tan, trigonometric.tan, far="tan"),
+    "rem": _function(np.fmod, jax.lax.rem, remainders.rem, far=remainders.large_rem),
+    "sin": _function(np.sin, jnp.sin, trigonometric.sin, far=trigonometric.large_sin),
+    "cos": _function(
+        np.cos, jnp.cos, trigonometric.cos, far=trigonometric.large_cos, positive=True
+    ),
+    "tan": _function(np.tan, jnp.tan, trigonometric.tan, far=trigonometric.large_tan),
     "asin": _function(np.arcsin, jnp.arcsin, inverse_trigonometric.asin),
     "acos": _function(np.arccos, jnp.arccos, inverse_trigonometric.acos, positive=True),
     "atan": _function(np.arctan, jnp.arctan, inverse_trigonometric.atan),

@@ -159,7 +159,8 @@ class Number(Register):
 
     def bits(self) -> "Integer":
         """Its bits."""
-        return self._as(Integer, "bitcast", self.writer.integers)
+        kind = self.writer.integers if self.kind[0] == "<" else f"i{self.writer.bits}"
+        return self._as(Integer, "bitcast", kind)
 
 
 class Integer(Register):
@@ -193,11 +194,18 @@ class Integer(Register):
 
     def number(self) -> Number:
         """Floating-point numbers of these bits."""
-        return self._as(Number, "bitcast", self.writer.vector)
+        w = self.writer
+        return self._as(Number, "bitcast", w.vector if self.kind[0] == "<" else w.scalar)
 
     def as_number(self) -> Number:
         """Itself as a floating-point number."""
         return self._as(Number, "sitofp", self.writer.scalar)
+
+    def resized(self, kind: str) -> "Integer":
+        """Itself as another type, by its last bits or with zeros before the first."""
+        if kind == self.kind:
+            return self
+        return self._as(Integer, "zext" if int(kind[1:]) > int(self.kind[1:]) else "trunc", kind)
 
 
 class Condition(Register):

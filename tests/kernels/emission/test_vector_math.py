@@ -309,5 +309,5 @@ def test_all_functions_are_looked_at_here():
 
 
 def test_loops_over_numbers_take_functions_without_a_branch():
-    """All of one number, but those that leave large arguments to the C library."""
+    """All of one number, but those that leave large arguments to others."""
     assert {*STRAIGHT_LINES} == {*VECTOR_FUNCTIONS} - {*LIMITED, *OF_TWO}

@@ -1,4 +1,4 @@
-"""Powers of vectors, through a binary logarithm of twice the precision; cubic roots; remainders."""
+"""Powers of vectors, through a binary logarithm of twice the precision; cubic roots."""
 
 import numpy as np
 
@@ -122,14 +122,3 @@ def cbrt(x: Number) -> Number:
     scale = ((moved.bits() - (p.bits_of(p.magic) - p.bias)) << p.mantissa).number()
     value = x.equals(0.0).choose(0.0, root * scale).signed_as(x)
     return (abs(x) < np.inf).choose(value, x)
-
-
-def rem(x: Number, y: Number) -> Number:
-    """Remainder of a division that is rounded towards zero, for quotients that are not large."""
-    size, step = abs(x), abs(y)
-    quotient = (size / step).intrinsic("floor")
-    # Exact; the quotient may have been rounded up to the next integer.
-    rest = (-quotient).fused(step, size)
-    rest = (rest < 0.0).choose(rest + step, rest)
-    # So it is where the divisor is infinite.
-    return (size < step).choose(size, rest).signed_as(x)

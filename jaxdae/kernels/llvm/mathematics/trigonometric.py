@@ -1,7 +1,8 @@
 """Sine, cosine and tangent of vectors.
 
 The argument less the nearest multiple of pi / 2, which is taken away in three parts
-[CodyWaite1980], goes into polynomials. Larger arguments are rare; they go to the C library.
+[CodyWaite1980], goes into polynomials. Larger arguments are rare; functions of their own see to
+them one by one.
 """
 
 import math
@@ -14,6 +15,7 @@ from jaxdae.kernels.llvm.mathematics.double_length import (
     twofold_sum,
     twofold_sum_of_any,
 )
+from jaxdae.kernels.llvm.mathematics.large_angles import reduced
 from jaxdae.kernels.llvm.registers import Integer, Number
 
 
@@ -52,7 +54,17 @@ def _signed(value: Number, turns: Integer) -> Number:
 def sincos(x: Number) -> tuple[Number, Number]:
     """Sine and cosine of angles that are not large."""
     turns, last = _turns(x)
-    rest = _rest(x, turns)
+    return _both(_rest(x, turns), last)
+
+
+def large_sincos(x: Number) -> tuple[Number, Number]:
+    """Sine and cosine of one large angle, which is no vector."""
+    rest, _, last = reduced(x)
+    return _both(rest, last)
+
+
+def _both(rest: Number, last: Integer) -> tuple[Number, Number]:
+    """Sine and cosine of the rest of an angle, by the bits that end in its quarter turns."""
     square = rest * rest
     sine, cosine = _sine(rest, square), _cosine(square)
     even = (last & 1).equals(0)
@@ -69,25 +81,43 @@ def cos(x: Number) -> Number:
     return sincos(x)[1]
 
 
+def large_sin(x: Number) -> Number:
+    """The first of both for one large angle."""
+    return large_sincos(x)[0]
+
+
+def large_cos(x: Number) -> Number:
+    """The second of both for one large angle."""
+    return large_sincos(x)[1]
+
+
 def tan(x: Number) -> Number:
     """Tangent of angles that are not large: the quotient of both, each in two parts."""
     turns, last = _turns(x)
-    rest, lost = _twofold_rest(x, turns)
+    return same_if_small(x, _tangent(*_twofold_rest(x, turns), last))
+
+
+def large_tan(x: Number) -> Number:
+    """Tangent of one large angle, which is no vector."""
+    return _tangent(*reduced(x))
+
+
+def _tangent(rest: Number, lost: Number, last: Integer) -> Number:
+    """Tangent of the rest of an angle in two parts, by the bits that end in its quarter turns."""
     square = rest * rest
-    p = precision(x.dtype)
+    p = precision(rest.dtype)
     cubic = (rest * square) * square.polynomial(p.sin)
     sine, sine_low = twofold_sum(rest, cubic + lost)
     half = square * 0.5
     quartic = (square * square) * square.polynomial(p.cos)
     # What the square has lost, and the part of the angle that it was made without.
     rounded = rest.fused(rest, -square).fused(-0.5, -(rest * lost))
-    near, near_low = twofold_sum(x.constant(1.0), -half)
+    near, near_low = twofold_sum(rest.constant(1.0), -half)
     cosine, cosine_low = twofold_sum(near, (near_low + rounded) + quartic)
     even = (last & 1).equals(0)
     top, top_low = even.choose(sine, -cosine), even.choose(sine_low, -cosine_low)
     under, under_low = even.choose(cosine, sine), even.choose(cosine_low, sine_low)
-    value = twofold_quotient(top, top_low, under, under_low)
-    return same_if_small(x, value)
+    return twofold_quotient(top, top_low, under, under_low)
 
 
 def _twofold_rest(x: Number, turns: Number) -> tuple[Number, Number]:
