@@ -43,7 +43,8 @@ def _far_body(name: str) -> _Body:
     """What a function does to large arguments, one entry of each."""
     if name == BOTH:
         return trigonometric.large_sincos
-    return lambda *arguments: (OPERATIONS[name].far(*arguments),)
+    far: Any = OPERATIONS[name].far
+    return lambda *arguments: (far(*arguments),)
 
 
 @cache

@@ -6,6 +6,7 @@ angle at a time: such angles are rare.
 """
 
 from functools import cache
+from itertools import pairwise
 
 from jaxdae.kernels.llvm.mathematics.constants import precision
 from jaxdae.kernels.llvm.mathematics.double_length import twofold_product, twofold_sum
@@ -89,8 +90,7 @@ def _window(exponent: Integer) -> list[Integer]:
         Integer(w, w.load("i32", w.place("i32", _TABLE, index + i)), "i32").resized("i64")
         for i in range(count + 1)
     ]
-    pairs = zip(words[:-1], words[1:], strict=True)
-    return [(((a << _WORD) | b) << shift) >> _WORD for a, b in pairs]
+    return [(((a << _WORD) | b) << shift) >> _WORD for a, b in pairwise(words)]
 
 
 def _product(whole: Integer, words: list[Integer]) -> list[Integer]:
