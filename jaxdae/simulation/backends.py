@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 import equinox as eqx
 
 from jaxdae.kernels.integration.run import BackendError as BackendError
-from jaxdae.kernels.llvm import machine_code
+from jaxdae.kernels.launch import obstacles
 from jaxdae.simulation.problem import Method, Problem, Solution
 
 Backend = Literal["auto", "plain", "native"]
@@ -57,11 +57,14 @@ def choose(backend: Backend, why_not: str | None) -> str:
     Raises:
         BackendError: when the native backend is asked for and cannot serve.
         ValueError: for a backend that does not exist.
+
+    Warns:
+        RuntimeWarning: once, when this machine keeps the native backend from being taken.
     """
     if backend not in ("auto", "plain", "native"):
         raise ValueError(f"backend is {backend!r}; give 'auto', 'plain' or 'native'.")
-    if backend == "auto" and why_not is not None and why_not == machine_code.without_llvm():
-        machine_code.warn_without_llvm(why_not)
+    if backend == "auto" and why_not is not None and obstacles.can_be_removed(why_not):
+        obstacles.warn(why_not)
     if backend == "plain" or (backend == "auto" and why_not is not None):
         return "plain"
     if why_not is not None:

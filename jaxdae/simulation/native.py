@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxdae.kernels.integration.saving import Summary
-from jaxdae.kernels.llvm import machine_code
+from jaxdae.kernels.launch import obstacles
 from jaxdae.kernels.memory import Memory
 from jaxdae.simulation.backends import AbstractBackend
 from jaxdae.simulation.kernel_plan import KernelPlan, MOST_STATES, planned
@@ -31,11 +31,9 @@ class NativeBackend(AbstractBackend):
     name: ClassVar[str] = "native"
 
     def obstacle(self, formulation, method: Method) -> str | None:
-        missing = machine_code.obstacle()
+        missing = obstacles.obstacle()
         if missing is not None:
             return missing
-        if jax.default_backend() != "cpu":
-            return f"JAX computes on {jax.default_backend()}, native kernels on processors"
         checks = (
             formulation.capabilities.obstacle,
             _of_solver(method.solver),

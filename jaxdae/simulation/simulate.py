@@ -75,12 +75,14 @@ def simulate(
             gradients of adaptive runs keep their steps in memory, and are NaN where `max_steps` is
             too large for it.
         backend: `"plain"` for diffrax compiled by XLA; `"native"` for a kernel of machine code that
-            integrates all of the run, one lane of a vector register for each batch member;
-            `"auto"` takes the native one where it can serve. It needs llvmlite, which loads here,
-            an explicit Runge-Kutta method, fixed steps or diffrax's `PIDController`, and saved
-            states. `Trajectory.backend` says what was used and why. Both give the same numbers to
-            round-off. The plain program makes the derivatives of native runs by times, and others
-            that no kernel has; `"native"` refuses them.
+            integrates all of the run: on processors one lane of a vector register for each batch
+            member, on GPUs by NVIDIA one thread. `"auto"` takes the native one where it can serve.
+            It needs llvmlite, which loads here, an explicit Runge-Kutta method, fixed steps or
+            diffrax's `PIDController`, and saved states; on a GPU compute capability 7.0 and a
+            driver of CUDA 12.0 at least, and no toolkit. `Trajectory.backend` says what was used
+            and why. Both give the same numbers to round-off. The plain program makes the
+            derivatives of native runs by times, and others that no kernel has; `"native"` refuses
+            them.
         progress: `True` for a progress bar, or one of diffrax's progress meters.
         throw: raise an error when the run fails: a `SimulationError` that says where and why, or,
             inside a JAX transformation, the runtime error of the compiled program. Otherwise the
@@ -98,7 +100,8 @@ def simulate(
         RuntimeWarning: when fixed steps are beyond the step limit of the gains (see
             `jaxdae.step_limit`), or a run that reached its end came close to where the formulation
             or the controller ends, passed near-singular positions, or has an energy balance that
-            is off by more than its tolerance explains.
+            is off by more than its tolerance explains; once where this machine keeps `"auto"` from
+            the native backend: no llvmlite, a driver or GPU that is too old.
 
     Raises:
         SimulationError: when the run fails and `throw` is true: what failed, when, the state of the

@@ -2,6 +2,7 @@
 
 import importlib.util
 import re
+from types import SimpleNamespace
 
 import diffrax
 import equinox as eqx
@@ -11,8 +12,12 @@ import numpy as np
 import pytest
 
 import jaxdae
+from helpers.fake_cuda import FakeCuda
 from helpers.spring import run, Spring
 from jaxdae import MinimumNorm, Multipliers, simulate, State
+from jaxdae.kernels.cuda import driver as driver_of_gpus
+from jaxdae.kernels.cuda.driver import Driver
+from jaxdae.kernels.launch import obstacles
 from jaxdae.kernels.llvm import machine_code, xla_interface
 from jaxdae.kernels.llvm.module import Module
 from jaxdae.models import CartesianPendulum, Chain
@@ -113,7 +118,7 @@ def test_without_llvmlite_diffrax_serves_and_says_so_once(broken, monkeypatch):
         lacking = lambda x: None if x == "llvmlite" else find(x)  # noqa: E731
         monkeypatch.setattr(importlib.util, "find_spec", lacking)
         reason = "llvmlite is not installed: pip install llvmlite"
-    machine_code.warn_without_llvm.cache_clear()
+    obstacles.warn.cache_clear()
     with pytest.warns(RuntimeWarning, match=f"plain backend, slower .* last digits: {reason}"):
         found = run()
     assert (found.backend, found.why_not_native) == ("plain", reason)
@@ -156,10 +161,45 @@ def test_another_interface_of_xla_is_not_trusted(text, reason, tmp_path, monkeyp
         machine_code.register(Module([]))
 
 
-def test_on_other_devices_diffrax_serves(monkeypatch):
-    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    with pytest.raises(BackendError, match="JAX computes on gpu, native kernels on processors"):
+def on_a_gpu(monkeypatch, driver):
+    """As if JAX computed on GPUs by NVIDIA, of which a driver knows this."""
+    monkeypatch.setattr(obstacles, "platform", lambda: "cuda")
+    monkeypatch.setattr(driver_of_gpus, "installed", driver)
+    obstacles.warn.cache_clear()
+
+
+def test_where_a_gpu_cannot_run_kernels_diffrax_serves_and_says_so_once(monkeypatch):
+    on_a_gpu(monkeypatch, lambda: Driver(FakeCuda(version=11080).library()))
+    reason = r"GPUs knows CUDA 11\.8, and kernels need 12\.0 at least: update it"
+    with pytest.warns(RuntimeWarning, match=f"plain backend, slower .* last digits: .*{reason}"):
+        found = run()
+    assert found.backend == "plain"
+    assert re.search(reason, str(found.why_not_native))
+    assert run().backend == "plain"
+    with pytest.raises(BackendError, match=f"{reason}. Use backend='auto' or 'plain'"):
         run(backend="native")
+
+
+def test_where_a_gpu_can_run_kernels_they_are_taken(monkeypatch):
+    on_a_gpu(monkeypatch, lambda: Driver(FakeCuda().library()))
+    assert run().backend == "native"
+
+
+def test_on_other_devices_diffrax_serves(monkeypatch):
+    for client, name in (("rocm 7.0", "rocm"), ("oneapi", "gpu")):
+        device = SimpleNamespace(client=SimpleNamespace(platform_version=f"PJRT C API\n{client}"))
+        monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+        monkeypatch.setattr(jax, "devices", lambda device=device: [device])
+        words = f"JAX computes on {name}, kernels on processors and on GPUs by NVIDIA"
+        with pytest.raises(BackendError, match=words):
+            run(backend="native")
+
+
+def test_gpus_by_nvidia_have_the_name_of_their_lowering_rules(monkeypatch):
+    device = SimpleNamespace(client=SimpleNamespace(platform_version="PJRT C API\ncuda 12090"))
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(jax, "devices", lambda: [device])
+    assert obstacles.platform() == "cuda"
 
 
 def test_backends_that_do_not_exist_are_named():

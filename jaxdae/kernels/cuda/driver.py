@@ -142,7 +142,7 @@ class Driver:
         if missing:
             raise DriverError(
                 f"the driver of this machine's GPUs has no {', '.join(missing)}: it is older than "
-                f"CUDA {_dotted(OLDEST_VERSION)}, which kernels need; update it."
+                f"CUDA {_dotted(OLDEST_VERSION)}, which kernels need: update it"
             )
         self._functions = {
             name: _function(getattr(library, name), arguments)

@@ -25,6 +25,8 @@ _REGISTERED: "dict[str, Handler]" = {}
 _LOCK = threading.Lock()
 _LAYOUT = "XLA calls a kernel by a layout that this release does not know; use another jaxlib"
 _OUT_OF_RESOURCES = 701
+# Codes of XLA for those of the driver, and for what is found before it is called.
+_CODES = {0: xla.FAILED_PRECONDITION, cuda.OUT_OF_MEMORY: xla.RESOURCE_EXHAUSTED}
 
 
 class CallError(Exception):
@@ -159,8 +161,9 @@ class Handler:
         except CallError as error:
             return _made_error(frame, str(error), error.code)
         except DriverError as error:
-            code = xla.RESOURCE_EXHAUSTED if error.code == cuda.OUT_OF_MEMORY else xla.INTERNAL
-            return _made_error(frame, str(error), code)
+            # What a missing or unsuited driver does not say itself.
+            text = str(error) if error.code else f"{error}; use backend='plain'."
+            return _made_error(frame, text, _CODES.get(error.code, xla.INTERNAL))
         except BaseException as error:
             # Also an interruption from the keyboard, where JAX calls from the main thread.
             return _made_error(frame, f"{type(error).__name__}: {error}", xla.INTERNAL)

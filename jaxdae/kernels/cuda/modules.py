@@ -68,7 +68,7 @@ class Modules:
         driver = self.driver
         reason = driver.obstacle_of(driver.device())
         if reason is not None:
-            raise DriverError(f"{reason}; use backend='plain'.")
+            raise DriverError(reason)
         module = driver.load(ptx)
         try:
             return driver.function(module, ENTRY)

@@ -8,7 +8,6 @@ import os
 import re
 import threading
 import time
-import warnings
 from collections.abc import Iterator
 from functools import cache
 from typing import Any, NamedTuple
@@ -219,23 +218,6 @@ def without_llvm() -> str | None:
     except ImportError as error:
         return str(error)
     return None
-
-
-@cache
-def warn_without_llvm(reason: str) -> None:
-    """Say once what a machine without LLVM misses.
-
-    Args:
-        reason: from `without_llvm`.
-
-    Warns:
-        RuntimeWarning: with the reason.
-    """
-    warnings.warn(
-        f"simulations run on the plain backend, slower and with other last digits: {reason}",
-        RuntimeWarning,
-        stacklevel=2,
-    )
 
 
 def _key(text: str) -> str:

@@ -3,7 +3,6 @@
 import ctypes
 import re
 import threading
-from typing import Any
 
 import numpy as np
 import pytest
@@ -40,8 +39,9 @@ class Machine:
     def call(self, members=(2, 75), device: int = 0, **settings) -> Call:
         self.cuda.make_current(device)
         arrays = np.ones(members), np.ones(7)
-        settings: dict[str, Any] = {"stream": self.cuda.stream(device)} | settings
-        return Call(arrays, [np.zeros((*members, 4))], **settings)
+        made = Call(arrays, [np.zeros((*members, 4))], **settings)
+        made.stream = settings.get("stream", self.cuda.stream(device))
+        return made
 
 
 def test_parameters_are_pointers_dimensions_and_the_number_of_members():
@@ -279,8 +279,11 @@ def test_what_the_compiler_says_is_part_of_the_error():
 
 def test_a_gpu_that_is_too_old_is_named():
     machine = Machine(Device("NVIDIA GeForce GTX 1080", (6, 1)))
-    found = machine.call().error(machine.handler.entry)
-    assert "GTX 1080 has compute capability 6.1, and kernels need 7.0 at least" in found
+    call = machine.call()
+    found = call.error(machine.handler.entry)
+    words = "has compute capability 6.1, and kernels need 7.0 at least; use backend='plain'."
+    assert found == f"jaxdae: NVIDIA GeForce GTX 1080 {words}"
+    assert call.errors[0][1] == 9  # a precondition that failed
     assert machine.cuda.loads == []
 
 
