@@ -96,8 +96,9 @@ class FakeCuda:
         self._lock = threading.Lock()
 
     def library(self) -> SimpleNamespace:
-        """What loading the driver gives."""
-        return SimpleNamespace(**{name: self._function(name) for name in PROTOTYPES})
+        """What loading the driver gives, for as long as the machine is there: C calls it."""
+        self._library = SimpleNamespace(**{name: self._function(name) for name in PROTOTYPES})
+        return self._library
 
     def stream(self, device: int) -> int:
         return STREAM + device
