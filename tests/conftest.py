@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
+from helpers.lowering import share_contexts
 from helpers.systems import DoublePendulum, Everything, LedPoint, Massless, RepeatedRod
 from jaxdae.files import replace_file
 
@@ -32,6 +33,7 @@ jax.config.update("jax_disable_most_optimizations", True)
 # Tracing makes many objects and little garbage; looking for it less often saves a sixth of the time
 # of that. Each file's is collected at its end.
 gc.set_threshold(200_000, 20, 100)
+_CONTEXTS = share_contexts()
 
 
 def _known_to_xla(option: str, value: str) -> bool:
@@ -87,6 +89,7 @@ def _free_compiled_programs():
     yield
     eqx.clear_caches()
     jax.clear_caches()
+    _CONTEXTS.forget()
     gc.collect()
     gc.freeze()  # What is left stays, libraries above all: the next time, nobody looks at it.
 
