@@ -1,8 +1,8 @@
 """Registers of a function that is being written, with the signs of arithmetic.
 
 Each operation is one instruction with one rounding; products and sums are never joined unless
-`fused` says so, because the error terms of double-length arithmetic rest on that. A register holds
-one value or a vector of them, by its type.
+`fused` or `joined` say so, because the error terms of double-length arithmetic rest on that. A
+register holds one value or a vector of them, by its type.
 """
 
 from typing import Any, Self
@@ -126,9 +126,18 @@ class Number(Register):
         """`self factor + summand` with one rounding."""
         return self.intrinsic("fma", factor, summand)
 
+    def joined(self, factor: "Number | float", summand: "Number | float") -> "Number":
+        """`self factor + summand`, with one rounding where the processor does that at once."""
+        return self.intrinsic("fmuladd", factor, summand)
+
     def signed_as(self, other: "Number") -> "Number":
         """With the sign of another."""
-        return self.intrinsic("copysign", other)
+        w = self.writer
+        if self.kind != w.vector or w.width > 1:
+            return self.intrinsic("copysign", other)
+        # LLVM's target for GPUs of AMD stops at vectors of one here.
+        size, sign = (Number(w, w.entry(x, 0), w.scalar) for x in (self, other))
+        return Number(w, w.with_entry("poison", size.intrinsic("copysign", sign), 0))
 
     def sign(self) -> "Number":
         """One or zero with its sign; NaN of NaN."""
@@ -138,8 +147,13 @@ class Number(Register):
 
     def single(self) -> "Number":
         """Rounded to single precision."""
-        short = self._as(Number, "fptrunc", self.kind.replace("double", "float"))
-        return short._as(Number, "fpext", self.kind)
+        return self.resized("float").resized("double")
+
+    def resized(self, scalar: str) -> "Number":
+        """As a number of the other precision."""
+        instruction = "fptrunc" if scalar == "float" else "fpext"
+        other = "double" if scalar == "float" else "float"
+        return self._as(Number, instruction, self.kind.replace(other, scalar))
 
     def polynomial(self, coefficients) -> "Number":
         """Horner's rule, highest power first; from four on even and odd powers side by side."""
@@ -147,14 +161,14 @@ class Number(Register):
             return self.horner(coefficients)
         square, count = self * self, len(coefficients)
         even, odd = (square.horner(coefficients[i % 2 :: 2]) for i in (count - 1, count))
-        return odd.fused(self, even)
+        return odd.joined(self, even)
 
     def horner(self, coefficients) -> "Number":
         """Horner's rule, highest power first."""
         first, *rest = coefficients
         total = self.constant(first)
         for coefficient in rest:
-            total = total.fused(self, coefficient)
+            total = total.joined(self, coefficient)
         return total
 
     def bits(self) -> "Integer":
