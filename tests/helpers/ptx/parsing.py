@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from helpers.ptx.errors import PtxError
-from helpers.ptx.kinds import kind
+from helpers.ptx.kinds import KINDS
 from helpers.ptx.records import (
     Address,
     Function,
@@ -116,7 +116,7 @@ class Parser:
         if token.text in (".version", ".address_size"):
             number = self._take().text
             if token.text == ".address_size" and number != "64":
-                raise self._error(f"addresses of {number} bits; only 64 are known")
+                raise PtxError(f"line {token.line}: addresses of {number} bits; only 64 are known")
         elif token.text == ".target":
             self._take()
         elif token.text in (".entry", ".func"):
@@ -175,7 +175,7 @@ class Parser:
                     self._at += 2 if self._next.text == ".align" else 1
             else:
                 kinds.append(word)
-        if len(kinds) != 1 or kind(kinds[0]) is None:
+        if len(kinds) != 1:
             raise self._error(f"a variable of type {' '.join(kinds) or 'none'}")
         token, count = self._take(), 1
         while self._took("["):
@@ -184,7 +184,7 @@ class Parser:
         values = self._values() if self._took("=") else None
         if end:
             self._take(";")
-        size = kind(kinds[0]).itemsize
+        size = self._size(kinds[0])
         name = self._unique(token)
         variable = Variable(space, name, kinds[0], count, max(alignment, size), values, token.line)
         self._scopes[-1][token.text] = variable
@@ -202,6 +202,12 @@ class Parser:
             raise PtxError(f"line {token.line}: {token.text!r} is no number")
         return sign + token.text
 
+    def _size(self, name: str) -> int:
+        """Bytes of a type."""
+        if name not in KINDS:
+            raise self._error(f"unknown type .{name}")
+        return KINDS[name].itemsize
+
     def _unique(self, token: Token) -> str:
         """A name that no other scope of the function gives to something else."""
         if token.text in self._scopes[-1]:
@@ -211,7 +217,7 @@ class Parser:
     def _registers(self, function: Function) -> None:
         del function
         name = self._take().text[1:]
-        if name != "pred" and (kind(name).itemsize == 1):
+        if name != "pred" and self._size(name) == 1:
             raise self._error(f"registers of type .{name}")
         while True:
             token = self._take()
@@ -296,8 +302,8 @@ class Parser:
 
     def _address(self) -> Address:
         base = self._operand()
-        if not isinstance(base, Register | Symbol | Immediate):
-            raise self._error("an address begins with a register, a variable or a number")
+        if not isinstance(base, Register | Symbol):
+            raise self._error("an address begins with a register or a variable")
         offset = 0
         if self._took("+") or self._next.text == "-":
             offset = int(self._number(), 0)

@@ -34,7 +34,7 @@ class Special(NamedTuple):
 class Address(NamedTuple):
     """A place in memory: a base, and bytes behind it."""
 
-    base: "Register | Symbol | Immediate"
+    base: Register | Symbol
     offset: int
 
 

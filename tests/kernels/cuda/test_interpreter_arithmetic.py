@@ -2,42 +2,13 @@
 
 import math
 from fractions import Fraction
-from itertools import product
 
 import numpy as np
 import pytest
 
 from helpers.exact import nearest, root
+from helpers.ptx_numbers import agrees, INTEGERS, numbers, pairs, random, TYPES, wrapped
 from helpers.ptx_units import applied
-
-TYPES = {"f32": np.float32, "f64": np.float64}
-SPECIAL = [0.0, -0.0, 1.0, -1.5, 1 / 3, -math.pi, 1e30, math.inf, -math.inf, math.nan]
-# Subnormal numbers, the least normal one, the largest one and their neighbours.
-EDGES = {
-    "f32": [1e-45, -3e-42, 2.0**-126, 2.0**-126 - 2.0**-149, 3.4028234663852886e38, 1e-20],
-    "f64": [5e-324, -3e-320, 2.0**-1022, 2.0**-1022 - 2.0**-1074, 1.7976931348623157e308, 1e-160],
-}
-
-
-def numbers(name: str) -> np.ndarray:
-    return np.array([*SPECIAL, *EDGES[name]], TYPES[name])
-
-
-def pairs(name: str) -> tuple[np.ndarray, np.ndarray]:
-    a, b = zip(*product(numbers(name), repeat=2), strict=True)
-    return np.array(a, TYPES[name]), np.array(b, TYPES[name])
-
-
-def random(name: str, rng, count: int) -> np.ndarray:
-    """Numbers of all magnitudes."""
-    bits = rng.integers(0, 2**63, count, dtype=np.uint64)
-    x = bits.view(np.float64) if name == "f64" else bits.view(np.uint32)[::2].view(np.float32)
-    return np.where(np.isfinite(x), x, 1).astype(TYPES[name])
-
-
-def agrees(result: np.ndarray, expected: list[float]) -> bool:
-    """Equal, none where none is expected."""
-    return np.array_equal(result, np.array(expected, result.dtype), equal_nan=True)
 
 
 @pytest.mark.parametrize("name", ["f32", "f64"])
@@ -105,7 +76,7 @@ def test_fused_single_precision_is_not_rounded_to_double_precision_first():
     a, b, c = (
         np.array([x], np.float32) for x in (2.0**-24 * (1 + 2.0**-23), 1 - 2.0**-23, 1 + 2.0**-23)
     )
-    twice = np.float32(a.astype(float) * b.astype(float) + c.astype(float))
+    twice = (a.astype(float) * b.astype(float) + c.astype(float)).astype(np.float32)
     assert twice[0] == 1 + 2.0**-22
     assert applied("fma.rn.f32", "f32", a, b, c)[0] == 1 + 2.0**-23
 
@@ -165,26 +136,6 @@ def test_comparisons_of_floats(name, unordered):
         assert applied(opcode, "pred", a, b).tolist() == expected
     opcode = f"setp.{'nan' if unordered else 'num'}.{name}"
     assert applied(opcode, "pred", a, b).tolist() == [x == unordered for x in nan]
-
-
-INTEGERS = {
-    name: np.array([0, 1, 2, 3, 7, 31, 32, 100, *top], dtype)
-    for name, dtype, top in (
-        ("s16", np.int16, (-1, -2, -7, 2**15 - 1, -(2**15), -100)),
-        ("u16", np.uint16, (2**15, 2**16 - 1, 2**16 - 7)),
-        ("s32", np.int32, (-1, -2, -7, 2**31 - 1, -(2**31), -(10**9))),
-        ("u32", np.uint32, (2**31, 2**32 - 1, 2**32 - 7, 10**9)),
-        ("s64", np.int64, (-1, -2, -7, 2**63 - 1, -(2**63), 10**17, -(3**39))),
-        ("u64", np.uint64, (2**63, 2**64 - 1, 2**64 - 7, 10**17, 3**40)),
-    )
-}
-
-
-def wrapped(values: list[int], name: str) -> list[int]:
-    """Integers as a type holds them."""
-    bits = int(name[1:])
-    below = [x % 2**bits for x in values]
-    return below if name[0] == "u" else [x - 2**bits * (x >= 2 ** (bits - 1)) for x in below]
 
 
 def integer_pairs(name: str) -> tuple[np.ndarray, np.ndarray]:
@@ -348,61 +299,3 @@ def test_choices_by_predicates():
     assert applied("or.pred", "pred", p, ~p).tolist() == [True] * 4
     assert applied("xor.pred", "pred", p, p).tolist() == [False] * 4
     assert applied("not.pred", "pred", p).tolist() == (~p).tolist()
-
-
-@pytest.mark.parametrize("name", ["s32", "u32", "s64", "u64"])
-@pytest.mark.parametrize("target", ["f32", "f64"])
-def test_integers_become_the_nearest_floats(name, target, rng):
-    info = np.iinfo(INTEGERS[name].dtype)
-    more = rng.integers(info.min, info.max, 100, INTEGERS[name].dtype)
-    # Just beside the middle of two floats.
-    ties = [
-        2**24 + 1,
-        *((2**53 + 1, 2**53 + 3, 2**54 + 2, 2**40 + 2**16 + 1) if "64" in name else ()),
-    ]
-    x = np.concatenate([INTEGERS[name], more, np.array(ties, more.dtype)])
-    expected = [nearest(Fraction(y), TYPES[target]) for y in x.tolist()]
-    assert agrees(applied(f"cvt.rn.{target}.{name}", target, x), expected)
-
-
-ROUNDINGS = {"rni": round, "rzi": math.trunc, "rmi": math.floor, "rpi": math.ceil}
-
-
-@pytest.mark.parametrize("mode", ROUNDINGS)
-@pytest.mark.parametrize("source", ["f32", "f64"])
-def test_floats_become_integers(mode, source):
-    """The nearest that exists; of none zero, or the highest bit where a type has 64."""
-    near = [0.5, 1.5, 2.5, -0.5, -1.5, 2.0**31, 2.0**32, 2.0**63, 2.0**64, -(2.0**31), -(2.0**63)]
-    x = np.concatenate([numbers(source), np.array(near, TYPES[source])])
-    for name in ("s32", "u32", "s64", "u64"):
-        info, bits = np.iinfo(INTEGERS[name].dtype), int(name[1:])
-        none = 2 ** (bits - 1) if bits == 64 or source == "f64" else 0
-
-        def expected(y: float, info=info, none=none) -> int:
-            if math.isnan(y):
-                return none
-            whole = ROUNDINGS[mode](y) if math.isfinite(y) else int(math.copysign(2**70, y))
-            return min(max(whole, int(info.min)), int(info.max))
-
-        result = applied(f"cvt.{mode}.{name}.{source}", name, x).tolist()
-        assert result == wrapped([expected(y) for y in x.tolist()], name)
-    inside = x[np.isfinite(x)]
-    whole = applied(f"cvt.{mode}.{source}.{source}", source, inside).tolist()
-    assert whole == [float(ROUNDINGS[mode](y)) for y in inside.tolist()]
-
-
-def test_floats_of_other_length(rng):
-    x = np.concatenate([numbers("f64"), random("f64", rng, 100), [1 + 2.0**-24, 1 + 3 * 2.0**-24]])
-    finite = np.isfinite(x)
-    narrow = applied("cvt.rn.f32.f64", "f32", x)
-    assert agrees(narrow[finite], [nearest(Fraction(y), np.float32) for y in x[finite].tolist()])
-    assert agrees(narrow[~finite], x[~finite].tolist())
-    assert agrees(applied("cvt.f64.f32", "f64", narrow), narrow.tolist())
-
-
-@pytest.mark.parametrize("target", ["s8", "u16", "s32", "u64", "s64"])
-@pytest.mark.parametrize("source", ["s16", "u32", "s64"])
-def test_integers_of_other_length(target, source):
-    x = INTEGERS[source]
-    result = applied(f"cvt.{target}.{source}", target, x).tolist()
-    assert result == wrapped(x.tolist(), target)
