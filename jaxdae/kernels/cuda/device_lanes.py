@@ -34,7 +34,12 @@ class DeviceLanes(Lanes):
         self._reserved: Index = 0
         # The one lane of a thread.
         self._alone = Integer(self, "0")
-        return self.thread, Integer(self, "%members")
+        members = Integer(self, "%members")
+        with self.if_then(self.thread >= members):
+            # Nothing is read for a thread that has no member.
+            self.line("  ret void")
+            self.start_block(self.label("never"))
+        return self.thread, members
 
     def buffer(self, table: Place, index: int, first: int, axes: int) -> tuple[Place, list]:
         name = _name(table, index)

@@ -144,6 +144,8 @@ class Driver:
                 f"the driver of this machine's GPUs has no {', '.join(missing)}: it is older than "
                 f"CUDA {_dotted(OLDEST_VERSION)}, which kernels need: update it"
             )
+        # Its functions are called by their addresses, which are good as long as it is there.
+        self._library = library
         self._functions = {
             name: _function(getattr(library, name), arguments)
             for name, arguments in PROTOTYPES.items()

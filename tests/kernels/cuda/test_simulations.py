@@ -1,0 +1,150 @@
+"""Simulations on a GPU under JAX's transformations: each launch is executed, instruction by
+instruction, and agrees with the native kernel on processors.
+
+Where both round in the same order numbers are equal; sums of a compiler that contracts products and
+sums on one side only differ by a few units in the last place of terms of the order of 1.
+"""
+
+import diffrax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from helpers.fake_gpu import GPU, targets
+from helpers.spring import run, Spring, START
+from jaxdae import Multipliers, simulate, State
+from jaxdae.models import CartesianPendulum
+from jaxdae.solvers import RK4
+
+ROUND_OFF = {"rtol": 1e-13, "atol": 1e-15}
+SINGLE = {"rtol": 1e-5, "atol": 1e-6}
+STIFFNESS = np.array([1.0, 1.5, 2.5])
+
+
+def end(stiffness, **settings):
+    """State of a spring at the end of a run."""
+    found = run(Spring(stiffness), backend="native", throw=False, **settings)
+    assert found.backend == "native"
+    return jnp.concatenate([found.q[-1], found.v[-1]])
+
+
+def swing(push, **settings):
+    """Positions of a pendulum in Cartesian coordinates, which has a constraint."""
+    q, v = CartesianPendulum().start()
+    state = State(q, v + push * jnp.array([q[1], -q[0]]))
+    settings = {"t1": 0.2, "dt": 0.05, "solver": RK4(), "backend": "native", **settings}
+    settings = {**settings, "throw": False, "start_tolerance": None}
+    return simulate(CartesianPendulum(), Multipliers(), state, **settings).q
+
+
+def agree(function, *arguments, launches=1, **tolerance):
+    """On a GPU a function launches so many kernels, and gives what it gives on processors."""
+    before, on_cpu = len(GPU.cuda.launches), jax.jit(function)
+    found = jax.block_until_ready(GPU.compiled(function, *arguments)(*arguments))
+    assert len(GPU.cuda.launches) - before == launches
+    wanted = on_cpu(*arguments)
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
+        assert one.dtype == other.dtype
+        np.testing.assert_allclose(one, other, **{**ROUND_OFF, **tolerance})
+    return found
+
+
+def test_one_run_is_a_launch_of_one_member():
+    agree(swing, 0.3)
+    launched = GPU.cuda.launches[-1]
+    assert (launched.grid, launched.block, launched.words[-1]) == ((1, 1, 1), (64, 1, 1), 1)
+
+
+def test_a_batch_is_one_launch_with_a_thread_for_each_member():
+    found = agree(jax.vmap(swing), jnp.linspace(0.1, 0.9, 70))
+    assert GPU.cuda.launches[-1].grid == (2, 1, 1)
+    assert np.unique(np.asarray(found)[:, -1, 0]).size == 70
+
+
+def test_two_axes_of_a_batch_are_one_launch():
+    both = jax.vmap(jax.vmap(lambda k, q: end(k, start=State(q, START.v, START.w)), (None, 0)), (0, None))
+    found = agree(both, STIFFNESS, jnp.linspace(0.0, 1.0, 8).reshape(4, 2))
+    assert found.shape == (3, 4, 4)
+    assert GPU.cuda.launches[-1].words[-1] == 12
+
+
+def test_an_empty_batch_launches_nothing():
+    assert agree(jax.vmap(end), jnp.zeros(0), launches=0).shape == (0, 4)
+
+
+def test_adaptive_steps_of_members_differ():
+    settings = {"dt": None, "solver": diffrax.Tsit5(), "saveat": diffrax.SaveAt(t1=True)}
+    control = diffrax.PIDController(rtol=1e-6, atol=1e-8)
+
+    def steps(stiffness):
+        found = run(
+            Spring(stiffness), backend="native", throw=False, stepsize_controller=control,
+            **settings,
+        )  # fmt: skip
+        return found.q, found.stats["num_steps"]
+
+    _, counts = agree(jax.vmap(steps), jnp.array([1.0, 400.0, 9.0]))
+    assert counts[1] > counts[0]
+
+
+def test_derivatives_along_directions():
+    agree(jax.vmap(lambda k: jax.jvp(end, (k,), (1.0,))), STIFFNESS, launches=2)
+
+
+def test_gradients():
+    agree(jax.vmap(jax.grad(lambda k: end(k) @ jnp.arange(1.0, 5.0))), STIFFNESS, launches=2)
+
+
+def test_gradients_by_what_members_share_are_sums_over_members():
+    def cost(stiffness, push):
+        return jnp.sum(jax.vmap(lambda k: end(k, start=State(START.q, push, START.w)))(stiffness) ** 2)
+
+    agree(jax.grad(cost, (0, 1)), STIFFNESS, jnp.array([0.3, 0.4]), launches=2)
+
+
+@pytest.mark.slow
+def test_second_derivatives():
+    agree(jax.hessian(lambda k: end(k) @ jnp.arange(1.0, 5.0)), 2.0)
+
+
+@pytest.mark.slow
+def test_jacobians_in_both_modes():
+    for mode in (jax.jacfwd, jax.jacrev):
+        agree(jax.vmap(mode(swing)), jnp.array([0.1, 0.4, 0.5]))
+
+
+def test_single_precision():
+    state = jax.tree.map(lambda x: x.astype(jnp.float32), State(START.q, START.v, START.w))
+    stiffness = STIFFNESS.astype(np.float32)
+    found = agree(jax.vmap(lambda k: end(k, start=state)), stiffness, **SINGLE)
+    assert found.dtype == jnp.float32
+
+
+def test_a_member_that_fails_does_not_touch_the_others():
+    found = agree(jax.vmap(end), jnp.array([1.0, np.nan, np.inf, 2.0]))
+    assert np.isfinite(np.asarray(found)).all(axis=1).tolist() == [True, False, False, True]
+
+
+# Programs for GPUs, made where there are none.
+
+
+def test_members_are_neighbours_in_memory():
+    """Layouts of the call: number i of member m lies at i times the number of members, and m."""
+    text = GPU.lowered(jax.vmap(lambda k: end(k, saveat=diffrax.SaveAt(steps=True))), STIFFNESS)
+    (call,) = (x for x in text.as_text().splitlines() if "custom_call @jaxdae_" in x)
+    operands, results = call.split("operand_layouts = ")[1].split("result_layouts = ")
+    assert "dense<[0, 2, 1]> : tensor<3xindex>, dense<[0, 1]>" in results
+    assert "dense<0> : tensor<1xindex>" in operands
+
+
+def test_programs_for_gpus_and_processors_are_exported_at_once():
+    function = jax.jit(jax.vmap(end))
+    names = [*targets(GPU.lowered(function, STIFFNESS).as_text()), *targets(text_on_cpu(function))]
+    assert len(set(names)) == 2
+    checks = [jax.export.DisabledSafetyCheck.custom_call(x) for x in names]
+    export = jax.export.export(function, platforms=["cuda", "cpu"], disabled_checks=checks)
+    made = export(STIFFNESS)
+    assert made.platforms == ("cuda", "cpu")
+    np.testing.assert_array_equal(made.call(STIFFNESS), function(STIFFNESS))
+
