@@ -13,7 +13,7 @@ from typing import Any
 
 import jax
 
-from helpers.fake_cuda import FakeCuda, Launch
+from helpers.fake_cuda import Device, FakeCuda, Launch
 from helpers.ptx import Memory, Module
 from jaxdae.kernels.cuda import launch
 from jaxdae.kernels.cuda.driver import Driver
@@ -23,32 +23,36 @@ from jaxdae.kernels.cuda.modules import Modules
 # Of XLA's types, by their numbers: bytes of an entry.
 _BYTES = {11: 4, 12: 8}
 _CALLED = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
+# `XLA_FFI_DeviceOrdinal_Get` among the words of XLA's table of functions.
+_GET_ORDINAL = 6 + 17
 
 
 class FakeGpu:
-    """A machine with a GPU, and the programs that were made for it."""
+    """A machine with GPUs, one for each of JAX's devices, and the programs made for it."""
 
     def __init__(self):
-        self.cuda = FakeCuda(run=self._run)
+        self.cuda = FakeCuda(*[Device()] * 8, run=self._run)
         self._modules = Modules(Driver(self.cuda.library()))
         self._handlers: dict[str, Any] = {}
         self._calls = threading.local()
+        # One launch at a time: the interpreter is not made for several threads of the host.
+        self._executing = threading.Lock()
 
-    def lowered(self, function: Callable, *arguments):
-        """A function as JAX hands it to XLA for a GPU."""
-        return jax.jit(function).trace(*arguments).lower(lowering_platforms=("cuda",))
+    def compiled(self, lowered) -> Callable:
+        """A program for a GPU that this machine can call.
 
-    def compiled(self, function: Callable, *arguments) -> Callable:
-        """A function for a GPU that this machine can call."""
-        lowered = self.lowered(function, *arguments)
+        Args:
+            lowered: as JAX hands it to XLA, from `lowered`.
+        """
         for name in targets(lowered.as_text()):
             if name not in self._handlers:
                 self._register(name)
         return lowered.compile()
 
     def _register(self, name: str) -> None:
-        # XLA's streams are those of GPUs; here there is one for all calls.
-        handler = Handler(launch._REGISTERED[name]._kernel, lambda: self._modules, lambda _: 0x2000)
+        # XLA's streams are those of GPUs: here there is one for each device.
+        stream = lambda frame: self.cuda.stream(ordinal(frame))  # noqa: E731
+        handler = Handler(launch._REGISTERED[name]._kernel, lambda: self._modules, stream)
 
         def called(address):
             self._calls.buffers = list(buffers(address))
@@ -64,10 +68,29 @@ class FakeGpu:
         for address, size in self._calls.buffers:
             memory.register(address, size)
         grid, block = launched.grid[0], launched.block[0]
-        _module(launched.text).launch("kernel", grid, block, list(launched.words), memory)
+        with self._executing:
+            _module(launched.text).launch("kernel", grid, block, list(launched.words), memory)
 
 
 GPU = FakeGpu()
+
+
+def lowered(traced):
+    """A program as JAX hands it to XLA for a GPU.
+
+    Args:
+        traced: from `jax.jit(function).trace(...)`.
+    """
+    return traced.lower(lowering_platforms=("cuda",))
+
+
+def ordinal(frame) -> int:
+    """Number of the device that a call is for."""
+    table = (ctypes.c_int64 * (_GET_ORDINAL + 1)).from_address(frame.api)
+    get = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(table[_GET_ORDINAL])
+    request = (ctypes.c_int64 * 4)(28, 0, frame.ctx, -1)
+    assert get(ctypes.addressof(request)) is None
+    return request[3] & 0xFFFFFFFF
 
 
 @lru_cache(64)

@@ -5,18 +5,27 @@ Where both round in the same order numbers are equal; sums of a compiler that co
 sums on one side only differ by a few units in the last place of terms of the order of 1.
 """
 
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import diffrax
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from helpers.fake_gpu import GPU, targets
+from helpers import gpu_process
+from helpers.fake_cuda import CONTEXT
+from helpers.fake_gpu import GPU, lowered, targets
 from helpers.spring import run, Spring, START
 from jaxdae import Multipliers, simulate, State
 from jaxdae.models import CartesianPendulum
 from jaxdae.solvers import RK4
 
+TESTS = Path(__file__).parents[2]
 ROUND_OFF = {"rtol": 1e-13, "atol": 1e-15}
 SINGLE = {"rtol": 1e-5, "atol": 1e-6}
 STIFFNESS = np.array([1.0, 1.5, 2.5])
@@ -38,39 +47,45 @@ def swing(push, **settings):
     return simulate(CartesianPendulum(), Multipliers(), state, **settings).q
 
 
-def agree(function, *arguments, launches=1, **tolerance):
-    """On a GPU a function launches so many kernels, and gives what it gives on processors."""
-    before, on_cpu = len(GPU.cuda.launches), jax.jit(function)
-    found = jax.block_until_ready(GPU.compiled(function, *arguments)(*arguments))
-    assert len(GPU.cuda.launches) - before == launches
-    wanted = on_cpu(*arguments)
+def agree(function, *arguments, **tolerance):
+    """A function launches as many kernels and gives the same on GPUs and on processors."""
+    traced, before = jax.jit(function).trace(*arguments), len(GPU.cuda.launches)
+    here, there = traced.lower(), lowered(traced)
+    found = jax.block_until_ready(GPU.compiled(there)(*arguments))
+    launched = GPU.cuda.launches[before:]
+    # XLA leaves out what nobody reads.
+    kernels = [len(targets(x.as_text())) for x in (here, there)]
+    assert kernels[0] == kernels[1] >= len(launched)
+    wanted = here.compile()(*arguments)
     for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
         assert one.dtype == other.dtype
         np.testing.assert_allclose(one, other, **{**ROUND_OFF, **tolerance})
-    return found
+    return found, launched
 
 
 def test_one_run_is_a_launch_of_one_member():
-    agree(swing, 0.3)
-    launched = GPU.cuda.launches[-1]
+    _, (launched,) = agree(swing, 0.3)
     assert (launched.grid, launched.block, launched.words[-1]) == ((1, 1, 1), (64, 1, 1), 1)
 
 
 def test_a_batch_is_one_launch_with_a_thread_for_each_member():
-    found = agree(jax.vmap(swing), jnp.linspace(0.1, 0.9, 70))
-    assert GPU.cuda.launches[-1].grid == (2, 1, 1)
+    found, (launched,) = agree(jax.vmap(swing), jnp.linspace(0.1, 0.9, 70))
+    assert launched.grid == (2, 1, 1)
     assert np.unique(np.asarray(found)[:, -1, 0]).size == 70
 
 
 def test_two_axes_of_a_batch_are_one_launch():
-    both = jax.vmap(jax.vmap(lambda k, q: end(k, start=State(q, START.v, START.w)), (None, 0)), (0, None))
-    found = agree(both, STIFFNESS, jnp.linspace(0.0, 1.0, 8).reshape(4, 2))
+    both = jax.vmap(
+        jax.vmap(lambda k, q: end(k, start=State(q, START.v, START.w)), (None, 0)), (0, None)
+    )
+    found, (launched,) = agree(both, STIFFNESS, jnp.linspace(0.0, 1.0, 8).reshape(4, 2))
     assert found.shape == (3, 4, 4)
-    assert GPU.cuda.launches[-1].words[-1] == 12
+    assert launched.words[-1] == 12
 
 
 def test_an_empty_batch_launches_nothing():
-    assert agree(jax.vmap(end), jnp.zeros(0), launches=0).shape == (0, 4)
+    found, launched = agree(jax.vmap(end), jnp.zeros(0))
+    assert (found.shape, launched) == ((0, 4), [])
 
 
 def test_adaptive_steps_of_members_differ():
@@ -84,23 +99,29 @@ def test_adaptive_steps_of_members_differ():
         )  # fmt: skip
         return found.q, found.stats["num_steps"]
 
-    _, counts = agree(jax.vmap(steps), jnp.array([1.0, 400.0, 9.0]))
+    (_, counts), _ = agree(jax.vmap(steps), jnp.array([1.0, 400.0, 9.0]))
     assert counts[1] > counts[0]
 
 
 def test_derivatives_along_directions():
-    agree(jax.vmap(lambda k: jax.jvp(end, (k,), (1.0,))), STIFFNESS, launches=2)
+    _, launched = agree(jax.vmap(lambda k: jax.jvp(end, (k,), (1.0,))), STIFFNESS)
+    assert len(launched) == 2
 
 
 def test_gradients():
-    agree(jax.vmap(jax.grad(lambda k: end(k) @ jnp.arange(1.0, 5.0))), STIFFNESS, launches=2)
+    gradient = jax.vmap(jax.grad(lambda k: end(k) @ jnp.arange(1.0, 5.0)))
+    _, launched = agree(gradient, STIFFNESS)
+    assert len(launched) == 2
 
 
 def test_gradients_by_what_members_share_are_sums_over_members():
     def cost(stiffness, push):
-        return jnp.sum(jax.vmap(lambda k: end(k, start=State(START.q, push, START.w)))(stiffness) ** 2)
+        return jnp.sum(
+            jax.vmap(lambda k: end(k, start=State(START.q, push, START.w)))(stiffness) ** 2
+        )
 
-    agree(jax.grad(cost, (0, 1)), STIFFNESS, jnp.array([0.3, 0.4]), launches=2)
+    _, launched = agree(jax.grad(cost, (0, 1)), STIFFNESS, jnp.array([0.3, 0.4]))
+    assert len(launched) == 2
 
 
 @pytest.mark.slow
@@ -117,13 +138,28 @@ def test_jacobians_in_both_modes():
 def test_single_precision():
     state = jax.tree.map(lambda x: x.astype(jnp.float32), State(START.q, START.v, START.w))
     stiffness = STIFFNESS.astype(np.float32)
-    found = agree(jax.vmap(lambda k: end(k, start=state)), stiffness, **SINGLE)
+    found, _ = agree(jax.vmap(lambda k: end(k, start=state)), stiffness, **SINGLE)
     assert found.dtype == jnp.float32
 
 
 def test_a_member_that_fails_does_not_touch_the_others():
-    found = agree(jax.vmap(end), jnp.array([1.0, np.nan, np.inf, 2.0]))
+    found, _ = agree(jax.vmap(end), jnp.array([1.0, np.nan, np.inf, 2.0]))
     assert np.isfinite(np.asarray(found)).all(axis=1).tolist() == [True, False, False, True]
+
+
+@pytest.mark.slow
+def test_devices_share_a_batch_and_sum_gradients_by_what_members_share():
+    settings = {"NUM_CPU_DEVICES": "2", "ENABLE_X64": "1", "DISABLE_MOST_OPTIMIZATIONS": "1"}
+    environment = {**os.environ, **{f"JAX_{name}": x for name, x in settings.items()}}
+    environment["PYTHONPATH"] = os.pathsep.join([str(TESTS.parent), str(TESTS)])
+    words = [sys.executable, gpu_process.__file__]
+    done = subprocess.run(words, env=environment, stdout=-1, check=True)
+    found = json.loads(done.stdout)
+    assert max(found["differences"]) < 1e-13  # sums of 140 numbers of one sign
+    # A run, and then a run and its adjoint: each device serves its own half.
+    assert found["contexts"] == [CONTEXT] * 3 + [CONTEXT + 1] * 3
+    assert found["members"] == [70] * 6
+    assert found["loaded"].count(CONTEXT) == found["loaded"].count(CONTEXT + 1)
 
 
 # Programs for GPUs, made where there are none.
@@ -131,8 +167,9 @@ def test_a_member_that_fails_does_not_touch_the_others():
 
 def test_members_are_neighbours_in_memory():
     """Layouts of the call: number i of member m lies at i times the number of members, and m."""
-    text = GPU.lowered(jax.vmap(lambda k: end(k, saveat=diffrax.SaveAt(steps=True))), STIFFNESS)
-    (call,) = (x for x in text.as_text().splitlines() if "custom_call @jaxdae_" in x)
+    rows = jax.jit(jax.vmap(lambda k: end(k, saveat=diffrax.SaveAt(steps=True))))
+    text = lowered(rows.trace(STIFFNESS)).as_text()
+    (call,) = (x for x in text.splitlines() if "custom_call @jaxdae_" in x)
     operands, results = call.split("operand_layouts = ")[1].split("result_layouts = ")
     assert "dense<[0, 2, 1]> : tensor<3xindex>, dense<[0, 1]>" in results
     assert "dense<0> : tensor<1xindex>" in operands
@@ -140,11 +177,11 @@ def test_members_are_neighbours_in_memory():
 
 def test_programs_for_gpus_and_processors_are_exported_at_once():
     function = jax.jit(jax.vmap(end))
-    names = [*targets(GPU.lowered(function, STIFFNESS).as_text()), *targets(text_on_cpu(function))]
+    traced = function.trace(STIFFNESS)
+    names = [name for x in (lowered(traced), traced.lower()) for name in targets(x.as_text())]
     assert len(set(names)) == 2
     checks = [jax.export.DisabledSafetyCheck.custom_call(x) for x in names]
     export = jax.export.export(function, platforms=["cuda", "cpu"], disabled_checks=checks)
     made = export(STIFFNESS)
     assert made.platforms == ("cuda", "cpu")
     np.testing.assert_array_equal(made.call(STIFFNESS), function(STIFFNESS))
-
