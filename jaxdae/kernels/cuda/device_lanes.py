@@ -23,14 +23,13 @@ class DeviceLanes(Lanes):
     kept_bytes = _KEPT_BYTES
 
     signature: Signature
-    stride: Integer
 
     def bounds(self) -> tuple[Integer, Integer]:
         thread, block, count, blocks = (
             self._special(x) for x in ("tid.x", "ctaid.x", "ntid.x", "nctaid.x")
         )
         self.thread = block * count + thread
-        self.stride = count * blocks
+        self._threads = self.stride = count * blocks
         self._reserved: Index = 0
         # The one lane of a thread.
         self._alone = Integer(self, "0")
@@ -65,7 +64,7 @@ class DeviceLanes(Lanes):
         base, (_, capacity) = self.buffer(self.results, len(self.signature.results), 0, 2)
         start = self._reserved
         self._reserved = vectors + start
-        place = self.place(self.scalar, base, self.stride * start + self.thread)
+        place = self.place(self.scalar, base, self._threads * start + self.thread)
         return self._reserved > capacity, place
 
     @contextmanager
@@ -83,7 +82,7 @@ class DeviceLanes(Lanes):
 
     def _of_room(self, room: Place, i: Integer) -> Place:
         """Place of the number `i` of a thread: threads beside each other have it side by side."""
-        return self.place(self.scalar, room, self.stride * i)
+        return self.place(self.scalar, room, self._threads * i)
 
     def missing(self, taken: Any) -> Condition:
         return taken
