@@ -1,7 +1,9 @@
 """PTX, the assembly language of NVIDIA GPUs, from LLVM's intermediate language."""
 
-from functools import cache
+import hashlib
+from functools import cache, lru_cache
 
+from jaxdae.kernels.llvm import storage
 from jaxdae.kernels.llvm.machine_code import MachineCodeError
 
 # The oldest GPUs that are served: the driver makes machine code for newer ones from the same text.
@@ -9,6 +11,8 @@ BASELINE = "sm_70"
 _TRIPLE = "nvptx64-nvidia-cuda"
 # Functions up to this cost become part of those that call them: calls keep registers in memory.
 _INLINED = 100_000
+# Texts that are kept in a process.
+_MOST = 256
 
 
 @cache
@@ -20,8 +24,9 @@ def _llvm():
     return llvm
 
 
+@lru_cache(_MOST)
 def ptx(text: str, architecture: str = BASELINE) -> str:
-    """Compile a module.
+    """Compile a module, or take what was made of it before, from the disk where JAX keeps programs.
 
     Args:
         text: in LLVM's intermediate language, with an entry.
@@ -33,6 +38,12 @@ def ptx(text: str, architecture: str = BASELINE) -> str:
     Raises:
         MachineCodeError: where LLVM refuses the module.
     """
+    made = f"{_llvm().llvm_version_info} {architecture} {_TRIPLE} {_INLINED}\n{text}"
+    key = hashlib.sha256(made.encode()).hexdigest()
+    return storage.kept(key, lambda: _compiled(text, architecture).encode()).decode()
+
+
+def _compiled(text: str, architecture: str) -> str:
     llvm = _llvm()
     target = llvm.Target.from_triple(_TRIPLE).create_target_machine(cpu=architecture, opt=3)
     try:

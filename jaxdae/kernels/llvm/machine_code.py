@@ -7,7 +7,6 @@ import importlib.util
 import os
 import re
 import threading
-import time
 from collections.abc import Iterator
 from functools import cache
 from typing import Any, NamedTuple
@@ -164,7 +163,8 @@ def register(module: Module, content: str = "") -> str:
     name = f"jaxdae_{hashlib.sha256(content.encode()).hexdigest()[:32]}_{key[:32]}"
     with _LOCK:
         if name not in _REGISTERED:
-            kernel = Kernel(_object_code(module.text, key), module.library)
+            code = storage.kept(key, lambda: _compiled(module.text))
+            kernel = Kernel(code, module.library)
             _make_known(name, kernel)
             if _REMEMBERED is not None:
                 _REMEMBERED[name] = kernel
@@ -233,19 +233,6 @@ def _levels() -> tuple[int, int]:
 def quickly() -> bool:
     """Whether JAX compiles without optimization by its settings; kernels are then made so, too."""
     return bool(jax.config.values["jax_disable_most_optimizations"])
-
-
-def _object_code(text: str, key: str) -> bytes:
-    """From the disk, or compiled and then kept there."""
-    folder = storage.folder()
-    result = None if folder is None else storage.read(folder, key)
-    if result is not None:
-        return result
-    began = time.perf_counter()
-    code = _compiled(text)
-    if folder is not None and storage.worth_keeping(time.perf_counter() - began):
-        storage.write(folder, key, code)
-    return code
 
 
 def _compiled(text: str) -> bytes:

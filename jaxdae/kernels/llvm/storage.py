@@ -10,7 +10,9 @@ import contextlib
 import hashlib
 import os
 import tempfile
+import time
 import warnings
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -54,6 +56,24 @@ def _warn_of_others(path: Path, reason: str) -> None:
         RuntimeWarning,
         stacklevel=3,
     )
+
+
+def kept(key: str, make: Callable[[], bytes]) -> bytes:
+    """Code from the disk, or made and then kept there.
+
+    Args:
+        key: hash of all that decides on the code.
+        make: makes it.
+    """
+    place = folder()
+    result = None if place is None else read(place, key)
+    if result is not None:
+        return result
+    began = time.perf_counter()
+    code = make()
+    if place is not None and worth_keeping(time.perf_counter() - began):
+        write(place, key, code)
+    return code
 
 
 def worth_keeping(seconds: float) -> bool:

@@ -1,0 +1,75 @@
+"""PTX from LLVM's text: for which GPU, kept on disk, and what is refused."""
+
+import jax
+import numpy as np
+import pytest
+
+from jaxdae.kernels.cuda import ptx as module
+from jaxdae.kernels.cuda.device_lanes import DeviceLanes
+from jaxdae.kernels.cuda.kernel import geometry
+from jaxdae.kernels.cuda.ptx import BASELINE, ptx
+from jaxdae.kernels.llvm.batch_loops import Buffer, Signature
+from jaxdae.kernels.llvm.machine_code import MachineCodeError
+from jaxdae.kernels.llvm.module import Module
+from jaxdae.kernels.llvm.registers import Integer
+
+
+def doubling(factor=2.0):
+    """A kernel that multiplies the numbers of members by a factor."""
+    lanes = DeviceLanes(1, np.float64, 1, Signature((1,), (1,)))
+    x = Buffer(lanes, lanes.arguments, 0, 1, 1, 0)
+    y = Buffer(lanes, lanes.results, 0, 1, 1, 0)
+    with lanes.turns(lanes.begin, lanes.end, lanes.stride) as turns:
+        member = Integer(lanes, turns.index)
+        y.write(x.read(member, 0) * factor, member, 0)
+    return Module([lanes.finish()]).text
+
+
+@pytest.mark.parametrize("architecture", [BASELINE, "sm_90", "sm_120"])
+def test_the_text_names_the_gpu_that_it_is_for(architecture):
+    text = ptx(doubling(), architecture)
+    assert f".target {architecture}" in text
+    assert ".visible .entry kernel(" in text
+
+
+def test_numbers_are_read_and_written_in_global_memory():
+    """Generic addresses would cost a look-up each time."""
+    text = ptx(doubling())
+    assert "ld.global" in text
+    assert "st.global" in text
+    assert not any(f"\t{x}.b64 \t[" in text or f"\t{x}.b64\t[" in text for x in ("ld", "st"))
+
+
+def test_a_mistake_in_the_text_is_told_with_the_words_of_llvm():
+    with pytest.raises(MachineCodeError, match=r"of this GPU kernel: LLVM IR parsing error"):
+        ptx("define nonsense")
+
+
+def test_text_is_kept_on_disk_where_jax_keeps_programs(tmp_path, monkeypatch):
+    names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
+    before = {name: jax.config.values[name] for name in names}
+    text, made = doubling(factor=3.0), []
+    compile_ = module._compiled
+    monkeypatch.setattr(module, "_compiled", lambda *x: (made.append(x), compile_(*x))[1])
+    try:
+        jax.config.update(names[0], str(tmp_path))
+        jax.config.update(names[1], 0.0)
+        first = ptx(text)
+        ptx.cache_clear()
+        assert ptx(text) == first
+        assert len(made) == 1
+        assert ptx(text, "sm_90") != first
+        assert len(made) == 2
+    finally:
+        for name, value in before.items():
+            jax.config.update(name, value)
+
+
+@pytest.mark.parametrize(
+    ("members", "scratch", "threads"),
+    [(1, 0, 64), (64, 0, 64), (65, 0, 128), (10**7, 0, 2**18), (10**7, 2**20, 1024), (0, 0, 64)],
+)
+def test_threads_are_full_blocks_within_the_memory_beside(members, scratch, threads):
+    """A gigabyte for all threads: 1024 of them where each keeps a mebibyte."""
+    assert geometry(members, scratch).threads == threads
+    assert threads % geometry(members, scratch).block == 0
