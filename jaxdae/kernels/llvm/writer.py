@@ -242,7 +242,7 @@ class Writer:
         self.start_block(done)
 
     @contextmanager
-    def turns(self, start: Any, stop: Any, step: int = 1) -> Iterator["Turns"]:
+    def turns(self, start: Any, stop: Any, step: Any = 1) -> Iterator["Turns"]:
         """For each integer from a start to before a stop."""
         result = Turns(self, start)
 
