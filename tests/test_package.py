@@ -51,6 +51,7 @@ LATER = {
     "optax": "only `tune` needs it",
     "tqdm": "only a loop that shows its progress needs it",
     "llvmlite": "only machine code needs it",
+    "jaxdae.kernels.cuda": "only programs for GPUs need it",
     "jaxdae.cli": "the command, which belongs to no program that imports the package",
     "jaxdae.commands": "the same",
     "jaxdae.models": "the ready systems; users have their own",

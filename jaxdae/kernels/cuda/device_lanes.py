@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from jaxdae.kernels.cuda.kernel import ENTRY
 from jaxdae.kernels.llvm.batch_loops import Index, Lanes, Place, Signature
 from jaxdae.kernels.llvm.module import Definition
 from jaxdae.kernels.llvm.registers import Condition, Integer
 
-ENTRY = "kernel"
 # Memory that a thread of an adjoint with fixed steps keeps before it computes states anew [bytes].
 _KEPT_BYTES = 2**15
 

@@ -2,6 +2,8 @@
 
 from typing import NamedTuple
 
+# Name of kernels in their PTX.
+ENTRY = "kernel"
 # Threads of a block: two warps, so that blocks fill a processor well whatever registers they need.
 _BLOCK = 64
 # Members that are served at once, at most; a thread that is done takes the next member. Today's

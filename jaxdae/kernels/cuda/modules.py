@@ -5,9 +5,7 @@ from collections import defaultdict
 from typing import NamedTuple
 
 from jaxdae.kernels.cuda.driver import Context, Driver, DriverError
-
-# Of kernels in their PTX.
-ENTRY = "kernel"
+from jaxdae.kernels.cuda.kernel import ENTRY
 
 
 class _Key(NamedTuple):

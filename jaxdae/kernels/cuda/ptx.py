@@ -3,6 +3,7 @@
 import hashlib
 from functools import cache, lru_cache
 
+from jaxdae.kernels.cuda.kernel import ENTRY
 from jaxdae.kernels.llvm import storage
 from jaxdae.kernels.llvm.machine_code import MachineCodeError
 
@@ -11,6 +12,10 @@ BASELINE = "sm_70"
 _TRIPLE = "nvptx64-nvidia-cuda"
 # Functions up to this cost become part of those that call them: calls keep registers in memory.
 _INLINED = 100_000
+# Parameters of a kernel, of eight bytes each: up to so many fit into every version of PTX, and more
+# only since PTX 8.1, which drivers know since CUDA 12.1.
+_FEW, _MOST_PARAMETERS = 544, 4095
+_NEWER = "+ptx81"
 # Texts that are kept in a process.
 _MOST = 256
 
@@ -36,7 +41,7 @@ def ptx(text: str, architecture: str = BASELINE) -> str:
         PTX.
 
     Raises:
-        MachineCodeError: where LLVM refuses the module.
+        MachineCodeError: where LLVM refuses the module, or it has too many parameters.
     """
     made = f"{_llvm().llvm_version_info} {architecture} {_TRIPLE} {_INLINED}\n{text}"
     key = hashlib.sha256(made.encode()).hexdigest()
@@ -45,9 +50,11 @@ def ptx(text: str, architecture: str = BASELINE) -> str:
 
 def _compiled(text: str, architecture: str) -> str:
     llvm = _llvm()
-    target = llvm.Target.from_triple(_TRIPLE).create_target_machine(cpu=architecture, opt=3)
     try:
         module = llvm.parse_assembly(text)
+        target = llvm.Target.from_triple(_TRIPLE).create_target_machine(
+            cpu=architecture, features=_features(module), opt=3
+        )
         module.triple, module.data_layout = _TRIPLE, str(target.target_data)
         module.verify()
     except RuntimeError as error:
@@ -60,3 +67,15 @@ def _compiled(text: str, architecture: str) -> str:
     passes = llvm.create_pass_builder(target, options)
     passes.getModulePassManager().run(module, passes)
     return target.emit_assembly(module)
+
+
+def _features(module) -> str:
+    """What a module needs beside the oldest version of PTX."""
+    count = sum(len(list(x.arguments)) for x in module.functions if x.name == ENTRY)
+    if count > _MOST_PARAMETERS:
+        raise MachineCodeError(
+            f"the kernel has {count} parameters (each array has its address and its dimensions), "
+            f"and a GPU takes {_MOST_PARAMETERS}: declare fewer, larger arrays, or use "
+            "simulate(..., backend='plain')."
+        )
+    return _NEWER if count > _FEW else ""

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from jaxdae.kernels.cuda import ptx as module
+from jaxdae.kernels.cuda.assembler import assemble, AssemblyError
 from jaxdae.kernels.cuda.device_lanes import DeviceLanes
 from jaxdae.kernels.cuda.kernel import geometry
 from jaxdae.kernels.cuda.ptx import BASELINE, ptx
@@ -43,6 +44,29 @@ def test_numbers_are_read_and_written_in_global_memory():
 def test_a_mistake_in_the_text_is_told_with_the_words_of_llvm():
     with pytest.raises(MachineCodeError, match=r"of this GPU kernel: LLVM IR parsing error"):
         ptx("define nonsense")
+
+
+@pytest.mark.parametrize(("count", "version"), [(544, "6.0"), (545, "8.1"), (4095, "8.1")])
+def test_a_kernel_of_many_arrays_is_one_of_a_newer_version_that_takes_them(count, version):
+    """NVIDIA's assembler knows where the room for parameters ends: at 4352 and at 32764 bytes."""
+    text = ptx(of_parameters(count))
+    assert f".version {version}\n" in text
+    assemble(text, BASELINE)
+    if count in (544, 4095):
+        last = f"kernel_param_{count - 1}\n"
+        extended = text.replace(last, f"{last},.param .u64 one_more\n")
+        with pytest.raises(AssemblyError, match="too much parameter space"):
+            assemble(extended, BASELINE)
+
+
+def test_more_parameters_than_a_gpu_takes_are_refused():
+    with pytest.raises(MachineCodeError, match=r"has 4096 parameters .* takes 4095: declare fewer"):
+        ptx(of_parameters(4096))
+
+
+def of_parameters(count: int) -> str:
+    listed = ", ".join(f"i64 %p{i}" for i in range(count))
+    return f"define ptx_kernel void @kernel({listed}) {{\n  ret void\n}}"
 
 
 def test_text_is_kept_on_disk_where_jax_keeps_programs(tmp_path, monkeypatch):
