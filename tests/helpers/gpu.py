@@ -6,15 +6,16 @@ go to the interpreter of PTX, which refuses every access that is outside of the 
 
 import contextlib
 import ctypes
+import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any, NamedTuple
 
 import jax
 import pytest
 
-from helpers.fake_cuda import FakeCuda, Launch
+from helpers.fake_cuda import Device, FakeCuda, Launch
 from helpers.ptx import Memory, Module
 from jaxdae.kernels.cuda import launch as launching
 from jaxdae.kernels.cuda.assembler import assemble
@@ -26,6 +27,8 @@ from jaxdae.kernels.launch import platforms
 
 # Bytes of numbers, by XLA's codes of their types.
 _BYTES = {11: 4, 12: 8}
+# `XLA_FFI_DeviceOrdinal_Get` among the words of XLA's table of functions.
+_GET_ORDINAL = 6 + 17
 # A context at a time: what is executed is set aside for it.
 _BUFFERS = threading.local()
 
@@ -49,16 +52,31 @@ class Executed(NamedTuple):
 
 
 class Gpu:
-    """Launches of kernels while `on_gpu` is in effect."""
+    """A machine with GPUs, one for each of JAX's devices."""
 
-    def __init__(self, most_threads: int | None):
-        self.cuda = FakeCuda(run=self._run)
+    def __init__(self, most_threads: int | None = None):
+        self.cuda = FakeCuda(*[Device()] * 8, run=self._run)
         self.modules = Modules(Driver(self.cuda.library()))
         self.launches: list[Executed] = []
         self.kernels: list[DeviceKernel] = []
         self._most = most_threads
         # Of compiled programs, which may run once more.
         self.handlers: list[_Handler] = []
+        self._known: set[str] = set()
+        # One launch at a time: the interpreter is not made for several threads of the host.
+        self._executing = threading.Lock()
+
+    def compiled(self, lowered: Any) -> Callable:
+        """A program for GPUs that this machine can call.
+
+        Args:
+            lowered: as JAX hands it to XLA, from `lowered`.
+        """
+        for name in targets(lowered.as_text()):
+            if name not in self._known:
+                self._known.add(name)
+                self._make_known(name, launching._REGISTERED[name]._kernel)
+        return lowered.compile()
 
     def register(self, kernel: DeviceKernel, content: str) -> str:
         """In place of the registration for GPUs: for processors."""
@@ -68,17 +86,22 @@ class Gpu:
             kernel = kernel._replace(threads=threads, block=block)
         del content
         name = f"executed_{id(self)}_{len(self.kernels)}"
+        self._make_known(name, kernel)
+        return name
+
+    def _make_known(self, name: str, kernel: DeviceKernel) -> None:
         self.kernels.append(kernel)
         self.handlers.append(_Handler(kernel, self))
         jax.ffi.register_ffi_target(name, self.handlers[-1].stages(), platform="cpu")
-        return name
 
     def _run(self, launch: Launch) -> None:
         memory = Memory()
         for address, nbytes in _BUFFERS.each:
             memory.register(address, nbytes)
         words = list(launch.words)
-        count = read(launch.text).launch("kernel", launch.grid[0], launch.block[0], words, memory)
+        grid, block = launch.grid[0], launch.block[0]
+        with self._executing:
+            count = read(launch.text).launch("kernel", grid, block, words, memory)
         done = Executed(launch.text, launch.grid[0], launch.block[0], words[-1], count)
         self.launches.append(done)
 
@@ -87,14 +110,37 @@ class _Handler(Handler):
     """The handler, which says where the arrays of a call are before it launches."""
 
     def __init__(self, kernel: DeviceKernel, gpu: Gpu):
-        super().__init__(kernel, lambda: gpu.modules, lambda _: gpu.cuda.stream(0))
+        super().__init__(kernel, lambda: gpu.modules, lambda x: gpu.cuda.stream(ordinal(x)))
         self._gpu = gpu
 
     def _launch(self, frame: Any, members: int) -> None:
         buffers = [x for y in (frame.args, frame.rets) for x in launching._buffers(y)]
         _BUFFERS.each = [(x.data, _nbytes(x)) for x in buffers if x.data]
-        self._gpu.cuda.make_current(0)
+        self._gpu.cuda.make_current(ordinal(frame))
         super()._launch(frame, members)
+
+
+def ordinal(frame: Any) -> int:
+    """Number of the device that a call is for."""
+    table = (ctypes.c_int64 * (_GET_ORDINAL + 1)).from_address(frame.api)
+    get = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(table[_GET_ORDINAL])
+    request = (ctypes.c_int64 * 4)(28, 0, frame.ctx, -1)
+    assert get(ctypes.addressof(request)) is None
+    return request[3] & 0xFFFFFFFF
+
+
+def lowered(traced: Any) -> Any:
+    """A program as JAX hands it to XLA for a GPU.
+
+    Args:
+        traced: from `jax.jit(function).trace(...)`.
+    """
+    return traced.lower(lowering_platforms=("cuda",))
+
+
+def targets(program: str) -> list[str]:
+    """Kernels that a program calls."""
+    return re.findall(r"custom_call @(jaxdae_\w+)", program)
 
 
 def _nbytes(buffer: Any) -> int:

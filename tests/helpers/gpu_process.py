@@ -9,9 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from helpers.fake_gpu import GPU, lowered
+from helpers.gpu import Gpu, lowered
 from helpers.spring import run, Spring, START
 from jaxdae import State
+
+GPU = Gpu()
 
 
 def ends(stiffness):

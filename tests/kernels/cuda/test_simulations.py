@@ -19,12 +19,13 @@ import pytest
 
 from helpers import gpu_process
 from helpers.fake_cuda import CONTEXT
-from helpers.fake_gpu import GPU, lowered, targets
+from helpers.gpu import Gpu, lowered, targets
 from helpers.spring import run, Spring, START
 from jaxdae import Multipliers, simulate, State
 from jaxdae.models import CartesianPendulum
 from jaxdae.solvers import RK4
 
+GPU = Gpu()
 TESTS = Path(__file__).parents[2]
 ROUND_OFF = {"rtol": 1e-13, "atol": 1e-15}
 SINGLE = {"rtol": 1e-5, "atol": 1e-6}
@@ -74,6 +75,7 @@ def test_a_batch_is_one_launch_with_a_thread_for_each_member():
     assert np.unique(np.asarray(found)[:, -1, 0]).size == 70
 
 
+@pytest.mark.slow
 def test_two_axes_of_a_batch_are_one_launch():
     both = jax.vmap(
         jax.vmap(lambda k, q: end(k, start=State(q, START.v, START.w)), (None, 0)), (0, None)
@@ -88,6 +90,7 @@ def test_an_empty_batch_launches_nothing():
     assert (found.shape, launched) == ((0, 4), [])
 
 
+@pytest.mark.slow
 def test_adaptive_steps_of_members_differ():
     settings = {"dt": None, "solver": diffrax.Tsit5(), "saveat": diffrax.SaveAt(t1=True)}
     control = diffrax.PIDController(rtol=1e-6, atol=1e-8)
@@ -103,17 +106,20 @@ def test_adaptive_steps_of_members_differ():
     assert counts[1] > counts[0]
 
 
+@pytest.mark.slow
 def test_derivatives_along_directions():
     _, launched = agree(jax.vmap(lambda k: jax.jvp(end, (k,), (1.0,))), STIFFNESS)
     assert len(launched) == 2
 
 
+@pytest.mark.slow
 def test_gradients():
     gradient = jax.vmap(jax.grad(lambda k: end(k) @ jnp.arange(1.0, 5.0)))
     _, launched = agree(gradient, STIFFNESS)
     assert len(launched) == 2
 
 
+@pytest.mark.slow
 def test_gradients_by_what_members_share_are_sums_over_members():
     def cost(stiffness, push):
         return jnp.sum(
@@ -135,6 +141,7 @@ def test_jacobians_in_both_modes():
         agree(jax.vmap(mode(swing)), jnp.array([0.1, 0.4, 0.5]))
 
 
+@pytest.mark.slow
 def test_single_precision():
     state = jax.tree.map(lambda x: x.astype(jnp.float32), State(START.q, START.v, START.w))
     stiffness = STIFFNESS.astype(np.float32)
@@ -145,6 +152,27 @@ def test_single_precision():
 def test_a_member_that_fails_does_not_touch_the_others():
     found, _ = agree(jax.vmap(end), jnp.array([1.0, np.nan, np.inf, 2.0]))
     assert np.isfinite(np.asarray(found)).all(axis=1).tolist() == [True, False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (
+            2,
+            r"RESOURCE_EXHAUSTED: jaxdae: cuLaunchKernel .*: out of memory\. .* 3 MiB of 81920 MiB",
+        ),
+        (700, "INTERNAL: jaxdae: cuLaunchKernel .* restart the process"),
+    ],
+)
+def test_an_error_of_the_driver_ends_the_program_with_its_words(code, words):
+    program = GPU.compiled(lowered(jax.jit(swing).trace(0.2)))
+    GPU.cuda.failures["cuLaunchKernel"] = code
+    try:
+        with pytest.raises(jax.errors.JaxRuntimeError, match=words):
+            jax.block_until_ready(program(0.2))
+    finally:
+        GPU.cuda.failures.clear()
+    assert np.isfinite(program(0.2)).all()
 
 
 @pytest.mark.slow
