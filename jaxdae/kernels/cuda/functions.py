@@ -2,8 +2,8 @@
 
 What LLVM and the assembler are given decides how many registers a thread takes:
 
-- A function of which a kernel would have many copies stays one that is called: its parameters,
-  which each step reads, are then loaded where they are used, and not kept in registers all the time.
+- A function of which a kernel would have many copies stays one that is called: parameters, which
+  each step reads, are then loaded where they are used, and not kept in registers all the time.
 - Pointers to a thread's own arrays are such of local memory, one register each instead of two.
 - Instructions of a straight line are put in an order in which few numbers wait (`schedule`).
 """
@@ -19,6 +19,8 @@ from jaxdae.kernels.llvm.module import Definition
 
 # Instructions of all copies of a function that becomes part of those that call it, at most.
 _COPIED = 1024
+# In names of functions of adjoints.
+_TRANSPOSED = "transposed"
 _HEAD = re.compile(r"define internal void @([\w.]+)\(([^)]*)\)([^{]*)\{\nentry:\n")
 _CALL = re.compile(r"^  call void @([\w.]+)\(([^)]*)\)", re.MULTILINE)
 _ROOM = re.compile(r"(= alloca <?(?:1 x )?(\w+)>?.*, align )\d+$", re.MULTILINE)
@@ -54,6 +56,11 @@ def for_threads(definitions: Iterable[Definition]) -> list[Definition]:
     return [_written(x, functions[x.name], called, local) for x in each]
 
 
+def unrolled(definitions: Iterable[Definition]) -> bool:
+    """Whether loops may become straight lines: of adjoints, too many numbers would wait in them."""
+    return not any(_TRANSPOSED in x.name for x in definitions)
+
+
 def _aligned(one: Definition) -> Definition:
     """Arrays as close to each other as their numbers allow: a thread has no vector registers."""
     text = _ROOM.sub(lambda x: f"{x[1]}{4 if x[2] in ('float', 'i32') else 8}", one.text)
@@ -74,7 +81,7 @@ def _read(one: Definition) -> _Function:
 
 
 def _sites(functions: dict[str, _Function], each: list[Definition]) -> dict[str, bool]:
-    """Functions that can be called, and whether they stay so: loops, and what is long and copied."""
+    """Functions that can be called, and whether they stay so: loops, and what has long copies."""
     sites = Counter(name for x in functions.values() for name, _ in x.calls)
     lines = {x.name: x.text.split("\n") for x in each if _HEAD.match(x.text)}
     sizes = {name: sum("getelementptr" not in x for x in own) for name, own in lines.items()}

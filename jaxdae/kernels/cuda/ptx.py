@@ -30,12 +30,13 @@ def _llvm():
 
 
 @lru_cache(_MOST)
-def ptx(text: str, architecture: str = BASELINE) -> str:
+def ptx(text: str, architecture: str = BASELINE, unrolled: bool = True) -> str:
     """Compile a module, or take what was made of it before, from the disk where JAX keeps programs.
 
     Args:
         text: in LLVM's intermediate language, with an entry.
         architecture: the GPU's, as `sm_90`.
+        unrolled: whether short loops become straight lines.
 
     Returns:
         PTX.
@@ -43,12 +44,12 @@ def ptx(text: str, architecture: str = BASELINE) -> str:
     Raises:
         MachineCodeError: where LLVM refuses the module, or it has too many parameters.
     """
-    made = f"{_llvm().llvm_version_info} {architecture} {_TRIPLE} {_INLINED}\n{text}"
+    made = f"{_llvm().llvm_version_info} {architecture} {_TRIPLE} {_INLINED} {unrolled}\n{text}"
     key = hashlib.sha256(made.encode()).hexdigest()
-    return storage.kept(key, lambda: _compiled(text, architecture).encode()).decode()
+    return storage.kept(key, lambda: _compiled(text, architecture, unrolled).encode()).decode()
 
 
-def _compiled(text: str, architecture: str) -> str:
+def _compiled(text: str, architecture: str, unrolled: bool) -> str:
     llvm = _llvm()
     try:
         module = llvm.parse_assembly(text)
@@ -63,7 +64,7 @@ def _compiled(text: str, architecture: str) -> str:
             "in jaxdae; please report it, and use simulate(..., backend='plain') until then."
         ) from error
     options = llvm.create_pipeline_tuning_options(speed_level=3)
-    options.inlining_threshold = _INLINED
+    options.inlining_threshold, options.loop_unrolling = _INLINED, unrolled
     passes = llvm.create_pass_builder(target, options)
     passes.getModulePassManager().run(module, passes)
     return target.emit_assembly(module)

@@ -3,7 +3,7 @@
 A thread of a GPU has 255 registers at most, and a processor holds the more threads the fewer they
 take. The assembler keeps near to the order in which it is given a long straight line, so that this
 order decides what it spills. To find the best one is hard; here lists of what can be done next are
-worked off from both ends in turn, each guided by the order before it [Goodman1988].
+worked off from both ends in turn, each guided by the order before it [GoodmanHsu1988].
 """
 
 import re
@@ -93,7 +93,7 @@ def most_at_once(d: Dependencies, order: list[int]) -> int:
 
 
 def few_at_once(d: Dependencies) -> list[int]:
-    """An order in which few numbers are kept at once, and never more than in that of the numbers."""
+    """An order in which few numbers are kept at once, never more than as they are numbered."""
     starts = [list(range(len(d.weights))), _forward(d, None)]
     least, best = min((most_at_once(d, x), x) for x in starts)
     for order in starts:

@@ -69,12 +69,14 @@ def _on_processor(ctx, arguments, work: Work) -> Any:
 
 
 def _on_gpu(ctx, arguments, work: Work) -> Any:
+    from jaxdae.kernels.cuda.functions import for_threads, unrolled
     from jaxdae.kernels.cuda.kernel import DeviceKernel, geometry
     from jaxdae.kernels.cuda.launch import register
     from jaxdae.kernels.cuda.ptx import ptx
 
     size = geometry(work.axes.members, work.scratch * ctx.avals_out[0].dtype.itemsize)
-    text = ptx(Module(work.definitions).text)
+    functions = for_threads(work.definitions)
+    text = ptx(Module(functions).text, unrolled=unrolled(functions))
     name = register(DeviceKernel(text, work.axes.rank, size.threads, size.block), work.content)
     room = ctx.avals_out[0].update(shape=(size.threads, work.scratch))
     ins = [members_first(x.ndim, n) for x, n in zip(ctx.avals_in, work.axes.ranks(), strict=True)]
