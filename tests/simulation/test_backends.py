@@ -185,7 +185,17 @@ def test_where_a_gpu_can_run_kernels_they_are_taken(monkeypatch):
     assert run().backend == "native"
 
 
+def test_on_a_gpu_llvm_is_needed_and_no_library_of_c(monkeypatch):
+    on_a_gpu(monkeypatch, lambda: Driver(FakeCuda().library()))
+    monkeypatch.setattr(machine_code, "_WANTED", ("no_such_function",))
+    assert obstacles.obstacle() is None
+    monkeypatch.setattr(machine_code, "_llvm", does_not_load)
+    assert obstacles.obstacle() == "llvmlite is installed, but does not load: wrong ABI"
+
+
 def test_on_other_devices_diffrax_serves(monkeypatch):
+    monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
+    assert str(obstacles.obstacle()).startswith("JAX computes on tpu, kernels on processors")
     for client, name in (("rocm 7.0", "rocm"), ("oneapi", "gpu")):
         device = SimpleNamespace(client=SimpleNamespace(platform_version=f"PJRT C API\n{client}"))
         monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
