@@ -8,7 +8,16 @@ from pathlib import Path
 
 import pytest
 
-README = (Path(__file__).parents[1] / "README.md").read_text()
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+# As the other tests, the process lowers its programs in one context.
+AS_PRINTED = """
+import runpy, sys
+from helpers.lowering import share_contexts
+share_contexts()
+runpy.run_path(sys.argv[1], run_name="__main__")
+"""
+SEARCHED = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
 
 
 @pytest.mark.slow
@@ -18,10 +27,10 @@ def test_the_code_of_the_readme_runs_as_printed(tmp_path):
     script = tmp_path / "readme.py"
     script.write_text("\n".join(blocks))
     # Most programs run for milliseconds: as the other tests, without optimization.
-    environment = os.environ | {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
+    environment = os.environ | {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1", "PYTHONPATH": SEARCHED}
     done = subprocess.run(
-        [sys.executable, str(script)], cwd=tmp_path, env=environment, capture_output=True,
-        text=True, check=False,
+        [sys.executable, "-c", AS_PRINTED, str(script)], cwd=tmp_path, env=environment,
+        capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     error = float(re.search(r"constraint error \[m\^2\]: (\S+)", done.stdout)[1])  # pyright: ignore[reportOptionalSubscript]

@@ -1,14 +1,17 @@
 """The command as a user calls it: exit status, what it prints, what it leaves in the folder."""
 
 import errno
+import io
 import json
 import os
 import re
 import subprocess
 import sys
+from contextlib import redirect_stdout
 from types import SimpleNamespace
 from typing import Any
 
+import diffrax
 import jax
 import numpy as np
 import pytest
@@ -79,17 +82,26 @@ def test_simulate_writes_numbers_and_pictures(tmp_path, capsys):
         assert (tmp_path / name).stat().st_size > 10_000
 
 
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory):
+    """Folder and words of a run without options but for its size, pictures included."""
+    folder, printed = tmp_path_factory.mktemp("tuned"), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(printed):
+        patch.setattr("jaxdae.commands.tune.RK4", diffrax.Heun)
+        assert tune_quickly(folder) == 0
+    return folder, printed.getvalue()
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("heun")
-def test_tuning_says_what_ran_its_simulations_and_how_many(tmp_path, capsys):
-    costs = []
-    for backend in ("native", "plain"):
-        assert tune_quickly(tmp_path / backend, "--backend", backend) == 0
-        printed = capsys.readouterr().out
+def test_tuning_says_what_ran_its_simulations_and_how_many(tuned, tmp_path, capsys):
+    assert tune_quickly(tmp_path, "--backend", "plain") == 0
+    plain, costs = (tmp_path, capsys.readouterr().out), []
+    for (folder, printed), backend in ((tuned, "native"), (plain, "plain")):
         assert re.search(
             rf"[1-9]\d* simulations with gradients per second, {backend} backend", printed
         )
-        study = json.loads((tmp_path / backend / "result.json").read_text())["studies"][0]
+        study = json.loads((folder / "result.json").read_text())["studies"][0]
         costs.append(study["checks"]["as tuned"]["range"]["cost"])
     # The same iteration to round-off over three steps.
     np.testing.assert_allclose(*costs, rtol=1e-9)
@@ -251,13 +263,11 @@ def test_bad_options_are_named(arguments, message, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("rendered", "heun")
-def test_tune_reports_before_and_after(tmp_path, capsys):
-    assert tune_quickly(tmp_path) == 0
-    printed = capsys.readouterr().out
+def test_tune_reports_before_and_after(tuned):
+    folder, printed = tuned
     assert "Heun, h = 0.01 s, 10 steps, 2 starts" in printed  # the budget
     assert "-fold" in printed
-    result = json.loads((tmp_path / "result.json").read_text())
+    result = json.loads((folder / "result.json").read_text())
     (study,) = result["studies"]
     tuned_on, history = study["checks"]["as tuned"], study["tunings"]["one step"]["history"]
     assert tuned_on["one step"]["cost"] < tuned_on["first"]["cost"]
@@ -268,7 +278,7 @@ def test_tune_reports_before_and_after(tmp_path, capsys):
     assert study["gains"]["range"]["K_P"] != study["gains"]["first"]["K_P"]
     assert len(history) == 4
     for name in ("comparison", "motion", "tuning", "range-tuning", "plane"):
-        assert (tmp_path / f"multipliers-{name}.png").stat().st_size > 10_000
+        assert (folder / f"multipliers-{name}.png").stat().st_size > 10_000
 
 
 @pytest.mark.slow

@@ -1,9 +1,10 @@
 """One motion, whatever the formulation: the matrix of systems and formulations.
 
-Systems that stand for a kind (`KINDS`) are paired with every formulation, the others with a quarter
-of them, in rotation, so that every formulation meets a quarter of those. Either the pair gives the
-motion, the energy, the reactions and the powers of the system's reference formulation, or it stands
-in `REFUSED` with the message it is refused with. Realizing forces are here with the sign law on the
+Systems that stand for a kind (`KINDS`) are paired with every formulation, or with the half that
+another of them is not, and the others with two each, in rotation, so that every formulation meets
+two or three of those. Either the pair gives the motion, the energy, the reactions and the powers of
+the system's reference formulation, or it stands in `REFUSED` with the message that it is refused
+with. Realizing forces are here with the sign law on the
 constraint, where they are exact; the linear, saturated and tanh laws never are, and
 `test_realizing.py` has the order of their errors.
 
