@@ -5,14 +5,14 @@ place. Only angles too large for the reduction, and remainders of large quotient
 by entry.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
 from jaxdae.kernels.graph.operations import OPERATIONS
-from jaxdae.kernels.llvm.mathematics import large_angles, trigonometric
+from jaxdae.kernels.llvm.mathematics import trigonometric
 from jaxdae.kernels.llvm.mathematics.constants import precision
+from jaxdae.kernels.llvm.mathematics.limits import Limited
 from jaxdae.kernels.llvm.module import Definition
 from jaxdae.kernels.llvm.registers import Condition, Integer, Number
 from jaxdae.kernels.llvm.writer import Writer
@@ -20,31 +20,16 @@ from jaxdae.kernels.llvm.writer import Writer
 # What a program may call; `sincos` gives both of one angle.
 BOTH = "sincos"
 VECTOR_FUNCTIONS = (*(name for name, x in OPERATIONS.items() if x.function), BOTH)
-# Those that others take over where arguments are too large.
-LIMITED = (BOTH, *(name for name, x in OPERATIONS.items() if x.far))
+# Those that do something else where arguments are large.
+_LIMITED: dict[str, Limited] = {
+    BOTH: trigonometric.SINCOS,
+    **{name: x.vector for name, x in OPERATIONS.items() if isinstance(x.vector, Limited)},
+}
+LIMITED = tuple(_LIMITED)
 # Longer functions are called; shorter ones may become part of what calls them.
 _LONG = 60
 
 _Body = Callable[..., Sequence[Number]]
-
-
-def _results(name: str) -> int:
-    return 2 if name == BOTH else 1
-
-
-def _body(name: str) -> _Body:
-    """What a function does to vectors."""
-    if name == BOTH:
-        return trigonometric.sincos
-    return lambda *arguments: (OPERATIONS[name].vector(*arguments),)
-
-
-def _far_body(name: str) -> _Body:
-    """What a function does to large arguments, one entry of each."""
-    if name == BOTH:
-        return trigonometric.large_sincos
-    far: Any = OPERATIONS[name].far
-    return lambda *arguments: (far(*arguments),)
 
 
 @cache
@@ -56,10 +41,13 @@ def function(name: str, width: int, dtype: Any) -> tuple[Definition, ...]:
         width: entries of a vector.
         dtype: float64 or float32.
     """
-    if name not in LIMITED:
-        return (_definition(name, "vector", width, dtype, _body(name)),)
-    far = _definition(name, "far", width, dtype, _by_entries(name), "noinline cold ")
-    return _definition(name, "vector", width, dtype, _guarded(name)), far, large_angles.table()
+    w, count = Writer(width, dtype), _arguments(name)
+    if name not in _LIMITED:
+        vector: Any = OPERATIONS[name].vector
+        return (_definition(w, f"vector_{name}", count, lambda *x: (vector(*x),)),)
+    one = _LIMITED[name]
+    guarded = _definition(w, f"vector_{name}", count, _guarded(one))
+    return guarded, *_far_functions(one, count, width, dtype), *one.constants
 
 
 @cache
@@ -74,12 +62,13 @@ def near_function(name: str, width: int, dtype: Any) -> Definition:
     Returns:
         The function. It returns what `@vector_NAME` does, and is equal to it elsewhere.
     """
-    return _definition(name, "near", width, dtype, _body(name))
+    one = _LIMITED[name]
+    return _definition(Writer(width, dtype), f"near_{name}", _arguments(name), one)
 
 
 def call(name: str, *arguments: Number) -> list[Number]:
     """Write a call of `@vector_NAME`: two results of `sincos`, else one."""
-    return _called(name, "vector", arguments)
+    return _called(f"vector_{name}", arguments, _results(name))
 
 
 def near_call(name: str, *arguments: Number) -> tuple[list[Number], Number]:
@@ -89,9 +78,8 @@ def near_call(name: str, *arguments: Number) -> tuple[list[Number], Number]:
         Its results, and how far its arguments are: `is_far` tells of the `farthest` whether any of
         the results is wrong.
     """
-    angle = name != "rem"
-    size = abs(arguments[0]) if angle else _is_far(name, arguments).choose(math.inf, 0.0)
-    return _called(name, "near", arguments), size
+    size = _LIMITED[name].size(*arguments)
+    return _called(f"near_{name}", arguments, _results(name)), size
 
 
 def farthest(w: Writer, sizes: Sequence[Number]) -> Number:
@@ -107,51 +95,101 @@ def farthest(w: Writer, sizes: Sequence[Number]) -> Number:
 
 def is_far(size: Number) -> Condition:
     """Whether results of near functions are wrong in any entry."""
-    return (size > precision(size.dtype).largest_angle).anywhere()
+    return _too_large(size).anywhere()
 
 
-def _type(w: Writer, results: int) -> str:
-    return w.vector if results == 1 else f"{{{', '.join([w.vector] * results)}}}"
+def _too_large(size: Number) -> Condition:
+    return size > precision(size.dtype).largest_angle
 
 
-def _called(name: str, version: str, arguments: Sequence[Number]) -> list[Number]:
-    w = arguments[0].writer
-    kind = _type(w, _results(name))
-    result = w.invoke(kind, f"{version}_{name}", *(f"{w.vector} {x}" for x in arguments))
-    if _results(name) == 1:
-        return [Number(w, result)]
-    return [Number(w, w.put(w.vector, f"extractvalue {kind} {result}, {i}")) for i in range(2)]
+def _arguments(name: str) -> int:
+    return 1 if name == BOTH else OPERATIONS[name].arguments
+
+
+def _results(name: str) -> int:
+    return 2 if name == BOTH else 1
+
+
+def _type(kind: str, results: int) -> str:
+    return kind if results == 1 else f"{{{', '.join([kind] * results)}}}"
+
+
+def _called(name: str, arguments: Sequence[Number], results: int) -> list[Number]:
+    """A call of a function whose arguments and results are all of one type."""
+    w, kind = arguments[0].writer, arguments[0].kind
+    together = _type(kind, results)
+    value = w.invoke(together, name, *(f"{kind} {x}" for x in arguments))
+    if results == 1:
+        return [Number(w, value, kind)]
+    parts = [w.put(kind, f"extractvalue {together} {value}, {i}") for i in range(results)]
+    return [Number(w, x, kind) for x in parts]
 
 
 def _definition(
-    name: str, version: str, width: int, dtype: Any, body: _Body, attributes: str = ""
+    w: Writer, name: str, count: int, body: _Body, kind: str = "", attributes: str = ""
 ) -> Definition:
-    w, count = Writer(width, dtype), 1 if name == BOTH else OPERATIONS[name].arguments
-    arguments = [Number(w, f"%x{i}") for i in range(count)]
+    """A function whose arguments and results are all of one type, of vectors by default."""
+    kind = kind or w.vector
+    arguments = [Number(w, f"%x{i}", kind) for i in range(count)]
     results = body(*arguments)
-    kind, result = _type(w, len(results)), str(results[0])
+    together, value = _type(kind, len(results)), str(results[0])
     if len(results) > 1:
-        result = "poison"
+        value = "poison"
         for i, x in enumerate(results):
-            result = w.put(kind, f"insertvalue {kind} {result}, {w.vector} {x}, {i}")
+            value = w.put(together, f"insertvalue {together} {value}, {kind} {x}, {i}")
     if len(w.lines) > _LONG and not attributes:
         attributes = "noinline "
-    parameters = ", ".join(f"{w.vector} {x}" for x in arguments)
-    return w.define(f"{version}_{name}", parameters, kind, result, f"{attributes}nounwind ")
+    parameters = ", ".join(f"{kind} {x}" for x in arguments)
+    return w.define(name, parameters, together, value, f"{attributes}nounwind ")
 
 
-def _by_entries(name: str) -> _Body:
-    """A function of large arguments, in a loop over the entries of vectors."""
+def _guarded(one: Limited) -> _Body:
+    """A function of vectors that asks whether any entry is large.
+
+    Each entry by itself, so that no result depends on the company in the vector.
+    """
+
+    def body(*arguments: Number) -> Sequence[Number]:
+        w, near = arguments[0].writer, one.near(*arguments)
+        large = _too_large(one.size(*arguments))
+        before, any_large = w.block, large.anywhere()
+        with w.if_then(any_large):
+            far = _far_call(one, arguments)
+            mixed = [large.choose(a, b) for a, b in zip(far, near, strict=False)]
+            after = w.block
+        pairs = zip(near, mixed, strict=True)
+        parts = [Number(w, w.phi(w.vector, (a, before), (b, after))) for a, b in pairs]
+        return one.result(arguments[0], parts)
+
+    return body
+
+
+def _far_functions(one: Limited, count: int, width: int, dtype: Any) -> list[Definition]:
+    """What is called for vectors with large arguments, which are rare."""
+    w, attributes = Writer(1, dtype), "noinline cold "
+    entry = _definition(w, f"entry_{one.name}", count, one.far, w.scalar, attributes)
+    if width == 1:
+        return [entry]
+    w = Writer(width, dtype)
+    each = _definition(w, f"far_{one.name}", count, _by_entries(one), w.vector, attributes)
+    return [entry, each]
+
+
+def _far_call(one: Limited, arguments: Sequence[Number]) -> Sequence[Number]:
+    if arguments[0].writer.width > 1:
+        return _called(f"far_{one.name}", arguments, one.parts)
+    return _with_entry(one, arguments, ["poison"] * one.parts, 0)
+
+
+def _by_entries(one: Limited) -> _Body:
+    """The first step of a function for each entry of vectors."""
 
     def body(*arguments: Number) -> list[Number]:
         w = arguments[0].writer
-        zeros = [w.number(0.0)] * _results(name)
-        if w.width == 1:
-            return _with_entry(name, arguments, zeros, 0)
         with w.turns(0, w.width) as turns:
-            held = [turns.carried(w.vector, x) for x in zeros]
+            held = [turns.carried(w.vector, "poison") for _ in range(one.parts)]
             entry = Integer(w, turns.index).resized("i32")
-            results = _with_entry(name, arguments, held, entry)
+            results = _with_entry(one, arguments, held, entry)
             for register, x in zip(held, results, strict=True):
                 turns.hand_on(register, x)
         return [Number(w, x) for x in held]
@@ -159,38 +197,9 @@ def _by_entries(name: str) -> _Body:
     return body
 
 
-def _with_entry(name: str, arguments: Sequence[Number], held: list[str], i: Any) -> list[Number]:
-    """Results of which one more entry is computed."""
+def _with_entry(one: Limited, arguments: Sequence[Number], held: list[str], i: Any) -> list[Number]:
+    """Vectors of which one more entry is computed."""
     w = arguments[0].writer
     entries = [Number(w, w.entry(x, i), w.scalar) for x in arguments]
-    results = zip(held, _far_body(name)(*entries), strict=True)
+    results = zip(held, _called(f"entry_{one.name}", entries, one.parts), strict=True)
     return [Number(w, w.with_entry(before, x, i)) for before, x in results]
-
-
-def _is_far(name: str, arguments: Sequence[Number]) -> Condition:
-    p = precision(arguments[0].dtype)
-    if name == "rem":
-        x, y = arguments
-        # Remainders by small numbers may be subnormal on the way.
-        return (abs(x / y) >= 2.0**p.mantissa) | (abs(y) < p.tiny * 2.0**p.mantissa)
-    return abs(arguments[0]) > p.largest_angle
-
-
-def _guarded(name: str) -> _Body:
-    """A function of arguments that are not too large, and the other one for those that are.
-
-    Each entry by itself, so that no result depends on the company in the vector.
-    """
-
-    def body(*arguments: Number) -> list[Number]:
-        w, near = arguments[0].writer, _body(name)(*arguments)
-        large = _is_far(name, arguments)
-        before, any_large = w.block, large.anywhere()
-        with w.if_then(any_large):
-            far = _called(name, "far", arguments)
-            mixed = [large.choose(a, b) for a, b in zip(far, near, strict=True)]
-            after = w.block
-        pairs = zip(near, mixed, strict=True)
-        return [Number(w, w.phi(w.vector, (a, before), (b, after))) for a, b in pairs]
-
-    return body

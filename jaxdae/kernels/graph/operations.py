@@ -17,6 +17,7 @@ from jaxdae.kernels.llvm.mathematics import (
     remainders,
     trigonometric,
 )
+from jaxdae.kernels.llvm.mathematics.limits import Limited
 
 
 class Operation(NamedTuple):
@@ -25,10 +26,8 @@ class Operation(NamedTuple):
     Args:
         evaluate: what it does to NumPy's numbers.
         portable: what it does to arrays of JAX.
-        vector: what it does to `Register`s of LLVM.
+        vector: what it does to `Register`s of LLVM; a `Limited` one sees to large arguments apart.
         function: whether kernels call it as a function, and do not have it written in place.
-        far: what takes over where `vector` is not made for arguments so large; for one entry of
-            each vector.
         boolean: whether the result is a boolean.
         commutative: whether two arguments may change places.
         primitive: whether JAX has a primitive of its name that does it to each entry.
@@ -40,7 +39,6 @@ class Operation(NamedTuple):
     portable: Callable[..., Any]
     vector: Callable[..., Any]
     function: bool = False
-    far: Callable[..., Any] | None = None
     boolean: bool = False
     commutative: bool = False
     primitive: bool = True
@@ -106,12 +104,10 @@ OPERATIONS: dict[str, Operation] = {
     "sqrt": Operation(np.sqrt, jnp.sqrt, _intrinsic("sqrt")),
     # The nearest number of single precision, in programs of double precision.
     "single": Operation(_single, _portable_single, _method("single"), primitive=False),
-    "rem": _function(np.fmod, jax.lax.rem, remainders.rem, far=remainders.large_rem),
-    "sin": _function(np.sin, jnp.sin, trigonometric.sin, far=trigonometric.large_sin),
-    "cos": _function(
-        np.cos, jnp.cos, trigonometric.cos, far=trigonometric.large_cos, positive=True
-    ),
-    "tan": _function(np.tan, jnp.tan, trigonometric.tan, far=trigonometric.large_tan),
+    "rem": _function(np.fmod, jax.lax.rem, remainders.REM),
+    "sin": _function(np.sin, jnp.sin, trigonometric.SIN),
+    "cos": _function(np.cos, jnp.cos, trigonometric.COS, positive=True),
+    "tan": _function(np.tan, jnp.tan, trigonometric.TAN),
     "asin": _function(np.arcsin, jnp.arcsin, inverse_trigonometric.asin),
     "acos": _function(np.arccos, jnp.arccos, inverse_trigonometric.acos, positive=True),
     "atan": _function(np.arctan, jnp.arctan, inverse_trigonometric.atan),
@@ -144,5 +140,7 @@ OPERATIONS: dict[str, Operation] = {
 
 # Functions of one number that vector instructions compute without a branch.
 STRAIGHT_LINES = tuple(
-    name for name, x in OPERATIONS.items() if x.function and not x.far and x.arguments == 1
+    name
+    for name, x in OPERATIONS.items()
+    if x.function and x.arguments == 1 and not isinstance(x.vector, Limited)
 )

@@ -171,6 +171,10 @@ class Number(Register):
             total = total.joined(self, coefficient)
         return total
 
+    def as_integer(self) -> "Integer":
+        """The integer that it is."""
+        return self._as(Integer, "fptosi", "i64")
+
     def bits(self) -> "Integer":
         """Its bits."""
         kind = self.writer.integers if self.kind[0] == "<" else f"i{self.writer.bits}"

@@ -6,7 +6,6 @@ angle at a time: such angles are rare.
 """
 
 from functools import cache
-from itertools import pairwise
 
 from jaxdae.kernels.llvm.mathematics.constants import precision
 from jaxdae.kernels.llvm.mathematics.double_length import twofold_product, twofold_sum
@@ -16,7 +15,7 @@ from jaxdae.kernels.llvm.registers import Integer, Number
 # Bits of a word: a product of two words, and two more words, fit into 64.
 _WORD = 32
 _ONES = (1 << _WORD) - 1
-# Words of the table: zeros for the smallest of these angles, and bits for all exponents of double
+# Words of 2 / pi: zeros for the smallest of these angles, then bits for all exponents of double
 # precision, that of infinity too.
 _WORDS = 38
 _TABLE = "@two_over_pi"
@@ -40,87 +39,79 @@ def _arcus_cotangent(x: int, one: int) -> int:
 
 @cache
 def table() -> Definition:
-    """The words of 2 / pi, as a constant of a module that `reduced` needs."""
+    """A constant that `reduced` reads: every two consecutive words of 2 / pi."""
     bits = two_over_pi(_WORD * (_WORDS - 1))
-    words = ", ".join(f"i32 {bits >> _WORD * i & _ONES}" for i in reversed(range(_WORDS)))
-    kind = f"[{_WORDS} x i32]"
+    pairs = [bits >> _WORD * i & ((1 << 2 * _WORD) - 1) for i in reversed(range(_WORDS - 1))]
+    kind = f"[{len(pairs)} x i64]"
+    words = ", ".join(f"i64 {x}" for x in pairs)
     return Definition(
-        _TABLE, f"{_TABLE} = internal unnamed_addr constant {kind} [{words}], align 4"
+        _TABLE, f"{_TABLE} = internal unnamed_addr constant {kind} [{words}], align 8"
     )
 
 
-def reduced(x: Number) -> tuple[Number, Number, Integer]:
-    """The rest of one angle in two parts, and an integer whose last bits are its quarter turns.
+def reduced(x: Number) -> tuple[Number, Number, Number]:
+    """What one angle is beyond its quarter turns, a number whose bits end in theirs, and an error.
 
     Args:
         x: a number, no vector. Only of one that is larger than one comes anything of use.
 
     Returns:
-        All three; the rest of infinity is NaN.
+        The rest, that number, and the rest's own rounding error. Of infinity the rest is NaN.
     """
     p, size = precision(x.dtype), abs(x).bits().resized("i64")
     exponent, one = size >> p.mantissa, 1 << p.mantissa
-    whole = (size & (one - 1)) | one
-    # Wherein the point is behind the second bit: all before are multiples of four.
-    words = _product(whole, _window(exponent - (p.bias + p.mantissa)))
-    turns = (words[0] + (1 << _WORD - 3)) >> (_WORD - 2)
-    # Beyond a half it is less than the next multiple: all of its bits are turned.
-    more = (words[0] >> (_WORD - 3)) & 1
-    turned = (more * _ONES).__xor__
-    fraction = [turned(words[0]) & (_ONES >> 2), *(turned(word) for word in words[1:])]
-    high, low = _number(x, fraction)
-    rest, lost = _times_half_pi(high, low)
-    rest = (abs(x) < float("inf")).choose(rest, float("nan"))
+    integer = (size & (one - 1)) | one
+    # The point is behind the second bit: all bits before are of multiples of four.
+    words = _product(integer, _window(exponent - (p.bias + p.mantissa)))
+    first, *others = ((a << _WORD) | b for a, b in zip(words[0:4:2], words[1:4:2], strict=False))
+    turns = (first + (1 << 61)) >> 62
+    rest, lost = _times_half_pi(*_number(first - (turns << 62), *others))
     negative = x.bits() < 0
-    opposite = negative.differs(more.equals(1))
-    turns = negative.choose(turns * -1, turns)
-    rest, lost = (opposite.choose(-part, part) for part in (rest, lost))
-    return rest, lost, turns.resized(f"i{p.bits}")
+    turns = negative.choose(turns * -1, turns).resized(f"i{p.bits}")
+    rest, lost = (negative.choose(-part, part) for part in (rest, lost))
+    return x.is_finite().choose(rest, float("nan")), turns.number(), lost
 
 
 def _window(exponent: Integer) -> list[Integer]:
-    """Words of 2 / pi for `m 2^exponent`, the first one first."""
+    """Words of 2 / pi for `m 2^exponent`, the first one first.
+
+    They are as many as `m` has, as may be zero before others in the product, and as are wanted.
+    """
     w = exponent.writer
-    # As many as an angle has bits, as may cancel and as are wanted.
-    count = 6 if w.bits == 64 else 3
     start = exponent + (_WORD - 2)
     start = (start > 0).choose(start, 0)
     index, shift = start >> 5, start & (_WORD - 1)
-    words = [
-        Integer(w, w.load("i32", w.place("i32", _TABLE, index + i)), "i32").resized("i64")
-        for i in range(count + 1)
-    ]
-    return [(((a << _WORD) | b) << shift) >> _WORD for a, b in pairwise(words)]
+    pairs = (
+        Integer(w, w.load("i64", w.place("i64", _TABLE, index + i)))
+        for i in range(6 if w.bits == 64 else 3)
+    )
+    return [(pair << shift) >> _WORD for pair in pairs]
 
 
-def _product(whole: Integer, words: list[Integer]) -> list[Integer]:
+def _product(integer: Integer, words: list[Integer]) -> list[Integer]:
     """Words of a product, without those before the first."""
-    result = [whole.constant(0)] * len(words)
-    for i, factor in enumerate([whole & _ONES, whole >> _WORD][: whole.writer.bits // 32]):
-        carried = whole.constant(0)
+    result = [integer.constant(0)] * len(words)
+    factors = [integer & _ONES, integer >> _WORD] if integer.writer.bits == 64 else [integer]
+    for i, factor in enumerate(factors):
+        carried = integer.constant(0)
         for j in reversed(range(i, len(words))):
             total = factor * words[j] + result[j - i] + carried
             result[j - i], carried = total & _ONES, total >> _WORD
     return result
 
 
-def _number(x: Number, words: list[Integer]) -> tuple[Number, Number]:
-    """A fraction in two parts."""
-    bits = _WORD if x.writer.bits == 64 else _WORD // 2
-    pieces = [
-        (word >> shift) & ((1 << bits) - 1)
-        for word in words
-        for shift in reversed(range(0, _WORD, bits))
-    ]
-    high = low = x.constant(0.0)
-    for i, piece in reversed([*enumerate(pieces)]):
-        scaled = piece.as_number() * 2.0 ** (2 - bits * (i + 1))
-        high, lost = twofold_sum(scaled, high)
-        low = low + lost
-    return high, low
+def _number(first: Integer, second: Integer | None = None) -> tuple[Number, Number]:
+    """A fraction in units of 2^-62, by integers with a sign, of those units and of 2^-126."""
+    if second is not None:
+        first = first + (second >> 63)
+    high = first.as_number()
+    low = (first - high.as_integer()).as_number()
+    if second is not None:
+        low = low + second.as_number() * 2.0**-64
+    return twofold_sum(high, low)
 
 
 def _times_half_pi(high: Number, low: Number) -> tuple[Number, Number]:
-    first, second = precision(high.dtype).twofold("pi/2")
+    first, second = (2.0**-62 * x for x in precision(high.dtype).twofold("pi/2"))
     product, lost = twofold_product(high, high.constant(first))
-    return twofold_sum(product, high.fused(second, low.fused(first, lost)))
+    return twofold_sum(product, high.joined(second, low.joined(first, lost)))

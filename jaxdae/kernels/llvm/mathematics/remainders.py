@@ -1,13 +1,14 @@
 """Remainders of divisions that are rounded towards zero; all of them are exact."""
 
 from jaxdae.kernels.llvm.mathematics.constants import precision
+from jaxdae.kernels.llvm.mathematics.limits import Limited
 from jaxdae.kernels.llvm.registers import Integer, Number
 
 # Bits of the integers that long division is done in, without the sign.
 _BITS = 63
 
 
-def rem(x: Number, y: Number) -> Number:
+def _rem(x: Number, y: Number) -> tuple[Number]:
     """Remainder for quotients that are not large and divisors that are not tiny."""
     size, step = abs(x), abs(y)
     quotient = (size / step).intrinsic("floor")
@@ -15,10 +16,17 @@ def rem(x: Number, y: Number) -> Number:
     rest = (-quotient).fused(step, size)
     rest = (rest < 0.0).choose(rest + step, rest)
     # So it is where the divisor is infinite.
-    return (size < step).choose(size, rest).signed_as(x)
+    return ((size < step).choose(size, rest).signed_as(x),)
 
 
-def large_rem(x: Number, y: Number) -> Number:
+def _size(x: Number, y: Number) -> Number:
+    p = precision(x.dtype)
+    # Remainders by small numbers may be subnormal on the way.
+    large = (abs(x / y) >= 2.0**p.mantissa) | (abs(y) < p.tiny * 2.0**p.mantissa)
+    return large.choose(float("inf"), 0.0)
+
+
+def _large_rem(x: Number, y: Number) -> tuple[Number]:
     """Remainder of one division of any numbers, by long division of their mantissas as integers."""
     p = precision(x.dtype)
     size, step = (_magnitude(a) for a in (x, y))
@@ -28,7 +36,7 @@ def large_rem(x: Number, y: Number) -> Number:
     result = value.resized(f"i{p.bits}").number().signed_as(x)
     # A subnormal divisor is zero where the processor takes it so, as under XLA.
     undefined = ~x.is_finite() | y.is_nan() | y.equals(0.0)
-    return undefined.choose(float("nan"), result)
+    return (undefined.choose(float("nan"), result),)
 
 
 def _magnitude(x: Number) -> Integer:
@@ -65,3 +73,6 @@ def _scaled(rest: Integer, exponent: Integer) -> Integer:
     normal = (bits >> p.mantissa) + shift > 0
     value = normal.choose(bits + (shift << p.mantissa), rest << (exponent - 1))
     return rest.equals(0).choose(0, value)
+
+
+REM = Limited("rem", _rem, _large_rem, 1, lambda _, parts: parts, _size)

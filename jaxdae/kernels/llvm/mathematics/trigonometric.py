@@ -1,8 +1,7 @@
 """Sine, cosine and tangent of vectors.
 
 The argument less the nearest multiple of pi / 2, which is taken away in three parts
-[CodyWaite1980], goes into polynomials. Larger arguments are rare; functions of their own see to
-them one by one.
+[CodyWaite1980], goes into polynomials. Larger arguments are rare; they are reduced one by one.
 """
 
 import math
@@ -15,22 +14,36 @@ from jaxdae.kernels.llvm.mathematics.double_length import (
     twofold_sum,
     twofold_sum_of_any,
 )
-from jaxdae.kernels.llvm.mathematics.large_angles import reduced
+from jaxdae.kernels.llvm.mathematics.large_angles import reduced, table
+from jaxdae.kernels.llvm.mathematics.limits import Limited
 from jaxdae.kernels.llvm.registers import Integer, Number
 
 
-def _turns(x: Number) -> tuple[Number, Integer]:
-    """Quarter turns, and bits that end in their number."""
+def _turned(x: Number) -> tuple[Number, Number]:
+    """Quarter turns, and a number whose bits end in theirs."""
     p = precision(x.dtype)
     turned = x.fused(2 / math.pi, p.magic)
-    return turned - p.magic, turned.bits()
+    return turned - p.magic, turned
 
 
-def _rest(x: Number, turns: Number) -> Number:
+def _rest(x: Number) -> tuple[Number, Number]:
+    """What an angle is beyond its quarter turns, and a number whose bits end in theirs."""
+    turns, turned = _turned(x)
     for part in precision(x.dtype).half_pi:
         # The first difference is exact, and for minus zero all are.
         x = turns.fused(-part, x)
-    return x
+    return x, turned
+
+
+def _twofold_rest(x: Number) -> tuple[Number, Number, Number]:
+    """The same with the rest's own rounding error at the end."""
+    turns, turned = _turned(x)
+    first, second, third = precision(x.dtype).half_pi
+    exact = turns.fused(-first, x)
+    product, low = twofold_product(turns, x.constant(-second))
+    rest, lost = twofold_sum_of_any(exact, product)
+    rest, lost = twofold_sum(rest, lost + turns.fused(-third, low))
+    return rest, turned, lost
 
 
 def _sine(rest: Number, square: Number) -> Number:
@@ -51,59 +64,16 @@ def _signed(value: Number, turns: Integer) -> Number:
     return (value.bits() ^ sign).number()
 
 
-def sincos(x: Number) -> tuple[Number, Number]:
-    """Sine and cosine of angles that are not large."""
-    turns, last = _turns(x)
-    return _both(_rest(x, turns), last)
-
-
-def large_sincos(x: Number) -> tuple[Number, Number]:
-    """Sine and cosine of one large angle, which is no vector."""
-    rest, _, last = reduced(x)
-    return _both(rest, last)
-
-
-def _both(rest: Number, last: Integer) -> tuple[Number, Number]:
-    """Sine and cosine of the rest of an angle, by the bits that end in its quarter turns."""
+def _sine_and_cosine(rest: Number, turned: Number) -> tuple[Number, Number]:
+    last = turned.bits()
     square = rest * rest
     sine, cosine = _sine(rest, square), _cosine(square)
     even = (last & 1).equals(0)
     return _signed(even.choose(sine, cosine), last), _signed(even.choose(cosine, sine), last + 1)
 
 
-def sin(x: Number) -> Number:
-    """The first of both."""
-    return sincos(x)[0]
-
-
-def cos(x: Number) -> Number:
-    """The second of both."""
-    return sincos(x)[1]
-
-
-def large_sin(x: Number) -> Number:
-    """The first of both for one large angle."""
-    return large_sincos(x)[0]
-
-
-def large_cos(x: Number) -> Number:
-    """The second of both for one large angle."""
-    return large_sincos(x)[1]
-
-
-def tan(x: Number) -> Number:
-    """Tangent of angles that are not large: the quotient of both, each in two parts."""
-    turns, last = _turns(x)
-    return same_if_small(x, _tangent(*_twofold_rest(x, turns), last))
-
-
-def large_tan(x: Number) -> Number:
-    """Tangent of one large angle, which is no vector."""
-    return _tangent(*reduced(x))
-
-
-def _tangent(rest: Number, lost: Number, last: Integer) -> Number:
-    """Tangent of the rest of an angle in two parts, by the bits that end in its quarter turns."""
+def _tangent(rest: Number, turned: Number, lost: Number) -> Number:
+    """The quotient of both, each in two parts."""
     square = rest * rest
     p = precision(rest.dtype)
     cubic = (rest * square) * square.polynomial(p.sin)
@@ -114,15 +84,23 @@ def _tangent(rest: Number, lost: Number, last: Integer) -> Number:
     rounded = rest.fused(rest, -square).fused(-0.5, -(rest * lost))
     near, near_low = twofold_sum(rest.constant(1.0), -half)
     cosine, cosine_low = twofold_sum(near, (near_low + rounded) + quartic)
-    even = (last & 1).equals(0)
+    even = (turned.bits() & 1).equals(0)
     top, top_low = even.choose(sine, -cosine), even.choose(sine_low, -cosine_low)
     under, under_low = even.choose(cosine, sine), even.choose(cosine_low, sine_low)
     return twofold_quotient(top, top_low, under, under_low)
 
 
-def _twofold_rest(x: Number, turns: Number) -> tuple[Number, Number]:
-    first, second, third = precision(x.dtype).half_pi
-    exact = turns.fused(-first, x)
-    product, low = twofold_product(turns, x.constant(-second))
-    rest, lost = twofold_sum_of_any(exact, product)
-    return twofold_sum(rest, lost + turns.fused(-third, low))
+SINCOS = Limited(
+    name="angle",
+    near=_rest,
+    far=reduced,
+    parts=3,
+    result=lambda _, parts: _sine_and_cosine(*parts),
+    size=lambda x: abs(x),
+    constants=(table(),),
+)
+SIN = SINCOS._replace(result=lambda _, parts: _sine_and_cosine(*parts)[:1])
+COS = SINCOS._replace(result=lambda _, parts: _sine_and_cosine(*parts)[1:])
+TAN = SINCOS._replace(
+    near=_twofold_rest, result=lambda x, parts: (same_if_small(x, _tangent(*parts)),)
+)
