@@ -30,16 +30,7 @@ _CODES = {0: xla.FAILED_PRECONDITION, cuda.OUT_OF_MEMORY: xla.RESOURCE_EXHAUSTED
 
 
 class CallError(Exception):
-    """A call that cannot be served.
-
-    Args:
-        text: why, and what to do.
-        code: of XLA.
-    """
-
-    def __init__(self, text: str, code: int = xla.INTERNAL):
-        super().__init__(text)
-        self.code = code
+    """A call that cannot be served: why, and what to do."""
 
 
 class XlaError(Exception):
@@ -147,7 +138,7 @@ class Handler:
         could wait for work of other devices, which may wait for this one.
         """
         address = ctypes.cast(self.entry, ctypes.c_void_p).value
-        return {stage: _capsule(address) for stage in ("initialize", "execute")}
+        return {stage: xla_interface.capsule(address) for stage in ("initialize", "execute")}
 
     def _called(self, address: int) -> int | None:
         """The entry: nothing may be raised through it, and nothing is read before its size."""
@@ -159,7 +150,7 @@ class Handler:
         except XlaError as error:
             return error.address
         except CallError as error:
-            return _made_error(frame, str(error), error.code)
+            return _made_error(frame, str(error), xla.INTERNAL)
         except DriverError as error:
             # What a missing or unsuited driver does not say itself.
             text = str(error) if error.code else f"{error}; use backend='plain'."
@@ -169,16 +160,21 @@ class Handler:
             return _made_error(frame, f"{type(error).__name__}: {error}", xla.INTERNAL)
 
     def _serve(self, frame: Any) -> None:
-        _check(frame)
-        if frame.stage == xla.EXECUTE:
+        if frame.struct_size < ctypes.sizeof(xla.CallFrame):
+            raise CallError(f"{_LAYOUT}.")
+        if frame.stage == xla.INITIALIZE:
+            self._compile(frame)
+        elif frame.stage == xla.EXECUTE:
+            _check_buffers(frame)
             members = _members(_buffers(frame.rets)[0], self._kernel.rank)
             if members:
                 self._launch(frame, members)
-        elif frame.stage == xla.INITIALIZE:
-            modules, stream = self._modules(), self._stream(frame)
-            context = modules.driver.context(stream)
-            with modules.driver.current(context):
-                self._function(modules, context)
+
+    def _compile(self, frame: Any) -> None:
+        modules = self._modules()
+        context = modules.driver.context(self._stream(frame))
+        with modules.driver.current(context):
+            self._function(modules, context)
 
     def _launch(self, frame: Any, members: int) -> None:
         modules, stream = self._modules(), self._stream(frame)
@@ -231,13 +227,11 @@ def _is_question(frame: Any) -> bool:
     return True
 
 
-def _check(frame: Any) -> None:
+def _check_buffers(frame: Any) -> None:
     """Whether structures are those that are known; one that is shorter is not read."""
-    known = frame.struct_size >= ctypes.sizeof(xla.CallFrame) and all(
-        x.struct_size == ctypes.sizeof(xla.Buffers) for x in (frame.args, frame.rets)
-    )
-    buffers = [*_buffers(frame.args), *_buffers(frame.rets)] if known else []
-    size = ctypes.sizeof(xla.BufferLayout)
+    tables, size = (frame.args, frame.rets), ctypes.sizeof(xla.BufferLayout)
+    known = all(x.struct_size == ctypes.sizeof(xla.Buffers) for x in tables)
+    buffers = [x for table in tables for x in _buffers(table)] if known else []
     if not buffers or any(x.struct_size < size for x in buffers):
         raise CallError(f"{_LAYOUT}.")
 
@@ -278,10 +272,3 @@ def _made_error(frame: Any, text: str, code: int) -> int | None:
     size = xla.size_until(xla.Error.errc)
     error = xla.Error(struct_size=size, message=ctypes.addressof(message), errc=code)
     return _MAKE_ERROR(api.error_create)(ctypes.byref(error))
-
-
-def _capsule(address: int | None) -> Any:
-    make = ctypes.pythonapi.PyCapsule_New
-    make.restype = ctypes.py_object
-    make.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-    return make(address, None, None)

@@ -178,7 +178,7 @@ def _check_interface() -> None:
 
 
 def _make_known(name: str, kernel: Kernel) -> None:
-    jax.ffi.register_ffi_target(name, _capsule(_address(kernel)), platform="cpu")
+    jax.ffi.register_ffi_target(name, xla_interface.capsule(_address(kernel)), platform="cpu")
     _REGISTERED[name] = None
 
 
@@ -282,13 +282,6 @@ def _check_functions(called: list[str]) -> None:
             f"the kernel calls {', '.join(missing)}, which the C library of this machine does not "
             "have; use the function without jaxdae.kernels.native here."
         )
-
-
-def _capsule(address: int):
-    make = ctypes.pythonapi.PyCapsule_New
-    make.restype = ctypes.py_object
-    make.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-    return make(address, None, None)
 
 
 def default_threads() -> int:

@@ -50,6 +50,14 @@ def version() -> tuple[int, int] | None:
     return None if major is None or minor is None else (major, minor)
 
 
+def capsule(address: int | None) -> Any:
+    """The address of a handler, as JAX takes it."""
+    make = ctypes.pythonapi.PyCapsule_New
+    make.restype = ctypes.py_object
+    make.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+    return make(address, None, None)
+
+
 def handler(rank: int) -> list[Definition]:
     """Definition of `@handler(call frame)`, which XLA calls, and which calls `@share`.
 

@@ -133,7 +133,8 @@ def test_the_context_is_that_of_the_stream_and_another_one_is_current_again_afte
 
 def test_the_stage_before_execution_compiles_and_launches_nothing():
     machine = Machine()
-    assert machine.call(stage=INITIALIZE).make(machine.handler.entry) is None
+    # XLA need not say where arrays are.
+    assert Call([], [], stage=INITIALIZE).make(machine.handler.entry) is None
     assert (len(machine.cuda.loads), machine.cuda.launches) == (1, [])
     assert machine.call().make(machine.handler.entry) is None
     assert (len(machine.cuda.loads), len(machine.cuda.launches)) == (1, 1)
