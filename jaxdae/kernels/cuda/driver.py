@@ -57,11 +57,11 @@ _RESTART = (
     "After this error the GPU serves this process no longer: restart the process. If it comes "
     "again, use backend='plain' and report it with the model."
 )
-_SMALLER = "Take a smaller batch in one call (jaxdae.parallel splits one), or backend='plain'."
 _REMEDIES = {
     OUT_OF_MEMORY: (
         "Leave the GPU more memory beside JAX's: set XLA_PYTHON_CLIENT_MEM_FRACTION to less than "
-        "its 0.75 before JAX starts. Or take a smaller batch."
+        "its 0.75 before JAX starts. Or take a smaller batch in one "
+        "call (jaxdae.parallel splits one)."
     ),
     3: "In a process made by fork start a new interpreter instead (multiprocessing: 'spawn').",
     100: "Check with nvidia-smi that there is a GPU, and CUDA_VISIBLE_DEVICES.",
