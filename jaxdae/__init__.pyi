@@ -65,6 +65,7 @@ from .linalg.saddle_point import (
 from .linalg.singularity_robust import SingularityRobust as SingularityRobust
 from .references import citation as citation
 from .simulation.backends import BackendError as BackendError
+from .simulation.export import export as export, ExportedFiles as ExportedFiles
 from .simulation.failure import SimulationError as SimulationError
 from .simulation.simulate import simulate as simulate
 from .simulation.trajectory import Trajectory as Trajectory

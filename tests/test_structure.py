@@ -17,7 +17,7 @@ ROOMS = (
     "stability", "formulations", "solvers", "control", "analysis", "simulation", "tuning",
     "parallel", "identification", "models", "plotting", "commands", "cli",
 )  # fmt: skip
-KERNELS = ("llvm", "graph", "tracing", "emission", "cuda", "launch", "integration")
+KERNELS = ("llvm", "graph", "tracing", "emission", "cuda", "launch", "integration", "export")
 
 
 def imported(path: Path) -> set[str]:

@@ -1,0 +1,168 @@
+"""The C header of an exported run."""
+
+import numpy as np
+
+from jaxdae.kernels.export.interface import Field, Interface, Structure
+
+
+def header(interface: Interface, about: list[str], statuses: dict[str, int], is_gpu: bool) -> str:
+    """Text of the header.
+
+    Args:
+        interface: what the run takes and gives.
+        about: lines on what it is.
+        statuses: names of its statuses.
+        is_gpu: whether the functions are a kernel, which a header cannot declare.
+    """
+    name, number = interface.name, _number(interface)
+    guard = f"{name.upper()}_H"
+    comment = "\n".join(["/*", *(f" * {x}".rstrip() for x in about), " */"])
+    parts = [
+        comment,
+        f"#ifndef {guard}\n#define {guard}\n\n#include <stdint.h>",
+        _sizes(interface),
+        _enumeration(name, statuses),
+        _structure(interface, interface.state),
+        _structure(interface, interface.inputs),
+        _structure(interface, interface.times),
+        _outputs(interface),
+        _example(interface),
+        _set_times(interface, number),
+        _of_kernel(interface) if is_gpu else _functions(interface),
+        "#endif",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _number(interface: Interface) -> str:
+    return "double" if interface.dtype.itemsize == 8 else "float"
+
+
+def _sizes(interface: Interface) -> str:
+    prefix = interface.name.upper()
+    grid = next((x.size for x in interface.times.fields if x.name == "grid"), 0)
+    sizes = {
+        "STATES": interface.state.size, "ROWS": interface.rows, "INPUTS": interface.inputs.size,
+        "TIMES": interface.times.size, "OUTPUTS": interface.outputs.size,
+        **({"STEPS": grid - 1} if grid else {}),
+    }  # fmt: skip
+    lines = [f"#define {prefix}_{key} {value}" for key, value in sizes.items()]
+    words = "/* Numbers of a state, rows, numbers of the structures"
+    return "\n".join([f"{words}{', fixed steps. */' if grid else '. */'}", *lines])
+
+
+def _enumeration(name: str, statuses: dict[str, int]) -> str:
+    entries = ",\n".join(f"  {name.upper()}_{key.upper()} = {i}" for key, i in statuses.items())
+    return f"/* How a run ended. */\nenum {name}_status {{\n{entries}\n}};"
+
+
+def _structure(interface: Interface, structure: Structure) -> str:
+    number = _number(interface)
+    lines = [f"  {number} {x.name}{_axes(x.shape)}; /* {x.about} */" for x in structure.fields]
+    return "\n".join(["typedef struct {", *lines, f"}} {interface.name}_{structure.name};"])
+
+
+def _outputs(interface: Interface) -> str:
+    kind, lines = f"{interface.name}_state", []
+    for x in interface.outputs.fields:
+        of_states = x.name in ("final", "states")
+        axes = _axes(x.shape[:-1] if of_states else x.shape)
+        lines.append(
+            f"  {kind if of_states else _number(interface)} {x.name}{axes}; /* {x.about} */"
+        )
+    return "\n".join(["typedef struct {", *lines, f"}} {interface.name}_outputs;"])
+
+
+def _axes(shape: tuple[int, ...]) -> str:
+    return "".join(f"[{x}]" for x in shape)
+
+
+def _example(interface: Interface) -> str:
+    values = ",\n".join(f"  {_literal(x, interface)}" for x in interface.inputs.fields)
+    kind, name = f"{interface.name}_inputs", f"{interface.name}_example"
+    words = "/* The start and the parameters with which the run was exported. */"
+    return f"{words}\nstatic const {kind} {name} = {{\n{values}\n}};"
+
+
+def _literal(field: Field, interface: Interface) -> str:
+    return _nested(np.asarray(field.value, interface.dtype), interface)
+
+
+def _nested(value: np.ndarray, interface: Interface) -> str:
+    if value.ndim:
+        return "{" + ", ".join(_nested(x, interface) for x in value) + "}"
+    suffix = "" if interface.dtype.itemsize == 8 else "f"
+    if np.isnan(value):
+        return f"(0.0{suffix} / 0.0{suffix})"
+    if np.isinf(value):
+        return f"({'-' if value < 0 else ''}1.0{suffix} / 0.0{suffix})"
+    return f"{float(value)!r}{suffix}"
+
+
+def _set_times(interface: Interface, number: str) -> str:
+    fields = {x.name: x for x in interface.times.fields}
+    lines = []
+    if "saved" in fields:
+        value = _nested(fractions(interface), interface)
+        lines += [f"  static const {number} fractions[{fields['saved'].size}] = {value};"]
+    if "grid" in fields:
+        last = fields["grid"].size - 1
+        lines += [
+            f"  {number} step = (t1 - t0) / {last};",
+            f"  for (int i = 0; i < {last}; i++) times->grid[i] = i * step + t0;",
+            f"  times->grid[{last}] = t1;",
+        ]
+    else:
+        lines += ["  times->t0 = t0;", "  times->t1 = t1;"]
+    if "dt0" in fields:
+        lines += [f"  times->dt0 = {_literal(fields['dt0'], interface)};"]
+    if "saved" in fields:
+        lines += [
+            f"  for (int i = 0; i < {fields['saved'].size}; i++) {{",
+            f"    {number} t = t0 + fractions[i] * (t1 - t0);",
+            "    times->saved[i] = (t1 - t0) * (t - t1) > 0 || fractions[i] == 1 ? t1 : t;",
+            "  }",
+        ]
+    about = "/* Times from t0 to t1 that are divided as those of the export. */"
+    head = (
+        f"static inline void {interface.name}_set_times({number} t0, {number} t1, "
+        f"{interface.name}_times *times) {{"
+    )
+    return "\n".join([about, head, *lines, "}"])
+
+
+def fractions(interface: Interface) -> np.ndarray:
+    """Where saved times are between the ends."""
+    fields = {x.name: np.asarray(x.value) for x in interface.times.fields}
+    ends = fields["grid"][[0, -1]] if "grid" in fields else (fields["t0"], fields["t1"])
+    length = ends[1] - ends[0]
+    saved = fields["saved"]
+    return (saved - ends[0]) / length if length else np.zeros_like(saved)
+
+
+def _functions(interface: Interface) -> str:
+    name = interface.name
+    arguments = f"const {name}_inputs *inputs, const {name}_times *times, {name}_outputs *outputs"
+    return f"""#ifdef __cplusplus
+extern "C" {{
+#endif
+
+/* One run; returns its status. */
+int32_t {name}({arguments});
+
+/* `count` runs: arrays of inputs and outputs, the same times; returns how many ended with another
+ * status than 0. */
+int64_t {name}_batch(int64_t count, {arguments});
+
+#ifdef __cplusplus
+}}
+#endif"""
+
+
+def _of_kernel(interface: Interface) -> str:
+    name = interface.name
+    return (
+        f"/* Kernel `{name}`, arguments of 8 bytes each: int64_t count, {name}_inputs *inputs,\n"
+        f" * {name}_times *times, {name}_outputs *outputs, in the memory of the GPU. Any launch\n"
+        " * with one axis: a thread takes every so many members of the batch. */"
+    )

@@ -1,0 +1,111 @@
+"""What an exported run takes and gives: structures of numbers of one type."""
+
+import re
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxdae.kernels.integration.saving import Summary
+
+
+class Field(NamedTuple):
+    """An array in a structure.
+
+    Args:
+        name: in C and JavaScript.
+        about: what it is, in words.
+        shape: of its numbers; empty for one number.
+        value: what it was where the run was exported; `None` where there is none.
+    """
+
+    name: str
+    about: str
+    shape: tuple[int, ...]
+    value: Any = None
+
+    @property
+    def size(self) -> int:
+        """How many numbers."""
+        return int(np.prod(self.shape))
+
+
+class Structure(NamedTuple):
+    """Arrays of numbers that lie one after the other.
+
+    Args:
+        name: of the structure.
+        fields: without empty ones.
+    """
+
+    name: str
+    fields: tuple[Field, ...]
+
+    @property
+    def size(self) -> int:
+        """Numbers in all."""
+        return sum(x.size for x in self.fields)
+
+    def offset(self, name: str) -> int:
+        """Numbers before a field."""
+        names = [x.name for x in self.fields]
+        return sum(x.size for x in self.fields[: names.index(name)])
+
+
+def structure(name: str, fields) -> Structure:
+    """A structure of the fields that are not empty."""
+    return Structure(name, tuple(x for x in fields if x.size))
+
+
+class Interface(NamedTuple):
+    """The structures of a run.
+
+    Args:
+        name: of its function.
+        dtype: of all numbers.
+        inputs: start and parameters, of each member of a batch.
+        times: for all members.
+        state: coordinates, velocities and actuator states, as they come out.
+        rows: states that are saved.
+    """
+
+    name: str
+    dtype: Any
+    inputs: Structure
+    times: Structure
+    state: Structure
+    rows: int
+
+    @property
+    def outputs(self) -> Structure:
+        """What a run gives; `final` and `rows` are states."""
+        n = self.state.size
+        about = (
+            "time that was reached", "status, as above", "steps that were made",
+            "of them those that were kept", "rows that were reached, the first ones",
+        )  # fmt: skip
+        return structure(
+            "outputs",
+            [
+                *(Field(x, words, ()) for x, words in zip(Summary._fields, about, strict=True)),
+                Field("final", "state at that time", (n,)),
+                Field("ts", "times of the rows, infinite where one was not reached", (self.rows,)),
+                Field("states", "saved states", (self.rows, n)),
+            ],
+        )
+
+
+def identifiers(labels) -> list[str]:
+    """Names in C of what is called, for example, `system.masses[0]`; all different.
+
+    Args:
+        labels: words with dots and brackets.
+    """
+    made: list[str] = []
+    for label in labels:
+        name = plain = re.sub(r"\W+", "_", label, flags=re.ASCII).strip("_")
+        count = 1
+        while name in made:
+            count += 1
+            name = f"{plain}_{count}"
+        made.append(name)
+    return made

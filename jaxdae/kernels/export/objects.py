@@ -1,0 +1,155 @@
+"""Object code of exported runs, for other machines than this one too."""
+
+import importlib.util
+import re
+import subprocess
+import sys
+import tempfile
+from functools import cache
+from pathlib import Path
+
+from jaxdae.kernels.export.entry import definitions as of_member, Exported
+from jaxdae.kernels.export.functions import kernel_function, library_functions
+from jaxdae.kernels.export.fused_products import fused_double, fused_single
+from jaxdae.kernels.export.memory_functions import memory_functions
+from jaxdae.kernels.export.targets import ExportTarget
+from jaxdae.kernels.llvm.machine_code import MachineCodeError
+from jaxdae.kernels.llvm.module import Definition, Module, stack_need
+
+# Functions up to this cost become part of those that call them on a GPU, where calls are slow.
+_INLINED = 100_000
+_ROOM = re.compile(r"^  (%\w+) = alloca (.*)$", re.MULTILINE)
+# Room for the stack of a page's module beside what its functions need [bytes].
+_MARGIN = 2**16
+_PAGE = 2**16
+
+
+@cache
+def _llvm():
+    import llvmlite.binding as llvm
+
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    return llvm
+
+
+def object_code(exported: Exported, target: ExportTarget, about: str) -> bytes:
+    """A relocatable object file: ELF, or WebAssembly before it is linked.
+
+    Args:
+        exported: the run.
+        target: the machine.
+        about: what the file says of itself.
+
+    Raises:
+        MachineCodeError: where LLVM refuses the module.
+    """
+    return _compiled(_text(_module(exported, target), target, about), target)
+
+
+def linked(code: bytes, exported: Exported, target: ExportTarget) -> bytes:
+    """WebAssembly that a page can load: functions and a memory.
+
+    Args:
+        code: the object file.
+        exported: the run.
+        target: the machine.
+
+    Raises:
+        ImportError: where there is no linker.
+        MachineCodeError: where it refuses the object.
+    """
+    check_linker()
+    name, need = exported.interface.name, stack_need(_module(exported, target).definitions, False)
+    stack = -(-(need + _MARGIN) // _PAGE) * _PAGE
+    exports = [f"--export={x}" for x in (name, f"{name}_batch", "__heap_base")]
+    with tempfile.TemporaryDirectory() as folder:
+        source, result = Path(folder, "run.o"), Path(folder, "run.wasm")
+        source.write_bytes(code)
+        words = ["--no-entry", "--stack-first", "-z", f"stack-size={stack}", *exports]
+        command = [sys.executable, "-m", "ziglang", "wasm-ld", *words, "-o", result, source]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            raise MachineCodeError(f"the linker refuses the module: {done.stderr.strip()}")
+        return result.read_bytes()
+
+
+def check_linker() -> None:
+    """That there is a linker for WebAssembly.
+
+    Raises:
+        ImportError: where there is none.
+    """
+    if importlib.util.find_spec("ziglang") is None:
+        raise ImportError(
+            "target 'wasm32' needs a linker, which the package ziglang brings: pip install "
+            "'jaxdae[export]'."
+        )
+
+
+def _module(exported: Exported, target: ExportTarget) -> Module:
+    """All functions of the file."""
+    name, dtype = exported.interface.name, exported.run.problem.dtype
+    parts = [_beside(x, name) for x in of_member(exported, target.width(dtype))]
+    if target.is_gpu:
+        return Module([*parts, kernel_function(name, exported.interface)])
+    return Module([*parts, *_missing(target), *library_functions(name, exported.interface)])
+
+
+def _beside(definition: Definition, name: str) -> Definition:
+    """A function of the module whose name, and calls of others, leave names of users free."""
+    taken = re.compile(rf"@({name}|{name}_batch)(?![\w.])")
+    own = taken.sub(r"@\1.inner", f"@{definition.name}")[1:]
+    return definition._replace(name=own, text=taken.sub(r"@\1.inner", definition.text))
+
+
+def _missing(target: ExportTarget) -> list[Definition]:
+    """Functions that LLVM calls where it has no instructions."""
+    fused = [] if target.fused else [fused_double(), fused_single()]
+    return [*memory_functions(target.pointer), *fused]
+
+
+def _text(module: Module, target: ExportTarget, about: str) -> str:
+    """In LLVM's language, with what the file says of itself."""
+    words = about.replace("\\", "").replace('"', "")
+    named = [f'!llvm.ident = !{{!0}}\n!0 = !{{!"{words}"}}']
+    if target.is_gpu:
+        # There variables of a thread have memory of their own.
+        text = _ROOM.sub(_private, module.text)
+        return "\n\n".join([text, *named])
+    each = [f"ptr @{x.name}" for x in _missing(target)]
+    used = (
+        f"@llvm.compiler.used = appending global [{len(each)} x ptr] [{', '.join(each)}], "
+        'section "llvm.metadata"'
+    )
+    return "\n\n".join([module.text, used, *named])
+
+
+def _private(found: re.Match) -> str:
+    name, rest = found.groups()
+    return (
+        f"  {name}.private = alloca {rest}, addrspace(5)\n"
+        f"  {name} = addrspacecast ptr addrspace(5) {name}.private to ptr"
+    )
+
+
+def _compiled(text: str, target: ExportTarget) -> bytes:
+    llvm = _llvm()
+    machine = llvm.Target.from_triple(target.triple).create_target_machine(
+        cpu=target.cpu, features=target.features, opt=3, reloc="pic", codemodel="default"
+    )
+    try:
+        module = llvm.parse_assembly(text)
+        module.triple, module.data_layout = target.triple, str(machine.target_data)
+        module.verify()
+    except RuntimeError as error:
+        raise MachineCodeError(
+            f"LLVM refuses the module of this run for {target.name}: {str(error).strip()}. That is "
+            "a mistake in jaxdae; please report it."
+        ) from error
+    options = llvm.create_pipeline_tuning_options(speed_level=2)
+    if target.is_gpu:
+        options.inlining_threshold = _INLINED
+    passes = llvm.create_pass_builder(machine, options)
+    passes.getModulePassManager().run(module, passes)
+    return machine.emit_object(module)
