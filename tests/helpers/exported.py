@@ -7,8 +7,12 @@ import shutil
 import subprocess
 from typing import NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
+
+import jaxdae
+from jaxdae.solvers import RK4
 
 # The machine that tests run on, at its oldest; it has no instruction for fused products on x86-64.
 HERE = {"x86_64": "x86-64-v2", "aarch64": "aarch64"}.get(platform.machine(), "")
@@ -20,6 +24,43 @@ with_compiler = pytest.mark.skipif(
 )
 with_node = pytest.mark.skipif(NODE is None, reason="node executes the module")
 MEMBERS = 5
+
+BAUMGARTE = jaxdae.Multipliers(jaxdae.Baumgarte(K_D=20.0, K_P=100.0))
+
+
+class Pendulum(jaxdae.System):
+    """A point on a rod, in Cartesian coordinates."""
+
+    length: float = 1.0
+    mass: float = 1.3
+
+    def kinetic_energy(self, t, q, v):
+        del t, q
+        return 0.5 * self.mass * v @ v
+
+    def potential_energy(self, t, q):
+        del t
+        return self.mass * 9.81 * q[1]
+
+    def position_constraints(self, t, q):
+        del t
+        return jnp.array([q @ q - self.length**2])
+
+    def force(self, t, q, v, w, u):
+        del t, q, w
+        return jnp.zeros_like(v) if u is None else jnp.stack([u, 0 * u])
+
+
+PENDULUM, HANGING = Pendulum(), jaxdae.State([0.6, -0.8], [0.4, 0.3])
+# Starts of members are off the constraints.
+ANY = {"start_tolerance": None}
+FIXED = {"t1": 0.5, "dt": 0.02, "solver": RK4(), **ANY}
+
+
+def export_pendulum(folder, **changed):
+    given = {"directory": folder, "name": "pendulum", "target": "aarch64", **FIXED, **changed}
+    return jaxdae.export(PENDULUM, BAUMGARTE, HANGING, **given)
+
 
 # The example by itself, then members whose start and last input differ.
 _PROGRAM = """
