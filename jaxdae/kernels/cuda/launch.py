@@ -201,8 +201,8 @@ def _explained(error: DriverError, driver: Driver, function: int, grid: cuda.Gri
     needs = driver.needs(function)
     return (
         f"{error} The kernel runs {grid.blocks} blocks of {grid.block} threads (the GPU takes "
-        f"{needs.most_threads} at most), each with {needs.registers} registers and {needs.local_bytes} bytes of local memory"
-        f"{driver.memory()}."
+        f"{needs.most_threads} at most), each with {needs.registers} registers and "
+        f"{needs.local_bytes} bytes of local memory{driver.memory()}."
     )
 
 

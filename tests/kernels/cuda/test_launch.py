@@ -244,7 +244,7 @@ ERRORS = [
     ("cuLaunchKernel", 700, r"ILLEGAL_ADDRESS \(700\): an illegal .* restart the process", 13),
     (
         "cuLaunchKernel", 701,
-        r"OUT_OF_RESOURCES \(701\).* backend='plain'.* 2 blocks of 64 threads .*256 at most.* 255 regi",
+        r"OUT_OF_RESOURCES \(701\).* backend='plain'.* 2 blocks of 64 .*256 at most.* 255 reg",
         13,
     ),
     ("cuLaunchKernel", 2, r"MEMORY \(2\).*MEM_FRACTION.* 3568 bytes .* with 3 MiB of 81920 MiB", 8),
