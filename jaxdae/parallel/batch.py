@@ -5,7 +5,7 @@ import re
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -22,11 +22,23 @@ from jaxdae.parallel.memory import Memory
 from jaxdae.parallel.program import AXIS, Layout, place_shared, run_block, start_chunk
 from jaxdae.parallel.store import result_names, Store
 
-# Members of a block: on a CPU as many as its caches hold, on an accelerator as many as fill it.
-_BLOCK = {"cpu": 64}
-_BLOCK_OF_ACCELERATORS = 4096
-# Blocks of a chunk on each device: what a kill costs, against how often the host must wait.
-_SLOTS = 16
+
+class _Sizes(NamedTuple):
+    """How members are grouped on a kind of device, unless it is said.
+
+    Args:
+        block: members of a block: on a CPU as many as its caches hold, on an accelerator as many
+            threads as it runs at once where each serves one member.
+        slots: blocks of a chunk on each device: what a kill costs, against how often the host must
+            wait.
+    """
+
+    block: int
+    slots: int
+
+
+_SIZES = {"cpu": _Sizes(64, 16)}
+_OF_ACCELERATORS = _Sizes(2**16, 1)
 
 
 def map_batch(
@@ -79,7 +91,7 @@ def map_batch(
         in_axes: axes of the members, as of `jax.vmap`: one for all arrays, or a pytree of axes that
             ends where branches of the batch share one; `None` for what all members share.
             What is no array is always shared.
-        block_size: members that advance in step; by default 64 on CPUs and 4096 on accelerators.
+        block_size: members that advance in step; by default 64 on CPUs and 65536 on accelerators.
             Smaller ones wait less for each other, larger ones share more of each operation's cost.
         chunk_size: members between two visits of the host, rounded up to full blocks; by default 16
             blocks for each device, and fewer where that leaves processes without work.
@@ -202,10 +214,10 @@ def _layout(members: int, block_size, chunk_size, devices) -> Layout:
         raise ValueError("devices is empty; give one at least, or None for all of this process.")
     for name, size in (("block_size", block_size), ("chunk_size", chunk_size)):
         _check_size(name, size)
-    usual = _BLOCK.get(devices[0].platform, _BLOCK_OF_ACCELERATORS)
-    block = min(block_size or usual, members)
+    usual = _SIZES.get(devices[0].platform, _OF_ACCELERATORS)
+    block = min(block_size or usual.block, members)
     share = -(-members // jax.process_count())
-    wanted = chunk_size or min(_SLOTS * block * len(devices), share)
+    wanted = chunk_size or min(usual.slots * block * len(devices), share)
     # The first process decides: all must speak of the same chunks.
     blocks = processes.agree(lambda: -(-min(wanted, members) // block))
     return Layout(members, block, blocks * block, Mesh(np.array(devices), (AXIS,)))
