@@ -1,19 +1,18 @@
 """Kernels for GPUs, executed on the host: XLA calls the true handler, the driver is a fake one.
 
-JAX computes on processors and lowers kernels as for GPUs. XLA's own memory is the GPU's; launches
-go to the interpreter of PTX, which refuses every access that is outside of the arrays of the call.
+A program is lowered as for a GPU, and compiled for processors. Launches go to the interpreter of
+PTX, which refuses every access that is outside of the arrays of the call.
 """
 
-import contextlib
 import ctypes
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
-import pytest
+import numpy as np
 
 from helpers.fake_cuda import Device, FakeCuda, Launch
 from helpers.ptx import Memory, Module
@@ -23,46 +22,23 @@ from jaxdae.kernels.cuda.driver import Driver
 from jaxdae.kernels.cuda.kernel import DeviceKernel
 from jaxdae.kernels.cuda.launch import Handler
 from jaxdae.kernels.cuda.modules import Modules
-from jaxdae.kernels.launch import platforms
 
 # Bytes of numbers, by XLA's codes of their types.
 _BYTES = {11: 4, 12: 8}
 # `XLA_FFI_DeviceOrdinal_Get` among the words of XLA's table of functions.
 _GET_ORDINAL = 6 + 17
-# A context at a time: what is executed is set aside for it.
-_BUFFERS = threading.local()
-
-
-class Executed(NamedTuple):
-    """One launch.
-
-    Args:
-        text: PTX.
-        grid: blocks.
-        block: threads of each.
-        members: of the batch.
-        instructions: that were executed, each counted once for threads that did so together.
-    """
-
-    text: str
-    grid: int
-    block: int
-    members: int
-    instructions: int
+# Arrays of the call that a thread of XLA serves, and what went wrong in it.
+_CALL = threading.local()
 
 
 class Gpu:
     """A machine with GPUs, one for each of JAX's devices."""
 
-    def __init__(self, most_threads: int | None = None):
+    def __init__(self):
         self.cuda = FakeCuda(*[Device()] * 8, run=self._run)
         self.modules = Modules(Driver(self.cuda.library()))
-        self.launches: list[Executed] = []
-        self.kernels: list[DeviceKernel] = []
-        self._most = most_threads
-        # Of compiled programs, which may run once more.
-        self.handlers: list[_Handler] = []
-        self._known: set[str] = set()
+        # Compiled programs of JAX point to them.
+        self._handlers: dict[str, _Handler] = {}
         # One launch at a time: the interpreter is not made for several threads of the host.
         self._executing = threading.Lock()
 
@@ -73,37 +49,29 @@ class Gpu:
             lowered: as JAX hands it to XLA, from `lowered`.
         """
         for name in targets(lowered.as_text()):
-            if name not in self._known:
-                self._known.add(name)
-                self._make_known(name, launching._REGISTERED[name]._kernel)
+            if name not in self._handlers:
+                self._handlers[name] = _Handler(launching._REGISTERED[name]._kernel, self)
+                stages = self._handlers[name].stages()
+                jax.ffi.register_ffi_target(name, stages, platform="cpu")
         return lowered.compile()
 
-    def register(self, kernel: DeviceKernel, content: str) -> str:
-        """In place of the registration for GPUs: for processors."""
-        if self._most is not None:
-            block = min(self._most, kernel.block)
-            threads = min(kernel.threads, max(self._most // block, 1) * block)
-            kernel = kernel._replace(threads=threads, block=block)
-        del content
-        name = f"executed_{id(self)}_{len(self.kernels)}"
-        self._make_known(name, kernel)
-        return name
-
-    def _make_known(self, name: str, kernel: DeviceKernel) -> None:
-        self.kernels.append(kernel)
-        self.handlers.append(_Handler(kernel, self))
-        jax.ffi.register_ffi_target(name, self.handlers[-1].stages(), platform="cpu")
-
     def _run(self, launch: Launch) -> None:
+        """Execute a launch on copies of the arrays, each far from the others.
+
+        What is outside of one is outside of all of them, and nothing is raised through C.
+        """
         memory = Memory()
-        for address, nbytes in _BUFFERS.each:
-            memory.register(address, nbytes)
-        words = list(launch.words)
-        grid, block = launch.grid[0], launch.block[0]
-        with self._executing:
-            count = read(launch.text).launch("kernel", grid, block, words, memory)
-        done = Executed(launch.text, launch.grid[0], launch.block[0], words[-1], count)
-        self.launches.append(done)
+        places = {address: memory.allocate(x) for address, x in _CALL.arrays.items()}
+        words = [places.get(x, x) for x in launch.words]
+        try:
+            with self._executing:
+                read(launch.text).launch("kernel", launch.grid[0], launch.block[0], words, memory)
+        except Exception as error:
+            _CALL.error = error
+        for address, x in _CALL.arrays.items():
+            new = memory.read(places[address], x.shape, x.dtype)
+            if not np.array_equal(new, x):  # constants may be where nothing can be written
+                x[:] = new
 
 
 class _Handler(Handler):
@@ -115,9 +83,12 @@ class _Handler(Handler):
 
     def _launch(self, frame: Any, members: int) -> None:
         buffers = [x for y in (frame.args, frame.rets) for x in launching._buffers(y)]
-        _BUFFERS.each = [(x.data, _nbytes(x)) for x in buffers if x.data]
+        _CALL.arrays = {x.data: _bytes(x) for x in buffers if _nbytes(x)}
+        _CALL.error = None
         self._gpu.cuda.make_current(ordinal(frame))
         super()._launch(frame, members)
+        if _CALL.error is not None:
+            raise _CALL.error
 
 
 def ordinal(frame: Any) -> int:
@@ -150,24 +121,12 @@ def _nbytes(buffer: Any) -> int:
     return count * _BYTES[buffer.dtype]
 
 
+def _bytes(buffer: Any) -> np.ndarray:
+    return np.ctypeslib.as_array((ctypes.c_uint8 * _nbytes(buffer)).from_address(buffer.data))
+
+
 @cache
 def read(text: str) -> Module:
     """A module, read once, and accepted by NVIDIA's assembler."""
     assemble(text, "sm_70")
     return Module(text)
-
-
-@contextlib.contextmanager
-def on_gpu(most_threads: int | None = None) -> Iterator[Gpu]:
-    """Programs that JAX compiles meanwhile have their kernels executed as on a GPU.
-
-    Args:
-        most_threads: largest number of threads of a launch, if fewer than on GPUs.
-    """
-    gpu = Gpu(most_threads)
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("register_width", "lanes", "launch"):
-            value = getattr(platforms.CUDA, name)
-            patch.setattr(platforms.Platform, name, property(lambda _, x=value: x))
-        patch.setattr(launching, "register", gpu.register)
-        yield gpu

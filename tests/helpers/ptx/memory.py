@@ -18,6 +18,8 @@ LOCAL, SHARED = 1 << 61, 1 << 60
 _WINDOW = 1 << 40
 # What uninitialized memory is full of: bits of numbers that are none.
 _FILL = 0xFF
+# Between new buffers, so that what runs behind the end of one is not in the next one.
+_GAP = 1 << 16
 
 
 def window(address: int) -> str:
@@ -55,12 +57,12 @@ class Memory:
             Its address, a multiple of 256.
         """
         nbytes = content if isinstance(content, int) else content.nbytes
-        room = np.full(nbytes + 256, _FILL, np.uint8)
+        room = np.empty(nbytes + 2 * _GAP, np.uint8)
         self._kept.append(room)
-        address = -(-room.ctypes.data // 256) * 256
-        if isinstance(content, np.ndarray):
-            skipped = address - room.ctypes.data
-            room[skipped : skipped + nbytes] = np.frombuffer(content.tobytes(), np.uint8)
+        address = -(-(room.ctypes.data + _GAP // 2) // 256) * 256
+        start = address - room.ctypes.data
+        filled = _FILL if isinstance(content, int) else np.frombuffer(content.tobytes(), np.uint8)
+        room[start : start + nbytes] = filled
         self.register(address, nbytes)
         return address
 
