@@ -1,7 +1,6 @@
 """Modules of PTX, and their launches."""
 
-import numpy as np
-
+from helpers.ptx.environment import exact_arithmetic
 from helpers.ptx.errors import PtxError
 from helpers.ptx.flow import ENDS
 from helpers.ptx.memory import Memory
@@ -66,7 +65,7 @@ class Module:
         try:
             run = Run(self.program, function, Shape(grid, block), memory, self._addresses)
             run.set_parameters(parameters)
-            with np.errstate(all="ignore"):
+            with exact_arithmetic():
                 return run.to_end()
         finally:
             for x in self._variables:

@@ -7,6 +7,7 @@ of a step may add up. Numbers are compared with the largest of their array.
 """
 
 import diffrax
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,6 +16,7 @@ import pytest
 import jaxdae
 from helpers.gpu import Gpu, lowered
 from jaxdae import State
+from jaxdae.kernels.cuda import kernel
 from jaxdae.models import (
     AndrewsMechanism,
     CartesianPendulum,
@@ -117,17 +119,155 @@ PARTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("method", [fixed, adaptive])
 def test_runs_tangents_and_adjoints_of_six_systems(name, method):
     end, start = motion(name, method)
     part = PARTS[name][method is adaptive]
-    import time
-
-    t = time.process_time()
     found, launched = agree(jax.vmap(lambda q, v: part(end, q, v)), *spread(start, 3))
-    print("CPU", name, method.__name__, time.process_time() - t)
     assert {x.words[-1] for x in launched} == {3}
     assert len(launched) >= 2
-    # Members differ, and nothing is zero everywhere.
+    # Members differ.
     assert all(np.ptp(x, 0).max() > 0 for x in jax.tree.leaves(found[-2:]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", [fixed, adaptive])
+def test_threads_serve_several_members_each(method, monkeypatch):
+    """Seven members on four threads, whose memory for checkpoints is used again."""
+    monkeypatch.setattr(kernel, "_BLOCK", 2)
+    monkeypatch.setattr(kernel, "_MOST_THREADS", 4)
+    end, start = motion("pendulum", method)
+    _, launched = agree(jax.vmap(lambda q, v: back(end, q, v)), *spread(start, 7))
+    assert {(x.grid[0], x.block[0], x.words[-1]) for x in launched} == {(2, 2, 7)}
+
+
+def test_one_member_alone():
+    end, start = motion("pendulum", fixed)
+    _, launched = agree(lambda q, v: back(end, q, v), *start)
+    assert {x.words[-1] for x in launched} == {1}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", [fixed, adaptive])
+def test_a_member_that_fails_leaves_the_others_alone(method):
+    """A start that is no number, and one that is too fast for the numbers there are."""
+    end, start = motion("pendulum", method)
+    q, v = spread(start, 5)
+    failing = q.at[1, 0].set(jnp.nan), v.at[3].multiply(1e160)
+    (state, slopes), _ = agree(jax.vmap(lambda q, v: back(end, q, v)), *failing)
+    expected = jax.jit(jax.vmap(lambda q, v: back(end, q, v)))(q, v)
+    good = np.array([0, 2, 4])
+    pairs = zip(jax.tree.leaves((state, slopes)), jax.tree.leaves(expected), strict=True)
+    for one, other in pairs:
+        np.testing.assert_allclose(one[good], other[good], rtol=1e-12)
+    assert np.isnan(state[0][1, 0])
+
+
+@pytest.mark.slow
+def test_second_derivatives_of_a_constrained_system():
+    system, formulation, dt = CartesianPendulum(), jaxdae.Multipliers(STABLE), 1e-2
+
+    def cost(q, v):
+        found = jaxdae.simulate(
+            system, formulation, State(q, v), t1=2 * dt, saveat=diffrax.SaveAt(t1=True),
+            throw=False, start_tolerance=None, backend="native", **fixed(dt),
+        )  # fmt: skip
+        return jnp.sum(found.final_state.q**3) + found.final_state.v @ found.final_state.q
+
+    curvature = jax.vmap(jax.jacfwd(jax.grad(cost)))
+    found, _ = agree(curvature, *spread(system.start(), 2))
+    # Symmetric, but for the round-off of two ways to compute each.
+    np.testing.assert_allclose(found, np.swapaxes(found, 1, 2), rtol=0, atol=1e-9)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", [fixed, adaptive])
+def test_single_precision(method):
+    end, start = motion("two-link", method, jnp.float32)
+    (_, slopes), _ = agree(jax.vmap(lambda q, v: back(end, q, v)), *spread(start, 3))
+    assert {x.dtype for x in slopes} == {np.dtype(np.float32)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("method", "saveat"),
+    [
+        (fixed, diffrax.SaveAt(t0=True, ts=jnp.linspace(0, 2e-3, 5), t1=True)),
+        (adaptive, diffrax.SaveAt(steps=True)),
+    ],
+)
+def test_rows_at_times_and_at_steps(method, saveat, monkeypatch):
+    # A check of the times would call Python, which JAX refuses to write into a program for a GPU
+    # where there is none.
+    monkeypatch.setattr(eqx, "error_if", lambda x, *_: x)
+    system, formulation, dt = CASES["slider-crank"]
+
+    def rows(q, v):
+        found = jaxdae.simulate(
+            system, formulation, State(q, v), t1=3 * dt, saveat=saveat, throw=False,
+            start_tolerance=None, backend="native", **method(dt),
+        )  # fmt: skip
+        return found.q, found.v, found.ts
+
+    agree(jax.vmap(rows), *spread(system.start(), 3))
+
+
+def test_angles_of_any_size():
+    """Their remainder by a turn is found by integers, in some of the threads."""
+    end, start = motion("two-link", fixed)
+    q, v = spread(start, 6)
+    far = q * jnp.array([1.0, 1e5, 1e9, 1.0, 1e22, 1e300])[:, None]
+    found, _ = agree(jax.vmap(end), far, v)
+    assert np.isfinite(np.asarray(found[0])).all()
+
+
+def elementary(x, y):
+    """All functions of kernels."""
+    of_one = (
+        jnp.sin, jnp.cos, jnp.tan, jnp.exp, jnp.expm1, jnp.log, jnp.log1p, jnp.sinh, jnp.cosh,
+        jnp.tanh, jnp.arcsinh, jnp.arccosh, jnp.arctanh, jnp.arcsin, jnp.arccos, jnp.arctan,
+        jnp.cbrt, jnp.sqrt, jax.scipy.special.erf, jnp.abs, jnp.sign, jnp.floor, jnp.ceil,
+        jnp.round, jnp.trunc, jax.lax.rsqrt, jnp.reciprocal,
+    )  # fmt: skip
+    of_two = (jnp.arctan2, jnp.power, jax.lax.rem, jnp.minimum, jnp.maximum, jnp.hypot)
+    return [*(f(x) for f in of_one), *(f(x, y) for f in of_two), jnp.where(x < y, x, y)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_elementary_functions(dtype, rng):
+    """Everywhere: at special values and at numbers of all sizes.
+
+    But for subnormal numbers, which XLA takes for zeros on processors.
+    """
+    values = [0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -1.0, 0.5, 1e22, -1e300, 710.0, -740.0]
+    more = [89.0, *rng.normal(size=20), *2.0 ** rng.uniform(-30, 30, 20)]
+    with np.errstate(all="ignore"):
+        x = np.array([*values, *more], dtype)
+    found, wanted = on_both(elementary, x, np.roll(x, 5))
+    for one, other in zip(found, wanted, strict=True):
+        # One unit in the last place, where a product and a sum are fused on one side only.
+        tolerance = {"rtol": 2 * np.finfo(dtype).eps, "atol": np.finfo(dtype).tiny}
+        np.testing.assert_allclose(one, other, **tolerance)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_subnormal_numbers_are_numbers_on_gpus(dtype):
+    tiny = np.finfo(dtype).smallest_subnormal
+    x = np.array([tiny, -7 * tiny, 2.0**20 * tiny, 1.0], dtype)
+    found, _ = on_both(
+        lambda x, y: [jnp.log(jnp.abs(x)), x * y, jnp.sqrt(y * y + x), x + x], x, x / x
+    )
+    expected = [np.log(np.abs(x)), x, np.sqrt(1 + x), 2 * x]
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=4 * np.finfo(dtype).eps, atol=0)
+
+
+def on_both(function, x, y):
+    """A function of two numbers for each entry of two arrays, on a GPU and on a processor."""
+    zero = jnp.zeros((), x.dtype)
+    batch = jax.vmap(jaxdae.kernels.native(function, zero, zero))
+    traced = jax.jit(batch).trace(x, y)
+    return GPU.compiled(lowered(traced))(x, y), traced.lower().compile()(x, y)

@@ -139,3 +139,11 @@ def test_buffers_may_not_overlap_and_can_be_taken_away():
         memory.release(data.ctypes.data)
     with pytest.raises(PtxError, match=r"16 bytes at \w+ are outside of all buffers"):
         memory.read(data.ctypes.data + 8, (2,), float)
+
+
+def test_new_buffers_are_far_from_each_other():
+    """What runs over the end of one does not come to another one."""
+    memory = Memory()
+    at = sorted(memory.allocate(np.zeros(5)) for _ in range(20))
+    assert min(np.diff(at)) > 2**15
+    assert all(x % 256 == 0 for x in at)
