@@ -78,6 +78,7 @@ from .systems import (
     Dynamics as Dynamics,
     evaluate as evaluate,
     Labels as Labels,
+    Points as Points,
     State as State,
     System as System,
 )

@@ -6,7 +6,7 @@ from jaxtyping import Array, Float
 
 from jaxdae.formulations import Multipliers
 from jaxdae.models.base import AbstractModel, ConstraintStudy, Model, Reference, Rest
-from jaxdae.systems import Labels
+from jaxdae.systems import Labels, Points
 
 _TEST_SET = (
     "F. Mazzia, C. Magherini, Test Set for Initial Value Problem Solvers, release 2.4, "
@@ -217,6 +217,37 @@ class AndrewsMechanism(AbstractModel):
             units=("rad",) * 7,
             constraints=tuple(f"{loop} {axis}" for loop in loops for axis in ("x", "y")),
             constraint_units=("m",) * 6,
+        )
+
+    def points(self, t, q) -> Points:
+        """Pins of the seven bodies; the underscored ones are P again, by the other three chains."""
+        e1, e2, e3, e4, e5, e6, e7 = _directions(q)
+        a, b, c = (jnp.asarray(x, q.dtype) for x in (self.point_a, self.point_b, self.point_c))
+        crank, k5, k7 = self.rr * e1, a + self.zt * e5, a + self.u * _normal(e7)
+        return Points(
+            {
+                "O": jnp.zeros_like(a),
+                "A": a,
+                "B": b,
+                "C": c,
+                "_crank": crank,
+                "P": crank - self.d * e2,
+                "D": b + self.sd * e3 + self.sc * _normal(e3),
+                "_P of K3": b + self.ss * _normal(e3),
+                "_K5": k5,
+                "_P of K4": k5 + self.e * _normal(e4),
+                "_K7": k7,
+                "_P of K6": k7 + self.zf * e6,
+            },
+            links=(
+                ("O", "_crank", "P"),
+                ("A", "_K5", "_P of K4"),
+                ("A", "_K7", "_P of K6"),
+                ("C", "D"),
+            ),
+            bodies=(("B", "D", "_P of K3"),),
+            trace=("P", "D"),
+            fixed=("O", "A", "B", "C"),
         )
 
     def start(self) -> tuple[Float[Array, " 7"], Float[Array, " 7"]]:

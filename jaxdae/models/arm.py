@@ -17,7 +17,7 @@ from jaxdae.models.base import (
     Rest,
     stabilized,
 )
-from jaxdae.systems import consistent_state, Labels
+from jaxdae.systems import circle, consistent_state, Labels, Points
 
 _PAPER = (
     "O. V. Shemelova, Building differential-algebraic equations of dynamics with regard to "
@@ -97,6 +97,14 @@ class PointMassArm(AbstractModel):
             constraint_units=("m^2", "m^2"),
             inputs=("F1", "F2", "F3", "F4"),
             input_units=("N",) * 4,
+        )
+
+    def points(self, t, q) -> Points:
+        return Points(
+            {"base": jnp.zeros_like(q[:2]), "elbow": q[:2], "tip": q[2:]},
+            links=(("base", "elbow", "tip"),),
+            trace=("tip",),
+            fixed=("base",),
         )
 
     def start(self) -> tuple[Float[Array, " 4"], Float[Array, " 4"]]:
@@ -209,6 +217,16 @@ class Ellipsoid(eqx.Module):
         scaled = (point - self.center.astype(point.dtype)) / self.axes.astype(point.dtype)
         return scaled @ scaled - 1
 
+    def sections(self) -> dict[str, Float[Array, "corners 3"]]:
+        """Curves in which the coordinate planes through the centre cut it [m]."""
+        planes = ((0, 1), (0, 2), (1, 2))
+        unit = jnp.eye(3)
+        circles = {i: circle(jnp.zeros(3), 1.0, unit[i[0]], unit[i[1]]) for i in planes}
+        return {
+            f"surface {'xyz'[i]}{'xyz'[j]}": self.center + self.axes * x
+            for (i, j), x in circles.items()
+        }
+
 
 def _dome() -> Ellipsoid:
     """A dome whose top is at (1.08, 0.64, 0.2)."""
@@ -278,6 +296,17 @@ class SurfaceArm(AbstractModel):
             constraint_units=("m^2", "m^2", "m" if isinstance(self.surface, Plane) else "-"),
             inputs=("Fx1", "Fy1", "Fz1", "Fx2", "Fy2", "Fz2"),
             input_units=("N",) * 6,
+        )
+
+    def points(self, t, q) -> Points:
+        """The arm, and of an ellipsoid its sections through the centre."""
+        sections = self.surface.sections() if isinstance(self.surface, Ellipsoid) else {}
+        return Points(
+            {"base": jnp.zeros_like(q[:3]), "elbow": q[:3], "tip": q[3:]},
+            links=(("base", "elbow", "tip"),),
+            outlines=sections,
+            trace=("tip",),
+            fixed=("base",),
         )
 
     def start(self) -> tuple[Float[Array, " 6"], Float[Array, " 6"]]:

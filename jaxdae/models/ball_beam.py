@@ -16,7 +16,7 @@ from jaxdae.models.base import (
     Rest,
     stabilized,
 )
-from jaxdae.systems import Labels, State
+from jaxdae.systems import circle, Labels, Points, State
 
 _PAPER = "Krasinskaya, Krasinskii (2013), section 6"
 _ELECTRICAL = {
@@ -143,6 +143,28 @@ class AbstractBallBeam(AbstractModel):
         """The equilibrium with the ball at `rest_position`."""
         return State(*self.start(), self.actuators())
 
+    def _drawn(self, r, alpha, theta, *, rod: bool) -> Points:
+        """Beam, ball with a mark, wheel and rod; the beam's pivot is the origin."""
+        along = jnp.stack([jnp.cos(alpha), jnp.sin(alpha)])
+        across = jnp.stack([-along[1], along[0]])
+        d, R = self.wheel_radius, self.ball_radius
+        centre = r * along + self.centre_height * across
+        # It turns with the beam, and rolls on it.
+        turned = alpha - r / R
+        mark = centre + R * jnp.stack([-jnp.sin(turned), jnp.cos(turned)])
+        wheel = jnp.stack([jnp.asarray(self.beam_length - d), -jnp.asarray(self.rod_length)])
+        joint = wheel + d * jnp.stack([jnp.cos(theta), jnp.sin(theta)])
+        places = {"pivot": jnp.zeros_like(along), "end": self.beam_length * along}
+        places |= {"ball": centre, "_mark": mark, "wheel": wheel, "joint": joint}
+        links = (("pivot", "end"), ("ball", "_mark"), ("wheel", "joint"))
+        return Points(
+            places,
+            links=(*links, ("joint", "end")) if rod else links,
+            outlines={"ball": circle(centre, R), "wheel": circle(wheel, d)},
+            trace=("ball",),
+            fixed=("pivot", "wheel"),
+        )
+
     def references(self) -> tuple[Reference, ...]:
         """Equilibrium formulas of the paper."""
         return (
@@ -187,6 +209,9 @@ class BallBeam(AbstractBallBeam):
             **_ELECTRICAL,
         )
 
+    def points(self, t, q) -> Points:
+        return self._drawn(q[0], q[1], q[2], rod=True)
+
     def start(self) -> tuple[Float[Array, " 3"], Float[Array, " 3"]]:
         """Beam and wheel level, ball at `rest_position`, at rest; each of shape (3,)."""
         q = jnp.zeros(3).at[0].set(self.rest_position)
@@ -211,6 +236,10 @@ class SimplifiedBallBeam(AbstractBallBeam):
 
     def labels(self) -> Labels:
         return Labels(coordinates=("r", "theta"), units=("m", "rad"), **_ELECTRICAL)
+
+    def points(self, t, q) -> Points:
+        """Without the rod, which the linear constraint stands for."""
+        return self._drawn(q[0], self.transmission() * q[1], q[1], rod=False)
 
     def start(self) -> tuple[Float[Array, " 2"], Float[Array, " 2"]]:
         """Wheel level, ball at `rest_position`, at rest; each of shape (2,)."""

@@ -13,7 +13,7 @@ from jaxdae.models.base import (
     Rest,
     stabilized,
 )
-from jaxdae.systems import Labels
+from jaxdae.systems import Labels, Points
 
 
 class Chain(AbstractModel):
@@ -97,6 +97,16 @@ class Chain(AbstractModel):
             units=("m",) * (2 * len(numbers)),
             constraints=tuple(f"link {i}" for i in numbers),
             constraint_units=("m^2",) * len(numbers),
+        )
+
+    def points(self, t, q) -> Points:
+        names = (*(f"_{i}" for i in range(1, self.lengths.shape[0])), "end")
+        places = dict(zip(names, q.reshape(-1, 2), strict=True))
+        return Points(
+            {"pivot": jnp.zeros_like(q[:2]), **places},
+            links=(("pivot", *names),),
+            trace=("end",),
+            fixed=("pivot",),
         )
 
     def start(self) -> tuple[Float[Array, " n"], Float[Array, " n"]]:

@@ -74,6 +74,9 @@ class TwoLoopCircuit(AbstractSolvedModel):
         branches = ("charge 1", "charge 2", "shared charge")
         return Labels(branches, ("C", "C", "C"), ("node",), ("C",))
 
+    def points(self, t, q) -> None:
+        """None: charges have no places."""
+
     def exact_position(self, t: Float[Array, ""] | float) -> Float[Array, " 3"]:
         r"""Charges in closed form, from rest.
 

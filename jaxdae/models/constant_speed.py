@@ -11,7 +11,7 @@ from jaxdae.models.base import (
     Reference,
     rolling,
 )
-from jaxdae.systems import Labels
+from jaxdae.systems import Labels, Points
 
 _SOURCE = "N. G. Chetaev (1932-33); Neimark, Fufaev, Dynamics of Nonholonomic Systems, ch. IV"
 _HAMEL = "P. Appell (1911); G. Hamel, Theoretische Mechanik (1949); Neimark, Fufaev, ch. IV"
@@ -54,6 +54,9 @@ class ConstantSpeed(AbstractSolvedModel):
 
     def labels(self) -> Labels:
         return Labels(("x", "y"), ("m", "m"), ("speed",), ("m^2/s^2",))
+
+    def points(self, t, q) -> Points:
+        return Points({"point": q}, trace=("point",))
 
     def exact_position(self, t: Float[Array, ""] | float) -> Float[Array, " 2"]:
         r"""Motion in closed form.
@@ -125,6 +128,9 @@ class AppellHamel(AbstractModel):
 
     def labels(self) -> Labels:
         return Labels(("x", "y", "z"), ("m", "m", "m"), ("thread",), ("m^2/s^2",))
+
+    def points(self, t, q) -> Points:
+        return Points({"point": q}, trace=("point",))
 
     def exact_motion(
         self, t: Float[Array, ""] | float

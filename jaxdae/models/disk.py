@@ -11,7 +11,7 @@ from jaxdae.models.base import (
     Reference,
     rolling,
 )
-from jaxdae.systems import Labels
+from jaxdae.systems import circle, Labels, Points
 
 _SOURCE = "A. M. Bloch, Nonholonomic Mechanics and Control, section 1.4"
 
@@ -61,6 +61,22 @@ class RollingDisk(AbstractSolvedModel):
             ("m", "m", "rad", "rad"),
             ("rolling x", "rolling y"),
             ("m/s", "m/s"),
+        )
+
+    def points(self, t, q) -> Points:
+        """Contact, centre, and the point of the rim that is the contact where `phi = 0`."""
+        x, y, theta, phi = q
+        up = jnp.array([0.0, 0.0, 1.0], q.dtype)
+        ahead = jnp.stack([jnp.cos(theta), jnp.sin(theta), jnp.zeros_like(x)])
+        contact = jnp.stack([x, y, jnp.zeros_like(x)])
+        centre = contact + self.radius * up
+        down = -jnp.sin(phi) * ahead - jnp.cos(phi) * up
+        rim = centre + self.radius * down
+        return Points(
+            {"contact": contact, "_centre": centre, "rim": rim},
+            links=(("_centre", "rim"),),
+            outlines={"disk": circle(centre, self.radius, ahead, up)},
+            trace=("contact", "rim"),
         )
 
     def exact_position(self, t: Float[Array, ""] | float) -> Float[Array, " 4"]:

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 
 from jaxdae.control import Feedforward, PD
 from jaxdae.models.base import AbstractModel, ConstraintStudy, Model, Reference, Rest, stabilized
-from jaxdae.systems import Labels, State
+from jaxdae.systems import Labels, Points, State
 from jaxdae.systems.checks import is_concrete
 
 _PAPER = "F. H. Ghorbel, O. Chetelat, R. Gunawardana, R. Longchamp, IEEE TCST 8 (2000) 801-815"
@@ -141,6 +141,28 @@ class FiveBar(AbstractModel):
             constraint_units=("m", "m"),
             inputs=("left torque", "right torque"),
             input_units=("N m", "N m"),
+        )
+
+    def points(self, t, q) -> Points:
+        """Motors, elbows and tip, which both couplers reach."""
+        l, *_ = self._links()  # noqa: E741
+        left, inner, right, outer = l[:, None] * jnp.stack([jnp.cos(q), jnp.sin(q)], axis=1)
+        motor = jnp.stack([jnp.asarray(self.base), jnp.zeros(())])
+        return Points(
+            {
+                "left motor": jnp.zeros_like(left),
+                "_left elbow": left,
+                "tip": left + inner,
+                "_tip by the right": motor + right + outer,
+                "_right elbow": motor + right,
+                "right motor": motor,
+            },
+            links=(
+                ("left motor", "_left elbow", "tip"),
+                ("right motor", "_right elbow", "_tip by the right"),
+            ),
+            trace=("tip",),
+            fixed=("left motor", "right motor"),
         )
 
     def start(self) -> tuple[Float[Array, " 4"], Float[Array, " 4"]]:

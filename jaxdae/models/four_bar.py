@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxdae.models.base import AbstractModel, ConstraintStudy, Model, Reference, Rest, stabilized
-from jaxdae.systems import Labels
+from jaxdae.systems import Labels, Points
 from jaxdae.systems.checks import is_concrete
 
 
@@ -117,6 +117,25 @@ class FourBar(AbstractModel):
             constraint_units=("m", "m"),
             inputs=("torque",),
             input_units=("N m",),
+        )
+
+    def points(self, t, q) -> Points:
+        """Crank, coupler with its point, and rocker."""
+        origin, (a, b, c, d) = jnp.asarray(self.origin), self.lengths
+        pin, pivot = origin + a * _along(q[0]), origin + d * _along(self.tilt)
+        return Points(
+            {
+                "crank": origin,
+                "pin": pin,
+                "_coupler's end": pin + b * _along(q[1]),
+                "rocker's pin": pivot + c * _along(q[2]),
+                "rocker": pivot,
+                "P": self.tracer(q),
+            },
+            links=(("crank", "pin"), ("rocker's pin", "rocker")),
+            bodies=(("pin", "_coupler's end", "P"),),
+            trace=("P",),
+            fixed=("crank", "rocker"),
         )
 
     def start(self) -> tuple[Float[Array, " 3"], Float[Array, " 3"]]:

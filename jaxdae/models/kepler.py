@@ -5,7 +5,7 @@ from jaxtyping import Array, Float
 
 from jaxdae.formulations import Multipliers
 from jaxdae.models.base import AbstractSolvedModel, Model, Reference, Rest
-from jaxdae.systems import Labels, State
+from jaxdae.systems import Labels, Points, State
 
 # Newton's method for Kepler's equation from E = pi converges for every eccentricity below one
 # without leaving the interval (the function is convex there); these steps reach round-off
@@ -83,6 +83,11 @@ class Kepler(AbstractSolvedModel):
             units=("m", "m"),
             inputs=("Fx", "Fy"),
             input_units=("N", "N"),
+        )
+
+    def points(self, t, q) -> Points:
+        return Points(
+            {"centre": jnp.zeros_like(q), "point": q}, trace=("point",), fixed=("centre",)
         )
 
     def start(self) -> tuple[Float[Array, " 2"], Float[Array, " 2"]]:

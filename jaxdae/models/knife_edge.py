@@ -11,7 +11,7 @@ from jaxdae.models.base import (
     Rest,
     rolling,
 )
-from jaxdae.systems import Labels
+from jaxdae.systems import Labels, Points
 
 _SOURCE = "Neimark, Fufaev, Dynamics of Nonholonomic Systems, ch. III; Bloch, section 1.6"
 
@@ -61,6 +61,25 @@ class KnifeEdge(AbstractSolvedModel):
 
     def labels(self) -> Labels:
         return Labels(("x", "y", "theta"), ("m", "m", "rad"), ("blade",), ("m/s",))
+
+    def points(self, t, q) -> Points:
+        """The blade in space, as long as twice its radius of gyration, z up."""
+        half = jnp.sqrt(self.inertia / jnp.asarray(self.mass))
+        along = half * jnp.stack([jnp.cos(q[2]), jnp.sin(q[2])])
+        return Points(
+            {
+                "contact": self._in_space(q[:2]),
+                "_heel": self._in_space(q[:2] - along),
+                "toe": self._in_space(q[:2] + along),
+            },
+            links=(("_heel", "contact", "toe"),),
+            trace=("contact",),
+        )
+
+    def _in_space(self, place):
+        """A place `(x, y)` of the inclined plane, shape (3,)."""
+        slope = jnp.asarray(self.slope)
+        return jnp.stack([place[0] * jnp.cos(slope), place[1], -place[0] * jnp.sin(slope)])
 
     def exact_position(self, t: Float[Array, ""] | float) -> Float[Array, " 3"]:
         r"""Motion in closed form from the origin.

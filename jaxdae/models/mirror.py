@@ -12,7 +12,7 @@ from jaxdae.compiled import jit
 from jaxdae.control import HurwitzGains, ServoConstraint
 from jaxdae.formulations import Multipliers
 from jaxdae.models.base import AbstractModel, Model, Reference, Rest, ServoStudy
-from jaxdae.systems import Labels, State
+from jaxdae.systems import Labels, Points, State
 
 _PAPER = (
     "R. G. Mukharlyamov, Control of the dynamics of a system with differential constraints (2019), "
@@ -133,6 +133,31 @@ class AdaptiveMirror(AbstractModel):
             actuator_units=("N m", "N m/s"),
             inputs=("voltage",),
             input_units=("V",),
+        )
+
+    def points(self, t, q) -> Points:
+        """Crank and mirror, a source's beam, and where it gets after as long a way as to C."""
+        along = jnp.stack([jnp.cos(q[0]), jnp.sin(q[0])])
+        across = jnp.stack([-along[1], along[0]])
+        mirror, zero = self.length * along, jnp.zeros_like(q[0])
+        source = jnp.stack([jnp.asarray(self.source(t)), zero])
+        target = jnp.stack([jnp.asarray(self.target), zero])
+        ray = mirror - source
+        reflected = ray - 2 * (ray @ across) * across
+        way = jnp.linalg.norm(target - mirror) / jnp.linalg.norm(ray)
+        return Points(
+            {
+                "O": jnp.zeros_like(along),
+                "mirror": mirror,
+                "_lower": 0.75 * mirror,
+                "_upper": 1.25 * mirror,
+                "source": source,
+                "C": target,
+                "beam": mirror + way * reflected,
+            },
+            links=(("O", "_lower", "_upper"), ("source", "mirror", "beam")),
+            trace=("mirror", "beam"),
+            fixed=("O", "C"),
         )
 
     def start(self) -> tuple[Float[Array, " 1"], Float[Array, " 1"]]:

@@ -18,7 +18,7 @@ from jaxdae.models.base import (
     stabilized,
 )
 from jaxdae.models.slider_crank import SliderCrank
-from jaxdae.systems import Labels
+from jaxdae.systems import Labels, Points
 from jaxdae.systems.checks import is_concrete
 
 _RIG = "Quanser SRV02 in high gear, user manual, table 3.1"
@@ -172,6 +172,10 @@ class AbstractMotorDrive(AbstractModel):
         """Gear, `theta / n - a` [rad], then the mechanism's constraints."""
         gear = self.shaft(q) / self.gear_ratio - self.driven_angle(q)
         return jnp.concatenate([gear[None], self.mechanism.position_constraints(t, self.load(q))])
+
+    def points(self, t, q) -> Points | None:
+        """The mechanism; motor and gear have no shape."""
+        return self.mechanism.points(t, self.load(q))
 
     def _mechanical_energy(self, t, q, v):
         rotor = self.rotor_inertia * self.shaft(v) ** 2

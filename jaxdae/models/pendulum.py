@@ -11,7 +11,7 @@ from jaxdae.models.base import (
     Rest,
     stabilized,
 )
-from jaxdae.systems import Labels
+from jaxdae.systems import Labels, Points
 
 # The arithmetic-geometric mean doubles its digits with every step once its two numbers have the
 # same size, and halves the logarithm of their ratio before: ten steps reach round-off for every
@@ -58,6 +58,14 @@ class CartesianPendulum(AbstractModel):
             units=("m", "m"),
             constraints=("rod",),
             constraint_units=("m^2",),
+        )
+
+    def points(self, t, q) -> Points:
+        return Points(
+            {"pivot": jnp.zeros_like(q), "mass": q},
+            links=(("pivot", "mass"),),
+            trace=("mass",),
+            fixed=("pivot",),
         )
 
     def start(self) -> tuple[Float[Array, " 2"], Float[Array, " 2"]]:

@@ -11,7 +11,7 @@ from jaxdae.models.base import (
     Rest,
     rolling,
 )
-from jaxdae.systems import Labels
+from jaxdae.systems import Labels, Points
 
 _SOURCE = "R. Siegwart, I. Nourbakhsh, Autonomous Mobile Robots, ch. 3 (kinematics)"
 
@@ -97,6 +97,32 @@ class DifferentialDriveRobot(AbstractSolvedModel):
             ("m/s", "m/s", "m/s"),
             inputs=("torque right", "torque left"),
             input_units=("N m", "N m"),
+        )
+
+    def points(self, t, q) -> Points:
+        """Axle, wheels and centre of mass, seen from above."""
+        ahead = jnp.stack([jnp.cos(q[2]), jnp.sin(q[2])])
+        aside = jnp.stack([-ahead[1], ahead[0]])
+        axle, roll = q[:2], self.wheel_radius * ahead
+        right, left = axle - self.half_track * aside, axle + self.half_track * aside
+        return Points(
+            {
+                "axle": axle,
+                "right": right,
+                "left": left,
+                "centre of mass": axle + self.offset * ahead,
+                "_right front": right + roll,
+                "_right back": right - roll,
+                "_left front": left + roll,
+                "_left back": left - roll,
+            },
+            links=(
+                ("right", "axle", "left"),
+                ("axle", "centre of mass"),
+                ("_right front", "right", "_right back"),
+                ("_left front", "left", "_left back"),
+            ),
+            trace=("axle",),
         )
 
     def steady_torques(self) -> Float[Array, " 2"]:

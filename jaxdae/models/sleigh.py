@@ -11,7 +11,7 @@ from jaxdae.models.base import (
     Reference,
     rolling,
 )
-from jaxdae.systems import Labels
+from jaxdae.systems import Labels, Points
 
 _SOURCE = "S. A. Chaplygin (1911); Neimark, Fufaev, Dynamics of Nonholonomic Systems, ch. III"
 
@@ -57,6 +57,20 @@ class ChaplyginSleigh(AbstractSolvedModel):
 
     def labels(self) -> Labels:
         return Labels(("x", "y", "theta"), ("m", "m", "rad"), ("blade",), ("m/s",))
+
+    def points(self, t, q) -> Points:
+        """Blade, half as long as its distance to the centre of mass, and that centre."""
+        ahead = self.offset * jnp.stack([jnp.cos(q[2]), jnp.sin(q[2])])
+        return Points(
+            {
+                "blade": q[:2],
+                "centre of mass": q[:2] + ahead,
+                "_heel": q[:2] - ahead / 4,
+                "_toe": q[:2] + ahead / 4,
+            },
+            links=(("_heel", "blade", "_toe"), ("blade", "centre of mass")),
+            trace=("blade", "centre of mass"),
+        )
 
     def exact_position(self, t: Float[Array, ""] | float) -> Float[Array, " 3"]:
         r"""Motion in closed form for `k = 2 a`, that is `I = 3 m a^2`.

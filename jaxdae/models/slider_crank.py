@@ -5,7 +5,7 @@ from jaxtyping import Array, Float
 
 from jaxdae.formulations import Baumgarte, Penalty
 from jaxdae.models.base import AbstractModel, ConstraintStudy, Model, Reference, Rest
-from jaxdae.systems import Labels
+from jaxdae.systems import Labels, Points
 
 
 class SliderCrank(AbstractModel):
@@ -84,6 +84,28 @@ class SliderCrank(AbstractModel):
             units=("rad", "rad", "m"),
             constraints=("loop x", "loop y"),
             constraint_units=("m", "m"),
+        )
+
+    def points(self, t, q) -> Points:
+        """Crank, rod and slider; the slider is drawn a sixth as high as the crank is long."""
+        r, rod, half = self.crank_length, self.rod_length, self.crank_length / 6
+        pin = r * jnp.stack([jnp.cos(q[0]), jnp.sin(q[0])])
+        slider = jnp.stack([q[2], jnp.zeros_like(q[2])])
+        reach = jnp.stack([jnp.asarray(r + rod), jnp.zeros(())])
+        corners = half * jnp.array([[1.5, 1.0], [-1.5, 1.0], [-1.5, -1.0], [1.5, -1.0]])
+        return Points(
+            {
+                "shaft": jnp.zeros_like(pin),
+                "pin": pin,
+                "_rod's end": pin + rod * jnp.stack([jnp.cos(q[1]), jnp.sin(q[1])]),
+                "slider": slider,
+                "_guide left": -reach,
+                "_guide right": reach,
+            },
+            links=(("shaft", "pin", "_rod's end"), ("_guide left", "_guide right")),
+            outlines={"slider": slider + corners},
+            trace=("slider",),
+            fixed=("shaft", "_guide left", "_guide right"),
         )
 
     def start(self) -> tuple[Float[Array, " 3"], Float[Array, " 3"]]:

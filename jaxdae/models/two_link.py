@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 
 from jaxdae.formulations import Baumgarte, Multipliers, Penalty
 from jaxdae.models.base import AbstractSolvedModel, ConstraintStudy, Model, Reference
-from jaxdae.systems import Labels
+from jaxdae.systems import Labels, Points
 
 _PAPER = (
     "R. G. Mukharlyamov, C. T. Deressa, Stabilization of redundantly constrained dynamic system "
@@ -132,6 +132,22 @@ class AbstractTwoLink(AbstractSolvedModel):
             units=("rad", "rad"),
             constraints=("tip y", "tip x"),
             constraint_units=("m", "m"),
+        )
+
+    def points(self, t, q) -> Points:
+        """Base, elbow and tip, and the target that the tip follows."""
+        elbow = self.length1 * jnp.stack([jnp.cos(q[0]), jnp.sin(q[0])])
+        height = jnp.asarray(self.target_height)
+        return Points(
+            {
+                "base": jnp.zeros_like(elbow),
+                "elbow": elbow,
+                "tip": self.tip(q),
+                "target": jnp.stack([jnp.asarray(self.target_abscissa(t)), height]),
+            },
+            links=(("base", "elbow", "tip"),),
+            trace=("elbow", "tip"),
+            fixed=("base",),
         )
 
     def exact_position(self, t: Float[Array, ""] | float) -> Float[Array, " 2"]:

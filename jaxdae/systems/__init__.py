@@ -21,3 +21,4 @@ from jaxdae.systems.dynamics import (
     power_balance as power_balance,
     Violation as Violation,
 )
+from jaxdae.systems.points import circle as circle, Points as Points

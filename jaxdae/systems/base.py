@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Real
 
+from jaxdae.systems.points import Points
 from jaxdae.systems.precision import as_floats, known_array
 
 
@@ -216,6 +217,18 @@ class System(eqx.Module):
     def labels(self) -> Labels:
         """Names and units for messages and plots."""
         return Labels()
+
+    def points(self, t, q) -> Points | None:
+        """What the system looks like, for pictures; `None` where it has no shape to draw.
+
+        Args:
+            t: time [s].
+            q: coordinates, shape `(n,)`.
+
+        Returns:
+            Named points and what joins them; see `jaxdae.Points`.
+        """
+        del t, q
 
 
 def _unassignable(system: System, name: str) -> str:

@@ -1,0 +1,92 @@
+"""The record of named points, links and outlines."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxdae
+from jaxdae.systems import circle
+from jaxdae.systems.base import System
+
+PLACES = {"a": jnp.zeros(2), "b": jnp.ones(2), "c": jnp.array([0.0, 1.0])}
+
+
+class Nothing(System):
+    def kinetic_energy(self, t, q, v):
+        del t, q
+        return 0.5 * v @ v
+
+
+def test_a_system_has_no_points_unless_it_declares_them():
+    assert Nothing().points(0.0, jnp.zeros(2)) is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"links": (("a", "z"),)}, "links name 'z', which no place has; there are: a, b, c."),
+        ({"bodies": (("a", "b", "z"),)}, "bodies name 'z'"),
+        ({"trace": ("y", "z")}, "trace name 'y', 'z'"),
+        ({"fixed": ("z",)}, "fixed name 'z'"),
+        ({"links": (("a",),)}, "one of links needs 2 names; got ('a',)."),
+        ({"bodies": (("a", "b"),)}, "one of bodies needs 3 names; got ('a', 'b')."),
+        ({"places": {}}, "Points needs at least one place; got none."),
+        ({"places": {"a": jnp.zeros(1)}}, "the place 'a' has shape (1,)"),
+        (
+            {"places": {"a": jnp.zeros(2), "b": jnp.zeros(3)}},
+            "the place 'b' has shape (3,); all are of shape (2,) in the plane, or all of shape "
+            "(3,) in space.",
+        ),
+        (
+            {"outlines": {"rim": jnp.zeros((5, 3))}},
+            "the outline 'rim' has shape (5, 3); beside places of shape (2,) it is (corners, 2).",
+        ),
+        ({"outlines": {"rim": jnp.zeros(2)}}, "the outline 'rim' has shape (2,)"),
+    ],
+)
+def test_what_does_not_fit_is_refused(fields, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        jaxdae.Points(**{"places": PLACES, **fields})
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"links": ("ab",)}, "links and bodies are tuples of names"),
+        ({"bodies": ("abc",)}, "got the text 'abc' for one of them."),
+        ({"trace": "b"}, 'trace and fixed are tuples of names, such as ("b",); got the text'),
+    ],
+)
+def test_a_text_is_not_taken_for_names(fields, message):
+    with pytest.raises(TypeError, match=re.escape(message)):
+        jaxdae.Points(PLACES, **fields)
+
+
+def test_points_pass_transformations():
+    """Batches and derivatives of a drawing are drawings of the same links."""
+
+    def drawn(x):
+        return jaxdae.Points({"a": x, "b": 2 * x}, links=(("a", "b"),), trace=("b",))
+
+    batch = jax.vmap(drawn)(jnp.arange(6.0).reshape(3, 2))
+    assert batch.places["b"].shape == (3, 2)
+    assert batch.links == (("a", "b"),)
+    _, rates = jax.jvp(drawn, (jnp.ones(2),), (jnp.array([1.0, 3.0]),))
+    np.testing.assert_array_equal(rates.places["b"], [2.0, 6.0])
+
+
+def test_a_circle_keeps_its_distance():
+    """In the plane, and in a plane of space: corners at the radius, their mean the centre."""
+    flat = np.asarray(circle(np.array([1.0, 2.0]), 3.0))
+    np.testing.assert_allclose(np.hypot(*(flat - [1.0, 2.0]).T), 3.0, rtol=1e-15)
+    along, up = np.array([0.6, 0.8, 0.0]), np.array([0.0, 0.0, 1.0])
+    round_ = np.asarray(circle(np.array([1.0, 2.0, 3.0]), 0.5, along, up))
+    np.testing.assert_allclose(round_[0], [1.3, 2.4, 3.0], rtol=1e-15)
+    offsets = round_ - [1.0, 2.0, 3.0]
+    np.testing.assert_allclose(np.linalg.norm(offsets, axis=1), 0.5, rtol=1e-15)
+    # Sums of 32 round-off errors.
+    np.testing.assert_allclose(offsets.mean(axis=0), 0.0, atol=1e-15)
+    np.testing.assert_allclose(offsets @ np.cross(along, up), 0.0, atol=1e-15)
