@@ -1,0 +1,131 @@
+"""Reports on the kernels that integrations have on GPUs, which need none."""
+
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdae.kernels.integration.initial_value import InitialValueProblem
+from jaxdae.kernels.integration.run import native_integration, Run, write
+from jaxdae.kernels.launch.batch_axes import Axes
+from jaxdae.kernels.launch.platforms import CUDA, device_kernel
+
+# What runs with adaptive steps are taken to have, whose number is known when they have run.
+ASSUMED_STEPS = 100
+# Members of the batch whose bytes by XLA are counted.
+_FEW = 64
+
+
+class NoKernelError(ValueError):
+    """A function has no integration that is a kernel."""
+
+
+def kernel_report(
+    function: Callable,
+    *arguments: Any,
+    architecture: str = "sm_90",
+    members: int = 2**16,
+    compare: bool = True,
+) -> Any:
+    """What the kernel of a simulation takes of a GPU and does there, without a GPU.
+
+    Registers and spills are those of NVIDIA's assembler (`pip install 'jaxdae[gpu-test]'`); steps
+    per second are estimated from counts of instructions and the published peaks of some GPUs, and
+    nothing is measured.
+
+    Args:
+        function: of one member of a batch, which calls `jaxdae.simulate`.
+        arguments: arrays that each member has its own of, as of one member.
+        architecture: what the kernel is assembled for, `sm_70` or later.
+        members: of the batch.
+        compare: whether bytes that `vmap` of the same step moves are counted, too, by XLA's own
+            analysis of the program that it compiles for processors; it takes seconds.
+
+    Returns:
+        A `jaxdae.kernels.cuda.report.KernelReport`.
+
+    Raises:
+        NoKernelError: where nothing in the function is the kernel of an integration.
+        BackendError: with `backend="native"`, where there is none, with the reason.
+        AssemblyError: for an architecture that the assembler does not know, or too old a one.
+    """
+    from jaxdae.kernels.cuda.report import report
+    from jaxdae.kernels.cuda.work import counted
+
+    shapes = [jax.ShapeDtypeStruct((members, *jnp.shape(x)), jnp.result_type(x)) for x in arguments]
+    traced = jax.make_jaxpr(jax.vmap(function))(*shapes)
+    equation = next(_integrations(traced.jaxpr), None)
+    if equation is None:
+        raise NoKernelError(
+            "nothing in this function is integrated by a kernel; simulate(..., backend='native') "
+            "says why."
+        )
+    run, axes = equation.params["run"], equation.params["axes"]
+    ctx: Any = SimpleNamespace(
+        avals_in=[x.aval for x in equation.invars], avals_out=[x.aval for x in equation.outvars]
+    )
+    work = write(CUDA._replace(launch=lambda _, __, work: work), ctx, run=run, axes=axes)
+    step = next(x for x in run.programs() if x.name in ("step", "advance"))
+    return report(
+        device_kernel(work, ctx.avals_out[0].dtype),
+        counted(step),
+        architecture=architecture,
+        dtype=run.problem.dtype,
+        members=members,
+        steps=_steps(run, ctx),
+        bytes_per_member=_bytes(ctx, axes),
+        plain_bytes_per_step=_plain_bytes(run.problem, axes) if compare else None,
+    )
+
+
+def _integrations(jaxpr: Any) -> Iterator[Any]:
+    for equation in jaxpr.eqns:
+        if equation.primitive is native_integration:
+            yield equation
+        for value in equation.params.values():
+            for one in value if isinstance(value, tuple | list) else (value,):
+                inner = getattr(one, "jaxpr", one)
+                if hasattr(inner, "eqns"):
+                    yield from _integrations(inner)
+
+
+def _steps(run: Run, ctx: Any) -> int:
+    if run.adaptive:
+        return ASSUMED_STEPS
+    ends = ctx.avals_in[1 + len(run.problem.parameters)]
+    return max(ends.shape[-1] - 1, 1)
+
+
+def _bytes(ctx: Any, axes: Axes) -> int:
+    """Of a member's own arguments and results."""
+    own = [x for x, has in zip(ctx.avals_in, axes.batched, strict=True) if has] + ctx.avals_out
+    return sum(x.size * x.dtype.itemsize for x in own) // max(axes.members, 1)
+
+
+def _plain_bytes(problem: InitialValueProblem, axes: Axes) -> float:
+    """Of a member and a step under `vmap`, by XLA's analysis of what it compiles for processors."""
+
+    def step(t0, t1, y, *parameters):
+        def rate(t, y):
+            return problem.rhs(t, y, *parameters)
+
+        def each(_, function, *arguments, wrt):
+            del wrt
+            return function(*arguments)
+
+        carry = problem.method.init(rate, t0, y) if problem.carried else None
+        return problem.method.step(rate, t0, t1, y, carry, each).y1
+
+    shapes = problem.shapes("t", "t", "y", *problem.parameters)
+    own = (False, False, *axes.batched[: 1 + len(problem.parameters)])
+    batch = [
+        jax.ShapeDtypeStruct((_FEW, *x.shape), x.dtype) if has else x
+        for x, has in zip(shapes, own, strict=True)
+    ]
+    every = jax.vmap(step, in_axes=[0 if has else None for has in own])
+    analysis: Any = jax.jit(every).lower(*batch).compile().cost_analysis()
+    numbers = analysis[0] if isinstance(analysis, list) else analysis
+    return float(np.float64(numbers["bytes accessed"])) / _FEW
