@@ -1,4 +1,4 @@
-"""The command `jaxdae`: list, simulate, tune, analyze."""
+"""The command `jaxdae`: list, simulate, tune, analyze, kernel."""
 
 import argparse
 import contextlib
@@ -133,6 +133,13 @@ def _parser() -> argparse.ArgumentParser:
             formatter_class=_Help,
         )
     )
+    _add_kernel(
+        commands.add_parser(
+            "kernel",
+            help="the kernel of a batch of runs on a GPU, and what it would do there; needs no GPU",
+            formatter_class=_Help,
+        )
+    )
     return parser
 
 
@@ -241,6 +248,32 @@ def _add_analyze(parser: argparse.ArgumentParser) -> None:
         type=_assignments,
         metavar="NAME=VALUE,…",
         help="coordinates near another equilibrium, for example x=0,y=1; default: the model's",
+    )
+    _add_gains(parser)
+
+
+def _add_kernel(parser: argparse.ArgumentParser) -> None:
+    _add_model(parser)
+    parser.set_defaults(backend="native")
+    parser.add_argument(
+        "--arch", default="sm_90", help="architecture that registers are counted for"
+    )
+    parser.add_argument("--t1", type=_positive, help="end time [s]; default: the model's")
+    parser.add_argument(
+        "--dt", type=_positive, help="fixed step [s]; default: the study's, or 1/1000 of the time"
+    )
+    parser.add_argument(
+        "--solver", metavar="NAME", default="rk4", help="one of `jaxdae list solvers`"
+    )
+    parser.add_argument("--members", type=_count, default=65536, help="of the batch")
+    parser.add_argument(
+        "--uncontrolled", action="store_true", help="without the controller that the model has"
+    )
+    parser.add_argument(
+        "--no-comparison",
+        dest="compare",
+        action="store_false",
+        help="do not count what XLA would move for the same step, which takes seconds",
     )
     _add_gains(parser)
 

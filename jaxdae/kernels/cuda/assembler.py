@@ -18,6 +18,9 @@ from typing import NamedTuple
 _PACKAGES = ("nvidia-cuda-nvcc-cu12", "nvidia-cuda-nvcc")
 # Seconds after which the assembler is taken to hang; large kernels take some.
 _PATIENCE = 600.0
+# Modules whose code is kept in a process.
+_MOST = 64
+_TARGET = re.compile(r"^\.target sm_(\d+)", re.MULTILINE)
 _FUNCTION = re.compile(
     r"Function properties for (\S+)\s+(\d+) bytes stack frame, (\d+) bytes spill stores, "
     r"(\d+) bytes spill loads"
@@ -147,6 +150,16 @@ def assemble(ptx: str, architecture: str = "sm_90") -> Assembly:
             f"ptxas {version()} does not know {architecture!r}; it knows "
             f"{', '.join(architectures())}."
         )
+    target = _TARGET.search(ptx)
+    if target is not None and int(architecture.removeprefix("sm_")) < int(target[1]):
+        raise AssemblyError(
+            f"this kernel is for GPUs from sm_{target[1]} on, and {architecture} is older."
+        )
+    return _assembled(ptx, architecture)
+
+
+@functools.lru_cache(_MOST)
+def _assembled(ptx: str, architecture: str) -> Assembly:
     with tempfile.TemporaryDirectory(prefix="jaxdae-") as folder:
         source, target = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
         source.write_text(ptx)

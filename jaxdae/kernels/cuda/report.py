@@ -1,4 +1,4 @@
-"""What a kernel takes of a GPU, what it does in a step, and how many steps that makes: an estimate."""
+"""What a kernel takes of a GPU, what it does in a step, and an estimate of its steps per second."""
 
 from typing import Any, NamedTuple
 
@@ -23,14 +23,14 @@ _SEQUENCES = {
 _LATENCY = {"float64": 8.0, "float32": 4.0}
 _ASSUMED = (
     "An estimate from counts of instructions and published peaks; nothing was measured on a GPU.",
-    "All registers of all processors are busy: the batch is several times larger than the number "
-    "of resident threads.",
+    "The batch is several times larger than the number of threads that the GPU holds at once.",
     "A division or square root is {div} and {sqrt} instructions, as ptxas writes them for numbers "
     "that are neither subnormal nor near the largest; angles are below the limit from which on "
     "they are reduced exactly.",
     "A result is waited for {latency:.0f} cycles, as measured on Volta [Jia2018]; threads of other "
     "warps fill the time.",
-    "Arrays of a thread that are not in registers are served by the first cache, 128 bytes a cycle.",
+    "Arrays of a thread that are not in registers come from the first cache, 128 bytes a cycle; "
+    "where those of all resident threads do not fit into it, the GPU does less than this.",
     "Start and results of each member pass through the memory of the GPU once; parameters that "
     "members share stay in caches.",
 )
@@ -43,7 +43,6 @@ class DeviceEstimate(NamedTuple):
         device: the GPU.
         resources: what the kernel takes of it.
         estimate: steps per second.
-        stack_bytes: local memory of all resident threads of a multiprocessor.
     """
 
     device: Device
@@ -52,6 +51,7 @@ class DeviceEstimate(NamedTuple):
 
     @property
     def stack_bytes(self) -> int:
+        """Local memory of the resident threads of a multiprocessor."""
         return self.resources.stack_bytes * WARP * self.estimate.occupancy.warps
 
 
@@ -66,7 +66,7 @@ class KernelReport(NamedTuple):
         steps: of a run; of one with adaptive steps an assumption.
         resources: registers and memory; `None` where there is no assembler.
         missing: then why.
-        count: instructions of a step.
+        instructions: of a step.
         bytes_per_member: to and from the memory of the GPU, of a run.
         plain_bytes_per_step: of `vmap` of the same step by XLA, for each member; `None` where it
             was not asked for.
@@ -80,7 +80,7 @@ class KernelReport(NamedTuple):
     steps: int
     resources: Resources | None
     missing: str | None
-    count: Count
+    instructions: Count
     bytes_per_member: int
     plain_bytes_per_step: float | None
     devices: tuple[DeviceEstimate, ...]
@@ -106,14 +106,16 @@ class KernelReport(NamedTuple):
     @property
     def local_bytes_per_step(self) -> float:
         """To and from local memory, for each member and step: arrays of calls, and spills."""
-        return 0.0 if self.resources is None else _local(self.count, self.resources, self.dtype)
+        return (
+            0.0 if self.resources is None else _local(self.instructions, self.resources, self.dtype)
+        )
 
     @property
     def assumptions(self) -> tuple[str, ...]:
         """What the estimates rest on, in words."""
-        words = {
-            name: sum(_SEQUENCES[name, self.dtype]) for name in ("div", "sqrt")
-        } | {"latency": _LATENCY[self.dtype]}
+        words = {name: sum(_SEQUENCES[name, self.dtype]) for name in ("div", "sqrt")} | {
+            "latency": _LATENCY[self.dtype]
+        }
         return tuple(x.format(**words) for x in _ASSUMED)
 
     def as_json(self) -> dict[str, Any]:
@@ -130,8 +132,8 @@ class KernelReport(NamedTuple):
             "stack_bytes": None if self.resources is None else self.resources.stack_bytes,
             "resources": resources,
             "missing": self.missing,
-            "operations": dict(self.count.classes),
-            "operations_one_after_the_other": dict(self.count.depth),
+            "operations": dict(self.instructions.classes),
+            "operations_one_after_the_other": dict(self.instructions.depth),
             "bytes_per_member": self.bytes_per_member,
             "bytes_per_step": self.bytes_per_step,
             "local_bytes_per_step": None if resources is None else self.local_bytes_per_step,
@@ -156,6 +158,7 @@ def _as_json(x: DeviceEstimate) -> dict[str, Any]:
         "occupancy": x.estimate.occupancy.fraction,
         "local_bytes_of_resident_threads": x.stack_bytes,
         "first_cache_bytes": x.device.limits.cache_bytes,
+        "fits_first_cache": x.stack_bytes <= x.device.limits.cache_bytes,
     }
 
 

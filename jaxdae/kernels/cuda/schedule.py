@@ -57,13 +57,13 @@ def _is_straight(lines: list[str]) -> bool:
 
 
 def dependencies(lines: list[str]) -> Dependencies:
-    """Of instructions of LLVM's language, each in a line."""
+    """Of instructions of LLVM's language, each in a line; what is in none of them is given."""
     made: dict[str, int] = {}
     weights, operands = [], []
     for i, line in enumerate(lines):
         name, is_result, value = line.partition(" = ")
         names = _REGISTER.findall(value if is_result else line)
-        operands.append(sorted({made[x] for x in names}))
+        operands.append(sorted({made[x] for x in names if x in made}))
         # A pair is taken apart at once; each of its parts takes a register then.
         free = not is_result or "getelementptr" in value or value.lstrip().startswith("call {")
         weights.append(0 if free else 1)

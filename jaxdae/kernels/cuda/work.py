@@ -1,5 +1,6 @@
 """Instructions of scalar programs, counted as a GPU executes them."""
 
+import re
 from collections import Counter
 from functools import cache
 from typing import Any, NamedTuple
@@ -23,11 +24,17 @@ _NAMED = {
     "llvm.fmuladd": "fma", "llvm.sqrt": "sqrt",
 }  # fmt: skip
 _CLASS = {"add": "add", "sub": "add", "mul": "mul", "div": "div", "sqrt": "sqrt"}
+# Instructions that wait for each other in a division, or a square root.
+_LONG = 9
 # Signs are part of the instructions that read them; all others of these are none.
 _FREE = (
     "fneg", "insertvalue", "extractvalue", "insertelement", "extractelement", "bitcast", "phi",
     "getelementptr", "alloca",
 )  # fmt: skip
+
+
+# Blocks begin with names; those that call other functions are for rare arguments.
+_BLOCK, _OTHER = re.compile(r"^\w+:\n", re.MULTILINE), re.compile(r"call .*@(?!llvm)")
 
 
 class Count(NamedTuple):
@@ -112,7 +119,7 @@ def _program(program: ScalarProgram, dtype: Any) -> Count:
 
 
 def _length(depth: Counter[str]) -> int:
-    return depth.total()
+    return depth.total() + (_LONG - 1) * (depth["div"] + depth["sqrt"])
 
 
 def _pairs(graph: Graph, needed: list[int]) -> dict[int, str]:
@@ -144,10 +151,9 @@ def _operation(name: str, dtype: Any) -> Count:
 def _function(name: str, dtype: str) -> Count:
     """Of an elementary function where its argument is not large."""
     definition = elementary_functions.function(name, 1, np.dtype(dtype))[0]
-    lines = definition.text.split("\n")[2:-1]
-    # Behind the first branch there is what rare arguments need.
-    straight = next((i for i, x in enumerate(lines) if x.lstrip().startswith("br ")), len(lines))
-    lines = [x for x in lines[:straight] if " = " in x]
+    blocks = _BLOCK.split(definition.text.partition("entry:\n")[2])
+    usual = "\n".join(x for x in blocks if _OTHER.search(x) is None)
+    lines = [x for x in usual.split("\n") if " = " in x]
     classes = [_class_of(x.partition(" = ")[2]) for x in lines]
     d, depths = dependencies(lines), []
     for operands, own in zip(d.operands, classes, strict=True):

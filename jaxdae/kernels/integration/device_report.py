@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdae.kernels.integration.initial_value import InitialValueProblem
-from jaxdae.kernels.integration.run import native_integration, Run, write
+from jaxdae.kernels.integration.run import lowered, native_integration, Run
 from jaxdae.kernels.launch.batch_axes import Axes
 from jaxdae.kernels.launch.platforms import CUDA, device_kernel
 
@@ -67,7 +67,8 @@ def kernel_report(
     ctx: Any = SimpleNamespace(
         avals_in=[x.aval for x in equation.invars], avals_out=[x.aval for x in equation.outvars]
     )
-    work = write(CUDA._replace(launch=lambda _, __, work: work), ctx, run=run, axes=axes)
+    as_is = CUDA._replace(launch=lambda _, __, work: work)
+    work = lowered(as_is, ctx, run=run, axes=axes)
     step = next(x for x in run.programs() if x.name in ("step", "advance"))
     return report(
         device_kernel(work, ctx.avals_out[0].dtype),
@@ -126,6 +127,8 @@ def _plain_bytes(problem: InitialValueProblem, axes: Axes) -> float:
         for x, has in zip(shapes, own, strict=True)
     ]
     every = jax.vmap(step, in_axes=[0 if has else None for has in own])
-    analysis: Any = jax.jit(every).lower(*batch).compile().cost_analysis()
+    # What is moved between operations is decided before code is made of them.
+    quickly: Any = {"xla_backend_optimization_level": 0}
+    analysis: Any = jax.jit(every).lower(*batch).compile(quickly).cost_analysis()
     numbers = analysis[0] if isinstance(analysis, list) else analysis
     return float(np.float64(numbers["bytes accessed"])) / _FEW

@@ -152,7 +152,8 @@ def _shapes(*arguments, run: Run, axes: Axes):
     return results([(*axes.shape, *x) for x in run.results()], run.problem.dtype, arguments)
 
 
-def _lowered(platform: Platform, ctx, *arguments, run: Run, axes: Axes):
+def lowered(platform: Platform, ctx, *arguments, run: Run, axes: Axes):
+    """A run on a platform, by the context of its lowering: what the platform makes of it."""
     if run.adaptive:
         from jaxdae.kernels.integration.adaptive_steps import adaptive_steps as loops
     else:
@@ -162,4 +163,4 @@ def _lowered(platform: Platform, ctx, *arguments, run: Run, axes: Axes):
     return platform.launch(ctx, arguments, work(run.programs(), [body], lanes, axes, run))
 
 
-native_integration = primitive("native_integration", _shapes, lowering=_lowered)
+native_integration = primitive("native_integration", _shapes, lowering=lowered)

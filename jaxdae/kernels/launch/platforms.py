@@ -68,17 +68,24 @@ def _on_processor(ctx, arguments, work: Work) -> Any:
     return launched(ctx, machine_code.register(module, work.content), arguments)
 
 
-def _on_gpu(ctx, arguments, work: Work) -> Any:
+def device_kernel(work: Work, dtype: Any) -> Any:
+    """What of some work is launched on a GPU, a `jaxdae.kernels.cuda.kernel.DeviceKernel`."""
     from jaxdae.kernels.cuda.functions import for_threads, unrolled
     from jaxdae.kernels.cuda.kernel import DeviceKernel, geometry
-    from jaxdae.kernels.cuda.launch import register
     from jaxdae.kernels.cuda.ptx import ptx
 
-    size = geometry(work.axes.members, work.scratch * ctx.avals_out[0].dtype.itemsize)
+    size = geometry(work.axes.members, work.scratch * np.dtype(dtype).itemsize)
     functions = for_threads(work.definitions)
     text = ptx(Module(functions).text, unrolled=unrolled(functions))
-    name = register(DeviceKernel(text, work.axes.rank, size.threads, size.block), work.content)
-    room = ctx.avals_out[0].update(shape=(size.threads, work.scratch))
+    return DeviceKernel(text, work.axes.rank, size.threads, size.block)
+
+
+def _on_gpu(ctx, arguments, work: Work) -> Any:
+    from jaxdae.kernels.cuda.launch import register
+
+    kernel = device_kernel(work, ctx.avals_out[0].dtype)
+    name = register(kernel, work.content)
+    room = ctx.avals_out[0].update(shape=(kernel.threads, work.scratch))
     ins = [members_first(x.ndim, n) for x, n in zip(ctx.avals_in, work.axes.ranks(), strict=True)]
     ranks = work.result_ranks or (work.axes.rank,) * len(ctx.avals_out)
     outs = [members_first(x.ndim, n) for x, n in zip(ctx.avals_out, ranks, strict=True)]

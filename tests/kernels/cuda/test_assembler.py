@@ -81,6 +81,11 @@ def test_an_unknown_architecture_is_named_with_those_known():
         assemble(KERNEL, "sm_1")
 
 
+def test_a_gpu_older_than_the_kernel_is_refused():
+    with pytest.raises(AssemblyError, match="for GPUs from sm_70 on, and sm_60 is older"):
+        assemble(KERNEL, "sm_60")
+
+
 def test_what_is_wrong_in_ptx_is_said_in_the_words_of_the_assembler():
     with pytest.raises(AssemblyError, match=r"(?s)refuses this.*kernel.ptx, line \d+.*fmo"):
         assemble(KERNEL.replace("fma.rn.f64", "fmo.rn.f64"))

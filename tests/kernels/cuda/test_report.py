@@ -1,0 +1,200 @@
+"""Instructions counted by hand, bytes of runs, what a report says where something is missing."""
+
+import functools
+import json
+from collections import Counter
+
+import diffrax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxdae import Multipliers, simulate, State
+from jaxdae.kernels import scalarize
+from jaxdae.kernels.cuda import report as reports
+from jaxdae.kernels.cuda.assembler import assemble, AssemblerMissingError
+from jaxdae.kernels.cuda.occupancy import DEVICES
+from jaxdae.kernels.cuda.work import counted
+from jaxdae.kernels.integration.device_report import ASSUMED_STEPS, kernel_report, NoKernelError
+from jaxdae.kernels.tracing.subprograms import call, Subprogram
+from jaxdae.models import AndrewsMechanism, CartesianPendulum, TwoLinkManipulator
+from jaxdae.simulation.backends import BackendError
+from jaxdae.solvers import RK4
+
+THREE = jax.ShapeDtypeStruct((3,), np.float64)
+
+
+def program(function, *shapes, name="f", **more) -> Subprogram:
+    return Subprogram(name, scalarize(function, *shapes), **more)
+
+
+def classes(function, *shapes) -> dict[str, int]:
+    return dict(counted(program(function, *shapes)).classes)
+
+
+def test_products_that_are_summed_are_one_instruction_each():
+    """Three products, two of which are added on the way."""
+    assert classes(lambda x, y: jnp.dot(x, y), THREE, THREE) == {"mul": 1, "fma": 2}
+
+
+def test_every_class_is_counted():
+    def function(x):
+        a, b, c = x
+        return jnp.stack([a + b, a * c, a / b, jnp.sqrt(c), jnp.where(a < b, a, c), -a])
+
+    assert classes(function, THREE) == {"add": 1, "mul": 1, "div": 1, "sqrt": 1, "other": 2}
+
+
+def test_sine_and_cosine_of_one_angle_are_computed_at_once():
+    one = classes(lambda x: jnp.sin(x[0])[None], THREE)
+    both = classes(lambda x: jnp.stack([jnp.sin(x[0]), jnp.cos(x[0])]), THREE)
+    two = classes(lambda x: jnp.stack([jnp.sin(x[0]), jnp.cos(x[1])]), THREE)
+    assert sum(one.values()) > 20
+    assert sum(both.values()) < 1.5 * sum(one.values())
+    assert sum(two.values()) > 1.8 * sum(one.values())
+
+
+def test_what_waits_for_each_other_is_the_longest_way():
+    """((x0 + x1) x2) / x1 beside a sum: an addition, a product and a division in turn."""
+
+    def function(x):
+        return jnp.stack([(x[0] + x[1]) * x[2] / x[1], x[0] + x[2]])
+
+    assert counted(program(function, THREE)).depth == Counter(add=1, mul=1, div=1)
+
+
+def test_programs_that_are_called_count_as_often_as_they_are():
+    inner = program(lambda x: x * x, THREE, name="inner")
+
+    def outer(x):
+        (y,) = call(inner, x)
+        (z,) = call(inner, y + 1.0)
+        return z
+
+    count = counted(program(outer, THREE))
+    assert count.classes == Counter(mul=6, add=3)
+    assert count.depth == Counter(mul=2, add=1)
+    # Three numbers to and from each of two calls, and to and from the program itself.
+    assert count.numbers == 18
+
+
+def test_a_program_of_entries_counts_for_each():
+    scalar = jax.ShapeDtypeStruct((), np.float64)
+    one = program(lambda x, y: x * y, scalar, scalar, entries=7, looped=(True, False))
+    count = counted(one)
+    assert count.classes == Counter(mul=7)
+    assert count.numbers == 7 + 1 + 7
+
+
+def test_products_of_matrices_that_stay_loops_count_all_their_terms():
+    shapes = [jax.ShapeDtypeStruct(x, np.float64) for x in ((20, 30), (30, 1))]
+    one = Subprogram("f", scalarize(lambda a, b: a @ b, *shapes, loops=True))
+    assert counted(one).classes == Counter(fma=600)
+
+
+SYSTEMS = {
+    "two-link": TwoLinkManipulator,
+    "pendulum": CartesianPendulum,
+    "andrews": AndrewsMechanism,
+}
+
+
+@functools.cache
+def of(name: str, dtype: str = "float64", steps: int = 10, compare: bool = False, **more):
+    system = SYSTEMS[name]()
+    start = [jnp.asarray(x, dtype) for x in system.start()]
+    how = {"dt": 0.001, "solver": RK4(), "backend": "native", **more}
+
+    def end(q, v):
+        made = simulate(
+            system, Multipliers(), State(q, v), t1=0.001 * steps, throw=False,
+            saveat=diffrax.SaveAt(t1=True), start_tolerance=None, **how,
+        )  # fmt: skip
+        return made.q, made.v
+
+    return kernel_report(end, *start, members=256, compare=compare)
+
+
+def test_a_member_reads_its_start_and_writes_its_end():
+    """Two coordinates and two velocities of eight bytes, twice."""
+    report = of("pendulum", steps=10)
+    assert (report.bytes_per_member, report.steps, report.members) == (64, 10, 256)
+    assert report.bytes_per_step == 6.4
+    assert of("pendulum", "float32").bytes_per_member == 32
+
+
+@pytest.mark.slow
+def test_of_adaptive_steps_a_number_is_assumed():
+    report = of("pendulum", dt=None, solver=diffrax.Dopri5())
+    assert report.steps == ASSUMED_STEPS
+    # The summary, the number of steps and the last time beside the start and the end.
+    assert report.bytes_per_member > 64
+
+
+@pytest.mark.slow
+def test_a_step_moves_at_least_20_times_fewer_bytes_than_vmap_of_it():
+    report = of("two-link", compare=True)
+    assert report.fewer_bytes is not None
+    assert report.fewer_bytes >= 20
+    assert report.fewer_bytes_at_least == report.fewer_bytes  # it has no local memory
+    assert report.plain_bytes_per_step == report.fewer_bytes * report.bytes_per_step
+
+
+def test_the_two_link_arm_takes_160_registers_at_most_and_spills_nothing():
+    report = of("two-link")
+    for architecture in ("sm_70", "sm_80", "sm_90"):
+        resources = assemble(report.kernel.ptx, architecture).resources
+        assert resources.registers <= 160
+        assert resources.spill_bytes == resources.stack_bytes == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_andrews_mechanism_spills_nothing(dtype):
+    report = of("andrews", dtype)
+    for architecture in ("sm_70", "sm_80", "sm_90"):
+        assert assemble(report.kernel.ptx, architecture).resources.spill_bytes == 0
+    assert report.local_bytes_per_step > 0
+
+
+def test_estimates_are_within_the_peaks_and_say_what_limits_them():
+    report = of("two-link")
+    assert [x.device for x in report.devices] == [*DEVICES]
+    # Products with sums are two operations, what a division begins with is not counted.
+    operations = sum(report.instructions.classes[x] for x in ("fma", "fma", "add", "mul"))
+    for x in report.devices:
+        estimate = x.estimate
+        assert 0 < estimate.steps_per_second == min(estimate.limits.values())
+        assert estimate.limits[estimate.limited_by] == estimate.steps_per_second
+        assert estimate.steps_per_second * operations <= x.device.float64_peak
+
+
+def test_a_report_is_json_with_its_assumptions():
+    result = json.loads(json.dumps(of("pendulum").as_json()))
+    assert {"registers", "spill_bytes", "operations", "bytes_per_member"} <= result.keys()
+    assert {*result["estimated_steps_per_second"]} == {x.name for x in DEVICES}
+    for x in result["estimated_steps_per_second"].values():
+        assert x["limited_by"] in x["limits"]
+    assert "nothing was measured" in result["assumptions"][0]
+
+
+def test_without_an_assembler_all_else_is_there(monkeypatch):
+    def missing(*_):
+        raise AssemblerMissingError("there is no ptxas")
+
+    monkeypatch.setattr(reports, "assemble", missing)
+    report = of.__wrapped__("pendulum")
+    result = report.as_json()
+    assert ".entry kernel" in report.kernel.ptx
+    assert (report.missing, report.devices) == ("there is no ptxas", ())
+    assert result["registers"] is result["estimated_steps_per_second"] is None
+    assert result["missing"] == "there is no ptxas"
+    assert result["operations"]["fma"] > 0
+
+
+def test_where_nothing_is_a_kernel_that_is_said():
+    with pytest.raises(NoKernelError, match="nothing in this function is integrated by a kernel"):
+        of("pendulum", backend="plain")
+    with pytest.raises(BackendError, match="Kvaerno3 is not an explicit Runge-Kutta method"):
+        of("pendulum", dt=None, solver=diffrax.Kvaerno3())
