@@ -1,6 +1,7 @@
 """Elementary functions of kernels: exact to 2 units in the last place, special values of JAX."""
 
 import decimal
+import platform
 from functools import cache
 
 import jax
@@ -9,10 +10,12 @@ import numpy as np
 import pytest
 import scipy.special
 
+from helpers.host_functions import arguments, definitions, loaded
 from jaxdae.kernels import native, scalarize
 from jaxdae.kernels.emission.elementary_functions import LIMITED, VECTOR_FUNCTIONS
 from jaxdae.kernels.emission.instructions import elementary_calls
 from jaxdae.kernels.graph.operations import STRAIGHT_LINES
+from jaxdae.kernels.llvm.mathematics.software_fma import without_fma
 
 # By the name of the operation: JAX's function, and NumPy's for the exact value.
 FUNCTIONS = {
@@ -42,6 +45,8 @@ FUNCTIONS = {
 OF_TWO = ("atan2", "pow", "rem")
 OF_ONE = tuple(x for x in FUNCTIONS if x not in OF_TWO)
 PI = "3.14159265358979323846264338327950288419716939937510582097494459"
+# What processors of this kind that have it must be taken not to have.
+WITHOUT_FMA = "-fma,-fma4,-avx512f" if platform.machine() in ("x86_64", "AMD64") else ""
 PRECISIONS = [np.float64, np.float32]
 SPECIAL = [0.0, -0.0, np.inf, -np.inf, np.nan, 5e-324, -1e-310, 1e-45, -1e-40]
 SPECIAL += [1.0, -1.0, 0.5, -0.5, 1.5, 2.0, 3.0, -3.0, 1e22, -1e22, 1e300, -1e300, 2.0**31]
@@ -108,6 +113,23 @@ def assert_exact(name, *x):
 @pytest.mark.parametrize("name", [x for x in OF_ONE if x != "erf"])
 def test_functions_are_exact_to_two_units_in_the_last_place(name, dtype, rng):
     assert_exact(name, everywhere(dtype, rng))
+
+
+@pytest.mark.parametrize("dtype", PRECISIONS)
+def test_processors_without_fused_products_are_as_exact(dtype, rng):
+    names = [x for x in VECTOR_FUNCTIONS if x not in ("sincos", "erf")]
+    made, counts = (
+        without_fma(definitions(names, 4, dtype)),
+        {f"of_{x}": arguments(x) for x in names},
+    )
+    functions = loaded(made, counts, 4, WITHOUT_FMA)
+    x = everywhere(dtype, rng, 2000)
+    for name in names:
+        y = np.abs(x) if name == "pow" else x
+        given = (y, rng.permutation(x)) if name in OF_TWO else (y,)
+        with np.errstate(all="ignore"):
+            off = units_off(name, functions[f"of_{name}"](*given)[0], *given)
+        assert off.max() <= 2.0, (name, off.max(), [a[np.argmax(off)] for a in given])
 
 
 def error_function(x):
@@ -266,7 +288,7 @@ def test_a_large_angle_does_not_change_what_is_beside_it(name, dtype):
     found, alone = computed(name, mixed), computed(name, x)
     kept = np.arange(64) % 3 != 0
     np.testing.assert_array_equal(found[kept], alone[kept])
-    # The C library's own rounding.
+    # The C library has its own rounding.
     exact = FUNCTIONS[name][1](np.float64(dtype(1e22)))
     np.testing.assert_allclose(found[0], exact, rtol=2 * np.finfo(dtype).eps)
 
