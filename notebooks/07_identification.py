@@ -165,4 +165,9 @@ free = jaxdae.identify(
 print(free.summary())
 amplitude = jnp.arctan2(free.starts[0].q[0], -free.starts[0].q[1])
 assert abs(amplitude - 1.0) < 0.02
+# At rest, and on the circle of the length that is found with it.
+assert np.allclose(free.starts[0].v, 0.0, atol=1e-12)
+assert np.isclose(np.linalg.norm(free.starts[0].q), free["length"], rtol=1e-9)
+assert abs(free["length"] - 1.2) < 3 * free.standard_error("length")
+assert len(free.start_errors) == 1
 assert np.all(free.standard_errors > result.standard_errors)

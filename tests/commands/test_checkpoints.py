@@ -22,22 +22,17 @@ def tune_quickly(out, *more):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("heun")
-def test_a_new_run_keeps_an_earlier_checkpoint(tmp_path, capsys):
-    tune_quickly(tmp_path)
-    first = (tmp_path / "multipliers.checkpoint").read_bytes()
-    tune_quickly(tmp_path, "--seed", "1")
-    assert "is kept as multipliers.checkpoint.old1" in capsys.readouterr().out
-    assert (tmp_path / "multipliers.checkpoint.old1").read_bytes() == first
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("heun")
-def test_resume_refuses_a_damaged_checkpoint_and_leaves_it(tmp_path, capsys):
+def test_a_checkpoint_of_other_settings_or_damaged_is_left_and_a_new_run_keeps_it(tmp_path, capsys):
+    """One finished run: resumed with other settings, with its checkpoint cut off, and run anew."""
     tune_quickly(tmp_path)
     path = tmp_path / "multipliers.checkpoint"
-    damaged = path.read_bytes()[:-20]
+    first, result = path.read_bytes(), (tmp_path / "result.json").read_bytes()
+    capsys.readouterr()
+    assert tune_quickly(tmp_path, "--resume", "--batch", "3") == 2
+    assert "checkpoint" in capsys.readouterr().err
+    assert path.read_bytes() == first
+    damaged = first[:-20]
     path.write_bytes(damaged)
-    result = (tmp_path / "result.json").read_bytes()
     assert tune_quickly(tmp_path, "--resume") == 2
     errors = capsys.readouterr().err
     assert "multipliers.checkpoint" in errors
@@ -46,14 +41,10 @@ def test_resume_refuses_a_damaged_checkpoint_and_leaves_it(tmp_path, capsys):
     assert "overwrite" not in errors
     assert path.read_bytes() == damaged
     assert (tmp_path / "result.json").read_bytes() == result
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("heun")
-def test_resume_refuses_a_checkpoint_of_other_settings(tmp_path, capsys):
-    tune_quickly(tmp_path)
-    assert tune_quickly(tmp_path, "--resume", "--batch", "3") == 2
-    assert "checkpoint" in capsys.readouterr().err
+    path.write_bytes(first)
+    tune_quickly(tmp_path, "--seed", "1")
+    assert "is kept as multipliers.checkpoint.old1" in capsys.readouterr().out
+    assert (tmp_path / "multipliers.checkpoint.old1").read_bytes() == first
 
 
 def study_numbers(out):

@@ -110,37 +110,6 @@ def test_intervals_are_as_many_as_samples_at_most():
 
 
 @pytest.mark.slow
-def test_a_start_that_is_not_known_stays_on_the_constraints_as_they_move():
-    """A Cartesian pendulum of unknown length, released from an unknown angle at rest."""
-    formulation = jaxdae.Multipliers(jaxdae.Baumgarte.critical(10.0))
-
-    def pendulum(p):
-        return CartesianPendulum(mass=1.0, length=p["length"]), formulation
-
-    reference = CartesianPendulum(mass=1.0, length=1.2)
-    released = jaxdae.State(*reference.released_from(0.7))
-    ts = np.linspace(0.05, 2.0, 40)
-    run = jaxdae.simulate(reference, formulation, released, t1=2.0, dt=0.05)
-    angle = np.asarray(jnp.arctan2(run.q[1:, 0], -run.q[1:, 1]))
-    measured = {"angle": Measurement(angle + 0.01 * np.random.default_rng(8).normal(size=40), 0.01)}
-    channels = {
-        "angle": jaxdae.Channel(lambda run: jnp.arctan2(run.q[:, 0], -run.q[:, 1]), unit="rad")
-    }
-    guess = UnknownStart(jaxdae.State([0.5, -0.9], [0.0, 0.0]), v=0.0)
-    result = identify(
-        pendulum, {"length": jaxdae.Positive(1.0)}, Experiment(ts, measured, guess),
-        channels=channels, dt=0.05,
-    )  # fmt: skip
-    length, start = result["length"], result.starts[0]
-    np.testing.assert_allclose(np.linalg.norm(start.q), length, rtol=1e-9)
-    np.testing.assert_allclose(start.v, 0.0, atol=1e-12)
-    assert abs(length - 1.2) < 3 * result.standard_error("length")
-    amplitude = np.arctan2(start.q[0], -start.q[1])
-    assert abs(amplitude - 0.7) < 0.02
-    assert len(result.start_errors) == 1
-
-
-@pytest.mark.slow
 def test_a_known_start_that_is_far_off_the_estimated_constraints_is_said():
     """A pendulum that is measured from a start at 0.5 m, and its length, which is 1 m."""
     formulation = jaxdae.Multipliers(jaxdae.Baumgarte.critical(10.0))

@@ -1,5 +1,6 @@
 """Errors against fine runs, and the work of the control."""
 
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -31,7 +32,6 @@ from jaxdae.tuning import (
 
 PENDULUM = CartesianPendulum()
 START = State(*PENDULUM.start())
-STARTS = perturbed_states(START, jax.random.key(0), 2, 1e-2, 1e-2, system=PENDULUM)
 STEPS = Conditions(dt=(0.05, 0.1), t1=0.4)
 
 
@@ -43,9 +43,14 @@ GAINS = jnp.array([8.0, 30.0])
 MIDDLE = jnp.array([0.2])
 
 
+@cache
+def starts() -> State:
+    return perturbed_states(START, jax.random.key(0), 2, 1e-2, 1e-2, system=PENDULUM)
+
+
 def objective(cost: Any, **settings: Any):
     usual: dict[str, Any] = {"system": PENDULUM, "solver": RK4(), "conditions": STEPS}
-    return SimulationObjective(cost, STARTS, **(usual | settings))
+    return SimulationObjective(cost, starts(), **(usual | settings))
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +61,7 @@ def fine():
 @pytest.mark.slow
 def test_fine_runs_begin_where_those_of_the_objective_do(fine):
     """Here all from one place, whatever the batch says."""
-    first = jax.tree.map(lambda x: x[0], STARTS)
+    first = jax.tree.map(lambda x: x[0], starts())
     made = fine_runs(objective(EnergyDrift(), start=lambda _p, _s: first), gains(GAINS))
     one, other = (made.coordinates.pick(0, i)(MIDDLE) for i in (0, 1))
     np.testing.assert_array_equal(one, other)
@@ -91,7 +96,7 @@ def test_of_a_conservative_motion_the_error_of_the_energy_is_its_drift(errors, f
 
 def test_the_fine_run_is_that_of_the_angle(fine):
     """Of SciPy: x'' of a pendulum of unit length in its angle, and the force in the rod."""
-    q, v = STARTS.q[1], STARTS.v[1]
+    q, v = starts().q[1], starts().v[1]
     gravity = float(PENDULUM.gravity)
     angle, rate = np.arctan2(q[0], -q[1]), v[0] * -q[1] + v[1] * q[0]
     sol = solve_ivp(
