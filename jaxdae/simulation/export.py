@@ -40,7 +40,7 @@ class ExportedFiles(NamedTuple):
     """Files of an exported run.
 
     Args:
-        code: object file, or module of WebAssembly.
+        code: object file, module of WebAssembly, or code object of a GPU.
         header: of C; of a module of WebAssembly the module of JavaScript.
         undefined: functions that the object file expects of what it is linked with.
     """
@@ -79,10 +79,11 @@ def export(
 
     - `"x86-64-v2"`, `-v3`, `-v4` and `"aarch64"`: `NAME.o`, an object file (ELF) ready for the
       linker, and `NAME.h`. It needs no library and keeps no memory but its stack.
-    - `"wasm32"`: `NAME.wasm` and `NAME.js`, a module for pages that names inputs and results. It
-      needs the linker of the extra `export`.
-    - an AMD GPU such as `"gfx90a"` or `"gfx942"`: `NAME.o`, object code (HSA) with the kernel
+    - `"wasm32"`: `NAME.wasm` and `NAME.js`, a module for pages that names inputs and results.
+    - an AMD GPU such as `"gfx90a"` or `"gfx942"`: `NAME.hsaco`, a code object with the kernel
       `NAME` for a batch, and `NAME.h`. It is untested: no such GPU has run it yet.
+
+    The last two need the linker of the extra `export`.
 
     Args:
         system: what moves.
@@ -107,7 +108,7 @@ def export(
     Raises:
         BackendError: for a run that cannot be a kernel, and why.
         ValueError: for a target or name that does not exist, or arguments that `simulate` refuses.
-        ImportError: where the linker for WebAssembly, or llvmlite, is not installed.
+        ImportError: where the linker, or llvmlite, is not installed.
         OSError: where the files cannot be written.
     """
     from jaxdae.kernels.export import files
@@ -115,8 +116,7 @@ def export(
 
     machine = export_target(target)
     _check_name(name)
-    if machine.is_web:
-        files.check_linker()
+    files.check_linker(machine)
     folder = Path(directory)
     folder.mkdir(parents=True, exist_ok=True)
     problem, method = prepare(

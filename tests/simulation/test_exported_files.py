@@ -39,8 +39,9 @@ def exported(tmp_path_factory):
     return lambda target: export_pendulum(folder / target, target=target)
 
 
-# Of ELF files: processor, flags of the GPU.
+# Of ELF files: processors, and the kind of those that are loaded.
 ARM, AMD, X86 = 183, 224, 62
+SHARED = 3
 
 
 @pytest.mark.parametrize(
@@ -62,6 +63,7 @@ def test_code_objects_of_amd_gpus(exported, target):
     code = files.code.read_bytes()
     assert struct.unpack_from("<H", code, 18) == (AMD,)
     assert b"pendulum.kd\0" in code
+    assert struct.unpack_from("<H", code, 16) == (SHARED,)  # as drivers load it
     assert files.undefined == ()
     assert b"Untested" in code
     assert "Untested" in files.header.read_text()
@@ -203,10 +205,11 @@ def test_a_folder_that_cannot_be_written(tmp_path):
         export_pendulum(tmp_path / "file")
 
 
-def test_without_a_linker(tmp_path, monkeypatch):
+@pytest.mark.parametrize("target", ["wasm32", "gfx90a"])
+def test_without_a_linker(tmp_path, monkeypatch, target):
     monkeypatch.setattr(objects.importlib.util, "find_spec", {}.get)
     with pytest.raises(ImportError, match=r"pip install 'jaxdae\[export\]'"):
-        export_pendulum(tmp_path, target="wasm32")
+        export_pendulum(tmp_path, target=target)
     assert not list(tmp_path.iterdir())
 
 

@@ -35,11 +35,13 @@ def made(exported: Exported, target: ExportTarget, about: list[str], statuses) -
     """
     more = [_UNTESTED] if target.is_gpu else []
     code = object_code(exported, target, " ".join([about[0], *more]))
+    undefined = () if target.is_web else undefined_symbols(code)
+    if target.is_linked:
+        code = linked(code, exported, target)
     if target.is_web:
         text = javascript(exported.interface, about, statuses)
-        return Files({"wasm": linked(code, exported, target), "js": text.encode()}, ())
-    undefined = undefined_symbols(code)
+        return Files({"wasm": code, "js": text.encode()}, undefined)
     needs = f"It expects functions from elsewhere: {', '.join(undefined) or 'none'}."
     lines = [*about, *more, f"Code for {target.name} ({target.about}). {needs}"]
     text = header(exported.interface, lines, statuses, target.is_gpu)
-    return Files({"o": code, "h": text.encode()}, undefined)
+    return Files({"hsaco" if target.is_gpu else "o": code, "h": text.encode()}, undefined)

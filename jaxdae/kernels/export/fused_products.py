@@ -15,10 +15,73 @@ _FRACTION, _EXPONENT, _BIAS = 52, 0x7FF, 1023
 _PRODUCT_SHIFT, _SUMMAND_SHIFT = 19, 71
 # Bits behind those of a result.
 _EXTRA = 11
+_THREE, _ATTRIBUTES = "double %a, double %b, double %c", "noinline nounwind "
+# Powers of two between which factors are usual; products of such have all of their digits.
+_USUAL = 450
 
 
-def fused_double() -> Definition:
-    """`double @fma(double, double, double)`: exact in integers of 128 bits, then rounded."""
+def fused_double() -> list[Definition]:
+    """`double @fma(double, double, double)`, and what it calls for very large and small numbers.
+
+    The others by sums of two numbers each, of which the last but one is rounded to odd
+    [BoldoMelquiond2008].
+    """
+    w = Writer()
+    a, b, c = (Number(w, f"%{x}", "double") for x in "abc")
+    place = w.room(1, "double")
+    usual = _is_usual(a, _USUAL) & _is_usual(b, _USUAL)
+    usual = usual & (_is_usual(c, 2 * _USUAL) | c.equals(0.0))
+    with w.if_else(usual) as (then, otherwise):
+        with then:
+            w.store("double", _of_usual(a, b, c), place)
+        with otherwise:
+            given = [f"double {x}" for x in (a, b, c)]
+            w.store("double", w.invoke("double", "fma.exact", *given), place)
+    result = w.load("double", place)
+    return [_exact(), w.define("fma", _THREE, "double", result, _ATTRIBUTES)]
+
+
+def _is_usual(x: Number, powers: int) -> Condition:
+    """Whether a number is so many powers of two from one, at most."""
+    size = abs(x)
+    return (size >= 2.0**-powers) & (size <= 2.0**powers)
+
+
+def _of_usual(a: Number, b: Number, c: Number) -> Number:
+    """The result where nothing on the way overflows or is subnormal."""
+    product = a * b
+    (a1, a0), (b1, b0) = _halves(a), _halves(b)
+    rest = a0 * b0 - (((product - a1 * b1) - a0 * b1) - a1 * b0)
+    inner, inner_lost = _twofold(c, rest)
+    outer, outer_lost = _twofold(product, inner)
+    return outer + _odd(*_twofold(outer_lost, inner_lost))
+
+
+def _halves(x: Number) -> tuple[Number, Number]:
+    """A number as the sum of two with half of its digits, whose products are exact [Dekker1971]."""
+    scaled = x * (2.0**27 + 1)
+    high = scaled - (scaled - x)
+    return high, x - high
+
+
+def _twofold(a: Number, b: Number) -> tuple[Number, Number]:
+    """A sum, and what its rounding lost."""
+    total = a + b
+    other = total - a
+    return total, (a - (total - other)) + (b - other)
+
+
+def _odd(total: Number, lost: Number) -> Number:
+    """A sum with its last bit set where something was lost: the next rounding is the only one."""
+    bits = _bits(total)
+    outward = (lost > 0.0).equals(total > 0.0)
+    even = (bits & 1).equals(0)
+    changed = outward.choose(bits + 1, bits - 1)
+    return _number((lost.differs(0.0) & ~lost.is_nan() & even).choose(changed, bits))
+
+
+def _exact() -> Definition:
+    """The same for all numbers: exact in integers of 128 bits, then rounded."""
     w = Writer()
     a, b, c = (Number(w, f"%{x}", "double") for x in "abc")
     plain, place = a * b, w.room(1, "double")
@@ -31,27 +94,16 @@ def fused_double() -> Definition:
     with w.if_then(usual):
         w.store("double", c.equals(0.0).choose(plain, _sum(a, b, c)), place)
     result = w.load("double", place)
-    return w.define(
-        "fma", "double %a, double %b, double %c", "double", result, "noinline nounwind "
-    )
+    return w.define("fma.exact", _THREE, "double", result, _ATTRIBUTES)
 
 
-def fused_single() -> Definition:
+def fused_single() -> list[Definition]:
     """`float @fmaf(float, float, float)`: a sum in double precision that is rounded to odd."""
     w = Writer()
     a, b, c = (Number(w, w.put("double", f"fpext float %{x} to double"), "double") for x in "abc")
-    product = a * b  # exact
-    total = product + c
-    other = total - product
-    lost = (product - (total - other)) + (c - other)
-    bits = _bits(total)
-    # With the last bit set where something was lost, the second rounding is the only one.
-    outward = (lost > 0.0).equals(total > 0.0)
-    even = (bits & 1).equals(0)
-    changed = outward.choose(bits + 1, bits - 1)
-    odd = (lost.differs(0.0) & ~lost.is_nan() & even).choose(changed, bits)
-    result = w.put("float", f"fptrunc double {_number(odd)} to float")
-    return w.define("fmaf", "float %a, float %b, float %c", "float", result, "noinline nounwind ")
+    total = _odd(*_twofold(a * b, c))  # the product is exact
+    result = w.put("float", f"fptrunc double {total} to float")
+    return [w.define("fmaf", "float %a, float %b, float %c", "float", result, _ATTRIBUTES)]
 
 
 def _bits(x: Number) -> Integer:

@@ -48,7 +48,7 @@ def object_code(exported: Exported, target: ExportTarget, about: str) -> bytes:
 
 
 def linked(code: bytes, exported: Exported, target: ExportTarget) -> bytes:
-    """WebAssembly that a page can load: functions and a memory.
+    """What a page, or the driver of a GPU, can load.
 
     Args:
         code: the object file.
@@ -56,33 +56,39 @@ def linked(code: bytes, exported: Exported, target: ExportTarget) -> bytes:
         target: the machine.
 
     Raises:
-        ImportError: where there is no linker.
-        MachineCodeError: where it refuses the object.
+        MachineCodeError: where the linker refuses the object.
     """
-    check_linker()
-    name, need = exported.interface.name, stack_need(_module(exported, target).definitions, False)
-    stack = -(-(need + _MARGIN) // _PAGE) * _PAGE
-    exports = [f"--export={x}" for x in (name, f"{name}_batch", "__heap_base")]
+    words = ["ld.lld", "-shared"]
+    if target.is_web:
+        name, need = (
+            exported.interface.name,
+            stack_need(_module(exported, target).definitions, False),
+        )
+        stack = -(-(need + _MARGIN) // _PAGE) * _PAGE
+        exports = [f"--export={x}" for x in (name, f"{name}_batch", "__heap_base")]
+        words = ["wasm-ld", "--no-entry", "--stack-first", "-z", f"stack-size={stack}", *exports]
     with tempfile.TemporaryDirectory() as folder:
-        source, result = Path(folder, "run.o"), Path(folder, "run.wasm")
+        source, result = Path(folder, "run.o"), Path(folder, "run")
         source.write_bytes(code)
-        words = ["--no-entry", "--stack-first", "-z", f"stack-size={stack}", *exports]
-        command = [sys.executable, "-m", "ziglang", "wasm-ld", *words, "-o", result, source]
+        command = [sys.executable, "-m", "ziglang", *words, "-o", str(result), str(source)]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
-            raise MachineCodeError(f"the linker refuses the module: {done.stderr.strip()}")
+            raise MachineCodeError(
+                f"the linker refuses the run for {target.name}: {done.stderr.strip()}. That is a "
+                "mistake in jaxdae; please report it."
+            )
         return result.read_bytes()
 
 
-def check_linker() -> None:
-    """That there is a linker for WebAssembly.
+def check_linker(target: ExportTarget) -> None:
+    """That there is a linker where one is needed.
 
     Raises:
         ImportError: where there is none.
     """
-    if importlib.util.find_spec("ziglang") is None:
+    if target.is_linked and importlib.util.find_spec("ziglang") is None:
         raise ImportError(
-            "target 'wasm32' needs a linker, which the package ziglang brings: pip install "
+            f"target {target.name!r} needs a linker, which the package ziglang brings: pip install "
             "'jaxdae[export]'."
         )
 
@@ -105,7 +111,7 @@ def _beside(definition: Definition, name: str) -> Definition:
 
 def _missing(target: ExportTarget) -> list[Definition]:
     """Functions that LLVM calls where it has no instructions."""
-    fused = [] if target.fused else [fused_double(), fused_single()]
+    fused = [] if target.fused else [*fused_double(), *fused_single()]
     return [*memory_functions(target.pointer), *fused]
 
 

@@ -38,6 +38,11 @@ class ExportTarget(NamedTuple):
         """Whether it is WebAssembly."""
         return self.triple.startswith("wasm")
 
+    @property
+    def is_linked(self) -> bool:
+        """Whether its files are loaded as they are, and not linked by users."""
+        return self.is_gpu or self.is_web
+
     def width(self, dtype: Any) -> int:
         """Numbers of a type in a vector register."""
         return max(self.register // (8 * dtype.itemsize), 1)

@@ -20,7 +20,7 @@ def fused():
     """The functions as machine code: `fused(a, b, c)` of arrays."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
-    parts = [x for made in (fused_double(), fused_single()) for x in (made, _loop(made.name))]
+    parts = [*fused_double(), *fused_single(), _loop("fma"), _loop("fmaf")]
     module = llvm.parse_assembly(Module(parts).text)
     machine = llvm.Target.from_default_triple().create_target_machine(opt=2, jit=True)
     engine = llvm.create_mcjit_compiler(module, machine)
