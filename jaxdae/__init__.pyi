@@ -68,7 +68,9 @@ from .simulation.backends import BackendError as BackendError
 from .simulation.export import export as export, ExportedFiles as ExportedFiles
 from .simulation.failure import SimulationError as SimulationError
 from .simulation.simulate import simulate as simulate
+from .simulation.stored import StoredTrajectory as StoredTrajectory
 from .simulation.trajectory import Trajectory as Trajectory
+from .simulation.trajectory_file import TrajectoryFileError as TrajectoryFileError
 from .solvers import Projected as Projected
 from .systems import (
     check_mass_matrix as check_mass_matrix,

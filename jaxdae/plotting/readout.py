@@ -35,7 +35,7 @@ def times(trajectory: Any) -> np.ndarray:
     if ts.ndim != 1:
         raise ValueError(
             f"one trajectory is drawn at a time, but ts has shape {ts.shape}; "
-            "pick one of the batch first, for example jax.tree.map(lambda x: x[0], trajectory)"
+            "pick one of the batch first, trajectory[0], or draw all of it with plot_batch"
         )
     return ts[: finished_rows(trajectory)]
 
@@ -69,7 +69,8 @@ def failure_time(trajectory: Any) -> float | None:
 
 
 def get_labels(trajectory: Any, labels: Any = None) -> Any:
-    """The given labels, else those of the trajectory's system, else `None`."""
+    """The given labels, else those of the trajectory or of its system, else `None`."""
+    labels = getattr(trajectory, "labels", None) if labels is None else labels
     system = getattr(trajectory, "system", None)
     return system.labels() if labels is None and system is not None else labels
 

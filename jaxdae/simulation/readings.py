@@ -1,6 +1,7 @@
 """Everything of a run that is computed from its saved states, by compiled code."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any, TYPE_CHECKING
 
@@ -20,6 +21,18 @@ if TYPE_CHECKING:
     from jaxdae.simulation.trajectory import Trajectory
 
 
+def _unnamed(function: Callable) -> Callable:
+    """A function of a trajectory without the names of a batch, which change no program."""
+
+    @functools.wraps(function)
+    def call(trajectory, *arguments, **named):
+        if trajectory.varied is not None:
+            trajectory = dataclasses.replace(trajectory, varied=None)
+        return function(trajectory, *arguments, **named)
+
+    return call
+
+
 def read_rows(trajectory: "Trajectory", function: Callable) -> Any:
     """Anything of every saved state, NaN in rows that were not reached.
 
@@ -31,6 +44,7 @@ def read_rows(trajectory: "Trajectory", function: Callable) -> Any:
     return at_rows(trajectory, function, by_system=trajectory.controller is None)
 
 
+@_unnamed
 @jit
 def at_rows(trajectory: "Trajectory", function, by_system: bool = False):
     """`function(trajectory, t, y)` at every saved time of every batch member.
@@ -72,6 +86,7 @@ def _of_row(run: "Trajectory", function, by_system: bool):
     return run.made_by.reader(of_arrays, row, run.arrays, by_system=by_system)
 
 
+@_unnamed
 @jit
 def over_run(trajectory: "Trajectory", function):
     """`function(trajectory, ts, ys, work)` of all rows reached by each member, the start first."""
@@ -110,6 +125,7 @@ def energy_error(run, ts, ys, work):
     return diagnostics.energy_error(run.system, run.controller, ts, states, total)
 
 
+@_unnamed
 @jit
 def at_time(trajectory: "Trajectory", t) -> State:
     """State of dense output at a time, or at times."""
@@ -123,6 +139,7 @@ def at_time(trajectory: "Trajectory", t) -> State:
     return trajectory.formulation.recover(trajectory.system, t, y)
 
 
+@_unnamed
 @jit
 def final_state(trajectory: "Trajectory") -> State:
     """State at the end, or the last that was accepted and finite."""

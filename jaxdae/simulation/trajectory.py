@@ -1,7 +1,9 @@
 """The result of a simulation."""
 
-from collections.abc import Callable
-from typing import Any
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TYPE_CHECKING
 
 import diffrax
 import equinox as eqx
@@ -13,8 +15,12 @@ from jaxtyping import Array, Bool, Float, PyTree
 from jaxdae.formulations import AbstractFormulation
 from jaxdae.formulations.held_rank import solves
 from jaxdae.simulation import readings
-from jaxdae.systems import Power, State, System, Violation
+from jaxdae.simulation.members import checked_index, Varied
+from jaxdae.systems import Labels, Power, State, System, Violation
 from jaxdae.systems.checks import is_concrete
+
+if TYPE_CHECKING:
+    from jaxdae.simulation.stored import StoredTrajectory
 
 
 class Trajectory(eqx.Module):
@@ -34,6 +40,7 @@ class Trajectory(eqx.Module):
         why_not_native: what kept the native backend from serving, in words, or what of a native
             run's derivatives is left to the plain program; `None` where nothing is.
         projections: Newton iterations that take states between steps onto the constraints.
+        varied: what differs between the members of a batch, where `varying` has said it.
     """
 
     ts: Any
@@ -56,6 +63,7 @@ class Trajectory(eqx.Module):
     # Start `(t0, y0)`; and, of a run that saves only its end, times and states on the way.
     start: Any = None
     watched: Any = None
+    varied: Varied | None = None
 
     @property
     def backend(self) -> str:
@@ -76,6 +84,16 @@ class Trajectory(eqx.Module):
     def controller(self) -> Callable | None:
         """The controller, or `None`."""
         return eqx.combine(self.arrays, self.skeleton)[2]
+
+    @property
+    def labels(self) -> Labels:
+        """Names and units of coordinates, constraints, actuators and inputs."""
+        return self.system.labels()
+
+    @property
+    def batch_shape(self) -> tuple[int, ...]:
+        """Lengths of the batch axes; empty for a single run."""
+        return self.final_time.shape
 
     @property
     def success(self) -> Bool[Array, "*batch"]:
@@ -196,6 +214,28 @@ class Trajectory(eqx.Module):
         """
         return readings.over_run(self, readings.energy_error)
 
+    def __getitem__(self, index) -> "Trajectory":
+        """A member of a batch, or several.
+
+        Args:
+            index: an integer, negative ones from the end; a tuple of integers for as many batch
+                axes; a slice, an array of integers, or of one boolean for each member
+                (`run[~run.success]`), along the first axis.
+
+        Returns:
+            A `Trajectory`, with one batch axis less for each integer.
+
+        Raises:
+            TypeError: for a single run, or an index of another kind.
+            IndexError: for a member that there is not.
+        """
+        index = checked_index(index, self.batch_shape)
+        dropped = len(index) if isinstance(index, tuple) else int(isinstance(index, int))
+        varied = None if self.varied is None else self.varied.chosen(index, dropped)
+        arrays, rest = eqx.partition(dataclasses.replace(self, varied=None), eqx.is_array)
+        chosen = eqx.combine(jax.tree.map(lambda x: _picked(x, index), arrays), rest)
+        return chosen if varied is None else dataclasses.replace(chosen, varied=varied)
+
     def member(self, index: int) -> "Trajectory":
         """One member of a batch.
 
@@ -205,8 +245,7 @@ class Trajectory(eqx.Module):
         Returns:
             A `Trajectory` with one batch axis less.
         """
-        arrays, rest = eqx.partition(self, eqx.is_array)
-        return eqx.combine(jax.tree.map(lambda x: _picked(x, index), arrays), rest)
+        return self[index]
 
     # Its earlier name, which programs outside use.
     lane = member
@@ -224,8 +263,80 @@ class Trajectory(eqx.Module):
             raise ValueError("no dense output; run simulate(..., saveat=SaveAt(dense=True)).")
         return readings.at_time(self, jnp.asarray(t, self.final_time.dtype))
 
+    def varying(self, axes: str | Sequence[str] | None = None, /, **values) -> "Trajectory":
+        """The same batch with what was varied to make it: named, carried along, stored.
 
-def _picked(x: Array, index: int) -> Array:
-    """One row; of known numbers on the host, as every shape would be another program."""
-    known = is_concrete((x, index)) and jnp.issubdtype(x.dtype, jnp.number)
+        For example, of two lengths by three angles:
+
+            batch = jax.vmap(jax.vmap(run, (None, 0)), (0, None))(lengths, angles)
+            batch = batch.varying(("length", "angle"), length=lengths, angle=angles)
+            batch[1].varied.values["angle"]      # three angles
+
+        Args:
+            axes: names of the batch axes.
+            values: numbers or texts by name; the first axes of each are those of the batch. Where
+                there are several, values with the name of an axis go along it alone.
+
+        Returns:
+            A `Trajectory` whose attribute `varied` has the values, each with all axes of the batch.
+
+        Raises:
+            ValueError: for a single run, and for axes and values that do not fit.
+        """
+        return dataclasses.replace(self, varied=Varied.of(self.batch_shape, axes, values))
+
+    def save(self, path: str | Path) -> Path:
+        """Write what can be read of the run to a file of NumPy's, without its system.
+
+        The file has the rows of `ts`, `q`, `v`, `w`, `u`, `multipliers`, `violation`, energies and
+        `work`, what each member came to, names and units, parameters as far as they are arrays, and
+        the versions of jaxdae and JAX. At every moment it is the old file or the new one,
+        complete. `numpy.load(path)["q"]` reads it as well, and nothing in it is pickled.
+
+        Args:
+            path: the file; `.npz` is added where it is missing, folders are made.
+
+        Returns:
+            The path that was written.
+
+        Raises:
+            ValueError: inside a JAX transformation, or for a run that saved no states at times.
+            OSError: if the file cannot be written.
+        """
+        return self.stored().save(path)
+
+    @staticmethod
+    def load(path: str | Path) -> "StoredTrajectory":
+        """Read a trajectory from a file, bit for bit as it was saved.
+
+        It needs neither the class of the system nor a computation, and executes nothing.
+
+        Args:
+            path: what `save` has written.
+
+        Returns:
+            A `StoredTrajectory`, for pictures, exports and analyses of its rows.
+
+        Raises:
+            FileNotFoundError: if there is no such file.
+            TrajectoryFileError: if it holds something else, is damaged, or is of a later format.
+        """
+        from jaxdae.simulation import trajectory_file
+
+        return trajectory_file.read(path)
+
+    def stored(self) -> "StoredTrajectory":
+        """All that can be read of the run, as NumPy arrays and without its system.
+
+        Raises:
+            ValueError: inside a JAX transformation, or for a run that saved no states at times.
+        """
+        from jaxdae.simulation import snapshot
+
+        return snapshot.stored(self)
+
+
+def _picked(x: Array, index) -> Array:
+    """Rows; of known numbers on the host, as every shape would be another program."""
+    known = is_concrete(x) and jnp.issubdtype(x.dtype, jnp.number)
     return jnp.asarray(np.asarray(x)[index]) if known else x[index]
