@@ -118,6 +118,7 @@ class Calls:
         returns, target = self._returns[called.name], self._first[called.name]
 
         def go(mask: np.ndarray) -> Ways:
+            self._threads.forget(called.name, mask)
             for source, copy in zip(ours, theirs, strict=True):
                 copy.take(source, mask)
             returns[mask] = behind

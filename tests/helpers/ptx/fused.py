@@ -63,13 +63,14 @@ def fused(kind: str, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> Callable[[A
         The function; it fills and returns one array, the same each time. Its argument is not used.
     """
     out = np.empty_like(a)
+    arrays = a, b, c, out
     address = _engine().get_function_address(f"fused_{kind}")
     call = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 4, ctypes.c_int64)(address)
-    pointers = [ctypes.c_void_p(x.ctypes.data) for x in (a, b, c, out)]
+    pointers = [ctypes.c_void_p(x.ctypes.data) for x in arrays]
     count = ctypes.c_int64(a.size)
 
     def compute(_: Any) -> np.ndarray:
         call(*pointers, count)
-        return out
+        return arrays[-1]
 
     return compute

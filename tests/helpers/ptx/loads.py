@@ -8,7 +8,7 @@ import numpy as np
 from helpers.ptx.building import Builder
 from helpers.ptx.errors import PtxError, ThreadError
 from helpers.ptx.kinds import FLOATS, kind
-from helpers.ptx.memory import Access, LOCAL, Rows, SHARED, window
+from helpers.ptx.memory import Access, check_apart, LOCAL, Rows, SHARED, window
 from helpers.ptx.operands import Operands, Step, Where
 from helpers.ptx.records import Address, Operand, Register, Symbol
 from helpers.ptx.threads import generic, Threads
@@ -69,6 +69,7 @@ class Place:
                 self._host.write(at, given, part)
                 continue
             data, index = self._indices(rows, part, at, "writes")
+            check_apart(index, given, part)
             for i, value in enumerate(given):
                 data[index + i] = value
 

@@ -159,13 +159,14 @@ class Access:
         return results
 
     def write(self, addresses: np.ndarray, values: list[np.ndarray], threads: np.ndarray) -> None:
-        """Set the elements at each address; of two threads at one address, the last one does.
+        """Set the elements at each address.
 
         Args:
             addresses: one of each thread.
             values: the elements of each.
             threads: their numbers, for errors.
         """
+        check_apart(addresses, values, threads)
         if addresses.size and self._in_one(addresses):
             at = self._index(addresses)
             for i, value in enumerate(values):
@@ -221,6 +222,29 @@ class Access:
         return (address - region.start - int(self._skipped)) // self._dtype.itemsize
 
 
+def check_apart(addresses: np.ndarray, values: list[np.ndarray], threads: np.ndarray) -> None:
+    """That no two threads store different numbers at one place: PTX does not say which one stays.
+
+    Args:
+        addresses: one of each thread.
+        values: the elements that each stores.
+        threads: their numbers, for errors.
+    """
+    order = np.argsort(addresses, kind="stable")
+    same = addresses[order][1:] == addresses[order][:-1]
+    if not same.any():
+        return
+    bits = [x.view(f"u{x.itemsize}")[order] for x in values]
+    differ = same & np.any([x[1:] != x[:-1] for x in bits], axis=0)
+    if differ.any():
+        at = int(np.argmax(differ))
+        raise ThreadError(
+            int(threads[order[at + 1]]),
+            f"writes to {int(addresses[order[at]]):#x} at the same time as thread "
+            f"{threads[order[at]]}, and something else",
+        )
+
+
 class Rows:
     """Memory that each thread, or each block of threads, has of its own.
 
@@ -239,6 +263,10 @@ class Rows:
     def take(self, other: "Rows", mask: np.ndarray) -> None:
         """Copy the rows of some threads from another memory of the same size."""
         np.copyto(self._data, other._data, where=mask[:, None])
+
+    def clear(self, first: int, nbytes: int, mask: np.ndarray) -> None:
+        """Fill a part of some rows as if nothing was ever stored there."""
+        self._data[mask, first : first + nbytes] = _FILL
 
     def columns(self, first: int, dtype: np.dtype, entries: int) -> list[np.ndarray]:
         """The elements at a place that is known, of all rows."""

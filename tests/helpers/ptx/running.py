@@ -26,6 +26,8 @@ INSTRUCTIONS = {
     **moves.INSTRUCTIONS,
     **loads.INSTRUCTIONS,
 }
+# Instructions of a launch: what goes on longer is taken for an endless loop.
+_MOST = 10**7
 
 
 class _Code(NamedTuple):
@@ -72,7 +74,7 @@ class Run:
         self._calls = Calls(program, self.threads, first, entry)
         self._first, self._code = first, []
         for f in functions:
-            checks = _Checks(self.threads, perhaps_unset(f, parts[f.name]))
+            checks = _Checks(self.threads, f, perhaps_unset(f, parts[f.name]))
             self._code += [self._ready(f, x, checks) for x in parts[f.name]]
 
     def set_parameters(self, values: list[int]) -> None:
@@ -97,6 +99,8 @@ class Run:
             code, mask = self._code[at], waiting.pop(at)
             _join(waiting, _through(code, mask))
             executed += len(code.steps) + 1
+            if executed > _MOST:
+                raise PtxError(f"line {code.last.line}: no end after {_MOST} instructions")
             if not waiting:
                 # All threads of a block are at a barrier, or have ended.
                 _join(waiting, self._calls.released())
@@ -174,11 +178,12 @@ class _Checks:
 
     Args:
         threads: of the launch.
+        function: whose registers they are.
         names: those that some path reads before it sets them.
     """
 
-    def __init__(self, threads: Threads, names: set[str]):
-        self._known = {x: np.zeros(threads.count, np.bool_) for x in sorted(names)}
+    def __init__(self, threads: Threads, function: Function, names: set[str]):
+        self._known = {x: threads.watched(function.name, x) for x in sorted(names)}
 
     def around(self, one: Instruction, step: Step) -> Step:
         """A step with checks before it, and a note of what it sets behind it."""

@@ -59,9 +59,12 @@ class Threads:
         self._registers: dict[tuple[str, str], np.ndarray] = {}
         self._constants: dict[tuple[bytes, str], np.ndarray] = {}
         self.parameters: dict[tuple[str, str], Rows] = {}
+        # Which threads have set a register, where that is not sure.
+        self._known: dict[tuple[str, str], np.ndarray] = {}
         # Addresses of variables in their own space, which the module's are known by, too.
         self._addresses = {("", name): ("global", x) for name, x in addresses.items()}
         everywhere = [("", x) for x in program.variables if x.space == "shared"]
+        self._locals = {f.name: [x for x in f.variables if x.space == "local"] for f in functions}
         inside = [(f.name, x) for f in functions for x in f.variables]
         self.local = self._laid_out("local", inside, self.numbers)
         self.shared = self._laid_out("shared", [*everywhere, *inside], self.numbers // shape.block)
@@ -79,6 +82,19 @@ class Threads:
                 self._addresses[function, x.name] = (space, nbytes)
                 nbytes += x.nbytes
         return Rows(space, nbytes, rows)
+
+    def watched(self, function: str, name: str) -> np.ndarray:
+        """Which threads have set a register, from now on."""
+        return self._known.setdefault((function, name), np.zeros(self.count, np.bool_))
+
+    def forget(self, function: str, mask: np.ndarray) -> None:
+        """What some threads have left in a function that they call again."""
+        for (owner, _), known in self._known.items():
+            if owner == function:
+                known &= ~mask
+        for variable in self._locals.get(function, ()):
+            _, first = self._addresses[function, variable.name]
+            self.local.clear(first, variable.nbytes, mask)
 
     def register(self, function: str, register: Register) -> np.ndarray:
         """The array of a register, as unsigned integers or booleans."""

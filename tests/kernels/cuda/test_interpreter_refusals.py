@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from helpers.ptx import Memory, Module, PtxError
+from helpers.ptx import Memory, Module, PtxError, running
 from helpers.ptx_units import HEAD, kernel, numbers, run
 from jaxdae.kernels.cuda.assembler import assemble
 
@@ -157,3 +157,50 @@ def test_parameters_of_32_bits_and_pointers_with_attributes():
     at = memory.allocate(np.zeros(1))
     run(text, at, -5, memory=memory, block=1)
     assert memory.read(at, (1,), np.int32) == [-5]
+
+
+def test_two_threads_do_not_store_different_numbers_at_one_place():
+    """PTX does not say which of them stays; equal ones may."""
+    memory = Memory()
+    place = memory.allocate(np.zeros(2))
+    text = kernel("shr.u32 %w0, %w31, 1; cvt.u64.u32 %x0, %w0; st.global.u64 [%x30], %x0;", 1)
+    run(text, place, memory=memory, block=2)
+    with pytest.raises(PtxError, match=r"thread 2 writes to 0x.* same time as thread 1, and some"):
+        run(text, place, memory=memory, block=3)
+    shared = ".shared .u64 room;\n"
+    text = kernel("cvt.u64.u32 %x0, %w31; st.shared.u64 [room], %x0;", 0, shared)
+    with pytest.raises(PtxError, match=r"thread 1 writes to .* at the same time as thread 0"):
+        run(text)
+
+
+def test_a_function_begins_anew_each_time():
+    """What an earlier call left in its registers and its memory is not there."""
+    before = """
+    .func keep(.param .b64 first)
+    {
+      .reg .b64 %x<4>; .reg .pred %p<2>; .local .align 8 .u64 room;
+      ld.param.b64 %x0, [first];
+      setp.eq.u64 %p0, %x0, 1;
+      @%p0 mov.u64 %x1, 5;
+      @%p0 st.local.u64 [room], %x1;
+      ld.local.u64 %x2, [room];
+      CHECK
+      ret;
+    }
+    """
+    call = "{{ .param .b64 in; st.param.b64 [in], {}; call.uni keep, (in); }}"
+    body = "\n".join(call.format(x) for x in (1, 0))
+    register = before.replace("CHECK", "add.u64 %x3, %x1, %x2;")
+    with pytest.raises(PtxError, match="reads register %x1, which is not set"):
+        run(kernel(body, 0, register))
+    run(kernel(call.format(1), 0, register))
+    stale = before.replace("CHECK", "setp.eq.u64 %p1, %x2, 5; @!%p1 trap;")
+    with pytest.raises(PtxError, match="thread 0 stops the launch"):
+        run(kernel(body, 0, stale))
+    run(kernel(call.format(1), 0, stale))
+
+
+def test_an_endless_loop_is_an_error(monkeypatch):
+    monkeypatch.setattr(running, "_MOST", 1000)
+    with pytest.raises(PtxError, match=r"line \d+: no end after 1000 instructions"):
+        run(kernel("again: bra again;", 0))
