@@ -1,5 +1,9 @@
 """Kernels: functions of small arrays as scalar programs, and those as machine code."""
 
+from .integration.device_report import (
+    kernel_report as kernel_report,
+    NoKernelError as NoKernelError,
+)
 from .launch.kernel import native as native
 from .launch.portable import as_jax as as_jax
 from .tracing.trace import (
