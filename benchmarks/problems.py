@@ -10,6 +10,7 @@ from competitors.base import Problem
 from jaxdae import Baumgarte, Multipliers, State, System
 from jaxdae.models.andrews import AndrewsMechanism
 from jaxdae.models.chain import Chain
+from jaxdae.models.four_bar import FourBar
 from jaxdae.models.two_link import TwoLinkManipulator
 
 # Decay rate of violations of the chains [1/s]; critically damped.
@@ -102,6 +103,12 @@ def chain(links: int, t1: float = 1.0, angle: float = 0.5 * np.pi) -> Case:
     system = Chain.uniform(links)
     start = system.straight(angle)
     return _case("chain", system, t1, K_D, K_P, f"chain of {links}", start)
+
+
+def four_bar() -> Case:
+    """The four-bar linkage of the ready models, critically damped."""
+    K_D, K_P = [2 * CHAIN_RATE] * 2, [CHAIN_RATE**2] * 2
+    return _case("four-bar", FourBar(), 1.0, K_D, K_P)
 
 
 def plate() -> Case:

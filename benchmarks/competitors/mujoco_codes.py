@@ -67,12 +67,25 @@ def rollout(problem: Problem, y: np.ndarray, steps: int, h: float) -> Callable[[
     return run
 
 
-def mjx_batch(problem: Problem, y: np.ndarray, steps: int, h: float) -> Callable[[], np.ndarray]:
-    """Batches by MJX with `jax.vmap`; starts and results of shape (batch, 2n)."""
+def mjx_batch(
+    problem: Problem, y: np.ndarray, steps: int, h: float, engine: str | None = None
+) -> Callable[[], np.ndarray]:
+    """Batches by MJX with `jax.vmap`; starts and results of shape (batch, 2n).
+
+    Args:
+        problem: what is integrated.
+        y: starts.
+        steps: how many.
+        h: of each [s].
+        engine: "warp" for the one of NVIDIA's Warp, in single precision; MJX's own by default.
+    """
     jax, mjx = package("jax"), package("mujoco.mjx", "mujoco-mjx")
+    if engine == "warp":
+        package("warp", "warp-lang")
+    chosen = {} if engine is None else {"impl": engine}
     model = _model(problem, h)
-    device_model = mjx.put_model(model)
-    base = mjx.make_data(model)
+    device_model = mjx.put_model(model, **chosen)
+    base = mjx.make_data(model, **chosen)
     nq = model.nq
 
     def advance(_, data):

@@ -102,8 +102,8 @@ def _recorded() -> Iterator[list[DeviceKernel]]:
 def kernel_of(case: Case) -> DeviceKernel:
     """The kernel of a case; of derivatives the one that gives them."""
     system, formulation, controller, start = _problem(case)
-    fixed = {"dt": 0.001, "solver": RK4()}
-    how = {"solver": diffrax.Dopri5()} if case.kind == "adaptive" else fixed
+    fixed: Any = {"dt": 0.001, "solver": RK4()}
+    how: Any = {"solver": diffrax.Dopri5()} if case.kind == "adaptive" else fixed
 
     def end(q):
         made = simulate(

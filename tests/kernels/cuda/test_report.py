@@ -3,6 +3,7 @@
 import functools
 import json
 from collections import Counter
+from typing import Any
 
 import diffrax
 import jax
@@ -104,7 +105,7 @@ SYSTEMS = {
 def of(name: str, dtype: str = "float64", steps: int = 10, compare: bool = False, **more):
     system = SYSTEMS[name]()
     start = [jnp.asarray(x, dtype) for x in system.start()]
-    how = {"dt": 0.001, "solver": RK4(), "backend": "native", **more}
+    how: Any = {"dt": 0.001, "solver": RK4(), "backend": "native", **more}
 
     def end(q, v):
         made = simulate(
