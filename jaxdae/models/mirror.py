@@ -155,7 +155,8 @@ class AdaptiveMirror(AbstractModel):
                 "C": target,
                 "beam": mirror + way * reflected,
             },
-            links=(("O", "_lower", "_upper"), ("source", "mirror", "beam")),
+            links=(("O", "_lower", "_upper"),),
+            lines=(("source", "mirror", "beam"),),
             trace=("mirror", "beam"),
             fixed=("O", "C"),
         )

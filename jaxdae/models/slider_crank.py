@@ -91,7 +91,6 @@ class SliderCrank(AbstractModel):
         r, rod, half = self.crank_length, self.rod_length, self.crank_length / 6
         pin = r * jnp.stack([jnp.cos(q[0]), jnp.sin(q[0])])
         slider = jnp.stack([q[2], jnp.zeros_like(q[2])])
-        reach = jnp.stack([jnp.asarray(r + rod), jnp.zeros(())])
         corners = half * jnp.array([[1.5, 1.0], [-1.5, 1.0], [-1.5, -1.0], [1.5, -1.0]])
         return Points(
             {
@@ -99,13 +98,11 @@ class SliderCrank(AbstractModel):
                 "pin": pin,
                 "_rod's end": pin + rod * jnp.stack([jnp.cos(q[1]), jnp.sin(q[1])]),
                 "slider": slider,
-                "_guide left": -reach,
-                "_guide right": reach,
             },
-            links=(("shaft", "pin", "_rod's end"), ("_guide left", "_guide right")),
+            links=(("shaft", "pin", "_rod's end"),),
             outlines={"slider": slider + corners},
             trace=("slider",),
-            fixed=("shaft", "_guide left", "_guide right"),
+            fixed=("shaft",),
         )
 
     def start(self) -> tuple[Float[Array, " 3"], Float[Array, " 3"]]:

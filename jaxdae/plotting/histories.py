@@ -6,8 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
-from jaxdae.plotting import readout, style
-from jaxdae.simulation import passages
+from jaxdae.plotting import between_rows, readout, style
 
 
 class _Panel(NamedTuple):
@@ -66,30 +65,13 @@ def _panels(trajectory: Any, labels: Any, quantity: str) -> list[_Panel]:
     ] or [_Panel(heading, [], columns, ts)]
 
 
-# Of more rows than this the straight lines between them are shorter than a picture shows.
-_MANY_ROWS = 1000
-_POINTS_BETWEEN_ROWS = 8
-
-
 def _curves(trajectory: Any, quantity: str, values: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Times and values to draw: of few rows Hermite's cubics through `q` with the slopes `v`.
-
-    The curves of `v` are the derivatives of those cubics, and pass through its rows.
-    """
-    ts, columns = readout.times(trajectory), readout.rows(trajectory, values)
-    rates = getattr(trajectory, "v", None)
-    if quantity not in ("q", "v") or rates is None or not 1 < ts.size <= _MANY_ROWS:
-        return ts, columns
-    coordinates, rates = (readout.rows(trajectory, x) for x in (trajectory.q, rates))
-    if coordinates.shape != rates.shape or not (np.diff(ts) > 0.0).all():
-        return ts, columns
-    parts = np.linspace(0.0, 1.0, _POINTS_BETWEEN_ROWS, endpoint=False)[None, :, None]
-    steps = np.diff(ts)[:, None, None]
-    ends = lambda x: (x[:-1, None], x[1:, None])  # noqa: E731
-    cubics = passages.hermite(np, steps, parts, ends(coordinates), ends(rates))
-    inside, last = (cubics[0], coordinates) if quantity == "q" else (cubics[1], rates)
-    fine = np.append((ts[:-1, None] + (parts * steps)[..., 0]).ravel(), ts[-1])
-    return fine, np.concatenate([inside.reshape(-1, inside.shape[-1]), last[-1:]])
+    """Times and values to draw: of few rows Hermite's cubics through `q` with the slopes `v`."""
+    rows = between_rows.rows_of(trajectory) if quantity in ("q", "v") else None
+    if rows is None:
+        return readout.times(trajectory), readout.rows(trajectory, values)
+    fine = between_rows.finely(rows)
+    return fine.ts, fine.q if quantity == "q" else fine.v
 
 
 def _too_few_rows(trajectory: Any, ts: np.ndarray) -> str | None:

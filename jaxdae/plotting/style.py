@@ -90,6 +90,11 @@ def power_of_ten(value: float, position: int | None = None) -> str:
     return power if digits == "1" else f"{digits}·{power}"
 
 
+def few_ticks() -> MaxNLocator:
+    """Ticks of axes of equal scale, which may be narrow."""
+    return MaxNLocator(6, steps=(1, 2, 5, 10))
+
+
 def positive(values: np.ndarray) -> np.ndarray:
     """`values` with everything that a logarithmic axis cannot show replaced by nan."""
     return np.where(values > 0.0, values, np.nan)

@@ -13,7 +13,7 @@ def _chains(values) -> tuple[tuple[str, ...], ...]:
     for names in values:
         if isinstance(names, str):
             raise TypeError(
-                f"Points: links and bodies are tuples of names, such as "
+                f"Points: links, lines and bodies are tuples of names, such as "
                 f'(("pivot", "mass"),); got the text {names!r} for one of them.'
             )
     return tuple(tuple(names) for names in values)
@@ -45,9 +45,10 @@ class Points(eqx.Module):
                 )
 
     Args:
-        places: from names to positions [m], all in the plane, shape `(2,)`, the second axis up, or
-            all in space, shape `(3,)`, the third axis up.
-        links: lines through points, two names or more each.
+        places: from names to positions [m], all in a plane, shape `(2,)`, drawn with the second
+            axis up, or all in space, shape `(3,)`, the third axis up.
+        links: rigid links through points, two names or more each.
+        lines: what else joins points, drawn thin and dashed: springs, threads, rays of light.
         bodies: closed polygons through points, three names or more each.
         outlines: closed curves by name, shape `(corners, 2)` or `(corners, 3)` [m]; see `circle`.
         trace: names of the points whose paths are drawn.
@@ -61,6 +62,7 @@ class Points(eqx.Module):
 
     places: dict[str, Float[Array, " d"]]
     links: tuple[tuple[str, ...], ...] = eqx.field(static=True, default=(), converter=_chains)
+    lines: tuple[tuple[str, ...], ...] = eqx.field(static=True, default=(), converter=_chains)
     bodies: tuple[tuple[str, ...], ...] = eqx.field(static=True, default=(), converter=_chains)
     outlines: dict[str, Float[Array, "corners d"]] = eqx.field(default_factory=dict)
     trace: tuple[str, ...] = eqx.field(static=True, default=(), converter=_names)
@@ -71,7 +73,7 @@ class Points(eqx.Module):
         """Every name has a place, and all are in one plane or one space."""
         if not self.places:
             raise ValueError("Points needs at least one place; got none.")
-        named = {"links": self.links, "bodies": self.bodies}
+        named = {"links": self.links, "lines": self.lines, "bodies": self.bodies}
         named |= {"trace": (self.trace,), "fixed": (self.fixed,)}
         for field, chains in named.items():
             unknown = sorted({x for chain in chains for x in chain} - {*self.places})
@@ -80,7 +82,7 @@ class Points(eqx.Module):
                     f"Points: {field} name {', '.join(map(repr, unknown))}, which no place has; "
                     f"there are: {', '.join(self.places)}."
                 )
-        for field, least in (("links", 2), ("bodies", 3)):
+        for field, least in (("links", 2), ("lines", 2), ("bodies", 3)):
             short = [x for x in named[field] if len(x) < least]
             if short:
                 raise ValueError(f"Points: one of {field} needs {least} names; got {short[0]!r}.")

@@ -28,6 +28,8 @@ def test_a_system_has_no_points_unless_it_declares_them():
     ("fields", "message"),
     [
         ({"links": (("a", "z"),)}, "links name 'z', which no place has; there are: a, b, c."),
+        ({"lines": (("a", "z"),)}, "lines name 'z'"),
+        ({"lines": (("b",),)}, "one of lines needs 2 names; got ('b',)."),
         ({"bodies": (("a", "b", "z"),)}, "bodies name 'z'"),
         ({"trace": ("y", "z")}, "trace name 'y', 'z'"),
         ({"fixed": ("z",)}, "fixed name 'z'"),
@@ -55,7 +57,7 @@ def test_what_does_not_fit_is_refused(fields, message):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"links": ("ab",)}, "links and bodies are tuples of names"),
+        ({"links": ("ab",)}, "links, lines and bodies are tuples of names"),
         ({"bodies": ("abc",)}, "got the text 'abc' for one of them."),
         ({"trace": "b"}, 'trace and fixed are tuples of names, such as ("b",); got the text'),
     ],

@@ -1,0 +1,211 @@
+"""Pictures of mechanisms: where points are drawn, with which names, and what is refused."""
+
+import re
+from types import SimpleNamespace
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxdae
+from helpers.figures import legend, line, stub, texts, xy
+from helpers.moving import Spiral, Turning, turning_run
+from jaxdae.models.circuit import TwoLoopCircuit
+from jaxdae.plotting import plot_mechanism, plot_path, shapes
+
+
+class NotPoints(Turning):
+    def points(self, t, q):  # pyright: ignore[reportIncompatibleMethodOverride]
+        del t, q
+        return {"a": jnp.zeros(2)}
+
+
+class Untraced(Turning):
+    def points(self, t, q):
+        del t
+        return jaxdae.Points({"a": jnp.zeros(2), "b": jnp.stack([q[0], q[0]])})
+
+
+def test_positions_are_drawn_at_their_times_early_ones_faint():
+    (ax,) = plot_mechanism(turning_run(), times=[0.0, 1.0, 2.0], title="rod").axes
+    assert ax.get_title() == "rod"
+    assert legend(ax)[2:] == ["t = 0 s", "t = 1 s", "t = 2 s"]
+    for text, end in (("t = 0 s", (2, 0)), ("t = 1 s", (0, 2)), ("t = 2 s", (-2, 0))):
+        x, y = xy(ax, text)
+        np.testing.assert_allclose((x[0], y[0]), 0.0)
+        np.testing.assert_allclose((x[-1], y[-1]), end, atol=1e-15)
+    strengths = [line(ax, f"t = {i} s").get_alpha() for i in range(3)]
+    assert strengths == pytest.approx([0.15, 0.575, 1.0])
+
+
+def test_between_rows_positions_are_those_of_the_cubics():
+    """Rows of a uniform rotation: its cubic is the rotation itself, in between too."""
+    (ax,) = plot_mechanism(turning_run(rows=2), times=[0.5]).axes
+    x, y = xy(ax, "t = 0.5 s")
+    np.testing.assert_allclose((x[-1], y[-1]), [2**0.5, 2**0.5], rtol=1e-14)
+
+
+def test_times_are_spread_from_start_to_end():
+    found = plot_mechanism(turning_run(), times=5).axes[0]
+    assert legend(found)[2:] == ["t = 0 s", "t = 0.5 s", "t = 1 s", "t = 1.5 s", "t = 2 s"]
+    assert legend(plot_mechanism(turning_run(), times=1).axes[0])[2:] == ["t = 2 s"]
+    assert legend(plot_mechanism(turning_run(), times=12).axes[0])[2:] == ["t = 0 s", "t = 2 s"]
+
+
+def test_axes_have_one_scale_units_and_room_for_everything():
+    (ax,) = plot_mechanism(turning_run()).axes
+    assert ax.get_aspect() == 1.0
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("x [m]", "y [m]")
+    (left, right), (low, high) = ax.get_xlim(), ax.get_ylim()
+    assert left < -2.5 < 2.5 < right  # the rod's end and the radius of the wheel
+    assert low < -0.5
+    assert high > 2.5
+
+
+def test_names_are_written_once_where_points_are():
+    """Points of one place share a text; names with an underscore are not written."""
+    run = turning_run()
+    assert texts(plot_mechanism(run).axes[0]) == ["end, same", "pivot"]
+    assert texts(plot_mechanism(run, names=False).axes[0]) == []
+    end = plot_mechanism(run, times=[1.0]).axes[0].texts[0]
+    assert getattr(end, "xy") == pytest.approx((0.0, 2.0))  # noqa: B009
+
+
+def test_ground_lines_and_bodies_are_drawn():
+    ax = plot_mechanism(turning_run(), times=[0.0]).axes[0]
+    styles = {(x.get_marker(), x.get_linestyle()) for x in ax.get_lines()}
+    assert ("^", "None") in styles  # the ground
+    assert ("None", "--") in styles  # what is no rigid link
+    triangle, wheel = (np.asarray(x.get_path().vertices) for x in ax.patches)
+    np.testing.assert_allclose(triangle[:3], [(0, 0), (1, 0), (2, 0)])
+    np.testing.assert_allclose(np.hypot(*(wheel - [2.0, 0.0]).T), 0.5)
+
+
+def test_paths_are_the_curves_of_the_points_with_start_and_end():
+    (ax,) = plot_path(turning_run(rows=3)).axes
+    assert legend(ax) == ["path of end", "path of _hidden"]
+    x, y = xy(ax, "path of end")
+    assert x.size == 17  # eight from row to row
+    np.testing.assert_allclose(np.hypot(x, y), 2.0, rtol=1e-14)
+    marks = [x for x in ax.get_lines() if x.get_marker() == "o" and x.get_alpha() is None]
+    starts = [x for x in marks if x.get_markerfacecolor() == "white"]
+    np.testing.assert_allclose(np.concatenate(starts[0].get_data()), [2.0, 0.0], atol=1e-15)
+    ends = [x for x in marks if x.get_markerfacecolor() != "white"]
+    np.testing.assert_allclose(np.concatenate(ends[0].get_data()), [-2.0, 0.0], atol=1e-15)
+
+
+def test_paths_of_chosen_points():
+    for points in ("same", ["same"]):
+        assert legend(plot_path(turning_run(), points=points).axes[0]) == ["path of same"]
+
+
+def test_a_mechanism_in_space_is_drawn_in_space_or_projected():
+    run = turning_run(Spiral())
+    (ax,) = plot_mechanism(run, title="spiral").axes
+    assert ax.name == "3d"
+    assert getattr(ax, "get_zlabel")() == "z [m]"  # noqa: B009
+    (flat,) = plot_path(run, plane="xz").axes
+    assert flat.name == "rectilinear"
+    assert (flat.get_xlabel(), flat.get_ylabel()) == ("x [m]", "z [m]")
+    x, z = xy(flat, "path of point")
+    np.testing.assert_allclose(x, np.cos(z), atol=1e-14)
+    (above,) = plot_mechanism(run, plane="yx").axes
+    assert (above.get_xlabel(), above.get_ylabel()) == ("y [m]", "x [m]")
+
+
+@pytest.mark.parametrize("plane", ["xw", "x", "xx", "xyz", ""])
+def test_other_planes_are_refused(plane):
+    message = f"plane={plane!r} is not a pair of the axes x, y, z; give one such as 'xy'"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        plot_path(turning_run(Spiral()), plane=plane)
+
+
+@pytest.mark.parametrize("draw", [plot_mechanism, plot_path])
+def test_a_failed_run_ends_where_it_failed(draw):
+    for system in (Turning(), Spiral()):
+        (ax,) = draw(turning_run(system, failed=True)).axes
+        assert "failed after t = 1.5 s" in texts(ax)
+
+
+def test_a_run_of_one_row_is_one_position():
+    run = turning_run(rows=1)
+    assert legend(plot_mechanism(run, times=1).axes[0])[-1] == "t = 0 s"
+
+
+def test_single_precision_and_a_system_of_other_parameters():
+    run = turning_run(Turning(length=4.0))
+    run.ts, run.q, run.v = (np.asarray(x, np.float32) for x in (run.ts, run.q, run.v))
+    x, y = xy(plot_mechanism(run, times=[1.0]).axes[0], "t = 1 s")
+    np.testing.assert_allclose((x[-1], y[-1]), [0.0, 4.0], atol=1e-6)  # of its 7 digits
+
+
+@pytest.mark.parametrize(
+    ("run", "message"),
+    [
+        (stub(), "SimpleNamespace has no shape to draw: its points(t, q) is not declared"),
+        (
+            SimpleNamespace(
+                **{**vars(stub()), "q": np.zeros((9, 3)), "v": np.zeros((9, 3))}
+                | {"system": TwoLoopCircuit()}
+            ),
+            "TwoLoopCircuit has no shape to draw: its points(t, q) is not declared, or returns "
+            "None. Declare a method `points(self, t, q)` that returns jaxdae.Points",
+        ),
+    ],
+)
+def test_a_system_without_points_says_what_to_declare(run, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        plot_mechanism(run)
+
+
+def test_points_of_another_kind_are_refused():
+    with pytest.raises(TypeError, match=r"NotPoints.points must return jaxdae.Points, .* dict"):
+        plot_path(turning_run(NotPoints()))
+
+
+def test_paths_that_nobody_named():
+    run = turning_run(Untraced())
+    assert legend(plot_path(run, points="b").axes[0]) == ["path of b"]
+    with pytest.raises(ValueError, match=r"there is no path to draw: give points=….* a, b\."):
+        plot_path(run)
+    with pytest.raises(ValueError, match=r"no point is called 'c'; there are: a, b\."):
+        plot_path(run, points=["b", "c"])
+
+
+@pytest.mark.parametrize(
+    ("times", "message"),
+    [
+        (0, "times=0 must be a number of positions, 1 or more, or their times [s]"),
+        (0.5, "times=0.5 must be a number of positions"),
+        ([], "times must be one list of times [s]; got shape (0,)."),
+        ([[0.0]], "times must be one list of times [s]; got shape (1, 1)."),
+        ([0.0, 2.5], "there is no position at t = 2.5 s: the run has rows from t = 0 s to 2 s."),
+        ([-1.0], "there is no position at t = -1 s"),
+        ([np.nan], "there is no position at t = nan s"),
+    ],
+)
+def test_times_outside_of_the_run_are_refused(times, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        plot_mechanism(turning_run(), times=times)
+
+
+def test_runs_without_rows_and_batches_are_refused():
+    run = turning_run(rows=2)
+    run.ts = np.array([np.inf, np.inf])
+    with pytest.raises(ValueError, match="the run failed before its first row"):
+        plot_mechanism(run)
+    run.ts = np.zeros((3, 2))
+    with pytest.raises(ValueError, match="one trajectory is drawn at a time"):
+        plot_path(run)
+    run.ts = np.array([1.0, 1.0])
+    with pytest.raises(ValueError, match="times that increase and velocities beside"):
+        plot_path(run)
+
+
+def test_shapes_pass_through_the_rows_to_the_last_bit():
+    run = turning_run(rows=4)
+    run.q = run.q + np.random.default_rng(3).normal(size=run.q.shape)
+    found = shapes.along(run)
+    np.testing.assert_array_equal(found.ts[::8], run.ts)
+    exact = np.asarray(2.0 * jnp.cos(jnp.asarray(run.q[:, 0])))
+    np.testing.assert_allclose(found.places["end"][::8, 0], exact, rtol=1e-15)
