@@ -16,8 +16,10 @@ from jaxdae.control.base import AbstractDynamicController, closed_loop
 from jaxdae.files import replace_file
 from jaxdae.formulations import AbstractFormulation
 from jaxdae.formulations.held_rank import holding_rank
+from jaxdae.kernels.llvm import machine_code
 from jaxdae.simulation import backends
 from jaxdae.simulation.kernel_plan import KernelPlan, planned
+from jaxdae.simulation.native import unsuited
 from jaxdae.simulation.plain import step_control
 from jaxdae.simulation.prepare import prepare
 from jaxdae.simulation.problem import MAX_STEPS, Method, Problem, START_TOLERANCE, Times
@@ -34,6 +36,9 @@ namespace new not nullptr operator or private protected public register restrict
 signed sizeof static struct switch template this throw true try typedef typeid typename union
 unsigned using virtual void volatile while xor memcpy memset fma fmaf
 """
+
+
+_REFUSAL = "the run cannot be exported, because no kernel can be made of it:"
 
 
 class ExportedFiles(NamedTuple):
@@ -106,9 +111,9 @@ def export(
         The files.
 
     Raises:
-        BackendError: for a run that cannot be a kernel, and why.
+        BackendError: for a run that cannot be a kernel, or where llvmlite is not installed.
         ValueError: for a target or name that does not exist, or arguments that `simulate` refuses.
-        ImportError: where the linker, or llvmlite, is not installed.
+        ImportError: where the linker is not installed.
         OSError: where the files cannot be written.
     """
     from jaxdae.kernels.export import files
@@ -122,19 +127,26 @@ def export(
     problem, method = prepare(
         system, formulation, state, t0=t0, t1=t1, dt=dt, solver=solver,
         stepsize_controller=stepsize_controller, saveat=saveat, controller=controller,
-        adjoint=None, backend="native", progress=False, throw=False, work=False,
+        adjoint=None, backend="plain", progress=False, throw=False, work=False,
         start_tolerance=start_tolerance, max_steps=max_steps,
     )  # fmt: skip
+    reason = machine_code.without_llvm() or unsuited(problem.formulation, method)
+    if reason is not None:
+        raise _refused(reason)
     try:
         exported = _exported(problem, method, state, name)
-    except backends.UnsuitedError as reason:
-        raise backends.refused(reason) from None
+    except backends.UnsuitedError as error:
+        raise _refused(str(error)) from None
     made = files.made(exported, machine, _about(problem, method), _statuses())
     paths = {suffix: folder / f"{name}.{suffix}" for suffix in made.contents}
     for suffix, content in made.contents.items():
         replace_file(paths[suffix], content)
     code, header = paths.values()
     return ExportedFiles(code, header, made.undefined)
+
+
+def _refused(reason: str) -> backends.BackendError:
+    return backends.BackendError(f"{_REFUSAL} {reason.rstrip('.')}.")
 
 
 def _check_name(name: str) -> None:

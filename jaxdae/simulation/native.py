@@ -32,16 +32,7 @@ class NativeBackend(AbstractBackend):
 
     def obstacle(self, formulation, method: Method) -> str | None:
         missing = obstacles.obstacle()
-        if missing is not None:
-            return missing
-        checks = (
-            formulation.capabilities.obstacle,
-            _of_solver(method.solver),
-            _of_controller(method.stepsize_controller),
-            _of_saveat(method.saveat, method.stepsize_controller),
-            _of_settings(method.adjoint, method.meter),
-        )
-        return next((x for x in checks if x is not None), None)
+        return unsuited(formulation, method) if missing is None else missing
 
     def solve(self, problem: Problem, method: Method, y0) -> Solution:
         from jaxdae.kernels.integration.integrate import integrate
@@ -80,6 +71,18 @@ class NativeBackend(AbstractBackend):
 
 
 # What it can integrate.
+
+
+def unsuited(formulation, method: Method) -> str | None:
+    """Why no kernel of any machine can be made of a run, in words; `None` where one can."""
+    checks = (
+        formulation.capabilities.obstacle,
+        _of_solver(method.solver),
+        _of_controller(method.stepsize_controller),
+        _of_saveat(method.saveat, method.stepsize_controller),
+        _of_settings(method.adjoint, method.meter),
+    )
+    return next((x for x in checks if x is not None), None)
 
 
 def _of_solver(solver) -> str | None:

@@ -3,6 +3,8 @@
 import dataclasses
 
 import diffrax
+import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -113,6 +115,19 @@ class Filtered(jaxdae.control.AbstractDynamicController):
         return -self.gain * c[0]
 
 
+class Network(eqx.Module):
+    """A force by a network, whose weights go through memory."""
+
+    layers: eqx.nn.MLP
+
+    def __init__(self):
+        self.layers = eqx.nn.MLP(4, "scalar", 20, 2, jnp.tanh, key=jax.random.key(0))
+
+    def __call__(self, t, q, v, w):
+        del t, w
+        return self.layers(jnp.concatenate([q, v]))
+
+
 @with_compiler
 @pytest.mark.parametrize(
     ("formulation", "settings", "more"),
@@ -120,6 +135,7 @@ class Filtered(jaxdae.control.AbstractDynamicController):
         (jaxdae.Hamiltonian(jaxdae.Baumgarte(K_D=20.0, K_P=100.0)), FIXED, 0),
         pytest.param(jaxdae.NullSpace(), FIXED, 0, marks=pytest.mark.slow),
         (BAUMGARTE, {**FIXED, "controller": Filtered()}, 1),
+        pytest.param(BAUMGARTE, {**FIXED, "controller": Network()}, 0, marks=pytest.mark.slow),
         pytest.param(
             jaxdae.Multipliers(),
             {"t0": 0.5, "t1": 0.0, "dt": -0.02, "solver": RK4(), **ANY},
@@ -139,7 +155,7 @@ class Filtered(jaxdae.control.AbstractDynamicController):
             marks=pytest.mark.slow,
         ),
     ],
-    ids=["momenta", "null space", "controller", "backward", "projected"],
+    ids=["momenta", "null space", "controller", "network", "backward", "projected"],
 )
 def test_what_surrounds_an_integration(tmp_path, formulation, settings, more):
     """Own states of formulations and controllers, the direction of time, projected rows."""

@@ -1,5 +1,6 @@
 """Exported runs: files for other machines and for pages, and what is refused."""
 
+import math
 import re
 import struct
 import subprocess
@@ -91,7 +92,7 @@ def test_a_page_gives_the_numbers_of_simulate(exported):
         "print([run(), batch([{}, {system_mass: 2.6, v: [0.5, 0.3]}])[1], Object.keys(inputs)])",
     )
     assert names == [
-        "q", "v", "system_length", "system_mass", "formulation_stabilization_K_D",
+        "q", "v", "system_length", "system_mass", "system_ceiling", "formulation_stabilization_K_D",
         "formulation_stabilization_K_P",
     ]  # fmt: skip
     varied = jaxdae.State(HANGING.q, HANGING.v.at[0].add(0.1))
@@ -119,6 +120,14 @@ def test_a_page_with_sines_in_single_precision_and_other_times(tmp_path, double_
     run = jaxdae.simulate(double_pendulum, formulation, start, t1=0.5, dt=0.01, solver=RK4())
     assert result["time"] == 0.5
     np.testing.assert_allclose(result["q"], run.q, rtol=0, atol=2e-5)  # of 50 steps
+
+
+@with_node
+def test_inputs_of_a_page_that_are_not_finite(tmp_path):
+    """JSON has none; a run from there breaks, and says so."""
+    files = export_pendulum(tmp_path, target="wasm32", system=Pendulum(ceiling=math.inf))
+    script = "const x = run({system_mass: NaN}); print([inputs.system_ceiling > 1e308, x.status])"
+    assert in_node(files, script) == [True, "nonfinite"]
 
 
 @with_node
@@ -175,12 +184,14 @@ def test_targets_that_do_not_exist(tmp_path, target):
 
 
 def test_a_run_that_cannot_be_a_kernel(tmp_path):
-    with pytest.raises(jaxdae.BackendError, match="SaveAt asks for more than plain states"):
+    with pytest.raises(
+        jaxdae.BackendError, match=r"cannot be exported.* SaveAt asks for more than"
+    ):
         export_pendulum(tmp_path, saveat=diffrax.SaveAt(dense=True))
 
 
 def test_a_start_that_cannot_be_a_kernel(tmp_path):
-    """Which velocities are independent is decided by comparisons of many subsets."""
+    """Eigenvalues of a matrix that need not be symmetric."""
 
     class Sorted(jaxdae.control.AbstractDynamicController):
         def initial(self, t, state):

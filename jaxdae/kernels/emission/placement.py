@@ -78,8 +78,11 @@ def _array_of_call(program: ScalarProgram, nodes: list[int]) -> tuple[int, int] 
     if len(nodes) < LARGE or not are_consecutive(graph, nodes):
         return None
     operation, source = graph.nodes[nodes[0]]
-    ends = _ends(graph, source[0]) if operation == RESULT else []
-    return source if (source[1], source[1] + len(nodes)) in pairwise(ends) else None
+    if operation != RESULT:
+        return None
+    return (
+        source if (source[1], source[1] + len(nodes)) in pairwise(_ends(graph, source[0])) else None
+    )
 
 
 def _ends(graph: Graph, call: int) -> list[int]:

@@ -18,7 +18,7 @@ const Numbers = layout.bytes === 8 ? Float64Array : Float32Array;
 
 /** The start and the parameters with which the run was exported, by name. */
 export const inputs = Object.freeze(Object.fromEntries(
-  layout.inputs.map(({ name, value }) => [name, value])));
+  layout.inputs.map(({ name, value }) => [name, numbers(value)])));
 
 /** Load the module: from beside this file, or from its bytes. */
 export async function load(bytes) {
@@ -65,17 +65,18 @@ function packed(member) {
     if (!(name in inputs)) throw new Error(
       `no input is named ${name}; there are ${Object.keys(inputs).join(", ")}`);
   }
-  return layout.inputs.flatMap(({ name, size, value }) => {
-    const numbers = [member[name] ?? value].flat(Infinity).flatMap((x) =>
+  return layout.inputs.flatMap(({ name, size }) => {
+    const given = [member[name] ?? inputs[name]].flat(Infinity).flatMap((x) =>
       ArrayBuffer.isView(x) ? [...x] : [x]);
-    if (numbers.length !== size) throw new Error(
-      `${name} has ${size} numbers, got ${numbers.length}`);
-    return numbers.map(number);
+    if (given.length !== size) throw new Error(`${name} has ${size} numbers, got ${given.length}`);
+    return given;
   });
 }
 
 /** JSON has no infinities. */
-const number = (x) => ({ inf: Infinity, "-inf": -Infinity, nan: NaN })[x] ?? x;
+function numbers(x) {
+  return Array.isArray(x) ? x.map(numbers) : { inf: Infinity, "-inf": -Infinity, nan: NaN }[x] ?? x;
+}
 
 function timesBetween(t0, t1) {
   return layout.times.flatMap(({ name, size, value }) => {
