@@ -58,20 +58,22 @@ class Gpu:
     def _run(self, launch: Launch) -> None:
         """Execute a launch on copies of the arrays, each far from the others.
 
-        What is outside of one is outside of all of them, and nothing is raised through C.
+        What is outside of one is outside of all of them; results hold no numbers before they are
+        written, and nothing is raised through C.
         """
-        memory = Memory()
-        places = {address: memory.allocate(x) for address, x in _CALL.arrays.items()}
+        memory, arguments, results = Memory(), _CALL.arguments, _CALL.results
+        places = {address: memory.allocate(x) for address, x in arguments.items()}
+        places |= {address: memory.allocate(x.nbytes) for address, x in results.items()}
         words = [places.get(x, x) for x in launch.words]
         try:
             with self._executing:
                 read(launch.text).launch("kernel", launch.grid[0], launch.block[0], words, memory)
         except Exception as error:
             _CALL.error = error
-        for address, x in _CALL.arrays.items():
-            new = memory.read(places[address], x.shape, x.dtype)
-            if not np.array_equal(new, x):  # constants may be where nothing can be written
-                x[:] = new
+        for address, x in results.items():
+            x[:] = memory.read(places[address], x.shape, x.dtype)
+        for address, x in arguments.items():
+            assert np.array_equal(memory.read(places[address], x.shape, x.dtype), x)
 
 
 class _Handler(Handler):
@@ -82,8 +84,10 @@ class _Handler(Handler):
         self._gpu = gpu
 
     def _launch(self, frame: Any, members: int) -> None:
-        buffers = [x for y in (frame.args, frame.rets) for x in launching._buffers(y)]
-        _CALL.arrays = {x.data: _bytes(x) for x in buffers if _nbytes(x)}
+        _CALL.arguments, _CALL.results = (
+            {x.data: _bytes(x) for x in launching._buffers(y) if _nbytes(x)}
+            for y in (frame.args, frame.rets)
+        )
         _CALL.error = None
         self._gpu.cuda.make_current(ordinal(frame))
         super()._launch(frame, members)
