@@ -45,9 +45,8 @@ def function(name: str, width: int, dtype: Any) -> tuple[Definition, ...]:
     if name not in _LIMITED:
         vector: Any = OPERATIONS[name].vector
         return (_definition(w, f"vector_{name}", count, lambda *x: (vector(*x),)),)
-    one = _LIMITED[name]
-    guarded = _definition(w, f"vector_{name}", count, _guarded(one))
-    return guarded, *_far_functions(one, count, width, dtype), *one.constants
+    guarded = _definition(w, f"vector_{name}", count, _guarded(name))
+    return guarded, *_far_functions(name, width, dtype), *_LIMITED[name].constants
 
 
 @cache
@@ -143,58 +142,52 @@ def _definition(
     return w.define(name, parameters, together, value, f"{attributes}nounwind ")
 
 
-def _guarded(one: Limited) -> _Body:
+def _guarded(name: str) -> _Body:
     """A function of vectors that asks whether any entry is large.
 
     Each entry by itself, so that no result depends on the company in the vector.
     """
 
     def body(*arguments: Number) -> Sequence[Number]:
-        w, near = arguments[0].writer, one.near(*arguments)
+        w, one = arguments[0].writer, _LIMITED[name]
+        near = one(*arguments)
         large = _too_large(one.size(*arguments))
         before, any_large = w.block, large.anywhere()
         with w.if_then(any_large):
-            far = _far_call(one, arguments)
-            mixed = [large.choose(a, b) for a, b in zip(far, near, strict=False)]
+            far = _called(f"far_{name}", arguments, _results(name))
+            mixed = [large.choose(a, b) for a, b in zip(far, near, strict=True)]
             after = w.block
         pairs = zip(near, mixed, strict=True)
-        parts = [Number(w, w.phi(w.vector, (a, before), (b, after))) for a, b in pairs]
-        return one.result(arguments[0], parts)
+        return [Number(w, w.phi(w.vector, (a, before), (b, after))) for a, b in pairs]
 
     return body
 
 
-def _far_functions(one: Limited, count: int, width: int, dtype: Any) -> list[Definition]:
+def _far_functions(name: str, width: int, dtype: Any) -> list[Definition]:
     """What is called for vectors with large arguments, which are rare."""
-    w, attributes = Writer(1, dtype), "noinline cold "
-    entry = _definition(w, f"entry_{one.name}", count, one.far, w.scalar, attributes)
-    if width == 1:
-        return [entry]
+    one, count = _LIMITED[name], _arguments(name)
+    w, rare = Writer(1, dtype), "noinline cold "
+    entry = _definition(w, f"entry_{one.name}", count, one.far, w.scalar, rare)
+
+    def body(*arguments: Number) -> Sequence[Number]:
+        return one.result(arguments[0], _by_entries(one, arguments))
+
     w = Writer(width, dtype)
-    each = _definition(w, f"far_{one.name}", count, _by_entries(one), w.vector, attributes)
-    return [entry, each]
+    return [entry, _definition(w, f"far_{name}", count, body, w.vector, rare)]
 
 
-def _far_call(one: Limited, arguments: Sequence[Number]) -> Sequence[Number]:
-    if arguments[0].writer.width > 1:
-        return _called(f"far_{one.name}", arguments, one.parts)
-    return _with_entry(one, arguments, ["poison"] * one.parts, 0)
-
-
-def _by_entries(one: Limited) -> _Body:
+def _by_entries(one: Limited, arguments: Sequence[Number]) -> list[Number]:
     """The first step of a function for each entry of vectors."""
-
-    def body(*arguments: Number) -> list[Number]:
-        w = arguments[0].writer
-        with w.turns(0, w.width) as turns:
-            held = [turns.carried(w.vector, "poison") for _ in range(one.parts)]
-            entry = Integer(w, turns.index).resized("i32")
-            results = _with_entry(one, arguments, held, entry)
-            for register, x in zip(held, results, strict=True):
-                turns.hand_on(register, x)
-        return [Number(w, x) for x in held]
-
-    return body
+    w = arguments[0].writer
+    if w.width == 1:
+        return _with_entry(one, arguments, ["poison"] * one.parts, 0)
+    with w.turns(0, w.width) as turns:
+        held = [turns.carried(w.vector, "poison") for _ in range(one.parts)]
+        entry = Integer(w, turns.index).resized("i32")
+        results = _with_entry(one, arguments, held, entry)
+        for register, x in zip(held, results, strict=True):
+            turns.hand_on(register, x)
+    return [Number(w, x) for x in held]
 
 
 def _with_entry(one: Limited, arguments: Sequence[Number], held: list[str], i: Any) -> list[Number]:

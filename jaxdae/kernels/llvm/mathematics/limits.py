@@ -13,7 +13,8 @@ class Limited(NamedTuple):
     Args:
         name: of the first step where arguments are large; functions may share it.
         near: the first step, which is wrong where arguments are large: some numbers.
-        far: the first step for one entry of each large argument: those numbers, perhaps more.
+        far: the first step for one entry of each large argument: those numbers, perhaps more,
+            which the second step takes, too.
         parts: how many numbers that gives.
         result: the second step, by the first argument and those numbers.
         size: of arguments; they are large where it is beyond the `largest_angle` of the precision.

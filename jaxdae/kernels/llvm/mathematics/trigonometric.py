@@ -95,12 +95,12 @@ SINCOS = Limited(
     near=_rest,
     far=reduced,
     parts=3,
-    result=lambda _, parts: _sine_and_cosine(*parts),
+    result=lambda _, parts: _sine_and_cosine(*parts[:2]),
     size=lambda x: abs(x),
     constants=(table(),),
 )
-SIN = SINCOS._replace(result=lambda _, parts: _sine_and_cosine(*parts)[:1])
-COS = SINCOS._replace(result=lambda _, parts: _sine_and_cosine(*parts)[1:])
+SIN = SINCOS._replace(result=lambda _, parts: _sine_and_cosine(*parts[:2])[:1])
+COS = SINCOS._replace(result=lambda _, parts: _sine_and_cosine(*parts[:2])[1:])
 TAN = SINCOS._replace(
     near=_twofold_rest, result=lambda x, parts: (same_if_small(x, _tangent(*parts)),)
 )
