@@ -21,6 +21,8 @@ from jaxdae.kernels.llvm.module import Definition
 _COPIED = 1024
 # In names of functions of adjoints.
 _TRANSPOSED = "transposed"
+# With which names of elementary functions begin.
+_ELEMENTARY = "vector_"
 _HEAD = re.compile(r"define internal void @([\w.]+)\(([^)]*)\)([^{]*)\{\nentry:\n")
 _CALL = re.compile(r"^  call void @([\w.]+)\(([^)]*)\)", re.MULTILINE)
 _ROOM = re.compile(r"(= alloca <?(?:1 x )?(\w+)>?.*, align )\d+$", re.MULTILINE)
@@ -49,7 +51,7 @@ def for_threads(definitions: Iterable[Definition]) -> list[Definition]:
     Args:
         definitions: of a module, the entry among them.
     """
-    each = [ordered(_aligned(x)) for x in definitions]
+    each = [ordered(_aligned(_apart(x))) for x in definitions]
     functions = {x.name: _read(x) for x in each}
     called = {name for name, many in _sites(functions, each).items() if many}
     local = _local(functions)
@@ -59,6 +61,13 @@ def for_threads(definitions: Iterable[Definition]) -> list[Definition]:
 def unrolled(definitions: Iterable[Definition]) -> bool:
     """Whether loops may become straight lines: of adjoints, too many numbers would wait in them."""
     return not any(_TRANSPOSED in x.name for x in definitions)
+
+
+def _apart(one: Definition) -> Definition:
+    """An elementary function stays one that is called: its own numbers wait beside no others."""
+    if not one.name.startswith(_ELEMENTARY) or "noinline" in one.text[: one.text.index("\n")]:
+        return one
+    return one._replace(text=one.text.replace(" nounwind {", " noinline nounwind {", 1))
 
 
 def _aligned(one: Definition) -> Definition:

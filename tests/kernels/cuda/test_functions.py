@@ -2,9 +2,12 @@
 
 import re
 
+import numpy as np
+
 from jaxdae.kernels.cuda.assembler import assemble
 from jaxdae.kernels.cuda.functions import for_threads, unrolled
 from jaxdae.kernels.cuda.ptx import ptx
+from jaxdae.kernels.emission import elementary_functions
 from jaxdae.kernels.llvm.module import Definition, Module
 
 LONG, SHORT = 400, 20
@@ -128,3 +131,12 @@ def test_arrays_lie_close_together():
 def test_loops_of_adjoints_are_not_unrolled():
     assert unrolled([body("rhs_4", SHORT)])
     assert not unrolled([body("rhs_4_transposed_by_0", SHORT)])
+
+
+def test_elementary_functions_are_called():
+    """In a kernel with many sines the numbers of a sine wait beside no others."""
+    sine = elementary_functions.function("sin", 1, np.float64)
+    text = Module(for_threads(sine)).text
+    assert "noinline" not in head(Module(sine).text, "vector_sin")
+    assert "noinline" in head(text, "vector_sin")
+    assert text.count("noinline") == 3  # two more for large angles, which were so before
