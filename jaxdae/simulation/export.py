@@ -1,7 +1,7 @@
 """Runs as code for programs without Python: object files with C headers, WebAssembly."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +18,7 @@ from jaxdae.formulations import AbstractFormulation
 from jaxdae.formulations.held_rank import holding_rank
 from jaxdae.kernels.llvm import machine_code
 from jaxdae.simulation import backends
+from jaxdae.simulation.exported_states import check_quantities, Reader
 from jaxdae.simulation.kernel_plan import KernelPlan, planned
 from jaxdae.simulation.native import unsuited
 from jaxdae.simulation.plain import step_control
@@ -72,6 +73,7 @@ def export(
     controller: Callable | AbstractDynamicController | None = None,
     start_tolerance: float | None = START_TOLERANCE,
     max_steps: int = MAX_STEPS,
+    quantities: Sequence[str] = (),
 ) -> ExportedFiles:
     """Write a run of `simulate` as code for programs without Python.
 
@@ -106,13 +108,17 @@ def export(
         controller: `u = controller(t, q, v, w)`, as of `simulate`.
         start_tolerance: largest constraint residual of the start given here, as of `simulate`.
         max_steps: largest number of adaptive steps.
+        quantities: what each state has beside `q`, `v`, `w`: `"u"`, `"multipliers"`, `"phi"` and
+            `"phi_dot"` (residuals of the constraints), `"energy"`, `"kinetic_energy"`,
+            `"potential_energy"`.
 
     Returns:
         The files.
 
     Raises:
         BackendError: for a run that cannot be a kernel, or where llvmlite is not installed.
-        ValueError: for a target or name that does not exist, or arguments that `simulate` refuses.
+        ValueError: for a target, name or quantity that does not exist, or arguments that `simulate`
+            refuses.
         ImportError: where the linker is not installed.
         OSError: where the files cannot be written.
     """
@@ -121,6 +127,7 @@ def export(
 
     machine = export_target(target)
     _check_name(name)
+    check_quantities(quantities, controller)
     files.check_linker(machine)
     folder = Path(directory)
     folder.mkdir(parents=True, exist_ok=True)
@@ -134,7 +141,7 @@ def export(
     if reason is not None:
         raise _refused(reason)
     try:
-        exported = _exported(problem, method, state, name)
+        exported = _exported(problem, method, state, name, tuple(quantities))
     except backends.UnsuitedError as error:
         raise _refused(str(error)) from None
     made = files.made(exported, machine, _about(problem, method), _statuses())
@@ -204,7 +211,7 @@ class _Inputs(NamedTuple):
         return _Inputs(State(q, v, w), eqx.combine(parts, static))
 
 
-def _exported(problem: Problem, method: Method, state: State, name: str):
+def _exported(problem: Problem, method: Method, state: State, name: str, quantities):
     """The run, and programs of what surrounds it."""
     from jaxdae.kernels.export.entry import Exported
     from jaxdae.kernels.tracing.trace import UnsupportedOperationError
@@ -217,7 +224,7 @@ def _exported(problem: Problem, method: Method, state: State, name: str):
     plan, _ = planned(problem, method, sub, y0)
     run = plan.integration()
     inputs = _inputs(problem, state)
-    reader = _Reader(plan, method)
+    reader = Reader(plan, method.solver, quantities)
     between = parts_of(method.solver).projection is not None and plan.saving.times
     try:
         begin = _begin(inputs, plan, method)
@@ -228,7 +235,7 @@ def _exported(problem: Problem, method: Method, state: State, name: str):
             f"the start or the states of {type(formulation).__name__} cannot be computed by a "
             f"kernel: {error}"
         ) from None
-    interface = _interface(name, problem, inputs, plan, sub)
+    interface = _interface(name, problem.times, inputs, reader, sub)
     direction = 1 if method.direction is None else method.direction
     return Exported(interface, run, begin, read_row, read_end, direction)
 
@@ -263,37 +270,7 @@ def _begin(inputs: _Inputs, plan: KernelPlan, method: Method):
     return Subprogram("begin_run", scalarize(begin, time, time, *given, loops=True, signed=True))
 
 
-class _Reader(NamedTuple):
-    """Coordinates, velocities and actuator states from what is integrated."""
-
-    plan: KernelPlan
-    method: Method
-
-    def program(self, name: str, project: bool):
-        """As a program; `None` where they are what is integrated."""
-        from jaxdae.kernels.tracing.subprograms import Subprogram
-        from jaxdae.kernels.tracing.trace import scalarize
-
-        plan, projection = self.plan, parts_of(self.method.solver).projection
-
-        def read(t, y, *parameters):
-            arrays = jax.tree.unflatten(plan.structure, parameters)
-            parts = eqx.combine(arrays, plan.static)[0]
-            tree = plan.unravel(y)
-            if project and projection is not None:
-                tree = projection.project(t, tree, parts)
-            system, formulation, _ = parts
-            state = formulation.recover(system, t, tree[0])
-            return [jnp.concatenate([state.q, state.v, state.w])]
-
-        time = jax.ShapeDtypeStruct((), plan.dtype)
-        start = jax.ShapeDtypeStruct((plan.states,), plan.dtype)
-        program = scalarize(read, time, start, *plan.shapes, loops=True, signed=True)
-        same = np.arange(1, 1 + plan.states)  # nodes of the inputs come first
-        return None if np.array_equal(program.outputs, same) else Subprogram(name, program)
-
-
-def _interface(name: str, problem: Problem, inputs: _Inputs, plan: KernelPlan, sub):
+def _interface(name: str, times: Times, inputs: _Inputs, reader: Reader, sub):
     from jaxdae.kernels.export.interface import Field, identifiers, Interface, structure
 
     arrays = inputs.arrays()
@@ -302,7 +279,7 @@ def _interface(name: str, problem: Problem, inputs: _Inputs, plan: KernelPlan, s
         Field(x, label, value.shape, np.asarray(value))
         for x, (label, value) in zip(names, arrays, strict=True)
     ]
-    times = problem.times
+    plan = reader.plan
     ends = (
         [Field("t0", "start [s]", (), times.start), Field("t1", "end [s]", (), times.end)]
         if plan.adaptive
@@ -313,11 +290,7 @@ def _interface(name: str, problem: Problem, inputs: _Inputs, plan: KernelPlan, s
     if plan.saving.times:
         saved = np.asarray(sub.ts, plan.dtype)
         ends.append(Field("saved", "times that are saved [s], in order", saved.shape, saved))
-    state = [Field(x, y, getattr(problem.state, x).shape) for x, y in _STATE.items()]
     return Interface(
         name, np.dtype(plan.dtype), structure("inputs", fields), structure("times", ends),
-        structure("state", state), plan.rows,
+        structure("state", reader.fields()), plan.rows,
     )  # fmt: skip
-
-
-_STATE = {"q": "coordinates", "v": "velocities", "w": "actuator states"}

@@ -206,3 +206,25 @@ def test_too_few_steps_have_a_status(tmp_path):
     run = jaxdae.simulate(PENDULUM, BAUMGARTE, HANGING, throw=False, **settings)
     assert result.status == int(run.result._value) == 1
     assert_same(result.one, run, 1e-10)
+
+
+@with_compiler
+def test_quantities_of_every_state(tmp_path):
+    """Those of the trajectory, in rows and at the end."""
+    names = ("u", "multipliers", "phi", "phi_dot", "energy", "kinetic_energy", "potential_energy")
+    settings = {**FIXED, "controller": Filtered()}
+    files = jaxdae.export(
+        PENDULUM, BAUMGARTE, HANGING, directory=tmp_path, name="read", target=HERE,
+        quantities=names, **settings,
+    )  # fmt: skip
+    result = executed(files, "system_mass", 0.0, 0.5).one
+    run = jaxdae.simulate(PENDULUM, BAUMGARTE, HANGING, **settings)
+    violation = run.violation
+    parts = (
+        run.q, run.v, run.w, run.u, run.multipliers, violation.phi, violation.phi_dot, run.energy,
+        run.kinetic_energy, run.potential_energy,
+    )  # fmt: skip
+    expected = np.concatenate([np.reshape(x, (26, -1)) for x in parts], axis=1)
+    # Energies are of the size of ten, reactions of twenty: a hundred roundings.
+    np.testing.assert_allclose(result.states, expected, rtol=0, atol=1e-12)
+    np.testing.assert_array_equal(result.final, result.states[-1])

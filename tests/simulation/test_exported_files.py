@@ -183,6 +183,13 @@ def test_targets_that_do_not_exist(tmp_path, target):
         export_pendulum(tmp_path, target=target)
 
 
+def test_quantities_that_do_not_exist(tmp_path):
+    with pytest.raises(ValueError, match=r"No quantity is named 'lam'.*multipliers, phi"):
+        export_pendulum(tmp_path, quantities=("lam",))
+    with pytest.raises(ValueError, match="no control input u without a controller"):
+        export_pendulum(tmp_path, quantities=("u",))
+
+
 def test_a_run_that_cannot_be_a_kernel(tmp_path):
     with pytest.raises(
         jaxdae.BackendError, match=r"cannot be exported.* SaveAt asks for more than"
