@@ -1,9 +1,13 @@
 """A run in arrays and words: all that its report and its pictures show, without JAX."""
 
+from importlib.metadata import version
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from jaxdae.simulation.stored import About, ROWS, StoredTrajectory, WORKS
+from jaxdae.version import __version__
 
 
 class Words(NamedTuple):
@@ -22,6 +26,7 @@ class Words(NamedTuple):
         failure: why it did not reach its end.
         announced: what the library warned of, before and after the run.
         diagnosed: warnings of near-singular passages and of an energy that is off.
+        result: name of diffrax's result code.
     """
 
     formulation: str
@@ -36,6 +41,7 @@ class Words(NamedTuple):
     failure: str | None
     announced: tuple[str, ...]
     diagnosed: tuple[str, ...]
+    result: str = "successful"
 
     def constraint(self, i: int) -> str:
         """Name of constraint `i`."""
@@ -49,8 +55,8 @@ class Record(NamedTuple):
     Args:
         rows: by name, time first; NaN where the run did not come: `ts`, `q`, `v`, `u` (under a
             controller), `w`, `phi`, `phi_dot`, `energy`, `kinetic_energy`, `potential_energy`,
-            `work` (shape `(times, 4)`), `program` (of a servo-constraint).
-        end: `t`, `q`, `v` where it ended, and `steps`.
+            `multipliers`, `work` (shape `(times, 4)`), `program` (of a servo-constraint).
+        end: `t`, `q`, `v`, `w` where it ended, and `steps`.
         words: what is said of it.
     """
 
@@ -79,3 +85,25 @@ class Record(NamedTuple):
             success=self.words.success,
             system=SimpleNamespace(labels=lambda: labels),
         )
+
+    def stored(self, model: str) -> StoredTrajectory:
+        """The run for files that others read.
+
+        Args:
+            model: its name.
+        """
+        rows, words = dict(self.rows), self.words
+        rows |= dict(zip(WORKS, rows.pop("work").T, strict=True))
+        ends = {f"final_state.{name}": self.end[name] for name in "qvw"}
+        ends |= {"final_time": self.end["t"], "stats.num_steps": self.end["steps"]}
+        about = About(
+            model=model,
+            formulation=words.formulation,
+            settings=words.settings,
+            controller=words.controller,
+            labels=words.labels,
+            failure=words.failure,
+            versions={"jaxdae": __version__, "jax": version("jax")},
+        )
+        kept = {name: rows[name] for name in ROWS if name in rows}
+        return StoredTrajectory({**kept, **ends, "result": np.array(words.result, "U32")}, about)

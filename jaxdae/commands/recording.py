@@ -30,6 +30,7 @@ from jaxdae.simulation.problem import default_tolerance, MAX_STEPS, Method, Prob
 from jaxdae.simulation.readings import read_rows
 from jaxdae.simulation.review import reviewed
 from jaxdae.simulation.run import NATIVE, run as integrated
+from jaxdae.simulation.snapshot import result_names
 from jaxdae.simulation.trajectory import Trajectory
 from jaxdae.systems import constraint_residuals, State
 from jaxdae.systems.checks import constraint_counts
@@ -117,6 +118,7 @@ def _words(made: Made, model: Model, dt: float | None) -> Words:
         failure=None if success else describe_failure(run),
         announced=(),
         diagnosed=tuple(_diagnosed(made, dt)) if success else (),
+        result=str(result_names(run.result)),
     )
 
 
@@ -233,7 +235,7 @@ def _compiled(program: Callable, inputs: list, *, apart: bool) -> tuple[Any, Any
 def _ends(run: Trajectory) -> dict[str, Any]:
     """What is not read of each row by itself."""
     last = run.final_state
-    results = {"end.t": run.final_time, "end.q": last.q, "end.v": last.v}
+    results = {"end.t": run.final_time, "end.q": last.q, "end.v": last.v, "end.w": last.w}
     results["end.steps"] = run.stats["num_steps"]
     return results | {"rows.ts": run.ts, "rows.work": jnp.stack(run.work, axis=-1)}
 
@@ -254,6 +256,7 @@ def _read(run: Trajectory, t, y) -> tuple[dict[str, Any], Row]:
         "energy": survey.energy,
         "kinetic_energy": system.kinetic_energy(t, state.q, state.v),
         "potential_energy": survey.potential,
+        "multipliers": run.formulation.multipliers(system, t, y, u),
     }
     if u is not None:
         results["u"] = u

@@ -11,6 +11,8 @@ from jaxdae.commands.output import output_folder
 from jaxdae.commands.record import Record
 from jaxdae.files import write_json
 from jaxdae.models.registry import catalogue
+from jaxdae.simulation import trajectory_file
+from jaxdae.simulation.columns import write_csv
 from jaxdae.tables import table
 from jaxdae.version import __version__
 
@@ -35,7 +37,11 @@ def run(options) -> int:
     print(_report(record, options, seconds), flush=True)
     _draw(record, out)
     write_json(out / "simulation.json", _result(record, options, seconds))
-    print(f"\nplots and simulation.json are in {out}", flush=True)
+    series = record.stored(options.model)
+    write_csv(series, out / "trajectory.csv")
+    trajectory_file.write(series, out / "trajectory.npz")
+    files = "simulation.json, trajectory.npz and trajectory.csv"
+    print(f"\nplots, {files} are in {out}", flush=True)
     if options.keep and program is not None:
         kept.keep(options, program, record.words)
     return 0 if record.words.success else 1

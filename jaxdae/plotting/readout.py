@@ -1,9 +1,15 @@
 """What a picture needs to know of a trajectory: its finished rows, its failure, its names."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+
+from jaxdae.simulation.labelled import (
+    common_unit as common_unit,
+    label_field as label_field,
+    per_second as per_second,
+)
 
 _SUPERSCRIPTS = str.maketrans({"2": "²", "3": "³"})
 
@@ -75,12 +81,6 @@ def get_labels(trajectory: Any, labels: Any = None) -> Any:
     return system.labels() if labels is None and system is not None else labels
 
 
-def label_field(labels: Any, field: str, count: int, default: Callable[[int], str]) -> list[str]:
-    """The entries of one field of `Labels`, filled up to `count` by `default(i)`."""
-    values = tuple(getattr(labels, field, ()))
-    return [values[i] if i < len(values) else default(i) for i in range(count)]
-
-
 def unit_text(unit: str) -> str:
     """A unit as it is printed: `m^2` becomes `m²`."""
     for digit in "23":
@@ -88,16 +88,6 @@ def unit_text(unit: str) -> str:
     return unit
 
 
-def per_second(unit: str) -> str:
-    """The unit of a rate, `m/s` for `m`, `A` for `C`; nothing for nothing."""
-    return {"": "", "C": "A"}.get(unit, f"{unit}/s")
-
-
 def with_unit(name: str, unit: str) -> str:
     """`name [unit]`, or the name alone when the unit is not known."""
     return f"{name} [{unit_text(unit)}]" if unit else name
-
-
-def common_unit(units: list[str]) -> str:
-    """The unit that all entries share, or nothing: a norm over mixed units has none."""
-    return units[0] if len(set(units)) == 1 else ""

@@ -39,14 +39,6 @@ class Varied(eqx.Module):
         values = {name: x[index] for name, x in self.values.items()}
         return Varied(values, self.axes[dropped:])
 
-    def along(self, axis: int) -> np.ndarray | None:
-        """Values that name an axis, along it alone; `None` where it has no such values."""
-        name = self.axes[axis] if axis < len(self.axes) else None
-        if name is None or name not in self.values:
-            return None
-        x = np.asarray(self.values[name])
-        return x[tuple(slice(None) if i == axis else 0 for i in range(len(self.axes)))]
-
 
 def _axis_names(shape: tuple[int, ...], axes) -> tuple[str, ...]:
     if axes is None:

@@ -1,5 +1,6 @@
 """All that is read of a run, once, as plain arrays and words."""
 
+import dataclasses
 from importlib.metadata import version
 from typing import Any
 
@@ -99,6 +100,7 @@ def _about(run, left_out: tuple[str, ...]) -> About:
     system, formulation, controller = run.system, run.formulation, run.controller
     system = system.inner if isinstance(system, ControlledSystem) else system
     inner = controller.controller if isinstance(controller, ControllerOutput) else controller
+    labels = run.labels
     failed = run.final_time.ndim == 0 and not bool(run.success)
     return About(
         model=type(system).__name__,
@@ -107,7 +109,7 @@ def _about(run, left_out: tuple[str, ...]) -> About:
         controller=None if inner is None else getattr(inner, "__name__", type(inner).__name__),
         backend=run.backend,
         why_not_native=run.why_not_native,
-        labels=run.labels,
+        labels={x.name: getattr(labels, x.name) for x in dataclasses.fields(labels)},
         axes=() if run.varied is None else run.varied.axes,
         stats={name: x for name, x in run.stats.items() if not eqx.is_array(x)},
         failure=describe_failure(run) if failed else None,

@@ -1,19 +1,24 @@
-"""A trajectory in plain arrays and words: what remains of a run where there is no system."""
+"""A trajectory in plain arrays and words: what remains of a run where there is no system.
+
+JAX is loaded where something of its own is asked for: reading, drawing and writing need none.
+"""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TYPE_CHECKING
 
-import diffrax
-import jax
 import numpy as np
 from jaxtyping import Bool, Float, Integer
 
-from jaxdae.simulation.members import checked_index, Varied
-from jaxdae.systems import Labels, Power, State, Violation
+if TYPE_CHECKING:
+    import diffrax
 
-WORKS = tuple(f"work.{x}" for x in Power._fields)
+    from jaxdae.simulation.members import Varied
+    from jaxdae.systems import Labels, Power, State, Violation
+
+# Fields of `Power`.
+WORKS = ("work.force", "work.dissipation", "work.constraint", "work.explicit")
 # Quantities that have a row for each time.
 ROWS = (
     "ts", "q", "v", "w", "u", "multipliers", "phi", "phi_dot", "energy", "kinetic_energy",
@@ -37,7 +42,7 @@ class About:
         controller: class of the controller, `None` without one.
         backend: `"native"` or `"plain"`.
         why_not_native: what kept the native backend from serving, or `None`.
-        labels: names and units.
+        labels: fields of `jaxdae.Labels` by name.
         axes: names of the batch axes, as far as they have some.
         stats: statistics that are no arrays.
         failure: why a single run did not reach its end, in words.
@@ -51,7 +56,7 @@ class About:
     controller: str | None = None
     backend: str = ""
     why_not_native: str | None = None
-    labels: Labels = dataclasses.field(default_factory=Labels)
+    labels: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     axes: tuple[str, ...] = ()
     stats: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     failure: str | None = None
@@ -86,7 +91,8 @@ class StoredTrajectory:
             )
         return self.arrays[name]
 
-    def _tree(self, head: str) -> dict[str, np.ndarray]:
+    def tree(self, head: str) -> dict[str, np.ndarray]:
+        """Arrays whose names begin with `head.`, by what follows."""
         return {
             name.removeprefix(f"{head}."): x
             for name, x in self.arrays.items()
@@ -129,15 +135,15 @@ class StoredTrajectory:
     @property
     def u(self) -> Any:
         """Control inputs; `None` without a controller, by name where it returned a tree."""
-        return self.arrays.get("u", self._tree("u") or None)
+        return self.arrays.get("u", self.tree("u") or None)
 
     @property
-    def states(self) -> State:
+    def states(self) -> "State":
         """States `(q, v, w)` at the saved times."""
         return _state(self.q, self.v, self.w)
 
     @property
-    def final_state(self) -> State:
+    def final_state(self) -> "State":
         """State at `final_time`."""
         return _state(*(self._array(f"final_state.{x}") for x in "qvw"))
 
@@ -152,8 +158,10 @@ class StoredTrajectory:
         return self._array("multipliers")
 
     @property
-    def violation(self) -> Violation:
+    def violation(self) -> "Violation":
         """Constraint residuals: `phi (times, m)` and `phi_dot (times, m+r)`."""
+        from jaxdae.systems import Violation
+
         return Violation(self._array("phi"), self._array("phi_dot"))  # pyright: ignore
 
     @property
@@ -172,7 +180,7 @@ class StoredTrajectory:
         return self._array("energy")
 
     @property
-    def work(self) -> Power:
+    def work(self) -> "Power":
         """Work since `t0` of what changes the generalized energy [J].
 
         Raises:
@@ -180,11 +188,16 @@ class StoredTrajectory:
         """
         if WORKS[0] not in self.arrays:
             raise ValueError("work was not integrated; run simulate(..., work=True).")
+        from jaxdae.systems import Power
+
         return Power(*(self.arrays[name] for name in WORKS))  # pyright: ignore
 
     @property
-    def result(self) -> diffrax.RESULTS:
+    def result(self) -> "diffrax.RESULTS":
         """Diffrax's result code; see `success`."""
+        import diffrax
+        import jax
+
         names = self._array("result")
         items = [getattr(diffrax.RESULTS, name) for name in np.ravel(names).tolist()]
         return jax.tree.map(lambda *x: np.stack(x).reshape(names.shape), *items)
@@ -197,7 +210,7 @@ class StoredTrajectory:
     @property
     def stats(self) -> dict[str, Any]:
         """Solver statistics (`num_steps`, …)."""
-        return {**self.about.stats, **self._tree("stats")}
+        return {**self.about.stats, **self.tree("stats")}
 
     @property
     def held_rank(self) -> Integer[np.ndarray, "*batch"] | None:
@@ -207,12 +220,14 @@ class StoredTrajectory:
     @property
     def parameters(self) -> dict[str, np.ndarray]:
         """Arrays of system, formulation and controller, such as `"system.length"`."""
-        return self._tree("parameters")
+        return self.tree("parameters")
 
     @property
-    def labels(self) -> Labels:
+    def labels(self) -> "Labels":
         """Names and units of coordinates, constraints, actuators and inputs."""
-        return self.about.labels
+        from jaxdae.systems import Labels
+
+        return Labels(**self.about.labels)
 
     @property
     def backend(self) -> str:
@@ -225,13 +240,17 @@ class StoredTrajectory:
         return self.about.why_not_native
 
     @property
-    def varied(self) -> Varied | None:
+    def varied(self) -> "Varied | None":
         """What differs between the members of a batch, where it was said."""
-        values = self._tree("varied")
+        from jaxdae.simulation.members import Varied
+
+        values = self.tree("varied")
         return Varied(values, self.about.axes) if values or self.about.axes else None
 
     def varying(self, axes: str | Sequence[str] | None = None, /, **values) -> "StoredTrajectory":
         """The same batch with names: see `Trajectory.varying`."""
+        from jaxdae.simulation.members import Varied
+
         varied = Varied.of(self.batch_shape, axes, values)
         others = {k: x for k, x in self.arrays.items() if not k.startswith("varied.")}
         named = {f"varied.{name}": np.asarray(x) for name, x in varied.values.items()}
@@ -241,6 +260,8 @@ class StoredTrajectory:
 
     def __getitem__(self, index) -> "StoredTrajectory":
         """A member of a batch, or several: see `Trajectory.__getitem__`."""
+        from jaxdae.simulation.members import checked_index
+
         index = checked_index(index, self.batch_shape)
         dropped = len(index) if isinstance(index, tuple) else int(isinstance(index, int))
         arrays = {name: np.asarray(x[index]) for name, x in self.arrays.items()}
@@ -261,8 +282,30 @@ class StoredTrajectory:
 
         return trajectory_file.write(self, path)
 
+    def to_xarray(self) -> Any:
+        """A data set of xarray: see `Trajectory.to_xarray`."""
+        from jaxdae.simulation import exports
 
-def _state(*parts) -> State:
+        return exports.to_xarray(self)
+
+    def to_dataframe(self) -> Any:
+        """A table of pandas: see `Trajectory.to_dataframe`."""
+        from jaxdae.simulation import exports
+
+        return exports.to_dataframe(self)
+
+    def to_csv(self, path: str | Path) -> Path:
+        """The table as text: see `Trajectory.to_csv`."""
+        from jaxdae.simulation import columns
+
+        return columns.write_csv(self, path)
+
+
+def _state(*parts) -> "State":
     """Without JAX's conversion, which knows no double precision unless it is switched on."""
+    import jax
+
+    from jaxdae.systems import State
+
     empty = State(np.zeros(0), np.zeros(0))
     return jax.tree.unflatten(jax.tree.structure(empty), parts)

@@ -325,6 +325,64 @@ class Trajectory(eqx.Module):
 
         return trajectory_file.read(path)
 
+    def to_xarray(self) -> Any:
+        """All of its rows as a data set of xarray, with names, units and labels of batch members.
+
+        Dimensions are those of the batch (`member`, or the names given to `varying`), `time`,
+        `coordinate`, `constraint`, `position_constraint`, `actuator` and `input`, their coordinates
+        the names; `data.multipliers.sel(constraint="rod")` is one multiplier. Units are attributes
+        where all entries share one, and coordinates `q_unit`, …, of their own. Members with
+        different times have a dimension `row`, and `time` is a coordinate of both. Rows that no
+        member has come to are left out, and their number is an attribute.
+
+        Returns:
+            `xarray.Dataset`.
+
+        Raises:
+            ImportError: without xarray (`pip install 'jaxdae[data]'`).
+            ValueError: inside a JAX transformation, for a run that saved no states at times, or
+                names of batch axes that are taken.
+        """
+        from jaxdae.simulation import exports
+
+        return exports.to_xarray(self.stored())
+
+    def to_dataframe(self) -> Any:
+        """All of its rows as a table of pandas, one column for each number.
+
+        Columns are what tells batch members apart, `time`, coordinates by their names, `d(…)/dt`,
+        actuator states, inputs, `lambda(…)`, `phi(…)`, `phi_dot(…)` by the names of the
+        constraints, energies and work; `table.attrs["units"]` has the units by column. Rows that
+        were not reached are left out.
+
+        Returns:
+            `pandas.DataFrame`.
+
+        Raises:
+            ImportError: without pandas (`pip install 'jaxdae[data]'`).
+            ValueError: inside a JAX transformation, or for a run that saved no states at times.
+        """
+        from jaxdae.simulation import exports
+
+        return exports.to_dataframe(self.stored())
+
+    def to_csv(self, path: str | Path) -> Path:
+        """Write the table of `to_dataframe` as text, units in its heading; needs no pandas.
+
+        Args:
+            path: the file; folders are made.
+
+        Returns:
+            The path that was written.
+
+        Raises:
+            ValueError: inside a JAX transformation, or for a run that saved no states at times.
+            OSError: if it cannot be written.
+        """
+        from jaxdae.simulation import columns
+
+        return columns.write_csv(self.stored(), path)
+
     def stored(self) -> "StoredTrajectory":
         """All that can be read of the run, as NumPy arrays and without its system.
 

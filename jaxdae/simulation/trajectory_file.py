@@ -19,7 +19,6 @@ import numpy as np
 
 from jaxdae.files import replace_file
 from jaxdae.simulation.stored import About, ROWS, StoredTrajectory
-from jaxdae.systems import Labels
 
 FORMAT, VERSION = "jaxdae trajectory", 1
 _SUFFIX = ".npz"
@@ -148,7 +147,7 @@ def _trajectory(about: dict[str, Any], arrays: dict[str, np.ndarray]) -> StoredT
         arrays["ts"] = every if reached.all() else np.where(reached, every, infinity)
     _check_shapes(arrays)
     fields = {x.name: about[x.name] for x in dataclasses.fields(About)}
-    fields["labels"] = Labels(**{k: tuple(x) for k, x in fields["labels"].items()})
+    fields["labels"] = {name: tuple(x) for name, x in fields["labels"].items()}
     fields |= {name: tuple(fields[name]) for name in ("axes", "left_out")}
     return StoredTrajectory(arrays, About(**fields))
 

@@ -18,6 +18,7 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from jaxdae import Trajectory
 from jaxdae.cli import main
 from jaxdae.commands import output
 from jaxdae.files import write_json
@@ -220,6 +221,10 @@ def test_a_run_that_stops_early_says_when_and_why(tmp_path, capsys):
     result = json.loads((tmp_path / "simulation.json").read_text())
     # the target leaves the workspace at (0.295953 + sqrt 2) / 0.6 s
     assert result["final"]["t"] == pytest.approx(2.8503, abs=5e-3)
+    run = Trajectory.load(tmp_path / "trajectory.npz")
+    assert (run.about.failure, run.success) == (result["failure"], False)
+    assert run.final_time == result["final"]["t"]
+    assert not bool(run.result == diffrax.RESULTS.successful)
 
 
 @pytest.mark.parametrize(

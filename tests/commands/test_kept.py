@@ -49,7 +49,8 @@ def test_a_second_run_is_made_by_the_program_of_the_first(tmp_path):
     second, loaded, warned_again = command(tmp_path, tmp_path / "b")
     assert loaded == "loaded: []"
     assert (second, warned_again) == (first, warned)
-    for name in ("histories.png", "violation.png", "energy.png"):
+    pictures = ("histories.png", "violation.png", "energy.png")
+    for name in (*pictures, "trajectory.npz", "trajectory.csv"):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
     (folder,) = (tmp_path / "jaxdae").glob("jaxdae-machine-code")
     assert folder.stat().st_mode & 0o777 == 0o700

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxdae import Trajectory
 from jaxdae.cli import main
 from jaxdae.models import BallBeam, get_model, MODELS
 from jaxdae.models.studies import studies
@@ -68,6 +69,21 @@ def test_three_small_steps(words, drawn, tmp_path, capsys):
     assert (", without its controller" in printed) == ("uncontrolled" in words)
     assert drawn - {"violation.png"} == {"histories.png", "energy.png"}
     assert ("violation.png" in drawn) == (words != "kepler")
+    series_are_stored(tmp_path, result)
+
+
+def series_are_stored(folder, result):
+    """Of all rows, in both files; with names, multipliers and works."""
+    run = Trajectory.load(folder / "trajectory.npz")
+    assert (run.about.model, run.success) == (result["model"], True)
+    assert run.final_time == result["final"]["t"]
+    np.testing.assert_array_equal(run.final_state.q, result["final"]["q"])
+    np.testing.assert_array_equal(run.final_state.q, run.q[-1])
+    assert run.multipliers.shape == run.violation.phi_dot.shape
+    assert len(run.work) == 4
+    lines = (folder / "trajectory.csv").read_text().splitlines()
+    assert lines[0].startswith("time [s],")
+    assert len(lines) == 1 + run.ts.size == 5
 
 
 @pytest.mark.parametrize("name", [name for name in MODELS if name not in REASONS])

@@ -37,5 +37,5 @@ def stored(shape=(), *, rows=5, dtype="f8", ts=None, failed=(), **more) -> Store
     last = np.where(result == "successful", 2.0, 0.5).astype(dtype)
     arrays |= {"final_time": last, "result": result, "stats.num_steps": np.full(shape, rows - 1)}
     arrays |= {f"final_state.{c}": arrays[c][..., 1, :] for c in "qvw"}
-    about = About(model="Made up", labels=LABELS, versions={"jaxdae": "0", "jax": "0"})
+    about = About(model="Made up", labels=vars(LABELS), versions={"jaxdae": "0", "jax": "0"})
     return StoredTrajectory(arrays | more, about)

@@ -11,6 +11,7 @@ from helpers.stored_runs import stored
 from jaxdae import Baumgarte, Multipliers, simulate, State, Trajectory
 from jaxdae.models import CartesianPendulum
 from jaxdae.plotting import plot_energy, plot_histories, plot_violation
+from jaxdae.simulation.naming import axis_labels
 from jaxdae.solvers import RK4
 
 
@@ -63,8 +64,9 @@ def test_what_was_varied_goes_with_the_members(batch):
     """With the names of the axes that are left."""
     assert batch.varied.axes == ("length", "angle")
     np.testing.assert_array_equal(batch.varied.values["angle"], [ANGLES, ANGLES])
-    np.testing.assert_array_equal(batch.varied.along(0), LENGTHS)
-    np.testing.assert_array_equal(batch.varied.along(1), ANGLES)
+    lengths, angles = axis_labels(batch.stored())
+    np.testing.assert_array_equal(lengths, LENGTHS)
+    np.testing.assert_array_equal(angles, ANGLES)
     one = batch[1]
     assert one.varied.axes == ("angle",)
     np.testing.assert_array_equal(one.varied.values["length"], [1.5] * 3)
