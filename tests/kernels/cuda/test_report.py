@@ -19,7 +19,7 @@ from jaxdae.kernels.cuda.occupancy import DEVICES
 from jaxdae.kernels.cuda.work import counted
 from jaxdae.kernels.integration.device_report import ASSUMED_STEPS, kernel_report, NoKernelError
 from jaxdae.kernels.tracing.subprograms import call, Subprogram
-from jaxdae.models import AndrewsMechanism, CartesianPendulum, TwoLinkManipulator
+from jaxdae.models import CartesianPendulum, TwoLinkManipulator
 from jaxdae.simulation.backends import BackendError
 from jaxdae.solvers import RK4
 
@@ -97,7 +97,6 @@ def test_products_of_matrices_that_stay_loops_count_all_their_terms():
 SYSTEMS = {
     "two-link": TwoLinkManipulator,
     "pendulum": CartesianPendulum,
-    "andrews": AndrewsMechanism,
 }
 
 
@@ -148,15 +147,6 @@ def test_the_two_link_arm_takes_160_registers_at_most_and_spills_nothing():
         resources = assemble(report.kernel.ptx, architecture).resources
         assert resources.registers <= 160
         assert resources.spill_bytes == resources.stack_bytes == 0
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-def test_andrews_mechanism_spills_nothing(dtype):
-    report = of("andrews", dtype)
-    for architecture in ("sm_70", "sm_80", "sm_90"):
-        assert assemble(report.kernel.ptx, architecture).resources.spill_bytes == 0
-    assert report.local_bytes_per_step > 0
 
 
 def test_estimates_are_within_the_peaks_and_say_what_limits_them():
