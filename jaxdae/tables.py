@@ -26,11 +26,22 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     return "\n".join([line(headings), rule, *map(line, cells)])
 
 
+def array_text(value: Any, digits: int | None = None, most: int = 1000) -> str:
+    """A number or an array as text in one line.
+
+    Args:
+        value: a number, a vector or a matrix, shown by rows.
+        digits: significant ones; by default NumPy's.
+        most: numbers that are shown; of more, those at the ends.
+    """
+    write: Any = None if digits is None else {"float_kind": lambda x: f"{x:.{digits}g}"}
+    text = np.array2string(np.asarray(value), formatter=write, separator=", ", threshold=most)
+    return " ".join(text.split()).replace("[ ", "[").replace(" ]", "]")
+
+
 def gain_text(value: Any) -> str:
     """A gain as short text: a number, a diagonal, or a matrix by rows."""
-    return np.array2string(
-        np.asarray(value), formatter={"float_kind": lambda x: f"{x:.4g}"}, separator=", "
-    ).replace("\n", "")
+    return array_text(value, digits=4)
 
 
 def _cell(x: Any) -> str:

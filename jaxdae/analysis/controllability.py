@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jaxdae.analysis.spectra import root_bounds
+from jaxdae.reprs import shown
 
 
 class Controllability(NamedTuple):
@@ -29,6 +30,8 @@ class Controllability(NamedTuple):
     roots: NDArray[np.complex128]
     tolerances: np.ndarray
     stabilizable: bool
+
+    __repr__ = shown
 
 
 def controllability(A, B, tolerance: float | None = None) -> Controllability:

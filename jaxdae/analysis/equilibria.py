@@ -14,6 +14,7 @@ from jaxdae.analysis.rest import Balance, balance
 from jaxdae.analysis.root_search import find_root, Linear
 from jaxdae.compiled import jit
 from jaxdae.linalg.held_rank import pivoted_rows, unit_rows
+from jaxdae.reprs import Module
 from jaxdae.systems import State, System
 from jaxdae.systems.checks import check_finite, check_system, check_tolerance, is_concrete
 from jaxdae.systems.dynamics import mass_and_jacobian
@@ -25,7 +26,7 @@ class EquilibriumError(ValueError):
     """No equilibrium was found."""
 
 
-class Equilibrium(eqx.Module):
+class Equilibrium(Module):
     """A state of rest.
 
     Args:

@@ -24,6 +24,7 @@ from jaxdae.analysis.spectra import root_bounds, Spectrum, spectrum
 from jaxdae.analysis.steps import perturbation_matrix, step_limit, StepLimit
 from jaxdae.compiled import jit
 from jaxdae.formulations import Baumgarte
+from jaxdae.reprs import shown
 from jaxdae.systems import State, System
 
 # Newton steps to the rest of the integrated equations, which the penalty form shifts a little.
@@ -124,6 +125,8 @@ class Analysis(NamedTuple):
     control: Control | None
     dt: float | None
     t1: float
+
+    __repr__ = shown
 
     @property
     def motion(self) -> NDArray[np.complex128]:

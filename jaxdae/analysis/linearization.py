@@ -15,6 +15,7 @@ from jaxdae.analysis.independent_part import independent_part
 from jaxdae.analysis.rest import energy_force, mass_and_turning, remaining_force
 from jaxdae.compiled import jit
 from jaxdae.linalg.rank import numerical_rank
+from jaxdae.reprs import Module, shown
 from jaxdae.systems import State, System
 from jaxdae.systems.calls import check_instance
 from jaxdae.systems.checks import check_symmetric_mass, is_concrete
@@ -37,8 +38,10 @@ class Partition(NamedTuple):
     nonholonomic: tuple[int, ...]
     holonomic: tuple[int, ...]
 
+    __repr__ = shown
 
-class Linearization(eqx.Module):
+
+class Linearization(Module):
     r"""Linear equations of the perturbed motion, `ds/dt = A_full s + B_full du`.
 
     The redundant state is `s = (x, v_I, dw, z_E, z_D)`: perturbations `x` of the independent

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxdae.formulations.gains import check_positive, is_number
+from jaxdae.reprs import shown
 
 # Relative accuracy of the best `eps`: about the square root of double precision, as of any maximum.
 _TOLERANCE = 1e-8
@@ -34,6 +35,8 @@ class BaumgarteCertificate(NamedTuple):
     decay: np.ndarray
     growth: float
 
+    __repr__ = shown
+
 
 class LinearCertificate(NamedTuple):
     r"""Quadratic Lyapunov function of `dy/dt = H y`, and what it guarantees.
@@ -55,6 +58,8 @@ class LinearCertificate(NamedTuple):
     m2: float
     s: float
     rate: float
+
+    __repr__ = shown
 
 
 def lyapunov_certificate(K_D, K_P, m: int | None = None, eps: float | None = None):

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from jaxdae.reprs import shown
 from jaxdae.systems import System
 from jaxdae.systems.dynamics import other_force
 
@@ -24,6 +25,8 @@ class Balance(NamedTuple):
     phi: Float[Array, " m"]
     phi_dot: Float[Array, " c"]
     actuator: Float[Array, " k"]
+
+    __repr__ = shown
 
 
 def balance(system: System, t, q, w, u, multipliers) -> Balance:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from jaxdae.analysis.controllability import check_pair, controllability
 from jaxdae.analysis.linearization import Linearization
 from jaxdae.analysis.spectra import show_root
+from jaxdae.reprs import Module, shown
 from jaxdae.systems.calls import check_instance
 from jaxdae.systems.checks import is_concrete
 
@@ -35,8 +36,10 @@ class Regulator(NamedTuple):
     P: Float[Array, "s s"]
     roots: NDArray[np.complex128] | None
 
+    __repr__ = shown
 
-class RegulatorFeedback(eqx.Module):
+
+class RegulatorFeedback(Module):
     """State feedback about an equilibrium, on the independent coordinates and velocities.
 
         u = u0 - K (q_I - q_I0, v_I, w - w0, errors (q - q0))

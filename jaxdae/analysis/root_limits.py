@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jaxdae.analysis.steps import bisect, spectral_limit
+from jaxdae.reprs import shown
 from jaxdae.stability.stability_functions import amplification
 
 # Distances along the imaginary axis in steps: below the first no method of order 8 or less departs
@@ -29,6 +30,8 @@ class RootLimit(NamedTuple):
 
     limit: float
     root: complex | None
+
+    __repr__ = shown
 
 
 def clean(roots, tolerances) -> NDArray[np.complex128]:

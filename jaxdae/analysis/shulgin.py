@@ -6,7 +6,6 @@ of the constraints solve [Krasinskaya2013, eq. 17]
     det[ A s^2 + (Gamma + G) s + C1 + C2 B + B^T C3 + B^T C4 B + C_B + P ] = 0.
 """
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,12 +15,13 @@ from numpy.typing import NDArray
 from jaxdae.analysis.equilibria import Equilibrium
 from jaxdae.analysis.linearization import choose_partition, jacobian_at_rest
 from jaxdae.compiled import jit
+from jaxdae.reprs import Module
 from jaxdae.systems import System
 from jaxdae.systems.dynamics import other_force
 from jaxdae.systems.precision import in_dtype
 
 
-class CharacteristicMatrix(eqx.Module):
+class CharacteristicMatrix(Module):
     """Parts of Shulgin's characteristic matrix; all `(n-m, n-m)` unless stated.
 
     Args:
@@ -79,7 +79,7 @@ class CharacteristicMatrix(eqx.Module):
         return np.linalg.det(np.asarray(matrix)) / np.linalg.det(np.asarray(self.A))
 
 
-class LinearizedConstraint(eqx.Module):
+class LinearizedConstraint(Module):
     """What is lost when the constraint is linearized before the equations are formed.
 
     Args:

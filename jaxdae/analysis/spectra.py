@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jaxdae.analysis.linearization import Linearization
+from jaxdae.reprs import shown
 from jaxdae.systems.calls import check_instance
 
 Verdict = Literal["asymptotically stable", "stable", "unstable", "undecided"]
@@ -45,6 +46,8 @@ class Spectrum(NamedTuple):
     accidental_zeros: int
     verdict: Verdict
     reason: str
+
+    __repr__ = shown
 
 
 def spectrum(linearization: Linearization, tolerance: float | None = None) -> Spectrum:

@@ -21,6 +21,7 @@ import numpy as np
 
 from jaxdae.analysis.lyapunov import linear_certificate
 from jaxdae.analysis.perturbation import perturbation_matrix
+from jaxdae.reprs import shown
 from jaxdae.stability.stability_functions import AdamsBashforth, amplification, step_matrix
 
 # Steps tried, relative to the inverse of each rate: from almost none to far beyond any explicit
@@ -47,6 +48,8 @@ class StepLimit(NamedTuple):
     theta: float
     weight: np.ndarray | None
     root: complex | None
+
+    __repr__ = shown
 
 
 def step_limit(

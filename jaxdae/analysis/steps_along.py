@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdae.analysis.steps import contracting_interval, STEP_GRID, StepLimit, weighted_norm
+from jaxdae.reprs import shown
 from jaxdae.stability.stability_functions import step_matrix, tableau
 
 
@@ -45,6 +46,8 @@ class Contraction(NamedTuple):
     worst: float
     at: float
     contracting: bool
+
+    __repr__ = shown
 
 
 def contraction_along(H: Callable, ts, h: float, *, weight, solver=None, theta: float = 1.0):

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxdae.formulations.base import says_nothing
+from jaxdae.reprs import Module
 from jaxdae.systems import Labels, State, System
 
 
@@ -31,7 +32,7 @@ class Offers(NamedTuple):
     names: tuple[str, ...] | None = None
 
 
-class AbstractController(eqx.Module):
+class AbstractController(Module):
     """A controller that offers more than its control input.
 
     Others need no contract: any callable `u = controller(t, q, v, w)`.
@@ -52,7 +53,7 @@ def offers_of(controller) -> Offers:
     return controller.offers if isinstance(controller, AbstractController) else Offers()
 
 
-class AbstractDynamicController(eqx.Module):
+class AbstractDynamicController(Module):
     r"""A controller with an internal state `c`, for example an integral of the error.
 
         u = output(t, q, v, w, c),        dc/dt = rate(t, q, v, w, c)
@@ -122,7 +123,7 @@ class ControlledSystem(System):
         )
 
 
-class ControllerOutput(eqx.Module):
+class ControllerOutput(Module):
     """`u = controller(t, q, v, (w, c))`: the output of a dynamic controller on the joint state."""
 
     controller: AbstractDynamicController

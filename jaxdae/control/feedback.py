@@ -9,6 +9,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxdae.control.base import AbstractDynamicController
 from jaxdae.formulations.gains import apply_gain, check_finite_gain, check_kind, Gain, is_number
+from jaxdae.reprs import Module
 from jaxdae.systems import State
 from jaxdae.systems.calls import check_instance, check_parameters, describe_shape
 
@@ -17,7 +18,7 @@ Reference = State | Callable[..., State]
 Input = Float[Array, " s"] | Callable[..., Float[Array, " s"]]
 
 
-class StateFeedback(eqx.Module):
+class StateFeedback(Module):
     r"""Linear state feedback around an equilibrium or a trajectory.
 
         u = u0(t) - K (x - x0(t)),        x = (q, v, w)
@@ -62,7 +63,7 @@ class StateFeedback(eqx.Module):
         return _fed_forward(self.feedforward, t, u)
 
 
-class PD(eqx.Module):
+class PD(Module):
     r"""Proportional-derivative control, `u = u0(t) + K_P e + K_D de/dt`.
 
     The rate of the error is exact: `de/dt` along the velocities, by forward differentiation.
@@ -136,7 +137,7 @@ class PID(AbstractDynamicController):
         )
 
 
-class NeuralFeedback(eqx.Module):
+class NeuralFeedback(Module):
     r"""A neural network on the deviation of the state, added to another controller.
 
         u = base(t, q, v, w) + scale * (net(x - x0) - net(0)),        x = (q, v, w)

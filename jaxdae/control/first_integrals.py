@@ -20,13 +20,14 @@ from jaxtyping import Array, Float
 
 from jaxdae.formulations import AbstractFormulation
 from jaxdae.formulations.gains import apply_gain, check_positive, Gain, is_number
+from jaxdae.reprs import Module
 from jaxdae.systems import State, System
 
 # (t, x, f) -> wanted df/dt, shape (r,); or a gain K for Phi = -K f.
 IntegralStabilizer = Callable[..., Float[Array, " r"]]
 
 
-class PartialIntegrals(eqx.Module):
+class PartialIntegrals(Module):
     r"""A first-order vector field for which `f(t, x) = 0` is invariant and attracting.
 
         dx/dt = X_tau + F^+ (Phi - f_t),        X_tau = (I - F^+ F) X

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from jaxdae.reprs import Module, shown
 from jaxdae.systems import evaluate, State, System
 from jaxdae.systems.checks import is_concrete
 
@@ -23,6 +24,8 @@ class InverseDynamics(NamedTuple):
 
     u: Float[Array, " s"]
     multipliers: Float[Array, " c"]
+
+    __repr__ = shown
 
 
 def inverse_dynamics(system: System, t, q, v, a, *, controls: int) -> InverseDynamics:
@@ -89,7 +92,7 @@ def _check(system: System, d, a, result: InverseDynamics, needed: np.ndarray) ->
         )
 
 
-class Feedforward(eqx.Module):
+class Feedforward(Module):
     """The inputs of a wanted motion by inverse dynamics, `u0(t)` of `PD` or `StateFeedback`.
 
     With `static=True` the inputs that would hold the system at rest where it should be: gravity
@@ -122,7 +125,7 @@ class Feedforward(eqx.Module):
         return inverse_dynamics(self.system, t, q, v, a, controls=self.controls).u
 
 
-class MotionReference(eqx.Module):
+class MotionReference(Module):
     """States of a wanted motion, `x0(t)` of `StateFeedback`.
 
     Args:

@@ -10,13 +10,14 @@ from jaxtyping import Array, Float, PyTree
 
 from jaxdae.compiled import shared
 from jaxdae.formulations import AbstractFormulation
+from jaxdae.reprs import Module, shown
 from jaxdae.systems import State, System
 
 # A program constraint: (t, q, v) -> residuals, shape (r,).
 Program = Callable[..., Float[Array, " r"]]
 
 
-class Plant(eqx.Module):
+class Plant(Module):
     r"""A system under a formulation, `dx/dt = X(t, x, u)`.
 
     For formulations on `(q, v, w)` this is `q' = v`, `v' = a(t, q, v, w, u)`,
@@ -62,6 +63,8 @@ class Decoupling(NamedTuple):
     y: tuple[Float[Array, " rho"], ...]
     drift: Float[Array, " r"]
     matrix: Float[Array, "r s"]
+
+    __repr__ = shown
 
 
 def flow_derivatives(plant: Plant, program: Program, order: int) -> Callable[..., tuple]:

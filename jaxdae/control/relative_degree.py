@@ -18,6 +18,7 @@ from jaxdae.compiled import jit
 from jaxdae.control.plant import decouple, flow_derivatives, Plant, Program
 from jaxdae.formulations import AbstractFormulation
 from jaxdae.linalg.rank import numerical_rank
+from jaxdae.reprs import shown
 from jaxdae.systems import check_system, State, System
 from jaxdae.systems.calls import call_with_shapes, check_parameters, describe_shape
 from jaxdae.systems.checks import is_concrete
@@ -39,6 +40,8 @@ class RelativeDegree(NamedTuple):
 
     degrees: tuple[int, ...]
     matrices: np.ndarray
+
+    __repr__ = shown
 
 
 def relative_degree(

@@ -22,13 +22,14 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxdae.formulations.gains import is_number
+from jaxdae.reprs import Module
 from jaxdae.systems import State
 from jaxdae.systems.checks import is_concrete
 
 ServoStabilizer = Callable[..., Float[Array, " r"]]
 
 
-class AbstractServoStabilizer(eqx.Module):
+class AbstractServoStabilizer(Module):
     """A stabilizer that knows which relative degrees it fits."""
 
     @abc.abstractmethod

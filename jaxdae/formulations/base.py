@@ -4,7 +4,6 @@ import abc
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
@@ -13,6 +12,7 @@ from jaxdae.formulations.gains import check_size
 from jaxdae.formulations.stabilization import check_stabilization, perturbation_block
 from jaxdae.linalg.capabilities import Capabilities
 from jaxdae.linalg.saddle_point import AbstractSolve
+from jaxdae.reprs import Module
 from jaxdae.systems import State, System
 from jaxdae.systems.calls import described
 from jaxdae.systems.checks import constraint_counts
@@ -43,7 +43,7 @@ class Examination(NamedTuple):
     holds: Callable[[System, Any, State], bool] | None = None
 
 
-class AbstractFormulation(eqx.Module):
+class AbstractFormulation(Module):
     """Turns a system into ordinary differential equations on a state of its own.
 
     Laws: `recover(system, t, init(system, t, state))` gives `state` back when it is consistent;

@@ -2,13 +2,13 @@
 
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxdae.compiled import shared
 from jaxdae.linalg.columns import split_columns
+from jaxdae.reprs import Module
 from jaxdae.systems import constraint_residuals, mass_and_jacobian
 
 
@@ -19,7 +19,7 @@ class Split(NamedTuple):
     basic: Any
 
 
-class Elimination(eqx.Module):
+class Elimination(Module):
     """All velocities from the independent ones: `v = N v_I + b`, with `N_I = 1`, `N_D = B`.
 
     Args:

@@ -1,6 +1,5 @@
 """Hamilton's equations with constraints, on coordinates and momenta."""
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optimistix as optx
@@ -13,6 +12,7 @@ from jaxdae.formulations.stabilization import desired_rate, Stabilization
 from jaxdae.formulations.structure import depends_on
 from jaxdae.linalg.positive_definite import solve_positive_definite
 from jaxdae.linalg.saddle_point import AbstractSaddlePointSolve, Automatic
+from jaxdae.reprs import Module
 from jaxdae.systems import constraint_residuals, momentum, State, System
 from jaxdae.systems.dynamics import other_force
 from jaxdae.systems.kinematics import along_motion, coordinate_rate, generalized_force
@@ -22,7 +22,7 @@ from jaxdae.systems.kinematics import along_motion, coordinate_rate, generalized
 _NEWTON_STEPS = 32
 
 
-class CanonicalState(eqx.Module):
+class CanonicalState(Module):
     """Coordinates `q (n,)`, momenta `p = dT/dv (n,)`, actuator state `w (k,)`."""
 
     q: Float[Array, " n"]

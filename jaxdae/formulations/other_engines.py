@@ -29,10 +29,11 @@ from jaxdae.formulations.gains import as_gain, check_positive
 from jaxdae.formulations.lagrange import Multipliers, Penalty
 from jaxdae.formulations.solref import diagonal_gains, Number
 from jaxdae.formulations.stabilization import Baumgarte
+from jaxdae.reprs import Module
 from jaxdae.systems.checks import is_concrete
 
 
-class Corrector(eqx.Module):
+class Corrector(Module):
     r"""`corrector` of a `RigidConstraintModel` of Pinocchio.
 
     It asks for the acceleration `-Kd * (velocity error) - Kp * (placement error)` of the contact
@@ -59,7 +60,7 @@ class Corrector(eqx.Module):
         return cls(Kp=gains.K_P, Kd=gains.K_D)
 
 
-class StepLaw(eqx.Module):
+class StepLaw(Module):
     r"""What becomes of a violation `f` in one step: ERP and CFM of ODE and Bullet.
 
         J v_1 = -(erp / dt) f_0 - cfm lam
@@ -138,7 +139,7 @@ class StepLaw(eqx.Module):
         return -jnp.log1p(-self.erp) / self.dt
 
 
-class Spring(eqx.Module):
+class Spring(Module):
     """A spring and damper in place of a constraint, as of hard stops and contacts of Simscape.
 
     The force is `-stiffness f - damping df/dt` [Simscape]. What other forces do to the violation
@@ -169,7 +170,7 @@ class Spring(eqx.Module):
         return cls(gains.K_P / inverse_inertia, gains.K_D / inverse_inertia)
 
 
-class HolonomicSpring(eqx.Module):
+class HolonomicSpring(Module):
     r"""A holonomic constraint of Drake's solver SAP: impulses of an implicit spring.
 
         impulse = -dt k (f_1 + tau df/dt_1),    f_1 = f_0 + dt df/dt_1

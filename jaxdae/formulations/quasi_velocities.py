@@ -9,7 +9,6 @@ with the energy of accelerations `U`, and the last `m+r` quasi-velocities the co
 from collections.abc import Callable
 from typing import NamedTuple
 
-import equinox as eqx
 import jax
 import jax.core
 import jax.numpy as jnp
@@ -22,6 +21,7 @@ from jaxdae.formulations.stabilization import desired_rate, Stabilization
 from jaxdae.linalg.capabilities import Capabilities
 from jaxdae.linalg.positive_definite import solve_positive_definite
 from jaxdae.linalg.rank import numerical_rank
+from jaxdae.reprs import Module
 from jaxdae.systems import constraint_residuals, State, System
 from jaxdae.systems.calls import call_with_shapes, check_parameters, describe_shape
 from jaxdae.systems.checks import constraint_counts, is_concrete
@@ -31,7 +31,7 @@ from jaxdae.systems.kinematics import along_motion, coordinate_rate, generalized
 Forms = Callable[..., Float[Array, " d"]]
 
 
-class QuasiState(eqx.Module):
+class QuasiState(Module):
     """State of `QuasiVelocities`.
 
     Args:

@@ -27,6 +27,7 @@ from jaxdae.formulations.gains import (
 from jaxdae.linalg.box_quadratic import minimize_in_box
 from jaxdae.linalg.capabilities import Capabilities
 from jaxdae.linalg.positive_definite import solve_positive_definite
+from jaxdae.reprs import Module
 from jaxdae.systems import constraint_residuals, evaluate, State
 from jaxdae.systems.calls import call_with_shapes, check_parameters, describe_shape
 from jaxdae.systems.checks import constraint_counts
@@ -36,7 +37,7 @@ Magnitude = float | Float[Array, ""] | Float[Array, " c"] | eqx.Module | list
 Law = Callable[..., Float[Array, " c"]]
 
 
-class AbstractLaw(eqx.Module):
+class AbstractLaw(Module):
     """A law of realizing forces that knows which numbers of constraints it fits."""
 
     @abc.abstractmethod
@@ -62,7 +63,7 @@ class AbstractSetValuedLaw(AbstractLaw):
         """
 
 
-class AbstractMemoryLaw(eqx.Module):
+class AbstractMemoryLaw(Module):
     """A law with a state `z` of its own: forces that depend on what has been.
 
         R = force(z, psi', t, q, v),        dz/dt = rate(z, psi', t, q, v)
@@ -88,7 +89,7 @@ class AbstractMemoryLaw(eqx.Module):
         """Raise `ValueError` unless the parameters fit `count` constraints."""
 
 
-class RealizedState(eqx.Module):
+class RealizedState(Module):
     """Coordinates `q (n,)`, velocities `v (n,)`, actuators `w (k,)`, a law's `memory (l,)`."""
 
     q: Float[Array, " n"]

@@ -19,6 +19,7 @@ import numpy as np
 
 from jaxdae.compiled import jit
 from jaxdae.formulations.realizing import Law, Magnitude, value_of
+from jaxdae.reprs import shown
 from jaxdae.systems import constraint_residuals, evaluate, mass_and_jacobian, State, System
 from jaxdae.systems.kinematics import along_motion
 
@@ -35,6 +36,8 @@ class RealizingConstants(NamedTuple):
     A: float
     rho1: float
     rho2: float
+
+    __repr__ = shown
 
 
 def realizing_constants(

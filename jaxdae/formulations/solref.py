@@ -14,6 +14,7 @@ from jaxtyping import Array, Float
 from jaxdae.formulations.gains import as_gain, check_positive
 from jaxdae.formulations.lagrange import Penalty
 from jaxdae.formulations.stabilization import Baumgarte
+from jaxdae.reprs import Module
 from jaxdae.systems.checks import is_concrete
 
 Number = float | Float[Array, ""] | Float[Array, " m"]
@@ -22,7 +23,7 @@ Number = float | Float[Array, ""] | Float[Array, " m"]
 _LEAST, _MOST = 1e-4, 0.9999
 
 
-class Impedance(eqx.Module):
+class Impedance(Module):
     r"""`solimp` of MuJoCo: `d(r)`, how much of the wanted acceleration a constraint reaches.
 
         d(r) = d_0 + y(|r| / width) (d_width - d_0)
@@ -67,7 +68,7 @@ class Impedance(eqx.Module):
         return jnp.clip(self.end, _LEAST, _MOST)
 
 
-class AbstractSolRef(eqx.Module):
+class AbstractSolRef(Module):
     r"""What a constraint of MuJoCo does with a violation `r` of rate `v`.
 
         r'' = (1 - d) a_0 + d a_ref,        a_ref = -b v - k r

@@ -13,6 +13,7 @@ from jaxdae.formulations.sparsity import compressed, find_sparsity, Sparsity
 from jaxdae.formulations.stabilization import Stabilization
 from jaxdae.linalg.capabilities import Capabilities
 from jaxdae.linalg.saddle_point import AbstractSolve
+from jaxdae.reprs import Module
 from jaxdae.systems import State, System
 from jaxdae.systems.checks import constraint_counts
 from jaxdae.systems.dynamics import (
@@ -24,7 +25,7 @@ from jaxdae.systems.dynamics import (
 from jaxdae.systems.precision import as_floats, in_dtype
 
 
-class Entries(eqx.Module):
+class Entries(Module):
     """The equations of motion of a system at one state, by the entries that may be nonzero.
 
     Args:

@@ -26,13 +26,14 @@ from jaxdae.formulations.gains import (
     Gain,
     is_number,
 )
+from jaxdae.reprs import Module
 from jaxdae.stability.step_gains import step_gains, StepOptions
 from jaxdae.systems.calls import call_with_shapes, check_parameters, check_real, describe_shape
 
 Stabilization = Callable[..., Float[Array, " c"]]
 
 
-class AbstractStabilization(eqx.Module):
+class AbstractStabilization(Module):
     """A stabilization that knows which numbers of constraints it fits.
 
     Attributes:

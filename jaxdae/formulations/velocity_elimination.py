@@ -23,13 +23,14 @@ from jaxdae.formulations.independent_velocities import why_close, why_undetermin
 from jaxdae.formulations.structure import depends_on
 from jaxdae.linalg.capabilities import Capabilities
 from jaxdae.linalg.positive_definite import solve_positive_definite
+from jaxdae.reprs import Module
 from jaxdae.systems import evaluate, momentum, State, System
 from jaxdae.systems.checks import constraint_counts
 from jaxdae.systems.dynamics import applied_force
 from jaxdae.systems.kinematics import along_motion, coordinate_rate, generalized_force
 
 
-class EliminatedState(eqx.Module):
+class EliminatedState(Module):
     """Coordinates, independent velocities, actuator state.
 
     Args:

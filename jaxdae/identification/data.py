@@ -9,11 +9,12 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxdae.identification.starts import UnknownStart
+from jaxdae.reprs import Module
 from jaxdae.simulation.trajectory import Trajectory
 from jaxdae.systems import State
 
 
-class Channel(eqx.Module):
+class Channel(Module):
     """What an instrument shows: a function of the motion.
 
     Args:

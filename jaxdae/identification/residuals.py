@@ -13,6 +13,7 @@ from jaxtyping import Array, Bool, Float, PyTree
 from jaxdae.identification.naming import values_of
 from jaxdae.identification.priors import Priors
 from jaxdae.identification.runs import Batch, Model, Readings
+from jaxdae.reprs import Module
 from jaxdae.tuning.parametrizations import Interval, is_parametrization, resolve
 
 # Logits beyond this are of numbers in the first or last hundredth of their interval.
@@ -43,7 +44,7 @@ class Samples(NamedTuple):
     priors: Any
 
 
-class Fit(eqx.Module):
+class Fit(Module):
     """What is fitted to what.
 
     Args:

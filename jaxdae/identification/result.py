@@ -9,6 +9,7 @@ from jaxtyping import Float, PyTree
 
 from jaxdae.identification.priors import Prior
 from jaxdae.identification.singular import SingularPassage
+from jaxdae.reprs import shown
 from jaxdae.systems import State
 
 # Correlations of at least this size are worth a line, but not more than so many.
@@ -33,6 +34,8 @@ class FittedChannel:
     model: Float[np.ndarray, " times"]
     sigma: Float[np.ndarray, " times"]
     unit: str
+
+    __repr__ = shown
 
     @property
     def residuals(self) -> Float[np.ndarray, " times"]:
@@ -155,6 +158,9 @@ class Identification:
         if name not in self.names:
             raise KeyError(f"nothing called {name!r} was estimated; there are: {self.names}")
         return self.names.index(name)
+
+    def __repr__(self) -> str:
+        return self.summary()
 
     def summary(self) -> str:
         """Estimates with standard errors, noise, fit and correlations, ready to print."""

@@ -12,6 +12,7 @@ from jaxtyping import Array, Float
 
 from jaxdae.formulations.base import AbstractFormulation
 from jaxdae.identification.starts import moved, projected
+from jaxdae.reprs import Module
 from jaxdae.simulation.prepare import prepare
 from jaxdae.simulation.run import run
 from jaxdae.simulation.trajectory import Trajectory
@@ -19,7 +20,7 @@ from jaxdae.systems import State, System
 from jaxdae.systems.calls import check_instance
 
 
-class Settings(eqx.Module):
+class Settings(Module):
     """How runs are simulated; as for `simulate`."""
 
     dt: float | None
@@ -83,7 +84,7 @@ class Template(NamedTuple):
         return np.linspace(self.start, self.end, self.samples)
 
 
-class Batch(eqx.Module):
+class Batch(Module):
     """Runs of one kind; every array has a leading axis of runs.
 
     Args:
@@ -129,7 +130,7 @@ class Readings(NamedTuple):
         return jax.tree.map(lambda x: x[:, -1], self.states)
 
 
-class Model(eqx.Module):
+class Model(Module):
     """From parameters to what the channels show.
 
     Args:

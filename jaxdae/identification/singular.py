@@ -12,6 +12,7 @@ import numpy as np
 from jaxdae.identification.data import Experiment
 from jaxdae.identification.nodes import label
 from jaxdae.identification.runs import Readings, Settings
+from jaxdae.reprs import shown
 from jaxdae.simulation.diagnostics import in_words, passages_along
 from jaxdae.simulation.passages import hermite, Passage, RANK, resolved, weyl
 from jaxdae.systems import State
@@ -69,6 +70,8 @@ class SingularPassage(NamedTuple):
     constraints: tuple[str, ...]
     guessed: bool = False
     turned: bool = False
+
+    __repr__ = shown
 
 
 class _Place(NamedTuple):

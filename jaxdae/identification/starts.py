@@ -3,12 +3,12 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from jaxdae.reprs import Module
 from jaxdae.systems import consistent_state, State, System
 from jaxdae.systems.checks import constraint_counts
 from jaxdae.systems.dynamics import constraint_residuals
@@ -17,7 +17,7 @@ from jaxdae.systems.dynamics import constraint_residuals
 _DEPENDENT = 1e-8
 
 
-class UnknownStart(eqx.Module):
+class UnknownStart(Module):
     r"""A start that is estimated with the parameters.
 
     Consistent states near the guess are written by independent coordinates `z`: `q` is the

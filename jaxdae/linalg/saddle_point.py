@@ -21,12 +21,13 @@ from jaxdae.linalg.capabilities import Capabilities
 from jaxdae.linalg.held_rank import solve_at_rank
 from jaxdae.linalg.positive_definite import ELIMINATION_LIMIT, solve_positive_definite
 from jaxdae.linalg.solve_primitive import solve_primitive
+from jaxdae.reprs import Module
 
 # Name of the primitive of `FullRank`, which takes `M`, `J`, `f` and `s`.
 SADDLE_POINT = "solve_saddle_point"
 
 
-class AbstractSolve(eqx.Module):
+class AbstractSolve(Module):
     """A policy for solving the saddle-point system, in whatever form its matrices are."""
 
     @property

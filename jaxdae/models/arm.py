@@ -17,6 +17,7 @@ from jaxdae.models.base import (
     Rest,
     stabilized,
 )
+from jaxdae.reprs import Module
 from jaxdae.systems import circle, consistent_state, Labels, Points
 
 _PAPER = (
@@ -185,7 +186,7 @@ class PointMassArm(AbstractModel):
         )
 
 
-class Plane(eqx.Module):
+class Plane(Module):
     """The plane `normal . r = offset`, as a residual [m] for a normal of unit length.
 
     Args:
@@ -201,7 +202,7 @@ class Plane(eqx.Module):
         return self.normal.astype(point.dtype) @ point - self.offset
 
 
-class Ellipsoid(eqx.Module):
+class Ellipsoid(Module):
     """The ellipsoid `sum ((r - center) / axes)^2 = 1`, as a residual without unit.
 
     Args:

@@ -16,6 +16,7 @@ from jaxdae.models.base import (
     Rest,
     stabilized,
 )
+from jaxdae.reprs import shown
 from jaxdae.systems import circle, Labels, Points, State
 
 _PAPER = "Krasinskaya, Krasinskii (2013), section 6"
@@ -260,6 +261,8 @@ class LinearRegulator(NamedTuple):
     Q: Float[Array, "5 5"]
     R: Float[Array, "1 1"]
     P: Float[Array, "5 5"]
+
+    __repr__ = shown
 
 
 def linear_regulator(system: BallBeam) -> LinearRegulator:

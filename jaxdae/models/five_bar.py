@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 
 from jaxdae.control import Feedforward, PD
 from jaxdae.models.base import AbstractModel, ConstraintStudy, Model, Reference, Rest, stabilized
+from jaxdae.reprs import Module, shown
 from jaxdae.systems import Labels, Points, State
 from jaxdae.systems.checks import is_concrete
 
@@ -34,8 +35,10 @@ class LinkSines(NamedTuple):
     right: Float[Array, "..."]
     tip: Float[Array, "..."]
 
+    __repr__ = shown
 
-class EllipticPath(eqx.Module):
+
+class EllipticPath(Module):
     """A path of the tip, `centre + (radii[0] cos(2 pi t / T), radii[1] sin(2 pi t / T))`.
 
     Args:
@@ -282,7 +285,7 @@ class FiveBar(AbstractModel):
         return tuple(jnp.stack([*x]) for x in four)
 
 
-class TipMotion(eqx.Module):
+class TipMotion(Module):
     """Coordinates of a five-bar along a path of its tip.
 
     Args:
@@ -300,7 +303,7 @@ class TipMotion(eqx.Module):
         return self.system.at_tip(self.path(t), self.elbows)
 
 
-class CrankError(eqx.Module):
+class CrankError(Module):
     """Wanted minus actual angles of the cranks [rad], the error of a `PD`.
 
     Args:

@@ -3,12 +3,12 @@
 import dataclasses
 from collections.abc import Sequence
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxdae.models.base import AbstractModel, ConstraintStudy, Model, Reference, Rest, stabilized
+from jaxdae.reprs import Module
 from jaxdae.systems import Labels, Points
 from jaxdae.systems.checks import is_concrete
 
@@ -232,7 +232,7 @@ class FourBar(AbstractModel):
         return centres, pin + _turned(q[1], self.point)
 
 
-class CrankMotion(eqx.Module):
+class CrankMotion(Module):
     """Coordinates of a four-bar whose crank turns at constant speed.
 
     Args:

@@ -18,6 +18,7 @@ from jaxdae.models.base import (
     stabilized,
 )
 from jaxdae.models.slider_crank import SliderCrank
+from jaxdae.reprs import shown
 from jaxdae.systems import Labels, Points
 from jaxdae.systems.checks import is_concrete
 
@@ -38,6 +39,8 @@ class MotorPower(NamedTuple):
     heat: Float[Array, ""]
     loss: Float[Array, ""]
     shaft: Float[Array, ""]
+
+    __repr__ = shown
 
 
 def _small_slider_crank() -> SliderCrank:

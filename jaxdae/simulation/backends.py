@@ -4,10 +4,9 @@ import abc
 from collections.abc import Callable
 from typing import Any, ClassVar, Literal
 
-import equinox as eqx
-
 from jaxdae.kernels.integration.run import BackendError as BackendError
 from jaxdae.kernels.launch import obstacles
+from jaxdae.reprs import Module
 from jaxdae.simulation.problem import Method, Problem, Solution
 
 Backend = Literal["auto", "plain", "native"]
@@ -18,7 +17,7 @@ class UnsuitedError(Exception):
     """Why a backend cannot make a run, found where it was made."""
 
 
-class AbstractBackend(eqx.Module):
+class AbstractBackend(Module):
     """What integrates a run, and reads what it has saved."""
 
     name: ClassVar[str]

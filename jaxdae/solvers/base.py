@@ -13,6 +13,7 @@ import diffrax
 import equinox as eqx
 import numpy as np
 
+from jaxdae.reprs import Module
 from jaxdae.stability.stability_functions import stability_function
 
 
@@ -38,7 +39,7 @@ class Step(NamedTuple):
     dense: Callable[[], Any]
 
 
-class AbstractStepMethod(eqx.Module):
+class AbstractStepMethod(Module):
     """How a kernel makes the steps of a solver."""
 
     solver: eqx.AbstractVar[Any]

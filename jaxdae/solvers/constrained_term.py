@@ -9,11 +9,12 @@ import jax
 from jaxtyping import Array, Float
 
 from jaxdae.formulations.base import AbstractFormulation
+from jaxdae.reprs import Module
 from jaxdae.systems import Dynamics, evaluate, State
 from jaxdae.systems.kinematics import coordinate_rate
 
 
-class Equations(eqx.Module):
+class Equations(Module):
     """The equations of motion at one state, which wait for an acceleration.
 
     Args:

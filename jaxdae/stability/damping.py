@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from jaxdae.reprs import shown
 from jaxdae.stability.stability_functions import (
     AdamsBashforth,
     amplification,
@@ -51,6 +52,8 @@ class Effort(NamedTuple):
     starts: int
     zooms: int
     samples: int
+
+    __repr__ = shown
 
 
 def effort_of(solver) -> Effort:

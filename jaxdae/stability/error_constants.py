@@ -15,6 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from jaxdae.reprs import shown
+
 # Coefficients of published methods satisfy their conditions to about nine digits or better.
 _SATISFIED = 1e-8
 _HIGHEST = 10
@@ -30,6 +32,8 @@ class ErrorConstant(NamedTuple):
 
     order: int
     norm: float
+
+    __repr__ = shown
 
 
 def error_constant(a, b) -> ErrorConstant:

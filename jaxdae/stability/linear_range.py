@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxdae.reprs import shown
 from jaxdae.stability.arguments import check_positive_number
 from jaxdae.systems import mass_and_jacobian, State, System
 from jaxdae.systems.kinematics import coordinate_rate
@@ -36,6 +37,8 @@ class LinearRange(NamedTuple):
 
     violation: float
     rate: float
+
+    __repr__ = shown
 
 
 def linear_range(system: System, t, state: State, *, tolerance: float = 0.05) -> LinearRange:

@@ -22,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdae.compiled import jit
+from jaxdae.reprs import shown
 from jaxdae.stability.arguments import is_real
 from jaxdae.stability.damping import REACH, worst_damping
 from jaxdae.stability.stability_functions import step_matrix
@@ -202,6 +203,8 @@ class MeasuredRoots(NamedTuple):
     pair: tuple[complex, complex] | None
     single: float | None
     violation: float
+
+    __repr__ = shown
 
 
 def best_along(record: Record, solver, dt: float, margin: float, motion: Motion) -> MeasuredRoots:

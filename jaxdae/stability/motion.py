@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxdae.reprs import shown
 from jaxdae.systems import evaluate
 
 
@@ -19,6 +20,8 @@ class MotionRate(NamedTuple):
 
     size: float
     frequency: float
+
+    __repr__ = shown
 
 
 def motion_frequency(system, trajectory) -> float:

@@ -12,8 +12,10 @@ import diffrax
 import equinox as eqx
 import numpy as np
 
+from jaxdae.reprs import Module
 
-class AdamsBashforth(eqx.Module):
+
+class AdamsBashforth(Module):
     """The explicit Adams method of `steps` steps, for analysis.
 
     Args:

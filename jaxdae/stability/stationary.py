@@ -40,6 +40,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from jaxdae.reprs import shown
 from jaxdae.stability.arguments import checked_tableau
 from jaxdae.stability.damping import Effort, least, REACH, worst_damping
 from jaxdae.stability.error_constants import error_constant
@@ -56,6 +57,8 @@ class Motion(NamedTuple):
 
     turn: float
     scale: float
+
+    __repr__ = shown
 
 
 def stationary_violation(solver, Z, motion: Motion) -> np.ndarray:

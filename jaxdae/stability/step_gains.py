@@ -23,6 +23,7 @@ from typing import Any, NamedTuple, TypedDict
 import jax.numpy as jnp
 import numpy as np
 
+from jaxdae.reprs import shown
 from jaxdae.stability.arguments import (
     check_positive_number,
     check_ratio,
@@ -84,6 +85,8 @@ class StepGains(NamedTuple):
     roots: np.ndarray
     margin: float
     transient: Transient
+
+    __repr__ = shown
 
     def bound(self, steps: int) -> float:
         """What so many steps of the range, in any order, leave of a violation at most.

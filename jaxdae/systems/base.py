@@ -2,6 +2,7 @@
 
 import abc
 import dataclasses
+import re
 from typing import Any
 
 import equinox as eqx
@@ -10,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Real
 
+from jaxdae.reprs import Module, shown
 from jaxdae.systems.points import Points
 from jaxdae.systems.precision import as_floats, known_array
 
@@ -21,7 +23,7 @@ def _names(values) -> tuple[str, ...]:
     return tuple(values)
 
 
-class Labels(eqx.Module):
+class Labels(Module):
     """Names and units of coordinates, constraints, actuators and inputs, for messages and plots.
 
     Every field is optional; what is missing is numbered (`q1`, `q2`, …, `f1`, …).
@@ -72,7 +74,7 @@ def _holds_truth(values) -> bool:
     return any(jnp.issubdtype(dtype, jnp.bool_) for dtype in dtypes)
 
 
-class State(eqx.Module):
+class State(Module):
     """A state of a system: coordinates, velocities, actuator state.
 
     Args:
@@ -105,8 +107,12 @@ class State(eqx.Module):
         self.q, self.v = q, v
         self.w = known_array(np.zeros((*q.shape[:-1], 0)), q.dtype) if w is None else w
 
+    def __repr__(self) -> str:
+        # Of a system without actuators there is nothing to say.
+        return re.sub(r",\s+w=\[\]", "", shown(self))
 
-class System(eqx.Module):
+
+class System(Module):
     r"""A constrained mechanical system, declared by its energies, forces and constraints.
 
     Only `kinetic_energy` must be given; the rest is zero or empty. Any function may depend on

@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Literal, overload
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import lineax as lx
@@ -14,6 +13,7 @@ from jaxtyping import Array, Float
 
 from jaxdae.compiled import jit
 from jaxdae.linalg.held_rank import pivoted_rows, unit_rows
+from jaxdae.reprs import Module
 from jaxdae.systems.base import State, System
 from jaxdae.systems.checks import check_finite, check_system, check_tolerance, is_concrete
 from jaxdae.systems.dynamics import constraint_residuals, mass_and_jacobian, Violation
@@ -31,7 +31,7 @@ _MAX_STEPS = 64
 _APPROACH_STEPS = 16
 
 
-class Projection(eqx.Module):
+class Projection(Module):
     """What `consistent_state` moved.
 
     Args:

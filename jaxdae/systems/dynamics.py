@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxdae.compiled import shared
+from jaxdae.reprs import Module, shown
 from jaxdae.systems.base import System
 from jaxdae.systems.calls import check_instance, traced_in_words
 from jaxdae.systems.checks import check_state
@@ -16,7 +17,7 @@ from jaxdae.systems.kinematics import along_motion, coordinate_rate, generalized
 from jaxdae.systems.precision import as_floats, in_dtype
 
 
-class Dynamics(eqx.Module):
+class Dynamics(Module):
     """The equations of motion of a system at one state.
 
     `mass @ a + jac.T @ lam = force` and `jac @ a + gamma = d(phi_dot)/dt`.
@@ -38,7 +39,7 @@ class Dynamics(eqx.Module):
     phi_dot: Float[Array, " c"]
 
 
-class Violation(eqx.Module):
+class Violation(Module):
     """Constraint residuals at position level, `phi (m,)`, and velocity level, `phi_dot (m+r,)`."""
 
     phi: Float[Array, "*times m"]
@@ -55,6 +56,8 @@ class Power(NamedTuple):
     dissipation: Float[Array, "*times"]
     constraint: Float[Array, "*times"]
     explicit: Float[Array, "*times"]
+
+    __repr__ = shown
 
 
 def evaluate(system: System, t, q, v, w=None, u=None, lam=None) -> Dynamics:

@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Float
 from jaxdae.linalg.held_rank import pivoted_rows, rank_tolerance, unit_rows
 from jaxdae.linalg.positive_definite import solve_positive_definite
 from jaxdae.linalg.rank import numerical_rank, NumericalRank
+from jaxdae.reprs import shown
 from jaxdae.systems.base import Labels, State, System
 from jaxdae.systems.checks import constraint_counts
 from jaxdae.systems.dynamics import constraint_residuals
@@ -39,6 +40,8 @@ class ConstraintRank(NamedTuple):
     rank: Float[Array, ""]
     regular: Bool[Array, ""]
     jac: Float[Array, "c n"]
+
+    __repr__ = shown
 
     def held(self) -> Float[Array, ""]:
         """The rank to hold along a motion; NaN where the motion starts at a singular position."""

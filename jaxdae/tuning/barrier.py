@@ -10,11 +10,11 @@ radius it is smooth, also where roots coincide, and its derivative is that of pr
 
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
+from jaxdae.reprs import Module
 from jaxdae.solvers.projected import parts_of
 from jaxdae.stability.stability_functions import tableau
 from jaxdae.tuning.certificate import Certificate, perturbation_matrices
@@ -23,7 +23,7 @@ from jaxdae.tuning.certificate import Certificate, perturbation_matrices
 _SQUARINGS = 6
 
 
-class StepBarrier(eqx.Module):
+class StepBarrier(Module):
     r"""An objective with a logarithmic barrier at the step limit of what is stabilized.
 
         objective - weight log(1 - bound / theta)

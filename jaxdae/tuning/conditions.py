@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
+from jaxdae.reprs import Module
 from jaxdae.simulation.prepare import step_ends
 from jaxdae.systems.checks import is_concrete
 
@@ -32,7 +33,7 @@ def _numbers(values: Any) -> Any:
     return tuple(float(x) for x in numbers)
 
 
-class Conditions(eqx.Module):
+class Conditions(Module):
     """Steps, horizons and variations under which every start is run, all with all.
 
     Gains that are made for one step are made for that step alone; an objective over several asks

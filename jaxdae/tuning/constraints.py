@@ -9,10 +9,11 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
+from jaxdae.reprs import Module
 from jaxdae.systems.calls import traced_in_words
 
 
-class Equality(eqx.Module):
+class Equality(Module):
     """`function(params) = 0`, entry by entry.
 
     Args:
@@ -24,7 +25,7 @@ class Equality(eqx.Module):
     name: str = eqx.field(static=True, default="equality")
 
 
-class Inequality(eqx.Module):
+class Inequality(Module):
     """`function(params) >= 0`, entry by entry.
 
     Args:

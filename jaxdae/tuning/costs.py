@@ -15,13 +15,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from jaxdae.reprs import Module
 from jaxdae.simulation.trajectory import Trajectory
 from jaxdae.systems.checks import is_concrete
 
 Weight = float | Float[Array, ""] | Float[Array, " c"]
 
 
-class AbstractCost(eqx.Module):
+class AbstractCost(Module):
     """A scalar that judges the motion from one start."""
 
     @abc.abstractmethod

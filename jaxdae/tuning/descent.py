@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr
 from jaxtyping import Array, PyTree
 
+from jaxdae.reprs import Module
 from jaxdae.tuning.endings import first_true, FLAT, ZERO
 from jaxdae.tuning.problem import Method, Problem, Progress, Record, strongly_typed, where
 
@@ -42,7 +43,7 @@ def default_optimizer() -> "optax.GradientTransformation":
 _FALLBACK_STEP = 0.05
 
 
-class Start(eqx.Module):
+class Start(Module):
     """State of the descent from one start; stacked over the starts.
 
     Attributes:

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from jaxdae.compiled import jit
+from jaxdae.reprs import Module
 from jaxdae.simulation.simulate import simulate
 from jaxdae.solvers.grid import Grid
 from jaxdae.tuning.per_start import PerStart
@@ -23,7 +24,7 @@ _LEAST_STEPS, _KNOTS_PER_STEP = 64, 4
 _MOST_DOUBLINGS = 5
 
 
-class Spline(eqx.Module):
+class Spline(Module):
     """A piecewise polynomial in time.
 
     Args:

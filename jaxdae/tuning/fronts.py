@@ -9,6 +9,7 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import PyTree
 
+from jaxdae.reprs import shown
 from jaxdae.solvers.projected import parts_of
 from jaxdae.stability.stability_functions import tableau
 from jaxdae.tuning.certificate import Certificate
@@ -44,6 +45,8 @@ class FrontPoint(NamedTuple):
     params: PyTree
     certificate: Certificate
 
+    __repr__ = shown
+
 
 class Front(NamedTuple):
     """Points of accuracy against work.
@@ -53,6 +56,8 @@ class Front(NamedTuple):
     """
 
     points: tuple[FrontPoint, ...]
+
+    __repr__ = shown
 
     @property
     def best(self) -> tuple[FrontPoint, ...]:

@@ -16,6 +16,7 @@ import optimistix as optx
 from jax.extend.core import ClosedJaxpr
 from jaxtyping import Array, Bool, Float, Int
 
+from jaxdae.reprs import Module
 from jaxdae.tuning import endings
 from jaxdae.tuning.descent import gradient_step
 from jaxdae.tuning.linearization import initialized, shortened, stepped
@@ -26,7 +27,7 @@ LEAST_SQUARES = (optx.AbstractGaussNewton,)
 MINIMISERS = (optx.AbstractQuasiNewton, optx.AbstractGradientDescent)
 
 
-class Local(eqx.Module):
+class Local(Module):
     """What is known at a point: a function linearized there, and what its steps promise.
 
     Attributes:
@@ -53,7 +54,7 @@ class Local(eqx.Module):
         return self.value + self.slope @ (y - self.point), None
 
 
-class Iterate(eqx.Module):
+class Iterate(Module):
     """State of the iteration from one start; stacked over the starts.
 
     Attributes:

@@ -2,14 +2,14 @@
 
 from collections.abc import Callable
 
-import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
+from jaxdae.reprs import Module
 from jaxdae.tuning.certificate import Certificate
 
 
-class Logarithm(eqx.Module):
+class Logarithm(Module):
     """Natural logarithm of a positive objective, with the same minima.
 
     Gradients become relative. A violation that falls by many powers of ten is then descended on

@@ -12,6 +12,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Bool, Float, PyTree
 
+from jaxdae.reprs import shown
 from jaxdae.stability.arguments import is_real
 from jaxdae.systems.calls import check_instance
 from jaxdae.tuning import checkpoint as checkpoints
@@ -71,6 +72,8 @@ class TuningStep(NamedTuple):
     skipped: Bool[np.ndarray, " starts"]
     best_loss: float
     params: PyTree
+
+    __repr__ = shown
 
 
 def tune(

@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from jaxdae.formulations import AbstractFormulation
+from jaxdae.reprs import Module
 from jaxdae.simulation.backends import Backend
 from jaxdae.simulation.simulate import simulate
 from jaxdae.simulation.trajectory import Trajectory
@@ -27,7 +28,7 @@ from jaxdae.tuning.per_start import of_member
 from jaxdae.tuning.risk import at_risk, check_risk, in_words, is_mean, Risk
 
 
-class SimulationObjective(eqx.Module):
+class SimulationObjective(Module):
     """Cost of the motions from a batch of starts, as a function of parameters.
 
     Gains have an optimum only for a given amount of work: larger ones are stiffer, and with ever

@@ -17,10 +17,11 @@ from jaxtyping import Array, Float, PyTree
 from numpy.typing import ArrayLike
 
 from jaxdae.formulations.gains import check_positive
+from jaxdae.reprs import Module, shown
 from jaxdae.systems.checks import is_concrete
 
 
-class AbstractParametrization(eqx.Module):
+class AbstractParametrization(Module):
     """A value of a constrained set, held as an unconstrained array.
 
     Contract: `value` is admissible for every finite `raw` (up to overflow of the floating-point
@@ -33,6 +34,12 @@ class AbstractParametrization(eqx.Module):
     @abc.abstractmethod
     def value(self) -> Float[Array, "..."]:
         """The admissible value."""
+
+    def in_short(self) -> str:
+        """Its value, and bounds where it has some, as it is made."""
+        fields = {name: x for name, x in vars(self).items() if name != "raw"}
+        texts = [shown(self.value), *(f"{name}={shown(x)}" for name, x in fields.items())]
+        return f"{type(self).__name__}({', '.join(texts)})"
 
 
 class Positive(AbstractParametrization):

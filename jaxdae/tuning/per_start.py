@@ -7,8 +7,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import PyTree
 
+from jaxdae.reprs import Module
 
-class PerStart(eqx.Module):
+
+class PerStart(Module):
     """Data of all starts, anywhere in a cost; `SimulationObjective` puts in those of each member.
 
     Args:

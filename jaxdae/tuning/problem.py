@@ -10,12 +10,13 @@ from jax.extend.core import ClosedJaxpr
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int, PyTree
 
+from jaxdae.reprs import Module
 from jaxdae.systems.calls import traced_in_words
 from jaxdae.tuning.constraints import Constraint
 from jaxdae.tuning.parametrizations import resolve, trainable
 
 
-class LeastSquares(eqx.Module):
+class LeastSquares(Module):
     """The sum of the squares of residuals, as an objective of `tune`.
 
     Args:
@@ -55,7 +56,7 @@ class Record(NamedTuple):
     skipped: Any
 
 
-class Progress(eqx.Module):
+class Progress(Module):
     """How far a start has come; stacked over the starts.
 
     Attributes:
@@ -108,7 +109,7 @@ class Method(NamedTuple):
     memory: Callable[[Any], PyTree]
 
 
-class Problem(eqx.Module):
+class Problem(Module):
     """An objective of the trained part of a pytree, and what optimizes it.
 
     Attributes:

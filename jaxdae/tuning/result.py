@@ -7,6 +7,9 @@ import jax
 import numpy as np
 from jaxtyping import Bool, Float, PyTree
 
+from jaxdae.reprs import shown
+from jaxdae.tables import array_text
+
 
 class TuningHistory(NamedTuple):
     """One row per evaluation of the objective; row 0 is that of the initial parameters.
@@ -21,6 +24,8 @@ class TuningHistory(NamedTuple):
     loss: Float[np.ndarray, "rows *starts"]
     gradient_norm: Float[np.ndarray, "rows *starts"]
     skipped: Bool[np.ndarray, "rows *starts"]
+
+    __repr__ = shown
 
     @classmethod
     def empty(cls, rows: int, starts: int) -> "TuningHistory":
@@ -92,6 +97,9 @@ class TuningResult:
     wall_seconds: float
     compile_seconds: float
 
+    def __repr__(self) -> str:
+        return self.summary()
+
     def summary(self) -> str:
         """Losses, counts, times and the tuned parameters, one line each, ready to print."""
         starts = self.histories.loss.shape[1]
@@ -126,4 +134,4 @@ def _same(x, y) -> bool:
 
 
 def _short(x) -> str:
-    return np.array2string(np.asarray(x), precision=6, threshold=20).replace("\n", "")
+    return array_text(x, digits=6, most=20)

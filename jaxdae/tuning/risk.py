@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from jaxdae.reprs import Module
 from jaxdae.stability.arguments import is_real
 from jaxdae.systems.checks import is_concrete
 
@@ -18,7 +19,7 @@ def _as_fraction(value: Any) -> float:
     return float(value)
 
 
-class CVaR(eqx.Module):
+class CVaR(Module):
     r"""Conditional value at risk: the mean of the worst costs, a fraction of all.
 
     With `k = fraction N` of `N` costs in falling order `c_1 >= c_2 >= ...`,

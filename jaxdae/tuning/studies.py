@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 
 from jaxdae.control import HurwitzGains, ServoConstraint
 from jaxdae.formulations import AbstractFormulation, Baumgarte
+from jaxdae.reprs import Module
 from jaxdae.simulation.trajectory import Trajectory
 from jaxdae.systems import State, System
 from jaxdae.tuning.conditions import Conditions
@@ -72,7 +73,7 @@ def common_checks(longer: float) -> tuple[Check, ...]:
     )
 
 
-class Goal(eqx.Module):
+class Goal(Module):
     """What a study makes small.
 
     Args:
@@ -90,7 +91,7 @@ class Goal(eqx.Module):
     size: str = eqx.field(static=True)
 
 
-class Formulated(eqx.Module):
+class Formulated(Module):
     """A system that moves by itself; what is tuned is its formulation."""
 
     system: System
@@ -100,7 +101,7 @@ class Formulated(eqx.Module):
         return self.system, formulation, None
 
 
-class Servoed(eqx.Module):
+class Servoed(Module):
     """The plant of a servo-constraint under it; what is tuned is its stabilizer."""
 
     servo: ServoConstraint

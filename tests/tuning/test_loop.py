@@ -303,7 +303,7 @@ def test_the_summary_tells_losses_counts_and_changed_parameters(reverse):
     assert "400 (0 skipped), 401 evaluations\n" in text
     assert "stopped     steps: all steps were made" in text
     assert "Adam with a falling rate, because the objective offers no residuals" in text
-    assert "['gain']: [20. 10.] -> " in text
+    assert "['gain']: [20, 10] -> " in text
     assert "held" not in text
 
 
