@@ -8,6 +8,7 @@ import llvmlite.binding as llvm
 import numpy as np
 
 from jaxdae.kernels.emission.elementary_functions import BOTH, call, function
+from jaxdae.kernels.export.fused_products import fused_double, fused_single
 from jaxdae.kernels.graph.operations import OPERATIONS
 from jaxdae.kernels.llvm import machine_code
 from jaxdae.kernels.llvm.module import Definition, Module
@@ -62,20 +63,28 @@ def _body(name: str) -> Callable[..., Sequence[Any]]:
     return lambda *x: [row.vector(*x)]
 
 
+def without_fma(definitions: Iterable[Definition]) -> str:
+    """Text for a processor that has no instructions for fused products."""
+    fused = [*fused_double(), *fused_single()]
+    each = [f"ptr @{x.name}" for x in fused]
+    kept = f"@llvm.compiler.used = appending global [{len(each)} x ptr] [{', '.join(each)}]"
+    return f'{Module([*definitions, *fused]).text}\n\n{kept}, section "llvm.metadata"'
+
+
 def on_host(names: Sequence[str], width: int, dtype: Any) -> dict[str, Callable[..., Any]]:
     """Functions of arrays by the names of operations, compiled for this machine."""
     counts = {f"of_{x}": arguments(x) for x in names}
-    functions = loaded(definitions(names, width, dtype), counts, width)
+    functions = loaded(Module(definitions(names, width, dtype)).text, counts, width)
     return {x: functions[f"of_{x}"] for x in names}
 
 
 def loaded(
-    definitions: Iterable[Definition], counts: dict[str, int], width: int, features: str = ""
+    text: str, counts: dict[str, int], width: int, features: str = ""
 ) -> dict[str, Callable[..., Any]]:
     """Functions of arrays from those that `array_function` wrote.
 
     Args:
-        definitions: those, and what they need.
+        text: those, and what they need.
         counts: of the arguments of each.
         width: entries of vectors.
         features: what the processor is taken to have beside what it has, or with `-` not to have.
@@ -85,7 +94,7 @@ def loaded(
     target = llvm.Target.from_default_triple().create_target_machine(
         cpu=host.cpu, features=f"{host.features},{features}", opt=2, jit=True
     )
-    module = llvm.parse_assembly(Module(definitions).text)
+    module = llvm.parse_assembly(text)
     module.triple = llvm.get_process_triple()
     options = llvm.create_pipeline_tuning_options(speed_level=2)
     passes = llvm.create_pass_builder(target, options)

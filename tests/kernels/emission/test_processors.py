@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from helpers.gpu import read
-from helpers.host_functions import arguments, definitions, on_host
+from helpers.host_functions import arguments, definitions, on_host, without_fma
 from helpers.ptx import Memory
 from jaxdae.kernels.cuda.assembler import assemble
 from jaxdae.kernels.cuda.ptx import ptx
@@ -21,7 +21,6 @@ from jaxdae.kernels.emission.elementary_functions import (
     VECTOR_FUNCTIONS,
 )
 from jaxdae.kernels.graph.operations import OPERATIONS
-from jaxdae.kernels.llvm.mathematics.software_fma import without_fma
 from jaxdae.kernels.llvm.module import Module
 from jaxdae.kernels.llvm.registers import Integer, Number
 from jaxdae.kernels.llvm.writer import Writer
@@ -46,11 +45,12 @@ def initialized():
     llvm.initialize_all_asmprinters()
 
 
-def compiled(name, dtype, operations, change=list):
+def compiled(name, dtype, operations, fused=True):
     """Assembly, or object code."""
     initialized()
     triple, processor = PROCESSORS[name]
-    text = Module(change(definitions(operations, 1, dtype))).text
+    made = definitions(operations, 1, dtype)
+    text = Module(made).text if fused else without_fma(made)
     target = llvm.Target.from_triple(triple).create_target_machine(cpu=processor, opt=1)
     module = llvm.parse_assembly(text + (ENTRY if name == "nvptx64" else ""))
     module.triple, module.data_layout = triple, str(target.target_data)
@@ -87,8 +87,7 @@ def asked_for(name, text, code):
 def test_operations_call_no_library(name, dtype):
     # To single precision numbers are rounded in programs of double precision alone.
     names = [x for x in OPERATIONS if dtype == np.float64 or x != "single"]
-    change = without_fma if "small" in name else list
-    text, code = compiled(name, dtype, [*names, BOTH], change)
+    text, code = compiled(name, dtype, [*names, BOTH], "small" not in name)
     assert asked_for(name, text, code) == set()
     if name == "nvptx64":
         assemble(text, "sm_70")

@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 import scipy.special
 
-from helpers.host_functions import arguments, definitions, loaded
+from helpers.host_functions import arguments, definitions, loaded, without_fma
 from jaxdae.kernels import native, scalarize
 from jaxdae.kernels.emission.elementary_functions import LIMITED, VECTOR_FUNCTIONS
 from jaxdae.kernels.emission.instructions import elementary_calls
 from jaxdae.kernels.graph.operations import STRAIGHT_LINES
-from jaxdae.kernels.llvm.mathematics.software_fma import without_fma
 
 # By the name of the operation: JAX's function, and NumPy's for the exact value.
 FUNCTIONS = {
