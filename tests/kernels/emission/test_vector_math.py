@@ -114,6 +114,7 @@ def test_functions_are_exact_to_two_units_in_the_last_place(name, dtype, rng):
     assert_exact(name, everywhere(dtype, rng))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", PRECISIONS)
 def test_processors_without_fused_products_are_as_exact(dtype, rng):
     names = [x for x in VECTOR_FUNCTIONS if x not in ("sincos", "erf")]
