@@ -10,12 +10,16 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from llvmlite.binding import get_host_cpu_features
 
 import jaxdae
 from jaxdae.solvers import RK4
 
 # The machine that tests run on, at its oldest; it has no instruction for fused products on x86-64.
 HERE = {"x86_64": "x86-64-v2", "aarch64": "aarch64"}.get(platform.machine(), "")
+# The same with vectors of a batch's members.
+_FEATURES = get_host_cpu_features()
+VECTORS = "x86-64-v3" if _FEATURES.get("avx2") and _FEATURES.get("fma") else HERE
 COMPILER = shutil.which("cc") or shutil.which("gcc")
 NODE = shutil.which("node")
 with_compiler = pytest.mark.skipif(

@@ -1,12 +1,14 @@
 """An exported run: what surrounds the integration of one member, and the functions of a library."""
 
+import re
 from typing import Any, NamedTuple
 
 import diffrax
+import numpy as np
 
 from jaxdae.kernels.emission.array_functions import library
-from jaxdae.kernels.export.interface import Field, Interface, Structure
-from jaxdae.kernels.export.member_lanes import MemberLanes
+from jaxdae.kernels.export.interface import Interface, Structure
+from jaxdae.kernels.export.member_lanes import Given, MemberLanes
 from jaxdae.kernels.integration.run import Run, work
 from jaxdae.kernels.integration.saving import Summary
 from jaxdae.kernels.launch.batch_axes import Axes
@@ -19,6 +21,10 @@ _NONFINITE: Any = diffrax.RESULTS.nonfinite
 NONFINITE = float(_NONFINITE._value)
 _SUMMARY = range(len(Summary._fields))
 TIME, RESULT, STEPS, ACCEPTED, ROWS = _SUMMARY
+_DEFINED = re.compile(r"^(?:define [^@\n]*)?@([\w.]+)(?: =|\()", re.MULTILINE)
+# What follows the names of functions of vectors, and members of a call for each of their lanes.
+WIDE = ".wide"
+_MEMBERS_OF_LANE = 8
 # Numbers before the end of an adaptive run from which on a step reaches it.
 _NEAR_END = 100
 
@@ -44,29 +50,77 @@ class Exported(NamedTuple):
     sign: int
 
 
-def definitions(exported: Exported, register_width: int) -> list[Definition]:
-    """The function `@member(inputs, times, outputs)`, which returns a status, and what it calls.
+def definitions(exported: Exported, register_width: int, width: int) -> list[Definition]:
+    """Functions `@members(inputs, times, outputs, count)` for some members, and what they call.
+
+    `@members` takes one. For vectors there is `@members.wide`, too, which takes so many that lanes
+    that are done can go on with others.
 
     Args:
         exported: the run.
         register_width: numbers that a vector register holds.
+        width: members that are integrated at once.
     """
+    dtype = exported.run.problem.dtype
+    around = [exported.begin, exported.read_row, exported.read_end]
+    programs = [x for x in around if x is not None]
+    made = [
+        *library(programs, 1, dtype, register_width),
+        *_kernel(exported, register_width, 1),
+        _Members(exported, register_width, 1).written(),
+    ]
+    if width == 1:
+        return made
+    kernel = _kernel(exported, register_width, width)
+    # Functions, and tables of constants.
+    defined = (x for one in kernel for x in _DEFINED.findall(one.text))
+    names = "|".join(map(re.escape, defined))
+    wide = [renamed(x, names, WIDE) for x in kernel]
+    return [*made, *wide, _Members(exported, register_width, width).written()]
+
+
+def most_members(run: Run, width: int) -> int:
+    """Members of a call: of adaptive steps several for each lane, so that few lanes wait."""
+    return width * (_MEMBERS_OF_LANE if run.adaptive and width > 1 else 1)
+
+
+def renamed(definition: Definition, names: str, ending: str) -> Definition:
+    """A function that is called, and calls others, by other names.
+
+    Args:
+        definition: the function.
+        names: a pattern of names.
+        ending: what follows them.
+    """
+    pattern = re.compile(rf"@({names})(?![\w.])")
+    name, text = (pattern.sub(rf"@\1{ending}", x) for x in (f"@{definition.name}", definition.text))
+    return definition._replace(name=name[1:], text=text)
+
+
+def _kernel(exported: Exported, register_width: int, width: int) -> list[Definition]:
+    """`@run`, and what it calls."""
     run, dtype = exported.run, exported.run.problem.dtype
     if run.adaptive:
         from jaxdae.kernels.integration.adaptive_steps import adaptive_steps as loops
     else:
         from jaxdae.kernels.integration.fixed_steps import fixed_steps as loops
-    starts = [(run.problem.states,), *(x.shape for x in run.problem.parameters)]
-    arguments = [*starts, *_shapes_of_times(exported)]
-    lanes = MemberLanes(dtype, register_width, arguments, run.results())
-    # Parameters count as shared, so that large ones stay where they are.
-    axes = Axes((1,), tuple(i == 0 for i in range(len(arguments))))
+    shapes = [(run.problem.states,), *(x.shape for x in run.problem.parameters)]
+    arguments = [
+        *(Given(x, int(np.prod(x))) for x in shapes),
+        *(Given(x, 0) for x in _shapes_of_times(exported)),
+    ]
+    size = exported.interface.outputs.size
+    own = exported.run.problem.states
+    rows = size if own <= exported.interface.state.size else own * exported.interface.rows
+    strides = [rows, own, size, len(Summary._fields)]
+    results = [Given(x, y) for x, y in zip(run.results(), strides, strict=False)]
+    lanes = MemberLanes(width, dtype, register_width, arguments, results)
+    # The parameters of a single member count as shared, so that large ones stay where they are.
+    own_parameters = width > 1
+    batched = [True, *[own_parameters] * (len(shapes) - 1)]
+    axes = Axes((1,), (*batched, *[False] * (len(arguments) - len(shapes))))
     body = loops(run, lanes, axes.ranks(), axes.rank)
-    kernel = work(run.programs(), [body], lanes, axes, run).definitions
-    around = [exported.begin, exported.read_row, exported.read_end]
-    programs = [x for x in around if x is not None]
-    member = _Member(exported, register_width).written()
-    return [*library(programs, 1, dtype, register_width), *kernel, member]
+    return list(work(run.programs(), [body], lanes, axes, run).definitions)
 
 
 def _shapes_of_times(exported: Exported) -> list[tuple[int, ...]]:
@@ -75,42 +129,54 @@ def _shapes_of_times(exported: Exported) -> list[tuple[int, ...]]:
     return [*steps, *(fields[x] for x in ("dt0", "saved") if x in fields)]
 
 
-class _Member(Lanes):
-    """Writer of `@member`."""
+class _Members(Lanes):
+    """Writer of `@members`."""
 
-    def __init__(self, exported: Exported, register_width: int):
+    def __init__(self, exported: Exported, register_width: int, width: int):
         super().__init__(1, exported.run.problem.dtype, register_width)
         self.exported, self.interface = exported, exported.interface
         self.n, self.size = exported.run.problem.states, self.interface.state.size
+        self.ending = WIDE if width > 1 else ""
+        most = most_members(exported.run, width)
+        # Of each member, one after the other.
+        self.sizes = [x.size for x in exported.begin.results]
+        self.starts = [self.array(most * x) for x in self.sizes]
+        self.finals, self.summaries = (self.array(most * x) for x in (self.n, len(_SUMMARY)))
+        self.rows_room = ""
+        if self.n > self.size and self.interface.rows:
+            self.rows_room = self.array(most * self.interface.rows * self.n)
+        # Where vectors may be read, those of one member.
+        self.given = [self.array(x.size) for x in self.interface.inputs.fields]
+        self.made = [self.array(x) for x in self.sizes]
+        self.t0, self.t1 = self.array(1), self.array(1)
 
     def bounds(self) -> tuple[Integer, Integer]:
-        return Integer(self, "0"), Integer(self, "1")
+        return Integer(self, "0"), Integer(self, "%count")
 
     def written(self) -> Definition:
-        self._prepare()
+        first, last = self._ends()
+        self.write(first, self.t0)
+        self.write(last, self.t1)
+        with self.loop(self.end) as member:
+            self._prepare(member)
         self._integrate()
-        code = self._finish()
-        status = self.put("i32", f"fptosi {self.scalar} {code} to i32")
-        return self.define("member", "ptr %inputs, ptr %times, ptr %outputs", "i32", status)
+        with self.loop(self.end) as member:
+            self._choose(member)
+            self._finish()
+        arguments = "ptr %inputs, ptr %times, ptr %outputs, i64 %count"
+        self.line("  ret void")
+        return self.returned("internal void", f"members{self.ending}", arguments, "nounwind ")
 
     # Before the integration.
 
-    def _prepare(self) -> None:
-        """Start and parameters of the integration, and its times."""
-        begin, interface = self.exported.begin, self.interface
-        given = [self._input(x) for x in interface.inputs.fields]
-        first, last = self._ends()
-        self.t0, self.t1 = self.array(1), self.array(1)
-        self.write(first, self.t0)
-        self.write(last, self.t1)
-        self.start, *self.parameters = made = [self.array(x.size) for x in begin.results]
-        self.call(begin.name, self.t0, self.t1, *given, *made)
-
-    def _input(self, field: Field) -> Place:
-        """A field of the inputs, where vectors may be read."""
-        array = self.array(field.size)
-        self._move(field.size, self._in(self.interface.inputs, "%inputs", field.name), array)
-        return array
+    def _prepare(self, member: Integer) -> None:
+        """Start and parameters of the integration of a member."""
+        inputs = self.place(self.scalar, "%inputs", member * self.interface.inputs.size)
+        for field, array in zip(self.interface.inputs.fields, self.given, strict=True):
+            self._move(field.size, self._in(self.interface.inputs, inputs, field.name), array)
+        self.call(self.exported.begin.name, self.t0, self.t1, *self.given, *self.made)
+        for size, array, every in zip(self.sizes, self.made, self.starts, strict=True):
+            self._move(size, array, self.place(self.scalar, every, member * size))
 
     def _ends(self) -> tuple[Number, Number]:
         """The first time and the last one."""
@@ -129,29 +195,27 @@ class _Member(Lanes):
         return self.place(self.scalar, pointer, structure.offset(name))
 
     def _out(self, name: str) -> Place:
-        return self._in(self.interface.outputs, "%outputs", name)
+        return self._in(self.interface.outputs, self.outputs, name)
 
     # The integration.
 
     def _integrate(self) -> None:
-        exported, rows = self.exported, self.interface.rows
-        fits = self.n <= self.size
-        # Behind one another at the end of where the rows come, or beside.
-        self.own_rows = self.room(rows * self.n) if not fits else "%outputs"
-        if fits and rows:
-            self.own_rows = self.place(
-                self.scalar, self._out("states"), rows * (self.size - self.n)
-            )
-        self.final, self.summary = self.array(self.n), self.array(len(Summary._fields))
-        self.ts = self._out("ts") if rows else self.room(1)
-        more = [self.ts, self.summary] if exported.run.adaptive else []
-        given = [self.start, *self.parameters, *self._kernel_times()]
-        self.call("run", *given, self.own_rows, self.final, *more)
-        if exported.run.adaptive:
-            self._turn(self.interface.rows, self.ts)
-            self._turn(1, self.summary)
-        else:
-            self._fill_in()
+        """All members at once."""
+        self.outputs = "%outputs"
+        more = [self._ts(), self.summaries] if self.exported.run.adaptive else []
+        given = [*self.starts, *self._kernel_times(), self._own_rows(), self.finals, *more]
+        words = [*(f"ptr {x}" for x in given), "i64 %count"]
+        self.invoke("void", f"run{self.ending}", *words)
+
+    def _own_rows(self) -> Place:
+        """Where saved states of the integration are: at the end of where they go, or beside."""
+        if self.rows_room or not self.interface.rows:
+            return self.rows_room or self.outputs
+        behind = self.interface.rows * (self.size - self.n)
+        return self.place(self.scalar, self._out("states"), behind)
+
+    def _ts(self) -> Place:
+        return self._out("ts") if self.interface.rows else self.outputs
 
     def _kernel_times(self) -> list[Place]:
         """Times as the integration takes them: increasing."""
@@ -214,8 +278,26 @@ class _Member(Lanes):
 
     # After it.
 
-    def _finish(self) -> Number:
-        """Write the outputs; the status."""
+    def _choose(self, member: Integer) -> None:
+        """Go on with what belongs to a member."""
+        self.outputs = self.place(self.scalar, "%outputs", member * self.interface.outputs.size)
+        for size, array, every in zip(self.sizes, self.made, self.starts, strict=True):
+            self._move(size, self.place(self.scalar, every, member * size), array)
+        self.start, *self.parameters = self.made
+        self.final = self.place(self.scalar, self.finals, member * self.n)
+        self.summary = self.place(self.scalar, self.summaries, member * len(_SUMMARY))
+        self.own_rows, self.ts = self._own_rows(), self._ts()
+        if self.rows_room:
+            size = self.interface.rows * self.n
+            self.own_rows = self.place(self.scalar, self.rows_room, member * size)
+
+    def _finish(self) -> None:
+        """Write the outputs of a member."""
+        if self.exported.run.adaptive:
+            self._turn(self.interface.rows, self.ts)
+            self._turn(1, self.summary)
+        else:
+            self._fill_in()
         reached = self._read_rows()
         code = self.place(self.scalar, self.summary, RESULT)
         broken = ~self._finite(self.final) & self.read(code).equals(0.0)
@@ -224,11 +306,12 @@ class _Member(Lanes):
                 self.write(NONFINITE, code)
                 self._go_back(reached.get())
             with otherwise:
-                self._read(self.exported.read_end, self.summary, self.final, self._out("final"))
+                own = self.array(self.n)
+                self._move(self.n, self.final, own)
+                self._read(self.exported.read_end, self.summary, own, self._out("final"))
         rows = self.place(self.scalar, self.summary, ROWS)
         self.write(reached.get().as_number(), rows)
-        self._move(len(Summary._fields), self.summary, "%outputs")
-        return self.read(code)
+        self._move(len(_SUMMARY), self.summary, self.outputs)
 
     def _read_rows(self) -> Any:
         """Rows as they come out; those that were not reached are infinite. How many were."""

@@ -13,7 +13,7 @@ _BLOCK, _ALL = 4, 12
 _MEMBER = "ptr %inputs, ptr %times, ptr %outputs"
 
 
-def library_functions(name: str, interface: Interface) -> list[Definition]:
+def library_functions(name: str, interface: Interface, wide: str, most: int) -> list[Definition]:
     """`NAME(inputs, times, outputs)` and `NAME_batch(count, inputs, times, outputs)`.
 
     The first returns the status, the second how many members have one that is not zero.
@@ -21,18 +21,22 @@ def library_functions(name: str, interface: Interface) -> list[Definition]:
     Args:
         name: of the first.
         interface: what it takes and gives.
+        wide: the function for several members.
+        most: how many it takes.
     """
     one = Writer()
-    one.line(f"  ret i32 {one.invoke('i32', 'member', *_MEMBER.split(', '))}")
+    _members(one, interface, "members", Integer(one, "0"), Integer(one, "1"))
+    code = _status(one, interface, Integer(one, "0"))
+    one.line(f"  ret i32 {one.put('i32', f'fptosi {code.kind} {code} to i32')}")
     batch = Writer()
     failed = batch.room(1, "i64")
     batch.store("i64", 0, failed)
+    with batch.turns(0, "%count", most) as turns:
+        first = Integer(batch, turns.index)
+        rest = Integer(batch, "%count") - first
+        _members(batch, interface, wide, first, (rest < most).choose(rest, rest.constant(most)))
     with batch.turns(0, "%count") as turns:
-        outputs = _member(batch, interface, Integer(batch, turns.index))
-        place = batch.place(batch_scalar(interface), outputs, RESULT)
-        kind = batch_scalar(interface)
-        code = Number(batch, batch.load(kind, place), kind)
-        bad = code.differs(0.0).as_integer()
+        bad = _status(batch, interface, Integer(batch, turns.index)).differs(0.0).as_integer()
         batch.store("i64", bad + Integer(batch, batch.load("i64", failed)), failed)
     batch.line(f"  ret i64 {batch.load('i64', failed)}")
     return [
@@ -56,24 +60,30 @@ def kernel_function(name: str, interface: Interface) -> Definition:
     for x in ("inputs", "times", "outputs"):
         w.line(f"  %{x} = addrspacecast ptr addrspace(1) %{x}_ to ptr")
     with w.turns(thread, "%count", stride) as turns:
-        _member(w, interface, Integer(w, turns.index))
+        _members(w, interface, "members", Integer(w, turns.index), Integer(w, "1"))
     w.line("  ret void")
     pointers = ", ".join(f"ptr addrspace(1) %{x}_" for x in ("inputs", "times", "outputs"))
     return w.returned("amdgpu_kernel void", name, f"i64 %count, {pointers}", "nounwind ")
 
 
-def batch_scalar(interface: Interface) -> str:
+def _scalar(interface: Interface) -> str:
     """LLVM's name of the type of numbers."""
     return "double" if interface.dtype.itemsize == 8 else "float"
 
 
-def _member(w: Writer, interface: Interface, i: Integer) -> str:
-    """Run a member of a batch; where its outputs are."""
-    kind = batch_scalar(interface)
-    inputs = w.place(kind, "%inputs", i * interface.inputs.size)
-    outputs = w.place(kind, "%outputs", i * interface.outputs.size)
-    w.invoke("i32", "member", f"ptr {inputs}", "ptr %times", f"ptr {outputs}")
-    return outputs
+def _members(w: Writer, interface: Interface, called: str, first: Integer, count: Integer) -> None:
+    """Run some members of a batch."""
+    kind = _scalar(interface)
+    inputs = w.place(kind, "%inputs", first * interface.inputs.size)
+    outputs = w.place(kind, "%outputs", first * interface.outputs.size)
+    words = f"ptr {inputs}", "ptr %times", f"ptr {outputs}", f"i64 {count}"
+    w.invoke("void", called, *words)
+
+
+def _status(w: Writer, interface: Interface, member: Integer) -> Number:
+    kind = _scalar(interface)
+    place = w.place(kind, "%outputs", member * interface.outputs.size + RESULT)
+    return Number(w, w.load(kind, place), kind)
 
 
 def _size(w: Writer, packet: str, kind: str, offset: int) -> Integer:

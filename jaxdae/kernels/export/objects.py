@@ -8,7 +8,13 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-from jaxdae.kernels.export.entry import definitions as of_member, Exported
+from jaxdae.kernels.export.entry import (
+    definitions as of_members,
+    Exported,
+    most_members,
+    renamed,
+    WIDE,
+)
 from jaxdae.kernels.export.functions import kernel_function, library_functions
 from jaxdae.kernels.export.fused_products import fused_double, fused_single
 from jaxdae.kernels.export.memory_functions import memory_functions
@@ -96,17 +102,16 @@ def check_linker(target: ExportTarget) -> None:
 def _module(exported: Exported, target: ExportTarget) -> Module:
     """All functions of the file."""
     name, dtype = exported.interface.name, exported.run.problem.dtype
-    parts = [_beside(x, name) for x in of_member(exported, target.width(dtype))]
+    width = target.lanes(dtype)
+    parts = [
+        renamed(x, f"{name}|{name}_batch", ".inner")  # which leaves names of users free
+        for x in of_members(exported, target.width(dtype), width)
+    ]
     if target.is_gpu:
         return Module([*parts, kernel_function(name, exported.interface)])
-    return Module([*parts, *_missing(target), *library_functions(name, exported.interface)])
-
-
-def _beside(definition: Definition, name: str) -> Definition:
-    """A function of the module whose name, and calls of others, leave names of users free."""
-    taken = re.compile(rf"@({name}|{name}_batch)(?![\w.])")
-    own = taken.sub(r"@\1.inner", f"@{definition.name}")[1:]
-    return definition._replace(name=own, text=taken.sub(r"@\1.inner", definition.text))
+    wide, most = f"members{WIDE if width > 1 else ''}", most_members(exported.run, width)
+    functions = library_functions(name, exported.interface, wide, most)
+    return Module([*parts, *_missing(target), *functions])
 
 
 def _missing(target: ExportTarget) -> list[Definition]:

@@ -43,6 +43,13 @@ class ExportTarget(NamedTuple):
         """Whether its files are loaded as they are, and not linked by users."""
         return self.is_gpu or self.is_web
 
+    def lanes(self, dtype: Any) -> int:
+        """Members of a batch that are integrated at once.
+
+        Vectors win nothing where each fused product is a call for each entry.
+        """
+        return 1 if self.is_linked or not self.fused else self.width(dtype)
+
     def width(self, dtype: Any) -> int:
         """Numbers of a type in a vector register."""
         return max(self.register // (8 * dtype.itemsize), 1)
