@@ -48,6 +48,7 @@ def kernel_report(
         A `jaxdae.kernels.cuda.report.KernelReport`.
 
     Raises:
+        ValueError: without arguments, or members.
         NoKernelError: where nothing in the function is the kernel of an integration.
         BackendError: with `backend="native"`, where there is none, with the reason.
         AssemblyError: for an architecture that the assembler does not know, or too old a one.
@@ -55,6 +56,11 @@ def kernel_report(
     from jaxdae.kernels.cuda.report import report
     from jaxdae.kernels.cuda.work import counted
 
+    if not arguments or members < 1:
+        raise ValueError(
+            f"a batch has arguments of which each member has its own, and members; got "
+            f"{len(arguments)} and {members}."
+        )
     shapes = [jax.ShapeDtypeStruct((members, *jnp.shape(x)), jnp.result_type(x)) for x in arguments]
     traced = jax.make_jaxpr(jax.vmap(function))(*shapes)
     equation = next(_integrations(traced.jaxpr), None)
@@ -75,7 +81,7 @@ def kernel_report(
         counted(step),
         architecture=architecture,
         dtype=run.problem.dtype,
-        members=members,
+        members=axes.members,
         steps=_steps(run, ctx),
         bytes_per_member=_bytes(ctx, axes),
         plain_bytes_per_step=_plain_bytes(run.problem, axes) if compare else None,

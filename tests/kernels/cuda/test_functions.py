@@ -140,3 +140,26 @@ def test_elementary_functions_are_called():
     assert "noinline" not in head(Module(sine).text, "vector_sin")
     assert "noinline" in head(text, "vector_sin")
     assert text.count("noinline") == 3  # two more for large angles, which were so before
+
+
+def test_loops_become_straight_lines_where_that_is_wanted():
+    """Eight numbers are doubled."""
+    lines = [
+        "  br label %more",
+        "more:",
+        "  %i = phi i64 [ 0, %entry ], [ %j, %more ]",
+        "  %p = getelementptr double, ptr addrspace(1) %x, i64 %i",
+        "  %a = load double, ptr addrspace(1) %p",
+        "  %b = fadd double %a, %a",
+        "  store double %b, ptr addrspace(1) %p",
+        "  %j = add i64 %i, 1",
+        "  %c = icmp slt i64 %j, 8",
+        "  br i1 %c, label %more, label %done",
+        "done:",
+        "  ret void",
+        "}",
+    ]
+    text = "define ptx_kernel void @kernel(ptr addrspace(1) %x) {\nentry:\n" + "\n".join(lines)
+    straight, looped = (ptx(text, unrolled=x) for x in (True, False))
+    assert "bra" not in straight
+    assert "bra" in looped

@@ -184,6 +184,29 @@ def test_without_an_assembler_all_else_is_there(monkeypatch):
     assert result["operations"]["fma"] > 0
 
 
+def test_a_batch_of_batches_is_one_of_all_members():
+    def end(q):
+        system = CartesianPendulum()
+        made = simulate(
+            system, Multipliers(), State(q, system.start()[1]), t1=0.01, dt=0.001, solver=RK4(),
+            saveat=diffrax.SaveAt(t1=True), throw=False, start_tolerance=None, backend="native",
+        )  # fmt: skip
+        return made.q
+
+    q = jnp.asarray(CartesianPendulum().start()[0])
+    report = kernel_report(jax.vmap(end), jnp.tile(q, (3, 1)), members=5, compare=False)
+    assert (report.members, report.kernel.rank) == (15, 2)
+    # The start of a member is all of its state, also where members share its velocities.
+    assert report.bytes_per_member == 64
+
+
+def test_a_batch_has_arguments_and_members():
+    with pytest.raises(ValueError, match="got 0 and 65536"):
+        kernel_report(lambda: None)
+    with pytest.raises(ValueError, match="got 1 and 0"):
+        kernel_report(lambda x: x, 1.0, members=0)
+
+
 def test_where_nothing_is_a_kernel_that_is_said():
     with pytest.raises(NoKernelError, match="nothing in this function is integrated by a kernel"):
         of("pendulum", backend="plain")
