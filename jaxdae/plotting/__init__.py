@@ -4,6 +4,7 @@ Every function returns a new figure and touches no global state of matplotlib: n
 `rcParams`, no display. `import jaxdae` does not import this package.
 """
 
+from jaxdae.plotting.animation import animate as animate
 from jaxdae.plotting.energy import plot_energy as plot_energy
 from jaxdae.plotting.fronts import plot_front as plot_front
 from jaxdae.plotting.histories import plot_histories as plot_histories

@@ -51,13 +51,16 @@ class Scene(NamedTuple):
         return float(np.linalg.norm(high - low)) or 1.0
 
 
-def new_scene(shapes: Shapes, *, plane: str | None, title: str | None) -> Scene:
+def new_scene(
+    shapes: Shapes, *, plane: str | None, title: str | None, legend: bool = True
+) -> Scene:
     """Empty axes for a mechanism.
 
     Args:
         shapes: at all times that will be drawn.
         plane: two of `"xyz"`, onto which a mechanism in space is projected; `None` for all it has.
         title: heading.
+        legend: leave room for one beside the axes.
 
     Raises:
         ValueError: for another plane.
@@ -74,12 +77,15 @@ def new_scene(shapes: Shapes, *, plane: str | None, title: str | None) -> Scene:
     low, high = shapes.extent()
     room = _MARGIN * (float(np.max(high - low)) or 1.0)
     low, high = low - room, high + room
-    figure = Figure(figsize=_figure_size(high - low) if flat else (7.6, 5.4))
+    figure = Figure(
+        figsize=_figure_size(high - low, legend) if flat else (7.6 if legend else 5.8, 5.4)
+    )
     if flat:
         figure.set_layout_engine("tight")
         ax: Any = figure.add_subplot()
     else:
-        ax = figure.add_axes(_IN_SPACE, projection="3d")
+        left, bottom, part, top = _IN_SPACE
+        ax = figure.add_axes((left, bottom, part if legend else 0.98, top), projection="3d")
     for name, a, b in zip(names, low, high, strict=True):
         axis = "xyz"[names.index(name)]
         getattr(ax, f"set_{axis}lim")(a, b)
@@ -98,11 +104,11 @@ def new_scene(shapes: Shapes, *, plane: str | None, title: str | None) -> Scene:
     return Scene(figure, ax, shapes)
 
 
-def _figure_size(sides: np.ndarray) -> tuple[float, float]:
+def _figure_size(sides: np.ndarray, legend: bool) -> tuple[float, float]:
     """With axes as wide and high as the sides, within limits, and room for a legend."""
     scale = min(_WIDTH / sides[0], _HEIGHT / sides[1])
     width, height = np.maximum(scale * sides, 1.2)
-    return float(width) + 2.6, float(height) + 1.0
+    return float(width) + (2.6 if legend else 1.0), float(height) + 1.0
 
 
 def draw_position(scene: Scene, i: int, *, alpha: float = 1.0, label: str | None = None) -> None:

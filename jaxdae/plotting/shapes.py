@@ -130,6 +130,12 @@ def _rows(trajectory: Any) -> Moving:
     )
 
 
+def ends(trajectory: Any) -> tuple[float, float]:
+    """First and last time of a run [s]; raises as `along` does."""
+    ts = _rows(trajectory).ts
+    return float(ts[0]), float(ts[-1])
+
+
 def _within(rows: Moving, ts: np.ndarray) -> np.ndarray:
     first, last = rows.ts[[0, -1]]
     outside = ts[~((ts >= first) & (ts <= last))]

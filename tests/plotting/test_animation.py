@@ -1,0 +1,191 @@
+"""Films: their frames, durations, formats, and what is refused."""
+
+import base64
+import io
+import json
+import re
+import shutil
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from helpers.figures import stub, texts
+from helpers.moving import Spiral, Turning, turning_run
+from jaxdae.plotting import animate
+from jaxdae.plotting.film import Film, timing, with_palette
+
+SMALL = {"width": 120, "fps": 2.0}
+
+
+def opened(path):
+    return Image.open(io.BytesIO(path.read_bytes()))
+
+
+def durations(path):
+    image, found = opened(path), []
+    for i in range(getattr(image, "n_frames", 1)):
+        image.seek(i)
+        found.append(image.info["duration"])
+    return found
+
+
+def test_a_gif_lasts_as_long_as_the_motion_and_stays_at_its_end(tmp_path):
+    path = animate(turning_run(), tmp_path / "new" / "rod.gif", title="rod", **SMALL)
+    assert path == tmp_path / "new" / "rod.gif"
+    assert durations(path) == [500, 500, 500, 500, 1000]
+    image = opened(path)
+    assert image.size[0] == 120
+    assert image.info["loop"] == 0
+    assert np.asarray(image.convert("RGB"))[0, 0].tolist() == [255, 255, 255]
+
+
+def test_a_slow_film_has_more_frames(tmp_path):
+    run = turning_run()
+    slow = animate(run, tmp_path / "rod.gif", speed=0.5, **SMALL)
+    assert len(durations(slow)) == 9
+
+
+def test_a_page_holds_every_frame_and_nothing_from_outside(tmp_path):
+    path = animate(turning_run(), tmp_path / "rod.html", title="<rod> & wheel", **SMALL)
+    page = path.read_text()
+    assert "<title>&lt;rod&gt; &amp; wheel</title>" in page
+    urls = json.loads(re.findall(r"const frames = (\[.*?\])", page)[0])
+    images = [Image.open(io.BytesIO(base64.b64decode(x.split(",")[1]))) for x in urls]
+    assert [x.size for x in images] == [images[0].size] * 5
+    assert images[0].size[0] == 120
+    assert re.findall(r"https?://", page) == []
+    assert 'max="4"' in page
+    assert "delay = 500" in page
+
+
+def film(run, **more):
+    frames = timing(0.0, float(run.ts[np.isfinite(run.ts)][-1]), fps=2.0, speed=None)
+    return Film(run, frames, **{"names": True, "plane": None, "title": None, "width": 120} | more)
+
+
+def test_frames_show_the_position_at_their_time_and_the_path_so_far():
+    shown = film(turning_run(), title="rod")
+    shown.show(2)
+    ax = shown.scene.ax
+    assert ax.get_title(loc="left") == "rod, t = 1.0 s"
+    ends = [np.asarray(x.get_data()).T for x in ax.get_lines() if x.get_linewidth() == 2.0]
+    np.testing.assert_allclose(ends[-1][-1], [0.0, 2.0], atol=1e-15)
+    trail = next(x for x in ax.get_lines() if x.get_alpha() == 0.7)
+    angles = np.arctan2(*np.asarray(trail.get_data())[::-1])
+    np.testing.assert_allclose(angles[[0, -1]], [0.0, np.pi / 2], atol=1e-15)
+    assert (np.diff(angles) >= 0.0).all()
+    count = len(ax.get_children())
+    shown.show(3)
+    shown.show(2)
+    assert len(ax.get_children()) == count  # nothing of other frames stays
+
+
+def test_axes_stay_where_they_are_while_names_move():
+    shown = film(turning_run())
+    before = shown.scene.ax.get_position().bounds
+    shown.image(3)
+    assert shown.scene.ax.get_position().bounds == before
+
+
+def test_the_last_frame_of_a_failed_run_says_so():
+    for system in (Turning(), Spiral()):
+        shown = film(turning_run(system, failed=True), names=False)
+        shown.show(0)
+        assert texts(shown.scene.ax) == []
+        shown.show(len(shown) - 1)
+        assert texts(shown.scene.ax) == ["failed after t = 1.5 s"]
+
+
+def test_films_in_space_and_projected():
+    run = turning_run(Spiral())
+    assert film(run).scene.ax.name == "3d"
+    flat = film(run, plane="xz")
+    assert flat.scene.ax.name == "rectilinear"
+    assert flat.image(1).size[0] == 120
+
+
+@pytest.mark.parametrize(
+    ("length", "speed", "film_length"),
+    [(2.0, 1.0, 2.0), (20.0, 1.0, 20.0), (0.03, 0.005, 6.0), (100.0, 20.0, 5.0), (0.5, 0.1, 5.0)],
+)
+def test_the_speed_is_that_of_the_clock_or_a_simple_one(length, speed, film_length):
+    found = timing(1.0, 1.0 + length, fps=20.0, speed=None)
+    assert found.speed == pytest.approx(speed, rel=1e-12)
+    assert found.ts[[0, -1]] == pytest.approx([1.0, 1.0 + length])
+    assert (found.ts.size - 1) * found.delay == pytest.approx(film_length)
+
+
+def test_rates_are_those_that_a_gif_can_have():
+    """Thirty frames in a second are 33.3 ms each: three ticks of 10 ms, and the speed is kept."""
+    found = timing(0.0, 3.0, fps=30.0, speed=1.0)
+    assert found.delay == pytest.approx(0.03)
+    np.testing.assert_allclose(np.diff(found.ts), 0.03)
+    assert timing(0.0, 3.0, fps=50.0, speed=1.0).delay == pytest.approx(0.02)
+    # The last frame is the end, a shorter step after the one before.
+    assert timing(0.0, 1.03, fps=10.0, speed=1.0).ts[-2:] == pytest.approx([1.0, 1.03])
+    assert timing(2.0, 2.0, fps=10.0, speed=None).ts.tolist() == [2.0]
+
+
+def test_speeds_and_times_are_written():
+    assert film(turning_run()).text(1) == "t = 0.5 s"
+    quick = film(turning_run(t1=100.0), title="rod")
+    assert quick.text(1) == "rod, t = 10 s  (speed ×20)"
+
+
+def test_colours_of_a_film_are_kept():
+    image = Image.new("RGB", (20, 10), "white")
+    image.paste((0, 114, 178), (0, 0, 10, 5))
+    (found, *_) = with_palette([image, image])
+    np.testing.assert_array_equal(np.asarray(found.convert("RGB")), np.asarray(image))
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"fps": 0.0}, "fps=0.0 must be above 0 and at most 50 frames per second."),
+        ({"fps": 51}, "fps=51 must be above 0"),
+        ({"fps": float("nan")}, "fps=nan must be above 0"),
+        ({"speed": 0.0}, "speed=0.0 must be positive: seconds of motion in a second of film"),
+        ({"speed": float("inf")}, "speed=inf must be positive"),
+        ({"speed": -1.0}, "speed=-1.0 must be positive"),
+        ({"width": 10}, "width=10 must be from 100 to 4000 pixels."),
+        ({"speed": 0.01}, "2 s at speed 0.01 and 20 frames per second are 4001 frames, more than"),
+        ({"plane": "xz"}, "plane='xz' is not a pair of the axes x, y"),
+    ],
+)
+def test_what_no_film_can_be_is_refused(tmp_path, more, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        animate(turning_run(), tmp_path / "rod.gif", **more)
+    assert [*tmp_path.iterdir()] == []
+
+
+@pytest.mark.parametrize("name", ["rod.avi", "rod", "rod.png"])
+def test_other_suffixes_are_refused(tmp_path, name):
+    with pytest.raises(ValueError, match=r"suffix must be one of \.gif, \.html, \.mp4\."):
+        animate(turning_run(), tmp_path / name)
+
+
+def test_a_run_without_points_is_refused_before_anything_is_written(tmp_path):
+    with pytest.raises(ValueError, match="SimpleNamespace has no shape to draw"):
+        animate(stub(), tmp_path / "rod.gif")
+    lost = turning_run(rows=2)
+    lost.ts = np.full(2, np.inf)
+    with pytest.raises(ValueError, match="the run failed before its first row"):
+        animate(lost, tmp_path / "rod.gif")
+
+
+def test_mp4_is_written_by_ffmpeg_or_says_that_it_is_missing(tmp_path, monkeypatch):
+    if shutil.which("ffmpeg"):
+        path = animate(turning_run(), tmp_path / "rod.mp4", **SMALL)
+        assert path.read_bytes()[4:8] == b"ftyp"
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(RuntimeError, match=r"rod\.mp4' needs the program ffmpeg, .* \.gif or"):
+        animate(turning_run(), tmp_path / "rod.mp4")
+
+
+def test_progress_is_shown_when_asked_for(tmp_path, capfd):
+    animate(turning_run(), tmp_path / "rod.gif", **SMALL)
+    assert capfd.readouterr().err == ""
+    animate(turning_run(), tmp_path / "rod.gif", progress=True, **SMALL)
+    assert "rod.gif: 100%" in capfd.readouterr().err
