@@ -81,7 +81,8 @@ def record(options) -> tuple[Record, kept.Program | None]:
         asked = _arguments(model, options)
         kernels = kernels if options.keep else None
         # Imports wait for files, and not all of what follows is Python.
-        threading.Thread(target=import_module, args=("jaxdae.plotting",), daemon=True).start()
+        pictures = ("jaxdae.plotting.histories",)
+        threading.Thread(target=import_module, args=pictures, daemon=True).start()
         made = with_enough_rows(
             lambda saveat: _made(*prepare(**asked, saveat=saveat), kernels),
             asked["t1"],

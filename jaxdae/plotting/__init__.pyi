@@ -1,0 +1,16 @@
+"""Pictures of trajectories and tuning runs."""
+
+from .animation import animate as animate
+from .energy import plot_energy as plot_energy
+from .fronts import plot_front as plot_front
+from .histories import plot_histories as plot_histories
+from .identification import plot_residuals as plot_residuals
+from .mechanism import plot_mechanism as plot_mechanism, plot_path as plot_path
+from .roots import plot_roots as plot_roots
+from .series import plot_series as plot_series
+from .style import save_figure as save_figure
+from .tuning import plot_tuning as plot_tuning
+from .violations import (
+    plot_comparison as plot_comparison,
+    plot_violation as plot_violation,
+)
