@@ -135,6 +135,7 @@ def _plain_bytes(problem: InitialValueProblem, axes: Axes) -> float:
     every = jax.vmap(step, in_axes=[0 if has else None for has in own])
     # What is moved between operations is decided before code is made of them.
     quickly: Any = {"xla_backend_optimization_level": 0}
-    analysis: Any = jax.jit(every).lower(*batch).compile(quickly).cost_analysis()
+    with jax.default_device(jax.local_devices(backend="cpu")[0]):
+        analysis: Any = jax.jit(every).lower(*batch).compile(quickly).cost_analysis()
     numbers = analysis[0] if isinstance(analysis, list) else analysis
     return float(np.float64(numbers["bytes accessed"])) / _FEW
