@@ -5,3 +5,4 @@ from jaxdae.parallel.errors import BatchError as BatchError, StoredBatchError as
 from jaxdae.parallel.members import stack as stack
 from jaxdae.parallel.simulations import motion as motion, simulate_batch as simulate_batch
 from jaxdae.parallel.store import load_batch as load_batch, StoredBatch as StoredBatch
+from jaxdae.parallel.trajectories import as_trajectory as as_trajectory

@@ -1,6 +1,7 @@
 """Pictures of trajectories and tuning runs."""
 
 from .animation import animate as animate
+from .batch import plot_batch as plot_batch
 from .energy import plot_energy as plot_energy
 from .fronts import plot_front as plot_front
 from .histories import plot_histories as plot_histories

@@ -41,7 +41,7 @@ def _multiplier_names(labels: Any, m: int) -> tuple[list[str], list[str]]:
     return readout.label_field(labels, "constraints", m, lambda i: f"f{i + 1}"), [""] * m
 
 
-_QUANTITIES: dict[str, tuple[str, Callable[[Any, int], tuple[list[str], list[str]]]]] = {
+QUANTITIES: dict[str, tuple[str, Callable[[Any, int], tuple[list[str], list[str]]]]] = {
     "q": ("coordinates q", _coordinate_names),
     "v": ("velocities v", _velocity_names),
     "w": ("actuator states w", _names("w", "actuators", "actuator_units")),
@@ -52,7 +52,7 @@ _QUANTITIES: dict[str, tuple[str, Callable[[Any, int], tuple[list[str], list[str
 
 def _panels(trajectory: Any, labels: Any, quantity: str) -> list[_Panel]:
     """The panels of one quantity: one per unit, in the order of first appearance."""
-    heading, get_names = _QUANTITIES[quantity]
+    heading, get_names = QUANTITIES[quantity]
     values = getattr(trajectory, quantity, None)
     if values is None:
         return [_Panel(heading, [], np.zeros((0, 0)), np.zeros(0))]
@@ -107,11 +107,11 @@ def plot_histories(
     Raises:
         ValueError: when a quantity is not one of these, or the trajectory is a batch.
     """
-    unknown = [quantity for quantity in quantities if quantity not in _QUANTITIES]
+    unknown = [quantity for quantity in quantities if quantity not in QUANTITIES]
     if unknown or not quantities:
         raise ValueError(
             f"cannot draw the quantities {', '.join(map(repr, unknown)) or '()'}; "
-            f"choose from {', '.join(map(repr, _QUANTITIES))}"
+            f"choose from {', '.join(map(repr, QUANTITIES))}"
         )
     ts = readout.times(trajectory)
     labels = readout.get_labels(trajectory, labels)

@@ -67,7 +67,7 @@ def _of_members(run: StoredTrajectory, reached: np.ndarray) -> list[Column]:
 
 
 def _with_names_of_their_own(parts: list[Column]) -> list[Column]:
-    """Two of one name could not be told from each other."""
+    """Two of one name could not be distinguished."""
     seen: dict[str, int] = {}
     results = []
     for part in parts:

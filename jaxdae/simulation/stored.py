@@ -205,7 +205,8 @@ class StoredTrajectory:
     @property
     def success(self) -> Bool[np.ndarray, "*batch"]:
         """Whether the run reached its end; one value for each batch member."""
-        return np.asarray(self._array("result") == "successful")
+        known = self.arrays.get("success")
+        return np.asarray(self._array("result") == "successful") if known is None else known
 
     @property
     def stats(self) -> dict[str, Any]:
