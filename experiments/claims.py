@@ -33,7 +33,7 @@ def listed(claims: Sequence[Claim]) -> str:
 
 
 def finish(out: Path, text: str, result: dict[str, Any], claims: Sequence[Claim]) -> None:
-    """Write `report.md` and `result.json` and print; end in an error where a claim fails.
+    """Write `report.md`, `result.json`, `claims.json` and print; end in an error if a claim fails.
 
     Args:
         out: folder; it is made.
@@ -47,6 +47,7 @@ def finish(out: Path, text: str, result: dict[str, Any], claims: Sequence[Claim]
     out.mkdir(parents=True, exist_ok=True)
     (out / "report.md").write_text(text.rstrip() + "\n")
     write_json(out / "result.json", result)
+    write_json(out / "claims.json", {"claims": [x._asdict() for x in claims]})
     print(text)
     failed = [x for x in claims if not x.holds]
     if failed:

@@ -26,13 +26,14 @@ LANE = re.compile(r"\blanes?\b(?! of a vector)", re.IGNORECASE)
 
 
 def texts():
-    """Docstrings and messages by file, and the README."""
+    """Docstrings and messages by file, the README and the pages of the site."""
     for path in sorted((ROOT / "jaxdae").rglob("*.py")):
         nodes = ast.walk(ast.parse(path.read_text()))
         strings = (x.value for x in nodes if isinstance(x, ast.Constant))
         yield path.relative_to(ROOT).as_posix(), "\n".join(x for x in strings if isinstance(x, str))
-    for name in ("README.md", "CONTRIBUTING.md"):
-        yield name, (ROOT / name).read_text()
+    names = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
+    for path in (*(ROOT / x for x in names), *sorted((ROOT / "docs").rglob("*.md"))):
+        yield path.relative_to(ROOT).as_posix(), path.read_text()
 
 
 def places(pattern: re.Pattern, text: str) -> list[str]:

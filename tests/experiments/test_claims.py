@@ -19,6 +19,9 @@ def test_a_claim_that_the_run_contradicts_says_so_and_ends_in_an_error(
     assert text == "- One is less than two.\n- **NOT IN THIS RUN:** Two is one."
     module.finish(tmp_path / "good", "report", {"x": 1.0}, [good])
     assert json.loads((tmp_path / "good" / "result.json").read_text()) == {"x": 1.0}
+    assert json.loads((tmp_path / "good" / "claims.json").read_text()) == {
+        "claims": [{"text": "One is less than two.", "holds": True}]
+    }
     assert capsys.readouterr().out == "report\n"
     with pytest.raises(SystemExit, match=r"1 claims do not hold in this run:\n.*Two is one"):
         module.finish(tmp_path / "bad", "report", {}, [good, bad])

@@ -1,4 +1,4 @@
-"""The path of one run, as the README tells it, is the one that a run takes."""
+"""The path of one run, as the page on structure has it, is the one that a run takes."""
 
 import re
 import traceback
@@ -12,7 +12,9 @@ from jaxdae import Baumgarte, Multipliers, simulate, State, System
 from jaxdae.systems import dynamics
 
 ROOT = Path(__file__).parents[2]
-PATH = re.findall(r"^    ((?:\w+/)+\w+\.py)  ", (ROOT / "README.md").read_text(), re.MULTILINE)
+PATH = re.findall(
+    r"^    ((?:\w+/)+\w+\.py)  ", (ROOT / "docs" / "structure.md").read_text(), re.MULTILINE
+)
 # From the call to the backend: the frames in which a reader has to find his way.
 MOST_FRAMES = 4
 
