@@ -207,6 +207,21 @@ def test_barriers_hold_all_threads_of_a_block():
     assert numbers(body, before=before, grid=2) == [3, 2, 1, 1000, 7, 6, 5, 1000]
 
 
+def test_barriers_hold_threads_that_come_to_them_in_other_places():
+    """Threads whose text comes first wait for the one whose text comes last."""
+    before = ".shared .align 8 .u64 room;\n"
+    body = """
+      setp.eq.u32 %p0, %w28, 2; @%p0 bra late;
+      bar.sync 0;
+      ld.shared.u64 %x0, [room]; bra done;
+    late:
+      st.shared.u64 [room], 77; mov.u64 %x0, 1;
+      bar.sync 0;
+    done:
+    """
+    assert numbers(body, before=before) == [77, 77, 1, 77]
+
+
 def test_instructions_are_counted_once_for_threads_that_go_together():
     """So that threads which parted at a branch are seen to run together again behind it."""
     branch = """
