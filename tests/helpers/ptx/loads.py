@@ -47,9 +47,14 @@ class Place:
         self._space, self._offset = space, np.uint64((offset + start) % 2**64)
         self._dtype = kind(element.name)
         self._host = Access(threads.memory, self._dtype, element.entries)
+        # Columns of local memory that this instruction came to, by their place.
+        self._columns: dict[int, list[np.ndarray]] = {}
 
     def read(self, where: Where) -> list[np.ndarray]:
         """The elements in all threads; of those that take no part, anything."""
+        columns = self._same_place(where)
+        if columns is not None:
+            return columns
         chosen, addresses = self._addresses(where)
         results: list[np.ndarray] = []
         for _ in range(self._element.entries):
@@ -62,6 +67,11 @@ class Place:
 
     def write(self, values: list[np.ndarray], where: Where) -> None:
         """Set the elements."""
+        columns = self._same_place(where)
+        if columns is not None:
+            for column, value in zip(columns, values, strict=True):
+                np.copyto(column, value, where=where)
+            return
         chosen, addresses = self._addresses(where)
         for rows, part, at in self._by_space(chosen, addresses):
             given = [x[part] for x in values]
@@ -72,6 +82,24 @@ class Place:
             check_apart(index, given, part)
             for i, value in enumerate(given):
                 data[index + i] = value
+
+    def _same_place(self, where: Where) -> list[np.ndarray] | None:
+        """The elements in all threads where each finds its own at one address of local memory.
+
+        This is so with most of them, and sooner done than to gather them.
+        """
+        if self._space not in ("", "local"):
+            return None
+        addresses = self._base + self._offset
+        first = addresses[0 if where is True else np.argmax(where)]
+        place = int(first) - LOCAL
+        if place not in self._columns:
+            size, local = self._element.nbytes, self._threads.local
+            if not 0 <= place <= local.nbytes - size or place % size:
+                return None
+            self._columns[place] = local.columns(place, self._dtype, self._element.entries)
+        apart = (addresses != first) & where
+        return None if apart.any() else self._columns[place]
 
     def _read_part(self, rows: Rows | None, part: np.ndarray, at: np.ndarray) -> list[np.ndarray]:
         if rows is None:

@@ -15,6 +15,7 @@ import pytest
 
 import jaxdae
 from helpers.gpu import Gpu, lowered
+from helpers.spring import run, Spring
 from jaxdae import State
 from jaxdae.kernels.cuda import kernel
 from jaxdae.kernels.cuda.device_lanes import DeviceLanes
@@ -27,6 +28,7 @@ from jaxdae.models import (
     TwoLinkManipulator,
 )
 from jaxdae.solvers import RK4
+from jaxdae.solvers.base import AbstractTracedSolver
 
 GPU = Gpu()
 ROUND_OFF = {np.dtype(x): 1000 * np.finfo(x).eps for x in (np.float64, np.float32)}
@@ -217,6 +219,27 @@ def test_rows_at_times_and_at_steps(method, saveat, monkeypatch):
         return found.q, found.v, found.ts
 
     agree(jax.vmap(rows), *spread(system.start(), 3))
+
+
+class Implicit(diffrax.Kvaerno3, AbstractTracedSolver):
+    """An implicit method whose own steps kernels trace, Newton's iterations included."""
+
+
+@pytest.mark.slow
+def test_iterations_of_implicit_steps_end_in_each_thread_by_themselves():
+    """Steps and iterations of members differ; what each computes is what it computes alone."""
+    settings = {
+        "solver": Implicit(root_finder=diffrax.VeryChord(rtol=1e-4, atol=1e-6)), "dt": None,
+        "stepsize_controller": diffrax.PIDController(rtol=1e-3, atol=1e-5), "t1": 0.1,
+        "saveat": diffrax.SaveAt(t1=True), "backend": "native", "throw": False,
+    }  # fmt: skip
+
+    def end(stiffness):
+        found = run(Spring(stiffness), **settings)
+        return found.q, found.v, found.stats["num_steps"]
+
+    (_, _, steps), _ = agree(jax.vmap(end), jnp.array([1.0, 30.0, 100.0]))
+    assert np.unique(steps).size > 1
 
 
 def test_angles_of_any_size():
