@@ -5,9 +5,12 @@ import re
 import struct
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import diffrax
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -27,6 +30,7 @@ from helpers.exported import (
     with_node,
 )
 from jaxdae.kernels.export import objects
+from jaxdae.kernels.export.entry import most_lanes, most_members
 from jaxdae.kernels.export.symbols import undefined_symbols
 from jaxdae.solvers import RK4
 
@@ -54,7 +58,10 @@ def test_object_files_of_processors(exported, target, machine):
     assert code[:6] == b"\x7fELF\x02\x01"  # 64 bits, little-endian
     assert struct.unpack_from("<H", code, 18) == (machine,)
     assert files.undefined == ()
-    assert "expects functions from elsewhere: none" in files.header.read_text()
+    assert re.search(
+        r"functions from elsewhere: none. Of the stack it takes \d+ kB at most.",
+        files.header.read_text(),
+    )
 
 
 @pytest.mark.parametrize("target", ["gfx90a", "gfx942"])
@@ -69,6 +76,16 @@ def test_code_objects_of_amd_gpus(exported, target):
     assert b"Untested" in code
     assert "Untested" in files.header.read_text()
     assert "Untested" not in exported("aarch64").header.read_text()
+
+
+def test_networks_are_integrated_one_at_a_time():
+    """Parameters of several members would fill the stack; of few steps several members wait."""
+    problem = SimpleNamespace(states=4, parameters=(jax.ShapeDtypeStruct((64, 64), float),))
+    network: Any = SimpleNamespace(problem=problem, adaptive=True)
+    assert (most_lanes(network, 8), most_members(network, 1)) == (1, 1)
+    assert (most_lanes(network, 2), most_members(network, 2)) == (2, 2)
+    problem.parameters = ()
+    assert (most_lanes(network, 8), most_members(network, 8)) == (8, 64)
 
 
 @with_compiler

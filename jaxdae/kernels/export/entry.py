@@ -25,6 +25,8 @@ _DEFINED = re.compile(r"^(?:define [^@\n]*)?@([\w.]+)(?: =|\()", re.MULTILINE)
 # What follows the names of functions of vectors, and members of a call for each of their lanes.
 WIDE = ".wide"
 _MEMBERS_OF_LANE = 8
+# Of all members of a call, on the stack.
+_MOST_NUMBERS = 2**14
 # Numbers before the end of an adaptive run from which on a step reaches it.
 _NEAR_END = 100
 
@@ -79,9 +81,21 @@ def definitions(exported: Exported, register_width: int, width: int) -> list[Def
     return [*made, *wide, _Members(exported, register_width, width).written()]
 
 
+def most_lanes(run: Run, width: int) -> int:
+    """Members that are integrated at once: one alone where parameters would fill the stack."""
+    return width if width * _numbers(run) <= _MOST_NUMBERS else 1
+
+
 def most_members(run: Run, width: int) -> int:
     """Members of a call: of adaptive steps several for each lane, so that few lanes wait."""
-    return width * (_MEMBERS_OF_LANE if run.adaptive and width > 1 else 1)
+    most = width * _MEMBERS_OF_LANE
+    several = run.adaptive and width > 1 and most * _numbers(run) <= _MOST_NUMBERS
+    return most if several else width
+
+
+def _numbers(run: Run) -> int:
+    """Of the start and the parameters of a member."""
+    return run.problem.states + sum(int(x.size) for x in run.problem.parameters)
 
 
 def renamed(definition: Definition, names: str, ending: str) -> Definition:

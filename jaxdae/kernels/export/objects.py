@@ -11,6 +11,7 @@ from pathlib import Path
 from jaxdae.kernels.export.entry import (
     definitions as of_members,
     Exported,
+    most_lanes,
     most_members,
     renamed,
     WIDE,
@@ -20,7 +21,7 @@ from jaxdae.kernels.export.fused_products import fused_double, fused_single
 from jaxdae.kernels.export.memory_functions import memory_functions
 from jaxdae.kernels.export.targets import ExportTarget
 from jaxdae.kernels.llvm.machine_code import MachineCodeError
-from jaxdae.kernels.llvm.module import Definition, Module, stack_need
+from jaxdae.kernels.llvm.module import Definition, Module
 
 # Functions up to this cost become part of those that call them on a GPU, where calls are slow.
 _INLINED = 100_000
@@ -39,26 +40,27 @@ def _llvm():
     return llvm
 
 
-def object_code(exported: Exported, target: ExportTarget, about: str) -> bytes:
+def object_code(module: Module, target: ExportTarget, about: str) -> bytes:
     """A relocatable object file: ELF, or WebAssembly before it is linked.
 
     Args:
-        exported: the run.
+        module: of the run.
         target: the machine.
         about: what the file says of itself.
 
     Raises:
         MachineCodeError: where LLVM refuses the module.
     """
-    return _compiled(_text(_module(exported, target), target, about), target)
+    return _compiled(_text(module, target, about), target)
 
 
-def linked(code: bytes, exported: Exported, target: ExportTarget) -> bytes:
+def linked(code: bytes, name: str, stack: int, target: ExportTarget) -> bytes:
     """What a page, or the driver of a GPU, can load.
 
     Args:
         code: the object file.
-        exported: the run.
+        name: of the run.
+        stack: what its functions take of the stack [bytes].
         target: the machine.
 
     Raises:
@@ -66,13 +68,9 @@ def linked(code: bytes, exported: Exported, target: ExportTarget) -> bytes:
     """
     words = ["ld.lld", "-shared"]
     if target.is_web:
-        name, need = (
-            exported.interface.name,
-            stack_need(_module(exported, target).definitions, False),
-        )
-        stack = -(-(need + _MARGIN) // _PAGE) * _PAGE
+        room = -(-(stack + _MARGIN) // _PAGE) * _PAGE
         exports = [f"--export={x}" for x in (name, f"{name}_batch", "__heap_base")]
-        words = ["wasm-ld", "--no-entry", "--stack-first", "-z", f"stack-size={stack}", *exports]
+        words = ["wasm-ld", "--no-entry", "--stack-first", "-z", f"stack-size={room}", *exports]
     with tempfile.TemporaryDirectory() as folder:
         source, result = Path(folder, "run.o"), Path(folder, "run")
         source.write_bytes(code)
@@ -99,10 +97,15 @@ def check_linker(target: ExportTarget) -> None:
         )
 
 
-def _module(exported: Exported, target: ExportTarget) -> Module:
-    """All functions of the file."""
+def module_of(exported: Exported, target: ExportTarget) -> Module:
+    """All functions of a file.
+
+    Args:
+        exported: the run.
+        target: the machine.
+    """
     name, dtype = exported.interface.name, exported.run.problem.dtype
-    width = target.lanes(dtype)
+    width = most_lanes(exported.run, target.lanes(dtype))
     parts = [
         renamed(x, f"{name}|{name}_batch", ".inner")  # which leaves names of users free
         for x in of_members(exported, target.width(dtype), width)
