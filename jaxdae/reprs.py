@@ -37,7 +37,7 @@ class Module(eqx.Module):
         """The text that stands for it, in place of its fields; `None` for those."""
 
 
-def shown(value: Any, /) -> str:
+def shown(value: Any) -> str:
     """A tree, a record or a dataclass by its fields, with the values of short arrays.
 
     Args:

@@ -31,7 +31,8 @@ class Controllability(NamedTuple):
     tolerances: np.ndarray
     stabilizable: bool
 
-    __repr__ = shown
+    def __repr__(self) -> str:
+        return shown(self)
 
 
 def controllability(A, B, tolerance: float | None = None) -> Controllability:

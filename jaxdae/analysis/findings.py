@@ -126,7 +126,8 @@ class Analysis(NamedTuple):
     dt: float | None
     t1: float
 
-    __repr__ = shown
+    def __repr__(self) -> str:
+        return shown(self)
 
     @property
     def motion(self) -> NDArray[np.complex128]:

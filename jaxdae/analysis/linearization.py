@@ -38,7 +38,8 @@ class Partition(NamedTuple):
     nonholonomic: tuple[int, ...]
     holonomic: tuple[int, ...]
 
-    __repr__ = shown
+    def __repr__(self) -> str:
+        return shown(self)
 
 
 class Linearization(Module):

@@ -35,7 +35,8 @@ class BaumgarteCertificate(NamedTuple):
     decay: np.ndarray
     growth: float
 
-    __repr__ = shown
+    def __repr__(self) -> str:
+        return shown(self)
 
 
 class LinearCertificate(NamedTuple):
@@ -59,7 +60,8 @@ class LinearCertificate(NamedTuple):
     s: float
     rate: float
 
-    __repr__ = shown
+    def __repr__(self) -> str:
+        return shown(self)
 
 
 def lyapunov_certificate(K_D, K_P, m: int | None = None, eps: float | None = None):

@@ -26,7 +26,8 @@ class Balance(NamedTuple):
     phi_dot: Float[Array, " c"]
     actuator: Float[Array, " k"]
 
-    __repr__ = shown
+    def __repr__(self) -> str:
+        return shown(self)
 
 
 def balance(system: System, t, q, w, u, multipliers) -> Balance:

@@ -36,7 +36,8 @@ class Regulator(NamedTuple):
     P: Float[Array, "s s"]
     roots: NDArray[np.complex128] | None
 
-    __repr__ = shown
+    def __repr__(self) -> str:
+        return shown(self)
 
 
 class RegulatorFeedback(Module):

@@ -31,7 +31,8 @@ class RootLimit(NamedTuple):
     limit: float
     root: complex | None
 
-    __repr__ = shown
+    def __repr__(self) -> str:
+        return shown(self)
 
 
 def clean(roots, tolerances) -> NDArray[np.complex128]:

@@ -47,7 +47,8 @@ class Spectrum(NamedTuple):
     verdict: Verdict
     reason: str
 
-    __repr__ = shown
+    def __repr__(self) -> str:
+        return shown(self)
 
 
 def spectrum(linearization: Linearization, tolerance: float | None = None) -> Spectrum:

@@ -49,7 +49,8 @@ class StepLimit(NamedTuple):
     weight: np.ndarray | None
     root: complex | None
 
-    __repr__ = shown
+    def __repr__(self) -> str:
+        return shown(self)
 
 
 def step_limit(

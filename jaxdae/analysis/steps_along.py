@@ -47,7 +47,8 @@ class Contraction(NamedTuple):
     at: float
     contracting: bool
 
-    __repr__ = shown
+    def __repr__(self) -> str:
+        return shown(self)
 
 
 def contraction_along(H: Callable, ts, h: float, *, weight, solver=None, theta: float = 1.0):

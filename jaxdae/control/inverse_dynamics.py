@@ -25,7 +25,8 @@ class InverseDynamics(NamedTuple):
     u: Float[Array, " s"]
     multipliers: Float[Array, " c"]
 
-    __repr__ = shown
+    def __repr__(self) -> str:
+        return shown(self)
 
 
 def inverse_dynamics(system: System, t, q, v, a, *, controls: int) -> InverseDynamics:

@@ -64,7 +64,8 @@ class Decoupling(NamedTuple):
     drift: Float[Array, " r"]
     matrix: Float[Array, "r s"]
 
-    __repr__ = shown
+    def __repr__(self) -> str:
+        return shown(self)
 
 
 def flow_derivatives(plant: Plant, program: Program, order: int) -> Callable[..., tuple]:

@@ -41,7 +41,8 @@ class RelativeDegree(NamedTuple):
     degrees: tuple[int, ...]
     matrices: np.ndarray
 
-    __repr__ = shown
+    def __repr__(self) -> str:
+        return shown(self)
 
 
 def relative_degree(

@@ -37,7 +37,8 @@ class RealizingConstants(NamedTuple):
     rho1: float
     rho2: float
 
-    __repr__ = shown
+    def __repr__(self) -> str:
+        return shown(self)
 
 
 def realizing_constants(

@@ -35,7 +35,8 @@ class FittedChannel:
     sigma: Float[np.ndarray, " times"]
     unit: str
 
-    __repr__ = shown
+    def __repr__(self) -> str:
+        return shown(self)
 
     @property
     def residuals(self) -> Float[np.ndarray, " times"]:

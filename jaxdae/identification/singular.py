@@ -71,7 +71,8 @@ class SingularPassage(NamedTuple):
     guessed: bool = False
     turned: bool = False
 
-    __repr__ = shown
+    def __repr__(self) -> str:
+        return shown(self)
 
 
 class _Place(NamedTuple):

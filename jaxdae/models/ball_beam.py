@@ -262,7 +262,8 @@ class LinearRegulator(NamedTuple):
     R: Float[Array, "1 1"]
     P: Float[Array, "5 5"]
 
-    __repr__ = shown
+    def __repr__(self) -> str:
+        return shown(self)
 
 
 def linear_regulator(system: BallBeam) -> LinearRegulator:

@@ -35,7 +35,8 @@ class LinkSines(NamedTuple):
     right: Float[Array, "..."]
     tip: Float[Array, "..."]
 
-    __repr__ = shown
+    def __repr__(self) -> str:
+        return shown(self)
 
 
 class EllipticPath(Module):

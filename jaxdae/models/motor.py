@@ -40,7 +40,8 @@ class MotorPower(NamedTuple):
     loss: Float[Array, ""]
     shaft: Float[Array, ""]
 
-    __repr__ = shown
+    def __repr__(self) -> str:
+        return shown(self)
 
 
 def _small_slider_crank() -> SliderCrank:

@@ -53,7 +53,8 @@ class Effort(NamedTuple):
     zooms: int
     samples: int
 
-    __repr__ = shown
+    def __repr__(self) -> str:
+        return shown(self)
 
 
 def effort_of(solver) -> Effort:

@@ -33,7 +33,8 @@ class ErrorConstant(NamedTuple):
     order: int
     norm: float
 
-    __repr__ = shown
+    def __repr__(self) -> str:
+        return shown(self)
 
 
 def error_constant(a, b) -> ErrorConstant:

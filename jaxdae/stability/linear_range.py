@@ -38,7 +38,8 @@ class LinearRange(NamedTuple):
     violation: float
     rate: float
 
-    __repr__ = shown
+    def __repr__(self) -> str:
+        return shown(self)
 
 
 def linear_range(system: System, t, state: State, *, tolerance: float = 0.05) -> LinearRange:

@@ -204,7 +204,8 @@ class MeasuredRoots(NamedTuple):
     single: float | None
     violation: float
 
-    __repr__ = shown
+    def __repr__(self) -> str:
+        return shown(self)
 
 
 def best_along(record: Record, solver, dt: float, margin: float, motion: Motion) -> MeasuredRoots:

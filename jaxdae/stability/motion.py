@@ -21,7 +21,8 @@ class MotionRate(NamedTuple):
     size: float
     frequency: float
 
-    __repr__ = shown
+    def __repr__(self) -> str:
+        return shown(self)
 
 
 def motion_frequency(system, trajectory) -> float:

@@ -58,7 +58,8 @@ class Motion(NamedTuple):
     turn: float
     scale: float
 
-    __repr__ = shown
+    def __repr__(self) -> str:
+        return shown(self)
 
 
 def stationary_violation(solver, Z, motion: Motion) -> np.ndarray:

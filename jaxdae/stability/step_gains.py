@@ -86,7 +86,8 @@ class StepGains(NamedTuple):
     margin: float
     transient: Transient
 
-    __repr__ = shown
+    def __repr__(self) -> str:
+        return shown(self)
 
     def bound(self, steps: int) -> float:
         """What so many steps of the range, in any order, leave of a violation at most.

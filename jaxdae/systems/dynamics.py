@@ -57,7 +57,8 @@ class Power(NamedTuple):
     constraint: Float[Array, "*times"]
     explicit: Float[Array, "*times"]
 
-    __repr__ = shown
+    def __repr__(self) -> str:
+        return shown(self)
 
 
 def evaluate(system: System, t, q, v, w=None, u=None, lam=None) -> Dynamics:

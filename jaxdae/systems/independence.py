@@ -41,7 +41,8 @@ class ConstraintRank(NamedTuple):
     regular: Bool[Array, ""]
     jac: Float[Array, "c n"]
 
-    __repr__ = shown
+    def __repr__(self) -> str:
+        return shown(self)
 
     def held(self) -> Float[Array, ""]:
         """The rank to hold along a motion; NaN where the motion starts at a singular position."""

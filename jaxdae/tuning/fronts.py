@@ -45,7 +45,8 @@ class FrontPoint(NamedTuple):
     params: PyTree
     certificate: Certificate
 
-    __repr__ = shown
+    def __repr__(self) -> str:
+        return shown(self)
 
 
 class Front(NamedTuple):
@@ -57,7 +58,8 @@ class Front(NamedTuple):
 
     points: tuple[FrontPoint, ...]
 
-    __repr__ = shown
+    def __repr__(self) -> str:
+        return shown(self)
 
     @property
     def best(self) -> tuple[FrontPoint, ...]:

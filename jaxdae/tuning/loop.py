@@ -73,7 +73,8 @@ class TuningStep(NamedTuple):
     best_loss: float
     params: PyTree
 
-    __repr__ = shown
+    def __repr__(self) -> str:
+        return shown(self)
 
 
 def tune(

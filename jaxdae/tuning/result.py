@@ -25,7 +25,8 @@ class TuningHistory(NamedTuple):
     gradient_norm: Float[np.ndarray, "rows *starts"]
     skipped: Bool[np.ndarray, "rows *starts"]
 
-    __repr__ = shown
+    def __repr__(self) -> str:
+        return shown(self)
 
     @classmethod
     def empty(cls, rows: int, starts: int) -> "TuningHistory":
