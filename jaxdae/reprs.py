@@ -6,6 +6,7 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import jax.core
 import numpy as np
 
 from jaxdae.tables import array_text
