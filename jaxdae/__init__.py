@@ -1,4 +1,119 @@
-"""Differentiable simulation of constrained mechanical systems in JAX."""
+"""Differentiable simulation of constrained mechanical systems in JAX.
+
+Declare a mechanism:
+
+    check_mass_matrix     Compare a declared `mass_matrix` with the Hessian of the kinetic energy.
+    check_system          Check, without computing anything.
+    ConsistencyError      A state does not satisfy the constraints and could not be brought to.
+    consistent_state      The consistent state nearest to a given one in the mass metric.
+    Dynamics              The equations of motion of a system at one state.
+    evaluate              Mass matrix, forces and constraint terms of a system at one state.
+    Labels                Names and units of coordinates, constraints, actuators and inputs.
+    Points                A position of a system as a drawing, returned by `System.points(t, q)`.
+    State                 A state of a system: coordinates, velocities, actuator state.
+    System                A constrained mechanical system.
+
+Choose equations of motion:
+
+    AugmentedLagrangian   Augmented Lagrangian iteration [Bayo1988].
+    Baumgarte             Generalized Baumgarte stabilization.
+    choose_independent    Names of the independent coordinates.
+    Hamiltonian           Hamilton's equations with multipliers and constraint stabilization.
+    LinearStabilization   General linear constraint perturbation equations.
+    Multipliers           Lagrange multipliers with constraint stabilization.
+    NullSpace             Projection on a basis `N` of `ker J`.
+    Penalty               Modified Lagrange equation (penalty form).
+    QuasiVelocities       Gibbs-Appell equations in quasi-velocities.
+    RealizingForces       The free system, with realizing forces in place of constraints.
+    Sparse                No dense matrices, for many bodies.
+    SparseMultipliers     Lagrange multipliers for many bodies.
+    VelocityElimination   Shulgin's equations, and Voronets' for nonholonomic constraints.
+
+Choose how they are solved:
+
+    Automatic             `FullRank()` where constraints are independent.
+    FullRank              Regular mass matrix, independent constraints: the fast path.
+    MinimumNorm           Regular mass matrix, dependent constraints allowed.
+    SingularMass          Mass matrix that may be singular off `ker J`.
+    SingularityRobust     Singular positions allowed.
+
+Choose steps, beside the solvers of diffrax:
+
+    Projected             A solver whose steps end on the constraints.
+
+Simulate:
+
+    BackendError          The native backend was asked for and cannot serve this simulation.
+    export                Write a run of `simulate` as code for programs without Python.
+    ExportedFiles         Files of an exported run.
+    SimulationError       A simulation ended before its end time.
+    simulate              Simulate a constrained system.
+    StoredTrajectory      A simulated motion without its system: what `Trajectory.load` gives.
+    Trajectory            A simulated motion.
+    TrajectoryFileError   A file holds no trajectory, a damaged one, or one of a later format.
+
+Control:
+
+    HurwitzGains          Each constraint by itself, with constant coefficients.
+    NeuralFeedback        A neural network on the deviation of the state.
+    PD                    Proportional-derivative control.
+    PID                   Proportional-integral-derivative control.
+    ServoConstraint       Controller that enforces program constraints `f(t, q, v) = 0`.
+    StateFeedback         Linear state feedback around an equilibrium or a trajectory.
+
+Tune:
+
+    HurwitzPolynomial     Monic real polynomials whose roots all have negative real part.
+    Interval              Numbers between two bounds.
+    Positive              Positive numbers, elementwise: `value = exp(raw)`.
+    PositiveDefinite      Symmetric positive definite matrices: `value = L L^T`.
+    resolve               Replace every parametrization in a pytree by its `value`.
+    tune                  Minimize an objective over the arrays of a pytree.
+    TuningResult          The best parameters seen by `tune`, and how they were found.
+
+Identify:
+
+    Channel               What an instrument shows: a function of the motion.
+    Experiment            One record: when and what was measured, and how the motion began.
+    Identification        Parameters estimated from data.
+    identify              Estimate parameters, and starts that are not known, from measured motions.
+    Measurement           Samples of a channel and their noise.
+    UnknownStart          A start that is estimated with the parameters.
+
+Analyze:
+
+    controllability       Controllable subspace and the roots outside of it.
+    equilibrium           The equilibrium near a guess: a state of rest in which all forces balance.
+    EquilibriumError      No equilibrium was found.
+    linear_certificate    Certificate of linear constraint perturbation equations `dy/dt = H y`.
+    linearize             Linear equations of the perturbed motion about an equilibrium.
+    lqr                   The regulator that minimizes `int (s^T Q s + u^T R u) dt`.
+    lqr_on_constraints    Regulator of a constrained system, on the part that its constraints leave.
+    lyapunov_certificate  Certificate of the generalized Baumgarte equations.
+    spectrum              Roots, and the verdict on the stability of the equilibrium.
+    step_limit            The largest step of a method that contracts the violation.
+
+Cite:
+
+    citation              BibTeX entry of jaxdae, or of a reference that its docstrings cite.
+
+Packages, loaded when they are first used:
+
+    analysis              Analysis: equilibria, linearization, spectra, certificates, step limits.
+    control               Control: feedback laws, servo-constraints, given integrals.
+    formulations          Formulations: equations of motion a solver can integrate.
+    identification        Identification: parameters, their errors, and unknown starts.
+    kernels               Kernels: functions of small arrays as scalar programs.
+    models                Ready systems, each with its source and reference.
+    parallel              Batches over members, devices, processes and hosts, stored beyond memory.
+    plotting              Pictures of trajectories and tuning runs, as matplotlib `Figure` objects.
+    solvers               Solvers: Runge–Kutta methods that diffrax does not ship.
+    stability             Stability of step methods: their stability functions.
+    systems               Systems: the declaration, its derived dynamics, consistent states.
+    tuning                Tuning of gains and parameters by gradients.
+
+`jaxdae.__version__` is the version, and `jaxdae.citation(run)` the literature of a run.
+"""
 
 import lazy_loader
 

@@ -10,6 +10,7 @@ from . import (
     parallel as parallel,
     plotting as plotting,
     solvers as solvers,
+    stability as stability,
     systems as systems,
     tuning as tuning,
 )

@@ -116,6 +116,16 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="jaxdae", description="Differentiable simulation of constrained mechanical systems."
     )
+    parser.add_argument(
+        "--version", action=_Late, nargs=0, help="versions of jaxdae, JAX and Python, and exit"
+    )
+    parser.add_argument(
+        "--print-completion",
+        action=_Late,
+        choices=("bash", "zsh", "tcsh"),
+        help="script that completes words in this shell, and exit; for example "
+        "jaxdae --print-completion bash > ~/.local/share/bash-completion/completions/jaxdae",
+    )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     listing = commands.add_parser("list", help="the ready systems")
     listing.set_defaults(command="listing")
@@ -141,6 +151,16 @@ def _parser() -> argparse.ArgumentParser:
         )
     )
     return parser
+
+
+class _Late(argparse.Action):
+    """What `jaxdae.commands.about` prints; loaded only then."""
+
+    def __call__(self, parser, namespace, values, option_string=None):
+        del namespace
+        about = import_module("jaxdae.commands.about")
+        print(about.versions() if option_string == "--version" else about.completion(parser, values))
+        parser.exit()
 
 
 class _Help(argparse.ArgumentDefaultsHelpFormatter):

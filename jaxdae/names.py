@@ -1,7 +1,22 @@
-"""Names that users give, and what is said where there is none such."""
+"""Names: those that packages export, and those that users give."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import ModuleType
+from typing import Any
+
+
+def public(members: Mapping[str, Any]) -> list[str]:
+    """What a package exports, for its `__all__`: the names that it imports, its modules left out.
+
+    Args:
+        members: `globals()` of the package.
+    """
+    return sorted(
+        name
+        for name, x in members.items()
+        if not name.startswith("_") and not isinstance(x, ModuleType)
+    )
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> str:

@@ -1,8 +1,13 @@
 """The package as a whole: what it exports, and what importing it leaves alone."""
 
+import ast
+import inspect
+import pydoc
 import subprocess
 import sys
 from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -83,6 +88,42 @@ def test_every_name_that_is_exported_is_there():
     assert {"simulate", "tune", "models", "plotting"} <= set(dir(jaxdae))
     for name in dir(jaxdae):
         assert getattr(jaxdae, name) is not None
+
+
+PACKAGES = sorted(x for x in dir(jaxdae) if isinstance(getattr(jaxdae, x), ModuleType))
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_packages_export_their_names_and_nothing_else(package):
+    room = getattr(jaxdae, package)
+    stub = Path(room.__file__).with_suffix(".pyi")
+    source = (stub if stub.exists() else Path(room.__file__)).read_text()
+    nodes = [x for x in ast.parse(source).body if isinstance(x, ast.ImportFrom)]
+    names = {x.asname for node in nodes for x in node.names if not f"{x.asname}".startswith("_")}
+    assert set(room.__all__) == names - {None}
+
+
+def test_help_begins_with_every_public_name_and_its_summary():
+    """Of long summaries the beginning."""
+    lines = [x.split(maxsplit=1) for x in (jaxdae.__doc__ or "").splitlines() if x[:4] == " " * 4]
+    said = {name: text.rstrip(".") for name, text in lines}
+    assert {*said} == {*jaxdae.__all__} - {"__version__"}
+    for name, text in said.items():
+        assert inspect.getdoc(getattr(jaxdae, name)).startswith(text), name
+    shown = pydoc.plain(pydoc.render_doc(jaxdae))
+    assert shown.index("PACKAGE CONTENTS") > shown.index("Minimize an objective")
+
+
+@pytest.mark.slow
+def test_packages_are_attributes_that_are_loaded_when_they_are_used():
+    code = (
+        "import sys, jaxdae\nbefore = {*sys.modules}\n"
+        "jaxdae.models.get_model, jaxdae.stability.step_gains\nmiddle = {*sys.modules}\n"
+        "jaxdae.plotting.plot_histories\n"
+        "print('jax' in before, 'jaxdae.models' in before, 'matplotlib' in middle)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, stdout=-1, text=True)
+    assert done.stdout.split() == ["False"] * 3
 
 
 @pytest.mark.slow

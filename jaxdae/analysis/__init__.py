@@ -1,5 +1,6 @@
 """Analysis: equilibria, linearization, spectra, certificates, step limits, regulators."""
 
+from jaxdae import names as _names
 from jaxdae.analysis.controllability import (
     Controllability as Controllability,
     controllability as controllability,
@@ -60,3 +61,5 @@ from jaxdae.stability.stability_functions import (
     step_matrix as step_matrix,
     tableau as tableau,
 )
+
+__all__ = _names.public(globals())

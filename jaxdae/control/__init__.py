@@ -1,5 +1,6 @@
 """Control: feedback laws, servo-constraints, given integrals."""
 
+from jaxdae import names as _names
 from jaxdae.control.base import (
     AbstractController as AbstractController,
     AbstractDynamicController as AbstractDynamicController,
@@ -38,3 +39,5 @@ from jaxdae.control.stabilizers import (
     CoupledGains as CoupledGains,
     HurwitzGains as HurwitzGains,
 )
+
+__all__ = _names.public(globals())

@@ -1,5 +1,6 @@
 """Formulations: equations of motion a solver can integrate, with their stabilization."""
 
+from jaxdae import names as _names
 from jaxdae.formulations.base import (
     AbstractFormulation as AbstractFormulation,
     Examination as Examination,
@@ -72,3 +73,5 @@ from jaxdae.formulations.velocity_elimination import (
     VelocityElimination as VelocityElimination,
 )
 from jaxdae.linalg.capabilities import Capabilities as Capabilities
+
+__all__ = _names.public(globals())

@@ -1,5 +1,6 @@
 """Identification: parameters, their errors, and unknown starts from measured motions."""
 
+from jaxdae import names as _names
 from jaxdae.identification.data import (
     Channel as Channel,
     Experiment as Experiment,
@@ -17,3 +18,5 @@ from jaxdae.identification.result import (
     Identification as Identification,
 )
 from jaxdae.identification.starts import UnknownStart as UnknownStart
+
+__all__ = _names.public(globals())

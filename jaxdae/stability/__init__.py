@@ -1,5 +1,6 @@
 """Stability of step methods: their stability functions, and the gains that suit a step."""
 
+from jaxdae import names as _names
 from jaxdae.stability.adaptive import (
     adaptive_gains as adaptive_gains,
     expected_step as expected_step,
@@ -27,3 +28,5 @@ from jaxdae.stability.stationary import (
     stationary_violation as stationary_violation,
 )
 from jaxdae.stability.step_gains import step_gains as step_gains, StepGains as StepGains
+
+__all__ = _names.public(globals())

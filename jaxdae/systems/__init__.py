@@ -1,5 +1,6 @@
 """Systems: the declaration, its derived dynamics, consistent states."""
 
+from jaxdae import names as _names
 from jaxdae.systems.base import Labels as Labels, State as State, System as System
 from jaxdae.systems.checks import (
     check_mass_matrix as check_mass_matrix,
@@ -22,3 +23,5 @@ from jaxdae.systems.dynamics import (
     Violation as Violation,
 )
 from jaxdae.systems.points import circle as circle, Points as Points
+
+__all__ = _names.public(globals())

@@ -1,5 +1,6 @@
 """Tuning of gains and parameters by gradients: parametrizations, objectives, the loop."""
 
+from jaxdae import names as _names
 from jaxdae.tuning.barrier import StepBarrier as StepBarrier
 from jaxdae.tuning.certificate import (
     Certificate as Certificate,
@@ -48,3 +49,5 @@ from jaxdae.tuning.risk import CVaR as CVaR
 from jaxdae.tuning.scipy_runs import Scipy as Scipy
 from jaxdae.tuning.stable_gains import StableGains as StableGains
 from jaxdae.tuning.starts import perturbed_states as perturbed_states
+
+__all__ = _names.public(globals())
