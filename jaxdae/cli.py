@@ -159,7 +159,8 @@ class _Late(argparse.Action):
     def __call__(self, parser, namespace, values, option_string=None):
         del namespace
         about = import_module("jaxdae.commands.about")
-        print(about.versions() if option_string == "--version" else about.completion(parser, values))
+        asked = option_string == "--version"
+        print(about.versions() if asked else about.completion(parser, values))
         parser.exit()
 
 

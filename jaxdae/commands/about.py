@@ -40,7 +40,7 @@ def _name_words(parser: argparse.ArgumentParser) -> None:
     # Loaded here: these names are those of classes, which need JAX.
     from jaxdae.simulation.choices import CHOICES
 
-    words: dict[str, list[str]] = {name.removesuffix("s"): [*kinds] for name, kinds in CHOICES.items()}
+    words = {name.removesuffix("s"): [*kinds] for name, kinds in CHOICES.items()}
     words["model"] = [*catalogue()]
     for action in _actions(parser):
         if action.choices is None and action.dest in words:
