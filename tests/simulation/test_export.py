@@ -53,8 +53,8 @@ def assert_same(outputs, run, atol):
 
 
 @with_compiler
-@pytest.mark.parametrize("target", [HERE, VECTORS])
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("target", [HERE, pytest.param(VECTORS, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("dtype", [np.float64, pytest.param(np.float32, marks=pytest.mark.slow)])
 def test_a_c_program_gives_the_numbers_of_simulate(tmp_path, dtype, target):
     """Fixed steps, one run and a batch: 25 steps of numbers of about one, a rounding each."""
     start = jaxdae.State(HANGING.q.astype(dtype), HANGING.v.astype(dtype))
@@ -135,7 +135,7 @@ class Network(eqx.Module):
 @pytest.mark.parametrize(
     ("formulation", "settings", "more"),
     [
-        (jaxdae.Hamiltonian(jaxdae.Baumgarte(K_D=20.0, K_P=100.0)), FIXED, 0),
+        pytest.param(jaxdae.Hamiltonian(BAUMGARTE.stabilization), FIXED, 0, marks=pytest.mark.slow),
         pytest.param(jaxdae.NullSpace(), FIXED, 0, marks=pytest.mark.slow),
         (BAUMGARTE, {**FIXED, "controller": Filtered()}, 1),
         pytest.param(BAUMGARTE, {**FIXED, "controller": Network()}, 0, marks=pytest.mark.slow),
@@ -214,6 +214,7 @@ def test_too_few_steps_have_a_status(tmp_path):
 
 
 @with_compiler
+@pytest.mark.slow
 def test_quantities_of_every_state(tmp_path):
     """Those of the trajectory, in rows and at the end."""
     names = ("u", "multipliers", "phi", "phi_dot", "energy", "kinetic_energy", "potential_energy")
