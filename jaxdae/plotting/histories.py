@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
-from jaxdae.plotting import between_rows, readout, style
+from jaxdae.plotting import between_rows, missed, readout, style
+from jaxdae.simulation import passages
 
 
 class _Panel(NamedTuple):
@@ -74,8 +75,11 @@ def _curves(trajectory: Any, quantity: str, values: Any) -> tuple[np.ndarray, np
     return fine.ts, fine.q if quantity == "q" else fine.v
 
 
-def _too_few_rows(trajectory: Any, ts: np.ndarray) -> str | None:
-    """What to say where a run took more steps than it has rows."""
+def _too_few_rows(trajectory: Any, ts: np.ndarray, labels: Any) -> str | None:
+    """What to say where rows do not show the motion, or a run took more steps than it has rows."""
+    rows = between_rows.rows_of(trajectory) if is_run(trajectory) else None
+    if rows is not None:
+        return _missed_in_words(trajectory, rows, labels)
     stats = getattr(trajectory, "stats", None) or {}
     steps = int(np.asarray(stats.get("num_steps", 0)))
     if steps <= ts.size:
@@ -83,11 +87,56 @@ def _too_few_rows(trajectory: Any, ts: np.ndarray) -> str | None:
     return f"{ts.size} rows of a run of {steps} steps: motions between rows may be missing"
 
 
+def _missed_in_words(trajectory: Any, rows: between_rows.Moving, labels: Any) -> str | None:
+    long = int(missed.sparse(rows).sum())
+    if long == 0:
+        return None
+    # Traces the run's equations with JAX, which pictures of stored rows do without.
+    from jaxdae.simulation.accelerations import accelerations
+
+    head = f"{long} of {rows.ts.size - 1} intervals between rows are too long for the motion"
+    found = missed.missed_extrema(rows, readout.rows(trajectory, accelerations(trajectory)))
+    if found is None:
+        return f"{head}; save more rows"
+    name = _coordinate_names(labels, found.coordinate + 1)[0][found.coordinate]
+    return (
+        f"{head}:\nabout {found.expected} extrema of {name}, {found.seen} are drawn; save more rows"
+    )
+
+
+def is_run(trajectory: Any) -> bool:
+    """Whether it is a run that can still be computed with, not one read from a file."""
+    return getattr(trajectory, "formulation", None) is not None
+
+
+def _passages(trajectory: Any) -> list[passages.Passage]:
+    """Near-singular positions that a run passed."""
+    rows = between_rows.rows_of(trajectory)
+    if rows is None or rows.ts.size < 2:
+        return []
+    from jaxdae.simulation.diagnostics import passages_along
+
+    found, _ = passages_along(trajectory.system, trajectory.formulation, rows.ts, rows)
+    return found
+
+
+def _mark_passages(axes: np.ndarray, found: list[passages.Passage]) -> None:
+    """A dashed line through all axes at each, how close the closest was in the legend."""
+    if not found:
+        return
+    least = min(x.value for x in found)
+    for k, ax in enumerate(axes.flat):
+        for i, passage in enumerate(found):
+            label = f"near-singular, least σ = {least:.1e}" if k == i == 0 else None
+            ax.axvline(passage.time, color=style.QUIET, linestyle="--", linewidth=0.9, label=label)
+
+
 def plot_histories(
     trajectory: Any,
     *,
     labels: Any = None,
     quantities: Sequence[str] = ("q", "v"),
+    singular: bool = True,
     title: str | None = None,
 ) -> Figure:
     """Draw quantities of one trajectory against time, one pair of axes per quantity and unit.
@@ -95,10 +144,14 @@ def plot_histories(
     Args:
         trajectory: what `jaxdae.simulate` returned, or anything with `ts`, `q`, `success` and the
             quantities asked for, each with time first. A failed run ends where it failed. Between
-            few rows `q` and `v` are drawn as Hermite's cubics; where the run took more steps than
-            it has rows, the figure says so.
+            few rows `q` and `v` are drawn as Hermite's cubics. Where rows are too far apart for
+            that, the figure says about how many extrema it misses; of a run read from a file, that
+            the run took more steps than it has rows.
         labels: names and units (`jaxdae.Labels`); those of `trajectory.system` when not given.
         quantities: any of `"q"`, `"v"`, `"w"`, `"u"`, `"multipliers"`.
+        singular: mark near-singular positions, where the constraint Jacobian nearly loses rank; the
+            legend has its least singular value there, rows scaled by their largest lengths. A run
+            read from a file has none.
         title: heading of the figure.
 
     Returns:
@@ -117,7 +170,7 @@ def plot_histories(
     labels = readout.get_labels(trajectory, labels)
     panels = [panel for quantity in quantities for panel in _panels(trajectory, labels, quantity)]
     figure, axes = style.new_axes(len(panels), title=title)
-    few = _too_few_rows(trajectory, ts)
+    few = _too_few_rows(trajectory, ts, labels)
     if few is not None:
         axes.flat[0].set_title(few, fontsize="small", color=style.QUIET, loc="left")
     for ax, panel in zip(axes.flat, panels, strict=True):
@@ -127,5 +180,7 @@ def plot_histories(
         else:
             style.note(ax, "none")
         style.mark_failure(ax, readout.failure_time(trajectory))
+    if singular and is_run(trajectory):
+        _mark_passages(axes, _passages(trajectory))
     style.finish(axes)
     return figure
