@@ -264,8 +264,8 @@ def tolerance_of(controller, dtype) -> float | None:
     return sum(float(np.max(np.asarray(x))) for x in jax.tree.leaves(values))
 
 
-def warnings_of(system, formulation, controller, watched: Watched) -> list[str]:
-    """What to warn of after a run that reached its end, in words.
+def surveyed(system, formulation, controller, watched: Watched) -> tuple[Any, Row]:
+    """States of a run that reached its end, and what is read of them, as NumPy arrays.
 
     Args:
         system: what was simulated.
@@ -275,19 +275,18 @@ def warnings_of(system, formulation, controller, watched: Watched) -> list[str]:
     """
     state = _states(system, formulation, watched.ts, watched.ys)
     survey = lambda t, state: _survey_block(system, controller, t, state)  # noqa: E731
-    rows = _in_blocks(survey, _BLOCK, watched.ts, state)
-    return judged(system, formulation, watched, state, rows)
+    return state, _in_blocks(survey, _BLOCK, watched.ts, state)
 
 
 def judged(system, formulation, watched: Watched, state, rows: Row) -> list[str]:
-    """The same where the rows have been read.
+    """What to warn of after a run that reached its end, in words.
 
     Args:
         system: what was simulated.
         formulation: by which equations.
         watched: rows of the run, from `rows_of`.
         state: states there, `(q, v, w)`.
-        rows: from `read_row`, all as NumPy arrays.
+        rows: from `read_row`, all as NumPy arrays; see `surveyed`.
     """
     texts = []
     if not formulation.capabilities.passes_singular_positions:

@@ -3,9 +3,11 @@
 import warnings
 
 import diffrax
+import numpy as np
 
 from jaxdae.simulation.assumptions import rank_warning
-from jaxdae.simulation.diagnostics import rows_of, tolerance_of, warnings_of
+from jaxdae.simulation.described import Noted
+from jaxdae.simulation.diagnostics import judged, Row, rows_of, surveyed, tolerance_of
 from jaxdae.simulation.failure import raise_failure, review, review_controller
 from jaxdae.simulation.problem import Method, Problem
 from jaxdae.simulation.trajectory import Trajectory
@@ -36,11 +38,20 @@ def reviewed(
             texts.append(review_controller(trajectory))
         if throw and trajectory.plain:
             rows = rows_of(trajectory, _tolerance(problem, method))
-            texts += warnings_of(*problem.parts, rows)
+            state, survey = surveyed(*problem.parts, rows)
+            texts += judged(problem.system, problem.formulation, rows, state, survey)
+            _note(trajectory, survey)
         for text in texts:
             if text is not None:
                 warnings.warn(text, RuntimeWarning, stacklevel=3)
     return trajectory
+
+
+def _note(trajectory: Trajectory, survey: Row) -> None:
+    """Keep what was read, for the prompt alone: beside the fields, so that no program sees it."""
+    change = np.abs(survey.energy - survey.energy[0]).max()
+    noted = Noted(float(survey.residual.max()), float(change))
+    object.__setattr__(trajectory, "noted", noted)
 
 
 def _tolerance(problem: Problem, method: Method) -> float | None:

@@ -107,6 +107,11 @@ class StoredTrajectory:
             )
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
+    def __repr__(self) -> str:
+        from jaxdae.simulation import described
+
+        return described.of_stored(self)
+
     @property
     def batch_shape(self) -> tuple[int, ...]:
         """Lengths of the batch axes; empty for a single run."""

@@ -65,6 +65,11 @@ class Trajectory(eqx.Module):
     watched: Any = None
     varied: Varied | None = None
 
+    def __repr__(self) -> str:
+        from jaxdae.simulation import described
+
+        return described.live(self)
+
     @property
     def backend(self) -> str:
         """`"native"` or `"plain"`: which backend made the run."""
@@ -237,14 +242,7 @@ class Trajectory(eqx.Module):
         return chosen if varied is None else dataclasses.replace(chosen, varied=varied)
 
     def member(self, index: int) -> "Trajectory":
-        """One member of a batch.
-
-        Args:
-            index: its position along the first batch axis.
-
-        Returns:
-            A `Trajectory` with one batch axis less.
-        """
+        """One member of a batch, `run[index]`."""
         return self[index]
 
     # Its earlier name, which programs outside use.
@@ -313,9 +311,6 @@ class Trajectory(eqx.Module):
 
         Args:
             path: what `save` has written.
-
-        Returns:
-            A `StoredTrajectory`, for pictures, exports and analyses of its rows.
 
         Raises:
             FileNotFoundError: if there is no such file.
