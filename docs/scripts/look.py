@@ -1,6 +1,6 @@
 """Opens the built site in a browser, wide and light, narrow and dark, and says what is wrong.
 
-Errors of the console, requests that fail or leave the site, pictures that are not there, pages wider
+Errors of the console, requests that fail or leave the site, missing pictures, pages wider
 than the screen, a search that does not answer. Needs `pip install playwright` and a Chromium.
 
     mkdocs build && python docs/scripts/look.py --chromium /usr/bin/chromium [--out pictures]
