@@ -90,6 +90,25 @@ def _parameters(run) -> tuple[dict[str, Any], tuple[str, ...]]:
     return plain, tuple(name.partition(".")[2] for name in leaves if name not in plain)
 
 
+def check_parameters(run: StoredTrajectory, system: Any) -> None:
+    """See that a system has the parameters that were stored, as far as it has their names.
+
+    Raises:
+        ValueError: naming the first that differs, and both values.
+    """
+    known = run.parameters
+    for name, x in named("system", system).items():
+        if name not in known or not eqx.is_array_like(x):
+            continue
+        here, there = np.asarray(x), known[name]
+        if here.shape == there.shape and np.array_equal(
+            here.astype(there.dtype), there, equal_nan=there.dtype.kind == "f"
+        ):
+            continue
+        remedy = "choose a member first, run[i]" if run.batch_shape else "make one that agrees"
+        raise ValueError(f"{name} is {here} here, and {there} in the stored run; {remedy}.")
+
+
 def _is_plain(x) -> bool:
     """Whether files of NumPy have a type for an array: keys of random numbers have none."""
     extended = jax.numpy.issubdtype(x.dtype, jax.dtypes.extended)

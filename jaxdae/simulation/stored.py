@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import diffrax
 
     from jaxdae.simulation.members import Varied
-    from jaxdae.systems import Labels, Power, State, Violation
+    from jaxdae.systems import Labels, Power, State, System, Violation
 
 # Fields of `Power`.
 WORKS = ("work.force", "work.dissipation", "work.constraint", "work.explicit")
@@ -26,7 +26,7 @@ ROWS = (
 )  # fmt: skip
 # What a live trajectory computes from its system.
 _OF_SYSTEM = (
-    "system", "formulation", "controller", "jacobian", "constraint_rank", "least_singular_value",
+    "formulation", "controller", "jacobian", "constraint_rank", "least_singular_value",
     "energy_error", "evaluate", "interpolation", "arrays", "skeleton",
 )  # fmt: skip
 
@@ -78,10 +78,12 @@ class StoredTrajectory:
     Args:
         arrays: by name; the axes of a batch come first, then time in those of `ROWS`.
         about: what is said of the run.
+        attached: the system that `with_system` has given it.
     """
 
     arrays: Mapping[str, np.ndarray]
     about: About
+    attached: Any = None
 
     def _array(self, name: str) -> np.ndarray:
         if name not in self.arrays:
@@ -99,7 +101,33 @@ class StoredTrajectory:
             if name.startswith(f"{head}.")
         }
 
+    @property
+    def system(self) -> "System":
+        """The system that `with_system` has given it; without one `__getattr__` says so."""
+        if self.attached is None:
+            raise AttributeError
+        return self.attached
+
+    def with_system(self, system: "System") -> "StoredTrajectory":
+        """The same with a system, which pictures of the mechanism need.
+
+        Args:
+            system: of the same parameters; of a batch that varies them, choose a member first.
+
+        Raises:
+            ValueError: for a parameter that is not what was stored.
+        """
+        from jaxdae.simulation import snapshot
+
+        snapshot.check_parameters(self, system)
+        return dataclasses.replace(self, attached=system)
+
     def __getattr__(self, name: str) -> Any:
+        if name == "system":
+            raise AttributeError(
+                "a stored trajectory has no system, which pictures of a mechanism need: give it "
+                "one, run.with_system(system)."
+            )
         if name in _OF_SYSTEM:
             raise AttributeError(
                 f"a stored trajectory has no system, from which {name} comes: read it of the run "
@@ -260,9 +288,8 @@ class StoredTrajectory:
         varied = Varied.of(self.batch_shape, axes, values)
         others = {k: x for k, x in self.arrays.items() if not k.startswith("varied.")}
         named = {f"varied.{name}": np.asarray(x) for name, x in varied.values.items()}
-        return StoredTrajectory(
-            {**others, **named}, dataclasses.replace(self.about, axes=varied.axes)
-        )
+        about = dataclasses.replace(self.about, axes=varied.axes)
+        return dataclasses.replace(self, arrays={**others, **named}, about=about)
 
     def __getitem__(self, index) -> "StoredTrajectory":
         """A member of a batch, or several: see `Trajectory.__getitem__`."""
@@ -272,7 +299,7 @@ class StoredTrajectory:
         dropped = len(index) if isinstance(index, tuple) else int(isinstance(index, int))
         arrays = {name: np.asarray(x[index]) for name, x in self.arrays.items()}
         about = dataclasses.replace(self.about, axes=self.about.axes[dropped:])
-        return StoredTrajectory(arrays, about)
+        return dataclasses.replace(self, arrays=arrays, about=about)
 
     def member(self, index: int) -> "StoredTrajectory":
         """One member of a batch."""

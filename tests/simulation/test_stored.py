@@ -23,6 +23,7 @@ from jaxdae import (
     TrajectoryFileError,
 )
 from jaxdae.models import CartesianPendulum
+from jaxdae.plotting import plot_mechanism
 from jaxdae.solvers import RK4
 
 LENGTHS = np.array([0.5, 1.5, np.nan])
@@ -144,6 +145,23 @@ def test_what_needs_the_system_says_so():
     run = StoredTrajectory({name: run.arrays[name] for name in ("ts", "q")}, run.about)
     with pytest.raises(ValueError, match="energy was not stored with this trajectory; it has: ts"):
         _ = run.energy
+
+
+def test_a_system_may_be_given_back(batch):
+    """Of the parameters that were stored; a member keeps it. Mechanisms are drawn then."""
+    run = batch.stored()
+    member = run[1].with_system(CartesianPendulum(length=1.5))
+    assert float(member.system.length) == 1.5
+    assert plot_mechanism(member).axes
+    with pytest.raises(AttributeError, match=r"has no system, .* one, run.with_system\(system\)"):
+        plot_mechanism(run[1])
+    text = r"system.length is 1.0 here, and 1.5 in the stored run; make one that agrees"
+    with pytest.raises(ValueError, match=text):
+        run[1].with_system(CartesianPendulum())
+    with pytest.raises(ValueError, match=r"in the stored run; choose a member first, run\[i\]"):
+        run.with_system(CartesianPendulum())
+    several = stored((2,)).with_system(CartesianPendulum())
+    assert several[1].system is several.varying("side").system
 
 
 def _altered(path, **changes):
