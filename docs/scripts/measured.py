@@ -14,6 +14,7 @@ import bibliography
 from names import ROOT
 
 DATA = ROOT / "docs" / "data"
+TARGETS = (1e-6, 1e-9)
 PICTURES = ROOT / "docs" / "images" / "papers"
 # The scripts of each paper, in the order of the page: (folder of results, picture of it).
 PAPERS = {
@@ -69,7 +70,45 @@ def _row(claim: dict[str, Any]) -> str:
 
 
 def _benchmarks() -> str:
-    return (ROOT / "benchmarks" / "README.md").read_text().partition("\n")[2]
+    """A table for each problem of the committed run; below, what the scripts do and what limits."""
+    data = read("single_run.json")
+    machine, rows = data["machine"], data["rows"]
+    problems = dict.fromkeys(x["problem"] for x in rows)
+    parts = [line for name in problems for line in _problem(name, rows)]
+    versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
+    made = f"{machine['cores']} cores, {machine['machine']}; {versions}."
+    return "\n".join([*parts, made, "", *_described()])
+
+
+def _problem(name: str, rows: list[dict[str, Any]]) -> list[str]:
+    part = [x for x in rows if x["problem"] == name]
+    bases = {target: _fastest(part, "jaxdae, native", target) for target in TARGETS}
+    lines = [f"### {name[0].upper()}{name[1:]}", "", "| code | error 1e-6 | error 1e-9 |"]
+    lines += ["|---|---|---|"]
+    for code in dict.fromkeys(x["code"] for x in part):
+        cells = [_cell(_fastest(part, code, x), bases[x]) for x in TARGETS]
+        lines.append(f"| {code} | {' | '.join(cells)} |")
+    return [*lines, ""]
+
+
+def _fastest(part: list[dict[str, Any]], code: str, target: float) -> dict[str, Any] | None:
+    able = [x for x in part if x["code"] == code and x["error"] <= target]
+    return min(able, key=lambda x: min(x["seconds"]), default=None)
+
+
+def _cell(best: dict[str, Any] | None, base: dict[str, Any] | None) -> str:
+    """Milliseconds, and times the kernel."""
+    if best is None:
+        return "–"
+    least = min(best["seconds"])
+    times = "" if base is None else f" ({least / min(base['seconds']):.3g})"
+    return f"{1e3 * least:.3g} ms{times}"
+
+
+def _described() -> list[str]:
+    """The text beside the scripts, one level deeper, with its links from there."""
+    lines = (ROOT / "benchmarks" / "README.md").read_text().splitlines()[1:]
+    return ["## All benchmarks", "", *(x.replace("## ", "### ", 1) for x in lines)]
 
 
 def gather(results: Path) -> dict[str, Any]:
