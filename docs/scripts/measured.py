@@ -106,9 +106,13 @@ def _cell(best: dict[str, Any] | None, base: dict[str, Any] | None) -> str:
 
 
 def _described() -> list[str]:
-    """The text beside the scripts, one level deeper, with its links from there."""
-    lines = (ROOT / "benchmarks" / "README.md").read_text().splitlines()[1:]
-    return ["## All benchmarks", "", *(x.replace("## ", "### ", 1) for x in lines)]
+    """What each of the scripts measures, in its own words."""
+    rows = [
+        f"| `{path.name}` | {_first_line(path)} |"
+        for path in sorted((ROOT / "benchmarks").glob("*.py"))
+        if 'if __name__ == "__main__"' in path.read_text()
+    ]
+    return ["## All benchmarks", "", "| script | what it measures |", "|---|---|", *rows, ""]
 
 
 def gather(results: Path) -> dict[str, Any]:
@@ -124,9 +128,12 @@ def gather(results: Path) -> dict[str, Any]:
 
 
 def _script(results: Path, name: str) -> dict[str, Any]:
-    source = (ROOT / "experiments" / f"{name}.py").read_text()
-    summary = (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0]
+    summary = _first_line(ROOT / "experiments" / f"{name}.py")
     return {"summary": summary, **json.loads((results / name / "claims.json").read_text())}
+
+
+def _first_line(script: Path) -> str:
+    return (ast.get_docstring(ast.parse(script.read_text())) or "").partition("\n")[0]
 
 
 def _pictures(results: Path) -> None:
