@@ -7,6 +7,7 @@ from .fronts import plot_front as plot_front
 from .histories import plot_histories as plot_histories
 from .identification import plot_residuals as plot_residuals
 from .mechanism import plot_mechanism as plot_mechanism, plot_path as plot_path
+from .page import save_page as save_page
 from .roots import plot_roots as plot_roots
 from .series import plot_series as plot_series
 from .style import save_figure as save_figure

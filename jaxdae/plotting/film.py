@@ -59,7 +59,7 @@ def timing(first: float, last: float, *, fps: float, speed: float | None) -> Tim
             "real time, 0.1 for ten times as slow."
         )
     length = last - first
-    speed = _simple_speed(length) if speed is None else speed
+    speed = simple_speed(length) if speed is None else speed
     delay = TICK * max(round(1.0 / fps / TICK), 2)
     count = math.ceil(length / speed / delay - 1e-9) + 1
     if count > MOST_FRAMES:
@@ -71,7 +71,7 @@ def timing(first: float, last: float, *, fps: float, speed: float | None) -> Tim
     return Timing(np.minimum(first + speed * delay * np.arange(count), last), delay, speed)
 
 
-def _simple_speed(length: float) -> float:
+def simple_speed(length: float) -> float:
     """1 for what lasts 2 to 20 s; else 1, 2 or 5 times a power of ten, of 5 to 12.5 s of film."""
     if length <= 0.0 or _SHORTEST <= length <= _LONGEST:
         return 1.0

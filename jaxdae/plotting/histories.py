@@ -51,7 +51,7 @@ QUANTITIES: dict[str, tuple[str, Callable[[Any, int], tuple[list[str], list[str]
 }
 
 
-def _panels(trajectory: Any, labels: Any, quantity: str) -> list[_Panel]:
+def panels_of(trajectory: Any, labels: Any, quantity: str) -> list[_Panel]:
     """The panels of one quantity: one per unit, in the order of first appearance."""
     heading, get_names = QUANTITIES[quantity]
     values = getattr(trajectory, quantity, None)
@@ -168,7 +168,7 @@ def plot_histories(
         )
     ts = readout.times(trajectory)
     labels = readout.get_labels(trajectory, labels)
-    panels = [panel for quantity in quantities for panel in _panels(trajectory, labels, quantity)]
+    panels = [panel for quantity in quantities for panel in panels_of(trajectory, labels, quantity)]
     figure, axes = style.new_axes(len(panels), title=title)
     few = _too_few_rows(trajectory, ts, labels)
     if few is not None:

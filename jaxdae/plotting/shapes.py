@@ -13,6 +13,10 @@ from jaxdae.plotting.between_rows import Moving
 from jaxdae.systems import Points, System
 
 
+class NoShapeError(ValueError):
+    """A system has no points to draw."""
+
+
 class Shapes(NamedTuple):
     """What a system looks like at some times.
 
@@ -153,7 +157,7 @@ def _points(system: Any, moving: Moving) -> Points:
     if isinstance(system, System):
         points = _placed(system, jnp.asarray(moving.ts), jnp.asarray(moving.q))
     if points is None:
-        raise ValueError(
+        raise NoShapeError(
             f"{name} has no shape to draw: its points(t, q) is not declared, or returns None. "
             "Declare a method `points(self, t, q)` that returns jaxdae.Points, such as "
             'jaxdae.Points({"pivot": jnp.zeros(2), "mass": q}, links=(("pivot", "mass"),), '
