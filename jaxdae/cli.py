@@ -235,6 +235,12 @@ def _add_simulate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--uncontrolled", action="store_true", help="without the controller that the model has"
     )
+    parser.add_argument(
+        "--page",
+        action="store_true",
+        help="write page.html, on which the mechanism moves beside its plots; needs plotly",
+    )
+    parser.add_argument("--open", action="store_true", help="write it and show it in the browser")
     _add_gains(parser)
 
 

@@ -28,6 +28,8 @@ _BUILT_FROM = ("jax", "jaxlib", "numpy", "equinox", "diffrax", "optimistix", "li
 # Of what an executable calls besides kernels these are known to be there in another process.
 _LAPACK = re.compile(r"lapack_\w+_ffi")
 _CALLED = re.compile(r"custom_call\s*@(?:\"([^\"]+)\"|(\S+?))\(")
+# Options that change what is written of a run, and not the run.
+_OF_NO_RUN = ("out", "progress", "keep", "page", "open")
 
 
 class Program(NamedTuple):
@@ -164,7 +166,7 @@ def _digest(read: dict[str, Any]) -> str:
 
 def _key(options) -> str:
     """Hash of all that decides on a run and its program."""
-    asked = {k: v for k, v in vars(options).items() if k not in ("out", "progress", "keep")}
+    asked = {k: v for k, v in vars(options).items() if k not in _OF_NO_RUN}
     made = (
         _sources(),
         sys.version,

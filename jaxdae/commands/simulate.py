@@ -1,6 +1,8 @@
 """`jaxdae simulate MODEL`: run a ready system, plot it, and say how well the constraints held."""
 
 import time
+import webbrowser
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,8 @@ _LATE = 0.9
 
 def run(options) -> int:
     """Run the command; 0 if the simulation reached its end, 1 if it stopped early."""
+    if (options.page or options.open) and find_spec("plotly") is None:
+        raise ValueError("a page of the run needs plotly: pip install 'jaxdae[page]'.")
     out = output_folder(options.out, options.model)
     began = time.perf_counter()
     record = kept.again(options) if options.keep else None
@@ -42,6 +46,8 @@ def run(options) -> int:
     trajectory_file.write(series, out / "trajectory.npz")
     files = "simulation.json, trajectory.npz and trajectory.csv"
     print(f"\nplots, {files} are in {out}", flush=True)
+    if options.page or options.open:
+        _show(record, options, out)
     if options.keep and program is not None:
         kept.keep(options, program, record.words)
     return 0 if record.words.success else 1
@@ -141,6 +147,20 @@ def _draw(record: Record, out: Path) -> None:
     if _residuals(record)[1].shape[-1]:
         save_figure(_off(record, run), out / "violation.png")
     save_figure(plot_energy(run, work=True), out / "energy.png")
+
+
+def _show(record: Record, options, out: Path) -> None:
+    """The run as a page, in the browser if that was asked for."""
+    # Loaded where it is asked for: what draws a mechanism traces it.
+    from jaxdae.models import get_model
+    from jaxdae.plotting import save_page
+
+    run = record.drawn()
+    run.system = get_model(options.model).system()
+    page = save_page(run, out / "page.html", title=options.model)
+    print(f"page.html is there, too: {page.resolve().as_uri()}", flush=True)
+    if options.open:
+        webbrowser.open(page.resolve().as_uri())
 
 
 def _off(record: Record, run: Any):

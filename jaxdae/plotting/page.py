@@ -288,8 +288,8 @@ def _slider(ts: np.ndarray) -> dict[str, Any]:
     step = (ts[-1] - ts[0]) / max(ts.size - 1, 1)
     digits = max(0, -math.floor(math.log10(step))) if step > 0.0 else 3
     steps = [{"label": f"{t:.{digits}f}", **_animated([str(i)], 0.0)} for i, t in enumerate(ts)]
-    value = {"prefix": "t = ", "suffix": " s"}
-    return {"steps": steps, "currentvalue": value, "x": 0.12, "len": 0.88, "pad": {"t": 50}}
+    value = {"prefix": "t = ", "suffix": " s", "xanchor": "center"}
+    return {"steps": steps, "currentvalue": value, "x": 0.2, "len": 0.8, "pad": {"t": 50}}
 
 
 def _buttons(delay: float) -> dict[str, Any]:

@@ -106,7 +106,7 @@ def along(trajectory: Any, ts: np.ndarray | None = None) -> Shapes:
     """
     rows = _rows(trajectory)
     moving = between_rows.finely(rows) if ts is None else between_rows.at(rows, _within(rows, ts))
-    points = _points(trajectory.system, moving)
+    points = _points(getattr(trajectory, "system", None), moving)
     arrays = lambda table: {x: np.asarray(y) for x, y in table.items()}  # noqa: E731
     return Shapes(moving.ts, arrays(points.places), arrays(points.outlines), points)
 
@@ -152,6 +152,11 @@ def _within(rows: Moving, ts: np.ndarray) -> np.ndarray:
 
 
 def _points(system: Any, moving: Moving) -> Points:
+    if system is None:
+        raise NoShapeError(
+            "the run knows no system, whose points could be drawn: runs read from files have rows "
+            "and names alone. Draw the run that simulate returned."
+        )
     name = type(system).__name__
     points = None
     if isinstance(system, System):

@@ -158,6 +158,13 @@ def test_a_system_without_points_says_what_to_declare(run, message):
         plot_mechanism(run)
 
 
+def test_a_run_from_a_file_knows_no_system():
+    run = turning_run()
+    del run.system
+    with pytest.raises(ValueError, match=r"the run knows no system, .* that simulate returned"):
+        plot_mechanism(run)
+
+
 def test_points_of_another_kind_are_refused():
     with pytest.raises(TypeError, match=r"NotPoints.points must return jaxdae.Points, .* dict"):
         plot_path(turning_run(NotPoints()))
