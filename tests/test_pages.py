@@ -30,10 +30,11 @@ def scripts():
     """The modules that make the site."""
     sys.path.insert(0, str(SCRIPTS))
     import blocks
+    import measured
     import names
     import reference
 
-    yield blocks, names, reference
+    yield blocks, names, reference, measured
     sys.path.remove(str(SCRIPTS))
 
 
@@ -82,7 +83,7 @@ def test_every_public_name_has_an_entry(scripts):
     """From the export lists, which the package itself loads from: nothing is listed by hand."""
     import jaxdae
 
-    _, names, reference = scripts
+    _, names, reference, _ = scripts
     rooms = {room.name: set(room.names) for room in names.rooms()}
     modules = {x.removeprefix("jaxdae.") for x in rooms}
     assert rooms["jaxdae"] == {x for x in dir(jaxdae) if x not in modules and x[0] != "_"}
@@ -151,3 +152,20 @@ def test_the_recipe_of_conda_has_the_dependencies_and_the_version_of_the_project
     assert f'version = "{project["version"]}"' in text
     assert f"jaxdae = {project['scripts']['jaxdae']}" in text
     assert f"summary: {project['description']}" in text
+
+
+@pytest.mark.parametrize("page", ["papers.md", "benchmarks.md", "howto/gains.md"])
+def test_numbers_of_committed_runs_stand_in_their_places(page, scripts):
+    measured = scripts[3]
+    text = (ROOT / "docs" / page).read_text()
+    filled = measured.filled(text)
+    assert "{{" in text
+    assert "{{" not in filled
+
+
+def test_a_claim_that_a_run_contradicts_is_shown_as_such(scripts):
+    measured = scripts[3]
+    claims = [x for one in measured.read("claims.json")["scripts"].values() for x in one["claims"]]
+    page = measured.filled("{{ claims }}")
+    assert page.count("\n| yes | ") == sum(x["holds"] for x in claims)
+    assert page.count("\n| **not in this run** | ") == sum(not x["holds"] for x in claims)

@@ -27,9 +27,11 @@ PAPERS = {
 
 
 def filled(markdown: str) -> str:
-    """A page with its numbers in the place of `{{ claims }}` and `{{ benchmarks }}`."""
+    """A page with its numbers in the place of `{{ claims }}`, `{{ benchmarks }}` and the like."""
     if "{{ claims }}" in markdown:
         markdown = markdown.replace("{{ claims }}", _papers(read("claims.json")))
+    if "{{ two-link }}" in markdown:
+        markdown = markdown.replace("{{ two-link }}", _gains(read("two_link.json")))
     if "{{ benchmarks }}" in markdown:
         markdown = markdown.replace("{{ benchmarks }}", _benchmarks())
     return markdown
@@ -67,6 +69,27 @@ def _paper(key: str, names: dict[str, str], scripts: dict[str, Any]) -> list[str
 def _row(claim: dict[str, Any]) -> str:
     text = " ".join(claim["text"].split()).replace("|", "\\|")
     return f"| {'yes' if claim['holds'] else '**not in this run**'} | {text} |"
+
+
+def _gains(study: dict[str, Any]) -> str:
+    """The table of the main job: sets of gains, and what each costs on what it was not tuned on."""
+    sets, dt = list(study["gains"]), study["dt"]
+    what = study["integrand"].replace("|", "\\|")
+    lines = [f"| mean integrated {what} | {' | '.join(sets)} |", "|---" * (len(sets) + 1) + "|"]
+    for gain, power in (("K_D", 1), ("K_P", 2)):
+        cells = [_numbers(study["gains"][x][gain], dt**power) for x in sets]
+        lines.append(f"| {gain} h{'²' if power == 2 else ''} | {' | '.join(cells)} |")
+    for name, costs in study["checks"].items():
+        lines.append(f"| {name} | {' | '.join(_cost(costs[x]) for x in sets)} |")
+    return "\n".join(lines)
+
+
+def _numbers(gains: list[float], unit: float) -> str:
+    return ", ".join(f"{x * unit:.4g}" for x in gains)
+
+
+def _cost(check: dict[str, Any]) -> str:
+    return "runs fail" if check["failed"] or check["cost"] is None else f"{check['cost']:.2g}"
 
 
 def _benchmarks() -> str:
