@@ -193,7 +193,9 @@ def _steps(facts: Facts) -> str:
     return f", {most} steps" if least == most else f", {least} … {most} steps"
 
 
-def _result(facts: Facts) -> str:
+def _result(facts: Facts) -> str | None:
+    if np.size(facts.success) == 0:
+        return None
     if facts.shape:
         failed = int(np.size(facts.success) - np.sum(facts.success))
         return f"{failed} of {np.size(facts.success)} failed" if failed else "all reached the end"
