@@ -241,6 +241,13 @@ def _add_simulate(parser: argparse.ArgumentParser) -> None:
         help="write page.html, on which the mechanism moves beside its plots; needs plotly",
     )
     parser.add_argument("--open", action="store_true", help="write it and show it in the browser")
+    parser.add_argument(
+        "--start",
+        type=_assignments,
+        metavar="NAME=VALUE,…",
+        help="coordinates, velocities or actuator states of the start, for example "
+        "'r=0.25,d(r)/dt=0.1'; the others are made consistent; default: the model's",
+    )
     _add_gains(parser)
 
 

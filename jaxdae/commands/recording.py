@@ -18,6 +18,7 @@ import numpy as np
 from jaxdae.commands import kept
 from jaxdae.commands.choice import chosen_controller, chosen_formulation
 from jaxdae.commands.record import Record, Words
+from jaxdae.commands.start import chosen_start
 from jaxdae.compiled import kinds
 from jaxdae.control.base import control_input, offers_of
 from jaxdae.kernels.llvm import machine_code
@@ -32,7 +33,7 @@ from jaxdae.simulation.review import reviewed
 from jaxdae.simulation.run import NATIVE, run as integrated
 from jaxdae.simulation.snapshot import result_names
 from jaxdae.simulation.trajectory import Trajectory
-from jaxdae.systems import constraint_residuals, State
+from jaxdae.systems import constraint_residuals
 from jaxdae.systems.checks import constraint_counts
 
 # Rows of an adaptive run; one of more steps is made again with more rows.
@@ -89,6 +90,9 @@ def record(options) -> tuple[Record, kept.Program | None]:
             asked["dt"],
         )
         words = _words(made, model, asked["dt"])
+        # Any other start than that of a program departs from it.
+        departs = words.departs or bool(options.start and words.program)
+        words = words._replace(departs=departs)
     return Record.of(made.read, words._replace(announced=tuple(announced))), made.program
 
 
@@ -152,9 +156,7 @@ def _arguments(model: Model, options) -> dict[str, Any]:
     """Those of `simulate`."""
     system = model.system()
     dtype = jnp.dtype(options.dtype)
-    start = State(*system.start(), system.actuators())
-    start = start if model.departure is None else model.departure(start)
-    state = jax.tree.map(lambda x: jnp.asarray(x, dtype), start)
+    state = chosen_start(model, system, options.start, dtype)
     formulation = chosen_formulation(model, options, *constraint_counts(system, state))
     controller = chosen_controller(model, system, options.uncontrolled)
     # Adaptive steps give theirs to the iterations of implicit methods.

@@ -20,6 +20,10 @@ from jaxdae.version import __version__
 
 # Residuals above this, in the units of the constraint, are pointed out.
 NOTICEABLE = 1e-2
+# Those of `jaxdae.systems.Power`, as the table names them.
+_CAUSES = ("forces and inputs", "dissipation", "constraints", "changes in time")
+# Work below this part of the energy is that of round-off.
+_NOTHING = 1e-6
 # Models that start where their program does not hold are judged by this last part of the time.
 _LATE = 0.9
 
@@ -39,7 +43,7 @@ def run(options) -> int:
         record, program = recording.record(options)
     seconds = time.perf_counter() - began
     print(_report(record, options, seconds), flush=True)
-    _draw(record, out)
+    _draw(record, options.model, out)
     write_json(out / "simulation.json", _result(record, options, seconds))
     series = record.stored(options.model)
     write_csv(series, out / "trajectory.csv")
@@ -104,6 +108,9 @@ def _figures(record: Record) -> dict[str, float]:
             results[name] = _largest(rows[key])
     if record.words.program is not None:
         results["largest |f| of the program"] = _largest(rows["program"])
+    work, least = rows["work"][np.isfinite(rows["ts"])], _NOTHING * _largest(energy)
+    done = zip(_CAUSES, work.T, strict=True)
+    results |= {f"work of {cause} [J]": float(x[-1]) for cause, x in done if _largest(x) > least}
     return results | {
         "energy at the start [J]": float(energy[0]),
         "largest energy change [J]": _largest(energy - energy[0]),
@@ -137,16 +144,18 @@ def _control(record: Record) -> str:
     return f" under {words.controller}"
 
 
-def _draw(record: Record, out: Path) -> None:
+def _draw(record: Record, model: str, out: Path) -> None:
     # Loaded when the numbers stand on the screen: drawing takes as long again.
     from jaxdae.plotting import plot_energy, plot_histories, save_figure
 
-    run = record.drawn()
-    quantities = ("q", "v") if run.u is None else ("q", "v", "u")
-    save_figure(plot_histories(run, quantities=quantities), out / "histories.png")
+    run, title = record.drawn(), f"{model}: {record.words.formulation}{_control(record)}"
+    there = {"q": True, "v": True, "w": run.w.shape[-1] > 0, "u": run.u is not None}
+    quantities = [name for name, some in there.items() if some]
+    histories = plot_histories(run, quantities=quantities, title=title)
+    save_figure(histories, out / "histories.png")
     if _residuals(record)[1].shape[-1]:
-        save_figure(_off(record, run), out / "violation.png")
-    save_figure(plot_energy(run, work=True), out / "energy.png")
+        save_figure(_off(record, run, title), out / "violation.png")
+    save_figure(plot_energy(run, work=True, title=title), out / "energy.png")
 
 
 def _show(record: Record, options, out: Path) -> None:
@@ -163,15 +172,16 @@ def _show(record: Record, options, out: Path) -> None:
         webbrowser.open(page.resolve().as_uri())
 
 
-def _off(record: Record, run: Any):
+def _off(record: Record, run: Any, title: str):
     """Violation of the constraints, or of a program where that is all there is."""
     from jaxdae.plotting import plot_series, plot_violation
 
     level, result, get_name = _residuals(record)
     if record.rows["phi_dot"].shape[-1] or level != "program":
-        return plot_violation(run)
+        return plot_violation(run, title=title)
     columns = {get_name(i): np.abs(x) for i, x in enumerate(result.T)}
-    return plot_series(run.ts, {"|f| of the program": columns}, log=["|f| of the program"])
+    heading = "|f| of the program"
+    return plot_series(run.ts, {heading: columns}, log=[heading], title=title)
 
 
 def _result(record: Record, options, seconds: float) -> dict[str, Any]:

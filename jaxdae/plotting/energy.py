@@ -9,6 +9,8 @@ from matplotlib.figure import Figure
 from jaxdae.plotting import readout, style
 
 _PARTS = {"kinetic_energy": "kinetic", "potential_energy": "potential", "energy": "total"}
+# Work below this part of the energy is none.
+_NOTHING = 1e-6
 _DRIFT = "|E − E₀| [J]"
 _BALANCE = "|E − E₀ − W| [J]"
 
@@ -41,15 +43,27 @@ def draw_drifts(ax: Axes, runs: dict[str, Any], *, work: bool = False) -> None:
         style.draw_size(ax, readout.times(run), size, color=color, name=name)
         mark = style.FAILURE if alone else color
         style.mark_failure(ax, readout.failure_time(run), color=mark, name=name)
+    style.show_after_start(ax)
 
 
-def _draw_parts(ax: Axes, run: Any) -> None:
-    """Kinetic, potential and total energy of a single run, as far as it has them."""
+def _draw_parts(ax: Axes, run: Any, *, work: bool) -> None:
+    """Kinetic, potential and total energy of a single run, as far as it has them.
+
+    Of a driven or damped one also what is constant: its energy less the work since the start.
+    """
     results = {label: getattr(run, name, None) for name, label in _PARTS.items()}
     present = {label: values for label, values in results.items() if values is not None}
+    if work and _driven(run):
+        present["total less work"] = np.asarray(run.energy) - sum(map(np.asarray, run.work))
     columns = np.concatenate([readout.rows(run, values) for values in present.values()], axis=1)
     style.draw_lines(ax, readout.times(run), columns, list(present))
     style.mark_failure(ax, readout.failure_time(run))
+
+
+def _driven(run: Any) -> bool:
+    """Whether work changes the energy, by more than the round-off of what constraints do."""
+    least = _NOTHING * np.max(np.abs(np.nan_to_num(run.energy)), initial=0.0)
+    return any(np.max(np.abs(np.nan_to_num(x)), initial=0.0) > least for x in run.work)
 
 
 def _draw_totals(ax: Axes, runs: dict[str, Any]) -> None:
@@ -82,7 +96,7 @@ def plot_energy(trajectories: Any, *, work: bool = False, title: str | None = No
     upper, lower = axes.flat
     upper.set_ylabel("energy E [J]")
     if len(runs) == 1:
-        _draw_parts(upper, next(iter(runs.values())))
+        _draw_parts(upper, next(iter(runs.values())), work=work)
     else:
         _draw_totals(upper, runs)
     draw_drifts(lower, runs, work=work)

@@ -123,6 +123,8 @@ def show_after_start(ax: Axes) -> None:
     """
     lines = [np.asarray(line.get_ydata(), float) for line in ax.get_lines()]
     lines = [y[np.isfinite(y) & (y > 0.0)] if y.size < 2 else y for y in lines]
+    # A change since the start is zero there: what comes next is its first.
+    lines = [y[np.argmax(y > 0.0) :] for y in lines if y.size]
     first = [y[0] for y in lines if y.size > 1 and y[0] > 0.0]
     later = np.concatenate([y[1:] for y in lines if y.size > 1] or [np.zeros(0)])
     later = later[np.isfinite(later) & (later > 0.0)]

@@ -361,3 +361,24 @@ def test_a_saved_figure_has_the_size_asked_for_and_stays_as_it_was(tmp_path):
     with Image.open(save_figure(figure, tmp_path / "energy", dpi=50)) as picture:
         assert picture.size == tuple(round(50 * x) for x in figure.get_size_inches())
     assert (figure.dpi, figure.canvas) == before
+
+
+def test_the_energy_of_a_driven_run_less_the_work_is_drawn():
+    run = stub()
+    names = legend(plot_energy(run, work=False).axes[0])
+    work = 0.1 * np.asarray(run.energy) * np.linspace(0.0, 1.0, len(run.ts))
+    run.work = (work, 0.0 * work)
+    figure = plot_energy(run, work=True)
+    assert legend(figure.axes[0]) == [*names, "total less work"]
+    drawn = figure.axes[0].get_lines()[-1].get_ydata()
+    np.testing.assert_array_equal(drawn, np.asarray(run.energy) - work)
+    run.work = (1e-12 * work, 0.0 * work)  # round-off of what constraints do
+    assert legend(plot_energy(run, work=True).axes[0]) == names
+
+
+def test_the_first_change_after_the_start_does_not_take_the_axis():
+    run = stub()
+    run.energy = 1.0 + np.concatenate([[0.0, 1e-15], np.full(len(run.ts) - 2, 1e-6)])
+    axis = plot_energy(run).axes[1]
+    assert axis.get_ylim()[0] > 1e-7
+    assert any("start below the axis" in text.get_text() for text in axis.texts)
