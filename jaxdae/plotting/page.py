@@ -16,7 +16,9 @@ from jaxdae.plotting.shapes import Shapes
 _FRAMES = 151
 _QUANTITIES = ("q", "v", "u", "w")
 # Heights of the page, of one panel at least [pixels].
-_HEIGHT, _PANEL = 560, 190
+_HEIGHT, _PANEL = 560, 150
+# Of many panels the mechanism stands beside the first.
+_BESIDE = 3
 _LINK, _BODY, _GROUND = style.PALETTE[0], style.PALETTE[4], "#404040"
 
 # A click into a plot goes to the time that was clicked.
@@ -126,7 +128,10 @@ def _panels(trajectory: Any, labels: Any) -> list[Any]:
 
 def _empty(subplots: Any, drawn: Shapes | None, panels: list[Any]) -> Any:
     rows = len(panels)
-    kind = {"type": "xy" if drawn is None or drawn.dimension == 2 else "scene", "rowspan": rows}
+    kind = {
+        "type": "xy" if drawn is None or drawn.dimension == 2 else "scene",
+        "rowspan": min(rows, _BESIDE),
+    }
     plots = [[{"type": "xy"}] for _ in panels]
     specs = [[kind if i == 0 else None, *plot] for i, plot in enumerate(plots)]
     return subplots.make_subplots(
@@ -274,7 +279,13 @@ def _scale(figure: Any, drawn: Shapes) -> None:
         return
     figure.update_xaxes(**axes["xaxis"], constrain="domain", row=1, col=1)
     figure.update_yaxes(
-        **axes["yaxis"], scaleanchor="x", scaleratio=1.0, constrain="domain", row=1, col=1
+        **axes["yaxis"],
+        scaleanchor="x",
+        scaleratio=1.0,
+        constrain="domain",
+        constraintoward="top",
+        row=1,
+        col=1,
     )
 
 

@@ -39,6 +39,7 @@ def read(tmp_path):
     return page_of
 
 
+@pytest.mark.slow
 def test_mechanism_and_cursors_move_with_the_slider(read):
     """Half of the run's 2 s is half a turn of the rod, and the cursors stand at 1 s."""
     page = read(turning_run(), title="rod <1>")
@@ -73,6 +74,7 @@ def test_the_page_is_one_file(read):
     assert "plotly.js v" in text[:200_000]
 
 
+@pytest.mark.slow
 def test_speed_and_failure_are_said(read):
     assert read(turning_run(failed=True)).layout["title"]["text"] == (
         "played at speed ×0.2, failed after t = 1.5 s"
