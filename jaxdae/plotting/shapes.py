@@ -155,7 +155,8 @@ def _points(system: Any, moving: Moving) -> Points:
     if system is None:
         raise NoShapeError(
             "the run knows no system, whose points could be drawn: runs read from files have rows "
-            "and names alone. Draw the run that simulate returned."
+            "and names alone. Give it one, run.with_system(system), or draw the run that simulate "
+            "returned."
         )
     name = type(system).__name__
     points = None

@@ -12,6 +12,7 @@ import io
 import json
 import zipfile
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +51,10 @@ def write(run: StoredTrajectory, path: str | Path) -> Path:
         The path that was written.
 
     Raises:
+        ValueError: for arrays that do not fit each other, which could not be read back.
         OSError: if it cannot be written.
     """
+    _check_shapes(run.arrays)
     path = with_suffix(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     arrays = dict(run.arrays)
@@ -152,7 +155,7 @@ def _trajectory(about: dict[str, Any], arrays: dict[str, np.ndarray]) -> StoredT
     return StoredTrajectory(arrays, About(**fields))
 
 
-def _check_shapes(arrays: dict[str, np.ndarray]) -> None:
+def _check_shapes(arrays: Mapping[str, np.ndarray]) -> None:
     """Axes of the batch come first in every array, then time in those that have rows."""
     batch, rows = arrays["final_time"].shape, arrays["ts"].shape
     for name, x in arrays.items():

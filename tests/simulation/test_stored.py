@@ -154,6 +154,8 @@ def test_a_system_may_be_given_back(batch):
     assert float(member.system.length) == 1.5
     assert plot_mechanism(member).axes
     with pytest.raises(AttributeError, match=r"has no system, .* one, run.with_system\(system\)"):
+        _ = run[1].system
+    with pytest.raises(ValueError, match=r"Give it one, run.with_system\(system\)"):
         plot_mechanism(run[1])
     text = r"system.length is 1.0 here, and 1.5 in the stored run; make one that agrees"
     with pytest.raises(ValueError, match=text):
@@ -234,10 +236,21 @@ def test_descriptions_that_do_not_fit_are_refused(tmp_path, changes, words):
 
 
 def test_arrays_that_do_not_fit_each_other_are_refused(tmp_path):
+    """Before they are written, and when they are read."""
     run = stored((3,))
-    run = StoredTrajectory({**run.arrays, "v": run.v[:2]}, run.about)
-    with pytest.raises(TrajectoryFileError, match=r"v has shape \(2, 5, 2\), times \(3, 5\)"):
-        Trajectory.load(run.save(tmp_path / "run"))
+    other = StoredTrajectory({**run.arrays, "v": run.v[:2]}, run.about)
+    words = r"v has shape \(2, 5, 2\), times \(3, 5\) and members \(3,\)"
+    with pytest.raises(ValueError, match=words):
+        other.save(tmp_path / "run")
+    assert not (tmp_path / "run.npz").exists()
+    path = run.save(tmp_path / "run")
+    with np.load(path) as file:
+        arrays = {name: file[name] for name in file.files}
+    about = json.loads(str(arrays["about"]))
+    about["arrays"]["v"][1] = [2, 5, 2]
+    np.savez(path, **{**arrays, "v": run.v[:2], "about": np.array(json.dumps(about))})
+    with pytest.raises(TrajectoryFileError, match=words):
+        Trajectory.load(path)
 
 
 def test_a_write_that_fails_leaves_the_old_file(tmp_path, monkeypatch):
