@@ -259,14 +259,18 @@ def _start_lines(found: Findings) -> list[str]:
 
 
 def _control_lines(found: Findings) -> list[str]:
-    """What the gains ask of the drives."""
+    """What the gains ask of the drives: the largest input, and its root mean square over time."""
     if found.study.servo is None:
         return []
     labels, of = found.study.system.labels(), found.checks["as tuned"].judgements
     unit = common_unit(list(labels.input_units))
     name = ", ".join(labels.inputs) or "control"
-    after = "; ".join(f"{of[x].control:.3g} {unit} {LABELS[x]}" for x in found.tuned)
-    return [f"Largest {name}: {of['first'].control:.3g} {unit} with the first gains; {after}."]
+    asked = {
+        f"peak of {name} [{unit}]": [of[x].control for x in found.sets],
+        f"rms of {name} [{unit}]": [of[x].control_rms for x in found.sets],
+    }
+    rows = [(what, *values) for what, values in asked.items()]
+    return [table(("input, as tuned", *_headings(found)), rows)]
 
 
 def _limit_lines(found: Findings) -> list[str]:

@@ -33,6 +33,7 @@ class Judgement(NamedTuple):
         largest: largest residual after the first tenth of the time.
         failed: number of starts whose run failed.
         control: largest control, in each run's own units; 0 without a controller.
+        control_rms: root mean square of the norm of the control over time and starts, likewise.
     """
 
     cost: float
@@ -41,6 +42,7 @@ class Judgement(NamedTuple):
     largest: float
     failed: int
     control: float
+    control_rms: float
 
 
 class Judged(NamedTuple):
@@ -63,6 +65,7 @@ class _Measured(NamedTuple):
     parts: dict[str, Float[Array, " members"]]
     largest: Float[Array, " members"]
     control: Float[Array, " members"]
+    control_rms: Float[Array, " members"]
 
 
 class Judge:
@@ -167,7 +170,7 @@ def stacked(sets: list[PyTree], each: int = 1) -> PyTree:
 
 
 def _summary(measured: _Measured) -> Judgement:
-    cost, from_start, parts, largest, control = measured
+    cost, from_start, parts, largest, control, rms = measured
     return Judgement(
         float(np.mean(cost)),
         float(np.mean(from_start)),
@@ -175,6 +178,7 @@ def _summary(measured: _Measured) -> Judgement:
         float(np.max(largest)),
         int(np.sum(~np.isfinite(cost))),
         float(np.max(control)),
+        float(np.sqrt(np.mean(rms**2))),
     )
 
 
@@ -218,7 +222,19 @@ def _measured(goal: Goal, run: Trajectory) -> _Measured:
     costs = (goal.cost, from_start(goal.cost), *goal.parts.values())
     found = [jnp.where(run.success, cost(run), jnp.nan) for cost in costs]
     parts = dict(zip(goal.parts, found[2:], strict=True))
-    return _Measured(found[0], found[1], parts, largest, control)
+    return _Measured(found[0], found[1], parts, largest, control, _root_mean_square(run))
+
+
+def _root_mean_square(run: Trajectory) -> Float[Array, ""]:
+    """That of the norm of the control over the time that was reached, by the trapezoidal rule."""
+    if run.u is None:
+        return jnp.zeros(())
+    squares = jnp.sum(run.u.reshape(run.ts.shape[0], -1) ** 2, axis=1)
+    steps = run.ts[1:] - run.ts[:-1]
+    steps = jnp.where(jnp.isfinite(steps), steps, 0.0)
+    means = jnp.where(steps > 0.0, (squares[1:] + squares[:-1]) / 2.0, 0.0)
+    total = jnp.sum(steps)
+    return jnp.sqrt(jnp.sum(steps * means) / jnp.where(total > 0.0, total, 1.0))
 
 
 def from_start(cost: AbstractCost) -> AbstractCost:

@@ -171,9 +171,10 @@ def test_the_gains_of_a_servo_constraint_are_tuned_and_stay_hurwitz(drawn, tmp_p
     checks = study["checks"]["as tuned"]
     assert list(checks) == ["first", "one step", "range"]
     assert checks["one step"]["cost"] < checks["first"]["cost"]
-    controls = (checks[when]["control"] for when in ("first", "one step"))
-    said = "Largest voltage: {:.3g} V with the first gains; {:.3g} V tuned, one".format(*controls)
-    assert said in printed
+    lines = {x.partition("  ")[0]: x.split()[-3:] for x in printed.splitlines()}
+    for what, key in {"peak": "control", "rms": "control_rms"}.items():
+        assert lines[f"{what} of voltage [V]"] == [f"{checks[when][key]:.4g}" for when in checks]
+    assert 0 < checks["first"]["control_rms"] < checks["first"]["control"]
     before, after = (np.array(study["gains"][w]["roots (Re, Im)"]) for w in ("first", "range"))
     # Four roots from coefficients up to 1200: ten digits remain.
     np.testing.assert_allclose(before, [[-10, 0], [-8, 0], [-5, 0], [-3, 0]], rtol=1e-9)
