@@ -161,3 +161,16 @@ def test_constraints_that_a_model_does_not_have_are_left_out_of_the_figures():
     figures = simulate._figures(Record(rows, end, WORDS))
     assert "largest |phi|" not in figures
     assert figures["largest |d(phi)/dt|"] == 1e-9
+    assert not [name for name in figures if name.startswith("work of")]
+
+
+def test_work_that_changes_the_energy_is_in_the_figures():
+    """And none that is round-off beside it: of constraints, here."""
+    rows = {"phi": np.zeros((2, 0)), "phi_dot": np.zeros((2, 0)), "ts": np.arange(2.0)}
+    work = np.array([[0.0] * 4, [3.0, -1.0, 1e-16, 0.0]])
+    rows |= {"energy": np.array([1.0, 3.0]), "work": work}
+    end = {"t": np.array(1.0), "steps": np.array(1)}
+    figures = simulate._figures(Record(rows, end, WORDS))
+    done = {name: x for name, x in figures.items() if name.startswith("work of")}
+    assert done == {"work of forces and inputs [J]": 3.0, "work of dissipation [J]": -1.0}
+    assert figures["largest error of the power balance [J]"] < 1e-15
