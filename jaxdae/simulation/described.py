@@ -9,20 +9,9 @@ import jax
 import numpy as np
 
 from jaxdae.control.base import ControlledSystem
+from jaxdae.simulation.diagnostics import Noted
 from jaxdae.simulation.stored import StoredTrajectory
 from jaxdae.systems.checks import is_concrete
-
-
-class Noted(NamedTuple):
-    """What the review of a run has found, so that nobody has to compute it again.
-
-    Args:
-        residual: largest constraint residual along the run, at both levels.
-        energy: largest change of the energy [J].
-    """
-
-    residual: float
-    energy: float
 
 
 class Facts(NamedTuple):

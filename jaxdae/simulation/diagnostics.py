@@ -67,6 +67,18 @@ class Row(NamedTuple):
     slope: Any
 
 
+class Noted(NamedTuple):
+    """What the review of a run has found, so that nobody has to compute it again.
+
+    Args:
+        residual: largest constraint residual along the run, at both levels.
+        energy: largest change of the energy [J].
+    """
+
+    residual: float
+    energy: float
+
+
 def read_row(system, controller, t, state) -> Row:
     """What the diagnostics need of one state."""
     q, v = state.q, state.v

@@ -6,8 +6,7 @@ import diffrax
 import numpy as np
 
 from jaxdae.simulation.assumptions import rank_warning
-from jaxdae.simulation.described import Noted
-from jaxdae.simulation.diagnostics import judged, Row, rows_of, surveyed, tolerance_of
+from jaxdae.simulation.diagnostics import judged, Noted, Row, rows_of, surveyed, tolerance_of
 from jaxdae.simulation.failure import raise_failure, review, review_controller
 from jaxdae.simulation.problem import Method, Problem
 from jaxdae.simulation.trajectory import Trajectory
