@@ -107,7 +107,15 @@ def test_a_name_of_the_index_has_the_first_line_of_its_docstring(scripts):
 
 
 LINK = re.compile(r"\[[^\]]*\]\((?!https?:)([^)#\s]+)(#[^)]*)?\)")
-MADE = ("api/", "tutorials/", "references.md", "changelog.md", "contributing.md", "security.md")
+MADE = (
+    "api/",
+    "tutorials/",
+    "gallery.md",
+    "references.md",
+    "changelog.md",
+    "contributing.md",
+    "security.md",
+)
 
 
 def pages_and_readmes():

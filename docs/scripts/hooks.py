@@ -14,11 +14,12 @@ sys.path.insert(0, str(Path(__file__).parent))  # MkDocs takes it out again afte
 
 import bibliography
 import copies
+import gallery
 import measured
 import reference
 import tutorials
 
-MAKERS = (reference, bibliography, tutorials, copies)
+MAKERS = (reference, bibliography, tutorials, copies, gallery)
 LOG = logging.getLogger("mkdocs.site")
 EQUATION = re.compile(r'<(span|div) class="arithmatex">(.*?)</\1>', re.DOTALL)
 KEYS = "|".join(bibliography.entries())

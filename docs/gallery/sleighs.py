@@ -1,0 +1,24 @@
+"""A batch of designs.
+
+Chaplygin's sleighs whose masses lie nearer to the blade or further from it, from one start.
+"""
+
+import jax
+import jax.numpy as jnp
+from draw import film
+
+import jaxdae
+from jaxdae.models import ChaplyginSleigh
+
+jax.config.update("jax_enable_x64", True)
+
+
+def run(offset):
+    gains = jaxdae.Multipliers(jaxdae.Baumgarte(Gamma=10.0))
+    system = ChaplyginSleigh(offset=offset)
+    start = jaxdae.consistent_state(system, q=jnp.zeros(3), v=jnp.array([0.3, 0.0, 2.5]))
+    return jaxdae.simulate(system, gains, start, t1=6.0)
+
+
+offsets = [0.2, 0.3, 0.4, 0.5, 0.6]
+film({f"{x} m": run(x) for x in offsets}, "sleighs.gif", over=True)

@@ -1,0 +1,18 @@
+"""Arm on an ellipsoid.
+
+The tip of a spatial arm stays on a surface [Krasinskaya2013].
+"""
+
+import jax
+from draw import film
+
+import jaxdae
+from jaxdae.models import get_model
+
+jax.config.update("jax_enable_x64", True)
+
+model = get_model("surface-arm")
+system = model.system()
+start = jaxdae.State(*system.start())
+run = jaxdae.simulate(system, model.formulation(), start, t1=4.0)
+film(run, "surface_arm.gif")

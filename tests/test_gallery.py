@@ -1,0 +1,99 @@
+"""The gallery: each film is made by the script beside it, is small, and is on the page."""
+
+import ast
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+import jaxdae.models
+from jaxdae.models import MODELS
+from test_words import RX
+
+ROOT = Path(__file__).parents[1]
+SCRIPTS = ROOT / "docs" / "scripts"
+
+
+@pytest.fixture(scope="module")
+def gallery():
+    """The module that builds it."""
+    sys.path.insert(0, str(SCRIPTS))
+    import gallery
+
+    yield gallery
+    sys.path.remove(str(SCRIPTS))
+
+
+def test_captions_keep_to_the_words_of_the_field(gallery):
+    texts = [f"{x.title} {x.caption}" for x in gallery.films().values()]
+    assert [x for x in texts if RX.search(x)] == []
+
+
+def test_every_script_is_listed_and_says_what_it_shows(gallery):
+    files = {x.stem for x in gallery.FOLDER.glob("*.py")}
+    assert files == {*gallery.films(), gallery.HELPER}
+    assert not files & sys.stdlib_module_names  # they are run from their folder
+    assert len(gallery.films()) >= 24
+    for film in gallery.films().values():
+        assert film.title, film.name
+        assert film.caption.endswith("."), film.name
+        assert f'"{film.name}.gif"' in film.source
+    assert len({x.title for x in gallery.films().values()}) == len(gallery.films())
+
+
+def test_scripts_name_models_that_exist(gallery):
+    found = set()
+    for film in gallery.films().values():
+        found |= {*re.findall(r'get_model\("([^"]+)"\)', film.source)}
+        for node in ast.walk(ast.parse(film.source)):
+            if isinstance(node, ast.ImportFrom) and node.module == "jaxdae.models":
+                assert all(hasattr(jaxdae.models, x.name) for x in node.names), film.name
+    assert len(found) >= 15
+    assert found <= {*MODELS}
+
+
+def test_every_film_is_of_its_script_and_small(gallery):
+    assert gallery.stale() == []  # else: python docs/scripts/gallery.py
+    images = list(gallery.IMAGES.iterdir())
+    assert {x.name for x in images} == {f"{x}.gif" for x in gallery.films()}
+    assert max(x.stat().st_size for x in images) < 150_000
+    assert sum(x.stat().st_size for x in images) < 2_000_000
+
+
+def test_every_film_moves(gallery):
+    for name in gallery.films():
+        with Image.open(gallery.IMAGES / f"{name}.gif") as image:
+            assert getattr(image, "n_frames", 1) >= 30, name
+            first = image.convert("RGB").tobytes()
+            image.seek(20)
+            assert image.convert("RGB").tobytes() != first, name
+
+
+def test_the_page_shows_every_film_and_its_script(gallery):
+    ((uri, text),) = gallery.pages()
+    assert uri == "gallery.md"
+    for film in gallery.films().values():
+        assert text.count(f'src="images/{film.name}.gif"') == 1
+        assert film.caption in text
+        for line in film.source.splitlines():
+            assert f"    {line}".rstrip() in text
+
+
+@pytest.mark.slow
+def test_a_film_is_built_once(gallery, tmp_path, monkeypatch):
+    """What has not changed is not built again; another helper changes every film."""
+    monkeypatch.setattr(gallery, "IMAGES", tmp_path)
+    monkeypatch.setattr(gallery, "BUILT", tmp_path / "built.json")
+    everything = [*gallery.films()]
+    assert gallery.stale() == everything
+    before = [*sys.path]
+    gallery.build("appell_hamel")
+    assert sys.path == before
+    assert gallery.stale() == [x for x in everything if x != "appell_hamel"]
+    with Image.open(tmp_path / "appell_hamel.gif") as image:
+        assert getattr(image, "n_frames", 1) == 40
+        assert image.size == (240, 180)
+    (tmp_path / "appell_hamel.gif").unlink()
+    assert gallery.stale() == everything
