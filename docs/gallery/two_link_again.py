@@ -1,7 +1,8 @@
 """Two-link arm through singular positions.
 
-Its tip is driven along a line, back and forth; in the middle the links fold, and the
-constraints lose rank [MukharlyamovDeressa2015].
+Its tip is driven along a line, back and forth; in the middle the links fold, the
+constraints lose rank, and with the paper's gains the tip leaves its line for a while
+[MukharlyamovDeressa2015].
 """
 
 import jax
