@@ -1,6 +1,7 @@
 """Without and with stabilization.
 
-A chain at steps of 0.02 s. Without gains the errors of the constraints grow, and links stretch.
+One chain twice at steps of 0.02 s. Nothing takes back the errors of the constraints in the first
+run; by 12 s the two have parted.
 """
 
 import jax
