@@ -19,6 +19,7 @@ import jaxdae
 from helpers.exported import (
     BAUMGARTE,
     COMPILER,
+    executed,
     export_pendulum,
     FIXED,
     HANGING,
@@ -246,6 +247,15 @@ def test_without_a_linker(tmp_path, monkeypatch, target):
     with pytest.raises(ImportError, match=r"pip install 'jaxdae\[export\]'"):
         export_pendulum(tmp_path, target=target)
     assert not list(tmp_path.iterdir())
+
+
+@with_compiler
+@pytest.mark.parametrize("name", ["members", pytest.param("run", marks=pytest.mark.slow)])
+def test_names_of_functions_inside_are_free(tmp_path, name):
+    """The run is there under the name that it is given, and does not call itself."""
+    files = export_pendulum(tmp_path, name=name, target=HERE)
+    result = executed(files, "system_mass", 0.0, 0.5)
+    assert (result.status, result.failed, result.one.steps) == (0, 0, 25)
 
 
 def test_inputs_of_the_same_name_are_numbered():

@@ -22,6 +22,8 @@ NONFINITE = float(_NONFINITE._value)
 _SUMMARY = range(len(Summary._fields))
 TIME, RESULT, STEPS, ACCEPTED, ROWS = _SUMMARY
 _DEFINED = re.compile(r"^(?:define [^@\n]*)?@([\w.]+)(?: =|\()", re.MULTILINE)
+# With a dot, so that no function of C has this name.
+MEMBERS = "run.members"
 # What follows the names of functions of vectors, and members of a call for each of their lanes.
 WIDE = ".wide"
 _MEMBERS_OF_LANE = 8
@@ -53,10 +55,10 @@ class Exported(NamedTuple):
 
 
 def definitions(exported: Exported, register_width: int, width: int) -> list[Definition]:
-    """Functions `@members(inputs, times, outputs, count)` for some members, and what they call.
+    """Functions `@run.members(inputs, times, outputs, count)` for some members, and those called.
 
-    `@members` takes one. For vectors there is `@members.wide`, too, which takes so many that lanes
-    that are done can go on with others.
+    `@run.members` takes one. For vectors there is `@run.members.wide`, too, which takes so many
+    that lanes that are done can go on with others.
 
     Args:
         exported: the run.
@@ -144,7 +146,7 @@ def _shapes_of_times(exported: Exported) -> list[tuple[int, ...]]:
 
 
 class _Members(Lanes):
-    """Writer of `@members`."""
+    """Writer of `@run.members`."""
 
     def __init__(self, exported: Exported, register_width: int, width: int):
         super().__init__(1, exported.run.problem.dtype, register_width)
@@ -179,7 +181,7 @@ class _Members(Lanes):
             self._finish()
         arguments = "ptr %inputs, ptr %times, ptr %outputs, i64 %count"
         self.line("  ret void")
-        return self.returned("internal void", f"members{self.ending}", arguments, "nounwind ")
+        return self.returned("internal void", f"{MEMBERS}{self.ending}", arguments, "nounwind ")
 
     # Before the integration.
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from jaxdae.kernels.export.entry import RESULT
+from jaxdae.kernels.export.entry import MEMBERS, RESULT
 from jaxdae.kernels.export.interface import Interface
 from jaxdae.kernels.llvm.module import Definition
 from jaxdae.kernels.llvm.registers import Integer, Number
@@ -25,7 +25,7 @@ def library_functions(name: str, interface: Interface, wide: str, most: int) -> 
         most: how many it takes.
     """
     one = Writer()
-    _members(one, interface, "members", Integer(one, "0"), Integer(one, "1"))
+    _members(one, interface, MEMBERS, Integer(one, "0"), Integer(one, "1"))
     code = _status(one, interface, Integer(one, "0"))
     one.line(f"  ret i32 {one.put('i32', f'fptosi {code.kind} {code} to i32')}")
     batch = Writer()
@@ -60,7 +60,7 @@ def kernel_function(name: str, interface: Interface) -> Definition:
     for x in ("inputs", "times", "outputs"):
         w.line(f"  %{x} = addrspacecast ptr addrspace(1) %{x}_ to ptr")
     with w.turns(thread, "%count", stride) as turns:
-        _members(w, interface, "members", Integer(w, turns.index), Integer(w, "1"))
+        _members(w, interface, MEMBERS, Integer(w, turns.index), Integer(w, "1"))
     w.line("  ret void")
     pointers = ", ".join(f"ptr addrspace(1) %{x}_" for x in ("inputs", "times", "outputs"))
     return w.returned("amdgpu_kernel void", name, f"i64 %count, {pointers}", "nounwind ")

@@ -11,6 +11,7 @@ from pathlib import Path
 from jaxdae.kernels.export.entry import (
     definitions as of_members,
     Exported,
+    MEMBERS,
     most_lanes,
     most_members,
     renamed,
@@ -112,7 +113,7 @@ def module_of(exported: Exported, target: ExportTarget) -> Module:
     ]
     if target.is_gpu:
         return Module([*parts, kernel_function(name, exported.interface)])
-    wide, most = f"members{WIDE if width > 1 else ''}", most_members(exported.run, width)
+    wide, most = f"{MEMBERS}{WIDE if width > 1 else ''}", most_members(exported.run, width)
     functions = library_functions(name, exported.interface, wide, most)
     return Module([*parts, *_missing(target), *functions])
 

@@ -37,7 +37,8 @@ def kernel_report(
     nothing is measured.
 
     Args:
-        function: of one member of a batch, which calls `jaxdae.simulate`.
+        function: of one member of a batch, which calls `jaxdae.simulate`; of several runs the
+            first is reported, of a gradient its integration without the adjoint.
         arguments: arrays that each member has its own of, as of one member.
         architecture: what the kernel is assembled for, `sm_70` or later.
         members: of the batch.
