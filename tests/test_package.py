@@ -5,6 +5,7 @@ import inspect
 import pydoc
 import subprocess
 import sys
+import tomllib
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
@@ -153,3 +154,11 @@ def test_without_llvmlite_the_package_loads():
     code = "import sys\nsys.modules['llvmlite'] = None\nimport jaxdae\n"
     code += f"for x in {names}: getattr(jaxdae, x)\n"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_platforms_say_what_every_extra_brings():
+    """All but those for the machines of the project, and one that is empty."""
+    root = Path(__file__).parents[1]
+    extras = tomllib.loads((root / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    page = (root / "docs" / "platforms.md").read_text()
+    assert {x for x in extras if f"| `{x}` |" not in page} <= {"native", "gpu-test"}
