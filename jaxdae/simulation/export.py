@@ -36,6 +36,9 @@ double else enum explicit export extern false float for friend goto if inline in
 namespace new not nullptr operator or private protected public register restrict return short
 signed sizeof static struct switch template this throw true try typedef typeid typename union
 unsigned using virtual void volatile while xor memcpy memset fma fmaf
+and_eq bitand bitor char16_t char32_t char8_t co_await co_return co_yield compl concept const_cast
+consteval constexpr constinit decltype dynamic_cast noexcept not_eq or_eq reinterpret_cast
+requires static_assert static_cast thread_local typeof wchar_t xor_eq
 """
 
 

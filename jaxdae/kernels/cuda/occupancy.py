@@ -113,20 +113,6 @@ class Occupancy(NamedTuple):
     limited_by: str
 
 
-def capability_of(architecture: str) -> str:
-    """Compute capability of an architecture: 9.0 of sm_90.
-
-    Raises:
-        ValueError: for one whose limits are not known here.
-    """
-    digits = architecture.removeprefix("sm_")
-    name = f"{digits[:-1]}.{digits[-1:]}"
-    if not architecture.startswith("sm_") or name not in CAPABILITIES:
-        known = ", ".join(f"sm_{x.replace('.', '')}" for x in CAPABILITIES)
-        raise ValueError(f"limits of {architecture!r} are not known; those known are of {known}.")
-    return name
-
-
 def occupancy(
     registers: int, block: int, shared_bytes: int = 0, capability: str = "9.0"
 ) -> Occupancy:

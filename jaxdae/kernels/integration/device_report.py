@@ -37,8 +37,8 @@ def kernel_report(
     nothing is measured.
 
     Args:
-        function: of one member of a batch, which calls `jaxdae.simulate`; of several runs the
-            first is reported, of a gradient its integration without the adjoint.
+        function: of one member of a batch, which calls `jaxdae.simulate` once; derivatives have
+            kernels of their own, which are not reported.
         arguments: arrays that each member has its own of, as of one member.
         architecture: what the kernel is assembled for, `sm_70` or later.
         members: of the batch.
@@ -49,7 +49,8 @@ def kernel_report(
         A `jaxdae.kernels.cuda.report.KernelReport`.
 
     Raises:
-        ValueError: without arguments, or members.
+        ValueError: without arguments or members, or where the function has several integrations or
+            derivatives of one.
         NoKernelError: where nothing in the function is the kernel of an integration.
         BackendError: with `backend="native"`, where there is none, with the reason.
         AssemblyError: for an architecture that the assembler does not know, or too old a one.
@@ -64,12 +65,7 @@ def kernel_report(
         )
     shapes = [jax.ShapeDtypeStruct((members, *jnp.shape(x)), jnp.result_type(x)) for x in arguments]
     traced = jax.make_jaxpr(jax.vmap(function))(*shapes)
-    equation = next(_integrations(traced.jaxpr), None)
-    if equation is None:
-        raise NoKernelError(
-            "nothing in this function is integrated by a kernel; simulate(..., backend='native') "
-            "says why."
-        )
+    equation = _only(list(_integrations(traced.jaxpr, set())))
     run, axes = equation.params["run"], equation.params["axes"]
     ctx: Any = SimpleNamespace(
         avals_in=[x.aval for x in equation.invars], avals_out=[x.aval for x in equation.outvars]
@@ -89,15 +85,34 @@ def kernel_report(
     )
 
 
-def _integrations(jaxpr: Any) -> Iterator[Any]:
+def _only(equations: list[Any]) -> Any:
+    """The one integration of a function."""
+    if not equations:
+        raise NoKernelError(
+            "nothing in this function is integrated by a kernel; simulate(..., backend='native') "
+            "says why."
+        )
+    first, *more = equations
+    if more or first.primitive is not native_integration:
+        names = ", ".join(x.primitive.name for x in equations)
+        raise ValueError(
+            f"a report is of one integration, and this function has {names}; give a function that "
+            "calls simulate once, without a derivative."
+        )
+    return first
+
+
+def _integrations(jaxpr: Any, seen: set[int]) -> Iterator[Any]:
+    """Integrations and derivatives of them, in programs that are each looked at once."""
+    seen.add(id(jaxpr))
     for equation in jaxpr.eqns:
-        if equation.primitive is native_integration:
+        if equation.primitive.name.startswith(native_integration.name):
             yield equation
         for value in equation.params.values():
             for one in value if isinstance(value, tuple | list) else (value,):
                 inner = getattr(one, "jaxpr", one)
-                if hasattr(inner, "eqns"):
-                    yield from _integrations(inner)
+                if hasattr(inner, "eqns") and id(inner) not in seen:
+                    yield from _integrations(inner, seen)
 
 
 def _steps(run: Run, ctx: Any) -> int:

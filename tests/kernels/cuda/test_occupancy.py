@@ -3,7 +3,6 @@
 import pytest
 
 from jaxdae.kernels.cuda.occupancy import (
-    capability_of,
     DEVICES,
     estimate,
     occupancy,
@@ -60,13 +59,6 @@ def test_shared_memory_limits_blocks():
 def test_what_no_multiprocessor_holds_is_refused(registers, block, shared):
     with pytest.raises(ValueError, match="does not fit: at most 1024, 255 and"):
         occupancy(registers, block, shared)
-
-
-def test_an_unknown_architecture_is_named_with_those_known():
-    assert capability_of("sm_89") == "8.9"
-    for name in ("sm_42", "gfx90a", "sm_", ""):
-        with pytest.raises(ValueError, match=r"not known; those known are of sm_70, .*sm_90"):
-            capability_of(name)
 
 
 @pytest.mark.parametrize("device", DEVICES, ids=lambda x: x.name)

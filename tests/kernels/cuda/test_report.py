@@ -207,6 +207,24 @@ def test_a_batch_has_arguments_and_members():
         kernel_report(lambda x: x, 1.0, members=0)
 
 
+def test_derivatives_and_several_runs_are_not_taken_for_one():
+    """Their kernels need other registers than that of the run itself."""
+
+    def end(q, t1=0.01):
+        settings: Any = {"t1": t1, "dt": 0.005, "solver": RK4(), "backend": "native"}
+        state = State(q, CartesianPendulum().start()[1])
+        made = simulate(
+            CartesianPendulum(), Multipliers(), state, throw=False, start_tolerance=None, **settings
+        )
+        return made.q[-1]
+
+    q = jnp.asarray(CartesianPendulum().start()[0])
+    with pytest.raises(ValueError, match="native_integration_tangents; give a function that calls"):
+        kernel_report(lambda q: jax.jvp(end, (q,), (q,))[1], q)
+    with pytest.raises(ValueError, match="has native_integration, native_integration; give"):
+        kernel_report(lambda q: end(q) + end(q, t1=0.02), q)
+
+
 def test_where_nothing_is_a_kernel_that_is_said():
     with pytest.raises(NoKernelError, match="nothing in this function is integrated by a kernel"):
         of("pendulum", backend="plain")
