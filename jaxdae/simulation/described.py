@@ -144,7 +144,9 @@ def text(facts: Facts) -> str:
         "coordinates": ", ".join(facts.coordinates),
         "constraints": ", ".join(facts.constraints),
         "times": _times(facts),
-        "residuals": None if facts.residual is None else f"at most {facts.residual:.3g}",
+        "residuals": None
+        if facts.residual is None
+        else f"|phi|, |d(phi)/dt| at most {facts.residual:.3g}",
         "energy": None if facts.energy is None else f"changes by at most {facts.energy:.3g} J",
         "result": _result(facts),
     }

@@ -109,6 +109,9 @@ def read(path: str | Path) -> StoredTrajectory:
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}.")
     try:
+        # NumPy takes every other file for pickled data.
+        if not zipfile.is_zipfile(path):
+            raise ValueError("it is not an archive of arrays")
         with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
             names = file.files if isinstance(file, np.lib.npyio.NpzFile) else []
             about = json.loads(str(file["about"][()])) if "about" in names else None

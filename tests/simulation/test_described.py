@@ -60,7 +60,7 @@ def test_what_drifted_is_the_largest_of_the_rows(alone):
     violation = max(np.abs(x).max() for x in (alone.violation.phi, alone.violation.phi_dot))
     change = np.abs(np.asarray(alone.energy - alone.energy[0])).max()
     for run in (alone, alone.stored()):
-        assert f"  residuals    at most {violation:.3g}\n" in repr(run)
+        assert f"  residuals    |phi|, |d(phi)/dt| at most {violation:.3g}\n" in repr(run)
         assert f"  energy       changes by at most {change:.3g} J\n" in repr(run)
 
 
@@ -115,7 +115,7 @@ def test_a_stored_run_knows_what_is_in_its_arrays():
         "  coordinates  r [m], angle [rad]\n"
         "  constraints  rod, rolling\n"
         "  times        5 rows, until t = 2 s, 4 steps\n"
-        "  residuals    at most 0.018\n"
+        "  residuals    |phi|, |d(phi)/dt| at most 0.018\n"
         "  energy       changes by at most 0.2 J\n"
         "  result       1 of 6 failed\n)"
     )

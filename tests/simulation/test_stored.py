@@ -206,6 +206,14 @@ def test_files_cut_short_are_refused(tmp_path, at):
         Trajectory.load(path)
 
 
+def test_a_file_of_something_else_is_not_called_pickled(tmp_path):
+    """As NumPy says of every file that it does not know, with advice that is unsafe."""
+    path = tmp_path / "notes.npz"
+    path.write_text("hi")
+    with pytest.raises(TrajectoryFileError, match=r"damaged one \(it is not an archive of arrays"):
+        Trajectory.load(path)
+
+
 def test_a_bit_that_flipped_in_an_array_is_noticed(tmp_path):
     """By the checksums of the archive."""
     run = stored((4,))
