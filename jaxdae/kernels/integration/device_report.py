@@ -103,7 +103,7 @@ def _only(equations: list[Any]) -> Any:
 
 
 def _integrations(jaxpr: Any, seen: set[int]) -> Iterator[Any]:
-    """Integrations and derivatives of them, in programs that are each looked at once."""
+    """Integrations and derivatives of them; no program is searched twice."""
     seen.add(id(jaxpr))
     for equation in jaxpr.eqns:
         if equation.primitive.name.startswith(native_integration.name):
