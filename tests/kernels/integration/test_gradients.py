@@ -12,6 +12,7 @@ from jax.flatten_util import ravel_pytree
 import jaxdae
 from jaxdae import BackendError, Multipliers, simulate, State
 from jaxdae.kernels.integration import adjoint_steps
+from jaxdae.kernels.llvm.batch_loops import Lanes
 from jaxdae.solvers import RK4
 
 SaveAt, PID = diffrax.SaveAt, diffrax.PIDController
@@ -208,7 +209,7 @@ def test_the_adjoint_in_sections_is_the_same(monkeypatch):
         adjoint_steps, "adjoint_steps", lambda *x: (texts.append(write(*x)), texts[-1])[1]
     )
     whole = jax.jit(jax.vmap(jax.grad(lambda x: loss(x, **settings))))(BATCH)
-    monkeypatch.setattr(adjoint_steps, "_KEPT_BYTES", 1)
+    monkeypatch.setattr(Lanes, "kept_bytes", 1)
     parts = jax.jit(jax.vmap(jax.grad(lambda x: 1.0 * loss(x, **settings))))(BATCH)
     assert len(texts) == 2
     assert texts[0] != texts[1]
