@@ -288,7 +288,9 @@ def _edges(values: np.ndarray, logarithmic: bool) -> np.ndarray:
 
 def _remark(members: _Members, panels: list[_Panel]) -> str:
     """What a reader must know: failures, interpolation, and motions that rows cannot show."""
-    parts = [f"{len(members.ts)} members" if members.success.all() else members.failed]
+    count = len(members.ts)
+    head = f"{count} member{'s' * (count != 1)}"
+    parts = [head if members.success.all() else members.failed]
     if not members.shared:
         how = {True: "by cubic Hermite polynomials", False: "linearly between rows"}
         kinds = {how[panel.curve is not None] for panel in panels}

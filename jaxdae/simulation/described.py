@@ -1,5 +1,6 @@
 """Trajectories in a few lines, for the prompt: of what is known, nothing is computed for them."""
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -158,7 +159,8 @@ def _batch(facts: Facts) -> str | None:
     if not facts.shape:
         return None
     if not facts.axes:
-        return f"{' × '.join(map(str, facts.shape))} members"
+        plural = "" if math.prod(facts.shape) == 1 else "s"
+        return f"{' × '.join(map(str, facts.shape))} member{plural}"
     return " × ".join(f"{name} ({n})" for n, name in zip(facts.shape, facts.axes, strict=True))
 
 

@@ -134,3 +134,4 @@ def test_without_names_it_says_how_many():
         "  result       reached t = 2 s\n)"
     )
     assert "0 members" in repr(stored((0,)))
+    assert "1 member\n" in repr(stored((1,)))
