@@ -64,7 +64,7 @@ def dependencies(lines: list[str]) -> Dependencies:
         name, is_result, value = line.partition(" = ")
         names = _REGISTER.findall(value if is_result else line)
         operands.append(sorted({made[x] for x in names if x in made}))
-        # A pair is taken apart at once; each of its parts takes a register then.
+        # A pair is split at once; each of its halves takes a register then.
         free = not is_result or "getelementptr" in value or value.lstrip().startswith("call {")
         weights.append(0 if free else 1)
         if is_result:
