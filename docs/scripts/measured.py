@@ -3,7 +3,6 @@
 python docs/scripts/measured.py results    # gather what experiments wrote to that folder
 """
 
-import ast
 import json
 import platform
 import sys
@@ -11,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import bibliography
-from names import ROOT
+import timings
+from names import DATA, first_line, ROOT
 
-DATA = ROOT / "docs" / "data"
-TARGETS = (1e-6, 1e-9)
 PICTURES = ROOT / "docs" / "images" / "papers"
 # The scripts of each paper, in the order of the page: (folder of results, picture of it).
 PAPERS = {
@@ -27,14 +25,12 @@ PAPERS = {
 
 
 def filled(markdown: str) -> str:
-    """A page with its numbers in the place of `{{ claims }}`, `{{ benchmarks }}` and the like."""
+    """A page with its numbers in the place of `{{ claims }}` and the like."""
     if "{{ claims }}" in markdown:
         markdown = markdown.replace("{{ claims }}", _papers(read("claims.json")))
     if "{{ two-link }}" in markdown:
         markdown = markdown.replace("{{ two-link }}", _gains(read("two_link.json")))
-    if "{{ benchmarks }}" in markdown:
-        markdown = markdown.replace("{{ benchmarks }}", _benchmarks())
-    return markdown
+    return timings.filled(markdown)
 
 
 def read(name: str) -> dict[str, Any]:
@@ -92,52 +88,6 @@ def _cost(check: dict[str, Any]) -> str:
     return "runs fail" if check["failed"] or check["cost"] is None else f"{check['cost']:.2g}"
 
 
-def _benchmarks() -> str:
-    """A table for each problem of the committed run; below, what the scripts do and what limits."""
-    data = read("single_run.json")
-    machine, rows = data["machine"], data["rows"]
-    problems = dict.fromkeys(x["problem"] for x in rows)
-    parts = [line for name in problems for line in _problem(name, rows)]
-    versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
-    made = f"{machine['cores']} cores, {machine['machine']}; {versions}."
-    return "\n".join([*parts, made, "", *_described()])
-
-
-def _problem(name: str, rows: list[dict[str, Any]]) -> list[str]:
-    part = [x for x in rows if x["problem"] == name]
-    bases = {target: _fastest(part, "jaxdae, native", target) for target in TARGETS}
-    lines = [f"### {name[0].upper()}{name[1:]}", "", "| code | error 1e-6 | error 1e-9 |"]
-    lines += ["|---|---|---|"]
-    for code in dict.fromkeys(x["code"] for x in part):
-        cells = [_cell(_fastest(part, code, x), bases[x]) for x in TARGETS]
-        lines.append(f"| {code} | {' | '.join(cells)} |")
-    return [*lines, ""]
-
-
-def _fastest(part: list[dict[str, Any]], code: str, target: float) -> dict[str, Any] | None:
-    able = [x for x in part if x["code"] == code and x["error"] <= target]
-    return min(able, key=lambda x: min(x["seconds"]), default=None)
-
-
-def _cell(best: dict[str, Any] | None, base: dict[str, Any] | None) -> str:
-    """Milliseconds, and times the kernel."""
-    if best is None:
-        return "–"
-    least = min(best["seconds"])
-    times = "" if base is None else f" ({least / min(base['seconds']):.3g})"
-    return f"{1e3 * least:.3g} ms{times}"
-
-
-def _described() -> list[str]:
-    """What each of the scripts measures, in its own words."""
-    rows = [
-        f"| `{path.name}` | {_first_line(path)} |"
-        for path in sorted((ROOT / "benchmarks").glob("*.py"))
-        if 'if __name__ == "__main__"' in path.read_text()
-    ]
-    return ["## All benchmarks", "", "| script | what it measures |", "|---|---|", *rows, ""]
-
-
 def gather(results: Path) -> dict[str, Any]:
     """What the experiments wrote, with what they say of themselves and the versions here."""
     import jax
@@ -151,12 +101,8 @@ def gather(results: Path) -> dict[str, Any]:
 
 
 def _script(results: Path, name: str) -> dict[str, Any]:
-    summary = _first_line(ROOT / "experiments" / f"{name}.py")
+    summary = first_line(ROOT / "experiments" / f"{name}.py")
     return {"summary": summary, **json.loads((results / name / "claims.json").read_text())}
-
-
-def _first_line(script: Path) -> str:
-    return (ast.get_docstring(ast.parse(script.read_text())) or "").partition("\n")[0]
 
 
 def _pictures(results: Path) -> None:

@@ -1,4 +1,4 @@
-"""The public names, read from the packages' own export lists without importing anything."""
+"""The project's folders, and its public names, read from export lists without importing anything."""
 
 import ast
 from collections.abc import Iterator
@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "jaxdae"
+DATA = ROOT / "docs" / "data"
 
 
 class Room(NamedTuple):
@@ -34,10 +35,17 @@ def _room(folder: Path) -> Room:
     tree = ast.parse((stub if stub.exists() else folder / "__init__.py").read_text())
     names = sorted(set(_exported(tree)), key=str.lower)
     dotted = ".".join(folder.relative_to(ROOT).parts)
-    summary = (ast.get_docstring(tree) or "").partition("\n")[0]
-    return Room(
-        dotted, summary, tuple(x for x in names if not (folder / x / "__init__.py").exists())
-    )
+    own = tuple(x for x in names if not (folder / x / "__init__.py").exists())
+    return Room(dotted, _summary(tree), own)
+
+
+def first_line(script: Path) -> str:
+    """What a script says of itself, in a line."""
+    return _summary(ast.parse(script.read_text()))
+
+
+def _summary(tree: ast.Module) -> str:
+    return (ast.get_docstring(tree) or "").partition("\n")[0]
 
 
 def _exported(tree: ast.Module) -> Iterator[str]:
