@@ -1,4 +1,4 @@
-"""The project's folders, and its public names, read from export lists without importing anything."""
+"""The project's folders, and its public names, read from export lists: nothing is imported."""
 
 import ast
 from collections.abc import Iterator
