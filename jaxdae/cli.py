@@ -313,27 +313,41 @@ def _add_kernel(parser: argparse.ArgumentParser) -> None:
 
 
 def _positive(text: str) -> float:
-    value = float(text)
+    value = _number(float, text)
     if not 0 < value < float("inf"):
         raise argparse.ArgumentTypeError(f"{text} is not a positive finite number")
     return value
 
 
 def _count(text: str) -> int:
-    value = int(text)
+    value = _number(int, text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"{text} is not a positive integer")
     return value
 
 
+def _number(kind: type, text: str):
+    """Zero for what is no number, which is then refused as well."""
+    try:
+        return kind(text)
+    except ValueError:
+        return kind(0)
+
+
 def _assignments(text: str) -> dict[str, float]:
     pairs = [part.partition("=") for part in text.split(",")]
     try:
-        return {name.strip(): _finite(value) for name, _, value in pairs}
+        given = [(name.strip(), _finite(value)) for name, _, value in pairs]
     except ValueError:
         raise argparse.ArgumentTypeError(
-            f"{text!r} does not say NAME=VALUE,NAME=VALUE,… with finite numbers"
+            f"{text!r} does not say NAME=VALUE,NAME=VALUE,… with finite numbers in SI units and "
+            "rad, without the units"
         ) from None
+    names = [name for name, _ in given]
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise argparse.ArgumentTypeError(f"{text!r} gives {twice[0]!r} twice; give it once")
+    return dict(given)
 
 
 def _finite(text: str) -> float:

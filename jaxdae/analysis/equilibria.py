@@ -109,7 +109,7 @@ def equilibrium(
     if free_controls and u is None:
         raise ValueError("free_controls=True needs a guess of the controls: give u.")
     t = jnp.asarray(t, dtype)
-    check_system(system, state, u)
+    check_system(system, state, u, points=False)
     # As arrays: numbers of another value would be compiled anew.
     system = in_dtype(system, dtype)
     if is_concrete(state):

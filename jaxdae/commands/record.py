@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from jaxdae.simulation.passages import Passage
 from jaxdae.simulation.stored import About, ROWS, StoredTrajectory, WORKS
 from jaxdae.version import __version__
 
@@ -27,6 +28,7 @@ class Words(NamedTuple):
         announced: what the library warned of, before and after the run.
         diagnosed: warnings of near-singular passages and of an energy that is off.
         result: name of diffrax's result code.
+        passages: near-singular positions that the run passed.
     """
 
     formulation: str
@@ -42,6 +44,7 @@ class Words(NamedTuple):
     announced: tuple[str, ...]
     diagnosed: tuple[str, ...]
     result: str = "successful"
+    passages: tuple[Passage, ...] = ()
 
     def constraint(self, i: int) -> str:
         """Name of constraint `i`."""
@@ -83,6 +86,7 @@ class Record(NamedTuple):
             work=work,
             violation=violation,
             success=self.words.success,
+            passages=self.words.passages,
             system=SimpleNamespace(labels=lambda: labels),
         )
 

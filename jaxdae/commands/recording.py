@@ -24,8 +24,16 @@ from jaxdae.control.base import control_input, offers_of
 from jaxdae.kernels.llvm import machine_code
 from jaxdae.models import get_model, Model
 from jaxdae.simulation.choices import make_solver
-from jaxdae.simulation.diagnostics import judged, read_row, Row, rows_of, tolerance_of
+from jaxdae.simulation.diagnostics import (
+    judged,
+    passages_along,
+    read_row,
+    Row,
+    rows_of,
+    tolerance_of,
+)
 from jaxdae.simulation.failure import describe_failure
+from jaxdae.simulation.passages import Passage
 from jaxdae.simulation.prepare import prepare
 from jaxdae.simulation.problem import default_tolerance, MAX_STEPS, Method, Problem, START_TOLERANCE
 from jaxdae.simulation.readings import read_rows
@@ -109,7 +117,7 @@ def _settings_kept():
 def _words(made: Made, model: Model, dt: float | None) -> Words:
     run, success = made.trajectory, bool(made.trajectory.success)
     controller = run.controller
-    labels = run.system.labels()
+    labels, passed = run.system.labels(), _passed(made)
     return Words(
         formulation=type(run.formulation).__name__,
         settings=repr(run.formulation),
@@ -122,19 +130,33 @@ def _words(made: Made, model: Model, dt: float | None) -> Words:
         finite=not bool(run.result == _NONFINITE),
         failure=None if success else describe_failure(run),
         announced=(),
-        diagnosed=tuple(_diagnosed(made, dt)) if success else (),
+        diagnosed=tuple(_diagnosed(made, dt, passed)) if success else (),
         result=str(result_names(run.result)),
+        passages=tuple(passed[0]),
     )
 
 
-def _diagnosed(made: Made, dt: float | None) -> list[str]:
+def _passed(made: Made) -> tuple[list[Passage], float]:
+    """Near-singular positions along the rows that were reached; see `passages_along`."""
+    run, rows = made.trajectory, made.read
+    reached = np.isfinite(rows["rows.ts"]) & np.isfinite(rows["rows.q"]).all(axis=1)
+    count = int(np.logical_and.accumulate(reached).sum())
+    ts, q, v, jac = (
+        x[:count] for x in (*(rows[f"rows.{name}"] for name in ("ts", "q", "v")), made.survey.jac)
+    )
+    if count < 2 or not np.isfinite(jac).all():
+        return [], np.inf
+    return passages_along(run.system, run.formulation, ts, SimpleNamespace(q=q, v=v), jac)
+
+
+def _diagnosed(made: Made, dt: float | None, passed: tuple[list[Passage], float]) -> list[str]:
     """Warnings of near-singular passages and of an energy that is off."""
     run = made.trajectory
     tolerance = tolerance_of(None, run.ts.dtype) if dt is None else None
     state = SimpleNamespace(q=made.read["rows.q"], v=made.read["rows.v"])
     # A run that reached its end, from its start on: all rows are there.
     watched = rows_of(run, tolerance)
-    return judged(run.system, run.formulation, watched, state, made.survey)
+    return judged(run.system, run.formulation, watched, state, made.survey, passed)
 
 
 @contextlib.contextmanager

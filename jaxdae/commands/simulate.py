@@ -168,8 +168,8 @@ def _show(record: Record, options, out: Path) -> None:
     run.system = get_model(options.model).system()
     page = save_page(run, out / "page.html", title=options.model)
     print(f"page.html is there, too: {page.resolve().as_uri()}", flush=True)
-    if options.open:
-        webbrowser.open(page.resolve().as_uri())
+    if options.open and not webbrowser.open(page.resolve().as_uri()):
+        print("no browser was found to show it: open it in one yourself.", flush=True)
 
 
 def _off(record: Record, run: Any, title: str):
@@ -199,6 +199,9 @@ def _result(record: Record, options, seconds: float) -> dict[str, Any]:
         "failure": words.failure,
         "seconds": seconds,
         "warnings": list(words.diagnosed),
+        "near-singular positions": [
+            {"t": x.time, "least singular value": x.value} for x in words.passages
+        ],
         "final": {name: end[name] for name in ("t", "q", "v")},
         **_figures(record),
     }

@@ -1,16 +1,15 @@
 """The state that a command starts from: the model's, with values that are given by name."""
 
-from collections.abc import Iterator
+import difflib
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxdae.models import AbstractModel, Model
-from jaxdae.systems import ConsistencyError, consistent_state, Labels, State
-
-# Beside the model's own start.
-_GUESSES = 8
+from jaxdae.systems import constraint_residuals, Labels, State
+from jaxdae.systems.dynamics import mass_and_jacobian
 
 
 def chosen_start(
@@ -37,41 +36,61 @@ def chosen_start(
 
 def _consistent(system: AbstractModel, start: State, given: dict[str, float]) -> State:
     names = _names(system.labels(), start)
-    unknown = [name for name in given if name not in names["q"] + names["v"] + names["w"]]
-    if unknown:
-        coordinates, actuators = ", ".join(names["q"]), ", ".join(names["w"])
-        also = f", or an actuator state: {actuators}" * bool(actuators)
-        raise ValueError(
-            f"--start: nothing is named {unknown[0]!r}; give a coordinate: {coordinates}; a "
-            f"velocity, such as '{names['v'][0]}'{also}."
-        )
+    _refuse_unknown(names, given)
     changed = {x: _changed(getattr(start, x), names[x], given) for x in names}
     placed, thrown = ([i for i, name in enumerate(names[x]) if name in given] for x in ("q", "v"))
-    failures: list[ConsistencyError] = []
-    for q in _guesses(changed["q"], placed):
-        try:
-            # What is held is held at both levels: coordinates come first, by themselves.
-            q = consistent_state(system, q, start.v, fixed=placed).q
-            return consistent_state(system, q, changed["v"], w=changed["w"], fixed=thrown)
-        except ConsistencyError as error:
-            failures.append(error)
-    values = ", ".join(f"{name} = {x:g}" for name, x in given.items())
-    # What it advises are arguments of the function, not options of the command.
-    finding, _, _ = str(failures[0]).partition(". The coordinates")
+    metric = np.asarray(mass_and_jacobian(system, _now(), start.q, start.v)[0], np.float64)
+    # What is held is held at both levels: coordinates come first, by themselves.
+    q = _nearest(system, metric, changed["q"], placed, given)
+    v = _nearest(system, metric, changed["v"], thrown, given, q)
+    return State(q, v, changed["w"])
+
+
+def _refuse_unknown(names: dict[str, list[str]], given: dict[str, float]) -> None:
+    every = names["q"] + names["v"] + names["w"]
+    unknown = [name for name in given if name not in every]
+    if not unknown:
+        return
+    close = difflib.get_close_matches(unknown[0], every, n=1)
+    meant = f" Did you mean {close[0]!r}?" if close else ""
+    coordinates, actuators = ", ".join(names["q"]), ", ".join(names["w"])
+    also = f"; or an actuator state: {actuators}" * bool(actuators)
+    raise ValueError(
+        f"--start: nothing is named {unknown[0]!r}.{meant} Give a coordinate: {coordinates}; the "
+        f"velocity of one, such as '{names['v'][0]}'{also}."
+    )
+
+
+def _now() -> jax.Array:
+    return jnp.zeros(())
+
+
+def _nearest(
+    system: AbstractModel,
+    metric: np.ndarray,
+    x: np.ndarray,
+    held: list[int],
+    given: dict[str, float],
+    q: np.ndarray | None = None,
+) -> np.ndarray:
+    """The nearest coordinates that meet the constraints; velocities where these are given."""
+    # Loaded for this alone: SciPy's optimizers take as long to load as this takes.
+    from jaxdae.commands.nearest import nearest
+
+    constraint: Callable = lambda q: system.position_constraints(_now(), q)  # noqa: E731
+    if q is not None:
+        constraint = lambda v: constraint_residuals(system, _now(), q, v).phi_dot  # noqa: E731
+    result = nearest(constraint, metric, x, held)
+    if result.there:
+        return result.x
+    sizes = np.where(np.isfinite(result.left), np.abs(result.left), np.inf)
+    worst, level = int(np.argmax(sizes)), "position" if q is None else "velocity"
+    values = ", ".join(f"{name} = {value:g}" for name, value in given.items())
     raise ValueError(
         f"--start: the values {values} do not fit the constraints near the model's start: "
-        f"{finding}. Give other values, or fewer."
-    ) from failures[0]
-
-
-def _guesses(q: np.ndarray, held: list[int]) -> Iterator[np.ndarray]:
-    """A guess and others about it: at the first, constraints may not depend on what is free."""
-    yield q
-    rng, size = np.random.default_rng(0), 0.1 * (1.0 + np.max(np.abs(q)))
-    for _ in range(_GUESSES):
-        nudge = size * rng.normal(size=q.size)
-        nudge[held] = 0.0
-        yield q + nudge
+        f"constraint {system.labels().constraint(worst)!r} fails at {level} level by at least "
+        f"{sizes[worst]:.3g} (allowed {result.allowed:.1g}). Give other values, or fewer."
+    )
 
 
 def _names(labels: Labels, start: State) -> dict[str, list[str]]:

@@ -117,7 +117,9 @@ def check_program(plant: Plant, program: Program, t, state: State) -> int:
             f"{out.size} program constraints need at least as many controls, but controls = {s}; "
             "drop a constraint, or add an actuator."
         )
-    check_system(plant.system, state, u=jax.ShapeDtypeStruct((s,), state.q.dtype), t=t)
+    check_system(
+        plant.system, state, u=jax.ShapeDtypeStruct((s,), state.q.dtype), t=t, points=False
+    )
     plant.formulation.check(plant.system, state)
     return out.size
 

@@ -110,7 +110,10 @@ def is_run(trajectory: Any) -> bool:
 
 
 def _passages(trajectory: Any) -> list[passages.Passage]:
-    """Near-singular positions that a run passed."""
+    """Near-singular positions that a run passed, as far as that is known or can be computed."""
+    known = getattr(trajectory, "passages", None)
+    if known is not None or not is_run(trajectory):
+        return list(known or ())
     rows = between_rows.rows_of(trajectory)
     if rows is None or rows.ts.size < 2:
         return []
@@ -180,7 +183,7 @@ def plot_histories(
         else:
             style.note(ax, "none")
         style.mark_failure(ax, readout.failure_time(trajectory))
-    if singular and is_run(trajectory):
+    if singular:
         _mark_passages(axes, _passages(trajectory))
     style.finish(axes)
     return figure

@@ -290,7 +290,7 @@ def surveyed(system, formulation, controller, watched: Watched) -> tuple[Any, Ro
     return state, _in_blocks(survey, _BLOCK, watched.ts, state)
 
 
-def judged(system, formulation, watched: Watched, state, rows: Row) -> list[str]:
+def judged(system, formulation, watched: Watched, state, rows: Row, passed=None) -> list[str]:
     """What to warn of after a run that reached its end, in words.
 
     Args:
@@ -299,10 +299,11 @@ def judged(system, formulation, watched: Watched, state, rows: Row) -> list[str]
         watched: rows of the run, from `rows_of`.
         state: states there, `(q, v, w)`.
         rows: from `read_row`, all as NumPy arrays; see `surveyed`.
+        passed: from `passages_along`, where that is known.
     """
     texts = []
     if not formulation.capabilities.passes_singular_positions:
-        result = passages_along(system, formulation, watched.ts, state, rows.jac)
+        result = passed or passages_along(system, formulation, watched.ts, state, rows.jac)
         texts.append(in_words(formulation, *result))
     texts.append(_of_energy(formulation, watched, rows))
     return [text for text in texts if text is not None]

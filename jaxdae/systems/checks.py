@@ -24,6 +24,7 @@ from jaxdae.systems.class_checks import (
     check_labels,
     check_resolved,
 )
+from jaxdae.systems.points import Points
 
 
 def is_concrete(*values) -> bool:
@@ -39,18 +40,24 @@ def constraint_counts(system: System, state: State) -> tuple[int, int]:
     return position.shape[0], velocity.shape[0]
 
 
-def check_system(system: System, state: State, u=None, t=0.0, *, forces: bool = True) -> None:
-    """Check, without computing anything, that every function of a system returns what it should.
+def check_system(
+    system: System, state: State, u=None, t=0.0, *, forces: bool = True, points: bool = True
+) -> None:
+    """Check that every function of a system returns what it should, without calling most of them.
+
+    All are traced; what a system looks like is computed, too, where it is declared: the places of
+    its points must be finite.
 
     Args:
         system: the declaration.
-        state: a state whose shapes are used; its numbers do not matter.
+        state: a state whose shapes are used; its numbers matter for `points` alone.
         u: control input, as the controller would return it.
         t: time [s].
         forces: check also `force` and `actuator_rate`, which may need the control input.
+        points: check also `points`, which only pictures need.
 
     Raises:
-        TypeError: for what is no system, or labels of another kind.
+        TypeError: for what is no system, or labels or points of another kind.
         ValueError: naming the function, the shape it returned and the one expected, or what it
             failed with.
     """
@@ -95,6 +102,8 @@ def check_system(system: System, state: State, u=None, t=0.0, *, forces: bool = 
         check_real(f"{name}.{function}", out, differentiated=function in _DIFFERENTIATED)
         constraints += out.size if expected == (None,) else 0
     check_label_counts(system, n, constraints)
+    if points:
+        _check_points(system, t, q)
 
 
 # Derived by differentiation; forces and rates are used as they are.
@@ -224,6 +233,34 @@ def _returned(system: System, function: str, args) -> Any:
     else:
         check_parameters(name, written, ("self", *names))
     return call_with_shapes(name, getattr(system, function), args, names)
+
+
+def _check_points(system: System, t, q) -> None:
+    """Points as they are drawn, with real and finite places; their own class checks the rest."""
+    out, name = _returned(system, "points", (t, q)), f"{type(system).__name__}.points"
+    if out is None:
+        return
+    if not isinstance(out, Points):
+        raise TypeError(
+            f"{name} returned {describe_shape(out)}; return jaxdae.Points({{…}}, links=…), or None "
+            "for a system that has no shape."
+        )
+    kinds = {"place": out.places, "outline": out.outlines}
+    for kind, table in kinds.items():
+        for place, x in table.items():
+            check_real(f"{name}: the {kind} {place!r}", x, differentiated=False)
+    if not is_concrete(system, t, q):
+        return
+    with jax.core.eval_context():
+        drawn: Any = system.points(t, q)
+    for kind in kinds:
+        for place, x in getattr(drawn, f"{kind}s").items():
+            if not np.isfinite(np.asarray(x)).all():
+                raise ValueError(
+                    f"{name}: the {kind} {place!r} is {np.asarray(x)} at q = {np.asarray(q)} and "
+                    f"t = {float(t):.6g}, which cannot be drawn: give a state that is finite, or "
+                    "guard what divides by zero or takes a root of a negative number."
+                )
 
 
 def _matches(out, expected) -> bool:

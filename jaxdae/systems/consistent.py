@@ -131,7 +131,7 @@ def consistent_state(
     """
     state = State(q, v, w)
     system = in_dtype(system, state.q.dtype)
-    check_system(system, state, t=t, forces=False)
+    check_system(system, state, t=t, forces=False, points=False)
     held, free = _held(system, fixed, state.q.size, state.w.size)
     if is_concrete(state):
         check_finite(state)

@@ -5,29 +5,54 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
+import diffrax
 import jax
 import numpy as np
 import pytest
 
 from jaxdae.cli import main
+from jaxdae.commands import tune as command
 
-QUICK = ["--no-progress", "--t1", "0.1", "--batch", "2"]
+STEPS, KILLED = 24, 17
+WORDS = ["tune", "pendulum", "--no-progress", "--t1", "0.1", "--batch", "2", "--out"]
+ADAM = ["--optimizer", "adam", "--steps", str(STEPS)]
 
 
 def tune_quickly(out, *more):
-    return main(["tune", "pendulum", *QUICK, "--steps", "3", "--out", str(out), *more])
+    return main([*WORDS, str(out), *ADAM, *more])
+
+
+def make_quick(patch):
+    """Two stages for four, and no pictures, which have tests of their own."""
+    patch.setattr(command, "RK4", diffrax.Heun)
+    patch.setattr(command, "draw", lambda *_: None)
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    make_quick(monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """Folder of a run from its beginning to its end."""
+    out = tmp_path_factory.mktemp("whole")
+    with pytest.MonkeyPatch.context() as patch:
+        make_quick(patch)
+        assert tune_quickly(out) == 0
+    return out
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("heun")
-def test_a_checkpoint_of_other_settings_or_damaged_is_left_and_a_new_run_keeps_it(tmp_path, capsys):
-    """One finished run: resumed with other settings, with its checkpoint cut off, and run anew."""
-    tune_quickly(tmp_path)
+@pytest.mark.usefixtures("quick")
+def test_a_checkpoint_of_other_settings_or_damaged_is_left_and_a_new_run_keeps_it(
+    whole, tmp_path, capsys, monkeypatch
+):
+    """A finished run: resumed with other settings, with its checkpoint cut off, and run anew."""
     path = tmp_path / "multipliers.checkpoint"
-    first, result = path.read_bytes(), (tmp_path / "result.json").read_bytes()
-    capsys.readouterr()
+    first = (whole / path.name).read_bytes()
+    path.write_bytes(first)
     assert tune_quickly(tmp_path, "--resume", "--batch", "3") == 2
     assert "checkpoint" in capsys.readouterr().err
     assert path.read_bytes() == first
@@ -40,9 +65,14 @@ def test_a_checkpoint_of_other_settings_or_damaged_is_left_and_a_new_run_keeps_i
     assert "Start again without --resume" in errors
     assert "overwrite" not in errors
     assert path.read_bytes() == damaged
-    assert (tmp_path / "result.json").read_bytes() == result
+    assert [x.name for x in tmp_path.iterdir()] == [path.name]
     path.write_bytes(first)
-    tune_quickly(tmp_path, "--seed", "1")
+
+    def stopped(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "_tune", stopped)
+    assert tune_quickly(tmp_path, "--seed", "1") == 130
     assert "is kept as multipliers.checkpoint.old1" in capsys.readouterr().out
     assert (tmp_path / "multipliers.checkpoint.old1").read_bytes() == first
 
@@ -53,47 +83,53 @@ def study_numbers(out):
     return {k: study[k] for k in ("gains", "checks", "certificates")} | {"tunings": tunings}
 
 
-TO_BE_KILLED = """
-import sys
+# The process that kills itself does not judge before it tunes: that compiles a program more.
+TO_BE_KILLED = f"""
+import os, signal, sys
 import diffrax
 from jaxdae.cli import main
-from jaxdae.commands import tune
+from jaxdae.commands import tune as command
 
-tune.RK4 = diffrax.Heun
+def descend(*args, callback, tune=command.tune, **options):
+    def killing(step):
+        if step.step == {KILLED}:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return callback(step)
+    return tune(*args, callback=killing, **options)
+
+command.RK4, command.tune = diffrax.Heun, descend
+command._held = lambda *_: ((1.0,), ())
 main(sys.argv[1:])
 """
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("heun")
-def test_a_killed_run_resumes_to_the_same_numbers(tmp_path):
+@pytest.mark.usefixtures("quick")
+def test_a_killed_run_resumes_to_the_same_numbers(whole, tmp_path):
     """SIGKILL in the middle, then the same command with --resume: bit for bit the same result."""
-    whole, broken = tmp_path / "whole", tmp_path / "broken"
-    words = ["tune", "pendulum", *QUICK, "--optimizer", "adam", "--steps", "600", "--out"]
-    command = [sys.executable, "-c", TO_BE_KILLED, *words, str(broken)]
     # The process compiles as this one does, so that its numbers are the same.
     quick = {
         name.upper(): str(jax.config.values[name])
         for name in ("jax_disable_most_optimizations", "jax_compilation_cache_dir")
     }
-    killed = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=os.environ | quick)
-    checkpoint = broken / "multipliers.checkpoint"
-    deadline = time.monotonic() + 120
-    while not checkpoint.exists() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    time.sleep(0.1)
-    os.kill(killed.pid, signal.SIGKILL)
-    assert killed.wait() == -signal.SIGKILL
-    assert checkpoint.exists()
-    assert not (broken / "result.json").exists()
-    assert main([*words, str(broken), "--resume"]) == 0
-    assert main([*words, str(whole)]) == 0
-    assert study_numbers(broken) == study_numbers(whole)
+    killed = subprocess.run(
+        [sys.executable, "-c", TO_BE_KILLED, *WORDS, str(tmp_path), *ADAM],
+        stdout=subprocess.DEVNULL, env=os.environ | quick, check=False,
+    )  # fmt: skip
+    assert killed.returncode == -signal.SIGKILL
+    assert not (tmp_path / "result.json").exists()
+    content = (tmp_path / "multipliers.checkpoint").read_bytes()
+    # Every tenth step is kept, after the first evaluation.
+    assert json.loads(content.partition(b"\n")[0])["rows"] == KILLED // 10 * 10 + 1
+    assert tune_quickly(tmp_path, "--resume") == 0
+    assert study_numbers(tmp_path) == study_numbers(whole)
 
 
 @pytest.mark.slow
-def test_the_main_job(tmp_path, capsys):
+def test_the_main_job(tmp_path, capsys, monkeypatch):
     """`jaxdae tune two-link`: four columns, and what is promised of them."""
+    # Of the planes of gains, which others test, a few cells: all are nine thousand runs.
+    monkeypatch.setattr("jaxdae.commands.tuning_pictures._CELLS", 3)
     assert main(["tune", "two-link", "--no-progress", "--out", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
     result = json.loads((tmp_path / "result.json").read_text())

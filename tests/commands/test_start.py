@@ -2,34 +2,106 @@
 
 import re
 
+import jax
 import numpy as np
 import pytest
 
 from jaxdae.cli import main
+from jaxdae.commands.nearest import nearest
 from jaxdae.commands.start import chosen_start
 from jaxdae.models import get_model
 
+# Of consistent states: the 2/3 power of the round-off, for lengths of 1 m.
+CONSISTENT = 1e-10
 
-def start(name, **given):
+
+def start(name, dtype="float64", **given):
     model = get_model(name)
     values = {key.replace("rate_", "d(") + ")/dt" * ("rate_" in key): x for key, x in given.items()}
-    return chosen_start(model, model.system(), values, np.dtype("float64"))
+    return chosen_start(model, model.system(), values, np.dtype(dtype))
 
 
 def test_a_coordinate_holds_and_the_others_meet_the_constraint():
     """From the horizontal start, where the rod's constraint does not depend on `y`."""
     found = start("pendulum", x=0.5)
     assert float(found.q[0]) == 0.5
-    np.testing.assert_allclose(found.q @ found.q, 1.0, atol=1e-10)  # that of consistent states
-    np.testing.assert_allclose(found.q @ found.v, 0.0, atol=1e-10)
+    np.testing.assert_allclose(found.q @ found.q, 1.0, atol=CONSISTENT)
+    np.testing.assert_allclose(found.q @ found.v, 0.0, atol=CONSISTENT)
 
 
 def test_velocities_and_actuator_states_have_names_too():
     found = start("motor-actuator", current=1.5)
     assert float(found.w[0]) == 1.5
     found = start("pendulum", y=-0.8, rate_x=0.8)
-    np.testing.assert_allclose(found.v, [0.8, 0.6], atol=1e-10)
-    np.testing.assert_allclose(found.q, [0.6, -0.8], atol=1e-10)
+    np.testing.assert_allclose(found.v, [0.8, 0.6], atol=CONSISTENT)
+    np.testing.assert_allclose(found.q, [0.6, -0.8], atol=CONSISTENT)
+
+
+@pytest.mark.parametrize("y", [-1.0, 1.0])
+def test_the_last_value_that_the_constraint_allows_is_a_start(y):
+    """Where `x² = 0` has a double root: to all digits, and the velocity that is left is free."""
+    found = start("pendulum", y=y, rate_x=2.0)
+    np.testing.assert_array_equal(found.q[1], y)
+    # Its derivative, 2 x = 0, is solved to round-off; x² alone would leave 1e-8.
+    np.testing.assert_allclose(found.q[0], 0.0, atol=1e-15)
+    np.testing.assert_allclose(found.v, [2.0, 0.0], atol=1e-15)
+
+
+def test_the_dead_centre_of_a_mechanism_is_a_start():
+    """Links of 1 m in one line: all other coordinates follow from the slider's."""
+    found = start("slider-crank", slider=2.0, rate_crank=3.0)
+    np.testing.assert_allclose(found.q, [0.0, 0.0, 2.0], atol=1e-15)
+    np.testing.assert_allclose(found.v, [3.0, -3.0, 0.0], atol=1e-14)
+
+
+def test_what_is_not_given_is_the_nearest_in_the_mass_metric():
+    """The change is `M^-1 J^T mu`, but for what is given."""
+    model = get_model("chain")
+    system = model.system()
+    before, after = chosen_start(model, system, None, np.dtype(float)), start("chain", y2=-0.3)
+    free = np.array([0, 1, 2, 4, 5, 6, 7])
+    assert float(after.q[3]) == -0.3
+    phi = lambda q: system.position_constraints(0.0, q)  # noqa: E731
+    np.testing.assert_allclose(phi(after.q), 0.0, atol=CONSISTENT)
+    masses = np.repeat(np.asarray(system.masses), 2)
+    pull = (masses * np.asarray(after.q - before.q))[free]
+    rows = np.asarray(jax.jacfwd(phi)(after.q))[:, free]
+    mu = np.linalg.lstsq(rows.T, pull, rcond=None)[0]
+    # SLSQP ends where the squared distance changes by 1e-15.
+    np.testing.assert_allclose(rows.T @ mu, pull, atol=1e-6)
+    assert np.abs(pull).max() > 0.01
+
+
+def test_of_two_places_the_nearer_one_is_taken():
+    def circle(x):
+        return x[:1] ** 2 + x[1:] ** 2 - 1.0
+
+    for y in (0.2, -0.2):
+        found = nearest(circle, np.eye(2), np.array([0.6, y]), [0])
+        assert found.there
+        np.testing.assert_allclose(found.x, [0.6, np.copysign(0.8, y)], atol=CONSISTENT)
+
+
+def test_a_constraint_that_is_said_twice_is_no_fold():
+    def twice(x):
+        rod = x @ x - 1.0
+        return np.array([1.0, 2.0]) * rod
+
+    found = nearest(twice, np.eye(3), np.array([0.6, 1.0, 1.0]), [0])
+    assert found.there
+    # Both others by as much: sqrt(0.64 / 2).
+    np.testing.assert_allclose(found.x, [0.6, 0.32**0.5, 0.32**0.5], atol=1e-7)
+
+
+def test_single_precision():
+    jax.config.update("jax_enable_x64", False)
+    try:
+        found = start("pendulum", "float32", y=-1.0, rate_x=2.0)
+    finally:
+        jax.config.update("jax_enable_x64", True)
+    assert found.q.dtype == np.float32
+    np.testing.assert_allclose(found.q, [0.0, -1.0], atol=1e-7)  # its round-off
+    np.testing.assert_allclose(found.v, [2.0, 0.0], atol=1e-6)
 
 
 def test_without_values_it_is_the_start_of_the_model():
@@ -45,16 +117,47 @@ def test_without_values_it_is_the_start_of_the_model():
     [
         (
             "height=1",
-            "nothing is named 'height'; give a coordinate: x, y; a velocity, such as",
+            "nothing is named 'height'. Give a coordinate: x, y; the velocity of one, such as "
+            r"'d\(x\)/dt'.$",
         ),
+        ("d(x)=1", r"nothing is named 'd\(x\)'. Did you mean 'd\(x\)/dt'\? Give"),
         (
             "x=2",
-            "the values x = 2 do not fit the constraints near the model's start: .*'rod'.* by 3",
+            "the values x = 2 do not fit the constraints near the model's start: constraint 'rod' "
+            "fails at position level by at least 3 .*Give other values, or fewer",
         ),
+        ("x=0.6,y=0.7", "x = 0.6, y = 0.7 do not fit .*'rod' fails at position level .* 0.15 "),
+        ("y=-1,d(y)/dt=0.1", "'rod' fails at velocity level by at least 0.2 "),
     ],
 )
 def test_what_cannot_be_is_refused_in_words(words, message, capsys, tmp_path):
     arguments = ["simulate", "pendulum", "--start", words, "--out", str(tmp_path / "out")]
     assert main(arguments) == 2
-    assert re.search(message, capsys.readouterr().err)
+    errors = capsys.readouterr().err
+    assert re.search(message, errors.strip())
+    assert len(errors.strip().splitlines()) == 1
     assert not (tmp_path / "out").exists()
+
+
+def test_names_of_actuator_states_are_listed(capsys):
+    assert main(["simulate", "mirror", "--start", "torqe=1"]) == 2
+    errors = capsys.readouterr().err
+    assert "Did you mean 'torque'? Give a coordinate: phi;" in errors
+    assert "or an actuator state: torque, rate of the torque." in errors
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("y=nan", "'y=nan' does not say NAME=VALUE"),
+        ("y=-inf", "with finite numbers in SI units and rad"),
+        ("y=30deg", "without the units"),
+        ("y", "'y' does not say NAME=VALUE"),
+        ("x=1,y=0,x=0", "gives 'x' twice; give it once"),
+    ],
+)
+def test_malformed_values_are_refused_by_the_parser(text, message, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["simulate", "pendulum", "--start", text])
+    assert stop.value.code == 2
+    assert message in " ".join(capsys.readouterr().err.split())

@@ -1,7 +1,9 @@
 """The record of named points, links and outlines."""
 
 import re
+from collections.abc import Callable
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -92,3 +94,75 @@ def test_a_circle_keeps_its_distance():
     # Sums of 32 round-off errors.
     np.testing.assert_allclose(offsets.mean(axis=0), 0.0, atol=1e-15)
     np.testing.assert_allclose(offsets @ np.cross(along, up), 0.0, atol=1e-15)
+
+
+class Drawn(System):
+    """A pendulum whose drawing is the argument's."""
+
+    draw: Callable = eqx.field(static=True)
+
+    def kinetic_energy(self, t, q, v):
+        del t, q
+        return 0.5 * v @ v
+
+    def points(self, t, q):
+        return self.draw(t, q)
+
+
+def checked(draw, q=(1.0, 0.0)):
+    jaxdae.check_system(Drawn(draw), jaxdae.State(jnp.array(q), jnp.zeros(2)))
+
+
+def mass_at(x):
+    return jaxdae.Points({"pivot": jnp.zeros(2), "mass": x}, links=(("pivot", "mass"),))
+
+
+def test_a_declaration_with_points_is_checked_with_them():
+    checked(lambda _, q: mass_at(q))
+    checked(lambda *_: None)
+    # Where they are traced, there is nothing to look at.
+    jax.jit(lambda x: checked(lambda _, q: mass_at(q / x)) or x)(0.0)
+
+
+@pytest.mark.parametrize(
+    ("draw", "message"),
+    [
+        (
+            lambda _, q: jaxdae.Points({"mass": q}, links=(("mass", "top"),)),
+            "Drawn.points failed with ValueError: Points: links name 'top', which no place has; "
+            "there are: mass. (line ",
+        ),
+        (
+            lambda _, q: jaxdae.Points({"pivot": jnp.zeros(3), "mass": q}),
+            "the place 'mass' has shape (2,); all are of shape (2,) in the plane, or all of shape "
+            "(3,) in space.",
+        ),
+        (lambda _, q: mass_at(q if q[0] > 0 else -q), "write jnp.where(condition, a, b)"),
+        (lambda _, q: mass_at(q * 1j), "Drawn.points: the place 'mass' returned complex numbers"),
+        (
+            lambda _, q: mass_at(q / q[1]),
+            "Drawn.points: the place 'mass' is [inf nan] at q = [1. 0.] and t = 0, which cannot be "
+            "drawn",
+        ),
+        (
+            lambda _, q: jaxdae.Points({"a": q}, outlines={"rim": jnp.log(q - 2)[None]}),
+            "the outline 'rim' is [[nan nan]]",
+        ),
+        (lambda _, q: mass_at(q[2:]), "has shape (0,); all are"),
+        (lambda _, q: mass_at(jnp.stack([q[0], q[2]])), "Drawn.points "),
+    ],
+)
+def test_a_drawing_that_does_not_fit_is_found_by_the_check(draw, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        checked(draw)
+
+
+def test_a_drawing_of_another_kind_is_refused_by_the_check():
+    with pytest.raises(TypeError, match=re.escape("Drawn.points returned a dict; return jaxdae.P")):
+        checked(lambda _, q: {"mass": q})
+
+
+def test_a_run_needs_no_drawing():
+    """Pictures say what is wrong with it."""
+    system = Drawn(lambda _, q: mass_at(q[:1]))
+    assert jaxdae.consistent_state(system, jnp.ones(2), jnp.zeros(2)).q.shape == (2,)
