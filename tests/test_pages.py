@@ -16,8 +16,10 @@ SCRIPTS = ROOT / "docs" / "scripts"
 # As the other tests, the process lowers its programs in one context.
 AS_PRINTED = """
 import json
+import gc
 from helpers.lowering import share_contexts
 share_contexts()
+gc.set_threshold(200_000, 20, 100)
 import blocks
 for block, printed in blocks.executed():
     print(json.dumps([block.page.name, block.printed, printed]))
@@ -61,12 +63,15 @@ def test_the_code_of_the_pages_runs_and_prints_what_they_show(executed, scripts)
     assert len([x for x in rows if x[1] is not None]) >= 12
 
 
-def test_the_code_of_the_readme_is_that_of_pages(scripts):
-    """Hence executed with them; the README shows no more."""
-    pages = {x.code for page in scripts[0].executed_pages() for x in scripts[0].blocks(page)}
-    printed = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    assert len(printed) == 3
-    assert set(printed) <= pages
+def test_the_readme_begins_as_the_site_and_is_executed_too(scripts):
+    """Its first minute is that of the site, to the letter; what follows is executed as a page."""
+    blocks = scripts[0]
+    shown, followed = blocks.blocks(blocks.README), blocks.to_execute(blocks.README)
+    assert len(shown) == 3
+    assert [x[1:] for x in shown[:2]] == [x[1:] for x in blocks.blocks(blocks.FIRST)]
+    assert followed == shown[2:]
+    assert "tune(" in followed[0].code
+    assert blocks.README in blocks.executed_pages()
 
 
 def test_a_number_that_is_not_printed_is_found(scripts):
@@ -77,6 +82,57 @@ def test_a_number_that_is_not_printed_is_found(scripts):
     assert not same("speed: 1.99", "speed: 2.9989\n")
     assert not same("speed: 1.99", "pace: 1.99\n")
     assert not same("found: True", "found: False\n")
+
+
+# What a run measures: round-off, percentages, ratios, times. Not what code prints, nor code.
+NOT_PROSE = re.compile(
+    r"^ *```.*?^ *```|`[^`\n]*`|\$\$.*?\$\$|\$[^$\n]*\$", re.MULTILINE | re.DOTALL
+)
+MEASURED = re.compile(r"\d[\d.]*(?:e-?\d+| ?%|-fold| (?:times|ms|µs|s|minutes|hours)\b)")
+# Settings, which the next test or the page's own script hold against the code.
+SETTINGS = {
+    "benchmarks.md": {"1e-6", "1e-9"},
+    "options.md": {"1000 times", "201 times"},
+    "solver.md": {"1e-8"},
+    "warnings.md": {"0.1 %", "5 %"},
+}
+
+
+def test_no_measured_number_stands_in_prose():
+    """Blocks print them, or files of `docs/data/` fill them in."""
+    for page in pages_and_readmes():
+        prose = NOT_PROSE.sub("", page.read_text())
+        assert set(MEASURED.findall(prose)) <= SETTINGS.get(page.name, set()), page.name
+    assert MEASURED.findall("an error of 2e-6, 3 % in 0.19 ms, 9440-fold") == [
+        "2e-6", "3 %", "0.19 ms", "9440-fold",
+    ]  # fmt: skip
+
+
+def test_settings_on_the_pages_are_those_of_the_code():
+    from inspect import signature
+
+    import jaxdae
+    from jaxdae.kernels.cuda import kernel
+    from jaxdae.simulation import diagnostics, passages, problem
+
+    page = {x: (ROOT / "docs" / x).read_text() for x in ("options.md", "gpu.md")}
+    warnings = (ROOT / "docs/howto/warnings.md").read_text()
+    defaults = {x: y.default for x, y in signature(jaxdae.simulate).parameters.items()}
+    for name, said in (("max_steps", "65536"), ("start_tolerance", "`1e-4`")):
+        assert f"| `{name}` | {said} |" in page["options.md"]
+        assert float(said.strip("`")) == defaults[name]
+    iterations = signature(jaxdae.AugmentedLagrangian).parameters["iterations"].default
+    assert f"`iterations` | {iterations} |" in page["options.md"]
+    assert f"{problem.DEFAULT_TIMES} times |" in page["options.md"]
+    assert [problem.default_tolerance(x) for x in ("float64", "float32")] == [1e-8, 1e-5]
+    assert "tolerance `1e-8` (`1e-5` in single precision)" in page["options.md"]
+    assert "at a tolerance of 1e-8" in (ROOT / "docs/howto/solver.md").read_text()
+    assert (diagnostics._PRECISE, diagnostics._COARSE, passages._NEAR) == (0.001, 0.05, 0.01)
+    assert "by more than 0.1 % of" in warnings
+    assert "(5 % for fixed" in warnings
+    assert "less than a hundredth of" in warnings
+    assert kernel._SCRATCH_BYTES == 2**30
+    assert "about a gibibyte" in page["gpu.md"]
 
 
 def test_every_public_name_has_an_entry(scripts):
@@ -162,13 +218,44 @@ def test_the_recipe_of_conda_has_the_dependencies_and_the_version_of_the_project
     assert f"summary: {project['description']}" in text
 
 
-@pytest.mark.parametrize("page", ["papers.md", "benchmarks.md", "howto/gains.md"])
+@pytest.mark.parametrize(
+    "page", ["papers.md", "benchmarks.md", "howto/gains.md", "howto/control.md"]
+)
 def test_numbers_of_committed_runs_stand_in_their_places(page, scripts):
     measured = scripts[3]
     text = (ROOT / "docs" / page).read_text()
     filled = measured.filled(text)
     assert "{{" in text
     assert "{{" not in filled
+
+
+def test_what_is_said_of_ball_and_beam_is_what_the_command_writes(scripts):
+    """The sentence has the numbers of the file, which `jaxdae analyze` wrote."""
+    measured = scripts[3]
+    found = measured.read("ball_beam.json")
+    sentence = measured.filled("{{ ball-beam }}")
+    grows = [real for real, _ in found["motion"] if real > 0]
+    assert found["verdict"] == "unstable"
+    assert len(grows) == 1
+    assert f"unstable by the root {grows[0]:.3g} 1/s" in sentence
+    assert all(real < 0 for real, _ in found["regulated_roots"])
+    assert f"below {1e3 * found['step_limits']['rk4']:.2g} ms" in sentence
+
+
+def test_files_of_numbers_are_taken_from_what_the_command_writes(scripts):
+    measured = scripts[3]
+    check = {"cost": 1.0, "failed": 0, "worst": 2.0}
+    gains = {"first": {"K_D": [1.0], "K_P": [2.0]}}
+    study = {"dt": 0.01, "t1": 1.0, "integrand": "|phi|^2", "gains": gains, "method": "-"}
+    kept = measured.study({"studies": [study | {"checks": {"as tuned": {"first": check}}}]})
+    assert kept.keys() == measured.read("two_link.json").keys()
+    assert kept["checks"] == {"as tuned": {"first": {"cost": 1.0, "failed": 0}}}
+    limits = {"rk4": {"all_roots": 0.1, "set_by": [-28.0, 0.0]}}
+    spectrum = {"verdict": "unstable", "motion": [[1.0, 0.0]]}
+    found = {"jaxdae": "0", "spectrum": spectrum, "step_limits": limits}
+    kept = measured.analysis(found | {"inputs": {"regulated_roots": [[-1.0, 0.0]]}})
+    assert kept.keys() == measured.read("ball_beam.json").keys()
+    assert kept["step_limits"] == {"rk4": 0.1}
 
 
 def test_a_claim_that_a_run_contradicts_is_shown_as_such(scripts):

@@ -1,7 +1,8 @@
 """The code of the pages: executed, and what it prints held against the page or written to it.
 
 Blocks of a page run one after the other, after those of the first minute unless the page imports
-jaxdae itself. A block ```text after a block of code is what that prints.
+jaxdae itself. A block ```text after a block of code is what that prints. The README is a page that
+goes on from the first minute, which it shows, too.
 
     python docs/scripts/blocks.py            # what pages say and what their code prints
     python docs/scripts/blocks.py --write    # put it into the pages
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 DOCS = Path(__file__).resolve().parents[1]
-FIRST = DOCS / "index.md"
+FIRST, README = DOCS / "index.md", DOCS.parent / "README.md"
 # Executed by tests of their own: code in other languages belongs to it.
 ELSEWHERE = {"export.md"}
 BLOCK = re.compile(
@@ -53,23 +54,30 @@ def _block(page: Path, match: re.Match) -> Block:
 def executed_pages() -> list[Path]:
     """Pages with code, the first minute first."""
     pages = [x for x in sorted(DOCS.rglob("*.md")) if x.name not in ELSEWHERE and blocks(x)]
-    return [FIRST, *(x for x in pages if x != FIRST)]
+    return [FIRST, README, *(x for x in pages if x != FIRST)]
+
+
+def to_execute(page: Path) -> list[Block]:
+    """Blocks of a page; of the README those that are not on the first page."""
+    shown = {(x.code, x.printed) for x in blocks(FIRST)} if page == README else set()
+    return [x for x in blocks(page) if (x.code, x.printed) not in shown]
 
 
 def executed() -> Iterator[tuple[Block, str]]:
     """Every block with what it prints, in one process; an error names its page."""
     first: dict[str, Any] = {}
     for page in executed_pages():
-        own = any("import jaxdae\n" in x.code for x in blocks(page))
+        todo = to_execute(page)
+        own = any("import jaxdae\n" in x.code for x in todo)
         names = {"__name__": "__main__"} if own else dict(first)
-        for block in blocks(page):
+        for block in todo:
             yield block, _printed(block, names)
         first = first or names
 
 
 def _printed(block: Block, names: dict[str, Any]) -> str:
     out = io.StringIO()
-    name = block.page.relative_to(DOCS).as_posix()
+    name = block.page.relative_to(DOCS.parent).as_posix()
     with contextlib.redirect_stdout(out):
         exec(compile(block.code, name, "exec"), names)
     return out.getvalue()
@@ -114,7 +122,7 @@ def _shortened(line: str) -> str:
 def main() -> None:
     """Execute all blocks; with `--write`, put what they print into the pages."""
     for block, printed in executed():
-        name = block.page.relative_to(DOCS)
+        name = block.page.relative_to(DOCS.parent)
         if block.printed is None or same(block.printed, printed):
             print(f"{name}: {block.code.splitlines()[0][:60]!r}: as said")
             continue

@@ -1,6 +1,8 @@
 """Pages of numbers, from files that scripts wrote and that are committed in `docs/data/`.
 
-python docs/scripts/measured.py results    # gather what experiments wrote to that folder
+python docs/scripts/measured.py results    # gather what experiments and the command wrote there
+
+Of the command: `jaxdae tune two-link` and `jaxdae analyze ball-beam --dt 0.001`.
 """
 
 import json
@@ -26,10 +28,9 @@ PAPERS = {
 
 def filled(markdown: str) -> str:
     """A page with its numbers in the place of `{{ claims }}` and the like."""
-    if "{{ claims }}" in markdown:
-        markdown = markdown.replace("{{ claims }}", _papers(read("claims.json")))
-    if "{{ two-link }}" in markdown:
-        markdown = markdown.replace("{{ two-link }}", _gains(read("two_link.json")))
+    for place, (name, written) in PLACES.items():
+        if place in markdown:
+            markdown = markdown.replace(place, written(read(name)))
     return timings.filled(markdown)
 
 
@@ -71,7 +72,8 @@ def _gains(study: dict[str, Any]) -> str:
     """The table of the main job: sets of gains, and what each costs on what it was not tuned on."""
     sets, dt = list(study["gains"]), study["dt"]
     what = study["integrand"].replace("|", "\\|")
-    lines = [f"| mean integrated {what} | {' | '.join(sets)} |", "|---" * (len(sets) + 1) + "|"]
+    head = f"mean integrated {what}; h = {dt:g} s"
+    lines = [f"| {head} | {' | '.join(sets)} |", "|---" * (len(sets) + 1) + "|"]
     for gain, power in (("K_D", 1), ("K_P", 2)):
         cells = [_numbers(study["gains"][x][gain], dt**power) for x in sets]
         lines.append(f"| {gain} h{'²' if power == 2 else ''} | {' | '.join(cells)} |")
@@ -86,6 +88,26 @@ def _numbers(gains: list[float], unit: float) -> str:
 
 def _cost(check: dict[str, Any]) -> str:
     return "runs fail" if check["failed"] or check["cost"] is None else f"{check['cost']:.2g}"
+
+
+def _rest(found: dict[str, Any]) -> str:
+    """What the analysis of ball and beam finds, in a sentence."""
+    root = max(real for real, _ in found["motion"])
+    slowest = max(real for real, _ in found["regulated_roots"])
+    limit, fastest = found["step_limits"]["rk4"], found["set_by"]["rk4"][0]
+    return (
+        f"{found['verdict']} by the root {root:.3g} 1/s; with the regulator the slowest root is at "
+        f"{slowest:.3g} 1/s; and RK4 needs steps below {1e3 * limit:.2g} ms because of the motor's "
+        f"current (root {fastest:.3g} 1/s)."
+    )
+
+
+# What stands for numbers on a page: the file that has them, and how they are written.
+PLACES = {
+    "{{ claims }}": ("claims.json", _papers),
+    "{{ two-link }}": ("two_link.json", _gains),
+    "{{ ball-beam }}": ("ball_beam.json", _rest),
+}
 
 
 def gather(results: Path) -> dict[str, Any]:
@@ -118,8 +140,44 @@ def _pictures(results: Path) -> None:
                 image.quantize(64).save(PICTURES / f"{name}.png", optimize=True)
 
 
-if __name__ == "__main__":
-    folder = Path(sys.argv[1])
+def study(result: dict[str, Any]) -> dict[str, Any]:
+    """Of the `result.json` of `jaxdae tune`: gains and costs of its first study."""
+    first = result["studies"][0]
+    checks = {
+        check: {name: {x: one[x] for x in ("cost", "failed")} for name, one in sets.items()}
+        for check, sets in first["checks"].items()
+    }
+    return {x: first[x] for x in ("dt", "t1", "integrand", "gains")} | {"checks": checks}
+
+
+def analysis(found: dict[str, Any]) -> dict[str, Any]:
+    """Of the `analysis.json` of `jaxdae analyze`: what a page says of it."""
+    spectrum, limits = found["spectrum"], found["step_limits"]
+    return {
+        "versions": {"jaxdae": found["jaxdae"]},
+        "verdict": spectrum["verdict"],
+        "motion": spectrum["motion"],
+        "regulated_roots": found["inputs"]["regulated_roots"],
+        "step_limits": {name: x["all_roots"] for name, x in limits.items()},
+        "set_by": {name: x["set_by"] for name, x in limits.items()},
+    }
+
+
+def _write(name: str, content: dict[str, Any]) -> None:
+    (DATA / name).write_text(json.dumps(content, indent=1) + "\n")
+
+
+def main(results: Path) -> None:
+    """Take over what is in the folder."""
     DATA.mkdir(exist_ok=True)
-    (DATA / "claims.json").write_text(json.dumps(gather(folder), indent=1) + "\n")
-    _pictures(folder)
+    if (results / "two_link" / "claims.json").exists():
+        _write("claims.json", gather(results))
+        _pictures(results)
+    if (path := results / "two-link" / "result.json").exists():
+        _write("two_link.json", study(json.loads(path.read_text())))
+    if (path := results / "ball-beam" / "analysis.json").exists():
+        _write("ball_beam.json", analysis(json.loads(path.read_text())))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -12,9 +12,9 @@ _TOLERANCE = 1e-8
 
 
 class BaumgarteCertificate(NamedTuple):
-    r"""Lyapunov function of `d2f/dt2 + K_D df/dt + K_P f = 0`, and what it guarantees.
+    r"""Lyapunov function of `d2phi/dt2 + K_D dphi/dt + K_P phi = 0`, and what it guarantees.
 
-    `V = y^T weight y / 2` with `y = (f, df/dt)`, `dV/dt = -y^T decay y`, and
+    `V = y^T weight y / 2` with `y = (phi, dphi/dt)`, `dV/dt = -y^T decay y`, and
 
         V(t) <= V(0) exp(-2 rate t).
 
@@ -67,8 +67,8 @@ class LinearCertificate(NamedTuple):
 def lyapunov_certificate(K_D, K_P, m: int | None = None, eps: float | None = None):
     r"""Certificate of the generalized Baumgarte equations, with the best guaranteed rate.
 
-        V = |df/dt + eps f|^2 / 2 + f^T (K_P + eps K_D - eps^2 I) f / 2
-        dV/dt = -eps f^T K_P f - (df/dt)^T (K_D - eps I) df/dt
+        V = |dphi/dt + eps phi|^2 / 2 + phi^T (K_P + eps K_D - eps^2 I) phi / 2
+        dV/dt = -eps phi^T K_P phi - (dphi/dt)^T (K_D - eps I) dphi/dt
 
     [MukharlyamovDeressa2015, eqs. 18, 19]. Feasible are `eps > 0` with `K_D - eps I > 0`; the
     paper's second condition `K_P + eps K_D - eps^2 I > 0` follows from the first, because that
@@ -179,7 +179,7 @@ def _lyapunov_weight(H):
 
 
 def _forms(K_D, K_P, eps):
-    """`weight` and `decay` of `V` in the variables `(f, df/dt)`."""
+    """`weight` and `decay` of `V` in the variables `(phi, dphi/dt)`."""
     eye, zero = np.eye(len(K_D)), np.zeros_like(K_D)
     weight = np.block([[K_P + eps * K_D, eps * eye], [eps * eye, eye]])
     return weight, np.block([[eps * K_P, zero], [zero, K_D - eps * eye]])

@@ -11,7 +11,7 @@ from jaxdae.formulations.stabilization import AbstractStabilization, perturbatio
 
 
 def perturbation_matrix(stabilization, m: int | None = None, r: int | None = None) -> np.ndarray:
-    """`H` of the constraint perturbation equations `dy/dt = H y`, `y = (f, df/dt, g)`.
+    """`H` of the constraint perturbation equations `dy/dt = H y`, `y = (phi, dphi/dt, g)`.
 
     Args:
         stabilization: `Baumgarte`, `LinearStabilization`, any callable stabilization that is linear

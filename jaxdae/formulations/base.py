@@ -100,8 +100,9 @@ class AbstractFormulation(Module):
             state: where gains that depend on it are taken.
 
         Returns:
-            Shape `(2m+r, 2m+r)` for `y = (f, df/dt, g)`, more where more is stabilized, `(m, m)`
-            for `f` alone where velocities satisfy the constraints exactly; `None` where nothing is.
+            Shape `(2m+r, 2m+r)` for `y = (phi, dphi/dt, g)`, more where more is stabilized;
+            `(m, m)` for `phi` alone where velocities satisfy the constraints exactly; `None` where
+            nothing is stabilized.
         """
         stabilization = self.capabilities.stabilization
         if stabilization is None:

@@ -1,7 +1,7 @@
 r"""Gains of other engines in ours, and back.
 
-Ours are those of `d2f/dt2 = -K_D df/dt - K_P f`, in 1/s and 1/s^2, for any solver and step. Others
-state a spring, a time constant, or what becomes of a violation in one of their own steps:
+Ours are those of `d2phi/dt2 = -K_D dphi/dt - K_P phi`, in 1/s and 1/s^2, for any solver and step.
+Others state a spring, a time constant, or what becomes of a violation in one of their own steps:
 
 | engine | its numbers | here |
 |---|---|---|
@@ -142,8 +142,8 @@ class StepLaw(Module):
 class Spring(Module):
     """A spring and damper in place of a constraint, as of hard stops and contacts of Simscape.
 
-    The force is `-stiffness f - damping df/dt` [Simscape]. What other forces do to the violation
-    remains: it is no constraint.
+    The force is `-stiffness phi - damping dphi/dt` [Simscape]. What other forces do to the
+    violation remains: it is no constraint.
 
     Args:
         stiffness: [N/m], positive.
@@ -173,7 +173,7 @@ class Spring(Module):
 class HolonomicSpring(Module):
     r"""A holonomic constraint of Drake's solver SAP: impulses of an implicit spring.
 
-        impulse = -dt k (f_1 + tau df/dt_1),    f_1 = f_0 + dt df/dt_1
+        impulse = -dt k (phi_1 + tau dphi/dt_1),    phi_1 = phi_0 + dt dphi/dt_1
 
     [Castro2021]. Where the regularization `1 / (dt (dt + tau) k)` would be below
     `beta^2 A / (4 pi^2)`, which is that of a spring whose period is `beta` steps, SAP takes that

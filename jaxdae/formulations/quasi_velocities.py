@@ -3,7 +3,7 @@ r"""Gibbs-Appell equations in quasi-velocities, the constraint functions among t
     pi' = F(q, t) v + f0(q, t),        dU/d(pi'') = Pi + R
 
 with the energy of accelerations `U`, and the last `m+r` quasi-velocities the constraint functions
-`psi' = (df/dt, g)` [Matyukhin1999, eqs. 2.1-2.5].
+`psi' = (dphi/dt, g)` [Matyukhin1999, eqs. 2.1-2.5].
 """
 
 from collections.abc import Callable

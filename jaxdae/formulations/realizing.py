@@ -1,6 +1,6 @@
 r"""Constraints realized by forces: the free system with forces on the constraint functions.
 
-    M a = f + J^T R(psi'),        psi' = (df/dt, g)
+    M a = f + J^T R(psi'),        psi' = (dphi/dt, g)
 
 instead of constraints [Matyukhin1999, eqs. 2.1, 5.1, 6.4, 7.3]. `R = -lam`, so the multipliers of
 every formulation and the realizing forces can be compared row by row.

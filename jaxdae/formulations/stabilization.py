@@ -4,7 +4,7 @@ A stabilization gives the wanted rate of the velocity-level residual,
 
     d(phi_dot)/dt = Phi(t, q, v, phi, phi_dot),     Phi(., 0, 0) = 0,
 
-with `phi` the position residuals `(m,)` and `phi_dot = (df/dt, g)` the velocity-level residuals
+with `phi` the position residuals `(m,)` and `phi_dot = (dphi/dt, g)` the velocity-level residuals
 `(m+r,)` [Mukharlyamov2019, eq. 0.11]. Any callable of these five arguments may be used as one.
 """
 
@@ -75,7 +75,7 @@ class AbstractStabilization(Module):
 class Baumgarte(AbstractStabilization):
     r"""Generalized Baumgarte stabilization.
 
-        d2f/dt2 = -K_D df/dt - K_P f,        dg/dt = -Gamma g
+        d2phi/dt2 = -K_D dphi/dt - K_P phi,        dg/dt = -Gamma g
 
     with symmetric positive definite gains [MukharlyamovDeressa2015, eq. 16]. The classical method
     [Baumgarte1972] has `K_D = 2 alpha`, `K_P = beta^2`. Exact integration is asymptotically stable
@@ -122,7 +122,7 @@ class Baumgarte(AbstractStabilization):
     def from_time_constant(cls, tau, zeta=1.0) -> "Baumgarte":
         """Gains from a time constant and a damping ratio.
 
-        `d2f/dt2 + (2 zeta / tau) df/dt + f / tau^2 = 0`, `Gamma = 1 / tau`.
+        `d2phi/dt2 + (2 zeta / tau) dphi/dt + phi / tau^2 = 0`, `Gamma = 1 / tau`.
 
         Args:
             tau: time constant [s], positive; keep it above two steps of a fixed-step solver.
@@ -181,18 +181,18 @@ class Baumgarte(AbstractStabilization):
 class LinearStabilization(AbstractStabilization):
     r"""General linear constraint perturbation equations.
 
-        d/dt (f, df/dt, g) = [[0, I, 0], [K10, K11, K12], [K20, K21, K22]] (f, df/dt, g)
+        d/dt y = [[0, I, 0], [K10, K11, K12], [K20, K21, K22]] y,        y = (phi, dphi/dt, g)
 
     [Mukharlyamov2019, eq. 0.12]. Classical Baumgarte is `K10 = -omega^2`, `K11 = -2 alpha`,
     `K22 = -gamma`. Stability is the user's: the block matrix must have its spectrum in the left
     half-plane (`jaxdae.step_limit` refuses one that has not).
 
     Args:
-        K10: block on `f` in the rate of `df/dt`: scalar, diagonal `(m,)` or `(m, m)`.
-        K11: block on `df/dt`, likewise.
+        K10: block on `phi` in the rate of `dphi/dt`: scalar, diagonal `(m,)` or `(m, m)`.
+        K11: block on `dphi/dt`, likewise.
         K12: block on `g`, shape `(m, r)`; `None` is zero.
-        K20: block on `f` in the rate of `g`, shape `(r, m)`; `None` is zero.
-        K21: block on `df/dt`, shape `(r, m)`; `None` is zero.
+        K20: block on `phi` in the rate of `g`, shape `(r, m)`; `None` is zero.
+        K21: block on `dphi/dt`, shape `(r, m)`; `None` is zero.
         K22: block on `g`: scalar, `(r,)` or `(r, r)`; required only with velocity constraints.
     """
 
@@ -258,7 +258,7 @@ def may_grow(stabilization: Stabilization | None) -> bool:
 def perturbation_block(
     stabilization: Stabilization, t, q, v, y: Float[Array, " p"], m: int
 ) -> Float[Array, "p p"]:
-    """`H` of the linearized constraint perturbation equations `dy/dt = H y`, `y = (f, df/dt, g)`.
+    """`H` of the linearized equations `dy/dt = H y` of residuals, `y = (phi, dphi/dt, g)`.
 
     Args:
         stabilization: `Phi`.

@@ -70,7 +70,7 @@ class VelocityElimination(AbstractFormulation):
     constraints hold exactly by construction, so velocities of the start that violate them are
     replaced, `v_D` by `B v_I + b_D`. The position-level ones are integrated, and drift by the
     integration error; `decay` returns them: the dependent coordinates then move so that
-    `df/dt = -decay f`, while `v` stays `N v_I + b`.
+    `dphi/dt = -decay phi`, while `v` stays `N v_I + b`.
 
     Where the dependent columns of `J` become singular the equations end, although the motion may
     go on (a pendulum's abscissa as independent coordinate, where the rod is level). The vector
@@ -158,7 +158,7 @@ class VelocityElimination(AbstractFormulation):
         return eliminate(system, self.split(system, y), t, y.q)
 
     def perturbation_matrix(self, system, t, state):
-        """`df/dt = -decay f`, shape `(m, m)`; velocities have no violation. `None` without."""
+        """`dphi/dt = -decay phi`, shape `(m, m)`; velocities have no violation. `None` without."""
         del t
         m, _ = constraint_counts(system, state)
         decay = self.decay

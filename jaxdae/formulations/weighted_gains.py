@@ -68,7 +68,7 @@ def _diagonal(gains: StepGains, part, r: int) -> Baumgarte:
 
 
 def _blocks(gains: StepGains, asked, r: int) -> LinearStabilization:
-    """`-P^-1 (K_P f + K_D df/dt, Gamma g)` in the blocks of the general form."""
+    """`-P^-1 (K_P phi + K_D dphi/dt, Gamma g)` in the blocks of the general form."""
     m = asked.shape[0] - r
     positions, velocities = -asked[:, :m], -gains.Gamma * asked[:, m:]
     K10, K20 = gains.K_P * positions[:m], gains.K_P * positions[m:]

@@ -132,20 +132,20 @@ class Identification:
 
         Where noise levels are estimated, chi-square says nothing.
         """
-        from scipy.stats import chi2
+        from scipy.special import chdtrc
 
         if self.estimated_noise or self.degrees_of_freedom <= 0:
             return float("nan")
-        return float(chi2.sf(self.chi_square, self.degrees_of_freedom))
+        return float(chdtrc(self.degrees_of_freedom, self.chi_square))
 
     @property
     def probability_below(self) -> float:
         """Probability of a smaller chi-square, as `probability`: tiny where noise is overstated."""
-        from scipy.stats import chi2
+        from scipy.special import chdtr
 
         if self.estimated_noise or self.degrees_of_freedom <= 0:
             return float("nan")
-        return float(chi2.cdf(self.chi_square, self.degrees_of_freedom))
+        return float(chdtr(self.degrees_of_freedom, self.chi_square))
 
     def __getitem__(self, name: str) -> float:
         """The estimate of one number by its name."""

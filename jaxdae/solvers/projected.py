@@ -27,7 +27,7 @@ class Projected(diffrax.AbstractWrappedSolver):
     After each step the coordinates, then the velocities, go to the constraints by Newton's method,
     each iteration by the least change in the mass metric:
 
-        M dq + J^T mu = 0,  J dq = -f(t, q);        M dv + J^T mu = 0,  J dv = -(df/dt, g)
+        M dq + J^T mu = 0,  J dq = -phi(t, q);      M dv + J^T mu = 0,  J dv = -(dphi/dt, g)
 
     with `J` of the position constraints in the first. The order of the method is kept
     [HairerWanner1996, section VII.2], and so is its estimate of the error. From a step's end, off

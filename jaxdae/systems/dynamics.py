@@ -28,7 +28,7 @@ class Dynamics(Module):
         jac: rows `df/dq` of the position, then `dg/dv` of the velocity constraints, `(m+r, n)`.
         gamma: velocity-dependent part of the constraint acceleration, exact, shape `(m+r,)`.
         phi: position constraint residuals, shape `(m,)`.
-        phi_dot: velocity-level residuals `(df/dt, g)`, shape `(m+r,)`.
+        phi_dot: velocity-level residuals `(dphi/dt, g)`, shape `(m+r,)`.
     """
 
     mass: Float[Array, "n n"]

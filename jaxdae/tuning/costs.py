@@ -72,18 +72,18 @@ class AbstractSquares(AbstractCost):
 class IntegratedViolation(AbstractSquares):
     r"""Violation of the constraints over the motion, each at the level at which it is declared.
 
-        integral of  sum_i a_i (f_i / s_i)^2 + sum_j b_j (y_j / s_j)^2  dt,    y = (df/dt, g)
+        integral of  sum_i a_i (phi_i / s_i)^2 + sum_j b_j (y_j / s_j)^2  dt,    y = (dphi/dt, g)
 
-    with `f` the position constraints and `g` the velocity constraints. By default `a = 1` and, of
+    with `phi` the position constraints and `g` the velocity constraints. By default `a = 1` and, of
     `y`, `g` alone counts with `b = 1`: rates of position constraints have another unit, and are
     the larger the faster a violation dies out, so that to weigh them like residuals would ask for
     slow gains. `at_both_levels` counts both in one unit. The start is given and not counted.
 
     Args:
         position: weight `a` of the position residuals: scalar or `(m,)`.
-        velocity: weight `b` of the velocity-level residuals: scalar or `(m+r,)`; where `df/dt`
-            should count too, the square of a time [s^2] brings it to the unit of `f`. `None` for
-            one for velocity constraints, zero for rates of position constraints.
+        velocity: weight `b` of the velocity-level residuals: scalar or `(m+r,)`; where
+            `dphi/dt` should count too, the square of a time [s^2] brings it to the unit of `phi`.
+            `None` for one for velocity constraints, zero for rates of position constraints.
         from_start: `False` for the right-endpoint rule: a start off the constraints is data that
             no gain can change, and it would set a floor below which the objective sees nothing.
             `True` for the trapezoidal rule, which counts it.
@@ -102,9 +102,9 @@ class IntegratedViolation(AbstractSquares):
     ) -> "IntegratedViolation":
         r"""Violations of positions and velocities in one unit, joined by a time scale `tau`.
 
-            integral of  |f / s|^2 + tau^2 |y / s|^2  dt,    y = (df/dt, g)
+            integral of  |phi / s|^2 + tau^2 |y / s|^2  dt,    y = (dphi/dt, g)
 
-        A violation `f0` that is removed in the time `T` takes a rate of the order of `f0 / T`:
+        A violation `phi0` that is removed in the time `T` takes a rate of the order of `phi0 / T`:
         `tau` says how fast a removal is still welcome. As large as the time in which the motion
         itself changes, rates count as the error of the position that they would make in it.
 
