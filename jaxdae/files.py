@@ -1,6 +1,7 @@
 """Files that are complete at every moment."""
 
 import contextlib
+import errno
 import json
 import math
 import os
@@ -34,6 +35,39 @@ def replace_file(path: str | Path, data: bytes) -> None:
         sync_folder(path.parent)
 
 
+def output_file(path: str | Path, example: str) -> Path:
+    """Where a result goes: `~` is the home folder, and folders that are missing are made.
+
+    Args:
+        path: the file.
+        example: a usual name for it, which an error proposes.
+
+    Returns:
+        The path, its folder made.
+
+    Raises:
+        IsADirectoryError: where the path is a folder, or ends like one.
+        OSError: where its folder cannot be made, or not be written.
+    """
+    text = os.fspath(path)
+    path = Path(path).expanduser()
+    if text.endswith(("/", os.sep)) or path.is_dir():
+        raise IsADirectoryError(
+            errno.EISDIR, f"this is a folder; name a file in it, such as {example!r}", str(path)
+        )
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise NotADirectoryError(
+            errno.ENOTDIR, f"its folder {str(path.parent)!r} leads through a file", str(path)
+        ) from error
+    if not os.access(path.parent, os.W_OK):
+        raise PermissionError(
+            errno.EACCES, f"its folder {str(path.parent)!r} may not be written", str(path)
+        )
+    return path
+
+
 def write_json(path: Path, content: dict[str, Any]) -> None:
     """Write a result so that an interrupted write leaves the old file.
 
@@ -61,7 +95,7 @@ def _plain(x: Any) -> Any:
 
 @contextlib.contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Name the file in errors of the system that do not: a full disk is reported without one.
+    """Name the file in errors of the system: a full disk names none, a closed folder a partial one.
 
     Args:
         path: the file that is written.
@@ -72,7 +106,7 @@ def naming(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.filename is None and error.errno is not None:
+        if error.filename != str(path) and error.errno is not None:
             raise OSError(error.errno, os.strerror(error.errno), str(path)) from error
         raise
 

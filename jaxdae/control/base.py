@@ -110,6 +110,9 @@ class ControlledSystem(System):
     def labels(self) -> Labels:
         return self.inner.labels()
 
+    def points(self, t, q):
+        return self.inner.points(t, q)
+
     def force(self, t, q, v, w, u):
         return self.inner.force(t, q, v, w[: self.actuators], u)
 

@@ -13,7 +13,7 @@ from matplotlib.animation import FFMpegWriter
 from PIL import Image
 from tqdm import tqdm
 
-from jaxdae.files import naming, replace_file
+from jaxdae.files import naming, output_file, replace_file
 from jaxdae.plotting import shapes
 from jaxdae.plotting.film import Film, png, timing, with_palette
 
@@ -71,7 +71,7 @@ def animate(
     first, last = shapes.ends(trajectory)
     frames = timing(first, last, fps=fps, speed=speed)
     film = Film(trajectory, frames, names=names, plane=plane, title=title, width=width)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path = output_file(path, "motion.gif")
     steps = tqdm(range(len(film)), desc=path.name, unit="frame", disable=not progress)
     data = write(film, steps)
     replace_file(path, data)

@@ -1,7 +1,7 @@
 """A batch of runs in one picture: quantiles over its members, final values, failures."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -9,63 +9,15 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from jaxdae.plotting import readout, style
+from jaxdae.plotting.batch_members import FEW, Members, members_of, Panel, quantiles
 from jaxdae.plotting.histories import QUANTITIES
-from jaxdae.simulation import passages
 
 # Bands from the outside in, and the median.
 _BANDS = ((0.05, 0.95, 0.18), (0.25, 0.75, 0.35))
-# Of so few members each is drawn.
-_FEW = 12
-_GRID = 401
+# Of fewer members than this, quantiles would be made of nothing but their own interpolation.
+_FEWEST = 5
 _MOST_BINS = 40
 _HEADINGS = {"phi": "‖φ‖", "phi_dot": "‖dφ/dt‖", "energy": "energy E [J]"}
-_LOGARITHMIC = ("phi", "phi_dot")
-
-
-class _Members(NamedTuple):
-    """What all panels share; batch axes are one.
-
-    Args:
-        ts: times of the rows [s], shape `(members, times)`; `nan` where a row does not count.
-        grid: times at which quantiles are taken [s].
-        shared: whether the rows of all members are at these times.
-        success: which members reached their end.
-        ends: last times reached [s].
-        steps: most steps of a member.
-    """
-
-    ts: np.ndarray
-    grid: np.ndarray
-    shared: bool
-    success: np.ndarray
-    ends: np.ndarray
-    steps: int
-
-    @property
-    def failed(self) -> str:
-        """How many failed, and when."""
-        times = self.ends[~self.success]
-        span = np.unique([f"{times.min():.4g}", f"{times.max():.4g}"])
-        count = f"{times.size} of {self.success.size} failed"
-        return f"{count} after t = {' … '.join(span)} s, bands are of the others from there on"
-
-
-class _Panel(NamedTuple):
-    """One number of each row of each member.
-
-    Args:
-        heading: with its unit.
-        values: shape `(members, times)`.
-        curve: coordinate and velocity there, whose cubic it is on; `None` where it is on none.
-        order: of the derivative of that cubic.
-        logarithmic: whether its axis is.
-    """
-
-    heading: str
-    values: np.ndarray
-    curve: tuple[np.ndarray, np.ndarray] | None = None
-    order: int = 0
-    logarithmic: bool = False
 
 
 def plot_batch(
@@ -78,13 +30,19 @@ def plot_batch(
     """Draw a batch of runs: quantiles over its members against time, and their final values.
 
     Each row of axes is one coordinate, velocity, …. On the left are the median, the bands of the
-    middle half and of the middle nine tenths of the members that have come to a time; of few
-    members each is drawn as well. On the right is a histogram of the last values of the members
-    that reached their end. Failed members are counted, the times of their failures marked; up to
-    there they are part of the bands.
+    middle half and of the middle nine tenths of the members that have come to a time; of up to
+    twelve members each is drawn as well, and of fewer than five each alone, by its name. On the
+    right is a histogram of the last values of the members that reached their end, or, of up to
+    twelve, the last value of each; of a single member there is nothing to compare. Failed members
+    are counted, the times of their failures marked; up to there they are part of the bands.
 
-    Where members have different times, `q` and `v` are interpolated by cubic Hermite polynomials
-    through both, everything else linearly between rows, and the figure says so.
+    Between rows each member follows the cubic Hermite polynomials through its `q` with the slopes
+    `v`, and its velocities are the derivatives of these cubics, which pass through `v`. Quantiles
+    are taken of these curves: at eight times in every interval where all members have the same
+    times, of at most 1000 rows and of as many members as 20 million numbers allow; else at 401
+    times. Everything else lies on straight lines between rows. Where members have different times,
+    where members or rows are too many for cubics, or where rows are too far apart for them, the
+    figure says so.
 
     Args:
         run: a batch that `jax.vmap` of `simulate` made, a stored one (`Trajectory.load`,
@@ -108,47 +66,24 @@ def plot_batch(
             f"cannot draw the quantities {', '.join(map(repr, unknown)) or '()'}; "
             f"choose from {', '.join(map(repr, known))}"
         )
-    members = _members(run)
+    members = members_of(run)
     labels = readout.get_labels(run, labels)
     panels = [panel for quantity in quantities for panel in _panels(run, members, labels, quantity)]
-    figure, axes = style.new_axes(len(panels), 2, title=title, sharex=False)
-    for i, ((fan, last), panel) in enumerate(zip(axes, panels, strict=True)):
-        _draw_fan(fan, members, panel, named=i == 0)
-        _draw_last(last, members, panel)
-        fan.sharex(axes[0, 0])
+    alone = members.count == 1
+    figure, axes = style.new_axes(len(panels), 1 if alone else 2, title=title, sharex=False)
+    for i, (pair, panel) in enumerate(zip(axes, panels, strict=True)):
+        _draw_fan(pair[0], members, panel, named=i == 0)
+        pair[0].sharex(axes[0, 0])
+        for last in pair[1:]:
+            _draw_last(last, members, panel)
     axes[0, 0].set_title(_remark(members, panels), fontsize="small", color=style.QUIET, loc="left")
     style.finish(axes)
-    axes[-1, 1].set_xlabel("members")
+    if not alone:
+        axes[-1, 1].set_xlabel("member" if members.count <= FEW else "members")
     return figure
 
 
-def _members(run: Any) -> _Members:
-    ts = np.asarray(run.ts, float)
-    if ts.ndim < 2:
-        raise ValueError("this is one run, not a batch; draw it with plot_histories")
-    if ts.shape[-1] == 0 or ts.size == 0:
-        raise ValueError(f"the batch of shape {ts.shape[:-1]} has no rows to draw")
-    ts = ts.reshape(-1, ts.shape[-1])
-    alive = np.isfinite(ts)
-    for x in (run.q, run.v):
-        x = np.asarray(x)
-        alive &= (np.abs(x) < readout.BLOWN_UP).all(axis=-1).reshape(ts.shape)
-    alive = np.logical_and.accumulate(alive, axis=1)
-    ts = np.where(alive, ts, np.nan)
-    times = np.fmax.reduce(ts, axis=0)
-    shared = bool((np.isnan(ts) | (ts == times)).all())
-    counted = np.isfinite(times)
-    if not counted.any():
-        raise ValueError(f"none of the {len(ts)} members has a finite row to draw")
-    grid = times[counted] if shared else np.linspace(np.nanmin(ts), np.nanmax(ts), _GRID)
-    stats = getattr(run, "stats", None) or {}
-    success = np.asarray(run.success).reshape(-1)
-    ends = np.asarray(run.final_time, float).reshape(-1)
-    steps = int(np.max(np.asarray(stats.get("num_steps", 0)), initial=0))
-    return _Members(ts, grid, shared, success, ends, steps)
-
-
-def _panels(run: Any, members: _Members, labels: Any, quantity: str) -> list[_Panel]:
+def _panels(run: Any, members: Members, labels: Any, quantity: str) -> list[Panel]:
     if quantity in _HEADINGS:
         return [_norm(run, members, quantity)]
     values = getattr(run, quantity)
@@ -163,7 +98,7 @@ def _panels(run: Any, members: _Members, labels: Any, quantity: str) -> list[_Pa
     curves = [_columns(members, x) for x in (run.q, run.v)] if on_cubics else []
     pattern = "λ of {}" if quantity == "multipliers" else "{}"
     return [
-        _Panel(
+        Panel(
             readout.with_unit(pattern.format(name), unit),
             columns[..., i],
             (curves[0][..., i], curves[1][..., i]) if on_cubics else None,
@@ -173,98 +108,106 @@ def _panels(run: Any, members: _Members, labels: Any, quantity: str) -> list[_Pa
     ]
 
 
-def _columns(members: _Members, values: Any) -> np.ndarray:
+def _columns(members: Members, values: Any) -> np.ndarray:
     """Shape `(members, times, columns)`, `nan` where a row does not count."""
     columns = np.asarray(values, float).reshape(*members.ts.shape, -1)
     return np.where(np.isnan(members.ts)[..., None], np.nan, columns)
 
 
-def _norm(run: Any, members: _Members, quantity: str) -> _Panel:
+def _norm(run: Any, members: Members, quantity: str) -> Panel:
     """The energy, or the size of a violation."""
     if quantity == "energy":
-        return _Panel(_HEADINGS[quantity], _columns(members, run.energy)[..., 0])
+        return Panel(_HEADINGS[quantity], _columns(members, run.energy)[..., 0])
     residuals = _columns(members, getattr(run.violation, quantity))
     if residuals.shape[-1] == 0:
         raise ValueError(f"the runs have no residuals {quantity}; leave {quantity!r} out")
-    return _Panel(_HEADINGS[quantity], np.linalg.norm(residuals, axis=-1), logarithmic=True)
+    return Panel(_HEADINGS[quantity], np.linalg.norm(residuals, axis=-1), logarithmic=True)
 
 
-def _on_grid(members: _Members, panel: _Panel) -> np.ndarray:
-    """Values at the times of the grid, shape `(members, times)`, `nan` outside of a member."""
-    if members.shared:
-        return panel.values[:, np.isin(np.fmax.reduce(members.ts, axis=0), members.grid)]
-    return np.stack([_of_member(members, panel, i) for i in range(len(members.ts))])
-
-
-def _of_member(members: _Members, panel: _Panel, member: int) -> np.ndarray:
-    ts, grid = members.ts[member], members.grid
-    # In their order, each once: of a run backwards in time, too.
-    ts, rows = np.unique(ts[np.isfinite(ts)], return_index=True)
-    if ts.size < 2:
-        return np.full(grid.shape, np.nan)
-    inside = (grid >= ts[0]) & (grid <= ts[-1])
-    if panel.curve is None:
-        result = np.interp(grid, ts, panel.values[member, rows])
-    else:
-        i = np.clip(np.searchsorted(ts, grid, side="right") - 1, 0, ts.size - 2)
-        step = ts[i + 1] - ts[i]
-        ends = [(x[member, rows][i], x[member, rows][i + 1]) for x in panel.curve]
-        result = passages.hermite(np, step, (grid - ts[i]) / step, *ends)[panel.order]
-    return np.where(inside, result, np.nan)
-
-
-def _draw_fan(ax: Axes, members: _Members, panel: _Panel, *, named: bool) -> None:
+def _draw_fan(ax: Axes, members: Members, panel: Panel, *, named: bool) -> None:
     """Bands, median, members and failures; one legend is enough for all panels."""
-    label = lambda text: text if named else None  # noqa: E731
     ax.set_ylabel(panel.heading)
     if panel.logarithmic:
         style.logarithmic(ax)
-    values, grid = _on_grid(members, panel), members.grid
+    grid, values = members.curves(panel)
     values = style.positive(values) if panel.logarithmic else values
-    color = style.PALETTE[0]
-    for low, high, alpha in _BANDS:
-        edges = _quantiles(values, (low, high))
-        name = label(f"{100 * low:.0f}–{100 * high:.0f} % of the members")
-        ax.fill_between(grid, *edges, color=color, alpha=alpha, linewidth=0, label=name)
-    if len(values) <= _FEW:
-        for i, line in enumerate(values):
-            name = label("each member") if i == 0 else None
-            ax.plot(grid, line, color=style.QUIET, linewidth=0.6, label=name)
-    ax.plot(grid, _quantiles(values, (0.5,))[0], color=color, label=label("median"))
+    if members.count < _FEWEST:
+        _draw_each(ax, members, grid, values)
+    else:
+        _draw_bands(ax, grid, values)
     if panel.logarithmic:
         style.show_after_start(ax)
     if not members.success.all():
         times = members.ends[~members.success]
         place = {"transform": ax.get_xaxis_transform(), "clip_on": False, "zorder": 5}
-        marks = {"color": style.FAILURE, "marker": "x", "linestyle": "", "markersize": 4}
-        ax.plot(times, np.zeros(times.size), label=label("failures"), **marks, **place)
+        ax.plot(times, np.zeros(times.size), label="failures", **_CROSSES, **place)
+    if not named:
+        for artist in (*ax.lines, *ax.collections):
+            artist.set_label(None)
 
 
-def _quantiles(values: np.ndarray, parts: Sequence[float]) -> np.ndarray:
-    """Of the members that have come to a time; `nan` where none has."""
-    known = np.isfinite(values)
-    result = np.full((len(parts), values.shape[1]), np.nan)
-    some = known.any(axis=0)
-    result[:, some] = np.nanquantile(np.where(known, values, np.nan)[:, some], parts, axis=0)
-    return result
+_CROSSES: Any = {"color": style.FAILURE, "marker": "x", "linestyle": "", "markersize": 4}
 
 
-def _draw_last(ax: Axes, members: _Members, panel: _Panel) -> None:
-    """A histogram of the last values of the members that reached their end."""
+def _draw_each(ax: Axes, members: Members, grid: np.ndarray, values: np.ndarray) -> None:
+    """Members by their names; a single one needs none."""
+    names = members.names if members.count > 1 else [None]
+    for name, line, color in zip(names, values, style.colors(members.count), strict=True):
+        ax.plot(grid, line, color=color, label=name)
+
+
+def _draw_bands(ax: Axes, grid: np.ndarray, values: np.ndarray) -> None:
+    color = style.PALETTE[0]
+    for low, high, alpha in _BANDS:
+        edges = quantiles(values, (low, high))
+        name = f"{100 * low:.0f}–{100 * high:.0f} % of the members"
+        ax.fill_between(grid, *edges, color=color, alpha=alpha, linewidth=0, label=name)
+    if len(values) <= FEW:
+        for i, line in enumerate(values):
+            name = "each member" if i == 0 else None
+            ax.plot(grid, line, color=style.QUIET, linewidth=0.6, label=name)
+    ax.plot(grid, quantiles(values, (0.5,))[0], color=color, label="median")
+
+
+def _draw_last(ax: Axes, members: Members, panel: Panel) -> None:
+    """The last values of the members that reached their end: each, or a histogram of many."""
     rows = np.sum(np.isfinite(members.ts), axis=1)
     last = panel.values[np.arange(len(rows)), np.maximum(rows - 1, 0)]
-    last = last[members.success & (rows > 0) & np.isfinite(last)]
+    last = np.where(members.success & (rows > 0), last, np.nan)
     ax.set_ylabel(f"{panel.heading} at the end")
-    if last.size == 0:
+    known = last[np.isfinite(last)]
+    if known.size == 0:
         style.note(ax, "no member reached its end")
         return
     # Within one power of ten a logarithmic axis has hardly a tick.
-    logarithmic = panel.logarithmic and last.max() > 10.0 * last.min()
+    logarithmic = panel.logarithmic and known.max() > 10.0 * known.min()
     if logarithmic:
         style.logarithmic(ax)
-        zeros, last = np.sum(last == 0.0), last[last > 0.0]
+        zeros, known = np.sum(known == 0.0), known[known > 0.0]
         if zeros:
             style.remark(ax, f"{zeros} exactly zero")
+    if members.count <= FEW:
+        _draw_dots(ax, members, style.positive(last) if logarithmic else last)
+    else:
+        _draw_histogram(ax, known, logarithmic)
+
+
+def _draw_dots(ax: Axes, members: Members, last: np.ndarray) -> None:
+    """One dot for each member, a cross below where it failed."""
+    few = members.count < _FEWEST
+    for i, color in enumerate(style.colors(len(last)) if few else [style.PALETTE[0]] * len(last)):
+        ax.plot(i, last[i], "o", color=color, markersize=5.0)
+    lost = np.flatnonzero(~members.success)
+    place = {"transform": ax.get_xaxis_transform(), "clip_on": False, "zorder": 5}
+    ax.plot(lost, np.zeros(lost.size), **_CROSSES, **place)
+    ax.set_xlim(-0.5, len(last) - 0.5)
+    ax.set_xticks(range(len(last)), members.indices)
+    middle, spread = np.nanmean(last), np.ptp(last[np.isfinite(last)])
+    if spread <= 1e-9 * abs(middle):  # equal but for round-off, which no axis should enlarge
+        ax.set_ylim(middle - 0.1 * abs(middle), middle + 0.1 * abs(middle))
+
+
+def _draw_histogram(ax: Axes, last: np.ndarray, logarithmic: bool) -> None:
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     color = style.PALETTE[0]
     if np.ptp(last) <= 1e-9 * np.abs(last).max():
@@ -286,17 +229,24 @@ def _edges(values: np.ndarray, logarithmic: bool) -> np.ndarray:
     return 10.0**edges if logarithmic else edges
 
 
-def _remark(members: _Members, panels: list[_Panel]) -> str:
+def _remark(members: Members, panels: list[Panel]) -> str:
     """What a reader must know: failures, interpolation, and motions that rows cannot show."""
-    count = len(members.ts)
-    head = f"{count} member{'s' * (count != 1)}"
+    head = f"{members.count} member{'s' * (members.count != 1)}"
     parts = [head if members.success.all() else members.failed]
+    curved = {panel.curve is not None for panel in panels}
+    rows = members.ts.shape[1]
     if not members.shared:
         how = {True: "by cubic Hermite polynomials", False: "linearly between rows"}
-        kinds = {how[panel.curve is not None] for panel in panels}
         both = "q and v by cubic Hermite polynomials, the rest linearly between rows"
-        parts.append(f"times differ: interpolated {kinds.pop() if len(kinds) == 1 else both}")
-    rows = members.ts.shape[1]
-    if members.steps > rows:
+        used = how[True in curved] if len(curved) == 1 else both
+        parts.append(f"times differ: interpolated {used}")
+    elif True in curved and members.straight is not None:
+        parts.append(f"straight lines between rows: {members.straight}")
+    if members.sparse:
+        parts.append(
+            f"rows of {members.sparse} of {members.count} are too far apart for the motion: save "
+            "more"
+        )
+    elif members.steps > rows and False in curved:
         parts.append(f"{rows} rows of runs of up to {members.steps} steps")
     return "; ".join(parts)

@@ -44,7 +44,7 @@ def timing(first: float, last: float, *, fps: float, speed: float | None) -> Tim
 
     Args:
         first: its start [s].
-        last: its end [s].
+        last: its end [s], before the start where the run goes backwards.
         fps: frames per second, rounded so that the time between them is a multiple of 0.01 s.
         speed: seconds of motion in a second of film, or `None`.
 
@@ -58,7 +58,7 @@ def timing(first: float, last: float, *, fps: float, speed: float | None) -> Tim
             f"speed={speed!r} must be positive: seconds of motion in a second of film, 1.0 for "
             "real time, 0.1 for ten times as slow."
         )
-    length = last - first
+    length, way = abs(last - first), 1.0 if last >= first else -1.0
     speed = simple_speed(length) if speed is None else speed
     delay = TICK * max(round(1.0 / fps / TICK), 2)
     count = math.ceil(length / speed / delay - 1e-9) + 1
@@ -68,7 +68,9 @@ def timing(first: float, last: float, *, fps: float, speed: float | None) -> Tim
             f"frames, more than {MOST_FRAMES}; give a higher speed, fewer frames per second, or "
             "simulate a shorter time."
         )
-    return Timing(np.minimum(first + speed * delay * np.arange(count), last), delay, speed)
+    ahead = np.minimum(speed * delay * np.arange(count), length)
+    ts = np.where(ahead < length, first + way * ahead, last)
+    return Timing(ts, delay, speed)
 
 
 def simple_speed(length: float) -> float:
@@ -144,7 +146,8 @@ class Film:
 
     def _draw_trails(self, row: int, t: float) -> None:
         found: Shapes = self.scene.shapes
-        past = [*np.flatnonzero(self._past <= t), row]
+        way = 1.0 if self.timing.ts[-1] >= self.timing.ts[0] else -1.0
+        past = [*np.flatnonzero(way * self._past <= way * t), row]
         for i, name in enumerate(found.points.trace):
             color = scene.PATHS[i % len(scene.PATHS)]
             self.scene.plot(found.places[name][past], color=color, linewidth=1.0, alpha=0.7)

@@ -80,7 +80,8 @@ def _moments(ts: np.ndarray, times: int | ArrayLike) -> np.ndarray:
         return np.linspace(ts[0], ts[-1], int(moments)) if moments > 1 else ts[-1:]
     if moments.ndim != 1 or moments.size == 0:
         raise ValueError(f"times must be one list of times [s]; got shape {moments.shape}.")
-    return np.sort(moments.astype(ts.dtype))
+    moments = np.sort(moments.astype(ts.dtype))
+    return moments if ts[-1] >= ts[0] else moments[::-1]
 
 
 def plot_path(

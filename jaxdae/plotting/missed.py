@@ -50,7 +50,7 @@ def missed_extrema(rows: Moving, a: np.ndarray) -> Missed | None:
     seen = _crossings(rows)
     change, speed = (_around(np.abs(x))[:-1] for x in (a, rows.v))
     rates = change / np.where(speed > 0.0, speed, np.inf)
-    rice = np.diff(rows.ts)[:, None] * rates / np.pi
+    rice = np.abs(np.diff(rows.ts))[:, None] * rates / np.pi
     expected = np.where(long[:, None], np.maximum(rice, seen), seen).sum(axis=0)
     found = seen.sum(axis=0)
     i = int(np.argmax(expected - found))

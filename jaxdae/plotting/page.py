@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from matplotlib.colors import to_hex
 
-from jaxdae.files import replace_file
+from jaxdae.files import output_file, replace_file
 from jaxdae.plotting import film, histories, readout, shapes, style
 from jaxdae.plotting.shapes import Shapes
 
@@ -80,21 +80,21 @@ def save_page(
         raise ValueError(f"a page is a file .html; got {str(path)!r}.")
     go, subplots = _plotly()
     first, last = shapes.ends(trajectory)
-    ts = np.linspace(first, last, _FRAMES if last > first else 1)
+    ts = np.linspace(first, last, _FRAMES if last != first else 1)
     drawn = shapes.along(trajectory, ts) if _has_points(trajectory) else None
     panels = _panels(trajectory, readout.get_labels(trajectory, labels))
     paths = None if drawn is None else shapes.along(trajectory)
     parts = _Parts(go, _empty(subplots, drawn, panels), drawn, paths, ts)
     moving = _draw_mechanism(parts) + _draw_panels(parts, panels)
     _add_frames(parts, moving, panels)
-    _lay_out(parts, len(panels), title, readout.failure_time(trajectory), last - first)
+    _lay_out(parts, len(panels), title, readout.failure_time(trajectory), abs(last - first))
     text = parts.figure.to_html(
         include_plotlyjs=True,
         auto_play=False,
         post_script=_SCRIPT % [round(float(t), 12) for t in ts],
         config={"responsive": True, "displaylogo": False},
     )
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path = output_file(path, "run.html")
     replace_file(path, _with_title(text, title).encode())
     return path
 
@@ -296,7 +296,7 @@ def _animated(frames: list[str] | None, duration: float) -> dict[str, Any]:
 
 
 def _slider(ts: np.ndarray) -> dict[str, Any]:
-    step = (ts[-1] - ts[0]) / max(ts.size - 1, 1)
+    step = abs(ts[-1] - ts[0]) / max(ts.size - 1, 1)
     digits = max(0, -math.floor(math.log10(step))) if step > 0.0 else 3
     steps = [{"label": f"{t:.{digits}f}", **_animated([str(i)], 0.0)} for i, t in enumerate(ts)]
     value = {"prefix": "t = ", "suffix": " s", "xanchor": "center"}

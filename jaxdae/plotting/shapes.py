@@ -1,6 +1,7 @@
 """Points of a system along a run, and the curves that a picture draws through them."""
 
 from collections.abc import Iterable, Sequence
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -10,6 +11,8 @@ import numpy as np
 
 from jaxdae.plotting import between_rows, readout
 from jaxdae.plotting.between_rows import Moving
+from jaxdae.simulation.drawing import points_of
+from jaxdae.simulation.stored import PLACES, RATES
 from jaxdae.systems import Points, System
 
 
@@ -104,11 +107,34 @@ def along(trajectory: Any, ts: np.ndarray | None = None) -> Shapes:
         ValueError: for a run without points, rows or of a batch, or times outside of it.
         TypeError: where `System.points` returns something else.
     """
-    rows = _rows(trajectory)
+    system, rows = getattr(trajectory, "system", None), _rows(trajectory)
+    words = None if system is not None else _drawing(trajectory)
+    rows = rows if words is None else _drawn_rows(trajectory)
     moving = between_rows.finely(rows) if ts is None else between_rows.at(rows, _within(rows, ts))
-    points = _points(getattr(trajectory, "system", None), moving)
+    if words is None:
+        points = _points(system, moving)
+    else:
+        points = points_of(moving.q.reshape(moving.ts.size, *_shape(trajectory)), words)
     arrays = lambda table: {x: np.asarray(y) for x, y in table.items()}  # noqa: E731
     return Shapes(moving.ts, arrays(points.places), arrays(points.outlines), points)
+
+
+def _drawing(trajectory: Any) -> Any:
+    """What a run read from a file says of the positions of its points; `None` without any."""
+    return getattr(getattr(trajectory, "about", None), "drawing", None)
+
+
+def _shape(trajectory: Any) -> tuple[int, int]:
+    """How many points and corners a stored drawing has, and in which dimension."""
+    count, dimension = trajectory.arrays[PLACES].shape[1:]
+    return count, dimension
+
+
+def _drawn_rows(trajectory: Any) -> Moving:
+    """The rows of a stored drawing, its positions in place of coordinates."""
+    flat = lambda name: trajectory.arrays[name].reshape(len(trajectory.ts), -1)  # noqa: E731
+    positions = SimpleNamespace(ts=trajectory.ts, q=flat(PLACES), v=flat(RATES))
+    return _rows(positions)
 
 
 def joined(one: Shapes, other: Shapes) -> Shapes:
@@ -130,7 +156,8 @@ def _rows(trajectory: Any) -> Moving:
     if rows is not None:
         return rows
     raise ValueError(
-        "positions between rows need times that increase and velocities beside the coordinates."
+        "positions between rows need velocities beside the coordinates, and times that only "
+        "increase or only decrease."
     )
 
 
@@ -142,7 +169,7 @@ def ends(trajectory: Any) -> tuple[float, float]:
 
 def _within(rows: Moving, ts: np.ndarray) -> np.ndarray:
     first, last = rows.ts[[0, -1]]
-    outside = ts[~((ts >= first) & (ts <= last))]
+    outside = ts[~((ts >= min(first, last)) & (ts <= max(first, last)))]
     if outside.size:
         raise ValueError(
             f"there is no position at t = {outside[0]:.6g} s: the run has rows from "
@@ -154,9 +181,9 @@ def _within(rows: Moving, ts: np.ndarray) -> np.ndarray:
 def _points(system: Any, moving: Moving) -> Points:
     if system is None:
         raise NoShapeError(
-            "the run knows no system, whose points could be drawn: runs read from files have rows "
-            "and names alone. Give it one, run.with_system(system), or draw the run that simulate "
-            "returned."
+            "the run has no points to draw: its system declared none when it was saved, or an "
+            "earlier release saved it. Give it a system, run.with_system(system), or draw the run "
+            "that simulate returned."
         )
     name = type(system).__name__
     points = None

@@ -11,7 +11,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from jaxdae.files import naming
+from jaxdae.files import naming, output_file
 
 # Okabe and Ito's colours, which stay apart for colour-blind readers; the yellow is left out.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
@@ -194,21 +194,52 @@ def save_figure(figure: Figure, path: str | Path, *, dpi: int = 150) -> Path:
 
     Args:
         figure: what one of the `plot_...` functions returned.
-        path: the file; its suffix chooses the format, `.png` when it has none.
+        path: the file; its suffix chooses the format, `.png` when it has none. `~` is the home
+            folder.
         dpi: resolution of formats made of pixels [1/inch].
 
     Returns:
         The path that was written.
+
+    Raises:
+        ValueError: for a suffix that names no format of pictures.
+        OSError: if it cannot be written, or names a folder.
     """
-    path = Path(path)
-    path = path if path.suffix else path.with_suffix(".png")
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path = _with_format(output_file(path, "figure.png"), figure)
     with naming(path):
-        if path.suffix == ".png":
+        if path.suffix.lower() == ".png":
             _save_pixels(figure, path, dpi)
         else:
             figure.savefig(path, dpi=dpi)
     return path
+
+
+# Not pictures, and what writes them.
+_OTHERS = {
+    ".html": "a page of a run is written by jaxdae.plotting.save_page",
+    ".htm": "a page of a run is written by jaxdae.plotting.save_page",
+    ".gif": "a film is written by jaxdae.plotting.animate",
+    ".mp4": "a film is written by jaxdae.plotting.animate",
+    ".npz": "the numbers of a run are written by its method save",
+    ".csv": "the numbers of a run are written by its method to_csv",
+}
+
+
+def _with_format(path: Path, figure: Figure) -> Path:
+    """The path with a suffix that names a format of pictures.
+
+    Raises:
+        ValueError: for another suffix.
+    """
+    suffix = path.suffix.lower()
+    known = sorted(f".{x}" for x in figure.canvas.get_supported_filetypes())
+    if not suffix or suffix in known:
+        return path if suffix else path.with_name(f"{path.name}.png")
+    remedy = _OTHERS.get(suffix, f"for a name with a dot in it give {f'{path.name}.png'!r}")
+    raise ValueError(
+        f"no picture can be written as {suffix!r} ({str(path)!r}): its suffix must be one of "
+        f"{', '.join(known)}; {remedy}."
+    )
 
 
 def _save_pixels(figure: Figure, path: Path, dpi: int) -> None:

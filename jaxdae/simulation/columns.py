@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxdae.files import replace_file
+from jaxdae.files import output_file, replace_file
 from jaxdae.simulation import naming
 from jaxdae.simulation.stored import StoredTrajectory
 
@@ -82,16 +82,15 @@ def write_csv(run: StoredTrajectory, path: str | Path) -> Path:
 
     Args:
         run: with any number of batch axes.
-        path: the file; folders are made.
+        path: the file; `~` is the home folder, folders are made.
 
     Returns:
         The path that was written.
 
     Raises:
-        OSError: if it cannot be written; the old file is left as it is.
+        OSError: if it cannot be written, or names a folder; the old file is left as it is.
     """
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path = output_file(path, "run.csv")
     parts, text = columns(run), io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([part.heading for part in parts])

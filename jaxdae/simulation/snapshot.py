@@ -10,8 +10,9 @@ import jax
 import numpy as np
 
 from jaxdae.control.base import ControlledSystem, ControllerOutput
+from jaxdae.simulation.drawing import drawing_of
 from jaxdae.simulation.failure import describe_failure
-from jaxdae.simulation.stored import About, StoredTrajectory, WORKS
+from jaxdae.simulation.stored import About, PLACES, RATES, StoredTrajectory, WORKS
 from jaxdae.systems.checks import is_concrete
 from jaxdae.version import __version__
 
@@ -24,11 +25,12 @@ _RESULTS = (
 )  # fmt: skip
 
 
-def stored(run) -> StoredTrajectory:
+def stored(run, *, drawn: bool = True) -> StoredTrajectory:
     """A run as plain arrays: every quantity that has rows is read.
 
     Args:
         run: a `Trajectory` of saved states, batches included; a `StoredTrajectory` stays.
+        drawn: whether with the positions of the points that its system declares.
 
     Raises:
         ValueError: inside a JAX transformation, or for a run that saved no states.
@@ -43,7 +45,11 @@ def stored(run) -> StoredTrajectory:
     read = jax.device_get(_read(run))
     parameters, left_out = _parameters(run)
     arrays = {name: np.asarray(x) for name, x in (read | parameters).items()}
-    return StoredTrajectory(arrays, _about(run, left_out))
+    about, drawing = _about(run, left_out), drawing_of(run) if drawn else None
+    if drawing is not None:
+        arrays |= {PLACES: drawing.places, RATES: drawing.rates}
+        about = dataclasses.replace(about, drawing=drawing.words)
+    return StoredTrajectory(arrays, about)
 
 
 def _read(run) -> dict[str, Any]:

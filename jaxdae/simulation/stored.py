@@ -24,6 +24,8 @@ ROWS = (
     "ts", "q", "v", "w", "u", "multipliers", "phi", "phi_dot", "energy", "kinetic_energy",
     "potential_energy", *WORKS,
 )  # fmt: skip
+# Positions of points, and their velocities: rows as well.
+PLACES, RATES = "drawing.places", "drawing.rates"
 # What a live trajectory computes from its system.
 _OF_SYSTEM = (
     "formulation", "controller", "jacobian", "constraint_rank", "least_singular_value",
@@ -48,6 +50,7 @@ class About:
         failure: why a single run did not reach its end, in words.
         left_out: parameters that are no arrays of numbers.
         versions: releases of `jaxdae` and `jax` that made the run.
+        drawing: names of the points and what joins them, where the system declares points.
     """
 
     model: str = ""
@@ -62,6 +65,7 @@ class About:
     failure: str | None = None
     left_out: tuple[str, ...] = ()
     versions: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    drawing: Mapping[str, Any] | None = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -71,7 +75,8 @@ class StoredTrajectory:
     It has what a `Trajectory` has, under the same names and with the same shapes, as NumPy arrays
     of the precision of the run, whatever JAX is set to: `ts`, `q`, `v`, `w`, `u`, `multipliers`,
     `violation`, the energies, `work` where it was integrated, `final_state`, `result`, `success`,
-    `stats`, `labels`. Pictures and exports take either. What has to be computed from the system
+    `stats`, `labels`. Pictures and exports take either; mechanisms are drawn from the positions of
+    their points at the rows, and in between by cubics through these and their velocities. What has to be computed from the system
     (`jacobian`, `constraint_rank`, `least_singular_value`, `energy_error`, `evaluate`) is not
     there, and says so.
 
@@ -109,7 +114,7 @@ class StoredTrajectory:
         return self.attached
 
     def with_system(self, system: "System") -> "StoredTrajectory":
-        """The same with a system, which pictures of the mechanism need.
+        """The same with a system, by which mechanisms are drawn then, and exact between rows.
 
         Args:
             system: of the same parameters; of a batch that varies them, choose a member first.
@@ -125,8 +130,7 @@ class StoredTrajectory:
     def __getattr__(self, name: str) -> Any:
         if name == "system":
             raise AttributeError(
-                "a stored trajectory has no system, which pictures of a mechanism need: give it "
-                "one, run.with_system(system)."
+                "a stored trajectory has no system: give it one, run.with_system(system)."
             )
         if name in _OF_SYSTEM:
             raise AttributeError(

@@ -287,19 +287,21 @@ class Trajectory(eqx.Module):
         """Write what can be read of the run to a file of NumPy's, without its system.
 
         The file has the rows of `ts`, `q`, `v`, `w`, `u`, `multipliers`, `violation`, energies and
-        `work`, what each member came to, names and units, parameters as far as they are arrays, and
-        the versions of jaxdae and JAX. At every moment it is the old file or the new one,
+        `work`, the points that the system declares, what each member came to, names and units,
+        parameters as far as they are arrays, and the versions of jaxdae and JAX. At every moment it is the old file or the new one,
         complete. `numpy.load(path)["q"]` reads it as well, and nothing in it is pickled.
 
         Args:
-            path: the file; `.npz` is added where it is missing, folders are made.
+            path: the file; `.npz` is added where it is missing, `~` is the home folder, folders
+                are made.
 
         Returns:
             The path that was written.
 
         Raises:
-            ValueError: inside a JAX transformation, or for a run that saved no states at times.
-            OSError: if the file cannot be written.
+            ValueError: inside a JAX transformation, for a run that saved no states at times, or a
+                suffix of files of another kind.
+            OSError: if the file cannot be written, or is a folder.
         """
         return self.stored().save(path)
 
@@ -338,9 +340,9 @@ class Trajectory(eqx.Module):
             ValueError: inside a JAX transformation, for a run that saved no states at times, or
                 names of batch axes that are taken.
         """
-        from jaxdae.simulation import exports
+        from jaxdae.simulation import exports, snapshot
 
-        return exports.to_xarray(self.stored())
+        return exports.to_xarray(snapshot.stored(self, drawn=False))
 
     def to_dataframe(self) -> Any:
         """All of its rows as a table of pandas, one column for each number.
@@ -357,9 +359,9 @@ class Trajectory(eqx.Module):
             ImportError: without pandas (`pip install 'jaxdae[data]'`).
             ValueError: inside a JAX transformation, or for a run that saved no states at times.
         """
-        from jaxdae.simulation import exports
+        from jaxdae.simulation import exports, snapshot
 
-        return exports.to_dataframe(self.stored())
+        return exports.to_dataframe(snapshot.stored(self, drawn=False))
 
     def to_csv(self, path: str | Path) -> Path:
         """Write the table of `to_dataframe` as text, units in its heading; needs no pandas.
@@ -374,9 +376,9 @@ class Trajectory(eqx.Module):
             ValueError: inside a JAX transformation, or for a run that saved no states at times.
             OSError: if it cannot be written.
         """
-        from jaxdae.simulation import columns
+        from jaxdae.simulation import columns, snapshot
 
-        return columns.write_csv(self.stored(), path)
+        return columns.write_csv(snapshot.stored(self, drawn=False), path)
 
     def stored(self) -> "StoredTrajectory":
         """All that can be read of the run, as NumPy arrays and without its system.

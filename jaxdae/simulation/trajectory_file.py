@@ -2,6 +2,7 @@
 
     about       text in JSON: format, versions, model, labels, units, names and shapes of all arrays
     ts, q, …    arrays, the axes of a batch first; times once where all batch members share them
+    drawing.…   positions of points, corners of outlines behind them, and their velocities
     reached     of such a batch: which rows each member has come to
 
 `numpy.load(file)["q"]` reads one of them without this package. Nothing in a file is executed.
@@ -18,11 +19,24 @@ from typing import Any
 
 import numpy as np
 
-from jaxdae.files import replace_file
+from jaxdae.files import output_file, replace_file
 from jaxdae.simulation.stored import About, ROWS, StoredTrajectory
 
 FORMAT, VERSION = "jaxdae trajectory", 1
 _SUFFIX = ".npz"
+# What writes files of other kinds.
+_OTHERS = {
+    ".csv": "run.to_csv(path)",
+    ".nc": "run.to_xarray().to_netcdf(path)",
+    ".h5": "run.to_xarray().to_netcdf(path, engine='h5netcdf')",
+    ".zarr": "run.to_xarray().to_zarr(path)",
+    ".parquet": "run.to_dataframe().to_parquet(path)",
+    ".json": "run.to_dataframe().to_json(path)",
+    ".xlsx": "run.to_dataframe().to_excel(path)",
+    ".npy": "numpy.save(path, run.q)",
+    ".mat": "scipy.io.savemat(path, dict(t=run.ts, q=run.q))",
+    ".html": "jaxdae.plotting.save_page(run, path)",
+}
 _NEEDED = ("ts", "q", "v", "w", "final_time", "result")
 _UNREADABLE = (
     OSError, ValueError, KeyError, TypeError, EOFError, OverflowError, MemoryError, RecursionError,
@@ -37,7 +51,17 @@ class TrajectoryFileError(ValueError):
 def with_suffix(path: str | Path) -> Path:
     """The name of a file of NumPy's format: `.npz` behind a name that does not end so."""
     path = Path(path)
-    return path if path.suffix == _SUFFIX else path.with_name(path.name + _SUFFIX)
+    return path if path.suffix.lower() == _SUFFIX else path.with_name(path.name + _SUFFIX)
+
+
+def _place(path: str | Path) -> Path:
+    """Where it is written, and no file of a kind that it would not be."""
+    other = _OTHERS.get(Path(path).suffix.lower())
+    if other is not None:
+        raise ValueError(
+            f"save writes {_SUFFIX} files, not {str(path)!r}; for that kind: {other}."
+        )
+    return output_file(with_suffix(output_file(path, f"run{_SUFFIX}")), f"run{_SUFFIX}")
 
 
 def write(run: StoredTrajectory, path: str | Path) -> Path:
@@ -45,18 +69,19 @@ def write(run: StoredTrajectory, path: str | Path) -> Path:
 
     Args:
         run: what is written.
-        path: the file; `.npz` is added where it is missing, folders are made.
+        path: the file; `.npz` is added where it is missing, `~` is the home folder, folders are
+            made.
 
     Returns:
         The path that was written.
 
     Raises:
-        ValueError: for arrays that do not fit each other, which could not be read back.
-        OSError: if it cannot be written.
+        ValueError: for arrays that do not fit each other, which could not be read back, or a
+            suffix of files of another kind.
+        OSError: if it cannot be written, or names a folder.
     """
     _check_shapes(run.arrays)
-    path = with_suffix(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path = _place(path)
     arrays = dict(run.arrays)
     shared = shared_times(arrays["ts"])
     if shared is not None:
@@ -104,10 +129,12 @@ def read(path: str | Path) -> StoredTrajectory:
         FileNotFoundError: if there is no such file.
         TrajectoryFileError: if it holds something else, is damaged, or is of a later format.
     """
-    path = Path(path)
-    path = path if path.exists() else with_suffix(path)
+    path = Path(path).expanduser()
+    path = path if path.is_file() else with_suffix(path)
     if not path.is_file():
-        raise FileNotFoundError(f"there is no file {path}.")
+        folder = path.with_name(path.name.removesuffix(_SUFFIX))
+        hint = f" {folder} is a folder: name a file in it." if folder.is_dir() else ""
+        raise FileNotFoundError(f"there is no file {path}.{hint}")
     try:
         # NumPy takes every other file for pickled data.
         if not zipfile.is_zipfile(path):
@@ -152,6 +179,8 @@ def _trajectory(about: dict[str, Any], arrays: dict[str, np.ndarray]) -> StoredT
         infinity = np.asarray(np.inf, every.dtype)
         arrays["ts"] = every if reached.all() else np.where(reached, every, infinity)
     _check_shapes(arrays)
+    # Earlier releases wrote no drawings.
+    about = {"drawing": None} | about
     fields = {x.name: about[x.name] for x in dataclasses.fields(About)}
     fields["labels"] = {name: tuple(x) for name, x in fields["labels"].items()}
     fields |= {name: tuple(fields[name]) for name in ("axes", "left_out")}
@@ -162,7 +191,7 @@ def _check_shapes(arrays: Mapping[str, np.ndarray]) -> None:
     """Axes of the batch come first in every array, then time in those that have rows."""
     batch, rows = arrays["final_time"].shape, arrays["ts"].shape
     for name, x in arrays.items():
-        first = rows if name in ROWS or name.startswith("u.") else batch
+        first = rows if name in ROWS or name.startswith(("u.", "drawing.")) else batch
         if rows[:-1] != batch or x.shape[: len(first)] != first:
             raise ValueError(f"{name} has shape {x.shape}, times {rows} and members {batch}")
 
