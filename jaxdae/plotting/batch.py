@@ -69,7 +69,7 @@ def plot_batch(
     members = members_of(run)
     labels = readout.get_labels(run, labels)
     panels = [panel for quantity in quantities for panel in _panels(run, members, labels, quantity)]
-    alone = members.count == 1
+    alone = members.size == 1
     figure, axes = style.new_axes(len(panels), 1 if alone else 2, title=title, sharex=False)
     for i, (pair, panel) in enumerate(zip(axes, panels, strict=True)):
         _draw_fan(pair[0], members, panel, named=i == 0)
@@ -79,7 +79,7 @@ def plot_batch(
     axes[0, 0].set_title(_remark(members, panels), fontsize="small", color=style.QUIET, loc="left")
     style.finish(axes)
     if not alone:
-        axes[-1, 1].set_xlabel("member" if members.count <= FEW else "members")
+        axes[-1, 1].set_xlabel("member" if members.size <= FEW else "members")
     return figure
 
 
@@ -131,7 +131,7 @@ def _draw_fan(ax: Axes, members: Members, panel: Panel, *, named: bool) -> None:
         style.logarithmic(ax)
     grid, values = members.curves(panel)
     values = style.positive(values) if panel.logarithmic else values
-    if members.count < _FEWEST:
+    if members.size < _FEWEST:
         _draw_each(ax, members, grid, values)
     else:
         _draw_bands(ax, grid, values)
@@ -151,8 +151,8 @@ _CROSSES: Any = {"color": style.FAILURE, "marker": "x", "linestyle": "", "marker
 
 def _draw_each(ax: Axes, members: Members, grid: np.ndarray, values: np.ndarray) -> None:
     """Members by their names; a single one needs none."""
-    names = members.names if members.count > 1 else [None]
-    for name, line, color in zip(names, values, style.colors(members.count), strict=True):
+    names = members.names if members.size > 1 else [None]
+    for name, line, color in zip(names, values, style.colors(members.size), strict=True):
         ax.plot(grid, line, color=color, label=name)
 
 
@@ -186,7 +186,7 @@ def _draw_last(ax: Axes, members: Members, panel: Panel) -> None:
         zeros, known = np.sum(known == 0.0), known[known > 0.0]
         if zeros:
             style.remark(ax, f"{zeros} exactly zero")
-    if members.count <= FEW:
+    if members.size <= FEW:
         _draw_dots(ax, members, style.positive(last) if logarithmic else last)
     else:
         _draw_histogram(ax, known, logarithmic)
@@ -194,7 +194,7 @@ def _draw_last(ax: Axes, members: Members, panel: Panel) -> None:
 
 def _draw_dots(ax: Axes, members: Members, last: np.ndarray) -> None:
     """One dot for each member, a cross below where it failed."""
-    few = members.count < _FEWEST
+    few = members.size < _FEWEST
     for i, color in enumerate(style.colors(len(last)) if few else [style.PALETTE[0]] * len(last)):
         ax.plot(i, last[i], "o", color=color, markersize=5.0)
     lost = np.flatnonzero(~members.success)
@@ -202,7 +202,7 @@ def _draw_dots(ax: Axes, members: Members, last: np.ndarray) -> None:
     ax.plot(lost, np.zeros(lost.size), **_CROSSES, **place)
     ax.set_xlim(-0.5, len(last) - 0.5)
     ax.set_xticks(range(len(last)), members.indices)
-    middle, spread = np.nanmean(last), np.ptp(last[np.isfinite(last)])
+    middle, spread = float(np.nanmean(last)), np.ptp(last[np.isfinite(last)])
     if spread <= 1e-9 * abs(middle):  # equal but for round-off, which no axis should enlarge
         ax.set_ylim(middle - 0.1 * abs(middle), middle + 0.1 * abs(middle))
 
@@ -231,7 +231,7 @@ def _edges(values: np.ndarray, logarithmic: bool) -> np.ndarray:
 
 def _remark(members: Members, panels: list[Panel]) -> str:
     """What a reader must know: failures, interpolation, and motions that rows cannot show."""
-    head = f"{members.count} member{'s' * (members.count != 1)}"
+    head = f"{members.size} member{'s' * (members.size != 1)}"
     parts = [head if members.success.all() else members.failed]
     curved = {panel.curve is not None for panel in panels}
     rows = members.ts.shape[1]
@@ -244,7 +244,7 @@ def _remark(members: Members, panels: list[Panel]) -> str:
         parts.append(f"straight lines between rows: {members.straight}")
     if members.sparse:
         parts.append(
-            f"rows of {members.sparse} of {members.count} are too far apart for the motion: save "
+            f"rows of {members.sparse} of {members.size} are too far apart for the motion: save "
             "more"
         )
     elif members.steps > rows and False in curved:

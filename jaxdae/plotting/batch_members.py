@@ -63,7 +63,7 @@ class Members(NamedTuple):
     names: list[str]
 
     @property
-    def count(self) -> int:
+    def size(self) -> int:
         """How many there are."""
         return len(self.ts)
 
@@ -72,15 +72,15 @@ class Members(NamedTuple):
         """How many failed, and when."""
         times = self.ends[~self.success]
         span = " … ".join(np.unique([f"{times.min():.4g}", f"{times.max():.4g}"]))
-        if self.count == 1:
+        if self.size == 1:
             return f"1 member, failed after t = {span} s"
-        rest = "" if times.size == self.count else ", bands are of the others from there on"
-        return f"{times.size} of {self.count} failed after t = {span} s{rest}"
+        rest = "" if times.size == self.size else ", bands are of the others from there on"
+        return f"{times.size} of {self.size} failed after t = {span} s{rest}"
 
     def curves(self, panel: Panel) -> tuple[np.ndarray, np.ndarray]:
         """Times [s], and values there, shape `(members, times)`, `nan` outside of a member."""
         if not self.shared:
-            return self.grid, np.stack([self._of_member(panel, i) for i in range(self.count)])
+            return self.grid, np.stack([self._of_member(panel, i) for i in range(self.size)])
         kept = np.isin(np.fmax.reduce(self.ts, axis=0), self.grid)
         if panel.curve is None or self.straight is not None:
             return self.grid, panel.values[:, kept]

@@ -4,15 +4,16 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from matplotlib import colormaps
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
 from jaxdae.plotting import readout, scene, shapes
 
-# Of the first position of several; the last is drawn at full strength.
-_FAINTEST = 0.15
-# Of more positions than this, only the first and the last are in the legend.
-_MANY = 9
+# Of positions from the first to the last: ever darker, on paper without colours as well.
+_RAMP, _FIRST, _LAST = "YlGnBu", 0.3, 1.0
+# Of more positions than these, some are in the legend.
+_MANY, _SOME = 9, 5
 
 
 def plot_mechanism(
@@ -23,7 +24,7 @@ def plot_mechanism(
     plane: str | None = None,
     title: str | None = None,
 ) -> Figure:
-    """Draw the positions of a mechanism at several times over each other, early ones faint.
+    """Draw the positions of a mechanism at several times over each other, early ones light.
 
     Example::
 
@@ -57,16 +58,23 @@ def plot_mechanism(
     first, count = paths.ts.size, moments.ts.size
     _draw_paths(drawn, paths.points.trace, slice(0, first), linewidth=0.8, alpha=0.6)
     scene.draw_ground(drawn)
-    strengths = np.linspace(_FAINTEST, 1.0, count) if count > 1 else [1.0]
-    for i, alpha in enumerate(strengths):
-        shown = count <= _MANY or i in (0, count - 1)
-        label = f"t = {moments.ts[i]:.4g} s" if shown else None
-        scene.draw_position(drawn, first + i, alpha=float(alpha), label=label)
+    last = first + count - 1
+    shown = np.linspace(0, count - 1, count if count <= _MANY else _SOME).astype(int)
+    for i, color in enumerate(_colors(count)):
+        label = f"t = {moments.ts[i]:.4g} s" if i in shown else None
+        scene.draw_position(drawn, first + i, color=color, label=label)
     if names:
-        scene.draw_names(drawn, first + count - 1)
+        scene.draw_names(drawn, last, others=range(first, last))
     scene.mark_failure(drawn, readout.failure_time(trajectory))
     scene.add_legend(drawn)
     return drawn.figure
+
+
+def _colors(count: int) -> list[Any]:
+    """From light to dark; a single position in the usual two."""
+    if count == 1:
+        return [None]
+    return [*colormaps[_RAMP](np.linspace(_FIRST, _LAST, count))]
 
 
 def _moments(ts: np.ndarray, times: int | ArrayLike) -> np.ndarray:

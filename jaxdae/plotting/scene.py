@@ -1,24 +1,26 @@
 """A mechanism on axes of matplotlib, in the plane or in space."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from matplotlib import patheffects
 from matplotlib.figure import Figure
 from matplotlib.patches import Polygon
 
-from jaxdae.plotting import readout, style
+from jaxdae.plotting import names, readout, style
 from jaxdae.plotting.shapes import Shapes
 
 LINK, BODY, GROUND = style.PALETTE[0], style.PALETTE[4], "#404040"
-# Of the colours of paths, those that links and bodies have not.
-PATHS = [x for x in style.PALETTE if x not in (LINK, BODY)]
+# Of the colours of paths, those that links and bodies have not, nor positions one after the other.
+PATHS = [x for x in style.PALETTE if x not in (LINK, BODY, "#009E73")]
 _AXES = {"x": 0, "y": 1, "z": 2}
-# Names within this part of the picture's size of each other would cover each other.
-_CLOSE = 0.02
+# Of the names of points [pt].
+_SMALL = 8.5
+# Of what a text may stand on, a little is covered.
+_HALO = [patheffects.withStroke(linewidth=2.0, foreground="white", alpha=0.85)]
 # Room around everything, as a part of the larger side.
 _MARGIN = 0.1
-# Names nearer than this to the sides of the picture are written inwards, as parts of its width.
-_NEAR_SIDE = 0.18
 # Place of axes in space, which have their labels inside; the legend is beside them.
 _IN_SPACE = (0.0, 0.02, 0.76, 0.92)
 # Part of them that is left for the box, besides its labels.
@@ -39,6 +41,41 @@ class Scene(NamedTuple):
     figure: Figure
     ax: Any
     shapes: Shapes
+
+    def projected(self, place: np.ndarray) -> tuple[float, float]:
+        """A position in the coordinates of annotations: of axes in space, as they are seen."""
+        x, y = self._in_the_plane(place[None])[0]
+        return float(x), float(y)
+
+    def _in_the_plane(self, places: np.ndarray) -> np.ndarray:
+        if self.shapes.dimension == 2:
+            return places
+        from mpl_toolkits.mplot3d.proj3d import proj_transform
+
+        x, y, z = places.T
+        return np.stack(proj_transform(x, y, z, self.ax.get_proj())[:2], axis=1)
+
+    def on_paper(self, places: np.ndarray) -> np.ndarray:
+        """Where positions of shape `(k, d)` are on paper, shape `(k, 2)` [pt]."""
+        if self.shapes.dimension == 2:
+            return places * _points_per_unit(self.sides)
+        self.ax.apply_aspect()
+        seen = self.ax.transData.transform(self._in_the_plane(places))
+        return seen * 72.0 / self.figure.get_dpi()
+
+    @property
+    def sides(self) -> np.ndarray:
+        """Of axes in the plane, shape `(2,)`."""
+        return np.ptp([self.ax.get_xlim(), self.ax.get_ylim()], axis=1)
+
+    @property
+    def corners(self) -> tuple[np.ndarray, np.ndarray]:
+        """Lower left and upper right corner of the axes on paper [pt]."""
+        if self.shapes.dimension == 2:
+            low, high = np.array([self.ax.get_xlim(), self.ax.get_ylim()]).T
+            return self.on_paper(low), self.on_paper(high)
+        self.ax.apply_aspect()
+        return tuple(np.array(self.ax.bbox.get_points()) * 72.0 / self.figure.get_dpi())
 
     def plot(self, curve: np.ndarray, *args, **style) -> Any:
         """One line through the rows of `curve`, gaps at NaN."""
@@ -65,14 +102,14 @@ def new_scene(
     Raises:
         ValueError: for another plane.
     """
-    names = "xyz"[: shapes.dimension]
+    letters = "xyz"[: shapes.dimension]
     if plane is not None:
-        if len(plane) != 2 or len({*plane} & {*names}) != 2:
+        if len(plane) != 2 or len({*plane} & {*letters}) != 2:
             raise ValueError(
-                f"plane={plane!r} is not a pair of the axes {', '.join(names)}; give one such as "
-                f"{names[:2]!r}, or None for no projection."
+                f"plane={plane!r} is not a pair of the axes {', '.join(letters)}; give one such as "
+                f"{letters[:2]!r}, or None for no projection."
             )
-        shapes, names = shapes.onto([_AXES[x] for x in plane]), plane
+        shapes, letters = shapes.onto([_AXES[x] for x in plane]), plane
     flat = shapes.dimension == 2
     low, high = shapes.extent()
     room = _MARGIN * (float(np.max(high - low)) or 1.0)
@@ -86,11 +123,13 @@ def new_scene(
     else:
         left, bottom, part, top = _IN_SPACE
         ax = figure.add_axes((left, bottom, part if legend else 0.98, top), projection="3d")
-    for name, a, b in zip(names, low, high, strict=True):
-        axis = "xyz"[names.index(name)]
+    for name, a, b in zip(letters, low, high, strict=True):
+        axis = "xyz"[letters.index(name)]
         getattr(ax, f"set_{axis}lim")(a, b)
         getattr(ax, f"set_{axis}label")(readout.with_unit(name, shapes.points.unit))
         getattr(ax, f"{axis}axis").set_major_locator(style.few_ticks())
+        if not flat:
+            getattr(ax, f"{axis}axis").labelpad = 8.0  # beside the numbers of narrow boxes
     if flat:
         ax.set_aspect("equal", adjustable="box")
     else:
@@ -104,29 +143,45 @@ def new_scene(
     return Scene(figure, ax, shapes)
 
 
+def _points_per_unit(sides: np.ndarray) -> float:
+    """Scale of axes in the plane as `_figure_size` makes room for them [pt/m]."""
+    return 72.0 * min(_WIDTH / sides[0], _HEIGHT / sides[1])
+
+
 def _figure_size(sides: np.ndarray, legend: bool) -> tuple[float, float]:
     """With axes as wide and high as the sides, within limits, and room for a legend."""
-    scale = min(_WIDTH / sides[0], _HEIGHT / sides[1])
+    scale = _points_per_unit(sides) / 72.0
     width, height = np.maximum(scale * sides, 1.2)
     return float(width) + (2.6 if legend else 1.0), float(height) + 1.0
 
 
-def draw_position(scene: Scene, i: int, *, alpha: float = 1.0, label: str | None = None) -> None:
-    """Bodies, links and joints at time `i`; the ground is drawn by `draw_ground`."""
+def draw_position(
+    scene: Scene, i: int, *, alpha: float = 1.0, color: Any = None, label: str | None = None
+) -> None:
+    """Bodies, links and joints at time `i`; the ground is drawn by `draw_ground`.
+
+    Args:
+        scene: to draw on.
+        i: number of the time.
+        alpha: opacity.
+        color: of everything, instead of one for links and one for bodies.
+        label: for the legend.
+    """
     shapes = scene.shapes
+    link, body = (LINK, BODY) if color is None else (color, color)
     if shapes.dimension == 2:
         for corners in shapes.polygons(i):
-            scene.ax.add_patch(Polygon(corners, facecolor=BODY, alpha=0.25 * alpha, zorder=1.5))
+            scene.ax.add_patch(Polygon(corners, facecolor=body, alpha=0.25 * alpha, zorder=1.5))
     edges, links, joints = shapes.edges(i), shapes.links(i), shapes.joints(i)
     if edges.size:
-        scene.plot(edges, color=BODY, alpha=alpha, linewidth=1.2)
+        scene.plot(edges, color=body, alpha=alpha, linewidth=1.2)
     if shapes.points.lines:
-        scene.plot(shapes.lines(i), "--", color=LINK, alpha=alpha, linewidth=0.8)
+        scene.plot(shapes.lines(i), "--", color=link, alpha=alpha, linewidth=0.8)
     if links.size:
-        scene.plot(links, color=LINK, alpha=alpha, linewidth=2.0, label=label)
+        scene.plot(links, color=link, alpha=alpha, linewidth=2.0, label=label)
         label = None
     if joints.size:
-        scene.plot(joints, "o", color=LINK, alpha=alpha, markersize=4.0, label=label)
+        scene.plot(joints, "o", color=link, alpha=alpha, markersize=4.0, label=label)
 
 
 def draw_ground(scene: Scene) -> None:
@@ -136,64 +191,40 @@ def draw_ground(scene: Scene) -> None:
         scene.plot(ground, "^", color=GROUND, markersize=8.0, zorder=3)
 
 
-def draw_names(scene: Scene, i: int) -> list[Any]:
-    """Names of points beside them at time `i`, those of one place together."""
-    texts = []
-    for place, direction, names in _named_places(scene, i):
-        texts.append(_write(scene, place, direction, ", ".join(names)))
-    return texts
+def draw_names(
+    scene: Scene,
+    i: int,
+    *,
+    before: Mapping[str, np.ndarray] | None = None,
+    others: Sequence[int] = (),
+) -> dict[str, np.ndarray]:
+    """Names of points beside them at time `i`, those of one place together.
 
+    Args:
+        scene: to draw on.
+        i: number of the time.
+        before: what this gave for the frame before.
+        others: numbers of further times that are drawn.
 
-def _named_places(scene: Scene, i: int):
-    """Places with names, and where beside them there is room."""
-    found: list[tuple[np.ndarray, np.ndarray, list[str]]] = []
-    for name, rows in scene.shapes.places.items():
-        if name.startswith("_"):
-            continue
-        near = [x for x in found if np.linalg.norm(x[0] - rows[i]) < _CLOSE * scene.diagonal]
-        if near:
-            near[0][2].append(name)
-        else:
-            found.append((rows[i], _aside(scene.shapes, name, i), [name]))
-    return found
-
-
-def _aside(shapes: Shapes, name: str, i: int) -> np.ndarray:
-    """Direction from a point away from what it is joined to, shape `(d,)`."""
-    chains = (*shapes.points.links, *shapes.points.bodies)
-    joined = [shapes.places[x][i] for chain in chains if name in chain for x in chain if x != name]
-    place = shapes.places[name][i]
-    away = place - np.mean(joined, axis=0) if joined else np.zeros_like(place)
-    size = np.linalg.norm(away)
-    upwards = np.ones_like(place) / np.sqrt(place.size)
-    return away / size if size > 0.0 else upwards
-
-
-def _write(scene: Scene, place: np.ndarray, direction: np.ndarray, text: str) -> Any:
-    look = {"fontsize": "small", "color": GROUND, "zorder": 4}
-    if place.size == 3:
-        return scene.ax.text(*(place + 0.03 * scene.diagonal * direction), text, **look)
-    right, up = _inwards(scene, place, direction)
-    return scene.ax.annotate(
-        text,
-        place,
-        xytext=(9 * right, 9 * up),
-        textcoords="offset points",
-        ha="left" if right > 0.4 else "right" if right < -0.4 else "center",
-        va="bottom" if up > 0.4 else "top" if up < -0.4 else "center",
-        **look,
-    )
-
-
-def _inwards(scene: Scene, place: np.ndarray, direction: np.ndarray) -> np.ndarray:
-    """The direction, but away from a side of the picture that is near."""
-    low, high = scene.ax.get_xlim()
-    part = (place[0] - low) / (high - low)
-    if part < _NEAR_SIDE:
-        return np.array([0.8, 0.6 if direction[1] >= 0.0 else -0.6])
-    if part > 1.0 - _NEAR_SIDE:
-        return np.array([-0.8, 0.6 if direction[1] >= 0.0 else -0.6])
-    return direction
+    Returns:
+        The side of each text, a unit vector.
+    """
+    found = names.arranged(scene, i, _SMALL, before or {}, others)
+    for name in found:
+        scene.ax.annotate(
+            name.text,
+            scene.projected(name.place),
+            xytext=tuple(name.offset),
+            textcoords="offset points",
+            ha="center",
+            va="center",
+            annotation_clip=False,
+            fontsize=_SMALL,
+            color=GROUND,
+            zorder=4,
+            path_effects=_HALO,
+        )
+    return {name.text: name.direction for name in found}
 
 
 def mark_failure(scene: Scene, time: float | None) -> None:

@@ -117,5 +117,6 @@ def points_of(places: np.ndarray, words: Mapping[str, Any]) -> Points:
     named = {name: tuple(words[name]) for name in _NAMED}
     # One position first, for the checks of names: arrays with rows are put in afterwards.
     first = {name: np.zeros(places.shape[-1]) for name in names}
-    points = Points(first, **joined, **named, unit=words["unit"])
+    parts_of: Any = {**joined, **named}
+    points = Points(first, unit=words["unit"], **parts_of)  # pyright: ignore[reportArgumentType]
     return eqx.tree_at(lambda x: (x.places, x.outlines), points, (by_name, outlines))

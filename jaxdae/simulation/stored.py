@@ -76,9 +76,9 @@ class StoredTrajectory:
     of the precision of the run, whatever JAX is set to: `ts`, `q`, `v`, `w`, `u`, `multipliers`,
     `violation`, the energies, `work` where it was integrated, `final_state`, `result`, `success`,
     `stats`, `labels`. Pictures and exports take either; mechanisms are drawn from the positions of
-    their points at the rows, and in between by cubics through these and their velocities. What has to be computed from the system
-    (`jacobian`, `constraint_rank`, `least_singular_value`, `energy_error`, `evaluate`) is not
-    there, and says so.
+    their points at the rows, and in between by cubics through these and their velocities. What has
+    to be computed from the system (`jacobian`, `constraint_rank`, `least_singular_value`,
+    `energy_error`, `evaluate`) is not there, and says so.
 
     Args:
         arrays: by name; the axes of a batch come first, then time in those of `ROWS`.

@@ -288,8 +288,9 @@ class Trajectory(eqx.Module):
 
         The file has the rows of `ts`, `q`, `v`, `w`, `u`, `multipliers`, `violation`, energies and
         `work`, the points that the system declares, what each member came to, names and units,
-        parameters as far as they are arrays, and the versions of jaxdae and JAX. At every moment it is the old file or the new one,
-        complete. `numpy.load(path)["q"]` reads it as well, and nothing in it is pickled.
+        parameters as far as they are arrays, and the versions of jaxdae and JAX. At every moment it
+        is the old file or the new one, complete. `numpy.load(path)["q"]` reads it as well, and
+        nothing in it is pickled.
 
         Args:
             path: the file; `.npz` is added where it is missing, `~` is the home folder, folders

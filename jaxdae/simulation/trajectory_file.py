@@ -58,9 +58,7 @@ def _place(path: str | Path) -> Path:
     """Where it is written, and no file of a kind that it would not be."""
     other = _OTHERS.get(Path(path).suffix.lower())
     if other is not None:
-        raise ValueError(
-            f"save writes {_SUFFIX} files, not {str(path)!r}; for that kind: {other}."
-        )
+        raise ValueError(f"save writes {_SUFFIX} files, not {str(path)!r}; for that kind: {other}.")
     return output_file(with_suffix(output_file(path, f"run{_SUFFIX}")), f"run{_SUFFIX}")
 
 

@@ -6,12 +6,21 @@ from types import SimpleNamespace
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from matplotlib.colors import to_rgb
 
 import jaxdae
 from helpers.figures import legend, line, stub, texts, xy
 from helpers.moving import Spiral, Turning, turning_run
 from jaxdae.models.circuit import TwoLoopCircuit
-from jaxdae.plotting import plot_mechanism, plot_path, shapes
+from jaxdae.plotting import plot_histories, plot_mechanism, plot_path, shapes
+
+
+@pytest.fixture
+def backwards():
+    """From t = 0 to -2 s."""
+    run = turning_run()
+    run.ts, run.q = 0.0 - run.ts, 0.0 - run.q
+    return run
 
 
 class NotPoints(Turning):
@@ -26,7 +35,7 @@ class Untraced(Turning):
         return jaxdae.Points({"a": jnp.zeros(2), "b": jnp.stack([q[0], q[0]])})
 
 
-def test_positions_are_drawn_at_their_times_early_ones_faint():
+def test_positions_are_drawn_at_their_times_early_ones_light():
     (ax,) = plot_mechanism(turning_run(), times=[0.0, 1.0, 2.0], title="rod").axes
     assert ax.get_title() == "rod"
     assert legend(ax)[2:] == ["t = 0 s", "t = 1 s", "t = 2 s"]
@@ -34,8 +43,9 @@ def test_positions_are_drawn_at_their_times_early_ones_faint():
         x, y = xy(ax, text)
         np.testing.assert_allclose((x[0], y[0]), 0.0)
         np.testing.assert_allclose((x[-1], y[-1]), end, atol=1e-15)
-    strengths = [line(ax, f"t = {i} s").get_alpha() for i in range(3)]
-    assert strengths == pytest.approx([0.15, 0.575, 1.0])
+    # Weights of the three colours in what eyes call light.
+    light = [to_rgb(line(ax, f"t = {i} s").get_color()) @ np.array([0.3, 0.6, 0.1]) for i in "012"]
+    assert light[0] > light[1] + 0.2 > light[2] + 0.4
 
 
 def test_between_rows_positions_are_those_of_the_cubics():
@@ -49,7 +59,7 @@ def test_times_are_spread_from_start_to_end():
     found = plot_mechanism(turning_run(), times=5).axes[0]
     assert legend(found)[2:] == ["t = 0 s", "t = 0.5 s", "t = 1 s", "t = 1.5 s", "t = 2 s"]
     assert legend(plot_mechanism(turning_run(), times=1).axes[0])[2:] == ["t = 2 s"]
-    assert legend(plot_mechanism(turning_run(), times=12).axes[0])[2:] == ["t = 0 s", "t = 2 s"]
+    assert legend(plot_mechanism(turning_run(), times=17).axes[0])[2:] == legend(found)[2:]
 
 
 def test_axes_have_one_scale_units_and_room_for_everything():
@@ -132,6 +142,28 @@ def test_a_run_of_one_row_is_one_position():
     assert legend(plot_mechanism(run, times=1).axes[0])[-1] == "t = 0 s"
 
 
+def test_a_time_that_is_saved_twice_is_one_row():
+    run = turning_run(rows=3)
+    run.ts, run.q, run.v = (np.concatenate([x, x[-1:]]) for x in (run.ts, run.q, run.v))
+    np.testing.assert_array_equal(shapes.along(run).ts, shapes.along(turning_run(rows=3)).ts)
+
+
+def test_a_run_backwards_in_time_is_drawn_from_its_start(backwards):
+    """A quarter turn back in each second; in between on its cubics, which are the rotation."""
+    (ax,) = plot_mechanism(backwards, times=[0.0, -1.5, -1.0]).axes
+    assert legend(ax)[2:] == ["t = 0 s", "t = -1 s", "t = -1.5 s"]
+    x, y = xy(ax, "t = -1.5 s")
+    np.testing.assert_allclose((x[-1], y[-1]), [-(2**0.5), -(2**0.5)], rtol=1e-14)
+    assert legend(plot_mechanism(backwards, times=3).axes[0])[2:] == [
+        "t = 0 s", "t = -1 s", "t = -2 s"
+    ]  # fmt: skip
+    with pytest.raises(ValueError, match=r"no position at t = 0\.5 s: .* from t = 0 s to -2 s"):
+        plot_mechanism(backwards, times=[0.5])
+    ts, angle = xy(plot_histories(backwards).axes[0], "angle")
+    assert (ts[0], ts[-1], ts.size) == (0.0, -2.0, 33)
+    np.testing.assert_allclose(angle, np.pi / 2 * ts, rtol=1e-14)
+
+
 def test_single_precision_and_a_system_of_other_parameters():
     run = turning_run(Turning(length=4.0))
     run.ts, run.q, run.v = (np.asarray(x, np.float32) for x in (run.ts, run.q, run.v))
@@ -161,7 +193,7 @@ def test_a_system_without_points_says_what_to_declare(run, message):
 def test_a_run_from_a_file_knows_no_system():
     run = turning_run()
     del run.system
-    with pytest.raises(ValueError, match=r"the run knows no system, .* that simulate returned"):
+    with pytest.raises(ValueError, match=r"no points to draw: .* that simulate returned"):
         plot_mechanism(run)
 
 
@@ -204,8 +236,9 @@ def test_runs_without_rows_and_batches_are_refused():
     run.ts = np.zeros((3, 2))
     with pytest.raises(ValueError, match="one trajectory is drawn at a time"):
         plot_path(run)
-    run.ts = np.array([1.0, 1.0])
-    with pytest.raises(ValueError, match="times that increase and velocities beside"):
+    run = turning_run(rows=3)
+    run.ts = np.array([0.0, 1.0, 0.5])
+    with pytest.raises(ValueError, match="times that only increase or only decrease"):
         plot_path(run)
 
 

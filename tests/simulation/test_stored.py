@@ -23,7 +23,6 @@ from jaxdae import (
     TrajectoryFileError,
 )
 from jaxdae.models import CartesianPendulum
-from jaxdae.plotting import plot_mechanism
 from jaxdae.solvers import RK4
 
 LENGTHS = np.array([0.5, 1.5, np.nan])
@@ -148,15 +147,12 @@ def test_what_needs_the_system_says_so():
 
 
 def test_a_system_may_be_given_back(batch):
-    """Of the parameters that were stored; a member keeps it. Mechanisms are drawn then."""
+    """Of the parameters that were stored; a member keeps it."""
     run = batch.stored()
     member = run[1].with_system(CartesianPendulum(length=1.5))
     assert float(member.system.length) == 1.5
-    assert plot_mechanism(member).axes
-    with pytest.raises(AttributeError, match=r"has no system, .* one, run.with_system\(system\)"):
+    with pytest.raises(AttributeError, match=r"has no system: give it one, run.with_system\(sys"):
         _ = run[1].system
-    with pytest.raises(ValueError, match=r"Give it one, run.with_system\(system\)"):
-        plot_mechanism(run[1])
     text = r"system.length is 1.0 here, and 1.5 in the stored run; make one that agrees"
     with pytest.raises(ValueError, match=text):
         run[1].with_system(CartesianPendulum())

@@ -1,0 +1,72 @@
+"""Where runs and pictures can be written, and what is said where they cannot."""
+
+import pytest
+from matplotlib.figure import Figure
+
+from helpers.stored_runs import stored
+from jaxdae import Trajectory
+from jaxdae.plotting import save_figure
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "words"),
+    [
+        ("there/", IsADirectoryError, r"is a folder; name a file in it, such as 'run\.npz'"),
+        ("there", IsADirectoryError, "is a folder"),
+        ("new/", IsADirectoryError, "is a folder"),
+        ("file/run.npz", NotADirectoryError, r"its folder '.*file' leads through a file"),
+        ("file/deep/run", NotADirectoryError, r"its folder '.*deep' leads through a file"),
+        ("closed/run", PermissionError, r"its folder '.*closed' may not be written: '.*run'"),
+        ("run.csv", ValueError, r"writes \.npz files, not .*; for that kind: run\.to_csv\(path\)"),
+        ("run.NC", ValueError, r"run\.to_xarray\(\)\.to_netcdf\(path\)"),
+    ],
+)
+def test_places_where_no_run_can_be_saved(tmp_path, monkeypatch, name, error, words):
+    for folder in ("there", "closed"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "file").write_text("")
+    # As of a user who is not the administrator.
+    monkeypatch.setattr("os.access", lambda path, _: path.name != "closed")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(error, match=words):
+        stored().save(f"{tmp_path}/{name}")
+    assert sorted(tmp_path.rglob("*")) == before
+    if error is IsADirectoryError:
+        with pytest.raises(error, match=r"such as 'run\.csv'"):
+            stored().to_csv(f"{tmp_path}/{name}")
+
+
+def test_other_places_of_runs(tmp_path, monkeypatch):
+    """The home folder; suffixes in capitals; names with dots that mean no format."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    for name, written in (("~/a/run", "a/run.npz"), ("~/b.NPZ", "b.NPZ"), ("~/v1.5", "v1.5.npz")):
+        assert stored().save(name) == tmp_path / written
+        assert (Trajectory.load(name).q == stored().q).all()
+    assert stored().to_csv("~/run.csv") == tmp_path / "run.csv"
+    with pytest.raises(FileNotFoundError, match=r"no file .*a\.npz\. .*a is a folder: name a file"):
+        Trajectory.load(tmp_path / "a")
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "words"),
+    [
+        ("there/", IsADirectoryError, r"is a folder; name a file in it, such as 'figure\.png'"),
+        ("a.xyz", ValueError, r"as '\.xyz' .* one of .*\.pdf, .*\.png, .* give 'a\.xyz\.png'"),
+        ("a.html", ValueError, r"a page of a run is written by jaxdae\.plotting\.save_page"),
+        ("a.mp4", ValueError, r"a film is written by jaxdae\.plotting\.animate"),
+        ("a.npz", ValueError, "the numbers of a run are written by its method save"),
+    ],
+)
+def test_files_that_hold_no_picture_are_refused(tmp_path, name, error, words):
+    (tmp_path / "there").mkdir()
+    with pytest.raises(error, match=words):
+        save_figure(Figure(), f"{tmp_path}/{name}")
+    assert [x.name for x in tmp_path.iterdir()] == ["there"]
+
+
+def test_suffixes_in_capitals_and_the_home_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    assert save_figure(Figure(figsize=(1, 1)), "~/a.PNG").read_bytes().startswith(b"\x89PNG")
+    assert save_figure(Figure(figsize=(1, 1)), "~/b") == tmp_path / "b.png"
