@@ -6,23 +6,20 @@ Beside each time stands that of the processors alone, of all threads: it depends
 the machine does.
 
     python benchmarks/first_result.py
+    python benchmarks/first_result.py --quick
 """
 
-import argparse
 import inspect
 import json
 import os
-import pathlib
-import platform
 import resource
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterable
 from typing import Any
 
-RESULTS = pathlib.Path(__file__).parent / "results"
 IMPORTS = ("diffrax", "jaxdae")
 SYSTEMS = ("two-link", "Andrews")
 # What users type.
@@ -35,6 +32,9 @@ COMMANDS = (
     "tune two-link",
 )
 STEPS = ("fixed", "adaptive")
+CACHES = ("empty", "filled")
+# Of the processes that compile, which take ten times as long as an import.
+FEW, QUICK_COMMANDS = 3, ("--help", "simulate two-link", "tune two-link")
 
 
 def case(name: str):
@@ -131,142 +131,148 @@ print(time.perf_counter() - began, time.process_time() - cpu)
 """
 
 
-def import_times(repetitions: int) -> dict[str, list[dict[str, float]]]:
-    """Times of the imports [s], taken in turn."""
-    results: dict[str, list[dict[str, float]]] = {name: [] for name in IMPORTS}
+def import_times(repetitions: int) -> list[dict[str, Any]]:
+    """Rows of the imports, taken in turn."""
+    rounds: dict[str, list[dict[str, float]]] = {name: [] for name in IMPORTS}
     for _ in range(repetitions):
-        for name, rows in results.items():
+        for name, times in rounds.items():
             wall, cpu = map(float, process("-c", IMPORT.format(name))[1].split())
-            rows.append({"s": wall, "cpu_s": cpu})
-    return results
+            times.append({"_s": wall, "_cpu_s": cpu})
+    return [row("imports", f"import {x}", x, times, "") for x, times in rounds.items()]
 
 
-def ratios(imports: dict[str, list[dict[str, float]]]) -> dict[str, float]:
-    """Medians over the rounds of the ratios of the two imports."""
-    pairs = list(zip(imports["jaxdae"], imports["diffrax"], strict=True))
-    return {
-        k: statistics.median(ours[k] / theirs[k] for ours, theirs in pairs) for k in pairs[0][0]
-    }
+def row(
+    section: str, problem: str, code: str, rounds: list[dict[str, float]], of: str, **more: str
+) -> dict[str, Any]:
+    """A row of the results: times of every round, on the clock and of the processors [s].
+
+    Args:
+        section: "imports", "commands" or "first run".
+        problem: what was done.
+        code: by what.
+        rounds: times by their names.
+        of: the beginning of the names of those that are meant.
+        more: what else the row says.
+    """
+    seconds, cpu = ([x[of + end] for x in rounds] for end in ("_s", "_cpu_s"))
+    head = {"section": section, "problem": problem, "code": code, "missing": None}
+    return head | more | {"seconds": seconds, "cpu_seconds": cpu}
 
 
-def first_results(name: str, steps: str, backend: str, repetitions: int) -> dict[str, list[dict]]:
-    """Runs with an empty cache of compiled programs, and with what the run before left in it."""
-    results: dict[str, list[dict]] = {"cold": [], "warm": []}
-    for _ in range(repetitions):
+def in_both_caches(call: Callable[[str], dict[str, float]], rounds: int) -> dict[str, list[dict]]:
+    """Times of a call with an empty folder for caches, and again with what it left there."""
+    results: dict[str, list[dict]] = {name: [] for name in CACHES}
+    for _ in range(rounds):
         with tempfile.TemporaryDirectory() as folder:
-            for row in results.values():
-                total, text = process(
-                    __file__, "--child", name, "--steps", steps, "--backend", backend,
-                    JAX_COMPILATION_CACHE_DIR=folder,
-                    # Also what compiles quickly: here every compilation is the first.
-                    JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS="0",
-                )  # fmt: skip
-                row.append({**total, **json.loads(text)})
+            for times in results.values():
+                times.append(call(folder))
     return results
 
 
-def commands(repetitions: int) -> list[dict[str, Any]]:
-    """Every command with empty caches, and again with what that left in them."""
-    results = []
-    for words in COMMANDS:
-        rows: dict[str, list[dict]] = {"cold": [], "warm": []}
-        for _ in range(repetitions):
-            with tempfile.TemporaryDirectory() as folder:
-                out = [] if words in ("--help", "list") else ["--out", f"{folder}/out"]
-                for row in rows.values():
-                    times, _ = process(
-                        "-m", "jaxdae", *words.split(), *out, XDG_CACHE_HOME=f"{folder}/cache"
-                    )
-                    row.append(times)
-        results.append({"command": words} | {k: summary(x) for k, x in rows.items()})
-    return results
+def first_runs(name: str, steps: str, backend: str, rounds: int) -> list[dict[str, Any]]:
+    """Rows of the first and the second run, with each state of the cache."""
 
+    def call(folder: str) -> dict[str, float]:
+        total, text = process(
+            __file__, "--child", name, "--steps", steps, "--backend", backend,
+            JAX_COMPILATION_CACHE_DIR=folder,
+            # Also what compiles quickly: here every compilation is the first.
+            JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS="0",
+        )  # fmt: skip
+        return {**total, **json.loads(text)}
 
-def spread(times: list[float]) -> dict[str, float]:
-    """Median, least and largest of times."""
-    return {"median": statistics.median(times), "min": min(times), "max": max(times)}
-
-
-def summary(rows: list[dict]) -> dict[str, dict[str, float]]:
-    """Spread of each of several times."""
-    return {key: spread([row[key] for row in rows]) for key in rows[0]}
-
-
-def line(name: str, *times: dict[str, float]) -> str:
-    """One row of the table of imports."""
-    return f"{name:22}" + "".join(f"{t[k]:9.2f}" for t in times for k in ("median", "min", "max"))
-
-
-def table(report: dict) -> str:
-    """The measurements as text."""
-    titles = ("median, s", "min", "max", "CPU, s", "min", "max")
-    lines = [f"{'':22}" + "".join(f"{title:>9}" for title in titles)]
-    for name, t in report["import"].items():
-        lines.append(line(f"import {name}", t["s"], t["cpu_s"]))
-    ratio = report["import_ratio"]
-    lines.append(f"import jaxdae / import diffrax: {ratio['s']:.2f}; CPU {ratio['cpu_s']:.2f}\n")
-    lines.append(f"{'jaxdae …, medians':22}{'cold, s':>15}{'CPU':>8}{'warm, s':>15}{'CPU':>8}")
-    for row in report["commands"]:
-        cells = (row[cache][f"process{k}_s"] for cache in ("cold", "warm") for k in ("", "_cpu"))
-        medians = [x["median"] for x in cells]
-        lines.append(
-            f"{row['command']:22}{medians[0]:15.2f}{medians[1]:8.2f}"
-            f"{medians[2]:15.2f}{medians[3]:8.2f}"
+    return [
+        row(
+            run.replace("_", " "), f"{name}, {steps} steps", f"jaxdae, {backend}", times, run,
+            cache=cache,
         )
-    lines.append("")
-    columns = ("process", "import", "first_run", "second_run")
-    lines.append(f"{'first result, medians':22}{'steps':9}{'backend':9}{'cache':7}" + "".join(
-        f"{name.replace('_', ' ') + ', s':>15}{'CPU':>8}" for name in columns
-    ))  # fmt: skip
-    for row in report["first_result"]:
-        for cache in ("cold", "warm"):
-            times = "".join(
-                f"{row[cache][f'{name}_s']['median']:15.3f}"
-                f"{row[cache][f'{name}_cpu_s']['median']:8.2f}"
-                for name in columns
-            )
-            lines.append(f"{row['system']:22}{row['steps']:9}{row['backend']:9}{cache:7}{times}")
-    return "\n".join(lines)
+        for cache, times in in_both_caches(call, rounds).items()
+        for run in ("first_run", "second_run")
+    ]  # fmt: skip
 
 
-def measure(repetitions: int) -> dict:
+def command(words: str, rounds: int) -> list[dict[str, Any]]:
+    """Rows of a command with empty caches, and again with what that left in them."""
+
+    def call(folder: str) -> dict[str, float]:
+        out = [] if words in ("--help", "list") else ["--out", f"{folder}/out"]
+        return process("-m", "jaxdae", *words.split(), *out, XDG_CACHE_HOME=f"{folder}/cache")[0]
+
+    return [
+        row("commands", f"jaxdae {words}", "jaxdae", times, "process", cache=cache)
+        for cache, times in in_both_caches(call, rounds).items()
+    ]
+
+
+def text(rows: list[dict[str, Any]]) -> str:
+    """The measurements as text."""
+    import harness
+
+    from jaxdae.tables import table
+
+    headings = ("", "what", "by", "cache", "s", "s of the processors")
+    lines = [
+        (
+            x["section"], x["problem"], x["code"], x.get("cache", ""),
+            harness.shown(x["seconds"], 1.0), harness.shown(x["cpu_seconds"], 1.0),
+        )
+        for x in rows
+    ]  # fmt: skip
+    ours, theirs = (next(x for x in rows if x["code"] == name) for name in ("jaxdae", "diffrax"))
+    ratio = harness.ratio(ours["seconds"], theirs["seconds"])
+    return f"{table(headings, lines)}\n\nimport jaxdae / import diffrax: {ratio:.2g}"
+
+
+def measure(repetitions: int, quick: bool) -> list[dict[str, Any]]:
     """Everything."""
-    imports = import_times(repetitions)
-    few = max(1, repetitions // 5)  # these take ten times as long
-    return {
-        "import": {name: summary(rows) for name, rows in imports.items()},
-        "import_ratio": ratios(imports),
-        "commands": commands(few),
-        "first_result": [
-            {"system": name, "steps": steps, "backend": backend}
-            | {k: summary(rows) for k, rows in first_results(name, steps, backend, few).items()}
-            for name in SYSTEMS
-            for steps in STEPS
-            for backend in backends()
-        ],
-    }
+    import harness
+
+    rows, few = import_times(repetitions), 1 if quick else FEW
+    for words in harness.progress(QUICK_COMMANDS if quick else COMMANDS, "commands"):
+        rows += command(words, few)
+    for case in harness.progress(list(runs(quick)), "runs"):
+        rows += first_runs(*case, few)
+    return rows
+
+
+def runs(quick: bool) -> Iterable[tuple[str, str, str]]:
+    """Systems, steps and backends that are tried."""
+    for name in SYSTEMS[:1] if quick else SYSTEMS:
+        for steps in STEPS:
+            for backend in backends():
+                yield name, steps, backend
+
+
+def options(parser: Any) -> None:
+    """What a process of one run is given."""
+    parser.add_argument("--child", choices=SYSTEMS, help="print the times of one run as JSON")
+    parser.add_argument("--steps", choices=STEPS, default="fixed", help="of that run")
+    parser.add_argument("--backend", default="plain", help="what that run runs on")
 
 
 def main() -> None:
     """Measure, print a table, write `results/first_result.json`."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("--repetitions", type=int, default=15, help="of imports (default 15)")
-    parser.add_argument("--child", choices=SYSTEMS, help="print the times of one run as JSON")
-    parser.add_argument("--steps", choices=STEPS, default="fixed", help="of that run")
-    parser.add_argument("--backend", default="plain", help="what that run runs on")
-    args = parser.parse_args()
-    if args.child:
-        print(json.dumps(child(args.child, args.steps, args.backend)))
-        return
-    report = measure(args.repetitions)
-    print(table(report))
-    import jax
+    import harness  # imports JAX, whose import a child times
 
-    machine = {"jax": jax.__version__, "cores": os.cpu_count(), "machine": platform.machine()}
-    RESULTS.mkdir(exist_ok=True)
-    text = json.dumps({"machine": machine, **report}, indent=2)
-    (RESULTS / "first_result.json").write_text(text + "\n")
+    args = harness.arguments(__doc__, 15, more=options)
+    rows = measure(args.repetitions, args.quick)
+    print(text(rows))
+    timed = "an import, a process from start to end, or a run, on the clock"
+    harness.finish("first_result", args, rows, timed)
+
+
+def main_of_child() -> None:
+    """Print the times of one run as JSON."""
+    import argparse
+
+    parser = argparse.ArgumentParser()
+    options(parser)
+    args = parser.parse_args()
+    print(json.dumps(child(args.child, args.steps, args.backend)))
 
 
 if __name__ == "__main__":
-    main()
+    if "--child" in sys.argv:
+        main_of_child()
+    else:
+        main()

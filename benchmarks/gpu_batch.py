@@ -45,7 +45,7 @@ PROBLEMS: dict[str, Callable[[], Case]] = {
     "four-bar": four_bar,
 }
 STEPS = {**batch.STEPS, "four-bar": (50, 1e-4)}
-MEMBERS, FEW = 262_144, 64
+MEMBERS, QUICK_MEMBERS, FEW = 262_144, 65_536, 64
 MINE = ours.label("native")
 PACKAGES = ("jaxdae", "jax", "jaxlib", "diffrax", "llvmlite", "mujoco-mjx", "warp-lang")
 # Trajectories that are compared with those of the plain backend in double precision.
@@ -212,17 +212,26 @@ def text(rows: list[dict]) -> str:
 
 def options(words: list[str] | None = None) -> argparse.Namespace:
     """What the command is given."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, default=harness.RESULTS / "gpu.json", help="a file")
-    parser.add_argument("--problems", nargs="+", choices=PROBLEMS, default=list(PROBLEMS))
+    parser.add_argument("--problems", nargs="+", choices=PROBLEMS, help="what to measure")
     parser.add_argument("--members", type=int, help=f"of a batch (default {MEMBERS})")
-    parser.add_argument("--repetitions", type=int, default=5, help="rounds (default 5)")
+    text = "rounds (default 5; 3 with --quick)"
+    parser.add_argument("--repetitions", type=int, default=None, help=text)
+    text = f"{QUICK_MEMBERS} members, three rounds, two problems"
+    parser.add_argument("--quick", action="store_true", help=text)
     parser.add_argument(
         "--cpu", action="store_true",
         help=f"a rehearsal on processors with {FEW} members, which says nothing of GPUs",
     )  # fmt: skip
     given = parser.parse_args(words)
-    given.members = given.members or (FEW if given.cpu else MEMBERS)
+    given.repetitions = given.repetitions or (3 if given.quick else 5)
+    given.problems = given.problems or list(PROBLEMS)[: 2 if given.quick else None]
+    given.members = given.members or (
+        FEW if given.cpu else QUICK_MEMBERS if given.quick else MEMBERS
+    )
     return given
 
 
@@ -240,7 +249,7 @@ def main(words: list[str] | None = None) -> int:
     jax.config.update("jax_enable_x64", True)
     devices = jax.devices()
     rows, reports = [], {}
-    for name in given.problems:
+    for name in harness.progress(given.problems, "problems"):
         case = PROBLEMS[name]()
         for precision in batch.PRECISIONS:
             reports[f"{case.problem.name}, {precision}"] = estimates(case, precision, given.members)

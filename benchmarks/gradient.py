@@ -254,7 +254,7 @@ def entries(task: Task, quick: bool) -> list[Entry]:
     ]
     wanted = casadi_entry(task, "adams", 1e-11)
     reference = None if wanted.run is None else np.asarray(wanted.run())
-    for entry in results:
+    for entry in harness.progress(results, task.name):
         _call_once(entry, reference)
     return results
 
@@ -288,7 +288,7 @@ def measure(task: Task, rounds: int, quick: bool) -> list[dict[str, Any]]:
     base = times.get((results[0].code, "gradient"))
     rows = []
     for e in results:
-        row: dict[str, Any] = {"task": task.name, "parameters": task.parameters.size}
+        row: dict[str, Any] = {"problem": task.name, "parameters": task.parameters.size}
         row |= {"code": e.code, "missing": e.missing, "setup_s": e.setup_s, "error": e.error}
         own = times.get((e.code, "gradient"))
         if own is not None:
@@ -296,6 +296,7 @@ def measure(task: Task, rounds: int, quick: bool) -> list[dict[str, Any]]:
             row["to_native"] = None if base is None else harness.ratio(own, base)
             cost = times.get((e.code, "cost"))
             row["to_cost"] = None if cost is None else harness.ratio(own, cost)
+            row["cost_seconds"] = cost
         rows.append(row)
     return rows
 
@@ -305,7 +306,7 @@ def text(rows: list[dict[str, Any]]) -> str:
     headings = ("task", "code", "us per trajectory", "/ native", "/ its cost", "error", "set-up s")
     cells = []
     for row in rows:
-        line = [f"{row['task']} ({row['parameters']})", row["code"]]
+        line = [f"{row['problem']} ({row['parameters']})", row["code"]]
         if "seconds" not in row:
             cells.append((*line, "-", "-", "-", "-", "-", row["missing"]))
             continue
@@ -317,10 +318,10 @@ def text(rows: list[dict[str, Any]]) -> str:
 
 def figure(rows: list[dict[str, Any]]):
     """Time of a gradient for each trajectory, a panel for each task."""
-    names = list(dict.fromkeys(row["task"] for row in rows))
+    names = list(dict.fromkeys(row["problem"] for row in rows))
     fig, axes = new_axes(len(names), title="Gradients: time for each trajectory", sharex=False)
     for ax, name in zip(axes[:, 0], names, strict=True):
-        part = [row for row in rows if row["task"] == name and "seconds" in row]
+        part = [row for row in rows if row["problem"] == name and "seconds" in row]
         medians = [1e6 * harness.spread(row["seconds"])["median"] for row in part]
         ax.barh([row["code"] for row in part], medians, color=colors(1)[0])
         ax.invert_yaxis()
@@ -333,13 +334,14 @@ def figure(rows: list[dict[str, Any]]):
 def main() -> None:
     """Measure, print a table, write `results/gradient.json` and `results/gradient.png`."""
     tasks = {"gains": gains} | {name: functools.partial(weights, name) for name in LAYERS}
-    args = harness.arguments(main.__doc__, 5, tasks)
+    args = harness.arguments(__doc__, 5, tasks)
     rows = []
     with harness.scratch_folder():
         for name in args.problems:
             rows += measure(tasks[name](), args.repetitions, args.quick)
     print(text(rows))
-    harness.finish(f"gradient{args.some}", rows, figure(rows))
+    timed = "the gradient for one trajectory of a batch, on the clock"
+    harness.finish("gradient", args, rows, timed, figure(rows))
 
 
 if __name__ == "__main__":

@@ -1,22 +1,29 @@
-"""What all benchmarks share: calls timed in turn, their spread, versions, tables and figures."""
+"""What all benchmarks share: options, calls timed in turn, their spread, and the file of results.
+
+A file of results is JSON with what was run (`benchmark`, `settings`, `timed`), on what (`machine`),
+and `rows`: one flat record for each code, setting and problem, with `seconds` of every round, or
+why there are none in `missing`.
+"""
 
 import argparse
 import contextlib
+import json
 import math
 import os
 import platform
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 from competitors.base import MissingCodeError, version_of
 from matplotlib.axes import Axes
+from tqdm import tqdm
 
-from jaxdae.files import write_json
+from jaxdae.files import replace_file
 from jaxdae.plotting import save_figure
 
 RESULTS = Path(__file__).resolve().parent / "results"
@@ -27,28 +34,48 @@ PACKAGES = (
 
 
 def arguments(
-    description: str | None, repetitions: int, problems: Iterable[str] = ()
+    description: str | None,
+    repetitions: int,
+    problems: Iterable[str] = (),
+    quick: Iterable[str] | None = None,
+    more: Callable[[argparse.ArgumentParser], Any] = lambda _: None,
 ) -> argparse.Namespace:
-    """The options of a benchmark: `--repetitions`, `--quick`, `--problems`.
+    """The options of a benchmark: `--repetitions`, `--quick`, `--problems`, `--out`.
 
     Args:
         description: of the script.
         repetitions: rounds by default; 3 with `--quick`.
         problems: what may be chosen of; by default all.
+        quick: those that `--quick` measures by default; by default all.
+        more: adds options to the parser.
     """
     names = list(problems)
-    parser = argparse.ArgumentParser(description=description)
-    text = f"rounds (default {repetitions})"
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    text = f"rounds (default {repetitions}; 3 with --quick)"
     parser.add_argument("--repetitions", type=int, default=None, help=text)
-    parser.add_argument("--quick", action="store_true", help="less work, three rounds")
-    text = "what to measure (default all); the results are then named after it"
-    parser.add_argument("--problems", nargs="+", choices=names, default=names, help=text)
+    text = "less work, three rounds: two or three minutes on two processors"
+    parser.add_argument("--quick", action="store_true", help=text)
+    if names:
+        text = "what to measure (default all); the results are then named after it"
+        parser.add_argument("--problems", nargs="+", choices=names, help=text)
+    parser.add_argument("--out", type=Path, help="file of the results (default in results/)")
+    more(parser)
     given = parser.parse_args()
-    given.some = "" if given.problems == names else "-" + "-".join(given.problems)
+    chosen = getattr(given, "problems", None)
+    given.some = "" if chosen in (None, names) else "-" + "-".join(chosen)
+    given.problems = chosen or (list(quick) if given.quick and quick is not None else names)
     if given.repetitions is None:
         given.repetitions = 3 if given.quick else repetitions
+    given.load = load()
     jax.config.update("jax_enable_x64", True)
     return given
+
+
+def progress(items: Iterable, what: str, total: int | None = None) -> Iterator:
+    """The items, with a bar on a terminal that is gone when they are done."""
+    return iter(tqdm(items, desc=what, total=total, leave=False, disable=None))
 
 
 def seconds(call: Callable[[], Any], count: int = 1) -> float:
@@ -71,15 +98,30 @@ def interleaved(
     """
     once = {key: seconds(call) for key, call in calls.items()}
     counts = {key: max(1, round(least / once[key])) for key in calls}
-    results = [
-        {key: seconds(call, counts[key]) for key, call in calls.items()} for _ in range(rounds)
-    ]
-    return {key: [row[key] for row in results] for key in calls}
+    results: dict[Any, list[float]] = {key: [] for key in calls}
+    turns = [key for _ in range(rounds) for key in calls]
+    for key in progress(turns, "timing"):
+        results[key].append(seconds(calls[key], counts[key]))
+    return results
 
 
 def cores() -> int:
     """Cores of this machine."""
     return os.cpu_count() or 1
+
+
+def load() -> float | None:
+    """Processes that waited or ran in the last minute, on average; not every system says it."""
+    return os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+
+
+def processor() -> str:
+    """The processor's name, as far as the system says it."""
+    with contextlib.suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        names = [x.partition(":")[2].strip() for x in lines if x.startswith("model name")]
+        return next(iter(names), "") or platform.processor()
+    return platform.processor()
 
 
 def first_call(call: Callable[[], Any]) -> tuple[Any, float]:
@@ -139,13 +181,55 @@ def versions() -> dict[str, str]:
     return {package: version_of(package) for package in PACKAGES}
 
 
-def finish(name: str, rows: Any, figure: Any = None) -> None:
-    """Write `results/NAME.json` with the machine and the versions, and `results/NAME.png`.
+def finish(
+    name: str,
+    given: argparse.Namespace,
+    rows: Sequence[Mapping[str, Any]],
+    timed: str,
+    figure: Any = None,
+) -> None:
+    """Write the results as JSON with the machine and the versions, and a figure beside them.
 
     Prints the versions, so that what a script prints is complete.
+
+    Args:
+        name: of the benchmark.
+        given: what `arguments` returned.
+        rows: flat records.
+        timed: what `seconds` of a row are the time of, in words.
+        figure: of the results.
     """
-    machine = {"cores": cores(), "machine": platform.machine(), "versions": versions()}
-    print("\n" + ", ".join(f"{k} {v}" for k, v in versions().items()))
-    write_json(RESULTS / f"{name}.json", {"machine": machine, "rows": rows})
+    path = given.out or RESULTS / f"{name}{given.some}.json"
+    settings = {"quick": given.quick, "rounds": given.repetitions, "problems": given.problems}
+    machine = {
+        "cores": cores(),
+        "machine": platform.machine(),
+        "processor": processor(),
+        "load": [given.load, load()],
+        "versions": {"python": platform.python_version(), **versions()},
+    }
+    print("\n" + ", ".join(f"{k} {v}" for k, v in machine["versions"].items()))
+    head = {"benchmark": name, "settings": settings, "timed": timed, "machine": machine}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(path, _json(head, rows).encode())
     if figure is not None:
-        save_figure(figure, RESULTS / f"{name}.png")
+        save_figure(figure, path.with_suffix(".png"))
+    print(f"results are in {path}")
+
+
+def _json(head: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
+    """A line for each entry of the head and for each row."""
+    parts = [f"{json.dumps(k)}: {json.dumps(_plain(x))}" for k, x in head.items()]
+    lines = [json.dumps(_plain(row), allow_nan=False) for row in rows]
+    return "{" + ",\n".join([*parts, '"rows": [\n' + ",\n".join(lines) + "]"]) + "}\n"
+
+
+def _plain(x: Any) -> Any:
+    """Numbers with four digits, which is more than a time has; `null` for what is not finite."""
+    if isinstance(x, Mapping):
+        return {str(k): _plain(v) for k, v in x.items()}
+    if isinstance(x, list | tuple):
+        return [_plain(v) for v in x]
+    if x is None or isinstance(x, str | bool | int):
+        return x
+    return float(f"{float(x):.4g}") if math.isfinite(x) else None

@@ -305,11 +305,11 @@ def main() -> None:
         if why_not is None:
             calls[name] = call
         else:
-            rows.append({"code": name, "missing": why_not})
+            rows.append({"problem": "rotary pendulum", "code": name, "missing": why_not})
     times = {name: [] for name in calls}
-    for _ in range(given.repetitions):
-        for name, call in calls.items():
-            times[name].append(processor_seconds(call))
+    turns = [name for _ in range(given.repetitions) for name in calls]
+    for name in harness.progress(turns, "fitting"):
+        times[name].append(processor_seconds(calls[name]))
     result = fitted(experiments)
     order = [result.names.index(n) for n in REFERENCE]
     values, errors = result.values[order], result.standard_errors[order]
@@ -317,7 +317,8 @@ def main() -> None:
         found = first[name][1]
         found = found[order] if name == "jaxdae" else np.where(PLAIN, found, np.exp(found))
         rows.append({
-            "code": name, "first": first[name][0], **harness.spread(each),
+            "problem": "rotary pendulum", "code": name, "missing": None, "seconds": each,
+            "first": first[name][0], **harness.spread(each),
             "ratio": harness.ratio(each, times["jaxdae"]),
             "off": float(np.abs((found - values) / errors).max()),
         })  # fmt: skip
@@ -325,7 +326,7 @@ def main() -> None:
     print(result.summary())
     print(f"largest error of the estimate: {np.abs(off).max():.2f} standard errors")
     print(text(rows))
-    harness.finish("identification", rows)
+    harness.finish("identification", given, rows, "one fit, of the processors")
 
 
 def text(rows: list[dict]) -> str:
@@ -334,8 +335,8 @@ def text(rows: list[dict]) -> str:
         "code": "code", "first": "first call [s]", "median": "again [s]", "min": "least",
         "max": "largest", "ratio": "times ours", "off": "off ours [standard errors]",
     }  # fmt: skip
-    complete = [[row[x] for x in heads] for row in rows if "missing" not in row]
-    missing = [f"{row['code']}: {row['missing']}" for row in rows if "missing" in row]
+    complete = [[row[x] for x in heads] for row in rows if not row["missing"]]
+    missing = [f"{row['code']}: {row['missing']}" for row in rows if row["missing"]]
     return "\n".join([table([*heads.values()], complete), *missing])
 
 

@@ -13,7 +13,7 @@ from competitors.base import Run
 from jaxdae.plotting.style import colors, new_axes
 
 # A run that takes longer [s] is timed once, and ends the ladder of its code.
-SLOW = 3.0
+SLOW = 1.0
 
 
 @dataclasses.dataclass
@@ -65,7 +65,7 @@ def climb(code: str, make: Callable[[Any], Run], settings: Iterable, wanted) -> 
         before it and itself.
     """
     results = []
-    for setting in settings:
+    for setting in harness.progress(list(settings), code):
         ready, missing = harness.attempt(lambda x=setting: _checked(make(x), wanted))
         point = ready or Point("", "", missing=missing)
         point.code, point.setting = code, name(setting)

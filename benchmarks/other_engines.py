@@ -6,7 +6,7 @@ the digits of tests/formulations/test_other_engines.py and ends with an error wh
 
 from typing import Any, NamedTuple
 
-import jax
+import harness
 import numpy as np
 
 from jaxdae.formulations import read_solref
@@ -69,17 +69,31 @@ def random_cases(count: int):
         yield solref, solimp, rng.normal(0, 5e-3), rng.normal(), rng.normal(0, 10)
 
 
-def main() -> None:
-    """Compare, print, and fail where the two differ by more than round-off."""
-    jax.config.update("jax_enable_x64", True)
-    worst, cases = 0.0, [*CASES, *random_cases(200)]
-    for i, case in enumerate(cases):
+def compared(cases: list) -> list[dict[str, Any]]:
+    """A row for each printed case, and one for the others: relative differences."""
+    rows, worst = [], 0.0
+    for i, case in enumerate(harness.progress(cases, "cases")):
         wanted, found = by_mujoco(*case), ours(*case)
-        worst = max(worst, *np.abs(np.subtract(found, wanted)) / (1 + np.abs(wanted)))
+        error = float(max(np.abs(np.subtract(found, wanted)) / (1 + np.abs(wanted))))
         if i < len(CASES):
             print(*case, *(f"{x:.16g}" for x in wanted))
-    print(f"largest relative difference of {len(cases)} cases: {worst:.2g}")
-    if not worst < 1e-9:
+            rows.append(_row(f"solref {case[0]}, solimp {case[1]}", error) | wanted._asdict())
+        worst = max(worst, error)
+    return [*rows, _row(f"largest of all {len(cases)} cases", worst)]
+
+
+def _row(setting: str, error: float) -> dict[str, Any]:
+    return {"problem": "slide", "code": "read_solref", "setting": setting, "error": error}
+
+
+def main() -> None:
+    """Compare, print, write `results/other_engines.json`; fail at more than round-off."""
+    args = harness.arguments(__doc__, 1)
+    cases = [*CASES, *random_cases(20 if args.quick else 200)]
+    rows = compared(cases)
+    print(f"largest relative difference of {len(cases)} cases: {rows[-1]['error']:.2g}")
+    harness.finish("other_engines", args, rows, "nothing: accelerations are compared")
+    if not rows[-1]["error"] < 1e-9:
         raise SystemExit("the conversion differs from MuJoCo's")
 
 

@@ -5,13 +5,14 @@ Two solves of the same equations are timed in turn, in one process: the one of t
 second process with XLA's option to compile small loops as one function.
 
     python benchmarks/right_hand_side.py
+    python benchmarks/right_hand_side.py --quick
 """
 
-import argparse
 import json
 import os
 import subprocess
 import sys
+from typing import Any
 
 import diffrax
 import equinox as eqx
@@ -82,8 +83,8 @@ def disagreement(system, stabilization, start):
     return float(jnp.max(jnp.abs(a - b)) / jnp.max(jnp.abs(b)))
 
 
-def measure(name, system, stabilization, start, t1, repetitions: int) -> dict:
-    """Everything about one problem."""
+def measure(name, system, stabilization, start, t1, repetitions: int) -> list[dict[str, Any]]:
+    """A row for each solve of one problem."""
     forms = {key: Multipliers(stabilization, solve=s) for key, s in SOLVES.items()}
     loops = {key: compile_loop(system, f, start) for key, f in forms.items()}
     evaluations = harness.interleaved(
@@ -101,41 +102,49 @@ def measure(name, system, stabilization, start, t1, repetitions: int) -> dict:
     runs = {key: lambda f=f: run(f).q for key, f in forms.items()}
     for call in runs.values():
         call()
-    ours, lapack = evaluations.values()
-    return {
-        "system": name,
-        "evaluation_s": {k: [t / EVALUATIONS for t in v] for k, v in evaluations.items()},
-        "compile_s": {key: seconds for key, (_, seconds) in loops.items()},
-        "ratio": harness.ratio(lapack, ours),
-        "disagreement": disagreement(system, stabilization, start),
-        "run_s": harness.interleaved(runs, repetitions),
-        "run_steps": steps,
-        "run_end_s": t1,
-    }
+    times = harness.interleaved(runs, repetitions)
+    apart = disagreement(system, stabilization, start)
+    return [
+        {
+            "problem": name, "code": key, "missing": None,
+            "seconds": [t / EVALUATIONS for t in evaluations[key]],
+            "ratio": harness.ratio(evaluations[key], evaluations["jaxdae"]),
+            "error": apart, "compile_s": loops[key][1],
+            "run_seconds": times[key], "run_steps": steps, "run_end_s": t1,
+        }
+        for key in forms
+    ]  # fmt: skip
 
 
-def text(rows: list[dict], title: str) -> str:
+def text(rows: list[dict[str, Any]], title: str) -> str:
     """The measurements as text."""
     lines = [
         (
-            row["system"], key, harness.shown(times, 1e-6), row["compile_s"][key],
-            row["ratio"] if key != "jaxdae" else 1.0, harness.shown(row["run_s"][key], 1e-3),
-            row["run_steps"], row["disagreement"],
+            row["problem"], row["code"], harness.shown(row["seconds"], 1e-6), row["compile_s"],
+            row["ratio"], harness.shown(row["run_seconds"], 1e-3), row["run_steps"], row["error"],
         )
         for row in rows
-        for key, times in row["evaluation_s"].items()
     ]  # fmt: skip
     headings = (
-        "system", "solve", "evaluation [us]", "compile [s]", "ratio", "run [ms]", "steps",
+        "system", "solve", "evaluation [us]", "compile [s]", "/ jaxdae", "run [ms]", "steps",
         "accelerations apart",
     )  # fmt: skip
     return f"{title}\n\n{table(headings, lines)}\n"
 
 
-def measure_with_loop_option(repetitions: int) -> list[dict]:
+def measure_all(repetitions: int) -> list[dict[str, Any]]:
+    """Rows of all problems, in this process."""
+    return [
+        row
+        for case in harness.progress(list(cases()), "problems")
+        for row in measure(*case, repetitions)
+    ]
+
+
+def measure_with_loop_option(repetitions: int) -> list[dict[str, Any]]:
     """The same in a process of its own, because XLA reads its options once."""
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_extra_options={LOOP_OPTION}"
-    command = [sys.executable, __file__, "--json-only", "--repetitions", str(repetitions)]
+    command = [sys.executable, __file__, "--child", "--repetitions", str(repetitions)]
     environment = {**os.environ, "XLA_FLAGS": flags}
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
     return json.loads(done.stdout)
@@ -143,19 +152,19 @@ def measure_with_loop_option(repetitions: int) -> list[dict]:
 
 def main() -> None:
     """Measure, print a table, write `results/right_hand_side.json`."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("--repetitions", type=int, default=15, help="rounds (default 15)")
-    parser.add_argument("--json-only", action="store_true", help="print JSON, with XLA as it is")
-    args = parser.parse_args()
-    jax.config.update("jax_enable_x64", True)
-    rows = [measure(*case, args.repetitions) for case in cases()]
-    if args.json_only:
+    text_of_child = "print the rows as JSON, with XLA as it is"
+    more = lambda x: x.add_argument("--child", action="store_true", help=text_of_child)  # noqa: E731
+    args = harness.arguments(__doc__, 15, more=more)
+    rows = measure_all(args.repetitions)
+    if args.child:
         print(json.dumps(rows))
         return
     print(text(rows, "XLA as it is"))
     loops = measure_with_loop_option(args.repetitions)
     print(text(loops, f"XLA with {LOOP_OPTION}"))
-    harness.finish("right_hand_side", {"default": rows, "loop_option": loops})
+    settings = {"as it is": rows, "small loops as one function": loops}
+    every = [{"setting": name, **row} for name, part in settings.items() for row in part]
+    harness.finish("right_hand_side", args, every, "one evaluation, on the clock")
 
 
 if __name__ == "__main__":

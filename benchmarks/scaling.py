@@ -90,7 +90,8 @@ def measure(links: int, rounds: int) -> list[dict[str, Any]]:
     times = harness.interleaved({name: run.solve for name, (run, _) in able.items()}, rounds)
     first = next(iter(CODES))
     for name, (run, missing) in ready.items():
-        row = {"links": links, "dt_s": step(links), "steps": steps, "code": name}
+        row = {"problem": case.problem.name, "links": links, "code": name}
+        row |= {"dt_s": step(links), "steps": steps}
         results[name] = {**row, "missing": missing}
         if run is not None:
             seconds = [t / steps for t in times[name]]
@@ -271,21 +272,22 @@ def _lines(ax, rows: list[dict[str, Any]], key: str, scale: float) -> None:
 
 def main() -> None:
     """Measure, print tables, write `results/scaling.json` and `results/scaling.png`."""
-    args = harness.arguments(main.__doc__, 7, ("steps", "runs"))
+    args = harness.arguments(__doc__, 7, ("steps", "runs"))
     lengths = {"steps": LINKS, "runs": RUN_LINKS}
     if args.quick:
         lengths = {"steps": (10, 40, 400), "runs": (10, 400)}
     results: dict[str, list] = {"steps": [], "runs": []}
     with harness.scratch_folder():
         for name in args.problems:
-            for links in lengths[name]:
+            for links in harness.progress(lengths[name], name):
                 results[name] += MEASURES[name](links, args.repetitions)
     if results["steps"]:
         print(step_text(results["steps"]) + "\n")
     if results["runs"]:
         print(f"Runs of {RUN_TIME} s\n\n{run_text(results['runs'])}")
-    report = {**results, "exponents": exponents(results["steps"]), "pairs": pairs(results["runs"])}
-    harness.finish(f"scaling{args.some}", report, figure(**results))
+    rows = [{"section": name, **row} for name, part in results.items() for row in part]
+    timed = "one step (section steps) or one run (section runs), on the clock"
+    harness.finish("scaling", args, rows, timed, figure(**results))
 
 
 MEASURES = {"steps": measure, "runs": measure_runs}

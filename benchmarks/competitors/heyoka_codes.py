@@ -16,6 +16,8 @@ from .casadi_codes import explicit
 LARGEST_UNROLLED = 40
 # Of more, the decomposition into elementary operations alone takes minutes.
 LARGEST = 60
+# Up to so many states a tolerance is compiled in about a second.
+QUICKLY_COMPILED = 4
 
 
 def taylor(problem: Problem, tolerance: float) -> Run:
@@ -106,6 +108,20 @@ def _batch(problem: Problem, tolerance: float, starts: np.ndarray) -> tuple[Any,
         system(problem), columns[0], tol=tolerance, compact_mode=_large(problem)
     )
     return hy, columns, code
+
+
+def unless_slow_to_compile(problem: Problem, make: Callable) -> Callable:
+    """How a code is made, or what says that it is left out because LLVM takes long for it.
+
+    Args:
+        problem: what to solve.
+        make: from a tolerance to a run.
+    """
+
+    def left_out(_: float) -> Any:
+        raise MissingCodeError("left out by --quick; it compiles for minutes")
+
+    return make if 2 * len(problem.q) <= QUICKLY_COMPILED else left_out
 
 
 def system(problem: Problem) -> list[tuple[Any, Any]]:
