@@ -9,6 +9,8 @@ import pytest
 
 from jaxdae.kernels.llvm import machine_code
 
+ROOT = Path(__file__).parents[2]
+
 
 def test_a_missing_package_is_named_with_what_to_install(benchmark):
     base = benchmark("competitors.base")
@@ -153,10 +155,13 @@ def test_files_that_other_codes_leave_are_gone_with_their_folder(benchmark):
 def test_a_choice_of_problems_names_its_results(benchmark, monkeypatch):
     harness = benchmark("harness")
     monkeypatch.setattr("sys.argv", ["script", "--quick", "--problems", "b"])
-    chosen = harness.arguments("text", 9, ("a", "b"))
+    chosen = harness.arguments("text", 9, ("a", "b"), ("a",))
     assert (chosen.problems, chosen.some, chosen.repetitions) == (["b"], "-b", 3)
+    monkeypatch.setattr("sys.argv", ["script", "--quick"])
+    fewer = harness.arguments("text", 9, ("a", "b"), ("a",))
+    assert (fewer.problems, fewer.some, fewer.repetitions) == (["a"], "", 3)
     monkeypatch.setattr("sys.argv", ["script"])
-    every = harness.arguments("text", 9, ("a", "b"))
+    every = harness.arguments("text", 9, ("a", "b"), ("a",))
     assert (every.problems, every.some, every.repetitions) == (["a", "b"], "", 9)
 
 
@@ -190,18 +195,45 @@ def test_tables_and_figures_name_missing_codes(benchmark):
     gone = {"code": "X", "missing": "missing: x is not installed", "setup_s": 0.0, "error": None}
     rows = [{"problem": "two-link", "precision": "float64", **gone}]
     assert "missing: x is not installed" in batch.text(rows)
-    rows = [{"task": "gains", "parameters": 8, **gone}]
+    rows = [{"problem": "gains", "parameters": 8, **gone}]
     assert "missing: x is not installed" in gradient.text(rows)
     assert gradient.figure(rows).axes[0].get_title() == "gains"
     rows = [{"problem": "two-link", "setting": 1e-6, **gone}]
     assert single_run.summary(rows)[0][-1] == "missing: x is not installed"
 
 
-def test_results_state_the_machine_and_the_versions(benchmark, tmp_path, monkeypatch):
-    harness = benchmark("harness")
-    monkeypatch.setattr(harness, "RESULTS", tmp_path)
-    harness.finish("name", [{"error": float("inf")}])
-    found = json.loads((tmp_path / "name.json").read_text())
-    assert found["machine"]["versions"]["jax"] == jax.__version__
-    assert found["machine"]["cores"] >= 1
-    assert found["rows"] == [{"error": None}]
+def test_results_state_what_was_run_on_what(benchmark, tmp_path, monkeypatch, capsys):
+    harness, out = benchmark("harness"), tmp_path / "new" / "name.json"
+    monkeypatch.setattr("sys.argv", ["script", "--quick", "--out", str(out)])
+    given = harness.arguments("text", 9)
+    rows = [{"error": float("inf"), "seconds": [1.23456e-5]}, {"code": "x"}]
+    harness.finish("name", given, rows, "one run")
+    found = json.loads(out.read_text())
+    assert (found["benchmark"], found["timed"]) == ("name", "one run")
+    assert found["settings"] == {"quick": True, "rounds": 3, "problems": []}
+    machine = found["machine"]
+    assert machine["versions"]["jax"] == jax.__version__
+    assert machine["cores"] >= 1
+    assert len(machine["load"]) == 2
+    # Four digits; what is not finite is no number of JSON.
+    assert found["rows"] == [{"error": None, "seconds": [1.235e-5]}, {"code": "x"}]
+    assert str(out) in capsys.readouterr().out
+
+
+SCRIPTS = sorted(
+    x.stem for x in (ROOT / "benchmarks").glob("*.py") if '"__main__"' in x.read_text()
+)
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_every_script_says_what_it_measures_and_takes_quick_and_out(
+    benchmark, monkeypatch, capsys, name
+):
+    script = benchmark(name)
+    monkeypatch.setattr("sys.argv", [f"{name}.py", "--help"])
+    with pytest.raises(SystemExit) as ended:
+        script.main()
+    assert ended.value.code == 0
+    said = capsys.readouterr().out
+    assert script.__doc__.partition("\n")[0] in said
+    assert {"--quick", "--out", "--repetitions"} <= set(said.split())
