@@ -87,17 +87,24 @@ def seconds(call: Callable[[], Any], count: int = 1) -> float:
 
 
 def interleaved(
-    calls: Mapping[Any, Callable[[], Any]], rounds: int, least: float = 0.005
+    calls: Mapping[Any, Callable[[], Any]],
+    rounds: int,
+    least: float = 0.005,
+    spend: float = 5.0,
 ) -> dict[Any, list[float]]:
     """Times of calls [s], taken in turn so that a busy machine slows all of them.
 
     Args:
         calls: what is timed; each has been called before.
-        rounds: number of times for each.
+        rounds: number of times for each, at least.
         least: a time is that of so many calls that they take about this long [s].
+        spend: more rounds, up to 25, where they take no longer than this in all [s].
     """
     once = {key: seconds(call) for key, call in calls.items()}
     counts = {key: max(1, round(least / once[key])) for key in calls}
+    each = sum(max(least, x) for x in once.values())
+    if each > 0:
+        rounds = max(rounds, min(25, int(spend / each)))
     results: dict[Any, list[float]] = {key: [] for key in calls}
     turns = [key for _ in range(rounds) for key in calls]
     for key in progress(turns, "timing"):

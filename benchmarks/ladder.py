@@ -94,9 +94,10 @@ def _checked(run: Run, wanted: np.ndarray) -> Point:
 def timed(problem: str, points: list[Point], rounds: int) -> list[dict[str, Any]]:
     """Rows of a table: the points with their times `seconds` and what `harness.spread` says."""
     able = {(x.code, x.setting): x for x in points if x.solve is not None}
-    slow = {key: [x.once_s] * rounds for key, x in able.items() if x.once_s > SLOW}
-    quick: dict = {key: x.solve for key, x in able.items() if key not in slow}
-    times = harness.interleaved(quick, rounds) | slow
+    quick: dict = {key: x.solve for key, x in able.items() if x.once_s <= SLOW}
+    times = harness.interleaved(quick, rounds)
+    taken = len(next(iter(times.values()), range(rounds)))
+    times |= {key: [x.once_s] * taken for key, x in able.items() if key not in quick}
     rows = []
     for point in points:
         row = {"problem": problem, **dataclasses.asdict(point)}

@@ -1,61 +1,348 @@
-"""The page of benchmarks, from files that scripts of `benchmarks/` wrote into `docs/data/`."""
+"""The page of benchmarks, from files that scripts of `benchmarks/` wrote into `docs/data/`.
+
+Times are the least of all rounds: a busy machine makes calls longer, never shorter.
+"""
 
 import json
+import math
+import re
+from collections.abc import Callable, Iterable
 from typing import Any
 
+import timing_plots
 from names import DATA, first_line, ROOT
 
+Row = dict[str, Any]
+
 TARGETS = (1e-6, 1e-9)
+KERNEL = "jaxdae, native"
+NOTHING = "–"
+UNITS = {"s": 1.0, "ms": 1e-3, "µs": 1e-6, "ns": 1e-9}
 
 
 def filled(markdown: str) -> str:
-    """The page with its numbers in the place of `{{ benchmarks }}`."""
-    if "{{ benchmarks }}" in markdown:
-        markdown = markdown.replace("{{ benchmarks }}", _benchmarks())
-    return markdown
+    """The page with tables and plots in the place of `{{ timings NAME }}` and `{{ plot NAME }}`."""
+    markdown = re.sub(r"{{ timings (\w+) }}", lambda x: MAKERS[x[1]](), markdown)
+    return re.sub(r"{{ plot (\w+) }}", lambda x: timing_plots.drawn(x[1], rows_of(x[1])), markdown)
 
 
-def _benchmarks() -> str:
-    """A table for each problem of the committed run; below, what the scripts do and what limits."""
-    data = json.loads((DATA / "single_run.json").read_text())
-    machine, rows = data["machine"], data["rows"]
-    problems = dict.fromkeys(x["problem"] for x in rows)
-    parts = [line for name in problems for line in _problem(name, rows)]
-    versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
-    made = f"{machine['cores']} cores, {machine['machine']}; {versions}."
-    return "\n".join([*parts, made, "", *_described()])
+def read(name: str) -> dict[str, Any]:
+    """A file of results, as `benchmarks/harness.py` writes them."""
+    return json.loads((DATA / f"{name}.json").read_text())
 
 
-def _problem(name: str, rows: list[dict[str, Any]]) -> list[str]:
-    part = [x for x in rows if x["problem"] == name]
-    bases = {target: _fastest(part, "jaxdae, native", target) for target in TARGETS}
-    lines = [f"### {name[0].upper()}{name[1:]}", "", "| code | error 1e-6 | error 1e-9 |"]
-    lines += ["|---|---|---|"]
-    for code in dict.fromkeys(x["code"] for x in part):
-        cells = [_cell(_fastest(part, code, x), bases[x]) for x in TARGETS]
-        lines.append(f"| {code} | {' | '.join(cells)} |")
-    return [*lines, ""]
+def rows_of(name: str) -> list[Row]:
+    """Its rows that have times."""
+    return [row for row in read(name)["rows"] if row.get("seconds")]
 
 
-def _fastest(part: list[dict[str, Any]], code: str, target: float) -> dict[str, Any] | None:
-    able = [x for x in part if x["code"] == code and x["error"] <= target]
-    return min(able, key=lambda x: min(x["seconds"]), default=None)
+def least(row: Row) -> float:
+    """The shortest round [s]."""
+    return min(row["seconds"])
 
 
-def _cell(best: dict[str, Any] | None, base: dict[str, Any] | None) -> str:
-    """Milliseconds, and times the kernel."""
-    if best is None:
-        return "–"
-    least = min(best["seconds"])
-    times = "" if base is None else f" ({least / min(base['seconds']):.3g})"
-    return f"{1e3 * least:.3g} ms{times}"
+def number(x: float) -> str:
+    """Three digits, without powers of ten where they can be avoided."""
+    if x == 0 or not 1e-2 <= abs(x) < 1e5:
+        return f"{x:.1e}"
+    digits = max(0, 2 - math.floor(math.log10(abs(x))))
+    return f"{x:.{digits}f}" if digits else f"{float(f'{x:.3g}'):.0f}"
 
 
-def _described() -> list[str]:
+def time_text(seconds: float) -> str:
+    """A time in the unit that suits it."""
+    unit = next((u for u, x in UNITS.items() if seconds >= x), "ns")
+    return f"{number(seconds / UNITS[unit])} {unit}"
+
+
+def table(headings: Iterable[str], lines: Iterable[Iterable[str]]) -> str:
+    """A table of Markdown."""
+    head = list(headings)
+    rows = [head, ["---"] * len(head), *map(list, lines)]
+    return "\n".join("| " + " | ".join(x.replace("|", "\\|") for x in row) + " |" for row in rows)
+
+
+def unique(rows: list[Row], key: str) -> list[Any]:
+    """Values in the order in which they come."""
+    return list(dict.fromkeys(row[key] for row in rows))
+
+
+def fastest(rows: list[Row], target: float = math.inf) -> Row | None:
+    """The row of the least time among those whose error is not above the target."""
+    able = [x for x in rows if x["error"] is not None and x["error"] <= target]
+    return min(able, key=least, default=None)
+
+
+def times(row: Row | None, base: Row | None) -> str:
+    """A time in times of another; bold where it is shorter."""
+    if row is None:
+        return NOTHING
+    if base is None:
+        return time_text(least(row))
+    ratio = number(least(row) / least(base))
+    return f"**{ratio}**" if least(row) < least(base) else ratio
+
+
+def is_kernel(row: Row) -> bool:
+    """Whether it is this library's kernel, by any of its methods, with all processors."""
+    return row["code"].startswith(KERNEL) and "thread" not in row["code"]
+
+
+def against_kernel(rows: list[Row], columns: dict[str, list[Row]], target: float) -> str:
+    """A line for each code, in times of the kernel, whose own times are the first line."""
+    bases = {
+        name: fastest([x for x in part if is_kernel(x)], target) for name, part in columns.items()
+    }
+    first = [KERNEL, *(time_text(least(x)) if x else NOTHING for x in bases.values())]
+    lines = [first]
+    for code in dict.fromkeys(x["code"] for x in rows if not is_kernel(x)):
+        cells = [
+            times(fastest([x for x in part if x["code"] == code], target), bases[name])
+            for name, part in columns.items()
+        ]
+        lines.append([code, *cells])
+    return table(["code", *columns], lines)
+
+
+def by_problem(rows: list[Row]) -> dict[str, list[Row]]:
+    """Rows of each problem."""
+    return {name: [x for x in rows if x["problem"] == name] for name in unique(rows, "problem")}
+
+
+def made(name: str) -> str:
+    """How and on what a file was made."""
+    data = read(name)
+    machine, settings = data["machine"], data["settings"]
+    quick = " --quick" if settings["quick"] else ""
+    load = " to ".join(f"{x:.1f}" for x in machine["load"] if x is not None)
+    versions = machine["versions"]
+    return (
+        f"`python benchmarks/{name}.py{quick}`; {data['timed']}; the least of {settings['rounds']} "
+        f"rounds or more. {machine['cores']} cores of {machine['processor'] or machine['machine']}, which "
+        f"had other work (load average {load}); Python {versions['python']}, JAX {versions['jax']}."
+    )
+
+
+def at_equal_error(name: str) -> str:
+    """Tables of ladders of settings: what each code needs for an error."""
+    rows = rows_of(name)
+    parts = []
+    for target in TARGETS:
+        shown = against_kernel(rows, by_problem(rows), target)
+        parts += [f"Error at most {target:.0e}:", "", shown, ""]
+    return "\n".join([*parts, *left_out(name), made(name)])
+
+
+def left_out(name: str) -> list[str]:
+    """Why codes have no times."""
+    rows = [x for x in read(name)["rows"] if x.get("missing") and not x.get("seconds")]
+    reasons = dict.fromkeys(f"{x['code']}, {x['problem']}: {x['missing']}" for x in rows)
+    return ["No times: " + "; ".join(reasons) + ".", ""] if reasons else []
+
+
+def batch() -> str:
+    """Fixed steps of batches: a column for each problem and precision."""
+    rows = rows_of("batch")
+    columns = {
+        f"{name}, {precision.removeprefix('float')} bits": [
+            x for x in part if x["precision"] == precision
+        ]
+        for name, part in by_problem(rows).items()
+        for precision in unique(part, "precision")
+    }
+    return "\n".join(
+        [against_kernel(rows, columns, math.inf), "", *left_out("batch"), made("batch")]
+    )
+
+
+def gradient() -> str:
+    """A table for each task."""
+    parts = []
+    for name, part in by_problem(rows_of("gradient")).items():
+        base = next(x for x in part if is_kernel(x))
+        lines = [
+            [
+                x["code"], time_text(least(x)), times(x, base),
+                number(least(x) / min(x["cost_seconds"])) if x["cost_seconds"] else NOTHING,
+                NOTHING if x["error"] is None else f"{x['error']:.0e}",
+            ]
+            for x in part
+        ]  # fmt: skip
+        head = ["code", "a trajectory", "times the kernel", "times its cost alone", "error"]
+        parts += [f"{name}, {part[0]['parameters']} parameters:", "", table(head, lines), ""]
+    return "\n".join([*parts, *left_out("gradient"), made("gradient")])
+
+
+def identification() -> str:
+    """A line for each fit."""
+    rows = rows_of("identification")
+    lines = [
+        [x["code"], time_text(x["first"]), time_text(least(x)), times(x, rows[0]), number(x["off"])]
+        for x in rows
+    ]
+    head = ["code", "first call", "again", "times ours", "off ours [standard errors]"]
+    return "\n".join([table(head, lines), "", *left_out("identification"), made("identification")])
+
+
+def scaling() -> str:
+    """Times of steps by the number of links, how they grow, and runs at equal error."""
+    rows = rows_of("scaling")
+    steps, runs = ([x for x in rows if x["section"] == name] for name in ("steps", "runs"))
+    lines = []
+    for code in unique(steps, "code"):
+        own = {x["links"]: x for x in steps if x["code"] == code}
+        cells = [time_text(least(own[n])) if n in own else NOTHING for n in unique(steps, "links")]
+        lines.append([code, *cells, number(exponent(list(own.values())))])
+    head = ["code, links:", *map(str, unique(steps, "links")), "power of the number of links"]
+    parts = [table(head, lines), "", _runs(runs), "", *left_out("scaling"), made("scaling")]
+    return "\n".join(parts)
+
+
+def exponent(rows: list[Row]) -> float:
+    """`p` of time ~ N^p, by least squares of logarithms."""
+    points = [(math.log(x["links"]), math.log(least(x))) for x in rows]
+    mean = [sum(column) / len(points) for column in zip(*points, strict=True)]
+    over = sum((x - mean[0]) * (y - mean[1]) for x, y in points)
+    return over / sum((x - mean[0]) ** 2 for x, _ in points)
+
+
+def _runs(rows: list[Row]) -> str:
+    """For settings of Exudyn, each at most half the error of the one before: others' times."""
+    codes = [x for x in unique(rows, "code") if x != "Exudyn"]
+    lines = []
+    for links in unique(rows, "links"):
+        part = [x for x in rows if x["links"] == links]
+        for base in octaves([x for x in part if x["code"] == "Exudyn"]):
+            able = [
+                fastest([x for x in part if x["code"] == code], base["error"]) for code in codes
+            ]
+            cells = [time_text(least(x)) if x else NOTHING for x in able]
+            lines.append([str(links), f"{base['error']:.0e}", time_text(least(base)), *cells])
+    return table(["links", "error of Exudyn", "Exudyn", *codes], lines)
+
+
+def octaves(rows: list[Row]) -> list[Row]:
+    """Settings that no other beats in both time and error, by errors that at least halve."""
+    results: list[Row] = []
+    front = [x for x in rows if x["error"] is not None and fastest(rows, x["error"]) is x]
+    for row in sorted(front, key=lambda x: -x["error"]):
+        if not results or 2 * row["error"] <= results[-1]["error"]:
+            results.append(row)
+    return results
+
+
+def first_result() -> str:
+    """Imports and commands, and first runs, with each state of the cache."""
+    rows = rows_of("first_result")
+    imports = [x for x in rows if x["section"] == "imports"]
+    parts = [table(["", "s"], [[x["problem"], time_text(least(x))] for x in imports]), ""]
+    titles = {"commands": "command", "first run": "first run", "second run": "second run"}
+    for section, title in titles.items():
+        part = [x for x in rows if x["section"] == section]
+        lines = []
+        for problem, code in dict.fromkeys((x["problem"], x["code"]) for x in part):
+            own = {x["cache"]: x for x in part if (x["problem"], x["code"]) == (problem, code)}
+            cells = [time_text(min(own[x][key])) for x in own for key in ("seconds", "cpu_seconds")]
+            lines.append(
+                [f"`{problem}`" if section == "commands" else f"{problem}, {code}", *cells]
+            )
+        head = ["caches empty", "of the processors", "caches filled", "of the processors"]
+        parts += [table([title, *head], lines), ""]
+    return "\n".join([*parts, made("first_result")])
+
+
+def right_hand_side() -> str:
+    """One evaluation by both solves, with and without XLA's option."""
+    lines = []
+    rows = rows_of("right_hand_side")
+    for x in rows:
+        same = (x["problem"], x["setting"])
+        base = next(y for y in rows if (y["problem"], y["setting"]) == same)
+        run = time_text(min(x["run_seconds"]))
+        lines.append(
+            [x["problem"], x["setting"], x["code"], time_text(least(x)), times(x, base), run]
+        )
+    head = ["problem (coordinates + constraints)", "XLA", "solve", "evaluation", "times ours"]
+    return "\n".join([table([*head, "adaptive run"], lines), "", made("right_hand_side")])
+
+
+def other_engines() -> str:
+    """The largest difference from MuJoCo's accelerations."""
+    data = read("other_engines")
+    last, version = data["rows"][-1], data["machine"]["versions"]["mujoco"]
+    return f"{last['setting'].capitalize()}: {last['error']:.1e}, relative; MuJoCo {version}."
+
+
+def losses() -> str:
+    """Every place where another code is faster than the kernel, or than what is ours there."""
+    lines = []
+    for name in ("single_run", "adaptive_batch"):
+        for problem, part in by_problem(rows_of(name)).items():
+            for target in TARGETS:
+                own = [x for x in part if x["code"].startswith("jaxdae")]
+                lines += _faster(name, f"{problem}, error {target:.0e}", own, part, target)
+    for name in ("batch", "right_hand_side", "identification", "gradient", "scaling"):
+        for what, part in _same_task(rows_of(name)).items():
+            lines += _faster(name, what, [x for x in part if _is_ours(x)], part, math.inf)
+    head = ["benchmark", "problem", "code", "its time in times of ours"]
+    return table(head, lines) if lines else "No code is faster than this library in these files."
+
+
+def _is_ours(row: Row) -> bool:
+    return row["code"].startswith(("jaxdae", "plain", "native"))
+
+
+def _same_task(rows: list[Row]) -> dict[str, list[Row]]:
+    """Rows of codes that do the same, by a name of what they do."""
+    results: dict[str, list[Row]] = {}
+    for row in rows:
+        if row.get("section") != "runs":
+            keys = ("problem", "precision", "setting")
+            what = ", ".join(str(row[key]) for key in keys if row.get(key))
+            results.setdefault(what, []).append({**row, "error": 0.0})
+    return results
+
+
+def _faster(
+    name: str, what: str, own: list[Row], part: list[Row], target: float
+) -> list[list[str]]:
+    """Lines of codes that beat ours."""
+    base, lines = fastest(own, target), []
+    for code in dict.fromkeys(x["code"] for x in part if x not in own):
+        best = fastest([x for x in part if x["code"] == code], target)
+        if best and (base is None or least(best) < least(base)):
+            ratio = number(least(best) / least(base)) if base else "ours does not reach it"
+            lines.append([f"`{name}.py`", what, code, ratio])
+    return lines
+
+
+def scripts() -> str:
     """What each of the scripts measures, in its own words."""
-    rows = [
-        f"| `{path.name}` | {first_line(path)} |"
+    lines = [
+        [f"`{path.name}`", first_line(path)]
         for path in sorted((ROOT / "benchmarks").glob("*.py"))
         if 'if __name__ == "__main__"' in path.read_text()
     ]
-    return ["## All benchmarks", "", "| script | what it measures |", "|---|---|", *rows, ""]
+    return table(["script", "what it measures"], lines)
+
+
+def versions() -> str:
+    """Of all codes."""
+    own = read("single_run")["machine"]["versions"]
+    return ", ".join(f"{name} {version}" for name, version in own.items()) + "."
+
+
+MAKERS: dict[str, Callable[[], str]] = {
+    "single_run": lambda: at_equal_error("single_run"),
+    "adaptive_batch": lambda: at_equal_error("adaptive_batch"),
+    "batch": batch,
+    "gradient": gradient,
+    "identification": identification,
+    "scaling": scaling,
+    "first_result": first_result,
+    "right_hand_side": right_hand_side,
+    "other_engines": other_engines,
+    "losses": losses,
+    "scripts": scripts,
+    "versions": versions,
+}

@@ -90,11 +90,19 @@ def test_settings_are_told_in_words(benchmark):
 def test_calls_are_timed_in_turn_and_short_ones_repeated(benchmark):
     harness, order = benchmark("harness"), []
     calls = {name: lambda name=name: order.append(name) for name in "ab"}
-    times = harness.interleaved(calls, 2, least=0.0)
+    times = harness.interleaved(calls, 2, least=0.0, spend=0.0)
     assert order == list("ababab")  # once to measure, then two rounds
     assert [len(x) for x in times.values()] == [2, 2]
-    harness.interleaved({"a": lambda: order.append("c")}, 1, least=1e-3)
+    harness.interleaved({"a": lambda: order.append("c")}, 1, least=1e-3, spend=0.0)
     assert order.count("c") > 2  # an append takes far less than a millisecond
+
+
+def test_calls_that_take_little_have_more_rounds(benchmark):
+    harness = benchmark("harness")
+    calls = {"a": lambda: None, "b": lambda: None}
+    # Two calls of a millisecond a round: room for 25 of them in a second.
+    assert len(harness.interleaved(calls, 3, least=1e-3, spend=1.0)["a"]) == 25
+    assert len(harness.interleaved(calls, 3, least=1e-3, spend=1e-3)["a"]) == 3
 
 
 def test_ratios_compare_the_times_of_one_round(benchmark):
