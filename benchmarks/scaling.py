@@ -275,7 +275,7 @@ def main() -> None:
     args = harness.arguments(__doc__, 7, ("steps", "runs"))
     lengths = {"steps": LINKS, "runs": RUN_LINKS}
     if args.quick:
-        lengths = {"steps": (10, 40, 400), "runs": (10, 400)}
+        lengths = {"steps": (10, 40, 100, 400, 1000), "runs": (10, 400)}
     results: dict[str, list] = {"steps": [], "runs": []}
     with harness.scratch_folder():
         for name in args.problems:

@@ -45,8 +45,7 @@ def number(x: float) -> str:
     """Three digits, without powers of ten where they can be avoided."""
     if x == 0 or not 1e-2 <= abs(x) < 1e5:
         return f"{x:.1e}"
-    digits = max(0, 2 - math.floor(math.log10(abs(x))))
-    return f"{x:.{digits}f}" if digits else f"{float(f'{x:.3g}'):.0f}"
+    return f"{x:.3g}" if abs(x) < 100 else f"{float(f'{x:.3g}'):.0f}"
 
 
 def time_text(seconds: float) -> str:
@@ -116,10 +115,11 @@ def made(name: str) -> str:
     quick = " --quick" if settings["quick"] else ""
     load = " to ".join(f"{x:.1f}" for x in machine["load"] if x is not None)
     versions = machine["versions"]
+    processor = machine["processor"] or machine["machine"]
     return (
         f"`python benchmarks/{name}.py{quick}`; {data['timed']}; the least of {settings['rounds']} "
-        f"rounds or more. {machine['cores']} cores of {machine['processor'] or machine['machine']}, which "
-        f"had other work (load average {load}); Python {versions['python']}, JAX {versions['jax']}."
+        f"rounds or more. {machine['cores']} cores of {processor}, load average {load}; "
+        f"Python {versions['python']}, JAX {versions['jax']}."
     )
 
 

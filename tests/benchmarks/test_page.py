@@ -1,0 +1,137 @@
+"""The page of benchmarks: its files have what it needs, and its rows are theirs."""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+TIMED = (
+    "single_run", "batch", "adaptive_batch", "gradient", "identification", "scaling",
+    "first_result", "right_hand_side",
+)  # fmt: skip
+# What the page takes from rows of a file beside `code`, `problem` and `seconds`.
+FIELDS = {
+    "single_run": {"error", "setting"},
+    "batch": {"precision", "error", "members"},
+    "adaptive_batch": {"error", "setting", "members"},
+    "gradient": {"parameters", "error", "cost_seconds"},
+    "identification": {"first", "off"},
+    "scaling": {"section", "links"},
+    "first_result": {"section", "cpu_seconds"},
+    "right_hand_side": {"setting", "run_seconds"},
+}
+
+
+@pytest.fixture(scope="module")
+def timings():
+    sys.path.insert(0, str(ROOT / "docs" / "scripts"))
+    import timings
+
+    yield timings
+    sys.path.remove(str(ROOT / "docs" / "scripts"))
+
+
+@pytest.mark.parametrize("name", TIMED)
+def test_a_file_says_what_was_run_on_what_and_has_the_fields_of_the_page(name):
+    data = json.loads((ROOT / "docs" / "data" / f"{name}.json").read_text())
+    assert data["benchmark"] == name
+    assert data["timed"]
+    assert {"quick", "rounds", "problems"} <= set(data["settings"])
+    assert {"cores", "machine", "processor", "load", "versions"} <= set(data["machine"])
+    assert {"python", "jax", "jaxdae"} <= set(data["machine"]["versions"])
+    timed = [x for x in data["rows"] if not x["missing"]]
+    assert len(timed) > 1
+    for row in timed:
+        assert {"code", "problem", *FIELDS[name]} <= set(row)
+        assert len(row["seconds"]) >= 1
+        assert min(row["seconds"]) > 0
+    # Of this library first: what the others are compared with.
+    assert any(x["code"].startswith(("jaxdae", "plain, sparse")) for x in timed)
+
+
+@pytest.mark.parametrize("name", TIMED)
+def test_every_code_of_a_file_stands_on_the_page(timings, name):
+    page = timings.filled(f"{{{{ timings {name} }}}}")
+    assert "{{" not in page
+    kernel = [x for x in timings.rows_of(name) if name == "adaptive_batch" and timings.is_kernel(x)]
+    for row in timings.rows_of(name):
+        assert row in kernel or row["code"] in page
+        assert str(row["problem"]) in page or name in ("identification", "scaling")
+    for row in timings.read(name)["rows"]:
+        assert not row["missing"] or row["missing"] in page
+
+
+def test_the_page_takes_everything_from_files(timings):
+    page = (ROOT / "docs" / "benchmarks.md").read_text()
+    assert set(re.findall(r"{{ timings (\w+) }}", page)) == set(timings.MAKERS)
+    # Prose has no times or ratios of its own, which could contradict the files.
+    prose = re.sub(r"`[^`]*`|\{\{.*?\}\}", "", page)
+    assert re.findall(r"\d[\d.]* ?(?:ms|µs|ns|s|%|times)\b", prose) == ["0.1 s"]
+
+
+ROWS = [
+    {"problem": "p", "code": code, "error": error, "seconds": seconds}
+    for code, error, seconds in (
+        ("jaxdae, native", 1e-7, [3e-3, 2e-3]),
+        ("jaxdae, native", 1e-10, [4e-3, 5e-3]),
+        ("jaxdae, native, 1 thread", 1e-7, [1.5e-3]),  # not what the others are compared with
+        ("swift", 1e-7, [9e-3, 1e-3]),
+        ("slow", 1e-10, [8e-3]),
+        ("lost", None, [1e-6]),
+    )
+]
+
+
+def test_the_fastest_setting_that_reaches_the_error_is_compared(timings):
+    columns = {"p": ROWS}
+    coarse = timings.against_kernel(ROWS, columns, 1e-6).splitlines()
+    assert coarse[2:] == [
+        "| jaxdae, native | 2 ms |",
+        "| jaxdae, native, 1 thread | **0.75** |",
+        "| swift | **0.5** |",
+        "| slow | 4 |",
+        "| lost | – |",
+    ]
+    fine = timings.against_kernel(ROWS, columns, 1e-9).splitlines()
+    assert fine[2:6] == [
+        "| jaxdae, native | 4 ms |", "| jaxdae, native, 1 thread | – |", "| swift | – |",
+        "| slow | 2 |",
+    ]  # fmt: skip
+
+
+def test_what_is_faster_is_listed_as_such(timings, monkeypatch):
+    monkeypatch.setattr(timings, "rows_of", lambda name: ROWS if name == "single_run" else [])
+    (line,) = timings.losses().splitlines()[2:]
+    assert line == "| `single_run.py` | p, error 1e-06 | swift | 0.667 |"
+    monkeypatch.setattr(timings, "rows_of", lambda _: [])
+    assert "No code is faster" in timings.losses()
+
+
+def test_numbers_have_three_digits(timings):
+    assert [timings.number(x) for x in (0.0123, 1.234, 99.99, 123.4, 12345.0)] == [
+        "0.0123", "1.23", "100", "123", "12300",
+    ]  # fmt: skip
+    assert timings.number(1.2e-7) == "1.2e-07"
+    assert [timings.time_text(x) for x in (2.5, 2.5e-3, 2.5e-6, 2.5e-8)] == [
+        "2.5 s", "2.5 ms", "2.5 µs", "25 ns",
+    ]  # fmt: skip
+
+
+def test_growth_is_the_power_of_the_number_of_links(timings):
+    rows = [{"links": n, "seconds": [2e-6 * n**1.5, 1.0]} for n in (10, 40, 160)]
+    assert timings.exponent(rows) == pytest.approx(1.5)
+
+
+def test_a_drawing_takes_the_colour_of_the_page(timings):
+    rows = [
+        {"section": "steps", "code": "native", "links": n, "seconds": [1e-6 * n]} for n in (10, 99)
+    ]
+    drawing = timings.timing_plots.drawn("scaling", rows)
+    assert drawing.startswith('<div class="plot">\n<svg role="img" viewBox="0 0 ')
+    assert "currentColor" in drawing
+    assert timings.timing_plots.TEXT not in drawing
+    assert "\n\n" not in drawing  # which would end the block of HTML
+    assert all(x in drawing for x in ("links of the chain", "time of a step [µs]", "native"))
