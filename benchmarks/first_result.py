@@ -34,7 +34,7 @@ COMMANDS = (
 STEPS = ("fixed", "adaptive")
 CACHES = ("empty", "filled")
 # Of the processes that compile, which take ten times as long as an import.
-FEW, QUICK_COMMANDS = 3, ("--help", "simulate two-link", "tune two-link")
+FEW, QUICK_COMMANDS = 3, ("--help", "simulate two-link", "simulate andrews", "tune two-link")
 
 
 def case(name: str):

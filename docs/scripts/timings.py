@@ -116,9 +116,10 @@ def made(name: str) -> str:
     load = " to ".join(f"{x:.1f}" for x in machine["load"] if x is not None)
     versions = machine["versions"]
     processor = machine["processor"] or machine["machine"]
+    counts = [len(x["seconds"]) for x in rows_of(name)]
     return (
-        f"`python benchmarks/{name}.py{quick}`; {data['timed']}; the least of {settings['rounds']} "
-        f"rounds or more. {machine['cores']} cores of {processor}, load average {load}; "
+        f"`python benchmarks/{name}.py{quick}`; {data['timed']}; the least of {min(counts)} to "
+        f"{max(counts)} rounds. {machine['cores']} cores of {processor}, load average {load}; "
         f"Python {versions['python']}, JAX {versions['jax']}."
     )
 
