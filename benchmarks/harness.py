@@ -12,6 +12,7 @@ import math
 import os
 import platform
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -71,6 +72,18 @@ def arguments(
     given.load = load()
     jax.config.update("jax_enable_x64", True)
     return given
+
+
+def run(main: Callable[[], Any]) -> None:
+    """Call the main function of a script with one thread for linear algebra.
+
+    Threads for matrices of tens of rows wait for each other, on a busy machine most of the time:
+    codes that call LAPACK are fastest without. OpenBLAS reads this when it is loaded, hence anew.
+    """
+    if "OPENBLAS_NUM_THREADS" not in os.environ:
+        os.environ["OPENBLAS_NUM_THREADS"] = "1"
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+    main()
 
 
 def progress(items: Iterable, what: str, total: int | None = None) -> Iterator:
@@ -210,6 +223,7 @@ def finish(
     settings = {"quick": given.quick, "rounds": given.repetitions, "problems": given.problems}
     machine = {
         "cores": cores(),
+        "threads_of_linear_algebra": os.environ.get("OPENBLAS_NUM_THREADS"),
         "machine": platform.machine(),
         "processor": processor(),
         "load": [given.load, load()],

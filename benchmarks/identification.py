@@ -341,4 +341,4 @@ def text(rows: list[dict]) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    harness.run(main)

@@ -293,4 +293,4 @@ def main() -> None:
 MEASURES = {"steps": measure, "runs": measure_runs}
 
 if __name__ == "__main__":
-    main()
+    harness.run(main)

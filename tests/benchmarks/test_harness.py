@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from pathlib import Path
 
 import jax
@@ -226,6 +227,19 @@ def test_results_state_what_was_run_on_what(benchmark, tmp_path, monkeypatch, ca
     # Four digits; what is not finite is no number of JSON.
     assert found["rows"] == [{"error": None, "seconds": [1.235e-5]}, {"code": "x"}]
     assert str(out) in capsys.readouterr().out
+
+
+def test_a_script_runs_with_one_thread_for_linear_algebra(benchmark, monkeypatch):
+    harness, calls = benchmark("harness"), []
+    monkeypatch.setattr(os, "execv", lambda *words: calls.append(words))
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "3")  # as its user has it
+    harness.run(lambda: calls.append("main"))
+    assert calls == ["main"]
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS")
+    harness.run(lambda: None)
+    assert os.environ["OPENBLAS_NUM_THREADS"] == "1"
+    program, words = calls[1]
+    assert (program, words[0], words[1:]) == (sys.executable, sys.executable, sys.orig_argv[1:])
 
 
 SCRIPTS = sorted(

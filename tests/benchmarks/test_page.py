@@ -135,3 +135,27 @@ def test_a_drawing_takes_the_colour_of_the_page(timings):
     assert timings.timing_plots.TEXT not in drawing
     assert "\n\n" not in drawing  # which would end the block of HTML
     assert all(x in drawing for x in ("links of the chain", "time of a step [µs]", "native"))
+
+
+@pytest.mark.slow
+def test_a_run_of_a_script_is_on_the_page(benchmark, timings, tmp_path, monkeypatch):
+    """From the command to the table: two short chains, by the kernel and by what is missing."""
+    scaling, base = benchmark("scaling"), benchmark("competitors.base")
+
+    def missing(*_):
+        raise base.MissingCodeError("x is not installed")
+
+    codes = {"native": (scaling.own("native", sparse=False), 64), "other": (missing, 64)}
+    monkeypatch.setattr(scaling, "CODES", codes)
+    monkeypatch.setattr(scaling, "LINKS", (2, 3))
+    out = tmp_path / "scaling.json"
+    words = ["scaling.py", "--problems", "steps", "--repetitions", "1", "--out", str(out)]
+    monkeypatch.setattr("sys.argv", words)
+    scaling.main()
+    monkeypatch.setattr(timings, "DATA", tmp_path)
+    page = timings.filled("{{ timings scaling }}")
+    rows = {x["links"]: x for x in timings.rows_of("scaling")}
+    cells = [timings.time_text(min(rows[n]["seconds"])) for n in (2, 3)]
+    assert f"| native | {cells[0]} | {cells[1]} | " in page
+    assert "No times: other, chain of 2: missing: x is not installed" in page
+    assert "`python benchmarks/scaling.py`; one step" in page
