@@ -43,7 +43,9 @@ def least(row: Row) -> float:
 
 def number(x: float) -> str:
     """Three digits, without powers of ten where they can be avoided."""
-    if x == 0 or not 1e-2 <= abs(x) < 1e5:
+    if x == 0:
+        return "0"
+    if not 1e-2 <= abs(x) < 1e5:
         return f"{x:.1e}"
     return f"{x:.3g}" if abs(x) < 100 else f"{float(f'{x:.3g}'):.0f}"
 
@@ -116,11 +118,12 @@ def made(name: str) -> str:
     load = " to ".join(f"{x:.1f}" for x in machine["load"] if x is not None)
     versions = machine["versions"]
     processor = machine["processor"] or machine["machine"]
-    counts = [len(x["seconds"]) for x in rows_of(name)]
+    counts = sorted({len(x["seconds"]) for x in rows_of(name)})
+    rounds = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
     return (
-        f"`python benchmarks/{name}.py{quick}`; {data['timed']}; the least of {min(counts)} to "
-        f"{max(counts)} rounds. {machine['cores']} cores of {processor}, load average {load}; "
-        f"Python {versions['python']}, JAX {versions['jax']}."
+        f"`python benchmarks/{name}.py{quick}`; {data['timed']}; the least of {rounds} "
+        f"round{'s' * (counts[-1] > 1)}. {machine['cores']} cores of {processor}, load average "
+        f"{load}; Python {versions['python']}, JAX {versions['jax']}."
     )
 
 
@@ -135,10 +138,14 @@ def at_equal_error(name: str) -> str:
 
 
 def left_out(name: str) -> list[str]:
-    """Why codes have no times."""
-    rows = [x for x in read(name)["rows"] if x.get("missing") and not x.get("seconds")]
-    reasons = dict.fromkeys(f"{x['code']}, {x['problem']}: {x['missing']}" for x in rows)
-    return ["No times: " + "; ".join(reasons) + ".", ""] if reasons else []
+    """Why codes have no times, with the problems where that is so."""
+    known, reasons = {(x["code"], x["problem"]) for x in rows_of(name)}, {}
+    for x in read(name)["rows"]:
+        if x.get("missing") and (x["code"], x["problem"]) not in known:
+            reason = x["missing"].removeprefix("missing: ").removeprefix("left out: ")
+            reasons.setdefault((x["code"], reason), []).append(x["problem"])
+    parts = [f"{code} ({', '.join(dict.fromkeys(on))}): {x}" for (code, x), on in reasons.items()]
+    return ["No times: " + "; ".join(parts) + ".", ""] if parts else []
 
 
 def batch() -> str:
@@ -285,6 +292,9 @@ def losses() -> str:
     for name in ("batch", "right_hand_side", "identification", "gradient", "scaling"):
         for what, part in _same_task(rows_of(name)).items():
             lines += _faster(name, what, [x for x in part if _is_ours(x)], part, math.inf)
+    first = [{**x, "seconds": [x["first"]], "error": 0.0} for x in rows_of("identification")]
+    own = [x for x in first if _is_ours(x)]
+    lines += _faster("identification", "rotary pendulum, first call", own, first, math.inf)
     head = ["benchmark", "problem", "code", "its time in times of ours"]
     return table(head, lines) if lines else "No code is faster than this library in these files."
 
