@@ -33,7 +33,7 @@ PROBLEMS: dict[str, Callable[[], Case]] = {
     "chain-10": lambda: chain(10),
 }
 # Trajectories of codes that are a hundred times slower.
-FEW = 256
+FEW, QUICK_FEW = 256, 64
 
 
 def own(case: Case, backend: ours.Backend, solver: str) -> Callable:
@@ -50,9 +50,9 @@ def own(case: Case, backend: ours.Backend, solver: str) -> Callable:
 
 def codes(case: Case, y: np.ndarray, quick: bool) -> dict[str, tuple[int, Callable[[Any], Run]]]:
     """How many trajectories each code has, and how it is built from a tolerance."""
-    problem, results = case.problem, {}
+    problem, results, few = case.problem, {}, QUICK_FEW if quick else FEW
     for backend in ours.BACKENDS:
-        count = len(y) if backend == "native" else FEW
+        count = len(y) if backend == "native" else few
         for solver in ours.SOLVERS if backend == "native" else ours.SOLVERS[:1]:
             run, given = own(case, backend, solver), jnp.asarray(y[:count])
             make = lambda x, f=run, y=given: ladder.called_once(lambda: np.asarray(f(y, x)))  # noqa: E731
@@ -60,7 +60,7 @@ def codes(case: Case, y: np.ndarray, quick: bool) -> dict[str, tuple[int, Callab
     for name, build, count in (
         ("C, DOP853", c_codes.dop853_batch, len(y)),
         ("heyoka, batch", heyoka_codes.taylor_batch, len(y)),
-        ("heyoka, ensemble", heyoka_codes.taylor_ensemble, FEW),
+        ("heyoka, ensemble", heyoka_codes.taylor_ensemble, few),
     ):
         make = lambda x, f=build, n=count: ladder.called_once(f(problem, x, y[:n]))  # noqa: E731
         if quick and build is not c_codes.dop853_batch:

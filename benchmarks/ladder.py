@@ -13,7 +13,7 @@ from competitors.base import Run
 from jaxdae.plotting.style import colors, new_axes
 
 # A run that takes longer [s] is timed once, and ends the ladder of its code.
-SLOW = 1.0
+SLOW = 3.0
 
 
 @dataclasses.dataclass
