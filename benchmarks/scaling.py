@@ -71,9 +71,9 @@ def exudyn(case: Case, steps: int) -> Run:
 # What is compared: name, how it is made ready, and the largest chain it is asked for. The first is
 # what the others are compared with, at a cost of N^3 with matrices.
 CODES: dict[str, tuple[Callable[[Case, int], Run], int]] = {
-    "plain, sparse": (own("plain", sparse=True), 1000),
-    "plain": (own("plain", sparse=False), 100),
-    "native": (own("native", sparse=False), MOST_UNROLLED),
+    OWN["plain"]: (own("plain", sparse=True), 1000),
+    ours.label("plain"): (own("plain", sparse=False), 100),
+    OWN["native"]: (own("native", sparse=False), MOST_UNROLLED),
     "Exudyn trapezoidal": (exudyn, 1000),
 }
 

@@ -12,7 +12,7 @@ Row = dict[str, Any]
 TEXT = "#010203"
 # Of about the same contrast to white and to the dark page.
 PALETTE = ("#1f8dd6", "#e2641b", "#15a078", "#c45ba0", "#a38a00", "#8a8a8a")
-OURS = ("jaxdae, native", "jaxdae, plain")
+OURS = ("jaxdae, native", "jaxdae, plain", "jaxdae, plain, sparse")
 # Of the many codes those that lines of others do not hide.
 SHOWN = (
     "C, DOP853", "heyoka", "C, SUNDIALS CVODE Adams", "CasADi CVODES Adams", "CasADi IDAS",
@@ -80,7 +80,7 @@ def lines(
     for code, (marker, color) in zip(codes, looks, strict=False):
         own = sorted(points(code))
         if own:
-            width = 2.5 if code.startswith(OURS) else 1.1
+            width = 2.5 if code.startswith("jaxdae") else 1.1
             x, y = zip(*own, strict=True)
             ax.plot(x, y, marker, ls="-", ms=4, color=color, linewidth=width, label=code)
 
@@ -96,7 +96,7 @@ def legend(result: Any, axes: list[Any]) -> None:
 def work_precision(rows: list[Row]) -> tuple[str, Any]:
     """Time of a run against its error, an axis for each problem."""
     problems = list(dict.fromkeys(x["problem"] for x in rows))
-    codes = [*OURS, "jaxdae, plain, sparse", *SHOWN]
+    codes = [*OURS, *SHOWN]
     result, axes = figure(len(problems), 2, 2.6)
     for ax, problem in zip(axes, problems, strict=True):
         part = [x for x in rows if x["problem"] == problem]

@@ -287,7 +287,7 @@ def losses() -> str:
     for name in ("single_run", "adaptive_batch"):
         for problem, part in by_problem(rows_of(name)).items():
             for target in TARGETS:
-                own = [x for x in part if x["code"].startswith("jaxdae")]
+                own = [x for x in part if _is_ours(x)]
                 lines += _faster(name, f"{problem}, error {target:.0e}", own, part, target)
     for name in ("batch", "right_hand_side", "identification", "gradient", "scaling"):
         for what, part in _same_task(rows_of(name)).items():
@@ -300,7 +300,7 @@ def losses() -> str:
 
 
 def _is_ours(row: Row) -> bool:
-    return row["code"].startswith(("jaxdae", "plain", "native"))
+    return row["code"].startswith("jaxdae")
 
 
 def _same_task(rows: list[Row]) -> dict[str, list[Row]]:
