@@ -17,7 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 from competitors.base import MissingCodeError, version_of
@@ -27,6 +27,7 @@ from tqdm import tqdm
 from jaxdae.files import replace_file
 from jaxdae.plotting import save_figure
 
+T = TypeVar("T")
 RESULTS = Path(__file__).resolve().parent / "results"
 PACKAGES = (
     "jaxdae", "jax", "diffrax", "llvmlite", "numpy", "scipy", "casadi", "heyoka", "sundials4py",
@@ -86,7 +87,7 @@ def run(main: Callable[[], Any]) -> None:
     main()
 
 
-def progress(items: Iterable, what: str, total: int | None = None) -> Iterator:
+def progress(items: Iterable[T], what: str, total: int | None = None) -> Iterator[T]:
     """The items, with a bar on a terminal that is gone when they are done."""
     return iter(tqdm(items, desc=what, total=total, leave=False, disable=None))
 

@@ -96,7 +96,8 @@ def against_kernel(rows: list[Row], columns: dict[str, list[Row]], target: float
     }
     first = [KERNEL, *(time_text(least(x)) if x else NOTHING for x in bases.values())]
     lines = [first]
-    for code in dict.fromkeys(x["code"] for x in rows if not is_kernel(x)):
+    codes = dict.fromkeys(x["code"] for x in rows if not is_kernel(x))
+    for code in sorted(codes, key=lambda x: not x.startswith("jaxdae")):
         cells = [
             times(fastest([x for x in part if x["code"] == code], target), bases[name])
             for name, part in columns.items()
@@ -114,14 +115,16 @@ def made(name: str) -> str:
     """How and on what a file was made."""
     data = read(name)
     machine, settings = data["machine"], data["settings"]
-    quick = " --quick" if settings["quick"] else ""
+    words = ["--quick"] * settings["quick"]
+    words += ["--problems", *settings["problems"]] if settings["problems"] else []
+    command = " ".join(["python", f"benchmarks/{name}.py", *words])
     load = " to ".join(f"{x:.1f}" for x in machine["load"] if x is not None)
     versions = machine["versions"]
     processor = machine["processor"] or machine["machine"]
     counts = sorted({len(x["seconds"]) for x in rows_of(name)})
     rounds = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
     return (
-        f"`python benchmarks/{name}.py{quick}`; {data['timed']}; the least of {rounds} "
+        f"`{command}`; {data['timed']}; the least of {rounds} "
         f"round{'s' * (counts[-1] > 1)}. {machine['cores']} cores of {processor}, load average "
         f"{load}; Python {versions['python']}, JAX {versions['jax']}."
     )

@@ -168,4 +168,4 @@ def test_a_run_of_a_script_is_on_the_page(benchmark, timings, tmp_path, monkeypa
     cells = [timings.time_text(min(rows[n]["seconds"])) for n in (2, 3)]
     assert f"| native | {cells[0]} | {cells[1]} | " in page
     assert "No times: other (chain of 2, chain of 3): x is not installed." in page
-    assert "`python benchmarks/scaling.py`; one step" in page
+    assert "`python benchmarks/scaling.py --problems steps`; one step" in page
