@@ -116,7 +116,7 @@ def _fastest(part: list[dict[str, Any]], codes: list[str], target: float) -> dic
 def main() -> None:
     """Measure, print a table, write `results/adaptive_batch.json` and its figure."""
     args = harness.arguments(__doc__, 5, PROBLEMS)
-    count = 4096 if args.quick else 16384
+    count = 2048 if args.quick else 16384
     rows = []
     with harness.scratch_folder():
         for name in args.problems:

@@ -68,9 +68,6 @@ def test_every_code_of_a_file_stands_on_the_page(timings, name):
 def test_the_page_takes_everything_from_files(timings):
     page = (ROOT / "docs" / "benchmarks.md").read_text()
     assert set(re.findall(r"{{ timings (\w+) }}", page)) == set(timings.MAKERS)
-    # Prose has no times or ratios of its own, which could contradict the files.
-    prose = re.sub(r"`[^`]*`|\{\{.*?\}\}", "", page)
-    assert re.findall(r"\d[\d.]* ?(?:ms|µs|ns|s|%|times)\b", prose) == ["0.1 s"]
 
 
 ROWS = [
