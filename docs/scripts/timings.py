@@ -17,6 +17,17 @@ Row = dict[str, Any]
 TARGETS = (1e-6, 1e-9)
 KERNEL = "jaxdae, native"
 NOTHING = "–"
+# As on the page: titles of problems, and sections by their files.
+TITLES = {"andrews": "Andrews", "two-link": "two-link arm"}
+SECTIONS = {
+    "single_run": "One adaptive run, called from Python",
+    "batch": "Batches of fixed steps",
+    "adaptive_batch": "Batches of adaptive steps",
+    "gradient": "Gradients through batches",
+    "identification": "Identification",
+    "scaling": "Many bodies",
+    "right_hand_side": "One evaluation of the equations of motion",
+}
 UNITS = {"s": 1.0, "ms": 1e-3, "µs": 1e-6, "ns": 1e-9}
 
 
@@ -54,6 +65,17 @@ def time_text(seconds: float) -> str:
     """A time in the unit that suits it."""
     unit = next((u for u, x in UNITS.items() if seconds >= x), "ns")
     return f"{number(seconds / UNITS[unit])} {unit}"
+
+
+def power(x: float) -> str:
+    """A power of ten as it is written in code."""
+    return f"{x:.0e}".replace("e-0", "e-")
+
+
+def link(name: str) -> str:
+    """To the section of a file."""
+    anchor = re.sub(r"[^a-z ]", "", SECTIONS[name].lower()).replace(" ", "-")
+    return f"[{SECTIONS[name]}](#{anchor})"
 
 
 def table(headings: Iterable[str], lines: Iterable[Iterable[str]]) -> str:
@@ -107,8 +129,11 @@ def against_kernel(rows: list[Row], columns: dict[str, list[Row]], target: float
 
 
 def by_problem(rows: list[Row]) -> dict[str, list[Row]]:
-    """Rows of each problem."""
-    return {name: [x for x in rows if x["problem"] == name] for name in unique(rows, "problem")}
+    """Rows of each problem, by its title."""
+    return {
+        TITLES.get(name, name): [x for x in rows if x["problem"] == name]
+        for name in unique(rows, "problem")
+    }
 
 
 def made(name: str) -> str:
@@ -136,7 +161,7 @@ def at_equal_error(name: str) -> str:
     parts = []
     for target in TARGETS:
         shown = against_kernel(rows, by_problem(rows), target)
-        parts += [f"Error at most {target:.0e}:", "", shown, ""]
+        parts += [f"Error at most {power(target)}:", "", shown, ""]
     return "\n".join([*parts, *left_out(name), made(name)])
 
 
@@ -147,8 +172,11 @@ def left_out(name: str) -> list[str]:
         if x.get("missing") and (x["code"], x["problem"]) not in known:
             reason = x["missing"].removeprefix("missing: ").removeprefix("left out: ")
             reasons.setdefault((x["code"], reason), []).append(x["problem"])
-    parts = [f"{code} ({', '.join(dict.fromkeys(on))}): {x}" for (code, x), on in reasons.items()]
-    return ["No times: " + "; ".join(parts) + ".", ""] if parts else []
+    lines = [
+        f"    - {code} ({', '.join(TITLES.get(x, x) for x in dict.fromkeys(on))}): {reason}"
+        for (code, reason), on in reasons.items()
+    ]
+    return ['??? note "Codes without times"', "", *lines, ""] if lines else []
 
 
 def batch() -> str:
@@ -175,7 +203,7 @@ def gradient() -> str:
             [
                 x["code"], time_text(least(x)), times(x, base),
                 number(least(x) / min(x["cost_seconds"])) if x["cost_seconds"] else NOTHING,
-                NOTHING if x["error"] is None else f"{x['error']:.0e}",
+                NOTHING if x["error"] is None else power(x["error"]),
             ]
             for x in part
         ]  # fmt: skip
@@ -228,7 +256,7 @@ def _runs(rows: list[Row]) -> str:
                 fastest([x for x in part if x["code"] == code], base["error"]) for code in codes
             ]
             cells = [time_text(least(x)) if x else NOTHING for x in able]
-            lines.append([str(links), f"{base['error']:.0e}", time_text(least(base)), *cells])
+            lines.append([str(links), power(base["error"]), time_text(least(base)), *cells])
     return table(["links", "error of Exudyn", "Exudyn", *codes], lines)
 
 
@@ -291,14 +319,14 @@ def losses() -> str:
         for problem, part in by_problem(rows_of(name)).items():
             for target in TARGETS:
                 own = [x for x in part if _is_ours(x)]
-                lines += _faster(name, f"{problem}, error {target:.0e}", own, part, target)
+                lines += _faster(name, f"{problem}, error {power(target)}", own, part, target)
     for name in ("batch", "right_hand_side", "identification", "gradient", "scaling"):
         for what, part in _same_task(rows_of(name)).items():
             lines += _faster(name, what, [x for x in part if _is_ours(x)], part, math.inf)
     first = [{**x, "seconds": [x["first"]], "error": 0.0} for x in rows_of("identification")]
     own = [x for x in first if _is_ours(x)]
     lines += _faster("identification", "rotary pendulum, first call", own, first, math.inf)
-    head = ["benchmark", "problem", "code", "its time in times of ours"]
+    head = ["where", "problem", "code", "its time in times of ours"]
     return table(head, lines) if lines else "No code is faster than this library in these files."
 
 
@@ -312,7 +340,8 @@ def _same_task(rows: list[Row]) -> dict[str, list[Row]]:
     for row in rows:
         if row.get("section") != "runs":
             keys = ("problem", "precision", "setting")
-            what = ", ".join(str(row[key]) for key in keys if row.get(key))
+            words = [str(row[key]) for key in keys if row.get(key)]
+            what = ", ".join(TITLES.get(x, x) for x in words)
             results.setdefault(what, []).append({**row, "error": 0.0})
     return results
 
@@ -326,7 +355,7 @@ def _faster(
         best = fastest([x for x in part if x["code"] == code], target)
         if best and (base is None or least(best) < least(base)):
             ratio = number(least(best) / least(base)) if base else "ours does not reach it"
-            lines.append([f"`{name}.py`", what, code, ratio])
+            lines.append([link(name), what, code, ratio])
     return lines
 
 
