@@ -265,7 +265,9 @@ def main(words: list[str] | None = None) -> int:
         "versions": {x: version_of(x) for x in PACKAGES},
     }
     given.out.parent.mkdir(parents=True, exist_ok=True)
-    write_json(given.out, {"machine": machine, "rows": rows, "reports": reports})
+    settings = {"quick": given.quick, "rounds": given.repetitions, "problems": given.problems}
+    head = {"benchmark": "gpu_batch", "settings": settings, "timed": "a call of a batch"}
+    write_json(given.out, {**head, "machine": machine, "rows": rows, "reports": reports})
     print(f"\nresults are in {given.out}")
     return 0
 

@@ -18,7 +18,7 @@ SHOWN = (
     "C, DOP853", "heyoka", "C, SUNDIALS CVODE Adams", "CasADi CVODES Adams", "CasADi IDAS",
     "SciPy DOP853", "solve_dae Radau IIA", "Exudyn trapezoidal", "MuJoCo RK4",
 )  # fmt: skip
-STYLE = {
+STYLE: Row = {
     "svg.fonttype": "none", "text.color": TEXT, "axes.edgecolor": TEXT, "axes.labelcolor": TEXT,
     "xtick.color": TEXT, "ytick.color": TEXT, "font.size": 9.0, "axes.spines.top": False,
     "axes.spines.right": False, "legend.frameon": False,
@@ -30,7 +30,8 @@ def drawn(name: str, rows: list[Row]) -> str:
     import matplotlib as mpl
 
     # Names in the drawing are its own, so that drawings of one page do not share them.
-    with mpl.rc_context({**STYLE, "svg.hashsalt": name}):
+    style: Any = {**STYLE, "svg.hashsalt": name}
+    with mpl.rc_context(style):
         title, figure = PLOTS[name](rows)
         stream = io.StringIO()
         figure.savefig(stream, format="svg", transparent=True, metadata={"Date": None})

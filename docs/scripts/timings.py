@@ -6,11 +6,12 @@ Times are the least of all rounds: a busy machine makes calls longer, never shor
 import json
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import timing_plots
 from names import DATA, first_line, ROOT
+from timing_text import number, power, table, time_text
 
 Row = dict[str, Any]
 
@@ -28,13 +29,23 @@ SECTIONS = {
     "scaling": "Many bodies",
     "right_hand_side": "One evaluation of the equations of motion",
 }
-UNITS = {"s": 1.0, "ms": 1e-3, "µs": 1e-6, "ns": 1e-9}
 
 
 def filled(markdown: str) -> str:
     """The page with tables and plots in the place of `{{ timings NAME }}` and `{{ plot NAME }}`."""
     markdown = re.sub(r"{{ timings (\w+) }}", lambda x: MAKERS[x[1]](), markdown)
-    return re.sub(r"{{ plot (\w+) }}", lambda x: timing_plots.drawn(x[1], rows_of(x[1])), markdown)
+    return re.sub(r"{{ plot (\w+) }}", lambda x: plot(x[1]), markdown)
+
+
+def title(problem: str) -> str:
+    """A problem as the page names it."""
+    return TITLES.get(problem, problem)
+
+
+def plot(name: str) -> str:
+    """The drawing of a file, its problems by their titles."""
+    rows = [{**x, "problem": title(x["problem"])} for x in rows_of(name)]
+    return timing_plots.drawn(name, rows)
 
 
 def read(name: str) -> dict[str, Any]:
@@ -52,37 +63,10 @@ def least(row: Row) -> float:
     return min(row["seconds"])
 
 
-def number(x: float) -> str:
-    """Three digits, without powers of ten where they can be avoided."""
-    if x == 0:
-        return "0"
-    if not 1e-2 <= abs(x) < 1e5:
-        return f"{x:.1e}"
-    return f"{x:.3g}" if abs(x) < 100 else f"{float(f'{x:.3g}'):.0f}"
-
-
-def time_text(seconds: float) -> str:
-    """A time in the unit that suits it."""
-    unit = next((u for u, x in UNITS.items() if seconds >= x), "ns")
-    return f"{number(seconds / UNITS[unit])} {unit}"
-
-
-def power(x: float) -> str:
-    """A power of ten as it is written in code."""
-    return f"{x:.0e}".replace("e-0", "e-")
-
-
 def link(name: str) -> str:
     """To the section of a file."""
     anchor = re.sub(r"[^a-z ]", "", SECTIONS[name].lower()).replace(" ", "-")
     return f"[{SECTIONS[name]}](#{anchor})"
-
-
-def table(headings: Iterable[str], lines: Iterable[Iterable[str]]) -> str:
-    """A table of Markdown."""
-    head = list(headings)
-    rows = [head, ["---"] * len(head), *map(list, lines)]
-    return "\n".join("| " + " | ".join(x.replace("|", "\\|") for x in row) + " |" for row in rows)
 
 
 def unique(rows: list[Row], key: str) -> list[Any]:
@@ -131,8 +115,7 @@ def against_kernel(rows: list[Row], columns: dict[str, list[Row]], target: float
 def by_problem(rows: list[Row]) -> dict[str, list[Row]]:
     """Rows of each problem, by its title."""
     return {
-        TITLES.get(name, name): [x for x in rows if x["problem"] == name]
-        for name in unique(rows, "problem")
+        title(name): [x for x in rows if x["problem"] == name] for name in unique(rows, "problem")
     }
 
 
@@ -173,7 +156,7 @@ def left_out(name: str) -> list[str]:
             reason = x["missing"].removeprefix("missing: ").removeprefix("left out: ")
             reasons.setdefault((x["code"], reason), []).append(x["problem"])
     lines = [
-        f"    - {code} ({', '.join(TITLES.get(x, x) for x in dict.fromkeys(on))}): {reason}"
+        f"    - {code} ({', '.join(title(x) for x in dict.fromkeys(on))}): {reason}"
         for (code, reason), on in reasons.items()
     ]
     return ['??? note "Codes without times"', "", *lines, ""] if lines else []
@@ -341,7 +324,7 @@ def _same_task(rows: list[Row]) -> dict[str, list[Row]]:
         if row.get("section") != "runs":
             keys = ("problem", "precision", "setting")
             words = [str(row[key]) for key in keys if row.get(key)]
-            what = ", ".join(TITLES.get(x, x) for x in words)
+            what = ", ".join(title(x) for x in words)
             results.setdefault(what, []).append({**row, "error": 0.0})
     return results
 

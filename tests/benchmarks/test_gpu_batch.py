@@ -22,6 +22,15 @@ def test_without_a_gpu_nothing_is_measured(gpu_batch, tmp_path, capsys):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_quick_is_less_of_everything_and_what_is_asked_for_stays(gpu_batch):
+    few, every = gpu_batch.options(["--quick"]), gpu_batch.options([])
+    assert few.members < every.members
+    assert few.repetitions < every.repetitions
+    assert few.problems == every.problems[:2]
+    asked = gpu_batch.options(["--quick", "--members", "7", "--problems", "four-bar"])
+    assert (asked.members, asked.problems) == (7, ["four-bar"])
+
+
 @pytest.mark.slow
 def test_a_rehearsal_calls_every_code_and_writes_its_results(
     gpu_batch, tmp_path, capsys, monkeypatch
@@ -40,6 +49,8 @@ def test_a_rehearsal_calls_every_code_and_writes_its_results(
     words = ["--cpu", "--problems", "two-link", "--repetitions", "1", "--members", "3"]
     assert gpu_batch.main([*words, "--out", str(out)]) == 0
     result = json.loads(out.read_text())
+    assert result["benchmark"] == "gpu_batch"
+    assert result["settings"] == {"quick": False, "rounds": 1, "problems": ["two-link"]}
     assert result["machine"]["rehearsal"] is True
     assert result["machine"]["versions"]["jax"]
     rows = {x["code"]: x for x in result["rows"]}

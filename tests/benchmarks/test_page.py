@@ -60,7 +60,7 @@ def test_every_code_of_a_file_stands_on_the_page(timings, name):
     kernel = [x for x in timed if name == "adaptive_batch" and timings.is_kernel(x)]
     for row in timed:
         assert row in kernel or row["code"] in page
-        assert timings.TITLES.get(row["problem"], row["problem"]) in page or name in (
+        assert timings.title(row["problem"]) in page or name in (
             "identification",
             "scaling",
         )
