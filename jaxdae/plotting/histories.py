@@ -9,14 +9,28 @@ from matplotlib.figure import Figure
 from jaxdae.plotting import between_rows, missed, readout, style
 from jaxdae.simulation import passages
 
+# Beside curves this many times larger one is flat, and has a panel of its own.
+_FLAT = 30.0
+# What is smaller still is round-off or an error of the integration, no motion to be enlarged.
+_NOTHING, _ROUND_OFF = 1e-8, 1e3
+
 
 class _Panel(NamedTuple):
-    """The columns of one quantity that share a unit, hence one pair of axes, and their times."""
+    """The columns of one quantity that share a unit and a size, and their times.
+
+    Args:
+        heading: with its unit.
+        names: of the columns.
+        columns: shape `(times, k)`.
+        ts: times [s].
+        small: whether others of its unit are larger, and drawn in a panel before.
+    """
 
     heading: str
     names: list[str]
     columns: np.ndarray
     ts: np.ndarray
+    small: bool = False
 
 
 def _names(letter: str, field: str, units: str):
@@ -52,7 +66,7 @@ QUANTITIES: dict[str, tuple[str, Callable[[Any, int], tuple[list[str], list[str]
 
 
 def panels_of(trajectory: Any, labels: Any, quantity: str) -> list[_Panel]:
-    """The panels of one quantity: one per unit, in the order of first appearance."""
+    """The panels of one quantity: one per unit and size, in the order of first appearance."""
     heading, get_names = QUANTITIES[quantity]
     values = getattr(trajectory, quantity, None)
     if values is None:
@@ -60,10 +74,32 @@ def panels_of(trajectory: Any, labels: Any, quantity: str) -> list[_Panel]:
     ts, columns = _curves(trajectory, quantity, values)
     names, units = get_names(labels, columns.shape[1])
     groups = {unit: [i for i, u in enumerate(units) if u == unit] for unit in units}
+    panel = lambda unit, chosen, small: _Panel(  # noqa: E731
+        readout.with_unit(heading, unit), [names[i] for i in chosen], columns[:, chosen], ts, small
+    )
     return [
-        _Panel(readout.with_unit(heading, unit), [names[i] for i in chosen], columns[:, chosen], ts)
+        panel(unit, [chosen[i] for i in part], k > 0)
         for unit, chosen in groups.items()
+        for k, part in enumerate(_by_size(columns[:, chosen]))
     ] or [_Panel(heading, [], columns, ts)]
+
+
+def _by_size(columns: np.ndarray) -> list[list[int]]:
+    """Columns that can share an axis, largest first; those that are nothing stay with the largest.
+
+    Args:
+        columns: shape `(times, k)`.
+    """
+    sizes = np.max(np.abs(columns), axis=0, initial=0.0)
+    largest = float(sizes.max())
+    eps = np.finfo(columns.dtype).eps if columns.dtype.kind == "f" else 0.0
+    nothing = sizes <= max(_NOTHING, _ROUND_OFF * float(eps)) * largest
+    groups: list[list[int]] = []
+    for i in np.argsort(-np.where(nothing, largest, sizes), kind="stable").tolist():
+        if not groups or not (nothing[i] or _FLAT * sizes[i] >= sizes[groups[-1][0]]):
+            groups.append([])
+        groups[-1].append(i)
+    return [sorted(group) for group in groups]
 
 
 def _curves(trajectory: Any, quantity: str, values: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -144,6 +180,9 @@ def plot_histories(
 ) -> Figure:
     """Draw quantities of one trajectory against time, one pair of axes per quantity and unit.
 
+    Curves that would be flat beside others of their unit, less than a thirtieth of the largest, are
+    in axes of their own below, which say their size; what is as small as round-off is not enlarged.
+
     Args:
         trajectory: what `jaxdae.simulate` returned, or anything with `ts`, `q`, `success` and the
             quantities asked for, each with time first. A failed run ends where it failed. Between
@@ -180,6 +219,10 @@ def plot_histories(
         ax.set_ylabel(panel.heading)
         if panel.names:
             style.draw_lines(ax, panel.ts, panel.columns, panel.names)
+            if panel.small:
+                largest = np.max(np.abs(panel.columns))
+                said = f"small ones, at most {largest:.3g}"
+                ax.set_title(said, fontsize="small", color=style.QUIET, loc="right")
         else:
             style.note(ax, "none")
         style.mark_failure(ax, readout.failure_time(trajectory))

@@ -41,7 +41,8 @@ def new_axes(
         ax.spines[["top", "right"]].set_visible(False)
         ax.set_axisbelow(True)
     if title:
-        figure.suptitle(title)
+        # A fixed distance from the top: a part of a high figure would be in the first axes.
+        figure.suptitle(title, y=1.0 - 0.1 / figure.get_figheight())
     return figure, axes
 
 

@@ -1,4 +1,7 @@
-"""Trajectories in a few lines, for the prompt: of what is known, nothing is computed for them."""
+"""Trajectories in a few lines, for the prompt.
+
+Of what is known nothing is computed for them, but for the residuals and energies of a batch, once.
+"""
 
 import math
 from collections.abc import Sequence
@@ -10,9 +13,29 @@ import jax
 import numpy as np
 
 from jaxdae.control.base import ControlledSystem
-from jaxdae.simulation.diagnostics import Noted
 from jaxdae.simulation.stored import StoredTrajectory
 from jaxdae.systems.checks import is_concrete
+
+# Rows of all members of a batch together, up to which they are read for the prompt.
+_MOST_ROWS = 1_000_000
+# Members that failed are named up to this number.
+_NAMED = 5
+
+
+class Worst(NamedTuple):
+    """The largest of a run, and where.
+
+    Args:
+        value: it.
+        member: place in the batch, empty for a single run.
+    """
+
+    value: float
+    member: tuple[int, ...] = ()
+
+    def text(self, unit: str = "") -> str:
+        """The number, and of which member it is."""
+        return f"{self.value:.3g}{unit}" + (f", of {_member(self.member)}" if self.member else "")
 
 
 class Facts(NamedTuple):
@@ -47,8 +70,8 @@ class Facts(NamedTuple):
     success: Any
     reason: str
     steps: Any
-    residual: float | None
-    energy: float | None
+    residual: Worst | None
+    energy: Worst | None
 
 
 def live(run: Any) -> str:
@@ -78,7 +101,7 @@ def _names_of(run: Any) -> tuple[str, list[str | None], list[str], list[str]]:
 
 def _of_live(run: Any) -> Facts:
     model, how, coordinates, constraints = _names_of(run)
-    noted = vars(run).get("noted") or Noted(None, None)  # pyright: ignore[reportArgumentType]
+    residual, energy = _drift(run)
     ends, codes = np.asarray(run.final_time), np.asarray(jax.tree.leaves(run.result)[0])
     success = codes == np.asarray(jax.tree.leaves(diffrax.RESULTS.successful)[0])
     return Facts(
@@ -94,9 +117,30 @@ def _of_live(run: Any) -> Facts:
         success=success,
         reason=_first_sentence(diffrax.RESULTS[run.result]) if ends.ndim == 0 else "",
         steps=np.asarray(run.stats["num_steps"]) if "num_steps" in run.stats else None,
-        residual=noted.residual,
-        energy=noted.energy,
+        residual=residual,
+        energy=energy,
     )
+
+
+def _drift(run: Any) -> tuple[Worst | None, Worst | None]:
+    """What the review of a run has noted; of a batch it is read, and kept beside the fields."""
+    known = vars(run)
+    noted = known.get("noted")
+    if noted is not None:
+        return Worst(noted.residual), Worst(noted.energy)
+    if "worst" not in known and run.batch_shape and run.plain and 0 < run.ts.size <= _MOST_ROWS:
+        object.__setattr__(run, "worst", _read(run))
+    return known.get("worst", (None, None))
+
+
+def _read(run: Any) -> tuple[Worst | None, Worst | None]:
+    try:
+        violation, energy = run.violation, np.asarray(run.energy)
+        residuals = [np.asarray(violation.phi), np.asarray(violation.phi_dot)]
+    except Exception:  # inside a transformation, or of a system that has none
+        return None, None
+    rows = run.ts.ndim
+    return worst(residuals, rows), worst([energy - energy[..., :1]], rows)
 
 
 def _first_sentence(message: str) -> str:
@@ -115,7 +159,7 @@ def of_stored(run: StoredTrajectory) -> str:
     about, arrays = run.about, run.arrays
     labels = run.labels
     under = None if about.controller is None else f"under {about.controller}"
-    energy = arrays.get("energy")
+    energy, rows = arrays.get("energy"), run.ts.ndim
     change = None if energy is None else energy - energy[..., :1]
     return text(
         Facts(
@@ -131,8 +175,8 @@ def of_stored(run: StoredTrajectory) -> str:
             success=np.asarray(run.success),
             reason=_first_sentence(about.failure or str(arrays.get("result", ""))),
             steps=arrays.get("stats.num_steps"),
-            residual=largest([arrays.get("phi"), arrays.get("phi_dot")]),
-            energy=largest([change]),
+            residual=worst([arrays.get("phi"), arrays.get("phi_dot")], rows),
+            energy=worst([change], rows),
         )
     )
 
@@ -147,8 +191,8 @@ def text(facts: Facts) -> str:
         "times": _times(facts),
         "residuals": None
         if facts.residual is None
-        else f"|phi|, |d(phi)/dt| at most {facts.residual:.3g}",
-        "energy": None if facts.energy is None else f"changes by at most {facts.energy:.3g} J",
+        else f"|phi|, |d(phi)/dt| at most {facts.residual.text()}",
+        "energy": None if facts.energy is None else f"changes by at most {facts.energy.text(' J')}",
         "result": _result(facts),
     }
     body = "".join(f"\n  {name:<12} {line}" for name, line in lines.items() if line)
@@ -190,8 +234,7 @@ def _result(facts: Facts) -> str | None:
     if np.size(facts.success) == 0:
         return None
     if facts.shape:
-        failed = int(np.size(facts.success) - np.sum(facts.success))
-        return f"{failed} of {np.size(facts.success)} failed" if failed else "all reached the end"
+        return _failures(facts) or "all reached the end"
     if bool(facts.success):
         return f"reached t = {float(facts.ends):.6g} s"
     return f"FAILED after t = {float(facts.ends):.6g} s: {facts.reason}"
@@ -207,9 +250,42 @@ def names(labels: Any, field: str, units: str, count: int | None) -> list[str]:
     return [f"{name} [{u}]" if u else name for name, u in zip(given, unit, strict=False)]
 
 
-def largest(values: Sequence[Any]) -> float | None:
-    """The largest finite size in arrays in memory; `None` without any, or on a disk."""
+def _failures(facts: Facts) -> str:
+    """How many members failed, which, and when the first did; nothing where none has."""
+    places = np.argwhere(~np.asarray(facts.success))
+    if not len(places):
+        return ""
+    some = ", ".join(_index(place) for place in places[:_NAMED])
+    more = ", …" if len(places) > _NAMED else ""
+    times = np.asarray(facts.ends)[~np.asarray(facts.success)]
+    head = f"{len(places)} of {np.size(facts.success)} failed"
+    if len(places) == 1:
+        return f"{head}: member {some} after t = {times.min():.4g} s"
+    return f"{head}: members {some}{more}, the first after t = {times.min():.4g} s"
+
+
+def _member(place: Sequence[int]) -> str:
+    return f"member {_index(place)}"
+
+
+def _index(place: Any) -> str:
+    """As it stands in brackets behind a batch."""
+    return str(int(place[0])) if len(place) == 1 else f"[{', '.join(str(int(i)) for i in place)}]"
+
+
+def worst(values: Sequence[Any], rows: int) -> Worst | None:
+    """The largest finite size in arrays in memory; `None` without any, or on a disk.
+
+    Args:
+        values: the first axes are those of the batch, then of time.
+        rows: number of these axes.
+    """
     if any(x is None or isinstance(x, np.memmap) for x in values):
         return None
-    finite = [np.abs(x[np.isfinite(x)]) for x in map(np.asarray, values)]
-    return max((float(x.max()) for x in finite if x.size), default=None)
+    sizes = [np.where(np.isfinite(x), np.abs(x), -1.0) for x in map(np.asarray, values)]
+    members = [np.max(x, axis=tuple(range(rows - 1, x.ndim)), initial=-1.0) for x in sizes]
+    largest = np.max(members, axis=0)
+    if largest.size == 0 or largest.max() < 0.0:
+        return None
+    place = np.unravel_index(np.argmax(largest), largest.shape)
+    return Worst(float(largest.max()), tuple(map(int, place)) if largest.size > 1 else ())
