@@ -35,7 +35,7 @@ def boxes(figure):
     texts = [x.get_window_extent(canvas.get_renderer()) for x in ax.texts]
     lines = [x for x in ax.get_lines() if x.get_linewidth() == 2.0]
     corners = ax.transData.transform(np.asarray(lines[-1].get_data()).T)
-    pieces = zip(corners[:-1], corners[1:], strict=True)
+    pieces = itertools.pairwise(corners)
     # Gaps between chains are NaN, which no box holds.
     return ax, texts, np.concatenate([np.linspace(a, b, 200) for a, b in pieces])
 
@@ -48,7 +48,8 @@ def test_names_cover_no_link_and_no_other_name(angle, rods):
     assert len(texts) == rods + 1
     for box in texts:
         # A pixel of ascenders and descenders is empty.
-        inside = (links > box.min + 1.0).all(axis=1) & (links < box.max - 1.0).all(axis=1)
+        low, high = np.asarray(box.min) + 1.0, np.asarray(box.max) - 1.0
+        inside = (links > low).all(axis=1) & (links < high).all(axis=1)
         assert not inside.any()
         assert ax.bbox.x0 - 1.0 <= box.x0 < box.x1 <= ax.bbox.x1 + 1.0
     for one, other in itertools.combinations(texts, 2):
@@ -64,7 +65,7 @@ def test_names_in_space_stand_beside_their_points_as_they_are_seen():
     box = text.get_window_extent()
     (point,) = [x for x in ax.get_lines() if x.get_marker() == "o"]
     seen = ax.transData.transform(np.asarray(point.get_data()).T)[0]
-    middle = 0.5 * (box.min + box.max)
+    middle = np.mean([box.min, box.max], axis=0)
     assert 0.0 < np.linalg.norm(middle - seen) < 0.6 * figure.get_dpi()
     assert not box.contains(*seen)
 
