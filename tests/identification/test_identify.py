@@ -1,5 +1,7 @@
 """Estimates, their errors and what data leave open, against SciPy on motions in closed form."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -50,6 +52,11 @@ def test_a_noise_level_that_is_not_given_is_estimated_and_changes_no_estimate():
     np.testing.assert_allclose(ratio, level / 0.02, rtol=2e-3)
     assert np.isnan(unknown.probability)
     assert "(estimated)" in unknown.summary()
+    # Of an even number of degrees of freedom, 48, the probability is a finite sum.
+    half = known.chi_square / 2
+    above = math.exp(-half) * sum(half**k / math.factorial(k) for k in range(24))
+    np.testing.assert_allclose(known.probability, above, rtol=1e-12)
+    np.testing.assert_allclose(known.probability_below, 1 - above, rtol=1e-12)
 
 
 @pytest.mark.slow
