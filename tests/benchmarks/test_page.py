@@ -74,6 +74,13 @@ def test_the_page_takes_everything_from_files(timings):
     assert set(timings.SECTIONS.values()) < set(re.findall(r"^## (.*)$", page, re.MULTILINE))
 
 
+def test_from_where_lapack_is_called_is_what_the_page_says():
+    from jaxdae.linalg.positive_definite import ELIMINATION_LIMIT
+
+    page = (ROOT / "docs" / "benchmarks.md").read_text()
+    assert f"from {ELIMINATION_LIMIT + 1} unknowns on it calls LAPACK" in page
+
+
 ROWS = [
     {"problem": "p", "code": code, "error": error, "seconds": seconds}
     for code, error, seconds in (
