@@ -9,6 +9,7 @@ from jaxdae.analysis.findings import Analysis, Control, Stabilizer
 from jaxdae.analysis.root_limits import clean
 from jaxdae.formulations.stabilization import AbstractStabilization
 from jaxdae.simulation.choices import fields_of
+from jaxdae.simulation.labelled import label_field
 from jaxdae.tables import gain_text, table
 
 # Roots that agree to this part of their size are one line of a table: critical damping makes double
@@ -70,8 +71,7 @@ def _equilibrium(result: Analysis, rest) -> str:
         (labels.coordinate(i), _number(eq.q[i]), _number(result.guess.q[i]), units[i])
         for i in range(eq.q.size)
     ]
-    rows += [(f"actuator w{i + 1}", _number(x), "", "") for i, x in enumerate(eq.w)]
-    rows += [(f"input u{i + 1}", _number(x), "", "") for i, x in enumerate(inputs(eq))]
+    rows += _named_rows(labels, "actuator", eq.w) + _named_rows(labels, "input", inputs(eq))
     rows += [
         (f"multiplier of {labels.constraint(i)!r}", _number(x), "", "")
         for i, x in enumerate(eq.multipliers)
@@ -85,6 +85,15 @@ def _equilibrium(result: Analysis, rest) -> str:
             f"largest residual {residual:.1e}{held}",
         ]
     )
+
+
+def _named_rows(labels, kind: str, values) -> list[tuple[str, str, str, str]]:
+    """Rows of actuator states or inputs, numbered where they have no names."""
+    letter = {"actuator": "w", "input": "u"}[kind]
+    names = label_field(labels, f"{kind}s", len(values), lambda i: f"{letter}{i + 1}")
+    units = label_field(labels, f"{kind}_units", len(values), lambda _: "")
+    together = zip(names, values, units, strict=True)
+    return [(f"{kind} {name}", _number(x), "", unit) for name, x, unit in together]
 
 
 def _spectrum(result: Analysis) -> str:

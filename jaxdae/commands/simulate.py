@@ -22,7 +22,7 @@ from jaxdae.version import __version__
 NOTICEABLE = 1e-2
 # Those of `jaxdae.systems.Power`, as the table names them.
 _CAUSES = ("forces and inputs", "dissipation", "constraints", "changes in time")
-# Work below this part of the energy is that of round-off.
+# Work below this part of the energy, changes below this part of a value: errors of the run.
 _NOTHING = 1e-6
 # Models that start where their program does not hold are judged by this last part of the time.
 _LATE = 0.9
@@ -108,7 +108,9 @@ def _figures(record: Record) -> dict[str, float]:
             results[name] = _largest(rows[key])
     if record.words.program is not None:
         results["largest |f| of the program"] = _largest(rows["program"])
-    work, least = rows["work"][np.isfinite(rows["ts"])], _NOTHING * _largest(energy)
+    # The energy alone may be near zero all the time.
+    parts = (rows.get(x, energy) for x in ("energy", "kinetic_energy", "potential_energy"))
+    work, least = rows["work"][np.isfinite(rows["ts"])], _NOTHING * max(map(_largest, parts))
     done = zip(_CAUSES, work.T, strict=True)
     results |= {f"work of {cause} [J]": float(x[-1]) for cause, x in done if _largest(x) > least}
     return results | {
@@ -152,10 +154,24 @@ def _draw(record: Record, model: str, out: Path) -> None:
     there = {"q": True, "v": True, "w": run.w.shape[-1] > 0, "u": run.u is not None}
     quantities = [name for name, some in there.items() if some]
     histories = plot_histories(run, quantities=quantities, title=title)
+    _widen(histories)
     save_figure(histories, out / "histories.png")
     if _residuals(record)[1].shape[-1]:
         save_figure(_off(record, run, title), out / "violation.png")
     save_figure(plot_energy(run, work=True, title=title), out / "energy.png")
+
+
+def _widen(figure: Any) -> None:
+    """Axes of what is constant but for errors of the run show it as constant."""
+    for ax in figure.axes:
+        curves = [np.asarray(line.get_ydata(), float) for line in ax.get_lines()]
+        curves = [x[np.isfinite(x)] for x in curves if np.isfinite(x).sum() > 2]
+        if not curves:
+            continue
+        low, high = min(map(np.min, curves)), max(map(np.max, curves))
+        size = max(abs(low), abs(high))
+        if high - low < _NOTHING * size:
+            ax.set_ylim(low - 0.1 * size, high + 0.1 * size)
 
 
 def _show(record: Record, options, out: Path) -> None:
@@ -175,13 +191,16 @@ def _show(record: Record, options, out: Path) -> None:
 def _off(record: Record, run: Any, title: str):
     """Violation of the constraints, or of a program where that is all there is."""
     from jaxdae.plotting import plot_series, plot_violation
+    from jaxdae.plotting.style import show_after_start
 
     level, result, get_name = _residuals(record)
     if record.rows["phi_dot"].shape[-1] or level != "program":
         return plot_violation(run, title=title)
     columns = {get_name(i): np.abs(x) for i, x in enumerate(result.T)}
     heading = "|f| of the program"
-    return plot_series(run.ts, {heading: columns}, log=[heading], title=title)
+    figure = plot_series(run.ts, {heading: columns}, log=[heading], title=title)
+    show_after_start(figure.axes[0])
+    return figure
 
 
 def _result(record: Record, options, seconds: float) -> dict[str, Any]:

@@ -14,17 +14,22 @@ def rendered():
     """For a test that needs the pictures themselves."""
 
 
+@pytest.fixture
+def figures():
+    """The figures by name."""
+    return {}
+
+
 @pytest.fixture(autouse=True)
-def drawn(request, monkeypatch):
+def drawn(request, monkeypatch, figures):
     """Names of the figures, which are made but not rendered: that takes longest."""
-    names = set()
     if "rendered" in request.fixturenames:
-        return names
+        return figures.keys()
     # The package last: what is imported here takes its function from there.
     for place in ("commands.tuning_pictures", "commands.analyze", "plotting"):
         save = f"jaxdae.{place}.save_figure"
-        monkeypatch.setattr(save, lambda _, path: names.add(path.name))
-    return names
+        monkeypatch.setattr(save, lambda figure, path: figures.update({path.name: figure}))
+    return figures.keys()
 
 
 def _replace_rk4(monkeypatch, solver):

@@ -211,7 +211,7 @@ def test_simulate_in_single_precision(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_that_stops_early_says_when_and_why(tmp_path, capsys):
+def test_a_run_that_stops_early_says_when_and_why(tmp_path, capsys, figures):
     arguments = ["simulate", "two-link", "--formulation", "multipliers", "--t1", "3"]
     assert main([*arguments, "--out", str(tmp_path)]) == 1
     printed = capsys.readouterr().out
@@ -225,6 +225,19 @@ def test_a_run_that_stops_early_says_when_and_why(tmp_path, capsys):
     assert (run.about.failure, run.success) == (result["failure"], False)
     assert run.final_time == result["final"]["t"]
     assert not bool(run.result == diffrax.RESULTS.successful)
+    singular_positions_are_marked(figures["histories.png"], result)
+
+
+def singular_positions_are_marked(figure, result):
+    """By a line through all panels; the arm first passes where its links fold."""
+    times = [x["t"] for x in result["near-singular positions"]]
+    # The target reaches the fold at 0.295953 / 0.6 s; the penalty form is 0.1 s ahead of it.
+    assert times[0] == pytest.approx(0.4933, abs=0.11)
+    for ax in figure.axes:
+        marks = [x.get_xdata()[0] for x in ax.get_lines() if x.get_linestyle() == "--"]
+        np.testing.assert_allclose(marks, times, rtol=1e-12)
+    legend = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
+    assert any(text.startswith("near-singular, least σ = ") for text in legend)
 
 
 @pytest.mark.parametrize(
@@ -287,11 +300,17 @@ def test_tune_reports_before_and_after(tuned):
 
 
 @pytest.mark.slow
-def test_a_run_that_ends_off_its_constraints_is_pointed_out(tmp_path, capsys):
+def test_a_run_that_ends_off_its_constraints_is_pointed_out(tmp_path, capsys, figures):
     """The penalty form runs all 20 s, though the target is out of reach after 2.85 s."""
     assert main(["simulate", "two-link", "--out", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
     assert "WARNING: constraint 'tip x' is violated by 10.2 at position level at t = 20" in printed
+    result = json.loads((tmp_path / "simulation.json").read_text())
+    singular_positions_are_marked(figures["histories.png"], result)
+    # Consistent to round-off at first: the axes are those of what comes after.
+    for ax in figures["violation.png"].axes:
+        assert ax.get_ylim()[0] > 1e-10
+        assert any("start below the axis" in text.get_text() for text in ax.texts)
 
 
 def test_choices_of_the_parser_are_those_of_the_library():

@@ -1,0 +1,96 @@
+"""What the command adds to the pictures of the library, and pages that cannot be shown."""
+
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+from jaxdae.cli import main
+from jaxdae.commands import simulate
+from jaxdae.commands.record import Record, Words
+
+
+@pytest.mark.parametrize("size", [2.0, -2.0, 1e-8])
+def test_errors_of_a_constant_are_not_enlarged(size):
+    """Its axes reach a tenth of the value to both sides; those of a motion stay as they are."""
+    figure = Figure()
+    constant, moving = figure.subplots(2)
+    ts = np.linspace(0.0, 1.0, 9)
+    constant.plot(ts, size * (1.0 + 1e-12 * np.cos(9 * ts)))
+    moving.plot(ts, size * (1.0 + 1e-3 * np.cos(9 * ts)))
+    before = moving.get_ylim()
+    simulate._widen(figure)
+    low, high = constant.get_ylim()
+    np.testing.assert_allclose([low, high], size + np.array([-0.1, 0.1]) * abs(size), rtol=1e-9)
+    assert moving.get_ylim() == before
+
+
+def test_axes_without_values_stay_as_they_are():
+    figure = Figure()
+    for ax, values in zip(figure.subplots(3), (np.zeros(5), np.full(5, np.nan), []), strict=True):
+        ax.plot(np.arange(len(values)), values)
+        before = ax.get_ylim()
+        simulate._widen(figure)
+        assert ax.get_ylim() == before
+
+
+WORDS = Words(
+    "F", "F()", "C", False, True, ("beam",), {"constraints": ()}, True, True, None, (), ()
+)
+
+
+def test_the_first_row_of_a_program_does_not_take_the_axis():
+    """The start is as far off as was asked for; what the control leaves of it is to be seen."""
+    program = np.array([0.05, 3e-9, 2e-9, 1e-9, 2e-9])[:, None]
+    ts, empty = np.arange(5.0), np.zeros((5, 0))
+    rows = {"program": program, "phi": empty, "phi_dot": empty, "ts": ts, "q": np.ones((5, 1))}
+    run = SimpleNamespace(ts=ts)
+    figure = simulate._off(Record(rows, {}, WORDS), run, "mirror")
+    (ax,) = figure.axes
+    assert ax.get_ylabel() == "|f| of the program"
+    assert ax.get_yscale() == "log"
+    assert ax.get_ylim()[1] < 1e-7
+    assert [x.get_text() for x in ax.texts] == ["start above the axis: 5.0e-02"]
+
+
+def test_a_page_without_plotly_is_refused_before_the_work(monkeypatch, tmp_path, capsys):
+    monkeypatch.setitem(sys.modules, "plotly", None)
+    for option in ("--page", "--open"):
+        assert main(["simulate", "pendulum", option, "--out", str(tmp_path)]) == 2
+        said = capsys.readouterr()
+        assert said.err == "jaxdae: a page of the run needs plotly: pip install 'jaxdae[page]'.\n"
+        assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("shown", [True, False])
+def test_where_no_browser_is_the_page_is_named(shown, monkeypatch, tmp_path, capsys):
+    opened, page = [], tmp_path / "page.html"
+    monkeypatch.setattr("jaxdae.plotting.save_page", lambda *_, **__: page)
+    monkeypatch.setattr(simulate.webbrowser, "open", lambda uri: opened.append(uri) or shown)
+    options = SimpleNamespace(model="pendulum", open=True)
+    record = SimpleNamespace(drawn=SimpleNamespace)
+    simulate._show(record, options, tmp_path)  # pyright: ignore[reportArgumentType]
+    printed = capsys.readouterr().out
+    assert opened == [page.as_uri()]
+    assert page.as_uri() in printed
+    assert ("no browser was found to show it" in printed) == (not shown)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--t1", "0"], "argument --t1: 0 is not a positive finite number"),
+        (["--t1", "-1"], "argument --t1: -1 is not a positive finite number"),
+        (["--t1", "ten"], "argument --t1: ten is not a positive finite number"),
+        (["--dt", "nan"], "argument --dt: nan is not a positive finite number"),
+        (["--start", "-1"], "'-1' does not say NAME=VALUE"),
+        (["--dtype", "float16"], "invalid choice: 'float16'"),
+    ],
+)
+def test_times_and_values_that_are_none_are_named(words, message, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["simulate", "pendulum", *words])
+    assert stop.value.code == 2
+    assert message in " ".join(capsys.readouterr().err.split())
