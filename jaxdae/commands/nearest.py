@@ -167,14 +167,20 @@ def _squared(metric: np.ndarray, off: np.ndarray) -> float:
     return float(off @ metric @ off)
 
 
+def _sharpened(problem: _Unfolded, x: np.ndarray) -> np.ndarray:
+    """The fold near a point, if that is one."""
+    better = _solved(problem, x)
+    return better if problem.constraint.met(better) else x
+
+
 def _closest(
     constraint: _Constraint, metric: np.ndarray, start: np.ndarray, x: np.ndarray
 ) -> np.ndarray:
     """The nearest of the points of the constraint about one of them."""
-    for _ in range(2):  # the first finds the fold to all digits but those of its directions
-        problem = _Unfolded.at(constraint, x)
-        better = _solved(problem, x)
-        x = better if constraint.met(better) else x
+    x = _sharpened(_Unfolded.at(constraint, x), x)
+    # Again, as the first found the fold to all digits but those of its directions.
+    problem = _Unfolded.at(constraint, x)
+    x = _sharpened(problem, x)
     left, sizes, _ = np.linalg.svd(problem.slope(x))
     # Combinations that are independent; as many as what is free leave nothing to choose.
     chosen = left[:, : sizes.size][:, sizes > constraint.negligible(x) * sizes.max(initial=0.0)]

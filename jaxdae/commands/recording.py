@@ -98,9 +98,7 @@ def record(options) -> tuple[Record, kept.Program | None]:
             asked["dt"],
         )
         words = _words(made, model, asked["dt"])
-        # Any other start than that of a program departs from it.
-        departs = words.departs or bool(options.start and words.program)
-        words = words._replace(departs=departs)
+        words = words._replace(departs=departs(words, model, options.start))
     return Record.of(made.read, words._replace(announced=tuple(announced))), made.program
 
 
@@ -114,6 +112,17 @@ def _settings_kept():
         jax.config.update(_QUICKLY, before)
 
 
+def departs(words: Words, model: Model, given: dict[str, float] | None) -> bool:
+    """Whether a run starts off its program on purpose; what has none has nothing to depart from.
+
+    Args:
+        words: with the names of the program.
+        model: entry of the registry.
+        given: values of the start, `None` for none; any other start departs from a program.
+    """
+    return words.program is not None and (model.departure is not None or bool(given))
+
+
 def _words(made: Made, model: Model, dt: float | None) -> Words:
     run, success = made.trajectory, bool(made.trajectory.success)
     controller = run.controller
@@ -123,7 +132,7 @@ def _words(made: Made, model: Model, dt: float | None) -> Words:
         settings=repr(run.formulation),
         controller=None if controller is None else type(controller).__name__,
         uncontrolled=controller is None and model.controller is not None,
-        departs=model.departure is not None,
+        departs=False,  # which the options decide, too
         program=offers_of(controller).names,
         labels={x.name: getattr(labels, x.name) for x in dataclasses.fields(labels)},
         success=success,

@@ -322,5 +322,6 @@ MODELS = (
         study="its coordinates are independent, hence it has no constraints and no gains that "
         "enforce them; 'ball-beam' has",
         rest=_REST,
+        departure=_ball_aside,
     ),
 )

@@ -169,8 +169,8 @@ class Model:
             reason why it has none.
         rest: where it rests, or why it never does.
         controller: builds the controller that a system built by `system` runs under, if it has one.
-        departure: of a system that starts where its controller has nothing to do: takes that start
-            to one on the constraints that shows what the controller does.
+        departure: of a system that starts where nothing moves, or its controller has nothing to
+            do: takes that start to one on the constraints that shows what happens.
     """
 
     name: str

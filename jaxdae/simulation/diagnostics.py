@@ -290,7 +290,14 @@ def surveyed(system, formulation, controller, watched: Watched) -> tuple[Any, Ro
     return state, _in_blocks(survey, _BLOCK, watched.ts, state)
 
 
-def judged(system, formulation, watched: Watched, state, rows: Row, passed=None) -> list[str]:
+def judged(
+    system,
+    formulation,
+    watched: Watched,
+    state,
+    rows: Row,
+    passed: tuple[list[Passage], float] | None = None,
+) -> list[str]:
     """What to warn of after a run that reached its end, in words.
 
     Args:

@@ -7,7 +7,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
+from jax.core import eval_context, Tracer
 
 from jaxdae.systems.base import State, System
 from jaxdae.systems.calls import (
@@ -251,7 +251,7 @@ def _check_points(system: System, t, q) -> None:
             check_real(f"{name}: the {kind} {place!r}", x, differentiated=False)
     if not is_concrete(system, t, q):
         return
-    with jax.core.eval_context():
+    with eval_context():
         drawn: Any = system.points(t, q)
     for kind in kinds:
         for place, x in getattr(drawn, f"{kind}s").items():

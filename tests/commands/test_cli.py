@@ -18,6 +18,7 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from helpers.pictures import singular_positions_are_marked
 from jaxdae import Trajectory
 from jaxdae.cli import main
 from jaxdae.commands import output
@@ -226,18 +227,6 @@ def test_a_run_that_stops_early_says_when_and_why(tmp_path, capsys, figures):
     assert run.final_time == result["final"]["t"]
     assert not bool(run.result == diffrax.RESULTS.successful)
     singular_positions_are_marked(figures["histories.png"], result)
-
-
-def singular_positions_are_marked(figure, result):
-    """By a line through all panels; the arm first passes where its links fold."""
-    times = [x["t"] for x in result["near-singular positions"]]
-    # The target reaches the fold at 0.295953 / 0.6 s; the penalty form is 0.1 s ahead of it.
-    assert times[0] == pytest.approx(0.4933, abs=0.11)
-    for ax in figure.axes:
-        marks = [x.get_xdata()[0] for x in ax.get_lines() if x.get_linestyle() == "--"]
-        np.testing.assert_allclose(marks, times, rtol=1e-12)
-    legend = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
-    assert any(text.startswith("near-singular, least σ = ") for text in legend)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """`jaxdae simulate --start`: the state that a run starts from, by name."""
 
 import re
+from typing import Any
 
 import jax
 import numpy as np
@@ -57,7 +58,7 @@ def test_the_dead_centre_of_a_mechanism_is_a_start():
 def test_what_is_not_given_is_the_nearest_in_the_mass_metric():
     """The change is `M^-1 J^T mu`, but for what is given."""
     model = get_model("chain")
-    system = model.system()
+    system: Any = model.system()
     before, after = chosen_start(model, system, None, np.dtype(float)), start("chain", y2=-0.3)
     free = np.array([0, 1, 2, 4, 5, 6, 7])
     assert float(after.q[3]) == -0.3
