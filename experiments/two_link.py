@@ -26,8 +26,10 @@ from two_link_runs import (
     largest,
     least_singular_value,
     PAPER,
+    passages,
     REACHABLE,
     run,
+    SIZES,
     tuned_formulations,
     windows,
 )
@@ -123,13 +125,13 @@ def main() -> None:
     )
     formulations = tuned_formulations(chosen.tuned)
     results = [run(case) for case in cases(formulations)]
-    stops, alphas = crossings(), large_alphas()
+    stops, alphas, passed = crossings(), large_alphas(), passages(formulations["multipliers"])
     for target in (PAPER, REACHABLE):
         draw([r for r in results if r["case"].target == target], chosen.out)
-    sentences = [*claims(results, stops), alpha_claim(alphas, END)]
-    text = report(results, formulations, stops, sentences)
+    sentences = [*claims(results, stops, passed), alpha_claim(alphas, END)]
+    text = report(results, formulations, (stops, passed), sentences)
     numbers = {"runs": [record(r) for r in results], "crossings": stops, "alphas": alphas}
-    finish(chosen.out, text, numbers, sentences)
+    finish(chosen.out, text, numbers | {"passages": passed}, sentences)
 
 
 def record(result: dict) -> dict:
@@ -146,8 +148,9 @@ def record(result: dict) -> dict:
     }
 
 
-def report(results: list[dict], formulations, stops, sentences: list[Claim]) -> str:
-    """The tables, the failures, and the claims."""
+def report(results: list[dict], formulations, counted, sentences: list[Claim]) -> str:
+    """The tables, the failures, and the claims; `counted` are crossings and passages."""
+    stops, passed = counted
     lines = ["# Two-link manipulator: the paper's four runs, and tuned gains", ""]
     for target in (PAPER, REACHABLE):
         chosen = [r for r in results if r["case"].target == target]
@@ -156,7 +159,11 @@ def report(results: list[dict], formulations, stops, sentences: list[Claim]) -> 
         lines.append("")
     shown = [(name, f"{rtol:.0e}", f"{time:.4f}") for name, rtol, time in stops]
     heading = "Where Fig. 2's multiplier form stops, by solver and tolerance"
-    lines += [*block(heading, ("solver", "tolerance", "stops at [s]"), shown), "## Tuned gains", ""]
+    lines += block(heading, ("solver", "tolerance", "stops at [s]"), shown)
+    heading = "Folds that are passed on the reachable target, from starts a bit off"
+    columns = ("gains", "solve", "folds", "passed", "smooth", "runs", "ended")
+    lines += block(heading, columns, [[row[x] for x in columns] for row in passed])
+    lines += ["## Tuned gains", ""]
     for name, formulation in formulations.items():
         gains = formulation.stabilization
         alpha = f", alpha = {gain_text(formulation.alpha)}" if name == "penalty" else ""
@@ -165,7 +172,7 @@ def report(results: list[dict], formulations, stops, sentences: list[Claim]) -> 
     return "\n".join([*lines, "", heading, "", listed(sentences), ""])
 
 
-def claims(results: list[dict], stops) -> list[Claim]:
+def claims(results: list[dict], stops, passed: list[dict]) -> list[Claim]:
     """What holds of the paper's claims, from the runs."""
     runs = {target: {} for target in (PAPER, REACHABLE)}
     for r in results:
@@ -173,7 +180,7 @@ def claims(results: list[dict], stops) -> list[Claim]:
     return [
         *multiplier_claims(runs[PAPER]),
         stop_claim(runs[PAPER], stops),
-        fold_claim(runs[REACHABLE]),
+        fold_claim(passed),
         *penalty_claims(runs),
     ]
 
@@ -191,24 +198,30 @@ def multiplier_claims(runs: dict) -> list[Claim]:
     last = int(np.isfinite(np.asarray(sol.ts)).sum()) - 1
     sigma, distance = least_singular_value(sol), boundary_distance(system, sol)
     size = np.abs(np.asarray(sol.multipliers)).max(axis=1)
-    usual = float(np.median(size[: last + 1]))
+    times = size[last] / float(np.median(size[: last + 1]))
+    passes = run["reached"] > fold + 1e-2
+    where = f"passes the singular configuration at {fold:.4f} s, where J has rank 1, and " * passes
+    what = (
+        f"the target leaves the reachable disc ({leaves:.4f} s)"
+        if passes
+        else f"J has rank 1 ({fold:.4f} s); whether it passes depends on its steps, see below"
+    )
+    why = " No motion satisfies the constraints any longer." * passes
     return [
         Claim(
             "*Generalized Baumgarte fails at t = 4.067105, because of the singular configuration "
             f"(pi/2, pi).* Not with the speed {system.target_speed:g} m/s that the printed "
-            "velocities imply. From the exact start, with the default tolerance, it passes the "
-            f"singular configuration at {fold:.4f} s, where J has rank 1, and stops at "
-            f"{run['reached']:.4f} s, where the target leaves the reachable disc ({leaves:.4f} s): "
-            f"in the last row the least singular value is {sigma[last]:.1e} m, the distance to the "
-            f"boundary {distance[last]:.1e} m, and the multipliers are {size[last] / usual:.0f} "
-            "times their median. No motion satisfies the constraints any longer. At 4.067 s "
-            "neither happens for this speed.",
+            f"velocities imply. From the exact start, with the default tolerance, it {where}stops "
+            f"at {run['reached']:.4f} s, where {what}: in the last row the least singular value is "
+            f"{sigma[last]:.1e} m, the distance to the boundary {distance[last]:.1e} m, and the "
+            f"multipliers are {times:.2g} times their median.{why} At 4.067 s neither happens for "
+            "this speed.",
             bool(
-                abs(run["reached"] - leaves) < 1e-2
+                abs(run["reached"] - (leaves if passes else fold)) < 1e-2
                 and fold < leaves < 4.0
                 and sigma[last] < 0.1
                 and distance[last] < 0.01
-                and size[last] > 5 * usual
+                and times > 5
             ),
         ),
         Claim(
@@ -238,17 +251,22 @@ def stop_claim(runs: dict, stops) -> Claim:
     )
 
 
-def fold_claim(runs: dict) -> Claim:
-    """Repeated passages of the singular configuration."""
-    run, tuned = first_with(runs, "Fig. 2"), first_with(runs, "tuned, multipliers")
-    times = folds(run["case"].system, run["ts"][-1])
-    passed = sum(t + 0.05 < run["reached"] for t in times)
-    ends = "and reaches the end" if passed == len(times) else f"and stops at {run['reached']:.2f} s"
+def fold_claim(rows: list[dict]) -> Claim:
+    """Repeated passages of the singular configuration, from many starts."""
+    paper, robust, tuned, tuned_robust = rows
+    safe = robust, tuned_robust
+    sizes = " and ".join(f"{x:.0e}" for x in SIZES)
     return Claim(
-        f"On the reachable target it passes {passed} of {len(times)} folds {ends}. Tuned gains "
-        "remove the residual sooner and pass all of them from the exact start, still without a "
-        "guarantee: `jaxdae tune two-link` shows perturbed starts that break with either gains.",
-        tuned["failure"] is None and passed > 0,
+        f"On the reachable target, from {paper['runs']} starts whose angles are off by about "
+        f"{sizes} rad, the paper's gains pass {paper['passed']} of {paper['folds']} folds and "
+        f"{paper['ended']} runs reach the end; tuned gains, which remove the residual sooner, pass "
+        f"{tuned['passed']}, and {tuned['ended']} runs reach the end: better, and still luck. What "
+        "is right there is the solve for singular positions, `solve=SingularityRobust()`, which "
+        f"lets reactions fade where the constraints lose rank: it passes {robust['passed']} of "
+        f"{robust['folds']} with the paper's gains and {tuned_robust['passed']} with the tuned "
+        f"ones, {robust['smooth'] + tuned_robust['smooth']} of them on the smooth branch.",
+        paper["passed"] < tuned["passed"] < tuned["folds"]
+        and all(x["ended"] == x["runs"] and x["smooth"] == x["folds"] for x in safe),
     )
 
 

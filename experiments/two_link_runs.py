@@ -94,7 +94,7 @@ def run(case: Case, end: float = END) -> dict:
         "steps": int(sol.stats["num_steps"]),
         "failure": None if bool(sol.success) else describe_failure(sol),
         "phi": phi,
-        "branch": branch(case.system, ts, np.asarray(sol.q)),
+        "branch": branch(case.system, ts, np.asarray(sol.q)[:, 1]),
     }
 
 
@@ -128,6 +128,55 @@ def crossings(choices=CROSSINGS) -> list[tuple[str, float, float]]:
     return results
 
 
+# Starts of the reachable target, off their constraints by normal deviates of these sizes [rad].
+STARTS, SIZES = 16, (1e-8, 1e-4)
+
+
+def passages(tuned: jaxdae.Multipliers, end: float = END) -> list[dict]:
+    """How many folds runs pass, from starts a bit off, and with which solve of the equations."""
+    system = ReachableTwoLink()
+    times = jnp.asarray(folds(system, end))
+    q, v = (jnp.asarray(x) for x in system.start())
+    draws = jax.random.normal(jax.random.key(0), (STARTS, 2))
+    off = jnp.concatenate([size * draws for size in SIZES])
+    rows = []
+    for name, gains in (("Fig. 2", PAPER_RUNS[0].formulation()), ("tuned", tuned)):
+        for solve in (gains.solve, jaxdae.SingularityRobust()):
+            formulation = dataclasses.replace(gains, solve=solve)
+            run = _batch(system, formulation, q + off, v, times + 0.2)
+            side = branch(system, np.asarray(times) + 0.2, np.asarray(run.q)[..., 1])
+            passed = np.isfinite(np.asarray(run.q)[..., 1])
+            rows.append(
+                {
+                    "gains": name,
+                    "solve": type(solve).__name__,
+                    "folds": int(passed.size),
+                    "passed": int(passed.sum()),
+                    "smooth": int((side == 1.0).sum()),
+                    "runs": len(off),
+                    "ended": int(passed.all(axis=1).sum()),
+                }
+            )
+    return rows
+
+
+def _batch(system, formulation, q, v, ts):
+    """Runs from several positions, with rows at some times; what is not reached is no number."""
+
+    def run(q):
+        return jaxdae.simulate(
+            system,
+            formulation,
+            jaxdae.State(q, v),
+            t1=float(ts[-1]),
+            saveat=diffrax.SaveAt(ts=ts),
+            throw=False,
+            backend=BACKEND,
+        )
+
+    return jax.vmap(run)(q)
+
+
 ALPHAS = (1e1, 1e3, 1e5)
 
 
@@ -154,10 +203,16 @@ def large_alphas(end: float = END) -> list[dict]:
     return rows
 
 
-def branch(system: AbstractTwoLink, ts: np.ndarray, q: np.ndarray) -> np.ndarray:
-    """+1 on the motion that is smooth at the singular configuration, -1 on its mirror image."""
+def branch(system: AbstractTwoLink, ts: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """+1 on the motion that is smooth at the singular configuration, -1 on its mirror image.
+
+    Args:
+        system: whose target decides.
+        ts: times [s], shape `(rows,)`.
+        second: the second angle there [rad], shape `(..., rows)`.
+    """
     abscissa = np.asarray(jax.vmap(system.target_abscissa)(jnp.asarray(ts)))
-    return np.sign(-np.sin(q[:, 1])) * np.sign(abscissa)
+    return np.sign(-np.sin(second)) * np.sign(abscissa)
 
 
 def largest(result: dict, begin: float, end: float) -> float:

@@ -1,6 +1,7 @@
 """Andrews' squeezer.
 
-Seven bodies in three loops, a test of integrators, slowed down: t is real.
+Seven bodies in three loops and a spring (dashed), a test of integrators. A motor turns it once
+within 0.03 s; the film shows that about eighty times slower.
 """
 
 import jax

@@ -1,6 +1,7 @@
 """A batch of designs.
 
-Chaplygin's sleighs whose masses lie nearer to the blade or further from it, from one start.
+Chaplygin's sleighs from one start; the offset is the distance from the blade to the centre of
+mass.
 """
 
 import jax
@@ -21,4 +22,4 @@ def run(offset):
 
 
 offsets = [0.2, 0.3, 0.4, 0.5, 0.6]
-film({f"{x} m": run(x) for x in offsets}, "sleighs.gif", over=True)
+film({f"offset {x} m": run(x) for x in offsets}, "sleighs.gif", over=True)

@@ -29,14 +29,16 @@ HELPER = "draw"
 # On the page in this order.
 GROUPS = {
     "Linkages": (
-        "pendulum", "chain", "slider_crank", "motor", "four_bar", "andrews", "platform_on_cranks",
+        "pendulum", "chain", "slider_crank", "motor", "four_bar", "andrews", "peaucellier",
+        "jansen", "platform_on_cranks",
     ),
     "Arms and controllers": (
         "five_bar", "ball_beam", "mirror", "regulator", "arm", "surface_arm", "two_link_again",
         "two_link_lost",
     ),
     "Rolling and spinning": (
-        "disk", "sleigh", "knife_edge", "robot", "constant_speed", "appell_hamel", "racket",
+        "disk", "sleigh", "knife_edge", "robot", "constant_speed", "appell_hamel", "t_handle",
+        "bicycle", "trailer",
     ),
     "Side by side": ("drift", "kepler", "tuned", "identified", "design"),
     "Batches": ("fan", "sleighs"),

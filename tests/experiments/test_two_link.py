@@ -38,19 +38,31 @@ def results(two_link, formulations):
     return [two_link.run(case, ENDS[case.target]) for case in cases]
 
 
+# As the experiment counted them; the middle two solve for singular positions.
+PASSED = [
+    {"gains": x, "solve": "", "passed": n, "folds": 128, "smooth": n, "runs": 32, "ended": ended}
+    for x, n, ended in (
+        ("Fig. 2", 5, 0),
+        ("Fig. 2", 128, 32),
+        ("tuned", 74, 10),
+        ("tuned", 128, 32),
+    )
+]
+
+
 @pytest.mark.slow
 def test_every_claim_of_the_report_holds(two_link, formulations, results):
     stops = [("Dopri8", 1e-8, 2.8503), ("Dopri8", 1e-10, 0.4933)]
-    sentences = two_link.claims(results, stops)
+    sentences = two_link.claims(results, stops, PASSED)
     assert [x.text for x in sentences if not x.holds] == []
-    text = two_link.report(results, formulations, stops, sentences)
+    text = two_link.report(results, formulations, (stops, passed), sentences)
     assert "with 1 of 2 solvers and tolerances they do" in " ".join(text.split())
 
 
 @pytest.mark.slow
 def test_a_claim_fails_with_its_numbers(two_link, results):
     never = [("Dopri8", 1e-8, 2.8503)]
-    (failed,) = [x for x in two_link.claims(results, never) if not x.holds]
+    (failed,) = [x for x in two_link.claims(results, never, PASSED) if not x.holds]
     assert "with 0 the run ends there" in failed.text
 
 
