@@ -273,7 +273,8 @@ def claims(values: dict) -> list[Claim]:
     start, end = values["largest_start_distance"], values["largest_end_distance"]
     return [
         Claim(
-            f"*B(0) = d/L.* True, to {values['B0_error']:.1e}.",
+            "*B(0) = d/L*, the angle of the beam for an angle of the wheel, at the level rest. "
+            f"True, to {values['B0_error']:.1e}.",
             values["B0_error"] < 1e-12,
         ),
         Claim(

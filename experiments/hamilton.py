@@ -278,8 +278,8 @@ def agreement_claim(values: dict) -> Claim:
     dq, dlam = (max(one[k] for one in every) for k in ("dq", "dlam"))
     balance = max(one["balance"] for one in every if one["balance"] is not None)
     return Claim(
-        "*The canonical equations with multipliers are equivalent to Lagrange's.* True, see the "
-        f"tables: all forms agree to {dq:.1e} m in the motion and {dlam:.1e} N/m in the "
+        "*The canonical equations with multipliers are equivalent to Lagrange's.* True: "
+        f"all forms agree to {dq:.1e} m in the motion and {dlam:.1e} N/m in the "
         f"multipliers, and keep the balance of energy to {balance:.1e} J.",
         dq < 1e-6 and dlam < 1e-3 and balance < 1e-7,
     )
@@ -316,7 +316,7 @@ def tuning_claim(tuned: dict, drifts: dict) -> Claim:
     near = np.abs(np.array([damping, stiffness]) / np.array(best)[:, None] - 1).max()
     return Claim(
         f"*Coefficients.* The paper names none. For RK4 with h = {STEP:g} s there are two answers, "
-        "see the tables, each better than 10 / s on what it was tuned on. Tuned on starts off the "
+        "each better than 10 / s on what it was tuned on. Tuned on starts off the "
         f"constraints both links end with h K_D = {damping[0]:.2f}, {damping[1]:.2f} and "
         f"h² K_P = {stiffness[0]:.2f}, {stiffness[1]:.2f}, within {100 * near:.0f} % of "
         f"{best[0]:.2f} and {best[1]:.2f}, where the stability polynomial of RK4 is zero: a small "

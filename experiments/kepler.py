@@ -107,7 +107,8 @@ def claims(results: dict, orbits: int) -> list[Claim]:
         ),
         Claim(
             "Energy and angular momentum keep the shape of the orbit, not its direction: the "
-            f"Laplace vector turns by {turned:.1e}; stabilized with them, by {kept:.1e}.",
+            f"Laplace vector turns, its component across changes by {turned:.1e}; stabilized with "
+            f"them, by {kept:.1e}.",
             bool(kept < 1e-2 * turned),
         ),
         Claim(

@@ -259,9 +259,8 @@ LIMITS = """
 ## Which limit guarantees what
 
 - *Spectral limit*, `|R(dt z)| < 1` for every root `z`: a violation dies out in the end where `H` is
-  constant and nothing disturbs it. Necessary: beyond it the run breaks. Not sufficient in itself:
-  it says neither how far the violation swings before (the largest `|R^k|` above) nor which
-  remainders it survives.
+  constant and nothing disturbs it. Necessary: beyond it the run breaks. Not sufficient: it says
+  neither how far the violation swings before (`|R^k|` above) nor which remainders it survives.
 - *Lyapunov-norm limit*, `|R(dt H)|_P <= theta < 1`: every single step shrinks the violation. This
   is the condition of the paper's theorem and carries its bound, for gains that vary too.
 - Where the roots are apart, the norm of the modes makes the two the same, up to the spectral
@@ -279,21 +278,22 @@ def claims(results: dict) -> list[Claim]:
     ratios = [x["lyapunov"] / x["spectral"] for x in results["limits"].values()]
     powers = [max(x["power"] for x in rows) for rows in (inside, spectral)]
     law = {name: float(x.max()) for name, x in results["law"].items()}
+    after = ", ".join(str(x["rows"] - 1) for x in outside)
     return [
         Claim(
-            f"The relative degree is found automatically: {results['degrees']}.",
+            f"The relative degree of the program is found automatically: {results['degrees'][0]}.",
             results["degrees"] == (4,),
         ),
         Claim(
             "Inside the spectral limit, with roots apart, the conditions of the theorem are met "
-            f"for all three methods (remainders up to {max(x['used'] for x in inside):.2f} of what "
-            "they may be) and the violation stays under its bound, at most "
-            f"{max(x['largest'] / x['bound'] for x in inside):.2f} of it.",
+            "for Euler's, Heun's and the classical Runge-Kutta method (remainders up to "
+            f"{max(x['used'] for x in inside):.2f} of what they may be) and the violation stays "
+            f"under its bound, at most {max(x['largest'] / x['bound'] for x in inside):.2f} of it.",
             _bounded(inside),
         ),
         Claim(
-            f"At {OUTSIDE} of it all three break, after {[x['rows'] - 1 for x in outside]} steps "
-            "(or with the violation above 0.1 m²), and `simulate` warns before the run.",
+            f"At {OUTSIDE} of that limit all three break, after {after} steps (or with the "
+            "violation above 0.1 m²), and `simulate` warns before the run.",
             all(x["broken"] and x["warned"] for x in outside),
         ),
         Claim(
@@ -304,8 +304,8 @@ def claims(results: dict) -> list[Claim]:
         ),
         Claim(
             f"Four equal roots at 0.9 of the spectral limit: {', '.join(lost)} break all the same. "
-            f"|R^k| reaches {powers[1]:.1e} before it dies out, with roots apart {powers[0]:.1f}: "
-            "remainders, which grow with the violation, are amplified as much.",
+            f"The powers of the step's matrix reach a norm of {powers[1]:.1e}, with roots apart "
+            f"{powers[0]:.1f}: remainders, which grow with the violation, are amplified as much.",
             bool(lost) and powers[1] > 10 * powers[0],
         ),
         Claim(

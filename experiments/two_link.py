@@ -45,10 +45,10 @@ def alpha_claim(rows: list[dict], end: float) -> Claim:
     first, last = rows[0], rows[-1]
     more = last["velocity in all"] / first["velocity in all"]
     return Claim(
-        '*"Choosing alpha too high makes the system unstable."* On the paper\'s own run, yes: up '
-        f"to {end:g} s the steps grow from {first['steps in all']:.1e} at alpha = "
-        f"{first['alpha']:g} to {last['steps in all']:.1e} at {last['alpha']:.0e}, and the largest "
-        f"velocity {more:.1f} times, while the violation out of reach stays at "
+        '*"Choosing alpha too high makes the system unstable."* On the paper\'s own run, yes: to '
+        f"{end:g} s it takes {first['steps in all']} steps with alpha = {first['alpha']:g} kg and "
+        f"{last['steps in all']} with {last['alpha']:.0e} kg, and the largest velocity is "
+        f"{more:.1f} times as large, while the violation out of reach stays at "
         f"{last['phi in all']:.3g} m. Up to where the target leaves, a larger alpha is better: "
         f"{first['steps within']} and {last['steps within']} steps, violations of "
         f"{first['phi within']:.1e} and {last['phi within']:.1e} m.",
@@ -242,11 +242,11 @@ def stop_claim(runs: dict, stops) -> Claim:
     return Claim(
         "*It cannot pass singular points.* It can, but nothing guards it there. In the direction "
         "that J loses, residuals enter the acceleration divided by the least singular value. From "
-        "the exact start they are at the level of the tolerance. Whether the adaptive steps pass "
-        f"over the point depends on where they fall: with {sum(passed)} of {len(stops)} solvers "
-        f"and tolerances they do, with {sum(ended)} the run ends there (table above). Which of the "
-        'two branches is taken is a matter of round-off (column "branch after": on the mirror '
-        "branch the velocities have jumped).",
+        "the exact start they are at the level of the tolerance, and whether the adaptive steps "
+        f"pass over the point depends on where they fall: with {sum(passed)} of {len(stops)} "
+        "solvers and tolerances they do, with "
+        f"{sum(ended)} the run ends there. Which of the two branches is taken is a matter of "
+        "round-off; on the mirror branch the velocities jump.",
         any(ended) and any(passed) and sum(ended) + sum(passed) == len(stops),
     )
 

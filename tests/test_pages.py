@@ -3,13 +3,17 @@
 import importlib
 import json
 import os
+import platform
 import re
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
+import jax
 import pytest
+
+import jaxdae
 
 ROOT = Path(__file__).parents[1]
 SCRIPTS = ROOT / "docs" / "scripts"
@@ -264,3 +268,24 @@ def test_a_claim_that_a_run_contradicts_is_shown_as_such(scripts):
     page = measured.filled("{{ claims }}")
     assert page.count("\n| yes | ") == sum(x["holds"] for x in claims)
     assert page.count("\n| **not in this run** | ") == sum(not x["holds"] for x in claims)
+
+
+def test_one_experiment_is_gathered_beside_those_that_are_kept(scripts, tmp_path, monkeypatch):
+    """What was not run again is kept, if it was run with the same versions."""
+    measured = scripts[3]
+    known = measured.read("claims.json")
+    (tmp_path / "mirror").mkdir()
+    claims = [{"text": "One sentence.", "holds": True}]
+    (tmp_path / "mirror" / "claims.json").write_text(json.dumps({"claims": claims}))
+    monkeypatch.setattr(measured, "read", lambda _: known | {"versions": versions})
+    versions = {"jax": "0"}
+    with pytest.raises(SystemExit, match="has 1 of 7 experiments"):
+        measured.gather(tmp_path)
+    versions = {
+        "jaxdae": jaxdae.__version__,
+        "jax": jax.__version__,
+        "python": platform.python_version(),
+    }
+    found = measured.gather(tmp_path)["scripts"]
+    assert found.pop("mirror")["claims"] == claims
+    assert found == {name: x for name, x in known["scripts"].items() if name != "mirror"}

@@ -2,7 +2,8 @@
 
 python docs/scripts/measured.py results    # gather what experiments and the command wrote there
 
-Of the command: `jaxdae tune two-link` and `jaxdae analyze ball-beam --dt 0.001`.
+Of the command: `jaxdae tune two-link` and `jaxdae analyze ball-beam --dt 0.001`. What an experiment
+has not written there is kept as it was.
 """
 
 import json
@@ -111,7 +112,11 @@ PLACES = {
 
 
 def gather(results: Path) -> dict[str, Any]:
-    """What the experiments wrote, with what they say of themselves and the versions here."""
+    """What experiments wrote, with what they say of themselves and the versions here.
+
+    Raises:
+        SystemExit: where some are kept from a run with other versions.
+    """
     import jax
 
     import jaxdae
@@ -119,7 +124,15 @@ def gather(results: Path) -> dict[str, Any]:
     names = [name for scripts in PAPERS.values() for name in scripts]
     versions = {"jaxdae": jaxdae.__version__, "jax": jax.__version__}
     versions["python"] = platform.python_version()
-    return {"versions": versions, "scripts": {name: _script(results, name) for name in names}}
+    written = {x: _script(results, x) for x in names if (results / x / "claims.json").exists()}
+    known = read("claims.json")
+    if len(written) < len(names) and versions != known["versions"]:
+        raise SystemExit(
+            f"{results} has {len(written)} of {len(names)} experiments, run with {versions}; those "
+            f"that would be kept ran with {known['versions']}. Run all of them."
+        )
+    kept = known["scripts"] | written
+    return {"versions": versions, "scripts": {name: kept[name] for name in names}}
 
 
 def _script(results: Path, name: str) -> dict[str, Any]:
@@ -134,7 +147,7 @@ def _pictures(results: Path) -> None:
     PICTURES.mkdir(parents=True, exist_ok=True)
     for scripts in PAPERS.values():
         for name, picture in scripts.items():
-            if picture:
+            if picture and (results / name / picture).exists():
                 image = Image.open(results / name / picture).convert("RGB")
                 image.thumbnail((1400, 1400))
                 image.quantize(64).save(PICTURES / f"{name}.png", optimize=True)
