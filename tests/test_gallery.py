@@ -5,6 +5,8 @@ import re
 import sys
 from pathlib import Path
 
+import jax
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -97,3 +99,34 @@ def test_a_film_is_built_once(gallery, tmp_path, monkeypatch):
         assert image.size == (240, 180)
     (tmp_path / "appell_hamel.gif").unlink()
     assert gallery.stale() == everything
+
+
+@pytest.mark.slow
+def test_the_bicycle_has_the_modes_of_the_benchmark(gallery, monkeypatch):
+    """Weave, capsize and castering at 5 m/s, as Meijaard and others print them in table 2."""
+    monkeypatch.syspath_prepend(gallery.FOLDER)
+    script = {}
+    exec(gallery.films()["bicycle"].source.partition("\nfilm(")[0], script)
+    terms = jax.jit(lambda q, v: jaxdae.evaluate(script["Bicycle"](), 0.0, q, v))
+    free, speed, h = np.array([4, 6, 7]), 5.0, 1e-4  # roll, steering and the rear wheel
+
+    def rate(x):
+        """Of roll, steering and their velocities; odd in them, so that pitch stays as it is."""
+        q = np.array([0.0, 0.0, 0.3, 0.0, x[0], 0.0, x[1], 0.0, 0.0])
+        jac = np.asarray(terms(q, np.zeros(9)).jac)
+        known = np.concatenate([np.zeros(6), x[2:], [speed / 0.3]])
+        v = np.linalg.solve(np.concatenate([jac, np.eye(9)[free]]), known)
+        at = terms(q, v)
+        matrix = np.block([[at.mass, jac.T], [jac, np.zeros((6, 6))]])
+        a = np.linalg.solve(matrix, np.concatenate([at.force, -at.gamma]))
+        return np.concatenate([x[2:], a[free[:2]]])
+
+    linear = np.stack([rate(h * x) / h for x in np.eye(4)], axis=1)
+    weave, capsize, castering = (
+        -0.77534188219585 + 4.46486771378823j,
+        -0.32286642900409,
+        -14.07838969279822,
+    )
+    found = np.sort_complex(np.linalg.eigvals(linear))
+    # What is left out is of the order of h^2, times terms of the size of the largest root cubed.
+    np.testing.assert_allclose(found, [castering, weave.conjugate(), weave, capsize], rtol=1e-5)

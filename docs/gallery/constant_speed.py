@@ -18,6 +18,9 @@ class Free(ConstantSpeed):
     def velocity_constraints(self, t, q, v):
         return jnp.zeros(0)
 
+    def labels(self):
+        return jaxdae.Labels(("x", "y"), ("m", "m"))
+
 
 held = ConstantSpeed()
 start = jaxdae.State(*held.start())

@@ -17,7 +17,7 @@ jax.config.update("jax_enable_x64", True)
 def run(offset):
     gains = jaxdae.Multipliers(jaxdae.Baumgarte(Gamma=10.0))
     system = ChaplyginSleigh(offset=offset)
-    start = jaxdae.consistent_state(system, q=jnp.zeros(3), v=jnp.array([0.3, 0.0, 2.5]))
+    start = jaxdae.consistent_state(system, q=[0.0, 0.0, jnp.pi], v=[-0.3, 0.0, 2.5])
     return jaxdae.simulate(system, gains, start, t1=6.0)
 
 

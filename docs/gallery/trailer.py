@@ -68,9 +68,9 @@ gains = jaxdae.Multipliers(jaxdae.Baumgarte(Gamma=10.0))
 
 
 def run(control):
-    return jaxdae.simulate(Trailer(), gains, start, t1=14.0, controller=control)
+    return jaxdae.simulate(Trailer(), gains, start, t1=10.0, controller=control)
 
 
-lane = jnp.stack([jnp.linspace(-24.0, 4.0, 15), jnp.zeros(15)], 1)
+lane = jnp.stack([jnp.linspace(-18.0, 3.0, 15), jnp.zeros(15)], 1)
 runs = {"wheels held straight": run(lambda t, q, v, w: drive(0.0, q, v)), "steered": run(law)}
-film(runs, "trailer.gif", marks=lane)
+film(runs, "trailer.gif", marks=lane, over=True)
