@@ -1,8 +1,11 @@
 """The paper's runs, shortened: past the singular configuration and out of reach, and two folds."""
 
+import dataclasses
 import json
 
 import pytest
+
+import jaxdae
 
 # Near the gains that tuning finds, all of one shape with the paper's.
 TUNED = {
@@ -55,7 +58,7 @@ def test_every_claim_of_the_report_holds(two_link, formulations, results):
     stops = [("Dopri8", 1e-8, 2.8503), ("Dopri8", 1e-10, 0.4933)]
     sentences = two_link.claims(results, stops, PASSED)
     assert [x.text for x in sentences if not x.holds] == []
-    text = two_link.report(results, formulations, (stops, passed), sentences)
+    text = two_link.report(results, formulations, (stops, PASSED), sentences)
     assert "with 1 of 2 solvers and tolerances they do" in " ".join(text.split())
 
 
@@ -85,3 +88,21 @@ def test_figures_end_where_the_runs_do(two_link, results, tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {
         "reachable-violation.png", "reachable-geometry.png",
     }  # fmt: skip
+
+
+@pytest.mark.slow
+def test_the_solve_for_singular_positions_passes_the_fold_from_every_start(
+    experiment, formulations
+):
+    """And leaves it on the smooth branch, with the tuned gains, which magnify residuals most."""
+    runs = experiment("two_link_runs")
+    robust = dataclasses.replace(formulations["multipliers"], solve=jaxdae.SingularityRobust())
+    row = runs.passage(robust, end=4.0)
+    assert row["runs"] == row["folds"] == row["passed"] == row["smooth"] == row["ended"] == 32
+
+
+def test_the_claim_on_folds_fails_where_a_run_leaves_the_smooth_branch(two_link):
+    assert two_link.fold_claim(PASSED).holds
+    lost = [*PASSED[:3], PASSED[3] | {"smooth": 127}]
+    assert not two_link.fold_claim(lost).holds
+    assert not two_link.fold_claim([PASSED[2], PASSED[1], PASSED[0], PASSED[3]]).holds
