@@ -132,8 +132,9 @@ def crossings(choices=CROSSINGS) -> list[tuple[str, float, float]]:
 STARTS, SIZES = 16, (1e-8, 1e-4)
 
 
-def passages(tuned: jaxdae.Multipliers) -> list[dict]:
+def passages(tuned: jaxdae.Multipliers | jaxdae.Penalty) -> list[dict]:
     """How many folds runs pass, with two sets of gains and two ways to solve the equations."""
+    assert isinstance(tuned, jaxdae.Multipliers)
     gains = {"Fig. 2": PAPER_RUNS[0].formulation(), "tuned": tuned}
     return [
         {"gains": name} | passage(dataclasses.replace(formulation, solve=solve))
