@@ -7,7 +7,6 @@ import platform
 import re
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import jax
@@ -204,22 +203,6 @@ def test_every_page_is_in_the_navigation():
 
 def test_the_readme_fits_on_three_screens():
     assert len((ROOT / "README.md").read_text().splitlines()) <= 150
-
-
-def test_the_recipe_of_conda_has_the_dependencies_and_the_version_of_the_project():
-    """As far as it can be checked without conda: its names and bounds, and that it is YAML."""
-    text = (ROOT / "recipe" / "meta.yaml").read_text()
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    run = text.partition("  run:\n")[2].partition("\ntest:")[0]
-    listed = [x.removeprefix("    - ") for x in run.splitlines() if x.strip()]
-    wanted = {
-        x.replace(">=", " >=").replace("matplotlib ", "matplotlib-base ")
-        for x in ["python" + project["requires-python"], *project["dependencies"]]
-    }
-    assert set(listed) == wanted
-    assert f'version = "{project["version"]}"' in text
-    assert f"jaxdae = {project['scripts']['jaxdae']}" in text
-    assert f"summary: {project['description']}" in text
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,149 @@
+"""The site is built without a warning, its links lead somewhere, and a browser shows its pages."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SCRIPTS = ROOT / "docs" / "scripts"
+
+
+@pytest.fixture(scope="module")
+def scripts():
+    """The modules that look at the site."""
+    sys.path.insert(0, str(SCRIPTS))
+    import links
+    import look
+
+    yield links, look
+    sys.path.remove(str(SCRIPTS))
+
+
+@pytest.fixture(scope="module")
+def links(scripts):
+    return scripts[0]
+
+
+@pytest.fixture(scope="module")
+def look(scripts):
+    return scripts[1]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The site, as it is published, but for notebooks that are not executed anew."""
+    folder = tmp_path_factory.mktemp("site")
+    environment = {x: y for x, y in os.environ.items() if x != "JAXDAE_EXECUTE"}
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", folder]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def window(look):
+    """A browser, for all tests: it takes a second to start."""
+    if look.chromium() is None:
+        pytest.skip("there is no Chromium on this machine: nothing shows the pages")
+    with look.browser() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def narrow(look, window):
+    """An empty page on the screen of a telephone whose owner likes it dark."""
+    with look.screen(window, look.SCREENS["narrow"]) as page:
+        yield page
+
+
+@pytest.mark.slow
+def test_the_site_is_built_and_every_link_leads_to_a_place_that_is_there(site, links, look):
+    assert list(links.broken(site)) == []
+    assert list(links.undescribed(site)) == []
+    assert {"", "gallery/", "tutorials/00_from_zero/", "api/jaxdae/simulate/"} < {*look.pages(site)}
+
+
+@pytest.mark.slow
+def test_a_browser_finds_no_fault_with_any_page(site, look, narrow):
+    """Narrow: what is too wide shows there first."""
+    urls = look.of_different_kinds(site)
+    assert len(urls) > 60
+    with look.served(site) as root:
+        assert [(url, x) for url in urls for x in look.faults(narrow, root + url)] == []
+
+
+# Words that a user would look for, and the page that he should find among the first three.
+SEARCHED = {
+    "singular position": "concepts/singular/",
+    "choose gains": "howto/gains/",
+    "consistent_state": "api/jaxdae/consistent_state/",
+    "Baumgarte1972": "references/",
+    "ball and beam": "tutorials/02_shulgin_ball_beam/",
+    "glossary": "glossary/",
+}
+
+
+@pytest.mark.slow
+def test_the_search_answers_with_the_page_that_one_looks_for(site, look, window):
+    with look.served(site) as root, look.screen(window, look.SCREENS["wide"]) as page:
+        page.goto(root)
+        for words, url in SEARCHED.items():
+            pages = list(dict.fromkeys(x.split("#")[0] for x in look.search(page, words)))
+            assert root + url in pages[:3], (words, pages[:5])
+
+
+@pytest.mark.slow
+def test_colours_are_those_of_the_system_until_they_are_changed_and_then_kept(site, look, window):
+    with look.served(site) as root, look.screen(window, look.SCREENS["narrow"]) as page:
+        page.goto(root)
+        assert look.toggled(page) == ("slate", "default")
+        page.goto(root + "faq/")
+        assert page.evaluate(look.COLOURS) == "default"
+        assert look.toggled(page) == ("default", "slate")
+
+
+FAULTS = {
+    "": [],
+    '<img src="absent.png" alt="x">': ["404: ", "no picture: "],
+    '<img src="absent.png" alt="x" loading="lazy" style="margin-top: 9000px">': ["no picture: "],
+    "<script>throw new Error('broken')</script>": ["error: broken"],
+    "<script>console.warn('old')</script>": ["warning: old"],
+    "<script>console.error('bad')</script>": ["error: bad"],
+    "<style>@font-face {font-family: x; src: url(https://fonts.example.org/x.woff2)}"
+    " body {font-family: x}</style>x": ["elsewhere: ", "failed: "],
+    '<link rel="stylesheet" href="absent.css">': ["404: "],
+    '<table style="width: 900px"><tr><td>x</td></tr></table>': ["table reaches to "],
+    '<div style="overflow: hidden"><p style="width: 900px">x</p></div>': ["p reaches to "],
+    '<div style="overflow-x: auto"><p style="width: 900px">x</p></div>': [],
+}
+
+
+@pytest.mark.slow
+def test_faults_that_are_put_into_a_page_are_found(look, narrow, tmp_path):
+    for i, part in enumerate(FAULTS):
+        text = f'<!doctype html><link rel="icon" href="data:,"><title>x</title><body>{part}</body>'
+        (tmp_path / f"{i}.html").write_text(text)
+    with look.served(tmp_path) as root:
+        for i, (part, wanted) in enumerate(FAULTS.items()):
+            found = look.faults(narrow, f"{root}{i}.html")
+            assert bool(found) == bool(wanted), (part, found)
+            for start in wanted:
+                assert any(x.startswith(start) for x in found), (part, found)
+        assert "404: " in look.faults(narrow, f"{root}absent.html")[0]
+
+
+def test_links_and_pictures_that_are_put_into_a_page_are_found(links, tmp_path):
+    (tmp_path / "part").mkdir()
+    (tmp_path / "part" / "index.html").write_text('<p id="here">x</p> <a href="../#top">x</a>')
+    (tmp_path / "index.html").write_text(
+        '<h1 id="top">x</h1> <a href="part/#here">x</a> <a href="https://example.org/#x">x</a>'
+        '<a href="part/#there">x</a> <a href="absent/">x</a> <a href="#bottom">x</a>'
+        '<code>&lt;a href="nowhere"&gt;</code> <img src="x.png" alt=""> <img src="y.png" alt="y">'
+    )
+    (tmp_path / "y.png").touch()
+    wanted = ["part/#there", "absent/", "#bottom", "x.png"]
+    assert list(links.broken(tmp_path)) == [f"index.html: {x}" for x in wanted]
+    assert list(links.undescribed(tmp_path)) == ['index.html: <img src="x.png" alt="">']
