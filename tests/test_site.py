@@ -37,7 +37,7 @@ def site(tmp_path_factory):
     """The site, as it is published, but for notebooks that are not executed anew."""
     folder = tmp_path_factory.mktemp("site")
     environment = {x: y for x, y in os.environ.items() if x != "JAXDAE_EXECUTE"}
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", folder]
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", folder]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return folder

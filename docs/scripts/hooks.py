@@ -23,6 +23,7 @@ MAKERS = (reference, bibliography, tutorials, copies, gallery)
 LOG = logging.getLogger("mkdocs.site")
 EQUATION = re.compile(r'<(span|div) class="arithmatex">(.*?)</\1>', re.DOTALL)
 KEYS = "|".join(bibliography.entries())
+NO_TEXT = re.compile(r"(<pre.*?</pre>|<code.*?</code>|<a .*?</a>|<[^>]*>)", re.DOTALL)
 CITED = re.compile(rf"(?<=[\[ ])({KEYS})(?=[^\[\]<>]*\])")
 
 
@@ -45,9 +46,9 @@ def on_page_content(html: str, page, config, files) -> str:  # noqa: ARG001 - Mk
 
 
 def linked(html: str, url: str) -> str:
-    """`[Baumgarte1972, eq. 3]` with a link to its entry, but for code."""
+    """`[Baumgarte1972, eq. 3]` with a link to its entry, but for code, links and what tags say."""
     up = "../" * url.count("/")
-    parts = re.split(r"(<pre.*?</pre>|<code.*?</code>)", html, flags=re.DOTALL)
+    parts = NO_TEXT.split(html)
     for i in range(0, len(parts), 2):
         parts[i] = CITED.sub(rf'<a href="{up}references/#\1">\1</a>', parts[i])
     return "".join(parts)
@@ -58,7 +59,9 @@ def _mathml(match: re.Match) -> str:
     text = unescape(match[2]).strip()
     source, display = text[2:-2].strip(), "block" if match[1] == "div" else "inline"
     try:
-        return convert(source, display=display)
+        made = convert(source, display=display)
+        # Only a box around it scrolls.
+        return f'<div class="equation">{made}</div>' if display == "block" else made
     except Exception as error:  # Any: the page must say which equation it is.
         LOG.warning("equation %r: %s", source, error)
         return f"<code>{escape(source)}</code>"

@@ -158,10 +158,11 @@ def faults(page: Page, address: str) -> list[str]:
 def search(page: Page, words: str) -> list[str]:
     """Addresses with which the site that is shown answers, the best first."""
     field = page.locator(".md-search__input")
-    field.fill("")
     field.focus()
+    field.press("Control+a")
+    field.press("Backspace")
     page.wait_for_function(f"() => !document.querySelector('{RESULTS}')")
-    field.fill(words)
+    field.press_sequentially(words)  # it listens to keys
     page.wait_for_selector(RESULTS, state="attached")
     return page.eval_on_selector_all(RESULTS, "all => all.map(x => x.href.split('?')[0])")
 

@@ -97,7 +97,12 @@ def executed(name: str, after_cell: Callable[..., object] | None = None) -> Outp
 
     notebook = read(name)
     paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(x for x in paths if x)}
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join(x for x in paths if x),
+        # Most programs run for milliseconds, and compile for seconds with all optimizations.
+        "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    }
     environment.pop("MPLBACKEND", None)  # pictures belong into the notebook
     with tempfile.TemporaryDirectory() as folder:
         client = NotebookClient(
@@ -105,7 +110,7 @@ def executed(name: str, after_cell: Callable[..., object] | None = None) -> Outp
             timeout=3600,
             on_cell_executed=after_cell,
             resources={"metadata": {"path": folder}},
-            extra_arguments=["--InlineBackend.figure_formats=retina"],
+            extra_arguments=["--InlineBackend.figure_formats=retina", "--log-level=40"],
         )
         client.execute(env=environment)
     return [[*_shown(name, x)] for x in notebook.cells if x.cell_type == "code"]
