@@ -80,8 +80,10 @@ SEARCHED = {
     "singular position": "concepts/singular/",
     "choose gains": "howto/gains/",
     "consistent_state": "api/jaxdae/consistent_state/",
-    "Baumgarte1972": "references/",
     "ball and beam": "tutorials/02_shulgin_ball_beam/",
+    "Hairer Wanner": "references/",
+    "identify parameters": "howto/identify/",
+    "read a warning": "howto/warnings/",
     "glossary": "glossary/",
 }
 
