@@ -229,6 +229,13 @@ def test_what_is_said_of_ball_and_beam_is_what_the_command_writes(scripts):
     assert f"below {1e3 * found['step_limits']['rk4']:.2g} ms" in sentence
 
 
+def test_the_page_of_papers_counts_folds_with_and_without_the_solve_for_them(scripts):
+    """As the page on formulations says."""
+    rows = scripts[3].filled("{{ claims }}").splitlines()
+    counted = [x for x in rows if re.search(r"pass \d+ of \d+ folds", x)]
+    assert any("SingularityRobust" in x and x.startswith("| yes |") for x in counted)
+
+
 def test_files_of_numbers_are_taken_from_what_the_command_writes(scripts):
     measured = scripts[3]
     check = {"cost": 1.0, "failed": 0, "worst": 2.0}
