@@ -199,12 +199,14 @@ def _draw_dots(ax: Axes, members: Members, last: np.ndarray) -> None:
         ax.plot(i, last[i], "o", color=color, markersize=5.0)
     lost = np.flatnonzero(~members.success)
     place = {"transform": ax.get_xaxis_transform(), "clip_on": False, "zorder": 5}
-    ax.plot(lost, np.zeros(lost.size), **_CROSSES, **place)
+    if lost.size:  # without points, lines that are not clipped reach to the end of the figure
+        ax.plot(lost, np.zeros(lost.size), **_CROSSES, **place)
     ax.set_xlim(-0.5, len(last) - 0.5)
     ax.set_xticks(range(len(last)), members.indices)
     middle, spread = float(np.nanmean(last)), np.ptp(last[np.isfinite(last)])
     if spread <= 1e-9 * abs(middle):  # equal but for round-off, which no axis should enlarge
-        ax.set_ylim(middle - 0.1 * abs(middle), middle + 0.1 * abs(middle))
+        room = 0.1 * abs(middle) or 1.0
+        ax.set_ylim(middle - room, middle + room)
 
 
 def _draw_histogram(ax: Axes, last: np.ndarray, logarithmic: bool) -> None:

@@ -115,8 +115,19 @@ def along(trajectory: Any, ts: np.ndarray | None = None) -> Shapes:
         points = _points(system, moving)
     else:
         points = points_of(moving.q.reshape(moving.ts.size, *_shape(trajectory)), words)
-    arrays = lambda table: {x: np.asarray(y) for x, y in table.items()}  # noqa: E731
+    arrays = lambda table: {x: _finite(x, np.asarray(y), moving.ts) for x, y in table.items()}  # noqa: E731
     return Shapes(moving.ts, arrays(points.places), arrays(points.outlines), points)
+
+
+def _finite(name: str, positions: np.ndarray, ts: np.ndarray) -> np.ndarray:
+    known = np.isfinite(positions).reshape(len(ts), -1).all(axis=1)
+    if known.all():
+        return positions
+    raise ValueError(
+        f"the point {name!r} has no finite position at t = {ts[np.argmin(known)]:.6g} s, and "
+        f"{np.sum(~known) - 1} more of the {len(ts)} times to be drawn: look at what "
+        "points(t, q) computes there."
+    )
 
 
 def _drawing(trajectory: Any) -> Any:

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from helpers.figures import legend, xy
 from helpers.stored_runs import stored
@@ -127,6 +128,19 @@ def test_few_members_are_drawn_each():
     np.testing.assert_array_equal(cross.get_xdata(), [7])
     assert not last.patches
     assert "each member" not in legend(drawn(stored((13,))).axes[0])
+
+
+def test_all_quantities_of_a_few_members_have_room(recwarn):
+    """No axis is left without height by what is drawn beside it."""
+    figure = drawn(stored((5,)), quantities=("q", "v", "u", "multipliers", "energy"))
+    FigureCanvasAgg(figure).draw()
+    assert [*recwarn] == []
+    assert min(ax.get_window_extent().height for ax in figure.axes) > 1.2 * figure.get_dpi()
+
+
+def test_errors_that_are_all_zero_are_drawn():
+    run = stored((3,), phi=np.zeros((3, 5, 1)))
+    assert drawn(run, quantities=("phi",)).axes[1].get_ylim() == (-1.0, 1.0)
 
 
 def test_of_very_few_members_each_has_its_name():

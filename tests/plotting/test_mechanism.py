@@ -197,6 +197,20 @@ def test_a_run_from_a_file_knows_no_system():
         plot_mechanism(run)
 
 
+class Lost(Turning):
+    def points(self, t, q):
+        del t
+        far = jnp.where(q[0] > 2.0, jnp.nan, q[0])
+        return jaxdae.Points({"a": jnp.zeros(2), "b": jnp.stack([far, far])})
+
+
+def test_points_that_are_not_finite_are_named():
+    """From an angle of 2 on, a quarter of pi to a row and an eighth of that between."""
+    words = r"the point 'b' has no finite position at t = 1\.3125 s, and 11 more of the 33 times"
+    with pytest.raises(ValueError, match=words):
+        plot_mechanism(turning_run(Lost()))
+
+
 def test_points_of_another_kind_are_refused():
     with pytest.raises(TypeError, match=r"NotPoints.points must return jaxdae.Points, .* dict"):
         plot_path(turning_run(NotPoints()))
