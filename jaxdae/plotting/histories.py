@@ -108,7 +108,8 @@ def _curves(trajectory: Any, quantity: str, values: Any) -> tuple[np.ndarray, np
     if rows is None:
         return readout.times(trajectory), readout.rows(trajectory, values)
     fine = between_rows.finely(rows)
-    return fine.ts, fine.q if quantity == "q" else fine.v
+    # In the run's own precision, by which round-off is judged.
+    return fine.ts, (fine.q if quantity == "q" else fine.v).astype(np.asarray(values).dtype)
 
 
 def _too_few_rows(trajectory: Any, ts: np.ndarray, labels: Any) -> str | None:
@@ -219,6 +220,9 @@ def plot_histories(
         ax.set_ylabel(panel.heading)
         if panel.names:
             style.draw_lines(ax, panel.ts, panel.columns, panel.names)
+            limits = style.limits_of_round_off(panel.columns)
+            if limits is not None:
+                ax.set_ylim(*limits)
             if panel.small:
                 largest = np.max(np.abs(panel.columns))
                 said = f"small ones, at most {largest:.3g}"

@@ -26,12 +26,14 @@ class Name(NamedTuple):
 
     Args:
         text: names of the points of one place.
+        names: the same one by one.
         place: their position, shape `(d,)`.
         offset: from there to the middle of the text on paper [pt].
         direction: unit vector of the side that was chosen.
     """
 
     text: str
+    names: list[str]
     place: np.ndarray
     offset: np.ndarray
     direction: np.ndarray
@@ -85,7 +87,7 @@ def arranged(
             costs += _TURNED * (1.0 - directions @ before[text])
         best = int(np.argmin(costs))
         boxes.append(np.stack([at + offsets[best] - half, at + offsets[best] + half]))
-        found.append(Name(text, place, offsets[best], directions[best]))
+        found.append(Name(text, names, place, offsets[best], directions[best]))
     return found
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.colors import to_hex
 
 from jaxdae.files import output_file, replace_file
-from jaxdae.plotting import film, histories, readout, shapes, style
+from jaxdae.plotting import film, histories, names, readout, scene, shapes, style
 from jaxdae.plotting.shapes import Shapes
 
 # Times that the slider stops at: a film of 5 to 20 s.
@@ -19,6 +19,10 @@ _QUANTITIES = ("q", "v", "u", "w")
 _HEIGHT, _PANEL = 560, 150
 # Of many panels the mechanism stands beside the first.
 _BESIDE = 3
+# Of names [pt]; and the sine of half of the angle that each of eight sides takes.
+_LETTERS, _ASIDE = 9.0, 0.38
+# Where mechanisms in space are seen from, so that numbers of their axes are in the picture.
+_EYE = {"x": 1.5, "y": 1.5, "z": 1.1}
 _LINK, _BODY, _GROUND = style.PALETTE[0], style.PALETTE[4], "#404040"
 
 # A click into a plot goes to the time that was clicked.
@@ -34,6 +38,50 @@ page.on('plotly_click', event => {
 """
 
 
+def _curve(points: np.ndarray) -> dict[str, np.ndarray]:
+    """Columns by the names of axes."""
+    return dict(zip("xyz", points.T, strict=False))
+
+
+class _Moving:
+    """The curves of a mechanism that move, with names beside links at all times of the slider.
+
+    Args:
+        drawn: at these times.
+    """
+
+    def __init__(self, drawn: Shapes):
+        self.shown = [x for x in drawn.places if not x.startswith("_")]
+        paper = scene.new_scene(drawn, plane=None, title=None)
+        before: dict[str, np.ndarray] = {}
+        self.curves = []
+        for i in range(drawn.ts.size):
+            found = names.arranged(paper, i, _LETTERS, before, ())
+            before = {x.text: x.direction for x in found}
+            self.curves.append(self._at(drawn, i, found))
+
+    def _at(self, drawn: Shapes, i: int, found: list[names.Name]) -> list[dict[str, Any]]:
+        marks = (
+            np.stack([drawn.places[x][i] for x in self.shown]) if self.shown else (drawn.joints(i))
+        )
+        # Those of one place are written once, beside the first of them.
+        beside = {x.names[0]: x for x in found}
+        texts = [beside[x].text if x in beside else "" for x in self.shown]
+        sides = [_side(beside[x].direction) if x in beside else "top center" for x in self.shown]
+        # In space, plotly clips what is written on other sides, and the reader turns the picture.
+        side = sides if drawn.dimension == 2 else "top center"
+        named = _curve(marks) | {"text": texts, "textposition": side}
+        return [_curve(x) for x in (drawn.edges(i), drawn.lines(i), drawn.links(i))] + [named]
+
+
+def _side(direction: np.ndarray) -> str:
+    """The nearest of the eight sides on which plotly writes."""
+    x, y = direction
+    across = "right" if x > _ASIDE else "left" if x < -_ASIDE else "center"
+    up = "top" if y > _ASIDE else "bottom" if y < -_ASIDE else "middle"
+    return f"{up} {across}"
+
+
 class _Parts(NamedTuple):
     """What the page is made of, as plotly has it.
 
@@ -42,6 +90,7 @@ class _Parts(NamedTuple):
         figure: with its axes.
         drawn: the mechanism at the times of the slider, `None` for a system without points.
         paths: the same at all rows and between them.
+        moving: its curves at the times of the slider.
         ts: these times [s].
     """
 
@@ -49,6 +98,7 @@ class _Parts(NamedTuple):
     figure: Any
     drawn: Shapes | None
     paths: Shapes | None
+    moving: _Moving | None
     ts: np.ndarray
 
 
@@ -84,7 +134,8 @@ def save_page(
     drawn = shapes.along(trajectory, ts) if _has_points(trajectory) else None
     panels = _panels(trajectory, readout.get_labels(trajectory, labels))
     paths = None if drawn is None else shapes.along(trajectory)
-    parts = _Parts(go, _empty(subplots, drawn, panels), drawn, paths, ts)
+    curves = None if drawn is None else _Moving(drawn)
+    parts = _Parts(go, _empty(subplots, drawn, panels), drawn, paths, curves, ts)
     moving = _draw_mechanism(parts) + _draw_panels(parts, panels)
     _add_frames(parts, moving, panels)
     _lay_out(parts, len(panels), title, readout.failure_time(trajectory), abs(last - first))
@@ -143,21 +194,9 @@ def _empty(subplots: Any, drawn: Shapes | None, panels: list[Any]) -> Any:
     )
 
 
-def _curve(points: np.ndarray) -> dict[str, np.ndarray]:
-    """Columns by the names of axes, in single precision: half of the file."""
-    return dict(zip("xyz", points.astype(np.float32).T, strict=False))
-
-
-def _mechanism(drawn: Shapes, i: int) -> list[dict[str, Any]]:
-    """Curves that move: what changes of them from frame to frame."""
-    names = [x for x in drawn.places if not x.startswith("_")]
-    marks = np.stack([drawn.places[x][i] for x in names]) if names else drawn.joints(i)
-    return [_curve(x) for x in (drawn.edges(i), drawn.lines(i), drawn.links(i), marks)]
-
-
 def _draw_mechanism(parts: _Parts) -> list[int]:
     """Paths, ground and the mechanism at its start; the places of what moves among the curves."""
-    if parts.drawn is None or parts.paths is None:
+    if parts.drawn is None or parts.paths is None or parts.moving is None:
         return []
     drawn, go = parts.drawn, parts.go
     kind = go.Scatter if drawn.dimension == 2 else go.Scatter3d
@@ -180,7 +219,6 @@ def _draw_mechanism(parts: _Parts) -> list[int]:
         else {"color": _GROUND, "size": 5, "symbol": "diamond"},
         name="ground",
     )
-    names = [x for x in drawn.places if not x.startswith("_")]
     wide = {"color": _LINK, "width": 4.0 if drawn.dimension == 2 else 6.0}
     looks = (
         {"mode": "lines", "line": {"color": _BODY, "width": 2.0}, "name": "bodies"}
@@ -190,13 +228,11 @@ def _draw_mechanism(parts: _Parts) -> list[int]:
         {
             "mode": "markers+text",
             "marker": {"color": _LINK, "size": 6 if drawn.dimension == 2 else 3},
-            "text": names,
-            "textposition": "top center",
             "name": "points",
         },
     )
     before = len(parts.figure.data)
-    for look, curve in zip(looks, _mechanism(drawn, 0), strict=True):
+    for look, curve in zip(looks, parts.moving.curves[0], strict=True):
         add(**look, **curve, showlegend=False)
     return [*range(before, len(parts.figure.data))]
 
@@ -210,10 +246,11 @@ def _draw_panels(parts: _Parts, panels: list[Any]) -> list[int]:
         colors = style.colors(len(panel.names))
         for name, color, column in zip(panel.names, colors, panel.columns.T, strict=True):
             line = {"color": to_hex(color), "width": 1.5}
-            curve = {"x": panel.ts.astype(np.float32), "y": column.astype(np.float32)}
+            curve = {"x": panel.ts, "y": column}
             look = {"mode": "lines", "line": line, "name": name, "legend": f"legend{row + 1}"}
             figure.add_trace(go.Scatter(**curve, **look, meta="history"), row=row, col=col)
-        figure.update_yaxes(title_text=panel.heading, row=row, col=col)
+        limits = style.limits_of_round_off(panel.columns)
+        figure.update_yaxes(title_text=panel.heading, range=limits, row=row, col=col)
         top = next(figure.select_yaxes(row=row, col=col)).domain[1]
         place = {"x": 1.01, "y": top, "xanchor": "left", "yanchor": "top"}
         figure.update_layout({f"legend{row + 1}": place})
@@ -237,7 +274,9 @@ def _add_frames(parts: _Parts, moving: list[int], panels: list[Any]) -> None:
     go, drawn = parts.go, parts.drawn
     frames = []
     for i, t in enumerate(parts.ts):
-        curves = [] if drawn is None else [_of(go, drawn, x) for x in _mechanism(drawn, i)]
+        curves = []
+        if drawn is not None and parts.moving is not None:
+            curves = [_of(go, drawn, x) for x in parts.moving.curves[i]]
         curves += [go.Scatter(**_cursor(panel, t)) for panel in panels]
         frames.append(go.Frame(data=curves, traces=moving, name=str(i)))
     parts.figure.frames = frames
@@ -275,7 +314,7 @@ def _scale(figure: Any, drawn: Shapes) -> None:
         label = readout.with_unit(name, drawn.points.unit)
         axes[f"{name}axis"] = {"title": {"text": label}, "range": [float(a), float(b)]}
     if drawn.dimension == 3:
-        figure.update_scenes(**axes, aspectmode="data")
+        figure.update_scenes(**axes, aspectmode="data", camera={"eye": _EYE})
         return
     figure.update_xaxes(**axes["xaxis"], constrain="domain", row=1, col=1)
     figure.update_yaxes(

@@ -149,6 +149,29 @@ def show_after_start(ax: Axes) -> None:
     )
 
 
+# A spread of so few units in the last place is round-off.
+_LAST_PLACES = 16
+
+
+def limits_of_round_off(columns: np.ndarray) -> list[float] | None:
+    """Limits for curves that are constant but for round-off, which no axis should enlarge.
+
+    Args:
+        columns: finite values of all curves of an axis.
+
+    Returns:
+        Both limits; `None` for curves that change.
+    """
+    values = np.asarray(columns)
+    if values.size == 0 or values.dtype.kind != "f":
+        return None
+    low, high = float(values.min()), float(values.max())
+    size = max(abs(low), abs(high))
+    if not 0.0 < high - low <= _LAST_PLACES * float(np.finfo(values.dtype).eps) * size:
+        return None
+    return [low - 0.1 * size, high + 0.1 * size]
+
+
 def note(ax: Axes, text: str) -> None:
     """A remark in the middle of axes that would otherwise be empty."""
     ax.text(0.5, 0.5, text, transform=ax.transAxes, ha="center", va="center", color=QUIET)

@@ -57,6 +57,15 @@ def test_mechanism_and_cursors_move_with_the_slider(read):
     assert "<title>rod &lt;1&gt;</title>" in page.text
 
 
+def test_names_of_one_place_are_written_once_beside_the_links(read):
+    """At the start the rod lies to the left of its end; half a turn later, to the right."""
+    page = read(turning_run())
+    for i, sides in ((0, ("right", "center")), (-1, ("left", "center"))):
+        points = page.frames[i]["data"][3]
+        assert points["text"] == ["end, same", "pivot", ""]
+        assert points["textposition"][0].split()[1] in sides
+
+
 def test_histories_are_drawn_with_names_and_units(read):
     page = read(turning_run())
     drawn = {x["name"]: _numbers(x["y"]) for x in page.curves if x.get("meta") == "history"}

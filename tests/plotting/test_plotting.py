@@ -39,22 +39,6 @@ def test_histories_have_one_axes_per_quantity_and_unit():
     assert figure.get_suptitle() == "A beam"
 
 
-def test_curves_that_would_be_flat_have_axes_of_their_own():
-    """A thousandth of the others; what is as small as round-off, or zero, stays with them."""
-    labels = SimpleNamespace(coordinates=("big", "small", "noise", "none"), units=("m",) * 4)
-    run = stub(labels=labels)
-    run.q = np.stack([np.cos(TIMES), 1e-3 * np.sin(TIMES), 1e-14 * TIMES, 0.0 * TIMES], axis=1)
-    for scale, kind in ((1.0, float), (1e9, float), (1e-12, float), (1.0, np.float32)):
-        run.v, drawn = 0.0 * run.q, run.q.copy()
-        run.q = (scale * run.q).astype(kind)
-        figure = plot_histories(run, quantities=["q"])
-        assert [legend(ax) for ax in figure.axes] == [["big", "noise", "none"], ["small"]]
-        assert ylabels(figure) == ["coordinates q [m]"] * 2
-        said = figure.axes[1].get_title(loc="right")
-        assert said == f"small ones, at most {1e-3 * scale * np.sin(1.5):.3g}"
-        run.q = drawn
-
-
 def test_histories_draw_the_values_of_the_trajectory():
     run = stub()
     figure = plot_histories(run)
