@@ -1,7 +1,7 @@
 """Legs of Jansen's beach animal.
 
 One motor turns the crank of both, and the frame is held. With the lengths that Theo Jansen
-published (The Great Pretender, 2007) a foot stays level on the ground (dashed) for half a turn.
+published (The Great Pretender, 2007) a foot keeps nearly to the ground (dashed) for half a turn.
 """
 
 import jax
