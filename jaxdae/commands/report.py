@@ -185,8 +185,11 @@ def _control(result: Analysis, control: Control) -> str:
     ]
     if control.feedback is None or control.regulator is None:
         return "\n".join([*lines, _wrapped(f"no regulator: {control.failure}")])
-    names = result.state_names()[: control.feedback.K.shape[1]]
-    rows = [(f"u{i + 1}", *map(_number, row)) for i, row in enumerate(control.feedback.K)]
+    K, labels = control.feedback.K, result.system.labels()
+    actuators = {f"w{i + 1}": name for i, name in enumerate(labels.actuators)}
+    names = [actuators.get(name, name) for name in result.state_names()[: K.shape[1]]]
+    inputs = label_field(labels, "inputs", len(K), lambda i: f"u{i + 1}")
+    rows = [(name, *map(_number, row)) for name, row in zip(inputs, K, strict=True)]
     lines += [
         "regulator u = u0 - K s for unit weights of states and inputs, K:",
         table(("", *names), rows),

@@ -34,6 +34,13 @@ def test_the_result_is_complete_and_plain_json(analyzed, capsys):
     found = as_roots(run.result["spectrum"]["roots"])
     np.testing.assert_allclose(np.abs(sorted_roots(raw)), np.abs(found), atol=1e-7, rtol=1e-9)
     assert run.result["options"]["model"] == "ball-beam"
+    # By their names, in the table of the rest with units and in that of the regulator.
+    for words in (
+        "actuator current 0.022455 A",
+        "input voltage 0.058383 V",
+        "voltage -1.36118 2",
+    ):
+        assert words in run.text
 
 
 def test_the_certificate_bounds_the_violation(analyzed, capsys):
