@@ -217,7 +217,7 @@ def candidates(model: Linear, steps: int) -> list[Candidate]:
 
 def study(steps: int, size: Size, only: Sequence[str] = (), brief: bool = False) -> dict:
     """Tune and judge all candidates, or some by name."""
-    model = Linear.at_start(NOMINAL)
+    model = eqx.filter_jit(Linear.at_start)(NOMINAL)  # one program for hundreds of operations
     chosen = [x for x in candidates(model, steps) if x.name in only or not only]
     found = contest(task(BeamCost(model.course)), chosen, size, brief)
     return {"rows": found.rows, "course": model.course, "runs": found.runs}
