@@ -83,7 +83,7 @@ def test_pictures_are_drawn_of_a_member(batch):
     (curve,) = plot_histories(member, quantities=("multipliers",)).axes[0].get_lines()
     np.testing.assert_array_equal(curve.get_ydata(), np.asarray(member.multipliers)[:, 0])
     assert curve.get_label() == "rod"
-    with pytest.raises(ValueError, match=r"pick one of the batch first, trajectory\[0\]"):
+    with pytest.raises(ValueError, match=r"pick one of the batch first, trajectory\[0, 0\]"):
         plot_histories(batch)
 
 
