@@ -23,6 +23,7 @@ MAKERS = (reference, bibliography, tutorials, copies, gallery)
 LOG = logging.getLogger("mkdocs.site")
 EQUATION = re.compile(r'<(span|div) class="arithmatex">(.*?)</\1>', re.DOTALL)
 KEYS = "|".join(bibliography.entries())
+PARAGRAPH, TAG = re.compile(r"<p>(.*?)</p>", re.DOTALL), re.compile(r"<[^>]*>")
 NO_TEXT = re.compile(r"(<pre.*?</pre>|<code.*?</code>|<a .*?</a>|<[^>]*>)", re.DOTALL)
 CITED = re.compile(rf"(?<=[\[ ])({KEYS})(?=[^\[\]<>]*\])")
 
@@ -42,7 +43,15 @@ def on_page_markdown(markdown: str, page, config, files) -> str:  # noqa: ARG001
 
 def on_page_content(html: str, page, config, files) -> str:  # noqa: ARG001 - MkDocs' signature
     """Equations as MathML, which browsers set without a script; citations as links."""
+    page.meta.setdefault("description", described(html))
     return linked(EQUATION.sub(_mathml, html), page.url)
+
+
+def described(html: str) -> str:
+    """The first sentences of a page, for lists of pages elsewhere: what searches show of it."""
+    texts = (" ".join(unescape(TAG.sub("", x)).split()) for x in PARAGRAPH.findall(html))
+    first = next((x for x in texts if len(x) > 40 and not x.startswith("The code continues")), "")
+    return escape(first if len(first) <= 160 else first[:160].rpartition(" ")[0] + " …")
 
 
 def linked(html: str, url: str) -> str:
