@@ -70,7 +70,8 @@ def test_the_site_is_built_and_every_link_leads_to_a_place_that_is_there(site, l
 def test_pages_say_of_themselves_what_they_are_about(site):
     wanted = {
         "": "Simulation, tuning and analysis of constrained mechanical systems in JAX.",
-        "api/jaxdae/step_limit": "Largest stable fixed step",
+        "api/jaxdae/simulate": "Simulate a constrained system.",
+        "api/jaxdae/step_limit": "The largest step of a method",
         "tutorials/00_from_zero": "Ten minutes with jaxdae",
     }
     for url, text in wanted.items():

@@ -23,6 +23,7 @@ MAKERS = (reference, bibliography, tutorials, copies, gallery)
 LOG = logging.getLogger("mkdocs.site")
 EQUATION = re.compile(r'<(span|div) class="arithmatex">(.*?)</\1>', re.DOTALL)
 KEYS = "|".join(bibliography.entries())
+OF_OTHERS = ("The code continues", "Part of")  # what paragraphs begin with that say where one is
 PARAGRAPH, TAG = re.compile(r"<p>(.*?)</p>", re.DOTALL), re.compile(r"<[^>]*>")
 NO_TEXT = re.compile(r"(<pre.*?</pre>|<code.*?</code>|<a .*?</a>|<[^>]*>)", re.DOTALL)
 CITED = re.compile(rf"(?<=[\[ ])({KEYS})(?=[^\[\]<>]*\])")
@@ -50,7 +51,7 @@ def on_page_content(html: str, page, config, files) -> str:  # noqa: ARG001 - Mk
 def described(html: str) -> str:
     """The first sentences of a page, for lists of pages elsewhere: what searches show of it."""
     texts = (" ".join(unescape(TAG.sub("", x)).split()) for x in PARAGRAPH.findall(html))
-    first = next((x for x in texts if len(x) > 40 and not x.startswith("The code continues")), "")
+    first = next((x for x in texts if len(x) > 20 and not x.startswith(OF_OTHERS)), "")
     return escape(first if len(first) <= 160 else first[:160].rpartition(" ")[0] + " …")
 
 
