@@ -130,6 +130,7 @@ def test_few_members_are_drawn_each():
     assert "each member" not in legend(drawn(stored((13,))).axes[0])
 
 
+@pytest.mark.slow
 def test_all_quantities_of_a_few_members_have_room(recwarn):
     """No axis is left without height by what is drawn beside it."""
     figure = drawn(stored((5,)), quantities=("q", "v", "u", "multipliers", "energy"))
@@ -193,6 +194,7 @@ def test_curves_that_rows_do_not_show_are_pointed_out():
     assert title == "2 members; rows of 1 of 2 are too far apart for the motion: save more"
 
 
+@pytest.mark.slow
 def test_too_many_rows_for_cubics_are_their_rows():
     run = stored((5,), rows=1001)
     ax = drawn(run).axes[0]

@@ -70,6 +70,7 @@ def test_names_in_space_stand_beside_their_points_as_they_are_seen():
     assert not box.contains(*seen)
 
 
+@pytest.mark.slow
 def test_names_of_a_film_do_not_jump():
     """A rod that turns by 4.5 degrees in a frame: its names go with it, but for a few."""
     from jaxdae.plotting.film import Film, timing

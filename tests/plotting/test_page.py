@@ -23,12 +23,13 @@ def _numbers(x):
     return np.asarray(x)
 
 
-@pytest.fixture
-def read(tmp_path):
+@pytest.fixture(scope="module")
+def read(tmp_path_factory):
     """Curves, layout and frames of the page of a run, and its text."""
 
     def page_of(run, **more):
-        text = save_page(run, tmp_path / "new" / "run.html", **more).read_text()
+        path = tmp_path_factory.mktemp("pages") / "new" / "run.html"
+        text = save_page(run, path, **more).read_text()
         decoder, found = json.JSONDecoder(), []
         start = text.rindex("Plotly.newPlot(")
         for mark in (text.index("[{", start), text.index('{"template"', start)):
@@ -39,10 +40,14 @@ def read(tmp_path):
     return page_of
 
 
-@pytest.mark.slow
-def test_mechanism_and_cursors_move_with_the_slider(read):
+@pytest.fixture(scope="module")
+def page(read):
+    """Of the rod that makes half a turn in 2 s."""
+    return read(turning_run(), title="rod <1>")
+
+
+def test_mechanism_and_cursors_move_with_the_slider(page):
     """Half of the run's 2 s is half a turn of the rod, and the cursors stand at 1 s."""
-    page = read(turning_run(), title="rod <1>")
     assert [x["name"] for x in page.frames] == [str(i) for i in range(151)]
     frame = page.frames[75]
     moved = [page.curves[i] for i in frame["traces"]]
@@ -57,17 +62,15 @@ def test_mechanism_and_cursors_move_with_the_slider(read):
     assert "<title>rod &lt;1&gt;</title>" in page.text
 
 
-def test_names_of_one_place_are_written_once_beside_the_links(read):
+def test_names_of_one_place_are_written_once_beside_the_links(page):
     """At the start the rod lies to the left of its end; half a turn later, to the right."""
-    page = read(turning_run())
     for i, sides in ((0, ("right", "center")), (-1, ("left", "center"))):
         points = page.frames[i]["data"][3]
         assert points["text"] == ["end, same", "pivot", ""]
         assert points["textposition"][0].split()[1] in sides
 
 
-def test_histories_are_drawn_with_names_and_units(read):
-    page = read(turning_run())
+def test_histories_are_drawn_with_names_and_units(page):
     drawn = {x["name"]: _numbers(x["y"]) for x in page.curves if x.get("meta") == "history"}
     assert {*drawn} == {"angle", "d(angle)/dt"}
     np.testing.assert_allclose(drawn["angle"][::8], np.pi / 2 * turning_run().ts, rtol=1e-6)
@@ -76,9 +79,9 @@ def test_histories_are_drawn_with_names_and_units(read):
     assert page.layout["yaxis"]["scaleanchor"] == "x"
 
 
-def test_the_page_is_one_file(read):
+def test_the_page_is_one_file(page):
     """Nothing is fetched: no script, style or image has an address."""
-    text = read(turning_run()).text
+    text = page.text
     assert re.findall(r"<(?:script|link|img)[^>]+(?:src|href)=", text) == []
     assert "plotly.js v" in text[:200_000]
 
