@@ -1,0 +1,206 @@
+"""Bodies, what closes loops between them, and what drives their joints."""
+
+import abc
+from collections.abc import Sequence
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxdae.multibody import rotations
+from jaxdae.multibody.joints import AbstractJoint, Free, Pose, space_vector, Twist
+from jaxdae.reprs import Module
+from jaxdae.systems.precision import as_floats
+
+
+def _quaternion(values) -> Float[Array, " 4"]:
+    (found,) = as_floats(values)
+    if found.shape != (4,):
+        raise ValueError(f"multibody: a quaternion has 4 components; got shape {found.shape}.")
+    return found / jnp.linalg.norm(found)
+
+
+def _inertia(values) -> Float[Array, "3 3"]:
+    """A matrix; three numbers are its diagonal."""
+    (found,) = as_floats(values)
+    if found.shape == (3,):
+        return jnp.diag(found)
+    if found.shape != (3, 3):
+        raise ValueError(
+            "Body: the inertia has shape (3, 3), or (3,) for principal moments in axes of the "
+            f"body; got shape {found.shape}."
+        )
+    return found
+
+
+def _joints(values: AbstractJoint | Sequence[AbstractJoint]) -> tuple[AbstractJoint, ...]:
+    return (values,) if isinstance(values, AbstractJoint) else tuple(values)
+
+
+class Body(Module):
+    """A rigid body, and how it hangs on the one that bears it.
+
+    Args:
+        name: of the body.
+        joints: one or several in a row, the one next to the bearer first; none fixes the body to
+            its bearer.
+        parent: name of the bearer; `None` is the ground.
+        position: of the body's origin in the bearer's axes, joints at rest [m].
+        orientation: of its axes in those of the bearer, a quaternion with the scalar part first.
+        mass: [kg].
+        centre: of mass, in the body [m].
+        inertia: about the centre of mass in axes of the body [kg m^2], shape `(3, 3)` or `(3,)`.
+    """
+
+    name: str = eqx.field(static=True)
+    joints: tuple[AbstractJoint, ...] = eqx.field(converter=_joints, default=())
+    parent: str | None = eqx.field(static=True, default=None)
+    position: Float[Array, " 3"] = eqx.field(converter=space_vector, default=(0.0, 0.0, 0.0))
+    orientation: Float[Array, " 4"] = eqx.field(converter=_quaternion, default=(1.0, 0.0, 0.0, 0.0))
+    mass: float = 0.0
+    centre: Float[Array, " 3"] = eqx.field(converter=space_vector, default=(0.0, 0.0, 0.0))
+    inertia: Float[Array, "3 3"] = eqx.field(converter=_inertia, default=(0.0, 0.0, 0.0))
+
+    def at_rest(self) -> Pose:
+        """Its pose relative to the bearer, joints at rest."""
+        return Pose(self.position, rotations.from_quaternion(self.orientation))
+
+    def energy(self, twist: Twist) -> Float[Array, ""]:
+        """Kinetic energy [J]."""
+        velocity, spin = twist.at(self.centre), twist.spin
+        return 0.5 * (self.mass * velocity @ velocity + spin @ self.inertia @ spin)
+
+    def free(self) -> bool:
+        """Whether it hangs on nothing."""
+        return any(isinstance(x, Free) for x in self.joints)
+
+
+class AbstractLoop(Module):
+    """What closes a loop: position constraints between two bodies, or two joints."""
+
+    name: eqx.AbstractVar[str]
+
+    @abc.abstractmethod
+    def residuals(self, poses: dict[str | None, Pose], values: dict[str, Float[Array, " _"]]):
+        """Residuals, from poses of bodies (the ground is `None`) and coordinates of joints."""
+
+    @abc.abstractmethod
+    def constraints(self, units: dict[str, str]) -> tuple[tuple[str, str], ...]:
+        """Name and unit of each residual, from units of joints."""
+
+
+class Connection(AbstractLoop):
+    """A point of one body is a point of another one.
+
+    Args:
+        name: of the constraint.
+        first: name of a body; `None` is the ground.
+        second: name of the other one, or `None`.
+        anchor: the point in the first body [m].
+        other: the point in the second body [m].
+    """
+
+    name: str = eqx.field(static=True)
+    first: str | None = eqx.field(static=True)
+    second: str | None = eqx.field(static=True, default=None)
+    anchor: Float[Array, " 3"] = eqx.field(converter=space_vector, default=(0.0, 0.0, 0.0))
+    other: Float[Array, " 3"] = eqx.field(converter=space_vector, default=(0.0, 0.0, 0.0))
+
+    def residuals(self, poses, values):
+        del values
+        return poses[self.first].point(self.anchor) - poses[self.second].point(self.other)
+
+    def constraints(self, units):
+        del units
+        return tuple((f"{self.name} {x}", "m") for x in "xyz")
+
+
+class Weld(AbstractLoop):
+    """One body is fixed to another one.
+
+    Its residuals of rotation are `sin(angle)` times the axis of the rotation that is left, in axes
+    of the first body.
+
+    Args:
+        name: of the constraint.
+        first: name of a body; `None` is the ground.
+        second: name of the other one, or `None`.
+        anchor: a point in the first body [m].
+        other: the same point in the second body [m].
+        orientation: of the second body's axes in those of the first, a quaternion.
+    """
+
+    name: str = eqx.field(static=True)
+    first: str | None = eqx.field(static=True)
+    second: str | None = eqx.field(static=True, default=None)
+    anchor: Float[Array, " 3"] = eqx.field(converter=space_vector, default=(0.0, 0.0, 0.0))
+    other: Float[Array, " 3"] = eqx.field(converter=space_vector, default=(0.0, 0.0, 0.0))
+    orientation: Float[Array, " 4"] = eqx.field(converter=_quaternion, default=(1.0, 0.0, 0.0, 0.0))
+
+    def residuals(self, poses, values):
+        del values
+        one, two = poses[self.first], poses[self.second]
+        wanted = one.turn @ rotations.from_quaternion(self.orientation)
+        apart = one.point(self.anchor) - two.point(self.other)
+        return jnp.concatenate([apart, rotations.vector(wanted.T @ two.turn)])
+
+    def constraints(self, units):
+        del units
+        places = tuple((f"{self.name} {x}", "m") for x in "xyz")
+        return places + tuple((f"{self.name} about {x}", "rad") for x in "xyz")
+
+
+class Coupling(AbstractLoop):
+    """One joint follows another one: `y - y0 = c0 + c1 (x - x0) + c2 (x - x0)^2 + ...`.
+
+    Args:
+        name: of the constraint.
+        joint: the joint of `y`, a hinge or a slide.
+        by: the joint of `x`, a hinge or a slide; without one, `y - y0 = c0`.
+        coefficients: `c0, c1, ...` as many as there are.
+        references: `y0` and `x0`.
+    """
+
+    name: str = eqx.field(static=True)
+    joint: str = eqx.field(static=True)
+    by: str | None = eqx.field(static=True, default=None)
+    coefficients: Float[Array, " c"] = eqx.field(converter=jnp.asarray, default=(0.0, 1.0))
+    references: tuple[float, float] = (0.0, 0.0)
+
+    def residuals(self, poses, values):
+        del poses
+        follows = values[self.joint][0] - self.references[0]
+        if self.by is None:
+            return jnp.stack([follows - self.coefficients[0]])
+        leads = values[self.by][0] - self.references[1]
+        return jnp.stack([follows - jnp.polyval(self.coefficients[::-1], leads)])
+
+    def constraints(self, units):
+        return ((self.name, units[self.joint]),)
+
+
+class Motor(Module):
+    """A force or torque on a hinge or slide: `gear (gain u + b0 + b1 gear x + b2 gear dx/dt)`.
+
+    With the bias zero it is the input itself, times gear and gain; `gain = k`, `b1 = -k`,
+    `b2 = -d` is a servo with the target `u`.
+
+    Args:
+        name: of the input.
+        joint: name of the joint, a hinge or a slide.
+        gear: ratio of the transmission.
+        gain: force for each unit of the input.
+        bias: `b0, b1, b2`.
+    """
+
+    name: str = eqx.field(static=True)
+    joint: str = eqx.field(static=True)
+    gear: float = 1.0
+    gain: float = 1.0
+    bias: tuple[float, float, float] = (0.0, 0.0, 0.0)
+
+    def force(self, value, rate, u):
+        """On the joint [N or N m], from its coordinate, its rate and the input."""
+        constant, by_place, by_rate = self.bias
+        felt = constant + self.gear * (by_place * value + by_rate * rate)
+        return self.gear * (self.gain * u + felt)

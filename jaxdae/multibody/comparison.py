@@ -1,0 +1,116 @@
+"""What was read, held against MuJoCo's own numbers."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdae.multibody.bodies import Connection, Coupling
+from jaxdae.multibody.system import Multibody
+
+STATES = 3
+# Sums of some hundred rounded products; energies of a file are of one size.
+ROUND_OFF = 1e5
+
+
+class _Compared(NamedTuple):
+    """One number by both."""
+
+    what: str
+    ours: float
+    theirs: float
+    size: float
+
+
+def compare(mujoco, model, system: Multibody):
+    """Refuse a system whose energies, powers or residuals are not MuJoCo's.
+
+    Args:
+        mujoco: the module.
+        model: as MuJoCo compiled it.
+        system: as it was read.
+
+    Raises:
+        ValueError: with the first number that differs.
+    """
+    data, rng = mujoco.MjData(model), np.random.default_rng(0)
+    kept = model.opt.enableflags
+    model.opt.enableflags |= int(mujoco.mjtEnableBit.mjENBL_ENERGY)
+    ours = jax.jit(_numbers)
+    for _ in range(STATES):
+        data.qvel, data.ctrl = rng.normal(size=model.nv), rng.normal(size=model.nu)
+        data.qpos = model.qpos0
+        mujoco.mj_integratePos(model, data.qpos, rng.normal(size=model.nv), 0.5)
+        mujoco.mj_forward(model, data)
+        rates = _rates(mujoco, model, data)
+        state = (jnp.asarray(x, float) for x in (data.qpos, rates, data.ctrl))
+        _check(_pairs(mujoco, model, system, data, jax.device_get(ours(system, *state))))
+    model.opt.enableflags = kept
+
+
+def _numbers(system: Multibody, q, v, u) -> dict:
+    """Energies, powers, residuals of loops."""
+    _, spring_power = jax.jvp(system.spring_energy, (q,), (v,))
+    none = jnp.zeros(0, q.dtype)
+    dissipated = jax.grad(lambda v: system.dissipation(0.0, q, v))(v) @ v
+    poses, values = system.poses(q), system.values(q)
+    return {
+        "kinetic": system.kinetic_energy(0.0, q, v),
+        "potential": system.potential_energy(0.0, q),
+        "passive": -dissipated - spring_power,
+        "motors": system.force(0.0, q, v, none, u) @ v,
+        "loops": [x.residuals(poses, values) for x in system.loops],
+    }
+
+
+def _rates(mujoco, model, data) -> np.ndarray:
+    """dq/dt from MuJoCo's velocities: Euler parameters turn by half the angular velocity."""
+    rates, dof = np.zeros(model.nq), 0
+    for kind, at in zip(model.jnt_type, model.jnt_qposadr, strict=True):
+        if kind == int(mujoco.mjtJoint.mjJNT_FREE):
+            rates[at : at + 3] = data.qvel[dof : dof + 3]
+            at, dof = at + 3, dof + 3
+        if kind <= int(mujoco.mjtJoint.mjJNT_BALL):
+            turning = np.concatenate([[0.0], 0.5 * data.qvel[dof : dof + 3]])
+            product = np.empty(4)
+            mujoco.mju_mulQuat(product, data.qpos[at : at + 4], turning)
+            rates[at : at + 4], dof = product, dof + 3
+            continue
+        rates[at], dof = data.qvel[dof], dof + 1
+    return rates
+
+
+def _pairs(mujoco, model, system: Multibody, data, ours: dict) -> Iterator[_Compared]:
+    size = float(abs(data.energy).max())
+    yield _Compared("kinetic energy", ours["kinetic"], data.energy[1], size)
+    yield _Compared("potential energy", ours["potential"], data.energy[0], size)
+    for name, force in (("passive", data.qfrc_passive), ("motors", data.qfrc_actuator)):
+        power = float(force @ data.qvel)
+        yield _Compared(
+            f"power of {name} forces", ours[name], power, float(abs(force) @ abs(data.qvel))
+        )
+    exact = [x for x, loop in zip(ours["loops"], system.loops, strict=True)
+             if isinstance(loop, Connection | Coupling)]  # fmt: skip
+    theirs = _residuals(mujoco, model, data)
+    for one, other in zip(np.concatenate([*exact, []]), theirs, strict=True):
+        yield _Compared("residual of a loop", float(one), float(other), 1.0)
+
+
+def _residuals(mujoco, model, data) -> np.ndarray:
+    """Of points and joints; those of welds are scaled otherwise."""
+    of_equality = data.efc_type == int(mujoco.mjtConstraint.mjCNSTR_EQUALITY)
+    kinds = model.eq_type[data.efc_id[of_equality]]
+    return data.efc_pos[of_equality][kinds != int(mujoco.mjtEq.mjEQ_WELD)]
+
+
+def _check(pairs: Iterator[_Compared]):
+    tolerance = ROUND_OFF * jnp.finfo(float).eps
+    for what, ours, theirs, size in pairs:
+        # Not `>`: a number that is not finite differs, too.
+        if not abs(ours - theirs) <= tolerance * max(size, abs(theirs), 1e-12):
+            raise ValueError(
+                f"read_mujoco: the {what} in a random state is {float(ours):.6g} here and "
+                f"{float(theirs):.6g} in MuJoCo: the file has something that is not modelled."
+            )

@@ -1,0 +1,219 @@
+"""A system of rigid bodies."""
+
+import itertools
+from collections.abc import Sequence
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxdae.multibody.bodies import AbstractLoop, Body, Motor
+from jaxdae.multibody.joints import Pose, space_vector, Twist
+from jaxdae.systems import Labels, Points, State, System
+
+
+class Multibody(System):
+    r"""Rigid bodies on joints, with loops closed by constraints.
+
+    Coordinates are those of the joints, body by body: an angle for a hinge, a displacement for a
+    slide, four Euler parameters for a ball, place and Euler parameters for a free body. With the
+    velocity `c'` of a body's centre of mass, its angular velocity `omega` in its own axes,
+    armatures `a_k` and speeds `s_k` of the joints,
+
+        T = sum (m |c'|^2 + omega^T I omega) / 2 + sum a_k s_k^2 / 2
+        V = -sum m g^T c + springs,     D = sum d_k s_k^2 / 2
+
+    Euler parameters `e` have length 1: a constraint of their own. Bodies turn by `e / |e|`, and `T`
+    has a term `(e^T e')^2`, zero on that constraint, so that the mass matrix is regular.
+
+    Example:
+        A pendulum::
+
+            rod = Body("rod", Hinge("angle", axis=(0, 1, 0)), mass=1.0, centre=(0, 0, -0.5),
+                       inertia=(0.08, 0.08, 0.0))
+            system = Multibody([rod])
+
+    Args:
+        bodies: each after the one that bears it.
+        loops: constraints that close loops.
+        motors: forces by inputs.
+        gravity: acceleration [m/s^2], shape `(3,)`.
+
+    Raises:
+        ValueError: for a name that nothing has or two have, or a free body on another one.
+    """
+
+    bodies: tuple[Body, ...] = eqx.field(converter=tuple)
+    loops: tuple[AbstractLoop, ...] = eqx.field(converter=tuple, default=())
+    motors: tuple[Motor, ...] = eqx.field(converter=tuple, default=())
+    gravity: Float[Array, " 3"] = eqx.field(converter=space_vector, default=(0.0, 0.0, -9.81))
+
+    def __check_init__(self):
+        """Names that exist, each once; bearers first."""
+        seen: list[str] = []
+        for body in self.bodies:
+            _known("the bearer of " + repr(body.name), body.parent, seen)
+            seen.append(body.name)
+            _check_free(body)
+        joints = [x for body in self.bodies for x in body.joints]
+        for kind, names in (
+            ("bodies", seen),
+            ("joints", [x.name for x in joints]),
+            ("loops", [x.name for x in self.loops]),
+            ("motors", [x.name for x in self.motors]),
+        ):
+            twice = sorted({x for x in names if names.count(x) > 1})
+            if twice:
+                raise ValueError(f"Multibody: two {kind} are called {twice[0]!r}.")
+        single = [x.name for x in joints if x.size == 1]
+        for motor in self.motors:
+            _known(f"the joint of motor {motor.name!r}", motor.joint, single)
+        for loop in self.loops:
+            among = {"first": seen, "second": seen, "joint": single, "by": single}
+            for field, names in among.items():
+                _known(f"{field} of {loop.name!r}", getattr(loop, field, None), names)
+
+    def values(self, q: Float[Array, " n"]) -> dict[str, Float[Array, " size"]]:
+        """Coordinates by joint, in the order of `q`."""
+        joints = [x for body in self.bodies for x in body.joints]
+        ends = list(itertools.accumulate((x.size for x in joints), initial=0))
+        return {x.name: q[a:b] for x, a, b in zip(joints, ends[:-1], ends[1:], strict=True)}
+
+    def poses(self, q: Float[Array, " n"]) -> dict[str | None, Pose]:
+        """Poses of all bodies by name; the ground is `None`."""
+        values = self.values(q)
+        ground = Pose(jnp.zeros(3, q.dtype), jnp.eye(3, dtype=q.dtype))
+        found: dict[str | None, Pose] = {None: ground}
+        for body in self.bodies:
+            # A free body is where its coordinates say, whatever pose it was declared with.
+            pose = ground if body.free() else found[body.parent].then(body.at_rest())
+            for joint in body.joints:
+                pose = pose.then(joint.pose(values[joint.name]))
+            found[body.name] = pose
+        return found
+
+    def twists(self, q: Float[Array, " n"], v: Float[Array, " n"]) -> dict[str | None, Twist]:
+        """How all bodies move, by name, each in its own axes."""
+        values, rates = self.values(q), self.values(v)
+        found: dict[str | None, Twist] = {None: Twist(jnp.zeros(3, q.dtype), jnp.zeros(3, q.dtype))}
+        for body in self.bodies:
+            twist = found[body.parent].seen(body.at_rest())
+            for joint in body.joints:
+                value, rate = values[joint.name], rates[joint.name]
+                twist = twist.seen(joint.pose(value)).plus(joint.twist(value, rate))
+            found[body.name] = twist
+        return found
+
+    def _speeds(self, q, v):
+        """Of each joint: itself, its coordinates, their rates, its speeds."""
+        values, rates = self.values(q), self.values(v)
+        for joint in (x for body in self.bodies for x in body.joints):
+            value, rate = values[joint.name], rates[joint.name]
+            yield joint, value, rate, joint.speeds(value, rate)
+
+    def kinetic_energy(self, t, q, v):
+        """T of bodies and armatures [J]."""
+        twists = self.twists(q, v)
+        energy = sum((x.energy(twists[x.name]) for x in self.bodies), jnp.zeros((), q.dtype))
+        for joint, value, rate, speeds in self._speeds(q, v):
+            energy += 0.5 * jnp.sum(joint.armature * speeds**2)
+            if joint.size > 1:  # Along Euler parameters, of the size of the inertia across them.
+                energy += 2.0 * self._inertia_scale() * (value[-4:] @ rate[-4:]) ** 2
+        return energy
+
+    def _inertia_scale(self):
+        """Of rotations [kg m^2]; not zero for points."""
+        moments = sum(jnp.trace(x.inertia) + x.mass * x.centre @ x.centre for x in self.bodies)
+        masses = sum(jnp.asarray(x.mass) for x in self.bodies)
+        return jnp.where(moments > 0, moments, masses)
+
+    def potential_energy(self, t, q):
+        """V of weights and springs [J]."""
+        poses = self.poses(q)
+        weights = -sum(x.mass * self.gravity @ poses[x.name].point(x.centre) for x in self.bodies)
+        return weights + self.spring_energy(q)
+
+    def spring_energy(self, q: Float[Array, " n"]) -> Float[Array, ""]:
+        """V of the springs of joints alone [J]."""
+        values = self.values(q)
+        joints = (x for body in self.bodies for x in body.joints)
+        return sum((x.energy(values[x.name]) for x in joints), jnp.zeros((), q.dtype))
+
+    def dissipation(self, t, q, v):
+        """Rayleigh's function of the dampers [W]."""
+        return 0.5 * sum(
+            (jnp.sum(x.damping * speeds**2) for x, _, _, speeds in self._speeds(q, v)),
+            jnp.zeros((), q.dtype),
+        )
+
+    def force(self, t, q, v, w, u):
+        """Of the motors [N or N m], shape `(n,)`."""
+        values, rates = self.values(q), self.values(v)
+        forces = {name: jnp.zeros_like(x) for name, x in values.items()}
+        for i, motor in enumerate(self.motors):
+            given = 0.0 if u is None else u[i]
+            name = motor.joint
+            forces[name] += motor.force(values[name], rates[name], given)
+        return jnp.concatenate([*forces.values(), jnp.zeros(0, q.dtype)])
+
+    def position_constraints(self, t, q):
+        """Loops, then lengths of Euler parameters less 1."""
+        values, poses = self.values(q), self.poses(q)
+        loops = [x.residuals(poses, values) for x in self.loops]
+        joints = (x for body in self.bodies for x in body.joints)
+        lengths = [jnp.stack(r) for x in joints if (r := x.residuals(values[x.name]))]
+        return jnp.concatenate([*loops, *lengths, jnp.zeros(0, q.dtype)])
+
+    def start(self) -> State:
+        """All joints as declared, at rest."""
+        joints = (x for body in self.bodies for x in body.joints)
+        q = jnp.asarray([y for x in joints for y in x.start()], float)
+        return State(q, jnp.zeros_like(q))
+
+    def labels(self) -> Labels:
+        joints = [x for body in self.bodies for x in body.joints]
+        named = [y for x in joints for y in x.coordinates()]
+        units = {x.name: x.coordinates()[0][1] for x in joints}
+        closed = [y for x in self.loops for y in x.constraints(units)]
+        closed += [(f"length of {x.name}", "1") for x in joints if x.size > 1]
+        return Labels(
+            coordinates=tuple(x for x, _ in named),
+            units=tuple(x for _, x in named),
+            constraints=tuple(x for x, _ in closed),
+            constraint_units=tuple(x for _, x in closed),
+            inputs=tuple(x.name for x in self.motors),
+        )
+
+    def points(self, t, q) -> Points:
+        """Origins of bodies, and centres of mass of those that bear no other one."""
+        poses = self.poses(q)
+        places = {"ground": jnp.zeros(3, q.dtype)}
+        places |= {x.name: poses[x.name].place for x in self.bodies}
+        links = [(x.parent or "ground", x.name) for x in self.bodies]
+        last = [x for x in self.bodies if x.name not in {y.parent for y in self.bodies}]
+        for body in last:
+            places[f"_centre of {body.name}"] = poses[body.name].point(body.centre)
+            links.append((body.name, f"_centre of {body.name}"))
+        free = {x.name for x in self.bodies if x.free()}
+        return Points(
+            places,
+            links=tuple(x for x in links if x[1] not in free),
+            trace=tuple(f"_centre of {x.name}" for x in last),
+            fixed=("ground",),
+        )
+
+
+def _known(what: str, name: str | None, names: Sequence[str]):
+    """Refuse a name that nothing has; without a name it is the ground."""
+    if name is not None and name not in names:
+        among = ", ".join(names) or "none yet"
+        raise ValueError(f"Multibody: {what} is {name!r}; there are: {among}.")
+
+
+def _check_free(body: Body):
+    """A free body hangs on nothing, and by nothing else."""
+    if body.free() and (len(body.joints) > 1 or body.parent is not None):
+        raise ValueError(
+            f"Multibody: the body {body.name!r} is free; then it has no other joint, and the "
+            "ground bears it."
+        )

@@ -1,0 +1,199 @@
+"""Mechanisms read from files: MuJoCo, whose formats they are, is the other code."""
+
+import re
+import sys
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import mujoco
+import numpy as np
+import pytest
+
+import jaxdae
+from jaxdae.multibody import Multibody, read_mujoco
+from jaxdae.multibody.comparison import _rates, compare
+from jaxdae.solvers import RK4
+
+BODY = """
+<body name="crank" pos="0 0 1" euler="10 20 30">
+  <joint name="swing" axis="0 1 0" damping="0.1" armature="0.01" stiffness="2" springref="10"/>
+  <geom type="capsule" fromto="0 0 0 .5 0 0" size=".05"/>
+  <body name="rod" pos=".5 0 0">
+    <joint name="bend" axis="0 1 1" ref="20" pos=".1 0 .1"/>
+    <joint name="reach" type="slide" axis="1 2 0" ref=".1" stiffness="3"/>
+    <geom type="capsule" fromto="0 0 0 .5 0 0" size=".05"/>
+  </body>
+</body>"""
+FREE = """
+<body name="plate" pos="1 2 3" euler="40 20 30">
+  <freejoint name="flight"/>
+  <geom type="box" size=".1 .2 .3" pos=".1 0 .2"/>
+  <body name="arm" pos=".1 .1 .1">
+    <joint name="socket" type="ball" pos="0 .1 0" damping=".5" armature=".3"/>
+    <geom type="box" size=".3 .1 .1" pos=".1 .1 0"/>
+  </body>
+</body>"""
+MOTORS = """<actuator>
+  <motor name="turn" joint="swing" gear="3"/>
+  <position name="servo" joint="reach" kp="7" kv="2" gear="2"/>
+</actuator>"""
+LOOPS = """<equality>
+  <connect name="pin" body1="rod" body2="plate" anchor=".5 0 0"/>
+  <connect body1="rod" anchor=".5 0 0"/>
+  <joint name="follow" joint1="swing" joint2="bend" polycoef=".1 2 3 0 0"/>
+  <joint joint1="bend" polycoef=".2 0 0 0 0"/>
+  <weld name="glue" body1="crank" body2="plate" relpose="0 0 0 0 0 0 0"/>
+</equality>"""
+
+
+def mjcf(*parts, bodies="", options=""):
+    return (
+        f"<mujoco><option><flag contact='disable'/></option>{options}"
+        f"<worldbody>{bodies}</worldbody>{''.join(parts)}</mujoco>"
+    )
+
+
+def moving(text, rng):
+    """A model in a random state with random inputs, and rates of its coordinates."""
+    model = mujoco.MjModel.from_xml_string(text)
+    data = mujoco.MjData(model)
+    data.qvel, data.ctrl = rng.normal(size=model.nv), rng.normal(size=model.nu)
+    mujoco.mj_integratePos(model, data.qpos, rng.normal(size=model.nv), 1.0)
+    mujoco.mj_forward(model, data)
+    return data, _rates(mujoco, model, data)
+
+
+def accelerations(system, q, v, u):
+    """Of the coordinates, exactly on the constraints."""
+    q, v, u = map(jnp.asarray, (q, v, u))
+    terms = jaxdae.evaluate(system, 0.0, q, v, u=u)
+    zero = np.zeros((terms.jac.shape[0],) * 2)
+    matrix = np.block([[terms.mass, terms.jac.T], [terms.jac, zero]])
+    return np.linalg.lstsq(matrix, np.concatenate([terms.force, -terms.gamma]))[0][: q.size]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("text", [mjcf(MOTORS, bodies=BODY), mjcf(bodies=FREE)])
+def test_accelerations_are_those_of_mujoco(text, rng):
+    system = read_mujoco(text).system
+    data, rates = moving(text, rng)
+    a = accelerations(system, data.qpos, rates, data.ctrl)
+    # Angular accelerations are to those of Euler parameters what velocities are to their rates.
+    found = [x.speeds(value, rate) for x, value, rate, _ in system._speeds(data.qpos, a)]
+    np.testing.assert_allclose(np.concatenate(found), data.qacc, rtol=1e-10, atol=1e-10)
+
+
+ALL = mjcf(MOTORS, LOOPS, bodies=BODY + FREE)
+
+
+@pytest.fixture(scope="module")
+def read():
+    return read_mujoco(ALL)
+
+
+def test_places_of_bodies_are_those_of_mujoco(read, rng):
+    system = read.system
+    data, _ = moving(ALL, rng)
+    poses = system.poses(jnp.asarray(data.qpos))
+    assert [*poses][1:] == ["crank", "rod", "plate", "arm"]
+    for i, pose in enumerate(poses.values()):
+        np.testing.assert_allclose(pose.place, data.xpos[i], atol=1e-14)
+        np.testing.assert_allclose(pose.turn.ravel(), data.xmat[i], atol=1e-14)
+
+
+def test_loops_are_closed_where_the_file_closes_them(read):
+    labels, residuals = read.system.labels(), read.system.position_constraints(0.0, read.state.q)
+    assert labels.constraints[:4] == ("pin x", "pin y", "pin z", "equality 1 x")
+    assert labels.constraints[6:9] == ("follow", "equality 3", "glue x")
+    assert labels.constraints[-2:] == ("length of flight", "length of socket")
+    assert residuals.size == len(labels.constraints) == len(labels.constraint_units)
+    closed = [x for x in labels.constraints if x[:4] in ("pin ", "glue", "leng", "equa")]
+    for name in (x for x in closed if x != "equality 3"):
+        assert abs(residuals[labels.constraints.index(name)]) < 1e-12
+    # y - y0 = 0.1 at the reference of the leading joint.
+    np.testing.assert_allclose(residuals[6:8], [-0.1, -0.2])
+    jaxdae.check_system(read.system, read.state)
+
+
+def test_a_file_and_a_robot_description_are_read(tmp_path):
+    path = tmp_path / "arm.urdf"
+    inertia = "<inertia ixx='.1' iyy='.2' izz='.25' ixy='0' ixz='0' iyz='0'/>"
+    path.write_text(
+        "<robot name='arm'><link name='base'/><link name='link'><inertial><mass value='2'/>"
+        f"<origin xyz='0 0 -.5'/>{inertia}</inertial></link>"
+        "<joint name='elbow' type='continuous'><parent link='base'/><child link='link'/>"
+        "<axis xyz='0 1 0'/><dynamics damping='0.3'/></joint></robot>"
+    )
+    system, state, left_out = read_mujoco(path)
+    assert left_out == ()
+    assert system.labels().coordinates == ("elbow",)
+    terms = jaxdae.evaluate(system, 0.0, state.q + 0.3, state.v + 1.0)
+    np.testing.assert_allclose(terms.mass, [[0.2 + 2 * 0.5**2]])
+    np.testing.assert_allclose(terms.force, [-2 * 9.81 * 0.5 * np.sin(0.3) - 0.3])
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("<mujoco><worldbody><bar/></worldbody></mujoco>", "MuJoCo could not read it"),
+        ("nowhere.xml", "MuJoCo could not read it"),
+        (mjcf(bodies=BODY.replace("damping", "frictionloss")), "1 joints with dry friction"),
+        (mjcf(bodies=BODY.replace('name="rod"', 'name="rod" gravcomp="1"')), "against gravity"),
+        (mjcf(bodies=BODY, options="<option viscosity='1'/>"), "a fluid"),
+        (mjcf("<actuator><intvelocity joint='swing'/></actuator>", bodies=BODY), "with states"),
+        (mjcf("<actuator><motor joint='flight'/></actuator>", bodies=FREE), "neither a motor nor"),
+        (
+            mjcf("<tendon><fixed><joint joint='bend' coef='1'/></fixed></tendon>", bodies=BODY),
+            "1 tendons",
+        ),
+        # A spring of a ball, which nothing refuses by name: energies differ.
+        (mjcf(bodies=FREE.replace("damping", "stiffness")), "the potential energy in a random"),
+    ],
+)
+def test_what_has_no_counterpart_is_refused(text, words):
+    with pytest.raises(ValueError, match=re.escape(words)):
+        read_mujoco(text)
+
+
+def test_a_wrong_reading_is_seen():
+    text = mjcf(bodies=BODY)
+    model, system = mujoco.MjModel.from_xml_string(text), read_mujoco(text).system
+    compare(mujoco, model, system)
+    heavier = eqx.tree_at(lambda x: x.bodies[1].mass, system, 1.001 * model.body_mass[2])
+    with pytest.raises(ValueError, match=r"kinetic energy in a random state is .* in MuJoCo"):
+        compare(mujoco, model, heavier)
+
+
+def test_what_is_left_out_is_said_with_its_number():
+    limited = BODY.replace('name="swing"', 'name="swing" range="0 1" limited="true"')
+    text = mjcf(bodies=limited + FREE).replace("contact='disable'", "contact='enable'")
+    with pytest.warns(RuntimeWarning, match="contacts of 4 pairs of geometries; limits of 1 joint"):
+        read = read_mujoco(text)
+    assert read.left_out == ("contacts of 4 pairs of geometries", "limits of 1 joint")
+
+
+def test_without_mujoco_the_message_says_what_brings_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "mujoco", None)
+    with pytest.raises(ImportError, match=re.escape("pip install 'jaxdae[import]'")):
+        read_mujoco(mjcf(bodies=BODY))
+
+
+@pytest.mark.slow
+def test_a_run_keeps_its_energy_and_is_differentiated():
+    read = read_mujoco(mjcf(bodies=BODY.replace('damping="0.1"', "")))
+    assert isinstance(read.system, Multibody)
+
+    def energy(mass):
+        system = eqx.tree_at(lambda x: x.bodies[1].mass, read.system, mass)
+        run = jaxdae.simulate(
+            system, jaxdae.Multipliers(), read.state, t1=0.1, dt=0.01, solver=RK4(), backend="plain"
+        )
+        return run.q[-1, 0], run.energy[-1] - run.energy[0]
+
+    slope, drift = jax.grad(energy, has_aux=True)(2.0)
+    # Ten steps of fourth order.
+    assert abs(drift) < 1e-7
+    h = 1e-5
+    difference = (energy(2.0 + h)[0] - energy(2.0 - h)[0]) / (2 * h)
+    np.testing.assert_allclose(slope, difference, rtol=1e-7)
