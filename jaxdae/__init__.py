@@ -105,6 +105,7 @@ Packages, loaded when they are first used:
     identification        Identification: parameters, their errors, and unknown starts.
     kernels               Kernels: functions of small arrays as scalar programs.
     models                Ready systems, each with its source and reference.
+    multibody             Multibody: rigid bodies, joints and loops, declared or read from files.
     parallel              Batches over members, devices, processes and hosts, stored beyond memory.
     plotting              Pictures of trajectories and tuning runs, as matplotlib `Figure` objects.
     solvers               Solvers: Runge–Kutta methods that diffrax does not ship.

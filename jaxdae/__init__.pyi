@@ -7,6 +7,7 @@ from . import (
     identification as identification,
     kernels as kernels,
     models as models,
+    multibody as multibody,
     parallel as parallel,
     plotting as plotting,
     solvers as solvers,

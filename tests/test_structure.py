@@ -15,7 +15,7 @@ MODULES = {
 ROOMS = (
     "files", "names", "tables", "reprs", "version", "references", "compiled", "linalg", "kernels",
     "systems", "stability", "formulations", "solvers", "control", "analysis", "simulation",
-    "tuning", "parallel", "identification", "models", "plotting", "commands", "cli",
+    "tuning", "parallel", "identification", "multibody", "models", "plotting", "commands", "cli",
 )  # fmt: skip
 KERNELS = ("llvm", "graph", "tracing", "emission", "cuda", "launch", "integration", "export")
 

@@ -1,4 +1,4 @@
-"""Multibody: rigid bodies, joints and loops, declared or read from MJCF and URDF files."""
+"""Multibody: rigid bodies, joints and loops, declared or read from files."""
 
 from jaxdae import names as _names
 from jaxdae.multibody.bodies import (

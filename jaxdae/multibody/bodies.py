@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from jaxdae.multibody import rotations
@@ -89,8 +90,18 @@ class AbstractLoop(Module):
         """Name and unit of each residual, from units of joints."""
 
 
+def _axes(values: str) -> str:
+    """Axes of space, each once."""
+    if not values or set(values) - {*"xyz"} or len({*values}) < len(values):
+        raise ValueError(f"Connection: axes are some of 'xyz', each once; got {values!r}.")
+    return values
+
+
 class Connection(AbstractLoop):
     """A point of one body is a point of another one.
+
+    In a mechanism that moves in a plane one of three equations says nothing; leave its axis out,
+    and constraints are independent.
 
     Args:
         name: of the constraint.
@@ -98,6 +109,7 @@ class Connection(AbstractLoop):
         second: name of the other one, or `None`.
         anchor: the point in the first body [m].
         other: the point in the second body [m].
+        axes: of space, along which the points have the same place.
     """
 
     name: str = eqx.field(static=True)
@@ -105,14 +117,16 @@ class Connection(AbstractLoop):
     second: str | None = eqx.field(static=True, default=None)
     anchor: Float[Array, " 3"] = eqx.field(converter=space_vector, default=(0.0, 0.0, 0.0))
     other: Float[Array, " 3"] = eqx.field(converter=space_vector, default=(0.0, 0.0, 0.0))
+    axes: str = eqx.field(static=True, default="xyz", converter=_axes)
 
     def residuals(self, poses, values):
         del values
-        return poses[self.first].point(self.anchor) - poses[self.second].point(self.other)
+        apart = poses[self.first].point(self.anchor) - poses[self.second].point(self.other)
+        return apart[np.array(["xyz".index(x) for x in self.axes])]
 
     def constraints(self, units):
         del units
-        return tuple((f"{self.name} {x}", "m") for x in "xyz")
+        return tuple((f"{self.name} {x}", "m") for x in self.axes)
 
 
 class Weld(AbstractLoop):

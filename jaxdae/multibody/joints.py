@@ -5,6 +5,7 @@ from typing import ClassVar, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from jaxdae.multibody import rotations
@@ -45,7 +46,7 @@ class Twist(NamedTuple):
 
     def at(self, offset: Float[Array, " 3"]) -> Float[Array, " 3"]:
         """Velocity of a point of the body [m/s]."""
-        return self.velocity + jnp.cross(self.spin, offset)
+        return self.velocity + rotations.cross(self.spin, offset)
 
     def seen(self, relative: Pose) -> "Twist":
         """Of what is fixed at a pose relative to the body, in its axes."""
@@ -152,7 +153,7 @@ class Hinge(_Sprung):
     def twist(self, values, rates):
         del values
         spin = rates[0] * self.axis
-        return Twist(jnp.cross(self.anchor, spin), spin)
+        return Twist(rotations.cross(self.anchor, spin), spin)
 
     def coordinates(self):
         return ((self.name, "rad"),)
@@ -183,7 +184,7 @@ class Slide(_Sprung):
     armature: float = 0.0
 
     def pose(self, values):
-        return Pose((values[0] - self.reference) * self.axis, jnp.eye(3, dtype=values.dtype))
+        return Pose((values[0] - self.reference) * self.axis, np.eye(3, dtype=values.dtype))
 
     def twist(self, values, rates):
         del values
@@ -219,7 +220,7 @@ class Ball(AbstractJoint):
 
     def twist(self, values, rates):
         spin = rotations.turning(values, rates)
-        return Twist(jnp.cross(self.anchor, spin), spin)
+        return Twist(rotations.cross(self.anchor, spin), spin)
 
     def speeds(self, values, rates):
         return rotations.turning(values, rates)

@@ -1,44 +1,59 @@
-"""Rotations in space: matrices, and quaternions with the scalar part first."""
+"""Rotations in space: matrices, and quaternions with the scalar part first.
+
+Products of vectors are contractions with constants: a handful of operations to trace and compile,
+and zeros that kernels leave out.
+"""
+
+import itertools
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
+
+# Of a, b: (a x b)_i = CROSS_ijk a_j b_k.
+CROSS = np.zeros((3, 3, 3))
+for _i, _j, _k in itertools.permutations(range(3)):
+    CROSS[_i, _j, _k] = (_i - _j) * (_j - _k) * (_k - _i) / 2
+# Of a quaternion p of length 1: R_ij = TURN_ijkl p_k p_l, and omega_i = 2 RATE_ijk p_j p'_k.
+TURN = np.zeros((3, 3, 4, 4))
+TURN[..., 0, 0] = np.eye(3)
+TURN[..., 0, 1:] = 2 * CROSS.transpose(0, 2, 1)
+TURN[..., 1:, 1:] = 2 * np.eye(9).reshape(3, 3, 3, 3)
+for _i in range(3):
+    TURN[..., 1 + _i, 1 + _i] -= np.eye(3)
+RATE = np.zeros((3, 4, 4))
+RATE[:, 0, 1:] = np.eye(3)
+RATE[:, 1:, 0] = -np.eye(3)
+RATE[:, 1:, 1:] = -CROSS
 
 
 def from_axis(axis: Float[Array, " 3"], angle: Float[Array, ""]) -> Float[Array, "3 3"]:
     """Matrix of the rotation about a unit vector by an angle [rad] (Rodrigues' formula)."""
     cos, sin = jnp.cos(angle), jnp.sin(angle)
-    return (
-        cos * jnp.eye(3, dtype=axis.dtype) + sin * cross(axis) + (1 - cos) * jnp.outer(axis, axis)
-    )
+    along = (1 - cos) * jnp.outer(axis, axis)
+    return cos * np.eye(3, dtype=axis.dtype) + sin * cross_matrix(axis) + along
 
 
-def cross(a: Float[Array, " 3"]) -> Float[Array, "3 3"]:
+def cross_matrix(a: Float[Array, " 3"]) -> Float[Array, "3 3"]:
     """The matrix `A` with `A b` the cross product of `a` and `b`."""
-    zero = jnp.zeros_like(a[0])
-    return jnp.stack(
-        [
-            jnp.stack([zero, -a[2], a[1]]),
-            jnp.stack([a[2], zero, -a[0]]),
-            jnp.stack([-a[1], a[0], zero]),
-        ]
-    )
+    return jnp.tensordot(CROSS.astype(a.dtype), a, ((1,), (0,)))
+
+
+def cross(a: Float[Array, " 3"], b: Float[Array, " 3"]) -> Float[Array, " 3"]:
+    """Cross product."""
+    return cross_matrix(a) @ b
 
 
 def vector(a: Float[Array, "3 3"]) -> Float[Array, " 3"]:
-    """The vector of the skew-symmetric part of a matrix: the inverse of `cross`."""
-    return 0.5 * jnp.stack([a[2, 1] - a[1, 2], a[0, 2] - a[2, 0], a[1, 0] - a[0, 1]])
+    """The vector of the skew-symmetric part of a matrix: the inverse of `cross_matrix`."""
+    return -0.5 * jnp.tensordot(CROSS.astype(a.dtype), a, 2)
 
 
 def from_quaternion(p: Float[Array, " 4"]) -> Float[Array, "3 3"]:
     """Matrix of the rotation of a quaternion of any length but zero."""
-    scalar, part = p[0], p[1:]
-    squared = p @ p
-    outer = 2 * jnp.outer(part, part) + 2 * scalar * cross(part)
-    return (outer + (scalar**2 - part @ part) * jnp.eye(3, dtype=p.dtype)) / squared
+    return jnp.tensordot(TURN.astype(p.dtype), jnp.outer(p, p), 2) / (p @ p)
 
 
 def turning(p: Float[Array, " 4"], rate: Float[Array, " 4"]) -> Float[Array, " 3"]:
     """Angular velocity in axes of the body [rad/s], of a quaternion and its rate."""
-    scalar, part = p[0], p[1:]
-    along = scalar * rate[1:] - rate[0] * part - jnp.cross(part, rate[1:])
-    return 2 * along / (p @ p)
+    return 2 * jnp.tensordot(RATE.astype(p.dtype), jnp.outer(p, rate), 2) / (p @ p)

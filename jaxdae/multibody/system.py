@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from jaxdae.multibody.bodies import AbstractLoop, Body, Motor
@@ -82,25 +83,32 @@ class Multibody(System):
     def poses(self, q: Float[Array, " n"]) -> dict[str | None, Pose]:
         """Poses of all bodies by name; the ground is `None`."""
         values = self.values(q)
-        ground = Pose(jnp.zeros(3, q.dtype), jnp.eye(3, dtype=q.dtype))
-        found: dict[str | None, Pose] = {None: ground}
+        found: dict[str | None, Pose] = {None: Pose(np.zeros(3, q.dtype), np.eye(3, dtype=q.dtype))}
         for body in self.bodies:
-            # A free body is where its coordinates say, whatever pose it was declared with.
-            pose = ground if body.free() else found[body.parent].then(body.at_rest())
+            pose = body.at_rest()
+            if body.parent is not None:
+                pose = found[body.parent].then(pose)
             for joint in body.joints:
-                pose = pose.then(joint.pose(values[joint.name]))
+                moved = joint.pose(values[joint.name])
+                # A free body is where its coordinates say, whatever pose it was declared with.
+                pose = moved if body.free() else pose.then(moved)
             found[body.name] = pose
         return found
 
     def twists(self, q: Float[Array, " n"], v: Float[Array, " n"]) -> dict[str | None, Twist]:
         """How all bodies move, by name, each in its own axes."""
         values, rates = self.values(q), self.values(v)
-        found: dict[str | None, Twist] = {None: Twist(jnp.zeros(3, q.dtype), jnp.zeros(3, q.dtype))}
+        still = Twist(np.zeros(3, q.dtype), np.zeros(3, q.dtype))
+        found: dict[str | None, Twist] = {None: still}
         for body in self.bodies:
-            twist = found[body.parent].seen(body.at_rest())
+            twist = found[body.parent]
+            if twist is not still:
+                twist = twist.seen(body.at_rest())
             for joint in body.joints:
                 value, rate = values[joint.name], rates[joint.name]
-                twist = twist.seen(joint.pose(value)).plus(joint.twist(value, rate))
+                moved = joint.twist(value, rate)
+                # From the ground on there is nothing to add to.
+                twist = moved if twist is still else twist.seen(joint.pose(value)).plus(moved)
             found[body.name] = twist
         return found
 

@@ -14,7 +14,7 @@ from jaxdae.solvers import RK4
 UP = (0.0, 0.0, 1.0)
 
 
-def linkage(of: FourBar) -> Multibody:
+def linkage(of: FourBar, axes: str = "xyz") -> Multibody:
     """The same in space: crank and coupler in a row, the rocker on its own pivot."""
     a, b, c, d = of.lengths
     pivot = d * np.array([np.cos(of.tilt), np.sin(of.tilt), 0.0])
@@ -33,16 +33,19 @@ def linkage(of: FourBar) -> Multibody:
                  centre=(*s, 0.0), inertia=(1.0, 1.0, i))
             for name, parent, place, m, s, i in parts
         ],
-        [Connection("pin", "coupler", "rocker", (b, 0, 0), (c, 0, 0))],
+        [Connection("pin", "coupler", "rocker", (b, 0, 0), (c, 0, 0), axes)],
         [Motor("torque", "crank's")],
         gravity=(0.0, -of.gravity, 0.0),
     )  # fmt: skip
 
 
-def test_a_four_bar_of_bodies_accelerates_as_the_declared_one():
+@pytest.mark.slow
+@pytest.mark.parametrize("axes", ["xyz", "yx"])
+def test_a_four_bar_of_bodies_accelerates_as_the_declared_one(axes):
     declared = FourBar()
     q, _ = map(np.asarray, declared.start())
-    bodies = linkage(declared)
+    bodies = linkage(declared, axes)
+    assert bodies.labels().constraints == tuple(f"pin {x}" for x in axes)
     u, rate = jnp.array([0.7]), np.array([1.0, 0.0, 0.0])
     start = jaxdae.consistent_state(declared, q=q, v=rate)
     # The coupler's angle is counted from the crank; a point of a plane stays in it.
@@ -117,6 +120,7 @@ ROD = Body("rod", Hinge("angle"), mass=1.0, inertia=(1.0, 1.0, 1.0))
         ),
         (lambda: Body("a", Hinge("h"), position=(1.0, 2.0)), "has 3 components; got shape (2,)"),
         (lambda: Body("a", Hinge("h"), orientation=(1.0, 0.0)), "has 4 components"),
+        (lambda: Connection("pin", "a", axes="xx"), "axes are some of 'xyz', each once; got 'xx'"),
         (lambda: Body("a", Hinge("h"), inertia=1.0), "the inertia has shape (3, 3), or (3,)"),
     ],
 )

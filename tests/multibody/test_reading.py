@@ -181,19 +181,18 @@ def test_without_mujoco_the_message_says_what_brings_it(monkeypatch):
 
 @pytest.mark.slow
 def test_a_run_keeps_its_energy_and_is_differentiated():
-    read = read_mujoco(mjcf(bodies=BODY.replace('damping="0.1"', "")))
-    assert isinstance(read.system, Multibody)
+    rod = BODY[: BODY.index('<body name="rod"')].replace('damping="0.1"', "") + "</body>"
+    system, state, _ = read_mujoco(mjcf(bodies=rod))
+    assert isinstance(system, Multibody)
 
-    def energy(mass):
-        system = eqx.tree_at(lambda x: x.bodies[1].mass, read.system, mass)
-        run = jaxdae.simulate(
-            system, jaxdae.Multipliers(), read.state, t1=0.1, dt=0.01, solver=RK4(), backend="plain"
-        )
+    def moved(mass):
+        heavier = eqx.tree_at(lambda x: x.bodies[0].mass, system, mass)
+        run = jaxdae.simulate(heavier, jaxdae.Multipliers(), state, t1=0.1, dt=0.01, solver=RK4())
         return run.q[-1, 0], run.energy[-1] - run.energy[0]
 
-    slope, drift = jax.grad(energy, has_aux=True)(2.0)
+    slope, drift = jax.grad(moved, has_aux=True)(2.0)
     # Ten steps of fourth order.
-    assert abs(drift) < 1e-7
+    assert abs(drift) < 1e-6
     h = 1e-5
-    difference = (energy(2.0 + h)[0] - energy(2.0 - h)[0]) / (2 * h)
+    difference = (moved(2.0 + h)[0] - moved(2.0 - h)[0]) / (2 * h)
     np.testing.assert_allclose(slope, difference, rtol=1e-7)
