@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxdae.multibody import rotations
-from jaxdae.multibody.joints import AbstractJoint, Free, Pose, space_vector, Twist
+from jaxdae.multibody.joints import AbstractJoint, Free, Joint, Pose, space_vector, Twist
 from jaxdae.reprs import Module
 from jaxdae.systems.precision import as_floats
 
@@ -34,7 +34,7 @@ def _inertia(values) -> Float[Array, "3 3"]:
     return found
 
 
-def _joints(values: AbstractJoint | Sequence[AbstractJoint]) -> tuple[AbstractJoint, ...]:
+def _joints(values: Joint | Sequence[Joint]) -> tuple[Joint, ...]:
     return (values,) if isinstance(values, AbstractJoint) else tuple(values)
 
 
@@ -54,7 +54,7 @@ class Body(Module):
     """
 
     name: str = eqx.field(static=True)
-    joints: tuple[AbstractJoint, ...] = eqx.field(converter=_joints, default=())
+    joints: tuple[Joint, ...] = eqx.field(converter=_joints, default=())
     parent: str | None = eqx.field(static=True, default=None)
     position: Float[Array, " 3"] = eqx.field(converter=space_vector, default=(0.0, 0.0, 0.0))
     orientation: Float[Array, " 4"] = eqx.field(converter=_quaternion, default=(1.0, 0.0, 0.0, 0.0))
@@ -82,7 +82,9 @@ class AbstractLoop(Module):
     name: eqx.AbstractVar[str]
 
     @abc.abstractmethod
-    def residuals(self, poses: dict[str | None, Pose], values: dict[str, Float[Array, " _"]]):
+    def residuals(
+        self, poses: dict[str | None, Pose], values: dict[str, Float[Array, " _"]]
+    ) -> Float[Array, " rows"]:
         """Residuals, from poses of bodies (the ground is `None`) and coordinates of joints."""
 
     @abc.abstractmethod

@@ -5,7 +5,6 @@ from typing import ClassVar, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float
 
 from jaxdae.multibody import rotations
@@ -74,10 +73,7 @@ def unit_vector(values) -> Float[Array, " 3"]:
 class AbstractJoint(Module):
     """One joint: `size` coordinates, and as many or fewer speeds."""
 
-    size: eqx.AbstractClassVar[int]
-    name: eqx.AbstractVar[str]
-    damping: eqx.AbstractVar[Float[Array, "*speeds"] | float]
-    armature: eqx.AbstractVar[Float[Array, "*speeds"] | float]
+    size: ClassVar[int]
 
     @abc.abstractmethod
     def pose(self, values: Float[Array, " size"]) -> Pose:
@@ -92,10 +88,9 @@ class AbstractJoint(Module):
         del values
         return rates
 
-    def energy(self, values: Float[Array, " size"]):
+    def energy(self, values: Float[Array, " size"]) -> Float[Array, ""]:
         """Of its spring [J]."""
-        del values
-        return 0.0
+        return jnp.zeros((), values.dtype)
 
     def residuals(self, values: Float[Array, " size"]) -> tuple[Float[Array, ""], ...]:
         """Constraints among its own coordinates."""
@@ -111,19 +106,7 @@ class AbstractJoint(Module):
         return (0.0,)
 
 
-class _Sprung(AbstractJoint):
-    """One coordinate with a spring and a damper."""
-
-    size: ClassVar[int] = 1
-
-    stiffness: eqx.AbstractVar[Float[Array, ""] | float]
-    relaxed: eqx.AbstractVar[Float[Array, ""] | float]
-
-    def energy(self, values):
-        return 0.5 * self.stiffness * (values[0] - self.relaxed) ** 2
-
-
-class Hinge(_Sprung):
+class Hinge(AbstractJoint):
     """A pin: one angle [rad] about an axis.
 
     Args:
@@ -136,6 +119,8 @@ class Hinge(_Sprung):
         damping: [N m s/rad].
         armature: inertia of a rotor that turns with the angle, [kg m^2].
     """
+
+    size: ClassVar[int] = 1
 
     name: str = eqx.field(static=True)
     axis: Float[Array, " 3"] = eqx.field(converter=unit_vector, default=(0.0, 0.0, 1.0))
@@ -158,11 +143,14 @@ class Hinge(_Sprung):
     def coordinates(self):
         return ((self.name, "rad"),)
 
+    def energy(self, values):
+        return 0.5 * self.stiffness * (values[0] - self.relaxed) ** 2
+
     def start(self):
         return (self.reference,)
 
 
-class Slide(_Sprung):
+class Slide(AbstractJoint):
     """A straight guide: one displacement [m] along an axis.
 
     Args:
@@ -175,6 +163,8 @@ class Slide(_Sprung):
         armature: mass that moves with the displacement [kg].
     """
 
+    size: ClassVar[int] = 1
+
     name: str = eqx.field(static=True)
     axis: Float[Array, " 3"] = eqx.field(converter=unit_vector, default=(1.0, 0.0, 0.0))
     reference: float = 0.0
@@ -184,7 +174,7 @@ class Slide(_Sprung):
     armature: float = 0.0
 
     def pose(self, values):
-        return Pose((values[0] - self.reference) * self.axis, np.eye(3, dtype=values.dtype))
+        return Pose((values[0] - self.reference) * self.axis, rotations.none(values.dtype))
 
     def twist(self, values, rates):
         del values
@@ -192,6 +182,9 @@ class Slide(_Sprung):
 
     def coordinates(self):
         return ((self.name, "m"),)
+
+    def energy(self, values):
+        return 0.5 * self.stiffness * (values[0] - self.relaxed) ** 2
 
     def start(self):
         return (self.reference,)
@@ -211,8 +204,8 @@ class Ball(AbstractJoint):
 
     name: str = eqx.field(static=True)
     anchor: Float[Array, " 3"] = eqx.field(converter=space_vector, default=(0.0, 0.0, 0.0))
-    damping: float = 0.0
-    armature: float = 0.0
+    damping: float | Float[Array, " 3"] = 0.0
+    armature: float | Float[Array, " 3"] = 0.0
 
     def pose(self, values):
         turn = rotations.from_quaternion(values)
@@ -252,8 +245,8 @@ class Free(AbstractJoint):
     size: ClassVar[int] = 7
 
     name: str = eqx.field(static=True)
-    damping: float = 0.0
-    armature: float = 0.0
+    damping: float | Float[Array, " 6"] = 0.0
+    armature: float | Float[Array, " 6"] = 0.0
     place: tuple[float, ...] = eqx.field(static=True, default=(0.0, 0.0, 0.0))
     orientation: tuple[float, ...] = eqx.field(static=True, default=(1.0, 0.0, 0.0, 0.0))
 
@@ -276,3 +269,6 @@ class Free(AbstractJoint):
 
     def start(self):
         return (*self.place, *self.orientation)
+
+
+Joint = Hinge | Slide | Ball | Free

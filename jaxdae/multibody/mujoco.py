@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxdae.multibody.bodies import AbstractLoop, Body, Connection, Coupling, Motor, Weld
 from jaxdae.multibody.comparison import compare
-from jaxdae.multibody.joints import AbstractJoint, Ball, Free, Hinge, Slide
+from jaxdae.multibody.joints import Ball, Free, Hinge, Joint, Slide
 from jaxdae.multibody.system import Multibody
 from jaxdae.systems import State
 
@@ -143,7 +143,7 @@ def _body(mujoco, model, names: _Names, i: int) -> Body:
     )
 
 
-def _joint(mujoco, model, names: _Names, i: int) -> AbstractJoint:
+def _joint(mujoco, model, names: _Names, i: int) -> Joint:
     kind, name = mujoco.mjtJoint(int(model.jnt_type[i])), names("joint", i)
     at, dof = model.jnt_qposadr[i], model.jnt_dofadr[i]
     kinds = mujoco.mjtJoint
@@ -187,10 +187,10 @@ def _loop(mujoco, model, names: _Names, i: int) -> AbstractLoop:
     bodies = [names.body(model.site_bodyid[x] if sites else x) for x in ids]
     if kind == kinds.mjEQ_CONNECT:
         anchors = [model.site_pos[x] for x in ids] if sites else [data[:3], data[3:6]]
-        return Connection(name, *bodies, *anchors)
+        return Connection(name, bodies[0], bodies[1], anchors[0], anchors[1])
     if sites:
         raise ValueError(f"read_mujoco: the weld {name!r} is between sites; write it by bodies.")
-    return Weld(name, *bodies, data[3:6], data[:3], data[6:10])
+    return Weld(name, bodies[0], bodies[1], data[3:6], data[:3], data[6:10])
 
 
 def _motor(mujoco, model, names: _Names, i: int) -> Motor:
@@ -214,7 +214,7 @@ def _motor(mujoco, model, names: _Names, i: int) -> Motor:
         names("joint", joint),
         gear=float(model.actuator_gear[i, 0]),
         gain=float(model.actuator_gainprm[i, 0]),
-        bias=tuple(bias.tolist()),
+        bias=(float(bias[0]), float(bias[1]), float(bias[2])),
     )
 
 

@@ -27,11 +27,16 @@ RATE[:, 1:, 0] = -np.eye(3)
 RATE[:, 1:, 1:] = -CROSS
 
 
+def none(dtype) -> Float[Array, "3 3"]:
+    """Matrix of no rotation."""
+    return jnp.asarray(np.eye(3), dtype)
+
+
 def from_axis(axis: Float[Array, " 3"], angle: Float[Array, ""]) -> Float[Array, "3 3"]:
     """Matrix of the rotation about a unit vector by an angle [rad] (Rodrigues' formula)."""
     cos, sin = jnp.cos(angle), jnp.sin(angle)
     along = (1 - cos) * jnp.outer(axis, axis)
-    return cos * np.eye(3, dtype=axis.dtype) + sin * cross_matrix(axis) + along
+    return cos * none(axis.dtype) + sin * cross_matrix(axis) + along
 
 
 def cross_matrix(a: Float[Array, " 3"]) -> Float[Array, "3 3"]:

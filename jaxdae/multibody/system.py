@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 import equinox as eqx
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float
 
+from jaxdae.multibody import rotations
 from jaxdae.multibody.bodies import AbstractLoop, Body, Motor
 from jaxdae.multibody.joints import Pose, space_vector, Twist
 from jaxdae.systems import Labels, Points, State, System
@@ -83,7 +83,7 @@ class Multibody(System):
     def poses(self, q: Float[Array, " n"]) -> dict[str | None, Pose]:
         """Poses of all bodies by name; the ground is `None`."""
         values = self.values(q)
-        found: dict[str | None, Pose] = {None: Pose(np.zeros(3, q.dtype), np.eye(3, dtype=q.dtype))}
+        found: dict[str | None, Pose] = {None: Pose(jnp.zeros(3, q.dtype), rotations.none(q.dtype))}
         for body in self.bodies:
             pose = body.at_rest()
             if body.parent is not None:
@@ -98,7 +98,7 @@ class Multibody(System):
     def twists(self, q: Float[Array, " n"], v: Float[Array, " n"]) -> dict[str | None, Twist]:
         """How all bodies move, by name, each in its own axes."""
         values, rates = self.values(q), self.values(v)
-        still = Twist(np.zeros(3, q.dtype), np.zeros(3, q.dtype))
+        still = Twist(jnp.zeros(3, q.dtype), jnp.zeros(3, q.dtype))
         found: dict[str | None, Twist] = {None: still}
         for body in self.bodies:
             twist = found[body.parent]

@@ -2,6 +2,7 @@
 
 import re
 import sys
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -15,6 +16,8 @@ from jaxdae.multibody import Multibody, read_mujoco
 from jaxdae.multibody.comparison import _rates, compare
 from jaxdae.solvers import RK4
 
+# Compiled, without stubs.
+MUJOCO: Any = mujoco
 BODY = """
 <body name="crank" pos="0 0 1" euler="10 20 30">
   <joint name="swing" axis="0 1 0" damping="0.1" armature="0.01" stiffness="2" springref="10"/>
@@ -56,11 +59,11 @@ def mjcf(*parts, bodies="", options=""):
 
 def moving(text, rng):
     """A model in a random state with random inputs, and rates of its coordinates."""
-    model = mujoco.MjModel.from_xml_string(text)
-    data = mujoco.MjData(model)
+    model = MUJOCO.MjModel.from_xml_string(text)
+    data = MUJOCO.MjData(model)
     data.qvel, data.ctrl = rng.normal(size=model.nv), rng.normal(size=model.nu)
-    mujoco.mj_integratePos(model, data.qpos, rng.normal(size=model.nv), 1.0)
-    mujoco.mj_forward(model, data)
+    MUJOCO.mj_integratePos(model, data.qpos, rng.normal(size=model.nv), 1.0)
+    MUJOCO.mj_forward(model, data)
     return data, _rates(mujoco, model, data)
 
 
@@ -158,7 +161,7 @@ def test_what_has_no_counterpart_is_refused(text, words):
 
 def test_a_wrong_reading_is_seen():
     text = mjcf(bodies=BODY)
-    model, system = mujoco.MjModel.from_xml_string(text), read_mujoco(text).system
+    model, system = MUJOCO.MjModel.from_xml_string(text), read_mujoco(text).system
     compare(mujoco, model, system)
     heavier = eqx.tree_at(lambda x: x.bodies[1].mass, system, 1.001 * model.body_mass[2])
     with pytest.raises(ValueError, match=r"kinetic energy in a random state is .* in MuJoCo"):
