@@ -30,7 +30,9 @@ class Accelerations(NamedTuple):
 
 def by_mujoco(solref, solimp, r, v, weight) -> Accelerations:
     """`efc_aref` and `qacc` of a slide whose coordinate an equality holds at zero."""
-    import mujoco  # pyright: ignore[reportMissingImports]
+    import mujoco as module  # pyright: ignore[reportMissingImports]
+
+    mujoco: Any = module  # compiled, without stubs
 
     words = [" ".join(f"{x:.17g}" for x in numbers) for numbers in (solref, solimp)]
     model = mujoco.MjModel.from_xml_string(
