@@ -25,6 +25,9 @@ PAPERS = {
     "Mukharlyamov2019": {"mirror": "violation.png", "kepler": "drift.png"},
     "Matyukhin1999": {"realization": "linear-errors.png"},
 }
+# The notebooks of each paper begin with its number; their last heading is what came of it.
+TUTORIALS = dict(zip(PAPERS, ("01", "02", "03", "04", "05"), strict=True))
+VERDICTS = "# ## What holds, and what does not\n"
 
 
 def filled(markdown: str) -> str:
@@ -45,28 +48,40 @@ def _papers(data: dict[str, Any]) -> str:
     claims = [x for one in scripts.values() for x in one["claims"]]
     failed = sum(not x["holds"] for x in claims)
     made = ", ".join(f"{name} {version}" for name, version in versions.items())
+    agree = "all agree" if not failed else f"{len(claims) - failed} agree, {failed} do not agree"
     head = (
-        f"{len(claims)} sentences, of which {failed} do{'es' if failed == 1 else ''} not hold in "
-        f"this run ({made})."
+        f"Of {len(claims)} sentences of the reports {agree} with the numbers of the run ({made})."
     )
     parts = [part for key, names in PAPERS.items() for part in _paper(key, names, scripts)]
     return "\n".join([head, "", *parts])
 
 
 def _paper(key: str, names: dict[str, str], scripts: dict[str, Any]) -> list[str]:
-    lines = [f"## {bibliography.heading(key)}", "", f"[{key}]", ""]
+    lines = [f"## {bibliography.heading(key)}", "", f"[{key}]", "", *_verdicts(key)]
     for name, picture in names.items():
         one = scripts[name]
-        lines += [f"`python experiments/{name}.py`: {one['summary']}", "", "| holds | sentence |"]
-        lines += ["|---|---|", *map(_row, one["claims"]), ""]
+        lines += [f"`python experiments/{name}.py`: {one['summary']}", ""]
+        lines += [*map(_sentence, one["claims"]), ""]
         if picture and (PICTURES / f"{name}.png").exists():
             lines += [f"![{one['summary']}](images/papers/{name}.png)", ""]
     return lines
 
 
-def _row(claim: dict[str, Any]) -> str:
-    text = " ".join(claim["text"].split()).replace("|", "\\|")
-    return f"| {'yes' if claim['holds'] else '**not in this run**'} | {text} |"
+def _verdicts(key: str) -> list[str]:
+    """On the claims of a paper, as its notebooks end with them, and links to these."""
+    lines = []
+    for source in sorted((ROOT / "notebooks").glob(f"{TUTORIALS[key]}_*.py")):
+        text = source.read_text()
+        title = next(x for x in text.splitlines() if x.startswith("# # ")).removeprefix("# # ")
+        found = text.partition(VERDICTS)[2].strip().splitlines()
+        bullets = [x.removeprefix("#").removeprefix(" ") for x in found]
+        lines += [f"[{title}](tutorials/{source.stem}.md):", *bullets, ""]
+    return lines
+
+
+def _sentence(claim: dict[str, Any]) -> str:
+    text = " ".join(claim["text"].split())
+    return f"- {'' if claim['holds'] else '**Not in this run:** '}{text}"
 
 
 def _gains(study: dict[str, Any]) -> str:
