@@ -18,7 +18,7 @@ def _quaternion(values) -> Float[Array, " 4"]:
     (found,) = as_floats(values)
     if found.shape != (4,):
         raise ValueError(f"multibody: a quaternion has 4 components; got shape {found.shape}.")
-    return found / jnp.linalg.norm(found)
+    return rotations.normalized("a quaternion", found)
 
 
 def _inertia(values) -> Float[Array, "3 3"]:
@@ -166,6 +166,16 @@ class Weld(AbstractLoop):
         return places + tuple((f"{self.name} about {x}", "rad") for x in "xyz")
 
 
+def _polynomial(values) -> Float[Array, " c"]:
+    (found,) = as_floats(values)
+    if found.ndim != 1 or not found.size:
+        raise ValueError(
+            "Coupling: the coefficients are one number or several in a row; got shape "
+            f"{found.shape}."
+        )
+    return found
+
+
 class Coupling(AbstractLoop):
     """One joint follows another one: `y - y0 = c0 + c1 (x - x0) + c2 (x - x0)^2 + ...`.
 
@@ -180,7 +190,7 @@ class Coupling(AbstractLoop):
     name: str = eqx.field(static=True)
     joint: str = eqx.field(static=True)
     by: str | None = eqx.field(static=True, default=None)
-    coefficients: Float[Array, " c"] = eqx.field(converter=jnp.asarray, default=(0.0, 1.0))
+    coefficients: Float[Array, " c"] = eqx.field(converter=_polynomial, default=(0.0, 1.0))
     references: tuple[float, float] = (0.0, 0.0)
 
     def residuals(self, poses, values):

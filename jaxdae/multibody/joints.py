@@ -66,8 +66,7 @@ def space_vector(values) -> Float[Array, " 3"]:
 
 def unit_vector(values) -> Float[Array, " 3"]:
     """A vector of length 1."""
-    found = space_vector(values)
-    return found / jnp.linalg.norm(found)
+    return rotations.normalized("an axis", space_vector(values))
 
 
 class AbstractJoint(Module):
@@ -132,12 +131,12 @@ class Hinge(AbstractJoint):
     armature: float = 0.0
 
     def pose(self, values):
-        turn = rotations.from_axis(self.axis, values[0] - self.reference)
+        turn = rotations.from_axis(unit_vector(self.axis), values[0] - self.reference)
         return Pose(self.anchor - turn @ self.anchor, turn)
 
     def twist(self, values, rates):
         del values
-        spin = rates[0] * self.axis
+        spin = rates[0] * unit_vector(self.axis)
         return Twist(rotations.cross(self.anchor, spin), spin)
 
     def coordinates(self):
@@ -174,11 +173,13 @@ class Slide(AbstractJoint):
     armature: float = 0.0
 
     def pose(self, values):
-        return Pose((values[0] - self.reference) * self.axis, rotations.none(values.dtype))
+        return Pose(
+            (values[0] - self.reference) * unit_vector(self.axis), rotations.none(values.dtype)
+        )
 
     def twist(self, values, rates):
         del values
-        return Twist(rates[0] * self.axis, jnp.zeros_like(self.axis))
+        return Twist(rates[0] * unit_vector(self.axis), jnp.zeros_like(self.axis))
 
     def coordinates(self):
         return ((self.name, "m"),)

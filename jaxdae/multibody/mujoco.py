@@ -1,6 +1,5 @@
 """Mechanisms from MJCF and URDF files, read by MuJoCo's own compiler."""
 
-import itertools
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +10,7 @@ import numpy as np
 from jaxdae.multibody.bodies import AbstractLoop, Body, Connection, Coupling, Motor, Weld
 from jaxdae.multibody.comparison import compare
 from jaxdae.multibody.joints import Ball, Free, Hinge, Joint, Slide
-from jaxdae.multibody.system import Multibody
+from jaxdae.multibody.system import Multibody, unused
 from jaxdae.systems import State
 
 
@@ -35,8 +34,9 @@ def read_mujoco(source: str | Path) -> ImportedMechanism:
     MuJoCo's compiler reads it (`pip install 'jaxdae[import]'`): defaults, frames, inertias of
     geometries and of meshes are its own. Bodies, joints with springs, dampers and armatures, motors
     and servos on hinges and slides, equality constraints between bodies and between joints become a
-    `Multibody`. Soft constraints of MuJoCo become exact ones. Energies, powers and residuals of
-    both are compared in several random states before anything is returned.
+    `Multibody`. Soft constraints of MuJoCo become exact ones. What flags of the file disable is not
+    there; keyframes, and options of MuJoCo's own integration, are not used. Energies, powers and
+    residuals of both are compared in several random states before anything is returned.
 
     Args:
         source: path of the file, or its text.
@@ -47,23 +47,25 @@ def read_mujoco(source: str | Path) -> ImportedMechanism:
     Raises:
         ImportError: without MuJoCo.
         ValueError: for what cannot be read, or has no counterpart here: tendons, flexible bodies,
-            dry friction of joints, muscles, actuators with states; or if MuJoCo's numbers differ.
+            dry friction of joints, springs of balls, springs that yield, nonlinear springs and
+            dampers, muscles, actuators with states or delays; or if MuJoCo's numbers differ.
 
     Warns:
-        RuntimeWarning: if geometries could touch, or joints have limits: neither is modelled.
+        RuntimeWarning: if geometries could touch, or joints or actuators have limits: none of these
+            is modelled; or if the file switches actuators off: they are inputs without force.
     """
     mujoco = _mujoco()
     model = _compiled(mujoco, source)
+    left_out = (*_switch_off(mujoco, model), *_left_out(mujoco, model))
     _refuse(model)
     names = _Names(mujoco, model)
     system = Multibody(
         bodies=[_body(mujoco, model, names, i) for i in range(1, model.nbody)],
         loops=[_loop(mujoco, model, names, i) for i in range(model.neq) if model.eq_active0[i]],
-        motors=[_motor(mujoco, model, names, i) for i in range(model.nu)],
-        gravity=model.opt.gravity * _enabled(mujoco, model, "GRAVITY"),
+        motors=[_motor(mujoco, model, names, i) for i in range(model.nactuator)],
+        gravity=model.opt.gravity,
     )
     compare(mujoco, model, system)
-    left_out = tuple(_left_out(mujoco, model))
     if left_out:
         warnings.warn(f"read_mujoco: left out: {'; '.join(left_out)}.", RuntimeWarning, 2)
     return ImportedMechanism(system, system.start(), left_out)
@@ -96,34 +98,81 @@ class _Names:
         self._mujoco, self._model = mujoco, model
 
     def __call__(self, kind: str, i: int) -> str:
+        given = self._given(kind)
+        return given[i] or unused(f"{kind} {i}", given)
+
+    def _given(self, kind: str) -> list[str | None]:
         code = getattr(self._mujoco.mjtObj, f"mjOBJ_{kind.upper()}")
-        return self._mujoco.mj_id2name(self._model, code, i) or f"{kind} {i}"
+        field = {"joint": "njnt", "equality": "neq"}.get(kind, f"n{kind}")
+        count = getattr(self._model, field)
+        return [self._mujoco.mj_id2name(self._model, code, i) for i in range(count)]
 
     def body(self, i: int) -> str | None:
         """Name of a body; `None` for the ground."""
         return self("body", i) if i else None
 
 
-def _enabled(mujoco, model, flag: str) -> bool:
-    return not model.opt.disableflags & int(getattr(mujoco.mjtDisableBit, f"mjDSBL_{flag}"))
+def _enabled(mujoco, model, *flags: str) -> bool:
+    bits = sum(int(getattr(mujoco.mjtDisableBit, f"mjDSBL_{x}")) for x in flags)
+    return not model.opt.disableflags & bits
+
+
+def _switch_off(mujoco, model) -> Iterator[str]:
+    """Write into the model what the flags of the file disable; what stays without effect."""
+    disabled = {
+        ("GRAVITY",): [model.opt.gravity, model.body_gravcomp],
+        ("SPRING",): [model.jnt_stiffness, model.jnt_stiffnesspoly, model.jnt_springyield],
+        ("DAMPER",): [model.dof_damping, model.dof_dampingpoly,
+                      model.actuator_damping, model.actuator_dampingpoly],
+        ("FRICTIONLOSS", "CONSTRAINT"): [model.dof_frictionloss],
+        ("EQUALITY", "CONSTRAINT"): [model.eq_active0],
+        ("LIMIT", "CONSTRAINT"): [model.jnt_limited],
+        ("CLAMPCTRL",): [model.actuator_ctrllimited],
+    }  # fmt: skip
+    for flags, arrays in disabled.items():
+        if not _enabled(mujoco, model, *flags):
+            for array in arrays:
+                array[...] = 0
+    off = np.full(model.nu, not _enabled(mujoco, model, "ACTUATION"))
+    off |= (model.opt.disableactuator >> model.actuator_group & 1).astype(bool)
+    model.actuator_gainprm[off] = model.actuator_biasprm[off] = 0.0
+    if off.any():
+        yield f"forces of {_counted(int(off.sum()), 'actuator')} switched off in the file"
 
 
 def _refuse(model):
     """What would change the motion, and is not modelled."""
     there = {
-        "tendons": model.ntendon,
-        "flexible bodies": model.nflex,
-        "plugins": model.nplugin,
-        "actuators with states": model.na,
-        "joints with dry friction": int(np.count_nonzero(model.dof_frictionloss)),
-        "bodies held against gravity": int(np.count_nonzero(model.body_gravcomp)),
-        "mocap bodies": model.nmocap,
+        "tendon": model.ntendon,
+        "flexible body": model.nflex,
+        "plugin": model.nplugin,
+        "actuator state": model.na,
+        "actuator with a delay": np.count_nonzero(model.actuator_delay),
+        "joint with dry friction": np.count_nonzero(model.dof_frictionloss),
+        "joint whose spring yields": np.count_nonzero(model.jnt_springyield),
+        "ball or free joint with a spring": _rows(model.jnt_stiffness[model.jnt_type < 2]),
+        "nonlinear spring": _rows(model.jnt_stiffnesspoly),
+        "nonlinear damper": _rows(model.dof_dampingpoly) + _rows(model.actuator_dampingpoly),
+        "body held against gravity": np.count_nonzero(model.body_gravcomp),
+        "mocap body": model.nmocap,
     }
-    found = [f"{count} {what}" for what, count in there.items() if count]
+    found = [f"{count} x {what}" for what, count in there.items() if count]
     if model.opt.density or model.opt.viscosity:
         found.append("a fluid")
     if found:
-        raise ValueError(f"read_mujoco: the file has {', '.join(found)}: no counterpart here.")
+        raise ValueError(
+            f"read_mujoco: the file has what is not modelled here: {', '.join(found)}. Take it out "
+            "of the file, or write the system with its force by hand."
+        )
+
+
+def _rows(values: np.ndarray) -> int:
+    """How many rows are not zero."""
+    return int(np.count_nonzero(values.reshape(len(values), -1).any(axis=1))) if values.size else 0
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def _body(mujoco, model, names: _Names, i: int) -> Body:
@@ -148,7 +197,13 @@ def _joint(mujoco, model, names: _Names, i: int) -> Joint:
     at, dof = model.jnt_qposadr[i], model.jnt_dofadr[i]
     kinds = mujoco.mjtJoint
     several = {kinds.mjJNT_FREE: 6, kinds.mjJNT_BALL: 3}.get(kind, 1)
-    damping, armature = (x[dof : dof + several] for x in (model.dof_damping, model.dof_armature))
+    damping, armature = (
+        x[dof : dof + several] + _reflected(model, y, i)
+        for x, y in (
+            (model.dof_damping, model.actuator_damping),
+            (model.dof_armature, model.actuator_armature),
+        )
+    )
     if kind == kinds.mjJNT_FREE:
         start = model.qpos0[at : at + 7].tolist()
         return Free(name, damping, armature, tuple(start[:3]), tuple(start[3:]))
@@ -165,6 +220,12 @@ def _joint(mujoco, model, names: _Names, i: int) -> Joint:
     if kind == kinds.mjJNT_SLIDE:
         return Slide(name, **settings)
     return Hinge(name, anchor=model.jnt_pos[i], **settings)
+
+
+def _reflected(model, values: np.ndarray, joint: int) -> float:
+    """What actuators of a joint add to its dampers or inertias, by the square of the gear."""
+    of_joint = model.actuator_trnid[:, 0] == joint
+    return float(np.sum(values[of_joint].ravel() * model.actuator_gear[of_joint, 0] ** 2))
 
 
 def _loop(mujoco, model, names: _Names, i: int) -> AbstractLoop:
@@ -184,13 +245,19 @@ def _loop(mujoco, model, names: _Names, i: int) -> AbstractLoop:
             f"read_mujoco: the equality {name!r} is neither of points or bodies nor of joints."
         )
     sites = int(model.eq_objtype[i]) == int(mujoco.mjtObj.mjOBJ_SITE)
-    bodies = [names.body(model.site_bodyid[x] if sites else x) for x in ids]
+    one, two = (names.body(model.site_bodyid[x] if sites else x) for x in ids)
     if kind == kinds.mjEQ_CONNECT:
         anchors = [model.site_pos[x] for x in ids] if sites else [data[:3], data[3:6]]
-        return Connection(name, bodies[0], bodies[1], anchors[0], anchors[1])
+        return Connection(name, one, two, anchors[0], anchors[1])
+    anchors, turn = [data[3:6], data[:3]], data[6:10]
     if sites:
-        raise ValueError(f"read_mujoco: the weld {name!r} is between sites; write it by bodies.")
-    return Weld(name, bodies[0], bodies[1], data[3:6], data[:3], data[6:10])
+        anchors, turn = [model.site_pos[x] for x in ids], np.empty(4)
+        mujoco.mju_negQuat(turn, model.site_quat[ids[1]])
+        mujoco.mju_mulQuat(turn, model.site_quat[ids[0]], turn.copy())
+    # With the scale zero MuJoCo's weld leaves rotations free.
+    if not data[10]:
+        return Connection(name, one, two, anchors[0], anchors[1])
+    return Weld(name, one, two, anchors[0], anchors[1], turn)
 
 
 def _motor(mujoco, model, names: _Names, i: int) -> Motor:
@@ -200,6 +267,7 @@ def _motor(mujoco, model, names: _Names, i: int) -> Motor:
         mujoco.mjtTrn(int(model.actuator_trntype[i])).name in ("mjTRN_JOINT", "mjTRN_JOINTINPARENT")
         and mujoco.mjtGain(int(model.actuator_gaintype[i])).name == "mjGAIN_FIXED"
         and bias_kind.name in ("mjBIAS_NONE", "mjBIAS_AFFINE")
+        and mujoco.mjtDyn(int(model.actuator_dyntype[i])).name == "mjDYN_NONE"
     )
     joint = model.actuator_trnid[i, 0]
     if not known or model.jnt_type[joint] < int(mujoco.mjtJoint.mjJNT_SLIDE):
@@ -220,27 +288,36 @@ def _motor(mujoco, model, names: _Names, i: int) -> Motor:
 
 def _left_out(mujoco, model) -> Iterator[str]:
     """What is not modelled, and may never matter."""
-    pairs = sum(1 for _ in _touching(model)) if _enabled(mujoco, model, "CONTACT") else 0
-    if pairs:
-        yield f"contacts of {pairs} pair{'s' * (pairs > 1)} of geometries"
+    pairs = len(_touching(mujoco, model))
+    if pairs and _enabled(mujoco, model, "CONTACT", "CONSTRAINT"):
+        yield f"contacts of {_counted(pairs, 'pair')} of geometries"
     limits = int(np.count_nonzero(model.jnt_limited))
     if limits:
-        yield f"limits of {limits} joint{'s' * (limits > 1)}"
-    bounded = int(np.count_nonzero(model.actuator_ctrllimited | model.actuator_forcelimited))
-    if bounded:
-        yield f"limits of {bounded} actuator{'s' * (bounded > 1)}"
+        yield f"limits of {_counted(limits, 'joint')}"
+    bounded = model.actuator_ctrllimited.astype(bool) | model.actuator_forcelimited.astype(bool)
+    # Other actuators than those of joints are refused.
+    bounded |= np.isin(model.actuator_trnid[:, 0], np.flatnonzero(model.jnt_actfrclimited))
+    if bounded.any():
+        yield f"limits of {_counted(int(bounded.sum()), 'actuator')}"
 
 
-def _touching(model) -> Iterator[tuple[int, int]]:
-    """Pairs of geometries that may touch, of two bodies neither of which bears the other."""
-    for one, other in itertools.combinations(range(model.ngeom), 2):
-        kinds = model.geom_contype, model.geom_conaffinity
-        fits = kinds[0][one] & kinds[1][other] or kinds[0][other] & kinds[1][one]
-        bodies = (
-            model.body_weldid[model.geom_bodyid[one]],
-            model.body_weldid[model.geom_bodyid[other]],
-        )
-        bearers = [model.body_weldid[model.body_parentid[x]] for x in bodies]
-        near = any(a == b and b != 0 for a, b in zip(bodies, reversed(bearers), strict=True))
-        if fits and bodies[0] != bodies[1] and not near:
-            yield one, other
+def _touching(mujoco, model) -> set[tuple[int, int]]:
+    """Pairs of geometries that the file lists, or that its rules let touch."""
+    found = {
+        (int(min(x)), int(max(x))) for x in zip(model.pair_geom1, model.pair_geom2, strict=True)
+    }
+    bodies = model.geom_bodyid.astype(np.int64)
+    welded = model.body_weldid[bodies]
+    bearers = model.body_weldid[model.body_parentid[welded]]
+    filtered = _enabled(mujoco, model, "FILTERPARENT")
+    for i in range(model.ngeom):
+        j = np.arange(i + 1, model.ngeom)
+        fits = model.geom_contype[i] & model.geom_conaffinity[j]
+        fits |= model.geom_contype[j] & model.geom_conaffinity[i]
+        near = (welded[i] == bearers[j]) | (welded[j] == bearers[i])
+        near &= filtered & (welded[i] != 0) & (welded[j] != 0)
+        signature = np.minimum(bodies[i], bodies[j]) << 16 | np.maximum(bodies[i], bodies[j])
+        excluded = np.isin(signature, model.exclude_signature)
+        may = (fits != 0) & (welded[i] != welded[j]) & ~near & ~excluded
+        found |= {(i, int(x)) for x in j[may]}
+    return found

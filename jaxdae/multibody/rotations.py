@@ -10,6 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from jaxdae.systems.checks import is_concrete
+
 # Of a, b: (a x b)_i = CROSS_ijk a_j b_k.
 CROSS = np.zeros((3, 3, 3))
 for _i, _j, _k in itertools.permutations(range(3)):
@@ -25,6 +27,17 @@ RATE = np.zeros((3, 4, 4))
 RATE[:, 0, 1:] = np.eye(3)
 RATE[:, 1:, 0] = -np.eye(3)
 RATE[:, 1:, 1:] = -CROSS
+
+
+def normalized(what: str, values: Float[Array, " k"]) -> Float[Array, " k"]:
+    """The same direction with length 1; refused where it has none."""
+    length = jnp.linalg.norm(values)
+    if is_concrete(length) and not 0 < length < jnp.inf:
+        raise ValueError(
+            f"multibody: {what} has a direction; got {np.asarray(values).tolist()}: give finite "
+            "numbers, not all of them zero."
+        )
+    return values / length
 
 
 def none(dtype) -> Float[Array, "3 3"]:

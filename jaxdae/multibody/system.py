@@ -60,6 +60,7 @@ class Multibody(System):
         for kind, names in (
             ("bodies", seen),
             ("joints", [x.name for x in joints]),
+            ("coordinates", [y for x in joints for y, _ in x.coordinates()]),
             ("loops", [x.name for x in self.loops]),
             ("motors", [x.name for x in self.motors]),
         ):
@@ -195,9 +196,10 @@ class Multibody(System):
     def points(self, t, q) -> Points:
         """Origins of bodies, and centres of mass of those that bear no other one."""
         poses = self.poses(q)
-        places = {"ground": jnp.zeros(3, q.dtype)}
+        ground = unused("ground", [x.name for x in self.bodies])
+        places = {ground: jnp.zeros(3, q.dtype)}
         places |= {x.name: poses[x.name].place for x in self.bodies}
-        links = [(x.parent or "ground", x.name) for x in self.bodies]
+        links = [(x.parent or ground, x.name) for x in self.bodies]
         last = [x for x in self.bodies if x.name not in {y.parent for y in self.bodies}]
         for body in last:
             places[f"_centre of {body.name}"] = poses[body.name].point(body.centre)
@@ -207,8 +209,15 @@ class Multibody(System):
             places,
             links=tuple(x for x in links if x[1] not in free),
             trace=tuple(f"_centre of {x.name}" for x in last),
-            fixed=("ground",),
+            fixed=(ground,),
         )
+
+
+def unused(name: str, taken: Sequence[str | None]) -> str:
+    """A name that nothing has: with as many primes as it needs."""
+    while name in taken:
+        name += "'"
+    return name
 
 
 def _known(what: str, name: str | None, names: Sequence[str]):

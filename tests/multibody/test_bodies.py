@@ -2,13 +2,14 @@
 
 import re
 
+import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import jaxdae
 from jaxdae.models import FourBar
-from jaxdae.multibody import Ball, Body, Connection, Coupling, Free, Hinge, Motor, Multibody
+from jaxdae.multibody import Ball, Body, Connection, Coupling, Free, Hinge, Motor, Multibody, Slide
 from jaxdae.solvers import RK4
 
 UP = (0.0, 0.0, 1.0)
@@ -120,6 +121,14 @@ ROD = Body("rod", Hinge("angle"), mass=1.0, inertia=(1.0, 1.0, 1.0))
         ),
         (lambda: Body("a", Hinge("h"), position=(1.0, 2.0)), "has 3 components; got shape (2,)"),
         (lambda: Body("a", Hinge("h"), orientation=(1.0, 0.0)), "has 4 components"),
+        (lambda: Hinge("h", axis=(0, 0, 0)), "an axis has a direction; got [0.0, 0.0, 0.0]: give"),
+        (lambda: Hinge("h", axis=(jnp.nan, 0, 0)), "an axis has a direction; got [nan, 0.0, 0.0]"),
+        (lambda: Body("a", orientation=(0, 0, 0, 0)), "a quaternion has a direction; got [0.0"),
+        (lambda: Coupling("c", "x", coefficients=()), "the coefficients are one number or several"),
+        (
+            lambda: Multibody([Body("a", Ball("b")), Body("c", Hinge("b e0"))]),
+            "two coordinates are called 'b e0'",
+        ),
         (lambda: Connection("pin", "a", axes="xx"), "axes are some of 'xyz', each once; got 'xx'"),
         (lambda: Body("a", Hinge("h"), inertia=1.0), "the inertia has shape (3, 3), or (3,)"),
     ],
@@ -127,6 +136,16 @@ ROD = Body("rod", Hinge("angle"), mass=1.0, inertia=(1.0, 1.0, 1.0))
 def test_what_does_not_fit_is_refused(make, words):
     with pytest.raises(ValueError, match=re.escape(words)):
         make()
+
+
+@pytest.mark.parametrize("joint", [Hinge("x", (0, 3, 4)), Slide("x", (0, 3, 4))])
+def test_the_length_of_an_axis_never_matters(joint):
+    """Also of one that an optimizer changes, or that is differentiated by."""
+    longer = eqx.tree_at(lambda x: x.axis, joint, 7.0 * joint.axis)
+    q = jnp.array([0.3])
+    for one, same in zip((*joint.pose(q), *joint.twist(q, q)),
+                         (*longer.pose(q), *longer.twist(q, q)), strict=True):  # fmt: skip
+        np.testing.assert_allclose(one, same, rtol=0, atol=1e-15)
 
 
 def test_without_joints_or_motors_it_is_fixed_and_still():

@@ -14,6 +14,7 @@ import pytest
 import jaxdae
 from jaxdae.multibody import Multibody, read_mujoco
 from jaxdae.multibody.comparison import _rates, compare
+from jaxdae.multibody.mujoco import _left_out
 from jaxdae.solvers import RK4
 
 # Compiled, without stubs.
@@ -141,17 +142,27 @@ def test_a_file_and_a_robot_description_are_read(tmp_path):
     [
         ("<mujoco><worldbody><bar/></worldbody></mujoco>", "MuJoCo could not read it"),
         ("nowhere.xml", "MuJoCo could not read it"),
-        (mjcf(bodies=BODY.replace("damping", "frictionloss")), "1 joints with dry friction"),
-        (mjcf(bodies=BODY.replace('name="rod"', 'name="rod" gravcomp="1"')), "against gravity"),
+        (mjcf(bodies=BODY.replace("damping", "frictionloss")), "1 x joint with dry friction"),
+        (
+            mjcf(bodies=BODY.replace('name="rod"', 'name="rod" gravcomp="1"')),
+            "1 x body held against gravity",
+        ),
         (mjcf(bodies=BODY, options="<option viscosity='1'/>"), "a fluid"),
-        (mjcf("<actuator><intvelocity joint='swing'/></actuator>", bodies=BODY), "with states"),
+        (
+            mjcf("<actuator><intvelocity joint='swing'/></actuator>", bodies=BODY),
+            "1 x actuator state",
+        ),
         (mjcf("<actuator><motor joint='flight'/></actuator>", bodies=FREE), "neither a motor nor"),
         (
             mjcf("<tendon><fixed><joint joint='bend' coef='1'/></fixed></tendon>", bodies=BODY),
-            "1 tendons",
+            "1 x tendon",
         ),
-        # A spring of a ball, which nothing refuses by name: energies differ.
-        (mjcf(bodies=FREE.replace("damping", "stiffness")), "the potential energy in a random"),
+        (mjcf(bodies=FREE.replace("damping", "stiffness")), "1 x ball or free joint with a spring"),
+        # Within the random states of the comparison such a spring does not yield.
+        (mjcf(bodies=BODY.replace("springref", "springyield='50' springref")), "spring yields"),
+        (mjcf(bodies=BODY.replace('="2"', '="2 1"')), "1 x nonlinear spring"),
+        (mjcf(bodies=BODY.replace('="0.1"', '="0.1 1"')), "1 x nonlinear damper"),
+        (mjcf(MOTORS.replace("gear", "nsample='9' delay='.1' gear", 1), bodies=BODY), "a delay"),
     ],
 )
 def test_what_has_no_counterpart_is_refused(text, words):
@@ -174,6 +185,118 @@ def test_what_is_left_out_is_said_with_its_number():
     with pytest.warns(RuntimeWarning, match="contacts of 4 pairs of geometries; limits of 1 joint"):
         read = read_mujoco(text)
     assert read.left_out == ("contacts of 4 pairs of geometries", "limits of 1 joint")
+
+
+def switched(*flags):
+    """Both bodies, with flags of the file."""
+    off = "".join(f" {x}='disable'" for x in flags)
+    return ALL.replace("<flag contact='disable'/>", f"<flag contact='disable'{off}/>")
+
+
+@pytest.mark.slow
+def test_what_flags_disable_is_not_there():
+    read = read_mujoco(switched("gravity", "spring", "damper", "equality"))
+    bodies, q = read.system.bodies, read.state.q
+    assert read.system.loops == ()
+    assert read.system.potential_energy(0.0, q + 1.0) == 0.0
+    assert read.system.dissipation(0.0, q, q + 1.0) == 0.0
+    assert bodies[0].joints[0].armature == 0.01
+    rubbed = BODY.replace("damping", "frictionloss='1' range='0 1' limited='true' damping")
+    free = mjcf(bodies=rubbed).replace("contact=", "constraint=")
+    assert read_mujoco(free).left_out == ()
+
+
+@pytest.mark.parametrize(
+    "off",
+    [
+        ("<flag contact", "<flag actuation='disable' contact"),
+        ("<option>", "<option actuatorgroupdisable='0 1'>"),
+    ],
+)
+def test_actuators_that_are_switched_off_stay_as_inputs_without_force(off):
+    with pytest.warns(RuntimeWarning, match="forces of 2 actuators switched off in the file"):
+        system, state, _ = read_mujoco(mjcf(MOTORS, bodies=BODY).replace(*off))
+    assert system.labels().inputs == ("turn", "servo")
+    force = system.force(0.0, state.q, state.v + 1.0, None, jnp.ones(2))
+    np.testing.assert_array_equal(force, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("bodies", "motors"),
+    [
+        (BODY, MOTORS.replace("gear", "ctrlrange='-.01 .01' gear")),
+        (BODY, MOTORS.replace("gear", "forcerange='-.01 .01' gear")),
+        (BODY.replace("<joint", "<joint actuatorfrcrange='-.01 .01'"), MOTORS),
+    ],
+)
+def test_limits_of_actuators_are_left_out_and_said(bodies, motors):
+    with pytest.warns(RuntimeWarning, match="left out: limits of 2 actuators"):
+        system, state, _ = read_mujoco(mjcf(motors, bodies=bodies))
+    force = system.force(0.0, state.q, state.v, None, jnp.array([5.0, 0.0]))
+    assert force[0] == 15.0
+
+
+def test_inertia_and_damping_of_actuators_belong_to_their_joint():
+    motors = MOTORS.replace('gear="3"', 'gear="3" armature="2" damping="0.5"')
+    system = read_mujoco(mjcf(motors, bodies=BODY)).system
+    swing = system.bodies[0].joints[0]
+    added = np.asarray([swing.armature, swing.damping], float)
+    np.testing.assert_allclose(added, [0.01 + 9 * 2, 0.1 + 9 * 0.5])
+
+
+SITES = """<equality>
+  <weld name="glue" site1="hook" site2="eye"/>
+  <weld name="pin" body1="crank" body2="plate" torquescale="0" anchor=".1 .2 .3"/>
+  <connect name="knot" site1="hook" site2="eye"/>
+</equality>"""
+
+
+@pytest.mark.slow
+def test_welds_of_sites_and_welds_without_torque():
+    hook = '<site name="hook" pos=".1 .2 .3" euler="40 50 60"/>'
+    eye = '<site name="eye" pos=".3 .1 .2" euler="-40 10 20"/>'
+    bodies = BODY.replace("</body>", f"{hook}</body>", 1)
+    bodies += FREE.replace("<freejoint", f"{eye}<freejoint")
+    system = read_mujoco(mjcf(SITES, bodies=bodies)).system
+    names = system.labels().constraints
+    assert names[3:6] == ("glue about x", "glue about y", "glue about z")
+    assert names[6:12] == ("pin x", "pin y", "pin z", "knot x", "knot y", "knot z")
+    turned = eqx.tree_at(lambda x: x.loops[0].orientation, system, jnp.array([1.0, 0.1, 0, 0]))
+    with pytest.raises(ValueError, match="the residual of 'glue' in a random state"):
+        compare(mujoco, MUJOCO.MjModel.from_xml_string(mjcf(SITES, bodies=bodies)), turned)
+
+
+BALLS = """
+<body name="a" pos="0 0 0"><freejoint/><geom name="a" size=".1"/></body>
+<body name="b" pos="9 0 0"><freejoint/><geom name="b" size=".1"/></body>
+<body name="c" pos="0 9 0"><freejoint/><geom name="c" size=".1" contype="0" conaffinity="0"/></body>
+"""
+
+
+@pytest.mark.parametrize(
+    ("contact", "left_out"),
+    [
+        ("", "contacts of 1 pair of geometries"),
+        ("<exclude body1='b' body2='a'/>", None),
+        ("<exclude body1='a' body2='b'/><pair geom1='c' geom2='a'/>", "contacts of 1 pair of"),
+        ("<pair geom1='c' geom2='a'/>", "contacts of 2 pairs of geometries"),
+    ],
+)
+def test_pairs_that_may_touch_are_those_that_the_file_lists_too(contact, left_out):
+    model = MUJOCO.MjModel.from_xml_string(
+        f"<mujoco><worldbody>{BALLS}</worldbody><contact>{contact}</contact></mujoco>"
+    )
+    assert " ".join(_left_out(mujoco, model))[: len(left_out or "")] == (left_out or "")
+    assert bool(left_out) == bool([*_left_out(mujoco, model)])
+
+
+def test_names_of_what_has_none_are_not_those_of_others():
+    bodies = BODY.replace('name="rod"', "").replace('"crank"', '"body 2"')
+    system, state, _ = read_mujoco(mjcf(bodies=bodies.replace('"swing"', '"größe ∂"')))
+    assert [x.name for x in system.bodies] == ["body 2", "body 2'"]
+    assert system.labels().coordinates == ("größe ∂", "bend", "reach")
+    grounded = read_mujoco(mjcf(bodies=bodies.replace('"body 2"', '"ground"'))).system
+    assert grounded.points(0.0, state.q).links[0] == ("ground'", "ground")
 
 
 def test_without_mujoco_the_message_says_what_brings_it(monkeypatch):
