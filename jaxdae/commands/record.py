@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxdae.simulation.passages import Passage
-from jaxdae.simulation.stored import About, ROWS, StoredTrajectory, WORKS
+from jaxdae.simulation.stored import About, PLACES, RATES, ROWS, StoredTrajectory, WORKS
 from jaxdae.version import __version__
 
 
@@ -29,6 +29,7 @@ class Words(NamedTuple):
         diagnosed: warnings of near-singular passages and of an energy that is off.
         result: name of diffrax's result code.
         passages: near-singular positions that the run passed.
+        drawing: names of the system's points and what joins them, `None` where it declares none.
     """
 
     formulation: str
@@ -45,6 +46,7 @@ class Words(NamedTuple):
     diagnosed: tuple[str, ...]
     result: str = "successful"
     passages: tuple[Passage, ...] = ()
+    drawing: dict[str, Any] | None = None
 
     def constraint(self, i: int) -> str:
         """Name of constraint `i`."""
@@ -58,7 +60,8 @@ class Record(NamedTuple):
     Args:
         rows: by name, time first; NaN where the run did not come: `ts`, `q`, `v`, `u` (under a
             controller), `w`, `phi`, `phi_dot`, `energy`, `kinetic_energy`, `potential_energy`,
-            `multipliers`, `work` (shape `(times, 4)`), `program` (of a servo-constraint).
+            `multipliers`, `work` (shape `(times, 4)`), `program` (of a servo-constraint),
+            `drawing.places` and `drawing.rates` (of a system with points).
         end: `t`, `q`, `v`, `w` where it ended, and `steps`.
         words: what is said of it.
     """
@@ -108,6 +111,7 @@ class Record(NamedTuple):
             labels=words.labels,
             failure=words.failure,
             versions={"jaxdae": __version__, "jax": version("jax")},
+            drawing=words.drawing,
         )
-        kept = {name: rows[name] for name in ROWS if name in rows}
+        kept = {name: rows[name] for name in (*ROWS, PLACES, RATES) if name in rows}
         return StoredTrajectory({**kept, **ends, "result": np.array(words.result, "U32")}, about)

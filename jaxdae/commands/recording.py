@@ -32,6 +32,7 @@ from jaxdae.simulation.diagnostics import (
     rows_of,
     tolerance_of,
 )
+from jaxdae.simulation.drawing import traced
 from jaxdae.simulation.failure import describe_failure
 from jaxdae.simulation.passages import Passage
 from jaxdae.simulation.prepare import prepare
@@ -40,6 +41,7 @@ from jaxdae.simulation.readings import read_rows
 from jaxdae.simulation.review import reviewed
 from jaxdae.simulation.run import NATIVE, run as integrated
 from jaxdae.simulation.snapshot import result_names
+from jaxdae.simulation.stored import PLACES, RATES
 from jaxdae.simulation.trajectory import Trajectory
 from jaxdae.systems import constraint_residuals
 from jaxdae.systems.checks import constraint_counts
@@ -59,12 +61,14 @@ class Made(NamedTuple):
         trajectory: of concrete arrays.
         read: `Record.rows` and `Record.end`, with their names behind `rows.` and `end.`.
         survey: what the diagnostics read of the rows.
+        drawing: what joins the points of the system, `None` where it declares none.
         program: of the run, `None` where it cannot be kept.
     """
 
     trajectory: Trajectory
     read: dict[str, np.ndarray]
     survey: Row
+    drawing: dict[str, Any] | None
     program: kept.Program | None
 
     @property
@@ -142,6 +146,7 @@ def _words(made: Made, model: Model, dt: float | None) -> Words:
         diagnosed=tuple(_diagnosed(made, dt, passed)) if success else (),
         result=str(result_names(run.result)),
         passages=tuple(passed[0]),
+        drawing=made.drawing,
     )
 
 
@@ -247,6 +252,8 @@ def _made(problem: Problem, method: Method, kernels: dict[str, machine_code.Kern
     def program(*inputs):
         run = integrated(eqx.combine(structure.unflatten(inputs), static), method, declared)
         rows, survey = read_rows(run, _read)
+        picture, form["drawing"] = _drawn(run, rows)
+        rows |= picture
         result, form["rest"] = eqx.partition((_ends(run) | rows, survey, run), eqx.is_array)
         leaves, form["structure"] = jax.tree.flatten(result)
         return leaves
@@ -256,7 +263,17 @@ def _made(problem: Problem, method: Method, kernels: dict[str, machine_code.Kern
     read, survey, run = eqx.combine(form["structure"].unflatten(outputs), form["rest"])
     read, survey = jax.device_get((read, survey))
     result = None if kernels is None else kept.program_of(lowered, compiled, inputs, read, kernels)
-    return Made(reviewed(problem, method, run, throw=False), read, survey, result)
+    run = reviewed(problem, method, run, throw=False)
+    return Made(run, read, survey, form["drawing"], result)
+
+
+def _drawn(run: Trajectory, rows: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """Positions of the points of the system with their velocities, and what joins them."""
+    drawing = traced(run.system, run.ts, rows["rows.q"], rows["rows.v"])
+    if drawing is None:
+        return {}, None
+    places = {PLACES: drawing.places, RATES: drawing.rates}
+    return {f"rows.{name}": x for name, x in places.items()}, drawing.words
 
 
 def _compiled(program: Callable, inputs: list, *, apart: bool) -> tuple[Any, Any]:

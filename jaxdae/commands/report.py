@@ -124,8 +124,8 @@ def _stabilizer(result: Analysis, stabilizer: Stabilizer) -> str:
     if stabilizer.baumgarte is not None:
         b = stabilizer.baumgarte
         lines.append(
-            f"  |y(t)| <= {b.growth:.4g} exp(-{b.rate:.4g} t) |y(0)|, y = (f, df/dt): certificate "
-            f"with eps = {b.eps:.4g}, feasible below {b.largest_eps:.4g}"
+            f"  |y(t)| <= {b.growth:.4g} exp(-{b.rate:.4g} t) |y(0)|, y = (phi, dphi/dt): "
+            f"certificate with eps = {b.eps:.4g}, feasible below {b.largest_eps:.4g}"
         )
     lines.append(
         f"  |y(t)|^2 <= {linear.m2 / linear.m1:.4g} exp(-{linear.rate:.4g} t) |y(0)|^2: V between "
@@ -133,7 +133,7 @@ def _stabilizer(result: Analysis, stabilizer: Stabilizer) -> str:
     )
     if result.field.violation > 0 and "alpha" in gains(result):
         lines.append(
-            f"this form rests off the constraints, |f| = {result.field.violation:.3g}: a larger "
+            f"this form rests off the constraints, |phi| = {result.field.violation:.3g}: a larger "
             "alpha or K_P brings it closer."
         )
     return "\n".join(lines)

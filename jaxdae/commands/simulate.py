@@ -22,7 +22,7 @@ from jaxdae.version import __version__
 NOTICEABLE = 1e-2
 # Those of `jaxdae.systems.Power`, as the table names them.
 _CAUSES = ("forces and inputs", "dissipation", "constraints", "changes in time")
-# Work below this part of the energy, changes below this part of a value: errors of the run.
+# Work below this part of the energy: errors of the run.
 _NOTHING = 1e-6
 # Models that start where their program does not hold are judged by this last part of the time.
 _LATE = 0.9
@@ -149,29 +149,17 @@ def _control(record: Record) -> str:
 def _draw(record: Record, model: str, out: Path) -> None:
     # Loaded when the numbers stand on the screen: drawing takes as long again.
     from jaxdae.plotting import plot_energy, plot_histories, save_figure
+    from jaxdae.plotting.style import show_constants
 
     run, title = record.drawn(), f"{model}: {record.words.formulation}{_control(record)}"
     there = {"q": True, "v": True, "w": run.w.shape[-1] > 0, "u": run.u is not None}
     quantities = [name for name, some in there.items() if some]
     histories = plot_histories(run, quantities=quantities, title=title)
-    _widen(histories)
+    show_constants(histories)
     save_figure(histories, out / "histories.png")
     if _residuals(record)[1].shape[-1]:
         save_figure(_off(record, run, title), out / "violation.png")
     save_figure(plot_energy(run, work=True, title=title), out / "energy.png")
-
-
-def _widen(figure: Any) -> None:
-    """Axes of what is constant but for errors of the run show it as constant."""
-    for ax in figure.axes:
-        curves = [np.asarray(line.get_ydata(), float) for line in ax.get_lines()]
-        curves = [x[np.isfinite(x)] for x in curves if np.isfinite(x).sum() > 2]
-        if not curves:
-            continue
-        low, high = min(map(np.min, curves)), max(map(np.max, curves))
-        size = max(abs(low), abs(high))
-        if high - low < _NOTHING * size:
-            ax.set_ylim(low - 0.1 * size, high + 0.1 * size)
 
 
 def _show(record: Record, options, out: Path) -> None:

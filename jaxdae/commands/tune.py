@@ -150,7 +150,7 @@ def _tune(study: Study, options, out: Path, ending: threading.Event) -> Findings
     judging = time.perf_counter() - began
     findings = Findings(study, tuned, sets, checks, beyond, certificates, left_out, judging)
     with _DRAWING:
-        draw(findings, judge, states, out)
+        draw(findings, judge, states, options.model, out)
     return findings
 
 

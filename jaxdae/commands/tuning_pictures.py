@@ -22,30 +22,32 @@ from jaxdae.tuning.studies import Study
 _CELLS, _STARTS, _FINE = 28, 2, 150
 
 
-def draw(found: Findings, judge: Judge, states: State, out: Path) -> None:
+def draw(found: Findings, judge: Judge, states: State, model: str, out: Path) -> None:
     """Write the figures of a study.
 
     Args:
         found: of the study.
         judge: runs what the plane of gains needs.
         states: starts the gains were tuned on.
+        model: its name, with which titles begin.
         out: folder.
     """
     study, stem = found.study, found.study.method
-    save_figure(_compared(found), out / f"{stem}-comparison.png")
+    head = f"{model}: {study.name}"
+    save_figure(_compared(found, head), out / f"{stem}-comparison.png")
     quantities = ("q", "v") if study.servo is None else ("q", "v", "u")
     run = found.checks["as tuned"].runs["range"]
-    motion = plot_histories(run, title=f"{study.name}, tuned", quantities=quantities)
+    motion = plot_histories(run, title=f"{head}, tuned", quantities=quantities)
     save_figure(motion, out / f"{stem}-motion.png")
     for name, tuned in found.tuned.items():
         history = tuned.result.history._replace(loss=losses(tuned))
-        title = f"{study.name}, {LABELS[name]}: mean integrated {study.goal.integrand}"
+        title = f"{head}, {LABELS[name]}: mean integrated {study.goal.integrand}"
         more = "" if name == "one step" else f"-{name}"
         save_figure(plot_tuning(history, title=title), out / f"{stem}{more}-tuning.png")
     if "theory" in found.sets and "K_P" in named_gains(study, found.sets["theory"]):
         planes = [_plane(found, judge, states, name) for name in found.tuned]
         heading = f"mean integrated {study.goal.integrand}"
-        title = f"{study.name}: the same gains for every constraint, h = {study.dt:g} s"
+        title = f"{head}: the same gains for every constraint, h = {study.dt:g} s"
         # The path leads through other values of these: it may cross cells where runs fail.
         others = [x for x in named_gains(study, found.sets["theory"]) if x not in ("K_D", "K_P")]
         title += f"; costs at the tuned {', '.join(others)}" if others else ""
@@ -53,9 +55,9 @@ def draw(found: Findings, judge: Judge, states: State, out: Path) -> None:
         save_figure(figure, out / f"{stem}-plane.png")
 
 
-def _compared(found: Findings):
+def _compared(found: Findings, head: str):
     """One perturbed start with all gains: both levels at several steps, or program and control."""
-    study, title = found.study, f"{found.study.name}: one perturbed start"
+    study, title = found.study, f"{head}: one perturbed start"
     if "|phi|^2" in study.goal.parts:
         runs = {}
         for check in step_checks(found):

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from jaxdae.plotting import readout, style
 
 _PARTS = {"kinetic_energy": "kinetic", "potential_energy": "potential", "energy": "total"}
-# Work below this part of the energy is none.
+# Work below this part of the energies is none; their sum alone may be near zero all the time.
 _NOTHING = 1e-6
 _DRIFT = "|E − E₀| [J]"
 _BALANCE = "|E − E₀ − W| [J]"
@@ -62,8 +62,9 @@ def _draw_parts(ax: Axes, run: Any, *, work: bool) -> None:
 
 def _driven(run: Any) -> bool:
     """Whether work changes the energy, by more than the round-off of what constraints do."""
-    least = _NOTHING * np.max(np.abs(np.nan_to_num(run.energy)), initial=0.0)
-    return any(np.max(np.abs(np.nan_to_num(x)), initial=0.0) > least for x in run.work)
+    largest = lambda x: np.max(np.abs(np.nan_to_num(x)), initial=0.0)  # noqa: E731
+    least = _NOTHING * max(largest(getattr(run, name, 0.0)) for name in _PARTS)
+    return any(largest(x) > least for x in run.work)
 
 
 def _draw_totals(ax: Axes, runs: dict[str, Any]) -> None:

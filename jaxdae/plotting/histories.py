@@ -13,6 +13,8 @@ from jaxdae.simulation import passages
 _FLAT = 30.0
 # What is smaller still is round-off or an error of the integration, no motion to be enlarged.
 _NOTHING, _ROUND_OFF = 1e-8, 1e3
+# More near-singular positions than this are marked along this part of the axes' height alone.
+_FEW_PASSAGES, _EDGE = 10, 0.08
 
 
 class _Panel(NamedTuple):
@@ -161,14 +163,20 @@ def _passages(trajectory: Any) -> list[passages.Passage]:
 
 
 def _mark_passages(axes: np.ndarray, found: list[passages.Passage]) -> None:
-    """A dashed line through all axes at each, how close the closest was in the legend."""
+    """A dashed line through all axes at each, how close the closest was in the legend.
+
+    Of many, lines at the edge: through all axes they would hide the curves.
+    """
     if not found:
         return
     least = min(x.value for x in found)
+    times = f" {len(found)} times" if len(found) > 1 else ""
+    said = f"near-singular{times}, least σ = {f'{least:.1e}' if least else '0'}"
+    height = 1.0 if len(found) <= _FEW_PASSAGES else _EDGE
+    look = {"color": style.QUIET, "linestyle": "--", "linewidth": 0.9, "zorder": 1.5}
     for k, ax in enumerate(axes.flat):
         for i, passage in enumerate(found):
-            label = f"near-singular, least σ = {least:.1e}" if k == i == 0 else None
-            ax.axvline(passage.time, color=style.QUIET, linestyle="--", linewidth=0.9, label=label)
+            ax.axvline(passage.time, 0.0, height, label=said if k == i == 0 else None, **look)
 
 
 def plot_histories(

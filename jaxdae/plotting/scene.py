@@ -223,6 +223,7 @@ def draw_names(
             color=GROUND,
             zorder=4,
             path_effects=_HALO,
+            parse_math=False,
         )
     return {name.text: name.direction for name in found}
 
@@ -249,6 +250,8 @@ def add_legend(scene: Scene) -> None:
         return
     look: Any = {"loc": "upper left", "frameon": False, "fontsize": "small"}
     if scene.shapes.dimension == 2:
-        scene.ax.legend(bbox_to_anchor=(1.02, 1.0), **look)
+        legend = scene.ax.legend(bbox_to_anchor=(1.02, 1.0), **look)
     else:
-        scene.figure.legend(bbox_to_anchor=(0.78, 0.9), **look)
+        legend = scene.figure.legend(bbox_to_anchor=(0.78, 0.9), **look)
+    for text in legend.get_texts():
+        text.set_parse_math(False)

@@ -15,6 +15,8 @@ from jaxdae.files import naming, output_file
 
 # Okabe and Ito's colours, which stay apart for colour-blind readers; the yellow is left out.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
+# Names that a legend has room for beside its axes.
+_NAMED = 10
 FAILURE = "#B00020"
 QUIET = "#707070"
 
@@ -56,11 +58,10 @@ def colors(count: int) -> list:
 def draw_lines(
     ax: Axes, ts: np.ndarray, columns: np.ndarray, names: Sequence[str], **style
 ) -> None:
-    """One line per column of `columns`; of many, only the first and the last enter the legend."""
-    last = len(names) - 1
+    """One line per column of `columns`; of many, some at equal distances enter the legend."""
+    named = np.linspace(0, len(names) - 1, min(len(names), _NAMED)).round()
     for i, (name, color) in enumerate(zip(names, colors(len(names)), strict=True)):
-        shown = last < len(PALETTE) or i in (0, last)
-        ax.plot(ts, columns[:, i], color=color, label=name if shown else None, **style)
+        ax.plot(ts, columns[:, i], color=color, label=name if i in named else None, **style)
 
 
 def logarithmic(ax: Axes) -> None:
@@ -172,6 +173,23 @@ def limits_of_round_off(columns: np.ndarray) -> list[float] | None:
     return [low - 0.1 * size, high + 0.1 * size]
 
 
+# A spread below this part of the values is an error of a run, where constants are expected.
+_ERROR = 1e-6
+
+
+def show_constants(figure: Figure) -> None:
+    """Axes of what is constant but for errors of the run show it as constant."""
+    for ax in figure.axes:
+        curves = [np.asarray(line.get_ydata(), float) for line in ax.get_lines()]
+        curves = [x[np.isfinite(x)] for x in curves if np.isfinite(x).sum() > 2]
+        if not curves:
+            continue
+        low, high = min(map(np.min, curves)), max(map(np.max, curves))
+        size = max(abs(low), abs(high))
+        if high - low < _ERROR * size:
+            ax.set_ylim(low - 0.1 * size, high + 0.1 * size)
+
+
 def note(ax: Axes, text: str) -> None:
     """A remark in the middle of axes that would otherwise be empty."""
     ax.text(0.5, 0.5, text, transform=ax.transAxes, ha="center", va="center", color=QUIET)
@@ -197,12 +215,18 @@ def mark_failure(ax: Axes, time: float | None, *, color: str = FAILURE, name: st
 
 
 def finish(axes: np.ndarray, *, xlabel: str = "time t [s]") -> None:
-    """Legends beside the axes, where they hide no data, and the label of the bottom row."""
+    """Legends beside the axes, where they hide no data, and the label of the bottom row.
+
+    Names and units are shown as they are written: two dollar signs make no formula.
+    """
     for ax in axes.flat:
+        ax.yaxis.label.set_parse_math(False)
         if ax.get_legend_handles_labels()[1]:
-            ax.legend(
+            legend = ax.legend(
                 loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize="small"
             )
+            for text in legend.get_texts():
+                text.set_parse_math(False)
         low, high = ax.get_ylim()
         if ax.get_yscale() == "log" and high < 100 * low:  # hardly a power of ten in it
             narrow = high < 3 * low  # nor more than one of their simple multiples

@@ -60,6 +60,24 @@ def drawing_of(run: Any) -> Drawing | None:
     return Drawing(_joined(points, rows), _joined(rates, rows), _words(points))
 
 
+def traced(system: Any, ts, q, v) -> Drawing | None:
+    """The same of the rows of one run inside a compiled program.
+
+    Args:
+        system: of the run.
+        ts: times [s], `inf` in rows that were not reached.
+        q: coordinates, shape `(times, n)`.
+        v: velocities, shape `(times, n)`.
+    """
+    moving = jax.vmap(lambda t, q, v: _moving(system, t, q, v))(ts, q, v)
+    points, rates = moving
+    if points is None:
+        return None
+    unknown = ~jnp.isfinite(ts)[:, None, None]
+    places, rates = (jnp.where(unknown, jnp.nan, _joined(x, 1, jnp)) for x in moving)
+    return Drawing(places, rates, _words(points))
+
+
 def _warn(reason: str) -> None:
     warnings.warn(
         f"{reason}: the run is stored without a drawing of its mechanism; draw it with "
@@ -72,8 +90,12 @@ def _warn(reason: str) -> None:
 def _points_and_rates(run: Any, t, y):
     """Positions and their velocities, as two trees of one structure; `(None, None)` for none."""
     state = readings.state_of(run, t, y)
-    points = lambda t, q: _in_floats(run.system.points(t, q), q.dtype)  # noqa: E731
-    return jax.jvp(points, (t, state.q), (jnp.ones_like(t), state.v))
+    return _moving(run.system, t, state.q, state.v)
+
+
+def _moving(system: Any, t, q, v):
+    points = lambda t, q: _in_floats(system.points(t, q), q.dtype)  # noqa: E731
+    return jax.jvp(points, (t, q), (jnp.ones_like(t), v))
 
 
 def _in_floats(tree: Any, dtype: Any) -> Any:
@@ -81,9 +103,9 @@ def _in_floats(tree: Any, dtype: Any) -> Any:
     return jax.tree.map(lambda x: jnp.asarray(x, dtype), tree)
 
 
-def _joined(points: Points, rows: int) -> np.ndarray:
-    places = [np.expand_dims(x, rows) for x in points.places.values()]
-    return np.concatenate([*places, *points.outlines.values()], axis=rows)
+def _joined(points: Points, rows: int, xp: Any = np) -> Any:
+    places = [xp.expand_dims(x, rows) for x in points.places.values()]
+    return xp.concatenate([*places, *points.outlines.values()], axis=rows)
 
 
 def _words(points: Points) -> dict[str, Any]:

@@ -4,6 +4,7 @@ import json
 from types import SimpleNamespace
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from jaxdae.cli import main
 from jaxdae.commands.recording import departs
 from jaxdae.models import BallBeam, get_model, MODELS
 from jaxdae.models.studies import studies
+from jaxdae.plotting import shapes
 from jaxdae.systems import State, Violation
 from jaxdae.systems.checks import constraint_counts
 from jaxdae.tuning import resolve
@@ -116,9 +118,24 @@ def series_are_stored(folder, result):
     np.testing.assert_array_equal(run.final_state.q, run.q[-1])
     assert run.multipliers.shape == run.violation.phi_dot.shape
     assert len(run.work) == 4
+    the_mechanism_is_stored(run, get_model(result["model"]).system())
     lines = (folder / "trajectory.csv").read_text().splitlines()
     assert lines[0].startswith("time [s],")
     assert len(lines) == 1 + run.ts.size == 5
+
+
+def the_mechanism_is_stored(run, system):
+    """Positions of its points as the system gives them, and what joins them."""
+    points = jax.vmap(system.points)(run.ts, run.q)
+    if points is None:  # charges have no place
+        assert run.about.drawing is None
+        return
+    found = shapes.along(run, run.ts)
+    assert found.places.keys() == points.places.keys()
+    for name, places in points.places.items():
+        # Of sums in another order: a few units in the last place of lengths up to some metres.
+        np.testing.assert_allclose(found.places[name], places, rtol=1e-13, atol=1e-13)
+    assert found.points.links == points.links
 
 
 @pytest.mark.parametrize(

@@ -5,36 +5,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from matplotlib.figure import Figure
 
 from jaxdae.cli import main
 from jaxdae.commands import simulate
 from jaxdae.commands.record import Record, Words
-
-
-@pytest.mark.parametrize("size", [2.0, -2.0, 1e-8])
-def test_errors_of_a_constant_are_not_enlarged(size):
-    """Its axes reach a tenth of the value to both sides; those of a motion stay as they are."""
-    figure = Figure()
-    constant, moving = figure.subplots(2)
-    ts = np.linspace(0.0, 1.0, 9)
-    constant.plot(ts, size * (1.0 + 1e-12 * np.cos(9 * ts)))
-    moving.plot(ts, size * (1.0 + 1e-3 * np.cos(9 * ts)))
-    before = moving.get_ylim()
-    simulate._widen(figure)
-    low, high = constant.get_ylim()
-    np.testing.assert_allclose([low, high], size + np.array([-0.1, 0.1]) * abs(size), rtol=1e-9)
-    assert moving.get_ylim() == before
-
-
-def test_axes_without_values_stay_as_they_are():
-    figure = Figure()
-    for ax, values in zip(figure.subplots(3), (np.zeros(5), np.full(5, np.nan), []), strict=True):
-        ax.plot(np.arange(len(values)), values)
-        before = ax.get_ylim()
-        simulate._widen(figure)
-        assert ax.get_ylim() == before
-
 
 WORDS = Words(
     "F", "F()", "C", False, True, ("beam",), {"constraints": ()}, True, True, None, (), ()

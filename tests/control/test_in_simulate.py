@@ -7,6 +7,8 @@ import pytest
 
 import jaxdae
 from jaxdae.control import PID
+from jaxdae.control.base import ControlledSystem
+from jaxdae.plotting import shapes
 
 
 class Cart(jaxdae.System):
@@ -22,6 +24,10 @@ class Cart(jaxdae.System):
     def force(self, t, q, v, w, u):
         del t, q, v, w
         return u - self.load
+
+    def points(self, t, q):
+        del t
+        return jaxdae.Points({"cart": jnp.stack([q[0], 0.0 * q[0]])}, trace=("cart",))
 
 
 @pytest.mark.slow
@@ -46,3 +52,23 @@ def test_the_adjoint_that_cannot_save_rows_is_refused():
             controller=lambda t, q, v, w: -q,  # noqa: ARG005
             adjoint=diffrax.BacksolveAdjoint(),
         )
+
+
+def test_a_system_under_a_controller_with_a_state_is_drawn_as_it_is():
+    """Its points are those of the system alone; the state of the controller moves none."""
+    pid = PID(lambda t, q: 1.0 - q + 0.0 * t, K_P=12.0, K_I=8.0, K_D=6.0)
+    q = jnp.array([0.25])
+    controlled = ControlledSystem(Cart(), pid, 0)
+    (place,) = controlled.points(0.0, q).places.values()
+    np.testing.assert_array_equal(place, [0.25, 0.0])
+    assert controlled.points(0.0, q).trace == ("cart",)
+
+
+@pytest.mark.slow
+def test_a_run_under_a_controller_with_a_state_is_drawn():
+    pid = PID(lambda t, q: 1.0 - q + 0.0 * t, K_P=12.0, K_I=8.0, K_D=6.0)
+    start = jaxdae.State(jnp.array([0.25]), jnp.zeros(1))
+    run = jaxdae.simulate(Cart(), jaxdae.Multipliers(), start, t1=0.5, dt=0.25, controller=pid)
+    assert isinstance(run.system, ControlledSystem)
+    for found in (shapes.along(run, run.ts), shapes.along(run.stored(), run.ts)):
+        np.testing.assert_array_equal(found.places["cart"][:, 0], run.q[:, 0])
