@@ -59,9 +59,10 @@ def test_a_system_under_a_controller_with_a_state_is_drawn_as_it_is():
     pid = PID(lambda t, q: 1.0 - q + 0.0 * t, K_P=12.0, K_I=8.0, K_D=6.0)
     q = jnp.array([0.25])
     controlled = ControlledSystem(Cart(), pid, 0)
-    (place,) = controlled.points(0.0, q).places.values()
-    np.testing.assert_array_equal(place, [0.25, 0.0])
-    assert controlled.points(0.0, q).trace == ("cart",)
+    points = controlled.points(0.0, q)
+    assert points is not None
+    np.testing.assert_array_equal(points.places["cart"], [0.25, 0.0])
+    assert points.trace == ("cart",)
 
 
 @pytest.mark.slow

@@ -91,8 +91,8 @@ def test_many_singular_positions_hide_no_curve():
         figure = plot_histories(run)
         for ax in figure.axes:
             marks = [x for x in ax.get_lines() if x.get_linestyle() == "--"]
-            assert [x.get_xdata()[0] for x in marks] == [x.time for x in run.passages]
-            assert all(list(x.get_ydata()) == [0.0, height] for x in marks)
+            assert [np.ravel(x.get_xdata())[0] for x in marks] == [x.time for x in run.passages]
+            assert all(np.ravel(x.get_ydata()).tolist() == [0.0, height] for x in marks)
             curves = [x for x in ax.get_lines() if x.get_linestyle() == "-"]
             assert max(x.zorder for x in marks) < min(x.zorder for x in curves)
         times = f" {count} times" if count > 1 else ""
