@@ -191,7 +191,7 @@ best_off, best_on = rates[np.nanargmin(left_off[:-2])] * H, rates[np.nanargmin(l
 print(f"best rate times h: {best_off:.3g} off, {best_on:.3g} on the constraint")
 print(f"rate of the motion: {omega:.3g} 1/s")
 over_best = left_off[-2] / np.nanmin(left_off[:-2]), left_on[-1] / np.nanmin(left_on[:-2])
-print("theory for each regime over the best of the scan:", over_best)
+print("theory over the best of the scan: {:.3g} off, {:.3g} on the constraint".format(*over_best))
 
 assert best_on < best_off / 2
 assert over_best[0] < 3

@@ -163,6 +163,8 @@ def test_a_name_of_the_index_has_the_first_line_of_its_docstring(scripts):
     summary = scripts[2].summary
     assert summary("jaxdae", "simulate") == "Simulate a constrained system."
     assert summary("jaxdae.formulations", "Baumgarte") == "Generalized Baumgarte stabilization."
+    # In code a bar ends no cell of a table.
+    assert "`|R(hH)|_P`" in summary("jaxdae.analysis", "modal_weight")
 
 
 LINK = re.compile(r"\[[^\]]*\]\((?!https?:)([^)#\s]+)(#[^)]*)?\)")

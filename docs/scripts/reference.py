@@ -97,7 +97,9 @@ def _names(names: list[str]) -> str:
 def summary(package: str, name: str) -> str:
     """First line of the docstring of an exported name; empty for a value without one."""
     node = _definition(package, name)
-    return (ast.get_docstring(node) or "").partition("\n")[0].replace("|", "\\|") if node else ""
+    parts = (ast.get_docstring(node) or "").partition("\n")[0].split("`") if node else [""]
+    # A bar ends a cell of a table, but not in code.
+    return "`".join(x if i % 2 else x.replace("|", "\\|") for i, x in enumerate(parts))
 
 
 def _definition(package: str, name: str) -> ast.ClassDef | ast.FunctionDef | None:
