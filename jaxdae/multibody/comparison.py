@@ -124,7 +124,8 @@ def _comparable(loop, ours: np.ndarray, theirs: np.ndarray, scale: float):
 
 
 def _check(pairs: Iterator[_Compared]):
-    tolerance = ROUND_OFF * jnp.finfo(float).eps
+    # In single precision, too, a thousandth is no round-off.
+    tolerance = min(ROUND_OFF * float(jnp.finfo(jnp.result_type(float)).eps), 1e-3)
     for what, ours, theirs, size in pairs:
         # Not `>`: a number that is not finite differs, too.
         if not abs(ours - theirs) <= tolerance * max(size, abs(theirs), 1e-12):

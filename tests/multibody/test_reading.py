@@ -179,6 +179,13 @@ def test_a_wrong_reading_is_seen():
         compare(mujoco, model, heavier)
 
 
+@pytest.mark.slow
+def test_a_file_is_read_in_single_precision():
+    with jax.enable_x64(False):
+        read = read_mujoco(mjcf(MOTORS, bodies=BODY))
+        assert read.state.q.dtype == jnp.float32
+
+
 def test_what_is_left_out_is_said_with_its_number():
     limited = BODY.replace('name="swing"', 'name="swing" range="0 1" limited="true"')
     text = mjcf(bodies=limited + FREE).replace("contact='disable'", "contact='enable'")
