@@ -74,8 +74,8 @@ def traced(system: Any, ts, q, v) -> Drawing | None:
     if points is None:
         return None
     unknown = ~jnp.isfinite(ts)[:, None, None]
-    places, rates = (jnp.where(unknown, jnp.nan, _joined(x, 1, jnp)) for x in moving)
-    return Drawing(places, rates, _words(points))
+    parts: Any = [jnp.where(unknown, jnp.nan, _joined(x, 1, jnp)) for x in moving]
+    return Drawing(*parts, _words(points))
 
 
 def _warn(reason: str) -> None:
