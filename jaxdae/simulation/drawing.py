@@ -70,12 +70,12 @@ def traced(system: Any, ts, q, v) -> Drawing | None:
         v: velocities, shape `(times, n)`.
     """
     moving = jax.vmap(lambda t, q, v: _moving(system, t, q, v))(ts, q, v)
-    points, rates = moving
+    points = moving[0]
     if points is None:
         return None
     unknown = ~jnp.isfinite(ts)[:, None, None]
     parts: Any = [jnp.where(unknown, jnp.nan, _joined(x, 1, jnp)) for x in moving]
-    return Drawing(*parts, _words(points))
+    return Drawing(parts[0], parts[1], _words(points))
 
 
 def _warn(reason: str) -> None:
