@@ -39,15 +39,15 @@ def _joints(values: Joint | Sequence[Joint]) -> tuple[Joint, ...]:
 
 
 class Body(Module):
-    """A rigid body, and how it hangs on the one that bears it.
+    """A rigid body, and how it moves relative to its parent.
 
     Args:
         name: of the body.
-        joints: one or several in a row, the one next to the bearer first; none fixes the body to
-            its bearer.
-        parent: name of the bearer; `None` is the ground.
-        position: of the body's origin in the bearer's axes, joints at rest [m].
-        orientation: of its axes in those of the bearer, a quaternion with the scalar part first.
+        joints: one or several in a row, the one next to the parent first; none fixes the body to
+            its parent.
+        parent: name of the body that carries it; `None` is the ground.
+        position: of the body's origin in the parent's axes, joints at rest [m].
+        orientation: of its axes in those of the parent, a quaternion with the scalar part first.
         mass: [kg].
         centre: of mass, in the body [m].
         inertia: about the centre of mass in axes of the body [kg m^2], shape `(3, 3)` or `(3,)`.
@@ -63,7 +63,7 @@ class Body(Module):
     inertia: Float[Array, "3 3"] = eqx.field(converter=_inertia, default=(0.0, 0.0, 0.0))
 
     def at_rest(self) -> Pose:
-        """Its pose relative to the bearer, joints at rest."""
+        """Its pose relative to the parent, joints at rest."""
         return Pose(self.position, rotations.from_quaternion(self.orientation))
 
     def energy(self, twist: Twist) -> Float[Array, ""]:
@@ -72,7 +72,7 @@ class Body(Module):
         return 0.5 * (self.mass * velocity @ velocity + spin @ self.inertia @ spin)
 
     def free(self) -> bool:
-        """Whether it hangs on nothing."""
+        """Whether nothing holds it."""
         return any(isinstance(x, Free) for x in self.joints)
 
 
@@ -135,7 +135,7 @@ class Weld(AbstractLoop):
     """One body is fixed to another one.
 
     Its residuals of rotation are `sin(angle)` times the axis of the rotation that is left, in axes
-    of the first body.
+    of the first body: they vanish at half a turn as well, so start nearer.
 
     Args:
         name: of the constraint.

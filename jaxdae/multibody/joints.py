@@ -1,4 +1,4 @@
-"""Joints: how a body moves relative to the one that bears it."""
+"""Joints: how a body moves relative to its parent."""
 
 import abc
 from typing import ClassVar, NamedTuple
@@ -233,7 +233,7 @@ class Free(AbstractJoint):
     """No joint at all: the place of the body [m], then its four Euler parameters.
 
     Coordinates are those of the body in space, whatever pose it was declared with; only a body
-    that the ground bears can be free.
+    without a parent can be free.
 
     Args:
         name: of the coordinates.

@@ -308,13 +308,13 @@ def _touching(mujoco, model) -> set[tuple[int, int]]:
     }
     bodies = model.geom_bodyid.astype(np.int64)
     welded = model.body_weldid[bodies]
-    bearers = model.body_weldid[model.body_parentid[welded]]
+    parents = model.body_weldid[model.body_parentid[welded]]
     filtered = _enabled(mujoco, model, "FILTERPARENT")
     for i in range(model.ngeom):
         j = np.arange(i + 1, model.ngeom)
         fits = model.geom_contype[i] & model.geom_conaffinity[j]
         fits |= model.geom_contype[j] & model.geom_conaffinity[i]
-        near = (welded[i] == bearers[j]) | (welded[j] == bearers[i])
+        near = (welded[i] == parents[j]) | (welded[j] == parents[i])
         near &= filtered & (welded[i] != 0) & (welded[j] != 0)
         signature = np.minimum(bodies[i], bodies[j]) << 16 | np.maximum(bodies[i], bodies[j])
         excluded = np.isin(signature, model.exclude_signature)

@@ -35,7 +35,7 @@ class Multibody(System):
             system = Multibody([rod])
 
     Args:
-        bodies: each after the one that bears it.
+        bodies: each after its parent.
         loops: constraints that close loops.
         motors: forces by inputs.
         gravity: acceleration [m/s^2], shape `(3,)`.
@@ -50,10 +50,10 @@ class Multibody(System):
     gravity: Float[Array, " 3"] = eqx.field(converter=space_vector, default=(0.0, 0.0, -9.81))
 
     def __check_init__(self):
-        """Names that exist, each once; bearers first."""
+        """Names that exist, each once; parents first."""
         seen: list[str] = []
         for body in self.bodies:
-            _known("the bearer of " + repr(body.name), body.parent, seen)
+            _known("the parent of " + repr(body.name), body.parent, seen)
             seen.append(body.name)
             _check_free(body)
         joints = [x for body in self.bodies for x in body.joints]
@@ -228,9 +228,8 @@ def _known(what: str, name: str | None, names: Sequence[str]):
 
 
 def _check_free(body: Body):
-    """A free body hangs on nothing, and by nothing else."""
+    """A free body has no parent and no other joint."""
     if body.free() and (len(body.joints) > 1 or body.parent is not None):
         raise ValueError(
-            f"Multibody: the body {body.name!r} is free; then it has no other joint, and the "
-            "ground bears it."
+            f"Multibody: the body {body.name!r} is free; then it has no other joint and no parent."
         )

@@ -127,11 +127,11 @@ def read(path: str | Path) -> StoredTrajectory:
         FileNotFoundError: if there is no such file.
         TrajectoryFileError: if it holds something else, is damaged, or is of a later format.
     """
-    path = Path(path).expanduser()
-    path = path if path.is_file() else with_suffix(path)
+    asked = Path(path).expanduser()
+    # The folder "." has no name that a suffix could be put behind.
+    path = asked if asked.is_file() or not asked.name else with_suffix(asked)
     if not path.is_file():
-        folder = path.with_name(path.name.removesuffix(_SUFFIX))
-        hint = f" {folder} is a folder: name a file in it." if folder.is_dir() else ""
+        hint = f" {asked} is a folder: name a file in it." if asked.is_dir() else ""
         raise FileNotFoundError(f"there is no file {path}.{hint}")
     try:
         # NumPy takes every other file for pickled data.

@@ -104,7 +104,7 @@ ROD = Body("rod", Hinge("angle"), mass=1.0, inertia=(1.0, 1.0, 1.0))
             lambda: Multibody([ROD, Body("arm", Hinge("angle"), "rod")]),
             "two joints are called 'angle'",
         ),
-        (lambda: Multibody([Body("arm", (), "leg")]), "the bearer of 'arm' is 'leg'; there are: "),
+        (lambda: Multibody([Body("arm", (), "leg")]), "the parent of 'arm' is 'leg'; there are: "),
         (
             lambda: Multibody([ROD], motors=[Motor("u", "knee")]),
             "the joint of motor 'u' is 'knee'; there are: angle.",

@@ -46,6 +46,8 @@ def test_other_places_of_runs(tmp_path, monkeypatch):
     assert stored().to_csv("~/run.csv") == tmp_path / "run.csv"
     with pytest.raises(FileNotFoundError, match=r"no file .*a\.npz\. .*a is a folder: name a file"):
         Trajectory.load(tmp_path / "a")
+    with pytest.raises(FileNotFoundError, match=r"\. is a folder: name a file"):
+        Trajectory.load(".")
 
 
 @pytest.mark.parametrize(
