@@ -67,6 +67,13 @@ class Screen(NamedTuple):
     scheme: Literal["light", "dark"]
 
 
+# Each page reads the words of all for the search, which takes longer than to show it.
+WORDS = "**/search_index.json"
+NO_WORDS = {
+    "config": {"lang": ["en"], "separator": "[\\s]+", "pipeline": [], "fields": {"title": {}}},
+    "docs": [],
+}
+
 SCREENS = {
     "wide": Screen(1280, 900, "light"),
     "narrow": Screen(390, 844, "dark"),
@@ -149,7 +156,9 @@ def faults(page: Page, address: str) -> list[str]:
     }
     for event, listener in heard.items():
         page.on(event, listener)  # pyright: ignore[reportArgumentType, reportCallIssue]
+    page.route(WORDS, lambda x: x.fulfill(json=NO_WORDS))
     page.goto(address)
+    page.unroute(WORDS)
     seen += [f"no picture: {x}" for x in page.evaluate(MISSING)]
     seen += page.evaluate(BEYOND)
     for event, listener in heard.items():
