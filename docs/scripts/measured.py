@@ -156,16 +156,16 @@ def _script(results: Path, name: str) -> dict[str, Any]:
 
 
 def _pictures(results: Path) -> None:
-    """Small copies of the pictures, with 64 colours."""
+    """Small copies of the pictures."""
+    from pictures import small_png
     from PIL import Image
 
     PICTURES.mkdir(parents=True, exist_ok=True)
     for scripts in PAPERS.values():
         for name, picture in scripts.items():
             if picture and (results / name / picture).exists():
-                image = Image.open(results / name / picture).convert("RGB")
-                image.thumbnail((1400, 1400))
-                image.quantize(64).save(PICTURES / f"{name}.png", optimize=True)
+                image = Image.open(results / name / picture)
+                (PICTURES / f"{name}.png").write_bytes(small_png(image))
 
 
 def study(result: dict[str, Any]) -> dict[str, Any]:

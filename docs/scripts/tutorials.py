@@ -29,8 +29,6 @@ SOURCES = ROOT / "notebooks"
 KEPT = ROOT / "docs" / "data" / "tutorials"
 LOG = logging.getLogger("mkdocs.site")
 REMEDY = "python docs/scripts/tutorials.py"
-# Of pictures: as wide as twice the column of a page, for screens with fine pixels.
-WIDTH, COLOURS = 1400, 32
 
 
 class Output(NamedTuple):
@@ -133,13 +131,10 @@ def _shown(name: str, cell) -> Iterator[Output]:
 
 def _small(picture: bytes) -> bytes:
     """With fewer points and colours."""
+    from pictures import small_png
     from PIL import Image
 
-    image = Image.open(io.BytesIO(picture)).convert("RGB")
-    image.thumbnail((WIDTH, 4 * WIDTH))
-    out = io.BytesIO()
-    image.quantize(COLOURS).save(out, "png", optimize=True)
-    return out.getvalue()
+    return small_png(Image.open(io.BytesIO(picture)))
 
 
 def keep(name: str, outputs: Outputs) -> None:
