@@ -100,35 +100,46 @@ class AbstractJoint(Module):
     def coordinates(self) -> tuple[tuple[str, str], ...]:
         """Name and unit of each coordinate."""
 
+    @abc.abstractmethod
     def start(self) -> tuple[float, ...]:
         """Coordinates in which the body is as it was declared."""
-        return (0.0,)
 
 
-class Hinge(AbstractJoint):
-    """A pin: one angle [rad] about an axis.
-
-    Args:
-        name: of the joint, and of its coordinate.
-        axis: a vector in axes of the body; its length does not matter.
-        anchor: a point of the axis in the body [m].
-        reference: angle at which the body is as it was declared [rad].
-        stiffness: of a torsion spring [N m/rad].
-        relaxed: angle at which it is relaxed [rad].
-        damping: [N m s/rad].
-        armature: inertia of a rotor that turns with the angle, [kg m^2].
-    """
+class _Single(AbstractJoint):
+    """One coordinate along or about an axis, with a spring and a damper."""
 
     size: ClassVar[int] = 1
 
     name: str = eqx.field(static=True)
     axis: Float[Array, " 3"] = eqx.field(converter=unit_vector, default=(0.0, 0.0, 1.0))
-    anchor: Float[Array, " 3"] = eqx.field(converter=space_vector, default=(0.0, 0.0, 0.0))
     reference: float = 0.0
     stiffness: float = 0.0
     relaxed: float = 0.0
     damping: float = 0.0
     armature: float = 0.0
+
+    def energy(self, values):
+        return 0.5 * self.stiffness * (values[0] - self.relaxed) ** 2
+
+    def start(self):
+        return (self.reference,)
+
+
+class Hinge(_Single):
+    """A pin: one angle [rad] about an axis.
+
+    Args:
+        name: of the joint, and of its coordinate.
+        axis: a vector in axes of the body; its length does not matter.
+        reference: angle at which the body is as it was declared [rad].
+        stiffness: of a torsion spring [N m/rad].
+        relaxed: angle at which it is relaxed [rad].
+        damping: [N m s/rad].
+        armature: inertia of a rotor that turns with the angle, [kg m^2].
+        anchor: a point of the axis in the body [m].
+    """
+
+    anchor: Float[Array, " 3"] = eqx.field(converter=space_vector, default=(0.0, 0.0, 0.0))
 
     def pose(self, values):
         turn = rotations.from_axis(unit_vector(self.axis), values[0] - self.reference)
@@ -142,14 +153,8 @@ class Hinge(AbstractJoint):
     def coordinates(self):
         return ((self.name, "rad"),)
 
-    def energy(self, values):
-        return 0.5 * self.stiffness * (values[0] - self.relaxed) ** 2
 
-    def start(self):
-        return (self.reference,)
-
-
-class Slide(AbstractJoint):
+class Slide(_Single):
     """A straight guide: one displacement [m] along an axis.
 
     Args:
@@ -162,20 +167,11 @@ class Slide(AbstractJoint):
         armature: mass that moves with the displacement [kg].
     """
 
-    size: ClassVar[int] = 1
-
-    name: str = eqx.field(static=True)
     axis: Float[Array, " 3"] = eqx.field(converter=unit_vector, default=(1.0, 0.0, 0.0))
-    reference: float = 0.0
-    stiffness: float = 0.0
-    relaxed: float = 0.0
-    damping: float = 0.0
-    armature: float = 0.0
 
     def pose(self, values):
-        return Pose(
-            (values[0] - self.reference) * unit_vector(self.axis), rotations.none(values.dtype)
-        )
+        along = (values[0] - self.reference) * unit_vector(self.axis)
+        return Pose(along, rotations.none(values.dtype))
 
     def twist(self, values, rates):
         del values
@@ -183,12 +179,6 @@ class Slide(AbstractJoint):
 
     def coordinates(self):
         return ((self.name, "m"),)
-
-    def energy(self, values):
-        return 0.5 * self.stiffness * (values[0] - self.relaxed) ** 2
-
-    def start(self):
-        return (self.reference,)
 
 
 class Ball(AbstractJoint):
