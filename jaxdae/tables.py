@@ -44,6 +44,12 @@ def gain_text(value: Any) -> str:
     return array_text(value, digits=4)
 
 
+def root_text(root: Any, digits: int = 6) -> str:
+    """A root as short text: a real one as one number, a complex pair as one."""
+    real, imaginary = f"{np.real(root):.{digits}g}", abs(np.imag(root))
+    return real if imaginary == 0 else f"{real} ± {imaginary:.{digits}g}i"
+
+
 def _cell(x: Any) -> str:
     if isinstance(x, str | int):
         return str(x)

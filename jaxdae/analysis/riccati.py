@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from jaxdae.analysis.controllability import check_pair, controllability
 from jaxdae.analysis.linearization import Linearization
-from jaxdae.analysis.spectra import show_root
 from jaxdae.reprs import Module, shown
 from jaxdae.systems.calls import check_instance
 from jaxdae.systems.checks import is_concrete
+from jaxdae.tables import root_text
 
 # The scaled sign iteration converges quadratically after a few steps; 30 are enough for roots that
 # differ by ten orders of magnitude.
@@ -116,7 +116,7 @@ def lqr(A, B, Q=None, R=None) -> Regulator:
     worst = roots[np.argmax(np.real(roots))]
     if not worst.real < 0:
         raise ValueError(
-            f"the regulator leaves the root {show_root(worst)}: the cost does not see it. Give "
+            f"the regulator leaves the root {root_text(worst)}: the cost does not see it. Give "
             "every unstable or critical direction a weight in Q."
         )
     return Regulator(K, P, roots[np.argsort(-np.real(roots))])
@@ -316,7 +316,7 @@ def _check(A, B, Q, R) -> None:
         i = int(np.argmax(np.real(reach.roots) + reach.tolerances))
         raise ValueError(
             f"the pair (A, B) is not stabilizable: no feedback moves the root "
-            f"{show_root(reach.roots[i])} (controllable dimension {reach.rank} of {size}). Leave "
+            f"{root_text(reach.roots[i])} (controllable dimension {reach.rank} of {size}). Leave "
             "that part out (lqr_on_constraints drops the zero roots of position constraints, and "
             "of velocity constraints that hold at rest), or add an input that reaches it."
         )

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from jaxdae.analysis.linearization import Linearization
 from jaxdae.reprs import shown
 from jaxdae.systems.calls import check_instance
+from jaxdae.tables import root_text
 
 Verdict = Literal["asymptotically stable", "stable", "unstable", "undecided"]
 
@@ -123,7 +124,7 @@ def _judge(lin, others, tolerances, accidental, zeros) -> tuple[Verdict, str]:
     worst = others[np.argmax(margin)]
     if margin.max() > 0:
         return "unstable", (
-            f"the root {show_root(worst)} has a positive real part (Lyapunov's theorem on the "
+            f"the root {root_text(worst)} has a positive real part (Lyapunov's theorem on the "
             "first approximation)."
         )
     if (others.real < -tolerances).all():
@@ -175,8 +176,3 @@ def _energy_argument(lin) -> str | None:
         f"variation of V - T0 on the constraints is positive definite (least eigenvalue "
         f"{least:.6g}): stable by the theorem of Lagrange and Dirichlet."
     )
-
-
-def show_root(root) -> str:
-    """A root to six digits, a pair of complex ones as one."""
-    return f"{root.real:.6g}" if root.imag == 0 else f"{root.real:.6g} ± {abs(root.imag):.6g}i"

@@ -23,6 +23,7 @@ from jaxdae.analysis.lyapunov import linear_certificate
 from jaxdae.analysis.perturbation import perturbation_matrix
 from jaxdae.reprs import shown
 from jaxdae.stability.stability_functions import AdamsBashforth, amplification, step_matrix
+from jaxdae.tables import root_text
 
 # Steps tried, relative to the inverse of each rate: from almost none to far beyond any explicit
 # method's region. Logarithmic, so that the first crossing is found to 1 %, then bisected.
@@ -100,7 +101,8 @@ def step_limit(
     if worst.real >= 0:
         raise ValueError(
             f"the constraint perturbation equations are not asymptotically stable: their root "
-            f"{worst:.6g} has no negative real part, so that no step contracts. Change the gains."
+            f"{root_text(worst)} has no negative real part, so that no step contracts. Change the "
+            "gains."
         )
     if version == "spectral":
         if theta != 1.0:

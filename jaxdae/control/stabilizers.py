@@ -25,6 +25,7 @@ from jaxdae.formulations.gains import is_number
 from jaxdae.reprs import Module
 from jaxdae.systems import State
 from jaxdae.systems.checks import is_concrete
+from jaxdae.tables import root_text
 
 ServoStabilizer = Callable[..., Float[Array, " r"]]
 
@@ -212,6 +213,6 @@ def _check_left(roots: np.ndarray, what: str) -> None:
     worst = complex(roots[np.argmax(np.real(roots))])
     if not worst.real < 0:
         raise ValueError(
-            f"{what} is not Hurwitz: root {worst:.6g} has a real part that is not negative; "
+            f"{what} is not Hurwitz: root {root_text(worst)} has a real part that is not negative; "
             "choose roots in the left half-plane, for example HurwitzGains.repeated(rate, order)."
         )

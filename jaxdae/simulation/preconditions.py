@@ -22,6 +22,7 @@ from jaxdae.systems import check_system
 from jaxdae.systems.calls import call_with_shapes, check_parameters
 from jaxdae.systems.checks import check_symmetric_mass, is_concrete
 from jaxdae.systems.dynamics import refuse_reaction_forces
+from jaxdae.tables import root_text
 
 # More than round-off of roots that coincide to the fourth order makes of a factor of one.
 _GROWING = 1e-3
@@ -187,7 +188,7 @@ def growth_warning(system, formulation, controller, state, t) -> str | None:
     )
     return (
         "violations grow with these gains, however small the steps: the constraint perturbation "
-        f"equations at the start have the root {fastest:.4g} 1/s. {remedy}"
+        f"equations at the start have the root {root_text(fastest, 4)} 1/s. {remedy}"
     )
 
 
@@ -226,8 +227,9 @@ def step_warning(system, formulation, controller, state, t, solver, step: float)
         return (
             f"the step of {step:.4g} s is beyond the step limit of the gains: in the {what} "
             f"perturbation equations at the start, {name} multiplies the mode of the root "
-            f"{roots[i]:.4g} 1/s by {factors[i]:.4g} in each step. All modes shrink for steps "
-            f"below {spectral_limit(roots, solver).limit:.4g} s: take a smaller dt, or lower gains."
+            f"{root_text(roots[i], 4)} 1/s by {factors[i]:.4g} in each step. All modes shrink for "
+            f"steps below {spectral_limit(roots, solver).limit:.4g} s: take a smaller "
+            "dt, or lower gains."
         )
     return None
 
@@ -249,8 +251,8 @@ def _grows_backward(what: str, roots) -> str:
     fastest = roots[np.argmin(roots.real)]
     return (
         f"time runs backward, in which the {what} perturbation equations grow: their root "
-        f"{fastest:.4g} 1/s becomes {-fastest:.4g} 1/s. Leave the stabilization out, or give one "
-        "of the other sign."
+        f"{root_text(fastest, 4)} 1/s becomes {root_text(-fastest, 4)} 1/s. Leave the "
+        "stabilization out, or give one of the other sign."
     )
 
 

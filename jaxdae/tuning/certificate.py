@@ -24,6 +24,7 @@ from jaxdae.formulations.structure import depends_on_any
 from jaxdae.solvers.projected import parts_of
 from jaxdae.stability.stability_functions import amplification, has_tableau
 from jaxdae.systems.checks import constraint_counts
+from jaxdae.tables import root_text
 
 # Different matrices that are examined: each takes milliseconds, and most objectives have one.
 _MOST_MATRICES = 16
@@ -368,7 +369,7 @@ def _unknown(objective, params, found, solver, step) -> list[str]:
 
 def _in_words(x: StabilityCertificate) -> str:
     if x.lyapunov_rate is None:
-        return f"{x.what} violations do not decay: root {x.slowest_root:.4g} 1/s"
+        return f"{x.what} violations do not decay: root {root_text(x.slowest_root, 4)} 1/s"
     where = "" if x.states is None else f" at the worst of {x.states} states of the motions"
     text = f"{x.what} violations decay by exp(-{x.lyapunov_rate:.4g} t){where}"
     if x.step_margin is None or x.step_limit is None or x.factor is None or x.step is None:

@@ -115,10 +115,16 @@ def advance(static: Problem, arrays: Problem, state: Iterate) -> tuple[Iterate, 
     solver, accepted, following = _solver_step(problem.optimizer, state, here, seen.finite)
     usable = jnp.all(jnp.isfinite(following))
     here = _promising(problem, here, following)
-    local = where(accepted, here, state.local)
+    polished = _is_finer(problem, state, here) & seen.finite & ~accepted
+    local = where(accepted | polished, here, state.local)
     following = jnp.where(usable, following, local.point + gradient_step(local.gradient, norm))
     progress = state.progress.seen(problem.tree(trial), seen.loss, seen.finite, jnp.asarray(1))
-    better = progress.best_loss < state.progress.best_loss
+    progress = eqx.tree_at(
+        lambda x: (x.best, x.best_loss),
+        progress,
+        where(polished, (problem.tree(trial), seen.loss), (progress.best, progress.best_loss)),
+    )
+    better = polished | (progress.best_loss < state.progress.best_loss)
     least = problem.tolerance**1.5 * jnp.abs(state.local.loss)
     fell = ~state.begun | (state.local.loss - seen.loss > least)
     new = Iterate(
@@ -135,7 +141,7 @@ def advance(static: Problem, arrays: Problem, state: Iterate) -> tuple[Iterate, 
     new = eqx.tree_at(
         lambda s: (s.progress.status, s.progress.number),
         new,
-        _status(problem, state, new, here, accepted),
+        _status(problem, state, new, here, accepted, polished),
     )
     loss, norm = (jnp.where(running, x, jnp.nan) for x in (seen.loss, norm))
     new = jax.tree.map(lambda x, y: jnp.where(running, x.astype(y.dtype), y), new, state)
@@ -257,8 +263,24 @@ def _promising(problem: Problem, here: Local, following: Array) -> Local:
     return eqx.tree_at(lambda x: (x.promise, x.span), here, (promise, following - here.point))
 
 
+def _is_finer(problem: Problem, state: Iterate, here: Local) -> Array:
+    """Whether a trial of the same loss, up to round-off, is nearer to where residuals are least.
+
+    The loss is flat at its minimum: it is the same to round-off in a region as wide as the root of
+    that. The angle between the residuals and what the parameters can change is not.
+    """
+    if problem.residuals_of is None:
+        return jnp.asarray(False)
+    local, least = state.local, problem.tolerance**1.5 * jnp.abs(state.local.loss)
+    same = jnp.abs(here.loss - local.loss) <= least
+    same &= here.loss <= state.progress.best_loss + least
+    return (
+        state.begun & same & (local.promise <= problem.tolerance) & (here.promise < local.promise)
+    )
+
+
 def _status(
-    problem: Problem, old: Iterate, new: Iterate, here: Local, accepted: Array
+    problem: Problem, old: Iterate, new: Iterate, here: Local, accepted: Array, polished: Array
 ) -> tuple[Array, Array]:
     """Whether and why the start ends, and what was compared with the tolerance."""
     tolerance = problem.tolerance
@@ -279,7 +301,11 @@ def _status(
         cases = [
             (endings.ZERO, accepted & (here.loss == 0), here.loss),
             (endings.FLAT, accepted & jnp.all(here.slope == 0), here.loss),
-            (endings.ANGLE, accepted & (here.promise <= tolerance**2), jnp.sqrt(here.promise)),
+            (
+                endings.ANGLE,
+                (accepted | polished) & (here.promise <= tolerance**2),
+                jnp.sqrt(here.promise),
+            ),
             (endings.STEP, moved & (relative <= tolerance) & undamped, relative),
             (endings.STEP, stuck & (last <= tolerance) & free, last),
         ]
@@ -291,7 +317,7 @@ def _status(
         ]
     no_more = (new.begun & ~accepted & same | stuck) & near & (promise <= tolerance)
     cases += [
-        (endings.ROUND_OFF, no_more, promise),
+        (endings.ROUND_OFF, no_more, old.local.promise),
         (endings.STALLED, stuck, promise),
         (endings.SLOW, new.slow >= _MOST_SLOW, promise),
     ]
