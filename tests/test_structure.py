@@ -71,9 +71,3 @@ def at_top(path: Path) -> set[str]:
         if isinstance(node, ast.ImportFrom) and node.module is not None:
             found |= {node.module, *(f"{node.module}.{x.name}" for x in node.names)}
     return found & MODULES.keys()
-
-
-def test_what_runs_on_the_newest_python_exists():
-    root = ROOT.parent
-    named = [x for x in (root / ".ci/newest.txt").read_text().splitlines() if not x.startswith("#")]
-    assert [x for x in named if not (root / x).exists()] == []
