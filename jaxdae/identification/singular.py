@@ -237,13 +237,19 @@ def _openings(fit, x, given, place: _Place, nearness: float, names) -> tuple[Ope
     `y^T dphi/dp dp` not zero makes a hyperbola of them, which no motion crosses.
     """
 
-    def phi(x):
+    def phi(x, q):
         system = fit.model.parts(fit.params(fit.split(x)[0]), given)[0]
-        return system.position_constraints(place.t, place.q)
+        return system.position_constraints(place.t, q)
 
     changes = _CHANGE * np.asarray(fit.units(np.asarray(x)))[: len(names)]
-    slopes = np.asarray(jax.jacfwd(phi)(x))[:, : len(names)] * changes
+    slopes, jac = (np.asarray(a) for a in jax.jacfwd(phi, (0, 1))(x, place.q))
+    slopes = slopes[:, : len(names)] * changes
     apart = np.abs(place.combination @ slopes)
-    limit = _PER_DISTANCE * nearness + np.finfo(slopes.dtype).eps ** 0.5
-    opened = np.flatnonzero(apart > limit * np.linalg.norm(slopes, axis=0))
+    digits = np.finfo(slopes.dtype).eps ** 0.5
+    # Where a change moves no constraint, its slopes are round-off in every direction: a distance
+    # counts beside what a change of all coordinates, by the same part, moves the constraints.
+    lengths = np.linalg.norm(jac, axis=1) * (1 + np.linalg.norm(place.q))
+    round_off = digits * _CHANGE * np.linalg.norm(place.combination * lengths)
+    limit = (_PER_DISTANCE * nearness + digits) * np.linalg.norm(slopes, axis=0) + round_off
+    opened = np.flatnonzero(apart > limit)
     return tuple(Opening(names[k], float(changes[k]), float(apart[k])) for k in opened)
