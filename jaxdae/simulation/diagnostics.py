@@ -13,6 +13,7 @@ import numpy as np
 from jaxdae.compiled import jit
 from jaxdae.control.base import control_input
 from jaxdae.formulations.held_rank import solves
+from jaxdae.simulation import incompatibility
 from jaxdae.simulation.passages import (
     close_in,
     find_passages,
@@ -23,9 +24,10 @@ from jaxdae.simulation.passages import (
     row_scales,
     Search,
 )
-from jaxdae.simulation.problem import default_tolerance
-from jaxdae.systems import constraint_residuals, generalized_energy
+from jaxdae.simulation.problem import default_tolerance, ROUND_OFF
+from jaxdae.systems import constraint_residuals, generalized_energy, State
 from jaxdae.systems.dynamics import has_reaction_forces
+from jaxdae.systems.independence import unsatisfied
 
 # Rows of a block: a default run is one, and places between rows are few.
 _BLOCK, _FEW = 256, 64
@@ -38,8 +40,6 @@ _MOST_WORK = 5_000_000
 _PRECISE, _COARSE = 1e-3, 5e-2
 # Fewer rows than this say nothing about the work of forces between them.
 _FEWEST_ROWS = 33
-# A residual above this power of the machine epsilon is not round-off: 5e-7 in double precision.
-_ROUND_OFF = 0.4
 # Below this part of the potential energy nothing moves.
 _REST = 1e-3
 
@@ -207,7 +207,7 @@ def energy_deviation(xp, ts, rows: Row, work=None):
     coarse = _trapezoids(xp, ts[::2], rows.power[::2])
     error = xp.max(xp.abs(rows.energy - rows.energy[0] - gained))
     # Reactions that do work, or an inconsistent start, change the energy.
-    round_off = float(jnp.finfo(rows.energy.dtype).eps) ** _ROUND_OFF
+    round_off = float(jnp.finfo(rows.energy.dtype).eps) ** ROUND_OFF
     unknown = (xp.max(rows.offset) > round_off) | (rows.residual[0] > round_off)
     if ts.shape[0] < _FEWEST_ROWS:  # too few to tell the error of the rule
         unknown = unknown | (xp.max(xp.abs(rows.power)) > 0.0)
@@ -308,12 +308,34 @@ def judged(
         rows: from `read_row`, all as NumPy arrays; see `surveyed`.
         passed: from `passages_along`, where that is known.
     """
-    texts = []
+    texts = [_of_compatibility(system, formulation, watched.ts, state, rows)]
     if not formulation.capabilities.passes_singular_positions:
         result = passed or passages_along(system, formulation, watched.ts, state, rows.jac)
         texts.append(in_words(formulation, *result))
     texts.append(_of_energy(formulation, watched, rows))
     return [text for text in texts if text is not None]
+
+
+def _of_compatibility(system, formulation, ts, states, rows: Row) -> str | None:
+    """Constraints that contradict each other, in words; `None` where they do not."""
+    jac = rows.jac
+    count, c, n = jac.shape
+    if not 0 < count * c * c * n <= _MOST_WORK or not formulation.capabilities.enforces_constraints:
+        return None
+    remaining = lambda *x: _in_blocks(lambda *y: _remaining_block(system, *y), _BLOCK, *x)  # noqa: E731
+    found = incompatibility.find_incompatibility(remaining, ts, states, jac, rows.residual)
+    if found is None:
+        return None
+    return incompatibility.in_words(system, found, found.residuals.size - c)
+
+
+@jit(compiler_options=_BRIEFLY)
+def _remaining_block(system, ts, q, v):
+    def one(t, q, v):
+        result = unsatisfied(system, t, State(q, v))
+        return result.phi, result.phi_dot
+
+    return jax.vmap(one)(ts, q, v)
 
 
 def passages_along(system, formulation, ts, states, jac=None) -> tuple[list[Passage], float]:

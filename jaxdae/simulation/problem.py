@@ -14,6 +14,8 @@ from jaxdae.systems import State, System
 START_TOLERANCE = 1e-4
 MAX_STEPS = 2**16
 DEFAULT_TIMES = 201
+# A residual above this power of the machine epsilon is not round-off: 5e-7 in double precision.
+ROUND_OFF = 0.4
 
 
 def default_tolerance(dtype) -> float:

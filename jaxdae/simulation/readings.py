@@ -15,7 +15,7 @@ from jaxdae.simulation import diagnostics
 from jaxdae.solvers.projected import nearest
 from jaxdae.systems import constraint_residuals, generalized_energy, State
 from jaxdae.systems.dynamics import mass_and_jacobian
-from jaxdae.systems.independence import constraint_rank
+from jaxdae.systems.independence import constraint_rank, unsatisfied
 
 if TYPE_CHECKING:
     from jaxdae.simulation.trajectory import Trajectory
@@ -114,6 +114,15 @@ def least_singular_value(run, ts, ys, work):
     del work
     states = jax.vmap(lambda t, y: state_of(run, t, y))(ts, ys)
     return diagnostics.least_singular_value(run.system, ts, states, run.held_rank)
+
+
+def incompatibility(run, ts, ys, work):
+    """Largest residual along the run that no motion can avoid."""
+    del work
+    states = jax.vmap(lambda t, y: state_of(run, t, y))(ts, ys)
+    remain = jax.vmap(lambda t, s: unsatisfied(run.system, t, s))(ts, states)
+    sizes = [jnp.max(jnp.abs(x), initial=0.0) for x in (remain.phi, remain.phi_dot)]
+    return jnp.maximum(*sizes)
 
 
 def energy_error(run, ts, ys, work):

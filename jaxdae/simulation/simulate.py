@@ -99,8 +99,9 @@ def simulate(
     Warns:
         RuntimeWarning: when fixed steps are beyond the step limit of the gains (see
             `jaxdae.step_limit`), or a run that reached its end came close to where the formulation
-            or the controller ends, passed near-singular positions, or has an energy balance that
-            is off by more than its tolerance explains; once where this machine keeps `"auto"` from
+            or the controller ends, had constraints that cannot all be satisfied, passed
+            near-singular positions, or has an energy balance that is off by more than its
+            tolerance explains; once where this machine keeps `"auto"` from
             the native backend: no llvmlite, a driver or GPU that is too old.
 
     Raises:

@@ -208,6 +208,16 @@ class Trajectory(eqx.Module):
         return readings.over_run(self, readings.least_singular_value)
 
     @property
+    def incompatibility(self) -> Float[Array, "*batch"]:
+        """Largest constraint residual at the saved rows that no motion can avoid.
+
+        That of the point next to a row which satisfies the constraints best, at position level and,
+        where there are velocity constraints, at velocity level: round-off as long as constraints
+        agree, also where they depend on each other; more where they have become incompatible.
+        """
+        return readings.over_run(self, readings.incompatibility)
+
+    @property
     def energy_error(self) -> Float[Array, "*batch"]:
         """Largest error of the energy balance at the saved rows [J].
 

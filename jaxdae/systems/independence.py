@@ -15,7 +15,7 @@ from jaxdae.linalg.rank import numerical_rank, NumericalRank
 from jaxdae.reprs import shown
 from jaxdae.systems.base import Labels, State, System
 from jaxdae.systems.checks import constraint_counts
-from jaxdae.systems.dynamics import constraint_residuals
+from jaxdae.systems.dynamics import constraint_residuals, Violation
 from jaxdae.systems.precision import in_dtype
 
 # Each squares the distance to the constraints once it is small.
@@ -79,6 +79,29 @@ def constraint_rank(system: System, t, state: State) -> ConstraintRank:
     limit = rank_tolerance(q.dtype) ** 0.5
     regular = lost <= limit * (1 + jnp.linalg.norm(turned))
     return ConstraintRank(result.rank, regular, jac)
+
+
+def unsatisfied(system: System, t, state: State) -> Violation:
+    """Residuals that remain at the point next to a state that satisfies the constraints best.
+
+    Round-off where the constraints are compatible, whatever the distance and the rank are. Where
+    they are not, about the least residual that any motion can have there.
+
+    Args:
+        system: the declaration.
+        t: time [s].
+        state: near the constraints.
+
+    Returns:
+        `phi (m,)` and `phi_dot (m+r,)`, without derivatives; the latter zero where all constraints
+        are of positions, whose rates can be satisfied wherever they themselves can.
+    """
+    system, t, state = _plain(system, t, state)
+    q, v = _on_constraints(system, t, state.q, state.v, _STEPS)
+    result = constraint_residuals(system, t, q, v)
+    if result.phi.size == result.phi_dot.size:
+        return Violation(result.phi, jnp.zeros_like(result.phi_dot))
+    return Violation(result.phi, result.phi_dot)
 
 
 class Look(NamedTuple):
