@@ -9,6 +9,7 @@ least size in a metric `W` is `F^+ = W^-1 F^T (F W^-1 F^T)^-1`.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -75,10 +76,11 @@ class StabilizedIntegrals(AbstractFormulation):
 
         dx/dt = X + F^+ Phi(t, x, I - I_0)
 
-    on the state `x` of the inner formulation; `I_0` is kept [Baumgarte1972]. On an exact motion the
-    correction vanishes; it acts upon errors of integration only. It moves coordinates and
-    velocities, so `dq/dt` differs from `v` by the correction; multipliers are the inner
-    formulation's.
+    on the state `x` of the inner formulation; `I_0` is kept [Baumgarte1972]. In a run backward in
+    time `Phi` acts in the direction of integration, as stabilizations of constraints do. On an
+    exact motion the correction vanishes; it acts upon errors of integration only. It moves
+    coordinates and velocities, so `dq/dt` differs from `v` by the correction; multipliers are the
+    inner formulation's.
 
     Args:
         inner: the formulation that is integrated.
@@ -100,6 +102,8 @@ class StabilizedIntegrals(AbstractFormulation):
     gain: Gain | IntegralStabilizer
     weight: Gain | None = None
     rcond: float | None = eqx.field(static=True, default=None)
+    # Of time in the direction of integration, in which the integrals return.
+    sign: Any = eqx.field(default=1, repr=False)
 
     def __check_init__(self):
         _check_gains(self.gain, self.weight)
@@ -144,8 +148,13 @@ class StabilizedIntegrals(AbstractFormulation):
             return self.integrals(t, state.q, state.v) - self.values
 
         f, jac = residual(x), jax.jacfwd(residual)(x)
-        correction = right_inverse(jac, _wanted(self.gain, t, x, f), self.weight, self.rcond)
+        wanted = self.sign * _wanted(self.gain, t, x, f)
+        correction = right_inverse(jac, wanted, self.weight, self.rcond)
         return jax.tree.map(jnp.add, rate, unravel(correction)), lam
+
+    def in_direction(self, sign):
+        turned = (self.inner.in_direction(sign), sign)
+        return eqx.tree_at(lambda x: (x.inner, x.sign), self, turned)
 
     def perturbation_matrix(self, system, t, state):
         """Of the inner formulation's constraints, then of the integrals."""

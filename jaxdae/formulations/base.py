@@ -4,12 +4,17 @@ import abc
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from jaxdae.compiled import shared
 from jaxdae.formulations.gains import check_size
-from jaxdae.formulations.stabilization import check_stabilization, perturbation_block
+from jaxdae.formulations.stabilization import (
+    check_stabilization,
+    InDirection,
+    perturbation_block,
+)
 from jaxdae.linalg.capabilities import Capabilities
 from jaxdae.linalg.saddle_point import AbstractSolve
 from jaxdae.reprs import Module
@@ -110,6 +115,25 @@ class AbstractFormulation(Module):
         m, r = constraint_counts(system, state)
         y = jnp.zeros(2 * m + r, state.q.dtype)
         return perturbation_block(stabilization, t, state.q, state.v, y, m)
+
+    def in_direction(self, sign) -> "AbstractFormulation":
+        """The formulation whose residuals decay in the direction of integration.
+
+        Args:
+            sign: 1 forward in time, -1 backward, 0 for no stabilization; a number, or an array
+                where it is computed.
+
+        Returns:
+            The same equations, their stabilization in `s = sign t` (`InDirection`). What damps the
+            motion itself, such as realizing forces, is not changed.
+        """
+        given: Any = vars(self).get("stabilization")
+        if isinstance(given, InDirection):  # of a run before
+            given = given.stabilization
+        forward = given is None or (isinstance(sign, int) and sign == 1)
+        acting = given if forward else InDirection(given, sign)
+        same = given is vars(self).get("stabilization") and forward
+        return self if same else eqx.tree_at(lambda x: x.stabilization, self, acting)  # pyright: ignore
 
     def check(self, system: System, state: State) -> None:
         """Raise `ValueError` when gains or options do not fit the system. Computes nothing."""

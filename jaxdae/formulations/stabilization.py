@@ -6,6 +6,9 @@ A stabilization gives the wanted rate of the velocity-level residual,
 
 with `phi` the position residuals `(m,)` and `phi_dot = (dphi/dt, g)` the velocity-level residuals
 `(m+r,)` [Mukharlyamov2019, eq. 0.11]. Any callable of these five arguments may be used as one.
+
+A stabilization is a device of the integration and acts in its direction: in a run backward in time
+the residuals obey the same equations in `s = -t`, so that they decay there as well (`InDirection`).
 """
 
 import abc
@@ -80,6 +83,8 @@ class Baumgarte(AbstractStabilization):
     with symmetric positive definite gains [MukharlyamovDeressa2015, eq. 16]. The classical method
     [Baumgarte1972] has `K_D = 2 alpha`, `K_P = beta^2`. Exact integration is asymptotically stable
     for all such gains; larger ones are stiffer, so a given step admits only a bounded set of them.
+    In a run backward in time `simulate` takes these equations in `s = -t`, with the same positive
+    gains: residuals decay in the direction of integration.
 
     Args:
         K_D: velocity gain [1/s]: scalar, diagonal `(m,)`, or matrix `(m, m)`; required only when
@@ -243,6 +248,37 @@ class LinearStabilization(AbstractStabilization):
                 )
 
 
+class InDirection(AbstractStabilization):
+    r"""A stabilization that acts in the direction of integration.
+
+    With `s = sign t` the residuals obey the perturbation equations of the given stabilization in
+    `s`, where `dphi/ds = sign dphi/dt`, `d2phi/ds2 = d2phi/dt2` and `dg/ds = sign dg/dt`:
+
+        d2phi/dt2 = Phi_phi(phi, sign dphi/dt, g),    dg/dt = sign Phi_g(phi, sign dphi/dt, g)
+
+    Arguments `t`, `q` and `v` are those of the motion. `simulate` makes it for runs backward in
+    time, and where the times are not known before the program runs.
+
+    Args:
+        stabilization: `Phi`, as for a run forward in time.
+        sign: 1 forward in time, -1 backward, 0 for none; a number, or an array.
+    """
+
+    stabilization: Stabilization
+    sign: Any
+
+    def __call__(self, t, q, v, phi, phi_dot):
+        m = phi.shape[0]
+        signs = jnp.concatenate([jnp.full(m, self.sign), jnp.ones(phi_dot.shape[0] - m)])
+        signs = signs.astype(phi_dot.dtype)
+        rate = jnp.asarray(self.stabilization(t, q, v, phi, signs * phi_dot))
+        return self.sign * signs * rate
+
+    def check(self, m, r):
+        if isinstance(self.stabilization, AbstractStabilization):
+            self.stabilization.check(m, r)
+
+
 def desired_rate(stabilization: Stabilization | None, t, q, v, phi, phi_dot) -> Float[Array, " c"]:
     """`Phi`, or zeros when nothing is stabilized."""
     if stabilization is None:
@@ -252,6 +288,8 @@ def desired_rate(stabilization: Stabilization | None, t, q, v, phi, phi_dot) -> 
 
 def may_grow(stabilization: Stabilization | None) -> bool:
     """Whether violations may grow though the gains fit: positive definite gains cannot do that."""
+    if isinstance(stabilization, InDirection):
+        stabilization = stabilization.stabilization
     return isinstance(stabilization, LinearStabilization)
 
 

@@ -1,6 +1,7 @@
 """Shulgin's and Voronets' equations: motion without multipliers, on independent velocities."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -70,7 +71,7 @@ class VelocityElimination(AbstractFormulation):
     constraints hold exactly by construction, so velocities of the start that violate them are
     replaced, `v_D` by `B v_I + b_D`. The position-level ones are integrated, and drift by the
     integration error; `decay` returns them: the dependent coordinates then move so that
-    `dphi/dt = -decay phi`, while `v` stays `N v_I + b`.
+    `dphi/dt = -decay phi` in the direction of integration, while `v` stays `N v_I + b`.
 
     Where the dependent columns of `J` become singular the equations end, although the motion may
     go on (a pendulum's abscissa as independent coordinate, where the rod is level). The vector
@@ -93,6 +94,8 @@ class VelocityElimination(AbstractFormulation):
     independent: tuple[str | int, ...] | None = eqx.field(static=True, default=None)
     decay: Gain | None = None
     limit: float | None = eqx.field(static=True, default=None)
+    # Of time in the direction of integration, in which residuals decay.
+    sign: Any = eqx.field(default=1, repr=False)
 
     def __init__(
         self,
@@ -105,6 +108,7 @@ class VelocityElimination(AbstractFormulation):
         self.independent = None if independent is None else tuple(independent)
         self.decay = decay
         self.limit = limit
+        self.sign = 1
 
     def __check_init__(self):
         check_positive("decay", self.decay)
@@ -151,6 +155,11 @@ class VelocityElimination(AbstractFormulation):
         d = evaluate(system, t, y.q, v, y.w, u)
         basic = split.basic
         return state_rate, jnp.linalg.solve(d.jac[:, basic].T, (d.force - d.mass @ a)[basic])
+
+    def in_direction(self, sign):
+        if self.decay is None:
+            return self
+        return eqx.tree_at(lambda x: x.sign, self, sign)
 
     def elimination(self, system: System, t, y: EliminatedState) -> Elimination:
         """`N` and `b` of `v = N v_I + b` at a state."""
@@ -243,7 +252,8 @@ class VelocityElimination(AbstractFormulation):
             return jnp.zeros_like(q)
         phi = system.position_constraints(t, q)
         jac, rate = velocity_rows(system, t, q)
-        wanted = jnp.zeros_like(rate).at[: phi.size].set(-apply_gain(self.decay, phi))
+        decay = -self.sign * apply_gain(self.decay, phi)
+        wanted = jnp.zeros_like(rate).at[: phi.size].set(decay)
         return jnp.zeros_like(q).at[split.basic].set(jnp.linalg.solve(jac[:, split.basic], wanted))
 
 

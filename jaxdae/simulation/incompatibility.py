@@ -28,7 +28,7 @@ class Incompatibility(NamedTuple):
     """What of the constraints no motion can satisfy.
 
     Args:
-        time: at which it is largest, of those looked at [s].
+        time: at which it is largest, of those examined [s].
         first: the first of them at which it is more than round-off [s].
         amount: the largest residual that no state near the run avoids there, about.
         residuals: in proportion to those that remain, positions first and then velocities, shape

@@ -6,10 +6,11 @@ import jax
 import jax.core
 import jax.numpy as jnp
 import numpy as np
+from jax.flatten_util import ravel_pytree
 
 from jaxdae.analysis.steps import spectral_limit
 from jaxdae.compiled import jit
-from jaxdae.control.base import offers_of
+from jaxdae.control.base import control_input, offers_of
 from jaxdae.formulations.gains import is_number
 from jaxdae.formulations.stabilization import may_grow
 from jaxdae.kernels.memory import Memory
@@ -26,6 +27,9 @@ from jaxdae.tables import root_text
 
 # More than round-off of roots that coincide to the fourth order makes of a factor of one.
 _GROWING = 1e-3
+# Factor by which damping may let deviations grow in a run backward in time without a warning: of
+# errors near the default tolerance it leaves five digits.
+_GROWS_BACKWARD = 1e3
 # Declarations that were checked: checking traces every function, which takes longer than many runs.
 _CHECKED = Memory(256)
 
@@ -202,7 +206,7 @@ def step_warning(system, formulation, controller, state, t, solver, step: float)
         state: start.
         t: start time [s].
         solver: the method.
-        step: its step [s].
+        step: its length [s]; what is stabilized acts in the direction of integration.
 
     Returns:
         The root, its factor and the step limit in words; `None` if no step makes it larger, or the
@@ -217,8 +221,6 @@ def step_warning(system, formulation, controller, state, t, solver, step: float)
         roots = _roots(None if projection is not None and what == "constraint" else H)
         # Others grow by themselves, whatever the step.
         roots = roots[np.real(roots) < 0]
-        if step < 0 and roots.size:
-            return _grows_backward(what, roots)
         factors = amplification(solver, step * roots)
         if not (factors > 1 + _GROWING).any():
             continue
@@ -247,12 +249,40 @@ def _roots(H) -> np.ndarray:
     return np.concatenate([np.zeros(0), *each])  # none without constraints
 
 
-def _grows_backward(what: str, roots) -> str:
-    fastest = roots[np.argmin(roots.real)]
+def backward_warning(system, formulation, controller, state, t, duration: float) -> str | None:
+    """What to warn of before a run backward in time: deviations that grow because of damping.
+
+    Stabilizations are turned with the direction of time; dissipation, realizing forces and
+    controllers are parts of the motion. A deviation that they damp forward in time grows in the
+    same proportion backward, errors of the steps with it. What grows in both directions, as near an
+    unstable equilibrium, is not counted.
+
+    Args:
+        system: what moves.
+        formulation: how its constraints are enforced, as for a run forward in time.
+        controller: `None`, or what closes the loop.
+        state: start.
+        t: start time [s].
+        duration: of the run [s].
+
+    Returns:
+        The root and by how much it lets deviations grow, in words; `None` for a factor below 1000.
+    """
+    free = formulation.in_direction(0)  # of stabilization
+    matrix = np.asarray(_linearized_rate(system, free, controller, state, t))
+    if not np.isfinite(matrix).all():
+        return None
+    roots = np.linalg.eigvals(matrix)
+    fastest = roots[np.argmin(np.real(roots))]
+    excess = -np.real(fastest) - max(np.real(roots).max(), 0.0)
+    if not excess * duration > np.log(_GROWS_BACKWARD):
+        return None
+    exponent = excess * duration / np.log(10.0)
     return (
-        f"time runs backward, in which the {what} perturbation equations grow: their root "
-        f"{root_text(fastest, 4)} 1/s becomes {root_text(-fastest, 4)} 1/s. Leave the "
-        "stabilization out, or give one of the other sign."
+        "time runs backward, in which what is damped grows: the motion linearized at the start has "
+        f"the root {root_text(fastest, 4)} 1/s, so that deviations, errors of the steps among "
+        f"them, grow by a factor of about 1e{exponent:+.0f} in {duration:.4g} s. Make the run "
+        "shorter, or leave out the dissipation, realizing forces or controller that damp."
     )
 
 
@@ -279,3 +309,17 @@ def _check_newton(solver, name: str) -> None:
             f"diffrax.{name}(root_finder=optimistix.Newton(rtol=1e-8, atol=1e-8)), or leave dt "
             "out and let it choose its step."
         )
+
+
+@jit
+def _linearized_rate(system, formulation, controller, state, t):
+    """Jacobian of the rate of the formulation's own state, controller included."""
+    y, unravel = ravel_pytree(formulation.init(system, t, state))
+
+    def rate(y):
+        own = unravel(y)
+        now = formulation.recover(system, t, own)
+        u = control_input(controller, t, now)
+        return ravel_pytree(formulation.vector_field(system, t, own, u))[0]
+
+    return jax.jacfwd(rate)(y)

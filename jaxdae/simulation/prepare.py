@@ -48,9 +48,13 @@ def prepare(
     fixed = times.grid is not None
     start = Start(plant(system), begun, known_array(t0, dtype))
     formulation, judged = starts.judged(formulation, start, start_tolerance)
+    direction = _direction(t0, t1, stepsize_controller)
     problem = Problem(system, formulation, inner, state, times)
-    for text in _step_warnings(problem, start.t, solver):
+    for text in _step_warnings(problem, start.t, solver, direction):
         warnings.warn(text, RuntimeWarning, stacklevel=3)
+    # What stabilizes constraints acts in the direction of integration.
+    sign = jnp.where(t1 < t0, -1, 1).astype(dtype) if direction is None else direction
+    problem = problem._replace(formulation=formulation.in_direction(sign))
     method = Method(
         solver,
         None if fixed else stepsize_controller,
@@ -59,7 +63,7 @@ def prepare(
         _meter(progress),
         len(times.grid) - 1 if fixed else int(max_steps),
         work,
-        direction=_direction(t0, t1, stepsize_controller),
+        direction=direction,
         judged=judged,
     )
     return _watched(*_with_backend(problem, method, backend), throw=throw)
@@ -99,8 +103,8 @@ def step_ends(t0, t1, dt, dtype) -> np.ndarray:
     return grid
 
 
-def _step_warnings(problem: Problem, t, solver) -> list[str]:
-    """Gains that grow by themselves, and steps beyond their limit, in words."""
+def _step_warnings(problem: Problem, t, solver, direction: int | None) -> list[str]:
+    """Gains that grow, steps beyond their limit, and damping backward in time, in words."""
     known = (*problem.parts, problem.state, t)
     if not is_concrete(known):
         return []
@@ -108,7 +112,11 @@ def _step_warnings(problem: Problem, t, solver) -> list[str]:
     with jax.core.eval_context():
         results = [preconditions.growth_warning(*known)]
         if grid is not None and is_concrete(grid):
-            results.append(preconditions.step_warning(*known, solver, float(grid[1] - grid[0])))
+            step = abs(float(grid[1] - grid[0]))
+            results.append(preconditions.step_warning(*known, solver, step))
+        if direction == -1 and is_concrete(problem.times.end):
+            duration = abs(float(problem.times.end - problem.times.start))
+            results.append(preconditions.backward_warning(*known, duration))
     return [x for x in results if x is not None]
 
 

@@ -264,10 +264,11 @@ def _stability(
     """Certificates of what is stabilized, and notes on what is not."""
     solver, projection = parts_of(objective.solver_used)
     step, steps, found, notes = objective.largest_step, objective.steps_made, [], []
-    if step is not None and step < 0:
-        return (), ("time runs backward, in which what is stabilized grows",)
     for what, matrices, varying in zip(_KINDS, seen.matrices, varies, strict=True):
         if matrices is None or not matrices.size:
+            continue
+        if objective.backward and what != "constraint":
+            notes.append(f"time runs backward, in which {what} violations that decay grow")
             continue
         if what == "constraint" and projection is not None:
             notes.append("every step is projected onto the constraints: no violation is left")

@@ -254,14 +254,14 @@ class SimulationObjective(Module):
 
     @property
     def steps_made(self) -> tuple[float, ...]:
-        """Fixed steps that are made [s], negative backward in time; none of adaptive runs.
+        """Lengths of the fixed steps that are made [s]; none of adaptive runs.
 
         Of each `dt` the one that divides the horizon, which may be shorter; one for each horizon
         where they differ.
         """
         if self.adaptive:
             return ()
-        made = [float(x[-1] - x[0]) / (x.size - 1) for x in self._ends]
+        made = [abs(float(x[-1] - x[0])) / (x.size - 1) for x in self._ends]
         count = len(self.end_times or ())
         rows = [made[i : i + count] for i in range(0, len(made), count)]
         # Not the same twice for steps that differ by round-off.
@@ -269,8 +269,13 @@ class SimulationObjective(Module):
 
     @property
     def largest_step(self) -> float | None:
-        """Largest fixed step that is made [s], negative backward in time; `None` if adaptive."""
-        return max(self.steps_made, key=abs, default=None)
+        """Length of the largest fixed step that is made [s]; `None` if adaptive."""
+        return max(self.steps_made, default=None)
+
+    @property
+    def backward(self) -> bool:
+        """Whether runs go backward in time."""
+        return any(t1 < self.t0 for t1 in self.end_times or ())
 
     @property
     def _ends(self) -> list[np.ndarray]:

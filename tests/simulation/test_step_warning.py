@@ -159,13 +159,6 @@ def test_laws_without_a_derivative_at_rest_have_no_limit(led_point):
     assert _told(led_point(0.5), Multipliers(_finite_time), led_point(0.5).start(), 0.1) == ""
 
 
-def test_backward_in_time_stabilization_is_warned_of(led_point):
-    found = _told(led_point(0.5), Multipliers(FAST), led_point(0.5).start(), -1e-3)
-    assert "time runs backward" in found
-    assert "their root -400 1/s becomes 400 1/s" in found
-    assert _told(led_point(0.5), Multipliers(), led_point(0.5).start(), -1e-3) == ""
-
-
 def test_stabilized_integrals_are_judged_with_what_they_stand_on(led_point):
     """Kepler's integrals, and the constraints of an inner formulation."""
     kepler = Kepler()

@@ -1,0 +1,199 @@
+"""Runs backward in time: what stabilizes acts in the direction of integration."""
+
+from typing import Any
+
+import diffrax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.integrate import solve_ivp
+
+import jaxdae
+from jaxdae import Baumgarte, LinearStabilization, State
+from jaxdae.control import StabilizedIntegrals
+from jaxdae.formulations import LinearLaw
+from jaxdae.models.kepler import Kepler
+from jaxdae.models.sleigh import ChaplyginSleigh
+from jaxdae.solvers import RK4
+
+G = 9.81
+GAINS = Baumgarte(K_D=20.0, K_P=120.0, Gamma=15.0)
+
+
+class Pendulum(jaxdae.System):
+    """A unit mass on a rod of unit length, in redundant coordinates."""
+
+    damping: Any = 0.0
+
+    def kinetic_energy(self, t, q, v):
+        del t, q
+        return 0.5 * v @ v
+
+    def potential_energy(self, t, q):
+        del t
+        return G * q[1]
+
+    def dissipation(self, t, q, v):
+        del t, q
+        return 0.5 * self.damping * v @ v
+
+    def position_constraints(self, t, q):
+        del t
+        return jnp.array([q @ q - 1])
+
+
+START = State(jnp.array([1.0, 0.0]), jnp.zeros(2))
+REST = State(jnp.array([0.0, -1.0]), jnp.zeros(2))
+
+
+def angle(t1: float, damping: float = 0.0) -> np.ndarray:
+    """End of the same motion from its equation for the angle, by SciPy."""
+    rate = lambda _, y: [y[1], -G * np.cos(y[0]) - damping * y[1]]  # noqa: E731
+    run = solve_ivp(rate, (0, t1), [0.0, 0.0], rtol=1e-12, atol=1e-12, method="DOP853")
+    return np.array([np.cos(run.y[0, -1]), np.sin(run.y[0, -1])])
+
+
+def nonlinear(t, q, v, phi, phi_dot):
+    del t, q, v
+    return -20 * phi_dot - 100 * phi - 50 * phi**3
+
+
+FORMULATIONS = {
+    "multipliers": jaxdae.Multipliers(GAINS),
+    "blocks": jaxdae.Multipliers(LinearStabilization(-120.0, -20.0, K22=-15.0)),
+    "callable": jaxdae.Multipliers(nonlinear),
+    "penalty": jaxdae.Penalty(50.0, GAINS),
+    "augmented": jaxdae.AugmentedLagrangian(50.0, GAINS, iterations=2),
+    "hamiltonian": jaxdae.Hamiltonian(GAINS),
+    "null space": jaxdae.NullSpace(GAINS),
+    "quasi-velocities": jaxdae.QuasiVelocities(stabilization=GAINS),
+    "elimination": jaxdae.VelocityElimination("q1", decay=15.0),
+}
+# Off the constraint by 0.02 to 0.03: what stabilizes decides on the motion.
+OFF = State(jnp.array([0.3, -0.97]), jnp.array([0.2, 0.05]))
+
+
+@pytest.mark.parametrize("name", FORMULATIONS)
+def test_a_backward_run_is_the_mirror_of_a_forward_one(name):
+    """Without dissipation `q(-t)` from `(q, v)` is `q(t)` from `(q, -v)`, violations included."""
+    settings: Any = {"solver": RK4(), "start_tolerance": 0.1}
+    back = jaxdae.simulate(Pendulum(), FORMULATIONS[name], OFF, t1=-0.3, dt=-0.01, **settings)
+    turned = State(OFF.q, -OFF.v)
+    forth = jaxdae.simulate(Pendulum(), FORMULATIONS[name], turned, t1=0.3, dt=0.01, **settings)
+    # Round-off of 30 steps, amplified by gains of 120.
+    np.testing.assert_allclose(back.q, forth.q, atol=1e-12)
+    np.testing.assert_allclose(back.v, -np.asarray(forth.v), atol=1e-12)
+    np.testing.assert_allclose(back.multipliers, forth.multipliers, atol=1e-10)
+    assert abs(back.violation.phi[-1, 0]) < 0.2 * abs(back.violation.phi[0, 0])
+
+
+def test_velocity_constraints_return_backward_in_time():
+    """The same mirror for a sleigh that is pushed sideways."""
+    system = ChaplyginSleigh()
+    q = jnp.array([0.0, 0.0, 0.3])
+    v = jnp.array([1.0, 0.35, 0.4])
+    settings: Any = {"solver": RK4(), "start_tolerance": 1.0}
+    method = jaxdae.Multipliers(GAINS)
+    back = jaxdae.simulate(system, method, State(q, v), t1=-0.3, dt=-0.01, **settings)
+    forth = jaxdae.simulate(system, method, State(q, -v), t1=0.3, dt=0.01, **settings)
+    np.testing.assert_allclose(back.q, forth.q, atol=1e-12)
+    g = np.asarray(back.violation.phi_dot)[:, 0]
+    # dg/dt = -Gamma g in the direction of integration; RK4 at Gamma dt = 0.15 to its fifth power.
+    np.testing.assert_allclose(g[-1] / g[0], np.exp(-15.0 * 0.3), rtol=1e-3)
+
+
+def test_stabilized_integrals_return_backward_in_time():
+    kepler = Kepler()
+    start = State(*kepler.start())
+    values = np.asarray(kepler.energy_and_momentum(0.0, start.q, start.v)) + 1e-3
+    formulation = StabilizedIntegrals(
+        jaxdae.Multipliers(), kepler.energy_and_momentum, jnp.asarray(values), 10.0
+    )
+    run = jaxdae.simulate(kepler, formulation, start, t1=-0.5, dt=-0.01, solver=RK4())
+    end = kepler.energy_and_momentum(0.0, run.q[-1], run.v[-1])
+    np.testing.assert_allclose((end - values) / -1e-3, np.exp(-5.0), rtol=1e-2)
+
+
+@pytest.mark.parametrize("backend", ["plain", "auto"])
+@pytest.mark.parametrize("t1", [-0.8, -2.0])
+def test_adaptive_runs_end_where_the_angle_does(t1, backend):
+    run = jaxdae.simulate(
+        Pendulum(), jaxdae.Multipliers(Baumgarte.critical(20.0)), START, t1=t1, backend=backend
+    )
+    np.testing.assert_allclose(run.q[-1], angle(t1), atol=1e-7)  # ten times the tolerance
+    assert np.abs(run.violation.phi).max() < 1e-6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["plain", "auto"])
+def test_the_direction_of_each_member_is_its_own(backend):
+    """End times that are traced; gradients by them, by gains and by the start."""
+
+    def end(t1, K_D, x):
+        start = State(jnp.array([1.0, x]), jnp.zeros(2))
+        run = jaxdae.simulate(
+            Pendulum(), jaxdae.Multipliers(Baumgarte(K_D, 100.0)), start, t1=t1,
+            saveat=diffrax.SaveAt(t1=True), start_tolerance=1.0, throw=False, backend=backend,
+        )  # fmt: skip
+        return run.final_state.q
+
+    t1 = jnp.array([-0.8, 0.8, -2.0])
+    ends = jax.vmap(lambda t: end(t, 20.0, 0.0))(t1)
+    np.testing.assert_allclose(ends, [angle(float(t)) for t in t1], atol=1e-7)
+    point = (jnp.array(-0.4), jnp.array(20.0), jnp.array(1e-2))
+    gradient = jax.jit(jax.jacrev(end, argnums=(0, 1, 2)))(*point)
+    for i, slope in enumerate(gradient):
+        h = 1e-4
+        up, down = ([x + s * h * (k == i) for k, x in enumerate(point)] for s in (1, -1))
+        difference = (end(*up) - end(*down)) / (2 * h)
+        # The tolerance of the runs over the difference, 1e-8 / 1e-4, is the larger error.
+        np.testing.assert_allclose(slope, difference, atol=2e-4 + 1e-3 * np.abs(difference).max())
+
+
+def test_a_backward_run_of_the_result_forward_again_is_stabilized():
+    """The formulation of a result, in a run of the other direction."""
+    gains = jaxdae.Multipliers(Baumgarte.critical(20.0))
+    back = jaxdae.simulate(Pendulum(), gains, START, t1=-0.5)
+    for t1 in (0.0, -1.0):
+        run = jaxdae.simulate(
+            Pendulum(), back.formulation, back.final_state, t0=-0.5, t1=t1, start_tolerance=1e-3
+        )
+        np.testing.assert_allclose(run.q[-1], angle(t1), atol=2e-7)
+
+
+@pytest.mark.parametrize("settings", [{}, {"solver": RK4()}], ids=["adaptive", "fixed"])
+def test_what_is_damped_and_integrated_backward_is_warned_of(settings):
+    """At rest the roots of `s^2 + c s + 9.81` are the rates of deviations."""
+
+    def run(c, t1):
+        step = {"dt": t1 * 1e-3} if settings else {}
+        method = jaxdae.Multipliers(GAINS)
+        return jaxdae.simulate(Pendulum(c), method, REST, t1=t1, **settings, **step)
+
+    with pytest.warns(RuntimeWarning, match=r"what is damped grows.* factor of about 1e\+8 in 1 s"):
+        run(20.0, -1.0)  # exp(19.5) = 3e8
+    run(2.0, -1.0)  # exp(1): no warning, warnings are errors
+    run(20.0, 1.0)
+
+
+def test_realizing_forces_and_controllers_backward_are_warned_of():
+    sleigh = ChaplyginSleigh()
+    start = State(jnp.zeros(3), jnp.array([1.0, 0.0, 0.0]))
+    with pytest.warns(RuntimeWarning, match=r"leave out the dissipation, realizing forces"):
+        jaxdae.simulate(
+            sleigh, jaxdae.RealizingForces(LinearLaw(50.0)), start, t1=-1.0, dt=-1e-3, solver=RK4()
+        )
+
+
+def test_controllers_that_damp_are_warned_of():
+    class Pushed(Pendulum):
+        def force(self, t, q, v, w, u):
+            del t, q, v, w
+            return u
+
+    with pytest.warns(RuntimeWarning, match=r"controller that damp"):
+        jaxdae.simulate(
+            Pushed(), jaxdae.Multipliers(GAINS), REST, t1=-1.0, dt=-1e-3, solver=RK4(),
+            controller=lambda t, q, v, w: -20.0 * v,  # noqa: ARG005
+        )  # fmt: skip
