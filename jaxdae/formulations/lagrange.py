@@ -22,7 +22,8 @@ from jaxdae.formulations.weighted_gains import weighted_stabilization
 from jaxdae.linalg.capabilities import Capabilities
 from jaxdae.linalg.positive_definite import solve_positive_definite
 from jaxdae.linalg.saddle_point import AbstractSolve, Automatic
-from jaxdae.stability.step_gains import step_gains, StepOptions
+from jaxdae.stability.step_gains import StepOptions
+from jaxdae.stability.turning import gains_for_step
 from jaxdae.systems import Dynamics, evaluate, mass_and_jacobian, State
 from jaxdae.systems.kinematics import coordinate_rate
 
@@ -196,7 +197,7 @@ class Penalty(AbstractWeighted):
             velocity_constraints: their number, where one of these is not a number.
             **options: see `jaxdae.stability.step_gains`. A `motion` is one by `Multipliers`.
         """
-        gains = step_gains(solver, dt, **options)
+        gains = gains_for_step(solver, dt, **options)
         law = weighted_stabilization(
             gains, alpha, mobility, velocity_constraints=velocity_constraints
         )
@@ -259,7 +260,7 @@ class AugmentedLagrangian(AbstractWeighted):
             **options: of the step.
         """
         law = weighted_stabilization(
-            step_gains(solver, dt, **options),
+            gains_for_step(solver, dt, **options),
             alpha,
             mobility,
             iterations=iterations,

@@ -30,7 +30,8 @@ from jaxdae.formulations.gains import (
     is_number,
 )
 from jaxdae.reprs import Module
-from jaxdae.stability.step_gains import step_gains, StepOptions
+from jaxdae.stability.step_gains import StepOptions
+from jaxdae.stability.turning import gains_for_step
 from jaxdae.systems.calls import call_with_shapes, check_parameters, check_real, describe_shape
 
 Stabilization = Callable[..., Float[Array, " c"]]
@@ -144,7 +145,8 @@ class Baumgarte(AbstractStabilization):
         For a given violation `K_D dt` and `K_P dt^2` put the roots of `s^2 + K_D s + K_P` on zeros
         of the method's stability function divided by the step. Other regimes, and ranges of steps
         by `margin=`, are options of `jaxdae.stability.step_gains`, which also says what the gains
-        do to a violation.
+        do to a violation. Wide ranges leave little damping at the longest step: a warning gives the
+        turn of the motion beyond which violations grow (`jaxdae.stability.largest_turn`).
 
         Args:
             solver: a Runge-Kutta solver of diffrax or `jaxdae.solvers`.
@@ -156,7 +158,7 @@ class Baumgarte(AbstractStabilization):
             TypeError: see `step_gains`.
             ValueError: likewise.
         """
-        gains = step_gains(solver, dt, **options)
+        gains = gains_for_step(solver, dt, **options)
         return cls(gains.K_D, gains.K_P, gains.Gamma)
 
     def __call__(self, t, q, v, phi, phi_dot):
@@ -218,7 +220,7 @@ class LinearStabilization(AbstractStabilization):
     @classmethod
     def for_step(cls, solver, dt, **options: Unpack[StepOptions]) -> "LinearStabilization":
         """Those of `Baumgarte.for_step`, of the same arguments, with the signs of the blocks."""
-        gains = step_gains(solver, dt, **options)
+        gains = gains_for_step(solver, dt, **options)
         return cls(K10=-gains.K_P, K11=-gains.K_D, K22=-gains.Gamma)
 
     def __call__(self, t, q, v, phi, phi_dot):

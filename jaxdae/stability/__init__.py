@@ -28,5 +28,6 @@ from jaxdae.stability.stationary import (
     stationary_violation as stationary_violation,
 )
 from jaxdae.stability.step_gains import step_gains as step_gains, StepGains as StepGains
+from jaxdae.stability.turning import largest_turn as largest_turn
 
 __all__ = _names.public(globals())

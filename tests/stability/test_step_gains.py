@@ -32,7 +32,7 @@ PUBLISHED = [
 
 @pytest.mark.parametrize(("solver", "K_D", "K_P"), PUBLISHED)
 def test_a_violation_vanishes_in_one_step_or_two(solver, K_D, K_P):
-    gains: Any = jaxdae.Baumgarte.for_step(solver, 0.1)
+    gains = step_gains(solver, 0.1)
     np.testing.assert_allclose([gains.K_D * 0.1, gains.K_P * 0.01], [K_D, K_P], atol=5e-5)
     H = np.array([[0.0, 1.0], [-gains.K_P, -gains.K_D]])
     # The double root of Euler's method is a simple zero.
