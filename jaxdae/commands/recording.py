@@ -34,7 +34,7 @@ from jaxdae.simulation.diagnostics import (
 )
 from jaxdae.simulation.drawing import traced
 from jaxdae.simulation.failure import describe_failure
-from jaxdae.simulation.passages import Passage
+from jaxdae.simulation.passages import AROUND, near, Passage
 from jaxdae.simulation.prepare import prepare
 from jaxdae.simulation.problem import default_tolerance, MAX_STEPS, Method, Problem, START_TOLERANCE
 from jaxdae.simulation.readings import read_rows
@@ -145,7 +145,7 @@ def _words(made: Made, model: Model, dt: float | None) -> Words:
         announced=(),
         diagnosed=tuple(_diagnosed(made, dt, passed)) if success else (),
         result=str(result_names(run.result)),
-        passages=tuple(passed[0]),
+        passages=tuple(near(*passed)),
         drawing=made.drawing,
     )
 
@@ -160,7 +160,7 @@ def _passed(made: Made) -> tuple[list[Passage], float]:
     )
     if count < 2 or not np.isfinite(jac).all():
         return [], np.inf
-    return passages_along(run.system, run.formulation, ts, SimpleNamespace(q=q, v=v), jac)
+    return passages_along(run.system, run.formulation, ts, SimpleNamespace(q=q, v=v), jac, AROUND)
 
 
 def _diagnosed(made: Made, dt: float | None, passed: tuple[list[Passage], float]) -> list[str]:

@@ -65,6 +65,10 @@ class SingularityRobust(AbstractSaddlePointSolve):
     def capabilities(self):
         return Capabilities(independent_constraints=False, passes_singular_positions=True)
 
+    def damping_in(self, dtype) -> float:
+        """The damping that is taken in a precision."""
+        return float(jnp.finfo(dtype).eps) ** (1 / 3) if self.damping is None else self.damping
+
     def __call__(self, mass, force, jac, rhs):
         columns = solve_positive_definite(mass, jnp.concatenate([jac.T, force[:, None]], axis=1))
         mobility, free = columns[:, :-1], columns[:, -1]
@@ -72,10 +76,11 @@ class SingularityRobust(AbstractSaddlePointSolve):
             return free, rhs
         response, defect = jac @ mobility, jac @ free - rhs
         size = jnp.max(jnp.diagonal(response))
-        eps = float(jnp.finfo(rhs.dtype).eps)
-        damping = eps ** (1 / 3) if self.damping is None else self.damping
+        damping = self.damping_in(rhs.dtype)
         # Where no constraint acts at all, no reaction does.
-        damped = response + jnp.where(size > 0, damping**2 * size, 1.0) * jnp.eye(rhs.size)
+        damped = response + jnp.where(size > 0, damping**2 * size, 1.0) * jnp.eye(
+            rhs.size, dtype=rhs.dtype
+        )
         lam = jnp.zeros_like(rhs)
         for _ in range(self.iterations):
             lam = lam + solve_positive_definite(damped, defect - response @ lam)

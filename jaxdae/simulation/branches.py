@@ -16,7 +16,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdae.compiled import jit
+from jaxdae.formulations.held_rank import solves
+from jaxdae.linalg.singularity_robust import SingularityRobust
+from jaxdae.simulation.failure import matrices
 from jaxdae.simulation.passages import hermite, Passage
+from jaxdae.systems import State
 
 # Steps of Newton's method, and the change after which it has converged.
 _STEPS, _CONVERGED = 12, 1e-9
@@ -28,6 +32,8 @@ _NO_GAP = 8
 _FLAT = 1e-6
 # A row shows its sheet where this part of the curvature across outweighs that along.
 _CLEAR = 0.5
+# Reactions fade by less than 1e-4 where the least relative singular value is so many dampings.
+_FADED = 5
 # How many rows from the position on each side are asked for their sheet.
 _ROWS = 12
 
@@ -43,18 +49,16 @@ class Crossing(NamedTuple):
             singular position to round-off.
         kept: whether the run stayed on its sheet; `None` where there is one sheet only, or rows do
             not show it.
-        q: coordinates of the critical point, shape `(n,)`.
-        t: its time [s].
-        strain: `w` of the least singular value `|J w|`, and that value at the least distance.
+        nearest: time [s] and coordinates of the configuration that is nearest to it.
+        rank: of the Jacobian of the position constraints along the run.
     """
 
     time: float
     gap: np.ndarray
     distance: float
     kept: bool | None
-    q: np.ndarray
-    t: float
-    strain: tuple[np.ndarray, float]
+    nearest: tuple[float, np.ndarray]
+    rank: int
 
 
 def crossing(system, found: Passage, ts, states, scales, rank: int) -> Crossing | None:
@@ -73,28 +77,90 @@ def crossing(system, found: Passage, ts, states, scales, rank: int) -> Crossing 
     point = _critical(system, found.time, q, speed, scales, rank)
     if point is None:
         return None
-    eps = float(np.finfo(states.q.dtype).eps)
-    none = abs(point.gap) <= _NO_GAP * eps * max(1.0, float(np.abs(q).max()))
     form = _form(point, rank)
     if form is None:
         return None
-    sheets, signs, across, curvature = form
-    distance = 0.0 if none else float(np.sqrt(2 * abs(point.gap) / curvature))
-    places = np.concatenate([states.q, (speed * (np.asarray(ts) - point.t))[:, None]], axis=1)
-    places[:, :-1] -= point.q
-    rows = places[:, : across.size] @ signs.directions
-    sizes = 0.5 * signs.values * rows**2
-    along = np.where(signs.values < 0, -sizes, 0.0).sum(axis=1)
-    own = places[:, : across.size] @ across
-    clear = 0.5 * curvature * own**2 > _CLEAR * along
-    before = [k for k in range(i, max(i - _ROWS, -1), -1) if clear[k]]
-    after = [k for k in range(i + 1, min(i + 1 + _ROWS, ts.size)) if clear[k]]
+    eps = float(np.finfo(states.q.dtype).eps)
+    none = abs(point.gap) <= _NO_GAP * eps * max(1.0, float(np.abs(q).max()))
+    distance = 0.0 if none else float(np.sqrt(2 * abs(point.gap) / form.values[-1]))
+    ways = np.append(states.q - point.q, speed * (np.asarray(ts) - point.t)[:, None], axis=1)
+    parts = ways[:, : len(form.directions)] @ form.directions
+    weights = form.values * parts**2
+    clear = weights[:, -1] > _CLEAR * np.where(form.values < 0, -weights, 0.0).sum(axis=1)
+    # The time may be that of a row, and the sheets may be nearest on either side of it.
+    first, last = max(i - 1, 0), min(i + 2, ts.size - 1)
+    before = [k for k in range(first, max(first - _ROWS, -1), -1) if clear[k]]
+    after = [k for k in range(last, min(last + _ROWS, ts.size)) if clear[k]]
     kept = None
-    if not none and sheets == 2 and before and after:
-        kept = bool(own[before[0]] * own[after[0]] > 0)
-    strain = across[: point.q.size], float(np.sqrt(2 * abs(point.gap) * curvature))
+    if not none and form.two_sheets and before and after:
+        kept = bool(parts[before[0], -1] * parts[after[0], -1] > 0)
+    nearest = point.q + distance * form.directions[: point.q.size, -1]
     gap = np.abs(point.gap * point.y / scales)
-    return Crossing(found.time, gap, distance, kept, point.q, point.t, strain)
+    return Crossing(found.time, gap, distance, kept, (point.t, nearest), rank)
+
+
+def other_branch_in_words(system, formulation, found: Crossing) -> str:
+    """A run that left the branch of its motion: when, how near the branches are, what to do."""
+    return (
+        f"the run changed to another branch of the configurations at t = {found.time:.6g} s, to "
+        f"which no motion leads: it passed a near-singular position at the distance "
+        f"{found.distance:.3g} in the coordinates ({_gap_in_words(system, found)}), nearer than "
+        f"{type(formulation).__name__} resolves with these steps. {_remedy(formulation)}; or, if "
+        "the constraints are meant to be singular there, give them parameters with which they are."
+    )
+
+
+def faded_in_words(system, formulation, found: Crossing) -> str | None:
+    """A near-singular position at which damping fades the reactions; `None` where it does not."""
+    t, q = found.nearest
+    damping = _damping(formulation, q.dtype)
+    if damping is None:
+        return None
+    q = jnp.asarray(q)
+    mass, jac = (np.asarray(x) for x in matrices(system, t, State(q, jnp.zeros_like(q))))
+    jac = jac[: found.gap.size]
+    try:
+        response = jac @ np.linalg.solve(mass, jac.T)
+    except np.linalg.LinAlgError:
+        return None
+    ratio = np.linalg.eigvalsh(response)[-found.rank] / np.diagonal(response).max()
+    least = float(np.sqrt(max(ratio, 0.0)))
+    if least > _FADED * damping:
+        return None
+    return (
+        f"the run passed a near-singular position at t = {found.time:.6g} s at the distance "
+        f"{found.distance:.3g} in the coordinates ({_gap_in_words(system, found)}). The least "
+        f"relative singular value {least:.2g} of the constraints there is not above "
+        f"{_FADED:g} times the damping {damping:.2g}, below which their reactions fade: the motion "
+        f"after it may be wrong. {_remedy(formulation)}."
+    )
+
+
+def _gap_in_words(system, found: Crossing) -> str:
+    k = int(np.argmax(found.gap))
+    labels = system.labels()
+    unit = labels.constraint_units[k] if k < len(labels.constraint_units) else ""
+    change = f"{found.gap[k]:.3g}" + (f" {unit}" if unit else "")
+    return f"it would be singular if constraint {labels.constraint(k)!r} changed by {change}"
+
+
+def _damping(formulation, dtype) -> float | None:
+    """That of a solve for singular positions."""
+    for solve in solves(formulation):
+        if isinstance(solve, SingularityRobust):
+            return solve.damping_in(dtype)
+    return None
+
+
+def _remedy(formulation) -> str:
+    if _damping(formulation, np.float64) is not None:
+        return (
+            "Take adaptive steps, a tighter tolerance and a smaller damping, or Multipliers "
+            "without SingularityRobust()"
+        )
+    if formulation.capabilities.weight is not None:
+        return "Take a larger alpha, or Multipliers with adaptive steps"
+    return "Take adaptive steps and a tighter tolerance, or smaller steps"
 
 
 class _Point(NamedTuple):
@@ -115,7 +181,7 @@ def _between(t, i, ts, states) -> tuple[np.ndarray, float]:
     s = np.reshape((t - ts[i]) / (ts[j] - ts[i]) if j > i else 0.0, (1, 1, 1))
     ends = lambda x: (x[i][None, None], x[j][None, None])  # noqa: E731
     q, _ = hermite(np, h, s, ends(states.q), ends(states.v))
-    return q[0, 0], float(np.linalg.norm(states.v[i])) + float(np.finfo(float).tiny)
+    return q[0, 0], float(np.linalg.norm(states.v[i])) or 1.0
 
 
 def _critical(system, t, q, speed: float, scales, rank: int) -> _Point | None:
@@ -126,6 +192,8 @@ def _critical(system, t, q, speed: float, scales, rank: int) -> _Point | None:
     )
     x = np.append(q, speed * t)
     jac = np.asarray(call(x, np.zeros(scales.size), 0.0).jac)[:, :-1]
+    if not np.isfinite(jac).all():
+        return None
     y = np.linalg.svd(jac)[0][:, rank - 1]
     g = 0.0
     change = np.inf
@@ -171,23 +239,33 @@ def _equations(system, scales, speed, x, y, g) -> _Equations:
     return _Equations(residual(z), jax.jacfwd(residual)(z), jax.jacfwd(phi)(x), hessian)
 
 
-class _Signs(NamedTuple):
-    """Curvatures of the quadratic form along directions that the constraints allow."""
+class _Form(NamedTuple):
+    """The quadratic form of a critical point on the directions that the constraints allow.
+
+    Args:
+        values: its curvatures, rising, signed so that configurations have a positive sum.
+        directions: unit vectors, one in each column, of coordinates and, where it matters, time.
+    """
 
     values: np.ndarray
     directions: np.ndarray
 
+    @property
+    def two_sheets(self) -> bool:
+        """Whether configurations are in two sheets: apart in the direction of the last."""
+        return int((self.values > 0).sum()) == 1 and bool((self.values < 0).any())
 
-def _form(point: _Point, rank: int):
-    """Sheets, curvatures along them, the direction across and its curvature; `None` without."""
+
+def _form(point: _Point, rank: int) -> _Form | None:
+    """The quadratic form of a critical point; `None` where it allows no configurations."""
     jac, hessian = point.jac, point.hessian
     if not jac[:, -1].any() and not hessian[-1].any():  # nothing depends on time
         jac, hessian = jac[:, :-1], hessian[:-1, :-1]
     allowed = np.linalg.svd(jac)[2][rank - 1 :].T
-    values, vectors = np.linalg.eigh(-np.copysign(1.0, point.gap) * allowed.T @ hessian @ allowed)
-    if values.size == 0 or not values[-1] > _FLAT * np.abs(values).max():
+    if allowed.shape[1] == 0:
         return None
-    values = np.where(np.abs(values) > _FLAT * np.abs(values).max(), values, 0.0)
-    directions = allowed @ vectors
-    sheets = 2 if (values > 0).sum() == 1 and (values < 0).any() else 1
-    return sheets, _Signs(values, directions), directions[:, -1], float(values[-1])
+    values, vectors = np.linalg.eigh(-np.copysign(1.0, point.gap) * allowed.T @ hessian @ allowed)
+    least = _FLAT * np.abs(values).max()
+    if not values[-1] > least:
+        return None
+    return _Form(np.where(np.abs(values) > least, values, 0.0), allowed @ vectors)

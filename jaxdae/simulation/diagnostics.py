@@ -13,19 +13,25 @@ import numpy as np
 from jaxdae.compiled import jit
 from jaxdae.control.base import control_input
 from jaxdae.formulations.held_rank import solves
-from jaxdae.simulation import incompatibility
+from jaxdae.simulation import branches, incompatibility
+from jaxdae.simulation.assumptions import start_rank
 from jaxdae.simulation.passages import (
+    AROUND,
     close_in,
     find_passages,
     lower_bounds,
+    NEAR,
+    near,
     Passage,
     RANK,
+    rank_along,
     resolved,
     row_scales,
     Search,
 )
 from jaxdae.simulation.problem import default_tolerance, ROUND_OFF
 from jaxdae.systems import constraint_residuals, generalized_energy, State
+from jaxdae.systems.checks import constraint_counts
 from jaxdae.systems.dynamics import has_reaction_forces
 from jaxdae.systems.independence import unsatisfied
 
@@ -33,6 +39,8 @@ from jaxdae.systems.independence import unsatisfied
 _BLOCK, _FEW = 256, 64
 # In how many intervals values of members of a batch are searched.
 _INTERVALS = 4
+# Near-singular positions, the lowest first, at which a run is asked for its branch.
+_MOST_POSITIONS = 32
 # Most operations that warnings may cost; the values can be had for any size.
 _MOST_WORK = 5_000_000
 # Errors of the energy below this part of its changes are not pointed out: where a tolerance or an
@@ -253,8 +261,9 @@ def rows_of(run, tolerance: float | None) -> Watched:
     """
     steps, work = int(run.stats["num_steps"]), None
     if run.watched is not None:
-        ts, ys = jax.device_get(run.watched)
-        return Watched(ts, ys, None, tolerance, steps)
+        ts, ys, work = jax.device_get(run.watched)
+        work = None if work is None else np.sum(work, axis=0)
+        return Watched(ts, ys, work, tolerance, steps)
     (t0, y0), ts, ys, work = jax.device_get((run.start, run.ts, run.saved, run.work_integrals))
     reached = np.flatnonzero(np.isfinite(ts))
     ts, ys = ts[reached], jax.tree.map(lambda x: x[reached], ys)
@@ -308,12 +317,71 @@ def judged(
         rows: from `read_row`, all as NumPy arrays; see `surveyed`.
         passed: from `passages_along`, where that is known.
     """
-    texts = [_of_compatibility(system, formulation, watched.ts, state, rows)]
+    balance = _of_energy(formulation, watched, rows)
+    if passed is None:
+        passed = passages_along(system, formulation, watched.ts, state, rows.jac, AROUND)
+    # The tolerance and the balance of energy vouch for a run that stayed on its branch.
+    exact = watched.tolerance is not None and formulation.capabilities.weight is None
+    vouched = exact and balance is not None and not balance
+    texts = [
+        _of_compatibility(system, formulation, watched.ts, state, rows),
+        _of_positions(system, formulation, watched.ts, state, rows.jac, passed, vouched=vouched),
+        balance,
+    ]
+    return [text for text in texts if text]
+
+
+def _of_positions(system, formulation, ts, states, jac, passed, *, vouched: bool) -> str | None:
+    """What a run made of near-singular positions, in words; `None` where nothing is wrong.
+
+    Args:
+        system: what was simulated.
+        formulation: by which equations.
+        ts: times of the rows [s].
+        states: states there.
+        jac: constraint Jacobians there.
+        passed: from `passages_along`, those `AROUND` as well.
+        vouched: whether a run that stayed on its branch is right.
+    """
+    passages, typical = passed
+    lowest = sorted(passages, key=lambda x: x.value)[:_MOST_POSITIONS]
+    made = _crossings(system, formulation, ts, states, jac, lowest)
+    for one in made:
+        if one is not None and one.kept is False:
+            return branches.other_branch_in_words(system, formulation, one)
     if not formulation.capabilities.passes_singular_positions:
-        result = passed or passages_along(system, formulation, watched.ts, state, rows.jac)
-        texts.append(in_words(formulation, *result))
-    texts.append(_of_energy(formulation, watched, rows))
-    return [text for text in texts if text is not None]
+        kept = {x.time for x in made if x is not None and x.kept}
+        left = [x for x in near(passages, typical) if not (vouched and x.time in kept)]
+        return in_words(formulation, left, typical)
+    for one in made:
+        if one is not None and one.distance > 0:
+            text = branches.faded_in_words(system, formulation, one)
+            if text is not None:
+                return text
+    return None
+
+
+def _crossings(system, formulation, ts, states, jac, passages: list[Passage]) -> list:
+    """What a run made of each of some positions; `None` where that is not known."""
+    count = len(states.q)
+    m = 0 if not passages else constraint_counts(system, State(states.q[0], states.v[0]))[0]
+    if m == 0 or count < 2:
+        return [None] * len(passages)
+    positions = jac[:, :m]
+    scales = row_scales(np, positions)
+    held = _held(system, formulation, ts, states) if m == jac.shape[1] else None
+    rank = rank_along(np.linalg.svd(positions * scales, compute_uv=False)) if held is None else held
+    return [branches.crossing(system, x, ts, states, scales[:, 0], int(rank)) for x in passages]
+
+
+def _held(system, formulation, ts, states) -> int | None:
+    """The rank that a run held, or that of its start where constraints depend on each other."""
+    held = next((x.held_rank for x in solves(formulation)), None)
+    if held is not None:
+        return int(held)
+    q, v = jnp.asarray(states.q[0]), jnp.asarray(states.v[0])
+    start = start_rank(system, jnp.asarray(ts[0], q.dtype), State(q, v))
+    return start.rank if start.dependent and start.regular else None
 
 
 def _of_compatibility(system, formulation, ts, states, rows: Row) -> str | None:
@@ -338,7 +406,9 @@ def _remaining_block(system, ts, q, v):
     return jax.vmap(one)(ts, q, v)
 
 
-def passages_along(system, formulation, ts, states, jac=None) -> tuple[list[Passage], float]:
+def passages_along(
+    system, formulation, ts, states, jac=None, part: float = NEAR
+) -> tuple[list[Passage], float]:
     """Near-singular positions passed, and the median of the least singular value.
 
     Args:
@@ -347,14 +417,15 @@ def passages_along(system, formulation, ts, states, jac=None) -> tuple[list[Pass
         ts: times of the rows [s], the start first.
         states: `(q, v, w)` there.
         jac: constraint Jacobians there, where they are known.
+        part: of the median below which the least singular value counts as one.
     """
     values = _ThroughBlocks(system)
     jac = values(ts, states.q, states.v) if jac is None else jac
     count, c, n = jac.shape
     if not 0 < count * c * c * n <= _MOST_WORK:
         return [], np.inf
-    held = next((x.held_rank for x in solves(formulation)), None)
-    return find_passages(values, ts, states, jac, held)
+    held = _held(system, formulation, ts, states)
+    return find_passages(values, ts, states, jac, held, part)
 
 
 class _ThroughBlocks:
@@ -388,6 +459,7 @@ def balance_is_known(formulation, work) -> bool:
 
 
 def _of_energy(formulation, watched: Watched, rows: Row) -> str | None:
+    """What is wrong with the balance of energy, nothing where it holds; `None` if not known."""
     if not balance_is_known(formulation, watched.work):
         return None
     error, quadrature = energy_deviation(np, np.asarray(watched.ts), rows, watched.work)
@@ -404,7 +476,7 @@ def _of_energy(formulation, watched: Watched, rows: Row) -> str | None:
     displaced = float(rows.slope.max()) * watched.steps * (watched.tolerance or least)
     explained = part * scale + displaced
     if error <= explained + 2 * float(quadrature):
-        return None
+        return ""
     return (
         f"the energy balance is off by {float(error):.3g} J, {100 * float(error) / scale:.3g} % of "
         f"the {scale:.3g} J that the motion exchanges; its tolerance and steps explain up to "

@@ -6,8 +6,9 @@ import numpy as np
 
 # Singular values below this part of the largest do not count for the rank of a mechanism.
 RANK = 1e-6
-# A least singular value below this part of its median is a near-singular passage.
-_NEAR = 1e-2
+# A least singular value below this part of its median is a near-singular position; below the other
+# one it is a place at which a run is asked for its branch.
+NEAR, AROUND = 1e-2, 0.1
 # Places within an interval, and how often the search closes in on the lowest.
 _PLACES, _ROUNDS = 16, 4
 # How often intervals are halved before, for warnings, to leave out those where bounds suffice.
@@ -128,7 +129,20 @@ def _singular_values(jac: np.ndarray) -> np.ndarray:
     return np.sqrt(np.maximum(squares, 0.0))[:, ::-1]
 
 
-def find_passages(jacobians, ts, states, jac, held=None) -> tuple[list[Passage], float]:
+def near(passages: list[Passage], typical: float) -> list[Passage]:
+    """Those of some positions at which the Jacobian is nearly singular."""
+    return [x for x in passages if x.value < NEAR * typical]
+
+
+def rank_along(every: np.ndarray) -> int:
+    """Rank of the scaled Jacobians of a run by their singular values, shape `(rows, k)`."""
+    # Off the constraints superfluous ones have singular values, too.
+    return int((every > RANK * every.max(initial=0.0)).sum(axis=1).max(initial=0))
+
+
+def find_passages(
+    jacobians, ts, states, jac, held=None, part: float = NEAR
+) -> tuple[list[Passage], float]:
     """Near-singular positions passed, and the median of the least singular value.
 
     Args:
@@ -137,14 +151,14 @@ def find_passages(jacobians, ts, states, jac, held=None) -> tuple[list[Passage],
         states: `(q, v, w)` at the rows.
         jac: `J` there.
         held: rank that the run held; by default the largest of the rows.
+        part: of the median below which the least singular value counts as one.
     """
     ts = np.asarray(ts)
     scales = row_scales(np, jac)
     every = _singular_values(jac * scales)
-    # Off the constraints superfluous ones have singular values, too.
-    rank = int((every > RANK * every.max()).sum(axis=1).max() if held is None else held)
+    rank = rank_along(every) if held is None else int(held)
     rows, typical = every[:, rank - 1], float(np.median(every[:, rank - 1]))
-    level = _NEAR * typical
+    level = part * typical
 
     def sampled(t, q, v):
         scaled = jacobians(t, q, v) * scales

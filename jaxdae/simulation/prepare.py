@@ -167,7 +167,7 @@ def _watched(problem: Problem, method: Method, *, throw: bool) -> tuple[Problem,
     """
     traced = not is_concrete(problem)
     method = method._replace(throw=throw and traced)
-    if traced or not throw or method.work or not is_end(method.saveat):
+    if traced or not throw or not is_end(method.saveat):
         return problem, method
     times = problem.times
     saved = jnp.linspace(times.start, times.end, DEFAULT_TIMES)

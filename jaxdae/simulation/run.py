@@ -93,10 +93,12 @@ def _trajectory(solution: Solution, method: Method, problem: Problem, y0, backen
     """Mark what was not reached, and separate the final state from what the user saves."""
     ts, saved, end_time, end = solution.ts, solution.rows, solution.end_time, solution.end
     start = (problem.times.start, y0)
-    watched = (ts, saved[0]) if method.only_end else None
+    watched = (ts, *saved) if method.only_end else None
     if method.only_end:
         one_row = lambda tree: jax.tree.map(lambda x: x[None], tree)  # noqa: E731
-        ts, saved = end_time[None], (one_row(end), None)
+        # A run that failed has no work at its end.
+        work = jax.tree.map(lambda x: x[-1:], saved[1])
+        ts, saved = end_time[None], (one_row(end), work)
     # A fixed-step run goes on through NaN; diffrax calls that success.
     broken = ~_all_finite(end) & (solution.result == diffrax.RESULTS.successful)
     nonfinite: Any = diffrax.RESULTS.nonfinite  # inherited from optimistix
