@@ -14,7 +14,7 @@ from jaxdae.kernels.integration.run import TIMES
 from jaxdae.simulation import arguments, backends, preconditions, starts
 from jaxdae.simulation.problem import DEFAULT_TIMES, Method, Problem, Times
 from jaxdae.simulation.run import NATIVE
-from jaxdae.simulation.saving import is_end
+from jaxdae.simulation.saving import asked_times, is_end
 from jaxdae.simulation.starts import Start
 from jaxdae.solvers.grid import Grid
 from jaxdae.solvers.projected import parts_of, Projected
@@ -163,16 +163,25 @@ def _left_to_plain(times: Times, saveat) -> str | None:
 def _watched(problem: Problem, method: Method, *, throw: bool) -> tuple[Problem, Method]:
     """A failure is reported in our own words where it is known outside of the compiled program.
 
-    Where only the end is saved, rows on the way are saved to watch the run.
+    Where only the end or few times are saved, rows on the way are saved to watch the run.
     """
     traced = not is_concrete(problem)
     method = method._replace(throw=throw and traced)
-    if traced or not throw or not is_end(method.saveat):
+    if traced or not throw:
         return problem, method
     times = problem.times
-    saved = jnp.linspace(times.start, times.end, DEFAULT_TIMES)
-    problem = problem._replace(times=times._replace(saved=saved))
-    return problem, method._replace(saveat=None, only_end=True)
+    watch = jnp.linspace(times.start, times.end, DEFAULT_TIMES)
+    if is_end(method.saveat):
+        method = method._replace(saveat=None, only_end=True)
+        return problem._replace(times=times._replace(saved=watch)), method
+    asked = asked_times(method.saveat)
+    if asked is None or not is_concrete(asked) or not 0 < np.size(asked) < DEFAULT_TIMES:
+        return problem, method
+    asked = np.asarray(asked, watch.dtype)
+    sign = -1 if times.end < times.start else 1
+    every = sign * np.unique(sign * np.concatenate([asked, np.asarray(watch)]))
+    method = method._replace(saveat=None, picked=np.searchsorted(sign * every, sign * asked))
+    return problem._replace(times=times._replace(saved=jnp.asarray(every))), method
 
 
 def _direction(t0, t1, stepsize_controller) -> int | None:

@@ -82,6 +82,8 @@ class Method(NamedTuple):
         throw: whether the compiled program raises an error where the run fails.
         only_end: whether only the end is asked for, and rows are saved to watch the run.
         judged: whether the start is known to suit the formulation.
+        picked: numbers of the rows that are asked for, among more that watch the run; `None` for
+            all.
     """
 
     solver: diffrax.AbstractSolver
@@ -98,6 +100,7 @@ class Method(NamedTuple):
     throw: bool = False
     only_end: bool = False
     judged: bool = False
+    picked: Any = None
 
 
 class Solution(NamedTuple):

@@ -93,7 +93,7 @@ def _trajectory(solution: Solution, method: Method, problem: Problem, y0, backen
     """Mark what was not reached, and separate the final state from what the user saves."""
     ts, saved, end_time, end = solution.ts, solution.rows, solution.end_time, solution.end
     start = (problem.times.start, y0)
-    watched = (ts, *saved) if method.only_end else None
+    watched = None if method.picked is None and not method.only_end else (ts, *saved)
     if method.only_end:
         one_row = lambda tree: jax.tree.map(lambda x: x[None], tree)  # noqa: E731
         # A run that failed has no work at its end.
@@ -113,6 +113,8 @@ def _trajectory(solution: Solution, method: Method, problem: Problem, y0, backen
         rows = jnp.sum(jnp.isfinite(ts))
         row = jax.tree.map(lambda x: x[jnp.maximum(rows - 1, 0)], (ts, saved))
         last = jax.tree.map(lambda a, b: jnp.where(rows > 0, a, b), row, start)
+    if method.picked is not None:
+        ts, saved, work = jax.tree.map(lambda x: x[method.picked], (ts, saved, work))
     pick = lambda a, b: jnp.where(broken, a, b)  # noqa: E731
     end_time, end = jax.tree.map(pick, last, (end_time, end))
     arrays, skeleton = eqx.partition(problem.parts, eqx.is_array)

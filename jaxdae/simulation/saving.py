@@ -30,6 +30,14 @@ def is_end(saveat: diffrax.SaveAt | None) -> bool:
     return sub.t1 and not sub.t0 and not sub.steps and sub.ts is None
 
 
+def asked_times(saveat: diffrax.SaveAt | None):
+    """The times at which it asks for states, where it asks for nothing else; else `None`."""
+    if saveat is None or not is_plain(saveat) or saveat.dense:
+        return None
+    sub: Any = saveat.subs
+    return None if sub.t0 or sub.t1 or sub.steps else sub.ts
+
+
 def with_end(method: Method, saved) -> diffrax.SaveAt:
     """What the user saves, and the last state reached besides.
 

@@ -101,9 +101,10 @@ DISTANCE = np.sqrt(2 * np.sqrt(3.0))
         (Penalty(1e4, STIFF), 1e-6, {}),
         (ROBUST, 1e-12, {}),
         (Penalty(1e4, STIFF), 1e-6, {"saveat": diffrax.SaveAt(t1=True), "work": True}),
+        (Penalty(1e4, STIFF), 1e-6, {"saveat": diffrax.SaveAt(ts=jnp.array([0.0, 0.6]))}),
         (Multipliers(GAINS), 1e-14, {"backend": "plain"}),
     ],
-    ids=["penalty", "robust", "only the end, with its work", "multipliers"],
+    ids=["penalty", "robust", "only the end, with its work", "two times", "multipliers"],
 )
 def test_nearly_equal_links_say_how_near_the_branches_are(formulation, gap, how):
     system = SliderCrank(rod_length=1.0 + gap)
@@ -117,6 +118,19 @@ def test_nearly_equal_links_say_how_near_the_branches_are(formulation, gap, how)
     assert distance == pytest.approx(DISTANCE * np.sqrt(gap), rel=2e-2)
     # Equal links are in line at 0.24988 s; rows are 0.003 s apart.
     assert float(text.split("at t = ")[1].split(" ")[0]) == pytest.approx(0.2499, abs=0.004)
+
+
+@pytest.mark.parametrize("backend", ["plain", "native"])
+@pytest.mark.parametrize("end", [1.0, -1.0])
+def test_few_rows_are_those_of_a_run_that_is_not_watched(backend, end):
+    """Bit for bit, in any order of equal times: rows on the way are saved, and left out again."""
+    system = Eight(1e-2)
+    asked = diffrax.SaveAt(ts=end * jnp.array([0.0, 0.3, 0.3, 0.7]))
+    how = {"saveat": asked, "backend": backend, "work": True}
+    state = system.at(0.6, 1.0)
+    run, alone = (simulate(system, ROBUST, state, t1=end, throw=x, **how) for x in (True, False))
+    read = lambda x: (x.ts, x.states, x.work, x.final_state, x.final_time)  # noqa: E731
+    jax.tree.map(np.testing.assert_array_equal, read(run), read(alone))
 
 
 @pytest.mark.slow
