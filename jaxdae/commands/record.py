@@ -101,7 +101,9 @@ class Record(NamedTuple):
         """
         rows, words = dict(self.rows), self.words
         rows |= dict(zip(WORKS, rows.pop("work").T, strict=True))
-        ends = {f"final_state.{name}": self.end[name] for name in "qvw"}
+        ends = {f"last_state.{name}": self.end[name] for name in "qvw"}
+        kept = 1.0 if words.success else np.nan
+        ends |= {f"final_state.{name}": kept * self.end[name] for name in "qvw"}
         ends |= {"final_time": self.end["t"], "stats.num_steps": self.end["steps"]}
         about = About(
             model=model,

@@ -285,7 +285,7 @@ def _compiled(program: Callable, inputs: list, *, apart: bool) -> tuple[Any, Any
 
 def _ends(run: Trajectory) -> dict[str, Any]:
     """What is not read of each row by itself."""
-    last = run.final_state
+    last = run.last_state
     results = {"end.t": run.final_time, "end.q": last.q, "end.v": last.v, "end.w": last.w}
     results["end.steps"] = run.stats["num_steps"]
     return results | {"rows.ts": run.ts, "rows.work": jnp.stack(run.work, axis=-1)}

@@ -198,7 +198,7 @@ class ServoConstraint(AbstractController):
         states = jax.tree.map(lambda x: jnp.asarray(np.asarray(x)[keep]), trajectory.states)
         if not bool(trajectory.success) and np.isfinite(trajectory.final_time):
             # A failed adaptive run ends between the rows it saved.
-            last = (jnp.asarray(trajectory.final_time)[None], _rows(trajectory.final_state))
+            last = (jnp.asarray(trajectory.final_time)[None], _rows(trajectory.last_state))
             ts, states = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), (ts, states), last)
         servo = in_dtype(self, ts.dtype)
         return _describe(self, ts, states, np.asarray(_scaled_matrices(servo, ts, states)))

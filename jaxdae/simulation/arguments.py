@@ -1,6 +1,7 @@
 """Arguments of a simulation: their kinds, and times in order; checked before any work."""
 
 from types import FunctionType
+from typing import Any
 
 import diffrax
 import jax
@@ -98,6 +99,51 @@ def check_times(t0, t1, dt, stepsize_controller, saveat, max_steps: int) -> None
             f"{(t1 - t0) / dt:.0f} steps of {dt} s are more than max_steps = {max_steps}; "
             "give a larger max_steps."
         )
+
+
+def wrong_times(times, saved: list, settings: list, controller) -> dict[str, Any]:
+    """What is wrong with times and tolerances that are known only when the program runs.
+
+    Args:
+        times: `Times` of the run.
+        saved: times to be saved [s].
+        settings: numbers of the step controller.
+        controller: itself, or `None`.
+
+    Returns:
+        Whether it is so, a boolean array, by what is wrong in words.
+    """
+    start, end, step = times.start, times.end, times.first_step
+    numbers = [x for x in (start, end, step, times.grid, *saved) if x is not None]
+    not_finite = [jnp.any(~jnp.isfinite(x)) for x in numbers] + [
+        jnp.any(jnp.isnan(x)) for x in settings
+    ]
+    found = {"a time, a step or a tolerance is not finite.": _any(not_finite)}
+    tolerances = [
+        x for x in (getattr(controller, y, None) for y in ("rtol", "atol")) if is_number(x)
+    ]
+    if settings and tolerances:
+        ranges = [jnp.any(~((jnp.asarray(x) >= 0) & jnp.isfinite(x))) for x in tolerances]
+        zero = jnp.all(jnp.stack([jnp.all(jnp.asarray(x) == 0) for x in tolerances]))
+        found["rtol and atol must be finite, not below zero, and not both zero."] = _any(
+            [*ranges, zero]
+        )
+    if step is not None:
+        found["dt does not lead from t0 to t1."] = (step == 0) | ((end - start) * step < 0)
+    low, high = jnp.minimum(start, end), jnp.maximum(start, end)
+    outside = [
+        jnp.any(jnp.diff(x) * jnp.sign(end - start) < 0) | jnp.any((x < low) | (x > high))
+        for x in saved
+        if x.size
+    ]
+    if outside:
+        words = "must lie between t0 and t1, in the order in which the times are reached."
+        found[f"SaveAt(ts=...) {words}"] = _any(outside)
+    return found
+
+
+def _any(conditions: list):
+    return jnp.any(jnp.stack(conditions))
 
 
 def _check_saved_times(t0, t1, saveat) -> None:

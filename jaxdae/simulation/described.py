@@ -83,7 +83,7 @@ def live(run: Any) -> str:
 
 
 def _is_known(run: Any) -> bool:
-    parts = jax.tree.leaves((run.ts, run.final_time, run.result, run.stats))
+    parts = jax.tree.leaves((run.ts, run.final_time, run.result_code, run.stats))
     return is_concrete(parts) and all(not isinstance(x, jax.ShapeDtypeStruct) for x in parts)
 
 
@@ -102,7 +102,7 @@ def _names_of(run: Any) -> tuple[str, list[str | None], list[str], list[str]]:
 def _of_live(run: Any) -> Facts:
     model, how, coordinates, constraints = _names_of(run)
     residual, energy = _drift(run)
-    ends, codes = np.asarray(run.final_time), np.asarray(jax.tree.leaves(run.result)[0])
+    ends, codes = np.asarray(run.final_time), np.asarray(jax.tree.leaves(run.result_code)[0])
     success = codes == np.asarray(jax.tree.leaves(diffrax.RESULTS.successful)[0])
     return Facts(
         kind=type(run).__name__,
@@ -115,7 +115,7 @@ def _of_live(run: Any) -> Facts:
         ts=np.asarray(run.ts) if run.plain else None,
         ends=ends,
         success=success,
-        reason=_first_sentence(diffrax.RESULTS[run.result]) if ends.ndim == 0 else "",
+        reason=_first_sentence(diffrax.RESULTS[run.result_code]) if ends.ndim == 0 else "",
         steps=np.asarray(run.stats["num_steps"]) if "num_steps" in run.stats else None,
         residual=residual,
         energy=energy,

@@ -52,7 +52,7 @@ def describe_failure(trajectory) -> str:
     Returns:
         A paragraph.
     """
-    t, state = float(trajectory.final_time), trajectory.final_state
+    t, state = float(trajectory.final_time), trajectory.last_state
     system = trajectory.system
     reason = _reason(trajectory.result)
     cause = _of_controller(trajectory)

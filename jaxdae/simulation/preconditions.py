@@ -131,8 +131,16 @@ def _check_tolerances(stepsize_controller) -> None:
     kind = type(stepsize_controller).__name__
     values = {name: getattr(stepsize_controller, name, None) for name in ("rtol", "atol")}
     for name, value in values.items():
-        if is_number(value) and is_concrete(value) and not np.all(np.asarray(value) >= 0):
-            raise ValueError(f"{name} of {kind} must be a number not below zero; got {value!r}.")
+        if is_number(value) and is_concrete(value):
+            array = np.asarray(value)
+            if not np.all((array >= 0) & np.isfinite(array)):
+                raise ValueError(
+                    f"{name} of {kind} must be a finite number not below zero; got {value!r}."
+                )
+    for name in ("dtmin", "dtmax"):
+        value = getattr(stepsize_controller, name, None)
+        if is_number(value) and is_concrete(value) and not np.all(np.asarray(value) > 0):
+            raise ValueError(f"{name} of {kind} must be a positive number; got {value!r}.")
     if is_concrete(values) and all(is_number(x) and np.all(x == 0) for x in values.values()):
         raise ValueError(
             f"{kind} has rtol = atol = 0: no step is accurate enough; give one of them."

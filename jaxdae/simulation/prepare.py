@@ -1,7 +1,6 @@
 """What `simulate` is asked for, checked and completed: a problem and a method."""
 
 import warnings
-from typing import Any
 
 import diffrax
 import equinox as eqx
@@ -12,6 +11,7 @@ import numpy as np
 from jaxdae.control.base import closed_loop
 from jaxdae.kernels.integration.run import TIMES
 from jaxdae.simulation import arguments, backends, preconditions, starts
+from jaxdae.simulation.invalid import invalidated
 from jaxdae.simulation.problem import DEFAULT_TIMES, Method, Problem, Times
 from jaxdae.simulation.run import NATIVE
 from jaxdae.simulation.saving import asked_times, is_end
@@ -66,6 +66,7 @@ def prepare(
         direction=direction,
         judged=judged,
     )
+    problem, method = _with_checked_times(problem, method, bool(throw))
     return _watched(*_with_backend(problem, method, backend), throw=throw)
 
 
@@ -129,29 +130,33 @@ def _with_backend(problem: Problem, method: Method, backend) -> tuple[Problem, M
     chosen = backends.choose(backend, why_not)
     strict = backend == NATIVE.name
     if chosen == NATIVE.name:
-        saveat, times = _checked(method.saveat, times)
-        method, problem = method._replace(saveat=saveat), problem._replace(times=times)
-        why_not = None if strict else _left_to_plain(times, saveat)
+        why_not = None if strict else _left_to_plain(times, method.saveat)
     return problem, method._replace(backend=chosen, strict=strict, why_not=why_not)
 
 
-def _checked(saveat, times: Times) -> tuple[Any, Times]:
-    """Times that are computed on the way, to be checked when the program runs, as diffrax does."""
-    t0, t1, dt = times.start, times.end, times.first_step
-    if dt is not None and not is_concrete(t0, t1, dt):
-        t1 = eqx.error_if(t1, (t1 - t0) * dt < 0, "dt does not lead from t0 to t1.")
-    times = times._replace(end=t1)
-    ts = None if saveat is None else saveat.subs.ts
-    if ts is None or np.size(ts) == 0 or is_concrete(t0, t1, ts):
-        return saveat, times
-    low, high = jnp.minimum(t0, t1), jnp.maximum(t0, t1)
-    wrong = jnp.any(jnp.diff(ts) * jnp.sign(t1 - t0) < 0) | jnp.any((ts < low) | (ts > high))
-    ts = eqx.error_if(
-        jnp.asarray(ts),
-        wrong,
-        "SaveAt(ts=...) must lie between t0 and t1, in the order in which the times are reached.",
-    )
-    return eqx.tree_at(lambda s: s.subs.ts, saveat, ts), times
+def _with_checked_times(problem: Problem, method: Method, throw: bool) -> tuple[Problem, Method]:
+    """What is known only when the program runs, times and tolerances, checked there.
+
+    With `throw` what does not fit raises an error then. Otherwise it is the failure of the members
+    of a batch that it belongs to: their times and states are NaN.
+    """
+    times, controller = problem.times, method.stepsize_controller
+    saved, rest = eqx.partition(method.saveat, eqx.is_inexact_array)
+    settings = [x for x in jax.tree.leaves(controller) if eqx.is_inexact_array(x)]
+    if is_concrete(times, saved, settings):
+        return problem, method
+    wrong = arguments.wrong_times(times, jax.tree.leaves(saved), settings, controller)
+    if throw:
+        end = times.end
+        for words, bad in wrong.items():
+            end = eqx.error_if(end, bad, words)
+        return problem._replace(times=times._replace(end=end)), method
+    bad = jnp.any(jnp.stack([*wrong.values()]))
+    state = invalidated(problem.state, bad)
+    if not isinstance(controller, diffrax.StepTo):  # it compares its times with these
+        times, saved = invalidated((times, saved), bad)
+    problem = problem._replace(state=state, times=times)
+    return problem, method._replace(saveat=eqx.combine(saved, rest))
 
 
 def _left_to_plain(times: Times, saveat) -> str | None:

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jaxdae.compiled import jit
 from jaxdae.control.base import control_input
 from jaxdae.simulation import diagnostics
+from jaxdae.simulation.invalid import invalidated
 from jaxdae.solvers.projected import nearest
 from jaxdae.systems import constraint_residuals, generalized_energy, State
 from jaxdae.systems.dynamics import mass_and_jacobian
@@ -145,15 +146,27 @@ def at_time(trajectory: "Trajectory", t) -> State:
     y, _ = trajectory.interpolation.evaluate(t)
     if trajectory.projections:
         y = nearest(trajectory.system, trajectory.formulation, t, y, trajectory.projections)
-    return trajectory.formulation.recover(trajectory.system, t, y)
+    state = trajectory.formulation.recover(trajectory.system, t, y)
+    start = trajectory.start[0]
+    beyond = jnp.abs(t - start) > jnp.abs(trajectory.final_time - start)
+    return invalidated(state, ~trajectory.success & beyond)
 
 
 @_unnamed
 @jit
 def final_state(trajectory: "Trajectory") -> State:
-    """State at the end, or the last that was accepted and finite."""
+    """State at the end; NaN where the run failed."""
     if trajectory.final_time.ndim > 0:
         return eqx.filter_vmap(final_state)(trajectory)
+    return invalidated(last_state(trajectory), ~trajectory.success)
+
+
+@_unnamed
+@jit
+def last_state(trajectory: "Trajectory") -> State:
+    """The last state that was accepted and finite."""
+    if trajectory.final_time.ndim > 0:
+        return eqx.filter_vmap(last_state)(trajectory)
     recover = trajectory.formulation.recover
     state = recover(trajectory.system, trajectory.final_time, trajectory.final)
     return jax.tree.map(with_positive_zeros, state)

@@ -46,7 +46,7 @@ def run(problem: Problem, method: Method, declared) -> Trajectory:
     if not method.throw:
         return trajectory
     # All of it, so that whatever is read of a failed run inside a transformation raises.
-    return trajectory.result.error_if(trajectory, ~trajectory.success)
+    return trajectory.result_code.error_if(trajectory, ~trajectory.success)
 
 
 def _judged(problem: Problem, method: Method, y0):

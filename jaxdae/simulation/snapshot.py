@@ -54,14 +54,15 @@ def stored(run, *, drawn: bool = True) -> StoredTrajectory:
 
 def _read(run) -> dict[str, Any]:
     """Arrays by name, some of them still on the device."""
-    states, last, violation = run.states, run.final_state, run.violation
+    states, end, last, violation = run.states, run.final_state, run.last_state, run.violation
     results = {
         "ts": run.ts, "q": states.q, "v": states.v, "w": states.w, **named("u", run.u),
         "multipliers": run.multipliers, "phi": violation.phi, "phi_dot": violation.phi_dot,
         "energy": run.energy, "kinetic_energy": run.kinetic_energy,
         "potential_energy": run.potential_energy, "final_time": run.final_time,
-        "final_state.q": last.q, "final_state.v": last.v, "final_state.w": last.w,
-        "result": result_names(run.result),
+        "final_state.q": end.q, "final_state.v": end.v, "final_state.w": end.w,
+        "last_state.q": last.q, "last_state.v": last.v, "last_state.w": last.w,
+        "result": result_names(run.result_code),
     }  # fmt: skip
     if run.work_integrals is not None:
         results |= dict(zip(WORKS, run.work_integrals, strict=True))

@@ -181,8 +181,13 @@ class StoredTrajectory:
 
     @property
     def final_state(self) -> "State":
-        """State at `final_time`."""
+        """State at the end time; NaN where the run failed."""
         return _state(*(self._array(f"final_state.{x}") for x in "qvw"))
+
+    @property
+    def last_state(self) -> "State":
+        """The last state that was accepted and finite, at `final_time`; of a failed run, too."""
+        return _state(*(self._array(f"last_state.{x}") for x in "qvw"))
 
     @property
     def final_time(self) -> Float[np.ndarray, "*batch"]:

@@ -34,7 +34,7 @@ class Trajectory(eqx.Module):
         ts: times [s], shape `(times,)`.
         final_time: the last time reached with a finite state [s]; where fixed steps went on through
             NaN, the last such time that was saved, or else `t0`.
-        result: diffrax's result code; see `success`.
+        result_code: diffrax's result code, as it comes out of the solver; see `result`.
         stats: solver statistics (`num_steps`, `num_accepted_steps`, `num_rejected_steps`, …).
         saved: what `saveat` asked for, when it is not plain states.
         why_not_native: what kept the native backend from serving, in words, or what of a native
@@ -47,7 +47,7 @@ class Trajectory(eqx.Module):
     saved: PyTree
     final_time: Float[Array, "*batch"]
     final: PyTree
-    result: diffrax.RESULTS
+    result_code: diffrax.RESULTS
     stats: dict[str, Any]
     interpolation: Any
     work_integrals: Power | None
@@ -103,7 +103,14 @@ class Trajectory(eqx.Module):
     @property
     def success(self) -> Bool[Array, "*batch"]:
         """Whether the run reached its end; one value for each batch member."""
-        return self.result == diffrax.RESULTS.successful
+        return self.result_code == diffrax.RESULTS.successful
+
+    @property
+    def result(self) -> Any:
+        """How the run ended, as diffrax says it; an empty array for a batch without members."""
+        # Results show themselves as text, which equinox makes of one at least.
+        empty = 0 in self.batch_shape
+        return np.empty(self.batch_shape, object) if empty else self.result_code
 
     @property
     def states(self) -> State:
@@ -132,8 +139,17 @@ class Trajectory(eqx.Module):
 
     @property
     def final_state(self) -> State:
-        """State at `final_time`; after a failure, the last that was accepted and finite."""
+        """State at the end time; NaN, with derivatives that are NaN, where the run failed.
+
+        A cost of a batch that leaves failed members out takes `last_state` and masks the result:
+        `jnp.where(runs.success, cost(runs.last_state), price)`.
+        """
         return readings.final_state(self)
+
+    @property
+    def last_state(self) -> State:
+        """The last state that was accepted and finite, at `final_time`; of a failed run, too."""
+        return readings.last_state(self)
 
     @property
     def multipliers(self) -> Float[Array, "*batch times c"]:

@@ -331,7 +331,7 @@ def _reached_rows(trajectory: Trajectory):
     """
     reached = jnp.isfinite(trajectory.ts)
     rows = trajectory.ts, trajectory.states
-    ends = trajectory.final_time, trajectory.final_state
+    ends = trajectory.final_time, trajectory.last_state
     one = lambda r, x, end: jnp.where(r, x, end)  # noqa: E731
     return jax.tree.map(lambda x, end: jax.vmap(one, (0, 0, None))(reached, x, end), rows, ends)
 

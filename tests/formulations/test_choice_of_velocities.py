@@ -32,8 +32,8 @@ def test_an_adaptive_run_stops_where_the_choice_ends(stopped):
     """It ends with the rod level, not beyond, and without throwing finite numbers after it."""
     assert not bool(stopped.success)
     # |B| = 1e5 is reached 1e-5 rad before; the last steps may end a hundred times farther.
-    np.testing.assert_allclose(stopped.final_state.q, [1.0, 0.0], atol=1e-3)
-    assert stopped.final_state.q[1] < 0
+    np.testing.assert_allclose(stopped.last_state.q, [1.0, 0.0], atol=1e-3)
+    assert stopped.last_state.q[1] < 0
     assert np.isnan(stopped.q[-1]).all()
     reached = np.isfinite(stopped.ts)
     assert 1 < reached.sum() < 201
@@ -46,7 +46,7 @@ def test_the_end_of_a_choice_is_diagnosed_with_the_coordinates(stopped):
     assert text is not None
     assert "independent coordinates (x) do not determine the velocities of (y)" in text
     assert "VelocityElimination(independent=('y',))" in text
-    y = VelocityElimination("y").init(stopped.system, 0.0, stopped.final_state)
+    y = VelocityElimination("y").init(stopped.system, 0.0, stopped.last_state)
     assert VelocityElimination("y").examination.stop(stopped.system, stopped.final_time, y) is None
 
 

@@ -36,6 +36,6 @@ def stored(shape=(), *, rows=5, dtype="f8", ts=None, failed=(), **more) -> Store
         result[member] = "nonfinite"
     last = np.where(result == "successful", 2.0, 0.5).astype(dtype)
     arrays |= {"final_time": last, "result": result, "stats.num_steps": np.full(shape, rows - 1)}
-    arrays |= {f"final_state.{c}": arrays[c][..., 1, :] for c in "qvw"}
+    arrays |= {f"{x}_state.{c}": arrays[c][..., 1, :] for c in "qvw" for x in ("final", "last")}
     about = About(model="Made up", labels=vars(LABELS), versions={"jaxdae": "0", "jax": "0"})
     return StoredTrajectory(arrays | more, about)

@@ -243,12 +243,13 @@ def _broken(rate, throw=True, **how):
 @pytest.mark.filterwarnings("ignore:the step of .* is beyond the step limit:RuntimeWarning")
 @pytest.mark.parametrize("how", [{"saveat": SaveAt(t1=True)}, {"saveat": SaveAt(dense=True)}])
 def test_blow_up_without_a_finite_row_is_placed_after_the_start(how):
-    """What was not saved is not known: no time of infinity, no state of NaN."""
+    """What was not saved is not known: no time of infinity, and the last state is the start."""
     with pytest.raises(SimulationError, match=r"no longer finite after t = 0 s"):
         _broken(1e4, **how)
     run = _broken(1e4, throw=False, **how)
     assert run.final_time == 0
-    np.testing.assert_array_equal(run.final_state.q, START.q)
+    np.testing.assert_array_equal(run.last_state.q, START.q)
+    assert np.isnan(run.final_state.q).all()
 
 
 # a transformation, and how a failing run is called in it
@@ -299,7 +300,8 @@ def test_failure_is_a_value_inside_transformations_that_do_not_throw():
     # Each lane ends where its last finite row is.
     ends = np.isfinite(runs.ts).sum(axis=1) - 1
     np.testing.assert_array_equal(runs.final_time, runs.ts[np.arange(2), ends])
-    np.testing.assert_array_equal(runs.final_state.q, runs.q[np.arange(2), ends])
+    np.testing.assert_array_equal(runs.last_state.q, runs.q[np.arange(2), ends])
+    np.testing.assert_array_equal(np.isnan(runs.final_state.q).all(axis=1), [False, True])
 
 
 @pytest.mark.slow

@@ -341,9 +341,9 @@ def test_a_fixed_step_blow_up_is_a_failure(pendulum):
     assert 0 < last < run.ts.size
     assert np.isfinite(run.q[:last]).all()
     assert np.isnan(run.q[last:]).all()
-    # The final state is the last finite one.
+    # The last state is the last finite row.
     assert run.final_time == run.ts[last - 1]
-    np.testing.assert_array_equal(run.final_state.q, run.q[last - 1])
-    np.testing.assert_array_equal(run.final_state.v, run.v[last - 1])
+    np.testing.assert_array_equal(run.last_state.q, run.q[last - 1])
+    np.testing.assert_array_equal(run.last_state.v, run.v[last - 1])
     with pytest.raises(jaxdae.SimulationError, match=r"no longer finite after t = .*reduce dt"):
         simulate(system, gains, state, **how)

@@ -243,7 +243,7 @@ def test_work_of_a_force_that_brakes_and_drives(kind, work):
     states = State(0 * v, v, jnp.zeros((11, 0)))
     run: Any = SimpleNamespace(
         ts=ts, states=states, u=jnp.full((11, 1), 2.0), system=Drive(), success=jnp.array(True),
-        final_time=ts[-1], final_state=jax.tree.map(lambda x: x[-1], states),
+        final_time=ts[-1], last_state=jax.tree.map(lambda x: x[-1], states),
     )  # fmt: skip
     # The power is linear on both sides of a saved time: the trapezoidal rule is exact.
     np.testing.assert_allclose(ControlWork(kind)(run), work, atol=1e-15)
