@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from jaxdae.analysis.spectra import root_bounds
+from jaxdae.analysis.spectra import root_bounds, ROUNDOFF
 from jaxdae.reprs import shown
 
 
@@ -75,6 +75,8 @@ def controllability(A, B, tolerance: float | None = None) -> Controllability:
     rank = basis.shape[1]
     complement = np.linalg.qr(np.concatenate([basis, np.eye(size)], axis=1))[0][:, rank:size]
     roots, bounds = root_bounds(complement.T @ A @ complement, eps)
+    # Its entries have the round-off of those of A, however small they are themselves.
+    bounds = np.maximum(bounds, ROUNDOFF * size * eps * scale)
     stable = bool((np.real(roots) < -bounds).all())
     return Controllability(rank, basis, complement, tuple(stairs), roots, bounds, stable)
 

@@ -393,3 +393,24 @@ def _without(rows, others, columns):
     if len(columns) < others.shape[0] or not len(columns):
         return rows
     return rows - rows[:, columns] @ np.linalg.solve(others[:, columns], others)
+
+
+def drift_rows(lin: Linearization) -> np.ndarray:
+    """Combinations of the errors of velocity constraints that move at rest, orthonormal.
+
+    Entries of the drift are derivatives. What is not far above the round-off of the largest entry
+    of the linearization is no motion.
+
+    Args:
+        lin: with known numbers.
+
+    Returns:
+        Shape `(e, r)`, without rows where none moves.
+    """
+    drift = np.asarray(lin.drift, np.float64)[:, : lin.A.shape[0]]
+    if not drift.size:
+        return np.zeros((0, len(drift)))
+    left, values, _ = np.linalg.svd(drift)
+    scale = np.abs(np.asarray(lin.A)).max(initial=np.finfo(float).tiny)
+    rank = int((values > 1e3 * np.finfo(np.asarray(lin.A).dtype).eps * scale).sum())
+    return left[:, :rank].T

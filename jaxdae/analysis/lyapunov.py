@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxdae.formulations.gains import check_positive, is_number
+from jaxdae.formulations.gains import check_positive, definite, is_number, symmetric
 from jaxdae.reprs import shown
 
 # Relative accuracy of the best `eps`: about the square root of double precision, as of any maximum.
@@ -85,7 +85,8 @@ def lyapunov_certificate(K_D, K_P, m: int | None = None, eps: float | None = Non
         `BaumgarteCertificate`.
 
     Raises:
-        ValueError: for gains that are not positive definite, or an `eps` that is not feasible.
+        ValueError: for gains that are not symmetric or not positive definite, an `eps` that is not
+            feasible, or a rate that is not positive beyond round-off.
         TypeError: for gains that are not numbers.
     """
     check_positive("K_D", K_D)
@@ -96,7 +97,7 @@ def lyapunov_certificate(K_D, K_P, m: int | None = None, eps: float | None = Non
                 f"{name} is {gain!r}; give numbers: of a parametrization, jaxdae.resolve of it."
             )
     size = m or max(np.shape(np.atleast_1d(K))[0] for K in (K_D, K_P))
-    K_D, K_P = _square("K_D", K_D, size), _square("K_P", K_P, size)
+    K_D, K_P = (symmetric(x, _square(x, y, size)) for x, y in (("K_D", K_D), ("K_P", K_P)))
     largest = float(np.linalg.eigvalsh(K_D).min())
     if eps is not None and not 0 < eps < largest:
         raise ValueError(
@@ -106,9 +107,15 @@ def lyapunov_certificate(K_D, K_P, m: int | None = None, eps: float | None = Non
     if eps is None:
         eps = _best(lambda eps: _guaranteed_rate(*_forms(K_D, K_P, eps)), largest)
     weight, decay = _forms(K_D, K_P, eps)
-    eigenvalues = np.linalg.eigvalsh(weight)
-    growth = float(np.sqrt(eigenvalues[-1] / eigenvalues[0]))
+    # By its factor, which knows small eigenvalues beside large ones.
+    factor = np.linalg.cholesky(weight)
+    growth = float(np.linalg.norm(factor, 2) * np.linalg.norm(np.linalg.inv(factor), 2))
     rate = _guaranteed_rate(weight, decay)
+    if not rate > 0:
+        raise ValueError(
+            f"the gains give no decay that round-off leaves certain: the rate is {rate:.3g} 1/s. "
+            "Give position gains whose sizes differ less, or larger velocity gains."
+        )
     return BaumgarteCertificate(largest, float(eps), rate, weight, decay, growth)
 
 
@@ -135,23 +142,24 @@ def linear_certificate(H, m=None, dm_dt=None) -> LinearCertificate:
         `LinearCertificate`.
 
     Raises:
-        ValueError: for an `H` that is not Hurwitz, or a weight along which `V` does not decay;
-            with the numbers.
+        ValueError: for an `H` that is not Hurwitz, or a weight that is not symmetric, not positive
+            definite, or along which `V` does not decay beyond round-off; with the numbers.
     """
     H = np.asarray(H, np.float64)
     if m is None:
         m = _lyapunov_weight(H)
-    m = np.asarray(m, np.float64)
-    if m.ndim == 2:
-        check_positive("m", m)
-    product = np.swapaxes(H, -1, -2) @ m + m @ H
+    m = symmetric("m", m)
+    half = m @ H
+    product = np.swapaxes(half, -1, -2) + half
     if dm_dt is not None:
-        product = product + np.asarray(dm_dt)
-    # dV/dt = y^T (H^T m + m H + dm/dt) y / 2
-    s = float(-np.linalg.eigvalsh(product).max() / 2)
+        product = product + symmetric("dm_dt", dm_dt)
+    # dV/dt = y^T (H^T m + m H + dm/dt) y / 2; what round-off of it may hide does not count.
+    size = np.abs(m) @ np.abs(H) + (0.0 if dm_dt is None else np.abs(dm_dt))
+    hidden = 8 * m.shape[-1] * np.finfo(float).eps * np.linalg.norm(size, axis=(-2, -1))
+    s = float((-np.linalg.eigvalsh(product).max(axis=-1) / 2 - hidden).min())
     eigenvalues = np.linalg.eigvalsh(m)
     m1, m2 = float(eigenvalues.min()) / 2, float(eigenvalues.max()) / 2
-    if not (s > 0 and m1 > 0):
+    if not (s > 0 and m1 > 0 and definite(m)):
         raise ValueError(
             f"the weight gives no certificate: dV/dt reaches {-s:.6g} |y|^2 (its own least "
             f"eigenvalue is {2 * m1:.6g}). Give another weight, or larger gains."
@@ -186,9 +194,15 @@ def _forms(K_D, K_P, eps):
 
 
 def _guaranteed_rate(weight, decay) -> float:
-    """Largest `rho` with `decay >= rho weight`."""
+    """Largest `rho` with `decay >= rho weight`, less what round-off may have added."""
+    # With a diagonal of ones, whatever the units of the constraints are.
+    scale = 1 / np.sqrt(np.diagonal(weight))
+    weight, decay = (scale[:, None] * x * scale for x in (weight, decay))
     half = np.linalg.inv(np.linalg.cholesky(weight))
-    return float(np.linalg.eigvalsh(half @ decay @ half.T).min())
+    quotient = half @ decay @ half.T
+    size = np.linalg.norm(np.abs(half) @ np.abs(decay) @ np.abs(half.T))
+    hidden = 8 * len(weight) * np.finfo(float).eps * np.linalg.cond(half) * size
+    return float(np.linalg.eigvalsh((quotient + quotient.T) / 2).min() - hidden)
 
 
 def _best(rate, largest: float) -> float:

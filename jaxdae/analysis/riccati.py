@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 from numpy.typing import NDArray
 
 from jaxdae.analysis.controllability import check_pair, controllability
-from jaxdae.analysis.linearization import Linearization
+from jaxdae.analysis.linearization import drift_rows, Linearization
 from jaxdae.reprs import Module, shown
 from jaxdae.systems.calls import check_instance
 from jaxdae.systems.checks import is_concrete
@@ -181,14 +181,9 @@ def _moving_errors(lin: Linearization, names) -> Float[Array, "e r"]:
             "transformation hides: name them, lqr_on_constraints(…, errors=(…)), under jit, vmap "
             "and grad; errors=() for constraints that hold at rest."
         )
-    # Entries of the drift are derivatives: what is far above their round-off is a motion.
-    drift = np.asarray(lin.drift, np.float64)[:, : lin.A.shape[0]]
-    left, values, _ = np.linalg.svd(drift)
-    scale = max(np.abs(np.asarray(lin.A)).max(initial=0.0), 1e-300)
-    rank = int((values > 1e3 * np.finfo(np.asarray(lin.A).dtype).eps * scale).sum())
+    rows = drift_rows(lin)
     # All of them: in their own coordinates, whose weights a user can give.
-    rows = np.eye(r) if rank == r else left[:, :rank].T
-    return jnp.asarray(rows, dtype)
+    return jnp.asarray(np.eye(r) if len(rows) == r else rows, dtype)
 
 
 def _places(lin: Linearization, names) -> list[int]:

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from jaxdae.analysis.linearization import Linearization
+from jaxdae.analysis.linearization import drift_rows, Linearization
 from jaxdae.reprs import shown
 from jaxdae.systems.calls import check_instance
 from jaxdae.tables import root_text
@@ -22,7 +22,7 @@ Verdict = Literal["asymptotically stable", "stable", "unstable", "undecided"]
 
 # Round-off of the matrix entries, in units of the machine epsilon times the norm and the size of
 # the matrix: they come from two derivatives and a saddle-point solve.
-_ROUNDOFF = 100.0
+ROUNDOFF = 100.0
 
 
 class Spectrum(NamedTuple):
@@ -85,7 +85,7 @@ def spectrum(linearization: Linearization, tolerance: float | None = None) -> Sp
         raise ValueError("the linearization has entries that are not finite: no equilibrium there?")
     m, r = lin.position_constraints, lin.velocity_constraints
     # Velocity constraints that position errors violate at rest make no zero roots.
-    zeros = 0 if np.any(np.asarray(lin.drift)) else r
+    zeros = 0 if len(drift_rows(lin)) else r
     core = A[: len(A) - zeros, : len(A) - zeros]
     eps = float(np.finfo(np.asarray(lin.A).dtype).eps)
     others, bounds = root_bounds(core, eps)
@@ -107,7 +107,7 @@ def root_bounds(matrix, eps: float) -> tuple[NDArray[np.complex128], np.ndarray]
     balanced = matrix_balance(np.asarray(matrix, np.float64), permute=False)[0]
     roots, vectors = (np.asarray(x, np.complex128) for x in np.linalg.eig(balanced))
     norm = np.linalg.norm(balanced, 2)
-    error = _ROUNDOFF * size * eps
+    error = ROUNDOFF * size * eps
     left = np.linalg.pinv(vectors)
     # Unit right vectors, and left vectors with y x = 1: the condition number is the length of y.
     condition = np.linalg.norm(left, axis=1)
@@ -167,7 +167,7 @@ def _energy_argument(lin) -> str | None:
     stiffness, damping = np.asarray(lin.stiffness), np.asarray(lin.damping)
     eps = float(np.finfo(stiffness.dtype).eps)
     least = np.linalg.eigvalsh((stiffness + stiffness.T) / 2).min()
-    slack = _ROUNDOFF * len(stiffness) * eps
+    slack = ROUNDOFF * len(stiffness) * eps
     drag = np.linalg.eigvalsh((damping + damping.T) / 2).min()
     if least <= slack * np.abs(stiffness).max() or drag < -slack * np.abs(damping).max():
         return None

@@ -13,6 +13,8 @@ _NO_GAIN = (
     "is no gain; give a number, a vector or a matrix (gains that vary need a stabilization or a "
     "controller of your own, which is any function)"
 )
+# Float32 input, products of factors: symmetric to round-off is symmetric.
+_SYMMETRIC = 1e-5
 # Also a parametrization of one, such as `jaxdae.Positive`, while it is being tuned.
 Gain = float | Float[Array, ""] | Float[Array, " c"] | Float[Array, "c c"] | eqx.Module | list
 
@@ -30,6 +32,13 @@ def apply_gain(gain: Gain, y: Float[Array, " c"], name: str = "a gain") -> Float
         )
     gain = jnp.asarray(gain)  # pyright: ignore[reportArgumentType]
     return gain @ y if gain.ndim == 2 else gain * y
+
+
+def apply_symmetric(gain: Gain, y: Float[Array, " c"]) -> Float[Array, " c"]:
+    """`K y` with the symmetric part of a matrix, which certificates are about."""
+    if is_number(gain) and jnp.ndim(gain) == 2:  # pyright: ignore[reportArgumentType]
+        gain = (jnp.asarray(gain) + jnp.asarray(gain).T) / 2
+    return apply_gain(gain, y)
 
 
 def as_gain(gain):
@@ -73,8 +82,11 @@ def check_positive(name: str, gain) -> None:
     value = np.asarray(gain, float)
     check_finite_gain(name, value)
     matrix = value.ndim >= 2
-    smallest = _smallest_eigenvalue(name, value) if matrix else value.min(initial=np.inf)
-    if not smallest > 0:
+    if matrix and value.ndim > 2:
+        raise ValueError(f"{name} has shape {value.shape}; a gain matrix must be square.")
+    value = symmetric(name, value) if matrix else value
+    if not (definite(value) if matrix else value.min(initial=np.inf) > 0):
+        smallest = np.linalg.eigvalsh(value).min() if matrix else value.min()
         kind = "an eigenvalue" if matrix else "a value"
         raise ValueError(
             f"{name} must be positive definite, but has {kind} {smallest:.6g}; give positive "
@@ -118,14 +130,48 @@ def is_number(value) -> bool:
     return isinstance(value, int | float | np.ndarray | np.generic) or hasattr(value, "aval")
 
 
-def _smallest_eigenvalue(name: str, matrix: np.ndarray) -> float:
-    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
+def symmetric(name: str, matrix) -> np.ndarray:
+    """The symmetric part of a matrix that is symmetric to round-off of single precision.
+
+    Each pair of entries is compared with its diagonal entries, `|k_ij - k_ji| <= 1e-5
+    sqrt(|k_ii k_jj|)`: a large entry elsewhere, of another constraint in other units, excuses none.
+
+    Args:
+        name: of the matrix.
+        matrix: shape `(..., p, p)`.
+
+    Returns:
+        `(K + K^T) / 2`, in double precision.
+
+    Raises:
+        ValueError: for a matrix that is not square, or not symmetric, with the largest difference.
+    """
+    matrix = np.asarray(matrix, np.float64)
+    if matrix.ndim < 2 or matrix.shape[-1] != matrix.shape[-2]:
         raise ValueError(f"{name} has shape {matrix.shape}; a gain matrix must be square.")
-    skew = np.abs(matrix - matrix.T).max(initial=0.0)
-    # Float32 input, products of factors: symmetric to round-off is symmetric.
-    if skew > 1e-5 * np.abs(matrix).max(initial=0.0):
+    skew = np.abs(matrix - np.swapaxes(matrix, -1, -2))
+    if (skew > _SYMMETRIC * _scales(matrix)).any():
         raise ValueError(
             f"{name} is not symmetric: entries differ from their mirror images by up to "
-            f"{skew:.3g}; give (K + K.T) / 2."
+            f"{skew.max():.3g}; give (K + K.T) / 2."
         )
-    return float(np.linalg.eigvalsh((matrix + matrix.T) / 2).min())
+    return (matrix + np.swapaxes(matrix, -1, -2)) / 2
+
+
+def definite(matrix: np.ndarray) -> bool:
+    """Whether a symmetric matrix is positive definite beyond round-off, in whatever units.
+
+    Args:
+        matrix: shape `(..., p, p)`; its rows and columns are scaled to a diagonal of ones.
+    """
+    diagonal = np.diagonal(matrix, axis1=-2, axis2=-1)
+    if not (diagonal > 0).all():
+        return False
+    least = np.linalg.eigvalsh(matrix / _scales(matrix)).min(initial=np.inf)
+    return bool(least > 8 * matrix.shape[-1] * np.finfo(float).eps)
+
+
+def _scales(matrix: np.ndarray) -> np.ndarray:
+    """`sqrt(|k_ii k_jj|)`, shape `(..., p, p)`."""
+    root = np.sqrt(np.abs(np.diagonal(matrix, axis1=-2, axis2=-1)))
+    return root[..., :, None] * root[..., None, :]

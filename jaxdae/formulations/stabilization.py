@@ -22,6 +22,7 @@ from jaxtyping import Array, Float
 
 from jaxdae.formulations.gains import (
     apply_gain,
+    apply_symmetric,
     as_gain,
     check_finite_gain,
     check_positive,
@@ -343,7 +344,7 @@ def check_stabilization(stabilization: Stabilization | None, m: int, r: int, q) 
 
 
 def _applied(gain: Gain | None, y):
-    return y if y.size == 0 else apply_gain(gain, y)  # pyright: ignore[reportArgumentType]
+    return y if y.size == 0 else apply_symmetric(gain, y)  # pyright: ignore[reportArgumentType]
 
 
 def _cross(block, y):

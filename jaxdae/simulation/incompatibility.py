@@ -46,7 +46,7 @@ class Incompatibility(NamedTuple):
 def find_incompatibility(remaining, ts, states, jac, residual) -> Incompatibility | None:
     """Where constraints cannot all be satisfied along a run; `None` where they can be.
 
-    Looked at are rows next to which constraints may depend on each other, and places between rows
+    Examined are rows next to which constraints may depend on each other, and places between rows
     that follow the motion.
 
     Args:

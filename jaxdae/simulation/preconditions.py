@@ -1,5 +1,7 @@
 """What must hold before a simulation starts, checked on the host."""
 
+from collections.abc import Callable
+
 import diffrax
 import equinox as eqx
 import jax
@@ -12,7 +14,8 @@ from jaxdae.analysis.steps import spectral_limit
 from jaxdae.compiled import jit
 from jaxdae.control.base import control_input, offers_of
 from jaxdae.formulations.gains import is_number
-from jaxdae.formulations.stabilization import may_grow
+from jaxdae.formulations.stabilization import AbstractStabilization, InDirection, may_grow
+from jaxdae.formulations.structure import depends_on_any
 from jaxdae.kernels.memory import Memory
 from jaxdae.linalg.tree_partition import connected_parts
 from jaxdae.solvers.constrained_term import check_terms
@@ -21,7 +24,7 @@ from jaxdae.solvers.projected import parts_of
 from jaxdae.stability.stability_functions import amplification, has_tableau
 from jaxdae.systems import check_system
 from jaxdae.systems.calls import call_with_shapes, check_parameters
-from jaxdae.systems.checks import check_symmetric_mass, is_concrete
+from jaxdae.systems.checks import check_symmetric_mass, constraint_counts, is_concrete
 from jaxdae.systems.dynamics import refuse_reaction_forces
 from jaxdae.tables import root_text
 
@@ -30,6 +33,8 @@ _GROWING = 1e-3
 # Factor by which damping may let deviations grow in a run backward in time without a warning: of
 # errors near the default tolerance it leaves five digits.
 _GROWS_BACKWARD = 1e3
+# Of a stabilization at rest: less is round-off of what a user computes.
+_REST = 1e-12
 # Declarations that were checked: checking traces every function, which takes longer than many runs.
 _CHECKED = Memory(256)
 
@@ -160,6 +165,75 @@ def check_projection(solver, formulation) -> None:
             "away with every step: forces and multipliers would be wrong. Use "
             f"{type(method).__name__} without Projected, or Multipliers()."
         )
+
+
+def rest_warning(system, formulation, state, t) -> str | None:
+    """What to warn of where a stabilization wants consistent states to leave the constraints.
+
+    `Phi(t, q, v, 0, 0) = 0` is what makes the constraints invariant [Mukharlyamov2019, eq. 0.11].
+
+    Args:
+        system: what moves.
+        formulation: how its constraints are enforced.
+        state: start.
+        t: start time [s].
+
+    Returns:
+        The largest entry in words, where it depends on the state; `None` where it is zero.
+
+    Raises:
+        ValueError: where it is a constant: no start is consistent with it.
+    """
+    found = _at_rest(system, formulation, state)
+    if found is None:
+        return None
+    with jax.core.eval_context():
+        value = np.abs(np.asarray(found(t, state.q, state.v))).max(initial=0.0)
+        varies = depends_on_any(found, t, state.q, state.v)
+    if not value > _REST:
+        return None
+    words = (
+        f"the stabilization is {value:.4g} for residuals of zero, and must be zero there: states "
+        "that satisfy the constraints leave them"
+    )
+    if not varies:
+        raise ValueError(f"{words}. Leave out of Phi what does not vanish with phi and phi_dot.")
+    return f"{words}, at the start; it depends on the state. Let Phi vanish with phi and phi_dot."
+
+
+def rest_along(trajectory) -> str | None:
+    """The same of a run, at its saved times, where the start does not show it.
+
+    Args:
+        trajectory: of a run that reached its end, with saved rows.
+    """
+    found = _at_rest(trajectory.system, trajectory.formulation, trajectory.last_state)
+    if found is None:
+        return None
+    reached = np.isfinite(np.asarray(trajectory.ts))
+    rows = (trajectory.ts, trajectory.q, trajectory.v)
+    values = np.abs(np.asarray(jax.vmap(found)(*rows))).reshape(reached.size, -1)
+    size = np.where(reached, values.max(axis=1, initial=0.0), 0.0)
+    if not (size > _REST).any() or size[0] > _REST:  # that of the start has been warned of
+        return None
+    row = int(np.argmax(size))
+    return (
+        "the stabilization wants residuals of zero to change: it reaches "
+        f"{size[row]:.4g} there, at t = {float(trajectory.ts[row]):.4g} s, so that the run leaves "
+        "the constraints. Let Phi vanish with phi and phi_dot at all states."
+    )
+
+
+def _at_rest(system, formulation, state) -> Callable | None:
+    """`Phi(t, q, v)` at residuals of zero; `None` for laws that vanish there by construction."""
+    law = formulation.capabilities.stabilization
+    while isinstance(law, InDirection):
+        law = law.stabilization
+    if law is None or isinstance(law, AbstractStabilization):
+        return None
+    m, r = constraint_counts(system, state)
+    zero = jnp.zeros(m + r, state.q.dtype)
+    return lambda t, q, v: jnp.asarray(law(t, q, v, zero[:m], zero))
 
 
 def growth_warning(system, formulation, controller, state, t) -> str | None:

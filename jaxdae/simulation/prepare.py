@@ -111,7 +111,8 @@ def _step_warnings(problem: Problem, t, solver, direction: int | None) -> list[s
         return []
     grid = problem.times.grid
     with jax.core.eval_context():
-        results = [preconditions.growth_warning(*known)]
+        law = problem.system, problem.formulation, problem.state, t
+        results = [preconditions.growth_warning(*known), preconditions.rest_warning(*law)]
         if grid is not None and is_concrete(grid):
             step = abs(float(grid[1] - grid[0]))
             results.append(preconditions.step_warning(*known, solver, step))

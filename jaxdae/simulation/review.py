@@ -8,6 +8,7 @@ import numpy as np
 from jaxdae.simulation.assumptions import rank_warning
 from jaxdae.simulation.diagnostics import judged, Noted, Row, rows_of, surveyed, tolerance_of
 from jaxdae.simulation.failure import raise_failure, review, review_controller
+from jaxdae.simulation.preconditions import rest_along
 from jaxdae.simulation.problem import Method, Problem
 from jaxdae.simulation.trajectory import Trajectory
 from jaxdae.systems.checks import is_concrete
@@ -36,6 +37,7 @@ def reviewed(
         if problem.times.grid is not None:  # an adaptive run stops at a singularity
             texts.append(review_controller(trajectory))
         if throw and trajectory.plain:
+            texts.append(rest_along(trajectory))
             rows = rows_of(trajectory, _tolerance(problem, method))
             state, survey = surveyed(*problem.parts, rows)
             texts += judged(problem.system, problem.formulation, rows, state, survey)

@@ -294,3 +294,44 @@ def test_no_verdict_is_contradicted_by_simulation(kind, make_random_forces, take
     if kind != "conservative":
         # At least 28 of each of the two families were put to the test.
         assert (decided | (verdicts == "stable")).sum() >= 28
+
+
+class Sliding(jaxdae.System):
+    """Velocities of which one follows another: `g` vanishes at rest, its terms cancel there.
+
+    With `unit = 1` the drift comes out as -1.4e-17 in place of zero.
+    """
+
+    unit: float = 1.0
+
+    def kinetic_energy(self, t, q, v):
+        del t, q
+        return 0.5 * self.unit * v @ v
+
+    def potential_energy(self, t, q):
+        del t
+        return self.unit * (3.0 * q[2] ** 2 / 1.5 + q[0] ** 2)
+
+    def dissipation(self, t, q, v):
+        del t, q
+        return 0.25 * self.unit * v @ v
+
+    def velocity_constraints(self, t, q, v):
+        del t
+        gap = v[1] - q[0] * v[2] + 0.1 * (0.2 * (3 * q[2])) - 0.06 * q[2]
+        return self.unit * jnp.array([gap])
+
+
+@pytest.mark.parametrize("unit", [1e-6, 1.0, 1e6])
+def test_a_drift_of_round_off_is_none(unit):
+    """`V` does not depend on `q1`: one zero root belongs to the velocity constraint."""
+    system = Sliding(unit)
+    lin = jaxdae.linearize(system, jaxdae.equilibrium(system, jnp.zeros(3)))
+    # Rounded in another order, or not at all, it is the same.
+    for drift in (lin.drift, 0 * lin.drift, 0 * lin.drift - 1.4e-17):
+        found = jaxdae.spectrum(eqx.tree_at(lambda x: x.drift, lin, drift))
+        assert found.nonholonomic_zeros == 1
+        assert found.verdict == "stable"
+        assert len(found.others) == 4
+    moving = eqx.tree_at(lambda x: x.drift, lin, lin.drift + 0.1)
+    assert jaxdae.spectrum(moving).nonholonomic_zeros == 0
