@@ -27,7 +27,7 @@ from jaxdae.formulations import SolRef
 from jaxdae.models import get_model
 from jaxdae.plotting import style
 from jaxdae.solvers import RK4
-from jaxdae.stability import amplification, motion_frequency, step_gains
+from jaxdae.stability import amplification, motion_frequency, step_gains, step_matrix
 from jaxdae.tables import table
 from jaxdae.tuning import Conditions, IntegratedViolation, perturbed_states, SimulationObjective
 
@@ -38,8 +38,10 @@ jax.config.update("jax_enable_x64", True)
 #
 # Near the constraint a violation $y = (f, \dot f)$ follows $\dot y = A y$, and a Runge–Kutta step
 # multiplies it by $R(hA)$, with $R$ the method's stability function. If both roots of
-# $s^2 + K_D s + K_P$ are zeros of $R$, divided by $h$, then $R(hA) = 0$: the violation is gone
-# after **one** step. `step_gains` finds them; here with $h = 1$, that is $K_D h$ and $K_P h^2$.
+# $s^2 + K_D s + K_P$ are two different zeros of $R$, divided by $h$, then $R(hA) = 0$: the
+# violation is gone after **one** step. Where the method has a single zero, as Euler's has, both
+# roots are put there: $R(hA)$ is nilpotent, and the violation is gone after **two** steps.
+# `step_gains` finds them; here with $h = 1$, that is $K_D h$ and $K_P h^2$.
 
 # %%
 METHODS = {
@@ -59,6 +61,18 @@ classical = {"Euler": (2, 1), "Heun": (2, 2), "Bosh3 (order 3)": (1.4039, 3.7592
 for name, known in (classical | {"RK4": (3.4589, 3.7813)}).items():
     assert np.allclose((exact[name].K_D, exact[name].K_P), known, atol=6e-5)
 assert all(g.factor < 1 for g in exact.values())
+
+# The factor is an eigenvalue; what a step really leaves is the matrix.
+left = {}
+for name, gains in exact.items():
+    A = np.array([[0.0, 1.0], [-gains.K_P, -gains.K_D]])
+    one = step_matrix(A, 1.0, METHODS[name])
+    left[name] = np.abs(one).max(), np.abs(one @ one).max()
+print(table(("method", "after one step", "after two"), [(x, *left[x]) for x in METHODS]))
+
+assert left["Euler"][0] > 0.9
+assert left["Euler"][1] < 1e-12
+assert all(left[name][0] < 1e-10 for name in METHODS if name != "Euler")
 
 # %% [markdown]
 # Euler's line is Baumgarte's classical $\alpha = \beta = 1/h$. A velocity constraint,

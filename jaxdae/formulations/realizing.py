@@ -102,8 +102,9 @@ class LinearLaw(AbstractLaw):
     r"""Viscous friction on the constraint functions, `R = -k psi'` [Matyukhin1999, eq. 5.1].
 
     The motion differs from the constrained one by `O(1/k)`, since a reaction `r` needs
-    `psi' = -r / k`; only motions without reactions are exponentially stable, for `k` above the
-    threshold of [Matyukhin1999, theorem 1] (`realizing_bounds.linear_threshold`).
+    `psi' = -r / k`. Of a motion without reactions a deviation decays at first, for `k` above the
+    threshold of [Matyukhin1999, theorem 1] (`realizing_bounds.linear_threshold`); later it follows
+    the reactions that the changed motion needs (`linear_decay_bound`).
 
     Args:
         k: coefficient: positive scalar, diagonal `(m+r,)`, or SPD matrix.

@@ -93,14 +93,19 @@ def _input(controller, t, state: State):
 
 
 def linear_threshold(rho: float, A: float, B: float = 0.0, energy: float = 0.0) -> float:
-    r"""Coefficient `K` of linear forces above which decay is certain [Matyukhin1999, theorem 1].
+    r"""Coefficient `K` of linear forces above which `G` falls while there is no reaction.
 
     With `R = -k psi'` the power of the forces is `-k |psi'|^2 <= -(k / rho^2) G`, so that
 
-        dG/dt <= (A - k / rho^2) G + B G sqrt(G)
+        dG/dt <= (A - k / rho^2) G + B G sqrt(G) + |r| |psi'|
 
-    and `G` falls from its start on when `k > K = rho^2 (A + B sqrt(G0))`. The paper's eqs. 5.7 and
-    5.8 print `k / rho`, which does not follow from its eq. 4.3, nor has it the unit of `A`.
+    with the reaction `r` that the constraints would have at the other quasi-velocities of the
+    motion [Matyukhin1999, theorem 1]. Where it vanishes `G` falls when `k > K = rho^2 (A + B
+    sqrt(G0))`. A constrained motion without reactions has `r = 0` at the start, and not later: a
+    `psi'` changes the other quasi-velocities, which then need a reaction. What becomes of these is
+    the constrained motion's own affair, for every `k`: `linear_decay_bound` with the reaction. The
+    paper's eqs. 5.7 and 5.8 print `k / rho`, which does not follow from its eq. 4.3, nor has it the
+    unit of `A`.
 
     Args:
         rho: `G <= rho^2 |psi'|^2`, positive.
@@ -115,39 +120,83 @@ def linear_threshold(rho: float, A: float, B: float = 0.0, energy: float = 0.0) 
 
 
 def linear_decay_rate(k: float, rho: float, A: float) -> float:
-    """Rate `(k / rho^2 - A) / 2` at which small `psi'` die out under `R = -k psi'` [1/s].
+    """Rate `(k / rho^2 - A) / 2` at which small `psi'` decay at the start under `R = -k psi'`.
 
-    Below the threshold it is negative and promises nothing. Arguments as for `linear_threshold`.
+    At least that fast while the reactions are small against `k psi'`, for motions whose reactions
+    vanish at the start; later `psi'` follows the reaction, `psi' = -r / k`, and changes as fast or
+    slowly as that does. Below the threshold the rate is negative and promises nothing.
+
+    Args:
+        k: as of `linear_decay_bound`, as are `rho` and `A`.
+        rho: likewise.
+        A: likewise.
+
+    Returns:
+        The rate [1/s].
     """
     return 0.5 * (k / rho**2 - A)
 
 
-def linear_decay_bound(t, energy: float, k: float, rho: float, A: float = 0.0, B: float = 0.0):
-    r"""Bound of `G(t)` under linear forces, from the inequality of [Matyukhin1999, theorem 1].
+def linear_decay_bound(
+    t,
+    energy: float,
+    k: float,
+    rho: float,
+    A: float = 0.0,
+    B: float = 0.0,
+    *,
+    reaction: float = 0.0,
+    rho1: float | None = None,
+):
+    r"""Bound of `G(t)` under linear forces, with the reaction that [Matyukhin1999, eq. 5.6] drops.
 
-    `y = sqrt(G)` obeys `dy/dt <= -c y + B y^2 / 2` with the rate `c = (k / rho^2 - A) / 2`; hence
+    `y = sqrt(G)` obeys `dy/dt <= -c y + B y^2 / 2 + e` with the rate `c = (k / rho^2 - A) / 2` and
+    `e = |r| / (2 rho1)`, whose right-hand side vanishes at `y- <= y+`. From a start below `y+` the
+    motion tends to `y-`, of the order `e / c`, that is `|r| / k`:
 
-        y <= c y0 e^(-c t) / (c - (B / 2) y0 (1 - e^(-c t))),
+        (y - y-) / (y+ - y) <= (y0 - y-) / (y+ - y0) e^(-d t),    d = sqrt(c^2 - 2 B e)
 
-    and `|psi'| <= y / rho1`.
+    and `|psi'| <= y / rho1`. The reaction is the largest along the motion, that of the constraints
+    at `psi' = 0` and the other quasi-velocities as they are. It is zero all the time only where no
+    `psi'` changes what the reaction depends on; elsewhere the bound without it holds for the start
+    alone, as does the paper's theorem 1 (its footnote 4 keeps the other quasi-velocities in a given
+    set).
 
     Args:
         t: times since the start [s].
         energy: `G` at the start.
         k: coefficient of the linear forces; of several the least.
-        rho: `G <= rho^2 |psi'|^2`.
-        A: not negative [1/s].
+        rho: `G <= rho^2 |psi'|^2`; along a motion the largest.
+        A: not negative [1/s]; likewise.
         B: not negative.
+        reaction: largest `|r|` along the motion.
+        rho1: `rho1^2 |psi'|^2 <= G`; along a motion the least. Needed with a reaction.
 
     Returns:
-        The bound at `t`; infinite where `k` does not exceed `linear_threshold`.
+        The bound at `t`; infinite where `k` does not exceed what the start and the reaction need.
+
+    Raises:
+        ValueError: for a reaction without `rho1`.
     """
     t = np.asarray(t, float)
-    if k <= linear_threshold(rho, A, B, energy):
-        return np.full_like(t, np.inf)
+    if reaction and rho1 is None:
+        raise ValueError(
+            "linear_decay_bound: a reaction needs rho1, the least of realizing_constants."
+        )
     rate, y0 = linear_decay_rate(k, rho, A), math.sqrt(energy)
-    decayed = np.exp(-rate * t)
-    return (rate * y0 * decayed / (rate - 0.5 * B * y0 * (1 - decayed))) ** 2
+    driven = reaction / (2 * rho1) if rho1 is not None else 0.0
+    discriminant = rate**2 - 2 * B * driven
+    if rate <= 0 or discriminant <= 0:
+        return np.full_like(t, np.inf)
+    root = math.sqrt(discriminant)
+    low = 2 * driven / (rate + root)
+    if B == 0.0:
+        return (low + (y0 - low) * np.exp(-rate * t)) ** 2
+    high = (rate + root) / B
+    if y0 >= high:
+        return np.full_like(t, np.inf)
+    quotient = (y0 - low) / (high - y0) * np.exp(-root * t)
+    return ((low + quotient * high) / (1 + quotient)) ** 2
 
 
 def deviation_power(law: Law, bound: Magnitude, psi_dot, t=0.0, q=None, v=None):

@@ -1,5 +1,6 @@
 """Theorem 1: threshold and rate of linear realizing forces, against motions known exactly."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from jaxdae.formulations import (
     realizing_constants,
 )
 from jaxdae.models.disk import RollingDisk
+from jaxdae.models.sleigh import ChaplyginSleigh
 from jaxdae.solvers import RK4
 from jaxdae.systems import constraint_residuals
 
@@ -131,3 +133,71 @@ def test_a_disk_rolling_straight_forgets_a_push_within_the_bound():
     assert (energy <= bound * (1 + 1e-4)).all()
     assert energy[-1] > 0.1 * bound[-1]
     assert not np.asarray(constraint_residuals(disk, 0.0, q, v).phi_dot).any()
+
+
+def reaction_along(run) -> np.ndarray:
+    """`|r|` at the states of a sleigh, its sideways velocity left out, by the model's formula."""
+    sleigh = ChaplyginSleigh()
+    spread = lambda q, v: project(sleigh, q, v)  # noqa: E731
+    return np.abs(jax.vmap(lambda q, v: sleigh.multiplier(q, spread(q, v)))(run.q, run.v))
+
+
+def project(sleigh, q, v):
+    """Velocities without `psi'`, the other quasi-velocities kept."""
+    d = jaxdae.evaluate(sleigh, 0.0, q, v)
+    mobility = jnp.linalg.solve(d.mass, d.jac.T)
+    return v - mobility @ jnp.linalg.solve(d.jac @ mobility, d.phi_dot)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("speed", [1.0, -1.0])
+def test_a_pushed_sleigh_obeys_the_bound_with_its_reaction_and_no_other(speed):
+    """Straight on without reactions; pushed sideways it turns, and then needs one."""
+    sleigh = ChaplyginSleigh()
+    q, v = jnp.zeros(3), jnp.array([speed, 0.0, 0.0])
+    found = realizing_constants(sleigh, 0.0, State(q, v))
+    forward = realizing_constants(sleigh, 0.0, State(q, jnp.array([1.0, 0.0, 0.0])))
+    k = 8 * linear_threshold(forward.rho2, forward.A)
+    assert k > linear_threshold(found.rho2, found.A)
+    d = jaxdae.evaluate(sleigh, 0.0, q, v)
+    S = 1 / (d.jac @ jnp.linalg.solve(d.mass, d.jac.T))
+    off = State(q, v + jnp.linalg.solve(d.mass, d.jac.T) @ S[0] * 1e-4)
+    run = jaxdae.simulate(
+        sleigh, RealizingForces(LinearLaw(k)), off, t1=6.0, dt=0.01, solver=RK4(),
+        start_tolerance=None,
+    )  # fmt: skip
+    psi = np.asarray(run.violation.phi_dot)[:, 0]
+    energy = 0.5 * float(S[0, 0]) * psi**2
+    # Constants along the motion, which turns a little: the largest and the least.
+    places = [
+        realizing_constants(sleigh, 0.0, State(run.q[i], run.v[i])) for i in range(0, 600, 60)
+    ]
+    A, rho2 = max(x.A for x in places), max(x.rho2 for x in places)
+    rho1, r = min(x.rho1 for x in places), float(reaction_along(run).max())
+    bound = linear_decay_bound(run.ts, energy[0], k, rho2, A, reaction=r, rho1=rho1)
+    assert (energy <= bound * (1 + 1e-6)).all()
+    # That of the start alone is exceeded by orders of magnitude.
+    alone = linear_decay_bound(run.ts, energy[0], k, rho2, A)
+    assert energy[-1] > 1e5 * alone[-1]
+    # At first the rate is the promised one, later that of the constrained motion, a v / k^2 = 0.5.
+    late = -np.polyfit(run.ts[300:], np.log(np.abs(psi[300:])), 1)[0]
+    early = -np.polyfit(run.ts[:4], np.log(np.abs(psi[:4])), 1)[0]
+    assert early > 0.9 * linear_decay_rate(k, found.rho2, found.A)
+    assert late == pytest.approx(0.5 * speed, abs=0.15)
+
+
+def test_a_bound_with_a_reaction_is_the_solution_of_its_equation():
+    """`dy/dt = -c y + B y^2 / 2 + e` by SciPy."""
+    k, rho, A, B, energy, r, rho1 = 9.0, 1.3, 0.3, 0.4, 0.8, 0.7, 1.1
+    times = np.linspace(0.0, 2.0, 9)
+    c, e = linear_decay_rate(k, rho, A), r / (2 * rho1)
+    for b in (0.0, B):
+        exact = solve_ivp(
+            lambda _, y, b=b: -c * y + b * y**2 / 2 + e, (0, 2), [np.sqrt(energy)],
+            t_eval=times, rtol=1e-11, atol=1e-13,
+        ).y[0] ** 2  # fmt: skip
+        bound = linear_decay_bound(times, energy, k, rho, A, b, reaction=r, rho1=rho1)
+        np.testing.assert_allclose(bound, exact, rtol=1e-8)
+    assert np.isinf(linear_decay_bound(1.0, energy, k, rho, A, B, reaction=100.0, rho1=rho1))
+    with pytest.raises(ValueError, match="a reaction needs rho1"):
+        linear_decay_bound(1.0, energy, k, rho, reaction=1.0)
