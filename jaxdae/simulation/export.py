@@ -169,10 +169,13 @@ def _check_name(name: str) -> None:
 
 def _statuses() -> dict[str, int]:
     """How runs end, by name."""
+    from jaxdae.kernels.export.entry import INVALID_TIMES
+
     known: Any = diffrax.RESULTS
     ends = (known.successful, known.max_steps_reached, known.nonfinite, known.dt_min_reached)
     names = ("successful", "max_steps_reached", "nonfinite", "dt_min_reached")
-    return {x: int(end._value) for x, end in zip(names, ends, strict=True)}
+    codes = {x: int(end._value) for x, end in zip(names, ends, strict=True)}
+    return codes | {"invalid_times": INVALID_TIMES}
 
 
 def _about(problem: Problem, method: Method) -> list[str]:

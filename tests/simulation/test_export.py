@@ -14,6 +14,7 @@ from helpers.exported import (
     ANY,
     BAUMGARTE,
     executed,
+    export_pendulum,
     FIXED,
     HANGING,
     HERE,
@@ -39,7 +40,7 @@ def members(system, state, field, run):
 def assert_same(outputs, run, atol):
     """All numbers of a run, to round-off of its steps."""
     states = np.concatenate([run.q, run.v, run.w], axis=1)
-    end = run.final_state
+    end = run.last_state
     assert outputs.result == int(run.result._value)
     assert outputs.steps == int(run.stats["num_steps"])
     assert outputs.accepted == int(run.stats["num_accepted_steps"])
@@ -234,3 +235,33 @@ def test_quantities_of_every_state(tmp_path):
     # Energies are of the size of ten, reactions of twenty: a hundred roundings.
     np.testing.assert_allclose(result.states, expected, rtol=0, atol=1e-12)
     np.testing.assert_array_equal(result.final, result.states[-1])
+
+
+NAN, INF = "(0.0 / 0.0)", "(1.0 / 0.0)"
+# Times from which the example's are made: of a run forward in time.
+WRONG = [("0.0", NAN), (NAN, "0.5"), ("0.0", INF), ("0.0", f"-{INF}"), ("0.0", "-0.5")]
+STEPS = {
+    "fixed": {},
+    "rows": {"saveat": diffrax.SaveAt(ts=np.linspace(0.0, 0.5, 4))},
+    "adaptive": {"dt": None, "solver": diffrax.Dopri5(), "saveat": diffrax.SaveAt(ts=[0.1, 0.5])},
+    "end": {"dt": None, "solver": diffrax.Dopri5(), "saveat": diffrax.SaveAt(t1=True)},
+}
+
+
+@with_compiler
+@pytest.mark.parametrize("name", STEPS)
+def test_times_that_are_none_or_lead_the_other_way_have_a_status(tmp_path, name):
+    files = export_pendulum(tmp_path, target=HERE, **STEPS[name])
+    assert "PENDULUM_INVALID_TIMES = -1, /* a time is no finite number" in files.header.read_text()
+    for t0, t1 in WRONG:
+        result = executed(files, "system_mass", t0, t1)
+        assert (result.status, result.failed) == (-1, 5)
+        for one in (result.one, *result.members):
+            assert (one.result, one.steps, one.rows) == (-1, 0, 0)
+            assert np.isinf(one.states).all()
+            assert np.isinf(one.ts).all()
+    good = executed(files, "system_mass", "0.0", "0.5")
+    assert (good.status, good.failed) == (0, 0)
+    at_once = executed(files, "system_mass", "0.25", "0.25")
+    assert at_once.status == 0
+    np.testing.assert_allclose(at_once.one.final[:2], HANGING.q)

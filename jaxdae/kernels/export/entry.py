@@ -19,6 +19,8 @@ from jaxdae.kernels.tracing.subprograms import Subprogram
 
 _NONFINITE: Any = diffrax.RESULTS.nonfinite
 NONFINITE = float(_NONFINITE._value)
+# Status of a run whose times are no numbers or lead the other way; none of diffrax's.
+INVALID_TIMES = -1
 _SUMMARY = range(len(Summary._fields))
 TIME, RESULT, STEPS, ACCEPTED, ROWS = _SUMMARY
 _DEFINED = re.compile(r"^(?:define [^@\n]*)?@([\w.]+)(?: =|\()", re.MULTILINE)
@@ -175,10 +177,15 @@ class _Members(Lanes):
         self.write(last, self.t1)
         with self.loop(self.end) as member:
             self._prepare(member)
-        self._integrate()
+        valid = self._valid_times()
+        with self.if_else(valid) as (then, otherwise):
+            with then:
+                self._integrate()
+            with otherwise:
+                self._leave_out()
         with self.loop(self.end) as member:
             self._choose(member)
-            self._finish()
+            self._finish(valid)
         arguments = "ptr %inputs, ptr %times, ptr %outputs, i64 %count"
         self.line("  ret void")
         return self.returned("internal void", f"{MEMBERS}{self.ending}", arguments, "nounwind ")
@@ -200,6 +207,49 @@ class _Members(Lanes):
             return self.read(self._time("t0")), self.read(self._time("t1"))
         grid = self._time("grid")
         return self._number(grid, 0), self._number(grid, self._length("grid") - 1)
+
+    def _valid_times(self) -> Condition:
+        """Whether all times are numbers, and in the direction and order of the run."""
+        wrong, sign = self.array(1), float(self.exported.sign)
+
+        def demand(*, is_so: Condition) -> None:
+            with self.if_then(~is_so):
+                self.write(1.0, wrong)
+
+        def ascending(array: Place, length: int, first: Number | None = None) -> None:
+            """Also that they are numbers: no comparison with another is true."""
+            last = self.array(1)
+            self.write(self._number(array, 0) if first is None else first, last)
+            with self.loop(length) as i:
+                x = self.read(self.place(self.scalar, array, i))
+                demand(is_so=((x * 0.0).equals(0.0)) & ~((x - self.read(last)) * sign < 0.0))
+                self.write(x, last)
+
+        first, last = self.read(self.t0), self.read(self.t1)
+        demand(is_so=((first * 0.0).equals(0.0)) & ((last * 0.0).equals(0.0)))
+        demand(is_so=~((last - first) * sign < 0.0))
+        if self._length("grid"):
+            ascending(self._time("grid"), self._length("grid"))
+        if self._length("dt0"):
+            step = self.read(self._time("dt0"))
+            demand(is_so=((step * 0.0).equals(0.0)) & (step * sign > 0.0))
+        if self._length("saved"):
+            saved, count = self._time("saved"), self._length("saved")
+            ascending(saved, count, first)
+            demand(is_so=~((last - self._number(saved, count - 1)) * sign < 0.0))
+        return self.read(wrong).equals(0.0)
+
+    def _leave_out(self) -> None:
+        """States that are no numbers, and no steps, where times do not fit."""
+        with self.loop(self.end) as member:
+            self._choose(member)
+            with self.loop(len(_SUMMARY)) as i:
+                self.write(0.0, self.place(self.scalar, self.summary, i))
+            rows = self.n * self.interface.rows
+            for size, array in ((self.n, self.final), (rows, self.own_rows)):
+                if size:
+                    with self.loop(size) as i:
+                        self.write(float("nan"), self.place(self.scalar, array, i))
 
     def _length(self, name: str) -> int:
         return next((x.size for x in self.interface.times.fields if x.name == name), 0)
@@ -307,7 +357,7 @@ class _Members(Lanes):
             size = self.interface.rows * self.n
             self.own_rows = self.place(self.scalar, self.rows_room, member * size)
 
-    def _finish(self) -> None:
+    def _finish(self, valid: Condition) -> None:
         """Write the outputs of a member."""
         if self.exported.run.adaptive:
             self._turn(self.interface.rows, self.ts)
@@ -325,6 +375,9 @@ class _Members(Lanes):
                 own = self.array(self.n)
                 self._move(self.n, self.final, own)
                 self._read(self.exported.read_end, self.summary, own, self._out("final"))
+        with self.if_then(~valid):
+            for i, value in {RESULT: INVALID_TIMES, STEPS: 0, ACCEPTED: 0}.items():
+                self.write(float(value), self.place(self.scalar, self.summary, i))
         rows = self.place(self.scalar, self.summary, ROWS)
         self.write(reached.get().as_number(), rows)
         self._move(len(_SUMMARY), self.summary, self.outputs)

@@ -4,6 +4,14 @@ import numpy as np
 
 from jaxdae.kernels.export.interface import Field, Interface, Structure
 
+_MEANINGS = {
+    "successful": "the end was reached",
+    "max_steps_reached": "too many adaptive steps; final is where they ended",
+    "nonfinite": "a state is no finite number; final is the last row that was, or the start",
+    "dt_min_reached": "adaptive steps became too small; final is where they ended",
+    "invalid_times": "a time is no finite number, or does not follow the one before; no step",
+}
+
 
 def header(interface: Interface, about: list[str], statuses: dict[str, int], is_gpu: bool) -> str:
     """Text of the header.
@@ -52,7 +60,10 @@ def _sizes(interface: Interface) -> str:
 
 
 def _enumeration(name: str, statuses: dict[str, int]) -> str:
-    entries = ",\n".join(f"  {name.upper()}_{key.upper()} = {i}" for key, i in statuses.items())
+    entries = "\n".join(
+        f"  {name.upper()}_{key.upper()} = {i}, /* {_MEANINGS[key]} */"
+        for key, i in statuses.items()
+    )
     return f"/* How a run ended. */\nenum {name}_status {{\n{entries}\n}};"
 
 
