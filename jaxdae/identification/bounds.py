@@ -26,7 +26,7 @@ def at_bounds(params: PyTree, errors: np.ndarray) -> tuple[str, ...]:
     near, width = (np.concatenate(x) for x in zip(*parts, strict=True))
     # Where nothing changes any more, the standard error is zero or infinite: both are at the bound.
     close = (near <= _NEAR * width) & ((near <= errors) | (near <= 1e-9 * width))
-    return tuple(np.array(names_of(params).values)[close])
+    return tuple(x for x, is_so in zip(names_of(params).values, close, strict=True) if is_so)
 
 
 def _distances(leaf) -> tuple[np.ndarray, np.ndarray]:

@@ -11,7 +11,11 @@ from jaxtyping import Array, Float
 from jaxdae.multibody import rotations
 from jaxdae.multibody.joints import AbstractJoint, Free, Joint, Pose, space_vector, Twist
 from jaxdae.reprs import Module
+from jaxdae.systems.checks import is_concrete
 from jaxdae.systems.precision import as_floats
+
+# Of an inertia's largest entry: digits that a drawing or a file in single precision gives.
+_ROUNDED = 1e-6
 
 
 def _quaternion(values) -> Float[Array, " 4"]:
@@ -34,6 +38,30 @@ def _inertia(values) -> Float[Array, "3 3"]:
     return found
 
 
+def _impossible(inertia: np.ndarray) -> str | None:
+    """Why no body has an inertia, with the number; `None` where one may.
+
+    With principal moments `I1 <= I2 <= I3`: `I1 + I2 - I3 = 2 int x3^2 dm` is not negative.
+    """
+    scale = np.abs(inertia).max()
+    if not np.isfinite(scale):
+        return "the inertia is not finite"
+    skew = np.abs(inertia - inertia.T).max()
+    if skew > _ROUNDED * scale:
+        return f"the inertia is not symmetric: entries differ by up to {skew:.4g} kg m^2"
+    moments = np.linalg.eigvalsh((inertia + inertia.T) / 2)
+    if moments[0] < -_ROUNDED * scale:
+        return f"the inertia has the principal moment {moments[0]:.4g} kg m^2; none is negative"
+    excess = moments[2] - moments[0] - moments[1]
+    if excess > _ROUNDED * scale:
+        listed = ", ".join(f"{x:.6g}" for x in moments)
+        return (
+            f"the inertia has the principal moments {listed} kg m^2: the largest exceeds the sum "
+            f"of the others by {excess:.4g}, which no body's does"
+        )
+    return None
+
+
 def _joints(values: Joint | Sequence[Joint]) -> tuple[Joint, ...]:
     return (values,) if isinstance(values, AbstractJoint) else tuple(values)
 
@@ -51,6 +79,11 @@ class Body(Module):
         mass: [kg].
         centre: of mass, in the body [m].
         inertia: about the centre of mass in axes of the body [kg m^2], shape `(3, 3)` or `(3,)`.
+
+    Raises:
+        ValueError: for a mass or inertia that no distribution of mass has, where it is known: one
+            that is negative, no finite number, not symmetric, or whose largest principal moment
+            exceeds the sum of the others.
     """
 
     name: str = eqx.field(static=True)
@@ -61,6 +94,14 @@ class Body(Module):
     mass: float = 0.0
     centre: Float[Array, " 3"] = eqx.field(converter=space_vector, default=(0.0, 0.0, 0.0))
     inertia: Float[Array, "3 3"] = eqx.field(converter=_inertia, default=(0.0, 0.0, 0.0))
+
+    def __check_init__(self):
+        if is_concrete(self.mass) and not (np.isfinite(self.mass) and np.all(self.mass >= 0)):
+            raise ValueError(f"Body {self.name!r}: the mass is {self.mass} kg; it is not negative.")
+        if is_concrete(self.inertia):
+            problem = _impossible(np.asarray(self.inertia, float))
+            if problem:
+                raise ValueError(f"Body {self.name!r}: {problem}.")
 
     def at_rest(self) -> Pose:
         """Its pose relative to the parent, joints at rest."""

@@ -95,7 +95,10 @@ def _rates(mujoco, model, data) -> np.ndarray:
 
 
 def _pairs(mujoco, model, system: Multibody, data, ours: dict) -> Iterator[_Compared]:
-    size = float(abs(data.energy).max())
+    # Heights above and below the origin cancel; their parts do not.
+    parts = abs(model.opt.gravity) @ (model.body_mass @ abs(data.xipos))
+    size = max(float(abs(data.energy).max()), float(parts))
+    extent = max(1.0, float(abs(data.xpos).max()))
     yield _Compared("kinetic energy", ours["kinetic"], data.energy[1], size)
     yield _Compared("potential energy", ours["potential"], data.energy[0], size)
     for what, name, force in (
@@ -109,7 +112,7 @@ def _pairs(mujoco, model, system: Multibody, data, ours: dict) -> Iterator[_Comp
         theirs = data.efc_pos[of_loop & (data.efc_id == i)]
         pairs = _comparable(loop, ours["loops"][loop.name], theirs, model.eq_data[i, 10])
         for pair in zip(*pairs, strict=True):
-            yield _Compared(f"residual of {loop.name!r}", float(pair[0]), float(pair[1]), 1.0)
+            yield _Compared(f"residual of {loop.name!r}", float(pair[0]), float(pair[1]), extent)
 
 
 def _comparable(loop, ours: np.ndarray, theirs: np.ndarray, scale: float):

@@ -56,7 +56,9 @@ def read_mujoco(source: str | Path) -> ImportedMechanism:
     """
     mujoco = _mujoco()
     model = _compiled(mujoco, source)
-    left_out = (*_switch_off(mujoco, model), *_left_out(mujoco, model))
+    left_out = (
+        *_balanced(mujoco, model, source), *_switch_off(mujoco, model), *_left_out(mujoco, model)
+    )  # fmt: skip
     _refuse(model)
     names = _Names(mujoco, model)
     system = Multibody(
@@ -83,12 +85,39 @@ def _mujoco() -> Any:
 
 def _compiled(mujoco, source: str | Path):
     text = str(source).lstrip()
+    if not text.startswith("<"):
+        path = Path(source).expanduser()
+        # Said here: MuJoCo takes no path for the working folder, and an empty file for a large one.
+        if not text or not path.is_file():
+            what = "an empty text" if not text else f"{str(source)!r}, which is no file"
+            raise ValueError(f"read_mujoco: got {what}; give the path of a file, or its text.")
+        if path.stat().st_size == 0:
+            raise ValueError(f"read_mujoco: the file {str(source)!r} is empty.")
     try:
         if text.startswith("<"):
             return mujoco.MjModel.from_xml_string(text)
         return mujoco.MjModel.from_xml_path(str(Path(source).expanduser()))
     except ValueError as error:
         raise ValueError(f"read_mujoco: MuJoCo could not read it: {error}") from error
+
+
+def _balanced(mujoco, model, source: str | Path) -> Iterator[str]:
+    """Inertias that no body has, which MuJoCo has replaced where the file allows it."""
+    text = str(source).lstrip()
+    read = mujoco.MjSpec.from_string if text.startswith("<") else mujoco.MjSpec.from_file
+    spec = read(text if text.startswith("<") else str(Path(source).expanduser()))
+    if not spec.compiler.balanceinertia:
+        return
+    for body in spec.bodies:
+        given = np.sort(np.asarray(body.inertia, float))
+        # Bodies that are fused with another one have no place in the model.
+        i = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_BODY, body.name)
+        if i > 0 and body.explicitinertial and given[2] > given[0] + given[1]:
+            listed = ", ".join(f"{x:g}" for x in given)
+            yield (
+                f"the inertia ({listed}) kg m^2 of body {body.name!r}, which no body has: the mean "
+                f"{model.body_inertia[i][0]:g} in its place, as balanceinertia of the file asks"
+            )
 
 
 class _Names:

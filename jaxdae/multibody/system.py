@@ -41,7 +41,8 @@ class Multibody(System):
         gravity: acceleration [m/s^2], shape `(3,)`.
 
     Raises:
-        ValueError: for a name that nothing has or two have, or a free body on another one.
+        ValueError: for a name that nothing has or two have, a free body on another one, or a loop
+            between a body or a joint and itself.
     """
 
     bodies: tuple[Body, ...] = eqx.field(converter=tuple)
@@ -74,6 +75,14 @@ class Multibody(System):
             among = {"first": seen, "second": seen, "joint": single, "by": single}
             for field, names in among.items():
                 _known(f"{field} of {loop.name!r}", getattr(loop, field, None), names)
+            for one, other in (("first", "second"), ("joint", "by")):
+                pair = getattr(loop, one, loop), getattr(loop, other, None)
+                if pair[0] == pair[1]:
+                    raise ValueError(
+                        f"Multibody: {one} and {other} of {loop.name!r} are both "
+                        f"{'the ground' if pair[0] is None else repr(pair[0])}: it constrains "
+                        "nothing. Name two different ones."
+                    )
 
     def values(self, q: Float[Array, " n"]) -> dict[str, Float[Array, " size"]]:
         """Coordinates by joint, in the order of `q`."""
