@@ -62,7 +62,7 @@ FILE = """<mujoco><compiler balanceinertia="{}"/><worldbody><body name="arm">
 
 def test_files_balance_inertias_as_mujoco_does_and_say_so():
     pytest.importorskip("mujoco")
-    with pytest.raises(ValueError, match=r"inertia must satisfy A \+ B >= C.*'arm'"):
+    with pytest.raises(ValueError, match=r"(?s)inertia must satisfy A \+ B >= C.*'arm'"):
         read_mujoco(FILE.format("false", "1 .1 .01").replace("\n", ""))
     with pytest.warns(
         RuntimeWarning, match=r"\(0\.01, 0\.1, 1\) kg m\^2 of body 'arm'.*mean 0\.37"

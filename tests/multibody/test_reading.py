@@ -141,7 +141,7 @@ def test_a_file_and_a_robot_description_are_read(tmp_path):
     ("text", "words"),
     [
         ("<mujoco><worldbody><bar/></worldbody></mujoco>", "MuJoCo could not read it"),
-        ("nowhere.xml", "MuJoCo could not read it"),
+        ("nowhere.xml", "which is no file"),
         (mjcf(bodies=BODY.replace("damping", "frictionloss")), "1 x joint with dry friction"),
         (
             mjcf(bodies=BODY.replace('name="rod"', 'name="rod" gravcomp="1"')),
