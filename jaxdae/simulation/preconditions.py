@@ -8,11 +8,10 @@ import jax
 import jax.core
 import jax.numpy as jnp
 import numpy as np
-from jax.flatten_util import ravel_pytree
 
 from jaxdae.analysis.steps import spectral_limit
 from jaxdae.compiled import jit
-from jaxdae.control.base import control_input, offers_of
+from jaxdae.control.base import offers_of
 from jaxdae.formulations.gains import is_number
 from jaxdae.formulations.stabilization import AbstractStabilization, InDirection, may_grow
 from jaxdae.formulations.structure import depends_on_any
@@ -30,9 +29,6 @@ from jaxdae.tables import root_text
 
 # More than round-off of roots that coincide to the fourth order makes of a factor of one.
 _GROWING = 1e-3
-# Factor by which damping may let deviations grow in a run backward in time without a warning: of
-# errors near the default tolerance it leaves five digits.
-_GROWS_BACKWARD = 1e3
 # Of a stabilization at rest: less is round-off of what a user computes.
 _REST = 1e-12
 # Declarations that were checked: checking traces every function, which takes longer than many runs.
@@ -236,13 +232,15 @@ def _at_rest(system, formulation, state) -> Callable | None:
     return lambda t, q, v: jnp.asarray(law(t, q, v, zero[:m], zero))
 
 
-def growth_warning(system, formulation, controller, state, t) -> str | None:
+def growth_warning(
+    system, formulation, controller, state, t, *, backward: bool = False
+) -> str | None:
     """What to warn of before a run: gains with which violations grow, however small the steps.
 
     Positive gains cannot do that. Blocks of a `LinearStabilization` can, and so can gains of
     `Penalty` and `AugmentedLagrangian` beside a constraint mass that is a matrix: `alpha K_P` need
-    not be symmetric [MukharlyamovDeressa2015, eq. 28]. Others are not examined, which would take
-    time.
+    not be symmetric [MukharlyamovDeressa2015, eq. 28]. Functions are examined in runs backward in
+    time, where one may have been written with the other signs; forward not, which would take time.
 
     Args:
         system: what moves.
@@ -250,13 +248,16 @@ def growth_warning(system, formulation, controller, state, t) -> str | None:
         controller: `None`, or what may stabilize servo-constraints.
         state: start.
         t: start time [s].
+        backward: whether time runs backward.
 
     Returns:
         The root in words; `None` where none has a positive real part.
     """
     weighted = np.ndim(formulation.capabilities.weight) == 2
-    blocks = may_grow(formulation.capabilities.stabilization)
-    if not (weighted or blocks):
+    law = formulation.capabilities.stabilization
+    blocks = may_grow(law)
+    own = backward and law is not None and not isinstance(law, AbstractStabilization)
+    if not (weighted or blocks or own):
         return None
     H, _ = _perturbation_matrices(system, formulation, controller, state, t)
     roots = _roots(H)
@@ -269,16 +270,23 @@ def growth_warning(system, formulation, controller, state, t) -> str | None:
         "With full matrices alpha K_P need not be symmetric: make alpha a number or diagonal, or "
         "take damping and stiffness of the violation as they are, "
         "LinearStabilization(-inv(alpha) @ K_P, -inv(alpha) @ K_D)."
-        if weighted and not blocks
-        else "Give blocks whose spectrum is in the left half-plane."
+        if weighted and not (blocks or own)
+        else "Give the stabilization such that its spectrum is in the left half-plane."
     )
+    if backward:
+        remedy += (
+            " Stabilizations act in the direction of integration: backward in time the same is "
+            "given as for a run forward."
+        )
     return (
         "violations grow with these gains, however small the steps: the constraint perturbation "
         f"equations at the start have the root {root_text(fastest, 4)} 1/s. {remedy}"
     )
 
 
-def step_warning(system, formulation, controller, state, t, solver, step: float) -> str | None:
+def step_warning(
+    system, formulation, controller, state, t, solver, step: float, *, backward: bool = False
+) -> str | None:
     """What to warn of before a run with fixed steps: gains whose violations a step makes larger.
 
     Args:
@@ -288,7 +296,9 @@ def step_warning(system, formulation, controller, state, t, solver, step: float)
         state: start.
         t: start time [s].
         solver: the method.
-        step: its length [s]; what is stabilized acts in the direction of integration.
+        step: its length [s].
+        backward: whether time runs backward: what a controller or realizing forces damp grows then,
+            and no step is short enough.
 
     Returns:
         The root, its factor and the step limit in words; `None` if no step makes it larger, or the
@@ -298,6 +308,8 @@ def step_warning(system, formulation, controller, state, t, solver, step: float)
     if not has_tableau(solver):
         return None
     result = _perturbation_matrices(system, formulation, controller, state, t)
+    if backward:
+        result = (result[0] if formulation.capabilities.enforces_constraints else None, None)
     for what, H in zip(("constraint", "servo-constraint"), result, strict=True):
         # The projection leaves no violation for a step to make larger.
         roots = _roots(None if projection is not None and what == "constraint" else H)
@@ -331,43 +343,6 @@ def _roots(H) -> np.ndarray:
     return np.concatenate([np.zeros(0), *each])  # none without constraints
 
 
-def backward_warning(system, formulation, controller, state, t, duration: float) -> str | None:
-    """What to warn of before a run backward in time: deviations that grow because of damping.
-
-    Stabilizations are turned with the direction of time; dissipation, realizing forces and
-    controllers are parts of the motion. A deviation that they damp forward in time grows in the
-    same proportion backward, errors of the steps with it. What grows in both directions, as near an
-    unstable equilibrium, is not counted.
-
-    Args:
-        system: what moves.
-        formulation: how its constraints are enforced, as for a run forward in time.
-        controller: `None`, or what closes the loop.
-        state: start.
-        t: start time [s].
-        duration: of the run [s].
-
-    Returns:
-        The root and by how much it lets deviations grow, in words; `None` for a factor below 1000.
-    """
-    free = formulation.in_direction(0)  # of stabilization
-    matrix = np.asarray(_linearized_rate(system, free, controller, state, t))
-    if not np.isfinite(matrix).all():
-        return None
-    roots = np.linalg.eigvals(matrix)
-    fastest = roots[np.argmin(np.real(roots))]
-    excess = -np.real(fastest) - max(np.real(roots).max(), 0.0)
-    if not excess * duration > np.log(_GROWS_BACKWARD):
-        return None
-    exponent = excess * duration / np.log(10.0)
-    return (
-        "time runs backward, in which what is damped grows: the motion linearized at the start has "
-        f"the root {root_text(fastest, 4)} 1/s, so that deviations, errors of the steps among "
-        f"them, grow by a factor of about 1e{exponent:+.0f} in {duration:.4g} s. Make the run "
-        "shorter, or leave out the dissipation, realizing forces or controller that damp."
-    )
-
-
 @jit
 def _perturbation_matrices(system, formulation, controller, state, t):
     of_formulation = formulation.perturbation_matrix(system, t, state)
@@ -391,17 +366,3 @@ def _check_newton(solver, name: str) -> None:
             f"diffrax.{name}(root_finder=optimistix.Newton(rtol=1e-8, atol=1e-8)), or leave dt "
             "out and let it choose its step."
         )
-
-
-@jit
-def _linearized_rate(system, formulation, controller, state, t):
-    """Jacobian of the rate of the formulation's own state, controller included."""
-    y, unravel = ravel_pytree(formulation.init(system, t, state))
-
-    def rate(y):
-        own = unravel(y)
-        now = formulation.recover(system, t, own)
-        u = control_input(controller, t, now)
-        return ravel_pytree(formulation.vector_field(system, t, own, u))[0]
-
-    return jax.jacfwd(rate)(y)

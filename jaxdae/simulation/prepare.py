@@ -11,6 +11,7 @@ import numpy as np
 from jaxdae.control.base import closed_loop
 from jaxdae.kernels.integration.run import TIMES
 from jaxdae.simulation import arguments, backends, preconditions, starts
+from jaxdae.simulation.backward import start_warning
 from jaxdae.simulation.invalid import invalidated
 from jaxdae.simulation.problem import DEFAULT_TIMES, Method, Problem, Times
 from jaxdae.simulation.run import NATIVE
@@ -112,13 +113,17 @@ def _step_warnings(problem: Problem, t, solver, direction: int | None) -> list[s
     grid = problem.times.grid
     with jax.core.eval_context():
         law = problem.system, problem.formulation, problem.state, t
-        results = [preconditions.growth_warning(*known), preconditions.rest_warning(*law)]
+        backward = direction == -1
+        results = [
+            preconditions.growth_warning(*known, backward=backward),
+            preconditions.rest_warning(*law),
+        ]
         if grid is not None and is_concrete(grid):
             step = abs(float(grid[1] - grid[0]))
-            results.append(preconditions.step_warning(*known, solver, step))
-        if direction == -1 and is_concrete(problem.times.end):
+            results.append(preconditions.step_warning(*known, solver, step, backward=backward))
+        if backward and is_concrete(problem.times.end):
             duration = abs(float(problem.times.end - problem.times.start))
-            results.append(preconditions.backward_warning(*known, duration))
+            results.append(start_warning(*known, duration))
     return [x for x in results if x is not None]
 
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from jaxdae.compiled import jit
 from jaxdae.control.base import control_input
-from jaxdae.simulation import diagnostics
+from jaxdae.simulation import backward, diagnostics
 from jaxdae.simulation.invalid import invalidated
 from jaxdae.solvers.projected import nearest
 from jaxdae.systems import constraint_residuals, generalized_energy, State
@@ -124,6 +124,14 @@ def incompatibility(run, ts, ys, work):
     remain = jax.vmap(lambda t, s: unsatisfied(run.system, t, s))(ts, states)
     sizes = [jnp.max(jnp.abs(x), initial=0.0) for x in (remain.phi, remain.phi_dot)]
     return jnp.maximum(*sizes)
+
+
+def backward_growth(run, ts, ys, work):
+    """Factor by which damping lets deviations grow in a run backward in time."""
+    del work
+    parts = run.system, run.formulation, run.controller
+    root = lambda t, y: backward.damping_root(*parts, t, state_of(run, t, y))  # noqa: E731
+    return jnp.exp(backward.largest_growth(jnp, ts, jax.vmap(root)(ts, ys)))
 
 
 def energy_error(run, ts, ys, work):

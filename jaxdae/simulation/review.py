@@ -6,6 +6,7 @@ import diffrax
 import numpy as np
 
 from jaxdae.simulation.assumptions import rank_warning
+from jaxdae.simulation.backward import end_warning
 from jaxdae.simulation.diagnostics import judged, Noted, Row, rows_of, surveyed, tolerance_of
 from jaxdae.simulation.failure import raise_failure, review, review_controller
 from jaxdae.simulation.preconditions import rest_along
@@ -41,6 +42,7 @@ def reviewed(
             rows = rows_of(trajectory, _tolerance(problem, method))
             state, survey = surveyed(*problem.parts, rows)
             texts += judged(problem.system, problem.formulation, rows, state, survey)
+            texts.append(end_warning(*problem.parts, rows.ts, state))
             _note(trajectory, survey)
         for text in texts:
             if text is not None:

@@ -52,7 +52,10 @@ def simulate(
         formulation: how its constraints are enforced, for example `Multipliers(Baumgarte(…))`.
         state: start, `State(q, v, w)`; see `consistent_state`.
         t0: start time [s].
-        t1: end time [s].
+        t1: end time [s], before `t0` for a run backward in time. Stabilizations act in the
+            direction of integration, with the gains of a run forward: residuals decay toward
+            `t1`. What damps the motion itself lets deviations grow backward in time
+            (`Trajectory.backward_growth`).
         dt: step [s]. With it, and without a `stepsize_controller`, the time is divided into equal
             steps, none longer than `dt`.
         solver: any diffrax solver of ordinary differential equations, or `jaxdae.solvers.RK4`;

@@ -29,7 +29,8 @@ PLACES, RATES = "drawing.places", "drawing.rates"
 # What a live trajectory computes from its system.
 _OF_SYSTEM = (
     "formulation", "controller", "jacobian", "constraint_rank", "least_singular_value",
-    "incompatibility", "energy_error", "evaluate", "interpolation", "arrays", "skeleton",
+    "incompatibility", "backward_growth", "energy_error", "evaluate", "interpolation", "arrays",
+    "skeleton",
 )  # fmt: skip
 
 
@@ -78,7 +79,7 @@ class StoredTrajectory:
     `stats`, `labels`. Pictures and exports take either; mechanisms are drawn from the positions of
     their points at the rows, and in between by cubics through these and their velocities. What has
     to be computed from the system (`jacobian`, `constraint_rank`, `least_singular_value`,
-    `incompatibility`, `energy_error`, `evaluate`) is not there, and says so.
+    `incompatibility`, `backward_growth`, `energy_error`, `evaluate`) is not there, and says so.
 
     Args:
         arrays: by name; the axes of a batch come first, then time in those of `ROWS`.

@@ -234,6 +234,17 @@ class Trajectory(eqx.Module):
         return readings.over_run(self, readings.incompatibility)
 
     @property
+    def backward_growth(self) -> Float[Array, "*batch"]:
+        """Factor by which damping lets deviations grow, at most, in a run backward in time.
+
+        Stabilizations act in the direction of integration; what damps the motion itself
+        (dissipation, realizing forces, a controller) lets errors grow backward in time. It is
+        the exponential of the largest rate of decay of the velocities, integrated over the saved
+        rows; 1 in runs forward in time.
+        """
+        return readings.over_run(self, readings.backward_growth)
+
+    @property
     def energy_error(self) -> Float[Array, "*batch"]:
         """Largest error of the energy balance at the saved rows [J].
 

@@ -164,23 +164,74 @@ def test_a_backward_run_of_the_result_forward_again_is_stabilized():
 
 @pytest.mark.parametrize("settings", [{}, {"solver": RK4()}], ids=["adaptive", "fixed"])
 def test_what_is_damped_and_integrated_backward_is_warned_of(settings):
-    """At rest the roots of `s^2 + c s + 9.81` are the rates of deviations."""
+    """Velocities of a pendulum with the friction `c v` decay by `c`."""
 
     def run(c, t1):
         step = {"dt": t1 * 1e-3} if settings else {}
         method = jaxdae.Multipliers(GAINS)
         return jaxdae.simulate(Pendulum(c), method, REST, t1=t1, **settings, **step)
 
-    with pytest.warns(RuntimeWarning, match=r"what is damped grows.* factor of about 1e\+8 in 1 s"):
-        run(20.0, -1.0)  # exp(19.5) = 3e8
-    run(2.0, -1.0)  # exp(1): no warning, warnings are errors
+    with pytest.warns(RuntimeWarning, match=r"damped grows.* factor of up to about 1e\+9 in 1 s"):
+        run(20.0, -1.0)  # exp(20) = 5e8
+    run(2.0, -1.0)  # exp(2): no warning, warnings are errors
     run(20.0, 1.0)
+
+
+def test_growth_is_that_of_friction_at_any_speed_and_of_each_member():
+    """In redundant coordinates the roots of a motion that turns say nothing of its friction."""
+
+    def growth(c, t1, speed):
+        start = State(jnp.array([1.0, 0.0]), jnp.array([0.0, 1.0]) * speed)
+        run = jaxdae.simulate(
+            Pendulum(c), jaxdae.Multipliers(GAINS), start, t1=t1,
+            stepsize_controller=diffrax.PIDController(rtol=1e-5, atol=1e-5), throw=False,
+        )  # fmt: skip
+        return run.backward_growth
+
+    c, t1 = jnp.array([3.0, 3.0, 0.0, 1.0]), jnp.array([-0.5, 0.5, -0.5, -0.2])
+    found = jax.vmap(growth)(c, t1, jnp.array([5.0, 5.0, 9.0, 0.0]))
+    np.testing.assert_allclose(found, np.exp(np.maximum(-c * t1, 0)), rtol=1e-6)
+
+
+def test_friction_that_the_start_does_not_show_is_warned_of_after_the_run():
+    """Of a mass that friction `k v^3` brakes: `v^-2 = v_0^-2 + 2 k t`, `int 3 k v^2 dt`."""
+
+    class Braked(Pendulum):
+        def potential_energy(self, t, q):
+            del t, q
+            return 0.0
+
+        def dissipation(self, t, q, v):
+            del t, q
+            return 0.25 * self.damping * jnp.sum(v * v) ** 2
+
+    k, speed, t1 = 0.5, 1.0, -0.9
+    start = State(jnp.array([1.0, 0.0]), jnp.array([0.0, speed]))
+    # 3 k v^2 at the start gives exp(1.35) = 4; the run sqrt(1 + 2 k t)^-3 = 32.
+    with pytest.warns(RuntimeWarning, match=r"1/s at t = -0\.9 s.* factor of up to about 1e\+2"):
+        run = jaxdae.simulate(Braked(k), jaxdae.Multipliers(GAINS), start, t1=t1)
+    # Trapezoids over 201 rows.
+    np.testing.assert_allclose(run.backward_growth, (1 + 2 * k * t1) ** -1.5, rtol=1e-2)
+
+
+def test_a_function_with_the_signs_of_a_backward_run_is_warned_of():
+    """Stabilizations that were written for runs in which nothing was turned."""
+    wrong = lambda t, q, v, phi, phi_dot: 20 * phi_dot - 100 * phi  # noqa: E731, ARG005
+    for law in (wrong, LinearStabilization(-100.0, 20.0)):
+        with pytest.warns(
+            RuntimeWarning, match=r"root 10\S* 1/s.* the same is given as for a run f"
+        ):
+            jaxdae.simulate(
+                Pendulum(), jaxdae.Multipliers(law), REST, t1=-0.1, dt=-0.01, solver=RK4()
+            )
+    with pytest.raises(ValueError, match="K_D"):
+        Baumgarte(-20.0, 100.0)
 
 
 def test_realizing_forces_and_controllers_backward_are_warned_of():
     sleigh = ChaplyginSleigh()
     start = State(jnp.zeros(3), jnp.array([1.0, 0.0, 0.0]))
-    with pytest.warns(RuntimeWarning, match=r"leave out the dissipation, realizing forces"):
+    with pytest.warns(RuntimeWarning, match=r"root -33\.33 1/s at the start"):
         jaxdae.simulate(
             sleigh, jaxdae.RealizingForces(LinearLaw(50.0)), start, t1=-1.0, dt=-1e-3, solver=RK4()
         )
@@ -192,7 +243,7 @@ def test_controllers_that_damp_are_warned_of():
             del t, q, v, w
             return u
 
-    with pytest.warns(RuntimeWarning, match=r"controller that damp"):
+    with pytest.warns(RuntimeWarning, match=r"root -20 1/s at the start"):
         jaxdae.simulate(
             Pushed(), jaxdae.Multipliers(GAINS), REST, t1=-1.0, dt=-1e-3, solver=RK4(),
             controller=lambda t, q, v, w: -20.0 * v,  # noqa: ARG005
