@@ -206,7 +206,9 @@ class _Inputs(NamedTuple):
         named = [("q", self.start.q), ("v", self.start.v), ("w", self.start.w)]
         for label, part in zip(("system", "formulation", "controller"), self.parts, strict=True):
             leaves = jax.tree_util.tree_leaves_with_path(eqx.filter(part, eqx.is_array))
-            named += [(f"{label}{jax.tree_util.keystr(path)}", x) for path, x in leaves]
+            # A run backward in time has the inputs of one forward (`InDirection`).
+            place = lambda path: re.sub(r"(\.stabilization)+", r"\1", jax.tree_util.keystr(path))  # noqa: E731
+            named += [(label + place(path), x) for path, x in leaves]
         return named
 
     def replaced(self, arrays) -> "_Inputs":

@@ -141,7 +141,7 @@ class Network(eqx.Module):
         (BAUMGARTE, {**FIXED, "controller": Filtered()}, 1),
         pytest.param(BAUMGARTE, {**FIXED, "controller": Network()}, 0, marks=pytest.mark.slow),
         pytest.param(
-            jaxdae.Multipliers(),
+            BAUMGARTE,
             {"t0": 0.5, "t1": 0.0, "dt": -0.02, "solver": RK4(), **ANY},
             0,
             marks=pytest.mark.slow,
