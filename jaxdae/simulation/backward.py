@@ -109,7 +109,7 @@ def end_warning(system, formulation, controller, ts, states: State) -> str | Non
     ts, states = np.asarray(ts)[rows], jax.tree.map(lambda x: x[rows], states)
     roots = np.asarray(_roots(system, formulation, controller, ts, states))
     growth, duration = float(largest_growth(np, ts, roots)), float(ts[0] - ts[-1])
-    fastest = int(np.nanargmin(np.append(roots.real, 0.0)))
+    fastest = int(np.nanargmin(np.append(np.real(roots), 0.0)))
     if fastest == len(roots) or largest_growth(np, ts, roots[[0] * _ROWS]) > np.log(_GROWTH):
         return None
     return _in_words(complex(roots[fastest]), float(ts[fastest]), growth, duration)

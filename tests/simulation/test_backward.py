@@ -214,6 +214,53 @@ def test_friction_that_the_start_does_not_show_is_warned_of_after_the_run():
     np.testing.assert_allclose(run.backward_growth, (1 + 2 * k * t1) ** -1.5, rtol=1e-2)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["plain", "auto"])
+def test_random_backward_runs_are_right_or_say_that_damping_grows(backend):
+    """Ten times the tolerance, times what the motion makes of a deviation without its damping."""
+    rng, count, tol = np.random.default_rng(11), 50, 1e-8
+    rate, ratio = 10 ** rng.uniform(-0.5, 1.7, count), 10 ** rng.uniform(-0.5, 0.5, count)
+    c = np.where(rng.random(count) < 0.6, 10 ** rng.uniform(-1, 1.5, count), 0.0)
+    t1 = -(10 ** rng.uniform(-1, 0.6, count))
+    start = rng.uniform([-np.pi, -4], [np.pi, 4], (count, 2))
+
+    @jax.jit
+    @jax.vmap
+    def end(rate, ratio, c, t1, start):
+        (x, y), speed = (jnp.cos(start[0]), jnp.sin(start[0])), start[1]
+        state = State(jnp.stack([x, y]), speed * jnp.stack([-y, x]))
+        gains = Baumgarte(2 * rate, ratio * rate**2)
+        control = diffrax.PIDController(rtol=tol, atol=tol)
+        run = jaxdae.simulate(
+            Pendulum(c), jaxdae.Multipliers(gains), state, t1=t1, throw=False, backend=backend,
+            stepsize_controller=control,
+        )  # fmt: skip
+        return run.final_state.q, run.success, run.backward_growth
+
+    def exact(c, t1, start):
+        """End and speed, by SciPy."""
+        slope = lambda _, y: [y[1], -G * np.cos(y[0]) - c * y[1]]  # noqa: E731
+        run = solve_ivp(slope, (0, t1), start, rtol=1e-12, atol=1e-12, method="DOP853")
+        last, speed = run.y[0, -1], np.abs(run.y[1]).max()
+        return np.array([np.cos(last), np.sin(last)]), speed
+
+    found, success, growth = map(np.asarray, end(rate, ratio, c, t1, start))
+    silent = np.flatnonzero(success & (growth < 10))
+    assert silent.size > count / 2
+    for i in silent:
+        position, speed = exact(c[i], t1[i], start[i])
+        moved = [exact(c[i], t1[i], start[i] + 1e-5 * e)[0] - position for e in np.eye(2)]
+        condition = max(1.0, np.abs(moved).max() / 1e-5)
+        error = np.abs(found[i] - position).max()
+        assert error < 10 * tol * (1 + speed) * condition, (
+            c[i],
+            t1[i],
+            error,
+            condition,
+            growth[i],
+        )
+
+
 def test_a_function_with_the_signs_of_a_backward_run_is_warned_of():
     """Stabilizations that were written for runs in which nothing was turned."""
     wrong = lambda t, q, v, phi, phi_dot: 20 * phi_dot - 100 * phi  # noqa: E731, ARG005
