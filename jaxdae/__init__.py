@@ -108,7 +108,7 @@ Packages, loaded when they are first used:
     multibody             Multibody: rigid bodies, joints and loops, declared or read from files.
     parallel              Batches over members, devices, processes and hosts, stored beyond memory.
     plotting              Pictures of trajectories and tuning runs, as matplotlib `Figure` objects.
-    solvers               Solvers: Runge–Kutta methods that diffrax does not ship.
+    solvers               Solvers that diffrax does not ship, one for stiff equations too.
     stability             Stability of step methods: their stability functions.
     systems               Systems: the declaration, its derived dynamics, consistent states.
     tuning                Tuning of gains and parameters by gradients.

@@ -72,7 +72,7 @@ def step_limit(
 
     Args:
         stabilization: see `perturbation_matrix`; constant gains.
-        solver: a Runge-Kutta solver of diffrax or `jaxdae.solvers`, by its own tableau, or
+        solver: a Runge-Kutta solver of diffrax or one of `jaxdae.solvers`, by its coefficients, or
             `AdamsBashforth(steps)` (spectral version, by the root condition).
         version: "spectral" or "lyapunov" (see the module's summary).
         theta: contraction asked for in each step, in `(0, 1]`; below 1 only for "lyapunov", where
@@ -88,7 +88,7 @@ def step_limit(
     Raises:
         TypeError: for a solver in the place of the stabilization.
         ValueError: for an `H` that is not Hurwitz, a contraction that no step reaches, or a solver
-            without a tableau; with the numbers.
+            without a stability function; with the numbers.
     """
     if isinstance(stabilization, diffrax.AbstractSolver | AdamsBashforth):
         raise TypeError(

@@ -26,8 +26,8 @@ ALPHA, K = 10.0, 1e3
 
 
 def spelled(name: str) -> str:
-    """The name of a class in small letters, its words joined by hyphens."""
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", name).lower().removesuffix("-lagrangian")
+    """The name of a class in small letters, its words joined by hyphens; letters are no words."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z][a-z])", "-", name).lower().removesuffix("-lagrangian")
 
 
 def _exported(base: type, *packages: ModuleType) -> dict[str, Any]:

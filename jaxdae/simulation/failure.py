@@ -9,6 +9,8 @@ from jaxdae.compiled import jit
 from jaxdae.control.base import offers_of
 from jaxdae.linalg.rank import numerical_rank, NumericalRank
 from jaxdae.simulation.nonfinite import describe_nonfinite
+from jaxdae.solvers.projected import parts_of
+from jaxdae.solvers.rodas5p import Rodas5P
 from jaxdae.systems import constraint_residuals, mass_and_jacobian, State, System
 from jaxdae.systems.independence import involved
 from jaxdae.systems.singular_positions import nearness
@@ -37,17 +39,18 @@ class SimulationError(RuntimeError):
     """A simulation ended before its end time."""
 
 
-def raise_failure(trajectory) -> None:
-    """Raise `SimulationError` if a run failed."""
+def raise_failure(trajectory, solver=None) -> None:
+    """Raise `SimulationError` if a run failed, of which the solver may be known."""
     if not bool(trajectory.success):
-        raise SimulationError(describe_failure(trajectory))
+        raise SimulationError(describe_failure(trajectory, solver))
 
 
-def describe_failure(trajectory) -> str:
+def describe_failure(trajectory, solver=None) -> str:
     """What failed, when, the state of the constraints there, and what to try.
 
     Args:
         trajectory: a failed run; of a batch, one member (`Trajectory.member`).
+        solver: the method of the run; `None` where that is not known.
 
     Returns:
         A paragraph.
@@ -68,7 +71,7 @@ def describe_failure(trajectory) -> str:
         text = f"the state is no longer finite after t = {t:.6g} s ({reason})."
         parts = (text, _STEP_TOO_LARGE if cause is None else cause, review(trajectory))
         return " ".join(part for part in parts if part is not None)
-    report = _constraint_report(system, t, state) if cause is None else cause
+    report = _constraint_report(system, t, state, solver) if cause is None else cause
     return f"the run stopped at t = {t:.6g} s ({reason}). {report}"
 
 
@@ -107,15 +110,24 @@ def _reason(result) -> str:
     return message.rstrip(".") or "failed"
 
 
-def _constraint_report(system: System, t: float, state: State) -> str:
+def _too_stiff(solver, *remedies: str) -> str:
+    """That steps are short for the sake of stability, and what to try."""
+    if solver is None or not isinstance(parts_of(solver).method, Rodas5P):
+        remedies += ("use a solver for stiff equations (jaxdae.solvers.Rodas5P())",)
+    return (
+        "the equations are too stiff for the solver or its tolerance; "
+        f"{', '.join((*remedies, 'loosen the tolerance'))}, or allow more max_steps."
+    )
+
+
+def _constraint_report(system: System, t: float, state: State, solver) -> str:
     residual = residuals(system, t, state)
     _, jac = matrices(system, t, state)
     phi = np.abs(np.asarray(residual.phi_dot if residual.phi.size == 0 else residual.phi))
     if phi.size == 0:
         return (
-            "The system has no constraints, and all that it declares is finite there: the "
-            "equations are too stiff for the solver or its tolerance, or the motion tends to a "
-            "singularity."
+            "The system has no constraints, and all that it declares is finite there: the motion "
+            f"tends to a singularity, or {_too_stiff(solver)}"
         )
     result = numerical_rank(np.asarray(jac), NEARLY_DEPENDENT)
     values = result.singular_values
@@ -130,9 +142,8 @@ def _constraint_report(system: System, t: float, state: State) -> str:
         )
     if result.rank == jac.shape[0]:
         return text + (
-            f"The constraints are independent (least singular value {values[-1]:.3g}): the "
-            "equations are too stiff for the solver or its tolerance; lower the gains, use an "
-            "implicit solver (diffrax.Kvaerno5()), or allow more max_steps."
+            f"The constraints are independent (least singular value {values[-1]:.3g}): "
+            f"{_too_stiff(solver, 'lower the gains')}"
         )
     return text + (
         f"The constraints lose independence there: singular values {singular_values_text(result)} "

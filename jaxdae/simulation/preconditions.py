@@ -20,7 +20,7 @@ from jaxdae.linalg.tree_partition import connected_parts
 from jaxdae.solvers.constrained_term import check_terms
 from jaxdae.solvers.grid import Grid
 from jaxdae.solvers.projected import parts_of
-from jaxdae.stability.stability_functions import amplification, has_tableau
+from jaxdae.stability.stability_functions import amplification, has_stability_function
 from jaxdae.systems import check_system
 from jaxdae.systems.calls import call_with_shapes, check_parameters
 from jaxdae.systems.checks import check_symmetric_mass, constraint_counts, is_concrete
@@ -305,7 +305,7 @@ def step_warning(
         method has no stability function.
     """
     solver, projection = parts_of(solver)
-    if not has_tableau(solver):
+    if not has_stability_function(solver):
         return None
     result = _perturbation_matrices(system, formulation, controller, state, t)
     if backward:

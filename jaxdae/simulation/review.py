@@ -32,7 +32,7 @@ def reviewed(
     if not is_concrete(problem, trajectory.result):
         return trajectory
     if throw:
-        raise_failure(trajectory)
+        raise_failure(trajectory, method.solver)
     if trajectory.final_time.ndim == 0 and bool(trajectory.success):
         texts = [review(trajectory), rank_warning(trajectory)]
         if problem.times.grid is not None:  # an adaptive run stops at a singularity

@@ -1,8 +1,9 @@
-"""Solvers: Runge–Kutta methods that diffrax does not ship, and projection of any method's steps."""
+"""Solvers that diffrax does not ship, one for stiff equations too, and projected steps."""
 
 from jaxdae import names as _names
 from jaxdae.solvers.constrained_term import ConstrainedTerm as ConstrainedTerm
 from jaxdae.solvers.projected import Projected as Projected
+from jaxdae.solvers.rodas5p import Rodas5P as Rodas5P
 from jaxdae.solvers.runge_kutta import RK4 as RK4
 
 __all__ = _names.public(globals())

@@ -90,8 +90,8 @@ def check_terms(solver, formulation: AbstractFormulation, work: bool) -> None:
     elif not (isinstance(structure, type) and issubclass(diffrax.ODETerm, structure)):
         raise ValueError(
             f"{name} does not integrate ordinary differential equations of one vector field, which "
-            "is what a formulation gives; use an explicit or implicit Runge–Kutta method such as "
-            "diffrax.Dopri8() or diffrax.Kvaerno5()."
+            "is what a formulation gives; use a Runge–Kutta method such as diffrax.Dopri8(), or "
+            "jaxdae.solvers.Rodas5P() for stiff equations."
         )
 
 

@@ -4,8 +4,9 @@ A Runge-Kutta method with tableau `(a, b)` multiplies by `R(hH)`, with
 
     R(z) = 1 + z b^T (I - z a)^-1 1 = det(I - z a + z 1 b^T) / det(I - z a)
 
-[HairerWanner1996, section IV.3]. An Adams-Bashforth method of `k` steps multiplies by the roots of
-`zeta^k - zeta^(k-1) - z (b_1 zeta^(k-1) + … + b_k) = 0`.
+[HairerWanner1996, section IV.3]. That of a Rosenbrock method is the same with the sum of both its
+matrices for `a` (`linear_stages`). An Adams-Bashforth method of `k` steps multiplies by the roots
+of `zeta^k - zeta^(k-1) - z (b_1 zeta^(k-1) + … + b_k) = 0`.
 """
 
 import diffrax
@@ -58,10 +59,16 @@ def tableau(solver) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         ValueError: for a solver that has no Butcher tableau.
     """
     if not has_tableau(solver):
+        if has_stability_function(solver):
+            raise ValueError(
+                f"{type(solver).__name__} is no Runge-Kutta method, and of its steps the stability "
+                "function alone is known, which sets step limits of given gains but does not "
+                "choose gains; it is stable for all gains whose violations decay."
+            )
         raise ValueError(
             f"{type(solver).__name__} has no Butcher tableau of one right-hand side; step limits "
-            "are known for Runge-Kutta solvers (Euler, Heun, RK4, Dopri5, Tsit5, Kvaerno5, …) and "
-            "AdamsBashforth(steps)."
+            "are known for Runge-Kutta solvers (Euler, Heun, RK4, Dopri5, Tsit5, Kvaerno5, …), "
+            "jaxdae.solvers.Rodas5P() and AdamsBashforth(steps)."
         )
     if isinstance(solver, diffrax.Euler):
         return np.zeros((1, 1)), np.ones(1), np.zeros(1)
@@ -77,11 +84,32 @@ def tableau(solver) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return a, b, np.concatenate([[table.c1], np.asarray(table.c, float)])
 
 
+def has_stability_function(solver) -> bool:
+    """Whether `stability_function` knows a solver."""
+    if isinstance(solver, diffrax.AbstractWrappedSolver):
+        return False
+    return has_tableau(solver) or hasattr(solver, "linear_stages")
+
+
+def linear_stages(solver) -> tuple[np.ndarray, np.ndarray]:
+    """`(a, b)` by which a solver steps linear equations with constant coefficients.
+
+    `a (stages, stages)`, lower triangular, and `b (stages,)`: of a Runge-Kutta solver its tableau,
+    of another one, which has an attribute of this name, whatever gives `R(z)`.
+
+    Raises:
+        ValueError: for a solver that has neither.
+    """
+    if has_stability_function(solver) and not has_tableau(solver):
+        return solver.linear_stages
+    return tableau(solver)[:2]
+
+
 def amplification(solver, z) -> np.ndarray:
     """Factor by which one step multiplies a solution of `dy/dt = (z / h) y`.
 
     Args:
-        solver: a Runge-Kutta solver, or `AdamsBashforth`.
+        solver: one with a stability function, or `AdamsBashforth`.
         z: complex numbers of any shape.
 
     Returns:
@@ -94,11 +122,11 @@ def amplification(solver, z) -> np.ndarray:
 
 
 def stability_function(solver, z) -> np.ndarray:
-    """`R(z)` of a Runge-Kutta solver at complex numbers, of their shape.
+    """`R(z)` of a solver (`linear_stages`) at complex numbers, of their shape.
 
     Stage by stage: no cancellation at small `z`.
     """
-    (a, b, _), z, stages = tableau(solver), np.asarray(z, complex), []
+    (a, b), z, stages = linear_stages(solver), np.asarray(z, complex), []
     for i in range(b.size):
         known = 1 + z * sum(a[i, j] * stage for j, stage in enumerate(stages))
         stages.append(known / (1 - z * a[i, i]))
@@ -111,12 +139,12 @@ def zeros(solver) -> np.ndarray:
     `R(z)` vanishes where `I - z (a - 1 b^T)` is singular and `I - z a` is not.
 
     Args:
-        solver: a Runge-Kutta solver.
+        solver: one with a stability function.
 
     Returns:
         Complex, the nearest to the origin first; empty for methods without any.
     """
-    a, b, _ = tableau(solver)
+    a, b = linear_stages(solver)
     inverse = np.linalg.eigvals(a - np.ones((b.size, 1)) * b)
     # A stage that the step does not depend on leaves an inverse of zero, to round-off.
     z = 1 / inverse[(inverse.real < 0) & (np.abs(inverse) > 1e-2)]
@@ -140,19 +168,23 @@ def companions(z) -> np.ndarray:
 
 
 def step_matrix(H, h: float, solver) -> np.ndarray:
-    """`R(hH)`: the matrix by which one step of a Runge-Kutta method multiplies `y`.
+    """`R(hH)`: the matrix by which one step of a method multiplies `y`.
 
     Args:
         H: matrix `(p, p)`, or a function of the fraction of the step in `[0, 1]` that returns one:
             then the matrix is that of the linear equation with varying coefficients.
         h: step [s].
-        solver: a Runge-Kutta solver.
+        solver: a Runge-Kutta solver; for a constant matrix one with a stability function.
 
     Returns:
         Shape `(p, p)`.
     """
-    a, b, c = tableau(solver)
-    samples = [np.asarray(H(fraction) if callable(H) else H, float) for fraction in c]
+    if callable(H):
+        a, b, c = tableau(solver)
+        samples = [np.asarray(H(fraction), float) for fraction in c]
+    else:
+        a, b = linear_stages(solver)
+        samples = [np.asarray(H, float)] * b.size
     eye, rates = np.eye(len(samples[0])), []
     # Stage rates K_i = H_i (y + h sum_j a_ij K_j); diffrax's tableaux are lower triangular.
     for i, sample in enumerate(samples):

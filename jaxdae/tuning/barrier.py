@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, PyTree
 
 from jaxdae.reprs import Module
 from jaxdae.solvers.projected import parts_of
-from jaxdae.stability.stability_functions import tableau
+from jaxdae.stability.stability_functions import linear_stages
 from jaxdae.tuning.certificate import Certificate, perturbation_matrices
 
 # R^64: of two by two matrices within 1 % of the spectral radius where roots are apart.
@@ -35,13 +35,13 @@ class StepBarrier(Module):
     where each step damps by `theta`. For scalar and diagonal gains `StableGains` needs no weight.
 
     Args:
-        objective: a `SimulationObjective` of fixed steps by a Runge-Kutta method.
+        objective: a `SimulationObjective` of fixed steps by a method with a stability function.
         weight: of the barrier, in the unit of the objective; the smaller, the nearer to the limit.
         theta: largest factor that is allowed, in (0, 1].
 
     Raises:
         ValueError: for a weight or a factor that makes no sense, adaptive steps, or a method
-            without a tableau.
+            without a stability function.
     """
 
     objective: Any
@@ -58,7 +58,7 @@ class StepBarrier(Module):
                 "StepBarrier: the objective's steps are adaptive, so that no gains have a step "
                 "limit; leave the barrier out."
             )
-        tableau(parts_of(self.objective.solver_used).method)
+        linear_stages(parts_of(self.objective.solver_used).method)
 
     def __call__(self, params: PyTree) -> Float[Array, ""]:
         """The objective and the barrier; NaN where a step does not damp by `theta`.
@@ -105,13 +105,13 @@ class StepBarrier(Module):
 
 
 def step_matrix(solver, H: Float[Array, "p p"]) -> Float[Array, "p p"]:
-    """`R(H)` of a Runge-Kutta method, differentiable.
+    """`R(H)` of a step method, differentiable.
 
     Args:
-        solver: a Runge-Kutta solver.
+        solver: one with a stability function.
         H: step times matrix of the perturbation equations, shape (p, p).
     """
-    (a, b, _), eye, rates = tableau(solver), jnp.eye(len(H), dtype=H.dtype), []
+    (a, b), eye, rates = linear_stages(solver), jnp.eye(len(H), dtype=H.dtype), []
     for i in range(b.size):
         known = eye + sum((float(a[i, j]) * x for j, x in enumerate(rates) if a[i, j]), 0 * eye)
         rate = H @ known

@@ -22,7 +22,7 @@ from jaxdae.compiled import jit
 from jaxdae.control.base import offers_of
 from jaxdae.formulations.structure import depends_on_any
 from jaxdae.solvers.projected import parts_of
-from jaxdae.stability.stability_functions import amplification, has_tableau
+from jaxdae.stability.stability_functions import amplification, has_stability_function
 from jaxdae.systems.checks import constraint_counts
 from jaxdae.tables import root_text
 
@@ -305,7 +305,7 @@ def _certified(what: str, H, solver, steps: tuple[float, ...]) -> StabilityCerti
     if not slowest.real < 0:
         return StabilityCertificate(what, None, slowest, step=step, steps=count)
     rate = _guaranteed_rate(H)
-    if not has_tableau(solver) or step is None:
+    if not has_stability_function(solver) or step is None:
         return StabilityCertificate(what, rate, slowest, step=step, steps=count)
     limit = spectral_limit(roots, solver).limit
     factor = float(np.max(amplification(solver, np.multiply.outer(steps, roots))))
@@ -363,7 +363,7 @@ def _unknown(objective, params, found, solver, step) -> list[str]:
             notes.append("no constraint gains: violations neither decay nor grow by themselves")
     if found and step is None:
         notes.append("steps are adaptive: their limit is kept by the step control")
-    elif found and not has_tableau(solver):
+    elif found and not has_stability_function(solver):
         notes.append(f"{type(solver).__name__} has no stability function: no step limit is known")
     return notes
 

@@ -156,6 +156,8 @@ def _dense(result, wanted: bool) -> list:
 def _projected(problem: InitialValueProblem, active, t, y, arguments):
     if problem.project is None:
         return y
+    if not problem.method.evaluates_only:  # its programs are traced as wholes
+        return problem.project(t, y, *arguments[: len(problem.parameters)])
     if active is None:
         return problem.function(1)(t, y, *arguments)
     return problem.derivable(1, active)(None, t, y, *arguments)

@@ -1,0 +1,494 @@
+"""The Rosenbrock-Wanner method of order 5: its coefficients, its steps, and stiff motions."""
+
+import warnings
+from math import prod
+from typing import Any
+
+import diffrax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.integrate import solve_ivp
+
+import jaxdae
+from jaxdae.analysis import step_limit
+from jaxdae.formulations import LinearLaw, RealizingForces
+from jaxdae.models import CartesianPendulum, Chain
+from jaxdae.simulation.preconditions import step_warning
+from jaxdae.solvers import Rodas5P, rodas5p
+from jaxdae.stability.error_constants import rooted_trees
+from jaxdae.stability.stability_functions import amplification, stability_function, step_matrix
+
+END = diffrax.SaveAt(t1=True)
+
+
+def coefficients():
+    """`(alpha, Gamma, m)`: `y_1 = y_0 + sum_j m_j u_j` of the published stages `u = Gamma k`."""
+    gammas = np.linalg.inv(np.eye(8) / rodas5p._GAMMA - rodas5p._below(rodas5p._COUPLING))
+    alphas = rodas5p._below(rodas5p._ALPHA)
+    return alphas @ gammas, gammas, alphas[-1] + np.eye(8)[-1]
+
+
+def nodes(tree):
+    return 1 + sum(map(nodes, tree))
+
+
+def density(tree):
+    return nodes(tree) * prod(density(x) for x in tree)
+
+
+def residuals(b, order, part=1.0):
+    """Of the order conditions of Rosenbrock methods for the state at a part of the step.
+
+    A node with one branch has `beta = alpha + Gamma`, one with several has `alpha`
+    (Hairer and Wanner, Solving Ordinary Differential Equations II, theorem IV.7.4).
+    """
+    alpha, gammas, _ = coefficients()
+
+    def weight(tree):
+        if len(tree) == 1:
+            return (alpha + gammas) @ weight(tree[0])
+        return np.prod([np.ones(8), *(alpha @ weight(x) for x in tree)], axis=0)
+
+    return max(abs(b @ weight(x) - part**order / density(x)) for x in rooted_trees(order))
+
+
+def test_coefficients_satisfy_the_order_conditions():
+    """The solution to order 5, its estimate without the last stage and dense output to order 4."""
+    alpha, gammas, m = coefficients()
+    # Coefficients of up to 150, to 16 digits.
+    exact = 1e-12
+    np.testing.assert_allclose(np.diag(gammas), rodas5p._GAMMA, atol=exact)
+    np.testing.assert_allclose(alpha.sum(1), rodas5p._TIMES, atol=exact)
+    np.testing.assert_allclose(gammas.sum(1), rodas5p._SLOPES, atol=exact)
+    assert max(residuals(m @ gammas, order) for order in range(1, 6)) < exact
+    assert residuals(m @ gammas, 6) > 1e-3
+    embedded = m - np.eye(8)[-1]
+    assert max(residuals(embedded @ gammas, order) for order in range(1, 5)) < exact
+    assert residuals(embedded @ gammas, 5) > 1e-3
+    for x in (0.2, 0.5, 0.9):
+        first, second, third = rodas5p._DENSE
+        between = x * m + x * (1 - x) * (first + x * (second + x * third))
+        assert max(residuals(between @ gammas, order, x) for order in range(1, 5)) < exact
+
+
+def test_the_solution_is_the_last_stage_and_its_estimate_the_one_before():
+    """Stiffly accurate both: infinitely stiff equations are satisfied at the end of a step."""
+    alpha, gammas, m = coefficients()
+    np.testing.assert_allclose(m @ gammas, (alpha + gammas)[-1], atol=1e-12)
+    np.testing.assert_allclose(alpha[-1], (alpha + gammas)[-2], atol=1e-12)
+
+
+def test_no_step_lets_a_decaying_mode_grow_and_long_ones_end_it():
+    """A-stable by the maximum principle: no pole on the left, `|R| <= 1` on the imaginary axis."""
+    solver = Rodas5P()
+    axis = np.concatenate([np.linspace(0.0, 50.0, 5001), np.geomspace(50.0, 1e8, 500)])
+    # A ratio of polynomials of degrees 7 and 8 with coefficients of either sign.
+    assert amplification(solver, 1j * axis).max() < 1 + 1e-12
+    far = stability_function(solver, -np.array([1e3, 1e6, 1e9]))
+    np.testing.assert_array_less(np.abs(far), [2e-2, 2e-5, 2e-8])
+    z = np.array([0.05, 0.1])
+    size = np.log2(np.abs(stability_function(solver, z) - np.exp(z)))
+    assert size[1] - size[0] > 5.85
+    rates = np.array([[-1.0, 3.0], [0.0, -2.0]])
+    found = np.linalg.eigvals(step_matrix(rates, 0.4, solver))
+    expected = stability_function(solver, 0.4 * np.array([-1.0, -2.0]))
+    np.testing.assert_allclose(np.sort(found), np.sort(np.real(expected)), atol=1e-12)
+
+
+def test_gains_have_no_step_limit():
+    gains = jaxdae.Baumgarte.critical(400.0)
+    assert step_limit(jaxdae.Baumgarte(K_D=6.0, K_P=25.0), Rodas5P()).limit == np.inf
+    system = CartesianPendulum()
+    start = jaxdae.State(*system.start())
+    stabilized = jaxdae.Multipliers(gains)
+    assert step_warning(system, stabilized, None, start, jnp.zeros(()), Rodas5P(), 0.1) is None
+    with pytest.raises(
+        ValueError, match=r"Rodas5P is no Runge-Kutta method, .*stable for all gains"
+    ):
+        jaxdae.Baumgarte.for_step(Rodas5P(), 0.01)
+
+
+def integrated(rate, y0, t1, saveat=END, **how) -> Any:
+    """By diffrax alone."""
+    how = {"dt0": None, "max_steps": 100_000} | how
+    return diffrax.diffeqsolve(
+        diffrax.ODETerm(rate), Rodas5P(), 0.0, t1, y0=jnp.asarray(y0), saveat=saveat, **how
+    )
+
+
+def moving(t):
+    """A motion that is known."""
+    return jnp.stack([jnp.exp(jnp.sin(t)), jnp.cos(t * t)])
+
+
+def nonlinear(t, y, args):
+    """A nonlinear equation that depends on time, of which `moving` is a solution."""
+    del args
+    x, rate = jax.jvp(moving, (t,), (jnp.ones_like(t),))
+    return rate + jnp.stack([
+        (y[0] ** 2 - x[0] ** 2) * jnp.sin(t) - y[0] * y[1] + x[0] * x[1],
+        x[1] ** 3 - y[1] ** 3 + t * (y[0] - x[0]),
+    ])  # fmt: skip
+
+
+def orders(error, counts):
+    """Slopes of the logarithm of errors over that of the step."""
+    errors = [float(error(1.0 / count)) for count in counts]
+    return np.diff(-np.log(errors)) / np.diff(np.log(counts))
+
+
+def test_order_on_a_nonlinear_equation_that_depends_on_time():
+    @jax.jit
+    def error(h):
+        found = integrated(nonlinear, moving(0.0), 1.5, dt0=1.5 * h).ys[-1]
+        return jnp.abs(found - moving(1.5)).max()
+
+    np.testing.assert_allclose(orders(error, [40, 80, 160]), 5.0, atol=0.15)
+
+
+def test_order_between_steps():
+    """From an exact start one step is off by the fifth power of its length."""
+
+    def later(t, y, args):
+        return nonlinear(t + 0.7, y, args)  # where no derivative of the motion vanishes
+
+    @jax.jit
+    def error(h):
+        x = jnp.array([0.25, 0.5, 0.75])
+        times = diffrax.SaveAt(ts=x * h)
+        found = integrated(later, moving(0.7), h, dt0=h, saveat=times).ys
+        return jnp.abs(found - jax.vmap(moving)(x * h + 0.7)).max()
+
+    np.testing.assert_allclose(orders(error, [16, 64]), 5.0, atol=0.3)
+
+
+@pytest.mark.parametrize("stiffness", [1e4, 1e7])
+def test_a_stiff_part_that_follows_a_motion_costs_two_orders(stiffness):
+    """Errors of the test equation of Prothero and Robinson fall with `h^3 / stiffness`."""
+
+    def drive(t):
+        return jnp.sin(2 * t) + jnp.cos(t)
+
+    def rate(t, y, args):
+        del args
+        x, slope = jax.jvp(drive, (t,), (jnp.ones_like(t),))
+        return slope - stiffness * (y - x)
+
+    @jax.jit
+    def error(h):
+        found = integrated(rate, drive(0.0)[None], 2.0, dt0=2.0 * h).ys[-1, 0]
+        return jnp.abs(found - drive(2.0))
+
+    np.testing.assert_allclose(orders(error, [20, 40]), 3.0, atol=0.25)
+    # 0.6 on both; the largest derivative of the motion is 17.
+    assert error(1 / 20) < (2.0 / 20) ** 3 / stiffness
+
+
+def test_order_on_infinitely_stiff_equations():
+    """`y' = z`, `0 = y^2 + z^2 - 1`, of index 1, as the limit of a stiff equation."""
+
+    def rate(t, x, args):
+        del args
+        y, z = x
+        stiff = 1e11 * jnp.exp(2 * y) * (y**2 + z**2 - 1)
+        return jnp.stack([z, -stiff - jnp.sin(t)])
+
+    @jax.jit
+    def error(h):
+        found = integrated(rate, [0.0, 1.0], 1.0, dt0=h).ys[-1]
+        return jnp.abs(found - jnp.array([jnp.sin(1.0), jnp.cos(1.0)])).max()
+
+    # Second differences of the exact order, above round-off of 1e-12: 5.2, 5.1.
+    np.testing.assert_allclose(orders(error, [20, 40, 80]), 5.0, atol=0.35)
+
+
+def van_der_pol(t, y, stiffness):
+    del t
+    return [y[1], stiffness * ((1 - y[0] ** 2) * y[1] - y[0])]
+
+
+def robertson(t, y, args):
+    del t, args
+    first, second, third = 0.04 * y[0], 1e4 * y[1] * y[2], 3e7 * y[1] ** 2
+    return [second - first, first - second - third, third]
+
+
+STIFF = [
+    pytest.param(van_der_pol, [2.0, 0.0], 2.0, 1e6, 1.0, marks=pytest.mark.slow),
+    (robertson, [1.0, 0.0, 0.0], 1e4, 0.0, 1e-6),
+]
+
+
+@pytest.mark.parametrize(("rate", "y0", "t1", "args", "scale"), STIFF)
+def test_stiff_equations_agree_with_radau(rate, y0, t1, args, scale):
+    """Van der Pol's with a constant of 1e6, through two jumps; Robertson's over four decades."""
+    exact = solve_ivp(rate, (0, t1), y0, "Radau", args=(args,), rtol=1e-10, atol=1e-12 * scale)
+    run = integrated(
+        lambda t, y, args: jnp.stack(rate(t, y, args)), y0, t1, args=args,
+        stepsize_controller=diffrax.PIDController(rtol=1e-7, atol=1e-7 * scale),
+    )  # fmt: skip
+    # The step control keeps the error of a step; jumps multiply it.
+    np.testing.assert_allclose(run.ys[-1], exact.y[:, -1], rtol=2e-6)
+    assert run.stats["num_steps"] < 1500
+
+
+class ElasticCrank(jaxdae.System):
+    """A crank and a slider, joined by a damped spring of high stiffness and no mass.
+
+    Args:
+        stiffness: of the spring [N/m].
+        damping: of the spring [N s/m].
+    """
+
+    stiffness: Any = 1e7
+    damping: Any = 1e4
+
+    def _spring(self, q):
+        return jnp.hypot(q[1] - 0.2 * jnp.cos(q[0]), 0.2 * jnp.sin(q[0]))
+
+    def kinetic_energy(self, t, q, v):
+        del t, q
+        return 0.025 * v[0] ** 2 + 0.75 * v[1] ** 2
+
+    def potential_energy(self, t, q):
+        del t
+        return 0.5 * self.stiffness * (self._spring(q) - 0.5) ** 2
+
+    def dissipation(self, t, q, v):
+        del t
+        return 0.5 * self.damping * jax.jvp(self._spring, (q,), (v,))[1] ** 2
+
+    def force(self, t, q, v, w, u):
+        del q, v, w, u
+        return jnp.stack([2.0 * jnp.cos(3 * t), 0.0 * t])
+
+
+def elastic_crank(t, y):
+    """Its equations, derived by hand."""
+    x, s, x_dot, s_dot = y
+    along, across = s - 0.2 * np.cos(x), -0.2 * np.sin(x)
+    length = np.hypot(along, across)
+    by_x, by_s = 0.2 * (along * np.sin(x) - across * np.cos(x)) / length, along / length
+    tension = 1e7 * (length - 0.5) + 1e4 * (by_x * x_dot + by_s * s_dot)
+    return [x_dot, s_dot, (2.0 * np.cos(3 * t) - tension * by_x) / 0.05, -tension * by_s / 1.5]
+
+
+CRANK = jaxdae.State([0.5, 0.2 * np.cos(0.5) + np.sqrt(0.25 - 0.04 * np.sin(0.5) ** 2)], [0.0, 0.0])
+
+
+def crank_run(system=None, tolerance=1e-7, **how: Any):
+    how = {"t1": 0.3, "saveat": END, "solver": Rodas5P()} | how
+    if "dt" not in how:
+        how["stepsize_controller"] = diffrax.PIDController(rtol=tolerance, atol=tolerance)
+    return jaxdae.simulate(system or ElasticCrank(), jaxdae.Multipliers(), CRANK, **how)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["plain", "native"])
+def test_a_slider_crank_with_a_damped_spring_agrees_with_radau(backend):
+    start = np.concatenate([CRANK.q, CRANK.v])
+    exact = solve_ivp(elastic_crank, (0, 0.3), start, "Radau", rtol=1e-9, atol=1e-11).y[:, -1]
+    run = crank_run(backend=backend)
+    found = np.concatenate([run.q[-1], run.v[-1]])
+    # Errors of some hundred steps, each within 1e-7.
+    np.testing.assert_allclose(found, exact, atol=2e-5)
+    assert run.stats["num_steps"] < 1000
+
+
+@pytest.mark.slow
+def test_both_backends_make_the_same_steps():
+    """Fixed ones, saved between steps and backward in time too, on an equation with the time."""
+    times = diffrax.SaveAt(ts=jnp.linspace(0.0, 0.1, 7))
+    forward: dict[str, Any] = {"system": ElasticCrank(), "t1": 0.1, "dt": 0.002}
+    backward = {"system": ElasticCrank(1e5, 0.0), "t0": 0.1, "t1": 0.0, "dt": -0.002}
+    for settings in (forward, forward | {"saveat": times}, backward):
+        native, plain = (crank_run(backend=x, **settings) for x in ("native", "plain"))
+        # Round-off, times the stiffness over the mass, 1e7, times the square of the step.
+        np.testing.assert_allclose(native.q, plain.q, rtol=1e-11)
+        np.testing.assert_allclose(native.v, plain.v, atol=1e-8)
+
+
+@pytest.mark.slow
+def test_members_of_a_batch_take_steps_of_their_own():
+    stiffness = jnp.array([1e4, 1e6, 1e7])
+
+    def end(value, backend):
+        run = crank_run(ElasticCrank(value, 1e-3 * value), t1=0.1, backend=backend)
+        return run.q[-1], run.stats["num_steps"]
+
+    native, steps = jax.vmap(lambda x: end(x, "native"))(stiffness)
+    plain, _ = jax.vmap(lambda x: end(x, "plain"))(stiffness)
+    assert len(set(np.asarray(steps).tolist())) == 3
+    np.testing.assert_allclose(native, plain, atol=1e-7)  # the tolerance of a step
+    alone, _ = end(stiffness[1], "native")
+    np.testing.assert_allclose(alone, native[1], atol=1e-7)
+
+
+@pytest.mark.slow
+def test_what_explicit_and_iterating_methods_do_not_finish():
+    """A pendulum by a penalty of 1e6, and one by viscous forces of 1e6 N s/m.
+
+    They differ from the pendulum on a rod by the inverse of that constant.
+    """
+    pendulum = CartesianPendulum()
+    start = jaxdae.State(*pendulum.start())
+    gains = jaxdae.Baumgarte.critical(10.0)
+    exact = jaxdae.simulate(pendulum, jaxdae.Multipliers(gains), start, t1=2.0, saveat=END)
+    for formulation, off in (
+        (jaxdae.Penalty(1e6, gains), 1e-5),
+        (RealizingForces(LinearLaw(1e6)), 1e-4),
+    ):
+        run = jaxdae.simulate(pendulum, formulation, start, t1=2.0, saveat=END, solver=Rodas5P())
+        np.testing.assert_allclose(run.q[-1], exact.q[-1], atol=off)
+        assert run.stats["num_steps"] < 6000
+
+
+@pytest.mark.slow
+def test_the_failure_of_a_stiff_run_recommends_it_unless_it_has_failed():
+    pendulum = CartesianPendulum()
+    run = (pendulum, jaxdae.Multipliers(), jaxdae.State(*pendulum.start()))
+    with pytest.raises(jaxdae.SimulationError, match=r"solver for stiff .*solvers\.Rodas5P\(\)"):
+        jaxdae.simulate(*run, t1=9.0, max_steps=3)
+    with pytest.raises(jaxdae.SimulationError, match="too stiff") as error:
+        jaxdae.simulate(*run, t1=9.0, max_steps=3, solver=Rodas5P(), backend="plain")
+    assert "Rodas5P" not in str(error.value)
+
+
+@pytest.mark.slow
+def test_more_states_than_kernels_factor_are_left_to_the_plain_backend():
+    chain = Chain(lengths=[0.2] * 5, masses=[1.0] * 5)  # of 20 states
+    start = jaxdae.State(*chain.start())
+    run = jaxdae.simulate(chain, jaxdae.Multipliers(), start, t1=0.02, dt=0.01, solver=Rodas5P())
+    assert run.backend == "plain"
+    assert "more than 16" in str(run.why_not_native)
+
+
+@pytest.mark.slow
+def test_a_member_that_fails_is_alone():
+    """An equation whose solution ends at t = 1: values and gradients beside it are untouched."""
+
+    def squared(t, y, args):
+        del t, args
+        return y**2
+
+    def end(start):
+        run = integrated(
+            squared, start[None], 1.5, max_steps=64, throw=False,
+            stepsize_controller=diffrax.PIDController(rtol=1e-6, atol=1e-6),
+        )  # fmt: skip
+        return run.ys[-1, 0], run.result == diffrax.RESULTS.successful
+
+    starts = jnp.array([0.5, 1.0])
+    (ends, fine), slopes = jax.vmap(lambda x: (end(x), jax.grad(lambda x: end(x)[0])(x)))(starts)
+    assert fine.tolist() == [True, False]
+    # y0 / (1 - y0 t), with errors of a step of 1e-6.
+    np.testing.assert_allclose(ends[0], 2.0, rtol=1e-5)
+    np.testing.assert_allclose(slopes[0], 16.0, rtol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, pytest.param(np.float32, marks=pytest.mark.slow)])
+def test_states_of_any_structure_and_precision(dtype):
+    """Backward in time, too, and in steps of no length."""
+    y0 = {"a": jnp.ones((), dtype), "b": jnp.full((2, 2), 2.0, dtype)}
+
+    def rate(t, y, args):
+        del args
+        return jax.tree.map(lambda x: -x * jnp.cos(t), y)
+
+    term, solver = diffrax.ODETerm(rate), Rodas5P()
+    times = jnp.linspace(1, 0, 4, dtype=dtype)
+    run: Any = diffrax.diffeqsolve(
+        term, solver, dtype(1), dtype(0), dtype(-0.05), y0, saveat=diffrax.SaveAt(ts=times)
+    )
+    assert run.ys["b"].dtype == dtype
+    exact = np.exp(np.sin(1.0) - np.sin(times))
+    # Of the method 1e-9; or round-off of twenty steps.
+    tolerance = 1e-8 if dtype == np.float64 else 1e-5
+    np.testing.assert_allclose(run.ys["a"], exact, rtol=tolerance)
+    np.testing.assert_allclose(run.ys["b"][:, 1, 0], 2 * exact, rtol=tolerance)
+    y1, error, dense, _, _ = solver.step(term, dtype(1), dtype(1), y0, None, None, False)
+    assert jax.tree.all(jax.tree.map(lambda x, y: (x == y).all(), y0, y1))
+    assert jax.tree.all(jax.tree.map(lambda x: (x == 0).all(), error))
+    between = solver.interpolation_cls(t0=dtype(1), t1=dtype(1), **dense).evaluate(dtype(1))
+    assert jax.tree.all(jax.tree.map(lambda x, y: (x == y).all(), between, y0))
+
+
+ADJOINTS = [diffrax.RecursiveCheckpointAdjoint(), diffrax.DirectAdjoint(), diffrax.ForwardMode()]
+
+
+def end(log_stiffness, adjoint=None, backend="plain"):
+    system = ElasticCrank(jnp.exp(log_stiffness), 1e4)
+    run = crank_run(system, t1=0.02, dt=0.002, adjoint=adjoint, backend=backend)
+    return run.q[-1, 0] + run.v[-1, 1]
+
+
+@pytest.mark.slow
+def test_derivatives_are_those_of_the_steps():
+    """By a parameter in fixed steps, both modes and second order, against differences."""
+    x, h = jnp.log(1e6), 1e-4
+    checkpointed, direct, forward = ADJOINTS
+    value = jax.jit(lambda x: end(x, direct))
+    # The error of the difference, of fourth order, and round-off 1e-13 over the step.
+    near, far = ((value(x + k * h) - value(x - k * h)) / (2 * k * h) for k in (1, 2))
+    difference = (4 * near - far) / 3
+    slopes = [
+        jax.jit(jax.grad(lambda x: end(x, checkpointed)))(x),
+        jax.jit(jax.jacfwd(lambda x: end(x, direct)))(x),
+        jax.jit(jax.jacfwd(lambda x: end(x, forward)))(x),
+    ]
+    np.testing.assert_allclose(slopes, slopes[0], rtol=1e-10)
+    np.testing.assert_allclose(slopes[0], difference, rtol=1e-6)
+
+
+@pytest.mark.slow
+def test_second_derivatives_are_those_of_the_steps():
+    def decay(t, y, stiffness):
+        del t
+        return -stiffness * jnp.sin(y)
+
+    def end(stiffness):
+        adjoint = diffrax.DirectAdjoint()
+        run = integrated(
+            decay, jnp.ones(1), 1.0, dt0=0.25, args=stiffness, adjoint=adjoint, max_steps=4
+        )
+        return run.ys[-1, 0]
+
+    slope, second = jax.jit(jax.grad(end)), jax.jit(jax.jacfwd(jax.grad(end)))(3.0)
+    # The error of the difference, 1e-8, over the curvature.
+    np.testing.assert_allclose(second, (slope(3.0 + 1e-4) - slope(3.0 - 1e-4)) / 2e-4, rtol=1e-6)
+
+
+@pytest.mark.slow
+def test_kernels_leave_derivatives_to_the_plain_program():
+    x = jnp.log(1e6)
+    found, plain = (jax.grad(lambda x, b=b: end(x, backend=b))(x) for b in ("auto", "plain"))
+    np.testing.assert_allclose(found, plain, rtol=1e-10)
+    with pytest.raises(jaxdae.BackendError, match="Rodas5P solve for their stages"):
+        jax.jvp(lambda x: end(x, backend="native"), (x,), (1.0,))
+
+
+@pytest.mark.slow
+def test_projected_steps_keep_their_order_of_error_and_the_constraints():
+    pendulum = CartesianPendulum()
+    start = jaxdae.State(*pendulum.released_from(0.5))
+    exact = jaxdae.simulate(
+        pendulum, jaxdae.Multipliers(), start, t1=1.0, saveat=END, backend="native",
+        stepsize_controller=diffrax.PIDController(rtol=1e-13, atol=1e-13),
+    ).q[-1]  # fmt: skip
+
+    def run(dt, backend: Any = "native"):
+        solver = jaxdae.Projected(Rodas5P())
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            return jaxdae.simulate(
+                pendulum, jaxdae.Multipliers(), start, t1=1.0, dt=dt, solver=solver,
+                backend=backend,
+            )  # fmt: skip
+
+    runs = [run(1.0 / count) for count in (16, 32)]
+    errors = [np.abs(x.q[-1] - exact).max() for x in runs]
+    assert np.log2(errors[0] / errors[1]) == pytest.approx(5.0, abs=0.3)
+    assert max(np.abs(x.violation.phi).max() for x in runs) < 1e-13
+    np.testing.assert_allclose(run(1.0 / 16, "plain").q, runs[0].q, atol=1e-12)
