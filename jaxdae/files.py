@@ -1,4 +1,4 @@
-"""Files that are complete at every moment."""
+"""Files that are complete at every moment, and that one run writes at a time."""
 
 import contextlib
 import errno
@@ -6,33 +6,153 @@ import json
 import math
 import os
 import stat
-from collections.abc import Iterator
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
+
+if sys.platform == "win32":
+    import msvcrt
+else:
+    import fcntl
+
+# A process that wants to end waits for it: nothing is left half written.
+_WRITING = threading.Lock()
+# Of unfinished files. No write takes as long as that [s]: what is older is of a killed process.
+_PARTIAL, _LONGEST_WRITE = (".jaxdae-", ".partial"), 3600.0
 
 
 def replace_file(path: str | Path, data: bytes) -> None:
     """Write a file so that at every moment it is the old one or the new one, complete.
+
+    Several threads and processes may write the same one: the last to finish has written it.
 
     Args:
         path: the file; its folder must exist.
         data: all of the new content.
 
     Raises:
-        OSError: if it cannot be written; the old file is left as it is.
+        OSError: if it cannot be written; the old file is left as it is, and nothing beside it.
     """
-    # Same folder, hence same file system: os.replace is atomic only within one. The name is
-    # fixed, so that files of killed processes do not pile up; one that is there may be a link.
     path = Path(path)
-    partial = path.with_name(f".{path.name}.partial")
-    with naming(path):
-        partial.unlink(missing_ok=True)
-        with open(partial, "xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
+    with naming(path), _WRITING:
+        _remove_leftovers(path.parent)
+        # Same folder, hence same file system: os.replace is atomic only within one. Each writer
+        # has a name of its own, which no link can lead elsewhere.
+        partial = path.with_name(os.urandom(8).hex().join(_PARTIAL))
+        try:
+            with open(partial, "xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(partial, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                partial.unlink(missing_ok=True)
+            raise
         sync_folder(path.parent)
+
+
+@cache
+def _remove_leftovers(folder: Path) -> None:
+    """Delete, once in a process, what killed processes have left unfinished."""
+    with contextlib.suppress(OSError):
+        for path in folder.glob("*".join(_PARTIAL)):
+            if time.time() - path.lstat().st_mtime > _LONGEST_WRITE:
+                path.unlink(missing_ok=True)
+
+
+def stop_writing(seconds: float) -> None:
+    """Wait for the file that is being written, and let no other begin: the process ends.
+
+    Args:
+        seconds: after which it is not waited any longer.
+    """
+    _WRITING.acquire(timeout=seconds)
+
+
+@contextlib.contextmanager
+def held(path: Path, refusal: Callable[[str], Exception]) -> Iterator[None]:
+    """Keep other runs from a file while this one writes it.
+
+    The lock is the system's, which takes it back from a process however that ends. Where none can
+    be made, as in a folder that may not be written, runs are not kept from each other.
+
+    Args:
+        path: the file, which need not exist; its folder must.
+        refusal: the error for another run that has it, from words for that run.
+
+    Raises:
+        Exception: that one.
+    """
+    lock = path.with_name(f".{path.name}.lock")
+    file = _locked(lock, refusal)
+    try:
+        yield
+    finally:
+        if file is not None:
+            # Before it is free: afterwards it may be another's.
+            with contextlib.suppress(OSError):
+                lock.unlink()
+            file.close()
+
+
+def _locked(lock: Path, refusal: Callable[[str], Exception]) -> BinaryIO | None:
+    while True:
+        try:
+            file = open(lock, "a+b", opener=no_link)  # noqa: SIM115, open as long as it is held
+        except OSError:
+            return None
+        try:
+            _lock(file)
+            # Whoever had it before may have removed the name since it was opened.
+            if os.path.samestat(os.fstat(file.fileno()), os.stat(lock)):
+                import platform  # which the command needs for nothing else
+
+                who = f"process {os.getpid()} on {platform.node()} since"
+                file.truncate(0)
+                file.write(f"{who} {time.strftime('%Y-%m-%d %H:%M:%S')}".encode())
+                file.flush()
+                return file
+        except FileNotFoundError:
+            pass
+        except BlockingIOError:
+            file.seek(0)
+            holder = file.read(200).decode(errors="replace").strip()
+            file.close()
+            raise refusal(holder or "another process") from None
+        except OSError:  # a file system without locks, or one that is full
+            file.close()
+            return None
+        file.close()
+
+
+def _lock(file: BinaryIO) -> None:
+    """Lock a file, or raise `BlockingIOError`."""
+    if sys.platform != "win32":
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return
+    file.seek(1 << 30)  # what is locked there cannot be read
+    try:
+        msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+    except PermissionError as error:
+        raise BlockingIOError(*error.args) from error
+
+
+def no_link(path: str, flags: int) -> int:
+    """An opener for folders that may come from anywhere, where a link would lead elsewhere.
+
+    Args:
+        path: the file.
+        flags: of `os.open`.
+
+    Returns:
+        The descriptor.
+    """
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
 
 
 def output_file(path: str | Path, example: str) -> Path:

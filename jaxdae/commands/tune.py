@@ -5,6 +5,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from jaxdae.commands.findings import Findings, Tuned
 from jaxdae.commands.output import output_folder
 from jaxdae.commands.tuning_pictures import draw
 from jaxdae.commands.tuning_report import record, report
-from jaxdae.files import write_json
+from jaxdae.files import held, write_json
 from jaxdae.models import get_model
 from jaxdae.models.studies import studies
 from jaxdae.solvers import RK4
@@ -47,11 +48,13 @@ def run(options) -> int:
     out = output_folder(options.out, model.name)
     chosen = [_with(study, options) for study in studies(model.name, options.formulation)]
     print(f"{model.name}: {model.summary}\n{model.source}\n")
-    # Before the first study, so that a later --resume cannot meet a file of an earlier run.
-    for study in chosen:
-        for path in _checkpoints(study, out).values():
-            _put_aside(path, options.resume)
-    found = _in_pairs(chosen, options, out)
+    out.mkdir(parents=True, exist_ok=True)
+    with held(out / "result.json", partial(_in_use, out)):
+        # Before the first study, so that a later --resume cannot meet a file of an earlier run.
+        for study in chosen:
+            for path in _checkpoints(study, out).values():
+                _put_aside(path, options.resume)
+        found = _in_pairs(chosen, options, out)
     seconds = time.perf_counter() - began
     content = {
         "jaxdae": __version__,
@@ -69,13 +72,20 @@ def run(options) -> int:
     return 0 if all(x.loss < x.initial_loss for x in runs) else 1
 
 
+def _in_use(out: Path, holder: str) -> Exception:
+    return ValueError(
+        f"another run writes to the folder {out} ({holder}); wait until it ends, or end it, or "
+        "give another --out."
+    )
+
+
 def _in_pairs(chosen: list[Study], options, out: Path) -> list[Findings]:
     """What is found in each study: two at a time, as compiling leaves processors without work."""
     ending, found = threading.Event(), []
     # Who returns from LLVM or XLA waits so long for the thread that traces: seconds in all by the
     # usual 5 ms, as each of thousands of such calls lets the other thread go on.
     sys.setswitchinterval(5e-4)
-    if len(chosen) == 1:  # the thread that an interruption reaches
+    if len(chosen) == 1:  # the thread that called, which an interruption may reach
         found = [_tune(chosen[0], options, out, ending)]
         _say(report(found[0]))
         return found
@@ -232,6 +242,7 @@ def _descend(
             optimizer=_optimizer(options),
             steps=options.steps or (38 if by_squares else 300),
             checkpoint=checkpoint,
+            checkpoint_every=1,  # an interrupted process leaves at once
             resume=options.resume,
             progress=options.progress,
             callback=seen,

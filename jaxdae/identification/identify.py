@@ -1,5 +1,6 @@
 """Parameters of a system from measured data."""
 
+import contextlib
 import dataclasses
 import time
 import warnings
@@ -115,7 +116,8 @@ def identify(
             cannot decrease.
         TypeError: for arguments of the wrong kind.
         FileExistsError: if `checkpoint` exists and neither `resume` nor `overwrite` is set.
-        CheckpointError: if the file to resume from is damaged or belongs to another fit.
+        CheckpointError: if the file to resume from is damaged or belongs to another fit; if another
+            fit writes the file.
     """
     began = time.perf_counter()
     experiments = _sequence(experiments)
@@ -130,7 +132,8 @@ def identify(
     first = first[usable(task, first, names_of(params).raw, experiments)]
     values = repeated(samples_of(task.fit), first.shape[0])
     store = _store(checkpoint, resume, overwrite, task.fit, first)
-    with _Bar(progress, steps) as bar:
+    alone = contextlib.nullcontext() if store is None else store.alone()
+    with alone, _Bar(progress, steps) as bar:
         ended = estimate(
             task.fit, first, values, task.counts, steps=steps, store=store, watch=bar.show
         )

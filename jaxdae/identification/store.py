@@ -1,5 +1,6 @@
 """Checkpoints of a fit: every step in one file, from which an interrupted fit goes on."""
 
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import equinox as eqx
@@ -38,9 +39,12 @@ class Store(AbstractStore):
                 f"identify: the checkpoint {self.path} exists; continue it with `resume=True`, "
                 "replace it with `overwrite=True`, or give another path."
             )
-        self.path.parent.mkdir(parents=True, exist_ok=True)
         self._fingerprint = contents
         self._resume = resume and self.path.exists()
+
+    def alone(self) -> AbstractContextManager[None]:
+        """Keep other fits from the file."""
+        return checkpoints.alone(self.path, "identify")
 
     def restored(self, begun: Round) -> Round:
         if not self._resume:

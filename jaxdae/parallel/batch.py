@@ -108,7 +108,7 @@ def map_batch(
         ValueError: for leaves whose members do not match, or sizes that make no sense.
         TypeError: for axes or results of the wrong kind.
         StoredBatchError: if the directory holds another batch (what differs is said), other files,
-            or too little space.
+            or too little space, or another call computes it at the same time.
         BatchError: if the batch ends early: out of memory, a disk that is full, a function that
             raises, another process that ended. Finished chunks are kept.
     """
@@ -124,11 +124,12 @@ def map_batch(
         results = Memory(members.total, leaves)
     else:
         results = Store(directory, here, result_names(shapes))
-    there = processes.agree(lambda: {"what": here, "finished": results.open(overwrite)})
-    processes.require_same(there["what"], here)
-    chunks = _chunks(layout, there["finished"])
-    processes.share(lambda: _compute(members, layout, chunks, results, progress), results.kept)
-    return jax.tree.unflatten(structure, results.complete())
+    with contextlib.closing(results):
+        there = processes.agree(lambda: {"what": here, "finished": results.open(overwrite)})
+        processes.require_same(there["what"], here)
+        chunks = _chunks(layout, there["finished"])
+        processes.share(lambda: _compute(members, layout, chunks, results, progress), results.kept)
+        return jax.tree.unflatten(structure, results.complete())
 
 
 def _compute(

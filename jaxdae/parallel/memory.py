@@ -43,6 +43,9 @@ class Memory:
         for mine, array in zip(self._arrays, arrays, strict=True):
             mine[start:stop] = array
 
+    def close(self) -> None:
+        """Nothing was kept from others."""
+
     def complete(self) -> list[np.ndarray]:
         """Results of all processes, leading axis `members`."""
         if jax.process_count() > 1:

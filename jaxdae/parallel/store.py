@@ -20,7 +20,7 @@ import jax
 import numpy as np
 from jaxtyping import Bool, PyTree
 
-from jaxdae.files import naming, replace_file, sync_folder
+from jaxdae.files import held, naming, no_link, replace_file, sync_folder
 from jaxdae.parallel import processes
 from jaxdae.parallel.fingerprint import differences
 from jaxdae.parallel.manifest import (
@@ -59,7 +59,7 @@ class Store:
     """
 
     def __init__(self, directory: str | Path, fingerprint: dict[str, Any], results: dict[str, Any]):
-        self.directory = Path(directory)
+        self.directory, self._held = Path(directory), contextlib.ExitStack()
         members = fingerprint["members"]
         self.manifest = {
             "format": FORMAT, "version": VERSION, "members": members, "fingerprint": fingerprint,
@@ -78,7 +78,7 @@ class Store:
         return f"Finished chunks are kept in {self.directory}: the same call goes on from there."
 
     def open(self, overwrite: bool) -> list[tuple[int, int]]:
-        """Make the directory ready, or see that it is one of this batch.
+        """Make the directory ready, or see that it is one of this batch; keep others from it.
 
         Args:
             overwrite: whether to delete the batch in it, if there is one.
@@ -87,8 +87,12 @@ class Store:
             The chunks that are finished, each the first member and the member after the last.
 
         Raises:
-            StoredBatchError: if it holds something else, is damaged, or the disk is too small.
+            StoredBatchError: if it holds something else, is damaged, another process computes it,
+                or the disk is too small.
         """
+        self.close()  # where it is opened again
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self._held.enter_context(held(self.directory / MANIFEST, self._in_use))
         if (self.directory / MANIFEST).exists():
             if not overwrite:
                 stored = read_manifest(self.directory)
@@ -110,7 +114,7 @@ class Store:
             # Not through a mapping: a full disk is an error of `write`, but the end of the process
             # in a mapping.
             path = _path(self.directory, entry)
-            with naming(path), open(path, "r+b", opener=_no_link) as file:
+            with naming(path), open(path, "r+b", opener=no_link) as file:
                 offset = _data_offset(file)
                 file.seek(offset + start * (array.nbytes // len(array)))
                 file.write(np.ascontiguousarray(array, entry["dtype"]).tobytes())
@@ -118,6 +122,14 @@ class Store:
                 os.fsync(file.fileno())
         record = self.directory / FINISHED / f"{start:09d}-{stop:09d}"
         replace_file(record, b"")
+
+    def close(self) -> None:
+        """Let others have the directory."""
+        self._held.close()
+
+    def _in_use(self, holder: str) -> Exception:
+        remedy = "wait until that ends, or end it, or give another folder"
+        return error(self.directory, f"another call computes it ({holder})", remedy)
 
     def complete(self) -> list[np.ndarray]:
         """Give the files their final names, when all processes have done their share.
@@ -148,10 +160,9 @@ class Store:
             raise error(self.directory, f"it belongs to another batch; {differing[0]}{more}")
 
     def _create(self) -> None:
-        self.directory.mkdir(parents=True, exist_ok=True)
         names = sorted(path.name for path in self.directory.iterdir())
         # Without a manifest, partial files and records were left by a process killed too early.
-        others = [name for name in names if name != FINISHED and not name.endswith(_PARTIAL)]
+        others = [x for x in names if x != FINISHED and not x.endswith((_PARTIAL, ".lock"))]
         if others:
             reason = f"it holds no batch, but other files ({others[0]!r} is one of {len(others)})"
             raise error(self.directory, reason, "give a new or an empty folder")
@@ -249,11 +260,6 @@ def _allocate(path: Path, entry: dict[str, Any]) -> None:
         np.lib.format.write_array_header_2_0(file, header)
         file.truncate(file.tell() + _bytes(entry))
         os.fsync(file.fileno())
-
-
-def _no_link(path: str, flags: int) -> int:
-    """Opens a file of a directory that may come from anywhere: a link would lead elsewhere."""
-    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0))
 
 
 def _data_offset(file) -> int:

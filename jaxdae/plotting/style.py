@@ -1,5 +1,6 @@
 """The common look of all figures, and how they are saved."""
 
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from jaxdae.files import naming, output_file
+from jaxdae.files import naming, output_file, replace_file
 
 # Okabe and Ito's colours, which stay apart for colour-blind readers; the yellow is left out.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
@@ -254,11 +255,13 @@ def save_figure(figure: Figure, path: str | Path, *, dpi: int = 150) -> Path:
         OSError: if it cannot be written, or names a folder.
     """
     path = _with_format(output_file(path, "figure.png"), figure)
+    content = io.BytesIO()
     with naming(path):
         if path.suffix.lower() == ".png":
-            _save_pixels(figure, path, dpi)
+            _save_pixels(figure, content, dpi)
         else:
-            figure.savefig(path, dpi=dpi)
+            figure.savefig(content, dpi=dpi, format=path.suffix.lower().removeprefix("."))
+    replace_file(path, content.getvalue())
     return path
 
 
@@ -290,13 +293,13 @@ def _with_format(path: Path, figure: Figure) -> Path:
     )
 
 
-def _save_pixels(figure: Figure, path: Path, dpi: int) -> None:
+def _save_pixels(figure: Figure, file: io.BytesIO, dpi: int) -> None:
     """As `Figure.savefig` does, which draws twice: once only to lay out, with nothing shown."""
     before, canvas = figure.dpi, figure.canvas
     figure.set_dpi(dpi)
     try:
         # Files of the first level of compression are written in half the time.
-        FigureCanvasAgg(figure).print_png(path, pil_kwargs={"compress_level": 1})
+        FigureCanvasAgg(figure).print_png(file, pil_kwargs={"compress_level": 1})
     finally:
         figure.set_dpi(before)
         figure.set_canvas(canvas)

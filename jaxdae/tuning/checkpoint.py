@@ -9,6 +9,7 @@ import io
 import json
 import re
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, Literal
 from jaxtyping import PyTree
 
-from jaxdae.files import replace_file
+from jaxdae.files import held, replace_file
 from jaxdae.tuning.problem import Chosen, Record
 from jaxdae.tuning.result import TuningHistory
 
@@ -29,7 +30,7 @@ VERSION = 1
 
 
 class CheckpointError(ValueError):
-    """A checkpoint cannot be used: not a checkpoint, damaged, or of another run.
+    """A checkpoint cannot be used: not a checkpoint, damaged, of another run, or in use by one.
 
     Args:
         message: what is wrong, and what to do in a script.
@@ -50,6 +51,26 @@ def save(path: Path, fingerprint: dict[str, Any], rows: int, tree: PyTree) -> No
     first = json.dumps(header, sort_keys=True).encode() + b"\n"
     checksum = _checksum(first, payload.getvalue()).encode() + b"\n"
     replace_file(path, first + checksum + payload.getvalue())
+
+
+def alone(path: Path, caller: str) -> AbstractContextManager[None]:
+    """Keep other runs from a checkpoint while this one writes it.
+
+    Args:
+        path: the file; its folder is made.
+        caller: name of the function that an error is of.
+
+    Raises:
+        CheckpointError: if another run has it, naming its process.
+    """
+
+    def refused(holder: str) -> CheckpointError:
+        reason = f"another run writes the checkpoint {path} ({holder})"
+        remedy = "wait until it ends, or end it, or give another path"
+        return CheckpointError(f"{caller}: {reason}; {remedy}.", reason)
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return held(path, refused)
 
 
 def load(

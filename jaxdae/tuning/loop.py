@@ -166,7 +166,7 @@ def tune(
         IsADirectoryError: if `checkpoint` is a folder.
         FileExistsError: if `checkpoint` exists and neither `resume` nor `overwrite` is set.
         CheckpointError: if the file to resume from is damaged, belongs to another run, or the
-            objective has become another function.
+            objective has become another function; if another run writes the file.
     """
     began = time.perf_counter()
     _check_callable(objective, callback)
@@ -185,7 +185,7 @@ def tune(
     run = ScipyRun(chosen, state, steps) if in_turn else Run(chosen, state, steps)
     seed = np.asarray(jax.random.key_data(key)).tolist()
     search = {"mode": run.problem.mode, "starts": int(starts), "spread": float(spread), "key": seed}
-    with contextlib.closing(run):
+    with contextlib.closing(run), file.alone():
         file.open(run, chosen, params, search)
         before, ended = run.evaluations, _Patience(patience, min_improvement)
         if run.rows <= steps and not run.ended and not ended.exhausted(run.history):
@@ -221,11 +221,16 @@ class _File:
         self._fingerprint: dict[str, Any] = {}
         self._saved = 0
 
+    def alone(self) -> contextlib.AbstractContextManager[None]:
+        """Keep other runs from the file."""
+        if self.path is None:
+            return contextlib.nullcontext()
+        return checkpoints.alone(self.path, "tune")
+
     def open(self, run: AnyRun, chosen: Chosen, params: PyTree, search: dict[str, Any]) -> None:
         """Restore a run if asked to; know what to write in the header."""
         if self.path is None:
             return
-        self.path.parent.mkdir(parents=True, exist_ok=True)
         self._fingerprint = checkpoints.fingerprint(params, chosen, run.state, search)
         if self.resume and self.path.exists():
             rows, contents = checkpoints.load(self.path, self._fingerprint, run.like)

@@ -15,6 +15,7 @@ from jaxdae.identification import (
     repetitions,
     UnknownStart,
 )
+from jaxdae.identification.store import Store
 from jaxdae.models import CartesianPendulum
 from jaxdae.solvers import RK4
 from jaxdae.tuning import CheckpointError
@@ -187,6 +188,16 @@ def interrupted(monkeypatch, path, after):
         with pytest.raises(InterruptedFitError):
             fitted(experiment, checkpoint=path)
     return saves
+
+
+def test_a_file_has_one_fit_at_a_time(tmp_path):
+    path = tmp_path / "fit.ckpt"
+    stores = [Store(path, resume=True, overwrite=False, contents={}) for _ in range(2)]
+    refusal = r"identify: another run writes the checkpoint .*fit\.ckpt \(process \d+ on"
+    with stores[0].alone(), pytest.raises(CheckpointError, match=refusal), stores[1].alone():
+        pass
+    with stores[1].alone():
+        pass
 
 
 @pytest.mark.slow

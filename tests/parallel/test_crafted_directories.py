@@ -84,3 +84,13 @@ def test_records_that_are_a_link_are_deleted_as_one(half, tmp_path):
     assert folder.is_dir()
     assert not folder.is_symlink()
     assert [x.name for x in (tmp_path / "mine").iterdir()] == ["000000000-000000004"]
+
+
+def test_a_directory_has_one_batch_at_a_time(half, tmp_path):
+    shapes = {"q": jax.ShapeDtypeStruct((4, 2), float)}
+    other = Store(tmp_path / "batch", {"members": 4}, shapes)
+    for overwrite in (False, True):
+        with pytest.raises(StoredBatchError, match=r"another call computes it \(process \d+ on"):
+            other.open(overwrite)
+    half.close()
+    assert other.open(overwrite=False) == [(0, 2)]

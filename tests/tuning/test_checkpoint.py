@@ -99,6 +99,20 @@ def test_an_interruption_saves_what_is_finished(tmp_path, uninterrupted):
     assert_same_numbers(run(path, resume=True, checkpoint_every=100), uninterrupted)
 
 
+def test_a_second_run_on_one_file_is_refused_while_the_first_goes_on(tmp_path, uninterrupted):
+    path = tmp_path / "run.ckpt"
+    refusal = rf"another run writes the checkpoint .*run\.ckpt \(process {os.getpid()} on"
+
+    def begin_another(info):
+        for how in ("resume", "overwrite") if info.step == 5 else ():
+            with pytest.raises(CheckpointError, match=refusal):
+                run(path, **{how: True})
+
+    assert_same_numbers(run(path, resume=True, callback=begin_another), uninterrupted)
+    assert list(tmp_path.iterdir()) == [path]
+    run(path, resume=True)  # it is free again
+
+
 SCRIPT = """
 import sys, time
 import jax, jax.numpy as jnp

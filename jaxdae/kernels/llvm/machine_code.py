@@ -9,15 +9,13 @@ import re
 import threading
 from collections.abc import Iterator
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 
 from jaxdae.kernels.llvm import storage, xla_interface
 from jaxdae.kernels.llvm.module import Module
 
-# Machine code is kept for the life of the process: compiled programs of JAX point into it.
-_ENGINES: list[Any] = []
 _REGISTERED: dict[str, None] = {}
 # What is registered, while somebody asks for it.
 _REMEMBERED: "dict[str, Kernel] | None" = None
@@ -270,8 +268,11 @@ def _address(kernel: Kernel) -> int:
     _check_functions(kernel.called)
     engine.add_object_file(llvm.ObjectFileRef.from_data(kernel.code))
     engine.finalize_object()
-    _ENGINES.append(engine)
-    return engine.get_function_address("handler")
+    address = engine.get_function_address("handler")
+    # Never given back, not even when the interpreter ends: programs of JAX point into the code, and
+    # may be running it then in threads of their own.
+    engine.detach()
+    return address
 
 
 def _check_functions(called: list[str]) -> None:
