@@ -20,7 +20,7 @@ from jaxdae import (
     State,
 )
 from jaxdae.models import CartesianPendulum
-from jaxdae.solvers import RK4
+from jaxdae.solvers import RK4, Rodas5P
 
 GAINS = Baumgarte(K_D=20.0, K_P=100.0, Gamma=10.0)
 TIGHT = diffrax.PIDController(rtol=1e-12, atol=1e-12)
@@ -77,6 +77,7 @@ ORDERS = [
     (diffrax.Tsit5(), 5, _swing, (80, 160, 320)),
     (diffrax.Dopri8(), 8, _oscillation, (8, 12, 16)),
     (diffrax.Kvaerno3(root_finder=_newton), 3, _swing, (80, 160, 320)),
+    (Rodas5P(), 5, _swing, (80, 160, 320)),
 ]
 
 
