@@ -101,7 +101,7 @@ def record(options) -> tuple[Record, kept.Program | None]:
             asked["t1"],
             asked["dt"],
         )
-        words = _words(made, model, asked["dt"])
+        words = _words(made, model, asked["dt"], asked["solver"])
         words = words._replace(departs=departs(words, model, options.start))
     return Record.of(made.read, words._replace(announced=tuple(announced))), made.program
 
@@ -127,7 +127,7 @@ def departs(words: Words, model: Model, given: dict[str, float] | None) -> bool:
     return words.program is not None and (model.departure is not None or bool(given))
 
 
-def _words(made: Made, model: Model, dt: float | None) -> Words:
+def _words(made: Made, model: Model, dt: float | None, solver) -> Words:
     run, success = made.trajectory, bool(made.trajectory.success)
     controller = run.controller
     labels, passed = run.system.labels(), _passed(made)
@@ -141,7 +141,7 @@ def _words(made: Made, model: Model, dt: float | None) -> Words:
         labels={x.name: getattr(labels, x.name) for x in dataclasses.fields(labels)},
         success=success,
         finite=not bool(run.result == _NONFINITE),
-        failure=None if success else describe_failure(run),
+        failure=None if success else describe_failure(run, solver),
         announced=(),
         diagnosed=tuple(_diagnosed(made, dt, passed)) if success else (),
         result=str(result_names(run.result)),
