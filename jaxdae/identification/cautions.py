@@ -15,6 +15,11 @@ _FEW = 5.0
 # A start that is known and lies this part of its size off the constraints of the estimate is
 # hardly that of this mechanism: parameters are rarely uncertain by more.
 _MOVED = 0.1
+# Independent differences have a correlation this many standard deviations off in one of 10^4 fits.
+_CERTAIN = 4.0
+_FEWEST_PAIRS = 20
+# Mean square of differences, in units of the noise, of simulated samples without any noise.
+_NO_NOISE = 1e-6
 # Standard errors this many times the estimates say that these are hardly determined.
 _VAGUE = 10.0
 
@@ -23,7 +28,7 @@ def warnings_of(result: Identification) -> list[str]:
     """What a user must not overlook, in words."""
     found = (
         _unidentifiable(result), _ending(result), _few(result), _noise_free(result),
-        _bounds(result), _gaps(result), _improbable(result), _overstated(result),
+        _bounds(result), _gaps(result), _improbable(result), _overstated(result), _memory(result),
         _uncertain(result), _moved(result),
         *(_passage(x) for x in result.singular_passages if not x.turned),
         *(_turn(x) for x in result.singular_passages if x.turned and _unexplained(result)),
@@ -113,8 +118,63 @@ def _improbable(result: Identification) -> str:
     )
 
 
+def autocorrelation(result: Identification) -> dict[str, tuple[float, float]]:
+    """Correlation of differences from the model between neighbouring samples, by channel.
+
+    Over all experiments, `r = sum d_k d_(k+1) / sum d_k^2` of differences in units of the noise,
+    with pairs of samples of which none is missing. Independent differences have `r` near `-p / n`,
+    with a standard deviation of `1 / sqrt(pairs)`.
+
+    Args:
+        result: of `identify`.
+
+    Returns:
+        `r`, and by how many standard deviations it is off; without channels of fewer than 20 pairs
+        and those met to round-off.
+    """
+    found = {}
+    names = {name for one in result.data for name in one if name not in result.round_off}
+    for name in sorted(names):
+        product = square = pairs = count = 0.0
+        for one in result.data:
+            if name not in one:
+                continue
+            x = one[name].residuals / one[name].sigma
+            both = np.isfinite(x[1:]) & np.isfinite(x[:-1])
+            product += float(np.sum((x[1:] * x[:-1])[both]))
+            square += float(np.sum(x[np.isfinite(x)] ** 2))
+            pairs, count = pairs + both.sum(), count + np.isfinite(x).sum()
+        if pairs >= _FEWEST_PAIRS and square > _NO_NOISE * count:
+            r = product / square * count / pairs
+            expected = -min(len(result.values) / count, 0.5)
+            found[name] = float(r), float((r - expected) * np.sqrt(pairs))
+    return found
+
+
+def _correlated(result: Identification) -> dict[str, float]:
+    """Channels whose differences are certainly correlated, and how much."""
+    found = autocorrelation(result)
+    return {name: r for name, (r, off) in found.items() if abs(off) > _CERTAIN and abs(r) > 0.1}
+
+
+def _memory(result: Identification) -> str:
+    positive = {name: r for name, r in _correlated(result).items() if r > 0}
+    if not positive:
+        return ""
+    listed = ", ".join(f"{name!r} ({r:.2f})" for name, r in positive.items())
+    worst = min(max(positive.values()), 0.999)
+    return (
+        "differences of neighbouring samples from the model are correlated, in the channels "
+        f"{listed}: they are no independent noise, and the standard errors are too small, of "
+        "parameters that act on many samples in the same way by a factor of about "
+        f"{np.sqrt((1 + worst) / (1 - worst)):.2g}. Look at the differences: the model may lack "
+        "something; or take samples so far apart that their noise is independent."
+    )
+
+
 def _overstated(result: Identification) -> str:
-    if not result.probability_below < _IMPROBABLE:
+    # Correlated differences may be small together: that says nothing of the noise level.
+    if _correlated(result) or not result.probability_below < _IMPROBABLE:
         return ""
     return (
         f"chi-square is {result.chi_square:.4g} at {result.degrees_of_freedom} degrees of freedom "

@@ -27,6 +27,7 @@ from jaxdae.identification.singular import singular_passages, SingularPassage
 from jaxdae.identification.starts import Freedom
 from jaxdae.identification.uncertainty import (
     condensed,
+    drowned,
     open_directions,
     open_entries,
     propagated,
@@ -54,7 +55,9 @@ def identification(task: Task, params, ended: Ended, experiments) -> Identificat
     names = names_of(params)
     kept = ~fit.node_entries
     units = fit.units(np.asarray(x))[kept]
-    found = sensitivity(condensed(jac, ~kept, fit.gap_count), units)
+    rows = condensed(jac, ~kept, fit.gap_count)
+    found, data = sensitivity(rows, units), _data(task, x, ended, experiments)
+    beside = dict.fromkeys(np.flatnonzero(drowned(rows, units)).tolist(), _heaviest(data))
     trained, _ = fit.split(x)
     of_values = lambda x: values_of(eqx.combine(fit.split(x)[0], fit.frozen))  # noqa: E731
     slopes = np.asarray(jax.jacfwd(of_values)(x))[:, kept]
@@ -79,11 +82,11 @@ def identification(task: Task, params, ended: Ended, experiments) -> Identificat
         round_off=_named(task, task.counts.unknown_noise & (ended.noise <= _ABOVE * least)),
         noise_change=float(ended.noise_change),
         at_bounds=at_bounds(raw, errors),
-        unidentifiable=tuple(open_directions(found, raw_names, units)),
+        unidentifiable=tuple(open_directions(found, raw_names, units, beside)),
         starts=starts,
         moved_starts=_moved(starts, experiments),
         start_errors=_start_errors(task, found, raw_names[len(names.raw) :]),
-        data=_data(task, x, ended, experiments),
+        data=data,
         gap=float(np.abs(ended.gaps).max(initial=0.0)),
         singular_passages=_passages(task, x, names.raw, experiments),
         steps=int(ended.steps),
@@ -217,3 +220,20 @@ def _data(task: Task, x, ended: Ended, experiments: Sequence[Experiment]):
             fitted[name] = FittedChannel(experiment.ts, x.values, found[name], sigma, unit)
         out.append(fitted)
     return tuple(out)
+
+
+def _heaviest(data) -> str:
+    """Which channel drowns what others see, in words."""
+    sizes: dict[str, float] = {}
+    for experiment in data:
+        for name, x in experiment.items():
+            scaled = np.abs(np.where(np.isfinite(x.measured), x.model, 0.0)) / x.sigma
+            sizes[name] = max(sizes.get(name, 0.0), float(scaled.max(initial=0.0)))
+    name = max(sizes, key=sizes.__getitem__)
+    others = [x for y, x in sizes.items() if y != name and x > 0]
+    ratio = sizes[name] / min(others, default=sizes[name])
+    return (
+        f"is seen, but drowned by the weight of channel {name!r}: in units of their noise its "
+        f"samples are {ratio:.2g} times those of the channel that counts least. Check the noise "
+        f"level of {name!r}; what is left of the others is round-off beside it"
+    )

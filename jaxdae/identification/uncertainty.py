@@ -1,6 +1,6 @@
 """What the data say of the parameters: covariance, and what they leave open, in words."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -13,6 +13,8 @@ from jaxdae.tuning.linearization import triangle
 ROUND_OFF = {8: 1e-9, 4: 1e-4}
 # Parts of a direction below this do not belong to it.
 _NEGLIGIBLE = 1e-3
+# An unknown with this part of the largest derivative of several residuals is seen by them.
+_PART, _ROWS = 1e-4, 3
 
 
 class Sensitivity(NamedTuple):
@@ -121,20 +123,44 @@ def propagated(found: Sensitivity, slopes: Float[np.ndarray, "k p"]) -> Uncertai
     return Uncertainty(covariance, errors)
 
 
-def open_directions(found: Sensitivity, names: Sequence[str], scales: np.ndarray) -> list[str]:
+def drowned(jac: Float[np.ndarray, "residuals p"], units: np.ndarray) -> Bool[np.ndarray, " p"]:
+    """Which unknowns change some residuals in proportion, but by round-off of the largest.
+
+    A channel whose noise level is a millionth of another's makes residuals a million times as
+    large: what it does not see counts as nothing beside it, though another channel sees it.
+
+    Args:
+        jac: derivatives of the residuals by the unknowns.
+        units: what changes of the unknowns are small against.
+    """
+    effects = np.abs(np.asarray(jac, float)) * units
+    rows = effects.max(axis=1, initial=0.0)
+    # Weights come last: small rows have all digits, but where samples do not depend on anything.
+    clear = rows > np.finfo(jac.dtype).eps ** 1.5 * rows.max(initial=0.0)
+    parts = effects[clear] / rows[clear, None]
+    return np.sum(parts > _PART, axis=0) >= _ROWS
+
+
+def open_directions(
+    found: Sensitivity,
+    names: Sequence[str],
+    scales: np.ndarray,
+    beside: Mapping[int, str] | None = None,
+) -> list[str]:
     """Each direction that no channel sees, in words, with as few unknowns in it as possible.
 
     Args:
         found: of the unknowns.
         names: of the unknowns; the logarithm of one is called `log …`.
         scales: size of one unit of each unknown; one for those without unit.
+        beside: why an unknown is not seen although some samples depend on it, by its number.
     """
     if not found.unseen.shape[1]:
         return []
     # In relative changes: those of the columns of length one depend on the noise.
     seen = found.sizes > 0
     moves = found.unseen / np.where(seen, found.sizes, 1.0)[:, None] / scales[:, None]
-    return [_in_words(x, names, scales) for x in _sparse(moves).T]
+    return [_in_words(x, names, scales, beside or {}) for x in _sparse(moves).T]
 
 
 def _sparse(basis: np.ndarray) -> np.ndarray:
@@ -150,9 +176,13 @@ def _sparse(basis: np.ndarray) -> np.ndarray:
     return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).T
 
 
-def _in_words(direction: np.ndarray, names: Sequence[str], scales: np.ndarray) -> str:
+def _in_words(
+    direction: np.ndarray, names: Sequence[str], scales: np.ndarray, beside: Mapping[int, str]
+) -> str:
     used = [int(i) for i in np.flatnonzero(np.abs(direction) > _NEGLIGIBLE)]
     direction = direction * np.sign(direction[used[0]])
+    if len(used) == 1 and used[0] in beside:
+        return f"{names[used[0]].removeprefix('log ')} {beside[used[0]]}"
     if len(used) == 1:
         return f"no channel sees {names[used[0]].removeprefix('log ')}"
     terms = " ".join(f"{_part(direction[i])} {_unit(names[i], scales[i])}" for i in used)
