@@ -158,6 +158,11 @@ def _correlated(result: Identification) -> dict[str, float]:
 
 
 def _memory(result: Identification) -> str:
+    # Away from a minimum, and where the model does not explain the data, they follow the motion.
+    # Other words say so, and that standard errors do not hold.
+    at_minimum = result.stop_reason in ("converged", "noise") and not result.at_bounds
+    if not at_minimum or result.probability < _IMPROBABLE:
+        return ""
     positive = {name: r for name, r in _correlated(result).items() if r > 0}
     if not positive:
         return ""
