@@ -24,6 +24,11 @@ ROWS = (
     "ts", "q", "v", "w", "u", "multipliers", "phi", "phi_dot", "energy", "kinetic_energy",
     "potential_energy", *WORKS,
 )  # fmt: skip
+# Fields of `Labels`.
+LABELS = (
+    "coordinates", "units", "constraints", "constraint_units", "actuators", "actuator_units",
+    "inputs", "input_units",
+)  # fmt: skip
 # Positions of points, and their velocities: rows as well.
 PLACES, RATES = "drawing.places", "drawing.rates"
 # What a live trajectory computes from its system.

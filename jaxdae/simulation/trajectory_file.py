@@ -8,19 +8,21 @@
 `numpy.load(file)["q"]` reads one of them without this package. Nothing in a file is executed.
 """
 
+import contextlib
 import dataclasses
 import io
 import json
+import math
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from jaxdae.files import output_file, replace_file
-from jaxdae.simulation.stored import About, ROWS, StoredTrajectory
+from jaxdae.simulation.stored import About, LABELS, ROWS, StoredTrajectory
 
 FORMAT, VERSION = "jaxdae trajectory", 1
 _SUFFIX = ".npz"
@@ -39,9 +41,14 @@ _OTHERS = {
 }
 _NEEDED = ("ts", "q", "v", "w", "final_time", "result")
 _UNREADABLE = (
-    OSError, ValueError, KeyError, TypeError, EOFError, OverflowError, MemoryError, RecursionError,
-    AttributeError, NotImplementedError, zipfile.BadZipFile, zlib.error,
+    OSError, ValueError, KeyError, TypeError, EOFError, OverflowError, MemoryError, RuntimeError,
+    AttributeError, zipfile.BadZipFile, zlib.error,
 )  # fmt: skip
+_FIELDS = tuple(x.name for x in dataclasses.fields(About))
+# What `about` says of a drawing.
+DRAWN = ("places", "outlines", "unit", "links", "lines", "bodies", "trace", "fixed")
+# Of `about` [bytes], which is read before anything says how large it should be.
+_LONGEST_ABOUT = 2**26
 
 
 class TrajectoryFileError(ValueError):
@@ -78,7 +85,7 @@ def write(run: StoredTrajectory, path: str | Path) -> Path:
             suffix of files of another kind.
         OSError: if it cannot be written, or names a folder.
     """
-    _check_shapes(run.arrays)
+    _check_shapes({name: x.shape for name, x in run.arrays.items()})
     path = _place(path)
     arrays = dict(run.arrays)
     shared = shared_times(arrays["ts"])
@@ -134,16 +141,20 @@ def read(path: str | Path) -> StoredTrajectory:
         hint = f" {asked} is a folder: name a file in it." if asked.is_dir() else ""
         raise FileNotFoundError(f"there is no file {path}.{hint}")
     try:
-        # NumPy takes every other file for pickled data.
+        # `ZipFile` alone says so in words that not everybody knows.
         if not zipfile.is_zipfile(path):
             raise ValueError("it is not an archive of arrays")
-        with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
-            names = file.files if isinstance(file, np.lib.npyio.NpzFile) else []
-            about = json.loads(str(file["about"][()])) if "about" in names else None
+        with zipfile.ZipFile(path) as file:
+            about: Any = _about(file)
             if not isinstance(about, dict) or about.get("format") != FORMAT:
                 raise _error(path, "holds no trajectory; give one that Trajectory.save has written")
             _require_known(path, about)
-            arrays = {name: file[name] for name in about["arrays"]}
+            # Earlier releases wrote no drawings.
+            about = {"drawing": None} | about
+            _check_words(about)
+            # Before any is read: it may be larger than the memory.
+            _check_headers(file, about["arrays"])
+            arrays = {name: _array(file, name) for name in about["arrays"]}
         return _trajectory(about, arrays)
     except TrajectoryFileError:
         raise
@@ -163,35 +174,128 @@ def _require_known(path: Path, about: dict[str, Any]) -> None:
         raise _error(path, f"{text}, and this release reads formats up to {VERSION}; update jaxdae")
 
 
-def _trajectory(about: dict[str, Any], arrays: dict[str, np.ndarray]) -> StoredTrajectory:
-    for name, (dtype, shape) in about["arrays"].items():
-        x = arrays[name]
+class _Header(NamedTuple):
+    """What a file of NumPy says of its array."""
+
+    dtype: np.dtype
+    shape: tuple[int, ...]
+
+
+def _header(file: zipfile.ZipFile, name: str) -> _Header:
+    """Type and shape of an array that fills its place in the archive; no number of it is read."""
+    if f"{name}.npy" not in file.namelist():
+        raise ValueError(f"it has no {name}")
+    with _naming(name), file.open(f"{name}.npy") as opened:
+        # Headers of later formats may themselves be as long as gigabytes; none is written here.
+        version = np.lib.format.read_magic(opened)
+        if version != (1, 0):
+            raise ValueError(f"its format is {version[0]}.{version[1]}, must be 1.0")
+        shape, _, dtype = np.lib.format.read_array_header_1_0(opened)
+        here = file.getinfo(f"{name}.npy").file_size - opened.tell()
+    if dtype.hasobject:
+        raise ValueError(f"{name} holds Python objects, which would have to be executed")
+    promised = math.prod(shape) * dtype.itemsize
+    if promised != here:
+        what = f"{name} says that it is {dtype}{list(shape)}, {promised} bytes"
+        raise ValueError(f"{what}, and has {here} bytes")
+    return _Header(dtype, shape)
+
+
+def _array(file: zipfile.ZipFile, name: str) -> np.ndarray:
+    with _naming(name), file.open(f"{name}.npy") as opened:
+        return np.lib.format.read_array(opened, allow_pickle=False)
+
+
+@contextlib.contextmanager
+def _naming(name: str) -> Iterator[None]:
+    """Name the array in errors."""
+    try:
+        yield
+    except _UNREADABLE as reason:
+        raise ValueError(f"{name}.npy: {reason}") from reason
+
+
+def _about(file: zipfile.ZipFile) -> Any:
+    """What is said of the run; `None` where nothing is."""
+    if "about.npy" not in file.namelist():
+        return None
+    dtype, shape = _header(file, "about")
+    if dtype.kind != "U" or shape or dtype.itemsize > _LONGEST_ABOUT:
+        raise ValueError(f"about is {dtype}{list(shape)}, must be one text of 16 MB at most")
+    return json.loads(str(_array(file, "about")[()]))
+
+
+def _check_words(about: dict[str, Any]) -> None:
+    """Names of arrays, labels and parts of the drawing, as they are used later."""
+    absent = [x for x in ("arrays", *_FIELDS) if x not in about]
+    if absent:
+        raise ValueError(f"about has no {absent[0]}")
+    for name in ("arrays", "labels", "stats"):
+        if not isinstance(about[name], dict):
+            raise ValueError(f"{name} is {about[name]!r}, must have names and values")
+    for name, x in about["labels"].items():
+        if name not in LABELS:
+            raise ValueError(f"labels has {name!r}, must have only {', '.join(LABELS)}")
+        if not isinstance(x, list) or not all(isinstance(y, str) for y in x):
+            raise ValueError(f"the labels of {name} are {x!r}, must be texts")
+    for name, x in about["arrays"].items():
+        if not (isinstance(x, list) and len(x) == 2 and isinstance(x[1], list)):
+            raise ValueError(f"arrays has {x!r} for {name}, must have its type and shape")
+    drawing = about["drawing"]
+    missing = [x for x in DRAWN if drawing is not None and x not in drawing]
+    if missing:
+        raise ValueError(f"its drawing has no {missing[0]}")
+
+
+def _check_headers(file: zipfile.ZipFile, declared: dict[str, Any]) -> None:
+    """Arrays have the types and shapes that are declared, and these fit each other."""
+    shapes = {}
+    for name, (dtype, shape) in declared.items():
+        x = _header(file, name)
         if x.dtype.str != dtype or list(x.shape) != shape:
             raise ValueError(f"{name} is {x.dtype}{list(x.shape)}, not {dtype}{shape}")
-    missing = [name for name in _NEEDED if name not in arrays]
+        if x.dtype.kind not in _kinds(name):
+            raise ValueError(f"{name} is of the type {x.dtype}, which it cannot be")
+        shapes[name] = x.shape
+    missing = [name for name in _NEEDED if name not in shapes]
     if missing:
         raise ValueError(f"it has no {missing[0]}")
+    reached = shapes.pop("reached", None)
+    if reached is not None:
+        if shapes["ts"] != reached[-1:]:
+            raise ValueError(f"ts has shape {shapes['ts']}, reached {reached}")
+        shapes["ts"] = reached
+    _check_shapes(shapes)
+
+
+def _kinds(name: str) -> str:
+    """Letters of NumPy for the types that an array may have."""
+    if name in ("result", "reached"):
+        return {"result": "U", "reached": "b"}[name]
+    heads = ("drawing.", "final_state.", "last_state.")
+    real = (name in ROWS and name != "u") or name == "final_time" or name.startswith(heads)
+    return "f" if real else "biufcU"
+
+
+def _trajectory(about: dict[str, Any], arrays: dict[str, np.ndarray]) -> StoredTrajectory:
     reached = arrays.pop("reached", None)
     if reached is not None:
         every = np.broadcast_to(arrays["ts"], reached.shape)
         infinity = np.asarray(np.inf, every.dtype)
         arrays["ts"] = every if reached.all() else np.where(reached, every, infinity)
-    _check_shapes(arrays)
-    # Earlier releases wrote no drawings.
-    about = {"drawing": None} | about
-    fields = {x.name: about[x.name] for x in dataclasses.fields(About)}
+    fields = {name: about[name] for name in _FIELDS}
     fields["labels"] = {name: tuple(x) for name, x in fields["labels"].items()}
     fields |= {name: tuple(fields[name]) for name in ("axes", "left_out")}
     return StoredTrajectory(arrays, About(**fields))
 
 
-def _check_shapes(arrays: Mapping[str, np.ndarray]) -> None:
+def _check_shapes(shapes: Mapping[str, tuple[int, ...]]) -> None:
     """Axes of the batch come first in every array, then time in those that have rows."""
-    batch, rows = arrays["final_time"].shape, arrays["ts"].shape
-    for name, x in arrays.items():
+    batch, rows = shapes["final_time"], shapes["ts"]
+    for name, shape in shapes.items():
         first = rows if name in ROWS or name.startswith(("u.", "drawing.")) else batch
-        if rows[:-1] != batch or x.shape[: len(first)] != first:
-            raise ValueError(f"{name} has shape {x.shape}, times {rows} and members {batch}")
+        if rows[:-1] != batch or shape[: len(first)] != first:
+            raise ValueError(f"{name} has shape {shape}, times {rows} and members {batch}")
 
 
 def _error(path: Path, reason: str) -> TrajectoryFileError:
