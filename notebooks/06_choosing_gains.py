@@ -63,16 +63,16 @@ for name, known in (classical | {"RK4": (3.4589, 3.7813)}).items():
 assert all(g.factor < 1 for g in exact.values())
 
 # The factor is an eigenvalue; what a step really leaves is the matrix.
-left = {}
+remains = {}
 for name, gains in exact.items():
     A = np.array([[0.0, 1.0], [-gains.K_P, -gains.K_D]])
     one = step_matrix(A, 1.0, METHODS[name])
-    left[name] = np.abs(one).max(), np.abs(one @ one).max()
-print(table(("method", "after one step", "after two"), [(x, *left[x]) for x in METHODS]))
+    remains[name] = np.abs(one).max(), np.abs(one @ one).max()
+print(table(("method", "after one step", "after two"), [(x, *remains[x]) for x in METHODS]))
 
-assert left["Euler"][0] > 0.9
-assert left["Euler"][1] < 1e-12
-assert all(left[name][0] < 1e-10 for name in METHODS if name != "Euler")
+assert remains["Euler"][0] > 0.9
+assert remains["Euler"][1] < 1e-12
+assert all(remains[name][0] < 1e-10 for name in METHODS if name != "Euler")
 
 # %% [markdown]
 # Euler's line is Baumgarte's classical $\alpha = \beta = 1/h$. A velocity constraint,

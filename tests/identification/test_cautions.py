@@ -31,7 +31,7 @@ def autoregressive(rng, rho: float) -> np.ndarray:
     return e
 
 
-def fitted(noise, sigma=0.02, missing=()):
+def fitted(noise, sigma: float | None = 0.02, missing=()):
     values = motion(TS, 4.0, 0.2) + 0.02 * noise
     values[list(missing)] = np.nan
     experiment = Experiment(TS, {"place": Measurement(values, sigma)}, START)

@@ -242,7 +242,7 @@ NAN, INF = "(0.0 / 0.0)", "(1.0 / 0.0)"
 WRONG = [("0.0", NAN), (NAN, "0.5"), ("0.0", INF), ("0.0", f"-{INF}"), ("0.0", "-0.5")]
 STEPS = {
     "fixed": {},
-    "rows": {"saveat": diffrax.SaveAt(ts=np.linspace(0.0, 0.5, 4))},
+    "rows": {"saveat": diffrax.SaveAt(ts=[0.0, 0.2, 0.3, 0.5])},
     "adaptive": {"dt": None, "solver": diffrax.Dopri5(), "saveat": diffrax.SaveAt(ts=[0.1, 0.5])},
     "end": {"dt": None, "solver": diffrax.Dopri5(), "saveat": diffrax.SaveAt(t1=True)},
 }

@@ -1,5 +1,7 @@
 """Times, steps and tolerances that are no numbers, and states of runs that failed."""
 
+from typing import Any
+
 import diffrax
 import jax
 import jax.numpy as jnp
@@ -35,7 +37,8 @@ def exact(t):
 
 
 def control(x, name):
-    return diffrax.PIDController(**{"rtol": 1e-8, "atol": 1e-8} | {name: x})
+    settings: dict[str, Any] = {"rtol": 1e-8, "atol": 1e-8, name: x}
+    return diffrax.PIDController(**settings)
 
 
 # What is traced; the value that is right, and those that are not.
