@@ -154,6 +154,8 @@ class StabilizedIntegrals(AbstractFormulation):
 
     def in_direction(self, sign):
         turned = (self.inner.in_direction(sign), sign)
+        if self.inner is turned[0] and self.sign is sign:
+            return self
         return eqx.tree_at(lambda x: (x.inner, x.sign), self, turned)
 
     def perturbation_matrix(self, system, t, state):

@@ -127,13 +127,13 @@ class AbstractFormulation(Module):
             The same equations, their stabilization in `s = sign t` (`InDirection`). What damps the
             motion itself, such as realizing forces, is not changed.
         """
-        given: Any = vars(self).get("stabilization")
-        if isinstance(given, InDirection):  # of a run before
-            given = given.stabilization
-        forward = given is None or (isinstance(sign, int) and sign == 1)
+        field: Any = vars(self).get("stabilization")
+        forward = isinstance(sign, int) and sign == 1
+        if field is None or (forward and not isinstance(field, InDirection)):
+            return self
+        given = field.stabilization if isinstance(field, InDirection) else field  # a run before
         acting = given if forward else InDirection(given, sign)
-        same = given is vars(self).get("stabilization") and forward
-        return self if same else eqx.tree_at(lambda x: x.stabilization, self, acting)  # pyright: ignore
+        return eqx.tree_at(lambda x: x.stabilization, self, acting)  # pyright: ignore
 
     def check(self, system: System, state: State) -> None:
         """Raise `ValueError` when gains or options do not fit the system. Computes nothing."""

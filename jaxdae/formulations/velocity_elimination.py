@@ -157,7 +157,7 @@ class VelocityElimination(AbstractFormulation):
         return state_rate, jnp.linalg.solve(d.jac[:, basic].T, (d.force - d.mass @ a)[basic])
 
     def in_direction(self, sign):
-        if self.decay is None:
+        if self.decay is None or self.sign is sign:
             return self
         return eqx.tree_at(lambda x: x.sign, self, sign)
 

@@ -119,12 +119,11 @@ def wrong_times(times, saved: list, settings: list, controller) -> dict[str, Any
         jnp.any(jnp.isnan(x)) for x in settings
     ]
     found = {"a time, a step or a tolerance is not finite.": _any(not_finite)}
-    tolerances = [
-        x for x in (getattr(controller, y, None) for y in ("rtol", "atol")) if is_number(x)
-    ]
+    given: list[Any] = [getattr(controller, name, None) for name in ("rtol", "atol")]
+    tolerances = [jnp.asarray(x) for x in given if is_number(x)]
     if settings and tolerances:
-        ranges = [jnp.any(~((jnp.asarray(x) >= 0) & jnp.isfinite(x))) for x in tolerances]
-        zero = jnp.all(jnp.stack([jnp.all(jnp.asarray(x) == 0) for x in tolerances]))
+        ranges = [jnp.any(~((x >= 0) & jnp.isfinite(x))) for x in tolerances]
+        zero = jnp.all(jnp.stack([jnp.all(x == 0) for x in tolerances]))
         found["rtol and atol must be finite, not below zero, and not both zero."] = _any(
             [*ranges, zero]
         )
