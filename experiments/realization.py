@@ -263,10 +263,9 @@ def linear_claims(results: dict) -> list[Claim]:
             f"begins to decay at {above['rate']:.3f} 1/s for `{above['factor']:g} K`, promised "
             f"{above['promised']:.3f}, and at {below['rate']:.3f} 1/s, which is growth, for "
             f"`{below['factor']:g} K`. The estimate leaves out the reaction that the other "
-            "quasi-velocities need once the push has changed them: at the end the sleigh for "
-            f"`{above['factor']:g} K` decays at {above['late']:.3f} 1/s only, with the reaction.",
+            "quasi-velocities need once the push has changed them: later `psi'` follows that.",
             bool(abs(slowest / promised - 1) < 1e-3 and max(map(abs, fast)) < 0.02)
-            and below["rate"] < 0 < above["late"] < above["rate"],
+            and below["rate"] < 0 < above["rate"],
         ),
     ]
 

@@ -158,9 +158,7 @@ def about_the_threshold(system: System, factors=(0.5, 2.0)) -> dict:
         promised = linear_decay_rate(factor * threshold, known.rho2, known.A)
         # At the start, where nothing else moves yet: from a fit to the first 20 ms.
         rate = -np.polyfit(TIMES[:21], np.log(size[:21]), 1)[0]
-        # At the end `psi'` follows the reaction that the turning sleigh needs.
-        late = -np.polyfit(TIMES[-200:], np.log(size[-200:]), 1)[0]
-        rows.append({"factor": factor, "promised": promised, "rate": rate, "late": late})
+        rows.append({"factor": factor, "promised": promised, "rate": rate})
     return {"threshold": threshold, "rows": rows}
 
 
