@@ -2,6 +2,16 @@
 
 import sys
 
-from jaxdae.cli import main
+from jaxdae.interruptions import listening
 
-sys.exit(main())
+
+def main() -> int:
+    """Run the command: see `jaxdae.cli.main`."""
+    listening()  # before the command is loaded
+    from jaxdae import cli
+
+    return cli.main()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

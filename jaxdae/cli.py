@@ -4,16 +4,13 @@ import argparse
 import contextlib
 import gc
 import os
-import signal
 import sys
-import threading
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import NoReturn
 
-from jaxdae.files import stop_writing
+from jaxdae.interruptions import beside, LINE, listening
 
 LISTS = ("models", "formulations", "solves", "solvers")
 # Those of `jaxdae.tuning.optimizers`, and others of optax.
@@ -34,74 +31,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         when nobody reads on (`jaxdae list | head`), as shells number them.
     """
     # Called by another program, which has its own way with interruptions.
-    if arguments is not None or signal.getsignal(signal.SIGINT) != signal.default_int_handler:
+    if arguments is not None or not listening():
         return _run(arguments)
-    return _leaving_when_interrupted(lambda: _run(None))
-
-
-# How long an interrupted process waits for files and output that it is writing [s].
-_LAST_WORDS = 5.0
-
-
-def _leaving_when_interrupted(work: Callable[[], int]) -> int:
-    """Do work in another thread, while this one waits for an interruption and ends the process.
-
-    In the thread of the work Python would raise `KeyboardInterrupt` wherever that is: in callbacks
-    of the collection of garbage, which drop it, or while the interpreter that ends waits for
-    threads, which it then takes down under machine code that still runs: a segmentation fault. An
-    interrupted process takes nothing down. It loses nothing either: its files are complete at
-    every moment, and a tuning run saves each step.
-
-    Args:
-        work: returns the exit status.
-
-    Returns:
-        The same.
-
-    Raises:
-        BaseException: what the work raises.
-    """
-    ended, outcome = threading.Event(), []
-
-    def do():
-        try:
-            outcome.append(work())
-        except BaseException as error:
-            outcome.append(error)
-        finally:
-            ended.set()
-
-    signal.signal(signal.SIGINT, _leave)
-    threading.Thread(target=do, daemon=True).start()
-    while not ended.wait(1.0):  # where a signal does not end waiting, as on Windows
-        pass
-    # What is left to do is to end.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if isinstance(outcome[0], BaseException):
-        raise outcome[0]
-    return outcome[0]
-
-
-def _leave(*_) -> NoReturn:
-    """End the process at once, with a line of words and the status of an interruption."""
-
-    def last_words():
-        stop_writing(_LAST_WORDS)
-        sys.stdout.flush()
-
-    # Whoever asks twice does not want to wait.
-    signal.signal(signal.SIGINT, lambda *_: os._exit(130))
-    # Not by `sys.stderr`, which the other thread may be using. A terminal shows "^C" in the line.
-    line = "\n" if os.isatty(2) else ""
-    with contextlib.suppress(OSError):
-        os.write(2, f"{line}{_INTERRUPTED}\n".encode())
-    closing = threading.Thread(target=last_words, daemon=True)
-    closing.start()
-    closing.join(_LAST_WORDS)
-    os._exit(130)
-
-
-_INTERRUPTED = "jaxdae: interrupted; what was finished is kept."
+    return beside(lambda: _run(None))
 
 
 def _run(arguments: Sequence[str] | None) -> int:
@@ -129,7 +61,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         print(f"jaxdae: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print(f"\n{_INTERRUPTED}", file=sys.stderr)
+        print(f"\n{LINE}", file=sys.stderr)
         return 130
 
 

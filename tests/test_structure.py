@@ -12,9 +12,10 @@ MODULES = {
 }
 # From the lowest; each may import those before it.
 ROOMS = (
-    "files", "names", "tables", "reprs", "version", "references", "compiled", "linalg", "kernels",
-    "systems", "stability", "formulations", "solvers", "control", "analysis", "simulation",
-    "tuning", "parallel", "identification", "multibody", "models", "plotting", "commands", "cli",
+    "files", "interruptions", "names", "tables", "reprs", "version", "references", "compiled",
+    "linalg", "kernels", "systems", "stability", "formulations", "solvers", "control", "analysis",
+    "simulation", "tuning", "parallel", "identification", "multibody", "models", "plotting",
+    "commands", "cli",
 )  # fmt: skip
 KERNELS = ("llvm", "graph", "tracing", "emission", "cuda", "launch", "integration", "export")
 

@@ -26,6 +26,7 @@ from jaxdae.identification.result import Identification
 from jaxdae.identification.runs import Model, Settings
 from jaxdae.identification.settings import check_search, check_step
 from jaxdae.identification.store import contents_of, Store
+from jaxdae.interruptions import heard
 from jaxdae.simulation.backends import Backend
 from jaxdae.simulation.problem import MAX_STEPS
 
@@ -125,18 +126,19 @@ def identify(
     check_data(channels, experiments)
     check_step(dt, experiments)
     settings = Settings(dt, solver, stepsize_controller, max_steps, backend)
-    model = Model(build, tuple(x.reading for x in channels.values()), settings)
-    task = prepared(model, params, experiments, channels, intervals, priors)
-    key = jax.random.key(0) if key is None else key
-    first = guesses(task, params, starts, spread, key)
-    first = first[usable(task, first, names_of(params).raw, experiments)]
-    values = repeated(samples_of(task.fit), first.shape[0])
-    store = _store(checkpoint, resume, overwrite, task.fit, first)
-    alone = contextlib.nullcontext() if store is None else store.alone()
-    with alone, _Bar(progress, steps) as bar:
-        ended = estimate(
-            task.fit, first, values, task.counts, steps=steps, store=store, watch=bar.show
-        )
+    with heard():
+        model = Model(build, tuple(x.reading for x in channels.values()), settings)
+        task = prepared(model, params, experiments, channels, intervals, priors)
+        key = jax.random.key(0) if key is None else key
+        first = guesses(task, params, starts, spread, key)
+        first = first[usable(task, first, names_of(params).raw, experiments)]
+        values = repeated(samples_of(task.fit), first.shape[0])
+        store = _store(checkpoint, resume, overwrite, task.fit, first)
+        alone = contextlib.nullcontext() if store is None else store.alone()
+        with alone, _Bar(progress, steps) as bar:
+            ended = estimate(
+                task.fit, first, values, task.counts, steps=steps, store=store, watch=bar.show
+            )
     best = _best(ended, task.counts)
     require_freedom(task.counts, best.freedom, task.unknowns, task.channels)
     result = identification(task, params, best, experiments)

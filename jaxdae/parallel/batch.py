@@ -14,6 +14,7 @@ from jax.sharding import Mesh
 from jaxtyping import PyTree
 from tqdm import tqdm
 
+from jaxdae.interruptions import heard
 from jaxdae.parallel import processes
 from jaxdae.parallel.errors import BatchError
 from jaxdae.parallel.fingerprint import fingerprint
@@ -112,24 +113,27 @@ def map_batch(
         BatchError: if the batch ends early: out of memory, a disk that is full, a function that
             raises, another process that ended. Finished chunks are kept.
     """
-    members = split(function, batch, in_axes)
-    layout = _layout(members.total, block_size, chunk_size, devices)
-    mapped = members.take(layout.first_block())
-    shapes = eqx.filter_eval_shape(run_block, mapped, members.shared, members.rest)
-    leaves, structure = jax.tree.flatten(shapes)
-    # One process and its memory hold nothing that it could be compared with.
-    compared = directory is not None or jax.process_count() > 1
-    here = fingerprint(members, layout) if compared else {}
-    if directory is None:
-        results = Memory(members.total, leaves)
-    else:
-        results = Store(directory, here, result_names(shapes))
-    with contextlib.closing(results):
-        there = processes.agree(lambda: {"what": here, "finished": results.open(overwrite)})
-        processes.require_same(there["what"], here)
-        chunks = _chunks(layout, there["finished"])
-        processes.share(lambda: _compute(members, layout, chunks, results, progress), results.kept)
-        return jax.tree.unflatten(structure, results.complete())
+    with heard():
+        members = split(function, batch, in_axes)
+        layout = _layout(members.total, block_size, chunk_size, devices)
+        mapped = members.take(layout.first_block())
+        shapes = eqx.filter_eval_shape(run_block, mapped, members.shared, members.rest)
+        leaves, structure = jax.tree.flatten(shapes)
+        # One process and its memory hold nothing that it could be compared with.
+        compared = directory is not None or jax.process_count() > 1
+        here = fingerprint(members, layout) if compared else {}
+        if directory is None:
+            results = Memory(members.total, leaves)
+        else:
+            results = Store(directory, here, result_names(shapes))
+        with contextlib.closing(results):
+            there = processes.agree(lambda: {"what": here, "finished": results.open(overwrite)})
+            processes.require_same(there["what"], here)
+            chunks = _chunks(layout, there["finished"])
+            processes.share(
+                lambda: _compute(members, layout, chunks, results, progress), results.kept
+            )
+            return jax.tree.unflatten(structure, results.complete())
 
 
 def _compute(

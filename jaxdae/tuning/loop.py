@@ -12,6 +12,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Bool, Float, PyTree
 
+from jaxdae.interruptions import heard
 from jaxdae.reprs import shown
 from jaxdae.stability.arguments import is_real
 from jaxdae.systems.calls import check_instance
@@ -185,7 +186,7 @@ def tune(
     run = ScipyRun(chosen, state, steps) if in_turn else Run(chosen, state, steps)
     seed = np.asarray(jax.random.key_data(key)).tolist()
     search = {"mode": run.problem.mode, "starts": int(starts), "spread": float(spread), "key": seed}
-    with contextlib.closing(run), file.alone():
+    with heard(), contextlib.closing(run), file.alone():
         file.open(run, chosen, params, search)
         before, ended = run.evaluations, _Patience(patience, min_improvement)
         if run.rows <= steps and not run.ended and not ended.exhausted(run.history):

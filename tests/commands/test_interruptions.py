@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+import weakref
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,9 @@ import pytest
 import jaxdae
 from jaxdae.cli import main
 from jaxdae.files import held
+from jaxdae.interruptions import heard, LINE
 
 ROOT = Path(jaxdae.__file__).parents[1]
-LINE = "jaxdae: interrupted; what was finished is kept.\n"
 
 
 # A shell that starts the tests in the background would have interruptions ignored.
@@ -93,7 +94,7 @@ def test_whatever_a_command_does_an_interruption_ends_it(tmp_path, work, times):
         process.send_signal(signal.SIGINT)
     output, errors = process.communicate(timeout=30)
     assert process.returncode == 130
-    assert errors == LINE
+    assert errors == f"{LINE}\n"
     if times == 1 and work == "writing":  # what is being written is finished
         assert path.read_bytes() == b"new"
         assert list(tmp_path.iterdir()) == [path]
@@ -149,8 +150,42 @@ def test_tuning_that_is_interrupted_again_and_again_comes_to_its_end(tmp_path, r
                 process.send_signal(signal.SIGINT)
                 time.sleep(pause)
             errors = process.communicate(timeout=60)[1]
-            assert (process.returncode, errors) == (130, LINE)
+            assert (process.returncode, errors) == (130, f"{LINE}\n")
     process = started("-m", "jaxdae", *words, "--resume")
     assert process.communicate(timeout=300)[1] == ""
     assert process.returncode == 0
     assert not list(tmp_path.glob(".*.partial"))
+
+
+def test_an_interruption_that_python_drops_comes_again(monkeypatch):
+    """Raised in a callback of the collection of garbage, from where it reaches nobody."""
+    others = []
+    monkeypatch.setattr(sys, "unraisablehook", others.append)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    class Thing:
+        pass
+
+    def fail(_):
+        raise ValueError("of somebody else")
+
+    def interrupt(_):
+        signal.raise_signal(signal.SIGINT)
+
+    def call_back_and_wait(callback, seconds):
+        thing = Thing()
+        reference = weakref.ref(thing, callback)
+        del thing
+        time.sleep(seconds)
+        assert reference() is None
+
+    try:
+        with heard():
+            call_back_and_wait(fail, 0.0)
+        assert [x.exc_type for x in others] == [ValueError]
+        with pytest.raises(KeyboardInterrupt), heard():
+            call_back_and_wait(interrupt, 30.0)
+        assert len(others) == 1
+        assert sys.unraisablehook == others.append
+    finally:
+        signal.signal(signal.SIGINT, before)
