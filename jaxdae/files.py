@@ -11,8 +11,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import cache
+from io import FileIO
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 if sys.platform == "win32":
     import msvcrt
@@ -100,10 +101,11 @@ def held(path: Path, refusal: Callable[[str], Exception]) -> Iterator[None]:
             file.close()
 
 
-def _locked(lock: Path, refusal: Callable[[str], Exception]) -> BinaryIO | None:
+def _locked(lock: Path, refusal: Callable[[str], Exception]) -> FileIO | None:
     while True:
         try:
-            file = open(lock, "a+b", opener=no_link)  # noqa: SIM115, open as long as it is held
+            # Open as long as it is held.
+            file = open(lock, "a+b", buffering=0, opener=no_link)  # noqa: SIM115
         except OSError:
             return None
         try:
@@ -113,9 +115,9 @@ def _locked(lock: Path, refusal: Callable[[str], Exception]) -> BinaryIO | None:
                 import platform  # which the command needs for nothing else
 
                 who = f"process {os.getpid()} on {platform.node()} since"
-                file.truncate(0)
-                file.write(f"{who} {time.strftime('%Y-%m-%d %H:%M:%S')}".encode())
-                file.flush()
+                with contextlib.suppress(OSError):  # of a full disk
+                    file.truncate(0)
+                    file.write(f"{who} {time.strftime('%Y-%m-%d %H:%M:%S')}".encode())
                 return file
         except FileNotFoundError:
             pass
@@ -124,13 +126,13 @@ def _locked(lock: Path, refusal: Callable[[str], Exception]) -> BinaryIO | None:
             holder = file.read(200).decode(errors="replace").strip()
             file.close()
             raise refusal(holder or "another process") from None
-        except OSError:  # a file system without locks, or one that is full
+        except OSError:  # a file system without locks
             file.close()
             return None
         file.close()
 
 
-def _lock(file: BinaryIO) -> None:
+def _lock(file: FileIO) -> None:
     """Lock a file, or raise `BlockingIOError`."""
     if sys.platform != "win32":
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
