@@ -95,7 +95,7 @@ class VelocityElimination(AbstractFormulation):
     decay: Gain | None = None
     limit: float | None = eqx.field(static=True, default=None)
     # Of time in the direction of integration, in which residuals decay.
-    sign: Any = eqx.field(default=1, repr=False)
+    sign: Any = eqx.field(default=1, repr=False, init=False)
 
     def __init__(
         self,

@@ -19,6 +19,11 @@ def invalidated(tree: Any, bad: Bool[Array, ""]) -> Any:
         tree: floating-point arrays in any pytree.
         bad: whether it failed.
     """
-    scale = jnp.where(bad, jnp.nan, 1.0)
-    scaled = lambda tree, scale: jax.tree.map(lambda x: x * scale.astype(x.dtype), tree)  # noqa: E731
+    # Both are made to vary over the same devices of a `shard_map`.
+    tree = jax.tree.map(lambda x: jnp.where(bad, x, x), tree)
+    scale = jax.tree.map(
+        lambda x: jnp.where(bad & (x == x), jnp.nan, 1.0).astype(x.dtype),
+        jax.lax.stop_gradient(tree),
+    )
+    scaled = lambda tree, scale: jax.tree.map(jnp.multiply, tree, scale)  # noqa: E731
     return shielded(scaled, tree, tree, scale)

@@ -190,12 +190,12 @@ CALLS = [
     (
         {"stepsize_controller": diffrax.PIDController(rtol=-1e-6, atol=1e-6)},
         ValueError,
-        "rtol of PIDController must be a number not below zero; got -1e-06",
+        "rtol of PIDController must be a finite number not below zero; got -1e-06",
     ),
     (
         {"stepsize_controller": diffrax.PIDController(rtol=1e-6, atol=math.nan)},
         ValueError,
-        "atol of PIDController must be a number not below zero; got nan",
+        "atol of PIDController must be a finite number not below zero; got nan",
     ),
     (
         {"stepsize_controller": diffrax.PIDController(rtol=0.0, atol=0.0)},

@@ -160,7 +160,7 @@ def test_the_budget_tells_conditions_risk_and_price():
         (1.0, 0.3, (0.25,), "h = 0.25 s, 4 steps"),
         ((1.0, 0.6), 0.3, (0.25, 0.3), "h = 0.25, 0.3 s, to t = 1, 0.6 s"),
         ((1.0, 0.5), (0.25, 0.25), (0.25, 0.25), "h = 0.25, 0.25 s, to t = 1, 0.5 s"),
-        (-1.0, -0.3, (-0.25,), "h = -0.25 s, 4 steps"),
+        (-1.0, -0.3, (0.25,), "h = 0.25 s, 4 steps"),
     ],
 )
 def test_the_budget_states_the_steps_that_are_made(t1, dt, made, text):

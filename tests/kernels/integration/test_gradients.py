@@ -72,7 +72,7 @@ def judged(ts, q, v, end):
 
 def loss(x, **settings):
     found = simulated(x, **settings)
-    return judged(found.ts, found.q, found.v, found.final_state)
+    return judged(found.ts, found.q, found.v, found.last_state)
 
 
 def assert_close(found, expected, rtol):
