@@ -13,6 +13,7 @@ import jax
 import llvmlite.binding as llvm
 import numpy as np
 import pytest
+from llvmlite.binding.targets import FeatureMap
 from xdist.scheduler import LoadScopeScheduling
 
 from helpers.lowering import share_contexts
@@ -68,7 +69,9 @@ if "xla_cpu_max_isa=SSE4_2" in os.environ.get("XLA_FLAGS", ""):
     _OLD = {"64bit", "cmov", "cx16", "cx8", "fxsr", "mmx", "popcnt", "sahf", "ssse3"}
     _OLD |= {"sse", "sse2", "sse3", "sse4.1", "sse4.2"}
     _HERE = dict(llvm.get_host_cpu_features())
-    llvm.get_host_cpu_features = lambda: {x: has and x in _OLD for x, has in _HERE.items()}
+    llvm.get_host_cpu_features = lambda: FeatureMap(
+        {x: has and x in _OLD for x, has in _HERE.items()}
+    )
 
 
 def pytest_collection_modifyitems(items):

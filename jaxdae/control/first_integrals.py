@@ -103,7 +103,7 @@ class StabilizedIntegrals(AbstractFormulation):
     weight: Gain | None = None
     rcond: float | None = eqx.field(static=True, default=None)
     # Of time in the direction of integration, in which the integrals return.
-    sign: Any = eqx.field(default=1, repr=False, init=False)
+    sign: Any = eqx.field(default=1, repr=False)
 
     def __check_init__(self):
         _check_gains(self.gain, self.weight)
