@@ -14,10 +14,10 @@ import numpy as np
 
 import jaxdae
 from jaxdae.cli import main as command
+from jaxdae.diagnosis.failure import describe_failure
 from jaxdae.models import PAPER_RUNS, ReachableTwoLink, TwoLinkManipulator
 from jaxdae.models.two_link import AbstractTwoLink, PAPER_START_Q, PAPER_START_V
 from jaxdae.simulation.choices import make_formulation
-from jaxdae.simulation.failure import describe_failure
 
 # Whether a run passes a singular configuration depends on its steps, and these on round-off: the
 # report is that of diffrax on XLA wherever it is made.

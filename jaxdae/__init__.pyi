@@ -35,6 +35,8 @@ from .control import (
     ServoConstraint as ServoConstraint,
     StateFeedback as StateFeedback,
 )
+from .diagnosis.failure import SimulationError as SimulationError
+from .exports.export import export as export, ExportedFiles as ExportedFiles
 from .formulations import (
     AugmentedLagrangian as AugmentedLagrangian,
     Baumgarte as Baumgarte,
@@ -66,13 +68,11 @@ from .linalg.saddle_point import (
 )
 from .linalg.singularity_robust import SingularityRobust as SingularityRobust
 from .references import citation as citation
+from .results.stored import StoredTrajectory as StoredTrajectory
+from .results.trajectory import Trajectory as Trajectory
+from .results.trajectory_file import TrajectoryFileError as TrajectoryFileError
+from .runs import simulate as simulate
 from .simulation.backends import BackendError as BackendError
-from .simulation.export import export as export, ExportedFiles as ExportedFiles
-from .simulation.failure import SimulationError as SimulationError
-from .simulation.simulate import simulate as simulate
-from .simulation.stored import StoredTrajectory as StoredTrajectory
-from .simulation.trajectory import Trajectory as Trajectory
-from .simulation.trajectory_file import TrajectoryFileError as TrajectoryFileError
 from .solvers import Projected as Projected
 from .systems import (
     check_mass_matrix as check_mass_matrix,

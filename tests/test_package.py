@@ -80,9 +80,9 @@ def test_what_needs_no_computation_does_not_load_jax(words):
 @pytest.mark.slow
 def test_a_name_is_a_function_whatever_module_was_loaded_before():
     """Of modules that have the name of their function, or of their room."""
-    code = "import jaxdae.simulation.simulate as module, jaxdae; print(jaxdae.simulate.__module__)"
+    code = "import jaxdae.runs as module, jaxdae; print(jaxdae.simulate.__module__)"
     done = subprocess.run([sys.executable, "-c", code], check=True, stdout=-1, text=True)
-    assert done.stdout.strip() == "jaxdae.simulation.simulate"
+    assert done.stdout.strip() == "jaxdae.runs"
 
 
 def test_every_name_that_is_exported_is_there():

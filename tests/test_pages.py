@@ -115,8 +115,9 @@ def test_settings_on_the_pages_are_those_of_the_code():
     from inspect import signature
 
     import jaxdae
+    from jaxdae.diagnosis import diagnostics, passages
     from jaxdae.kernels.cuda import kernel
-    from jaxdae.simulation import diagnostics, passages, problem
+    from jaxdae.simulation import problem
 
     page = {x: (ROOT / "docs" / x).read_text() for x in ("options.md", "gpu.md")}
     warnings = (ROOT / "docs/howto/warnings.md").read_text()

@@ -14,8 +14,8 @@ MODULES = {
 ROOMS = (
     "files", "interruptions", "names", "tables", "reprs", "version", "references", "compiled",
     "linalg", "kernels", "systems", "stability", "formulations", "solvers", "control", "analysis",
-    "simulation", "tuning", "parallel", "identification", "multibody", "models", "plotting",
-    "commands", "cli",
+    "simulation", "diagnosis", "results", "runs", "exports", "tuning", "parallel", "identification",
+    "multibody", "models", "plotting", "commands", "cli",
 )  # fmt: skip
 KERNELS = ("llvm", "graph", "tracing", "emission", "cuda", "launch", "integration", "export")
 

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxdae.simulation.passages import Passage
-from jaxdae.simulation.stored import About, PLACES, RATES, ROWS, StoredTrajectory, WORKS
+from jaxdae.diagnosis.passages import Passage
+from jaxdae.results.stored import About, PLACES, RATES, ROWS, StoredTrajectory, WORKS
 from jaxdae.version import __version__
 
 

@@ -19,12 +19,8 @@ from jaxdae.commands import kept
 from jaxdae.commands.choice import chosen_controller, chosen_formulation
 from jaxdae.commands.record import Record, Words
 from jaxdae.commands.start import chosen_start
-from jaxdae.compiled import kinds
 from jaxdae.control.base import control_input, offers_of
-from jaxdae.kernels.llvm import machine_code
-from jaxdae.models import get_model, Model
-from jaxdae.simulation.choices import make_solver
-from jaxdae.simulation.diagnostics import (
+from jaxdae.diagnosis.diagnostics import (
     judged,
     passages_along,
     read_row,
@@ -32,17 +28,20 @@ from jaxdae.simulation.diagnostics import (
     rows_of,
     tolerance_of,
 )
-from jaxdae.simulation.drawing import traced
-from jaxdae.simulation.failure import describe_failure
-from jaxdae.simulation.passages import AROUND, near, Passage
-from jaxdae.simulation.prepare import prepare
+from jaxdae.diagnosis.failure import describe_failure
+from jaxdae.diagnosis.passages import AROUND, near, Passage
+from jaxdae.diagnosis.review import reviewed
+from jaxdae.kernels.llvm import machine_code
+from jaxdae.models import get_model, Model
+from jaxdae.results.drawing import traced
+from jaxdae.results.readings import read_rows
+from jaxdae.results.snapshot import result_names
+from jaxdae.results.stored import PLACES, RATES
+from jaxdae.results.trajectory import Trajectory
+from jaxdae.runs import prepare
+from jaxdae.simulation.choices import make_solver
 from jaxdae.simulation.problem import default_tolerance, MAX_STEPS, Method, Problem, START_TOLERANCE
-from jaxdae.simulation.readings import read_rows
-from jaxdae.simulation.review import reviewed
 from jaxdae.simulation.run import NATIVE, run as integrated
-from jaxdae.simulation.snapshot import result_names
-from jaxdae.simulation.stored import PLACES, RATES
-from jaxdae.simulation.trajectory import Trajectory
 from jaxdae.systems import constraint_residuals
 from jaxdae.systems.checks import constraint_counts
 
@@ -244,13 +243,13 @@ def with_enough_rows(run_with: Callable[[Any], Any], t1: float, dt: float | None
 
 
 def _made(problem: Problem, method: Method, kernels: dict[str, machine_code.Kernel] | None) -> Made:
-    declared = kinds(problem.parts)
     arrays, static = eqx.partition(problem, eqx.is_array)
     inputs, structure = jax.tree.flatten(arrays)
     form: dict[str, Any] = {}
 
     def program(*inputs):
-        run = integrated(eqx.combine(structure.unflatten(inputs), static), method, declared)
+        problem = eqx.combine(structure.unflatten(inputs), static)
+        run = Trajectory.of(problem, method, integrated(problem, method))
         rows, survey = read_rows(run, _read)
         picture, form["drawing"] = _drawn(run, rows)
         rows |= picture

@@ -8,8 +8,8 @@ import numpy as np
 from jaxdae.analysis.findings import Analysis, Control, Stabilizer
 from jaxdae.analysis.root_limits import clean
 from jaxdae.formulations.stabilization import AbstractStabilization
+from jaxdae.results.labelled import label_field
 from jaxdae.simulation.choices import fields_of
-from jaxdae.simulation.labelled import label_field
 from jaxdae.tables import gain_text, table
 
 # Roots that agree to this part of their size are one line of a table: critical damping makes double

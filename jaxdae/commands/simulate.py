@@ -13,8 +13,8 @@ from jaxdae.commands.output import output_folder
 from jaxdae.commands.record import Record
 from jaxdae.files import write_json
 from jaxdae.models.registry import catalogue
-from jaxdae.simulation import trajectory_file
-from jaxdae.simulation.columns import write_csv
+from jaxdae.results import trajectory_file
+from jaxdae.results.columns import write_csv
 from jaxdae.tables import table
 from jaxdae.version import __version__
 

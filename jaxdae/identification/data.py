@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 from jaxdae.identification.starts import UnknownStart
 from jaxdae.reprs import Module
-from jaxdae.simulation.trajectory import Trajectory
+from jaxdae.results.trajectory import Trajectory
 from jaxdae.systems import State
 
 

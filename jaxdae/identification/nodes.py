@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from jaxdae.identification.data import Experiment
-from jaxdae.simulation.simulate import simulate
+from jaxdae.runs import simulate
 from jaxdae.systems import State
 
 

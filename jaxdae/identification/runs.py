@@ -13,9 +13,9 @@ from jaxtyping import Array, Float
 from jaxdae.formulations.base import AbstractFormulation
 from jaxdae.identification.starts import moved, projected
 from jaxdae.reprs import Module
-from jaxdae.simulation.prepare import prepare
+from jaxdae.results.trajectory import Trajectory
+from jaxdae.runs import prepare
 from jaxdae.simulation.run import run
-from jaxdae.simulation.trajectory import Trajectory
 from jaxdae.systems import State, System
 from jaxdae.systems.calls import check_instance
 
@@ -205,7 +205,8 @@ class Model(Module):
             times = problem.times._replace(start=cast(span.start), end=cast(span.end))
             problem = problem._replace(times=times)
         saveat = eqx.tree_at(lambda s: s.subs.ts, method.saveat, cast(span.samples))
-        trajectory = run(problem, method._replace(saveat=saveat), None)
+        method = method._replace(saveat=saveat)
+        trajectory = Trajectory.of(problem, method, run(problem, method))
         return eqx.tree_at(lambda x: x.ts, trajectory, trajectory.ts + cast(span.origin))
 
 

@@ -9,12 +9,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxdae.diagnosis.diagnostics import in_words, passages_along
+from jaxdae.diagnosis.passages import hermite, Passage, RANK, resolved, weyl
 from jaxdae.identification.data import Experiment
 from jaxdae.identification.nodes import label
 from jaxdae.identification.runs import Readings, Settings
 from jaxdae.reprs import shown
-from jaxdae.simulation.diagnostics import in_words, passages_along
-from jaxdae.simulation.passages import hermite, Passage, RANK, resolved, weyl
 from jaxdae.systems import State
 
 # Changes of the parameters that are tried, in their units: one in a hundred.

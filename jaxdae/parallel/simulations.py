@@ -11,8 +11,8 @@ from jaxtyping import PyTree
 from jaxdae.control.base import AbstractDynamicController
 from jaxdae.formulations import AbstractFormulation
 from jaxdae.parallel.batch import map_batch
-from jaxdae.simulation.simulate import simulate
-from jaxdae.simulation.trajectory import Trajectory
+from jaxdae.results.trajectory import Trajectory
+from jaxdae.runs import simulate
 from jaxdae.systems import State, System
 from jaxdae.systems.precision import in_dtype
 

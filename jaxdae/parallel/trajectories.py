@@ -7,7 +7,7 @@ import numpy as np
 
 from jaxdae.parallel.manifest import error
 from jaxdae.parallel.store import load_batch
-from jaxdae.simulation.stored import About, StoredTrajectory
+from jaxdae.results.stored import About, StoredTrajectory
 from jaxdae.systems import System
 
 _NEEDED = ("ts", "q", "v", "success", "final_time")

@@ -5,9 +5,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from jaxdae.diagnosis import passages
 from jaxdae.plotting import between_rows, readout
 from jaxdae.plotting.between_rows import Moving
-from jaxdae.simulation import passages
 
 # Of so few members each is drawn.
 FEW = 12

@@ -4,8 +4,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from jaxdae.diagnosis import passages
 from jaxdae.plotting import readout
-from jaxdae.simulation import passages
 
 # Of more rows than this the straight lines between them are shorter than a picture shows.
 MANY_ROWS = 1000

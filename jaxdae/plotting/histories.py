@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
+from jaxdae.diagnosis import passages
 from jaxdae.plotting import between_rows, missed, readout, style
-from jaxdae.simulation import passages
 
 # Beside curves this many times larger one is flat, and has a panel of its own.
 _FLAT = 30.0
@@ -131,7 +131,7 @@ def _missed_in_words(trajectory: Any, rows: between_rows.Moving, labels: Any) ->
     if long == 0:
         return None
     # Traces the run's equations with JAX, which pictures of stored rows do without.
-    from jaxdae.simulation.accelerations import accelerations
+    from jaxdae.results.accelerations import accelerations
 
     head = f"{long} of {rows.ts.size - 1} intervals between rows are too long for the motion"
     found = missed.missed_extrema(rows, readout.rows(trajectory, accelerations(trajectory)))
@@ -156,7 +156,7 @@ def _passages(trajectory: Any) -> list[passages.Passage]:
     rows = between_rows.rows_of(trajectory)
     if rows is None or rows.ts.size < 2:
         return []
-    from jaxdae.simulation.diagnostics import passages_along
+    from jaxdae.diagnosis.diagnostics import passages_along
 
     found, _ = passages_along(trajectory.system, trajectory.formulation, rows.ts, rows)
     return found

@@ -4,8 +4,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from jaxdae.diagnosis import passages
 from jaxdae.plotting.between_rows import finely, Moving
-from jaxdae.simulation import passages
 
 # Rows on either side by which the frequency of an interval is judged.
 _AROUND = 8

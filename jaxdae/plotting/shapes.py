@@ -11,8 +11,8 @@ import numpy as np
 
 from jaxdae.plotting import between_rows, readout
 from jaxdae.plotting.between_rows import Moving
-from jaxdae.simulation.drawing import points_of
-from jaxdae.simulation.stored import PLACES, RATES
+from jaxdae.results.drawing import points_of
+from jaxdae.results.stored import PLACES, RATES
 from jaxdae.systems import Points, System
 
 

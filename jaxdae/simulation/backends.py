@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 from jaxdae.kernels.integration.run import BackendError as BackendError
 from jaxdae.kernels.launch import obstacles
 from jaxdae.reprs import Module
-from jaxdae.simulation.problem import Method, Problem, Solution
+from jaxdae.simulation.problem import Integration, Method, Problem
 
 Backend = Literal["auto", "plain", "native"]
 _REFUSAL = "the native backend cannot serve this simulation:"
@@ -27,7 +27,7 @@ class AbstractBackend(Module):
         """Why settings do not suit it, in words; `None` where they do."""
 
     @abc.abstractmethod
-    def solve(self, problem: Problem, method: Method, y0) -> Solution:
+    def solve(self, problem: Problem, method: Method, y0) -> Integration:
         """Integrate a run from the formulation's own state and works `y0`.
 
         Raises:

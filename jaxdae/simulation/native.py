@@ -15,7 +15,7 @@ from jaxdae.kernels.memory import Memory
 from jaxdae.simulation.backends import AbstractBackend
 from jaxdae.simulation.kernel_plan import KernelPlan, MOST_STATES, planned
 from jaxdae.simulation.plain import PlainBackend
-from jaxdae.simulation.problem import Method, Problem, Solution, Times
+from jaxdae.simulation.problem import Integration, Method, Problem, Times
 from jaxdae.simulation.saving import is_plain
 from jaxdae.solvers.kernel_steps import step_method
 from jaxdae.solvers.projected import parts_of
@@ -34,7 +34,7 @@ class NativeBackend(AbstractBackend):
         missing = obstacles.obstacle()
         return unsuited(formulation, method) if missing is None else missing
 
-    def solve(self, problem: Problem, method: Method, y0) -> Solution:
+    def solve(self, problem: Problem, method: Method, y0) -> Integration:
         from jaxdae.kernels.integration.integrate import integrate
 
         times = problem.times
@@ -52,8 +52,8 @@ class NativeBackend(AbstractBackend):
             rows = _with_row(rows, final, steps.reached)
             steps = steps._replace(ts=_with_row(steps.ts, steps.end_time, steps.reached))
         end = plan.unravel(final)
-        return Solution(
-            steps.ts, _as_trees(rows, plan.unravel, end), steps.end_time, end[0],
+        return Integration(
+            self, steps.ts, _as_trees(rows, plan.unravel, end), steps.end_time, end[0],
             _stats(steps, method), steps.result, why_not=_why_not(method, run.own_rule),
         )  # fmt: skip
 

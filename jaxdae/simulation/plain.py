@@ -11,7 +11,7 @@ from jaxdae.control.base import control_input
 from jaxdae.kernels.launch.derivatives import shielded
 from jaxdae.simulation.backends import AbstractBackend
 from jaxdae.simulation.field import vector_field
-from jaxdae.simulation.problem import default_tolerance, Method, Problem, Solution, Times
+from jaxdae.simulation.problem import default_tolerance, Integration, Method, Problem, Times
 from jaxdae.simulation.reverse_only import reverse_only
 from jaxdae.simulation.saving import with_end
 from jaxdae.solvers.constrained_term import term
@@ -27,7 +27,7 @@ class PlainBackend(AbstractBackend):
     def obstacle(self, formulation, method: Method) -> None:
         del formulation, method
 
-    def solve(self, problem: Problem, method: Method, y0) -> Solution:
+    def solve(self, problem: Problem, method: Method, y0) -> Integration:
         times, solver, parts = problem.times, method.solver, problem.parts
         if type(method.adjoint) is diffrax.RecursiveCheckpointAdjoint:
             stepping = parts_of(solver).method
@@ -50,8 +50,8 @@ class PlainBackend(AbstractBackend):
         ts, rows = solution.ts, solution.ys
         (ts, end_time), (rows, end) = ts, rows  # pyright: ignore[reportGeneralTypeIssues]
         end_time, end = jax.tree.map(lambda x: x[0], (end_time, end))
-        return Solution(
-            ts, rows, end_time, end, solution.stats, solution.result, solution.interpolation,
+        return Integration(
+            self, ts, rows, end_time, end, solution.stats, solution.result, solution.interpolation,
             method.why_not,
         )  # fmt: skip
 

@@ -79,9 +79,8 @@ class Method(NamedTuple):
         strict: whether it must be that one.
         why_not: why it is not the native one, or what that one leaves to the plain one, in words.
         direction: 1 forward in time, -1 backward, `None` where that is not known yet.
-        throw: whether the compiled program raises an error where the run fails.
         only_end: whether only the end is asked for, and rows are saved to watch the run.
-        judged: whether the start is known to suit the formulation.
+        start_is_known: whether the start is known to suit the formulation.
         picked: numbers of the rows that are asked for, among more that watch the run; `None` for
             all.
     """
@@ -97,16 +96,16 @@ class Method(NamedTuple):
     strict: bool = False
     why_not: str | None = None
     direction: int | None = None
-    throw: bool = False
     only_end: bool = False
-    judged: bool = False
+    start_is_known: bool = False
     picked: Any = None
 
 
-class Solution(NamedTuple):
+class Integration(NamedTuple):
     """What a backend gives.
 
     Args:
+        backend: that made it, by which saved states are read as well.
         ts: times of the rows, in the structure of `SaveAt.subs`.
         rows: what is saved there.
         end_time: time that was reached [s].
@@ -117,6 +116,7 @@ class Solution(NamedTuple):
         why_not: what of the run or its derivatives is not native, in words, or `None`.
     """
 
+    backend: Any
     ts: Any
     rows: Any
     end_time: Any
@@ -125,3 +125,42 @@ class Solution(NamedTuple):
     result: diffrax.RESULTS
     interpolation: Any = None
     why_not: str | None = None
+
+
+class Solution(NamedTuple):
+    """What a run gives: arrays, and what is needed to read them.
+
+    Args:
+        ts: times of the rows [s], `inf` in those that were not reached.
+        saved: the formulation's own states there, or what `SaveAt(fn=…)` has made of them.
+        final_time: the last time reached with a finite state [s].
+        final: the formulation's own state there.
+        result: diffrax's result code; `nonfinite` where fixed steps went on through NaN.
+        stats: numbers of steps.
+        interpolation: dense output, or `None`.
+        work: works at the rows, or `None`.
+        plain: whether states were saved at times.
+        start: time and the formulation's own state at the start.
+        watched: times, states and works of rows on the way, where fewer are asked for.
+        formulation: the one that was integrated, holding the ranks of the start.
+        backend: that made the run, by which saved states are read as well.
+        why_not: what of the run or its derivatives is not native, in words, or `None`.
+        dependent: whether constraints depend on each other at the start, so that it failed; `None`
+            where that was known or does not matter.
+    """
+
+    ts: Any
+    saved: Any
+    final_time: Any
+    final: Any
+    result: diffrax.RESULTS
+    stats: dict[str, Any]
+    interpolation: Any
+    work: Any
+    plain: bool
+    start: Any
+    watched: Any
+    formulation: AbstractFormulation
+    backend: Any
+    why_not: str | None
+    dependent: Any = None

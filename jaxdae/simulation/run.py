@@ -1,98 +1,103 @@
-"""One run as a compiled program, by one of the backends."""
+"""One run: the only engine, a pure function that JAX may trace, differentiate and batch."""
 
 from typing import Any
 
 import diffrax
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from jaxdae.formulations.held_rank import holding_rank
+from jaxdae.formulations.held_rank import holding_rank, solves
 from jaxdae.simulation import backends
-from jaxdae.simulation.assumptions import DEPENDENT_START
 from jaxdae.simulation.native import native_reading, NativeBackend
 from jaxdae.simulation.plain import PlainBackend
-from jaxdae.simulation.problem import Method, Problem, Solution
+from jaxdae.simulation.problem import Integration, Method, Problem, Solution
 from jaxdae.simulation.saving import is_plain, is_sub
-from jaxdae.simulation.starts import depends_on_rank, Start
-from jaxdae.simulation.trajectory import Trajectory
 from jaxdae.solvers.projected import parts_of
-from jaxdae.systems import Power
+from jaxdae.systems import Power, State, System
+from jaxdae.systems.checks import constraint_counts
 from jaxdae.systems.independence import are_dependent
 
 PLAIN, NATIVE = PlainBackend(), NativeBackend()
 
 
-def run(problem: Problem, method: Method, declared) -> Trajectory:
-    """Integrate a problem: one compiled program for all that are of one kind.
+def run(problem: Problem, method: Method) -> Solution:
+    """Integrate a problem.
+
+    Nothing is checked and nothing said: a run that fails is a value. See `jaxdae.simulate`.
 
     Args:
         problem: what is simulated.
         method: how.
-        declared: kinds of the plain numbers in the problem.
+
+    Returns:
+        `Solution`.
+
+    Raises:
+        BackendError: when the native backend is asked for by name and cannot serve.
     """
-    del declared  # programs of 1, 1.0 and True are different ones
     system, formulation, _, state, times = problem
     formulation = holding_rank(formulation, system, times.start, state)
     problem = problem._replace(formulation=formulation)
     zero = jnp.zeros((), state.q.dtype)
     work = Power(zero, zero, zero, zero) if method.work else None
     y0 = (formulation.init(system, times.start, state), work)
-    solution, backend = _solved(
-        problem, method, y0 if method.judged else _judged(problem, method, y0)
-    )
-    solution = _on_constraints(solution, method, problem, y0)
-    trajectory = _trajectory(solution, method, problem, y0[0], backend)
-    if not method.throw:
-        return trajectory
-    # All of it, so that whatever is read of a failed run inside a transformation raises.
-    return trajectory.result_code.error_if(trajectory, ~trajectory.success)
+    dependent = None if method.start_is_known else _dependence(problem, method)
+    begin = y0
+    if dependent is not None:
+        begin = jax.tree.map(lambda x: jnp.where(dependent, jnp.nan, x), y0)
+    try:
+        backend = NATIVE if method.backend == NATIVE.name else PLAIN
+        integration = backend.solve(problem, method, begin)
+    except backends.UnsuitedError as reason:
+        if method.strict:
+            raise backends.refused(reason) from None
+        method = method._replace(why_not=str(reason))
+        integration = PLAIN.solve(problem, method, begin)
+    integration = _on_constraints(integration, method, problem, y0)
+    return _solution(integration, method, problem, y0)._replace(dependent=dependent)
 
 
-def _judged(problem: Problem, method: Method, y0):
-    """A start, NaN where constraints are dependent and the formulation cannot take that."""
+def _dependence(problem: Problem, method: Method):
+    """Whether constraints depend on each other at the start; `None` where that does not matter."""
     system, formulation, _, state, times = problem
     assumed = formulation.capabilities.independent_constraints
-    if not (assumed and depends_on_rank(formulation, Start(system, state, times.start))):
-        return y0
+    if not (assumed and depends_on_rank(formulation, system, state)):
+        return None
     kernel = native_reading if method.backend == NATIVE.name else None
-    bad = are_dependent(system, times.start, state, kernel)
-    y0 = eqx.error_if(y0, bad, DEPENDENT_START) if method.throw else y0
-    return jax.tree.map(lambda x: jnp.where(bad, jnp.nan, x), y0)
+    return are_dependent(system, times.start, state, kernel)
 
 
-def _solved(problem: Problem, method: Method, y0) -> tuple[Solution, backends.AbstractBackend]:
-    """What a run gives, and by which backend."""
-    if method.backend == NATIVE.name:
-        try:
-            return NATIVE.solve(problem, method, y0), NATIVE
-        except backends.UnsuitedError as reason:
-            if method.strict:
-                raise backends.refused(reason) from None
-            method = method._replace(why_not=str(reason))
-    return PLAIN.solve(problem, method, y0), PLAIN
+def depends_on_rank(formulation, system: System, state: State) -> bool:
+    """Whether it matters to a formulation if the constraints are independent."""
+    assumed = formulation.capabilities.independent_constraints
+    if formulation.examination.holds is not None:
+        return False
+    asked = any(x.resolved(True).asks_for_rank for x in solves(formulation))
+    # One by itself is independent but at singular positions, which no run can pass anyway.
+    return (assumed or asked) and sum(constraint_counts(system, state)) > 1
 
 
-def _on_constraints(solution: Solution, method: Method, problem: Problem, y0) -> Solution:
+def _on_constraints(integration: Integration, method: Method, problem: Problem, y0) -> Integration:
     """Saved states between the steps of a projected solver go to the constraints as well."""
     saveat, projection = method.saveat, parts_of(method.solver).projection
     between = saveat is None or (is_sub(saveat.subs) and saveat.subs.ts is not None)
     if method.only_end or projection is None or not (between and is_plain(saveat)):
-        return solution
+        return integration
     # Rows that were not reached stay as they are, and their derivatives zero.
-    reached = jnp.isfinite(_mark(solution.ts, solution.rows))
+    reached = jnp.isfinite(_mark(integration.ts, integration.rows))
     pick = lambda row, safe: jax.tree.map(  # noqa: E731
         lambda a, b: jnp.where(_column(reached, a), a, b), row, safe
     )
-    safe = pick((solution.ts, solution.rows), (problem.times.start, y0))
+    safe = pick((integration.ts, integration.rows), (problem.times.start, y0))
     moved = jax.vmap(lambda t, y: projection.project(t, y, problem.parts))(*safe)
-    return solution._replace(rows=pick(moved, solution.rows))
+    return integration._replace(rows=pick(moved, integration.rows))
 
 
-def _trajectory(solution: Solution, method: Method, problem: Problem, y0, backend) -> Trajectory:
+def _solution(integration: Integration, method: Method, problem: Problem, y0) -> Solution:
     """Mark what was not reached, and separate the final state from what the user saves."""
-    ts, saved, end_time, end = solution.ts, solution.rows, solution.end_time, solution.end
-    start = (problem.times.start, y0)
+    ts, saved = integration.ts, integration.rows
+    end_time, end = integration.end_time, integration.end
+    start = (problem.times.start, y0[0])
     watched = None if method.picked is None and not method.only_end else (ts, *saved)
     if method.only_end:
         one_row = lambda tree: jax.tree.map(lambda x: x[None], tree)  # noqa: E731
@@ -100,9 +105,9 @@ def _trajectory(solution: Solution, method: Method, problem: Problem, y0, backen
         work = jax.tree.map(lambda x: x[-1:], saved[1])
         ts, saved = end_time[None], (one_row(end), work)
     # A fixed-step run goes on through NaN; diffrax calls that success.
-    broken = ~_all_finite(end) & (solution.result == diffrax.RESULTS.successful)
+    broken = ~_all_finite(end) & (integration.result == diffrax.RESULTS.successful)
     nonfinite: Any = diffrax.RESULTS.nonfinite  # inherited from optimistix
-    result = diffrax.RESULTS.where(broken, nonfinite, solution.result)
+    result = diffrax.RESULTS.where(broken, nonfinite, integration.result)
     plain = is_plain(method.saveat) and ts is not None
     work, last = None, start
     if plain:
@@ -117,12 +122,9 @@ def _trajectory(solution: Solution, method: Method, problem: Problem, y0, backen
         ts, saved, work = jax.tree.map(lambda x: x[method.picked], (ts, saved, work))
     pick = lambda a, b: jnp.where(broken, a, b)  # noqa: E731
     end_time, end = jax.tree.map(pick, last, (end_time, end))
-    arrays, skeleton = eqx.partition(problem.parts, eqx.is_array)
-    projection = parts_of(method.solver).projection
-    projections = 0 if projection is None else projection.iterations
-    return Trajectory(
-        ts, saved, end_time, end, result, solution.stats, solution.interpolation, work, plain,
-        arrays, skeleton, backend, solution.why_not, projections, start, watched,
+    return Solution(
+        ts, saved, end_time, end, result, integration.stats, integration.interpolation, work,
+        plain, start, watched, problem.formulation, integration.backend, integration.why_not,
     )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
 from jaxdae.reprs import Module
-from jaxdae.simulation.prepare import step_ends
+from jaxdae.runs import step_ends
 from jaxdae.systems.checks import is_concrete
 
 

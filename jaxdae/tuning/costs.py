@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxdae.reprs import Module
-from jaxdae.simulation.trajectory import Trajectory
+from jaxdae.results.trajectory import Trajectory
 from jaxdae.systems.checks import is_concrete
 
 Weight = float | Float[Array, ""] | Float[Array, " c"]

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, PyTree
 
 from jaxdae.compiled import jit
 from jaxdae.reprs import Module
-from jaxdae.simulation.simulate import simulate
+from jaxdae.runs import simulate
 from jaxdae.solvers.grid import Grid
 from jaxdae.tuning.per_start import PerStart
 

@@ -12,9 +12,9 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from jaxdae.compiled import jit
-from jaxdae.simulation.failure import describe_failure
-from jaxdae.simulation.simulate import simulate
-from jaxdae.simulation.trajectory import Trajectory
+from jaxdae.diagnosis.failure import describe_failure
+from jaxdae.results.trajectory import Trajectory
+from jaxdae.runs import simulate
 from jaxdae.solvers.grid import Grid
 from jaxdae.systems import State
 from jaxdae.tuning.conditions import Conditions, ends_of_steps, grids

@@ -13,9 +13,9 @@ from jaxtyping import Array, Float, PyTree
 
 from jaxdae.formulations import AbstractFormulation
 from jaxdae.reprs import Module
+from jaxdae.results.trajectory import Trajectory
+from jaxdae.runs import simulate
 from jaxdae.simulation.backends import Backend
-from jaxdae.simulation.simulate import simulate
-from jaxdae.simulation.trajectory import Trajectory
 from jaxdae.solvers.grid import direction_of, Grid
 from jaxdae.systems import State, System
 from jaxdae.systems.calls import check_instance

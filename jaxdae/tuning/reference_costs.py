@@ -6,7 +6,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxdae.simulation.trajectory import Trajectory
+from jaxdae.results.trajectory import Trajectory
 from jaxdae.tuning.costs import AbstractSquares, counted, Squares, Weight
 from jaxdae.tuning.fine_runs import Spline
 from jaxdae.tuning.per_start import PerStart

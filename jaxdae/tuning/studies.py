@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 from jaxdae.control import HurwitzGains, ServoConstraint
 from jaxdae.formulations import AbstractFormulation, Baumgarte
 from jaxdae.reprs import Module
-from jaxdae.simulation.trajectory import Trajectory
+from jaxdae.results.trajectory import Trajectory
 from jaxdae.systems import State, System
 from jaxdae.tuning.conditions import Conditions
 from jaxdae.tuning.costs import (

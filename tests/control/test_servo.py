@@ -10,8 +10,8 @@ from scipy.linalg import expm
 
 import jaxdae
 from jaxdae.control import CoupledGains, HurwitzGains, ServoConstraint
+from jaxdae.diagnosis.failure import describe_failure
 from jaxdae.models.mirror import AdaptiveMirror, voltage
-from jaxdae.simulation.failure import describe_failure
 from jaxdae.solvers import RK4
 
 FREE = jaxdae.Multipliers()

@@ -20,8 +20,8 @@ from jaxdae import (
     SingularMass,
     State,
 )
+from jaxdae.diagnosis import preconditions
 from jaxdae.models import CartesianPendulum, Chain
-from jaxdae.simulation import preconditions
 from jaxdae.systems import constraint_residuals, evaluate
 
 # Sums and solves of systems of at most six unknowns with condition numbers below 1e3.

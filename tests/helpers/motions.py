@@ -26,8 +26,8 @@ from jaxdae import (
 )
 from jaxdae.control.base import control_input
 from jaxdae.formulations import AbstractFormulation, Examination
+from jaxdae.results.trajectory import Trajectory
 from jaxdae.simulation.backends import Backend
-from jaxdae.simulation.trajectory import Trajectory
 from jaxdae.systems import generalized_energy, power_balance
 from jaxdae.systems.precision import in_dtype
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from jaxdae import Labels, StoredTrajectory
-from jaxdae.simulation.stored import About
+from jaxdae.results.stored import About
 
 LABELS = Labels(
     coordinates=("r", "angle"),

@@ -19,7 +19,7 @@ from jaxdae.models.arm import Plane, SurfaceArm
 from jaxdae.models.ball_beam import BallBeam
 from jaxdae.models.chain import Chain
 from jaxdae.models.motor import ChargeDrive
-from jaxdae.simulation.simulate import simulate
+from jaxdae.runs import simulate
 
 # Sums and products of some ten numbers of size one.
 ROUND_OFF: Any = {"rtol": 1e-13, "atol": 1e-14}

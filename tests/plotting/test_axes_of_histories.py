@@ -7,8 +7,8 @@ import pytest
 from matplotlib.figure import Figure
 
 from helpers.figures import legend, stub, TIMES, ylabels
+from jaxdae.diagnosis.passages import Passage
 from jaxdae.plotting import plot_histories, style
-from jaxdae.simulation.passages import Passage
 
 NO_LABELS = SimpleNamespace(coordinates=(), units=(), constraints=(), constraint_units=())
 

@@ -13,7 +13,7 @@ from jaxdae.systems import dynamics
 
 ROOT = Path(__file__).parents[2]
 PATH = re.findall(
-    r"^    ((?:\w+/)+\w+\.py)  ", (ROOT / "docs" / "structure.md").read_text(), re.MULTILINE
+    r"^    ((?:\w+/)*\w+\.py)  ", (ROOT / "docs" / "structure.md").read_text(), re.MULTILINE
 )
 # From the call to the backend: the frames in which a reader has to find his way.
 MOST_FRAMES = 4
@@ -51,13 +51,13 @@ def frames(backend: str, stacks) -> list[str]:
     inner = {"plain": "simulation/plain.py", "native": "kernels/tracing/trace.py"}[backend]
     for stack in stacks:
         files = [x.rpartition("/jaxdae/")[2] for x in stack if "/jaxdae/" in x]
-        if inner in files and "simulation/simulate.py" in files:
-            return files[files.index("simulation/simulate.py") :]
+        if inner in files and "runs.py" in files:
+            return files[files.index("runs.py") :]
     raise AssertionError("the dynamics were not evaluated in the run")
 
 
 def test_every_file_of_the_path_is_there():
-    assert len(PATH) == 10
+    assert len(PATH) == 9
     assert [x for x in PATH if not (ROOT / "jaxdae" / x).is_file()] == []
 
 
@@ -67,7 +67,7 @@ def test_a_run_goes_through_them_in_this_order(backend, stacks):
     passed = dict.fromkeys(files)
     other = {"plain": "simulation/native.py", "native": "simulation/plain.py"}[backend]
     # Arguments are checked before, and results read after, what is traced here.
-    around = ("prepare.py", "trajectory.py", "review.py")
+    around = ("trajectory.py", "review.py")
     wanted = [x for x in PATH if not x.endswith(around) and x != other]
     assert [x for x in passed if x in wanted] == wanted
     assert files.index(f"simulation/{backend}.py") < MOST_FRAMES
@@ -75,7 +75,7 @@ def test_a_run_goes_through_them_in_this_order(backend, stacks):
 
 def test_the_result_knows_no_backend():
     """It is given the one that reads it; nothing that it imports leads to one."""
-    text = (ROOT / "jaxdae/simulation/trajectory.py").read_text()
-    text += (ROOT / "jaxdae/simulation/readings.py").read_text()
+    text = (ROOT / "jaxdae/results/trajectory.py").read_text()
+    text += (ROOT / "jaxdae/results/readings.py").read_text()
     assert not re.search(r"import .*(backends|native|plain|kernels)", text)
     assert "jaxdae.kernels" not in text

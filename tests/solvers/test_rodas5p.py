@@ -13,9 +13,9 @@ from scipy.integrate import solve_ivp
 
 import jaxdae
 from jaxdae.analysis import step_limit
+from jaxdae.diagnosis.preconditions import step_warning
 from jaxdae.formulations import LinearLaw, RealizingForces
 from jaxdae.models import CartesianPendulum, Chain
-from jaxdae.simulation.preconditions import step_warning
 from jaxdae.solvers import Rodas5P, rodas5p
 from jaxdae.stability.error_constants import rooted_trees
 from jaxdae.stability.stability_functions import amplification, stability_function, step_matrix

@@ -19,7 +19,7 @@ from jaxdae.kernels.tracing.linear_algebra import ITERATIVE
 from jaxdae.kernels.tracing.parameters import check
 from jaxdae.kernels.tracing.rules import RULES
 from jaxdae.models import CartesianPendulum, MODELS
-from jaxdae.simulation import readings
+from jaxdae.results import readings
 
 # Of known numbers alone: kernels leave them to JAX while they are traced.
 KNOWN = {

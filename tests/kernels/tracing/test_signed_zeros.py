@@ -14,7 +14,7 @@ from jaxdae.kernels import native, scalarize
 from jaxdae.kernels.tracing.common_factors import regrouped
 from jaxdae.kernels.tracing.invariants import parted
 from jaxdae.models import AndrewsMechanism, TwoLinkManipulator
-from jaxdae.simulation.readings import with_positive_zeros
+from jaxdae.results.readings import with_positive_zeros
 from jaxdae.solvers import RK4
 
 ZEROS = np.array(list(product([0.0, -0.0, 1.5, -2.0], repeat=2)))

@@ -1,0 +1,1 @@
+"""What may be wrong with a run: before it, on its way, and at its end."""

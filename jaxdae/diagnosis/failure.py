@@ -1,0 +1,156 @@
+"""A run that ended early, in words."""
+
+from typing import Any
+
+import diffrax
+import numpy as np
+
+from jaxdae.compiled import jit
+from jaxdae.control.base import offers_of
+from jaxdae.diagnosis.nonfinite import describe_nonfinite
+from jaxdae.linalg.rank import numerical_rank, NumericalRank
+from jaxdae.solvers.projected import parts_of
+from jaxdae.solvers.rodas5p import Rodas5P
+from jaxdae.systems import constraint_residuals, mass_and_jacobian, State, System
+from jaxdae.systems.independence import involved
+from jaxdae.systems.singular_positions import nearness
+
+# A ratio of singular values below this counts as loss of rank in a report: such a Jacobian leaves
+# no digits in single, and half of them in double precision.
+RANK_TOLERANCE = 1e-7
+# Below this ratio a stop is put down to the constraints, above it to stiffness: near a singular
+# configuration multipliers grow like the inverse of the least singular value.
+NEARLY_DEPENDENT = 0.05
+
+
+_REMEDY = (
+    "If the configuration is singular but can be passed, use Multipliers(..., "
+    "solve=SingularityRobust()); if the constraints cannot be satisfied beyond that time, change "
+    "them, or use Penalty, which gives way."
+)
+_STEP_TOO_LARGE = (
+    "The step is too large for these gains and this motion, or the constraints lose rank: reduce "
+    "dt, lower the gains, or use an adaptive solver, which stops at the place of the failure."
+)
+_NONFINITE: Any = diffrax.RESULTS.nonfinite  # inherited from optimistix
+
+
+class SimulationError(RuntimeError):
+    """A simulation ended before its end time."""
+
+
+def raise_failure(trajectory, solver=None) -> None:
+    """Raise `SimulationError` if a run failed, of which the solver may be known."""
+    if not bool(trajectory.success):
+        raise SimulationError(describe_failure(trajectory, solver))
+
+
+def describe_failure(trajectory, solver=None) -> str:
+    """What failed, when, the state of the constraints there, and what to try.
+
+    Args:
+        trajectory: a failed run; of a batch, one member (`Trajectory.member`).
+        solver: the method of the run; `None` where that is not known.
+
+    Returns:
+        A paragraph.
+    """
+    t, state = float(trajectory.final_time), trajectory.last_state
+    system = trajectory.system
+    reason = _reason(trajectory.result)
+    cause = _of_controller(trajectory)
+    undefined = None
+    if cause is None and trajectory.plain:
+        undefined = describe_nonfinite(system, trajectory.controller, t, state)
+    if undefined is not None:
+        return f"the run stopped at t = {t:.6g} s ({reason}). {undefined}"
+    if cause is None:
+        stop = trajectory.formulation.examination.stop
+        cause = stop(system, trajectory.final_time, trajectory.final)
+    if bool(trajectory.result == _NONFINITE):
+        text = f"the state is no longer finite after t = {t:.6g} s ({reason})."
+        parts = (text, _STEP_TOO_LARGE if cause is None else cause, review(trajectory))
+        return " ".join(part for part in parts if part is not None)
+    report = _constraint_report(system, t, state, solver) if cause is None else cause
+    return f"the run stopped at t = {t:.6g} s ({reason}). {report}"
+
+
+def _of_controller(trajectory) -> str | None:
+    """Why the controller itself ends, if it can tell, in words."""
+    return offers_of(trajectory.controller).stop(trajectory) if trajectory.plain else None
+
+
+def review(trajectory) -> str | None:
+    """What the formulation says of the states that were saved."""
+    if not trajectory.plain:
+        return None
+    judge = trajectory.formulation.examination.review
+    return judge(trajectory.system, trajectory.ts, trajectory.saved)
+
+
+def review_controller(trajectory) -> str | None:
+    """What the controller says of a run that reached its end, if it can tell."""
+    return offers_of(trajectory.controller).review(trajectory) if trajectory.plain else None
+
+
+@jit
+def residuals(system, t, state):
+    """Constraint residuals at a state, by compiled code."""
+    return constraint_residuals(system, t, state.q, state.v)
+
+
+@jit
+def matrices(system, t, state):
+    """Mass matrix and constraint Jacobian at a state, by compiled code."""
+    return mass_and_jacobian(system, t, state.q, state.v)
+
+
+def _reason(result) -> str:
+    message = diffrax.RESULTS[result].strip().split("\n")[0]
+    return message.rstrip(".") or "failed"
+
+
+def _too_stiff(solver, *remedies: str) -> str:
+    """That steps are short for the sake of stability, and what to try."""
+    if solver is None or not isinstance(parts_of(solver).method, Rodas5P):
+        remedies += ("use a solver for stiff equations (jaxdae.solvers.Rodas5P())",)
+    return (
+        "the equations are too stiff for the solver or its tolerance; "
+        f"{', '.join((*remedies, 'loosen the tolerance'))}, or allow more max_steps."
+    )
+
+
+def _constraint_report(system: System, t: float, state: State, solver) -> str:
+    residual = residuals(system, t, state)
+    _, jac = matrices(system, t, state)
+    phi = np.abs(np.asarray(residual.phi_dot if residual.phi.size == 0 else residual.phi))
+    if phi.size == 0:
+        return (
+            "The system has no constraints, and all that it declares is finite there: the motion "
+            f"tends to a singularity, or {_too_stiff(solver)}"
+        )
+    result = numerical_rank(np.asarray(jac), NEARLY_DEPENDENT)
+    values = result.singular_values
+    labels, worst = system.labels(), int(np.argmax(phi))
+    text = f"Largest residual: {labels.constraint(worst)!r} = {phi[worst]:.3g}. "
+    near = nearness(system, t, state.q, state.v)
+    if result.rank == jac.shape[0] and near.singular:
+        names = ", ".join(repr(labels.constraint(i)) for i in near.involved)
+        return text + (
+            "The constraints lose independence there: a row of their Jacobian nearly vanishes, "
+            f"with the least singular value {near.least:.3g}; involved: {names}. {_REMEDY}"
+        )
+    if result.rank == jac.shape[0]:
+        return text + (
+            f"The constraints are independent (least singular value {values[-1]:.3g}): "
+            f"{_too_stiff(solver, 'lower the gains')}"
+        )
+    return text + (
+        f"The constraints lose independence there: singular values {singular_values_text(result)} "
+        f"of the Jacobian with unit rows; {involved(labels, result)}. {_REMEDY}"
+    )
+
+
+def singular_values_text(result: NumericalRank) -> str:
+    """Singular values to three digits."""
+    return "[" + ", ".join(f"{x:.3g}" for x in result.singular_values) + "]"

@@ -1,0 +1,1 @@
+"""Runs as code for programs without Python."""

@@ -1,0 +1,304 @@
+"""Runs as code for programs without Python: object files with C headers, WebAssembly."""
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+
+from jaxdae.control.base import AbstractDynamicController, closed_loop
+from jaxdae.exports.states import check_quantities, Reader
+from jaxdae.files import replace_file
+from jaxdae.formulations import AbstractFormulation
+from jaxdae.formulations.held_rank import holding_rank
+from jaxdae.kernels.llvm import machine_code
+from jaxdae.runs import prepare
+from jaxdae.simulation import backends
+from jaxdae.simulation.kernel_plan import KernelPlan, planned
+from jaxdae.simulation.native import unsuited
+from jaxdae.simulation.plain import step_control
+from jaxdae.simulation.problem import MAX_STEPS, Method, Problem, START_TOLERANCE, Times
+from jaxdae.solvers.projected import parts_of
+from jaxdae.systems import State, System
+from jaxdae.version import __version__
+
+# Words of C and C++ that no function can have for a name, and functions of the C library that the
+# code brings along.
+_RESERVED = """
+alignas alignof and asm auto bool break case catch char class const continue default delete do
+double else enum explicit export extern false float for friend goto if inline int long main mutable
+namespace new not nullptr operator or private protected public register restrict return short
+signed sizeof static struct switch template this throw true try typedef typeid typename union
+unsigned using virtual void volatile while xor memcpy memset fma fmaf
+and_eq bitand bitor char16_t char32_t char8_t co_await co_return co_yield compl concept const_cast
+consteval constexpr constinit decltype dynamic_cast noexcept not_eq or_eq reinterpret_cast
+requires static_assert static_cast thread_local typeof wchar_t xor_eq
+"""
+
+
+_REFUSAL = "the run cannot be exported, because no kernel can be made of it:"
+
+
+class ExportedFiles(NamedTuple):
+    """Files of an exported run.
+
+    Args:
+        code: object file, module of WebAssembly, or code object of a GPU.
+        header: of C; of a module of WebAssembly the module of JavaScript.
+        undefined: functions that the object file expects of what it is linked with.
+    """
+
+    code: Path
+    header: Path
+    undefined: tuple[str, ...]
+
+
+def export(
+    system: System,
+    formulation: AbstractFormulation,
+    state: State,
+    *,
+    directory: str | Path,
+    name: str,
+    target: str = "x86-64-v2",
+    t0: float = 0.0,
+    t1: float,
+    dt: float | None = None,
+    solver: diffrax.AbstractSolver | None = None,
+    stepsize_controller: diffrax.AbstractStepSizeController | None = None,
+    saveat: diffrax.SaveAt | None = None,
+    controller: Callable | AbstractDynamicController | None = None,
+    start_tolerance: float | None = START_TOLERANCE,
+    max_steps: int = MAX_STEPS,
+    quantities: Sequence[str] = (),
+) -> ExportedFiles:
+    """Write a run of `simulate` as code for programs without Python.
+
+    The code takes start, parameters and times as numbers, and gives the numbers of `simulate` to
+    round-off. Inputs are the start `q`, `v`, `w`, and every array and floating-point number of
+    system, formulation and controller, named by its place: `system.mass` is `system_mass`.
+    Everything else is fixed: functions, integers, settings of solver and step control, the number
+    of steps and of rows, the choice of a solve for the constraints, and the direction of time. The
+    code does not check a start: one off the constraints is integrated as it is.
+
+    - `"x86-64-v2"`, `-v3`, `-v4` and `"aarch64"`: `NAME.o`, an object file (ELF) ready for the
+      linker, and `NAME.h`. It needs no library and keeps no memory but its stack.
+    - `"wasm32"`: `NAME.wasm` and `NAME.js`, a module for pages that names inputs and results.
+    - an AMD GPU such as `"gfx90a"` or `"gfx942"`: `NAME.hsaco`, a code object with the kernel
+      `NAME` for a batch, and `NAME.h`. It is untested: no such GPU has run it yet.
+
+    The last two need the linker of the extra `export`.
+
+    Args:
+        system: what moves.
+        formulation: how its constraints are enforced.
+        state: start; the code takes others of its precision and shapes.
+        directory: folder for the files, which is made.
+        name: of the function and the files, an identifier of C.
+        target: the machine.
+        t0: start time [s].
+        t1: end time [s].
+        dt: step [s], as of `simulate`.
+        solver: an explicit Runge-Kutta method of diffrax, or `jaxdae.solvers.RK4`.
+        stepsize_controller: `diffrax.PIDController`, the default where there is no `dt`.
+        saveat: which states are saved, as of `simulate`; the end is given in any case.
+        controller: `u = controller(t, q, v, w)`, as of `simulate`.
+        start_tolerance: largest constraint residual of the start given here, as of `simulate`.
+        max_steps: largest number of adaptive steps.
+        quantities: what each state has beside `q`, `v`, `w`: `"u"`, `"multipliers"`, `"phi"` and
+            `"phi_dot"` (residuals of the constraints), `"energy"`, `"kinetic_energy"`,
+            `"potential_energy"`.
+
+    Returns:
+        The files.
+
+    Raises:
+        BackendError: for a run that cannot be a kernel, or where llvmlite is not installed.
+        ValueError: for a target, name or quantity that does not exist, or arguments that `simulate`
+            refuses.
+        ImportError: where the linker is not installed.
+        OSError: where the files cannot be written.
+    """
+    from jaxdae.kernels.export import files
+    from jaxdae.kernels.export.targets import export_target
+
+    machine = export_target(target)
+    _check_name(name)
+    check_quantities(quantities, controller)
+    files.check_linker(machine)
+    folder = Path(directory)
+    folder.mkdir(parents=True, exist_ok=True)
+    problem, method = prepare(
+        system, formulation, state, t0=t0, t1=t1, dt=dt, solver=solver,
+        stepsize_controller=stepsize_controller, saveat=saveat, controller=controller,
+        adjoint=None, backend="plain", progress=False, throw=False, work=False,
+        start_tolerance=start_tolerance, max_steps=max_steps,
+    )  # fmt: skip
+    reason = machine_code.without_llvm() or unsuited(problem.formulation, method)
+    if reason is not None:
+        raise _refused(reason)
+    try:
+        exported = _exported(problem, method, state, name, tuple(quantities))
+    except backends.UnsuitedError as error:
+        raise _refused(str(error)) from None
+    made = files.made(exported, machine, _about(problem, method), _statuses())
+    paths = {suffix: folder / f"{name}.{suffix}" for suffix in made.contents}
+    for suffix, content in made.contents.items():
+        replace_file(paths[suffix], content)
+    code, header = paths.values()
+    return ExportedFiles(code, header, made.undefined)
+
+
+def _refused(reason: str) -> backends.BackendError:
+    return backends.BackendError(f"{_REFUSAL} {reason.rstrip('.')}.")
+
+
+def _check_name(name: str) -> None:
+    if not re.fullmatch(r"[A-Za-z]\w*", name, re.ASCII) or name in _RESERVED.split():
+        raise ValueError(
+            f"name is {name!r}; a function of C has letters, digits and underscores, begins with a "
+            "letter, and is no word of the language or function that moves its memory."
+        )
+
+
+def _statuses() -> dict[str, int]:
+    """How runs end, by name."""
+    from jaxdae.kernels.export.entry import INVALID_TIMES
+
+    known: Any = diffrax.RESULTS
+    ends = (known.successful, known.max_steps_reached, known.nonfinite, known.dt_min_reached)
+    names = ("successful", "max_steps_reached", "nonfinite", "dt_min_reached")
+    codes = {x: int(end._value) for x, end in zip(names, ends, strict=True)}
+    return codes | {"invalid_times": INVALID_TIMES}
+
+
+def _about(problem: Problem, method: Method) -> list[str]:
+    system, formulation, *_ = problem
+    steps = "adaptive" if problem.times.grid is None else f"{len(problem.times.grid) - 1} fixed"
+    return [
+        f"A run of {type(system).__name__}, {type(formulation).__name__}, with {steps} steps of "
+        f"{type(parts_of(method.solver).method).__name__}, by jaxdae {__version__}.",
+        "",
+        "The start is integrated as it is: whether it satisfies the constraints is not checked.",
+        "All arrays are row-major. Times are in seconds, other units those of the declaration.",
+    ]
+
+
+class _Inputs(NamedTuple):
+    """What an exported run takes of each member.
+
+    Args:
+        start: q, v and w.
+        parts: system without controller, formulation, controller.
+    """
+
+    start: State
+    parts: tuple
+
+    def arrays(self) -> list[tuple[str, jax.Array]]:
+        """All arrays with their labels."""
+        named = [("q", self.start.q), ("v", self.start.v), ("w", self.start.w)]
+        for label, part in zip(("system", "formulation", "controller"), self.parts, strict=True):
+            leaves = jax.tree_util.tree_leaves_with_path(eqx.filter(part, eqx.is_array))
+            # A run backward in time has the inputs of one forward (`InDirection`).
+            place = lambda path: re.sub(r"(\.stabilization)+", r"\1", jax.tree_util.keystr(path))  # noqa: E731
+            named += [(label + place(path), x) for path, x in leaves]
+        return named
+
+    def replaced(self, arrays) -> "_Inputs":
+        """The same with other arrays."""
+        q, v, w, *leaves = arrays
+        some, static = eqx.partition(self.parts, eqx.is_array)
+        parts = jax.tree.unflatten(jax.tree.structure(some), leaves)
+        return _Inputs(State(q, v, w), eqx.combine(parts, static))
+
+
+def _exported(problem: Problem, method: Method, state: State, name: str, quantities):
+    """The run, and programs of what surrounds it."""
+    from jaxdae.kernels.export.entry import Exported
+    from jaxdae.kernels.tracing.trace import UnsupportedOperationError
+
+    times = problem.times
+    formulation = holding_rank(problem.formulation, problem.system, times.start, problem.state)
+    problem = problem._replace(formulation=formulation)
+    sub: Any = diffrax.SubSaveAt(ts=times.saved) if method.saveat is None else method.saveat.subs
+    y0 = (formulation.init(problem.system, times.start, problem.state), None)
+    plan, _ = planned(problem, method, sub, y0)
+    run = plan.integration()
+    inputs = _inputs(problem, state)
+    reader = Reader(plan, method.solver, quantities)
+    between = parts_of(method.solver).projection is not None and plan.saving.times
+    try:
+        begin = _begin(inputs, plan, method)
+        read_end = reader.program("read_end", project=False)
+        read_row = reader.program("read_row", project=True) if between else read_end
+    except UnsupportedOperationError as error:
+        raise backends.UnsuitedError(
+            f"the start or the states of {type(formulation).__name__} cannot be computed by a "
+            f"kernel: {error}"
+        ) from None
+    interface = _interface(name, problem.times, inputs, reader, sub)
+    direction = 1 if method.direction is None else method.direction
+    return Exported(interface, run, begin, read_row, read_end, direction)
+
+
+def _inputs(problem: Problem, state: State) -> _Inputs:
+    system, controller = problem.system, problem.controller
+    if problem.state.w.size != state.w.size:
+        system, controller = system.inner, system.controller  # pyright: ignore
+    return _Inputs(state, (system, problem.formulation, controller))
+
+
+def _begin(inputs: _Inputs, plan: KernelPlan, method: Method):
+    """From times and inputs to start and parameters of the integration."""
+    from jaxdae.kernels.tracing.subprograms import Subprogram
+    from jaxdae.kernels.tracing.trace import scalarize
+
+    shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype) for _, x in inputs.arrays()]
+    given = [x for x in shapes if x.size]
+
+    def begin(t0, t1, *some):
+        each = iter(some)
+        arrays = [next(each) if x.size else jnp.zeros(x.shape, x.dtype) for x in shapes]
+        start, (system, formulation, controller) = inputs.replaced(arrays)
+        system, start, controller, _ = closed_loop(system, controller, start, t0)
+        y0 = formulation.init(system, t0, start)
+        parts = (system, formulation, controller)
+        control = step_control(method.stepsize_controller, Times(t0, t1)) if plan.adaptive else None
+        leaves = jax.tree.leaves(eqx.filter((parts, control), eqx.is_array))
+        return [ravel_pytree(y0)[0].astype(plan.dtype), *leaves]
+
+    time = jax.ShapeDtypeStruct((), plan.dtype)
+    return Subprogram("begin_run", scalarize(begin, time, time, *given, loops=True, signed=True))
+
+
+def _interface(name: str, times: Times, inputs: _Inputs, reader: Reader, sub):
+    from jaxdae.kernels.export.interface import Field, identifiers, Interface, structure
+
+    arrays = inputs.arrays()
+    names = identifiers(label for label, _ in arrays)
+    fields = [
+        Field(x, label, value.shape, np.asarray(value))
+        for x, (label, value) in zip(names, arrays, strict=True)
+    ]
+    plan = reader.plan
+    ends = (
+        [Field("t0", "start [s]", (), times.start), Field("t1", "end [s]", (), times.end)]
+        if plan.adaptive
+        else [Field("grid", "ends of the steps [s]", (len(times.grid),), np.asarray(times.grid))]
+    )
+    if plan.first_given:
+        ends.append(Field("dt0", "first step [s]", (), times.first_step))
+    if plan.saving.times:
+        saved = np.asarray(sub.ts, plan.dtype)
+        ends.append(Field("saved", "times that are saved [s], in order", saved.shape, saved))
+    return Interface(
+        name, np.dtype(plan.dtype), structure("inputs", fields), structure("times", ends),
+        structure("state", reader.fields()), plan.rows,
+    )  # fmt: skip

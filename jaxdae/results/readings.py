@@ -1,0 +1,234 @@
+"""Everything of a run that is computed from its saved states, by compiled code."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any, TYPE_CHECKING
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+from jaxdae.compiled import jit
+from jaxdae.control.base import control_input
+from jaxdae.diagnosis import backward, diagnostics
+from jaxdae.simulation.invalid import invalidated
+from jaxdae.solvers.projected import nearest
+from jaxdae.systems import constraint_residuals, generalized_energy, State
+from jaxdae.systems.dynamics import mass_and_jacobian
+from jaxdae.systems.independence import constraint_rank, unsatisfied
+
+if TYPE_CHECKING:
+    from jaxdae.results.trajectory import Trajectory
+
+
+def _unnamed(function: Callable) -> Callable:
+    """A function of a trajectory without the names of a batch, which change no program."""
+
+    @functools.wraps(function)
+    def call(trajectory, *arguments, **named):
+        if trajectory.varied is not None:
+            trajectory = dataclasses.replace(trajectory, varied=None)
+        return function(trajectory, *arguments, **named)
+
+    return call
+
+
+def read_rows(trajectory: "Trajectory", function: Callable) -> Any:
+    """Anything of every saved state, NaN in rows that were not reached.
+
+    Args:
+        trajectory: a run that saved states.
+        function: `function(trajectory, t, y)` of a time and the formulation's own state, floats in
+            any pytree; not one defined anew for each call.
+    """
+    return at_rows(trajectory, function, by_system=trajectory.controller is None)
+
+
+@_unnamed
+@jit
+def at_rows(trajectory: "Trajectory", function, by_system: bool = False):
+    """`function(trajectory, t, y)` at every saved time of every batch member.
+
+    `by_system` says that the function depends on the system and the formulation alone: what a
+    native run has saved is read by a native kernel then, too.
+    """
+    if not trajectory.plain:
+        raise ValueError(
+            "this run saved no states at times, but what its SaveAt(fn=…), SaveAt(subs=…) or "
+            "SaveAt(dense=True) asked for: read `saved` or call `evaluate`, or simulate with "
+            "SaveAt(ts=…), SaveAt(steps=True) or SaveAt(t1=True)."
+        )
+    if trajectory.ts.ndim > 1:
+        return eqx.filter_vmap(lambda run: at_rows(run, function, by_system))(trajectory)
+    reached = jnp.isfinite(trajectory.ts)
+    # Rows that were not reached are computed at the final state, which is finite, and masked
+    # afterwards, so that neither their values nor their derivatives can spoil the others.
+    last = (trajectory.final_time, trajectory.final)
+    rows = (trajectory.ts, trajectory.saved)
+    safe = jax.tree.map(lambda x, x1: jnp.where(_column(reached, x), x, x1), rows, last)
+    values = jax.vmap(_of_row(trajectory, function, by_system))(*safe)
+    positive = jax.tree.map(with_positive_zeros, values)
+    return jax.tree.map(lambda x: jnp.where(_column(reached, x), x, jnp.nan), positive)
+
+
+def with_positive_zeros(x):
+    """The same: the sign of a zero depends on the order of a sum, which backends choose."""
+    return x - jax.lax.stop_gradient(jnp.where(x == 0, x, jnp.zeros_like(x)))  # -0 - (-0) = 0
+
+
+def _of_row(run: "Trajectory", function, by_system: bool):
+    """The same as a function of `(t, y)`, by the backend that made the run."""
+    row = (run.ts[0], jax.tree.map(lambda x: x[0], run.saved))
+
+    def of_arrays(t, y, arrays):
+        return function(dataclasses.replace(run, arrays=arrays), t, y)
+
+    return run.made_by.reader(of_arrays, row, run.arrays, by_system=by_system)
+
+
+@_unnamed
+@jit
+def over_run(trajectory: "Trajectory", function):
+    """`function(trajectory, ts, ys, work)` of all rows reached by each member, the start first."""
+    if not trajectory.plain:
+        raise ValueError("this run saved no states at times: simulate with SaveAt(ts=…).")
+    if trajectory.final_time.ndim > 0:
+        return eqx.filter_vmap(lambda run: over_run(run, function))(trajectory)
+    # Rows that were not reached repeat the last that was, or the start.
+    reached = jnp.isfinite(trajectory.ts)
+    last = jax.lax.cummax(jnp.where(reached, jnp.arange(1, reached.size + 1), 0))
+    rows = jnp.concatenate([jnp.zeros(1, last.dtype), last])
+    t0, y0 = trajectory.start
+    work = trajectory.work_integrals
+    none = jax.tree.map(lambda x: jnp.zeros((), x.dtype), work)
+    every = jax.tree.map(
+        lambda first, x: jnp.concatenate([first[None], x])[rows],
+        (t0, y0, none),
+        (trajectory.ts, trajectory.saved, work),
+    )
+    return function(trajectory, *every)
+
+
+def least_singular_value(run, ts, ys, work):
+    """Least singular value of the constraint Jacobian along the run."""
+    del work
+    states = jax.vmap(lambda t, y: state_of(run, t, y))(ts, ys)
+    return diagnostics.least_singular_value(run.system, ts, states, run.held_rank)
+
+
+def incompatibility(run, ts, ys, work):
+    """Largest residual along the run that no motion can avoid."""
+    del work
+    states = jax.vmap(lambda t, y: state_of(run, t, y))(ts, ys)
+    remain = jax.vmap(lambda t, s: unsatisfied(run.system, t, s))(ts, states)
+    sizes = [jnp.max(jnp.abs(x), initial=0.0) for x in (remain.phi, remain.phi_dot)]
+    return jnp.maximum(*sizes)
+
+
+def backward_growth(run, ts, ys, work):
+    """Factor by which damping lets deviations grow in a run backward in time."""
+    del work
+    parts = run.system, run.formulation, run.controller
+    root = lambda t, y: backward.damping_root(*parts, t, state_of(run, t, y))  # noqa: E731
+    return jnp.exp(backward.largest_growth(jnp, ts, jax.vmap(root)(ts, ys)))
+
+
+def energy_error(run, ts, ys, work):
+    """Largest error of the energy balance along the run [J]."""
+    states = jax.vmap(lambda t, y: state_of(run, t, y))(ts, ys)
+    total = None if work is None else sum(work)
+    if not diagnostics.balance_is_known(run.formulation, total):
+        return jnp.full((), jnp.nan, ts.dtype)
+    return diagnostics.energy_error(run.system, run.controller, ts, states, total)
+
+
+@_unnamed
+@jit
+def at_time(trajectory: "Trajectory", t) -> State:
+    """State of dense output at a time, or at times."""
+    if trajectory.final_time.ndim > 0:
+        return eqx.filter_vmap(at_time, in_axes=(eqx.if_array(0), None))(trajectory, t)
+    if t.ndim > 0:
+        return jax.vmap(lambda one: at_time(trajectory, one))(t)
+    y, _ = trajectory.interpolation.evaluate(t)
+    if trajectory.projections:
+        y = nearest(trajectory.system, trajectory.formulation, t, y, trajectory.projections)
+    state = trajectory.formulation.recover(trajectory.system, t, y)
+    start = trajectory.start[0]
+    beyond = jnp.abs(t - start) > jnp.abs(trajectory.final_time - start)
+    return invalidated(state, ~trajectory.success & beyond)
+
+
+@_unnamed
+@jit
+def final_state(trajectory: "Trajectory") -> State:
+    """State at the end; NaN where the run failed."""
+    if trajectory.final_time.ndim > 0:
+        return eqx.filter_vmap(final_state)(trajectory)
+    return invalidated(last_state(trajectory), ~trajectory.success)
+
+
+@_unnamed
+@jit
+def last_state(trajectory: "Trajectory") -> State:
+    """The last state that was accepted and finite."""
+    if trajectory.final_time.ndim > 0:
+        return eqx.filter_vmap(last_state)(trajectory)
+    recover = trajectory.formulation.recover
+    state = recover(trajectory.system, trajectory.final_time, trajectory.final)
+    return jax.tree.map(with_positive_zeros, state)
+
+
+def state_of(run, t, y):
+    """State `(q, v, w)` of the formulation's own."""
+    return run.formulation.recover(run.system, t, y)
+
+
+def control(run, t, y):
+    """Control input."""
+    return control_input(run.controller, t, state_of(run, t, y))
+
+
+def multipliers(run, t, y):
+    """Multipliers."""
+    u = control_input(run.controller, t, state_of(run, t, y))
+    return run.formulation.multipliers(run.system, t, y, u)
+
+
+def violation(run, t, y):
+    """Constraint residuals."""
+    state = state_of(run, t, y)
+    return constraint_residuals(run.system, t, state.q, state.v)
+
+
+def jacobian(run, t, y):
+    """Constraint Jacobian."""
+    state = state_of(run, t, y)
+    return mass_and_jacobian(run.system, t, state.q, state.v)[1]
+
+
+def rank(run, t, y):
+    """Number of independent constraints."""
+    return constraint_rank(run.system, t, state_of(run, t, y)).rank
+
+
+def kinetic_energy(run, t, y):
+    """Kinetic energy [J]."""
+    state = state_of(run, t, y)
+    return run.system.kinetic_energy(t, state.q, state.v)
+
+
+def potential_energy(run, t, y):
+    """Potential energy [J]."""
+    return run.system.potential_energy(t, state_of(run, t, y).q)
+
+
+def energy(run, t, y):
+    """Generalized energy [J]."""
+    state = state_of(run, t, y)
+    return generalized_energy(run.system, t, state.q, state.v)
+
+
+def _column(mask, x):
+    return mask.reshape(mask.shape + (1,) * (x.ndim - 1))

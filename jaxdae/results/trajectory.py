@@ -1,0 +1,456 @@
+"""The result of a simulation."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TYPE_CHECKING
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, PyTree
+
+from jaxdae.formulations import AbstractFormulation
+from jaxdae.formulations.held_rank import solves
+from jaxdae.results import readings
+from jaxdae.results.members import checked_index, Varied
+from jaxdae.simulation.problem import Method, Problem, Solution
+from jaxdae.solvers.projected import parts_of
+from jaxdae.systems import Labels, Power, State, System, Violation
+from jaxdae.systems.checks import is_concrete
+
+if TYPE_CHECKING:
+    from jaxdae.results.stored import StoredTrajectory
+
+
+class Trajectory(eqx.Module):
+    """A simulated motion. Arrays have time first; batches made by `vmap` come before it.
+
+    Only times and states are stored. Everything else is computed when it is asked for, by compiled
+    code, from the stored states. Rows that were not reached, and rows whose state is not
+    finite, have `ts = inf` and NaN values.
+
+    Attributes:
+        ts: times [s], shape `(times,)`.
+        final_time: the last time reached with a finite state [s]; where fixed steps went on through
+            NaN, the last such time that was saved, or else `t0`.
+        result_code: diffrax's result code, as it comes out of the solver; see `result`.
+        stats: solver statistics (`num_steps`, `num_accepted_steps`, `num_rejected_steps`, …).
+        saved: what `saveat` asked for, when it is not plain states.
+        why_not_native: what kept the native backend from serving, in words, or what of a native
+            run's derivatives is left to the plain program; `None` where nothing is.
+        projections: Newton iterations that take states between steps onto the constraints.
+        varied: what differs between the members of a batch, where `varying` has said it.
+    """
+
+    ts: Any
+    saved: PyTree
+    final_time: Float[Array, "*batch"]
+    final: PyTree
+    result_code: diffrax.RESULTS
+    stats: dict[str, Any]
+    interpolation: Any
+    work_integrals: Power | None
+    plain: bool = eqx.field(static=True)
+    # The arrays of (system, formulation, controller) apart from the rest, functions among it, so
+    # that a trajectory may leave any JAX transformation.
+    arrays: PyTree
+    skeleton: PyTree = eqx.field(static=True)
+    # The backend, by which saved states are read as well.
+    made_by: Any = eqx.field(static=True)
+    why_not_native: str | None = eqx.field(static=True, default=None)
+    projections: int = eqx.field(static=True, default=0)
+    # Start `(t0, y0)`; and, of a run that saves only its end, times and states on the way.
+    start: Any = None
+    watched: Any = None
+    varied: Varied | None = None
+
+    @classmethod
+    def of(cls, problem: Problem, method: Method, solution: Solution) -> "Trajectory":
+        """The result of a run, which may be traced.
+
+        Args:
+            problem: what was simulated.
+            method: how.
+            solution: what the run gave.
+        """
+        parts = problem.system, solution.formulation, problem.controller
+        arrays, skeleton = eqx.partition(parts, eqx.is_array)
+        projection = parts_of(method.solver).projection
+        return cls(
+            solution.ts, solution.saved, solution.final_time, solution.final, solution.result,
+            solution.stats, solution.interpolation, solution.work, solution.plain, arrays, skeleton,
+            solution.backend, solution.why_not, 0 if projection is None else projection.iterations,
+            solution.start, solution.watched,
+        )  # fmt: skip
+
+    def __repr__(self) -> str:
+        from jaxdae.results import described
+
+        return described.live(self)
+
+    @property
+    def backend(self) -> str:
+        """`"native"` or `"plain"`: which backend made the run."""
+        return self.made_by.name
+
+    @property
+    def system(self) -> System:
+        """The system that was simulated."""
+        return eqx.combine(self.arrays, self.skeleton)[0]
+
+    @property
+    def formulation(self) -> AbstractFormulation:
+        """The formulation that was used."""
+        return eqx.combine(self.arrays, self.skeleton)[1]
+
+    @property
+    def controller(self) -> Callable | None:
+        """The controller, or `None`."""
+        return eqx.combine(self.arrays, self.skeleton)[2]
+
+    @property
+    def labels(self) -> Labels:
+        """Names and units of coordinates, constraints, actuators and inputs."""
+        return self.system.labels()
+
+    @property
+    def batch_shape(self) -> tuple[int, ...]:
+        """Lengths of the batch axes; empty for a single run."""
+        return self.final_time.shape
+
+    @property
+    def success(self) -> Bool[Array, "*batch"]:
+        """Whether the run reached its end; one value for each batch member."""
+        return self.result_code == diffrax.RESULTS.successful
+
+    @property
+    def result(self) -> Any:
+        """How the run ended, as diffrax says it; an empty array for a batch without members."""
+        # Results show themselves as text, which equinox makes of one at least.
+        empty = 0 in self.batch_shape
+        return np.empty(self.batch_shape, object) if empty else self.result_code
+
+    @property
+    def states(self) -> State:
+        """States `(q, v, w)` at the saved times, leading axis `times`."""
+        return readings.at_rows(self, readings.state_of)
+
+    @property
+    def q(self) -> Float[Array, "*batch times n"]:
+        """Coordinates [m or rad], shape `(times, n)`."""
+        return self.states.q
+
+    @property
+    def v(self) -> Float[Array, "*batch times n"]:
+        """Velocities, shape `(times, n)`."""
+        return self.states.v
+
+    @property
+    def w(self) -> Float[Array, "*batch times k"]:
+        """Actuator states, shape `(times, k)`."""
+        return self.states.w
+
+    @property
+    def u(self) -> Any:
+        """Control inputs at the saved times; `None` without a controller."""
+        return None if self.controller is None else readings.at_rows(self, readings.control)
+
+    @property
+    def final_state(self) -> State:
+        """State at the end time; NaN, with derivatives that are NaN, where the run failed.
+
+        A cost of a batch that leaves failed members out takes `last_state` and masks the result:
+        `jnp.where(runs.success, cost(runs.last_state), price)`.
+        """
+        return readings.final_state(self)
+
+    @property
+    def last_state(self) -> State:
+        """The last state that was accepted and finite, at `final_time`; of a failed run, too."""
+        return readings.last_state(self)
+
+    @property
+    def multipliers(self) -> Float[Array, "*batch times c"]:
+        """Multipliers `lam`, shape `(times, m+r)`; the constraint reaction is `-J^T lam`."""
+        return readings.at_rows(self, readings.multipliers, by_system=self.controller is None)
+
+    @property
+    def violation(self) -> Violation:
+        """Constraint residuals: `phi (times, m)` and `phi_dot (times, m+r)`."""
+        return readings.at_rows(self, readings.violation, by_system=True)
+
+    @property
+    def jacobian(self) -> Float[Array, "*batch times c n"]:
+        """Constraint Jacobians, shape `(times, m+r, n)`."""
+        return readings.at_rows(self, readings.jacobian, by_system=True)
+
+    @property
+    def constraint_rank(self) -> Float[Array, "*batch times"]:
+        """Number of independent constraints next to each saved state, on the constraints."""
+        return readings.at_rows(self, readings.rank)
+
+    @property
+    def held_rank(self) -> Float[Array, "*batch"] | None:
+        """The rank of the constraints that the run held; `None` where it held none.
+
+        It does for dependent constraints; `constraint_rank` says whether it was that of the motion.
+        """
+        policies = solves(self.formulation)
+        return policies[0].held_rank if policies else None
+
+    @property
+    def kinetic_energy(self) -> Float[Array, "*batch times"]:
+        """Kinetic energy `T` [J], shape `(times,)`."""
+        return readings.at_rows(self, readings.kinetic_energy, by_system=True)
+
+    @property
+    def potential_energy(self) -> Float[Array, "*batch times"]:
+        """Potential energy `V` [J], shape `(times,)`."""
+        return readings.at_rows(self, readings.potential_energy, by_system=True)
+
+    @property
+    def energy(self) -> Float[Array, "*batch times"]:
+        """Generalized energy `v . dT/dv - T + V` [J], shape `(times,)`.
+
+        It is `T + V` whenever `T` is a quadratic form in the velocities.
+        """
+        return readings.at_rows(self, readings.energy, by_system=True)
+
+    @property
+    def work(self) -> Power:
+        """Work since `t0` of what changes the generalized energy [J], each of shape `(times,)`.
+
+        `energy(t) - energy(t0) = force + dissipation + constraint + explicit`, to integration
+        accuracy: each part is integrated along with the motion.
+
+        Raises:
+            ValueError: unless the run was made with `work=True`.
+        """
+        if self.work_integrals is None:
+            raise ValueError("work was not integrated; run simulate(..., work=True).")
+        return self.work_integrals
+
+    @property
+    def least_singular_value(self) -> Float[Array, "*batch"]:
+        """Least singular value of the constraint Jacobian met: zero at a singular position.
+
+        Rows of the Jacobian are scaled by their largest lengths along the run. Of a mechanism whose
+        constraints have rank `r` at best it is the r-th singular value. Between saved rows, which
+        must follow the motion, it is searched on the cubic Hermite curve of `q` and `v`. Infinite
+        without constraints.
+        """
+        return readings.over_run(self, readings.least_singular_value)
+
+    @property
+    def incompatibility(self) -> Float[Array, "*batch"]:
+        """Largest constraint residual at the saved rows that no motion can avoid.
+
+        That of the point next to a row which satisfies the constraints best, at position level and,
+        where there are velocity constraints, at velocity level: round-off as long as constraints
+        agree, also where they depend on each other; more where they have become incompatible.
+        """
+        return readings.over_run(self, readings.incompatibility)
+
+    @property
+    def backward_growth(self) -> Float[Array, "*batch"]:
+        """Factor by which damping lets deviations grow, at most, in a run backward in time.
+
+        Stabilizations act in the direction of integration; what damps the motion itself
+        (dissipation, realizing forces, a controller) lets errors grow backward in time. It is
+        the exponential of the largest rate of decay of the velocities, integrated over the saved
+        rows; 1 in runs forward in time.
+        """
+        return readings.over_run(self, readings.backward_growth)
+
+    @property
+    def energy_error(self) -> Float[Array, "*batch"]:
+        """Largest error of the energy balance at the saved rows [J].
+
+        The largest of `|h(t) - h(t0) - work|`, `h` being the generalized energy. The work is that
+        of `simulate(..., work=True)`, exact to integration accuracy; without it, that of forces and
+        dissipation by the trapezoidal rule over the rows, which is exact for conservative systems.
+        NaN where it is not known so: where constraints do work, forces depend on the multipliers or
+        stand in place of constraints, or after a start off them.
+        """
+        return readings.over_run(self, readings.energy_error)
+
+    def __getitem__(self, index) -> "Trajectory":
+        """A member of a batch, or several.
+
+        Args:
+            index: an integer, negative ones from the end; a tuple of integers for as many batch
+                axes; a slice, an array of integers, or of one boolean for each member
+                (`run[~run.success]`), along the first axis.
+
+        Returns:
+            A `Trajectory`, with one batch axis less for each integer.
+
+        Raises:
+            TypeError: for a single run, or an index of another kind.
+            IndexError: for a member that there is not.
+        """
+        index = checked_index(index, self.batch_shape)
+        dropped = len(index) if isinstance(index, tuple) else int(isinstance(index, int))
+        varied = None if self.varied is None else self.varied.chosen(index, dropped)
+        arrays, rest = eqx.partition(dataclasses.replace(self, varied=None), eqx.is_array)
+        chosen = eqx.combine(jax.tree.map(lambda x: _picked(x, index), arrays), rest)
+        return chosen if varied is None else dataclasses.replace(chosen, varied=varied)
+
+    def member(self, index: int) -> "Trajectory":
+        """One member of a batch, `run[index]`."""
+        return self[index]
+
+    # Its earlier name, which programs outside use.
+    lane = member
+
+    def evaluate(self, t) -> State:
+        """State at any time of a run made with `SaveAt(dense=True)`.
+
+        Args:
+            t: time [s], scalar or `(times,)`; the same for all batch members.
+
+        Raises:
+            ValueError: for a run without dense output.
+        """
+        if self.interpolation is None:
+            raise ValueError("no dense output; run simulate(..., saveat=SaveAt(dense=True)).")
+        return readings.at_time(self, jnp.asarray(t, self.final_time.dtype))
+
+    def varying(self, axes: str | Sequence[str] | None = None, /, **values) -> "Trajectory":
+        """The same batch with what was varied to make it: named, carried along, stored.
+
+        For example, of two lengths by three angles:
+
+            batch = jax.vmap(jax.vmap(run, (None, 0)), (0, None))(lengths, angles)
+            batch = batch.varying(("length", "angle"), length=lengths, angle=angles)
+            batch[1].varied.values["angle"]      # three angles
+
+        Args:
+            axes: names of the batch axes.
+            values: numbers or texts by name; the first axes of each are those of the batch. Where
+                there are several, values with the name of an axis go along it alone.
+
+        Returns:
+            A `Trajectory` whose attribute `varied` has the values, each with all axes of the batch.
+
+        Raises:
+            ValueError: for a single run, and for axes and values that do not fit.
+        """
+        return dataclasses.replace(self, varied=Varied.of(self.batch_shape, axes, values))
+
+    def save(self, path: str | Path) -> Path:
+        """Write what can be read of the run to a file of NumPy's, without its system.
+
+        The file has the rows of `ts`, `q`, `v`, `w`, `u`, `multipliers`, `violation`, energies and
+        `work`, the points that the system declares, what each member came to, names and units,
+        parameters as far as they are arrays, and the versions of jaxdae and JAX. At every moment it
+        is the old file or the new one, complete. `numpy.load(path)["q"]` reads it as well, and
+        nothing in it is pickled.
+
+        Args:
+            path: the file; `.npz` is added where it is missing, `~` is the home folder, folders
+                are made.
+
+        Returns:
+            The path that was written.
+
+        Raises:
+            ValueError: inside a JAX transformation, for a run that saved no states at times, or a
+                suffix of files of another kind.
+            OSError: if the file cannot be written, or is a folder.
+        """
+        return self.stored().save(path)
+
+    @staticmethod
+    def load(path: str | Path) -> "StoredTrajectory":
+        """Read a trajectory from a file, bit for bit as it was saved.
+
+        It needs neither the class of the system nor a computation, and executes nothing.
+
+        Args:
+            path: what `save` has written.
+
+        Raises:
+            FileNotFoundError: if there is no such file.
+            TrajectoryFileError: if it holds something else, is damaged, or is of a later format.
+        """
+        from jaxdae.results import trajectory_file
+
+        return trajectory_file.read(path)
+
+    def to_xarray(self) -> Any:
+        """All of its rows as a data set of xarray, with names, units and labels of batch members.
+
+        Dimensions are those of the batch (`member`, or the names given to `varying`), `time`,
+        `coordinate`, `constraint`, `position_constraint`, `actuator` and `input`, their coordinates
+        the names; `data.multipliers.sel(constraint="rod")` is one multiplier. Units are attributes
+        where all entries share one, and coordinates `q_unit`, …, of their own. Members with
+        different times have a dimension `row`, and `time` is a coordinate of both. Rows that no
+        member has come to are left out, and their number is an attribute.
+
+        Returns:
+            `xarray.Dataset`.
+
+        Raises:
+            ImportError: without xarray (`pip install 'jaxdae[data]'`).
+            ValueError: inside a JAX transformation, for a run that saved no states at times, or
+                names of batch axes that are taken.
+        """
+        from jaxdae.results import snapshot, tables
+
+        return tables.to_xarray(snapshot.stored(self, drawn=False))
+
+    def to_dataframe(self) -> Any:
+        """All of its rows as a table of pandas, one column for each number.
+
+        Columns are what tells batch members apart, `time`, coordinates by their names, `d(…)/dt`,
+        actuator states, inputs, `lambda(…)`, `phi(…)`, `phi_dot(…)` by the names of the
+        constraints, energies and work; `table.attrs["units"]` has the units by column. Rows that
+        were not reached are left out.
+
+        Returns:
+            `pandas.DataFrame`.
+
+        Raises:
+            ImportError: without pandas (`pip install 'jaxdae[data]'`).
+            ValueError: inside a JAX transformation, or for a run that saved no states at times.
+        """
+        from jaxdae.results import snapshot, tables
+
+        return tables.to_dataframe(snapshot.stored(self, drawn=False))
+
+    def to_csv(self, path: str | Path) -> Path:
+        """Write the table of `to_dataframe` as text, units in its heading; needs no pandas.
+
+        Args:
+            path: the file; folders are made.
+
+        Returns:
+            The path that was written.
+
+        Raises:
+            ValueError: inside a JAX transformation, or for a run that saved no states at times.
+            OSError: if it cannot be written.
+        """
+        from jaxdae.results import columns, snapshot
+
+        return columns.write_csv(snapshot.stored(self, drawn=False), path)
+
+    def stored(self) -> "StoredTrajectory":
+        """All that can be read of the run, as NumPy arrays and without its system.
+
+        Raises:
+            ValueError: inside a JAX transformation, or for a run that saved no states at times.
+        """
+        from jaxdae.results import snapshot
+
+        return snapshot.stored(self)
+
+
+def _picked(x: Array, index) -> Array:
+    """Rows; of known numbers on the host, as every shape would be another program."""
+    known = is_concrete(x) and jnp.issubdtype(x.dtype, jnp.number)
+    return jnp.asarray(np.asarray(x)[index]) if known else x[index]

@@ -1,0 +1,348 @@
+"""Simulation: what a user asks for, checked and completed; a run; what there is to say of it."""
+
+import warnings
+from collections.abc import Callable
+
+import diffrax
+import equinox as eqx
+import jax.core
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdae.compiled import kinds
+from jaxdae.control.base import AbstractDynamicController, closed_loop
+from jaxdae.diagnosis import arguments, preconditions, starts
+from jaxdae.diagnosis.assumptions import DEPENDENT_START
+from jaxdae.diagnosis.backward import start_warning
+from jaxdae.diagnosis.review import reviewed
+from jaxdae.diagnosis.starts import Start
+from jaxdae.formulations import AbstractFormulation
+from jaxdae.kernels.integration.run import TIMES
+from jaxdae.results.trajectory import Trajectory
+from jaxdae.simulation import backends
+from jaxdae.simulation.backends import Backend
+from jaxdae.simulation.invalid import invalidated
+from jaxdae.simulation.problem import (
+    DEFAULT_TIMES,
+    MAX_STEPS,
+    Method,
+    Problem,
+    START_TOLERANCE,
+    Times,
+)
+from jaxdae.simulation.run import NATIVE, run
+from jaxdae.simulation.saving import asked_times, is_end
+from jaxdae.solvers.grid import Grid
+from jaxdae.solvers.projected import parts_of, Projected
+from jaxdae.systems import State, System
+from jaxdae.systems.checks import is_concrete
+from jaxdae.systems.precision import in_dtype, known_array
+
+
+def simulate(
+    system: System,
+    formulation: AbstractFormulation,
+    state: State,
+    *,
+    t0=0.0,
+    t1,
+    dt=None,
+    solver: diffrax.AbstractSolver | None = None,
+    stepsize_controller: diffrax.AbstractStepSizeController | None = None,
+    saveat: diffrax.SaveAt | None = None,
+    controller: Callable | AbstractDynamicController | None = None,
+    adjoint: diffrax.AbstractAdjoint | None = None,
+    backend: Backend = "auto",
+    progress: bool | diffrax.AbstractProgressMeter = False,
+    throw: bool = True,
+    work: bool = False,
+    start_tolerance: float | None = START_TOLERANCE,
+    max_steps: int = MAX_STEPS,
+) -> Trajectory:
+    """Simulate a constrained system.
+
+    The precision is that of `state`. Called again with other numbers of the same kind and shape
+    (parameters, gains, start, times with the same number of steps or saved times) it compiles
+    nothing. Integers that count something, settings of solver and step controller, and
+    functions defined anew are compiled anew: write controllers as `eqx.Module`, or define them
+    once.
+
+    Args:
+        system: what moves.
+        formulation: how its constraints are enforced, for example `Multipliers(Baumgarte(…))`.
+        state: start, `State(q, v, w)`; see `consistent_state`.
+        t0: start time [s].
+        t1: end time [s], before `t0` for a run backward in time. Stabilizations act in the
+            direction of integration, with the gains of a run forward: residuals decay toward
+            `t1`. What damps the motion itself lets deviations grow backward in time
+            (`Trajectory.backward_growth`).
+        dt: step [s]. With it, and without a `stepsize_controller`, the time is divided into equal
+            steps, none longer than `dt`.
+        solver: any diffrax solver of ordinary differential equations, or `jaxdae.solvers.RK4`;
+            by default `diffrax.Dopri8()`. `jaxdae.solvers.Projected(solver)` takes every step, and
+            every saved state, onto the constraints.
+        stepsize_controller: any of diffrax's; by default `PIDController` with `rtol = atol = 1e-8`
+            in float64, `1e-5` in float32.
+        saveat: any `diffrax.SaveAt`; by default every step of a fixed-step run (when `t0`, `t1`
+            and `dt` are plain numbers), else 201 equally spaced times. A `fn(t, y, args)` in it
+            receives the `State` as `y`. Times between steps are interpolated to the solver's order
+            of dense output, without projection on the constraints unless the solver is
+            `Projected`. `SaveAt(steps=True)` of an
+            adaptive run has `max_steps` rows, most of them unused: give a smaller `max_steps`.
+        controller: `u = controller(t, q, v, w)`; any callable, an `eqx.Module` if it has weights.
+            An `AbstractDynamicController` keeps its internal state behind the actuators' in `w`.
+        adjoint: any of diffrax's but `BacksolveAdjoint`; by default `RecursiveCheckpointAdjoint()`
+            (reverse mode, many parameters). Give `diffrax.ForwardMode()` for forward mode (few), or
+            `diffrax.DirectAdjoint()` for both and for second derivatives. It decides what the plain
+            backend can do; the native one has both modes to every order whatever is given. Its
+            gradients of adaptive runs keep their steps in memory, and are NaN where `max_steps` is
+            too large for it.
+        backend: `"plain"` for diffrax compiled by XLA; `"native"` for a kernel of machine code that
+            integrates all of the run: on processors one lane of a vector register for each batch
+            member, on GPUs by NVIDIA one thread. `"auto"` takes the native one where it can serve.
+            It needs llvmlite, which loads here, an explicit Runge-Kutta method, fixed steps or
+            diffrax's `PIDController`, and saved states; on a GPU compute capability 7.0 and a
+            driver of CUDA 12.0 at least, and no toolkit. `Trajectory.backend` says what was used
+            and why. Both give the same numbers to round-off. The plain program makes the
+            derivatives of native runs by times, and others that no kernel has; `"native"` refuses
+            them.
+        progress: `True` for a progress bar, or one of diffrax's progress meters.
+        throw: raise an error when the run fails: a `SimulationError` that says where and why, or,
+            inside a JAX transformation, the runtime error of the compiled program. Otherwise the
+            failure is a value: `success` is false, unreached rows are marked; under `vmap` for each
+            batch member.
+        work: integrate also the work of forces, dissipation and constraints (`Trajectory.work`).
+        start_tolerance: largest constraint residual of the start, relative to `1 + max |q|, |v|`;
+            `None` allows any (stabilization from a start off the constraints).
+        max_steps: largest number of steps.
+
+    Returns:
+        `Trajectory`.
+
+    Warns:
+        RuntimeWarning: when fixed steps are beyond the step limit of the gains (see
+            `jaxdae.step_limit`), or a run that reached its end came close to where the formulation
+            or the controller ends, had constraints that cannot all be satisfied, passed
+            near-singular positions, or has an energy balance that is off by more than its
+            tolerance explains; once where this machine keeps `"auto"` from
+            the native backend: no llvmlite, a driver or GPU that is too old.
+
+    Raises:
+        SimulationError: when the run fails and `throw` is true: what failed, when, the state of the
+            constraints there, and what to try.
+        ValueError: before any work, for shapes, gains, a start or a combination that do not fit.
+        TypeError: before any work, for an argument of the wrong kind.
+        BackendError: when the native backend is asked for and cannot serve.
+    """
+    problem, method = prepare(
+        system, formulation, state, t0=t0, t1=t1, dt=dt, solver=solver,
+        stepsize_controller=stepsize_controller, saveat=saveat, controller=controller,
+        adjoint=adjoint, backend=backend, progress=progress, throw=throw, work=work,
+        start_tolerance=start_tolerance, max_steps=max_steps,
+    )  # fmt: skip
+    raises = throw and not is_concrete(problem)
+    trajectory = _compiled(problem, method, raises, kinds(problem.parts))
+    return reviewed(problem, method, trajectory, throw=throw)
+
+
+@eqx.filter_jit
+def _compiled(problem: Problem, method: Method, raises: bool, declared) -> Trajectory:
+    """A run as one program for all of one kind.
+
+    Args:
+        problem: what is simulated.
+        method: how.
+        raises: whether the program raises an error where the run fails.
+        declared: kinds of the plain numbers in the problem.
+    """
+    del declared  # programs of 1, 1.0 and True are different ones
+    solution = run(problem, method)
+    trajectory = Trajectory.of(problem, method, solution)
+    if not raises:
+        return trajectory
+    # All of it, so that whatever is read of a failed run inside a transformation raises.
+    if solution.dependent is not None:
+        trajectory = eqx.error_if(trajectory, solution.dependent, DEPENDENT_START)
+    return trajectory.result_code.error_if(trajectory, ~trajectory.success)
+
+
+def prepare(
+    system, formulation, state, *, t0, t1, dt, solver, stepsize_controller, saveat, controller,
+    adjoint, backend, progress, throw, work, start_tolerance, max_steps,
+) -> tuple[Problem, Method]:  # fmt: skip
+    """Check the arguments of `simulate`, complete them by its defaults, and choose the backend.
+
+    Raises:
+        ValueError: as `simulate` does, and its other errors before any work.
+    """
+    begun = state
+    system, state, inner, plant = closed_loop(system, controller, state, t0)
+    arguments.check_kinds(system, formulation, state, inner, adjoint, saveat, progress, throw, work)
+    arguments.check_times(t0, t1, dt, stepsize_controller, saveat, max_steps)
+    solver = diffrax.Dopri8() if solver is None else solver
+    preconditions.check_solver(solver, formulation, stepsize_controller, dt, work)
+    if formulation.capabilities.passes_singular_positions and parts_of(solver).projection is None:
+        solver = Projected(solver)
+    preconditions.check_projection(solver, formulation)
+    dtype = state.q.dtype
+    system, formulation, inner = in_dtype((system, formulation, inner), dtype)
+    preconditions.check_declaration(system, formulation, inner, state, t0)
+
+    times = _times(t0, t1, dt, stepsize_controller, saveat, dtype)
+    fixed = times.grid is not None
+    start = Start(plant(system), begun, known_array(t0, dtype))
+    formulation, known = starts.suited_to_start(formulation, start, start_tolerance)
+    direction = _direction(t0, t1, stepsize_controller)
+    problem = Problem(system, formulation, inner, state, times)
+    for text in _step_warnings(problem, start.t, solver, direction):
+        warnings.warn(text, RuntimeWarning, stacklevel=3)
+    # What stabilizes constraints acts in the direction of integration.
+    sign = jnp.where(t1 < t0, -1, 1).astype(dtype) if direction is None else direction
+    problem = problem._replace(formulation=formulation.in_direction(sign))
+    method = Method(
+        solver,
+        None if fixed else stepsize_controller,
+        diffrax.SaveAt(t0=True, steps=True) if saveat is None and fixed else saveat,
+        diffrax.RecursiveCheckpointAdjoint() if adjoint is None else adjoint,
+        _meter(progress),
+        len(times.grid) - 1 if fixed else int(max_steps),
+        work,
+        direction=direction,
+        start_is_known=known,
+    )
+    problem, method = _with_checked_times(problem, method, bool(throw))
+    return _watched(*_with_backend(problem, method, backend), throw=throw)
+
+
+def _times(t0, t1, dt, stepsize_controller, saveat, dtype) -> Times:
+    grid = None
+    if isinstance(stepsize_controller, Grid):
+        grid = stepsize_controller.ts
+    elif _is_constant(stepsize_controller) and dt is not None and is_concrete((t0, t1, dt)):
+        grid = step_ends(t0, t1, dt, dtype)
+    saved = jnp.linspace(t0, t1, DEFAULT_TIMES) if saveat is None and grid is None else None
+    times = Times(t0, t1, dt if grid is None else None, grid, saved)
+    return Times(*(None if x is None else jnp.asarray(x, dtype) for x in times))
+
+
+def _is_constant(stepsize_controller) -> bool:
+    """Whether all steps are of one length, where one is given."""
+    return stepsize_controller is None or isinstance(stepsize_controller, diffrax.ConstantStepSize)
+
+
+def step_ends(t0, t1, dt, dtype) -> np.ndarray:
+    """Ends of the fixed steps: as many as `dt` needs, all of one size, the last at `t1`.
+
+    Given as numbers they are the same in the backward pass, which repeats steps. Where they are
+    computed on the way (`diffrax.ConstantStepSize`), a saved time at the end of a step may by
+    round-off lie on its other side there, and that row is lost from the gradient.
+    """
+    t0, t1, dt = (np.asarray(x, dtype) for x in (t0, t1, dt))
+    steps = int(np.ceil(np.abs(t1 - t0) / np.nextafter(np.abs(dt), np.inf, dtype=dtype)))
+    grid = np.linspace(t0, t1, max(steps, 1) + 1, dtype=dtype)
+    if not np.all(np.diff(grid) * np.sign(t1 - t0) > 0):
+        raise ValueError(
+            f"dt = {dt} s is below the round-off of times from {t0} to {t1} s in {dtype}; take "
+            "longer steps, a time nearer to zero, or float64."
+        )
+    return grid
+
+
+def _step_warnings(problem: Problem, t, solver, direction: int | None) -> list[str]:
+    """Gains that grow, steps beyond their limit, and damping backward in time, in words."""
+    known = (*problem.parts, problem.state, t)
+    if not is_concrete(known):
+        return []
+    grid = problem.times.grid
+    with jax.core.eval_context():
+        law = problem.system, problem.formulation, problem.state, t
+        backward = direction == -1
+        results = [
+            preconditions.growth_warning(*known, backward=backward),
+            preconditions.rest_warning(*law),
+        ]
+        if grid is not None and is_concrete(grid):
+            step = abs(float(grid[1] - grid[0]))
+            results.append(preconditions.step_warning(*known, solver, step, backward=backward))
+        if backward and is_concrete(problem.times.end):
+            duration = abs(float(problem.times.end - problem.times.start))
+            results.append(start_warning(*known, duration))
+    return [x for x in results if x is not None]
+
+
+def _with_backend(problem: Problem, method: Method, backend) -> tuple[Problem, Method]:
+    """The backend chosen, and times that it does not check itself."""
+    times = problem.times
+    why_not = NATIVE.obstacle(problem.formulation, method)
+    if _is_constant(method.stepsize_controller) and times.first_step is not None:
+        why_not = "the number of fixed steps is known only when the run is made"
+    chosen = backends.choose(backend, why_not)
+    strict = backend == NATIVE.name
+    if chosen == NATIVE.name:
+        why_not = None if strict else _left_to_plain(times, method.saveat)
+    return problem, method._replace(backend=chosen, strict=strict, why_not=why_not)
+
+
+def _with_checked_times(problem: Problem, method: Method, throw: bool) -> tuple[Problem, Method]:
+    """What is known only when the program runs, times and tolerances, checked there.
+
+    With `throw` what does not fit raises an error then. Otherwise it is the failure of the members
+    of a batch that it belongs to: their times and states are NaN.
+    """
+    times, controller = problem.times, method.stepsize_controller
+    saved, rest = eqx.partition(method.saveat, eqx.is_inexact_array)
+    settings = [x for x in jax.tree.leaves(controller) if eqx.is_inexact_array(x)]
+    if is_concrete(times, saved, settings):
+        return problem, method
+    wrong = arguments.wrong_times(times, jax.tree.leaves(saved), settings, controller)
+    if throw:
+        end = times.end
+        for words, bad in wrong.items():
+            end = eqx.error_if(end, bad, words)
+        return problem._replace(times=times._replace(end=end)), method
+    bad = jnp.any(jnp.stack([*wrong.values()]))
+    state = invalidated(problem.state, bad)
+    if not isinstance(controller, diffrax.StepTo):  # it compares its times with these
+        times, saved = invalidated((times, saved), bad)
+    problem = problem._replace(state=state, times=times)
+    return problem, method._replace(saveat=eqx.combine(saved, rest))
+
+
+def _left_to_plain(times: Times, saveat) -> str | None:
+    """What the plain program does for a native run, in words; `None` for nothing."""
+    varying = (times.start, times.end, times.first_step, None if saveat is None else saveat.subs.ts)
+    return None if is_concrete(varying) else f"only {TIMES}"
+
+
+def _watched(problem: Problem, method: Method, *, throw: bool) -> tuple[Problem, Method]:
+    """Where only the end or few times are saved, rows on the way are saved to watch the run."""
+    if not throw or not is_concrete(problem):
+        return problem, method
+    times = problem.times
+    watch = jnp.linspace(times.start, times.end, DEFAULT_TIMES)
+    if is_end(method.saveat):
+        method = method._replace(saveat=None, only_end=True)
+        return problem._replace(times=times._replace(saved=watch)), method
+    asked = asked_times(method.saveat)
+    if asked is None or not is_concrete(asked) or not 0 < np.size(asked) < DEFAULT_TIMES:
+        return problem, method
+    asked = np.asarray(asked, watch.dtype)
+    sign = -1 if times.end < times.start else 1
+    every = sign * np.unique(sign * np.concatenate([asked, np.asarray(watch)]))
+    method = method._replace(saveat=None, picked=np.searchsorted(sign * every, sign * asked))
+    return problem._replace(times=times._replace(saved=jnp.asarray(every))), method
+
+
+def _direction(t0, t1, stepsize_controller) -> int | None:
+    """1 for a run forward in time, -1 backward; `None` where that is not known yet."""
+    if isinstance(stepsize_controller, Grid) and stepsize_controller.direction is not None:
+        return stepsize_controller.direction
+    if not is_concrete(t0, t1):
+        return None
+    return 1 if t0 <= t1 else -1
+
+
+def _meter(progress) -> diffrax.AbstractProgressMeter:
+    if isinstance(progress, bool):
+        return diffrax.TqdmProgressMeter() if progress else diffrax.NoProgressMeter()
+    return progress

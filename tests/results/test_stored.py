@@ -1,0 +1,353 @@
+"""Trajectories in files: read back bit for bit as they were saved, or refused."""
+
+import dataclasses
+import json
+import tracemalloc
+import zipfile
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from diffrax import RESULTS
+
+import jaxdae
+from helpers.stored_runs import LABELS, stored
+from jaxdae import (
+    Baumgarte,
+    Multipliers,
+    simulate,
+    State,
+    StoredTrajectory,
+    Trajectory,
+    TrajectoryFileError,
+)
+from jaxdae.models import CartesianPendulum
+from jaxdae.results import stored as stored_runs
+from jaxdae.results.drawing import _words
+from jaxdae.results.trajectory_file import DRAWN
+from jaxdae.solvers import RK4
+from jaxdae.systems import Points
+
+LENGTHS = np.array([0.5, 1.5, np.nan])
+
+
+def _release(length, **how):
+    """Four steps of a pendulum; one of no known length fails at once."""
+    system = CartesianPendulum(length=length)
+    state = State(*system.released_from(0.3))
+    formulation = Multipliers(Baumgarte(10.0, 25.0))
+    return simulate(system, formulation, state, t1=0.5, dt=0.125, solver=RK4(), **how)
+
+
+@pytest.fixture(scope="module")
+def batch():
+    """Three lengths, the last of which fails; with its work."""
+    release = lambda length: _release(length, throw=False, work=True)  # noqa: E731
+    return jax.vmap(release)(jnp.asarray(LENGTHS)).varying(("length",), length=LENGTHS)
+
+
+def same_bits(one, other):
+    """Names, types, shapes and every bit."""
+    assert one.arrays.keys() == other.arrays.keys()
+    for name, x in one.arrays.items():
+        y = other.arrays[name]
+        assert (x.dtype, x.shape, x.tobytes()) == (y.dtype, y.shape, y.tobytes()), name
+    assert one.about == other.about
+
+
+def test_a_stored_run_has_what_the_run_has_bit_for_bit(batch, tmp_path):
+    """Quantities, ends, results, statistics, parameters, names: of a batch with a failed member."""
+    path = batch.save(tmp_path / "made" / "runs")
+    assert path == tmp_path / "made" / "runs.npz"
+    loaded = Trajectory.load(tmp_path / "made" / "runs")
+    same_bits(loaded, batch.stored())
+    for read in (
+        lambda run: (run.ts, run.q, run.v, run.w, run.multipliers, run.energy, run.kinetic_energy),
+        lambda run: (run.potential_energy, run.violation, run.work, run.states),
+        lambda run: (run.final_time, run.final_state, run.success, run.batch_shape),
+    ):
+        jax.tree.map(np.testing.assert_array_equal, read(loaded), read(batch))
+    assert (type(loaded.q), loaded.u, loaded.held_rank) == (np.ndarray, None, None)
+    np.testing.assert_array_equal(loaded.success, [True, True, False])
+    np.testing.assert_array_equal(loaded.result == RESULTS.nonfinite, [False, False, True])
+    np.testing.assert_array_equal(loaded.stats["num_steps"], batch.stats["num_steps"])
+    np.testing.assert_array_equal(loaded.parameters["system.length"], LENGTHS)
+    np.testing.assert_array_equal(loaded.parameters["formulation.stabilization.K_P"], [25.0] * 3)
+    np.testing.assert_array_equal(loaded.arrays["varied.length"], LENGTHS)
+    assert (loaded.about.model, loaded.labels) == ("CartesianPendulum", batch.labels)
+    assert (loaded.backend, loaded.why_not_native) == (batch.backend, batch.why_not_native)
+    assert loaded.about.versions == {"jaxdae": jaxdae.__version__, "jax": jax.__version__}
+    assert np.isinf(loaded.ts[2]).all()
+    assert np.isnan(loaded.q[2]).all()
+
+
+def test_a_failed_run_is_stored_with_the_reason(batch, tmp_path):
+    """A member by itself; the words are those of the error that `throw=True` raises."""
+    loaded = Trajectory.load(batch[2].save(tmp_path / "failed"))
+    assert not loaded.success
+    assert "the run stopped at t = 0 s (Nonfinite" in str(loaded.about.failure)
+    assert Trajectory.load(batch[0].save(tmp_path / "good.npz")).about.failure is None
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize("shape", [(), (1,), (3,), (2, 3), (0,)])
+def test_every_bit_of_any_shape_comes_back(tmp_path, dtype, shape):
+    """Signs of zeros, subnormal numbers, infinities and the bits of NaN."""
+    run = stored(shape, dtype=dtype)
+    if run.q.size:
+        run.q.flat[:6] = [-0.0, np.finfo(dtype).smallest_subnormal, -np.inf, np.nan, 0.0, np.inf]
+        run.q.view(f"u{dtype[1]}").flat[3] += 5  # another NaN
+    loaded = Trajectory.load(run.save(tmp_path / "run"))
+    same_bits(loaded, run)
+    assert (loaded.q.dtype, loaded.batch_shape) == (dtype, shape)
+
+
+def test_precision_does_not_depend_on_jax(tmp_path):
+    """Double precision stays where JAX has single only; and no class has the name of the model."""
+    path = stored().save(tmp_path / "run")
+    with jax.enable_x64(False):
+        run = Trajectory.load(path)
+        assert {x.dtype.name for x in jax.tree.leaves((run.final_state, run.states))} == {"float64"}
+        same_bits(run, stored())
+
+
+def test_times_are_stored_once_where_members_share_them(tmp_path):
+    """Also where members fail; and in full where they differ."""
+    for run, shape in (
+        (stored((2, 3), failed=[(1, 1)]), (5,)),
+        (stored((3,), ts=np.linspace(0.0, [[1.0], [1.0], [2.0]], 5, axis=1)[..., 0]), (3, 5)),
+        (stored(), (5,)),
+    ):
+        path = run.save(tmp_path / "run")
+        with np.load(path, allow_pickle=False) as file:
+            assert file["ts"].shape == shape
+        same_bits(Trajectory.load(path), run)
+
+
+def test_files_are_read_without_this_package(tmp_path):
+    """By NumPy alone, without pickle, with names and units in JSON."""
+    run = stored()
+    with np.load(run.save(tmp_path / "run"), allow_pickle=False) as file:
+        np.testing.assert_array_equal(file["q"], run.q)
+        about = json.loads(str(file["about"]))
+    assert about["labels"]["units"] == list(LABELS.units)
+    assert (about["format"], about["version"]) == ("jaxdae trajectory", 1)
+    assert about["arrays"]["q"] == ["<f8", [5, 2]]
+
+
+def test_what_needs_the_system_says_so():
+    run: Any = stored()
+    with pytest.raises(AttributeError, match="has no system, from which jacobian comes: read it"):
+        _ = run.jacobian
+    assert getattr(run, "system", None) is None
+    with pytest.raises(AttributeError, match="no attribute 'colour'"):
+        _ = run.colour
+    with pytest.raises(ValueError, match=r"run simulate\(..., work=True\)"):
+        _ = run.work
+    run = StoredTrajectory({name: run.arrays[name] for name in ("ts", "q")}, run.about)
+    with pytest.raises(ValueError, match="energy was not stored with this trajectory; it has: ts"):
+        _ = run.energy
+
+
+def test_a_system_may_be_given_back(batch):
+    """Of the parameters that were stored; a member keeps it."""
+    run = batch.stored()
+    member = run[1].with_system(CartesianPendulum(length=1.5))
+    assert float(member.system.length) == 1.5
+    with pytest.raises(AttributeError, match=r"has no system: give it one, run.with_system\(sys"):
+        _ = run[1].system
+    text = r"system.length is 1.0 here, and 1.5 in the stored run; make one that agrees"
+    with pytest.raises(ValueError, match=text):
+        run[1].with_system(CartesianPendulum())
+    with pytest.raises(ValueError, match=r"in the stored run; choose a member first, run\[i\]"):
+        run.with_system(CartesianPendulum())
+    several = stored((2,)).with_system(CartesianPendulum())
+    assert several[1].system is several.varying("side").system
+
+
+def _altered(path, **changes):
+    """The same file with other entries of its description."""
+    with np.load(path) as file:
+        arrays = {name: file[name] for name in file.files}
+    about = json.loads(str(arrays.pop("about"))) | changes
+    np.savez(path, about=np.array(json.dumps(about)), **arrays)
+
+
+def test_files_of_another_kind_are_refused(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"there is no file .*nothing\.npz"):
+        Trajectory.load(tmp_path / "nothing")
+    for name, write in (
+        ("text.npz", lambda path: path.write_text("t, x")),
+        ("empty.npz", lambda path: path.write_bytes(b"")),
+        ("array.npy", lambda path: np.save(path, np.ones(3))),
+        ("others.npz", lambda path: np.savez(path, q=np.ones(3))),
+        ("objects.npz", lambda path: np.savez(path, about=np.array({"format": 1}, dtype=object))),
+    ):
+        write(tmp_path / name)
+        with pytest.raises(TrajectoryFileError, match=f"{name} holds no trajectory"):
+            Trajectory.load(tmp_path / name)
+
+
+def test_later_formats_are_refused(tmp_path):
+    path = stored().save(tmp_path / "run")
+    _altered(path, version=2, versions={"jaxdae": "9.1"})
+    text = "was written by jaxdae 9.1 in format 2, and this release reads formats up to 1"
+    with pytest.raises(TrajectoryFileError, match=text):
+        Trajectory.load(path)
+
+
+@pytest.mark.parametrize("at", [0.001, 0.3, 0.5, 0.9, 0.9999])
+def test_files_cut_short_are_refused(tmp_path, at):
+    path = stored((4,)).save(tmp_path / "run")
+    content = path.read_bytes()
+    path.write_bytes(content[: int(at * len(content))])
+    with pytest.raises(TrajectoryFileError, match="or a damaged one"):
+        Trajectory.load(path)
+
+
+def test_a_file_of_something_else_is_not_called_pickled(tmp_path):
+    """As NumPy says of every file that it does not know, with advice that is unsafe."""
+    path = tmp_path / "notes.npz"
+    path.write_text("hi")
+    with pytest.raises(TrajectoryFileError, match=r"damaged one \(it is not an archive of arrays"):
+        Trajectory.load(path)
+
+
+def test_a_bit_that_flipped_in_an_array_is_noticed(tmp_path):
+    """By the checksums of the archive."""
+    run = stored((4,))
+    path = run.save(tmp_path / "run")
+    content = bytearray(path.read_bytes())
+    content[content.index(run.q.tobytes()) + 11] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(TrajectoryFileError, match=r"damaged one \(.*q\.npy"):
+        Trajectory.load(path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"arrays": {"ts": ["<f8", [5]]}}, "it has no q"),
+        ({"arrays": {"ts": ["<f4", [5]]}}, "ts is float64"),
+        ({"arrays": {"nothing": ["<f8", [5]]}}, "nothing"),
+        ({"version": "1"}, "its format has the number '1'"),
+        ({"labels": 3}, "labels is 3, must have names and values"),
+        ({"labels": {"colours": ["red"]}}, "labels has 'colours', must have only coordinates"),
+        ({"labels": {"units": "m"}}, "the labels of units are 'm', must be texts"),
+        ({"drawing": {"places": []}}, "its drawing has no outlines"),
+        ({"arrays": ["q"]}, "arrays is .*, must have names and values"),
+        ({"arrays": {"q": 3}}, "arrays has 3 for q, must have its type and shape"),
+        ({"axes": None}, "damaged"),
+    ],
+)
+def test_descriptions_that_do_not_fit_are_refused(tmp_path, changes, words):
+    path = stored().save(tmp_path / "run")
+    _altered(path, **changes)
+    with pytest.raises(TrajectoryFileError, match=words):
+        Trajectory.load(path)
+
+
+def _crafted(path, name, header, payload):
+    """The same file with another array of zeros, packed, and with what its header says."""
+    with zipfile.ZipFile(path) as file:
+        members = {x: file.read(x) for x in file.namelist()}
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+        for x, content in members.items():
+            if x != f"{name}.npy":
+                file.writestr(x, content)
+        with file.open(f"{name}.npy", "w") as opened:
+            np.lib.format.write_array_header_1_0(opened, {"fortran_order": False, **header})
+            for _ in range(payload):
+                opened.write(bytes(2**20))
+
+
+@pytest.mark.parametrize(
+    ("name", "header", "payload", "words"),
+    [
+        # Two gigabytes that are not there, and 64 megabytes that are, but are not declared.
+        ("q", {"descr": "<f8", "shape": (2**28,)}, 0, r"q says that it is .*2147483648 bytes, and"),
+        ("q", {"descr": "<f8", "shape": (2**23,)}, 64, r"q is float64\[8388608\], not <f8\[5, 2\]"),
+        ("q", {"descr": "<f8", "shape": (2**62, 2**62)}, 0, "and has 0 bytes"),
+        ("q", {"descr": "<f8", "shape": (-1,)}, 0, "and has 0 bytes"),
+        ("q", {"descr": "|O", "shape": (5, 2)}, 0, "q holds Python objects"),
+        ("about", {"descr": "<U20000000", "shape": ()}, 0, "about says"),
+        ("about", {"descr": "<U33554432", "shape": ()}, 128, "about is .*16 MB at most"),
+        ("about", {"descr": "<f8", "shape": ()}, 0, "about says"),
+    ],
+)
+def test_what_a_header_promises_is_compared_before_it_is_read(
+    tmp_path, name, header, payload, words
+):
+    path = stored().save(tmp_path / "run")
+    _crafted(path, name, header, payload)
+    tracemalloc.start()
+    try:
+        with pytest.raises(TrajectoryFileError, match=f"run.npz .*{words}"):
+            Trajectory.load(path)
+        assert tracemalloc.get_traced_memory()[1] < 2**23
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("dtype", [complex, int, "U3", [("x", float)]])
+def test_types_that_an_array_cannot_have_are_refused(tmp_path, dtype):
+    run = stored()
+    other = np.zeros(run.q.shape, dtype)
+    path = StoredTrajectory({**run.arrays, "q": other}, run.about).save(tmp_path / "run")
+    with pytest.raises(TrajectoryFileError, match=r"q is of the type .*, which it cannot be"):
+        Trajectory.load(path)
+
+
+def test_names_of_labels_and_drawings_are_those_that_are_read():
+    assert tuple(x.name for x in dataclasses.fields(jaxdae.Labels)) == stored_runs.LABELS
+    words = _words(Points({"tip": jnp.zeros(2)}))
+    assert set(words) == set(DRAWN)
+
+
+def test_arrays_that_do_not_fit_each_other_are_refused(tmp_path):
+    """Before they are written, and when they are read."""
+    run = stored((3,))
+    other = StoredTrajectory({**run.arrays, "v": run.v[:2]}, run.about)
+    words = r"v has shape \(2, 5, 2\), times \(3, 5\) and members \(3,\)"
+    with pytest.raises(ValueError, match=words):
+        other.save(tmp_path / "run")
+    assert not (tmp_path / "run.npz").exists()
+    path = run.save(tmp_path / "run")
+    with np.load(path) as file:
+        arrays = {name: file[name] for name in file.files}
+    about = json.loads(str(arrays["about"]))
+    about["arrays"]["v"][1] = [2, 5, 2]
+    np.savez(path, **{**arrays, "v": run.v[:2], "about": np.array(json.dumps(about))})
+    with pytest.raises(TrajectoryFileError, match=words):
+        Trajectory.load(path)
+
+
+def test_a_write_that_fails_leaves_the_old_file(tmp_path, monkeypatch):
+    """Whatever ends it: here the disk."""
+    path = stored().save(tmp_path / "run")
+    before = path.read_bytes()
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        stored((3,)).save(path)
+    assert path.read_bytes() == before
+    assert zipfile.is_zipfile(path)
+
+
+def test_inside_a_transformation_there_is_nothing_to_save(tmp_path):
+    def save(length):
+        return _release(length, throw=False).save(tmp_path / "run")
+
+    with pytest.raises(ValueError, match=r"inside jax\.jit, .* a trajectory has no numbers"):
+        jax.eval_shape(save, 1.0)
+
+
+def test_a_run_without_rows_is_refused(batch, tmp_path):
+    """As of SaveAt(dense=True) alone."""
+    with pytest.raises(ValueError, match="this run saved no states at times"):
+        dataclasses.replace(batch[0], plain=False).save(tmp_path / "run")
