@@ -44,6 +44,7 @@ Choose steps, beside the solvers of diffrax:
 Simulate:
 
     BackendError          The native backend was asked for and cannot serve this simulation.
+    compile_run           Compile a run of `simulate` as a function of NumPy arrays.
     export                Write a run of `simulate` as code for programs without Python.
     ExportedFiles         Files of an exported run.
     SimulationError       A simulation ended before its end time.

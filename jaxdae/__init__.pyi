@@ -36,6 +36,7 @@ from .control import (
     StateFeedback as StateFeedback,
 )
 from .diagnosis.failure import SimulationError as SimulationError
+from .exports.compile import compile_run as compile_run
 from .exports.export import export as export, ExportedFiles as ExportedFiles
 from .formulations import (
     AugmentedLagrangian as AugmentedLagrangian,

@@ -144,10 +144,10 @@ def export(
     if reason is not None:
         raise _refused(reason)
     try:
-        exported = _exported(problem, method, state, name, tuple(quantities))
+        exported = exported_run(problem, method, state, name, tuple(quantities))
     except backends.UnsuitedError as error:
         raise _refused(str(error)) from None
-    made = files.made(exported, machine, _about(problem, method), _statuses())
+    made = files.made(exported, machine, _about(problem, method), statuses())
     paths = {suffix: folder / f"{name}.{suffix}" for suffix in made.contents}
     for suffix, content in made.contents.items():
         replace_file(paths[suffix], content)
@@ -167,7 +167,7 @@ def _check_name(name: str) -> None:
         )
 
 
-def _statuses() -> dict[str, int]:
+def statuses() -> dict[str, int]:
     """How runs end, by name."""
     from jaxdae.kernels.export.entry import INVALID_TIMES
 
@@ -190,7 +190,7 @@ def _about(problem: Problem, method: Method) -> list[str]:
     ]
 
 
-class _Inputs(NamedTuple):
+class Inputs(NamedTuple):
     """What an exported run takes of each member.
 
     Args:
@@ -211,16 +211,20 @@ class _Inputs(NamedTuple):
             named += [(label + place(path), x) for path, x in leaves]
         return named
 
-    def replaced(self, arrays) -> "_Inputs":
+    def replaced(self, arrays) -> "Inputs":
         """The same with other arrays."""
         q, v, w, *leaves = arrays
         some, static = eqx.partition(self.parts, eqx.is_array)
         parts = jax.tree.unflatten(jax.tree.structure(some), leaves)
-        return _Inputs(State(q, v, w), eqx.combine(parts, static))
+        return Inputs(State(q, v, w), eqx.combine(parts, static))
 
 
-def _exported(problem: Problem, method: Method, state: State, name: str, quantities):
-    """The run, and programs of what surrounds it."""
+def exported_run(problem: Problem, method: Method, state: State, name: str, quantities):
+    """A run as a kernel, and programs of what surrounds it.
+
+    Raises:
+        UnsuitedError: for an operation that kernels do not have.
+    """
     from jaxdae.kernels.export.entry import Exported
     from jaxdae.kernels.tracing.trace import UnsupportedOperationError
 
@@ -231,7 +235,7 @@ def _exported(problem: Problem, method: Method, state: State, name: str, quantit
     y0 = (formulation.init(problem.system, times.start, problem.state), None)
     plan, _ = planned(problem, method, sub, y0)
     run = plan.integration()
-    inputs = _inputs(problem, state)
+    inputs = inputs_of(problem, state)
     reader = Reader(plan, method.solver, quantities)
     between = parts_of(method.solver).projection is not None and plan.saving.times
     try:
@@ -248,14 +252,15 @@ def _exported(problem: Problem, method: Method, state: State, name: str, quantit
     return Exported(interface, run, begin, read_row, read_end, direction)
 
 
-def _inputs(problem: Problem, state: State) -> _Inputs:
+def inputs_of(problem: Problem, state: State) -> Inputs:
+    """What a run takes of each member."""
     system, controller = problem.system, problem.controller
     if problem.state.w.size != state.w.size:
         system, controller = system.inner, system.controller  # pyright: ignore
-    return _Inputs(state, (system, problem.formulation, controller))
+    return Inputs(state, (system, problem.formulation, controller))
 
 
-def _begin(inputs: _Inputs, plan: KernelPlan, method: Method):
+def _begin(inputs: Inputs, plan: KernelPlan, method: Method):
     """From times and inputs to start and parameters of the integration."""
     from jaxdae.kernels.tracing.subprograms import Subprogram
     from jaxdae.kernels.tracing.trace import scalarize
@@ -278,7 +283,7 @@ def _begin(inputs: _Inputs, plan: KernelPlan, method: Method):
     return Subprogram("begin_run", scalarize(begin, time, time, *given, loops=True, signed=True))
 
 
-def _interface(name: str, times: Times, inputs: _Inputs, reader: Reader, sub):
+def _interface(name: str, times: Times, inputs: Inputs, reader: Reader, sub):
     from jaxdae.kernels.export.interface import Field, identifiers, Interface, structure
 
     arrays = inputs.arrays()

@@ -21,7 +21,7 @@ from jaxdae.kernels.export.functions import kernel_function, library_functions
 from jaxdae.kernels.export.fused_products import fused_double, fused_single
 from jaxdae.kernels.export.memory_functions import memory_functions
 from jaxdae.kernels.export.targets import ExportTarget
-from jaxdae.kernels.llvm.machine_code import MachineCodeError
+from jaxdae.kernels.llvm.machine_code import host_width, MachineCodeError
 from jaxdae.kernels.llvm.module import Definition, Module
 
 # Functions up to this cost become part of those that call them on a GPU, where calls are slow.
@@ -116,6 +116,20 @@ def module_of(exported: Exported, target: ExportTarget) -> Module:
     wide, most = f"{MEMBERS}{WIDE if width > 1 else ''}", most_members(exported.run, width)
     functions = library_functions(name, exported.interface, wide, most)
     return Module([*parts, *_missing(target), *functions])
+
+
+def host_module(exported: Exported) -> Module:
+    """The same functions for the processor of this machine, in this process.
+
+    Args:
+        exported: the run.
+    """
+    name, dtype = exported.interface.name, exported.run.problem.dtype
+    register = host_width(8 * dtype.itemsize)
+    width = most_lanes(exported.run, register)
+    parts = of_members(exported, register, width)
+    wide, most = f"{MEMBERS}{WIDE if width > 1 else ''}", most_members(exported.run, width)
+    return Module([*parts, *library_functions(name, exported.interface, wide, most)])
 
 
 def _missing(target: ExportTarget) -> list[Definition]:

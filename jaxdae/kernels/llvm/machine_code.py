@@ -7,7 +7,7 @@ import importlib.util
 import os
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import NamedTuple
 
@@ -169,6 +169,25 @@ def register(module: Module, content: str = "") -> str:
     return name
 
 
+def functions(module: Module, names: Sequence[str]) -> list[int]:
+    """Compile a module for this process.
+
+    Args:
+        module: what is compiled.
+        names: of functions in it.
+
+    Returns:
+        Their addresses, which stay as long as the process.
+
+    Raises:
+        ImportError: where llvmlite is not installed, or does not load.
+        MachineCodeError: where LLVM refuses the module, or a function it calls does not exist here.
+    """
+    with _LOCK:
+        code = storage.kept(_key(module.text), lambda: _compiled(module.text))
+        return _addresses(Kernel(code, module.library), names)
+
+
 def _check_interface() -> None:
     reason = xla_interface.obstacle()
     if reason is not None:
@@ -176,7 +195,9 @@ def _check_interface() -> None:
 
 
 def _make_known(name: str, kernel: Kernel) -> None:
-    jax.ffi.register_ffi_target(name, xla_interface.capsule(_address(kernel)), platform="cpu")
+    jax.ffi.register_ffi_target(
+        name, xla_interface.capsule(_addresses(kernel, ["handler"])[0]), platform="cpu"
+    )
     _REGISTERED[name] = None
 
 
@@ -260,19 +281,19 @@ def _target(llvm):
     )
 
 
-def _address(kernel: Kernel) -> int:
-    """Where `@handler` lies once the object code of a module is in memory."""
+def _addresses(kernel: Kernel, names: Sequence[str]) -> list[int]:
+    """Where functions lie once the object code of a module is in memory."""
     llvm = _llvm()
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _target(llvm))
     # The first engine makes the functions of the process known to LLVM.
     _check_functions(kernel.called)
     engine.add_object_file(llvm.ObjectFileRef.from_data(kernel.code))
     engine.finalize_object()
-    address = engine.get_function_address("handler")
+    addresses = [engine.get_function_address(x) for x in names]
     # Never given back, not even when the interpreter ends: programs of JAX point into the code, and
     # may be running it then in threads of their own.
     engine.detach()
-    return address
+    return addresses
 
 
 def _check_functions(called: list[str]) -> None:
