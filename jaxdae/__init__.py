@@ -49,7 +49,6 @@ Simulate:
     ExportedFiles         Files of an exported run.
     SimulationError       A simulation ended before its end time.
     simulate              Simulate a constrained system.
-    StoredTrajectory      A simulated motion without its system: what `Trajectory.load` gives.
     Trajectory            A simulated motion.
     TrajectoryFileError   A file holds no trajectory, a damaged one, or one of a later format.
 

@@ -69,7 +69,6 @@ from .linalg.saddle_point import (
 )
 from .linalg.singularity_robust import SingularityRobust as SingularityRobust
 from .references import citation as citation
-from .results.stored import StoredTrajectory as StoredTrajectory
 from .results.trajectory import Trajectory as Trajectory
 from .results.trajectory_file import TrajectoryFileError as TrajectoryFileError
 from .runs import simulate as simulate

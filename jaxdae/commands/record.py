@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxdae.diagnosis.passages import Passage
-from jaxdae.results.stored import About, PLACES, RATES, ROWS, StoredTrajectory, WORKS
+from jaxdae.results.about import About, PLACES, RATES, ROWS, WORKS
+from jaxdae.results.trajectory import Trajectory
 from jaxdae.version import __version__
 
 
@@ -93,7 +94,7 @@ class Record(NamedTuple):
             system=SimpleNamespace(labels=lambda: labels),
         )
 
-    def stored(self, model: str) -> StoredTrajectory:
+    def stored(self, model: str) -> Trajectory:
         """The run for files that others read.
 
         Args:
@@ -116,4 +117,6 @@ class Record(NamedTuple):
             drawing=words.drawing,
         )
         kept = {name: rows[name] for name in (*ROWS, PLACES, RATES) if name in rows}
-        return StoredTrajectory({**kept, **ends, "result": np.array(words.result, "U32")}, about)
+        return Trajectory.from_arrays(
+            {**kept, **ends, "result": np.array(words.result, "U32")}, about
+        )

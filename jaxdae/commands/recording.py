@@ -33,10 +33,10 @@ from jaxdae.diagnosis.passages import AROUND, near, Passage
 from jaxdae.diagnosis.review import reviewed
 from jaxdae.kernels.llvm import machine_code
 from jaxdae.models import get_model, Model
+from jaxdae.results.about import PLACES, RATES
 from jaxdae.results.drawing import traced
 from jaxdae.results.readings import read_rows
 from jaxdae.results.snapshot import result_names
-from jaxdae.results.stored import PLACES, RATES
 from jaxdae.results.trajectory import Trajectory
 from jaxdae.runs import prepare
 from jaxdae.simulation.choices import make_solver

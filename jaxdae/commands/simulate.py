@@ -13,8 +13,7 @@ from jaxdae.commands.output import output_folder
 from jaxdae.commands.record import Record
 from jaxdae.files import write_json
 from jaxdae.models.registry import catalogue
-from jaxdae.results import trajectory_file
-from jaxdae.results.columns import write_csv
+from jaxdae.results.tables import write_csv
 from jaxdae.tables import table
 from jaxdae.version import __version__
 
@@ -47,7 +46,7 @@ def run(options) -> int:
     write_json(out / "simulation.json", _result(record, options, seconds))
     series = record.stored(options.model)
     write_csv(series, out / "trajectory.csv")
-    trajectory_file.write(series, out / "trajectory.npz")
+    series.save(out / "trajectory.npz")
     files = "simulation.json, trajectory.npz and trajectory.csv"
     print(f"\nplots, {files} are in {out}", flush=True)
     if options.page or options.open:

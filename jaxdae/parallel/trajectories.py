@@ -7,7 +7,8 @@ import numpy as np
 
 from jaxdae.parallel.manifest import error
 from jaxdae.parallel.store import load_batch
-from jaxdae.results.stored import About, StoredTrajectory
+from jaxdae.results.about import About
+from jaxdae.results.trajectory import Trajectory
 from jaxdae.systems import System
 
 _NEEDED = ("ts", "q", "v", "success", "final_time")
@@ -16,7 +17,7 @@ _OTHERS = ("w", "u")
 
 def as_trajectory(
     batch: dict[str, Any] | str | Path, system: System | None = None, /, **varied: Any
-) -> StoredTrajectory:
+) -> Trajectory:
     """The results of `simulate_batch` as a trajectory whose members are chosen by index.
 
         runs = as_trajectory("results/starts", system, rate=rates)
@@ -32,7 +33,7 @@ def as_trajectory(
         varied: what was varied, by name; numbers or texts with one entry for each member.
 
     Returns:
-        A `StoredTrajectory` of `ts`, `q`, `v`, and `w` and `u` where there are any, with one batch
+        A `Trajectory` of `ts`, `q`, `v`, and `w` and `u` where there are any, with one batch
         axis.
 
     Raises:
@@ -52,7 +53,7 @@ def as_trajectory(
         arrays["stats.num_steps"] = results["num_steps"]
     labels = {} if system is None else dict(vars(system.labels()))
     about = About(model="" if system is None else type(system).__name__, labels=labels)
-    run = StoredTrajectory(arrays, about)
+    run = Trajectory.from_arrays(arrays, about)
     return run.varying(**varied) if varied else run
 
 

@@ -131,7 +131,7 @@ def _missed_in_words(trajectory: Any, rows: between_rows.Moving, labels: Any) ->
     if long == 0:
         return None
     # Traces the run's equations with JAX, which pictures of stored rows do without.
-    from jaxdae.results.accelerations import accelerations
+    from jaxdae.results.readings import accelerations
 
     head = f"{long} of {rows.ts.size - 1} intervals between rows are too long for the motion"
     found = missed.missed_extrema(rows, readout.rows(trajectory, accelerations(trajectory)))

@@ -11,8 +11,8 @@ import numpy as np
 
 from jaxdae.plotting import between_rows, readout
 from jaxdae.plotting.between_rows import Moving
+from jaxdae.results.about import PLACES, RATES
 from jaxdae.results.drawing import points_of
-from jaxdae.results.stored import PLACES, RATES
 from jaxdae.systems import Points, System
 
 
@@ -137,13 +137,13 @@ def _drawing(trajectory: Any) -> Any:
 
 def _shape(trajectory: Any) -> tuple[int, int]:
     """How many points and corners a stored drawing has, and in which dimension."""
-    count, dimension = trajectory.arrays[PLACES].shape[1:]
+    count, dimension = trajectory.known[PLACES].shape[1:]
     return count, dimension
 
 
 def _drawn_rows(trajectory: Any) -> Moving:
     """The rows of a stored drawing, its positions in place of coordinates."""
-    flat = lambda name: trajectory.arrays[name].reshape(len(trajectory.ts), -1)  # noqa: E731
+    flat = lambda name: trajectory.known[name].reshape(len(trajectory.ts), -1)  # noqa: E731
     positions = SimpleNamespace(ts=trajectory.ts, q=flat(PLACES), v=flat(RATES))
     return _rows(positions)
 

@@ -13,7 +13,6 @@ import jax
 import numpy as np
 
 from jaxdae.control.base import ControlledSystem
-from jaxdae.results.stored import StoredTrajectory
 from jaxdae.systems.checks import is_concrete
 
 # Rows of all members of a batch together, up to which they are read for the prompt.
@@ -38,48 +37,59 @@ class Worst(NamedTuple):
         return f"{self.value:.3g}{unit}" + (f", of {_member(self.member)}" if self.member else "")
 
 
-class Facts(NamedTuple):
-    """What is known of a run.
+def text(run: Any) -> str:
+    """A trajectory in a few lines: model, names, times, what drifted, how it ended.
 
-    Args:
-        kind: name of the class.
-        model: class of the system.
-        how: formulation, controller, backend, as far as they are known.
-        coordinates: names with units.
-        constraints: names.
-        shape: of the batch.
-        axes: names of its axes.
-        ts: times [s], or `None`.
-        ends: last times [s], shape of the batch.
-        success: which members reached their end.
-        reason: why a single run failed.
-        steps: of the solver, shape of the batch, or `None`.
-        residual: largest constraint residual, or `None`.
-        energy: largest change of the energy [J], or `None`.
+    What is traced has shapes and no numbers.
     """
-
-    kind: str
-    model: str
-    how: Sequence[str | None]
-    coordinates: list[str]
-    constraints: list[str]
-    shape: tuple[int, ...]
-    axes: tuple[str, ...]
-    ts: Any
-    ends: Any
-    success: Any
-    reason: str
-    steps: Any
-    residual: Worst | None
-    energy: Worst | None
-
-
-def live(run: Any) -> str:
-    """A `Trajectory`; what is traced has shapes and no numbers."""
     try:
-        return text(_of_live(run)) if _is_known(run) else _traced(run)
+        return _lines(run) if _is_known(run) else _traced(run)
     except Exception:  # of a tree whose leaves are something else; at the prompt nothing may fail
         return eqx.tree_pformat(run)
+
+
+def _lines(run: Any) -> str:
+    residual, energy = _drift(run)
+    lines = {
+        "batch": _batch(run),
+        "coordinates": ", ".join(_coordinates(run)),
+        "constraints": ", ".join(run.labels.constraints),
+        "times": _times(run),
+        "residuals": None
+        if residual is None
+        else f"|phi|, |d(phi)/dt| at most {residual.text()}",
+        "energy": None if energy is None else f"changes by at most {energy.text(' J')}",
+        "result": _result(run),
+    }
+    body = "".join(f"\n  {name:<12} {line}" for name, line in lines.items() if line)
+    return f"Trajectory({_head(run)}{body}\n)"
+
+
+def _head(run: Any) -> str:
+    """Model; formulation, controller and backend, as far as they are known."""
+    if run.about is not None:
+        about = run.about
+        model, formulation, controller, backend = (
+            about.model or "unknown model", about.formulation, about.controller, about.backend,
+        )  # fmt: skip
+    else:
+        system, controller = run.system, run.controller
+        system = system.inner if isinstance(system, ControlledSystem) else system
+        controller = None if controller is None else type(controller).__name__
+        model, formulation = type(system).__name__, type(run.formulation).__name__
+        backend = run.backend
+    under = None if controller is None else f"under {controller}"
+    parts = [model, formulation, under, f"{backend} backend" if backend else None]
+    return ", ".join(x for x in parts if x)
+
+
+def _coordinates(run: Any) -> list[str]:
+    if run.about is not None:
+        count = run.q.shape[-1]
+    else:
+        q = getattr(run.final, "q", None)
+        count = None if q is None else q.shape[-1]
+    return names(run.labels, "coordinates", "units", count)
 
 
 def _is_known(run: Any) -> bool:
@@ -87,43 +97,13 @@ def _is_known(run: Any) -> bool:
     return is_concrete(parts) and all(not isinstance(x, jax.ShapeDtypeStruct) for x in parts)
 
 
-def _names_of(run: Any) -> tuple[str, list[str | None], list[str], list[str]]:
-    """Model; formulation, controller and backend; coordinates; constraints."""
-    system, controller = run.system, run.controller
-    system = system.inner if isinstance(system, ControlledSystem) else system
-    under = None if controller is None else f"under {type(controller).__name__}"
-    how = [type(run.formulation).__name__, under, f"{run.backend} backend"]
-    labels, q = run.labels, getattr(run.final, "q", None)
-    count = None if q is None else q.shape[-1]
-    coordinates = names(labels, "coordinates", "units", count)
-    return type(system).__name__, how, coordinates, list(labels.constraints)
-
-
-def _of_live(run: Any) -> Facts:
-    model, how, coordinates, constraints = _names_of(run)
-    residual, energy = _drift(run)
-    ends, codes = np.asarray(run.final_time), np.asarray(jax.tree.leaves(run.result_code)[0])
-    success = codes == np.asarray(jax.tree.leaves(diffrax.RESULTS.successful)[0])
-    return Facts(
-        kind=type(run).__name__,
-        model=model,
-        how=how,
-        coordinates=coordinates,
-        constraints=constraints,
-        shape=ends.shape,
-        axes=() if run.varied is None else run.varied.axes,
-        ts=np.asarray(run.ts) if run.plain else None,
-        ends=ends,
-        success=success,
-        reason=_first_sentence(diffrax.RESULTS[run.result_code]) if ends.ndim == 0 else "",
-        steps=np.asarray(run.stats["num_steps"]) if "num_steps" in run.stats else None,
-        residual=residual,
-        energy=energy,
-    )
-
-
 def _drift(run: Any) -> tuple[Worst | None, Worst | None]:
     """What the review of a run has noted; of a batch it is read, and kept beside the fields."""
+    rows = np.ndim(run.ts)
+    if run.about is not None:
+        energy = run.known.get("energy")
+        change = None if energy is None else energy - energy[..., :1]
+        return worst([run.known.get("phi"), run.known.get("phi_dot")], rows), worst([change], rows)
     known = vars(run)
     noted = known.get("noted")
     if noted is not None:
@@ -148,96 +128,57 @@ def _first_sentence(message: str) -> str:
 
 
 def _traced(run: Any) -> str:
-    model, how, coordinates, _ = _names_of(run)
-    head = ", ".join([model, *(x for x in how if x)])
     rows = f"{run.ts.shape[-1]} rows" if run.plain else "no rows"
-    return f"Trajectory({head}, traced: {rows} of {', '.join(coordinates) or 'coordinates'})"
+    return f"Trajectory({_head(run)}, traced: {rows} of {', '.join(_coordinates(run)) or 'coordinates'})"
 
 
-def of_stored(run: StoredTrajectory) -> str:
-    """A `StoredTrajectory`."""
-    about, arrays = run.about, run.arrays
-    labels = run.labels
-    under = None if about.controller is None else f"under {about.controller}"
-    energy, rows = arrays.get("energy"), run.ts.ndim
-    change = None if energy is None else energy - energy[..., :1]
-    return text(
-        Facts(
-            kind=type(run).__name__,
-            model=about.model,
-            how=[about.formulation, under, f"{about.backend} backend" if about.backend else None],
-            coordinates=names(labels, "coordinates", "units", run.q.shape[-1]),
-            constraints=list(labels.constraints),
-            shape=run.batch_shape,
-            axes=about.axes,
-            ts=run.ts,
-            ends=np.asarray(run.final_time),
-            success=np.asarray(run.success),
-            reason=_first_sentence(about.failure or str(arrays.get("result", ""))),
-            steps=arrays.get("stats.num_steps"),
-            residual=worst([arrays.get("phi"), arrays.get("phi_dot")], rows),
-            energy=worst([change], rows),
-        )
-    )
-
-
-def text(facts: Facts) -> str:
-    """A few lines: model, names, times, what drifted, how it ended."""
-    head = ", ".join([facts.model or "unknown model", *(x for x in facts.how if x)])
-    lines = {
-        "batch": _batch(facts),
-        "coordinates": ", ".join(facts.coordinates),
-        "constraints": ", ".join(facts.constraints),
-        "times": _times(facts),
-        "residuals": None
-        if facts.residual is None
-        else f"|phi|, |d(phi)/dt| at most {facts.residual.text()}",
-        "energy": None if facts.energy is None else f"changes by at most {facts.energy.text(' J')}",
-        "result": _result(facts),
-    }
-    body = "".join(f"\n  {name:<12} {line}" for name, line in lines.items() if line)
-    return f"{facts.kind}({head}{body}\n)"
-
-
-def _batch(facts: Facts) -> str | None:
-    if not facts.shape:
+def _batch(run: Any) -> str | None:
+    shape, axes = run.batch_shape, () if run.varied is None else run.varied.axes
+    if not shape:
         return None
-    if not facts.axes:
-        plural = "" if math.prod(facts.shape) == 1 else "s"
-        return f"{' × '.join(map(str, facts.shape))} member{plural}"
-    return " × ".join(f"{name} ({n})" for n, name in zip(facts.shape, facts.axes, strict=True))
+    if not axes:
+        plural = "" if math.prod(shape) == 1 else "s"
+        return f"{' × '.join(map(str, shape))} member{plural}"
+    return " × ".join(f"{name} ({n})" for n, name in zip(shape, axes, strict=True))
 
 
-def _times(facts: Facts) -> str | None:
-    if facts.ts is None:
+def _times(run: Any) -> str | None:
+    if not run.plain:
         return None
-    rows = facts.ts.shape[-1]
-    if facts.shape:
-        last = np.max(facts.ends, initial=-np.inf)
+    ts, rows = np.asarray(run.ts), run.ts.shape[-1]
+    if run.batch_shape:
+        last = np.max(run.final_time, initial=-np.inf)
         until = f", until t = {last:.6g} s" if np.isfinite(last) else ""
-        return f"{rows} rows{until}{_steps(facts)}"
-    reached = facts.ts[np.isfinite(facts.ts)]
+        return f"{rows} rows{until}{_steps(run)}"
+    reached = ts[np.isfinite(ts)]
     if not reached.size:
         return f"none of {rows} rows reached"
     missing = "" if reached.size == rows else f"{reached.size} of "
-    return f"{missing}{rows} rows, t = {reached[0]:.6g} … {reached[-1]:.6g} s{_steps(facts)}"
+    return f"{missing}{rows} rows, t = {reached[0]:.6g} … {reached[-1]:.6g} s{_steps(run)}"
 
 
-def _steps(facts: Facts) -> str:
-    if facts.steps is None or np.size(facts.steps) == 0:
+def _steps(run: Any) -> str:
+    steps = run.stats.get("num_steps")
+    if steps is None or np.size(steps) == 0:
         return ""
-    least, most = int(np.min(facts.steps)), int(np.max(facts.steps))
+    least, most = int(np.min(steps)), int(np.max(steps))
     return f", {most} steps" if least == most else f", {least} … {most} steps"
 
 
-def _result(facts: Facts) -> str | None:
-    if np.size(facts.success) == 0:
+def _result(run: Any) -> str | None:
+    success = np.asarray(run.success)
+    if success.size == 0:
         return None
-    if facts.shape:
-        return _failures(facts) or "all reached the end"
-    if bool(facts.success):
-        return f"reached t = {float(facts.ends):.6g} s"
-    return f"FAILED after t = {float(facts.ends):.6g} s: {facts.reason}"
+    if run.batch_shape:
+        return _failures(run) or "all reached the end"
+    end = float(run.final_time)
+    if bool(success):
+        return f"reached t = {end:.6g} s"
+    if run.about is None:
+        reason = diffrax.RESULTS[run.result_code]
+    else:
+        reason = run.about.failure or str(run.known["result"])
+    return f"FAILED after t = {end:.6g} s: {_first_sentence(reason)}"
 
 
 def names(labels: Any, field: str, units: str, count: int | None) -> list[str]:
@@ -250,15 +191,16 @@ def names(labels: Any, field: str, units: str, count: int | None) -> list[str]:
     return [f"{name} [{u}]" if u else name for name, u in zip(given, unit, strict=False)]
 
 
-def _failures(facts: Facts) -> str:
+def _failures(run: Any) -> str:
     """How many members failed, which, and when the first did; nothing where none has."""
-    places = np.argwhere(~np.asarray(facts.success))
+    success = np.asarray(run.success)
+    places = np.argwhere(~success)
     if not len(places):
         return ""
     some = ", ".join(_index(place) for place in places[:_NAMED])
     more = ", …" if len(places) > _NAMED else ""
-    times = np.asarray(facts.ends)[~np.asarray(facts.success)]
-    head = f"{len(places)} of {np.size(facts.success)} failed"
+    times = np.asarray(run.final_time)[~success]
+    head = f"{len(places)} of {success.size} failed"
     if len(places) == 1:
         return f"{head}: member {some} after t = {times.min():.4g} s"
     return f"{head}: members {some}{more}, the first after t = {times.min():.4g} s"

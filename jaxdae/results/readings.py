@@ -3,11 +3,12 @@
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any, TYPE_CHECKING
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float
 
 from jaxdae.compiled import jit
 from jaxdae.control.base import control_input
@@ -17,9 +18,6 @@ from jaxdae.solvers.projected import nearest
 from jaxdae.systems import constraint_residuals, generalized_energy, State
 from jaxdae.systems.dynamics import mass_and_jacobian
 from jaxdae.systems.independence import constraint_rank, unsatisfied
-
-if TYPE_CHECKING:
-    from jaxdae.results.trajectory import Trajectory
 
 
 def _unnamed(function: Callable) -> Callable:
@@ -34,7 +32,7 @@ def _unnamed(function: Callable) -> Callable:
     return call
 
 
-def read_rows(trajectory: "Trajectory", function: Callable) -> Any:
+def read_rows(trajectory: Any, function: Callable) -> Any:
     """Anything of every saved state, NaN in rows that were not reached.
 
     Args:
@@ -47,7 +45,7 @@ def read_rows(trajectory: "Trajectory", function: Callable) -> Any:
 
 @_unnamed
 @jit
-def at_rows(trajectory: "Trajectory", function, by_system: bool = False):
+def at_rows(trajectory: Any, function, by_system: bool = False):
     """`function(trajectory, t, y)` at every saved time of every batch member.
 
     `by_system` says that the function depends on the system and the formulation alone: what a
@@ -77,7 +75,7 @@ def with_positive_zeros(x):
     return x - jax.lax.stop_gradient(jnp.where(x == 0, x, jnp.zeros_like(x)))  # -0 - (-0) = 0
 
 
-def _of_row(run: "Trajectory", function, by_system: bool):
+def _of_row(run: Any, function, by_system: bool):
     """The same as a function of `(t, y)`, by the backend that made the run."""
     row = (run.ts[0], jax.tree.map(lambda x: x[0], run.saved))
 
@@ -89,7 +87,7 @@ def _of_row(run: "Trajectory", function, by_system: bool):
 
 @_unnamed
 @jit
-def over_run(trajectory: "Trajectory", function):
+def over_run(trajectory: Any, function):
     """`function(trajectory, ts, ys, work)` of all rows reached by each member, the start first."""
     if not trajectory.plain:
         raise ValueError("this run saved no states at times: simulate with SaveAt(ts=…).")
@@ -145,7 +143,7 @@ def energy_error(run, ts, ys, work):
 
 @_unnamed
 @jit
-def at_time(trajectory: "Trajectory", t) -> State:
+def at_time(trajectory: Any, t) -> State:
     """State of dense output at a time, or at times."""
     if trajectory.final_time.ndim > 0:
         return eqx.filter_vmap(at_time, in_axes=(eqx.if_array(0), None))(trajectory, t)
@@ -162,7 +160,7 @@ def at_time(trajectory: "Trajectory", t) -> State:
 
 @_unnamed
 @jit
-def final_state(trajectory: "Trajectory") -> State:
+def final_state(trajectory: Any) -> State:
     """State at the end; NaN where the run failed."""
     if trajectory.final_time.ndim > 0:
         return eqx.filter_vmap(final_state)(trajectory)
@@ -171,7 +169,7 @@ def final_state(trajectory: "Trajectory") -> State:
 
 @_unnamed
 @jit
-def last_state(trajectory: "Trajectory") -> State:
+def last_state(trajectory: Any) -> State:
     """The last state that was accepted and finite."""
     if trajectory.final_time.ndim > 0:
         return eqx.filter_vmap(last_state)(trajectory)
@@ -228,6 +226,22 @@ def energy(run, t, y):
     """Generalized energy [J]."""
     state = state_of(run, t, y)
     return generalized_energy(run.system, t, state.q, state.v)
+
+
+def accelerations(trajectory: Any) -> Float[Array, "*batch times n"]:
+    """Accelerations at the saved times, shape `(times, n)`; NaN in rows that were not reached.
+
+    They are those of the formulation, `dv/dt` along its own vector field: of penalties with what
+    is left of their oscillations.
+    """
+    return read_rows(trajectory, _acceleration)
+
+
+def _acceleration(run, t, y):
+    u = control_input(run.controller, t, state_of(run, t, y))
+    rate = run.formulation.vector_field(run.system, t, y, u)
+    velocity = lambda t, y: state_of(run, t, y).v  # noqa: E731
+    return jax.jvp(velocity, (t, y), (jnp.ones_like(t), rate))[1]
 
 
 def _column(mask, x):

@@ -12,7 +12,8 @@ import numpy as np
 from jaxdae.control.base import ControlledSystem, ControllerOutput
 from jaxdae.results.drawing import drawing_of
 from jaxdae.diagnosis.failure import describe_failure
-from jaxdae.results.stored import About, PLACES, RATES, StoredTrajectory, WORKS
+from jaxdae.results.about import About, PLACES, RATES, WORKS
+from jaxdae.systems import State
 from jaxdae.systems.checks import is_concrete
 from jaxdae.version import __version__
 
@@ -25,31 +26,30 @@ _RESULTS = (
 )  # fmt: skip
 
 
-def stored(run, *, drawn: bool = True) -> StoredTrajectory:
-    """A run as plain arrays: every quantity that has rows is read.
+def values(run, *, drawn: bool) -> tuple[dict[str, np.ndarray], About]:
+    """All that can be read of a run: arrays by name, and what is said of it.
 
     Args:
-        run: a `Trajectory` of saved states, batches included; a `StoredTrajectory` stays.
+        run: a `Trajectory` of saved states, batches included.
         drawn: whether with the positions of the points that its system declares.
 
     Raises:
         ValueError: inside a JAX transformation, or for a run that saved no states.
     """
-    if isinstance(run, StoredTrajectory):
-        return run
     if not is_concrete(run):
         raise ValueError(
             "inside jax.jit, jax.vmap or jax.grad a trajectory has no numbers yet: return it, and "
             "save or export what the transformed function returns."
         )
     read = jax.device_get(_read(run))
-    parameters, left_out = _parameters(run)
-    arrays = {name: np.asarray(x) for name, x in (read | parameters).items()}
+    plain, left_out = parameters(run)
+    read |= {f"parameters.{name}": x for name, x in plain.items()}
+    arrays = {name: np.asarray(x) for name, x in read.items()}
     about, drawing = _about(run, left_out), drawing_of(run) if drawn else None
     if drawing is not None:
         arrays |= {PLACES: drawing.places, RATES: drawing.rates}
         about = dataclasses.replace(about, drawing=drawing.words)
-    return StoredTrajectory(arrays, about)
+    return arrays, about
 
 
 def _read(run) -> dict[str, Any]:
@@ -88,16 +88,28 @@ def result_names(result) -> np.ndarray:
     return np.array(names, dtype="U32").reshape(codes.shape)
 
 
-def _parameters(run) -> tuple[dict[str, Any], tuple[str, ...]]:
+def results_of(names: np.ndarray) -> Any:
+    """Diffrax's result codes of such names."""
+    items = [getattr(diffrax.RESULTS, name) for name in np.ravel(names).tolist()]
+    return jax.tree.map(lambda *x: np.stack(x).reshape(names.shape), *items)
+
+
+def state(*parts) -> State:
+    """A state without JAX's conversion, which knows no double precision unless it is set so."""
+    empty = State(np.zeros(0), np.zeros(0))
+    return jax.tree.unflatten(jax.tree.structure(empty), parts)
+
+
+def parameters(run) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Arrays of numbers of system, formulation and controller, and names of other arrays."""
     leaves = {}
     for part, tree in zip(_PARTS, run.arrays, strict=True):
-        leaves |= named(f"parameters.{part}", tree)
+        leaves |= named(part, tree)
     plain = {name: x for name, x in leaves.items() if _is_plain(x)}
-    return plain, tuple(name.partition(".")[2] for name in leaves if name not in plain)
+    return plain, tuple(name for name in leaves if name not in plain)
 
 
-def check_parameters(run: StoredTrajectory, system: Any) -> None:
+def check_parameters(run: Any, system: Any) -> None:
     """See that a system has the parameters that were stored, as far as it has their names.
 
     Raises:

@@ -1,13 +1,16 @@
-"""Runs as tables of pandas and data sets of xarray, which are loaded here and nowhere else."""
+"""Runs as tables: of text, of pandas, and data sets of xarray; these two are loaded here alone."""
 
+import csv
+import io
 from importlib import import_module
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxdae.results import columns, naming
-from jaxdae.results.labelled import common_unit
-from jaxdae.results.stored import StoredTrajectory
+from jaxdae.files import output_file, replace_file
+from jaxdae.results import naming
+from jaxdae.results.naming import common_unit
 from jaxdae.results.trajectory_file import shared_times
 
 _LONG_NAMES = {
@@ -19,6 +22,93 @@ _LONG_NAMES = {
 _RESERVED = ("time", "row", "coordinate", "constraint", "position_constraint", "actuator", "input")
 
 
+class Column(NamedTuple):
+    """One column of a table.
+
+    Args:
+        name: which no other column has.
+        unit: empty where none is claimed.
+        values: one for each row of the table.
+    """
+
+    name: str
+    unit: str
+    values: np.ndarray
+
+    @property
+    def heading(self) -> str:
+        """`name [unit]`, or the name alone."""
+        return f"{self.name} [{self.unit}]" if self.unit else self.name
+
+
+def columns(run: Any) -> list[Column]:
+    """The table of a run: labels of batch members first, then times, then quantities.
+
+    Rows that were not reached are left out.
+
+    Args:
+        run: with any number of batch axes.
+    """
+    reached = np.isfinite(run.ts)
+    parts = [*_member_columns(run, reached), Column("time", "s", run.ts[reached])]
+    for key, about in naming.quantities(run).items():
+        rows = run.known[key][reached]
+        rows = rows.reshape(len(rows), len(about.names))
+        for i, (name, unit) in enumerate(zip(about.names, about.units, strict=True)):
+            parts.append(Column(about.pattern.format(name), unit, rows[:, i]))
+    return _with_names_of_their_own(parts)
+
+
+def _member_columns(run: Any, reached: np.ndarray) -> list[Column]:
+    """What says of which batch member a row is."""
+    names, labels = naming.axis_names(run), naming.axis_labels(run)
+    shaped = [
+        x.reshape(*[-1 if i == j else 1 for j in range(len(names))]) for i, x in enumerate(labels)
+    ]
+    varied = _varied(run)
+    values = dict(zip(names, shaped, strict=True))
+    values |= {k: x for k, x in varied.items() if k not in names and x.shape == run.batch_shape}
+    if not run.batch_shape:
+        values = {k: x for k, x in varied.items() if np.ndim(x) == 0}
+    return [
+        Column(name, "", np.broadcast_to(np.asarray(x)[..., None], reached.shape)[reached])
+        for name, x in values.items()
+    ]
+
+
+def _with_names_of_their_own(parts: list[Column]) -> list[Column]:
+    """Two of one name could not be distinguished."""
+    seen: dict[str, int] = {}
+    results = []
+    for part in parts:
+        seen[part.name] = seen.get(part.name, 0) + 1
+        number = "" if seen[part.name] == 1 else f" ({seen[part.name]})"
+        results.append(part._replace(name=part.name + number))
+    return results
+
+
+def write_csv(run: Any, path: str | Path) -> Path:
+    """Write the table of a run as text, with units in its heading and every digit.
+
+    Args:
+        run: with any number of batch axes.
+        path: the file; `~` is the home folder, folders are made.
+
+    Returns:
+        The path that was written.
+
+    Raises:
+        OSError: if it cannot be written, or names a folder; the old file is left as it is.
+    """
+    path = output_file(path, "run.csv")
+    parts, text = columns(run), io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([part.heading for part in parts])
+    writer.writerows(zip(*(map(str, part.values) for part in parts), strict=True))
+    replace_file(path, text.getvalue().encode())
+    return path
+
+
 def _library(name: str, method: str) -> Any:
     try:
         return import_module(name)
@@ -28,20 +118,20 @@ def _library(name: str, method: str) -> Any:
         ) from error
 
 
-def to_dataframe(run: StoredTrajectory) -> Any:
+def to_dataframe(run: Any) -> Any:
     """For `Trajectory.to_dataframe`."""
     pandas = _library("pandas", "to_dataframe")
-    parts = columns.columns(run)
+    parts = columns(run)
     table = pandas.DataFrame({part.name: part.values for part in parts})
     table.attrs |= {"units": {part.name: part.unit for part in parts if part.unit}, **_attrs(run)}
     return table
 
 
-def to_xarray(run: StoredTrajectory) -> Any:
+def to_xarray(run: Any) -> Any:
     """For `Trajectory.to_xarray`."""
     xarray = _library("xarray", "to_xarray")
     axes = naming.axis_names(run)
-    taken = [name for name in axes if name in _RESERVED or name in run.arrays]
+    taken = [name for name in axes if name in _RESERVED or name in run.known]
     if taken:
         raise ValueError(
             f"a batch axis is called {taken[0]!r}, which is the name of something else in the data "
@@ -53,7 +143,7 @@ def to_xarray(run: StoredTrajectory) -> Any:
     variables = {}
     for key, about in naming.quantities(run).items():
         entries = (len(about.names),) if about.dimension else ()
-        values = run.arrays[key].reshape(*run.ts.shape, *entries)
+        values = run.known[key].reshape(*run.ts.shape, *entries)
         values = np.compress(kept, values, axis=run.ts.ndim - 1)
         coords |= _coordinates(key, about)
         attrs = {"long_name": _LONG_NAMES.get(key, key)}
@@ -62,13 +152,13 @@ def to_xarray(run: StoredTrajectory) -> Any:
         dimensions = (about.dimension,) if about.dimension else ()
         variables[key] = ((*axes, row, *dimensions), values, attrs)
     others = _of_members(run, axes)
-    coords |= {name: x for name, x in others.items() if name in run.tree("varied")}
+    coords |= {name: x for name, x in others.items() if name in _varied(run)}
     variables |= {name: x for name, x in others.items() if name not in coords}
     attrs = _attrs(run) | {"rows_not_reached": int(np.sum(~kept))}
     return xarray.Dataset(variables, coords, attrs)
 
 
-def _times(run: StoredTrajectory, axes, kept) -> tuple[dict[str, Any], str]:
+def _times(run: Any, axes, kept) -> tuple[dict[str, Any], str]:
     """The coordinate of the times, and the dimension of the rows."""
     about = {"units": "s", "long_name": "time"}
     shared = shared_times(run.ts)
@@ -88,11 +178,11 @@ def _coordinates(key: str, about: naming.Named) -> dict[str, Any]:
     return {**names, f"{key}_unit": (about.dimension, np.array(about.units, str))}
 
 
-def _of_members(run: StoredTrajectory, axes) -> dict[str, Any]:
+def _of_members(run: Any, axes) -> dict[str, Any]:
     """What each member came to, was made of, and differs in from the others."""
-    ends = {"final_time": run.final_time, "success": run.success, "result": run.arrays["result"]}
+    ends = {"final_time": run.final_time, "success": run.success, "result": run.known["result"]}
     stats = {name: x for name, x in run.stats.items() if isinstance(x, np.ndarray)}
-    varied = run.tree("varied")
+    varied = _varied(run)
     others = {name: x for name, x in varied.items() if name not in axes}
     return {
         name: ((*axes, *(f"{name}_{i + 1}" for i in range(np.ndim(x) - len(axes)))), x)
@@ -100,7 +190,12 @@ def _of_members(run: StoredTrajectory, axes) -> dict[str, Any]:
     }
 
 
-def _attrs(run: StoredTrajectory) -> dict[str, Any]:
+def _varied(run: Any) -> dict[str, Any]:
+    """What was varied, by name."""
+    return {} if run.varied is None else run.varied.values
+
+
+def _attrs(run: Any) -> dict[str, Any]:
     """What is said of the run, as far as it is said."""
     about = run.about
     texts = {

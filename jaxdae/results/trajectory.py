@@ -1,9 +1,9 @@
 """The result of a simulation."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TYPE_CHECKING
+from typing import Any
 
 import diffrax
 import equinox as eqx
@@ -14,23 +14,23 @@ from jaxtyping import Array, Bool, Float, PyTree
 
 from jaxdae.formulations import AbstractFormulation
 from jaxdae.formulations.held_rank import solves
-from jaxdae.results import readings
+from jaxdae.results import described, readings, snapshot, tables, trajectory_file
+from jaxdae.results.about import About, ROWS, WORKS
 from jaxdae.results.members import checked_index, Varied
 from jaxdae.simulation.problem import Method, Problem, Solution
 from jaxdae.solvers.projected import parts_of
 from jaxdae.systems import Labels, Power, State, System, Violation
 from jaxdae.systems.checks import is_concrete
 
-if TYPE_CHECKING:
-    from jaxdae.results.stored import StoredTrajectory
-
 
 class Trajectory(eqx.Module):
     """A simulated motion. Arrays have time first; batches made by `vmap` come before it.
 
-    Only times and states are stored. Everything else is computed when it is asked for, by compiled
-    code, from the stored states. Rows that were not reached, and rows whose state is not
-    finite, have `ts = inf` and NaN values.
+    A run has times and states. Everything else is computed when it is asked for, by compiled code,
+    from the states and the system. One from a file (`Trajectory.load`) has all its quantities as
+    NumPy arrays of the precision of the run and no system; what only a system can tell is an error
+    then that says so. Rows that were not reached, and rows whose state is not finite, have
+    `ts = inf` and NaN values.
 
     Attributes:
         ts: times [s], shape `(times,)`.
@@ -43,29 +43,33 @@ class Trajectory(eqx.Module):
             run's derivatives is left to the plain program; `None` where nothing is.
         projections: Newton iterations that take states between steps onto the constraints.
         varied: what differs between the members of a batch, where `varying` has said it.
+        known: quantities of a run from a file, by name; those with rows have time behind the batch.
+        about: what the file says of it; `None` for a run.
     """
 
     ts: Any
     saved: PyTree
-    final_time: Float[Array, "*batch"]
+    final_time: Any
     final: PyTree
-    result_code: diffrax.RESULTS
+    result_code: Any
     stats: dict[str, Any]
-    interpolation: Any
-    work_integrals: Power | None
-    plain: bool = eqx.field(static=True)
+    interpolation: Any = None
+    work_integrals: Power | None = None
+    plain: bool = eqx.field(static=True, default=True)
     # The arrays of (system, formulation, controller) apart from the rest, functions among it, so
     # that a trajectory may leave any JAX transformation.
-    arrays: PyTree
-    skeleton: PyTree = eqx.field(static=True)
+    arrays: PyTree = None
+    skeleton: PyTree = eqx.field(static=True, default=None)
     # The backend, by which saved states are read as well.
-    made_by: Any = eqx.field(static=True)
+    made_by: Any = eqx.field(static=True, default=None)
     why_not_native: str | None = eqx.field(static=True, default=None)
     projections: int = eqx.field(static=True, default=0)
     # Start `(t0, y0)`; and, of a run that saves only its end, times and states on the way.
     start: Any = None
     watched: Any = None
     varied: Varied | None = None
+    known: Mapping[str, Any] = eqx.field(default_factory=dict)
+    about: Any = eqx.field(static=True, default=None)
 
     @classmethod
     def of(cls, problem: Problem, method: Method, solution: Solution) -> "Trajectory":
@@ -86,35 +90,103 @@ class Trajectory(eqx.Module):
             solution.start, solution.watched,
         )  # fmt: skip
 
-    def __repr__(self) -> str:
-        from jaxdae.results import described
+    @classmethod
+    def from_arrays(cls, known: Mapping[str, Any], about: About) -> "Trajectory":
+        """A run of which there are arrays, and no system.
 
-        return described.live(self)
+        Args:
+            known: by name, as `save` writes them: `ts`, `q`, `v`, `w`, `final_time`, and what else
+                there is. The axes of a batch come first, then time in what has rows.
+            about: what is said of it.
+        """
+        has_work = WORKS[0] in known
+        stats = {x.removeprefix("stats."): y for x, y in known.items() if x.startswith("stats.")}
+        varied = {x.removeprefix("varied."): y for x, y in known.items() if x.startswith("varied.")}
+        work: Any = Power(*(known[x] for x in WORKS)) if has_work else None
+        return cls(
+            known["ts"], None, known.get("final_time"), None, None, {**about.stats, **stats},
+            work_integrals=work, why_not_native=about.why_not_native, known=known, about=about,
+            varied=Varied(varied, about.axes) if varied or about.axes else None,
+        )  # fmt: skip
+
+    def __repr__(self) -> str:
+        return described.text(self)
 
     @property
     def backend(self) -> str:
         """`"native"` or `"plain"`: which backend made the run."""
-        return self.made_by.name
+        return self.about.backend if self.made_by is None else self.made_by.name
+
+    def _part(self, i: int, name: str) -> Any:
+        parts = eqx.combine(self.arrays, self.skeleton)
+        if parts is None:
+            raise AttributeError(
+                f"a trajectory from a file has no {name}: give it a system, "
+                "run.with_system(system), or read what needs one before it is saved."
+            )
+        return parts[i]
 
     @property
     def system(self) -> System:
-        """The system that was simulated."""
-        return eqx.combine(self.arrays, self.skeleton)[0]
+        """The system that was simulated, or that `with_system` has given."""
+        return self._part(0, "system")
 
     @property
     def formulation(self) -> AbstractFormulation:
         """The formulation that was used."""
-        return eqx.combine(self.arrays, self.skeleton)[1]
+        return self._part(1, "formulation")
 
     @property
     def controller(self) -> Callable | None:
         """The controller, or `None`."""
-        return eqx.combine(self.arrays, self.skeleton)[2]
+        return self._part(2, "controller")
+
+    def with_system(self, system: System) -> "Trajectory":
+        """A run from a file with a system, by which mechanisms are drawn then, exact between rows.
+
+        Args:
+            system: of the same parameters; of a batch that varies them, choose a member first.
+
+        Raises:
+            ValueError: for a parameter that is not what was stored.
+        """
+        snapshot.check_parameters(self, system)
+        arrays, skeleton = eqx.partition((system, None, None), eqx.is_array)
+        return dataclasses.replace(self, arrays=arrays, skeleton=skeleton)
+
+    def _read(self, name: str, function: Callable, *, by_system: bool = False) -> Any:
+        """A quantity at the saved times: computed, or known from a file."""
+        if self.about is None:
+            return readings.at_rows(self, function, by_system)
+        return self._from_file(name)
+
+    def _from_file(self, name: str) -> Any:
+        if name not in self.known:
+            raise ValueError(
+                f"{name.partition('.')[0]} was not stored with this trajectory; it has: "
+                f"{', '.join(x for x in ROWS if x in self.known)}."
+            )
+        return self.known[name]
+
+    def _check_computable(self, name: str) -> None:
+        if self.about is not None:
+            raise AttributeError(
+                f"a trajectory from a file has no system, from which {name} comes: read it of the "
+                "run before it is saved, or compute it from `q` and `v` with a system of your own."
+            )
 
     @property
     def labels(self) -> Labels:
         """Names and units of coordinates, constraints, actuators and inputs."""
-        return self.system.labels()
+        return self.system.labels() if self.about is None else Labels(**self.about.labels)
+
+    @property
+    def parameters(self) -> dict[str, np.ndarray]:
+        """Arrays of numbers of system, formulation and controller, such as `"system.length"`."""
+        if self.about is None:
+            return snapshot.parameters(self)[0]
+        head = "parameters."
+        return {x.removeprefix(head): y for x, y in self.known.items() if x.startswith(head)}
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
@@ -124,11 +196,16 @@ class Trajectory(eqx.Module):
     @property
     def success(self) -> Bool[Array, "*batch"]:
         """Whether the run reached its end; one value for each batch member."""
-        return self.result_code == diffrax.RESULTS.successful
+        if self.about is None:
+            return self.result_code == diffrax.RESULTS.successful
+        given = self.known.get("success")
+        return self._from_file("result") == "successful" if given is None else given
 
     @property
     def result(self) -> Any:
         """How the run ended, as diffrax says it; an empty array for a batch without members."""
+        if self.about is not None:
+            return snapshot.results_of(self._from_file("result"))
         # Results show themselves as text, which equinox makes of one at least.
         empty = 0 in self.batch_shape
         return np.empty(self.batch_shape, object) if empty else self.result_code
@@ -136,27 +213,32 @@ class Trajectory(eqx.Module):
     @property
     def states(self) -> State:
         """States `(q, v, w)` at the saved times, leading axis `times`."""
-        return readings.at_rows(self, readings.state_of)
+        if self.about is None:
+            return readings.at_rows(self, readings.state_of)
+        return snapshot.state(*(self._from_file(x) for x in "qvw"))
 
     @property
     def q(self) -> Float[Array, "*batch times n"]:
         """Coordinates [m or rad], shape `(times, n)`."""
-        return self.states.q
+        return self.states.q if self.about is None else self._from_file("q")
 
     @property
     def v(self) -> Float[Array, "*batch times n"]:
         """Velocities, shape `(times, n)`."""
-        return self.states.v
+        return self.states.v if self.about is None else self._from_file("v")
 
     @property
     def w(self) -> Float[Array, "*batch times k"]:
         """Actuator states, shape `(times, k)`."""
-        return self.states.w
+        return self.states.w if self.about is None else self._from_file("w")
 
     @property
     def u(self) -> Any:
         """Control inputs at the saved times; `None` without a controller."""
-        return None if self.controller is None else readings.at_rows(self, readings.control)
+        if self.about is None:
+            return None if self.controller is None else readings.at_rows(self, readings.control)
+        parts = {x.removeprefix("u."): y for x, y in self.known.items() if x.startswith("u.")}
+        return self.known.get("u", parts or None)
 
     @property
     def final_state(self) -> State:
@@ -165,31 +247,41 @@ class Trajectory(eqx.Module):
         A cost of a batch that leaves failed members out takes `last_state` and masks the result:
         `jnp.where(runs.success, cost(runs.last_state), price)`.
         """
-        return readings.final_state(self)
+        if self.about is None:
+            return readings.final_state(self)
+        return snapshot.state(*(self._from_file(f"final_state.{x}") for x in "qvw"))
 
     @property
     def last_state(self) -> State:
         """The last state that was accepted and finite, at `final_time`; of a failed run, too."""
-        return readings.last_state(self)
+        if self.about is None:
+            return readings.last_state(self)
+        return snapshot.state(*(self._from_file(f"last_state.{x}") for x in "qvw"))
 
     @property
     def multipliers(self) -> Float[Array, "*batch times c"]:
         """Multipliers `lam`, shape `(times, m+r)`; the constraint reaction is `-J^T lam`."""
+        if self.about is not None:
+            return self._from_file("multipliers")
         return readings.at_rows(self, readings.multipliers, by_system=self.controller is None)
 
     @property
     def violation(self) -> Violation:
         """Constraint residuals: `phi (times, m)` and `phi_dot (times, m+r)`."""
-        return readings.at_rows(self, readings.violation, by_system=True)
+        if self.about is None:
+            return readings.at_rows(self, readings.violation, by_system=True)
+        return Violation(self._from_file("phi"), self._from_file("phi_dot"))
 
     @property
     def jacobian(self) -> Float[Array, "*batch times c n"]:
         """Constraint Jacobians, shape `(times, m+r, n)`."""
+        self._check_computable("jacobian")
         return readings.at_rows(self, readings.jacobian, by_system=True)
 
     @property
     def constraint_rank(self) -> Float[Array, "*batch times"]:
         """Number of independent constraints next to each saved state, on the constraints."""
+        self._check_computable("constraint_rank")
         return readings.at_rows(self, readings.rank)
 
     @property
@@ -198,18 +290,20 @@ class Trajectory(eqx.Module):
 
         It does for dependent constraints; `constraint_rank` says whether it was that of the motion.
         """
+        if self.about is not None:
+            return self.known.get("held_rank")
         policies = solves(self.formulation)
         return policies[0].held_rank if policies else None
 
     @property
     def kinetic_energy(self) -> Float[Array, "*batch times"]:
         """Kinetic energy `T` [J], shape `(times,)`."""
-        return readings.at_rows(self, readings.kinetic_energy, by_system=True)
+        return self._read("kinetic_energy", readings.kinetic_energy, by_system=True)
 
     @property
     def potential_energy(self) -> Float[Array, "*batch times"]:
         """Potential energy `V` [J], shape `(times,)`."""
-        return readings.at_rows(self, readings.potential_energy, by_system=True)
+        return self._read("potential_energy", readings.potential_energy, by_system=True)
 
     @property
     def energy(self) -> Float[Array, "*batch times"]:
@@ -217,7 +311,7 @@ class Trajectory(eqx.Module):
 
         It is `T + V` whenever `T` is a quadratic form in the velocities.
         """
-        return readings.at_rows(self, readings.energy, by_system=True)
+        return self._read("energy", readings.energy, by_system=True)
 
     @property
     def work(self) -> Power:
@@ -242,6 +336,7 @@ class Trajectory(eqx.Module):
         must follow the motion, it is searched on the cubic Hermite curve of `q` and `v`. Infinite
         without constraints.
         """
+        self._check_computable("least_singular_value")
         return readings.over_run(self, readings.least_singular_value)
 
     @property
@@ -252,6 +347,7 @@ class Trajectory(eqx.Module):
         where there are velocity constraints, at velocity level: round-off as long as constraints
         agree, also where they depend on each other; more where they have become incompatible.
         """
+        self._check_computable("incompatibility")
         return readings.over_run(self, readings.incompatibility)
 
     @property
@@ -263,6 +359,7 @@ class Trajectory(eqx.Module):
         the exponential of the largest rate of decay of the velocities, integrated over the saved
         rows; 1 in runs forward in time.
         """
+        self._check_computable("backward_growth")
         return readings.over_run(self, readings.backward_growth)
 
     @property
@@ -275,6 +372,7 @@ class Trajectory(eqx.Module):
         NaN where it is not known so: where constraints do work, forces depend on the multipliers or
         stand in place of constraints, or after a start off them.
         """
+        self._check_computable("energy_error")
         return readings.over_run(self, readings.energy_error)
 
     def __getitem__(self, index) -> "Trajectory":
@@ -295,6 +393,12 @@ class Trajectory(eqx.Module):
         index = checked_index(index, self.batch_shape)
         dropped = len(index) if isinstance(index, tuple) else int(isinstance(index, int))
         varied = None if self.varied is None else self.varied.chosen(index, dropped)
+        if self.about is not None:
+            known = {name: np.asarray(x[index]) for name, x in self.known.items()}
+            about = dataclasses.replace(self.about, axes=self.about.axes[dropped:])
+            return dataclasses.replace(
+                Trajectory.from_arrays(known, about), arrays=self.arrays, skeleton=self.skeleton
+            )
         arrays, rest = eqx.partition(dataclasses.replace(self, varied=None), eqx.is_array)
         chosen = eqx.combine(jax.tree.map(lambda x: _picked(x, index), arrays), rest)
         return chosen if varied is None else dataclasses.replace(chosen, varied=varied)
@@ -302,9 +406,6 @@ class Trajectory(eqx.Module):
     def member(self, index: int) -> "Trajectory":
         """One member of a batch, `run[index]`."""
         return self[index]
-
-    # Its earlier name, which programs outside use.
-    lane = member
 
     def evaluate(self, t) -> State:
         """State at any time of a run made with `SaveAt(dense=True)`.
@@ -315,6 +416,7 @@ class Trajectory(eqx.Module):
         Raises:
             ValueError: for a run without dense output.
         """
+        self._check_computable("evaluate")
         if self.interpolation is None:
             raise ValueError("no dense output; run simulate(..., saveat=SaveAt(dense=True)).")
         return readings.at_time(self, jnp.asarray(t, self.final_time.dtype))
@@ -339,7 +441,13 @@ class Trajectory(eqx.Module):
         Raises:
             ValueError: for a single run, and for axes and values that do not fit.
         """
-        return dataclasses.replace(self, varied=Varied.of(self.batch_shape, axes, values))
+        varied = Varied.of(self.batch_shape, axes, values)
+        if self.about is None:
+            return dataclasses.replace(self, varied=varied)
+        known = {name: x for name, x in self.known.items() if not name.startswith("varied.")}
+        known |= {f"varied.{name}": np.asarray(x) for name, x in varied.values.items()}
+        about = dataclasses.replace(self.about, axes=varied.axes)
+        return dataclasses.replace(self, varied=varied, known=known, about=about)
 
     def save(self, path: str | Path) -> Path:
         """Write what can be read of the run to a file of NumPy's, without its system.
@@ -362,10 +470,11 @@ class Trajectory(eqx.Module):
                 suffix of files of another kind.
             OSError: if the file cannot be written, or is a folder.
         """
-        return self.stored().save(path)
+        run = self.stored()
+        return trajectory_file.write(run.known, run.about, path)
 
     @staticmethod
-    def load(path: str | Path) -> "StoredTrajectory":
+    def load(path: str | Path) -> "Trajectory":
         """Read a trajectory from a file, bit for bit as it was saved.
 
         It needs neither the class of the system nor a computation, and executes nothing.
@@ -377,9 +486,7 @@ class Trajectory(eqx.Module):
             FileNotFoundError: if there is no such file.
             TrajectoryFileError: if it holds something else, is damaged, or is of a later format.
         """
-        from jaxdae.results import trajectory_file
-
-        return trajectory_file.read(path)
+        return Trajectory.from_arrays(*trajectory_file.read(path))
 
     def to_xarray(self) -> Any:
         """All of its rows as a data set of xarray, with names, units and labels of batch members.
@@ -399,9 +506,7 @@ class Trajectory(eqx.Module):
             ValueError: inside a JAX transformation, for a run that saved no states at times, or
                 names of batch axes that are taken.
         """
-        from jaxdae.results import snapshot, tables
-
-        return tables.to_xarray(snapshot.stored(self, drawn=False))
+        return tables.to_xarray(self.stored(drawn=False))
 
     def to_dataframe(self) -> Any:
         """All of its rows as a table of pandas, one column for each number.
@@ -418,9 +523,7 @@ class Trajectory(eqx.Module):
             ImportError: without pandas (`pip install 'jaxdae[data]'`).
             ValueError: inside a JAX transformation, or for a run that saved no states at times.
         """
-        from jaxdae.results import snapshot, tables
-
-        return tables.to_dataframe(snapshot.stored(self, drawn=False))
+        return tables.to_dataframe(self.stored(drawn=False))
 
     def to_csv(self, path: str | Path) -> Path:
         """Write the table of `to_dataframe` as text, units in its heading; needs no pandas.
@@ -435,19 +538,20 @@ class Trajectory(eqx.Module):
             ValueError: inside a JAX transformation, or for a run that saved no states at times.
             OSError: if it cannot be written.
         """
-        from jaxdae.results import columns, snapshot
+        return tables.write_csv(self.stored(drawn=False), path)
 
-        return columns.write_csv(snapshot.stored(self, drawn=False), path)
-
-    def stored(self) -> "StoredTrajectory":
+    def stored(self, *, drawn: bool = True) -> "Trajectory":
         """All that can be read of the run, as NumPy arrays and without its system.
+
+        Args:
+            drawn: whether with the positions of the points that its system declares.
 
         Raises:
             ValueError: inside a JAX transformation, or for a run that saved no states at times.
         """
-        from jaxdae.results import snapshot
-
-        return snapshot.stored(self)
+        if self.about is not None:
+            return self
+        return Trajectory.from_arrays(*snapshot.values(self, drawn=drawn))
 
 
 def _picked(x: Array, index) -> Array:

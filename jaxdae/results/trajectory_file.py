@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxdae.files import output_file, replace_file
-from jaxdae.results.stored import About, LABELS, ROWS, StoredTrajectory
+from jaxdae.results.about import About, LABELS, ROWS
 
 FORMAT, VERSION = "jaxdae trajectory", 1
 _SUFFIX = ".npz"
@@ -69,11 +69,12 @@ def _place(path: str | Path) -> Path:
     return output_file(with_suffix(output_file(path, f"run{_SUFFIX}")), f"run{_SUFFIX}")
 
 
-def write(run: StoredTrajectory, path: str | Path) -> Path:
+def write(known: Mapping[str, np.ndarray], about: About, path: str | Path) -> Path:
     """Write a trajectory; at every moment the file is the old one or the new one, complete.
 
     Args:
-        run: what is written.
+        known: arrays by name.
+        about: what is said of the run.
         path: the file; `.npz` is added where it is missing, `~` is the home folder, folders are
             made.
 
@@ -85,20 +86,20 @@ def write(run: StoredTrajectory, path: str | Path) -> Path:
             suffix of files of another kind.
         OSError: if it cannot be written, or names a folder.
     """
-    _check_shapes({name: x.shape for name, x in run.arrays.items()})
+    _check_shapes({name: np.shape(x) for name, x in known.items()})
     path = _place(path)
-    arrays = dict(run.arrays)
+    arrays = dict(known)
     shared = shared_times(arrays["ts"])
     if shared is not None:
         arrays["ts"], arrays["reached"] = shared
-    about = {
+    words = {
         "format": FORMAT,
         "version": VERSION,
-        **dataclasses.asdict(run.about),
+        **dataclasses.asdict(about),
         "arrays": {name: [x.dtype.str, list(x.shape)] for name, x in arrays.items()},
     }
     content = io.BytesIO()
-    text = np.array(json.dumps(about, ensure_ascii=False, default=str))
+    text = np.array(json.dumps(words, ensure_ascii=False, default=str))
     np.savez(content, allow_pickle=False, **{"about": text, **arrays})
     replace_file(path, content.getvalue())
     return path
@@ -124,8 +125,8 @@ def shared_times(ts: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
     return (times, reached) if same.tobytes() == ts.tobytes() else None
 
 
-def read(path: str | Path) -> StoredTrajectory:
-    """Read a trajectory that `write` has written.
+def read(path: str | Path) -> tuple[dict[str, np.ndarray], About]:
+    """Read the arrays of a trajectory that `write` has written, and what is said of it.
 
     Args:
         path: the file; `.npz` is added where there is none without.
@@ -155,7 +156,7 @@ def read(path: str | Path) -> StoredTrajectory:
             # Before any is read: it may be larger than the memory.
             _check_headers(file, about["arrays"])
             arrays = {name: _array(file, name) for name in about["arrays"]}
-        return _trajectory(about, arrays)
+        return _parts(about, arrays)
     except TrajectoryFileError:
         raise
     except _UNREADABLE as reason:
@@ -277,7 +278,7 @@ def _kinds(name: str) -> str:
     return "f" if real else "biufcU"
 
 
-def _trajectory(about: dict[str, Any], arrays: dict[str, np.ndarray]) -> StoredTrajectory:
+def _parts(about: dict[str, Any], arrays: dict[str, np.ndarray]) -> tuple[dict, About]:
     reached = arrays.pop("reached", None)
     if reached is not None:
         every = np.broadcast_to(arrays["ts"], reached.shape)
@@ -286,7 +287,7 @@ def _trajectory(about: dict[str, Any], arrays: dict[str, np.ndarray]) -> StoredT
     fields = {name: about[name] for name in _FIELDS}
     fields["labels"] = {name: tuple(x) for name, x in fields["labels"].items()}
     fields |= {name: tuple(fields[name]) for name in ("axes", "left_out")}
-    return StoredTrajectory(arrays, About(**fields))
+    return arrays, About(**fields)
 
 
 def _check_shapes(shapes: Mapping[str, tuple[int, ...]]) -> None:

@@ -1,9 +1,11 @@
 """Stored trajectories written out by hand: no run, no compiling."""
 
+from typing import Any
+
 import numpy as np
 
-from jaxdae import Labels, StoredTrajectory
-from jaxdae.results.stored import About
+from jaxdae import Labels, Trajectory
+from jaxdae.results.about import About
 
 LABELS = Labels(
     coordinates=("r", "angle"),
@@ -15,7 +17,7 @@ LABELS = Labels(
 )
 
 
-def stored(shape=(), *, rows=5, dtype="f8", ts=None, failed=(), **more) -> StoredTrajectory:
+def stored(shape=(), *, rows=5, dtype="f8", ts=None, failed=(), **more) -> Any:
     """Cosines; members along the first axis differ by a factor, failed ones end after two rows."""
     ts = np.linspace(0.0, 2.0, rows) if ts is None else np.asarray(ts)
     ts = np.broadcast_to(ts, (*shape, rows)).astype(dtype)
@@ -38,4 +40,4 @@ def stored(shape=(), *, rows=5, dtype="f8", ts=None, failed=(), **more) -> Store
     arrays |= {"final_time": last, "result": result, "stats.num_steps": np.full(shape, rows - 1)}
     arrays |= {f"{x}_state.{c}": arrays[c][..., 1, :] for c in "qvw" for x in ("final", "last")}
     about = About(model="Made up", labels=vars(LABELS), versions={"jaxdae": "0", "jax": "0"})
-    return StoredTrajectory(arrays | more, about)
+    return Trajectory.from_arrays(arrays | more, about)

@@ -28,7 +28,7 @@ def test_a_member_of_a_stored_batch_is_drawn(tmp_path):
         assert (runs.batch_shape, runs.about.model) == ((3,), "CartesianPendulum")
         member = runs[2]
         np.testing.assert_array_equal(member.q, batch["q"][2])
-        assert float(member.arrays["varied.speed"]) == 2.0
+        assert float(member.known["varied.speed"]) == 2.0
         assert legend(plot_histories(member).axes[0]) == ["x", "y"]
         assert len(plot_batch(runs).axes) == 4
         np.testing.assert_array_equal(runs.success, [True] * 3)

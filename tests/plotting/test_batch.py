@@ -8,7 +8,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from helpers.figures import legend, xy
 from helpers.stored_runs import stored
-from jaxdae import StoredTrajectory
+from jaxdae import Trajectory
 from jaxdae.plotting import plot_batch, style
 
 
@@ -25,7 +25,7 @@ def band(ax, i):
 
 def with_times(run, ts):
     """The same rows at other times."""
-    return StoredTrajectory({**run.arrays, "ts": ts}, run.about)
+    return Trajectory.from_arrays({**run.known, "ts": ts}, run.about)
 
 
 def test_bands_are_quantiles_over_the_members():
@@ -94,8 +94,8 @@ def test_members_with_different_times_are_on_cubics_through_q_and_v():
     q = np.stack([ts**3 - ts, 1.0 + ts], axis=-1)
     v = np.stack([3.0 * ts**2 - 1.0, np.ones_like(ts)], axis=-1)
     run = stored((5,), rows=33, ts=ts)
-    arrays = {**run.arrays, "q": q, "v": v, "energy": 2.0 * ts}
-    figure = drawn(StoredTrajectory(arrays, run.about), quantities=("q", "v", "energy"))
+    arrays = {**run.known, "q": q, "v": v, "energy": 2.0 * ts}
+    figure = drawn(Trajectory.from_arrays(arrays, run.about), quantities=("q", "v", "energy"))
     for i, exact in ((0, lambda t: t**3 - t), (4, lambda t: 3 * t**2 - 1), (8, lambda t: 2 * t)):
         t, median = np.asarray(figure.axes[i].get_lines()[-1].get_data())
         assert (t[0], t[-1]) == (0.0, 2.0)
@@ -186,7 +186,7 @@ def test_equal_last_values_are_not_spread_over_an_axis():
 def test_curves_that_rows_do_not_show_are_pointed_out():
     """Rows a second apart of oscillations of 40 rad/s; and steps that straight lines leave out."""
     run = stored((2,))
-    run.arrays["stats.num_steps"][:] = [3, 70]
+    run.known["stats.num_steps"][:] = [3, 70]
     title = drawn(run, quantities=("q", "energy")).axes[0].get_title(loc="left")
     assert title == "2 members; 5 rows of runs of up to 70 steps"
     run.q[1, :, 0], run.v[1, :, 0] = np.sin(40 * run.ts[1]), 40 * np.cos(40 * run.ts[1])

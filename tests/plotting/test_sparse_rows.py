@@ -11,7 +11,7 @@ from jaxdae.models import MODELS
 from jaxdae.plotting import plot_histories
 from jaxdae.plotting.between_rows import at, Moving, rows_of
 from jaxdae.plotting.missed import missed_extrema, sparse
-from jaxdae.results.accelerations import accelerations
+from jaxdae.results.readings import accelerations
 
 
 def oscillation(rows, frequency=40.0, t1=10.0):

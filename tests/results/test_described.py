@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from helpers.stored_runs import stored
-from jaxdae import Baumgarte, Multipliers, simulate, State, StoredTrajectory
+from jaxdae import Baumgarte, Multipliers, simulate, State, Trajectory
 from jaxdae.models import CartesianPendulum
 from jaxdae.plotting import plot_histories
 from jaxdae.results import readings
-from jaxdae.results.stored import About
+from jaxdae.results.about import About
 from jaxdae.solvers import RK4
 
 
@@ -102,7 +102,7 @@ def test_a_batch_says_which_member_drifted_most(batch):
 
 def test_failed_members_are_named():
     run = stored((3, 3), failed=[(0, 1), (2, 0)])
-    run.arrays["final_time"][2, 0] = 0.25
+    run.known["final_time"][2, 0] = 0.25
     assert repr(run).splitlines()[-2] == (
         "  result       2 of 9 failed: members [0, 1], [2, 0], the first after t = 0.25 s"
     )
@@ -143,7 +143,7 @@ def test_what_was_read_changes_no_program(alone):
 def test_a_stored_run_knows_what_is_in_its_arrays():
     run = stored((2, 3), failed=[(1, 1)])
     assert repr(run) == (
-        "StoredTrajectory(Made up\n"
+        "Trajectory(Made up\n"
         "  batch        2 × 3 members\n"
         "  coordinates  r [m], angle [rad]\n"
         "  constraints  rod, rolling\n"
@@ -159,9 +159,9 @@ def test_a_stored_run_knows_what_is_in_its_arrays():
 
 def test_without_names_it_says_how_many():
     run = stored()
-    arrays = {name: run.arrays[name] for name in ("ts", "q", "v", "w", "final_time", "result")}
-    assert repr(StoredTrajectory(arrays, About())) == (
-        "StoredTrajectory(unknown model\n"
+    arrays = {name: run.known[name] for name in ("ts", "q", "v", "w", "final_time", "result")}
+    assert repr(Trajectory.from_arrays(arrays, About())) == (
+        "Trajectory(unknown model\n"
         "  coordinates  2\n"
         "  times        5 rows, t = 0 … 2 s\n"
         "  result       reached t = 2 s\n)"

@@ -12,7 +12,7 @@ import pytest
 
 from helpers.moving import Turning
 from helpers.stored_runs import stored
-from jaxdae import Baumgarte, Multipliers, simulate, State, StoredTrajectory, Trajectory
+from jaxdae import Baumgarte, Multipliers, simulate, State, Trajectory, Trajectory
 from jaxdae.models import CartesianPendulum
 from jaxdae.plotting import plot_mechanism, shapes
 from jaxdae.results.drawing import _joined, _words, Drawing, drawing_of, points_of
@@ -48,7 +48,7 @@ def test_a_stored_run_is_drawn_without_its_system(batch, tmp_path):
     A file of an earlier release has none, and says what to do.
     """
     loaded = Trajectory.load(batch.save(tmp_path / "runs"))
-    drawing = loaded.arrays["drawing.places"], loaded.arrays["drawing.rates"]
+    drawing = loaded.known["drawing.places"], loaded.known["drawing.rates"]
     mass = (loaded.about.drawing or {})["places"].index("mass")
     np.testing.assert_array_equal(drawing[0][:, :, mass], loaded.q)
     np.testing.assert_array_equal(drawing[1][:, :, mass], loaded.v)
@@ -105,9 +105,9 @@ def test_outlines_and_bodies_of_a_drawing_come_back():
     assert jax.tree.structure(again) == jax.tree.structure(points)
     jax.tree.map(np.testing.assert_array_equal, again, points)
     run = stored(rows=9)
-    arrays = {**run.arrays, "drawing.places": drawing.places, "drawing.rates": drawing.rates}
+    arrays = {**run.known, "drawing.places": drawing.places, "drawing.rates": drawing.rates}
     about = dataclasses.replace(run.about, drawing=drawing.words)
-    found = shapes.along(StoredTrajectory(arrays, about), np.array([0.3]))
+    found = shapes.along(Trajectory.from_arrays(arrays, about), np.array([0.3]))
     angle = np.pi / 2 * 0.3
     # h^4 / 384 of the fourth derivative, 2 (pi/2)^4.
     end = [[2 * np.cos(angle), 2 * np.sin(angle)]]

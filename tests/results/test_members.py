@@ -114,7 +114,7 @@ def test_texts_name_members_and_are_stored(tmp_path):
     run = stored((3,)).varying("gains", gains=["paper", "tuned", "none"])
     loaded = Trajectory.load(run.save(tmp_path / "run"))
     assert loaded.about.axes == ("gains",)
-    assert str(loaded[1].arrays["varied.gains"]) == "tuned"
+    assert str(loaded[1].known["varied.gains"]) == "tuned"
 
 
 def test_values_under_a_transformation_are_carried_along():

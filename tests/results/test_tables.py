@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from helpers.stored_runs import LABELS, stored
-from jaxdae import Labels
-from jaxdae.results.columns import columns
-from jaxdae.results.stored import About, StoredTrajectory, WORKS
+from jaxdae import Labels, Trajectory
+from jaxdae.results.tables import columns
+from jaxdae.results.about import About, WORKS
 from jaxdae.systems import Power
 
 HEADINGS = [
@@ -33,7 +33,7 @@ def test_the_columns_of_a_run():
     assert [part.heading for part in parts] == HEADINGS
     values = np.stack([part.values for part in parts], axis=1)
     blocks = ("ts", "q", "v", "u", "multipliers", "phi", "phi_dot", "energy")
-    expected = np.column_stack([run.arrays[name] for name in blocks])
+    expected = np.column_stack([run.known[name] for name in blocks])
     np.testing.assert_array_equal(values[:, :12], expected)
 
 
@@ -117,7 +117,7 @@ def test_text_has_every_digit(tmp_path):
 def test_columns_of_one_name_are_told_apart_by_a_number():
     run = stored()
     labels = vars(Labels(coordinates=("energy", "energy")))
-    other = StoredTrajectory(run.arrays, About(labels=labels))
+    other = Trajectory.from_arrays(run.known, About(labels=labels))
     names = [part.name for part in columns(other)]
     assert names[1:3] == ["energy", "energy (2)"]
     assert names[-3:] == ["energy (3)", "kinetic_energy", "potential_energy"]
@@ -134,9 +134,9 @@ def test_inputs_of_any_shape_have_columns(shape):
 
 def test_inputs_in_a_tree_have_their_names():
     run = stored()
-    arrays = {name: x for name, x in run.arrays.items() if name != "u"}
+    arrays = {name: x for name, x in run.known.items() if name != "u"}
     arrays |= {"u.arm": np.ones(5), "u.wheels": np.zeros((5, 2))}
-    other = StoredTrajectory(arrays, run.about)
+    other = Trajectory.from_arrays(arrays, run.about)
     assert {*other.u} == {"arm", "wheels"}
     names = [part.name for part in columns(other)]
     assert names[5:8] == ["u.arm", "u.wheels1", "u.wheels2"]

@@ -24,7 +24,8 @@ SIZES = {"frame": 168, "arguments": 40, "results": 40, "buffer": 48}
 @pytest.fixture(scope="module")
 def call():
     text = Module([Definition("share", SHARE), *handler(2)]).text
-    address = machine_code._address(machine_code.Kernel(machine_code._compiled(text), []))
+    kernel = machine_code.Kernel(machine_code._compiled(text), [])
+    (address,) = machine_code._addresses(kernel, ["handler"])
     return ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(address)
 
 
