@@ -28,7 +28,7 @@ from competitors.base import MissingCodeError
 from scipy.optimize import least_squares
 
 import jaxdae
-from jaxdae.identification import Channel, Experiment, Measurement
+from jaxdae.identification import Channel, Experiment, Identification, Measurement
 from jaxdae.tables import table
 
 REFERENCE = {
@@ -166,7 +166,7 @@ def records(seed: int = 0) -> list[Experiment]:
     return made
 
 
-def fitted(experiments: list[Experiment]) -> jaxdae.Identification:
+def fitted(experiments: list[Experiment]) -> Identification:
     """Our fit."""
     return jaxdae.identify(build, guess(), experiments, channels=CHANNELS, dt=STEP)
 

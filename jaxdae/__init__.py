@@ -73,12 +73,7 @@ Tune:
 
 Identify:
 
-    Channel               What an instrument shows: a function of the motion.
-    Experiment            One record: when and what was measured, and how the motion began.
-    Identification        Parameters estimated from data.
     identify              Estimate parameters, and starts that are not known, from measured motions.
-    Measurement           Samples of a channel and their noise.
-    UnknownStart          A start that is estimated with the parameters.
 
 Analyze:
 

@@ -53,14 +53,7 @@ from .formulations import (
     SparseMultipliers as SparseMultipliers,
     VelocityElimination as VelocityElimination,
 )
-from .identification import (
-    Channel as Channel,
-    Experiment as Experiment,
-    Identification as Identification,
-    identify as identify,
-    Measurement as Measurement,
-    UnknownStart as UnknownStart,
-)
+from .identification import identify as identify
 from .linalg.saddle_point import (
     Automatic as Automatic,
     FullRank as FullRank,

@@ -8,6 +8,7 @@ from scipy.optimize import curve_fit
 import jaxdae
 from helpers.measured_oscillator import build, CHANNELS, motion, record, START, TIMES
 from jaxdae.identification import (
+    Channel,
     Experiment,
     identify,
     Measurement,
@@ -114,7 +115,7 @@ def test_intervals_are_as_many_as_samples_at_most():
 def test_a_known_start_that_is_far_off_the_estimated_constraints_is_said():
     """A pendulum that is measured from a start at 0.5 m, and its length, which is 1 m."""
     formulation = jaxdae.Multipliers(jaxdae.Baumgarte.critical(10.0))
-    lengths = {"length": jaxdae.Channel(lambda run: jnp.linalg.norm(run.q, axis=1), unit="m")}
+    lengths = {"length": Channel(lambda run: jnp.linalg.norm(run.q, axis=1), unit="m")}
     experiment = Experiment(
         TIMES[:4],
         {"length": Measurement([1.01, 0.99, 1.01, 0.99], 0.01)},
