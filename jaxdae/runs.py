@@ -9,7 +9,7 @@ import jax.core
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdae.compiled import kinds
+from jaxdae.compiled import jit, kinds
 from jaxdae.control.base import AbstractDynamicController, closed_loop
 from jaxdae.diagnosis import arguments, preconditions, starts
 from jaxdae.diagnosis.assumptions import DEPENDENT_START
@@ -36,7 +36,7 @@ from jaxdae.solvers.grid import Grid
 from jaxdae.solvers.projected import parts_of, Projected
 from jaxdae.systems import State, System
 from jaxdae.systems.checks import is_concrete
-from jaxdae.systems.precision import in_dtype, known_array
+from jaxdae.systems.precision import in_dtype
 
 
 def simulate(
@@ -140,27 +140,37 @@ def simulate(
         adjoint=adjoint, backend=backend, progress=progress, throw=throw, work=work,
         start_tolerance=start_tolerance, max_steps=max_steps,
     )  # fmt: skip
-    raises = throw and not is_concrete(problem)
-    trajectory = _compiled(problem, method, raises, kinds(problem.parts))
+    if throw and not is_concrete(problem):
+        trajectory = _raising(problem, method, kinds(problem.parts))
+    else:
+        trajectory = integrated(problem, method)
     return reviewed(problem, method, trajectory, throw=throw)
 
 
-@eqx.filter_jit
-def _compiled(problem: Problem, method: Method, raises: bool, declared) -> Trajectory:
-    """A run as one program for all of one kind.
+@jit
+def integrated(problem: Problem, method: Method) -> Trajectory:
+    """A run and its result as one program for all of one kind; pure, a failure is a value.
 
     Args:
         problem: what is simulated.
         method: how.
-        raises: whether the program raises an error where the run fails.
+    """
+    return Trajectory.of(problem, method, run(problem, method))
+
+
+@eqx.filter_jit
+def _raising(problem: Problem, method: Method, declared) -> Trajectory:
+    """The same inside a transformation, where an error is raised when the program runs.
+
+    Args:
+        problem: what is simulated.
+        method: how.
         declared: kinds of the plain numbers in the problem.
     """
     del declared  # programs of 1, 1.0 and True are different ones
     solution = run(problem, method)
-    trajectory = Trajectory.of(problem, method, solution)
-    if not raises:
-        return trajectory
     # All of it, so that whatever is read of a failed run inside a transformation raises.
+    trajectory = Trajectory.of(problem, method, solution)
     if solution.dependent is not None:
         trajectory = eqx.error_if(trajectory, solution.dependent, DEPENDENT_START)
     return trajectory.result_code.error_if(trajectory, ~trajectory.success)
@@ -190,7 +200,7 @@ def prepare(
 
     times = _times(t0, t1, dt, stepsize_controller, saveat, dtype)
     fixed = times.grid is not None
-    start = Start(plant(system), begun, known_array(t0, dtype))
+    start = Start(plant(system), begun, times.start)
     formulation, known = starts.suited_to_start(formulation, start, start_tolerance)
     direction = _direction(t0, t1, stepsize_controller)
     problem = Problem(system, formulation, inner, state, times)
@@ -220,9 +230,11 @@ def _times(t0, t1, dt, stepsize_controller, saveat, dtype) -> Times:
         grid = stepsize_controller.ts
     elif _is_constant(stepsize_controller) and dt is not None and is_concrete((t0, t1, dt)):
         grid = step_ends(t0, t1, dt, dtype)
-    saved = jnp.linspace(t0, t1, DEFAULT_TIMES) if saveat is None and grid is None else None
+    xp = np if is_concrete((t0, t1)) else jnp
+    saved = xp.linspace(t0, t1, DEFAULT_TIMES) if saveat is None and grid is None else None
     times = Times(t0, t1, dt if grid is None else None, grid, saved)
-    return Times(*(None if x is None else jnp.asarray(x, dtype) for x in times))
+    array = lambda x: np.asarray(x, dtype) if is_concrete(x) else jnp.asarray(x, dtype)  # noqa: E731
+    return Times(*(None if x is None else array(x) for x in times))
 
 
 def _is_constant(stepsize_controller) -> bool:

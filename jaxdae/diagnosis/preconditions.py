@@ -1,6 +1,7 @@
 """What must hold before a simulation starts, checked on the host."""
 
 from collections.abc import Callable
+from typing import Any
 
 import diffrax
 import equinox as eqx
@@ -203,9 +204,9 @@ def rest_along(trajectory) -> str | None:
     Args:
         trajectory: of a run that reached its end, with saved rows.
     """
-    found = _at_rest(trajectory.system, trajectory.formulation, trajectory.last_state)
-    if found is None:
+    if _given_law(trajectory.formulation) is None:
         return None
+    found: Any = _at_rest(trajectory.system, trajectory.formulation, trajectory.last_state)
     reached = np.isfinite(np.asarray(trajectory.ts))
     rows = (trajectory.ts, trajectory.q, trajectory.v)
     values = np.abs(np.asarray(jax.vmap(found)(*rows))).reshape(reached.size, -1)
@@ -222,14 +223,20 @@ def rest_along(trajectory) -> str | None:
 
 def _at_rest(system, formulation, state) -> Callable | None:
     """`Phi(t, q, v)` at residuals of zero; `None` for laws that vanish there by construction."""
-    law = formulation.capabilities.stabilization
-    while isinstance(law, InDirection):
-        law = law.stabilization
-    if law is None or isinstance(law, AbstractStabilization):
+    law = _given_law(formulation)
+    if law is None:
         return None
     m, r = constraint_counts(system, state)
     zero = jnp.zeros(m + r, state.q.dtype)
     return lambda t, q, v: jnp.asarray(law(t, q, v, zero[:m], zero))
+
+
+def _given_law(formulation) -> Callable | None:
+    """The stabilization where it is a function of the user; `None` for laws of the library."""
+    law = formulation.capabilities.stabilization
+    while isinstance(law, InDirection):
+        law = law.stabilization
+    return None if law is None or isinstance(law, AbstractStabilization) else law
 
 
 def growth_warning(

@@ -118,7 +118,10 @@ class Trajectory(eqx.Module):
         return self.about.backend if self.made_by is None else self.made_by.name
 
     def _part(self, i: int, name: str) -> Any:
-        parts = eqx.combine(self.arrays, self.skeleton)
+        parts = vars(self).get("parts")
+        if parts is None:
+            parts = eqx.combine(self.arrays, self.skeleton)
+            object.__setattr__(self, "parts", parts)  # beside the fields: no program sees it
         if parts is None:
             raise AttributeError(
                 f"a trajectory from a file has no {name}: give it a system, "
