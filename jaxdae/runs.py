@@ -36,6 +36,7 @@ from jaxdae.solvers.grid import Grid
 from jaxdae.solvers.projected import parts_of, Projected
 from jaxdae.systems import State, System
 from jaxdae.systems.checks import is_concrete
+from jaxdae.systems.kinematics import refuse_rates
 from jaxdae.systems.precision import in_dtype
 
 
@@ -186,6 +187,8 @@ def prepare(
         ValueError: as `simulate` does, and its other errors before any work.
     """
     begun = state
+    if not getattr(controller, "takes_rates", True):
+        refuse_rates(system, type(controller).__name__)
     system, state, inner, plant = closed_loop(system, controller, state, t0)
     arguments.check_kinds(system, formulation, state, inner, adjoint, saveat, progress, throw, work)
     arguments.check_times(t0, t1, dt, stepsize_controller, saveat, max_steps)

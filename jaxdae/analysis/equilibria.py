@@ -19,6 +19,7 @@ from jaxdae.systems import State, System
 from jaxdae.systems.checks import check_finite, check_system, check_tolerance, is_concrete
 from jaxdae.systems.dynamics import mass_and_jacobian
 from jaxdae.systems.independence import constraint_rank, surely_independent
+from jaxdae.systems.kinematics import refuse_rates
 from jaxdae.systems.precision import as_numbers, in_dtype
 
 
@@ -100,6 +101,7 @@ def equilibrium(
             `vmap` the result is NaN instead.
         ValueError: for wrong shapes, unknown names, or numbers that are not finite.
     """
+    refuse_rates(system, "equilibrium")
     guess = State(q, q, w)
     state = State(guess.q, jnp.zeros_like(guess.q), guess.w)
     dtype = state.q.dtype

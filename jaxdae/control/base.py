@@ -2,7 +2,7 @@
 
 import abc
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -88,6 +88,10 @@ class ControlledSystem(System):
     inner: System
     controller: AbstractDynamicController
     actuators: int = eqx.field(static=True)
+    forwards_rate: ClassVar[bool] = True
+
+    def rate(self, t, q, v):
+        return self.inner.rate(t, q, v)
 
     def kinetic_energy(self, t, q, v):
         return self.inner.kinetic_energy(t, q, v)

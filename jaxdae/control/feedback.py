@@ -1,6 +1,7 @@
 """Feedback laws, all tunable: state feedback, PD, PID with internal state, neural networks."""
 
 from collections.abc import Callable
+from typing import ClassVar
 
 import equinox as eqx
 import jax
@@ -32,6 +33,8 @@ class StateFeedback(Module):
     Raises:
         ValueError: when the shape of `K` does not fit a fixed reference or feedforward.
     """
+
+    takes_rates: ClassVar[bool] = False  # its velocities are rates of coordinates
 
     K: Float[Array, "s x"]
     reference: Reference
@@ -79,6 +82,8 @@ class PD(Module):
         ValueError: for an error that takes other arguments, or returns no array.
     """
 
+    takes_rates: ClassVar[bool] = False  # its velocities are rates of coordinates
+
     error: Callable[..., Float[Array, " s"]]
     K_P: Gain
     K_D: Gain
@@ -109,6 +114,8 @@ class PID(AbstractDynamicController):
         TypeError: for what is no gain.
         ValueError: for an error that takes other arguments, or returns no array.
     """
+
+    takes_rates: ClassVar[bool] = False  # its velocities are rates of coordinates
 
     error: Callable[..., Float[Array, " s"]]
     K_P: Gain

@@ -1,7 +1,7 @@
 """Inverse dynamics: the inputs that a wanted motion needs, and a feedforward made of them."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -109,6 +109,8 @@ class Feedforward(Module):
     Raises:
         ValueError: as `inverse_dynamics`, for the motion at `t = 0`.
     """
+
+    takes_rates: ClassVar[bool] = False  # its velocities are rates of coordinates
 
     system: System
     motion: Callable[..., Float[Array, " n"]]

@@ -21,6 +21,7 @@ from jaxdae.diagnosis.passages import hermite, Passage
 from jaxdae.formulations.held_rank import solves
 from jaxdae.linalg.singularity_robust import SingularityRobust
 from jaxdae.systems import State
+from jaxdae.systems.kinematics import velocity_count
 
 # Steps of Newton's method, and the change after which it has converged.
 _STEPS, _CONVERGED = 12, 1e-9
@@ -110,6 +111,10 @@ def other_branch_in_words(system, formulation, found: Crossing) -> str:
     )
 
 
+def _resting(system, t, q) -> State:
+    return State(q, jnp.zeros(velocity_count(system, t, q), q.dtype))
+
+
 def faded_in_words(system, formulation, found: Crossing) -> str | None:
     """A near-singular position at which damping fades the reactions; `None` where it does not."""
     t, q = found.nearest
@@ -117,7 +122,7 @@ def faded_in_words(system, formulation, found: Crossing) -> str | None:
     if damping is None:
         return None
     q = jnp.asarray(q)
-    mass, jac = (np.asarray(x) for x in matrices(system, t, State(q, jnp.zeros_like(q))))
+    mass, jac = (np.asarray(x) for x in matrices(system, t, _resting(system, t, q)))
     jac = jac[: found.gap.size]
     try:
         response = jac @ np.linalg.solve(mass, jac.T)

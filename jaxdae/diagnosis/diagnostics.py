@@ -4,8 +4,11 @@ Rows of a run are surveyed by one small compiled program, in blocks of one size;
 them is arithmetic, in NumPy for warnings and in JAX for values of members of a batch.
 """
 
+from functools import partial
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -31,9 +34,9 @@ from jaxdae.diagnosis.passages import (
 from jaxdae.formulations.held_rank import solves
 from jaxdae.simulation.problem import default_tolerance, ROUND_OFF
 from jaxdae.systems import constraint_residuals, generalized_energy, State
-from jaxdae.systems.checks import constraint_counts
 from jaxdae.systems.dynamics import has_reaction_forces
 from jaxdae.systems.independence import unsatisfied
+from jaxdae.systems.kinematics import coordinate_rate, has_rate, velocities_of
 
 # Rows of a block: a default run is one, and places between rows are few.
 _BLOCK, _FEW = 256, 64
@@ -143,7 +146,8 @@ def _states(system, formulation, ts, ys):
 
 @jit(compiler_options=_BRIEFLY)
 def _jacobians_block(system, ts, q, v):
-    return jax.vmap(lambda t, q, v: _jacobian(system, t, q, v))(ts, q, v)
+    one = lambda t, q, v: _jacobian(system, t, q, velocities_of(system, t, q, v))  # noqa: E731
+    return jax.vmap(one)(ts, q, v)
 
 
 def _jacobian(system, t, q, v):
@@ -181,16 +185,18 @@ def least_singular_value(system, ts, states, held=None):
     least = lambda s: jnp.min(jnp.where(counted, s, jnp.inf), axis=-1)  # noqa: E731
 
     def values(t, q, v):
-        result = jax.vmap(lambda t, q, v: _jacobian(system, t, q, v))(t, q, v)
+        one = lambda t, q, v: _jacobian(system, t, q, velocities_of(system, t, q, v))  # noqa: E731
+        result = jax.vmap(one)(t, q, v)
         return least(jnp.linalg.svd(result * scales, compute_uv=False))
 
     rows = least(every)
     if count == 1:
         return rows[0]
-    known = resolved(jnp, ts, states.q, states.v)
+    rates = jax.vmap(lambda t, s: coordinate_rate(system, t, s.q, s.v))(ts, states)
+    known = resolved(jnp, ts, states.q, rates)
     bounds = jnp.where(known, lower_bounds(jnp, rows, jac * scales), jnp.inf)
     lowest = jnp.argsort(bounds)[:_INTERVALS]
-    between, _ = close_in(Search(jnp, values, ts, states.q, states.v), lowest)
+    between, _ = close_in(Search(jnp, values, ts, states.q, rates), lowest)
     between = jnp.where(known[lowest], between, jnp.inf)
     return jnp.minimum(jnp.min(rows), jnp.min(between))
 
@@ -318,6 +324,7 @@ def judged(
         passed: from `passages_along`, where that is known.
     """
     balance = _of_energy(formulation, watched, rows)
+    state = _with_rates(system, watched.ts, state)
     if passed is None:
         passed = passages_along(system, formulation, watched.ts, state, rows.jac, AROUND)
     # The tolerance and the balance of energy vouch for a run that stayed on its branch.
@@ -364,7 +371,13 @@ def _of_positions(system, formulation, ts, states, jac, passed, *, vouched: bool
 def _crossings(system, formulation, ts, states, jac, passages: list[Passage]) -> list:
     """What a run made of each of some positions; `None` where that is not known."""
     count = len(states.q)
-    m = 0 if not passages else constraint_counts(system, State(states.q[0], states.v[0]))[0]
+    m = (
+        0
+        if not passages
+        else eqx.filter_eval_shape(
+            system.position_constraints, jnp.zeros((), states.q.dtype), jnp.asarray(states.q[0])
+        ).shape[0]
+    )
     if m == 0 or count < 2:
         return [None] * len(passages)
     positions = jac[:, :m]
@@ -379,8 +392,10 @@ def _held(system, formulation, ts, states) -> int | None:
     held = next((x.held_rank for x in solves(formulation)), None)
     if held is not None:
         return int(held)
-    q, v = jnp.asarray(states.q[0]), jnp.asarray(states.v[0])
-    start = start_rank(system, jnp.asarray(ts[0], q.dtype), State(q, v))
+    q = jnp.asarray(states.q[0])
+    t = jnp.asarray(ts[0], q.dtype)
+    v = velocities_of(system, t, q, jnp.asarray(states.v[0]))
+    start = start_rank(system, t, State(q, v))
     return start.rank if start.dependent and start.regular else None
 
 
@@ -400,7 +415,7 @@ def _of_compatibility(system, formulation, ts, states, rows: Row) -> str | None:
 @jit(compiler_options=_BRIEFLY)
 def _remaining_block(system, ts, q, v):
     def one(t, q, v):
-        result = unsatisfied(system, t, State(q, v))
+        result = unsatisfied(system, t, State(q, velocities_of(system, t, q, v)))
         return result.phi, result.phi_dot
 
     return jax.vmap(one)(ts, q, v)
@@ -415,7 +430,7 @@ def passages_along(
         system: what was simulated.
         formulation: by which equations.
         ts: times of the rows [s], the start first.
-        states: `(q, v, w)` there.
+        states: coordinates `q`, and as `v` their rates.
         jac: constraint Jacobians there, where they are known.
         part: of the median below which the least singular value counts as one.
     """
@@ -426,6 +441,19 @@ def passages_along(
         return [], np.inf
     held = _held(system, formulation, ts, states)
     return find_passages(values, ts, states, jac, held, part)
+
+
+def _with_rates(system, ts, states):
+    """Rows with rates of coordinates in place of velocities, for curves between them."""
+    if not has_rate(system):
+        return states
+    rates = _in_blocks(partial(_rates_block, system), _BLOCK, ts, states.q, states.v)
+    return SimpleNamespace(q=states.q, v=rates)
+
+
+@jit(compiler_options=_BRIEFLY)
+def _rates_block(system, ts, q, v):
+    return jax.vmap(lambda t, q, v: coordinate_rate(system, t, q, v))(ts, q, v)
 
 
 class _ThroughBlocks:

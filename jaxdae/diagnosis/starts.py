@@ -61,7 +61,7 @@ def suited_to_start(
     q, v = values.state.q, values.state.v
     if is_concrete(values.system, q, v, values.t):
         # Inside a transformation a start off the constraints, or no number, is the user's choice.
-        if not np.isfinite(np.stack([np.asarray(q), np.asarray(v)])).all():
+        if not np.isfinite(np.concatenate([np.asarray(q), np.asarray(v)])).all():
             return formulation, False
         plain, start = _values(formulation), Start(values.system, State(q, v), values.t)
         with jax.core.eval_context():

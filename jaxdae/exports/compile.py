@@ -152,9 +152,11 @@ class CompiledRun:
             for x, first in zip(fields, ends, strict=False)
         }
         self._codes = {code: name for name, code in statuses().items()}
-        n = self._places["q"][1].size
-        k = self._places["w"][1].size if "w" in self._places else 0
-        self._n, self._state, self._shape, self._actuators = n, 2 * n + k, (n,), (k,)
+        size = lambda name: self._places[name][1].size if name in self._places else 0  # noqa: E731
+        self._sizes = {name: size(name) for name in ("q", "v", "w")}
+        n, self._n = size("q"), size("q") + size("v")
+        self._coordinates, self._velocities = slice(n), slice(n, self._n)
+        self._state, self._q_shape, self._v_shape = self._n + size("w"), (n,), (size("v"),)
         self._room = threading.local()
 
     @property
@@ -184,13 +186,14 @@ class CompiledRun:
             TypeError: for parameters that there are not.
         """
         inputs, outputs, call = self._buffers()
-        n = self._n
-        if getattr(q, "shape", None) != self._shape or getattr(v, "shape", None) != self._shape:
-            q, v = self._start("q", q, ()), self._start("v", v, ())
-        inputs[:n] = q
-        inputs[n : 2 * n] = v
+        if type(q) is not np.ndarray or q.shape != self._q_shape:
+            q = self._start("q", q, ())
+        if type(v) is not np.ndarray or v.shape != self._v_shape:
+            v = self._start("v", v, ())
+        inputs[self._coordinates] = q
+        inputs[self._velocities] = v
         if w is not None:
-            inputs[2 * n : self._state] = self._start("w", w, ())
+            inputs[self._n : self._state] = self._start("w", w, ())
         if parameters:
             self._set(inputs, parameters, ())
         if times is None:
@@ -198,7 +201,7 @@ class CompiledRun:
         else:
             self._program.run(inputs, self._times_of(times), outputs)
         if w is not None or parameters:
-            inputs[2 * n :] = self._inputs[2 * n :]
+            inputs[self._n :] = self._inputs[self._n :]
         result = RunResult(outputs.copy(), self._interface)
         if outputs[_RESULT] != 0.0 and throw:
             raise SimulationError(self._failure(result))
@@ -225,13 +228,13 @@ class CompiledRun:
         """
         q = np.asarray(q, self._interface.dtype)
         if q.ndim != 2:
-            raise ValueError(f"q has shape {q.shape}, must be (members, {self._n}).")
+            raise ValueError(f"q has shape {q.shape}, must be (members, {self._sizes['q']}).")
         count = (q.shape[0],)
         inputs = np.tile(self._inputs, (*count, 1))
-        inputs[:, : self._n] = self._start("q", q, count)
-        inputs[:, self._n : 2 * self._n] = self._start("v", v, count)
+        inputs[:, self._coordinates] = self._start("q", q, count)
+        inputs[:, self._velocities] = self._start("v", v, count)
         if w is not None:
-            inputs[:, 2 * self._n : self._state] = self._start("w", w, count)
+            inputs[:, self._n : self._state] = self._start("w", w, count)
         self._set(inputs, parameters, count)
         outputs = np.empty((*count, self._interface.outputs.size), self._interface.dtype)
         self._program.batch(
@@ -252,7 +255,7 @@ class CompiledRun:
 
     def _start(self, name: str, value, count: tuple) -> np.ndarray:
         value = np.asarray(value, self._interface.dtype)
-        shape = self._actuators if name == "w" else self._shape
+        shape = (self._sizes[name],)
         if value.shape not in (shape, (*count, *shape)) or (
             name == "q" and value.shape[:-1] != count
         ):

@@ -2,7 +2,7 @@
 
 import abc
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -21,6 +21,7 @@ from jaxdae.reprs import Module
 from jaxdae.systems import State, System
 from jaxdae.systems.calls import described
 from jaxdae.systems.checks import constraint_counts
+from jaxdae.systems.kinematics import refuse_rates
 
 
 def says_nothing(*_) -> None:
@@ -55,6 +56,9 @@ class AbstractFormulation(Module):
     `vector_field` is the time derivative of the formulation's state; `multipliers` are those of
     `M a + J^T lam = f` whatever that state is.
     """
+
+    # Whether velocities may be other than rates of coordinates (`System.rate`).
+    takes_rates: ClassVar[bool] = False
 
     @property
     @abc.abstractmethod
@@ -138,6 +142,8 @@ class AbstractFormulation(Module):
     def check(self, system: System, state: State) -> None:
         """Raise `ValueError` when gains or options do not fit the system. Computes nothing."""
         (m, r), offered = constraint_counts(system, state), self.capabilities
+        if not self.takes_rates:
+            refuse_rates(system, type(self).__name__)
         check_stabilization(offered.stabilization, m, r, state.q)
         if offered.weight is not None:
             check_size("alpha", offered.weight, m + r, "constraints")

@@ -2,7 +2,7 @@
 
 import abc
 from functools import partial
-from typing import Unpack
+from typing import ClassVar, Unpack
 
 import equinox as eqx
 import jax
@@ -30,6 +30,8 @@ from jaxdae.systems.kinematics import coordinate_rate
 
 class AbstractLagrangeFormulation(AbstractFormulation):
     """A formulation whose state is `(q, v, w)` itself, on mass matrix and constraint Jacobian."""
+
+    takes_rates: ClassVar[bool] = True
 
     @abc.abstractmethod
     def accelerate(
@@ -133,7 +135,7 @@ class AbstractWeighted(AbstractLagrangeFormulation):
         none = jnp.zeros(jac.shape[0], jac.dtype)
         m = H.shape[0] - none.size
         # Without forces, which only shift the residuals.
-        d = Dynamics(mass, jnp.zeros_like(state.q), jac, none, none[:m], none)
+        d = Dynamics(mass, jnp.zeros_like(state.v), jac, none, none[:m], none)
         # What becomes of the wanted rate: all of it, or with a finite constraint mass less.
         response = jac @ jax.jacfwd(lambda rhs: self.accelerate(d, rhs)[0])(none)
         return jnp.concatenate([H[:m], response @ H[m:]])

@@ -22,6 +22,7 @@ from jaxdae.systems.dynamics import (
     inertia_map,
     position_rate,
 )
+from jaxdae.systems.kinematics import refuse_rates
 from jaxdae.systems.precision import as_floats, in_dtype
 
 
@@ -85,6 +86,7 @@ class Sparse(AbstractSolve):
         return find_sparsity(system, state) if self.sparsity is None else self.sparsity
 
     def _check(self, system, state) -> None:
+        refuse_rates(system, "Sparse()")
         pattern = self._pattern(system, state)
         expected = (sum(constraint_counts(system, state)), state.q.size)
         if pattern.jac_shape != expected:

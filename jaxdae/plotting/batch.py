@@ -94,8 +94,12 @@ def _panels(run: Any, members: Members, labels: Any, quantity: str) -> list[Pane
     names, units = get_names(labels, columns.shape[-1])
     if not names:
         raise ValueError(f"the runs have no {heading}; leave {quantity!r} out")
-    on_cubics = quantity in ("q", "v")
-    curves = [_columns(members, x) for x in (run.q, run.v)] if on_cubics else []
+    rates = readout.velocities_are_rates(run)
+    if quantity == "v" and not rates:
+        names, units = readout.own_velocities(columns.shape[-1])
+    on_cubics = quantity == "q" or (quantity == "v" and rates)
+    slopes = run.v if rates else run.coordinate_rates
+    curves = [_columns(members, x) for x in (run.q, slopes)] if on_cubics else []
     pattern = "λ of {}" if quantity == "multipliers" else "{}"
     return [
         Panel(

@@ -115,7 +115,8 @@ def members_of(run: Any) -> Members:
     if ts.shape[-1] == 0 or ts.size == 0:
         raise ValueError(f"the batch of shape {shape} has no rows to draw")
     ts = ts.reshape(-1, ts.shape[-1])
-    q, v = (np.asarray(x, float).reshape(*ts.shape, -1) for x in (run.q, run.v))
+    slopes = run.v if readout.velocities_are_rates(run) else run.coordinate_rates
+    q, v = (np.asarray(x, float).reshape(*ts.shape, -1) for x in (run.q, slopes))
     alive = np.isfinite(ts)
     for x in (q, v):
         alive &= (np.abs(x) < readout.BLOWN_UP).all(axis=-1)

@@ -29,7 +29,7 @@ class Moving(NamedTuple):
 def rows_of(trajectory: Any) -> Moving | None:
     """The finished rows, one at each time; `None` without velocities, or where times turn."""
     ts, q = readout.times(trajectory), readout.rows(trajectory, trajectory.q)
-    v = getattr(trajectory, "v", None)
+    v = getattr(trajectory, "coordinate_rates", getattr(trajectory, "v", None))
     v = None if v is None else readout.rows(trajectory, v)
     if v is None or v.shape != q.shape:
         return None

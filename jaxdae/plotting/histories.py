@@ -75,6 +75,8 @@ def panels_of(trajectory: Any, labels: Any, quantity: str) -> list[_Panel]:
         return [_Panel(heading, [], np.zeros((0, 0)), np.zeros(0))]
     ts, columns = _curves(trajectory, quantity, values)
     names, units = get_names(labels, columns.shape[1])
+    if quantity == "v" and not readout.velocities_are_rates(trajectory):
+        names, units = readout.own_velocities(columns.shape[1])
     groups = {unit: [i for i, u in enumerate(units) if u == unit] for unit in units}
     panel = lambda unit, chosen, small: _Panel(  # noqa: E731
         readout.with_unit(heading, unit), [names[i] for i in chosen], columns[:, chosen], ts, small
@@ -106,7 +108,8 @@ def _by_size(columns: np.ndarray) -> list[list[int]]:
 
 def _curves(trajectory: Any, quantity: str, values: Any) -> tuple[np.ndarray, np.ndarray]:
     """Times and values to draw: of few rows Hermite's cubics through `q` with the slopes `v`."""
-    rows = between_rows.rows_of(trajectory) if quantity in ("q", "v") else None
+    on_curves = quantity == "q" or (quantity == "v" and readout.velocities_are_rates(trajectory))
+    rows = between_rows.rows_of(trajectory) if on_curves else None
     if rows is None:
         return readout.times(trajectory), readout.rows(trajectory, values)
     fine = between_rows.finely(rows)

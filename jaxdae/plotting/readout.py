@@ -57,6 +57,16 @@ def _failed_member(trajectory: Any) -> str:
     return f" (the one that failed first is trajectory[{place}])"
 
 
+def velocities_are_rates(trajectory: Any) -> bool:
+    """Whether velocities are rates of coordinates, as by default."""
+    return getattr(trajectory, "velocities_are_rates", True)
+
+
+def own_velocities(count: int) -> tuple[list[str], list[str]]:
+    """Names of velocities that are not rates of coordinates, and units, of which none is known."""
+    return [f"v{i + 1}" for i in range(count)], [""] * count
+
+
 def finished_rows(trajectory: Any) -> int:
     """Number of leading rows with a finite time and finite coordinates."""
     ts, q = np.asarray(trajectory.ts), np.asarray(trajectory.q)

@@ -9,7 +9,7 @@ WORKS = ("work.force", "work.dissipation", "work.constraint", "work.explicit")
 # Quantities that have a row for each time.
 ROWS = (
     "ts", "q", "v", "w", "u", "multipliers", "phi", "phi_dot", "energy", "kinetic_energy",
-    "potential_energy", *WORKS,
+    "potential_energy", "coordinate_rates", *WORKS,
 )  # fmt: skip
 # Fields of `Labels`.
 LABELS = (
@@ -18,6 +18,8 @@ LABELS = (
 )  # fmt: skip
 # Positions of points, and their velocities: rows as well.
 PLACES, RATES = "drawing.places", "drawing.rates"
+
+
 @dataclasses.dataclass(frozen=True)
 class About:
     """What is said of a run.

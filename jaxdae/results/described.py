@@ -55,9 +55,7 @@ def _lines(run: Any) -> str:
         "coordinates": ", ".join(_coordinates(run)),
         "constraints": ", ".join(run.labels.constraints),
         "times": _times(run),
-        "residuals": None
-        if residual is None
-        else f"|phi|, |d(phi)/dt| at most {residual.text()}",
+        "residuals": None if residual is None else f"|phi|, |d(phi)/dt| at most {residual.text()}",
         "energy": None if energy is None else f"changes by at most {energy.text(' J')}",
         "result": _result(run),
     }
@@ -129,7 +127,8 @@ def _first_sentence(message: str) -> str:
 
 def _traced(run: Any) -> str:
     rows = f"{run.ts.shape[-1]} rows" if run.plain else "no rows"
-    return f"Trajectory({_head(run)}, traced: {rows} of {', '.join(_coordinates(run)) or 'coordinates'})"
+    coordinates = ", ".join(_coordinates(run)) or "coordinates"
+    return f"Trajectory({_head(run)}, traced: {rows} of {coordinates})"
 
 
 def _batch(run: Any) -> str | None:

@@ -11,6 +11,7 @@ import numpy as np
 
 from jaxdae.results import readings
 from jaxdae.systems import Points
+from jaxdae.systems.kinematics import along_motion
 
 # Numbers of all positions and rates together: half a gigabyte.
 _MOST_VALUES = 2**26
@@ -95,7 +96,7 @@ def _points_and_rates(run: Any, t, y):
 
 def _moving(system: Any, t, q, v):
     points = lambda t, q: _in_floats(system.points(t, q), q.dtype)  # noqa: E731
-    return jax.jvp(points, (t, q), (jnp.ones_like(t), v))
+    return jax.jvp(points, (t, q), along_motion(system, t, q, v))
 
 
 def _in_floats(tree: Any, dtype: Any) -> Any:

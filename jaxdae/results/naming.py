@@ -33,9 +33,12 @@ def quantities(run: Any) -> dict[str, Named]:
     n, k = run.q.shape[-1], run.w.shape[-1]
     units = _field(run, "units", n, "")
     names = _field(run, "coordinates", n, "q")
+    rates = Named("coordinate", names, [*map(per_second, units)], "d({})/dt")
+    others = [f"v{i + 1}" for i in range(run.v.shape[-1])]
     results = {
         "q": Named("coordinate", names, units),
-        "v": Named("coordinate", names, [*map(per_second, units)], "d({})/dt"),
+        "v": rates if run.velocities_are_rates else Named("velocity", others, [""] * len(others)),
+        "coordinate_rates": rates,
         "w": Named("actuator", _field(run, "actuators", k, "w"), _field(run, "actuator_units", k)),
     }
     for name in run.known:

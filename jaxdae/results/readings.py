@@ -18,6 +18,7 @@ from jaxdae.solvers.projected import nearest
 from jaxdae.systems import constraint_residuals, generalized_energy, State
 from jaxdae.systems.dynamics import mass_and_jacobian
 from jaxdae.systems.independence import constraint_rank, unsatisfied
+from jaxdae.systems.kinematics import coordinate_rate
 
 
 def _unnamed(function: Callable) -> Callable:
@@ -181,6 +182,12 @@ def last_state(trajectory: Any) -> State:
 def state_of(run, t, y):
     """State `(q, v, w)` of the formulation's own."""
     return run.formulation.recover(run.system, t, y)
+
+
+def coordinate_rates(run, t, y):
+    """Rates of the coordinates."""
+    state = state_of(run, t, y)
+    return coordinate_rate(run.system, t, state.q, state.v)
 
 
 def control(run, t, y):

@@ -10,9 +10,9 @@ import jax
 import numpy as np
 
 from jaxdae.control.base import ControlledSystem, ControllerOutput
-from jaxdae.results.drawing import drawing_of
 from jaxdae.diagnosis.failure import describe_failure
 from jaxdae.results.about import About, PLACES, RATES, WORKS
+from jaxdae.results.drawing import drawing_of
 from jaxdae.systems import State
 from jaxdae.systems.checks import is_concrete
 from jaxdae.version import __version__
@@ -64,6 +64,8 @@ def _read(run) -> dict[str, Any]:
         "last_state.q": last.q, "last_state.v": last.v, "last_state.w": last.w,
         "result": result_names(run.result_code),
     }  # fmt: skip
+    if not run.velocities_are_rates:
+        results["coordinate_rates"] = run.coordinate_rates
     if run.work_integrals is not None:
         results |= dict(zip(WORKS, run.work_integrals, strict=True))
     if run.held_rank is not None:

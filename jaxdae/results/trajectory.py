@@ -21,6 +21,7 @@ from jaxdae.simulation.problem import Method, Problem, Solution
 from jaxdae.solvers.projected import parts_of
 from jaxdae.systems import Labels, Power, State, System, Violation
 from jaxdae.systems.checks import is_concrete
+from jaxdae.systems.kinematics import has_rate
 
 
 class Trajectory(eqx.Module):
@@ -229,6 +230,20 @@ class Trajectory(eqx.Module):
     def v(self) -> Float[Array, "*batch times n"]:
         """Velocities, shape `(times, n)`."""
         return self.states.v if self.about is None else self._from_file("v")
+
+    @property
+    def velocities_are_rates(self) -> bool:
+        """Whether velocities are rates of the coordinates, and not others (`System.rate`)."""
+        if self.about is None:
+            return not has_rate(self.system)
+        return "coordinate_rates" not in self.known
+
+    @property
+    def coordinate_rates(self) -> Float[Array, "*batch times n"]:
+        """Rates of the coordinates `dq/dt` at the saved times, shape `(times, n)`."""
+        if self.velocities_are_rates:
+            return self.v
+        return self._read("coordinate_rates", readings.coordinate_rates, by_system=True)
 
     @property
     def w(self) -> Float[Array, "*batch times k"]:

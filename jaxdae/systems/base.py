@@ -151,6 +151,18 @@ class System(Module):
     def kinetic_energy(self, t, q, v) -> Real[Array, ""]:
         """Kinetic energy `T(t, q, v)` [J], a scalar."""
 
+    def rate(self, t, q, v) -> Real[Array, " n"]:
+        r"""Rates of the coordinates `dq/dt = N(t, q) v`, linear in `v`, shape `(n,)`.
+
+        `v` itself where velocities are rates of coordinates, as by default. Others, such as
+        angular velocities beside quaternions, may be fewer than the coordinates. All functions of
+        the declaration take them as `v`; forces, the mass matrix and the rows of the Jacobian
+        belong to them. The columns of `N` must span directions along which the coordinates can move
+        in any order (for quaternions: those of the unit sphere).
+        """
+        del t, q
+        return v
+
     def potential_energy(self, t, q) -> Real[Array, ""]:
         """Potential energy `V(t, q)` [J], a scalar."""
         del t
@@ -162,9 +174,9 @@ class System(Module):
         return jnp.zeros((), q.dtype)
 
     def force(self, t, q, v, w, u) -> Real[Array, " n"]:
-        """Other generalized forces, shape `(n,)`; `w` actuator state, `u` control input."""
-        del t, v, w, u
-        return jnp.zeros_like(q)
+        """Other generalized forces, of the shape of `v`; `w` actuator state, `u` control input."""
+        del t, q, w, u
+        return jnp.zeros_like(v)
 
     def reaction_dependent_force(self, t, q, v, w, u, lam) -> Real[Array, " n"] | None:
         r"""Generalized forces that depend on the multipliers `lam`, such as friction and creep.

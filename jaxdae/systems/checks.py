@@ -24,6 +24,7 @@ from jaxdae.systems.class_checks import (
     check_labels,
     check_resolved,
 )
+from jaxdae.systems.kinematics import has_rate, velocity_count
 from jaxdae.systems.points import Points
 
 
@@ -65,14 +66,15 @@ def check_system(
     check_class(type(system))
     check_resolved(system)
     q, v, w = state.q, state.v, state.w
-    check_state(q, v)
+    check_state(system, q, v)
     name = type(system).__name__
     check_labels(system)
     if forces:
         _check_inputs(system, u)
-    t, n = jnp.asarray(t, q.dtype), q.size
+    t, n = jnp.asarray(t, q.dtype), v.size
     constraints = 0
     for function, args, expected in (
+        *([("rate", (t, q, v), (q.size,))] if has_rate(system) else []),
         ("kinetic_energy", (t, q, v), ()),
         ("potential_energy", (t, q), ()),
         ("dissipation", (t, q, v), ()),
@@ -97,11 +99,11 @@ def check_system(
             wanted = "a vector" if expected == (None,) else f"shape {expected}"
             raise ValueError(
                 f"{name}.{function} returned {describe_shape(out)}; expected {wanted} "
-                f"(n = {n} coordinates, k = {w.size} actuator states). " + _remedy(function)
+                f"(n = {q.size} coordinates, k = {w.size} actuator states). " + _remedy(function)
             )
         check_real(f"{name}.{function}", out, differentiated=function in _DIFFERENTIATED)
         constraints += out.size if expected == (None,) else 0
-    check_label_counts(system, n, constraints)
+    check_label_counts(system, q.size, constraints)
     if points:
         _check_points(system, t, q)
 
@@ -188,9 +190,19 @@ def check_mass_matrix(system: System, t, q, v, tolerance: float | None = None) -
         )
 
 
-def check_state(q, v) -> None:
-    """Raise `ValueError` unless `q` and `v` are vectors of one length, in single or double."""
-    if q.ndim != 1 or v.shape != q.shape:
+def check_state(system: System, q, v) -> None:
+    """Raise `ValueError` unless `q` and `v` are vectors of one length, in single or double.
+
+    Of a system with rates of its own `v` has the length that these take.
+    """
+    if q.ndim == 1 and v.ndim == 1 and has_rate(system):
+        count = velocity_count(system, jnp.zeros((), q.dtype), q)
+        if v.size != count:
+            raise ValueError(
+                f"{type(system).__name__}.rate takes {count} velocities for {q.size} coordinates; "
+                f"the state has {v.size}."
+            )
+    elif q.ndim != 1 or v.shape != q.shape:
         raise ValueError(
             f"q and v must be vectors of one length; they have shapes {q.shape} and {v.shape}. "
             "For a batch of states use jax.vmap."

@@ -18,6 +18,7 @@ from jaxdae.systems.base import State, System
 from jaxdae.systems.checks import check_finite, check_system, check_tolerance, is_concrete
 from jaxdae.systems.dynamics import constraint_residuals, mass_and_jacobian, Violation
 from jaxdae.systems.independence import approach
+from jaxdae.systems.kinematics import has_rate, moved, refuse_rates
 from jaxdae.systems.precision import in_dtype
 from jaxdae.systems.programs import (
     ActuatorProgram,
@@ -132,6 +133,8 @@ def consistent_state(
     state = State(q, v, w)
     system = in_dtype(system, state.q.dtype)
     check_system(system, state, t=t, forces=False, points=False)
+    if fixed not in ((), []) or program is not None:
+        refuse_rates(system, "consistent_state with `fixed` or `program`")
     held, free = _held(system, fixed, state.q.size, state.w.size)
     if is_concrete(state):
         check_finite(state)
@@ -188,15 +191,19 @@ def _project(system: System, program, t, state: State, free):
     if program is not None:
         out = nearest_on_program(_nearest, system, program, t, state, free)
         after = constraint_residuals(system, t, out.q, out.v)
-        moved = Projection(out.q - state.q, out.v - state.v, before, after)
-        return out, moved, program(t, out.q, out.v, out.w)
-    free = free[: state.q.size]
+        change = Projection(out.q - state.q, out.v - state.v, before, after)
+        return out, change, program(t, out.q, out.v, out.w)
+    free = free[: state.v.size]
     mass, _ = mass_and_jacobian(system, t, state.q, state.v)
-    q = _nearest(lambda q: system.position_constraints(t, q), mass, state.q, free)
+    if has_rate(system):
+        none, there = jnp.zeros_like(state.v), lambda x: moved(system, t, state.q, x)
+        q = there(_nearest(lambda x: system.position_constraints(t, there(x)), mass, none, free))
+    else:
+        q = _nearest(lambda q: system.position_constraints(t, q), mass, state.q, free)
     v = _nearest(lambda v: constraint_residuals(system, t, q, v).phi_dot, mass, state.v, free)
     after = constraint_residuals(system, t, q, v)
-    moved = Projection(q - state.q, v - state.v, before, after)
-    return State(q, v, state.w), moved, jnp.zeros((0,), q.dtype)
+    change = Projection(q - state.q, v - state.v, before, after)
+    return State(q, v, state.w), change, jnp.zeros((0,), q.dtype)
 
 
 def _nearest(constraint, metric, x0, free):

@@ -13,7 +13,13 @@ from jaxdae.reprs import Module, shown
 from jaxdae.systems.base import System
 from jaxdae.systems.calls import check_instance, traced_in_words
 from jaxdae.systems.checks import check_state
-from jaxdae.systems.kinematics import along_motion, coordinate_rate, generalized_force
+from jaxdae.systems.kinematics import (
+    along_motion,
+    coordinate_rate,
+    frame_force,
+    generalized_force,
+    has_rate,
+)
 from jaxdae.systems.precision import as_floats, in_dtype
 
 
@@ -24,7 +30,8 @@ class Dynamics(Module):
 
     Args:
         mass: mass matrix `M`, shape `(n, n)`.
-        force: all forces but the constraint reactions, Coriolis terms included, shape `(n,)`.
+        force: all forces but the constraint reactions, Coriolis terms included, shape `(n,)`; `n`
+            stands for the number of velocities, where `System.rate` makes that another one.
         jac: rows `df/dq` of the position, then `dg/dv` of the velocity constraints, `(m+r, n)`.
         gamma: velocity-dependent part of the constraint acceleration, exact, shape `(m+r,)`.
         phi: position constraint residuals, shape `(m,)`.
@@ -99,7 +106,7 @@ def evaluate(system: System, t, q, v, w=None, u=None, lam=None) -> Dynamics:
 
 def _evaluate(system: System, t, q, v, w, u, lam) -> Dynamics:
     q, v, w = as_floats(q, v, w)
-    check_state(q, v)
+    check_state(system, q, v)
     t = jnp.asarray(t, q.dtype)
     system = in_dtype(system, q.dtype)
     w = jnp.zeros((0,), q.dtype) if w is None else w
@@ -220,6 +227,8 @@ def power_balance(system: System, t, q, v, w, u, multipliers) -> Power:
         return system.kinetic_energy(t, q, v) - system.potential_energy(t, q)
 
     _, explicit = jax.jvp(lagrangian, (t,), (one,))
+    if has_rate(system):  # of rates that depend on time
+        explicit = explicit - _of_frame(system, t, q, v) @ v
     force = other_force(system, t, q, v, w, u, multipliers) @ v
     return Power(force, -dissipated, -multipliers @ jac_v, -explicit)
 
@@ -237,7 +246,7 @@ def _inertia(system: System, t, q, v):
         p_of = jax.grad(system.kinetic_energy, argnums=2)
         dT_dq = _kinetic_force(system, t, q, v)
         _, p_dot = jax.jvp(lambda t, q: p_of(t, q, v), (t, q), along_motion(system, t, q, v))
-        return jnp.asarray(declared, q.dtype), dT_dq - p_dot
+        return jnp.asarray(declared, q.dtype), dT_dq - p_dot + _of_frame(system, t, q, v)
     times, inertial = inertia_map(system, t, q, v)
     return jax.vmap(times)(_basis(v)), inertial
 
@@ -249,7 +258,12 @@ def inertia_map(system: System, t, q, v) -> tuple[Callable, Float[Array, " n"]]:
     # The columns of M and the rate of p along the motion are tangents of one linearization.
     _, tangent = jax.linearize(p_of, t, q, v)
     p_dot = tangent(*along_motion(system, t, q, v), jnp.zeros_like(v))
-    return lambda e: tangent(jnp.zeros_like(t), jnp.zeros_like(q), e), dT_dq - p_dot
+    inertial = dT_dq - p_dot + _of_frame(system, t, q, v)
+    return lambda e: tangent(jnp.zeros_like(t), jnp.zeros_like(q), e), inertial
+
+
+def _of_frame(system: System, t, q, v) -> Float[Array, " n"] | float:
+    return frame_force(system, t, q, v, momentum(system, t, q, v)) if has_rate(system) else 0.0
 
 
 def position_rate(system: System, t, q, v) -> Float[Array, " m"]:

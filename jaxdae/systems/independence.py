@@ -16,6 +16,7 @@ from jaxdae.reprs import shown
 from jaxdae.systems.base import Labels, State, System
 from jaxdae.systems.checks import constraint_counts
 from jaxdae.systems.dynamics import constraint_residuals, Violation
+from jaxdae.systems.kinematics import coordinate_rate, has_rate, moved
 from jaxdae.systems.precision import in_dtype
 
 # Each squares the distance to the constraints once it is small.
@@ -71,8 +72,9 @@ def constraint_rank(system: System, t, state: State) -> ConstraintRank:
     rows, scales = unit_rows(jac)
     result, columns = pivoted_rows(rows), pivoted_rows(rows.T)
     # Any directions will do, if only they have nothing to do with the mechanism.
-    numbers = jnp.arange(1.0, q.size + 1, dtype=q.dtype)
+    numbers = jnp.arange(1.0, v.size + 1, dtype=q.dtype)
     z, w = (result.beside(jnp.cos(k * numbers**2)) for k in (1.0, 2.0))
+    z = coordinate_rate(system, t, q, z)
     _, turned = jax.jvp(lambda q: _jacobian(system, t, q, v) @ w, (q,), (z,))
     turned = scales * turned
     lost = jnp.linalg.norm(columns.beside(turned))
@@ -176,8 +178,15 @@ def are_dependent(system: System, t, state: State, kernel=None) -> Bool[Array, "
         def phi(q, t, arrays):
             return eqx.combine(arrays, rest).position_constraints(t, q)
 
+        def after(change, q, t, arrays):
+            return phi(moved(eqx.combine(arrays, rest), t, q, change), t, arrays)
+
         # Where velocities follow, coordinates must be on the constraints.
-        q, independent = _closer(phi, (q, t, arrays), r == 0, kernel)
+        if has_rate(system):
+            change, independent = _closer(after, (jnp.zeros_like(v), q, t, arrays), r == 0, kernel)
+            q = moved(system, t, q, change)
+        else:
+            q, independent = _closer(phi, (q, t, arrays), r == 0, kernel)
     if r:
 
         def phi_dot(v, q, t, arrays):
@@ -301,7 +310,12 @@ def _plain(system: System, t, state: State):
 def _on_constraints(system: System, t, q, v, steps: int):
     """Coordinates and velocities next to given ones that satisfy the constraints."""
     if eqx.filter_eval_shape(system.position_constraints, t, q).shape[0]:
-        q = approach(lambda q: system.position_constraints(t, q), q, steps)
+        if has_rate(system):
+            start, none = q, jnp.zeros_like(v)
+            after = lambda x: system.position_constraints(t, moved(system, t, start, x))  # noqa: E731
+            q = moved(system, t, start, approach(after, none, steps))
+        else:
+            q = approach(lambda q: system.position_constraints(t, q), q, steps)
     if eqx.filter_eval_shape(system.velocity_constraints, t, q, v).shape[0]:
         v = approach(lambda v: constraint_residuals(system, t, q, v).phi_dot, v, steps)
     return q, v

@@ -1,15 +1,49 @@
-"""The one place where the rates of coordinates are made of velocities."""
+"""Coordinates and velocities: rates, their inverse, and what they make of the inertial forces."""
 
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+
+from jaxdae.systems.base import System
+
+# Steps of the flow by which coordinates move where velocities are not their rates.
+_FLOW_STEPS = 4
+
+
+def has_rate(system: Any) -> bool:
+    """Whether a system declares rates of its coordinates that are not its velocities."""
+    inner = getattr(system, "inner", None)
+    if isinstance(inner, System) and getattr(type(system), "forwards_rate", False):
+        return has_rate(inner)
+    declared = getattr(type(system), "rate", System.rate)
+    # A field of this name is a parameter of the user's.
+    return declared is not System.rate and callable(declared)
+
+
+def refuse_rates(system: Any, who: str) -> None:
+    """Refuse a system whose velocities are not rates of its coordinates.
+
+    Args:
+        system: the declaration.
+        who: what cannot take it.
+
+    Raises:
+        ValueError: for such a system.
+    """
+    if has_rate(system):
+        raise ValueError(
+            f"{who} takes velocities for rates of coordinates, and {type(system).__name__} "
+            "declares others by `rate`. Simulate it with Multipliers, NullSpace, Penalty or "
+            "AugmentedLagrangian, or declare it in velocities that are rates."
+        )
 
 
 def coordinate_rate(system, t, q, v):
     """Rates `dq/dt` of the coordinates at velocities `v`, or their change in any direction of `v`.
 
-    Linear in `v`, of the shape of `q`; `v` itself, as long as velocities are rates of coordinates.
+    Linear in `v`, of the shape of `q`; `v` itself where velocities are rates of coordinates.
     Whatever differentiates along a motion, or moves coordinates by velocities, asks here.
 
     Args:
@@ -18,8 +52,67 @@ def coordinate_rate(system, t, q, v):
         q: coordinates.
         v: velocities, or a direction of them.
     """
-    del system, t, q
-    return v
+    return system.rate(t, q, v) if has_rate(system) else v
+
+
+def velocities_of(system, t, q, q_dot):
+    """Velocities `v` of given rates of the coordinates: the left inverse of `coordinate_rate`.
+
+    Args:
+        system: the declaration.
+        t: time [s].
+        q: coordinates.
+        q_dot: their rates; the nearest that velocities can give are taken.
+    """
+    if not has_rate(system):
+        return q_dot
+    frame = _frame(system, t, q)
+    return jnp.linalg.solve(frame.T @ frame, frame.T @ q_dot)
+
+
+def velocity_count(system, t, q) -> int:
+    """Number of velocities: that of coordinates, or as many as `rate` takes.
+
+    Raises:
+        ValueError: where no number of velocities gives rates of the shape of the coordinates.
+    """
+    if not has_rate(system):
+        return q.size
+    for count in range(q.size, 0, -1):
+        try:
+            out = jax.eval_shape(
+                partial(system.rate, t, q), jax.ShapeDtypeStruct((count,), q.dtype)
+            )
+        except Exception:  # of a user's function, for velocities that it is not made for
+            continue
+        if getattr(out, "shape", None) == q.shape:
+            return count
+    raise ValueError(
+        f"{type(system).__name__}.rate gives no rates of shape {q.shape} for any number of "
+        "velocities up to that of the coordinates; return N(t, q) @ v."
+    )
+
+
+def moved(system, t, q, change):
+    """Coordinates moved by a change of position that velocities describe.
+
+    Args:
+        system: the declaration.
+        t: time [s], which stays.
+        q: coordinates.
+        change: velocities times a short time; added where they are rates, else the flow of
+            `dq/ds = N(t, q) change` for a unit of `s`, which keeps what the rates keep.
+    """
+    if not has_rate(system):
+        return q + change
+    h = 1.0 / _FLOW_STEPS
+    rate = lambda q: system.rate(t, q, change)  # noqa: E731
+    for _ in range(_FLOW_STEPS):  # the classical Runge-Kutta method
+        k1 = rate(q)
+        k2 = rate(q + 0.5 * h * k1)
+        k3 = rate(q + 0.5 * h * k2)
+        q = q + h / 6 * (k1 + 2 * k2 + 2 * k3 + rate(q + h * k3))
+    return q
 
 
 def along_motion(system, t, q, v) -> tuple:
@@ -38,3 +131,38 @@ def generalized_force(system, t, q, v, gradient):
         gradient: of an energy, of the shape of `q`.
     """
     return jax.vjp(partial(coordinate_rate, system, t, q), v)[1](gradient)[0]
+
+
+def frame_force(system, t, q, v, momentum):
+    r"""Inertial force of velocities that are not rates: the terms of Boltzmann and Hamel.
+
+    Virtual displacements `dq = N eta` vary the velocities by `eta' + C eta` with
+    `C eta = N^+ (dN/dt eta - (dN/dq N eta) v)`, `dN/dt` along the motion, so that the momentum `p`
+    adds `C^T p` to the forces (d'Alembert's principle; for constant `C` Euler's equations).
+
+    Args:
+        system: the declaration.
+        t: time [s].
+        q: coordinates.
+        v: velocities.
+        momentum: `dT/dv`.
+    """
+    if not has_rate(system):
+        return jnp.zeros_like(v)
+    frame = _frame(system, t, q)
+    # N^+^T p: the left inverse, transposed.
+    weights = frame @ jnp.linalg.solve(frame.T @ frame, momentum)
+
+    def power(eta):
+        along = along_motion(system, t, q, v)
+        turned = jax.jvp(lambda t, q: system.rate(t, q, eta), (t, q), along)[1]
+        other = jax.jvp(lambda q: system.rate(t, q, v), (q,), (system.rate(t, q, eta),))[1]
+        return weights @ (turned - other)
+
+    return jax.grad(power)(jnp.zeros_like(v))
+
+
+def _frame(system, t, q):
+    """`N(t, q)`, shape `(n, velocities)`."""
+    basis = jnp.eye(velocity_count(system, t, q), dtype=q.dtype)
+    return jax.vmap(lambda e: system.rate(t, q, e), out_axes=1)(basis)

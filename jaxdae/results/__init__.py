@@ -1,0 +1,1 @@
+"""Results of runs: trajectories, what is computed of them, and their files."""

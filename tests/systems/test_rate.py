@@ -1,0 +1,290 @@
+"""Velocities that are not rates of coordinates: a body in quaternions and angular velocities."""
+
+import diffrax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.integrate import solve_ivp
+
+import jaxdae
+from jaxdae.control.base import AbstractDynamicController
+from jaxdae.plotting import plot_histories, plot_mechanism
+from jaxdae.solvers import RK4
+from jaxdae.systems import constraint_residuals
+
+INERTIA = np.array([1.0, 2.0, 3.5])
+
+
+def rotated(p, x):
+    """`R(p) x` of a unit quaternion."""
+    e, u = p[0], p[1:]
+    return x + 2 * jnp.cross(u, jnp.cross(u, x) + e * x)
+
+
+class Top(jaxdae.System):
+    """A rigid body about its centre of mass: a quaternion, angular velocities about its axes."""
+
+    inertia: jax.Array
+
+    def rate(self, t, q, v):
+        del t
+        e, u = q[0], q[1:]
+        return 0.5 * jnp.concatenate([-(u @ v)[None], e * v + jnp.cross(u, v)])
+
+    def kinetic_energy(self, t, q, v):
+        del t, q
+        return 0.5 * jnp.sum(self.inertia * v**2)
+
+
+def test_a_free_body_obeys_eulers_equations():
+    dynamics = jaxdae.evaluate(
+        Top(jnp.array(INERTIA)), 0.0, [0.5, 0.1, -0.7, 0.5], [0.3, -0.2, 0.9]
+    )
+    omega = np.array([0.3, -0.2, 0.9])
+    np.testing.assert_allclose(dynamics.mass, np.diag(INERTIA))
+    np.testing.assert_allclose(dynamics.force, -np.cross(omega, INERTIA * omega), atol=1e-15)
+
+
+class HeavyTop(Top):
+    """The same with its centre of mass on a rod to a fixed point: 7 coordinates, 6 velocities."""
+
+    mass: float = 1.5
+    rod: float = 0.8
+
+    def rate(self, t, q, v):
+        return jnp.concatenate([v[:3], super().rate(t, q[3:], v[3:])])
+
+    def kinetic_energy(self, t, q, v):
+        return 0.5 * self.mass * v[:3] @ v[:3] + super().kinetic_energy(t, q[3:], v[3:])
+
+    def potential_energy(self, t, q):
+        del t
+        return self.mass * 9.81 * q[2]
+
+    def position_constraints(self, t, q):
+        del t
+        return q[:3] - rotated(q[3:], jnp.array([0.0, 0.0, 1.0]) * self.rod)
+
+    def points(self, t, q):
+        del t
+        return jaxdae.Points({"pivot": jnp.zeros(3), "centre": q[:3]}, links=(("pivot", "centre"),))
+
+
+TOP = HeavyTop(jnp.array(INERTIA))
+TILT = np.array([np.cos(0.3), np.sin(0.3), 0.0, 0.0])
+SPIN = np.array([0.4, -0.3, 6.0])
+LAW = jaxdae.Baumgarte(20.0, 100.0)
+
+
+def start(system=TOP, spin=SPIN):
+    centre = rotated(jnp.array(TILT), jnp.array([0.0, 0.0, 1.0]) * system.rod)
+    velocity = jnp.cross(rotated(jnp.array(TILT), jnp.array(spin)), centre)
+    return jaxdae.State(jnp.concatenate([centre, jnp.array(TILT)]), [*velocity, *spin])
+
+
+def exact(ts, mass=1.5, rod=0.8):
+    """Quaternion and angular velocity by Euler's equations about the fixed point."""
+    about = INERTIA + mass * rod**2 * np.array([1.0, 1.0, 0.0])
+
+    def rates(t, y):
+        del t
+        e, u, w = y[0], y[1:4], y[4:]
+        up = np.array(rotated(np.array([e, *-u]), np.array([0.0, 0.0, 1.0])))
+        torque = np.cross([0.0, 0.0, rod], -mass * 9.81 * up)
+        w_dot = (torque - np.cross(w, about * w)) / about
+        return np.concatenate([[-0.5 * u @ w], 0.5 * (e * w + np.cross(u, w)), w_dot])
+
+    with jax.disable_jit():
+        return solve_ivp(
+            rates, (0.0, ts[-1]), [*TILT, *SPIN], "DOP853", ts, rtol=1e-11, atol=1e-11
+        ).y.T
+
+
+FORMULATIONS = {
+    "multipliers": jaxdae.Multipliers(LAW),
+    "null space": jaxdae.NullSpace(LAW),
+    "penalty": jaxdae.Penalty(1e7, jaxdae.Baumgarte(200.0, 1e4)),
+    "augmented": jaxdae.AugmentedLagrangian(1e4, LAW, iterations=8),
+}
+
+
+@pytest.fixture(scope="module")
+def reference():
+    return exact(np.linspace(0.0, 0.5, 6))
+
+
+@pytest.mark.parametrize("name", FORMULATIONS)
+@pytest.mark.parametrize("backend", ["native", "plain"])
+def test_a_heavy_top_moves_as_eulers_equations_say(name, backend, reference):
+    """On both backends; the penalty of 1e7 kg gives way by less than 1e-5."""
+    run = jaxdae.simulate(TOP, FORMULATIONS[name], start(), t1=0.5, dt=1e-3, backend=backend)
+    found = np.concatenate([run.q[::100, 3:], run.v[::100, 3:]], axis=1)
+    np.testing.assert_allclose(found, reference, atol=2e-5 if name == "penalty" else 1e-8)
+    assert run.backend == backend
+    assert (run.q.shape, run.v.shape, run.multipliers.shape) == ((501, 7), (501, 6), (501, 3))
+    assert float(run.energy_error) < (1e-3 if name == "penalty" else 1e-7)
+    np.testing.assert_allclose(np.linalg.norm(run.q[:, 3:], axis=1), 1.0, atol=1e-9)
+    assert np.isfinite(run.least_singular_value)
+
+
+def test_starts_are_projected_along_the_rates():
+    """Off the constraint by 0.1 m and turning the wrong way: the quaternion stays one."""
+    given = start()
+    q = given.q.at[0].add(0.1).at[2].add(-0.05)
+    found, report = jaxdae.consistent_state(TOP, q, given.v.at[1].add(0.3), report=True)
+    residual = constraint_residuals(TOP, 0.0, found.q, found.v)
+    assert max(np.abs(residual.phi).max(), np.abs(residual.phi_dot).max()) < 1e-10
+    assert np.linalg.norm(found.q[3:]) == pytest.approx(1.0, abs=1e-6)
+    assert (report.dq.shape, report.dv.shape) == ((7,), (6,))
+    run = jaxdae.simulate(TOP, FORMULATIONS["multipliers"], found, t1=0.2)
+    projected = jaxdae.simulate(
+        TOP, jaxdae.Multipliers(), found, t1=0.2, dt=0.01, solver=jaxdae.Projected(RK4())
+    )
+    assert np.abs(projected.violation.phi).max() < 1e-12
+    np.testing.assert_allclose(projected.final_state.q, run.final_state.q, atol=1e-5)
+
+
+def height(inertia, spin, backend):
+    run = jaxdae.simulate(
+        HeavyTop(inertia), FORMULATIONS["multipliers"], start(TOP, spin), t1=0.3, dt=2e-3,
+        solver=RK4(), backend=backend, start_tolerance=None, throw=False,
+        adjoint=None if backend == "native" else diffrax.DirectAdjoint(),
+    )  # fmt: skip
+    return run.final_state.q[2]
+
+
+@pytest.mark.parametrize("backend", ["native", "plain"])
+def test_gradients_by_parameters_and_spin_are_those_of_differences(backend):
+    point = jnp.array(INERTIA), jnp.array(SPIN)
+    value = lambda inertia, spin: height(inertia, spin, backend)  # noqa: E731
+    reverse = jax.grad(value, (0, 1))(*point)
+    forward = jax.jacfwd(value, (0, 1))(*point)
+    for one, other in zip(reverse, forward, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-11)
+    for k in range(2):
+        for i in range(3):
+            step = [jnp.zeros(3), jnp.zeros(3)]
+            step[k] = step[k].at[i].set(1e-5)
+            ends = [value(*(x + s * d for x, d in zip(point, step, strict=True))) for s in (1, -1)]
+            difference = (ends[0] - ends[1]) / 2e-5
+            assert reverse[k][i] == pytest.approx(float(difference), rel=1e-6, abs=1e-8)
+
+
+def test_members_of_a_batch_fail_alone():
+    spins = jnp.array([SPIN, [np.nan, 0.0, 0.0], 0.5 * SPIN])
+    found = jax.vmap(lambda spin: height(jnp.array(INERTIA), spin, "native"))(spins)
+    assert np.isfinite(found).tolist() == [True, False, True]
+    assert found[0] == pytest.approx(float(height(jnp.array(INERTIA), spins[0], "native")))
+
+
+def test_files_tables_and_pictures_know_velocities_by_their_own_names(tmp_path):
+    run = jaxdae.simulate(TOP, FORMULATIONS["multipliers"], start(), t1=0.3, dt=0.01)
+    loaded = jaxdae.Trajectory.load(run.save(tmp_path / "run"))
+    np.testing.assert_array_equal(loaded.coordinate_rates, run.coordinate_rates)
+    np.testing.assert_array_equal(loaded.v, run.v)
+    assert not loaded.velocities_are_rates
+    assert list(run.to_dataframe().columns)[8:14] == [f"v{i}" for i in range(1, 7)]
+    assert run.to_xarray().v.dims == ("time", "velocity")
+    for one in (run, loaded):
+        assert len(plot_histories(one, quantities=("q", "v")).axes) > 1
+        assert plot_mechanism(one).axes
+    # Rates are slopes of the coordinates.
+    slopes = np.gradient(np.asarray(run.q), 0.01, axis=0, edge_order=2)
+    np.testing.assert_allclose(run.coordinate_rates[3:-3], slopes[3:-3], atol=2e-2)
+
+
+class Integral(AbstractDynamicController):
+    """A torque about the axis, by the height and its integral."""
+
+    def initial(self, t, state):
+        del t
+        return jnp.zeros_like(state.q[:1])
+
+    def rate(self, t, q, v, w, c):
+        del t, v, w, c
+        return q[2:3]
+
+    def output(self, t, q, v, w, c):
+        del t, v, w
+        return 3.0 * q[2:3] + c
+
+
+def test_a_controller_with_a_state_and_a_compiled_run():
+    class Driven(HeavyTop):
+        def force(self, t, q, v, w, u):
+            del t, q, w
+            return jnp.zeros_like(v).at[5].set(u[0])
+
+    system = Driven(jnp.array(INERTIA))
+    law = Integral()
+    given = {"t1": 0.2, "dt": 0.01, "controller": law}
+    known = jaxdae.simulate(system, FORMULATIONS["multipliers"], start(), **given, work=True)
+    plain = jaxdae.simulate(system, FORMULATIONS["multipliers"], start(), **given, backend="plain")
+    np.testing.assert_allclose(known.q, plain.q, atol=1e-11)
+    assert float(known.energy_error) < 1e-6
+    run = jaxdae.compile_run(system, FORMULATIONS["multipliers"], start(), **given)
+    np.testing.assert_allclose(run(*map(np.asarray, (start().q, start().v))).q, known.q, atol=1e-12)
+
+
+def test_rates_that_depend_on_time_keep_the_balance_of_energy():
+    """A point whose velocity is read in a frame of growing scale moves as it does in any other."""
+
+    class Scaled(jaxdae.System):
+        def rate(self, t, q, v):
+            del q
+            return (1 + 0.5 * t) * v
+
+        def kinetic_energy(self, t, q, v):
+            del q
+            return 0.5 * (1 + 0.5 * t) ** 2 * v @ v
+
+        def potential_energy(self, t, q):
+            del t
+            return 9.81 * q[1] + 0.5 * q @ q
+
+    run = jaxdae.simulate(
+        Scaled(),
+        jaxdae.Multipliers(),
+        jaxdae.State([0.3, 1.0], [0.5, -0.2]),
+        t1=1.0,
+        dt=0.01,
+        work=True,
+    )
+    ts = np.asarray(run.ts)
+    x = 0.3 * np.cos(ts) + 0.5 * np.sin(ts)
+    y = -9.81 + (1.0 + 9.81) * np.cos(ts) - 0.2 * np.sin(ts)
+    np.testing.assert_allclose(run.q, np.stack([x, y], axis=1), atol=1e-11)
+    assert float(run.energy_error) < 1e-11
+
+
+def test_what_takes_velocities_for_rates_refuses_others():
+    given = start()
+    for formulation in (
+        jaxdae.Hamiltonian(),
+        jaxdae.VelocityElimination(),
+        jaxdae.QuasiVelocities(),
+    ):
+        with pytest.raises(
+            ValueError, match="takes velocities for rates of coordinates, and HeavyTop"
+        ):
+            jaxdae.simulate(TOP, formulation, given, t1=0.1)
+    for call in (
+        lambda: jaxdae.equilibrium(TOP, given.q),
+        lambda: jaxdae.consistent_state(TOP, given.q, given.v, fixed=[0]),
+    ):
+        with pytest.raises(ValueError, match="takes velocities for rates"):
+            call()
+    with pytest.raises(
+        ValueError, match="rate takes 6 velocities for 7 coordinates; the state has 7"
+    ):
+        jaxdae.simulate(TOP, jaxdae.Multipliers(), jaxdae.State(given.q, given.q), t1=0.1)
+
+    class Wrong(HeavyTop):
+        def rate(self, t, q, v):
+            return super().rate(t, q, v)[:5]
+
+    with pytest.raises(ValueError, match=r"Wrong.rate gives no rates of shape \(7,\)"):
+        jaxdae.simulate(
+            Wrong(jnp.array(INERTIA)), jaxdae.Multipliers(), jaxdae.State(given.q, given.v), t1=0.1
+        )
