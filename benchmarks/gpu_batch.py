@@ -34,7 +34,7 @@ from problems import andrews, Case, chain, four_bar, two_link
 from jaxdae.files import write_json
 from jaxdae.kernels import kernel_report
 from jaxdae.kernels.cuda.assembler import AssemblyError
-from jaxdae.kernels.cuda.occupancy import Device, DEVICES
+from jaxdae.kernels.cuda.report import Device, DEVICES
 from jaxdae.solvers import RK4
 from jaxdae.tables import table
 
@@ -179,13 +179,13 @@ def shares(rows: list[dict], reports: dict[str, dict], device: Device | None) ->
     """Add to measured rows of the kernel what was estimated for this GPU."""
     for row in rows:
         report = reports[f"{row['problem']}, {row['precision']}"]
-        estimated = report.get("estimated_steps_per_second") or {}
+        estimated = report.get("roofline_steps_per_second") or {}
         if row["code"] != MINE or device is None or device.name not in estimated:
             continue
-        row["estimated_steps_per_second"] = estimated[device.name]["value"]
+        row["roofline_steps_per_second"] = estimated[device.name]
         if "steps_per_second" in row:
             rate = row["steps_per_second"]["median"]
-            row["share_of_estimate"] = rate / row["estimated_steps_per_second"]
+            row["share_of_roofline"] = rate / row["roofline_steps_per_second"]
 
 
 def text(rows: list[dict]) -> str:
@@ -201,7 +201,7 @@ def text(rows: list[dict]) -> str:
             cells.append((*start, "-", "-", "-", "-", "-", row["missing"]))
             continue
         median, least, largest = (x / 1e6 for x in row["steps_per_second"].values())
-        share = f"{row['share_of_estimate']:.0%}" if "share_of_estimate" in row else "-"
+        share = f"{row['share_of_roofline']:.0%}" if "share_of_roofline" in row else "-"
         cells.append((
             *start, f"{median:.3g} ({least:.3g}-{largest:.3g})",
             f"{row['members_per_second']['median']:.3g}", share, f"{row['error']:.1e}",

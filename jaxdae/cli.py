@@ -312,12 +312,6 @@ def _add_kernel(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--uncontrolled", action="store_true", help="without the controller that the model has"
     )
-    parser.add_argument(
-        "--no-comparison",
-        dest="compare",
-        action="store_false",
-        help="do not count what XLA would move for the same step, which takes seconds",
-    )
     _add_gains(parser)
 
 

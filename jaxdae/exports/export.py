@@ -49,7 +49,7 @@ class ExportedFiles(NamedTuple):
     """Files of an exported run.
 
     Args:
-        code: object file, module of WebAssembly, or code object of a GPU.
+        code: object file, or module of WebAssembly.
         header: of C; of a module of WebAssembly the module of JavaScript.
         undefined: functions that the object file expects of what it is linked with.
     """
@@ -90,10 +90,8 @@ def export(
     - `"x86-64-v2"`, `-v3`, `-v4` and `"aarch64"`: `NAME.o`, an object file (ELF) ready for the
       linker, and `NAME.h`. It needs no library and keeps no memory but its stack.
     - `"wasm32"`: `NAME.wasm` and `NAME.js`, a module for pages that names inputs and results.
-    - an AMD GPU such as `"gfx90a"` or `"gfx942"`: `NAME.hsaco`, a code object with the kernel
-      `NAME` for a batch, and `NAME.h`. It is untested: no such GPU has run it yet.
 
-    The last two need the linker of the extra `export`.
+    The last needs the linker of the extra `export`.
 
     Args:
         system: what moves.

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxdae.kernels.cuda.occupancy import DEVICES
+from jaxdae.kernels.cuda.report import DEVICES
 
 
 @pytest.fixture(scope="module")
@@ -63,9 +63,9 @@ def test_a_rehearsal_calls_every_code_and_writes_its_results(
         assert rates[0] == pytest.approx(5 * rates[1])
     assert "mujoco" in rows["MJX, vmap"]["missing"] or rows["MJX, vmap"]["seconds"]
     report = result["reports"]["two-link, float64"]
-    assert report["estimated_steps_per_second"]["H100"]["value"] > 0
+    assert report["roofline_steps_per_second"]["H100"] > 0
     # Nothing that was timed on a processor is compared with what is estimated for a GPU.
-    assert "share_of_estimate" not in rows[gpu_batch.MINE]
+    assert "share_of_roofline" not in rows[gpu_batch.MINE]
     assert "of estimate" in capsys.readouterr().out
 
 
@@ -94,10 +94,10 @@ def test_measured_rates_stand_beside_estimates_for_the_same_gpu(gpu_batch):
     assert rows[0]["members_per_second"] == {"median": 50.0, "min": 25.0, "max": 100.0}
     assert rows[0]["steps_per_second"]["median"] == 500.0
     h100 = DEVICES[0]
-    reports = {"two-link, float64": {"estimated_steps_per_second": {"H100": {"value": 2000.0}}}}
+    reports = {"two-link, float64": {"roofline_steps_per_second": {"H100": 2000.0}}}
     gpu_batch.shares(rows, reports, h100)
-    assert rows[0]["share_of_estimate"] == 0.25
-    assert "share_of_estimate" not in rows[1]
+    assert rows[0]["share_of_roofline"] == 0.25
+    assert "share_of_roofline" not in rows[1]
     printed = gpu_batch.text(rows)
     assert "25%" in printed
     assert "missing: x" in printed
@@ -105,9 +105,9 @@ def test_measured_rates_stand_beside_estimates_for_the_same_gpu(gpu_batch):
 
 def test_a_problem_without_a_report_has_no_share(gpu_batch):
     rows = [gpu_batch.Row("x", gpu_batch.MINE, "float64", 1, 1, seconds=[1.0]).figures()]
-    gpu_batch.shares(rows, {"x, float64": {"estimated_steps_per_second": None}}, DEVICES[0])
+    gpu_batch.shares(rows, {"x, float64": {"roofline_steps_per_second": None}}, DEVICES[0])
     gpu_batch.shares(rows, {"x, float64": {"missing": "no ptxas"}}, DEVICES[0])
-    assert "share_of_estimate" not in rows[0]
+    assert "share_of_roofline" not in rows[0]
 
 
 def test_the_four_bar_linkage_starts_on_its_constraints(benchmark):

@@ -46,8 +46,7 @@ def exported(tmp_path_factory):
 
 
 # Of ELF files: processors, and the kind of those that are loaded.
-ARM, AMD, X86 = 183, 224, 62
-SHARED = 3
+ARM, X86 = 183, 62
 
 
 @pytest.mark.parametrize(
@@ -63,20 +62,6 @@ def test_object_files_of_processors(exported, target, machine):
         r"functions from elsewhere: none. Of the stack it takes \d+ kB at most.",
         files.header.read_text(),
     )
-
-
-@pytest.mark.parametrize("target", ["gfx90a", "gfx942"])
-def test_code_objects_of_amd_gpus(exported, target):
-    """With a kernel's descriptor; that no GPU has run them is said in both files."""
-    files = exported(target)
-    code = files.code.read_bytes()
-    assert struct.unpack_from("<H", code, 18) == (AMD,)
-    assert b"pendulum.kd\0" in code
-    assert struct.unpack_from("<H", code, 16) == (SHARED,)  # as drivers load it
-    assert files.undefined == ()
-    assert b"Untested" in code
-    assert "Untested" in files.header.read_text()
-    assert "Untested" not in exported("aarch64").header.read_text()
 
 
 def test_networks_are_integrated_one_at_a_time():
@@ -195,7 +180,7 @@ def test_names_are_those_of_c(tmp_path, name):
         export_pendulum(tmp_path, name=name)
 
 
-@pytest.mark.parametrize("target", ["x86", "gfx1", "riscv64"])
+@pytest.mark.parametrize("target", ["x86", "gfx90a", "riscv64"])
 def test_targets_that_do_not_exist(tmp_path, target):
     with pytest.raises(ValueError, match=f"No target is named '{target}'.*x86-64-v2, x86-64-v3"):
         export_pendulum(tmp_path, target=target)
@@ -241,11 +226,10 @@ def test_a_folder_that_cannot_be_written(tmp_path):
         export_pendulum(tmp_path / "file")
 
 
-@pytest.mark.parametrize("target", ["wasm32", "gfx90a"])
-def test_without_a_linker(tmp_path, monkeypatch, target):
+def test_without_a_linker(tmp_path, monkeypatch):
     monkeypatch.setattr(objects.importlib.util, "find_spec", {}.get)
     with pytest.raises(ImportError, match=r"pip install 'jaxdae\[export\]'"):
-        export_pendulum(tmp_path, target=target)
+        export_pendulum(tmp_path, target="wasm32")
     assert not list(tmp_path.iterdir())
 
 

@@ -16,12 +16,12 @@ class MovingPivot(jaxdae.System):
     mass: float = 1.3
     length: float = 0.8
     amplitude: float = 0.1
-    rate: float = 5.0
+    frequency: float = 5.0
     damping: float = 0.2
 
     def pivot(self, t):
         """Place of the pivot [m]."""
-        return self.amplitude * jnp.sin(self.rate * t)
+        return self.amplitude * jnp.sin(self.frequency * t)
 
     def kinetic_energy(self, t, q, v):
         del t, q
@@ -46,7 +46,7 @@ class MovingPivot(jaxdae.System):
         """Consistent state at t = 0, below the pivot and aside."""
         x, y = 0.3, -jnp.sqrt(self.length**2 - 0.09)
         # x (x' - p') + y y' = 0 with x' = 1
-        v = jnp.stack([1.0, -x * (1 - self.amplitude * self.rate) / y])
+        v = jnp.stack([1.0, -x * (1 - self.amplitude * self.frequency) / y])
         return State(jnp.stack([x, y]), v)
 
 

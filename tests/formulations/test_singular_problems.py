@@ -107,7 +107,7 @@ def test_singular_mass_agrees_with_the_reduced_system(inner, massless):
 class Guided(jaxdae.System):
     """A point without inertia, led along `y = x^2` with `x = sin(rate t)`, and pulled down."""
 
-    rate: float = 2.0
+    frequency: float = 2.0
     weight: float = 3.0
 
     def kinetic_energy(self, t, q, v):
@@ -119,7 +119,7 @@ class Guided(jaxdae.System):
         return self.weight * q[1]
 
     def position_constraints(self, t, q):
-        return jnp.stack([q[0] - jnp.sin(self.rate * t), q[1] - q[0] ** 2])
+        return jnp.stack([q[0] - jnp.sin(self.frequency * t), q[1] - q[0] ** 2])
 
 
 @pytest.mark.parametrize("inner", [FullRank(), MinimumNorm()])

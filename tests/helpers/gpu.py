@@ -1,23 +1,21 @@
 """Kernels for GPUs, executed on the host: XLA calls the true handler, the driver is a fake one.
 
-A program is lowered as for a GPU, and compiled for processors. Launches go to the interpreter of
-PTX, which refuses every access that is outside of the arrays of the call.
+A program is lowered as for a GPU, and compiled for processors. Launches are executed thread by
+thread, on arrays beside which nothing may be written.
 """
 
 import ctypes
 import re
 import threading
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import jax
 import numpy as np
 
+from helpers.device_threads import Fenced, launch as execute
 from helpers.fake_cuda import Device, FakeCuda, Launch
-from helpers.ptx import Memory, Module
 from jaxdae.kernels.cuda import launch as launching
-from jaxdae.kernels.cuda.assembler import assemble
 from jaxdae.kernels.cuda.driver import Driver
 from jaxdae.kernels.cuda.kernel import DeviceKernel
 from jaxdae.kernels.cuda.launch import Handler
@@ -39,7 +37,7 @@ class Gpu:
         self.modules = Modules(Driver(self.cuda.library()))
         # Compiled programs of JAX point to them.
         self._handlers: dict[str, _Handler] = {}
-        # One launch at a time: the interpreter is not made for several threads of the host.
+        # One launch at a time: numbers of a thread are kept in one place.
         self._executing = threading.Lock()
 
     def compiled(self, lowered: Any) -> Callable:
@@ -61,19 +59,20 @@ class Gpu:
         What is outside of one is outside of all of them; results hold no numbers before they are
         written, and nothing is raised through C.
         """
-        memory, arguments, results = Memory(), _CALL.arguments, _CALL.results
-        places = {address: memory.allocate(x) for address, x in arguments.items()}
-        places |= {address: memory.allocate(x.nbytes) for address, x in results.items()}
-        words = [places.get(x, x) for x in launch.words]
+        arguments, results = _CALL.arguments, _CALL.results
+        arrays = {address: Fenced(x) for address, x in arguments.items()}
+        arrays |= {address: Fenced(x.nbytes) for address, x in results.items()}
+        words = [arrays[x].address if x in arrays else x for x in launch.words]
         try:
             with self._executing:
-                read(launch.text).launch("kernel", launch.grid[0], launch.block[0], words, memory)
+                execute(launch.text, launch.grid[0], launch.block[0], words)
+            for address, x in results.items():
+                x[:] = arrays[address].content
+            assert all(x.is_whole() for x in arrays.values())
+            for address, x in arguments.items():
+                assert np.array_equal(arrays[address].content, x)
         except Exception as error:
             _CALL.error = error
-        for address, x in results.items():
-            x[:] = memory.read(places[address], x.shape, x.dtype)
-        for address, x in arguments.items():
-            assert np.array_equal(memory.read(places[address], x.shape, x.dtype), x)
 
 
 class _Handler(Handler):
@@ -127,10 +126,3 @@ def _nbytes(buffer: Any) -> int:
 
 def _bytes(buffer: Any) -> np.ndarray:
     return np.ctypeslib.as_array((ctypes.c_uint8 * _nbytes(buffer)).from_address(buffer.data))
-
-
-@cache
-def read(text: str) -> Module:
-    """A module, read once, and accepted by NVIDIA's assembler."""
-    assemble(text, "sm_70")
-    return Module(text)

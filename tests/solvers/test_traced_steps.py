@@ -45,7 +45,7 @@ class VanDerPol(jaxdae.System):
 class Decay(jaxdae.System):
     """`v' = -rate v`: the test equation, in the velocity."""
 
-    rate: float = 1.0
+    decay: float = 1.0
 
     def kinetic_energy(self, t, q, v):
         del t, q
@@ -53,7 +53,7 @@ class Decay(jaxdae.System):
 
     def dissipation(self, t, q, v):
         del t, q
-        return 0.5 * self.rate * v @ v
+        return 0.5 * self.decay * v @ v
 
 
 def method(tolerance: float = 1e-7):

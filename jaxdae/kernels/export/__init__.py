@@ -1,1 +1,1 @@
-"""Integrations as code for other machines: object files, WebAssembly, code objects for AMD GPUs."""
+"""Integrations as code for other machines: object files, WebAssembly."""

@@ -15,8 +15,6 @@ from jaxdae.kernels.export.symbols import undefined_symbols
 from jaxdae.kernels.export.targets import ExportTarget
 from jaxdae.kernels.llvm.module import stack_need
 
-_UNTESTED = "Untested: no GPU has run this code yet."
-
 
 class Files(NamedTuple):
     """What is written.
@@ -39,19 +37,16 @@ def made(exported: Exported, target: ExportTarget, about: list[str], statuses) -
         about: lines on what it is.
         statuses: names of its statuses.
     """
-    more = [_UNTESTED] if target.is_gpu else []
     module = module_of(exported, target)
     stack = stack_need(module.definitions, quickly=False)
-    code = object_code(module, target, " ".join([about[0], *more]))
+    code = object_code(module, target, about[0])
     undefined = () if target.is_web else undefined_symbols(code)
-    if target.is_linked:
-        code = linked(code, exported.interface.name, stack, target)
     if target.is_web:
+        code = linked(code, exported.interface.name, stack, target)
         text = javascript(exported.interface, about, statuses)
         return Files({"wasm": code, "js": text.encode()}, undefined)
     needs = f"It expects functions from elsewhere: {', '.join(undefined) or 'none'}."
-    if not target.is_gpu:
-        needs += f" Of the stack it takes {-(-stack // 1024)} kB at most."
-    lines = [*about, *more, f"Code for {target.name} ({target.about}). {needs}"]
-    text = header(exported.interface, lines, statuses, target.is_gpu)
-    return Files({"hsaco" if target.is_gpu else "o": code, "h": text.encode()}, undefined)
+    needs += f" Of the stack it takes {-(-stack // 1024)} kB at most."
+    lines = [*about, f"Code for {target.name} ({target.about}). {needs}"]
+    text = header(exported.interface, lines, statuses)
+    return Files({"o": code, "h": text.encode()}, undefined)

@@ -1,15 +1,11 @@
 """Functions that a file of an exported run has for others to call."""
 
-from typing import Any
-
 from jaxdae.kernels.export.entry import MEMBERS, RESULT
 from jaxdae.kernels.export.interface import Interface
 from jaxdae.kernels.llvm.module import Definition
 from jaxdae.kernels.llvm.registers import Integer, Number
 from jaxdae.kernels.llvm.writer import Writer
 
-# Where the packet of a launch has the threads of a block and of all [bytes].
-_BLOCK, _ALL = 4, 12
 _MEMBER = "ptr %inputs, ptr %times, ptr %outputs"
 
 
@@ -45,27 +41,6 @@ def library_functions(name: str, interface: Interface, wide: str, most: int) -> 
     ]
 
 
-def kernel_function(name: str, interface: Interface) -> Definition:
-    """`NAME(count, inputs, times, outputs)` of an AMD GPU: a thread takes every so many members.
-
-    Args:
-        name: of the kernel.
-        interface: what it takes and gives.
-    """
-    w = Writer()
-    packet = w.invoke("ptr addrspace(4)", "llvm.amdgcn.dispatch.ptr", declared="")
-    block = _size(w, packet, "i16", _BLOCK)
-    stride: Any = _size(w, packet, "i32", _ALL)
-    thread = block * _special(w, "workgroup.id.x") + _special(w, "workitem.id.x")
-    for x in ("inputs", "times", "outputs"):
-        w.line(f"  %{x} = addrspacecast ptr addrspace(1) %{x}_ to ptr")
-    with w.turns(thread, "%count", stride) as turns:
-        _members(w, interface, MEMBERS, Integer(w, turns.index), Integer(w, "1"))
-    w.line("  ret void")
-    pointers = ", ".join(f"ptr addrspace(1) %{x}_" for x in ("inputs", "times", "outputs"))
-    return w.returned("amdgpu_kernel void", name, f"i64 %count, {pointers}", "nounwind ")
-
-
 def _scalar(interface: Interface) -> str:
     """LLVM's name of the type of numbers."""
     return "double" if interface.dtype.itemsize == 8 else "float"
@@ -84,15 +59,3 @@ def _status(w: Writer, interface: Interface, member: Integer) -> Number:
     kind = _scalar(interface)
     place = w.place(kind, "%outputs", member * interface.outputs.size + RESULT)
     return Number(w, w.load(kind, place), kind)
-
-
-def _size(w: Writer, packet: str, kind: str, offset: int) -> Integer:
-    place = w.put("ptr", f"getelementptr i8, ptr addrspace(4) {packet}, i64 {offset}")
-    value = w.put(kind, f"load {kind}, ptr addrspace(4) {place}")
-    return Integer(w, w.put("i64", f"zext {kind} {value} to i64"))
-
-
-def _special(w: Writer, name: str) -> Integer:
-    """A number that the GPU gives to each thread."""
-    value = w.invoke("i32", f"llvm.amdgcn.{name}", declared="")
-    return Integer(w, w.put("i64", f"zext i32 {value} to i64"))

@@ -13,14 +13,13 @@ _MEANINGS = {
 }
 
 
-def header(interface: Interface, about: list[str], statuses: dict[str, int], is_gpu: bool) -> str:
+def header(interface: Interface, about: list[str], statuses: dict[str, int]) -> str:
     """Text of the header.
 
     Args:
         interface: what the run takes and gives.
         about: lines on what it is.
         statuses: names of its statuses.
-        is_gpu: whether the functions are a kernel, which a header cannot declare.
     """
     name, number = interface.name, _number(interface)
     guard = f"{name.upper()}_H"
@@ -36,7 +35,7 @@ def header(interface: Interface, about: list[str], statuses: dict[str, int], is_
         _outputs(interface),
         _example(interface),
         _set_times(interface, number),
-        _of_kernel(interface) if is_gpu else _functions(interface),
+        _functions(interface),
         "#endif",
     ]
     return "\n\n".join(parts) + "\n"
@@ -168,12 +167,3 @@ int64_t {name}_batch(int64_t count, {arguments});
 #ifdef __cplusplus
 }}
 #endif"""
-
-
-def _of_kernel(interface: Interface) -> str:
-    name = interface.name
-    return (
-        f"/* Kernel `{name}`, arguments of 8 bytes each: int64_t count, {name}_inputs *inputs,\n"
-        f" * {name}_times *times, {name}_outputs *outputs, in the memory of the GPU. Any launch\n"
-        " * with one axis: a thread takes every so many members of the batch. */"
-    )

@@ -1,7 +1,6 @@
 """Object code of exported runs, for other machines than this one too."""
 
 import importlib.util
-import re
 import subprocess
 import sys
 import tempfile
@@ -17,16 +16,13 @@ from jaxdae.kernels.export.entry import (
     renamed,
     WIDE,
 )
-from jaxdae.kernels.export.functions import kernel_function, library_functions
+from jaxdae.kernels.export.functions import library_functions
 from jaxdae.kernels.export.fused_products import fused_double, fused_single
 from jaxdae.kernels.export.memory_functions import memory_functions
 from jaxdae.kernels.export.targets import ExportTarget
 from jaxdae.kernels.llvm.machine_code import host_width, MachineCodeError
 from jaxdae.kernels.llvm.module import Definition, Module
 
-# Functions up to this cost become part of those that call them on a GPU, where calls are slow.
-_INLINED = 100_000
-_ROOM = re.compile(r"^  (%\w+) = alloca (.*)$", re.MULTILINE)
 # Room for the stack of a page's module beside what its functions need [bytes].
 _MARGIN = 2**16
 _PAGE = 2**16
@@ -56,7 +52,7 @@ def object_code(module: Module, target: ExportTarget, about: str) -> bytes:
 
 
 def linked(code: bytes, name: str, stack: int, target: ExportTarget) -> bytes:
-    """What a page, or the driver of a GPU, can load.
+    """What a page can load.
 
     Args:
         code: the object file.
@@ -67,11 +63,9 @@ def linked(code: bytes, name: str, stack: int, target: ExportTarget) -> bytes:
     Raises:
         MachineCodeError: where the linker refuses the object.
     """
-    words = ["ld.lld", "-shared"]
-    if target.is_web:
-        room = -(-(stack + _MARGIN) // _PAGE) * _PAGE
-        exports = [f"--export={x}" for x in (name, f"{name}_batch", "__heap_base")]
-        words = ["wasm-ld", "--no-entry", "--stack-first", "-z", f"stack-size={room}", *exports]
+    room = -(-(stack + _MARGIN) // _PAGE) * _PAGE
+    exports = [f"--export={x}" for x in (name, f"{name}_batch", "__heap_base")]
+    words = ["wasm-ld", "--no-entry", "--stack-first", "-z", f"stack-size={room}", *exports]
     with tempfile.TemporaryDirectory() as folder:
         source, result = Path(folder, "run.o"), Path(folder, "run")
         source.write_bytes(code)
@@ -91,7 +85,7 @@ def check_linker(target: ExportTarget) -> None:
     Raises:
         ImportError: where there is none.
     """
-    if target.is_linked and importlib.util.find_spec("ziglang") is None:
+    if target.is_web and importlib.util.find_spec("ziglang") is None:
         raise ImportError(
             f"target {target.name!r} needs a linker, which the package ziglang brings: pip install "
             "'jaxdae[export]'."
@@ -111,8 +105,6 @@ def module_of(exported: Exported, target: ExportTarget) -> Module:
         renamed(x, f"{name}|{name}_batch", ".inner")  # which leaves names of users free
         for x in of_members(exported, target.width(dtype), width)
     ]
-    if target.is_gpu:
-        return Module([*parts, kernel_function(name, exported.interface)])
     wide, most = f"{MEMBERS}{WIDE if width > 1 else ''}", most_members(exported.run, width)
     functions = library_functions(name, exported.interface, wide, most)
     return Module([*parts, *_missing(target), *functions])
@@ -142,24 +134,12 @@ def _text(module: Module, target: ExportTarget, about: str) -> str:
     """In LLVM's language, with what the file says of itself."""
     words = about.replace("\\", "").replace('"', "")
     named = [f'!llvm.ident = !{{!0}}\n!0 = !{{!"{words}"}}']
-    if target.is_gpu:
-        # There variables of a thread have memory of their own.
-        text = _ROOM.sub(_private, module.text)
-        return "\n\n".join([text, *named])
     each = [f"ptr @{x.name}" for x in _missing(target)]
     used = (
         f"@llvm.compiler.used = appending global [{len(each)} x ptr] [{', '.join(each)}], "
         'section "llvm.metadata"'
     )
     return "\n\n".join([module.text, used, *named])
-
-
-def _private(found: re.Match) -> str:
-    name, rest = found.groups()
-    return (
-        f"  {name}.private = alloca {rest}, addrspace(5)\n"
-        f"  {name} = addrspacecast ptr addrspace(5) {name}.private to ptr"
-    )
 
 
 def _compiled(text: str, target: ExportTarget) -> bytes:
@@ -177,8 +157,6 @@ def _compiled(text: str, target: ExportTarget) -> bytes:
             "a mistake in jaxdae; please report it."
         ) from error
     options = llvm.create_pipeline_tuning_options(speed_level=2)
-    if target.is_gpu:
-        options.inlining_threshold = _INLINED
     passes = llvm.create_pass_builder(machine, options)
     passes.getModulePassManager().run(module, passes)
     return machine.emit_object(module)

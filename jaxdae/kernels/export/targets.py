@@ -29,26 +29,16 @@ class ExportTarget(NamedTuple):
     pointer: int = 64
 
     @property
-    def is_gpu(self) -> bool:
-        """Whether it is an AMD GPU."""
-        return self.triple.startswith("amdgcn")
-
-    @property
     def is_web(self) -> bool:
         """Whether it is WebAssembly."""
         return self.triple.startswith("wasm")
-
-    @property
-    def is_linked(self) -> bool:
-        """Whether its files are loaded as they are, and not linked by users."""
-        return self.is_gpu or self.is_web
 
     def lanes(self, dtype: Any) -> int:
         """Members of a batch that are integrated at once.
 
         Vectors win nothing where each fused product is a call for each entry.
         """
-        return 1 if self.is_linked or not self.fused else self.width(dtype)
+        return 1 if self.is_web or not self.fused else self.width(dtype)
 
     def width(self, dtype: Any) -> int:
         """Numbers of a type in a vector register."""
@@ -63,12 +53,7 @@ _KNOWN = (
     ExportTarget("aarch64", "aarch64-unknown-linux-gnu", "generic", "", "64-bit ARM", 128),
     ExportTarget("wasm32", "wasm32-unknown-unknown", "mvp", "", "WebAssembly", 64, False, 32),
 )
-# AMD GPUs that LLVM makes code for, and whose drivers are kept.
-_GPUS = """
-gfx900 gfx906 gfx908 gfx90a gfx90c gfx942 gfx950 gfx1010 gfx1011 gfx1012 gfx1030 gfx1031 gfx1032
-gfx1034 gfx1035 gfx1036 gfx1100 gfx1101 gfx1102 gfx1103 gfx1150 gfx1151 gfx1152 gfx1200 gfx1201
-"""
-TARGETS = (*(x.name for x in _KNOWN), "gfx90a", "gfx942")
+TARGETS = tuple(x.name for x in _KNOWN)
 
 
 def export_target(name: str) -> ExportTarget:
@@ -80,6 +65,4 @@ def export_target(name: str) -> ExportTarget:
     for target in _KNOWN:
         if target.name == name:
             return target
-    if name in _GPUS.split():
-        return ExportTarget(name, "amdgcn-amd-amdhsa", name, "", f"AMD GPU {name}", 32)
     raise ValueError(unknown_name("target", str(name), TARGETS))

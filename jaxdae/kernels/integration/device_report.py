@@ -6,17 +6,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from jaxdae.kernels.integration.initial_value import InitialValueProblem
 from jaxdae.kernels.integration.run import lowered, native_integration, Run
 from jaxdae.kernels.launch.batch_axes import Axes
 from jaxdae.kernels.launch.platforms import CUDA, device_kernel
 
 # What runs with adaptive steps are taken to have, whose number is known when they have run.
 ASSUMED_STEPS = 100
-# Members of the batch whose bytes by XLA are counted.
-_FEW = 64
 
 
 class NoKernelError(ValueError):
@@ -28,13 +24,12 @@ def kernel_report(
     *arguments: Any,
     architecture: str = "sm_90",
     members: int = 2**16,
-    compare: bool = True,
 ) -> Any:
     """What the kernel of a simulation takes of a GPU and does there, without a GPU.
 
-    Registers and spills are those of NVIDIA's assembler (`pip install 'jaxdae[gpu-test]'`); steps
-    per second are estimated from counts of instructions and the published peaks of some GPUs, and
-    nothing is measured.
+    Registers and spills are those of NVIDIA's assembler (`pip install 'jaxdae[gpu-test]'`); a
+    roofline of steps per second follows from counted operations and published peaks, and nothing is
+    measured.
 
     Args:
         function: of one member of a batch, which calls `jaxdae.simulate` once; derivatives have
@@ -42,8 +37,6 @@ def kernel_report(
         arguments: arrays that each member has its own of, as of one member.
         architecture: what the kernel is assembled for, `sm_70` or later.
         members: of the batch.
-        compare: whether bytes that `vmap` of the same step moves are counted, too, by XLA's own
-            analysis of the program that it compiles for processors; it takes seconds.
 
     Returns:
         A `jaxdae.kernels.cuda.report.KernelReport`.
@@ -56,7 +49,6 @@ def kernel_report(
         AssemblyError: for an architecture that the assembler does not know, or too old a one.
     """
     from jaxdae.kernels.cuda.report import report
-    from jaxdae.kernels.cuda.work import counted
 
     if not arguments or members < 1:
         raise ValueError(
@@ -75,13 +67,12 @@ def kernel_report(
     step = next(x for x in run.programs() if x.name in ("step", "advance"))
     return report(
         device_kernel(work, ctx.avals_out[0].dtype),
-        counted(step),
+        step,
         architecture=architecture,
         dtype=run.problem.dtype,
         members=axes.members,
         steps=_steps(run, ctx),
         bytes_per_member=_bytes(ctx, axes),
-        plain_bytes_per_step=_plain_bytes(run.problem, axes) if compare else None,
     )
 
 
@@ -126,32 +117,3 @@ def _bytes(ctx: Any, axes: Axes) -> int:
     """Of a member's own arguments and results."""
     own = [x for x, has in zip(ctx.avals_in, axes.batched, strict=True) if has] + ctx.avals_out
     return sum(x.size * x.dtype.itemsize for x in own) // max(axes.members, 1)
-
-
-def _plain_bytes(problem: InitialValueProblem, axes: Axes) -> float:
-    """Of a member and a step under `vmap`, by XLA's analysis of what it compiles for processors."""
-
-    def step(t0, t1, y, *parameters):
-        def rate(t, y):
-            return problem.rhs(t, y, *parameters)
-
-        def each(_, function, *arguments, wrt):
-            del wrt
-            return function(*arguments)
-
-        carry = problem.method.init(rate, t0, y) if problem.carried else None
-        return problem.method.step(rate, t0, t1, y, carry, each).y1
-
-    shapes = problem.shapes("t", "t", "y", *problem.parameters)
-    own = (False, False, *axes.batched[: 1 + len(problem.parameters)])
-    batch = [
-        jax.ShapeDtypeStruct((_FEW, *x.shape), x.dtype) if has else x
-        for x, has in zip(shapes, own, strict=True)
-    ]
-    every = jax.vmap(step, in_axes=[0 if has else None for has in own])
-    # What is moved between operations is decided before code is made of them.
-    quickly: Any = {"xla_backend_optimization_level": 0}
-    with jax.default_device(jax.local_devices(backend="cpu")[0]):
-        analysis: Any = jax.jit(every).lower(*batch).compile(quickly).cost_analysis()
-    numbers = analysis[0] if isinstance(analysis, list) else analysis
-    return float(np.float64(numbers["bytes accessed"])) / _FEW

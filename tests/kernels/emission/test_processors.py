@@ -8,11 +8,10 @@ import llvmlite.binding as llvm
 import numpy as np
 import pytest
 
-from helpers.gpu import read
+from helpers.device_threads import launch
 from helpers.host_functions import arguments, definitions, on_host, without_fma
-from helpers.ptx import Memory
+from jaxdae.kernels.cuda import ptx
 from jaxdae.kernels.cuda.assembler import assemble
-from jaxdae.kernels.cuda.ptx import ptx
 from jaxdae.kernels.emission.elementary_functions import (
     BOTH,
     call,
@@ -30,7 +29,6 @@ PROCESSORS = {
     "x86-64 small": ("x86_64-unknown-linux-gnu", "x86-64-v2"),
     "aarch64": ("aarch64-unknown-linux-gnu", "generic"),
     "wasm32 small": ("wasm32-unknown-unknown", "generic"),
-    "amdgcn": ("amdgcn-amd-amdhsa", "gfx90a"),
     "nvptx64": ("nvptx64-nvidia-cuda", "sm_70"),
 }
 # The assembler wants a kernel.
@@ -117,15 +115,13 @@ def thread_function(names, dtype):
 
 
 def on_gpu(names, dtype, *x):
-    """Results of threads that the interpreter of PTX executes."""
+    """Results of threads, executed one by one."""
     threads, results = 32, np.zeros((len(names), 2, x[0].size), dtype)
-    memory, arrays = Memory(), [*x, *results.reshape(-1, x[0].size)]
-    for a in arrays:
-        memory.register(a.ctypes.data, a.nbytes)
+    arrays = [*x, *results.reshape(-1, x[0].size)]
     needed = [y for name in names for y in function(name, 1, dtype)]
-    text = ptx(Module([*needed, thread_function(names, dtype)]).text)
+    text = ptx.ptx(Module([*needed, thread_function(names, dtype)]).text)
     words = [a.ctypes.data for a in arrays]
-    read(text).launch("kernel", x[0].size // threads, threads, words, memory)
+    launch(text, x[0].size // threads, threads, words)
     return dict(zip(names, results, strict=True))
 
 
