@@ -3,7 +3,6 @@
 from .animation import animate as animate
 from .batch import plot_batch as plot_batch
 from .energy import plot_energy as plot_energy
-from .fronts import plot_front as plot_front
 from .histories import plot_histories as plot_histories
 from .identification import plot_residuals as plot_residuals
 from .mechanism import plot_mechanism as plot_mechanism, plot_path as plot_path

@@ -1,7 +1,6 @@
 """Tuning of gains and parameters by gradients: parametrizations, objectives, the loop."""
 
 from jaxdae import names as _names
-from jaxdae.tuning.barrier import StepBarrier as StepBarrier
 from jaxdae.tuning.certificate import (
     Certificate as Certificate,
     certificate as certificate,
@@ -21,8 +20,6 @@ from jaxdae.tuning.costs import (
 )
 from jaxdae.tuning.crank_rocker import CrankRocker as CrankRocker
 from jaxdae.tuning.descent import default_optimizer as default_optimizer
-from jaxdae.tuning.fine_runs import fine_runs as fine_runs, FineRuns as FineRuns, Spline as Spline
-from jaxdae.tuning.fronts import Front as Front, front as front, FrontPoint as FrontPoint
 from jaxdae.tuning.logarithm import Logarithm as Logarithm
 from jaxdae.tuning.loop import tune as tune, TuningStep as TuningStep
 from jaxdae.tuning.objectives import SimulationObjective as SimulationObjective
@@ -37,17 +34,10 @@ from jaxdae.tuning.parametrizations import (
     resolve as resolve,
     trainable as trainable,
 )
-from jaxdae.tuning.per_start import PerStart as PerStart
 from jaxdae.tuning.problem import LeastSquares as LeastSquares
-from jaxdae.tuning.reference_costs import (
-    CoordinateError as CoordinateError,
-    EnergyError as EnergyError,
-    MultiplierError as MultiplierError,
-)
 from jaxdae.tuning.result import TuningHistory as TuningHistory, TuningResult as TuningResult
 from jaxdae.tuning.risk import CVaR as CVaR
 from jaxdae.tuning.scipy_runs import Scipy as Scipy
-from jaxdae.tuning.stable_gains import StableGains as StableGains
 from jaxdae.tuning.starts import perturbed_states as perturbed_states
 
 __all__ = _names.public(globals())

@@ -10,7 +10,6 @@ from jaxdae.stability.arguments import is_real
 from jaxdae.systems import State
 from jaxdae.systems.calls import described
 from jaxdae.systems.checks import is_concrete
-from jaxdae.tuning.per_start import check_per_start
 
 
 def check_states(states: State) -> None:
@@ -128,8 +127,7 @@ def check_fitting(objective: Any) -> None:
             "(params, state), or of (params, state, variation). Starts themselves are `states`."
         )
     _check_price(objective)
-    _, horizons, variations, starts = objective.shape
-    check_per_start(objective.cost, variations, starts)
+    _, horizons, _, _ = objective.shape
     subs: Any = None if objective.saveat is None else objective.saveat.subs
     if horizons > 1 and getattr(subs, "ts", None) is not None:
         raise ValueError(

@@ -24,7 +24,6 @@ from jaxdae.tuning.certificate import Certificate, certificate
 from jaxdae.tuning.conditions import Conditions, ends_of_steps, grids, Member, Members
 from jaxdae.tuning.fitting import check_fitting, check_states, check_times, checked_parts
 from jaxdae.tuning.member_costs import costs_of
-from jaxdae.tuning.per_start import of_member
 from jaxdae.tuning.risk import at_risk, check_risk, in_words, is_mean, Risk
 
 
@@ -140,7 +139,7 @@ class SimulationObjective(Module):
 
         def one(member):
             run = self._run(params, member)
-            return jnp.where(run.success, self._cost_of(member)(run), jnp.nan), read(run)
+            return jnp.where(run.success, self.cost(run), jnp.nan), read(run)
 
         return self._over_members(one)
 
@@ -349,13 +348,12 @@ class SimulationObjective(Module):
     def _over_members(self, function: Callable[[Member], Any]) -> Any:
         return eqx.filter_vmap(function)(self._batch)
 
-    def _cost_of(self, member: Member) -> Any:
-        return of_member(self.cost, member.variation, member.start)
-
     def _residuals(self, params: PyTree) -> Float[Array, " residuals"]:
+        cost: Any = self.cost
+
         def of(member):
             run = self._run(params, member)
-            residuals = self._cost_of(member).residuals(run)
+            residuals = cost.residuals(run)
             # A cost of the user's may be NaN where the run is not.
             good = run.success & jnp.all(jnp.isfinite(residuals))
             price = jnp.full_like(residuals, jnp.nan)
