@@ -146,18 +146,20 @@ def fingerprint(
     Returns:
         A dictionary of JSON values.
     """
-    problem, program = chosen.problem, chosen.method.program(chosen.problem)
-    constants = [] if isinstance(program, str) else _contents(_constants(program))
-    trained, objective, optimizer = problem.trained, problem.objective, chosen.method.memory(state)
+    problem, method = chosen.problem, chosen.method
+    assert method.program is not None  # `tune` saves no other runs
+    assert method.memory is not None
+    program, optimizer = method.program(problem), method.memory(state)
+    trained, objective = problem.trained, problem.objective
     name = getattr(objective, "__qualname__", type(objective).__name__)
     return {
         "trained parameters": _shapes(trained),
         "structure of the parameters": _digest(_sanitized(jax.tree.structure(params))),
         "initial values": _digest(*_contents(params)),
         "optimizer state": _shapes(optimizer),
-        "optimizer": _digest(*_contents(optimizer), _sanitized(program), *constants),
-        "constraints": [f"{type(x).__name__} {x.name}" for x in problem.constraints],
-        "data of the constraints": _digest(*_contents(problem.constraints)),
+        "optimizer": _digest(
+            *_contents(optimizer), _sanitized(program), *_contents(_constants(program))
+        ),
         "tolerance": problem.tolerance,
         "objective": f"{name} {getattr(objective, 'budget', '')}".strip(),
         "data of the objective": _digest(*_contents(objective)),
@@ -269,7 +271,7 @@ def _sanitized(description: Any) -> bytes:
 
 
 def _software() -> dict[str, str]:
-    libraries = ("jax", "equinox", "optax", "optimistix", "scipy")
+    libraries = ("jax", "equinox", "optax", "optimistix")
     return {name: version(name) for name in libraries}
 
 

@@ -26,7 +26,7 @@ from jaxdae.tuning.parametrizations import resolve
 from jaxdae.tuning.problem import Chosen
 from jaxdae.tuning.result import TuningHistory, TuningResult
 from jaxdae.tuning.runs import Run
-from jaxdae.tuning.scipy_runs import Scipy, ScipyRun
+from jaxdae.tuning.scipy_minimizers import Scipy, ScipyRun
 
 # Both are imported where they are used: many programs that import the package never tune.
 if TYPE_CHECKING:
@@ -50,9 +50,6 @@ class OffersResiduals(Protocol):
     def residuals(self, params: PyTree, /) -> Float[Array, " m"]:
         """Residuals as a function of the resolved parameters, as a vector."""
         ...
-
-
-AnyRun = Run | ScipyRun
 
 
 class TuningStep(NamedTuple):
@@ -146,7 +143,8 @@ def tune(
             the fraction `min_improvement`; by default never.
         min_improvement: see `patience`.
         checkpoint: file to save the run in, so that it can be continued. Saved after the first
-            evaluation, every `checkpoint_every` steps, on interruption and at the end.
+            evaluation, every `checkpoint_every` steps, on interruption and at the end. Not for
+            SciPy's optimizers, which keep their state to themselves.
         checkpoint_every: steps between two saves.
         resume: continue from `checkpoint`; the numbers are those of an uninterrupted run, bit for
             bit on the same machine and software. Without such a file the run starts afresh.
@@ -162,8 +160,8 @@ def tune(
 
     Raises:
         ValueError: if nothing is trainable, a setting does not make sense, the objective is not
-            a real scalar, it is not finite at any start, there is no such optimizer, or it needs
-            residuals and there are none.
+            a real scalar, it is not finite at any start, there is no such optimizer, it needs
+            residuals and there are none, or a run of SciPy's is to be saved.
         IsADirectoryError: if `checkpoint` is a folder.
         FileExistsError: if `checkpoint` exists and neither `resume` nor `overwrite` is set.
         CheckpointError: if the file to resume from is damaged, belongs to another run, or the
@@ -181,8 +179,14 @@ def tune(
     key = jax.random.key(0) if key is None else key
     check_instance("key", key, jax.Array | np.ndarray, "jax.random.key(0)")
     chosen = choose(objective, params, optimizer, mode, tolerance, constraints)
-    state = chosen.method.initial_state(chosen.problem, starts, spread, key)
     in_turn = isinstance(chosen.problem.optimizer, Scipy)
+    if in_turn and checkpoint is not None:
+        raise ValueError(
+            f"tune: of {chosen.words.split(',')[0]} no run can be saved or resumed: SciPy keeps "
+            "its state to itself; leave `checkpoint` out, or choose an optimizer whose state is in "
+            'arrays, such as "l-bfgs" or "adam".'
+        )
+    state = chosen.method.initial_state(chosen.problem, starts, spread, key)
     run = ScipyRun(chosen, state, steps) if in_turn else Run(chosen, state, steps)
     seed = np.asarray(jax.random.key_data(key)).tolist()
     search = {"mode": run.problem.mode, "starts": int(starts), "spread": float(spread), "key": seed}
@@ -228,27 +232,22 @@ class _File:
             return contextlib.nullcontext()
         return checkpoints.alone(self.path, "tune")
 
-    def open(self, run: AnyRun, chosen: Chosen, params: PyTree, search: dict[str, Any]) -> None:
+    def open(self, run: Run, chosen: Chosen, params: PyTree, search: dict[str, Any]) -> None:
         """Restore a run if asked to; know what to write in the header."""
         if self.path is None:
             return
         self._fingerprint = checkpoints.fingerprint(params, chosen, run.state, search)
         if self.resume and self.path.exists():
-            rows, contents = checkpoints.load(self.path, self._fingerprint, run.like)
-            try:
-                run.restore(rows, *contents)
-            except ValueError as error:
-                remedy = "use what wrote it, or start again with `overwrite=True`"
-                raise checkpoints.refusal(self.path, str(error), remedy) from error
-            self._saved = rows
+            self._saved, contents = checkpoints.load(self.path, self._fingerprint, run.like)
+            run.restore(self._saved, *contents)
 
-    def compare(self, run: AnyRun) -> None:
+    def compare(self, run: Run) -> None:
         """Require the objective that the rows of the file are of."""
         if self.path is not None and self._saved:
             again, epsilon = run.first_again(), run.problem.epsilon
             checkpoints.require_same_objective(self.path, run.history, again, epsilon)
 
-    def save(self, run: AnyRun, *, due_only: bool) -> None:
+    def save(self, run: Run, *, due_only: bool) -> None:
         """Save rows that are not saved yet; with `due_only`, at the regular intervals."""
         due = (run.rows - 1) % self.every == 0
         if self.path is None or run.rows == self._saved or (due_only and not due):
@@ -277,7 +276,7 @@ class _Patience:
         return self.limit is not None and self.stale >= self.limit
 
 
-def _loop(run: AnyRun, file: _File, patience: _Patience, progress: bool, callback) -> str:
+def _loop(run: Run, file: _File, patience: _Patience, progress: bool, callback) -> str:
     """Evaluate until a reason to stop, and return it."""
     from tqdm import tqdm
 
@@ -299,7 +298,7 @@ def _loop(run: AnyRun, file: _File, patience: _Patience, progress: bool, callbac
             file.save(run, due_only=False)
 
 
-def _show(bar: "tqdm", run: AnyRun) -> None:
+def _show(bar: "tqdm", run: Run) -> None:
     if bar.disable:
         return
     start, loss, _ = run.best()
@@ -308,14 +307,14 @@ def _show(bar: "tqdm", run: AnyRun) -> None:
     bar.update(run.rows - 1 - bar.n)
 
 
-def _report(run: AnyRun) -> TuningStep:
+def _report(run: Run) -> TuningStep:
     row = run.rows - 1
     loss, norm, skipped = (x[row] for x in run.history)
     _, best_loss, params = run.best()
     return TuningStep(row, loss, norm, skipped, best_loss, resolve(params))
 
 
-def _in_words(run: AnyRun, reason: str, patience: _Patience) -> tuple[str, str]:
+def _in_words(run: Run, reason: str, patience: _Patience) -> tuple[str, str]:
     """Why the run stopped, in a word and in words."""
     ending = run.ending(run.best()[0])
     if ending[0] == reason == "steps" and run.rows > 1 and run.method is DESCENT:
@@ -331,7 +330,7 @@ def _in_words(run: AnyRun, reason: str, patience: _Patience) -> tuple[str, str]:
 
 
 def _result(
-    run: AnyRun,
+    run: Run,
     chosen: Chosen,
     params: PyTree,
     stop: tuple[str, str],

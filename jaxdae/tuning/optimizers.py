@@ -16,7 +16,7 @@ from jaxdae.tuning.constraints import check_constraints
 from jaxdae.tuning.descent import default_optimizer, DESCENT
 from jaxdae.tuning.iteration import ITERATION
 from jaxdae.tuning.problem import Chosen, Problem
-from jaxdae.tuning.scipy_runs import SCIPY, Scipy
+from jaxdae.tuning.scipy_minimizers import SCIPY, Scipy
 
 Mode = Literal["auto", "forward", "reverse"]
 

@@ -99,14 +99,15 @@ class Method(NamedTuple):
         initial_state: of all starts, `(problem, starts, spread, key) -> state`, with `progress`.
         step: one evaluation from one start, `(problem without its arrays, those, state) ->
             (state, record)`.
-        program: what the optimizer computes, without the objective.
-        memory: the part of the state that is the optimizer's own.
+        program: what the optimizer computes, without the objective; `None` where runs cannot be
+            saved.
+        memory: the part of the state that is the optimizer's own; likewise.
     """
 
     initial_state: Callable[["Problem", int, float, Array], Any]
     step: Callable[["Problem", "Problem", Any], tuple[Any, Record]]
-    program: Callable[["Problem"], ClosedJaxpr | str]
-    memory: Callable[[Any], PyTree]
+    program: Callable[["Problem"], ClosedJaxpr] | None = None
+    memory: Callable[[Any], PyTree] | None = None
 
 
 class Problem(Module):

@@ -1,13 +1,14 @@
 """SciPy's constrained minimizers, one evaluation of each start at a time.
 
-They keep hidden state, which no file can hold. What a checkpoint holds instead are the evaluations:
-a run that is resumed begins anew, is given the same numbers without computing them, and so comes to
-the same state, bit for bit.
+They call their objective and return at the end, and keep their state to themselves: each start
+runs in a thread of its own, only while its next evaluation is waited for, and no run is saved.
 """
 
 import dataclasses
-import time
+import threading
+from collections.abc import Callable
 from functools import partial
+from queue import SimpleQueue
 from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
@@ -15,16 +16,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, PyTree
+from jaxtyping import Array, Float, PyTree
 
 from jaxdae.tuning.constraints import constraint_values, Equality
-from jaxdae.tuning.coroutines import Questions
 from jaxdae.tuning.endings import FLAT, in_words, RUNNING
 from jaxdae.tuning.parametrizations import resolve
 from jaxdae.tuning.problem import Chosen, Method, Problem, Record
 from jaxdae.tuning.result import TuningHistory
-from jaxdae.tuning.runs import require_a_start
-from jaxdae.tuning.search import Answer, minimize, Settings, stationarity
+from jaxdae.tuning.runs import require_a_start, Run
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,16 +51,54 @@ class Scipy:
             raise ValueError('Scipy: "slsqp" takes no Hessians; "trust-constr" does.')
 
 
-class Tape(NamedTuple):
-    """All evaluations of a run, in order.
+class Answer(NamedTuple):
+    """An evaluation at a point.
 
     Attributes:
-        points: where, shape (rows, starts, p).
-        seen: what, with leading axes (rows, starts).
+        loss: objective.
+        gradient: of it, shape (p,).
+        values: of the constraints, shape (c,).
+        jacobian: of them, shape (c, p).
+        hessian: of the objective, shape (p, p), or `None`.
+        curvature: of the constraints, shape (c, p, p), or `None`.
+        finite: whether all of that is finite.
     """
 
-    points: np.ndarray
-    seen: Answer
+    loss: Any
+    gradient: Any
+    values: Any
+    jacobian: Any
+    hessian: Any
+    curvature: Any
+    finite: Any
+
+
+class Outcome(NamedTuple):
+    """How a minimizer ended.
+
+    Attributes:
+        success: whether it says that it has converged.
+        message: its own words.
+    """
+
+    success: bool
+    message: str
+
+
+class Settings(NamedTuple):
+    """What a minimizer is to do.
+
+    Attributes:
+        method: "slsqp" or "trust-constr".
+        hessian: whether it is given second derivatives.
+        equalities: which constraints are equalities, shape (c,).
+        tolerance: relative.
+    """
+
+    method: str
+    hessian: bool
+    equalities: np.ndarray
+    tolerance: float
 
 
 class Beginning(NamedTuple):
@@ -105,16 +142,11 @@ def evaluate(static: Problem, arrays: Problem, point: Array) -> tuple[Answer, Re
     return Answer(*parts, finite), Record(total, jnp.linalg.norm(gradient), ~finite)
 
 
-def program(problem: Problem) -> str:
-    """What the optimizer does, as far as this program says."""
-    return repr(problem.optimizer)
+SCIPY = Method(initial_state, evaluate)
 
 
-SCIPY = Method(initial_state, evaluate, program, lambda state: state)
-
-
-class ScipyRun:
-    """All starts, one evaluation of each at a time; see `jaxdae.tuning.runs.Run`."""
+class ScipyRun(Run):
+    """All starts, one evaluation of each at a time."""
 
     def __init__(self, chosen: Chosen, state: Beginning, steps: int):
         self.problem, self.method, self.steps = chosen.problem, chosen.method, steps
@@ -138,12 +170,9 @@ class ScipyRun:
         return len(self._records)
 
     @property
-    def state(self) -> Any:
-        """What a checkpoint keeps: all evaluations; before the first, where the starts are."""
-        if not self._points:
-            return self._begin
-        seen = jax.tree.map(lambda *x: np.stack(x), *self._seen)
-        return Tape(np.stack(self._points), seen)
+    def state(self) -> Array:
+        """Where all starts begin: the state that points are evaluated with has their shape."""
+        return jnp.asarray(self._begin.points)
 
     @property
     def history(self) -> TuningHistory:
@@ -161,18 +190,6 @@ class ScipyRun:
     def evaluations(self) -> int:
         """Of objective and constraints, all starts together."""
         return sum(int(np.isfinite(x).all(axis=1).sum()) for x in self._points)
-
-    def compile(self) -> None:
-        """Make the program of an evaluation."""
-        began = time.perf_counter()
-        step = jax.jit(jax.vmap(partial(self.method.step, self._static), in_axes=(None, 0)))
-        self._step = step.lower(self._arrays, jnp.asarray(self._begin.points)).compile()
-        self.compile_seconds = time.perf_counter() - began
-
-    def first_again(self) -> Record:
-        """The first evaluation once more, by the objective as it is now."""
-        _, record = self._step(self._arrays, jnp.asarray(self._points[0]))
-        return jax.tree.map(np.asarray, record)
 
     def advance(self) -> None:
         """Evaluate once more."""
@@ -229,32 +246,9 @@ class ScipyRun:
         """Evaluations until a start ended."""
         return sum(bool(np.isfinite(x[start]).all()) for x in self._points)
 
-    def fit(self, start: int) -> tuple[None, None]:
+    def fit(self, start: int) -> tuple[None, None]:  # noqa: ARG002
         """Neither residuals nor Jacobian."""
-        del start
         return None, None
-
-    def like(self, rows: int) -> tuple[Tape, TuningHistory]:
-        """Shapes and dtypes of what a checkpoint stores after so many rows."""
-        shapes = jax.eval_shape(
-            jax.vmap(partial(self.method.step, self._static), in_axes=(None, 0)),
-            self._arrays,
-            jnp.asarray(self._begin.points),
-        )[0]
-        seen = jax.tree.map(lambda x: np.zeros((rows, *x.shape), x.dtype), shapes)
-        points = np.zeros((rows, *self._begin.points.shape), self._begin.points.dtype)
-        return Tape(points, seen), TuningHistory.empty(rows, len(self._starts))
-
-    def restore(self, rows: int, tape: Tape, stored: TuningHistory) -> None:
-        """Give the minimizers the evaluations of a checkpoint."""
-        for row in range(rows):
-            if not np.array_equal(self._questions(), tape.points[row], equal_nan=True):
-                raise ValueError(
-                    f"its evaluation {row} is at another point than SciPy {_version()} asks for "
-                    "here; another version or machine wrote it"
-                )
-            seen = jax.tree.map(lambda x, row=row: np.asarray(x[row]), tape.seen)
-            self._take(tape.points[row], seen, Record(*(np.asarray(x[row]) for x in stored)))
 
     def close(self) -> None:
         """End the threads."""
@@ -328,7 +322,211 @@ def _rows_of_constraints(problem: Problem) -> tuple[list[str], np.ndarray]:
     return names, np.array(equalities, bool)
 
 
-def _version() -> str:
-    import scipy
+class _ClosedError(BaseException):
+    """Ends a function that waits for an answer nobody will give."""
 
-    return scipy.__version__
+
+class Questions:
+    """The questions of a function, one after another.
+
+    Args:
+        function: called with `ask`, a function that returns the answer to a question.
+    """
+
+    def __init__(self, function: Callable[[Callable[[np.ndarray], Any]], Any]):
+        self._asked: SimpleQueue = SimpleQueue()
+        self._answers: SimpleQueue = SimpleQueue()
+        self.question: np.ndarray | None = None
+        self.result: Any = None
+        self._thread = threading.Thread(target=self._run, args=(function,), daemon=True)
+        self._thread.start()
+        self._wait()
+
+    def answer(self, answer: Any) -> None:
+        """Answer the question; `question` is the next one then, or `None` at the end.
+
+        Raises:
+            Exception: what the function raises.
+        """
+        self._answers.put(answer)
+        self._wait()
+
+    def close(self) -> None:
+        """End the function where it is."""
+        if self.question is not None:
+            self._answers.put(_ClosedError())
+            self._thread.join()
+            self.question = None
+
+    def _ask(self, question: np.ndarray) -> Any:
+        self._asked.put((question, None, None))
+        answer = self._answers.get()
+        if isinstance(answer, _ClosedError):
+            raise answer
+        return answer
+
+    def _run(self, function) -> None:
+        try:
+            self._asked.put((None, function(self._ask), None))
+        except _ClosedError:
+            pass
+        except BaseException as error:
+            self._asked.put((None, None, error))
+
+    def _wait(self) -> None:
+        self.question, self.result, error = self._asked.get()
+        if error is not None:
+            raise error
+
+
+# Halvings of a perturbation that leads to no finite evaluation.
+_HALVINGS = 60
+
+
+def minimize(settings: Settings, point: np.ndarray, update: np.ndarray, ask) -> Outcome:
+    """Minimize from a start, by asking for evaluations.
+
+    Args:
+        settings: what to do.
+        point: the initial point, shape (p,).
+        update: its perturbation, halved until the evaluation is finite.
+        ask: returns the `Answer` at a point.
+    """
+    from scipy import optimize
+
+    functions = _Functions(ask)
+    start, trials = point + update, 0
+    while not functions.at(start).finite and update.any() and trials < _HALVINGS:
+        update, trials = update / 2, trials + 1
+        start = point + update
+    if not functions.at(start).finite:
+        return Outcome(False, "no evaluation near the start is finite")
+    functions.scale(start)
+    arguments = _slsqp if settings.method == "slsqp" else _trust
+    result = optimize.minimize(
+        functions.loss, start, jac=functions.gradient, **arguments(functions, settings)
+    )
+    return Outcome(bool(result.success), str(result.message).rstrip(".").lower())
+
+
+class _Functions:
+    """Objective and constraints as SciPy calls them.
+
+    Where the evaluation is not finite the loss is above all others seen, so that every line search
+    and trust region turns back; the rest is that of the last finite evaluation.
+    """
+
+    def __init__(self, ask: Callable[[np.ndarray], Answer]):
+        self._ask, self._known = ask, {}
+        self._unit, self._highest, self._last = 1.0, 0.0, None
+
+    def at(self, x: np.ndarray) -> Answer:
+        key = np.asarray(x, float).tobytes()
+        if key not in self._known:
+            self._known[key] = self._ask(np.array(x, float))
+        return self._known[key]
+
+    def scale(self, start: np.ndarray) -> None:
+        """Take the loss or gradient at the start as its unit: SciPy's tolerances are absolute."""
+        first = self.at(start)
+        size = max(abs(float(first.loss)), float(np.linalg.norm(first.gradient)))
+        self._unit = 1 / size if size > 0 else 1.0
+        self._highest, self._last = self._unit * float(first.loss), first
+
+    def loss(self, x: np.ndarray) -> float:
+        answer = self.at(x)
+        if not answer.finite:
+            return self._highest + abs(self._highest) + 1.0
+        loss = self._unit * float(answer.loss)
+        self._highest, self._last = max(self._highest, loss), answer
+        return loss
+
+    def gradient(self, x: np.ndarray) -> Float[np.ndarray, " p"]:
+        return self._unit * np.asarray(self._finite(x).gradient, float)
+
+    def hessian(self, x: np.ndarray) -> Float[np.ndarray, "p p"]:
+        return self._unit * np.asarray(self._finite(x).hessian, float)
+
+    def values(self, x: np.ndarray) -> Float[np.ndarray, " c"]:
+        return np.asarray(self._finite(x).values, float)
+
+    def jacobian(self, x: np.ndarray) -> Float[np.ndarray, "c p"]:
+        return np.asarray(self._finite(x).jacobian, float)
+
+    def curvature(self, x: np.ndarray, weights: np.ndarray) -> Float[np.ndarray, "p p"]:
+        return np.tensordot(weights, np.asarray(self._finite(x).curvature, float), axes=1)
+
+    def _finite(self, x: np.ndarray) -> Answer:
+        answer = self.at(x)
+        return answer if answer.finite or self._last is None else self._last
+
+
+def _slsqp(functions: _Functions, settings: Settings) -> dict[str, Any]:
+    constraints = [
+        {
+            "type": kind,
+            "fun": lambda x, rows=rows: functions.values(x)[rows],
+            "jac": lambda x, rows=rows: functions.jacobian(x)[rows],
+        }
+        for kind, rows in (("eq", settings.equalities), ("ineq", ~settings.equalities))
+        if rows.any()
+    ]
+    options = {"ftol": settings.tolerance**1.5, "maxiter": _NO_LIMIT}
+    return {"method": "SLSQP", "constraints": constraints, "options": options}
+
+
+def _trust(functions: _Functions, settings: Settings) -> dict[str, Any]:
+    from scipy import optimize
+
+    class Quasi(optimize.BFGS):
+        """Without SciPy's warning of a gradient that did not change: linear functions are meant."""
+
+        def update(self, delta_x, delta_grad):
+            if np.any(delta_grad):
+                super().update(delta_x, delta_grad)
+
+    exact = settings.hessian
+    constraints = optimize.NonlinearConstraint(
+        functions.values,
+        np.zeros(settings.equalities.size),
+        np.where(settings.equalities, 0.0, np.inf),
+        jac=functions.jacobian,  # pyright: ignore[reportArgumentType]
+        hess=functions.curvature if exact else Quasi(),  # pyright: ignore[reportArgumentType]
+    )
+    # Its test of the gradient ignores how far from active constraints the barrier has kept it.
+    names, no_test = ("xtol", "barrier_tol"), {"gtol": 0.0}
+    return {
+        "method": "trust-constr",
+        "hess": functions.hessian if exact else Quasi(),
+        "constraints": [constraints] if settings.equalities.size else [],
+        "options": dict.fromkeys(names, settings.tolerance) | no_test | {"maxiter": _NO_LIMIT},
+    }
+
+
+# The steps are counted elsewhere.
+_NO_LIMIT = 10**7
+
+
+def stationarity(point: np.ndarray, answer: Answer, equalities: np.ndarray) -> float:
+    """How far a point is from satisfying the conditions of Karush, Kuhn and Tucker.
+
+        min  |grad f - J^T lam|^2 + |lam_i c_i / (1 + |x|)|^2,   lam_i >= 0 of inequalities
+
+    the root of it: what is left of the gradient by multipliers that are zero where a constraint is
+    not active.
+
+    Args:
+        point: shape (p,).
+        answer: at the point.
+        equalities: which constraints are equalities, shape (c,).
+    """
+    from scipy.optimize import nnls
+
+    gradient, jacobian = np.asarray(answer.gradient, float), np.asarray(answer.jacobian, float)
+    if not equalities.size:
+        return float(np.linalg.norm(gradient))
+    slack = np.where(equalities, 0.0, np.maximum(np.asarray(answer.values, float), 0.0))
+    rows = np.concatenate([jacobian.T, np.diag(slack / (1 + np.linalg.norm(point)))])
+    # A multiplier of an equality, which may be negative, is the difference of two that are not.
+    columns = np.concatenate([rows, -rows[:, equalities]], axis=1)
+    return float(nnls(columns, np.append(gradient, np.zeros(slack.size)))[1])
