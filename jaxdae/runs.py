@@ -17,7 +17,6 @@ from jaxdae.diagnosis.backward import start_warning
 from jaxdae.diagnosis.review import reviewed
 from jaxdae.diagnosis.starts import Start
 from jaxdae.formulations import AbstractFormulation
-from jaxdae.kernels.integration.run import TIMES
 from jaxdae.results.trajectory import Trajectory
 from jaxdae.simulation import backends
 from jaxdae.simulation.backends import Backend
@@ -30,7 +29,7 @@ from jaxdae.simulation.problem import (
     START_TOLERANCE,
     Times,
 )
-from jaxdae.simulation.run import NATIVE, run
+from jaxdae.simulation.run import backend_of, run
 from jaxdae.simulation.saving import asked_times, is_end
 from jaxdae.solvers.grid import Grid
 from jaxdae.solvers.projected import parts_of, Projected
@@ -288,12 +287,15 @@ def _step_warnings(problem: Problem, t, solver, direction: int | None) -> list[s
 def _with_backend(problem: Problem, method: Method, backend) -> tuple[Problem, Method]:
     """The backend chosen, and times that it does not check itself."""
     times = problem.times
-    why_not = NATIVE.obstacle(problem.formulation, method)
+    if backend == "plain":
+        return problem, method._replace(backend=backend)
+    backends.check_name(backend)
+    why_not = backend_of("native").obstacle(problem.formulation, method)
     if _is_constant(method.stepsize_controller) and times.first_step is not None:
         why_not = "the number of fixed steps is known only when the run is made"
     chosen = backends.choose(backend, why_not)
-    strict = backend == NATIVE.name
-    if chosen == NATIVE.name:
+    strict = backend == "native"
+    if chosen == "native":
         why_not = None if strict else _left_to_plain(times, method.saveat)
     return problem, method._replace(backend=chosen, strict=strict, why_not=why_not)
 
@@ -325,6 +327,8 @@ def _with_checked_times(problem: Problem, method: Method, throw: bool) -> tuple[
 
 def _left_to_plain(times: Times, saveat) -> str | None:
     """What the plain program does for a native run, in words; `None` for nothing."""
+    from jaxdae.kernels.integration.run import TIMES  # loaded with the native backend alone
+
     varying = (times.start, times.end, times.first_step, None if saveat is None else saveat.subs.ts)
     return None if is_concrete(varying) else f"only {TIMES}"
 

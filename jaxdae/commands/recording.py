@@ -41,7 +41,7 @@ from jaxdae.results.trajectory import Trajectory
 from jaxdae.runs import prepare
 from jaxdae.simulation.choices import make_solver
 from jaxdae.simulation.problem import default_tolerance, MAX_STEPS, Method, Problem, START_TOLERANCE
-from jaxdae.simulation.run import NATIVE, run as integrated
+from jaxdae.simulation.run import backend_of, run as integrated
 from jaxdae.systems import constraint_residuals
 from jaxdae.systems.checks import constraint_counts
 
@@ -199,7 +199,9 @@ def _arguments(model: Model, options) -> dict[str, Any]:
     solver = make_solver(options.solver, tolerance)
     adjoint, none = diffrax.RecursiveCheckpointAdjoint(), diffrax.NoProgressMeter()
     method = Method(solver, None, None, adjoint, none, max_steps=1, work=True)
-    by_kernel = options.backend != "plain" and NATIVE.obstacle(formulation, method) is None
+    by_kernel = (
+        options.backend != "plain" and backend_of("native").obstacle(formulation, method) is None
+    )
     # A kernel shows no progress; it is done before a bar would be of use.
     progress = options.progress and not by_kernel
     # Its code runs once, in less time than optimizing it takes.

@@ -16,8 +16,8 @@ from jaxdae.control.base import offers_of
 from jaxdae.formulations.gains import is_number
 from jaxdae.formulations.stabilization import AbstractStabilization, InDirection, may_grow
 from jaxdae.formulations.structure import depends_on_any
-from jaxdae.kernels.memory import Memory
 from jaxdae.linalg.tree_partition import connected_parts
+from jaxdae.memory import Memory
 from jaxdae.solvers.constrained_term import check_terms
 from jaxdae.solvers.grid import Grid
 from jaxdae.solvers.projected import parts_of

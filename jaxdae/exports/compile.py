@@ -25,7 +25,7 @@ from jaxdae.runs import prepare
 from jaxdae.simulation import backends
 from jaxdae.simulation.backends import Backend
 from jaxdae.simulation.problem import MAX_STEPS, Method, Problem, START_TOLERANCE
-from jaxdae.simulation.run import NATIVE, run as integrate
+from jaxdae.simulation.run import backend_of, run as integrate
 from jaxdae.simulation.saving import is_end, is_plain
 from jaxdae.systems import State, System
 
@@ -309,7 +309,7 @@ class CompiledRun:
 class _MachineCode:
     """Functions `NAME(inputs, times, outputs)` and `NAME_batch(count, …)` in memory."""
 
-    backend = NATIVE.name
+    backend = "native"
 
     def __init__(self, one: int, several: int):
         self._one = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_void_p] * 3)(one)
@@ -417,12 +417,12 @@ def compile_run(
             "compile_run saves states at times: give SaveAt(ts=…), SaveAt(steps=True) or "
             "SaveAt(t1=True), without fn, subs or dense."
         )
-    why_not = NATIVE.obstacle(problem.formulation, method)
-    if backends.choose(backend, why_not) == NATIVE.name:
+    why_not = backend_of("native").obstacle(problem.formulation, method)
+    if backends.choose(backend, why_not) == "native":
         try:
             return _native(problem, method, state, tuple(quantities))
         except backends.UnsuitedError as reason:
-            if backend == NATIVE.name:
+            if backend == "native":
                 raise backends.refused(reason) from None
             why_not = str(reason)
     return _plain(problem, method, state, tuple(quantities), why_not)

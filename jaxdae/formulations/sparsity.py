@@ -8,11 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdae.kernels.graph.expressions import CONSTANT, INPUT
-from jaxdae.kernels.memory import Memory
-from jaxdae.kernels.tracing.trace import scalarize, UnsupportedOperationError
 from jaxdae.linalg.coloring import color_columns
 from jaxdae.linalg.sparse_saddle_point import SparseSaddlePoint
+from jaxdae.memory import Memory
 from jaxdae.systems import momentum, State, System
 from jaxdae.systems.precision import in_dtype
 
@@ -104,6 +102,8 @@ _FOUND = Memory(16)
 
 
 def _found(structure, shapes, others, frame, shape, dtype) -> Sparsity:
+    from jaxdae.kernels.tracing.trace import UnsupportedOperationError  # loaded for Sparse alone
+
     rest = jax.tree.unflatten(frame, others)
     t, q = jax.ShapeDtypeStruct((), dtype), jax.ShapeDtypeStruct(shape, dtype)
 
@@ -137,6 +137,9 @@ def dependence(function, argument: int, *args) -> np.ndarray:
     Raises:
         UnsupportedOperationError: naming the operation that cannot be followed.
     """
+    from jaxdae.kernels.graph.expressions import CONSTANT, INPUT  # loaded for Sparse alone
+    from jaxdae.kernels.tracing.trace import scalarize
+
     program = scalarize(function, *args)
     sizes = [int(np.prod(x.shape)) for x in program.inputs]
     first, count = sum(sizes[:argument]), sizes[argument]

@@ -3,7 +3,7 @@
 import abc
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, TYPE_CHECKING
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,9 +11,6 @@ from jaxtyping import Array, Float
 
 from jaxdae.formulations import AbstractFormulation, Baumgarte, Multipliers
 from jaxdae.systems import State, System
-
-if TYPE_CHECKING:
-    from jaxdae.tuning.studies import Study
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,12 +97,6 @@ class ConstraintStudy:
     time_scale: float | None = None
     first_gains: str = "the first gains"
 
-    def __call__(self, model: "Model", formulation: str | None) -> tuple["Study", ...]:
-        """The study of a model; loaded where something is tuned."""
-        from jaxdae.models import studies
-
-        return (studies.of_constraints(model, formulation, self),)
-
 
 @dataclasses.dataclass(frozen=True)
 class ServoStudy:
@@ -122,12 +113,6 @@ class ServoStudy:
     dt: float
     deviation: float
     effort: float
-
-    def __call__(self, model: "Model", formulation: str | None) -> tuple["Study", ...]:
-        """The study of a model; loaded where something is tuned."""
-        from jaxdae.models import studies
-
-        return (studies.of_servo(model, formulation, self),)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,8 +150,8 @@ class Model:
         system: builds the system; called without arguments it takes the default parameters.
         formulation: builds the formulation to start with.
         t1: suggested end of the simulation [s].
-        study: the studies that tune it, with a formulation of a given name or by default; or the
-            reason why it has none.
+        study: a `ConstraintStudy`, a `ServoStudy`, or a function `(model, formulation)` of studies
+            with a formulation of a given name or by default; or the reason why it has none.
         rest: where it rests, or why it never does.
         controller: builds the controller that a system built by `system` runs under, if it has one.
         departure: of a system that starts where nothing moves, or its controller has nothing to
@@ -180,7 +165,7 @@ class Model:
     system: Callable[..., AbstractModel]
     formulation: Callable[[], AbstractFormulation]
     t1: float
-    study: Callable[["Model", str | None], tuple["Study", ...]] | str
+    study: Any
     rest: Rest | str
     controller: Callable[[Any], Callable[..., Any]] | None = None
     departure: Callable[[State], State] | None = None

@@ -46,6 +46,10 @@ def studies(model_name: str, formulation: str | None = None) -> tuple[Study, ...
             f"the model {model_name!r} has no tuning study: {model.study}. "
             "jaxdae.tune tunes anything in Python."
         )
+    if isinstance(model.study, ConstraintStudy):
+        return (of_constraints(model, formulation, model.study),)
+    if isinstance(model.study, ServoStudy):
+        return (of_servo(model, formulation, model.study),)
     return model.study(model, formulation)
 
 

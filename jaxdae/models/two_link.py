@@ -269,12 +269,11 @@ _THROUGH = dataclasses.replace(_BEFORE, t1=2.5, longer=2.8, beyond=None)
 
 def _studies(model: Model, formulation: str | None):
     """From the paper's gains (Figs. 2 and 3): critical damping with a rate for each constraint."""
+    from jaxdae.models.studies import of_constraints  # loaded where something is tuned
+
     names = ("multipliers", "penalty") if formulation is None else (formulation,)
-    return tuple(
-        study
-        for name in names
-        for study in (_BEFORE if name == "multipliers" else _THROUGH)(model, name)
-    )
+    budgets = {"multipliers": _BEFORE}
+    return tuple(of_constraints(model, name, budgets.get(name, _THROUGH)) for name in names)
 
 
 _MOVING_TARGET = "its constraints lead the tip after a moving target and leave nothing to rest"

@@ -4,8 +4,7 @@ import abc
 from collections.abc import Callable
 from typing import Any, ClassVar, Literal
 
-from jaxdae.kernels.integration.run import BackendError as BackendError
-from jaxdae.kernels.launch import obstacles
+from jaxdae.errors import BackendError as BackendError
 from jaxdae.reprs import Module
 from jaxdae.simulation.problem import Integration, Method, Problem
 
@@ -21,6 +20,11 @@ class AbstractBackend(Module):
     """What integrates a run, and reads what it has saved."""
 
     name: ClassVar[str]
+
+    @property
+    def kernel(self) -> Callable | None:
+        """Makes a kernel of a function and examples of its arguments; `None` without kernels."""
+        return None
 
     @abc.abstractmethod
     def obstacle(self, formulation, method: Method) -> str | None:
@@ -46,6 +50,12 @@ class AbstractBackend(Module):
         """
 
 
+def check_name(backend: Any) -> None:
+    """Raise `ValueError` for a backend that does not exist."""
+    if backend not in ("auto", "plain", "native"):
+        raise ValueError(f"backend is {backend!r}; give 'auto', 'plain' or 'native'.")
+
+
 def choose(backend: Backend, why_not: str | None) -> str:
     """Name of the backend to try.
 
@@ -60,10 +70,12 @@ def choose(backend: Backend, why_not: str | None) -> str:
     Warns:
         RuntimeWarning: once, when this machine keeps the native backend from being taken.
     """
-    if backend not in ("auto", "plain", "native"):
-        raise ValueError(f"backend is {backend!r}; give 'auto', 'plain' or 'native'.")
-    if backend == "auto" and why_not is not None and obstacles.can_be_removed(why_not):
-        obstacles.warn(why_not)
+    check_name(backend)
+    if backend == "auto" and why_not is not None:
+        from jaxdae.kernels.launch import obstacles  # loaded with the native backend alone
+
+        if obstacles.can_be_removed(why_not):
+            obstacles.warn(why_not)
     if backend == "plain" or (backend == "auto" and why_not is not None):
         return "plain"
     if why_not is not None:

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 
 from jaxdae.compiled import jit
 from jaxdae.control.base import control_input
-from jaxdae.kernels.launch.derivatives import shielded
+from jaxdae.derivatives.functions import shielded
 from jaxdae.systems import power_balance
 
 

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool
 
-from jaxdae.kernels.launch.derivatives import shielded
+from jaxdae.derivatives.functions import shielded
 
 
 def invalidated(tree: Any, bad: Bool[Array, ""]) -> Any:

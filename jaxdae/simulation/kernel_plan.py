@@ -11,7 +11,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from jaxdae.kernels.integration.saving import Saving
-from jaxdae.kernels.memory import Memory
+from jaxdae.memory import Memory
 from jaxdae.simulation.backends import UnsuitedError
 from jaxdae.simulation.field import field, vector_field
 from jaxdae.simulation.plain import step_control

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from jaxdae.kernels.integration.saving import Summary
 from jaxdae.kernels.launch import obstacles
-from jaxdae.kernels.memory import Memory
+from jaxdae.memory import Memory
 from jaxdae.simulation.backends import AbstractBackend
 from jaxdae.simulation.kernel_plan import KernelPlan, MOST_STATES, planned
 from jaxdae.simulation.plain import PlainBackend
@@ -29,6 +29,10 @@ class NativeBackend(AbstractBackend):
     """Runs by native kernels: explicit Runge-Kutta methods, fixed steps or `PIDController`."""
 
     name: ClassVar[str] = "native"
+
+    @property
+    def kernel(self) -> Callable:
+        return native_reading
 
     def obstacle(self, formulation, method: Method) -> str | None:
         missing = obstacles.obstacle()

@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
+from jaxdae.derivatives.functions import FORWARD, Function, REVERSE
 from jaxdae.kernels.integration.run import Run
 from jaxdae.kernels.integration.saving import Summary
-from jaxdae.kernels.launch.derivatives import FORWARD, Function, REVERSE
 from jaxdae.simulation.problem import Times
 from jaxdae.solvers.grid import Grid
 

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxdae.control.base import control_input
-from jaxdae.kernels.launch.derivatives import shielded
+from jaxdae.derivatives.functions import shielded
 from jaxdae.simulation.backends import AbstractBackend
 from jaxdae.simulation.field import vector_field
 from jaxdae.simulation.problem import default_tolerance, Integration, Method, Problem, Times

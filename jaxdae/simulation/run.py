@@ -8,7 +8,6 @@ import jax.numpy as jnp
 
 from jaxdae.formulations.held_rank import holding_rank, solves
 from jaxdae.simulation import backends
-from jaxdae.simulation.native import native_reading, NativeBackend
 from jaxdae.simulation.plain import PlainBackend
 from jaxdae.simulation.problem import Integration, Method, Problem, Solution
 from jaxdae.simulation.saving import is_plain, is_sub
@@ -17,7 +16,16 @@ from jaxdae.systems import Power, State, System
 from jaxdae.systems.checks import constraint_counts
 from jaxdae.systems.independence import are_dependent
 
-PLAIN, NATIVE = PlainBackend(), NativeBackend()
+PLAIN = PlainBackend()
+
+
+def backend_of(name: str) -> backends.AbstractBackend:
+    """The backend of a name; the native one, and the compiler below it, is loaded for it alone."""
+    if name == PLAIN.name:
+        return PLAIN
+    from jaxdae.simulation.native import NativeBackend
+
+    return NativeBackend()
 
 
 def run(problem: Problem, method: Method) -> Solution:
@@ -46,7 +54,7 @@ def run(problem: Problem, method: Method) -> Solution:
     if dependent is not None:
         begin = jax.tree.map(lambda x: jnp.where(dependent, jnp.nan, x), y0)
     try:
-        backend = NATIVE if method.backend == NATIVE.name else PLAIN
+        backend = backend_of(method.backend)
         integration = backend.solve(problem, method, begin)
     except backends.UnsuitedError as reason:
         if method.strict:
@@ -63,7 +71,7 @@ def _dependence(problem: Problem, method: Method):
     assumed = formulation.capabilities.independent_constraints
     if not (assumed and depends_on_rank(formulation, system, state)):
         return None
-    kernel = native_reading if method.backend == NATIVE.name else None
+    kernel = backend_of(method.backend).kernel
     return are_dependent(system, times.start, state, kernel)
 
 

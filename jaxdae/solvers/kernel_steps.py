@@ -8,7 +8,7 @@ import diffrax
 import equinox as eqx
 import jax.numpy as jnp
 
-from jaxdae.kernels.integration.packing import packed, packed_size, unpacked
+from jaxdae.linalg.packing import packed, packed_size, unpacked
 from jaxdae.solvers.base import AbstractStepMethod, AbstractTracedSolver, at_once, Step
 
 

@@ -7,9 +7,9 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from jaxdae.derivatives.functions import shielded
 from jaxdae.formulations.base import AbstractFormulation
 from jaxdae.formulations.held_rank import holding_rank, solves
-from jaxdae.kernels.launch.derivatives import shielded
 from jaxdae.linalg.saddle_point import (
     AbstractSaddlePointSolve,
     FullRank,

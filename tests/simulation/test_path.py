@@ -51,6 +51,7 @@ def frames(backend: str, stacks) -> list[str]:
     inner = {"plain": "simulation/plain.py", "native": "kernels/tracing/trace.py"}[backend]
     for stack in stacks:
         files = [x.rpartition("/jaxdae/")[2] for x in stack if "/jaxdae/" in x]
+        files = [x for x in files if x != "compiled.py"]  # jax.jit, in our words
         if inner in files and "runs.py" in files:
             return files[files.index("runs.py") :]
     raise AssertionError("the dynamics were not evaluated in the run")

@@ -11,7 +11,7 @@ import pytest
 from helpers.spring import run, Spring, START
 from jaxdae import State
 from jaxdae.kernels.llvm import machine_code
-from jaxdae.kernels.memory import Memory
+from jaxdae.memory import Memory
 from jaxdae.simulation import native
 from jaxdae.solvers import RK4
 

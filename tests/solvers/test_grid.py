@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxdae import Baumgarte, Multipliers, simulate, State
-from jaxdae.kernels.memory import Memory
+from jaxdae.memory import Memory
 from jaxdae.models import CartesianPendulum
 from jaxdae.simulation import kernel_plan
 from jaxdae.solvers.grid import direction_of, Grid

@@ -6,12 +6,12 @@ from typing import Any, NamedTuple
 import diffrax
 import numpy as np
 
+from jaxdae.derivatives.batch_axes import Axes
 from jaxdae.kernels.emission.array_functions import library
 from jaxdae.kernels.export.interface import Interface, Structure
 from jaxdae.kernels.export.member_lanes import Given, MemberLanes
 from jaxdae.kernels.integration.run import Run, work
 from jaxdae.kernels.integration.saving import Summary
-from jaxdae.kernels.launch.batch_axes import Axes
 from jaxdae.kernels.llvm.batch_loops import Lanes, Place
 from jaxdae.kernels.llvm.module import Definition
 from jaxdae.kernels.llvm.registers import Condition, Integer, Number

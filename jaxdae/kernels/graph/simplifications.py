@@ -1,14 +1,11 @@
 """What scalar operations are, made simpler: on known numbers, zeros, ones and signs."""
 
 import operator
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
 from jaxdae.kernels.graph.operations import OPERATIONS
-
-if TYPE_CHECKING:
-    from jaxdae.kernels.graph.expressions import Graph
 
 # What Python's own numbers do as IEEE 754 says, without a call into NumPy.
 _EXACT = {
@@ -37,7 +34,7 @@ def _is(known, value: float) -> bool:
     return known is not None and known == value
 
 
-def _add(graph: "Graph", known, x, y):
+def _add(graph: Any, known, x, y):
     if _is(known[0], 0):
         return y
     if _is(known[1], 0):
@@ -49,7 +46,7 @@ def _add(graph: "Graph", known, x, y):
     return None
 
 
-def _subtract(graph: "Graph", known, x, y):
+def _subtract(graph: Any, known, x, y):
     if _is(known[1], 0):
         return x
     if _is(known[0], 0):
@@ -58,7 +55,7 @@ def _subtract(graph: "Graph", known, x, y):
     return None if minus is None else graph.apply("add", x, minus)
 
 
-def _multiply(graph: "Graph", known, x, y):
+def _multiply(graph: Any, known, x, y):
     for number, one, other in ((known[0], x, y), (known[1], y, x)):
         if _is(number, 0):
             return graph.constant(0.0)
@@ -72,7 +69,7 @@ def _multiply(graph: "Graph", known, x, y):
     return None
 
 
-def _divide(graph: "Graph", known, x, y):
+def _divide(graph: Any, known, x, y):
     if _is(known[0], 0):
         return graph.constant(0.0)
     if _is(known[1], 1):
@@ -84,12 +81,12 @@ def _divide(graph: "Graph", known, x, y):
     return None if minus is None else graph.apply("neg", graph.apply("div", x, minus))
 
 
-def _negate(graph: "Graph", known, x):
+def _negate(graph: Any, known, x):
     del known
     return graph.negated(x)
 
 
-def _select(graph: "Graph", known, condition, x, y):
+def _select(graph: Any, known, condition, x, y):
     if known[0] is not None:
         return x if known[0] else y
     if x == y:
@@ -104,7 +101,7 @@ def _select(graph: "Graph", known, condition, x, y):
 def _junction(absorbing: bool):
     """Conjunction, which a condition that never holds decides, or disjunction."""
 
-    def rule(graph: "Graph", known, x, y):
+    def rule(graph: Any, known, x, y):
         for condition, other in ((known[0], y), (known[1], x)):
             if condition is not None:
                 return graph.constant(absorbing) if condition == absorbing else other
@@ -113,14 +110,14 @@ def _junction(absorbing: bool):
     return rule
 
 
-def _exclusive(graph: "Graph", known, x, y):
+def _exclusive(graph: Any, known, x, y):
     for number, other in ((known[0], y), (known[1], x)):
         if number is not None:
             return graph.apply("not", other) if number else other
     return graph.constant(False) if x == y else None
 
 
-def _single(graph: "Graph", known, x):
+def _single(graph: Any, known, x):
     """What is rounded already, or made of such numbers without another rounding."""
     del known
     operation, arguments = graph.nodes[x]
@@ -129,13 +126,13 @@ def _single(graph: "Graph", known, x):
     return x if all(_is_single(graph, y) for y in parts) else None
 
 
-def _is_single(graph: "Graph", node: int) -> bool:
+def _is_single(graph: Any, node: int) -> bool:
     value = graph.value(node)
     known = value is not None and not isinstance(value, np.bool_)
     return np.float32(value) == value if known else graph.nodes[node].operation == "single"
 
 
-def _opposite(graph: "Graph", known, x):
+def _opposite(graph: Any, known, x):
     del known
     operation, arguments = graph.nodes[x]
     return arguments[0] if operation == "not" else None
@@ -144,7 +141,7 @@ def _opposite(graph: "Graph", known, x):
 def _comparison(name: str):
     """Of a choice of two numbers with a third: the condition of the choice, if not known."""
 
-    def rule(graph: "Graph", known, *arguments):
+    def rule(graph: Any, known, *arguments):
         for i, node in enumerate(arguments):
             operation, parts = graph.nodes[node]
             other = known[1 - i]

@@ -7,8 +7,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jaxdae.derivatives.batch_axes import Axes
 from jaxdae.kernels.integration.run import lowered, native_integration, Run
-from jaxdae.kernels.launch.batch_axes import Axes
 from jaxdae.kernels.launch.platforms import CUDA, device_kernel
 
 # What runs with adaptive steps are taken to have, whose number is known when they have run.

@@ -4,19 +4,19 @@ import jax
 import jax.numpy as jnp
 from jax.interpreters import ad
 
+from jaxdae.derivatives.batch_axes import Axes, broadcast_along
+from jaxdae.derivatives.device_axes import results
+from jaxdae.derivatives.functions import along, evaluate
+from jaxdae.derivatives.primitives import along_new_axis, primitive
+from jaxdae.errors import BackendError
 from jaxdae.kernels.integration.run import (
-    BackendError,
     native_integration,
     Run,
     TIMES,
     varied,
 )
-from jaxdae.kernels.launch.batch_axes import Axes, broadcast_along
-from jaxdae.kernels.launch.derivatives import along, evaluate
-from jaxdae.kernels.launch.primitives import along_new_axis, primitive
 from jaxdae.kernels.launch.tangents import pushed, stacked
 from jaxdae.kernels.tracing.trace import UnsupportedOperationError
-from jaxdae.linalg.device_axes import results
 
 
 def stepping_aside(run: Run, reason) -> None:

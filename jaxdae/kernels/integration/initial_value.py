@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxdae.derivatives.user_rules import OwnRule
 from jaxdae.kernels.graph.dense_products import LARGE
 from jaxdae.kernels.tracing.common_factors import regrouped
 from jaxdae.kernels.tracing.invariants import parted
@@ -14,7 +15,6 @@ from jaxdae.kernels.tracing.open_loops import with_open_loops
 from jaxdae.kernels.tracing.product_parts import assembled, factored, Pieces
 from jaxdae.kernels.tracing.subprograms import call, Shared, Subprogram, subprogram
 from jaxdae.kernels.tracing.trace import scalarize, UnsupportedOperationError
-from jaxdae.kernels.tracing.user_rules import OwnRule
 
 # States of up to this many numbers are kept in registers.
 _IN_REGISTERS = 8

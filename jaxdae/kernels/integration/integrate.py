@@ -6,11 +6,12 @@ Kernels make those by start and parameters; what no kernel has is made by the pl
 import jax
 import jax.numpy as jnp
 
+from jaxdae.derivatives.batch_axes import Axes
+from jaxdae.derivatives.device_axes import varying_together
+
 # Rules of derivatives are registered where they are written.
 from jaxdae.kernels.integration import reverse_derivatives as reverse_derivatives
 from jaxdae.kernels.integration.run import native_integration, Run
-from jaxdae.kernels.launch.batch_axes import Axes
-from jaxdae.linalg.device_axes import varying_together
 
 
 def integrate(run: Run, y0, parameters, times) -> list[jax.Array]:

@@ -6,6 +6,10 @@ import jax
 import jax.numpy as jnp
 from jax.interpreters import ad, mlir
 
+from jaxdae.derivatives.batch_axes import Axes, broadcast_along, with_new_axis
+from jaxdae.derivatives.device_axes import results
+from jaxdae.derivatives.functions import along, evaluate
+from jaxdae.derivatives.primitives import primitive, summed
 from jaxdae.kernels.integration.forward_derivatives import (
     argument_count,
     beside,
@@ -20,13 +24,9 @@ from jaxdae.kernels.integration.run import (
     work,
 )
 from jaxdae.kernels.integration.step_programs import adjoint_programs, transposed_pieces
-from jaxdae.kernels.launch.batch_axes import Axes, broadcast_along, with_new_axis
-from jaxdae.kernels.launch.derivatives import along, evaluate
-from jaxdae.kernels.launch.platforms import Platform, PLATFORMS
-from jaxdae.kernels.launch.primitives import primitive, summed
+from jaxdae.kernels.launch.platforms import on_platforms, Platform, PLATFORMS
 from jaxdae.kernels.launch.tangents import pushed
 from jaxdae.kernels.tracing.trace import UnsupportedOperationError
-from jaxdae.linalg.device_axes import results
 
 
 def _tangents_transposed(bars, *arguments, run, axes: Axes, active, directions: int):
@@ -127,7 +127,9 @@ def _blocks_lowered(
     return platform.launch(ctx, arguments, launched)
 
 
-_blocks = primitive("native_integration_adjoint_blocks", _block_shapes, lowering=_blocks_lowered)
+_blocks = primitive(
+    "native_integration_adjoint_blocks", _block_shapes, lowerings=on_platforms(_blocks_lowered)
+)
 
 
 def _adjoint_batched(arguments, axes_in, *, run: Run, axes: Axes, active, totals):

@@ -5,6 +5,10 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jaxdae.derivatives.batch_axes import Axes
+from jaxdae.derivatives.device_axes import results
+from jaxdae.derivatives.functions import Function
+from jaxdae.derivatives.primitives import primitive
 from jaxdae.kernels.emission.array_functions import library
 from jaxdae.kernels.integration.initial_value import InitialValueProblem
 from jaxdae.kernels.integration.saving import Saving, Summary
@@ -12,20 +16,12 @@ from jaxdae.kernels.integration.step_programs import (
     adaptive_step_programs,
     fixed_step_programs,
 )
-from jaxdae.kernels.launch.batch_axes import Axes
-from jaxdae.kernels.launch.derivatives import Function
-from jaxdae.kernels.launch.platforms import Platform, Work
-from jaxdae.kernels.launch.primitives import primitive
+from jaxdae.kernels.launch.platforms import on_platforms, Platform, Work
 from jaxdae.kernels.llvm.batch_loops import Lanes
 from jaxdae.kernels.llvm.module import Definition
 from jaxdae.kernels.tracing.subprograms import called, Subprogram
-from jaxdae.linalg.device_axes import results
 
 TIMES = "derivatives by times (t0, t1, dt, SaveAt(ts=...)) are those of the plain program."
-
-
-class BackendError(ValueError):
-    """The native backend was asked for and cannot serve this simulation."""
 
 
 class Run(NamedTuple):
@@ -163,4 +159,4 @@ def lowered(platform: Platform, ctx, *arguments, run: Run, axes: Axes):
     return platform.launch(ctx, arguments, work(run.programs(), [body], lanes, axes, run))
 
 
-native_integration = primitive("native_integration", _shapes, lowering=lowered)
+native_integration = primitive("native_integration", _shapes, lowerings=on_platforms(lowered))

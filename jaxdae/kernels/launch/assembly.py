@@ -4,9 +4,9 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from jaxdae.derivatives.batch_axes import Axes
 from jaxdae.kernels.emission import elementary_functions
 from jaxdae.kernels.emission.instructions import elementary_calls, emit
-from jaxdae.kernels.launch.batch_axes import Axes
 from jaxdae.kernels.llvm import machine_code
 from jaxdae.kernels.llvm.batch_loops import Buffer, Lanes
 from jaxdae.kernels.llvm.module import Definition, Module, stack_need

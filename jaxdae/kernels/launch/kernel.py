@@ -9,15 +9,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax.interpreters import ad
 
+from jaxdae.derivatives.batch_axes import Axes
+from jaxdae.derivatives.device_axes import results, varying_together
+from jaxdae.derivatives.functions import evaluate, Function
+from jaxdae.derivatives.primitives import along_new_axis, moving, primitive, replaced, summed
 from jaxdae.kernels.launch.assembly import definitions
-from jaxdae.kernels.launch.batch_axes import Axes
-from jaxdae.kernels.launch.derivatives import evaluate, Function
-from jaxdae.kernels.launch.platforms import Platform, Work
-from jaxdae.kernels.launch.primitives import along_new_axis, moving, primitive, replaced, summed
+from jaxdae.kernels.launch.platforms import on_platforms, Platform, Work
 from jaxdae.kernels.launch.tangents import pushed, stacked
 from jaxdae.kernels.llvm.batch_loops import Lanes
 from jaxdae.kernels.tracing.trace import scalarize, ScalarProgram, UnsupportedOperationError
-from jaxdae.linalg.device_axes import results, varying_together
 
 
 class _Kernel:
@@ -114,7 +114,7 @@ def _lowered(platform: Platform, ctx, *arguments, kernel: _Kernel, axes: Axes):
     return platform.launch(ctx, arguments, kernel.work(axes, lanes))
 
 
-_call = primitive("native_kernel", _shapes, lowering=_lowered)
+_call = primitive("native_kernel", _shapes, lowerings=on_platforms(_lowered))
 
 
 def _jvp(primals, tangents, *, kernel: _Kernel, axes: Axes):

@@ -1,12 +1,13 @@
 """Where JAX computes, and how kernels are written and launched there."""
 
+import functools
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from jaxdae.derivatives.batch_axes import Axes
 from jaxdae.kernels.launch.assembly import assembled
-from jaxdae.kernels.launch.batch_axes import Axes
 from jaxdae.kernels.launch.call import launched, members_first
 from jaxdae.kernels.llvm import machine_code
 from jaxdae.kernels.llvm.batch_loops import Lanes, Signature
@@ -103,3 +104,8 @@ def _device_lanes(*arguments) -> Lanes:
 HOST = Platform("cpu", lambda bits: machine_code.host_width(bits), Lanes, _on_processor)
 CUDA = Platform("cuda", lambda _: 1, _device_lanes, _on_gpu)
 PLATFORMS = HOST, CUDA
+
+
+def on_platforms(rule: Callable) -> dict[str, Callable]:
+    """Rules of lowering by names of platforms, of one `rule(platform, ctx, *arguments, **…)`."""
+    return {x.name: functools.partial(rule, x) for x in PLATFORMS}

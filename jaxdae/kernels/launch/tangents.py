@@ -5,7 +5,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from jaxdae.kernels.launch.primitives import moving, replaced
+from jaxdae.derivatives.primitives import moving, replaced
 
 
 def pushed(function: Callable, primals, tangents):

@@ -4,7 +4,7 @@ Sums of such products are products of longer matrices: `A B + C D = [A C] [B; D]
 pairs of vectors, those of all stages of a step, goes through the memory of the matrix once.
 """
 
-from typing import NamedTuple, TYPE_CHECKING
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,9 +13,6 @@ import numpy as np
 from jaxdae.kernels.graph.dense_products import called, Layout, OUTER, Product
 from jaxdae.kernels.graph.expressions import Graph, RESULT
 from jaxdae.kernels.graph.maps import mapped
-
-if TYPE_CHECKING:
-    from jaxdae.kernels.tracing.trace import ScalarProgram
 
 # Operations that are linear in all of their arguments.
 SUMS = ("add", "sub", "neg")
@@ -188,7 +185,7 @@ class Pieces(NamedTuple):
         return [*([(size,)] if size else []), *(shape for pair in pairs for shape in pair)]
 
 
-def factored(program: "ScalarProgram") -> tuple["ScalarProgram", tuple[Pieces, ...]]:
+def factored(program: Any) -> tuple[Any, tuple[Pieces, ...]]:
     """Give the factors of the parts of results that are products, instead of the products.
 
     They are multiplied where sums over several calls go through the memory of the product once.

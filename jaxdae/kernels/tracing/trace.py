@@ -7,6 +7,7 @@ import jax
 import jax.extend.core as jex
 import numpy as np
 
+from jaxdae.derivatives.user_rules import own_rules, OwnRule
 from jaxdae.kernels.graph.expressions import Graph, INPUT, TooManyOperations
 from jaxdae.kernels.tracing import (
     casts,
@@ -26,7 +27,6 @@ from jaxdae.kernels.tracing.arrays import (
 from jaxdae.kernels.tracing.control_flow import CALLS, PLAIN_CALLS
 from jaxdae.kernels.tracing.known_numbers import known, on_host
 from jaxdae.kernels.tracing.rules import CALL_PRIMITIVE, RULES
-from jaxdae.kernels.tracing.user_rules import own_rules, OwnRule
 
 
 class UnsupportedOperationError(NotImplementedError):

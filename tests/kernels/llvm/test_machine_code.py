@@ -13,10 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxdae.derivatives.batch_axes import Axes
 from jaxdae.files import others_may_write
 from jaxdae.kernels import native, scalarize
 from jaxdae.kernels.launch.assembly import assembled, definitions
-from jaxdae.kernels.launch.batch_axes import Axes
 from jaxdae.kernels.launch.platforms import HOST
 from jaxdae.kernels.llvm import machine_code, storage
 from jaxdae.kernels.llvm.batch_loops import Lanes

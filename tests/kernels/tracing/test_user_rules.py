@@ -13,8 +13,8 @@ import optimistix
 import pytest
 
 import jaxdae
-from jaxdae.kernels.launch.derivatives import shielded
-from jaxdae.kernels.tracing.user_rules import own_rules
+from jaxdae.derivatives.functions import shielded
+from jaxdae.derivatives.user_rules import own_rules
 from jaxdae.simulation.backends import BackendError
 from jaxdae.simulation.reverse_only import reverse_only
 from jaxdae.solvers import RK4

@@ -8,7 +8,7 @@ import pytest
 
 import jaxdae
 from jaxdae.compiled import jit, kinds
-from jaxdae.kernels.memory import Memory
+from jaxdae.memory import Memory
 
 # Squares of frequencies, changed between runs.
 STIFFNESS = 1.0

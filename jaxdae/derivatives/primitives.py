@@ -1,15 +1,14 @@
 """Primitives of JAX that serve a batch in one call: what all of them register."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import jax.extend.core as jex
 from jax.interpreters import ad, batching, mlir
 
-from jaxdae.kernels.launch.batch_axes import Axes, with_new_axis
-from jaxdae.kernels.launch.platforms import PLATFORMS
+from jaxdae.derivatives.batch_axes import Axes, with_new_axis
 
 # Programs of each that are kept for calls outside of all transformations.
 _MOST_PROGRAMS = 256
@@ -19,7 +18,7 @@ def primitive(
     name: str,
     shapes: Callable,
     *,
-    lowering: Callable | None = None,
+    lowerings: Mapping[str, Callable] | None = None,
     computed: Callable | None = None,
     batched: Callable | None = None,
 ) -> Any:
@@ -30,7 +29,7 @@ def primitive(
     Args:
         name: in the programs of JAX.
         shapes: its rule of shapes.
-        lowering: its rule, `lowering(platform, ctx, *arguments, **parameters)`; or else
+        lowerings: its rules, `(ctx, *arguments, **parameters)`, by names of platforms; or else
         computed: what it is as a function of JAX.
         batched: its batching rule; by default the same primitive with one more axis.
     """
@@ -38,10 +37,8 @@ def primitive(
     made.multiple_results = True
     made.def_abstract_eval(shapes)
     made.def_impl(_eager(made))
-    if lowering is not None:
-        for platform in PLATFORMS:
-            rule = functools.partial(lowering, platform)
-            mlir.register_lowering(made, rule, platform=platform.name)
+    for platform, rule in (lowerings or {}).items():
+        mlir.register_lowering(made, rule, platform=platform)
     if computed is not None:
         mlir.register_lowering(made, mlir.lower_fun(computed, multiple_results=True))
 

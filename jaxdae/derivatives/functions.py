@@ -15,10 +15,10 @@ import jax.extend.core as jex
 import jax.numpy as jnp
 from jax.interpreters import ad
 
-from jaxdae.kernels.launch.batch_axes import Axes
-from jaxdae.kernels.launch.primitives import moving, primitive, replaced, summed
-from jaxdae.kernels.tracing.user_rules import own_rules
-from jaxdae.linalg.device_axes import results, varying_together
+from jaxdae.derivatives.batch_axes import Axes
+from jaxdae.derivatives.device_axes import results, varying_together
+from jaxdae.derivatives.primitives import moving, primitive, replaced, summed
+from jaxdae.derivatives.user_rules import own_rules
 
 FORWARD, REVERSE, BOTH = "forward", "reverse", "both"
 
