@@ -80,11 +80,10 @@ Analyze:
     controllability       Controllable subspace and the roots outside of it.
     equilibrium           The equilibrium near a guess: a state of rest in which all forces balance.
     EquilibriumError      No equilibrium was found.
-    linear_certificate    Certificate of linear constraint perturbation equations `dy/dt = H y`.
     linearize             Linear equations of the perturbed motion about an equilibrium.
     lqr                   The regulator that minimizes `int (s^T Q s + u^T R u) dt`.
     lqr_on_constraints    Regulator of a constrained system, on the part that its constraints leave.
-    lyapunov_certificate  Certificate of the generalized Baumgarte equations.
+    lyapunov_certificate  Certificate of constraint perturbation equations, of gains or a matrix.
     spectrum              Roots, and the verdict on the stability of the equilibrium.
     step_limit            The largest step of a method that contracts the violation.
 

@@ -19,7 +19,6 @@ from .analysis import (
     controllability as controllability,
     equilibrium as equilibrium,
     EquilibriumError as EquilibriumError,
-    linear_certificate as linear_certificate,
     linearize as linearize,
     lqr as lqr,
     lqr_on_constraints as lqr_on_constraints,

@@ -34,7 +34,7 @@ from IPython.display import display
 from jax.scipy.linalg import expm
 
 import jaxdae
-from jaxdae.analysis import linear_certificate, modal_weight, step_matrix, weighted_norm
+from jaxdae.analysis import lyapunov_certificate, modal_weight, step_matrix, weighted_norm
 from jaxdae.control import HurwitzGains, relative_degree, StabilizedIntegrals
 from jaxdae.models import AdaptiveMirror, Kepler
 from jaxdae.models.mirror import coefficients, voltage
@@ -153,7 +153,7 @@ assert abs(companion["from j = 1, as printed"] - 1) < 1e-9
 # and $y^2 = y_0^2 e^{-2t}$.
 
 # %%
-one = linear_certificate(-np.eye(1), np.eye(1))
+one = lyapunov_certificate(H=-np.eye(1), weight=np.eye(1))
 exact = np.exp(-2.0)  # |y|^2 after one second
 print(f"m1 = {one.m1}, m2 = {one.m2}, s = {one.s}, rate = {one.rate}")
 print("|y(1)|^2:", exact, " bound:", np.exp(-one.rate), " bound as printed:", np.exp(-2 * one.rate))
@@ -168,7 +168,7 @@ worst = {"s / m2": -np.inf, "2 s / m2 (printed)": -np.inf}
 for _ in range(50):
     H = rng.normal(size=(3, 3))
     H -= (np.linalg.eigvals(H).real.max() + rng.uniform(0.1, 1.0)) * np.eye(3)
-    c = linear_certificate(H)
+    c = lyapunov_certificate(H=H)
     flow = np.asarray(jax.vmap(lambda t, H=H: expm(t * H))(jnp.asarray(ts)))
     size = np.linalg.norm(flow, ord=2, axis=(1, 2)) ** 2  # over all starts
     for name, rate in zip(worst, (c.rate, 2 * c.rate), strict=True):
@@ -192,7 +192,7 @@ H = np.asarray(slow.perturbation_matrix(0.0, sample.q, sample.v, sample.w))
 # The derivatives in units of the fastest root, or they would not be comparable.
 unit = np.diag(20.0 ** -np.arange(4.0))
 H = unit @ H @ np.linalg.inv(unit)
-weights = {"plain": np.eye(4), "Lyapunov": linear_certificate(H).m, "modes": modal_weight(H)}
+weights = {"plain": np.eye(4), "Lyapunov": lyapunov_certificate(H=H).m, "modes": modal_weight(H)}
 steps = np.linspace(1e-4, 0.16, 321)
 norms = {
     method: {

@@ -17,7 +17,6 @@ from jaxdae.analysis.linearization import (
 )
 from jaxdae.analysis.lyapunov import (
     BaumgarteCertificate as BaumgarteCertificate,
-    linear_certificate as linear_certificate,
     LinearCertificate as LinearCertificate,
     lyapunov_certificate as lyapunov_certificate,
 )

@@ -13,7 +13,6 @@ from jaxdae.analysis.equilibria import Equilibrium, equilibrium
 from jaxdae.analysis.linearization import Linearization, linearize
 from jaxdae.analysis.lyapunov import (
     BaumgarteCertificate,
-    linear_certificate,
     LinearCertificate,
     lyapunov_certificate,
 )
@@ -221,7 +220,7 @@ def _stabilizer(stabilization, m: int, r: int) -> Stabilizer | None:
     baumgarte = None
     if m and isinstance(stabilization, Baumgarte):
         baumgarte = lyapunov_certificate(stabilization.K_D, stabilization.K_P, m)
-    return Stabilizer(H, roots, baumgarte, linear_certificate(H))
+    return Stabilizer(H, roots, baumgarte, lyapunov_certificate(H=H))
 
 
 def _field(system, formulation, eq: Equilibrium) -> Field:

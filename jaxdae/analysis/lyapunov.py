@@ -1,6 +1,6 @@
 """Lyapunov certificates for constraint perturbation equations, with the rates they guarantee."""
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 
@@ -64,8 +64,29 @@ class LinearCertificate(NamedTuple):
         return shown(self)
 
 
-def lyapunov_certificate(K_D, K_P, m: int | None = None, eps: float | None = None):
-    r"""Certificate of the generalized Baumgarte equations, with the best guaranteed rate.
+@overload
+def lyapunov_certificate(
+    K_D, K_P, m: int | None = None, eps: float | None = None
+) -> BaumgarteCertificate: ...
+
+
+@overload
+def lyapunov_certificate(*, H, weight=None, weight_rate=None) -> LinearCertificate: ...
+
+
+def lyapunov_certificate(
+    K_D=None,
+    K_P=None,
+    m: int | None = None,
+    eps: float | None = None,
+    *,
+    H=None,
+    weight=None,
+    weight_rate=None,
+) -> BaumgarteCertificate | LinearCertificate:
+    r"""Certificate of constraint perturbation equations, of gains or a matrix.
+
+    Of the generalized Baumgarte equations, with the best guaranteed rate:
 
         V = |dphi/dt + eps phi|^2 / 2 + phi^T (K_P + eps K_D - eps^2 I) phi / 2
         dV/dt = -eps phi^T K_P phi - (dphi/dt)^T (K_D - eps I) dphi/dt
@@ -75,20 +96,47 @@ def lyapunov_certificate(K_D, K_P, m: int | None = None, eps: float | None = Non
     matrix is `K_P + eps (K_D - eps I)`. The guaranteed rate is the largest `rho` with
     `decay >= rho weight`. Both matrices are affine in `eps`, so `rho(eps)` has a single hump.
 
+    Of the matrix of `dy/dt = H y` without a weight `m`, this solves `H^T m + m H = -2 I`, so that
+    `s = 1`. With a given constant weight `H` may be a batch of samples along a motion (gains that
+    depend on state and time); `s` is then the least of all. With `V <= m2 |y|^2` the rate that
+    follows is `s / m2`: `dV/dt <= -s |y|^2 <= -(s / m2) V`. [Mukharlyamov2019, section 3] prints
+    `2 s / m2`, which is false with its bounds: for `H = -1`, `m = 1` we have `V = y^2 / 2`,
+    `m1 = m2 = 1/2`, `s = 1`, and `|y|^2` decays as `exp(-2 t)`, which is `s / m2 = 2`, not 4. The
+    factor 2 belongs to bounds on `m` itself, `y^T m y <= m2 |y|^2`.
+
     Args:
         K_D: velocity gain [1/s]: scalar, diagonal `(m,)` or SPD matrix `(m, m)`.
         K_P: position gain [1/s^2], likewise.
         m: number of constraints, needed only where both gains are scalars and `m > 1`.
         eps: a value to certify; by default the one with the best rate.
+        H: instead of gains, a constant matrix `(p, p)`, or samples `(samples, p, p)` with `weight`
+            given.
+        weight: of a matrix, SPD, shape `(p, p)`.
+        weight_rate: rate of the weight at the samples, where it is not constant; `weight` is then
+            `(samples, p, p)` too.
 
     Returns:
-        `BaumgarteCertificate`.
+        `BaumgarteCertificate` of gains, `LinearCertificate` of a matrix.
 
     Raises:
         ValueError: for gains that are not symmetric or not positive definite, an `eps` that is not
-            feasible, or a rate that is not positive beyond round-off.
-        TypeError: for gains that are not numbers.
+            feasible, or a rate that is not positive beyond round-off; for an `H` that is not
+            Hurwitz, or a weight that is not symmetric, not positive definite, or along which `V`
+            does not decay beyond round-off; with the numbers.
+        TypeError: for gains that are not numbers, both gains and a matrix, or neither.
     """
+    gains = (K_D, K_P)
+    if H is not None and all(x is None for x in (*gains, m, eps)):
+        return _of_matrix(H, weight, weight_rate)
+    if any(x is not None for x in (H, weight, weight_rate)) or any(x is None for x in gains):
+        raise TypeError(
+            "lyapunov_certificate: give gains, (K_D, K_P, m, eps), or a matrix, (H=, weight=, "
+            "weight_rate=), not some of both."
+        )
+    return _of_gains(K_D, K_P, m, eps)
+
+
+def _of_gains(K_D, K_P, m: int | None, eps: float | None) -> BaumgarteCertificate:
     check_positive("K_D", K_D)
     check_positive("K_P", K_P)
     for name, gain in (("K_D", K_D), ("K_P", K_P)):
@@ -119,40 +167,15 @@ def lyapunov_certificate(K_D, K_P, m: int | None = None, eps: float | None = Non
     return BaumgarteCertificate(largest, float(eps), rate, weight, decay, growth)
 
 
-def linear_certificate(H, m=None, dm_dt=None) -> LinearCertificate:
-    r"""Certificate of linear constraint perturbation equations `dy/dt = H y`.
-
-    Without `m`, and for constant `H`, the weight solves `H^T m + m H = -2 I`, so that `s = 1`. With
-    a given constant weight `H` may be a batch of samples along a motion (gains that depend on state
-    and time); `s` is then the least of all.
-
-    With `V <= m2 |y|^2` the rate that follows is `s / m2`: `dV/dt <= -s |y|^2 <= -(s / m2) V`.
-    [Mukharlyamov2019, section 3] prints `2 s / m2`, which is false with its bounds: for `H = -1`,
-    `m = 1` we have `V = y^2 / 2`, `m1 = m2 = 1/2`, `s = 1`, and `|y|^2` decays as `exp(-2 t)`,
-    which is `s / m2 = 2`, not 4. The factor 2 belongs to bounds on `m` itself,
-    `y^T m y <= m2 |y|^2`.
-
-    Args:
-        H: constant matrix `(p, p)`, or samples `(samples, p, p)` with `m` given.
-        m: weight, SPD, shape `(p, p)`.
-        dm_dt: rate of the weight at the samples, where it is not constant; `m` is then
-            `(samples, p, p)` too.
-
-    Returns:
-        `LinearCertificate`.
-
-    Raises:
-        ValueError: for an `H` that is not Hurwitz, or a weight that is not symmetric, not positive
-            definite, or along which `V` does not decay beyond round-off; with the numbers.
-    """
+def _of_matrix(H, m, dm_dt) -> LinearCertificate:
     H = np.asarray(H, np.float64)
     if m is None:
         m = _lyapunov_weight(H)
-    m = symmetric("m", m)
+    m = symmetric("weight", m)
     half = m @ H
     product = np.swapaxes(half, -1, -2) + half
     if dm_dt is not None:
-        product = product + symmetric("dm_dt", dm_dt)
+        product = product + symmetric("weight_rate", dm_dt)
     # dV/dt = y^T (H^T m + m H + dm/dt) y / 2; what round-off of it may hide does not count.
     size = np.abs(m) @ np.abs(H) + (0.0 if dm_dt is None else np.abs(dm_dt))
     hidden = 8 * m.shape[-1] * np.finfo(float).eps * np.linalg.norm(size, axis=(-2, -1))
@@ -171,8 +194,8 @@ def _lyapunov_weight(H):
     """`m` with `H^T m + m H = -2 I`."""
     if H.ndim != 2 or H.shape[0] != H.shape[1]:
         raise ValueError(
-            f"H has shape {H.shape}; without a weight m it must be one square matrix. For samples "
-            "of a varying H give m, for example that of linear_certificate(H[0])."
+            f"H has shape {H.shape}; without a weight it must be one square matrix. For samples "
+            "of a varying H give one, for example the m of lyapunov_certificate(H=H[0])."
         )
     worst = np.linalg.eigvals(H).real.max()
     if worst >= 0:

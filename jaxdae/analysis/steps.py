@@ -19,7 +19,7 @@ from typing import NamedTuple
 import diffrax
 import numpy as np
 
-from jaxdae.analysis.lyapunov import linear_certificate
+from jaxdae.analysis.lyapunov import lyapunov_certificate
 from jaxdae.analysis.perturbation import perturbation_matrix
 from jaxdae.reprs import shown
 from jaxdae.stability.stability_functions import AdamsBashforth, amplification, step_matrix
@@ -146,7 +146,7 @@ def _first_exits(factor: Callable, roots: np.ndarray) -> np.ndarray:
 def _in_norm(H, roots, solver, theta, weight) -> StepLimit:
     if isinstance(solver, AdamsBashforth):
         raise ValueError("the Lyapunov-norm version is for one-step methods; use 'spectral'.")
-    weight = balanced_weight(H) if weight is None else linear_certificate(H, weight).m
+    weight = balanced_weight(H) if weight is None else lyapunov_certificate(H=H, weight=weight).m
 
     def factor(h):
         return np.array(
@@ -210,7 +210,7 @@ def weighted_norm(matrix, weight) -> float:
 def balanced_weight(H) -> np.ndarray:
     """Lyapunov weight of `H` in units in which its rows and columns are of even size.
 
-    With `D` the diagonal similarity that balances `H`, and `m` the weight of `linear_certificate`
+    With `D` the diagonal similarity that balances `H`, and `m` the weight of `lyapunov_certificate`
     for `D^-1 H D`, it is `D^-1 m D^-1`. A root of 100 1/s makes the third derivative a million
     times larger than the residual; without the scaling the norm would be blind to the one or the
     other.
@@ -229,7 +229,7 @@ def balanced_weight(H) -> np.ndarray:
 
     H = np.asarray(H, np.float64)
     balanced, (scale, _) = matrix_balance(H, permute=False, separate=True)
-    return linear_certificate(balanced).m / np.outer(scale, scale)
+    return lyapunov_certificate(H=balanced).m / np.outer(scale, scale)
 
 
 def modal_weight(H) -> np.ndarray:
@@ -250,7 +250,7 @@ def modal_weight(H) -> np.ndarray:
     if not condition < 1e6:
         raise ValueError(
             f"the modes of H are dependent (condition {condition:.3g}): two roots coincide. Use "
-            "the weight of linear_certificate(H)."
+            "the m of lyapunov_certificate(H=H)."
         )
     # Modes come in conjugate pairs, so that the product is real.
     weight = np.linalg.inv(np.real(vectors @ vectors.conj().T))

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from jaxdae.analysis.lyapunov import linear_certificate, lyapunov_certificate
+from jaxdae.analysis.lyapunov import lyapunov_certificate
 from jaxdae.analysis.steps import spectral_limit
 from jaxdae.compiled import jit
 from jaxdae.control.base import offers_of
@@ -328,7 +328,7 @@ def _guaranteed_rate(H) -> float | None:
 
     balanced, _ = matrix_balance(H, permute=False, separate=True)
     try:
-        return linear_certificate(balanced).rate / 2
+        return lyapunov_certificate(H=balanced).rate / 2
     except ValueError:
         return None
 

@@ -1,11 +1,13 @@
 """Theorems about Lyapunov certificates."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import scipy.linalg
 
 import jaxdae
-from jaxdae.analysis import linear_certificate, lyapunov_certificate, perturbation_matrix
+from jaxdae.analysis import lyapunov_certificate, perturbation_matrix
 from jaxdae.formulations import Baumgarte
 
 
@@ -83,9 +85,16 @@ def test_gains_that_are_not_numbers_are_refused():
         lyapunov_certificate(2.0, jaxdae.Positive(3.0))
 
 
+def test_gains_and_a_matrix_exclude_each_other():
+    gains: dict[str, Any] = {"K_D": 1.0, "K_P": 1.0}
+    for given in ({}, {"K_D": 1.0}, gains | {"H": -np.eye(2)}, gains | {"weight": 1.0}):
+        with pytest.raises(TypeError, match=r"give gains, .* or a matrix"):
+            lyapunov_certificate(**given)
+
+
 def test_the_rate_is_s_over_m2_and_twice_that_is_false():
     """The counterexample to the constant of Servo: one exponential, exactly known."""
-    found = linear_certificate(-np.eye(1))
+    found = lyapunov_certificate(H=-np.eye(1))
     # Less what round-off may have hidden.
     np.testing.assert_allclose(found[1:], (0.5, 0.5, 1.0, 2.0), rtol=1e-14)
     assert found.rate < 2.0
@@ -100,7 +109,7 @@ def test_the_bound_holds_for_random_hurwitz_matrices(rng):
     for _ in range(10):
         H = rng.normal(size=(4, 4))
         H -= (np.linalg.eigvals(H).real.max() + 0.3) * np.eye(4)
-        found = linear_certificate(H)
+        found = lyapunov_certificate(H=H)
         np.testing.assert_allclose(H.T @ found.m + found.m @ H, -2 * np.eye(4), atol=1e-9)
         np.testing.assert_allclose(found.s, 1.0, rtol=1e-9)
         for t in (0.2, 1.0, 4.0):
@@ -112,13 +121,15 @@ def test_samples_of_a_varying_matrix_share_one_weight():
     def H(t):
         return np.array([[0.0, 1.0], [-4.0 - 0.3 * np.sin(t), -4.0]])
 
-    weight = linear_certificate(H(0.0)).m
+    weight = lyapunov_certificate(H=H(0.0)).m
     samples = np.array([H(t) for t in np.linspace(0, 6.3, 30)])
-    found = linear_certificate(samples, weight)
-    each = [linear_certificate(sample, weight).s for sample in samples]
+    found = lyapunov_certificate(H=samples, weight=weight)
+    each = [lyapunov_certificate(H=sample, weight=weight).s for sample in samples]
     np.testing.assert_allclose(found.s, min(each), rtol=1e-12)
-    growing = linear_certificate(
-        samples, np.tile(weight, (30, 1, 1)), dm_dt=0.1 * np.tile(np.eye(2), (30, 1, 1))
+    growing = lyapunov_certificate(
+        H=samples,
+        weight=np.tile(weight, (30, 1, 1)),
+        weight_rate=0.1 * np.tile(np.eye(2), (30, 1, 1)),
     )
     # dV/dt grows by y^T (0.1 I) y / 2.
     np.testing.assert_allclose(growing.s, found.s - 0.05, rtol=1e-9)
@@ -126,11 +137,11 @@ def test_samples_of_a_varying_matrix_share_one_weight():
 
 def test_a_matrix_that_grows_is_refused():
     with pytest.raises(ValueError, match=r"not Hurwitz.* real part 0\.1"):
-        linear_certificate(np.diag([-1.0, 0.1]))
+        lyapunov_certificate(H=np.diag([-1.0, 0.1]))
     with pytest.raises(ValueError, match="weight gives no certificate"):
-        linear_certificate(np.array([[0.0, 1.0], [-4.0, -4.0]]), np.eye(2))
+        lyapunov_certificate(H=np.array([[0.0, 1.0], [-4.0, -4.0]]), weight=np.eye(2))
     with pytest.raises(ValueError, match="must be one square matrix"):
-        linear_certificate(np.zeros((3, 2, 2)))
+        lyapunov_certificate(H=np.zeros((3, 2, 2)))
 
 
 # Gains of which one is so large that skew parts of the others look like round-off beside it.
@@ -152,10 +163,10 @@ def test_weights_that_are_not_symmetric_or_definite_are_refused():
     H = np.array([[-0.1592, 0.5408], [0.2147, 0.3554]])
     m = np.array([[1.0, -2.615], [0.0, 1.0]])
     for weight, samples in ((m, H), (np.stack([m, m]), np.stack([H, H]))):
-        with pytest.raises(ValueError, match="m is not symmetric"):
-            linear_certificate(samples, weight)
+        with pytest.raises(ValueError, match="weight is not symmetric"):
+            lyapunov_certificate(H=samples, weight=weight)
     with pytest.raises(ValueError, match="weight gives no certificate"):
-        linear_certificate(H, np.diag([1.0, -1.0]))
+        lyapunov_certificate(H=H, weight=np.diag([1.0, -1.0]))
 
 
 def _random_gain(rng, size: int) -> np.ndarray:

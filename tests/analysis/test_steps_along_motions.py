@@ -10,7 +10,7 @@ import pytest
 import jaxdae
 from jaxdae.analysis import (
     contraction_along,
-    linear_certificate,
+    lyapunov_certificate,
     perturbation_matrix,
     step_limit,
     step_limit_along,
@@ -54,7 +54,7 @@ def test_servos_formula_is_two_stage_methods_to_third_order(solver):
 
 
 def test_gains_that_vary_contract_along_the_motion_or_not():
-    weight = linear_certificate(varying(0.0)).m
+    weight = lyapunov_certificate(H=varying(0.0)).m
     ts = np.linspace(0, 3, 40)
     small, large = (contraction_along(varying, ts, h, weight=weight) for h in (0.05, 0.6))
     assert small.contracting
@@ -72,7 +72,7 @@ def test_gains_that_vary_contract_along_the_motion_or_not():
 @pytest.mark.slow
 def test_along_a_motion_of_constant_gains_the_limit_is_the_plain_one():
     H = perturbation_matrix(DAMPED)
-    weight = linear_certificate(H).m
+    weight = lyapunov_certificate(H=H).m
     for theta in (1.0, 0.9):
         plain = step_limit(H, RK4(), version="lyapunov", theta=theta, weight=weight)
         along = step_limit_along(
@@ -104,7 +104,7 @@ def test_gains_of_the_state_contract_up_to_the_limit_along_the_motion(led_point)
     def H(t):
         return formulation.perturbation_matrix(system, t, sol.evaluate(t))
 
-    weight = linear_certificate(np.asarray(H(0.25))).m
+    weight = lyapunov_certificate(H=np.asarray(H(0.25))).m
     found = step_limit_along(H, ts, weight=weight, solver=RK4())
     below, above = (
         contraction_along(H, ts, factor * found.limit, weight=weight, solver=RK4())
@@ -116,6 +116,6 @@ def test_gains_of_the_state_contract_up_to_the_limit_along_the_motion(led_point)
 
 
 def test_a_motion_that_no_step_contracts_is_refused():
-    weight = linear_certificate(perturbation_matrix(Baumgarte(K_D=100.0, K_P=2500.0))).m
+    weight = lyapunov_certificate(H=perturbation_matrix(Baumgarte(K_D=100.0, K_P=2500.0))).m
     with pytest.raises(ValueError, match=r"all along the motion: the best is 1\..* at t = "):
         step_limit_along(varying, [0.0, 1.0], weight=weight, solver=RK4(), theta=0.9)
