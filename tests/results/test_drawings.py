@@ -12,7 +12,7 @@ import pytest
 
 from helpers.moving import Turning
 from helpers.stored_runs import stored
-from jaxdae import Baumgarte, Multipliers, simulate, State, Trajectory, Trajectory
+from jaxdae import Baumgarte, Multipliers, simulate, State, Trajectory
 from jaxdae.models import CartesianPendulum
 from jaxdae.plotting import plot_mechanism, shapes
 from jaxdae.results.drawing import _joined, _words, Drawing, drawing_of, points_of

@@ -21,7 +21,6 @@ from jaxdae import (
     simulate,
     State,
     Trajectory,
-    Trajectory,
     TrajectoryFileError,
 )
 from jaxdae.models import CartesianPendulum
