@@ -18,14 +18,16 @@ from jaxdae.tuning.costs import (
     TrackingError as TrackingError,
     WeightedSum as WeightedSum,
 )
-from jaxdae.tuning.crank_rocker import CrankRocker as CrankRocker
 from jaxdae.tuning.descent import default_optimizer as default_optimizer
-from jaxdae.tuning.logarithm import Logarithm as Logarithm
 from jaxdae.tuning.loop import tune as tune, TuningStep as TuningStep
-from jaxdae.tuning.objectives import SimulationObjective as SimulationObjective
+from jaxdae.tuning.objectives import (
+    Logarithm as Logarithm,
+    SimulationObjective as SimulationObjective,
+)
 from jaxdae.tuning.optimizers import OPTIMIZERS as OPTIMIZERS
 from jaxdae.tuning.parametrizations import (
     AbstractParametrization as AbstractParametrization,
+    CrankRocker as CrankRocker,
     HurwitzPolynomial as HurwitzPolynomial,
     Interval as Interval,
     is_parametrization as is_parametrization,

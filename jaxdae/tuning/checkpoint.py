@@ -192,19 +192,21 @@ def _verified(path: Path, content: bytes) -> tuple[dict[str, Any], bytes]:
     return header, payload
 
 
+_HEADER = {"version": int, "rows": int, "software": dict, "fingerprint": dict}
+
+
 def _header(path: Path, first: bytes) -> dict[str, Any]:
-    remedy = "restore a copy, or start again with `overwrite=True`"
+    header: dict[str, Any] = {}
     try:
         header = json.loads(first)
+        wrong = [name for name, kind in _HEADER.items() if type(header.get(name)) is not kind]
     except (ValueError, RecursionError) as error:
-        raise refusal(path, f"its first line is damaged ({error})", remedy) from error
-    missing = [x for x in ("version", "rows", "software", "fingerprint") if x not in header]
-    if missing:
-        raise refusal(path, f"its first line has no {missing[0]!r}", remedy)
-    if type(header["rows"]) is not int or header["rows"] < 0:
-        raise refusal(path, f"it has {header['rows']!r} finished evaluations", remedy)
-    if not isinstance(header["fingerprint"], dict):
-        raise refusal(path, "its first line does not say what run it is", remedy)
+        wrong = [error]
+    if not wrong and header["rows"] < 0:
+        wrong = ["rows"]
+    if wrong:
+        remedy = "restore a copy, or start again with `overwrite=True`"
+        raise refusal(path, f"its first line is damaged ({wrong[0]})", remedy)
     return header
 
 

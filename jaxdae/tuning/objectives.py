@@ -23,7 +23,6 @@ from jaxdae.tuning.budgets import budget_of
 from jaxdae.tuning.certificate import Certificate, certificate
 from jaxdae.tuning.conditions import Conditions, ends_of_steps, grids, Member, Members
 from jaxdae.tuning.fitting import check_fitting, check_states, check_times, checked_parts
-from jaxdae.tuning.member_costs import costs_of
 from jaxdae.tuning.risk import at_risk, check_risk, in_words, is_mean, Risk
 
 
@@ -185,8 +184,14 @@ class SimulationObjective(Module):
         return certificate(self, params)
 
     def certificate_of_fit(self, params: PyTree, residuals) -> Certificate:
-        """`certificate` where `residuals(params)` is known: no member runs again."""
-        return certificate(self, params, costs_of(self, residuals))
+        """`certificate` where `residuals(params)` is known: no member runs again.
+
+        Failures that have a price are hidden in them: the members then run.
+        """
+        if self.failure_cost is not None:
+            return certificate(self, params)
+        rows = np.asarray(residuals, np.float64).reshape(int(np.prod(self.shape)), -1)
+        return certificate(self, params, len(rows) * np.sum(rows**2, axis=1))
 
     @property
     def members(self) -> Members:
@@ -391,3 +396,40 @@ _PASSED_ON = ("t0", "solver", "stepsize_controller", "saveat", "backend")
 
 def _name_of(cost: Callable) -> str:
     return getattr(cost, "__name__", type(cost).__name__)
+
+
+class Logarithm(Module):
+    """Natural logarithm of a positive objective, with the same minima.
+
+    Gradients become relative. A violation that falls by many powers of ten is then descended on
+    at one pace; its budget and mode are those of the objective. Where the objective is not
+    positive, the logarithm is not finite (NaN, or `-inf` at zero), and `tune` takes no such step.
+
+    Args:
+        objective: positive scalar function of the parameters.
+    """
+
+    objective: Callable
+
+    def __call__(self, params: PyTree) -> Float[Array, ""]:
+        """Logarithm of the objective.
+
+        Args:
+            params: resolved parameters.
+        """
+        return jnp.log(self.objective(params))
+
+    @property
+    def mode(self) -> str | None:
+        """How to differentiate: as the objective says, if it does."""
+        return getattr(self.objective, "mode", None)
+
+    @property
+    def budget(self) -> str:
+        """Step or work budget of the objective, in words; "" if it states none."""
+        return getattr(self.objective, "budget", "")
+
+    @property
+    def certificate(self) -> Callable[[PyTree], Certificate]:
+        """The function of parameters that says what is known of them, if the objective has one."""
+        return self.objective.certificate  # pyright: ignore[reportFunctionMemberAccess]

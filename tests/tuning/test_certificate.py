@@ -26,7 +26,6 @@ from jaxdae.tuning import (
     TrackingError,
 )
 from jaxdae.tuning.certificate import StabilityCertificate
-from jaxdae.tuning.member_costs import costs_of
 
 PENDULUM = CartesianPendulum()
 STARTS = perturbed_states(State(*PENDULUM.start()), jax.random.key(0), 2, 1e-2, 1e-2)
@@ -326,7 +325,8 @@ def test_the_certificate_of_a_fit_is_that_of_new_runs(good):
     assert made.certificate_of_fit(params, rows.ravel()).failed_members == (made.members.name(2),)
 
 
-def test_a_price_of_failures_hides_them_in_residuals():
+def test_a_price_of_failures_hides_them_in_residuals(good):
     """A row that is the price alone may be a run that failed: all members run again."""
-    made = objective(failure_cost=1.0)
-    assert costs_of(made, np.zeros(40)) is None
+    made, params = objective(failure_cost=1.0), gains(20.0, 100.0)
+    found = made.certificate_of_fit(params, np.zeros(40))
+    np.testing.assert_allclose(found.worst_cost, good.worst_cost, rtol=1e-12)
