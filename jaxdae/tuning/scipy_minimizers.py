@@ -73,18 +73,6 @@ class Answer(NamedTuple):
     finite: Any
 
 
-class Outcome(NamedTuple):
-    """How a minimizer ended.
-
-    Attributes:
-        success: whether it says that it has converged.
-        message: its own words.
-    """
-
-    success: bool
-    message: str
-
-
 class Settings(NamedTuple):
     """What a minimizer is to do.
 
@@ -229,8 +217,8 @@ class ScipyRun(Run):
             worst = self._names[int(np.argmax(relative))]
             violation = self.violations()[worst]
             return "infeasible", f"the constraint {worst!r} is still violated by {violation:.3g}"
-        outcome = self._starts[start].result
-        if outcome is None:
+        message = self._starts[start].result
+        if message is None:
             return in_words(RUNNING, 0.0, self.problem.tolerance)
         if not self._names and self._records[0].gradient_norm[start] == 0 and row == 0:
             return in_words(FLAT, float(self._seen[row].loss[best]), self.problem.tolerance)
@@ -240,7 +228,7 @@ class ScipyRun(Run):
         words = f"the gradient less that of active constraints is {left:.1e} of the largest"
         # Below the root of the tolerance the loss can fall by the tolerance at most.
         reason = "converged" if left <= self.problem.tolerance**0.5 else "stalled"
-        return reason, f"{words}; SciPy: {outcome.message}"
+        return reason, f"{words}; SciPy: {message}"
 
     def rows_of(self, start: int) -> int:
         """Evaluations until a start ended."""
@@ -383,7 +371,7 @@ class Questions:
 _HALVINGS = 60
 
 
-def minimize(settings: Settings, point: np.ndarray, update: np.ndarray, ask) -> Outcome:
+def minimize(settings: Settings, point: np.ndarray, update: np.ndarray, ask) -> str:
     """Minimize from a start, by asking for evaluations.
 
     Args:
@@ -391,6 +379,9 @@ def minimize(settings: Settings, point: np.ndarray, update: np.ndarray, ask) -> 
         point: the initial point, shape (p,).
         update: its perturbation, halved until the evaluation is finite.
         ask: returns the `Answer` at a point.
+
+    Returns:
+        How it ended, in its own words.
     """
     from scipy import optimize
 
@@ -400,13 +391,13 @@ def minimize(settings: Settings, point: np.ndarray, update: np.ndarray, ask) -> 
         update, trials = update / 2, trials + 1
         start = point + update
     if not functions.at(start).finite:
-        return Outcome(False, "no evaluation near the start is finite")
+        return "no evaluation near the start is finite"
     functions.scale(start)
     arguments = _slsqp if settings.method == "slsqp" else _trust
     result = optimize.minimize(
         functions.loss, start, jac=functions.gradient, **arguments(functions, settings)
     )
-    return Outcome(bool(result.success), str(result.message).rstrip(".").lower())
+    return str(result.message).rstrip(".").lower()
 
 
 class _Functions:

@@ -330,22 +330,6 @@ def test_a_refusal_tells_that_the_software_was_another(stopped, monkeypatch):
     assert_refused(stopped, r"here \(written with .*this is .*'jax': '0.1'", spread=0.25)
 
 
-def test_a_file_is_replaced_as_a_whole(tmp_path, monkeypatch):
-    path = tmp_path / "table.csv"
-    checkpoints.replace_file(path, b"old")
-    checkpoints.replace_file(str(path), b"new")
-    assert path.read_bytes() == b"new"
-    assert os.listdir(tmp_path) == [path.name]
-
-    def cut_off(*_):
-        raise OSError("disk is full")
-
-    monkeypatch.setattr(os, "fsync", cut_off)
-    with pytest.raises(OSError, match="disk is full"):
-        checkpoints.replace_file(path, b"newer")
-    assert path.read_bytes() == b"new"
-
-
 def test_an_existing_file_is_not_replaced_unasked(stopped, uninterrupted):
     before = stopped.read_bytes()
     with pytest.raises(FileExistsError, match=r"resume=True.*overwrite=True"):
