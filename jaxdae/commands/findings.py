@@ -6,8 +6,8 @@ import numpy as np
 
 from jaxdae.tuning import SimulationObjective, TuningResult
 from jaxdae.tuning.certificate import Certificate
-from jaxdae.tuning.judging import Judged
 from jaxdae.tuning.studies import Study
+from jaxdae.tuning.validation import Comparison
 
 # Sets of gains, as tables and pictures name them.
 LABELS = {
@@ -51,21 +51,21 @@ class Findings(NamedTuple):
         study: what was tuned.
         tuned: tuning runs by the name of their column.
         sets: all gains by column, resolved.
-        checks: judgements by the name of the check.
+        checks: summaries by the name of the check.
         beyond: what happens past the place where the method breaks, by column, or `None`.
         certificates: of each column, under the conditions of the tuning for a range.
         left_out: steps [s] of the range at which runs with the first gains fail.
-        judging_seconds: time that judging took [s].
+        validation_seconds: time that validation took [s].
     """
 
     study: Study
     tuned: dict[str, Tuned]
     sets: dict[str, Any]
-    checks: dict[str, Judged]
+    checks: dict[str, Comparison]
     beyond: dict[str, Any] | None
     certificates: dict[str, Certificate]
     left_out: tuple[float, ...]
-    judging_seconds: float
+    validation_seconds: float
 
     @property
     def labels(self) -> dict[str, str]:

@@ -34,8 +34,8 @@ from jaxdae.tuning import (
     tune,
 )
 from jaxdae.tuning.certificate import Certificate, certificate
-from jaxdae.tuning.judging import breaking_times, Judge, stacked
 from jaxdae.tuning.studies import Check, RANGE, Study
+from jaxdae.tuning.validation import breaking_times, stacked, Validation
 
 # Optimizers that take residuals; they need tens of evaluations where others need hundreds.
 _LEAST_SQUARES = ("lm", "gauss-newton")
@@ -140,8 +140,8 @@ def _tune(study: Study, options, out: Path, ending: threading.Event) -> Findings
     sets = {name: gains for name, gains in sets.items() if gains is not None}
     tuned_on = Check("as tuned", count=options.batch)
     study = dataclasses.replace(study, checks=(tuned_on, *study.checks))
-    judge = Judge(study, RK4(), len(sets) + 2)
-    steps, left_out = _held(judge, sets["first"], states)
+    validation = Validation(study, RK4(), len(sets) + 2)
+    steps, left_out = _held(validation, sets["first"], states)
     served = _objective(study, states, (1.0,), options).backend_of(sets["first"])
     tuned: dict[str, Tuned] = {}
     for name, path in _checkpoints(study, out).items():
@@ -152,32 +152,38 @@ def _tune(study: Study, options, out: Path, ending: threading.Event) -> Findings
     began = time.perf_counter()
     # The same starts in all checks but the first, so that these differ by what they say.
     checks = {
-        check.name: judge.under(check, sets, start, keys[int(check is not tuned_on)])
+        check.name: validation.under(check, sets, start, keys[int(check is not tuned_on)])
         for check in study.checks
     }
     beyond = _beyond(study, sets, states)
-    certificates = _certificates(judge, tuned["range"], sets)
-    judging = time.perf_counter() - began
-    findings = Findings(study, tuned, sets, checks, beyond, certificates, left_out, judging)
+    certificates = _certificates(validation, tuned["range"], sets)
+    seconds = time.perf_counter() - began
+    findings = Findings(study, tuned, sets, checks, beyond, certificates, left_out, seconds)
     with _DRAWING:
-        draw(findings, judge, states, options.model, out)
+        draw(findings, validation, states, options.model, out)
     return findings
 
 
-def _held(judge: Judge, first, states: State) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def _held(
+    validation: Validation, first, states: State
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Steps of the range that the first gains hold at, and the others [s]."""
     count = states.q.shape[0]
     steps = np.repeat(RANGE, count)
     batch = _repeated(states, len(RANGE))
-    costs = judge.costs(stacked([first], len(steps)), batch, steps)
+    costs = validation.costs(stacked([first], len(steps)), batch, steps)
     good = [bool(np.all(np.isfinite(x))) for x in costs.reshape(len(RANGE), count)]
     held = tuple(x for x, fine in zip(RANGE, good, strict=True) if fine)
-    left_out = tuple(x * judge.study.dt for x, fine in zip(RANGE, good, strict=True) if not fine)
+    left_out = tuple(
+        x * validation.study.dt for x, fine in zip(RANGE, good, strict=True) if not fine
+    )
     return held or (1.0,), left_out
 
 
-def _certificates(judge: Judge, over_range: Tuned, sets: dict[str, Any]) -> dict[str, Certificate]:
-    """Of all gains over the range, from runs by the program that judges them."""
+def _certificates(
+    validation: Validation, over_range: Tuned, sets: dict[str, Any]
+) -> dict[str, Certificate]:
+    """Of all gains over the range, from runs by the program of the validation."""
     objective, states = over_range.objective, over_range.objective.states
     count = states.q.shape[0]
     # Members of the objective: steps, and starts fastest.
@@ -185,7 +191,7 @@ def _certificates(judge: Judge, over_range: Tuned, sets: dict[str, Any]) -> dict
     batch = _repeated(states, len(over_range.multiples))
     return {
         name: certificate(
-            objective, params, judge.costs(stacked([params], steps.size), batch, steps)
+            objective, params, validation.costs(stacked([params], steps.size), batch, steps)
         )
         for name, params in sets.items()
     }

@@ -14,20 +14,20 @@ from jaxdae.plotting.gains import Limit, Plane, plot_levels, plot_planes
 from jaxdae.plotting.readout import common_unit, with_unit
 from jaxdae.stability.stability_functions import amplification
 from jaxdae.systems import State
-from jaxdae.tuning.judging import Judge, stacked
 from jaxdae.tuning.studies import Study
+from jaxdae.tuning.validation import stacked, Validation
 
 # Cells of the plane of gains in each direction, starts that its costs are means of, and cells of
 # the limit by theory.
 _CELLS, _STARTS, _FINE = 28, 2, 150
 
 
-def draw(found: Findings, judge: Judge, states: State, model: str, out: Path) -> None:
+def draw(found: Findings, validation: Validation, states: State, model: str, out: Path) -> None:
     """Write the figures of a study.
 
     Args:
         found: of the study.
-        judge: runs what the plane of gains needs.
+        validation: runs what the plane of gains needs.
         states: starts the gains were tuned on.
         model: its name, with which titles begin.
         out: folder.
@@ -45,7 +45,7 @@ def draw(found: Findings, judge: Judge, states: State, model: str, out: Path) ->
         more = "" if name == "one step" else f"-{name}"
         save_figure(plot_tuning(history, title=title), out / f"{stem}{more}-tuning.png")
     if "theory" in found.sets and "K_P" in named_gains(study, found.sets["theory"]):
-        planes = [_plane(found, judge, states, name) for name in found.tuned]
+        planes = [_plane(found, validation, states, name) for name in found.tuned]
         heading = f"mean integrated {study.goal.integrand}"
         title = f"{head}: the same gains for every constraint, h = {study.dt:g} s"
         # The path leads through other values of these: it may cross cells where runs fail.
@@ -83,7 +83,7 @@ def _padded(values: np.ndarray, count: int) -> np.ndarray:
     return np.pad(values, (0, count - len(values)), constant_values=np.nan)
 
 
-def _plane(found: Findings, judge: Judge, states: State, name: str) -> Plane:
+def _plane(found: Findings, validation: Validation, states: State, name: str) -> Plane:
     """Cost of gains that are the same for every constraint, at the steps of a tuning run."""
     study, tuned = found.study, found.tuned[name]
     x, y = np.geomspace(0.1, 8.0, _CELLS), np.geomspace(3e-3, 20.0, _CELLS)
@@ -92,8 +92,8 @@ def _plane(found: Findings, judge: Judge, states: State, name: str) -> Plane:
     i, j, k, s = (index.ravel() for index in np.indices(shape))
     gains = _same_gains(found.sets[name], x[i] / study.dt, y[j] / study.dt**2)
     batch = jax.tree.map(lambda z: np.asarray(z)[s % len(z)], states)
-    cost = judge.costs(gains, batch, steps[k]).reshape(shape).mean(axis=(2, 3))
-    limit = _limit(judge.solver, steps, x, y)
+    cost = validation.costs(gains, batch, steps[k]).reshape(shape).mean(axis=(2, 3))
+    limit = _limit(validation.solver, steps, x, y)
     path = [_place(study, params) for params in tuned.path]
     points = {found.labels[z]: _place(study, params) for z, params in found.sets.items()}
     title = LABELS[name] + (f", {min(steps):g} to {max(steps):g} h" if steps.size > 1 else "")

@@ -7,8 +7,8 @@ import numpy as np
 from jaxdae.commands.findings import Findings, LABELS, named_gains, Tuned
 from jaxdae.plotting.readout import common_unit
 from jaxdae.tables import gain_text, table
-from jaxdae.tuning.judging import from_start, Judgement
 from jaxdae.tuning.studies import Check
+from jaxdae.tuning.validation import from_start, Summary
 
 # Theory and tuning agree where they differ by no more.
 AGREEMENT = 0.03
@@ -57,20 +57,20 @@ def record(found: Findings) -> dict[str, Any]:
         "spread": study.deviation,
         "gains": {x: named_gains(study, params) for x, params in found.sets.items()},
         "checks": {
-            check: {column: _plain(x) for column, x in judged.judgements.items()}
-            for check, judged in found.checks.items()
+            check: {column: _plain(x) for column, x in compared.summaries.items()}
+            for check, compared in found.checks.items()
         },
         "tunings": {name: _tuning(x) for name, x in found.tuned.items()},
         "certificates": {name: x.to_json() for name, x in found.certificates.items()},
         "theory_difference": found.theory_difference,
         "left_out": found.left_out,
         "beyond": found.beyond,
-        "judging_seconds": found.judging_seconds,
+        "validation_seconds": found.validation_seconds,
     }
 
 
-def _plain(judgement: Judgement) -> dict[str, Any]:
-    return judgement._asdict()
+def _plain(summary: Summary) -> dict[str, Any]:
+    return summary._asdict()
 
 
 def _tuning(tuned: Tuned) -> dict[str, Any]:
@@ -124,8 +124,8 @@ def _headings(found: Findings) -> list[str]:
 
 def _cost_table(found: Findings) -> str:
     rows = []
-    for name, judged in found.checks.items():
-        of = judged.judgements
+    for name, compared in found.checks.items():
+        of = compared.summaries
         cut = fold(of["first"], of["range"])
         rows.append((name, *(of[x].cost for x in found.sets), cut))
     heading = f"mean integrated {found.study.goal.integrand}"
@@ -135,9 +135,9 @@ def _cost_table(found: Findings) -> str:
 def _part_table(found: Findings) -> str:
     """What the cost is made of, each part in its own unit."""
     rows = [
-        (f"{part}, {name}", *(judged.judgements[x].parts[part] for x in found.sets))
+        (f"{part}, {name}", *(compared.summaries[x].parts[part] for x in found.sets))
         for part in found.study.goal.parts
-        for name, judged in found.checks.items()
+        for name, compared in found.checks.items()
     ]
     return table(("of it, mean integrated", *_headings(found)), rows)
 
@@ -163,7 +163,7 @@ def _certificate_table(found: Findings) -> str:
     return table((heading, *_headings(found)), cells)
 
 
-def fold(old: Judgement, new: Judgement) -> str:
+def fold(old: Summary, new: Summary) -> str:
     """How many times smaller a cost has become, in words.
 
     Args:
@@ -224,10 +224,10 @@ def step_checks(found: Findings) -> list[Check]:
 def _range_lines(found: Findings) -> list[str]:
     """How the gains for a range do at steps they were not tuned on."""
     steps = found.steps
-    lines = [f"Tuned for steps of {min(steps):g} to {max(steps):g} s, judged at others:"]
+    lines = [f"Tuned for steps of {min(steps):g} to {max(steps):g} s, validated at others:"]
     cuts = {}
     for check in step_checks(found):
-        of = found.checks[check.name].judgements
+        of = found.checks[check.name].summaries
         fails = [x for x in ("first", "range") if of[x].failed]
         words = f"runs fail at {check.name}"
         lines += [f"  {of[x].failed} of {check.count} {words}, {found.labels[x]}." for x in fails]
@@ -248,7 +248,7 @@ def _start_lines(found: Findings) -> list[str]:
     cost = found.study.goal.cost
     if from_start(cost) is cost:
         return []
-    of = found.checks["as tuned"].judgements
+    of = found.checks["as tuned"].summaries
     after = ", ".join(
         f"{of[x].cost_from_start:.3g} {LABELS[x]}" for x in found.sets if x != "first"
     )
@@ -262,7 +262,7 @@ def _control_lines(found: Findings) -> list[str]:
     """What the gains ask of the drives: the largest input, and its root mean square over time."""
     if found.study.servo is None:
         return []
-    labels, of = found.study.system.labels(), found.checks["as tuned"].judgements
+    labels, of = found.study.system.labels(), found.checks["as tuned"].summaries
     unit = common_unit(list(labels.input_units))
     name = ", ".join(labels.inputs) or "control"
     asked = {

@@ -1,4 +1,4 @@
-"""A study: which gains are tuned, on what, in which budget, and what they are judged on."""
+"""A study: which gains are tuned, on what, in which budget, and what they are validated on."""
 
 import dataclasses
 from collections.abc import Callable
@@ -27,7 +27,7 @@ from jaxdae.tuning.parametrizations import resolve
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """Conditions that gains are judged under.
+    """Conditions that gains are validated under.
 
     Args:
         name: what differs.
@@ -44,7 +44,7 @@ class Check:
     t1: float | None = None
 
     def conditions(self, study: "Study") -> Conditions:
-        """The step and the horizon that are judged.
+        """The step and the horizon of the validation.
 
         Args:
             study: what is being tuned.
@@ -52,9 +52,9 @@ class Check:
         return Conditions(self.dt * study.dt, study.t1 if self.t1 is None else self.t1)
 
 
-# Steps of the tuned size, that all gains are judged at, and those of the tuning for a range. It
-# has none of the first, so that it is judged at steps it was not tuned on, and reaches beyond them.
-JUDGED = (0.5, 1.0, 1.5, 2.0)
+# Steps of the tuned size: of the validation of all gains, and of the tuning for a range. That has
+# none of the first, so that it is validated at steps it was not tuned on, and reaches beyond them.
+VALIDATION_STEPS = (0.5, 1.0, 1.5, 2.0)
 RANGE = (0.6, 0.8, 1.25, 1.7, 2.1)
 
 
@@ -65,7 +65,7 @@ def common_checks(longer: float) -> tuple[Check, ...]:
         longer: end of the longer time [s].
     """
     names = {0.5: "half the step", 1.0: "other starts", 2.0: "twice the step"}
-    steps = tuple(Check(names.get(x, f"{x:g} times the step"), dt=x) for x in JUDGED)
+    steps = tuple(Check(names.get(x, f"{x:g} times the step"), dt=x) for x in VALIDATION_STEPS)
     return (
         *steps,
         Check("starts twice as far off", deviation=2.0),
@@ -126,7 +126,7 @@ class Study:
         t1: end time [s].
         dt: fixed step [s]: the budget the optimum belongs to.
         deviation: size of the perturbation of the starts, in the coordinates' own units.
-        checks: conditions the result is judged on afterwards.
+        checks: conditions of the validation afterwards.
         beyond: end time [s] past a place where the method is known to break, or `None`.
         servo: a servo-constraint of the system; its gains are then tuned, not the formulation.
         first_gains: what the gains to start from are called.

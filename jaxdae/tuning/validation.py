@@ -23,7 +23,7 @@ from jaxdae.tuning.starts import perturbed_states
 from jaxdae.tuning.studies import Check, Goal, Study
 
 
-class Judgement(NamedTuple):
+class Summary(NamedTuple):
     """Means over a batch of starts; NaN where a start failed.
 
     Attributes:
@@ -45,15 +45,15 @@ class Judgement(NamedTuple):
     control_rms: float
 
 
-class Judged(NamedTuple):
-    """What `Judge.under` returns, by the names of the gains.
+class Comparison(NamedTuple):
+    """What `Validation.under` returns, by the names of the gains.
 
     Attributes:
-        judgements: of each.
+        summaries: of each.
         runs: the first start's run of each, ready to plot.
     """
 
-    judgements: dict[str, Judgement]
+    summaries: dict[str, Summary]
     runs: dict[str, Any]
 
 
@@ -68,13 +68,13 @@ class _Measured(NamedTuple):
     control_rms: Float[Array, " members"]
 
 
-class Judge:
+class Validation:
     """The runs of a study, as many at once as several sets of gains on the most starts need.
 
     Args:
         study: what is being tuned.
         solver: the method that takes the steps.
-        columns: number of sets of gains that are judged together.
+        columns: number of sets of gains that are compared together.
     """
 
     def __init__(self, study: Study, solver, columns: int):
@@ -89,8 +89,8 @@ class Judge:
         """Number of runs at once."""
         return self._starts * self.columns
 
-    def under(self, check: Check, sets: dict[str, PyTree], start: State, key: Array) -> Judged:
-        """Judge sets of gains under the conditions of a check.
+    def under(self, check: Check, sets: dict[str, PyTree], start: State, key: Array) -> Comparison:
+        """Compare sets of gains under the conditions of a check.
 
         Args:
             check: number of starts, size of perturbation, step, end time.
@@ -107,11 +107,11 @@ class Judge:
         params = stacked([*sets.values()], self._starts)
         grid = self._grid(check.conditions(self.study))
         measured, runs = self._measure(params, states, [grid] * self.members)
-        judgements = {}
+        summaries = {}
         for i, name in enumerate(sets):
             own = slice(i * self._starts, i * self._starts + check.count)
-            judgements[name] = _summary(jax.tree.map(lambda x, own=own: x[own], measured))
-        return Judged(judgements, {x: self._run(runs, i) for i, x in enumerate(sets)})
+            summaries[name] = _summary(jax.tree.map(lambda x, own=own: x[own], measured))
+        return Comparison(summaries, {x: self._run(runs, i) for i, x in enumerate(sets)})
 
     def costs(self, params: PyTree, states: State, steps: np.ndarray) -> np.ndarray:
         """The cost of many runs, in as many calls of the program as it takes.
@@ -169,9 +169,9 @@ def stacked(sets: list[PyTree], each: int = 1) -> PyTree:
     return eqx.combine(rows, static[0])
 
 
-def _summary(measured: _Measured) -> Judgement:
+def _summary(measured: _Measured) -> Summary:
     cost, from_start, parts, largest, control, rms = measured
-    return Judgement(
+    return Summary(
         float(np.mean(cost)),
         float(np.mean(from_start)),
         {name: float(np.mean(x)) for name, x in parts.items()},

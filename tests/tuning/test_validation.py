@@ -1,4 +1,4 @@
-"""Judging gains: the sums of another program, and what fails is counted."""
+"""Validation of gains: the sums of another program, and what fails is counted."""
 
 import dataclasses
 import math
@@ -13,8 +13,8 @@ import pytest
 
 from jaxdae.models.studies import studies
 from jaxdae.tuning import Conditions, perturbed_states, resolve, SimulationObjective
-from jaxdae.tuning.judging import _root_mean_square, Judge, stacked
-from jaxdae.tuning.studies import Check, JUDGED, RANGE
+from jaxdae.tuning.studies import Check, RANGE, VALIDATION_STEPS
+from jaxdae.tuning.validation import _root_mean_square, stacked, Validation
 
 
 @pytest.fixture(scope="module")
@@ -32,16 +32,16 @@ def sets(study):
 
 
 @pytest.fixture(scope="module")
-def judge(study):
-    return Judge(study, diffrax.Heun(), 2)
+def validation(study):
+    return Validation(study, diffrax.Heun(), 2)
 
 
 @pytest.mark.slow
-def test_judgements_are_the_means_of_objectives(study, sets, judge):
+def test_summaries_are_the_means_of_objectives(study, sets, validation):
     """Two programs for the same sums: members that are filled up must not count."""
     key = jax.random.key(3)
     for check in study.checks[:2]:
-        judged = judge.under(check, sets, study.start, key)
+        compared = validation.under(check, sets, study.start, key)
         states = perturbed_states(study.start, key, check.count, study.deviation, study.deviation)
         objective = SimulationObjective(
             study.goal.cost,
@@ -53,25 +53,25 @@ def test_judgements_are_the_means_of_objectives(study, sets, judge):
         )
         for name, gains in sets.items():
             wanted = float(jnp.mean(objective.costs(gains)))
-            found = judged.judgements[name]
+            found = compared.summaries[name]
             assert found.cost == pytest.approx(wanted, rel=1e-9)  # sums in another order
             parts = found.parts["|phi|^2"] + 0.02**2 * found.parts["|phi_dot|^2"]
             assert parts == pytest.approx(wanted, rel=1e-9)
             assert found.failed == 0
             # The rows of the run alone, not those that fill up the batch.
             rows = round(study.t1 / (study.dt * check.dt)) + 1
-            assert len(judged.runs[name].ts) == rows
-            assert judged.runs[name].ts[-1] == study.t1
+            assert len(compared.runs[name].ts) == rows
+            assert compared.runs[name].ts[-1] == study.t1
 
 
 @pytest.mark.slow
-def test_costs_of_many_runs_are_those_of_each(study, sets, judge):
+def test_costs_of_many_runs_are_those_of_each(study, sets, validation):
     """More runs than the program has members, at steps of their own."""
     states = perturbed_states(study.start, jax.random.key(4), 10, 1e-3, 1e-3)
     steps = np.array([0.5, 1.0] * 5)
-    many = judge.costs(stacked([sets["first"]], 10), states, steps)
+    many = validation.costs(stacked([sets["first"]], 10), states, steps)
     again = [
-        judge.costs(
+        validation.costs(
             stacked([sets["first"]]), jax.tree.map(lambda x, i=i: x[i : i + 1], states), steps[[i]]
         )[0]
         for i in (0, 7, 9)
@@ -79,8 +79,8 @@ def test_costs_of_many_runs_are_those_of_each(study, sets, judge):
     np.testing.assert_array_equal(many[[0, 7, 9]], again)
 
 
-def test_the_range_is_not_what_is_judged():
-    assert not {*JUDGED} & {*RANGE}
+def test_the_range_has_no_step_of_the_validation():
+    assert not {*VALIDATION_STEPS} & {*RANGE}
     assert min(RANGE) < 1 < max(RANGE)
 
 
