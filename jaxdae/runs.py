@@ -140,11 +140,16 @@ def simulate(
         adjoint=adjoint, backend=backend, progress=progress, throw=throw, work=work,
         start_tolerance=start_tolerance, max_steps=max_steps,
     )  # fmt: skip
-    if throw and not is_concrete(problem):
+    if throw and not _is_eager(problem):
         trajectory = _raising(problem, method, kinds(problem.parts))
     else:
         trajectory = integrated(problem, method)
     return reviewed(problem, method, trajectory, throw=throw)
+
+
+def _is_eager(problem: Problem) -> bool:
+    """Whether numbers are known and computed at once, outside of all transformations."""
+    return is_concrete(problem, jnp.zeros(()))
 
 
 @jit
@@ -335,7 +340,7 @@ def _left_to_plain(times: Times, saveat) -> str | None:
 
 def _watched(problem: Problem, method: Method, *, throw: bool) -> tuple[Problem, Method]:
     """Where only the end or few times are saved, rows on the way are saved to watch the run."""
-    if not throw or not is_concrete(problem):
+    if not throw or not _is_eager(problem):
         return problem, method
     times = problem.times
     watch = jnp.linspace(times.start, times.end, DEFAULT_TIMES)

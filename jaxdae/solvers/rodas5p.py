@@ -126,8 +126,9 @@ class Rodas5P(AbstractTracedSolver, diffrax.AbstractAdaptiveSolver):
     longer ones damp them. The right-hand side has to be smooth within steps, and differentiable in
     forward mode.
 
-    It runs in `diffrax.diffeqsolve` by itself, too. Kernels make its steps for up to 16 states, and
-    have no derivatives of them; what they do not have `backend="auto"` leaves to the plain backend.
+    It runs in `diffrax.diffeqsolve` by itself, too. Kernels make its steps, and the derivatives
+    of these in both modes, for up to 16 states; what is larger `backend="auto"` leaves to the plain
+    backend.
     """
 
     term_structure: ClassVar[Any] = diffrax.AbstractTerm

@@ -461,12 +461,54 @@ def test_second_derivatives_are_those_of_the_steps():
 
 
 @pytest.mark.slow
-def test_kernels_leave_derivatives_to_the_plain_program():
+def test_kernels_have_derivatives_in_both_modes_and_to_second_order():
     x = jnp.log(1e6)
-    found, plain = (jax.grad(lambda x, b=b: end(x, backend=b))(x) for b in ("auto", "plain"))
-    np.testing.assert_allclose(found, plain, rtol=1e-10)
-    with pytest.raises(jaxdae.BackendError, match="Rodas5P solve for their stages"):
-        jax.jvp(lambda x: end(x, backend="native"), (x,), (1.0,))
+    native = lambda x: end(x, backend="native")  # noqa: E731
+    plain = jax.grad(end)(x)
+    for slope in (jax.grad(native), jax.jacfwd(native)):
+        np.testing.assert_allclose(slope(x), plain, rtol=1e-10)
+    curvature = jax.jacfwd(jax.grad(native))(x)
+    h = 1e-3
+    difference = (jax.grad(native)(x + h) - jax.grad(native)(x - h)) / (2 * h)
+    # The error of the difference is of the order of its step squared.
+    np.testing.assert_allclose(curvature, difference, rtol=1e-5)
+
+
+def released(mass, q, backend: Any = "native", adjoint=None, rtol=1e-6):
+    """A stiff pendulum by adaptive steps, with rows between their ends."""
+    run = jaxdae.simulate(
+        CartesianPendulum(mass=mass), jaxdae.Penalty(1e3, jaxdae.Baumgarte(20.0, 100.0)),
+        jaxdae.State(q, jnp.array([0.4, 0.3])), t1=0.3, solver=Rodas5P(), throw=False,
+        stepsize_controller=diffrax.PIDController(rtol=rtol, atol=rtol), backend=backend,
+        saveat=diffrax.SaveAt(ts=jnp.linspace(0.0, 0.3, 4)), adjoint=adjoint, max_steps=1000,
+        start_tolerance=None,
+    )  # fmt: skip
+    return jnp.sum(run.q**2 * jnp.arange(1.0, 3.0)) + run.final_state.v[0]
+
+
+@pytest.mark.slow
+def test_derivatives_of_adaptive_steps_in_kernels():
+    """By a parameter and the start; of a tight tolerance as differences, which see other steps."""
+    point = jnp.array(1.3), jnp.array([0.6, -0.8])
+    by = (0, 1)
+    reverse, forward = jax.grad(released, by)(*point), jax.jacfwd(released, by)(*point)
+    plain = jax.grad(lambda *x: released(*x, backend="plain"), by)(*point)
+    for one, other, third in zip(*map(jax.tree.leaves, (reverse, forward, plain)), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-10)
+        np.testing.assert_allclose(one, third, rtol=1e-9)
+    tight = lambda mass: released(mass, point[1], rtol=1e-11)  # noqa: E731
+    difference = (tight(1.301) - tight(1.299)) / 2e-3
+    np.testing.assert_allclose(jax.grad(tight)(point[0]), difference, rtol=1e-6)
+
+
+@pytest.mark.slow
+def test_members_that_fail_leave_gradients_of_the_others_alone():
+    masses = jnp.array([1.3, jnp.nan, 2.0])
+    q = jnp.array([0.6, -0.8])
+    values, slopes = jax.vmap(jax.value_and_grad(released), (0, None))(masses, q)
+    assert np.isfinite(values).tolist() == [True, False, True]
+    alone = [float(jax.grad(released)(float(masses[i]), q)) for i in (0, 2)]
+    np.testing.assert_allclose([slopes[0], slopes[2]], alone, rtol=1e-12)
 
 
 @pytest.mark.slow

@@ -25,6 +25,22 @@ _MOST_REGROUPED = 20_000
 _MOST_STATES = 1024
 
 
+class Step(NamedTuple):
+    """What a step gives, as `jaxdae.solvers.base.Step` does.
+
+    Args:
+        y1: state at its end.
+        error: estimates the error of `y1`.
+        carry: what the next step is given.
+        dense: makes what its dense output is made of.
+    """
+
+    y1: Any
+    error: Callable[[], Any]
+    carry: Any
+    dense: Callable[[], Any]
+
+
 class Parted(NamedTuple):
     """A function of time, state and parameters in two programs.
 
@@ -119,10 +135,10 @@ class InitialValueProblem:
                 f"{self.states} states with derivatives in {directions} directions are more than "
                 f"the {_MOST_STATES} numbers of a kernel."
             )
-        if not self.method.evaluates_only:
+        if not self.method.evaluates_only and self.carried:
             raise UnsupportedOperationError(
-                f"steps of {type(self.method.solver).__name__} solve for their stages, which "
-                "kernels do not differentiate."
+                f"steps of {type(self.method.solver).__name__} hand a state from one to the next, "
+                "which kernels do not differentiate."
             )
         key = ("varied", active, directions)
         return self.once(key, lambda: self._varied(active, directions))
@@ -147,9 +163,11 @@ class InitialValueProblem:
             return varied
 
         moves = [self.parameters[i] for i in active]
+        # A step that is more than evaluations is differentiated as a whole.
+        method = self.method if self.method.evaluates_only else StepsAlong(self, active, directions)
         more = [jax.ShapeDtypeStruct((directions, *x.shape), x.dtype) for x in moves]
         return InitialValueProblem(
-            beside(self.rhs), n * (1 + directions), (*self.parameters, *more), self.method,
+            beside(self.rhs), n * (1 + directions), (*self.parameters, *more), method,
             self.controller, self.unravel, self.dtype, self.primal,
             None if self.project is None else beside(self.project),
         )  # fmt: skip
@@ -303,6 +321,81 @@ class InitialValueProblem:
         return [
             jax.ShapeDtypeStruct(known[x], self.dtype) if isinstance(x, str) else x for x in kinds
         ]
+
+
+class StepsAlong(NamedTuple):
+    """Steps of states with their derivatives: those of a method, differentiated as wholes.
+
+    Args:
+        base: the problem without derivatives.
+        active: numbers of its parameters that vary.
+        directions: how many there are.
+    """
+
+    base: InitialValueProblem
+    active: tuple[int, ...]
+    directions: int
+
+    @property
+    def solver(self) -> Any:
+        """Of the steps themselves."""
+        return self.base.method.solver
+
+    @property
+    def evaluates_only(self) -> bool:
+        """Whether steps evaluate the rate and nothing else: these do not."""
+        return False
+
+    def carried(self, states: int) -> int:
+        """Nothing is handed from step to step."""
+        del states
+        return 0
+
+    def dense_shape(self, states: int) -> tuple[int, ...]:
+        """Shape of what dense output is made of."""
+        del states
+        return (1 + self.directions, *self.base.method.dense_shape(self.base.states))
+
+    def step(self, whole: Callable, y0, arguments) -> tuple:
+        """A step, its error estimate, and what its dense output is made of.
+
+        Args:
+            whole: `(y, parameters)`, the same of the base problem.
+            y0: states, and behind them their derivatives.
+            arguments: parameters, and the directions of those that vary.
+        """
+        count = len(self.base.parameters)
+        parameters, moves = arguments[:count], arguments[count:]
+        rows = y0.reshape(1 + self.directions, self.base.states)
+
+        def one(y, *some):
+            return whole(y, replaced(parameters, self.active, some))
+
+        primals = (rows[0], *(parameters[i] for i in self.active))
+        along = lambda *x: jax.jvp(one, primals, x)[1]  # noqa: E731
+        try:
+            moved = jax.vmap(along)(rows[1:], *moves)
+        except TypeError as error:  # of a function with a rule for the reverse mode alone
+            raise UnsupportedOperationError(
+                f"steps of {type(self.solver).__name__} have no derivative along directions: "
+                f"{str(error).splitlines()[0]}"
+            ) from error
+        return jax.tree.map(lambda x, y: jnp.concatenate([x[None], y]), one(*primals), moved)
+
+    def interpolate(self, t0, t1, y0, y1, dense, t) -> Any:
+        """Dense output of a step at time `t`."""
+        rows = [x.reshape(1 + self.directions, self.base.states) for x in (y0, y1)]
+        one = lambda y0, y1, k: self.base.method.interpolate(t0, t1, y0, y1, k, t)  # noqa: E731
+        return jax.vmap(one)(*rows, dense).ravel()
+
+    def evaluations(self, dense: bool) -> int:
+        """Evaluations that are kept for an adjoint: none."""
+        del dense
+        return 0
+
+    def error_order(self) -> Any:
+        """Order of the error estimate."""
+        return self.base.method.error_order()
 
 
 def replaced(values, at, others) -> list:

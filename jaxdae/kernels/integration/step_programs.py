@@ -9,7 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from jaxdae.kernels.integration.initial_value import InitialValueProblem, replaced
+from jaxdae.kernels.integration.initial_value import (
+    InitialValueProblem,
+    replaced,
+    Step,
+    StepsAlong,
+)
 from jaxdae.kernels.tracing.product_parts import factored, Pieces
 from jaxdae.kernels.tracing.subprograms import Subprogram
 
@@ -142,6 +147,14 @@ def _step(
     problem: InitialValueProblem, t0, t1, y0, carry, arguments, rate=None, active=None
 ) -> Any:
     """A step that ends on the constraints where the problem has a projection."""
+    if isinstance(problem.method, StepsAlong):
+
+        def whole(y, parameters):
+            result = _step(problem.method.base, t0, t1, y, None, parameters)
+            return result.y1, result.error(), result.dense()
+
+        y1, error, dense = problem.method.step(whole, y0, arguments)
+        return Step(y1.ravel(), lambda: error.ravel(), y0[:0], lambda: dense)
     rate = _rate(problem, arguments) if rate is None else rate
     carry = carry if problem.carried else None
     result = problem.method.step(rate, t0, t1, y0, carry, problem.each)

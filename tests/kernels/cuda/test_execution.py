@@ -1,4 +1,4 @@
-"""Kernels for GPUs of six systems, executed instruction by instruction: the numbers of processors.
+"""Kernels for GPUs of six systems, executed thread by thread on this processor: its own numbers.
 
 The same operations are executed in the same order, each exact but for one rounding. Where both
 fuse the same products and sums, which is what is seen on processors that have fused instructions,
