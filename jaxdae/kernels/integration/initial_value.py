@@ -163,7 +163,7 @@ class InitialValueProblem:
             return varied
 
         moves = [self.parameters[i] for i in active]
-        # A step that is more than evaluations is differentiated as a whole.
+        # A step that is more than evaluations is differentiated at once.
         method = self.method if self.method.evaluates_only else StepsAlong(self, active, directions)
         more = [jax.ShapeDtypeStruct((directions, *x.shape), x.dtype) for x in moves]
         return InitialValueProblem(
@@ -324,7 +324,7 @@ class InitialValueProblem:
 
 
 class StepsAlong(NamedTuple):
-    """Steps of states with their derivatives: those of a method, differentiated as wholes.
+    """Steps of states with their derivatives: those of a method, each differentiated at once.
 
     Args:
         base: the problem without derivatives.
@@ -356,11 +356,11 @@ class StepsAlong(NamedTuple):
         del states
         return (1 + self.directions, *self.base.method.dense_shape(self.base.states))
 
-    def step(self, whole: Callable, y0, arguments) -> tuple:
+    def step(self, base_step: Callable, y0, arguments) -> tuple:
         """A step, its error estimate, and what its dense output is made of.
 
         Args:
-            whole: `(y, parameters)`, the same of the base problem.
+            base_step: `(y, parameters)`, the same of the base problem.
             y0: states, and behind them their derivatives.
             arguments: parameters, and the directions of those that vary.
         """
@@ -369,7 +369,7 @@ class StepsAlong(NamedTuple):
         rows = y0.reshape(1 + self.directions, self.base.states)
 
         def one(y, *some):
-            return whole(y, replaced(parameters, self.active, some))
+            return base_step(y, replaced(parameters, self.active, some))
 
         primals = (rows[0], *(parameters[i] for i in self.active))
         along = lambda *x: jax.jvp(one, primals, x)[1]  # noqa: E731
@@ -384,9 +384,9 @@ class StepsAlong(NamedTuple):
 
     def interpolate(self, t0, t1, y0, y1, dense, t) -> Any:
         """Dense output of a step at time `t`."""
-        rows = [x.reshape(1 + self.directions, self.base.states) for x in (y0, y1)]
+        before, after = (x.reshape(1 + self.directions, self.base.states) for x in (y0, y1))
         one = lambda y0, y1, k: self.base.method.interpolate(t0, t1, y0, y1, k, t)  # noqa: E731
-        return jax.vmap(one)(*rows, dense).ravel()
+        return jax.vmap(one)(before, after, dense).ravel()
 
     def evaluations(self, dense: bool) -> int:
         """Evaluations that are kept for an adjoint: none."""

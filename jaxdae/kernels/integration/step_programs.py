@@ -149,11 +149,11 @@ def _step(
     """A step that ends on the constraints where the problem has a projection."""
     if isinstance(problem.method, StepsAlong):
 
-        def whole(y, parameters):
+        def base_step(y, parameters):
             result = _step(problem.method.base, t0, t1, y, None, parameters)
             return result.y1, result.error(), result.dense()
 
-        y1, error, dense = problem.method.step(whole, y0, arguments)
+        y1, error, dense = problem.method.step(base_step, y0, arguments)
         return Step(y1.ravel(), lambda: error.ravel(), y0[:0], lambda: dense)
     rate = _rate(problem, arguments) if rate is None else rate
     carry = carry if problem.carried else None
