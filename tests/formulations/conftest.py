@@ -11,7 +11,7 @@ from jaxdae import State
 
 
 class MovingPivot(jaxdae.System):
-    """A point mass on a rod whose pivot is shaken along x: `p(t) = amplitude sin(rate t)`."""
+    """A point mass on a rod whose pivot is shaken: `p(t) = amplitude sin(frequency t)`."""
 
     mass: float = 1.3
     length: float = 0.8

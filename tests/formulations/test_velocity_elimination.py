@@ -44,7 +44,7 @@ def test_motion_is_literally_shulgins_equation(moving_pivot, flow):
         return 0.5 * s.mass * (x_dot**2 + (arm * (p_dot - x_dot) / y) ** 2)
 
     x, x_dot = s.pivot(t) + 0.4, 1.1
-    p_dot = s.amplitude * s.rate * np.cos(s.rate * t)
+    p_dot = s.amplitude * s.frequency * np.cos(s.frequency * t)
     B = -0.4 / y0
     y_dot = B * x_dot + 0.4 * p_dot / y0
     state = State(jnp.array([x, y0]), jnp.array([x_dot, y_dot]))

@@ -210,7 +210,7 @@ LANES: dict[str, Any] = {"rtol": 1e-12, "atol": 1e-12}
 def test_a_lane_of_a_batch_is_the_run_alone(batch):
     """One axis at a time: states, what follows from them, the end, and what was simulated."""
     assert batch.q.shape == (2, 3, 4, 2)
-    assert batch.member(0).q.shape == batch.lane(0).q.shape == (3, 4, 2)
+    assert batch.member(0).q.shape == batch[0].q.shape == (3, 4, 2)
     lane, alone = batch.member(1).member(2), _release(LENGTHS[1], ANGLES[2])
     for read in (
         lambda run: (run.ts, run.q, run.v, run.multipliers, run.energy, run.violation),
