@@ -42,9 +42,6 @@ def _run(arguments: Sequence[str] | None) -> int:
     gc.set_threshold(200_000, 20, 100)
     # A bar redraws its line; in a file or a pipe it would only pile up.
     options.progress = getattr(options, "progress", False) and sys.stderr.isatty()
-    if options.command == "simulate":
-        # Not inside another program, which may have changed what files do not show.
-        options.keep = arguments is None
     try:
         if options.command != "listing":  # which runs nothing
             _configure(options)

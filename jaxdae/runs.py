@@ -14,7 +14,8 @@ from jaxdae.control.base import AbstractDynamicController, closed_loop
 from jaxdae.diagnosis import arguments, preconditions, starts
 from jaxdae.diagnosis.assumptions import DEPENDENT_START
 from jaxdae.diagnosis.backward import start_warning
-from jaxdae.diagnosis.review import reviewed
+from jaxdae.diagnosis.diagnose import diagnose
+from jaxdae.diagnosis.failure import SimulationError
 from jaxdae.diagnosis.starts import Start
 from jaxdae.formulations import AbstractFormulation
 from jaxdae.results.trajectory import Trajectory
@@ -144,7 +145,29 @@ def simulate(
         trajectory = _raising(problem, method, kinds(problem.parts))
     else:
         trajectory = integrated(problem, method)
-    return reviewed(problem, method, trajectory, throw=throw)
+    if is_concrete(problem, trajectory.result_code):
+        _announce(problem, method, trajectory, throw=throw)
+    return trajectory
+
+
+def _announce(problem: Problem, method: Method, trajectory: Trajectory, *, throw: bool) -> None:
+    """Raise the failure of a run, or warn of what was found of it.
+
+    Args:
+        problem: what was simulated.
+        method: how.
+        trajectory: what it gave.
+        throw: whether a failure is an error; otherwise rows are not read either.
+    """
+    if not (throw or bool(trajectory.success)):
+        return
+    findings = diagnose(problem, method, trajectory, rows=throw)
+    if findings.failure is not None:
+        raise SimulationError(findings.failure.message)
+    for one in findings.warnings:
+        warnings.warn(one.message, RuntimeWarning, stacklevel=3)
+    # For the prompt alone: beside the fields, so that no program sees it.
+    object.__setattr__(trajectory, "findings", findings)
 
 
 def _is_eager(problem: Problem) -> bool:

@@ -8,12 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from jaxdae.commands import kept
+from jaxdae.commands.outcome import Outcome, simulated
 from jaxdae.commands.output import output_folder
-from jaxdae.commands.record import Record
 from jaxdae.files import write_json
 from jaxdae.models.registry import catalogue
-from jaxdae.results.tables import write_csv
+from jaxdae.results.trajectory import Trajectory
 from jaxdae.tables import table
 from jaxdae.version import __version__
 
@@ -23,7 +22,7 @@ NOTICEABLE = 1e-2
 _CAUSES = ("forces and inputs", "dissipation", "constraints", "changes in time")
 # Work below this part of the energy: errors of the run.
 _NOTHING = 1e-6
-# Models that start where their program does not hold are judged by this last part of the time.
+# Models that start where their program does not hold are examined in this last part of the time.
 _LATE = 0.9
 
 
@@ -33,27 +32,18 @@ def run(options) -> int:
         raise ValueError("a page of the run needs plotly: pip install 'jaxdae[page]'.")
     out = output_folder(options.out, options.model)
     began = time.perf_counter()
-    record = kept.again(options) if options.keep else None
-    program = None
-    if record is None:
-        # Loaded where a run is not kept: what traces and checks takes longer to load than to draw.
-        from jaxdae.commands import recording
-
-        record, program = recording.record(options)
+    outcome = simulated(options)
     seconds = time.perf_counter() - began
-    print(_report(record, options, seconds), flush=True)
-    _draw(record, options.model, out)
-    write_json(out / "simulation.json", _result(record, options, seconds))
-    series = record.stored(options.model)
-    write_csv(series, out / "trajectory.csv")
-    series.save(out / "trajectory.npz")
+    print(_report(outcome, options, seconds), flush=True)
+    _draw(outcome, options.model, out)
+    write_json(out / "simulation.json", _result(outcome, options, seconds))
+    outcome.run.to_csv(out / "trajectory.csv")
+    outcome.run.save(out / "trajectory.npz")
     files = "simulation.json, trajectory.npz and trajectory.csv"
     print(f"\nplots, {files} are in {out}", flush=True)
     if options.page or options.open:
-        _show(record, options, out)
-    if options.keep and program is not None:
-        kept.keep(options, program, record.words)
-    return 0 if record.words.success else 1
+        _show(outcome.run, options, out)
+    return 0 if outcome.success else 1
 
 
 def _largest(values) -> float:
@@ -61,153 +51,152 @@ def _largest(values) -> float:
     return float(np.max(values[np.isfinite(values)], initial=0.0))
 
 
-def _judged(record: Record) -> np.ndarray:
+def _sizes(outcome: Outcome) -> np.ndarray:
     """Sizes of what is to be kept, zero where it need not hold.
 
     Where the start departs from a program on purpose, only the last tenth of the time counts.
     """
-    result = np.nan_to_num(np.abs(_residuals(record)[1]))
-    late = record.rows["ts"] > (_LATE * float(record.end["t"]) if record.words.departs else -np.inf)
+    result, run = np.nan_to_num(np.abs(_residuals(outcome)[1])), outcome.run
+    late = run.ts > (_LATE * float(run.final_time) if outcome.departs else -np.inf)
     return np.where(late[:, None], result, 0.0)
 
 
-def _warning(record: Record) -> str:
-    level, _, get_name = _residuals(record)
-    result = _judged(record)
+def _warning(outcome: Outcome) -> str:
+    level, _, get_name = _residuals(outcome)
+    result = _sizes(outcome)
     row, column = np.unravel_index(np.argmax(result), result.shape)
     return (
         f"WARNING: constraint {get_name(int(column))!r} is violated by "
         f"{result[row, column]:.3g} at {level} level at "
-        f"t = {float(record.rows['ts'][row]):.6g} s. The run reached its end, but not on the "
+        f"t = {float(outcome.run.ts[row]):.6g} s. The run reached its end, but not on the "
         "constraints: take a smaller step, tune the gains, or check that the constraints can be "
         "satisfied then."
     )
 
 
-def _residuals(record: Record):
+def _residuals(outcome: Outcome):
     """Level, residuals and names of what is to be kept.
 
     The program of a servo-constraint, if there is one; else the constraints at position level, or
     at velocity level where there are no position constraints.
     """
-    rows, words = record.rows, record.words
-    if words.program is not None:
-        return "program", rows["program"], words.program.__getitem__
-    if rows["phi"].shape[-1]:
-        return "position", rows["phi"], words.constraint
-    return "velocity", rows["phi_dot"], words.constraint
+    violation, get_name = outcome.run.violation, outcome.run.labels.constraint
+    if outcome.residuals is not None:
+        return "program", outcome.residuals, outcome.names.__getitem__
+    if violation.phi.shape[-1]:
+        return "position", violation.phi, get_name
+    return "velocity", violation.phi_dot, get_name
 
 
-def _figures(record: Record) -> dict[str, float]:
+def _figures(outcome: Outcome) -> dict[str, float]:
     """Numbers of the report; constraints of a kind that the system has none of have none."""
-    rows, energy = record.rows, record.rows["energy"]
-    results = {"reached [s]": float(record.end["t"]), "steps": int(record.end["steps"])}
-    for name, key in (("largest |phi|", "phi"), ("largest |d(phi)/dt|", "phi_dot")):
-        if rows[key].shape[-1]:
-            results[name] = _largest(rows[key])
-    if record.words.program is not None:
-        results["largest |f| of the program"] = _largest(rows["program"])
+    run, violation, energy = outcome.run, outcome.run.violation, outcome.run.energy
+    results = {"reached [s]": float(run.final_time), "steps": int(run.stats["num_steps"])}
+    levels = ("largest |phi|", violation.phi), ("largest |d(phi)/dt|", violation.phi_dot)
+    results |= {name: _largest(values) for name, values in levels if values.shape[-1]}
+    if outcome.residuals is not None:
+        results["largest |f| of the program"] = _largest(outcome.residuals)
     # The energy alone may be near zero all the time.
-    parts = (rows.get(x, energy) for x in ("energy", "kinetic_energy", "potential_energy"))
-    work, least = rows["work"][np.isfinite(rows["ts"])], _NOTHING * max(map(_largest, parts))
-    done = zip(_CAUSES, work.T, strict=True)
-    results |= {f"work of {cause} [J]": float(x[-1]) for cause, x in done if _largest(x) > least}
+    parts = (energy, run.kinetic_energy, run.potential_energy)
+    least, reached = _NOTHING * max(map(_largest, parts)), np.isfinite(run.ts)
+    done = zip(_CAUSES, run.work, strict=True)
+    results |= {f"work of {x} [J]": float(y[reached][-1]) for x, y in done if _largest(y) > least}
     return results | {
         "energy at the start [J]": float(energy[0]),
         "largest energy change [J]": _largest(energy - energy[0]),
-        "largest error of the power balance [J]": _largest(
-            energy - energy[0] - rows["work"].sum(axis=-1)
-        ),
+        "largest error of the power balance [J]": _largest(energy - energy[0] - sum(run.work)),
     }
 
 
-def _report(record: Record, options, seconds: float) -> str:
-    words, summary = record.words, catalogue()[options.model].summary
-    head = f"{options.model}: {summary}\n{words.formulation}{_control(record)}, {seconds:.1f} s"
-    figures = _figures(record)
-    if not words.finite:
+def _report(outcome: Outcome, options, seconds: float) -> str:
+    run, summary = outcome.run, catalogue()[options.model].summary
+    head = f"{options.model}: {summary}\n{_title(outcome)}, {seconds:.1f} s"
+    figures, failure = _figures(outcome), outcome.findings.failure
+    if run.known["result"] == "nonfinite":
         # Before its overflow a run that blew up is finite, but nothing to quote.
         figures = {name: figures[name] for name in ("reached [s]", "steps")}
     lines = [head, "", table(("", "value"), list(figures.items()))]
-    if words.failure is not None:
-        return "\n".join([*lines, "", f"FAILED: {words.failure}"])
-    if _largest(_judged(record)) > NOTICEABLE:
-        lines += ["", _warning(record)]
-    lines += [line for text in words.diagnosed for line in ("", f"WARNING: {text}")]
+    if failure is not None:
+        return "\n".join([*lines, "", f"FAILED: {failure.message}"])
+    if _largest(_sizes(outcome)) > NOTICEABLE:
+        lines += ["", _warning(outcome)]
+    for finding in outcome.findings.warnings:
+        lines += ["", f"WARNING: {finding.message}"]
     return "\n".join(lines)
 
 
-def _control(record: Record) -> str:
-    """What the run is under; models that have no controller need no word on it."""
-    words = record.words
-    if words.controller is None:
-        return ", without its controller" if words.uncontrolled else ""
-    return f" under {words.controller}"
+def _title(outcome: Outcome) -> str:
+    """Formulation and controller; models that have no controller need no word on it."""
+    about = outcome.run.about
+    if about.controller is not None:
+        return f"{about.formulation} under {about.controller}"
+    return about.formulation + (", without its controller" if outcome.uncontrolled else "")
 
 
-def _draw(record: Record, model: str, out: Path) -> None:
+def _draw(outcome: Outcome, model: str, out: Path) -> None:
     # Loaded when the numbers stand on the screen: drawing takes as long again.
     from jaxdae.plotting import plot_energy, plot_histories, save_figure
     from jaxdae.plotting.style import show_constants
 
-    run, title = record.drawn(), f"{model}: {record.words.formulation}{_control(record)}"
+    run, title = outcome.run, f"{model}: {_title(outcome)}"
     there = {"q": True, "v": True, "w": run.w.shape[-1] > 0, "u": run.u is not None}
     quantities = [name for name, some in there.items() if some]
-    histories = plot_histories(run, quantities=quantities, title=title)
+    passages = outcome.findings.passages
+    histories = plot_histories(run, quantities=quantities, title=title, singular=passages)
     show_constants(histories)
     save_figure(histories, out / "histories.png")
-    if _residuals(record)[1].shape[-1]:
-        save_figure(_off(record, run, title), out / "violation.png")
+    if _residuals(outcome)[1].shape[-1]:
+        save_figure(_off(outcome, title), out / "violation.png")
     save_figure(plot_energy(run, work=True, title=title), out / "energy.png")
 
 
-def _show(record: Record, options, out: Path) -> None:
+def _show(run: Trajectory, options, out: Path) -> None:
     """The run as a page, in the browser if that was asked for."""
     # Loaded where it is asked for: what draws a mechanism traces it.
     from jaxdae.models import get_model
     from jaxdae.plotting import save_page
 
-    run = record.drawn()
-    run.system = get_model(options.model).system()
-    page = save_page(run, out / "page.html", title=options.model)
+    moving = run.with_system(get_model(options.model).system())
+    page = save_page(moving, out / "page.html", title=options.model)
     print(f"page.html is there, too: {page.resolve().as_uri()}", flush=True)
     if options.open and not webbrowser.open(page.resolve().as_uri()):
         print("no browser was found to show it: open it in one yourself.", flush=True)
 
 
-def _off(record: Record, run: Any, title: str):
+def _off(outcome: Outcome, title: str):
     """Violation of the constraints, or of a program where that is all there is."""
     from jaxdae.plotting import plot_series, plot_violation
     from jaxdae.plotting.style import show_after_start
 
-    level, result, get_name = _residuals(record)
-    if record.rows["phi_dot"].shape[-1] or level != "program":
-        return plot_violation(run, title=title)
+    level, result, get_name = _residuals(outcome)
+    if outcome.run.violation.phi_dot.shape[-1] or level != "program":
+        return plot_violation(outcome.run, title=title)
     columns = {get_name(i): np.abs(x) for i, x in enumerate(result.T)}
     heading = "|f| of the program"
-    figure = plot_series(run.ts, {heading: columns}, log=[heading], title=title)
+    figure = plot_series(outcome.run.ts, {heading: columns}, log=[heading], title=title)
     show_after_start(figure.axes[0])
     return figure
 
 
-def _result(record: Record, options, seconds: float) -> dict[str, Any]:
-    words, end = record.words, record.end
+def _result(outcome: Outcome, options, seconds: float) -> dict[str, Any]:
+    run, findings = outcome.run, outcome.findings
+    last = run.last_state
     return {
         "jaxdae": __version__,
         "model": options.model,
         "source": catalogue()[options.model].source,
-        "formulation": words.settings,
-        "controller": words.controller,
+        "formulation": run.about.settings,
+        "controller": run.about.controller,
         "solver": options.solver,
         "dt": options.dt,
         "dtype": options.dtype,
-        "success": words.success,
-        "failure": words.failure,
+        "success": outcome.success,
+        "failure": None if findings.failure is None else findings.failure.message,
         "seconds": seconds,
-        "warnings": list(words.diagnosed),
+        "warnings": [x.message for x in findings.warnings],
         "near-singular positions": [
-            {"t": x.time, "least singular value": x.value} for x in words.passages
+            {"t": x.time, "least singular value": x.value} for x in findings.passages
         ],
-        "final": {name: end[name] for name in ("t", "q", "v")},
-        **_figures(record),
+        "final": {"t": run.final_time, "q": last.q, "v": last.v},
+        **_figures(outcome),
     }

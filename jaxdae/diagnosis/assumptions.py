@@ -7,6 +7,7 @@ import numpy as np
 
 from jaxdae.compiled import jit
 from jaxdae.diagnosis.failure import matrices, RANK_TOLERANCE, residuals, singular_values_text
+from jaxdae.diagnosis.findings import Finding
 from jaxdae.formulations.held_rank import solves, with_solves
 from jaxdae.linalg.rank import numerical_rank
 from jaxdae.systems import State, System
@@ -151,8 +152,8 @@ def _check_mass_on_kernel(start: StartRank) -> None:
         )
 
 
-def rank_warning(trajectory) -> str | None:
-    """What to warn of where the rank that a run held is not that of the states it saved."""
+def changed_rank(trajectory) -> Finding | None:
+    """Where the rank that a run held is not that of the states it saved."""
     if not trajectory.plain or trajectory.held_rank is None:
         return None
     held, ranks = int(trajectory.held_rank), np.asarray(trajectory.constraint_rank)
@@ -160,9 +161,11 @@ def rank_warning(trajectory) -> str | None:
     if not other.any():
         return None
     i = int(np.argmax(other))
-    return (
+    time = float(trajectory.ts[i])
+    message = (
         f"the rank of the constraints changed: the run held the rank {held} of its start, but at "
-        f"t = {float(trajectory.ts[i]):.6g} s it is {int(ranks[i])} (at {int(other.sum())} of "
+        f"t = {time:.6g} s it is {int(ranks[i])} (at {int(other.sum())} of "
         f"{ranks.size} saved times). The motion there is not determined by that rank: check it "
         "with Penalty, or start where the rank is that of the motion."
     )
+    return Finding(message, float(ranks[i]), time)

@@ -11,6 +11,7 @@ import numpy as np
 
 from jaxdae.compiled import jit
 from jaxdae.control.base import control_input
+from jaxdae.diagnosis.findings import Finding
 from jaxdae.systems import State
 from jaxdae.tables import root_text
 
@@ -93,8 +94,8 @@ def start_warning(system, formulation, controller, state, t, duration: float) ->
     return _in_words(root, 0.0, float(largest_growth(np, times, np.array([root, root]))), duration)
 
 
-def end_warning(system, formulation, controller, ts, states: State) -> str | None:
-    """What to warn of after a run backward in time, where its start did not show it.
+def growth_along(system, formulation, controller, ts, states: State) -> Finding | None:
+    """What damping does to a run backward in time, where its start did not show it.
 
     Args:
         system: what was simulated.
@@ -112,7 +113,8 @@ def end_warning(system, formulation, controller, ts, states: State) -> str | Non
     fastest = int(np.nanargmin(np.append(np.real(roots), 0.0)))
     if fastest == len(roots) or largest_growth(np, ts, roots[[0] * _ROWS]) > np.log(_GROWTH):
         return None
-    return _in_words(complex(roots[fastest]), float(ts[fastest]), growth, duration)
+    message = _in_words(complex(roots[fastest]), float(ts[fastest]), growth, duration)
+    return None if message is None else Finding(message, growth, float(ts[fastest]))
 
 
 def _in_words(root: complex, t: float, growth: float, duration: float) -> str | None:

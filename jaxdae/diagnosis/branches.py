@@ -17,6 +17,7 @@ import numpy as np
 
 from jaxdae.compiled import jit
 from jaxdae.diagnosis.failure import matrices
+from jaxdae.diagnosis.findings import Finding
 from jaxdae.diagnosis.passages import hermite, Passage
 from jaxdae.formulations.held_rank import solves
 from jaxdae.linalg.singularity_robust import SingularityRobust
@@ -100,22 +101,23 @@ def crossing(system, found: Passage, ts, states, scales, rank: int) -> Crossing 
     return Crossing(found.time, gap, distance, kept, (point.t, nearest), rank)
 
 
-def other_branch_in_words(system, formulation, found: Crossing) -> str:
+def other_branch(system, formulation, found: Crossing) -> Finding:
     """A run that left the branch of its motion: when, how near the branches are, what to do."""
-    return (
+    message = (
         f"the run changed to another branch of the configurations at t = {found.time:.6g} s, to "
         f"which no motion leads: it passed a near-singular position at the distance "
         f"{found.distance:.3g} in the coordinates ({_gap_in_words(system, found)}), nearer than "
         f"{type(formulation).__name__} resolves with these steps. {_remedy(formulation)}; or, if "
         "the constraints are meant to be singular there, give them parameters with which they are."
     )
+    return Finding(message, found.distance, found.time, _constraint_of_gap(system, found))
 
 
 def _resting(system, t, q) -> State:
     return State(q, jnp.zeros(velocity_count(system, t, q), q.dtype))
 
 
-def faded_in_words(system, formulation, found: Crossing) -> str | None:
+def faded_reactions(system, formulation, found: Crossing) -> Finding | None:
     """A near-singular position at which damping fades the reactions; `None` where it does not."""
     t, q = found.nearest
     damping = _damping(formulation, q.dtype)
@@ -132,13 +134,18 @@ def faded_in_words(system, formulation, found: Crossing) -> str | None:
     least = float(np.sqrt(max(ratio, 0.0)))
     if least > _FADED * damping:
         return None
-    return (
+    message = (
         f"the run passed a near-singular position at t = {found.time:.6g} s at the distance "
         f"{found.distance:.3g} in the coordinates ({_gap_in_words(system, found)}). The least "
         f"relative singular value {least:.2g} of the constraints there is not above "
         f"{_FADED:g} times the damping {damping:.2g}, below which their reactions fade: the motion "
         f"after it may be wrong. {_remedy(formulation)}."
     )
+    return Finding(message, least, found.time, _constraint_of_gap(system, found))
+
+
+def _constraint_of_gap(system, found: Crossing) -> tuple[str, ...]:
+    return (system.labels().constraint(int(np.argmax(found.gap))),)
 
 
 def _gap_in_words(system, found: Crossing) -> str:

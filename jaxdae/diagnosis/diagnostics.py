@@ -17,6 +17,7 @@ from jaxdae.compiled import jit
 from jaxdae.control.base import control_input
 from jaxdae.diagnosis import branches, incompatibility
 from jaxdae.diagnosis.assumptions import start_rank
+from jaxdae.diagnosis.findings import Finding
 from jaxdae.diagnosis.passages import (
     AROUND,
     close_in,
@@ -76,18 +77,6 @@ class Row(NamedTuple):
     residual: Any
     offset: Any
     slope: Any
-
-
-class Noted(NamedTuple):
-    """What the review of a run has found, so that nobody has to compute it again.
-
-    Args:
-        residual: largest constraint residual along the run, at both levels.
-        energy: largest change of the energy [J].
-    """
-
-    residual: float
-    energy: float
 
 
 def read_row(system, controller, t, state) -> Row:
@@ -259,7 +248,7 @@ class Watched(NamedTuple):
 
 
 def rows_of(run, tolerance: float | None) -> Watched:
-    """The rows by which a run is judged: what was watched, or the start and what was saved.
+    """The rows by which a run is examined: what was watched, or the start and what was saved.
 
     Args:
         run: a `Trajectory` of plain states that reached its end; of a batch, one member.
@@ -305,15 +294,23 @@ def surveyed(system, formulation, controller, watched: Watched) -> tuple[Any, Ro
     return state, _in_blocks(survey, _BLOCK, watched.ts, state)
 
 
-def judged(
+def passages_of(
+    system, formulation, watched: Watched, state, rows: Row
+) -> tuple[list[Passage], float]:
+    """Near-singular positions along rows and around them; see `passages_along`."""
+    states = _with_rates(system, watched.ts, state)
+    return passages_along(system, formulation, watched.ts, states, rows.jac, AROUND)
+
+
+def warnings_of_rows(
     system,
     formulation,
     watched: Watched,
     state,
     rows: Row,
-    passed: tuple[list[Passage], float] | None = None,
-) -> list[str]:
-    """What to warn of after a run that reached its end, in words.
+    passed: tuple[list[Passage], float],
+) -> list[Finding | None]:
+    """What to warn of after a run that reached its end.
 
     Args:
         system: what was simulated.
@@ -321,25 +318,22 @@ def judged(
         watched: rows of the run, from `rows_of`.
         state: states there, `(q, v, w)`.
         rows: from `read_row`, all as NumPy arrays; see `surveyed`.
-        passed: from `passages_along`, where that is known.
+        passed: from `passages_of`.
     """
     balance = _of_energy(formulation, watched, rows)
     state = _with_rates(system, watched.ts, state)
-    if passed is None:
-        passed = passages_along(system, formulation, watched.ts, state, rows.jac, AROUND)
     # The tolerance and the balance of energy vouch for a run that stayed on its branch.
     exact = watched.tolerance is not None and formulation.capabilities.weight is None
-    vouched = exact and balance is not None and not balance
-    texts = [
+    vouched = exact and balance.holds
+    return [
         _of_compatibility(system, formulation, watched.ts, state, rows),
         _of_positions(system, formulation, watched.ts, state, rows.jac, passed, vouched=vouched),
-        balance,
+        balance.finding,
     ]
-    return [text for text in texts if text]
 
 
-def _of_positions(system, formulation, ts, states, jac, passed, *, vouched: bool) -> str | None:
-    """What a run made of near-singular positions, in words; `None` where nothing is wrong.
+def _of_positions(system, formulation, ts, states, jac, passed, *, vouched: bool) -> Finding | None:
+    """What a run made of near-singular positions; `None` where nothing is wrong.
 
     Args:
         system: what was simulated.
@@ -355,16 +349,16 @@ def _of_positions(system, formulation, ts, states, jac, passed, *, vouched: bool
     made = _crossings(system, formulation, ts, states, jac, lowest)
     for one in made:
         if one is not None and one.kept is False:
-            return branches.other_branch_in_words(system, formulation, one)
+            return branches.other_branch(system, formulation, one)
     if not formulation.capabilities.passes_singular_positions:
         kept = {x.time for x in made if x is not None and x.kept}
         left = [x for x in near(passages, typical) if not (vouched and x.time in kept)]
-        return in_words(formulation, left, typical)
+        return passages_found(formulation, left, typical)
     for one in made:
         if one is not None and one.distance > 0:
-            text = branches.faded_in_words(system, formulation, one)
-            if text is not None:
-                return text
+            faded = branches.faded_reactions(system, formulation, one)
+            if faded is not None:
+                return faded
     return None
 
 
@@ -399,8 +393,8 @@ def _held(system, formulation, ts, states) -> int | None:
     return start.rank if start.dependent and start.regular else None
 
 
-def _of_compatibility(system, formulation, ts, states, rows: Row) -> str | None:
-    """Constraints that contradict each other, in words; `None` where they do not."""
+def _of_compatibility(system, formulation, ts, states, rows: Row) -> Finding | None:
+    """Constraints that contradict each other; `None` where they do not."""
     jac = rows.jac
     count, c, n = jac.shape
     if not 0 < count * c * c * n <= _MOST_WORK or not formulation.capabilities.enforces_constraints:
@@ -409,7 +403,7 @@ def _of_compatibility(system, formulation, ts, states, rows: Row) -> str | None:
     found = incompatibility.find_incompatibility(remaining, ts, states, jac, rows.residual)
     if found is None:
         return None
-    return incompatibility.in_words(system, found, found.residuals.size - c)
+    return incompatibility.finding_of(system, found, found.residuals.size - c)
 
 
 @jit(compiler_options=_BRIEFLY)
@@ -466,19 +460,20 @@ class _ThroughBlocks:
         return _in_blocks(lambda *x: _jacobians_block(self.system, *x), _FEW, t, q, v)
 
 
-def in_words(formulation, passages: list[Passage], typical: float) -> str | None:
+def passages_found(formulation, passages: list[Passage], typical: float) -> Finding | None:
     """Near-singular positions that a formulation is not made for; `None` without any."""
     if not passages:
         return None
     least = min(passages, key=lambda x: x.value)
     times = ", ".join(f"{x.time:.6g}" for x in passages[:5]) + (", …" if len(passages) > 5 else "")
-    return (
+    message = (
         f"the run passed {len(passages)} near-singular position(s), at t = {times} s: the least "
         f"singular value of the constraint Jacobian, rows scaled by their largest length, fell to "
         f"{least.value:.3g} at t = {least.time:.6g} s (median {typical:.3g}). There multipliers "
         f"grow without bound, and {type(formulation).__name__} may lose the branch or the energy "
         "without a sign of it in the residuals: use Multipliers(..., solve=SingularityRobust())."
     )
+    return Finding(message, least.value, least.time)
 
 
 def balance_is_known(formulation, work) -> bool:
@@ -486,13 +481,20 @@ def balance_is_known(formulation, work) -> bool:
     return work is not None or formulation.capabilities.enforces_constraints
 
 
-def _of_energy(formulation, watched: Watched, rows: Row) -> str | None:
-    """What is wrong with the balance of energy, nothing where it holds; `None` if not known."""
+class _Balance(NamedTuple):
+    """Whether the balance of energy is known to hold, and what is wrong with it."""
+
+    holds: bool
+    finding: Finding | None = None
+
+
+def _of_energy(formulation, watched: Watched, rows: Row) -> _Balance:
+    """The balance of energy along a run."""
     if not balance_is_known(formulation, watched.work):
-        return None
+        return _Balance(holds=False)
     error, quadrature = energy_deviation(np, np.asarray(watched.ts), rows, watched.work)
     if not np.isfinite(error):
-        return None
+        return _Balance(holds=False)
     moved = np.abs(rows.energy - rows.potential).max() + np.ptp(rows.potential)
     scale = float(max(moved, _REST * np.abs(rows.potential).max()))
     exact = watched.tolerance is not None and formulation.capabilities.weight is None
@@ -504,10 +506,11 @@ def _of_energy(formulation, watched: Watched, rows: Row) -> str | None:
     displaced = float(rows.slope.max()) * watched.steps * (watched.tolerance or least)
     explained = part * scale + displaced
     if error <= explained + 2 * float(quadrature):
-        return ""
-    return (
+        return _Balance(holds=True)
+    message = (
         f"the energy balance is off by {float(error):.3g} J, {100 * float(error) / scale:.3g} % of "
         f"the {scale:.3g} J that the motion exchanges; its tolerance and steps explain up to "
         f"{explained:.2g} J. Take a smaller tolerance or step; at singular positions use "
         "Multipliers(..., solve=SingularityRobust()); see plot_energy(run, work=True)."
     )
+    return _Balance(holds=False, finding=Finding(message, float(error)))

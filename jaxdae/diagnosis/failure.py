@@ -7,6 +7,7 @@ import numpy as np
 
 from jaxdae.compiled import jit
 from jaxdae.control.base import offers_of
+from jaxdae.diagnosis.findings import Finding
 from jaxdae.diagnosis.nonfinite import describe_nonfinite
 from jaxdae.linalg.rank import numerical_rank, NumericalRank
 from jaxdae.solvers.projected import parts_of
@@ -39,12 +40,6 @@ class SimulationError(RuntimeError):
     """A simulation ended before its end time."""
 
 
-def raise_failure(trajectory, solver=None) -> None:
-    """Raise `SimulationError` if a run failed, of which the solver may be known."""
-    if not bool(trajectory.success):
-        raise SimulationError(describe_failure(trajectory, solver))
-
-
 def describe_failure(trajectory, solver=None) -> str:
     """What failed, when, the state of the constraints there, and what to try.
 
@@ -69,8 +64,9 @@ def describe_failure(trajectory, solver=None) -> str:
         cause = stop(system, trajectory.final_time, trajectory.final)
     if bool(trajectory.result == _NONFINITE):
         text = f"the state is no longer finite after t = {t:.6g} s ({reason})."
-        parts = (text, _STEP_TOO_LARGE if cause is None else cause, review(trajectory))
-        return " ".join(part for part in parts if part is not None)
+        said = review(trajectory)
+        parts = [text, _STEP_TOO_LARGE if cause is None else cause]
+        return " ".join(parts if said is None else [*parts, said.message])
     report = _constraint_report(system, t, state, solver) if cause is None else cause
     return f"the run stopped at t = {t:.6g} s ({reason}). {report}"
 
@@ -80,17 +76,19 @@ def _of_controller(trajectory) -> str | None:
     return offers_of(trajectory.controller).stop(trajectory) if trajectory.plain else None
 
 
-def review(trajectory) -> str | None:
+def review(trajectory) -> Finding | None:
     """What the formulation says of the states that were saved."""
     if not trajectory.plain:
         return None
-    judge = trajectory.formulation.examination.review
-    return judge(trajectory.system, trajectory.ts, trajectory.saved)
+    of_rows = trajectory.formulation.examination.review
+    message = of_rows(trajectory.system, trajectory.ts, trajectory.saved)
+    return None if message is None else Finding(message)
 
 
-def review_controller(trajectory) -> str | None:
+def review_controller(trajectory) -> Finding | None:
     """What the controller says of a run that reached its end, if it can tell."""
-    return offers_of(trajectory.controller).review(trajectory) if trajectory.plain else None
+    message = offers_of(trajectory.controller).review(trajectory) if trajectory.plain else None
+    return None if message is None else Finding(message)
 
 
 @jit

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from jaxdae.diagnosis.findings import Finding
 from jaxdae.diagnosis.passages import hermite, resolved, row_scales
 from jaxdae.simulation.problem import ROUND_OFF, START_TOLERANCE
 
@@ -89,7 +90,7 @@ def find_incompatibility(remaining, ts, states, jac, residual) -> Incompatibilit
     return Incompatibility(float(times[worst]), first, amount, residuals[worst], allowed)
 
 
-def in_words(system, found: Incompatibility, positions: int) -> str:
+def finding_of(system, found: Incompatibility, positions: int) -> Finding:
     """An incompatibility: what remains, when, of which constraints, and what to do.
 
     Args:
@@ -101,9 +102,10 @@ def in_words(system, found: Incompatibility, positions: int) -> str:
     number = lambda k: k if k < positions else k - positions  # noqa: E731
     worst = int(np.argmax(sizes))
     involved = sorted({number(k) for k in np.flatnonzero(sizes > _PART * sizes[worst])})
-    names = ", ".join(repr(labels.constraint(k)) for k in involved)
+    constraints = tuple(map(labels.constraint, involved))
+    names = ", ".join(map(repr, constraints))
     level = "position" if worst < positions else "velocity"
-    return (
+    message = (
         f"the constraints cannot all be satisfied from t = {found.first:.6g} s on: at "
         f"t = {found.time:.6g} s, next to the state of the run, no state leaves less than about "
         f"{found.amount:.3g} of constraint {labels.constraint(number(worst))!r} at {level} level "
@@ -112,6 +114,7 @@ def in_words(system, found: Incompatibility, positions: int) -> str:
         "formulation, not a motion under these constraints: correct the constraints, drop one of "
         "those involved, or end the run before."
     )
+    return Finding(message, found.amount, found.time, constraints)
 
 
 def _surely_independent(scaled: np.ndarray, distance: np.ndarray) -> np.ndarray:

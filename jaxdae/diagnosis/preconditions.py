@@ -13,6 +13,7 @@ import numpy as np
 from jaxdae.analysis.steps import spectral_limit
 from jaxdae.compiled import jit
 from jaxdae.control.base import offers_of
+from jaxdae.diagnosis.findings import Finding
 from jaxdae.formulations.gains import is_number
 from jaxdae.formulations.stabilization import AbstractStabilization, InDirection, may_grow
 from jaxdae.formulations.structure import depends_on_any
@@ -198,7 +199,7 @@ def rest_warning(system, formulation, state, t) -> str | None:
     return f"{words}, at the start; it depends on the state. Let Phi vanish with phi and phi_dot."
 
 
-def rest_along(trajectory) -> str | None:
+def rest_along(trajectory) -> Finding | None:
     """The same of a run, at its saved times, where the start does not show it.
 
     Args:
@@ -214,11 +215,13 @@ def rest_along(trajectory) -> str | None:
     if not (size > _REST).any() or size[0] > _REST:  # that of the start has been warned of
         return None
     row = int(np.argmax(size))
-    return (
+    amount, time = float(size[row]), float(trajectory.ts[row])
+    message = (
         "the stabilization wants residuals of zero to change: it reaches "
-        f"{size[row]:.4g} there, at t = {float(trajectory.ts[row]):.4g} s, so that the run leaves "
+        f"{amount:.4g} there, at t = {time:.4g} s, so that the run leaves "
         "the constraints. Let Phi vanish with phi and phi_dot at all states."
     )
+    return Finding(message, amount, time)
 
 
 def _at_rest(system, formulation, state) -> Callable | None:

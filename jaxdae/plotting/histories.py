@@ -152,10 +152,9 @@ def is_run(trajectory: Any) -> bool:
 
 
 def _passages(trajectory: Any) -> list[passages.Passage]:
-    """Near-singular positions that a run passed, as far as that is known or can be computed."""
-    known = getattr(trajectory, "passages", None)
-    if known is not None or not is_run(trajectory):
-        return list(known or ())
+    """Near-singular positions that a run passed, as far as that can be computed."""
+    if not is_run(trajectory):
+        return []
     rows = between_rows.rows_of(trajectory)
     if rows is None or rows.ts.size < 2:
         return []
@@ -187,7 +186,7 @@ def plot_histories(
     *,
     labels: Any = None,
     quantities: Sequence[str] = ("q", "v"),
-    singular: bool = True,
+    singular: bool | Sequence[passages.Passage] = True,
     title: str | None = None,
 ) -> Figure:
     """Draw quantities of one trajectory against time, one pair of axes per quantity and unit.
@@ -205,7 +204,7 @@ def plot_histories(
         quantities: any of `"q"`, `"v"`, `"w"`, `"u"`, `"multipliers"`.
         singular: mark near-singular positions, where the constraint Jacobian nearly loses rank; the
             legend has its least singular value there, rows scaled by their largest lengths. A run
-            read from a file has none.
+            read from a file has none but those that are given here.
         title: heading of the figure.
 
     Returns:
@@ -241,7 +240,7 @@ def plot_histories(
         else:
             style.note(ax, "none")
         style.mark_failure(ax, readout.failure_time(trajectory))
-    if singular:
-        _mark_passages(axes, _passages(trajectory))
+    if singular is not False:
+        _mark_passages(axes, _passages(trajectory) if singular is True else list(singular))
     style.finish(axes)
     return figure

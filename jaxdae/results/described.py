@@ -96,16 +96,16 @@ def _is_known(run: Any) -> bool:
 
 
 def _drift(run: Any) -> tuple[Worst | None, Worst | None]:
-    """What the review of a run has noted; of a batch it is read, and kept beside the fields."""
+    """What was found of a run; of a batch it is read, and kept beside the fields."""
     rows = np.ndim(run.ts)
     if run.about is not None:
         energy = run.known.get("energy")
         change = None if energy is None else energy - energy[..., :1]
         return worst([run.known.get("phi"), run.known.get("phi_dot")], rows), worst([change], rows)
     known = vars(run)
-    noted = known.get("noted")
-    if noted is not None:
-        return Worst(noted.residual), Worst(noted.energy)
+    found = known.get("findings")
+    if found is not None and found.residual is not None:
+        return Worst(found.residual), Worst(found.energy_change)
     if "worst" not in known and run.batch_shape and run.plain and 0 < run.ts.size <= _MOST_ROWS:
         object.__setattr__(run, "worst", _read(run))
     return known.get("worst", (None, None))

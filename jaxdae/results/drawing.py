@@ -61,24 +61,6 @@ def drawing_of(run: Any) -> Drawing | None:
     return Drawing(_joined(points, rows), _joined(rates, rows), _words(points))
 
 
-def traced(system: Any, ts, q, v) -> Drawing | None:
-    """The same of the rows of one run inside a compiled program.
-
-    Args:
-        system: of the run.
-        ts: times [s], `inf` in rows that were not reached.
-        q: coordinates, shape `(times, n)`.
-        v: velocities, shape `(times, n)`.
-    """
-    moving = jax.vmap(lambda t, q, v: _moving(system, t, q, v))(ts, q, v)
-    points = moving[0]
-    if points is None:
-        return None
-    unknown = ~jnp.isfinite(ts)[:, None, None]
-    parts: Any = [jnp.where(unknown, jnp.nan, _joined(x, 1, jnp)) for x in moving]
-    return Drawing(parts[0], parts[1], _words(points))
-
-
 def _warn(reason: str) -> None:
     warnings.warn(
         f"{reason}: the run is stored without a drawing of its mechanism; draw it with "

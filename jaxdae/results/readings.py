@@ -235,6 +235,24 @@ def energy(run, t, y):
     return generalized_energy(run.system, t, state.q, state.v)
 
 
+def everything(run, t, y) -> dict[str, Any]:
+    """All quantities of a row, by the names that files have for them."""
+    system, state = run.system, state_of(run, t, y)
+    u = control_input(run.controller, t, state)
+    residual = constraint_residuals(system, t, state.q, state.v)
+    results = {
+        "q": state.q, "v": state.v, "w": state.w, "u": u,
+        "multipliers": run.formulation.multipliers(system, t, y, u),
+        "phi": residual.phi, "phi_dot": residual.phi_dot,
+        "energy": generalized_energy(system, t, state.q, state.v),
+        "kinetic_energy": system.kinetic_energy(t, state.q, state.v),
+        "potential_energy": system.potential_energy(t, state.q),
+    }  # fmt: skip
+    if not run.velocities_are_rates:
+        results["coordinate_rates"] = coordinate_rate(system, t, state.q, state.v)
+    return results
+
+
 def accelerations(trajectory: Any) -> Float[Array, "*batch times n"]:
     """Accelerations at the saved times, shape `(times, n)`; NaN in rows that were not reached.
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from jaxdae.control.base import ControlledSystem, ControllerOutput
 from jaxdae.diagnosis.failure import describe_failure
+from jaxdae.results import readings
 from jaxdae.results.about import About, PLACES, RATES, WORKS
 from jaxdae.results.drawing import drawing_of
 from jaxdae.systems import State
@@ -54,18 +55,14 @@ def values(run, *, drawn: bool) -> tuple[dict[str, np.ndarray], About]:
 
 def _read(run) -> dict[str, Any]:
     """Arrays by name, some of them still on the device."""
-    states, end, last, violation = run.states, run.final_state, run.last_state, run.violation
+    rows = readings.read_rows(run, readings.everything)
+    end, last = run.final_state, run.last_state
     results = {
-        "ts": run.ts, "q": states.q, "v": states.v, "w": states.w, **named("u", run.u),
-        "multipliers": run.multipliers, "phi": violation.phi, "phi_dot": violation.phi_dot,
-        "energy": run.energy, "kinetic_energy": run.kinetic_energy,
-        "potential_energy": run.potential_energy, "final_time": run.final_time,
+        "ts": run.ts, **named("u", rows.pop("u")), **rows, "final_time": run.final_time,
         "final_state.q": end.q, "final_state.v": end.v, "final_state.w": end.w,
         "last_state.q": last.q, "last_state.v": last.v, "last_state.w": last.w,
         "result": result_names(run.result_code),
     }  # fmt: skip
-    if not run.velocities_are_rates:
-        results["coordinate_rates"] = run.coordinate_rates
     if run.work_integrals is not None:
         results |= dict(zip(WORKS, run.work_integrals, strict=True))
     if run.held_rank is not None:

@@ -181,13 +181,13 @@ def test_no_checkpoint_of_an_earlier_run_is_in_the_way_of_a_later_study(
 
 def test_a_run_of_many_steps_has_as_many_rows(monkeypatch):
     """Two rows for each step where the first run shows that it took more steps than it has rows."""
-    from jaxdae.commands import recording as command
+    from jaxdae.commands import outcome as command
 
     asked = []
 
     def run_with(saveat):
         asked.append(None if saveat is None else saveat.subs.ts.size)
-        return SimpleNamespace(stats={"num_steps": 700})
+        return (SimpleNamespace(stats={"num_steps": 700}),)
 
     command.with_enough_rows(run_with, 3.0, None)
     command.with_enough_rows(run_with, 3.0, 0.1)

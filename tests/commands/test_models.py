@@ -11,7 +11,7 @@ import pytest
 
 from jaxdae import Trajectory
 from jaxdae.cli import main
-from jaxdae.commands.recording import departs
+from jaxdae.commands.outcome import departs
 from jaxdae.models import BallBeam, get_model, MODELS
 from jaxdae.models.studies import studies
 from jaxdae.plotting import shapes
@@ -150,8 +150,7 @@ def the_mechanism_is_stored(run, system):
     ],
 )
 def test_only_a_program_may_be_departed_from(name, program, given, expected):
-    words: Any = SimpleNamespace(program=program)
-    assert departs(words, get_model(name), given) is expected
+    assert departs(program, get_model(name), given) is expected
 
 
 @pytest.mark.parametrize("name", ["ball-beam", "ball-beam-simplified", "mirror", "five-bar"])

@@ -2,26 +2,27 @@
 
 import sys
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from jaxdae.cli import main
 from jaxdae.commands import simulate
-from jaxdae.commands.record import Record, Words
-
-WORDS = Words(
-    "F", "F()", "C", False, True, ("beam",), {"constraints": ()}, True, True, None, (), ()
-)
+from jaxdae.commands.outcome import Outcome
+from jaxdae.diagnosis.findings import Findings
+from jaxdae.results.about import About
+from jaxdae.results.trajectory import Trajectory
 
 
 def test_the_first_row_of_a_program_does_not_take_the_axis():
     """The start is as far off as was asked for; what the control leaves of it is to be seen."""
     program = np.array([0.05, 3e-9, 2e-9, 1e-9, 2e-9])[:, None]
     ts, empty = np.arange(5.0), np.zeros((5, 0))
-    rows = {"program": program, "phi": empty, "phi_dot": empty, "ts": ts, "q": np.ones((5, 1))}
-    run = SimpleNamespace(ts=ts)
-    figure = simulate._off(Record(rows, {}, WORDS), run, "mirror")
+    rows = {"phi": empty, "phi_dot": empty, "ts": ts, "q": np.ones((5, 1))}
+    run = Trajectory.from_arrays(rows, About(labels={}))
+    outcome = Outcome(run, Findings(), program, ("beam",), departs=True, uncontrolled=False)
+    figure = simulate._off(outcome, "mirror")
     (ax,) = figure.axes
     assert ax.get_ylabel() == "|f| of the program"
     assert ax.get_yscale() == "log"
@@ -44,8 +45,8 @@ def test_where_no_browser_is_the_page_is_named(shown, monkeypatch, tmp_path, cap
     monkeypatch.setattr("jaxdae.plotting.save_page", lambda *_, **__: page)
     monkeypatch.setattr(simulate.webbrowser, "open", lambda uri: opened.append(uri) or shown)
     options = SimpleNamespace(model="pendulum", open=True)
-    record = SimpleNamespace(drawn=SimpleNamespace)
-    simulate._show(record, options, tmp_path)  # pyright: ignore[reportArgumentType]
+    run: Any = SimpleNamespace(with_system=lambda _: None)
+    simulate._show(run, options, tmp_path)
     printed = capsys.readouterr().out
     assert opened == [page.as_uri()]
     assert page.as_uri() in printed

@@ -1,13 +1,12 @@
 """Machine code from LLVM's intermediate language."""
 
-import contextlib
 import ctypes
 import hashlib
 import importlib.util
 import os
 import re
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple
 
@@ -16,9 +15,8 @@ import jax
 from jaxdae.kernels.llvm import storage, xla_interface
 from jaxdae.kernels.llvm.module import Module
 
-_REGISTERED: dict[str, None] = {}
+_REGISTERED: set[str] = set()
 # What is registered, while somebody asks for it.
-_REMEMBERED: "dict[str, Kernel] | None" = None
 # JAX may compile in several threads.
 _LOCK = threading.Lock()
 # Levels of optimization of the target and of the passes before it, by whether code is to be made
@@ -105,33 +103,6 @@ class Kernel(NamedTuple):
     called: list[str]
 
 
-@contextlib.contextmanager
-def remembering() -> Iterator[dict[str, Kernel]]:
-    """Keep the machine code of all kernels that are registered meanwhile, by name."""
-    global _REMEMBERED
-    before, _REMEMBERED = _REMEMBERED, {}
-    try:
-        yield _REMEMBERED
-    finally:
-        _REMEMBERED = before
-
-
-def load(name: str, kernel: Kernel) -> None:
-    """Make a kernel known to XLA that another process registered on a machine like this one.
-
-    Args:
-        name: what `register` returned there.
-        kernel: what was kept then.
-
-    Raises:
-        MachineCodeError: as `register`.
-    """
-    _check_interface()
-    with _LOCK:
-        if name not in _REGISTERED:
-            _make_known(name, kernel)
-
-
 def register(module: Module, content: str = "") -> str:
     """Compile a module and make its `@handler` known to XLA.
 
@@ -162,10 +133,9 @@ def register(module: Module, content: str = "") -> str:
     with _LOCK:
         if name not in _REGISTERED:
             code = storage.kept(key, lambda: _compiled(module.text))
-            kernel = Kernel(code, module.library)
-            _make_known(name, kernel)
-            if _REMEMBERED is not None:
-                _REMEMBERED[name] = kernel
+            handler = _addresses(Kernel(code, module.library), ["handler"])[0]
+            jax.ffi.register_ffi_target(name, xla_interface.capsule(handler), platform="cpu")
+            _REGISTERED.add(name)
     return name
 
 
@@ -192,13 +162,6 @@ def _check_interface() -> None:
     reason = xla_interface.obstacle()
     if reason is not None:
         raise MachineCodeError(f"{reason}; use the function without jaxdae.kernels.native here.")
-
-
-def _make_known(name: str, kernel: Kernel) -> None:
-    jax.ffi.register_ffi_target(
-        name, xla_interface.capsule(_addresses(kernel, ["handler"])[0]), platform="cpu"
-    )
-    _REGISTERED[name] = None
 
 
 def portable_names(program: str) -> str:

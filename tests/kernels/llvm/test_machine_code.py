@@ -75,7 +75,7 @@ def forget(monkeypatch):
 
     def names():
         # JAX refuses another function under a known name.
-        monkeypatch.setattr(machine_code, "_REGISTERED", {})
+        monkeypatch.setattr(machine_code, "_REGISTERED", set())
         monkeypatch.setattr(jax.ffi, "register_ffi_target", lambda *_, **__: None)
 
     return names

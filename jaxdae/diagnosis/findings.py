@@ -1,0 +1,39 @@
+"""What there is to say of a run, as records: `simulate` warns of them, the command prints them."""
+
+from typing import NamedTuple
+
+from jaxdae.diagnosis.passages import Passage
+
+
+class Finding(NamedTuple):
+    """Something that a user should know of a run.
+
+    Args:
+        message: what it is, with its number, time, constraint and remedy.
+        value: the number that decided, in the unit that the message names; `None` without one.
+        time: when [s]; `None` where it is of no single time.
+        constraints: names of those involved.
+    """
+
+    message: str
+    value: float | None = None
+    time: float | None = None
+    constraints: tuple[str, ...] = ()
+
+
+class Findings(NamedTuple):
+    """All that is found of a run.
+
+    Args:
+        failure: why it did not reach its end; `None` where it did.
+        warnings: what may be wrong with it.
+        passages: near-singular positions that it passed.
+        residual: largest constraint residual, at both levels; `None` where rows were not read.
+        energy_change: largest change of the energy since the start [J]; `None` likewise.
+    """
+
+    failure: Finding | None = None
+    warnings: tuple[Finding, ...] = ()
+    passages: tuple[Passage, ...] = ()
+    residual: float | None = None
+    energy_change: float | None = None
