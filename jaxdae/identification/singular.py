@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdae.diagnosis.diagnostics import in_words, passages_along
+from jaxdae.diagnosis.diagnostics import passages_along, passages_found
 from jaxdae.diagnosis.passages import hermite, Passage, RANK, resolved, weyl
 from jaxdae.identification.data import Experiment
 from jaxdae.identification.nodes import label
@@ -148,13 +148,14 @@ def _of_run(task, x, given, rows, names) -> SingularPassage | None:
         return _turned(fit, x, given, system, rows, names)
     passes = formulation.capabilities.passes_singular_positions
     lowest = min(passages, key=lambda p: p.value)
+    found = None if passes else passages_found(formulation, passages, typical)
     nearness = lowest.value / typical
     place = _place(system, lowest, ts, states)
     return SingularPassage(
         experiment="",
         times=tuple(p.time for p in passages),
         least=nearness,
-        refused=None if passes else in_words(formulation, passages, typical),
+        refused=None if found is None else found.message,
         fixed=_fixed_step(fit.model.settings),
         openings=_openings(fit, x, given, place, nearness, names),
         constraints=tuple(system.labels().constraint(k) for k in place.involved),

@@ -141,6 +141,7 @@ def test_two_runs_into_one_folder_are_refused_before_anything_is_moved(tmp_path,
 def test_tuning_that_is_interrupted_again_and_again_comes_to_its_end(tmp_path, rng):
     """Two studies at a time: one may be compiling in a thread while the process ends."""
     words = ("tune", "two-link", "--steps", "4", "--batch", "2", "--out", str(tmp_path))
+    endings = []
     for delay in rng.uniform(1.0, 12.0, size=5):
         process = started("-m", "jaxdae", *words, "--resume")
         try:
@@ -150,7 +151,10 @@ def test_tuning_that_is_interrupted_again_and_again_comes_to_its_end(tmp_path, r
                 process.send_signal(signal.SIGINT)
                 time.sleep(pause)
             errors = process.communicate(timeout=60)[1]
-            assert (process.returncode, errors) == (130, f"{LINE}\n")
+            endings.append((process.returncode, errors))
+    # A process that ends by itself at that moment has nothing left to interrupt.
+    assert set(endings) <= {(130, f"{LINE}\n"), (0, "")}
+    assert (130, f"{LINE}\n") in endings
     process = started("-m", "jaxdae", *words, "--resume")
     assert process.communicate(timeout=300)[1] == ""
     assert process.returncode == 0
