@@ -150,9 +150,9 @@ def test_tuning_that_is_interrupted_again_and_again_comes_to_its_end(tmp_path, r
             for pause in rng.uniform(0.0, 0.5, size=rng.integers(1, 4)):
                 process.send_signal(signal.SIGINT)
                 time.sleep(pause)
-            errors = process.communicate(timeout=60)[1]
-            endings.append((process.returncode, errors))
-    # A process that ends by itself at that moment has nothing left to interrupt.
+        errors = process.communicate(timeout=60)[1]
+        endings.append((process.returncode, errors))
+    # A process that has come to its end by then has nothing left to interrupt.
     assert set(endings) <= {(130, f"{LINE}\n"), (0, "")}
     assert (130, f"{LINE}\n") in endings
     process = started("-m", "jaxdae", *words, "--resume")
