@@ -33,6 +33,10 @@ _STEP_TOO_LARGE = (
     "The step is too large for these gains and this motion, or the constraints lose rank: reduce "
     "dt, lower the gains, or use an adaptive solver, which stops at the place of the failure."
 )
+_UNSOLVED = (
+    " Where a step has no end because the iteration for its stages did not converge, a smaller dt, "
+    "a looser tolerance of its root_finder or optimistix.Newton helps."
+)
 _NONFINITE: Any = diffrax.RESULTS.nonfinite  # inherited from optimistix
 
 
@@ -65,10 +69,15 @@ def describe_failure(trajectory, solver=None) -> str:
     if bool(trajectory.result == _NONFINITE):
         text = f"the state is no longer finite after t = {t:.6g} s ({reason})."
         said = review(trajectory)
-        parts = [text, _STEP_TOO_LARGE if cause is None else cause]
+        parts = [text, _too_large(solver) if cause is None else cause]
         return " ".join(parts if said is None else [*parts, said.message])
     report = _constraint_report(system, t, state, solver) if cause is None else cause
     return f"the run stopped at t = {t:.6g} s ({reason}). {report}"
+
+
+def _too_large(solver) -> str:
+    iterates = hasattr(solver, "root_finder")
+    return _STEP_TOO_LARGE + (_UNSOLVED if iterates else "")
 
 
 def _of_controller(trajectory) -> str | None:

@@ -8,6 +8,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optimistix
 from jax.flatten_util import ravel_pytree
 
 from jaxdae.kernels.integration.saving import Saving
@@ -16,11 +17,15 @@ from jaxdae.simulation.backends import UnsuitedError
 from jaxdae.simulation.field import field, vector_field
 from jaxdae.simulation.plain import step_control
 from jaxdae.simulation.problem import Method, Problem
+from jaxdae.solvers.implicit_stages import with_tolerances
 from jaxdae.solvers.kernel_steps import step_method
 from jaxdae.solvers.projected import parts_of
 
 # The time to compile a kernel grows with its operations: at this many states it is seconds.
 MOST_STATES = 256
+
+# The same of vectors as of trees.
+_NORMS = (optimistix.rms_norm, optimistix.max_norm, optimistix.two_norm)
 
 # Initial value problems of this many systems, formulations and methods are kept.
 _PROBLEMS = Memory(64)
@@ -159,6 +164,7 @@ def planned(problem: Problem, method: Method, sub, y0) -> tuple[KernelPlan, Numb
     times = problem.times
     adaptive = times.grid is None
     control = step_control(method.stepsize_controller, times) if adaptive else None
+    solver = _with_iteration(method.solver, control)
     arrays, static = eqx.partition((problem.parts, control), eqx.is_array)
     leaves, structure = jax.tree.flatten(arrays)
     if any(not jnp.issubdtype(x.dtype, jnp.floating) for x in leaves):
@@ -173,7 +179,7 @@ def planned(problem: Problem, method: Method, sub, y0) -> tuple[KernelPlan, Numb
     starts, start_structure = jax.tree.flatten(y0)
     saving, rows = _saving(sub, method.max_steps if adaptive else len(times.grid) - 1)
     plan = KernelPlan(
-        method.solver, method.direction, saving, rows, adaptive, times.first_step is not None,
+        solver, method.direction, saving, rows, adaptive, times.first_step is not None,
         method.max_steps, method.strict, static, structure,
         tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in leaves),
         start_structure, tuple((x.shape, str(x.dtype)) for x in starts), start.size, start.dtype,
@@ -181,6 +187,21 @@ def planned(problem: Problem, method: Method, sub, y0) -> tuple[KernelPlan, Numb
     )  # fmt: skip
     sign = jnp.where(times.start <= times.end, 1.0, -1.0).astype(times.start.dtype)
     return plan, Numbers(start, [*leaves, *([sign] if method.direction is None else [])])
+
+
+def _with_iteration(solver, control):
+    """A solver with the tolerances of its iteration, if it has one.
+
+    Raises:
+        UnsuitedError: for tolerances that are arrays, and a norm of a user, which takes trees.
+    """
+    solver = with_tolerances(solver, control)
+    finder = getattr(solver, "root_finder", None)
+    if any(map(eqx.is_array, jax.tree.leaves(solver))):
+        raise UnsuitedError("tolerances of the iteration of its solver are arrays")
+    if finder is not None and finder.norm not in _NORMS:
+        raise UnsuitedError("the iteration of its solver has a norm that is none of optimistix's")
+    return solver
 
 
 def _saving(sub: diffrax.SubSaveAt, steps: int) -> tuple[Saving, int]:

@@ -26,7 +26,7 @@ _LOCK = threading.RLock()
 
 
 class NativeBackend(AbstractBackend):
-    """Runs by native kernels: explicit Runge-Kutta methods, fixed steps or `PIDController`."""
+    """Runs by native kernels: Runge-Kutta methods, explicit or diagonally implicit, and Rodas5P."""
 
     name: ClassVar[str] = "native"
 

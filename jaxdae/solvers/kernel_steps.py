@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from jaxdae.linalg.packing import packed, packed_size, unpacked
 from jaxdae.solvers.base import AbstractStepMethod, AbstractTracedSolver, at_once, Step
+from jaxdae.solvers.implicit_stages import ImplicitStages
 
 
 def step_method(solver) -> AbstractStepMethod | str:
@@ -18,13 +19,15 @@ def step_method(solver) -> AbstractStepMethod | str:
     if isinstance(solver, AbstractTracedSolver):
         return SolverSteps(solver)
     single = isinstance(getattr(solver, "tableau", None), diffrax.ButcherTableau)
-    if not (isinstance(solver, diffrax.AbstractERK) and single):
-        return f"{name} is not an explicit Runge-Kutta method with one tableau"
+    if not (isinstance(solver, diffrax.AbstractERK | diffrax.AbstractESDIRK) and single):
+        return f"{name} is no explicit or diagonally implicit Runge-Kutta method with one tableau"
     # A kernel makes the steps that the tableau describes.
     for method in ("init", "step", "func"):
-        if getattr(type(solver), method) is not getattr(diffrax.AbstractERK, method):
+        if getattr(type(solver), method) is not getattr(diffrax.AbstractRungeKutta, method):
             return f"{name} has a method {method} of its own"
-    return ExplicitRungeKutta(solver)
+    if isinstance(solver, diffrax.AbstractERK):
+        return ExplicitRungeKutta(solver)
+    return ImplicitStages(solver)
 
 
 class ExplicitRungeKutta(AbstractStepMethod):

@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float
 
+from jaxdae.linalg.lu import factored, product
 from jaxdae.solvers.base import AbstractTracedSolver
 
 # The coefficients as they are published, for stages that need no product with the Jacobian: with
@@ -64,10 +64,6 @@ def _below(rows) -> np.ndarray:
     for i, row in enumerate(rows, start=1):
         matrix[i, :i] = row
     return matrix
-
-
-# Also on devices whose usual products have fewer digits.
-_product = partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
 
 
 class DenseOutput(diffrax.AbstractLocalInterpolation):
@@ -170,13 +166,13 @@ class Rodas5P(AbstractTracedSolver, diffrax.AbstractAdaptiveSolver):
 
         slope = jax.jvp(lambda t: change(t, start), (t0,), (h,))[1]  # h^2 df/dt
         jacobian = jax.jacfwd(partial(change, t0))(start)
-        solve = _factored(jnp.eye(start.size, dtype=dtype) - _GAMMA * jacobian)
+        solve = factored(jnp.eye(start.size, dtype=dtype) - _GAMMA * jacobian)
 
         def stage(k, row):
             i, alpha, coupling, c, gamma = row
             t = jnp.where(c == 1, t1, t0 + c * h)
-            known = change(t, start + _product(alpha, k)) + gamma * slope
-            return k.at[i].set(solve(_GAMMA * (known + _product(coupling, k)))), None
+            known = change(t, start + product(alpha, k)) + gamma * slope
+            return k.at[i].set(solve(_GAMMA * (known + product(coupling, k)))), None
 
         weights = _below(_ALPHA), _below(_COUPLING), _SLOPES
         alphas, couplings, slopes = (jnp.asarray(x, dtype) for x in weights)
@@ -185,31 +181,7 @@ class Rodas5P(AbstractTracedSolver, diffrax.AbstractAdaptiveSolver):
         k, _ = jax.lax.scan(stage, jnp.zeros((_TIMES.size, start.size), dtype), rows)
         error = k[-1]
         # The last stage begins at the solution of order 4.
-        y1 = unravel(start + _product(alphas[-1], k) + error)
-        dense = jax.vmap(unravel)(_product(jnp.asarray(_DENSE, dtype), k))
+        y1 = unravel(start + product(alphas[-1], k) + error)
+        dense = jax.vmap(unravel)(product(jnp.asarray(_DENSE, dtype), k))
         result = diffrax.RESULTS.successful
         return y1, unravel(error), {"y0": y0, "y1": y1, "k": dense}, None, result
-
-
-def _factored(matrix: Float[Array, "n n"]) -> Callable:
-    """The solution of linear equations with one matrix, which is factored here.
-
-    `x = U^-1 (L^-1 P b)` by the inverses of both factors, which are as accurate as substitution and
-    make the stages and their transposes products. Derivatives are those of the equations: none of
-    the factorization are needed.
-    """
-    factors, _, order = jax.lax.linalg.lu(jax.lax.stop_gradient(matrix))
-    eye = jnp.eye(len(matrix), dtype=matrix.dtype)
-    inverse = partial(jax.lax.linalg.triangular_solve, factors, left_side=True)
-    first = inverse(eye[order], lower=True, unit_diagonal=True)
-    then = inverse(eye)
-
-    def solve(right):
-        return jax.lax.custom_linear_solve(
-            partial(_product, matrix),
-            right,
-            lambda _, b: _product(then, _product(first, b)),
-            lambda _, b: _product(first.T, _product(then.T, b)),
-        )
-
-    return solve

@@ -54,7 +54,7 @@ def test_without_an_assembler_ptx_is_written_and_the_reason_printed(tmp_path, ca
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (("--solver", "kvaerno3"), "Kvaerno3 is not an explicit Runge-Kutta method"),
+        (("--solver", "implicit-euler"), "ImplicitEuler is no explicit or diagonally implicit"),
         (("--arch", "sm_1"), "does not know 'sm_1'; it knows sm_"),
         (("--arch", "sm_60"), "for GPUs from sm_70 on, and sm_60 is older"),
         (("--uncontrolled",), "--uncontrolled is for models with a controller"),

@@ -43,8 +43,8 @@ class OwnPID(diffrax.PIDController):
 
 
 OBSTACLES = [
-    ({"solver": diffrax.Kvaerno3(), "dt": None}, "Kvaerno3 is not an explicit Runge-Kutta method"),
-    ({"solver": diffrax.Euler()}, "Euler is not an explicit Runge-Kutta method"),
+    ({"solver": diffrax.ImplicitEuler(), "dt": None}, "ImplicitEuler is no explicit or diag"),
+    ({"solver": diffrax.Euler()}, "Euler is no explicit or diagonally implicit"),
     ({"solver": OwnStep()}, "OwnStep has a method step of its own"),
     (
         {"solver": diffrax.Tsit5(), "stepsize_controller": OwnPID(1e-3, 1e-3)},

@@ -68,7 +68,7 @@ def test_a_run_goes_through_them_in_this_order(backend, stacks):
     passed = dict.fromkeys(files)
     other = {"plain": "simulation/native.py", "native": "simulation/plain.py"}[backend]
     # Arguments are checked before, and results read after, what is traced here.
-    around = ("trajectory.py", "review.py")
+    around = ("trajectory.py", "diagnose.py")
     wanted = [x for x in PATH if not x.endswith(around) and x != other]
     assert [x for x in passed if x in wanted] == wanted
     assert files.index(f"simulation/{backend}.py") < MOST_FRAMES

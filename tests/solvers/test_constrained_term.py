@@ -130,5 +130,5 @@ def test_what_does_not_fit_is_refused_by_type():
             run(HalfExplicit(), 0.1, formulation)
     with pytest.raises(ValueError, match="leave work=True out"):
         run(HalfExplicit(), 0.1, work=True)
-    with pytest.raises(ValueError, match="HalfExplicit is not an explicit Runge-Kutta method"):
+    with pytest.raises(ValueError, match="HalfExplicit is no explicit or diagonally implicit"):
         run(HalfExplicit(), 0.1, backend="native")
