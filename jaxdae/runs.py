@@ -104,9 +104,9 @@ def simulate(
             It needs llvmlite, which loads here, an explicit Runge-Kutta method, a Kvaerno method or
             Rodas5P (these two up to 16 states), fixed steps or diffrax's `PIDController`, and saved
             states; on a GPU compute capability 7.0 and a driver of CUDA 12.0 at least, and no
-            toolkit. `Trajectory.backend` says what was used and why. Both give the same numbers to round-off. The plain program makes the
-            derivatives of native runs by times, and others that no kernel has; `"native"` refuses
-            them.
+            toolkit. `Trajectory.backend` says what was used and why. Both give the same numbers to
+            round-off. The plain program makes the derivatives of native runs by times, and others
+            that no kernel has; `"native"` refuses them.
         progress: `True` for a progress bar, or one of diffrax's progress meters.
         throw: raise an error when the run fails: a `SimulationError` that says where and why, or,
             inside a JAX transformation, the runtime error of the compiled program. Otherwise the
