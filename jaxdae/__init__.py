@@ -2,7 +2,6 @@
 
 Declare a mechanism:
 
-    check_mass_matrix     Compare a declared `mass_matrix` with the Hessian of the kinetic energy.
     check_system          Check that every function of a system returns what it should
     ConsistencyError      A state does not satisfy the constraints and could not be brought to.
     consistent_state      The consistent state nearest to a given one in the mass metric.

@@ -67,7 +67,6 @@ from .runs import simulate as simulate
 from .simulation.backends import BackendError as BackendError
 from .solvers import Projected as Projected
 from .systems import (
-    check_mass_matrix as check_mass_matrix,
     check_system as check_system,
     ConsistencyError as ConsistencyError,
     consistent_state as consistent_state,

@@ -16,7 +16,7 @@ from jaxdae.compiled import jit
 from jaxdae.linalg.held_rank import pivoted_rows, unit_rows
 from jaxdae.reprs import Module
 from jaxdae.systems import State, System
-from jaxdae.systems.checks import check_finite, check_system, check_tolerance, is_concrete
+from jaxdae.systems.checks import check_finite, check_functions, check_tolerance, is_concrete
 from jaxdae.systems.dynamics import mass_and_jacobian
 from jaxdae.systems.independence import constraint_rank, surely_independent
 from jaxdae.systems.kinematics import refuse_rates
@@ -111,7 +111,7 @@ def equilibrium(
     if free_controls and u is None:
         raise ValueError("free_controls=True needs a guess of the controls: give u.")
     t = jnp.asarray(t, dtype)
-    check_system(system, state, u, points=False)
+    check_functions(system, state, u)
     # As arrays: numbers of another value would be compiled anew.
     system = in_dtype(system, dtype)
     if is_concrete(state):

@@ -19,9 +19,9 @@ from jaxdae.control.plant import decouple, flow_derivatives, Plant, Program
 from jaxdae.formulations import AbstractFormulation
 from jaxdae.linalg.rank import numerical_rank
 from jaxdae.reprs import shown
-from jaxdae.systems import check_system, State, System
+from jaxdae.systems import State, System
 from jaxdae.systems.calls import call_with_shapes, check_parameters, describe_shape
-from jaxdae.systems.checks import is_concrete
+from jaxdae.systems.checks import check_functions, is_concrete
 from jaxdae.systems.precision import in_dtype
 
 # Controls at which the dependence on u is examined: zero, and others to see what is not affine.
@@ -117,9 +117,8 @@ def check_program(plant: Plant, program: Program, t, state: State) -> int:
             f"{out.size} program constraints need at least as many controls, but controls = {s}; "
             "drop a constraint, or add an actuator."
         )
-    check_system(
-        plant.system, state, u=jax.ShapeDtypeStruct((s,), state.q.dtype), t=t, points=False
-    )
+    u = jax.ShapeDtypeStruct((s,), state.q.dtype)
+    check_functions(plant.system, state, u, t)
     plant.formulation.check(plant.system, state)
     return out.size
 

@@ -23,9 +23,13 @@ from jaxdae.solvers.constrained_term import check_terms
 from jaxdae.solvers.grid import Grid
 from jaxdae.solvers.projected import parts_of
 from jaxdae.stability.stability_functions import amplification, has_stability_function
-from jaxdae.systems import check_system
 from jaxdae.systems.calls import call_with_shapes, check_parameters
-from jaxdae.systems.checks import check_symmetric_mass, constraint_counts, is_concrete
+from jaxdae.systems.checks import (
+    check_functions,
+    check_symmetric_mass,
+    constraint_counts,
+    is_concrete,
+)
 from jaxdae.systems.dynamics import refuse_reaction_forces
 from jaxdae.tables import root_text
 
@@ -52,7 +56,7 @@ def check_declaration(system, formulation, controller, state, t0) -> None:
 
 def _check_shapes(system, formulation, controller, state, t0) -> None:
     u = _example_input(controller, t0, state)
-    check_system(system, state, u=u, t=t0, points=False)
+    check_functions(system, state, u, t0)
     if is_concrete(system, state, t0):
         with jax.core.eval_context():
             check_symmetric_mass(system, t0, state)

@@ -2,10 +2,7 @@
 
 from jaxdae import names as _names
 from jaxdae.systems.base import Labels as Labels, State as State, System as System
-from jaxdae.systems.checks import (
-    check_mass_matrix as check_mass_matrix,
-    check_system as check_system,
-)
+from jaxdae.systems.checks import check_system as check_system
 from jaxdae.systems.consistent import (
     ConsistencyError as ConsistencyError,
     consistent_state as consistent_state,

@@ -227,7 +227,7 @@ class System(Module):
         """Mass matrix `M(t, q)`, only where a faster one than the energy's Hessian is known.
 
         `None` means that it is derived from `kinetic_energy`. A declared one is taken at its word
-        by `evaluate`; `jaxdae.check_mass_matrix` compares it with the energy.
+        by `evaluate`; `jaxdae.check_system` compares it with the energy.
         """
         del t, q
         return None

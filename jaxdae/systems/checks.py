@@ -41,26 +41,37 @@ def constraint_counts(system: System, state: State) -> tuple[int, int]:
     return position.shape[0], velocity.shape[0]
 
 
-def check_system(
-    system: System, state: State, u=None, t=0.0, *, forces: bool = True, points: bool = True
-) -> None:
+def check_system(system: System, state: State, u=None, t=0.0, *, forces: bool = True) -> None:
     """Check that every function of a system returns what it should, without calling most of them.
 
-    All are traced; what a system looks like is computed, too, where it is declared: the places of
-    its points must be finite.
+    All are traced. Two are computed at the state, where they are declared: `points`, whose places
+    must be finite, and `mass_matrix`, which must be the Hessian of the kinetic energy, to the 3/4
+    power of the machine epsilon, relative to its largest entry.
 
     Args:
         system: the declaration.
-        state: a state whose shapes are used; its numbers matter for `points` alone.
+        state: a state whose shapes are used; its numbers matter for `points` and `mass_matrix`.
         u: control input, as the controller would return it.
         t: time [s].
         forces: check also `force` and `actuator_rate`, which may need the control input.
-        points: check also `points`, which only pictures need.
 
     Raises:
         TypeError: for what is no system, or labels or points of another kind.
         ValueError: naming the function, the shape it returned and the one expected, or what it
-            failed with.
+            failed with; or the entry in which mass matrix and energy differ most.
+    """
+    check_functions(system, state, u, t, forces=forces)
+    t = jnp.asarray(t, state.q.dtype)
+    _check_mass_matrix(system, t, state)
+    _check_points(system, t, state.q)
+
+
+def check_functions(system: System, state: State, u=None, t=0.0, *, forces: bool = True) -> None:
+    """What `check_system` checks by tracing alone, before every run.
+
+    Raises:
+        TypeError: as `check_system`.
+        ValueError: as `check_system`.
     """
     check_instance("system", system, System, "an instance of your jaxdae.System")
     check_class(type(system))
@@ -104,8 +115,6 @@ def check_system(
         check_real(f"{name}.{function}", out, differentiated=function in _DIFFERENTIATED)
         constraints += out.size if expected == (None,) else 0
     check_label_counts(system, q.size, constraints)
-    if points:
-        _check_points(system, t, q)
 
 
 # Derived by differentiation; forces and rates are used as they are.
@@ -154,39 +163,6 @@ def check_symmetric_mass(system: System, t, state: State) -> None:
             f"{type(system).__name__}.mass_matrix is not symmetric: [{i}, {j}] = {mass[i, j]:.6g}, "
             f"but [{j}, {i}] = {mass[j, i]:.6g} (t = {float(t):.6g}). Return (M + M.T) / 2, or "
             "leave mass_matrix out: it is then derived from the kinetic energy."
-        )
-
-
-def check_mass_matrix(system: System, t, q, v, tolerance: float | None = None) -> None:
-    """Compare a declared `mass_matrix` with the Hessian of the kinetic energy. For debugging.
-
-    Args:
-        system: a system that declares `mass_matrix`.
-        t: time [s].
-        q: coordinates, shape `(n,)`.
-        v: velocities, shape `(n,)`.
-        tolerance: largest difference allowed, relative to the largest entry; by default
-            the 3/4 power of the machine epsilon, since both are round-off accurate.
-
-    Raises:
-        ValueError: when nothing is declared, or naming the worst entry and both its values.
-    """
-    q, v = jnp.asarray(q), jnp.asarray(v)
-    declared = system.mass_matrix(t, q)
-    name = type(system).__name__
-    if declared is None:
-        raise ValueError(f"{name} declares no mass_matrix, so there is nothing to check.")
-    hessian = np.asarray(jax.hessian(system.kinetic_energy, argnums=2)(t, q, v))
-    declared = np.asarray(declared)
-    if tolerance is None:
-        tolerance = float(np.finfo(hessian.dtype).eps) ** 0.75
-    error = np.abs(declared - hessian)
-    i, j = np.unravel_index(np.argmax(error), error.shape)
-    if not error[i, j] <= tolerance * np.abs(hessian).max():
-        raise ValueError(
-            f"{name}.mass_matrix[{i}, {j}] = {declared[i, j]:.9g}, but the kinetic energy gives "
-            f"{hessian[i, j]:.9g} (t = {float(t):.6g}); correct one of the two, or delete "
-            "mass_matrix: it is then derived from the energy."
         )
 
 
@@ -245,6 +221,28 @@ def _returned(system: System, function: str, args) -> Any:
     else:
         check_parameters(name, written, ("self", *names))
     return call_with_shapes(name, getattr(system, function), args, names)
+
+
+def _check_mass_matrix(system: System, t, state: State) -> None:
+    """A declared mass matrix is the Hessian of the kinetic energy."""
+    if not is_concrete(system, t, state):
+        return
+    with eval_context():
+        declared = system.mass_matrix(t, state.q)
+        if declared is None:
+            return
+        hessian = np.asarray(jax.hessian(system.kinetic_energy, argnums=2)(t, state.q, state.v))
+    declared = np.asarray(declared)
+    error = np.abs(declared - hessian)
+    i, j = np.unravel_index(np.argmax(error), error.shape)
+    # Both are accurate to round-off.
+    tolerance = float(np.finfo(state.q.dtype).eps) ** 0.75
+    if not error[i, j] <= tolerance * np.abs(hessian).max():
+        raise ValueError(
+            f"{type(system).__name__}.mass_matrix[{i}, {j}] = {declared[i, j]:.9g}, but the "
+            f"kinetic energy gives {hessian[i, j]:.9g} (t = {float(t):.6g}); correct one of the "
+            "two, or delete mass_matrix: it is then derived from the energy."
+        )
 
 
 def _check_points(system: System, t, q) -> None:

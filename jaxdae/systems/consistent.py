@@ -15,7 +15,7 @@ from jaxdae.compiled import jit
 from jaxdae.linalg.held_rank import pivoted_rows, unit_rows
 from jaxdae.reprs import Module
 from jaxdae.systems.base import State, System
-from jaxdae.systems.checks import check_finite, check_system, check_tolerance, is_concrete
+from jaxdae.systems.checks import check_finite, check_functions, check_tolerance, is_concrete
 from jaxdae.systems.dynamics import constraint_residuals, mass_and_jacobian, Violation
 from jaxdae.systems.independence import approach
 from jaxdae.systems.kinematics import has_rate, moved, refuse_rates
@@ -132,7 +132,7 @@ def consistent_state(
     """
     state = State(q, v, w)
     system = in_dtype(system, state.q.dtype)
-    check_system(system, state, t=t, forces=False, points=False)
+    check_functions(system, state, t=t, forces=False)
     if fixed not in ((), []) or program is not None:
         refuse_rates(system, "consistent_state with `fixed` or `program`")
     held, free = _held(system, fixed, state.q.size, state.w.size)
