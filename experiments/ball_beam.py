@@ -30,7 +30,7 @@ from jaxdae.analysis import (
     Linearization,
     linearize,
     linearized_constraint,
-    lqr_on_constraints,
+    lqr,
     RegulatorFeedback,
     Spectrum,
     spectrum,
@@ -165,7 +165,7 @@ def study(formulation, starts: int = STARTS, shifts=SHIFTS, end: float = END) ->
     exact, simple = BallBeam(), SimplifiedBallBeam()
     six = linearize(exact, rest(exact), independent=INDEPENDENT)
     five = linearize(simple, rest(simple), independent=INDEPENDENT)
-    feedback, _ = lqr_on_constraints(five)
+    feedback = lqr(five).feedback
     regulator = RegulatorFeedback(feedback.K, six.equilibrium.q, feedback.w, feedback.u, (0, 2))
     controllers = {
         "regulator": regulator, "with feedback on alpha": WithBeamFeedback(regulator, 7.0)

@@ -81,7 +81,6 @@ Analyze:
     EquilibriumError      No equilibrium was found.
     linearize             Linear equations of the perturbed motion about an equilibrium.
     lqr                   The regulator that minimizes `int (s^T Q s + u^T R u) dt`.
-    lqr_on_constraints    Regulator of a constrained system, on the part that its constraints leave.
     lyapunov_certificate  Certificate of constraint perturbation equations, of gains or a matrix.
     spectrum              Roots, and the verdict on the stability of the equilibrium.
     step_limit            The largest step of a method that contracts the violation.

@@ -21,7 +21,6 @@ from .analysis import (
     EquilibriumError as EquilibriumError,
     linearize as linearize,
     lqr as lqr,
-    lqr_on_constraints as lqr_on_constraints,
     lyapunov_certificate as lyapunov_certificate,
     spectrum as spectrum,
     step_limit as step_limit,

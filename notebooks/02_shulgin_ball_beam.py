@@ -29,7 +29,7 @@ from jaxdae.analysis import (
     equilibrium,
     linearize,
     linearized_constraint,
-    lqr_on_constraints,
+    lqr,
     RegulatorFeedback,
     spectrum,
 )
@@ -129,7 +129,7 @@ class WithBeam(eqx.Module):
         return self.regulator(t, q, v, w) - self.gain * (q[1:2] + 0.1 * v[1:2])
 
 
-feedback, _ = lqr_on_constraints(five)
+feedback = lqr(five).feedback
 eq = six.equilibrium
 regulator = RegulatorFeedback(feedback.K, eq.q, feedback.w, feedback.u, (0, 2))
 closed = {

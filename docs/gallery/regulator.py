@@ -20,7 +20,7 @@ class Pushed(CartesianPendulum):
 
 system = Pushed()
 upright = jaxdae.equilibrium(system, q=[0.1, 0.9], u=[0.0])
-law, _ = jaxdae.lqr_on_constraints(jaxdae.linearize(system, upright, independent=[0]))
+law = jaxdae.lqr(jaxdae.linearize(system, upright, independent=[0])).feedback
 leaning = jaxdae.consistent_state(system, q=[0.6, 0.8], v=[0.0, 0.0])
 gains = jaxdae.Multipliers(jaxdae.Baumgarte.critical(10.0))
 left = jaxdae.simulate(system, gains, leaning, t1=4.0, controller=lambda t, q, v, w: jnp.zeros(1))

@@ -24,7 +24,6 @@ from jaxdae.analysis.perturbation import perturbation_matrix as perturbation_mat
 from jaxdae.analysis.rest import Balance as Balance
 from jaxdae.analysis.riccati import (
     lqr as lqr,
-    lqr_on_constraints as lqr_on_constraints,
     Regulator as Regulator,
     RegulatorFeedback as RegulatorFeedback,
     solve_lyapunov as solve_lyapunov,

@@ -16,7 +16,7 @@ from jaxdae.analysis.lyapunov import (
     LinearCertificate,
     lyapunov_certificate,
 )
-from jaxdae.analysis.riccati import lqr_on_constraints, Regulator, RegulatorFeedback
+from jaxdae.analysis.riccati import lqr, Regulator
 from jaxdae.analysis.root_limits import clean, growth, root_limit, RootLimit
 from jaxdae.analysis.shulgin import linearized_constraint, LinearizedConstraint
 from jaxdae.analysis.spectra import root_bounds, Spectrum, spectrum
@@ -80,14 +80,12 @@ class Control(NamedTuple):
     Args:
         reach: controllability on the constraints.
         redundant: controllability of all redundant coordinates.
-        feedback: linear-quadratic regulator for identity weights, or `None`.
-        regulator: its gain and roots, or `None`.
+        regulator: linear-quadratic, for identity weights, or `None`.
         failure: why there is none; empty where there is one.
     """
 
     reach: Controllability
     redundant: Controllability
-    feedback: RegulatorFeedback | None
     regulator: Regulator | None
     failure: str
 
@@ -259,7 +257,6 @@ def _limits(solver, stabilizer: Stabilizer | None, field: Field, dt) -> SolverLi
 def _control(lin: Linearization) -> Control:
     reach, redundant = controllability(lin.A, lin.B), controllability(lin.A_full, lin.B_full)
     try:
-        feedback, regulator = lqr_on_constraints(lin)
+        return Control(reach, redundant, lqr(lin), "")
     except ValueError as error:
-        return Control(reach, redundant, None, None, str(error))
-    return Control(reach, redundant, feedback, regulator, "")
+        return Control(reach, redundant, None, str(error))

@@ -1,7 +1,7 @@
 """Linear-quadratic regulators, differentiable through the Riccati equation."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from jaxdae.analysis.controllability import check_pair, controllability
 from jaxdae.analysis.linearization import drift_rows, Linearization
 from jaxdae.reprs import Module, shown
-from jaxdae.systems.calls import check_instance
+from jaxdae.systems.calls import described
 from jaxdae.systems.checks import is_concrete
 from jaxdae.tables import root_text
 
@@ -21,23 +21,6 @@ from jaxdae.tables import root_text
 # differ by ten orders of magnitude.
 _SIGN_STEPS = 30
 _POLISH_STEPS = 4
-
-
-class Regulator(NamedTuple):
-    """A linear-quadratic regulator.
-
-    Args:
-        K: gain of `u = -K s`, shape `(i, s)`.
-        P: `s^T P s` is the cost of returning from `s`, shape `(s, s)`.
-        roots: of `A - B K`, shape `(s,)`; `None` under a transformation.
-    """
-
-    K: Float[Array, "i s"]
-    P: Float[Array, "s s"]
-    roots: NDArray[np.complex128] | None
-
-    def __repr__(self) -> str:
-        return shown(self)
 
 
 class RegulatorFeedback(Module):
@@ -72,7 +55,27 @@ class RegulatorFeedback(Module):
         return self.u - self.K @ jnp.concatenate(state)
 
 
-def lqr(A, B, Q=None, R=None) -> Regulator:
+class Regulator(NamedTuple):
+    """A linear-quadratic regulator.
+
+    Args:
+        K: gain of `u = -K s`, shape `(i, s)`.
+        P: `s^T P s` is the cost of returning from `s`, shape `(s, s)`.
+        roots: of `A - B K`, shape `(s,)`; `None` under a transformation.
+        feedback: of a linearization, the controller of the system, a `RegulatorFeedback`; `None` of
+            matrices.
+    """
+
+    K: Float[Array, "i s"]
+    P: Float[Array, "s s"]
+    roots: NDArray[np.complex128] | None
+    feedback: Any = None
+
+    def __repr__(self) -> str:
+        return shown(self)
+
+
+def lqr(A, B=None, Q=None, R=None, *, errors: Sequence[str | int] | None = None) -> Regulator:
     r"""The regulator that minimizes `int (s^T Q s + u^T R u) dt` along `ds/dt = A s + B u`.
 
         A^T P + P A - P B R^-1 B^T P + Q = 0,    K = R^-1 B^T P
@@ -83,19 +86,55 @@ def lqr(A, B, Q=None, R=None) -> Regulator:
     Lyapunov equations are solved as linear systems of `s^2` unknowns, for up to some dozens of
     states. Works under `jit`, `vmap`, forward and reverse mode.
 
+    Of a linearized system, `lqr(linearization, Q=Q, R=R)`, it is the regulator on the part that the
+    constraints leave, with `feedback`, a controller for `simulate`. The errors of dependent
+    coordinates, `z`, come in two kinds. Position constraints force theirs to vanish: they are left
+    out [Krasinskaya2013, section 6]. Those of velocity constraints obey `dz/dt = D s`, with the
+    state `s = (x, v_I, dw, z)` and the `drift` `D` of the linearization. Constraints that hold at
+    rest have `D = 0`: their errors are constant, no input moves these zero roots, and they are left
+    out as well. Where a displacement violates a constraint at rest the errors move: they have roots
+    of their own, which inputs can reach through `x`, and they stay. Of dependent rows of `D` the
+    combinations `c^T z` with `c^T D = 0` are constant and are left out.
+
     Args:
-        A: shape `(s, s)`.
-        B: shape `(s, i)`.
+        A: matrix, shape `(s, s)`; or the linearization of a system about an equilibrium with
+            controls, from `jaxdae.linearize`.
+        B: matrix, shape `(s, i)`; none beside a linearization, which has its own.
         Q: weight of the state, symmetric positive semidefinite `(s, s)`; by default the identity.
+            Of a linearization the state is `(x, v_I, dw, z)`, where `z` are the `e` errors that
+            stay, or coordinates in an orthonormal basis of their space, and `s = 2d+k+e`.
         R: weight of the input, SPD `(i, i)`; by default the identity.
+        errors: of a linearization, names or indices of the coordinates of
+            `Linearization.partition.nonholonomic` whose errors stay; by default decided by the
+            numbers of `D`, which needs concrete ones.
 
     Returns:
         `Regulator`.
 
     Raises:
+        TypeError: for a matrix without its `B`, a linearization with a `B`, or anything else.
         ValueError: for shapes that do not fit, weights that are not definite, a pair that is not
-            stabilizable (with the root), or a cost that does not see an unstable or critical root.
+            stabilizable (with the root), or a cost that does not see an unstable or critical root;
+            for an equilibrium without controls; or for `errors` that do not fit.
     """
+    if isinstance(A, Linearization):
+        if B is not None:
+            raise TypeError(
+                "a linearization has its own B; give weights by name, lqr(linearization, Q=…, R=…)."
+            )
+        return _of_linearization(A, Q, R, errors)
+    if not (hasattr(A, "shape") or isinstance(A, list | tuple)):
+        raise TypeError(
+            f"A is {described(A)}; give jaxdae.linearize(system, equilibrium), or matrices A and B."
+        )
+    if B is None:
+        raise TypeError("the matrix B of the inputs is missing: lqr(A, B), or lqr(linearization).")
+    if errors is not None:
+        raise TypeError("errors are those of a linearization; matrices A and B have none.")
+    return _of_matrices(A, B, Q, R)
+
+
+def _of_matrices(A, B, Q, R) -> Regulator:
     A, B, Q, R = (np.asarray(x) if isinstance(x, list | tuple) else x for x in (A, B, Q, R))
     dtype = jnp.result_type(*(x for x in (A, B, Q, R) if x is not None), float)
     A, B = jnp.asarray(A, dtype), jnp.asarray(B, dtype)
@@ -122,37 +161,8 @@ def lqr(A, B, Q=None, R=None) -> Regulator:
     return Regulator(K, P, roots[np.argsort(-np.real(roots))])
 
 
-def lqr_on_constraints(
-    linearization: Linearization, Q=None, R=None, *, errors: Sequence[str | int] | None = None
-):
-    r"""Regulator of a constrained system, on the part that its constraints leave.
-
-    The errors of dependent coordinates, `z`, come in two kinds. Position constraints force theirs
-    to vanish: they are left out [Krasinskaya2013, section 6]. Those of velocity constraints obey
-    `dz/dt = D s`, with the state `s = (x, v_I, dw, z)` and the `drift` `D` of the linearization.
-    Constraints that hold at rest have `D = 0`: their errors are constant, no input moves these zero
-    roots, and they are left out as well. Where a displacement violates a constraint at rest the
-    errors move: they have roots of their own, which inputs can reach through `x`, and they stay. Of
-    dependent rows of `D` the combinations `c^T z` with `c^T D = 0` are constant and are left out.
-
-    Args:
-        linearization: from `jaxdae.analysis.linearize`, about an equilibrium with controls.
-        Q: weight of `(x, v_I, dw, z)`, where `z` are the `e` errors that stay, or coordinates in
-            an orthonormal basis of their space; shape `(2d+k+e, 2d+k+e)`; by default the identity.
-        R: weight of the controls; by default the identity.
-        errors: names or indices of the coordinates of `Linearization.partition.nonholonomic` whose
-            errors stay; by default decided by the numbers of `D`, which needs concrete ones.
-
-    Returns:
-        `(RegulatorFeedback, Regulator)`.
-
-    Raises:
-        TypeError: for anything but a linearization.
-        ValueError: as `lqr`, among it a root with a nonnegative real part that no input reaches;
-            for an equilibrium without controls; or for `errors` that do not fit.
-    """
-    lin = linearization
-    check_instance("linearization", lin, Linearization, "jaxdae.linearize(system, equilibrium)")
+def _of_linearization(lin: Linearization, Q, R, errors) -> Regulator:
+    """On the part that constraints leave, with the controller of the system."""
     eq = lin.equilibrium
     if eq.u is None:
         raise ValueError("the equilibrium has no controls; find it with equilibrium(…, u=…).")
@@ -160,11 +170,11 @@ def lqr_on_constraints(
     r, (e, size) = lin.velocity_constraints, (kept.shape[0], lin.A.shape[0])
     basis = jnp.eye(size, dtype=lin.A.dtype)[: size - r]
     basis = jnp.concatenate([basis, jnp.zeros((e, size), basis.dtype).at[:, size - r :].set(kept)])
-    regulator = lqr(basis @ lin.A @ basis.T, basis @ lin.B, Q, R)
+    regulator = _of_matrices(basis @ lin.A @ basis.T, basis @ lin.B, Q, R)
     feedback = RegulatorFeedback(
         regulator.K, eq.q, eq.w, jnp.ravel(eq.u), lin.partition.independent, _errors(lin, kept)
     )
-    return feedback, regulator
+    return regulator._replace(feedback=feedback)
 
 
 def _moving_errors(lin: Linearization, names) -> Float[Array, "e r"]:
@@ -178,8 +188,8 @@ def _moving_errors(lin: Linearization, names) -> Float[Array, "e r"]:
     if not is_concrete(lin.drift):
         raise ValueError(
             "which errors of velocity constraints move is decided by numbers, which a "
-            "transformation hides: name them, lqr_on_constraints(…, errors=(…)), under jit, vmap "
-            "and grad; errors=() for constraints that hold at rest."
+            "transformation hides: name them, lqr(linearization, errors=(…)), under jit, vmap and "
+            "grad; errors=() for constraints that hold at rest."
         )
     rows = drift_rows(lin)
     # All of them: in their own coordinates, whose weights a user can give.
@@ -312,6 +322,6 @@ def _check(A, B, Q, R) -> None:
         raise ValueError(
             f"the pair (A, B) is not stabilizable: no feedback moves the root "
             f"{root_text(reach.roots[i])} (controllable dimension {reach.rank} of {size}). Leave "
-            "that part out (lqr_on_constraints drops the zero roots of position constraints, and "
-            "of velocity constraints that hold at rest), or add an input that reaches it."
+            "that part out (lqr of a linearization drops the zero roots of position constraints, "
+            "and of velocity constraints that hold at rest), or add an input that reaches it."
         )

@@ -176,7 +176,7 @@ def _control(control: Control | None) -> dict[str, Any] | None:
         "redundant_rank": redundant.rank,
         "redundant_size": len(redundant.basis),
         "fixed_roots": _pairs(reach.roots),
-        "K": control.feedback.K if control.feedback else None,
+        "K": control.regulator.K if control.regulator else None,
         "regulated_roots": _pairs(control.regulator.roots) if control.regulator else None,
         "failure": control.failure or None,
     }

@@ -183,9 +183,9 @@ def _control(result: Analysis, control: Control) -> str:
         f"they reach {reach.rank} of {len(reach.basis)} directions of the linear motion on the "
         f"constraints, {redundant.rank} of {len(redundant.basis)} in all coordinates",
     ]
-    if control.feedback is None or control.regulator is None:
+    if control.regulator is None:
         return "\n".join([*lines, _wrapped(f"no regulator: {control.failure}")])
-    K, labels = control.feedback.K, result.system.labels()
+    K, labels = control.regulator.K, result.system.labels()
     actuators = {f"w{i + 1}": name for i, name in enumerate(labels.actuators)}
     names = [actuators.get(name, name) for name in result.state_names()[: K.shape[1]]]
     inputs = label_field(labels, "inputs", len(K), lambda i: f"u{i + 1}")

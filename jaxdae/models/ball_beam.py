@@ -6,7 +6,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxdae.analysis import equilibrium, linearize, lqr_on_constraints, RegulatorFeedback
+from jaxdae.analysis import equilibrium, linearize, lqr, RegulatorFeedback
 from jaxdae.formulations import Multipliers
 from jaxdae.models.base import (
     AbstractModel,
@@ -279,9 +279,10 @@ def linear_regulator(system: BallBeam) -> LinearRegulator:
     Q = jnp.diag(jnp.array([_BALL**-2, _WHEEL**-2, 0.0, 0.0, 0.0]))
     R = jnp.array([[_VOLTAGE**-2]])
     linear = linearize(model, rest, independent=("r", "theta"))
-    result, regulator = lqr_on_constraints(linear, Q, R)
+    regulator = lqr(linear, Q=Q, R=R)
     q, _ = system.start()
-    feedback = RegulatorFeedback(result.K, q, result.w, result.u, (0, 2))
+    eq = linear.equilibrium
+    feedback = RegulatorFeedback(regulator.K, q, eq.w, jnp.ravel(eq.u), (0, 2))
     return LinearRegulator(feedback, Q, R, jnp.asarray(regulator.P))
 
 

@@ -81,7 +81,7 @@ def _everything(mass):
     linear = jaxdae.linearize(system, rest)
     characteristic_matrix(system, rest)
     jaxdae.spectrum(linear)
-    jaxdae.lqr_on_constraints(linear)
+    jaxdae.lqr(linear)
     relative_degree(
         system,
         jaxdae.Multipliers(jaxdae.Baumgarte(K_D=mass, K_P=mass)),

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,7 +15,6 @@ from jaxdae.analysis import (
     equilibrium,
     linearize,
     lqr,
-    lqr_on_constraints,
     solve_lyapunov,
     solve_riccati,
 )
@@ -156,6 +156,31 @@ def test_a_hidden_stable_root_stays_and_a_hidden_unstable_one_is_refused(rng):
         lqr(A, B)
 
 
+def test_what_is_neither_a_pair_nor_a_linearization_is_refused():
+    """One function of both, which says what is missing or too many."""
+    _, linear = drifting()
+    with pytest.raises(TypeError, match=r"(?s)A is Equilibrium\(.*give jaxdae\.linearize\("):
+        lqr(linear.equilibrium)
+    with pytest.raises(TypeError, match=r"matrix B of the inputs is missing: lqr\(A, B\)"):
+        lqr(np.eye(2))
+    with pytest.raises(TypeError, match=r"has its own B; give weights by name, .*Q=…, R=…"):
+        lqr(linear, np.eye(5))
+    with pytest.raises(TypeError, match="errors are those of a linearization"):
+        lqr(np.eye(2), np.ones((2, 1)), errors=(0,))
+    with pytest.raises(ValueError, match=r"no controls; find it with equilibrium\(…, u=…"):
+        lqr(eqx.tree_at(lambda x: x.equilibrium.u, linear, None))
+
+
+def test_the_regulator_of_a_linearization_is_that_of_its_matrices():
+    """All of its errors move here: nothing is left out, and weights are in the same order."""
+    _, linear = drifting()
+    Q, R = np.diag([1.0, 2.0, 3.0]), np.array([[0.5]])
+    found, expected = lqr(linear, Q=Q, R=R), lqr(linear.A, linear.B, Q, R)
+    np.testing.assert_allclose(found.K, expected.K, rtol=1e-12)
+    assert expected.feedback is None
+    np.testing.assert_array_equal(found.feedback.K, found.K)
+
+
 def test_what_does_not_fit_is_refused():
     A, B = np.eye(2), np.ones((2, 1))
     with pytest.raises(ValueError, match=r"shapes \(2, 2\) and \(3, 1\)"):
@@ -248,7 +273,8 @@ def closed_loop(system, feedback, size):
 def test_errors_of_velocity_constraints_that_move_are_regulated():
     """Left out, the closed loop keeps the root 0.5 while -0.87 +- 0.5i are reported."""
     system, linear = drifting()
-    feedback, regulator = lqr_on_constraints(linear)
+    regulator = lqr(linear)
+    feedback = regulator.feedback
     assert feedback.errors is not None
     assert regulator.roots is not None
     A = closed_loop(system, feedback, 4)
@@ -279,9 +305,9 @@ def test_errors_of_velocity_constraints_that_move_are_regulated():
 def test_a_drift_that_no_input_reaches_is_refused_with_its_root():
     _, linear = drifting(pull=0.0)
     with pytest.raises(ValueError, match=r"no feedback moves the root 0\.5 "):
-        lqr_on_constraints(linear)
+        lqr(linear)
     _, linear = drifting(pull=0.0, growth=-0.5)
-    roots = np.asarray(lqr_on_constraints(linear)[1].roots)
+    roots = np.asarray(lqr(linear).roots)
     np.testing.assert_allclose(np.abs(roots + 0.5).min(), 0, atol=1e-12)
 
 
@@ -290,10 +316,10 @@ def test_a_drift_that_no_input_reaches_is_refused_with_its_root():
 def test_errors_that_stay_constant_are_left_out(rates):
     """`v3 = 0` holds at rest; `v3 = 2 v2` leaves the combination `z3 - 2 z2` constant."""
     system, linear = drifting(rates=rates)
-    feedback, regulator = lqr_on_constraints(linear)
+    regulator = lqr(linear)
     assert regulator.roots is not None
     assert len(regulator.roots) == 3
-    roots = np.sort(np.linalg.eigvals(closed_loop(system, feedback, 5)).real)
+    roots = np.sort(np.linalg.eigvals(closed_loop(system, regulator.feedback, 5)).real)
     # Two are zero: of the constant combination, and of the position constraint.
     np.testing.assert_allclose(np.abs(roots[-2:]), 0, atol=1e-9)
     np.testing.assert_allclose(roots[:3], np.sort(regulator.roots.real), atol=1e-9)
@@ -301,12 +327,12 @@ def test_errors_that_stay_constant_are_left_out(rates):
 
 def test_under_a_transformation_errors_that_move_are_named():
     _, linear = drifting()
-    named = jax.jit(lambda lin: lqr_on_constraints(lin, errors=("q2",))[0].K)(linear)
-    np.testing.assert_allclose(named, lqr_on_constraints(linear)[0].K, rtol=1e-9)
+    named = jax.jit(lambda lin: lqr(lin, errors=("q2",)).K)(linear)
+    np.testing.assert_allclose(named, lqr(linear).K, rtol=1e-9)
     with pytest.raises(ValueError, match="name them"):
-        jax.jit(lambda lin: lqr_on_constraints(lin)[0].K)(linear)
+        jax.jit(lambda lin: lqr(lin).K)(linear)
     with pytest.raises(ValueError, match=r"'q1' is none of the coordinates.* these are: q2"):
-        lqr_on_constraints(linear, errors=("q1",))
+        lqr(linear, errors=("q1",))
 
 
 @pytest.mark.slow
@@ -317,8 +343,7 @@ def test_gradients_reach_from_a_length_to_the_gains_of_the_regulator():
     def gains(length):
         system = PushedPendulum(length)
         rest = equilibrium(system, jnp.stack([0.1, -length]), u=jnp.zeros(1))
-        feedback, _ = lqr_on_constraints(linearize(system, rest, independent=("q1",)))
-        return feedback.K.ravel()
+        return lqr(linearize(system, rest, independent=("q1",))).K.ravel()
 
     def exact(length):
         # x'' = -(g / l) x + u, with unit weights.

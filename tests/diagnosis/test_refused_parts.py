@@ -102,7 +102,7 @@ PARTS = [
     (lambda: jaxdae.equilibrium(Point(), [0.0], u="a"), TypeError, "input u must be numbers; got"),
     (lambda: jaxdae.equilibrium(Point(), [0.0], fixed=7), ValueError, "fixed coordinate 7 is out"),
     (lambda: jaxdae.spectrum(np.eye(2)), TypeError, r"give jaxdae\.linearize\(system, equilibr"),
-    (lambda: jaxdae.lqr_on_constraints(None), TypeError, r"is None; give jaxdae\.linearize\("),
+    (lambda: jaxdae.lqr(None), TypeError, r"A is None; give jaxdae\.linearize\("),
     (lambda: jaxdae.evaluate(Point, 0.0, [1.0], [1.0]), TypeError, "system is the class Point"),
     (lambda: jaxdae.evaluate(Point(), 0.0, [1.0, 0.0], [1.0]), ValueError, "vectors of one length"),
     (

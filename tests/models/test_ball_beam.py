@@ -10,7 +10,7 @@ from jaxdae.analysis import (
     equilibrium,
     linearize,
     linearized_constraint,
-    lqr_on_constraints,
+    lqr,
     RegulatorFeedback,
     spectrum,
 )
@@ -39,7 +39,7 @@ def simple():
 @pytest.fixture(scope="module")
 def regulator(simple):
     """The regulator of the simplified model, as a controller of the exact one."""
-    feedback, _ = lqr_on_constraints(simple)
+    feedback = lqr(simple).feedback
     q, _ = EXACT.start()
     return RegulatorFeedback(feedback.K, q, feedback.w, feedback.u, (0, 2))
 
