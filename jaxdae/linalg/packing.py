@@ -21,7 +21,8 @@ def unpacked(numbers, shapes):
     """A pytree of given shapes and types, from `packed`; what is no array in it stays."""
     arrays, rest = eqx.partition(shapes, _is_array)
     leaves, structure = jax.tree.flatten(arrays)
-    parts = jnp.split(numbers, np.cumsum([x.size for x in leaves])[:-1])
+    # The last part, behind all of them, is empty.
+    *parts, _ = jnp.split(numbers, np.cumsum([x.size for x in leaves], dtype=int))
     results = [
         (part != 0 if x.dtype == np.bool_ else part.astype(x.dtype)).reshape(x.shape)
         for part, x in zip(parts, leaves, strict=True)

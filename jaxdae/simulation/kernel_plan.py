@@ -11,14 +11,16 @@ import numpy as np
 import optimistix
 from jax.flatten_util import ravel_pytree
 
+from jaxdae.control.base import control_input
 from jaxdae.kernels.integration.saving import Saving
 from jaxdae.memory import Memory
 from jaxdae.simulation.backends import UnsuitedError
 from jaxdae.simulation.field import field, vector_field
 from jaxdae.simulation.plain import step_control
 from jaxdae.simulation.problem import Method, Problem
+from jaxdae.solvers.constrained_term import ConstrainedTerm
 from jaxdae.solvers.implicit_stages import with_tolerances
-from jaxdae.solvers.kernel_steps import step_method
+from jaxdae.solvers.kernel_steps import Equations, step_method
 from jaxdae.solvers.projected import parts_of
 
 # The time to compile a kernel grows with its operations: at this many states it is seconds.
@@ -108,8 +110,10 @@ class KernelPlan(NamedTuple):
 
         direction = [] if self.direction is not None else [jax.ShapeDtypeStruct((), self.dtype)]
         solver, projected = parts_of(self.solver)
+        parameters = (*self.shapes, *direction)
+        method = step_method(solver, Equations(self._equations, parameters, self.unravel))
         return InitialValueProblem(
-            self._rate, self.states, (*self.shapes, *direction), step_method(solver),
+            self._rate, self.states, parameters, method,
             (lambda *parameters: self._args(parameters)[1]) if self.adaptive else None,
             self.unravel, self.dtype, project=None if projected is None else self._project,
         )  # fmt: skip
@@ -131,6 +135,10 @@ class KernelPlan(NamedTuple):
             return ravel_pytree(field(s, self.unravel(y), args))[0].astype(self.dtype)
 
         return rate(t) if isinstance(sign, int) and sign == 1 else sign * rate(sign * t)
+
+    def _equations(self, parameters):
+        """The term of a solver of constrained equations, its arguments, and the sign of times."""
+        return ConstrainedTerm(control_input), self._args(parameters)[0], self._sign(parameters)
 
     def _project(self, t, y, *parameters):
         args, t = self._args(parameters)[0], self._sign(parameters) * t

@@ -2,22 +2,29 @@
 
 import operator
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import diffrax
 import equinox as eqx
 import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
 
 from jaxdae.linalg.packing import packed, packed_size, unpacked
 from jaxdae.solvers.base import AbstractStepMethod, AbstractTracedSolver, at_once, Step
+from jaxdae.solvers.constrained_term import enforces_constraints
 from jaxdae.solvers.implicit_stages import ImplicitStages
 
 
-def step_method(solver) -> AbstractStepMethod | str:
-    """How kernels make the steps of a solver, or why they cannot."""
+def step_method(solver, equations: "Equations | None" = None) -> AbstractStepMethod | str:
+    """How kernels make the steps of a solver, or why they cannot.
+
+    Args:
+        solver: of diffrax.
+        equations: what a solver is given that takes a `ConstrainedTerm`.
+    """
     name = type(solver).__name__
     if isinstance(solver, AbstractTracedSolver):
-        return SolverSteps(solver)
+        return SolverSteps(solver, equations if enforces_constraints(solver) else None)
     single = isinstance(getattr(solver, "tableau", None), diffrax.ButcherTableau)
     if not (isinstance(solver, diffrax.AbstractERK | diffrax.AbstractESDIRK) and single):
         return f"{name} is no explicit or diagonally implicit Runge-Kutta method with one tableau"
@@ -85,14 +92,31 @@ class ExplicitRungeKutta(AbstractStepMethod):
         return make(t0=t0, t1=t1, y0=y0, y1=y1, k=dense).evaluate(t)
 
 
+class Equations(NamedTuple):
+    """Constrained equations, for solvers that take a `ConstrainedTerm`.
+
+    Args:
+        make: from the parameters of a kernel to the term, its arguments `(system, formulation,
+            controller)`, and 1 or -1: kernels take times as increasing.
+        parameters: shapes of these.
+        unravel: from a state as one vector to its structure.
+    """
+
+    make: Callable
+    parameters: tuple
+    unravel: Callable
+
+
 class SolverSteps(AbstractStepMethod):
     """Steps that a solver makes by itself, traced as they are.
 
     Args:
-        solver: of ordinary differential equations.
+        solver: of ordinary differential equations, or of constrained ones.
+        equations: the latter; `None` for the former.
     """
 
     solver: diffrax.AbstractSolver
+    equations: Equations | None = eqx.field(default=None, static=True)
     evaluates_only: ClassVar[bool] = False
 
     def carried(self, states: int) -> int:
@@ -106,39 +130,72 @@ class SolverSteps(AbstractStepMethod):
     def init(self, rate: Callable, t0, y0):
         if not self.carried(y0.size):
             return y0[:0]
-        return packed(self.solver.init(_term(rate), t0, t0, y0, None), y0.dtype)
+        term, args, sign = self._terms(rate)
+        state = self.solver.init(term, sign * t0, sign * t0, self._tree(y0), args)
+        return packed(state, y0.dtype)
 
     def step(self, rate: Callable, t0, t1, y0, carry, each: Callable = at_once) -> Step:
         del each
-        term = _term(rate)
+        term, args, sign = self._terms(rate)
+        t0, t1, tree = sign * t0, sign * t1, self._tree(y0)
         count = self.carried(y0.size)
         known = carry is not None and count > 0
         if known:
             state = unpacked(carry, self._shapes(y0)[0])
         else:
-            state = self.solver.init(term, t0, t1, y0, None)
+            state = self.solver.init(term, t0, t1, tree, args)
         y1, error, dense, state, result = self.solver.step(
-            term, t0, t1, y0, None, state, made_jump=not known
+            term, t0, t1, tree, args, state, made_jump=not known
         )
-        y1 = jnp.where(diffrax.is_okay(result), y1, jnp.nan)
-        carry = packed(state, y0.dtype)[:count]
-        return Step(y1, lambda: error, carry, lambda: packed(_within(dense), y0.dtype))
+        y1 = jnp.where(diffrax.is_okay(result), _vector(y1, y0), jnp.nan)
+        none = jnp.zeros_like(y0)
+        return Step(
+            y1,
+            lambda: none if error is None else _vector(error, y0),
+            packed(state, y0.dtype)[:count],
+            lambda: packed(_within(dense), y0.dtype),
+        )
 
     def interpolate(self, t0, t1, y0, y1, dense, t):
         parts = unpacked(dense, self._shapes(y0)[1])
         make: Any = self.solver.interpolation_cls
-        return make(t0=t0, t1=t1, y0=y0, y1=y1, **parts).evaluate(t)
+        ends = {"y0": self._tree(y0), "y1": self._tree(y1)}
+        return _vector(make(t0=t0, t1=t1, **ends, **parts).evaluate(t), y0)
+
+    def _terms(self, rate: Any) -> tuple[diffrax.AbstractTerm, Any, Any]:
+        if self.equations is None:
+            return diffrax.ODETerm(lambda t, y, args: rate(t, y)), None, 1  # noqa: ARG005
+        return self.equations.make(rate.parameters)
+
+    def _tree(self, y):
+        return y if self.equations is None else self.equations.unravel(y)
 
     def _shapes(self, y0):
         """Of the solver's state, and of what its dense output is made of."""
+        parameters = () if self.equations is None else self.equations.parameters
 
-        def one(t, y):
-            term = _term(lambda t, y: y)  # noqa: ARG005
-            state = self.solver.init(term, t, t, y, None)
-            dense = self.solver.step(term, t, t, y, None, state, made_jump=True)[2]
+        def one(t, y, *parameters):
+            term, args, _ = self._terms(_Still(parameters))
+            tree = self._tree(y)
+            state = self.solver.init(term, t, t, tree, args)
+            dense = self.solver.step(term, t, t, tree, args, state, made_jump=True)[2]
             return state, _within(dense)
 
-        return eqx.filter_eval_shape(one, jnp.zeros((), y0.dtype), y0)
+        return eqx.filter_eval_shape(one, jnp.zeros((), y0.dtype), y0, *parameters)
+
+
+class _Still(NamedTuple):
+    """A rate for the sake of shapes."""
+
+    parameters: tuple
+
+    def __call__(self, t, y):
+        del t
+        return y
+
+
+def _vector(tree, like):
+    return ravel_pytree(tree)[0].astype(like.dtype)
 
 
 def _zeros(states: int):
@@ -148,10 +205,6 @@ def _zeros(states: int):
 def _within(dense: dict) -> dict:
     """What dense output is made of beside the two states."""
     return {name: x for name, x in dense.items() if name not in ("y0", "y1")}
-
-
-def _term(rate: Callable) -> diffrax.ODETerm:
-    return diffrax.ODETerm(lambda t, y, args: rate(t, y))  # noqa: ARG005
 
 
 def _combined(each: Callable, name: str, h, y, coefficients, rates):

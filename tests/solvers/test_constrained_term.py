@@ -6,7 +6,7 @@ constraints at velocity level.
 """
 
 from collections.abc import Callable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import diffrax
 import jax
@@ -16,6 +16,7 @@ import pytest
 
 import jaxdae
 from jaxdae.solvers import ConstrainedTerm
+from jaxdae.solvers.base import AbstractTracedSolver
 
 
 class HalfExplicit(diffrax.AbstractSolver):
@@ -59,6 +60,10 @@ class HalfExplicit(diffrax.AbstractSolver):
         return reached(constrained(here.dynamics, lacking))
 
 
+class Traced(HalfExplicit, AbstractTracedSolver):
+    """The same, whose steps kernels trace."""
+
+
 def total(y0, weights, changes):
     """`y0 + sum_j a_j h f_j`."""
     for a, change in zip(weights, changes, strict=False):
@@ -94,7 +99,8 @@ def run(solver, dt, formulation=None, **options):
     """From `(1, 0)` with a velocity of 1 m/s along the circle."""
     state = jaxdae.State(jnp.array([1.0, 0.0]), jnp.array([0.0, 1.0]))
     formulation = jaxdae.Multipliers() if formulation is None else formulation
-    return jaxdae.simulate(Pendulum(), formulation, state, t1=1.0, dt=dt, solver=solver, **options)
+    settings: dict[str, Any] = {"t1": 1.0} | options
+    return jaxdae.simulate(Pendulum(), formulation, state, dt=dt, solver=solver, **settings)
 
 
 @pytest.mark.parametrize("stages", [1, 2])
@@ -121,6 +127,47 @@ def test_derivatives_go_through_the_steps():
     difference = (end(1.001) - end(0.999)) / 0.002
     # Of second order in the difference.
     np.testing.assert_allclose(jax.grad(end)(1.0), difference, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        pytest.param({"saveat": diffrax.SaveAt(ts=jnp.linspace(0, 1, 7))}, marks=pytest.mark.slow),
+        pytest.param({"t1": 0.0, "t0": 1.0}, marks=pytest.mark.slow),
+        pytest.param({"controller": lambda t, q, v, w: -0.3 * v + t}, marks=pytest.mark.slow),  # noqa: ARG005
+    ],
+    ids=["steps", "between", "backward", "controlled"],
+)
+def test_kernels_make_its_steps(options):
+    dt = -0.05 if "t0" in options else 0.05
+    native, plain, chosen = (
+        run(Traced(2), dt, backend=x, **options) for x in ("native", "plain", "auto")
+    )
+    assert chosen.backend == native.backend == "native"
+    # Round-off of twenty steps.
+    np.testing.assert_allclose(native.q, plain.q, atol=1e-14)
+    np.testing.assert_allclose(native.v, plain.v, atol=1e-14)
+    np.testing.assert_allclose(native.multipliers, plain.multipliers, atol=1e-13)
+
+
+@pytest.mark.slow
+def test_derivatives_of_its_steps_in_kernels():
+    """Both modes, and beside a member that fails."""
+
+    def end(scale, backend: Any = "native"):
+        state = jaxdae.State(jnp.array([1.0, 0.0]), scale * jnp.array([0.0, 1.0]))
+        made = jaxdae.simulate(
+            Pendulum(), jaxdae.Multipliers(), state, t1=0.2, dt=0.05, solver=Traced(2),
+            backend=backend, throw=False,
+        )  # fmt: skip
+        return made.q[-1, 0]
+
+    plain = jax.grad(lambda x: end(x, "plain"))(1.0)
+    for slope in (jax.grad(end)(1.0), jax.jacfwd(end)(1.0)):
+        np.testing.assert_allclose(slope, plain, rtol=1e-12)
+    slopes = jax.vmap(jax.grad(end))(jnp.array([1.0, jnp.nan]))
+    np.testing.assert_allclose(slopes[0], plain, rtol=1e-12)
 
 
 def test_what_does_not_fit_is_refused_by_type():

@@ -61,6 +61,21 @@ class Parted(NamedTuple):
         return assembled(call(self.rest, *varying, *parameters, prepared), self.pieces)
 
 
+class Rate(NamedTuple):
+    """`dy/dt = rate(t, y)` with the parameters that it was given.
+
+    Args:
+        function: `f(t, y, *parameters)`.
+        parameters: numbers.
+    """
+
+    function: Callable
+    parameters: tuple
+
+    def __call__(self, t, y) -> Any:
+        return self.function(t, y, *self.parameters)
+
+
 class InitialValueProblem:
     """`dy/dt = f(t, y, parameters)` and a method that steps it.
 

@@ -11,6 +11,7 @@ from jax.flatten_util import ravel_pytree
 
 from jaxdae.kernels.integration.initial_value import (
     InitialValueProblem,
+    Rate,
     replaced,
     Step,
     StepsAlong,
@@ -97,7 +98,7 @@ def _made_adjoint(problem: InitialValueProblem, active: tuple[int, ...], dense: 
             rates.append(_rate(problem, arguments)(*x))
             return rates[-1]
 
-        y1 = _step(problem, t0, t1, y, None, arguments, rate).y1
+        y1 = _step(problem, t0, t1, y, None, arguments, rate if used else None).y1
         return y1, jnp.reshape(jnp.stack(rates[:used]) if used else y[:0], (used, y.size))
 
     def transposed_step(t0, t1, y, *rest):
@@ -132,7 +133,7 @@ def _rate(problem: InitialValueProblem, arguments) -> Callable:
     if problem.method.evaluates_only:
         function = problem.function(0)
         return lambda t, y: function(t, y, *arguments)
-    return lambda t, y: problem.rhs(t, y, *arguments[: len(problem.parameters)])
+    return Rate(problem.rhs, arguments[: len(problem.parameters)])
 
 
 def _derivable_rate(problem: InitialValueProblem, active, arguments, known) -> Callable:
