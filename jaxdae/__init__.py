@@ -25,7 +25,6 @@ Choose equations of motion:
     QuasiVelocities       Gibbs-Appell equations in quasi-velocities.
     RealizingForces       The free system, with realizing forces in place of constraints.
     Sparse                No dense matrices, for many bodies.
-    SparseMultipliers     Lagrange multipliers for many bodies.
     VelocityElimination   Shulgin's equations, and Voronets' for nonholonomic constraints.
 
 Choose how they are solved:

@@ -48,7 +48,6 @@ from .formulations import (
     QuasiVelocities as QuasiVelocities,
     RealizingForces as RealizingForces,
     Sparse as Sparse,
-    SparseMultipliers as SparseMultipliers,
     VelocityElimination as VelocityElimination,
 )
 from .identification import identify as identify

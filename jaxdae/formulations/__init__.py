@@ -60,7 +60,6 @@ from jaxdae.formulations.solref import (
 )
 from jaxdae.formulations.sparse_solve import (
     Sparse as Sparse,
-    SparseMultipliers as SparseMultipliers,
 )
 from jaxdae.formulations.sparsity import find_sparsity as find_sparsity, Sparsity as Sparsity
 from jaxdae.formulations.stabilization import (

@@ -8,9 +8,7 @@ from jaxtyping import Array, Float
 
 from jaxdae.compiled import jit
 from jaxdae.formulations.base import Examination
-from jaxdae.formulations.lagrange import Multipliers
 from jaxdae.formulations.sparsity import compressed, find_sparsity, Sparsity
-from jaxdae.formulations.stabilization import Stabilization
 from jaxdae.linalg.capabilities import Capabilities
 from jaxdae.linalg.saddle_point import AbstractSolve
 from jaxdae.reprs import Module
@@ -57,7 +55,7 @@ class Sparse(AbstractSolve):
     and `J M^-1 J^T` is eliminated along a tree of blocks. `M` must be block-diagonal, as it is in
     coordinates of each body by itself; a `mass_matrix` that the system declares is not used.
 
-    For `Multipliers`. Gains that are full matrices are dense.
+    For `Multipliers(stabilization, Sparse())`. Gains that are full matrices are dense.
 
     Args:
         sparsity: what may be nonzero; found from the declaration where it is not given.
@@ -116,13 +114,6 @@ class Sparse(AbstractSolve):
                     "sparsity out to have it found."
                 )
         return None
-
-
-def SparseMultipliers(
-    stabilization: Stabilization | None = None, sparsity: Sparsity | None = None
-) -> Multipliers:
-    """Lagrange multipliers for many bodies: `Multipliers(stabilization, Sparse(sparsity))`."""
-    return Multipliers(stabilization, Sparse(sparsity))
 
 
 def entries(system: System, pattern: Sparsity, t, q, v, w=None, u=None) -> Entries:

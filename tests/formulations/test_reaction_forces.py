@@ -278,7 +278,7 @@ def test_others_refuse_such_forces_with_a_word():
     state = WIRE_START
     for formulation in (
         jaxdae.Penalty(1e3), jaxdae.Hamiltonian(), jaxdae.VelocityElimination(),
-        jaxdae.NullSpace(), jaxdae.SparseMultipliers(), Multipliers(solve=SingularMass()),
+        jaxdae.NullSpace(), Multipliers(solve=jaxdae.Sparse()), Multipliers(solve=SingularMass()),
     ):  # fmt: skip
         message = r"RoughWire declares reaction_dependent_force.*Multipliers\(\) on indep"
         with pytest.raises(ValueError, match=message):

@@ -97,7 +97,7 @@ def test_many_bodies_are_left_to_diffrax():
     with pytest.raises(BackendError, match="260 states are more than 256"):
         simulate(links, jaxdae.Multipliers(), start, **small)
     with pytest.raises(BackendError, match=r"Sparse\(\) is for more bodies"):
-        simulate(links, jaxdae.SparseMultipliers(), start, **small)
+        simulate(links, Multipliers(solve=jaxdae.Sparse()), start, **small)
 
 
 @pytest.mark.slow
