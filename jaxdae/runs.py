@@ -102,7 +102,7 @@ def simulate(
             integrates all of the run: on processors one lane of a vector register for each batch
             member, on GPUs by NVIDIA one thread. `"auto"` takes the native one where it can serve.
             It needs llvmlite, which loads here, an explicit Runge-Kutta method, a Kvaerno method or
-            Rodas5P (these two up to 16 states), fixed steps or diffrax's `PIDController`, and saved
+            Rodas5P (up to some thirty states), fixed steps or diffrax's `PIDController`, and saved
             states; on a GPU compute capability 7.0 and a driver of CUDA 12.0 at least, and no
             toolkit. `Trajectory.backend` says what was used and why. Both give the same numbers to
             round-off. The plain program makes the derivatives of native runs by times, and others

@@ -2,13 +2,21 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import lineax as lx
 from jaxtyping import Array, Float
+
+from jaxdae.linalg.solve_primitive import solve_primitive
 
 # Also on devices whose usual products have fewer digits.
 product = partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
+
+# In kernels more unknowns than this are eliminated in an order known beforehand.
+MOST_PIVOTED = 16
+FACTORS = "inverse_factors"
 
 
 def factored(matrix: Float[Array, "n n"]) -> Callable:
@@ -18,11 +26,7 @@ def factored(matrix: Float[Array, "n n"]) -> Callable:
     make the stages and their transposes products. Derivatives are those of the equations: none of
     the factorization are needed.
     """
-    factors, _, order = jax.lax.linalg.lu(jax.lax.stop_gradient(matrix))
-    eye = jnp.eye(len(matrix), dtype=matrix.dtype)
-    inverse = partial(jax.lax.linalg.triangular_solve, factors, left_side=True)
-    first = inverse(eye[order], lower=True, unit_diagonal=True)
-    then = inverse(eye)
+    first, then = inverse_factors(matrix)
 
     def solve(right):
         return jax.lax.custom_linear_solve(
@@ -33,3 +37,46 @@ def factored(matrix: Float[Array, "n n"]) -> Callable:
         )
 
     return solve
+
+
+def inverse_factors(matrix: Float[Array, "n n"]) -> list:
+    """Matrices `F` and `G` with `A^-1 = G F`, without derivatives.
+
+    By LU decomposition with partial pivoting; in kernels of more than `MOST_PIVOTED` unknowns
+    without it, and NaN where that costs digits.
+    """
+    matrix, eye = jax.lax.stop_gradient(matrix), jnp.eye(len(matrix), dtype=matrix.dtype)
+    return (_pivoted if len(matrix) <= MOST_PIVOTED else _one_operation)(matrix, eye, eye)
+
+
+def _pivoted(matrix, eye, same) -> list:
+    """`L^-1 P` and `U^-1` of `P A = L U`, shaped as the right sides."""
+    factors, _, order = jax.lax.linalg.lu(matrix)
+    inverse = partial(jax.lax.linalg.triangular_solve, factors, left_side=True)
+    return [inverse(eye[order], lower=True, unit_diagonal=True), inverse(same)]
+
+
+_one_operation = solve_primitive(FACTORS, _pivoted, sides=2)
+
+
+class FactoredSolver(lx.AbstractLinearSolver):
+    """`factored` as a linear solver of lineax, for square matrices."""
+
+    def init(self, operator, options: dict[str, Any]):
+        del options
+        return inverse_factors(operator.as_matrix())
+
+    def compute(self, state, vector, options: dict[str, Any]):
+        del options
+        first, then = state
+        return product(then, product(first, vector)), lx.RESULTS.successful, {}
+
+    def transpose(self, state, options: dict[str, Any]):
+        first, then = state
+        return [then.T, first.T], options
+
+    def conj(self, state, options: dict[str, Any]):
+        return state, options
+
+    def assume_full_rank(self) -> bool:
+        return True

@@ -7,10 +7,11 @@ import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import lineax as lx
 import numpy as np
 import optimistix as optx
 
-from jaxdae.linalg.lu import factored
+from jaxdae.linalg.lu import factored, FactoredSolver, MOST_PIVOTED
 from jaxdae.solvers.base import AbstractStepMethod, at_once, Step
 
 _TOLERANCES = ("rtol", "atol", "norm")
@@ -66,7 +67,8 @@ class ImplicitStages(AbstractStepMethod):
         first = rate(t0, y0)
         # The matrix of all iterations is that of the first implicit stage.
         second = equation(float(lower[1, 0]) * first, float(tableau.c[0]))
-        begun = _begun(self.solver.root_finder, second, float(predictor[1, 0]) * first)
+        finder = _with_factors(self.solver.root_finder, y0.size)
+        begun = _begun(finder, second, float(predictor[1, 0]) * first)
 
         def stage(known, row):
             rates, converged = known
@@ -74,7 +76,7 @@ class ImplicitStages(AbstractStepMethod):
             f, found = jax.lax.custom_root(
                 equation(before @ rates, c),
                 prediction @ rates,
-                lambda function, guess: self._root(function, guess, begun),
+                lambda function, guess: self._root(finder, function, guess, begun),
                 _tangent,
                 has_aux=True,
             )
@@ -93,11 +95,11 @@ class ImplicitStages(AbstractStepMethod):
 
         return Step(y1, error, y0[:0], lambda: h * rates)
 
-    def _root(self, function: Callable, guess, begun) -> tuple[Any, Any]:
+    def _root(self, finder: Any, function: Callable, guess, begun) -> tuple[Any, Any]:
         """A stage by the solver's own iteration, and 1 where it has converged, or 0."""
         solution = optx.root_find(
             lambda f, _: function(f),
-            self.solver.root_finder,
+            finder,
             guess,
             options={} if begun is None else {"init_state": begun},
             throw=False,
@@ -133,6 +135,14 @@ def with_tolerances(solver: Any, controller: Any) -> Any:
             "stepsize_controller, whose tolerances it takes."
         )
     return eqx.tree_at(lambda x: [getattr(x.root_finder, n) for n in unset], solver, values)
+
+
+def _with_factors(finder: Any, unknowns: int) -> Any:
+    """An iteration whose linear equations kernels solve for any number of unknowns."""
+    chosen = getattr(finder, "linear_solver", None)
+    if unknowns <= MOST_PIVOTED or not isinstance(chosen, lx.AutoLinearSolver):
+        return finder
+    return eqx.tree_at(lambda x: x.linear_solver, finder, FactoredSolver())
 
 
 _UNSET = diffrax.Kvaerno5().root_finder.rtol

@@ -123,8 +123,8 @@ class Rodas5P(AbstractTracedSolver, diffrax.AbstractAdaptiveSolver):
     forward mode.
 
     It runs in `diffrax.diffeqsolve` by itself, too. Kernels make its steps, and the derivatives
-    of these in both modes, for up to 16 states; what is larger `backend="auto"` leaves to the plain
-    backend.
+    of these in both modes, for up to some thirty states; what is larger `backend="auto"` leaves to
+    the plain backend.
     """
 
     term_structure: ClassVar[Any] = diffrax.AbstractTerm

@@ -59,6 +59,99 @@ def solve_saddle_point(
     return solution[:n], solution[n:]
 
 
+# Digits that an elimination without choice of pivots may lose, as a power of the precision.
+_LOST = 2 / 3
+
+
+def inverse_factors(graph: Graph, matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Matrices `F` and `G` with `A^-1 = G F`, of any square matrix with zeros that are known.
+
+    `P A P^T = L U` without choice of pivots, in the `order` that keeps the fill of the symmetric
+    pattern small: stable where the symmetric part of `A` is definite, as that of `I - gamma h J` is
+    for damped motions, and for all motions where `h` is small. Elsewhere it may lose digits: a
+    vector is solved for along, and where its residual is above round-off to the power of 2/3, `G`
+    has NaN in each row.
+
+    Args:
+        graph: where operations are added.
+        matrix: nodes of `A`, shape `(n, n)`.
+
+    Returns:
+        Nodes of `F` and `G`, each of shape `(n, n)`.
+    """
+    n, zero, one = len(matrix), graph.constant(0.0), graph.constant(1.0)
+    there = lambda node: graph.value(int(node)) != 0  # noqa: E731
+    either = [
+        {j: False for j in range(n) if i == j or there(matrix[i, j]) or there(matrix[j, i])}
+        for i in range(n)
+    ]
+    unknowns = list(order(either, {}))
+    table = matrix[np.ix_(unknowns, unknowns)].copy()
+    lower, upper = (np.where(np.eye(n, dtype=bool), one, zero) for _ in range(2))
+
+    def less(rows: np.ndarray, i: int, k: int, factor: int) -> None:
+        """Take a multiple of row `k` from row `i`."""
+        for j in range(n):
+            if there(rows[k, j]):
+                part = graph.apply("mul", factor, int(rows[k, j]))
+                rows[i, j] = graph.apply("sub", int(rows[i, j]), part)
+
+    for k in range(n):
+        inverse = graph.apply("div", one, int(table[k, k]))
+        for i in range(k + 1, n):
+            if there(table[i, k]):
+                factor = graph.apply("mul", int(table[i, k]), inverse)
+                table[i, k] = zero
+                for j in range(k + 1, n):
+                    if there(table[k, j]):
+                        part = graph.apply("mul", factor, int(table[k, j]))
+                        table[i, j] = graph.apply("sub", int(table[i, j]), part)
+                less(lower, i, k, factor)
+    for k in reversed(range(n)):
+        inverse = graph.apply("div", one, int(table[k, k]))
+        for j in range(k + 1, n):
+            if there(table[k, j]):
+                less(upper, k, j, int(table[k, j]))
+        for j in range(n):
+            if there(upper[k, j]):
+                upper[k, j] = graph.apply("mul", int(upper[k, j]), inverse)
+    first, then = np.full((n, n), zero), np.full((n, n), zero)
+    first[:, unknowns], then[unknowns] = lower, upper
+    accurate = _is_accurate(graph, matrix, first, then)
+    for i, row in enumerate(then):
+        k = next(k for k in range(n) if there(row[k]))
+        then[i, k] = graph.apply("select", accurate, int(row[k]), graph.constant(np.nan))
+    return first, then
+
+
+def _is_accurate(graph: Graph, matrix, first, then) -> int:
+    """Whether `G F` solves for a vector of one and minus one to round-off, but for some digits."""
+    n, zero = len(matrix), graph.constant(0.0)
+    right = [graph.constant(float(x)) for x in np.random.default_rng(0).choice([-1.0, 1.0], n)]
+
+    def applied(rows, x):
+        results = []
+        for row in rows:
+            total = zero
+            for a, b in zip(row, x, strict=True):
+                if graph.value(int(a)) != 0:
+                    total = graph.apply("add", total, graph.apply("mul", int(a), int(b)))
+            results.append(total)
+        return results
+
+    absolute = lambda x: graph.apply("abs", int(x))  # noqa: E731
+    x = applied(then, applied(first, right))
+    sizes = applied([[absolute(a) for a in row] for row in matrix], [absolute(a) for a in x])
+    limit = graph.constant(float(np.finfo(graph.dtype or np.float64).eps) ** _LOST)
+    accurate = graph.constant(True)
+    for found, wanted, size in zip(applied(matrix, x), right, sizes, strict=True):
+        off = absolute(graph.apply("sub", found, wanted))
+        least = graph.apply("mul", limit, graph.apply("add", size, graph.constant(1.0)))
+        # Not the other way round: NaN is not accurate.
+        accurate = graph.apply("and", accurate, graph.apply("le", off, least))
+    return accurate
+
+
 def _solved(graph: Graph, matrix: np.ndarray, columns: list[list[int]], after) -> np.ndarray:
     rows = _rows(graph, matrix)
     pattern = [{j: graph.fixed(x.node) for j, x in row.items()} for row in rows]

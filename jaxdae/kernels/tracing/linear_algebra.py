@@ -5,15 +5,13 @@ from functools import partial
 
 import numpy as np
 
-from jaxdae.kernels.graph.elimination import solve_saddle_point, solve_symmetric
+from jaxdae.kernels.graph.elimination import inverse_factors, solve_saddle_point, solve_symmetric
 from jaxdae.kernels.graph.expressions import Graph
 from jaxdae.kernels.tracing.arrays import as_symbols, Refusal, Symbols, Value
+from jaxdae.linalg.lu import FACTORS, MOST_PIVOTED
 from jaxdae.linalg.positive_definite import POSITIVE_DEFINITE
 from jaxdae.linalg.saddle_point import SADDLE_POINT
 from jaxdae.linalg.solve_primitive import Batch
-
-# With pivots that depend on the inputs a matrix costs n^3 choices besides its arithmetic.
-_PIVOTED_LIMIT = 16
 
 
 class _Scalars:
@@ -119,8 +117,8 @@ def _triangular_solve(graph: Graph, a, b, *, left_side, lower, transpose_a, unit
 def _lu(graph: Graph, equation, arguments: list[Value]) -> list[Symbols]:
     """`P A = L U` with the largest entry of a column as its pivot."""
     m, n = equation.invars[0].aval.shape[-2:]
-    if min(m, n) > _PIVOTED_LIMIT:
-        raise Refusal(f"its pivots depend on the inputs, and it has more than {_PIVOTED_LIMIT}")
+    if min(m, n) > MOST_PIVOTED:  # it would cost n^3 choices besides its arithmetic
+        raise Refusal(f"its pivots depend on the inputs, and it has more than {MOST_PIVOTED}")
     factors, *rows = _of_matrices(_pivoted, 2)(graph, equation, arguments)
     return [factors, *(x._replace(bounds=(0, max(m - 1, 0))) for x in rows)]
 
@@ -294,4 +292,5 @@ ITERATIVE = dict.fromkeys(
 SOLVES: dict[str, Callable] = {
     POSITIVE_DEFINITE: _of_systems(solve_symmetric),
     SADDLE_POINT: _of_systems(solve_saddle_point),
+    FACTORS: _of_systems(lambda graph, matrix, *_: inverse_factors(graph, matrix)),
 }
