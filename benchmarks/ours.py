@@ -15,7 +15,7 @@ from problems import Case
 
 import jaxdae
 from jaxdae import simulate, State
-from jaxdae.formulations import Multipliers, Sparse
+from jaxdae.formulations import Multipliers, SparseSolve
 from jaxdae.solvers import RK4
 from jaxdae.systems.precision import in_dtype
 
@@ -117,7 +117,7 @@ def adaptive(
 
 def for_many_bodies(case: Case) -> Case:
     """The same with the formulation whose cost is linear in the number of bodies."""
-    formulation = Multipliers(case.formulation.stabilization, Sparse())
+    formulation = Multipliers(case.formulation.stabilization, SparseSolve())
     return dataclasses.replace(case, formulation=formulation)
 
 

@@ -20,7 +20,8 @@ import harness
 import jax
 import jax.numpy as jnp
 
-from jaxdae import Baumgarte, FullRank, Multipliers, simulate, State
+from jaxdae import Baumgarte, Multipliers, simulate, State
+from jaxdae.formulations import FullRankSolve
 from jaxdae.linalg.saddle_point import AbstractSaddlePointSolve
 from jaxdae.models.andrews import AndrewsMechanism, START_Q
 from jaxdae.models.two_link import PAPER_START_Q, PAPER_START_V, TwoLinkManipulator
@@ -35,7 +36,7 @@ class LapackSolve(AbstractSaddlePointSolve):
 
     @property
     def capabilities(self):
-        return FullRank().capabilities
+        return FullRankSolve().capabilities
 
     def __call__(self, mass, force, jac, rhs):
         n, c = jac.shape[1], jac.shape[0]
@@ -44,7 +45,7 @@ class LapackSolve(AbstractSaddlePointSolve):
         return x[:n], x[n:]
 
 
-SOLVES = {"jaxdae": FullRank(), "jnp.linalg.solve": LapackSolve()}
+SOLVES = {"jaxdae": FullRankSolve(), "jnp.linalg.solve": LapackSolve()}
 
 
 def cases():

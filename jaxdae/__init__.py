@@ -24,16 +24,13 @@ Choose equations of motion:
     Penalty               Modified Lagrange equation (penalty form).
     QuasiVelocities       Gibbs-Appell equations in quasi-velocities.
     RealizingForces       The free system, with realizing forces in place of constraints.
-    Sparse                No dense matrices, for many bodies.
     VelocityElimination   Shulgin's equations, and Voronets' for nonholonomic constraints.
 
 Choose how they are solved:
 
-    Automatic             `FullRank()` where constraints are independent.
-    FullRank              Regular mass matrix, independent constraints: the fast path.
-    MinimumNorm           Regular mass matrix, dependent constraints allowed.
-    SingularMass          Mass matrix that may be singular off `ker J`.
+    MinimumNormSolve      Regular mass matrix, dependent constraints allowed.
     SingularityRobust     Singular positions allowed.
+    SingularMassSolve     Mass matrix that may be singular off `ker J`.
 
 Choose steps, beside the solvers of diffrax:
 

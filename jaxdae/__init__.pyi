@@ -47,15 +47,12 @@ from .formulations import (
     Penalty as Penalty,
     QuasiVelocities as QuasiVelocities,
     RealizingForces as RealizingForces,
-    Sparse as Sparse,
     VelocityElimination as VelocityElimination,
 )
 from .identification import identify as identify
 from .linalg.saddle_point import (
-    Automatic as Automatic,
-    FullRank as FullRank,
-    MinimumNorm as MinimumNorm,
-    SingularMass as SingularMass,
+    MinimumNormSolve as MinimumNormSolve,
+    SingularMassSolve as SingularMassSolve,
 )
 from .linalg.singularity_robust import SingularityRobust as SingularityRobust
 from .references import citation as citation

@@ -162,22 +162,23 @@ assert jnp.abs(d.jac.T @ null).max() < 1e-9
 
 # %% [markdown]
 # `Multipliers` finds out at the start that constraints are dependent, and takes the multipliers of
-# least norm; `solve=FullRank()`, which assumes that they are not, is refused. The penalty form does
-# not mind them. The accelerations are those of the constraints stated once.
+# least norm; `solve=FullRankSolve()`, which assumes that they are not, is refused. The penalty form
+# does not mind them. The accelerations are those of the constraints stated once.
 
 # %%
 stabilization = PAPER_RUNS[0].formulation().stabilization
 pair = jnp.tile(jnp.array([1.0, 1.0]), 2)
 doubled = jaxdae.Baumgarte(K_D=20.0 * pair, K_P=100.0 * pair)
 try:
-    jaxdae.simulate(twice, jaxdae.Multipliers(doubled, jaxdae.FullRank()), start, t1=0.1)
+    independent = jaxdae.formulations.FullRankSolve()
+    jaxdae.simulate(twice, jaxdae.Multipliers(doubled, independent), start, t1=0.1)
 except ValueError as error:
     print(error)
 else:
     raise AssertionError("dependent constraints were not refused")
 
 once = jaxdae.Multipliers(jaxdae.Baumgarte(K_D=20.0, K_P=100.0))
-least_norm = jaxdae.Multipliers(doubled, solve=jaxdae.MinimumNorm())
+least_norm = jaxdae.Multipliers(doubled, solve=jaxdae.MinimumNormSolve())
 a = [f.vector_field(s, 0.0, start, None).v for s, f in ((arm, once), (twice, least_norm))]
 lam = [f.multipliers(s, 0.0, start, None) for s, f in ((arm, once), (twice, least_norm))]
 print("\naccelerations [rad/s^2]:", *(np.asarray(x) for x in a))

@@ -38,8 +38,9 @@ CASES = {
     ),
     "State(q=[0.5, -2.], v=[0., 0.])": lambda: jaxdae.State(EXACT, [0.0, 0.0]),
     "State(q=[0.5, -2.], v=[0., 0.], w=[7.])": lambda: jaxdae.State(EXACT, [0.0, 0.0], [7.0]),
-    "Multipliers(stabilization=Baumgarte(K_D=1.0, K_P=[[2., 0.], [0., 3.]]), solve=Automatic())": (
-        lambda: jaxdae.Multipliers(jaxdae.Baumgarte(1.0, np.diag([2.0, 3.0])))
+    "Multipliers(stabilization=Baumgarte(K_D=1.0, K_P=[[2., 0.], [0., 3.]]), "
+    "solve=AutomaticSolve())": lambda: jaxdae.Multipliers(
+        jaxdae.Baumgarte(1.0, np.diag([2.0, 3.0]))
     ),
     "Spring(stiffness=4.0)": Spring,
     "Spring(stiffness=[1., 2., 3.])": lambda: jax.vmap(Spring)(jnp.arange(1.0, 4.0)),

@@ -106,6 +106,7 @@ def executed(name: str, after_cell: Callable[..., object] | None = None) -> Outp
         client = NotebookClient(
             notebook,
             timeout=3600,
+            coalesce_streams=True,  # however many messages a cell's prints come in
             on_cell_executed=after_cell,
             resources={"metadata": {"path": folder}},
             extra_arguments=["--InlineBackend.figure_formats=retina", "--log-level=40"],

@@ -15,7 +15,7 @@ from jaxdae.systems.independence import constraint_rank, involved, surely_indepe
 
 DEPENDENT_START = (
     "the constraints are dependent at the start, on the constraints: where a compiled program "
-    "varies system or start, give Multipliers(..., solve=MinimumNorm()), Penalty or "
+    "varies system or start, give Multipliers(..., solve=MinimumNormSolve()), Penalty or "
     "AugmentedLagrangian, or drop the superfluous constraints; outside of jax.jit the error names "
     "them."
 )
@@ -124,15 +124,15 @@ def _of_rank(system, start: StartRank, t: float, regular_mass: bool) -> str:
         )
     return text + (
         "The rank is larger around the start: it is a singular position. Start elsewhere, or use "
-        "Penalty or Multipliers(..., solve=MinimumNorm(rcond=1e-3))."
+        "Penalty or Multipliers(..., solve=MinimumNormSolve(rcond=1e-3))."
     )
 
 
 def _solve_for(start: StartRank, regular_mass: bool) -> str:
-    inner = "MinimumNorm()" if start.dependent and start.regular else ""
+    inner = "MinimumNormSolve()" if start.dependent and start.regular else ""
     if regular_mass:
         return inner
-    return f"SingularMass(inner={inner})" if inner else "SingularMass()"
+    return f"SingularMassSolve(inner={inner})" if inner else "SingularMassSolve()"
 
 
 def _check_mass_on_kernel(start: StartRank) -> None:

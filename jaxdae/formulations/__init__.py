@@ -59,7 +59,7 @@ from jaxdae.formulations.solref import (
     SolRef as SolRef,
 )
 from jaxdae.formulations.sparse_solve import (
-    Sparse as Sparse,
+    SparseSolve as SparseSolve,
 )
 from jaxdae.formulations.sparsity import find_sparsity as find_sparsity, Sparsity as Sparsity
 from jaxdae.formulations.stabilization import (
@@ -72,5 +72,12 @@ from jaxdae.formulations.velocity_elimination import (
     VelocityElimination as VelocityElimination,
 )
 from jaxdae.linalg.capabilities import Capabilities as Capabilities
+from jaxdae.linalg.saddle_point import (
+    AutomaticSolve as AutomaticSolve,
+    FullRankSolve as FullRankSolve,
+    MinimumNormSolve as MinimumNormSolve,
+    SingularMassSolve as SingularMassSolve,
+)
+from jaxdae.linalg.singularity_robust import SingularityRobust as SingularityRobust
 
 __all__ = _names.public(globals())

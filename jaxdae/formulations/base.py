@@ -159,8 +159,8 @@ class AbstractFormulation(Module):
             )
         if solve is not None and not isinstance(solve, AbstractSolve):
             raise TypeError(
-                f"solve is {described(solve)}; leave it out, or give MinimumNorm() or "
-                "SingularMass(), with brackets."
+                f"solve is {described(solve)}; leave it out, or give MinimumNormSolve() or "
+                "SingularMassSolve(), with brackets."
             )
 
 

@@ -11,7 +11,7 @@ from jaxdae.formulations.held_rank import holding_rank
 from jaxdae.formulations.stabilization import desired_rate, Stabilization
 from jaxdae.formulations.structure import depends_on
 from jaxdae.linalg.positive_definite import solve_positive_definite
-from jaxdae.linalg.saddle_point import AbstractSaddlePointSolve, Automatic
+from jaxdae.linalg.saddle_point import AbstractSaddlePointSolve, AutomaticSolve
 from jaxdae.reprs import Module
 from jaxdae.systems import constraint_residuals, momentum, State, System
 from jaxdae.systems.dynamics import other_force
@@ -52,7 +52,8 @@ class Hamiltonian(AbstractFormulation):
     Args:
         stabilization: `Baumgarte`, `LinearStabilization`, any callable
             `Phi(t, q, v, phi, phi_dot)`, or `None` (violations then grow linearly in time).
-        solve: `Automatic()`, which is `FullRank()` or, for dependent constraints, `MinimumNorm()`.
+        solve: `AutomaticSolve()`, which is `FullRankSolve()` or, for dependent constraints,
+            `MinimumNormSolve()`.
 
     Raises:
         ValueError: for a `solve` that admits a singular mass matrix: the momenta then do not
@@ -60,7 +61,7 @@ class Hamiltonian(AbstractFormulation):
     """
 
     stabilization: Stabilization | None = None
-    solve: AbstractSaddlePointSolve = Automatic()
+    solve: AbstractSaddlePointSolve = AutomaticSolve()
 
     def __check_init__(self):
         offered = self.solve.capabilities
@@ -73,7 +74,7 @@ class Hamiltonian(AbstractFormulation):
             raise ValueError(
                 f"Hamiltonian cannot use {type(self.solve).__name__}: where the mass matrix is "
                 "singular the momenta do not determine the velocities. Leave solve out, or "
-                "use the formulation Multipliers(..., solve=SingularMass())."
+                "use the formulation Multipliers(..., solve=SingularMassSolve())."
             )
 
     @property

@@ -44,7 +44,7 @@ def choose_independent(system: System, t, q) -> tuple[str, ...]:
             f"the constraints are dependent at t = {float(t):.6g} (singular values [{values}] of "
             f"the rows of J, scaled to unit length; {involved(labels, result)}), so no velocities "
             "can be eliminated there. Where they are so in every position, drop the superfluous "
-            "ones or use Multipliers(..., solve=MinimumNorm()); at a singular position, use "
+            "ones or use Multipliers(..., solve=MinimumNormSolve()); at a singular position, use "
             "Multipliers(..., solve=SingularityRobust())."
         )
     return tuple(labels.coordinate(int(i)) for i in best_split(system, t, q).free)

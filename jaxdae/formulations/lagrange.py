@@ -21,7 +21,7 @@ from jaxdae.formulations.stabilization import desired_rate, Stabilization
 from jaxdae.formulations.weighted_gains import weighted_stabilization
 from jaxdae.linalg.capabilities import Capabilities
 from jaxdae.linalg.positive_definite import solve_positive_definite
-from jaxdae.linalg.saddle_point import AbstractSolve, Automatic
+from jaxdae.linalg.saddle_point import AbstractSolve, AutomaticSolve
 from jaxdae.stability.step_gains import StepOptions
 from jaxdae.stability.turning import gains_for_step
 from jaxdae.systems import Dynamics, evaluate, mass_and_jacobian, State
@@ -83,14 +83,15 @@ class Multipliers(AbstractLagrangeFormulation):
     Args:
         stabilization: `Baumgarte`, `LinearStabilization`, any callable
             `Phi(t, q, v, phi, phi_dot)`, or `None` (violations then grow linearly in time).
-        solve: `Automatic()`, which is `FullRank()` or, for dependent constraints, `MinimumNorm()`;
-            `SingularMass()` for a mass matrix that is singular off `ker J`. Forces that depend on
-            the multipliers (`System.reaction_dependent_force`) need independent constraints.
-            `Sparse()` for many bodies makes no dense matrices.
+        solve: `AutomaticSolve()`, which is `FullRankSolve()` or, for dependent constraints,
+            `MinimumNormSolve()`; `SingularMassSolve()` for a mass matrix that is singular off
+            `ker J`. Forces that depend on the multipliers (`System.reaction_dependent_force`) need
+            independent constraints. `SparseSolve()` for many bodies makes no dense matrices. All
+            are in `jaxdae.formulations`.
     """
 
     stabilization: Stabilization | None = None
-    solve: AbstractSolve = Automatic()
+    solve: AbstractSolve = AutomaticSolve()
 
     @property
     def capabilities(self):

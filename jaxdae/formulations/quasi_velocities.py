@@ -101,7 +101,8 @@ class QuasiVelocities(AbstractFormulation):
         if free < 0:
             raise ValueError(
                 f"QuasiVelocities takes the {m + r} constraint functions for quasi-velocities, but "
-                f"there are only {state.q.size} velocities; use Multipliers(solve=MinimumNorm())."
+                f"there are only {state.q.size} velocities; use "
+                "Multipliers(solve=MinimumNormSolve())."
             )
         if self.forms is not None:
             names = ("t", "q", "v")

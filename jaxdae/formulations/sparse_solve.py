@@ -46,16 +46,16 @@ class Entries(Module):
     pattern: Sparsity = eqx.field(static=True)
 
 
-class Sparse(AbstractSolve):
+class SparseSolve(AbstractSolve):
     r"""No dense matrices, for many bodies: regular mass matrix, independent constraints.
 
-    The equations of `FullRank()`, to round-off, at a cost linear in the number of bodies for
-    chains, trees and closed loops of them; that of `FullRank()` grows with the cube. The entries of
-    `M` and `J` that may be nonzero come from few directional derivatives [Curtis1974],
+    The equations of `FullRankSolve()`, to round-off, at a cost linear in the number of bodies for
+    chains, trees and closed loops of them; that of `FullRankSolve()` grows with the cube. The
+    entries of `M` and `J` that may be nonzero come from few directional derivatives [Curtis1974],
     and `J M^-1 J^T` is eliminated along a tree of blocks. `M` must be block-diagonal, as it is in
     coordinates of each body by itself; a `mass_matrix` that the system declares is not used.
 
-    For `Multipliers(stabilization, Sparse())`. Gains that are full matrices are dense.
+    For `Multipliers(stabilization, SparseSolve())`. Gains that are full matrices are dense.
 
     Args:
         sparsity: what may be nonzero; found from the declaration where it is not given.
@@ -65,7 +65,7 @@ class Sparse(AbstractSolve):
 
     @property
     def capabilities(self):
-        obstacle = "Sparse() is for more bodies than a kernel can hold entry by entry"
+        obstacle = "SparseSolve() is for more bodies than a kernel can hold entry by entry"
         return Capabilities(arrays=False, obstacle=obstacle)
 
     @property
@@ -84,7 +84,7 @@ class Sparse(AbstractSolve):
         return find_sparsity(system, state) if self.sparsity is None else self.sparsity
 
     def _check(self, system, state) -> None:
-        refuse_rates(system, "Sparse()")
+        refuse_rates(system, "SparseSolve()")
         pattern = self._pattern(system, state)
         expected = (sum(constraint_counts(system, state)), state.q.size)
         if pattern.jac_shape != expected:

@@ -102,7 +102,7 @@ _FOUND = Memory(16)
 
 
 def _found(structure, shapes, others, frame, shape, dtype) -> Sparsity:
-    from jaxdae.kernels.tracing.trace import UnsupportedOperationError  # loaded for Sparse alone
+    from jaxdae.kernels.tracing.trace import UnsupportedOperationError  # for SparseSolve alone
 
     rest = jax.tree.unflatten(frame, others)
     t, q = jax.ShapeDtypeStruct((), dtype), jax.ShapeDtypeStruct(shape, dtype)
@@ -117,7 +117,7 @@ def _found(structure, shapes, others, frame, shape, dtype) -> Sparsity:
     except UnsupportedOperationError as refused:
         raise ValueError(
             f"the sparsity of the system cannot be found: {refused} Declare it instead: "
-            "Sparse(sparsity=Sparsity(mass, jac))."
+            "SparseSolve(sparsity=Sparsity(mass, jac))."
         ) from None
     return Sparsity(mass, np.concatenate([f, g]))
 
@@ -137,7 +137,7 @@ def dependence(function, argument: int, *args) -> np.ndarray:
     Raises:
         UnsupportedOperationError: naming the operation that cannot be followed.
     """
-    from jaxdae.kernels.graph.expressions import CONSTANT, INPUT  # loaded for Sparse alone
+    from jaxdae.kernels.graph.expressions import CONSTANT, INPUT  # for SparseSolve alone
     from jaxdae.kernels.tracing.trace import scalarize
 
     program = scalarize(function, *args)

@@ -23,7 +23,7 @@ from jaxdae.linalg.positive_definite import ELIMINATION_LIMIT, solve_positive_de
 from jaxdae.linalg.solve_primitive import solve_primitive
 from jaxdae.reprs import Module
 
-# Name of the primitive of `FullRank`, which takes `M`, `J`, `f` and `s`.
+# Name of the primitive of `FullRankSolve`, which takes `M`, `J`, `f` and `s`.
 SADDLE_POINT = "solve_saddle_point"
 
 
@@ -106,7 +106,7 @@ class AbstractSaddlePointSolve(AbstractSolve):
         """
 
 
-class FullRank(AbstractSaddlePointSolve):
+class FullRankSolve(AbstractSaddlePointSolve):
     """Regular mass matrix, independent constraints: the fast path.
 
     Range-space method [MukharlyamovDeressa2015, eq. 21]: `A lam = J M^-1 f - s`, `A = J M^-1 J^T`.
@@ -160,30 +160,30 @@ def _to_constraints(mass, jac, force):
 _range_space = solve_primitive(SADDLE_POINT, _by_range_space, 2)
 
 
-class Automatic(AbstractSaddlePointSolve):
-    """`FullRank()` where constraints are independent, `MinimumNorm()` where they are not.
+class AutomaticSolve(AbstractSaddlePointSolve):
+    """`FullRankSolve()` where constraints are independent, `MinimumNormSolve()` where they are not.
 
     `simulate` finds out which at the start, on the constraints, and takes that one for the run; a
     mechanism with independent constraints is not slower for it. It does so wherever the numbers of
     system and start are known: in eager runs, under `jax.grad` and `jax.vmap` of them (where some
-    member is dependent, all take `MinimumNorm()`, each with its rank), and inside `jax.jit` where
-    the compiled program does not vary them. Where it does, `FullRank()` is taken: a run that starts
-    with dependent constraints then fails, and `MinimumNorm()` is to be given. Outside of `simulate`
-    it is `FullRank()`.
+    member is dependent, all take `MinimumNormSolve()`, each with its rank), and inside `jax.jit`
+    where the compiled program does not vary them. Where it does, `FullRankSolve()` is taken: a run
+    that starts with dependent constraints then fails, and `MinimumNormSolve()` is to be given.
+    Outside of `simulate` it is `FullRankSolve()`.
     """
 
     @property
     def capabilities(self):
-        return FullRank().capabilities
+        return FullRankSolve().capabilities
 
     def resolved(self, dependent):
-        return MinimumNorm() if dependent else FullRank()
+        return MinimumNormSolve() if dependent else FullRankSolve()
 
     def __call__(self, mass, force, jac, rhs):
-        return FullRank()(mass, force, jac, rhs)
+        return FullRankSolve()(mass, force, jac, rhs)
 
 
-class MinimumNorm(AbstractSaddlePointSolve):
+class MinimumNormSolve(AbstractSaddlePointSolve):
     r"""Regular mass matrix, dependent constraints allowed: least-norm multipliers.
 
     `lam = A^+ (J M^-1 f - s)` with `A = J M^-1 J^T` [MukharlyamovDeressa2015, eqs. 6, 11]. For
@@ -219,11 +219,11 @@ class MinimumNorm(AbstractSaddlePointSolve):
     def __check_init__(self):
         if self.rcond is not None and not self.rcond >= 0:
             raise ValueError(
-                f"rcond of MinimumNorm must be a number not below zero; got {self.rcond!r}."
+                f"rcond of MinimumNormSolve must be a number not below zero; got {self.rcond!r}."
             )
         if self.rcond is not None and self.rank is not None:
             raise ValueError(
-                f"MinimumNorm takes a threshold, rcond = {self.rcond!r}, or a rank, "
+                f"MinimumNormSolve takes a threshold, rcond = {self.rcond!r}, or a rank, "
                 f"{self.rank!r}; leave one out."
             )
 
@@ -232,7 +232,7 @@ class MinimumNorm(AbstractSaddlePointSolve):
         return Capabilities(independent_constraints=False)
 
     def with_rank(self, rank):
-        return MinimumNorm(rank=rank) if self.asks_for_rank else self
+        return MinimumNormSolve(rank=rank) if self.asks_for_rank else self
 
     @property
     def asks_for_rank(self):
@@ -262,27 +262,27 @@ class MinimumNorm(AbstractSaddlePointSolve):
         return free - _product(mobility, lam.weighted[:, None])[:, 0], lam.least
 
 
-class SingularMass(AbstractSaddlePointSolve):
+class SingularMassSolve(AbstractSaddlePointSolve):
     """Mass matrix that may be singular off `ker J`.
 
     `M + c J^T J` is positive definite when `M` is so on `ker J`, and the motion does not change
     when `c J^T s` is added to the force, because `J a = s`. The multipliers are the same.
 
     Args:
-        inner: policy for the regularized system; `MinimumNorm()` allows dependent constraints,
-            `FullRank()` is faster.
+        inner: policy for the regularized system; `MinimumNormSolve()` allows dependent constraints,
+            `FullRankSolve()` is faster.
 
     Raises:
         ValueError: for an `inner` that does not take arrays.
     """
 
-    inner: AbstractSaddlePointSolve = Automatic()
+    inner: AbstractSaddlePointSolve = AutomaticSolve()
 
     def __check_init__(self):
         if not self.inner.capabilities.arrays:
             raise ValueError(
-                f"SingularMass takes arrays, {type(self.inner).__name__} has none; give "
-                "SingularMass() or SingularMass(MinimumNorm())."
+                f"SingularMassSolve takes arrays, {type(self.inner).__name__} has none; give "
+                "SingularMassSolve() or SingularMassSolve(MinimumNormSolve())."
             )
 
     @property
@@ -291,7 +291,7 @@ class SingularMass(AbstractSaddlePointSolve):
         return self.inner.capabilities._replace(regular_mass=False, finds_reaction_forces=False)
 
     def with_rank(self, rank):
-        return SingularMass(self.inner.with_rank(rank))
+        return SingularMassSolve(self.inner.with_rank(rank))
 
     @property
     def asks_for_rank(self):
@@ -303,7 +303,7 @@ class SingularMass(AbstractSaddlePointSolve):
 
     def resolved(self, dependent):
         inner = self.inner.resolved(dependent)
-        return self if inner is self.inner else SingularMass(inner)
+        return self if inner is self.inner else SingularMassSolve(inner)
 
     def __call__(self, mass, force, jac, rhs):
         # Any positive weight is exact; this one balances the two terms.

@@ -25,8 +25,8 @@ class SparseSaddlePoint:
     """A saddle-point system with a known pattern; what does not depend on numbers is done once.
 
     Regular mass matrix, block-diagonal up to the order of the coordinates (a block is a *body*),
-    and independent constraints, as for `FullRank`. The work is linear in the number of bodies for
-    chains, trees and closed loops of them.
+    and independent constraints, as for `FullRankSolve`. The work is linear in the number of bodies
+    for chains, trees and closed loops of them.
 
     Args:
         mass: rows and columns of the entries of `M` that may be nonzero, shape `(2, k)`.

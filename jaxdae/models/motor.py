@@ -245,7 +245,7 @@ class ChargeDrive(AbstractMotorDrive):
 
     is declared as a velocity constraint that the equation of the charge already contains: its
     multiplier is zero. The mass matrix is singular, but positive on the directions that the
-    constraints allow: use `Multipliers(..., solve=SingularMass())` or `NullSpace`, with a gain
+    constraints allow: use `Multipliers(..., solve=SingularMassSolve())` or `NullSpace`, with a gain
     `Gamma`. A constraint knows time and state only, so that the voltage cannot be a control input
     there.
 

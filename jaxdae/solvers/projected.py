@@ -12,9 +12,9 @@ from jaxdae.formulations.base import AbstractFormulation
 from jaxdae.formulations.held_rank import holding_rank, solves
 from jaxdae.linalg.saddle_point import (
     AbstractSaddlePointSolve,
-    FullRank,
-    MinimumNorm,
-    SingularMass,
+    FullRankSolve,
+    MinimumNormSolve,
+    SingularMassSolve,
 )
 from jaxdae.systems import constraint_residuals, State, System
 from jaxdae.systems.dynamics import mass_and_jacobian
@@ -197,5 +197,5 @@ def _policy(formulation: AbstractFormulation) -> AbstractSaddlePointSolve:
     if declared:
         return declared[0]
     assumed = formulation.capabilities
-    solve = FullRank() if assumed.independent_constraints else MinimumNorm()
-    return solve if assumed.regular_mass else SingularMass(solve)
+    solve = FullRankSolve() if assumed.independent_constraints else MinimumNormSolve()
+    return solve if assumed.regular_mass else SingularMassSolve(solve)

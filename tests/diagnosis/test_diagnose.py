@@ -81,7 +81,7 @@ def findings_of(*what, **how):
 def test_a_finding_has_its_number_time_and_constraints():
     """Least squares leave half of the difference, which is largest at the end."""
     start = State(jnp.zeros(2), jnp.array([0.0, 1.0]))
-    solve = jaxdae.MinimumNorm()
+    solve = jaxdae.MinimumNormSolve()
     run, findings, said = findings_of(Raised(), Multipliers(solve=solve), start, t1=1.0)
     assert [x.message for x in findings.warnings] == said
     (found,) = findings.warnings

@@ -13,7 +13,7 @@ from diffrax import SaveAt, SubSaveAt
 import jaxdae
 from jaxdae import (
     Baumgarte,
-    MinimumNorm,
+    MinimumNormSolve,
     Multipliers,
     Penalty,
     simulate,
@@ -123,8 +123,8 @@ WRONG_KINDS = [
     ({"formulation": Multipliers(2.0)}, r"stabilization is 2\.0; give None, jaxdae\.Baumgarte\("),  # pyright: ignore[reportArgumentType]
     ({"formulation": Multipliers(Baumgarte)}, r"stabilization is the class Baumgarte; give None"),  # pyright: ignore[reportArgumentType]
     (
-        {"formulation": Multipliers(solve=MinimumNorm)},  # pyright: ignore[reportArgumentType]
-        r"solve is the class MinimumNorm; leave it out, or give Min",
+        {"formulation": Multipliers(solve=MinimumNormSolve)},  # pyright: ignore[reportArgumentType]
+        r"solve is the class MinimumNormSolve; leave it out, or give Min",
     ),
     ({"formulation": Multipliers(solve="least")}, r"solve is 'least'; leave it out"),  # pyright: ignore[reportArgumentType]
 ]

@@ -78,9 +78,9 @@ def test_a_contradiction_is_reported_with_its_time_amount_and_constraints(backen
 
 
 FORMULATIONS = {
-    "threshold": (Multipliers(GAINS, jaxdae.MinimumNorm(rcond=1e-3)), {}),
+    "threshold": (Multipliers(GAINS, jaxdae.MinimumNormSolve(rcond=1e-3)), {}),
     "robust": (Multipliers(solve=jaxdae.SingularityRobust()), {}),
-    "singular mass": (Multipliers(GAINS, jaxdae.SingularMass()), {}),
+    "singular mass": (Multipliers(GAINS, jaxdae.SingularMassSolve()), {}),
     "penalty": (jaxdae.Penalty(1e4, GAINS), {}),
     "augmented": (jaxdae.AugmentedLagrangian(1e4, GAINS), {}),
     "Hamiltonian": (jaxdae.Hamiltonian(GAINS), {}),
@@ -111,7 +111,7 @@ def test_members_of_a_batch_say_it_each():
     @jax.jit
     @jax.vmap
     def batch(size):
-        formulation = Multipliers(GAINS, jaxdae.MinimumNorm())
+        formulation = Multipliers(GAINS, jaxdae.MinimumNormSolve())
         run = simulate(Contradiction(size), formulation, START, t1=1.0, dt=0.01, throw=False)
         return run.success, run.incompatibility
 

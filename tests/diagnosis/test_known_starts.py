@@ -10,13 +10,13 @@ import jaxdae
 from helpers.dependent_mechanisms import on_curve, Table
 from jaxdae import (
     Baumgarte,
-    FullRank,
-    MinimumNorm,
+    MinimumNormSolve,
     Multipliers,
     QuasiVelocities,
     simulate,
     State,
 )
+from jaxdae.formulations import FullRankSolve
 from jaxdae.simulation.native import native_reading
 from jaxdae.solvers import RK4
 from jaxdae.systems.independence import are_dependent
@@ -68,7 +68,7 @@ def test_a_batch_of_independent_constraints_keeps_the_fast_solve(table):
 
 @pytest.mark.slow
 def test_gradients_by_lengths_and_gains_agree_three_ways(table):
-    """Eager batches of gradients, gradients of batches, and compiled with `MinimumNorm()`."""
+    """Eager batches of gradients, gradients of batches, and compiled with `MinimumNormSolve()`."""
 
     def end(x, solve=None):
         system, state = table(length=x[0])
@@ -80,7 +80,7 @@ def test_gradients_by_lengths_and_gains_agree_three_ways(table):
     at = jnp.array([[0.7, 10.0], [0.75, 8.0]])
     h = jnp.array([1e-3, 1e-2])
     moved = at[:, None, None] + jnp.array([1.0, -1.0])[:, None, None] * jnp.diag(h)
-    batch = jax.jit(jax.vmap(jax.value_and_grad(lambda x: end(x, MinimumNorm()))))
+    batch = jax.jit(jax.vmap(jax.value_and_grad(lambda x: end(x, MinimumNormSolve()))))
     ends, slopes = batch(jnp.concatenate([moved.reshape(-1, 2), at]))
     ahead, behind = ends[:8].reshape(2, 2, 2).swapaxes(0, 1)
     difference = (ahead - behind) / (2 * h)
@@ -111,8 +111,8 @@ def test_a_compiled_program_over_gains_knows_the_start(table):
     np.testing.assert_allclose(end, run(10.0)[0], rtol=0, atol=1e-14)
     difference = (run(10.1)[0] - run(9.9)[0]) / 0.2
     np.testing.assert_allclose(slope, difference, rtol=1e-3)  # h^2
-    with pytest.raises(ValueError, match=r"rank 3 of 4 .*solve=MinimumNorm\(\)"):
-        jax.jit(lambda rate: run(rate, FullRank()))(10.0)
+    with pytest.raises(ValueError, match=r"rank 3 of 4 .*solve=MinimumNormSolve\(\)"):
+        jax.jit(lambda rate: run(rate, FullRankSolve()))(10.0)
 
 
 def test_lists_in_a_compiled_program_are_known_as_well(table):

@@ -8,14 +8,14 @@ import pytest
 import jaxdae
 from jaxdae import (
     Baumgarte,
-    FullRank,
-    MinimumNorm,
+    MinimumNormSolve,
     Multipliers,
     Penalty,
     simulate,
-    SingularMass,
+    SingularMassSolve,
     State,
 )
+from jaxdae.formulations import FullRankSolve
 from jaxdae.models import CartesianPendulum
 from jaxdae.solvers import RK4
 
@@ -78,16 +78,16 @@ def test_dependent_constraints_under_the_full_rank_policy(repeated_rod):
     """Rank, singular values, the constraints involved, and the formulations that can."""
     assert_refused(
         r"dependent at t = 0: .*rank 1 of 2 \(singular values \[1\.41, .*\).*involved: 'f1', 'f2'"
-        r"\. Use .*MinimumNorm\(\).*Penalty or AugmentedLagrangian, or drop",
+        r"\. Use .*MinimumNormSolve\(\).*Penalty or AugmentedLagrangian, or drop",
         system=repeated_rod((1.0, 1.0)),
-        formulation=Multipliers(solve=FullRank()),
+        formulation=Multipliers(solve=FullRankSolve()),
     )
 
 
 @pytest.mark.slow
 def test_dependent_constraints_are_taken_where_they_are_allowed(repeated_rod):
     """The remedies of the message above work."""
-    for formulation in (Multipliers(), Multipliers(solve=MinimumNorm()), Penalty(10.0)):
+    for formulation in (Multipliers(), Multipliers(solve=MinimumNormSolve()), Penalty(10.0)):
         how: dict[str, Any] = {"t1": 0.1, "dt": 0.05, "solver": RK4()}
         assert simulate(repeated_rod((1.0, 1.0)), formulation, START, **how).success
 
@@ -96,11 +96,11 @@ def test_dependent_constraints_are_taken_where_they_are_allowed(repeated_rod):
 def test_singular_mass_matrix_under_a_policy_that_needs_a_regular_one(massless):
     """Eigenvalues of the mass matrix, and the formulations that can."""
     state = State([1.0, 0.5], [1.0, 1.0])
-    message = r"mass matrix .*: eigenvalues from 0 to 1\.5.*SingularMass\(\).*Penalty"
-    for solve in (jaxdae.FullRank(), MinimumNorm()):
+    message = r"mass matrix .*: eigenvalues from 0 to 1\.5.*SingularMassSolve\(\).*Penalty"
+    for solve in (jaxdae.formulations.FullRankSolve(), MinimumNormSolve()):
         assert_refused(message, system=massless, formulation=Multipliers(solve=solve), state=state)
     how: dict[str, Any] = {"t1": 0.1, "dt": 0.05, "solver": RK4()}
-    for formulation in (Multipliers(solve=SingularMass()), Penalty(10.0)):
+    for formulation in (Multipliers(solve=SingularMassSolve()), Penalty(10.0)):
         assert simulate(massless, formulation, state, **how).success
 
 
@@ -119,5 +119,5 @@ def test_mass_matrix_must_be_positive_on_what_the_constraints_allow(second):
     """Where M may be singular off ker J, a free coordinate without inertia is refused."""
     message = rf"not determined: .*eigenvalue {second:.3g} on the directions .*Give every coord"
     state = State([0.0, 0.0], [1.0, 0.0])
-    for formulation in (Multipliers(solve=SingularMass()), Penalty(10.0)):
+    for formulation in (Multipliers(solve=SingularMassSolve()), Penalty(10.0)):
         assert_refused(message, system=HalfMassless(second), formulation=formulation, state=state)

@@ -36,7 +36,7 @@ from helpers.agreement import (
 from helpers.motions import Matrix, Motion
 from jaxdae import (
     Hamiltonian,
-    SingularMass,
+    SingularMassSolve,
 )
 from jaxdae.simulation.backends import BackendError
 
@@ -102,8 +102,8 @@ def test_what_does_not_apply_is_refused(system, name, matrix):
 
 def test_momenta_do_not_go_with_a_singular_mass():
     """So there is no third solve of the Hamiltonian in the matrix."""
-    with pytest.raises(ValueError, match="Hamiltonian cannot use SingularMass"):
-        Hamiltonian(solve=SingularMass())
+    with pytest.raises(ValueError, match="Hamiltonian cannot use SingularMassSolve"):
+        Hamiltonian(solve=SingularMassSolve())
 
 
 @pytest.mark.parametrize(

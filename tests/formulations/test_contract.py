@@ -119,7 +119,7 @@ def test_what_is_declared_is_not_asked_of_classes_or_names():
     homes = {
         "Projected": "solvers/projected.py",
         "RealizingForces": "formulations/realizing.py",
-        "Sparse": "formulations/sparse_solve.py",
+        "SparseSolve": "formulations/sparse_solve.py",
         "AbstractController": "control/base.py",
         "AbstractDynamicController": "control/base.py",
     }

@@ -11,7 +11,7 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 import jaxdae
-from jaxdae import Baumgarte, MinimumNorm, Multipliers, simulate, SingularMass, State
+from jaxdae import Baumgarte, MinimumNormSolve, Multipliers, simulate, SingularMassSolve, State
 from jaxdae.formulations.hamiltonian import (
     CanonicalState,
     Hamiltonian,
@@ -129,7 +129,9 @@ def test_hamiltonian_is_the_generalized_energy(driven, rng):
 def test_motion_and_multipliers_are_the_lagrangian_ones_off_the_constraints(everything, flow, rng):
     """Actuator, control, dissipation, rheonomic rod, velocity constraint not affine in v."""
     state = State(*(jnp.asarray(rng.normal(size=k)) for k in (3, 3, 1)))
-    back, motion, lam = flow(everything, Hamiltonian(GAINS, jaxdae.FullRank()), state, 0.3, 1.5)
+    back, motion, lam = flow(
+        everything, Hamiltonian(GAINS, jaxdae.formulations.FullRankSolve()), state, 0.3, 1.5
+    )
     _, expected, reaction = flow(everything, Multipliers(GAINS), state, 0.3, 1.5)
     for got, exact in ((back, state), (motion, expected)):
         jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, **ROUND_OFF), got, exact)
@@ -151,7 +153,7 @@ def test_relativistic_motion_agrees_with_the_lagrangian_form(flow):
 def test_minimum_norm_shares_the_reaction_of_a_repeated_constraint(repeated_rod, flow):
     """Dependent constraints: the reaction in proportion to the rows."""
     state = State([0.6, 0.8], [0.8, -0.6])
-    _, motion, lam = flow(repeated_rod((1.0, 2.0)), Hamiltonian(solve=MinimumNorm()), state)
+    _, motion, lam = flow(repeated_rod((1.0, 2.0)), Hamiltonian(solve=MinimumNormSolve()), state)
     _, expected, reaction = flow(repeated_rod((1.0,)), Multipliers(), state)
     np.testing.assert_allclose(motion.v, expected.v, **ROUND_OFF)
     np.testing.assert_allclose(lam, reaction * np.array([0.2, 0.4]), **ROUND_OFF)
@@ -238,8 +240,10 @@ def test_single_precision_stays_single(newton, flow):
 
 def test_mistakes_are_named(everything):
     """A policy for singular mass matrices, and gains that do not fit."""
-    with pytest.raises(ValueError, match="Hamiltonian cannot use SingularMass: where the mass mat"):
-        Hamiltonian(solve=SingularMass())
+    with pytest.raises(
+        ValueError, match="Hamiltonian cannot use SingularMassSolve: where the mass mat"
+    ):
+        Hamiltonian(solve=SingularMassSolve())
     state = State(jnp.ones(3), jnp.ones(3), jnp.ones(1))
     with pytest.raises(ValueError, match="has no gain for them"):
         Hamiltonian(Baumgarte(1.0, 1.0)).check(everything, state)

@@ -13,14 +13,14 @@ import jaxdae
 from jaxdae import (
     AugmentedLagrangian,
     Baumgarte,
-    FullRank,
-    MinimumNorm,
+    MinimumNormSolve,
     Multipliers,
     Penalty,
-    SingularMass,
+    SingularMassSolve,
     State,
 )
 from jaxdae.diagnosis import preconditions
+from jaxdae.formulations import FullRankSolve
 from jaxdae.models import CartesianPendulum, Chain
 from jaxdae.systems import constraint_residuals, evaluate
 
@@ -70,8 +70,8 @@ def test_pendulum_multiplier_is_the_rod_force_at_any_state(rng):
 
 FORMULATIONS = [
     Multipliers(GAINS),
-    Multipliers(GAINS, solve=MinimumNorm()),
-    Multipliers(GAINS, solve=SingularMass()),
+    Multipliers(GAINS, solve=MinimumNormSolve()),
+    Multipliers(GAINS, solve=SingularMassSolve()),
     Penalty(10.0, GAINS),
     AugmentedLagrangian(10.0, GAINS),
 ]
@@ -99,7 +99,7 @@ def test_vector_field_and_multipliers_satisfy_the_equations_of_motion(formulatio
     np.testing.assert_allclose(y_dot.w, [expected], **ROUND_OFF)
 
 
-@pytest.mark.parametrize("solve", [FullRank(), MinimumNorm(), SingularMass()])
+@pytest.mark.parametrize("solve", [FullRankSolve(), MinimumNormSolve(), SingularMassSolve()])
 def test_perturbation_equation_holds_along_the_vector_field(solve, everything, rng):
     """d(phi_dot)/dt along the flow is -K_D df/dt - K_P f and -Gamma g, anywhere."""
     state, t = _random_state(rng, 3, 1), 0.3
@@ -350,7 +350,7 @@ def test_unconstrained_systems_run_under_every_formulation(double_pendulum, rng)
     expected = np.linalg.solve(d.mass, d.force)
     plain = (
         Multipliers(),
-        Multipliers(solve=MinimumNorm()),
+        Multipliers(solve=MinimumNormSolve()),
         Penalty(5.0),
         AugmentedLagrangian(5.0),
     )

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import jaxdae
-from jaxdae import Multipliers, SimulationError, SingularMass, State
+from jaxdae import Multipliers, SimulationError, SingularMassSolve, State
 from jaxdae.formulations.reaction_forces import reaction_law, solve_together
 from jaxdae.solvers import RK4
 
@@ -278,7 +278,8 @@ def test_others_refuse_such_forces_with_a_word():
     state = WIRE_START
     for formulation in (
         jaxdae.Penalty(1e3), jaxdae.Hamiltonian(), jaxdae.VelocityElimination(),
-        jaxdae.NullSpace(), Multipliers(solve=jaxdae.Sparse()), Multipliers(solve=SingularMass()),
+        jaxdae.NullSpace(), Multipliers(solve=jaxdae.formulations.SparseSolve()),
+        Multipliers(solve=SingularMassSolve()),
     ):  # fmt: skip
         message = r"RoughWire declares reaction_dependent_force.*Multipliers\(\) on indep"
         with pytest.raises(ValueError, match=message):

@@ -12,13 +12,13 @@ import jaxdae
 from jaxdae import (
     AugmentedLagrangian,
     Baumgarte,
-    FullRank,
-    MinimumNorm,
+    MinimumNormSolve,
     Multipliers,
     Penalty,
-    SingularMass,
+    SingularMassSolve,
     State,
 )
+from jaxdae.formulations import FullRankSolve
 from jaxdae.models import Chain
 
 # Sums and solves of systems of at most six unknowns with condition numbers below 1e3.
@@ -62,7 +62,7 @@ def test_minimum_norm_shares_the_reaction_of_a_repeated_constraint(weights, repe
     state = _random_state(rng, 2)
     gains = Baumgarte(20.0, 100.0)
     a, lam = motion(repeated_rod((1.0,)), Multipliers(gains), state)
-    formulation = Multipliers(gains, solve=MinimumNorm())
+    formulation = Multipliers(gains, solve=MinimumNormSolve())
     many_a, many = motion(repeated_rod(weights), formulation, state)
     c = np.array(weights)
     np.testing.assert_allclose(many_a, a, **ROUND_OFF)
@@ -94,11 +94,11 @@ def _massless_exact(system, q, v):
     return np.array([ax, q[0] * ax + v[0] ** 2]), np.array([-system.stiffness * q[1]])
 
 
-@pytest.mark.parametrize("inner", [FullRank(), MinimumNorm()])
+@pytest.mark.parametrize("inner", [FullRankSolve(), MinimumNormSolve()])
 def test_singular_mass_agrees_with_the_reduced_system(inner, massless):
     """A massless coordinate: acceleration and multiplier are those of the eliminated system."""
     q, v = jnp.array([0.9, 0.405]), jnp.array([1.3, 1.17])
-    a, lam = motion(massless, Multipliers(solve=SingularMass(inner)), State(q, v))
+    a, lam = motion(massless, Multipliers(solve=SingularMassSolve(inner)), State(q, v))
     exact_a, exact_lam = _massless_exact(massless, q, v)
     np.testing.assert_allclose(a, exact_a, **ROUND_OFF)
     np.testing.assert_allclose(lam, exact_lam, **ROUND_OFF)
@@ -122,13 +122,13 @@ class Guided(jaxdae.System):
         return jnp.stack([q[0] - jnp.sin(self.frequency * t), q[1] - q[0] ** 2])
 
 
-@pytest.mark.parametrize("inner", [FullRank(), MinimumNorm()])
+@pytest.mark.parametrize("inner", [FullRankSolve(), MinimumNormSolve()])
 def test_singular_mass_may_be_zero_where_the_constraints_determine_everything(inner):
     """M = 0: the acceleration is that of the guide, and J^T lam = f balances the weight."""
     system, t = Guided(), 0.3
     x, rate = np.sin(2 * t), 2 * np.cos(2 * t)
     state = State(jnp.array([x, x**2]), jnp.array([rate, 2 * x * rate]))
-    a, lam = motion(system, Multipliers(GAINS, solve=SingularMass(inner)), state, t)
+    a, lam = motion(system, Multipliers(GAINS, solve=SingularMassSolve(inner)), state, t)
     exact = [-4 * x, 2 * rate**2 - 8 * x**2]
     np.testing.assert_allclose(a, exact, **ROUND_OFF)
     np.testing.assert_allclose(lam, [-6 * x, -3], **ROUND_OFF)
@@ -138,7 +138,7 @@ def test_singular_mass_may_be_zero_where_the_constraints_determine_everything(in
 def test_a_point_without_any_inertia_can_be_simulated_where_it_is_led():
     """The start is taken, though M = 0, and the run keeps to the guide."""
     system, state = Guided(), State([0.0, 0.0], [2.0, 0.0])
-    formulation = Multipliers(GAINS, solve=SingularMass())
+    formulation = Multipliers(GAINS, solve=SingularMassSolve())
     run = jaxdae.simulate(system, formulation, state, t1=0.5)
     x = np.sin(2 * np.asarray(run.ts))
     # Steps are good to 1e-8, the interpolant between them to some 1e-7.
@@ -161,7 +161,7 @@ def test_penalty_stands_a_singular_mass_matrix(massless):
 def test_minimum_norm_and_singular_mass_agree_with_full_rank_where_all_apply(two_links):
     """Three policies, one answer."""
     system, state, exact = two_links
-    for solve in (MinimumNorm(), SingularMass(), SingularMass(MinimumNorm())):
+    for solve in (MinimumNormSolve(), SingularMassSolve(), SingularMassSolve(MinimumNormSolve())):
         got = motion(system, Multipliers(GAINS, solve=solve), state)
         jax.tree.map(
             lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-9), got, exact

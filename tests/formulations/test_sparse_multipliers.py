@@ -1,4 +1,4 @@
-"""`Multipliers(solve=Sparse())` at a cost that grows with the number of bodies."""
+"""`Multipliers(solve=SparseSolve())` at a cost that grows with the number of bodies."""
 
 import re
 
@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 import jaxdae
-from jaxdae.formulations import find_sparsity, Sparse, Sparsity
+from jaxdae.formulations import find_sparsity, SparseSolve, Sparsity
 from jaxdae.formulations.sparsity import dependence
 from jaxdae.models.chain import Chain
 from jaxdae.solvers import RK4
 
 STABILIZATION = jaxdae.Baumgarte(K_D=20.0, K_P=100.0, Gamma=10.0)
-SPARSE = jaxdae.Multipliers(STABILIZATION, Sparse())
+SPARSE = jaxdae.Multipliers(STABILIZATION, SparseSolve())
 DENSE = jaxdae.Multipliers(STABILIZATION)
 
 
@@ -236,7 +236,7 @@ def test_dependence_follows_every_kind_of_operation():
 
 
 def test_a_mass_matrix_that_couples_too_much_is_refused():
-    formulation = jaxdae.Multipliers(solve=Sparse())
+    formulation = jaxdae.Multipliers(solve=SparseSolve())
     state = state_of(17)
     with pytest.raises(ValueError, match=r"couples 17 coordinates.*up to 16.*or Multipliers"):
         formulation.check(Coupled(jnp.ones(16)), state)
@@ -246,12 +246,12 @@ def test_declared_sparsity_is_used_and_checked():
     system = Chain.uniform(2)
     start = jaxdae.State(*system.straight(0.4))
     jac = np.array([[1, 1, 0, 0], [1, 1, 1, 1]])
-    sparse = Sparse(Sparsity(np.eye(4), jac))
+    sparse = SparseSolve(Sparsity(np.eye(4), jac))
     declared = jaxdae.Multipliers(STABILIZATION, sparse)
     assert sparse.sparsity == find_sparsity(system, start)
     assert hash(sparse.sparsity) == hash(find_sparsity(system, start))
     assert left_out(declared, system, start) == ""
-    lacking = Sparse(Sparsity(np.eye(4), jac * [1, 1, 1, 0]))
+    lacking = SparseSolve(Sparsity(np.eye(4), jac * [1, 1, 1, 0]))
     short = jaxdae.Multipliers(STABILIZATION, lacking)
     assert re.match(
         r"the declared sparsity leaves out entries of the Jacobian: it misses \d",
@@ -259,7 +259,7 @@ def test_declared_sparsity_is_used_and_checked():
     )
     with pytest.raises(ValueError, match="leaves out entries of the Jacobian"):
         jaxdae.simulate(system, short, start, t1=0.1, dt=0.01)
-    light = jaxdae.Multipliers(solve=Sparse(Sparsity(np.eye(3), np.zeros((0, 3)))))
+    light = jaxdae.Multipliers(solve=SparseSolve(Sparsity(np.eye(3), np.zeros((0, 3)))))
     missing = left_out(light, Coupled(jnp.full(2, 0.3)), state_of(3))
     assert "leaves out entries of the mass matrix" in missing
     with pytest.raises(ValueError, match=r"Jacobian \(2, 4\); the system has 3 constraints on 6"):
@@ -274,9 +274,11 @@ def left_out(formulation, system, state) -> str:
 
 def test_it_is_a_way_to_solve_for_multipliers_alone():
     with pytest.raises(ValueError, match=r"Hamiltonian takes matrices .* use Multipliers"):
-        jaxdae.Hamiltonian(solve=jaxdae.Sparse())  # pyright: ignore[reportArgumentType]
-    with pytest.raises(ValueError, match=r"takes arrays, Sparse has none; give SingularMass\(\)"):
-        jaxdae.SingularMass(jaxdae.Sparse())  # pyright: ignore[reportArgumentType]
+        jaxdae.Hamiltonian(solve=jaxdae.formulations.SparseSolve())  # pyright: ignore[reportArgumentType]
+    with pytest.raises(
+        ValueError, match=r"takes arrays, SparseSolve has none; give SingularMassSolve\(\)"
+    ):
+        jaxdae.SingularMassSolve(jaxdae.formulations.SparseSolve())  # pyright: ignore[reportArgumentType]
 
 
 class Iterated(Coupled):

@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from jaxdae import AugmentedLagrangian, Baumgarte, FullRank, Multipliers, Penalty, State
+from jaxdae import AugmentedLagrangian, Baumgarte, Multipliers, Penalty, State
+from jaxdae.formulations import FullRankSolve
 from jaxdae.models.andrews import AndrewsMechanism, START_Q
 from jaxdae.models.two_link import PAPER_START_Q, TwoLinkManipulator
 
@@ -24,7 +25,7 @@ FORMULATIONS = {
 }
 
 
-class LapackSolve(FullRank):
+class LapackSolve(FullRankSolve):
     """The same system of equations, solved by `jnp.linalg.solve`."""
 
     def __call__(self, mass, force, jac, rhs):

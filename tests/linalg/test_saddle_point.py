@@ -9,9 +9,9 @@ import pytest
 from jax.test_util import check_grads
 
 from jaxdae.linalg.positive_definite import ELIMINATION_LIMIT
-from jaxdae.linalg.saddle_point import FullRank
+from jaxdae.linalg.saddle_point import FullRankSolve
 
-SOLVE = FullRank()
+SOLVE = FullRankSolve()
 # Elimination and Cholesky, with fewer constraints than coordinates and with as many.
 SIZES = [(1, 1), (4, 2), (3, 3), (ELIMINATION_LIMIT + 1, 3)]
 

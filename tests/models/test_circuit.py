@@ -10,7 +10,7 @@ import pytest
 from scipy.integrate import solve_ivp
 
 import jaxdae
-from jaxdae import Hamiltonian, Multipliers, SingularMass, State
+from jaxdae import Hamiltonian, Multipliers, SingularMassSolve, State
 from jaxdae.models import TwoLoopCircuit
 
 MODEL = TwoLoopCircuit(source=(2.0, -0.7), charge=0.1)
@@ -69,7 +69,7 @@ def test_without_a_shared_coil_the_mass_is_singular_and_the_circuit_the_same():
     model = TwoLoopCircuit(shared_inductance=0.0)
     state = State(*model.start())
     options: dict[str, Any] = {"t1": 1.0}
-    run = jaxdae.simulate(model, Multipliers(solve=SingularMass()), state, **options)
+    run = jaxdae.simulate(model, Multipliers(solve=SingularMassSolve()), state, **options)
     np.testing.assert_allclose(run.q[-1], model.exact_position(1.0), atol=1e-7)
     for formulation in (Multipliers(), Hamiltonian()):
         with pytest.raises(ValueError, match="the mass matrix is not positive definite"):

@@ -12,7 +12,7 @@ import scipy.integrate
 from jax.flatten_util import ravel_pytree
 
 import jaxdae
-from jaxdae import Baumgarte, Hamiltonian, Multipliers, NullSpace, SingularMass, State
+from jaxdae import Baumgarte, Hamiltonian, Multipliers, NullSpace, SingularMassSolve, State
 from jaxdae.models.base import AbstractModel, Reference
 from jaxdae.models.motor import ChargeDrive, CurrentDrive
 from jaxdae.models.slider_crank import SliderCrank
@@ -21,7 +21,7 @@ from jaxdae.systems import Labels
 
 GAINS = Baumgarte(K_D=20.0, K_P=100.0, Gamma=200.0)
 FORM = Multipliers(GAINS)
-SINGULAR = Multipliers(GAINS, solve=SingularMass())
+SINGULAR = Multipliers(GAINS, solve=SingularMassSolve())
 TIGHT: Any = {"stepsize_controller": diffrax.PIDController(rtol=1e-12, atol=1e-13)}
 # Solves with fewer than ten unknowns; inertias from 1e-6 to 1e-1.
 ROUND_OFF: Any = {"rtol": 1e-9, "atol": 1e-9}

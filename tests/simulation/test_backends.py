@@ -14,7 +14,7 @@ import pytest
 import jaxdae
 from helpers.fake_cuda import FakeCuda
 from helpers.spring import run, Spring
-from jaxdae import MinimumNorm, Multipliers, simulate, State
+from jaxdae import MinimumNormSolve, Multipliers, simulate, State
 from jaxdae.kernels.cuda import driver as driver_of_gpus
 from jaxdae.kernels.cuda.driver import Driver
 from jaxdae.kernels.launch import obstacles
@@ -96,8 +96,8 @@ def test_many_bodies_are_left_to_diffrax():
     small = {"t1": 1e-3, "dt": 1e-3, "solver": RK4(), "backend": "native"}
     with pytest.raises(BackendError, match="260 states are more than 256"):
         simulate(links, jaxdae.Multipliers(), start, **small)
-    with pytest.raises(BackendError, match=r"Sparse\(\) is for more bodies"):
-        simulate(links, Multipliers(solve=jaxdae.Sparse()), start, **small)
+    with pytest.raises(BackendError, match=r"SparseSolve\(\) is for more bodies"):
+        simulate(links, Multipliers(solve=jaxdae.formulations.SparseSolve()), start, **small)
 
 
 @pytest.mark.slow
@@ -240,7 +240,7 @@ def test_operations_without_a_rule_are_named_with_their_line():
     assert "svd" in str(found.why_not_native)
     pendulum = CartesianPendulum()
     settings = {"t1": 0.1, "dt": 0.1, "solver": RK4()}
-    formulation = Multipliers(solve=MinimumNorm(rcond=1e-3))
+    formulation = Multipliers(solve=MinimumNormSolve(rcond=1e-3))
     found = simulate(pendulum, formulation, State(*pendulum.start()), **settings)
     assert found.backend == "plain"
     assert found.why_not_native is not None

@@ -11,17 +11,16 @@ import pytest
 import jaxdae
 from helpers.dependent_mechanisms import exact_motion, MECHANISMS, on_curve, Platform, Table
 from jaxdae import (
-    Automatic,
     Baumgarte,
-    FullRank,
     Hamiltonian,
-    MinimumNorm,
+    MinimumNormSolve,
     Multipliers,
     NullSpace,
     Penalty,
     simulate,
-    SingularMass,
+    SingularMassSolve,
 )
+from jaxdae.formulations import AutomaticSolve, FullRankSolve
 from jaxdae.solvers import Projected, RK4
 
 GAINS = Baumgarte.critical(10.0)
@@ -91,9 +90,11 @@ def table():
 
 
 FORMULATIONS = {
-    "minimum norm": (Multipliers(GAINS, MinimumNorm()), {}),
-    "singular mass": (Multipliers(GAINS, SingularMass()), {}),
-    "singular mass, minimum norm": (Multipliers(GAINS, SingularMass(inner=MinimumNorm())), {}),
+    "minimum norm": (Multipliers(GAINS, MinimumNormSolve()), {}),
+    "singular mass": (Multipliers(GAINS, SingularMassSolve()), {}),
+    "singular mass, minimum norm": (
+        Multipliers(GAINS, SingularMassSolve(inner=MinimumNormSolve())), {},
+    ),
     "Hamiltonian": (Hamiltonian(GAINS), {}),
     "projected": (Multipliers(), {"solver": Projected(RK4()), "dt": 0.01}),
     "penalty, projected": (
@@ -171,7 +172,12 @@ def test_batches_hold_a_rank_for_each_member(table):
     @jax.vmap
     def batch(state):
         run = simulate(
-            system, Multipliers(GAINS, MinimumNorm()), state, t1=END, saveat=AT_END, throw=False
+            system,
+            Multipliers(GAINS, MinimumNormSolve()),
+            state,
+            t1=END,
+            saveat=AT_END,
+            throw=False,
         )
         return run.q[-1], run.success, run.held_rank, run.constraint_rank
 
@@ -203,8 +209,8 @@ def test_refusals_name_what_depends_and_a_remedy_that_works():
     system = Table(rods=3)
     for off in (0.0, 1e-6):
         state = on_curve(system, 0.9, 0.4, off)
-        for formulation in (Multipliers(solve=FullRank()), NullSpace()):
-            with pytest.raises(ValueError, match=r"rank 3 of 5 .*solve=MinimumNorm\(\)"):
+        for formulation in (Multipliers(solve=FullRankSolve()), NullSpace()):
+            with pytest.raises(ValueError, match=r"rank 3 of 5 .*solve=MinimumNormSolve\(\)"):
                 simulate(system, formulation, state, t1=0.1)
 
 
@@ -232,12 +238,19 @@ class Weightless(jaxdae.System):
 def test_singular_mass_and_dependent_constraints_have_one_remedy():
     """Its message names both at once, whatever was tried before, and it works."""
     state = jaxdae.State([0.6, -0.8], [0.4, 0.3])
-    for solve in (Automatic(), FullRank(), MinimumNorm(), SingularMass(inner=FullRank())):
-        with pytest.raises(ValueError, match=r"solve=SingularMass\(inner=MinimumNorm\(\)\)"):
+    for solve in (
+        AutomaticSolve(),
+        FullRankSolve(),
+        MinimumNormSolve(),
+        SingularMassSolve(inner=FullRankSolve()),
+    ):
+        with pytest.raises(
+            ValueError, match=r"solve=SingularMassSolve\(inner=MinimumNormSolve\(\)\)"
+        ):
             simulate(Weightless(), Multipliers(solve=solve), state, t1=0.1)
     ends = [
         simulate(Weightless(), Multipliers(GAINS, solve), state, t1=0.5).q[-1]
-        for solve in (SingularMass(), SingularMass(inner=MinimumNorm()))
+        for solve in (SingularMassSolve(), SingularMassSolve(inner=MinimumNormSolve()))
     ]
     np.testing.assert_array_equal(ends[0], ends[1])
     pull = simulate(Weightless(), Penalty(1e7, GAINS), state, t1=0.5).q[-1]
@@ -247,7 +260,7 @@ def test_singular_mass_and_dependent_constraints_have_one_remedy():
 def test_a_start_at_a_singular_position_is_refused():
     """All cranks and the platform on one line: the rank there is not that of the motion."""
     system = Platform()
-    for solve in (Automatic(), MinimumNorm()):
+    for solve in (AutomaticSolve(), MinimumNormSolve()):
         with pytest.raises(ValueError, match=r"rank 5 of 7 .*singular position.*Start elsewhere"):
             simulate(system, Multipliers(GAINS, solve), on_curve(system, 0.0, 1.0), t1=0.1)
 
@@ -278,4 +291,4 @@ def test_a_rank_that_changes_along_the_run_is_warned_of(backend):
 @pytest.mark.slow
 def test_threshold_and_rank_exclude_each_other():
     with pytest.raises(ValueError, match=r"rcond = 0\.001, or a rank, 2"):
-        MinimumNorm(rcond=1e-3, rank=2)
+        MinimumNormSolve(rcond=1e-3, rank=2)

@@ -12,7 +12,7 @@ from jaxdae import (
     AugmentedLagrangian,
     Baumgarte,
     consistent_state,
-    MinimumNorm,
+    MinimumNormSolve,
     Multipliers,
     Penalty,
     simulate,
@@ -61,7 +61,7 @@ def _formulation(name, gains):
     if name == "multipliers":
         return Multipliers(stabilization)
     if name == "minimum norm":
-        return Multipliers(stabilization, solve=MinimumNorm())
+        return Multipliers(stabilization, solve=MinimumNormSolve())
     kind = Penalty if name == "penalty" else AugmentedLagrangian
     # alpha is symmetric: a difference in one entry alone would leave its domain.
     alpha = gains["alpha"]

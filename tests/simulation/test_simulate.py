@@ -12,11 +12,11 @@ import jaxdae
 from jaxdae import (
     AugmentedLagrangian,
     Baumgarte,
-    MinimumNorm,
+    MinimumNormSolve,
     Multipliers,
     Penalty,
     simulate,
-    SingularMass,
+    SingularMassSolve,
     State,
 )
 from jaxdae.models import CartesianPendulum
@@ -121,8 +121,8 @@ def test_default_run_returns_after_the_exact_period(pendulum):
 
 EXACT = [
     Multipliers(GAINS),
-    Multipliers(GAINS, solve=MinimumNorm()),
-    Multipliers(GAINS, solve=SingularMass(MinimumNorm())),
+    Multipliers(GAINS, solve=MinimumNormSolve()),
+    Multipliers(GAINS, solve=SingularMassSolve(MinimumNormSolve())),
     AugmentedLagrangian(100.0, GAINS, iterations=8),
 ]
 
@@ -165,7 +165,9 @@ def test_penalty_stays_a_valid_motion_on_dependent_constraints(repeated_rod):
     state = jaxdae.consistent_state(repeated_rod((1.0,)), [0.8, -0.6], [0.6, 0.8])
     gains = Baumgarte(20.0, 100.0)
     one = simulate(repeated_rod((1.0,)), Multipliers(gains), state, t1=1.0)
-    two = simulate(repeated_rod((1.0, 1.0)), Multipliers(gains, solve=MinimumNorm()), state, t1=1.0)
+    two = simulate(
+        repeated_rod((1.0, 1.0)), Multipliers(gains, solve=MinimumNormSolve()), state, t1=1.0
+    )
     np.testing.assert_allclose(two.q, one.q, atol=1e-6)  # both runs at tolerance 1e-8
     np.testing.assert_allclose(two.multipliers.sum(axis=1), one.multipliers[:, 0], atol=1e-5)
 

@@ -9,7 +9,8 @@ from numpy.testing import assert_allclose
 
 from helpers.rhombus import Rhombus
 from helpers.rubbing_crank import rubbing_motion, RubbingCrank
-from jaxdae import FullRank, Multipliers, Projected, simulate, SingularityRobust, SingularMass
+from jaxdae import Multipliers, Projected, simulate, SingularityRobust, SingularMassSolve
+from jaxdae.formulations import FullRankSolve
 from jaxdae.models import ReachableTwoLink, SliderCrank
 from jaxdae.solvers import RK4
 from jaxdae.systems import State
@@ -102,9 +103,11 @@ def test_derivatives_through_the_position_are_those_of_one_coordinate():
 
 def test_steps_are_projected_whoever_solves_inside():
     assert Multipliers(
-        solve=SingularMass(SingularityRobust())
+        solve=SingularMassSolve(SingularityRobust())
     ).capabilities.passes_singular_positions
-    assert not Multipliers(solve=SingularMass(FullRank())).capabilities.passes_singular_positions
+    assert not Multipliers(
+        solve=SingularMassSolve(FullRankSolve())
+    ).capabilities.passes_singular_positions
     crank = SliderCrank()
     state = State(*crank.start())
     run = simulate(crank, ROBUST, state, t1=0.1, dt=0.02, solver=RK4())

@@ -11,14 +11,14 @@ from jaxdae import (
     AugmentedLagrangian,
     Baumgarte,
     Hamiltonian,
-    MinimumNorm,
+    MinimumNormSolve,
     Multipliers,
     NullSpace,
     Penalty,
     QuasiVelocities,
     RealizingForces,
     simulate,
-    SingularMass,
+    SingularMassSolve,
     State,
     VelocityElimination,
 )
@@ -83,9 +83,9 @@ FORMULATIONS = [
     ("everything", NullSpace()),
     ("pendulum", VelocityElimination()),
     ("pendulum", QuasiVelocities(stabilization=Baumgarte(K_D=2.0, K_P=1.0))),
-    ("repeated rod", Multipliers(solve=MinimumNorm())),
+    ("repeated rod", Multipliers(solve=MinimumNormSolve())),
     ("repeated rod", AugmentedLagrangian(alpha=1e2, iterations=3)),
-    ("massless", Multipliers(solve=SingularMass())),
+    ("massless", Multipliers(solve=SingularMassSolve())),
 ]
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import jaxdae
-from jaxdae.formulations import RealizingForces, Sparse
+from jaxdae.formulations import RealizingForces, SparseSolve
 from jaxdae.solvers import Projected, RK4
 from jaxdae.systems.dynamics import constraint_bias, constraint_residuals, position_rate
 from jaxdae.systems.kinematics import coordinate_rate
@@ -106,7 +106,7 @@ def test_fewer_velocities_than_coordinates(replaced):
 GAINS = jaxdae.Baumgarte(K_D=2.0, K_P=1.0)
 FORMULATIONS = [
     jaxdae.Multipliers(GAINS),
-    pytest.param(jaxdae.Multipliers(GAINS, Sparse()), marks=pytest.mark.slow),
+    pytest.param(jaxdae.Multipliers(GAINS, SparseSolve()), marks=pytest.mark.slow),
     jaxdae.NullSpace(),
     jaxdae.Hamiltonian(),
     pytest.param(jaxdae.VelocityElimination(independent=(1,)), marks=pytest.mark.slow),

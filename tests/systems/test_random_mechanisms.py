@@ -26,7 +26,7 @@ BODIES = 2
 KINDS = ["closed", "blade"]
 FORMULATIONS = {
     "multipliers": jaxdae.Multipliers(),
-    "minimum norm": jaxdae.Multipliers(solve=jaxdae.MinimumNorm()),
+    "minimum norm": jaxdae.Multipliers(solve=jaxdae.MinimumNormSolve()),
     "Hamiltonian": jaxdae.Hamiltonian(),
     "null space": jaxdae.NullSpace(),
     "velocity elimination": jaxdae.VelocityElimination(),

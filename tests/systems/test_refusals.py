@@ -243,8 +243,10 @@ def test_tolerances_below_zero():
     with pytest.raises(ValueError, match="tolerance must be None or a number not below zero; got"):
         jaxdae.equilibrium(Point(), [1.0, 0.0], tolerance=-1e-3)
 
-    with pytest.raises(ValueError, match="rcond of MinimumNorm must be a number not below zero"):
-        jaxdae.MinimumNorm(rcond=-1e-3)
+    with pytest.raises(
+        ValueError, match="rcond of MinimumNormSolve must be a number not below zero"
+    ):
+        jaxdae.MinimumNormSolve(rcond=-1e-3)
 
 
 @pytest.mark.slow

@@ -40,8 +40,8 @@ READINGS = (
 CRITICAL = jaxdae.Baumgarte.critical(5.0)
 FORMULATIONS = {
     "Multipliers": jaxdae.Multipliers(CRITICAL),
-    "MinimumNorm": jaxdae.Multipliers(CRITICAL, jaxdae.MinimumNorm()),
-    "SingularMass": jaxdae.Multipliers(CRITICAL, jaxdae.SingularMass()),
+    "MinimumNormSolve": jaxdae.Multipliers(CRITICAL, jaxdae.MinimumNormSolve()),
+    "SingularMassSolve": jaxdae.Multipliers(CRITICAL, jaxdae.SingularMassSolve()),
     "NullSpace": jaxdae.NullSpace(),
     "Penalty": jaxdae.Penalty(1e3, CRITICAL),
     "AugmentedLagrangian": jaxdae.AugmentedLagrangian(1e3, CRITICAL),

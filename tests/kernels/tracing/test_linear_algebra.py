@@ -11,7 +11,7 @@ from jaxdae.kernels import scalarize, UnsupportedOperationError
 from jaxdae.kernels.graph.elimination_order import order
 from jaxdae.linalg.columns import split_columns
 from jaxdae.linalg.positive_definite import solve_positive_definite
-from jaxdae.linalg.saddle_point import FullRank
+from jaxdae.linalg.saddle_point import FullRankSolve
 
 RNG = np.random.default_rng(60221)
 SQUARE = jnp.asarray(RNG.normal(size=(4, 4)))
@@ -198,10 +198,10 @@ def test_the_whole_saddle_point_system_is_eliminated(size, axes, in_numpy):
         own = [x * jnp.where(m, 1.0, 0.0) for x, m in zip(given, mask, strict=True)]
         one = [x * scale[0] for x in own]
         if axes is None:
-            return FullRank()(*one)
+            return FullRankSolve()(*one)
         many = [x[None] * scale.reshape(-1, *[1] * x.ndim) for x in own]
         pick = [x if a is None else m for x, m, a in zip(one, many, axes, strict=True)]
-        return jax.vmap(FullRank(), axes)(*pick)
+        return jax.vmap(FullRankSolve(), axes)(*pick)
 
     program = scalarize(function, scale)
     for one, other in zip(in_numpy(program, scale), function(scale), strict=True):
@@ -224,7 +224,7 @@ def test_any_pattern_is_eliminated(seed, in_numpy):
         mass, force, jac, rhs = (
             x * jnp.where(m, 1.0, 0.0) for x, m in zip((mass, force, jac, rhs), mask, strict=True)
         )
-        return FullRank()(mass, force, jac, rhs)
+        return FullRankSolve()(mass, force, jac, rhs)
 
     mass, force, jac, rhs = map(np.asarray, given)
     c = len(rhs)
@@ -271,7 +271,7 @@ def test_tangents_and_cotangents_share_the_elimination():
 
     def function(d):
         jac = jnp.stack([jnp.cos(d), jnp.sin(d)])
-        a, lam = FullRank()(jnp.diag(d), jnp.sin(d), jac, jnp.cos(d[:2]))
+        a, lam = FullRankSolve()(jnp.diag(d), jnp.sin(d), jac, jnp.cos(d[:2]))
         return jnp.sum(a) + jnp.sum(lam)
 
     d = jnp.arange(1.0, 5.0)
@@ -284,7 +284,7 @@ def test_tangents_and_cotangents_share_the_elimination():
 @pytest.mark.parametrize("what", ["mass", "constraints"])
 def test_no_number_comes_of_a_saddle_point_that_is_none(what, in_numpy):
     mass, force, jac, rhs = mechanism(4, 2)
-    program = scalarize(FullRank(), mass, force, jac, rhs)
+    program = scalarize(FullRankSolve(), mass, force, jac, rhs)
     if what == "mass":
         mass = mass - 3 * jnp.eye(4)
     else:
@@ -301,7 +301,7 @@ def test_a_jacobian_for_each_of_a_batch_shares_its_eliminations(in_numpy):
 
     def function(d):
         jac = jnp.stack([jnp.cos(d), jnp.sin(d)])
-        return FullRank()(jnp.diag(d), jnp.sin(d), jac, jnp.cos(d[:2]))[0]
+        return FullRankSolve()(jnp.diag(d), jnp.sin(d), jac, jnp.cos(d[:2]))[0]
 
     d = jnp.arange(1.0, 13.0).reshape(3, 4)
     many = jax.vmap(jax.jacfwd(function))
