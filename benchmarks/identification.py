@@ -142,7 +142,7 @@ def guess() -> dict:
     signs = np.where(np.arange(13) % 2, 1.0, -1.0)
     off = {n: x * (1 + 0.25 * s) for (n, x), s in zip(REFERENCE.items(), signs, strict=True)}
     plain = {"cable_rest": jnp.array(0.0), "offset": jnp.array(0.0)}
-    return {n: jaxdae.Positive(x) for n, x in off.items()} | plain
+    return {n: jaxdae.tuning.Positive(x) for n, x in off.items()} | plain
 
 
 def records(seed: int = 0) -> list[Experiment]:
@@ -176,7 +176,7 @@ def fitted(experiments: list[Experiment]) -> Identification:
 
 def unconstrained() -> np.ndarray:
     """First guess as logarithms, and two plain numbers."""
-    first = jaxdae.resolve(guess())
+    first = jaxdae.tuning.resolve(guess())
     values = np.array([first[name] for name in REFERENCE])
     return np.where(PLAIN, values, np.log(np.where(PLAIN, 1.0, values)))
 

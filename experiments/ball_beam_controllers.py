@@ -26,7 +26,7 @@ from claims import Claim
 from contest import Candidate, contest, costs, main, Report, Size, Task, Uniform
 from jaxtyping import Array, Float
 
-from jaxdae import Interval, Positive, State
+from jaxdae import State
 from jaxdae.analysis import lqr, RegulatorFeedback
 from jaxdae.control import NeuralFeedback
 from jaxdae.models.ball_beam import (
@@ -38,6 +38,7 @@ from jaxdae.models.ball_beam import (
 from jaxdae.plotting import plot_series, save_figure
 from jaxdae.solvers import RK4
 from jaxdae.systems import evaluate
+from jaxdae.tuning import Interval, Positive
 
 END, STEP, RIG_STEP = 3.0, 3e-3, 1.5e-4
 CASCADE, WEIGHTS, NETWORK = "cascaded PD", "LQR, weights tuned", "LQR + network"

@@ -17,10 +17,10 @@ import numpy as np
 from claims import Claim, fenced, finish, listed, options
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from jaxdae import resolve, State, System, Trajectory, tune
+from jaxdae import State, System, Trajectory, tune
 from jaxdae.formulations import AbstractFormulation
 from jaxdae.tables import table
-from jaxdae.tuning import Conditions, CVaR, Logarithm, SimulationObjective, trainable
+from jaxdae.tuning import Conditions, CVaR, Logarithm, resolve, SimulationObjective, trainable
 from jaxdae.tuning.risk import at_risk, in_words, Risk
 
 # What the tables show beside the mean and the worst.

@@ -22,13 +22,14 @@ from contest import Candidate, contest, main, Report, Size, Task, Uniform
 from jaxtyping import Array, Float
 from periodic import interpolated, Periodic
 
-from jaxdae import Baumgarte, Multipliers, Positive, State
+from jaxdae import Baumgarte, Multipliers, State
 from jaxdae.analysis import equilibrium, linearize, lqr
 from jaxdae.control import Feedforward, MotionReference, NeuralFeedback, PD, StateFeedback
 from jaxdae.models.five_bar import CrankError, EllipticPath, FiveBar
 from jaxdae.plotting import save_figure
 from jaxdae.plotting.style import colors, new_axes
 from jaxdae.solvers import RK4
+from jaxdae.tuning import Positive
 
 NOMINAL, PATH = FiveBar(), EllipticPath()
 FORMULATION = Multipliers(Baumgarte.critical(20.0))

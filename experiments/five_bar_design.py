@@ -25,9 +25,10 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 from periodic import interpolated
 
-from jaxdae import Positive, Trajectory
+from jaxdae import Trajectory
 from jaxdae.control import Feedforward, PD
 from jaxdae.models.five_bar import CrankError, FiveBar
+from jaxdae.tuning import Positive
 
 FIRST_GAINS = (60.0, 6.0)
 FIRST, BOTH = "PD, first lengths and gains", "lengths and gains"

@@ -13,11 +13,17 @@ import numpy as np
 from jax.scipy.linalg import expm
 
 import jaxdae
-from jaxdae import Baumgarte, Hamiltonian, Multipliers, NullSpace, Positive, VelocityElimination
+from jaxdae import Baumgarte, Hamiltonian, Multipliers, NullSpace, VelocityElimination
 from jaxdae.models.arm import perturbation_equations, PointMassArm
 from jaxdae.models.motor import ChargeDrive, CurrentDrive
 from jaxdae.solvers import RK4
-from jaxdae.tuning import IntegratedViolation, Logarithm, perturbed_states, SimulationObjective
+from jaxdae.tuning import (
+    IntegratedViolation,
+    Logarithm,
+    perturbed_states,
+    Positive,
+    SimulationObjective,
+)
 
 # The paper leaves its coefficients open. These damp both links critically, at 10 / s.
 C = (-100.0, -20.0, -100.0, -20.0)

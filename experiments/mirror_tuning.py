@@ -23,14 +23,14 @@ from contest import Candidate, contest, main, Report, Size, TAIL, Task, Uniform
 from jaxtyping import Array, Float
 from periodic import interpolated, Periodic
 
-from jaxdae import Interval, Multipliers, Positive, State
+from jaxdae import Multipliers, State
 from jaxdae.analysis import lqr
 from jaxdae.control import HurwitzGains, NeuralFeedback, ServoConstraint, StateFeedback
 from jaxdae.models.mirror import AdaptiveMirror, servo
 from jaxdae.plotting import plot_series, save_figure
 from jaxdae.solvers import RK4
 from jaxdae.systems import evaluate
-from jaxdae.tuning import HurwitzPolynomial
+from jaxdae.tuning import HurwitzPolynomial, Interval, Positive
 
 NOMINAL = AdaptiveMirror()
 END, STEP, PERIOD = 2.0, 0.01, 2 * np.pi / NOMINAL.source_rate

@@ -16,7 +16,6 @@ Choose equations of motion:
 
     AugmentedLagrangian   Augmented Lagrangian iteration [Bayo1988].
     Baumgarte             Generalized Baumgarte stabilization.
-    choose_independent    Names of the independent coordinates.
     Hamiltonian           Hamilton's equations with multipliers and constraint stabilization.
     LinearStabilization   General linear constraint perturbation equations.
     Multipliers           Lagrange multipliers with constraint stabilization.
@@ -45,12 +44,9 @@ Simulate:
     SimulationError       A simulation ended before its end time.
     simulate              Simulate a constrained system.
     Trajectory            A simulated motion.
-    TrajectoryFileError   A file holds no trajectory, a damaged one, or one of a later format.
 
 Control:
 
-    HurwitzGains          Each constraint by itself, with constant coefficients.
-    NeuralFeedback        A neural network on the deviation of the state.
     PD                    Proportional-derivative control.
     PID                   Proportional-integral-derivative control.
     ServoConstraint       Controller that enforces program constraints `f(t, q, v) = 0`.
@@ -58,11 +54,6 @@ Control:
 
 Tune:
 
-    HurwitzPolynomial     Monic real polynomials whose roots all have negative real part.
-    Interval              Numbers between two bounds.
-    Positive              Positive numbers, elementwise: `value = exp(raw)`.
-    PositiveDefinite      Symmetric positive definite matrices: `value = L L^T`.
-    resolve               Replace every parametrization in a pytree by its `value`.
     tune                  Minimize an objective over the arrays of a pytree.
     TuningResult          The best parameters seen by `tune`, and how they were found.
 
@@ -72,9 +63,7 @@ Identify:
 
 Analyze:
 
-    controllability       Controllable subspace and the roots outside of it.
     equilibrium           The equilibrium near a guess: a state of rest in which all forces balance.
-    EquilibriumError      No equilibrium was found.
     linearize             Linear equations of the perturbed motion about an equilibrium.
     lqr                   The regulator that minimizes `int (s^T Q s + u^T R u) dt`.
     lyapunov_certificate  Certificate of constraint perturbation equations, of gains or a matrix.

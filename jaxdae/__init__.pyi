@@ -16,9 +16,7 @@ from . import (
     tuning as tuning,
 )
 from .analysis import (
-    controllability as controllability,
     equilibrium as equilibrium,
-    EquilibriumError as EquilibriumError,
     linearize as linearize,
     lqr as lqr,
     lyapunov_certificate as lyapunov_certificate,
@@ -26,8 +24,6 @@ from .analysis import (
     step_limit as step_limit,
 )
 from .control import (
-    HurwitzGains as HurwitzGains,
-    NeuralFeedback as NeuralFeedback,
     PD as PD,
     PID as PID,
     ServoConstraint as ServoConstraint,
@@ -39,7 +35,6 @@ from .exports.export import export as export, ExportedFiles as ExportedFiles
 from .formulations import (
     AugmentedLagrangian as AugmentedLagrangian,
     Baumgarte as Baumgarte,
-    choose_independent as choose_independent,
     Hamiltonian as Hamiltonian,
     LinearStabilization as LinearStabilization,
     Multipliers as Multipliers,
@@ -57,7 +52,6 @@ from .linalg.saddle_point import (
 from .linalg.singularity_robust import SingularityRobust as SingularityRobust
 from .references import citation as citation
 from .results.trajectory import Trajectory as Trajectory
-from .results.trajectory_file import TrajectoryFileError as TrajectoryFileError
 from .runs import simulate as simulate
 from .simulation.backends import BackendError as BackendError
 from .solvers import Projected as Projected
@@ -73,11 +67,6 @@ from .systems import (
     System as System,
 )
 from .tuning import (
-    HurwitzPolynomial as HurwitzPolynomial,
-    Interval as Interval,
-    Positive as Positive,
-    PositiveDefinite as PositiveDefinite,
-    resolve as resolve,
     tune as tune,
     TuningResult as TuningResult,
 )

@@ -239,7 +239,7 @@ print(f"best k on the grid: {best:.1f} 1/s")
 # matrices of gains, masses, lengths, the weights of a controller.
 
 # %%
-result = jaxdae.tune(Logarithm(objective), jaxdae.Positive(5.0), steps=150)
+result = jaxdae.tune(Logarithm(objective), jaxdae.tuning.Positive(5.0), steps=150)
 print(result.summary())
 tuned = float(result.params)
 cut = float(np.exp(result.initial_loss - result.loss))

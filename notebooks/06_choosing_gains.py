@@ -224,7 +224,9 @@ assert left_off[-1] > 10 * left_off[-2]
 
 # %%
 cost = IntegratedViolation.at_both_levels(2 * H)
-first = jaxdae.Multipliers(jaxdae.Baumgarte(K_D=jaxdae.Positive(20.0), K_P=jaxdae.Positive(100.0)))
+first = jaxdae.Multipliers(
+    jaxdae.Baumgarte(K_D=jaxdae.tuning.Positive(20.0), K_P=jaxdae.tuning.Positive(100.0))
+)
 
 
 def objective(multiples, key, count):
@@ -256,7 +258,7 @@ print(wide.summary())
 # %%
 held_out = objective((0.5, 1.0, 1.5, 2.0), 2, 32)
 sets = {
-    "first": jaxdae.resolve(first),
+    "first": jaxdae.tuning.resolve(first),
     "theory, one step": jaxdae.Multipliers(given),
     "tuned, one step": one_step.params,
     "theory, range": jaxdae.Multipliers(jaxdae.Baumgarte.for_step(RK4(), 2 * H, margin=4.0)),

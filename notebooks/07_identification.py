@@ -80,7 +80,7 @@ experiment = Experiment(
 # for another length. The noise level is not given, and is estimated.
 
 # %%
-guess = {"length": jaxdae.Positive(1.0), "damping": jaxdae.Positive(0.1)}
+guess = {"length": jaxdae.tuning.Positive(1.0), "damping": jaxdae.tuning.Positive(0.1)}
 channels = {"angle": Channel(angle, unit="rad")}
 result = jaxdae.identify(build, guess, experiment, channels=channels, dt=0.05)
 print(result.summary())
@@ -140,7 +140,7 @@ display(figure)
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     both = jaxdae.identify(
-        build, guess | {"mass": jaxdae.Positive(1.5)}, experiment, channels=channels, dt=0.05
+        build, guess | {"mass": jaxdae.tuning.Positive(1.5)}, experiment, channels=channels, dt=0.05
     )
 print(both.unidentifiable[0])
 assert "damping and mass enter only as their ratio" in both.unidentifiable[0]

@@ -48,7 +48,7 @@ CASES = {
         masses=jnp.ones((5, 4), jnp.float32), law="cubic"
     ),
     "Spring(stiffness=Positive(2.), masses=Interval([1.], lower=[0.], upper=[4.]))": lambda: Spring(
-        jaxdae.Positive(2.0), jaxdae.Interval([1.0], 0.0, 4.0)
+        jaxdae.tuning.Positive(2.0), jaxdae.tuning.Interval([1.0], 0.0, 4.0)
     ),
     "Spring(stiffness=[nan, inf, -0.])": lambda: Spring(np.array([np.nan, np.inf, -0.0])),
     "Spring(stiffness=[])": lambda: Spring(jnp.zeros(0)),

@@ -40,7 +40,7 @@ readings = {x: Measurement(places[:, i], 0.03) for i, x in enumerate("xy")}
 channels = {x: Channel(lambda run, i=i: run.q[:, i], unit="m") for i, x in enumerate("xy")}
 fitted = jaxdae.identify(
     build,
-    {name: jaxdae.Positive(x) for name, x in guess.items()},
+    {name: jaxdae.tuning.Positive(x) for name, x in guess.items()},
     Experiment(jnp.linspace(0.05, 4.0, 80), readings, release),
     channels=channels,
     dt=0.05,

@@ -32,7 +32,7 @@ def cost(params):
 
 guess = {"K_P": 5.0, "K_D": 0.5}
 bounds = {"K_P": (1.0, 200.0), "K_D": (0.1, 4.0)}
-first = {name: jaxdae.Interval(x, *bounds[name]) for name, x in guess.items()}
+first = {name: jaxdae.tuning.Interval(x, *bounds[name]) for name, x in guess.items()}
 tuned = jaxdae.tune(cost, first, optimizer="l-bfgs", steps=25)
 ellipse = jax.vmap(path)(jnp.linspace(0.0, 1.5, 40))
 film({"guessed": run(guess), "tuned": run(tuned.params)}, "tuned.gif", marks=ellipse)

@@ -142,7 +142,8 @@ def _of_gains(K_D, K_P, m: int | None, eps: float | None) -> BaumgarteCertificat
     for name, gain in (("K_D", K_D), ("K_P", K_P)):
         if not is_number(gain):
             raise TypeError(
-                f"{name} is {gain!r}; give numbers: of a parametrization, jaxdae.resolve of it."
+                f"{name} is {gain!r}; give numbers: of a parametrization, jaxdae.tuning.resolve "
+                "of it."
             )
     size = m or max(np.shape(np.atleast_1d(K))[0] for K in (K_D, K_P))
     K_D, K_P = (symmetric(x, _square(x, y, size)) for x, y in (("K_D", K_D), ("K_P", K_P)))

@@ -98,7 +98,7 @@ class HurwitzGains(AbstractServoStabilizer):
             if not is_number(c):
                 raise ValueError(
                     f"HurwitzGains holds a {type(c).__name__}, not an array; pass the value it "
-                    "stands for (jaxdae.resolve replaces parametrizations by their values)."
+                    "stands for (jaxdae.tuning.resolve replaces parametrizations by their values)."
                 )
             if jnp.shape(c) != (rho,):
                 raise ValueError(

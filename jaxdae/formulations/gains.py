@@ -15,7 +15,7 @@ _NO_GAIN = (
 )
 # Float32 input, products of factors: symmetric to round-off is symmetric.
 _SYMMETRIC = 1e-5
-# Also a parametrization of one, such as `jaxdae.Positive`, while it is being tuned.
+# Also a parametrization of one, such as `jaxdae.tuning.Positive`, while it is being tuned.
 Gain = float | Float[Array, ""] | Float[Array, " c"] | Float[Array, "c c"] | eqx.Module | list
 
 
@@ -28,7 +28,8 @@ def apply_gain(gain: Gain, y: Float[Array, " c"], name: str = "a gain") -> Float
     if isinstance(gain, eqx.Module):
         raise TypeError(
             f"{name} is a {type(gain).__name__}, not a number; jaxdae.tune puts the values of "
-            "parametrizations in their places, and so does jaxdae.resolve(…) of the controller."
+            "parametrizations in their places, and so does jaxdae.tuning.resolve(…) of the "
+            "controller."
         )
     gain = jnp.asarray(gain)  # pyright: ignore[reportArgumentType]
     return gain @ y if gain.ndim == 2 else gain * y
@@ -115,7 +116,8 @@ def check_size(name: str, gain, count: int, of: str) -> None:
     if not is_number(gain):
         raise ValueError(
             f"{name} is a {type(gain).__name__}, not an array; give a number, or what a "
-            "parametrization stands for (jaxdae.resolve). Did the arguments come in another order?"
+            "parametrization stands for (jaxdae.tuning.resolve). Did the arguments come in another "
+            "order?"
         )
     shape = jnp.shape(gain)
     if shape not in {(), (count,), (count, count)}:

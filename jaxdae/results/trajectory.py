@@ -502,7 +502,7 @@ class Trajectory(eqx.Module):
 
         Raises:
             FileNotFoundError: if there is no such file.
-            TrajectoryFileError: if it holds something else, is damaged, or is of a later format.
+            ValueError: if it holds something else, is damaged, or is of a later format.
         """
         return Trajectory.from_arrays(*trajectory_file.read(path))
 

@@ -63,7 +63,7 @@ def _unannotated(declared: str, name: str, value, inherited: bool) -> str:
 
 
 def _stands_for_value(x: Any) -> bool:
-    """Whether it is a parametrization, such as `jaxdae.Positive`: a raw array and its value."""
+    """Whether it is a parametrization, such as `Positive`: a raw array and its value."""
     derived = isinstance(getattr(type(x), "value", None), property)
     return isinstance(x, eqx.Module) and derived and hasattr(x, "raw")
 
@@ -82,7 +82,7 @@ def check_resolved(system: System) -> None:
                 f"{name}{jax.tree_util.keystr(path)} is a {kind}, not a number: jaxdae.tune puts "
                 f"the values of parametrizations in their places, in the parameters it is given, "
                 "and hands them to the objective. Anywhere else give numbers, or "
-                "jaxdae.resolve(system)."
+                "jaxdae.tuning.resolve(system)."
             )
 
 

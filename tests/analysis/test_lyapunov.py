@@ -81,8 +81,8 @@ def test_gains_without_a_certificate_are_refused():
 
 
 def test_gains_that_are_not_numbers_are_refused():
-    with pytest.raises(TypeError, match=r"K_P is Positive\(.*jaxdae\.resolve of it"):
-        lyapunov_certificate(2.0, jaxdae.Positive(3.0))
+    with pytest.raises(TypeError, match=r"K_P is Positive\(.*jaxdae\.tuning\.resolve of it"):
+        lyapunov_certificate(2.0, jaxdae.tuning.Positive(3.0))
 
 
 def test_gains_and_a_matrix_exclude_each_other():

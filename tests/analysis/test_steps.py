@@ -302,7 +302,7 @@ def test_gains_without_a_constant_matrix_are_refused():
         with pytest.raises(ValueError, match="no constant matrix: its derivatives differ by"):
             step_limit(law, RK4())
     with pytest.raises(ValueError, match=r"HurwitzGains stabilizes servo-constraints.* give Servo"):
-        step_limit(jaxdae.HurwitzGains.repeated(3.0, 4), RK4())
+        step_limit(jaxdae.control.HurwitzGains.repeated(3.0, 4), RK4())
     with pytest.raises(ValueError, match="entries that are not finite"):
         step_limit(np.array([[np.nan]]), RK4())
 

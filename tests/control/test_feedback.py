@@ -231,15 +231,15 @@ def test_gradients_agree_with_finite_differences(kind, plant):
 
 
 TUNED = {
-    "PD": PD(error, jaxdae.Positive(5.0), jaxdae.Positive(4.0)),
-    "PID": PID(error, *map(jaxdae.Positive, (5.0, 2.0, 4.0))),
+    "PD": PD(error, jaxdae.tuning.Positive(5.0), jaxdae.tuning.Positive(4.0)),
+    "PID": PID(error, *map(jaxdae.tuning.Positive, (5.0, 2.0, 4.0))),
     "network": NeuralFeedback.mlp(
         ORIGIN,
         1,
         key=jax.random.key(1),
         width=3,
         depth=1,
-        base=PD(error, jaxdae.Positive(5.0), jaxdae.Positive(4.0)),
+        base=PD(error, jaxdae.tuning.Positive(5.0), jaxdae.tuning.Positive(4.0)),
     ),
 }
 

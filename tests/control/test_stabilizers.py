@@ -35,7 +35,7 @@ def test_without_the_residual_itself_a_violation_stays():
 
 def test_the_companion_matrix_has_the_roots_that_were_chosen():
     wanted = np.array([-1.0 - 2.0j, -1.0 + 2.0j, -0.5])
-    gains = HurwitzGains(jaxdae.HurwitzPolynomial(roots=wanted).value)
+    gains = HurwitzGains(jaxdae.tuning.HurwitzPolynomial(roots=wanted).value)
     np.testing.assert_allclose(roots(gains, (3,)), np.sort_complex(wanted), rtol=1e-12)
     several = HurwitzGains(([2.0, 3.0], [7.0]))
     np.testing.assert_allclose(roots(several, (2, 1)), [-7.0, -2.0, -1.0], rtol=1e-12)
@@ -69,8 +69,8 @@ UNFIT = [
     ),
     (HurwitzGains(([1.0], [1.0])), r"coefficients for 2 program constraints; there are 1"),
     (
-        HurwitzGains(jaxdae.HurwitzPolynomial(roots=[-1.0] * 3)),
-        r"holds a HurwitzPoly.*jaxdae\.resolve",
+        HurwitzGains(jaxdae.tuning.HurwitzPolynomial(roots=[-1.0] * 3)),
+        r"holds a HurwitzPoly.*jaxdae\.tuning\.resolve",
     ),
     (CoupledGains(jnp.ones((1, 2))), r"K has shape \(1, 2\); .* degrees \(3,\) need \(1, 3\)"),
     (CoupledGains(jnp.ones((1, 3))), r"the companion matrix of K is not Hurwitz"),

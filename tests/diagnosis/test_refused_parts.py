@@ -110,7 +110,11 @@ PARTS = [
         ValueError,
         r"the program is declared with .* it must take \(t, q, v, w\)",
     ),
-    (lambda: jaxdae.Positive("a"), TypeError, "Positive: got 'a', needs a number or an array"),
+    (
+        lambda: jaxdae.tuning.Positive("a"),
+        TypeError,
+        "Positive: got 'a', needs a number or an array",
+    ),
     (
         lambda: jaxdae.tune(lambda p: None, {"a": np.ones(1)}),
         ValueError,

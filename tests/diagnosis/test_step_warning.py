@@ -113,7 +113,7 @@ def test_servo_gains_are_judged_too():
     state = system.program_state(0.0)
     law = jaxdae.ServoConstraint(
         system.program,
-        jaxdae.HurwitzGains.repeated(100.0, 4),
+        jaxdae.control.HurwitzGains.repeated(100.0, 4),
         system=system,
         formulation=Multipliers(),
         sample=state,
@@ -133,7 +133,7 @@ def test_servo_gains_may_be_traced_alone():
     def last(rate):
         law = jaxdae.ServoConstraint(
             system.program,
-            jaxdae.HurwitzGains.repeated(rate, 4),
+            jaxdae.control.HurwitzGains.repeated(rate, 4),
             system=system,
             formulation=Multipliers(),
             sample=state,

@@ -5,10 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxdae import Positive, State, System
+from jaxdae import State, System
 from jaxdae.control import PD
 from jaxdae.formulations import Multipliers
 from jaxdae.solvers import RK4
+from jaxdae.tuning import Positive
 
 
 class Cart(System):

@@ -168,7 +168,10 @@ UNFIT = [
         LinearStabilization(-1.0, -1.0, K12=jnp.ones((2, 1)), K22=-1.0),
         r"K12 must be a matrix of shape \(1, 1\); got \(2, 1\)",
     ),
-    (Baumgarte(Positive(1.0), 1.0, 1.0), r"K_D is a Positive, not an array; .*jaxdae\.resolve"),  # pyright: ignore[reportArgumentType]
+    (
+        Baumgarte(Positive(1.0), 1.0, 1.0),  # pyright: ignore[reportArgumentType]
+        r"K_D is a Positive, not an array; .*jaxdae\.tuning\.resolve",
+    ),
     (lambda t, q, v, phi, phi_dot: phi, r"returned shape \(1,\).*2 velocity-level.*shape \(2,\)"),  # noqa: ARG005
 ]
 

@@ -18,7 +18,7 @@ def fitted(guess, given=True, **options):
 @pytest.mark.parametrize(("lower", "upper", "bound"), [(2.0, 3.5, 3.5), (4.5, 8.0, 4.5)])
 def test_a_fit_that_a_bound_holds_back_converges_there(lower, upper, bound):
     """The data say 4. The other parameter is the best one with the stiffness at its bound."""
-    guess = {"stiffness": jaxdae.Interval(0.5 * (lower + upper), lower, upper)}
+    guess = {"stiffness": jaxdae.tuning.Interval(0.5 * (lower + upper), lower, upper)}
     with pytest.warns(RuntimeWarning) as caught:
         result = fitted({**guess, "damping": jnp.array(0.4)})
     texts = " ".join(str(x.message) for x in caught)
@@ -40,7 +40,7 @@ def test_a_fit_that_a_bound_holds_back_converges_there(lower, upper, bound):
 @pytest.mark.slow
 def test_steps_are_counted_in_all_rounds_together():
     """In the first round, and in the last of those that estimate the noise."""
-    guess = {"stiffness": jaxdae.Positive(3.0), "damping": jnp.array(0.4)}
+    guess = {"stiffness": jaxdae.tuning.Positive(3.0), "damping": jnp.array(0.4)}
     complete = fitted(guess, given=False)
     assert complete.stop_reason == "converged"
     for steps in (2, complete.steps - 1):
@@ -56,6 +56,6 @@ def test_steps_are_counted_in_all_rounds_together():
 def test_at_a_bound_the_noise_is_estimated_too():
     """What is left of the data is then no noise, but the estimate is where it can be."""
     with pytest.warns(RuntimeWarning) as caught:
-        result = fitted({"stiffness": jaxdae.Interval(3.0, 2.0, 3.5)}, given=False)
+        result = fitted({"stiffness": jaxdae.tuning.Interval(3.0, 2.0, 3.5)}, given=False)
     assert all(str(x.message).startswith("identify: ") for x in caught)
     assert (result.stop_reason, result.at_bounds) == ("bound", ("stiffness",))

@@ -20,7 +20,7 @@ from jaxdae.identification import Channel, Experiment, identify, Measurement
 from jaxdae.identification.cautions import autocorrelation
 
 TS = np.linspace(0.05, 10.0, 200)
-GUESS = {"stiffness": jaxdae.Positive(3.0), "damping": jnp.array(0.4)}
+GUESS = {"stiffness": jaxdae.tuning.Positive(3.0), "damping": jnp.array(0.4)}
 
 
 def autoregressive(rng, rho: float) -> np.ndarray:
@@ -78,7 +78,7 @@ def drowned(rng, force):
         "place": Measurement(y, 1e-13),
         "force": Measurement(1.3 * y + 0.01 * rng.normal(size=y.size), 0.01),
     }
-    guess = {"stiffness": jaxdae.Positive(3.9), "lever": jnp.array(1.0)}
+    guess = {"stiffness": jaxdae.tuning.Positive(3.9), "lever": jnp.array(1.0)}
     with warnings.catch_warnings(record=True):
         warnings.simplefilter("always")
         return identify(levered, guess, Experiment(TS, measured, START), channels=channels, dt=0.1)
@@ -96,7 +96,10 @@ def test_what_no_channel_sees_is_not_drowned(rng):
 
 
 def test_names_at_bounds_are_plain_texts(rng):
-    guess = {"stiffness": jaxdae.Positive(3.0), "damping": jaxdae.Interval(0.35, 0.3, 0.4)}
+    guess = {
+        "stiffness": jaxdae.tuning.Positive(3.0),
+        "damping": jaxdae.tuning.Interval(0.35, 0.3, 0.4),
+    }
     values = motion(TS, 4.0, 0.2) + 0.02 * rng.normal(size=TS.size)
     experiment = Experiment(TS, {"place": Measurement(values, 0.02)}, START)
     with warnings.catch_warnings(record=True):

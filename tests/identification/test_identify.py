@@ -13,7 +13,7 @@ from helpers.measured_oscillator import build, CHANNELS, motion, record, speed, 
 from jaxdae.identification import Channel, Experiment, identify, Measurement, repetitions
 from jaxdae.identification.uncertainty import open_directions, Sensitivity
 
-GUESS = {"stiffness": jaxdae.Positive(3.0), "damping": jnp.array(0.4)}
+GUESS = {"stiffness": jaxdae.tuning.Positive(3.0), "damping": jnp.array(0.4)}
 # Fixed steps of Dopri8 err by less than 1e-9 here, the least squares of both by their tolerances.
 DT = 0.1
 
@@ -74,7 +74,8 @@ def test_samples_that_are_missing_count_as_not_taken(rng):
 @pytest.mark.slow
 def test_what_enters_only_as_a_ratio_is_named_and_has_no_standard_error(rng):
     guess = {
-        "mass": jaxdae.Positive(1.5), "stiffness": jaxdae.Positive(5.0), "damping": jnp.array(0.2)
+        "mass": jaxdae.tuning.Positive(1.5), "stiffness": jaxdae.tuning.Positive(5.0),
+        "damping": jnp.array(0.2),
     }  # fmt: skip
     guess["damping"] = 0.0
     values = motion(TIMES, 4.0, 0.0) + 0.02 * rng.normal(size=50)
@@ -247,7 +248,7 @@ def test_a_parameter_that_no_channel_sees_is_refused():
     with pytest.raises(ValueError, match="no channel sees damping: every derivative is zero"):
         fitted(
             Experiment(TIMES, {"place": GOOD}, START),
-            {"mass": jaxdae.Positive(1.0), "damping": jnp.array(0.1)}, channels,
+            {"mass": jaxdae.tuning.Positive(1.0), "damping": jnp.array(0.1)}, channels,
         )  # fmt: skip
 
 
@@ -257,8 +258,10 @@ def test_what_changes_a_channel_by_round_off_alone_is_not_seen():
         ValueError, match="no channel sees mass: every derivative is zero, to round"
     ):
         fitted(
-            Experiment(TIMES, {"place": GOOD}, START), {"mass": jaxdae.Positive(1.0)}, channels
-        )  # fmt: skip
+            Experiment(TIMES, {"place": GOOD}, START),
+            {"mass": jaxdae.tuning.Positive(1.0)},
+            channels,
+        )
 
 
 @pytest.mark.slow
@@ -286,7 +289,7 @@ def test_no_decrease_is_an_error():
 def test_a_failed_start_beside_good_ones_changes_nothing():
     """Perturbed by e^(3 z), some first guesses are far too stiff for the step."""
     experiment = record(np.random.default_rng(3))
-    guess = {"stiffness": jaxdae.Positive(3.0)}
+    guess = {"stiffness": jaxdae.tuning.Positive(3.0)}
     one = fitted(experiment, guess)
     many = fitted(experiment, guess, starts=6, spread=5.0)
     np.testing.assert_allclose(many.values, one.values, rtol=1e-6)

@@ -23,7 +23,9 @@ def _displacement(t, stiffness):
 
 
 def fitted(measurements, guess=None, ts=TIMES, **options):
-    guess = {"stiffness": jaxdae.Positive(3.0), "damping": DAMPING} if guess is None else guess
+    guess = (
+        {"stiffness": jaxdae.tuning.Positive(3.0), "damping": DAMPING} if guess is None else guess
+    )
     channels = {**CHANNELS, "speed": Channel(speed)}
     channels = {name: channels[name] for name in measurements}
     return identify(
@@ -90,6 +92,6 @@ def test_noise_levels_that_still_change_are_an_ending_of_their_own(rng, monkeypa
 def test_of_several_fits_that_with_the_least_noise_is_kept(rng):
     """In units of its own noise every minimum has the same chi-square; the guess is near one."""
     values = motion(TIMES, 4.0, DAMPING) + 0.02 * rng.normal(size=50)
-    guess = {"stiffness": jaxdae.Positive(12.0), "damping": DAMPING}
+    guess = {"stiffness": jaxdae.tuning.Positive(12.0), "damping": DAMPING}
     result = fitted({"place": Measurement(values)}, guess, starts=4, spread=1.0)
     assert abs(result["stiffness"] - 4.0) < 4 * result.standard_error("stiffness") < 0.1

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from scipy.optimize import curve_fit
 
-import jaxdae
 from helpers.measured_oscillator import build, CHANNELS, motion, record, TIMES
 from jaxdae.identification import identify, Prior
+from jaxdae.tuning import Positive
 
 
 def fitted(guess, **options):
@@ -22,7 +22,7 @@ def fitted(guess, **options):
 def test_a_prior_is_one_sample_more_of_the_value_itself():
     """Mass, stiffness and damping have a common factor, which the prior of the mass gives."""
     guess = {
-        "mass": jaxdae.Positive(1.5), "stiffness": jaxdae.Positive(5.0), "damping": jnp.array(0.4)
+        "mass": Positive(1.5), "stiffness": Positive(5.0), "damping": jnp.array(0.4)
     }  # fmt: skip
     known = {"mass": Prior(1.1, 0.05), "damping": Prior(0.3, 0.02)}
     result = fitted(guess, priors=known)
@@ -50,7 +50,7 @@ def test_a_prior_is_one_sample_more_of_the_value_itself():
 def test_a_prior_that_contradicts_the_data_is_seen_in_chi_square():
     """The data say 4.0, to a hundredth."""
     with pytest.warns(RuntimeWarning, match="the model or its noise levels do not explain"):
-        result = fitted({"stiffness": jaxdae.Positive(3.0)}, priors={"stiffness": Prior(3, 0.01)})
+        result = fitted({"stiffness": Positive(3.0)}, priors={"stiffness": Prior(3, 0.01)})
     assert 3.0 < result["stiffness"] < 4.0
 
 
@@ -60,7 +60,7 @@ def test_a_prior_of_one_entry_of_a_vector():
     two = lambda p: build({"mass": 1.0, "stiffness": p["springs"].sum(), "damping": 0.2})  # noqa: E731
     experiment = record(np.random.default_rng(2))
     result = identify(
-        two, {"springs": jaxdae.Positive([1.0, 2.0])}, experiment, channels=CHANNELS, dt=0.1,
+        two, {"springs": Positive([1.0, 2.0])}, experiment, channels=CHANNELS, dt=0.1,
         priors={"springs[1]": Prior(2.5, 0.1)},
     )  # fmt: skip
     np.testing.assert_allclose(result["springs[1]"], 2.5, rtol=1e-5)
@@ -82,15 +82,15 @@ BAD = {
     "vector": (lambda: Prior(as_any([1.0, 2.0]), 0.1), ValueError, "must be one finite number"),
     "text": (lambda: Prior(as_any("1"), 0.1), ValueError, "Prior: mean is '1', must be one"),
     "of nothing": (
-        lambda: fitted({"stiffness": jaxdae.Positive(3.0)}, priors={"mass": Prior(1.0, 0.1)}),
+        lambda: fitted({"stiffness": Positive(3.0)}, priors={"mass": Prior(1.0, 0.1)}),
         ValueError, "a prior of 'mass', but nothing of that name is estimated; there are: stiff",
     ),
     "pair": (
-        lambda: fitted({"stiffness": jaxdae.Positive(3.0)}, priors={"stiffness": (1.0, 0.1)}),
+        lambda: fitted({"stiffness": Positive(3.0)}, priors={"stiffness": (1.0, 0.1)}),
         TypeError, "the prior of 'stiffness' is a tuple, must be Prior",
     ),
     "unnamed": (
-        lambda: fitted({"stiffness": jaxdae.Positive(3.0)}, priors=Prior(1.0, 0.1)),
+        lambda: fitted({"stiffness": Positive(3.0)}, priors=Prior(1.0, 0.1)),
         TypeError, "priors is a Prior, must be by name",
     ),
 }  # fmt: skip

@@ -21,7 +21,7 @@ from jaxdae.models import CartesianPendulum
 from jaxdae.solvers import RK4
 from jaxdae.tuning import CheckpointError
 
-GUESS = {"stiffness": jaxdae.Positive(3.0), "damping": jnp.array(0.4)}
+GUESS = {"stiffness": jaxdae.tuning.Positive(3.0), "damping": jnp.array(0.4)}
 NAMES = ("stiffness", "damping")
 
 
@@ -126,7 +126,7 @@ def test_a_known_start_that_is_far_off_the_estimated_constraints_is_said():
     ):
         result = identify(
             lambda p: (CartesianPendulum(length=p["length"]), formulation),
-            {"length": jaxdae.Positive(0.6)}, experiment, channels=lengths, dt=0.05,
+            {"length": jaxdae.tuning.Positive(0.6)}, experiment, channels=lengths, dt=0.05,
         )  # fmt: skip
     # From (0.3, -0.4) to (0.6, -0.8): by as much as it was.
     np.testing.assert_allclose(result.moved_starts["1"], 1.0, rtol=1e-4)
@@ -246,7 +246,7 @@ def test_a_checkpoint_of_another_solver_or_model_is_refused(case, tmp_path):
     path, (options, section) = tmp_path / "fit.ckpt", OTHERS[case]
     experiment = record(np.random.default_rng(2))
     call = {"build": build, "channels": CHANNELS, "dt": 0.1, "checkpoint": path}
-    guess = {"stiffness": jaxdae.Positive(3.0)}
+    guess = {"stiffness": jaxdae.tuning.Positive(3.0)}
     with pytest.warns(RuntimeWarning, match="after all its steps"):
         identify(params=guess, experiments=experiment, steps=1, **call)
     with pytest.raises(CheckpointError, match=f"it belongs to another run; {section}"):

@@ -41,7 +41,7 @@ def test_gravity_from_the_printed_end_of_a_pendulum():
     samples = {"x": Measurement([-0.231625], 5e-6), "y": Measurement([-0.443109], 5e-6)}
     result = identify(
         lambda p: (CartesianPendulum(mass=0.3, length=0.5, gravity=p["gravity"]), STABLE),
-        {"gravity": jaxdae.Positive(9.0)}, Experiment([2.0], samples, state),
+        {"gravity": jaxdae.tuning.Positive(9.0)}, Experiment([2.0], samples, state),
         channels=PLACES, dt=0.01,
     )  # fmt: skip
 
@@ -74,7 +74,7 @@ def test_mass_and_length_of_a_pendulum_from_its_place_and_its_rod():
     samples = {
         "x": noisy(place(run), 0.01), "y": noisy(height(run), 0.01), "rod": noisy(rod(run), 0.15)
     }  # fmt: skip
-    guess = {"mass": jaxdae.Positive(1.3), "length": jaxdae.Positive(0.97)}
+    guess = {"mass": jaxdae.tuning.Positive(1.3), "length": jaxdae.tuning.Positive(0.97)}
     build = lambda p: (CartesianPendulum(**p), STABLE)  # noqa: E731
     result = identify(build, guess, Experiment(ts, samples, start), channels=channels, dt=0.02)
     errors = np.abs(result.values - 1.0) / result.standard_errors
@@ -116,7 +116,7 @@ def test_constants_of_a_motor_and_its_friction():
         name: Measurement(np.asarray(x.reading(run)) + noise[name] * rng.normal(size=60))
         for name, x in channels.items()
     }
-    guess = {name: jaxdae.Positive(1.2 * x) for name, x in reference.items()}
+    guess = {name: jaxdae.tuning.Positive(1.2 * x) for name, x in reference.items()}
     result = identify(
         lambda p: (CurrentDrive(**p), formulation), guess, Experiment(ts, samples, state),
         channels=channels, dt=1e-4, solver=RK4(),

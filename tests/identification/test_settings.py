@@ -28,7 +28,7 @@ BAD = {
 
 
 def fitted(guess=None, rng=None, **options):
-    guess = {"stiffness": jaxdae.Positive(3.0)} if guess is None else guess
+    guess = {"stiffness": jaxdae.tuning.Positive(3.0)} if guess is None else guess
     experiment = record(np.random.default_rng(2) if rng is None else rng)
     return identify(build, guess, experiment, channels=CHANNELS, **{"dt": 0.1, **options})
 
@@ -55,7 +55,7 @@ def test_a_fit_of_few_steps_says_so_and_goes_on_with_more(tmp_path):
 @pytest.mark.slow
 def test_an_estimate_at_a_bound_of_its_interval_is_named():
     """The data would have stiffness 4; chi-square cannot be explained by what is allowed."""
-    guess = {"stiffness": jaxdae.Interval(3.0, 2.0, 3.5)}
+    guess = {"stiffness": jaxdae.tuning.Interval(3.0, 2.0, 3.5)}
     with pytest.warns(RuntimeWarning) as caught:
         result = fitted(guess)
     texts = " ".join(str(x.message) for x in caught)

@@ -76,7 +76,7 @@ def passages(build, params, runs=1, states=None, settings=ADAPTIVE):
 def test_links_of_one_length_keep_the_position():
     """Times of the two in-line positions by SciPy; nothing opens them, and nothing is warned of."""
     params = {
-        "length": jaxdae.Positive(1.0),
+        "length": jaxdae.tuning.Positive(1.0),
         "slider_mass": jnp.array(1.0),
         "damping": jnp.array(0.5),
     }
@@ -91,7 +91,7 @@ def test_links_of_one_length_keep_the_position():
 
 def test_a_length_of_its_own_opens_the_position():
     """`r sin theta + l sin psi` at 90 and -90 degrees: 1 % of a length are 0.01 m apart."""
-    params = {"crank_length": jaxdae.Positive(1.0), "slider_mass": jnp.array(1.3)}
+    params = {"crank_length": jaxdae.tuning.Positive(1.0), "slider_mass": jnp.array(1.3)}
     (one,) = passages(free, params)
     (opening,) = one.openings
     assert opening.name == "log crank_length"
@@ -129,7 +129,7 @@ def turned_back(one):
 
 
 def test_a_sharp_turn_is_laid_to_the_length_that_makes_it():
-    params = {"crank_length": jaxdae.Positive(1.0 + 1e-6), "slider_mass": jnp.array(1.3)}
+    params = {"crank_length": jaxdae.tuning.Positive(1.0 + 1e-6), "slider_mass": jnp.array(1.3)}
     (one,) = passages(free, params, states=turned_back)
     assert one.turned
     theta = rubbing_motion(np.array(one.times))[0]
@@ -145,7 +145,7 @@ def test_round_off_of_a_turn_that_no_length_makes_is_no_distance(digit):
         turned = turned_back(one)
         return State(turned.q + digit, turned.v, turned.w)
 
-    equal = {"length": jaxdae.Positive(1.0), "damping": jnp.array(0.5)}
+    equal = {"length": jaxdae.tuning.Positive(1.0), "damping": jnp.array(0.5)}
     assert passages(tied, equal, states=states) == ()
 
 
@@ -162,7 +162,7 @@ def test_fixed_steps_are_told_from_a_first_step(controller, fixed):
 def fit():
     """Length, slider's mass and friction through two singular positions, noise of 1 cm, 0.6 deg."""
     guess = {"length": 1.04, "slider_mass": 1.3, "damping": 0.3}
-    guess = {name: jaxdae.Positive(x) for name, x in guess.items()}
+    guess = {name: jaxdae.tuning.Positive(x) for name, x in guess.items()}
     return identify(tied, guess, record(np.random.default_rng(1)), channels=CHANNELS)
 
 

@@ -22,12 +22,11 @@ from jaxdae import (
     simulate,
     State,
     Trajectory,
-    TrajectoryFileError,
 )
 from jaxdae.models import CartesianPendulum
 from jaxdae.results import about
 from jaxdae.results.drawing import _words
-from jaxdae.results.trajectory_file import DRAWN
+from jaxdae.results.trajectory_file import DRAWN, TrajectoryFileError
 from jaxdae.solvers import RK4
 from jaxdae.systems import Points
 

@@ -118,7 +118,7 @@ THREE = jnp.ones(3)
         lambda mirror, state: jaxdae.equilibrium(mirror, state.q, state.w, THREE),
         lambda mirror, state: jaxdae.ServoConstraint(
             mirror.program,
-            jaxdae.HurwitzGains.repeated(5.0, 4),
+            jaxdae.control.HurwitzGains.repeated(5.0, 4),
             system=mirror,
             formulation=jaxdae.Multipliers(),
             sample=state,

@@ -210,7 +210,7 @@ CALLS = [
     ({"throw": "no"}, TypeError, "throw is 'no'; give True or False"),
     ({"work": 1}, TypeError, "work is 1; give True or False"),
     (
-        {"system": Point(mass=jaxdae.Positive(1.0))},
+        {"system": Point(mass=jaxdae.tuning.Positive(1.0))},
         TypeError,
         r"Point\.mass is a Positive, not a n",
     ),
@@ -224,9 +224,9 @@ CALLS = [
         r"the controller cannot be traced by JAX \(line \d+ of test_refusals",
     ),
     (
-        {"controller": jaxdae.PD(lambda t, q: -q, jaxdae.Positive(1.0), 1.0)},  # noqa: ARG005
+        {"controller": jaxdae.PD(lambda t, q: -q, jaxdae.tuning.Positive(1.0), 1.0)},  # noqa: ARG005
         ValueError,
-        r"K_P is a Positive, not a number; .*jaxdae\.resolve",
+        r"K_P is a Positive, not a number; .*jaxdae\.tuning\.resolve",
     ),
 ]
 
@@ -292,7 +292,7 @@ def test_a_number_without_an_annotation_is_warned_of():
     )
     assert any("mass = 2.0" in x and "inherited default stays" in x for x in texts)
     assert Unannotated().mass == 1.0
-    tuned = declared(mass=jaxdae.Positive(2.0))
+    tuned = declared(mass=jaxdae.tuning.Positive(2.0))
     with pytest.warns(UserWarning, match=r"mass is a Positive in the body of the cla.*tune"):
         check_system(tuned, STATE)
 

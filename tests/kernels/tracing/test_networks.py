@@ -106,7 +106,7 @@ WIDTH, STEPS = 24, 3
 
 def network(key=0, dtype=jnp.float64):
     made = eqx.nn.MLP(4, 2, WIDTH, 2, jnp.tanh, dtype=dtype, key=jax.random.key(key))
-    return jaxdae.NeuralFeedback(made, State(jnp.zeros(2, dtype), jnp.zeros(2, dtype)))
+    return jaxdae.control.NeuralFeedback(made, State(jnp.zeros(2, dtype), jnp.zeros(2, dtype)))
 
 
 def by_kernel(controller, q, v):
