@@ -1,7 +1,7 @@
 """What a run can be made of, by name: formulations, their linear solves, and step methods.
 
 There is no list to edit. What the packages export can be chosen, by the name of its class in small
-letters: `NullSpace` as `null-space`, `Dopri8` as `dopri8`.
+letters: `NullSpace` as `null-space`, `MinimumNormSolve` as `minimum-norm`, `Dopri8` as `dopri8`.
 """
 
 import dataclasses
@@ -16,7 +16,6 @@ import optimistix as optx
 
 from jaxdae import formulations, solvers
 from jaxdae.formulations import AbstractFormulation, LinearLaw
-from jaxdae.linalg import saddle_point, singularity_robust
 from jaxdae.linalg.saddle_point import AbstractSolve
 from jaxdae.names import unknown_name
 
@@ -26,8 +25,12 @@ ALPHA, K = 10.0, 1e3
 
 
 def spelled(name: str) -> str:
-    """The name of a class in small letters, its words joined by hyphens; letters are no words."""
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z][a-z])", "-", name).lower().removesuffix("-lagrangian")
+    """The name of a class in small letters, its words joined by hyphens; letters are no words.
+
+    Without the word at its end that says what kind of class it is.
+    """
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z][a-z])", "-", name).lower()
+    return words.removesuffix("-lagrangian").removesuffix("-solve")
 
 
 def _exported(base: type, *packages: ModuleType) -> dict[str, Any]:
@@ -52,9 +55,7 @@ def _steps_alone(kind: type) -> bool:
 
 
 FORMULATIONS: dict[str, type[AbstractFormulation]] = _exported(AbstractFormulation, formulations)
-LINEAR_SOLVES: dict[str, type[AbstractSolve]] = _exported(
-    AbstractSolve, formulations, saddle_point, singularity_robust
-)
+LINEAR_SOLVES: dict[str, type[AbstractSolve]] = _exported(AbstractSolve, formulations)
 _METHODS = _exported(diffrax.AbstractSolver, diffrax, solvers)
 # Methods around others: `projected-rk4`.
 WRAPPERS: dict[str, Any] = {

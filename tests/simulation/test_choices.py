@@ -37,7 +37,8 @@ def exported(package, kind):
 
 def test_every_public_formulation_solve_and_solver_has_a_name():
     assert exported(jaxdae, AbstractFormulation) == {*FORMULATIONS.values()}
-    assert exported(jaxdae, AbstractSolve) == {*LINEAR_SOLVES.values()}
+    assert exported(formulations, AbstractSolve) == {*LINEAR_SOLVES.values()}
+    assert {"minimum-norm", "singular-mass", "singularity-robust", "sparse"} < {*LINEAR_SOLVES}
     named = {*SOLVERS.values(), *choices.WRAPPERS.values()}
     assert exported(jaxdae.solvers, diffrax.AbstractSolver) <= named
     assert {diffrax.Dopri8, diffrax.Tsit5, diffrax.Kvaerno5, diffrax.Euler} <= named
