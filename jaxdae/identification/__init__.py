@@ -5,18 +5,19 @@ from jaxdae.identification.data import (
     Channel as Channel,
     Experiment as Experiment,
     Measurement as Measurement,
+    UnknownStart as UnknownStart,
 )
 from jaxdae.identification.identify import identify as identify
-from jaxdae.identification.posterior import Posterior as Posterior, posterior as posterior
-from jaxdae.identification.priors import Prior as Prior
-from jaxdae.identification.repetitions import (
+from jaxdae.identification.posterior import (
+    Posterior as Posterior,
+    posterior as posterior,
     Repetitions as Repetitions,
     repetitions as repetitions,
 )
-from jaxdae.identification.result import (
+from jaxdae.identification.priors import Prior as Prior
+from jaxdae.identification.report import (
     FittedChannel as FittedChannel,
     Identification as Identification,
 )
-from jaxdae.identification.starts import UnknownStart as UnknownStart
 
 __all__ = _names.public(globals())

@@ -1,4 +1,4 @@
-"""What was measured: channels, samples with their noise, experiments."""
+"""What was measured: channels, samples with their noise, starts, experiments."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -8,7 +8,6 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxdae.identification.starts import UnknownStart
 from jaxdae.reprs import Module
 from jaxdae.results.trajectory import Trajectory
 from jaxdae.systems import State
@@ -52,6 +51,46 @@ class Measurement:
                 "NaN for a sample that is missing."
             )
         self.sigma = None if sigma is None else _noise(sigma, self.values)
+
+
+class UnknownStart(Module):
+    r"""A start that is estimated with the parameters.
+
+    Consistent states near the guess are written by independent coordinates `z`: `q` is the
+    projection (`consistent_state`) of `q0 + S B z`, `S` being the scales and the columns of `B` an
+    orthonormal basis of the directions that the constraints allow; velocities likewise. With finite
+    standard deviations the guess is itself a measurement, whose normal density, restricted to the
+    constraints, joins the sum of squares.
+
+    Args:
+        guess: state to begin from, or a function of the system that returns one.
+        q: standard deviation of the guess's coordinates, one number or shape `(n,)`: infinite where
+            nothing is known, zero where the coordinate is known exactly.
+        v: the same of velocities.
+        w: the same of actuator states, shape `(k,)`.
+
+    Raises:
+        ValueError: for a standard deviation that is negative or NaN.
+    """
+
+    guess: State | Callable
+    q: Any = np.inf
+    v: Any = np.inf
+    w: Any = np.inf
+
+    def __check_init__(self):
+        if not isinstance(self.guess, State) and not callable(self.guess):
+            raise TypeError(
+                f"UnknownStart: the guess is a {type(self.guess).__name__}, must be a State(q, v) "
+                "or a function of the system that returns one."
+            )
+        for name in ("q", "v", "w"):
+            values = np.asarray(getattr(self, name), float)
+            if not (values >= 0).all():
+                raise ValueError(
+                    f"UnknownStart: {name} is {getattr(self, name)}; standard deviations are >= 0, "
+                    "zero where the start is known, infinite where nothing is."
+                )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,13 +186,7 @@ class Experiment:
 
 
 def check_data(channels: Mapping[str, Channel], experiments) -> None:
-    """Channels and experiments that fit each other.
-
-    Raises:
-        ValueError: where there is no experiment, a channel that nobody measures, or a measurement
-            of a channel that does not exist.
-        TypeError: for channels or experiments of another kind.
-    """
+    """Refuse channels and experiments that do not fit each other."""
     if not isinstance(channels, Mapping) or not channels:
         raise TypeError(
             'identify: channels must map names to Channel, such as {"angle": Channel(lambda run: '
@@ -167,36 +200,28 @@ def check_data(channels: Mapping[str, Channel], experiments) -> None:
             )
     if not experiments or not all(isinstance(x, Experiment) for x in experiments):
         raise TypeError("identify: experiments must be a sequence of Experiment, at least one.")
-    measured = {name for x in experiments for name in x.measurements}
-    for name in measured - channels.keys():
+    for name in {name for x in experiments for name in x.measurements} - channels.keys():
         raise ValueError(
             f"identify: {name!r} is measured, but no channel has that name; there are: "
             f"{', '.join(channels)}."
         )
     for name in channels:
-        if not any(_has_samples(x, name) for x in experiments):
+        found = [x.measurements[name] for x in experiments if name in x.measurements]
+        if all(np.isnan(x.values).all() for x in found):
             raise ValueError(
                 f"identify: nobody measures the channel {name!r}: no experiment has a sample of "
                 "it; leave it out, or check the names of the measurements."
             )
-    _check_noise_known_or_not(channels, experiments)
-
-
-def _has_samples(experiment: Experiment, name: str) -> bool:
-    found = experiment.measurements.get(name)
-    return found is not None and not np.isnan(found.values).all()
-
-
-def _check_noise_known_or_not(channels, experiments) -> None:
-    for name in channels:
-        known = {
-            x.measurements[name].sigma is not None for x in experiments if name in x.measurements
-        }
-        if len(known) > 1:
+        if len({x.sigma is None for x in found}) > 1:
             raise ValueError(
                 f"identify: the noise of {name!r} is known in some experiments and not in others; "
                 "give sigma in all of them or in none."
             )
+
+
+def label(i: int, experiment: Experiment) -> str:
+    """An experiment's name, or its number counted from one."""
+    return repr(experiment.name) if experiment.name else str(i + 1)
 
 
 def _vector(name: str, values) -> np.ndarray:

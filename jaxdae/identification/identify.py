@@ -9,26 +9,27 @@ from pathlib import Path
 from typing import Any
 
 import diffrax
+import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from jaxdae.identification.cautions import warnings_of
-from jaxdae.identification.data import Channel, check_data, Experiment
-from jaxdae.identification.estimate import Ended, estimate, repeated, samples_of
-from jaxdae.identification.naming import names_of
+from jaxdae.identification.data import Channel, check_data, Experiment, label
+from jaxdae.identification.findings import warnings_of
+from jaxdae.identification.least_squares import Ended, estimate, repeated, Round
 from jaxdae.identification.noise import Counts, require_freedom
 from jaxdae.identification.preparation import guesses, prepared, usable
-from jaxdae.identification.priors import Prior
-from jaxdae.identification.report import identification
+from jaxdae.identification.priors import Prior, raw_names_of
+from jaxdae.identification.report import Identification, identification
 from jaxdae.identification.residuals import Fit
-from jaxdae.identification.result import Identification
 from jaxdae.identification.runs import Model, Settings
-from jaxdae.identification.settings import check_search, check_step
-from jaxdae.identification.store import contents_of, Store
 from jaxdae.interruptions import heard
 from jaxdae.simulation.backends import Backend
 from jaxdae.simulation.problem import MAX_STEPS
+from jaxdae.systems.calls import check_instance
+from jaxdae.tuning import checkpoint as checkpoints
+from jaxdae.tuning.counts import check_counts, check_least
 
 
 def identify(
@@ -120,46 +121,42 @@ def identify(
         CheckpointError: if the file to resume from is damaged or belongs to another fit; if another
             fit writes the file.
     """
+    from tqdm import tqdm
+
     began = time.perf_counter()
-    experiments = _sequence(experiments)
-    check_search(steps=steps, starts=starts, intervals=intervals, spread=spread, key=key)
+    if isinstance(experiments, Experiment):
+        experiments = (experiments,)
+    experiments = tuple(experiments) if isinstance(experiments, Sequence) else experiments
+    _check_search(steps=steps, starts=starts, intervals=intervals, spread=spread, key=key)
     check_data(channels, experiments)
-    check_step(dt, experiments)
+    _check_step(dt, experiments)
     settings = Settings(dt, solver, stepsize_controller, max_steps, backend)
     with heard():
         model = Model(build, tuple(x.reading for x in channels.values()), settings)
         task = prepared(model, params, experiments, channels, intervals, priors)
         key = jax.random.key(0) if key is None else key
         first = guesses(task, params, starts, spread, key)
-        first = first[usable(task, first, names_of(params).raw, experiments)]
-        values = repeated(samples_of(task.fit), first.shape[0])
-        store = _store(checkpoint, resume, overwrite, task.fit, first)
-        alone = contextlib.nullcontext() if store is None else store.alone()
-        with alone, _Bar(progress, steps) as bar:
+        first = first[usable(task, first, raw_names_of(params), experiments)]
+        values = repeated(task.fit.samples(), first.shape[0])
+        kept = _kept(checkpoint, resume, overwrite, task.fit, first)
+        alone = contextlib.nullcontext() if kept is None else kept.alone()
+        with alone, tqdm(total=steps, disable=not progress, unit="step") as bar:
+
+            def watch(now: Round) -> None:
+                if kept is not None:
+                    kept.save(now)
+                bar.update(int(now.steps.max()) - bar.n)
+
             ended = estimate(
-                task.fit, first, values, task.counts, steps=steps, store=store, watch=bar.show
-            )
+                task.fit, first, values, task.counts, steps=steps, watch=watch,
+                restore=lambda begun: begun if kept is None else kept.restored(begun),
+            )  # fmt: skip
     best = _best(ended, task.counts)
     require_freedom(task.counts, best.freedom, task.unknowns, task.channels)
     result = identification(task, params, best, experiments)
     for text in warnings_of(result):
         warnings.warn(text, RuntimeWarning, stacklevel=2)
     return dataclasses.replace(result, wall_seconds=time.perf_counter() - began)
-
-
-def _store(path, resume: bool, overwrite: bool, fit: Fit, x) -> Store | None:
-    if path is not None:
-        contents = contents_of(fit, x)
-        return Store(path, resume=resume, overwrite=overwrite, contents=contents)
-    if resume or overwrite:
-        raise ValueError("identify: `resume` and `overwrite` need the file: give `checkpoint`.")
-    return None
-
-
-def _sequence(experiments: Any) -> tuple[Experiment, ...]:
-    if isinstance(experiments, Experiment):
-        return (experiments,)
-    return tuple(experiments) if isinstance(experiments, Sequence) else experiments
 
 
 def _best(ended: Ended, counts: Counts) -> Ended:
@@ -180,20 +177,90 @@ def _best(ended: Ended, counts: Counts) -> Ended:
     return Ended(*(x[best] for x in ended))
 
 
-class _Bar:
-    """A progress bar, or none."""
+def _check_search(*, steps: Any, starts: Any, intervals: Any, spread: Any, key: Any) -> None:
+    """Numbers of steps, starts and intervals, and how far starts are spread."""
+    check_counts("identify", steps=(steps, 1), starts=(starts, 1), intervals=(intervals, 1))
+    if not isinstance(spread, float | int | np.number | np.ndarray | jax.Array):
+        raise ValueError(f"identify: spread is {spread!r}, must be a number of at least 0.")
+    check_least("identify", spread=(spread, 0))
+    if not np.isfinite(spread):
+        raise ValueError(f"identify: spread is {spread}, must be finite.")
+    if key is not None:
+        check_instance("identify: key", key, jax.Array | np.ndarray, "jax.random.key(0)")
 
-    def __init__(self, shown: bool, steps: int):
-        from tqdm import tqdm
 
-        self._bar = tqdm(total=steps, disable=not shown, unit="step")
+def _check_step(dt: Any, experiments: Sequence[Experiment]) -> None:
+    """A step that is positive, and no longer than any record."""
+    if dt is None:
+        return
+    numbers = isinstance(dt, float | int | np.number | np.ndarray | jax.Array)
+    if not numbers or isinstance(dt, bool) or np.ndim(dt) != 0:
+        raise TypeError(f"identify: dt is {dt!r}, must be one number, the step in seconds.")
+    if not 0 < dt < np.inf:
+        raise ValueError(
+            f"identify: dt is {dt} s, must be positive and finite; leave it out for adaptive steps."
+        )
+    for i, experiment in enumerate(experiments):
+        duration = float(experiment.ts[-1]) - float(experiment.t0)
+        if 0 < duration * (1 + 1e-9) < dt:
+            raise ValueError(
+                f"identify: dt is {dt} s, longer than experiment {label(i, experiment)}, which "
+                f"lasts {duration:.6g} s; give a step that resolves its motion."
+            )
 
-    def __enter__(self) -> "_Bar":
-        return self
 
-    def __exit__(self, *_) -> None:
-        self._bar.close()
+def _kept(path, resume: bool, overwrite: bool, fit: Fit, x) -> "_Checkpoint | None":
+    if path is None:
+        if resume or overwrite:
+            raise ValueError("identify: `resume` and `overwrite` need the file: give `checkpoint`.")
+        return None
+    if resume and overwrite:
+        raise ValueError("identify: `resume` and `overwrite` contradict each other; choose one.")
+    path = Path(path)
+    if path.exists() and not (resume or overwrite):
+        raise FileExistsError(
+            f"identify: the checkpoint {path} exists; continue it with `resume=True`, replace it "
+            "with `overwrite=True`, or give another path."
+        )
+    return _Checkpoint(path, resume and path.exists(), fit, x)
 
-    def show(self, steps: np.ndarray) -> None:
-        """The step that the longest fit is in."""
-        self._bar.update(int(steps.max()) - self._bar.n)
+
+class _Checkpoint:
+    """Every step of a fit in one file, from which an interrupted fit goes on.
+
+    What must agree then is compared by digests. The program that is compared is that of the
+    residuals as JAX traces it: it has in it whatever the functions of the user and the solver
+    compute, but no Python that leaves no trace.
+    """
+
+    def __init__(self, path: Path, resume: bool, fit: Fit, x):
+        noise, values = jnp.ones(len(fit.model.channels), x.dtype), fit.samples()
+        program = jax.make_jaxpr(lambda x: fit.residuals(x, values, noise))(x[0])
+        self._path, self._resume = path, resume
+        self._contents = {
+            "data and settings": checkpoints.tree_digest(fit),
+            "first guesses": checkpoints.tree_digest(x),
+            "model and solver": checkpoints.program_digest(program),
+        }
+
+    def alone(self) -> contextlib.AbstractContextManager[None]:
+        """Keep other fits from the file."""
+        return checkpoints.alone(self._path, "identify")
+
+    def restored(self, begun: Round) -> Round:
+        """The round that was stored, as far as it had come; once. Else the one that begins."""
+        if not self._resume:
+            return begun
+        arrays, rest = eqx.partition(begun, eqx.is_array)
+        try:
+            _, stored = checkpoints.load(self._path, self._contents, lambda _: arrays)
+        except checkpoints.CheckpointError as error:
+            text = f"identify: {error.reason}; make the same call as then, or give another path."
+            raise checkpoints.CheckpointError(text, error.reason) from error
+        self._resume = False
+        return eqx.combine(stored, rest)
+
+    def save(self, now: Round) -> None:
+        """Keep a round as it is."""
+        arrays = eqx.filter(now, eqx.is_array)
+        checkpoints.save(self._path, self._contents, int(now.rounds), arrays)

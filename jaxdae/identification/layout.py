@@ -1,19 +1,20 @@
 """Experiments as runs: intervals, starts, and which of them make one batch."""
 
 import dataclasses
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any
 
+import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxdae.formulations.structure import depends_on
-from jaxdae.identification.data import Experiment
-from jaxdae.identification.nodes import label, passed, Piece, pieces
-from jaxdae.identification.runs import Batch, Model, Span, Start, Template
-from jaxdae.identification.starts import Freedom, freedom, Tangent, UnknownStart
+from jaxdae.identification.data import Experiment, label, UnknownStart
+from jaxdae.identification.runs import Batch, Model, Runs
+from jaxdae.identification.starts import Freedom, freedom, no_freedom
+from jaxdae.runs import simulate
 from jaxdae.simulation.problem import START_TOLERANCE
 from jaxdae.systems import consistent_state, State
 from jaxdae.systems.dynamics import constraint_residuals
@@ -24,47 +25,49 @@ _MOST_LONGER = 2.0
 
 
 @dataclasses.dataclass(frozen=True)
-class _Begun:
-    """How a piece starts: what the runs of one batch share, and what is its own."""
+class Piece:
+    """One interval of an experiment, and how it starts.
 
+    Args:
+        experiment: its number.
+        number: its own, in the experiment.
+        start: when it starts [s].
+        at: numbers of its samples.
+        ts: their times [s].
+        values: by channel, zero where a sample is missing, shape `(channels, times)`.
+        weights: one over the noise, zero where a sample is missing.
+        given: controller and conditions.
+        guess: state at the start.
+        freedom: how that may move.
+        function: the start as a function of the system, if it is one.
+        project: whether it is brought onto the constraints.
+        origin: from which times count [s]; zero where system or input depends on time.
+    """
+
+    experiment: int
+    number: int
+    start: float
+    at: np.ndarray
+    ts: np.ndarray
+    values: np.ndarray
+    weights: np.ndarray
+    given: Any
     guess: State
     freedom: Freedom
-    function: Any
+    function: Callable | None
     project: bool
     origin: float
 
-
-class Layout(NamedTuple):
-    """All runs of a fit.
-
-    Args:
-        batches: runs of one kind each.
-        freedoms: of each run's start, by batch and run.
-        priors: number of independent measurements of starts.
-        joints: pairs of runs, numbered through all batches, one of which goes on where the other
-            ends.
-        gaps: from the difference of the states at a joint to its independent part, in units of the
-            motion's size, shape `(joints, d, 2n+k)`.
-        samples: numbers of the samples of each interval, by experiment and interval.
-    """
-
-    batches: tuple[Batch, ...]
-    freedoms: tuple[tuple[Freedom, ...], ...]
-    priors: int
-    joints: np.ndarray
-    gaps: np.ndarray
-    samples: dict[tuple[int, int], np.ndarray]
-
     @property
-    def nodes(self) -> int:
-        """Number of unknowns that the continuity of the states determines."""
-        return self.gaps.shape[0] * self.gaps.shape[1] if self.gaps.size else 0
+    def end(self) -> float:
+        """When it ends [s]."""
+        return float(self.ts[-1])
 
 
-def layout(
-    model: Model, params: Any, trained: Any, experiments: Sequence[Experiment], channels, intervals
-) -> Layout:
-    """Sort experiments into batches.
+def groups_of(
+    model: Model, params: Callable, trained: Any, experiments: Sequence[Experiment], channels, count
+) -> list[list[Piece]]:
+    """Intervals of all experiments, in groups of one kind.
 
     Args:
         model: what explains them.
@@ -72,110 +75,146 @@ def layout(
         trained: the trained arrays to begin with.
         experiments: what was measured.
         channels: their names.
-        intervals: into how many each experiment is divided.
+        count: into how many intervals each experiment is divided.
     """
-    made = []
+    groups: list[list[Piece]] = []
     for i, experiment in enumerate(experiments):
-        given = in_dtype((experiment.controller, experiment.conditions), jnp.result_type(float))
-        parts = model.parts(params(trained), given)
-        first, *later = pieces(i, experiment, intervals)
-        begun = [_begun(model, params, trained, experiment, given, first)]
-        nodes = passed(parts, model.settings, experiment, first, begun[0].guess, later)
-        begun += [_node(parts, x, state) for x, state in zip(later, nodes, strict=True)]
-        for piece, start in zip((first, *later), begun, strict=True):
-            made.append((piece, start, given, _samples(experiment, piece, channels)))
-    groups: list[list] = []
-    for item in made:
-        same = (g for g in groups if _fit_together(g[0], item))
-        group = next(same, None)
-        if group is None:
-            groups.append([item])
-        else:
-            group.append(item)
-    dt = model.settings.dt
-    batches = tuple(_batch(group, dt) for group in groups)
-    freedoms = tuple(tuple(x[1].freedom for x in group) for group in groups)
-    priors = sum(x[1].freedom.priors for x in made)
-    samples = {(x[0].experiment, x[0].interval): x[0].samples for x in made}
-    ordered = [x for group in groups for x in group]
-    return Layout(batches, freedoms, priors, *_joints(ordered), samples)
+        for one in _intervals(model, params, trained, i, experiment, channels, count):
+            group = next((g for g in groups if _fit_together(g[0], one)), None)
+            if group is None:
+                groups.append([one])
+            else:
+                group.append(one)
+    return groups
 
 
-def _begun(model: Model, params, trained, experiment: Experiment, given, piece: Piece) -> _Begun:
-    start, t = experiment.start, piece.start
+def _intervals(model: Model, params, trained, i, experiment: Experiment, channels, count: int):
+    """Intervals of an experiment, each with about as many samples; they meet at samples."""
+    ts, t0, name = experiment.ts, float(experiment.t0), label(i, experiment)
+    if not ts[-1] > t0:
+        raise ValueError(
+            f"identify: experiment {name} ends where it starts, at t = {t0:g} s; "
+            "give samples at later times."
+        )
+    later = np.flatnonzero(ts > t0)
+    if not 1 <= count <= later.size:
+        raise ValueError(
+            f"identify: {count} intervals of experiment {name}, which has "
+            f"{later.size} samples after its start; give between 1 and as many."
+        )
+    blocks = np.array_split(later, count)
+    blocks[0] = np.arange(blocks[0][-1] + 1)
+    starts = [t0, *(float(ts[x[-1]]) for x in blocks[:-1])]
+    given = in_dtype((experiment.controller, experiment.conditions), jnp.result_type(float))
+    parts_of = lambda trained: model.parts(params(trained), given)  # noqa: E731
+    first = _first(parts_of, trained, experiment, name, t0)
+    begun = [first]
+    if count > 1:
+        states = _guessed(parts_of(trained), model.settings, experiment, name, first[0], starts)
+        begun += [_node(parts_of(trained), t, x) for t, x in zip(starts[1:], states, strict=True)]
+    return [
+        Piece(i, k, t, at, ts[at], *_samples(experiment, at, channels), given, *how)
+        for k, (t, at, how) in enumerate(zip(starts, blocks, begun, strict=True))
+    ]
+
+
+def _samples(experiment: Experiment, at: np.ndarray, channels) -> tuple[np.ndarray, np.ndarray]:
+    """Values and weights of some samples, zero where they are missing."""
+    values, weights = np.zeros((2, len(channels), at.size))
+    for c, name in enumerate(channels):
+        if name in experiment.measurements:
+            measured = experiment.measurements[name]
+            x = measured.values[at]
+            sigma = np.ones(at.size) if measured.sigma is None else measured.sigma[at]
+            values[c] = np.where(np.isnan(x), 0.0, x)
+            weights[c] = np.where(np.isnan(x), 0.0, 1.0 / sigma)
+    return values, weights
+
+
+# Guess, freedom, function, projection and origin, as in `Piece`.
+_Begun = tuple[State, Freedom, Callable | None, bool, float]
+
+
+def _first(parts_of: Callable, trained, experiment: Experiment, name: str, t: float) -> _Begun:
+    """How an experiment starts."""
+    start, parts = experiment.start, parts_of(trained)
     wanted = start.guess if isinstance(start, UnknownStart) else start
     function = None if isinstance(wanted, State) else wanted
-    system = model.parts(params(trained), given)[0]
-    guess = wanted if isinstance(wanted, State) else wanted(system)
+    guess = wanted if isinstance(wanted, State) else wanted(parts[0])
     if not isinstance(guess, State):
         raise TypeError(
-            f"identify: the start of experiment {label(piece.experiment, experiment)} is a "
-            f"function that returned a {type(guess).__name__}, must return a State(q, v)."
+            f"identify: the start of experiment {name} is a function that returned a "
+            f"{type(guess).__name__}, must return a State(q, v)."
         )
     if not all(np.isfinite(np.asarray(x)).all() for x in jax.tree.leaves(guess)):
         raise ValueError(
-            f"identify: the start of experiment {label(piece.experiment, experiment)} is not "
-            "finite; give numbers for q, v and w."
+            f"identify: the start of experiment {name} is not finite; give numbers for q, v and w."
         )
-    none = Freedom.none(guess.q.size, guess.w.size)
-    origin = 0.0 if _time_matters(model.parts(params(trained), given), guess) else t
     if isinstance(start, UnknownStart):
-        near = consistent_state(system, guess.q, guess.v, t, w=guess.w)
-        along, constrained = freedom(system, t, near, start), _count(system, t, near) > 0
-        near = near if function is None else guess
-        return _Begun(near, along, function, constrained, origin)
-    moves = function is None and _constraints_move(model, params, trained, given, t, guess)
-    if not moves:
-        _require_consistent(system, t, guess, label(piece.experiment, experiment))
-    return _Begun(guess, none, function, moves, origin)
+        near, free, _, project, origin = _node(parts, t, guess, start)
+        return near if function is None else guess, free, function, project, origin
+    # Whether a parameter moves the constraints at a known start.
+    residuals = lambda trained: _residuals(parts_of(trained)[0], t, guess)  # noqa: E731
+    slopes = () if function is not None else jax.tree.leaves(jax.jacfwd(residuals)(trained))
+    project = any(np.any(np.asarray(x) != 0) for x in slopes)
+    if not project:
+        _require_consistent(parts[0], t, guess, name)
+    return guess, no_freedom(guess), function, project, _origin(parts, guess, t)
 
 
-def _node(parts, piece: Piece, state: State) -> _Begun:
-    """How a later interval starts: anywhere on the constraints, near a guess."""
-    system, t = parts[0], piece.start
-    near = consistent_state(system, state.q, state.v, t, w=state.w)
-    origin = 0.0 if _time_matters(parts, near) else t
-    free = freedom(system, t, near, UnknownStart(near))
-    return _Begun(near, free, None, _count(system, t, near) > 0, origin)
+def _node(parts, t: float, state: State, start: UnknownStart | None = None) -> _Begun:
+    """How an interval starts that is estimated; later ones anywhere on the constraints."""
+    near = consistent_state(parts[0], state.q, state.v, t, w=state.w)
+    free = freedom(parts[0], t, near, UnknownStart(near) if start is None else start)
+    constrained = _residuals(parts[0], t, near).phi_dot.size > 0
+    return near, free, None, constrained, _origin(parts, near, t)
 
 
-def _joints(made: list) -> tuple[np.ndarray, np.ndarray]:
-    """Pairs of runs that meet, and the independent part of a gap in units of the motion's size.
+def _guessed(parts, settings, experiment: Experiment, name: str, start: State, starts: list):
+    """Guesses of the states where later intervals start.
 
-    That is the size nearby: of unstable motions it changes by many powers of ten.
+    Those that the experiment gives; else those of a run with the first guess of the parameters.
     """
-    numbers = {(x[0].experiment, x[0].interval): i for i, x in enumerate(made)}
-    pairs, gaps = [], []
-    for (i, k), number in numbers.items():
-        if k == 0:
-            continue
-        pairs.append((numbers[i, k - 1], number))
-        near = (numbers.get((i, j)) for j in (k - 1, k, k + 1))
-        same = [made[x][1].guess for x in near if x is not None]
-        gaps.append(_gap(made[number][1].freedom.tangent, same))
-    if not pairs:
-        return np.zeros((0, 2), int), np.zeros((0, 0, 0))
-    return np.array(pairs), np.stack(gaps)
+    if experiment.guess is not None:
+        at = [int(np.flatnonzero(experiment.ts == t)[0]) for t in starts[1:]]
+        return [jax.tree.map(lambda x, i=i: x[i], experiment.guess) for i in at]
+    system, formulation, controller = parts
+    states = simulate(
+        system, formulation, start, t0=starts[0], t1=experiment.ts[-1], dt=settings.dt,
+        solver=settings.solver, stepsize_controller=settings.stepsize_controller,
+        saveat=diffrax.SaveAt(ts=jnp.asarray(starts[1:])), controller=controller,
+        max_steps=settings.max_steps, throw=False, start_tolerance=None,
+    ).states  # fmt: skip
+    if not all(np.isfinite(np.asarray(x)).all() for x in jax.tree.leaves(states)):
+        raise ValueError(
+            f"identify: with the first guess the run of experiment {name} does not reach the start "
+            f"of its last interval, t = {starts[-1]:.6g} s; give Experiment(…, guess=…), "
+            "states at the times of the samples as the measurements suggest them."
+        )
+    return [jax.tree.map(lambda x, i=i: x[i], states) for i in range(len(starts) - 1)]
 
 
-def _gap(tangent: Tangent, states: list[State]) -> np.ndarray:
-    basis = np.concatenate([tangent.q, tangent.v, tangent.w])
-    sizes = []
-    for name in ("q", "v", "w"):
-        values = np.stack([np.asarray(getattr(x, name)) for x in states])
-        size = np.abs(values).max(initial=0.0)
-        sizes.append(np.full(values.shape[1], size if size > 0 else 1.0))
-    scale = np.concatenate(sizes)[:, None]
-    directions = basis / scale
-    return np.linalg.pinv(directions / np.linalg.norm(directions, axis=0)) / scale.T
+def _residuals(system, t, state: State):
+    return constraint_residuals(in_dtype(system, state.q.dtype), t, state.q, state.v)
 
 
-def _time_matters(parts, state: State) -> bool:
-    """Whether a system or its input depends on time itself."""
+def _require_consistent(system, t, state: State, name: str) -> None:
+    result = _residuals(system, t, state)
+    worst = max(float(np.abs(np.asarray(x)).max(initial=0.0)) for x in (result.phi, result.phi_dot))
+    size = max(float(np.abs(np.asarray(x)).max(initial=0.0)) for x in (state.q, state.v))
+    if not worst <= START_TOLERANCE * (1 + size):
+        raise ValueError(
+            f"identify: the start of experiment {name} is off the constraints by {worst:.3g}; make "
+            "it consistent, jaxdae.consistent_state(system, q, v), or give UnknownStart(state)."
+        )
+
+
+def _origin(parts, state: State, start: float) -> float:
+    """Zero where a system or its input depends on time itself, else the start."""
     system, _, controller = parts
     system = in_dtype(system, state.q.dtype)
     if controller is not None and not callable(controller):
-        return True
+        return 0.0
 
     def everything(t, q, v, w):
         u = None if controller is None else controller(t, q, v, w)
@@ -192,106 +231,90 @@ def _time_matters(parts, state: State) -> bool:
             system.mass_matrix(t, q),
         )
 
-    return depends_on(everything, 0, jnp.zeros((), state.q.dtype), state.q, state.v, state.w)
+    zero = jnp.zeros((), state.q.dtype)
+    return 0.0 if depends_on(everything, 0, zero, state.q, state.v, state.w) else start
 
 
-def _count(system, t, state: State) -> int:
-    result = constraint_residuals(in_dtype(system, state.q.dtype), t, state.q, state.v)
-    return result.phi_dot.size
+def gaps_between(groups: list[list[Piece]]) -> tuple[np.ndarray, np.ndarray]:
+    """Joints between intervals, and what a gap there is.
 
-
-def _constraints_move(model: Model, params, trained, given, t, state: State) -> bool:
-    """Whether a parameter moves the constraints at a known start."""
-
-    def residuals(trained):
-        system = in_dtype(model.parts(params(trained), given)[0], state.q.dtype)
-        return constraint_residuals(system, t, state.q, state.v)
-
-    slopes = jax.jacfwd(residuals)(trained)
-    return any(np.any(np.asarray(x) != 0) for x in jax.tree.leaves(slopes))
-
-
-def _require_consistent(system, t, state: State, name: str) -> None:
-    result = constraint_residuals(in_dtype(system, state.q.dtype), t, state.q, state.v)
-    worst = max(float(np.abs(np.asarray(x)).max(initial=0.0)) for x in (result.phi, result.phi_dot))
-    size = max(float(np.abs(np.asarray(x)).max(initial=0.0)) for x in (state.q, state.v))
-    if not worst <= START_TOLERANCE * (1 + size):
-        raise ValueError(
-            f"identify: the start of experiment {name} is off the constraints by {worst:.3g}; make "
-            "it consistent, jaxdae.consistent_state(system, q, v), or give UnknownStart(state)."
-        )
-
-
-class _Samples(NamedTuple):
-    ts: np.ndarray
-    values: np.ndarray
-    weights: np.ndarray
-
-
-def _samples(experiment: Experiment, piece: Piece, channels) -> _Samples:
-    """Samples of a piece, zero and without weight where they are missing."""
-    count = piece.samples.size
-    values, weights = np.zeros((len(channels), count)), np.zeros((len(channels), count))
-    for c, name in enumerate(channels):
-        if name not in experiment.measurements:
+    Returns:
+        Pairs of runs, numbered through all groups, one of which goes on where the other ends, shape
+        `(joints, 2)`; from the difference of their states to its independent part in units of the
+        motion's size nearby, which changes by many powers of ten where it is unstable, shape
+        `(joints, d, 2n+k)`.
+    """
+    made = [x for group in groups for x in group]
+    numbers = {(x.experiment, x.number): i for i, x in enumerate(made)}
+    pairs, gaps = [], []
+    for (i, k), number in numbers.items():
+        if k == 0:
             continue
-        measured = experiment.measurements[name]
-        x = measured.values[piece.samples]
-        sigma = np.ones(count) if measured.sigma is None else measured.sigma[piece.samples]
-        values[c] = np.where(np.isnan(x), 0.0, x)
-        weights[c] = np.where(np.isnan(x), 0.0, 1.0 / sigma)
-    return _Samples(experiment.ts[piece.samples], values, weights)
+        pairs.append((numbers[i, k - 1], number))
+        near = (numbers.get((i, j)) for j in (k - 1, k, k + 1))
+        states = [made[x].guess for x in near if x is not None]
+        sizes = []
+        for name in ("q", "v", "w"):
+            values = np.abs(np.stack([np.asarray(getattr(x, name)) for x in states]))
+            sizes.append(np.full(values.shape[1], values.max(initial=0.0) or 1.0))
+        scale = np.concatenate(sizes)[:, None]
+        directions = made[number].freedom.moves / scale
+        gaps.append(np.linalg.pinv(directions / np.linalg.norm(directions, axis=0)) / scale.T)
+    if not pairs:
+        return np.zeros((0, 2), int), np.zeros((0, 0, 0))
+    return np.array(pairs), np.stack(gaps)
 
 
-def _fit_together(one, other) -> bool:
+def _fit_together(one: Piece, other: Piece) -> bool:
     """Whether two runs are of one kind, so that one program makes both."""
-    (first, a, given_a, _), (second, b, given_b, _) = one, other
-    if a.function is not b.function or a.project != b.project:
+    if one.function is not other.function or one.project != other.project:
         return False
-    long, short = sorted((first.end - first.start, second.end - second.start), reverse=True)
-    if first.start - a.origin != second.start - b.origin or long > _MOST_LONGER * short:
+    short, long = sorted((one.end - one.start, other.end - other.start))
+    if one.start - one.origin != other.start - other.origin or long > _MOST_LONGER * short:
         return False
-    trees = [(x.guess, x.freedom.tangent, given) for x, given in ((a, given_a), (b, given_b))]
+    trees = [(x.guess, x.freedom.moves, x.freedom.prior, x.given) for x in (one, other)]
     # Of what is no array, integers of conditions say, the runs of a batch share one value.
     shapes = [jax.tree.map(lambda x: x.shape if eqx.is_array(x) else x, x) for x in trees]
     return eqx.tree_equal(*shapes) is True
 
 
-def _batch(group: list, dt: float | None) -> Batch:
-    found, begun, given, samples = zip(*group, strict=True)
-    origin = np.array([x.origin for x in begun])
-    start = np.array([x.start for x in found]) - origin
-    end = np.array([x.end for x in found]) - origin
-    most = max(x.ts.size for x in samples)
-    ts = np.stack([np.pad(x.ts, (0, most - x.ts.size), mode="edge") for x in samples])
-    count = samples[0].weights.shape[0]
-    seen = [c for c in range(count) if any(x.weights[c].any() for x in samples)]
+def batch_of(group: list[Piece], dt: float | None) -> Batch:
+    """Runs of one kind as one batch, with fixed steps of `dt` at most or adaptive ones."""
+    origin = np.array([x.origin for x in group])
+    start = np.array([x.start for x in group]) - origin
+    end = np.array([x.end for x in group]) - origin
+    most = max(x.ts.size for x in group)
+    ts = np.stack([np.pad(x.ts, (0, most - x.ts.size), mode="edge") for x in group])
+    channels = range(group[0].weights.shape[0])
+    seen = [c for c in channels if any(x.weights[c].any() for x in group)]
     pad = lambda x: np.pad(x[seen], ((0, 0), (0, most - x.shape[1])))  # noqa: E731
-    stack = lambda *xs: jnp.stack([jnp.asarray(x, jnp.result_type(float)) for x in xs])  # noqa: E731
-    starts = Start(
-        jax.tree.map(stack, *(x.guess for x in begun)),
-        Tangent(*(stack(*x) for x in zip(*(b.freedom.tangent for b in begun), strict=True))),
+    stack = lambda xs: jnp.stack([jnp.asarray(x, jnp.result_type(float)) for x in xs])  # noqa: E731
+    arrays = [eqx.filter(x.given, eqx.is_array) for x in group]
+    given = eqx.combine(
+        jax.tree.map(lambda *xs: jnp.stack(xs), *arrays),
+        eqx.filter(group[0].given, eqx.is_array, inverse=True),
     )
     i = int(np.argmax(end - start))
     duration = float(end[i] - start[i])
+    # Above the quotient by round-off, not to make a step more.
     steps = None if dt is None else max(1, int(np.ceil(duration / dt * (1 - 1e-9))))
+    step = None if steps is None else duration / steps * (1 + 1e-9)
     return Batch(
-        Span(*(jnp.asarray(x) for x in (start, end, ts - origin[:, None], origin))),
-        starts,
-        _stacked(given),
-        stack(*(pad(x.values) for x in samples)),
-        stack(*(pad(x.weights) for x in samples)),
+        Runs(
+            jnp.asarray(start),
+            jnp.asarray(end),
+            jnp.asarray(ts - origin[:, None]),
+            jnp.asarray(origin),
+            jax.tree.map(lambda *xs: stack(xs), *(x.guess for x in group)),
+            stack(x.freedom.moves for x in group),
+            stack(x.freedom.prior for x in group),
+            given,
+        ),
+        stack(pad(x.values) for x in group),
+        stack(pad(x.weights) for x in group),
         tuple(seen),
-        begun[0].function,
-        begun[0].project,
-        tuple((x.experiment, x.interval) for x in found),
-        Template(float(start[i]), float(end[i]), steps, most),
-    )
-
-
-def _stacked(trees):
-    arrays = [eqx.filter(x, eqx.is_array) for x in trees]
-    return eqx.combine(
-        jax.tree.map(lambda *xs: jnp.stack(xs), *arrays),
-        eqx.filter(trees[0], eqx.is_array, inverse=True),
+        group[0].function,
+        group[0].project,
+        tuple((x.experiment, x.number) for x in group),
+        (float(start[i]), float(end[i]), step),
     )

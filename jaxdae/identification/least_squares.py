@@ -1,4 +1,4 @@
-"""Least squares by tuning's Levenberg-Marquardt, for a batch of fits at once."""
+"""Least squares for a batch of fits at once: steps, weights, noise that is not known, the end."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -9,22 +9,40 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from jaxdae.identification.noise import Counts, estimated_noise, first_noise
+from jaxdae.identification.residuals import Fit, Samples
+from jaxdae.identification.uncertainty import seen_columns
 from jaxdae.tuning.damping import ComposedLeastSquares, levenberg_marquardt
 from jaxdae.tuning.linearization import initialized, Short, shortened, stepped
 
 # A step that changes the unknowns by this part of their standard errors, and the residuals by no
 # more than this part of the noise, is the last.
-TOLERANCE = {"float64": 1e-6, "float32": 1e-2}
-_RELATIVE = {"float64": 1e-9, "float32": 1e-5}
+_TOLERANCE = {"float64": 1e-6, "float32": 1e-2}
+_SMALL = {"float64": 1e-9, "float32": 1e-5}
 # Steps refused in a row after which there is no decrease to be found: each is a quarter as long.
-MOST_REFUSED = 30
+_MOST_REFUSED = 30
+# Noise levels have converged where they change by less than this part: far below what they are
+# known to from any number of samples.
+NOISE_TOLERANCE = 1e-3
+_MOST_ROUNDS = 30
+# A fit is at a minimum where a further step promises less than this decrease of chi-square, or this
+# part of it: a tenth of a standard error. Directions that data see less than the last are open.
+_OPEN = 1e-2
+_RELATIVE = 1e-8
+_SEEN = 1e-6
+# Coordinates of divided records are good near where they are made, and are made anew so often.
+_STEPS_OF_ROUND = 8
+# Weights of gaps between intervals, one after the other: at first they hardly bind, in the end they
+# close to round-off of the motion's size.
+_WEIGHTS = (1e1, 1e2, 1e3, 1e4, 1e5)
 
 
-def value_and_jacobian(function: Callable, x):
-    """A function's value and its Jacobian, by forward differentiation."""
-    twice = lambda x: (function(x),) * 2  # noqa: E731
-    jac, value = jax.jacfwd(twice, has_aux=True)(x)
-    return value, jac
+class Data(NamedTuple):
+    """What the residuals of fits depend on besides unknowns: samples, noise, weight of gaps."""
+
+    values: Samples
+    noise: Any
+    weight: Any
 
 
 class FitProgress(NamedTuple):
@@ -51,46 +69,210 @@ class FitProgress(NamedTuple):
         return Short(info.residual, info.jac.pytree)
 
 
-class FitSolver(NamedTuple):
-    """Fits of one kind, each with its own data.
+class Round(NamedTuple):
+    """One round of fit and noise, in well-conditioned unknowns: `x = base + directions @ y`.
 
     Args:
-        evaluate: from unknowns `(fits, p)` to residuals `(fits, m)` and Jacobians `(fits, m, p)`.
-        at_end: from `y` and shortened residuals and Jacobians to which fits are at a minimum.
+        progress: of the fits.
+        base: where `y` is zero, shape `(fits, p)`.
+        directions: of which each changes the residuals by about one, shape `(fits, p, p)`.
+        noise: of channels, shape `(fits, channels)`.
+        total: steps before the round, shape `(fits,)`.
+        stage: number of the weight of the gaps.
+        rounds: how often the noise was estimated before.
     """
 
-    evaluate: Callable[[Any], tuple[Any, Any]]
-    at_end: Callable[[Any, Short], np.ndarray]
+    progress: FitProgress
+    base: Any
+    directions: Any
+    noise: Any
+    total: Any
+    stage: Any
+    rounds: Any
 
-    def run(
-        self, progress: FitProgress, steps: np.ndarray, watch: Callable | None = None
-    ) -> FitProgress:
-        """Minimize the sums of squares.
+    @property
+    def steps(self) -> np.ndarray:
+        """Steps of each fit so far."""
+        return np.asarray(self.total + self.progress.steps)
 
-        Args:
-            progress: from `begin`, or on the way.
-            steps: largest number of steps of each fit.
-            watch: called after each step with the progress.
-        """
-        while not np.all(np.asarray(progress.done) | (np.asarray(progress.steps) >= steps)):
-            values = self.evaluate(progress.state.y_eval)
-            rests = progress.done | (progress.steps >= steps)
-            progress = _advance(progress, values, rests)
-            ended = self.at_end(progress.y, progress.local) & (np.asarray(progress.refused) == 0)
-            progress = progress._replace(done=progress.done | (ended & ~rests))
-            if watch is not None:
-                watch(progress)
-        return progress
+
+class Ended(NamedTuple):
+    """How the fits of a batch ended.
+
+    Args:
+        x: unknowns, shape `(fits, p)`.
+        noise: of channels, one for those whose noise is in the weights, shape `(fits, channels)`.
+        cost: sum of squares, shape `(fits,)`.
+        steps: taken or refused, shape `(fits,)`.
+        converged: which fits are at a minimum, and came to the end, shape `(fits,)`.
+        pressed: which unknowns are at a bound that the minimum is beyond, shape `(fits, p)`.
+        spent: which fits took all their steps, shape `(fits,)`.
+        stuck: which fits are where they began, shape `(fits,)`.
+        gaps: between intervals, in units of the motion's size, shape `(fits, gaps)`.
+        freedom: degrees of freedom of estimated noise levels, shape `(fits, channels)`.
+        noise_change: of the noise levels in the last round, relative, shape `(fits,)`.
+    """
+
+    x: np.ndarray
+    noise: np.ndarray
+    cost: np.ndarray
+    steps: np.ndarray
+    converged: np.ndarray
+    pressed: np.ndarray
+    spent: np.ndarray
+    stuck: np.ndarray
+    gaps: np.ndarray
+    freedom: np.ndarray
+    noise_change: np.ndarray
+
+
+def estimate(
+    fit: Fit, x, values: Samples, counts: Counts, *, steps: int,
+    restore: Callable[[Round], Round] = lambda begun: begun, watch: Callable | None = None,
+) -> Ended:  # fmt: skip
+    """Fit a batch of data sets.
+
+    Noise levels that are not known are those of maximum likelihood, corrected for the number of
+    parameters that each channel determines: fit and noise are estimated in turn.
+
+    Args:
+        fit: what is fitted.
+        x: where to begin, shape `(fits, p)`.
+        values: what was measured in every fit, leading axis `fits`.
+        counts: how much there is.
+        steps: largest number of steps of each fit, in all rounds together.
+        restore: from a round before its first step to that from which an interrupted fit goes on.
+        watch: called after each step with the round.
+    """
+    many, single = x.shape[0], fit.joints.shape[0] == 0
+    stages = (0.0,) if single else _WEIGHTS
+    guess, stage, rounds, total = x, 0, 0, np.zeros(many, int)
+    noise = np.tile(first_noise(fit, counts), (many, 1))
+    spent, freedom, change = total > 0, np.full(noise.shape, np.nan), np.zeros(noise.shape)
+    cast = lambda a: jnp.asarray(np.broadcast_to(a, (many, *np.shape(a)[1:])), x.dtype)  # noqa: E731
+    data = Data(values, cast(noise), cast(0.0))
+    while stage < len(stages) and rounds < _MOST_ROUNDS and not spent.all():
+        data = data._replace(noise=cast(noise), weight=cast(stages[stage]))
+        begun = restore(_begun(fit, x, data, total, stage, rounds))
+        total, stage, rounds = np.asarray(begun.total), int(begun.stage), int(begun.rounds)
+        noise = np.asarray(begun.noise, float)
+        data = data._replace(noise=begun.noise, weight=cast(stages[stage]))
+        left = np.minimum(steps - total, steps if single else _STEPS_OF_ROUND)
+        ended = _minimize(fit, data, begun, left, watch)
+        x, total = _unknowns(ended), ended.steps
+        spent = total >= steps
+        if not single and not np.all(_minimum(fit, x, *linearized(fit, x, data))[0] | spent):
+            continue
+        before = noise
+        if counts.unknown_noise.any():
+            jac = linearized(fit, x, data)[1]
+            noise, freedom = estimated_noise(fit, x, values, counts, noise, jac)
+        change, rounds = np.abs(noise / before - 1), rounds + 1
+        stage += stage < len(stages) - 1 or not np.any(change > NOISE_TOLERANCE)
+    data = data._replace(noise=cast(noise))
+    residuals, jac = (np.asarray(a) for a in linearized(fit, x, data))
+    cost, first = _squares(residuals), _squares(np.asarray(linearized(fit, guess, data)[0]))
+    gaps = residuals[:, residuals.shape[1] - fit.gap_count :]
+    reached, pressed = _minimum(fit, x, residuals, jac)
+    return Ended(
+        x=np.asarray(x),
+        noise=np.asarray(data.noise),
+        cost=cost - _squares(gaps),
+        steps=total,
+        converged=reached & ((stage == len(stages)) | ~spent),
+        pressed=pressed,
+        spent=spent,
+        stuck=~reached & ~(cost < first * (1 - _RELATIVE)) & ~spent,
+        gaps=gaps / np.asarray(data.weight)[:, None],
+        freedom=freedom,
+        noise_change=change.max(axis=1),
+    )
+
+
+def repeated(tree: Any, count: int) -> Any:
+    """The same for every fit of a batch."""
+    return jax.tree.map(lambda x: jnp.broadcast_to(x, (count, *jnp.shape(x))), tree)
+
+
+def value_and_jacobian(function: Callable, x):
+    """A function's value and its Jacobian, by forward differentiation."""
+    twice = lambda x: (function(x),) * 2  # noqa: E731
+    jac, value = jax.jacfwd(twice, has_aux=True)(x)
+    return value, jac
 
 
 @eqx.filter_jit
-def begin(y: Float[Array, "fits p"], residuals: int) -> FitProgress:
-    """Fits before their first step.
+def linearized(fit: Fit, x, data: Data):
+    """Residuals and their Jacobian by the unknowns, of a batch of fits."""
 
-    Args:
-        y: where to begin.
-        residuals: how many there are.
+    def one(x, data):
+        return value_and_jacobian(lambda x: fit.residuals(x, *data), x)
+
+    return eqx.filter_vmap(one)(x, data)
+
+
+def _begun(fit: Fit, x, data: Data, total, stage: int, rounds: int) -> Round:
+    """A round before its first step."""
+    jac = np.asarray(linearized(fit, x, data)[1])
+    pairs = zip(jac, np.asarray(x), strict=True)
+    made = [_directions(j, fit.node_entries, fit.gap_count, fit.units(at)) for j, at in pairs]
+    directions = jnp.asarray(np.stack(made), x.dtype)
+    progress = _first_progress(jnp.zeros_like(x), jac.shape[1])
+    return Round(progress, x, directions, data.noise, *map(jnp.asarray, (total, stage, rounds)))
+
+
+def _directions(jac: np.ndarray, nodes: np.ndarray, gaps: int, units: np.ndarray) -> np.ndarray:
+    """Parameters, with later starts that keep the gaps, and the gaps, each as long as changes one.
+
+    In the unknowns themselves a small change of a parameter alone opens gaps, whose weight would
+    allow it tiny steps only.
     """
+    directions = np.eye(jac.shape[1])
+    if not np.isfinite(jac).all():
+        return directions
+    if gaps:
+        opened = np.linalg.pinv(jac[-gaps:, nodes])
+        directions[np.ix_(nodes, ~nodes)] = -opened @ jac[-gaps:, ~nodes]
+        directions[np.ix_(nodes, nodes)] = opened
+        jac = jac @ directions
+    seen = seen_columns(jac, units)
+    largest = np.maximum(np.abs(jac).max(axis=0), np.finfo(float).tiny)
+    sizes = largest * np.linalg.norm(jac / largest, axis=0)  # whose squares would overflow
+    # A step along what nothing sees would go anywhere.
+    good = seen & np.isfinite(sizes) & (sizes > 0)
+    return np.where(good, directions / np.where(good, sizes, 1.0), 0.0)
+
+
+def _unknowns(at: Round, y=None):
+    return _along(at.base, at.directions, at.progress.y if y is None else y)
+
+
+@jax.jit
+def _along(base, directions, y):
+    return base + jax.vmap(jnp.matmul)(directions, y)
+
+
+def _minimize(fit: Fit, data: Data, at: Round, steps: np.ndarray, watch: Callable | None) -> Round:
+    """Steps of a round, as many as are given for each fit at most, or to minima."""
+    lengths = np.asarray(jnp.diagonal(at.directions, axis1=1, axis2=2))
+    while not np.all(np.asarray(at.progress.done) | (np.asarray(at.progress.steps) >= steps)):
+        residuals, jac = linearized(fit, _unknowns(at, at.progress.state.y_eval), data)
+        rests = at.progress.done | (at.progress.steps >= steps)
+        progress = _advance(at.progress, residuals, jac @ at.directions, rests)
+        at = at._replace(progress=progress)
+        value, slope = (np.asarray(a) for a in progress.local)
+        free = ~_pressed(fit, _unknowns(at), value, slope, lengths)
+        ended = _expected_decrease(value, slope, free) <= _TOLERANCE[str(slope.dtype)] ** 2
+        ended &= np.asarray(progress.refused) == 0
+        at = at._replace(progress=progress._replace(done=progress.done | (ended & ~rests)))
+        if watch is not None:
+            watch(at)
+    return at
+
+
+@eqx.filter_jit
+def _first_progress(y: Float[Array, "fits p"], residuals: int) -> FitProgress:
+    """Fits before their first step."""
     rows = min(residuals, y.shape[1] + 1)
 
     def one(y):
@@ -103,7 +285,7 @@ def begin(y: Float[Array, "fits p"], residuals: int) -> FitProgress:
 
 
 @eqx.filter_jit
-def _advance(progress: FitProgress, values: tuple, rests) -> FitProgress:
+def _advance(progress: FitProgress, residuals, jac, rests) -> FitProgress:
     """One step of all fits, but of those that rest."""
 
     def one(progress, residuals, jac, rests):
@@ -113,11 +295,11 @@ def _advance(progress: FitProgress, values: tuple, rests) -> FitProgress:
         accepted = state.num_steps_since_acceptance == 0
         refused = jnp.where(accepted, 0, progress.refused + 1)
         done = accepted & ~before.first_step & _small(progress, trial)
-        new = FitProgress(y, state, progress.steps + 1, refused, done | (refused >= MOST_REFUSED))
+        new = FitProgress(y, state, progress.steps + 1, refused, done | (refused >= _MOST_REFUSED))
         keep = lambda a, b: jnp.where(rests, a, b) if eqx.is_array(b) else b  # noqa: E731
         return jax.tree.map(keep, progress, new)
 
-    return eqx.filter_vmap(one)(progress, *values, rests)
+    return eqx.filter_vmap(one)(progress, residuals, jac, rests)
 
 
 def _shortened(residuals, jac) -> Short:
@@ -127,7 +309,7 @@ def _shortened(residuals, jac) -> Short:
     return Short(jnp.where(finite, value, jnp.nan), slope)
 
 
-brief = jax.jit(jax.vmap(_shortened))
+_brief = jax.jit(jax.vmap(_shortened))
 
 
 def _linear(local: Short, point) -> Callable:
@@ -136,7 +318,7 @@ def _linear(local: Short, point) -> Callable:
 
 def _small(progress: FitProgress, trial) -> Array:
     """Whether the step from where a fit is to its trial point changes next to nothing."""
-    least, part = (x[str(trial.dtype)] for x in (TOLERANCE, _RELATIVE))
+    least, part = (x[str(trial.dtype)] for x in (_TOLERANCE, _SMALL))
     local, step = progress.local, trial - progress.y
     tiny = jnp.abs(step) <= least + part * jnp.abs(progress.y)
     change = jnp.linalg.norm(local.slope @ step)
@@ -145,3 +327,57 @@ def _small(progress: FitProgress, trial) -> Array:
 
 def _method(y) -> ComposedLeastSquares:
     return levenberg_marquardt(float(jnp.finfo(y.dtype).eps))
+
+
+def _minimum(fit: Fit, x, residuals, jac) -> tuple[np.ndarray, np.ndarray]:
+    """Which fits have nothing more to win, and which unknowns a bound holds there."""
+    residuals, jac = np.asarray(residuals), np.asarray(jac)
+    pairs = zip(jac, np.asarray(x), strict=True)
+    seen = np.stack([seen_columns(j, fit.units(at)) for j, at in pairs])
+    limit = _OPEN * (1 + _RELATIVE * _squares(residuals))
+    pressed = _pressed(fit, x, residuals, jac, np.ones(seen.shape))
+    value, slope = (np.asarray(a) for a in _brief(residuals, jac))
+    decrease = _expected_decrease(value, slope, seen & ~pressed)
+    return np.isfinite(limit) & (decrease <= limit), pressed
+
+
+def _pressed(fit: Fit, x, residuals, jac, lengths: np.ndarray) -> np.ndarray:
+    """Which unknowns are so near to a bound that the way to it lowers chi-square by nothing.
+
+    The sum of squares falls towards the bound, by its slope in the unconstrained number at most: of
+    `Interval`, a step of one there is the distance that is left. Slopes are those of changes of the
+    unknowns by `lengths`.
+    """
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        slopes = 2 * np.einsum("fm,fmp->fp", residuals, jac) / lengths
+        outward, flat = fit.outward(np.asarray(x)), np.abs(slopes) <= _OPEN
+        # Nothing at all is left where the unconstrained number has saturated.
+        return (outward != 0) & flat & (outward * slopes <= 0)
+
+
+def _squares(residuals: np.ndarray) -> np.ndarray:
+    with np.errstate(over="ignore"):
+        return np.sum(residuals**2, axis=1)
+
+
+def _expected_decrease(residuals: np.ndarray, jac: np.ndarray, free: np.ndarray) -> np.ndarray:
+    """By how much a step of Gauss and Newton would lower the sums of squares, were models linear.
+
+    Zero at a minimum, where the residuals are orthogonal to all columns of the Jacobian; NaN where
+    something is not finite.
+
+    Args:
+        residuals: of each fit, shape `(fits, residuals)`.
+        jac: their Jacobians, shape `(fits, residuals, p)`.
+        free: which unknowns may change, shape `(fits, p)`.
+    """
+    tiny = np.finfo(jac.dtype).tiny
+    finite = np.asarray(np.isfinite(residuals).all(axis=1) & np.isfinite(jac).all(axis=(1, 2)))
+    jac = np.where(free[:, None] & finite[:, None, None], jac, 0.0)
+    jac = jac / np.maximum(np.abs(jac).max(axis=1, keepdims=True), tiny)  # norms overflow
+    jac = jac / np.maximum(np.linalg.norm(jac, axis=1, keepdims=True), tiny)
+    directions, values, _ = np.linalg.svd(jac, full_matrices=False)
+    seen = values > _SEEN * values.max(axis=1, initial=0.0, keepdims=True)
+    with np.errstate(over="ignore", invalid="ignore"):  # of a fit that is beyond help
+        inside = np.einsum("fm,fmk->fk", residuals, directions)
+        return np.where(finite, np.sum(np.where(seen, inside, 0.0) ** 2, axis=1), np.nan)

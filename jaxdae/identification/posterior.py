@@ -1,4 +1,4 @@
-"""Posterior distributions of parameters by Hamiltonian Monte Carlo without U-turns (NUTS)."""
+"""How far parameters may be off: posteriors by Monte Carlo, and fits of simulated data."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -7,14 +7,12 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
-from jaxdae.identification.estimate import samples_of
-from jaxdae.identification.least_squares import value_and_jacobian
-from jaxdae.identification.naming import values_of
-from jaxdae.identification.residuals import Fit
-from jaxdae.identification.result import Identification
-from jaxdae.identification.uncertainty import sensitivity
+from jaxdae.identification.least_squares import Data, estimate, linearized, value_and_jacobian
+from jaxdae.identification.report import Identification
+from jaxdae.identification.residuals import Fit, Samples
+from jaxdae.identification.uncertainty import condensed, propagated, sensitivity
 
 # Potential scale reductions above this say that the chains have not mixed.
 _MIXED = 1.05
@@ -120,14 +118,13 @@ def _check(identification: Identification, samples: int, warmup: int, chains: in
 
 def _sampler(blackjax: Any, fit: Fit, x, noise, samples: int, warmup: int):
     """From a random key to samples of one chain."""
-    values = samples_of(fit)
+    values = fit.samples()
     residuals = lambda x: fit.residuals(x, values, noise)  # noqa: E731
     jac = np.asarray(eqx.filter_jit(lambda x: value_and_jacobian(residuals, x))(x)[1])
     root = jnp.asarray(
         np.linalg.cholesky(sensitivity(jac, fit.units(np.asarray(x))).covariance), x.dtype
     )
     density = _density(lambda z: residuals(x + root @ z))
-    of = lambda z: values_of(eqx.combine(fit.split(x + root @ z)[0], fit.frozen))  # noqa: E731
 
     def chain(key):
         first, second, third = jax.random.split(key, 3)
@@ -138,7 +135,7 @@ def _sampler(blackjax: Any, fit: Fit, x, noise, samples: int, warmup: int):
 
         def step(state, key):
             state, info = kernel.step(key, state)
-            return state, (of(state.position), info.is_divergent)
+            return state, (fit.values(x + root @ state.position), info.is_divergent)
 
         return jax.lax.scan(step, state, jax.random.split(third, samples))[1]
 
@@ -193,3 +190,109 @@ def _warn(result: Posterior) -> None:
             RuntimeWarning,
             stacklevel=3,
         )
+
+
+class Repetitions(NamedTuple):
+    """Estimates from simulated data, all of the same model.
+
+    Args:
+        names: of the estimated numbers.
+        reference: those the data were simulated with, shape `(p,)`.
+        values: estimates, shape `(count, p)`.
+        standard_errors: that each estimate states itself, shape `(count, p)`; infinite for what the
+            data do not determine.
+        converged: which fits converged, shape `(count,)`.
+    """
+
+    names: tuple[str, ...]
+    reference: Float[np.ndarray, " p"]
+    values: Float[np.ndarray, "count p"]
+    standard_errors: Float[np.ndarray, "count p"]
+    converged: Bool[np.ndarray, " count"]
+
+    def within(self, errors: float = 2.0) -> Float[np.ndarray, " p"]:
+        """Part of the repetitions that are so many of their standard errors near the reference.
+
+        A fit that has not converged counts as far off. NaN where a standard error is infinite.
+
+        Args:
+            errors: number of standard errors; of normal estimates 95.4 % are within two.
+        """
+        near = np.abs(self.values - self.reference) <= errors * self.standard_errors
+        stated = ~np.isinf(self.standard_errors)
+        return np.mean(np.where(stated, near & self.converged[:, None], np.nan), axis=0)
+
+
+def repetitions(
+    identification: Identification, count: int, *, key: Array | None = None, steps: int = 100
+) -> Repetitions:
+    """Repeat a fit on simulated data, all repetitions in one batch (parametric bootstrap).
+
+    The data are those of the fitted model with new noise of the same levels, as are the means of
+    priors, which count as measurements; noise levels that were
+    estimated are estimated again. Fits begin at the fitted parameters.
+
+    Args:
+        identification: what `identify` returned.
+        count: number of repetitions.
+        key: random key of the noise; by default `jax.random.key(0)`.
+        steps: largest number of steps of each fit.
+
+    Returns:
+        `Repetitions`.
+
+    Raises:
+        ValueError: for a count below one.
+    """
+    if count < 1:
+        raise ValueError(f"repetitions: count is {count}, must be at least 1.")
+    task, x, noise = identification.problem
+    fit = task.fit
+    keys = jax.random.split(jax.random.key(0) if key is None else key, count)
+    values = _simulated(fit, x, noise, keys)
+    ended = estimate(fit, jnp.tile(x, (count, 1)), values, task.counts, steps=steps)
+    found = jnp.asarray(ended.x)
+    jac = linearized(fit, found, Data(values, jnp.asarray(ended.noise), jnp.ones(count)))[1]
+    estimates, slopes = _values(fit, found)
+    kept, units, errors = ~fit.node_entries, fit.units(np.asarray(x)), []
+    for one, slope in zip(np.asarray(jac), np.asarray(slopes), strict=True):
+        if np.isfinite(one).all():
+            seen = sensitivity(condensed(one, ~kept, fit.gap_count), units[kept])
+            errors.append(propagated(seen, slope[:, kept])[1])
+        else:
+            errors.append(np.full(slope.shape[0], np.nan))
+    return Repetitions(
+        identification.names,
+        identification.values,
+        np.asarray(estimates),
+        np.stack(errors),
+        ended.converged,
+    )
+
+
+@eqx.filter_jit
+def _simulated(fit: Fit, x, noise, keys) -> Samples:
+    """What the fitted model gives with new noise, for each key."""
+    made, starts, expected = fit.readings(x), fit.split(x)[1], fit.values(x)[fit.priors.entries]
+
+    def one(key):
+        channels, guesses = [], []
+        for i, (batch, found, z) in enumerate(zip(fit.batches, made, starts, strict=True)):
+            first, second = jax.random.split(jax.random.fold_in(key, i))
+            level = jnp.where(batch.weights > 0, 1.0 / jnp.maximum(batch.weights, 1e-300), 0.0)
+            level = level * noise[jnp.asarray(batch.channels)][:, None]
+            channels.append(found.values + level * jax.random.normal(first, level.shape))
+            prior = batch.runs.prior
+            known = jnp.any(prior != 0, axis=2)
+            shift = jnp.where(known, jax.random.normal(second, known.shape), 0.0)
+            guesses.append(jax.vmap(jnp.matmul)(prior, z) + shift)
+        shift = jax.random.normal(jax.random.fold_in(key, len(made)), expected.shape)
+        return Samples(channels, guesses, expected + fit.priors.sigmas * shift)
+
+    return jax.vmap(one)(keys)
+
+
+@eqx.filter_jit
+def _values(fit: Fit, x):
+    """Estimated numbers of each fit, and their derivatives by the unknowns."""
+    return jax.vmap(lambda x: fit.values(x))(x), jax.vmap(jax.jacfwd(lambda x: fit.values(x)))(x)

@@ -1,11 +1,21 @@
-"""What is known of parameters before they are fitted."""
+"""Names and values of what is estimated, and what is known of it beforehand."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
+
+from jaxdae.tuning.parametrizations import (
+    HurwitzPolynomial,
+    Interval,
+    is_parametrization,
+    Positive,
+    PositiveDefinite,
+)
 
 
 class Prior:
@@ -34,31 +44,22 @@ class Prior:
             )
 
 
-class Priors(NamedTuple):
-    """Priors of a fit.
+def _number(name: str, value: Any) -> float:
+    if np.ndim(value) != 0 or np.asarray(value).dtype.kind not in "fiu" or not np.isfinite(value):
+        raise ValueError(f"Prior: {name} is {value!r}, must be one finite number.")
+    return float(value)
 
-    Args:
-        entries: numbers of the parameters among those that are estimated.
-        means: where they are expected.
-        sigmas: standard deviations.
-    """
+
+class Priors(NamedTuple):
+    """Priors of a fit: numbers of the estimated entries, their means and standard deviations."""
 
     entries: np.ndarray
     means: Float[Array, " k"]
     sigmas: Float[Array, " k"]
 
 
-def arranged(priors: Mapping[str, Prior] | None, names: Sequence[str]) -> Priors:
-    """Priors by the numbers of their parameters.
-
-    Args:
-        priors: by name.
-        names: of what is estimated.
-
-    Raises:
-        ValueError: for a name that is not among them.
-        TypeError: for what is no `Prior`.
-    """
+def priors_of(priors: Mapping[str, Prior] | None, names: Sequence[str]) -> Priors:
+    """Priors by the numbers of their parameters; `ValueError` for one of another name."""
     priors = {} if priors is None else priors
     if not isinstance(priors, Mapping):
         raise TypeError(
@@ -82,18 +83,44 @@ def arranged(priors: Mapping[str, Prior] | None, names: Sequence[str]) -> Priors
     return Priors(entries, jnp.asarray(means, dtype), jnp.asarray(sigmas, dtype))
 
 
-def by_name(priors: Priors, names: Sequence[str]) -> dict[str, Prior]:
-    """Priors as they were given.
-
-    Args:
-        priors: of a fit.
-        names: of what is estimated.
-    """
-    rows = zip(priors.entries, priors.means, priors.sigmas, strict=True)
-    return {names[int(k)]: Prior(float(mean), float(sigma)) for k, mean, sigma in rows}
+_WRITTEN_AS = {
+    Positive: "log",
+    Interval: "logit",
+    PositiveDefinite: "factor of",
+    HurwitzPolynomial: "factor of",
+}
 
 
-def _number(name: str, value: Any) -> float:
-    if np.ndim(value) != 0 or np.asarray(value).dtype.kind not in "fiu" or not np.isfinite(value):
-        raise ValueError(f"Prior: {name} is {value!r}, must be one finite number.")
-    return float(value)
+def names_of(params: PyTree) -> tuple[str, ...]:
+    """Names of the estimated numbers, such as `mass` or `stiffness[1]`, in the order of leaves."""
+    return tuple(
+        name
+        for path, x in _estimated(params)
+        for name in _entries(path, np.shape(x.value if is_parametrization(x) else x))
+    )
+
+
+def raw_names_of(params: PyTree) -> tuple[str, ...]:
+    """Names of the unconstrained numbers that they are written by, such as `log mass`."""
+    names = []
+    for path, x in _estimated(params):
+        how = f"{_WRITTEN_AS.get(type(x), 'raw')} " if is_parametrization(x) else ""
+        shape = x.raw.shape if is_parametrization(x) else np.shape(x)
+        names += [how + name for name in _entries(path, shape)]
+    return tuple(names)
+
+
+def values_of(params: PyTree) -> jax.Array:
+    """The estimated numbers themselves, in the order of their names."""
+    leaves = (x.value if is_parametrization(x) else x for _, x in _estimated(params))
+    return jnp.concatenate([jnp.ravel(x) for x in leaves])
+
+
+def _estimated(params: PyTree) -> list[tuple[Any, Any]]:
+    leaves = jax.tree_util.tree_leaves_with_path(params, is_leaf=is_parametrization)
+    return [(path, x) for path, x in leaves if is_parametrization(x) or eqx.is_inexact_array(x)]
+
+
+def _entries(path: Any, shape: tuple[int, ...]) -> list[str]:
+    base = jax.tree_util.keystr(path, simple=True, separator=".") or "value"
+    return [f"{base}[{', '.join(map(str, i))}]" if shape else base for i in np.ndindex(shape)]

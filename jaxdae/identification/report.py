@@ -1,44 +1,231 @@
-"""The result of a fit: errors of the estimate, and what is left of the data."""
+"""What `identify` returns: parameters, how well they are known, what is left of the data."""
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float, PyTree
 
-from jaxdae.identification.bounds import at_bounds
-from jaxdae.identification.data import Experiment
-from jaxdae.identification.estimate import (
-    Ended,
-    linearized,
-    Measurements,
-    NOISE_TOLERANCE,
-    repeated,
-    samples_of,
-)
-from jaxdae.identification.naming import names_of, values_of
-from jaxdae.identification.nodes import label
-from jaxdae.identification.noise import round_off
-from jaxdae.identification.preparation import Task
-from jaxdae.identification.priors import by_name
-from jaxdae.identification.result import FittedChannel, Identification
-from jaxdae.identification.singular import singular_passages, SingularPassage
-from jaxdae.identification.starts import Freedom
-from jaxdae.identification.uncertainty import (
-    condensed,
+from jaxdae.identification.data import Experiment, label
+from jaxdae.identification.findings import (
+    at_bounds,
     drowned,
     open_directions,
-    open_entries,
-    propagated,
-    Sensitivity,
-    sensitivity,
+    singular_passages,
+    SingularPassage,
 )
+from jaxdae.identification.least_squares import (
+    Data,
+    Ended,
+    linearized,
+    NOISE_TOLERANCE,
+    repeated,
+)
+from jaxdae.identification.noise import round_off
+from jaxdae.identification.preparation import Task
+from jaxdae.identification.priors import names_of, Prior, raw_names_of, values_of
+from jaxdae.identification.runs import Readings
+from jaxdae.identification.uncertainty import condensed, open_entries, propagated, sensitivity
+from jaxdae.reprs import shown
 from jaxdae.systems import State
 from jaxdae.tuning.parametrizations import resolve
 
+# Correlations of at least this size are worth a line, but not more than so many.
+_STRONG = 0.9
+_MOST_SHOWN = 5
 # Noise levels are kept in the precision of the runs.
 _ABOVE = 1 + 1e-6
+
+
+@dataclasses.dataclass(frozen=True)
+class FittedChannel:
+    """A channel of an experiment beside the fitted model.
+
+    Args:
+        ts: times of the samples [s], shape `(times,)`.
+        measured: samples, NaN where one is missing.
+        model: what the fitted model says.
+        sigma: standard deviation of the noise, given or estimated, shape `(times,)`.
+        unit: of the channel.
+    """
+
+    ts: Float[np.ndarray, " times"]
+    measured: Float[np.ndarray, " times"]
+    model: Float[np.ndarray, " times"]
+    sigma: Float[np.ndarray, " times"]
+    unit: str
+
+    def __repr__(self) -> str:
+        return shown(self)
+
+    @property
+    def residuals(self) -> Float[np.ndarray, " times"]:
+        """Measured less model, in the channel's unit."""
+        return self.measured - self.model
+
+
+@dataclasses.dataclass(frozen=True)
+class Identification:
+    """Parameters estimated from data.
+
+    Attributes:
+        params: the estimate, every parametrization replaced by its value.
+        raw: the estimate with its parametrizations; pass it to `identify` to go on.
+        names: of the estimated numbers.
+        values: the estimated numbers, shape `(p,)`.
+        initial_values: what they were at first.
+        priors: what was known of them beforehand, by name.
+        standard_errors: of the estimate, infinite for what the data do not determine.
+        covariance: of the estimate, shape `(p, p)`; where a direction is not determined, of the
+            others alone.
+        chi_square: sum of the squared residuals in units of the noise, those of measured starts and
+            of priors included.
+        degrees_of_freedom: samples, measured starts and priors less what was estimated of them.
+        noise: noise level of the channels: what was estimated where none was given.
+        estimated_noise: names of the channels whose noise was estimated.
+        noise_freedom: degrees of freedom of each of these estimates: samples of the channel less
+            the parameters that they determine. The relative error is about `1/sqrt(2 freedom)`.
+        round_off: names of the channels in whose samples there is no noise but round-off.
+        noise_change: by which part noise levels changed in the last round of their estimation.
+        at_bounds: numbers nearer to a bound of their `Interval` than their standard error.
+        unidentifiable: directions that no channel sees, in words.
+        starts: fitted starts, one for each experiment.
+        moved_starts: by experiment, how far a start that is known was brought to the constraints of
+            the estimate: largest change of coordinates or velocities, as a part of their largest.
+        start_errors: standard errors of the independent coordinates of unknown starts, by name.
+        data: channels of each experiment beside the model, by name.
+        gap: largest gap between intervals of a divided record, as a part of the motion's size.
+        singular_passages: singular positions that runs pass with the estimate, or else with the
+            first guess.
+        steps: of the method, taken or refused.
+        stop_reason: "converged"; "bound" where it has converged with a parameter at a bound of its
+            `Interval`, beyond which the data would have it; "noise" where the fit is at a minimum
+            but the estimates of noise levels still change; "steps"; or "no decrease".
+        wall_seconds: duration of the call [s].
+    """
+
+    params: PyTree
+    raw: PyTree
+    names: tuple[str, ...]
+    values: Float[np.ndarray, " p"]
+    initial_values: Float[np.ndarray, " p"]
+    priors: Mapping[str, Prior]
+    standard_errors: Float[np.ndarray, " p"]
+    covariance: Float[np.ndarray, "p p"]
+    chi_square: float
+    degrees_of_freedom: int
+    noise: Mapping[str, float]
+    estimated_noise: tuple[str, ...]
+    noise_freedom: Mapping[str, float]
+    round_off: tuple[str, ...]
+    noise_change: float
+    at_bounds: tuple[str, ...]
+    unidentifiable: tuple[str, ...]
+    starts: tuple[State, ...]
+    moved_starts: Mapping[str, float]
+    start_errors: Mapping[str, float]
+    data: tuple[Mapping[str, FittedChannel], ...]
+    gap: float
+    singular_passages: tuple[SingularPassage, ...]
+    steps: int
+    stop_reason: str
+    wall_seconds: float
+    # The problem itself, from which posteriors and repetitions start.
+    problem: Any = dataclasses.field(repr=False, default=None)
+
+    @property
+    def reduced_chi_square(self) -> float:
+        """Chi-square by degrees of freedom: one where model and noise levels are right."""
+        freedom = self.degrees_of_freedom
+        return self.chi_square / freedom if freedom > 0 else float("nan")
+
+    @property
+    def correlation(self) -> Float[np.ndarray, "p p"]:
+        """Correlation matrix of the estimate; NaN for what the data do not determine."""
+        sizes = np.where(np.isfinite(self.standard_errors), self.standard_errors, np.nan)
+        with np.errstate(invalid="ignore"):
+            return self.covariance / np.outer(sizes, sizes)
+
+    @property
+    def probability(self) -> float:
+        """Probability of a larger chi-square, were model and noise levels right; NaN if estimated.
+
+        Where noise levels are estimated, chi-square says nothing.
+        """
+        from scipy.special import chdtrc
+
+        if self.estimated_noise or self.degrees_of_freedom <= 0:
+            return float("nan")
+        return float(chdtrc(self.degrees_of_freedom, self.chi_square))
+
+    @property
+    def probability_below(self) -> float:
+        """Probability of a smaller chi-square, as `probability`: tiny where noise is overstated."""
+        from scipy.special import chdtr
+
+        if self.estimated_noise or self.degrees_of_freedom <= 0:
+            return float("nan")
+        return float(chdtr(self.degrees_of_freedom, self.chi_square))
+
+    def __getitem__(self, name: str) -> float:
+        """The estimate of one number by its name."""
+        return float(self.values[self._index(name)])
+
+    def standard_error(self, name: str) -> float:
+        """The standard error of one number by its name."""
+        return float(self.standard_errors[self._index(name)])
+
+    def _index(self, name: str) -> int:
+        if name not in self.names:
+            raise KeyError(f"nothing called {name!r} was estimated; there are: {self.names}")
+        return self.names.index(name)
+
+    def __repr__(self) -> str:
+        return self.summary()
+
+    def summary(self) -> str:
+        """Estimates with standard errors, noise, fit and correlations, ready to print."""
+        width = max(map(len, self.names))
+        rows = zip(self.names, self.values, self.standard_errors, self.initial_values, strict=True)
+        lines = ["parameters"]
+        lines += [f"  {name:<{width}}  {_estimate(x, s)}   from {a:.6g}" for name, x, s, a in rows]
+        lines += [f"  prior: {k} {x.mean:.6g} ± {x.sigma:.3g}" for k, x in self.priors.items()]
+        lines += [f"  start: {name} ± {s:.3g}" for name, s in self.start_errors.items()]
+        lines += ["noise"]
+        lines += [
+            f"  {name}: {s:.4g}{' (estimated)' * (name in self.estimated_noise)}"
+            for name, s in self.noise.items()
+        ]
+        lines += [self._fit_line(), f"steps       {self.steps}, stopped by {self.stop_reason}"]
+        lines += self._strong_correlations()
+        lines += [f"not identifiable: {x}" for x in self.unidentifiable]
+        lines += [f"at its bound: {x}" for x in self.at_bounds]
+        return "\n".join(lines)
+
+    def _fit_line(self) -> str:
+        fit = f"chi-square  {self.chi_square:.4g} at {self.degrees_of_freedom} degrees of freedom"
+        if self.estimated_noise:
+            return f"{fit}; it is near them by the estimate of the noise"
+        return f"{fit}, reduced {self.reduced_chi_square:.4g}, probability {self.probability:.2g}"
+
+    def _strong_correlations(self) -> list[str]:
+        matrix = self.correlation
+        pairs = [(i, j) for j in range(len(self.names)) for i in range(j)]
+        strong = [pair for pair in pairs if abs(matrix[pair]) > _STRONG]
+        return [
+            f"correlation {self.names[i]}, {self.names[j]}: {matrix[i, j]:+.4f}"
+            for i, j in sorted(strong, key=lambda pair: -abs(matrix[pair]))[:_MOST_SHOWN]
+        ]
+
+
+def _estimate(value: float, error: float) -> str:
+    if not np.isfinite(error):
+        return f"{value:.6g}, not identifiable"
+    relative = f" ({100 * error / abs(value):.2g} %)" if value else ""
+    return f"{value:.6g} ± {error:.2g}{relative}"
 
 
 def identification(task: Task, params, ended: Ended, experiments) -> Identification:
@@ -51,44 +238,61 @@ def identification(task: Task, params, ended: Ended, experiments) -> Identificat
         experiments: what was measured.
     """
     fit, x = task.fit, jnp.asarray(ended.x)
-    jac = _jacobian(task, x, ended)
-    names = names_of(params)
+    one = lambda a: jnp.asarray(a, x.dtype)[None]  # noqa: E731
+    given = Data(repeated(fit.samples(), 1), one(ended.noise), one(1.0))
+    jac = np.asarray(linearized(fit, x[None], given)[1][0])
     kept = ~fit.node_entries
     units = fit.units(np.asarray(x))[kept]
     rows = condensed(jac, ~kept, fit.gap_count)
-    found, data = sensitivity(rows, units), _data(task, x, ended, experiments)
-    beside = dict.fromkeys(np.flatnonzero(drowned(rows, units)).tolist(), _heaviest(data))
-    trained, _ = fit.split(x)
-    of_values = lambda x: values_of(eqx.combine(fit.split(x)[0], fit.frozen))  # noqa: E731
-    slopes = np.asarray(jax.jacfwd(of_values)(x))[:, kept]
-    covariance, errors = propagated(found, slopes)
-    raw_names = [*names.raw, *_start_names(task, experiments)]
-    raw = eqx.combine(trained, fit.frozen)
-    least, starts = round_off(fit), _starts(task, x, experiments)
+    found, made = sensitivity(rows, units), task.made(x)
+    data = _data(task, made, ended, experiments)
+    covariance, errors = propagated(found, np.asarray(jax.jacfwd(fit.values)(x))[:, kept])
+    raw, names = fit.raw(x), names_of(params)
+    begun = [(b, run, one) for b, run, one in task.intervals if one.number == 0]
+    start_names = [
+        f"{name} at the start of experiment {label(one.experiment, experiments[one.experiment])}"
+        for _, _, one in begun
+        for name in one.freedom.names
+    ]
+    # Of starts in the units of what they are named after.
+    sizes = np.concatenate([np.zeros(0), *(one.freedom.sizes for _, _, one in begun)])
+    deviations = np.where(open_entries(found), np.inf, np.sqrt(np.diagonal(found.covariance)))
+    raw_names = [*raw_names_of(params), *start_names]
+    starts = {
+        one.experiment: jax.tree.map(lambda a, run=run: a[run], made[b].first)
+        for b, run, one in begun
+    }
+    priors = zip(fit.priors.entries, fit.priors.means, fit.priors.sigmas, strict=True)
+    unknown = dict(zip(task.channels, task.counts.unknown_noise, strict=True))
+    exact = task.counts.unknown_noise & (ended.noise <= _ABOVE * round_off(fit))
+    exact = dict(zip(task.channels, exact, strict=True))
+    freedom = dict(zip(task.channels, map(float, ended.freedom), strict=True))
     return Identification(
         params=resolve(raw),
         raw=raw,
-        names=names.values,
-        values=np.asarray(of_values(x)),
+        names=names,
+        values=np.asarray(fit.values(x)),
         initial_values=np.asarray(values_of(params)),
-        priors=by_name(fit.priors, names.values),
+        priors={names[int(k)]: Prior(float(mean), float(sigma)) for k, mean, sigma in priors},
         standard_errors=errors,
         covariance=covariance,
         chi_square=float(ended.cost),
         degrees_of_freedom=task.counts.total - found.rank,
         noise=_noise(task, ended),
-        estimated_noise=_named(task, task.counts.unknown_noise),
-        noise_freedom=_freedom(task, ended),
-        round_off=_named(task, task.counts.unknown_noise & (ended.noise <= _ABOVE * least)),
+        estimated_noise=tuple(name for name, is_so in unknown.items() if is_so),
+        noise_freedom={name: freedom[name] for name, is_so in unknown.items() if is_so},
+        round_off=tuple(name for name, is_so in exact.items() if is_so),
         noise_change=float(ended.noise_change),
         at_bounds=at_bounds(raw, errors),
-        unidentifiable=tuple(open_directions(found, raw_names, units, beside)),
-        starts=starts,
+        unidentifiable=tuple(open_directions(found, raw_names, units, drowned(rows, units, data))),
+        starts=tuple(starts[i] for i in range(len(experiments))),
         moved_starts=_moved(starts, experiments),
-        start_errors=_start_errors(task, found, raw_names[len(names.raw) :]),
+        start_errors=dict(
+            zip(start_names, deviations[len(deviations) - len(sizes) :] * sizes, strict=True)
+        ),
         data=data,
         gap=float(np.abs(ended.gaps).max(initial=0.0)),
-        singular_passages=_passages(task, x, names.raw, experiments),
+        singular_passages=_passages(task, x, raw_names_of(params), experiments),
         steps=int(ended.steps),
         stop_reason=_stop_reason(ended),
         wall_seconds=0.0,
@@ -96,98 +300,17 @@ def identification(task: Task, params, ended: Ended, experiments) -> Identificat
     )
 
 
-def _stop_reason(ended: Ended) -> str:
-    if not ended.converged:
-        return "steps" if ended.spent else "no decrease"
-    if ended.noise_change > NOISE_TOLERANCE:
-        return "noise"
-    return "bound" if ended.pressed.any() else "converged"
-
-
-def _freedom(task: Task, ended: Ended) -> dict[str, float]:
-    """Degrees of freedom of the noise levels that were estimated."""
-    pairs = zip(task.channels, ended.freedom, task.counts.unknown_noise, strict=True)
-    return {name: float(freedom) for name, freedom, unknown in pairs if unknown}
-
-
-def _jacobian(task: Task, x, ended: Ended) -> np.ndarray:
-    """Derivatives of the residuals by the unknowns at the estimate."""
-    one = lambda a: jnp.asarray(a, x.dtype)[None]  # noqa: E731
-    values = repeated(samples_of(task.fit), 1)
-    data = Measurements(values, one(ended.noise), one(1.0))
-    return np.asarray(linearized(task.fit, x[None], data)[1][0])
-
-
-def _unknown_starts(task: Task) -> list[tuple[int, Freedom]]:
-    """Experiment and freedom of each start, in the order of the unknowns."""
-    return [
-        (i, free)
-        for batch, freedoms in zip(task.fit.batches, task.layout.freedoms, strict=True)
-        for (i, interval), free in zip(batch.members, freedoms, strict=True)
-        if interval == 0
-    ]
-
-
-def _start_names(task: Task, experiments) -> list[str]:
-    return [
-        f"{name} at the start of experiment {label(i, experiments[i])}"
-        for i, free in _unknown_starts(task)
-        for name in free.names
-    ]
-
-
-def _start_errors(task: Task, found: Sensitivity, names: Sequence[str]) -> dict[str, float]:
-    """Standard errors of the starts, in the units of what they are named after."""
-    sizes = np.concatenate([np.zeros(0), *(free.sizes for _, free in _unknown_starts(task))])
-    errors = np.sqrt(np.diagonal(found.covariance))
-    errors = np.where(open_entries(found), np.inf, errors)[len(errors) - len(sizes) :]
-    return dict(zip(names, errors * sizes, strict=True))
-
-
-def _noise(task: Task, ended: Ended) -> dict[str, float]:
-    """Noise levels by channel; the root mean square of those that were given."""
-    levels = {}
-    for c, name in enumerate(task.channels):
-        if task.counts.unknown_noise[c]:
-            levels[name] = float(ended.noise[c])
-            continue
-        batches = [b for b in task.fit.batches if c in b.channels]
-        weights = np.concatenate(
-            [np.asarray(b.weights)[:, b.channels.index(c)].ravel() for b in batches]
-        )
-        levels[name] = float(np.sqrt(np.mean(1.0 / weights[weights > 0] ** 2)))
-    return levels
-
-
-def _named(task: Task, chosen: np.ndarray) -> tuple[str, ...]:
-    return tuple(name for name, x in zip(task.channels, chosen, strict=True) if x)
-
-
-@eqx.filter_jit
-def _made(fit, x):
-    return fit.readings(x)
-
-
-def _starts(task: Task, x, experiments):
-    found = {}
-    for batch, made in zip(task.fit.batches, _made(task.fit, x), strict=True):
-        for run, (i, interval) in enumerate(batch.members):
-            if interval == 0:
-                found[i] = jax.tree.map(lambda a, run=run: a[run], made.first)
-    return tuple(found[i] for i in range(len(experiments)))
-
-
 def _passages(task: Task, x, names, experiments) -> tuple[SingularPassage, ...]:
     """With the estimate, or else with the guess: a fit may lose what vanishes with a parameter."""
-    passed = lambda x: singular_passages(task, x, _made(task.fit, x), names, experiments)  # noqa: E731
+    passed = lambda x: singular_passages(task, x, task.made(x), names, experiments)  # noqa: E731
     return passed(x) or tuple(one._replace(guessed=True) for one in passed(task.x))
 
 
-def _moved(starts: Sequence[State], experiments: Sequence[Experiment]) -> dict[str, float]:
+def _moved(starts: Mapping[int, State], experiments: Sequence[Experiment]) -> dict[str, float]:
     """How far starts that are known were brought to the constraints, by experiment."""
     return {
-        label(i, experiment): _change(experiment.start, start)
-        for i, (experiment, start) in enumerate(zip(experiments, starts, strict=True))
+        label(i, experiment): _change(experiment.start, starts[i])
+        for i, experiment in enumerate(experiments)
         if isinstance(experiment.start, State)
     }
 
@@ -199,41 +322,42 @@ def _change(one: State, other: State) -> float:
     return float(max(change(*x) for x in pairs))
 
 
-def _data(task: Task, x, ended: Ended, experiments: Sequence[Experiment]):
+def _stop_reason(ended: Ended) -> str:
+    if not ended.converged:
+        return "steps" if ended.spent else "no decrease"
+    if ended.noise_change > NOISE_TOLERANCE:
+        return "noise"
+    return "bound" if ended.pressed.any() else "converged"
+
+
+def _noise(task: Task, ended: Ended) -> dict[str, float]:
+    """Noise levels by channel; the root mean square of those that were given."""
+    levels = {}
+    for c, name in enumerate(task.channels):
+        levels[name] = float(ended.noise[c])
+        if not task.counts.unknown_noise[c]:
+            weights = np.concatenate([one.weights[c] for _, _, one in task.intervals])
+            levels[name] = float(np.sqrt(np.mean(1.0 / weights[weights > 0] ** 2)))
+    return levels
+
+
+def _data(task: Task, made: list[Readings], ended: Ended, experiments: Sequence[Experiment]):
     """Samples beside the model, by experiment and channel."""
+    channels = tuple(task.channels)
     model = [{n: np.full(e.ts.shape, np.nan) for n in e.measurements} for e in experiments]
-    for batch, made in zip(task.fit.batches, _made(task.fit, x), strict=True):
-        for run, (i, interval) in enumerate(batch.members):
-            at = task.layout.samples[i, interval]
-            for c, values in zip(batch.channels, np.asarray(made.values[run]), strict=True):
-                name = tuple(task.channels)[c]
-                if name in model[i]:
-                    model[i][name][at] = values[: at.size]
-    out = []
-    for experiment, found in zip(experiments, model, strict=True):
-        fitted = {}
-        for name, x in experiment.measurements.items():
-            c = tuple(task.channels).index(name)
-            level = np.full(x.values.shape, float(ended.noise[c]))
-            sigma = level if x.sigma is None else x.sigma
-            unit = task.channels[name].unit
-            fitted[name] = FittedChannel(experiment.ts, x.values, found[name], sigma, unit)
-        out.append(fitted)
-    return tuple(out)
+    for b, run, one in task.intervals:
+        for c, values in zip(task.fit.batches[b].channels, made[b].values[run], strict=True):
+            if channels[c] in model[one.experiment]:
+                model[one.experiment][channels[c]][one.at] = values[: one.at.size]
 
+    def fitted(experiment: Experiment, name: str, shown: np.ndarray) -> FittedChannel:
+        x = experiment.measurements[name]
+        level = np.full(x.values.shape, float(ended.noise[channels.index(name)]))
+        sigma = level if x.sigma is None else x.sigma
+        unit = task.channels[name].unit
+        return FittedChannel(experiment.ts, x.values, shown, sigma, unit)
 
-def _heaviest(data) -> str:
-    """Which channel drowns what others see, in words."""
-    sizes: dict[str, float] = {}
-    for experiment in data:
-        for name, x in experiment.items():
-            scaled = np.abs(np.where(np.isfinite(x.measured), x.model, 0.0)) / x.sigma
-            sizes[name] = max(sizes.get(name, 0.0), float(scaled.max(initial=0.0)))
-    name = max(sizes, key=sizes.__getitem__)
-    others = [x for y, x in sizes.items() if y != name and x > 0]
-    ratio = sizes[name] / min(others, default=sizes[name])
-    return (
-        f"is seen, but drowned by the weight of channel {name!r}: in units of their noise its "
-        f"samples are {ratio:.2g} times those of the channel that counts least. Check the noise "
-        f"level of {name!r}; what is left of the others is round-off beside it"
+    return tuple(
+        {name: fitted(experiment, name, x) for name, x in rows.items()}
+        for experiment, rows in zip(experiments, model, strict=True)
     )

@@ -10,8 +10,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, PyTree
 
-from jaxdae.identification.naming import values_of
-from jaxdae.identification.priors import Priors
+from jaxdae.identification.priors import Priors, values_of
 from jaxdae.identification.runs import Batch, Model, Readings
 from jaxdae.reprs import Module
 from jaxdae.tuning.parametrizations import Interval, is_parametrization, resolve
@@ -20,27 +19,17 @@ from jaxdae.tuning.parametrizations import Interval, is_parametrization, resolve
 _NEAR_BOUND = float(np.log(99.0))
 
 
-class Measured(NamedTuple):
-    """What was measured in the runs of a batch.
-
-    Args:
-        channels: samples, shape `(runs, channels, times)`.
-        starts: what the guesses of the starts say of `prior @ z`: zero, but in simulated data.
-    """
-
-    channels: Any
-    starts: Any
-
-
 class Samples(NamedTuple):
     """All that was measured.
 
     Args:
-        runs: for each batch.
+        channels: samples of each batch, shape `(runs, channels, times)`.
+        starts: of each batch what guesses say of `prior @ z`: zero, but in simulated data.
         priors: of the parameters that have one.
     """
 
-    runs: list[Measured]
+    channels: list[Any]
+    starts: list[Any]
     priors: Any
 
 
@@ -69,15 +58,26 @@ class Fit(Module):
         """Trained arrays, and coordinates of the starts for each batch."""
         return ravel_pytree(self.like)[1](x)
 
-    def params(self, trained: PyTree) -> PyTree:
+    def raw(self, x: Float[Array, " p"]) -> PyTree:
+        """Parameters with their parametrizations."""
+        return eqx.combine(self.split(x)[0], self.frozen)
+
+    def params(self, x: Float[Array, " p"]) -> PyTree:
         """Resolved parameters."""
-        return resolve(eqx.combine(trained, self.frozen))
+        return resolve(self.raw(x))
+
+    def values(self, x: Float[Array, " p"]) -> Float[Array, " k"]:
+        """The estimated numbers."""
+        return values_of(self.raw(x))
+
+    def samples(self) -> Samples:
+        """What was measured."""
+        starts = [jnp.zeros(b.runs.prior.shape[:2]) for b in self.batches]
+        return Samples([b.values for b in self.batches], starts, self.priors.means)
 
     def readings(self, x: Float[Array, " p"]) -> list[Readings]:
         """What the model says of every batch."""
-        trained, starts = self.split(x)
-        params = self.params(trained)
-        made = zip(self.batches, starts, strict=True)
+        params, made = self.params(x), zip(self.batches, self.split(x)[1], strict=True)
         return [self.model.readings(params, batch, z) for batch, z in made]
 
     def residuals(
@@ -91,20 +91,29 @@ class Fit(Module):
             noise: standard deviation of channels whose noise is not known, one for the others.
             weight: of the gaps between intervals, in units of the motion's size.
         """
-        (trained, starts), made = self.split(x), self.readings(x)
-        parts = []
-        for batch, z, found, measured in zip(self.batches, starts, made, values.runs, strict=True):
+        starts, made, parts = self.split(x)[1], self.readings(x), []
+        for i, (batch, z, found) in enumerate(zip(self.batches, starts, made, strict=True)):
             scale = noise[jnp.asarray(batch.channels)][:, None]
-            parts.append((found.values - measured.channels) * batch.weights / scale)
-            parts.append(jax.vmap(jnp.matmul)(batch.starts.tangent.prior, z) - measured.starts)
-        expected = values_of(eqx.combine(trained, self.frozen))[self.priors.entries]
+            parts.append((found.values - values.channels[i]) * batch.weights / scale)
+            parts.append(jax.vmap(jnp.matmul)(batch.runs.prior, z) - values.starts[i])
+        expected = self.values(x)[self.priors.entries]
         parts.append((expected - values.priors) / self.priors.sigmas)
-        parts.append(weight * self.gaps_between(made))  # last, so that they can be left out
+        parts.append(weight * self._gaps(made))  # last, so that they can be left out
         return jnp.concatenate([p.ravel() for p in parts])
+
+    def _gaps(self, made: list[Readings]) -> Float[Array, "joints d"]:
+        """Gaps between the end of an interval and the start of the next."""
+        if not self.joints.shape[0]:
+            return jnp.zeros((0, 0))
+        rows = lambda s: jnp.concatenate([s.q, s.v, s.w], axis=-1)  # noqa: E731
+        ends = jnp.concatenate([rows(x.states)[:, -1] for x in made])
+        starts = jnp.concatenate([rows(x.first) for x in made])
+        before, after = self.joints.T
+        return jax.vmap(jnp.matmul)(self.gaps, ends[before] - starts[after])
 
     @property
     def gap_count(self) -> int:
-        """Number of the last residuals, which are gaps."""
+        """Number of the last residuals, which are gaps, and of the unknowns they determine."""
         return self.gaps.shape[0] * self.gaps.shape[1]
 
     @property
@@ -113,11 +122,10 @@ class Fit(Module):
         trained, starts = self.like
         parts = [np.zeros(x.size, bool) for x in jax.tree.leaves(trained)]
         for batch, z in zip(self.batches, starts, strict=True):
-            later = np.array([interval > 0 for _, interval in batch.members])
-            parts.append(np.repeat(later, z.shape[1]))
+            parts.append(np.repeat([number > 0 for _, number in batch.members], z.shape[1]))
         return np.concatenate(parts)
 
-    def units(self, x: np.ndarray) -> Float[np.ndarray, " p"]:
+    def units(self, x: np.ndarray) -> Float[np.ndarray, "*fits p"]:
         """What a change of each unknown is small against: its value, where it has a unit.
 
         Logarithms and other parametrizations, starts in their scales, and zeros have one.
@@ -136,14 +144,3 @@ class Fit(Module):
         leaves = jax.tree.leaves(trained, is_leaf=is_parametrization)
         marks = [np.full(y.size, of_kind(x)) for x in leaves for y in jax.tree.leaves(x)]
         return np.concatenate([*marks, *(np.zeros(z.size, bool) for z in starts)])
-
-    def gaps_between(self, made: list[Readings]) -> Float[Array, "joints d"]:
-        """Gaps between the end of an interval and the start of the next."""
-        if not self.joints.shape[0]:
-            return jnp.zeros((0, 0))
-        every = lambda which: jnp.concatenate(  # noqa: E731
-            [jnp.concatenate([s.q, s.v, s.w], axis=1) for s in which]
-        )
-        ends, starts = every([x.last for x in made]), every([x.first for x in made])
-        before, after = self.joints.T
-        return jax.vmap(jnp.matmul)(self.gaps, ends[before] - starts[after])

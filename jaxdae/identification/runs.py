@@ -1,4 +1,4 @@
-"""The runs that explain the data: experiments and their intervals, in batches of one kind."""
+"""The runs that explain the data, in batches of one kind, and what channels show of them."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -11,12 +11,12 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxdae.formulations.base import AbstractFormulation
-from jaxdae.identification.starts import moved, projected
+from jaxdae.identification.starts import moved
 from jaxdae.reprs import Module
 from jaxdae.results.trajectory import Trajectory
 from jaxdae.runs import prepare
 from jaxdae.simulation.run import run
-from jaxdae.systems import State, System
+from jaxdae.systems import consistent_state, State, System
 from jaxdae.systems.calls import check_instance
 
 
@@ -29,86 +29,64 @@ class Settings(Module):
     max_steps: int = eqx.field(static=True)
     backend: Any = eqx.field(static=True)
 
+    @property
+    def fixed_step(self) -> float | None:
+        """Length of fixed steps; of adaptive ones `dt` is the first."""
+        asked = self.stepsize_controller
+        return self.dt if asked is None or isinstance(asked, diffrax.ConstantStepSize) else None
 
-class Span(NamedTuple):
-    """Times of one run [s], from an origin of their own.
+
+class Runs(NamedTuple):
+    """How runs are made, with a leading axis of runs.
 
     Args:
-        start: where it starts.
-        end: where it ends.
+        start: time where it starts [s], from `origin`.
+        end: where it ends [s].
         samples: where the channels are read; the last is the end.
-        origin: what is added to them; zero where the system or its input depends on time.
+        origin: what is added to these times; zero where system or input depends on time.
+        guess: state at the start; of starts that are functions of the system, what they give.
+        moves: from independent coordinates to changes of it.
+        prior: from these coordinates to what the guess's own noise makes of them.
+        given: controller and conditions.
     """
 
     start: Any
     end: Any
     samples: Any
     origin: Any
-
-
-class Start(NamedTuple):
-    """How one run begins.
-
-    Args:
-        guess: the state; of starts that are functions of the system, what they give at first.
-        tangent: independent coordinates of what may be moved.
-    """
-
     guess: Any
-    tangent: Any
-
-
-class Template(NamedTuple):
-    """The longest run of a batch, for what is decided when a program is made.
-
-    Args:
-        start: where it starts [s].
-        end: where it ends [s].
-        steps: number of fixed steps, or `None`.
-        samples: number of samples.
-    """
-
-    start: float
-    end: float
-    steps: int | None
-    samples: int
-
-    @property
-    def dt(self) -> float | None:
-        """Length of fixed steps; above the quotient by round-off, not to make a step more."""
-        return None if self.steps is None else (self.end - self.start) / self.steps * (1 + 1e-9)
-
-    @property
-    def ts(self) -> np.ndarray:
-        """Times of as many samples."""
-        return np.linspace(self.start, self.end, self.samples)
+    moves: Any
+    prior: Any
+    given: Any
 
 
 class Batch(Module):
     """Runs of one kind; every array has a leading axis of runs.
 
     Args:
-        spans: times.
-        starts: how they begin.
-        given: controllers and conditions.
+        runs: how they are made.
         values: samples, shape `(runs, channels, times)`; zero where there is none.
         weights: one over the noise, zero where there is no sample.
         channels: which channels these are.
         function: the start as a function of the system, if it is one.
         project: whether starts are brought onto the constraints.
         members: experiment and interval of each run.
+        longest: start, end [s] and fixed step (or `None`) of the longest run, for what is decided
+            when a program is made.
     """
 
-    spans: Span
-    starts: Start
-    given: Any
+    runs: Runs
     values: Float[Array, "runs channels times"]
     weights: Float[Array, "runs channels times"]
     channels: tuple[int, ...] = eqx.field(static=True)
     function: Callable | None = eqx.field(static=True)
     project: bool = eqx.field(static=True)
     members: tuple[tuple[int, int], ...] = eqx.field(static=True)
-    template: Template = eqx.field(static=True)
+    longest: tuple[float, float, float | None] = eqx.field(static=True)
+
+    def member(self, tree: Any, index: int) -> Any:
+        """One run of a tree; what is no array all runs share."""
+        return jax.tree.map(lambda x: x[index] if eqx.is_array(x) else x, tree)
 
 
 class Readings(NamedTuple):
@@ -123,11 +101,6 @@ class Readings(NamedTuple):
     values: Any
     first: State
     states: State
-
-    @property
-    def last(self) -> State:
-        """States at the ends."""
-        return jax.tree.map(lambda x: x[:, -1], self.states)
 
 
 class Model(Module):
@@ -165,49 +138,42 @@ class Model(Module):
         return system, formulation, controller if own is None else own
 
     def readings(self, params, batch: Batch, z: Float[Array, "runs d"]) -> Readings:
-        """Channels, and states at both ends, of all runs of a batch.
+        """Channels and states of all runs of a batch, whose starts have the coordinates `z`."""
 
-        Args:
-            params: resolved parameters.
-            batch: the runs.
-            z: independent coordinates of their starts.
-        """
-
-        def one(span, start, given, z):
-            system, formulation, controller = self.parts(params, given)
-            state = self._start(system, span.start, batch, start, z)
-            parts = (system, formulation, controller)
-            trajectory = self._simulated(parts, state, span, batch.template)
+        def one(member: Runs, z):
+            parts = self.parts(params, member.given)
+            guess = member.guess if batch.function is None else batch.function(parts[0])
+            state = moved(guess, member.moves, z)
+            if batch.project:
+                state = consistent_state(parts[0], state.q, state.v, member.start, w=state.w)
+            trajectory = self._simulated(parts, state, member, batch.longest)
             values = jnp.stack([_read(self.channels[c], trajectory) for c in batch.channels])
             # Fixed steps may go on past the end of a run, and fail there.
             values = jnp.where(jnp.isfinite(trajectory.ts), values, jnp.nan)
             return Readings(values, state, trajectory.states)
 
-        return eqx.filter_vmap(one)(batch.spans, batch.starts, batch.given, z)
+        return eqx.filter_vmap(one)(batch.runs, z)
 
-    def _start(self, system, t, batch: Batch, start: Start, z) -> State:
-        guess = start.guess if batch.function is None else batch.function(system)
-        state = moved(guess, start.tangent, z)
-        return projected(system, t, state) if batch.project else state
-
-    def _simulated(self, parts, state: State, span: Span, template: Template) -> Trajectory:
+    def _simulated(self, parts, state: State, member: Runs, longest) -> Trajectory:
         """One run at its own times, of which the program knows only how many they are."""
         (system, formulation, controller), settings = parts, self.settings
+        t0, t1, dt = longest
+        ts = jnp.asarray(np.linspace(t0, t1, member.samples.shape[0]))
         problem, method = prepare(
-            system, formulation, state, t0=template.start, t1=template.end, dt=template.dt,
+            system, formulation, state, t0=t0, t1=t1, dt=dt,
             solver=settings.solver, stepsize_controller=settings.stepsize_controller,
-            saveat=diffrax.SaveAt(ts=jnp.asarray(template.ts)), controller=controller,
+            saveat=diffrax.SaveAt(ts=ts), controller=controller,
             adjoint=diffrax.ForwardMode(), backend=settings.backend, progress=False, throw=False,
             work=False, start_tolerance=None, max_steps=settings.max_steps,
         )  # fmt: skip
         cast = lambda x: jnp.asarray(x, state.q.dtype)  # noqa: E731
         if problem.times.grid is None:
-            times = problem.times._replace(start=cast(span.start), end=cast(span.end))
+            times = problem.times._replace(start=cast(member.start), end=cast(member.end))
             problem = problem._replace(times=times)
-        saveat = eqx.tree_at(lambda s: s.subs.ts, method.saveat, cast(span.samples))
+        saveat = eqx.tree_at(lambda s: s.subs.ts, method.saveat, cast(member.samples))
         method = method._replace(saveat=saveat)
         trajectory = Trajectory.of(problem, method, run(problem, method))
-        return eqx.tree_at(lambda x: x.ts, trajectory, trajectory.ts + cast(span.origin))
+        return eqx.tree_at(lambda x: x.ts, trajectory, trajectory.ts + cast(member.origin))
 
 
 def _read(channel: Callable, trajectory: Trajectory):

@@ -17,7 +17,7 @@ from helpers.measured_oscillator import (
     START,
 )
 from jaxdae.identification import Channel, Experiment, identify, Measurement
-from jaxdae.identification.cautions import autocorrelation
+from jaxdae.identification.findings import autocorrelation
 
 TS = np.linspace(0.05, 10.0, 200)
 GUESS = {"stiffness": jaxdae.tuning.Positive(3.0), "damping": jnp.array(0.4)}

@@ -11,7 +11,8 @@ from scipy.optimize import curve_fit
 import jaxdae
 from helpers.measured_oscillator import build, CHANNELS, motion, record, speed, START, TIMES
 from jaxdae.identification import Channel, Experiment, identify, Measurement, repetitions
-from jaxdae.identification.uncertainty import open_directions, Sensitivity
+from jaxdae.identification.findings import open_directions
+from jaxdae.identification.uncertainty import Sensitivity
 
 GUESS = {"stiffness": jaxdae.tuning.Positive(3.0), "damping": jnp.array(0.4)}
 # Fixed steps of Dopri8 err by less than 1e-9 here, the least squares of both by their tolerances.

@@ -7,7 +7,7 @@ import pytest
 
 import jaxdae
 from helpers.measured_oscillator import build, CHANNELS, motion, speed, START, TIMES
-from jaxdae.identification import Channel, estimate, Experiment, identify, Measurement
+from jaxdae.identification import Channel, Experiment, identify, least_squares, Measurement
 
 DAMPING = 0.2
 
@@ -80,7 +80,7 @@ def test_data_without_noise_are_said_to_have_none():
 
 @pytest.mark.slow
 def test_noise_levels_that_still_change_are_an_ending_of_their_own(rng, monkeypatch):
-    monkeypatch.setattr(estimate, "_MOST_ROUNDS", 1)
+    monkeypatch.setattr(least_squares, "_MOST_ROUNDS", 1)
     values = motion(TIMES, 4.0, DAMPING) + 0.02 * rng.normal(size=50)
     with pytest.warns(RuntimeWarning, match=r"noise levels do not converge, they still change by"):
         result = fitted({"place": Measurement(values)})

@@ -16,10 +16,10 @@ from jaxdae.identification import (
     repetitions,
     UnknownStart,
 )
-from jaxdae.identification.store import Store
+from jaxdae.identification.identify import _Checkpoint
 from jaxdae.models import CartesianPendulum
 from jaxdae.solvers import RK4
-from jaxdae.tuning import CheckpointError
+from jaxdae.tuning import checkpoint, CheckpointError
 
 GUESS = {"stiffness": jaxdae.tuning.Positive(3.0), "damping": jnp.array(0.4)}
 NAMES = ("stiffness", "damping")
@@ -172,10 +172,8 @@ class InterruptedFitError(Exception):
 
 def interrupted(monkeypatch, path, after):
     """A fit that is killed after so many saves."""
-    from jaxdae.identification import store
-
     saves = []
-    original = store.Store.save
+    original = _Checkpoint.save
 
     def save(self, now):
         original(self, now)
@@ -185,7 +183,7 @@ def interrupted(monkeypatch, path, after):
 
     experiment = record(np.random.default_rng(2), given=False)
     with monkeypatch.context() as patch:
-        patch.setattr(store.Store, "save", save)
+        patch.setattr(_Checkpoint, "save", save)
         with pytest.raises(InterruptedFitError):
             fitted(experiment, checkpoint=path)
     return saves
@@ -193,12 +191,9 @@ def interrupted(monkeypatch, path, after):
 
 def test_a_file_has_one_fit_at_a_time(tmp_path):
     path = tmp_path / "fit.ckpt"
-    stores = [Store(path, resume=True, overwrite=False, contents={}) for _ in range(2)]
     refusal = r"identify: another run writes the checkpoint .*fit\.ckpt \(process \d+ on"
-    with stores[0].alone(), pytest.raises(CheckpointError, match=refusal), stores[1].alone():
-        pass
-    with stores[1].alone():
-        pass
+    with checkpoint.alone(path, "another"), pytest.raises(CheckpointError, match=refusal):
+        fitted(record(np.random.default_rng(2)), checkpoint=path)
 
 
 @pytest.mark.slow

@@ -13,11 +13,15 @@ import jaxdae
 from helpers.rubbing_crank import rubbing_motion, RubbingCrank
 from jaxdae.formulations import AbstractFormulation
 from jaxdae.identification import Channel, Experiment, Identification, identify, Measurement
-from jaxdae.identification.cautions import warnings_of
-from jaxdae.identification.naming import names_of
+from jaxdae.identification.findings import (
+    Opening,
+    singular_passages,
+    SingularPassage,
+    warnings_of,
+)
 from jaxdae.identification.preparation import prepared
+from jaxdae.identification.priors import raw_names_of
 from jaxdae.identification.runs import Model, Readings, Settings
-from jaxdae.identification.singular import Opening, singular_passages, SingularPassage
 from jaxdae.models import SliderCrank
 from jaxdae.systems import State
 
@@ -70,7 +74,7 @@ def passages(build, params, runs=1, states=None, settings=ADAPTIVE):
     )
     first = jax.tree.map(lambda x: jnp.stack([x] * runs), begun(SliderCrank()))
     made = [Readings(None, first, all_states)]
-    return singular_passages(task, task.x, made, names_of(params).raw, experiments)
+    return singular_passages(task, task.x, made, raw_names_of(params), experiments)
 
 
 def test_links_of_one_length_keep_the_position():
