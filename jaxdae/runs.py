@@ -32,7 +32,7 @@ from jaxdae.simulation.problem import (
 )
 from jaxdae.simulation.run import backend_of, run
 from jaxdae.simulation.saving import asked_times, is_end
-from jaxdae.solvers.grid import Grid
+from jaxdae.solvers.grid import Grid, known_ends, with_known_ends
 from jaxdae.solvers.projected import parts_of, Projected
 from jaxdae.systems import State, System
 from jaxdae.systems.checks import is_concrete
@@ -83,7 +83,9 @@ def simulate(
             by default `diffrax.Dopri8()`. `jaxdae.solvers.Projected(solver)` takes every step, and
             every saved state, onto the constraints.
         stepsize_controller: any of diffrax's; by default `PIDController` with `rtol = atol = 1e-8`
-            in float64, `1e-5` in float32.
+            in float64, `1e-5` in float32. Times at which the input jumps, or a step should end, are
+            given by `diffrax.ClipStepSizeController(diffrax.PIDController(…), jump_ts=…)` or
+            `step_ts=…`: a step then ends there instead of being rejected again and again.
         saveat: any `diffrax.SaveAt`; by default every step of a fixed-step run (when `t0`, `t1`
             and `dt` are plain numbers), else 201 equally spaced times. A `fn(t, y, args)` in it
             receives the `State` as `y`. Times between steps are interpolated to the solver's order
@@ -102,11 +104,11 @@ def simulate(
             integrates all of the run: on processors one lane of a vector register for each batch
             member, on GPUs by NVIDIA one thread. `"auto"` takes the native one where it can serve.
             It needs llvmlite, which loads here, an explicit Runge-Kutta method, a Kvaerno method or
-            Rodas5P (up to some thirty states), fixed steps or diffrax's `PIDController`, and saved
-            states; on a GPU compute capability 7.0 and a driver of CUDA 12.0 at least, and no
-            toolkit. `Trajectory.backend` says what was used and why. Both give the same numbers to
-            round-off. The plain program makes the derivatives of native runs by times, and others
-            that no kernel has; `"native"` refuses them.
+            Rodas5P (up to some thirty states), fixed steps or diffrax's `PIDController`, with known
+            ends of steps or without, and saved states; on a GPU compute capability 7.0 and a driver
+            of CUDA 12.0 at least, and no toolkit. `Trajectory.backend` says what was used and why.
+            Both give the same numbers to round-off. The plain program makes the derivatives of
+            native runs by times, and others that no kernel has; `"native"` refuses them.
         progress: `True` for a progress bar, or one of diffrax's progress meters.
         throw: raise an error when the run fails: a `SimulationError` that says where and why, or,
             inside a JAX transformation, the runtime error of the compiled program. Otherwise the
@@ -241,7 +243,7 @@ def prepare(
     problem = problem._replace(formulation=formulation.in_direction(sign))
     method = Method(
         solver,
-        None if fixed else stepsize_controller,
+        None if fixed else with_known_ends(stepsize_controller, times),
         diffrax.SaveAt(t0=True, steps=True) if saveat is None and fixed else saveat,
         diffrax.RecursiveCheckpointAdjoint() if adjoint is None else adjoint,
         _meter(progress),
@@ -324,7 +326,8 @@ def _with_backend(problem: Problem, method: Method, backend) -> tuple[Problem, M
     chosen = backends.choose(backend, why_not)
     strict = backend == "native"
     if chosen == "native":
-        why_not = None if strict else _left_to_plain(times, method.saveat)
+        control = method.stepsize_controller
+        why_not = None if strict else _left_to_plain(times, method.saveat, control)
     return problem, method._replace(backend=chosen, strict=strict, why_not=why_not)
 
 
@@ -353,11 +356,13 @@ def _with_checked_times(problem: Problem, method: Method, throw: bool) -> tuple[
     return problem, method._replace(saveat=eqx.combine(saved, rest))
 
 
-def _left_to_plain(times: Times, saveat) -> str | None:
+def _left_to_plain(times: Times, saveat, controller) -> str | None:
     """What the plain program does for a native run, in words; `None` for nothing."""
     from jaxdae.kernels.integration.run import TIMES  # loaded with the native backend alone
 
-    varying = (times.start, times.end, times.first_step, None if saveat is None else saveat.subs.ts)
+    saved = None if saveat is None else saveat.subs.ts
+    ends = known_ends(controller)
+    varying = (times.start, times.end, times.first_step, saved, ends.steps, ends.jumps)
     return None if is_concrete(varying) else f"only {TIMES}"
 
 

@@ -19,6 +19,7 @@ from jaxdae.diagnosis.findings import Finding, Findings
 from jaxdae.diagnosis.passages import near
 from jaxdae.diagnosis.preconditions import rest_along
 from jaxdae.simulation.problem import Method, Problem
+from jaxdae.solvers.grid import known_ends
 
 
 def diagnose(problem: Problem, method: Method, trajectory: Any, *, rows: bool = True) -> Findings:
@@ -60,7 +61,7 @@ def _known(found: list[Finding | None]) -> tuple[Finding, ...]:
 
 def _tolerance(problem: Problem, method: Method) -> float | None:
     """Of the step control; `None` for fixed steps."""
-    asked, times = method.stepsize_controller, problem.times
+    asked, times = known_ends(method.stepsize_controller).controller, problem.times
     fixed = times.grid is not None or (asked is None and times.first_step is not None)
     if fixed or isinstance(asked, diffrax.ConstantStepSize):
         return None

@@ -20,7 +20,7 @@ from jaxdae.formulations.structure import depends_on_any
 from jaxdae.linalg.tree_partition import connected_parts
 from jaxdae.memory import Memory
 from jaxdae.solvers.constrained_term import check_terms
-from jaxdae.solvers.grid import Grid
+from jaxdae.solvers.grid import Grid, known_ends
 from jaxdae.solvers.projected import parts_of
 from jaxdae.stability.stability_functions import amplification, has_stability_function
 from jaxdae.systems.calls import call_with_shapes, check_parameters
@@ -135,6 +135,11 @@ def check_solver(solver, formulation, stepsize_controller, dt, work) -> None:
 
 
 def _check_tolerances(stepsize_controller) -> None:
+    ends = known_ends(stepsize_controller)
+    stepsize_controller = ends.controller
+    for name, value in (("step_ts", ends.steps), ("jump_ts", ends.jumps)):
+        if value is not None and is_concrete(value) and not np.isfinite(value).all():
+            raise ValueError(f"{name} of ClipStepSizeController must be finite times; got {value}.")
     kind = type(stepsize_controller).__name__
     values = {name: getattr(stepsize_controller, name, None) for name in ("rtol", "atol")}
     for name, value in values.items():

@@ -232,6 +232,10 @@ def exported_run(problem: Problem, method: Method, state: State, name: str, quan
     sub: Any = diffrax.SubSaveAt(ts=times.saved) if method.saveat is None else method.saveat.subs
     y0 = (formulation.init(problem.system, times.start, problem.state), None)
     plan, _ = planned(problem, method, sub, y0)
+    if plan.step_ends:
+        raise backends.UnsuitedError(
+            "adaptive steps end at times known beforehand, for which compiled runs have no argument"
+        )
     run = plan.integration()
     inputs = inputs_of(problem, state)
     reader = Reader(plan, method.solver, quantities)

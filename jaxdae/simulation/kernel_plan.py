@@ -19,6 +19,7 @@ from jaxdae.simulation.field import field, vector_field
 from jaxdae.simulation.plain import step_control
 from jaxdae.simulation.problem import Method, Problem
 from jaxdae.solvers.constrained_term import ConstrainedTerm
+from jaxdae.solvers.grid import known_ends
 from jaxdae.solvers.implicit_stages import with_tolerances
 from jaxdae.solvers.kernel_steps import Equations, step_method
 from jaxdae.solvers.projected import parts_of
@@ -43,6 +44,7 @@ class KernelPlan(NamedTuple):
         rows: how many of them.
         adaptive: whether the steps are.
         first_given: whether the length of the first adaptive step is.
+        step_ends: whether there are times at which adaptive steps end.
         max_steps: largest number of adaptive steps.
         strict: whether derivatives that no kernel has are refused.
         static: all of system, formulation, controller and step control but their arrays.
@@ -61,6 +63,7 @@ class KernelPlan(NamedTuple):
     rows: int
     adaptive: bool
     first_given: bool
+    step_ends: bool
     max_steps: int
     strict: bool
     static: Any
@@ -92,12 +95,14 @@ class KernelPlan(NamedTuple):
 
         # Runs that save other rows have the same programs, which take longest to trace.
         saving = Saving(start=False, every=0, times=False)
-        alone = self._replace(saving=saving, rows=0, first_given=False, max_steps=0, strict=False)
+        alone = self._replace(
+            saving=saving, rows=0, first_given=False, step_ends=False, max_steps=0, strict=False
+        )
         declared = (self.static, self.solver)
         initial_value = _PROBLEMS.get(alone.key(), declared, self._initial_value)
         run = Run(
             initial_value, self.saving, self.rows, self.max_steps, self.first_given,
-            strict=self.strict,
+            step_ends=self.step_ends, strict=self.strict,
         )  # fmt: skip
         try:
             run.programs()
@@ -171,7 +176,8 @@ def planned(problem: Problem, method: Method, sub, y0) -> tuple[KernelPlan, Numb
     """
     times = problem.times
     adaptive = times.grid is None
-    control = step_control(method.stepsize_controller, times) if adaptive else None
+    ends = known_ends(method.stepsize_controller)
+    control = step_control(ends.controller, times) if adaptive else None
     solver = _with_iteration(method.solver, control)
     arrays, static = eqx.partition((problem.parts, control), eqx.is_array)
     leaves, structure = jax.tree.flatten(arrays)
@@ -188,7 +194,7 @@ def planned(problem: Problem, method: Method, sub, y0) -> tuple[KernelPlan, Numb
     saving, rows = _saving(sub, method.max_steps if adaptive else len(times.grid) - 1)
     plan = KernelPlan(
         solver, method.direction, saving, rows, adaptive, times.first_step is not None,
-        method.max_steps, method.strict, static, structure,
+        adaptive and ends.has_any, method.max_steps, method.strict, static, structure,
         tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in leaves),
         start_structure, tuple((x.shape, str(x.dtype)) for x in starts), start.size, start.dtype,
         unravel,

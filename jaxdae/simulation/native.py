@@ -17,6 +17,7 @@ from jaxdae.simulation.kernel_plan import KernelPlan, MOST_STATES, planned
 from jaxdae.simulation.plain import PlainBackend
 from jaxdae.simulation.problem import Integration, Method, Problem, Times
 from jaxdae.simulation.saving import is_plain
+from jaxdae.solvers.grid import known_ends
 from jaxdae.solvers.kernel_steps import step_method
 from jaxdae.solvers.projected import parts_of
 
@@ -48,7 +49,7 @@ class NativeBackend(AbstractBackend):
         with _LOCK:  # JAX may trace in several threads
             run = _INTEGRATIONS.get(plan.key(), (plan.static, plan.solver), plan.integration)
         sign = jnp.where(times.start <= times.end, 1.0, -1.0).astype(times.start.dtype)
-        asked = _increasing(times, plan, sub, sign)
+        asked = _increasing(times, plan, sub, sign, method.stepsize_controller)
         rows, final, *more = integrate(run, *numbers, asked)
         steps = _adaptive(sign, *more) if plan.adaptive else _fixed(times, sub)
         if sub.t1 and not (sub.steps == 1 or steps.on_rows):
@@ -95,6 +96,7 @@ def _of_solver(solver) -> str | None:
 
 
 def _of_controller(controller) -> str | None:
+    controller = known_ends(controller).controller
     if controller is None or type(controller) is diffrax.PIDController:
         return None
     return f"steps are chosen by {type(controller).__name__}, not by diffrax.PIDController"
@@ -124,8 +126,10 @@ def _of_settings(adjoint, meter) -> str | None:
 # Times and rows.
 
 
-def _increasing(times: Times, plan: KernelPlan, sub, sign) -> list:
+def _increasing(times: Times, plan: KernelPlan, sub, sign, controller) -> list:
     """Times as the kernel takes them."""
+    from jaxdae.kernels.integration.step_ends import step_ends
+
     ts = [sign * sub.ts] if plan.saving.times else []
     if not plan.adaptive:
         return [sign * times.grid, *ts]
@@ -133,6 +137,10 @@ def _increasing(times: Times, plan: KernelPlan, sub, sign) -> list:
     # Diffrax, too, goes to the end from so close to it.
     floor = jax.lax.fori_loop(0, 100, lambda _, x: eqxi.prevbefore(x), jax.lax.stop_gradient(end))
     first = [] if times.first_step is None else [sign * times.first_step]
+    ends = known_ends(controller)
+    if plan.step_ends:
+        steps, jumps = (None if x is None else sign * x for x in (ends.steps, ends.jumps))
+        first.append(step_ends(steps, jumps, times.start.dtype))
     return [sign * times.start, end, floor, *first, *ts]
 
 

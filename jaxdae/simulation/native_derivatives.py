@@ -1,6 +1,7 @@
 """Native runs by diffrax, for the derivatives that no kernel has."""
 
 from collections.abc import Callable
+from typing import Any
 
 import diffrax
 import jax
@@ -10,6 +11,7 @@ from jax.flatten_util import ravel_pytree
 from jaxdae.derivatives.functions import FORWARD, Function, REVERSE
 from jaxdae.kernels.integration.run import Run
 from jaxdae.kernels.integration.saving import Summary
+from jaxdae.kernels.integration.step_ends import jumps_of
 from jaxdae.simulation.problem import Times
 from jaxdae.solvers.grid import Grid
 
@@ -37,8 +39,11 @@ def plain_run(run: Run, field: Callable, solver, parts: Callable, sign: Callable
 
     def base(mode: str, y, *values) -> list[jax.Array]:
         parameters, s = values[:count], sign(values[:count])
-        times = _times(run, [s * x for x in values[count:]])
+        times, ends = _times(run, list(values[count:]), s)
         args, controller = parts(parameters)
+        if ends is not None:
+            steps, jumps = (s * x for x in jumps_of(ends))
+            controller = diffrax.ClipStepSizeController(controller, steps, jumps)
         adjoint = _ADJOINTS.get(mode, diffrax.DirectAdjoint)()
         result = diffrax.diffeqsolve(
             diffrax.ODETerm(field), solver, times.start, times.end, times.first_step,
@@ -53,13 +58,16 @@ def plain_run(run: Run, field: Callable, solver, parts: Callable, sign: Callable
     return Function(base, tuple(shapes), one_way=one_way)
 
 
-def _times(run: Run, times: list) -> Times:
-    ts = times.pop() if run.saving.times else None
+def _times(run: Run, times: list, s) -> tuple[Times, Any]:
+    """Times of the run; those at which adaptive steps end, as the kernel takes them, or `None`."""
+    ts = s * times.pop() if run.saving.times else None
+    ends = times.pop() if run.step_ends else None
+    times = [s * x for x in times]
     if not run.adaptive:
         (grid,) = times
-        return Times(grid[0], grid[-1], None, grid, ts)
+        return Times(grid[0], grid[-1], None, grid, ts), ends
     t0, t1, _, *first = times
-    return Times(t0, t1, first[0] if first else None, None, ts)
+    return Times(t0, t1, first[0] if first else None, None, ts), ends
 
 
 def _saveat(run: Run, ts) -> diffrax.SaveAt:

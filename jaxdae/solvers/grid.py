@@ -1,9 +1,11 @@
-"""Fixed steps whose ends are known beforehand."""
+"""Ends of steps that are known beforehand: those of fixed steps, and some of adaptive ones."""
 
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import diffrax
 import equinox as eqx
+import jax.numpy as jnp
 from jaxtyping import Array, Real
 
 
@@ -37,6 +39,59 @@ class Grid(diffrax.AbstractStepSizeController):
         del t0, y0, y1_candidate, args, y_error, error_order
         following = self.ts[controller_state]
         return True, t1, following, False, controller_state + 1, diffrax.RESULTS.successful
+
+
+class KnownEnds(NamedTuple):
+    """A step size controller, and the times at which its steps have to end.
+
+    Args:
+        controller: what chooses the steps between those times.
+        steps: times at which a step ends [s], shape (k,), or `None`.
+        jumps: times just before which a step ends and just after which the next begins [s], shape
+            (l,), or `None`.
+    """
+
+    controller: Any
+    steps: Any = None
+    jumps: Any = None
+
+    @property
+    def has_any(self) -> bool:
+        """Whether there are such times."""
+        return any(x is not None and x.size for x in (self.steps, self.jumps))
+
+
+def known_ends(controller) -> KnownEnds:
+    """The parts of a `diffrax.ClipStepSizeController`; of any other, that and no times."""
+    plain = type(controller) is diffrax.ClipStepSizeController
+    # Rejected steps that are gone to again, for noise, are a memory of the controller itself.
+    if not plain or controller.store_rejected_steps is not None:
+        return KnownEnds(controller)
+    return KnownEnds(controller.controller, controller.step_ts, controller.jump_ts)
+
+
+def with_known_ends(controller, times):
+    """The same controller with its known ends of steps as a run takes them.
+
+    Args:
+        controller: any step size controller, or `None`.
+        times: of the run, arrays of its precision.
+
+    Returns:
+        One with times of that precision. Jumps at the two ends of the run, or beyond, are none of
+        it: the last step goes to the end itself.
+    """
+    if known_ends(controller).controller is controller:
+        return controller
+    first, last = jnp.minimum(times.start, times.end), jnp.maximum(times.start, times.end)
+    steps, jumps = (
+        None if x is None else x.astype(times.start.dtype)
+        for x in (controller.step_ts, controller.jump_ts)
+    )
+    if jumps is not None:
+        behind = jnp.where(times.start <= times.end, jnp.inf, -jnp.inf)
+        jumps = jnp.where((first < jumps) & (jumps < last), jumps, behind)
+    return diffrax.ClipStepSizeController(controller.controller, steps, jumps)
 
 
 def direction_of(steps: Sequence[float]) -> int | None:

@@ -1,5 +1,6 @@
 """How kernels make the steps of solvers."""
 
+import functools
 import operator
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
@@ -7,6 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 import diffrax
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from jaxdae.linalg.packing import packed, packed_size, unpacked
@@ -88,8 +90,18 @@ class ExplicitRungeKutta(AbstractStepMethod):
         return Step(y, error, f[: self.carried(y0.size)], dense)
 
     def interpolate(self, t0, t1, y0, y1, dense, t):
-        make: Any = self.solver.interpolation_cls
+        make: Any = _in_dtype(self.solver.interpolation_cls, y0.dtype)
         return make(t0=t0, t1=t1, y0=y0, y1=y1, k=dense).evaluate(t)
+
+
+@functools.cache
+def _in_dtype(interpolation: Any, dtype: np.dtype) -> Any:
+    """Dense output with coefficients in the precision of a kernel, which has no other numbers."""
+    fourth = diffrax.FourthOrderPolynomialInterpolation
+    if not (isinstance(interpolation, type) and issubclass(interpolation, fourth)):
+        return interpolation
+    coefficients = np.asarray(interpolation.c_mid, dtype)
+    return type(interpolation.__name__, (interpolation,), {"c_mid": coefficients})
 
 
 class Equations(NamedTuple):

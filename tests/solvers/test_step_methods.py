@@ -120,3 +120,16 @@ def test_an_explicit_method_is_a_tableau_on_both_backends():
     np.testing.assert_allclose(native, plain, rtol=1e-14)
     # h^4 / 24 in each of ten steps, as much as the solution allows to add up.
     np.testing.assert_allclose(native, np.cos(1.0), atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "solver",
+    [diffrax.Heun(), diffrax.Bosh3(), diffrax.Dopri5(), diffrax.Tsit5(), diffrax.Dopri8()],
+    ids=lambda x: type(x).__name__,
+)
+def test_dense_output_in_single_precision_has_no_numbers_of_double_precision(solver):
+    method = method_of(solver)
+    t, y = jnp.float32(0.3), jnp.zeros(2, jnp.float32)
+    dense = jnp.zeros(method.dense_shape(2), jnp.float32)
+    program = jax.make_jaxpr(method.interpolate)(t, t + 1, y, y, dense, t)
+    assert "f64" not in str(program)

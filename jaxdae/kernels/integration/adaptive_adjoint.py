@@ -51,6 +51,7 @@ class AdaptiveAdjoint(Adjoint):
             self.control.advance()
             with lanes.loop(lanes.width) as lane, lanes.if_then(self._is_busy(lane)):
                 self._proceed(log, lane)
+            self.control.begin_after_jumps(self.any)
 
     def _is_busy(self, lane):
         return self.lanes.count(self.busy, lane).differs(0)

@@ -7,6 +7,7 @@ import diffrax
 from jaxdae.kernels.integration.fixed_steps import Start
 from jaxdae.kernels.integration.saved_times import Step, TimeRows
 from jaxdae.kernels.integration.saving import Saving, Summary
+from jaxdae.kernels.integration.step_ends import StepEnds
 from jaxdae.kernels.integration.step_programs import control_shape
 from jaxdae.kernels.llvm.batch_loops import Buffer, Lanes
 from jaxdae.kernels.llvm.module import Definition
@@ -42,6 +43,11 @@ class Control:
         self.control, self._next_control = lanes.array(self.states), lanes.array(self.states)
         self._carry, self._next_carry = lanes.array(problem.carried), lanes.array(problem.carried)
         self.keep, self.code, self._t0, self._t1 = (lanes.array(1) for _ in range(4))
+        self._ends = None
+        if run.step_ends:
+            index = count + len(self._given)
+            times = Buffer(lanes, lanes.arguments, index, None, ranks[index], 1)
+            self._ends = StepEnds(lanes, times)
 
     def load(self, lane, member) -> None:
         """Put the start of a member into a lane."""
@@ -51,6 +57,9 @@ class Control:
             argument.load(1, array, lane, member)
         lanes.copy_lane(self.problem.states, self.start.state, self.step.y0, lane)
         lanes.set(lanes.get(self.begin, lane), self.step.t0, lane)
+        if self._ends is not None:
+            self._ends.load(lane, member)
+            self._ends.proceed(self.step.t0, self.end, lane)
 
     def begin_steps(self, wanted) -> None:
         """Find the first steps of those lanes that want one; `wanted(lane)` is a boolean."""
@@ -62,6 +71,8 @@ class Control:
         )  # fmt: skip
         with lanes.loop(lanes.width) as lane, lanes.if_then(wanted(lane)):
             lanes.copy_lane(1, self._t1, self.step.t1, lane)
+            if self._ends is not None:
+                self._ends.limit(self.step.t0, self.step.t1, lane)
             self._take(lane)
 
     def advance(self) -> None:
@@ -86,6 +97,26 @@ class Control:
         with lanes.if_then(self.accepted(lane)):
             lanes.copy_lane(self.problem.states, self.step.y1, self.step.y0, lane)
             lanes.copy_lane(self.problem.carried, self._next_carry, self._carry, lane)
+        if self._ends is not None:
+            self._ends.proceed(self.step.t0, self.end, lane)
+            self._ends.limit(self.step.t0, self.step.t1, lane)
+
+    def begin_after_jumps(self, any_lane) -> None:
+        """Evaluate anew, in lanes that passed a jump, what a step takes over from the last one.
+
+        Args:
+            any_lane: room for an integer.
+        """
+        lanes, ends, carried = self.lanes, self._ends, self.problem.carried
+        if ends is None or not carried:
+            return
+        any_lane.set(0)
+        with lanes.loop(lanes.width) as lane, lanes.if_then(ends.jumped(lane)):
+            any_lane.set(1)
+        with lanes.if_then(any_lane.get().differs(0)):
+            lanes.call("begin", self.step.t0, self.step.y0, *self.start.fixed, self._next_carry)
+            with lanes.loop(lanes.width) as lane, lanes.if_then(ends.jumped(lane)):
+                lanes.copy_lane(carried, self._next_carry, self._carry, lane)
 
     def failed(self, lane):
         """Whether the controller gave up a lane."""
@@ -105,7 +136,8 @@ def adaptive_steps(run: Any, lanes: Lanes, ranks: tuple[int, ...], rank: int) ->
     """`@run` for adaptive steps.
 
     Arguments are the start, the parameters, the two ends of the run, the time from which on a step
-    reaches the end, the length of the first step where it is given, and the times to save; results
+    reaches the end, the length of the first step where it is given, times at which steps end where
+    there are any (`step_ends`), and the times to save; results
     the saved states, the final one, the saved times, and what the run tells of itself.
 
     Args:
@@ -140,7 +172,7 @@ class _AdaptiveSteps:
         self.any = lanes.variable(0)
         self.at_times = None
         if saving.times:
-            index = len(self.start.arrays) + 3 + run.given_first
+            index = len(self.start.arrays) + run.times - 1
             times = Buffer(lanes, lanes.arguments, index, None, ranks[index], 1)
             self.at_times = TimeRows(lanes, self.n, times, self.rows, int(saving.start))
 
@@ -156,6 +188,7 @@ class _AdaptiveSteps:
                 self.at_times.save(self.control.step, self.members, self._kept)
             with lanes.loop(lanes.width) as lane, lanes.if_then(self._is(self.busy, lane)):
                 self._proceed(lane)
+            self.control.begin_after_jumps(self.any)
 
     def _kept(self, lane):
         return self._is(self.busy, lane) & self.control.accepted(lane)

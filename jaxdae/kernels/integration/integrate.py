@@ -25,8 +25,9 @@ def integrate(run: Run, y0, parameters, times) -> list[jax.Array]:
         y0: start, shape (n,).
         parameters: of the shapes that the problem names.
         times: the ends of fixed steps; or, for adaptive ones, the two ends of the run, the time
-            from which on a step reaches the end, and the length of the first step where it is
-            given; then the times to save, where there are any. Increasing.
+            from which on a step reaches the end, the length of the first step where it is given,
+            and times at which steps end where there are any (`step_ends`); then the times to save,
+            where there are any. Increasing.
 
     Returns:
         The saved states (rows, n), the final one (n,), and with adaptive steps also the times of

@@ -33,6 +33,7 @@ class Run(NamedTuple):
         rows: rows that are saved; of a run with adaptive steps the largest number.
         max_steps: largest number of adaptive steps.
         given_first: whether the length of the first adaptive step is given.
+        step_ends: whether there are times at which adaptive steps end.
         plain: the same run by JAX, for derivatives that no kernel has.
         strict: whether a derivative that no kernel has is refused instead.
         once: whether no kernel has its derivative, as it is computed beside one.
@@ -43,6 +44,7 @@ class Run(NamedTuple):
     rows: int
     max_steps: int
     given_first: bool
+    step_ends: bool = False
     plain: Function | None = None
     strict: bool = False
     once: bool = False
@@ -68,13 +70,15 @@ class Run(NamedTuple):
     @property
     def times(self) -> int:
         """Arguments that are times."""
-        first = 3 + self.given_first if self.adaptive else 1
+        first = 3 + self.given_first + self.step_ends if self.adaptive else 1
         return first + self.saving.times
 
     def programs(self) -> list[Subprogram]:
         """What the loops over steps call."""
         if self.adaptive:
-            return adaptive_step_programs(self.problem, self.given_first, self.saving.times)
+            return adaptive_step_programs(
+                self.problem, self.given_first, self.saving.times, self.step_ends
+            )
         return fixed_step_programs(self.problem, self.saving.times)
 
     def results(self) -> list[tuple[int, ...]]:
@@ -136,7 +140,8 @@ def work(programs, loops: list[Definition], lanes: Lanes, axes: Axes, run: Run) 
     functions = library(programs, lanes.width, lanes.dtype, lanes.register_width, shared)
     every = dict.fromkeys(x for one in programs for x in (*called(one.program), one))
     content = [f"{x.name} {x.entries}\n{x.program.content()}" for x in every]
-    about = f"{run.saving} {run.rows} {run.max_steps} {run.given_first} {axes.batched}"
+    numbers = (run.rows, run.max_steps, run.given_first, run.step_ends)
+    about = f"{run.saving} {numbers} {axes.batched}"
     text = "\n".join([about, *content])
     return Work([*functions, *loops], axes, text, lanes.width)
 

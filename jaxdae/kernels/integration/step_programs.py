@@ -24,9 +24,6 @@ def fixed_step_programs(problem: InitialValueProblem, dense: bool) -> list[Subpr
     """Programs of a run with fixed steps: `begin`, `step`, and `interpolate` for dense output."""
 
     def make():
-        def begin(t0, y0, *arguments):
-            return problem.method.init(_rate(problem, arguments), t0, y0)
-
         def step(t0, t1, y0, carry, *arguments):
             result = _step(problem, t0, t1, y0, carry, arguments)
             return result.y1, result.carry, *_dense(result, dense)
@@ -34,7 +31,7 @@ def fixed_step_programs(problem: InitialValueProblem, dense: bool) -> list[Subpr
         arguments = problem.arguments()
         return [
             *problem.preparations(),
-            *([problem.program("begin", begin, "t", "y", *arguments)] if problem.carried else []),
+            *_beginning(problem),
             problem.program("step", step, "t", "t", "y", "c", *arguments),
             *_interpolation(problem, dense),
         ]
@@ -42,10 +39,24 @@ def fixed_step_programs(problem: InitialValueProblem, dense: bool) -> list[Subpr
     return problem.once(("fixed", dense), make)
 
 
+def _beginning(problem: InitialValueProblem) -> list[Subprogram]:
+    """What a step that follows no other one takes over from a step before, as a program."""
+    if not problem.carried:
+        return []
+
+    def begin(t0, y0, *arguments):
+        return problem.method.init(_rate(problem, arguments), t0, y0)
+
+    return [problem.program("begin", begin, "t", "y", *problem.arguments())]
+
+
 def adaptive_step_programs(
-    problem: InitialValueProblem, given_first: bool, dense: bool
+    problem: InitialValueProblem, given_first: bool, dense: bool, step_ends: bool = False
 ) -> list[Subprogram]:
-    """Programs of a run with adaptive steps: `start`, `advance` and `interpolate`."""
+    """Programs of a run with adaptive steps: `start`, `advance` and `interpolate`.
+
+    Where steps end at given times also `begin`, as after these the right-hand side may have jumped.
+    """
 
     def make():
         times, control, arguments = (
@@ -58,10 +69,11 @@ def adaptive_step_programs(
             *problem.preparations(),
             problem.program("start", start, *times, "y", *arguments),
             problem.program("advance", advance, *"tttt", control, "y", "c", *arguments),
+            *(_beginning(problem) if step_ends else []),
             *_interpolation(problem, dense),
         ]
 
-    return problem.once(("adaptive", given_first, dense), make)
+    return problem.once(("adaptive", given_first, dense, step_ends), make)
 
 
 def adjoint_programs(

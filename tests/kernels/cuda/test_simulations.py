@@ -107,6 +107,23 @@ def test_adaptive_steps_of_members_differ():
 
 
 @pytest.mark.slow
+def test_adaptive_steps_end_at_known_times():
+    control = diffrax.ClipStepSizeController(
+        diffrax.PIDController(rtol=1e-6, atol=1e-8), step_ts=jnp.array([0.31]),
+        jump_ts=jnp.array([0.17, 0.5]),
+    )  # fmt: skip
+    saveat = diffrax.SaveAt(ts=jnp.array([0.1, 0.17, 0.4, 0.5, 0.6]))
+
+    def rows(stiffness):
+        return run(
+            Spring(stiffness), backend="native", throw=False, stepsize_controller=control, dt=None,
+            t1=0.7, solver=diffrax.Dopri5(), saveat=saveat,
+        ).q  # fmt: skip
+
+    agree(jax.vmap(jax.value_and_grad(lambda k: jnp.sum(rows(k)))), STIFFNESS)
+
+
+@pytest.mark.slow
 def test_derivatives_along_directions():
     _, launched = agree(jax.vmap(lambda k: jax.jvp(end, (k,), (1.0,))), STIFFNESS)
     assert len(launched) == 2
