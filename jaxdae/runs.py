@@ -10,7 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdae.compiled import jit, kinds
-from jaxdae.control.base import AbstractDynamicController, closed_loop
+from jaxdae.control.base import (
+    AbstractDynamicController,
+    AbstractSampledController,
+    closed_loop,
+)
 from jaxdae.diagnosis import arguments, preconditions, starts
 from jaxdae.diagnosis.assumptions import DEPENDENT_START
 from jaxdae.diagnosis.backward import start_warning
@@ -22,6 +26,7 @@ from jaxdae.results.trajectory import Trajectory
 from jaxdae.simulation import backends
 from jaxdae.simulation.backends import Backend
 from jaxdae.simulation.invalid import invalidated
+from jaxdae.simulation.plain import step_control
 from jaxdae.simulation.problem import (
     DEFAULT_TIMES,
     MAX_STEPS,
@@ -32,6 +37,7 @@ from jaxdae.simulation.problem import (
 )
 from jaxdae.simulation.run import backend_of, run
 from jaxdae.simulation.saving import asked_times, is_end
+from jaxdae.solvers import sampled as sampling
 from jaxdae.solvers.grid import Grid, known_ends, with_known_ends
 from jaxdae.solvers.projected import parts_of, Projected
 from jaxdae.systems import State, System
@@ -225,13 +231,20 @@ def prepare(
     preconditions.check_solver(solver, formulation, stepsize_controller, dt, work)
     if formulation.capabilities.passes_singular_positions and parts_of(solver).projection is None:
         solver = Projected(solver)
+    sampled = isinstance(controller, AbstractSampledController)
+    if sampled:
+        sampling.check(controller, t0, t1, dt, stepsize_controller)
+        solver = sampling.Sampled(solver, state.w.size - begun.w.size)
     preconditions.check_projection(solver, formulation)
     dtype = state.q.dtype
     system, formulation, inner = in_dtype((system, formulation, inner), dtype)
     preconditions.check_declaration(system, formulation, inner, state, t0)
 
-    times = _times(t0, t1, dt, stepsize_controller, saveat, dtype)
+    period = controller.period if sampled else None
+    times = _times(t0, t1, dt, stepsize_controller, saveat, dtype, period)
     fixed = times.grid is not None
+    if sampled and not fixed:
+        stepsize_controller = sampling.with_samples(step_control(stepsize_controller, times))
     start = Start(plant(system), begun, times.start)
     formulation, known = starts.suited_to_start(formulation, start, start_tolerance)
     direction = _direction(t0, t1, stepsize_controller)
@@ -256,12 +269,12 @@ def prepare(
     return _watched(*_with_backend(problem, method, backend), throw=throw)
 
 
-def _times(t0, t1, dt, stepsize_controller, saveat, dtype) -> Times:
+def _times(t0, t1, dt, stepsize_controller, saveat, dtype, period=None) -> Times:
     grid = None
     if isinstance(stepsize_controller, Grid):
         grid = stepsize_controller.ts
     elif _is_constant(stepsize_controller) and dt is not None and is_concrete((t0, t1, dt)):
-        grid = step_ends(t0, t1, dt, dtype)
+        grid = step_ends(t0, t1, dt, dtype, period)
     xp = np if is_concrete((t0, t1)) else jnp
     saved = xp.linspace(t0, t1, DEFAULT_TIMES) if saveat is None and grid is None else None
     times = Times(t0, t1, dt if grid is None else None, grid, saved)
@@ -274,13 +287,17 @@ def _is_constant(stepsize_controller) -> bool:
     return stepsize_controller is None or isinstance(stepsize_controller, diffrax.ConstantStepSize)
 
 
-def step_ends(t0, t1, dt, dtype) -> np.ndarray:
+def step_ends(t0, t1, dt, dtype, period=None) -> np.ndarray:
     """Ends of the fixed steps: as many as `dt` needs, all of one size, the last at `t1`.
+
+    With the period of a sampled controller they are of one size from sample to sample.
 
     Given as numbers they are the same in the backward pass, which repeats steps. Where they are
     computed on the way (`diffrax.ConstantStepSize`), a saved time at the end of a step may by
     round-off lie on its other side there, and that row is lost from the gradient.
     """
+    if period is not None:
+        return sampling.sampled_grid(*map(float, (t0, t1, dt, period))).astype(dtype)
     t0, t1, dt = (np.asarray(x, dtype) for x in (t0, t1, dt))
     steps = int(np.ceil(np.abs(t1 - t0) / np.nextafter(np.abs(dt), np.inf, dtype=dtype)))
     grid = np.linspace(t0, t1, max(steps, 1) + 1, dtype=dtype)
@@ -306,7 +323,7 @@ def _step_warnings(problem: Problem, t, solver, direction: int | None) -> list[s
             preconditions.rest_warning(*law),
         ]
         if grid is not None and is_concrete(grid):
-            step = abs(float(grid[1] - grid[0]))
+            step = float(np.abs(np.diff(grid)).max())
             results.append(preconditions.step_warning(*known, solver, step, backward=backward))
         if backward and is_concrete(problem.times.end):
             duration = abs(float(problem.times.end - problem.times.start))

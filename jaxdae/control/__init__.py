@@ -4,6 +4,7 @@ from jaxdae import names as _names
 from jaxdae.control.base import (
     AbstractController as AbstractController,
     AbstractDynamicController as AbstractDynamicController,
+    AbstractSampledController as AbstractSampledController,
     attach as attach,
     ControlledSystem as ControlledSystem,
     ControllerOutput as ControllerOutput,

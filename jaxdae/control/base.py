@@ -74,6 +74,34 @@ class AbstractDynamicController(Module):
         """Control input."""
 
 
+class AbstractSampledController(AbstractDynamicController):
+    r"""A controller that is asked at multiples of a period, with a memory `c` that it keeps.
+
+        c_k = sample(t_k, q, v, w, c_{k-1})  at t_k = k period,        u = output(t, q, v, w, c_k)
+
+    until the next sample: what is held, such as the control input of a digital controller, is part
+    of the memory. The first sample is taken at the start of the run. Steps end at the samples, and
+    a row there has the memory of after the sample.
+    """
+
+    period: eqx.AbstractVar[Any]
+
+    @abc.abstractmethod
+    def memory(self, t, state: State) -> Float[Array, " l"]:
+        """What the first sample is given, a vector `(l,)`."""
+
+    @abc.abstractmethod
+    def sample(self, t, q, v, w, c) -> Float[Array, " l"]:
+        """Memory after a sample, shape `(l,)`."""
+
+    def initial(self, t, state):
+        return self.sample(t, state.q, state.v, state.w, self.memory(t, state))
+
+    def rate(self, t, q, v, w, c):
+        del t, q, v, w
+        return jnp.zeros_like(c)
+
+
 class ControlledSystem(System):
     """A system with the internal state `c` of a controller behind its actuator state: `(w, c)`.
 

@@ -52,6 +52,8 @@ _MOST_WORK = 5_000_000
 _PRECISE, _COARSE = 1e-3, 5e-2
 # Fewer rows than this say nothing about the work of forces between them.
 _FEWEST_ROWS = 33
+# A change of the power from row to row that is so many times that of its neighbours is a jump.
+_JUMP = 4.0
 # Below this part of the potential energy nothing moves.
 _REST = 1e-3
 
@@ -201,7 +203,8 @@ def energy_deviation(xp, ts, rows: Row, work=None):
 
     Returns:
         The error, NaN where the work of the reactions is not known; and the difference between
-        the rule with all rows and with every other one.
+        the rule with all rows and with every other one, beside what jumps of the power between two
+        rows may add.
     """
     zero = xp.zeros_like(rows.energy[0])
     if work is not None:
@@ -214,7 +217,20 @@ def energy_deviation(xp, ts, rows: Row, work=None):
     unknown = (xp.max(rows.offset) > round_off) | (rows.residual[0] > round_off)
     if ts.shape[0] < _FEWEST_ROWS:  # too few to tell the error of the rule
         unknown = unknown | (xp.max(xp.abs(rows.power)) > 0.0)
-    return xp.where(unknown, xp.nan, error), xp.max(xp.abs(coarse - gained[::2]))
+    return xp.where(unknown, xp.nan, error), xp.max(xp.abs(coarse - gained[::2])) + _jumps(
+        xp, ts, rows.power
+    )
+
+
+def _jumps(xp, ts, power):
+    """What the trapezoidal rule may be off by jumps of the power, of inputs that are switched."""
+    change = xp.abs(power[1:] - power[:-1])
+    if change.shape[0] < 2:
+        return xp.zeros_like(ts[0])
+    before = xp.concatenate([change[1:2], change[:-1]])
+    behind = xp.concatenate([change[1:], change[-2:-1]])
+    jumps = change > _JUMP * xp.maximum(before, behind)
+    return 0.5 * xp.sum(xp.where(jumps, (ts[1:] - ts[:-1]) * change, 0.0))
 
 
 def _trapezoids(xp, ts, power):

@@ -15,7 +15,7 @@ from jaxtyping import Float
 
 from jaxdae.control.base import AbstractDynamicController, closed_loop
 from jaxdae.diagnosis.failure import SimulationError
-from jaxdae.exports.export import check_quantities, exported_run, inputs_of, statuses
+from jaxdae.exports.export import check_quantities, exported_run, inputs_of, SAMPLED, statuses
 from jaxdae.formulations import AbstractFormulation
 from jaxdae.kernels.export.interface import Field, identifiers, Interface, structure
 from jaxdae.kernels.integration.saving import Summary
@@ -27,6 +27,7 @@ from jaxdae.simulation.backends import Backend
 from jaxdae.simulation.problem import MAX_STEPS, Method, Problem, START_TOLERANCE
 from jaxdae.simulation.run import backend_of, run as integrate
 from jaxdae.simulation.saving import is_end, is_plain
+from jaxdae.solvers.sampled import Sampled
 from jaxdae.systems import State, System
 
 _RESULT = Summary._fields.index("result")
@@ -417,6 +418,8 @@ def compile_run(
             "compile_run saves states at times: give SaveAt(ts=…), SaveAt(steps=True) or "
             "SaveAt(t1=True), without fn, subs or dense."
         )
+    if isinstance(method.solver, Sampled):
+        raise backends.BackendError(f"{SAMPLED}; use jax.jit of simulate.")
     why_not = backend_of("native").obstacle(problem.formulation, method)
     if backends.choose(backend, why_not) == "native":
         try:

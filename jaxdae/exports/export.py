@@ -25,6 +25,7 @@ from jaxdae.simulation.native import unsuited
 from jaxdae.simulation.plain import step_control
 from jaxdae.simulation.problem import MAX_STEPS, Method, Problem, START_TOLERANCE, Times
 from jaxdae.solvers.projected import parts_of
+from jaxdae.solvers.sampled import Sampled
 from jaxdae.systems import State, System
 from jaxdae.version import __version__
 
@@ -42,6 +43,8 @@ requires static_assert static_cast thread_local typeof wchar_t xor_eq
 """
 
 
+# Steps end at multiples of the period that is compiled, and calls may give another one.
+SAMPLED = "a compiled run has no controller that is sampled"
 _REFUSAL = "the run cannot be exported, because no kernel can be made of it:"
 
 
@@ -231,6 +234,8 @@ def exported_run(problem: Problem, method: Method, state: State, name: str, quan
     problem = problem._replace(formulation=formulation)
     sub: Any = diffrax.SubSaveAt(ts=times.saved) if method.saveat is None else method.saveat.subs
     y0 = (formulation.init(problem.system, times.start, problem.state), None)
+    if isinstance(method.solver, Sampled):
+        raise backends.UnsuitedError(SAMPLED)
     plan, _ = planned(problem, method, sub, y0)
     if plan.step_ends:
         raise backends.UnsuitedError(

@@ -23,6 +23,8 @@ from jaxdae.solvers.grid import known_ends
 from jaxdae.solvers.implicit_stages import with_tolerances
 from jaxdae.solvers.kernel_steps import Equations, step_method
 from jaxdae.solvers.projected import parts_of
+from jaxdae.solvers.sampled import Sampled, with_period
+from jaxdae.solvers.wrapped import AbstractChangedEnds
 
 # The time to compile a kernel grows with its operations: at this many states it is seconds.
 MOST_STATES = 256
@@ -114,19 +116,26 @@ class KernelPlan(NamedTuple):
         from jaxdae.kernels.integration.initial_value import InitialValueProblem
 
         direction = [] if self.direction is not None else [jax.ShapeDtypeStruct((), self.dtype)]
-        solver, projected = parts_of(self.solver)
+        solver = parts_of(self.solver).method
+        finish = self._finish if isinstance(self.solver, AbstractChangedEnds) else None
         parameters = (*self.shapes, *direction)
         method = step_method(solver, Equations(self._equations, parameters, self.unravel))
         return InitialValueProblem(
             self._rate, self.states, parameters, method,
             (lambda *parameters: self._args(parameters)[1]) if self.adaptive else None,
-            self.unravel, self.dtype, project=None if projected is None else self._project,
+            self.unravel, self.dtype, project=finish,
+            between=self._between if isinstance(self.solver, Sampled) else None,
         )  # fmt: skip
+
+    def _between(self, t1, t, *states):
+        trees = (self.unravel(y) for y in states)
+        return ravel_pytree(self.solver.between(t1, t, *trees))[0]
 
     def _args(self, parameters):
         """Arguments of the vector field, and the step size controller."""
         arrays = jax.tree.unflatten(self.structure, parameters[: len(self.shapes)])
-        return eqx.combine(arrays, self.static)
+        parts, control = eqx.combine(arrays, self.static)
+        return parts, with_period(control, parts[2])
 
     def _sign(self, parameters):
         """1 or -1: kernels take times as increasing."""
@@ -145,9 +154,9 @@ class KernelPlan(NamedTuple):
         """The term of a solver of constrained equations, its arguments, and the sign of times."""
         return ConstrainedTerm(control_input), self._args(parameters)[0], self._sign(parameters)
 
-    def _project(self, t, y, *parameters):
+    def _finish(self, t, y, *parameters):
         args, t = self._args(parameters)[0], self._sign(parameters) * t
-        return ravel_pytree(self.solver.project(t, self.unravel(y), args))[0]
+        return ravel_pytree(self.solver.finish(t, self.unravel(y), args))[0]
 
 
 class Numbers(NamedTuple):

@@ -20,6 +20,7 @@ from jaxdae.simulation.saving import is_plain
 from jaxdae.solvers.grid import known_ends
 from jaxdae.solvers.kernel_steps import step_method
 from jaxdae.solvers.projected import parts_of
+from jaxdae.solvers.sampled import SampleSteps
 
 # Integrations of this many systems, formulations and methods are kept.
 _INTEGRATIONS = Memory(64)
@@ -97,6 +98,7 @@ def _of_solver(solver) -> str | None:
 
 def _of_controller(controller) -> str | None:
     controller = known_ends(controller).controller
+    controller = controller.controller if isinstance(controller, SampleSteps) else controller
     if controller is None or type(controller) is diffrax.PIDController:
         return None
     return f"steps are chosen by {type(controller).__name__}, not by diffrax.PIDController"

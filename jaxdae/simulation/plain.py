@@ -17,6 +17,7 @@ from jaxdae.simulation.saving import with_end
 from jaxdae.solvers.constrained_term import term
 from jaxdae.solvers.grid import Grid
 from jaxdae.solvers.projected import parts_of
+from jaxdae.solvers.sampled import with_period
 
 
 class PlainBackend(AbstractBackend):
@@ -41,7 +42,9 @@ class PlainBackend(AbstractBackend):
             y0,
             args=parts,
             saveat=with_end(method, times.saved),
-            stepsize_controller=step_control(method.stepsize_controller, times),
+            stepsize_controller=with_period(
+                step_control(method.stepsize_controller, times), problem.controller
+            ),
             adjoint=method.adjoint,
             progress_meter=method.meter,
             max_steps=method.max_steps,

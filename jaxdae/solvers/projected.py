@@ -7,7 +7,6 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxdae.derivatives.functions import shielded
 from jaxdae.formulations.base import AbstractFormulation
 from jaxdae.formulations.held_rank import holding_rank, solves
 from jaxdae.linalg.saddle_point import (
@@ -16,12 +15,14 @@ from jaxdae.linalg.saddle_point import (
     MinimumNormSolve,
     SingularMassSolve,
 )
+from jaxdae.solvers.sampled import Sampled
+from jaxdae.solvers.wrapped import AbstractChangedEnds
 from jaxdae.systems import constraint_residuals, State, System
 from jaxdae.systems.dynamics import mass_and_jacobian
 from jaxdae.systems.kinematics import coordinate_rate
 
 
-class Projected(diffrax.AbstractWrappedSolver):
+class Projected(AbstractChangedEnds):
     r"""A solver whose steps end on the constraints.
 
     After each step the coordinates, then the velocities, go to the constraints by Newton's method,
@@ -67,6 +68,9 @@ class Projected(diffrax.AbstractWrappedSolver):
                 f"Projected: iterations is {self.iterations!r}, must be a positive integer."
             )
 
+    def finish(self, t, y, args):
+        return self.project(t, y, args)
+
     def project(self, t, y, args):
         """What is integrated, moved to the constraints.
 
@@ -78,64 +82,6 @@ class Projected(diffrax.AbstractWrappedSolver):
         inner, work = y
         system, formulation, _ = args
         return nearest(system, formulation, t, inner, self.iterations), work
-
-    def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
-        del made_jump
-        # The projection is a jump: no rate of change is handed from one step to the next.
-        y1, error, dense, solver_state, result = self.solver.step(
-            terms, t0, t1, y0, args, solver_state, made_jump=True
-        )
-        y1 = shielded(self.project, y1, t1, y1, args)
-        dense = {**dense, "y1": y1} if "y1" in dense else dense
-        return y1, error, dense, solver_state, result
-
-    def init(self, terms, t0, t1, y0, args):
-        return self.solver.init(terms, t0, t1, y0, args)
-
-    def func(self, terms, t0, y0, args):
-        return self.solver.func(terms, t0, y0, args)
-
-    def order(self, terms):
-        """Order of convergence: that of the solver."""
-        return self.solver.order(terms)
-
-    def strong_order(self, terms):
-        """Strong order of convergence: that of the solver."""
-        return self.solver.strong_order(terms)
-
-    def error_order(self, terms):
-        """Order of the error estimate: that of the solver."""
-        return self.solver.error_order(terms)
-
-    @property
-    def term_structure(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """What the solver integrates."""
-        return self.solver.term_structure
-
-    @property
-    def interpolation_cls(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Its dense output."""
-        return self.solver.interpolation_cls
-
-    # Settings that diffrax reads and changes where the solver is of a certain kind.
-
-    @property
-    def scan_kind(self) -> Any:
-        """Kind of loop over stages of a Runge–Kutta method."""
-        return self._own("scan_kind")
-
-    @property
-    def root_finder(self) -> Any:
-        """Root finder of an implicit method."""
-        return self._own("root_finder")
-
-    @property
-    def root_find_max_steps(self) -> Any:
-        """Most iterations of an implicit method's root finder."""
-        return self._own("root_find_max_steps")
-
-    def _own(self, name: str) -> Any:
-        return getattr(self.solver, name)
 
 
 class Parts(NamedTuple):
@@ -152,6 +98,7 @@ class Parts(NamedTuple):
 
 def parts_of(solver) -> Parts:
     """The method of a solver, and whether it enforces the constraints itself."""
+    solver = solver.solver if isinstance(solver, Sampled) else solver
     return Parts(solver.solver, solver) if isinstance(solver, Projected) else Parts(solver, None)
 
 

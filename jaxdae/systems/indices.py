@@ -22,7 +22,7 @@ _FOLDED: dict[str, Callable] = {
     "squeeze": lambda a, dimensions, **_: np.squeeze(a, dimensions),
     "concatenate": lambda *a, dimension, **_: np.concatenate(a, dimension),
 }
-_CALLS = ("jit", "pjit", "closed_call")
+_CALLS = ("jit", "pjit", "closed_call", "eval_jaxpr")
 
 
 class Clipped(NamedTuple):

@@ -90,6 +90,8 @@ class InitialValueProblem:
         primal: where states are followed by their derivatives, the problem without these: its part
             of the states, which comes first, controls the steps.
         project: `y = project(t, y, *parameters)`, done to the end of each step; `None` for nothing.
+        between: `y = between(t1, t, y0, y1, y)`, done to dense output at `t` in the step from `y0`
+            to `y1` at `t1`, linear in the states; `None` for nothing.
     """
 
     def __init__(
@@ -103,11 +105,12 @@ class InitialValueProblem:
         dtype,
         primal: "InitialValueProblem | None" = None,
         project: Callable | None = None,
+        between: Callable | None = None,
     ):
         self.rhs, self.states, self.parameters = rhs, states, parameters
         self.method, self.unravel = method, unravel
         self.controller: Any = controller
-        self.dtype, self.project = np.dtype(dtype), project
+        self.dtype, self.project, self.between = np.dtype(dtype), project, between
         self.primal = self if primal is None else primal
         self._made: dict[Any, Any] = {}
         self._subprograms: dict[str, Subprogram] = {}
@@ -177,6 +180,10 @@ class InitialValueProblem:
 
             return varied
 
+        def each_row(t1, t, *states):
+            rows = (x.reshape(1 + directions, n) for x in states)
+            return jax.vmap(lambda *x: self.between(t1, t, *x))(*rows).ravel()
+
         moves = [self.parameters[i] for i in active]
         # A step that is more than evaluations is differentiated at once.
         method = self.method if self.method.evaluates_only else StepsAlong(self, active, directions)
@@ -185,6 +192,7 @@ class InitialValueProblem:
             beside(self.rhs), n * (1 + directions), (*self.parameters, *more), method,
             self.controller, self.unravel, self.dtype, self.primal,
             None if self.project is None else beside(self.project),
+            None if self.between is None else each_row,
         )  # fmt: skip
 
     # What changes with state and time, and what is made of the parameters alone.

@@ -192,7 +192,13 @@ def _projected(problem: InitialValueProblem, active, t, y, arguments):
 def _interpolation(problem: InitialValueProblem, dense: bool) -> list[Subprogram]:
     if not dense:
         return []
-    return [problem.program("interpolate", problem.method.interpolate, *"ttyydt")]
+    return [problem.program("interpolate", lambda *x: _between(problem, *x), *"ttyydt")]
+
+
+def _between(problem: InitialValueProblem, t0, t1, y0, y1, dense, t):
+    """State at a time in a step."""
+    y = problem.method.interpolate(t0, t1, y0, y1, dense, t)
+    return y if problem.between is None else problem.between(t1, t, y0, y1, y)
 
 
 def _transposed_interpolation(problem: InitialValueProblem) -> Subprogram:
@@ -200,7 +206,7 @@ def _transposed_interpolation(problem: InitialValueProblem) -> Subprogram:
 
     def transposed(t0, t1, t, y_bar):
         def interpolate(y0, y1, dense):
-            return problem.method.interpolate(t0, t1, y0, y1, dense, t)
+            return _between(problem, t0, t1, y0, y1, dense, t)
 
         return jax.linear_transpose(interpolate, *problem.shapes(*"yyd"))(y_bar)
 

@@ -1,0 +1,93 @@
+"""Solvers whose steps are those of another one, with something done to the end of each."""
+
+import abc
+from typing import Any
+
+import diffrax
+
+from jaxdae.derivatives.functions import shielded
+
+
+class AbstractChangedEnds(diffrax.AbstractWrappedSolver):
+    """A solver whose steps are those of `solver`, and end where `finish` takes them.
+
+    Orders, error estimate and dense output are the solver's own.
+    """
+
+    @abc.abstractmethod
+    def finish(self, t, y, args) -> Any:
+        """What the end of a step becomes.
+
+        Args:
+            t: time [s].
+            y: the formulation's own state, and the work integrals if there are any.
+            args: `(system, formulation, controller)`.
+        """
+
+    def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
+        del made_jump
+        # The change is a jump: no rate of change is handed from one step to the next.
+        y1, error, dense, solver_state, result = self.solver.step(
+            terms, t0, t1, y0, args, solver_state, made_jump=True
+        )
+        y1 = shielded(self.finish, y1, t1, y1, args)
+        return y1, error, self.dense(y0, y1, dense), solver_state, result
+
+    def dense(self, y0, y1, dense: dict[str, Any]) -> dict[str, Any]:
+        """What dense output is made of.
+
+        Args:
+            y0: state at the beginning of the step.
+            y1: where `finish` has taken its end.
+            dense: what that of the solver is made of.
+        """
+        del y0
+        return {**dense, "y1": y1} if "y1" in dense else dense
+
+    def init(self, terms, t0, t1, y0, args):
+        return self.solver.init(terms, t0, t1, y0, args)
+
+    def func(self, terms, t0, y0, args):
+        return self.solver.func(terms, t0, y0, args)
+
+    def order(self, terms):
+        """Order of convergence: that of the solver."""
+        return self.solver.order(terms)
+
+    def strong_order(self, terms):
+        """Strong order of convergence: that of the solver."""
+        return self.solver.strong_order(terms)
+
+    def error_order(self, terms):
+        """Order of the error estimate: that of the solver."""
+        return self.solver.error_order(terms)
+
+    @property
+    def term_structure(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """What the solver integrates."""
+        return self.solver.term_structure
+
+    @property
+    def interpolation_cls(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Its dense output."""
+        return self.solver.interpolation_cls
+
+    # Settings that diffrax reads and changes where the solver is of a certain kind.
+
+    @property
+    def scan_kind(self) -> Any:
+        """Kind of loop over stages of a Runge–Kutta method."""
+        return self._own("scan_kind")
+
+    @property
+    def root_finder(self) -> Any:
+        """Root finder of an implicit method."""
+        return self._own("root_finder")
+
+    @property
+    def root_find_max_steps(self) -> Any:
+        """Most iterations of an implicit method's root finder."""
+        return self._own("root_find_max_steps")
+
+    def _own(self, name: str) -> Any:
+        return getattr(self.solver, name)
