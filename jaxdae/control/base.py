@@ -199,8 +199,22 @@ def attach(
             f"{name}.initial returned shape {c.shape}, {name}.rate {rate.shape}; both must "
             "be vectors of one length."
         )
+    if isinstance(controller, AbstractSampledController):
+        _check_memory(controller, t, state, c)
     joint = State(state.q, state.v, jnp.concatenate([state.w, c]))
     return ControlledSystem(system, controller, k), joint, ControllerOutput(controller, k)
+
+
+def _check_memory(controller: AbstractSampledController, t, state: State, c) -> None:
+    given = eqx.filter_eval_shape(controller.memory, t, state)
+    t = jnp.asarray(t, c.dtype)
+    found = eqx.filter_eval_shape(controller.sample, t, state.q, state.v, state.w, c)
+    if not given.shape == c.shape == found.shape:
+        name = type(controller).__name__
+        raise ValueError(
+            f"{name}.memory has shape {given.shape}, and {name}.sample makes {c.shape} of it and "
+            f"{found.shape} of that; a memory keeps its shape."
+        )
 
 
 def control_input(controller, t, state: State) -> Any:

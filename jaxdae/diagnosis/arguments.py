@@ -10,6 +10,8 @@ import numpy as np
 
 from jaxdae.formulations import AbstractFormulation
 from jaxdae.formulations.gains import is_number
+from jaxdae.solvers.grid import known_ends
+from jaxdae.solvers.sampled import SampleSteps
 from jaxdae.systems import State, System
 from jaxdae.systems.calls import check_instance, described
 from jaxdae.systems.checks import is_concrete
@@ -129,6 +131,10 @@ def wrong_times(times, saved: list, settings: list, controller) -> dict[str, Any
         )
     if step is not None:
         found["dt does not lead from t0 to t1."] = (step == 0) | ((end - start) * step < 0)
+    if isinstance(known_ends(controller).controller, SampleSteps):
+        found["a controller that is sampled keeps a memory, which no run backward in time has."] = (
+            end < start
+        )
     low, high = jnp.minimum(start, end), jnp.maximum(start, end)
     outside = [
         jnp.any(jnp.diff(x) * jnp.sign(end - start) < 0) | jnp.any((x < low) | (x > high))

@@ -273,6 +273,45 @@ def test_fixed_steps_of_unknown_number_are_refused():
         jax.vmap(lambda x: moved(controller=Digital(period=x), dt=0.05).q)(jnp.array([0.1, 0.2]))
 
 
+class Growing(Digital):
+    """Keeps all that it has measured."""
+
+    def sample(self, t, q, v, w, c):
+        del t, v, w
+        return jnp.append(c, q[0])
+
+
+def test_a_memory_that_changes_its_shape_is_refused():
+    with pytest.raises(
+        ValueError, match=r"memory has shape \(2,\), and Growing.sample makes \(3,\)"
+    ):
+        moved(controller=Growing())
+
+
+def test_a_program_that_finds_out_to_run_backward_in_time_fails():
+    end = jax.jit(lambda t1: moved(t1=t1, throw=False).q[-1, 0])
+    assert np.isfinite(end(0.2))
+    assert np.isnan(end(-0.2))
+    with pytest.raises(RuntimeError, match="which no run backward in time has"):
+        jax.jit(lambda t1: moved(t1=t1).q[-1, 0])(-0.2).block_until_ready()
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, pytest.param(jnp.float64, marks=pytest.mark.slow)])
+@BACKENDS
+def test_many_samples_far_from_zero(backend, dtype):
+    """Multiples of a period that no binary number is, where their round-off is largest."""
+    t0 = 100.0
+    state = State(jnp.array([0.3], dtype), jnp.zeros(1, dtype))
+    found = moved(
+        backend, t0=t0, t1=t0 + 2.0, controller=Digital(period=0.1), state=state,
+        stepsize_controller=diffrax.PIDController(rtol=1e-5, atol=1e-5),
+    )  # fmt: skip
+    # In single precision times near 100 s are off by 8e-6 s; the law answers within a period.
+    np.testing.assert_allclose(found.q[-1, 0], exact(period=0.1)[0], rtol=0, atol=1e-4)
+    samples = np.unique(np.asarray(found.w[:, 1])).size
+    assert samples == 21
+
+
 def test_it_is_not_exported(tmp_path):
     how = {"t1": END, "dt": 0.05, "controller": Digital()}
     with pytest.raises(BackendError, match="compiled run has no controller that is sampled"):
