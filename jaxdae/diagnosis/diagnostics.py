@@ -230,7 +230,7 @@ def _jumps(xp, ts, power):
     before = xp.concatenate([change[1:2], change[:-1]])
     behind = xp.concatenate([change[1:], change[-2:-1]])
     jumps = change > _JUMP * xp.maximum(before, behind)
-    return 0.5 * xp.sum(xp.where(jumps, (ts[1:] - ts[:-1]) * change, 0.0))
+    return 0.5 * xp.sum(xp.where(jumps, xp.abs(ts[1:] - ts[:-1]) * change, 0.0))
 
 
 def _trapezoids(xp, ts, power):

@@ -120,7 +120,7 @@ def test_nearly_equal_links_say_how_near_the_branches_are(formulation, gap, how)
     assert float(text.split("at t = ")[1].split(" ")[0]) == pytest.approx(0.2499, abs=0.004)
 
 
-@pytest.mark.parametrize("backend", ["plain", "native"])
+@pytest.mark.parametrize("backend", ["native", pytest.param("plain", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("end", [1.0, -1.0])
 def test_few_rows_are_those_of_a_run_that_is_not_watched(backend, end):
     """Bit for bit, in any order of equal times: rows on the way are saved, and left out again."""
@@ -146,7 +146,7 @@ def test_a_reaction_that_fades_is_reported_before_the_branch_is_lost():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", ["plain", "native"])
+@pytest.mark.parametrize("backend", ["native", pytest.param("plain", marks=pytest.mark.slow)])
 def test_damped_solves_stay_in_single_precision(backend):
     """Equal links to round-off: the exact motion goes straight on, and warnings are errors."""
     system = SliderCrank()

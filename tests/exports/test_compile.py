@@ -22,7 +22,7 @@ WAYS = {
     "projected": {"t1": 0.5, "dt": 0.05, "solver": jaxdae.Projected(RK4())},
     "end": {**FIXED, "saveat": diffrax.SaveAt(t1=True)},
 }
-BACKENDS = ("native", "plain")
+BACKENDS = ("native", pytest.param("plain", marks=pytest.mark.slow))
 # The same operations, which LLVM and XLA order as they like, over some 25 steps.
 ROUND_OFF = 1e-12
 
@@ -111,7 +111,7 @@ def test_actuators_and_controllers_with_a_state_of_their_own():
 
     law = jaxdae.PID(lambda t, q: q[:1] - 0.5 * (t > -1), K_P=2.0, K_I=1.0, K_D=0.1)
     start = jaxdae.State(Q, V, [0.25])
-    for backend in BACKENDS:
+    for backend in ("native", "plain"):
         run = jaxdae.compile_run(
             Driven(), BAUMGARTE, start, controller=law, backend=backend, quantities=["u"], **FIXED
         )
@@ -124,9 +124,10 @@ def test_actuators_and_controllers_with_a_state_of_their_own():
         np.testing.assert_array_equal(run(Q, V).w[0, :1], [0.25])
 
 
+@pytest.mark.slow
 def test_single_precision_and_what_no_kernel_has():
     single = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), HANGING)
-    for backend in BACKENDS:
+    for backend in ("native", "plain"):
         run = jaxdae.compile_run(PENDULUM, BAUMGARTE, single, backend=backend, **FIXED)
         assert run(Q, V).q.dtype == np.float32
     stepper = diffrax.PIDController(rtol=1e-6, atol=1e-6, pcoeff=0.1, icoeff=0.4)

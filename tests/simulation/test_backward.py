@@ -74,7 +74,11 @@ FORMULATIONS = {
 OFF = State(jnp.array([0.3, -0.97]), jnp.array([0.2, 0.05]))
 
 
-@pytest.mark.parametrize("name", FORMULATIONS)
+# One of them for the quick tests; each compiles for a second.
+NAMES = [x if x == "null space" else pytest.param(x, marks=pytest.mark.slow) for x in FORMULATIONS]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_a_backward_run_is_the_mirror_of_a_forward_one(name):
     """Without dissipation `q(-t)` from `(q, v)` is `q(t)` from `(q, -v)`, violations included."""
     settings: Any = {"solver": RK4(), "start_tolerance": 0.1}
@@ -88,6 +92,7 @@ def test_a_backward_run_is_the_mirror_of_a_forward_one(name):
     assert abs(back.violation.phi[-1, 0]) < 0.2 * abs(back.violation.phi[0, 0])
 
 
+@pytest.mark.slow
 def test_velocity_constraints_return_backward_in_time():
     """The same mirror for a sleigh that is pushed sideways."""
     system = ChaplyginSleigh()
@@ -115,7 +120,7 @@ def test_stabilized_integrals_return_backward_in_time():
     np.testing.assert_allclose((end - values) / -1e-3, np.exp(-5.0), rtol=1e-2)
 
 
-@pytest.mark.parametrize("backend", ["plain", "auto"])
+@pytest.mark.parametrize("backend", ["auto", pytest.param("plain", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("t1", [-0.8, -2.0])
 def test_adaptive_runs_end_where_the_angle_does(t1, backend):
     run = jaxdae.simulate(
@@ -126,7 +131,7 @@ def test_adaptive_runs_end_where_the_angle_does(t1, backend):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", ["plain", "auto"])
+@pytest.mark.parametrize("backend", ["auto", pytest.param("plain", marks=pytest.mark.slow)])
 def test_the_direction_of_each_member_is_its_own(backend):
     """End times that are traced; gradients by them, by gains and by the start."""
 
@@ -177,6 +182,7 @@ def test_what_is_damped_and_integrated_backward_is_warned_of(settings):
     run(20.0, 1.0)
 
 
+@pytest.mark.slow
 def test_growth_is_that_of_friction_at_any_speed_and_of_each_member():
     """In redundant coordinates the roots of a motion that turns say nothing of its friction."""
 
@@ -193,6 +199,7 @@ def test_growth_is_that_of_friction_at_any_speed_and_of_each_member():
     np.testing.assert_allclose(found, np.exp(np.maximum(-c * t1, 0)), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_friction_that_the_start_does_not_show_is_warned_of_after_the_run():
     """Of a mass that friction `k v^3` brakes: `v^-2 = v_0^-2 + 2 k t`, `int 3 k v^2 dt`."""
 
@@ -215,7 +222,7 @@ def test_friction_that_the_start_does_not_show_is_warned_of_after_the_run():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", ["plain", "auto"])
+@pytest.mark.parametrize("backend", ["auto", pytest.param("plain", marks=pytest.mark.slow)])
 def test_random_backward_runs_are_right_or_say_that_damping_grows(backend):
     """Ten times the tolerance, times what the motion makes of a deviation without its damping."""
     rng, count, tol = np.random.default_rng(11), 50, 1e-8

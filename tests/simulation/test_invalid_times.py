@@ -55,7 +55,7 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("backend", ["plain", "auto"])
+@pytest.mark.parametrize("backend", ["auto", pytest.param("plain", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", CASES)
 def test_a_member_with_such_a_number_fails_alone(name, backend):
     settings, good, bad = CASES[name]

@@ -115,7 +115,7 @@ def reference():
 
 
 @pytest.mark.parametrize("name", FORMULATIONS)
-@pytest.mark.parametrize("backend", ["native", "plain"])
+@pytest.mark.parametrize("backend", ["native", pytest.param("plain", marks=pytest.mark.slow)])
 def test_a_heavy_top_moves_as_eulers_equations_say(name, backend, reference):
     """On both backends; the penalty of 1e7 kg gives way by less than 1e-5."""
     run = jaxdae.simulate(TOP, FORMULATIONS[name], start(), t1=0.5, dt=1e-3, backend=backend)
@@ -128,6 +128,7 @@ def test_a_heavy_top_moves_as_eulers_equations_say(name, backend, reference):
     assert np.isfinite(run.least_singular_value)
 
 
+@pytest.mark.slow
 def test_starts_are_projected_along_the_rates():
     """Off the constraint by 0.1 m and turning the wrong way: the quaternion stays one."""
     given = start()
@@ -154,7 +155,8 @@ def height(inertia, spin, backend):
     return run.final_state.q[2]
 
 
-@pytest.mark.parametrize("backend", ["native", "plain"])
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["native", pytest.param("plain", marks=pytest.mark.slow)])
 def test_gradients_by_parameters_and_spin_are_those_of_differences(backend):
     point = jnp.array(INERTIA), jnp.array(SPIN)
     value = lambda inertia, spin: height(inertia, spin, backend)  # noqa: E731
@@ -210,6 +212,7 @@ class Integral(AbstractDynamicController):
         return 3.0 * q[2:3] + c
 
 
+@pytest.mark.slow
 def test_a_controller_with_a_state_and_a_compiled_run():
     class Driven(HeavyTop):
         def force(self, t, q, v, w, u):
