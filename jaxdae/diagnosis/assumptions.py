@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdae.compiled import jit
-from jaxdae.diagnosis.failure import matrices, RANK_TOLERANCE, residuals, singular_values_text
+from jaxdae.diagnosis.failure import Declared, declared, RANK_TOLERANCE, singular_values_text
 from jaxdae.diagnosis.findings import Finding
 from jaxdae.formulations.held_rank import solves, with_solves
 from jaxdae.linalg.rank import numerical_rank
@@ -42,10 +42,17 @@ class StartRank(NamedTuple):
         return self.rank < self.jac.shape[0]
 
 
-def start_rank(system: System, t, state: State) -> StartRank:
-    """Rank of the constraints at a start, on the host."""
-    mass, jac = (np.asarray(x) for x in matrices(system, t, state))
-    if len(jac) == 0 or surely_independent(jac, np.asarray(residuals(system, t, state).phi)):
+def start_rank(system: System, t, state: State, known: Declared | None = None) -> StartRank:
+    """Rank of the constraints at a start, on the host.
+
+    Args:
+        system: the declaration.
+        t: time [s].
+        state: the start.
+        known: what is declared there, where that is known.
+    """
+    mass, jac, phi, _ = declared(system, t, state) if known is None else known
+    if len(jac) == 0 or surely_independent(jac, phi):
         return StartRank(jac.shape[0], True, mass, jac)
     result = _compiled(system, t, state)
     return StartRank(int(result.rank), bool(result.regular), mass, np.asarray(result.jac))
@@ -68,8 +75,8 @@ def suited(formulation, dependent: bool, rank):
     return with_solves(chosen, lambda x: x.with_rank(rank))
 
 
-def check_assumptions(system: System, formulation, state: State, t):
-    """Check mass matrix and constraints at a start.
+def check_assumptions(system: System, formulation, state: State, t, known: Declared | None = None):
+    """Check mass matrix and constraints at a start; `known` as of `start_rank`.
 
     Returns:
         The formulation with its solves chosen for that start.
@@ -77,7 +84,7 @@ def check_assumptions(system: System, formulation, state: State, t):
     Raises:
         ValueError: naming the matrix or the constraints at fault, the numbers, and the remedy.
     """
-    start = start_rank(system, t, state)
+    start = start_rank(system, t, state, known)
     if not np.isfinite(start.mass).all():
         i, j = np.argwhere(~np.isfinite(start.mass))[0]
         raise ValueError(

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdae.compiled import jit
-from jaxdae.diagnosis.failure import matrices
+from jaxdae.diagnosis.failure import declared
 from jaxdae.diagnosis.findings import Finding
 from jaxdae.diagnosis.passages import hermite, Passage
 from jaxdae.formulations.held_rank import solves
@@ -124,7 +124,7 @@ def faded_reactions(system, formulation, found: Crossing) -> Finding | None:
     if damping is None:
         return None
     q = jnp.asarray(q)
-    mass, jac = (np.asarray(x) for x in matrices(system, t, _resting(system, t, q)))
+    mass, jac, *_ = declared(system, t, _resting(system, t, q))
     jac = jac[: found.gap.size]
     try:
         response = jac @ np.linalg.solve(mass, jac.T)

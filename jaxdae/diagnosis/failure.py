@@ -1,8 +1,9 @@
 """A run that ended early, in words."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import diffrax
+import jax
 import numpy as np
 
 from jaxdae.compiled import jit
@@ -106,10 +107,32 @@ def residuals(system, t, state):
     return constraint_residuals(system, t, state.q, state.v)
 
 
+class Declared(NamedTuple):
+    """What a declaration says of a state.
+
+    Args:
+        mass: mass matrix, shape `(n, n)`.
+        jac: constraint Jacobian, shape `(m+r, n)`.
+        phi: residuals of the position constraints, shape `(m,)`.
+        phi_dot: residuals at velocity level, shape `(m+r,)`.
+    """
+
+    mass: Any
+    jac: Any
+    phi: Any
+    phi_dot: Any
+
+
 @jit
-def matrices(system, t, state):
-    """Mass matrix and constraint Jacobian at a state, by compiled code."""
-    return mass_and_jacobian(system, t, state.q, state.v)
+def _declared(system, t, state):
+    residual = constraint_residuals(system, t, state.q, state.v)
+    matrices = mass_and_jacobian(system, t, state.q, state.v)
+    return Declared(*matrices, residual.phi, residual.phi_dot)
+
+
+def declared(system, t, state) -> Declared:
+    """Matrices and residuals at a state by one compiled program, as NumPy arrays."""
+    return jax.device_get(_declared(system, t, state))
 
 
 def _reason(result) -> str:
@@ -128,15 +151,15 @@ def _too_stiff(solver, *remedies: str) -> str:
 
 
 def _constraint_report(system: System, t: float, state: State, solver) -> str:
-    residual = residuals(system, t, state)
-    _, jac = matrices(system, t, state)
-    phi = np.abs(np.asarray(residual.phi_dot if residual.phi.size == 0 else residual.phi))
+    known = declared(system, t, state)
+    jac = known.jac
+    phi = np.abs(known.phi_dot if known.phi.size == 0 else known.phi)
     if phi.size == 0:
         return (
             "The system has no constraints, and all that it declares is finite there: the motion "
             f"tends to a singularity, or {_too_stiff(solver)}"
         )
-    result = numerical_rank(np.asarray(jac), NEARLY_DEPENDENT)
+    result = numerical_rank(jac, NEARLY_DEPENDENT)
     values = result.singular_values
     labels, worst = system.labels(), int(np.argmax(phi))
     text = f"Largest residual: {labels.constraint(worst)!r} = {phi[worst]:.3g}. "

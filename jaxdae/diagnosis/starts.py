@@ -12,7 +12,7 @@ from jax.interpreters import batching
 
 from jaxdae.compiled import jit
 from jaxdae.diagnosis.assumptions import check_assumptions, suited
-from jaxdae.diagnosis.failure import residuals
+from jaxdae.diagnosis.failure import Declared, declared, residuals
 from jaxdae.formulations import AbstractFormulation
 from jaxdae.linalg.solve_primitive import Batch
 from jaxdae.simulation.run import depends_on_rank
@@ -86,26 +86,29 @@ def _checked(formulation, start: Start, tolerance: float | None):
     """The formulation with its solves chosen, after all checks of an eager run."""
     system, state, t = start
     check_finite(state)
+    # Dense matrices of many bodies take long.
+    dense = formulation.examination.holds is None
+    known = declared(system, t, state) if dense else None
     if tolerance is not None:
-        _check_consistent(system, state, t, tolerance)
-    chosen = _suited(formulation, formulation, start)
+        residual = residuals(system, t, state) if known is None else known
+        _check_consistent(system, state, t, residual, tolerance)
+    chosen = _suited(formulation, formulation, start, known)
     problem = formulation.examination.start(system, t, state)
     if problem is not None:
         raise ValueError(problem)
     return chosen
 
 
-def _suited(formulation, plain, start: Start):
+def _suited(formulation, plain, start: Start, known: Declared | None = None):
     """The formulation, `plain` without derivatives, its solves chosen for a start that is known."""
     system, state, t = start
     holds = plain.examination.holds
     if holds is not None and is_concrete(plain) and holds(system, t, state):
         return formulation
-    return check_assumptions(system, formulation, state, t)
+    return check_assumptions(system, formulation, state, t, known)
 
 
-def _check_consistent(system, state, t, tolerance: float) -> None:
-    residual = residuals(system, t, state)
+def _check_consistent(system, state, t, residual, tolerance: float) -> None:
     size = max(np.abs(np.asarray(x)).max(initial=0.0) for x in (state.q, state.v))
     limit = tolerance * (1 + float(size))
     for level, values in (("position", residual.phi), ("velocity", residual.phi_dot)):
