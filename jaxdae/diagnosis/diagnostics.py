@@ -402,6 +402,8 @@ def _held(system, formulation, ts, states) -> int | None:
     held = next((x.held_rank for x in solves(formulation)), None)
     if held is not None:
         return int(held)
+    if formulation.capabilities.independent_constraints:
+        return None  # a start where they are not would have been refused
     q = jnp.asarray(states.q[0])
     t = jnp.asarray(ts[0], q.dtype)
     v = velocities_of(system, t, q, jnp.asarray(states.v[0]))

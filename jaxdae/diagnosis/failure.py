@@ -126,8 +126,8 @@ class Declared(NamedTuple):
 @jit
 def _declared(system, t, state):
     residual = constraint_residuals(system, t, state.q, state.v)
-    matrices = mass_and_jacobian(system, t, state.q, state.v)
-    return Declared(*matrices, residual.phi, residual.phi_dot)
+    mass, jac = mass_and_jacobian(system, t, state.q, state.v)
+    return Declared(mass, jac, residual.phi, residual.phi_dot)
 
 
 def declared(system, t, state) -> Declared:

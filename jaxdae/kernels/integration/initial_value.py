@@ -1,6 +1,7 @@
 """Initial value problems as scalar programs: right-hand side, projection, and their derivatives."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -181,8 +182,9 @@ class InitialValueProblem:
             return varied
 
         def each_row(t1, t, *states):
+            assert self.between is not None
             rows = (x.reshape(1 + directions, n) for x in states)
-            return jax.vmap(lambda *x: self.between(t1, t, *x))(*rows).ravel()
+            return jax.vmap(partial(self.between, t1, t))(*rows).ravel()
 
         moves = [self.parameters[i] for i in active]
         # A step that is more than evaluations is differentiated at once.
