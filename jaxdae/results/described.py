@@ -172,7 +172,8 @@ def _result(run: Any) -> str | None:
         return _failures(run) or "all reached the end"
     end = float(run.final_time)
     if bool(success):
-        return f"reached t = {end:.6g} s"
+        early = bool(run.result == diffrax.RESULTS.event_occurred)
+        return f"ended by an event at t = {end:.6g} s" if early else f"reached t = {end:.6g} s"
     if run.about is None:
         reason = diffrax.RESULTS[run.result_code]
     else:

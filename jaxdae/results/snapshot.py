@@ -20,6 +20,7 @@ from jaxdae.version import __version__
 
 _PARTS = ("system", "formulation", "controller")
 # Of diffrax; codes that a later release adds are named by their number.
+SUCCESS = ("successful", "event_occurred")
 _RESULTS = (
     "successful", "max_steps_reached", "singular", "breakdown", "stagnation", "conlim",
     "nonfinite_input", "nonlinear_max_steps_reached", "nonlinear_divergence", "nonfinite",

@@ -199,11 +199,13 @@ class Trajectory(eqx.Module):
 
     @property
     def success(self) -> Bool[Array, "*batch"]:
-        """Whether the run reached its end; one value for each batch member."""
+        """Whether the run reached its end, or an event; one value for each batch member."""
         if self.about is None:
-            return self.result_code == diffrax.RESULTS.successful
-        given = self.known.get("success")
-        return self._from_file("result") == "successful" if given is None else given
+            return diffrax.is_okay(self.result_code)
+        if (given := self.known.get("success")) is not None:
+            return given
+        reached: Any = np.isin(self._from_file("result"), snapshot.SUCCESS)
+        return reached
 
     @property
     def result(self) -> Any:

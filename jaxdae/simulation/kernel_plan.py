@@ -19,6 +19,7 @@ from jaxdae.simulation.field import field, vector_field
 from jaxdae.simulation.plain import step_control
 from jaxdae.simulation.problem import Method, Problem
 from jaxdae.solvers.constrained_term import ConstrainedTerm
+from jaxdae.solvers.event import fall
 from jaxdae.solvers.grid import known_ends
 from jaxdae.solvers.implicit_stages import with_tolerances
 from jaxdae.solvers.kernel_steps import Equations, step_method
@@ -49,7 +50,7 @@ class KernelPlan(NamedTuple):
         step_ends: whether there are times at which adaptive steps end.
         max_steps: largest number of adaptive steps.
         strict: whether derivatives that no kernel has are refused.
-        static: all of system, formulation, controller and step control but their arrays.
+        static: all of system, formulation, controller, step control and event but their arrays.
         structure: of those arrays, which are the parameters of the kernel.
         shapes: of the parameters.
         start_structure: of the start.
@@ -110,10 +111,12 @@ class KernelPlan(NamedTuple):
             run.programs()
         except UnsupportedOperationError as error:
             raise UnsuitedError(str(error)) from None
-        return run._replace(plain=plain_run(run, vector_field, self.solver, self._args, self._sign))
+        return run._replace(
+            plain=plain_run(run, vector_field, self.solver, self.plain_parts, self._sign)
+        )
 
     def _initial_value(self):
-        from jaxdae.kernels.integration.initial_value import InitialValueProblem
+        from jaxdae.kernels.integration.initial_value import Event, InitialValueProblem
 
         direction = [] if self.direction is not None else [jax.ShapeDtypeStruct((), self.dtype)]
         solver = parts_of(self.solver).method
@@ -122,27 +125,46 @@ class KernelPlan(NamedTuple):
         method = step_method(solver, Equations(self._equations, parameters, self.unravel))
         return InitialValueProblem(
             self._rate, self.states, parameters, method,
-            (lambda *parameters: self._args(parameters)[1]) if self.adaptive else None,
+            self._control if self.adaptive else None,
             self.unravel, self.dtype, project=finish,
             between=self._between if isinstance(self.solver, Sampled) else None,
+            event=Event(self._event_value, fall) if self._event(self.shapes) else None,
         )  # fmt: skip
 
     def _between(self, t1, t, *states):
         trees = (self.unravel(y) for y in states)
         return ravel_pytree(self.solver.between(t1, t, *trees))[0]
 
-    def _args(self, parameters):
-        """Arguments of the vector field, and the step size controller."""
+    def _declared(self, parameters):
         arrays = jax.tree.unflatten(self.structure, parameters[: len(self.shapes)])
-        parts, control = eqx.combine(arrays, self.static)
-        return parts, with_period(control, parts[2])
+        return eqx.combine(arrays, self.static)
+
+    def _args(self, parameters):
+        """Arguments of the vector field."""
+        return self._declared(parameters)[0]
+
+    def _control(self, *parameters):
+        """The step size controller."""
+        parts, control, _ = self._declared(parameters)
+        return with_period(control, parts[2])
+
+    def _event(self, parameters):
+        return self._declared(parameters)[2]
+
+    def _event_value(self, t, y, *parameters):
+        t = self._sign(parameters) * t
+        return self._event(parameters).value(t, self.unravel(y), self._args(parameters))
+
+    def plain_parts(self, parameters):
+        """What the plain backend takes: arguments of the field, step control and event."""
+        return self._args(parameters), self._control(*parameters), self._event(parameters)
 
     def _sign(self, parameters):
         """1 or -1: kernels take times as increasing."""
         return parameters[-1] if self.direction is None else self.direction
 
     def _rate(self, t, y, *parameters):
-        args, sign = self._args(parameters)[0], self._sign(parameters)
+        args, sign = self._args(parameters), self._sign(parameters)
 
         def rate(s):
             # Constants of double precision may stand in a system of single precision.
@@ -152,10 +174,10 @@ class KernelPlan(NamedTuple):
 
     def _equations(self, parameters):
         """The term of a solver of constrained equations, its arguments, and the sign of times."""
-        return ConstrainedTerm(control_input), self._args(parameters)[0], self._sign(parameters)
+        return ConstrainedTerm(control_input), self._args(parameters), self._sign(parameters)
 
     def _finish(self, t, y, *parameters):
-        args, t = self._args(parameters)[0], self._sign(parameters) * t
+        args, t = self._args(parameters), self._sign(parameters) * t
         return ravel_pytree(self.solver.finish(t, self.unravel(y), args))[0]
 
 
@@ -188,7 +210,8 @@ def planned(problem: Problem, method: Method, sub, y0) -> tuple[KernelPlan, Numb
     ends = known_ends(method.stepsize_controller)
     control = step_control(ends.controller, times) if adaptive else None
     solver = _with_iteration(method.solver, control)
-    arrays, static = eqx.partition((problem.parts, control), eqx.is_array)
+    declared = (problem.parts, control, problem.event)
+    arrays, static = eqx.partition(declared, eqx.is_array)
     leaves, structure = jax.tree.flatten(arrays)
     if any(not jnp.issubdtype(x.dtype, jnp.floating) for x in leaves):
         raise UnsuitedError("a parameter is an array that holds no floating-point numbers")

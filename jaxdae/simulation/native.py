@@ -12,12 +12,12 @@ import jax.numpy as jnp
 from jaxdae.kernels.integration.saving import Summary
 from jaxdae.kernels.launch import obstacles
 from jaxdae.memory import Memory
-from jaxdae.simulation.backends import AbstractBackend
+from jaxdae.simulation.backends import AbstractBackend, UnsuitedError
 from jaxdae.simulation.kernel_plan import KernelPlan, MOST_STATES, planned
 from jaxdae.simulation.plain import PlainBackend
 from jaxdae.simulation.problem import Integration, Method, Problem, Times
 from jaxdae.simulation.saving import is_plain
-from jaxdae.solvers.grid import known_ends
+from jaxdae.solvers.grid import Grid, known_ends
 from jaxdae.solvers.kernel_steps import step_method
 from jaxdae.solvers.projected import parts_of
 from jaxdae.solvers.sampled import SampleSteps
@@ -43,6 +43,7 @@ class NativeBackend(AbstractBackend):
     def solve(self, problem: Problem, method: Method, y0) -> Integration:
         from jaxdae.kernels.integration.integrate import integrate
 
+        problem, method = _counted(problem, method)
         times = problem.times
         saveat = diffrax.SaveAt(ts=times.saved) if method.saveat is None else method.saveat
         sub: Any = saveat.subs
@@ -74,6 +75,23 @@ class NativeBackend(AbstractBackend):
         if kernel is None:
             return PlainBackend().reader(function, row, parts, by_system=by_system)
         return lambda t, y: kernel(t, y, tuple(read))
+
+
+def _counted(problem: Problem, method: Method) -> tuple[Problem, Method]:
+    """A run that an event may end, in steps that are counted as it goes on.
+
+    Raises:
+        UnsuitedError: for some of the fixed steps and the end, which may be one of them or not.
+    """
+    times, sub = problem.times, method.saveat.subs if method.saveat is not None else None
+    if problem.event is None or times.grid is None:
+        return problem, method
+    if sub is not None and sub.steps > 1 and sub.t1:
+        raise UnsuitedError("SaveAt asks for some of the steps and the end, or an event")
+    control = Grid(jnp.asarray(times.grid))
+    return problem._replace(times=times._replace(grid=None)), method._replace(
+        stepsize_controller=control
+    )
 
 
 # What it can integrate.
@@ -228,7 +246,11 @@ def _with_row(rows, row, at):
 
 def _result(code):
     result: Any = diffrax.RESULTS.successful
-    for item in (diffrax.RESULTS.max_steps_reached, diffrax.RESULTS.dt_min_reached):
+    for item in (
+        diffrax.RESULTS.max_steps_reached,
+        diffrax.RESULTS.dt_min_reached,
+        diffrax.RESULTS.event_occurred,
+    ):
         one: Any = item
         result = diffrax.RESULTS.where(code == one._value, one, result)
     return result

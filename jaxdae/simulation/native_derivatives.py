@@ -12,8 +12,9 @@ from jaxdae.derivatives.functions import FORWARD, Function, REVERSE
 from jaxdae.kernels.integration.run import Run
 from jaxdae.kernels.integration.saving import Summary
 from jaxdae.kernels.integration.step_ends import jumps_of
+from jaxdae.simulation.plain import ending
 from jaxdae.simulation.problem import Times
-from jaxdae.solvers.grid import Grid
+from jaxdae.solvers.grid import Grid, ToKnownEnds
 
 # What derivatives of a mode go through; `DirectAdjoint` has all of them, but takes more time.
 _ADJOINTS: dict[str, Callable[[], diffrax.AbstractAdjoint]] = {
@@ -29,7 +30,7 @@ def plain_run(run: Run, field: Callable, solver, parts: Callable, sign: Callable
         run: the native run.
         field: `dy/dt = field(t, y, args)` on pytrees.
         solver: the method.
-        parts: `args` and the step size controller, from the parameters.
+        parts: `args`, the step size controller and the event, from the parameters.
         sign: 1 or -1, from the parameters: kernels take times as increasing.
 
     Returns:
@@ -40,16 +41,19 @@ def plain_run(run: Run, field: Callable, solver, parts: Callable, sign: Callable
     def base(mode: str, y, *values) -> list[jax.Array]:
         parameters, s = values[:count], sign(values[:count])
         times, ends = _times(run, list(values[count:]), s)
-        args, controller = parts(parameters)
+        args, controller, event = parts(parameters)
         if ends is not None:
             steps, jumps = (s * x for x in jumps_of(ends))
-            controller = diffrax.ClipStepSizeController(controller, steps, jumps)
+            if isinstance(controller, ToKnownEnds):
+                controller = Grid(steps)
+            else:
+                controller = diffrax.ClipStepSizeController(controller, steps, jumps)
         adjoint = _ADJOINTS.get(mode, diffrax.DirectAdjoint)()
         result = diffrax.diffeqsolve(
             diffrax.ODETerm(field), solver, times.start, times.end, times.first_step,
             run.problem.unravel(y), args, saveat=_saveat(run, times.saved), adjoint=adjoint,
             stepsize_controller=controller if times.grid is None else Grid(times.grid),
-            max_steps=run.max_steps, throw=False,
+            max_steps=run.max_steps, event=ending(event, times), throw=False,
         )  # fmt: skip
         return _as_kernels_do(run, result, s)
 

@@ -15,6 +15,7 @@ from jaxdae.simulation.problem import default_tolerance, Integration, Method, Pr
 from jaxdae.simulation.reverse_only import reverse_only
 from jaxdae.simulation.saving import with_end
 from jaxdae.solvers.constrained_term import term
+from jaxdae.solvers.event import AbstractEvent, HALVING
 from jaxdae.solvers.grid import Grid
 from jaxdae.solvers.projected import parts_of
 from jaxdae.solvers.sampled import with_period
@@ -48,6 +49,7 @@ class PlainBackend(AbstractBackend):
             adjoint=method.adjoint,
             progress_meter=method.meter,
             max_steps=method.max_steps,
+            event=ending(problem.event, times),
             throw=False,
         )
         ts, rows = solution.ts, solution.ys
@@ -63,6 +65,20 @@ class PlainBackend(AbstractBackend):
         # A start that is not finite is the final state as well.
         result = jax.eval_shape(function, *row, parts)
         return lambda t, y: shielded(function, result, t, y, parts)
+
+
+def ending(event: AbstractEvent | None, times: Times) -> diffrax.Event | None:
+    """What ends a run before its time, as diffrax takes it."""
+    if event is None:
+        return None
+    # Diffrax asks at times that always increase.
+    sign = jnp.where(times.start <= times.end, 1.0, -1.0).astype(times.start.dtype)
+
+    def value(t, y, args, **kwargs):
+        del kwargs
+        return event.value(sign * t, y, args)
+
+    return diffrax.Event(value, HALVING, direction=False)
 
 
 def step_control(asked, times: Times) -> Any:

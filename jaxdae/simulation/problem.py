@@ -7,6 +7,7 @@ import diffrax
 import jax.numpy as jnp
 
 from jaxdae.formulations import AbstractFormulation
+from jaxdae.solvers.event import AbstractEvent
 from jaxdae.systems import State, System
 
 # What `simulate` does where it is not asked for anything else: largest residual of a start, largest
@@ -50,6 +51,7 @@ class Problem(NamedTuple):
         controller: `u = controller(t, q, v, w)`, or `None`.
         state: start.
         times: from when to when.
+        event: what ends it before, or `None`.
     """
 
     system: System
@@ -57,6 +59,7 @@ class Problem(NamedTuple):
     controller: Callable | None
     state: State
     times: Times
+    event: AbstractEvent | None = None
 
     @property
     def parts(self) -> tuple[System, AbstractFormulation, Callable | None]:
@@ -135,7 +138,8 @@ class Solution(NamedTuple):
         saved: the formulation's own states there, or what `SaveAt(fn=…)` has made of them.
         final_time: the last time reached with a finite state [s].
         final: the formulation's own state there.
-        result: diffrax's result code; `nonfinite` where fixed steps went on through NaN.
+        result: diffrax's result code; `event_occurred` where an event has ended the run,
+            `nonfinite` where fixed steps went on through NaN.
         stats: numbers of steps.
         interpolation: dense output, or `None`.
         work: works at the rows, or `None`.

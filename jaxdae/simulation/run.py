@@ -43,7 +43,7 @@ def run(problem: Problem, method: Method) -> Solution:
     Raises:
         BackendError: when the native backend is asked for by name and cannot serve.
     """
-    system, formulation, _, state, times = problem
+    system, formulation, _, state, times, _ = problem
     formulation = holding_rank(formulation, system, times.start, state)
     problem = problem._replace(formulation=formulation)
     zero = jnp.zeros((), state.q.dtype)
@@ -67,12 +67,12 @@ def run(problem: Problem, method: Method) -> Solution:
 
 def _dependence(problem: Problem, method: Method):
     """Whether constraints depend on each other at the start; `None` where that does not matter."""
-    system, formulation, _, state, times = problem
+    system, formulation, state = problem.system, problem.formulation, problem.state
     assumed = formulation.capabilities.independent_constraints
     if not (assumed and depends_on_rank(formulation, system, state)):
         return None
     kernel = backend_of(method.backend).kernel
-    return are_dependent(system, times.start, state, kernel)
+    return are_dependent(system, problem.times.start, state, kernel)
 
 
 def depends_on_rank(formulation, system: System, state: State) -> bool:
@@ -88,6 +88,10 @@ def depends_on_rank(formulation, system: System, state: State) -> bool:
 def _on_constraints(integration: Integration, method: Method, problem: Problem, y0) -> Integration:
     """Saved states between the steps of a projected solver go to the constraints as well."""
     saveat, projection = method.saveat, parts_of(method.solver).projection
+    if projection is not None and problem.event is not None:
+        # Where an event ends a run it is between the steps as well.
+        end = integration.end_time, (integration.end, None)
+        integration = integration._replace(end=projection.project(*end, problem.parts)[0])
     between = saveat is None or (is_sub(saveat.subs) and saveat.subs.ts is not None)
     if method.only_end or projection is None or not (between and is_plain(saveat)):
         return integration
@@ -113,7 +117,7 @@ def _solution(integration: Integration, method: Method, problem: Problem, y0) ->
         work = jax.tree.map(lambda x: x[-1:], saved[1])
         ts, saved = end_time[None], (one_row(end), work)
     # A fixed-step run goes on through NaN; diffrax calls that success.
-    broken = ~_all_finite(end) & (integration.result == diffrax.RESULTS.successful)
+    broken = ~_all_finite(end) & diffrax.is_okay(integration.result)
     nonfinite: Any = diffrax.RESULTS.nonfinite  # inherited from optimistix
     result = diffrax.RESULTS.where(broken, nonfinite, integration.result)
     plain = is_plain(method.saveat) and ts is not None

@@ -41,6 +41,24 @@ class Grid(diffrax.AbstractStepSizeController):
         return True, t1, following, False, controller_state + 1, diffrax.RESULTS.successful
 
 
+class ToKnownEnds(diffrax.AbstractStepSizeController):
+    """Steps as long as known ends let them be, up to the end of the run."""
+
+    def wrap(self, direction):
+        del direction
+        return self
+
+    def init(self, terms, t0, t1, y0, dt0, args, func, error_order):
+        del terms, t0, y0, dt0, args, func, error_order
+        return t1, None
+
+    def adapt_step_size(
+        self, t0, t1, y0, y1_candidate, args, y_error, error_order, controller_state
+    ):
+        del t0, y0, y1_candidate, args, y_error, error_order
+        return True, t1, jnp.inf, False, controller_state, diffrax.RESULTS.successful
+
+
 class KnownEnds(NamedTuple):
     """A step size controller, and the times at which its steps have to end.
 
@@ -62,7 +80,12 @@ class KnownEnds(NamedTuple):
 
 
 def known_ends(controller) -> KnownEnds:
-    """The parts of a `diffrax.ClipStepSizeController`; of any other, that and no times."""
+    """The parts of a `diffrax.ClipStepSizeController`; of any other, that and no times.
+
+    Steps of a `Grid` end at its times, and are as long as these let them between.
+    """
+    if isinstance(controller, Grid):
+        return KnownEnds(ToKnownEnds(), controller.ts)
     plain = type(controller) is diffrax.ClipStepSizeController
     # Rejected steps that are gone to again, for noise, are a memory of the controller itself.
     if not plain or controller.store_rejected_steps is not None:

@@ -13,7 +13,8 @@ from jaxdae.kernels.llvm.batch_loops import Buffer, Lanes
 from jaxdae.kernels.llvm.module import Definition
 
 _REACHED: Any = diffrax.RESULTS.max_steps_reached
-_SUCCESSFUL, _MAX_STEPS = 0.0, float(_REACHED._value)
+_OCCURRED: Any = diffrax.RESULTS.event_occurred
+_SUCCESSFUL, _MAX_STEPS, _EVENT = 0.0, float(_REACHED._value), float(_OCCURRED._value)
 
 
 class Control:
@@ -29,7 +30,7 @@ class Control:
     def __init__(self, lanes: Lanes, run: Any, start: Start, ranks):
         problem, given_first = run.problem, run.given_first
         self.lanes, self.problem, self.start = lanes, problem, start
-        self._dense = run.saving.times
+        self._dense = run.saving.times or problem.event is not None
         n = problem.states
         self.states = int(control_shape(problem).size)
         count = len(start.arrays)
@@ -48,6 +49,7 @@ class Control:
             index = count + len(self._given)
             times = Buffer(lanes, lanes.arguments, index, None, ranks[index], 1)
             self._ends = StepEnds(lanes, times)
+        self.event = None if problem.event is None else _Event(lanes, n)
 
     def load(self, lane, member) -> None:
         """Put the start of a member into a lane."""
@@ -74,6 +76,8 @@ class Control:
             if self._ends is not None:
                 self._ends.limit(self.step.t0, self.step.t1, lane)
             self._take(lane)
+        if self.event is not None:
+            self.event.begin(self.step, self.start.fixed, wanted)
 
     def advance(self) -> None:
         """Try a step of all lanes."""
@@ -132,6 +136,65 @@ class Control:
         self.lanes.copy_lane(self.problem.carried, self._next_carry, self._carry, lane)
 
 
+class _Event:
+    """Where the runs of all lanes end before their time.
+
+    Args:
+        lanes: the builder.
+        states: numbers of a state.
+    """
+
+    def __init__(self, lanes: Lanes, states: int):
+        self.lanes, self.states = lanes, states
+        self.until, self.state = lanes.array(1), lanes.array(states)
+        self._value, self._following, self._time = (lanes.array(1) for _ in range(3))
+        self._located, self._fallen = lanes.array(states), lanes.counters()
+
+    def begin(self, step: Step, fixed, wanted) -> None:
+        """Evaluate the function at the starts of those lanes that want it."""
+        lanes = self.lanes
+        lanes.call("value", step.t0, step.y0, *fixed, self._following)
+        with lanes.loop(lanes.width) as lane, lanes.if_then(wanted(lane)):
+            lanes.copy_lane(1, self._following, self._value, lane)
+
+    def find(self, step: Step, fixed, wanted, any_lane) -> None:
+        """Find where a step ends in each lane: at its end, or where the function falls to zero.
+
+        Args:
+            step: that was tried.
+            fixed: what programs take behind the state.
+            wanted: whether the step of a lane is kept.
+            any_lane: room for an integer.
+        """
+        lanes = self.lanes
+        lanes.call("value", step.t1, step.y1, *fixed, self._following)
+        any_lane.set(0)
+        with lanes.loop(lanes.width) as lane:
+            lanes.copy_lane(1, step.t1, self.until, lane)
+            lanes.set_count(0, self._fallen, lane)
+            with lanes.if_then(wanted(lane)):
+                above = lanes.get(self._value, lane) > 0.0
+                with lanes.if_then(above & (lanes.get(self._following, lane) <= 0.0)):
+                    lanes.set_count(1, self._fallen, lane)
+                    any_lane.set(1)
+                lanes.copy_lane(1, self._following, self._value, lane)
+        with lanes.if_then(any_lane.get().differs(0)):
+            # Lanes of other members have a step as well, in which nothing is found.
+            lanes.call("fall", *step, *fixed, self._time, self._located)
+            with lanes.loop(lanes.width) as lane, lanes.if_then(self.occurred(lane)):
+                lanes.copy_lane(1, self._time, self.until, lane)
+                lanes.copy_lane(self.states, self._located, self.state, lane)
+
+    def occurred(self, lane):
+        """Whether the function has fallen in the step of a lane."""
+        return self.lanes.count(self._fallen, lane).differs(0)
+
+    def end(self, step: Step, lane) -> None:
+        """End the step of a lane where the function has fallen."""
+        self.lanes.copy_lane(1, self.until, step.t0, lane)
+        self.lanes.copy_lane(self.states, self.state, step.y0, lane)
+
+
 def adaptive_steps(run: Any, lanes: Lanes, ranks: tuple[int, ...], rank: int) -> Definition:
     """`@run` for adaptive steps.
 
@@ -184,8 +247,12 @@ class _AdaptiveSteps:
             lanes.set_count(lanes.begin, self.members, lane)
         with lanes.while_(self._refilled):
             self.control.advance()
+            step, until, event = self.control.step, None, self.control.event
+            if event is not None:
+                event.find(step, self.start.fixed, self._kept, self.any)
+                until = event.until
             if self.at_times is not None:
-                self.at_times.save(self.control.step, self.members, self._kept)
+                self.at_times.save(step, self.members, self._kept, until)
             with lanes.loop(lanes.width) as lane, lanes.if_then(self._is(self.busy, lane)):
                 self._proceed(lane)
             self.control.begin_after_jumps(self.any)
@@ -257,6 +324,9 @@ class _AdaptiveSteps:
     def _proceed(self, lane) -> None:
         lanes, control = self.lanes, self.control
         control.proceed(lane)
+        if control.event is not None:
+            with lanes.if_then(control.event.occurred(lane)):
+                control.event.end(control.step, lane)
         self._increase(self.steps, lane)
         with lanes.if_then(control.accepted(lane)):
             self._increase(self.kept_steps, lane)
@@ -264,7 +334,14 @@ class _AdaptiveSteps:
                 self._save_every(lane)
         exhausted = lanes.count(self.steps, lane) >= self.max_steps
         on = control.unfinished(lane) & ~control.failed(lane)
-        with lanes.if_then(~on):
+        if control.event is not None:
+            occurred = control.event.occurred(lane)
+            with lanes.if_then(occurred):
+                self._finish(lane, _EVENT)
+            on, ended = on & ~occurred, ~on & ~occurred
+        else:
+            ended = ~on
+        with lanes.if_then(ended):
             self._finish(lane, lanes.get(control.code, lane))
         with lanes.if_then(on & exhausted):
             self._finish(lane, _MAX_STEPS)

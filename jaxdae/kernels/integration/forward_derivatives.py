@@ -10,6 +10,7 @@ from jaxdae.derivatives.functions import along, evaluate
 from jaxdae.derivatives.primitives import along_new_axis, primitive
 from jaxdae.errors import BackendError
 from jaxdae.kernels.integration.run import (
+    AT_EVENTS,
     native_integration,
     Run,
     TIMES,
@@ -56,7 +57,10 @@ def _jvp(primals, tangents, *, run: Run, axes: Axes):
     active, timed = moving_arguments(run, tangents)
     if run.once:
         stepping_aside(run, run.own_rule)
-    if timed or run.once:
+    ends_by_event = run.problem.event is not None
+    if ends_by_event:
+        stepping_aside(run, AT_EVENTS)
+    if timed or run.once or ends_by_event:
         assert run.plain is not None
         return result, along(run.plain, primals, tangents, axes)
     moves = [ad.instantiate_zeros(tangents[0]), *(tangents[1 + i] for i in active)]

@@ -77,6 +77,18 @@ class Rate(NamedTuple):
         return self.function(t, y, *self.parameters)
 
 
+class Event(NamedTuple):
+    """A run ends where a function falls from a positive value to zero.
+
+    Args:
+        value: `g(t, y, *parameters)`, a scalar.
+        fall: `fall(function, before, after)`, where a function of time falls between two of them.
+    """
+
+    value: Callable
+    fall: Callable
+
+
 class InitialValueProblem:
     """`dy/dt = f(t, y, parameters)` and a method that steps it.
 
@@ -93,6 +105,7 @@ class InitialValueProblem:
         project: `y = project(t, y, *parameters)`, done to the end of each step; `None` for nothing.
         between: `y = between(t1, t, y0, y1, y)`, done to dense output at `t` in the step from `y0`
             to `y1` at `t1`, linear in the states; `None` for nothing.
+        event: where a run ends before its time; `None` for its time alone.
     """
 
     def __init__(
@@ -107,11 +120,13 @@ class InitialValueProblem:
         primal: "InitialValueProblem | None" = None,
         project: Callable | None = None,
         between: Callable | None = None,
+        event: Event | None = None,
     ):
         self.rhs, self.states, self.parameters = rhs, states, parameters
         self.method, self.unravel = method, unravel
         self.controller: Any = controller
         self.dtype, self.project, self.between = np.dtype(dtype), project, between
+        self.event = event
         self.primal = self if primal is None else primal
         self._made: dict[Any, Any] = {}
         self._subprograms: dict[str, Subprogram] = {}
@@ -311,10 +326,10 @@ class InitialValueProblem:
         )
         return each(*arguments)[0]
 
-    def program(self, name: str, function: Callable, *kinds) -> Subprogram:
+    def program(self, name: str, function: Callable, *kinds, open_ended=False) -> Subprogram:
         """A function as a program; of each argument its shape, or its letter (`shapes`)."""
         shapes = self.shapes(*kinds)
-        if self.method.evaluates_only:
+        if self.method.evaluates_only and not open_ended:
             program = scalarize(function, *shapes, loops=True)
         else:
             program = with_open_loops(function, *shapes)

@@ -21,6 +21,7 @@ from jaxdae.kernels.llvm.batch_loops import Lanes
 from jaxdae.kernels.llvm.module import Definition
 from jaxdae.kernels.tracing.subprograms import called, Subprogram
 
+AT_EVENTS = "of a run that an event ends, times depend on what is differentiated by."
 TIMES = "derivatives by times (t0, t1, dt, SaveAt(ts=...)) are those of the plain program."
 
 

@@ -1,6 +1,7 @@
 """Programs of steps, which the loops over steps call by their names."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import diffrax
@@ -55,8 +56,10 @@ def adaptive_step_programs(
 ) -> list[Subprogram]:
     """Programs of a run with adaptive steps: `start`, `advance` and `interpolate`.
 
-    Where steps end at given times also `begin`, as after these the right-hand side may have jumped.
+    Where steps end at given times also `begin`, as after these the right-hand side may have jumped;
+    where an event may end the run, its `value`, and `fall`, which locates it in a step.
     """
+    kept = dense or problem.event is not None
 
     def make():
         times, control, arguments = (
@@ -64,16 +67,38 @@ def adaptive_step_programs(
             control_shape(problem),
             problem.arguments(),
         )
-        start, advance = _start(problem, given_first), _advance(problem, dense)
+        start, advance = _start(problem, given_first), _advance(problem, kept)
         return [
             *problem.preparations(),
             problem.program("start", start, *times, "y", *arguments),
             problem.program("advance", advance, *"tttt", control, "y", "c", *arguments),
             *(_beginning(problem) if step_ends else []),
             *_interpolation(problem, dense),
+            *_event(problem),
         ]
 
     return problem.once(("adaptive", given_first, dense, step_ends), make)
+
+
+def _event(problem: InitialValueProblem) -> list[Subprogram]:
+    """Value of the function of an event; from what a step gives, time and state where it falls."""
+    event, count = problem.event, len(problem.parameters)
+    if event is None:
+        return []
+
+    def value(t, y, *arguments):
+        return jnp.asarray(event.value(t, y, *arguments[:count]), problem.dtype)
+
+    def fall(t0, t1, y0, y1, dense, *arguments):
+        state = partial(_between, problem, t0, t1, y0, y1, dense)
+        t = event.fall(lambda t: value(t, state(t), *arguments), t0, t1)
+        return t, state(t)
+
+    arguments = problem.arguments()
+    return [
+        problem.program("value", value, "t", "y", *arguments),
+        problem.program("fall", fall, *"ttyyd", *arguments, open_ended=True),
+    ]
 
 
 def adjoint_programs(
