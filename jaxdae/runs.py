@@ -41,7 +41,7 @@ from jaxdae.solvers import sampled as sampling
 from jaxdae.solvers.grid import Grid, known_ends, with_known_ends
 from jaxdae.solvers.projected import parts_of, Projected
 from jaxdae.systems import State, System
-from jaxdae.systems.checks import is_concrete
+from jaxdae.systems.checks import is_concrete, is_eager
 from jaxdae.systems.kinematics import refuse_rates
 from jaxdae.systems.precision import in_dtype
 
@@ -149,7 +149,7 @@ def simulate(
         adjoint=adjoint, backend=backend, progress=progress, throw=throw, work=work,
         start_tolerance=start_tolerance, max_steps=max_steps,
     )  # fmt: skip
-    if throw and not _is_eager(problem):
+    if throw and not is_eager(problem):
         trajectory = _raising(problem, method, kinds(problem.parts))
     else:
         trajectory = integrated(problem, method)
@@ -176,11 +176,6 @@ def _announce(problem: Problem, method: Method, trajectory: Trajectory, *, throw
         warnings.warn(one.message, RuntimeWarning, stacklevel=3)
     # For the prompt alone: beside the fields, so that no program sees it.
     object.__setattr__(trajectory, "findings", findings)
-
-
-def _is_eager(problem: Problem) -> bool:
-    """Whether numbers are known and computed at once, outside of all transformations."""
-    return is_concrete(problem, jnp.zeros(()))
 
 
 @jit
@@ -385,10 +380,10 @@ def _left_to_plain(times: Times, saveat, controller) -> str | None:
 
 def _watched(problem: Problem, method: Method, *, throw: bool) -> tuple[Problem, Method]:
     """Where only the end or few times are saved, rows on the way are saved to watch the run."""
-    if not throw or not _is_eager(problem):
+    if not throw or not is_eager(problem):
         return problem, method
     times = problem.times
-    watch = jnp.linspace(times.start, times.end, DEFAULT_TIMES)
+    watch = np.linspace(times.start, times.end, DEFAULT_TIMES, dtype=problem.state.q.dtype)
     if is_end(method.saveat):
         method = method._replace(saveat=None, only_end=True)
         return problem._replace(times=times._replace(saved=watch)), method
@@ -397,9 +392,9 @@ def _watched(problem: Problem, method: Method, *, throw: bool) -> tuple[Problem,
         return problem, method
     asked = np.asarray(asked, watch.dtype)
     sign = -1 if times.end < times.start else 1
-    every = sign * np.unique(sign * np.concatenate([asked, np.asarray(watch)]))
+    every = sign * np.unique(sign * np.concatenate([asked, watch]))
     method = method._replace(saveat=None, picked=np.searchsorted(sign * every, sign * asked))
-    return problem._replace(times=times._replace(saved=jnp.asarray(every))), method
+    return problem._replace(times=times._replace(saved=every)), method
 
 
 def _direction(t0, t1, stepsize_controller) -> int | None:

@@ -334,6 +334,8 @@ def step_warning(
         roots = _roots(None if projection is not None and what == "constraint" else H)
         # Others grow by themselves, whatever the step.
         roots = roots[np.real(roots) < 0]
+        if not roots.size:
+            continue
         factors = amplification(solver, step * roots)
         if not (factors > 1 + _GROWING).any():
             continue

@@ -17,7 +17,7 @@ from jaxdae.formulations import AbstractFormulation
 from jaxdae.linalg.solve_primitive import Batch
 from jaxdae.simulation.run import depends_on_rank
 from jaxdae.systems import State, System
-from jaxdae.systems.checks import check_finite, check_tolerance, is_concrete
+from jaxdae.systems.checks import check_finite, check_tolerance, is_concrete, is_eager
 from jaxdae.systems.independence import constraint_rank, Look, look, surely_independent
 
 
@@ -55,7 +55,7 @@ def suited_to_start(
         ValueError: naming the entry, constraint or matrix at fault, the amount, and the remedy.
     """
     check_tolerance("start_tolerance", tolerance)
-    if is_concrete(formulation, start, jnp.zeros(())):
+    if is_eager(formulation, start):
         return _checked(formulation, start, tolerance), True
     values = _values(start)
     q, v = values.state.q, values.state.v

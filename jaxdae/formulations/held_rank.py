@@ -34,7 +34,10 @@ def solves(tree) -> list[AbstractSaddlePointSolve]:
 
 def with_solves(tree, change: Callable):
     """A formulation with its policies changed."""
-    return jax.tree.map(lambda x: change(x) if _is_solve(x) else x, tree, is_leaf=_is_solve)
+    leaves, structure = jax.tree.flatten(tree, is_leaf=_is_solve)
+    changed = [change(x) if _is_solve(x) else x for x in leaves]
+    same = all(x is y for x, y in zip(leaves, changed, strict=True))
+    return tree if same else structure.unflatten(changed)
 
 
 def _is_solve(x) -> bool:

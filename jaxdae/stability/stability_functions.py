@@ -126,11 +126,12 @@ def stability_function(solver, z) -> np.ndarray:
 
     Stage by stage: no cancellation at small `z`.
     """
-    (a, b), z, stages = linear_stages(solver), np.asarray(z, complex), []
+    (a, b), z = linear_stages(solver), np.asarray(z, complex)
+    flat = z.ravel()
+    stages = np.empty((b.size, flat.size), complex)
     for i in range(b.size):
-        known = 1 + z * sum(a[i, j] * stage for j, stage in enumerate(stages))
-        stages.append(known / (1 - z * a[i, i]))
-    return 1 + z * sum(weight * stage for weight, stage in zip(b, stages, strict=True))
+        stages[i] = (1 + flat * (a[i, :i] @ stages[:i])) / (1 - flat * a[i, i])
+    return (1 + flat * (b @ stages)).reshape(z.shape)
 
 
 def zeros(solver) -> np.ndarray:

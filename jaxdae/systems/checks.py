@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import eval_context, Tracer
+from jax.extend.core import get_opaque_trace_state
 
 from jaxdae.systems.base import State, System
 from jaxdae.systems.calls import (
@@ -31,6 +32,17 @@ from jaxdae.systems.points import Points
 def is_concrete(*values) -> bool:
     """Whether no leaf of `values` is being traced, so that numbers may be read."""
     return not any(isinstance(x, Tracer) for x in jax.tree.leaves(values))
+
+
+_OUTSIDE = get_opaque_trace_state()
+
+
+def is_eager(*values) -> bool:
+    """Whether numbers of `values` are known, and operations on them computed at once."""
+    if not is_concrete(*values):
+        return False
+    # Inside of a transformation that none of the values takes part in they are, too.
+    return get_opaque_trace_state() == _OUTSIDE or is_concrete(jnp.zeros(()))
 
 
 def constraint_counts(system: System, state: State) -> tuple[int, int]:
