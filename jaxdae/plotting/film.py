@@ -114,7 +114,6 @@ class Film:
         self._title, self._names = title, names
         self._failure = readout.failure_time(trajectory)
         self._past, self._drawn = paths.ts, list[Any]()
-        self._sides: dict[str, np.ndarray] = {}
         scene.draw_ground(self.scene)
         self._digits = max(0, -math.floor(math.log10(timing.speed * timing.delay) + 1e-9))
         self.show(0)
@@ -140,7 +139,7 @@ class Film:
         self._draw_trails(row, self.timing.ts[i])
         scene.draw_position(self.scene, row)
         if self._names:
-            self._sides = scene.draw_names(self.scene, row, before=self._sides)
+            scene.draw_names(self.scene, row)
         if i == len(self) - 1:
             scene.mark_failure(self.scene, self._failure)
         self._drawn = [x for x in ax.get_children() if x not in before]

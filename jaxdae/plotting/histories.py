@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from jaxdae.diagnosis import passages
-from jaxdae.plotting import between_rows, missed, readout, style
+from jaxdae.plotting import between_rows, readout, style
 
 # Beside curves this many times larger one is flat, and has a panel of its own.
 _FLAT = 30.0
@@ -117,33 +117,18 @@ def _curves(trajectory: Any, quantity: str, values: Any) -> tuple[np.ndarray, np
     return fine.ts, (fine.q if quantity == "q" else fine.v).astype(np.asarray(values).dtype)
 
 
-def _too_few_rows(trajectory: Any, ts: np.ndarray, labels: Any) -> str | None:
+def _too_few_rows(trajectory: Any, ts: np.ndarray) -> str | None:
     """What to say where rows do not show the motion, or a run took more steps than it has rows."""
     rows = between_rows.rows_of(trajectory) if is_run(trajectory) else None
     if rows is not None:
-        return _missed_in_words(trajectory, rows, labels)
+        long = int((~passages.resolved(np, *rows)).sum()) if rows.ts.size > 1 else 0
+        what = f"{long} of {rows.ts.size - 1} intervals between rows are too long for the motion"
+        return f"{what}; save more rows" if long else None
     stats = getattr(trajectory, "stats", None) or {}
     steps = int(np.asarray(stats.get("num_steps", 0)))
     if steps <= ts.size:
         return None
     return f"{ts.size} rows of a run of {steps} steps: motions between rows may be missing"
-
-
-def _missed_in_words(trajectory: Any, rows: between_rows.Moving, labels: Any) -> str | None:
-    long = int(missed.sparse(rows).sum())
-    if long == 0:
-        return None
-    # Traces the run's equations with JAX, which pictures of stored rows do without.
-    from jaxdae.results.readings import accelerations
-
-    head = f"{long} of {rows.ts.size - 1} intervals between rows are too long for the motion"
-    found = missed.missed_extrema(rows, readout.rows(trajectory, accelerations(trajectory)))
-    if found is None:
-        return f"{head}; save more rows"
-    name = _coordinate_names(labels, found.coordinate + 1)[0][found.coordinate]
-    return (
-        f"{head}:\nabout {found.expected} extrema of {name}, {found.seen} are drawn; save more rows"
-    )
 
 
 def is_run(trajectory: Any) -> bool:
@@ -198,8 +183,8 @@ def plot_histories(
         trajectory: what `jaxdae.simulate` returned, or anything with `ts`, `q`, `success` and the
             quantities asked for, each with time first. A failed run ends where it failed. Between
             few rows `q` and `v` are drawn as Hermite's cubics. Where rows are too far apart for
-            that, the figure says about how many extrema it misses; of a run read from a file, that
-            the run took more steps than it has rows.
+            that, the figure says so; of a run read from a file, that it took more steps than it has
+            rows.
         labels: names and units (`jaxdae.Labels`); those of `trajectory.system` when not given.
         quantities: any of `"q"`, `"v"`, `"w"`, `"u"`, `"multipliers"`.
         singular: mark near-singular positions, where the constraint Jacobian nearly loses rank; the
@@ -223,7 +208,7 @@ def plot_histories(
     labels = readout.get_labels(trajectory, labels)
     panels = [panel for quantity in quantities for panel in panels_of(trajectory, labels, quantity)]
     figure, axes = style.new_axes(len(panels), title=title)
-    few = _too_few_rows(trajectory, ts, labels)
+    few = _too_few_rows(trajectory, ts)
     if few is not None:
         axes.flat[0].set_title(few, fontsize="small", color=style.QUIET, loc="left")
     for ax, panel in zip(axes.flat, panels, strict=True):

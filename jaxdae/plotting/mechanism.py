@@ -64,7 +64,7 @@ def plot_mechanism(
         label = f"t = {moments.ts[i]:.4g} s" if i in shown else None
         scene.draw_position(drawn, first + i, color=color, label=label)
     if names:
-        scene.draw_names(drawn, last, others=range(first, last))
+        scene.draw_names(drawn, last)
     scene.mark_failure(drawn, readout.failure_time(trajectory))
     scene.add_legend(drawn)
     return drawn.figure

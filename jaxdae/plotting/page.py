@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.colors import to_hex
 
 from jaxdae.files import output_file, replace_file
-from jaxdae.plotting import film, histories, names, readout, scene, shapes, style
+from jaxdae.plotting import film, histories, readout, scene, shapes, style
 from jaxdae.plotting.shapes import Shapes
 
 # Times that the slider stops at: a film of 5 to 20 s.
@@ -19,8 +19,6 @@ _QUANTITIES = ("q", "v", "u", "w")
 _HEIGHT, _PANEL = 560, 150
 # Of many panels the mechanism stands beside the first.
 _BESIDE = 3
-# Of names [pt]; and the sine of half of the angle that each of eight sides takes.
-_LETTERS, _ASIDE = 9.0, 0.38
 # Where mechanisms in space are seen from, so that numbers of their axes are in the picture.
 _EYE = {"x": 1.5, "y": 1.5, "z": 1.1}
 _LINK, _BODY, _GROUND = style.PALETTE[0], style.PALETTE[4], "#404040"
@@ -53,32 +51,30 @@ class _Moving:
     def __init__(self, drawn: Shapes):
         self.shown = [x for x in drawn.places if not x.startswith("_")]
         paper = scene.new_scene(drawn, plane=None, title=None)
-        before: dict[str, np.ndarray] = {}
-        self.curves = []
-        for i in range(drawn.ts.size):
-            found = names.arranged(paper, i, _LETTERS, before, ())
-            before = {x.text: x.direction for x in found}
-            self.curves.append(self._at(drawn, i, found))
+        self.curves = [self._at(paper, i) for i in range(drawn.ts.size)]
 
-    def _at(self, drawn: Shapes, i: int, found: list[names.Name]) -> list[dict[str, Any]]:
+    def _at(self, paper: scene.Scene, i: int) -> list[dict[str, Any]]:
+        drawn = paper.shapes
         marks = (
             np.stack([drawn.places[x][i] for x in self.shown]) if self.shown else (drawn.joints(i))
         )
         # Those of one place are written once, beside the first of them.
-        beside = {x.names[0]: x for x in found}
-        texts = [beside[x].text if x in beside else "" for x in self.shown]
-        sides = [_side(beside[x].direction) if x in beside else "top center" for x in self.shown]
+        texts, sides = dict.fromkeys(self.shown, ""), dict.fromkeys(self.shown, "top center")
+        for place, names in scene.named_places(drawn, i):
+            texts[names[0]] = ", ".join(names)
+            sides[names[0]] = _side(scene.free_side(paper, i, place, names))
         # In space, plotly clips what is written on other sides, and the reader turns the picture.
-        side = sides if drawn.dimension == 2 else "top center"
-        named = _curve(marks) | {"text": texts, "textposition": side}
+        side = [*sides.values()] if drawn.dimension == 2 else "top center"
+        named = _curve(marks) | {"text": [*texts.values()], "textposition": side}
         return [_curve(x) for x in (drawn.edges(i), drawn.lines(i), drawn.links(i))] + [named]
 
 
 def _side(direction: np.ndarray) -> str:
     """The nearest of the eight sides on which plotly writes."""
     x, y = direction
-    across = "right" if x > _ASIDE else "left" if x < -_ASIDE else "center"
-    up = "top" if y > _ASIDE else "bottom" if y < -_ASIDE else "middle"
+    aside = scene.LEANING
+    across = "right" if x > aside else "left" if x < -aside else "center"
+    up = "top" if y > aside else "bottom" if y < -aside else "middle"
     return f"{up} {across}"
 
 

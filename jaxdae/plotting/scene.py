@@ -1,6 +1,7 @@
 """A mechanism on axes of matplotlib, in the plane or in space."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -8,15 +9,19 @@ from matplotlib import patheffects
 from matplotlib.figure import Figure
 from matplotlib.patches import Polygon
 
-from jaxdae.plotting import names, readout, style
+from jaxdae.plotting import readout, style
 from jaxdae.plotting.shapes import Shapes
 
 LINK, BODY, GROUND = style.PALETTE[0], style.PALETTE[4], "#404040"
 # Of the colours of paths, those that links and bodies have not, nor positions one after the other.
 PATHS = [x for x in style.PALETTE if x not in (LINK, BODY, "#009E73")]
 _AXES = {"x": 0, "y": 1, "z": 2}
-# Of the names of points [pt].
-_SMALL = 8.5
+# Of the names of points, and how far beside them they begin [pt].
+_SMALL, _BESIDE = 8.5, 6.0
+# Names within this part of the picture's size of each other are written together.
+_CLOSE = 0.02
+# Beyond this part of a unit vector a text stands on that side of its point, else in its middle.
+LEANING = 0.38
 # Of what a text may stand on, a little is covered.
 _HALO = [patheffects.withStroke(linewidth=2.0, foreground="white", alpha=0.85)]
 # Room around everything, as a part of the larger side.
@@ -42,12 +47,8 @@ class Scene(NamedTuple):
     ax: Any
     shapes: Shapes
 
-    def projected(self, place: np.ndarray) -> tuple[float, float]:
-        """A position in the coordinates of annotations: of axes in space, as they are seen."""
-        x, y = self._in_the_plane(place[None])[0]
-        return float(x), float(y)
-
-    def _in_the_plane(self, places: np.ndarray) -> np.ndarray:
+    def seen(self, places: np.ndarray) -> np.ndarray:
+        """Positions `(k, d)` in the coordinates of annotations, `(k, 2)`: in space as projected."""
         if self.shapes.dimension == 2:
             return places
         from mpl_toolkits.mplot3d.proj3d import proj_transform
@@ -55,37 +56,9 @@ class Scene(NamedTuple):
         x, y, z = places.T
         return np.stack(proj_transform(x, y, z, self.ax.get_proj())[:2], axis=1)
 
-    def on_paper(self, places: np.ndarray) -> np.ndarray:
-        """Where positions of shape `(k, d)` are on paper, shape `(k, 2)` [pt]."""
-        if self.shapes.dimension == 2:
-            return places * _points_per_unit(self.sides)
-        self.ax.apply_aspect()
-        seen = self.ax.transData.transform(self._in_the_plane(places))
-        return seen * 72.0 / self.figure.get_dpi()
-
-    @property
-    def sides(self) -> np.ndarray:
-        """Of axes in the plane, shape `(2,)`."""
-        return np.ptp([self.ax.get_xlim(), self.ax.get_ylim()], axis=1)
-
-    @property
-    def corners(self) -> tuple[np.ndarray, np.ndarray]:
-        """Lower left and upper right corner of the axes on paper [pt]."""
-        if self.shapes.dimension == 2:
-            low, high = np.array([self.ax.get_xlim(), self.ax.get_ylim()]).T
-            return self.on_paper(low), self.on_paper(high)
-        self.ax.apply_aspect()
-        return tuple(np.array(self.ax.bbox.get_points()) * 72.0 / self.figure.get_dpi())
-
     def plot(self, curve: np.ndarray, *args, **style) -> Any:
         """One line through the rows of `curve`, gaps at NaN."""
         return self.ax.plot(*curve.T, *args, **style)[0]
-
-    @property
-    def diagonal(self) -> float:
-        """Size of the picture [m]."""
-        low, high = self.shapes.extent()
-        return float(np.linalg.norm(high - low)) or 1.0
 
 
 def new_scene(
@@ -143,14 +116,9 @@ def new_scene(
     return Scene(figure, ax, shapes)
 
 
-def _points_per_unit(sides: np.ndarray) -> float:
-    """Scale of axes in the plane as `_figure_size` makes room for them [pt/m]."""
-    return 72.0 * min(_WIDTH / sides[0], _HEIGHT / sides[1])
-
-
 def _figure_size(sides: np.ndarray, legend: bool) -> tuple[float, float]:
     """With axes as wide and high as the sides, within limits, and room for a legend."""
-    scale = _points_per_unit(sides) / 72.0
+    scale = min(_WIDTH / sides[0], _HEIGHT / sides[1])
     width, height = np.maximum(scale * sides, 1.2)
     return float(width) + (2.6 if legend else 1.0), float(height) + 1.0
 
@@ -191,33 +159,22 @@ def draw_ground(scene: Scene) -> None:
         scene.plot(ground, "^", color=GROUND, markersize=8.0, zorder=3)
 
 
-def draw_names(
-    scene: Scene,
-    i: int,
-    *,
-    before: Mapping[str, np.ndarray] | None = None,
-    others: Sequence[int] = (),
-) -> dict[str, np.ndarray]:
-    """Names of points beside them at time `i`, those of one place together.
+def draw_names(scene: Scene, i: int) -> None:
+    """Names of points beside them at time `i`, away from what joins them; not those with a `_`.
 
     Args:
         scene: to draw on.
         i: number of the time.
-        before: what this gave for the frame before.
-        others: numbers of further times that are drawn.
-
-    Returns:
-        The side of each text, a unit vector.
     """
-    found = names.arranged(scene, i, _SMALL, before or {}, others)
-    for name in found:
+    for place, names in named_places(scene.shapes, i):
+        x, y = free_side(scene, i, place, names)
         scene.ax.annotate(
-            name.text,
-            scene.projected(name.place),
-            xytext=tuple(name.offset),
+            ", ".join(names),
+            tuple(scene.seen(place[None])[0]),
+            xytext=(_BESIDE * x, _BESIDE * y),
             textcoords="offset points",
-            ha="center",
-            va="center",
+            ha="left" if x > LEANING else "right" if x < -LEANING else "center",
+            va="bottom" if y > LEANING else "top" if y < -LEANING else "center",
             annotation_clip=False,
             fontsize=_SMALL,
             color=GROUND,
@@ -225,7 +182,38 @@ def draw_names(
             path_effects=_HALO,
             parse_math=False,
         )
-    return {name.text: name.direction for name in found}
+
+
+def named_places(shapes: Shapes, i: int) -> list[tuple[np.ndarray, list[str]]]:
+    """Places at time `i`, each with the names of all points there."""
+    found: list[tuple[np.ndarray, list[str]]] = []
+    low, high = shapes.extent()
+    close = _CLOSE * float(np.linalg.norm(high - low))
+    for name, rows in shapes.places.items():
+        if name.startswith("_"):
+            continue
+        near = [names for place, names in found if np.linalg.norm(place - rows[i]) < close]
+        if near:
+            near[0].append(name)
+        else:
+            found.append((rows[i], [name]))
+    return found
+
+
+def free_side(scene: Scene, i: int, place: np.ndarray, names: Sequence[str]) -> np.ndarray:
+    """The middle of the widest angle between what joins points of one place, a unit vector."""
+    points = scene.shapes.points
+    closed = [(*body, body[0]) for body in points.bodies]
+    joined = [x for chain in (*points.links, *points.lines, *closed) for x in pairwise(chain)]
+    others = [b if a in names else a for a, b in joined if (a in names) != (b in names)]
+    if not others:
+        return np.sqrt([0.5, 0.5])
+    ends = np.stack([scene.shapes.places[x][i] for x in others])
+    x, y = (scene.seen(ends) - scene.seen(place[None])).T
+    angles = np.sort(np.arctan2(y, x))
+    gaps = np.diff(np.append(angles, angles[0] + 2.0 * np.pi))
+    middle = angles[np.argmax(gaps)] + 0.5 * gaps.max()
+    return np.array([np.cos(middle), np.sin(middle)])
 
 
 def mark_failure(scene: Scene, time: float | None) -> None:

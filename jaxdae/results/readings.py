@@ -8,7 +8,6 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
 
 from jaxdae.compiled import jit
 from jaxdae.control.base import control_input
@@ -251,22 +250,6 @@ def everything(run, t, y) -> dict[str, Any]:
     if not run.velocities_are_rates:
         results["coordinate_rates"] = coordinate_rate(system, t, state.q, state.v)
     return results
-
-
-def accelerations(trajectory: Any) -> Float[Array, "*batch times n"]:
-    """Accelerations at the saved times, shape `(times, n)`; NaN in rows that were not reached.
-
-    They are those of the formulation, `dv/dt` along its own vector field: of penalties with what
-    is left of their oscillations.
-    """
-    return read_rows(trajectory, _acceleration)
-
-
-def _acceleration(run, t, y):
-    u = control_input(run.controller, t, state_of(run, t, y))
-    rate = run.formulation.vector_field(run.system, t, y, u)
-    velocity = lambda t, y: state_of(run, t, y).v  # noqa: E731
-    return jax.jvp(velocity, (t, y), (jnp.ones_like(t), rate))[1]
 
 
 def _column(mask, x):
