@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxdae.multibody import rotations
-from jaxdae.multibody.joints import AbstractJoint, Free, Joint, Pose, space_vector, Twist
+from jaxdae.multibody.joints import AbstractJoint, Free, Pose, space_vector, Twist
 from jaxdae.reprs import Module
 from jaxdae.systems.checks import is_concrete
 from jaxdae.systems.precision import as_floats
@@ -62,7 +62,7 @@ def _impossible(inertia: np.ndarray) -> str | None:
     return None
 
 
-def _joints(values: Joint | Sequence[Joint]) -> tuple[Joint, ...]:
+def _joints(values: AbstractJoint | Sequence[AbstractJoint]) -> tuple[AbstractJoint, ...]:
     return (values,) if isinstance(values, AbstractJoint) else tuple(values)
 
 
@@ -87,7 +87,7 @@ class Body(Module):
     """
 
     name: str = eqx.field(static=True)
-    joints: tuple[Joint, ...] = eqx.field(converter=_joints, default=())
+    joints: tuple[AbstractJoint, ...] = eqx.field(converter=_joints, default=())
     parent: str | None = eqx.field(static=True, default=None)
     position: Float[Array, " 3"] = eqx.field(converter=space_vector, default=(0.0, 0.0, 0.0))
     orientation: Float[Array, " 4"] = eqx.field(converter=_quaternion, default=(1.0, 0.0, 0.0, 0.0))

@@ -1,7 +1,7 @@
 """Joints: how a body moves relative to its parent."""
 
 import abc
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -70,9 +70,12 @@ def unit_vector(values) -> Float[Array, " 3"]:
 
 
 class AbstractJoint(Module):
-    """One joint: `size` coordinates, and as many or fewer speeds."""
+    """One joint: `size` coordinates, and as many or fewer speeds, with damping and armature."""
 
     size: ClassVar[int]
+    name: eqx.AbstractVar[str]
+    damping: eqx.AbstractVar[Any]
+    armature: eqx.AbstractVar[Any]
 
     @abc.abstractmethod
     def pose(self, values: Float[Array, " size"]) -> Pose:
@@ -260,6 +263,3 @@ class Free(AbstractJoint):
 
     def start(self):
         return (*self.place, *self.orientation)
-
-
-Joint = Hinge | Slide | Ball | Free

@@ -9,7 +9,7 @@ import numpy as np
 
 from jaxdae.multibody.bodies import AbstractLoop, Body, Connection, Coupling, Motor, Weld
 from jaxdae.multibody.comparison import compare
-from jaxdae.multibody.joints import Ball, Free, Hinge, Joint, Slide
+from jaxdae.multibody.joints import AbstractJoint, Ball, Free, Hinge, Slide
 from jaxdae.multibody.system import Multibody, unused
 from jaxdae.systems import State
 
@@ -221,7 +221,7 @@ def _body(mujoco, model, names: _Names, i: int) -> Body:
     )
 
 
-def _joint(mujoco, model, names: _Names, i: int) -> Joint:
+def _joint(mujoco, model, names: _Names, i: int) -> AbstractJoint:
     kind, name = mujoco.mjtJoint(int(model.jnt_type[i])), names("joint", i)
     at, dof = model.jnt_qposadr[i], model.jnt_dofadr[i]
     kinds = mujoco.mjtJoint
