@@ -142,7 +142,7 @@ def test_tuning_that_is_interrupted_again_and_again_comes_to_its_end(tmp_path, r
     """Two studies at a time: one may be compiling in a thread while the process ends."""
     words = ("tune", "two-link", "--steps", "4", "--batch", "2", "--out", str(tmp_path))
     endings = []
-    for delay in rng.uniform(1.0, 12.0, size=5):
+    for delay in rng.uniform(1.0, 10.0, size=3):
         process = started("-m", "jaxdae", *words, "--resume")
         try:
             process.wait(delay)

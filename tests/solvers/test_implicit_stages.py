@@ -107,8 +107,8 @@ def cost(gravity, q, solver=None, backend: Any = "native", **how):
 @pytest.mark.parametrize("kind", ["adaptive", "fixed"])
 def test_derivatives_of_its_steps(kind):
     """Both modes, the plain program's, differences, and second ones."""
-    solver = diffrax.Kvaerno5(root_finder=NEWTON)
-    how: dict[str, Any] = {"dt": 0.01} if kind == "fixed" else {"stepsize_controller": LOOSE}
+    solver = diffrax.Kvaerno3(root_finder=NEWTON)
+    how: dict[str, Any] = {"dt": 0.02} if kind == "fixed" else {"stepsize_controller": LOOSE}
     call = lambda g, q, **more: cost(g, q, solver, **how, **more)  # noqa: E731
     point, by = (jnp.array(9.81), START), (0, 1)
     reverse, forward = jax.grad(call, by)(*point), jax.jacfwd(call, by)(*point)
@@ -118,15 +118,13 @@ def test_derivatives_of_its_steps(kind):
         np.testing.assert_allclose(one, other, rtol=1e-10)
         # The last turns of an iteration may differ by round-off, times the stiffness.
         np.testing.assert_allclose(one, third, rtol=1e-8, atol=1e-9)
-    slope, h = jax.grad(call), 1e-3
-    curvature = jax.jacfwd(slope)(*point)
     if kind == "fixed":  # other steps are seen by differences of adaptive runs
+        slope, h = jax.grad(call), 1e-3
         value = lambda g: call(g, START)  # noqa: E731
         difference = (value(9.81 + h) - value(9.81 - h)) / (2 * h)
         np.testing.assert_allclose(reverse[0], difference, rtol=1e-5)
         difference = (slope(9.81 + h, START) - slope(9.81 - h, START)) / (2 * h)
-        np.testing.assert_allclose(curvature, difference, rtol=1e-5)
-    assert np.isfinite(curvature)
+        np.testing.assert_allclose(jax.jacfwd(slope)(*point), difference, rtol=1e-5)
 
 
 @pytest.mark.slow
@@ -195,7 +193,7 @@ def test_an_iteration_that_kernels_cannot_make_stays_with_diffrax(root_finder, r
 @pytest.mark.slow
 def test_more_states_than_pivots_are_chosen_of():
     """Eliminated in an order that is known beforehand; derivatives in reverse mode, too."""
-    chain = Chain(lengths=[0.2] * 5, masses=[1.0] * 5)  # of 20 states
+    chain = Chain(lengths=[0.2] * 5, masses=[1.0] * 5)  # of 20 states, 16 is the limit
     q, v = chain.start()
 
     def end(scale, backend: Any = "native"):

@@ -110,11 +110,11 @@ def agree(function, *arguments):
     return found, launched
 
 
-# What is computed with fixed and with adaptive steps. Each system has both and both derivatives;
-# together they have all, and the smallest has all by itself.
+# What is computed with fixed and with adaptive steps: together all there is, and of the smallest
+# system all by itself.
 PARTS = {
     "two-link": (along, back),
-    "andrews": (back, along),
+    "andrews": (None, along),
     "four-bar": (along, back),
     "slider-crank": (back, along),
     "rolling disk": (along, back),
@@ -123,8 +123,10 @@ PARTS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("method", [fixed, adaptive])
+@pytest.mark.parametrize(
+    ("name", "method"),
+    [(x, y) for x in CASES for y in (fixed, adaptive) if PARTS[x][y is adaptive] is not None],
+)
 def test_runs_tangents_and_adjoints_of_six_systems(name, method):
     end, start = motion(name, method)
     part = PARTS[name][method is adaptive]
