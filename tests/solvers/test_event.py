@@ -165,10 +165,14 @@ def test_members_of_a_batch_end_each_at_its_own_time(backend):
     assert (times[~falls & success] == 3.0).all()
 
 
-@pytest.mark.parametrize("dt", [None, 0.01])
 @pytest.mark.parametrize(
-    ("backend", "mode"),
-    [("plain", jax.jacfwd), ("plain", jax.jacrev), ("auto", jax.jacfwd), ("auto", jax.jacrev)],
+    ("backend", "mode", "dt"),
+    [
+        ("plain", jax.jacfwd, None),
+        ("plain", jax.jacrev, 0.01),
+        pytest.param("auto", jax.jacrev, None, marks=pytest.mark.slow),
+        pytest.param("auto", jax.jacfwd, 0.01, marks=pytest.mark.slow),
+    ],
 )
 def test_derivatives_know_that_the_time_of_an_event_moves(backend, mode, dt):
     def end(start, level):
