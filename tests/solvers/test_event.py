@@ -13,7 +13,9 @@ from jaxdae import BackendError, Multipliers, Projected, State, Trajectory
 from jaxdae.runs import integrated, prepare
 from jaxdae.solvers.event import AbstractEvent
 
-BACKENDS = pytest.mark.parametrize("backend", ["plain", "native"])
+# Programs of XLA compile as long as these tests run in all: for the complete run, but for one.
+SLOWLY = pytest.param("plain", marks=pytest.mark.slow)
+BACKENDS = pytest.mark.parametrize("backend", [SLOWLY, "native"])
 RATE = 2.0
 DEFAULTS = {
     "t0": 0.0, "t1": 3.0, "dt": None, "solver": None, "stepsize_controller": None, "saveat": None,
@@ -56,7 +58,7 @@ def exact(start, level):
     return jnp.arccos(level / start) / RATE, -RATE * jnp.sqrt(start**2 - level**2)
 
 
-@BACKENDS
+@pytest.mark.parametrize("backend", ["plain", "native"])
 @pytest.mark.parametrize("dt", [None, 0.01, 0.7])
 def test_a_run_ends_where_its_function_falls_to_zero(backend, dt):
     """With adaptive and with fixed steps, of which one is longer than all of the motion before."""
@@ -169,7 +171,7 @@ def test_members_of_a_batch_end_each_at_its_own_time(backend):
     ("backend", "mode", "dt"),
     [
         ("plain", jax.jacfwd, None),
-        ("plain", jax.jacrev, 0.01),
+        pytest.param("plain", jax.jacrev, 0.01, marks=pytest.mark.slow),
         pytest.param("auto", jax.jacrev, None, marks=pytest.mark.slow),
         pytest.param("auto", jax.jacfwd, 0.01, marks=pytest.mark.slow),
     ],
