@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from jaxdae.plotting import shapes, style
-from jaxdae.plotting.film import with_palette
+from jaxdae.plotting.animation import with_palette
 from jaxdae.plotting.shapes import Shapes
 
 WIDTH, WIDE, HEIGHT, DPI = 240, 340, 180, 100  # pixels; of side by side the wider

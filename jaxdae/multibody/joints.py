@@ -1,7 +1,7 @@
 """Joints: how a body moves relative to its parent."""
 
 import abc
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -70,12 +70,13 @@ def unit_vector(values) -> Float[Array, " 3"]:
 
 
 class AbstractJoint(Module):
-    """One joint: `size` coordinates, and as many or fewer speeds, with damping and armature."""
+    """One joint: `size` coordinates, and as many or fewer speeds.
+
+    Its fields `damping` and `armature` are of these speeds: numbers, or one for each.
+    """
 
     size: ClassVar[int]
     name: eqx.AbstractVar[str]
-    damping: eqx.AbstractVar[Any]
-    armature: eqx.AbstractVar[Any]
 
     @abc.abstractmethod
     def pose(self, values: Float[Array, " size"]) -> Pose:

@@ -1,7 +1,8 @@
 """A system of rigid bodies."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -122,7 +123,7 @@ class Multibody(System):
             found[body.name] = twist
         return found
 
-    def _speeds(self, q, v):
+    def _speeds(self, q, v) -> Iterator[tuple[Any, Any, Any, Any]]:
         """Of each joint: itself, its coordinates, their rates, its speeds."""
         values, rates = self.values(q), self.values(v)
         for joint in (x for body in self.bodies for x in body.joints):

@@ -4,18 +4,189 @@ import base64
 import html
 import io
 import json
+import math
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 from matplotlib.animation import FFMpegWriter
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from PIL import Image
 from tqdm import tqdm
 
 from jaxdae.files import naming, output_file, replace_file
-from jaxdae.plotting import shapes
-from jaxdae.plotting.film import Film, png, timing, with_palette
+from jaxdae.plotting import readout, scene, shapes
+from jaxdae.plotting.shapes import Shapes
+
+# Runs that last between these are shown in real time unless a speed is asked for [s].
+_SHORTEST, _LONGEST = 2.0, 20.0
+# Films of others last as long or up to two and a half times as long [s].
+_USUAL = 5.0
+# A film is made in memory; this many frames take minutes.
+MOST_FRAMES = 2000
+# Viewers show frames at multiples of this, and some of them none faster than two of it [s].
+TICK = 0.01
+_FASTEST = 50.0
+# Of 255: Pillow looks colours up in tables of six bits each.
+_NEARLY_WHITE = 248
+
+
+class Timing(NamedTuple):
+    """Which times a film shows, and how fast.
+
+    Args:
+        ts: times of the frames [s], shape `(frames,)`.
+        delay: from frame to frame [s], a multiple of 0.01 s.
+        speed: seconds of motion in a second of film.
+    """
+
+    ts: np.ndarray
+    delay: float
+    speed: float
+
+
+def timing(first: float, last: float, *, fps: float, speed: float | None) -> Timing:
+    """Frames of a motion, in real time where it lasts 2 to 20 s and no speed is asked for.
+
+    Args:
+        first: its start [s].
+        last: its end [s], before the start where the run goes backwards.
+        fps: frames per second, rounded so that the time between them is a multiple of 0.01 s.
+        speed: seconds of motion in a second of film, or `None`.
+
+    Raises:
+        ValueError: for rates or speeds that nothing can show, or too many frames.
+    """
+    if not 0.0 < fps <= _FASTEST:
+        raise ValueError(f"fps={fps!r} must be above 0 and at most {_FASTEST:g} frames per second.")
+    if speed is not None and not 0.0 < speed < math.inf:
+        raise ValueError(
+            f"speed={speed!r} must be positive: seconds of motion in a second of film, 1.0 for "
+            "real time, 0.1 for ten times as slow."
+        )
+    length, way = abs(last - first), 1.0 if last >= first else -1.0
+    speed = simple_speed(length) if speed is None else speed
+    delay = TICK * max(round(1.0 / fps / TICK), 2)
+    count = math.ceil(length / speed / delay - 1e-9) + 1
+    if count > MOST_FRAMES:
+        raise ValueError(
+            f"{length:.4g} s at speed {speed:g} and {1 / delay:.4g} frames per second are {count} "
+            f"frames, more than {MOST_FRAMES}; give a higher speed, fewer frames per second, or "
+            "simulate a shorter time."
+        )
+    ahead = np.minimum(speed * delay * np.arange(count), length)
+    ts = np.where(ahead < length, first + way * ahead, last)
+    return Timing(ts, delay, speed)
+
+
+def simple_speed(length: float) -> float:
+    """1 for what lasts 2 to 20 s; else 1, 2 or 5 times a power of ten, of 5 to 12.5 s of film."""
+    if length <= 0.0 or _SHORTEST <= length <= _LONGEST:
+        return 1.0
+    wanted = length / _USUAL
+    power = 10.0 ** math.floor(math.log10(wanted))
+    return next(x for x in (10 * power, 5 * power, 2 * power, power) if x <= 1.0001 * wanted)
+
+
+class Film:
+    """A figure that shows one frame after the other.
+
+    Args:
+        trajectory: the run.
+        timing: which times to show.
+        names: whether to write the names of points.
+        plane: onto which to project, or `None`.
+        title: heading.
+        width: of the frames in pixels.
+    """
+
+    def __init__(
+        self,
+        trajectory: Any,
+        timing: Timing,
+        *,
+        names: bool,
+        plane: str | None,
+        title: str | None,
+        width: int,
+    ):
+        self.timing = timing
+        paths = shapes.along(trajectory)
+        both = shapes.joined(paths, shapes.along(trajectory, timing.ts))
+        self.scene = scene.new_scene(both, plane=plane, title=None, legend=False)
+        self.figure = self.scene.figure
+        self.figure.set_dpi(width / self.figure.get_figwidth())
+        self.canvas = FigureCanvasAgg(self.figure)
+        self._title, self._names = title, names
+        self._failure = readout.failure_time(trajectory)
+        self._past, self._drawn = paths.ts, list[Any]()
+        scene.draw_ground(self.scene)
+        self._digits = max(0, -math.floor(math.log10(timing.speed * timing.delay) + 1e-9))
+        self.show(0)
+        self.canvas.draw()
+        self.figure.set_layout_engine("none")  # what it found is kept, so that nothing jumps
+
+    def __len__(self) -> int:
+        return self.timing.ts.size
+
+    def text(self, i: int) -> str:
+        """What is written above frame `i`."""
+        time = f"t = {self.timing.ts[i]:.{self._digits}f} s"
+        speed = "" if self.timing.speed == 1.0 else f"  (speed ×{self.timing.speed:g})"
+        return f"{self._title}, {time}{speed}" if self._title else time + speed
+
+    def show(self, i: int) -> None:
+        """Draw frame `i` in place of the one before."""
+        for artist in self._drawn:
+            artist.remove()
+        ax, before = self.scene.ax, set(self.scene.ax.get_children())
+        ax.set_title(self.text(i), fontsize="medium", loc="left")
+        row = self._past.size + i
+        self._draw_trails(row, self.timing.ts[i])
+        scene.draw_position(self.scene, row)
+        if self._names:
+            scene.draw_names(self.scene, row)
+        if i == len(self) - 1:
+            scene.mark_failure(self.scene, self._failure)
+        self._drawn = [x for x in ax.get_children() if x not in before]
+
+    def _draw_trails(self, row: int, t: float) -> None:
+        found: Shapes = self.scene.shapes
+        way = 1.0 if self.timing.ts[-1] >= self.timing.ts[0] else -1.0
+        past = [*np.flatnonzero(way * self._past <= way * t), row]
+        for i, name in enumerate(found.points.trace):
+            color = scene.PATHS[i % len(scene.PATHS)]
+            self.scene.plot(found.places[name][past], color=color, linewidth=1.0, alpha=0.7)
+
+    def image(self, i: int) -> Image.Image:
+        """Frame `i` in pixels."""
+        self.show(i)
+        self.canvas.draw()
+        return Image.fromarray(np.asarray(self.canvas.buffer_rgba())[..., :3].copy())
+
+
+def with_palette(images: Sequence[Image.Image], colors: int = 160) -> list[Image.Image]:
+    """Frames in the colours that first, middle and last have, which makes them small."""
+    some = [images[0], images[len(images) // 2], images[-1]]
+    width, height = images[0].size
+    sample = Image.new("RGB", (width, height * len(some)))
+    for k, image in enumerate(some):
+        sample.paste(image, (0, k * height))
+    palette = sample.quantize(colors, kmeans=2)
+    entries = np.array(palette.getpalette()).reshape(-1, 3)
+    entries[entries.min(axis=1) >= _NEARLY_WHITE] = 255  # what is white stays so
+    palette.putpalette(entries.ravel().tolist())
+    return [x.quantize(palette=palette, dither=Image.Dither.NONE) for x in images]
+
+
+def png(image: Image.Image) -> bytes:
+    """A frame as a PNG file."""
+    buffer = io.BytesIO()
+    image.save(buffer, "png", optimize=True)
+    return buffer.getvalue()
+
 
 # How long the last frame stays before a GIF begins again [s].
 _PAUSE = 1.0

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.colors import to_hex
 
 from jaxdae.files import output_file, replace_file
-from jaxdae.plotting import film, histories, readout, scene, shapes, style
+from jaxdae.plotting import animation, histories, readout, scene, shapes, style
 from jaxdae.plotting.shapes import Shapes
 
 # Times that the slider stops at: a film of 5 to 20 s.
@@ -285,7 +285,7 @@ def _of(go: Any, drawn: Shapes, curve: dict[str, np.ndarray]) -> Any:
 def _lay_out(
     parts: _Parts, panels: int, title: str | None, failure: float | None, length: float
 ) -> None:
-    speed = film.simple_speed(length)
+    speed = animation.simple_speed(length)
     delay = 1000.0 * length / speed / max(len(parts.ts) - 1, 1)
     said = [title or "", "" if speed == 1.0 else f"played at speed ×{speed:g}"]
     said.append("" if failure is None else f"failed after t = {failure:.4g} s")

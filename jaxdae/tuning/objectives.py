@@ -1,6 +1,6 @@
 """Objectives made of simulations: the cost of a batch of them, at a stated budget."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Literal
 
@@ -17,9 +17,9 @@ from jaxdae.results.trajectory import Trajectory
 from jaxdae.runs import simulate
 from jaxdae.simulation.backends import Backend
 from jaxdae.solvers.grid import direction_of, Grid
+from jaxdae.solvers.projected import parts_of
 from jaxdae.systems import State, System
 from jaxdae.systems.calls import check_instance
-from jaxdae.tuning.budgets import budget_of
 from jaxdae.tuning.certificate import Certificate, certificate
 from jaxdae.tuning.conditions import Conditions, ends_of_steps, grids, Member, Members
 from jaxdae.tuning.fitting import check_fitting, check_states, check_times, checked_parts
@@ -433,3 +433,43 @@ class Logarithm(Module):
     def certificate(self) -> Callable[[PyTree], Certificate]:
         """The function of parameters that says what is known of them, if the objective has one."""
         return self.objective.certificate  # pyright: ignore[reportFunctionMemberAccess]
+
+
+def budget_of(objective: Any) -> str:
+    """Steps or work, conditions and risk of a `SimulationObjective`."""
+    made, ends = objective.steps_made, objective.end_times or ()
+    if objective.adaptive:
+        lasting = _listed(x - objective.t0 for x in ends)
+        steps = f"adaptive, at most {objective.max_steps} steps in {lasting} s"
+    elif objective.several_grids:
+        steps = f"h = {_listed(made)} s, to t = {_listed(ends)} s"
+    else:
+        steps = f"h = {_listed(made)} s, {objective.fixed_steps} steps"
+    price = objective.failure_cost
+    failures = "" if price is None else f"failures at {price:g}"
+    size, risk = _counted(objective.shape), in_words(objective.risk)
+    parts = (_named(objective.solver_used), steps, size, risk, failures)
+    return ", ".join(x for x in parts if x)
+
+
+def _named(solver: diffrax.AbstractSolver) -> str:
+    """A solver in words, with the one that it wraps."""
+    name = type(solver).__name__
+    if not isinstance(solver, diffrax.AbstractWrappedSolver):
+        return name
+    projection = parts_of(solver).projection
+    more = "" if projection is None else f", {projection.iterations} iterations"
+    return f"{name}({_named(solver.solver)}{more})"
+
+
+def _listed(values: Iterable[float]) -> str:
+    """Numbers in a row."""
+    return ", ".join(f"{x:g}" for x in values)
+
+
+def _counted(shape: tuple[int, int, int, int]) -> str:
+    """Numbers of variations, starts and runs of a batch of steps, horizons, variations, starts."""
+    _, _, variations, starts = shape
+    first = f"{variations} variations, " if variations > 1 else ""
+    runs = f": {np.prod(shape)} runs" if np.prod(shape) > starts else ""
+    return f"{first}{starts} starts{runs}"

@@ -32,7 +32,7 @@ from helpers.exported import (
 )
 from jaxdae.kernels.export import objects
 from jaxdae.kernels.export.entry import most_lanes, most_members
-from jaxdae.kernels.export.symbols import undefined_symbols
+from jaxdae.kernels.export.files import undefined_symbols
 from jaxdae.solvers import RK4
 
 # Files for machines that are not here.

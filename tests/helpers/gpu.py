@@ -18,8 +18,7 @@ from helpers.fake_cuda import Device, FakeCuda, Launch
 from jaxdae.kernels.cuda import launch as launching
 from jaxdae.kernels.cuda.driver import Driver
 from jaxdae.kernels.cuda.kernel import DeviceKernel
-from jaxdae.kernels.cuda.launch import Handler
-from jaxdae.kernels.cuda.modules import Modules
+from jaxdae.kernels.cuda.launch import Handler, Modules
 
 # Bytes of numbers, by XLA's codes of their types.
 _BYTES = {11: 4, 12: 8}

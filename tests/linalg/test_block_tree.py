@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from jax.test_util import check_grads
 
+from jaxdae.formulations.sparsity import color_columns
 from jaxdae.linalg.block_tree import multiply, solve_block_tree
-from jaxdae.linalg.coloring import color_columns
-from jaxdae.linalg.gathered import add_up, sums, take
 from jaxdae.linalg.positive_definite import ELIMINATION_LIMIT
+from jaxdae.linalg.sparse_saddle_point import add_up, sums, take
 from jaxdae.linalg.tree_partition import connected_parts, Tree, tree_partition
 
 # A forest in no particular order: two trees, one of them with a node of three children.

@@ -207,7 +207,8 @@ def test_what_flags_disable_is_not_there():
     assert read.system.loops == ()
     assert read.system.potential_energy(0.0, q + 1.0) == 0.0
     assert read.system.dissipation(0.0, q, q + 1.0) == 0.0
-    assert bodies[0].joints[0].armature == 0.01
+    swing: Any = bodies[0].joints[0]
+    assert swing.armature == 0.01
     rubbed = BODY.replace("damping", "frictionloss='1' range='0 1' limited='true' damping")
     free = mjcf(bodies=rubbed).replace("contact=", "constraint=")
     assert read_mujoco(free).left_out == ()
@@ -246,7 +247,7 @@ def test_limits_of_actuators_are_left_out_and_said(bodies, motors):
 def test_inertia_and_damping_of_actuators_belong_to_their_joint():
     motors = MOTORS.replace('gear="3"', 'gear="3" armature="2" damping="0.5"')
     system = read_mujoco(mjcf(motors, bodies=BODY)).system
-    swing = system.bodies[0].joints[0]
+    swing: Any = system.bodies[0].joints[0]
     added = np.asarray([swing.armature, swing.damping], float)
     np.testing.assert_allclose(added, [0.01 + 9 * 2, 0.1 + 9 * 0.5])
 

@@ -13,7 +13,7 @@ from PIL import Image
 from helpers.figures import stub, texts
 from helpers.moving import Spiral, Turning, turning_run
 from jaxdae.plotting import animate
-from jaxdae.plotting.film import Film, timing, with_palette
+from jaxdae.plotting.animation import Film, timing, with_palette
 
 SMALL = {"width": 120, "fps": 2.0}
 

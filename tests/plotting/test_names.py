@@ -1,5 +1,7 @@
 """Names of points: beside their points, on the side where nothing joins them."""
 
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -28,7 +30,7 @@ def test_names_stand_in_the_widest_angle_between_links(time):
     FigureCanvasAgg(figure).draw()
     q = 0.5 * np.pi * time  # a quarter of a turn in each second
     ends = {"one": q, "other, same": q + 2.0, "hub": q + 1.0 + np.pi}
-    texts = {x.get_text(): x for x in figure.axes[0].texts}
+    texts: dict[str, Any] = {x.get_text(): x for x in figure.axes[0].texts}
     assert texts.keys() == ends.keys()
     for name, text in texts.items():
         box = text.get_window_extent()

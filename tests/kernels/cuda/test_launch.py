@@ -12,8 +12,7 @@ from helpers.xla_calls import address_of, Call, INITIALIZE, MADE, NO_STREAM, wor
 from jaxdae.kernels.cuda import launch
 from jaxdae.kernels.cuda.driver import Driver
 from jaxdae.kernels.cuda.kernel import DeviceKernel
-from jaxdae.kernels.cuda.launch import Handler
-from jaxdae.kernels.cuda.modules import Modules
+from jaxdae.kernels.cuda.launch import Handler, Modules
 from jaxdae.kernels.llvm import xla_interface
 
 

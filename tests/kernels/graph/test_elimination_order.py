@@ -1,6 +1,6 @@
 """The order in which the unknowns of a linear system are eliminated."""
 
-from jaxdae.kernels.graph.elimination_order import order
+from jaxdae.kernels.graph.elimination import order
 
 
 def neighbours(pairs, count):

@@ -8,7 +8,7 @@ import pytest
 from jax.scipy.linalg import cho_factor, cho_solve, lu_factor, lu_solve, solve_triangular
 
 from jaxdae.kernels import scalarize, UnsupportedOperationError
-from jaxdae.kernels.graph.elimination_order import order
+from jaxdae.kernels.graph.elimination import order
 from jaxdae.linalg.columns import split_columns
 from jaxdae.linalg.positive_definite import solve_positive_definite
 from jaxdae.linalg.saddle_point import FullRankSolve
