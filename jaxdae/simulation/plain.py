@@ -76,7 +76,8 @@ def ending(event: AbstractEvent | None, times: Times) -> diffrax.Event | None:
 
     def value(t, y, args, **kwargs):
         del kwargs
-        return event.value(sign * t, y, args)
+        # Of the default precision, as what diffrax puts in its place where it does not count.
+        return event.value(sign * t, y, args).astype(float)
 
     return diffrax.Event(value, HALVING, direction=False)
 

@@ -15,6 +15,7 @@ from jaxdae.solvers.projected import parts_of
 from jaxdae.systems import Power, State, System
 from jaxdae.systems.checks import constraint_counts
 from jaxdae.systems.independence import are_dependent
+from jaxdae.systems.precision import in_dtype
 
 PLAIN = PlainBackend()
 
@@ -45,7 +46,8 @@ def run(problem: Problem, method: Method) -> Solution:
     """
     system, formulation, _, state, times, _ = problem
     formulation = holding_rank(formulation, system, times.start, state)
-    problem = problem._replace(formulation=formulation)
+    event = in_dtype(problem.event, state.q.dtype)
+    problem = problem._replace(formulation=formulation, event=event)
     zero = jnp.zeros((), state.q.dtype)
     work = Power(zero, zero, zero, zero) if method.work else None
     y0 = (formulation.init(system, times.start, state), work)
@@ -118,6 +120,8 @@ def _solution(integration: Integration, method: Method, problem: Problem, y0) ->
         ts, saved = end_time[None], (one_row(end), work)
     # A fixed-step run goes on through NaN; diffrax calls that success.
     broken = ~_all_finite(end) & diffrax.is_okay(integration.result)
+    if problem.event is not None:  # one that is no number is not met, wherever it is
+        broken |= jnp.isnan(problem.event.value(end_time, (end, None), problem.parts))
     nonfinite: Any = diffrax.RESULTS.nonfinite  # inherited from optimistix
     result = diffrax.RESULTS.where(broken, nonfinite, integration.result)
     plain = is_plain(method.saveat) and ts is not None

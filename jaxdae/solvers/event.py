@@ -37,9 +37,18 @@ class AbstractEvent(Module):
             t: time [s].
             y: the formulation's own state, and works or `None`.
             args: `(system, formulation, controller)`.
+
+        Raises:
+            ValueError: for a function of which the result is not one real number.
         """
         system, formulation, _ = args
-        return self.function(system, t, formulation.recover(system, t, y[0]))
+        found = jnp.asarray(self.function(system, t, formulation.recover(system, t, y[0])))
+        if found.shape or not jnp.issubdtype(found.dtype, jnp.floating):
+            raise ValueError(
+                f"the function of the event {type(self).__name__} returned {found.dtype} of shape "
+                f"{found.shape}; it must return one real number, which falls to zero at the event."
+            )
+        return found.astype(jnp.result_type(t))
 
 
 class _Halving(optx.AbstractRootFinder):

@@ -1,5 +1,7 @@
 """Runs that an event ends: where a function falls to zero, against exact times on both backends."""
 
+from typing import Any
+
 import diffrax
 import jax
 import jax.numpy as jnp
@@ -11,6 +13,7 @@ from helpers.exported import Pendulum
 from helpers.spring import Spring
 from jaxdae import BackendError, Multipliers, Projected, State, Trajectory
 from jaxdae.runs import integrated, prepare
+from jaxdae.solvers import RK4
 from jaxdae.solvers.event import AbstractEvent
 
 # Programs of XLA compile as long as these tests run in all: for the complete run, but for one.
@@ -139,6 +142,51 @@ def test_a_run_without_its_event_goes_to_its_end(backend):
 def test_an_event_of_the_time_is_met_to_round_off(backend):
     run = ended(1.0, Clock(jnp.array(0.7)), backend=backend)
     np.testing.assert_allclose(run.final_time, 0.7, rtol=0, atol=2e-16)
+
+
+class Coordinates(AbstractEvent):
+    """No scalar, or no number."""
+
+    way: Any
+
+    def function(self, system, t, state):
+        del system, t
+        return self.way(state.q)
+
+
+@BACKENDS
+@pytest.mark.parametrize(
+    ("way", "words"),
+    [(lambda q: q, r"Coordinates returned float64 of shape \(1,\)"), (lambda q: q[0] > 0, "bool")],
+)
+def test_a_function_that_is_not_one_number_is_refused(backend, way, words):
+    with pytest.raises(ValueError, match=rf"{words}.* must return one real number"):
+        ended(1.0, Coordinates(way), backend=backend)
+
+
+@BACKENDS
+def test_a_run_whose_event_is_no_number_fails(backend):
+    run = ended(1.0, Level(jnp.array(jnp.nan)), backend=backend)
+    assert not run.success
+    assert run.result == diffrax.RESULTS.nonfinite
+
+
+@BACKENDS
+def test_a_fixed_step_without_an_error_estimate_ends_at_an_event(backend):
+    """Hermite's cubic between steps of 0.01 s is off by about their fourth power."""
+    run = ended(1.0, Level(jnp.array(0.2)), backend=backend, dt=0.01, solver=RK4())
+    np.testing.assert_allclose(run.final_time, exact(1.0, 0.2)[0], rtol=0, atol=1e-8)
+
+
+@BACKENDS
+@pytest.mark.parametrize("kind", [jnp.float32, float])
+def test_single_precision(backend, kind):
+    """A level of double precision takes that of the state."""
+    state = State(jnp.ones(1, jnp.float32), jnp.zeros(1, jnp.float32))
+    run = ended(state, Level(jnp.array(0.2, kind)), backend=backend)
+    assert run.final_time.dtype == np.float32
+    # The tolerance of its steps is 1e-5.
+    np.testing.assert_allclose(run.final_time, exact(1.0, 0.2)[0], rtol=0, atol=1e-4)
 
 
 def test_a_file_says_that_a_run_with_an_event_succeeded(tmp_path):

@@ -294,7 +294,7 @@ def _advance(problem: InitialValueProblem, dense: bool) -> Callable:
 
     def advance(t0, t1, end, floor, control, y0, carry, *arguments):
         outcome = _step(problem, t0, t1, y0, carry, arguments)
-        error = outcome.error()
+        error = jnp.broadcast_to(outcome.error(), y0.shape)
         error = jnp.where(jnp.isnan(error), jnp.inf, error)
         before, after, error = (problem.unravel(x[:n]) for x in (y0, outcome.y1, error))
         controller, order = problem.controller(*arguments[:count]), problem.method.error_order()
