@@ -45,6 +45,10 @@ from jaxdae.systems.checks import is_concrete, is_eager
 from jaxdae.systems.kinematics import refuse_rates
 from jaxdae.systems.precision import in_dtype
 
+# What is taken where nothing is given; made once, modules take longer to make than to use.
+_SOLVER, _ADJOINT = diffrax.Dopri8(), diffrax.RecursiveCheckpointAdjoint()
+_NO_METER, _EVERY_STEP = diffrax.NoProgressMeter(), diffrax.SaveAt(t0=True, steps=True)
+
 
 def simulate(
     system: System,
@@ -222,7 +226,7 @@ def prepare(
     system, state, inner, plant = closed_loop(system, controller, state, t0)
     arguments.check_kinds(system, formulation, state, inner, adjoint, saveat, progress, throw, work)
     arguments.check_times(t0, t1, dt, stepsize_controller, saveat, max_steps)
-    solver = diffrax.Dopri8() if solver is None else solver
+    solver = _SOLVER if solver is None else solver
     preconditions.check_solver(solver, formulation, stepsize_controller, dt, work)
     if formulation.capabilities.passes_singular_positions and parts_of(solver).projection is None:
         solver = Projected(solver)
@@ -252,8 +256,8 @@ def prepare(
     method = Method(
         solver,
         None if fixed else with_known_ends(stepsize_controller, times),
-        diffrax.SaveAt(t0=True, steps=True) if saveat is None and fixed else saveat,
-        diffrax.RecursiveCheckpointAdjoint() if adjoint is None else adjoint,
+        _EVERY_STEP if saveat is None and fixed else saveat,
+        _ADJOINT if adjoint is None else adjoint,
         _meter(progress),
         len(times.grid) - 1 if fixed else int(max_steps),
         work,
@@ -350,10 +354,10 @@ def _with_checked_times(problem: Problem, method: Method, throw: bool) -> tuple[
     of a batch that it belongs to: their times and states are NaN.
     """
     times, controller = problem.times, method.stepsize_controller
+    if is_concrete(times, method.saveat, controller):
+        return problem, method
     saved, rest = eqx.partition(method.saveat, eqx.is_inexact_array)
     settings = [x for x in jax.tree.leaves(controller) if eqx.is_inexact_array(x)]
-    if is_concrete(times, saved, settings):
-        return problem, method
     wrong = arguments.wrong_times(times, jax.tree.leaves(saved), settings, controller)
     if throw:
         end = times.end
@@ -408,5 +412,5 @@ def _direction(t0, t1, stepsize_controller) -> int | None:
 
 def _meter(progress) -> diffrax.AbstractProgressMeter:
     if isinstance(progress, bool):
-        return diffrax.TqdmProgressMeter() if progress else diffrax.NoProgressMeter()
+        return diffrax.TqdmProgressMeter() if progress else _NO_METER
     return progress

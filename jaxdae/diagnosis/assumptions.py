@@ -72,7 +72,8 @@ def suited(formulation, dependent: bool, rank):
         rank: number of independent ones, in floating point; NaN at a singular position.
     """
     chosen = with_solves(formulation, lambda x: x.resolved(dependent))
-    return with_solves(chosen, lambda x: x.with_rank(rank))
+    ranked = lambda x: x.with_rank(jnp.asarray(rank)) if x.asks_for_rank else x  # noqa: E731
+    return with_solves(chosen, ranked)
 
 
 def check_assumptions(system: System, formulation, state: State, t, known: Declared | None = None):
@@ -93,7 +94,7 @@ def check_assumptions(system: System, formulation, state: State, t, known: Decla
         )
     holds = any(x.resolved(True).asks_for_rank for x in solves(formulation))
     rank = np.asarray(start.rank if start.regular else np.nan, start.jac.dtype)
-    chosen = suited(formulation, start.dependent, jnp.asarray(rank))
+    chosen = suited(formulation, start.dependent, rank)
     assumed = chosen.capabilities
     values = np.linalg.eigvalsh((start.mass + start.mass.T) / 2)
     limit = np.finfo(start.mass.dtype).eps * values.size * max(values[-1], 0.0)

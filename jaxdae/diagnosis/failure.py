@@ -134,7 +134,7 @@ def _declared(system, t, state):
 
 def declared(system, t, state) -> Declared:
     """Matrices and residuals at a state by one compiled program, as NumPy arrays."""
-    return jax.device_get(_declared(system, t, state))
+    return Declared(*map(np.asarray, _declared(system, t, state)))
 
 
 def _reason(result) -> str:

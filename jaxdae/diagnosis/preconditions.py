@@ -79,6 +79,8 @@ def recheck(module) -> None:
 
 def _signature(leaf):
     """Shape and type of an array; anything else, integers among it, by value."""
+    if isinstance(leaf, jax.Array | np.ndarray):
+        return (leaf.shape, leaf.dtype)
     if is_number(leaf) and not isinstance(leaf, int):
         return (jnp.shape(leaf), str(jnp.result_type(leaf)))
     return leaf
@@ -329,9 +331,23 @@ def step_warning(
     result = _perturbation_matrices(system, formulation, controller, state, t)
     if backward:
         result = (result[0] if formulation.capabilities.enforces_constraints else None, None)
-    for what, H in zip(("constraint", "servo-constraint"), result, strict=True):
-        # The projection leaves no violation for a step to make larger.
-        roots = _roots(None if projection is not None and what == "constraint" else H)
+    # The projection leaves no violation for a step to make larger.
+    known = [None if x is None else np.asarray(x) for x in result]
+    known[0] = None if projection is not None else known[0]
+    bits = tuple(None if x is None else (x.shape, x.tobytes()) for x in known)
+    make = lambda: _of_matrices(known, solver, step)  # noqa: E731
+    leaves, structure = jax.tree.flatten(solver)
+    return _SAID.get((bits, structure, *leaves, step), solver, make)
+
+
+# Gains stay the same from run to run more often than not.
+_SAID = Memory(64)
+
+
+def _of_matrices(matrices, solver, step: float) -> str | None:
+    """The same from the matrices of constraints and of servo-constraints; `None` for none."""
+    for what, H in zip(("constraint", "servo-constraint"), matrices, strict=True):
+        roots = _roots(H)
         # Others grow by themselves, whatever the step.
         roots = roots[np.real(roots) < 0]
         if not roots.size:

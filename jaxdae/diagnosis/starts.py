@@ -65,7 +65,7 @@ def suited_to_start(
             return formulation, False
         plain, start = _values(formulation), Start(values.system, State(q, v), values.t)
         with jax.core.eval_context():
-            return _suited(formulation, plain, start), True
+            return _suited(formulation, plain, start, None, plain.examination.holds), True
     if not depends_on_rank(formulation, start.system, start.state):
         return formulation, True
     ranks = _ranks_of_members(values)
@@ -87,22 +87,22 @@ def _checked(formulation, start: Start, tolerance: float | None):
     system, state, t = start
     check_finite(state)
     # Dense matrices of many bodies take long.
-    dense = formulation.examination.holds is None
+    examination = formulation.examination
+    dense = examination.holds is None
     known = declared(system, t, state) if dense else None
     if tolerance is not None:
         residual = residuals(system, t, state) if known is None else known
         _check_consistent(system, state, t, residual, tolerance)
-    chosen = _suited(formulation, formulation, start, known)
-    problem = formulation.examination.start(system, t, state)
+    chosen = _suited(formulation, formulation, start, known, examination.holds)
+    problem = examination.start(system, t, state)
     if problem is not None:
         raise ValueError(problem)
     return chosen
 
 
-def _suited(formulation, plain, start: Start, known: Declared | None = None):
+def _suited(formulation, plain, start: Start, known: Declared | None, holds):
     """The formulation, `plain` without derivatives, its solves chosen for a start that is known."""
     system, state, t = start
-    holds = plain.examination.holds
     if holds is not None and is_concrete(plain) and holds(system, t, state):
         return formulation
     return check_assumptions(system, formulation, state, t, known)

@@ -174,13 +174,13 @@ class AutomaticSolve(AbstractSaddlePointSolve):
 
     @property
     def capabilities(self):
-        return FullRankSolve().capabilities
+        return _FULL_RANK.capabilities
 
     def resolved(self, dependent):
-        return MinimumNormSolve() if dependent else FullRankSolve()
+        return _MINIMUM_NORM if dependent else _FULL_RANK
 
     def __call__(self, mass, force, jac, rhs):
-        return FullRankSolve()(mass, force, jac, rhs)
+        return _FULL_RANK(mass, force, jac, rhs)
 
 
 class MinimumNormSolve(AbstractSaddlePointSolve):
@@ -260,6 +260,9 @@ class MinimumNormSolve(AbstractSaddlePointSolve):
         rank = jnp.asarray(self.rank, rhs.dtype)
         lam = solve_at_rank(product[:, :-1], product[:, -1] - rhs, rank)
         return free - _product(mobility, lam.weighted[:, None])[:, 0], lam.least
+
+
+_FULL_RANK, _MINIMUM_NORM = FullRankSolve(), MinimumNormSolve()
 
 
 class SingularMassSolve(AbstractSaddlePointSolve):

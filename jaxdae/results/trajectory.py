@@ -68,6 +68,8 @@ class Trajectory(eqx.Module):
     # Start `(t0, y0)`; and, of a run that saves only its end, times and states on the way.
     start: Any = None
     watched: Any = None
+    # Whether the run reached its end, or an event.
+    reached: Any = None
     varied: Varied | None = None
     known: Mapping[str, Any] = eqx.field(default_factory=dict)
     about: Any = eqx.field(static=True, default=None)
@@ -88,7 +90,7 @@ class Trajectory(eqx.Module):
             solution.ts, solution.saved, solution.final_time, solution.final, solution.result,
             solution.stats, solution.interpolation, solution.work, solution.plain, arrays, skeleton,
             solution.backend, solution.why_not, 0 if projection is None else projection.iterations,
-            solution.start, solution.watched,
+            solution.start, solution.watched, reached=diffrax.is_okay(solution.result),
         )  # fmt: skip
 
     @classmethod
@@ -118,32 +120,20 @@ class Trajectory(eqx.Module):
         """`"native"` or `"plain"`: which backend made the run."""
         return self.about.backend if self.made_by is None else self.made_by.name
 
-    def _part(self, i: int, name: str) -> Any:
-        parts = vars(self).get("parts")
-        if parts is None:
-            parts = eqx.combine(self.arrays, self.skeleton)
-            object.__setattr__(self, "parts", parts)  # beside the fields: no program sees it
-        if parts is None:
-            raise AttributeError(
-                f"a trajectory from a file has no {name}: give it a system, "
-                "run.with_system(system), or read what needs one before it is saved."
-            )
-        return parts[i]
-
     @property
     def system(self) -> System:
         """The system that was simulated, or that `with_system` has given."""
-        return self._part(0, "system")
+        return _part(self, 0, "system")
 
     @property
     def formulation(self) -> AbstractFormulation:
         """The formulation that was used."""
-        return self._part(1, "formulation")
+        return _part(self, 1, "formulation")
 
     @property
     def controller(self) -> Callable | None:
         """The controller, or `None`."""
-        return self._part(2, "controller")
+        return _part(self, 2, "controller")
 
     def with_system(self, system: System) -> "Trajectory":
         """A run from a file with a system, by which mechanisms are drawn then, exact between rows.
@@ -201,7 +191,7 @@ class Trajectory(eqx.Module):
     def success(self) -> Bool[Array, "*batch"]:
         """Whether the run reached its end, or an event; one value for each batch member."""
         if self.about is None:
-            return diffrax.is_okay(self.result_code)
+            return self.reached
         if (given := self.known.get("success")) is not None:
             return given
         reached: Any = np.isin(self._from_file("result"), snapshot.SUCCESS)
@@ -578,3 +568,17 @@ def _picked(x: Array, index) -> Array:
     """Rows; of known numbers on the host, as every shape would be another program."""
     known = is_concrete(x) and jnp.issubdtype(x.dtype, jnp.number)
     return jnp.asarray(np.asarray(x)[index]) if known else x[index]
+
+
+# A function: methods of modules take longer to reach than most of what is read.
+def _part(run: Trajectory, i: int, name: str) -> Any:
+    parts = vars(run).get("parts")
+    if parts is None:
+        parts = eqx.combine(run.arrays, run.skeleton)
+        object.__setattr__(run, "parts", parts)  # beside the fields: no program sees it
+    if parts is None:
+        raise AttributeError(
+            f"a trajectory from a file has no {name}: give it a system, "
+            "run.with_system(system), or read what needs one before it is saved."
+        )
+    return parts[i]
