@@ -1,6 +1,7 @@
 """The equations of motion as methods take them that enforce the constraints themselves."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import diffrax
@@ -21,11 +22,13 @@ class Equations(Module):
         dynamics: `M a + J^T lam = f`, and the residuals of the constraints.
         coordinates: `dq/dt`.
         actuators: `dw/dt`.
+        moved: `dq/dt` by other velocities, a function of them.
     """
 
     dynamics: Dynamics
     coordinates: Float[Array, " n"]
     actuators: Float[Array, " k"]
+    moved: Callable
 
     def rate(self, acceleration) -> tuple[State, None]:
         """`dy/dt` with an acceleration, shape `(n,)`."""
@@ -53,8 +56,9 @@ class ConstrainedTerm(diffrax.AbstractTerm):
         (state, _), (system, _, controller) = y, args
         q, v, w = state.q, state.v, state.w
         u = self.control(controller, t, state)
-        rates = coordinate_rate(system, t, q, v), system.actuator_rate(t, q, v, w, u)
-        return Equations(evaluate(system, t, q, v, w, u), *rates)
+        moved = partial(coordinate_rate, system, t, q)
+        rates = moved(v), system.actuator_rate(t, q, v, w, u)
+        return Equations(evaluate(system, t, q, v, w, u), *rates, moved)
 
     def contr(self, t0, t1, **kwargs):
         """Length of a step [s]."""

@@ -1,0 +1,259 @@
+"""Radau IIA: an implicit method for stiff equations of motion that keeps their constraints."""
+
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple
+
+import diffrax
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+
+from jaxdae.linalg.lu import factored, product
+from jaxdae.solvers.base import AbstractTracedSolver
+from jaxdae.solvers.constrained_term import ConstrainedTerm
+
+# Zeros of the derivative of x^2 (x - 1)^3, and the collocation there [HairerWanner1996, IV.5].
+_NODES = np.array([(4 - 6**0.5) / 10, (4 + 6**0.5) / 10, 1.0])
+_POWERS = np.arange(1, 4)
+_MATRIX = (_NODES[:, None] ** _POWERS / _POWERS) @ np.linalg.inv(_NODES[:, None] ** (_POWERS - 1))
+_INVERSE = np.linalg.inv(_MATRIX)
+
+
+def _real_form() -> tuple[float, float, float, np.ndarray]:
+    """`g`, `a`, `b` and `T` with `A^-1 = T [[g, 0, 0], [0, a, -b], [0, b, a]] T^-1`."""
+    values, vectors = np.linalg.eig(_INVERSE)
+    real, pair = np.argmin(np.abs(values.imag)), np.argmin(values.imag)
+    basis = np.stack([vectors[:, real].real, vectors[:, pair].real, vectors[:, pair].imag], axis=1)
+    return values[real].real, values[pair].real, -values[pair].imag, basis
+
+
+_GAMMA, _ALPHA, _BETA, _BASIS = _real_form()
+# Weights of the stages in the error estimate, beside h f(t_0, y_0) [HairerWanner1996, IV.8].
+_ESTIMATE = np.array([-13 - 7 * 6**0.5, -13 + 7 * 6**0.5, -1.0]) / 3
+
+_MOST_ITERATIONS = 40
+
+
+def _lagrange(nodes: np.ndarray, x) -> Any:
+    """Lagrange's polynomials on some nodes at times, along a last axis."""
+    parts = [
+        np.prod([node - other for other in np.delete(nodes, i)]) for i, node in enumerate(nodes)
+    ]
+    factors = [[x - other for other in np.delete(nodes, i)] for i in range(nodes.size)]
+    return jnp.stack(
+        [_product(row) / part for row, part in zip(factors, parts, strict=True)], axis=-1
+    )
+
+
+def _product(factors):
+    result = factors[0]
+    for x in factors[1:]:
+        result = result * x
+    return result
+
+
+class Collocation(diffrax.AbstractLocalInterpolation):
+    """The state between the ends of a step: the collocation polynomial, of degree 3.
+
+    Args:
+        t0: beginning of the step [s].
+        t1: its end [s].
+        y0: state at the beginning.
+        y1: state at the end.
+        k: changes in the stages, along a first axis of each leaf.
+    """
+
+    t0: Any
+    t1: Any
+    y0: Any
+    y1: Any
+    k: Any
+
+    def evaluate(self, t0, t1=None, left: bool = True):
+        """The state at a time [s], or its change between two."""
+        del left
+        if t1 is not None:
+            return jax.tree.map(jnp.subtract, self.evaluate(t1), self.evaluate(t0))
+        step = self.t1 - self.t0
+        # A step of no length has its end everywhere.
+        part = jnp.where(step == 0, 1.0, (t0 - self.t0) / jnp.where(step == 0, 1.0, step))
+
+        def between(y0, k):
+            weights = _lagrange(np.array([0.0, *_NODES]), part.astype(y0.dtype))[1:]
+            return y0 + jnp.tensordot(weights, k, 1)
+
+        return jax.tree.map(between, self.y0, self.k)
+
+
+class Past(NamedTuple):
+    """What the last step leaves to the next, for the prediction of its stages.
+
+    Args:
+        changes: of state in the stages, shape `(3, states)`.
+        multipliers: there, shape `(3, c + m)`.
+        step: its length.
+    """
+
+    changes: Any
+    multipliers: Any
+    step: Any
+
+
+class RadauIIA(AbstractTracedSolver, diffrax.AbstractAdaptiveSolver):
+    r"""The Radau IIA method of order 5 for stiff equations of motion [HairerWanner1996].
+
+    It keeps the constraints itself, of positions and of velocities, in the formulation of
+    [GearGuptaLeimkuhler1985]:
+
+        q' = N (v + J_phi^T mu),   M v' = f - J^T lam,   phi(t, q) = 0,   phi_dot(t, q, v) = 0
+
+    by collocation at three times, the last of them the end of a step.
+    """
+
+    term_structure: ClassVar[Any] = ConstrainedTerm
+    interpolation_cls: ClassVar[Callable[..., Collocation]] = Collocation
+
+    def order(self, terms):
+        """Order of convergence of positions and velocities: 5."""
+        del terms
+        return 5
+
+    def error_order(self, terms):
+        """Order of the error estimate: 4."""
+        del terms
+        return 4
+
+    def init(self, terms, t0, t1, y0, args):
+        """The prediction of the first step: coordinates move on as they do, velocities stay."""
+        del t1
+        (start, _), t0 = ravel_pytree(y0), jnp.asarray(t0)
+        here = terms.vf(t0, y0, args)
+        rate, _ = ravel_pytree(here.rate(jnp.zeros_like(here.dynamics.force)))
+        one = terms.contr(t0, t0 + 1).astype(start.dtype)
+        changes = jnp.asarray(_NODES, start.dtype)[:, None] * one * rate
+        multipliers = here.dynamics.gamma.size + here.dynamics.phi.size
+        past = Past(changes, jnp.zeros((3, multipliers), start.dtype), jnp.ones((), t0.dtype))
+        return jax.lax.stop_gradient(past)
+
+    def func(self, terms, t0, y0, args):
+        """The equations at a time [s]."""
+        return terms.vf(t0, y0, args)
+
+    def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
+        """One step; one of no length changes nothing."""
+        start, unravel = ravel_pytree(y0)
+        t0, t1 = jnp.asarray(t0), jnp.asarray(t1)
+        h = terms.contr(t0, t1).astype(start.dtype)
+        times = [t0 + c * (t1 - t0) for c in _NODES[:-1]] + [t1]
+        states = start.size
+
+        def residual(t, slope, y, multipliers):
+            """What is zero in a stage, of `h dy/dt`, the state and `h (lam, mu)`."""
+            tree = unravel(y)
+            here = terms.vf(t, tree, args)
+            d, (moved, _) = here.dynamics, unravel(slope)
+            m = d.phi.size
+            lam, mu = multipliers[: d.gamma.size], multipliers[d.gamma.size :]
+            rows = (
+                moved.q - h * here.coordinates - here.moved(d.jac[:m].T @ mu),
+                d.mass @ moved.v - h * d.force + d.jac.T @ lam,
+                moved.w - h * here.actuators,
+                d.phi_dot,
+                d.phi,
+            )
+            pushed = jax.vmap(here.moved, in_axes=1, out_axes=1)(d.jac[:m].T)
+            return jnp.concatenate(rows), (d.mass, d.jac, pushed)
+
+        def all_stages(x):
+            slopes = product(jnp.asarray(_INVERSE, x.dtype), x[:, :states])
+            ys = start + x[:, :states]
+            every = lambda *x: residual(*x)[0]  # noqa: E731
+            return jax.vmap(every)(jnp.stack(times), slopes, ys, x[:, states:])
+
+        guess = _predicted(solver_state, h, t1 - t0, made_jump)
+        known = jax.lax.stop_gradient
+        last = guess[0, states:]
+        inverse = jnp.asarray(_INVERSE, start.dtype)
+        at_middle = times[1], product(inverse[1], guess[:, :states])
+        there, forces = start + guess[1, :states], guess[1, states:]
+        slope, matrices = jax.jacfwd(lambda y: residual(*at_middle, y, forces), has_aux=True)(there)
+        inertia, linear = known(_matrices(slope, *matrices))
+        real = factored(_GAMMA * inertia + linear)
+        first, second = _ALPHA * inertia + linear, _BETA * inertia
+        pair = factored(jnp.block([[first, -second], [second, first]]))
+
+        def solve(function, guess):
+            return _newton(function, guess, real, pair, states, start)
+
+        x, converged = jax.lax.custom_root(all_stages, guess, solve, _tangent, has_aux=True)
+        changes = x[:, :states]
+        y1 = jnp.where(converged > 0, start + changes[-1], jnp.nan)
+        weighted = product(jnp.asarray(_ESTIMATE, x.dtype), changes)
+        error = real(-residual(t0, -weighted, start, last)[0])[:states]
+        error = jnp.where(converged > 0, error, jnp.inf)
+        dense = {"y0": y0, "y1": unravel(y1), "k": jax.vmap(unravel)(changes)}
+        past = known(Past(changes, x[:, states:] / h, t1 - t0))
+        return unravel(y1), unravel(error), dense, past, diffrax.RESULTS.successful
+
+
+def _matrices(slope, mass, jac, pushed):
+    """Derivatives of the equations of a stage by `h dy/dt`, and by the state and multipliers."""
+    (rows, states), (c, n), (q, m) = slope.shape, jac.shape, pushed.shape
+    velocities = slice(q, q + n)
+    inertia = jnp.eye(rows, dtype=slope.dtype).at[states:].set(0)
+    inertia = inertia.at[velocities, velocities].set(mass)
+    by_multipliers = jnp.zeros((rows, c + m), slope.dtype)
+    by_multipliers = by_multipliers.at[velocities, :c].set(jac.T).at[:q, c:].set(-pushed)
+    return inertia, jnp.concatenate([slope, by_multipliers], axis=1)
+
+
+def _predicted(past: Past, h, length, made_jump):
+    """Stages as the polynomials of the last step go on."""
+    ratio = (length / past.step).astype(h.dtype)
+    goes_on = (ratio < 4.0) & ~jnp.asarray(made_jump)
+    x = 1 + jnp.where(goes_on, ratio, 0.0) * jnp.asarray(_NODES, h.dtype)
+    changes = product(_lagrange(np.array([0.0, *_NODES]), x)[:, 1:], past.changes)
+    changes = changes - past.changes[-1]
+    multipliers = h * product(_lagrange(_NODES, x), past.multipliers)
+    return jax.lax.stop_gradient(jnp.concatenate([changes, multipliers], axis=1))
+
+
+def _newton(function, guess, real, pair, states: int, start):
+    """The stages by simplified Newton iteration, and 1 where it has converged, or else 0."""
+    dtype = guess.dtype
+    back, basis = jnp.asarray(np.linalg.inv(_BASIS), dtype), jnp.asarray(_BASIS, dtype)
+    eps = float(jnp.finfo(dtype).eps)
+    scale = 1 + jnp.max(jnp.abs(start))
+    exact, enough = 4 * eps, eps**0.75
+
+    def improved(state):
+        x, size, count, _ = state
+        right = product(back, -function(x))
+        single = real(right[0])
+        double = pair(jnp.concatenate([right[1], right[2]]))
+        change = product(basis, jnp.stack([single, *jnp.split(double, 2)]))
+        new = jnp.max(jnp.abs(change[:, :states])) / scale
+        # Done at round-off, or where iterations do not come nearer any more.
+        done = (new <= exact) | ((new < enough) & (new >= 0.5 * size))
+        # Given up where it diverges, or would not be done in the iterations that are left.
+        left = (_MOST_ITERATIONS - count).astype(dtype)
+        hopeless = ~(new < size) | (new * (new / size) ** left > enough)
+        found = jnp.where(done, 1, jnp.where(hopeless & (count > 1), -1, 0))
+        return x + change, new, count + 1, found
+
+    def goes_on(state):
+        *_, count, found = state
+        return (found == 0) & (count < _MOST_ITERATIONS)
+
+    begin = guess, jnp.asarray(jnp.inf, dtype), jnp.zeros((), int), jnp.zeros((), int)
+    x, size, _, found = jax.lax.while_loop(goes_on, improved, begin)
+    converged = (found > 0) | ((found == 0) & (size < enough))
+    return x, jnp.where(converged, 1.0, 0.0).astype(dtype)
+
+
+def _tangent(linear: Callable, right):
+    """Solution of the linear equations that the derivative of the stages satisfies."""
+    shape, flat = right.shape, lambda x: jnp.ravel(linear(x.reshape(right.shape)))
+    matrix = jax.vmap(flat, out_axes=1)(jnp.eye(right.size, dtype=right.dtype))
+    return factored(matrix)(jnp.ravel(right)).reshape(shape)
