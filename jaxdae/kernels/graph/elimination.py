@@ -140,7 +140,8 @@ def inverse_factors(graph: Graph, matrix: np.ndarray) -> tuple[np.ndarray, np.nd
 
     `P A P^T = L U` without choice of pivots, in the `order` that keeps the fill of the symmetric
     pattern small: stable where the symmetric part of `A` is definite, as that of `I - gamma h J` is
-    for damped motions, and for all motions where `h` is small. Elsewhere it may lose digits: a
+    for damped motions, and for all motions where `h` is small. Unknowns with a zero on the diagonal,
+    such as multipliers, come behind those they are multiplied with. Elsewhere it may lose digits: a
     vector is solved for along, and where its residual is above round-off to the power of 2/3, `G`
     has NaN in each row.
 
@@ -157,7 +158,10 @@ def inverse_factors(graph: Graph, matrix: np.ndarray) -> tuple[np.ndarray, np.nd
         {j: False for j in range(n) if i == j or there(matrix[i, j]) or there(matrix[j, i])}
         for i in range(n)
     ]
-    unknowns = list(order(either, {}))
+    # A diagonal entry that is zero is none to divide by until those beside it are eliminated.
+    filled = [there(x) for x in np.diagonal(matrix)]
+    after = {i: {j for j in either[i] if filled[j]} for i in range(n) if not filled[i]}
+    unknowns = list(order(either, after))
     table = matrix[np.ix_(unknowns, unknowns)].copy()
     lower, upper = (np.where(np.eye(n, dtype=bool), one, zero) for _ in range(2))
 
