@@ -211,7 +211,14 @@ class SolverSteps(AbstractStepMethod):
         return y if self.equations is None else self.equations.unravel(y)
 
     def _shapes(self, y0):
-        """Of the solver's state, and of what its dense output is made of."""
+        """Of the solver's state, and of what its dense output is made of; traced once."""
+        known = vars(self).get("known")
+        if known is None or known[0] != (y0.size, y0.dtype):
+            known = (y0.size, y0.dtype), self._traced_shapes(y0)
+            object.__setattr__(self, "known", known)  # beside the fields
+        return known[1]
+
+    def _traced_shapes(self, y0):
         parameters = () if self.equations is None else self.equations.parameters
 
         def one(t, y, *parameters):
