@@ -51,6 +51,11 @@ class AbstractStepMethod(Module):
     def carried(self, states: int) -> int:
         """Numbers that one step leaves to the next."""
 
+    @property
+    def remembers(self) -> bool:
+        """Whether a step that is not given what the last one left would be another one."""
+        return False
+
     @abc.abstractmethod
     def dense_shape(self, states: int) -> tuple[int, ...]:
         """Shape of what dense output is made of."""
@@ -100,3 +105,8 @@ class AbstractTracedSolver(diffrax.AbstractSolver):
     It is JAX on arrays of fixed shapes; loops may turn as often as values say, such as those of
     `optimistix.root_find`, whose solver names the linear solve of its iteration.
     """
+
+    # Whether what one step hands to the next only makes that one shorter to compute, as a
+    # prediction does: begun anew it is the same, to round-off. Kernels differentiate steps one by
+    # one, and refuse to where this is false.
+    state_is_prediction: ClassVar[bool] = False

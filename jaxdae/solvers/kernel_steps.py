@@ -164,6 +164,11 @@ class SolverSteps(AbstractStepMethod):
         one_step = isinstance(self.solver, diffrax.AbstractRungeKutta)
         return 0 if one_step else packed_size(self._shapes(_zeros(states))[0])
 
+    @property
+    def remembers(self) -> bool:
+        predicts = isinstance(self.solver, AbstractTracedSolver) and self.solver.state_is_prediction
+        return not predicts
+
     def dense_shape(self, states: int) -> tuple[int, ...]:
         return (packed_size(self._shapes(_zeros(states))[1]),)
 

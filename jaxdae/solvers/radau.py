@@ -113,6 +113,7 @@ class RadauIIA(AbstractTracedSolver, diffrax.AbstractAdaptiveSolver):
 
     term_structure: ClassVar[Any] = ConstrainedTerm
     interpolation_cls: ClassVar[Callable[..., Collocation]] = Collocation
+    state_is_prediction: ClassVar[bool] = True
 
     def order(self, terms):
         """Order of convergence of positions and velocities: 5."""
@@ -183,8 +184,19 @@ class RadauIIA(AbstractTracedSolver, diffrax.AbstractAdaptiveSolver):
         first, second = _ALPHA * inertia + linear, _BETA * inertia
         pair = factored(jnp.block([[first, -second], [second, first]]))
 
+        def sizes(change, x):
+            """Of changes, relative: of states, and of the forces of multipliers."""
+            forces, all_forces = (
+                product(y[:, states:], linear[:states, states:].T) for y in (change, x)
+            )
+            inertial = product(product(inverse, x[:, :states]), inertia[:states, :states].T)
+            parts = jnp.max(jnp.abs(all_forces)) + jnp.max(jnp.abs(inertial))
+            largest = jnp.where(parts > 0, parts, 1.0)
+            moved = jnp.max(jnp.abs(change[:, :states])) / (1 + jnp.max(jnp.abs(start)))
+            return jnp.stack([moved, jnp.max(jnp.abs(forces)) / largest])
+
         def solve(function, guess):
-            return _newton(function, guess, real, pair, states, start)
+            return _newton(function, guess, real, pair, sizes)
 
         x, converged = jax.lax.custom_root(all_stages, guess, solve, _tangent, has_aux=True)
         changes = x[:, :states]
@@ -219,36 +231,37 @@ def _predicted(past: Past, h, length, made_jump):
     return jax.lax.stop_gradient(jnp.concatenate([changes, multipliers], axis=1))
 
 
-def _newton(function, guess, real, pair, states: int, start):
+def _newton(function, guess, real, pair, sizes):
     """The stages by simplified Newton iteration, and 1 where it has converged, or else 0."""
     dtype = guess.dtype
     back, basis = jnp.asarray(np.linalg.inv(_BASIS), dtype), jnp.asarray(_BASIS, dtype)
     eps = float(jnp.finfo(dtype).eps)
-    scale = 1 + jnp.max(jnp.abs(start))
-    exact, enough = 4 * eps, eps**0.75
+    # Round-off, and what it may be where large terms cancel: of states, and of forces.
+    exact, enough = 4 * eps, jnp.asarray([eps**0.75, eps**0.5], dtype)
 
     def improved(state):
-        x, size, count, _ = state
+        x, before, count, _ = state
         right = product(back, -function(x))
         single = real(right[0])
         double = pair(jnp.concatenate([right[1], right[2]]))
         change = product(basis, jnp.stack([single, *jnp.split(double, 2)]))
-        new = jnp.max(jnp.abs(change[:, :states])) / scale
+        x = x + change
+        now = sizes(change, x)
         # Done at round-off, or where iterations do not come nearer any more.
-        done = (new <= exact) | ((new < enough) & (new >= 0.5 * size))
+        done = jnp.all((now <= exact) | ((now < enough) & (now >= 0.5 * before)))
         # Given up where it diverges, or would not be done in the iterations that are left.
         left = (_MOST_ITERATIONS - count).astype(dtype)
-        hopeless = ~(new < size) | (new * (new / size) ** left > enough)
-        found = jnp.where(done, 1, jnp.where(hopeless & (count > 1), -1, 0))
-        return x + change, new, count + 1, found
+        ratio = now / jnp.where(before > 0, before, 1.0)
+        hopeless = jnp.any(~(now < enough) & ~(now * ratio**left < enough)) & (count > 1)
+        return x, now, count + 1, jnp.where(done, 1, jnp.where(hopeless, -1, 0))
 
     def goes_on(state):
         *_, count, found = state
         return (found == 0) & (count < _MOST_ITERATIONS)
 
-    begin = guess, jnp.asarray(jnp.inf, dtype), jnp.zeros((), int), jnp.zeros((), int)
+    begin = guess, jnp.full(2, jnp.inf, dtype), jnp.zeros((), int), jnp.zeros((), int)
     x, size, _, found = jax.lax.while_loop(goes_on, improved, begin)
-    converged = (found > 0) | ((found == 0) & (size < enough))
+    converged = (found > 0) | ((found == 0) & jnp.all(size < enough))
     return x, jnp.where(converged, 1.0, 0.0).astype(dtype)
 
 
@@ -256,4 +269,7 @@ def _tangent(linear: Callable, right):
     """Solution of the linear equations that the derivative of the stages satisfies."""
     shape, flat = right.shape, lambda x: jnp.ravel(linear(x.reshape(right.shape)))
     matrix = jax.vmap(flat, out_axes=1)(jnp.eye(right.size, dtype=right.dtype))
-    return factored(matrix)(jnp.ravel(right)).reshape(shape)
+    solve, vector = factored(matrix), jnp.ravel(right)
+    first = solve(vector)
+    # In kernels pivots are not chosen: once more for the digits that this costs.
+    return (first + solve(vector - product(matrix, first))).reshape(shape)

@@ -169,13 +169,17 @@ class InitialValueProblem:
                 f"{self.states} states with derivatives in {directions} directions are more than "
                 f"the {_MOST_STATES} numbers of a kernel."
             )
-        if not self.method.evaluates_only and self.carried:
+        self.check_memory()
+        key = ("varied", active, directions)
+        return self.once(key, lambda: self._varied(active, directions))
+
+    def check_memory(self) -> None:
+        """Raise `UnsupportedOperationError` where derivatives of single steps are not enough."""
+        if self.carried and self.method.remembers:
             raise UnsupportedOperationError(
                 f"steps of {type(self.method.solver).__name__} hand a state from one to the next, "
                 "which kernels do not differentiate."
             )
-        key = ("varied", active, directions)
-        return self.once(key, lambda: self._varied(active, directions))
 
     def _varied(self, active, directions: int) -> "InitialValueProblem":
         n, count = self.states, len(self.parameters)

@@ -125,6 +125,7 @@ def _adjoint(problem: InitialValueProblem, active: tuple[int, ...], dense: bool)
 
 
 def _made_adjoint(problem: InitialValueProblem, active: tuple[int, ...], dense: bool):
+    problem.check_memory()
     used, kinds = problem.method.evaluations(dense), ("t", "t", "y", *problem.arguments(active))
     count = len(kinds) - 3
 
