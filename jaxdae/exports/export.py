@@ -24,7 +24,7 @@ from jaxdae.simulation.kernel_plan import KernelPlan, planned
 from jaxdae.simulation.native import unsuited
 from jaxdae.simulation.plain import step_control
 from jaxdae.simulation.problem import MAX_STEPS, Method, Problem, START_TOLERANCE, Times
-from jaxdae.solvers.projected import parts_of
+from jaxdae.solvers.projected import between_steps, parts_of
 from jaxdae.solvers.sampled import Sampled
 from jaxdae.systems import State, System
 from jaxdae.version import __version__
@@ -244,7 +244,7 @@ def exported_run(problem: Problem, method: Method, state: State, name: str, quan
     run = plan.integration()
     inputs = inputs_of(problem, state)
     reader = Reader(plan, method.solver, quantities)
-    between = parts_of(method.solver).projection is not None and plan.saving.times
+    between = between_steps(method.solver) is not None and plan.saving.times
     try:
         begin = _begin(inputs, plan, method)
         read_end = reader.program("read_end", project=False)

@@ -11,7 +11,7 @@ import numpy as np
 from jaxdae.names import unknown_name
 from jaxdae.results import readings
 from jaxdae.simulation.kernel_plan import KernelPlan
-from jaxdae.solvers.projected import parts_of
+from jaxdae.solvers.projected import between_steps
 
 
 class _Quantity(NamedTuple):
@@ -118,7 +118,7 @@ class Reader(NamedTuple):
         return _STATE | {x: _MORE[x] for x in self.quantities}
 
     def _values(self, t, y, parameters, project: bool = False) -> list:
-        plan, projection = self.plan, parts_of(self.solver).projection
+        plan, projection = self.plan, between_steps(self.solver)
         arrays = jax.tree.unflatten(plan.structure, parameters)
         parts = _Parts(*eqx.combine(arrays, plan.static)[0])
         tree = plan.unravel(y)

@@ -18,7 +18,7 @@ from jaxdae.results import described, readings, snapshot, tables, trajectory_fil
 from jaxdae.results.about import About, ROWS, WORKS
 from jaxdae.results.members import checked_index, Varied
 from jaxdae.simulation.problem import Method, Problem, Solution
-from jaxdae.solvers.projected import parts_of
+from jaxdae.solvers.projected import between_steps
 from jaxdae.systems import Labels, Power, State, System, Violation
 from jaxdae.systems.checks import is_concrete
 from jaxdae.systems.kinematics import has_rate
@@ -85,7 +85,7 @@ class Trajectory(eqx.Module):
         """
         parts = problem.system, solution.formulation, problem.controller
         arrays, skeleton = eqx.partition(parts, eqx.is_array)
-        projection = parts_of(method.solver).projection
+        projection = between_steps(method.solver)
         return cls(
             solution.ts, solution.saved, solution.final_time, solution.final, solution.result,
             solution.stats, solution.interpolation, solution.work, solution.plain, arrays, skeleton,

@@ -11,7 +11,7 @@ from jaxdae.simulation import backends
 from jaxdae.simulation.plain import PlainBackend
 from jaxdae.simulation.problem import Integration, Method, Problem, Solution
 from jaxdae.simulation.saving import is_plain, is_sub
-from jaxdae.solvers.projected import parts_of
+from jaxdae.solvers.projected import between_steps
 from jaxdae.systems import Power, State, System
 from jaxdae.systems.checks import constraint_counts
 from jaxdae.systems.independence import are_dependent
@@ -89,7 +89,7 @@ def depends_on_rank(formulation, system: System, state: State) -> bool:
 
 def _on_constraints(integration: Integration, method: Method, problem: Problem, y0) -> Integration:
     """Saved states between the steps of a projected solver go to the constraints as well."""
-    saveat, projection = method.saveat, parts_of(method.solver).projection
+    saveat, projection = method.saveat, between_steps(method.solver)
     if projection is not None and problem.event is not None:
         # Where an event ends a run it is between the steps as well.
         end = integration.end_time, (integration.end, None)

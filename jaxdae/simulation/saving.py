@@ -7,7 +7,7 @@ import equinox as eqx
 import jax
 
 from jaxdae.simulation.problem import Method
-from jaxdae.solvers.projected import parts_of
+from jaxdae.solvers.projected import between_steps
 
 _STANDARD = diffrax.SubSaveAt(t1=True).fn
 
@@ -45,7 +45,7 @@ def with_end(method: Method, saved) -> diffrax.SaveAt:
         method: of the run.
         saved: times of the rows where the run asks for none.
     """
-    saveat, projection = method.saveat, parts_of(method.solver).projection
+    saveat, projection = method.saveat, between_steps(method.solver)
     end = diffrax.SubSaveAt(t1=True, fn=lambda t, y, args: y[0])  # noqa: ARG005
     if saveat is None:
         return diffrax.SaveAt(subs=(diffrax.SubSaveAt(ts=saved), end))

@@ -15,6 +15,7 @@ from jaxdae.linalg.saddle_point import (
     MinimumNormSolve,
     SingularMassSolve,
 )
+from jaxdae.solvers.constrained_term import enforces_constraints
 from jaxdae.solvers.sampled import Sampled
 from jaxdae.solvers.wrapped import AbstractChangedEnds
 from jaxdae.systems import constraint_residuals, State, System
@@ -100,6 +101,11 @@ def parts_of(solver) -> Parts:
     """The method of a solver, and whether it enforces the constraints itself."""
     solver = solver.solver if isinstance(solver, Sampled) else solver
     return Parts(solver.solver, solver) if isinstance(solver, Projected) else Parts(solver, None)
+
+
+def between_steps(solver) -> Projected | None:
+    """What takes states between steps to the constraints that their ends satisfy, if anything."""
+    return Projected(solver) if enforces_constraints(solver) else parts_of(solver).projection
 
 
 def nearest(system: System, formulation: AbstractFormulation, t, y, iterations: int):

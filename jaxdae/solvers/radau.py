@@ -1,5 +1,6 @@
 """Radau IIA: an implicit method for stiff equations of motion that keeps their constraints."""
 
+import math
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
@@ -25,7 +26,7 @@ def _real_form() -> tuple[float, float, float, np.ndarray]:
     values, vectors = np.linalg.eig(_INVERSE)
     real, pair = np.argmin(np.abs(values.imag)), np.argmin(values.imag)
     basis = np.stack([vectors[:, real].real, vectors[:, pair].real, vectors[:, pair].imag], axis=1)
-    return values[real].real, values[pair].real, -values[pair].imag, basis
+    return float(values[real].real), float(values[pair].real), -float(values[pair].imag), basis
 
 
 _GAMMA, _ALPHA, _BETA, _BASIS = _real_form()
@@ -37,20 +38,11 @@ _MOST_ITERATIONS = 40
 
 def _lagrange(nodes: np.ndarray, x) -> Any:
     """Lagrange's polynomials on some nodes at times, along a last axis."""
-    parts = [
-        np.prod([node - other for other in np.delete(nodes, i)]) for i, node in enumerate(nodes)
-    ]
-    factors = [[x - other for other in np.delete(nodes, i)] for i in range(nodes.size)]
-    return jnp.stack(
-        [_product(row) / part for row, part in zip(factors, parts, strict=True)], axis=-1
-    )
-
-
-def _product(factors):
-    result = factors[0]
-    for x in factors[1:]:
-        result = result * x
-    return result
+    each = []
+    for i, node in enumerate(nodes):
+        others = np.delete(nodes, i)
+        each.append(math.prod((x - float(y)) / float(node - y) for y in others))
+    return jnp.stack(each, axis=-1)
 
 
 class Collocation(diffrax.AbstractLocalInterpolation):
@@ -146,7 +138,7 @@ class RadauIIA(AbstractTracedSolver, diffrax.AbstractAdaptiveSolver):
         start, unravel = ravel_pytree(y0)
         t0, t1 = jnp.asarray(t0), jnp.asarray(t1)
         h = terms.contr(t0, t1).astype(start.dtype)
-        times = [t0 + c * (t1 - t0) for c in _NODES[:-1]] + [t1]
+        times = [t0 + float(c) * (t1 - t0) for c in _NODES[:-1]] + [t1]
         states = start.size
 
         def residual(t, slope, y, multipliers):
@@ -186,9 +178,8 @@ class RadauIIA(AbstractTracedSolver, diffrax.AbstractAdaptiveSolver):
 
         def sizes(change, x):
             """Of changes, relative: of states, and of the forces of multipliers."""
-            forces, all_forces = (
-                product(y[:, states:], linear[:states, states:].T) for y in (change, x)
-            )
+            acting = lambda y: product(y[:, states:], linear[:states, states:].T)  # noqa: E731
+            forces, all_forces = acting(change), acting(x)
             inertial = product(product(inverse, x[:, :states]), inertia[:states, :states].T)
             parts = jnp.max(jnp.abs(all_forces)) + jnp.max(jnp.abs(inertial))
             largest = jnp.where(parts > 0, parts, 1.0)

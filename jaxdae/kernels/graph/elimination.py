@@ -140,8 +140,8 @@ def inverse_factors(graph: Graph, matrix: np.ndarray) -> tuple[np.ndarray, np.nd
 
     `P A P^T = L U` without choice of pivots, in the `order` that keeps the fill of the symmetric
     pattern small: stable where the symmetric part of `A` is definite, as that of `I - gamma h J` is
-    for damped motions, and for all motions where `h` is small. Unknowns with a zero on the diagonal,
-    such as multipliers, come behind those they are multiplied with. Elsewhere it may lose digits: a
+    for damped motions, and for all motions where `h` is small. Unknowns with a zero on the
+    diagonal, such as multipliers, come behind those beside them. Elsewhere it may lose digits: a
     vector is solved for along, and where its residual is above round-off to the power of 2/3, `G`
     has NaN in each row.
 
