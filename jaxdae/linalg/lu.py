@@ -19,14 +19,20 @@ MOST_PIVOTED = 16
 FACTORS = "inverse_factors"
 
 
-def factored(matrix: Float[Array, "n n"]) -> Callable:
+def factored(matrix: Float[Array, "n n"], added: Float[Array, " n"] | None = None) -> Callable:
     """The solution of linear equations with one matrix, which is factored here.
 
     `x = U^-1 (L^-1 P b)` by the inverses of both factors, which are as accurate as substitution and
     make the stages and their transposes products. Derivatives are those of the equations: none of
     the factorization are needed.
+
+    Args:
+        matrix: of the equations.
+        added: to its diagonal, small: where this is zero by structure kernels take no pivot before
+            all beside it are eliminated.
     """
-    first, then = inverse_factors(matrix)
+    first, then = inverse_factors(matrix, added)
+    matrix = matrix if added is None else matrix + jnp.diag(added)
 
     def solve(right):
         return jax.lax.custom_linear_solve(
@@ -39,19 +45,20 @@ def factored(matrix: Float[Array, "n n"]) -> Callable:
     return solve
 
 
-def inverse_factors(matrix: Float[Array, "n n"]) -> list:
-    """Matrices `F` and `G` with `A^-1 = G F`, without derivatives.
+def inverse_factors(matrix: Float[Array, "n n"], added: Float[Array, " n"] | None = None) -> list:
+    """Matrices `F` and `G` with `A^-1 = G F`, without derivatives; `added` as for `factored`.
 
     By LU decomposition with partial pivoting; in kernels of more than `MOST_PIVOTED` unknowns
     without it, and NaN where that costs digits.
     """
     matrix, eye = jax.lax.stop_gradient(matrix), jnp.eye(len(matrix), dtype=matrix.dtype)
-    return (_pivoted if len(matrix) <= MOST_PIVOTED else _one_operation)(matrix, eye, eye)
+    more = jnp.zeros_like(matrix[0]) if added is None else jax.lax.stop_gradient(added)
+    return (_pivoted if len(matrix) <= MOST_PIVOTED else _one_operation)(matrix, more, eye, eye)
 
 
-def _pivoted(matrix, eye, same) -> list:
+def _pivoted(matrix, added, eye, same) -> list:
     """`L^-1 P` and `U^-1` of `P A = L U`, shaped as the right sides."""
-    factors, _, order = jax.lax.linalg.lu(matrix)
+    factors, _, order = jax.lax.linalg.lu(matrix + jnp.diag(added))
     inverse = partial(jax.lax.linalg.triangular_solve, factors, left_side=True)
     return [inverse(eye[order], lower=True, unit_diagonal=True), inverse(same)]
 

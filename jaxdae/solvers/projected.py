@@ -105,7 +105,8 @@ def parts_of(solver) -> Parts:
 
 def between_steps(solver) -> Projected | None:
     """What takes states between steps to the constraints that their ends satisfy, if anything."""
-    return Projected(solver) if enforces_constraints(solver) else parts_of(solver).projection
+    method, projection = parts_of(solver)
+    return Projected(method) if enforces_constraints(method) else projection
 
 
 def nearest(system: System, formulation: AbstractFormulation, t, y, iterations: int):

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import diffrax
@@ -34,6 +35,9 @@ _GAMMA, _ALPHA, _BETA, _BASIS = _real_form()
 _ESTIMATE = np.array([-13 - 7 * 6**0.5, -13 + 7 * 6**0.5, -1.0]) / 3
 
 _MOST_ITERATIONS = 40
+# Of the matrices of iterations, as a power of the machine epsilon: far above round-off, and far
+# below what slows iterations down.
+_ADDED = 2 / 3
 
 
 def _lagrange(nodes: np.ndarray, x) -> Any:
@@ -171,10 +175,10 @@ class RadauIIA(AbstractTracedSolver, diffrax.AbstractAdaptiveSolver):
         at_middle = times[1], product(inverse[1], guess[:, :states])
         there, forces = start + guess[1, :states], guess[1, states:]
         slope, matrices = jax.jacfwd(lambda y: residual(*at_middle, y, forces), has_aux=True)(there)
-        inertia, linear = known(_matrices(slope, *matrices))
-        real = factored(_GAMMA * inertia + linear)
+        inertia, linear, added = known(_matrices(slope, *matrices))
+        real = factored(_GAMMA * inertia + linear, added)
         first, second = _ALPHA * inertia + linear, _BETA * inertia
-        pair = factored(jnp.block([[first, -second], [second, first]]))
+        pair = factored(jnp.block([[first, -second], [second, first]]), jnp.tile(added, 2))
 
         def sizes(change, x):
             """Of changes, relative: of states, and of the forces of multipliers."""
@@ -189,7 +193,8 @@ class RadauIIA(AbstractTracedSolver, diffrax.AbstractAdaptiveSolver):
         def solve(function, guess):
             return _newton(function, guess, real, pair, sizes)
 
-        x, converged = jax.lax.custom_root(all_stages, guess, solve, _tangent, has_aux=True)
+        tangent = partial(_tangent, added=added)
+        x, converged = jax.lax.custom_root(all_stages, guess, solve, tangent, has_aux=True)
         changes = x[:, :states]
         y1 = jnp.where(converged > 0, start + changes[-1], jnp.nan)
         weighted = product(jnp.asarray(_ESTIMATE, x.dtype), changes)
@@ -201,14 +206,21 @@ class RadauIIA(AbstractTracedSolver, diffrax.AbstractAdaptiveSolver):
 
 
 def _matrices(slope, mass, jac, pushed):
-    """Derivatives of the equations of a stage by `h dy/dt`, and by the state and multipliers."""
+    """Derivatives of the equations of a stage by `h dy/dt`, and by the state and multipliers.
+
+    And what is added to the diagonal of the latter, so that dependent constraints leave it regular.
+    """
     (rows, states), (c, n), (q, m) = slope.shape, jac.shape, pushed.shape
     velocities = slice(q, q + n)
     inertia = jnp.eye(rows, dtype=slope.dtype).at[states:].set(0)
     inertia = inertia.at[velocities, velocities].set(mass)
     by_multipliers = jnp.zeros((rows, c + m), slope.dtype)
     by_multipliers = by_multipliers.at[velocities, :c].set(jac.T).at[:q, c:].set(-pushed)
-    return inertia, jnp.concatenate([slope, by_multipliers], axis=1)
+    small = float(jnp.finfo(slope.dtype).eps) ** _ADDED * jnp.sum(jac**2)
+    by_mass = small / jnp.sum(jnp.abs(jnp.diagonal(mass)))
+    added = [jnp.zeros(states), jnp.full(c, -by_mass), jnp.full(m, small)]
+    added = jnp.concatenate(added).astype(slope.dtype)
+    return inertia, jnp.concatenate([slope, by_multipliers], axis=1), added
 
 
 def _predicted(past: Past, h, length, made_jump):
@@ -256,11 +268,11 @@ def _newton(function, guess, real, pair, sizes):
     return x, jnp.where(converged, 1.0, 0.0).astype(dtype)
 
 
-def _tangent(linear: Callable, right):
+def _tangent(linear: Callable, right, *, added):
     """Solution of the linear equations that the derivative of the stages satisfies."""
     shape, flat = right.shape, lambda x: jnp.ravel(linear(x.reshape(right.shape)))
     matrix = jax.vmap(flat, out_axes=1)(jnp.eye(right.size, dtype=right.dtype))
-    solve, vector = factored(matrix), jnp.ravel(right)
+    solve, vector = factored(matrix, jnp.tile(added, right.shape[0])), jnp.ravel(right)
     first = solve(vector)
-    # In kernels pivots are not chosen: once more for the digits that this costs.
+    # Once more, for the digits that this costs, and that pivots cost which kernels do not choose.
     return (first + solve(vector - product(matrix, first))).reshape(shape)

@@ -135,7 +135,9 @@ def solve_saddle_point(
 _LOST = 2 / 3
 
 
-def inverse_factors(graph: Graph, matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def inverse_factors(
+    graph: Graph, matrix: np.ndarray, added: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """Matrices `F` and `G` with `A^-1 = G F`, of any square matrix with zeros that are known.
 
     `P A P^T = L U` without choice of pivots, in the `order` that keeps the fill of the symmetric
@@ -147,7 +149,8 @@ def inverse_factors(graph: Graph, matrix: np.ndarray) -> tuple[np.ndarray, np.nd
 
     Args:
         graph: where operations are added.
-        matrix: nodes of `A`, shape `(n, n)`.
+        matrix: nodes of `A` but for a part of its diagonal, shape `(n, n)`.
+        added: nodes of that part, which is small and no pivot by itself, shape `(n,)`.
 
     Returns:
         Nodes of `F` and `G`, each of shape `(n, n)`.
@@ -162,6 +165,9 @@ def inverse_factors(graph: Graph, matrix: np.ndarray) -> tuple[np.ndarray, np.nd
     filled = [there(x) for x in np.diagonal(matrix)]
     after = {i: {j for j in either[i] if filled[j]} for i in range(n) if not filled[i]}
     unknowns = list(order(either, after))
+    matrix = matrix.copy()
+    for i in range(n):
+        matrix[i, i] = graph.apply("add", int(matrix[i, i]), int(added[i]))
     table = matrix[np.ix_(unknowns, unknowns)].copy()
     lower, upper = (np.where(np.eye(n, dtype=bool), one, zero) for _ in range(2))
 

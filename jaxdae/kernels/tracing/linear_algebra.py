@@ -292,5 +292,5 @@ ITERATIVE = dict.fromkeys(
 SOLVES: dict[str, Callable] = {
     POSITIVE_DEFINITE: _of_systems(solve_symmetric),
     SADDLE_POINT: _of_systems(solve_saddle_point),
-    FACTORS: _of_systems(lambda graph, matrix, *_: inverse_factors(graph, matrix)),
+    FACTORS: _of_systems(lambda graph, matrix, added, *_: inverse_factors(graph, matrix, added)),
 }
