@@ -19,20 +19,14 @@ MOST_PIVOTED = 16
 FACTORS = "inverse_factors"
 
 
-def factored(matrix: Float[Array, "n n"], added: Float[Array, " n"] | None = None) -> Callable:
+def factored(matrix: Float[Array, "n n"]) -> Callable:
     """The solution of linear equations with one matrix, which is factored here.
 
     `x = U^-1 (L^-1 P b)` by the inverses of both factors, which are as accurate as substitution and
     make the stages and their transposes products. Derivatives are those of the equations: none of
     the factorization are needed.
-
-    Args:
-        matrix: of the equations.
-        added: to its diagonal, small: where this is zero by structure kernels take no pivot before
-            all beside it are eliminated.
     """
-    first, then = inverse_factors(matrix, added)
-    matrix = matrix if added is None else matrix + jnp.diag(added)
+    first, then = inverse_factors(matrix)
 
     def solve(right):
         return jax.lax.custom_linear_solve(
@@ -46,10 +40,15 @@ def factored(matrix: Float[Array, "n n"], added: Float[Array, " n"] | None = Non
 
 
 def inverse_factors(matrix: Float[Array, "n n"], added: Float[Array, " n"] | None = None) -> list:
-    """Matrices `F` and `G` with `A^-1 = G F`, without derivatives; `added` as for `factored`.
+    """Matrices `F` and `G` with `A^-1 = G F`, without derivatives.
 
     By LU decomposition with partial pivoting; in kernels of more than `MOST_PIVOTED` unknowns
     without it, and NaN where that costs digits.
+
+    Args:
+        matrix: `A`, but for `added`.
+        added: to its diagonal, small: where this is zero by structure kernels take no pivot before
+            all beside it are eliminated.
     """
     matrix, eye = jax.lax.stop_gradient(matrix), jnp.eye(len(matrix), dtype=matrix.dtype)
     more = jnp.zeros_like(matrix[0]) if added is None else jax.lax.stop_gradient(added)

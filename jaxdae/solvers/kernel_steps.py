@@ -190,7 +190,14 @@ class SolverSteps(AbstractStepMethod):
         else:
             state = self.solver.init(term, t0, t1, tree, args)
         y1, error, dense, state, result = self.solver.step(
-            term, t0, t1, tree, args, state, made_jump=not known
+            # What has been begun here is of here.
+            term,
+            t0,
+            t1,
+            tree,
+            args,
+            state,
+            made_jump=count == 0,
         )
         y1 = jnp.where(diffrax.is_okay(result), _vector(y1, y0), jnp.nan)
         none = jnp.zeros_like(y0)

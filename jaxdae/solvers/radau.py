@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from jaxdae.linalg.lu import factored, product
+from jaxdae.linalg.lu import inverse_factors, product
 from jaxdae.solvers.base import AbstractTracedSolver
 from jaxdae.solvers.constrained_term import ConstrainedTerm
 
@@ -176,9 +176,7 @@ class RadauIIA(AbstractTracedSolver, diffrax.AbstractAdaptiveSolver):
         there, forces = start + guess[1, :states], guess[1, states:]
         slope, matrices = jax.jacfwd(lambda y: residual(*at_middle, y, forces), has_aux=True)(there)
         inertia, linear, added = known(_matrices(slope, *matrices))
-        real = factored(_GAMMA * inertia + linear, added)
-        first, second = _ALPHA * inertia + linear, _BETA * inertia
-        pair = factored(jnp.block([[first, -second], [second, first]]), jnp.tile(added, 2))
+        matrix = _StageMatrix.of(inertia, linear, added)
 
         def sizes(change, x):
             """Of changes, relative: of states, and of the forces of multipliers."""
@@ -191,14 +189,14 @@ class RadauIIA(AbstractTracedSolver, diffrax.AbstractAdaptiveSolver):
             return jnp.stack([moved, jnp.max(jnp.abs(forces)) / largest])
 
         def solve(function, guess):
-            return _newton(function, guess, real, pair, sizes)
+            return _newton(function, guess, matrix, sizes)
 
-        tangent = partial(_tangent, added=added)
+        tangent = partial(_tangent, matrix=matrix)
         x, converged = jax.lax.custom_root(all_stages, guess, solve, tangent, has_aux=True)
         changes = x[:, :states]
         y1 = jnp.where(converged > 0, start + changes[-1], jnp.nan)
         weighted = product(jnp.asarray(_ESTIMATE, x.dtype), changes)
-        error = real(-residual(t0, -weighted, start, last)[0])[:states]
+        error = _by(matrix.real, -residual(t0, -weighted, start, last)[0])[:states]
         error = jnp.where(converged > 0, error, jnp.inf)
         dense = {"y0": y0, "y1": unravel(y1), "k": jax.vmap(unravel)(changes)}
         past = known(Past(changes, x[:, states:] / h, t1 - t0))
@@ -223,6 +221,52 @@ def _matrices(slope, mass, jac, pushed):
     return inertia, jnp.concatenate([slope, by_multipliers], axis=1), added
 
 
+class _StageMatrix(NamedTuple):
+    """The matrix `A^-1 (x) E + I (x) F` of simplified Newton iterations, by inverse factors.
+
+    With `A^-1` in its real form it is one of `g E + F`, and one of twice the size.
+
+    Args:
+        real: `F` and `G` of the first, see `inverse_factors`.
+        pair: of the second.
+    """
+
+    real: list
+    pair: list
+
+    @classmethod
+    def of(cls, inertia, linear, added) -> "_StageMatrix":
+        """From `E` and `F`, and what is added to the diagonal of `F`."""
+        first, second = _ALPHA * inertia + linear, _BETA * inertia
+        pair = jnp.block([[first, -second], [second, first]])
+        real = inverse_factors(_GAMMA * inertia + linear, added)
+        return cls(real, inverse_factors(pair, jnp.tile(added, 2)))
+
+    def solved(self, right):
+        """The solution of linear equations, shape `(3, rows)`."""
+        return self._solved(right, np.linalg.inv(_BASIS), _BASIS, _by)
+
+    def transposed(self, right):
+        """The same of the transposed equations."""
+        return self._solved(right, _BASIS.T, np.linalg.inv(_BASIS).T, _by_transpose)
+
+    def _solved(self, right, there, back, by: Callable):
+        right = product(jnp.asarray(there, right.dtype), right)
+        both = by(self.pair, jnp.concatenate([right[1], right[2]]))
+        parts = jnp.stack([by(self.real, right[0]), *jnp.split(both, 2)])
+        return product(jnp.asarray(back, right.dtype), parts)
+
+
+def _by(factors, right):
+    first, then = factors
+    return product(then, product(first, right))
+
+
+def _by_transpose(factors, right):
+    first, then = factors
+    return product(first.T, product(then.T, right))
+
+
 def _predicted(past: Past, h, length, made_jump):
     """Stages as the polynomials of the last step go on."""
     ratio = (length / past.step).astype(h.dtype)
@@ -234,20 +278,16 @@ def _predicted(past: Past, h, length, made_jump):
     return jax.lax.stop_gradient(jnp.concatenate([changes, multipliers], axis=1))
 
 
-def _newton(function, guess, real, pair, sizes):
+def _newton(function, guess, matrix: _StageMatrix, sizes):
     """The stages by simplified Newton iteration, and 1 where it has converged, or else 0."""
     dtype = guess.dtype
-    back, basis = jnp.asarray(np.linalg.inv(_BASIS), dtype), jnp.asarray(_BASIS, dtype)
     eps = float(jnp.finfo(dtype).eps)
     # Round-off, and what it may be where large terms cancel: of states, and of forces.
     exact, enough = 4 * eps, jnp.asarray([eps**0.75, eps**0.5], dtype)
 
     def improved(state):
         x, before, count, _ = state
-        right = product(back, -function(x))
-        single = real(right[0])
-        double = pair(jnp.concatenate([right[1], right[2]]))
-        change = product(basis, jnp.stack([single, *jnp.split(double, 2)]))
+        change = matrix.solved(-function(x))
         x = x + change
         now = sizes(change, x)
         # Done at round-off, or where iterations do not come nearer any more.
@@ -255,7 +295,7 @@ def _newton(function, guess, real, pair, sizes):
         # Given up where it diverges, or would not be done in the iterations that are left.
         left = (_MOST_ITERATIONS - count).astype(dtype)
         ratio = now / jnp.where(before > 0, before, 1.0)
-        hopeless = jnp.any(~(now < enough) & ~(now * ratio**left < enough)) & (count > 1)
+        hopeless = jnp.any(~(now < enough) & ~(now * ratio**left < enough)) & (count > 3)
         return x, now, count + 1, jnp.where(done, 1, jnp.where(hopeless, -1, 0))
 
     def goes_on(state):
@@ -268,11 +308,35 @@ def _newton(function, guess, real, pair, sizes):
     return x, jnp.where(converged, 1.0, 0.0).astype(dtype)
 
 
-def _tangent(linear: Callable, right, *, added):
-    """Solution of the linear equations that the derivative of the stages satisfies."""
-    shape, flat = right.shape, lambda x: jnp.ravel(linear(x.reshape(right.shape)))
-    matrix = jax.vmap(flat, out_axes=1)(jnp.eye(right.size, dtype=right.dtype))
-    solve, vector = factored(matrix, jnp.tile(added, right.shape[0])), jnp.ravel(right)
-    first = solve(vector)
-    # Once more, for the digits that this costs, and that pivots cost which kernels do not choose.
-    return (first + solve(vector - product(matrix, first))).reshape(shape)
+def _tangent(linear: Callable, right, *, matrix: _StageMatrix):
+    """Solution of the linear equations that the derivative of the stages satisfies.
+
+    By the iteration that has found the stages, with the exact equations in place of the residual.
+    """
+    return jax.lax.custom_linear_solve(
+        linear,
+        right,
+        lambda function, b: _iterated(function, b, matrix.solved),
+        lambda function, b: _iterated(function, b, matrix.transposed),
+    )
+
+
+def _iterated(function, right, nearly):
+    """`function(x) = right` by a solve that is nearly its inverse; NaN where that does not help."""
+    eps = float(jnp.finfo(right.dtype).eps)
+
+    def improved(state):
+        x, before, count, _ = state
+        change = nearly(right - function(x))
+        x, size = x + change, jnp.max(jnp.abs(change))
+        part = size / jnp.where(size > 0, jnp.max(jnp.abs(x)), 1.0)
+        ended = (part <= 4 * eps) | ((part < eps**0.5) & (size >= 0.5 * before))
+        return x, size, count + 1, jnp.where(ended, 1, 0)
+
+    def goes_on(state):
+        *_, count, ended = state
+        return (ended == 0) & (count < _MOST_ITERATIONS)
+
+    begin = jnp.asarray(jnp.inf, right.dtype), jnp.zeros((), int), jnp.zeros((), int)
+    x, _, _, ended = jax.lax.while_loop(goes_on, improved, (jnp.zeros_like(right), *begin))
+    return jnp.where(ended > 0, x, jnp.nan)
