@@ -17,6 +17,7 @@ from jaxdae.simulation.kernel_plan import KernelPlan, MOST_STATES, planned
 from jaxdae.simulation.plain import PlainBackend
 from jaxdae.simulation.problem import Integration, Method, Problem, Times
 from jaxdae.simulation.saving import is_plain
+from jaxdae.solvers.constrained_term import enforces_constraints
 from jaxdae.solvers.grid import Grid, known_ends
 from jaxdae.solvers.kernel_steps import step_method
 from jaxdae.solvers.projected import parts_of
@@ -102,6 +103,7 @@ def unsuited(formulation, method: Method) -> str | None:
     checks = (
         formulation.capabilities.obstacle,
         _of_solver(method.solver),
+        _of_constraints(formulation, method.solver),
         _of_controller(method.stepsize_controller),
         _of_saveat(method.saveat, method.stepsize_controller),
         _of_settings(method.adjoint, method.meter),
@@ -112,6 +114,13 @@ def unsuited(formulation, method: Method) -> str | None:
 def _of_solver(solver) -> str | None:
     method = step_method(parts_of(solver).method)
     return method if isinstance(method, str) else None
+
+
+def _of_constraints(formulation, solver) -> str | None:
+    if not enforces_constraints(solver) or formulation.capabilities.independent_constraints:
+        return None
+    # Of one solution among many an elimination without choice of pivots has no digits.
+    return f"constraints may depend on each other, which {type(solver).__name__} solves by pivoting"
 
 
 def _of_controller(controller) -> str | None:

@@ -1,0 +1,272 @@
+"""Radau IIA on equations of motion: order, constraints, stiffness, redundancy, derivatives."""
+
+from typing import Any
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxdae
+from jaxdae.models.andrews import AndrewsMechanism, END_REFERENCE, START_REFERENCE
+from jaxdae.models.slider_crank import SliderCrank
+from jaxdae.solvers import Projected, radau as coefficients, RadauIIA, Rodas5P
+
+END = diffrax.SaveAt(t1=True)
+BACKENDS = [pytest.param("plain"), pytest.param("native")]
+
+
+class Pendulum(jaxdae.System):
+    """Unit mass on a circle: `q = (cos a, sin a)`, `a' = exp(-t / 2)`, `lam = a'^2 / 2`."""
+
+    copies: int = 1
+
+    def kinetic_energy(self, t, q, v):
+        del t, q
+        return 0.5 * v @ v
+
+    def dissipation(self, t, q, v):
+        del t, q
+        return 0.25 * v @ v
+
+    def position_constraints(self, t, q):
+        del t
+        return (q @ q - 1.0) * jnp.arange(1.0, 1.0 + self.copies)
+
+
+START = jaxdae.State(jnp.array([1.0, 0.0]), jnp.array([0.0, 1.0]))
+
+
+def run(system: Any, state=START, **options):
+    settings: dict[str, Any] = {"t1": 1.0, "solver": RadauIIA(), "saveat": END} | options
+    return jaxdae.simulate(system, jaxdae.Multipliers(), state, **settings)
+
+
+def angle(t):
+    return 2 * (1 - np.exp(-0.5 * t))
+
+
+def test_coefficients_satisfy_the_simplifying_assumptions():
+    nodes, matrix = coefficients._NODES, coefficients._MATRIX
+    for k in range(1, 4):
+        np.testing.assert_allclose(matrix @ nodes ** (k - 1), nodes**k / k, rtol=1e-13)
+    for k in range(1, 6):  # of the weights, which make the order 5
+        np.testing.assert_allclose(matrix[-1] @ nodes ** (k - 1), 1 / k, rtol=1e-13)
+    # The estimate does not see polynomials that the embedded method integrates exactly.
+    for k in range(1, 4):
+        changes, rate = nodes**k, float(k == 1)
+        np.testing.assert_allclose(coefficients._ESTIMATE @ changes + rate, 0, atol=1e-13)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_positions_velocities_and_multipliers_are_of_order_five(backend):
+    errors = []
+    for count in (8, 16):
+        found = run(Pendulum(), dt=1 / count, backend=backend)
+        assert found.backend == backend
+        speed = np.exp(-0.5)
+        direction = np.array([-np.sin(angle(1.0)), np.cos(angle(1.0))])
+        exact = [[np.cos(angle(1.0)), np.sin(angle(1.0))], speed * direction, [speed**2 / 2]]
+        values = found.q[-1], found.v[-1], found.multipliers[-1]
+        errors.append([np.abs(x - np.asarray(y)).max() for x, y in zip(values, exact, strict=True)])
+    orders = np.log2(np.divide(*errors))
+    np.testing.assert_allclose(orders, 5.0, atol=0.15)
+
+
+class Swing(jaxdae.System):
+    """A mass that depends on its place, on a rope of varying length from a moving support."""
+
+    def kinetic_energy(self, t, q, v):
+        del t
+        return 0.5 * v @ v * (1 + 0.1 * q[0] ** 2)
+
+    def potential_energy(self, t, q):
+        del t
+        return 9.81 * q[1]
+
+    def position_constraints(self, t, q):
+        length = 1 + 0.1 * jnp.cos(2 * t)
+        return jnp.stack([(q[0] - 0.2 * jnp.sin(3 * t)) ** 2 + q[1] ** 2 - length**2])
+
+
+SWINGING = jaxdae.consistent_state(Swing(), jnp.array([0.5, -0.9]), jnp.array([0.3, 0.2]))
+
+
+def test_constraints_that_depend_on_time_hold_at_steps_and_between():
+    saveat = diffrax.SaveAt(ts=jnp.linspace(0.0, 1.0, 23))
+    found = run(Swing(), SWINGING, saveat=saveat)
+    exact = run(
+        Swing(), SWINGING, saveat=saveat, solver=Projected(diffrax.Dopri8()),
+        stepsize_controller=diffrax.PIDController(rtol=1e-12, atol=1e-12),
+    )  # fmt: skip
+    violation = found.violation
+    assert max(np.abs(violation.phi).max(), np.abs(violation.phi_dot).max()) < 1e-14
+    # The tolerance is 1e-8 for each step, and what dense output adds is of its order.
+    np.testing.assert_allclose(found.q, exact.q, atol=3e-8)
+
+
+@pytest.mark.slow
+def test_a_run_back_in_time_returns():
+    there = run(Swing(), SWINGING)
+    back = run(Swing(), there.last_state, t0=1.0, t1=0.0)
+    np.testing.assert_allclose(back.q[-1], SWINGING.q, atol=1e-8)  # the tolerance of each step
+
+
+@pytest.mark.slow
+def test_single_precision():
+    state = jax.tree.map(lambda x: x.astype(jnp.float32), SWINGING)
+    for backend in ("plain", "native"):
+        found = run(Swing(), state, backend=backend)
+        assert found.q.dtype == jnp.float32
+        np.testing.assert_allclose(found.q[-1], run(Swing(), SWINGING).q[-1], atol=2e-5)
+
+
+@pytest.mark.slow
+def test_andrews_mechanism_has_the_published_digits():
+    state = jaxdae.State(jnp.array(START_REFERENCE.q), jnp.array(START_REFERENCE.v))
+    control = diffrax.PIDController(rtol=1e-7, atol=1e-7)
+    found = run(AndrewsMechanism(), state, t1=END_REFERENCE.t, stepsize_controller=control)
+    # The angles have turned by up to 16 rad.
+    np.testing.assert_allclose(found.q[-1], np.array(END_REFERENCE.q), atol=3e-7)
+    assert int(found.stats["num_steps"]) < 800
+
+
+class Rod(jaxdae.System):
+    """Two masses on a stiff, damped rod, the first on a circle."""
+
+    def kinetic_energy(self, t, q, v):
+        del t, q
+        return 0.5 * v @ v
+
+    def potential_energy(self, t, q):
+        del t
+        stretch = jnp.linalg.norm(q[2:] - q[:2]) - 0.5
+        return 9.81 * (q[1] + q[3]) + 0.5 * 1e7 * stretch**2
+
+    def dissipation(self, t, q, v):
+        del t
+        along = (q[2:] - q[:2]) / jnp.linalg.norm(q[2:] - q[:2])
+        return 0.5 * 1e4 * (along @ (v[2:] - v[:2])) ** 2
+
+    def position_constraints(self, t, q):
+        del t
+        return jnp.stack([q[:2] @ q[:2] - 1.0])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_stiff_vibrations_do_not_shorten_its_steps(backend):
+    state = jaxdae.State(jnp.array([1.0, 0.0, 1.5, 0.0]), jnp.zeros(4))
+    found = run(Rod(), state, backend=backend)
+    other = run(Rod(), state, solver=Projected(Rodas5P()))
+    # Tolerances of 1e-8 in each of a thousand steps.
+    np.testing.assert_allclose(found.q[-1], other.q[-1], atol=1e-6)
+    assert int(found.stats["num_steps"]) < 0.5 * int(other.stats["num_steps"])
+
+
+def test_constraints_may_depend_on_each_other():
+    """Motion and gradient are those of one of them; kernels, which do not pivot, say so."""
+
+    def end(scale, copies):
+        state = eqx.tree_at(lambda x: x.v, START, scale * START.v)
+        return run(Pendulum(copies), state, t1=0.2, dt=0.05).q[-1, 0]
+
+    one, several = (jax.value_and_grad(end)(1.0, x) for x in (1, 3))
+    np.testing.assert_allclose(several, one, rtol=1e-11)  # round-off over a small diagonal
+    with pytest.raises(jaxdae.BackendError, match="constraints may depend on each other"):
+        run(Pendulum(3), dt=0.05, backend="native")
+
+
+class Parallelogram(jaxdae.System):
+    """Three masses on equal cranks, each at its distance from both others: one loop too many."""
+
+    def kinetic_energy(self, t, q, v):
+        del t, q
+        return 0.5 * v @ v
+
+    def potential_energy(self, t, q):
+        del t
+        return 9.81 * jnp.sum(q[1::2])
+
+    def position_constraints(self, t, q):
+        del t
+        a, b, c = jnp.split(q, 3)
+        x = jnp.array([1.0, 0.0])
+        pairs = (a, 1), (b - x, 1), (c - 2 * x, 1), (a - b, 1), (b - c, 1), (a - c, 4)
+        return jnp.stack([d @ d - length for d, length in pairs])
+
+
+@pytest.mark.slow
+def test_a_redundant_loop_swings_as_a_pendulum():
+    crank, x = jnp.array([np.sin(0.7), -np.cos(0.7)]), jnp.array([1.0, 0.0])
+    start = jaxdae.State(jnp.concatenate([crank, crank + x, crank + 2 * x]), jnp.zeros(6))
+    found = run(Parallelogram(), start)
+
+    def rate(t, y, args):
+        del t, args
+        return jnp.stack([y[1], -9.81 * jnp.sin(y[0])])
+
+    exact = diffrax.diffeqsolve(
+        diffrax.ODETerm(rate), diffrax.Dopri8(), 0.0, 1.0, 0.01, jnp.array([0.7, 0.0]),
+        stepsize_controller=diffrax.PIDController(rtol=1e-12, atol=1e-12),
+    )  # fmt: skip
+    assert exact.ys is not None
+    turned = exact.ys[-1, 0]
+    np.testing.assert_allclose(
+        found.q[-1, :2], [jnp.sin(turned), -jnp.cos(turned)], atol=1e-8
+    )  # the tolerance
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("fixed", [True, False], ids=["fixed", "adaptive"])
+def test_derivatives_in_both_modes(backend, fixed):
+    """By a length, which the start depends on, too; of positions, velocities and multipliers."""
+    base = SliderCrank()
+    options: dict[str, Any] = {"dt": 0.02} if fixed else {}
+
+    def end(length, adjoint=None, backend=backend):
+        system = eqx.tree_at(lambda x: x.crank_length, base, length * base.crank_length)
+        start = jaxdae.consistent_state(system, *base.start())
+        made = run(system, start, t1=0.2, backend=backend, adjoint=adjoint, **options)
+        return jnp.sum(made.q[-1] * jnp.arange(1.0, 4.0)) + made.v[-1, 0] + made.multipliers[-1, 0]
+
+    reverse = jax.grad(end)(1.0)
+    forward = jax.jvp(lambda x: end(x, diffrax.ForwardMode()), (1.0,), (1.0,))[1]
+    # Adaptive steps begin anew in the derivatives of kernels, where others are chosen.
+    np.testing.assert_allclose(forward, reverse, rtol=1e-11 if fixed else 1e-6)
+    h = 1e-4
+    near, far = (end(1 + x, backend="plain") - end(1 - x, backend="plain") for x in (h, 2 * h))
+    difference = (8 * near - far) / (12 * h)
+    np.testing.assert_allclose(reverse, difference, rtol=1e-8 if fixed else 1e-5)
+
+
+def test_a_member_that_is_no_number_is_alone():
+    def end(speed):
+        state = eqx.tree_at(lambda x: x.v, START, speed * START.v)
+        return run(Pendulum(), state, t1=0.1, throw=False, start_tolerance=None).q[-1]
+
+    found = jax.vmap(end)(jnp.array([1.0, jnp.nan, 1.0]))
+    np.testing.assert_array_equal(found[0], found[2])
+    assert np.isfinite(found[0]).all()
+    assert np.isnan(found[1]).all()
+
+
+def test_a_step_whose_iterations_do_not_converge_fails():
+    fast = eqx.tree_at(lambda x: x.v, START, 20.0 * START.v)
+    with pytest.raises(jaxdae.SimulationError, match=r"no longer finite after t = 0 s.*reduce dt"):
+        run(Pendulum(), fast, t1=2.0, dt=1.0)
+
+
+def test_it_runs_by_itself_in_diffrax_and_projected_a_second_time():
+    term = jaxdae.solvers.ConstrainedTerm(lambda controller, t, state: None)  # noqa: ARG005
+    made = diffrax.diffeqsolve(
+        term, RadauIIA(), 0.0, 1.0, 0.1, (START, None), args=(Pendulum(), None, None)
+    )
+    assert made.ys is not None
+    exact = [np.cos(angle(1.0)), np.sin(angle(1.0))]
+    np.testing.assert_allclose(made.ys[0].q[-1], exact, atol=1e-8)  # 0.1^5 over a thousand
+    again = run(Pendulum(), dt=0.1, solver=Projected(RadauIIA()))
+    np.testing.assert_allclose(again.q[-1], exact, atol=1e-8)
