@@ -103,7 +103,8 @@ class AbstractTracedSolver(diffrax.AbstractSolver):
     """A solver whose own `step` kernels trace, each member of a batch by itself.
 
     It is JAX on arrays of fixed shapes; loops may turn as often as values say, such as those of
-    `optimistix.root_find`, whose solver names the linear solve of its iteration.
+    `optimistix.root_find`, whose solver names the linear solve of its iteration. Where
+    `init` hands something to the first step, it is not told when that ends: `t1` is NaN.
     """
 
     # Whether what one step hands to the next only makes that one shorter to compute, as a

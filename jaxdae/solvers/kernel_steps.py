@@ -176,7 +176,8 @@ class SolverSteps(AbstractStepMethod):
         if not self.carried(y0.size):
             return y0[:0]
         term, args, sign = self._terms(rate)
-        state = self.solver.init(term, sign * t0, sign * t0, self._tree(y0), args)
+        # Where the first step ends is not known yet: what depends on it is no number.
+        state = self.solver.init(term, sign * t0, jnp.nan * t0, self._tree(y0), args)
         return packed(state, y0.dtype)
 
     def step(self, rate: Callable, t0, t1, y0, carry, each: Callable = at_once) -> Step:

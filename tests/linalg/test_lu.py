@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from jaxdae.kernels import native
-from jaxdae.linalg.lu import factored, FactoredSolver, MOST_PIVOTED
+from jaxdae.linalg.lu import factored, FactoredSolver, inverse_factors, MOST_PIVOTED
 
 
 def solution(matrix, right):
@@ -84,3 +84,24 @@ def test_it_is_a_linear_solver_of_lineax(rng):
     for one, expected in ((operator, matrix), (operator.T, matrix.T)):
         found = lx.linear_solve(one, right, FactoredSolver()).value
         np.testing.assert_allclose(found, np.linalg.solve(expected, right), rtol=1e-12)
+
+
+def test_a_zero_on_the_diagonal_waits_for_what_is_beside_it(rng):
+    """Of saddle-point systems, also with a small diagonal that is added to the zeros."""
+    n, c = MOST_PIVOTED, 3
+    mass, jac = chained(rng, n, np.eye(n)), np.zeros((c, n))
+    jac[np.arange(c), 4 * np.arange(c)] = 1.0  # each beside a single one: pivots of least degree
+    right = rng.normal(size=n + c)
+    small = np.repeat([0.0, -1e-11], [n, c])
+
+    def solved(mass, jac, right, added):
+        matrix = jnp.block([[mass, jac.T], [jac, jnp.zeros((c, c))]])
+        first, then = inverse_factors(matrix, added)
+        return then @ (first @ right)
+
+    arguments = mass, jac, right, small
+    matrix = np.block([[mass, jac.T], [jac, np.zeros((c, c))]])
+    for added in (small, np.zeros(n + c)):
+        found = native(solved, *arguments)(mass, jac, right, added)
+        expected = np.linalg.solve(matrix + np.diag(added), right)
+        np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-12)  # some ten products

@@ -3,7 +3,7 @@
 It is declared in the two lines of `Trial`, and nowhere else.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 import diffrax
 import jax
@@ -160,3 +160,45 @@ def test_integers_of_an_open_loop_count_turns_or_have_limits():
     shape = jax.ShapeDtypeStruct((1,), np.float64)
     with pytest.raises(UnsupportedOperationError, match="integers beyond"):
         with_open_loops(doubled, shape)
+
+
+class TwoSteps(AbstractTracedSolver):
+    """The explicit Adams-Bashforth method of order 2: what the last step leaves is part of it."""
+
+    term_structure: ClassVar = diffrax.ODETerm
+    interpolation_cls: ClassVar = diffrax.LocalLinearInterpolation
+
+    def order(self, terms):
+        del terms
+        return 2
+
+    def init(self, terms, t0, t1, y0, args):
+        del t1
+        return terms.vf(t0, y0, args)
+
+    def func(self, terms, t0, y0, args):
+        return terms.vf(t0, y0, args)
+
+    def step(self, terms, t0, t1, y0, args, solver_state, made_jump):
+        del made_jump
+        new, h = terms.vf(t0, y0, args), terms.contr(t0, t1)
+        y1 = jax.tree.map(lambda y, a, b: y + h * (1.5 * a - 0.5 * b), y0, new, solver_state)
+        return y1, None, {"y0": y0, "y1": y1}, new, diffrax.RESULTS.successful
+
+
+def test_steps_that_remember_are_not_differentiated_one_by_one():
+    def end(rate, backend: Any):
+        state = jaxdae.State(jnp.zeros(1), jnp.ones(1))
+        run = jaxdae.simulate(
+            Decay(rate), jaxdae.Multipliers(), state, t1=0.5, dt=0.1, solver=TwoSteps(),
+            backend=backend,
+        )  # fmt: skip
+        return run.v[-1, 0]
+
+    np.testing.assert_allclose(end(1.0, "native"), end(1.0, "plain"), rtol=1e-14)
+    for derivative in (jax.grad, jax.jacfwd):
+        with pytest.raises(jaxdae.BackendError, match="hand a state from one to the next"):
+            derivative(end)(1.0, "native")
+    h = 1e-5
+    difference = (end(1 + h, "plain") - end(1 - h, "plain")) / (2 * h)
+    np.testing.assert_allclose(jax.grad(end)(1.0, "auto"), difference, rtol=1e-9)
