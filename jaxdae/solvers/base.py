@@ -104,7 +104,7 @@ class AbstractTracedSolver(diffrax.AbstractSolver):
 
     It is JAX on arrays of fixed shapes; loops may turn as often as values say, such as those of
     `optimistix.root_find`, whose solver names the linear solve of its iteration. Where
-    `init` hands something to the first step, it is not told when that ends: `t1` is NaN.
+    `init` hands something to the first step, the end of that is not known to it: `t1` is NaN.
     """
 
     # Whether what one step hands to the next only makes that one shorter to compute, as a
