@@ -46,7 +46,39 @@ def _of_fields(value: Any) -> tuple:
     return (type(value), *(kinds(getattr(value, x, None)) for x in names))
 
 
-def jit(function: Callable | None = None, **options) -> Callable:
+class Program:
+    """A function as `jit` compiles it.
+
+    Args:
+        function: to be compiled; of any arguments.
+        options: of `jax.jit`.
+    """
+
+    def __init__(self, function: Callable, options: dict[str, Any]):
+        functools.update_wrapper(self, function)
+
+        def of_leaves(static: _Static, *varying):
+            arguments, named = static.rebuilt(varying)
+            leaves, structure = jax.tree.flatten(function(*arguments, **named))
+            are_arrays = [eqx.is_array(x) for x in leaves]
+            rest = tuple(None if a else x for x, a in zip(leaves, are_arrays, strict=True))
+            arrays = [x for x, a in zip(leaves, are_arrays, strict=True) if a]
+            return _Result(arrays, structure, rest)
+
+        of_leaves.__name__ = of_leaves.__qualname__ = getattr(function, "__name__", "of_leaves")
+        self._compiled = jax.jit(of_leaves, static_argnums=0, **options)
+
+    def __call__(self, *arguments, **named) -> Any:
+        """The function's result, by the compiled program."""
+        return self.bind(*arguments, **named)()
+
+    def bind(self, *arguments, **named) -> Callable[[], Any]:
+        """A call with these arguments, to be made again and again: what varies is found once."""
+        static, varying = _separated((arguments, named), floats=False)
+        return lambda: self._compiled(static, *varying).tree()
+
+
+def jit(function: Callable | None = None, **options) -> Any:
     """`jax.jit` of a function of any arguments and results, as `equinox.filter_jit` compiles it.
 
     Arrays vary, all else is part of the key, with the kinds of values that Python alone takes for
@@ -57,25 +89,7 @@ def jit(function: Callable | None = None, **options) -> Callable:
         function: to be compiled; of any arguments.
         options: of `jax.jit`.
     """
-    if function is None:
-        return functools.partial(jit, **options)
-
-    def of_leaves(static: _Static, *varying):
-        arguments, named = static.rebuilt(varying)
-        leaves, structure = jax.tree.flatten(function(*arguments, **named))
-        are_arrays = [eqx.is_array(x) for x in leaves]
-        rest = tuple(None if a else x for x, a in zip(leaves, are_arrays, strict=True))
-        return _Result([x for x, a in zip(leaves, are_arrays, strict=True) if a], structure, rest)
-
-    of_leaves.__name__ = of_leaves.__qualname__ = getattr(function, "__name__", "of_leaves")
-    compiled = jax.jit(of_leaves, static_argnums=0, **options)
-
-    @functools.wraps(function)
-    def call(*arguments, **named):
-        static, varying = _separated((arguments, named), floats=False)
-        return compiled(static, *varying).tree()
-
-    return call
+    return functools.partial(jit, **options) if function is None else Program(function, options)
 
 
 @jax.tree_util.register_pytree_node_class

@@ -2,6 +2,8 @@
 
 import warnings
 from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
 
 import diffrax
 import equinox as eqx
@@ -22,6 +24,7 @@ from jaxdae.diagnosis.diagnose import diagnose
 from jaxdae.diagnosis.failure import SimulationError
 from jaxdae.diagnosis.starts import Start
 from jaxdae.formulations import AbstractFormulation
+from jaxdae.memory import Memory
 from jaxdae.results.trajectory import Trajectory
 from jaxdae.simulation import backends
 from jaxdae.simulation.backends import Backend
@@ -41,7 +44,7 @@ from jaxdae.solvers import sampled as sampling
 from jaxdae.solvers.grid import Grid, known_ends, with_known_ends
 from jaxdae.solvers.projected import parts_of, Projected
 from jaxdae.systems import State, System
-from jaxdae.systems.checks import is_concrete, is_eager
+from jaxdae.systems.checks import is_concrete, is_eager, is_outside
 from jaxdae.systems.kinematics import refuse_rates
 from jaxdae.systems.precision import in_dtype
 
@@ -147,19 +150,104 @@ def simulate(
         TypeError: before any work, for an argument of the wrong kind.
         BackendError: when the native backend is asked for and cannot serve.
     """
-    problem, method = prepare(
-        system, formulation, state, t0=t0, t1=t1, dt=dt, solver=solver,
-        stepsize_controller=stepsize_controller, saveat=saveat, controller=controller,
-        adjoint=adjoint, backend=backend, progress=progress, throw=throw, work=work,
-        start_tolerance=start_tolerance, max_steps=max_steps,
+    settings = Settings(
+        t0, t1, dt, solver, stepsize_controller, saveat, controller, adjoint, backend, progress,
+        throw, work, start_tolerance, max_steps,
     )  # fmt: skip
-    if throw and not is_eager(problem):
-        trajectory = _raising(problem, method, kinds(problem.parts))
-    else:
-        trajectory = integrated(problem, method)
-    if is_concrete(problem, trajectory.result_code):
-        _announce(problem, method, trajectory, throw=throw)
+    ready = _ready(system, formulation, state, settings)
+    for text in ready.warnings:
+        warnings.warn(text, RuntimeWarning, stacklevel=2)
+    trajectory = ready.run()
+    if is_concrete(ready.problem, trajectory.result_code):
+        _announce(ready.problem, ready.method, trajectory, throw=throw)
     return trajectory
+
+
+class Settings(NamedTuple):
+    """What `simulate` takes beside system, formulation and state, as its docstring has it."""
+
+    t0: Any
+    t1: Any
+    dt: Any
+    solver: Any
+    stepsize_controller: Any
+    saveat: Any
+    controller: Any
+    adjoint: Any
+    backend: Any
+    progress: Any
+    throw: Any
+    work: Any
+    start_tolerance: Any
+    max_steps: Any
+
+
+class _Ready(NamedTuple):
+    """A run whose arguments are checked and completed.
+
+    Args:
+        problem: what is simulated.
+        method: how.
+        warnings: of gains and steps, before it.
+        run: makes it.
+    """
+
+    problem: Problem
+    method: Method
+    warnings: tuple[str, ...]
+    run: Callable[[], Trajectory]
+
+
+# Of the last calls. The checks of a run take a millisecond, a short run itself ten microseconds.
+_READY = Memory(16)
+
+
+def _ready(system, formulation, state, settings: Settings) -> _Ready:
+    """A run made ready, or as it was when the same arguments were given before."""
+
+    def make() -> _Ready:
+        problem, method, said = _completed(system, formulation, state, settings)
+        if settings.throw and not is_eager(problem):
+            run = partial(_raising, problem, method, kinds(problem.parts))
+        else:
+            run = integrated.bind(problem, method)
+        return _Ready(problem, method, said, run)
+
+    arguments = (system, formulation, state, settings)
+    leaves, structure = jax.tree.flatten(arguments)
+    if not (all(map(_is_constant_leaf, leaves)) and is_outside()):
+        return make()
+    return _READY.get((structure, *map(_Same, leaves)), arguments, make)
+
+
+def _is_constant_leaf(x) -> bool:
+    """Whether an object holds the same numbers as long as it lives."""
+    return not isinstance(x, np.ndarray | jax.core.Tracer)
+
+
+class _Same:
+    """A leaf as a key: plain values are the same where they are equal, others where they are one.
+
+    Args:
+        leaf: an array of JAX, a number, a function or another object.
+    """
+
+    __slots__ = ("leaf",)
+
+    def __init__(self, leaf: Any):
+        self.leaf = leaf
+
+    def __hash__(self) -> int:
+        return hash(self.leaf) if isinstance(self.leaf, _PLAIN) else id(self.leaf)
+
+    def __eq__(self, other) -> bool:
+        a, b = self.leaf, other.leaf
+        if a is b:
+            return True
+        return isinstance(a, _PLAIN) and kinds(a) == kinds(b) and a == b
+
+
+_PLAIN = (bool, int, float, complex, str, np.generic)
 
 
 def _announce(problem: Problem, method: Method, trajectory: Trajectory, *, throw: bool) -> None:
@@ -211,15 +299,24 @@ def _raising(problem: Problem, method: Method, declared) -> Trajectory:
     return trajectory.result_code.error_if(trajectory, ~trajectory.success)
 
 
-def prepare(
-    system, formulation, state, *, t0, t1, dt, solver, stepsize_controller, saveat, controller,
-    adjoint, backend, progress, throw, work, start_tolerance, max_steps,
-) -> tuple[Problem, Method]:  # fmt: skip
+def prepare(system, formulation, state, **settings) -> tuple[Problem, Method]:
     """Check the arguments of `simulate`, complete them by its defaults, and choose the backend.
 
     Raises:
         ValueError: as `simulate` does, and its other errors before any work.
     """
+    problem, method, said = _completed(system, formulation, state, Settings(**settings))
+    for text in said:
+        warnings.warn(text, RuntimeWarning, stacklevel=3)
+    return problem, method
+
+
+def _completed(
+    system, formulation, state, settings: Settings
+) -> tuple[Problem, Method, tuple[str, ...]]:
+    """The same, and what is to be warned of before the run."""
+    (t0, t1, dt, solver, stepsize_controller, saveat, controller, adjoint, backend, progress,
+     throw, work, start_tolerance, max_steps) = settings  # fmt: skip
     begun = state
     if not getattr(controller, "takes_rates", True):
         refuse_rates(system, type(controller).__name__)
@@ -248,8 +345,7 @@ def prepare(
     formulation, known = starts.suited_to_start(formulation, start, start_tolerance)
     direction = _direction(t0, t1, stepsize_controller)
     problem = Problem(system, formulation, inner, state, times)
-    for text in _step_warnings(problem, start.t, solver, direction):
-        warnings.warn(text, RuntimeWarning, stacklevel=3)
+    said = tuple(_step_warnings(problem, start.t, solver, direction))
     # What stabilizes constraints acts in the direction of integration.
     sign = jnp.where(t1 < t0, -1, 1).astype(dtype) if direction is None else direction
     problem = problem._replace(formulation=formulation.in_direction(sign))
@@ -265,7 +361,7 @@ def prepare(
         start_is_known=known,
     )
     problem, method = _with_checked_times(problem, method, bool(throw))
-    return _watched(*_with_backend(problem, method, backend), throw=throw)
+    return *_watched(*_with_backend(problem, method, backend), throw=throw), said
 
 
 def _times(t0, t1, dt, stepsize_controller, saveat, dtype, period=None) -> Times:

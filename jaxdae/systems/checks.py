@@ -37,12 +37,17 @@ def is_concrete(*values) -> bool:
 _OUTSIDE = get_opaque_trace_state()
 
 
+def is_outside() -> bool:
+    """Whether this is outside of all transformations of JAX."""
+    return get_opaque_trace_state() == _OUTSIDE
+
+
 def is_eager(*values) -> bool:
     """Whether numbers of `values` are known, and operations on them computed at once."""
     if not is_concrete(*values):
         return False
     # Inside of a transformation that none of the values takes part in they are, too.
-    return get_opaque_trace_state() == _OUTSIDE or is_concrete(jnp.zeros(()))
+    return is_outside() or is_concrete(jnp.zeros(()))
 
 
 def constraint_counts(system: System, state: State) -> tuple[int, int]:
