@@ -4,6 +4,7 @@ from jaxdae import names as _names
 from jaxdae.solvers.constrained_term import ConstrainedTerm as ConstrainedTerm
 from jaxdae.solvers.projected import Projected as Projected
 from jaxdae.solvers.radau import RadauIIA as RadauIIA
+from jaxdae.solvers.rattle import Rattle as Rattle
 from jaxdae.solvers.rodas5p import Rodas5P as Rodas5P
 from jaxdae.solvers.runge_kutta import RK4 as RK4
 
