@@ -50,10 +50,10 @@ class Rattle(AbstractTracedSolver):
 
         p(t_0, q_0, v_a) = p_0 + h/2 (L(t_0, q_0, v_a, w_0, u_0) - J(t_0, q_0, v_a)^T lam_a),
         p(t_1, q_1, v_b) = p(t_0, q_0, v_a),
-        q_1 = q_0 + h/2 (N(t_0, q_0) v_a + N(t_1, q_1) v_b),            phi(t_1, q_1) = 0,
-        p(t_1, q_1, v_1) = p(t_1, q_1, v_b)
-            + h/2 (L(t_1, q_1, v_b, w_1, u_1) - J(t_1, q_1, v_b)^T lam_b),  phi_dot(t_1, q_1, v_1) = 0,
-        w_1 = w_0 + h/2 (actuator_rate(t_0, q_0, v_a, w_0, u_0) + actuator_rate(t_1, q_1, v_b, w_1, u_1))
+        q_1 = q_0 + h/2 (N(t_0, q_0) v_a + N(t_1, q_1) v_b),        phi(t_1, q_1) = 0,
+        w_1 = w_0 + h/2 (w'(t_0, q_0, v_a, w_0, u_0) + w'(t_1, q_1, v_b, w_1, u_1)),
+        p_1 = p(t_1, q_1, v_b) + h/2 (L(t_1, q_1, v_b, w_1, u_1) - J(t_1, q_1, v_b)^T lam_b),
+        phi_dot(t_1, q_1, v_1) = 0
 
     where `u` is the control input at the state beside it [HairerLubichWanner2006, section VII.1].
     Every step ends on the constraints of positions and of velocities, to round-off.
@@ -95,7 +95,9 @@ class Rattle(AbstractTracedSolver):
 
     parts: tuple[float, ...] = eqx.field(static=True)
     term_structure: ClassVar[Any] = ConstrainedTerm
-    interpolation_cls: ClassVar[Callable[..., Any]] = diffrax.ThirdOrderHermitePolynomialInterpolation
+    interpolation_cls: ClassVar[Callable[..., Any]] = (
+        diffrax.ThirdOrderHermitePolynomialInterpolation
+    )
     # Nothing is handed from step to step.
     state_is_prediction: ClassVar[bool] = True
 
