@@ -137,9 +137,10 @@ class Rattle(AbstractTracedSolver):
 
         def part(known, row):
             begin, end, weight = row
-            times = [sign * t0 + c * length for c in (begin, end)]
-            times[1] = jnp.where(end == 1, sign * t1, times[1])
-            state, converged = _step(equations, args[0], *times, weight.astype(dtype) * h, known[0])
+            begin_time = sign * t0 + begin * length
+            end_time = jnp.where(end == 1, sign * t1, sign * t0 + end * length)
+            size = weight.astype(dtype) * h
+            state, converged = _step(equations, args[0], begin_time, end_time, size, known[0])
             return (state, jnp.minimum(known[1], converged)), None
 
         known = start, jnp.ones((), dtype)
@@ -200,7 +201,7 @@ def _step(equations: Callable, system, t0, t1, h, start: State) -> tuple[State, 
     at_start = partial(impulse, t0, q0, w=w0)
     if not depends_on(lambda v: impulse(t0, q0, v, w0), 0, v0):
         known = at_start(v0)
-        at_start = lambda v: known  # noqa: E731
+        at_start = lambda _: known  # noqa: E731
     p0 = p(t0, q0, v0)
 
     def end_of(x: _Unknown):
