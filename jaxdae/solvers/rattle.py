@@ -37,7 +37,8 @@ _PARTS: dict[int, tuple[float, ...]] = {
     ),
 }  # fmt: skip
 
-_MOST_ITERATIONS = 30
+# Long steps, such as of 0.8 rad of a pendulum, take tens of iterations; others some five.
+_MOST_ITERATIONS = 100
 # Of the matrices of iterations, as a power of the machine epsilon: far above round-off, and far
 # below what slows iterations down.
 _ADDED = 2 / 3
@@ -102,9 +103,12 @@ class Rattle(AbstractTracedSolver):
     state_is_prediction: ClassVar[bool] = True
 
     def __init__(self, order: int = 2):
-        if order not in _PARTS:
+        if order not in tuple(_PARTS):
             raise ValueError(f"Rattle: order is {order!r}, must be one of {tuple(_PARTS)}.")
         self.parts = _PARTS[order]
+
+    def __repr__(self) -> str:
+        return f"Rattle(order={self.order(None)})"
 
     def order(self, terms):
         """Order of convergence of positions and velocities."""

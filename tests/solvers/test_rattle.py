@@ -498,3 +498,49 @@ def test_a_step_whose_iterations_do_not_converge_fails():
     fast = eqx.tree_at(lambda x: x.v, START, 20.0 * START.v)
     with pytest.raises(jaxdae.SimulationError, match=r"no longer finite after t = 0 s.*reduce dt"):
         run(Pendulum(), fast, t1=2.0, dt=1.0)
+
+
+def test_long_steps_converge_where_there_is_an_end():
+    """Of 0.8 rad without friction: an end further along the circle, at a distance of `h v`."""
+    model, h, speed = CartesianPendulum(gravity=0.0), 0.02, 40.0
+    state = jaxdae.State(jnp.array([1.0, 0.0]), jnp.array([0.0, speed]))
+    found = run(model, state, t1=h, dt=h, backend="native")
+    exact = [(1 - (h * speed) ** 2) ** 0.5, h * speed]
+    np.testing.assert_allclose(found.q[-1], exact, atol=1e-14)
+    assert np.linalg.norm(found.v[-1]) == pytest.approx(speed, rel=1e-14)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_runs_back_in_time_return(backend):
+    there = run(Swing(), SWINGING, dt=0.01, backend=backend)
+    saveat = diffrax.SaveAt(ts=jnp.linspace(1.0, 0.0, 5))
+    back = run(Swing(), there.last_state, t0=1.0, t1=0.0, dt=-0.01, backend=backend, saveat=saveat)
+    np.testing.assert_allclose(back.q[-1], SWINGING.q, atol=1e-13)
+
+
+class Massless(jaxdae.System):
+    """The height of a body on a curve has no mass of its own."""
+
+    def kinetic_energy(self, t, q, v):
+        del t, q
+        return 0.5 * v[0] ** 2
+
+    def potential_energy(self, t, q):
+        del t
+        return q[1]
+
+    def position_constraints(self, t, q):
+        del t
+        return jnp.stack([q[1] - jnp.cos(q[0])])
+
+
+@pytest.mark.slow
+def test_the_mass_matrix_may_be_singular():
+    state = jaxdae.State(jnp.array([0.5, np.cos(0.5)]), jnp.zeros(2))
+    formulation = jaxdae.Multipliers(solve=jaxdae.SingularMassSolve())
+    ends = [
+        jaxdae.simulate(Massless(), formulation, state, t1=1.0, saveat=END, **options).q[-1]
+        for options in ({"dt": 0.005, "solver": Rattle(4)}, {"solver": diffrax.Dopri8()})
+    ]
+    np.testing.assert_allclose(*ends, atol=1e-8)  # the tolerance of the second
