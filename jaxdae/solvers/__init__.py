@@ -1,4 +1,4 @@
-"""Solvers that diffrax does not ship: for stiff equations, for long times, and projected steps."""
+"""Solvers that diffrax does not ship, one for stiff equations too, and projected steps."""
 
 from jaxdae import names as _names
 from jaxdae.solvers.constrained_term import ConstrainedTerm as ConstrainedTerm
