@@ -26,8 +26,7 @@ from jaxdae.reprs import shown
 from jaxdae.stability.arguments import is_real
 from jaxdae.stability.damping import REACH, worst_damping
 from jaxdae.stability.stability_functions import step_matrix
-from jaxdae.stability.stationary import Motion
-from jaxdae.systems import constraint_residuals, State
+from jaxdae.systems import constraint_residuals, evaluate, State
 from jaxdae.systems.checks import constraint_counts
 
 # States from which steps are made: those of longer records are thinned.
@@ -36,6 +35,8 @@ _MOST_ROWS = 500
 _BATCH = 40
 _RATIOS = np.array([0.4, 0.7, 1.0, 1.7, 3.0])
 _ZOOMS = 3
+# Of a slower motion a step's error is below round-off: it counts as one that turns by this [rad].
+_LEAST_TURN = 1e-3
 
 
 class Record(Protocol):
@@ -65,6 +66,48 @@ class _Law(eqx.Module):
         m = phi.shape[0]
         rate = -self.K_D * phi_dot[:m] - self.K_P * phi
         return jnp.concatenate([rate, -self.Gamma * phi_dot[m:]])
+
+
+def motion_frequency(system, trajectory) -> float:
+    """Rate at which the constraints' velocity-dependent acceleration changes along a motion [1/s].
+
+    The root mean square of `d gamma/dt` over that of `gamma`, with `J a + gamma = phi_ddot`, by
+    differences between saved times. Steps inject into a violation what `gamma` makes of them.
+
+    Args:
+        system: the declaration.
+        trajectory: of one run, saved often enough to draw the motion from it.
+
+    Returns:
+        The rate; zero where `gamma` is constant.
+
+    Raises:
+        ValueError: for fewer than three times, a motion that is not finite, or one along which
+            `gamma` vanishes.
+    """
+    ts = np.asarray(trajectory.ts, np.float64)
+    if ts.ndim != 1 or ts.size < 3:
+        raise ValueError(f"a motion needs at least 3 saved times; this one has shape {ts.shape}.")
+
+    def gamma(t, q, v, w):
+        return evaluate(system, t, q, v, w).gamma
+
+    each = (jnp.asarray(trajectory.ts), trajectory.q, trajectory.v, trajectory.w)
+    values = np.asarray(jax.jit(jax.vmap(gamma))(*each), np.float64)
+    finite = np.isfinite(values).all(axis=tuple(range(1, values.ndim)))
+    if not finite.all():
+        raise ValueError(
+            f"the motion is not finite at {(~finite).sum()} of {ts.size} saved times: did its run "
+            "fail? Give one that reached its end."
+        )
+    size = np.sqrt(np.mean(np.sum(values**2, axis=-1))) if values.size else 0.0
+    if size == 0.0:
+        raise ValueError(
+            "the motion has no rate that its constraints feel: their velocity-dependent "
+            f"acceleration has the root mean square {size}. Give a motion that turns."
+        )
+    slopes = np.gradient(values, ts, axis=0)
+    return float(np.sqrt(np.mean(np.sum(slopes**2, axis=-1))) / size)
 
 
 class MeasuredSteps:
@@ -208,36 +251,46 @@ class MeasuredRoots(NamedTuple):
         return shown(self)
 
 
-def best_along(record: Record, solver, dt: float, margin: float, motion: Motion) -> MeasuredRoots:
+def best_along(record: Record, solver, dt: float, margin: float) -> MeasuredRoots:
     """The roots with the least violation along a motion, by a search with ever smaller grids.
+
+    The levels are joined by the rate of the motion: `|phi|^2 + |phi_dot / frequency|^2`.
 
     Args:
         record: the motion.
         solver: a Runge-Kutta solver.
         dt: largest step [s], at which violations are largest.
         margin: largest step over smallest; roots are taken that all of these damp.
-        motion: its rate, and the scale that joins the levels.
 
     Returns:
         `MeasuredRoots`.
 
     Raises:
-        ValueError: see `MeasuredSteps`; and where a step from a state of the motion fails, whatever
+        ValueError: see `MeasuredSteps` and `motion_frequency`; for steps in which the motion turns
+            by more than half a period; and where a step from a state of the motion fails, whatever
             the gains.
     """
+    frequency = motion_frequency(record.system, record)
+    turn = frequency * dt
+    if turn > np.pi:
+        raise ValueError(
+            f"the motion turns by {turn:.3g} rad in a step of {dt:.6g} s, {frequency:.6g} 1/s: no "
+            "step that long follows it. Give a step below half a period."
+        )
+    turn = max(turn, _LEAST_TURN)
     steps = MeasuredSteps(record, solver, dt)
 
     def of_pairs(x):
         pairs = _roots(x)
-        found = steps.mean_squares(pairs, -np.exp(x[:, 0]), motion.scale)[0]
+        found = steps.mean_squares(pairs, -np.exp(x[:, 0]), 1 / turn)[0]
         return np.where(_damped(solver, pairs, margin), found, np.inf)
 
     def of_singles(x):
         singles = -np.exp(x[:, 0])
-        found = steps.mean_squares(_roots(x), singles, motion.scale)[1]
+        found = steps.mean_squares(_roots(x), singles, 1 / turn)[1]
         return np.where(_damped(solver, singles[:, None], margin), found, np.inf)
 
-    ends = np.log([min(0.005 * motion.turn, 0.03 / steps.count, 0.1), REACH])
+    ends = np.log([min(0.005 * turn, 0.03 / steps.count, 0.1), REACH])
     m, r = constraint_counts(record.system, jax.tree.map(lambda x: x[0], steps.states))
     # Minima are sharp where what is injected early cancels what is injected later.
     pair = _searched(of_pairs, np.linspace(ends[0], ends[1], 24), np.log(_RATIOS)) if m else None
