@@ -39,7 +39,6 @@ from jaxdae.tuning.parametrizations import (
 from jaxdae.tuning.problem import LeastSquares as LeastSquares
 from jaxdae.tuning.result import TuningHistory as TuningHistory, TuningResult as TuningResult
 from jaxdae.tuning.risk import CVaR as CVaR
-from jaxdae.tuning.scipy_minimizers import Scipy as Scipy
 from jaxdae.tuning.starts import perturbed_states as perturbed_states
 
 __all__ = _names.public(globals())

@@ -112,3 +112,18 @@ def after_all_steps(
     return (
         f'{words}: not converged, take more steps, or optimizer="l-bfgs" where the loss is smooth'
     )
+
+
+def require_a_start(loss: np.ndarray, norm: np.ndarray) -> None:
+    """Refuse starts that all fail.
+
+    Raises:
+        ValueError: if so.
+    """
+    if np.any(np.isfinite(loss) & np.isfinite(norm)):
+        return
+    raise ValueError(
+        f"tune: the first evaluation failed at all {loss.size} starts (loss {loss[0]:.6g}, "
+        f"gradient norm {norm[0]:.6g} at the first); start from parameters at which the objective "
+        "and its gradient are finite: smaller gains, a smaller step, or a shorter time span."
+    )
