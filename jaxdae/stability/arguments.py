@@ -1,5 +1,8 @@
 """Checks of numbers that callers give."""
 
+import operator
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
 
@@ -24,3 +27,26 @@ def check_positive_number(name: str, value) -> None:
     """
     if not is_real(value) or (is_concrete(value) and not 0.0 < float(value) < np.inf):
         raise ValueError(f"{name} is {value}; it must be a positive, finite number.")
+
+
+def check_counts(where: str, **least: tuple[Any, int]) -> None:
+    """Integers that are not too small: by name, the value and the smallest allowed.
+
+    Raises:
+        ValueError: naming the argument and its value.
+    """
+    for name, (value, _) in least.items():
+        try:
+            operator.index(value)
+        except TypeError:
+            raise ValueError(
+                f"{where}: {name} is {value!r}, must be an integer; round it with int(...)."
+            ) from None
+    check_least(where, **least)
+
+
+def check_least(where: str, **least: tuple[Any, float]) -> None:
+    """Numbers that are not too small, nor NaN; arguments as above."""
+    for name, (value, smallest) in least.items():
+        if not value >= smallest:
+            raise ValueError(f"{where}: {name} is {value}, must be at least {smallest}.")

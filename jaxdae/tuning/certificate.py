@@ -267,7 +267,8 @@ def _stability(
     for what, matrices, varying in zip(_KINDS, seen.matrices, varies, strict=True):
         if matrices is None or not matrices.size:
             continue
-        if objective.backward and what != "constraint":
+        backward = any(t1 < objective.t0 for t1 in objective.end_times)
+        if backward and what != "constraint":
             notes.append(f"time runs backward, in which {what} violations that decay grow")
             continue
         if what == "constraint" and projection is not None:

@@ -17,11 +17,10 @@ from jaxtyping import Array, Bool, Float, PyTree
 
 from jaxdae.interruptions import heard
 from jaxdae.reprs import shown
-from jaxdae.stability.arguments import is_real
+from jaxdae.stability.arguments import check_counts, check_least, is_real
 from jaxdae.systems.calls import check_instance
 from jaxdae.tuning import checkpoint as checkpoints
 from jaxdae.tuning.constraints import Constraint
-from jaxdae.tuning.counts import check_counts, check_least
 from jaxdae.tuning.descent import DESCENT
 from jaxdae.tuning.endings import after_all_steps, in_words, require_a_start
 from jaxdae.tuning.optimizers import choose, Mode

@@ -18,11 +18,12 @@ from jaxdae.runs import simulate
 from jaxdae.simulation.backends import Backend
 from jaxdae.solvers.grid import direction_of, Grid
 from jaxdae.solvers.projected import parts_of
+from jaxdae.stability.arguments import is_real
 from jaxdae.systems import State, System
-from jaxdae.systems.calls import check_instance
+from jaxdae.systems.calls import check_instance, described
+from jaxdae.systems.checks import is_concrete
 from jaxdae.tuning.certificate import Certificate, certificate
 from jaxdae.tuning.conditions import Conditions, ends_of_steps, grids, Member, Members
-from jaxdae.tuning.fitting import check_fitting, check_states, check_times, checked_parts
 from jaxdae.tuning.risk import at_risk, check_risk, in_words, is_mean, Risk
 
 
@@ -104,10 +105,10 @@ class SimulationObjective(Module):
             )
         check_instance("states", self.states, State, "perturbed_states(state, key, count)")
         check_instance("conditions", self.conditions, Conditions, "Conditions(dt=(0.01, 0.02))")
-        check_states(self.states)
+        _check_states(self.states)
         check_risk(self.risk)
-        check_times(self)
-        check_fitting(self)
+        _check_times(self)
+        _check_fitting(self)
 
     def __call__(self, params: PyTree) -> Float[Array, ""]:
         """The risk of the costs of all members; NaN if one of them fails and has no price.
@@ -140,7 +141,7 @@ class SimulationObjective(Module):
             run = self._run(params, member)
             return jnp.where(run.success, self.cost(run), jnp.nan), read(run)
 
-        return self._over_members(one)
+        return eqx.filter_vmap(one)(self._batch)
 
     @property
     def residuals(self) -> Callable[[PyTree], Float[Array, " residuals"]]:
@@ -173,7 +174,7 @@ class SimulationObjective(Module):
             A `Trajectory` with leading axis `members`. Under several conditions of fixed steps the
             rows behind the end of the shorter runs repeat it, or are marked as not reached.
         """
-        return self._over_members(partial(self._run, params))
+        return eqx.filter_vmap(partial(self._run, params))(self._batch)
 
     def certificate(self, params: PyTree) -> Certificate:
         """What is known of parameters: decay, margin of the step, and the worst case seen.
@@ -224,13 +225,27 @@ class SimulationObjective(Module):
         Args:
             params: resolved parameters.
             variation: number of the variation; may be traced.
+
+        Raises:
+            TypeError: where `build` returns anything but these three.
         """
         if self.build is None:
             assert self.system is not None  # __check_init__ made sure of one of the two
             return self.system, params, self.controller
+        returned = self.build(params, *self._varying(variation))
+        if not isinstance(returned, tuple | list) or len(returned) != 3:
+            count = f" of {len(returned)}" if isinstance(returned, tuple | list) else ""
+            raise TypeError(
+                f"SimulationObjective: build returned {described(returned)}{count}, must return "
+                "(system, formulation, controller), with None where there is no controller."
+            )
+        system, formulation, controller = returned
+        return system, formulation, controller
+
+    def _varying(self, variation) -> tuple:
+        """The last argument of functions, where there are variations."""
         varied = self.conditions.variations is not None
-        varying = (self.conditions.variation(variation),) if varied else ()
-        return checked_parts(self.build(params, *varying))
+        return (self.conditions.variation(variation),) if varied else ()
 
     def first_state(self, params: PyTree, variation, state: State) -> State:
         """The state that a run begins in.
@@ -245,9 +260,7 @@ class SimulationObjective(Module):
         """
         if self.start is None:
             return state
-        varied = self.conditions.variations is not None
-        varying = (self.conditions.variation(variation),) if varied else ()
-        first = self.start(params, state, *varying)
+        first = self.start(params, state, *self._varying(variation))
         check_instance("what start returned", first, State, "State(q, v, w)")
         return first
 
@@ -275,11 +288,6 @@ class SimulationObjective(Module):
     def largest_step(self) -> float | None:
         """Length of the largest fixed step that is made [s]; `None` if adaptive."""
         return max(self.steps_made, default=None)
-
-    @property
-    def backward(self) -> bool:
-        """Whether runs go backward in time."""
-        return any(t1 < self.t0 for t1 in self.end_times or ())
 
     @property
     def _ends(self) -> list[np.ndarray]:
@@ -323,21 +331,7 @@ class SimulationObjective(Module):
     @property
     def fixed_steps(self) -> int:
         """Number of fixed steps, of the run that has most."""
-        assert self.steps_given is not None  # of a fixed-step run
-        assert self.end_times is not None  # which __check_init__ made sure of
-        quotients = [(t1 - self.t0) / dt for t1 in self.end_times for dt in self.steps_given]
-        # Not one step more for a quotient that is above an integer by round-off.
-        return int(np.ceil(max(quotients) * (1 - 1e-9)))
-
-    @property
-    def most_steps(self) -> int:
-        """Largest number of steps of a member."""
-        if self.adaptive:
-            assert self.max_steps is not None  # __check_init__ made sure of it
-            return self.max_steps
-        # Checkpoints are kept for so many: the known number saves memory. One more than the
-        # quotient, whose round-off `simulate` may see differently in single precision.
-        return self.fixed_steps + 1
+        return max(x.size - 1 for x in self._ends)
 
     @property
     def _batch(self) -> Member:
@@ -349,9 +343,6 @@ class SimulationObjective(Module):
         elif len(times) > 1:
             t1 = jnp.asarray(times, self.states.q.dtype)[horizon]
         return Member(start, variation, grid, t1)
-
-    def _over_members(self, function: Callable[[Member], Any]) -> Any:
-        return eqx.filter_vmap(function)(self._batch)
 
     def _residuals(self, params: PyTree) -> Float[Array, " residuals"]:
         cost: Any = self.cost
@@ -366,7 +357,7 @@ class SimulationObjective(Module):
                 price = jnp.zeros_like(residuals).at[0].set(np.sqrt(self.failure_cost))
             return jnp.where(good, residuals, price)
 
-        rows = self._over_members(of)
+        rows = eqx.filter_vmap(of)(self._batch)
         return rows.ravel() / np.sqrt(rows.shape[0])
 
     def _run(self, params: PyTree, member: Member) -> Trajectory:
@@ -376,7 +367,9 @@ class SimulationObjective(Module):
         forward = self.mode == "forward"
         adjoint = diffrax.ForwardMode() if forward else diffrax.RecursiveCheckpointAdjoint()
         options: dict[str, Any] = {x: getattr(self, x) for x in _PASSED_ON} | self._times(member)
-        options |= {"controller": controller, "adjoint": adjoint, "max_steps": self.most_steps}
+        # Of fixed steps the known number saves memory; one more, as round-off may make it one.
+        most = self.max_steps if self.adaptive else self.fixed_steps + 1
+        options |= {"controller": controller, "adjoint": adjoint, "max_steps": most}
         options |= {"throw": False, "start_tolerance": None}
         return simulate(system, formulation, state, **options)
 
@@ -433,6 +426,80 @@ class Logarithm(Module):
     def certificate(self) -> Callable[[PyTree], Certificate]:
         """The function of parameters that says what is known of them, if the objective has one."""
         return self.objective.certificate  # pyright: ignore[reportFunctionMemberAccess]
+
+
+def _check_states(states: State) -> None:
+    """Require a batch of finite starts."""
+    if jnp.ndim(states.q) != 2:
+        raise ValueError(
+            f"SimulationObjective: states.q has shape {jnp.shape(states.q)}, needs "
+            "(starts, n); make a batch with perturbed_states(state, key, count)."
+        )
+    if is_concrete(states) and not all(
+        np.isfinite(np.asarray(x)).all() for x in jax.tree.leaves(states)
+    ):
+        raise ValueError("SimulationObjective: a start is not finite.")
+
+
+def _check_times(objective: SimulationObjective) -> None:
+    """Require an end time, steps that lead there, and a budget of adaptive runs."""
+    if objective.end_times is None:
+        raise ValueError("SimulationObjective: give the end time `t1`.")
+    t0 = objective.t0
+    for t1 in objective.end_times:
+        for dt in objective.steps_given or ():
+            if is_concrete((t0, t1, dt)) and not dt * (t1 - t0) > 0:
+                raise ValueError(
+                    f"SimulationObjective: dt = {dt} does not lead from t0 = {t0} to t1 = {t1}."
+                )
+    if objective.adaptive and objective.max_steps is None:
+        raise ValueError(
+            "SimulationObjective: an adaptive run has no work budget, and gains have an "
+            "optimum only for one; give max_steps, or a fixed step dt."
+        )
+
+
+def _check_fitting(objective: SimulationObjective) -> None:
+    """Require conditions, costs and saved times that fit the rest of an objective."""
+    if objective.adaptive and objective.conditions.dt is not None:
+        raise ValueError(
+            "SimulationObjective: conditions give steps, but adaptive runs choose theirs; "
+            "leave dt out of the conditions, or the stepsize_controller out of the objective."
+        )
+    if objective.system is not None and objective.conditions.variations is not None:
+        raise ValueError(
+            "SimulationObjective: variations are the second argument of `build(params, "
+            "variation)`; give `build` in place of `system`."
+        )
+    if objective.start is not None and not callable(objective.start):
+        raise TypeError(
+            f"SimulationObjective: start is {described(objective.start)}; give a function of "
+            "(params, state), or of (params, state, variation). Starts themselves are `states`."
+        )
+    price = objective.failure_cost
+    if price is not None and (not is_real(price) or not np.isfinite(price)):
+        raise ValueError(
+            f"SimulationObjective: failure_cost is {price!r}; give a finite price, or None for an "
+            "objective that is NaN where a member fails."
+        )
+    if price is not None and price < 0 and hasattr(objective.cost, "residuals"):
+        raise ValueError(
+            f"SimulationObjective: failure_cost is {price:g}, but the cost is a sum of squares, "
+            "below which failing would be a gain; give a price above the costs of runs that reach "
+            "their end."
+        )
+    _, horizons, _, _ = objective.shape
+    subs: Any = None if objective.saveat is None else objective.saveat.subs
+    if horizons > 1 and getattr(subs, "ts", None) is not None:
+        raise ValueError(
+            "SimulationObjective: saveat gives times, but the horizons differ; leave saveat "
+            "out: every run then saves times up to its own end."
+        )
+    if objective.several_grids and getattr(subs, "steps", 0) > 1:
+        raise ValueError(
+            f"SimulationObjective: saveat asks for one step of {subs.steps}, and rows are then "
+            "at other times in runs of other steps; leave saveat out to save every step."
+        )
 
 
 def budget_of(objective: Any) -> str:

@@ -17,9 +17,8 @@ from jaxdae.results.trajectory import Trajectory
 from jaxdae.runs import simulate
 from jaxdae.solvers.grid import Grid
 from jaxdae.systems import State
-from jaxdae.tuning.conditions import Conditions, ends_of_steps, grids
+from jaxdae.tuning.conditions import Conditions, ends_of_steps, grids, perturbed_states
 from jaxdae.tuning.costs import AbstractCost, IntegratedViolation
-from jaxdae.tuning.starts import perturbed_states
 from jaxdae.tuning.studies import Check, Goal, Study
 
 
