@@ -16,7 +16,6 @@ from jaxdae.tuning.constraints import Equality as Equality, Inequality as Inequa
 from jaxdae.tuning.costs import (
     AbstractCost as AbstractCost,
     ControlEffort as ControlEffort,
-    ControlWork as ControlWork,
     EnergyDrift as EnergyDrift,
     IntegratedViolation as IntegratedViolation,
     TrackingError as TrackingError,

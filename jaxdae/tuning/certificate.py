@@ -152,12 +152,6 @@ def certificate(objective: Any, params: PyTree, costs: Any = None) -> Certificat
     worst = int(np.argmax(np.where(good, costs, -np.inf)))
     some = bool(good.any())
     stability, notes = _stability(objective, params, varies, seen)
-    price = objective.failure_cost
-    if price is not None and some and costs[worst] > price:
-        notes += (
-            f"failing is cheaper than the worst run: failure_cost is {price:.4g}, give more than "
-            f"{costs[worst]:.4g}",
-        )
     failed = np.flatnonzero(~good)
     return Certificate(
         stability=stability,

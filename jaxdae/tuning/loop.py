@@ -1,7 +1,6 @@
 """The optimization loop: one evaluation after another until there is a reason to end."""
 
 import contextlib
-import math
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -86,8 +85,6 @@ def tune(
     starts: int = 1,
     spread: float = 0.5,
     key: Array | None = None,
-    patience: int | None = None,
-    min_improvement: float = 1e-3,
     checkpoint: str | Path | None = None,
     checkpoint_every: int = 10,
     resume: bool = False,
@@ -138,16 +135,13 @@ def tune(
             `params` itself, the others are normal perturbations of its unconstrained arrays.
         spread: standard deviation of these perturbations; for `Positive`, of the logarithm.
         key: random key of the perturbations; by default `jax.random.key(0)`.
-        patience: stop after so many steps in which the best loss of all starts did not fall by
-            the fraction `min_improvement`; by default never.
-        min_improvement: see `patience`.
         checkpoint: file to save the run in, so that it can be continued. Saved after the first
             evaluation, every `checkpoint_every` steps, on interruption and at the end. Not for
             SciPy's optimizers, which keep their state to themselves.
         checkpoint_every: steps between two saves.
         resume: continue from `checkpoint`; the numbers are those of an uninterrupted run, bit for
             bit on the same machine and software. Without such a file the run starts afresh.
-            `steps`, `patience` and `callback` may differ from the interrupted call. Arrays, numbers
+            `steps` and `callback` may differ from the interrupted call. Arrays, numbers
             and budget of the objective are compared, and, where the run goes on, what it computes:
             its first evaluation is made once more. A run that had ended is read and not compared.
         overwrite: allow a fresh run to replace the file `checkpoint`.
@@ -171,8 +165,7 @@ def tune(
     check_counts(
         "tune", steps=(steps, 0), starts=(starts, 1), checkpoint_every=(checkpoint_every, 1)
     )
-    check_counts("tune", patience=(1 if patience is None else patience, 1))
-    check_least("tune", spread=(spread, 0), min_improvement=(min_improvement, 0))
+    check_least("tune", spread=(spread, 0))
     _check_tolerance(tolerance)
     file = _File(checkpoint, resume, overwrite, checkpoint_every)
     key = jax.random.key(0) if key is None else key
@@ -193,12 +186,12 @@ def tune(
     search = {"mode": run.problem.mode, "starts": int(starts), "spread": float(spread), "key": seed}
     with heard(), file.alone():
         file.open(run, chosen, params, search)
-        before, ended = run.evaluations, _Patience(patience, min_improvement)
-        if run.rows <= steps and not run.ended and not ended.exhausted(run.running):
+        before = run.evaluations
+        if run.rows <= steps and not run.ended:
             run.compile()
             file.compare(run)
-        reason = _loop(run, file, ended, progress, callback)
-        result = _result(run, chosen, params, _in_words(run, reason, ended), began, before)
+        reason = _loop(run, file, progress, callback)
+        result = _result(run, chosen, params, _in_words(run, reason), began, before)
     if result.stop_reason in ("stalled", "infeasible"):
         warnings.warn(f"tune: {result.ending}.", stacklevel=2)
     return result
@@ -265,11 +258,6 @@ class Run:
             self._done = (row + 1, state)
             reason = after()
         return reason or "steps"
-
-    @property
-    def running(self) -> TuningHistory:
-        """Rows that go on: of all starts."""
-        return self.history
 
     def last(self) -> tuple[int, Record]:
         """Number of the last evaluation, and what it was."""
@@ -372,29 +360,7 @@ class _File:
         self._saved = run.rows
 
 
-class _Patience:
-    """Counts evaluations since the best loss last fell by a certain fraction."""
-
-    def __init__(self, limit: int | None, min_improvement: float):
-        self.limit, self.fraction = limit, min_improvement
-        self.reference, self.stale, self.rows = math.inf, 0, 0
-
-    def exhausted(self, history: TuningHistory) -> bool:
-        """Read the rows that are new; a resumed run reads all, and counts as if uninterrupted."""
-        if history.loss.shape[0] < self.rows:  # another start of those that run in turn
-            self.reference, self.stale, self.rows = math.inf, 0, 0
-        finite = np.isfinite(history.loss) & np.isfinite(history.gradient_norm)
-        losses = np.where(finite, history.loss, np.inf)[self.rows :].min(axis=1)
-        for loss in losses:
-            margin = self.fraction * abs(self.reference) if math.isfinite(self.reference) else 0.0
-            improved = loss < self.reference - margin
-            self.reference = float(loss) if improved else self.reference
-            self.stale = 0 if improved else self.stale + 1
-        self.rows = history.loss.shape[0]
-        return self.limit is not None and self.stale >= self.limit
-
-
-def _loop(run: Run | ScipyRun, file: _File, patience: _Patience, progress: bool, callback) -> str:
+def _loop(run: Run | ScipyRun, file: _File, progress: bool, callback) -> str:
     """Evaluate until a reason to stop, and return it."""
     from tqdm import tqdm
 
@@ -408,22 +374,21 @@ def _loop(run: Run | ScipyRun, file: _File, patience: _Patience, progress: bool,
                 skipped = int(run.history.skipped[:, start].sum())
                 bar.set_postfix(loss=f"{loss:.4g}", skipped=skipped, refresh=False)
                 bar.update(run.rows - 1 - bar.n)
-            if callback is not None:
-                row, record = run.last()
-                _, loss, params = run.best()
-                if callback(TuningStep(row, *record, loss, resolve(params))):
-                    return "callback"
-            return "patience" if patience.exhausted(run.running) else None
+            if callback is None:
+                return None
+            row, record = run.last()
+            _, loss, params = run.best()
+            stops = callback(TuningStep(row, *record, loss, resolve(params)))
+            return "callback" if stops else None
 
         try:
-            # A resumed run that had stopped in its last step had the same reason.
-            return "patience" if patience.exhausted(run.running) else run.go_on(after)
+            return run.go_on(after)
         finally:
             # Also on interruption and on an error of the callback: what is finished is kept.
             file.save(run, due_only=False)
 
 
-def _in_words(run: Run | ScipyRun, reason: str, patience: _Patience) -> tuple[str, str]:
+def _in_words(run: Run | ScipyRun, reason: str) -> tuple[str, str]:
     """Why the run stopped, in a word and in words."""
     ending = run.ending(run.best()[0])
     if (
@@ -437,10 +402,7 @@ def _in_words(run: Run | ScipyRun, reason: str, patience: _Patience) -> tuple[st
     if reason == "steps" or ending[0] == "infeasible":
         # The best start may have ended while others went on.
         return ending
-    if reason == "callback":
-        return reason, "the callback returned True"
-    fraction = f"{100 * patience.fraction:g} per cent"
-    return reason, f"the best loss did not fall by {fraction} in {patience.limit} steps"
+    return reason, "the callback returned True"
 
 
 def _result(

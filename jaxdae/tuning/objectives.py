@@ -18,7 +18,6 @@ from jaxdae.runs import simulate
 from jaxdae.simulation.backends import Backend
 from jaxdae.solvers.grid import direction_of, Grid
 from jaxdae.solvers.projected import parts_of
-from jaxdae.stability.arguments import is_real
 from jaxdae.systems import State, System
 from jaxdae.systems.calls import check_instance, described
 from jaxdae.systems.checks import is_concrete
@@ -35,7 +34,7 @@ class SimulationObjective(Module):
     fixed steps or a largest number of adaptive steps, and states it (`budget`). Under several
     `conditions` all starts run with all steps, horizons and variations, in one batch: members with
     longer steps wait for those with shorter ones. A member whose run fails makes the objective NaN,
-    unless failures have a price; `tune` takes no step to where it is NaN.
+    and `tune` takes no step to there.
 
     Args:
         cost: maps the `Trajectory` from one start to a scalar; see `jaxdae.tuning.costs`.
@@ -61,8 +60,6 @@ class SimulationObjective(Module):
         backend: as for `simulate`.
         conditions: steps and horizons in place of `dt` and `t1`, and variations.
         risk: "mean" of all members, the "worst", or `CVaR(fraction)`, the mean of the worst.
-        failure_cost: price of a member that fails, above the cost of any that does not. Its
-            derivative is zero and those of the others remain. By default the objective is NaN.
 
     Raises:
         ValueError: if not exactly one of `build` and `system` is given, the starts are not a
@@ -90,7 +87,6 @@ class SimulationObjective(Module):
     backend: Backend = eqx.field(default="auto", kw_only=True, static=True)
     conditions: Conditions = eqx.field(default=Conditions(), kw_only=True)
     risk: Risk = eqx.field(default="mean", kw_only=True)
-    failure_cost: float | None = eqx.field(default=None, kw_only=True)
 
     def __check_init__(self):
         if (self.build is None) == (self.system is None):
@@ -111,18 +107,15 @@ class SimulationObjective(Module):
         _check_fitting(self)
 
     def __call__(self, params: PyTree) -> Float[Array, ""]:
-        """The risk of the costs of all members; NaN if one of them fails and has no price.
+        """The risk of the costs of all members; NaN if one of them fails.
 
         Args:
             params: resolved parameters.
         """
-        costs, _ = self.costs_and(params)
-        if self.failure_cost is not None:
-            costs = jnp.where(jnp.isfinite(costs), costs, self.failure_cost)
-        return at_risk(costs, self.risk)
+        return at_risk(self.costs(params), self.risk)
 
     def costs(self, params: PyTree) -> Float[Array, " members"]:
-        """Cost of every member, shape (members,); NaN where the run failed, whatever its price.
+        """Cost of every member, shape (members,); NaN where the run failed.
 
         `members` tells the conditions of each, and `costs.reshape(members.shape)` has the axes
         steps, horizons, variations and starts.
@@ -148,7 +141,7 @@ class SimulationObjective(Module):
         """The function of parameters that gives numbers whose sum of squares is the objective.
 
         For least squares: the residuals of the cost of every member, divided by the root of their
-        number. Those of a member whose run fails are NaN, or make up its price.
+        number. Those of a member whose run fails are NaN.
 
         Raises:
             AttributeError: where the cost is no sum of squares, or the risk not the mean.
@@ -185,12 +178,7 @@ class SimulationObjective(Module):
         return certificate(self, params)
 
     def certificate_of_fit(self, params: PyTree, residuals) -> Certificate:
-        """`certificate` where `residuals(params)` is known: no member runs again.
-
-        Failures that have a price are hidden in them: the members then run.
-        """
-        if self.failure_cost is not None:
-            return certificate(self, params)
+        """`certificate` where `residuals(params)` is known: no member runs again."""
         rows = np.asarray(residuals, np.float64).reshape(int(np.prod(self.shape)), -1)
         return certificate(self, params, len(rows) * np.sum(rows**2, axis=1))
 
@@ -352,10 +340,7 @@ class SimulationObjective(Module):
             residuals = cost.residuals(run)
             # A cost of the user's may be NaN where the run is not.
             good = run.success & jnp.all(jnp.isfinite(residuals))
-            price = jnp.full_like(residuals, jnp.nan)
-            if self.failure_cost is not None:
-                price = jnp.zeros_like(residuals).at[0].set(np.sqrt(self.failure_cost))
-            return jnp.where(good, residuals, price)
+            return jnp.where(good, residuals, jnp.nan)
 
         rows = eqx.filter_vmap(of)(self._batch)
         return rows.ravel() / np.sqrt(rows.shape[0])
@@ -476,18 +461,6 @@ def _check_fitting(objective: SimulationObjective) -> None:
             f"SimulationObjective: start is {described(objective.start)}; give a function of "
             "(params, state), or of (params, state, variation). Starts themselves are `states`."
         )
-    price = objective.failure_cost
-    if price is not None and (not is_real(price) or not np.isfinite(price)):
-        raise ValueError(
-            f"SimulationObjective: failure_cost is {price!r}; give a finite price, or None for an "
-            "objective that is NaN where a member fails."
-        )
-    if price is not None and price < 0 and hasattr(objective.cost, "residuals"):
-        raise ValueError(
-            f"SimulationObjective: failure_cost is {price:g}, but the cost is a sum of squares, "
-            "below which failing would be a gain; give a price above the costs of runs that reach "
-            "their end."
-        )
     _, horizons, _, _ = objective.shape
     subs: Any = None if objective.saveat is None else objective.saveat.subs
     if horizons > 1 and getattr(subs, "ts", None) is not None:
@@ -512,10 +485,8 @@ def budget_of(objective: Any) -> str:
         steps = f"h = {_listed(made)} s, to t = {_listed(ends)} s"
     else:
         steps = f"h = {_listed(made)} s, {objective.fixed_steps} steps"
-    price = objective.failure_cost
-    failures = "" if price is None else f"failures at {price:g}"
     size, risk = _counted(objective.shape), in_words(objective.risk)
-    parts = (_named(objective.solver_used), steps, size, risk, failures)
+    parts = (_named(objective.solver_used), steps, size, risk)
     return ", ".join(x for x in parts if x)
 
 

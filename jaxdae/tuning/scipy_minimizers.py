@@ -120,12 +120,6 @@ class ScipyRun:
                 norm[row, column] = np.linalg.norm(answer.gradient)
         return TuningHistory(loss, norm, skipped)
 
-    @property
-    def running(self) -> TuningHistory:
-        """Of the start that is being minimized from, shape (rows, 1)."""
-        rows = len(self._seen[self._running])
-        return TuningHistory(*(x[:rows, [self._running]] for x in self.history))
-
     def last(self) -> tuple[int, Record]:
         """Number of the last evaluation, and what it was, NaN of starts that are not running."""
         row, others = len(self._seen[self._running]) - 1, np.arange(len(self._seen))

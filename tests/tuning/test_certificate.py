@@ -167,7 +167,6 @@ ONE: dict[str, Any] = {"conditions": Conditions(), "t1": 0.1}
             {"solver": diffrax.LeapfrogMidpoint(), "dt": 0.01, **ONE},
             "LeapfrogMidpoint has no stability function: no step limit is known",
         ),
-        ({"failure_cost": 1e-9, "dt": 0.05, **ONE}, "failing is cheaper than the worst run"),
     ],
 )
 def test_what_is_not_known_is_told(settings, text):
@@ -323,10 +322,3 @@ def test_the_certificate_of_a_fit_is_that_of_new_runs(good):
     rows = residuals.reshape(made.members.shape[0] * made.members.shape[-1], -1)
     rows[2] = np.nan
     assert made.certificate_of_fit(params, rows.ravel()).failed_members == (made.members.name(2),)
-
-
-def test_a_price_of_failures_hides_them_in_residuals(good):
-    """A row that is the price alone may be a run that failed: all members run again."""
-    made, params = objective(failure_cost=1.0), gains(20.0, 100.0)
-    found = made.certificate_of_fit(params, np.zeros(40))
-    np.testing.assert_allclose(found.worst_cost, good.worst_cost, rtol=1e-12)

@@ -74,14 +74,6 @@ def test_a_finished_run_can_be_extended(stopped):
     assert_same_numbers(run(stopped, resume=True, steps=30), run(steps=30))
 
 
-def test_a_run_that_stopped_by_patience_resumes_to_the_same_stop(tmp_path):
-    path, settings = tmp_path / "run.ckpt", {"patience": 3, "min_improvement": 0.2}
-    run(path, callback=lambda info: info.step == 3, **settings)
-    resumed, whole = run(path, resume=True, **settings), run(**settings)
-    assert whole.stop_reason == "patience"
-    assert_same_numbers(resumed, whole)
-
-
 def test_resuming_without_a_file_starts_afresh(tmp_path, uninterrupted):
     assert_same_numbers(run(tmp_path / "run.ckpt", resume=True), uninterrupted)
 

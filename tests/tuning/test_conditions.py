@@ -140,11 +140,11 @@ def test_members_are_named_by_what_differs():
     assert alone.members.name(1) == "start 1"
 
 
-def test_the_budget_tells_conditions_risk_and_price():
-    many = objective(risk=CVaR(0.1), failure_cost=3.0)
+def test_the_budget_tells_conditions_and_risk():
+    many = objective(risk=CVaR(0.1))
     assert many.budget == (
         "RK4, h = 0.05, 0.1 s, to t = 0.4, 0.5 s, 3 variations, 2 starts: 24 runs, mean of the "
-        "worst 10 %, failures at 3"
+        "worst 10 %"
     )
     some = {"solver": None, "conditions": Conditions(t1=(0.4, 0.5)), "max_steps": 50}
     long = objective(build=lambda x: risen(x, 1.0), risk="worst", **some)
@@ -219,44 +219,15 @@ FAILING = Conditions(dt=(0.05, 0.1), t1=0.5, variations=jnp.array([0.5, 1.0, 1e1
 QUICK: Any = {"conditions": FAILING, "solver": diffrax.Heun()}
 
 
-@pytest.fixture(scope="module")
-def without_the_failed():
-    """Value and slope of the members that run."""
-    good = Conditions(FAILING.dt, FAILING.t1, FAILING.variations[:2])
-    made = objective(**QUICK | {"conditions": good})
-    return compiled(lambda x: (made(x), jax.jacfwd(made)(x)))(RATE)
-
-
 @pytest.mark.slow
-@pytest.mark.newest
-@pytest.mark.parametrize(
-    ("mode", "backend"), [("forward", "native"), ("reverse", "native"), ("reverse", "plain")]
-)
-def test_a_failed_member_has_a_price_and_leaves_the_others_their_gradient(
-    mode, backend, without_the_failed
-):
-    priced = objective(failure_cost=2.0, mode=mode, backend=backend, **QUICK)
-    slope = compiled((jax.jacfwd if mode == "forward" else jax.grad)(priced))(RATE)
-    # Two of three variations run, and sums have another order.
-    np.testing.assert_allclose(slope, 2 * without_the_failed[1] / 3, rtol=1e-12)
-
-
-@pytest.mark.slow
-def test_a_failed_member_makes_the_objective_nan_unless_it_has_a_price(without_the_failed):
-    made, worst = objective(**QUICK), objective(failure_cost=2.0, risk="worst", **QUICK)
-    costs, value, highest, residuals = compiled(
-        lambda x: (made.costs(x), made(x), worst(x), made.residuals(x))
-    )(RATE)
+def test_a_failed_member_makes_the_objective_nan():
+    made = objective(**QUICK)
+    costs, value, residuals = compiled(lambda x: (made.costs(x), made(x), made.residuals(x)))(RATE)
     failed = np.isnan(costs).reshape(made.members.shape)
     assert failed[:, :, 2].all()
     assert not failed[:, :, :2].any()
     assert np.isnan(value)
     assert np.isnan(residuals).any()
-    assert highest == 2.0
-    priced = objective(failure_cost=2.0, **QUICK)
-    value, residuals = compiled(lambda x: (priced(x), priced.residuals(x)))(RATE)
-    np.testing.assert_allclose(value, (2 * without_the_failed[0] + 2.0) / 3, rtol=1e-13)
-    np.testing.assert_allclose(np.sum(residuals**2), value, rtol=1e-13)
 
 
 @pytest.mark.slow
@@ -332,9 +303,6 @@ HORIZONS = Conditions(dt=0.1, t1=(0.4, 0.5))
             "one step of 2, and rows are then at other times",
         ),
         ({"risk": "best"}, 'risk is .best., must be "mean"'),
-        ({"failure_cost": np.inf}, "failure_cost is inf; give a finite price"),
-        ({"failure_cost": "1.0"}, "failure_cost is '1.0'; give a finite price"),
-        ({"failure_cost": -1.0}, "failure_cost is -1, but the cost is a sum of squares"),
     ],
 )
 def test_what_does_not_fit_conditions_is_refused(settings, message):

@@ -215,12 +215,6 @@ def test_several_starts_find_the_deeper_well():
     )
 
 
-def test_patience_stops_a_run_that_no_longer_improves():
-    result = tune(lambda x: 1.0 + 1e-6 * x, jnp.array(1.0), steps=50, patience=4)
-    assert result.stop_reason == "patience"
-    assert result.steps == 4
-
-
 def test_an_objective_that_does_not_depend_on_the_parameters_is_pointed_out():
     """One evaluation shows it; a start beside it goes on, and is the same as without it."""
     with pytest.warns(UserWarning, match="all derivatives of the loss, which is 1, are zero"):
@@ -331,7 +325,6 @@ REFUSED = [
     (jnp.abs, jnp.array(1.0 + 1.0j), {}, "a trained leaf is complex"),
     (lambda x: x**2, jnp.array(1.0), {"steps": -1}, "steps is -1, must be at least 0"),
     (lambda x: x**2, jnp.array(1.0), {"starts": 0}, "starts is 0, must be at least 1"),
-    (lambda x: x**2, jnp.array(1.0), {"patience": 0}, "patience is 0, must be at least 1"),
     (lambda x: x**2, jnp.array(1.0), {"mode": "both"}, 'mode is "both", must be'),
     (lambda x: x**2, jnp.array(1.0), {"resume": True}, "need the file: give `checkpoint`"),
     (never, jnp.array(1.0), {"tolerance": -1e-8}, "tolerance is -1e-08, must be between 0 and 1"),
@@ -348,7 +341,6 @@ REFUSED = [
     (never, jnp.array(1.0), {"steps": 10.0}, r"steps is 10.0, must be an integer; round it"),
     (never, jnp.array(1.0), {"steps": "10"}, "steps is '10', must be an integer"),
     (never, jnp.array(1.0), {"starts": 2.5}, "starts is 2.5, must be an integer"),
-    (never, jnp.array(1.0), {"patience": 2.5}, "patience is 2.5, must be an integer"),
     (never, jnp.array(1.0), {"checkpoint_every": 0.5}, "checkpoint_every is 0.5, must be an int"),
     (never, jnp.array(1.0), {"callback": True}, "callback is a bool, must be a function"),
     (jnp.array(1.0), lambda x: x, {}, r"objective is a .*must be a function.*another order"),
