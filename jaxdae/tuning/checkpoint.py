@@ -184,29 +184,11 @@ def _verified(path: Path, content: bytes) -> tuple[dict[str, Any], bytes]:
     if _checksum(first + b"\n", payload).encode() != checksum:
         reason = f"it is truncated or corrupt ({len(content)} bytes, the checksum does not match)"
         raise refusal(path, reason, "restore a copy, or start again with `overwrite=True`")
-    header = _header(path, first)
+    header = json.loads(first)
     if header["version"] != VERSION:
         reason = f"its format version is {header['version']}, this program reads {VERSION}"
         raise refusal(path, reason, "use the version that wrote it, or `overwrite=True`")
     return header, payload
-
-
-_HEADER = {"version": int, "rows": int, "software": dict, "fingerprint": dict}
-
-
-def _header(path: Path, first: bytes) -> dict[str, Any]:
-    header: dict[str, Any] = {}
-    try:
-        header = json.loads(first)
-        wrong = [name for name, kind in _HEADER.items() if type(header.get(name)) is not kind]
-    except (ValueError, RecursionError) as error:
-        wrong = [error]
-    if not wrong and header["rows"] < 0:
-        wrong = ["rows"]
-    if wrong:
-        remedy = "restore a copy, or start again with `overwrite=True`"
-        raise refusal(path, f"its first line is damaged ({wrong[0]})", remedy)
-    return header
 
 
 def _require_same(path: Path, header: dict[str, Any], here: dict[str, Any]) -> None:
