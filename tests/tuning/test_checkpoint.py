@@ -69,11 +69,6 @@ def test_a_finished_run_resumes_to_the_same_result_without_compiling(stopped, un
     assert again.compile_seconds == 0.0
 
 
-def test_a_finished_run_can_be_extended(stopped):
-    run(stopped, resume=True, steps=12)
-    assert_same_numbers(run(stopped, resume=True, steps=30), run(steps=30))
-
-
 def test_resuming_without_a_file_starts_afresh(tmp_path, uninterrupted):
     assert_same_numbers(run(tmp_path / "run.ckpt", resume=True), uninterrupted)
 
@@ -273,23 +268,12 @@ def test_what_the_optimizer_computes_counts(first, second):
     assert [name for name in one if one[name] != other[name]] == ["optimizer"]
 
 
-def test_a_refusal_tells_that_the_software_was_another(stopped, monkeypatch):
-    monkeypatch.setattr(checkpoints, "version", lambda _: "0.1")
-    assert_refused(stopped, r"here \(written with .*this is .*'jax': '0.1'", spread=0.25)
-
-
 def test_an_existing_file_is_not_replaced_unasked(stopped, uninterrupted):
     before = stopped.read_bytes()
     with pytest.raises(FileExistsError, match=r"resume=True.*overwrite=True"):
         run(stopped)
     assert stopped.read_bytes() == before
     assert_same_numbers(run(stopped, overwrite=True), uninterrupted)
-
-
-def test_a_start_that_fails_leaves_no_file(tmp_path):
-    with pytest.raises(ValueError, match="first evaluation failed"):
-        run(tmp_path / "run.ckpt", objective=lambda p: jnp.nan * p["b"])
-    assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.slow

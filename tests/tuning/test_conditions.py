@@ -111,14 +111,6 @@ def test_a_run_begins_where_parameters_and_variation_say():
     np.testing.assert_allclose(slopes, expected_slopes, rtol=1e-7)
 
 
-def test_a_start_without_variations_takes_two_arguments():
-    made = objective(
-        build=lambda x: risen(x, 1.0), conditions=Conditions(dt=0.05, t1=0.4),
-        start=lambda rate, state: faster(rate, state, 0.0),
-    )  # fmt: skip
-    np.testing.assert_array_equal(compiled(made.costs)(RATE), 0.0)  # at rest it stays at zero
-
-
 def test_a_start_that_is_no_state_is_refused():
     made = objective(start=lambda _rate, state, _factor: (state.q, state.v))
     with pytest.raises(TypeError, match=r"what start returned is \(.*; give State\(q, v, w\)"):
@@ -230,30 +222,6 @@ def test_a_failed_member_makes_the_objective_nan():
     assert np.isnan(residuals).any()
 
 
-@pytest.mark.slow
-def test_adaptive_runs_have_horizons_and_variations():
-    some = Conditions(t1=(0.4, 0.5), variations=SOME.variations)
-    made = objective(conditions=some, solver=diffrax.Tsit5(), max_steps=60)
-    assert made.backend_of(RATE)[0] == "native"
-    costs = compiled(made.costs)(RATE).reshape(made.members.shape)
-    # q = -log(1 - k v0 t) / k at 201 times; an error of 1e-8 in each of some ten steps.
-    t = np.linspace(0, 0.5, 201)
-    exact = np.trapezoid((np.log(1 - 1.2 * 0.8 * t) / 1.2) ** 2, t)
-    np.testing.assert_allclose(costs[0, 1, 2, 1], exact, rtol=1e-6)
-    assert np.all(np.isnan(made.members.dt))
-
-
-@pytest.mark.slow
-def test_single_precision_stays_single():
-    narrow = jax.tree.map(lambda x: x.astype(jnp.float32), START)
-    made = objective(states=narrow, risk="worst")
-    costs, value = compiled(lambda x: (made.costs(x), made(x)))(jnp.float32(1.0))
-    assert costs.dtype == value.dtype == jnp.float32
-    assert made.backend_of(jnp.float32(1.0))[0] == "native"
-    # Unit roundoff 6e-8 over ten steps, in squares.
-    np.testing.assert_allclose(costs, compiled(objective().costs)(RATE), rtol=5e-6)
-
-
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
@@ -316,8 +284,3 @@ def test_what_build_returns_has_three_parts(returned):
         TypeError, match=r"build returned .* must return \(system, formulation, con"
     ):
         objective(build=lambda _rate, _variation: returned)(RATE)
-
-
-def test_conditions_are_conditions():
-    with pytest.raises(TypeError, match="conditions"):
-        objective(conditions={"dt": 0.1})

@@ -146,9 +146,3 @@ def test_a_constraint_that_has_no_value_at_the_start_is_an_error():
     logarithm = Inequality(lambda x: jnp.log(x[:1] - 2.0), "logarithm")
     with pytest.raises(ValueError, match="constraint 'logarithm' or its derivative is not finite"):
         tune(objective, START, constraints=(CONSTRAINTS[0], logarithm))
-
-
-def test_an_objective_that_nothing_changes_is_pointed_out():
-    with pytest.warns(UserWarning, match="all derivatives of the loss, which is 3, are zero"):
-        result = tune(lambda x: 3.0 + 0.0 * x[0], START, optimizer="slsqp")
-    assert result.stop_reason == "stalled"

@@ -105,20 +105,6 @@ def input_run(u):
     return made_up(ts=jnp.arange(3.0), u=u)
 
 
-def test_control_effort_of_a_scalar_input():
-    # Trapezoidal rule of 2 (1, 4, 9), at steps of one: 2 (1 / 2 + 4 + 9 / 2).
-    np.testing.assert_allclose(ControlEffort(2.0)(input_run(jnp.array([1.0, 2.0, 3.0]))), 18.0)
-    run = one_run(controller=lambda t, *_: 3.0 + 0.0 * t)
-    np.testing.assert_allclose(ControlEffort(2.0)(run), 2.0 * 9.0 * 0.3, rtol=1e-12)
-
-
-def test_control_effort_of_an_input_matrix_is_that_of_its_entries():
-    u = jnp.arange(12.0).reshape(3, 2, 2)
-    weight = jnp.array([1.0, 2.0, 3.0, 4.0])
-    expected = ControlEffort(weight)(input_run(u.reshape(3, 4)))
-    np.testing.assert_array_equal(ControlEffort(weight)(input_run(u)), expected)
-
-
 def test_control_effort_needs_an_array_and_a_weight_that_fits():
     with pytest.raises(ValueError, match=r"controller returns a dict, not an array; let it return"):
         ControlEffort()(input_run({"torque": jnp.ones(3)}))
@@ -202,10 +188,6 @@ def test_a_weighted_sum_has_residuals_only_where_its_terms_do():
         _ = WeightedSum(parts).residuals
     with pytest.raises(AttributeError, match=r"a weight is -1\.0"):
         _ = WeightedSum(((-1.0, EnergyDrift()),)).residuals
-
-
-def test_residuals_of_no_terms_are_none(controlled):
-    assert WeightedSum(()).residuals(controlled).shape == (0,)
 
 
 def test_both_levels_are_joined_by_a_time():
