@@ -28,7 +28,7 @@ import numpy as np
 from jaxdae.reprs import shown
 from jaxdae.stability.arguments import check_positive_number, is_real
 from jaxdae.stability.damping import best_damping, worst_damping
-from jaxdae.stability.measured import best_along, Record
+from jaxdae.stability.measured import best_along
 from jaxdae.stability.stability_functions import AdamsBashforth, tableau, zeros
 from jaxdae.systems import mass_and_jacobian, State, System
 from jaxdae.systems.checks import is_concrete
@@ -76,11 +76,11 @@ class StepOptions(TypedDict, total=False):
 
     margin: float
     regime: str
-    motion: Record | None
+    motion: Any
 
 
 def step_gains(
-    solver, dt, *, margin: float = 1.0, regime: str = "violation", motion: Record | None = None
+    solver, dt, *, margin: float = 1.0, regime: str = "violation", motion: Any = None
 ) -> StepGains:
     r"""Gains that suit a step, in one of two regimes.
 

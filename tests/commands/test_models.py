@@ -9,7 +9,7 @@ import pytest
 
 from jaxdae import Trajectory
 from jaxdae.cli import main
-from jaxdae.commands.outcome import departs
+from jaxdae.commands.simulate import departs
 from jaxdae.models import get_model, MODELS
 from jaxdae.models.studies import studies
 from jaxdae.systems import State
