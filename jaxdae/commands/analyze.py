@@ -43,11 +43,7 @@ def run(options) -> int:
 
 
 def solvers(more: list[str]) -> dict[str, Any]:
-    """Methods whose step limits are shown, by name.
-
-    Args:
-        more: names of those that are asked for besides the common ones.
-    """
+    """Methods whose step limits are shown, by name."""
     results = {name: make_solver(name) for name in (*COMMON, *more)}
     return results | {f"ab{steps}": AdamsBashforth(steps) for steps in (2, 3, 4)}
 
@@ -86,15 +82,7 @@ def _guess(system, rest: Rest, at: dict[str, float], dtype) -> State:
 
 
 def content(result: Analysis, model: Model, rest: Rest, options, seconds: float) -> dict[str, Any]:
-    """The findings for `write_json`; roots are pairs `[real, imaginary]`.
-
-    Args:
-        result: from `analyze`.
-        model: entry of the registry.
-        rest: its state of rest.
-        options: of the command.
-        seconds: what the command took.
-    """
+    """The findings for `write_json`; roots are pairs `[real, imaginary]`."""
     eq, lin, labels = result.equilibrium, result.linearization, result.system.labels()
     spectrum, lost, stabilizer = result.spectrum, result.lost, result.stabilizer
     zeros = ("constraint_zeros", "nonholonomic_zeros", "accidental_zeros")

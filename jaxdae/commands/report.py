@@ -25,11 +25,6 @@ _WIDTH = 100
 def report(result: Analysis, model, rest) -> str:
     """The report on the terminal.
 
-    Args:
-        result: from `jaxdae.analysis.findings.analyze`.
-        model: entry of the registry.
-        rest: its state of rest.
-
     Returns:
         Text of several paragraphs, warnings last.
     """
@@ -46,9 +41,6 @@ def report(result: Analysis, model, rest) -> str:
 
 def warnings(result: Analysis) -> list[str]:
     """What a user should not overlook, with the numbers.
-
-    Args:
-        result: from `jaxdae.analysis.findings.analyze`.
 
     Returns:
         One sentence or more for each.

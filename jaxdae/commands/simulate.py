@@ -255,9 +255,6 @@ def _result(outcome: Outcome, options, seconds: float) -> dict[str, Any]:
 def simulated(options) -> Outcome:
     """Make the run that a command asks for.
 
-    Args:
-        options: of `jaxdae simulate`.
-
     Raises:
         ValueError: for what does not fit.
     """
@@ -299,13 +296,7 @@ def _settings_kept():
 
 
 def departs(program: tuple[str, ...] | None, model: Model, given: dict[str, float] | None) -> bool:
-    """Whether a run starts off its program on purpose; what has none has nothing to depart from.
-
-    Args:
-        program: names of its constraints.
-        model: entry of the registry.
-        given: values of the start, `None` for none; any other start departs from a program.
-    """
+    """Whether a run starts off its program on purpose; what has none has nothing to depart from."""
     return program is not None and (model.departure is not None or bool(given))
 
 
@@ -365,13 +356,7 @@ def _arguments(model: Model, options) -> dict[str, Any]:
 
 
 def with_enough_rows(run_with: Callable[[Any], tuple], t1: float, dt: float | None) -> tuple:
-    """A run with at least as many rows as steps, so that no oscillation falls between them.
-
-    Args:
-        run_with: makes the run from a `SaveAt`, or `None` for its default; the run comes last.
-        t1: end time [s].
-        dt: step [s]; `None` for adaptive steps.
-    """
+    """A run with at least as many rows as steps, so that no oscillation falls between them."""
     if dt is not None:
         return run_with(None)  # all steps are rows
     made = run_with(diffrax.SaveAt(ts=jnp.asarray(np.linspace(0.0, t1, ROWS))))

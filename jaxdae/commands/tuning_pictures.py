@@ -22,15 +22,7 @@ _CELLS, _STARTS, _FINE = 28, 2, 150
 
 
 def draw(found: Findings, validation: Validation, states: State, model: str, out: Path) -> None:
-    """Write the figures of a study.
-
-    Args:
-        found: of the study.
-        validation: runs what the plane of gains needs.
-        states: starts the gains were tuned on.
-        model: its name, with which titles begin.
-        out: folder.
-    """
+    """Write the figures of a study."""
     study, stem = found.study, found.study.method
     head = f"{model}: {study.name}"
     save_figure(_compared(found, head), out / f"{stem}-comparison.png")

@@ -97,12 +97,7 @@ class Findings(NamedTuple):
 
 
 def named_gains(study: Study, params) -> dict[str, Any]:
-    """The gains of a set by name.
-
-    Args:
-        study: what is tuned.
-        params: resolved.
-    """
+    """The gains of a set by name."""
     if study.servo is not None:
         coefficients = np.asarray(params.coefficients)
         roots = np.sort_complex(np.roots([1.0, *coefficients[::-1]]))
@@ -114,11 +109,7 @@ def named_gains(study: Study, params) -> dict[str, Any]:
 
 
 def report(found: Findings) -> str:
-    """Tables and sentences.
-
-    Args:
-        found: of a study.
-    """
+    """Tables and sentences."""
     gains = {x: named_gains(found.study, params) for x, params in found.sets.items()}
     costs, parts = [], []
     for name, compared in found.checks.items():
@@ -156,11 +147,7 @@ def report(found: Findings) -> str:
 
 
 def record(found: Findings) -> dict[str, Any]:
-    """The same as numbers, for `result.json`.
-
-    Args:
-        found: of a study.
-    """
+    """The same as numbers, for `result.json`."""
     study = found.study
     return {
         "name": study.name,
@@ -234,12 +221,7 @@ def _certificate_table(found: Findings) -> str:
 
 
 def fold(old: Summary, new: Summary) -> str:
-    """How many times smaller a cost has become, in words.
-
-    Args:
-        old: of the first gains.
-        new: of the others.
-    """
+    """How many times smaller a cost has become, in words."""
     ratio = old.cost / new.cost if new.cost > 0 else np.nan
     if 0 < ratio < 1:
         return f"{1 / ratio:.2g}-fold rise"
@@ -273,11 +255,7 @@ def _theory_lines(found: Findings) -> list[str]:
 
 
 def step_checks(found: Findings) -> list[Check]:
-    """Checks that differ from the tuning by starts and step alone.
-
-    Args:
-        found: of a study.
-    """
+    """Checks that differ from the tuning by starts and step alone."""
     fresh = [x for x in found.study.checks if x.name != "as tuned"]
     return [x for x in fresh if x.deviation == 1.0 and x.t1 is None]
 

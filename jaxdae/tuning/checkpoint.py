@@ -56,10 +56,6 @@ def save(path: Path, fingerprint: dict[str, Any], rows: int, tree: PyTree) -> No
 def alone(path: Path, caller: str) -> AbstractContextManager[None]:
     """Keep other runs from a checkpoint while this one writes it.
 
-    Args:
-        path: the file; its folder is made.
-        caller: name of the function that an error is of.
-
     Raises:
         CheckpointError: if another run has it, naming its process.
     """
@@ -101,12 +97,6 @@ def require_same_objective(
     Its code cannot be compared, but what it computes can. The same program gives the same numbers,
     bit for bit; another machine or release may round otherwise, and a run amplifies that: what
     differs by more than the root of the precision, relative to the loss, is another function.
-
-    Args:
-        path: of the file.
-        stored: what it holds, of one evaluation at least.
-        again: the first evaluation, made once more.
-        epsilon: of the precision of the parameters.
 
     Raises:
         CheckpointError: naming what differs, with both numbers.

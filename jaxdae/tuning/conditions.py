@@ -82,11 +82,7 @@ class Conditions(Module):
         return int(*sizes.pop())
 
     def variation(self, index) -> PyTree:
-        """One of the variations; `index` may be traced.
-
-        Args:
-            index: its number.
-        """
+        """One of the variations; `index` may be traced."""
         return jax.tree.map(
             lambda x: jnp.asarray(x)[index] if eqx.is_array_like(x) else x, self.variations
         )
@@ -111,13 +107,7 @@ class Members(NamedTuple):
 
     @classmethod
     def of(cls, shape: tuple[int, int, int, int], dt, t1) -> "Members":
-        """All steps with all horizons, variations and starts; starts change fastest.
-
-        Args:
-            shape: their numbers.
-            dt: steps [s].
-            t1: end times [s].
-        """
+        """All steps with all horizons, variations and starts; starts change fastest."""
         i, j, k, s = (x.ravel() for x in np.indices(shape))
         return cls(shape, np.array(dt)[i], np.array(t1)[j], k, s)
 
@@ -147,14 +137,7 @@ class Member(NamedTuple):
 
 
 def grids(t0: float, steps: Sequence[float], horizons: Sequence[float], dtype) -> list[np.ndarray]:
-    """Ends of the fixed steps under all conditions, horizons changing fastest.
-
-    Args:
-        t0: start time [s].
-        steps: `dt` [s]; those that are made divide the horizon.
-        horizons: end times [s].
-        dtype: of the times.
-    """
+    """Ends of the fixed steps under all conditions, horizons changing fastest."""
     return [step_ends(t0, t1, dt, dtype) for dt in steps for t1 in horizons]
 
 

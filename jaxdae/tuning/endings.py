@@ -91,12 +91,7 @@ _FALL, _SLOPE = 1e-2, 1e-3
 def after_all_steps(
     loss: Float[np.ndarray, " rows"], gradient_norm: Float[np.ndarray, " rows"]
 ) -> str:
-    """How near to convergence an optimizer is that always makes all steps, in words.
-
-    Args:
-        loss: of each row, finite in one at least.
-        gradient_norm: likewise.
-    """
+    """How near to convergence an optimizer is that always makes all steps, in words."""
     finite = np.isfinite(loss) & np.isfinite(gradient_norm)
     norms, tenth = gradient_norm[finite], max((loss.size - 1) // 10, 1)
     least = np.minimum.accumulate(np.where(finite, loss, np.inf))

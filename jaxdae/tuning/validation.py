@@ -137,12 +137,7 @@ class Validation:
 
 
 def stacked(sets: list[PyTree], each: int = 1) -> PyTree:
-    """Parameters of one structure with a leading axis in arrays of floating-point numbers.
-
-    Args:
-        sets: the parameters.
-        each: how often each set is repeated.
-    """
+    """Parameters of one structure with a leading axis in arrays of floating-point numbers."""
     arrays, static = zip(*(eqx.partition(x, eqx.is_inexact_array) for x in sets), strict=True)
     # On the host: a program for every number of sets would take longer to compile than to run.
     rows = jax.tree.map(lambda *x: np.repeat(np.stack(x), each, axis=0), *arrays)
