@@ -298,18 +298,6 @@ def test_the_command_switches_on_a_cache_of_compiled_programs(tmp_path):
 
 
 @pytest.mark.slow
-def test_gains_of_models_with_constraints_of_either_kind_or_none(tmp_path, capsys):
-    words = ["--t1", "0.05", "--out", str(tmp_path)]
-    assert main(["simulate", "motor", "--formulation", "penalty", *words]) == 0
-    assert main(["simulate", "sleigh", "--Gamma", "5", *words, "--t1", "0.5"]) == 0
-    result = json.loads((tmp_path / "simulation.json").read_text())
-    assert result["largest |d(phi)/dt|"] < 1e-6  # the tolerance of the run is 1e-8 a step
-    capsys.readouterr()
-    assert main(["simulate", "kepler", "--K_D", "3", *words]) == 2
-    assert "--K_D is for position constraints, which the model 'kepler'" in capsys.readouterr().err
-
-
-@pytest.mark.slow
 def test_a_run_that_blows_up_quotes_no_figures(tmp_path, capsys):
     arguments = ["simulate", "pendulum", "--solver", "rk4", "--dt", "0.05", "--t1", "3"]
     arguments += ["--K_D", "2000", "--K_P", "1e6", "--out", str(tmp_path)]

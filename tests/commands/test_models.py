@@ -12,7 +12,6 @@ from jaxdae.cli import main
 from jaxdae.commands.simulate import departs
 from jaxdae.models import get_model, MODELS
 from jaxdae.models.studies import studies
-from jaxdae.systems import State
 from jaxdae.systems.checks import constraint_counts
 from jaxdae.tuning import resolve
 
@@ -110,16 +109,6 @@ def series_are_stored(folder, result):
 )
 def test_only_a_program_may_be_departed_from(name, program, given, expected):
     assert departs(program, get_model(name), given) is expected
-
-
-@pytest.mark.parametrize("name", ["ball-beam", "ball-beam-simplified", "mirror", "five-bar"])
-def test_a_model_at_rest_starts_where_something_moves(name):
-    model = get_model(name)
-    system = model.system()
-    assert model.departure is not None
-    start = model.departure(State(*system.start(), system.actuators()))
-    before = jnp.concatenate(system.start())
-    assert np.abs(jnp.concatenate([start.q, start.v]) - before).max() > 0.01
 
 
 @pytest.mark.parametrize("name", [name for name in MODELS if name not in REASONS])

@@ -122,16 +122,6 @@ def test_a_start_that_is_no_function_is_refused():
         objective(start=START)
 
 
-def test_members_are_named_by_what_differs():
-    members = objective().members
-    assert members.name(0) == "dt = 0.05 s, t1 = 0.4 s, variation 0, start 0"
-    assert members.name(23) == "dt = 0.11 s, t1 = 0.5 s, variation 2, start 1"
-    assert members.shape == (2, 2, 3, 2)
-    assert members.dt.size == members.start.size == 24
-    alone = objective(build=lambda x: risen(x, 1.0), conditions=Conditions(), t1=0.3, dt=0.1)
-    assert alone.members.name(1) == "start 1"
-
-
 def test_the_budget_tells_conditions_and_risk():
     many = objective(risk=CVaR(0.1))
     assert many.budget == (
