@@ -147,9 +147,9 @@ def nearest(
         # constraints allow, as y = -1 on a circle, it is tiny before that is reached.
         ends: Any = {"ftol": 2.3e-16, "xtol": 2.3e-16, "gtol": None, "max_nfev": 200}
         x = np.clip(x, first - 0.9 * reach, first + 0.9 * reach)
-        bounds = (first - reach, first + reach)
+        ends |= {"jac": slope, "bounds": (first - reach, first + reach)}
         with np.errstate(invalid="ignore", divide="ignore"):  # of derivatives that are zero
-            return optimize.least_squares(residuals, x, slope, bounds, **ends).x
+            return optimize.least_squares(residuals, x, **ends).x
 
     def closest(x):
         """The nearest of the points of the constraint about one of them."""

@@ -201,6 +201,7 @@ class Run:
     """All starts at once, one evaluation of each at a time."""
 
     def __init__(self, chosen: Chosen, state: Any, steps: int):
+        assert chosen.method is not None  # SciPy's minimizers have a run of their own
         self.problem, self.method, self.steps = chosen.problem, chosen.method, steps
         self.compile_seconds, self._begin = 0.0, state
         # The arrays of the problem are arguments of the compiled step, not constants in it.

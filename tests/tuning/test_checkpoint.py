@@ -230,6 +230,7 @@ def test_arrays_in_an_objective_count():
 
 def fingerprint(objective, params, optimizer):
     chosen = choose(objective, params, optimizer, "reverse", None)
+    assert chosen.method is not None
     state = chosen.method.initial_state(chosen.problem, 1, 0.0, jax.random.key(0))
     return checkpoints.fingerprint(params, chosen, state, {})
 

@@ -11,10 +11,12 @@ from jaxdae.tuning import Interval, LeastSquares, tune
 
 # Misra1a of NIST's Statistical Reference Datasets (nonlinear regression, lower difficulty):
 # y = b1 (1 - exp(-b2 x)), with certified values and standard deviations of 11 digits.
-X = [77.6, 114.9, 141.1, 190.8, 239.9, 289.0, 332.8, 378.4, 434.8, 477.3, 536.8, 593.1, 689.1, 760]
-X = np.array(X)
-Y = [10.07, 14.73, 17.94, 23.93, 29.61, 35.18, 40.02, 44.82, 50.76, 55.05, 61.01, 66.4, 75.47]
-Y = np.array([*Y, 81.78])
+X = np.array([
+    77.6, 114.9, 141.1, 190.8, 239.9, 289.0, 332.8, 378.4, 434.8, 477.3, 536.8, 593.1, 689.1, 760.0,
+])  # fmt: skip
+Y = np.array([
+    10.07, 14.73, 17.94, 23.93, 29.61, 35.18, 40.02, 44.82, 50.76, 55.05, 61.01, 66.4, 75.47, 81.78,
+])  # fmt: skip
 CERTIFIED = np.array([2.3894212918e2, 5.5015643181e-4])
 DEVIATIONS = np.array([2.7070075241, 7.2668688436e-6])
 SUM_OF_SQUARES = 1.2455138894e-1
