@@ -55,7 +55,8 @@ class TuningStep(NamedTuple):
 
     Attributes:
         step: number of the optimizer step; 0 is the evaluation of the initial parameters.
-        loss: objective of every start, shape (starts,).
+        loss: objective of every start, shape (starts,); NaN of those that are not running, as are
+            all but one of SciPy's optimizers, which take them in turn.
         gradient_norm: norm of every start's gradient, shape (starts,).
         skipped: which starts had their step refused, shape (starts,).
         best_loss: smallest loss so far.
