@@ -13,7 +13,7 @@ import jax
 
 from jaxdae.kernels.cuda import driver as cuda
 from jaxdae.kernels.cuda.driver import Context, Driver, DriverError
-from jaxdae.kernels.cuda.kernel import DeviceKernel, ENTRY
+from jaxdae.kernels.cuda.ptx import DeviceKernel, ENTRY
 from jaxdae.kernels.llvm import xla_interface, xla_structures as xla
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxdae.kernels.cuda.assembler import assemble, AssemblerMissingError, Resources
-from jaxdae.kernels.cuda.kernel import DeviceKernel
+from jaxdae.kernels.cuda.ptx import DeviceKernel
 from jaxdae.kernels.emission import elementary_functions
 from jaxdae.kernels.graph.dense_products import Product
 from jaxdae.kernels.graph.expressions import CALL, CONSTANT, Graph, INPUT, RESULT

@@ -9,7 +9,7 @@ import pytest
 from helpers.fake_cuda import CONTEXT, Device, FakeCuda, PROTOTYPES, STREAM
 from jaxdae.kernels.cuda import driver as module, launch
 from jaxdae.kernels.cuda.driver import Context, Driver, DriverError, Grid, installed, Needs
-from jaxdae.kernels.cuda.kernel import DeviceKernel
+from jaxdae.kernels.cuda.ptx import DeviceKernel
 from jaxdae.kernels.llvm import xla_interface
 
 TEXT = ".visible .entry kernel(\n.param .u64 a,\n.param .u64 b\n)"

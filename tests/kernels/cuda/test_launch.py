@@ -11,8 +11,8 @@ from helpers.fake_cuda import CONTEXT, Device, FakeCuda
 from helpers.xla_calls import address_of, Call, INITIALIZE, MADE, NO_STREAM, words
 from jaxdae.kernels.cuda import launch
 from jaxdae.kernels.cuda.driver import Driver
-from jaxdae.kernels.cuda.kernel import DeviceKernel
 from jaxdae.kernels.cuda.launch import Handler, Modules
+from jaxdae.kernels.cuda.ptx import DeviceKernel
 from jaxdae.kernels.llvm import xla_interface
 
 
