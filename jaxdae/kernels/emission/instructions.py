@@ -47,7 +47,7 @@ class _Emission:
         self._w, self._inputs, self._calls, self._far = writer, inputs, calls, far
         self._graph, self._outputs = program.graph, program.outputs
         self._needed = self._graph.needed(self._outputs)
-        self._angles = _angles_of_both(self._graph, self._needed)
+        self._angles = angles_of_both(self._graph, self._needed)
         self._pairs: dict[int, list[Number]] = {}
         self._registers: dict[int, Any] = {}
         self._terms = fused_terms(self._graph, self._needed, self._outputs)
@@ -123,7 +123,7 @@ def elementary_calls(program: ScalarProgram) -> tuple[str, ...]:
     """Names of the elementary functions that a program calls."""
     graph = program.graph
     needed = graph.needed(program.outputs)
-    pairs = _angles_of_both(graph, needed)
+    pairs = angles_of_both(graph, needed)
     used = {elementary_functions.BOTH} if pairs else set()
     for node in needed:
         operation, arguments = graph.nodes[node]
@@ -132,7 +132,7 @@ def elementary_calls(program: ScalarProgram) -> tuple[str, ...]:
     return tuple(x for x in elementary_functions.VECTOR_FUNCTIONS if x in used)
 
 
-def _angles_of_both(graph: Graph, needed: list[int]) -> set[int]:
+def angles_of_both(graph: Graph, needed: list[int]) -> set[int]:
     """Nodes whose sine and cosine are both wanted."""
     sines, cosines = (
         {graph.nodes[x].arguments[0] for x in needed if graph.nodes[x].operation == name}

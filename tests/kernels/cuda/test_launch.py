@@ -88,14 +88,6 @@ def test_an_empty_batch_launches_nothing():
     assert machine.cuda.calls == ["cuInit"]
 
 
-def test_without_axes_of_a_batch_there_is_one_member():
-    machine = Machine(kernel=DeviceKernel(text(2), 0, 64, 64))
-    machine.cuda.make_current(0)
-    result = np.zeros(())
-    assert Call([], [result]).make(machine.handler.entry) is None
-    assert machine.cuda.launches[0].words == (result.ctypes.data, 1)
-
-
 # Modules.
 
 
@@ -105,14 +97,6 @@ def test_one_context_compiles_a_kernel_once_and_two_compile_it_twice():
         assert machine.call(device=device).make(machine.handler.entry) is None
     assert [x.context for x in machine.cuda.loads] == [CONTEXT, CONTEXT + 1]
     assert [x.context for x in machine.cuda.launches] == [CONTEXT, CONTEXT + 1] * 2
-
-
-def test_equal_texts_are_compiled_once_whoever_launches_them():
-    machine = Machine()
-    other = Handler(KERNEL._replace(rank=1), lambda: machine.modules)
-    for entry in (machine.handler.entry, other.entry):
-        assert machine.call().make(entry) is None
-    assert len(machine.cuda.loads) == 1
 
 
 def test_the_context_is_that_of_the_stream_and_another_one_is_current_again_afterwards():
@@ -137,13 +121,6 @@ def test_the_stage_before_execution_compiles_and_launches_nothing():
     assert (len(machine.cuda.loads), machine.cuda.launches) == (1, [])
     assert machine.call().make(machine.handler.entry) is None
     assert (len(machine.cuda.loads), len(machine.cuda.launches)) == (1, 1)
-
-
-@pytest.mark.parametrize("stage", [0, 1, 4])
-def test_other_stages_do_nothing(stage):
-    machine = Machine()
-    assert machine.call(stage=stage).make(machine.handler.entry) is None
-    assert machine.cuda.calls == ["cuInit"]
 
 
 def test_several_threads_compile_a_kernel_once_and_launch_all_they_were_asked_for():
