@@ -13,7 +13,7 @@ import optimistix as optx
 import pytest
 
 import jaxdae
-from jaxdae.kernels.tracing.open_loops import with_open_loops
+from jaxdae.kernels.tracing.loops import with_open_loops
 from jaxdae.kernels.tracing.trace import scalarize, UnsupportedOperationError
 from jaxdae.solvers.base import AbstractTracedSolver
 from jaxdae.solvers.kernel_steps import step_method

@@ -14,9 +14,8 @@ from jaxdae.kernels.cuda.assembler import assemble, AssemblerMissingError, Resou
 from jaxdae.kernels.cuda.ptx import DeviceKernel
 from jaxdae.kernels.emission import elementary_functions
 from jaxdae.kernels.emission.instructions import angles_of_both
-from jaxdae.kernels.graph.dense_products import Product
+from jaxdae.kernels.graph.array_calls import Map, Product
 from jaxdae.kernels.graph.expressions import CALL, CONSTANT, INPUT, RESULT
-from jaxdae.kernels.graph.maps import Map
 from jaxdae.kernels.graph.operations import OPERATIONS
 from jaxdae.kernels.tracing.subprograms import Subprogram
 from jaxdae.kernels.tracing.trace import ScalarProgram

@@ -2,57 +2,136 @@
 
 import hashlib
 from collections import Counter
-from typing import Any
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from jaxdae.kernels.emission import elementary_functions
-from jaxdae.kernels.emission.dense_loops import product_function, product_name
-from jaxdae.kernels.emission.entry_loops import EntryWriter
 from jaxdae.kernels.emission.instructions import elementary_calls, emit
-from jaxdae.kernels.emission.long_loops import loop_function, loop_name
-from jaxdae.kernels.emission.placement import COPIED, Operand, placed, runs
-from jaxdae.kernels.graph.dense_products import are_consecutive, LARGE, Product
-from jaxdae.kernels.graph.expressions import CONSTANT, INPUT
-from jaxdae.kernels.graph.maps import Map
-from jaxdae.kernels.graph.operations import OPERATIONS
+from jaxdae.kernels.emission.loops import (
+    EntryWriter,
+    loop_function,
+    loop_name,
+    map_function,
+    map_name,
+    product_function,
+    product_name,
+)
+from jaxdae.kernels.graph.array_calls import are_consecutive, LARGE, Map, Product
+from jaxdae.kernels.graph.expressions import CONSTANT, Graph, INPUT, RESULT
 from jaxdae.kernels.llvm.module import Definition
 from jaxdae.kernels.llvm.registers import Number
 from jaxdae.kernels.llvm.writer import ALIGNMENT, Writer
-from jaxdae.kernels.tracing.long_loops import Loop
+from jaxdae.kernels.tracing.loops import Loop
 from jaxdae.kernels.tracing.subprograms import called, Shared, Subprogram
+from jaxdae.kernels.tracing.trace import ScalarProgram
+
+# Where arrays lie in memory.
 
 
-def map_name(one: Map, shared: tuple[bool, ...]) -> str:
-    """Name of the function for arguments of which all lanes share some."""
-    return f"map_{one.operation}_{'_'.join(one.kinds(shared))}"
+class Operand(NamedTuple):
+    """Where an array is in memory, and whether as numbers that all lanes share."""
+
+    pointer: str
+    shared: bool
 
 
-def map_function(
-    one: Map, shared: tuple[bool, ...], width: int, dtype: Any, register_width: int
-) -> Definition:
-    """The function `@name(pointer to each argument, pointer to the values, how many)`.
+# Numbers in memory that are copied at once, and not through registers.
+COPIED = 16
+
+
+class Run(NamedTuple):
+    """Entries of a result that lie in memory one after the other, to be copied at once.
 
     Args:
-        one: the operation.
-        shared: for each argument, whether it is numbers that all lanes share, and not vectors.
-        width: entries of a vector.
-        dtype: float64 or float32.
-        register_width: numbers of a vector register.
+        result: its number.
+        start: the first of them.
+        nodes: of the entries.
     """
-    kinds = one.kinds(shared)
-    w = EntryWriter(width, dtype, register_width)
 
-    def entry() -> None:
-        registers = (Number(w, w.read(f"%a{i}_", kind)) for i, kind in enumerate(kinds))
-        w.write("%r_", OPERATIONS[one.operation].vector(*registers))
+    result: int
+    start: int
+    nodes: tuple[int, ...]
 
-    w.for_each("%count", entry)
-    parameters = "".join(f"ptr noalias %a{i}_, " for i in range(len(kinds)))
-    return w.define(
-        map_name(one, shared), f"{parameters}ptr noalias %r_, i64 %count", attributes="noinline "
+
+class Results(NamedTuple):
+    """How results come to where they are wanted.
+
+    Args:
+        direct: pointers for calls that write them there, by the call and its first result.
+        runs: parts that are copied.
+        written: positions among all outputs of those that are neither computed nor stored.
+    """
+
+    direct: dict[tuple[int, int], str]
+    runs: list[Run]
+    written: frozenset[int]
+
+
+def placed(program: ScalarProgram, shared: list[bool]) -> Results:
+    """Large parts of results that need not go through registers."""
+    direct: dict[tuple[int, int], str] = {}
+    at, runs, written = 0, [], set()
+    for i, result in enumerate(program.results):
+        nodes = program.outputs[at : at + result.size].tolist()
+        source = _array_of_call(program, nodes)
+        if source is not None and source not in direct:
+            direct[source] = f"%r{i}_"
+            written.update(range(at, at + len(nodes)))
+        else:
+            loop = [Run(i, a, tuple(nodes[a:b])) for a, b in _copied(program, nodes, shared)]
+            written.update(at + x.start + j for x in loop for j in range(len(x.nodes)))
+            runs += loop
+        at += len(nodes)
+    return Results(direct, runs, frozenset(written))
+
+
+def _array_of_call(program: ScalarProgram, nodes: list[int]) -> tuple[int, int] | None:
+    """The call that gives a large array, and the number of its first entry."""
+    graph = program.graph
+    if len(nodes) < LARGE or not are_consecutive(graph, nodes):
+        return None
+    operation, source = graph.nodes[nodes[0]]
+    if operation != RESULT:
+        return None
+    return (
+        source if (source[1], source[1] + len(nodes)) in pairwise(_ends(graph, source[0])) else None
     )
 
+
+def _ends(graph: Graph, call: int) -> list[int]:
+    """Numbers at which the arrays that a call gives begin, and where the last one ends."""
+    callee = graph.nodes[call].arguments[0]
+    return np.cumsum([0, *(int(np.prod(x.shape)) for x in callee.results)]).tolist()
+
+
+def runs(graph: Graph, nodes) -> list[tuple[int, int]]:
+    """Parts of an array that may be in memory one after the other."""
+    following = [x.arguments for x in (graph.nodes[x] for x in nodes)]
+    ends = [i for i, (a, b) in enumerate(pairwise(following), 1) if b != (*a[:-1], a[-1] + 1)]
+    return list(pairwise([0, *ends, len(nodes)]))
+
+
+def _copied(program: ScalarProgram, nodes: list[int], shared: list[bool]):
+    graph = program.graph
+    starts = np.cumsum([0, *(int(np.prod(x.shape)) for x in program.inputs)])
+    for start, stop in runs(graph, nodes) if len(nodes) >= COPIED else ():
+        if stop - start < COPIED or not are_consecutive(graph, nodes[start:stop]):
+            continue
+        operation, (*_, first) = graph.nodes[nodes[start]]
+        if operation not in (INPUT, RESULT):
+            continue
+        ends = (
+            starts if operation == INPUT else _ends(graph, graph.nodes[nodes[start]].arguments[0])
+        )
+        array = int(np.searchsorted(ends, first, side="right")) - 1
+        inside = first + stop - start <= ends[array + 1]
+        if inside and not (operation == INPUT and shared[array]):
+            yield start, stop
+
+
+# Functions of programs.
 
 # Operations that a small program and all its copies in those that call it may have.
 _INLINED = 1536
@@ -70,18 +149,8 @@ def library(
     """The functions of programs, of all that they call, and elementary functions.
 
     Each program becomes a function `@name(pointer of each argument, pointer of each result)`. An
-    array of `k` numbers is `k` vectors, one after the other.
-
-    Args:
-        programs: what is to be had by name.
-        width: entries of a vector.
-        dtype: float64 or float32.
-        register_width: numbers of a vector register.
-        shared: parameters that are given as numbers for all lanes, one after the other, and not as
-            vectors.
-
-    Returns:
-        Definitions in LLVM's intermediate language.
+    array of `k` numbers is `k` vectors of so many entries, one after the other; `shared` parameters
+    are given as numbers for all lanes.
     """
     # By their names: equal loops in several programs have turns of one name.
     each: dict[str, Subprogram] = {}
@@ -96,14 +165,8 @@ def fast_versions(programs: list[Subprogram], width: int) -> dict[Subprogram, bo
 
     It is one straight line, without branches for large arguments. Where there is
     such an argument, the program is done once more with care: `@name` calls `@name.near`, which
-    returns the largest argument, and then perhaps `@name.careful`.
-
-    Args:
-        programs: each after those that it calls.
-        width: entries of a vector; a single lane gains too little to be compiled twice.
-
-    Returns:
-        What has a fast version.
+    returns the largest argument, and then perhaps `@name.careful`. A single lane gains too little
+    to be compiled twice.
     """
     fast: dict[Subprogram, bool] = {}
     calls = Counter(x for one in programs for x in one.program.graph.calls(one.program.outputs))

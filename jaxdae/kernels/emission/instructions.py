@@ -1,13 +1,13 @@
 """A scalar program as vector instructions: one entry of a vector for each member of a batch."""
 
+from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from jaxdae.kernels.emission import elementary_functions
 from jaxdae.kernels.graph.expressions import CALL, CONSTANT, Graph, INPUT, RESULT
-from jaxdae.kernels.graph.fused_terms import fused_terms, Term
 from jaxdae.kernels.graph.operations import OPERATIONS
 from jaxdae.kernels.llvm.registers import Condition, Number, Register
 from jaxdae.kernels.llvm.writer import Writer
@@ -40,6 +40,47 @@ def emit(
         Registers or constants of all outputs.
     """
     return _Emission(writer, program, inputs, calls, far).write()
+
+
+class Term(NamedTuple):
+    """A product that is part of one sum or difference, and of nothing else.
+
+    Args:
+        product: its node.
+        other: what it is added to, or subtracted from, or what is subtracted from it.
+        negative: whether the product has the opposite sign.
+        last: whether it is the second part.
+        within: nodes that nothing else needs.
+    """
+
+    product: int
+    other: int
+    negative: bool
+    last: bool
+    within: tuple[int, ...]
+
+
+def fused_terms(graph: Graph, needed: list[int], outputs) -> dict[int, Term]:
+    """Of sums and differences, by their nodes, the product that is computed together with them.
+
+    Fixed here, and not left to the compiler, which decides by what stands around a sum.
+    """
+    uses = Counter(int(x) for x in outputs)
+    for node in needed:
+        uses.update(graph.operands(node))
+    terms = {}
+    for node in needed:
+        operation, arguments = graph.nodes[node]
+        if operation not in ("add", "sub"):
+            continue
+        for last, part in enumerate(arguments):
+            negative = graph.nodes[part].operation == "neg" and uses[part] == 1
+            product = graph.nodes[part].arguments[0] if negative else part
+            if graph.nodes[product].operation == "mul" and uses[product] == 1:
+                other = arguments[1 - last]
+                terms[node] = Term(product, other, negative, bool(last), (part, product))
+                break
+    return terms
 
 
 class _Emission:

@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdae.derivatives.user_rules import OwnRule
-from jaxdae.kernels.graph.dense_products import LARGE
+from jaxdae.kernels.graph.array_calls import LARGE
 from jaxdae.kernels.tracing.common_factors import regrouped
 from jaxdae.kernels.tracing.invariants import parted
-from jaxdae.kernels.tracing.open_loops import with_open_loops
+from jaxdae.kernels.tracing.loops import with_open_loops
 from jaxdae.kernels.tracing.product_parts import assembled, factored, Pieces
 from jaxdae.kernels.tracing.subprograms import call, Shared, Subprogram, subprogram
 from jaxdae.kernels.tracing.trace import scalarize, UnsupportedOperationError

@@ -10,9 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdae.kernels.graph.dense_products import called, Layout, OUTER, Product
+from jaxdae.kernels.graph.array_calls import called, Layout, mapped, OUTER, Product
 from jaxdae.kernels.graph.expressions import Graph, RESULT
-from jaxdae.kernels.graph.maps import mapped
 
 # Operations that are linear in all of their arguments.
 SUMS = ("add", "sub", "neg")

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 from jax import lax
 
-from jaxdae.kernels.graph import dense_products, maps
+from jaxdae.kernels.graph import array_calls
 from jaxdae.kernels.graph.expressions import Graph
 from jaxdae.kernels.graph.operations import OPERATIONS
 from jaxdae.kernels.tracing import casts, indexing, linear_algebra, product_parts
@@ -45,7 +45,7 @@ def _same(operation: str) -> Callable:
                 return [Symbols(result)]
         if graph.loops and not counted and not boolean:
             nodes = list(np.broadcast_arrays(*(as_symbols(graph, x).nodes for x in arguments)))
-            result = maps.mapped(graph, operation, nodes)
+            result = array_calls.mapped(graph, operation, nodes)
             if result is not None:
                 return [Symbols(result)]
         return [elementwise(graph, operation, *arguments)]
@@ -166,7 +166,7 @@ def _dot_general(graph: Graph, equation, arguments: list[Value]) -> list[Value]:
 
 def _product(graph: Graph, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Nodes of a matrix product: of a large one as a loop, of others written out."""
-    result = dense_products.product(graph, a, b) if graph.loops else None
+    result = array_calls.product(graph, a, b) if graph.loops else None
     if result is not None:
         return result
     columns = b.T.tolist()

@@ -10,8 +10,8 @@ import pytest
 
 from jaxdae import Baumgarte, Multipliers, State
 from jaxdae.kernels import native, scalarize
+from jaxdae.kernels.emission.instructions import fused_terms
 from jaxdae.kernels.graph.expressions import Graph
-from jaxdae.kernels.graph.fused_terms import fused_terms
 from jaxdae.kernels.tracing.common_factors import regrouped
 from jaxdae.kernels.tracing.invariants import parted
 from jaxdae.kernels.tracing.trace import ScalarProgram
