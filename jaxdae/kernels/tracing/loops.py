@@ -33,7 +33,7 @@ from jaxdae.kernels.tracing.control_flow import (
     written_out,
 )
 from jaxdae.kernels.tracing.subprograms import Subprogram
-from jaxdae.kernels.tracing.trace import scalarize, ScalarProgram
+from jaxdae.kernels.tracing.trace import ScalarProgram
 
 # Loops of fewer operations, turn by turn, are written out, with what is known of each turn.
 _FEWEST = 4000
@@ -277,11 +277,6 @@ def _end(scan: Scan, j: int, step: int) -> np.ndarray:
 
 
 # Loops that turn as often as values say: a lane that is done keeps what it has, others go on.
-
-
-def with_open_loops(function: Callable, *shapes: jax.ShapeDtypeStruct) -> ScalarProgram:
-    """A function as scalar operations, in which loops may turn as often as values say."""
-    return scalarize(function, *shapes, loops=True, open_ended=True)
 
 
 # Counts of turns are held exactly up to here, also in single precision.

@@ -8,7 +8,7 @@ from jax import lax
 from jaxdae.kernels.graph import array_calls
 from jaxdae.kernels.graph.expressions import Graph
 from jaxdae.kernels.graph.operations import OPERATIONS
-from jaxdae.kernels.tracing import casts, indexing, linear_algebra, product_parts
+from jaxdae.kernels.tracing import indexing, linear_algebra, product_parts
 from jaxdae.kernels.tracing.arrays import (
     as_numbers,
     as_symbols,
@@ -206,6 +206,19 @@ def _round(graph: Graph, equation, arguments: list[Value]) -> list[Value]:
     return [elementwise(graph, "rint", arguments[0])]
 
 
+# Of the exponent and of the mantissa.
+_BITS = {np.dtype(np.float64): (11, 52), np.dtype(np.float32): (8, 23)}
+
+
+def _reduce_precision(graph: Graph, equation, arguments: list[Value]) -> list[Value]:
+    bits = equation.params["exponent_bits"], equation.params["mantissa_bits"]
+    if bits == _BITS.get(np.dtype(equation.outvars[0].aval.dtype)):
+        return arguments
+    if bits != (8, 23) or graph.dtype != np.float64:
+        raise Refusal(f"numbers of {bits[0]} and {bits[1]} bits stand in a kernel of {graph.dtype}")
+    return [elementwise(graph, "single", arguments[0])]
+
+
 def _composed(function: Callable) -> Callable:
     """A rule for each entry, from `function(do, *arguments)` with `do(operation, *values)`."""
 
@@ -273,7 +286,7 @@ RULES: dict[str, Callable] = {
     "polynomial": _composed(_polynomial),
     "clamp": _composed(lambda do, low, x, high: do("min", do("max", x, low), high)),
     "log2": _entry_by_entry(lambda do, x: do("mul", do("log", x), np.asarray(1 / np.log(2.0)))),
-    "reduce_precision": casts.reduced,
+    "reduce_precision": _reduce_precision,
     "rsqrt": _entry_by_entry(lambda do, x: do("div", _ONE, do("sqrt", x))),
     "logistic": _entry_by_entry(
         lambda do, x: do("div", _ONE, do("add", _ONE, do("exp", do("neg", x))))

@@ -5,19 +5,18 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.extend.core as jex
+import jax.numpy as jnp
 import numpy as np
 
 from jaxdae.derivatives.user_rules import own_rules, OwnRule
 from jaxdae.kernels.graph.expressions import Graph, INPUT, TooManyOperations
-from jaxdae.kernels.tracing import (
-    casts,
-    linear_algebra,
-    parameters,
-    zero_signs,
-)
+from jaxdae.kernels.graph.operations import OPERATIONS
+from jaxdae.kernels.tracing import linear_algebra, parameters, zero_signs
 from jaxdae.kernels.tracing.arrays import (
     as_known,
     as_symbols,
+    COMPLEX,
+    elementwise,
     first_refused,
     Refusal,
     Refused,
@@ -25,7 +24,7 @@ from jaxdae.kernels.tracing.arrays import (
     Value,
 )
 from jaxdae.kernels.tracing.control_flow import CALLS, PLAIN_CALLS
-from jaxdae.kernels.tracing.known_numbers import known, on_host
+from jaxdae.kernels.tracing.indexing import MOVEMENTS
 from jaxdae.kernels.tracing.rules import CALL_PRIMITIVE, RULES
 
 
@@ -97,6 +96,9 @@ def scalarize(
     Raises:
         UnsupportedOperationError: naming the primitive, and the place in the user's code.
     """
+    # It adds the rules of loops, whose turns are programs.
+    import jaxdae.kernels.tracing.loops  # noqa: F401
+
     shapes = tuple(jax.ShapeDtypeStruct(np.shape(x), x.dtype) for x in arguments)
     closed = jax.make_jaxpr(function)(*shapes)
     sizes = [int(np.prod(x.shape)) for x in shapes]
@@ -179,19 +181,43 @@ def _found(graph: Graph, equation, arguments: list[Value]) -> list[Value]:
     # A call stays one where its arguments are known: what it calls is known only to the module.
     called = equation.primitive.name == CALL_PRIMITIVE
     if not called and not any(isinstance(x, Symbols) for x in arguments):
-        return on_host(equation, arguments)
+        return _on_host(equation, arguments)
     rule = RULES.get(equation.primitive.name)
     if rule is None:
         reason = linear_algebra.ITERATIVE.get(equation.primitive.name, "there is no rule for it")
         raise Refusal(reason)
     parameters.check(equation.primitive.name, equation.params)
-    casts.check(graph, (x.aval for x in (*equation.invars, *equation.outvars)))
+    _check_types(graph, (x.aval for x in (*equation.invars, *equation.outvars)))
     graph.exact = id(equation) in graph.readers
     results = rule(graph, equation, arguments)
     return [
-        casts.kept(graph, value, x.aval.dtype)
+        _as_typed(graph, value, x.aval.dtype)
         for value, x in zip(results, equation.outvars, strict=True)
     ]
+
+
+_DOUBLE, _SINGLE = np.dtype(np.float64), np.dtype(np.float32)
+
+
+def _check_types(graph: Graph, shapes) -> None:
+    """Refuse arguments and results of types whose numbers a kernel cannot compute with."""
+    for shape in shapes:
+        kind = shape.dtype
+        if jnp.issubdtype(kind, jnp.complexfloating):
+            raise Refusal(COMPLEX)
+        if not (kind in (_DOUBLE, _SINGLE) or jnp.issubdtype(kind, np.integer) or kind == np.bool_):
+            raise Refusal(f"kernels compute with no numbers of type {kind}")
+        # What stems from Python's numbers alone is rounded where it meets a number of an array.
+        if kind == _DOUBLE and graph.dtype == _SINGLE and not shape.weak_type:
+            raise Refusal("numbers of double precision stand in a kernel of single precision")
+
+
+def _as_typed(graph: Graph, value: Value, dtype) -> Value:
+    """A result as its type has it: in double precision, numbers of single precision are rounded."""
+    rounds = isinstance(value, Symbols) and not value.boolean and value.bounds is None
+    if rounds and graph.dtype == _DOUBLE and dtype == _SINGLE:
+        return elementwise(graph, "single", value)
+    return value
 
 
 def _placed(results: list, equation) -> list:
@@ -213,3 +239,81 @@ def _place(equation) -> str | None:
         if not any(part in frame.file_name.replace("\\", "/") for part in inside):
             return f"{frame.file_name}:{frame.line_num} ({frame.function_name})"
     return None
+
+
+# Numbers that are known while a program is traced.
+
+# What NumPy does to the last bit as JAX; each shape of a primitive that JAX does itself is
+# compiled first, which takes longer than all the rest.
+_EXACT = ("add", "sub", "mul", "neg", "max", "min", "lt", "le", "eq", "ne")
+_OTHERS: dict[str, Callable] = {"add_any": np.add, "gt": np.greater, "ge": np.greater_equal}
+_LOGICAL = ("and", "or", "xor", "not")
+
+
+def _on_host(equation, values: list) -> list[Any]:
+    """Results of an equation whose arguments are all known."""
+    name, params = equation.primitive.name, equation.params
+    if not all(isinstance(x, np.ndarray) for x in values):
+        return _by_jax(equation.primitive, values, params)
+    if name in MOVEMENTS and _is_understood(name, params):
+        results = MOVEMENTS[name](*values, **params)
+        return results if equation.primitive.multiple_results else [results]
+    result = _by_numpy(name, params, values)
+    return _by_jax(equation.primitive, values, params) if result is None else [result]
+
+
+def _is_understood(name: str, params) -> bool:
+    try:
+        parameters.check(name, params)
+    except Refusal:
+        return False
+    return True
+
+
+def _by_numpy(name: str, params, values):
+    with np.errstate(all="ignore"):
+        exact = name in _EXACT and all(_plain(x) for x in values)
+        if exact or (name in _LOGICAL and all(x.dtype == np.bool_ for x in values)):
+            return np.asarray(OPERATIONS[name].evaluate(*values))
+        if name in _OTHERS and all(_plain(x) for x in values):
+            return np.asarray(_OTHERS[name](*values))
+        if name == "div" and all(x.dtype.kind == "f" for x in values):
+            return np.asarray(np.divide(*values))
+        if name == "integer_pow" and params["y"] == 2 and _plain(values[0]):
+            return np.asarray(values[0] * values[0])
+        if name == "iota":
+            return _iota(**params)
+        if name == "convert_element_type" and _keeps(values[0], params["new_dtype"]):
+            return values[0].astype(params["new_dtype"])
+        if name == "select_n" and values[0].dtype == np.bool_:
+            return np.where(values[0], values[2], values[1])
+    return None
+
+
+def _plain(x) -> bool:
+    return x.dtype.kind in "fiu"
+
+
+def _keeps(x, dtype) -> bool:
+    """Not the conversions of NaN and of numbers too large, which processors do differently."""
+    dtype = jnp.dtype(dtype)
+    simple = dtype.kind in "fiub" and x.dtype.kind in "fiub"
+    return simple and not (x.dtype.kind == "f" and dtype.kind in "iu")
+
+
+def _iota(*, dtype, shape, dimension, **_):
+    ones = [1] * len(shape)
+    ones[dimension] = -1
+    return np.broadcast_to(np.arange(shape[dimension], dtype=dtype).reshape(ones), shape)
+
+
+def _by_jax(primitive, values, params) -> list[Any]:
+    with jax.ensure_compile_time_eval():
+        results: Any = primitive.bind(*map(jnp.asarray, values), **params)
+    return [known(x) for x in (results if primitive.multiple_results else [results])]
+
+
+def known(x, dtype=None) -> Any:
+    """Numbers as NumPy's, keys of random numbers as they are."""
+    keys = hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jax.dtypes.extended)
+    return x if keys else np.asarray(x, dtype)

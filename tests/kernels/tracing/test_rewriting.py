@@ -12,8 +12,7 @@ from jaxdae import Baumgarte, Multipliers, State
 from jaxdae.kernels import native, scalarize
 from jaxdae.kernels.emission.instructions import fused_terms
 from jaxdae.kernels.graph.expressions import Graph
-from jaxdae.kernels.tracing.common_factors import regrouped
-from jaxdae.kernels.tracing.invariants import parted
+from jaxdae.kernels.tracing.rewriting import parted, regrouped
 from jaxdae.kernels.tracing.trace import ScalarProgram
 from jaxdae.linalg.positive_definite import solve_positive_definite
 from jaxdae.models import TwoLinkManipulator

@@ -11,8 +11,7 @@ import pytest
 
 import jaxdae
 from jaxdae.kernels import native, scalarize
-from jaxdae.kernels.tracing.common_factors import regrouped
-from jaxdae.kernels.tracing.invariants import parted
+from jaxdae.kernels.tracing.rewriting import parted, regrouped
 from jaxdae.models import AndrewsMechanism, TwoLinkManipulator
 from jaxdae.results.readings import with_positive_zeros
 from jaxdae.solvers import RK4

@@ -1,4 +1,4 @@
-"""Products written so that terms share their factors.
+"""Programs rewritten to cost less: terms share their factors, and what stays the same is done once.
 
 Derivatives of `m l cos(q)` by position and time are products of the same factors in other orders:
 `(m l) (w cos(q))`, `w ((m l) sin(q))`. A product of `k` numbers has a relative error of at most
@@ -7,10 +7,12 @@ Derivatives of `m l cos(q)` by position and time are products of the same factor
 
 from heapq import heappop, heappush
 from itertools import combinations
+from typing import NamedTuple
 
+import jax
 import numpy as np
 
-from jaxdae.kernels.graph.expressions import copied, Graph
+from jaxdae.kernels.graph.expressions import CONSTANT, copied, Graph, INPUT
 from jaxdae.kernels.tracing.trace import ScalarProgram
 
 # Longer products are not divided: they have too many parts.
@@ -25,14 +27,9 @@ def regrouped(program: ScalarProgram) -> ScalarProgram:
 
     A product is made of two parts that the program has anyway, if there are such ones. No product
     is computed that the program does not compute: what was within the range of the type stays so.
-
-    Args:
-        program: what is computed, in double precision; the range of single precision is so small
-            that products of masses and lengths could leave it in one order and not in another.
-
-    Returns:
-        A program of the same arguments and results, equal but for rounding; the given one, where
-        nothing is won.
+    That of single precision is so small that products of masses and lengths could leave it in one
+    order and not in another. The result is equal but for rounding, and the given program where
+    nothing is won.
     """
     graph = program.graph
     needed = graph.needed(program.outputs)
@@ -60,13 +57,7 @@ def _factors(graph: Graph, needed: list[int]) -> dict[int, Factors]:
 
 
 class _Regrouped:
-    """A new graph in which products are made of shared parts.
-
-    Args:
-        graph: the old one.
-        needed: nodes of the program, in order.
-        outputs: those among them that are results.
-    """
+    """A new graph in which products are made of shared parts."""
 
     def __init__(self, graph: Graph, needed: list[int], outputs):
         self._old, self.graph = graph, Graph(graph.varying, exact=True)
@@ -153,3 +144,83 @@ def _splits(factors: Factors):
             if part not in seen:
                 seen.add(part)
                 yield part, tuple(factors[i] for i in places if i not in chosen)
+
+
+# What a program computes from arguments that stay the same from call to call.
+
+# Values that are kept. Each is a vector of every block of members, and all of them are stored by
+# one function, which takes quadratic time to compile.
+_MOST = 512
+
+
+class Parts(NamedTuple):
+    """A program in two parts.
+
+    Args:
+        first: the invariant values, shape (k,), from the arguments that stay the same.
+        rest: the results, from all arguments and, behind them, the invariant values.
+    """
+
+    first: ScalarProgram
+    rest: ScalarProgram
+
+
+def parted(program: ScalarProgram, varying: int) -> Parts:
+    """Take out of a program what is the same in all calls, if that is not too much.
+
+    Products of masses and lengths, or pivots of constant entries of a mass matrix, are the same in
+    all stages of all steps of a run. Both parts together do the same operations. So many first
+    arguments change from call to call.
+    """
+    graph = program.graph
+    sizes = [int(np.prod(x.shape)) for x in program.inputs]
+    start, end = sum(sizes[:varying]), sum(sizes)
+    if graph.varying != start:
+        raise ValueError(f"the program has {graph.varying} varying inputs, not {start}.")
+    left, taken = _divided(graph, program.outputs)
+    if len(taken) > _MOST:
+        left, taken = graph.needed(program.outputs), []
+    shape = jax.ShapeDtypeStruct((len(taken),), program.inputs[0].dtype)
+    within = graph.needed(taken)
+    # The inputs of the first part are numbered anew, without those that vary.
+    numbers = {x: graph.nodes[x].arguments[0] - start for x in within if _is_input(graph, x)}
+    first = _part(graph, within, numbers, taken)
+    rest = _part(graph, left, {x: end + i for i, x in enumerate(taken)}, program.outputs)
+    return Parts(
+        ScalarProgram(*first, program.inputs[varying:], (shape,)),
+        ScalarProgram(*rest, (*program.inputs, shape), program.results),
+    )
+
+
+def _is_input(graph: Graph, node: int) -> bool:
+    return graph.nodes[node].operation == INPUT
+
+
+def _divided(graph: Graph, outputs) -> tuple[list[int], list[int]]:
+    """Nodes that are left, and those among them that are taken from the invariant values."""
+    left: set[int] = set()
+    taken: set[int] = set()
+    waiting = [int(x) for x in outputs]
+    while waiting:
+        node = waiting.pop()
+        if node in left:
+            continue
+        left.add(node)
+        numbers = graph.nodes[node].operation in (CONSTANT, INPUT)
+        # Truth values are not kept, but what they compare.
+        if graph.fixed(node) and not numbers and not graph.is_boolean(node):
+            taken.add(node)
+        else:
+            waiting.extend(graph.operands(node))
+    return sorted(left), sorted(taken)
+
+
+def _part(graph: Graph, nodes: list[int], inputs: dict[int, int], outputs):
+    """A graph of some nodes, of which some are inputs; and the outputs in it."""
+    part, known = Graph(exact=True), {}
+    for node in nodes:
+        if node in inputs:
+            known[node] = part.input(inputs[node])
+        else:
+            known[node] = copied(graph, node, part, known.__getitem__)
+    return part, np.array([known[int(x)] for x in outputs], np.int32)
