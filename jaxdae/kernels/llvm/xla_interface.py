@@ -105,8 +105,7 @@ def capsule(address: int | None) -> Any:
 def handler(rank: int) -> list[Definition]:
     """Definition of `@handler(call frame)`, which XLA calls, and which calls `@share`.
 
-    Args:
-        rank: number of leading axes of the first result, which are the batch.
+    So many leading axes of the first result are the batch.
     """
     w, frame = Writer(), "%frame"
     extension = w.load("ptr", w.field(frame, CallFrame.extension_start))

@@ -50,13 +50,10 @@ def table() -> Definition:
 
 
 def reduced(x: Number) -> tuple[Number, Number, Number]:
-    """What one angle is beyond its quarter turns, a number whose bits end in theirs, and an error.
+    """What an angle is beyond its quarter turns, a number whose bits end in theirs, and an error.
 
-    Args:
-        x: a number, no vector. Only of one that is larger than one comes anything of use.
-
-    Returns:
-        The rest, that number, and the rest's own rounding error. Of infinity the rest is NaN.
+    That is the rest's own rounding error; of infinity the rest is NaN. The angle is a number, no
+    vector, and larger than one.
     """
     p, size = precision(x.dtype), abs(x).bits().resized("i64")
     exponent, one = size >> p.mantissa, 1 << p.mantissa
