@@ -24,7 +24,7 @@ def emit(
     calls: Any = None,
     far: list[Number] | None = None,
 ) -> list[Any]:
-    """Write the instructions of a program.
+    """Write the instructions of a program; registers or constants of all outputs.
 
     Args:
         writer: where to.
@@ -35,9 +35,6 @@ def emit(
             where they are wanted by themselves, for which nothing is returned.
         far: gets how far arguments of functions are, which are wrong where these are too large.
             Without it functions see to that themselves.
-
-    Returns:
-        Registers or constants of all outputs.
     """
     return _Emission(writer, program, inputs, calls, far).write()
 

@@ -41,7 +41,7 @@ class _Scalars:
 
 
 def _of_matrices(factorize: Callable, *cores: int) -> Callable:
-    """A rule for a batch, from a function of the matrices of one member, which have so many axes."""
+    """A rule for a batch, from a function of one member's matrices, which have so many axes."""
 
     def rule(graph: Graph, equation, arguments: list[Value]) -> list[Symbols]:
         nodes = [as_symbols(graph, x).nodes for x in arguments]

@@ -40,15 +40,10 @@ _BARRIERS = frozenset((
 
 
 def readers(closed: Any, results: bool) -> dict[int, Any]:
-    """Equations whose zeros are read, by their identity.
+    """Equations whose zeros are read, by their identity, of a program and of those inside of it.
 
-    Args:
-        closed: a program of JAX.
-        results: whether the signs of its results are read.
-
-    Returns:
-        Equations of the program and of those inside of it; they are kept, so that no other gets
-        the identity of one of them.
+    They are kept, so that no other gets the identity of one of them. It is said whether the signs
+    of the program's results are read.
     """
     equations: dict[int, Any] = {}
     jaxpr = getattr(closed, "jaxpr", closed)

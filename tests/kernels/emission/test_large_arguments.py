@@ -10,7 +10,7 @@ import pytest
 from helpers.host_functions import definitions, on_host
 from jaxdae.kernels.emission.elementary_functions import VECTOR_FUNCTIONS
 from jaxdae.kernels.llvm.mathematics.constants import precision
-from jaxdae.kernels.llvm.mathematics.large_angles import two_over_pi
+from jaxdae.kernels.llvm.mathematics.trigonometric import two_over_pi
 from jaxdae.kernels.llvm.module import Module
 from oracles.angles import half_pi, reduced, sine_and_cosine, tangent
 
