@@ -31,9 +31,71 @@ def regrouped(program: ScalarProgram) -> ScalarProgram:
     order and not in another. The result is equal but for rounding, and the given program where
     nothing is won.
     """
-    graph = program.graph
-    needed = graph.needed(program.outputs)
-    result = _Regrouped(graph, needed, program.outputs).program(program)
+    old, outputs = program.graph, program.outputs
+    needed = old.needed(outputs)
+    factors = _factors(old, needed)
+    # Of products of the same factors the first one stands for all.
+    known: dict[Factors, int] = {}
+    for node, own in factors.items():
+        known.setdefault(own, node)
+    wanted: set[int] = set()
+    waiting: list[tuple[int, int]] = []
+
+    def first(node) -> int:
+        """The product that stands for this one; other nodes stand for themselves."""
+        return known.get(factors.get(int(node), ()), int(node))
+
+    def want(nodes) -> None:
+        for node in map(first, nodes):
+            if node not in wanted:
+                wanted.add(node)
+                if node in factors:
+                    heappush(waiting, (-len(factors[node]), -node))
+
+    def news(nodes) -> int:
+        """How many of them would be computed for this product alone."""
+        return sum(x in factors and x not in wanted for x in set(nodes))
+
+    def divided(node: int) -> tuple[int, ...]:
+        """Two parts, as few of them new as possible; as it is written among equals."""
+        result = tuple(map(first, old.nodes[node].arguments))
+        fewest = news(result)
+        if fewest and factors[node] != tuple(sorted(old.nodes[node].arguments)):
+            for split in _splits(factors[node]):
+                parts = tuple(x[0] if len(x) == 1 else known.get(x, -1) for x in split)
+                if -1 not in parts and news(parts) < fewest:
+                    result, fewest = parts, news(parts)
+        return result
+
+    want(outputs)
+    for node in needed:
+        if node not in factors:
+            want(old.operands(node))
+    parts: dict[int, tuple[int, ...]] = {}
+    # The longest first: their parts are wanted, too.
+    while waiting:
+        node = -heappop(waiting)[1]
+        parts[node] = divided(node)
+        want(parts[node])
+    new, values = Graph(old.varying, exact=True), {}
+    todo = [first(x) for x in outputs]
+    while todo:
+        node = todo[-1]
+        missing = [
+            x for x in parts.get(node) or tuple(map(first, old.operands(node))) if x not in values
+        ]
+        todo.extend(missing)
+        if missing:
+            continue
+        todo.pop()
+        if node in values:
+            continue
+        if node in parts:
+            values[node] = new.apply("mul", *(values[x] for x in parts[node]))
+        else:
+            values[node] = copied(old, node, new, lambda x: values[first(x)])
+    nodes = np.array([values[first(x)] for x in outputs], np.int32)
+    result = program._replace(graph=new, outputs=nodes)
     return result if _cost(result) < _cost(program) else program
 
 
@@ -54,84 +116,6 @@ def _factors(graph: Graph, needed: list[int]) -> dict[int, Factors]:
             short = len(first) + len(second) <= _LONGEST
             result[node] = tuple(sorted(first + second if short else arguments))
     return result
-
-
-class _Regrouped:
-    """A new graph in which products are made of shared parts."""
-
-    def __init__(self, graph: Graph, needed: list[int], outputs):
-        self._old, self.graph = graph, Graph(graph.varying, exact=True)
-        self._factors = _factors(graph, needed)
-        # Of products of the same factors the first one stands for all.
-        self._known: dict[Factors, int] = {}
-        for node, factors in self._factors.items():
-            self._known.setdefault(factors, node)
-        self._wanted: set[int] = set()
-        self._waiting: list[tuple[int, int]] = []
-        self._want(outputs)
-        for node in needed:
-            if node not in self._factors:
-                self._want(graph.operands(node))
-        self._parts: dict[int, tuple[int, ...]] = {}
-        # The longest first: their parts are wanted, too.
-        while self._waiting:
-            _, negative = heappop(self._waiting)
-            self._parts[-negative] = self._divided(-negative)
-            self._want(self._parts[-negative])
-        self._values: dict[int, int] = {}
-
-    def _first(self, node) -> int:
-        """The product that stands for this one; other nodes stand for themselves."""
-        return self._known.get(self._factors.get(int(node), ()), int(node))
-
-    def _want(self, nodes) -> None:
-        for node in map(self._first, nodes):
-            if node not in self._wanted:
-                self._wanted.add(node)
-                if node in self._factors:
-                    heappush(self._waiting, (-len(self._factors[node]), -node))
-
-    def _divided(self, node: int) -> tuple[int, ...]:
-        """Two parts, as few of them new as possible; as it is written among equals."""
-        factors = self._factors[node]
-        result = tuple(map(self._first, self._old.nodes[node].arguments))
-        fewest = self._news(result)
-        if fewest and factors != tuple(sorted(self._old.nodes[node].arguments)):
-            for split in _splits(factors):
-                parts = self._as_they_are(split)
-                if parts and self._news(parts) < fewest:
-                    result, fewest = parts, self._news(parts)
-        return result
-
-    def _as_they_are(self, split) -> tuple[int, ...]:
-        """Nodes of parts, if the program has them all."""
-        result = [x[0] if len(x) == 1 else self._known.get(x) for x in split]
-        return tuple(x for x in result if x is not None) if None not in result else ()
-
-    def _news(self, nodes) -> int:
-        """How many of them would be computed for this product alone."""
-        return sum(x in self._factors and x not in self._wanted for x in set(nodes))
-
-    def program(self, program: ScalarProgram) -> ScalarProgram:
-        """The program on the new graph."""
-        outputs = [self._first(x) for x in program.outputs]
-        waiting = list(outputs)
-        while waiting:
-            node = waiting[-1]
-            missing = [x for x in self._operands(node) if x not in self._values]
-            waiting.extend(missing)
-            if not missing:
-                self._values.setdefault(waiting.pop(), self._made(node))
-        nodes = np.array([self._values[x] for x in outputs], np.int32)
-        return program._replace(graph=self.graph, outputs=nodes)
-
-    def _operands(self, node: int) -> tuple[int, ...]:
-        return self._parts.get(node) or tuple(map(self._first, self._old.operands(node)))
-
-    def _made(self, node: int) -> int:
-        if node in self._parts:
-            return self.graph.apply("mul", *(self._values[x] for x in self._parts[node]))
-        return copied(self._old, node, self.graph, lambda x: self._values[self._first(x)])
 
 
 def _splits(factors: Factors):
@@ -183,17 +167,15 @@ def parted(program: ScalarProgram, varying: int) -> Parts:
     shape = jax.ShapeDtypeStruct((len(taken),), program.inputs[0].dtype)
     within = graph.needed(taken)
     # The inputs of the first part are numbered anew, without those that vary.
-    numbers = {x: graph.nodes[x].arguments[0] - start for x in within if _is_input(graph, x)}
+    numbers = {
+        x: graph.nodes[x].arguments[0] - start for x in within if graph.nodes[x].operation == INPUT
+    }
     first = _part(graph, within, numbers, taken)
     rest = _part(graph, left, {x: end + i for i, x in enumerate(taken)}, program.outputs)
     return Parts(
         ScalarProgram(*first, program.inputs[varying:], (shape,)),
         ScalarProgram(*rest, (*program.inputs, shape), program.results),
     )
-
-
-def _is_input(graph: Graph, node: int) -> bool:
-    return graph.nodes[node].operation == INPUT
 
 
 def _divided(graph: Graph, outputs) -> tuple[list[int], list[int]]:
