@@ -219,11 +219,13 @@ class _Library:
         """The function of a program, or of its versions."""
         if one not in self.fast:
             return [self.careful(one, one.name)]
-        w = _FastWriter(self, one)
+        far: list[Number] = []
+        w = _FunctionWriter(self, one, far)
         w.straight()
+        farthest = elementary_functions.farthest(w, far)
         inline = "alwaysinline " if self.fast[one] else ""
         return [
-            w.define(f"{one.name}.near", parameters(one), w.vector, w.farthest(), inline),
+            w.define(f"{one.name}.near", parameters(one), w.vector, farthest, inline),
             self.careful(one, f"{one.name}.careful", "cold noinline "),
             self._choice(one),
         ]
@@ -268,10 +270,14 @@ def _looped(one: Subprogram, width: int, dtype: Any, register_width: int) -> Ent
 
 
 class _FunctionWriter(Writer):
-    """A writer that knows where arguments are, and keeps room for those of calls."""
+    """A writer that knows where arguments are, and keeps room for those of calls.
 
-    def __init__(self, library: _Library, one: Subprogram):
+    That of a fast version is given a list, which gets how far arguments of functions are.
+    """
+
+    def __init__(self, library: _Library, one: Subprogram, far: list[Number] | None = None):
         super().__init__(library.width, library.dtype)
+        self._far = far
         self._library, self._program, self._graph = library, one.program, one.program.graph
         self._sizes = [int(np.prod(x.shape)) for x in one.program.inputs]
         self._starts = np.concatenate([[0], np.cumsum(self._sizes)])
@@ -282,14 +288,14 @@ class _FunctionWriter(Writer):
         self._places = placed(one.program, self._shared)
         self.written = self._places.written
 
-    def straight(self, far: list[Number] | None = None) -> None:
+    def straight(self) -> None:
         """Write all of the program."""
-        registers = iter(emit(self, self._program, self.input, self, far))
+        registers = iter(emit(self, self._program, self.input, self, self._far))
         for i, result in enumerate(self._program.results):
             for j in range(int(np.prod(result.shape))):
                 register = next(registers)
                 if register is not None:
-                    self.store_number(register, f"%r{i}_", j)
+                    self.store(self.vector, register, self._place(f"%r{i}_", j))
         for x in self._places.runs:
             source = self._in_memory(x.nodes)
             assert source is not None
@@ -303,7 +309,9 @@ class _FunctionWriter(Writer):
 
     def write(self, node: int, callee: Callee, arguments, register) -> None:
         """Call a function. What is in memory already is not copied."""
-        operands = [self._operand(x, register) for x in arguments]
+        operands = [
+            self._in_memory(x) or Operand(self._stored(x, register), False) for x in arguments
+        ]
         shared = self._accepted(callee, [x.shared for x in operands])
         for i, nodes in enumerate(arguments):
             if shared[i] != operands[i].shared:
@@ -316,14 +324,12 @@ class _FunctionWriter(Writer):
             for start, size in zip(starts, sizes, strict=True)
         ]
         count = [f"i64 {callee.size}"] if isinstance(callee, Map) else []
-        pointers = [*(x.pointer for x in operands), *rooms]
-        self.call_program(callee, name, *(f"ptr {x}" for x in pointers), *count)
+        words = [*(f"ptr {x}" for x in (*(x.pointer for x in operands), *rooms)), *count]
+        if self._far is not None and callee in self._library.fast:
+            self._far.append(Number(self, self.invoke(self.vector, f"{name}.near", *words)))
+        else:
+            self.invoke("void", name, *words)
         self._results[node] = [(p, j) for p, n in zip(rooms, sizes, strict=True) for j in range(n)]
-
-    def call_program(self, callee: Callee, name: str, *arguments: str) -> None:
-        """Write the call itself."""
-        del callee
-        self.invoke("void", name, *arguments)
 
     def result(self, node: int, number: int) -> str:
         """Register that holds a result of a call."""
@@ -344,11 +350,8 @@ class _FunctionWriter(Writer):
         """Name of the function that is called, which is written where it is not of a program."""
         if isinstance(callee, Subprogram):
             return callee.name
-        names, beside = (
-            {Product: product_name, Map: map_name, Loop: loop_name},
-            self._library.beside,
-        )
-        name = names[type(callee)](callee, shared)
+        names: dict[Any, Any] = {Product: product_name, Map: map_name, Loop: loop_name}
+        name, beside = names[type(callee)](callee, shared), self._library.beside
         if name not in beside:
             beside[name] = self._written(callee, shared, name)
         return name
@@ -374,10 +377,6 @@ class _FunctionWriter(Writer):
         """Which argument has an input, and its number there."""
         array = int(np.searchsorted(self._starts, number, side="right")) - 1
         return array, number - int(self._starts[array])
-
-    def _operand(self, nodes: tuple[int, ...], register) -> Operand:
-        """Where an array is in memory; stored there, if it is not yet."""
-        return self._in_memory(nodes) or Operand(self._stored(nodes, register), False)
 
     def _in_memory(self, nodes: tuple[int, ...]) -> Operand | None:
         if not nodes or not are_consecutive(self._graph, nodes):
@@ -414,44 +413,15 @@ class _FunctionWriter(Writer):
                     self.copy_vectors(source.pointer, self._place(room, start), stop - start)
                     continue
                 for j in range(start, stop):
-                    self.store_number(register(nodes[j]), room, j)
+                    self.store(self.vector, register(nodes[j]), self._place(room, j))
             self._known[nodes] = room
         return self._known[nodes]
 
     def _load(self, pointer: str, j: int, shared: bool = False) -> str:
         place = self._place(pointer, j, shared)
-        return (
-            self.repeated(self.load(self.scalar, place))
-            if shared
-            else self.load(self.vector, place)
-        )
-
-    def store_number(self, register: Any, pointer: str, j: int) -> None:
-        """Store a vector as the number `j` of an array."""
-        self.store(self.vector, register, self._place(pointer, j))
+        if shared:
+            return self.repeated(self.load(self.scalar, place))
+        return self.load(self.vector, place)
 
     def _place(self, pointer: str, j: int, shared: bool = False) -> str:
         return self.place(self.scalar if shared else self.vector, pointer, j)
-
-
-class _FastWriter(_FunctionWriter):
-    """A writer of a fast version, which knows how far arguments of functions are."""
-
-    def __init__(self, library: _Library, one: Subprogram):
-        super().__init__(library, one)
-        self._far: list[Number] = []
-
-    def straight(self, far: list[Number] | None = None) -> None:
-        """Write all of the program."""
-        super().straight(self._far if far is None else far)
-
-    def farthest(self) -> Number:
-        """How far the arguments of its functions are."""
-        return elementary_functions.farthest(self, self._far)
-
-    def call_program(self, callee: Callee, name: str, *arguments: str) -> None:
-        """Write the call itself: of the fast version, where there is one."""
-        if callee not in self._library.fast:
-            super().call_program(callee, name, *arguments)
-        else:
-            self._far.append(Number(self, self.invoke(self.vector, f"{name}.near", *arguments)))
