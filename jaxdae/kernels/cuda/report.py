@@ -17,8 +17,7 @@ from jaxdae.kernels.emission.instructions import angles_of_both
 from jaxdae.kernels.graph.array_calls import Map, Product
 from jaxdae.kernels.graph.expressions import CALL, CONSTANT, INPUT, RESULT
 from jaxdae.kernels.graph.operations import OPERATIONS
-from jaxdae.kernels.tracing.subprograms import Subprogram
-from jaxdae.kernels.tracing.trace import ScalarProgram
+from jaxdae.kernels.tracing.subprograms import ScalarProgram, Subprogram
 
 
 class Device(NamedTuple):

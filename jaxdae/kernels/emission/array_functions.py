@@ -24,8 +24,7 @@ from jaxdae.kernels.llvm.module import Definition
 from jaxdae.kernels.llvm.registers import Number
 from jaxdae.kernels.llvm.writer import ALIGNMENT, Writer
 from jaxdae.kernels.tracing.loops import Loop
-from jaxdae.kernels.tracing.subprograms import called, Shared, Subprogram
-from jaxdae.kernels.tracing.trace import ScalarProgram
+from jaxdae.kernels.tracing.subprograms import called, ScalarProgram, Shared, Subprogram
 
 # Where arrays lie in memory.
 

@@ -11,7 +11,7 @@ from jaxdae.kernels.graph.expressions import CALL, CONSTANT, Graph, INPUT, RESUL
 from jaxdae.kernels.graph.operations import OPERATIONS
 from jaxdae.kernels.llvm.registers import Condition, Number, Register
 from jaxdae.kernels.llvm.writer import Writer
-from jaxdae.kernels.tracing.trace import ScalarProgram
+from jaxdae.kernels.tracing.subprograms import ScalarProgram
 
 # Results of `sincos`, in this order.
 _OF_BOTH = ("sin", "cos")

@@ -12,8 +12,8 @@ from jaxdae.derivatives.user_rules import OwnRule
 from jaxdae.kernels.graph.array_calls import LARGE
 from jaxdae.kernels.tracing.product_parts import assembled, factored, Pieces
 from jaxdae.kernels.tracing.rewriting import parted, regrouped
-from jaxdae.kernels.tracing.subprograms import call, Shared, Subprogram, subprogram
-from jaxdae.kernels.tracing.trace import scalarize, UnsupportedOperationError
+from jaxdae.kernels.tracing.subprograms import call, Shared, Subprogram
+from jaxdae.kernels.tracing.trace import scalarize, subprogram, UnsupportedOperationError
 
 # States of up to this many numbers are kept in registers.
 _IN_REGISTERS = 8

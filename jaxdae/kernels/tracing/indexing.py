@@ -420,7 +420,7 @@ def extremum(sign: int) -> Callable:
         best, place = value.like(rows[0]), as_symbols(graph, np.zeros(rows[0].shape))
         for i, row in enumerate(rows[1:], 1):
             row = value.like(row)
-            ahead = before(graph, best, row) if sign > 0 else before(graph, row, best)
+            ahead = elementwise(graph, "lt", *((best, row) if sign > 0 else (row, best)))
             if value.bounds is None:
                 ahead = _with_nan_first(graph, ahead, best, row)
             best = elementwise(graph, "select", ahead, row, best, bounds=value.bounds)
@@ -466,11 +466,6 @@ def _is_ahead(graph: Graph, a: Symbols, b: Symbols) -> Symbols:
     return elementwise(graph, "or", less, ordered)
 
 
-def before(graph: Graph, a: Symbols, b: Symbols) -> Symbols:
-    """`a < b`."""
-    return elementwise(graph, "lt", a, b)
-
-
 def sort(graph: Graph, equation, arguments: list[Value]) -> list[Value]:
     """Insertion of one entry after the other, all comparisons made; NaN comes last."""
     axis, keys = equation.params["dimension"], equation.params["num_keys"]
@@ -504,7 +499,7 @@ def _less(graph: Graph, a: Symbols, b: Symbols) -> Symbols:
     """`a < b`, NaN being larger than everything but NaN."""
     a, b = as_numbers(graph, a), as_numbers(graph, b)
     if a.bounds is not None:
-        return before(graph, a, b)
+        return elementwise(graph, "lt", a, b)
     greater = elementwise(graph, "le", b, a)
     number = elementwise(graph, "eq", a, a)
     less = elementwise(graph, "not", greater)

@@ -32,8 +32,7 @@ from jaxdae.kernels.tracing.control_flow import (
     unrolled,
     written_out,
 )
-from jaxdae.kernels.tracing.subprograms import Subprogram
-from jaxdae.kernels.tracing.trace import ScalarProgram
+from jaxdae.kernels.tracing.subprograms import ScalarProgram, Subprogram
 
 # Loops of fewer operations, turn by turn, are written out, with what is known of each turn.
 _FEWEST = 4000

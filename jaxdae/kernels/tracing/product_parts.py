@@ -48,7 +48,8 @@ class Factors(NamedTuple):
     @property
     def rank(self) -> Rank:
         """Which part it is."""
-        return Rank(self.start, *self.left.shape, self.right.shape[1])
+        (rows, terms), (_, columns) = self.left.shape, self.right.shape
+        return Rank(self.start, rows, terms, columns)
 
 
 def factors(graph: Graph, nodes: np.ndarray) -> list[Factors]:

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from jaxdae.kernels.graph.expressions import CONSTANT, copied, Graph, INPUT
-from jaxdae.kernels.tracing.trace import ScalarProgram
+from jaxdae.kernels.tracing.subprograms import ScalarProgram
 
 # Longer products are not divided: they have too many parts.
 _LONGEST = 8

@@ -228,16 +228,6 @@ def _composed(function: Callable) -> Callable:
     return rule
 
 
-def _entry_by_entry(function: Callable) -> Callable:
-    """The same, never as one call for many entries."""
-
-    def rule(graph: Graph, equation, arguments: list[Value]) -> list[Value]:
-        del equation
-        return [function(lambda *x: elementwise(graph, *x), *arguments)]
-
-    return rule
-
-
 def _polynomial(do: Callable, x: Value, *coefficients: Value) -> Value:
     """By Horner's rule; the coefficient of the highest power comes last."""
     *rest, result = coefficients
@@ -285,13 +275,11 @@ RULES: dict[str, Callable] = {
     "one_minus_square": _composed(lambda do, x: do("mul", do("add", _ONE, x), do("sub", _ONE, x))),
     "polynomial": _composed(_polynomial),
     "clamp": _composed(lambda do, low, x, high: do("min", do("max", x, low), high)),
-    "log2": _entry_by_entry(lambda do, x: do("mul", do("log", x), np.asarray(1 / np.log(2.0)))),
+    "log2": _composed(lambda do, x: do("mul", do("log", x), np.asarray(1 / np.log(2.0)))),
     "reduce_precision": _reduce_precision,
-    "rsqrt": _entry_by_entry(lambda do, x: do("div", _ONE, do("sqrt", x))),
-    "logistic": _entry_by_entry(
-        lambda do, x: do("div", _ONE, do("add", _ONE, do("exp", do("neg", x))))
-    ),
-    "exp2": _entry_by_entry(lambda do, x: do("pow", np.asarray(2.0), x)),
+    "rsqrt": _composed(lambda do, x: do("div", _ONE, do("sqrt", x))),
+    "logistic": _composed(lambda do, x: do("div", _ONE, do("add", _ONE, do("exp", do("neg", x))))),
+    "exp2": _composed(lambda do, x: do("pow", np.asarray(2.0), x)),
     "stop_gradient": _identity,
     "optimization_barrier": _identity,
     "sharding_constraint": _identity,

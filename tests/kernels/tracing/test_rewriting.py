@@ -13,7 +13,7 @@ from jaxdae.kernels import native, scalarize
 from jaxdae.kernels.emission.instructions import fused_terms
 from jaxdae.kernels.graph.expressions import Graph
 from jaxdae.kernels.tracing.rewriting import parted, regrouped
-from jaxdae.kernels.tracing.trace import ScalarProgram
+from jaxdae.kernels.tracing.subprograms import ScalarProgram
 from jaxdae.linalg.positive_definite import solve_positive_definite
 from jaxdae.models import TwoLinkManipulator
 
