@@ -36,10 +36,6 @@ def _slice(x, *, start_indices, limit_indices, strides):
     return x[tuple(map(slice, start_indices, limit_indices, steps))]
 
 
-def _split(x, *, sizes, axis):
-    return np.split(x, np.cumsum(sizes)[:-1], axis)
-
-
 def _pad(x, fill, *, padding_config):
     """First padded with gaps, then shifted; negative margins cut."""
     for axis, (low, high, gap) in enumerate(padding_config):
@@ -52,10 +48,6 @@ def _pad(x, fill, *, padding_config):
     return x
 
 
-def _unstack(x, *, axis):
-    return list(np.moveaxis(x, axis, 0))
-
-
 MOVEMENTS: dict[str, Callable] = {
     "reshape": _reshape,
     "squeeze": lambda x, *, dimensions: np.squeeze(x, tuple(dimensions)),
@@ -64,12 +56,12 @@ MOVEMENTS: dict[str, Callable] = {
     "slice": _slice,
     "concatenate": lambda *x, dimension: np.concatenate(x, dimension),
     "rev": lambda x, *, dimensions: np.flip(x, dimensions),
-    "split": _split,
+    "split": lambda x, *, sizes, axis: np.split(x, np.cumsum(sizes)[:-1], axis),
     "copy": lambda x: x,
     "copy_p": lambda x: x,
     "pad": _pad,
     "stack": lambda *x, axis: np.stack(x, axis),
-    "unstack": _unstack,
+    "unstack": lambda x, *, axis: list(np.moveaxis(x, axis, 0)),
     "tile": lambda x, *, reps: np.tile(x, reps),
 }
 
@@ -85,12 +77,8 @@ def start_of_slice(starts, shape, sizes) -> tuple[slice, ...]:
 class Windows:
     """Which entries of an operand a gather reads, or a scatter writes.
 
-    Args:
-        shape: of the operand.
-        window: sizes of the slices.
-        index_axes: axes of the operand that the index vectors count along.
-        dropped: axes of the operand that windows have but slices of the result do not.
-        batches: axes of the operand and of the indices that run together.
+    Slices have the sizes of a window; index vectors count along some axes of the operand. Some axes
+    of windows are dropped in the result; batches are axes of operand and indices that run together.
     """
 
     def __init__(self, shape, window, index_axes, dropped, batches):
