@@ -152,12 +152,6 @@ def test_threads_serve_several_members_each(method, monkeypatch):
     assert {(x.grid[0], x.block[0], x.words[-1]) for x in launched} == {(2, 2, 7)}
 
 
-def test_one_member_alone():
-    end, start = motion("pendulum", fixed)
-    _, launched = agree(lambda q, v: back(end, q, v), *start)
-    assert {x.words[-1] for x in launched} == {1}
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("method", [fixed, adaptive])
 def test_a_member_that_fails_leaves_the_others_alone(method):

@@ -56,23 +56,6 @@ def test_parameters_are_pointers_dimensions_and_the_number_of_members():
     assert (done.context, done.stream, done.text) == (CONTEXT, 0x2000, KERNEL.ptx)
 
 
-def test_pointers_above_half_of_the_address_space_arrive():
-    """Words are without sign: an address may have its highest bit set."""
-    machine = Machine(kernel=DeviceKernel(text(3), 1, 64, 64))
-    machine.cuda.make_current(0)
-    result = np.zeros(1)
-    call = Call([], [result])
-    place = ctypes.c_uint64.from_address(buffer_of(call) + 24)
-    place.value = 0xFFFF_8000_0000_0010
-    assert call.make(machine.handler.entry) is None
-    assert machine.cuda.launches[0].words == (0xFFFF_8000_0000_0010, 1, 1)
-
-
-def buffer_of(call: Call) -> int:
-    """Where the first result of a call is described."""
-    return ctypes.c_int64.from_address(call._frame[14]).value
-
-
 @pytest.mark.parametrize(
     ("members", "blocks"), [((1, 1), 1), ((1, 64), 1), ((1, 65), 2), ((2, 64), 2), ((9, 900), 2)]
 )
@@ -188,14 +171,6 @@ def test_a_call_of_another_layout_is_an_error_and_is_not_read(changed):
     found = machine.call(sizes=changed).error(machine.handler.entry)
     assert "by a layout that this release does not know; use another jaxlib" in found
     assert machine.cuda.launches == []
-
-
-def test_a_longer_frame_is_one_of_a_later_version():
-    machine = Machine()
-    assert (
-        machine.call(sizes={"frame": 200, "buffer": 64, "api": 240}).make(machine.handler.entry)
-        is None
-    )
 
 
 def test_where_xla_has_no_stream_its_own_error_goes_back():
