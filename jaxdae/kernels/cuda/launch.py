@@ -100,17 +100,8 @@ def register(kernel: DeviceKernel, content: str) -> str:
     """Make a kernel known to XLA on GPUs by NVIDIA.
 
     Nothing is asked of a driver before the kernel runs: programs for GPUs can be made where there
-    are none.
-
-    Args:
-        kernel: what is launched.
-        content: what it computes, in words that are the same on every machine.
-
-    Returns:
-        Name of the target of foreign-function calls; equal kernels have one.
-
-    Raises:
-        DriverError: where XLA's interface for such functions is another one.
+    are none. Returned is the name of the target of foreign-function calls; equal kernels have one.
+    Its first part tells what is computed, in words that are the same on every machine.
     """
     reason = xla.obstacle()
     if reason is not None:
