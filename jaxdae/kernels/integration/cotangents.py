@@ -3,7 +3,7 @@
 import math
 from typing import Any, NamedTuple
 
-from jaxdae.kernels.emission.dense_loops import padded, product_onto, Total, total_function
+from jaxdae.kernels.emission.loops import padded, product_onto, Total, total_function
 from jaxdae.kernels.llvm.batch_loops import Buffer, Lanes
 from jaxdae.kernels.llvm.module import Definition
 from jaxdae.kernels.tracing.product_parts import Pieces, Rank

@@ -9,13 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdae.derivatives.user_rules import OwnRule
-from jaxdae.kernels.graph.dense_products import LARGE
-from jaxdae.kernels.tracing.common_factors import regrouped
-from jaxdae.kernels.tracing.invariants import parted
-from jaxdae.kernels.tracing.open_loops import with_open_loops
+from jaxdae.kernels.graph.array_calls import LARGE
 from jaxdae.kernels.tracing.product_parts import assembled, factored, Pieces
-from jaxdae.kernels.tracing.subprograms import call, Shared, Subprogram, subprogram
-from jaxdae.kernels.tracing.trace import scalarize, UnsupportedOperationError
+from jaxdae.kernels.tracing.rewriting import parted, regrouped
+from jaxdae.kernels.tracing.subprograms import call, Shared, Subprogram
+from jaxdae.kernels.tracing.trace import scalarize, subprogram, UnsupportedOperationError
 
 # States of up to this many numbers are kept in registers.
 _IN_REGISTERS = 8
@@ -336,7 +334,7 @@ class InitialValueProblem:
         if self.method.evaluates_only and not open_ended:
             program = scalarize(function, *shapes, loops=True)
         else:
-            program = with_open_loops(function, *shapes)
+            program = scalarize(function, *shapes, loops=True, open_ended=True)
         return Subprogram(name, program, parameters=self._numbers(kinds))
 
     def _numbers(self, kinds) -> tuple[int | None, ...]:

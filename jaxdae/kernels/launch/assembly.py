@@ -13,7 +13,7 @@ from jaxdae.kernels.llvm.module import Definition, Module, stack_need
 from jaxdae.kernels.llvm.registers import Integer
 from jaxdae.kernels.llvm.threads import share
 from jaxdae.kernels.llvm.xla_interface import handler
-from jaxdae.kernels.tracing.trace import ScalarProgram
+from jaxdae.kernels.tracing.subprograms import ScalarProgram
 
 
 def definitions(program: ScalarProgram, lanes: Lanes, axes: Axes) -> list[Definition]:

@@ -17,7 +17,8 @@ from jaxdae.kernels.launch.assembly import definitions
 from jaxdae.kernels.launch.platforms import on_platforms, Platform, Work
 from jaxdae.kernels.launch.tangents import pushed, stacked
 from jaxdae.kernels.llvm.batch_loops import Lanes
-from jaxdae.kernels.tracing.trace import scalarize, ScalarProgram, UnsupportedOperationError
+from jaxdae.kernels.tracing.subprograms import ScalarProgram
+from jaxdae.kernels.tracing.trace import scalarize, UnsupportedOperationError
 
 
 class _Kernel:

@@ -12,7 +12,7 @@ from jaxdae.derivatives.batch_axes import Axes
 from jaxdae.kernels.launch.assembly import assembled
 from jaxdae.kernels.llvm import machine_code
 from jaxdae.kernels.llvm.batch_loops import Lanes, Signature
-from jaxdae.kernels.llvm.module import Definition, Module
+from jaxdae.kernels.llvm.module import Definition
 
 # XLA's calls whose attributes are typed.
 _TYPED = 4
@@ -114,15 +114,11 @@ def _on_processor(ctx, arguments, work: Work) -> Any:
 
 
 def device_kernel(work: Work, dtype: Any) -> Any:
-    """What of some work is launched on a GPU, a `jaxdae.kernels.cuda.kernel.DeviceKernel`."""
-    from jaxdae.kernels.cuda.functions import for_threads, unrolled
-    from jaxdae.kernels.cuda.kernel import DeviceKernel, geometry
-    from jaxdae.kernels.cuda.ptx import ptx
+    """What of some work is launched on a GPU, a `jaxdae.kernels.cuda.ptx.DeviceKernel`."""
+    from jaxdae.kernels.cuda.ptx import device_kernel
 
-    size = geometry(work.axes.members, work.scratch * np.dtype(dtype).itemsize)
-    functions = for_threads(work.definitions)
-    text = ptx(Module(functions).text, unrolled=unrolled(functions))
-    return DeviceKernel(text, work.axes.rank, size.threads, size.block)
+    scratch = work.scratch * np.dtype(dtype).itemsize
+    return device_kernel(work.definitions, work.axes.rank, work.axes.members, scratch)
 
 
 def _on_gpu(ctx, arguments, work: Work) -> Any:

@@ -8,7 +8,7 @@ import numpy as np
 
 from jaxdae.kernels.graph.expressions import CONSTANT, INPUT
 from jaxdae.kernels.graph.operations import OPERATIONS
-from jaxdae.kernels.tracing.trace import ScalarProgram
+from jaxdae.kernels.tracing.subprograms import ScalarProgram
 
 OWN: dict[str, Callable] = {name: x.portable for name, x in OPERATIONS.items()}
 

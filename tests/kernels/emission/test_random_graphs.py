@@ -21,7 +21,7 @@ from jaxdae.kernels.llvm import machine_code
 from jaxdae.kernels.llvm.batch_loops import Buffer, Lanes
 from jaxdae.kernels.llvm.module import Definition, Module
 from jaxdae.kernels.llvm.writer import Writer
-from jaxdae.kernels.tracing.trace import ScalarProgram
+from jaxdae.kernels.tracing.subprograms import ScalarProgram
 
 # Modules of programs of expressions: 10 000 of them.
 MODULES, PROGRAMS, EXPRESSIONS, INPUTS, WIDTH = 1, 100, 112, 16, 8
