@@ -47,7 +47,7 @@ def _number(interface: Interface) -> str:
 
 def _sizes(interface: Interface) -> str:
     prefix = interface.name.upper()
-    grid = next((x.size for x in interface.times.fields if x.name == "grid"), 0)
+    grid = interface.times.length("grid")
     sizes = {
         "STATES": interface.state.size, "ROWS": interface.rows, "INPUTS": interface.inputs.size,
         "TIMES": interface.times.size, "OUTPUTS": interface.outputs.size,
@@ -113,7 +113,7 @@ def _set_times(interface: Interface, number: str) -> str:
     fields = {x.name: x for x in interface.times.fields}
     lines = []
     if "saved" in fields:
-        value = _nested(fractions(interface), interface)
+        value = _nested(interface.fractions(fields["saved"].value), interface)
         lines += [f"  static const {number} fractions[{fields['saved'].size}] = {value};"]
     if "grid" in fields:
         last = fields["grid"].size - 1
@@ -139,15 +139,6 @@ def _set_times(interface: Interface, number: str) -> str:
         f"{interface.name}_times *times) {{"
     )
     return "\n".join([about, head, *lines, "}"])
-
-
-def fractions(interface: Interface) -> np.ndarray:
-    """Where saved times are between the ends."""
-    fields = {x.name: np.asarray(x.value) for x in interface.times.fields}
-    ends = fields["grid"][[0, -1]] if "grid" in fields else (fields["t0"], fields["t1"])
-    length = ends[1] - ends[0]
-    saved = fields["saved"]
-    return (saved - ends[0]) / length if length else np.zeros_like(saved)
 
 
 def _functions(interface: Interface) -> str:
