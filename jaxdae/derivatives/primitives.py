@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.extend.core as jex
+import jax.numpy as jnp
 from jax.interpreters import ad, batching, mlir
 
 from jaxdae.derivatives.batch_axes import Axes, with_new_axis
@@ -88,3 +89,21 @@ def moving(tangents) -> tuple[int, ...]:
 def summed(x, has: bool, axes: Axes):
     """The cotangent of an argument: members that share it share its cotangent."""
     return x if has else x.sum(tuple(range(axes.rank)))
+
+
+def pushed(function: Callable, primals, tangents):
+    """Values of a function and their derivative along the tangents that are not zero.
+
+    As rules of JAX's primitives return them; some tangents may be JAX's symbolic zeros.
+    """
+    by = moving(tangents)
+    varied = lambda *some: function(*replaced(primals, by, some))  # noqa: E731
+    some, moves = (tuple(x[i] for i in by) for x in (primals, tangents))
+    return jax.jvp(varied, some, moves)
+
+
+def stacked(x, axis: int | None, at: int, size: int) -> jax.Array:
+    """Directions moved from an axis to `at`; without an axis all `size` of them are the same."""
+    if axis is None:
+        return jnp.repeat(jnp.expand_dims(x, at), size, at)
+    return jnp.moveaxis(x, axis, at)

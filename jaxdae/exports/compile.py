@@ -25,7 +25,7 @@ from jaxdae.exports.export import (
 )
 from jaxdae.formulations import AbstractFormulation
 from jaxdae.kernels.export.interface import Field, Interface, structure
-from jaxdae.kernels.integration.saving import Summary
+from jaxdae.kernels.integration.arguments import Summary
 from jaxdae.names import unknown_name
 from jaxdae.results.trajectory import Trajectory
 from jaxdae.runs import prepare

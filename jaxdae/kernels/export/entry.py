@@ -9,8 +9,8 @@ import numpy as np
 from jaxdae.derivatives.batch_axes import Axes
 from jaxdae.kernels.emission.array_functions import library
 from jaxdae.kernels.export.interface import Interface, Structure
+from jaxdae.kernels.integration.arguments import Summary
 from jaxdae.kernels.integration.run import Run, work
-from jaxdae.kernels.integration.saving import Summary
 from jaxdae.kernels.llvm.batch_loops import Index, Lanes, Place
 from jaxdae.kernels.llvm.module import Definition
 from jaxdae.kernels.llvm.registers import Condition, Integer, Number
@@ -104,10 +104,6 @@ def _renamed(definition: Definition, names: str, ending: str) -> Definition:
 def _kernel(exported: Exported, register_width: int, width: int) -> list[Definition]:
     """`@run`, and what it calls."""
     run, dtype = exported.run, exported.run.problem.dtype
-    if run.adaptive:
-        from jaxdae.kernels.integration.adaptive_steps import adaptive_steps as loops
-    else:
-        from jaxdae.kernels.integration.fixed_steps import fixed_steps as loops
     shapes = [(run.problem.states,), *(x.shape for x in run.problem.parameters)]
     arguments = [
         *(_Given(x, int(np.prod(x))) for x in shapes),
@@ -123,8 +119,7 @@ def _kernel(exported: Exported, register_width: int, width: int) -> list[Definit
     own_parameters = width > 1
     batched = [True, *[own_parameters] * (len(shapes) - 1)]
     axes = Axes((1,), (*batched, *[False] * (len(arguments) - len(shapes))))
-    body = loops(run, lanes, axes.ranks(), axes.rank)
-    return list(work(run.programs(), [body], lanes, axes, run).definitions)
+    return list(work(run, lanes, axes).definitions)
 
 
 def _shapes_of_times(exported: Exported) -> list[tuple[int, ...]]:

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxdae.kernels.integration.saving import Summary
+from jaxdae.kernels.integration.arguments import Summary
 
 
 class Field(NamedTuple):

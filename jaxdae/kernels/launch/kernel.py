@@ -12,10 +12,17 @@ from jax.interpreters import ad
 from jaxdae.derivatives.batch_axes import Axes
 from jaxdae.derivatives.device_axes import results, varying_together
 from jaxdae.derivatives.functions import evaluate, Function
-from jaxdae.derivatives.primitives import along_new_axis, moving, primitive, replaced, summed
+from jaxdae.derivatives.primitives import (
+    along_new_axis,
+    moving,
+    primitive,
+    pushed,
+    replaced,
+    stacked,
+    summed,
+)
 from jaxdae.kernels.launch.assembly import definitions
 from jaxdae.kernels.launch.platforms import on_platforms, Platform, Work
-from jaxdae.kernels.launch.tangents import pushed, stacked
 from jaxdae.kernels.llvm.batch_loops import Lanes
 from jaxdae.kernels.tracing.trace import scalarize, ScalarProgram, UnsupportedOperationError
 

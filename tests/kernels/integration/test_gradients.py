@@ -11,7 +11,7 @@ from jax.flatten_util import ravel_pytree
 
 import jaxdae
 from jaxdae import BackendError, Multipliers, simulate, State
-from jaxdae.kernels.integration import adjoint_steps
+from jaxdae.kernels.integration import run as integration
 from jaxdae.kernels.llvm.batch_loops import Lanes
 from jaxdae.solvers import RK4
 
@@ -204,9 +204,9 @@ def test_the_adjoint_in_sections_is_the_same(monkeypatch):
     """Ten steps in sections of four, four and two, instead of one."""
     settings = CASES["fixed, at times"]
     texts = []
-    write = adjoint_steps.adjoint_steps
+    write = integration.adjoint_steps
     monkeypatch.setattr(
-        adjoint_steps, "adjoint_steps", lambda *x: (texts.append(write(*x)), texts[-1])[1]
+        integration, "adjoint_steps", lambda *x: (texts.append(write(*x)), texts[-1])[1]
     )
     whole = jax.jit(jax.vmap(jax.grad(lambda x: loss(x, **settings))))(BATCH)
     monkeypatch.setattr(Lanes, "kept_bytes", 1)
