@@ -30,7 +30,7 @@ _WIDE = ".wide"
 _MEMBERS_OF_LANE = 8
 # Of all members of a call, on the stack.
 _MOST_NUMBERS = 2**14
-# Numbers before the end of an adaptive run from which on a step reaches it.
+# Roundings before the end of an adaptive run from which on a step reaches it.
 _NEAR_END = 100
 
 
@@ -373,7 +373,8 @@ class _Members(Lanes):
         if not self.exported.run.adaptive:
             return [self._increasing(x) for x in ["grid", *saved]]
         start, end, floor = self._increasing("t0"), self._increasing("t1"), self.array(1)
-        self.write(self._before(self.read(end)), floor)
+        last = self.read(end)
+        self.write(last - abs(last) * (_NEAR_END * float(np.finfo(self.dtype).eps)), floor)
         more = ["dt0"] * self.exported.run.given_first + saved
         return [start, end, floor, *map(self._increasing, more)]
 
@@ -392,20 +393,6 @@ class _Members(Lanes):
             with self.loop(count) as i:
                 place = self.place(self.scalar, array, i)
                 self.write(-self.read(place), place)
-
-    def _before(self, time: Number) -> Number:
-        """The floating-point number so many before a time."""
-        place = self.array(1)
-        self.write(time, place)
-        word, kind = self.constant(self.scalar, _smallest(self.bits)), f"i{self.bits}"
-        with self.loop(_NEAR_END):
-            x = self.read(place)
-            bits = Integer(self, self.load(kind, place), kind)
-            next_bits = (x > 0.0).choose(bits - 1, bits + 1)
-            self.store(kind, next_bits, place)
-            with self.if_then(x.equals(0.0)):
-                self.store(self.scalar, word, place)
-        return self.read(place)
 
     def _fill_in(self) -> None:
         """What fixed steps do not say of themselves: times of rows, and the summary."""
@@ -525,8 +512,3 @@ class _Members(Lanes):
         with self.loop(size) as i:
             value = self.read(self.place(self.scalar, source, i))
             self.write(value, self.place(self.scalar, target, i))
-
-
-def _smallest(bits: int) -> float:
-    """The normal number before zero."""
-    return -(2.0**-1022) if bits == 64 else -(2.0**-126)

@@ -418,10 +418,8 @@ def _pulled(primals, bars, run: Run, axes: Axes, active, each: tuple[bool, ...] 
     failed = jnp.isnan(result[0]).any(-1)
     entries = []
     for x, has, total in zip(result, each, totals, strict=True):
-        wrong = (
-            failed.any() if total else failed.reshape(failed.shape + (1,) * (x.ndim - axes.rank))
-        )
-        x = jnp.where(wrong, jnp.nan, x)
+        each_failed = jnp.expand_dims(failed, tuple(range(axes.rank, x.ndim)))
+        x = jnp.where(failed.any() if total else each_failed, jnp.nan, x)
         entries.append(x if total else summed(x, has, axes))
     return entries
 
