@@ -33,16 +33,7 @@ class Axes(NamedTuple):
 
 
 def with_new_axis(arguments, axes_in, axes: Axes) -> tuple[list, Axes]:
-    """Arguments with one more axis of the batch, the first one.
-
-    Args:
-        arguments: arrays.
-        axes_in: the new axis of each; `None` where it has none.
-        axes: of the batch so far.
-
-    Returns:
-        The arrays, and all axes of the batch.
-    """
+    """Arguments with one more axis of the batch, the first one."""
     size = next(x.shape[a] for x, a in zip(arguments, axes_in, strict=True) if a is not None)
     moved, batched = [], []
     for x, a, has in zip(arguments, axes_in, axes.batched, strict=True):

@@ -206,13 +206,7 @@ ad.primitive_transposes[_along] = _along_transposed
 
 
 def evaluate(function: Function, arguments, axes: Axes | None = None) -> list[jax.Array]:
-    """The value of a function, with derivatives in both modes and to every order.
-
-    Args:
-        function: what is computed.
-        arguments: arrays.
-        axes: of the batch; `None` for one member.
-    """
+    """The value of a function, with derivatives in both modes and to every order."""
     axes = Axes((), (False,) * len(arguments)) if axes is None else axes
     return _evaluate.bind(*varying_together(list(arguments)), function=function, axes=axes)
 

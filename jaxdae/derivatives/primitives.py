@@ -70,13 +70,7 @@ def _eager(made) -> Callable:
 
 
 def replaced(values, at, others) -> list:
-    """Values, some of them replaced by others.
-
-    Args:
-        values: of any kind.
-        at: numbers of those that are replaced.
-        others: in their places.
-    """
+    """Values, some of them replaced by others."""
     new = dict(zip(at, others, strict=True))
     return [new.get(i, x) for i, x in enumerate(values)]
 

@@ -257,12 +257,7 @@ class Inputs(NamedTuple):
 
 
 def time_fields(times: Times, saved) -> list[Field]:
-    """Times as numbers that a run takes.
-
-    Args:
-        times: of the problem.
-        saved: those that are saved, or `None`.
-    """
+    """Times as numbers that a run takes."""
     if times.grid is None:
         ends = ("t0", "start [s]", times.start), ("t1", "end [s]", times.end)
         fields = [Field(name, about, (), x) for name, about, x in ends]

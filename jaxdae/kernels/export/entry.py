@@ -132,11 +132,6 @@ def _library_functions(interface: Interface, wide: str, most: int) -> list[Defin
     """`NAME(inputs, times, outputs)` and `NAME_batch(count, inputs, times, outputs)`.
 
     The first returns the status, the second how many members have one that is not zero.
-
-    Args:
-        interface: of the run.
-        wide: the function for several members.
-        most: how many it takes.
     """
     one, name = Writer(), interface.name
     _members(one, interface, _MEMBERS, Integer(one, "0"), Integer(one, "1"))
@@ -180,12 +175,7 @@ def _status(w: Writer, interface: Interface, member: Integer) -> Number:
 
 
 class _Given(NamedTuple):
-    """An array of each member.
-
-    Args:
-        shape: lengths of its axes.
-        stride: numbers from one member's to the next one's; zero for one that members share.
-    """
+    """An array of each member."""
 
     shape: tuple[int, ...]
     stride: int

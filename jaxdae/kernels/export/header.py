@@ -14,13 +14,7 @@ _MEANINGS = {
 
 
 def header(interface: Interface, about: list[str], statuses: dict[str, int]) -> str:
-    """Text of the header.
-
-    Args:
-        interface: what the run takes and gives.
-        about: lines on what it is.
-        statuses: names of its statuses.
-    """
+    """Text of the header."""
     name, number = interface.name, _number(interface)
     guard = f"{name.upper()}_H"
     comment = "\n".join(["/*", *(f" * {x}".rstrip() for x in about), " */"])

@@ -30,12 +30,7 @@ class Field(NamedTuple):
 
 
 class Structure(NamedTuple):
-    """Arrays of numbers that lie one after the other.
-
-    Args:
-        name: of the structure.
-        fields: without empty ones.
-    """
+    """Arrays of numbers that lie one after the other."""
 
     name: str
     fields: tuple[Field, ...]
@@ -127,11 +122,7 @@ class Interface(NamedTuple):
 
 
 def identifiers(labels) -> list[str]:
-    """Names in C of what is called, for example, `system.masses[0]`; all different.
-
-    Args:
-        labels: words with dots and brackets.
-    """
+    """Names in C of what is called, for example, `system.masses[0]`; all different."""
     made: list[str] = []
     for label in labels:
         name = plain = re.sub(r"\W+", "_", label, flags=re.ASCII).strip("_")

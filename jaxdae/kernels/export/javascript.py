@@ -110,13 +110,7 @@ function unpacked(numbers) {
 
 
 def javascript(interface: Interface, about: list[str], statuses: dict[str, int]) -> str:
-    """Text of the module.
-
-    Args:
-        interface: what the run takes and gives.
-        about: lines on what it is.
-        statuses: names of its statuses.
-    """
+    """Text of the module."""
     t0, t1 = interface.ends
     data = {
         "bytes": interface.dtype.itemsize,

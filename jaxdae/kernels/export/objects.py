@@ -84,12 +84,6 @@ def export_target(name: str) -> ExportTarget:
 def files(exported: Exported, target: ExportTarget, about: list[str], statuses) -> dict[str, bytes]:
     """Code, and header or module of JavaScript, by the ends of the files' names.
 
-    Args:
-        exported: the run.
-        target: the machine.
-        about: lines on what it is.
-        statuses: names of its statuses.
-
     Raises:
         MachineCodeError: where LLVM or the linker refuses the code.
     """

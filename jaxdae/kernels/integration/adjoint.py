@@ -39,9 +39,6 @@ def adjoint_steps(
         rank: axes of the batch.
         summed: for each of these parameters, whether its cotangent is the sum over each block of
             as many members as a vector has entries.
-
-    Returns:
-        The definitions.
     """
     kind = _AdaptiveAdjoint if run.adaptive else _FixedAdjoint
     adjoint = kind(lanes, run, active, ranks, rank, summed)

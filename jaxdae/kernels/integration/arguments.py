@@ -64,13 +64,6 @@ def step_ends(steps, jumps, dtype) -> jax.Array:
 
 
 def jumps_of(pairs) -> tuple[jax.Array, jax.Array]:
-    """The other way round: times at which steps end, and jumps, infinite where there is none.
-
-    Args:
-        pairs: what `step_ends` gives, shape (2 m,).
-
-    Returns:
-        Both of shape (m,).
-    """
+    """The other way round: times at which steps end, and jumps, infinite where there is none."""
     ends, begins = pairs[0::2], pairs[1::2]
     return ends, jnp.where(begins == ends, jnp.inf, eqxi.nextafter(ends))

@@ -345,11 +345,7 @@ class InitialValueProblem:
         return tuple(known.get(id(x)) for x in kinds)
 
     def shared(self, ranks: tuple[int, ...]) -> Shared:
-        """Large parameters that all members share, which kernels read where they are.
-
-        Args:
-            ranks: axes of the batch in the state, and in each parameter.
-        """
+        """Large parameters that all members share, which kernels read where they are."""
         sizes = [int(np.prod(x.shape)) for x in self.parameters]
         pairs = zip(sizes, ranks[1 : 1 + len(sizes)], strict=True)
         return frozenset(i for i, (size, rank) in enumerate(pairs) if size >= LARGE and not rank)
@@ -368,13 +364,7 @@ class InitialValueProblem:
 
 
 class _StepsAlong(NamedTuple):
-    """Steps of states with their derivatives: those of a method, each differentiated at once.
-
-    Args:
-        base: the problem without derivatives.
-        active: numbers of its parameters that vary.
-        directions: how many there are.
-    """
+    """Steps of states with their derivatives: those of a method, each differentiated at once."""
 
     base: InitialValueProblem
     active: tuple[int, ...]

@@ -101,15 +101,7 @@ class Run(NamedTuple):
 
 
 class _Varied(NamedTuple):
-    """A run by JAX of states with their derivatives in some directions.
-
-    Args:
-        plain: the run of the states alone.
-        states: their number.
-        parameters: their number.
-        active: numbers of the parameters that vary.
-        directions: how many there are.
-    """
+    """A run by JAX of states with their derivatives in some directions."""
 
     plain: Function
     states: int

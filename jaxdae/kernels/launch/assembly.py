@@ -17,13 +17,7 @@ from jaxdae.kernels.tracing.trace import ScalarProgram
 
 
 def definitions(program: ScalarProgram, lanes: Lanes, axes: Axes) -> list[Definition]:
-    """The function of a program for members of a batch, and what it calls.
-
-    Args:
-        program: what is computed for each member of a batch.
-        lanes: what it is written to.
-        axes: leading axes of every result, and of the arguments that members do not share.
-    """
+    """The function of a program for members of a batch, and what it calls."""
     names, kind = elementary_calls(program), (lanes.width, lanes.dtype)
     elementary = [x for name in names for x in elementary_functions.function(name, *kind)]
     return [*elementary, _run(program, lanes, axes)]
@@ -37,9 +31,6 @@ def assembled(definitions: Iterable[Definition], rank: int, threads: int, least:
         rank: number of leading axes of every result, which are the batch.
         threads: threads that share a batch.
         least: members that are worth a thread; parts of a batch are multiples of it.
-
-    Returns:
-        The module, with the function `@handler`.
     """
     each = list(definitions)
     need = stack_need(each, machine_code.quickly())

@@ -32,9 +32,6 @@ def launched(ctx, target: str, arguments, operand_layouts=None, result_layouts=N
         operand_layouts: axes of each argument, the one whose entries are neighbours first; by
             default the last one is.
         result_layouts: the same of the results.
-
-    Returns:
-        What the rule returns.
     """
     rule = jax.ffi.ffi_lowering(
         target, operand_layouts=operand_layouts, result_layouts=result_layouts
@@ -49,12 +46,7 @@ def launched(ctx, target: str, arguments, operand_layouts=None, result_layouts=N
 
 
 def members_first(ndim: int, rank: int) -> tuple[int, ...]:
-    """Axes of an array, minor ones first, so that the same number of all members lies together.
-
-    Args:
-        ndim: of the array.
-        rank: leading axes that are the batch.
-    """
+    """Axes of an array, minor ones first, so that the same number of all members lies together."""
     return (*reversed(range(rank)), *reversed(range(rank, ndim)))
 
 
