@@ -15,9 +15,15 @@ import jax.extend.core as jex
 import jax.numpy as jnp
 from jax.interpreters import ad
 
-from jaxdae.derivatives.batch_axes import Axes
-from jaxdae.derivatives.device_axes import results, varying_together
-from jaxdae.derivatives.primitives import moving, primitive, replaced, summed
+from jaxdae.derivatives.primitives import (
+    Axes,
+    moving,
+    primitive,
+    replaced,
+    results,
+    summed,
+    varying_together,
+)
 from jaxdae.derivatives.user_rules import own_rules
 
 FORWARD, REVERSE, BOTH = "forward", "reverse", "both"

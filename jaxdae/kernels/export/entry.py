@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import diffrax
 import numpy as np
 
-from jaxdae.derivatives.batch_axes import Axes
+from jaxdae.derivatives.primitives import Axes
 from jaxdae.kernels.emission.array_functions import library
 from jaxdae.kernels.export.interface import Interface, Structure
 from jaxdae.kernels.integration.arguments import Summary

@@ -11,10 +11,19 @@ import jax
 import jax.numpy as jnp
 from jax.interpreters import ad, mlir
 
-from jaxdae.derivatives.batch_axes import Axes, broadcast_along, with_new_axis
-from jaxdae.derivatives.device_axes import results, varying_together
 from jaxdae.derivatives.functions import along, evaluate, Function
-from jaxdae.derivatives.primitives import along_new_axis, primitive, pushed, stacked, summed
+from jaxdae.derivatives.primitives import (
+    along_new_axis,
+    Axes,
+    broadcast_along,
+    primitive,
+    pushed,
+    results,
+    stacked,
+    summed,
+    varying_together,
+    with_new_axis,
+)
 from jaxdae.errors import BackendError
 from jaxdae.kernels.emission.array_functions import library
 from jaxdae.kernels.integration.adjoint import adjoint_steps, kept_numbers

@@ -15,7 +15,7 @@ from jaxdae.kernels.emission import elementary_functions
 from jaxdae.kernels.emission.instructions import elementary_calls, emit
 from jaxdae.kernels.graph.expressions import CONSTANT, Graph, INPUT
 from jaxdae.kernels.graph.operations import OPERATIONS
-from jaxdae.kernels.launch.assembly import assembled
+from jaxdae.kernels.launch.platforms import assembled
 from jaxdae.kernels.llvm import machine_code
 from jaxdae.kernels.llvm.batch_loops import Buffer, Lanes
 from jaxdae.kernels.llvm.module import Definition, Module
