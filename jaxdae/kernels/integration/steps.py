@@ -602,12 +602,9 @@ class _AdaptiveSteps:
         rows = lanes.count(self.written, lane)
         self._clear_rows(member, rows)
         self.final.store(self.n, self.control.step.y0, lane, member)
-        summary = Summary(
-            lanes.get(self.control.step.t0, lane),
-            code,
-            *(lanes.count(x, lane).as_number() for x in (self.steps, self.kept_steps)),
-            rows.as_number(),
-        )
+        steps, kept = (lanes.count(x, lane) for x in (self.steps, self.kept_steps))
+        counts = (x.as_number() for x in (steps, kept, rows))
+        summary = Summary(lanes.get(self.control.step.t0, lane), code, *counts)
         for i, value in enumerate(summary):
             self.summary.write(value, member, i)
         lanes.set_count(0, self.busy, lane)
