@@ -414,15 +414,8 @@ def _pulled(primals, bars, run: Run, axes: Axes, active, each: tuple[bool, ...] 
             for x, has, every in zip(pieces, flags, each, strict=True)
         )
         result = _adjoint.bind(*primals, *bars, run=run, axes=more, active=active, totals=totals)
-    # A run that failed in its first step has its start for a last state, on which no parameter acts
-    # and whose cotangent is not a number: neither are theirs.
-    failed = jnp.isnan(result[0]).any(-1)
-    entries = []
-    for x, has, total in zip(result, each, totals, strict=True):
-        each_failed = jnp.expand_dims(failed, tuple(range(axes.rank, x.ndim)))
-        x = jnp.where(failed.any() if total else each_failed, jnp.nan, x)
-        entries.append(x if total else summed(x, has, axes))
-    return entries
+    parts = zip(result, each, totals, strict=True)
+    return [x if total else summed(x, has, axes) for x, has, total in parts]
 
 
 def _all_bars(bars, run: Run, axes: Axes):
