@@ -47,7 +47,6 @@ requires static_assert static_cast thread_local typeof wchar_t xor_eq
 
 # Steps end at multiples of the period that is compiled, and calls may give another one.
 SAMPLED = "a compiled run has no controller that is sampled"
-_REFUSAL = "the run cannot be exported, because no kernel can be made of it:"
 
 
 # What can be read of a state of a run: in words, and `read(parts, t, y)`.
@@ -160,22 +159,21 @@ def export(
         adjoint=None, backend="plain", progress=False, throw=False, work=False,
         start_tolerance=start_tolerance, max_steps=max_steps,
     )  # fmt: skip
-    reason = machine_code.without_llvm() or unsuited(problem.formulation, method)
-    if reason is not None:
-        raise _refused(reason)
     try:
+        reason = machine_code.without_llvm() or unsuited(problem.formulation, method)
+        if reason is not None:
+            raise backends.UnsuitedError(reason)
         exported = exported_run(problem, method, state, name, tuple(quantities))
     except backends.UnsuitedError as error:
-        raise _refused(str(error)) from None
+        raise backends.BackendError(
+            "the run cannot be exported, because no kernel can be made of it: "
+            f"{str(error).rstrip('.')}."
+        ) from None
     contents = objects.files(exported, machine, _about(problem, method), statuses())
     paths = {suffix: folder / f"{name}.{suffix}" for suffix in contents}
     for suffix, content in contents.items():
         replace_file(paths[suffix], content)
     return ExportedFiles(*paths.values())
-
-
-def _refused(reason: str) -> backends.BackendError:
-    return backends.BackendError(f"{_REFUSAL} {reason.rstrip('.')}.")
 
 
 def check_quantities(quantities: Sequence[str], controller) -> None:

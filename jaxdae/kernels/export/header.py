@@ -23,10 +23,8 @@ def header(interface: Interface, about: list[str], statuses: dict[str, int]) -> 
         f"#ifndef {guard}\n#define {guard}\n\n#include <stdint.h>",
         _sizes(interface),
         _enumeration(name, statuses),
-        _structure(interface, interface.state),
-        _structure(interface, interface.inputs),
-        _structure(interface, interface.times),
-        _outputs(interface),
+        *(_structure(interface, x) for x in (interface.state, interface.inputs)),
+        *(_structure(interface, x) for x in (interface.times, interface.outputs)),
         _example(interface),
         _set_times(interface, number),
         _functions(interface),
@@ -61,20 +59,13 @@ def _enumeration(name: str, statuses: dict[str, int]) -> str:
 
 
 def _structure(interface: Interface, structure: Structure) -> str:
-    number = _number(interface)
-    lines = [f"  {number} {x.name}{_axes(x.shape)}; /* {x.about} */" for x in structure.fields]
-    return "\n".join(["typedef struct {", *lines, f"}} {interface.name}_{structure.name};"])
-
-
-def _outputs(interface: Interface) -> str:
-    kind, lines = f"{interface.name}_state", []
-    for x in interface.outputs.fields:
-        of_states = x.name in ("final", "states")
+    lines = []
+    for x in structure.fields:
+        of_states = structure.name == "outputs" and x.name in ("final", "states")
+        kind = f"{interface.name}_state" if of_states else _number(interface)
         axes = _axes(x.shape[:-1] if of_states else x.shape)
-        lines.append(
-            f"  {kind if of_states else _number(interface)} {x.name}{axes}; /* {x.about} */"
-        )
-    return "\n".join(["typedef struct {", *lines, f"}} {interface.name}_outputs;"])
+        lines.append(f"  {kind} {x.name}{axes}; /* {x.about} */")
+    return "\n".join(["typedef struct {", *lines, f"}} {interface.name}_{structure.name};"])
 
 
 def _axes(shape: tuple[int, ...]) -> str:
