@@ -8,11 +8,12 @@ import jax
 import numpy as np
 from jax.extend.mlir import ir
 
-from jaxdae.derivatives.batch_axes import Axes
-from jaxdae.kernels.launch.assembly import assembled
+from jaxdae.derivatives.primitives import Axes
 from jaxdae.kernels.llvm import machine_code
 from jaxdae.kernels.llvm.batch_loops import Lanes, Signature
-from jaxdae.kernels.llvm.module import Definition
+from jaxdae.kernels.llvm.module import Definition, Module, stack_need
+from jaxdae.kernels.llvm.threads import share
+from jaxdae.kernels.llvm.xla_interface import handler
 
 # XLA's calls whose attributes are typed.
 _TYPED = 4
@@ -32,9 +33,6 @@ def launched(ctx, target: str, arguments, operand_layouts=None, result_layouts=N
         operand_layouts: axes of each argument, the one whose entries are neighbours first; by
             default the last one is.
         result_layouts: the same of the results.
-
-    Returns:
-        What the rule returns.
     """
     rule = jax.ffi.ffi_lowering(
         target, operand_layouts=operand_layouts, result_layouts=result_layouts
@@ -49,12 +47,7 @@ def launched(ctx, target: str, arguments, operand_layouts=None, result_layouts=N
 
 
 def members_first(ndim: int, rank: int) -> tuple[int, ...]:
-    """Axes of an array, minor ones first, so that the same number of all members lies together.
-
-    Args:
-        ndim: of the array.
-        rank: leading axes that are the batch.
-    """
+    """Axes of an array, minor ones first, so that the same number of all members lies together."""
     return (*reversed(range(rank)), *reversed(range(rank, ndim)))
 
 
@@ -105,6 +98,20 @@ class Platform(NamedTuple):
         wide = self.register_width(8 * np.dtype(dtype).itemsize)
         signature = Signature(arguments, results)
         return self.lanes(self.width(dtype, axes), dtype, wide, signature)
+
+
+def assembled(definitions: Iterable[Definition], rank: int, threads: int, least: int) -> Module:
+    """A module from the definitions that `@run` is one of.
+
+    Args:
+        definitions: that, and what it calls.
+        rank: number of leading axes of every result, which are the batch.
+        threads: threads that share a batch.
+        least: members that are worth a thread; parts of a batch are multiples of it.
+    """
+    each = list(definitions)
+    need = stack_need(each, machine_code.quickly())
+    return Module([*each, *share(threads, least, need), *handler(rank)])
 
 
 def _on_processor(ctx, arguments, work: Work) -> Any:

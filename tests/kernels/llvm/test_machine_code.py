@@ -12,10 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxdae.derivatives.batch_axes import Axes
+from jaxdae.derivatives.primitives import Axes
 from jaxdae.kernels import native, scalarize
-from jaxdae.kernels.launch.assembly import assembled, definitions
-from jaxdae.kernels.launch.platforms import HOST
+from jaxdae.kernels.launch.kernel import definitions
+from jaxdae.kernels.launch.platforms import assembled, HOST
 from jaxdae.kernels.llvm import machine_code, storage
 from jaxdae.kernels.llvm.batch_loops import Lanes
 from jaxdae.kernels.llvm.machine_code import Host, MachineCodeError

@@ -12,7 +12,7 @@ from jaxdae.kernels.llvm.writer import Writer
 # of the stack, glibc gives threads that do not ask for more two megabytes.
 PROGRAM = """
 import jax, jax.numpy as jnp
-from jaxdae.kernels.launch.assembly import assembled
+from jaxdae.kernels.launch.platforms import assembled
 from jaxdae.kernels.llvm import machine_code
 from jaxdae.kernels.llvm.batch_loops import Lanes
 

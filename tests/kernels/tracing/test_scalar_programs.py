@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxdae.kernels import as_jax, scalarize, UnsupportedOperationError
+from jaxdae.kernels import scalarize, UnsupportedOperationError
 from jaxdae.kernels.graph.expressions import Graph
 from jaxdae.kernels.tracing.arrays import Refusal, Symbols
 from jaxdae.kernels.tracing.parameters import check
@@ -137,16 +137,6 @@ FUNCTIONS = {
 def test_programs_agree_with_the_functions_they_are_made_of(name, assert_agreement):
     # Elementary functions of JAX compiled in other company differ in the last digits.
     assert_agreement(FUNCTIONS[name], jnp.array([0.2, 0.55, 0.9]), rtol=1e-12)
-
-
-def test_the_portable_form_gives_the_same(in_numpy):
-    def everything(x):
-        return [y for function in FUNCTIONS.values() for y in jax.tree.leaves(function(x))]
-
-    x = jnp.array([0.2, 0.55, 0.9])
-    program = scalarize(everything, x)
-    for one, other in zip(jax.jit(as_jax(program))(x), in_numpy(program, x), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-15)
 
 
 def dynamic_loop(x):
