@@ -31,10 +31,6 @@ def replace_file(path: str | Path, data: bytes) -> None:
 
     Several threads and processes may write the same one: the last to finish has written it.
 
-    Args:
-        path: the file; its folder must exist.
-        data: all of the new content.
-
     Raises:
         OSError: if it cannot be written; the old file is left as it is, and nothing beside it.
     """
@@ -67,11 +63,7 @@ def _remove_leftovers(folder: Path) -> None:
 
 
 def stop_writing(seconds: float) -> None:
-    """Wait for the file that is being written, and let no other begin: the process ends.
-
-    Args:
-        seconds: after which it is not waited any longer.
-    """
+    """Wait for the file that is being written, and let no other begin: the process ends."""
     _WRITING.acquire(timeout=seconds)
 
 
@@ -145,15 +137,7 @@ def _lock(file: FileIO) -> None:
 
 
 def no_link(path: str, flags: int) -> int:
-    """An opener for folders that may come from anywhere, where a link would lead elsewhere.
-
-    Args:
-        path: the file.
-        flags: of `os.open`.
-
-    Returns:
-        The descriptor.
-    """
+    """An opener for folders that may come from anywhere, where a link would lead elsewhere."""
     return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
 
 
@@ -163,9 +147,6 @@ def output_file(path: str | Path, example: str) -> Path:
     Args:
         path: the file.
         example: a usual name for it, which an error proposes.
-
-    Returns:
-        The path, its folder made.
 
     Raises:
         IsADirectoryError: where the path is a folder, or ends like one.
@@ -191,12 +172,7 @@ def output_file(path: str | Path, example: str) -> Path:
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Write a result so that an interrupted write leaves the old file.
-
-    Args:
-        path: file; its folder is made.
-        content: numbers, text, NumPy and JAX arrays, nested.
-    """
+    """Write a result so that an interrupted write leaves the old file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps(_plain(content), indent=2, allow_nan=False) + "\n"
     replace_file(path, text.encode())
@@ -219,9 +195,6 @@ def _plain(x: Any) -> Any:
 def naming(path: Path) -> Iterator[None]:
     """Name the file in errors of the system: a full disk names none, a closed folder a partial one.
 
-    Args:
-        path: the file that is written.
-
     Raises:
         OSError: of the same kind, with the name.
     """
@@ -234,11 +207,7 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def sync_folder(folder: Path) -> None:
-    """Bring the names in a folder to the disk, after files in it were made or renamed.
-
-    Args:
-        folder: the folder.
-    """
+    """Bring the names in a folder to the disk, after files in it were made or renamed."""
     # Windows cannot open folders and needs no such call.
     if os.name != "posix":
         return
@@ -251,12 +220,6 @@ def sync_folder(folder: Path) -> None:
 
 def private_folder(path: Path) -> Path:
     """Make a folder that only its owner may read and write, or make one so.
-
-    Args:
-        path: the folder; made with the folders above it where it does not exist.
-
-    Returns:
-        The same path.
 
     Raises:
         OSError: if it cannot be made.
@@ -272,9 +235,6 @@ def others_may_write(status: os.stat_result) -> str | None:
     """Who else may have written a file or a folder, in words; `None` where nobody else may.
 
     The administrator may write everything, and is trusted.
-
-    Args:
-        status: from `os.stat`.
     """
     # Windows has lists of rights instead, which are not read here.
     if os.name != "posix":

@@ -31,9 +31,6 @@ class Memory:
             declared: pytrees of which the key has static parts, whose values must also be of equal
                 kinds: Python takes 1, 1.0 and True for equal.
             make: gives the result.
-
-        Returns:
-            What `make` gave for an equal key.
         """
         try:
             entry = _Entry((key, kinds(declared)), make)

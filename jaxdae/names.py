@@ -7,11 +7,7 @@ from typing import Any
 
 
 def public(members: Mapping[str, Any]) -> list[str]:
-    """What a package exports, for its `__all__`: the names that it imports, its modules left out.
-
-    Args:
-        members: `globals()` of the package.
-    """
+    """What a package exports, for its `__all__`: names that it imports, its modules left out."""
     return sorted(
         name
         for name, x in members.items()

@@ -148,21 +148,3 @@ def test_a_folder_that_may_not_be_written_is_read_without_a_lock(tmp_path, monke
     monkeypatch.setattr(files, "no_link", refuse)
     with held(tmp_path / "run.ckpt", InUseError):
         assert not list(tmp_path.iterdir())
-
-
-def test_a_full_disk_has_room_for_a_lock(tmp_path, monkeypatch):
-    """Of which only the words are missing, that say who has it."""
-    path = tmp_path / "run.ckpt"
-
-    def full():
-        raise OSError(errno.ENOSPC, "full")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(time, "strftime", lambda _: full())
-        with (
-            held(path, InUseError),
-            pytest.raises(InUseError, match=r"^another process$"),
-            held(path, InUseError),
-        ):
-            pass
-    assert not list(tmp_path.iterdir())

@@ -116,7 +116,7 @@ def test_settings_on_the_pages_are_those_of_the_code():
 
     import jaxdae
     from jaxdae.diagnosis import diagnostics, passages
-    from jaxdae.kernels.cuda import kernel
+    from jaxdae.kernels.cuda import ptx
     from jaxdae.simulation import problem
 
     page = {x: (ROOT / "docs" / x).read_text() for x in ("options.md", "gpu.md")}
@@ -135,7 +135,7 @@ def test_settings_on_the_pages_are_those_of_the_code():
     assert "by more than 0.1 % of" in warnings
     assert "(5 % for fixed" in warnings
     assert "less than a hundredth of" in warnings
-    assert kernel._SCRATCH_BYTES == 2**30
+    assert ptx._SCRATCH_BYTES == 2**30
     assert "about a gibibyte" in page["gpu.md"]
 
 

@@ -17,10 +17,6 @@ def versions() -> str:
 def completion(parser: argparse.ArgumentParser, shell: str) -> str:
     """The script of a shell, by shtab.
 
-    Args:
-        parser: of the command.
-        shell: bash, zsh or tcsh.
-
     Raises:
         SystemExit: where shtab is not installed.
     """

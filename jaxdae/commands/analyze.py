@@ -9,7 +9,7 @@ import numpy as np
 
 from jaxdae import __version__
 from jaxdae.analysis import AdamsBashforth, EquilibriumError
-from jaxdae.analysis.findings import Analysis, analyze, Control, SolverLimits, Stabilizer
+from jaxdae.analysis.findings import Analysis, analyze, Control, SolverLimits
 from jaxdae.commands.choice import chosen_formulation
 from jaxdae.commands.output import output_folder
 from jaxdae.commands.report import gains, inputs, report, warnings
@@ -43,11 +43,7 @@ def run(options) -> int:
 
 
 def solvers(more: list[str]) -> dict[str, Any]:
-    """Methods whose step limits are shown, by name.
-
-    Args:
-        more: names of those that are asked for besides the common ones.
-    """
+    """Methods whose step limits are shown, by name."""
     results = {name: make_solver(name) for name in (*COMMON, *more)}
     return results | {f"ab{steps}": AdamsBashforth(steps) for steps in (2, 3, 4)}
 
@@ -86,16 +82,10 @@ def _guess(system, rest: Rest, at: dict[str, float], dtype) -> State:
 
 
 def content(result: Analysis, model: Model, rest: Rest, options, seconds: float) -> dict[str, Any]:
-    """The findings for `write_json`; roots are pairs `[real, imaginary]`.
-
-    Args:
-        result: from `analyze`.
-        model: entry of the registry.
-        rest: its state of rest.
-        options: of the command.
-        seconds: what the command took.
-    """
+    """The findings for `write_json`; roots are pairs `[real, imaginary]`."""
     eq, lin, labels = result.equilibrium, result.linearization, result.system.labels()
+    spectrum, lost, stabilizer = result.spectrum, result.lost, result.stabilizer
+    zeros = ("constraint_zeros", "nonholonomic_zeros", "accidental_zeros")
     return {
         "jaxdae": __version__,
         "model": model.name,
@@ -112,42 +102,27 @@ def content(result: Analysis, model: Model, rest: Rest, options, seconds: float)
             "multipliers": {labels.constraint(i): float(x) for i, x in enumerate(eq.multipliers)},
             "residual": eq.residual._asdict(),
         },
-        "spectrum": _spectrum(result),
+        "spectrum": _fields(spectrum, "verdict", "reason", "roots", "tolerances", *zeros)
+        | {
+            "motion": _plain(spectrum.others),
+            "linearized_constraint": lost and _fields(lost, "valid", "reason", "wrong_roots"),
+        },
         "linearization": {
             "state": result.state_names(),
             **_fields(lin, "A", "B", "A_full", "B_full"),
         },
-        "stabilization": _stabilizer(result, result.stabilizer),
-        "integrated": {"roots": _pairs(result.field.roots), "violation": result.field.violation},
+        "stabilization": stabilizer
+        and {
+            "gains": gains(result),
+            "roots": _plain(stabilizer.roots),
+            "baumgarte_certificate": stabilizer.baumgarte
+            and _fields(stabilizer.baumgarte, "largest_eps", "eps", "rate", "growth"),
+            "linear_certificate": _fields(stabilizer.linear, "m1", "m2", "s", "rate"),
+        },
+        "integrated": _fields(result.field, "roots", "violation"),
         "step_limits": {k: _limits(x, result.dt) for k, x in result.limits.items()},
         "inputs": _control(result.control),
         "warnings": warnings(result),
-    }
-
-
-def _spectrum(result: Analysis) -> dict[str, Any]:
-    spectrum, lost = result.spectrum, result.lost
-    zeros = ("constraint_zeros", "nonholonomic_zeros", "accidental_zeros")
-    return {
-        **_fields(spectrum, "verdict", "reason"),
-        "roots": _pairs(spectrum.roots),
-        "motion": _pairs(spectrum.others),
-        **_fields(spectrum, "tolerances", *zeros),
-        "linearized_constraint": None
-        if lost is None
-        else _fields(lost, "valid", "reason") | {"wrong_roots": _pairs(lost.wrong_roots)},
-    }
-
-
-def _stabilizer(result: Analysis, stabilizer: Stabilizer | None) -> dict[str, Any] | None:
-    if stabilizer is None:
-        return None
-    b, names = stabilizer.baumgarte, ("largest_eps", "eps", "rate", "growth")
-    return {
-        "gains": gains(result),
-        "roots": _pairs(stabilizer.roots),
-        "baumgarte_certificate": None if b is None else _fields(b, *names),
-        "linear_certificate": _fields(stabilizer.linear, "m1", "m2", "s", "rate"),
     }
 
 
@@ -155,8 +130,8 @@ def _limits(limits: SolverLimits, dt) -> dict[str, Any]:
     """`null` stands for no limit, which is not a number in JSON, and where there is nothing."""
     field, factors = limits.field, limits.growth or (None, None)
     return {
-        "stabilization": limits.stabilizer.limit if limits.stabilizer else None,
-        "lyapunov_norm": limits.norm.limit if limits.norm else None,
+        "stabilization": limits.stabilizer and limits.stabilizer.limit,
+        "lyapunov_norm": limits.norm and limits.norm.limit,
         "all_roots": field.limit,
         "set_by": None if field.root is None else [field.root.real, field.root.imag],
         "unlimited": bool(np.isinf(field.limit)),
@@ -168,23 +143,26 @@ def _limits(limits: SolverLimits, dt) -> dict[str, Any]:
 def _control(control: Control | None) -> dict[str, Any] | None:
     if control is None:
         return None
-    reach, redundant = control.reach, control.redundant
+    reach, redundant, regulator = control.reach, control.redundant, control.regulator
     return {
         "rank": reach.rank,
         "size": len(reach.basis),
         "stairs": reach.stairs,
         "redundant_rank": redundant.rank,
         "redundant_size": len(redundant.basis),
-        "fixed_roots": _pairs(reach.roots),
-        "K": control.regulator.K if control.regulator else None,
-        "regulated_roots": _pairs(control.regulator.roots) if control.regulator else None,
+        "fixed_roots": _plain(reach.roots),
+        "K": regulator and regulator.K,
+        "regulated_roots": regulator and _plain(regulator.roots),
         "failure": control.failure or None,
     }
 
 
 def _fields(record: Any, *names: str) -> dict[str, Any]:
-    return {name: getattr(record, name) for name in names}
+    return {name: _plain(getattr(record, name)) for name in names}
 
 
-def _pairs(roots) -> list[list[float]]:
-    return np.stack([np.real(roots), np.imag(roots)], axis=-1).tolist()
+def _plain(value: Any) -> Any:
+    """Complex numbers as pairs."""
+    if not np.iscomplexobj(value):
+        return value
+    return np.stack([np.real(value), np.imag(value)], axis=-1).tolist()

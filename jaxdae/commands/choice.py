@@ -30,12 +30,6 @@ _PARTS: dict[str, tuple[str, Callable[[Any], Any]]] = {
 def chosen_formulation(model: Model, options, m: int, r: int) -> Any:
     """The model's formulation, or the one asked for, with the gains that are given.
 
-    Args:
-        model: entry of the registry.
-        options: with `formulation`, `unstabilized`, gains and parts, `None` where not given.
-        m: number of position constraints.
-        r: number of velocity constraints.
-
     Raises:
         ValueError: for names that do not exist, and for a gain that has nothing to act on.
     """
@@ -57,11 +51,6 @@ def chosen_formulation(model: Model, options, m: int, r: int) -> Any:
 
 def chosen_controller(model: Model, system: System, uncontrolled: bool) -> Callable | None:
     """The model's controller, or none where there is none or none is asked for.
-
-    Args:
-        model: entry of the registry.
-        system: what it built.
-        uncontrolled: run without.
 
     Raises:
         ValueError: where there is nothing to leave out.

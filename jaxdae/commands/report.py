@@ -20,16 +20,10 @@ _NOTICEABLE = 1.01
 # Growth beyond this is a run that broke; the number has no meaning.
 _LARGE = 1e6
 _WIDTH = 100
-_STABILIZER_COLUMNS = ("stabilization", "in V's norm")
 
 
 def report(result: Analysis, model, rest) -> str:
     """The report on the terminal.
-
-    Args:
-        result: from `jaxdae.analysis.findings.analyze`.
-        model: entry of the registry.
-        rest: its state of rest.
 
     Returns:
         Text of several paragraphs, warnings last.
@@ -47,9 +41,6 @@ def report(result: Analysis, model, rest) -> str:
 
 def warnings(result: Analysis) -> list[str]:
     """What a user should not overlook, with the numbers.
-
-    Args:
-        result: from `jaxdae.analysis.findings.analyze`.
 
     Returns:
         One sentence or more for each.
@@ -71,7 +62,12 @@ def _equilibrium(result: Analysis, rest) -> str:
         (labels.coordinate(i), _number(eq.q[i]), _number(result.guess.q[i]), units[i])
         for i in range(eq.q.size)
     ]
-    rows += _named_rows(labels, "actuator", eq.w) + _named_rows(labels, "input", inputs(eq))
+    for kind, letter, values in (("actuator", "w", eq.w), ("input", "u", inputs(eq))):
+        count = len(values)
+        names = label_field(labels, f"{kind}s", count, lambda i, x=letter: f"{x}{i + 1}")
+        units = label_field(labels, f"{kind}_units", count, lambda _: "")
+        together = zip(names, values, units, strict=True)
+        rows += [(f"{kind} {name}", _number(x), "", unit) for name, x, unit in together]
     rows += [
         (f"multiplier of {labels.constraint(i)!r}", _number(x), "", "")
         for i, x in enumerate(eq.multipliers)
@@ -85,15 +81,6 @@ def _equilibrium(result: Analysis, rest) -> str:
             f"largest residual {residual:.1e}{held}",
         ]
     )
-
-
-def _named_rows(labels, kind: str, values) -> list[tuple[str, str, str, str]]:
-    """Rows of actuator states or inputs, numbered where they have no names."""
-    letter = {"actuator": "w", "input": "u"}[kind]
-    names = label_field(labels, f"{kind}s", len(values), lambda i: f"{letter}{i + 1}")
-    units = label_field(labels, f"{kind}_units", len(values), lambda _: "")
-    together = zip(names, values, units, strict=True)
-    return [(f"{kind} {name}", _number(x), "", unit) for name, x, unit in together]
 
 
 def _spectrum(result: Analysis) -> str:
@@ -140,29 +127,21 @@ def _stabilizer(result: Analysis, stabilizer: Stabilizer) -> str:
 
 
 def _limits(result: Analysis) -> str:
-    headings = ["solver", *_STABILIZER_COLUMNS, "all roots", "set by"]
+    headings = ["solver", "stabilization", "in V's norm", "all roots", "set by"]
     if result.stabilizer is None:
-        headings = [x for x in headings if x not in _STABILIZER_COLUMNS]
+        del headings[1:3]
     if result.dt is not None:
         headings += [f"factor at {result.dt:g} s", f"in {result.t1:g} s"]
-    rows = [_limit_row(result, name) for name in result.limits]
-    lines = ["STEP LIMITS [s]", table(headings, rows), _wrapped(_limit_note(result))]
-    return "\n".join(lines)
-
-
-def _limit_row(result: Analysis, name: str) -> tuple[str, ...]:
-    limits = result.limits[name]
-    both = (limits.stabilizer, limits.norm) if result.stabilizer else ()
-    cells = [_step(None if x is None else x.limit) for x in both]
-    root = limits.field.root
-    row = (name, *cells, _step(limits.field.limit), "-" if root is None else _root(root, 4))
-    if limits.growth is None:
-        return row
-    factor = max(x for x in limits.growth if x is not None)
-    return (*row, f"{factor:.6g}", _total(result, factor))
-
-
-def _limit_note(result: Analysis) -> str:
+    rows = []
+    for name, limits in result.limits.items():
+        both = (limits.stabilizer, limits.norm) if result.stabilizer else ()
+        root = limits.field.root
+        row = [name, *(_step(None if x is None else x.limit) for x in both)]
+        row += [_step(limits.field.limit), "-" if root is None else _root(root, 4)]
+        if limits.growth is not None:
+            factor = max(x for x in limits.growth if x is not None)
+            row += [f"{factor:.6g}", _total(result, factor)]
+        rows.append(row)
     note = (
         "Larger steps make the numerical solution grow where the exact one does not; accuracy may "
         "ask for smaller ones."
@@ -173,7 +152,7 @@ def _limit_note(result: Analysis) -> str:
         note += " Growing roots are left out."
     if any(np.isinf(x.field.limit) for x in result.limits.values()):
         note += " 'any': no limit."
-    return note
+    return "\n".join(["STEP LIMITS [s]", table(headings, rows), _wrapped(note)])
 
 
 def _control(result: Analysis, control: Control) -> str:
@@ -243,43 +222,38 @@ def _unreached(result: Analysis) -> str:
         return ""
     weights = np.linalg.norm(reach.uncontrollable, axis=1)
     names = [x for x, w in zip(result.state_names(), weights, strict=False) if w > 1e-6]
+    roots = ", ".join(_root(z) for z in clean(reach.roots, reach.tolerances))
     critical = "" if reach.stabilizable else " No feedback makes it asymptotically stable."
     return (
         f"the inputs reach {reach.rank} of {len(weights)} directions of the linear motion: nothing "
-        f"moves the roots {_roots(reach)}, those of {', '.join(names)}.{critical}"
+        f"moves the roots {roots}, those of {', '.join(names)}.{critical}"
     )
 
 
 def _outside(result: Analysis) -> list[str]:
     """Solvers for which the step that was asked for is too large."""
-    violation, motion = _exceeded(result, 0), _exceeded(result, 1)
-    # What breaks for the stabilization breaks for all roots too: say it once.
-    motion = {name: text for name, text in motion.items() if name not in violation}
-    texts = []
-    for cases, what, remedy in (
-        (violation, "make the constraint violation grow", "smaller gains"),
-        (motion, "amplify a motion that does not grow by itself", "another solver"),
+    texts, said = [], set()
+    for index, what, remedy in (
+        (0, "make the constraint violation grow", "smaller gains"),
+        (1, "amplify a motion that does not grow by itself", "another solver"),
     ):
+        cases = {}
+        for name, x in result.limits.items():
+            factor = None if x.growth is None else x.growth[index]
+            limit = x.field.limit if index else (x.stabilizer.limit if x.stabilizer else np.inf)
+            if factor is None or result.dt is None or result.dt <= limit:
+                continue
+            # What breaks for the stabilization breaks for all roots too: say it once.
+            if name not in said and _over_run(result, factor) > _NOTICEABLE:
+                factors = f"factor {_total(result, factor)} in {result.t1:g} s"
+                cases[name] = f"{name} ({f'limit {limit:.4g} s' if limit else factors})"
+        said |= {*cases}
         if cases:
             texts.append(
                 f"with a step of {result.dt:g} s these {what}: {', '.join(cases.values())}. Take a "
                 f"smaller step, or {remedy}."
             )
     return texts
-
-
-def _exceeded(result: Analysis, index: int) -> dict[str, str]:
-    """Solvers, in words, that amplify the stabilization (0) or any root (1) at the given step."""
-    cases = {}
-    for name, x in result.limits.items():
-        factor = None if x.growth is None else x.growth[index]
-        limit = x.field.limit if index else (x.stabilizer.limit if x.stabilizer else np.inf)
-        if factor is None or result.dt is None or result.dt <= limit:
-            continue
-        if _over_run(result, factor) > _NOTICEABLE:
-            factors = f"factor {_total(result, factor)} in {result.t1:g} s"
-            cases[name] = f"{name} ({f'limit {limit:.4g} s' if limit else factors})"
-    return cases
 
 
 def _total(result: Analysis, factor: float) -> str:
@@ -317,15 +291,16 @@ def _root_rows(roots, kind: str) -> list[tuple[str, ...]]:
     rows = []
     while left:
         first = left[0]
-        near = [_apart(z, first) <= _SAME * abs(first) for z in left]
+        # Conjugates are counted as one.
+        near = [
+            abs(complex(z.real - first.real, abs(z.imag) - abs(first.imag))) <= _SAME * abs(first)
+            for z in left
+        ]
         left = [z for z, same in zip(left, near, strict=True) if not same]
-        rows.append((_root(first), str(sum(near)), _time(first), _period(first), kind))
+        time = "-" if first.real == 0 else f"{1 / abs(first.real):.4g}"
+        period = "-" if first.imag == 0 else f"{2 * np.pi / abs(first.imag):.4g}"
+        rows.append((_root(first), str(sum(near)), time, period, kind))
     return rows
-
-
-def _apart(a: complex, b: complex) -> float:
-    """Distance of two roots, conjugates counted as one."""
-    return abs(complex(a.real, abs(a.imag)) - complex(b.real, abs(b.imag)))
 
 
 def _root_table(rows) -> str:
@@ -337,18 +312,6 @@ def _root(z: complex, digits: int = 6) -> str:
     if z.imag == 0:
         return real
     return f"±{imaginary}i" if z.real == 0 else f"{real} ± {imaginary}i"
-
-
-def _roots(reach) -> str:
-    return ", ".join(_root(z) for z in clean(reach.roots, reach.tolerances))
-
-
-def _time(z: complex) -> str:
-    return "-" if z.real == 0 else f"{1 / abs(z.real):.4g}"
-
-
-def _period(z: complex) -> str:
-    return "-" if z.imag == 0 else f"{2 * np.pi / abs(z.imag):.4g}"
 
 
 def _number(x) -> str:

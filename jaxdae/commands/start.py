@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,12 @@ import numpy as np
 from jaxdae.models import AbstractModel, Model
 from jaxdae.systems import constraint_residuals, Labels, State
 from jaxdae.systems.dynamics import mass_and_jacobian
+
+# Points about the start from which a consistent one is looked for, beside it.
+_GUESSES = 8
+# How far it may be from it, in units of its size: beyond, a constraint that hardly depends on what
+# is free, as at a dead centre, would be met by absurd velocities.
+_REACH = 1e3
 
 
 def chosen_start(
@@ -74,23 +81,107 @@ def _nearest(
     q: np.ndarray | None = None,
 ) -> np.ndarray:
     """The nearest coordinates that meet the constraints; velocities where these are given."""
-    # Loaded for this alone: SciPy's optimizers take as long to load as this takes.
-    from jaxdae.commands.nearest import nearest
-
     constraint: Callable = lambda q: system.position_constraints(_now(), q)  # noqa: E731
     if q is not None:
         constraint = lambda v: constraint_residuals(system, _now(), q, v).phi_dot  # noqa: E731
-    result = nearest(constraint, metric, x, held)
-    if result.there:
-        return result.x
-    sizes = np.where(np.isfinite(result.left), np.abs(result.left), np.inf)
+    found, left, allowed = nearest(constraint, metric, x, held)
+    if (np.abs(left) <= allowed).all():
+        return found
+    sizes = np.where(np.isfinite(left), np.abs(left), np.inf)
     worst, level = int(np.argmax(sizes)), "position" if q is None else "velocity"
     values = ", ".join(f"{name} = {value:g}" for name, value in given.items())
     raise ValueError(
         f"--start: the values {values} do not fit the constraints near the model's start: "
         f"constraint {system.labels().constraint(worst)!r} fails at {level} level by at least "
-        f"{sizes[worst]:.3g} (allowed {result.allowed:.1g}). Give other values, or fewer."
+        f"{sizes[worst]:.3g} (allowed {allowed:.1g}). Give other values, or fewer."
     )
+
+
+def nearest(
+    function: Callable, metric: np.ndarray, start: np.ndarray, held: list[int]
+) -> tuple[np.ndarray, np.ndarray, float]:
+    """Solve `min (x - start)^T metric (x - start)` subject to `function(x) = 0`.
+
+    Args:
+        function: traceable by JAX, from shape `(n,)` to residuals.
+        metric: shape `(n, n)`.
+        start: shape `(n,)`.
+        held: entries that stay as they are in `start`.
+
+    Returns:
+        The nearest of the points that are found from the start and from others about it, or the one
+        where least is left; residuals there; and the largest that a point of the constraint has, as
+        `jaxdae.consistent_state` allows it.
+    """
+    # Loaded for this alone: SciPy's optimizers take as long to load as this takes.
+    from scipy import optimize
+
+    free, size = np.setdiff1d(np.arange(start.size), held), float(np.abs(start).max())
+    value, jacobian = jax.jit(function), jax.jit(jax.jacfwd(function))
+    eps = float(np.finfo(np.asarray(value(start)).dtype).eps)
+    metric = metric[np.ix_(free, free)] / max(float(np.abs(metric).max()), 1e-300)
+    first, reach = start[free], _REACH * (1.0 + size)
+
+    def full(x):
+        result = start.copy()
+        result[free] = x
+        return result
+
+    def residuals(x):
+        return np.asarray(value(full(x)), np.float64)
+
+    def slope(x):
+        return np.asarray(jacobian(full(x)), np.float64)[:, free]
+
+    def allowed(x):
+        return eps ** (2 / 3) * (1.0 + float(np.abs(full(x)).max()))
+
+    def met(x):
+        return bool((np.abs(residuals(x)) <= allowed(x)).all())
+
+    def squared(x):
+        return float((x - first) @ metric @ (x - first))
+
+    def solved(x):
+        # The gradient's size is no end: where the values that are held are the last that the
+        # constraints allow, as y = -1 on a circle, it is tiny before that is reached.
+        ends: Any = {"ftol": 2.3e-16, "xtol": 2.3e-16, "gtol": None, "max_nfev": 200}
+        x = np.clip(x, first - 0.9 * reach, first + 0.9 * reach)
+        ends |= {"jac": slope, "bounds": (first - reach, first + reach)}
+        with np.errstate(invalid="ignore", divide="ignore"):  # of derivatives that are zero
+            return optimize.least_squares(residuals, x, **ends).x
+
+    def closest(x):
+        """The nearest of the points of the constraint about one of them."""
+        left, sizes, _ = np.linalg.svd(slope(x))
+        # Combinations that are independent; as many as what is free leave nothing to choose.
+        some = sizes > 10.0 * allowed(x) ** 0.5 * sizes.max(initial=0.0)
+        chosen = left[:, : sizes.size][:, some]
+        if chosen.shape[1] == x.size:
+            return x
+        condition = {
+            "type": "eq",
+            "fun": lambda y: chosen.T @ residuals(y),
+            "jac": lambda y: chosen.T @ slope(y),
+        }
+        result = optimize.minimize(
+            lambda y: 0.5 * squared(y), x, jac=lambda y: metric @ (y - first), method="SLSQP",
+            constraints=condition, options={"ftol": 1e-15, "maxiter": 200},
+        )  # fmt: skip
+        nearer = solved(result.x)
+        return nearer if met(nearer) and squared(nearer) < squared(x) else x
+
+    ends = [first]
+    if free.size and not met(first):
+        # From others about the start, too: there constraints may not depend on what is free.
+        noise = np.random.default_rng(0).normal(size=(_GUESSES, free.size))
+        guesses = [first, *(first + 0.1 * (1.0 + size) * noise)]
+        ends = [solved(x) for x in guesses if np.isfinite(residuals(x)).all()] or ends
+        points = [closest(x) for x in ends if met(x)]
+        if points:
+            ends = [min(points, key=squared)]
+    x = min(ends, key=lambda x: float(np.linalg.norm(residuals(x))))
+    return full(x), residuals(x), allowed(x)
 
 
 def _names(labels: Labels, start: State) -> dict[str, list[str]]:

@@ -14,10 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdae import __version__
-from jaxdae.commands.findings import Findings, Tuned
 from jaxdae.commands.output import output_folder
 from jaxdae.commands.tuning_pictures import draw
-from jaxdae.commands.tuning_report import record, report
+from jaxdae.commands.tuning_report import Findings, record, report, Tuned
 from jaxdae.files import held, write_json
 from jaxdae.models import get_model
 from jaxdae.models.studies import studies

@@ -7,8 +7,7 @@ import equinox as eqx
 import jax
 import numpy as np
 
-from jaxdae.commands.findings import Findings, LABELS, named_gains
-from jaxdae.commands.tuning_report import losses, step_checks
+from jaxdae.commands.tuning_report import Findings, LABELS, named_gains, step_checks
 from jaxdae.plotting import plot_histories, plot_series, plot_tuning, save_figure
 from jaxdae.plotting.gains import Limit, Plane, plot_levels, plot_planes
 from jaxdae.plotting.readout import common_unit, with_unit
@@ -23,15 +22,7 @@ _CELLS, _STARTS, _FINE = 28, 2, 150
 
 
 def draw(found: Findings, validation: Validation, states: State, model: str, out: Path) -> None:
-    """Write the figures of a study.
-
-    Args:
-        found: of the study.
-        validation: runs what the plane of gains needs.
-        states: starts the gains were tuned on.
-        model: its name, with which titles begin.
-        out: folder.
-    """
+    """Write the figures of a study."""
     study, stem = found.study, found.study.method
     head = f"{model}: {study.name}"
     save_figure(_compared(found, head), out / f"{stem}-comparison.png")
@@ -40,7 +31,7 @@ def draw(found: Findings, validation: Validation, states: State, model: str, out
     motion = plot_histories(run, title=f"{head}, tuned", quantities=quantities)
     save_figure(motion, out / f"{stem}-motion.png")
     for name, tuned in found.tuned.items():
-        history = tuned.result.history._replace(loss=losses(tuned))
+        history = tuned.result.history._replace(loss=tuned.losses)
         title = f"{head}, {LABELS[name]}: mean integrated {study.goal.integrand}"
         more = "" if name == "one step" else f"-{name}"
         save_figure(plot_tuning(history, title=title), out / f"{stem}{more}-tuning.png")

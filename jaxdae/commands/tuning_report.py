@@ -1,52 +1,153 @@
-"""What `jaxdae tune` prints of a study, and what it writes."""
+"""What `jaxdae tune` finds in one study, what it prints of it, and what it writes."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxdae.commands.findings import Findings, LABELS, named_gains, Tuned
-from jaxdae.plotting.readout import common_unit
 from jaxdae.tables import gain_text, table
-from jaxdae.tuning.studies import Check
-from jaxdae.tuning.validation import from_start, Summary
+from jaxdae.tuning import SimulationObjective, TuningResult
+from jaxdae.tuning.certificate import Certificate
+from jaxdae.tuning.studies import Check, Study
+from jaxdae.tuning.validation import Comparison, Summary
 
 # Theory and tuning agree where they differ by no more.
 AGREEMENT = 0.03
+# Sets of gains, as tables and pictures name them.
+LABELS = {
+    "first": "the first gains",
+    "theory": "by theory",
+    "one step": "tuned, one step",
+    "range": "tuned, range",
+}
+# Of a stabilization, of a law of realizing forces, and of a formulation itself.
+_GAINS = ("K_D", "K_P", "Gamma", "k", "alpha", "decay")
+
+
+class Tuned(NamedTuple):
+    """A tuning run.
+
+    Args:
+        objective: what was minimized.
+        result: what `tune` returned.
+        path: resolved parameters after each evaluation, the best so far.
+        seconds: of an evaluation [s]; NaN where there were not two.
+        multiples: steps that were tuned on, in units of the study's.
+        logarithmic: whether the logarithm of the objective was minimized.
+        backend: what made the runs.
+        why_not: what kept the native backend from it, or `None`.
+    """
+
+    objective: SimulationObjective
+    result: TuningResult
+    path: list[Any]
+    seconds: float
+    multiples: tuple[float, ...]
+    logarithmic: bool
+    backend: str
+    why_not: str | None
+
+    @property
+    def losses(self) -> np.ndarray:
+        """The objective after each evaluation, where its logarithm was minimized as well."""
+        history = self.result.history.loss
+        return np.exp(history) if self.logarithmic else history
+
+
+class Findings(NamedTuple):
+    """All that is said of a study.
+
+    Args:
+        study: what was tuned.
+        tuned: tuning runs by the name of their column.
+        sets: all gains by column, resolved.
+        checks: summaries by the name of the check.
+        beyond: what happens past the place where the method breaks, by column, or `None`.
+        certificates: of each column, under the conditions of the tuning for a range.
+        left_out: steps [s] of the range at which runs with the first gains fail.
+        validation_seconds: time that validation took [s].
+    """
+
+    study: Study
+    tuned: dict[str, Tuned]
+    sets: dict[str, Any]
+    checks: dict[str, Comparison]
+    beyond: dict[str, Any] | None
+    certificates: dict[str, Certificate]
+    left_out: tuple[float, ...]
+    validation_seconds: float
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """The columns as tables and pictures name them."""
+        return {x: (LABELS | {"first": self.study.first_gains})[x] for x in self.sets}
+
+    @property
+    def steps(self) -> list[float]:
+        """Steps [s] of the tuning for a range."""
+        return [x * self.study.dt for x in self.tuned["range"].multiples]
+
+    @property
+    def theory_difference(self) -> float | None:
+        """Largest relative difference of gains tuned for one step from theory's, if it has any."""
+        if "theory" not in self.sets:
+            return None
+        theory, tuned = (named_gains(self.study, self.sets[x]) for x in ("theory", "one step"))
+        names = [x for x in ("K_D", "K_P", "Gamma") if x in theory]
+        return max(float(np.max(np.abs(tuned[x] / theory[x] - 1))) for x in names)
+
+
+def named_gains(study: Study, params) -> dict[str, Any]:
+    """The gains of a set by name."""
+    if study.servo is not None:
+        coefficients = np.asarray(params.coefficients)
+        roots = np.sort_complex(np.roots([1.0, *coefficients[::-1]]))
+        pairs = np.stack([roots.real, roots.imag], axis=1)
+        return {"coefficients": coefficients, "roots (Re, Im)": pairs}
+    parts = (getattr(params, "stabilization", None), getattr(params, "law", None), params)
+    pairs = [(name, getattr(part, name, None)) for part in parts for name in _GAINS]
+    return {name: np.asarray(value) for name, value in pairs if value is not None}
 
 
 def report(found: Findings) -> str:
-    """Tables and sentences.
-
-    Args:
-        found: of a study.
-    """
-    lines = [
-        *(_rate(name, x) for name, x in found.tuned.items()),
-        "",
-        _gain_table(found),
-        "",
-        _cost_table(found),
-        "",
-        _part_table(found),
-        "",
+    """Tables and sentences."""
+    gains = {x: named_gains(found.study, params) for x, params in found.sets.items()}
+    costs, parts = [], []
+    for name, compared in found.checks.items():
+        of = compared.summaries
+        costs.append((name, *(of[x].cost for x in found.sets), fold(of["first"], of["range"])))
+    for part in found.study.goal.parts:
+        for name, compared in found.checks.items():
+            values = [compared.summaries[x].parts[part] for x in found.sets]
+            parts.append((f"{part}, {name}", *values))
+    headings = [*found.labels.values()]
+    tables = [
+        table(
+            ("gain", *headings),
+            [(x, *(gain_text(gains[y][x]) for y in found.sets)) for x in gains["first"]],
+        ),
+        table(
+            (f"mean integrated {found.study.goal.integrand}", *headings, "cut, range"),
+            costs,
+        ),
+        table(("of it, mean integrated", *headings), parts),
         _certificate_table(found),
-        "",
-        *_left_out_lines(found),
-        *_theory_lines(found),
-        *_range_lines(found),
-        *_start_lines(found),
-        *_control_lines(found),
-        *_limit_lines(found),
     ]
-    return "\n".join([*lines, ""])
+    lines = [_rate(name, x) for name, x in found.tuned.items()]
+    for x in tables:
+        lines += ["", x]
+    lines.append("")
+    if found.left_out:
+        steps = ", ".join(f"{x:g}" for x in found.left_out)
+        lines.append(
+            f"Runs with the first gains fail at steps of {steps} s: the range was tuned without "
+            "them."
+        )
+    lines += [*_theory_lines(found), *_range_lines(found), *_limit_lines(found), ""]
+    return "\n".join(lines)
 
 
 def record(found: Findings) -> dict[str, Any]:
-    """The same as numbers, for `result.json`.
-
-    Args:
-        found: of a study.
-    """
+    """The same as numbers, for `result.json`."""
     study = found.study
     return {
         "name": study.name,
@@ -57,7 +158,7 @@ def record(found: Findings) -> dict[str, Any]:
         "spread": study.deviation,
         "gains": {x: named_gains(study, params) for x, params in found.sets.items()},
         "checks": {
-            check: {column: _plain(x) for column, x in compared.summaries.items()}
+            check: {column: x._asdict() for column, x in compared.summaries.items()}
             for check, compared in found.checks.items()
         },
         "tunings": {name: _tuning(x) for name, x in found.tuned.items()},
@@ -69,10 +170,6 @@ def record(found: Findings) -> dict[str, Any]:
     }
 
 
-def _plain(summary: Summary) -> dict[str, Any]:
-    return summary._asdict()
-
-
 def _tuning(tuned: Tuned) -> dict[str, Any]:
     result = tuned.result
     names = ("evaluations", "steps", "skipped", "stop_reason", "wall_seconds", "compile_seconds")
@@ -81,19 +178,9 @@ def _tuning(tuned: Tuned) -> dict[str, Any]:
         "method": result.method,
         "ending": result.ending,
         "certificate": None if result.certificate is None else result.certificate.to_json(),
-        "history": losses(tuned),
+        "history": tuned.losses,
         **{name: getattr(result, name) for name in names},
     }
-
-
-def losses(tuned: Tuned) -> np.ndarray:
-    """The objective after each evaluation, where its logarithm was minimized as well.
-
-    Args:
-        tuned: a tuning run.
-    """
-    history = tuned.result.history.loss
-    return np.exp(history) if tuned.logarithmic else history
 
 
 def _rate(name: str, tuned: Tuned) -> str:
@@ -110,36 +197,6 @@ def _rate(name: str, tuned: Tuned) -> str:
             f"  {count:,.0f} simulations with gradients per second, {tuned.backend} backend{reason}"
         )
     return "\n".join(lines)
-
-
-def _gain_table(found: Findings) -> str:
-    gains = {x: named_gains(found.study, params) for x, params in found.sets.items()}
-    rows = [(name, *(gain_text(gains[x][name]) for x in found.sets)) for name in gains["first"]]
-    return table(("gain", *_headings(found)), rows)
-
-
-def _headings(found: Findings) -> list[str]:
-    return [*found.labels.values()]
-
-
-def _cost_table(found: Findings) -> str:
-    rows = []
-    for name, compared in found.checks.items():
-        of = compared.summaries
-        cut = fold(of["first"], of["range"])
-        rows.append((name, *(of[x].cost for x in found.sets), cut))
-    heading = f"mean integrated {found.study.goal.integrand}"
-    return table((heading, *_headings(found), "cut, range"), rows)
-
-
-def _part_table(found: Findings) -> str:
-    """What the cost is made of, each part in its own unit."""
-    rows = [
-        (f"{part}, {name}", *(compared.summaries[x].parts[part] for x in found.sets))
-        for part in found.study.goal.parts
-        for name, compared in found.checks.items()
-    ]
-    return table(("of it, mean integrated", *_headings(found)), rows)
 
 
 def _certificate_table(found: Findings) -> str:
@@ -160,31 +217,17 @@ def _certificate_table(found: Findings) -> str:
         values = [read(each[x]) for x in found.sets]
         cells.append((name, *("unknown" if x is None else x for x in values)))
     heading = f"certificate, steps of {min(steps):g} to {max(steps):g} s"
-    return table((heading, *_headings(found)), cells)
+    return table((heading, *found.labels.values()), cells)
 
 
 def fold(old: Summary, new: Summary) -> str:
-    """How many times smaller a cost has become, in words.
-
-    Args:
-        old: of the first gains.
-        new: of the others.
-    """
+    """How many times smaller a cost has become, in words."""
     ratio = old.cost / new.cost if new.cost > 0 else np.nan
     if 0 < ratio < 1:
         return f"{1 / ratio:.2g}-fold rise"
     if np.isfinite(ratio):
         return f"{ratio:.0f}-fold" if ratio >= 10 else f"{ratio:.2g}-fold"
     return f"{old.failed} failed before, {new.failed} after"
-
-
-def _left_out_lines(found: Findings) -> list[str]:
-    if not found.left_out:
-        return []
-    steps = ", ".join(f"{x:g}" for x in found.left_out)
-    return [
-        f"Runs with the first gains fail at steps of {steps} s: the range was tuned without them."
-    ]
 
 
 def _theory_lines(found: Findings) -> list[str]:
@@ -212,11 +255,7 @@ def _theory_lines(found: Findings) -> list[str]:
 
 
 def step_checks(found: Findings) -> list[Check]:
-    """Checks that differ from the tuning by starts and step alone.
-
-    Args:
-        found: of a study.
-    """
+    """Checks that differ from the tuning by starts and step alone."""
     fresh = [x for x in found.study.checks if x.name != "as tuned"]
     return [x for x in fresh if x.deviation == 1.0 and x.t1 is None]
 
@@ -241,36 +280,6 @@ def _range_lines(found: Findings) -> list[str]:
             f"  {verdict}, from {cuts[worst]:.3g}-fold ({worst}) to {cuts[best]:.3g}-fold ({best})."
         )
     return lines
-
-
-def _start_lines(found: Findings) -> list[str]:
-    """What the given starts add, where the cost leaves them out."""
-    cost = found.study.goal.cost
-    if from_start(cost) is cost:
-        return []
-    of = found.checks["as tuned"].summaries
-    after = ", ".join(
-        f"{of[x].cost_from_start:.3g} {LABELS[x]}" for x in found.sets if x != "first"
-    )
-    return [
-        "The given starts are not counted: no gain can change them. With them (trapezoidal rule) "
-        f"{of['first'].cost_from_start:.3g} becomes {after}."
-    ]
-
-
-def _control_lines(found: Findings) -> list[str]:
-    """What the gains ask of the drives: the largest input, and its root mean square over time."""
-    if found.study.servo is None:
-        return []
-    labels, of = found.study.system.labels(), found.checks["as tuned"].summaries
-    unit = common_unit(list(labels.input_units))
-    name = ", ".join(labels.inputs) or "control"
-    asked = {
-        f"peak of {name} [{unit}]": [of[x].control for x in found.sets],
-        f"rms of {name} [{unit}]": [of[x].control_rms for x in found.sets],
-    }
-    rows = [(what, *values) for what, values in asked.items()]
-    return [table(("input, as tuned", *_headings(found)), rows)]
 
 
 def _limit_lines(found: Findings) -> list[str]:

@@ -15,9 +15,15 @@ import jax.extend.core as jex
 import jax.numpy as jnp
 from jax.interpreters import ad
 
-from jaxdae.derivatives.batch_axes import Axes
-from jaxdae.derivatives.device_axes import results, varying_together
-from jaxdae.derivatives.primitives import moving, primitive, replaced, summed
+from jaxdae.derivatives.primitives import (
+    Axes,
+    moving,
+    primitive,
+    replaced,
+    results,
+    summed,
+    varying_together,
+)
 from jaxdae.derivatives.user_rules import own_rules
 
 FORWARD, REVERSE, BOTH = "forward", "reverse", "both"
@@ -206,13 +212,7 @@ ad.primitive_transposes[_along] = _along_transposed
 
 
 def evaluate(function: Function, arguments, axes: Axes | None = None) -> list[jax.Array]:
-    """The value of a function, with derivatives in both modes and to every order.
-
-    Args:
-        function: what is computed.
-        arguments: arrays.
-        axes: of the batch; `None` for one member.
-    """
+    """The value of a function, with derivatives in both modes and to every order."""
     axes = Axes((), (False,) * len(arguments)) if axes is None else axes
     return _evaluate.bind(*varying_together(list(arguments)), function=function, axes=axes)
 

@@ -40,14 +40,7 @@ class OwnRule(NamedTuple):
 
 
 def own_rules(closed: Any) -> tuple[OwnRule, ...]:
-    """Rules of users in a program of JAX, and in all programs inside of it.
-
-    Args:
-        closed: a jaxpr, closed or not.
-
-    Returns:
-        Each rule once, in their order.
-    """
+    """Rules of users in a program of JAX, and in all programs inside of it."""
     rules: dict[OwnRule, None] = {}
     _gather(getattr(closed, "jaxpr", closed), rules)
     return tuple(rules)

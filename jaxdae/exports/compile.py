@@ -15,10 +15,17 @@ from jaxtyping import Float
 
 from jaxdae.control.base import AbstractDynamicController, closed_loop
 from jaxdae.diagnosis.failure import SimulationError
-from jaxdae.exports.export import check_quantities, exported_run, inputs_of, SAMPLED, statuses
+from jaxdae.exports.export import (
+    check_quantities,
+    exported_run,
+    Inputs,
+    SAMPLED,
+    statuses,
+    time_fields,
+)
 from jaxdae.formulations import AbstractFormulation
-from jaxdae.kernels.export.interface import Field, identifiers, Interface, structure
-from jaxdae.kernels.integration.saving import Summary
+from jaxdae.kernels.export.interface import Field, Interface, structure
+from jaxdae.kernels.integration.arguments import Summary
 from jaxdae.names import unknown_name
 from jaxdae.results.trajectory import Trajectory
 from jaxdae.runs import prepare
@@ -46,27 +53,10 @@ class RunResult:
     def __init__(self, numbers: np.ndarray, interface: Interface):
         self.numbers, self.interface = numbers, interface
 
-    def _field(self, name: str) -> np.ndarray:
-        outputs = self.interface.outputs
-        for field in outputs.fields:
-            if field.name == name:
-                first = outputs.offset(name)
-                part = self.numbers[..., first : first + field.size]
-                return part.reshape(*part.shape[:-1], *field.shape)
-        return np.zeros((*self.numbers.shape[:-1], 0), self.numbers.dtype)  # no rows
-
-    def _of_states(self, states: np.ndarray, name: str) -> np.ndarray:
-        for field in self.interface.state.fields:
-            if field.name == name:
-                first = self.interface.state.offset(name)
-                part = states[..., first : first + field.size]
-                return part.reshape(*part.shape[:-1], *field.shape)
-        return np.zeros((*states.shape[:-1], 0), states.dtype)
-
     @property
     def ts(self) -> Float[np.ndarray, "*batch times"]:
         """Times of the rows [s], `inf` in those that were not reached."""
-        return self._field("ts")
+        return self.interface.outputs.part(self.numbers, "ts")
 
     @property
     def q(self) -> Float[np.ndarray, "*batch times n"]:
@@ -85,17 +75,18 @@ class RunResult:
 
     def __getitem__(self, quantity: str) -> np.ndarray:
         """A quantity at the saved times: `q`, `v`, `w`, or one that the run was compiled with."""
-        known = [x.name for x in self.interface.state.fields]
+        known = self.interface.state.names
         if quantity not in known and quantity != "w":
             raise KeyError(unknown_name("quantity", quantity, known))
-        states = self._field("states")
+        states = self.interface.outputs.part(self.numbers, "states")
         if self.interface.rows == 0:
             states = np.zeros((*states.shape, self.interface.state.size), states.dtype)
-        return self._of_states(states, quantity)
+        return self.interface.state.part(states, quantity)
 
     def final(self, quantity: str) -> np.ndarray:
         """The same at the end time, or where the run stopped."""
-        return self._of_states(self._field("final"), quantity)
+        final = self.interface.outputs.part(self.numbers, "final")
+        return self.interface.state.part(final, quantity)
 
     @property
     def final_time(self) -> np.ndarray:
@@ -142,29 +133,22 @@ class CompiledRun:
         self._interface, self._program = interface, program
         self.backend = program.backend
         self.why_not_native = why_not_native
-        fields, dtype = interface.inputs.fields, interface.dtype
-        values = [np.ravel(np.asarray(x.value, dtype)) for x in fields]
-        self._inputs = np.concatenate(values)
-        times = [np.ravel(np.asarray(x.value, dtype)) for x in interface.times.fields]
-        self._times = np.concatenate(times)
-        ends = np.cumsum([0, *(x.size for x in fields)])
-        self._places = {
-            x.name: (slice(first, first + x.size), x)
-            for x, first in zip(fields, ends, strict=False)
-        }
-        self._codes = {code: name for name, code in statuses().items()}
-        size = lambda name: self._places[name][1].size if name in self._places else 0  # noqa: E731
-        self._sizes = {name: size(name) for name in ("q", "v", "w")}
-        n, self._n = size("q"), size("q") + size("v")
+        inputs = interface.inputs
+        self._inputs = inputs.values(interface.dtype)
+        self._times = interface.times.values(interface.dtype)
+        self._parameters = {x.name: x for x in inputs.fields if x.name not in ("q", "v", "w")}
+        # The start comes first: what a call does is counted in microseconds.
+        self._sizes = {name: inputs.length(name) for name in ("q", "v", "w")}
+        n, self._n = self._sizes["q"], self._sizes["q"] + self._sizes["v"]
         self._coordinates, self._velocities = slice(n), slice(n, self._n)
-        self._state, self._q_shape, self._v_shape = self._n + size("w"), (n,), (size("v"),)
+        self._state = self._n + self._sizes["w"]
+        self._q_shape, self._v_shape = (n,), (self._sizes["v"],)
         self._room = threading.local()
 
     @property
     def parameters(self) -> dict[str, np.ndarray]:
         """Parameters that calls may change, by name, with the values of the compilation."""
-        every = {name: x for name, (_, x) in self._places.items() if name not in ("q", "v", "w")}
-        return {name: np.asarray(x.value) for name, x in every.items()}
+        return {name: np.asarray(x.value) for name, x in self._parameters.items()}
 
     def __call__(self, q, v, w=None, *, times=None, throw: bool = True, **parameters) -> RunResult:
         """Integrate one run. The start is taken as it is: whether it is consistent is not checked.
@@ -200,12 +184,17 @@ class CompiledRun:
         if times is None:
             call()
         else:
-            self._program.run(inputs, self._times_of(times), outputs)
+            self._program.bound(inputs, self._times_of(times), outputs)()
         if w is not None or parameters:
             inputs[self._n :] = self._inputs[self._n :]
         result = RunResult(outputs.copy(), self._interface)
         if outputs[_RESULT] != 0.0 and throw:
-            raise SimulationError(self._failure(result))
+            codes = {code: name for name, code in statuses().items()}
+            name = codes.get(int(result.status), f"status {result.status}").replace("_", " ")
+            raise SimulationError(
+                f"the run stopped at t = {float(result.final_time):.6g} s ({name}); "
+                "jaxdae.simulate with this start and these parameters says why."
+            )
         return result
 
     def batch(self, q, v, w=None, *, times=None, **parameters) -> RunResult:
@@ -264,47 +253,30 @@ class CompiledRun:
         return value
 
     def _set(self, inputs: np.ndarray, parameters: dict[str, Any], count: tuple) -> None:
-        known = [x for x in self._places if x not in ("q", "v", "w")]
         for name, value in parameters.items():
-            if name not in known:
-                raise TypeError(unknown_name("parameter", name, known))
-            place, field = self._places[name]
+            if name not in self._parameters:
+                raise TypeError(unknown_name("parameter", name, self._parameters))
+            shape, first = self._parameters[name].shape, self._interface.inputs.offset(name)
             value = np.asarray(value, self._interface.dtype)
-            if value.shape not in (field.shape, (*count, *field.shape)):
-                raise ValueError(
-                    f"{name} has shape {value.shape}, must be {field.shape}"
-                    f"{f' or {(*count, *field.shape)}' if count else ''}."
-                )
-            inputs[..., place] = value.reshape(*value.shape[: value.ndim - len(field.shape)], -1)
+            if value.shape not in (shape, (*count, *shape)):
+                or_each = f" or {(*count, *shape)}" if count else ""
+                raise ValueError(f"{name} has shape {value.shape}, must be {shape}{or_each}.")
+            place = slice(first, first + self._parameters[name].size)
+            inputs[..., place] = value.reshape(*value.shape[: value.ndim - len(shape)], -1)
 
     def _times_of(self, times) -> np.ndarray:
         """Times from a first to a last one that are divided as those of the compilation."""
-        (t0, t1), dtype = times, self._interface.dtype
-        old = self._times[0], self._times[self._last_time()]
-        fractions = (self._times - old[0]) / (old[1] - old[0])
-        result = np.asarray(t0 + fractions * (t1 - t0), dtype)
+        (t0, t1), of_times = times, self._interface.times
+        fractions = self._interface.fractions(self._times)
+        result = np.asarray(t0 + fractions * (t1 - t0), self._interface.dtype)
         result[fractions == 1.0] = t1
-        for field in self._interface.times.fields:
-            if field.name == "dt0":
-                place = self._interface.times.offset("dt0")
-                result[place] = self._times[place]
+        if "dt0" in of_times.names:
+            place = of_times.offset("dt0")
+            result[place] = self._times[place]
         return result
 
-    def _last_time(self) -> int:
-        fields = {x.name: x for x in self._interface.times.fields}
-        offset = self._interface.times.offset
-        return offset("grid") + fields["grid"].size - 1 if "grid" in fields else offset("t1")
-
-    def _failure(self, result: RunResult) -> str:
-        status = int(result.status)
-        name = self._codes.get(status, f"status {status}")
-        return (
-            f"the run stopped at t = {float(result.final_time):.6g} s ({name.replace('_', ' ')}); "
-            "jaxdae.simulate with this start and these parameters says why."
-        )
-
     def __repr__(self) -> str:
-        return f"CompiledRun({', '.join(self._places)}; {self.backend} backend)"
+        return f"CompiledRun({', '.join(self._interface.inputs.names)}; {self.backend} backend)"
 
 
 class _MachineCode:
@@ -320,10 +292,8 @@ class _MachineCode:
     def bound(self, inputs, times, outputs) -> Callable[[], None]:
         one, places = self._one, [x.ctypes.data for x in (inputs, times, outputs)]
         first, second, third = (ctypes.c_void_p(x) for x in places)
-        return lambda: one(first, second, third)
-
-    def run(self, inputs, times, outputs) -> None:
-        self._one(*(x.ctypes.data for x in (inputs, times, outputs)))
+        # The arrays live as long as the call.
+        return lambda _arrays=(inputs, times, outputs): one(first, second, third)
 
     def batch(self, inputs, times, outputs) -> None:
         self._several(len(inputs), *(x.ctypes.data for x in (inputs, times, outputs)))
@@ -339,10 +309,10 @@ class _Program:
         self._several = jax.jit(jax.vmap(function, (0, None)))
 
     def bound(self, inputs, times, outputs) -> Callable[[], None]:
-        return lambda: self.run(inputs, times, outputs)
+        def call():
+            outputs[...] = self._one(inputs, times)
 
-    def run(self, inputs, times, outputs) -> None:
-        outputs[...] = self._one(inputs, times)
+        return call
 
     def batch(self, inputs, times, outputs) -> None:
         outputs[...] = self._several(inputs, times)
@@ -444,102 +414,79 @@ def _native(problem: Problem, method: Method, state: State, quantities) -> Compi
 
 
 def _plain(problem: Problem, method: Method, state: State, quantities, why_not) -> CompiledRun:
-    inputs, dtype = inputs_of(problem, state), state.q.dtype
+    inputs, dtype = Inputs.of(problem, state), np.dtype(state.q.dtype)
     only_end = is_end(method.saveat)
     if method.saveat is not None and not only_end:  # the end is given in any case
         method = method._replace(
             saveat=eqx.tree_at(lambda x: x.subs.t1, method.saveat, replace=False)
         )
-    labeled, (times, rebuild) = inputs.arrays(), _varying_times(problem, method)
-    names = identifiers(label for label, _ in labeled)
-    fields = [
-        Field(x, label, value.shape, np.asarray(value))
-        for x, (label, value) in zip(names, labeled, strict=True)
-    ]
+    sub: Any = None if method.saveat is None else method.saveat.subs
+    fields = inputs.fields()
+    times = time_fields(problem.times, problem.times.saved if sub is None else sub.ts)
+    names = ("q", "v", "w", *quantities)
 
     def trajectory(numbers, ts) -> Trajectory:
-        ends = np.cumsum([x.size for x in fields])[:-1]
-        parts = jnp.split(numbers, ends)
-        arrays = [x.reshape(y.shape) for x, y in zip(parts, fields, strict=True)]
-        start, (system, formulation, controller) = inputs.replaced(arrays)
-        altered, changed = rebuild(ts)
+        start, (system, formulation, controller) = inputs.replaced(_parts(numbers, fields))
+        altered, changed = _with_times(problem, method, _parts(ts, times), times)
         system, start, controller, _ = closed_loop(system, controller, start, altered.start)
         one = Problem(system, formulation, controller, start, altered)
         return Trajectory.of(one, changed, integrate(one, changed))
 
-    def read(numbers, ts) -> dict[str, Any]:
+    def flat(numbers, ts):
         run = trajectory(numbers, ts)
-        rows = {"q": run.q, "v": run.v, "w": run.w} | {x: _quantity(run, x) for x in quantities}
         end = eqx.tree_at(
             lambda x: (x.ts, x.saved),
             run,
             jax.tree.map(lambda x: x[None], (run.final_time, run.final)),
         )
-        last = {"q": end.q, "v": end.v, "w": end.w} | {x: _quantity(end, x) for x in quantities}
-        if only_end:
-            rows = jax.tree.map(lambda x: x[:0], rows)
         steps = [run.stats[f"num_{x}steps"] for x in ("", "accepted_")]
-        reached = jnp.sum(jnp.isfinite(run.ts))
-        code = jax.tree.leaves(run.result_code)[0]
+        code, reached = jax.tree.leaves(run.result_code)[0], jnp.sum(jnp.isfinite(run.ts))
         summary = [run.final_time, code, *steps, reached]
-        ts = run.ts[:0] if only_end else run.ts
-        return {"summary": summary, "last": last, "ts": ts, "rows": rows}
+        rows = [] if only_end else [run.ts, _states(run, names)]
+        parts = [*map(jnp.asarray, summary), _states(end, names), *rows]
+        return jnp.concatenate([x.ravel().astype(dtype) for x in parts])
 
-    def flat(numbers, ts):
-        values = read(numbers, ts)
-        count = values["ts"].shape[0]
-
-        def join(tree, n):
-            parts = [x.reshape(n, math.prod(x.shape[1:])) for x in tree.values()]
-            return jnp.concatenate(parts, axis=1)
-
-        summary = jnp.stack([jnp.asarray(x, dtype) for x in values["summary"]])
-        last, rows = join(values["last"], 1), join(values["rows"], count)
-        return jnp.concatenate([summary, last.ravel(), values["ts"], rows.ravel()]).astype(dtype)
+    def quantities_of(numbers, ts):
+        run = trajectory(numbers, ts)
+        return run.ts, [_quantity(run, x) for x in names]
 
     number = lambda fields: jax.ShapeDtypeStruct((sum(x.size for x in fields),), dtype)  # noqa: E731
-    shapes = jax.eval_shape(read, number(fields), number(times))
-    order = ("q", "v", "w", *quantities)  # JAX sorts the names of a dictionary
-    states = [Field(name, name, shapes["rows"][name].shape[1:]) for name in order]
+    saved, each = jax.eval_shape(quantities_of, number(fields), number(times))
+    states = [Field(name, name, x.shape[1:]) for name, x in zip(names, each, strict=True)]
     interface = Interface(
-        "run", np.dtype(dtype), structure("inputs", fields), structure("times", times),
-        structure("state", states), shapes["ts"].shape[0],
+        "run", dtype, structure("inputs", fields), structure("times", times),
+        structure("state", states), 0 if only_end else saved.shape[0],
     )  # fmt: skip
     return CompiledRun(interface, _Program(flat), why_not)
 
 
+def _parts(numbers, fields: list[Field]) -> list:
+    """Arrays from the numbers in all of them."""
+    each = jnp.split(numbers, np.cumsum([x.size for x in fields])[:-1])
+    return [x.reshape(field.shape) for x, field in zip(each, fields, strict=True)]
+
+
 def _quantity(run: Trajectory, name: str):
     """Of a run: one that `compile_run` can be asked for."""
-    return getattr(run.violation, name) if name in ("phi", "phi_dot") else getattr(run, name)
+    return getattr(run.violation if name in ("phi", "phi_dot") else run, name)
 
 
-def _varying_times(problem: Problem, method: Method) -> tuple[list[Field], Callable]:
-    """Times as fields of one vector, and problem times and method from such a vector."""
-    given = problem.times
-    sub: Any = None if method.saveat is None else method.saveat.subs
-    saved = given.saved if sub is None else sub.ts
-    fields = (
-        [Field("t0", "start", (), given.start), Field("t1", "end", (), given.end)]
-        if given.grid is None
-        else [Field("grid", "ends of the steps", (len(given.grid),), np.asarray(given.grid))]
-    )
-    if given.first_step is not None:
-        fields.append(Field("dt0", "first step", (), given.first_step))
-    if saved is not None:
-        fields.append(Field("saved", "saved times", saved.shape, saved))
+def _states(run: Trajectory, names) -> Any:
+    """All quantities of each row."""
+    count = run.ts.shape[0]
+    each = [_quantity(run, x) for x in names]
+    return jnp.concatenate([x.reshape(count, math.prod(x.shape[1:])) for x in each], axis=1)
 
-    def rebuilt(numbers):
-        parts = jnp.split(numbers, np.cumsum([x.size for x in fields])[:-1])
-        values = {x.name: y.reshape(x.shape) for x, y in zip(fields, parts, strict=True)}
-        grid = values.get("grid")
-        start, end = (values["t0"], values["t1"]) if grid is None else (grid[0], grid[-1])
-        times = given._replace(
-            start=start, end=end, grid=grid, first_step=values.get("dt0"),
-            saved=values.get("saved") if sub is None else given.saved,
-        )  # fmt: skip
-        if sub is None or sub.ts is None:
-            return times, method
-        saveat = eqx.tree_at(lambda x: x.subs.ts, method.saveat, values["saved"])
-        return times, method._replace(saveat=saveat)
 
-    return fields, rebuilt
+def _with_times(problem: Problem, method: Method, arrays: list, fields: list[Field]):
+    """Times and method of a run with other numbers in these fields."""
+    values = {x.name: array for x, array in zip(fields, arrays, strict=True)}
+    grid, saved, sub = values.get("grid"), values.get("saved"), method.saveat
+    start, end = (values["t0"], values["t1"]) if grid is None else (grid[0], grid[-1])
+    times = problem.times._replace(
+        start=start, end=end, grid=grid, first_step=values.get("dt0"),
+        saved=saved if sub is None else problem.times.saved,
+    )  # fmt: skip
+    if sub is None or saved is None:
+        return times, method
+    return times, method._replace(saveat=eqx.tree_at(lambda x: x.subs.ts, sub, saved))

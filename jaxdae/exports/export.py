@@ -13,11 +13,13 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from jaxdae.control.base import AbstractDynamicController, closed_loop
-from jaxdae.exports.states import check_quantities, Reader
 from jaxdae.files import replace_file
 from jaxdae.formulations import AbstractFormulation
 from jaxdae.formulations.held_rank import holding_rank
+from jaxdae.kernels.export.interface import Field, identifiers, Interface, structure
 from jaxdae.kernels.llvm import machine_code
+from jaxdae.names import unknown_name
+from jaxdae.results import readings
 from jaxdae.runs import prepare
 from jaxdae.simulation import backends
 from jaxdae.simulation.kernel_plan import KernelPlan, planned
@@ -45,7 +47,22 @@ requires static_assert static_cast thread_local typeof wchar_t xor_eq
 
 # Steps end at multiples of the period that is compiled, and calls may give another one.
 SAMPLED = "a compiled run has no controller that is sampled"
-_REFUSAL = "the run cannot be exported, because no kernel can be made of it:"
+
+
+# What can be read of a state of a run: in words, and `read(parts, t, y)`.
+_READ: dict[str, tuple[str, Callable]] = {
+    "q": ("coordinates", lambda *x: readings.state_of(*x).q),
+    "v": ("velocities", lambda *x: readings.state_of(*x).v),
+    "w": ("actuator states", lambda *x: readings.state_of(*x).w),
+    "u": ("control input", readings.control),
+    "multipliers": ("multipliers", readings.multipliers),
+    "phi": ("residuals of position constraints", lambda *x: readings.violation(*x).phi),
+    "phi_dot": ("residuals of velocities", lambda *x: readings.violation(*x).phi_dot),
+    "energy": ("generalized energy [J]", readings.energy),
+    "kinetic_energy": ("kinetic energy [J]", readings.kinetic_energy),
+    "potential_energy": ("potential energy [J]", readings.potential_energy),
+}
+_STATE = ("q", "v", "w")
 
 
 class ExportedFiles(NamedTuple):
@@ -54,12 +71,10 @@ class ExportedFiles(NamedTuple):
     Args:
         code: object file, or module of WebAssembly.
         header: of C; of a module of WebAssembly the module of JavaScript.
-        undefined: functions that the object file expects of what it is linked with.
     """
 
     code: Path
     header: Path
-    undefined: tuple[str, ...]
 
 
 def export(
@@ -126,13 +141,16 @@ def export(
         ImportError: where the linker is not installed.
         OSError: where the files cannot be written.
     """
-    from jaxdae.kernels.export import files
-    from jaxdae.kernels.export.targets import export_target
+    from jaxdae.kernels.export import objects
 
-    machine = export_target(target)
-    _check_name(name)
+    machine = objects.export_target(target)
+    if not re.fullmatch(r"[A-Za-z]\w*", name, re.ASCII) or name in _RESERVED.split():
+        raise ValueError(
+            f"name is {name!r}; a function of C has letters, digits and underscores, begins with a "
+            "letter, and is no word of the language or function that moves its memory."
+        )
     check_quantities(quantities, controller)
-    files.check_linker(machine)
+    objects.check_linker(machine)
     folder = Path(directory)
     folder.mkdir(parents=True, exist_ok=True)
     problem, method = prepare(
@@ -141,31 +159,35 @@ def export(
         adjoint=None, backend="plain", progress=False, throw=False, work=False,
         start_tolerance=start_tolerance, max_steps=max_steps,
     )  # fmt: skip
-    reason = machine_code.without_llvm() or unsuited(problem.formulation, method)
-    if reason is not None:
-        raise _refused(reason)
     try:
+        reason = machine_code.without_llvm() or unsuited(problem.formulation, method)
+        if reason is not None:
+            raise backends.UnsuitedError(reason)
         exported = exported_run(problem, method, state, name, tuple(quantities))
     except backends.UnsuitedError as error:
-        raise _refused(str(error)) from None
-    made = files.made(exported, machine, _about(problem, method), statuses())
-    paths = {suffix: folder / f"{name}.{suffix}" for suffix in made.contents}
-    for suffix, content in made.contents.items():
+        raise backends.BackendError(
+            "the run cannot be exported, because no kernel can be made of it: "
+            f"{str(error).rstrip('.')}."
+        ) from None
+    contents = objects.files(exported, machine, _about(problem, method), statuses())
+    paths = {suffix: folder / f"{name}.{suffix}" for suffix in contents}
+    for suffix, content in contents.items():
         replace_file(paths[suffix], content)
-    code, header = paths.values()
-    return ExportedFiles(code, header, made.undefined)
+    return ExportedFiles(*paths.values())
 
 
-def _refused(reason: str) -> backends.BackendError:
-    return backends.BackendError(f"{_REFUSAL} {reason.rstrip('.')}.")
+def check_quantities(quantities: Sequence[str], controller) -> None:
+    """That a state has these quantities beside coordinates, velocities and actuator states.
 
-
-def _check_name(name: str) -> None:
-    if not re.fullmatch(r"[A-Za-z]\w*", name, re.ASCII) or name in _RESERVED.split():
-        raise ValueError(
-            f"name is {name!r}; a function of C has letters, digits and underscores, begins with a "
-            "letter, and is no word of the language or function that moves its memory."
-        )
+    Raises:
+        ValueError: for others, and for a control input without a controller.
+    """
+    for name in quantities:
+        if name not in _READ or name in _STATE:
+            known = [x for x in _READ if x not in _STATE]
+            raise ValueError(unknown_name("quantity", str(name), known))
+        if name == "u" and controller is None:
+            raise ValueError("there is no control input u without a controller; give one.")
 
 
 def statuses() -> dict[str, int]:
@@ -202,15 +224,27 @@ class Inputs(NamedTuple):
     start: State
     parts: tuple
 
-    def arrays(self) -> list[tuple[str, jax.Array]]:
-        """All arrays with their labels."""
+    @classmethod
+    def of(cls, problem: Problem, state: State) -> "Inputs":
+        """Those of a problem whose start was declared as a state."""
+        system, controller = problem.system, problem.controller
+        if problem.state.w.size != state.w.size:
+            system, controller = system.inner, system.controller  # pyright: ignore
+        return cls(state, (system, problem.formulation, controller))
+
+    def fields(self) -> list[Field]:
+        """All arrays, by their places."""
         named = [("q", self.start.q), ("v", self.start.v), ("w", self.start.w)]
         for label, part in zip(("system", "formulation", "controller"), self.parts, strict=True):
             leaves = jax.tree_util.tree_leaves_with_path(eqx.filter(part, eqx.is_array))
             # A run backward in time has the inputs of one forward (`InDirection`).
             place = lambda path: re.sub(r"(\.stabilization)+", r"\1", jax.tree_util.keystr(path))  # noqa: E731
             named += [(label + place(path), x) for path, x in leaves]
-        return named
+        names = identifiers(label for label, _ in named)
+        return [
+            Field(name, label, x.shape, np.asarray(x))
+            for name, (label, x) in zip(names, named, strict=True)
+        ]
 
     def replaced(self, arrays) -> "Inputs":
         """The same with other arrays."""
@@ -218,6 +252,22 @@ class Inputs(NamedTuple):
         some, static = eqx.partition(self.parts, eqx.is_array)
         parts = jax.tree.unflatten(jax.tree.structure(some), leaves)
         return Inputs(State(q, v, w), eqx.combine(parts, static))
+
+
+def time_fields(times: Times, saved) -> list[Field]:
+    """Times as numbers that a run takes."""
+    if times.grid is None:
+        ends = ("t0", "start [s]", times.start), ("t1", "end [s]", times.end)
+        fields = [Field(name, about, (), x) for name, about, x in ends]
+    else:
+        grid = np.asarray(times.grid)
+        fields = [Field("grid", "ends of the steps [s]", grid.shape, grid)]
+    if times.first_step is not None:
+        fields.append(Field("dt0", "first step [s]", (), times.first_step))
+    if saved is not None and np.size(saved):
+        saved = np.asarray(saved)
+        fields.append(Field("saved", "times that are saved [s], in order", saved.shape, saved))
+    return fields
 
 
 def exported_run(problem: Problem, method: Method, state: State, name: str, quantities):
@@ -241,30 +291,28 @@ def exported_run(problem: Problem, method: Method, state: State, name: str, quan
         raise backends.UnsuitedError(
             "adaptive steps end at times known beforehand, for which compiled runs have no argument"
         )
-    run = plan.integration()
-    inputs = inputs_of(problem, state)
-    reader = Reader(plan, method.solver, quantities)
-    between = between_steps(method.solver) is not None and plan.saving.times
+    run, inputs = plan.integration(), Inputs.of(problem, state)
+    projection = between_steps(method.solver)
+    names = (*_STATE, *quantities)
     try:
         begin = _begin(inputs, plan, method)
-        read_end = reader.program("read_end", project=False)
-        read_row = reader.program("read_row", project=True) if between else read_end
+        read_end = _reading("read_end", names, plan, None)
+        between = projection is not None and plan.saving.times
+        read_row = _reading("read_row", names, plan, projection) if between else read_end
     except UnsupportedOperationError as error:
         raise backends.UnsuitedError(
             f"the start or the states of {type(formulation).__name__} cannot be computed by a "
             f"kernel: {error}"
         ) from None
-    interface = _interface(name, problem.times, inputs, reader, sub)
+    given = time_fields(times, sub.ts if plan.saving.times else None)
+    shapes = jax.eval_shape(lambda *x: _read(names, plan, None, *x), *_of_a_state(plan))
+    states = [Field(x, _READ[x][0], y.shape) for x, y in zip(names, shapes, strict=True)]
+    interface = Interface(
+        name, np.dtype(plan.dtype), structure("inputs", inputs.fields()),
+        structure("times", given), structure("state", states), plan.rows,
+    )  # fmt: skip
     direction = 1 if method.direction is None else method.direction
     return Exported(interface, run, begin, read_row, read_end, direction)
-
-
-def inputs_of(problem: Problem, state: State) -> Inputs:
-    """What a run takes of each member."""
-    system, controller = problem.system, problem.controller
-    if problem.state.w.size != state.w.size:
-        system, controller = system.inner, system.controller  # pyright: ignore
-    return Inputs(state, (system, problem.formulation, controller))
 
 
 def _begin(inputs: Inputs, plan: KernelPlan, method: Method):
@@ -272,7 +320,7 @@ def _begin(inputs: Inputs, plan: KernelPlan, method: Method):
     from jaxdae.kernels.tracing.subprograms import Subprogram
     from jaxdae.kernels.tracing.trace import scalarize
 
-    shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype) for _, x in inputs.arrays()]
+    shapes = [jax.ShapeDtypeStruct(x.shape, x.value.dtype) for x in inputs.fields()]
     given = [x for x in shapes if x.size]
 
     def begin(t0, t1, *some):
@@ -290,27 +338,40 @@ def _begin(inputs: Inputs, plan: KernelPlan, method: Method):
     return Subprogram("begin_run", scalarize(begin, time, time, *given, loops=True, signed=True))
 
 
-def _interface(name: str, times: Times, inputs: Inputs, reader: Reader, sub):
-    from jaxdae.kernels.export.interface import Field, identifiers, Interface, structure
+class _Parts(NamedTuple):
+    """Of a run, what quantities are read by."""
 
-    arrays = inputs.arrays()
-    names = identifiers(label for label, _ in arrays)
-    fields = [
-        Field(x, label, value.shape, np.asarray(value))
-        for x, (label, value) in zip(names, arrays, strict=True)
-    ]
-    plan = reader.plan
-    ends = (
-        [Field("t0", "start [s]", (), times.start), Field("t1", "end [s]", (), times.end)]
-        if plan.adaptive
-        else [Field("grid", "ends of the steps [s]", (len(times.grid),), np.asarray(times.grid))]
-    )
-    if plan.first_given:
-        ends.append(Field("dt0", "first step [s]", (), times.first_step))
-    if plan.saving.times:
-        saved = np.asarray(sub.ts, plan.dtype)
-        ends.append(Field("saved", "times that are saved [s], in order", saved.shape, saved))
-    return Interface(
-        name, np.dtype(plan.dtype), structure("inputs", fields), structure("times", ends),
-        structure("state", reader.fields()), plan.rows,
-    )  # fmt: skip
+    system: Any
+    formulation: Any
+    controller: Any
+
+
+def _of_a_state(plan: KernelPlan) -> list[jax.ShapeDtypeStruct]:
+    """Time, a state of the integration, and its parameters."""
+    shapes = (), (plan.states,)
+    return [*(jax.ShapeDtypeStruct(x, plan.dtype) for x in shapes), *plan.shapes]
+
+
+def _read(names, plan: KernelPlan, projection, t, y, *parameters) -> list[jax.Array]:
+    """Quantities of a state, which a projection may take onto the constraints before."""
+    arrays = jax.tree.unflatten(plan.structure, parameters)
+    parts = _Parts(*eqx.combine(arrays, plan.static)[0])
+    tree = plan.unravel(y)
+    if projection is not None:
+        tree = projection.project(t, tree, tuple(parts))
+    each = ([*map(jnp.asarray, jax.tree.leaves(_READ[x][1](parts, t, tree[0])))] for x in names)
+    return [x[0] if len(x) == 1 else jnp.concatenate([y.ravel() for y in x]) for x in each]
+
+
+def _reading(name: str, names, plan: KernelPlan, projection):
+    """The same as a program of a kernel; `None` where quantities are what is integrated."""
+    from jaxdae.kernels.tracing.subprograms import Subprogram
+    from jaxdae.kernels.tracing.trace import scalarize
+
+    def read(*x):
+        values = _read(names, plan, projection, *x)
+        return [jnp.concatenate([y.ravel().astype(plan.dtype) for y in values])]
+
+    program = scalarize(read, *_of_a_state(plan), loops=True, signed=True)
+    same = np.arange(1, 1 + plan.states)  # nodes of the inputs come first
+    return None if np.array_equal(program.outputs, same) else Subprogram(name, program)

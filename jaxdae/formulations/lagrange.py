@@ -22,8 +22,7 @@ from jaxdae.formulations.weighted_gains import weighted_stabilization
 from jaxdae.linalg.capabilities import Capabilities
 from jaxdae.linalg.positive_definite import solve_positive_definite
 from jaxdae.linalg.saddle_point import AbstractSolve, AutomaticSolve
-from jaxdae.stability.step_gains import StepOptions
-from jaxdae.stability.turning import gains_for_step
+from jaxdae.stability.step_gains import gains_for_step, StepOptions
 from jaxdae.systems import Dynamics, evaluate, mass_and_jacobian, State
 from jaxdae.systems.kinematics import coordinate_rate
 

@@ -31,8 +31,7 @@ from jaxdae.formulations.gains import (
     is_number,
 )
 from jaxdae.reprs import Module
-from jaxdae.stability.step_gains import StepOptions
-from jaxdae.stability.turning import gains_for_step
+from jaxdae.stability.step_gains import gains_for_step, StepOptions
 from jaxdae.systems.calls import call_with_shapes, check_parameters, check_real, describe_shape
 
 Stabilization = Callable[..., Float[Array, " c"]]
@@ -144,16 +143,16 @@ class Baumgarte(AbstractStabilization):
         """Gains by theory: those with which a method's step damps a violation best.
 
         For a given violation `K_D dt` and `K_P dt^2` put the roots of `s^2 + K_D s + K_P` on zeros
-        of the method's stability function divided by the step. Other regimes, and ranges of steps
-        by `margin=`, are options of `jaxdae.stability.step_gains`, which also says what the gains
-        do to a violation. Wide ranges leave little damping at the longest step: a warning gives the
-        turn of the motion beyond which violations grow (`jaxdae.stability.largest_turn`).
+        of the method's stability function divided by the step. Ranges of steps by `margin=`, and
+        `regime="steps"` with a `motion`, are options of `jaxdae.stability.step_gains`, which also
+        says what the gains do to a violation. Wide ranges leave little damping at the longest step:
+        a warning gives the turn of the motion beyond which violations grow
+        (`jaxdae.stability.largest_turn`).
 
         Args:
             solver: a Runge-Kutta solver of diffrax or `jaxdae.solvers`.
             dt: largest step [s], positive; it may be traced.
-            **options: `margin`, `regime`, `frequency`, `time_scale`, `horizon` and `motion` of
-                `step_gains`, as of every `for_step`.
+            **options: `margin`, `regime` and `motion` of `step_gains`, as of every `for_step`.
 
         Raises:
             TypeError: see `step_gains`.

@@ -27,9 +27,9 @@ from jaxdae.identification.runs import Model, Settings
 from jaxdae.interruptions import heard
 from jaxdae.simulation.backends import Backend
 from jaxdae.simulation.problem import MAX_STEPS
+from jaxdae.stability.arguments import check_counts, check_least
 from jaxdae.systems.calls import check_instance
 from jaxdae.tuning import checkpoint as checkpoints
-from jaxdae.tuning.counts import check_counts, check_least
 
 
 def identify(

@@ -5,7 +5,6 @@ from .integration.device_report import (
     NoKernelError as NoKernelError,
 )
 from .launch.kernel import native as native
-from .launch.portable import as_jax as as_jax
 from .tracing.trace import (
     scalarize as scalarize,
     ScalarProgram as ScalarProgram,

@@ -55,6 +55,37 @@ def inverse_factors(matrix: Float[Array, "n n"], added: Float[Array, " n"] | Non
     return (_pivoted if len(matrix) <= MOST_PIVOTED else _one_operation)(matrix, more, eye, eye)
 
 
+def refined(matrix: Float[Array, "n n"], right: Float[Array, " n"], added: Float[Array, " n"]):
+    """The solution of linear equations by factors of a matrix nearby, and what that lacks.
+
+    Where the matrix is singular and the equations have solutions, one of them. Derivatives are
+    those of the equations.
+
+    Args:
+        matrix: `A`.
+        right: `b`.
+        added: to the diagonal of `A` for the factors, small.
+    """
+    first, then = inverse_factors(matrix, added)
+
+    def solve(forward: Callable, by: Callable, b):
+        x = by(b)
+        for _ in range(_REFINEMENTS):
+            x = x + by(b - forward(x))
+        return x
+
+    return jax.lax.custom_linear_solve(
+        partial(product, matrix),
+        right,
+        lambda forward, b: solve(forward, lambda b: product(then, product(first, b)), b),
+        lambda forward, b: solve(forward, lambda b: product(first.T, product(then.T, b)), b),
+    )
+
+
+# Each leaves the product of what is added and the largest entry of the inverse.
+_REFINEMENTS = 2
+
+
 def _pivoted(matrix, added, eye, same) -> list:
     """`L^-1 P` and `U^-1` of `P A = L U`, shaped as the right sides."""
     factors, _, order = jax.lax.linalg.lu(matrix + jnp.diag(added))

@@ -12,7 +12,7 @@ import jax.extend.core as jex
 import jax.numpy as jnp
 from jax.interpreters import batching, mlir
 
-from jaxdae.derivatives.device_axes import results, varying_together
+from jaxdae.derivatives.primitives import results, varying_together
 
 
 class Batch(NamedTuple):

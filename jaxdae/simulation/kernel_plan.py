@@ -12,7 +12,7 @@ import optimistix
 from jax.flatten_util import ravel_pytree
 
 from jaxdae.control.base import control_input
-from jaxdae.kernels.integration.saving import Saving
+from jaxdae.kernels.integration.arguments import Saving
 from jaxdae.memory import Memory
 from jaxdae.simulation.backends import UnsuitedError
 from jaxdae.simulation.field import field, vector_field

@@ -9,7 +9,7 @@ import equinox.internal as eqxi
 import jax
 import jax.numpy as jnp
 
-from jaxdae.kernels.integration.saving import Summary
+from jaxdae.kernels.integration.arguments import Summary
 from jaxdae.kernels.launch import obstacles
 from jaxdae.memory import Memory
 from jaxdae.simulation.backends import AbstractBackend, UnsuitedError
@@ -42,7 +42,7 @@ class NativeBackend(AbstractBackend):
         return unsuited(formulation, method) if missing is None else missing
 
     def solve(self, problem: Problem, method: Method, y0) -> Integration:
-        from jaxdae.kernels.integration.integrate import integrate
+        from jaxdae.kernels.integration.run import integrate
 
         problem, method = _counted(problem, method)
         times = problem.times
@@ -157,7 +157,7 @@ def _of_settings(adjoint, meter) -> str | None:
 
 def _increasing(times: Times, plan: KernelPlan, sub, sign, controller) -> list:
     """Times as the kernel takes them."""
-    from jaxdae.kernels.integration.step_ends import step_ends
+    from jaxdae.kernels.integration.arguments import step_ends
 
     ts = [sign * sub.ts] if plan.saving.times else []
     if not plan.adaptive:

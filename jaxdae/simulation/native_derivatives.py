@@ -9,9 +9,8 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
 from jaxdae.derivatives.functions import FORWARD, Function, REVERSE
+from jaxdae.kernels.integration.arguments import jumps_of, Summary
 from jaxdae.kernels.integration.run import Run
-from jaxdae.kernels.integration.saving import Summary
-from jaxdae.kernels.integration.step_ends import jumps_of
 from jaxdae.simulation.plain import ending
 from jaxdae.simulation.problem import Times
 from jaxdae.solvers.grid import Grid, ToKnownEnds

@@ -2,6 +2,7 @@
 
 from jaxdae import names as _names
 from jaxdae.solvers.constrained_term import ConstrainedTerm as ConstrainedTerm
+from jaxdae.solvers.half_explicit import HalfExplicit as HalfExplicit
 from jaxdae.solvers.projected import Projected as Projected
 from jaxdae.solvers.radau import RadauIIA as RadauIIA
 from jaxdae.solvers.rattle import Rattle as Rattle

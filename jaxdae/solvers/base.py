@@ -11,6 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import diffrax
 import equinox as eqx
+import jax
 import numpy as np
 
 from jaxdae.reprs import Module
@@ -21,6 +22,17 @@ def at_once(name: str, function: Callable, *arguments, wrt: tuple[int, ...]) -> 
     """A function of single numbers, of arrays: `each` where nothing is gained by a loop."""
     del name, wrt
     return function(*arguments)
+
+
+def time_of(terms, t) -> Any:
+    """The time [s] at which diffrax stands: it counts times of a run backward with a minus sign.
+
+    Args:
+        terms: what a solver is given by `diffrax.diffeqsolve`, or by itself.
+        t: likewise.
+    """
+    first = jax.tree.leaves(terms, is_leaf=lambda x: isinstance(x, diffrax.AbstractTerm))[0]
+    return getattr(first, "direction", 1) * t  # of the wrapper around terms
 
 
 class Step(NamedTuple):

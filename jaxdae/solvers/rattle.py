@@ -12,7 +12,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from jaxdae.formulations.structure import depends_on
-from jaxdae.linalg.lu import inverse_factors, product
+from jaxdae.linalg.lu import inverse_factors, product, refined
 from jaxdae.solvers.base import AbstractTracedSolver
 from jaxdae.solvers.constrained_term import ConstrainedTerm
 from jaxdae.systems import constraint_residuals, State
@@ -278,8 +278,8 @@ def _slope(here, length) -> State:
     n, c = d.force.size, d.gamma.size
     matrix = jnp.block([[d.mass, d.jac.T], [d.jac, jnp.zeros((c, c), d.mass.dtype)]])
     added = _filled((d.force, d.gamma), 0.0, _added(d.mass, d.jac))
-    factors, right = inverse_factors(matrix, added), jnp.concatenate([d.force, -d.gamma])
-    rate, _ = here.rate(_solved(partial(product, matrix), right, factors)[:n])
+    solution = refined(matrix, jnp.concatenate([d.force, -d.gamma]), added)
+    rate, _ = here.rate(solution[:n])
     return jax.tree.map(lambda x: length.astype(x.dtype) * x, rate)
 
 
@@ -319,24 +319,6 @@ def _root(function: Callable, guess, added, weights):
 
     def tangent(linear, right):
         matrix = jax.vmap(linear, out_axes=1)(jnp.eye(right.size, dtype=right.dtype))
-        return _solved(linear, right, inverse_factors(matrix, added))
+        return refined(matrix, right, added)
 
     return jax.lax.custom_root(function, guess, solve, tangent, has_aux=True)
-
-
-def _solved(linear: Callable, right, factors):
-    """`linear(x) = right`, by factors of a matrix that is nearly its own."""
-    first, then = factors
-    forward = lambda b: product(then, product(first, b))  # noqa: E731
-    transposed = lambda b: product(first.T, product(then.T, b))  # noqa: E731
-
-    def refined(nearly):
-        def solve(linear, b):
-            x = nearly(b)
-            for _ in range(2):
-                x = x + nearly(b - linear(x))
-            return x
-
-        return solve
-
-    return jax.lax.custom_linear_solve(linear, right, refined(forward), refined(transposed))

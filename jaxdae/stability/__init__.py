@@ -1,20 +1,7 @@
 """Stability of step methods: their stability functions, and the gains that suit a step."""
 
 from jaxdae import names as _names
-from jaxdae.stability.adaptive import (
-    adaptive_gains as adaptive_gains,
-    expected_step as expected_step,
-)
-from jaxdae.stability.error_constants import (
-    error_constant as error_constant,
-    ErrorConstant as ErrorConstant,
-)
-from jaxdae.stability.linear_range import (
-    constraint_mobility as constraint_mobility,
-    linear_range as linear_range,
-    LinearRange as LinearRange,
-)
-from jaxdae.stability.motion import motion_frequency as motion_frequency
+from jaxdae.stability.measured import motion_frequency as motion_frequency
 from jaxdae.stability.stability_functions import (
     AdamsBashforth as AdamsBashforth,
     amplification as amplification,
@@ -23,11 +10,11 @@ from jaxdae.stability.stability_functions import (
     tableau as tableau,
     zeros as zeros,
 )
-from jaxdae.stability.stationary import (
-    Motion as Motion,
-    stationary_violation as stationary_violation,
+from jaxdae.stability.step_gains import (
+    constraint_mobility as constraint_mobility,
+    largest_turn as largest_turn,
+    step_gains as step_gains,
+    StepGains as StepGains,
 )
-from jaxdae.stability.step_gains import step_gains as step_gains, StepGains as StepGains
-from jaxdae.stability.turning import largest_turn as largest_turn
 
 __all__ = _names.public(globals())

@@ -1,10 +1,11 @@
-"""Checks of what gains follow from."""
+"""Checks of numbers that callers give."""
 
-import diffrax
+import operator
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdae.stability.stability_functions import tableau
 from jaxdae.systems.checks import is_concrete
 
 _NUMBERS = (int, float, np.ndarray, np.generic, jnp.ndarray)
@@ -28,34 +29,24 @@ def check_positive_number(name: str, value) -> None:
         raise ValueError(f"{name} is {value}; it must be a positive, finite number.")
 
 
-def check_ratio(name: str, value) -> None:
-    """Require a ratio of the largest step to the smallest.
+def check_counts(where: str, **least: tuple[Any, int]) -> None:
+    """Integers that are not too small: by name, the value and the smallest allowed.
 
     Raises:
-        ValueError: naming it.
+        ValueError: naming the argument and its value.
     """
-    if not is_real(value) or not is_concrete(value) or not 1.0 <= value < np.inf:
-        raise ValueError(
-            f"{name} is {value!r}; it is the largest step over the smallest, a number from 1 on."
-        )
+    for name, (value, _) in least.items():
+        try:
+            operator.index(value)
+        except TypeError:
+            raise ValueError(
+                f"{where}: {name} is {value!r}, must be an integer; round it with int(...)."
+            ) from None
+    check_least(where, **least)
 
 
-def checked_tableau(solver) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The tableau `(a, b, c)` of what a user gave as a solver.
-
-    Raises:
-        TypeError: for what is no solver.
-        ValueError: for one without a tableau, or one that wraps another.
-    """
-    if isinstance(solver, type) or not isinstance(solver, diffrax.AbstractSolver):
-        raise TypeError(
-            f"solver is {solver!r}; give a diffrax solver, with brackets, such as "
-            "jaxdae.solvers.RK4() or diffrax.Dopri5(), and then the step: for_step(solver, dt)."
-        )
-    if isinstance(solver, diffrax.AbstractWrappedSolver):
-        raise ValueError(
-            f"{type(solver).__name__} wraps {type(solver.solver).__name__}, and changes what a "
-            "step does to a violation. Projected leaves no violation to stabilize: use "
-            "Multipliers() without a stabilization, or gains for the solver that it wraps."
-        )
-    return tableau(solver)
+def check_least(where: str, **least: tuple[Any, float]) -> None:
+    """Numbers that are not too small, nor NaN; arguments as above."""
+    for name, (value, smallest) in least.items():
+        if not value >= smallest:
+            raise ValueError(f"{where}: {name} is {value}, must be at least {smallest}.")

@@ -12,57 +12,15 @@ twice the same number where that is real. The search is on a grid in polar coord
 `|z|`, whose best cells are then refined.
 """
 
-from collections.abc import Callable
-from functools import partial
-from typing import NamedTuple
-
 import numpy as np
 
-from jaxdae.reprs import shown
-from jaxdae.stability.stability_functions import (
-    AdamsBashforth,
-    amplification,
-    stability_function,
-)
+from jaxdae.stability.stability_functions import AdamsBashforth, amplification
 
 # Roots beyond this many inverse steps are not looked for: every explicit method of diffrax is
 # unstable there, and those that are stable gain nothing that round-off would not take back.
 REACH = 10.0
 # More than round-off of a factor of one, near the origin.
 _ROUND_OFF = 1e-12
-
-
-class Effort(NamedTuple):
-    """How a minimum is searched for.
-
-    Args:
-        least: smallest `|z|`.
-        reach: largest `|z|`.
-        angles: of the first grid.
-        radii: of the first grid.
-        starts: its local minima that are refined.
-        zooms: grids of each, every one 0.6 times the size of the last.
-        samples: of the range of steps.
-    """
-
-    least: float
-    reach: float
-    angles: int
-    radii: int
-    starts: int
-    zooms: int
-    samples: int
-
-    def __repr__(self) -> str:
-        return shown(self)
-
-
-def effort_of(solver) -> Effort:
-    """Multistep methods cost an eigenvalue problem for each value, and their regions shrink."""
-    if isinstance(solver, AdamsBashforth):
-        reach = 3.0 * 0.5 ** (solver.steps - 1)
-        return Effort(reach / 100, reach, 24, 41, 2, 24, 9)
-    return Effort(REACH / 500, REACH, 61, 121, 5, 36, 33)
 
 
 def worst_damping(solver, z, margin: float, samples: int = 65) -> np.ndarray:
@@ -99,13 +57,27 @@ def best_damping(solver, margin: float, *, real: bool = False) -> complex:
     Raises:
         ValueError: for a method that damps no root.
     """
-    effort = effort_of(solver)
-    cost = partial(worst_damping, solver, margin=margin, samples=effort.samples)
-    found = least(cost, effort, real=real)
-    if not np.isfinite(cost(found)):
+    multistep = isinstance(solver, AdamsBashforth)
+    if multistep:  # each value costs an eigenvalue problem, and regions shrink with the steps
+        largest = 3.0 * 0.5 ** (solver.steps - 1)
+        least, rows, columns, cells, zooms, samples = largest / 100, 24, 41, 2, 24, 9
+    else:
+        largest = REACH
+        least, rows, columns, cells, zooms, samples = REACH / 500, 61, 121, 5, 36, 33
+
+    def cost(z):
+        return worst_damping(solver, z, margin, samples)
+
+    # The axis by itself: minima on it are sharp.
+    angles = [np.array([np.pi])] + [np.linspace(np.pi / 2, np.pi, rows)] * (not real)
+    log_r, found = np.log(np.geomspace(least, largest, columns)), []
+    for grid in angles:
+        worst = cost(np.exp(log_r + 1j * grid[:, None]))
+        found += [_refined(cost, log_r, grid, cell, zooms) for cell in _lowest_cells(worst, cells)]
+    best = min(found, key=lambda z: float(cost(z)), default=complex(-least))
+    if not np.isfinite(cost(best)):
         raise ValueError(f"{type(solver).__name__} damps no root: no gains suit it.")
-    smooth = margin > 1 and not real and not isinstance(solver, AdamsBashforth)
-    return _polished(solver, found, margin) if smooth else found
+    return _polished(solver, best, margin) if margin > 1 and not real and not multistep else best
 
 
 def _polished(solver, z: complex, margin: float) -> complex:
@@ -137,30 +109,6 @@ def _polished(solver, z: complex, margin: float) -> complex:
     return better if worst[1] < worst[0] and better.imag > 1e-6 * abs(better) else z
 
 
-def least(cost: Callable, effort: Effort, *, real: bool = False) -> complex:
-    """Where a function of the upper left quarter-plane is least.
-
-    Args:
-        cost: of complex numbers of any shape, infinite where they are not admissible.
-        effort: see `Effort`.
-        real: whether on the negative real axis only.
-
-    Returns:
-        The best point.
-    """
-    # The axis by itself: minima on it are sharp.
-    angles = [np.array([np.pi])]
-    if not real:
-        angles.append(np.linspace(np.pi / 2, np.pi, effort.angles))
-    log_r = np.log(np.geomspace(effort.least, effort.reach, effort.radii))
-    found = []
-    for grid in angles:
-        worst = cost(np.exp(log_r + 1j * grid[:, None]))
-        cells = _lowest_cells(worst, effort.starts)
-        found += [_refined(cost, (log_r, grid), x, effort.zooms) for x in cells]
-    return min(found, key=lambda z: float(cost(z)), default=complex(-effort.least))
-
-
 def _lowest_cells(worst, count: int) -> list[tuple[int, int]]:
     """Local minima of a grid, the lowest first, as indices of radius and angle."""
     padded = np.pad(worst, 1, constant_values=np.inf)
@@ -172,9 +120,8 @@ def _lowest_cells(worst, count: int) -> list[tuple[int, int]]:
     return [(int(j), int(i)) for i, j in cells[order]]
 
 
-def _refined(cost: Callable, grid, cell, zooms: int) -> complex:
+def _refined(cost, log_r, angles, cell, zooms: int) -> complex:
     """The minimum of a cell, by ever smaller grids about the best point so far."""
-    log_r, angles = grid
     turn = angles[1] - angles[0] if angles.size > 1 else 0.0
     half = np.array([log_r[1] - log_r[0], turn])
     centre = np.array([log_r[cell[0]], angles[cell[1]]])
@@ -187,48 +134,3 @@ def _refined(cost: Callable, grid, cell, zooms: int) -> complex:
         centre, half = np.array([r[j], turned[i]]), 0.6 * half
     z = np.exp(centre[0] + 1j * centre[1])
     return complex(z.real, 0.0 if abs(z.imag) < 1e-6 * abs(z) else z.imag)
-
-
-class Transient(NamedTuple):
-    """What a violation may do before its factor shows.
-
-    Args:
-        condition: of the modes, infinite where two roots coincide.
-        slope: of the bound that holds there, too.
-    """
-
-    condition: float
-    slope: float
-
-
-def transient(solver, pair: tuple[complex, complex], margin: float) -> Transient:
-    r"""Constants of the bound on products of steps, whatever their order and sizes in the range.
-
-    In the norm `|(sqrt(K_P) phi, phi_dot)|` the matrix `A` is `sqrt(K_P) B`, and a product of steps
-    is `f(A)` with `f = R(h_1 .) ... R(h_n .)`, so that
-
-        f(A) = f(s_1) I + f[s_1, s_2] (A - s_1 I)
-
-    With `|R| <= F` at both roots and `c` the largest divided difference of one step, `|f| <= F^n`
-    and `|f[s_1, s_2]| <= n c F^(n-1)`: the norm is at most `F^n + n slope F^(n-1)`, and also at
-    most `F^n` times the condition of the modes.
-
-    Args:
-        solver: a Runge-Kutta solver.
-        pair: largest step times the roots.
-        margin: largest step over smallest.
-
-    Returns:
-        `Transient`.
-    """
-    z, size = np.array(pair), np.sqrt(abs(pair[0] * pair[1]))
-    within = np.geomspace(1.0 / margin, 1.0, 1001)[:, None]
-    apart = abs(z[0] - z[1]) > 1e-5 * size
-    points = z if apart else z[0] * np.array([1 + 1e-5, 1 - 1e-5])
-    R = stability_function(solver, points * within)
-    divided = np.abs(R[:, 0] - R[:, 1]).max() / abs(points[0] - points[1])
-    B = np.array([[0.0, 1.0], [-1.0, z.sum().real / size]])
-    modes = np.stack([np.ones(2), z / size])
-    condition = float(np.linalg.cond(modes)) if apart else np.inf
-    distance = np.linalg.norm(B - z[0] / size * np.eye(2), 2)
-    return Transient(condition, float(divided * size * distance))

@@ -13,7 +13,7 @@ but for what `d` feels of the violation itself. All steps are made at once, from
 
 import dataclasses
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import diffrax
 import equinox as eqx
@@ -26,8 +26,7 @@ from jaxdae.reprs import shown
 from jaxdae.stability.arguments import is_real
 from jaxdae.stability.damping import REACH, worst_damping
 from jaxdae.stability.stability_functions import step_matrix
-from jaxdae.stability.stationary import Motion
-from jaxdae.systems import constraint_residuals, State
+from jaxdae.systems import constraint_residuals, evaluate
 from jaxdae.systems.checks import constraint_counts
 
 # States from which steps are made: those of longer records are thinned.
@@ -36,21 +35,8 @@ _MOST_ROWS = 500
 _BATCH = 40
 _RATIOS = np.array([0.4, 0.7, 1.0, 1.7, 3.0])
 _ZOOMS = 3
-
-
-class Record(Protocol):
-    """What is read of a trajectory, such as that of `jaxdae.simulate`."""
-
-    @property
-    def ts(self) -> Any: ...
-    @property
-    def states(self) -> State: ...
-    @property
-    def system(self) -> Any: ...
-    @property
-    def formulation(self) -> Any: ...
-    @property
-    def controller(self) -> Any: ...
+# Of a slower motion a step's error is below round-off: it counts as one that turns by this [rad].
+_LEAST_TURN = 1e-3
 
 
 class _Law(eqx.Module):
@@ -67,39 +53,78 @@ class _Law(eqx.Module):
         return jnp.concatenate([rate, -self.Gamma * phi_dot[m:]])
 
 
+def motion_frequency(system, trajectory) -> float:
+    """Rate at which the constraints' velocity-dependent acceleration changes along a motion [1/s].
+
+    The root mean square of `d gamma/dt` over that of `gamma`, with `J a + gamma = phi_ddot`, by
+    differences between saved times. Steps inject into a violation what `gamma` makes of them.
+
+    Args:
+        system: the declaration.
+        trajectory: of one run, saved often enough to draw the motion from it.
+
+    Returns:
+        The rate; zero where `gamma` is constant.
+
+    Raises:
+        ValueError: for fewer than three times, a motion that is not finite, or one along which
+            `gamma` vanishes.
+    """
+    ts = np.asarray(trajectory.ts, np.float64)
+    if ts.ndim != 1 or ts.size < 3:
+        raise ValueError(f"a motion needs at least 3 saved times; this one has shape {ts.shape}.")
+
+    def gamma(t, q, v, w):
+        return evaluate(system, t, q, v, w).gamma
+
+    each = (jnp.asarray(trajectory.ts), trajectory.q, trajectory.v, trajectory.w)
+    values = np.asarray(jax.jit(jax.vmap(gamma))(*each), np.float64)
+    finite = np.isfinite(values).all(axis=tuple(range(1, values.ndim)))
+    if not finite.all():
+        raise ValueError(
+            f"the motion is not finite at {(~finite).sum()} of {ts.size} saved times: did its run "
+            "fail? Give one that reached its end."
+        )
+    size = np.sqrt(np.mean(np.sum(values**2, axis=-1))) if values.size else 0.0
+    if size == 0.0:
+        raise ValueError(
+            "the motion has no rate that its constraints feel: their velocity-dependent "
+            f"acceleration has the root mean square {size}. Give a motion that turns."
+        )
+    slopes = np.gradient(values, ts, axis=0)
+    return float(np.sqrt(np.mean(np.sum(slopes**2, axis=-1))) / size)
+
+
 class MeasuredSteps:
     """Violations of runs along a motion, for many gains at once.
 
     Args:
-        record: the motion of one run.
+        record: the motion of one run, finite at all its times.
         solver: a Runge-Kutta solver.
         dt: step [s].
 
     Raises:
-        ValueError: for a record of several runs, too short a one, a formulation that does not take
+        ValueError: for a record backward in time or too short, a formulation that does not take
             gains or changes what they do, or an implicit method without a tolerance.
     """
 
-    def __init__(self, record: Record, solver, dt: float):
+    def __init__(self, record: Any, solver, dt: float):
         _check_formulation(record.formulation)
         _check_iteration(solver)
         ts = np.asarray(record.ts, np.float64)
-        if ts.ndim != 1:
-            raise ValueError(f"motion must be of one run; its times have shape {ts.shape}.")
-        ends = ts[np.isfinite(ts)]
-        if np.any(np.diff(ends) <= 0):
+        if np.any(np.diff(ts) <= 0):
             raise ValueError("motion must have times that increase; give a run forward in time.")
-        self.count = int((ends.max() - ends.min()) / dt * (1 + 1e-9)) if ends.size else 0
+        self.count = int((ts[-1] - ts[0]) / dt * (1 + 1e-9))
         if self.count < 1:
             raise ValueError(f"motion lasts less than one step of {dt} s; give a longer record.")
-        rows = np.flatnonzero(np.isfinite(ts) & (ts <= ends.max() - dt * (1 - 1e-9)))
+        rows = np.flatnonzero(ts <= ts[-1] - dt * (1 - 1e-9))
         rows = rows[np.unique(np.linspace(0, rows.size - 1, _MOST_ROWS).astype(int))]
         self.parts = (record.system, record.formulation, record.controller)
         self.solver, self.dt = solver, dt
         self.ts = jnp.asarray(record.ts)[rows]
         self.states = jax.tree.map(lambda x: x[rows], record.states)
         # The record's rows before the times of the steps, and the fraction of the way to the next.
-        at = np.interp(ends.min() + dt * np.arange(self.count), ts[rows], np.arange(rows.size))
+        at = np.interp(ts[0] + dt * np.arange(self.count), ts[rows], np.arange(rows.size))
         self.before = np.minimum(at.astype(int), max(rows.size - 2, 0))
         self.fraction = at - self.before
 
@@ -114,27 +139,20 @@ class MeasuredSteps:
         Returns:
             Each of shape `(batch,)`, infinite where it is not finite.
         """
-        found = [
-            self._of_batch(pairs[i : i + _BATCH], singles[i : i + _BATCH], scale)
-            for i in range(0, len(pairs), _BATCH)
-        ]
+        found = []
+        for i in range(0, len(pairs), _BATCH):
+            first, second = (np.resize(x[i:], (_BATCH, *x.shape[1:])) for x in (pairs, singles))
+            K_D, K_P = -first.sum(axis=1).real, first.prod(axis=1).real
+            A = np.zeros((_BATCH, 2, 2))
+            A[:, 0, 1], A[:, 1, 0], A[:, 1, 1] = 1.0, -K_P, -K_D
+            R = np.array([step_matrix(x, 1.0, self.solver) for x in A])
+            factors = np.array([step_matrix([[x]], 1.0, self.solver) for x in second])
+            law = _Law(K_D / self.dt, K_P / self.dt**2, -second / self.dt)
+            run = (self.parts, self.solver, self.ts, self.states, self.dt)
+            squares = _mean_squares(*run, law, R, factors, (self.before, self.fraction), scale)
+            found.append(np.asarray(squares)[:, : len(pairs) - i])
         both = np.concatenate(found, axis=1)
         return tuple(np.where(np.isfinite(both), both, np.inf))
-
-    def _of_batch(self, pairs, singles, scale):
-        size = len(pairs)
-        pairs, singles = (np.resize(x, (_BATCH, *np.shape(x)[1:])) for x in (pairs, singles))
-        K_D, K_P = -pairs.sum(axis=1).real, pairs.prod(axis=1).real
-        A = np.zeros((_BATCH, 2, 2))
-        A[:, 0, 1], A[:, 1, 0], A[:, 1, 1] = 1.0, -K_P, -K_D
-        R = np.array([step_matrix(x, 1.0, self.solver) for x in A])
-        factors = np.array([step_matrix([[x]], 1.0, self.solver) for x in singles])
-        law = _Law(K_D / self.dt, K_P / self.dt**2, -singles / self.dt)
-        steps = (self.before, self.fraction)
-        found = _mean_squares(
-            self.parts, self.solver, self.ts, self.states, self.dt, law, R, factors, steps, scale
-        )
-        return np.asarray(found)[:, :size]
 
 
 @jit
@@ -208,75 +226,81 @@ class MeasuredRoots(NamedTuple):
         return shown(self)
 
 
-def best_along(record: Record, solver, dt: float, margin: float, motion: Motion) -> MeasuredRoots:
+def best_along(record: Any, solver, dt: float, margin: float) -> MeasuredRoots:
     """The roots with the least violation along a motion, by a search with ever smaller grids.
+
+    The levels are joined by the rate of the motion: `|phi|^2 + |phi_dot / frequency|^2`.
 
     Args:
         record: the motion.
         solver: a Runge-Kutta solver.
         dt: largest step [s], at which violations are largest.
         margin: largest step over smallest; roots are taken that all of these damp.
-        motion: its rate, and the scale that joins the levels.
 
     Returns:
         `MeasuredRoots`.
 
     Raises:
-        ValueError: see `MeasuredSteps`; and where a step from a state of the motion fails, whatever
+        ValueError: see `MeasuredSteps` and `motion_frequency`; for steps in which the motion turns
+            by more than half a period; and where a step from a state of the motion fails, whatever
             the gains.
     """
+    frequency = motion_frequency(record.system, record)
+    turn = frequency * dt
+    if turn > np.pi:
+        raise ValueError(
+            f"the motion turns by {turn:.3g} rad in a step of {dt:.6g} s, {frequency:.6g} 1/s: no "
+            "step that long follows it. Give a step below half a period."
+        )
+    turn = max(turn, _LEAST_TURN)
     steps = MeasuredSteps(record, solver, dt)
 
     def of_pairs(x):
         pairs = _roots(x)
-        found = steps.mean_squares(pairs, -np.exp(x[:, 0]), motion.scale)[0]
+        found = steps.mean_squares(pairs, -np.exp(x[:, 0]), 1 / turn)[0]
         return np.where(_damped(solver, pairs, margin), found, np.inf)
 
     def of_singles(x):
         singles = -np.exp(x[:, 0])
-        found = steps.mean_squares(_roots(x), singles, motion.scale)[1]
+        found = steps.mean_squares(_roots(x), singles, 1 / turn)[1]
         return np.where(_damped(solver, singles[:, None], margin), found, np.inf)
 
-    ends = np.log([min(0.005 * motion.turn, 0.03 / steps.count, 0.1), REACH])
+    ends = np.log([min(0.005 * turn, 0.03 / steps.count, 0.1), REACH])
     m, r = constraint_counts(record.system, jax.tree.map(lambda x: x[0], steps.states))
     # Minima are sharp where what is injected early cancels what is injected later.
     pair = _searched(of_pairs, np.linspace(ends[0], ends[1], 24), np.log(_RATIOS)) if m else None
     single = (
         _searched(of_singles, np.linspace(ends[0], ends[1], 3 * _BATCH), np.zeros(1)) if r else None
     )
-    square = sum(x.square for x in (pair, single) if x is not None)
+    square = sum(x[1] for x in (pair, single) if x is not None)
     if not np.isfinite(square):
         raise ValueError(
             f"steps of {dt} s from states of the motion are not finite, whatever the gains; give a "
             "shorter step, or a part of the motion without singular positions."
         )
     return MeasuredRoots(
-        None if pair is None else tuple(_roots(pair.at[None])[0]),
-        None if single is None else -float(np.exp(single.at[0])),
+        None if pair is None else tuple(_roots(pair[0][None])[0]),
+        None if single is None else -float(np.exp(single[0][0])),
         float(np.sqrt(square)),
     )
 
 
-class _Least(NamedTuple):
-    at: np.ndarray
-    square: float
-
-
-def _searched(cost, sizes, ratios) -> _Least:
-    """The least of a cost of `(log |z|, log ratio)`: on a grid, then on smaller ones about it."""
+def _searched(cost, sizes, ratios) -> tuple[np.ndarray, float]:
+    """Where a cost of `(log |z|, log ratio)` is least, and it: on ever smaller grids about it."""
     half = np.array([sizes[1] - sizes[0], ratios[1] - ratios[0] if ratios.size > 1 else 0.0])
-    best = _Least(np.zeros(2), np.inf)
+    best, least = np.zeros(2), np.inf
     points = np.stack(np.meshgrid(sizes, ratios), axis=-1).reshape(-1, 2)
     offsets = np.linspace(-1.0, 1.0, 7), np.linspace(-1.0, 1.0, min(ratios.size, 5))
     around = np.stack(np.meshgrid(*offsets), axis=-1).reshape(-1, 2)
     for _ in range(1 + _ZOOMS):
         found = cost(points)
         i = int(np.argmin(found))
-        best = _Least(points[i], float(found[i])) if found[i] < best.square else best
-        points = best.at + half * around
+        if found[i] < least:
+            best, least = points[i], float(found[i])
+        points = best + half * around
         points[:, 0] = np.minimum(points[:, 0], np.log(REACH))
         half = half / 3
-    return best
+    return best, least
 
 
 def _roots(x) -> np.ndarray:

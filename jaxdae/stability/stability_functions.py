@@ -161,13 +161,6 @@ def zeros(solver) -> np.ndarray:
     return z[np.argsort(np.abs(z), kind="stable")]
 
 
-def companions(z) -> np.ndarray:
-    """`h A` of pairs `(z, conj(z))`, shape `(..., 2, 2)`; of complex numbers of any shape."""
-    real, size = np.real(z), np.abs(z)
-    rows = [[0 * real, 1 + 0 * real], [-(size**2), 2 * real]]
-    return np.moveaxis(np.array(rows), (0, 1), (-2, -1))
-
-
 def step_matrix(H, h: float, solver) -> np.ndarray:
     """`R(hH)`: the matrix by which one step of a method multiplies `y`.
 

@@ -13,47 +13,34 @@ and a step of size `h` multiplies it by `R(h A)`, with the stability function `R
 A given violation: if `z_1` and `z_2` are two zeros of `R`, then `R(h A) = 0`, and it vanishes in
 one step. If they are the same simple zero, `R(h A)` is nilpotent, and it vanishes in two. A
 velocity constraint is one mode, `dg/dt = -Gamma g`, multiplied by `R(-h Gamma)`. What the steps'
-own errors keep up has other gains, see `jaxdae.stability.stationary`.
+own errors keep up has other gains, see `jaxdae.stability.measured`.
 """
 
+import warnings
 from functools import lru_cache
 from itertools import combinations
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple, TypedDict, Unpack
 
+import diffrax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxdae.reprs import shown
-from jaxdae.stability.arguments import (
-    check_positive_number,
-    check_ratio,
-    checked_tableau,
-    is_real,
-)
-from jaxdae.stability.damping import best_damping, Transient, transient, worst_damping
-from jaxdae.stability.finite_damping import best_remainder
-from jaxdae.stability.measured import best_along, Record
-from jaxdae.stability.motion import motion_rate
-from jaxdae.stability.stability_functions import AdamsBashforth, zeros
-from jaxdae.stability.stationary import (
-    best_stationary,
-    Motion,
-    stationary_violation,
-    turn_of_error,
-)
+from jaxdae.stability.arguments import check_positive_number, is_real
+from jaxdae.stability.damping import best_damping, worst_damping
+from jaxdae.stability.measured import best_along
+from jaxdae.stability.stability_functions import AdamsBashforth, tableau, zeros
+from jaxdae.systems import mass_and_jacobian, State, System
 from jaxdae.systems.checks import is_concrete
 
-_REGIMES = ("violation", "steps")
 # Among zeros of R those are taken that damp best over this range of steps too.
 _NEIGHBOURHOOD = 2.0
-# Error of one step, relative to the motion, of a run of which nothing is known.
-_USUAL_ERROR = 1e-6
-# Of a slower motion a step's error is below round-off: it counts as this one.
-_ROUND_OFF = 1e-14
-# Of a larger one over the step the square overflows.
-_LARGEST_SCALE = 1e100
 # Of smaller squares of the step the inverse, times what gains are at a step of one, overflows.
 _LEAST_SQUARE = 1e-300
+# Turn of a motion in a step that gains should bear [rad]: 63 steps in a turn are few.
+_USUAL_TURN = 0.1
+_TURNS = np.geomspace(0.01, 1.5, 60)
+_TURNED_STEPS = 400
 
 
 class StepGains(NamedTuple):
@@ -65,14 +52,10 @@ class StepGains(NamedTuple):
         Gamma: gain of velocity constraints [1/s].
         factor: a step of the range multiplies modes of position constraints by this at most.
         velocity_factor: likewise for velocity constraints.
-        stationary: root mean square of the violation that the steps' own errors keep up, in units
-            of the constraint's velocity-dependent acceleration times `dt^2`; see
-            `stationary_violation`. With a motion, that of its length from a consistent start. Not a
-            number for `AdamsBashforth`.
-        frequency: rate of the motion for which it is so [1/s].
         roots: `dt` times the roots of `s^2 + K_D s + K_P`, shape `(2,)`.
         margin: the largest step of the range over the smallest.
-        transient: constants of `bound`.
+        violation: root mean square of `(phi, phi_dot / frequency)` that the steps' own errors keep
+            up along the motion the gains are for, from a consistent start; not a number without.
     """
 
     K_D: Any
@@ -80,25 +63,12 @@ class StepGains(NamedTuple):
     Gamma: Any
     factor: float
     velocity_factor: float
-    stationary: float
-    frequency: Any
     roots: np.ndarray
     margin: float
-    transient: Transient
+    violation: float
 
     def __repr__(self) -> str:
         return shown(self)
-
-    def bound(self, steps: int) -> float:
-        """What so many steps of the range, in any order, leave of a violation at most.
-
-        A bound on `|(sqrt(K_P) phi, phi_dot)|` over that at the beginning, as far as linear theory
-        holds (`linear_range`): `min(condition F^n, F^n + n slope F^(n-1))`, see
-        `jaxdae.stability.damping.transient`. It may exceed 1 for few steps.
-        """
-        F, (condition, slope) = self.factor, self.transient
-        left = F**steps + steps * slope * F ** max(steps - 1, 0)
-        return left if np.isinf(condition) else min(condition * F**steps, left)
 
 
 class StepOptions(TypedDict, total=False):
@@ -106,22 +76,11 @@ class StepOptions(TypedDict, total=False):
 
     margin: float
     regime: str
-    frequency: float | None
-    time_scale: float | None
-    horizon: int | np.integer | None
-    motion: Record | None
+    motion: Any
 
 
 def step_gains(
-    solver,
-    dt,
-    *,
-    margin: float = 1.0,
-    regime: str = "violation",
-    frequency: float | None = None,
-    time_scale: float | None = None,
-    horizon: int | np.integer | None = None,
-    motion: Record | None = None,
+    solver, dt, *, margin: float = 1.0, regime: str = "violation", motion: Any = None
 ) -> StepGains:
     r"""Gains that suit a step, in one of two regimes.
 
@@ -130,14 +89,10 @@ def step_gains(
       method has any, and of these the ones that damp best from `dt / 2` to `dt`.
     - *steps*: starts are consistent, and only the steps' own errors feed the violation. The gains
       keep what becomes of these least. They follow the motion rather than the step, and are far
-      smaller. From a `motion`, such as a first run, the errors are measured, see
-      `jaxdae.stability.measured`: the gains are for runs like it, of its length. From the rate of
-      the motion alone they are an estimate, derived for a harmonic one, see
-      `jaxdae.stability.stationary`. Measured on ten systems with six methods at `omega h = 0.1`:
-      with a motion the violation is at most 1.9 times the least of a search, with the rate alone
-      less than 3 times in 48 of 60 cases and up to 34 times. No gains over the step do better than
-      6 times with RK4 both on the pendulum and on the two-link arm, whose steps' errors cancel.
-      Runs that leave the motion, as those of Euler's method may, have other violations.
+      smaller: from a `motion`, such as a first run, the errors are measured, see
+      `jaxdae.stability.measured`, and the gains are for runs like it, of its length. On ten systems
+      with six methods, at a tenth of a radian in each step, the violation was at most 1.9 times the
+      least of a search. Runs that leave the motion, as those of Euler's method may, have others.
 
     A method that is stable everywhere may damp the better the larger the gains: then roots end at
     10 over the step, beyond which round-off of the constraint would be fed to the velocities.
@@ -148,66 +103,41 @@ def step_gains(
         dt: largest step [s], positive; it may be traced, and the gains can be differentiated by it.
         margin: largest step over smallest, at least 1.
         regime: "violation" or "steps".
-        frequency: rate `omega` at which the motion changes [1/s], see `motion_frequency`; by
-            default the one that the method resolves with an error of 1e-6 in a step.
-        time_scale: `tau` of the norm `|phi|^2 + tau^2 |phi_dot|^2` that regime "steps" keeps small
-            [s]; by default `1 / frequency`.
-        horizon: for a given violation and a margin above 1, judges position gains by the norm of
-            `(phi, dt phi_dot)` that so many steps leave. By default by the factor alone, to which
-            the norm falls in the end: better after many steps, worse after few.
         motion: for the regime "steps": the trajectory of one run with `Multipliers`, with rows
-            close enough to draw the motion; its rate is the default of `frequency`. Roots are
-            looked for that all steps of the range damp, and the violation at `dt` is kept least.
+            close enough to draw the motion. Roots are looked for that all steps of the range damp,
+            and the violation at `dt` is kept least. Gains of a kind of constraints that the system
+            does not have are those for a given violation.
 
     Returns:
         `StepGains`.
 
     Raises:
-        TypeError: for a solver or a step that is none.
-        ValueError: for a step, a frequency or a time scale that is not positive, a step whose
-            inverse square overflows, a margin below 1, an unknown regime, a solver without a
-            stability function, a traced frequency or time scale, or a traced step beside one or
+        TypeError: for a solver, a step or a motion that is none.
+        ValueError: for a step that is not positive, or whose inverse square overflows, a margin
+            below 1, an unknown regime, a solver without a stability function, or a traced step
             beside a motion; for a motion that does not serve, see `jaxdae.stability.measured`.
     """
     method = _Method(solver)
-    _check(dt, margin, regime)
-    rate = None
+    _check(dt, margin)
+    _check_motion(method, motion, dt, regime)
+    pair, single, factor, single_factor = _damped_best(method, float(margin))
+    violation = float("nan")
     if motion is not None:
-        _check_motion(motion, dt, regime)
-        rate = motion_rate(motion.system, motion)
-        frequency = rate.frequency if frequency is None else frequency
-    turning = _motion(method, dt, frequency, time_scale)
-    judged = _horizon(method, regime, horizon)
-    if regime == "violation":
-        found = _damped_best(method, float(margin), turning, judged)
-    else:
-        found = _stationary_best(method, float(margin), turning)
-    if motion is not None and rate is not None:
-        found = _measured_best(method, float(margin), turning, found, motion, float(dt), rate.size)
-    (first, second), dt = found.roots, _as_step(dt)
+        best = best_along(motion, solver, float(dt), float(margin))
+        pair, single = best.pair or pair, best.single or single
+        factor, single_factor = _factors(solver, float(margin), pair, single)
+        violation = best.violation
+    dt = dt if isinstance(dt, jnp.ndarray) else float(dt)
     return StepGains(
-        K_D=-float((first + second).real) / dt,
-        K_P=float((first * second).real) / dt**2,
-        Gamma=-found.single / dt,
-        factor=found.factor,
-        velocity_factor=found.single_factor,
-        stationary=found.stationary,
-        frequency=turning.turn / dt,
-        roots=np.array(found.roots),
+        K_D=-float((pair[0] + pair[1]).real) / dt,
+        K_P=float((pair[0] * pair[1]).real) / dt**2,
+        Gamma=-single / dt,
+        factor=factor,
+        velocity_factor=single_factor,
+        roots=np.array(pair),
         margin=float(margin),
-        transient=found.transient,
+        violation=violation,
     )
-
-
-class _Found(NamedTuple):
-    """The best pair of roots and the best single one, times the step, and what they do."""
-
-    roots: tuple[complex, complex]
-    single: float
-    factor: float
-    single_factor: float
-    stationary: float
-    transient: Transient
 
 
 class _Method:
@@ -216,10 +146,8 @@ class _Method:
     def __init__(self, solver):
         self.solver = solver
         self.multistep = isinstance(solver, AdamsBashforth)
-        a, b = (
-            (np.zeros(0), solver.coefficients()) if self.multistep else checked_tableau(solver)[:2]
-        )
-        self.key = (self.multistep, a.tobytes(), b.tobytes())
+        parts = (solver.coefficients(),) if self.multistep else _checked_tableau(solver)[:2]
+        self.key = (self.multistep, *(x.tobytes() for x in parts))
 
     def __hash__(self):
         return hash(self.key)
@@ -229,59 +157,23 @@ class _Method:
 
 
 @lru_cache(256)
-def _damped_best(method: _Method, margin: float, motion: Motion, horizon: int | None) -> _Found:
+def _damped_best(method: _Method, margin: float) -> tuple[Any, float, float, float]:
+    """The pair of roots and the single one that damp best, times the step, and their factors."""
     solver = method.solver
     known = zeros(solver) if margin == 1.0 and not method.multistep else np.zeros(0, complex)
     pair = _most_robust(solver, _pairs(known))
-    single = _most_robust(solver, [(x, x) for x in known[np.imag(known) == 0]])
+    real = _most_robust(solver, [(x, x) for x in known[np.imag(known) == 0]])
     if pair is None:
-        z = best_remainder(solver, margin, horizon) if horizon else best_damping(solver, margin)
+        z = best_damping(solver, margin)
         pair = (z, z.conjugate())
-    if single is None:
-        single = (best_damping(solver, margin, real=True),) * 2
-    return _found(method, margin, motion, pair, single)
+    single = best_damping(solver, margin, real=True) if real is None else real[0]
+    single = float(np.real(single))
+    return pair, single, *_factors(solver, margin, pair, single)
 
 
-@lru_cache(256)
-def _stationary_best(method: _Method, margin: float, motion: Motion) -> _Found:
-    if method.multistep:
-        raise ValueError(
-            "regime='steps' is for Runge-Kutta methods: a multistep method has no stages that "
-            "leave the constraint. Take regime='violation'."
-        )
-    z = best_stationary(method.solver, margin, motion)
-    single = (best_stationary(method.solver, margin, motion, real=True),) * 2
-    return _found(method, margin, motion, (z, z.conjugate()), single)
-
-
-def _measured_best(
-    method: _Method,
-    margin: float,
-    turning: Motion,
-    estimate: _Found,
-    record: Record,
-    dt: float,
-    size: float,
-) -> _Found:
-    """The best along a record; of kinds of constraints that it has not, those of the estimate."""
-    best = best_along(record, method.solver, dt, margin, turning)
-    pair = best.pair or estimate.roots
-    single = estimate.single if best.single is None else best.single
-    found = _found(method, margin, turning, pair, (single, single))
-    return found._replace(stationary=best.violation / (size * dt**2))
-
-
-def _found(method: _Method, margin: float, motion: Motion, pair, single) -> _Found:
-    samples = 2001
-    factor, single_factor = (
-        float(worst_damping(method.solver, x, margin, samples).max()) for x in (pair, single)
-    )
-    stationary, before = float("nan"), Transient(float("nan"), float("nan"))
-    if not method.multistep:
-        before = transient(method.solver, pair, margin)
-        A = np.array([[0.0, 1.0], [-(pair[0] * pair[1]).real, (pair[0] + pair[1]).real]])
-        stationary = float(stationary_violation(method.solver, A, motion))
-    return _Found(pair, float(np.real(single[0])), factor, single_factor, stationary, before)
+def _factors(solver, margin: float, pair, single: float) -> tuple[float, float]:
+    worst = worst_damping(solver, [*pair, single], margin, 2001)
+    return float(worst[:2].max()), float(worst[2])
 
 
 def _pairs(known) -> list[tuple[complex, complex]]:
@@ -301,75 +193,117 @@ def _most_robust(solver, pairs) -> tuple[complex, complex] | None:
     return pairs[best] if worst and np.isfinite(worst[best]) else None
 
 
-def _as_step(dt):
-    """A step as its quotients are wanted: of Python's kind unless it is an array of JAX."""
-    return dt if isinstance(dt, jnp.ndarray) else float(dt)
+def gains_for_step(solver, dt, **options: Unpack[StepOptions]) -> StepGains:
+    """`step_gains`, with a warning where they do not bear constraints that bend.
+
+    Args:
+        solver: as of `step_gains`.
+        dt: likewise [s].
+        **options: likewise.
+
+    Warns:
+        RuntimeWarning: where `largest_turn` is below 0.1 rad, with it.
+    """
+    gains = step_gains(solver, dt, **options)
+    turn = largest_turn(solver, gains)
+    if turn < _USUAL_TURN:
+        smaller = "a smaller margin" if gains.margin > 1 else "another method"
+        warnings.warn(
+            f"gains for {type(solver).__name__} with margin={gains.margin:g}: a step damps "
+            f"violations of straight constraints, but where the motion turns by more than "
+            f"{turn:.2g} rad in the longest step (a particle on a circle), violations grow until "
+            f"the run fails, or change its speed by a factor of two in {_TURNED_STEPS} steps. Take "
+            f"{smaller}, or shorter steps.",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+    return gains
 
 
-def _horizon(method: _Method, regime: str, horizon) -> int | None:
-    if horizon is None:
-        return None
-    if regime != "violation" or method.multistep:
-        raise ValueError("horizon is for a given violation and a Runge-Kutta method.")
-    if isinstance(horizon, bool) or not isinstance(horizon, int | np.integer) or horizon < 1:
-        raise ValueError(f"horizon is {horizon!r}; it is a number of steps, from 1 on.")
-    return int(horizon)
+def largest_turn(solver, gains: StepGains) -> float:
+    """Angle by which a motion may turn in a step of the gains' largest size [rad].
+
+    Stability functions describe constraints whose normals do not turn. A particle that moves freely
+    on a circle, in two coordinates with the stabilized multiplier, is the simplest motion whose do:
+    it is integrated for 400 steps at several speeds at once. From some speed on it leaves the
+    circle, or violations that do not decay drive or brake it.
+
+    Args:
+        solver: an explicit Runge-Kutta method.
+        gains: of `step_gains`, for this solver.
+
+    Returns:
+        The least turn in a step at which `|q.q - 1|` exceeds 0.5 or the speed changes by a factor
+        of two; infinite where none up to 1.5 rad is, and for methods that are not explicit or have
+        several steps.
+    """
+    method = _Method(solver)
+    if method.multistep or np.triu(tableau(solver)[0]).any():
+        return np.inf
+    first, second = (complex(x) for x in gains.roots)
+    return _least_turn(method, -(first + second).real, (first * second).real)
 
 
-def _check_motion(motion, dt, regime: str) -> None:
-    if any(not hasattr(motion, name) for name in ("ts", "system", "formulation")):
+@lru_cache(256)
+def _least_turn(method: _Method, damping: float, stiffness: float) -> float:
+    a, b, _ = tableau(method.solver)
+
+    def rate(y):
+        """Of `(q, v)` in units of the step, shape `(2, 2, turns)`."""
+        q, v = y
+        square, slope = (q * q).sum(0), 2 * (q * v).sum(0)
+        wanted = -damping * slope - stiffness * (square - 1)
+        return np.stack([v, q * (wanted - 2 * (v * v).sum(0)) / (2 * square)])
+
+    y = np.zeros((2, 2, _TURNS.size))
+    y[0, 0], y[1, 1] = 1.0, _TURNS
+    left = np.zeros(_TURNS.size, bool)
+    with np.errstate(all="ignore"):
+        for _ in range(_TURNED_STEPS):
+            stages = np.zeros((b.size, *y.shape))
+            for i in range(b.size):
+                stages[i] = rate(y + np.tensordot(a[i, :i], stages[:i], 1))
+            y = y + np.tensordot(b, stages, 1)
+            length, speed = (np.hypot(*x) for x in y)
+            # Asked for what stays, so that NaN counts as having left.
+            left |= ~((np.abs(length**2 - 1) < 0.5) & (np.abs(np.log2(speed / _TURNS)) < 1))
+    return float(_TURNS[left.argmax()]) if left.any() else np.inf
+
+
+def constraint_mobility(system: System, t, state: State):
+    """`W = J M^-1 J^T`: the acceleration of the constraints for a unit reaction, `(m+r, m+r)`.
+
+    Args:
+        system: the declaration, with a regular mass matrix.
+        t: time [s].
+        state: where it is taken.
+    """
+    mass, jac = mass_and_jacobian(system, t, state.q, state.v)
+    return jac @ jnp.linalg.solve(mass, jac.T)
+
+
+def _checked_tableau(solver) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The tableau `(a, b, c)` of what a user gave as a solver.
+
+    Raises:
+        TypeError: for what is no solver.
+        ValueError: for one without a tableau, or one that wraps another.
+    """
+    if isinstance(solver, type) or not isinstance(solver, diffrax.AbstractSolver):
         raise TypeError(
-            f"motion is {motion!r}; give the trajectory of a run: motion=jaxdae.simulate(…)."
+            f"solver is {solver!r}; give a diffrax solver, with brackets, such as "
+            "jaxdae.solvers.RK4() or diffrax.Dopri5(), and then the step: for_step(solver, dt)."
         )
-    if regime != "steps":
+    if isinstance(solver, diffrax.AbstractWrappedSolver):
         raise ValueError(
-            f"motion is for the regime 'steps', not for {regime!r}: a given violation decays "
-            "in the same way along all motions. Leave it out, or say regime='steps'."
+            f"{type(solver).__name__} wraps {type(solver.solver).__name__}, and changes what a "
+            "step does to a violation. Projected leaves no violation to stabilize: use "
+            "Multipliers() without a stabilization, or gains for the solver that it wraps."
         )
-    if not is_concrete(dt):
-        raise ValueError(
-            "dt is being traced, so that no steps of it can be made along the motion; leave the "
-            "motion out, or call step_gains outside of the traced function."
-        )
+    return tableau(solver)
 
 
-def _motion(method: _Method, dt, frequency, time_scale) -> Motion:
-    """The motion over the step; numbers, because the search for gains is not traced."""
-    given = {"frequency": frequency, "time_scale": time_scale}
-    for name, value in given.items():
-        if value is not None:
-            check_positive_number(name, value)
-    traced = [x for x, y in given.items() if not is_concrete(y)]
-    if traced:
-        raise ValueError(
-            f"{' and '.join(traced)} cannot be traced: the search for gains is made with numbers; "
-            "leave it out, or call step_gains outside of the traced function."
-        )
-    if not is_concrete(dt) and given != dict.fromkeys(given):
-        raise ValueError(
-            "dt is being traced, so that frequency and time_scale cannot be compared with it; "
-            "leave them out, or call step_gains outside of the traced function."
-        )
-    usual = 1.0 if method.multistep else turn_of_error(method.solver, _USUAL_ERROR)
-    turn = usual if frequency is None else float(frequency) * float(dt)
-    if turn > np.pi:
-        raise ValueError(
-            f"frequency is {float(frequency or 0.0):.6g} 1/s, by which the motion turns by "
-            f"{turn:.3g} rad in a step of {float(dt):.6g} s: no step that long follows it. Give a "
-            "step below half a period."
-        )
-    if not method.multistep:
-        turn = max(turn, turn_of_error(method.solver, _ROUND_OFF))
-    scale = 1 / turn if time_scale is None else float(time_scale) / float(dt)
-    if scale > _LARGEST_SCALE:
-        raise ValueError(
-            f"time_scale is {time_scale} s, {scale:.3g} steps: positions would not count beside "
-            "velocities; give one nearer to that of the motion."
-        )
-    return Motion(turn, scale)
-
-
-def _check(dt, margin, regime: str) -> None:
+def _check(dt, margin) -> None:
     if not is_real(dt):
         raise TypeError(
             f"dt is {dt!r}; give the step [s], a positive number, after the solver: "
@@ -377,12 +311,38 @@ def _check(dt, margin, regime: str) -> None:
         )
     check_positive_number("dt", dt)
     if is_concrete(dt) and not _LEAST_SQUARE <= float(dt * dt) < np.inf:
-        short = float(dt) < 1.0
         raise ValueError(
-            f"dt is {dt} s: gains {'grow' if short else 'fall'} with its inverse square, which is "
-            f"{'no finite number' if short else 'zero'} there; give a "
-            f"{'longer' if short else 'shorter'} step."
+            f"dt is {dt} s: gains go with its inverse square, which is no finite number or zero "
+            f"there; give a {'longer' if float(dt) < 1.0 else 'shorter'} step."
         )
-    check_ratio("margin", margin)
-    if regime not in _REGIMES:
-        raise ValueError(f"regime must be one of {', '.join(map(repr, _REGIMES))}; got {regime!r}.")
+    if not is_real(margin) or not is_concrete(margin) or not 1.0 <= margin < np.inf:
+        raise ValueError(
+            f"margin is {margin!r}; it is the largest step over the smallest, a number from 1 on."
+        )
+
+
+def _check_motion(method: _Method, motion, dt, regime: str) -> None:
+    if regime not in ("violation", "steps"):
+        raise ValueError(f"regime must be one of 'violation', 'steps'; got {regime!r}.")
+    if regime == "violation":
+        if motion is not None:
+            raise ValueError(
+                "motion is for the regime 'steps', not for 'violation': a given violation decays "
+                "in the same way along all motions. Leave it out, or say regime='steps'."
+            )
+        return
+    if method.multistep:
+        raise ValueError(
+            "regime='steps' is for Runge-Kutta methods: a multistep method has no stages that "
+            "leave the constraint. Take regime='violation'."
+        )
+    if any(not hasattr(motion, name) for name in ("ts", "system", "formulation")):
+        raise TypeError(
+            f"motion is {motion!r}; the regime 'steps' measures errors along the trajectory of a "
+            "run: motion=jaxdae.simulate(…)."
+        )
+    if not is_concrete(dt):
+        raise ValueError(
+            "dt is being traced, so that no steps of it can be made along the motion; take "
+            "regime='violation', or call step_gains outside of the traced function."
+        )

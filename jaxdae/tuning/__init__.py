@@ -7,12 +7,15 @@ from jaxdae.tuning.certificate import (
     StabilityCertificate as StabilityCertificate,
 )
 from jaxdae.tuning.checkpoint import CheckpointError as CheckpointError
-from jaxdae.tuning.conditions import Conditions as Conditions, Members as Members
+from jaxdae.tuning.conditions import (
+    Conditions as Conditions,
+    Members as Members,
+    perturbed_states as perturbed_states,
+)
 from jaxdae.tuning.constraints import Equality as Equality, Inequality as Inequality
 from jaxdae.tuning.costs import (
     AbstractCost as AbstractCost,
     ControlEffort as ControlEffort,
-    ControlWork as ControlWork,
     EnergyDrift as EnergyDrift,
     IntegratedViolation as IntegratedViolation,
     TrackingError as TrackingError,
@@ -39,7 +42,5 @@ from jaxdae.tuning.parametrizations import (
 from jaxdae.tuning.problem import LeastSquares as LeastSquares
 from jaxdae.tuning.result import TuningHistory as TuningHistory, TuningResult as TuningResult
 from jaxdae.tuning.risk import CVaR as CVaR
-from jaxdae.tuning.scipy_minimizers import Scipy as Scipy
-from jaxdae.tuning.starts import perturbed_states as perturbed_states
 
 __all__ = _names.public(globals())

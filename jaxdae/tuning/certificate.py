@@ -144,20 +144,13 @@ def certificate(objective: Any, params: PyTree, costs: Any = None) -> Certificat
         `Certificate`.
     """
     varies = _varies(objective, params)
-    known = costs is not None and not any(varies)
-    at_starts = _matrices_at_starts(objective, params) if known else None
-    seen = _Seen(costs, at_starts, False) if known else _seen(objective, params, any(varies))
-    costs = np.asarray(seen.costs)
+    along = any(varies)
+    found, matrices, saved = _seen(objective, params, costs is None or along, along)
+    costs = np.asarray(costs if found is None else found)
     good, members = np.isfinite(costs), objective.members
     worst = int(np.argmax(np.where(good, costs, -np.inf)))
     some = bool(good.any())
-    stability, notes = _stability(objective, params, varies, seen)
-    price = objective.failure_cost
-    if price is not None and some and costs[worst] > price:
-        notes += (
-            f"failing is cheaper than the worst run: failure_cost is {price:.4g}, give more than "
-            f"{costs[worst]:.4g}",
-        )
+    stability, notes = _stability(objective, params, varies, matrices, saved)
     failed = np.flatnonzero(~good)
     return Certificate(
         stability=stability,
@@ -171,68 +164,14 @@ def certificate(objective: Any, params: PyTree, costs: Any = None) -> Certificat
     )
 
 
-def perturbation_matrices(objective, params):
-    """`H` of the constraints, and of servo-constraints, at all starts and variations.
-
-    Args:
-        objective: a `SimulationObjective`.
-        params: resolved parameters.
-
-    Returns:
-        Each of shape (variations x starts, p, p), or `None`.
-    """
-    return _matrices(objective, params, _at_starts(objective, params))
-
-
-_matrices_at_starts = jit(perturbation_matrices)
-
-
-class _Places(NamedTuple):
-    """Where matrices are taken: numbers of variations, times and states, each of shape (count,)."""
-
-    variations: Any
-    ts: Any
-    states: Any
-
-
-def _at_starts(objective, params) -> _Places:
-    starts, count = objective.states.q.shape[0], objective.conditions.variation_count
-    variations = jnp.repeat(jnp.arange(count), starts)
-    states = jax.tree.map(lambda x: jnp.tile(x, (count, 1)), objective.states)
-    states = eqx.filter_vmap(partial(objective.first_state, params))(variations, states)
-    return _Places(variations, jnp.full(count * starts, objective.t0, states.q.dtype), states)
-
-
-def _matrices(objective, params, places: _Places):
-    def one(variation, t, state):
-        return _at(objective.built(params, variation), t, state)
-
-    return eqx.filter_vmap(one)(*places)
-
-
-def _at(parts, t, state):
-    """`H` of the constraints, and of servo-constraints, at a state."""
-    system, formulation, controller = parts
-    servo = offers_of(controller).perturbation_matrix(t, state.q, state.v, state.w)
-    return formulation.perturbation_matrix(system, t, state), servo
-
-
-class _Seen(NamedTuple):
-    """What the runs of all members show.
-
-    Args:
-        costs: shape (members,).
-        matrices: of the constraints and of servo-constraints, or `None`.
-        saved: whether they are those of states along the motions, too.
-    """
-
-    costs: Any
-    matrices: Any
-    saved: bool
-
-
 @jit
-def _seen(objective, params, along: bool) -> _Seen:
+def _seen(objective, params, run: bool, along: bool):
+    """Costs where members run; matrices `H` of the constraints and of servo-constraints, or `None`.
+
+    They are those of all starts and variations and, `along` the motions that are saved, of states
+    there; last whether they are.
+    """
+
     def read(run):
         if not along or not run.plain:
             return None
@@ -240,14 +179,28 @@ def _seen(objective, params, along: bool) -> _Seen:
         rows = (jnp.linspace(0.0, 1.0, _ROWS) * jnp.maximum(reached - 1, 0)).astype(int)
         return run.ts[rows], jax.tree.map(lambda x: x[rows], run.states)
 
-    costs, seen = objective.costs_and(params, read)
-    places = _at_starts(objective, params)
+    costs, seen = objective.costs_and(params, read) if run else (None, None)
+    starts, count = objective.states.q.shape[0], objective.conditions.variation_count
+    variations = jnp.repeat(jnp.arange(count), starts)
+    states = jax.tree.map(lambda x: jnp.tile(x, (count, 1)), objective.states)
+    states = eqx.filter_vmap(partial(objective.first_state, params))(variations, states)
+    places = (variations, jnp.full(count * starts, objective.t0, states.q.dtype), states)
     if seen is not None:
-        variations = np.repeat(np.indices(objective.shape)[2].ravel(), _ROWS)
+        theirs = jnp.asarray(np.repeat(np.indices(objective.shape)[2].ravel(), _ROWS))
         ts, states = jax.tree.map(lambda x: x.reshape(x.shape[0] * _ROWS, *x.shape[2:]), seen)
-        on_the_way = _Places(jnp.asarray(variations), ts, states)
-        places = jax.tree.map(lambda *x: jnp.concatenate(x), places, on_the_way)
-    return _Seen(costs, _matrices(objective, params, places), seen is not None)
+        places = jax.tree.map(lambda *x: jnp.concatenate(x), places, (theirs, ts, states))
+
+    def matrices(variation, t, state):
+        return _at(objective.built(params, variation), t, state)
+
+    return costs, eqx.filter_vmap(matrices)(*places), seen is not None
+
+
+def _at(parts, t, state):
+    """`H` of the constraints, and of servo-constraints, at a state."""
+    system, formulation, controller = parts
+    servo = offers_of(controller).perturbation_matrix(t, state.q, state.v, state.w)
+    return formulation.perturbation_matrix(system, t, state), servo
 
 
 def _varies(objective, params) -> tuple[bool, bool]:
@@ -259,21 +212,22 @@ def _varies(objective, params) -> tuple[bool, bool]:
 
 
 def _stability(
-    objective, params, varies: tuple[bool, bool], seen: _Seen
+    objective, params, varies: tuple[bool, bool], both, saved: bool
 ) -> tuple[tuple[StabilityCertificate, ...], tuple[str, ...]]:
     """Certificates of what is stabilized, and notes on what is not."""
     solver, projection = parts_of(objective.solver_used)
     step, steps, found, notes = objective.largest_step, objective.steps_made, [], []
-    for what, matrices, varying in zip(_KINDS, seen.matrices, varies, strict=True):
+    for what, matrices, varying in zip(_KINDS, both, varies, strict=True):
         if matrices is None or not matrices.size:
             continue
-        if objective.backward and what != "constraint":
+        backward = any(t1 < objective.t0 for t1 in objective.end_times)
+        if backward and what != "constraint":
             notes.append(f"time runs backward, in which {what} violations that decay grow")
             continue
         if what == "constraint" and projection is not None:
             notes.append("every step is projected onto the constraints: no violation is left")
             continue
-        if varying and not seen.saved:
+        if varying and not saved:
             notes.append(f"no states of the runs are saved: {what} rates are those of the starts")
         distinct, note = _distinct(np.asarray(matrices, np.float64), what)
         notes += note

@@ -56,10 +56,6 @@ def save(path: Path, fingerprint: dict[str, Any], rows: int, tree: PyTree) -> No
 def alone(path: Path, caller: str) -> AbstractContextManager[None]:
     """Keep other runs from a checkpoint while this one writes it.
 
-    Args:
-        path: the file; its folder is made.
-        caller: name of the function that an error is of.
-
     Raises:
         CheckpointError: if another run has it, naming its process.
     """
@@ -102,12 +98,6 @@ def require_same_objective(
     bit for bit; another machine or release may round otherwise, and a run amplifies that: what
     differs by more than the root of the precision, relative to the loss, is another function.
 
-    Args:
-        path: of the file.
-        stored: what it holds, of one evaluation at least.
-        again: the first evaluation, made once more.
-        epsilon: of the precision of the parameters.
-
     Raises:
         CheckpointError: naming what differs, with both numbers.
     """
@@ -147,8 +137,7 @@ def fingerprint(
         A dictionary of JSON values.
     """
     problem, method = chosen.problem, chosen.method
-    assert method.program is not None  # `tune` saves no other runs
-    assert method.memory is not None
+    assert method is not None  # `tune` saves no runs of SciPy's
     program, optimizer = method.program(problem), method.memory(state)
     trained, objective = problem.trained, problem.objective
     name = getattr(objective, "__qualname__", type(objective).__name__)
@@ -185,29 +174,11 @@ def _verified(path: Path, content: bytes) -> tuple[dict[str, Any], bytes]:
     if _checksum(first + b"\n", payload).encode() != checksum:
         reason = f"it is truncated or corrupt ({len(content)} bytes, the checksum does not match)"
         raise refusal(path, reason, "restore a copy, or start again with `overwrite=True`")
-    header = _header(path, first)
+    header = json.loads(first)
     if header["version"] != VERSION:
         reason = f"its format version is {header['version']}, this program reads {VERSION}"
         raise refusal(path, reason, "use the version that wrote it, or `overwrite=True`")
     return header, payload
-
-
-_HEADER = {"version": int, "rows": int, "software": dict, "fingerprint": dict}
-
-
-def _header(path: Path, first: bytes) -> dict[str, Any]:
-    header: dict[str, Any] = {}
-    try:
-        header = json.loads(first)
-        wrong = [name for name, kind in _HEADER.items() if type(header.get(name)) is not kind]
-    except (ValueError, RecursionError) as error:
-        wrong = [error]
-    if not wrong and header["rows"] < 0:
-        wrong = ["rows"]
-    if wrong:
-        remedy = "restore a copy, or start again with `overwrite=True`"
-        raise refusal(path, f"its first line is damaged ({wrong[0]})", remedy)
-    return header
 
 
 def _require_same(path: Path, header: dict[str, Any], here: dict[str, Any]) -> None:

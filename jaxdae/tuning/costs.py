@@ -7,7 +7,7 @@ make a cost NaN. Most are sums of squares, and give these as `residuals` too, fo
 
 import abc
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -72,7 +72,7 @@ class AbstractSquares(AbstractCost):
 class IntegratedViolation(AbstractSquares):
     r"""Violation of the constraints over the motion, each at the level at which it is declared.
 
-        integral of  sum_i a_i (phi_i / s_i)^2 + sum_j b_j (y_j / s_j)^2  dt,    y = (dphi/dt, g)
+        integral of  sum_i a_i phi_i^2 + sum_j b_j y_j^2  dt,    y = (dphi/dt, g)
 
     with `phi` the position constraints and `g` the velocity constraints. By default `a = 1` and, of
     `y`, `g` alone counts with `b = 1`: rates of position constraints have another unit, and are
@@ -87,22 +87,19 @@ class IntegratedViolation(AbstractSquares):
         from_start: `False` for the right-endpoint rule: a start off the constraints is data that
             no gain can change, and it would set a floor below which the objective sees nothing.
             `True` for the trapezoidal rule, which counts it.
-        scale: `s`, the size of a residual that counts as one, in the constraint's own unit: scalar
-            or `(m+r,)`; one for both levels of a position constraint.
     """
 
     position: Weight = 1.0
     velocity: Weight | None = None
     from_start: bool = eqx.field(static=True, default=False)
-    scale: Weight = 1.0
 
     @classmethod
     def at_both_levels(
-        cls, time_scale: float, *, scale: Weight = 1.0, from_start: bool = False
+        cls, time_scale: float, *, from_start: bool = False
     ) -> "IntegratedViolation":
         r"""Violations of positions and velocities in one unit, joined by a time scale `tau`.
 
-            integral of  |phi / s|^2 + tau^2 |y / s|^2  dt,    y = (dphi/dt, g)
+            integral of  |phi|^2 + tau^2 |y|^2  dt,    y = (dphi/dt, g)
 
         A violation `phi0` that is removed in the time `T` takes a rate of the order of `phi0 / T`:
         `tau` says how fast a removal is still welcome. As large as the time in which the motion
@@ -110,7 +107,6 @@ class IntegratedViolation(AbstractSquares):
 
         Args:
             time_scale: `tau` [s], positive.
-            scale: `s`, the size of a residual that counts as one: scalar or `(m+r,)`.
             from_start: whether the given start counts.
 
         Raises:
@@ -121,7 +117,7 @@ class IntegratedViolation(AbstractSquares):
                 f"IntegratedViolation: time_scale is {time_scale}, must be a positive time [s], "
                 "in which a rate of the violation counts as the violation that it makes."
             )
-        return cls(1.0, time_scale**2, from_start, scale)
+        return cls(1.0, time_scale**2, from_start)
 
     def squares(self, trajectory):
         """Position residuals, then those at velocity level."""
@@ -130,12 +126,15 @@ class IntegratedViolation(AbstractSquares):
         m, c = phi.shape[-1], phi_dot.shape[-1]
         declared = (jnp.arange(c) >= m).astype(phi_dot.dtype)
         velocity = declared if self.velocity is None else self.velocity
-        scale = _fitting("scale", self.scale, c, "constraints", phi.dtype)
         weights = (
-            _fitting("position", self.position, m, "position constraints", phi.dtype),
-            _fitting("velocity", velocity, c, "residuals at velocity level", phi.dtype),
+            _fitting(
+                "IntegratedViolation: position", self.position, m, "position constraints", phi
+            ),
+            _fitting(
+                "IntegratedViolation: velocity", velocity, c, "residuals at velocity level", phi
+            ),
         )
-        values = jnp.concatenate([phi / scale[:m], phi_dot / scale], axis=-1)
+        values = jnp.concatenate([phi, phi_dot], axis=-1)
         return Squares(values, jnp.concatenate(weights), self.from_start)
 
 
@@ -173,93 +172,37 @@ class ControlEffort(AbstractSquares):
     The input is a scalar or an array; its `s` entries are taken in the order of `ravel`.
 
     Args:
-        weight: `R`, scalar, diagonal `(s,)` or matrix `(s, s)`; not negative (definite).
+        weight: `R`, scalar or diagonal `(s,)`; not negative.
 
     Raises:
         ValueError: for a weight by which some effort would be a gain.
     """
 
-    weight: Weight | Float[Array, "s s"] = 1.0
+    weight: Weight = 1.0
 
     def __check_init__(self):
-        if not is_concrete(self.weight):
-            return
-        weight = np.asarray(self.weight, float)
-        matrix = weight.ndim == 2 and weight.shape[0] == weight.shape[1]
-        numbers = np.linalg.eigvalsh((weight + weight.T) / 2) if matrix else weight
-        least, largest = np.min(numbers, initial=np.inf), np.max(numbers, initial=0.0)
-        # Eigenvalues of a singular matrix are zero to round-off of the largest.
-        if not least >= -1e-12 * largest:
-            what = "an eigenvalue" if matrix else "a value"
+        least = np.min(np.asarray(self.weight)) if is_concrete(self.weight) else 0.0
+        if not least >= 0:
             raise ValueError(
-                f"ControlEffort: weight has {what} {least:.6g}, must not be negative, or effort "
+                f"ControlEffort: weight has a value {least:.6g}, must not be negative, or effort "
                 "would be a gain; give positive weights."
             )
 
     def squares(self, trajectory):
-        """Inputs, or the products of a matrix weight's root with them."""
+        """Inputs at the saved times, one row each."""
         if trajectory.u is None:
             raise ValueError(
                 "ControlEffort: the simulation has no controller, so there is no effort; give the "
                 "objective a controller, or leave this cost out."
             )
-        u = counted(_rows(trajectory.u), trajectory)
-        weight = jnp.asarray(self.weight, u.dtype)
-        count = u.shape[1]
-        if weight.shape not in {(), (count,), (count, count)}:
+        if not eqx.is_array(trajectory.u):
             raise ValueError(
-                f"ControlEffort: weight has shape {weight.shape}, which does not fit {count} "
-                f"inputs; give a scalar, a vector of {count}, or a {count} x {count} matrix."
+                f"ControlEffort: the controller returns a {type(trajectory.u).__name__}, not an "
+                "array; let it return jnp.concatenate of its parts, or give a cost of your own: "
+                "any function trajectory -> scalar."
             )
-        if weight.ndim == 2:
-            eigenvalues, vectors = jnp.linalg.eigh((weight + weight.T) / 2)
-            return Squares(u @ vectors, jnp.maximum(eigenvalues, 0.0))
-        return Squares(u, jnp.broadcast_to(weight, (count,)))
-
-
-class ControlWork(AbstractCost):
-    r"""Mechanical work of the control input on the system.
-
-        integral of  p(P) dt,    P = (F(t, q, v, w, u) - F(t, q, v, w, 0)) . v
-
-    with `F` the system's `force` and `p(P) = |P|`, for drives that take energy to brake; `max(P,
-    0)`, for those that brake for nothing; or `P`, for those that get all of it back. The first two
-    have no derivative where the power is zero, a set of times of no length as a rule.
-
-    Args:
-        kind: "absolute", "positive" or "net".
-
-    Raises:
-        ValueError: for another kind.
-    """
-
-    kind: Literal["absolute", "positive", "net"] = eqx.field(static=True, default="absolute")
-
-    def __check_init__(self):
-        if self.kind not in ("absolute", "positive", "net"):
-            raise ValueError(
-                f'ControlWork: kind is {self.kind!r}, must be "absolute", "positive" or "net".'
-            )
-
-    def __call__(self, trajectory):
-        """The work [J]."""
-        if trajectory.u is None:
-            raise ValueError(
-                "ControlWork: the simulation has no controller, so it does no work; give the "
-                "objective a controller, or leave this cost out."
-            )
-        ts, states = _reached_rows(trajectory)
-        inputs, force = counted(trajectory.u, trajectory), trajectory.system.force
-
-        def power(t, state, u):
-            none = jax.tree.map(jnp.zeros_like, u)
-            moved, free = (force(t, state.q, state.v, state.w, x) for x in (u, none))
-            return (moved - free) @ state.v
-
-        powers = counted(jax.vmap(power)(ts, states, inputs), trajectory)
-        spent = {"absolute": jnp.abs, "positive": jax.nn.relu, "net": lambda x: x}[self.kind]
-        work = jnp.sum(_lengths(trajectory, trapezoidal=True) * spent(powers))
-        return jnp.where(trajectory.success, work, jnp.nan)
+        u = counted(trajectory.u.reshape(trajectory.u.shape[0], -1), trajectory)
+        return Squares(u, _fitting("ControlEffort: weight", self.weight, u.shape[1], "inputs", u))
 
 
 class EnergyDrift(AbstractSquares):
@@ -313,17 +256,6 @@ class WeightedSum(AbstractCost):
         return jnp.concatenate(parts) if parts else jnp.zeros(0)
 
 
-def _rows(u) -> Float[Array, "times s"]:
-    """Inputs at the saved times, one row each."""
-    if not eqx.is_array(u):
-        raise ValueError(
-            f"ControlEffort: the controller returns a {type(u).__name__}, not an array; let it "
-            "return jnp.concatenate of its parts, or give a cost of your own: any function "
-            "trajectory -> scalar."
-        )
-    return u.reshape(u.shape[0], -1)
-
-
 def _reached_rows(trajectory: Trajectory):
     """Times and states of rows, of those that were not reached the last one.
 
@@ -359,12 +291,12 @@ def _lengths(trajectory: Trajectory, *, trapezoidal: bool) -> Float[Array, " tim
     return 0.5 * (after + jnp.pad(steps, (0, 1))) if trapezoidal else after
 
 
-def _fitting(name: str, weight, count: int, of: str, dtype) -> Float[Array, " count"]:
+def _fitting(name: str, weight, count: int, of: str, like: Array) -> Float[Array, " count"]:
     """A weight for each of so many numbers."""
-    weight = jnp.asarray(weight, dtype)
+    weight = jnp.asarray(weight, like.dtype)
     if weight.shape not in {(), (count,)}:
         raise ValueError(
-            f"IntegratedViolation: {name} has shape {weight.shape}, which does not fit {count} "
-            f"{of}; give a scalar or a vector of {count}."
+            f"{name} has shape {weight.shape}, which does not fit {count} {of}; give a scalar or "
+            f"a vector of {count}."
         )
     return jnp.broadcast_to(weight, (count,))

@@ -120,11 +120,7 @@ class ComposedLeastSquares(optx.AbstractGaussNewton):
 
 
 def levenberg_marquardt(epsilon: float) -> ComposedLeastSquares:
-    """Levenberg-Marquardt: a trust region, and damping in the scales of the parameters.
-
-    Args:
-        epsilon: of the precision; the damping never falls below its power 3/4.
-    """
+    """Levenberg-Marquardt: a trust region, and damping in the scales of the parameters."""
     descent = ScaledDamping()
     search = BoundedTrustRegion(descent.damping / epsilon**0.75)
     return ComposedLeastSquares(search=search, descent=descent)

@@ -91,12 +91,7 @@ _FALL, _SLOPE = 1e-2, 1e-3
 def after_all_steps(
     loss: Float[np.ndarray, " rows"], gradient_norm: Float[np.ndarray, " rows"]
 ) -> str:
-    """How near to convergence an optimizer is that always makes all steps, in words.
-
-    Args:
-        loss: of each row, finite in one at least.
-        gradient_norm: likewise.
-    """
+    """How near to convergence an optimizer is that always makes all steps, in words."""
     finite = np.isfinite(loss) & np.isfinite(gradient_norm)
     norms, tenth = gradient_norm[finite], max((loss.size - 1) // 10, 1)
     least = np.minimum.accumulate(np.where(finite, loss, np.inf))
@@ -111,4 +106,19 @@ def after_all_steps(
         return words
     return (
         f'{words}: not converged, take more steps, or optimizer="l-bfgs" where the loss is smooth'
+    )
+
+
+def require_a_start(loss: np.ndarray, norm: np.ndarray) -> None:
+    """Refuse starts that all fail.
+
+    Raises:
+        ValueError: if so.
+    """
+    if np.any(np.isfinite(loss) & np.isfinite(norm)):
+        return
+    raise ValueError(
+        f"tune: the first evaluation failed at all {loss.size} starts (loss {loss[0]:.6g}, "
+        f"gradient norm {norm[0]:.6g} at the first); start from parameters at which the objective "
+        "and its gradient are finite: smaller gains, a smaller step, or a shorter time span."
     )

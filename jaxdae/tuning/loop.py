@@ -1,45 +1,43 @@
 """The optimization loop: one evaluation after another until there is a reason to end."""
 
 import contextlib
-import math
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TYPE_CHECKING
 
+import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, PyTree
 
 from jaxdae.interruptions import heard
 from jaxdae.reprs import shown
-from jaxdae.stability.arguments import is_real
+from jaxdae.stability.arguments import check_counts, check_least, is_real
 from jaxdae.systems.calls import check_instance
 from jaxdae.tuning import checkpoint as checkpoints
 from jaxdae.tuning.constraints import Constraint
-from jaxdae.tuning.counts import check_counts, check_least
 from jaxdae.tuning.descent import DESCENT
-from jaxdae.tuning.endings import after_all_steps
+from jaxdae.tuning.endings import after_all_steps, in_words, require_a_start
 from jaxdae.tuning.optimizers import choose, Mode
 from jaxdae.tuning.parametrizations import resolve
-from jaxdae.tuning.problem import Chosen
+from jaxdae.tuning.problem import Chosen, Record, strongly_typed
 from jaxdae.tuning.result import TuningHistory, TuningResult
-from jaxdae.tuning.runs import Run
-from jaxdae.tuning.scipy_minimizers import Scipy, ScipyRun
+from jaxdae.tuning.scipy_minimizers import ScipyRun
 
 # Both are imported where they are used: many programs that import the package never tune.
 if TYPE_CHECKING:
     import optax
     import optimistix as optx
-    from tqdm import tqdm
 
     Optimizer = (
         str
         | optax.GradientTransformation
         | optx.AbstractLeastSquaresSolver
         | optx.AbstractMinimiser
-        | Scipy
         | None
     )
 
@@ -57,7 +55,8 @@ class TuningStep(NamedTuple):
 
     Attributes:
         step: number of the optimizer step; 0 is the evaluation of the initial parameters.
-        loss: objective of every start, shape (starts,).
+        loss: objective of every start, shape (starts,); NaN of those that are not running, as are
+            all but one of SciPy's optimizers, which take them in turn.
         gradient_norm: norm of every start's gradient, shape (starts,).
         skipped: which starts had their step refused, shape (starts,).
         best_loss: smallest loss so far.
@@ -87,8 +86,6 @@ def tune(
     starts: int = 1,
     spread: float = 0.5,
     key: Array | None = None,
-    patience: int | None = None,
-    min_improvement: float = 1e-3,
     checkpoint: str | Path | None = None,
     checkpoint_every: int = 10,
     resume: bool = False,
@@ -124,8 +121,8 @@ def tune(
         params: pytree of parameters.
         optimizer: a name in `jaxdae.tuning.optimizers.OPTIMIZERS` ("lm", "gauss-newton", "l-bfgs",
             "adam", "slsqp", "trust-constr"), any optax optimizer, a solver of optimistix that
-            minimizes or makes least squares, or `Scipy(...)`; by default one that suits the
-            objective: SLSQP where there are constraints.
+            minimizes or makes least squares; by default one that suits the objective: SLSQP where
+            there are constraints.
         constraints: `Equality` and `Inequality`, functions of the resolved parameters, for
             optimizers that take them; bounds are parametrizations, which every optimizer keeps.
         steps: largest number of steps; the objective is evaluated `steps + 1` times at most.
@@ -135,20 +132,17 @@ def tune(
         mode: "forward" (one tangent for each parameter; for up to about 16 of them), "reverse"
             (one backward pass), or "auto": the objective's own `mode`, else reverse; for least
             squares forward unless there are more parameters than residuals.
-        starts: number of starts, run at once. The first is `params` itself, the others are
-            normal perturbations of its unconstrained arrays.
+        starts: number of starts, run at once, or by SciPy's optimizers in turn. The first is
+            `params` itself, the others are normal perturbations of its unconstrained arrays.
         spread: standard deviation of these perturbations; for `Positive`, of the logarithm.
         key: random key of the perturbations; by default `jax.random.key(0)`.
-        patience: stop after so many steps in which the best loss of all starts did not fall by
-            the fraction `min_improvement`; by default never.
-        min_improvement: see `patience`.
         checkpoint: file to save the run in, so that it can be continued. Saved after the first
             evaluation, every `checkpoint_every` steps, on interruption and at the end. Not for
             SciPy's optimizers, which keep their state to themselves.
         checkpoint_every: steps between two saves.
         resume: continue from `checkpoint`; the numbers are those of an uninterrupted run, bit for
             bit on the same machine and software. Without such a file the run starts afresh.
-            `steps`, `patience` and `callback` may differ from the interrupted call. Arrays, numbers
+            `steps` and `callback` may differ from the interrupted call. Arrays, numbers
             and budget of the objective are compared, and, where the run goes on, what it computes:
             its first evaluation is made once more. A run that had ended is read and not compared.
         overwrite: allow a fresh run to replace the file `checkpoint`.
@@ -172,35 +166,147 @@ def tune(
     check_counts(
         "tune", steps=(steps, 0), starts=(starts, 1), checkpoint_every=(checkpoint_every, 1)
     )
-    check_counts("tune", patience=(1 if patience is None else patience, 1))
-    check_least("tune", spread=(spread, 0), min_improvement=(min_improvement, 0))
+    check_least("tune", spread=(spread, 0))
     _check_tolerance(tolerance)
     file = _File(checkpoint, resume, overwrite, checkpoint_every)
     key = jax.random.key(0) if key is None else key
     check_instance("key", key, jax.Array | np.ndarray, "jax.random.key(0)")
     chosen = choose(objective, params, optimizer, mode, tolerance, constraints)
-    in_turn = isinstance(chosen.problem.optimizer, Scipy)
-    if in_turn and checkpoint is not None:
-        raise ValueError(
-            f"tune: of {chosen.words.split(',')[0]} no run can be saved or resumed: SciPy keeps "
-            "its state to itself; leave `checkpoint` out, or choose an optimizer whose state is in "
-            'arrays, such as "l-bfgs" or "adam".'
-        )
-    state = chosen.method.initial_state(chosen.problem, starts, spread, key)
-    run = ScipyRun(chosen, state, steps) if in_turn else Run(chosen, state, steps)
+    if chosen.method is None:
+        if checkpoint is not None:
+            raise ValueError(
+                f"tune: of {chosen.words.split(',')[0]} no run can be saved or resumed: SciPy "
+                "keeps its state to itself; leave `checkpoint` out, or choose an optimizer whose "
+                'state is in arrays, such as "l-bfgs" or "adam".'
+            )
+        run = ScipyRun(chosen, starts, spread, key, steps)
+    else:
+        state = chosen.method.initial_state(chosen.problem, starts, spread, key)
+        run = Run(chosen, state, steps)
     seed = np.asarray(jax.random.key_data(key)).tolist()
     search = {"mode": run.problem.mode, "starts": int(starts), "spread": float(spread), "key": seed}
-    with heard(), contextlib.closing(run), file.alone():
+    with heard(), file.alone():
         file.open(run, chosen, params, search)
-        before, ended = run.evaluations, _Patience(patience, min_improvement)
-        if run.rows <= steps and not run.ended and not ended.exhausted(run.history):
+        before = run.evaluations
+        if run.rows <= steps and not run.ended:
             run.compile()
             file.compare(run)
-        reason = _loop(run, file, ended, progress, callback)
-        result = _result(run, chosen, params, _in_words(run, reason, ended), began, before)
+        reason = _loop(run, file, progress, callback)
+        result = _result(run, chosen, params, _in_words(run, reason), began, before)
     if result.stop_reason in ("stalled", "infeasible"):
         warnings.warn(f"tune: {result.ending}.", stacklevel=2)
     return result
+
+
+class Run:
+    """All starts at once, one evaluation of each at a time."""
+
+    def __init__(self, chosen: Chosen, state: Any, steps: int):
+        assert chosen.method is not None  # SciPy's minimizers have a run of their own
+        self.problem, self.method, self.steps = chosen.problem, chosen.method, steps
+        self.compile_seconds, self._begin = 0.0, state
+        # The arrays of the problem are arguments of the compiled step, not constants in it.
+        self._arrays, self._static = eqx.partition(self.problem, eqx.is_array)
+        self._history = TuningHistory.empty(steps + 1, state.progress.best_loss.size)
+        # One assignment publishes a finished row: an interruption leaves the run consistent.
+        self._done = (0, state)
+
+    @property
+    def rows(self) -> int:
+        """Evaluations of every start."""
+        return self._done[0]
+
+    @property
+    def state(self) -> Any:
+        """Of all starts."""
+        return self._done[1]
+
+    @property
+    def history(self) -> TuningHistory:
+        """Finished rows."""
+        return TuningHistory(*(x[: self.rows] for x in self._history))
+
+    @property
+    def ended(self) -> bool:
+        """Whether no start goes on."""
+        return bool(np.all(np.asarray(self.state.progress.status)))
+
+    @property
+    def evaluations(self) -> int:
+        """Of the objective, all starts together."""
+        return int(np.sum(np.asarray(self.state.progress.evaluations)))
+
+    def compile(self) -> None:
+        """Make the program of a step."""
+        began = time.perf_counter()
+        step = jax.jit(jax.vmap(partial(self.method.step, self._static), in_axes=(None, 0)))
+        self._step = step.lower(self._arrays, self.state).compile()
+        self.compile_seconds = time.perf_counter() - began
+
+    def first_again(self) -> Record:
+        """The first evaluation once more, by the objective as it is now."""
+        return jax.tree.map(np.asarray, self._step(self._arrays, self._begin)[1])
+
+    def go_on(self, after: Callable[[], str | None]) -> str:
+        """Evaluate until `after` one of them there is a reason to stop, or nothing left to do."""
+        reason = None
+        while self.rows <= self.steps and not self.ended and reason is None:
+            row, state = self._done
+            state, record = self._step(self._arrays, state)
+            for column, value in zip(self._history, record, strict=True):
+                column[row] = value
+            if row == 0:
+                require_a_start(self._history.loss[0], self._history.gradient_norm[0])
+            self._done = (row + 1, state)
+            reason = after()
+        return reason or "steps"
+
+    def last(self) -> tuple[int, Record]:
+        """Number of the last evaluation, and what it was."""
+        return self.rows - 1, Record(*(x[self.rows - 1] for x in self._history))
+
+    def best(self) -> tuple[int, float, PyTree]:
+        """Best start, its loss, and its parameters with parametrizations."""
+        losses = np.asarray(self.state.progress.best_loss)
+        start = int(np.argmin(losses))
+        # On the host: every shape would be another program.
+        point = jax.tree.map(lambda x: np.asarray(x)[start], self.state.progress.best)
+        params = self.problem.params(jax.tree.map(jnp.asarray, point))
+        return start, float(losses[start]), params
+
+    def ending(self, start: int) -> tuple[str, str]:
+        """Why a start ended, and that in words; "steps" if it has not."""
+        progress = self.state.progress
+        status, number = (np.asarray(x)[start] for x in (progress.status, progress.number))
+        return in_words(int(status), float(number), self.problem.tolerance)
+
+    def rows_of(self, start: int) -> int:
+        """Evaluations until a start ended."""
+        progress = self.state.progress
+        evaluations, ended = (np.asarray(x)[start] for x in (progress.evaluations, progress.status))
+        return int(evaluations) if ended else self.rows
+
+    def fit(self, start: int) -> tuple[np.ndarray | None, np.ndarray | None]:
+        """Residuals and Jacobian at the best point of a start."""
+        fit = getattr(self.state, "fit", None)
+        if fit is None:
+            return None, None
+        return np.asarray(fit[0])[start], np.asarray(fit[1])[start]
+
+    def violations(self) -> dict[str, float]:
+        """None, there are no constraints."""
+        return {}
+
+    def like(self, rows: int) -> tuple[Any, TuningHistory]:
+        """Shapes and dtypes of what a checkpoint stores after so many rows."""
+        return self.state, TuningHistory.empty(rows, self.state.progress.best_loss.size)
+
+    def restore(self, rows: int, state: Any, stored: TuningHistory) -> None:
+        """Go on from the contents of a checkpoint."""
+        _, self._history = self.like(max(rows, self.steps + 1))
+        for column, part in zip(self._history, stored, strict=True):
+            column[:rows] = part
+        self._done = (rows, strongly_typed(state))
 
 
 class _File:
@@ -232,7 +338,7 @@ class _File:
             return contextlib.nullcontext()
         return checkpoints.alone(self.path, "tune")
 
-    def open(self, run: Run, chosen: Chosen, params: PyTree, search: dict[str, Any]) -> None:
+    def open(self, run: Any, chosen: Chosen, params: PyTree, search: dict[str, Any]) -> None:
         """Restore a run if asked to; know what to write in the header."""
         if self.path is None:
             return
@@ -241,13 +347,13 @@ class _File:
             self._saved, contents = checkpoints.load(self.path, self._fingerprint, run.like)
             run.restore(self._saved, *contents)
 
-    def compare(self, run: Run) -> None:
+    def compare(self, run: Any) -> None:
         """Require the objective that the rows of the file are of."""
         if self.path is not None and self._saved:
             again, epsilon = run.first_again(), run.problem.epsilon
             checkpoints.require_same_objective(self.path, run.history, again, epsilon)
 
-    def save(self, run: Run, *, due_only: bool) -> None:
+    def save(self, run: Any, *, due_only: bool) -> None:
         """Save rows that are not saved yet; with `due_only`, at the regular intervals."""
         due = (run.rows - 1) % self.every == 0
         if self.path is None or run.rows == self._saved or (due_only and not due):
@@ -256,81 +362,53 @@ class _File:
         self._saved = run.rows
 
 
-class _Patience:
-    """Counts evaluations since the best loss last fell by a certain fraction."""
-
-    def __init__(self, limit: int | None, min_improvement: float):
-        self.limit, self.fraction = limit, min_improvement
-        self.reference, self.stale, self.rows = math.inf, 0, 0
-
-    def exhausted(self, history: TuningHistory) -> bool:
-        """Read the rows that are new; a resumed run reads all, and counts as if uninterrupted."""
-        finite = np.isfinite(history.loss) & np.isfinite(history.gradient_norm)
-        losses = np.where(finite, history.loss, np.inf)[self.rows :].min(axis=1)
-        for loss in losses:
-            margin = self.fraction * abs(self.reference) if math.isfinite(self.reference) else 0.0
-            improved = loss < self.reference - margin
-            self.reference = float(loss) if improved else self.reference
-            self.stale = 0 if improved else self.stale + 1
-        self.rows = history.loss.shape[0]
-        return self.limit is not None and self.stale >= self.limit
-
-
-def _loop(run: Run, file: _File, patience: _Patience, progress: bool, callback) -> str:
+def _loop(run: Run | ScipyRun, file: _File, progress: bool, callback) -> str:
     """Evaluate until a reason to stop, and return it."""
     from tqdm import tqdm
 
     taken = max(run.rows - 1, 0)
     with tqdm(total=run.steps, initial=taken, disable=not progress, unit="step") as bar:
+
+        def after() -> str | None:
+            file.save(run, due_only=True)
+            if progress:
+                start, loss, _ = run.best()
+                skipped = int(run.history.skipped[:, start].sum())
+                bar.set_postfix(loss=f"{loss:.4g}", skipped=skipped, refresh=False)
+                bar.update(run.rows - 1 - bar.n)
+            if callback is None:
+                return None
+            row, record = run.last()
+            _, loss, params = run.best()
+            stops = callback(TuningStep(row, *record, loss, resolve(params)))
+            return "callback" if stops else None
+
         try:
-            while run.rows <= run.steps and not run.ended:
-                if patience.exhausted(run.history):
-                    return "patience"
-                run.advance()
-                file.save(run, due_only=True)
-                _show(bar, run)
-                if callback is not None and callback(_report(run)):
-                    return "callback"
-            # A resumed run that had stopped in its last step had the same reason.
-            return "patience" if patience.exhausted(run.history) else "steps"
+            return run.go_on(after)
         finally:
             # Also on interruption and on an error of the callback: what is finished is kept.
             file.save(run, due_only=False)
 
 
-def _show(bar: "tqdm", run: Run) -> None:
-    if bar.disable:
-        return
-    start, loss, _ = run.best()
-    skipped = int(run.history.skipped[:, start].sum())
-    bar.set_postfix(loss=f"{loss:.4g}", skipped=skipped, refresh=False)
-    bar.update(run.rows - 1 - bar.n)
-
-
-def _report(run: Run) -> TuningStep:
-    row = run.rows - 1
-    loss, norm, skipped = (x[row] for x in run.history)
-    _, best_loss, params = run.best()
-    return TuningStep(row, loss, norm, skipped, best_loss, resolve(params))
-
-
-def _in_words(run: Run, reason: str, patience: _Patience) -> tuple[str, str]:
+def _in_words(run: Run | ScipyRun, reason: str) -> tuple[str, str]:
     """Why the run stopped, in a word and in words."""
     ending = run.ending(run.best()[0])
-    if ending[0] == reason == "steps" and run.rows > 1 and run.method is DESCENT:
+    if (
+        ending[0] == reason == "steps"
+        and run.rows > 1
+        and isinstance(run, Run)
+        and run.method is DESCENT
+    ):
         history = run.history.of_start(run.best()[0])
         return reason, after_all_steps(history.loss, history.gradient_norm)
     if reason == "steps" or ending[0] == "infeasible":
         # The best start may have ended while others went on.
         return ending
-    if reason == "callback":
-        return reason, "the callback returned True"
-    fraction = f"{100 * patience.fraction:g} per cent"
-    return reason, f"the best loss did not fall by {fraction} in {patience.limit} steps"
+    return reason, "the callback returned True"
 
 
 def _result(
-    run: Run,
+    run: Run | ScipyRun,
     chosen: Chosen,
     params: PyTree,
     stop: tuple[str, str],

@@ -19,10 +19,10 @@ from jaxdae.simulation.backends import Backend
 from jaxdae.solvers.grid import direction_of, Grid
 from jaxdae.solvers.projected import parts_of
 from jaxdae.systems import State, System
-from jaxdae.systems.calls import check_instance
+from jaxdae.systems.calls import check_instance, described
+from jaxdae.systems.checks import is_concrete
 from jaxdae.tuning.certificate import Certificate, certificate
 from jaxdae.tuning.conditions import Conditions, ends_of_steps, grids, Member, Members
-from jaxdae.tuning.fitting import check_fitting, check_states, check_times, checked_parts
 from jaxdae.tuning.risk import at_risk, check_risk, in_words, is_mean, Risk
 
 
@@ -34,7 +34,7 @@ class SimulationObjective(Module):
     fixed steps or a largest number of adaptive steps, and states it (`budget`). Under several
     `conditions` all starts run with all steps, horizons and variations, in one batch: members with
     longer steps wait for those with shorter ones. A member whose run fails makes the objective NaN,
-    unless failures have a price; `tune` takes no step to where it is NaN.
+    and `tune` takes no step to there.
 
     Args:
         cost: maps the `Trajectory` from one start to a scalar; see `jaxdae.tuning.costs`.
@@ -60,8 +60,6 @@ class SimulationObjective(Module):
         backend: as for `simulate`.
         conditions: steps and horizons in place of `dt` and `t1`, and variations.
         risk: "mean" of all members, the "worst", or `CVaR(fraction)`, the mean of the worst.
-        failure_cost: price of a member that fails, above the cost of any that does not. Its
-            derivative is zero and those of the others remain. By default the objective is NaN.
 
     Raises:
         ValueError: if not exactly one of `build` and `system` is given, the starts are not a
@@ -89,7 +87,6 @@ class SimulationObjective(Module):
     backend: Backend = eqx.field(default="auto", kw_only=True, static=True)
     conditions: Conditions = eqx.field(default=Conditions(), kw_only=True)
     risk: Risk = eqx.field(default="mean", kw_only=True)
-    failure_cost: float | None = eqx.field(default=None, kw_only=True)
 
     def __check_init__(self):
         if (self.build is None) == (self.system is None):
@@ -104,24 +101,21 @@ class SimulationObjective(Module):
             )
         check_instance("states", self.states, State, "perturbed_states(state, key, count)")
         check_instance("conditions", self.conditions, Conditions, "Conditions(dt=(0.01, 0.02))")
-        check_states(self.states)
+        _check_states(self.states)
         check_risk(self.risk)
-        check_times(self)
-        check_fitting(self)
+        _check_times(self)
+        _check_fitting(self)
 
     def __call__(self, params: PyTree) -> Float[Array, ""]:
-        """The risk of the costs of all members; NaN if one of them fails and has no price.
+        """The risk of the costs of all members; NaN if one of them fails.
 
         Args:
             params: resolved parameters.
         """
-        costs, _ = self.costs_and(params)
-        if self.failure_cost is not None:
-            costs = jnp.where(jnp.isfinite(costs), costs, self.failure_cost)
-        return at_risk(costs, self.risk)
+        return at_risk(self.costs(params), self.risk)
 
     def costs(self, params: PyTree) -> Float[Array, " members"]:
-        """Cost of every member, shape (members,); NaN where the run failed, whatever its price.
+        """Cost of every member, shape (members,); NaN where the run failed.
 
         `members` tells the conditions of each, and `costs.reshape(members.shape)` has the axes
         steps, horizons, variations and starts.
@@ -140,14 +134,14 @@ class SimulationObjective(Module):
             run = self._run(params, member)
             return jnp.where(run.success, self.cost(run), jnp.nan), read(run)
 
-        return self._over_members(one)
+        return eqx.filter_vmap(one)(self._batch)
 
     @property
     def residuals(self) -> Callable[[PyTree], Float[Array, " residuals"]]:
         """The function of parameters that gives numbers whose sum of squares is the objective.
 
         For least squares: the residuals of the cost of every member, divided by the root of their
-        number. Those of a member whose run fails are NaN, or make up its price.
+        number. Those of a member whose run fails are NaN.
 
         Raises:
             AttributeError: where the cost is no sum of squares, or the risk not the mean.
@@ -173,7 +167,7 @@ class SimulationObjective(Module):
             A `Trajectory` with leading axis `members`. Under several conditions of fixed steps the
             rows behind the end of the shorter runs repeat it, or are marked as not reached.
         """
-        return self._over_members(partial(self._run, params))
+        return eqx.filter_vmap(partial(self._run, params))(self._batch)
 
     def certificate(self, params: PyTree) -> Certificate:
         """What is known of parameters: decay, margin of the step, and the worst case seen.
@@ -184,12 +178,7 @@ class SimulationObjective(Module):
         return certificate(self, params)
 
     def certificate_of_fit(self, params: PyTree, residuals) -> Certificate:
-        """`certificate` where `residuals(params)` is known: no member runs again.
-
-        Failures that have a price are hidden in them: the members then run.
-        """
-        if self.failure_cost is not None:
-            return certificate(self, params)
+        """`certificate` where `residuals(params)` is known: no member runs again."""
         rows = np.asarray(residuals, np.float64).reshape(int(np.prod(self.shape)), -1)
         return certificate(self, params, len(rows) * np.sum(rows**2, axis=1))
 
@@ -224,13 +213,27 @@ class SimulationObjective(Module):
         Args:
             params: resolved parameters.
             variation: number of the variation; may be traced.
+
+        Raises:
+            TypeError: where `build` returns anything but these three.
         """
         if self.build is None:
             assert self.system is not None  # __check_init__ made sure of one of the two
             return self.system, params, self.controller
+        returned = self.build(params, *self._varying(variation))
+        if not isinstance(returned, tuple | list) or len(returned) != 3:
+            count = f" of {len(returned)}" if isinstance(returned, tuple | list) else ""
+            raise TypeError(
+                f"SimulationObjective: build returned {described(returned)}{count}, must return "
+                "(system, formulation, controller), with None where there is no controller."
+            )
+        system, formulation, controller = returned
+        return system, formulation, controller
+
+    def _varying(self, variation) -> tuple:
+        """The last argument of functions, where there are variations."""
         varied = self.conditions.variations is not None
-        varying = (self.conditions.variation(variation),) if varied else ()
-        return checked_parts(self.build(params, *varying))
+        return (self.conditions.variation(variation),) if varied else ()
 
     def first_state(self, params: PyTree, variation, state: State) -> State:
         """The state that a run begins in.
@@ -245,9 +248,7 @@ class SimulationObjective(Module):
         """
         if self.start is None:
             return state
-        varied = self.conditions.variations is not None
-        varying = (self.conditions.variation(variation),) if varied else ()
-        first = self.start(params, state, *varying)
+        first = self.start(params, state, *self._varying(variation))
         check_instance("what start returned", first, State, "State(q, v, w)")
         return first
 
@@ -275,11 +276,6 @@ class SimulationObjective(Module):
     def largest_step(self) -> float | None:
         """Length of the largest fixed step that is made [s]; `None` if adaptive."""
         return max(self.steps_made, default=None)
-
-    @property
-    def backward(self) -> bool:
-        """Whether runs go backward in time."""
-        return any(t1 < self.t0 for t1 in self.end_times or ())
 
     @property
     def _ends(self) -> list[np.ndarray]:
@@ -323,21 +319,7 @@ class SimulationObjective(Module):
     @property
     def fixed_steps(self) -> int:
         """Number of fixed steps, of the run that has most."""
-        assert self.steps_given is not None  # of a fixed-step run
-        assert self.end_times is not None  # which __check_init__ made sure of
-        quotients = [(t1 - self.t0) / dt for t1 in self.end_times for dt in self.steps_given]
-        # Not one step more for a quotient that is above an integer by round-off.
-        return int(np.ceil(max(quotients) * (1 - 1e-9)))
-
-    @property
-    def most_steps(self) -> int:
-        """Largest number of steps of a member."""
-        if self.adaptive:
-            assert self.max_steps is not None  # __check_init__ made sure of it
-            return self.max_steps
-        # Checkpoints are kept for so many: the known number saves memory. One more than the
-        # quotient, whose round-off `simulate` may see differently in single precision.
-        return self.fixed_steps + 1
+        return max(x.size - 1 for x in self._ends)
 
     @property
     def _batch(self) -> Member:
@@ -350,9 +332,6 @@ class SimulationObjective(Module):
             t1 = jnp.asarray(times, self.states.q.dtype)[horizon]
         return Member(start, variation, grid, t1)
 
-    def _over_members(self, function: Callable[[Member], Any]) -> Any:
-        return eqx.filter_vmap(function)(self._batch)
-
     def _residuals(self, params: PyTree) -> Float[Array, " residuals"]:
         cost: Any = self.cost
 
@@ -361,12 +340,9 @@ class SimulationObjective(Module):
             residuals = cost.residuals(run)
             # A cost of the user's may be NaN where the run is not.
             good = run.success & jnp.all(jnp.isfinite(residuals))
-            price = jnp.full_like(residuals, jnp.nan)
-            if self.failure_cost is not None:
-                price = jnp.zeros_like(residuals).at[0].set(np.sqrt(self.failure_cost))
-            return jnp.where(good, residuals, price)
+            return jnp.where(good, residuals, jnp.nan)
 
-        rows = self._over_members(of)
+        rows = eqx.filter_vmap(of)(self._batch)
         return rows.ravel() / np.sqrt(rows.shape[0])
 
     def _run(self, params: PyTree, member: Member) -> Trajectory:
@@ -376,7 +352,9 @@ class SimulationObjective(Module):
         forward = self.mode == "forward"
         adjoint = diffrax.ForwardMode() if forward else diffrax.RecursiveCheckpointAdjoint()
         options: dict[str, Any] = {x: getattr(self, x) for x in _PASSED_ON} | self._times(member)
-        options |= {"controller": controller, "adjoint": adjoint, "max_steps": self.most_steps}
+        # Of fixed steps the known number saves memory; one more, as round-off may make it one.
+        most = self.max_steps if self.adaptive else self.fixed_steps + 1
+        options |= {"controller": controller, "adjoint": adjoint, "max_steps": most}
         options |= {"throw": False, "start_tolerance": None}
         return simulate(system, formulation, state, **options)
 
@@ -435,6 +413,68 @@ class Logarithm(Module):
         return self.objective.certificate  # pyright: ignore[reportFunctionMemberAccess]
 
 
+def _check_states(states: State) -> None:
+    """Require a batch of finite starts."""
+    if jnp.ndim(states.q) != 2:
+        raise ValueError(
+            f"SimulationObjective: states.q has shape {jnp.shape(states.q)}, needs "
+            "(starts, n); make a batch with perturbed_states(state, key, count)."
+        )
+    if is_concrete(states) and not all(
+        np.isfinite(np.asarray(x)).all() for x in jax.tree.leaves(states)
+    ):
+        raise ValueError("SimulationObjective: a start is not finite.")
+
+
+def _check_times(objective: SimulationObjective) -> None:
+    """Require an end time, steps that lead there, and a budget of adaptive runs."""
+    if objective.end_times is None:
+        raise ValueError("SimulationObjective: give the end time `t1`.")
+    t0 = objective.t0
+    for t1 in objective.end_times:
+        for dt in objective.steps_given or ():
+            if is_concrete((t0, t1, dt)) and not dt * (t1 - t0) > 0:
+                raise ValueError(
+                    f"SimulationObjective: dt = {dt} does not lead from t0 = {t0} to t1 = {t1}."
+                )
+    if objective.adaptive and objective.max_steps is None:
+        raise ValueError(
+            "SimulationObjective: an adaptive run has no work budget, and gains have an "
+            "optimum only for one; give max_steps, or a fixed step dt."
+        )
+
+
+def _check_fitting(objective: SimulationObjective) -> None:
+    """Require conditions, costs and saved times that fit the rest of an objective."""
+    if objective.adaptive and objective.conditions.dt is not None:
+        raise ValueError(
+            "SimulationObjective: conditions give steps, but adaptive runs choose theirs; "
+            "leave dt out of the conditions, or the stepsize_controller out of the objective."
+        )
+    if objective.system is not None and objective.conditions.variations is not None:
+        raise ValueError(
+            "SimulationObjective: variations are the second argument of `build(params, "
+            "variation)`; give `build` in place of `system`."
+        )
+    if objective.start is not None and not callable(objective.start):
+        raise TypeError(
+            f"SimulationObjective: start is {described(objective.start)}; give a function of "
+            "(params, state), or of (params, state, variation). Starts themselves are `states`."
+        )
+    _, horizons, _, _ = objective.shape
+    subs: Any = None if objective.saveat is None else objective.saveat.subs
+    if horizons > 1 and getattr(subs, "ts", None) is not None:
+        raise ValueError(
+            "SimulationObjective: saveat gives times, but the horizons differ; leave saveat "
+            "out: every run then saves times up to its own end."
+        )
+    if objective.several_grids and getattr(subs, "steps", 0) > 1:
+        raise ValueError(
+            f"SimulationObjective: saveat asks for one step of {subs.steps}, and rows are then "
+            "at other times in runs of other steps; leave saveat out to save every step."
+        )
+
+
 def budget_of(objective: Any) -> str:
     """Steps or work, conditions and risk of a `SimulationObjective`."""
     made, ends = objective.steps_made, objective.end_times or ()
@@ -445,10 +485,8 @@ def budget_of(objective: Any) -> str:
         steps = f"h = {_listed(made)} s, to t = {_listed(ends)} s"
     else:
         steps = f"h = {_listed(made)} s, {objective.fixed_steps} steps"
-    price = objective.failure_cost
-    failures = "" if price is None else f"failures at {price:g}"
     size, risk = _counted(objective.shape), in_words(objective.risk)
-    parts = (_named(objective.solver_used), steps, size, risk, failures)
+    parts = (_named(objective.solver_used), steps, size, risk)
     return ", ".join(x for x in parts if x)
 
 

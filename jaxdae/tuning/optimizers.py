@@ -16,7 +16,6 @@ from jaxdae.tuning.constraints import check_constraints
 from jaxdae.tuning.descent import default_optimizer, DESCENT
 from jaxdae.tuning.iteration import ITERATION
 from jaxdae.tuning.problem import Chosen, Problem
-from jaxdae.tuning.scipy_minimizers import SCIPY, Scipy
 
 Mode = Literal["auto", "forward", "reverse"]
 
@@ -63,12 +62,12 @@ OPTIMIZERS: dict[str, Named] = {
     "slsqp": Named(
         "SLSQP of SciPy",
         "for objectives under constraints: sequential quadratic programs",
-        lambda _: Scipy("slsqp"),
+        lambda _: "slsqp",
     ),
     "trust-constr": Named(
         "trust-constr of SciPy",
         "for objectives under constraints, where SLSQP fails: trust regions and a barrier",
-        lambda _: Scipy("trust-constr"),
+        lambda _: "trust-constr",
     ),
 }
 
@@ -152,8 +151,8 @@ def _driven(problem: Problem, optimizer: Any, title: str, size: int, mode: str):
     """The problem with its optimizer, and the method that drives it."""
     import optax
 
-    if isinstance(optimizer, Scipy):
-        return dataclasses.replace(problem, optimizer=optimizer), SCIPY
+    if isinstance(optimizer, str):  # of SciPy
+        return dataclasses.replace(problem, optimizer=optimizer), None
     if problem.constraints:
         raise ValueError(
             f"tune: {title} takes no constraints, and there is {problem.constraints[0].name!r}; "
@@ -205,9 +204,6 @@ def _title(optimizer: Any) -> str:
 
     if isinstance(optimizer, optax.GradientTransformation):
         return "an optimizer of optax"
-    if isinstance(optimizer, Scipy):
-        exact = " with exact Hessians" if optimizer.hessian else ""
-        return f"{OPTIMIZERS[optimizer.method].title}{exact}"
     return f"{type(optimizer).__name__} of optimistix"
 
 

@@ -99,15 +99,14 @@ class Method(NamedTuple):
         initial_state: of all starts, `(problem, starts, spread, key) -> state`, with `progress`.
         step: one evaluation from one start, `(problem without its arrays, those, state) ->
             (state, record)`.
-        program: what the optimizer computes, without the objective; `None` where runs cannot be
-            saved.
-        memory: the part of the state that is the optimizer's own; likewise.
+        program: what the optimizer computes, without the objective.
+        memory: the part of the state that is the optimizer's own.
     """
 
     initial_state: Callable[["Problem", int, float, Array], Any]
     step: Callable[["Problem", "Problem", Any], tuple[Any, Record]]
-    program: Callable[["Problem"], ClosedJaxpr] | None = None
-    memory: Callable[[Any], PyTree] | None = None
+    program: Callable[["Problem"], ClosedJaxpr]
+    memory: Callable[[Any], PyTree]
 
 
 class Problem(Module):
@@ -216,12 +215,12 @@ class Chosen(NamedTuple):
 
     Attributes:
         problem: with the optimizer.
-        method: what drives it.
+        method: what drives it; `None` for SciPy's, which drive themselves.
         words: which it is, and why.
     """
 
     problem: Problem
-    method: Method
+    method: Method | None
     words: str
 
 

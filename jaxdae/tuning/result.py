@@ -63,7 +63,7 @@ class TuningResult:
         evaluations: of the objective with its derivatives in this call, all starts together, those
             that line searches make included; none after a start has ended.
         skipped: refused rows of the best start.
-        stop_reason: "converged", "stalled", "infeasible", "steps", "patience" or "callback".
+        stop_reason: "converged", "stalled", "infeasible", "steps" or "callback".
         ending: the same in words, with the number that was compared with a tolerance.
         method: which optimizer it was, and why.
         residuals: at `params`, shape (m,), from an optimizer of least squares; else `None`.

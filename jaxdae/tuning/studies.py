@@ -44,11 +44,7 @@ class Check:
     t1: float | None = None
 
     def conditions(self, study: "Study") -> Conditions:
-        """The step and the horizon of the validation.
-
-        Args:
-            study: what is being tuned.
-        """
+        """The step and the horizon of the validation."""
         return Conditions(self.dt * study.dt, study.t1 if self.t1 is None else self.t1)
 
 
@@ -59,11 +55,7 @@ RANGE = (0.6, 0.8, 1.25, 1.7, 2.1)
 
 
 def common_checks(longer: float) -> tuple[Check, ...]:
-    """Other starts at several steps, some twice as far off, and a longer time.
-
-    Args:
-        longer: end of the longer time [s].
-    """
+    """Other starts at several steps, some twice as far off, and a longer time."""
     names = {0.5: "half the step", 1.0: "other starts", 2.0: "twice the step"}
     steps = tuple(Check(names.get(x, f"{x:g} times the step"), dt=x) for x in VALIDATION_STEPS)
     return (
@@ -155,9 +147,6 @@ class Study:
         """The parameters with gains by theory for the step; `None` where theory gives none.
 
         Theory is of `Baumgarte`; what else a formulation has keeps its first values.
-
-        Args:
-            solver: the method that takes the steps.
         """
         params = resolve(self.params)
         first = getattr(params, "stabilization", None)
@@ -207,12 +196,7 @@ def declared_residuals(run: Trajectory) -> Float[Array, "times m+r"]:
 
 
 def program_goal(servo: ServoConstraint, effort: float) -> Goal:
-    """The integrated squared residuals of a program, plus the integrated squared control.
-
-    Args:
-        servo: the servo-constraint.
-        effort: weight of the squared control, in the units of the program.
-    """
+    """The integrated squared residuals of a program, plus the integrated squared control."""
     tracking, control = TrackingError(servo.program, jnp.zeros_like), ControlEffort()
     cost = WeightedSum(((1.0, tracking), (effort, control)))
     parts = {"|f|^2": tracking, "|u|^2": control}

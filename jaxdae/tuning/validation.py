@@ -1,6 +1,5 @@
 """How sets of gains do on many starts: one compiled program for all conditions of a study."""
 
-import dataclasses
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -9,7 +8,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, PyTree
 
 from jaxdae.compiled import jit
 from jaxdae.diagnosis.failure import describe_failure
@@ -17,9 +16,7 @@ from jaxdae.results.trajectory import Trajectory
 from jaxdae.runs import simulate
 from jaxdae.solvers.grid import Grid
 from jaxdae.systems import State
-from jaxdae.tuning.conditions import Conditions, ends_of_steps, grids
-from jaxdae.tuning.costs import AbstractCost, IntegratedViolation
-from jaxdae.tuning.starts import perturbed_states
+from jaxdae.tuning.conditions import Conditions, ends_of_steps, grids, perturbed_states
 from jaxdae.tuning.studies import Check, Goal, Study
 
 
@@ -28,21 +25,13 @@ class Summary(NamedTuple):
 
     Attributes:
         cost: the cost as it was tuned.
-        cost_from_start: the same by the trapezoidal rule, where that leaves out the given starts.
         parts: what the cost is made of, each in its own unit, by symbol.
-        largest: largest residual after the first tenth of the time.
         failed: number of starts whose run failed.
-        control: largest control, in each run's own units; 0 without a controller.
-        control_rms: root mean square of the norm of the control over time and starts, likewise.
     """
 
     cost: float
-    cost_from_start: float
     parts: dict[str, float]
-    largest: float
     failed: int
-    control: float
-    control_rms: float
 
 
 class Comparison(NamedTuple):
@@ -55,17 +44,6 @@ class Comparison(NamedTuple):
 
     summaries: dict[str, Summary]
     runs: dict[str, Any]
-
-
-class _Measured(NamedTuple):
-    """Of each member of a batch."""
-
-    cost: Float[Array, " members"]
-    cost_from_start: Float[Array, " members"]
-    parts: dict[str, Float[Array, " members"]]
-    largest: Float[Array, " members"]
-    control: Float[Array, " members"]
-    control_rms: Float[Array, " members"]
 
 
 class Validation:
@@ -110,7 +88,9 @@ class Validation:
         summaries = {}
         for i, name in enumerate(sets):
             own = slice(i * self._starts, i * self._starts + check.count)
-            summaries[name] = _summary(jax.tree.map(lambda x, own=own: x[own], measured))
+            cost, parts = jax.tree.map(lambda x, own=own: x[own], measured)
+            means = {part: float(np.mean(x)) for part, x in parts.items()}
+            summaries[name] = Summary(float(np.mean(cost)), means, int(np.sum(~np.isfinite(cost))))
         return Comparison(summaries, {x: self._run(runs, i) for i, x in enumerate(sets)})
 
     def costs(self, params: PyTree, states: State, steps: np.ndarray) -> np.ndarray:
@@ -130,7 +110,7 @@ class Validation:
             rows = np.minimum(np.arange(first, first + size), count - 1)
             some, starts = jax.tree.map(lambda x, rows=rows: x[rows], (params, states))
             chosen = [given[x] for x in steps[rows]]
-            found.append(self._measure(some, starts, chosen)[0].cost)
+            found.append(self._measure(some, starts, chosen)[0][0])
         return np.concatenate(found)[:count]
 
     def _measure(self, params, states, ends: list[np.ndarray]):
@@ -157,29 +137,11 @@ class Validation:
 
 
 def stacked(sets: list[PyTree], each: int = 1) -> PyTree:
-    """Parameters of one structure with a leading axis in arrays of floating-point numbers.
-
-    Args:
-        sets: the parameters.
-        each: how often each set is repeated.
-    """
+    """Parameters of one structure with a leading axis in arrays of floating-point numbers."""
     arrays, static = zip(*(eqx.partition(x, eqx.is_inexact_array) for x in sets), strict=True)
     # On the host: a program for every number of sets would take longer to compile than to run.
     rows = jax.tree.map(lambda *x: np.repeat(np.stack(x), each, axis=0), *arrays)
     return eqx.combine(rows, static[0])
-
-
-def _summary(measured: _Measured) -> Summary:
-    cost, from_start, parts, largest, control, rms = measured
-    return Summary(
-        float(np.mean(cost)),
-        float(np.mean(from_start)),
-        {name: float(np.mean(x)) for name, x in parts.items()},
-        float(np.max(largest)),
-        int(np.sum(~np.isfinite(cost))),
-        float(np.max(control)),
-        float(np.sqrt(np.mean(rms**2))),
-    )
 
 
 @jit
@@ -202,46 +164,19 @@ def _runs(build, goal: Goal, solver, static, arrays, states, grids, picked):
             start_tolerance=None,
         )
 
+    def measured(run: Trajectory):
+        def of(cost):
+            return jnp.where(run.success, cost(run), jnp.nan)
+
+        return of(goal.cost), {name: of(part) for name, part in goal.parts.items()}
+
+    def drawn(run: Trajectory) -> dict[str, Any]:
+        names = ("ts", "q", "v", "u", "violation", "success")
+        return {x: getattr(run, x) for x in names} | {"residuals": goal.residuals(run)}
+
     runs = eqx.filter_vmap(member)(arrays, states, jnp.asarray(grids))
-    measured = eqx.filter_vmap(lambda run: _measured(goal, run))(runs)
     few = jax.tree.map(lambda x: x[picked] if eqx.is_array(x) else x, runs)
-    return measured, eqx.filter_vmap(lambda run: _drawn(goal, run))(few)
-
-
-_DRAWN = ("ts", "q", "v", "u", "violation", "success")
-
-
-def _drawn(goal: Goal, run: Trajectory) -> dict[str, Any]:
-    return {name: getattr(run, name) for name in _DRAWN} | {"residuals": goal.residuals(run)}
-
-
-def _measured(goal: Goal, run: Trajectory) -> _Measured:
-    late = (run.ts > 0.1 * run.final_time) & jnp.isfinite(run.ts)
-    largest = jnp.max(jnp.where(late[:, None], jnp.abs(goal.residuals(run)), 0.0))
-    control = jnp.zeros(()) if run.u is None else jnp.nanmax(jnp.abs(run.u))
-    costs = (goal.cost, from_start(goal.cost), *goal.parts.values())
-    found = [jnp.where(run.success, cost(run), jnp.nan) for cost in costs]
-    parts = dict(zip(goal.parts, found[2:], strict=True))
-    return _Measured(found[0], found[1], parts, largest, control, _root_mean_square(run))
-
-
-def _root_mean_square(run: Trajectory) -> Float[Array, ""]:
-    """That of the norm of the control over the time that was reached, by the trapezoidal rule."""
-    if run.u is None:
-        return jnp.zeros(())
-    squares = jnp.sum(run.u.reshape(run.ts.shape[0], -1) ** 2, axis=1)
-    steps = run.ts[1:] - run.ts[:-1]
-    steps = jnp.where(jnp.isfinite(steps), steps, 0.0)
-    means = jnp.where(steps > 0.0, (squares[1:] + squares[:-1]) / 2.0, 0.0)
-    total = jnp.sum(steps)
-    return jnp.sqrt(jnp.sum(steps * means) / jnp.where(total > 0.0, total, 1.0))
-
-
-def from_start(cost: AbstractCost) -> AbstractCost:
-    """The cost with the given start counted, where it is not."""
-    if isinstance(cost, IntegratedViolation):
-        return dataclasses.replace(cost, from_start=True)
-    return cost
+    return eqx.filter_vmap(measured)(runs), eqx.filter_vmap(drawn)(few)
 
 
 def breaking_times(study: Study, params, states: State) -> tuple[np.ndarray, str]:

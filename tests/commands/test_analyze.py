@@ -9,27 +9,16 @@ import scipy.linalg
 
 import jaxdae
 from helpers.roots import as_roots, PENDULUM, rested, sorted_roots, system_of, TIGHT
-from jaxdae.analysis import equilibrium
 from jaxdae.commands.analyze import solvers
 from jaxdae.commands.choice import chosen_formulation as formulation_of_options
 from jaxdae.commands.report import warnings
 from jaxdae.formulations import LinearLaw
-from jaxdae.models import Chain, get_model, MODELS
-from jaxdae.models.base import Rest
-from jaxdae.models.registry import rest_of
-from jaxdae.solvers import RK4
-from jaxdae.systems import State
+from jaxdae.models import get_model
 
 # Real stability intervals: 2 for Euler and Heun; of 1 + z + z^2/2 + z^3/6 + z^4/24 = 1 for RK4;
 # 1, 6/11 and 3/10 for the Adams-Bashforth methods of 2, 3 and 4 steps (Hairer, Norsett, Wanner).
 REAL_INTERVALS = {"euler": 2.0, "heun": 2.0, "rk4": 2.785293563405282}
 REAL_INTERVALS |= {"ab2": 1.0, "ab3": 6 / 11, "ab4": 0.3}
-
-
-def test_every_model_has_a_rest_or_a_reason():
-    for model in MODELS.values():
-        assert isinstance(model.rest, Rest | str)
-        assert model.rest
 
 
 @pytest.mark.slow
@@ -89,18 +78,6 @@ def test_a_step_outside_the_limits_is_pointed_out(analyzed, capsys):
     first, *_ = run.result["warnings"]
     assert first.startswith(message)
     assert "rk4" not in first
-
-
-@pytest.mark.slow
-def test_slow_growth_of_a_swing_is_put_in_numbers(analyzed, capsys):
-    run = analyzed("pendulum", "--dt", "0.05", capsys=capsys)
-    y = 0.05 * np.sqrt(9.81)
-    grown = {"heun": (1 + y**4 / 4) ** 100, "euler": (1 + y**2) ** 100}
-    for name, factor in grown.items():
-        assert f"{name} (factor {factor:.3g} in 10 s)" in run.text
-    # Its growth, 1e-14 a step, is real and means nothing.
-    assert run.result["step_limits"]["dopri8"]["all_roots"] == 0
-    assert "dopri8 (" not in run.text
 
 
 @pytest.mark.slow
@@ -170,34 +147,6 @@ def test_the_ball_and_beam(name, zeros, analyzed, capsys):
 
 
 @pytest.mark.slow
-def test_the_limit_of_all_roots_is_where_a_run_breaks(analyzed, capsys):
-    """100 steps of RK4 from a current that is 1e-3 A off."""
-    result = analyzed("ball-beam-simplified", capsys=capsys).result
-    limit, system = result["step_limits"]["rk4"]["all_roots"], system_of("ball-beam-simplified")
-    rest = system.rest()
-    start = State(rest.q, rest.v, rest.w + 1e-3)
-
-    def last(h):
-        run = jaxdae.simulate(
-            system, jaxdae.Multipliers(), start, t1=100 * h, dt=h, solver=RK4(), throw=False
-        )
-        return abs(float(run.w[-1, 0] - rest.w[0]))
-
-    # The current's own factor a step is 0.9 below the limit, 1.1 above it.
-    assert last(0.98 * limit) < 1e-4
-    assert last(1.02 * limit) > 1.0
-
-
-@pytest.mark.slow
-def test_the_simplified_ball_and_beam_has_nothing_to_stabilize(analyzed, capsys):
-    run = analyzed("ball-beam-simplified", capsys=capsys)
-    assert run.result["stabilization"] is None
-    assert "STABILIZATION" not in run.text
-    assert run.result["step_limits"]["rk4"]["stabilization"] is None
-    assert not [x for x in run.result["warnings"] if "stabilizes the" in x]
-
-
-@pytest.mark.slow
 def test_the_slider_crank_swings_about_its_lowest_position(analyzed, capsys):
     """Crank down: slider and rod move with r theta', so A = r² (m1/3 + m2 + m3)."""
     run = analyzed("slider-crank", capsys=capsys)
@@ -227,17 +176,6 @@ def test_the_penalty_form_rests_off_its_constraints(analyzed, capsys):
     np.testing.assert_allclose(
         sorted(abs(complex(*z)) for z in result["integrated"]["roots"]), expected, rtol=3e-2
     )
-
-
-@pytest.mark.slow
-def test_the_driven_squeezing_mechanism():
-    """Against the loop of crank and coupler in closed form: dV/dbeta = mom at rest."""
-    system = system_of("andrews")
-    rest = equilibrium(system, rest_of("andrews").guess(system))
-    beta, h = float(rest.q[0]), 1e-4
-    # Central differences of an energy of 1e-3 J: truncation 1e-8, round-off 1e-16 / h.
-    slope = (spring_energy(beta + h) - spring_energy(beta - h)) / (2 * h)
-    assert slope == pytest.approx(0.033, rel=1e-5)
 
 
 @pytest.mark.slow
@@ -278,21 +216,6 @@ def test_parts_of_a_formulation_are_chosen_by_name(asked, field, value):
     assert eqx.tree_equal(getattr(chosen, field), value)
 
 
-def spring_energy(beta):
-    """Energy of the spring of Andrews' mechanism for a crank angle, by two circles about P."""
-    s = system_of("andrews")
-    crank, pivot = s.rr * np.array([np.cos(beta), np.sin(beta)]), np.array(s.point_b)
-    line = crank - pivot
-    length = np.hypot(*line)
-    along = (s.ss**2 - s.d**2 + length**2) / (2 * length)
-    e = line / length
-    toward_p = (along * e - np.sqrt(s.ss**2 - along**2) * np.array([-e[1], e[0]])) / s.ss
-    gamma = np.arctan2(toward_p[0], -toward_p[1])
-    end = s.sd * np.array([np.cos(gamma), np.sin(gamma)]) + s.sc * toward_p
-    stretch = np.hypot(*(pivot + end - np.array(s.point_c))) - s.l0
-    return 0.5 * s.c0 * stretch**2
-
-
 @pytest.mark.slow
 def test_the_parked_robot_is_not_linearly_controllable(analyzed, capsys):
     run = analyzed("robot", capsys=capsys)
@@ -329,16 +252,6 @@ def test_the_knife_edge_carries_its_weight_across_the_slope(analyzed, capsys):
 
 
 @pytest.mark.slow
-def test_hovering_in_a_central_field(analyzed, capsys):
-    """Gravity gradient: +2 mu/r³ along the radius, -mu/r³ across it."""
-    result = analyzed("kepler", capsys=capsys).result
-    rate = np.sqrt(1 / 0.7**3)
-    expected = sorted_roots([np.sqrt(2) * rate, -np.sqrt(2) * rate, 1j * rate, -1j * rate])
-    np.testing.assert_allclose(as_roots(result["spectrum"]["motion"]), expected, rtol=TIGHT)
-    np.testing.assert_allclose(result["equilibrium"]["u"], [1 / 0.7**2, 0], atol=1e-12)
-
-
-@pytest.mark.slow
 def test_the_mirror_held_by_its_motor(analyzed, capsys):
     """One zero root: the motor holds any angle. The others solve a cubic."""
     result = analyzed("mirror", capsys=capsys).result
@@ -354,21 +267,3 @@ def test_the_mirror_held_by_its_motor(analyzed, capsys):
     torque = s.mass * s.gravity * s.length * np.cos(phi)
     np.testing.assert_allclose(result["equilibrium"]["w"], [torque, 0], atol=1e-9)
     assert result["inputs"]["rank"] == 4
-
-
-@pytest.mark.slow
-def test_the_chain_has_a_swing_and_a_stabilized_link_for_each_mass():
-    """Small swings of the hanging chain: M x'' + K x = 0 with the tensions of the links."""
-    n, length = 2, 0.25
-    system = Chain((length,) * n, (1.0,) * n)
-    hanging = rest_of("chain").guess(system)
-    found, _ = rested(system, jaxdae.Multipliers(jaxdae.Baumgarte.critical(10.0)), q=hanging)
-    tension = 9.81 * np.arange(n, 0, -1) / length
-    stiffness = np.diag(tension + np.append(tension[1:], 0))
-    stiffness -= np.diag(tension[1:], 1) + np.diag(tension[1:], -1)
-    frequencies = np.sqrt(np.linalg.eigvalsh(stiffness))
-    expected = sorted_roots([*(1j * frequencies), *(-1j * frequencies)])
-    np.testing.assert_allclose(sorted_roots(found.spectrum.others), expected, rtol=TIGHT)
-    assert found.spectrum.constraint_zeros == n
-    assert found.stabilizer is not None
-    assert len(found.stabilizer.roots) == 2 * n

@@ -2,7 +2,6 @@
 
 import json
 from types import SimpleNamespace
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,14 +11,11 @@ import scipy.linalg
 
 import jaxdae
 from helpers.roots import as_roots, PENDULUM, rested, sorted_roots, system_of, TIGHT
-from jaxdae.analysis import EquilibriumError
 from jaxdae.cli import main
 from jaxdae.commands.analyze import solvers
 from jaxdae.commands.choice import chosen_formulation as formulation_of_options
 from jaxdae.commands.report import report, warnings
-from jaxdae.models import get_model, MODELS
-from jaxdae.models.registry import rest_of
-from jaxdae.plotting import plot_roots, save_figure
+from jaxdae.models import get_model
 
 
 @pytest.mark.slow
@@ -195,46 +191,3 @@ def test_an_uncontrollable_unstable_mode_is_named(capsys):
     assert "No feedback makes it asymptotically stable." in unreached
     text = " ".join(report(found, get_model("kepler"), rest).split())
     assert "no regulator: the pair (A, B) is not stabilizable: no feedback moves the root 2" in text
-
-
-@pytest.mark.slow
-def test_dependent_constraints_have_no_linearization(repeated_rod):
-    with pytest.raises(ValueError, match="their Jacobian has rank 1 of 2"):
-        rested(repeated_rod((1.0, 2.0)), jaxdae.Multipliers(), q=(0.0, -1.0))
-
-
-def test_no_equilibrium_of_a_free_fall():
-    class Falling(jaxdae.System):
-        def kinetic_energy(self, t, q, v):
-            del t, q
-            return 0.5 * v @ v
-
-        def potential_energy(self, t, q):
-            del t
-            return 9.81 * q[1]
-
-    with pytest.raises(EquilibriumError, match=r"the force on 'q2' by 9\.81"):
-        rested(Falling(), jaxdae.Multipliers())
-
-
-@pytest.mark.slow
-def test_the_picture_shows_every_set_on_labelled_axes(tmp_path):
-    system = system_of("pendulum")
-    formulation = jaxdae.Penalty(10.0, jaxdae.Baumgarte.critical(10.0))
-    found, _ = rested(system, formulation, q=(0.0, -1.0))
-    sets = found.root_sets()
-    named = ["motion", "position constraints", "stabilization", "as integrated (Penalty)"]
-    assert list(sets) == named
-    assert sum(len(x) for x in sets.values()) == 2 + 1 + 2 + 4
-    figure = plot_roots(sets, title="pendulum: roots at the equilibrium")
-    ax: Any = figure.axes[0]
-    assert (ax.get_xlabel(), ax.get_ylabel()) == ("real part [1/s]", "imaginary part [1/s]")
-    assert [text.get_text() for text in ax.get_legend().get_texts()] == named
-    assert save_figure(figure, tmp_path / "roots.png").stat().st_size > 10_000
-
-
-@pytest.mark.slow
-def test_rest_of_lists_what_there_is():
-    assert rest_of("pendulum") is MODELS["pendulum"].rest
-    with pytest.raises(ValueError, match=r"Models that have one: pendulum, chain, slider-crank"):
-        rest_of("disk")

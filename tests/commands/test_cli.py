@@ -8,22 +8,16 @@ import re
 import subprocess
 import sys
 from contextlib import redirect_stdout
-from types import SimpleNamespace
-from typing import Any
 
 import diffrax
 import jax
 import numpy as np
 import pytest
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 
 from helpers.pictures import singular_positions_are_marked
 from jaxdae import Trajectory
 from jaxdae.cli import main
 from jaxdae.commands import output
-from jaxdae.files import write_json
-from jaxdae.plotting import save_figure
 
 QUICK = ["--no-progress", "--t1", "0.1", "--batch", "2"]
 
@@ -37,13 +31,6 @@ def test_list_names_every_model(capsys):
     printed = capsys.readouterr().out
     for name in ("pendulum", "chain", "two-link", "slider-crank", "andrews"):
         assert f"\n{name}" in f"\n{printed}"
-
-
-def test_the_module_is_the_command():
-    done = subprocess.run(
-        [sys.executable, "-m", "jaxdae", "list"], capture_output=True, text=True, check=True
-    )
-    assert "slider-crank" in done.stdout
 
 
 def test_a_reader_that_has_enough_ends_the_command_without_a_word():
@@ -149,19 +136,6 @@ def test_a_folder_that_takes_no_files_is_refused_before_the_work(
     assert f"{tmp_path} takes no files (Read-only file system); give another --out" in printed.err
 
 
-def test_a_full_disk_is_reported_with_the_name_of_the_file(tmp_path, monkeypatch):
-    def full(*_, **__):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match=r"No space left on device: .*result\.json"):
-        write_json(tmp_path / "result.json", {})
-    figure = Figure()
-    monkeypatch.setattr(FigureCanvasAgg, "print_png", full)
-    with pytest.raises(OSError, match=r"No space left on device: .*roots\.png"):
-        save_figure(figure, tmp_path / "roots.png")
-
-
 def test_no_checkpoint_of_an_earlier_run_is_in_the_way_of_a_later_study(
     tmp_path, capsys, monkeypatch
 ):
@@ -177,24 +151,6 @@ def test_no_checkpoint_of_an_earlier_run_is_in_the_way_of_a_later_study(
     assert not (tmp_path / "penalty.checkpoint").exists()
     assert (tmp_path / "penalty.checkpoint.old1").read_bytes() == b"older"
     assert "penalty.checkpoint is kept as penalty.checkpoint.old1" in capsys.readouterr().out
-
-
-def test_a_run_of_many_steps_has_as_many_rows(monkeypatch):
-    """Two rows for each step where the first run shows that it took more steps than it has rows."""
-    from jaxdae.commands import outcome as command
-
-    asked = []
-
-    def run_with(saveat):
-        asked.append(None if saveat is None else saveat.subs.ts.size)
-        return (SimpleNamespace(stats={"num_steps": 700}),)
-
-    command.with_enough_rows(run_with, 3.0, None)
-    command.with_enough_rows(run_with, 3.0, 0.1)
-    assert asked == [command.ROWS, 1401, None]
-    monkeypatch.setattr(command, "ROWS", 700)
-    command.with_enough_rows(run_with, 3.0, None)
-    assert asked[3:] == [700]
 
 
 @pytest.mark.slow
@@ -339,38 +295,6 @@ def test_the_command_switches_on_a_cache_of_compiled_programs(tmp_path):
     )
     assert done.stdout.strip().endswith(str(tmp_path / "jaxdae"))
     assert (tmp_path / "jaxdae").stat().st_mode & 0o777 == 0o700
-
-
-@pytest.mark.slow
-def test_a_gain_changes_only_itself(tmp_path):
-    """Slider-crank: alpha is given, K_D and K_P stay those of the model."""
-    arguments = ["simulate", "slider-crank", "--t1", "0.05", "--alpha", "500"]
-    assert main([*arguments, "--out", str(tmp_path)]) == 0
-    from jaxdae.commands.choice import chosen_formulation
-    from jaxdae.models import get_model
-
-    model, options = get_model("slider-crank"), SimpleNamespace(formulation=None, alpha=500.0)
-    changed: Any = chosen_formulation(model, options, 3, 0)
-    unchanged: Any = model.formulation()
-    assert changed.alpha == 500.0
-    assert changed.stabilization.K_P == unchanged.stabilization.K_P
-
-
-@pytest.mark.slow
-def test_gains_of_models_with_constraints_of_either_kind_or_none(tmp_path, capsys):
-    words = ["--t1", "0.05", "--out", str(tmp_path)]
-    assert main(["simulate", "motor", "--formulation", "penalty", *words]) == 0
-    assert main(["simulate", "sleigh", "--Gamma", "5", *words, "--t1", "0.5"]) == 0
-    result = json.loads((tmp_path / "simulation.json").read_text())
-    assert result["largest |d(phi)/dt|"] < 1e-6  # the tolerance of the run is 1e-8 a step
-    capsys.readouterr()
-    assert main(["simulate", "kepler", "--K_D", "3", *words]) == 2
-    assert "--K_D is for position constraints, which the model 'kepler'" in capsys.readouterr().err
-
-
-def test_alpha_is_refused_where_there_is_none(tmp_path, capsys):
-    assert main(["simulate", "pendulum", "--alpha", "5", "--out", str(tmp_path)]) == 2
-    assert "--alpha is for the penalty and augmented forms" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -1,24 +1,19 @@
 """Every ready system through the command: it runs, and it has something to tune or says why not."""
 
 import json
-from types import SimpleNamespace
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from jaxdae import Trajectory
 from jaxdae.cli import main
-from jaxdae.commands.outcome import departs
-from jaxdae.models import BallBeam, get_model, MODELS
+from jaxdae.commands.simulate import departs
+from jaxdae.models import get_model, MODELS
 from jaxdae.models.studies import studies
-from jaxdae.plotting import shapes
-from jaxdae.systems import State, Violation
 from jaxdae.systems.checks import constraint_counts
 from jaxdae.tuning import resolve
-from jaxdae.tuning.studies import violation_goal
 
 # One of each kind; other tests of the command run six more, and those of the registry and of the
 # kernels take the starts, formulations and programs of all.
@@ -84,29 +79,6 @@ def test_three_small_steps(words, figures, tmp_path, capsys):
         np.testing.assert_allclose(result["largest |f| of the program"], off, rtol=1e-3)
     title = figures["histories.png"].get_suptitle()
     assert title == f"{name}: " + printed.splitlines()[1].rpartition(",")[0]
-    panels_show(figures, name, controlled=controller is not None)
-
-
-def panels_show(figures, name, *, controlled):
-    """Every panel has a curve; actuator states and inputs have theirs, with names and units."""
-    for figure in figures.values():
-        assert figure.get_suptitle().startswith(f"{name}: ")
-        for ax in figure.axes:
-            assert ax.get_ylabel()
-            legend = [text.get_text() for text in ax.get_legend().get_texts()]
-            # Logarithmic axes leave exact zeros out; of a curve of nothing else they say so.
-            drawn = any(np.isfinite(line.get_ydata()).any() for line in ax.get_lines())
-            assert drawn or any("exactly zero" in text for text in legend)
-    found = {
-        ax.get_ylabel(): [text.get_text() for text in ax.get_legend().get_texts()]
-        for ax in figures["histories.png"].axes
-    }
-    actuated = name in ("ball-beam", "mirror")
-    wanted = {"coordinates": True, "velocities": True, "actuator": actuated, "controls": controlled}
-    assert {x.partition(" ")[0] for x in found} == {x for x, there in wanted.items() if there}
-    if name == "ball-beam":
-        assert found["actuator states w [A]"] == ["current"]
-        assert not controlled or found["controls u [V]"] == ["voltage"]
 
 
 def series_are_stored(folder, result):
@@ -119,24 +91,9 @@ def series_are_stored(folder, result):
     np.testing.assert_array_equal(run.final_state.q, run.q[-1])
     assert run.multipliers.shape == run.violation.phi_dot.shape
     assert len(run.work) == 4
-    the_mechanism_is_stored(run, get_model(result["model"]).system())
     lines = (folder / "trajectory.csv").read_text().splitlines()
     assert lines[0].startswith("time [s],")
     assert len(lines) == 1 + run.ts.size == 5
-
-
-def the_mechanism_is_stored(run, system):
-    """Positions of its points as the system gives them, and what joins them."""
-    points = jax.vmap(system.points)(run.ts, run.q)
-    if points is None:  # charges have no place
-        assert run.about.drawing is None
-        return
-    found = shapes.along(run, run.ts)
-    assert found.places.keys() == points.places.keys()
-    for name, places in points.places.items():
-        # Of sums in another order: a few units in the last place of lengths up to some metres.
-        np.testing.assert_allclose(found.places[name], places, rtol=1e-13, atol=1e-13)
-    assert found.points.links == points.links
 
 
 @pytest.mark.parametrize(
@@ -152,16 +109,6 @@ def the_mechanism_is_stored(run, system):
 )
 def test_only_a_program_may_be_departed_from(name, program, given, expected):
     assert departs(program, get_model(name), given) is expected
-
-
-@pytest.mark.parametrize("name", ["ball-beam", "ball-beam-simplified", "mirror", "five-bar"])
-def test_a_model_at_rest_starts_where_something_moves(name):
-    model = get_model(name)
-    system = model.system()
-    assert model.departure is not None
-    start = model.departure(State(*system.start(), system.actuators()))
-    before = jnp.concatenate(system.start())
-    assert np.abs(jnp.concatenate([start.q, start.v]) - before).max() > 0.01
 
 
 @pytest.mark.parametrize("name", [name for name in MODELS if name not in REASONS])
@@ -195,26 +142,6 @@ def test_what_a_model_lacks_is_refused(words, message, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_the_goal_joins_both_levels_by_a_time():
-    """Residuals that stay constant for 2 s: the integral is twice their sum of squares."""
-    phi, phi_dot = jnp.array([3.0, 4.0]), jnp.array([50.0, 60.0, 7.0])
-    rows = jnp.ones((3, 1))
-    run: Any = SimpleNamespace(
-        ts=jnp.array([0.0, 0.5, 2.0]),
-        success=jnp.array(True),
-        violation=Violation(phi=rows * phi, phi_dot=rows * phi_dot),
-    )
-    both = violation_goal(2, 1, 0.5)
-    apart = 3**2 + 4**2, 50**2 + 60**2 + 7**2
-    assert float(both.cost(run)) == 2 * (apart[0] + 0.5**2 * apart[1])
-    assert [float(part(run)) for part in both.parts.values()] == [2 * x for x in apart]
-    np.testing.assert_array_equal(both.residuals(run)[-1], [3, 4, 7])
-    assert both.integrand == "|phi|^2 + (0.5 s)^2 |phi_dot|^2"
-    run.violation = Violation(phi=rows * jnp.zeros(0), phi_dot=rows * phi_dot)
-    assert float(violation_goal(0, 3, 0.5).cost(run)) == 2 * (50**2 + 60**2 + 7**2)
-
-
-@pytest.mark.slow
 @pytest.mark.usefixtures("euler")
 def test_a_velocity_constraint_is_tuned_at_its_own_level(tmp_path, capsys):
     """`dg/dt = -Gamma g` by Euler's method: a step makes `1 - Gamma h` of a residual."""
@@ -228,13 +155,6 @@ def test_a_velocity_constraint_is_tuned_at_its_own_level(tmp_path, capsys):
     assert checks["one step"]["cost"] < checks["first"]["cost"]
     # Euler's method removes a residual in one step: 1 - Gamma h = 0.
     assert study["gains"]["theory"]["Gamma"] == [pytest.approx(100.0)]
-    for when in ("first", "range"):
-        (gain,), judged = study["gains"][when]["Gamma"], checks[when]
-        factor = 1 - 0.01 * gain
-        # Sums of h g^2 over the ends of the steps, and their excess by the trapezoidal rule.
-        ratio = judged["cost"] / (judged["cost_from_start"] - judged["cost"])
-        # The blade turns by 0.01 rad in a step: that much the residuals of a step may differ.
-        assert ratio == pytest.approx(2 * factor**2 / (1 - factor**2), rel=1e-2)
 
 
 @pytest.mark.slow
@@ -244,15 +164,10 @@ def test_the_gains_of_a_servo_constraint_are_tuned_and_stay_hurwitz(drawn, tmp_p
     assert main([*words, "--out", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
     assert "mean integrated |f|^2 + 1e-06 |u|^2" in printed
-    assert "not counted" not in printed
     (study,) = read(tmp_path / "result.json")["studies"]
     checks = study["checks"]["as tuned"]
     assert list(checks) == ["first", "one step", "range"]
     assert checks["one step"]["cost"] < checks["first"]["cost"]
-    lines = {x.partition("  ")[0]: x.split()[-3:] for x in printed.splitlines()}
-    for what, key in {"peak": "control", "rms": "control_rms"}.items():
-        assert lines[f"{what} of voltage [V]"] == [f"{checks[when][key]:.4g}" for when in checks]
-    assert 0 < checks["first"]["control_rms"] < checks["first"]["control"]
     before, after = (np.array(study["gains"][w]["roots (Re, Im)"]) for w in ("first", "range"))
     # Four roots from coefficients up to 1200: ten digits remain.
     np.testing.assert_allclose(before, [[-10, 0], [-8, 0], [-5, 0], [-3, 0]], rtol=1e-9)
@@ -261,12 +176,3 @@ def test_the_gains_of_a_servo_constraint_are_tuned_and_stay_hurwitz(drawn, tmp_p
     assert drawn == {
         f"servo-{name}.png" for name in ("comparison", "motion", "tuning", "range-tuning")
     }
-
-
-@pytest.mark.slow
-def test_at_rest_the_regulator_asks_for_the_voltage_of_the_rest():
-    rig, build = BallBeam(), get_model("ball-beam").controller
-    assert build is not None
-    u = build(rig)(jnp.zeros(()), *rig.start(), rig.actuators())
-    # from an equilibrium found by Newton's method to 1e-12
-    np.testing.assert_allclose(u, [rig.rest_voltage()], rtol=1e-9)

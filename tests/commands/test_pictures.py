@@ -9,7 +9,7 @@ import pytest
 
 from jaxdae.cli import main
 from jaxdae.commands import simulate
-from jaxdae.commands.outcome import Outcome
+from jaxdae.commands.simulate import Outcome
 from jaxdae.diagnosis.findings import Findings
 from jaxdae.results.about import About
 from jaxdae.results.trajectory import Trajectory

@@ -11,7 +11,6 @@ import pytest
 
 import jaxdae
 from helpers.exported import (
-    ANY,
     BAUMGARTE,
     executed,
     export_pendulum,
@@ -62,7 +61,6 @@ def test_a_c_program_gives_the_numbers_of_simulate(tmp_path, dtype, target):
     files = jaxdae.export(
         PENDULUM, BAUMGARTE, start, directory=tmp_path, name="step", target=target, **FIXED
     )
-    assert files.undefined == ()
     result = executed(files, "system_mass", 0.0, 0.5, dtype)
     assert (result.status, result.failed) == (0, 0)
     atol = 200 * float(np.finfo(dtype).eps)
@@ -88,7 +86,6 @@ def test_adaptive_steps_and_angles(tmp_path, double_pendulum, target):
         double_pendulum, formulation, start, directory=tmp_path, name="double_pendulum",
         target=target, **settings,
     )  # fmt: skip
-    assert files.undefined == ()
     result = executed(files, "system_m2", 0.0, 1.0)
 
     def run(system, state):
@@ -140,33 +137,15 @@ class Network(eqx.Module):
         pytest.param(jaxdae.NullSpace(), FIXED, 0, marks=pytest.mark.slow),
         (BAUMGARTE, {**FIXED, "controller": Filtered()}, 1),
         pytest.param(BAUMGARTE, {**FIXED, "controller": Network()}, 0, marks=pytest.mark.slow),
-        pytest.param(
-            BAUMGARTE,
-            {"t0": 0.5, "t1": 0.0, "dt": -0.02, "solver": RK4(), **ANY},
-            0,
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
-            BAUMGARTE,
-            {
-                "t1": 0.5,
-                "dt": 0.05,
-                "solver": jaxdae.Projected(diffrax.Dopri5()),
-                "saveat": diffrax.SaveAt(ts=jnp.array([0.11, 0.5])),
-                **ANY,
-            },
-            0,
-            marks=pytest.mark.slow,
-        ),
     ],
-    ids=["momenta", "null space", "controller", "network", "backward", "projected"],
+    ids=["momenta", "null space", "controller", "network"],
 )
 def test_what_surrounds_an_integration(tmp_path, formulation, settings, more):
-    """Own states of formulations and controllers, the direction of time, projected rows."""
+    """Own states of formulations and controllers."""
     files = jaxdae.export(
         PENDULUM, formulation, HANGING, directory=tmp_path, name="run", target=VECTORS, **settings
     )
-    result = executed(files, "system_mass", settings.get("t0", 0.0), settings["t1"])
+    result = executed(files, "system_mass", 0.0, settings["t1"])
 
     def run(system, state):
         return jaxdae.simulate(system, formulation, state, **settings)
@@ -212,29 +191,6 @@ def test_too_few_steps_have_a_status(tmp_path):
     run = jaxdae.simulate(PENDULUM, BAUMGARTE, HANGING, throw=False, **settings)
     assert result.status == int(run.result._value) == 1
     assert_same(result.one, run, 1e-10)
-
-
-@with_compiler
-@pytest.mark.slow
-def test_quantities_of_every_state(tmp_path):
-    """Those of the trajectory, in rows and at the end."""
-    names = ("u", "multipliers", "phi", "phi_dot", "energy", "kinetic_energy", "potential_energy")
-    settings = {**FIXED, "controller": Filtered()}
-    files = jaxdae.export(
-        PENDULUM, BAUMGARTE, HANGING, directory=tmp_path, name="read", target=HERE,
-        quantities=names, **settings,
-    )  # fmt: skip
-    result = executed(files, "system_mass", 0.0, 0.5).one
-    run = jaxdae.simulate(PENDULUM, BAUMGARTE, HANGING, **settings)
-    violation = run.violation
-    parts = (
-        run.q, run.v, run.w, run.u, run.multipliers, violation.phi, violation.phi_dot, run.energy,
-        run.kinetic_energy, run.potential_energy,
-    )  # fmt: skip
-    expected = np.concatenate([np.reshape(x, (26, -1)) for x in parts], axis=1)
-    # Energies are of the size of ten, reactions of twenty: a hundred roundings.
-    np.testing.assert_allclose(result.states, expected, rtol=0, atol=1e-12)
-    np.testing.assert_array_equal(result.final, result.states[-1])
 
 
 NAN, INF = "(0.0 / 0.0)", "(1.0 / 0.0)"

@@ -5,12 +5,9 @@ import re
 import struct
 import subprocess
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import diffrax
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -31,8 +28,6 @@ from helpers.exported import (
     with_node,
 )
 from jaxdae.kernels.export import objects
-from jaxdae.kernels.export.entry import most_lanes, most_members
-from jaxdae.kernels.export.files import undefined_symbols
 from jaxdae.solvers import RK4
 
 # Files for machines that are not here.
@@ -57,31 +52,7 @@ def test_object_files_of_processors(exported, target, machine):
     code = files.code.read_bytes()
     assert code[:6] == b"\x7fELF\x02\x01"  # 64 bits, little-endian
     assert struct.unpack_from("<H", code, 18) == (machine,)
-    assert files.undefined == ()
-    assert re.search(
-        r"functions from elsewhere: none. Of the stack it takes \d+ kB at most.",
-        files.header.read_text(),
-    )
-
-
-def test_networks_are_integrated_one_at_a_time():
-    """Parameters of several members would fill the stack; of few steps several members wait."""
-    problem = SimpleNamespace(states=4, parameters=(jax.ShapeDtypeStruct((64, 64), float),))
-    network: Any = SimpleNamespace(problem=problem, adaptive=True)
-    assert (most_lanes(network, 8), most_members(network, 1)) == (1, 1)
-    assert (most_lanes(network, 2), most_members(network, 2)) == (2, 2)
-    problem.parameters = ()
-    assert (most_lanes(network, 8), most_members(network, 8)) == (8, 64)
-
-
-@with_compiler
-def test_undefined_symbols_of_an_object_file(tmp_path):
-    source, code = tmp_path / "calls.c", tmp_path / "calls.o"
-    source.write_text("int other(int); int here(int x) { return other(x); }")
-    subprocess.run([str(COMPILER), "-c", str(source), "-o", str(code)], check=True)
-    named = undefined_symbols(code.read_bytes())
-    assert "other" in named
-    assert "here" not in named
+    assert re.search(r"Of the stack it takes \d+ kB at most\.", files.header.read_text())
 
 
 # Pages.

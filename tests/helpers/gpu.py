@@ -17,8 +17,8 @@ from helpers.device_threads import Fenced, launch as execute
 from helpers.fake_cuda import Device, FakeCuda, Launch
 from jaxdae.kernels.cuda import launch as launching
 from jaxdae.kernels.cuda.driver import Driver
-from jaxdae.kernels.cuda.kernel import DeviceKernel
 from jaxdae.kernels.cuda.launch import Handler, Modules
+from jaxdae.kernels.cuda.ptx import DeviceKernel
 
 # Bytes of numbers, by XLA's codes of their types.
 _BYTES = {11: 4, 12: 8}

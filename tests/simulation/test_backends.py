@@ -14,15 +14,23 @@ import pytest
 import jaxdae
 from helpers.fake_cuda import FakeCuda
 from helpers.spring import run, Spring
-from jaxdae import MinimumNormSolve, Multipliers, simulate, State
+from jaxdae import MinimumNormSolve, Multipliers, runs, simulate, State
 from jaxdae.kernels.cuda import driver as driver_of_gpus
 from jaxdae.kernels.cuda.driver import Driver
 from jaxdae.kernels.launch import obstacles
 from jaxdae.kernels.llvm import machine_code, xla_interface
 from jaxdae.kernels.llvm.module import Module
+from jaxdae.memory import Memory
 from jaxdae.models import CartesianPendulum, Chain
 from jaxdae.simulation.backends import BackendError
 from jaxdae.solvers import RK4
+
+
+@pytest.fixture(autouse=True)
+def _machines_that_change(monkeypatch):
+    """Runs are made ready anew: the machine is another one from test to test, and within some."""
+    monkeypatch.setattr(runs, "_READY", Memory(1))
+
 
 SaveAt, PID = diffrax.SaveAt, diffrax.PIDController
 LOOSE = PID(rtol=1e-4, atol=1e-6)

@@ -319,3 +319,35 @@ def test_what_is_not_a_solver_or_a_number_of_iterations_is_refused():
         Projected(RK4(), iterations=0)
     with pytest.raises(ValueError, match="RK4 has no error estimate"):
         run(Projected(RK4()), dt=None)
+
+
+class Driven(jaxdae.System):
+    """A mass on a rope of varying length."""
+
+    def kinetic_energy(self, t, q, v):
+        del t, q
+        return 0.5 * v @ v
+
+    def potential_energy(self, t, q):
+        del t
+        return 9.81 * q[1]
+
+    def position_constraints(self, t, q):
+        return jnp.stack([q @ q - (1 + 0.1 * jnp.cos(2 * t)) ** 2])
+
+
+@pytest.mark.parametrize("backend", ["plain", "native"])
+def test_a_run_back_in_time_is_projected_to_the_constraints_of_its_times(backend):
+    start = jaxdae.consistent_state(Driven(), [0.5, -0.9], [0.3, 0.2])
+    settings = {"dt": 0.02, "backend": backend, "formulation": Multipliers()}
+    there = run(Projected(diffrax.Dopri5()), Driven(), start, **settings)
+    back = run(
+        Projected(diffrax.Dopri5()),
+        Driven(),
+        there.last_state,
+        t0=0.5,
+        t1=0.0,
+        **settings | {"dt": -0.02},
+    )
+    np.testing.assert_allclose(back.q[-1], start.q, atol=1e-8)  # 0.02^5 over some
+    assert largest(back) < ROUND_OFF

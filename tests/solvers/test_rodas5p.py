@@ -18,7 +18,6 @@ from jaxdae.diagnosis.preconditions import step_warning
 from jaxdae.formulations import LinearLaw, RealizingForces
 from jaxdae.models import CartesianPendulum, Chain
 from jaxdae.solvers import Rodas5P, rodas5p
-from jaxdae.stability.error_constants import rooted_trees
 from jaxdae.stability.stability_functions import amplification, stability_function, step_matrix
 
 END = diffrax.SaveAt(t1=True)
@@ -29,6 +28,21 @@ def coefficients():
     gammas = np.linalg.inv(np.eye(8) / rodas5p._GAMMA - rodas5p._below(rodas5p._COUPLING))
     alphas = rodas5p._below(rodas5p._ALPHA)
     return alphas @ gammas, gammas, alphas[-1] + np.eye(8)[-1]
+
+
+def rooted_trees(order):
+    """All of so many nodes, each the sorted tuple of the subtrees at its root."""
+    grown = {()}
+    for _ in range(order - 1):
+        grown = {larger for tree in grown for larger in with_one_more(tree)}
+    return sorted(grown)
+
+
+def with_one_more(tree):
+    yield tuple(sorted((*tree, ())))
+    for i, branch in enumerate(tree):
+        for larger in with_one_more(branch):
+            yield tuple(sorted((*tree[:i], larger, *tree[i + 1 :])))
 
 
 def nodes(tree):

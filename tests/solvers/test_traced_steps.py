@@ -13,7 +13,6 @@ import optimistix as optx
 import pytest
 
 import jaxdae
-from jaxdae.kernels.tracing.open_loops import with_open_loops
 from jaxdae.kernels.tracing.trace import scalarize, UnsupportedOperationError
 from jaxdae.solvers.base import AbstractTracedSolver
 from jaxdae.solvers.kernel_steps import step_method
@@ -149,7 +148,7 @@ def test_loops_are_open_only_where_they_are_asked_for(function):
     shape = jax.ShapeDtypeStruct((1,), np.float64)
     with pytest.raises(UnsupportedOperationError, match=r"how often its loop turns|unvmap_any"):
         scalarize(function, shape, loops=True)
-    assert with_open_loops(function, shape).graph.nodes
+    assert scalarize(function, shape, loops=True, open_ended=True).graph.nodes
 
 
 def test_integers_of_an_open_loop_count_turns_or_have_limits():
@@ -159,7 +158,7 @@ def test_integers_of_an_open_loop_count_turns_or_have_limits():
 
     shape = jax.ShapeDtypeStruct((1,), np.float64)
     with pytest.raises(UnsupportedOperationError, match="integers beyond"):
-        with_open_loops(doubled, shape)
+        scalarize(doubled, shape, loops=True, open_ended=True)
 
 
 class TwoSteps(AbstractTracedSolver):

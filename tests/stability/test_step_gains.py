@@ -77,44 +77,6 @@ def test_the_step_is_within_the_limit_and_the_factor_holds(solver, margin):
     np.testing.assert_allclose(single, gains.velocity_factor, atol=1e-6)
 
 
-@pytest.mark.parametrize("solver", [diffrax.Heun(), RK4(), diffrax.Kvaerno3()])
-def test_gains_for_the_steps_own_errors_are_within_the_limit_too(solver):
-    gains = step_gains(solver, 0.05, regime="steps", frequency=2.0, margin=2.0)
-    law = jaxdae.Baumgarte(gains.K_D, gains.K_P, gains.Gamma)
-    assert jaxdae.step_limit(law, solver).limit >= 0.05
-    # Gains follow the motion, whatever the step, down to where its errors are round-off.
-    slower = [step_gains(solver, 1.0, regime="steps", frequency=x).K_P / x**2 for x in (4e-3, 2e-2)]
-    if isinstance(solver, RK4):
-        np.testing.assert_allclose(slower[0], slower[1], rtol=0.05)
-    assert step_gains(solver, 1.0, regime="steps", frequency=1e-9).K_P > 1e-12
-    # A longer time for the velocities makes gains smaller: it is their part that stiff gains feed.
-    slow = step_gains(solver, 0.05, regime="steps", frequency=2.0, time_scale=50.0)
-    quick = step_gains(solver, 0.05, regime="steps", frequency=2.0, time_scale=0.05)
-    assert slow.K_P < quick.K_P
-
-
-def test_a_search_without_a_grid_finds_no_better_factor():
-    from jaxdae.stability.damping import worst_damping
-
-    solver, margin = diffrax.Dopri5(), 1.5
-    gains = step_gains(solver, 1.0, margin=margin)
-    rng = np.random.default_rng(0)
-    z = np.exp(rng.uniform(-2.0, 2.3, 4000) + 1j * rng.uniform(np.pi / 2, np.pi, 4000))
-    best = z[np.argsort(worst_damping(solver, z, margin, 65))[:2]]
-    from scipy.optimize import minimize
-
-    def cost(x):
-        inside = np.pi / 2 <= x[1] <= np.pi
-        at = np.exp(x[0] + 1j * x[1])
-        return float(worst_damping(solver, at, margin, 257)) if inside else 1.0
-
-    starts = np.stack([np.log(np.abs(best)), np.angle(best)], axis=1)
-    options = {"xatol": 1e-9, "fatol": 1e-11}
-    least = min(minimize(cost, x, method="Nelder-Mead", options=options).fun for x in starts)
-    # The other search ends at 1e-8.
-    assert gains.factor <= least + 1e-7
-
-
 def test_for_three_stages_of_order_three_and_half_the_step_the_optimum_is_a_simple_number():
     """`R(-2) = R(-1) = -1/3`, `1/3` for `1 + z + z^2/2 + z^3/6`: a double root at `-2 / dt`."""
     gains = step_gains(diffrax.Bosh3(), 1.0, margin=2.0)
@@ -143,10 +105,9 @@ class Trapezoidal(diffrax.Kvaerno3):
     )
 
 
-@pytest.mark.parametrize("regime", ["violation", "steps"])
-def test_gains_are_constants_over_the_step_also_where_it_is_traced(regime):
+def test_gains_are_constants_over_the_step_also_where_it_is_traced():
     def K_P(dt):
-        gains: Any = jaxdae.Baumgarte.for_step(RK4(), dt, regime=regime)
+        gains: Any = jaxdae.Baumgarte.for_step(RK4(), dt)
         return gains.K_P
 
     value, slope = jax.jit(jax.value_and_grad(K_P))(0.02)
@@ -162,13 +123,6 @@ def test_gains_of_a_step_in_single_precision_are_in_single_precision():
     gains: Any = jaxdae.Baumgarte.for_step(RK4(), jnp.float32(0.01))
     assert gains.K_P.dtype == jnp.float32
     assert type(jaxdae.Baumgarte.for_step(RK4(), np.float64(0.01)).K_P) is float
-
-
-def test_blocks_have_the_signs_of_the_general_form():
-    gains: Any = jaxdae.Baumgarte.for_step(RK4(), 0.01)
-    blocks: Any = jaxdae.LinearStabilization.for_step(RK4(), 0.01, margin=1.0)
-    found = [blocks.K10, blocks.K11, blocks.K22]
-    np.testing.assert_array_equal(found, [-gains.K_P, -gains.K_D, -gains.Gamma])
 
 
 def test_gains_by_theory_remove_a_violation_in_one_step_of_a_simulation():
@@ -193,13 +147,9 @@ BAD = [
     ({"dt": -1.0}, ValueError, "dt is -1.0"),
     ({"dt": np.nan}, ValueError, "dt is nan"),
     ({"dt": np.inf}, ValueError, "dt is inf"),
-    ({"dt": 1e-200}, ValueError, "dt is 1e-200 s: gains grow with its inverse square"),
-    ({"dt": jnp.float32(1e-30)}, ValueError, "grow with its inverse square"),
-    (
-        {"dt": 1e200},
-        ValueError,
-        "dt is 1e\\+200 s: gains fall with its inverse square, which is zero",
-    ),
+    ({"dt": 1e-200}, ValueError, "dt is 1e-200 s: gains go with its inverse square.*give a longer"),
+    ({"dt": jnp.float32(1e-30)}, ValueError, "give a longer step"),
+    ({"dt": 1e200}, ValueError, "no finite number or zero there; give a shorter step"),
     ({"dt": "fast"}, TypeError, "dt is 'fast'; give the step"),
     ({"dt": True}, TypeError, "dt is True"),
     ({"dt": 1j}, TypeError, "dt is 1j"),
@@ -209,19 +159,8 @@ BAD = [
     ({"margin": np.nan}, ValueError, "margin is nan"),
     ({"margin": "2"}, ValueError, "margin is '2'"),
     ({"regime": "both"}, ValueError, "regime must be one of 'violation', 'steps'; got 'both'"),
-    ({"frequency": -2.0}, ValueError, "frequency is -2.0; it must be a positive"),
-    ({"time_scale": 0.0}, ValueError, "time_scale is 0.0"),
-    ({"regime": "steps", "frequency": 400.0}, ValueError, "turns by 4 rad in a step of 0.01 s"),
-    (
-        {"regime": "steps", "time_scale": 1e300},
-        ValueError,
-        r"time_scale is 1e\+300 s, 1e\+302 steps",
-    ),
-    ({"regime": "steps", "motion": "a run"}, TypeError, "motion is 'a run'; give the trajectory"),
-    ({"horizon": 0}, ValueError, "horizon is 0; it is a number of steps"),
-    ({"horizon": True}, ValueError, "horizon is True"),
-    ({"horizon": 2.5}, ValueError, r"horizon is 2\.5"),
-    ({"horizon": 3, "regime": "steps"}, ValueError, "horizon is for a given violation"),
+    ({"regime": "steps", "motion": "a run"}, TypeError, "motion is 'a run'; the regime"),
+    ({"regime": "steps"}, TypeError, "measures errors along the trajectory of a run"),
     ({"solver": "rk4"}, TypeError, "solver is 'rk4'; give a diffrax solver"),
     ({"solver": RK4}, TypeError, "with brackets"),
     ({"solver": 0.01, "dt": RK4()}, TypeError, "solver is 0.01"),
@@ -236,31 +175,6 @@ def test_what_is_no_step_or_no_method_is_refused(wrong, error, words):
     arguments = {"solver": RK4(), "dt": 0.01, **wrong}
     with pytest.raises(error, match=words):
         jaxdae.Baumgarte.for_step(arguments.pop("solver"), arguments.pop("dt"), **arguments)
-
-
-def test_a_traced_step_beside_a_frequency_is_refused():
-    with pytest.raises(ValueError, match="dt is being traced"):
-        jax.jit(lambda dt: step_gains(RK4(), dt, regime="steps", frequency=3.0).K_D)(0.01)
-
-
-@pytest.mark.parametrize("name", ["frequency", "time_scale"])
-def test_a_traced_frequency_is_refused_by_its_name(name):
-    with pytest.raises(ValueError, match=f"^{name} cannot be traced"):
-        jax.jit(lambda x: step_gains(RK4(), 0.01, regime="steps", **{name: x}).K_D)(3.0)
-
-
-def test_a_horizon_may_be_an_integer_of_numpy():
-    """As of `len` of an array, or of `numpy.ceil` made an integer."""
-    ten: Any = np.int64(10)
-    found = step_gains(RK4(), 0.01, margin=2.0, horizon=ten)
-    assert found.K_P == step_gains(RK4(), 0.01, margin=2.0, horizon=10).K_P
-
-
-@pytest.mark.slow
-def test_a_horizon_without_end_is_that_of_the_factor():
-    long = step_gains(RK4(), 0.01, margin=2.0, horizon=10**6)
-    # Searched for without the last digits.
-    np.testing.assert_allclose(long.factor, step_gains(RK4(), 0.01, margin=2.0).factor, rtol=0.02)
 
 
 def test_the_motion_that_constraints_feel_has_a_rate():

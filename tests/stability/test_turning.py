@@ -50,17 +50,16 @@ def test_a_particle_stays_on_its_circle_up_to_the_turn(solver, margin):
 
 
 @pytest.mark.parametrize(
-    ("solver", "margin", "limit"),
+    ("solver", "margin", "remedy"),
     [
-        (diffrax.Tsit5(), 3.0, "up to 2 bear"),
-        (RK4(), 8.0, "up to 6 bear"),
-        (diffrax.Euler(), 1.0, "No margin"),
-        (diffrax.Euler(), 20.0, "No margin"),
+        (diffrax.Tsit5(), 3.0, "a smaller margin"),
+        (RK4(), 8.0, "a smaller margin"),
+        (diffrax.Euler(), 1.0, "another method"),
     ],
 )
-def test_margins_that_a_turning_motion_does_not_bear_are_warned_of(solver, margin, limit):
+def test_margins_that_a_turning_motion_does_not_bear_are_warned_of(solver, margin, remedy):
     """Those with which a pendulum that falls, by 0.09 rad in a step, fails."""
-    with pytest.warns(RuntimeWarning, match=rf"more than 0\.0\d+ rad in the longest.*{limit}"):
+    with pytest.warns(RuntimeWarning, match=rf"more than 0\.0\d+ rad in the longest.*{remedy}"):
         Baumgarte.for_step(solver, 0.02, margin=margin)
 
 

@@ -61,17 +61,6 @@ def test_rate_and_limit_are_those_of_the_analysis(good):
     np.testing.assert_allclose(good.stability[0].slowest_root, -10.0, rtol=1e-6)
 
 
-def test_the_rate_holds_along_a_run_of_the_perturbation_equations(good):
-    """The norm of the Lyapunov function falls at least as fast, from any start."""
-    from scipy.linalg import expm
-
-    found = jaxdae.lyapunov_certificate(20.0, 100.0)
-    H, root = np.array([[0.0, 1.0], [-100.0, -20.0]]), np.linalg.cholesky(found.weight)
-    for t in (0.01, 0.1, 0.5):
-        norm = np.linalg.norm(root.T @ expm(t * H) @ np.linalg.inv(root.T), 2)
-        assert norm <= np.exp(-good.lyapunov_rate * t) * (1 + 1e-12)
-
-
 def test_the_worst_case_is_that_of_the_costs(good):
     made = objective()
     costs = np.asarray(jax.jit(lambda p: made.costs(p))(gains(20.0, 100.0)))
@@ -167,7 +156,6 @@ ONE: dict[str, Any] = {"conditions": Conditions(), "t1": 0.1}
             {"solver": diffrax.LeapfrogMidpoint(), "dt": 0.01, **ONE},
             "LeapfrogMidpoint has no stability function: no step limit is known",
         ),
-        ({"failure_cost": 1e-9, "dt": 0.05, **ONE}, "failing is cheaper than the worst run"),
     ],
 )
 def test_what_is_not_known_is_told(settings, text):
@@ -268,51 +256,6 @@ def test_gains_that_are_the_same_everywhere_need_no_states(good):
     assert "states" not in good.summary()
 
 
-@pytest.mark.slow
-def test_what_is_saved_of_the_runs_is_what_is_certified():
-    kept = diffrax.SaveAt(fn=lambda t, y, args: y.q[0], ts=jnp.array([0.2]))  # noqa: ARG005
-    start = State(jnp.zeros((1, 2)), jnp.array([[4.0, 0.0]]))
-    made = SimulationObjective(
-        lambda run: jnp.sum(run.saved), start, system=Slider(), saveat=kept, t1=0.4, dt=0.05
-    )
-    found = made.certificate(penalty(20.0, 100.0))
-    assert "no states of the runs are saved: constraint rates are those of the start" in str(found)
-    assert found.stability[0].states == 1
-
-
-def test_dependence_on_arguments_is_told():
-    from jaxdae.formulations.structure import depends_on_any
-
-    x = jnp.ones(2)
-    assert depends_on_any(lambda x: x + 1, x)
-    assert depends_on_any(lambda x: {"a": jnp.zeros(2), "b": jnp.sin(x)[0]}, x)
-    assert depends_on_any(lambda x: x, x)
-    assert not depends_on_any(lambda x: jnp.ones(2) * len(x), x)
-    assert not depends_on_any(lambda x: (jax.jacfwd(jnp.sin)(0.0), x.size), x)
-    assert not depends_on_any(lambda x: x.shape and None, x)
-
-
-def test_the_table_of_the_command_says_over_how_many_states(good):
-    from types import SimpleNamespace
-
-    from jaxdae.commands.tuning_report import _certificate_table
-
-    def table_of(known) -> str:
-        sets = {"first": None}
-        found: Any = SimpleNamespace(
-            certificates={"first": known}, steps=(0.1,), sets=sets, labels={"first": "first gains"}
-        )
-        return _certificate_table(found)
-
-    worst = good.stability[0]._replace(states=736)
-    assert re.search("the worst of states of the motions +736", table_of(replace(good, worst)))
-    assert "states of the motions" not in table_of(good)
-
-
-def replace(known: Certificate, worst: StabilityCertificate) -> Certificate:
-    return dataclasses.replace(known, stability=(worst,))
-
-
 def test_the_certificate_of_a_fit_is_that_of_new_runs(good):
     """Its residuals tell the costs: no member runs again, and a failure among them is seen."""
     made, params = objective(), gains(20.0, 100.0)
@@ -323,10 +266,3 @@ def test_the_certificate_of_a_fit_is_that_of_new_runs(good):
     rows = residuals.reshape(made.members.shape[0] * made.members.shape[-1], -1)
     rows[2] = np.nan
     assert made.certificate_of_fit(params, rows.ravel()).failed_members == (made.members.name(2),)
-
-
-def test_a_price_of_failures_hides_them_in_residuals(good):
-    """A row that is the price alone may be a run that failed: all members run again."""
-    made, params = objective(failure_cost=1.0), gains(20.0, 100.0)
-    found = made.certificate_of_fit(params, np.zeros(40))
-    np.testing.assert_allclose(found.worst_cost, good.worst_cost, rtol=1e-12)

@@ -1,13 +1,11 @@
 """SciPy's constrained minimizers behind `tune`: a published problem, failures, several starts."""
 
-import threading
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxdae.tuning import Equality, Inequality, Positive, Scipy, tune
+from jaxdae.tuning import Equality, Inequality, Positive, tune
 
 # Problem 71 of the collection of Hock and Schittkowski (1981), with its published solution.
 START = jnp.array([1.0, 5.0, 5.0, 1.0])
@@ -25,34 +23,19 @@ def objective(x):
 
 
 # SLSQP stops where the loss is good to its tolerance of 1.8e-12 by its own estimate: six digits of
-# the parameters. The others go on until the trust region is as small as 1.5e-8.
-OPTIMIZERS = {
-    "slsqp": ("slsqp", 1e-5),
-    "trust-constr": ("trust-constr", 1e-6),
-    "exact Hessians": (Scipy("trust-constr", hessian=True), 1e-6),
-}
-
-
-@pytest.mark.parametrize(("optimizer", "tolerance"), OPTIMIZERS.values(), ids=OPTIMIZERS)
+# the parameters. The other goes on until the trust region is as small as 1.5e-8.
+@pytest.mark.parametrize(("optimizer", "tolerance"), [("slsqp", 1e-5), ("trust-constr", 1e-6)])
 def test_a_published_problem_is_solved_to_its_digits(optimizer, tolerance):
     result = tune(objective, START, optimizer=optimizer, constraints=CONSTRAINTS, steps=300)
     np.testing.assert_allclose(result.loss, MINIMUM, rtol=2e-9)
     np.testing.assert_allclose(result.params, SOLUTION, rtol=tolerance)
     assert result.stop_reason == "converged"
-    assert "gradient less that of active constraints is" in result.ending
+    assert result.ending.startswith("SciPy: ")
     assert list(result.violations) == ["product", "sphere", "box"]
     # Those count as none that are below the tolerance, of the largest value, 25, at the start.
     assert max(result.violations.values()) < 25 * 1.5e-8
     assert "violated by product" in result.summary()
     assert result.evaluations == result.steps + 1 == result.history.loss.size
-
-
-def test_exact_hessians_need_fewer_evaluations():
-    counts = [
-        tune(objective, START, optimizer=x, constraints=CONSTRAINTS, steps=300).evaluations
-        for x in (Scipy("trust-constr"), Scipy("trust-constr", hessian=True))
-    ]
-    assert counts[1] < counts[0] / 2
 
 
 @pytest.mark.filterwarnings("ignore:tune")
@@ -139,17 +122,6 @@ def test_starts_that_fail_are_an_error():
         tune(lambda x: x * jnp.nan, jnp.array(1.0), optimizer="slsqp", starts=2)
 
 
-@pytest.mark.filterwarnings("ignore:tune")
-def test_no_thread_is_left():
-    before = threading.active_count()
-    tune(objective, START, constraints=CONSTRAINTS, steps=3, starts=3)
-    with pytest.raises(KeyError):
-        tune(
-            objective, START, constraints=CONSTRAINTS, steps=9, callback=lambda info: {}[info.step]
-        )
-    assert threading.active_count() == before
-
-
 REFUSED = [
     (
         {"optimizer": "adam"},
@@ -170,20 +142,7 @@ def test_what_cannot_be_constrained_is_refused(settings, message):
         tune(lambda x: x**2, jnp.array(0.5), **(usual | settings))
 
 
-def test_minimizers_of_scipy_that_there_are_not_are_refused():
-    with pytest.raises(ValueError, match="method is 'cobyla', must be"):
-        Scipy("cobyla")  # pyright: ignore[reportArgumentType]
-    with pytest.raises(ValueError, match='"slsqp" takes no Hessians'):
-        Scipy("slsqp", hessian=True)
-
-
 def test_a_constraint_that_has_no_value_at_the_start_is_an_error():
     logarithm = Inequality(lambda x: jnp.log(x[:1] - 2.0), "logarithm")
     with pytest.raises(ValueError, match="constraint 'logarithm' or its derivative is not finite"):
         tune(objective, START, constraints=(CONSTRAINTS[0], logarithm))
-
-
-def test_an_objective_that_nothing_changes_is_pointed_out():
-    with pytest.warns(UserWarning, match="all derivatives of the loss, which is 3, are zero"):
-        result = tune(lambda x: 3.0 + 0.0 * x[0], START, optimizer="slsqp")
-    assert result.stop_reason == "stalled"

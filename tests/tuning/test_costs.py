@@ -82,18 +82,6 @@ def test_by_default_every_constraint_counts_at_the_level_at_which_it_is_declared
     np.testing.assert_allclose(weighted, twice, rtol=1e-13)
 
 
-def test_without_the_start_an_offset_there_does_not_count():
-    def cost(offset):
-        phi = jnp.array([[offset], [0.2], [0.1]])
-        violation = Violation(phi=phi, phi_dot=0.0 * phi)
-        run = made_up(ts=jnp.array([0.0, 0.5, 0.7]), violation=violation)
-        return IntegratedViolation(from_start=False)(run)
-
-    # Steps of 0.5 and 0.2 times the squares at their right ends.
-    np.testing.assert_allclose(cost(7.0), 0.5 * 0.04 + 0.2 * 0.01, rtol=1e-13)
-    assert cost(7.0) == cost(0.0)
-
-
 def test_tracking_error_integrates_the_squared_distance():
     cost = TrackingError(lambda t, _q, _v: t * jnp.ones(1), lambda _t: jnp.zeros(1), weight=2.0)
     # The trapezoidal rule errs by h^2 / 12 times the difference of the end slopes of 2 t^2.
@@ -105,7 +93,7 @@ def constant_input(*_):
     return jnp.array([3.0, 1.0])
 
 
-@pytest.mark.parametrize("weight", [2.0, jnp.array([2.0, 2.0]), 2.0 * jnp.eye(2)])
+@pytest.mark.parametrize("weight", [2.0, jnp.array([2.0, 2.0])])
 def test_control_effort_integrates_the_weighted_input(weight):
     run = one_run(controller=constant_input)
     # A constant integrand: the trapezoidal rule is exact.
@@ -117,26 +105,12 @@ def input_run(u):
     return made_up(ts=jnp.arange(3.0), u=u)
 
 
-def test_control_effort_of_a_scalar_input():
-    # Trapezoidal rule of 2 (1, 4, 9), at steps of one: 2 (1 / 2 + 4 + 9 / 2).
-    np.testing.assert_allclose(ControlEffort(2.0)(input_run(jnp.array([1.0, 2.0, 3.0]))), 18.0)
-    run = one_run(controller=lambda t, *_: 3.0 + 0.0 * t)
-    np.testing.assert_allclose(ControlEffort(2.0)(run), 2.0 * 9.0 * 0.3, rtol=1e-12)
-
-
-def test_control_effort_of_an_input_matrix_is_that_of_its_entries():
-    u = jnp.arange(12.0).reshape(3, 2, 2)
-    weight = jnp.array([1.0, 2.0, 3.0, 4.0])
-    expected = ControlEffort(weight)(input_run(u.reshape(3, 4)))
-    np.testing.assert_array_equal(ControlEffort(weight)(input_run(u)), expected)
-
-
 def test_control_effort_needs_an_array_and_a_weight_that_fits():
     with pytest.raises(ValueError, match=r"controller returns a dict, not an array; let it return"):
         ControlEffort()(input_run({"torque": jnp.ones(3)}))
     with pytest.raises(ValueError, match=r"weight has shape \(2,\), which does not fit 3 inputs"):
         ControlEffort(jnp.ones(2))(input_run(jnp.ones((3, 3))))
-    with pytest.raises(ValueError, match=r"does not fit 1 inputs; give a scalar, a vector of 1"):
+    with pytest.raises(ValueError, match=r"does not fit 1 inputs; give a scalar or a vector of 1"):
         ControlEffort(jnp.ones(2))(input_run(jnp.ones(3)))
 
 
@@ -181,12 +155,11 @@ def test_unused_rows_count_nothing():
 
 SQUARES = [
     IntegratedViolation(),
-    IntegratedViolation(jnp.array([2.0]), 3.0, from_start=True, scale=jnp.array([0.5])),
+    IntegratedViolation(jnp.array([2.0]), 3.0, from_start=True),
     IntegratedViolation.at_both_levels(0.1),
     TrackingError(lambda _t, q, _v: q, lambda t: jnp.array([t, 1.0]), jnp.array([1.0, 4.0])),
     TrackingError(lambda _t, q, _v: q[0], lambda _t: 0.5, 3.0),
     ControlEffort(2.0),
-    ControlEffort(jnp.array([[2.0, 1.0], [1.0, 0.5]])),
     EnergyDrift(),
     WeightedSum(((2.0, IntegratedViolation()), (0.5, EnergyDrift()), (0.0, ControlEffort()))),
 ]
@@ -201,8 +174,7 @@ def controlled():
 def test_a_cost_is_the_sum_of_the_squares_of_its_residuals(cost: Any, controlled):
     residuals = cost.residuals(controlled)
     assert residuals.ndim == 1
-    # The same positive terms: round-off of roots and squares, and of sums in another order. The
-    # second eigenvalue of the matrix is 0.04 beside 2.46, hence a hundred times that.
+    # The same positive terms: round-off of roots and squares, and of sums in another order.
     np.testing.assert_allclose(np.sum(residuals**2), cost(controlled), rtol=1e-11)
 
 
@@ -218,19 +190,13 @@ def test_a_weighted_sum_has_residuals_only_where_its_terms_do():
         _ = WeightedSum(((-1.0, EnergyDrift()),)).residuals
 
 
-def test_residuals_of_no_terms_are_none(controlled):
-    assert WeightedSum(()).residuals(controlled).shape == (0,)
-
-
 def test_both_levels_are_joined_by_a_time():
     ts = jnp.array([0.0, 0.5, 0.7])
     phi, g = jnp.array([[9.0], [0.2], [0.1]]), jnp.array([[9.0], [0.3], [0.4]])
     run = made_up(ts=ts, violation=Violation(phi=phi, phi_dot=jnp.hstack([5.0 * phi, g])))
-    cost = IntegratedViolation.at_both_levels(0.1, scale=jnp.array([2.0, 1.0]))
-    # The first constraint counts by halves at both levels, the second has one level.
-    at_ends = [
-        (x / 2) ** 2 + 0.1**2 * ((5 * x / 2) ** 2 + y**2) for x, y in ((0.2, 0.3), (0.1, 0.4))
-    ]
+    cost = IntegratedViolation.at_both_levels(0.1)
+    # The second constraint has one level.
+    at_ends = [x**2 + 0.1**2 * ((5 * x) ** 2 + y**2) for x, y in ((0.2, 0.3), (0.1, 0.4))]
     np.testing.assert_allclose(cost(run), 0.5 * at_ends[0] + 0.2 * at_ends[1], rtol=1e-13)
 
 
@@ -243,7 +209,6 @@ def test_a_time_scale_is_a_positive_time(time_scale):
 @pytest.mark.parametrize(
     ("weights", "message"),
     [
-        ({"scale": jnp.ones(3)}, r"scale has shape \(3,\), which does not fit 2 constraints"),
         ({"position": jnp.ones(2)}, r"position has shape \(2,\), .* 1 position constraints"),
         ({"velocity": jnp.ones(1)}, r"velocity has shape \(1,\), .* 2 residuals at velocity"),
     ],
@@ -254,9 +219,7 @@ def test_weights_fit_the_constraints(weights, message):
         IntegratedViolation(**weights)(made_up(ts=jnp.arange(3.0), violation=violation))
 
 
-@pytest.mark.parametrize(
-    "weight", [-1.0, jnp.array([1.0, -2.0]), jnp.array([[1.0, 2.0], [2.0, 1.0]])]
-)
+@pytest.mark.parametrize("weight", [-1.0, jnp.array([1.0, -2.0])])
 def test_effort_cannot_be_a_gain(weight):
     with pytest.raises(ValueError, match=r"weight has .* -\d.*must not be negative"):
         ControlEffort(weight)

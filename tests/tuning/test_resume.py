@@ -94,35 +94,6 @@ def test_a_function_that_has_changed_is_refused_with_both_numbers(tmp_path, monk
     assert changing(name, path, 3, resume=True).evaluations > 0
 
 
-def test_another_slope_at_the_same_loss_is_another_function(tmp_path, monkeypatch):
-    path = tmp_path / "run.ckpt"
-
-    class Objective:
-        power = 2
-
-        def __call__(self, p):
-            return 2.0 ** (2 - self.power) * p["a"] ** self.power + p["b"]
-
-    tune(Objective(), START, checkpoint=path, steps=0)
-    monkeypatch.setattr(Objective, "power", 1)  # 2^2 becomes 2 * 2
-    with pytest.raises(CheckpointError, match="gradient norm at the initial parameters of start 0"):
-        tune(Objective(), START, checkpoint=path, steps=1, resume=True)
-
-
-OTHERS = [
-    ({"optimizer": "gauss-newton"}, "optimizer state: "),
-    ({"tolerance": 1e-4}, "tolerance: .* in the file, 0.0001 here"),
-]
-
-
-@pytest.mark.parametrize(("settings", "message"), OTHERS)
-def test_another_optimizer_or_tolerance_is_another_run(tmp_path, settings, message):
-    path = tmp_path / "run.ckpt"
-    run("lm", path, steps=2)
-    with pytest.raises(CheckpointError, match=f"belongs to another run; {message}"):
-        run("lm", path, resume=True, **settings)
-
-
 @pytest.mark.parametrize("name", ["slsqp", "trust-constr"])
 @pytest.mark.parametrize("resume", [False, True])
 def test_runs_of_scipy_are_not_saved_and_it_is_said(tmp_path, name, resume):

@@ -1,9 +1,6 @@
 """Validation of gains: the sums of another program, and what fails is counted."""
 
 import dataclasses
-import math
-from types import SimpleNamespace
-from typing import Any
 
 import diffrax
 import jax
@@ -14,7 +11,7 @@ import pytest
 from jaxdae.models.studies import studies
 from jaxdae.tuning import Conditions, perturbed_states, resolve, SimulationObjective
 from jaxdae.tuning.studies import Check, RANGE, VALIDATION_STEPS
-from jaxdae.tuning.validation import _root_mean_square, stacked, Validation
+from jaxdae.tuning.validation import stacked, Validation
 
 
 @pytest.fixture(scope="module")
@@ -91,17 +88,3 @@ def test_theory_has_the_shape_of_the_first_gains(study, sets):
     np.testing.assert_allclose(gains.K_P, [2 / study.dt**2])
     assert gains.Gamma is None
     assert studies("mirror")[0].by_theory(diffrax.Heun()) is None
-
-
-def test_the_root_mean_square_of_a_control_is_that_over_the_time_that_was_reached():
-    """Of steps of different lengths: `u = (3, 4)` has the norm 5; then `|u|^2` falls from 25 to 9.
-
-    The trapezoidal rule over 1 s and 3 s gives `25 + 3 (25 + 9) / 2 = 76`, in 4 s.
-    """
-    ts = jnp.array([0.0, 1.0, 4.0, jnp.inf, jnp.inf])
-    u = jnp.array([[3.0, 4.0], [3.0, 4.0], [3.0, 0.0], [jnp.nan, jnp.nan], [jnp.nan, jnp.nan]])
-    run: Any = SimpleNamespace(ts=ts, u=u)
-    found = _root_mean_square(run)
-    assert float(found) == pytest.approx(math.sqrt(76.0 / 4.0), rel=1e-6)  # in either precision
-    run.u = None
-    assert float(_root_mean_square(run)) == 0.0

@@ -22,8 +22,7 @@ _PATIENCE = 600.0
 _MOST = 64
 _TARGET = re.compile(r"^\.target sm_(\d+)", re.MULTILINE)
 _FUNCTION = re.compile(
-    r"Function properties for (\S+)\s+(\d+) bytes stack frame, (\d+) bytes spill stores, "
-    r"(\d+) bytes spill loads"
+    r"Function properties for (\S+)\s+(\d+) bytes stack frame, (\d+) bytes spill stores"
 )
 _ENTRY = re.compile(r"Compiling entry function '([^']+)'.*?Used (\d+) registers([^\n]*)", re.DOTALL)
 
@@ -41,38 +40,13 @@ class Resources(NamedTuple):
 
     Args:
         registers: of 32 bits, of a thread.
-        spill_stores: bytes of registers that a thread stores for want of others, in the code.
-        spill_loads: bytes of them that it loads again.
+        spill_bytes: of registers that a thread stores for want of others, in the code.
         stack_bytes: local memory of a thread, that of functions it calls included.
-        shared_bytes: shared memory of a block, as far as it is known before the launch.
-        constant_bytes: constant memory, parameters of the kernel included.
     """
 
     registers: int
-    spill_stores: int
-    spill_loads: int
+    spill_bytes: int
     stack_bytes: int
-    shared_bytes: int
-    constant_bytes: int
-
-    @property
-    def spill_bytes(self) -> int:
-        """Bytes that are stored for want of registers."""
-        return self.spill_stores
-
-
-class Assembly(NamedTuple):
-    """Machine code of a GPU, and what it takes.
-
-    Args:
-        resources: of the kernel.
-        code: the machine code, an object file (cubin).
-        log: what the assembler said.
-    """
-
-    resources: Resources
-    code: bytes
-    log: str
 
 
 @functools.cache
@@ -105,18 +79,6 @@ def _in_package(name: str) -> Path | None:
 
 
 @functools.cache
-def version() -> str:
-    """Release of the assembler, such as 12.9.86.
-
-    Raises:
-        AssemblerMissingError: where there is none.
-        AssemblyError: where it does not run.
-    """
-    found = re.search(r"V(\d+(?:\.\d+)*)", _run("--version"))
-    return "unknown" if found is None else found[1]
-
-
-@functools.cache
 def architectures() -> tuple[str, ...]:
     """Architectures that the assembler knows, the oldest first: sm_70, sm_80, ….
 
@@ -130,49 +92,32 @@ def architectures() -> tuple[str, ...]:
     return tuple(f"sm_{x}" for x in sorted(numbers))
 
 
-def assemble(ptx: str, architecture: str = "sm_90") -> Assembly:
-    """Machine code of a module with one kernel.
-
-    Args:
-        ptx: its text.
-        architecture: of the GPU, `sm_XX`.
-
-    Returns:
-        Machine code, and what it takes of a GPU.
+@functools.lru_cache(_MOST)
+def assemble(ptx: str, architecture: str = "sm_90") -> Resources:
+    """What a module with one kernel takes of a GPU, `sm_XX`.
 
     Raises:
         AssemblerMissingError: where there is no assembler.
         AssemblyError: for an architecture that it does not know, and for PTX that it refuses, with
             its words.
     """
-    if architecture not in architectures():
-        raise AssemblyError(
-            f"ptxas {version()} does not know {architecture!r}; it knows "
-            f"{', '.join(architectures())}."
-        )
+    known = architectures()
+    if architecture not in known:
+        raise AssemblyError(f"ptxas does not know {architecture!r}; it knows {', '.join(known)}.")
     target = _TARGET.search(ptx)
     if target is not None and int(architecture.removeprefix("sm_")) < int(target[1]):
         raise AssemblyError(
             f"this kernel is for GPUs from sm_{target[1]} on, and {architecture} is older."
         )
-    return _assembled(ptx, architecture)
-
-
-@functools.lru_cache(_MOST)
-def _assembled(ptx: str, architecture: str) -> Assembly:
     with tempfile.TemporaryDirectory(prefix="jaxdae-") as folder:
-        source, target = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
+        source = Path(folder, "kernel.ptx")
         source.write_text(ptx)
-        words = ("--verbose", "-arch", architecture, str(source), "-o", str(target))
-        log = _run(*words).replace(str(source), "kernel.ptx")
-        return Assembly(parsed(log), target.read_bytes(), log)
+        words = ("--verbose", "-arch", architecture, str(source), "-o", str(Path(folder, "cubin")))
+        return parsed(_run(*words).replace(str(source), "kernel.ptx"))
 
 
 def parsed(log: str) -> Resources:
-    """What a kernel takes, from the words of the assembler.
-
-    Args:
-        log: what it said with `--verbose` of a module with one kernel.
+    """What the one kernel of a module takes, from what the assembler says with `--verbose`.
 
     Raises:
         AssemblyError: where these are no such words.
@@ -183,20 +128,10 @@ def parsed(log: str) -> Resources:
             f"ptxas reported on {len(entries)} kernels, where there is to be one: {log.strip()}"
         )
     ((name, registers, rest),) = entries
-    each = {x[0]: tuple(map(int, x[1:])) for x in _FUNCTION.findall(log)}
-    frame = each.get(name, (0, 0, 0))[0]
-
-    def bytes_of(kind: str) -> int:
-        return sum(map(int, re.findall(rf"(\d+) bytes {kind}", rest)))
-
-    return Resources(
-        int(registers),
-        sum(x[1] for x in each.values()),
-        sum(x[2] for x in each.values()),
-        max(frame, bytes_of("cumulative stack size")),
-        bytes_of("smem"),
-        bytes_of(r"cmem\[\d+\]"),
-    )
+    each = {x[0]: (int(x[1]), int(x[2])) for x in _FUNCTION.findall(log)}
+    stacks = map(int, re.findall(r"(\d+) bytes cumulative stack size", rest))
+    frame = each[name][0] if name in each else 0
+    return Resources(int(registers), sum(x[1] for x in each.values()), max(frame, *stacks, 0))
 
 
 def _run(*words: str) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from jaxdae.kernels.cuda.kernel import ENTRY
+from jaxdae.kernels.cuda.ptx import ENTRY
 from jaxdae.kernels.llvm.batch_loops import Index, Lanes, Place, Signature
 from jaxdae.kernels.llvm.module import Definition
 from jaxdae.kernels.llvm.registers import Condition, Integer

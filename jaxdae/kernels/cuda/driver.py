@@ -101,40 +101,11 @@ class Context(NamedTuple):
     number: int
 
 
-class Grid(NamedTuple):
-    """How many threads run.
-
-    Args:
-        blocks: number of blocks.
-        block: threads of each.
-    """
-
-    blocks: int
-    block: int
-
-
-class Needs(NamedTuple):
-    """What one thread of a kernel needs.
-
-    Args:
-        registers: of 32 bits.
-        local_bytes: memory of its own.
-        most_threads: largest block that the device can run.
-    """
-
-    registers: int
-    local_bytes: int
-    most_threads: int
-
-
 class Driver:
-    """The driver's library.
-
-    Args:
-        library: has its functions as attributes.
+    """The driver's library, which has its functions as attributes.
 
     Raises:
-        DriverError: where a function is missing, or the driver finds no device.
+        DriverError: where a function is missing, or returns an error.
     """
 
     def __init__(self, library: Any):
@@ -153,16 +124,7 @@ class Driver:
         self.call("cuInit", 0)
 
     def call(self, name: str, *arguments: Any, about: str = "") -> None:
-        """Call a function.
-
-        Args:
-            name: of the function.
-            arguments: of its types.
-            about: what was to be done, for the text of an error.
-
-        Raises:
-            DriverError: where it returns an error.
-        """
+        """Call a function; `about` says what was to be done, for the text of an error."""
         code = self._functions[name](*arguments)
         if code:
             raise DriverError(self._text(name, code, about), code)
@@ -175,8 +137,8 @@ class Driver:
             self._functions[function](code, ctypes.byref(text))
             words[function] = (text.value or b"an unknown error").decode(errors="replace")
         happened = f"{name} gave {words['cuGetErrorName']} ({code}): {words['cuGetErrorString']}"
-        parts = (f"{happened}{about}.", _REMEDIES.get(code, "Use backend='plain'."))
-        return " ".join(parts)
+        remedy = _REMEDIES.get(code, "Use backend='plain'.")
+        return f"{happened}{about}. {remedy}"
 
     def _answer(self, kind: Any, name: str, *arguments: Any) -> Any:
         """What a function writes where its first argument points to."""
@@ -257,14 +219,7 @@ class Driver:
         return f", with {_mebibytes(free.value)} of {_mebibytes(total.value)} free"
 
     def load(self, ptx: str) -> int:
-        """Compile PTX for the device of the current context.
-
-        Returns:
-            The module.
-
-        Raises:
-            DriverError: with what the compiler in the driver says.
-        """
+        """A module of PTX, compiled for the device of the current context."""
         text, log = ptx.encode() + b"\0", ctypes.create_string_buffer(_LOG_BYTES)
         names = (_INT * 2)(_ERROR_LOG, _ERROR_LOG_BYTES)
         # As values of pointers, also the number of bytes.
@@ -287,42 +242,32 @@ class Driver:
         """A kernel of a module, by its name."""
         return self._answer(_POINTER, "cuModuleGetFunction", module, name.encode()) or 0
 
-    def needs(self, function: int) -> Needs:
-        """What a thread of a kernel needs."""
-        registers, local, threads = (
-            self._answer(_INT, "cuFuncGetAttribute", x, function)
-            for x in (_REGISTERS, _LOCAL_BYTES, _MOST_THREADS)
-        )
-        return Needs(registers, local, threads)
+    def needs(self, function: int) -> list[int]:
+        """Registers and local bytes of a thread of a kernel, and the most threads of a block."""
+        attributes = (_REGISTERS, _LOCAL_BYTES, _MOST_THREADS)
+        return [self._answer(_INT, "cuFuncGetAttribute", x, function) for x in attributes]
 
-    def launch(self, function: int, grid: Grid, stream: int | None, words: Sequence[int]) -> None:
+    def launch(
+        self, function: int, blocks: int, block: int, stream: int | None, words: Sequence[int]
+    ) -> None:
         """Let a kernel begin once a stream comes to it; do not wait for it.
 
         Args:
             function: the kernel.
-            grid: its threads.
+            blocks: how many run.
+            block: threads of each.
             stream: where it runs.
             words: its parameters, each of 64 bits.
-
-        Raises:
-            DriverError: where the driver refuses.
         """
         values = (ctypes.c_uint64 * len(words))(*words)
         first, size = ctypes.addressof(values), ctypes.sizeof(ctypes.c_uint64)
         pointers = (_POINTER * len(words))(*(first + size * i for i in range(len(words))))
-        self.call(
-            "cuLaunchKernel", function, grid.blocks, 1, 1, grid.block, 1, 1, 0, stream, pointers,
-            None,
-        )  # fmt: skip
+        self.call("cuLaunchKernel", function, blocks, 1, 1, block, 1, 1, 0, stream, pointers, None)
 
 
 @cache
 def installed() -> Driver:
-    """The driver of this machine.
-
-    Raises:
-        DriverError: where there is none, or it is unsuited.
-    """
+    """The driver of this machine; an error where there is none, or it is unsuited."""
     name = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
     try:
         library = ctypes.CDLL(name)

@@ -7,26 +7,14 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 
 from jaxdae.kernels.cuda import driver as cuda
 from jaxdae.kernels.cuda.driver import Context, Driver, DriverError
-from jaxdae.kernels.cuda.kernel import DeviceKernel, ENTRY
-from jaxdae.kernels.llvm import xla_interface, xla_structures as xla
-
-
-class _Key(NamedTuple):
-    """What a compiled kernel is known by.
-
-    Args:
-        context: number of the context that it is for.
-        digest: of its PTX.
-    """
-
-    context: int
-    digest: str
+from jaxdae.kernels.cuda.ptx import DeviceKernel, ENTRY
+from jaxdae.kernels.llvm import xla_interface as xla
 
 
 class _Place:
@@ -42,29 +30,17 @@ class Modules:
 
     They stay for the life of the process: compiled programs of JAX name them. What fails is not
     remembered, as memory may be free the next time.
-
-    Args:
-        driver: compiles and keeps them.
     """
 
     def __init__(self, driver: Driver):
         self.driver = driver
         self._lock = threading.Lock()
-        self._places: dict[_Key, _Place] = defaultdict(_Place)
+        self._places: dict[tuple[int, str], _Place] = defaultdict(_Place)
 
     def function(self, digest: str, ptx: str, context: Context) -> int:
-        """The kernel of a text, for a context, which is the current one.
-
-        Args:
-            digest: of the text, which need not be read again.
-            ptx: the text.
-            context: where the kernel is to run.
-
-        Raises:
-            DriverError: where the device is too old, the driver refuses the text, or has no memory.
-        """
+        """The kernel of a text with a digest, for a context, which is the current one."""
         with self._lock:
-            place = self._places[_Key(context.number, digest)]
+            place = self._places[context.number, digest]
         if place.function is None:
             with place.lock:
                 if place.function is None:
@@ -102,11 +78,7 @@ class CallError(Exception):
 
 
 class XlaError(Exception):
-    """An error that XLA gave, to be handed back to it.
-
-    Args:
-        address: where it is.
-    """
+    """An error that XLA gave, at an address, to be handed back to it."""
 
     def __init__(self, address: int):
         super().__init__(address)
@@ -115,7 +87,7 @@ class XlaError(Exception):
 
 def obstacle() -> str | None:
     """Why kernels cannot run on the GPUs of this machine, in words; `None` where they can."""
-    reason = xla_interface.obstacle()
+    reason = xla.obstacle()
     if reason is not None:
         return reason
     try:
@@ -128,19 +100,10 @@ def register(kernel: DeviceKernel, content: str) -> str:
     """Make a kernel known to XLA on GPUs by NVIDIA.
 
     Nothing is asked of a driver before the kernel runs: programs for GPUs can be made where there
-    are none.
-
-    Args:
-        kernel: what is launched.
-        content: what it computes, in words that are the same on every machine.
-
-    Returns:
-        Name of the target of foreign-function calls; equal kernels have one.
-
-    Raises:
-        DriverError: where XLA's interface for such functions is another one.
+    are none. Returned is the name of the target of foreign-function calls; equal kernels have one.
+    Its first part tells what is computed, in words that are the same on every machine.
     """
-    reason = xla_interface.obstacle()
+    reason = xla.obstacle()
     if reason is not None:
         raise DriverError(f"{reason}; use backend='plain' here.")
     parts = (content.encode(), repr(kernel).encode())
@@ -159,14 +122,7 @@ def _modules() -> Modules:
 
 
 def stream_of(frame: Any) -> int | None:
-    """The stream that XLA gives a call.
-
-    Args:
-        frame: of the call.
-
-    Raises:
-        XlaError: where it gives none.
-    """
+    """The stream that XLA gives a call, or the error that it gives instead."""
     api = xla.Api.from_address(frame.api)
     if api.struct_size < xla.size_until(xla.Api.stream_get):
         raise CallError(f"{_LAYOUT}.")
@@ -206,7 +162,7 @@ class Handler:
         could wait for work of other devices, which may wait for this one.
         """
         address = ctypes.cast(self.entry, ctypes.c_void_p).value
-        return {stage: xla_interface.capsule(address) for stage in ("initialize", "execute")}
+        return {stage: xla.capsule(address) for stage in ("initialize", "execute")}
 
     def _called(self, address: int) -> int | None:
         """The entry: nothing may be raised through it, and nothing is read before its size."""
@@ -234,7 +190,8 @@ class Handler:
             self._compile(frame)
         elif frame.stage == xla.EXECUTE:
             _check_buffers(frame)
-            members = _members(_buffers(frame.rets)[0], self._kernel.rank)
+            # Of the batch: the product of the leading axes of the first result.
+            members = math.prod(_dimensions(_buffers(frame.rets)[0])[: self._kernel.rank])
             if members:
                 self._launch(frame, members)
 
@@ -249,29 +206,27 @@ class Handler:
         driver, kernel = modules.driver, self._kernel
         context = driver.context(stream)
         buffers = [*_buffers(frame.args), *_buffers(frame.rets)]
-        words = [word for x in buffers for word in _words(x)]
-        grid = _grid(kernel, members)
+        # Of each array where it is, and its dimensions.
+        words = [word for x in buffers for word in (x.data or 0, *_dimensions(x))]
+        # No more than members need: a part of a batch may be smaller than what is compiled.
+        blocks = min(kernel.threads // kernel.block, -(-members // kernel.block))
         with driver.current(context):
             function = self._function(modules, context)
             try:
-                driver.launch(function, grid, stream, [*words, members])
+                driver.launch(function, blocks, kernel.block, stream, [*words, members])
             except DriverError as error:
-                raise DriverError(_explained(error, driver, function, grid), error.code) from None
+                if error.code not in (cuda.OUT_OF_MEMORY, _OUT_OF_RESOURCES):
+                    raise
+                registers, local, most = driver.needs(function)
+                raise DriverError(
+                    f"{error} The kernel runs {blocks} blocks of {kernel.block} threads (the GPU "
+                    f"takes {most} at most), each with {registers} registers and {local} bytes of "
+                    f"local memory{driver.memory()}.",
+                    error.code,
+                ) from None
 
     def _function(self, modules: Modules, context: Context) -> int:
         return modules.function(self._digest, self._kernel.ptx, context)
-
-
-def _explained(error: DriverError, driver: Driver, function: int, grid: cuda.Grid) -> str:
-    """An error of a launch, with what the kernel needs where there is too little of it."""
-    if error.code not in (cuda.OUT_OF_MEMORY, _OUT_OF_RESOURCES):
-        return str(error)
-    needs = driver.needs(function)
-    return (
-        f"{error} The kernel runs {grid.blocks} blocks of {grid.block} threads (the GPU takes "
-        f"{needs.most_threads} at most), each with {needs.registers} registers and "
-        f"{needs.local_bytes} bytes of local memory{driver.memory()}."
-    )
 
 
 # Call frames.
@@ -288,7 +243,7 @@ def _is_question(frame: Any) -> bool:
     extension = xla.Extension.from_address(frame.extension_start)
     if extension.type != xla.METADATA:
         return False
-    metadata, version = xla.Metadata.from_address(extension.metadata), xla_interface.version()
+    metadata, version = xla.Metadata.from_address(extension.metadata), xla.version()
     if version is not None:
         metadata.api_version.major_version, metadata.api_version.minor_version = version
     metadata.traits = 0
@@ -315,22 +270,6 @@ def _buffers(table: Any) -> list[Any]:
 def _dimensions(buffer: Any) -> list[int]:
     rank = buffer.rank
     return list((ctypes.c_int64 * rank).from_address(buffer.dims)) if rank else []
-
-
-def _words(buffer: Any) -> list[int]:
-    """What the kernel is given of an array: where it is, and its dimensions."""
-    return [buffer.data or 0, *_dimensions(buffer)]
-
-
-def _members(first: Any, rank: int) -> int:
-    """Of the batch: the product of the leading axes of the first result."""
-    return math.prod(_dimensions(first)[:rank])
-
-
-def _grid(kernel: DeviceKernel, members: int) -> cuda.Grid:
-    """No more blocks than members need: a part of a batch may be smaller than what is compiled."""
-    blocks = min(kernel.threads // kernel.block, -(-members // kernel.block))
-    return cuda.Grid(blocks, kernel.block)
 
 
 def _made_error(frame: Any, text: str, code: int) -> int | None:

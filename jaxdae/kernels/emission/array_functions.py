@@ -2,57 +2,135 @@
 
 import hashlib
 from collections import Counter
-from typing import Any
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from jaxdae.kernels.emission import elementary_functions
-from jaxdae.kernels.emission.dense_loops import product_function, product_name
-from jaxdae.kernels.emission.entry_loops import EntryWriter
 from jaxdae.kernels.emission.instructions import elementary_calls, emit
-from jaxdae.kernels.emission.long_loops import loop_function, loop_name
-from jaxdae.kernels.emission.placement import COPIED, Operand, placed, runs
-from jaxdae.kernels.graph.dense_products import are_consecutive, LARGE, Product
-from jaxdae.kernels.graph.expressions import CONSTANT, INPUT
-from jaxdae.kernels.graph.maps import Map
-from jaxdae.kernels.graph.operations import OPERATIONS
+from jaxdae.kernels.emission.loops import (
+    EntryWriter,
+    loop_function,
+    loop_name,
+    map_function,
+    map_name,
+    product_function,
+    product_name,
+)
+from jaxdae.kernels.graph.array_calls import are_consecutive, LARGE, Map, Product
+from jaxdae.kernels.graph.expressions import CONSTANT, Graph, INPUT, RESULT
 from jaxdae.kernels.llvm.module import Definition
 from jaxdae.kernels.llvm.registers import Number
 from jaxdae.kernels.llvm.writer import ALIGNMENT, Writer
-from jaxdae.kernels.tracing.long_loops import Loop
-from jaxdae.kernels.tracing.subprograms import called, Shared, Subprogram
+from jaxdae.kernels.tracing.loops import Loop
+from jaxdae.kernels.tracing.subprograms import called, ScalarProgram, Shared, Subprogram
+
+# Where arrays lie in memory.
 
 
-def map_name(one: Map, shared: tuple[bool, ...]) -> str:
-    """Name of the function for arguments of which all lanes share some."""
-    return f"map_{one.operation}_{'_'.join(one.kinds(shared))}"
+class Operand(NamedTuple):
+    """Where an array is in memory, and whether as numbers that all lanes share."""
+
+    pointer: str
+    shared: bool
 
 
-def map_function(
-    one: Map, shared: tuple[bool, ...], width: int, dtype: Any, register_width: int
-) -> Definition:
-    """The function `@name(pointer to each argument, pointer to the values, how many)`.
+# Numbers in memory that are copied at once, and not through registers.
+COPIED = 16
+
+
+class Run(NamedTuple):
+    """Entries of a result that lie in memory one after the other, to be copied at once.
 
     Args:
-        one: the operation.
-        shared: for each argument, whether it is numbers that all lanes share, and not vectors.
-        width: entries of a vector.
-        dtype: float64 or float32.
-        register_width: numbers of a vector register.
+        result: its number.
+        start: the first of them.
+        nodes: of the entries.
     """
-    kinds = one.kinds(shared)
-    w = EntryWriter(width, dtype, register_width)
 
-    def entry() -> None:
-        registers = (Number(w, w.read(f"%a{i}_", kind)) for i, kind in enumerate(kinds))
-        w.write("%r_", OPERATIONS[one.operation].vector(*registers))
+    result: int
+    start: int
+    nodes: tuple[int, ...]
 
-    w.for_each("%count", entry)
-    parameters = "".join(f"ptr noalias %a{i}_, " for i in range(len(kinds)))
-    return w.define(
-        map_name(one, shared), f"{parameters}ptr noalias %r_, i64 %count", attributes="noinline "
+
+class Results(NamedTuple):
+    """How results come to where they are wanted.
+
+    Args:
+        direct: pointers for calls that write them there, by the call and its first result.
+        runs: parts that are copied.
+        written: positions among all outputs of those that are neither computed nor stored.
+    """
+
+    direct: dict[tuple[int, int], str]
+    runs: list[Run]
+    written: frozenset[int]
+
+
+def placed(program: ScalarProgram, shared: list[bool]) -> Results:
+    """Large parts of results that need not go through registers."""
+    direct: dict[tuple[int, int], str] = {}
+    at, runs, written = 0, [], set()
+    for i, result in enumerate(program.results):
+        nodes = program.outputs[at : at + result.size].tolist()
+        source = _array_of_call(program, nodes)
+        if source is not None and source not in direct:
+            direct[source] = f"%r{i}_"
+            written.update(range(at, at + len(nodes)))
+        else:
+            loop = [Run(i, a, tuple(nodes[a:b])) for a, b in _copied(program, nodes, shared)]
+            written.update(at + x.start + j for x in loop for j in range(len(x.nodes)))
+            runs += loop
+        at += len(nodes)
+    return Results(direct, runs, frozenset(written))
+
+
+def _array_of_call(program: ScalarProgram, nodes: list[int]) -> tuple[int, int] | None:
+    """The call that gives a large array, and the number of its first entry."""
+    graph = program.graph
+    if len(nodes) < LARGE or not are_consecutive(graph, nodes):
+        return None
+    operation, source = graph.nodes[nodes[0]]
+    if operation != RESULT:
+        return None
+    return (
+        source if (source[1], source[1] + len(nodes)) in pairwise(_ends(graph, source[0])) else None
     )
 
+
+def _ends(graph: Graph, call: int) -> list[int]:
+    """Numbers at which the arrays that a call gives begin, and where the last one ends."""
+    callee = graph.nodes[call].arguments[0]
+    return np.cumsum([0, *(int(np.prod(x.shape)) for x in callee.results)]).tolist()
+
+
+def runs(graph: Graph, nodes) -> list[tuple[int, int]]:
+    """Parts of an array that may be in memory one after the other."""
+    following = [x.arguments for x in (graph.nodes[x] for x in nodes)]
+    ends = [i for i, (a, b) in enumerate(pairwise(following), 1) if b != (*a[:-1], a[-1] + 1)]
+    return list(pairwise([0, *ends, len(nodes)]))
+
+
+def _copied(program: ScalarProgram, nodes: list[int], shared: list[bool]):
+    graph = program.graph
+    starts = np.cumsum([0, *(int(np.prod(x.shape)) for x in program.inputs)])
+    for start, stop in runs(graph, nodes) if len(nodes) >= COPIED else ():
+        if stop - start < COPIED or not are_consecutive(graph, nodes[start:stop]):
+            continue
+        operation, (*_, first) = graph.nodes[nodes[start]]
+        if operation not in (INPUT, RESULT):
+            continue
+        ends = (
+            starts if operation == INPUT else _ends(graph, graph.nodes[nodes[start]].arguments[0])
+        )
+        array = int(np.searchsorted(ends, first, side="right")) - 1
+        inside = first + stop - start <= ends[array + 1]
+        if inside and not (operation == INPUT and shared[array]):
+            yield start, stop
+
+
+# Functions of programs.
 
 # Operations that a small program and all its copies in those that call it may have.
 _INLINED = 1536
@@ -70,18 +148,8 @@ def library(
     """The functions of programs, of all that they call, and elementary functions.
 
     Each program becomes a function `@name(pointer of each argument, pointer of each result)`. An
-    array of `k` numbers is `k` vectors, one after the other.
-
-    Args:
-        programs: what is to be had by name.
-        width: entries of a vector.
-        dtype: float64 or float32.
-        register_width: numbers of a vector register.
-        shared: parameters that are given as numbers for all lanes, one after the other, and not as
-            vectors.
-
-    Returns:
-        Definitions in LLVM's intermediate language.
+    array of `k` numbers is `k` vectors of so many entries, one after the other; `shared` parameters
+    are given as numbers for all lanes.
     """
     # By their names: equal loops in several programs have turns of one name.
     each: dict[str, Subprogram] = {}
@@ -96,14 +164,8 @@ def fast_versions(programs: list[Subprogram], width: int) -> dict[Subprogram, bo
 
     It is one straight line, without branches for large arguments. Where there is
     such an argument, the program is done once more with care: `@name` calls `@name.near`, which
-    returns the largest argument, and then perhaps `@name.careful`.
-
-    Args:
-        programs: each after those that it calls.
-        width: entries of a vector; a single lane gains too little to be compiled twice.
-
-    Returns:
-        What has a fast version.
+    returns the largest argument, and then perhaps `@name.careful`. A single lane gains too little
+    to be compiled twice.
     """
     fast: dict[Subprogram, bool] = {}
     calls = Counter(x for one in programs for x in one.program.graph.calls(one.program.outputs))
@@ -156,11 +218,13 @@ class _Library:
         """The function of a program, or of its versions."""
         if one not in self.fast:
             return [self.careful(one, one.name)]
-        w = _FastWriter(self, one)
+        far: list[Number] = []
+        w = _FunctionWriter(self, one, far)
         w.straight()
+        farthest = elementary_functions.farthest(w, far)
         inline = "alwaysinline " if self.fast[one] else ""
         return [
-            w.define(f"{one.name}.near", parameters(one), w.vector, w.farthest(), inline),
+            w.define(f"{one.name}.near", parameters(one), w.vector, farthest, inline),
             self.careful(one, f"{one.name}.careful", "cold noinline "),
             self._choice(one),
         ]
@@ -205,10 +269,14 @@ def _looped(one: Subprogram, width: int, dtype: Any, register_width: int) -> Ent
 
 
 class _FunctionWriter(Writer):
-    """A writer that knows where arguments are, and keeps room for those of calls."""
+    """A writer that knows where arguments are, and keeps room for those of calls.
 
-    def __init__(self, library: _Library, one: Subprogram):
+    That of a fast version is given a list, which gets how far arguments of functions are.
+    """
+
+    def __init__(self, library: _Library, one: Subprogram, far: list[Number] | None = None):
         super().__init__(library.width, library.dtype)
+        self._far = far
         self._library, self._program, self._graph = library, one.program, one.program.graph
         self._sizes = [int(np.prod(x.shape)) for x in one.program.inputs]
         self._starts = np.concatenate([[0], np.cumsum(self._sizes)])
@@ -219,14 +287,14 @@ class _FunctionWriter(Writer):
         self._places = placed(one.program, self._shared)
         self.written = self._places.written
 
-    def straight(self, far: list[Number] | None = None) -> None:
+    def straight(self) -> None:
         """Write all of the program."""
-        registers = iter(emit(self, self._program, self.input, self, far))
+        registers = iter(emit(self, self._program, self.input, self, self._far))
         for i, result in enumerate(self._program.results):
             for j in range(int(np.prod(result.shape))):
                 register = next(registers)
                 if register is not None:
-                    self.store_number(register, f"%r{i}_", j)
+                    self.store(self.vector, register, self._place(f"%r{i}_", j))
         for x in self._places.runs:
             source = self._in_memory(x.nodes)
             assert source is not None
@@ -240,7 +308,9 @@ class _FunctionWriter(Writer):
 
     def write(self, node: int, callee: Callee, arguments, register) -> None:
         """Call a function. What is in memory already is not copied."""
-        operands = [self._operand(x, register) for x in arguments]
+        operands = [
+            self._in_memory(x) or Operand(self._stored(x, register), False) for x in arguments
+        ]
         shared = self._accepted(callee, [x.shared for x in operands])
         for i, nodes in enumerate(arguments):
             if shared[i] != operands[i].shared:
@@ -253,14 +323,12 @@ class _FunctionWriter(Writer):
             for start, size in zip(starts, sizes, strict=True)
         ]
         count = [f"i64 {callee.size}"] if isinstance(callee, Map) else []
-        pointers = [*(x.pointer for x in operands), *rooms]
-        self.call_program(callee, name, *(f"ptr {x}" for x in pointers), *count)
+        words = [*(f"ptr {x}" for x in (*(x.pointer for x in operands), *rooms)), *count]
+        if self._far is not None and callee in self._library.fast:
+            self._far.append(Number(self, self.invoke(self.vector, f"{name}.near", *words)))
+        else:
+            self.invoke("void", name, *words)
         self._results[node] = [(p, j) for p, n in zip(rooms, sizes, strict=True) for j in range(n)]
-
-    def call_program(self, callee: Callee, name: str, *arguments: str) -> None:
-        """Write the call itself."""
-        del callee
-        self.invoke("void", name, *arguments)
 
     def result(self, node: int, number: int) -> str:
         """Register that holds a result of a call."""
@@ -281,11 +349,8 @@ class _FunctionWriter(Writer):
         """Name of the function that is called, which is written where it is not of a program."""
         if isinstance(callee, Subprogram):
             return callee.name
-        names, beside = (
-            {Product: product_name, Map: map_name, Loop: loop_name},
-            self._library.beside,
-        )
-        name = names[type(callee)](callee, shared)
+        names: dict[Any, Any] = {Product: product_name, Map: map_name, Loop: loop_name}
+        name, beside = names[type(callee)](callee, shared), self._library.beside
         if name not in beside:
             beside[name] = self._written(callee, shared, name)
         return name
@@ -311,10 +376,6 @@ class _FunctionWriter(Writer):
         """Which argument has an input, and its number there."""
         array = int(np.searchsorted(self._starts, number, side="right")) - 1
         return array, number - int(self._starts[array])
-
-    def _operand(self, nodes: tuple[int, ...], register) -> Operand:
-        """Where an array is in memory; stored there, if it is not yet."""
-        return self._in_memory(nodes) or Operand(self._stored(nodes, register), False)
 
     def _in_memory(self, nodes: tuple[int, ...]) -> Operand | None:
         if not nodes or not are_consecutive(self._graph, nodes):
@@ -351,44 +412,15 @@ class _FunctionWriter(Writer):
                     self.copy_vectors(source.pointer, self._place(room, start), stop - start)
                     continue
                 for j in range(start, stop):
-                    self.store_number(register(nodes[j]), room, j)
+                    self.store(self.vector, register(nodes[j]), self._place(room, j))
             self._known[nodes] = room
         return self._known[nodes]
 
     def _load(self, pointer: str, j: int, shared: bool = False) -> str:
         place = self._place(pointer, j, shared)
-        return (
-            self.repeated(self.load(self.scalar, place))
-            if shared
-            else self.load(self.vector, place)
-        )
-
-    def store_number(self, register: Any, pointer: str, j: int) -> None:
-        """Store a vector as the number `j` of an array."""
-        self.store(self.vector, register, self._place(pointer, j))
+        if shared:
+            return self.repeated(self.load(self.scalar, place))
+        return self.load(self.vector, place)
 
     def _place(self, pointer: str, j: int, shared: bool = False) -> str:
         return self.place(self.scalar if shared else self.vector, pointer, j)
-
-
-class _FastWriter(_FunctionWriter):
-    """A writer of a fast version, which knows how far arguments of functions are."""
-
-    def __init__(self, library: _Library, one: Subprogram):
-        super().__init__(library, one)
-        self._far: list[Number] = []
-
-    def straight(self, far: list[Number] | None = None) -> None:
-        """Write all of the program."""
-        super().straight(self._far if far is None else far)
-
-    def farthest(self) -> Number:
-        """How far the arguments of its functions are."""
-        return elementary_functions.farthest(self, self._far)
-
-    def call_program(self, callee: Callee, name: str, *arguments: str) -> None:
-        """Write the call itself: of the fast version, where there is one."""
-        if callee not in self._library.fast:
-            super().call_program(callee, name, *arguments)
-        else:
-            self._far.append(Number(self, self.invoke(self.vector, f"{name}.near", *arguments)))

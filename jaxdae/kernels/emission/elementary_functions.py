@@ -36,10 +36,7 @@ _Body = Callable[..., Sequence[Number]]
 def function(name: str, width: int, dtype: Any) -> tuple[Definition, ...]:
     """Definition of `@vector_NAME` on `<width x type>`, and of what it needs.
 
-    Args:
-        name: one of `VECTOR_FUNCTIONS`. `sincos` returns a structure of both.
-        width: entries of a vector.
-        dtype: float64 or float32.
+    It is one of `VECTOR_FUNCTIONS`; `sincos` returns a structure of both.
     """
     w, count = Writer(width, dtype), _arguments(name)
     if name not in _LIMITED:
@@ -51,15 +48,9 @@ def function(name: str, width: int, dtype: Any) -> tuple[Definition, ...]:
 
 @cache
 def near_function(name: str, width: int, dtype: Any) -> Definition:
-    """Definition of `@near_NAME`, which is wrong where arguments are too large.
+    """Definition of `@near_NAME`, one of `LIMITED`, which is wrong where arguments are too large.
 
-    Args:
-        name: one of `LIMITED`.
-        width: entries of a vector.
-        dtype: float64 or float32.
-
-    Returns:
-        The function. It returns what `@vector_NAME` does, and is equal to it elsewhere.
+    Elsewhere it returns what `@vector_NAME` does.
     """
     one = _LIMITED[name]
     return _definition(Writer(width, dtype), f"near_{name}", _arguments(name), one)
@@ -71,14 +62,11 @@ def call(name: str, *arguments: Number) -> list[Number]:
 
 
 def near_call(name: str, *arguments: Number) -> tuple[list[Number], Number]:
-    """Write a call of `@near_NAME`.
+    """Write a call of `@near_NAME`: its results, and how far its arguments are.
 
-    Returns:
-        Its results, and how far its arguments are: `is_far` tells of the `farthest` whether any of
-        the results is wrong.
+    `is_far` tells of the `farthest` whether any of the results is wrong.
     """
-    size = _LIMITED[name].size(*arguments)
-    return _called(f"near_{name}", arguments, _results(name)), size
+    return _called(f"near_{name}", arguments, _results(name)), _LIMITED[name].size(*arguments)
 
 
 def farthest(w: Writer, sizes: Sequence[Number]) -> Number:

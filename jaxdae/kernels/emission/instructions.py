@@ -1,17 +1,17 @@
 """A scalar program as vector instructions: one entry of a vector for each member of a batch."""
 
+from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from jaxdae.kernels.emission import elementary_functions
 from jaxdae.kernels.graph.expressions import CALL, CONSTANT, Graph, INPUT, RESULT
-from jaxdae.kernels.graph.fused_terms import fused_terms, Term
 from jaxdae.kernels.graph.operations import OPERATIONS
 from jaxdae.kernels.llvm.registers import Condition, Number, Register
 from jaxdae.kernels.llvm.writer import Writer
-from jaxdae.kernels.tracing.trace import ScalarProgram
+from jaxdae.kernels.tracing.subprograms import ScalarProgram
 
 # Results of `sincos`, in this order.
 _OF_BOTH = ("sin", "cos")
@@ -24,7 +24,7 @@ def emit(
     calls: Any = None,
     far: list[Number] | None = None,
 ) -> list[Any]:
-    """Write the instructions of a program.
+    """Write the instructions of a program; registers or constants of all outputs.
 
     Args:
         writer: where to.
@@ -35,11 +35,49 @@ def emit(
             where they are wanted by themselves, for which nothing is returned.
         far: gets how far arguments of functions are, which are wrong where these are too large.
             Without it functions see to that themselves.
-
-    Returns:
-        Registers or constants of all outputs.
     """
     return _Emission(writer, program, inputs, calls, far).write()
+
+
+class Term(NamedTuple):
+    """A product that is part of one sum or difference, and of nothing else.
+
+    Args:
+        product: its node.
+        other: what it is added to, or subtracted from, or what is subtracted from it.
+        negative: whether the product has the opposite sign.
+        last: whether it is the second part.
+        within: nodes that nothing else needs.
+    """
+
+    product: int
+    other: int
+    negative: bool
+    last: bool
+    within: tuple[int, ...]
+
+
+def fused_terms(graph: Graph, needed: list[int], outputs) -> dict[int, Term]:
+    """Of sums and differences, by their nodes, the product that is computed together with them.
+
+    Fixed here, and not left to the compiler, which decides by what stands around a sum.
+    """
+    uses = Counter(int(x) for x in outputs)
+    for node in needed:
+        uses.update(graph.operands(node))
+    terms = {}
+    for node in needed:
+        operation, arguments = graph.nodes[node]
+        if operation not in ("add", "sub"):
+            continue
+        for last, part in enumerate(arguments):
+            negative = graph.nodes[part].operation == "neg" and uses[part] == 1
+            product = graph.nodes[part].arguments[0] if negative else part
+            if graph.nodes[product].operation == "mul" and uses[product] == 1:
+                other = arguments[1 - last]
+                terms[node] = Term(product, other, negative, bool(last), (part, product))
+                break
+    return terms
 
 
 class _Emission:
@@ -47,7 +85,7 @@ class _Emission:
         self._w, self._inputs, self._calls, self._far = writer, inputs, calls, far
         self._graph, self._outputs = program.graph, program.outputs
         self._needed = self._graph.needed(self._outputs)
-        self._angles = _angles_of_both(self._graph, self._needed)
+        self._angles = angles_of_both(self._graph, self._needed)
         self._pairs: dict[int, list[Number]] = {}
         self._registers: dict[int, Any] = {}
         self._terms = fused_terms(self._graph, self._needed, self._outputs)
@@ -123,7 +161,7 @@ def elementary_calls(program: ScalarProgram) -> tuple[str, ...]:
     """Names of the elementary functions that a program calls."""
     graph = program.graph
     needed = graph.needed(program.outputs)
-    pairs = _angles_of_both(graph, needed)
+    pairs = angles_of_both(graph, needed)
     used = {elementary_functions.BOTH} if pairs else set()
     for node in needed:
         operation, arguments = graph.nodes[node]
@@ -132,7 +170,7 @@ def elementary_calls(program: ScalarProgram) -> tuple[str, ...]:
     return tuple(x for x in elementary_functions.VECTOR_FUNCTIONS if x in used)
 
 
-def _angles_of_both(graph: Graph, needed: list[int]) -> set[int]:
+def angles_of_both(graph: Graph, needed: list[int]) -> set[int]:
     """Nodes whose sine and cosine are both wanted."""
     sines, cosines = (
         {graph.nodes[x].arguments[0] for x in needed if graph.nodes[x].operation == name}

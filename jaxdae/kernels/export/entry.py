@@ -6,32 +6,31 @@ from typing import Any, NamedTuple
 import diffrax
 import numpy as np
 
-from jaxdae.derivatives.batch_axes import Axes
+from jaxdae.derivatives.primitives import Axes
 from jaxdae.kernels.emission.array_functions import library
 from jaxdae.kernels.export.interface import Interface, Structure
-from jaxdae.kernels.export.member_lanes import Given, MemberLanes
+from jaxdae.kernels.integration.arguments import Summary
 from jaxdae.kernels.integration.run import Run, work
-from jaxdae.kernels.integration.saving import Summary
-from jaxdae.kernels.llvm.batch_loops import Lanes, Place
+from jaxdae.kernels.llvm.batch_loops import Index, Lanes, Place
 from jaxdae.kernels.llvm.module import Definition
 from jaxdae.kernels.llvm.registers import Condition, Integer, Number
+from jaxdae.kernels.llvm.writer import Writer
 from jaxdae.kernels.tracing.subprograms import Subprogram
 
-_NONFINITE: Any = diffrax.RESULTS.nonfinite
-NONFINITE = float(_NONFINITE._value)
+_BROKEN: Any = diffrax.RESULTS.nonfinite
 # Status of a run whose times are no numbers or lead the other way; none of diffrax's.
 INVALID_TIMES = -1
 _SUMMARY = range(len(Summary._fields))
-TIME, RESULT, STEPS, ACCEPTED, ROWS = _SUMMARY
+_TIME, _RESULT, _STEPS, _ACCEPTED, _ROWS = _SUMMARY
 _DEFINED = re.compile(r"^(?:define [^@\n]*)?@([\w.]+)(?: =|\()", re.MULTILINE)
 # With a dot, so that no function of C has this name.
-MEMBERS = "run.members"
+_MEMBERS, _ARGUMENTS = "run.members", "ptr %inputs, ptr %times, ptr %outputs"
 # What follows the names of functions of vectors, and members of a call for each of their lanes.
-WIDE = ".wide"
+_WIDE = ".wide"
 _MEMBERS_OF_LANE = 8
 # Of all members of a call, on the stack.
 _MOST_NUMBERS = 2**14
-# Numbers before the end of an adaptive run from which on a step reaches it.
+# Roundings before the end of an adaptive run from which on a step reaches it.
 _NEAR_END = 100
 
 
@@ -56,60 +55,47 @@ class Exported(NamedTuple):
     sign: int
 
 
-def definitions(exported: Exported, register_width: int, width: int) -> list[Definition]:
-    """Functions `@run.members(inputs, times, outputs, count)` for some members, and those called.
+def functions(exported: Exported, register_width: int, lanes: int) -> list[Definition]:
+    """`NAME` for one run and `NAME_batch` for several, with all that they call.
 
-    `@run.members` takes one. For vectors there is `@run.members.wide`, too, which takes so many
-    that lanes that are done can go on with others.
+    They call functions `@run.members(inputs, times, outputs, count)`: one that takes one member,
+    and for vectors another that takes so many that lanes that are done can go on with others.
 
     Args:
         exported: the run.
         register_width: numbers that a vector register holds.
-        width: members that are integrated at once.
+        lanes: members that may be integrated at once.
     """
-    dtype = exported.run.problem.dtype
+    run, name = exported.run, exported.interface.name
+    # Of the start and the parameters of a member, on the stack.
+    numbers = run.problem.states + sum(int(x.size) for x in run.problem.parameters)
+    width = lanes if lanes * numbers <= _MOST_NUMBERS else 1
+    more = width * _MEMBERS_OF_LANE
+    # Of adaptive steps several for each lane, so that few lanes wait.
+    several = run.adaptive and width > 1 and more * numbers <= _MOST_NUMBERS
+    most = more if several else width
     around = [exported.begin, exported.read_row, exported.read_end]
     programs = [x for x in around if x is not None]
     made = [
-        *library(programs, 1, dtype, register_width),
+        *library(programs, 1, run.problem.dtype, register_width),
         *_kernel(exported, register_width, 1),
-        _Members(exported, register_width, 1).written(),
+        _Members(exported, register_width, 1, "").written(),
     ]
-    if width == 1:
-        return made
-    kernel = _kernel(exported, register_width, width)
-    # Functions, and tables of constants.
-    defined = (x for one in kernel for x in _DEFINED.findall(one.text))
-    names = "|".join(map(re.escape, defined))
-    wide = [renamed(x, names, WIDE) for x in kernel]
-    return [*made, *wide, _Members(exported, register_width, width).written()]
+    if width > 1:
+        kernel = _kernel(exported, register_width, width)
+        # Functions, and tables of constants.
+        defined = (x for one in kernel for x in _DEFINED.findall(one.text))
+        names = "|".join(map(re.escape, defined))
+        made += [_renamed(x, names, _WIDE) for x in kernel]
+        made.append(_Members(exported, register_width, most, _WIDE).written())
+    wide = f"{_MEMBERS}{_WIDE if width > 1 else ''}"
+    # Names of users are free.
+    made = [_renamed(x, f"{name}|{name}_batch", ".inner") for x in made]
+    return [*made, *_library_functions(exported.interface, wide, most)]
 
 
-def most_lanes(run: Run, width: int) -> int:
-    """Members that are integrated at once: one alone where parameters would fill the stack."""
-    return width if width * _numbers(run) <= _MOST_NUMBERS else 1
-
-
-def most_members(run: Run, width: int) -> int:
-    """Members of a call: of adaptive steps several for each lane, so that few lanes wait."""
-    most = width * _MEMBERS_OF_LANE
-    several = run.adaptive and width > 1 and most * _numbers(run) <= _MOST_NUMBERS
-    return most if several else width
-
-
-def _numbers(run: Run) -> int:
-    """Of the start and the parameters of a member."""
-    return run.problem.states + sum(int(x.size) for x in run.problem.parameters)
-
-
-def renamed(definition: Definition, names: str, ending: str) -> Definition:
-    """A function that is called, and calls others, by other names.
-
-    Args:
-        definition: the function.
-        names: a pattern of names.
-        ending: what follows them.
-    """
+def _renamed(definition: Definition, names: str, ending: str) -> Definition:
+    """A function under another name that calls others by theirs: an ending after a pattern."""
     pattern = re.compile(rf"@({names})(?![\w.])")
     name, text = (pattern.sub(rf"@\1{ending}", x) for x in (f"@{definition.name}", definition.text))
     return definition._replace(name=name[1:], text=text)
@@ -118,27 +104,22 @@ def renamed(definition: Definition, names: str, ending: str) -> Definition:
 def _kernel(exported: Exported, register_width: int, width: int) -> list[Definition]:
     """`@run`, and what it calls."""
     run, dtype = exported.run, exported.run.problem.dtype
-    if run.adaptive:
-        from jaxdae.kernels.integration.adaptive_steps import adaptive_steps as loops
-    else:
-        from jaxdae.kernels.integration.fixed_steps import fixed_steps as loops
     shapes = [(run.problem.states,), *(x.shape for x in run.problem.parameters)]
     arguments = [
-        *(Given(x, int(np.prod(x))) for x in shapes),
-        *(Given(x, 0) for x in _shapes_of_times(exported)),
+        *(_Given(x, int(np.prod(x))) for x in shapes),
+        *(_Given(x, 0) for x in _shapes_of_times(exported)),
     ]
     size = exported.interface.outputs.size
     own = exported.run.problem.states
     rows = size if own <= exported.interface.state.size else own * exported.interface.rows
     strides = [rows, own, size, len(Summary._fields)]
-    results = [Given(x, y) for x, y in zip(run.results(), strides, strict=False)]
-    lanes = MemberLanes(width, dtype, register_width, arguments, results)
+    results = [_Given(x, y) for x, y in zip(run.results(), strides, strict=False)]
+    lanes = _MemberLanes(width, dtype, register_width, arguments, results)
     # The parameters of a single member count as shared, so that large ones stay where they are.
     own_parameters = width > 1
     batched = [True, *[own_parameters] * (len(shapes) - 1)]
     axes = Axes((1,), (*batched, *[False] * (len(arguments) - len(shapes))))
-    body = loops(run, lanes, axes.ranks(), axes.rank)
-    return list(work(run.programs(), [body], lanes, axes, run).definitions)
+    return list(work(run, lanes, axes).definitions)
 
 
 def _shapes_of_times(exported: Exported) -> list[tuple[int, ...]]:
@@ -147,15 +128,109 @@ def _shapes_of_times(exported: Exported) -> list[tuple[int, ...]]:
     return [*steps, *(fields[x] for x in ("dt0", "saved") if x in fields)]
 
 
+def _library_functions(interface: Interface, wide: str, most: int) -> list[Definition]:
+    """`NAME(inputs, times, outputs)` and `NAME_batch(count, inputs, times, outputs)`.
+
+    The first returns the status, the second how many members have one that is not zero.
+    """
+    one, name = Writer(), interface.name
+    _members(one, interface, _MEMBERS, Integer(one, "0"), Integer(one, "1"))
+    code = _status(one, interface, Integer(one, "0"))
+    one.line(f"  ret i32 {one.put('i32', f'fptosi {code.kind} {code} to i32')}")
+    batch = Writer()
+    failed = batch.room(1, "i64")
+    batch.store("i64", 0, failed)
+    with batch.turns(0, "%count", most) as turns:
+        first = Integer(batch, turns.index)
+        rest = Integer(batch, "%count") - first
+        _members(batch, interface, wide, first, (rest < most).choose(rest, rest.constant(most)))
+    with batch.turns(0, "%count") as turns:
+        bad = _status(batch, interface, Integer(batch, turns.index)).differs(0.0).as_integer()
+        batch.store("i64", bad + Integer(batch, batch.load("i64", failed)), failed)
+    batch.line(f"  ret i64 {batch.load('i64', failed)}")
+    return [
+        one.returned("i32", name, _ARGUMENTS, "nounwind "),
+        batch.returned("i64", f"{name}_batch", f"i64 %count, {_ARGUMENTS}", "nounwind "),
+    ]
+
+
+def _scalar(interface: Interface) -> str:
+    """LLVM's name of the type of numbers."""
+    return "double" if interface.dtype.itemsize == 8 else "float"
+
+
+def _members(w: Writer, interface: Interface, called: str, first: Integer, count: Integer) -> None:
+    """Run some members of a batch."""
+    kind = _scalar(interface)
+    inputs = w.place(kind, "%inputs", first * interface.inputs.size)
+    outputs = w.place(kind, "%outputs", first * interface.outputs.size)
+    words = f"ptr {inputs}", "ptr %times", f"ptr {outputs}", f"i64 {count}"
+    w.invoke("void", called, *words)
+
+
+def _status(w: Writer, interface: Interface, member: Integer) -> Number:
+    kind = _scalar(interface)
+    place = w.place(kind, "%outputs", member * interface.outputs.size + _RESULT)
+    return Number(w, w.load(kind, place), kind)
+
+
+class _Given(NamedTuple):
+    """An array of each member."""
+
+    shape: tuple[int, ...]
+    stride: int
+
+
+class _OfMember(NamedTuple):
+    """Which number of which member."""
+
+    member: Index
+    i: Index
+
+
+class _MemberLanes(Lanes):
+    """Writer of `@run(pointer of each argument, pointer of each result, members)`."""
+
+    def __init__(self, width: int, dtype: Any, register_width: int, arguments, results):
+        self._given = {"%arguments": arguments, "%results": results}
+        self._strides = {
+            f"{table}_{i}": x.stride
+            for table, every in self._given.items()
+            for i, x in enumerate(every)
+        }
+        super().__init__(width, dtype, register_width)
+
+    def bounds(self) -> tuple[Integer, Integer]:
+        return Integer(self, "0"), Integer(self, "%members")
+
+    def buffer(
+        self, table: Place, index: int, first: int, axes: int
+    ) -> tuple[Place, list[Integer]]:
+        del first  # axes of a batch come before those of the shape
+        lengths = self._given[table][index].shape[:axes]
+        return f"{table}_{index}", [Integer(self, str(x)) for x in lengths]
+
+    def position(self, size: Index, member: Index, i: Index) -> Any:
+        del size
+        return _OfMember(member, i)
+
+    def place(self, kind: str, pointer: Any, index: Any) -> str:
+        if isinstance(index, _OfMember):
+            index = Integer(self, str(index.member)) * self._strides[pointer] + index.i
+        return super().place(kind, pointer, index)
+
+    def finish(self) -> Definition:
+        pointers = [f"ptr noalias {x}" for x in self._strides]
+        return self.define("run", ", ".join([*pointers, "i64 %members"]))
+
+
 class _Members(Lanes):
     """Writer of `@run.members`."""
 
-    def __init__(self, exported: Exported, register_width: int, width: int):
+    def __init__(self, exported: Exported, register_width: int, most: int, ending: str):
         super().__init__(1, exported.run.problem.dtype, register_width)
-        self.exported, self.interface = exported, exported.interface
+        self.exported, self.interface, self.ending = exported, exported.interface, ending
         self.n, self.size = exported.run.problem.states, self.interface.state.size
-        self.ending = WIDE if width > 1 else ""
-        most = most_members(exported.run, width)
         # Of each member, one after the other.
         self.sizes = [x.size for x in exported.begin.results]
         self.starts = [self.array(most * x) for x in self.sizes]
@@ -186,9 +261,8 @@ class _Members(Lanes):
         with self.loop(self.end) as member:
             self._choose(member)
             self._finish(valid)
-        arguments = "ptr %inputs, ptr %times, ptr %outputs, i64 %count"
-        self.line("  ret void")
-        return self.returned("internal void", f"{MEMBERS}{self.ending}", arguments, "nounwind ")
+        name, arguments = f"{_MEMBERS}{self.ending}", f"{_ARGUMENTS}, i64 %count"
+        return self.define(name, arguments, attributes="nounwind ")
 
     # Before the integration.
 
@@ -252,7 +326,7 @@ class _Members(Lanes):
                         self.write(float("nan"), self.place(self.scalar, array, i))
 
     def _length(self, name: str) -> int:
-        return next((x.size for x in self.interface.times.fields if x.name == name), 0)
+        return self.interface.times.length(name)
 
     def _time(self, name: str) -> Place:
         return self._in(self.interface.times, "%times", name)
@@ -289,7 +363,8 @@ class _Members(Lanes):
         if not self.exported.run.adaptive:
             return [self._increasing(x) for x in ["grid", *saved]]
         start, end, floor = self._increasing("t0"), self._increasing("t1"), self.array(1)
-        self.write(self._before(self.read(end)), floor)
+        last = self.read(end)
+        self.write(last - abs(last) * (_NEAR_END * float(np.finfo(self.dtype).eps)), floor)
         more = ["dt0"] * self.exported.run.given_first + saved
         return [start, end, floor, *map(self._increasing, more)]
 
@@ -309,20 +384,6 @@ class _Members(Lanes):
                 place = self.place(self.scalar, array, i)
                 self.write(-self.read(place), place)
 
-    def _before(self, time: Number) -> Number:
-        """The floating-point number so many before a time."""
-        place = self.array(1)
-        self.write(time, place)
-        word, kind = self.constant(self.scalar, _smallest(self.bits)), f"i{self.bits}"
-        with self.loop(_NEAR_END):
-            x = self.read(place)
-            bits = Integer(self, self.load(kind, place), kind)
-            next_bits = (x > 0.0).choose(bits - 1, bits + 1)
-            self.store(kind, next_bits, place)
-            with self.if_then(x.equals(0.0)):
-                self.store(self.scalar, word, place)
-        return self.read(place)
-
     def _fill_in(self) -> None:
         """What fixed steps do not say of themselves: times of rows, and the summary."""
         saving, grid = self.exported.run.saving, self._time("grid")
@@ -338,7 +399,7 @@ class _Members(Lanes):
             place = self.place(self.scalar, self.ts, i + first)
             self.write(self.read(self.place(self.scalar, source, at)), place)
         self.write(self.read(self.t1), self.summary)
-        known = {RESULT: 0, STEPS: steps, ACCEPTED: steps}
+        known = {_RESULT: 0, _STEPS: steps, _ACCEPTED: steps}
         for i, value in known.items():
             self.write(float(value), self.place(self.scalar, self.summary, i))
 
@@ -365,20 +426,20 @@ class _Members(Lanes):
         else:
             self._fill_in()
         reached = self._read_rows()
-        code = self.place(self.scalar, self.summary, RESULT)
+        code = self.place(self.scalar, self.summary, _RESULT)
         broken = ~self._finite(self.final) & self.read(code).equals(0.0)
         with self.if_else(broken) as (then, otherwise):
             with then:
-                self.write(NONFINITE, code)
+                self.write(float(_BROKEN._value), code)
                 self._go_back(reached.get())
             with otherwise:
                 own = self.array(self.n)
                 self._move(self.n, self.final, own)
                 self._read(self.exported.read_end, self.summary, own, self._out("final"))
         with self.if_then(~valid):
-            for i, value in {RESULT: INVALID_TIMES, STEPS: 0, ACCEPTED: 0}.items():
+            for i, value in {_RESULT: INVALID_TIMES, _STEPS: 0, _ACCEPTED: 0}.items():
                 self.write(float(value), self.place(self.scalar, self.summary, i))
-        rows = self.place(self.scalar, self.summary, ROWS)
+        rows = self.place(self.scalar, self.summary, _ROWS)
         self.write(reached.get().as_number(), rows)
         self._move(len(_SUMMARY), self.summary, self.outputs)
 
@@ -441,8 +502,3 @@ class _Members(Lanes):
         with self.loop(size) as i:
             value = self.read(self.place(self.scalar, source, i))
             self.write(value, self.place(self.scalar, target, i))
-
-
-def _smallest(bits: int) -> float:
-    """The normal number before zero."""
-    return -(2.0**-1022) if bits == 64 else -(2.0**-126)

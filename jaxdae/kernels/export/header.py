@@ -14,13 +14,7 @@ _MEANINGS = {
 
 
 def header(interface: Interface, about: list[str], statuses: dict[str, int]) -> str:
-    """Text of the header.
-
-    Args:
-        interface: what the run takes and gives.
-        about: lines on what it is.
-        statuses: names of its statuses.
-    """
+    """Text of the header."""
     name, number = interface.name, _number(interface)
     guard = f"{name.upper()}_H"
     comment = "\n".join(["/*", *(f" * {x}".rstrip() for x in about), " */"])
@@ -29,10 +23,8 @@ def header(interface: Interface, about: list[str], statuses: dict[str, int]) -> 
         f"#ifndef {guard}\n#define {guard}\n\n#include <stdint.h>",
         _sizes(interface),
         _enumeration(name, statuses),
-        _structure(interface, interface.state),
-        _structure(interface, interface.inputs),
-        _structure(interface, interface.times),
-        _outputs(interface),
+        *(_structure(interface, x) for x in (interface.state, interface.inputs)),
+        *(_structure(interface, x) for x in (interface.times, interface.outputs)),
         _example(interface),
         _set_times(interface, number),
         _functions(interface),
@@ -47,7 +39,7 @@ def _number(interface: Interface) -> str:
 
 def _sizes(interface: Interface) -> str:
     prefix = interface.name.upper()
-    grid = next((x.size for x in interface.times.fields if x.name == "grid"), 0)
+    grid = interface.times.length("grid")
     sizes = {
         "STATES": interface.state.size, "ROWS": interface.rows, "INPUTS": interface.inputs.size,
         "TIMES": interface.times.size, "OUTPUTS": interface.outputs.size,
@@ -67,20 +59,13 @@ def _enumeration(name: str, statuses: dict[str, int]) -> str:
 
 
 def _structure(interface: Interface, structure: Structure) -> str:
-    number = _number(interface)
-    lines = [f"  {number} {x.name}{_axes(x.shape)}; /* {x.about} */" for x in structure.fields]
-    return "\n".join(["typedef struct {", *lines, f"}} {interface.name}_{structure.name};"])
-
-
-def _outputs(interface: Interface) -> str:
-    kind, lines = f"{interface.name}_state", []
-    for x in interface.outputs.fields:
-        of_states = x.name in ("final", "states")
+    lines = []
+    for x in structure.fields:
+        of_states = structure.name == "outputs" and x.name in ("final", "states")
+        kind = f"{interface.name}_state" if of_states else _number(interface)
         axes = _axes(x.shape[:-1] if of_states else x.shape)
-        lines.append(
-            f"  {kind if of_states else _number(interface)} {x.name}{axes}; /* {x.about} */"
-        )
-    return "\n".join(["typedef struct {", *lines, f"}} {interface.name}_outputs;"])
+        lines.append(f"  {kind} {x.name}{axes}; /* {x.about} */")
+    return "\n".join(["typedef struct {", *lines, f"}} {interface.name}_{structure.name};"])
 
 
 def _axes(shape: tuple[int, ...]) -> str:
@@ -113,7 +98,7 @@ def _set_times(interface: Interface, number: str) -> str:
     fields = {x.name: x for x in interface.times.fields}
     lines = []
     if "saved" in fields:
-        value = _nested(fractions(interface), interface)
+        value = _nested(interface.fractions(fields["saved"].value), interface)
         lines += [f"  static const {number} fractions[{fields['saved'].size}] = {value};"]
     if "grid" in fields:
         last = fields["grid"].size - 1
@@ -139,15 +124,6 @@ def _set_times(interface: Interface, number: str) -> str:
         f"{interface.name}_times *times) {{"
     )
     return "\n".join([about, head, *lines, "}"])
-
-
-def fractions(interface: Interface) -> np.ndarray:
-    """Where saved times are between the ends."""
-    fields = {x.name: np.asarray(x.value) for x in interface.times.fields}
-    ends = fields["grid"][[0, -1]] if "grid" in fields else (fields["t0"], fields["t1"])
-    length = ends[1] - ends[0]
-    saved = fields["saved"]
-    return (saved - ends[0]) / length if length else np.zeros_like(saved)
 
 
 def _functions(interface: Interface) -> str:

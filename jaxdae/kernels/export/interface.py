@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxdae.kernels.integration.saving import Summary
+from jaxdae.kernels.integration.arguments import Summary
 
 
 class Field(NamedTuple):
@@ -30,12 +30,7 @@ class Field(NamedTuple):
 
 
 class Structure(NamedTuple):
-    """Arrays of numbers that lie one after the other.
-
-    Args:
-        name: of the structure.
-        fields: without empty ones.
-    """
+    """Arrays of numbers that lie one after the other."""
 
     name: str
     fields: tuple[Field, ...]
@@ -45,10 +40,30 @@ class Structure(NamedTuple):
         """Numbers in all."""
         return sum(x.size for x in self.fields)
 
+    @property
+    def names(self) -> list[str]:
+        """Of the fields."""
+        return [x.name for x in self.fields]
+
+    def length(self, name: str) -> int:
+        """Numbers of a field; zero where there is none."""
+        return next((x.size for x in self.fields if x.name == name), 0)
+
     def offset(self, name: str) -> int:
         """Numbers before a field."""
-        names = [x.name for x in self.fields]
-        return sum(x.size for x in self.fields[: names.index(name)])
+        return sum(x.size for x in self.fields[: self.names.index(name)])
+
+    def part(self, numbers: np.ndarray, name: str) -> np.ndarray:
+        """A field of numbers along the last axis; an empty array where there is none."""
+        if name not in self.names:
+            return numbers[..., :0]
+        first, field = self.offset(name), self.fields[self.names.index(name)]
+        part = numbers[..., first : first + field.size]
+        return part.reshape(*part.shape[:-1], *field.shape)
+
+    def values(self, dtype: Any) -> np.ndarray:
+        """Numbers with which the run was exported."""
+        return np.concatenate([np.ravel(np.asarray(x.value, dtype)) for x in self.fields])
 
 
 def structure(name: str, fields) -> Structure:
@@ -93,13 +108,21 @@ class Interface(NamedTuple):
             ],
         )
 
+    @property
+    def ends(self) -> tuple[Any, Any]:
+        """First and last time with which the run was exported."""
+        values = {x.name: np.asarray(x.value) for x in self.times.fields}
+        grid = values.get("grid")
+        return (values["t0"], values["t1"]) if grid is None else (grid[0], grid[-1])
+
+    def fractions(self, times) -> np.ndarray:
+        """Where times are between these ends."""
+        (start, end), times = self.ends, np.asarray(times)
+        return (times - start) / (end - start) if end - start else np.zeros_like(times)
+
 
 def identifiers(labels) -> list[str]:
-    """Names in C of what is called, for example, `system.masses[0]`; all different.
-
-    Args:
-        labels: words with dots and brackets.
-    """
+    """Names in C of what is called, for example, `system.masses[0]`; all different."""
     made: list[str] = []
     for label in labels:
         name = plain = re.sub(r"\W+", "_", label, flags=re.ASCII).strip("_")

@@ -6,7 +6,6 @@ import re
 
 import numpy as np
 
-from jaxdae.kernels.export.header import fractions
 from jaxdae.kernels.export.interface import Interface, Structure
 
 _TEXT = """\
@@ -111,15 +110,8 @@ function unpacked(numbers) {
 
 
 def javascript(interface: Interface, about: list[str], statuses: dict[str, int]) -> str:
-    """Text of the module.
-
-    Args:
-        interface: what the run takes and gives.
-        about: lines on what it is.
-        statuses: names of its statuses.
-    """
-    times = {x.name: np.asarray(x.value) for x in interface.times.fields}
-    t0, t1 = times["grid"][[0, -1]] if "grid" in times else (times["t0"], times["t1"])
+    """Text of the module."""
+    t0, t1 = interface.ends
     data = {
         "bytes": interface.dtype.itemsize,
         "inputs": _fields(interface.inputs, values=True),
@@ -152,15 +144,13 @@ def _fields(structure: Structure, values: bool) -> list[dict]:
 def _time(interface: Interface, name: str, value):
     """Of saved times where they are between the ends; those of steps divide the time equally."""
     if name == "saved":
-        return fractions(interface).tolist()
+        return interface.fractions(value).tolist()
     return _plain(value) if name == "dt0" else None
 
 
 def _plain(value):
     """Lists of numbers, and words for those that JSON does not have."""
-    if isinstance(value, list):
-        return [_plain(x) for x in value]
     value = np.asarray(value).tolist()
     if isinstance(value, list):
-        return _plain(value)
+        return [_plain(x) for x in value]
     return value if math.isfinite(value) else str(value)

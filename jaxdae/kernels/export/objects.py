@@ -1,4 +1,4 @@
-"""Object code of exported runs, for other machines than this one too."""
+"""Files of exported runs, for other machines than this one too."""
 
 import importlib.util
 import subprocess
@@ -6,86 +6,108 @@ import sys
 import tempfile
 from functools import cache
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from jaxdae.kernels.export.entry import (
-    definitions as of_members,
-    Exported,
-    MEMBERS,
-    most_lanes,
-    most_members,
-    renamed,
-    RESULT,
-    WIDE,
-)
+from jaxdae.kernels.export.entry import Exported, functions
 from jaxdae.kernels.export.fused_products import fused_double, fused_single
-from jaxdae.kernels.export.interface import Interface
-from jaxdae.kernels.export.targets import ExportTarget
+from jaxdae.kernels.export.header import header
+from jaxdae.kernels.export.javascript import javascript
 from jaxdae.kernels.llvm.machine_code import host_width, MachineCodeError
-from jaxdae.kernels.llvm.module import Definition, Module
-from jaxdae.kernels.llvm.registers import Integer, Number
+from jaxdae.kernels.llvm.module import Definition, Module, stack_need
 from jaxdae.kernels.llvm.writer import Writer
+from jaxdae.names import unknown_name
 
-_MEMBER = "ptr %inputs, ptr %times, ptr %outputs"
 
-
-def library_functions(name: str, interface: Interface, wide: str, most: int) -> list[Definition]:
-    """`NAME(inputs, times, outputs)` and `NAME_batch(count, inputs, times, outputs)`.
-
-    The first returns the status, the second how many members have one that is not zero.
+class ExportTarget(NamedTuple):
+    """A machine.
 
     Args:
-        name: of the first.
-        interface: what it takes and gives.
-        wide: the function for several members.
-        most: how many it takes.
-    """
-    one = Writer()
-    _members(one, interface, MEMBERS, Integer(one, "0"), Integer(one, "1"))
-    code = _status(one, interface, Integer(one, "0"))
-    one.line(f"  ret i32 {one.put('i32', f'fptosi {code.kind} {code} to i32')}")
-    batch = Writer()
-    failed = batch.room(1, "i64")
-    batch.store("i64", 0, failed)
-    with batch.turns(0, "%count", most) as turns:
-        first = Integer(batch, turns.index)
-        rest = Integer(batch, "%count") - first
-        _members(batch, interface, wide, first, (rest < most).choose(rest, rest.constant(most)))
-    with batch.turns(0, "%count") as turns:
-        bad = _status(batch, interface, Integer(batch, turns.index)).differs(0.0).as_integer()
-        batch.store("i64", bad + Integer(batch, batch.load("i64", failed)), failed)
-    batch.line(f"  ret i64 {batch.load('i64', failed)}")
-    return [
-        one.returned("i32", name, _MEMBER, "nounwind "),
-        batch.returned("i64", f"{name}_batch", f"i64 %count, {_MEMBER}", "nounwind "),
-    ]
-
-
-def _scalar(interface: Interface) -> str:
-    """LLVM's name of the type of numbers."""
-    return "double" if interface.dtype.itemsize == 8 else "float"
-
-
-def _members(w: Writer, interface: Interface, called: str, first: Integer, count: Integer) -> None:
-    """Run some members of a batch."""
-    kind = _scalar(interface)
-    inputs = w.place(kind, "%inputs", first * interface.inputs.size)
-    outputs = w.place(kind, "%outputs", first * interface.outputs.size)
-    words = f"ptr {inputs}", "ptr %times", f"ptr {outputs}", f"i64 {count}"
-    w.invoke("void", called, *words)
-
-
-def _status(w: Writer, interface: Interface, member: Integer) -> Number:
-    kind = _scalar(interface)
-    place = w.place(kind, "%outputs", member * interface.outputs.size + RESULT)
-    return Number(w, w.load(kind, place), kind)
-
-
-def memory_functions(pointer: int) -> list[Definition]:
-    """`memcpy` and `memset`, byte by byte: what kernels move is short.
-
-    Args:
+        name: as users give it.
+        triple: LLVM's name of processor and system.
+        cpu: LLVM's name of the processor.
+        features: what it can do beside, as LLVM writes it.
+        about: in words.
+        register: bits of a vector register.
+        fused: whether it has an instruction for `a b + c` with one rounding.
         pointer: bits of an address.
     """
+
+    name: str
+    triple: str
+    cpu: str
+    features: str
+    about: str
+    register: int
+    fused: bool = True
+    pointer: int = 64
+
+    @property
+    def is_web(self) -> bool:
+        """Whether it is WebAssembly."""
+        return self.triple.startswith("wasm")
+
+    def lanes(self, dtype: Any) -> int:
+        """Members of a batch that are integrated at once.
+
+        Vectors win nothing where each fused product is a call for each entry.
+        """
+        return 1 if self.is_web or not self.fused else self.width(dtype)
+
+    def width(self, dtype: Any) -> int:
+        """Numbers of a type in a vector register."""
+        return max(self.register // (8 * dtype.itemsize), 1)
+
+
+_LINUX = "x86_64-unknown-linux-gnu"
+_KNOWN = (
+    ExportTarget("x86-64-v2", _LINUX, "x86-64-v2", "", "x86-64, since 2008", 128, fused=False),
+    ExportTarget("x86-64-v3", _LINUX, "x86-64-v3", "", "x86-64 with AVX2 and FMA", 256),
+    ExportTarget("x86-64-v4", _LINUX, "x86-64-v4", "", "x86-64 with AVX-512", 512),
+    ExportTarget("aarch64", "aarch64-unknown-linux-gnu", "generic", "", "64-bit ARM", 128),
+    ExportTarget("wasm32", "wasm32-unknown-unknown", "mvp", "", "WebAssembly", 64, False, 32),
+)
+TARGETS = tuple(x.name for x in _KNOWN)
+
+
+def export_target(name: str) -> ExportTarget:
+    """The machine of a name.
+
+    Raises:
+        ValueError: where there is none.
+    """
+    for target in _KNOWN:
+        if target.name == name:
+            return target
+    raise ValueError(unknown_name("target", str(name), TARGETS))
+
+
+def files(exported: Exported, target: ExportTarget, about: list[str], statuses) -> dict[str, bytes]:
+    """Code, and header or module of JavaScript, by the ends of the files' names.
+
+    Raises:
+        MachineCodeError: where LLVM or the linker refuses the code.
+    """
+    dtype, missing = exported.run.problem.dtype, _missing(target)
+    made = functions(exported, target.width(dtype), target.lanes(dtype))
+    module = Module([*made, *missing])
+    stack = stack_need(module.definitions, quickly=False)
+    code = _compiled(_text(module, missing, about[0]), target)
+    if target.is_web:
+        code = _linked(code, exported.interface.name, stack, target)
+        return {"wasm": code, "js": javascript(exported.interface, about, statuses).encode()}
+    needs = f"Of the stack it takes {-(-stack // 1024)} kB at most."
+    lines = [*about, f"Code for {target.name} ({target.about}). {needs}"]
+    return {"o": code, "h": header(exported.interface, lines, statuses).encode()}
+
+
+def host_module(exported: Exported) -> Module:
+    """The same functions for the processor of this machine, in this process."""
+    register = host_width(8 * exported.run.problem.dtype.itemsize)
+    return Module(functions(exported, register, register))
+
+
+def _memory_functions(pointer: int) -> list[Definition]:
+    """`memcpy` and `memset`, byte by byte: what kernels move is short."""
     return [
         _each("memcpy", "ptr %from", pointer, lambda w, i: w.load("i8", w.place("i8", "%from", i))),
         _each("memset", "i32 %byte", pointer, lambda w, i: w.put("i8", "trunc i32 %byte to i8")),  # noqa: ARG005
@@ -117,32 +139,8 @@ def _llvm():
     return llvm
 
 
-def object_code(module: Module, target: ExportTarget, about: str) -> bytes:
-    """A relocatable object file: ELF, or WebAssembly before it is linked.
-
-    Args:
-        module: of the run.
-        target: the machine.
-        about: what the file says of itself.
-
-    Raises:
-        MachineCodeError: where LLVM refuses the module.
-    """
-    return _compiled(_text(module, target, about), target)
-
-
-def linked(code: bytes, name: str, stack: int, target: ExportTarget) -> bytes:
-    """What a page can load.
-
-    Args:
-        code: the object file.
-        name: of the run.
-        stack: what its functions take of the stack [bytes].
-        target: the machine.
-
-    Raises:
-        MachineCodeError: where the linker refuses the object.
-    """
+def _linked(code: bytes, name: str, stack: int, target: ExportTarget) -> bytes:
+    """What a page can load, from an object file whose functions take so much stack [bytes]."""
     room = -(-(stack + _MARGIN) // _PAGE) * _PAGE
     exports = [f"--export={x}" for x in (name, f"{name}_batch", "__heap_base")]
     words = ["wasm-ld", "--no-entry", "--stack-first", "-z", f"stack-size={room}", *exports]
@@ -172,49 +170,17 @@ def check_linker(target: ExportTarget) -> None:
         )
 
 
-def module_of(exported: Exported, target: ExportTarget) -> Module:
-    """All functions of a file.
-
-    Args:
-        exported: the run.
-        target: the machine.
-    """
-    name, dtype = exported.interface.name, exported.run.problem.dtype
-    width = most_lanes(exported.run, target.lanes(dtype))
-    parts = [
-        renamed(x, f"{name}|{name}_batch", ".inner")  # which leaves names of users free
-        for x in of_members(exported, target.width(dtype), width)
-    ]
-    wide, most = f"{MEMBERS}{WIDE if width > 1 else ''}", most_members(exported.run, width)
-    functions = library_functions(name, exported.interface, wide, most)
-    return Module([*parts, *_missing(target), *functions])
-
-
-def host_module(exported: Exported) -> Module:
-    """The same functions for the processor of this machine, in this process.
-
-    Args:
-        exported: the run.
-    """
-    name, dtype = exported.interface.name, exported.run.problem.dtype
-    register = host_width(8 * dtype.itemsize)
-    width = most_lanes(exported.run, register)
-    parts = of_members(exported, register, width)
-    wide, most = f"{MEMBERS}{WIDE if width > 1 else ''}", most_members(exported.run, width)
-    return Module([*parts, *library_functions(name, exported.interface, wide, most)])
-
-
 def _missing(target: ExportTarget) -> list[Definition]:
     """Functions that LLVM calls where it has no instructions."""
     fused = [] if target.fused else [*fused_double(), *fused_single()]
-    return [*memory_functions(target.pointer), *fused]
+    return [*_memory_functions(target.pointer), *fused]
 
 
-def _text(module: Module, target: ExportTarget, about: str) -> str:
+def _text(module: Module, missing: list[Definition], about: str) -> str:
     """In LLVM's language, with what the file says of itself."""
     words = about.replace("\\", "").replace('"', "")
     named = [f'!llvm.ident = !{{!0}}\n!0 = !{{!"{words}"}}']
-    each = [f"ptr @{x.name}" for x in _missing(target)]
+    each = [f"ptr @{x.name}" for x in missing]
     used = (
         f"@llvm.compiler.used = appending global [{len(each)} x ptr] [{', '.join(each)}], "
         'section "llvm.metadata"'

@@ -34,11 +34,7 @@ def order(pattern: Pattern, after: Mapping[int, Set[int]]) -> tuple[int, ...]:
     on. Among several, one whose pivot is the same in all calls, which is divided by but once; then
     one before which the fewest pivots must be known one after the other. Where it costs nothing,
     unknowns that wait for none come before all that do: those of a chain can then be eliminated
-    from both of its ends.
-
-    Args:
-        pattern: entries that are not zero by structure.
-        after: of some unknowns those that must be eliminated before.
+    from both of its ends. `after` has of some unknowns those that must be eliminated before.
     """
     rows = tuple(tuple(sorted(row.items())) for row in pattern)
     return _order(rows, tuple((i, frozenset(x)) for i, x in sorted(after.items())))
@@ -86,15 +82,8 @@ def solve_symmetric(graph: Graph, matrix: np.ndarray, rhs: np.ndarray) -> tuple[
 
     `L D L^T` in the `order` that keeps the fill small; any order is stable for such a matrix. A
     pivot that is not positive makes NaN of what depends on it; the dense elimination makes it of
-    everything, also of unknowns that are coupled to none of the others.
-
-    Args:
-        graph: where operations are added.
-        matrix: nodes of `A`, shape `(n, n)`; those of the upper triangle are used.
-        rhs: nodes of `b`, shape `(n,)` or `(n, k)`.
-
-    Returns:
-        Nodes of `x`, of the shape of `b`.
+    everything, also of unknowns that are coupled to none of the others. The upper triangle of `A`
+    is used; `b` and `x` have the shape `(n,)` or `(n, k)`.
     """
     columns = rhs.reshape(rhs.shape[0], -1).tolist()
     return (_solved(graph, matrix, columns, {}).reshape(rhs.shape),)
@@ -109,17 +98,8 @@ def solve_saddle_point(
     are eliminated. Pivots of multipliers are those of `J M_SS^-1 J^T`, where `S` are all
     coordinates that are eliminated before the last of them, and `J` has the constraints that are.
     It is positive definite where `M` is and constraints are independent, and so is what is left of
-    `M`: no pivot vanishes, in any such order, and its bound is that of the range-space method.
-
-    Args:
-        graph: where operations are added.
-        mass: nodes of `M`, shape `(n, n)`; those of the upper triangle are used.
-        jac: nodes of `J`, shape `(c, n)`.
-        force: nodes of `f`, shape `(n,)`.
-        rhs: nodes of `s`, shape `(c,)`.
-
-    Returns:
-        Nodes of `a (n,)` and `lam (c,)`.
+    `M`: no pivot vanishes, in any such order, and its bound is that of the range-space method. The
+    upper triangle of `M` is used.
     """
     c, n = jac.shape
     zero = graph.constant(0.0)
@@ -145,15 +125,8 @@ def inverse_factors(
     for damped motions, and for all motions where `h` is small. Unknowns with a zero on the
     diagonal, such as multipliers, come behind those beside them. Elsewhere it may lose digits: a
     vector is solved for along, and where its residual is above round-off to the power of 2/3, `G`
-    has NaN in each row.
-
-    Args:
-        graph: where operations are added.
-        matrix: nodes of `A` but for a part of its diagonal, shape `(n, n)`.
-        added: nodes of that part, which is small and no pivot by itself, shape `(n,)`.
-
-    Returns:
-        Nodes of `F` and `G`, each of shape `(n, n)`.
+    has NaN in each row. A part of the diagonal, which is small and no pivot by itself, is `added`
+    to the matrix.
     """
     n, zero, one = len(matrix), graph.constant(0.0), graph.constant(1.0)
     there = lambda node: graph.value(int(node)) != 0  # noqa: E731
@@ -171,9 +144,9 @@ def inverse_factors(
     table = matrix[np.ix_(unknowns, unknowns)].copy()
     lower, upper = (np.where(np.eye(n, dtype=bool), one, zero) for _ in range(2))
 
-    def less(rows: np.ndarray, i: int, k: int, factor: int) -> None:
+    def less(rows: np.ndarray, i: int, k: int, factor: int, start: int = 0) -> None:
         """Take a multiple of row `k` from row `i`."""
-        for j in range(n):
+        for j in range(start, n):
             if there(rows[k, j]):
                 part = graph.apply("mul", factor, int(rows[k, j]))
                 rows[i, j] = graph.apply("sub", int(rows[i, j]), part)
@@ -184,10 +157,7 @@ def inverse_factors(
             if there(table[i, k]):
                 factor = graph.apply("mul", int(table[i, k]), inverse)
                 table[i, k] = zero
-                for j in range(k + 1, n):
-                    if there(table[k, j]):
-                        part = graph.apply("mul", factor, int(table[k, j]))
-                        table[i, j] = graph.apply("sub", int(table[i, j]), part)
+                less(table, i, k, factor, k + 1)
                 less(lower, i, k, factor)
     for k in reversed(range(n)):
         inverse = graph.apply("div", one, int(table[k, k]))
@@ -208,20 +178,10 @@ def inverse_factors(
 
 def _is_accurate(graph: Graph, matrix, first, then) -> int:
     """Whether `G F` solves for a vector of one and minus one to round-off, but for some digits."""
-    n, zero = len(matrix), graph.constant(0.0)
-    right = [graph.constant(float(x)) for x in np.random.default_rng(0).choice([-1.0, 1.0], n)]
-
-    def applied(rows, x):
-        results = []
-        for row in rows:
-            total = zero
-            for a, b in zip(row, x, strict=True):
-                if graph.value(int(a)) != 0:
-                    total = graph.apply("add", total, graph.apply("mul", int(a), int(b)))
-            results.append(total)
-        return results
-
+    signs = np.random.default_rng(0).choice([-1.0, 1.0], len(matrix))
+    right = [graph.constant(float(x)) for x in signs]
     absolute = lambda x: graph.apply("abs", int(x))  # noqa: E731
+    applied = lambda rows, x: [graph.dot([*map(int, row)], x) for row in rows]  # noqa: E731
     x = applied(then, applied(first, right))
     sizes = applied([[absolute(a) for a in row] for row in matrix], [absolute(a) for a in x])
     limit = graph.constant(float(np.finfo(graph.dtype or np.float64).eps) ** _LOST)
@@ -232,18 +192,6 @@ def _is_accurate(graph: Graph, matrix, first, then) -> int:
         # Not the other way round: NaN is not accurate.
         accurate = graph.apply("and", accurate, graph.apply("le", off, least))
     return accurate
-
-
-def _solved(graph: Graph, matrix: np.ndarray, columns: list[list[int]], after) -> np.ndarray:
-    rows = _rows(graph, matrix)
-    pattern = [{j: graph.fixed(x.node) for j, x in row.items()} for row in rows]
-    sides = [[_Sum(x) for x in row] for row in columns]
-    table = _Table(graph, rows, sides, after.keys())
-    pivots = [_eliminated(table, p) for p in order(pattern, after)]
-    solution: dict[int, list[int]] = {}
-    for pivot in reversed(pivots):
-        solution[pivot.unknown] = _substituted(table, pivot, solution)
-    return np.array([solution[i] for i in range(len(pivots))], np.int32)
 
 
 class _Sum:
@@ -268,88 +216,48 @@ class _Sum:
         return self.node
 
 
-class _Table(NamedTuple):
-    """Equations `[[A, B], [-B^T, C]] (x, y) = b` while unknowns are eliminated.
+def _solved(graph: Graph, matrix: np.ndarray, columns: list[list[int]], after) -> np.ndarray:
+    """Solve `[[A, B], [-B^T, C]] (x, y) = b`, of which `y` are the unknowns that wait for others.
 
-    Args:
-        graph: where operations are added.
-        rows: entries of `A`, `B` and `C` that are not zero by structure, each at both its places;
-            those of `B` with its sign at both, so that products with it are added where two of
-            them meet.
-        columns: right sides, shape `(n, k)`.
-        second: unknowns of `y`.
+    Entries of `B` have its sign at both of their places, so that products with it are added where
+    two of them meet.
     """
-
-    graph: Graph
-    rows: list[dict[int, _Sum]]
-    columns: list[list[_Sum]]
-    second: Set[int]
-
-
-class _Pivot(NamedTuple):
-    """An unknown that is eliminated.
-
-    Args:
-        unknown: its number.
-        inverse: of its pivot.
-        factors: of those that it depends on.
-        columns: its right sides.
-    """
-
-    unknown: int
-    inverse: int
-    factors: dict[int, int]
-    columns: list[int]
-
-
-def _rows(graph: Graph, matrix: np.ndarray) -> list[dict[int, _Sum]]:
-    """Nodes of each row that are not zero by structure, the diagonal always."""
-    n = matrix.shape[0]
+    n, one, nan = len(matrix), graph.constant(1.0), graph.constant(np.nan)
     rows: list[dict[int, _Sum]] = [{} for _ in range(n)]
     for i in range(n):
         for j in range(i, n):
             node = int(matrix[i, j])
             if i == j or graph.value(node) != 0:
                 rows[i][j] = rows[j][i] = _Sum(node)
-    return rows
-
-
-def _eliminated(table: _Table, p: int) -> _Pivot:
-    """Eliminate an unknown from the equations of those that depend on it."""
-    graph, rows, columns, second = table
-    inverse = _inverse_of_pivot(graph, rows[p].pop(p).value(graph))
-    row = {i: entry.value(graph) for i, entry in sorted(rows[p].items())}
-    factors = {i: graph.apply("mul", node, inverse) for i, node in row.items()}
-    sides = [x.value(graph) for x in columns[p]]
-    for i, factor in factors.items():
-        del rows[i][p]
-        for j, node in row.items():
-            if j >= i:
-                if j not in rows[i]:
-                    rows[i][j] = rows[j][i] = _Sum(graph.constant(0.0))
-                same = (i in second) == (j in second)
-                rows[i][j].collect(same and (i in second) != (p in second), factor, node)
-        for entry, node in zip(columns[i], sides, strict=True):
-            entry.collect(i in second and p not in second, factor, node)
-    return _Pivot(p, inverse, factors, sides)
-
-
-def _inverse_of_pivot(graph: Graph, pivot: int) -> int:
-    # The division does not wait for the comparison.
-    positive = graph.apply("lt", graph.constant(0.0), pivot)
-    inverse = graph.apply("div", graph.constant(1.0), pivot)
-    return graph.apply("select", positive, inverse, graph.constant(np.nan))
-
-
-def _substituted(table: _Table, pivot: _Pivot, solution: dict[int, list[int]]) -> list[int]:
-    """Solve for an unknown, where those that it depends on are known."""
-    graph, second = table.graph, table.second
-    nodes = []
-    for k, sides in enumerate(pivot.columns):
-        x = _Sum(graph.apply("mul", sides, pivot.inverse))
-        # What has just been solved for comes last, so that the others do not wait for it.
-        for i in (i for i in solution if i in pivot.factors):
-            add = pivot.unknown in second and i not in second
-            x.collect(add, pivot.factors[i], solution[i][k])
-        nodes.append(x.value(graph))
-    return nodes
+    pattern = [{j: graph.fixed(x.node) for j, x in row.items()} for row in rows]
+    sides, second, pivots = [[_Sum(x) for x in row] for row in columns], after.keys(), []
+    for p in order(pattern, after):
+        pivot = rows[p].pop(p).value(graph)
+        # The division does not wait for the comparison.
+        positive = graph.apply("lt", graph.constant(0.0), pivot)
+        inverse = graph.apply("select", positive, graph.apply("div", one, pivot), nan)
+        row = {i: entry.value(graph) for i, entry in sorted(rows[p].items())}
+        factors = {i: graph.apply("mul", node, inverse) for i, node in row.items()}
+        own = [x.value(graph) for x in sides[p]]
+        for i, factor in factors.items():
+            del rows[i][p]
+            for j, node in row.items():
+                if j >= i:
+                    if j not in rows[i]:
+                        rows[i][j] = rows[j][i] = _Sum(graph.constant(0.0))
+                    same = (i in second) == (j in second)
+                    rows[i][j].collect(same and (i in second) != (p in second), factor, node)
+            for entry, node in zip(sides[i], own, strict=True):
+                entry.collect(i in second and p not in second, factor, node)
+        pivots.append((p, inverse, factors, own))
+    solution: dict[int, list[int]] = {}
+    for p, inverse, factors, own in reversed(pivots):
+        nodes = []
+        for k, side in enumerate(own):
+            x = _Sum(graph.apply("mul", side, inverse))
+            # What has just been solved for comes last, so that the others do not wait for it.
+            for i in (i for i in solution if i in factors):
+                x.collect(p in second and i not in second, factors[i], solution[i][k])
+            nodes.append(x.value(graph))
+        solution[p] = nodes
+    return np.array([solution[i] for i in range(n)], np.int32)

@@ -77,11 +77,7 @@ class Graph:
         self.numbered = 0
 
     def count_equations(self, count: int) -> None:
-        """Take note of equations to be traced.
-
-        Raises:
-            TooManyOperations: when these are more than a program may be traced from.
-        """
+        """Take note of equations to be traced; an error when these are too many for a program."""
         self._equations += count
         self.check_equations(0)
 
@@ -253,13 +249,8 @@ class Graph:
 
     def values(self, nodes: list[int]) -> list[float | bool] | None:
         """Values of constants, or `None` if one of the nodes is none."""
-        result = []
-        for node in nodes:
-            value = self._constants.get(node)
-            if value is None:
-                return None
-            result.append(value)
-        return result
+        known = [self._constants[x] for x in nodes if x in self._constants]
+        return known if len(known) == len(nodes) else None
 
     def negated(self, node: int) -> int | None:
         """`x` of `-x`, or `None`."""
@@ -279,19 +270,15 @@ class Graph:
         """Nodes that outputs are made of, in the order in which they were made."""
         key = np.asarray(outputs, np.int64).tobytes()
         if key not in self._needed:
-            self._needed[key] = self._found_needed(outputs)
+            result: set[int] = set()
+            waiting = [int(x) for x in outputs]
+            while waiting:
+                node = waiting.pop()
+                if node not in result:
+                    result.add(node)
+                    waiting.extend(self.operands(node))
+            self._needed[key] = sorted(result)
         return self._needed[key]
-
-    def _found_needed(self, outputs) -> list[int]:
-        result: set[int] = set()
-        waiting = [int(x) for x in outputs]
-        while waiting:
-            node = waiting.pop()
-            if node in result:
-                continue
-            result.add(node)
-            waiting.extend(self.operands(node))
-        return sorted(result)
 
     def operands(self, node: int) -> tuple[int, ...]:
         """Nodes that a node is made of."""

@@ -1,26 +1,217 @@
-"""What discrete adjoints of fixed and of adaptive steps have in common."""
+"""Discrete adjoints: runs repeated, and gone through backwards, in one kernel.
 
+The states of a run are not handed over from its first computation. They are computed again, block
+by block of lanes, and kept only while the block is served: memory does not grow with the batch.
+"""
+
+import math
 import operator
 from contextlib import contextmanager
 from functools import reduce
-from typing import Any
+from typing import Any, NamedTuple
 
-from jaxdae.kernels.integration.cotangents import Cotangent, Totals
-from jaxdae.kernels.integration.fixed_steps import Start
-from jaxdae.kernels.integration.step_programs import transposed_pieces
+from jaxdae.kernels.emission.loops import padded, product_onto, Total, total_function
+from jaxdae.kernels.integration.initial_value import adjoint_programs
+from jaxdae.kernels.integration.steps import Control, read_time, Start
 from jaxdae.kernels.llvm.batch_loops import Buffer, Lanes
 from jaxdae.kernels.llvm.module import Definition
+from jaxdae.kernels.tracing.product_parts import Pieces, Rank
 
 
-class RowsAtTimes:
-    """Cotangents of the states at given times, taken up step by step from the last one on.
+def adjoint_steps(
+    run: Any,
+    active: tuple[int, ...],
+    lanes: Lanes,
+    ranks: tuple[int, ...],
+    rank: int,
+    summed: tuple[bool, ...],
+) -> list[Definition]:
+    """`@run` for the adjoint of a run, and what it calls beside programs.
+
+    Arguments are those of the run, then the cotangents of the saved states and of the final one;
+    results the cotangents of the start and of the parameters with numbers in `active`.
 
     Args:
-        adjoint: the run back, its `lanes`, `members`, cotangent `bar` of the state, and others.
-        times: to which the states belong.
+        run: what is differentiated.
+        active: numbers of the parameters.
+        lanes: what the function is written to.
+        ranks: axes of the batch in each argument; zero where its members share it.
+        rank: axes of the batch.
+        summed: for each of these parameters, whether its cotangent is the sum over each block of
+            as many members as a vector has entries.
     """
+    kind = _AdaptiveAdjoint if run.adaptive else _FixedAdjoint
+    adjoint = kind(lanes, run, active, ranks, rank, summed)
+    adjoint.write()
+    return adjoint.definitions()
 
-    def __init__(self, adjoint: Any, times: Buffer):
+
+def _entries(run: Any) -> int:
+    """Numbers that are kept of a fixed step: the state at its beginning, and rates."""
+    return run.problem.states * (1 + run.problem.method.evaluations(run.saving.times))
+
+
+def _most(run: Any, lanes: Lanes) -> int:
+    """Fixed steps of which all is kept."""
+    return max(lanes.kept_bytes // (_entries(run) * lanes.width * lanes.dtype.itemsize), 1)
+
+
+def kept_numbers(run: Any, lanes: Lanes, arguments) -> int:
+    """How many numbers an adjoint keeps for each lane, at most, by the shapes of what it takes."""
+    n = run.problem.states
+    if run.adaptive:
+        return run.max_steps * (n + 2)
+    # The ends of the steps follow start and parameters.
+    steps = arguments[1 + len(run.problem.parameters)].shape[-1] - 1
+    length = steps if steps <= _most(run, lanes) else math.isqrt(steps - 1) + 1
+    sections = -(-steps // max(length, 1))
+    return sections * n + length * _entries(run)
+
+
+class _Adjoint:
+    """What adjoints of fixed and of adaptive steps have in common."""
+
+    def __init__(self, lanes: Lanes, run: Any, active, ranks, rank: int, summed):
+        problem = run.problem
+        self.lanes, self.problem, self.saving, self.run = lanes, problem, run.saving, run
+        self.n = problem.states
+        self.start = Start(lanes, problem, ranks, active)
+        count = len(self.start.arrays) + run.times
+        self.row_bars = Buffer(lanes, lanes.arguments, count, None, ranks[count], 2)
+        self.final_bar = Buffer(lanes, lanes.arguments, count + 1, self.n, ranks[count + 1], 1)
+        self.members = lanes.counters()
+        _, pieces = adjoint_programs(problem, active, run.saving.times)
+        self.cotangents = [
+            (_Totals if one else _Cotangent)(
+                lanes, x, Buffer(lanes, lanes.results, i, x.result.size, 1 if one else rank, 1)
+            )
+            for i, (x, one) in enumerate(zip(pieces, (False, *summed), strict=True))
+        ]
+        # The cotangent of the state, and what is left of it by a step.
+        self.bar, self.step_bar = self.cotangents[0].array, self.cotangents[0].step[0]
+        self.k_bar = lanes.array(problem.dense)
+        self.t0, self.t1, self.y = lanes.array(1), lanes.array(1), lanes.array(self.n)
+        # The rates of one step, which follow its state where both are kept.
+        self.rate_size = problem.method.evaluations(run.saving.times) * self.n
+        self.rates = lanes.array(self.rate_size)
+        self.rows = None
+        if run.saving.times:
+            index = count - 1
+            times = Buffer(lanes, lanes.arguments, index, None, ranks[index], 1)
+            self.rows = _RowsAtTimes(self, times)
+
+    def definitions(self) -> list[Definition]:
+        """Functions that are called beside programs, and that of the loops."""
+        return [*(y for x in self.cotangents for y in x.definitions), self.lanes.finish()]
+
+    def blocks(self):
+        """For each block of members, the first of them."""
+        lanes, apart = self.lanes, self.lanes.stride * self.lanes.width
+        size = lanes.end - lanes.begin
+        count = (size + (apart - 1)) // apart
+        return lanes.loop(count)
+
+    def _first(self, index):
+        """The first member of a block."""
+        return self.lanes.begin + index * (self.lanes.stride * self.lanes.width)
+
+    def load(self, index) -> None:
+        """The members of a block; where there are too few, the last one more than once."""
+        lanes = self.lanes
+        first, last = self._first(index), lanes.end - 1
+        with lanes.loop(lanes.width) as lane:
+            member = lanes.minimum(first + lane, last)
+            lanes.set_count(member, self.members, lane)
+            self.begin(lane, member)
+            self.final_bar.load(self.n, self.bar, lane, member)
+            if self.rows is not None:
+                lanes.set_count(self.rows.times.size - 1, self.rows.left, lane)
+        self.start.prepare()
+        self.inside = lanes.serves(first, lanes.end)
+        for one in self.cotangents[1:]:
+            one.clear()
+
+    @contextmanager
+    def rooms(self, *vectors):
+        """Memory for numbers of vectors; where there is too little, all results are NaN."""
+        lanes = self.lanes
+        taken = [lanes.reserve(x) for x in vectors]
+        missing = [lanes.missing(x) for x, _ in taken]
+        with lanes.if_else(reduce(operator.or_, missing)) as (then, otherwise):
+            with then, self.blocks() as index:
+                self.load(index)
+                for one in self.cotangents:
+                    one.spoil()
+                self.store(index)
+            with otherwise:
+                yield [room for _, room in taken]
+        for x, _ in taken:
+            lanes.release(x)
+
+    def begin(self, lane, member) -> None:
+        """Put a member into a lane."""
+        self.start.load(lane, member)
+
+    def reverse_step(self, t0, t1, y, rates, first, done=None) -> None:
+        """Go back over one step, of all lanes.
+
+        Functions of a lane say whether it is its `first` step, and whether it is `done` before.
+        """
+        lanes = self.lanes
+        if self.rows is not None:
+            lanes.clear(self.problem.dense, self.k_bar)
+            self.rows.collect(t0, t1, first)
+        # What nothing depends on has no derivative, also where that of the step is not finite.
+        dense = [] if self.rows is None else [(self.problem.dense, self.k_bar)]
+        wanted = lanes.nonzero([(self.n, self.bar), *dense])
+        lanes.call(
+            "transposed_step", t0, t1, y, *self.start.fixed_back, rates, self.bar,
+            *([] if self.rows is None else [self.k_bar]),
+            *(array for one in self.cotangents for array in one.step),
+        )  # fmt: skip
+        for one in self.cotangents:
+            totals = isinstance(one, _Totals)
+            one.keep(wanted & self.inside if totals else wanted)
+        if done is not None:
+            # What a step adds to lanes that are done is nothing, whatever their equations give.
+            with lanes.loop(lanes.width) as lane, lanes.if_then(done(lane)):
+                lanes.copy_lane(self.n, self.bar, self.step_bar, lane)
+                for one in self.cotangents[1:]:
+                    one.leave(lane)
+                if self.rows is not None:
+                    with lanes.loop(self.n) as i:
+                        lanes.set(0.0, self.rows.y0_bar, lane, i)
+        lanes.copy(self.n, self.step_bar, self.bar)
+        if self.rows is not None:
+            lanes.add(self.n, self.rows.y0_bar, self.bar)
+        for one in self.cotangents[1:]:
+            one.add()
+
+    def add_row(self, row, lane) -> None:
+        """Add the cotangent of a saved state to that of a lane's state."""
+        lanes, member = self.lanes, self.lanes.count(self.members, lane)
+        with lanes.loop(self.n) as i:
+            more = self.row_bars.read(member, row * self.n + i)
+            lanes.set(lanes.get(self.bar, lane, i) + more, self.bar, lane, i)
+
+    def store(self, index) -> None:
+        """Write the results of a block."""
+        lanes = self.lanes
+        with lanes.loop(lanes.width) as lane:
+            if self.saving.start:
+                self.add_row(0, lane)
+            member = lanes.count(self.members, lane)
+            for one in self.cotangents:
+                one.store(lane, member)
+        block = self._first(index) // lanes.width
+        for one in self.cotangents:
+            one.store_block(block)
+
+
+class _RowsAtTimes:
+    """Cotangents of the states at given times, taken up step by step from the last one on."""
+
+    def __init__(self, adjoint: _Adjoint, times: Buffer):
         lanes, n = adjoint.lanes, adjoint.n
         self.adjoint, self.lanes, self.times = adjoint, lanes, times
         self.left = lanes.counters()
@@ -33,12 +224,7 @@ class RowsAtTimes:
         """Add what the rows within a step bring to the cotangents of its parts."""
         lanes, adjoint = self.lanes, self.adjoint
         lanes.clear(adjoint.n, self.y0_bar)
-
-        def more():
-            self._find(t0, first)
-            return self._any.get().differs(0)
-
-        with lanes.while_(more):
+        with lanes.while_(lambda: self._find(t0, first)):
             lanes.call("transposed_interpolation", t0, t1, self._t, self._bar, *self._parts)
             lanes.add(adjoint.n, self._parts[0], self.y0_bar)
             lanes.add(adjoint.n, self._parts[1], adjoint.bar)
@@ -60,8 +246,8 @@ class RowsAtTimes:
                 left = lanes.count(self.left, lane) - 1
                 lanes.set_count(left, self.left, lane)
 
-    def _find(self, t0, first) -> None:
-        """The next row of each lane; zero for lanes that have none in this step."""
+    def _find(self, t0, first):
+        """The next row of each lane, zero where this step has none; whether there is any."""
         lanes = self.lanes
         self._any.set(0)
         lanes.clear(self.adjoint.n, self._bar)
@@ -73,172 +259,336 @@ class RowsAtTimes:
             time = self.times.read(member, safe)
             inside = (time > lanes.get(t0, lane)) | first(lane)
             with lanes.if_then((row >= 0) & inside):
-                self._take(row, time, member, lane)
-
-    def _take(self, row, time, member, lane) -> None:
-        lanes, n = self.lanes, self.adjoint.n
-        self._any.set(1)
-        lanes.set(time, self._t, lane)
-        start = (row + int(self.adjoint.saving.start)) * n
-        with lanes.loop(n) as i:
-            bar = self.adjoint.row_bars.read(member, start + i)
-            lanes.set(bar, self._bar, lane, i)
-        lanes.set_count(row - 1, self.left, lane)
+                self._any.set(1)
+                lanes.set(time, self._t, lane)
+                start = (row + int(self.adjoint.saving.start)) * self.adjoint.n
+                with lanes.loop(self.adjoint.n) as i:
+                    lanes.set(self.adjoint.row_bars.read(member, start + i), self._bar, lane, i)
+                lanes.set_count(row - 1, self.left, lane)
+        return self._any.get().differs(0)
 
 
-class Adjoint:
-    """What adjoints of fixed and of adaptive steps have in common."""
+class _FixedAdjoint(_Adjoint):
+    """All lanes go through the same steps; of many, only the states of one section are kept."""
 
     def __init__(self, lanes: Lanes, run: Any, active, ranks, rank: int, summed):
-        problem = run.problem
-        self.lanes, self.problem, self.saving, self.run = lanes, problem, run.saving, run
-        self.n = problem.states
-        self.start = Start(lanes, problem, ranks, active)
-        count = len(self.start.arrays) + run.times
-        self.row_bars = Buffer(lanes, lanes.arguments, count, None, ranks[count], 2)
-        self.final_bar = Buffer(lanes, lanes.arguments, count + 1, self.n, ranks[count + 1], 1)
-        self.members = lanes.counters()
-        pieces = transposed_pieces(problem, active, run.saving.times)
-        self.cotangents = [
-            (Totals if one else Cotangent)(
-                lanes, x, Buffer(lanes, lanes.results, i, x.result.size, 1 if one else rank, 1)
-            )
-            for i, (x, one) in enumerate(zip(pieces, (False, *summed), strict=True))
-        ]
-        # The cotangent of the state, and what is left of it by a step.
-        self.bar, self.step_bar = self.cotangents[0].array, self.cotangents[0].step[0]
-        self.k_bar = lanes.array(problem.dense)
-        self.t0, self.t1, self.y = lanes.array(1), lanes.array(1), lanes.array(self.n)
-        # The rates of one step, which follow its state where both are kept.
-        self.rate_size = problem.method.evaluations(run.saving.times) * self.n
-        self.rates = lanes.array(self.rate_size)
-        self.rows = None
-        if run.saving.times:
-            index = count - 1
-            times = Buffer(lanes, lanes.arguments, index, None, ranks[index], 1)
-            self.rows = RowsAtTimes(self, times)
+        super().__init__(lanes, run, active, ranks, rank, summed)
+        count = len(self.start.arrays)
+        self.grid = Buffer(lanes, lanes.arguments, count, None, ranks[count], 1)
+        self.steps = self.grid.size - 1
+        self.entries = _entries(run)
+        few = self.steps <= _most(run, lanes)
+        length = few.choose(self.steps, self._root(self.steps))
+        self.length = (length > 0).choose(length, 1)
+        self.sections = (self.steps + (self.length - 1)) // self.length
 
-    def definitions(self) -> list[Definition]:
-        """Functions that are called beside programs, and that of the loops."""
-        return [*(y for x in self.cotangents for y in x.definitions), self.lanes.finish()]
+    def _root(self, count):
+        """The square root of an integer, rounded up."""
+        guess = self.lanes.variable(1)
+        with self.lanes.while_(lambda: guess.get() * guess.get() < count):
+            guess.set(guess.get() + 1)
+        return guess.get()
 
-    def blocks(self):
-        """For each block of members, the first of them."""
-        lanes, apart = self.lanes, self.lanes.stride * self.lanes.width
-        size = lanes.end - lanes.begin
-        count = (size + (apart - 1)) // apart
-        return lanes.loop(count)
-
-    def _first(self, index):
-        """The first member of a block."""
-        return self.lanes.begin + index * (self.lanes.stride * self.lanes.width)
-
-    def load(self, index) -> None:
-        """The members of a block; where there are too few, the last one more than once."""
+    def write(self) -> None:
         lanes = self.lanes
-        first = self._first(index)
-        last = lanes.end - 1
-        with lanes.loop(lanes.width) as lane:
-            member = lanes.minimum(first + lane, last)
-            lanes.set_count(member, self.members, lane)
-            self.begin(lane, member)
-            self.final_bar.load(self.n, self.bar, lane, member)
-            if self.rows is not None:
-                left = self.rows.times.size - 1
-                lanes.set_count(left, self.rows.left, lane)
-        self.start.prepare()
-        self.inside = lanes.serves(first, lanes.end)
-        for one in self.cotangents[1:]:
-            one.clear()
-
-    @contextmanager
-    def rooms(self, *vectors):
-        """Memory for numbers of vectors; where there is too little, all results are NaN."""
-        lanes = self.lanes
-        taken = [lanes.reserve(x) for x in vectors]
-        missing = [lanes.missing(x) for x, _ in taken]
-        with lanes.if_else(reduce(operator.or_, missing)) as (then, otherwise):
-            with then:
-                self._spoil()
-            with otherwise:
-                yield [room for _, room in taken]
-        for x, _ in taken:
-            lanes.release(x)
-
-    def _spoil(self) -> None:
-        with self.blocks() as index:
+        rooms = self.rooms(self.sections * self.n, self.length * self.entries)
+        with rooms as (starts, inner), self.blocks() as index:
             self.load(index)
-            for one in self.cotangents:
-                one.spoil()
+            self._forward(starts)
+            with lanes.down(self.sections) as section:
+                self._reverse_section(section, starts, inner)
             self.store(index)
 
+    def _kept_step(self, inner, j):
+        return self.lanes.kept(inner, j * self.entries, self.entries)
+
+    def _forward(self, starts) -> None:
+        """Keep the state at the start of each section."""
+        lanes, n = self.lanes, self.n
+        lanes.copy(n, self.start.state, self.y)
+        with lanes.loop(self.sections) as section:
+            with lanes.kept(starts, section * n, n) as start:
+                lanes.copy(n, self.y, start)
+            last = section.equals(self.sections - 1)
+            with lanes.loop(last.choose(0, self.length)) as j:
+                self._step(section * self.length + j, self.rates)
+
+    def _step(self, i, rates) -> None:
+        self._set_times(i)
+        arguments = (self.t0, self.t1, self.y, *self.start.fixed_back)
+        self.lanes.call("plain_step", *arguments, self.step_bar, rates)
+        self.lanes.copy(self.n, self.step_bar, self.y)
+
+    def _set_times(self, i) -> None:
+        for end, array in ((i, self.t0), (i + 1, self.t1)):
+            read_time(self.lanes, self.grid, end, self.members, array)
+
+    def _reverse_section(self, section, starts, inner) -> None:
+        lanes, n = self.lanes, self.n
+        first = section * self.length
+        count = lanes.minimum(self.length, self.steps - first)
+        lanes.copy(n, lanes.recalled(starts, section * n, n), self.y)
+        with lanes.loop(count) as j, self._kept_step(inner, j) as kept:
+            lanes.copy(n, self.y, kept)
+            self._step(first + j, lanes.offset(kept, n))
+        with lanes.down(count) as j:
+            i = first + j
+            self._set_times(i)
+            self._add_rows_at_steps(i)
+            start = i.equals(0)
+            kept = lanes.recalled(inner, j * self.entries, self.entries)
+            rates = lanes.offset(kept, n)
+            self.reverse_step(self.t0, self.t1, kept, rates, lambda lane: start)  # noqa: ARG005
+
+    def _add_rows_at_steps(self, i) -> None:
+        lanes, every = self.lanes, self.saving.every
+        if not every:
+            return
+        with lanes.if_then(((i + 1) % every).equals(0)), lanes.loop(lanes.width) as lane:
+            self.add_row(i // every + int(self.saving.start), lane)
+
+
+class _AdaptiveAdjoint(_Adjoint):
+    """Each lane has its own steps: the accepted ones are listed, and gone through backwards."""
+
+    def __init__(self, lanes: Lanes, run: Any, active, ranks, rank: int, summed):
+        super().__init__(lanes, run, active, ranks, rank, summed)
+        self.control = Control(lanes, run, self.start, ranks)
+        self.tried, self.listed = lanes.counters(), lanes.counters()
+        self.busy, self.any = lanes.counters(), lanes.variable(0)
+        self.most = lanes.variable(0)
+        # Of each step: its two ends, and the state at its beginning.
+        self.entries = self.n + 2
+        self.entry = lanes.array(self.entries)
+
     def begin(self, lane, member) -> None:
-        """Put a member into a lane."""
-        self.start.load(lane, member)
+        self.control.load(lane, member)
+        for counter in (self.tried, self.listed):
+            self.lanes.set_count(0, counter, lane)
 
-    def reverse_step(self, t0, t1, y, rates, first, done=None) -> None:
-        """Go back over one step, of all lanes.
-
-        Args:
-            t0: its beginning.
-            t1: its end.
-            y: the state at its beginning.
-            rates: those of its stages.
-            first: whether it is the first step of a lane, as a function of the lane.
-            done: whether a lane has no step any more, as a function of the lane; `None` for never.
-        """
+    def write(self) -> None:
         lanes = self.lanes
-        if self.rows is not None:
-            lanes.clear(self.problem.dense, self.k_bar)
-            self.rows.collect(t0, t1, first)
-        # What nothing depends on has no derivative, also where that of the step is not finite.
-        dense = [] if self.rows is None else [(self.problem.dense, self.k_bar)]
-        wanted = lanes.nonzero([(self.n, self.bar), *dense])
-        lanes.call(
-            "transposed_step", t0, t1, y, *self.start.fixed_back, rates, self.bar,
-            *([] if self.rows is None else [self.k_bar]),
-            *(array for one in self.cotangents for array in one.step),
-        )  # fmt: skip
-        for one in self.cotangents:
-            totals = isinstance(one, Totals)
-            one.keep(wanted & self.inside if totals else wanted)
-        if done is not None:
-            self._leave(done)
-        lanes.copy(self.n, self.step_bar, self.bar)
-        if self.rows is not None:
-            lanes.add(self.n, self.rows.y0_bar, self.bar)
-        for one in self.cotangents[1:]:
-            one.add()
-
-    def _leave(self, done) -> None:
-        """What a step adds to lanes that are done is nothing, whatever their equations give."""
-        lanes = self.lanes
-        with lanes.loop(lanes.width) as lane, lanes.if_then(done(lane)):
-            lanes.copy_lane(self.n, self.bar, self.step_bar, lane)
-            for one in self.cotangents[1:]:
-                one.leave(lane)
+        size = self.run.max_steps * self.entries
+        with self.rooms(size) as (log,), self.blocks() as index:
+            self.load(index)
+            self._forward(log)
             if self.rows is not None:
-                with lanes.loop(self.n) as i:
-                    lanes.set(0.0, self.rows.y0_bar, lane, i)
+                self.rows.skip_unreached(self.control.step.t0)
+            self.most.set(0)
+            with lanes.loop(lanes.width) as lane:
+                count, most = lanes.count(self.listed, lane), self.most.get()
+                self.most.set((count > most).choose(count, most))
+            with lanes.loop(self.most.get()) as i:
+                self._reverse(i, log)
+            self._add_rows_of_no_steps()
+            self.store(index)
 
-    def add_row(self, row, lane) -> None:
-        """Add the cotangent of a saved state to that of a lane's state."""
-        lanes = self.lanes
-        member, start = lanes.count(self.members, lane), row * self.n
-        with lanes.loop(self.n) as i:
-            more = self.row_bars.read(member, start + i)
-            total = lanes.get(self.bar, lane, i) + more
-            lanes.set(total, self.bar, lane, i)
-
-    def store(self, index) -> None:
-        """Write the results of a block."""
+    def _forward(self, log) -> None:
         lanes = self.lanes
         with lanes.loop(lanes.width) as lane:
-            if self.saving.start:
-                self.add_row(0, lane)
-            member = lanes.count(self.members, lane)
-            for one in self.cotangents:
-                one.store(lane, member)
-        block = self._first(index) // lanes.width
-        for one in self.cotangents:
-            one.store_block(block)
+            lanes.set_count(self.control.unfinished(lane).as_integer(), self.busy, lane)
+        self.control.begin_steps(self._is_busy)
+        with lanes.while_(self._any_busy):
+            self.control.advance()
+            with lanes.loop(lanes.width) as lane, lanes.if_then(self._is_busy(lane)):
+                self._proceed(log, lane)
+            self.control.begin_after_jumps(self.any)
+
+    def _is_busy(self, lane):
+        return self.lanes.count(self.busy, lane).differs(0)
+
+    def _any_busy(self):
+        lanes = self.lanes
+        self.any.set(0)
+        with lanes.loop(lanes.width) as lane:
+            self.any.set(self.any.get() | lanes.count(self.busy, lane))
+        return self.any.get().differs(0)
+
+    def _proceed(self, log, lane) -> None:
+        lanes, control = self.lanes, self.control
+        with lanes.if_then(control.accepted(lane)):
+            count = lanes.count(self.listed, lane)
+            with lanes.kept(log, count * self.entries, self.entries) as place:
+                lanes.copy_lane(1, control.step.t0, place, lane)
+                lanes.copy_lane(1, control.step.t1, lanes.offset(place, 1), lane)
+                state = lanes.offset(place, 2)
+                lanes.copy_lane(self.n, control.step.y0, state, lane)
+            lanes.set_count(count + 1, self.listed, lane)
+        control.proceed(lane)
+        tried = lanes.count(self.tried, lane) + 1
+        lanes.set_count(tried, self.tried, lane)
+        more = tried < self.run.max_steps
+        on = control.unfinished(lane) & ~control.failed(lane)
+        lanes.set_count((on & more).as_integer(), self.busy, lane)
+
+    def _reverse(self, turn, log) -> None:
+        """Go back over the last step of each lane that is not done yet.
+
+        A lane that is done goes over a step of no length, which leaves its cotangents as they are.
+        """
+        lanes = self.lanes
+        with lanes.loop(lanes.width) as lane:
+            index = self._index(turn, lane)
+            safe = (index < 0).choose(0, index)
+            place = lanes.recalled(log, safe * self.entries, self.entries)
+            lanes.copy_lane(self.entries, place, self.entry, lane)
+            with lanes.if_then(index < 0):
+                for end in (self.entry, lanes.offset(self.entry, 1)):
+                    lanes.copy_lane(1, self.control.begin, end, lane)
+                lanes.copy_lane(self.n, self.start.state, lanes.offset(self.entry, 2), lane)
+            with lanes.if_then(index >= 0):
+                self._add_row_of_step(index, lane)
+        t0, t1, y = (lanes.offset(self.entry, i) for i in range(3))
+        lanes.call("plain_step", t0, t1, y, *self.start.fixed_back, self.step_bar, self.rates)
+        self.reverse_step(
+            t0,
+            t1,
+            y,
+            self.rates,
+            lambda lane: self._index(turn, lane).equals(0),
+            lambda lane: self._index(turn, lane) < 0,
+        )
+
+    def _add_rows_of_no_steps(self) -> None:
+        """Where a run ends where it begins, all rows at given times are its start."""
+        lanes = self.lanes
+        if self.rows is None:
+            return
+        size = self.rows.times.size
+        with lanes.loop(lanes.width) as lane:
+            begin, end = lanes.get(self.control.begin, lane), lanes.get(self.control.end, lane)
+            with lanes.if_then(begin >= end), lanes.loop(size) as i:
+                self.add_row(i + int(self.saving.start), lane)
+
+    def _index(self, turn, lane):
+        return self.lanes.count(self.listed, lane) - 1 - turn
+
+    def _add_row_of_step(self, index, lane) -> None:
+        every = self.saving.every
+        if every:
+            with self.lanes.if_then(((index + 1) % every).equals(0)):
+                self.add_row(index // every + int(self.saving.start), lane)
+
+
+class _Product(NamedTuple):
+    """Factors that a step gives, by their arrays; the left one is transposed."""
+
+    rank: Rank
+    left: Any
+    right: Any
+
+
+class _Cotangent:
+    """The cotangent of one argument, for each lane; steps add `pieces` to it."""
+
+    def __init__(self, lanes: Lanes, pieces: Pieces, out: Buffer):
+        self.lanes, self.pieces, self.out = lanes, pieces, out
+        sizes = [math.prod(x) for x in pieces.shapes]
+        # What one step gives.
+        self.step = [lanes.array(x) for x in sizes]
+        self._sizes = sizes
+        self._rest = sizes[0] if pieces.rest else 0
+        factors = iter(self.step[1:] if pieces.rest else self.step)
+        self._products = [_Product(x, next(factors), next(factors)) for x in pieces.ranks]
+        # Functions that add the products.
+        self.definitions: list[Definition] = []
+        self._reserve()
+
+    def _reserve(self) -> None:
+        self.array = self.lanes.array(self.pieces.result.size)
+
+    def keep(self, wanted) -> None:
+        """Make nothing of what the step gives in all other lanes."""
+        for size, array in zip(self._sizes, self.step, strict=True):
+            self.lanes.keep(size, array, wanted)
+
+    def leave(self, lane) -> None:
+        """Make nothing of what the step gives in one lane."""
+        lanes = self.lanes
+        for size, array in zip(self._sizes, self.step, strict=True):
+            with lanes.loop(size) as i:
+                lanes.set(0.0, array, lane, i)
+
+    def clear(self) -> None:
+        """Make it zero."""
+        self.lanes.clear(self.pieces.result.size, self.array)
+
+    def add(self) -> None:
+        """Add what the step gives."""
+        lanes, at = self.lanes, 0
+        for start, stop in self.pieces.rest:
+            source = lanes.offset(self.step[0], at)
+            lanes.add(stop - start, source, lanes.offset(self.array, start))
+            at += stop - start
+        for one in self._products:
+            function = product_onto(one.rank, lanes.width, lanes.dtype)
+            self.definitions.append(function)
+            target = lanes.offset(self.array, one.rank.start)
+            lanes.call(function.name, one.left, one.right, target)
+
+    def spoil(self) -> None:
+        """Make it not a number."""
+        self.lanes.clear(self.pieces.result.size, self.array, math.nan)
+
+    def store(self, lane, member) -> None:
+        """Write that of a lane as that of a member."""
+        self.out.store(self.pieces.result.size, self.array, lane, member)
+
+    def store_block(self, block) -> None:
+        """Write what belongs to a block of members."""
+
+
+class _Totals(_Cotangent):
+    """The cotangent of an argument that all members share, summed over the lanes of a block.
+
+    Where all weights of a network are one argument, that of each member would fill the memory.
+    """
+
+    def _reserve(self) -> None:
+        lanes, wide = self.lanes, self.lanes.register_width
+        self.array = lanes.array(self._rest)
+        self._sums = [Total(x, lanes.width, wide) for x in self.pieces.ranks]
+        self._rooms = [
+            (lanes.array(-(-x.turned // lanes.width)), lanes.array(-(-x.size // lanes.width)))
+            for x in self._sums
+        ]
+
+    def clear(self) -> None:
+        lanes = self.lanes
+        lanes.clear(self._rest, self.array)
+        for one, (_, sums) in zip(self._sums, self._rooms, strict=True):
+            lanes.clear(-(-one.size // lanes.width), sums)
+
+    def add(self) -> None:
+        lanes = self.lanes
+        if self._rest:
+            lanes.add(self._rest, self.step[0], self.array)
+        parts = zip(self._products, self._sums, self._rooms, strict=True)
+        for one, total, (turned, sums) in parts:
+            self.definitions.append(total_function(total, lanes.dtype))
+            lanes.call(total.name, one.left, one.right, turned, sums)
+
+    def spoil(self) -> None:
+        lanes = self.lanes
+        rooms = zip(self._sums, self._rooms, strict=True)
+        sums = [(-(-one.size // lanes.width), room) for one, (_, room) in rooms]
+        for size, array in [(self._rest, self.array), *sums]:
+            lanes.clear(size, array, math.nan)
+
+    def store(self, lane, member) -> None:
+        pass
+
+    def store_block(self, block) -> None:
+        lanes, at = self.lanes, 0
+        for start, stop in self.pieces.rest:
+            with lanes.loop(stop - start) as i:
+                total = lanes.total(self.array, i + at)
+                self.out.write(total, block, i + start)
+            at += stop - start
+        for rank, (_, sums) in zip(self.pieces.ranks, self._rooms, strict=True):
+            columns = padded(rank.columns, lanes.register_width)
+            with lanes.loop(rank.rows) as i, lanes.loop(rank.columns) as j:
+                source = i * columns + j
+                target = i * rank.columns + (j + rank.start)
+                place = lanes.place(lanes.scalar, sums, source)
+                self.out.write(lanes.read(place), block, target)

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxdae.derivatives.batch_axes import Axes
+from jaxdae.derivatives.primitives import Axes
 from jaxdae.kernels.integration.run import lowered, native_integration, Run
 from jaxdae.kernels.launch.platforms import CUDA, device_kernel
 

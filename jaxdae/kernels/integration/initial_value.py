@@ -1,21 +1,22 @@
-"""Initial value problems as scalar programs: right-hand side, projection, and their derivatives."""
+"""Initial value problems as scalar programs: right-hand side, projection, steps, derivatives."""
 
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
+import diffrax
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.flatten_util import ravel_pytree
 
+from jaxdae.derivatives.primitives import replaced
 from jaxdae.derivatives.user_rules import OwnRule
-from jaxdae.kernels.graph.dense_products import LARGE
-from jaxdae.kernels.tracing.common_factors import regrouped
-from jaxdae.kernels.tracing.invariants import parted
-from jaxdae.kernels.tracing.open_loops import with_open_loops
+from jaxdae.kernels.graph.array_calls import LARGE
 from jaxdae.kernels.tracing.product_parts import assembled, factored, Pieces
-from jaxdae.kernels.tracing.subprograms import call, Shared, Subprogram, subprogram
-from jaxdae.kernels.tracing.trace import scalarize, UnsupportedOperationError
+from jaxdae.kernels.tracing.rewriting import parted, regrouped
+from jaxdae.kernels.tracing.subprograms import call, Shared, Subprogram
+from jaxdae.kernels.tracing.trace import scalarize, subprogram, UnsupportedOperationError
 
 # States of up to this many numbers are kept in registers.
 _IN_REGISTERS = 8
@@ -42,7 +43,7 @@ class Step(NamedTuple):
     dense: Callable[[], Any]
 
 
-class Parted(NamedTuple):
+class _Parted(NamedTuple):
     """A function of time, state and parameters in two programs.
 
     Args:
@@ -62,13 +63,8 @@ class Parted(NamedTuple):
         return assembled(call(self.rest, *varying, *parameters, prepared), self.pieces)
 
 
-class Rate(NamedTuple):
-    """`dy/dt = rate(t, y)` with the parameters that it was given.
-
-    Args:
-        function: `f(t, y, *parameters)`.
-        parameters: numbers.
-    """
+class _Rate(NamedTuple):
+    """`dy/dt = rate(t, y)` with the parameters that it was given."""
 
     function: Callable
     parameters: tuple
@@ -207,7 +203,9 @@ class InitialValueProblem:
 
         moves = [self.parameters[i] for i in active]
         # A step that is more than evaluations is differentiated at once.
-        method = self.method if self.method.evaluates_only else StepsAlong(self, active, directions)
+        method = (
+            self.method if self.method.evaluates_only else _StepsAlong(self, active, directions)
+        )
         more = [jax.ShapeDtypeStruct((directions, *x.shape), x.dtype) for x in moves]
         return InitialValueProblem(
             beside(self.rhs), n * (1 + directions), (*self.parameters, *more), method,
@@ -238,12 +236,12 @@ class InitialValueProblem:
         every = {f"rhs_{self.states}": self.rhs, f"project_{self.states}": self.project}
         return {name: x for name, x in every.items() if x is not None}
 
-    def _forward(self) -> list[Parted]:
+    def _forward(self) -> list[_Parted]:
         """Right-hand side and projection."""
         kinds = ("t", "y", *self.parameters)
         return [self._parted(name, f, kinds, 2, True) for name, f in self._functions().items()]
 
-    def _backward(self, active: tuple[int, ...] | None) -> list[Parted]:
+    def _backward(self, active: tuple[int, ...] | None) -> list[_Parted]:
         """The same of their derivatives in reverse mode, by the state and active parameters."""
         if active is None:
             return []
@@ -263,8 +261,8 @@ class InitialValueProblem:
             for name, f in self._functions().items()
         ]
 
-    def _parted(self, name: str, function: Callable, kinds, varying: int, signed=False) -> Parted:
-        def make() -> Parted:
+    def _parted(self, name: str, function: Callable, kinds, varying: int, signed=False) -> _Parted:
+        def make() -> _Parted:
             shapes = self.shapes(*kinds)
             traced = scalarize(function, *shapes, varying=varying, loops=True, signed=signed)
             program, pieces = factored(traced)
@@ -272,7 +270,7 @@ class InitialValueProblem:
             shared = regrouped(program) if few and self.dtype == np.float64 else program
             first, rest = parted(shared, varying)
             numbers = tuple(range(len(self.parameters)))
-            return Parted(
+            return _Parted(
                 Subprogram(f"prepare_{name}", first, parameters=numbers),
                 Subprogram(name, rest, parameters=(*[None] * varying, *numbers, None)),
                 pieces,
@@ -336,7 +334,7 @@ class InitialValueProblem:
         if self.method.evaluates_only and not open_ended:
             program = scalarize(function, *shapes, loops=True)
         else:
-            program = with_open_loops(function, *shapes)
+            program = scalarize(function, *shapes, loops=True, open_ended=True)
         return Subprogram(name, program, parameters=self._numbers(kinds))
 
     def _numbers(self, kinds) -> tuple[int | None, ...]:
@@ -345,11 +343,7 @@ class InitialValueProblem:
         return tuple(known.get(id(x)) for x in kinds)
 
     def shared(self, ranks: tuple[int, ...]) -> Shared:
-        """Large parameters that all members share, which kernels read where they are.
-
-        Args:
-            ranks: axes of the batch in the state, and in each parameter.
-        """
+        """Large parameters that all members share, which kernels read where they are."""
         sizes = [int(np.prod(x.shape)) for x in self.parameters]
         pairs = zip(sizes, ranks[1 : 1 + len(sizes)], strict=True)
         return frozenset(i for i, (size, rank) in enumerate(pairs) if size >= LARGE and not rank)
@@ -367,14 +361,8 @@ class InitialValueProblem:
         ]
 
 
-class StepsAlong(NamedTuple):
-    """Steps of states with their derivatives: those of a method, each differentiated at once.
-
-    Args:
-        base: the problem without derivatives.
-        active: numbers of its parameters that vary.
-        directions: how many there are.
-    """
+class _StepsAlong(NamedTuple):
+    """Steps of states with their derivatives: those of a method, each differentiated at once."""
 
     base: InitialValueProblem
     active: tuple[int, ...]
@@ -442,7 +430,295 @@ class StepsAlong(NamedTuple):
         return self.base.method.error_order()
 
 
-def replaced(values, at, others) -> list:
-    """Values, some of them replaced by others."""
-    changed = dict(zip(at, others, strict=True))
-    return [changed.get(i, x) for i, x in enumerate(values)]
+# Programs of steps, which the loops over steps call by their names.
+
+
+def fixed_step_programs(problem: InitialValueProblem, dense: bool) -> list[Subprogram]:
+    """Programs of a run with fixed steps: `begin`, `step`, and `interpolate` for dense output."""
+
+    def step(t0, t1, y0, carry, *arguments):
+        result = _step(problem, t0, t1, y0, carry, arguments)
+        return result.y1, result.carry, *_dense(result, dense)
+
+    return problem.once(
+        ("fixed", dense),
+        lambda: [
+            *problem.preparations(),
+            *_beginning(problem),
+            problem.program("step", step, "t", "t", "y", "c", *problem.arguments()),
+            *_interpolation(problem, dense),
+        ],
+    )
+
+
+def _beginning(problem: InitialValueProblem) -> list[Subprogram]:
+    """What a step that follows no other one takes over from a step before, as a program."""
+    if not problem.carried:
+        return []
+
+    def begin(t0, y0, *arguments):
+        return problem.method.init(_rate(problem, arguments), t0, y0)
+
+    return [problem.program("begin", begin, "t", "y", *problem.arguments())]
+
+
+def adaptive_step_programs(
+    problem: InitialValueProblem, given_first: bool, dense: bool, step_ends: bool = False
+) -> list[Subprogram]:
+    """Programs of a run with adaptive steps: `start`, `advance` and `interpolate`.
+
+    Where steps end at given times also `begin`, as after these the right-hand side may have jumped;
+    where an event may end the run, its `value`, and `fall`, which locates it in a step.
+    """
+    kept = dense or problem.event is not None
+
+    def make():
+        times, control = ["t"] * (2 + given_first), control_shape(problem)
+        arguments = problem.arguments()
+        start, advance = _start(problem, given_first), _advance(problem, kept)
+        return [
+            *problem.preparations(),
+            problem.program("start", start, *times, "y", *arguments),
+            problem.program("advance", advance, *"tttt", control, "y", "c", *arguments),
+            *(_beginning(problem) if step_ends else []),
+            *_interpolation(problem, dense),
+            *_event(problem),
+        ]
+
+    return problem.once(("adaptive", given_first, dense, step_ends), make)
+
+
+def _event(problem: InitialValueProblem) -> list[Subprogram]:
+    """Value of the function of an event; from what a step gives, time and state where it falls."""
+    event, count = problem.event, len(problem.parameters)
+    if event is None:
+        return []
+
+    def value(t, y, *arguments):
+        return jnp.asarray(event.value(t, y, *arguments[:count]), problem.dtype)
+
+    def fall(t0, t1, y0, y1, dense, *arguments):
+        state = partial(_between, problem, t0, t1, y0, y1, dense)
+        t = event.fall(lambda t: value(t, state(t), *arguments), t0, t1)
+        return t, state(t)
+
+    arguments = problem.arguments()
+    return [
+        problem.program("value", value, "t", "y", *arguments),
+        problem.program("fall", fall, *"ttyyd", *arguments, open_ended=True),
+    ]
+
+
+def adjoint_programs(
+    problem: InitialValueProblem, active: tuple[int, ...], dense: bool
+) -> tuple[list[Subprogram], tuple[Pieces, ...]]:
+    """Programs of the adjoint: `plain_step`, `transposed_step`, `transposed_interpolation`.
+
+    The first gives the state at the end of a step and the rates of its first evaluations, which the
+    second takes; this one gives pieces of the cotangents of the state and of active parameters,
+    which are returned, too.
+    """
+    key = ("adjoint", active, dense)
+    return problem.once(key, lambda: _adjoint(problem, active, dense))
+
+
+def _adjoint(problem: InitialValueProblem, active: tuple[int, ...], dense: bool):
+    problem.check_memory()
+    used, kinds = problem.method.evaluations(dense), ("t", "t", "y", *problem.arguments(active))
+    count = len(kinds) - 3
+
+    def plain_step(t0, t1, y, *arguments):
+        rates = []
+
+        def rate(*x):
+            rates.append(_rate(problem, arguments)(*x))
+            return rates[-1]
+
+        y1 = _step(problem, t0, t1, y, None, arguments, rate if used else None).y1
+        return y1, jnp.reshape(jnp.stack(rates[:used]) if used else y[:0], (used, y.size))
+
+    def transposed_step(t0, t1, y, *rest):
+        arguments, rates, bars = rest[:count], rest[count], rest[count + 1 :]
+
+        def run(y, *some):
+            # They need not be computed again: an evaluation of which nothing depends has none.
+            known, given_now = iter(rates), replaced(arguments, active, some)
+            rate = _derivable_rate(problem, active, given_now, known)
+            result = _step(problem, t0, t1, y, None, given_now, rate, active)
+            return (result.y1, *_dense(result, dense))
+
+        _, pull = jax.vjp(run, y, *(arguments[i] for i in active))
+        return pull(bars)
+
+    rates = jax.ShapeDtypeStruct((used, problem.states), problem.dtype)
+    transposed = problem.program(
+        "transposed_step", transposed_step, *kinds, rates, "y", *"d" * dense
+    )
+    transposed.program, pieces = factored(transposed.program)
+    programs = [
+        *problem.preparations(active),
+        problem.program("plain_step", plain_step, *kinds),
+        transposed,
+        *([_transposed_interpolation(problem)] if dense else []),
+    ]
+    return programs, pieces
+
+
+def _rate(problem: InitialValueProblem, arguments) -> Callable:
+    """`rate(t, y)` from parameters and what is prepared of them."""
+    if problem.method.evaluates_only:
+        function = problem.function(0)
+        return lambda t, y: function(t, y, *arguments)
+    return _Rate(problem.rhs, arguments[: len(problem.parameters)])
+
+
+def _derivable_rate(problem: InitialValueProblem, active, arguments, known) -> Callable:
+    """The same with a derivative; `known` are the values of the first evaluations."""
+    if not problem.method.evaluates_only:
+        return _rate(problem, arguments)
+    function = problem.derivable(0, active)
+    return lambda t, y: function(next(known, jnp.zeros_like(y)), t, y, *arguments)
+
+
+def _step(
+    problem: InitialValueProblem, t0, t1, y0, carry, arguments, rate=None, active=None
+) -> Any:
+    """A step that ends on the constraints where the problem has a projection."""
+    if isinstance(problem.method, _StepsAlong):
+
+        def base_step(y, parameters):
+            result = _step(problem.method.base, t0, t1, y, None, parameters)
+            return result.y1, result.error(), result.dense()
+
+        y1, error, dense = problem.method.step(base_step, y0, arguments)
+        return Step(y1.ravel(), lambda: error.ravel(), y0[:0], lambda: dense)
+    rate = _rate(problem, arguments) if rate is None else rate
+    carry = carry if problem.carried else None
+    result = problem.method.step(rate, t0, t1, y0, carry, problem.each)
+    y1 = _projected(problem, active, t1, result.y1, arguments)
+    return result._replace(y1=y1, carry=result.carry[: problem.carried])
+
+
+def _dense(result, wanted: bool) -> list:
+    return [result.dense()] if wanted else []
+
+
+def _projected(problem: InitialValueProblem, active, t, y, arguments):
+    if problem.project is None:
+        return y
+    if not problem.method.evaluates_only:  # its programs are traced as wholes
+        return problem.project(t, y, *arguments[: len(problem.parameters)])
+    if active is None:
+        return problem.function(1)(t, y, *arguments)
+    return problem.derivable(1, active)(None, t, y, *arguments)
+
+
+def _interpolation(problem: InitialValueProblem, dense: bool) -> list[Subprogram]:
+    if not dense:
+        return []
+    return [problem.program("interpolate", lambda *x: _between(problem, *x), *"ttyydt")]
+
+
+def _between(problem: InitialValueProblem, t0, t1, y0, y1, dense, t):
+    """State at a time in a step."""
+    y = problem.method.interpolate(t0, t1, y0, y1, dense, t)
+    return y if problem.between is None else problem.between(t1, t, y0, y1, y)
+
+
+def _transposed_interpolation(problem: InitialValueProblem) -> Subprogram:
+    """Dense output, transposed: from a saved state's cotangent to those of what it is made of."""
+
+    def transposed(t0, t1, t, y_bar):
+        def interpolate(y0, y1, dense):
+            return _between(problem, t0, t1, y0, y1, dense, t)
+
+        return jax.linear_transpose(interpolate, *problem.shapes(*"yyd"))(y_bar)
+
+    return problem.program("transposed_interpolation", transposed, *"ttty")
+
+
+def control_shape(problem: InitialValueProblem) -> jax.ShapeDtypeStruct:
+    """Of the state of the step size controller, as one array."""
+    leaves = jax.tree.leaves(_control_states(problem))
+    return jax.ShapeDtypeStruct((len(leaves),), problem.dtype)
+
+
+def _control_states(problem: InitialValueProblem):
+    primal = problem.primal
+
+    def state(t0, t1, y, *parameters):
+        return _started(primal, t0, t1, t1, y, parameters)[1]
+
+    return jax.eval_shape(state, *primal.shapes(*"tty", *primal.parameters))
+
+
+def _start(problem: InitialValueProblem, given_first: bool) -> Callable:
+    """End of the first step, state of the controller, what the first step is given."""
+
+    def start(t0, end, *rest):
+        dt, (y, *arguments) = (rest[0], rest[1:]) if given_first else (None, rest)
+        t1, state = _started(problem, t0, end, dt, y, arguments)
+        none = jnp.zeros(0, problem.dtype)
+        carry = problem.method.init(_rate(problem, arguments), t0, y) if problem.carried else none
+        return jnp.minimum(t1, end), _packed(state, problem.dtype), carry
+
+    return start
+
+
+def _started(problem: InitialValueProblem, t0, end, dt, y, arguments):
+    # Of a varied problem the first states alone decide; their rate is had by its own program.
+    primal = problem.primal
+    parameters, rate = arguments[: len(primal.parameters)], primal.undivided_rate()
+
+    def field(t, tree, args):
+        del args
+        return problem.unravel(rate(t, ravel_pytree(tree)[0], *parameters))
+
+    func = lambda terms, t, y, args: terms.vf(t, y, args)  # noqa: E731
+    # Diffrax, too, hands over a wrapped term.
+    wrapped, y0 = diffrax.MultiTerm(diffrax.ODETerm(field)), problem.unravel(y[: primal.states])
+    order = problem.method.error_order()
+    return problem.controller(*parameters).init(wrapped, t0, end, y0, dt, None, func, order)
+
+
+def _advance(problem: InitialValueProblem, dense: bool) -> Callable:
+    """One adaptive step.
+
+    From its two ends, the end of the run, the time from which on a step reaches that end, the
+    controller's state, the state and its carry: whether it is kept (1 or 0) and the controller's
+    result code; the ends of the next step; the controller's state; and what a step gives.
+    """
+    shapes, n = _control_states(problem), problem.primal.states
+    count, dtype = len(problem.primal.parameters), problem.dtype
+
+    def advance(t0, t1, end, floor, control, y0, carry, *arguments):
+        outcome = _step(problem, t0, t1, y0, carry, arguments)
+        error = jnp.broadcast_to(outcome.error(), y0.shape)
+        error = jnp.where(jnp.isnan(error), jnp.inf, error)
+        before, after, error = (problem.unravel(x[:n]) for x in (y0, outcome.y1, error))
+        controller, order = problem.controller(*arguments[:count]), problem.method.error_order()
+        keep, t_next0, t_next1, _, state, result = controller.adapt_step_size(
+            t0, t1, before, after, None, error, order, _unpacked(control, shapes)
+        )
+        t_next0 = jnp.minimum(t_next0, end)
+        clipped = jnp.where(keep, end, t_next0 + 0.5 * (end - t_next0))
+        t_next1 = jnp.where(t_next1 > floor, clipped, t_next1)
+        code, kept = (jnp.asarray(x).astype(dtype) for x in (result._value, keep))
+        summary = (kept, code, t_next0, t_next1)
+        return (*summary, _packed(state, dtype), outcome.y1, outcome.carry, *_dense(outcome, dense))
+
+    return advance
+
+
+def _packed(state, dtype):
+    leaves = [jnp.asarray(x).astype(dtype) for x in jax.tree.leaves(state)]
+    return jnp.stack(leaves) if leaves else jnp.zeros(0, dtype)
+
+
+def _unpacked(packed, shapes):
+    leaves, structure = jax.tree.flatten(shapes)
+    results = [
+        packed[i] != 0 if x.dtype == np.bool_ else packed[i].astype(x.dtype)
+        for i, x in enumerate(leaves)
+    ]
+    return jax.tree.unflatten(structure, results)

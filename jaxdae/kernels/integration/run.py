@@ -1,25 +1,45 @@
-"""Integrations from start to end as native kernels that JAX can compile and batch."""
+"""Native integrations that JAX can compile, batch and differentiate, in both modes.
 
+Kernels make derivatives by start and parameters, to every order; what no kernel has is made by the
+plain program.
+"""
+
+from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.interpreters import ad, mlir
 
-from jaxdae.derivatives.batch_axes import Axes
-from jaxdae.derivatives.device_axes import results
-from jaxdae.derivatives.functions import Function
-from jaxdae.derivatives.primitives import primitive
-from jaxdae.kernels.emission.array_functions import library
-from jaxdae.kernels.integration.initial_value import InitialValueProblem
-from jaxdae.kernels.integration.saving import Saving, Summary
-from jaxdae.kernels.integration.step_programs import (
-    adaptive_step_programs,
-    fixed_step_programs,
+from jaxdae.derivatives.functions import along, evaluate, Function
+from jaxdae.derivatives.primitives import (
+    along_new_axis,
+    Axes,
+    broadcast_along,
+    primitive,
+    pushed,
+    results,
+    stacked,
+    summed,
+    varying_together,
+    with_new_axis,
 )
-from jaxdae.kernels.launch.platforms import on_platforms, Platform, Work
+from jaxdae.errors import BackendError
+from jaxdae.kernels.emission.array_functions import library
+from jaxdae.kernels.integration.adjoint import adjoint_steps, kept_numbers
+from jaxdae.kernels.integration.arguments import Saving, Summary
+from jaxdae.kernels.integration.initial_value import (
+    adaptive_step_programs,
+    adjoint_programs,
+    fixed_step_programs,
+    InitialValueProblem,
+)
+from jaxdae.kernels.integration.steps import loops
+from jaxdae.kernels.launch.platforms import on_platforms, Platform, PLATFORMS, Work
 from jaxdae.kernels.llvm.batch_loops import Lanes
 from jaxdae.kernels.llvm.module import Definition
 from jaxdae.kernels.tracing.subprograms import called, Subprogram
+from jaxdae.kernels.tracing.trace import UnsupportedOperationError
 
 AT_EVENTS = "of a run that an event ends, times depend on what is differentiated by."
 TIMES = "derivatives by times (t0, t1, dt, SaveAt(ts=...)) are those of the plain program."
@@ -90,15 +110,7 @@ class Run(NamedTuple):
 
 
 class _Varied(NamedTuple):
-    """A run by JAX of states with their derivatives in some directions.
-
-    Args:
-        plain: the run of the states alone.
-        states: their number.
-        parameters: their number.
-        active: numbers of the parameters that vary.
-        directions: how many there are.
-    """
+    """A run by JAX of states with their derivatives in some directions."""
 
     plain: Function
     states: int
@@ -135,7 +147,7 @@ def varied(run: Run, active: tuple[int, ...], directions: int) -> Run:
     return more._replace(plain=Function(with_directions, shapes, pushed=True))
 
 
-def work(programs, loops: list[Definition], lanes: Lanes, axes: Axes, run: Run) -> Work:
+def _work(programs, body: list[Definition], lanes: Lanes, axes: Axes, run: Run) -> Work:
     """What is launched: loops, and the programs that they call."""
     shared = run.problem.shared(axes.ranks())
     functions = library(programs, lanes.width, lanes.dtype, lanes.register_width, shared)
@@ -144,7 +156,7 @@ def work(programs, loops: list[Definition], lanes: Lanes, axes: Axes, run: Run) 
     numbers = (run.rows, run.max_steps, run.given_first, run.step_ends)
     about = f"{run.saving} {numbers} {axes.batched}"
     text = "\n".join([about, *content])
-    return Work([*functions, *loops], axes, text, lanes.width)
+    return Work([*functions, *body], axes, text, lanes.width)
 
 
 # The run itself.
@@ -156,13 +168,443 @@ def _shapes(*arguments, run: Run, axes: Axes):
 
 def lowered(platform: Platform, ctx, *arguments, run: Run, axes: Axes):
     """A run on a platform, by the context of its lowering: what the platform makes of it."""
-    if run.adaptive:
-        from jaxdae.kernels.integration.adaptive_steps import adaptive_steps as loops
-    else:
-        from jaxdae.kernels.integration.fixed_steps import fixed_steps as loops
     lanes = platform.writer(run.problem.dtype, axes, ctx)
+    return platform.launch(ctx, arguments, work(run, lanes, axes))
+
+
+def work(run: Run, lanes: Lanes, axes: Axes) -> Work:
+    """What is launched for a run."""
     body = loops(run, lanes, axes.ranks(), axes.rank)
-    return platform.launch(ctx, arguments, work(run.programs(), [body], lanes, axes, run))
+    return _work(run.programs(), [body], lanes, axes, run)
 
 
 native_integration = primitive("native_integration", _shapes, lowerings=on_platforms(lowered))
+
+
+def integrate(run: Run, y0, parameters, times) -> list[jax.Array]:
+    """Integrate an initial value problem by a native kernel.
+
+    It can be compiled, batched and differentiated in both modes and to every order: by start and
+    parameters with kernels, by times with the plain program.
+
+    Args:
+        run: what is integrated and saved.
+        y0: start, shape (n,).
+        parameters: of the shapes that the problem names.
+        times: the ends of fixed steps; or, for adaptive ones, the two ends of the run, the time
+            from which on a step reaches the end, the length of the first step where it is given,
+            and times at which steps end where there are any (`step_ends`); then the times to save,
+            where there are any. Increasing.
+
+    Returns:
+        The saved states (rows, n), the final one (n,), and with adaptive steps also the times of
+        the rows, infinite where they were not reached, and a `Summary`.
+    """
+    arguments = [jnp.asarray(x, run.problem.dtype) for x in (y0, *parameters, *times)]
+    axes = Axes((), (False,) * len(arguments))
+    return native_integration.bind(*varying_together(arguments), run=run, axes=axes)
+
+
+# Derivatives along directions, in forward mode.
+
+
+def _step_aside(run: Run, reason) -> None:
+    """Refuse the plain program where kernels alone were asked for."""
+    if run.strict or run.plain is None:
+        raise BackendError(
+            f"the run has a native kernel, but not this derivative: {reason} "
+            "Use simulate(..., backend='auto') or backend='plain'."
+        )
+
+
+def _start_and(active: tuple[int, ...]) -> tuple[int, ...]:
+    """Start and parameters among the arguments of a run."""
+    return (0, *(1 + i for i in active))
+
+
+def _argument_count(run: Run) -> int:
+    """Start, parameters and times."""
+    return 1 + len(run.problem.parameters) + run.times
+
+
+def _moving(run: Run, tangents):
+    """Numbers of the parameters that change, and whether times do."""
+    count = 1 + len(run.problem.parameters)
+    active = tuple(i for i, x in enumerate(tangents[1:count]) if type(x) is not ad.Zero)
+    timed = any(type(x) is not ad.Zero for x in tangents[count : _argument_count(run)])
+    if timed:
+        _step_aside(run, TIMES)
+    return active, timed
+
+
+# The derivative of the run.
+
+
+def _jvp(primals, tangents, *, run: Run, axes: Axes):
+    result = native_integration.bind(*primals, run=run.beside_derivative(), axes=axes)
+    active, timed = _moving(run, tangents)
+    if run.once:
+        _step_aside(run, run.own_rule)
+    ends_by_event = run.problem.event is not None
+    if ends_by_event:
+        _step_aside(run, AT_EVENTS)
+    if timed or run.once or ends_by_event:
+        assert run.plain is not None
+        return result, along(run.plain, primals, tangents, axes)
+    moves = [ad.instantiate_zeros(tangents[0]), *(tangents[1 + i] for i in active)]
+    flags = [axes.batched[i] for i in _start_and(active)]
+    moves = [
+        jnp.expand_dims(x, axes.rank if has else 0) for x, has in zip(moves, flags, strict=True)
+    ]
+    more = Axes(axes.shape, (*axes.batched, *flags))
+    integrated = _tangents.bind(*primals, *moves, run=run, axes=more, active=active, directions=1)
+    rest = [ad.Zero(jax.typeof(x).to_tangent_aval()) for x in result[2:]]
+    return result, [*(jnp.squeeze(x, axes.rank) for x in integrated), *rest]
+
+
+ad.primitive_jvps[native_integration] = _jvp
+
+# Its derivative in some directions: linear in them, and transposed by the adjoint.
+
+# Directions that one kernel follows, and states with their derivatives: more would not fit into the
+# stack, on which a kernel keeps what its stages need.
+_DIRECTIONS, _STATES = 8, 512
+
+
+def _most_directions(run: Run) -> int:
+    return min(max(_STATES // run.problem.states - 1, 1), _DIRECTIONS)
+
+
+def _tangent_shapes(*arguments, run: Run, axes: Axes, active, directions: int):
+    del active
+    shapes = [(*axes.shape, directions, *x) for x in run.results()[:2]]
+    return results(shapes, run.problem.dtype, arguments)
+
+
+def _along(*arguments, run: Run, axes: Axes, active: tuple[int, ...], directions: int):
+    """Derivatives of rows and final state: the run of the varied problem, without its states."""
+    problem = run.problem
+    count = 1 + len(problem.parameters)
+    primals, moves = arguments[: _argument_count(run)], arguments[_argument_count(run) :]
+    try:
+        more = varied(run, active, directions)
+        more.programs()
+    except UnsupportedOperationError as error:
+        _step_aside(run, error)
+        return _along_plainly(primals, moves, run, axes, active)
+    flags, moved = axes.batched[: len(primals)], axes.batched[len(primals) :]
+    start, has_members = _beside(primals[0], moves[0], flags[0], moved[0], axes.shape)
+    operands = [start, *primals[1:count], *moves[1:], *primals[count:]]
+    batched = (has_members, *flags[1:count], *moved[1:], *flags[count:])
+    rows, final, *_ = native_integration.bind(*operands, run=more, axes=Axes(axes.shape, batched))
+    n = problem.states
+    rows = rows.reshape(*rows.shape[:-1], 1 + directions, n)[..., 1:, :]
+    final = final.reshape(*final.shape[:-1], 1 + directions, n)[..., 1:, :]
+    return [jnp.moveaxis(rows, -2, axes.rank), final]
+
+
+def _along_plainly(primals, moves, run: Run, axes: Axes, active):
+    """The same without a kernel, one direction after the other."""
+    assert run.plain is not None
+    function = run.plain.along(_start_and(active))
+    at = [axes.rank if x else 0 for x in axes.batched[len(primals) :]]
+    one = lambda *moves: evaluate(function, [*primals, *moves], axes)[:2]  # noqa: E731
+    return jax.vmap(one, at, axes.rank)(*moves)
+
+
+def _beside(y, moves, has: bool, moved: bool, shape: tuple[int, ...]):
+    """States followed by their derivatives, for each member where one of them has members."""
+    if has != moved:
+        y, moves = (
+            x if varies else broadcast_along(x, shape, 0)
+            for x, varies in ((y, has), (moves, moved))
+        )
+    flat = moves.reshape(*moves.shape[:-2], -1)
+    return jnp.concatenate([y, flat], -1), has or moved
+
+
+def _tangents_batched(arguments, axes_in, *, run, axes: Axes, active, directions: int):
+    count = _argument_count(run)
+    if all(a is None for a in axes_in[:count]):
+        return _more_directions(arguments, axes_in, run, axes, active, directions, count)
+    kept = {"run": run, "axes": axes, "active": active, "directions": directions}
+    return along_new_axis(_tangents, arguments, axes_in, **kept)
+
+
+def _more_directions(arguments, axes_in, run, axes: Axes, active, directions: int, count: int):
+    """A batch of directions from the same states: states are computed once for several of them."""
+    primals, moves = arguments[:count], arguments[count:]
+    size = next(x.shape[a] for x, a in zip(arguments, axes_in, strict=True) if a is not None)
+    joined = []
+    for x, a, has in zip(moves, axes_in[count:], axes.batched[count:], strict=True):
+        at = axes.rank if has else 0
+        x = stacked(x, a, at, size)  # fmt: skip
+        joined.append((x.reshape(*x.shape[:at], size * directions, *x.shape[at + 2 :]), at))
+    parts = []
+    most = _most_directions(run)
+    for first in range(0, size * directions, most):
+        last = min(first + most, size * directions)
+        some = [jax.lax.slice_in_dim(x, first, last, axis=at) for x, at in joined]
+        parts.append(
+            _tangents.bind(
+                *primals, *some, run=run, axes=axes, active=active, directions=last - first
+            )
+        )
+    entries = [jnp.concatenate(x, axes.rank) for x in zip(*parts, strict=True)]
+    shape = axes.shape
+    entries = [x.reshape(*shape, size, directions, *x.shape[axes.rank + 1 :]) for x in entries]
+    return entries, [axes.rank] * len(entries)
+
+
+def _tangents_jvp(primals, tangents, **parameters):
+    return pushed(lambda *x: _along(*x, **parameters), primals, tangents)
+
+
+_tangents = primitive(
+    "native_integration_tangents", _tangent_shapes, computed=_along, batched=_tangents_batched
+)
+ad.primitive_jvps[_tangents] = _tangents_jvp
+
+
+# Derivatives in reverse mode, and the derivatives of these.
+
+
+def _tangents_transposed(bars, *arguments, run, axes: Axes, active, directions: int):
+    count = _argument_count(run)
+    primals, moves = arguments[:count], arguments[count:]
+    bars = [ad.instantiate_zeros(x) for x in bars]
+    plain_axes = Axes(axes.shape, axes.batched[:count])
+    each = []
+    for i in range(directions):
+        one = [jax.lax.index_in_dim(x, i, axes.rank, keepdims=False) for x in bars]
+        each.append(_pulled(primals, one, run, plain_axes, active, axes.batched[count:]))
+    entries: list = [None] * count
+    for move, has, *parts in zip(moves, axes.batched[count:], *each, strict=True):
+        linear = ad.is_undefined_primal(move)
+        entries.append(jnp.stack(parts, axes.rank if has else 0) if linear else None)
+    return entries
+
+
+def _pulled(primals, bars, run: Run, axes: Axes, active, each: tuple[bool, ...] | None = None):
+    """Cotangents of start and parameters from those of rows and final state.
+
+    Args:
+        primals: start, parameters and times.
+        bars: cotangents of rows and final state.
+        run: what is differentiated.
+        axes: of the primals.
+        active: numbers of the parameters.
+        each: for each cotangent, whether every member has its own, and they are not summed up;
+            without it always.
+    """
+    more = Axes(axes.shape, (*axes.batched, *(True for _ in bars)))
+    each = (True,) * (1 + len(active)) if each is None else each
+    try:
+        _, pieces = adjoint_programs(run.problem, active, run.saving.times)
+    except UnsupportedOperationError as error:
+        _step_aside(run, error)
+        assert run.plain is not None
+        bars, more = _all_bars(bars, run, more)
+        result = evaluate(run.plain.pulled(_start_and(active)), [*primals, *bars], more)
+        totals = (False,) * len(result)
+    else:
+        flags = (axes.batched[i] for i in _start_and(active))
+        totals = tuple(
+            bool(axes.rank and x.ranks) and not has and not every
+            for x, has, every in zip(pieces, flags, each, strict=True)
+        )
+        result = _adjoint.bind(*primals, *bars, run=run, axes=more, active=active, totals=totals)
+    parts = zip(result, each, totals, strict=True)
+    return [x if total else summed(x, has, axes) for x, has, total in parts]
+
+
+def _all_bars(bars, run: Run, axes: Axes):
+    """Cotangents of all results of a run: nothing depends on what adaptive steps tell."""
+    more = [jnp.zeros((*axes.shape, *x), run.problem.dtype) for x in run.results()[2:]]
+    return [*bars, *more], Axes(axes.shape, (*axes.batched, *(True for _ in more)))
+
+
+def _adjoint_shapes(*arguments, run: Run, axes: Axes, active, totals):
+    each_shape = [(run.problem.states,), *(run.problem.parameters[i].shape for i in active)]
+    shapes = [
+        x if total else (*axes.shape, *x) for x, total in zip(each_shape, totals, strict=True)
+    ]
+    return results(shapes, run.problem.dtype, arguments)
+
+
+def _adjoint_computed(platform: Platform, *arguments, run: Run, axes: Axes, active, totals):
+    width = platform.width(run.problem.dtype, axes)
+    kept = {"run": run, "axes": axes, "active": active, "totals": totals}
+    result = _blocks.bind(*arguments, width=width, **kept)
+    return [x.sum(0) if total else x for x, total in zip(result, totals, strict=True)]
+
+
+# The same before the sums over blocks of members, of as many as a vector has entries.
+
+
+def _block_shapes(*arguments, run: Run, axes: Axes, active, totals, width: int):
+    blocks = -(-axes.members // width)
+    each_shape = [(run.problem.states,), *(run.problem.parameters[i].shape for i in active)]
+    pairs = zip(each_shape, totals, strict=True)
+    shapes = [(blocks, *x) if total else (*axes.shape, *x) for x, total in pairs]
+    return results(shapes, run.problem.dtype, arguments)
+
+
+def _blocks_lowered(
+    platform: Platform, ctx, *arguments, run: Run, axes: Axes, active, totals, width: int
+):
+    del width
+    programs, _ = adjoint_programs(run.problem, active, run.saving.times)
+    if run.adaptive:
+        programs = [*run.programs(), *programs]
+    lanes = platform.writer(run.problem.dtype, axes, ctx)
+    body = adjoint_steps(run, active, lanes, axes.ranks(), axes.rank, totals[1:])
+    launched = _work(programs, body, lanes, axes, run)._replace(
+        scratch=kept_numbers(run, lanes, ctx.avals_in),
+        result_ranks=tuple(1 if x else axes.rank for x in totals),
+    )
+    return platform.launch(ctx, arguments, launched)
+
+
+_blocks = primitive(
+    "native_integration_adjoint_blocks", _block_shapes, lowerings=on_platforms(_blocks_lowered)
+)
+
+
+def _adjoint_batched(arguments, axes_in, *, run: Run, axes: Axes, active, totals):
+    rank = axes.rank
+    moved, axes = with_new_axis(arguments, axes_in, axes)
+    # Each entry of the new axis wants sums of its own: members are summed up here.
+    none = (False,) * len(totals)
+    result = _adjoint.bind(*moved, run=run, axes=axes, active=active, totals=none)
+    return _in_total(result, totals, tuple(range(1, 1 + rank))), [0] * len(result)
+
+
+def _in_total(result, totals, at: tuple[int, ...]) -> list:
+    return [x.sum(at) if total else x for x, total in zip(result, totals, strict=True)]
+
+
+def _adjoint_jvp(primals, tangents, *, run: Run, axes: Axes, active, totals):
+    result = _adjoint.bind(*primals, run=run, axes=axes, active=active, totals=totals)
+    members = tuple(range(axes.rank))
+    moving, timed = _moving(run, tangents)
+    # The derivative of the adjoint, below, is made by the symmetry of second derivatives.
+    if run.own_rule is not None:
+        _step_aside(run, run.own_rule)
+    if timed or run.own_rule is not None:
+        assert run.plain is not None
+        arguments, more = _all_bars(primals, run, axes)
+        still = [ad.Zero(jax.typeof(x).to_tangent_aval()) for x in arguments[len(primals) :]]
+        along_moves = along(
+            run.plain.pulled(_start_and(active)), arguments, [*tangents, *still], more
+        )
+        return result, _in_total(along_moves, totals, members)
+    count = _argument_count(run)
+    by = (*_start_and(moving), count, count + 1)
+    moves = [ad.instantiate_zeros(tangents[i]) for i in by]
+    more = Axes(axes.shape, (*axes.batched, *(axes.batched[i] for i in by)))
+    along_moves = _curvature.bind(
+        *primals, *moves, run=run, axes=more, active=active, moving=moving
+    )
+    return result, _in_total(along_moves, totals, members)
+
+
+_adjoint = primitive(
+    "native_integration_adjoint",
+    _adjoint_shapes,
+    batched=_adjoint_batched,
+)
+for _platform in PLATFORMS:
+    _rule = mlir.lower_fun(partial(_adjoint_computed, _platform), multiple_results=True)
+    mlir.register_lowering(_adjoint, _rule, platform=_platform.name)
+ad.primitive_jvps[_adjoint] = _adjoint_jvp
+
+# The derivative of the adjoint, along directions of the start, the parameters with numbers in
+# `moving`, and both cotangents: linear in them.
+
+
+def _curvature_shapes(*arguments, run: Run, axes: Axes, active, moving):
+    del moving
+    none = (False,) * (1 + len(active))
+    return _adjoint_shapes(*arguments, run=run, axes=axes, active=active, totals=none)
+
+
+def _curved(*arguments, run: Run, axes: Axes, active, moving):
+    """With `y' = F(x)`, `x_bar = F'(x)^T y_bar` varies by `F'^T dy_bar + (F'' dx)^T y_bar`.
+
+    These are the cotangents of `x` in the varied run `(F, F' dx)`, from `dy_bar` of the first and
+    `y_bar` of the second.
+    """
+    count, flags = _argument_count(run), axes.batched
+    primals, bars, moves = arguments[:count], arguments[count : count + 2], arguments[count + 2 :]
+    primal = Axes(axes.shape, flags[:count])
+    try:
+        more = varied(run, moving, 1)
+        adjoint_programs(more.problem, active, run.saving.times)
+    except UnsupportedOperationError as error:
+        _step_aside(run, error)
+        return _curved_plainly(arguments, run, axes, active, moving)
+    parameters = 1 + len(run.problem.parameters)
+    start, own_start = _beside(
+        primals[0], moves[0][..., None, :], flags[0], flags[count + 2], axes.shape
+    )
+    directions = [
+        jnp.expand_dims(x, axes.rank if has else 0)
+        for x, has in zip(moves[1:-2], flags[count + 3 : -2], strict=True)
+    ]
+    both = []
+    for x, has, move, moved in zip(bars, flags[count:], moves[-2:], flags[-2:], strict=False):
+        x, move = (
+            a if varies else broadcast_along(a, axes.shape, 0)
+            for a, varies in ((x, has), (move, moved))
+        )
+        both.append(jnp.concatenate([move, x], -1))
+    operands = [start, *primals[1:parameters], *directions, *primals[parameters:]]
+    batched = (own_start, *flags[1:parameters], *flags[count + 3 : -2], *flags[parameters:count])
+    result = _pulled(operands, both, more, Axes(primal.shape, batched), active)
+    return [result[0][..., : run.problem.states], *result[1:]]
+
+
+def _curved_plainly(arguments, run: Run, axes: Axes, active, moving):
+    assert run.plain is not None
+    count = _argument_count(run)
+    first = Axes(axes.shape, axes.batched[: count + 2])
+    operands, bar_axes = _all_bars(arguments[: count + 2], run, first)
+    function = run.plain.pulled(_start_and(active)).along((*_start_and(moving), count, count + 1))
+    more = Axes(axes.shape, (*bar_axes.batched, *axes.batched[count + 2 :]))
+    return evaluate(function, [*operands, *arguments[count + 2 :]], more)
+
+
+def _curvature_jvp(primals, tangents, **parameters):
+    return pushed(lambda *x: _curved(*x, **parameters), primals, tangents)
+
+
+def _curvature_transposed(bars, *arguments, run: Run, axes: Axes, active, moving):
+    """Second derivatives are symmetric: the transpose is the derivative along the cotangents."""
+    count = _argument_count(run)
+    operands, flags = arguments[: count + 2], axes.batched[: count + 2]
+    primals, linear = operands[:count], arguments[count + 2 :]
+    bars = [ad.instantiate_zeros(x) for x in bars]
+    every = (True,) * len(bars)
+    none = [jnp.zeros_like(x) for x in operands[count:]]
+    more = Axes(axes.shape, (*flags, *every, *flags[count:]))
+    curved = _curvature.bind(
+        *operands, *bars, *none, run=run, axes=more, active=moving, moving=active
+    )
+    wide = [jnp.expand_dims(x, axes.rank) for x in bars]
+    more = Axes(axes.shape, (*flags[:count], *every))
+    along = _tangents.bind(*primals, *wide, run=run, axes=more, active=active, directions=1)
+    entries = [*curved, *(jnp.squeeze(x, axes.rank) for x in along)]
+    parts = zip(linear, entries, axes.batched[count + 2 :], strict=True)
+    return [
+        *(None for _ in operands),
+        *(summed(x, has, axes) if ad.is_undefined_primal(one) else None for one, x, has in parts),
+    ]
+
+
+_curvature = primitive("native_integration_curvature", _curvature_shapes, computed=_curved)
+ad.primitive_jvps[_curvature] = _curvature_jvp
+ad.primitive_transposes[_curvature] = _curvature_transposed
+
+
+ad.primitive_transposes[_tangents] = _tangents_transposed

@@ -9,15 +9,27 @@ import jax.numpy as jnp
 import numpy as np
 from jax.interpreters import ad
 
-from jaxdae.derivatives.batch_axes import Axes
-from jaxdae.derivatives.device_axes import results, varying_together
 from jaxdae.derivatives.functions import evaluate, Function
-from jaxdae.derivatives.primitives import along_new_axis, moving, primitive, replaced, summed
-from jaxdae.kernels.launch.assembly import definitions
+from jaxdae.derivatives.primitives import (
+    along_new_axis,
+    Axes,
+    moving,
+    primitive,
+    pushed,
+    replaced,
+    results,
+    stacked,
+    summed,
+    varying_together,
+)
+from jaxdae.kernels.emission import elementary_functions
+from jaxdae.kernels.emission.instructions import elementary_calls, emit
 from jaxdae.kernels.launch.platforms import on_platforms, Platform, Work
-from jaxdae.kernels.launch.tangents import pushed, stacked
-from jaxdae.kernels.llvm.batch_loops import Lanes
-from jaxdae.kernels.tracing.trace import scalarize, ScalarProgram, UnsupportedOperationError
+from jaxdae.kernels.llvm.batch_loops import Buffer, Lanes
+from jaxdae.kernels.llvm.module import Definition
+from jaxdae.kernels.llvm.registers import Integer
+from jaxdae.kernels.tracing.subprograms import ScalarProgram
+from jaxdae.kernels.tracing.trace import scalarize, UnsupportedOperationError
 
 
 class _Kernel:
@@ -99,6 +111,60 @@ class _Kernel:
                 ) from None
         entries = tuple(jax.tree.leaves(jax.eval_shape(function, *shapes)))
         return Function(lambda mode, *arguments: jax.tree.leaves(function(*arguments)), entries)  # noqa: ARG005
+
+
+def definitions(program: ScalarProgram, lanes: Lanes, axes: Axes) -> list[Definition]:
+    """The function of a program for members of a batch, and what it calls."""
+    names, kind = elementary_calls(program), (lanes.width, lanes.dtype)
+    elementary = [x for name in names for x in elementary_functions.function(name, *kind)]
+    return [*elementary, _run(program, lanes, axes)]
+
+
+def _run(program: ScalarProgram, lanes: Lanes, axes: Axes) -> Definition:
+    """`@run(arguments, results, begin, end)`: members `begin` to `end - 1` of the batch.
+
+    Blocks of `width` members; the last one begins early enough to be full, and where there are
+    fewer members than that, the last is taken again.
+    """
+    width = lanes.width
+    ranks, sizes = axes.ranks(), [int(np.prod(x.shape)) for x in program.inputs]
+    arguments = [
+        Buffer(lanes, lanes.arguments, i, size, ranks[i], 0) for i, size in enumerate(sizes)
+    ]
+    results = [
+        Buffer(lanes, lanes.results, i, int(np.prod(x.shape)), axes.rank or 1, 0)
+        for i, x in enumerate(program.results)
+    ]
+    last, top = lanes.end - width, lanes.end - 1
+    early = (last >= lanes.begin).choose(last, lanes.begin)
+    with lanes.turns(lanes.begin, lanes.end, lanes.stride * width) as turns:
+        block = Integer(lanes, turns.index)
+        first = (block <= last).choose(block, early)
+        members = [lanes.minimum(first + i, top) for i in range(width)]
+        inputs = [
+            _everywhere(lanes, x, j) if x.shared else _gathered(lanes, x, members, j)
+            for x, size in zip(arguments, sizes, strict=True)
+            for j in range(size)
+        ]
+        registers = iter(emit(lanes, program, inputs.__getitem__))
+        for x in results:
+            for j in range(x.size):
+                register = next(registers)
+                for i, member in enumerate(members):
+                    x.write(lanes.entry(register, i), member, j)
+    return lanes.finish()
+
+
+def _gathered(lanes: Lanes, argument: Buffer, members: list[Integer], j: int) -> str:
+    vector = "poison"
+    for i, member in enumerate(members):
+        vector = lanes.with_entry(vector, argument.read(member, j), i)
+    return vector
+
+
+def _everywhere(lanes: Lanes, argument: Buffer, j: int) -> str:
+    """A number that all members share."""
+    return lanes.repeated(argument.read(0, j))
 
 
 # The kernel itself.

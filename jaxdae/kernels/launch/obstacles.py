@@ -28,20 +28,13 @@ def obstacle() -> str | None:
 
 
 def can_be_removed(reason: str) -> bool:
-    """Whether a reason is one of this machine, whose user can do something about it.
-
-    Args:
-        reason: why a kernel did not run.
-    """
+    """Whether a reason is one of this machine, whose user can do something about it."""
     return reason == machine_code.without_llvm() or (platform() == "cuda" and reason == _of_gpus())
 
 
 @cache
 def warn(reason: str) -> None:
     """Say once what this machine misses.
-
-    Args:
-        reason: one that can be removed.
 
     Warns:
         RuntimeWarning: with the reason.

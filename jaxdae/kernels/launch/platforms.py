@@ -8,11 +8,12 @@ import jax
 import numpy as np
 from jax.extend.mlir import ir
 
-from jaxdae.derivatives.batch_axes import Axes
-from jaxdae.kernels.launch.assembly import assembled
+from jaxdae.derivatives.primitives import Axes
 from jaxdae.kernels.llvm import machine_code
 from jaxdae.kernels.llvm.batch_loops import Lanes, Signature
-from jaxdae.kernels.llvm.module import Definition, Module
+from jaxdae.kernels.llvm.module import Definition, Module, stack_need
+from jaxdae.kernels.llvm.threads import share
+from jaxdae.kernels.llvm.xla_interface import handler
 
 # XLA's calls whose attributes are typed.
 _TYPED = 4
@@ -32,9 +33,6 @@ def launched(ctx, target: str, arguments, operand_layouts=None, result_layouts=N
         operand_layouts: axes of each argument, the one whose entries are neighbours first; by
             default the last one is.
         result_layouts: the same of the results.
-
-    Returns:
-        What the rule returns.
     """
     rule = jax.ffi.ffi_lowering(
         target, operand_layouts=operand_layouts, result_layouts=result_layouts
@@ -49,12 +47,7 @@ def launched(ctx, target: str, arguments, operand_layouts=None, result_layouts=N
 
 
 def members_first(ndim: int, rank: int) -> tuple[int, ...]:
-    """Axes of an array, minor ones first, so that the same number of all members lies together.
-
-    Args:
-        ndim: of the array.
-        rank: leading axes that are the batch.
-    """
+    """Axes of an array, minor ones first, so that the same number of all members lies together."""
     return (*reversed(range(rank)), *reversed(range(rank, ndim)))
 
 
@@ -107,6 +100,20 @@ class Platform(NamedTuple):
         return self.lanes(self.width(dtype, axes), dtype, wide, signature)
 
 
+def assembled(definitions: Iterable[Definition], rank: int, threads: int, least: int) -> Module:
+    """A module from the definitions that `@run` is one of.
+
+    Args:
+        definitions: that, and what it calls.
+        rank: number of leading axes of every result, which are the batch.
+        threads: threads that share a batch.
+        least: members that are worth a thread; parts of a batch are multiples of it.
+    """
+    each = list(definitions)
+    need = stack_need(each, machine_code.quickly())
+    return Module([*each, *share(threads, least, need), *handler(rank)])
+
+
 def _on_processor(ctx, arguments, work: Work) -> Any:
     threads = machine_code.default_threads()
     module = assembled(work.definitions, work.axes.rank, threads, work.least)
@@ -114,15 +121,11 @@ def _on_processor(ctx, arguments, work: Work) -> Any:
 
 
 def device_kernel(work: Work, dtype: Any) -> Any:
-    """What of some work is launched on a GPU, a `jaxdae.kernels.cuda.kernel.DeviceKernel`."""
-    from jaxdae.kernels.cuda.functions import for_threads, unrolled
-    from jaxdae.kernels.cuda.kernel import DeviceKernel, geometry
-    from jaxdae.kernels.cuda.ptx import ptx
+    """What of some work is launched on a GPU, a `jaxdae.kernels.cuda.ptx.DeviceKernel`."""
+    from jaxdae.kernels.cuda.ptx import device_kernel
 
-    size = geometry(work.axes.members, work.scratch * np.dtype(dtype).itemsize)
-    functions = for_threads(work.definitions)
-    text = ptx(Module(functions).text, unrolled=unrolled(functions))
-    return DeviceKernel(text, work.axes.rank, size.threads, size.block)
+    scratch = work.scratch * np.dtype(dtype).itemsize
+    return device_kernel(work.definitions, work.axes.rank, work.axes.members, scratch)
 
 
 def _on_gpu(ctx, arguments, work: Work) -> Any:

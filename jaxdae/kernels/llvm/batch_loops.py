@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from jaxdae.kernels.llvm.module import Definition
 from jaxdae.kernels.llvm.registers import Condition, Integer, Number, Variable
 from jaxdae.kernels.llvm.writer import ALIGNMENT, Writer
-from jaxdae.kernels.llvm.xla_structures import BufferLayout
+from jaxdae.kernels.llvm.xla_interface import BufferLayout
 
 # Where in memory something is: a register. Integers are known, or in registers, too.
 Place = str

@@ -16,14 +16,11 @@ from jaxdae.kernels.llvm import storage, xla_interface
 from jaxdae.kernels.llvm.module import Module
 
 _REGISTERED: set[str] = set()
-# What is registered, while somebody asks for it.
 # JAX may compile in several threads.
 _LOCK = threading.Lock()
 # Levels of optimization of the target and of the passes before it, by whether code is to be made
 # quickly. They are part of the key of what is on disk.
 _LEVELS = {False: (3, 2), True: (0, 0)}
-
-
 # Functions of the C library that kernels call.
 _WANTED = (
     "malloc", "free", "pthread_create", "pthread_join", "pthread_attr_init",
@@ -91,18 +88,6 @@ def host_width(bits: int) -> int:
     return 128 // bits
 
 
-class Kernel(NamedTuple):
-    """Machine code of a registered kernel.
-
-    Args:
-        code: object code.
-        called: functions of the C library that it calls.
-    """
-
-    code: bytes
-    called: list[str]
-
-
 def register(module: Module, content: str = "") -> str:
     """Compile a module and make its `@handler` known to XLA.
 
@@ -118,60 +103,30 @@ def register(module: Module, content: str = "") -> str:
     Returns:
         Name of the target of foreign-function calls; equal modules have one. Its first part tells
         the content, its second the module (`portable_names`).
-
-    Raises:
-        ImportError: where llvmlite is not installed, or does not load.
-        MachineCodeError: where LLVM refuses the module, a function it calls does not exist here, or
-            XLA's interface for such functions is another one.
-
-    Warns:
-        RuntimeWarning: where the folder cannot be read or written, or a file in it is damaged.
     """
-    _check_interface()
+    reason = xla_interface.obstacle()
+    if reason is not None:
+        raise MachineCodeError(f"{reason}; use the function without jaxdae.kernels.native here.")
     key = _key(module.text)
     name = f"jaxdae_{hashlib.sha256(content.encode()).hexdigest()[:32]}_{key[:32]}"
     with _LOCK:
         if name not in _REGISTERED:
-            code = storage.kept(key, lambda: _compiled(module.text))
-            handler = _addresses(Kernel(code, module.library), ["handler"])[0]
+            (handler,) = _addresses(module, key, ["handler"])
             jax.ffi.register_ffi_target(name, xla_interface.capsule(handler), platform="cpu")
             _REGISTERED.add(name)
     return name
 
 
 def functions(module: Module, names: Sequence[str]) -> list[int]:
-    """Compile a module for this process.
-
-    Args:
-        module: what is compiled.
-        names: of functions in it.
-
-    Returns:
-        Their addresses, which stay as long as the process.
-
-    Raises:
-        ImportError: where llvmlite is not installed, or does not load.
-        MachineCodeError: where LLVM refuses the module, or a function it calls does not exist here.
-    """
+    """Addresses of functions of a module, which stay as long as this process."""
     with _LOCK:
-        code = storage.kept(_key(module.text), lambda: _compiled(module.text))
-        return _addresses(Kernel(code, module.library), names)
-
-
-def _check_interface() -> None:
-    reason = xla_interface.obstacle()
-    if reason is not None:
-        raise MachineCodeError(f"{reason}; use the function without jaxdae.kernels.native here.")
+        return _addresses(module, _key(module.text), names)
 
 
 def portable_names(program: str) -> str:
     """Text of a compiled program with names that tell only what its kernels compute.
 
-    Args:
-        program: the text.
-
-    Returns:
-        The same for machines of other processors and other numbers of threads.
+    It is the same for machines of other processors and other numbers of threads.
     """
     return re.sub(r"(jaxdae_[0-9a-f]{32})_[0-9a-f]{32}", r"\1", program)
 
@@ -244,29 +199,25 @@ def _target(llvm):
     )
 
 
-def _addresses(kernel: Kernel, names: Sequence[str]) -> list[int]:
+def _addresses(module: Module, key: str, names: Sequence[str]) -> list[int]:
     """Where functions lie once the object code of a module is in memory."""
-    llvm = _llvm()
-    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _target(llvm))
+    llvm, code = _llvm(), storage.kept(key, lambda: _compiled(module.text))
     # The first engine makes the functions of the process known to LLVM.
-    _check_functions(kernel.called)
-    engine.add_object_file(llvm.ObjectFileRef.from_data(kernel.code))
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _target(llvm))
+    # LLVM would end the process at a function that it does not find.
+    missing = [name for name in module.library if llvm.address_of_symbol(name) is None]
+    if missing:
+        raise MachineCodeError(
+            f"the kernel calls {', '.join(missing)}, which the C library of this machine does not "
+            "have; use the function without jaxdae.kernels.native here."
+        )
+    engine.add_object_file(llvm.ObjectFileRef.from_data(code))
     engine.finalize_object()
     addresses = [engine.get_function_address(x) for x in names]
     # Never given back, not even when the interpreter ends: programs of JAX point into the code, and
     # may be running it then in threads of their own.
     engine.detach()
     return addresses
-
-
-def _check_functions(called: list[str]) -> None:
-    """LLVM would end the process at a function that it does not find."""
-    missing = [name for name in called if _llvm().address_of_symbol(name) is None]
-    if missing:
-        raise MachineCodeError(
-            f"the kernel calls {', '.join(missing)}, which the C library of this machine does not "
-            "have; use the function without jaxdae.kernels.native here."
-        )
 
 
 def default_threads() -> int:

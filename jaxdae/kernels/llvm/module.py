@@ -26,11 +26,7 @@ class Definition(NamedTuple):
 
 
 class Module:
-    """Definitions, each once by its name.
-
-    Args:
-        definitions: all of them.
-    """
+    """Definitions, each once by its name."""
 
     def __init__(self, definitions: Iterable[Definition]):
         self.definitions = list({x.name: x for x in definitions}.values())
@@ -48,9 +44,7 @@ _WAITING = 1 / 4
 def stack_need(definitions: Iterable[Definition], quickly: bool) -> int:
     """What the stack of a thread must hold to run functions, at most [bytes].
 
-    Args:
-        definitions: the functions, none of which calls itself.
-        quickly: whether their code is made without optimization.
+    None of them calls itself; their code may be made without optimization.
     """
     each, calls = list(definitions), Counter()
     for x in each:

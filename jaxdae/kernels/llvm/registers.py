@@ -270,12 +270,7 @@ class Condition(Register):
 
 
 class Variable:
-    """An integer in memory.
-
-    Args:
-        writer: of the function.
-        value: what it is, where it is declared.
-    """
+    """An integer in memory, with the value that it has where it is declared."""
 
     def __init__(self, writer: Writer, value: Integer | int):
         self._writer, self._place = writer, writer.room(1, "i64")

@@ -24,15 +24,10 @@ _FIRST = b"jaxdae machine code, format 1\n"
 
 
 def folder() -> Path | None:
-    """Where machine code is kept: in JAX's folder of compiled programs, or nowhere without one.
+    """Where machine code is kept, which need not exist yet: in JAX's folder of compiled programs.
 
-    Returns:
-        The folder, which need not exist; `None` where `jax_compilation_cache_dir` is not set, is
-        not of this machine (`gs://…`), or `jax_enable_compilation_cache` is off; and where it
-        exists and others may write it.
-
-    Warns:
-        RuntimeWarning: once for each folder that others may write.
+    `None` where `jax_compilation_cache_dir` is not set, is not of this machine (`gs://…`), or
+    `jax_enable_compilation_cache` is off; and, with a warning, where others may write it.
     """
     base = jax.config.values["jax_compilation_cache_dir"]
     if not base or "://" in str(base) or not jax.config.values["jax_enable_compilation_cache"]:
@@ -59,41 +54,25 @@ def _warn_of_others(path: Path, reason: str) -> None:
 
 
 def kept(key: str, make: Callable[[], bytes]) -> bytes:
-    """Code from the disk, or made and then kept there.
-
-    Args:
-        key: hash of all that decides on the code.
-        make: makes it.
-    """
+    """Code from the disk by the hash of all that decides on it, or made and then kept there."""
     place = folder()
     result = None if place is None else read(place, key)
     if result is not None:
         return result
     began = time.perf_counter()
     code = make()
-    if place is not None and worth_keeping(time.perf_counter() - began):
+    # As JAX would keep a program that took so long to compile.
+    least = jax.config.values["jax_persistent_cache_min_compile_time_secs"]
+    if place is not None and time.perf_counter() - began >= least:
         write(place, key, code)
     return code
 
 
-def worth_keeping(seconds: float) -> bool:
-    """Whether JAX would keep a program that took so long to compile [s]."""
-    return seconds >= jax.config.values["jax_persistent_cache_min_compile_time_secs"]
-
-
 def read(folder: Path, key: str) -> bytes | None:
-    """Machine code by its key.
+    """Machine code by its key, or `None` where there is none.
 
-    Args:
-        folder: from `folder`.
-        key: hash of what it was made from.
-
-    Returns:
-        The code, or `None` where there is none.
-
-    Warns:
-        RuntimeWarning: for a file that cannot be read, or that others may write, or whose content
-            is not what was written; that one is removed.
+    It warns of a file that cannot be read, or that others may write, or whose content is not what
+    was written; that one is removed.
     """
     path = folder / key
     try:
@@ -128,13 +107,7 @@ def read(folder: Path, key: str) -> bytes | None:
 def write(folder: Path, key: str, code: bytes) -> None:
     """Keep machine code; at every moment the file is not there, or is complete.
 
-    Args:
-        folder: from `folder`; made where it does not exist, for its owner alone.
-        key: hash of what the code was made from.
-        code: the code.
-
-    Warns:
-        RuntimeWarning: where it cannot be written.
+    The folder is made where it does not exist, for its owner alone.
     """
     partial = None
     try:

@@ -34,14 +34,10 @@ class _Task(ctypes.Structure):
 def share(count: int, least: int, need: int) -> list[Definition]:
     """`@share(arguments, results, members)`: threads take and `@run` parts of a batch.
 
-    There are some parts for each thread, in multiples of a least size. Whoever is done takes the
-    next one, so that a slow processor does not hold up the others. The calling thread takes part,
-    unless its stack may be too small: then as many others do as can be made.
-
-    Args:
-        count: threads.
-        least: members that are worth a thread; parts of a batch are multiples of it.
-        need: of the stack of a thread, from `stack_need`.
+    There are some parts for each thread, in multiples of the `least` members that are worth one.
+    Whoever is done takes the next part, so that a slow processor does not hold up the others. The
+    calling thread takes part, unless its stack may be too small for what they need: then as many
+    others do as can be made.
     """
     first = 1 if need <= _ANYWHERE else 0
     stack = -(-(need + _MARGIN) // _MEGABYTE) * _MEGABYTE

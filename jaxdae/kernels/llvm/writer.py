@@ -164,13 +164,9 @@ class Writer:
     # Calls.
 
     def invoke(self, kind: str, name: str, *arguments: str, declared: str | None = None) -> str:
-        """Call a function.
+        """Call a function with a type of its result, and with arguments with theirs before them.
 
-        Args:
-            kind: type of its result.
-            name: of the function.
-            arguments: each with its type before it.
-            declared: types of the parameters of a function that is not defined in the module.
+        One that is not defined in the module is declared, with types of its parameters.
         """
         if declared is not None:
             self._declared.add(f"declare {kind} @{name}({declared})")
@@ -258,15 +254,7 @@ class Writer:
 
 
 class Turns:
-    """A loop while it is written.
-
-    Args:
-        writer: of the function.
-        start: the first index.
-
-    Attributes:
-        index: of a turn.
-    """
+    """A loop while it is written; `index` is that of a turn."""
 
     def __init__(self, writer: Writer, start: Any):
         self._writer, self._line = writer, 0

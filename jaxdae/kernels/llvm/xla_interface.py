@@ -1,4 +1,9 @@
-"""XLA's interface for functions of others: its version, and a handler of machine code for it."""
+"""XLA's interface for functions of others: its version, and a handler of machine code for it.
+
+Structures in memory are those of `xla/ffi/api/c_api.h`, with its names of their fields. Each begins
+with its size, and grows only at its end as long as the major version stays; nothing is read before
+versions and sizes have been checked.
+"""
 
 import ctypes
 import re
@@ -8,12 +13,11 @@ from typing import Any
 
 import jax
 
-from jaxdae.kernels.llvm import xla_structures as xla
 from jaxdae.kernels.llvm.module import Definition
 from jaxdae.kernels.llvm.registers import Condition, Integer
 from jaxdae.kernels.llvm.writer import Writer
 
-# Versions of the interface whose layout is that of `xla_structures`.
+# Versions of the interface whose layout is known.
 _MAJOR, _OLDEST_MINOR, _NEWEST_MINOR = 0, 3, 5
 
 
@@ -21,6 +25,46 @@ _REFUSAL = (
     b"jaxdae: XLA calls a native kernel by a layout that this release does not know; use "
     b"simulate(..., backend='plain'), or another release of jaxlib\0"
 )
+
+
+_POINTER, _INT, _LONG = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
+
+
+def _structure(name: str, **fields: Any) -> Any:
+    """A structure of C, which begins with its size."""
+    first = {"struct_size": ctypes.c_size_t}
+    return type(name, (ctypes.Structure,), {"_fields_": list((first | fields).items())})
+
+
+_EXTENDED = {"extension_start": _POINTER}
+BufferLayout = _structure(
+    "Buffer", **_EXTENDED, dtype=_INT, data=_POINTER, rank=_LONG, dims=_POINTER
+)
+# Arguments or results.
+Buffers = _structure("Buffers", **_EXTENDED, size=_LONG, types=_POINTER, buffers=_POINTER)
+CallFrame = _structure(
+    "CallFrame", **_EXTENDED, api=_POINTER, ctx=_POINTER, stage=_INT, args=Buffers, rets=Buffers
+)
+Extension = _structure("Extension", type=_INT, next=_POINTER, metadata=_POINTER)
+Version = _structure("Version", **_EXTENDED, major_version=_INT, minor_version=_INT)
+Metadata = _structure("Metadata", api_version=Version, traits=_INT)
+Api = _structure(
+    "Api", **_EXTENDED, api_version=Version, internal_api=_POINTER, error_create=_POINTER,
+    error_text=_POINTER, error_destroy=_POINTER, handler_register=_POINTER, stream_get=_POINTER,
+)  # fmt: skip
+Error = _structure("Error", **_EXTENDED, message=_POINTER, errc=_INT)
+StreamRequest = _structure("StreamRequest", **_EXTENDED, ctx=_POINTER, stream=_POINTER)
+# A value of `type`.
+METADATA = 1
+# Values of `stage`.
+INITIALIZE, EXECUTE = 2, 3
+# Values of `errc`.
+RESOURCE_EXHAUSTED, FAILED_PRECONDITION, INTERNAL = 8, 9, 13
+
+
+def size_until(field: Any) -> int:
+    """Size of a structure as XLA counts it: without what comes behind its last field."""
+    return field.offset + field.size
 
 
 def obstacle() -> str | None:
@@ -61,23 +105,22 @@ def capsule(address: int | None) -> Any:
 def handler(rank: int) -> list[Definition]:
     """Definition of `@handler(call frame)`, which XLA calls, and which calls `@share`.
 
-    Args:
-        rank: number of leading axes of the first result, which are the batch.
+    So many leading axes of the first result are the batch.
     """
     w, frame = Writer(), "%frame"
-    extension = w.load("ptr", w.field(frame, xla.CallFrame.extension_start))
+    extension = w.load("ptr", w.field(frame, CallFrame.extension_start))
     extended = w.put("i1", f"icmp ne ptr {extension}, null")
     with (
         w.if_then(extended),
-        w.if_then(_read(w, extension, xla.Extension.type).equals(xla.METADATA)),
+        w.if_then(_read(w, extension, Extension.type).equals(METADATA)),
     ):
-        _tell_version(w, w.load("ptr", w.field(extension, xla.Extension.metadata)))
+        _tell_version(w, w.load("ptr", w.field(extension, Extension.metadata)))
         _return(w, "null")
     with w.if_then(~_is_known(w, frame)):
         _return(w, _error(w, frame))
     arguments, results = (
-        _buffers(w, frame, xla.CallFrame.args),
-        _buffers(w, frame, xla.CallFrame.rets),
+        _buffers(w, frame, CallFrame.args),
+        _buffers(w, frame, CallFrame.rets),
     )
     members = _members(w, results, rank)
     with w.if_then(members.differs(0)):
@@ -106,24 +149,24 @@ def _write(w: Writer, kind: str, value: Any, structure: str, field: Any) -> None
 def _tell_version(w: Writer, metadata: str) -> None:
     """Answer the question for which version the handler is written."""
     major, minor = version() or (_MAJOR, _OLDEST_MINOR)
-    stated = w.field(metadata, xla.Metadata.api_version)
-    _write(w, "i32", major, stated, xla.Version.major_version)
-    _write(w, "i32", minor, stated, xla.Version.minor_version)
-    _write(w, "i32", 0, metadata, xla.Metadata.traits)
+    stated = w.field(metadata, Metadata.api_version)
+    _write(w, "i32", major, stated, Version.major_version)
+    _write(w, "i32", minor, stated, Version.minor_version)
+    _write(w, "i32", 0, metadata, Metadata.traits)
 
 
 def _is_known(w: Writer, frame: str) -> Condition:
     """Whether no structure is smaller than ours; none is read before it is known."""
     known = w.room(1, "i1")
     w.store("i1", "false", known)
-    with w.if_then(_is_at_least(w, frame, xla.CallFrame)):
+    with w.if_then(_is_at_least(w, frame, CallFrame)):
         same = [
-            _read(w, w.field(frame, x), xla.Buffers.struct_size).equals(ctypes.sizeof(xla.Buffers))
-            for x in (xla.CallFrame.args, xla.CallFrame.rets)
+            _read(w, w.field(frame, x), Buffers.struct_size).equals(ctypes.sizeof(Buffers))
+            for x in (CallFrame.args, CallFrame.rets)
         ]
         with w.if_then(same[0] & same[1]):
-            first = w.load("ptr", _buffers(w, frame, xla.CallFrame.rets))
-            w.store("i1", _is_at_least(w, first, xla.BufferLayout), known)
+            first = w.load("ptr", _buffers(w, frame, CallFrame.rets))
+            w.store("i1", _is_at_least(w, first, BufferLayout), known)
     return Condition(w, w.load("i1", known), "i1")
 
 
@@ -133,12 +176,12 @@ def _is_at_least(w: Writer, structure: str, layout: Any) -> Condition:
 
 def _buffers(w: Writer, frame: str, table: Any) -> str:
     """Pointers to the buffers of arguments or results."""
-    return w.load("ptr", w.field(w.field(frame, table), xla.Buffers.buffers))
+    return w.load("ptr", w.field(w.field(frame, table), Buffers.buffers))
 
 
 def _members(w: Writer, results: str, rank: int) -> Integer:
     """Of the batch: the product of the leading axes of the first result."""
-    dimensions = w.load("ptr", w.field(w.load("ptr", results), xla.BufferLayout.dims))
+    dimensions = w.load("ptr", w.field(w.load("ptr", results), BufferLayout.dims))
     members = Integer(w, "1")
     for i in range(rank):
         members = members * Integer(w, w.load("i64", w.place("i64", dimensions, i)))
@@ -146,13 +189,13 @@ def _members(w: Writer, results: str, rank: int) -> Integer:
 
 
 def _error(w: Writer, frame: str) -> str:
-    """The error of an unknown xla."""
-    api = w.load("ptr", w.field(frame, xla.CallFrame.api))
-    make = w.load("ptr", w.field(api, xla.Api.error_create))
-    error = w.room(ctypes.sizeof(xla.Error), "i8")
-    size = xla.size_until(xla.Error.errc)
-    _write(w, "i64", size, error, xla.Error.struct_size)
-    _write(w, "ptr", "null", error, xla.Error.extension_start)
-    _write(w, "ptr", "@refusal", error, xla.Error.message)
-    _write(w, "i32", xla.INTERNAL, error, xla.Error.errc)
+    """The error of an unknown layout."""
+    api = w.load("ptr", w.field(frame, CallFrame.api))
+    make = w.load("ptr", w.field(api, Api.error_create))
+    error = w.room(ctypes.sizeof(Error), "i8")
+    size = size_until(Error.errc)
+    _write(w, "i64", size, error, Error.struct_size)
+    _write(w, "ptr", "null", error, Error.extension_start)
+    _write(w, "ptr", "@refusal", error, Error.message)
+    _write(w, "i32", INTERNAL, error, Error.errc)
     return w.put("ptr", f"call ptr {make}(ptr {error})")

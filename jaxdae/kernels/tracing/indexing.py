@@ -1,11 +1,11 @@
-"""Choices of entries: by indices that are known, or that depend on the inputs, and by size."""
+"""Entries that are moved, or chosen: by indices, known or dependent on the inputs, and by size."""
 
 from collections.abc import Callable, Iterator
 from itertools import product
 
 import numpy as np
+from jax.lax import GatherScatterMode
 
-from jaxdae.kernels.graph.cases import is_chosen
 from jaxdae.kernels.graph.expressions import Graph
 from jaxdae.kernels.tracing.arrays import (
     as_numbers,
@@ -15,8 +15,158 @@ from jaxdae.kernels.tracing.arrays import (
     Symbols,
     Value,
 )
-from jaxdae.kernels.tracing.data_movement import clips, MOVEMENTS, start_of_slice, Windows
-from jaxdae.kernels.tracing.integers import hull
+from jaxdae.kernels.tracing.integers import hull, is_chosen
+
+# Primitives that move entries and compute nothing, done by NumPy.
+
+
+def _reshape(x, *, new_sizes, dimensions, **_):
+    return (x if dimensions is None else x.transpose(dimensions)).reshape(new_sizes)
+
+
+def _broadcast(x, *, shape, broadcast_dimensions, **_):
+    sizes = [1] * len(shape)
+    for i, axis in enumerate(broadcast_dimensions):
+        sizes[axis] = x.shape[i]
+    return np.broadcast_to(x.reshape(sizes), shape)
+
+
+def _slice(x, *, start_indices, limit_indices, strides):
+    steps = strides or (1,) * x.ndim
+    return x[tuple(map(slice, start_indices, limit_indices, steps))]
+
+
+def _pad(x, fill, *, padding_config):
+    """First padded with gaps, then shifted; negative margins cut."""
+    for axis, (low, high, gap) in enumerate(padding_config):
+        size = x.shape[axis] + gap * max(x.shape[axis] - 1, 0)
+        shape = (*x.shape[:axis], max(low, 0) + size + max(high, 0), *x.shape[axis + 1 :])
+        padded = np.moveaxis(np.full(shape, fill, x.dtype), axis, 0)
+        padded[max(low, 0) : max(low, 0) + size : gap + 1] = np.moveaxis(x, axis, 0)
+        cut = padded[max(-low, 0) : len(padded) - max(-high, 0)]
+        x = np.moveaxis(cut, 0, axis)
+    return x
+
+
+MOVEMENTS: dict[str, Callable] = {
+    "reshape": _reshape,
+    "squeeze": lambda x, *, dimensions: np.squeeze(x, tuple(dimensions)),
+    "broadcast_in_dim": _broadcast,
+    "transpose": lambda x, *, permutation: x.transpose(permutation),
+    "slice": _slice,
+    "concatenate": lambda *x, dimension: np.concatenate(x, dimension),
+    "rev": lambda x, *, dimensions: np.flip(x, dimensions),
+    "split": lambda x, *, sizes, axis: np.split(x, np.cumsum(sizes)[:-1], axis),
+    "copy": lambda x: x,
+    "copy_p": lambda x: x,
+    "pad": _pad,
+    "stack": lambda *x, axis: np.stack(x, axis),
+    "unstack": lambda x, *, axis: list(np.moveaxis(x, axis, 0)),
+    "tile": lambda x, *, reps: np.tile(x, reps),
+}
+
+
+def start_of_slice(starts, shape, sizes) -> tuple[slice, ...]:
+    """Where a dynamic slice lies; one that would leave the array is moved inside."""
+    firsts = [
+        min(max(int(i), 0), n - size) for i, n, size in zip(starts, shape, sizes, strict=True)
+    ]
+    return tuple(slice(i, i + size) for i, size in zip(firsts, sizes, strict=True))
+
+
+class Windows:
+    """Which entries of an operand a gather reads, or a scatter writes.
+
+    Slices have the sizes of a window; index vectors count along some axes of the operand. Some axes
+    of windows are dropped in the result; batches are axes of operand and indices that run together.
+    """
+
+    def __init__(self, shape, window, index_axes, dropped, batches):
+        self.shape, self.window, self.index_axes = shape, tuple(window), tuple(index_axes)
+        self.dropped, self.batches = set(dropped), batches
+
+    @classmethod
+    def of_gather(cls, shape, params) -> "Windows":
+        """From the parameters of a gather."""
+        d = params["dimension_numbers"]
+        batches = tuple(zip(d.operand_batching_dims, d.start_indices_batching_dims, strict=True))
+        dropped = (*d.collapsed_slice_dims, *d.operand_batching_dims)
+        return cls(shape, params["slice_sizes"], d.start_index_map, dropped, batches)
+
+    @classmethod
+    def of_scatter(cls, shape, update, params) -> "Windows":
+        """From the parameters of a scatter and the shape of its updates."""
+        d = params["dimension_numbers"]
+        batches = tuple(zip(d.operand_batching_dims, d.scatter_indices_batching_dims, strict=True))
+        dropped = (*d.inserted_window_dims, *d.operand_batching_dims)
+        sizes = iter(update[i] for i in d.update_window_dims)
+        window = [1 if i in dropped else next(sizes) for i in range(len(shape))]
+        return cls(shape, window, d.scatter_dims_to_operand_dims, dropped, batches)
+
+    def limits(self) -> list[int]:
+        """Largest start along each axis that indices count along."""
+        return [self.shape[i] - self.window[i] for i in self.index_axes]
+
+    def kept(self) -> list[int]:
+        """Axes of the operand that slices of the result have."""
+        return [i for i in range(len(self.shape)) if i not in self.dropped]
+
+    def windows(self, indices: np.ndarray, clip: bool) -> np.ndarray:
+        """Flat positions in the operand, `-1` for slices that are not inside of it.
+
+        Index vectors lie along the last axis; the axes of the indices come first, those within a
+        slice last. Slices that would leave the operand are moved inside where that is asked for.
+        """
+        outer, kept = indices.shape[:-1], self.kept()
+        inner = [self.window[i] for i in kept]
+        starts = self._starts(indices.astype(np.int64), clip)
+        wide = (*outer, *[1] * len(inner))
+        inside = np.ones(outer, bool)
+        flat = np.zeros((*outer, *inner), np.int64)
+        for axis, (first, size) in enumerate(zip(starts, self.shape, strict=True)):
+            inside &= (first >= 0) & (first + self.window[axis] <= size)
+            within = np.zeros(inner, np.int64)
+            if axis in kept:
+                ones = [1] * len(inner)
+                ones[kept.index(axis)] = -1
+                within = within + np.arange(self.window[axis]).reshape(ones)
+            flat = flat * size + first.reshape(wide) + within
+        return np.where(inside.reshape(wide), flat, -1)
+
+    def arranged(self, windows: np.ndarray, offset_axes) -> np.ndarray:
+        """Slices as the result of a gather has them: `offset_axes` lie within a slice."""
+        return windows.transpose(np.argsort(_order(windows.ndim, offset_axes)))
+
+    def unarranged(self, updates: np.ndarray, window_axes) -> np.ndarray:
+        """Updates of a scatter, axes within a slice last."""
+        return updates.transpose(_order(updates.ndim, window_axes))
+
+    def _starts(self, indices, clip: bool) -> list[np.ndarray]:
+        outer = indices.shape[:-1]
+        starts = [np.zeros(outer, np.int64) for _ in self.shape]
+        for component, axis in enumerate(self.index_axes):
+            starts[axis] = indices[..., component]
+        if clip:
+            pairs = zip(starts, self.shape, self.window, strict=True)
+            starts = [np.clip(x, 0, size - window) for x, size, window in pairs]
+        for sizes, of_indices in self.batches:
+            ones = [1] * len(outer)
+            ones[of_indices] = -1
+            count = np.arange(outer[of_indices]).reshape(ones)
+            starts[sizes] = np.broadcast_to(count, outer)
+        return starts
+
+
+def _order(ndim: int, last) -> list[int]:
+    return [*(i for i in range(ndim) if i not in last), *last]
+
+
+def clips(mode) -> bool:
+    """Whether a mode of gather or scatter moves slices inside instead of dropping them."""
+    return mode in (GatherScatterMode.CLIP, GatherScatterMode.PROMISE_IN_BOUNDS)
+
+
+# Rules.
 
 # More entries would take too many comparisons to sort.
 _SORTED_LIMIT = 64
@@ -52,17 +202,10 @@ def dynamic_slice(graph: Graph, equation, arguments: list[Value]) -> list[Value]
 
 
 def _picked(graph: Graph, starts: list[Symbols], limits, at: Callable, outside) -> np.ndarray:
-    """Nodes at a start, by comparing it with all it may be.
+    """Nodes at a start, by comparing its components with all they may be, up to their limits.
 
-    Args:
-        graph: where nodes are added.
-        starts: its components.
-        limits: the largest that each may be.
-        at: nodes at a known start.
-        outside: what is found beyond the limits; None where starts are moved inside them.
-
-    Returns:
-        The nodes.
+    `at` gives nodes at a known start, `outside` are those beyond the limits; None where starts are
+    moved inside them.
     """
     if not starts:
         return at(())
@@ -265,7 +408,7 @@ def extremum(sign: int) -> Callable:
         best, place = value.like(rows[0]), as_symbols(graph, np.zeros(rows[0].shape))
         for i, row in enumerate(rows[1:], 1):
             row = value.like(row)
-            ahead = before(graph, best, row) if sign > 0 else before(graph, row, best)
+            ahead = elementwise(graph, "lt", *((best, row) if sign > 0 else (row, best)))
             if value.bounds is None:
                 ahead = _with_nan_first(graph, ahead, best, row)
             best = elementwise(graph, "select", ahead, row, best, bounds=value.bounds)
@@ -311,11 +454,6 @@ def _is_ahead(graph: Graph, a: Symbols, b: Symbols) -> Symbols:
     return elementwise(graph, "or", less, ordered)
 
 
-def before(graph: Graph, a: Symbols, b: Symbols) -> Symbols:
-    """`a < b`."""
-    return elementwise(graph, "lt", a, b)
-
-
 def sort(graph: Graph, equation, arguments: list[Value]) -> list[Value]:
     """Insertion of one entry after the other, all comparisons made; NaN comes last."""
     axis, keys = equation.params["dimension"], equation.params["num_keys"]
@@ -349,7 +487,7 @@ def _less(graph: Graph, a: Symbols, b: Symbols) -> Symbols:
     """`a < b`, NaN being larger than everything but NaN."""
     a, b = as_numbers(graph, a), as_numbers(graph, b)
     if a.bounds is not None:
-        return before(graph, a, b)
+        return elementwise(graph, "lt", a, b)
     greater = elementwise(graph, "le", b, a)
     number = elementwise(graph, "eq", a, a)
     less = elementwise(graph, "not", greater)

@@ -4,12 +4,13 @@ Only what keeps them exact is allowed. The range of each is known, so that compa
 decides, such as that of an index with zero, cost nothing.
 """
 
+import math
 from collections.abc import Callable
 
 import numpy as np
 
-from jaxdae.kernels.graph.cases import by_cases, ends
-from jaxdae.kernels.graph.expressions import Graph
+from jaxdae.kernels.graph.expressions import CONSTANT, Graph
+from jaxdae.kernels.graph.simplifications import folded
 from jaxdae.kernels.tracing.arrays import (
     as_symbols,
     elementwise,
@@ -55,20 +56,7 @@ _DECIDED: dict[str, Callable[[Range, Range], bool | None]] = {
 
 
 def on_integers(graph: Graph, operation: str, arguments: list[Value], dtype) -> Symbols:
-    """An operation on corresponding integers.
-
-    Args:
-        graph: where nodes are added.
-        operation: its name in the graph.
-        arguments: the integers.
-        dtype: of the result.
-
-    Returns:
-        The result.
-
-    Raises:
-        Refusal: for what could not be exact.
-    """
+    """An operation on corresponding integers of a type; what could not be exact is refused."""
     symbols = [as_symbols(graph, x) for x in arguments]
     ranges = [x.bounds for x in symbols if x.bounds is not None]
     if operation in _DECIDED:
@@ -90,7 +78,7 @@ def _chosen(graph: Graph, operation: str, symbols, dtype) -> Symbols | None:
     entries = list(zip(*(x.ravel().tolist() for x in nodes), strict=True))
     results = [by_cases(graph, operation, *x) for x in entries]
     known = [x for x in results if x is not None]
-    bounds = ends(graph, known) if len(known) == len(results) else None
+    bounds = _ends_of(graph, known) if len(known) == len(results) else None
     if bounds is None:
         return None
     return Symbols(np.array(known, np.int32).reshape(nodes[0].shape), bounds=within(bounds, dtype))
@@ -172,3 +160,82 @@ def hull(values: list[Symbols]) -> Range | None:
     if len(ranges) < len(values):
         return None
     return min(x[0] for x in ranges), max(x[1] for x in ranges)
+
+
+# Integers that are chosen among known ones, case by case. A binary search has `low`, `middle` and
+# `high` of which each comparison excludes half: they are known in each case, and so is their
+# difference, which the ranges alone would let be negative.
+
+# Larger trees of choices cost more than arithmetic.
+_MOST = 256
+
+_BY_CASES = ("add", "sub", "mul", "div", "max", "min")
+
+
+def is_chosen(graph: Graph, node: int) -> bool:
+    """Whether a node is a choice among constants, or among such choices, of which few are."""
+    return graph.nodes[node].operation == "select" and 0 < len(_leaves(graph, node)) <= _MOST
+
+
+def _leaves(graph: Graph, node: int) -> set[float]:
+    """Constants that are chosen among; none if anything else is."""
+    leaves: set[float] = set()
+    seen, waiting = {node}, [node]
+    while waiting:
+        operation, arguments = graph.nodes[waiting.pop()]
+        if operation == CONSTANT:
+            leaves.add(arguments[0])
+        elif operation != "select" or len(seen) > 4 * _MOST:
+            return set()
+        else:
+            waiting.extend(x for x in arguments[1:] if x not in seen)
+            seen.update(arguments[1:])
+    return leaves
+
+
+def by_cases(graph: Graph, operation: str, *nodes: int) -> int | None:
+    """An operation on constants, or choices among them, as a choice among the results.
+
+    A quotient has no fraction. `None` for other operations and other nodes.
+    """
+    known = [graph.value(x) is not None for x in nodes]
+    chosen = [x or is_chosen(graph, y) for x, y in zip(known, nodes, strict=True)]
+    if operation not in _BY_CASES or not all(chosen):
+        return None
+    done: dict[tuple[int, ...], int] = {}
+
+    def made(*terms: int) -> int:
+        if terms not in done:
+            values = graph.values(list(terms))
+            if values is not None:
+                # A quotient has no fraction.
+                done[terms] = graph.constant(float(np.trunc(folded(operation, values))))
+            else:
+                # What was chosen last is the outermost choice.
+                asked = max(
+                    graph.nodes[x].arguments[0]
+                    for x in terms
+                    if graph.nodes[x].operation == "select"
+                )
+                yes, no = (made(*(_side(graph, x, asked, i) for x in terms)) for i in (1, 2))
+                done[terms] = graph.apply("select", asked, yes, no)
+        return done[terms]
+
+    return made(*nodes)
+
+
+def _side(graph: Graph, node: int, asked: int, side: int) -> int:
+    """What a node is where a condition holds, or where it does not."""
+    operation, arguments = graph.nodes[node]
+    return arguments[side] if operation == "select" and arguments[0] == asked else node
+
+
+def _ends_of(graph: Graph, nodes: list[int]) -> tuple[int, int] | None:
+    """The least and the largest of several numbers, each known or chosen; `None` for others."""
+    numbers: set[float] = set()
+    for node in nodes:
+        leaves = _leaves(graph, node)
+        if not leaves or not all(map(math.isfinite, leaves)):
+            return None
+        numbers |= leaves
+    return int(min(numbers)), int(max(numbers))

@@ -31,10 +31,7 @@ class _Scalars:
 
     def dot(self, a, b) -> int:
         """Sum of products, in their order."""
-        total = self.zero
-        for x, y in zip(a, b, strict=True):
-            total = self.apply("add", total, self.apply("mul", int(x), int(y)))
-        return total
+        return self.graph.dot([*map(int, a)], [*map(int, b)])
 
     def swapped(self, condition: int, a: np.ndarray, b: np.ndarray):
         """Two rows, exchanged where a condition holds."""
@@ -44,13 +41,7 @@ class _Scalars:
 
 
 def _of_matrices(factorize: Callable, *cores: int) -> Callable:
-    """A rule for a batch, from a function of the matrices of one member.
-
-    Args:
-        factorize: takes the graph, node matrices, and the primitive's parameters; returns nodes of
-            each result.
-        cores: axes that each argument has beside those of the batch.
-    """
+    """A rule for a batch, from a function of one member's matrices, which have so many axes."""
 
     def rule(graph: Graph, equation, arguments: list[Value]) -> list[Symbols]:
         nodes = [as_symbols(graph, x).nodes for x in arguments]

@@ -6,7 +6,7 @@ A release of JAX that adds one, or leaves one out, is met with a word instead of
 import inspect
 
 from jaxdae.kernels.tracing.arrays import Refusal
-from jaxdae.kernels.tracing.data_movement import MOVEMENTS
+from jaxdae.kernels.tracing.indexing import MOVEMENTS
 from jaxdae.kernels.tracing.linear_algebra import SOLVES
 
 # How something is computed, kept, shown or placed, not what.
@@ -80,15 +80,7 @@ _OPAQUE = ("linear_solve", "nondifferentiable", "nondifferentiable_backward", "n
 
 
 def check(name: str, params) -> None:
-    """Refuse what a rule does not understand.
-
-    Args:
-        name: of a primitive that has a rule.
-        params: parameters of an equation.
-
-    Raises:
-        Refusal: naming parameters that are missing, or unknown and given.
-    """
+    """Refuse parameters of a primitive with a rule that are missing, or unknown and given."""
     read = set(_READ.get(name, _CALLS.get(name, "")).split())
     missing = read - set(params)
     if missing:
@@ -104,12 +96,3 @@ def check(name: str, params) -> None:
         raise Refusal(
             f"its rule knows no parameter {', '.join(unknown)}, which this release of JAX gives it"
         )
-
-
-def understood(name: str, params) -> bool:
-    """Whether a rule understands an equation."""
-    try:
-        check(name, params)
-    except Refusal:
-        return False
-    return True

@@ -10,37 +10,27 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdae.kernels.graph.dense_products import called, Layout, OUTER, Product
+from jaxdae.kernels.graph.array_calls import called, Layout, mapped, OUTER, Product
 from jaxdae.kernels.graph.expressions import Graph, RESULT
-from jaxdae.kernels.graph.maps import mapped
 
 # Operations that are linear in all of their arguments.
 SUMS = ("add", "sub", "neg")
 
 
-class Factors(NamedTuple):
-    """Matrices of nodes `A`, shape (m, k), and `B`, shape (k, n), of a product `A B`.
+class Rank(NamedTuple):
+    """A part of an array that is a product of two matrices.
 
     Args:
-        left: `A`.
-        right: `B`.
-        start: number of the first entry of the product in the array that it is a part of, where
-            the others follow by rows.
+        start: number of its first entry in the array, where the others follow by rows.
+        rows: of the product.
+        terms: columns of the left factor, which are rows of the right one.
+        columns: of the product.
     """
 
-    left: np.ndarray
-    right: np.ndarray
     start: int
-
-    @property
-    def rows(self) -> int:
-        """Rows of the product."""
-        return self.left.shape[0]
-
-    @property
-    def columns(self) -> int:
-        """Columns of the product."""
-        return self.right.shape[1]
+    rows: int
+    terms: int
+    columns: int
 
     @property
     def stop(self) -> int:
@@ -48,19 +38,28 @@ class Factors(NamedTuple):
         return self.start + self.rows * self.columns
 
 
-def factors(graph: Graph, nodes: np.ndarray) -> list[Factors]:
-    """The parts of an array, in the order of its entries, that are products or transposes of such.
+class Factors(NamedTuple):
+    """Matrices of nodes `A`, shape (m, k), and `B`, shape (k, n), of a part `A B` of an array."""
 
-    Args:
-        graph: of the nodes.
-        nodes: of any shape.
-    """
+    left: np.ndarray
+    right: np.ndarray
+    start: int
+
+    @property
+    def rank(self) -> Rank:
+        """Which part it is."""
+        (rows, terms), (_, columns) = self.left.shape, self.right.shape
+        return Rank(self.start, rows, terms, columns)
+
+
+def factors(graph: Graph, nodes: np.ndarray) -> list[Factors]:
+    """Parts of an array, in the order of its entries, that are products or transposes of such."""
     result, at, flat = [], 0, nodes.ravel()
     while at + OUTER <= flat.size:
         product = _factors_at(graph, flat, at)
         if product is not None:
             result.append(product)
-        at = at + 1 if product is None else product.stop
+        at = at + 1 if product is None else product.rank.stop
     return result
 
 
@@ -89,19 +88,13 @@ def _matrix(entries: tuple[int, ...], shape: tuple[int, int], layout: Layout) ->
 
 
 def combined(graph: Graph, operation: str, arguments: list[np.ndarray]) -> np.ndarray | None:
-    """A sum, a difference or the opposite of arrays whose parts are products, as such an array.
+    """One of `SUMS` of arrays whose parts are products, as such an array.
 
-    Args:
-        graph: where calls are added.
-        operation: one of `SUMS`.
-        arguments: nodes of each.
-
-    Returns:
-        Nodes of the result; `None` where no part of all arguments is a product.
+    `None` where no part of all arguments is a product.
     """
     if arguments[0].size < OUTER or arguments[0].shape != arguments[-1].shape:
         return None
-    products = [{(x.start, x.rows, x.columns): x for x in factors(graph, one)} for one in arguments]
+    products = [{x.rank._replace(terms=0): x for x in factors(graph, one)} for one in arguments]
     common = [key for key in products[0] if all(key in x for x in products)]
     if not common:
         return None
@@ -113,7 +106,7 @@ def combined(graph: Graph, operation: str, arguments: list[np.ndarray]) -> np.nd
             parts[-1] = parts[-1]._replace(left=_negative(graph, parts[-1].left))
         left = np.concatenate([x.left for x in parts], 1)
         right = np.concatenate([x.right for x in parts], 0)
-        result[parts[0].start : parts[0].stop] = called(graph, left, right).ravel()
+        result[key.start : key.stop] = called(graph, left, right).ravel()
     left = np.flatnonzero(result < 0)
     for part in np.split(left, np.flatnonzero(np.diff(left) != 1) + 1):
         result[part] = _each(graph, operation, [x[part] for x in flat])
@@ -134,27 +127,6 @@ def _negative(graph: Graph, nodes: np.ndarray) -> np.ndarray:
 
 
 # Programs that give factors instead of products.
-
-
-class Rank(NamedTuple):
-    """A part of a result that is given by its factors.
-
-    Args:
-        start: number of its first entry.
-        rows: of the product.
-        terms: columns of the left factor, which are rows of the right one.
-        columns: of the product.
-    """
-
-    start: int
-    rows: int
-    terms: int
-    columns: int
-
-    @property
-    def stop(self) -> int:
-        """Number of the first entry behind the product."""
-        return self.start + self.rows * self.columns
 
 
 class Pieces(NamedTuple):
@@ -189,12 +161,7 @@ def factored(program: Any) -> tuple[Any, tuple[Pieces, ...]]:
     """Give the factors of the parts of results that are products, instead of the products.
 
     They are multiplied where sums over several calls go through the memory of the product once.
-
-    Args:
-        program: what is computed.
-
-    Returns:
-        A program that gives the pieces of each result, and what these are.
+    Returned are a program that gives the pieces of each result, and what these are.
     """
     graph, at = program.graph, 0
     outputs: list[np.ndarray] = []
@@ -202,19 +169,18 @@ def factored(program: Any) -> tuple[Any, tuple[Pieces, ...]]:
     for shape in program.results:
         nodes = program.outputs[at : at + shape.size]
         at += nodes.size
-        pairs = [x for x in factors(graph, nodes) if _is_shorter(x)]
-        ranks = (Rank(x.start, x.rows, x.left.shape[1], x.columns) for x in pairs)
-        pieces.append(Pieces(shape, tuple(ranks)))
+        pairs = [
+            x
+            for x in factors(graph, nodes)
+            if x.left.size + x.right.size < 2 * x.rank.rows * x.rank.columns
+        ]
+        pieces.append(Pieces(shape, tuple(x.rank for x in pairs)))
         rest = [nodes[a:b] for a, b in pieces[-1].rest]
         outputs += [nodes] if not pairs else [np.concatenate(rest)] if rest else []
         outputs += [y.ravel() for x in pairs for y in (x.left.T, x.right)]
     results = [jax.ShapeDtypeStruct(x, y.result.dtype) for y in pieces for x in y.shapes]
     flat = np.concatenate(outputs) if outputs else program.outputs
     return program._replace(outputs=flat, results=tuple(results)), tuple(pieces)
-
-
-def _is_shorter(pair: Factors) -> bool:
-    return pair.left.size + pair.right.size < 2 * pair.rows * pair.columns
 
 
 def assembled(result: list, pieces: tuple[Pieces, ...]) -> list[jax.Array]:

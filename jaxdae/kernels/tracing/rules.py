@@ -5,10 +5,10 @@ from collections.abc import Callable
 import numpy as np
 from jax import lax
 
-from jaxdae.kernels.graph import dense_products, maps
+from jaxdae.kernels.graph import array_calls
 from jaxdae.kernels.graph.expressions import Graph
 from jaxdae.kernels.graph.operations import OPERATIONS
-from jaxdae.kernels.tracing import casts, indexing, linear_algebra, product_parts
+from jaxdae.kernels.tracing import indexing, linear_algebra, product_parts
 from jaxdae.kernels.tracing.arrays import (
     as_numbers,
     as_symbols,
@@ -45,7 +45,7 @@ def _same(operation: str) -> Callable:
                 return [Symbols(result)]
         if graph.loops and not counted and not boolean:
             nodes = list(np.broadcast_arrays(*(as_symbols(graph, x).nodes for x in arguments)))
-            result = maps.mapped(graph, operation, nodes)
+            result = array_calls.mapped(graph, operation, nodes)
             if result is not None:
                 return [Symbols(result)]
         return [elementwise(graph, operation, *arguments)]
@@ -166,7 +166,7 @@ def _dot_general(graph: Graph, equation, arguments: list[Value]) -> list[Value]:
 
 def _product(graph: Graph, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Nodes of a matrix product: of a large one as a loop, of others written out."""
-    result = dense_products.product(graph, a, b) if graph.loops else None
+    result = array_calls.product(graph, a, b) if graph.loops else None
     if result is not None:
         return result
     columns = b.T.tolist()
@@ -206,21 +206,24 @@ def _round(graph: Graph, equation, arguments: list[Value]) -> list[Value]:
     return [elementwise(graph, "rint", arguments[0])]
 
 
+# Of the exponent and of the mantissa.
+_BITS = {np.dtype(np.float64): (11, 52), np.dtype(np.float32): (8, 23)}
+
+
+def _reduce_precision(graph: Graph, equation, arguments: list[Value]) -> list[Value]:
+    bits = equation.params["exponent_bits"], equation.params["mantissa_bits"]
+    if bits == _BITS.get(np.dtype(equation.outvars[0].aval.dtype)):
+        return arguments
+    if bits != (8, 23) or graph.dtype != np.float64:
+        raise Refusal(f"numbers of {bits[0]} and {bits[1]} bits stand in a kernel of {graph.dtype}")
+    return [elementwise(graph, "single", arguments[0])]
+
+
 def _composed(function: Callable) -> Callable:
     """A rule for each entry, from `function(do, *arguments)` with `do(operation, *values)`."""
 
     def rule(graph: Graph, equation, arguments: list[Value]) -> list[Value]:
         return [function(lambda name, *x: _same(name)(graph, equation, [*x])[0], *arguments)]
-
-    return rule
-
-
-def _entry_by_entry(function: Callable) -> Callable:
-    """The same, never as one call for many entries."""
-
-    def rule(graph: Graph, equation, arguments: list[Value]) -> list[Value]:
-        del equation
-        return [function(lambda *x: elementwise(graph, *x), *arguments)]
 
     return rule
 
@@ -272,13 +275,11 @@ RULES: dict[str, Callable] = {
     "one_minus_square": _composed(lambda do, x: do("mul", do("add", _ONE, x), do("sub", _ONE, x))),
     "polynomial": _composed(_polynomial),
     "clamp": _composed(lambda do, low, x, high: do("min", do("max", x, low), high)),
-    "log2": _entry_by_entry(lambda do, x: do("mul", do("log", x), np.asarray(1 / np.log(2.0)))),
-    "reduce_precision": casts.reduced,
-    "rsqrt": _entry_by_entry(lambda do, x: do("div", _ONE, do("sqrt", x))),
-    "logistic": _entry_by_entry(
-        lambda do, x: do("div", _ONE, do("add", _ONE, do("exp", do("neg", x))))
-    ),
-    "exp2": _entry_by_entry(lambda do, x: do("pow", np.asarray(2.0), x)),
+    "log2": _composed(lambda do, x: do("mul", do("log", x), np.asarray(1 / np.log(2.0)))),
+    "reduce_precision": _reduce_precision,
+    "rsqrt": _composed(lambda do, x: do("div", _ONE, do("sqrt", x))),
+    "logistic": _composed(lambda do, x: do("div", _ONE, do("add", _ONE, do("exp", do("neg", x))))),
+    "exp2": _composed(lambda do, x: do("pow", np.asarray(2.0), x)),
     "stop_gradient": _identity,
     "optimization_barrier": _identity,
     "sharding_constraint": _identity,

@@ -1,18 +1,52 @@
 """Scalar programs that call one another: an equation of motion is compiled once, for all stages."""
 
-from collections.abc import Callable
-from typing import Any
+from typing import NamedTuple
 
 import jax
 import jax.extend.core as jex
-import jax.numpy as jnp
 import numpy as np
 from jax.core import ShapedArray
 
-from jaxdae.kernels.graph.expressions import Graph
+from jaxdae.derivatives.user_rules import OwnRule
+from jaxdae.kernels.graph.expressions import Graph, INPUT
 from jaxdae.kernels.tracing import rules
 from jaxdae.kernels.tracing.arrays import as_symbols, Symbols, Value
-from jaxdae.kernels.tracing.trace import scalarize, ScalarProgram
+
+
+class ScalarProgram(NamedTuple):
+    """A function of arrays of fixed shapes as scalar operations.
+
+    Args:
+        graph: the operations.
+        outputs: nodes of all entries of all results, one after the other.
+        inputs: shape and dtype of each argument; their entries are the graph's inputs, numbered
+            one after the other.
+        results: shape and dtype of each result.
+        own_rules: rules of derivatives that users have written, of functions in it.
+    """
+
+    graph: Graph
+    outputs: np.ndarray
+    inputs: tuple[jax.ShapeDtypeStruct, ...]
+    results: tuple[jax.ShapeDtypeStruct, ...]
+    own_rules: tuple[OwnRule, ...] = ()
+
+    def depends(self) -> tuple[bool, ...]:
+        """For each argument, whether any result depends on it."""
+        nodes = (self.graph.nodes[x] for x in self.graph.needed(self.outputs))
+        read = {x.arguments[0] for x in nodes if x.operation == INPUT}
+        ends = np.cumsum([int(np.prod(x.shape)) for x in self.inputs])
+        parts = zip([0, *ends[:-1]], ends, strict=True)
+        return tuple(not read.isdisjoint(range(a, b)) for a, b in parts)
+
+    def content(self) -> str:
+        """What it computes, in words that are the same in every process."""
+        graph = self.graph
+        # The first nodes are the inputs of their numbers.
+        nodes = (graph.nodes[x] for x in graph.needed(self.outputs) if x >= graph.numbered)
+        words = (f"{x.operation} {[getattr(y, 'name', y) for y in x.arguments]}" for x in nodes)
+        return "\n".join([*words, f"{self.outputs.tolist()} {self.inputs} {self.results}"])
+
 
 # Numbers of parameters.
 Shared = frozenset[int]
@@ -77,76 +111,6 @@ rules.RULES[_call.name] = _rule
 def call(subprogram: Subprogram, *arguments) -> list[jax.Array]:
     """Call a program, in a function given to `scalarize`; it has no derivative."""
     return _call.bind(*arguments, subprogram=subprogram)
-
-
-def subprogram(
-    name: str,
-    function: Callable,
-    *examples,
-    wrt: tuple[int, ...] = (),
-    entries: int | None = None,
-    made: dict[str, Subprogram] | None = None,
-    parameters: tuple[int | None, ...] = (),
-) -> Callable:
-    """A function that `scalarize` does not enter but calls, with a derivative in reverse mode.
-
-    Args:
-        name: of the function in a module.
-        function: takes and returns floating-point arrays.
-        examples: its arguments, or their shapes.
-        wrt: numbers of the arguments that it can be differentiated by; derivatives by others come
-            out as zero.
-        entries: for a function of single entries that is done for each entry of arrays, their
-            length; arguments of shape () are the same for all.
-        made: where programs are kept by name, for several uses of one function.
-        parameters: for each argument the number of the parameter that it is, if it is one.
-
-    Returns:
-        A function for use in functions given to `scalarize`; it returns a list of arrays. Its
-        program, and that of its derivative, are made when they are first asked for.
-    """
-    shapes = [jax.ShapeDtypeStruct(np.shape(x), jnp.result_type(x)) for x in examples]
-    known: dict[str, Subprogram] = {} if made is None else made
-
-    def bound(title: str, of: Callable, arguments) -> list[jax.Array]:
-        if title not in known:
-            by_entry = entries is not None
-            kinds = [jax.ShapeDtypeStruct(() if by_entry else x.shape, x.dtype) for x in arguments]
-            looped = tuple(by_entry and x.ndim == 1 for x in arguments)
-            program = scalarize(of, *kinds, loops=entries is None)
-            numbers = parameters + (None,) * (len(kinds) - len(parameters))
-            known[title] = Subprogram(title, program, entries, looped, numbers)
-        return call(known[title], *arguments)
-
-    def transposed(*arguments):
-        primals, cotangents = list(arguments[: len(shapes)]), arguments[len(shapes) :]
-
-        def varied(*some):
-            changed = dict(zip(wrt, some, strict=True))
-            return tuple(_listed(function(*(changed.get(i, x) for i, x in enumerate(primals)))))
-
-        _, pull = jax.vjp(varied, *(primals[i] for i in wrt))
-        return pull(tuple(cotangents))
-
-    @jax.custom_vjp
-    def derivable(*arguments):
-        return bound(name, lambda *x: _listed(function(*x)), arguments)
-
-    def forward(*arguments):
-        return derivable(*arguments), arguments
-
-    def backward(arguments, cotangents):
-        by = "_".join(map(str, wrt))
-        programs = bound(f"{name}_transposed_by_{by}", transposed, [*arguments, *cotangents])
-        changed = dict(zip(wrt, programs, strict=True))
-        return tuple(changed.get(i, jnp.zeros_like(x)) for i, x in enumerate(arguments))
-
-    derivable.defvjp(forward, backward)
-    return derivable
-
-
-def _listed(programs: Any) -> list:
-    return list(programs) if isinstance(programs, list | tuple) else [programs]
 
 
 def called(program: ScalarProgram) -> list[Subprogram]:

@@ -1,71 +1,37 @@
 """From a function written for JAX to a graph of scalar operations."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.extend.core as jex
+import jax.numpy as jnp
 import numpy as np
 
-from jaxdae.derivatives.user_rules import own_rules, OwnRule
-from jaxdae.kernels.graph.expressions import Graph, INPUT, TooManyOperations
-from jaxdae.kernels.tracing import (
-    casts,
-    linear_algebra,
-    parameters,
-    zero_signs,
-)
+from jaxdae.derivatives.user_rules import own_rules
+from jaxdae.kernels.graph.expressions import Graph, TooManyOperations
+from jaxdae.kernels.graph.operations import OPERATIONS
+from jaxdae.kernels.tracing import linear_algebra, parameters, zero_signs
 from jaxdae.kernels.tracing.arrays import (
     as_known,
     as_symbols,
+    COMPLEX,
+    elementwise,
     first_refused,
     Refusal,
     Refused,
     Symbols,
     Value,
 )
-from jaxdae.kernels.tracing.control_flow import CALLS, PLAIN_CALLS
-from jaxdae.kernels.tracing.known_numbers import known, on_host
+from jaxdae.kernels.tracing.control_flow import PLAIN_CALLS
+from jaxdae.kernels.tracing.indexing import MOVEMENTS
+from jaxdae.kernels.tracing.loops import CALLS
 from jaxdae.kernels.tracing.rules import CALL_PRIMITIVE, RULES
+from jaxdae.kernels.tracing.subprograms import call, ScalarProgram, Subprogram
 
 
 class UnsupportedOperationError(NotImplementedError):
     """A function does something that cannot be made a kernel of."""
-
-
-class ScalarProgram(NamedTuple):
-    """A function of arrays of fixed shapes as scalar operations.
-
-    Args:
-        graph: the operations.
-        outputs: nodes of all entries of all results, one after the other.
-        inputs: shape and dtype of each argument; their entries are the graph's inputs, numbered
-            one after the other.
-        results: shape and dtype of each result.
-        own_rules: rules of derivatives that users have written, of functions in it.
-    """
-
-    graph: Graph
-    outputs: np.ndarray
-    inputs: tuple[jax.ShapeDtypeStruct, ...]
-    results: tuple[jax.ShapeDtypeStruct, ...]
-    own_rules: tuple[OwnRule, ...] = ()
-
-    def depends(self) -> tuple[bool, ...]:
-        """For each argument, whether any result depends on it."""
-        nodes = (self.graph.nodes[x] for x in self.graph.needed(self.outputs))
-        read = {x.arguments[0] for x in nodes if x.operation == INPUT}
-        ends = np.cumsum([int(np.prod(x.shape)) for x in self.inputs])
-        parts = zip([0, *ends[:-1]], ends, strict=True)
-        return tuple(not read.isdisjoint(range(a, b)) for a, b in parts)
-
-    def content(self) -> str:
-        """What it computes, in words that are the same in every process."""
-        graph = self.graph
-        # The first nodes are the inputs of their numbers.
-        nodes = (graph.nodes[x] for x in graph.needed(self.outputs) if x >= graph.numbered)
-        words = (f"{x.operation} {[getattr(y, 'name', y) for y in x.arguments]}" for x in nodes)
-        return "\n".join([*words, f"{self.outputs.tolist()} {self.inputs} {self.results}"])
 
 
 def scalarize(
@@ -131,6 +97,76 @@ def scalarize(
     return ScalarProgram(graph, outputs, shapes, results, own_rules(closed))
 
 
+def subprogram(
+    name: str,
+    function: Callable,
+    *examples,
+    wrt: tuple[int, ...] = (),
+    entries: int | None = None,
+    made: dict[str, Subprogram] | None = None,
+    parameters: tuple[int | None, ...] = (),
+) -> Callable:
+    """A function that `scalarize` does not enter but calls, with a derivative in reverse mode.
+
+    Args:
+        name: of the function in a module.
+        function: takes and returns floating-point arrays.
+        examples: its arguments, or their shapes.
+        wrt: numbers of the arguments that it can be differentiated by; derivatives by others come
+            out as zero.
+        entries: for a function of single entries that is done for each entry of arrays, their
+            length; arguments of shape () are the same for all.
+        made: where programs are kept by name, for several uses of one function.
+        parameters: for each argument the number of the parameter that it is, if it is one.
+
+    Returns:
+        A function for use in functions given to `scalarize`; it returns a list of arrays. Its
+        program, and that of its derivative, are made when they are first asked for.
+    """
+    shapes = [jax.ShapeDtypeStruct(np.shape(x), jnp.result_type(x)) for x in examples]
+    known: dict[str, Subprogram] = {} if made is None else made
+
+    def bound(title: str, of: Callable, arguments) -> list[jax.Array]:
+        if title not in known:
+            by_entry = entries is not None
+            kinds = [jax.ShapeDtypeStruct(() if by_entry else x.shape, x.dtype) for x in arguments]
+            looped = tuple(by_entry and x.ndim == 1 for x in arguments)
+            program = scalarize(of, *kinds, loops=entries is None)
+            numbers = parameters + (None,) * (len(kinds) - len(parameters))
+            known[title] = Subprogram(title, program, entries, looped, numbers)
+        return call(known[title], *arguments)
+
+    def transposed(*arguments):
+        primals, cotangents = list(arguments[: len(shapes)]), arguments[len(shapes) :]
+
+        def varied(*some):
+            changed = dict(zip(wrt, some, strict=True))
+            return tuple(_listed(function(*(changed.get(i, x) for i, x in enumerate(primals)))))
+
+        _, pull = jax.vjp(varied, *(primals[i] for i in wrt))
+        return pull(tuple(cotangents))
+
+    @jax.custom_vjp
+    def derivable(*arguments):
+        return bound(name, lambda *x: _listed(function(*x)), arguments)
+
+    def forward(*arguments):
+        return derivable(*arguments), arguments
+
+    def backward(arguments, cotangents):
+        by = "_".join(map(str, wrt))
+        programs = bound(f"{name}_transposed_by_{by}", transposed, [*arguments, *cotangents])
+        changed = dict(zip(wrt, programs, strict=True))
+        return tuple(changed.get(i, jnp.zeros_like(x)) for i, x in enumerate(arguments))
+
+    derivable.defvjp(forward, backward)
+    return derivable
+
+
+def _listed(programs: Any) -> list:
+    return list(programs) if isinstance(programs, list | tuple) else [programs]
+
+
 def evaluate(graph: Graph, closed: Any, arguments: list) -> list:
     """Results of a jaxpr, operation by operation."""
     jaxpr, fixed = (closed.jaxpr, closed.consts) if hasattr(closed, "jaxpr") else (closed, ())
@@ -179,19 +215,43 @@ def _found(graph: Graph, equation, arguments: list[Value]) -> list[Value]:
     # A call stays one where its arguments are known: what it calls is known only to the module.
     called = equation.primitive.name == CALL_PRIMITIVE
     if not called and not any(isinstance(x, Symbols) for x in arguments):
-        return on_host(equation, arguments)
+        return _on_host(equation, arguments)
     rule = RULES.get(equation.primitive.name)
     if rule is None:
         reason = linear_algebra.ITERATIVE.get(equation.primitive.name, "there is no rule for it")
         raise Refusal(reason)
     parameters.check(equation.primitive.name, equation.params)
-    casts.check(graph, (x.aval for x in (*equation.invars, *equation.outvars)))
+    _check_types(graph, (x.aval for x in (*equation.invars, *equation.outvars)))
     graph.exact = id(equation) in graph.readers
     results = rule(graph, equation, arguments)
     return [
-        casts.kept(graph, value, x.aval.dtype)
+        _as_typed(graph, value, x.aval.dtype)
         for value, x in zip(results, equation.outvars, strict=True)
     ]
+
+
+_DOUBLE, _SINGLE = np.dtype(np.float64), np.dtype(np.float32)
+
+
+def _check_types(graph: Graph, shapes) -> None:
+    """Refuse arguments and results of types whose numbers a kernel cannot compute with."""
+    for shape in shapes:
+        kind = shape.dtype
+        if jnp.issubdtype(kind, jnp.complexfloating):
+            raise Refusal(COMPLEX)
+        if not (kind in (_DOUBLE, _SINGLE) or jnp.issubdtype(kind, np.integer) or kind == np.bool_):
+            raise Refusal(f"kernels compute with no numbers of type {kind}")
+        # What stems from Python's numbers alone is rounded where it meets a number of an array.
+        if kind == _DOUBLE and graph.dtype == _SINGLE and not shape.weak_type:
+            raise Refusal("numbers of double precision stand in a kernel of single precision")
+
+
+def _as_typed(graph: Graph, value: Value, dtype) -> Value:
+    """A result as its type has it: in double precision, numbers of single precision are rounded."""
+    rounds = isinstance(value, Symbols) and not value.boolean and value.bounds is None
+    if rounds and graph.dtype == _DOUBLE and dtype == _SINGLE:
+        return elementwise(graph, "single", value)
+    return value
 
 
 def _placed(results: list, equation) -> list:
@@ -213,3 +273,81 @@ def _place(equation) -> str | None:
         if not any(part in frame.file_name.replace("\\", "/") for part in inside):
             return f"{frame.file_name}:{frame.line_num} ({frame.function_name})"
     return None
+
+
+# Numbers that are known while a program is traced.
+
+# What NumPy does to the last bit as JAX; each shape of a primitive that JAX does itself is
+# compiled first, which takes longer than all the rest.
+_EXACT = ("add", "sub", "mul", "neg", "max", "min", "lt", "le", "eq", "ne")
+_OTHERS: dict[str, Callable] = {"add_any": np.add, "gt": np.greater, "ge": np.greater_equal}
+_LOGICAL = ("and", "or", "xor", "not")
+
+
+def _on_host(equation, values: list) -> list[Any]:
+    """Results of an equation whose arguments are all known."""
+    name, params = equation.primitive.name, equation.params
+    if not all(isinstance(x, np.ndarray) for x in values):
+        return _by_jax(equation.primitive, values, params)
+    if name in MOVEMENTS and _is_understood(name, params):
+        results = MOVEMENTS[name](*values, **params)
+        return results if equation.primitive.multiple_results else [results]
+    result = _by_numpy(name, params, values)
+    return _by_jax(equation.primitive, values, params) if result is None else [result]
+
+
+def _is_understood(name: str, params) -> bool:
+    try:
+        parameters.check(name, params)
+    except Refusal:
+        return False
+    return True
+
+
+def _by_numpy(name: str, params, values):
+    with np.errstate(all="ignore"):
+        exact = name in _EXACT and all(_plain(x) for x in values)
+        if exact or (name in _LOGICAL and all(x.dtype == np.bool_ for x in values)):
+            return np.asarray(OPERATIONS[name].evaluate(*values))
+        if name in _OTHERS and all(_plain(x) for x in values):
+            return np.asarray(_OTHERS[name](*values))
+        if name == "div" and all(x.dtype.kind == "f" for x in values):
+            return np.asarray(np.divide(*values))
+        if name == "integer_pow" and params["y"] == 2 and _plain(values[0]):
+            return np.asarray(values[0] * values[0])
+        if name == "iota":
+            return _iota(**params)
+        if name == "convert_element_type" and _keeps(values[0], params["new_dtype"]):
+            return values[0].astype(params["new_dtype"])
+        if name == "select_n" and values[0].dtype == np.bool_:
+            return np.where(values[0], values[2], values[1])
+    return None
+
+
+def _plain(x) -> bool:
+    return x.dtype.kind in "fiu"
+
+
+def _keeps(x, dtype) -> bool:
+    """Not the conversions of NaN and of numbers too large, which processors do differently."""
+    dtype = jnp.dtype(dtype)
+    simple = dtype.kind in "fiub" and x.dtype.kind in "fiub"
+    return simple and not (x.dtype.kind == "f" and dtype.kind in "iu")
+
+
+def _iota(*, dtype, shape, dimension, **_):
+    ones = [1] * len(shape)
+    ones[dimension] = -1
+    return np.broadcast_to(np.arange(shape[dimension], dtype=dtype).reshape(ones), shape)
+
+
+def _by_jax(primitive, values, params) -> list[Any]:
+    with jax.ensure_compile_time_eval():
+        results: Any = primitive.bind(*map(jnp.asarray, values), **params)
+    return [known(x) for x in (results if primitive.multiple_results else [results])]
+
+
+def known(x, dtype=None) -> Any:
+    """Numbers as NumPy's, keys of random numbers as they are."""
+    keys = hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jax.dtypes.extended)
+    return x if keys else np.asarray(x, dtype)

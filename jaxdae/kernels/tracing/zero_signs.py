@@ -40,15 +40,10 @@ _BARRIERS = frozenset((
 
 
 def readers(closed: Any, results: bool) -> dict[int, Any]:
-    """Equations whose zeros are read, by their identity.
+    """Equations whose zeros are read, by their identity, of a program and of those inside of it.
 
-    Args:
-        closed: a program of JAX.
-        results: whether the signs of its results are read.
-
-    Returns:
-        Equations of the program and of those inside of it; they are kept, so that no other gets
-        the identity of one of them.
+    They are kept, so that no other gets the identity of one of them. It is said whether the signs
+    of the program's results are read.
     """
     equations: dict[int, Any] = {}
     jaxpr = getattr(closed, "jaxpr", closed)
@@ -81,8 +76,14 @@ def _of_equation(equations: dict[int, Any], equation, asked: list[bool], positiv
         return [False] * len(equation.invars)
     if name in CALLED:
         return _wanted(equations, equation.params[CALLED[name]], asked)
-    if name in _LOOPS:
-        return _LOOPS[name](equations, equation, asked)
+    params = equation.params
+    if name == "cond":
+        each = [_wanted(equations, x, asked) for x in params["branches"]]
+        return [False, *(any(x) for x in zip(*each, strict=True))]
+    if name == "while":
+        _wanted(equations, params["cond_jaxpr"], [False])
+    if name in _BODIES:
+        return _repeated(equations, params[_BODIES[name]], len(equation.invars), asked)
     if any(asked):
         # Also where the result is no negative zero: it might become one.
         equations[id(equation)] = equation
@@ -94,32 +95,16 @@ def _of_equation(equations: dict[int, Any], equation, asked: list[bool], positiv
     return [x or i in read for i, x in enumerate(matter)]
 
 
-def _of_scan(equations: dict[int, Any], equation, asked: list[bool]) -> list[bool]:
-    """What is handed from turn to turn is read if any turn reads it."""
-    body = equation.params["jaxpr"]
-    return _repeated(equations, body, len(equation.invars), asked)
+_BODIES = {"scan": "jaxpr", "while": "body_jaxpr"}
 
 
 def _repeated(equations, body, count: int, asked: list[bool]) -> list[bool]:
+    """What is handed from turn to turn is read if any turn reads it."""
     # All of the state that is handed on is taken for one: loops are few, and their states small.
     reads = _wanted(equations, body, [True] * len(asked) if any(asked) else asked)
     if any(reads) and not any(asked):
         reads = _wanted(equations, body, [True] * len(asked))
     return reads if len(reads) == count else [any(reads)] * count
-
-
-def _of_while(equations: dict[int, Any], equation, asked: list[bool]) -> list[bool]:
-    params = equation.params
-    _wanted(equations, params["cond_jaxpr"], [False])
-    return _repeated(equations, params["body_jaxpr"], len(equation.invars), asked)
-
-
-def _of_cond(equations: dict[int, Any], equation, asked: list[bool]) -> list[bool]:
-    each = [_wanted(equations, x, asked) for x in equation.params["branches"]]
-    return [False, *(any(x) for x in zip(*each, strict=True))]
-
-
-_LOOPS = {"scan": _of_scan, "while": _of_while, "cond": _of_cond}
 
 
 def _positive(closed: Any) -> set[Any]:

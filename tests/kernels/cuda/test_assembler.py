@@ -45,7 +45,7 @@ KERNEL = """
 @pytest.fixture(autouse=True)
 def _found_anew():
     """Each test looks for the assembler itself."""
-    functions = assembler.assembler, assembler.version, architectures
+    functions = assembler.assembler, architectures, assemble
     for one in functions:
         one.cache_clear()
     yield
@@ -53,27 +53,12 @@ def _found_anew():
         one.cache_clear()
 
 
-def test_it_knows_old_and_new_architectures():
-    known = architectures()
-    assert {"sm_70", "sm_80", "sm_90"} <= {*known}
-    numbers = [int(x.removeprefix("sm_")) for x in known]
-    assert numbers == sorted(numbers)
-
-
 @pytest.mark.parametrize("architecture", ["sm_70", "sm_80", "sm_90"])
 def test_a_kernel_takes_what_it_declares(architecture):
-    """64 bytes of shared memory, no stack, nothing spilled, few registers."""
-    resources = assemble(KERNEL, architecture).resources
-    assert resources.shared_bytes == 64
-    assert resources.spill_bytes == resources.spill_loads == resources.stack_bytes == 0
+    """No stack, nothing spilled, few registers."""
+    resources = assemble(KERNEL, architecture)
+    assert resources.spill_bytes == resources.stack_bytes == 0
     assert 4 <= resources.registers <= 32
-
-
-def test_code_is_an_object_file_for_the_gpu():
-    result = assemble(KERNEL, "sm_80")
-    assert result.code[:4] == b"\x7fELF"
-    assert int.from_bytes(result.code[18:20], "little") == 190  # EM_CUDA
-    assert "kernel" in result.log
 
 
 def test_an_unknown_architecture_is_named_with_those_known():
@@ -89,11 +74,6 @@ def test_a_gpu_older_than_the_kernel_is_refused():
 def test_what_is_wrong_in_ptx_is_said_in_the_words_of_the_assembler():
     with pytest.raises(AssemblyError, match=r"(?s)refuses this.*kernel.ptx, line \d+.*fmo"):
         assemble(KERNEL.replace("fma.rn.f64", "fmo.rn.f64"))
-
-
-def test_no_text_is_refused():
-    with pytest.raises(AssemblyError, match="ptxas"):
-        assemble("")
 
 
 def test_modules_have_one_kernel():
@@ -113,7 +93,7 @@ cmem[0], 8 bytes cmem[2]
 ptxas info    : Function properties for rhs
     32 bytes stack frame, 4 bytes spill stores, 4 bytes spill loads
 """
-    assert parsed(log) == Resources(255, 12, 28, 48, 0, 400)
+    assert parsed(log) == Resources(255, 12, 48)
 
 
 def test_where_there_is_none_the_extra_is_named(monkeypatch):
@@ -128,14 +108,12 @@ def test_where_there_is_none_the_extra_is_named(monkeypatch):
 
 
 def test_without_the_package_it_is_found_on_the_path(monkeypatch, tmp_path):
-    """One that speaks as ptxas, and fails at everything but its version."""
     path = tmp_path / "ptxas"
-    path.write_text('#!/bin/sh\n[ "$1" = --version ] && echo "release 1.2, V1.2.3" || exit 3\n')
+    path.write_text("#!/bin/sh\nexit 3\n")
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setattr(importlib.metadata, "files", lambda _: None)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     assert assembler.assembler() == path
-    assert assembler.version() == "1.2.3"
     with pytest.raises(AssemblyError, match="ptxas refuses this"):
         architectures()
 
@@ -146,7 +124,7 @@ def test_a_file_that_does_not_run_is_named(monkeypatch, tmp_path):
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setattr(assembler, "assembler", lambda: path)
     with pytest.raises(AssemblyError, match=r"ptxas does not run .*install it anew"):
-        assembler.version()
+        architectures()
 
 
 def test_an_assembler_that_hangs_is_given_up(monkeypatch, tmp_path):
@@ -156,4 +134,4 @@ def test_an_assembler_that_hangs_is_given_up(monkeypatch, tmp_path):
     monkeypatch.setattr(assembler, "assembler", lambda: path)
     monkeypatch.setattr(assembler, "_PATIENCE", 0.05)
     with pytest.raises(AssemblyError, match="did not end within"):
-        assembler.version()
+        architectures()

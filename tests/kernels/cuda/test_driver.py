@@ -8,8 +8,8 @@ import pytest
 
 from helpers.fake_cuda import CONTEXT, Device, FakeCuda, PROTOTYPES, STREAM
 from jaxdae.kernels.cuda import driver as module, launch
-from jaxdae.kernels.cuda.driver import Context, Driver, DriverError, Grid, installed, Needs
-from jaxdae.kernels.cuda.kernel import DeviceKernel
+from jaxdae.kernels.cuda.driver import Context, Driver, DriverError, installed
+from jaxdae.kernels.cuda.ptx import DeviceKernel
 from jaxdae.kernels.llvm import xla_interface
 
 TEXT = ".visible .entry kernel(\n.param .u64 a,\n.param .u64 b\n)"
@@ -28,24 +28,12 @@ def test_functions_are_declared_as_they_are_in_the_header():
     assert module.PROTOTYPES.keys() == PROTOTYPES.keys()
 
 
-def test_it_is_started_once_and_asked_for_nothing_more():
-    cuda, _ = a_driver()
-    assert cuda.calls == ["cuInit"]
-
-
 def test_it_knows_its_version_and_its_devices():
     old = Device("NVIDIA Tesla P100", (6, 0))
     _, driver = a_driver(Device(), old, version=12040)
     assert (driver.version(), driver.devices()) == (12040, [0, 1])
     assert [driver.name(x) for x in driver.devices()] == ["NVIDIA H100 80GB HBM3", old.name]
     assert [driver.capability(x) for x in driver.devices()] == [(9, 0), (6, 0)]
-
-
-def test_a_context_is_that_of_a_stream_and_has_a_number_of_its_own():
-    _, driver = a_driver(Device(), Device())
-    first, second = (driver.context(STREAM + x) for x in (0, 1))
-    assert (first.handle, second.handle) == (CONTEXT, CONTEXT + 1)
-    assert first.number != second.number
 
 
 def test_a_context_is_current_for_as_long_as_it_is_asked_for():
@@ -65,7 +53,7 @@ def test_the_compiler_gets_text_that_ends_and_room_for_its_words():
     assert (load.text, load.context) == (TEXT, CONTEXT)
     assert load.options.keys() == {5, 6}  # CU_JIT_ERROR_LOG_BUFFER and its size in bytes
     assert load.options[6] == 8192
-    assert driver.needs(driver.function(handle, "kernel")) == Needs(255, 3568, 256)
+    assert driver.needs(driver.function(handle, "kernel")) == [255, 3568, 256]
     driver.unload(handle)
     assert cuda.unloaded == [handle]
 
@@ -73,7 +61,7 @@ def test_the_compiler_gets_text_that_ends_and_room_for_its_words():
 def test_a_launch_has_one_row_of_blocks_and_parameters_of_64_bits():
     cuda, driver = a_driver()
     function = driver.function(driver.load(TEXT), "kernel")
-    driver.launch(function, Grid(2**31 - 1, 1024), STREAM, (2**64 - 1, 0))
+    driver.launch(function, 2**31 - 1, 1024, STREAM, (2**64 - 1, 0))
     (launched,) = cuda.launches
     assert (launched.grid, launched.block) == ((2**31 - 1, 1, 1), (1024, 1, 1))
     assert (launched.shared, launched.stream) == (0, STREAM)

@@ -17,7 +17,7 @@ import jaxdae
 from helpers.gpu import Gpu, lowered
 from helpers.spring import run, Spring
 from jaxdae import State
-from jaxdae.kernels.cuda import kernel
+from jaxdae.kernels.cuda import ptx
 from jaxdae.kernels.cuda.device_lanes import DeviceLanes
 from jaxdae.models import (
     AndrewsMechanism,
@@ -144,18 +144,12 @@ def test_threads_serve_several_members_each(method, monkeypatch):
 
     It has room for one state: the others are computed anew.
     """
-    monkeypatch.setattr(kernel, "_BLOCK", 2)
-    monkeypatch.setattr(kernel, "_MOST_THREADS", 4)
+    monkeypatch.setattr(ptx, "_BLOCK", 2)
+    monkeypatch.setattr(ptx, "_MOST_THREADS", 4)
     monkeypatch.setattr(DeviceLanes, "kept_bytes", 40)
     end, start = motion("pendulum", method)
     _, launched = agree(jax.vmap(lambda q, v: back(end, q, v)), *spread(start, 7))
     assert {(x.grid[0], x.block[0], x.words[-1]) for x in launched} == {(2, 2, 7)}
-
-
-def test_one_member_alone():
-    end, start = motion("pendulum", fixed)
-    _, launched = agree(lambda q, v: back(end, q, v), *start)
-    assert {x.words[-1] for x in launched} == {1}
 
 
 @pytest.mark.slow

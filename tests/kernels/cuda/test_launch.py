@@ -11,8 +11,8 @@ from helpers.fake_cuda import CONTEXT, Device, FakeCuda
 from helpers.xla_calls import address_of, Call, INITIALIZE, MADE, NO_STREAM, words
 from jaxdae.kernels.cuda import launch
 from jaxdae.kernels.cuda.driver import Driver
-from jaxdae.kernels.cuda.kernel import DeviceKernel
 from jaxdae.kernels.cuda.launch import Handler, Modules
+from jaxdae.kernels.cuda.ptx import DeviceKernel
 from jaxdae.kernels.llvm import xla_interface
 
 
@@ -56,23 +56,6 @@ def test_parameters_are_pointers_dimensions_and_the_number_of_members():
     assert (done.context, done.stream, done.text) == (CONTEXT, 0x2000, KERNEL.ptx)
 
 
-def test_pointers_above_half_of_the_address_space_arrive():
-    """Words are without sign: an address may have its highest bit set."""
-    machine = Machine(kernel=DeviceKernel(text(3), 1, 64, 64))
-    machine.cuda.make_current(0)
-    result = np.zeros(1)
-    call = Call([], [result])
-    place = ctypes.c_uint64.from_address(buffer_of(call) + 24)
-    place.value = 0xFFFF_8000_0000_0010
-    assert call.make(machine.handler.entry) is None
-    assert machine.cuda.launches[0].words == (0xFFFF_8000_0000_0010, 1, 1)
-
-
-def buffer_of(call: Call) -> int:
-    """Where the first result of a call is described."""
-    return ctypes.c_int64.from_address(call._frame[14]).value
-
-
 @pytest.mark.parametrize(
     ("members", "blocks"), [((1, 1), 1), ((1, 64), 1), ((1, 65), 2), ((2, 64), 2), ((9, 900), 2)]
 )
@@ -88,14 +71,6 @@ def test_an_empty_batch_launches_nothing():
     assert machine.cuda.calls == ["cuInit"]
 
 
-def test_without_axes_of_a_batch_there_is_one_member():
-    machine = Machine(kernel=DeviceKernel(text(2), 0, 64, 64))
-    machine.cuda.make_current(0)
-    result = np.zeros(())
-    assert Call([], [result]).make(machine.handler.entry) is None
-    assert machine.cuda.launches[0].words == (result.ctypes.data, 1)
-
-
 # Modules.
 
 
@@ -105,14 +80,6 @@ def test_one_context_compiles_a_kernel_once_and_two_compile_it_twice():
         assert machine.call(device=device).make(machine.handler.entry) is None
     assert [x.context for x in machine.cuda.loads] == [CONTEXT, CONTEXT + 1]
     assert [x.context for x in machine.cuda.launches] == [CONTEXT, CONTEXT + 1] * 2
-
-
-def test_equal_texts_are_compiled_once_whoever_launches_them():
-    machine = Machine()
-    other = Handler(KERNEL._replace(rank=1), lambda: machine.modules)
-    for entry in (machine.handler.entry, other.entry):
-        assert machine.call().make(entry) is None
-    assert len(machine.cuda.loads) == 1
 
 
 def test_the_context_is_that_of_the_stream_and_another_one_is_current_again_afterwards():
@@ -137,13 +104,6 @@ def test_the_stage_before_execution_compiles_and_launches_nothing():
     assert (len(machine.cuda.loads), machine.cuda.launches) == (1, [])
     assert machine.call().make(machine.handler.entry) is None
     assert (len(machine.cuda.loads), len(machine.cuda.launches)) == (1, 1)
-
-
-@pytest.mark.parametrize("stage", [0, 1, 4])
-def test_other_stages_do_nothing(stage):
-    machine = Machine()
-    assert machine.call(stage=stage).make(machine.handler.entry) is None
-    assert machine.cuda.calls == ["cuInit"]
 
 
 def test_several_threads_compile_a_kernel_once_and_launch_all_they_were_asked_for():
@@ -211,14 +171,6 @@ def test_a_call_of_another_layout_is_an_error_and_is_not_read(changed):
     found = machine.call(sizes=changed).error(machine.handler.entry)
     assert "by a layout that this release does not know; use another jaxlib" in found
     assert machine.cuda.launches == []
-
-
-def test_a_longer_frame_is_one_of_a_later_version():
-    machine = Machine()
-    assert (
-        machine.call(sizes={"frame": 200, "buffer": 64, "api": 240}).make(machine.handler.entry)
-        is None
-    )
 
 
 def test_where_xla_has_no_stream_its_own_error_goes_back():

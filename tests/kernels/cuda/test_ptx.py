@@ -7,11 +7,10 @@ import pytest
 from jaxdae.kernels.cuda import ptx as module
 from jaxdae.kernels.cuda.assembler import assemble, AssemblyError
 from jaxdae.kernels.cuda.device_lanes import DeviceLanes
-from jaxdae.kernels.cuda.kernel import geometry
-from jaxdae.kernels.cuda.ptx import BASELINE, ptx
+from jaxdae.kernels.cuda.ptx import BASELINE, for_threads, ptx, threads
 from jaxdae.kernels.llvm.batch_loops import Buffer, Signature
 from jaxdae.kernels.llvm.machine_code import MachineCodeError
-from jaxdae.kernels.llvm.module import Module
+from jaxdae.kernels.llvm.module import Definition, Module
 from jaxdae.kernels.llvm.registers import Integer
 
 
@@ -90,10 +89,22 @@ def test_text_is_kept_on_disk_where_jax_keeps_programs(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("members", "scratch", "threads"),
+    ("members", "scratch", "wanted"),
     [(1, 0, 64), (64, 0, 64), (65, 0, 128), (10**7, 0, 2**18), (10**7, 2**20, 1024), (0, 0, 64)],
 )
-def test_threads_are_full_blocks_within_the_memory_beside(members, scratch, threads):
+def test_threads_are_full_blocks_within_the_memory_beside(members, scratch, wanted):
     """A gigabyte for all threads: 1024 of them where each keeps a mebibyte."""
-    assert geometry(members, scratch).threads == threads
-    assert threads % geometry(members, scratch).block == 0
+    assert threads(members, scratch) == wanted
+
+
+@pytest.mark.parametrize(("length", "copies"), [(20, 3), (400, 1)])
+def test_a_long_function_that_is_called_often_is_there_once(length, copies):
+    lines = ["  %r0 = load double, ptr %a"]
+    lines += [f"  %r{i} = fadd double %r{i - 1}, 3.0" for i in range(1, length)]
+    lines += [f"  store double %r{length - 1}, ptr %a", "  ret void ", "}"]
+    f = Definition("f", "define internal void @f(ptr %a) {\nentry:\n" + "\n".join(lines))
+    calls = 3 * "  call void @f(ptr %a)\n"
+    entry = f"define ptx_kernel void @kernel(ptr %a) {{\nentry:\n{calls}  ret void\n}}"
+    made = ptx(Module(for_threads([f, Definition("kernel", entry)])).text)
+    assert made.count("add.rn.f64") == copies * (length - 1)
+    assemble(made, BASELINE)

@@ -1,8 +1,7 @@
-"""Instructions counted by hand, bytes of runs, what a report says where something is missing."""
+"""Operations counted by hand, bytes of runs, what a report says where something is missing."""
 
 import functools
 import json
-from collections import Counter
 from typing import Any
 
 import diffrax
@@ -15,7 +14,7 @@ from jaxdae import Multipliers, simulate, State
 from jaxdae.kernels import scalarize
 from jaxdae.kernels.cuda import report as reports
 from jaxdae.kernels.cuda.assembler import assemble, AssemblerMissingError
-from jaxdae.kernels.cuda.report import DEVICES, instructions
+from jaxdae.kernels.cuda.report import DEVICES, operations
 from jaxdae.kernels.integration.device_report import ASSUMED_STEPS, kernel_report, NoKernelError
 from jaxdae.kernels.tracing.subprograms import call, Subprogram
 from jaxdae.models import CartesianPendulum, TwoLinkManipulator
@@ -25,57 +24,45 @@ from jaxdae.solvers import RK4
 THREE = jax.ShapeDtypeStruct((3,), np.float64)
 
 
-def program(function, *shapes, name="f", **more) -> Subprogram:
-    return Subprogram(name, scalarize(function, *shapes), **more)
+SCALAR = jax.ShapeDtypeStruct((), np.float64)
 
 
-def classes(function, *shapes) -> dict[str, int]:
-    return dict(instructions(program(function, *shapes)))
+def program(function, *shapes, name="f", loops=False, **more) -> Subprogram:
+    return Subprogram(name, scalarize(function, *shapes, loops=loops), **more)
 
 
-def test_products_that_are_summed_are_one_instruction_each():
-    """Three products, two of which are added on the way."""
-    assert classes(lambda x, y: jnp.dot(x, y), THREE, THREE) == {"mul": 1, "fma": 2}
+def count(one: Subprogram) -> int:
+    return operations(one, np.dtype(np.float64))
 
 
-def test_every_class_is_counted():
+def test_operations_are_counted_as_their_instructions_take():
     def function(x):
         a, b, c = x
         return jnp.stack([a + b, a * c, a / b, jnp.sqrt(c), jnp.where(a < b, a, c), -a])
 
-    assert classes(function, THREE) == {"add": 1, "mul": 1, "div": 1, "sqrt": 1, "other": 2}
+    # Quotients and roots take 16 each; a sign is part of what reads it.
+    assert count(program(function, THREE)) == 1 + 1 + 16 + 16 + 2
+    assert count(program(lambda x, y: jnp.dot(x, y), THREE, THREE)) == 5
 
 
 def test_sine_and_cosine_of_one_angle_are_computed_at_once():
-    one = classes(lambda x: jnp.sin(x[0])[None], THREE)
-    both = classes(lambda x: jnp.stack([jnp.sin(x[0]), jnp.cos(x[0])]), THREE)
-    two = classes(lambda x: jnp.stack([jnp.sin(x[0]), jnp.cos(x[1])]), THREE)
-    assert sum(one.values()) > 20
-    assert sum(both.values()) < 1.5 * sum(one.values())
-    assert sum(two.values()) > 1.8 * sum(one.values())
+    one = count(program(lambda x: jnp.sin(x[0])[None], THREE))
+    both = count(program(lambda x: jnp.stack([jnp.sin(x[0]), jnp.cos(x[0])]), THREE))
+    two = count(program(lambda x: jnp.stack([jnp.sin(x[0]), jnp.cos(x[1])]), THREE))
+    assert 20 < one <= both < 1.5 * one < 1.8 * one < two
 
 
-def test_programs_that_are_called_count_as_often_as_they_are():
+def test_what_is_called_counts_as_often_as_it_is():
     inner = program(lambda x: x * x, THREE, name="inner")
 
     def outer(x):
         (y,) = call(inner, x)
-        (z,) = call(inner, y + 1.0)
-        return z
+        return call(inner, y + 1.0)[0]
 
-    assert instructions(program(outer, THREE)) == Counter(mul=6, add=3)
-
-
-def test_a_program_of_entries_counts_for_each():
-    scalar = jax.ShapeDtypeStruct((), np.float64)
-    one = program(lambda x, y: x * y, scalar, scalar, entries=7, looped=(True, False))
-    assert instructions(one) == Counter(mul=7)
-
-
-def test_products_of_matrices_that_stay_loops_count_all_their_terms():
+    assert count(program(outer, THREE)) == 9
+    assert count(program(lambda x, y: x * y, SCALAR, SCALAR, entries=7, looped=(True, False))) == 7
     shapes = [jax.ShapeDtypeStruct(x, np.float64) for x in ((20, 30), (30, 1))]
-    one = Subprogram("f", scalarize(lambda a, b: a @ b, *shapes, loops=True))
-    assert instructions(one) == Counter(fma=600)
+    assert count(program(lambda a, b: a @ b, *shapes, loops=True)) == 2 * 600
 
 
 SYSTEMS = {
@@ -119,7 +106,7 @@ def test_of_adaptive_steps_a_number_is_assumed():
 def test_the_two_link_arm_takes_160_registers_at_most_and_spills_nothing():
     report = of("two-link")
     for architecture in ("sm_70", "sm_80", "sm_90"):
-        resources = assemble(report.kernel.ptx, architecture).resources
+        resources = assemble(report.kernel.ptx, architecture)
         assert resources.registers <= 160
         assert resources.spill_bytes == resources.stack_bytes == 0
 
@@ -127,8 +114,6 @@ def test_the_two_link_arm_takes_160_registers_at_most_and_spills_nothing():
 def test_the_roofline_is_that_of_arithmetic_or_of_memory():
     report = of("two-link")
     assert report.rooflines.keys() == {"H100", "H200"}
-    fused = sum(report.instructions[x] for x in ("fma", "fma", "add", "mul"))
-    assert report.operations > fused
     h100, *_ = DEVICES
     assert report.rooflines["H100"] == h100.float64_peak / report.operations
     saving = report._replace(bytes_per_member=10**9)
@@ -153,7 +138,7 @@ def test_without_an_assembler_all_else_is_there(monkeypatch):
     assert (report.missing, report.resources) == ("there is no ptxas", None)
     assert result["registers"] is None
     assert result["missing"] == "there is no ptxas"
-    assert result["instructions"]["fma"] > 0
+    assert result["operations"] > 0
 
 
 def test_a_batch_of_batches_is_one_of_all_members():

@@ -7,11 +7,9 @@ from functools import cache
 import numpy as np
 import pytest
 
-from helpers.host_functions import definitions, on_host
-from jaxdae.kernels.emission.elementary_functions import VECTOR_FUNCTIONS
+from helpers.host_functions import on_host
 from jaxdae.kernels.llvm.mathematics.constants import precision
-from jaxdae.kernels.llvm.mathematics.large_angles import two_over_pi
-from jaxdae.kernels.llvm.module import Module
+from jaxdae.kernels.llvm.mathematics.trigonometric import two_over_pi
 from oracles.angles import half_pi, reduced, sine_and_cosine, tangent
 
 PRECISIONS = [np.float64, np.float32]
@@ -137,9 +135,3 @@ def test_remainders_of_any_numbers_are_those_of_c_bit_for_bit(dtype, rng):
         found = compiled(width, dtype)["rem"](x, y)[0]
         np.testing.assert_array_equal(found[defined].view(whole), expected[defined].view(whole))
         assert np.isnan(found[~defined]).all()
-
-
-@pytest.mark.parametrize("dtype", PRECISIONS)
-@pytest.mark.parametrize("width", [1, 8])
-def test_functions_declare_nothing_of_the_c_library(width, dtype):
-    assert Module(definitions(VECTOR_FUNCTIONS, width, dtype)).library == []

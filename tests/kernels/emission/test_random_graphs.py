@@ -15,13 +15,12 @@ from jaxdae.kernels.emission import elementary_functions
 from jaxdae.kernels.emission.instructions import elementary_calls, emit
 from jaxdae.kernels.graph.expressions import CONSTANT, Graph, INPUT
 from jaxdae.kernels.graph.operations import OPERATIONS
-from jaxdae.kernels.launch.assembly import assembled
-from jaxdae.kernels.launch.portable import OWN
+from jaxdae.kernels.launch.platforms import assembled
 from jaxdae.kernels.llvm import machine_code
 from jaxdae.kernels.llvm.batch_loops import Buffer, Lanes
 from jaxdae.kernels.llvm.module import Definition, Module
 from jaxdae.kernels.llvm.writer import Writer
-from jaxdae.kernels.tracing.trace import ScalarProgram
+from jaxdae.kernels.tracing.subprograms import ScalarProgram
 
 # Modules of programs of expressions: 10 000 of them.
 MODULES, PROGRAMS, EXPRESSIONS, INPUTS, WIDTH = 1, 100, 112, 16, 8
@@ -219,7 +218,7 @@ def test_special_values_are_those_that_jax_gives(name, operations):
         given = [x > 0 for x in given]
     if name == "select":
         given[0] = given[0] > 0
-    function = OWN.get(name) or getattr(jnp, name)
+    function = OPERATIONS[name].portable if name in OPERATIONS else getattr(jnp, name)
     expected = np.asarray(jax.jit(function)(*given)).astype(float)
     for kind in (np.isnan, np.isinf, lambda x: flushed(x) == 0):
         np.testing.assert_array_equal(kind(found), kind(expected))

@@ -12,9 +12,8 @@ import scipy.special
 
 from helpers.host_functions import arguments, definitions, loaded, without_fma
 from jaxdae.kernels import native, scalarize
-from jaxdae.kernels.emission.elementary_functions import LIMITED, VECTOR_FUNCTIONS
+from jaxdae.kernels.emission.elementary_functions import VECTOR_FUNCTIONS
 from jaxdae.kernels.emission.instructions import elementary_calls
-from jaxdae.kernels.graph.operations import STRAIGHT_LINES
 
 # By the name of the operation: JAX's function, and NumPy's for the exact value.
 FUNCTIONS = {
@@ -282,21 +281,6 @@ def test_operations_have_the_special_values_of_jax(dtype):
         assert not wrong
 
 
-@pytest.mark.parametrize("dtype", PRECISIONS)
-@pytest.mark.parametrize("name", ["sin", "cos", "tan"])
-def test_a_large_angle_does_not_change_what_is_beside_it(name, dtype):
-    """The same digits whatever company a member of a batch has."""
-    x = np.linspace(-9, 9, 64, dtype=dtype)
-    mixed = x.copy()
-    mixed[::3] = dtype(1e22)
-    found, alone = computed(name, mixed), computed(name, x)
-    kept = np.arange(64) % 3 != 0
-    np.testing.assert_array_equal(found[kept], alone[kept])
-    # The C library has its own rounding.
-    exact = FUNCTIONS[name][1](np.float64(dtype(1e22)))
-    np.testing.assert_allclose(found[0], exact, rtol=2 * np.finfo(dtype).eps)
-
-
 def test_sine_and_cosine_of_one_angle_are_computed_together():
     def both(x, y):
         return jnp.sin(x) * jnp.cos(y), jnp.cos(x), jnp.sin(x)
@@ -323,17 +307,5 @@ def test_one_member_gets_the_digits_of_many(dtype):
     np.testing.assert_array_equal([float(a[7]) for a in many], [float(a) for a in one])
 
 
-def test_only_functions_that_are_called_become_part_of_a_kernel():
-    assert elementary_calls(scalarize(lambda x: jnp.exp(x) * 2 + jnp.sqrt(x), jnp.zeros(()))) == (
-        "exp",
-    )
-    assert elementary_calls(scalarize(lambda x: x * 2, jnp.zeros(()))) == ()
-
-
 def test_all_functions_are_looked_at_here():
     assert {*VECTOR_FUNCTIONS, "sqrt"} - {"sincos"} == set(FUNCTIONS)
-
-
-def test_loops_over_numbers_take_functions_without_a_branch():
-    """All of one number, but those that leave large arguments to others."""
-    assert {*STRAIGHT_LINES} == {*VECTOR_FUNCTIONS} - {*LIMITED, *OF_TWO}

@@ -86,23 +86,6 @@ def test_batches_of_every_size(settings, counts):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("settings", "in_axes"), [(SETTINGS[0], (0, None)), (SETTINGS[1], (None, 0))]
-)
-def test_members_may_share_starts_or_parameters(settings, in_axes):
-    q, stiffness = batch_of(9)
-    shared = [x if a == 0 else x[4] for x, a in zip((q, stiffness), in_axes, strict=True)]
-    full = [
-        x if a == 0 else jnp.repeat(x[4:5], 9, 0)
-        for x, a in zip((q, stiffness), in_axes, strict=True)
-    ]
-    found = lanes(settings, shared[0], shared[1], in_axes)
-    expected = lanes(settings, full[0], full[1])
-    for a, b in zip(found, expected, strict=True):
-        np.testing.assert_array_equal(a, b)
-
-
-@pytest.mark.slow
 @KINDS
 def test_nested_batches_over_different_arguments(settings):
     """Rank 2, the start along one axis only and the stiffness along the other, or along both."""
@@ -253,15 +236,6 @@ def test_batches_of_times_with_lanes_of_very_different_lengths():
         for a, b in zip(found, alone(t1[i], ts[i]), strict=True):
             np.testing.assert_allclose(a[i], b, **AT_TIMES)
     assert found[3][1] > 5 * found[3][0] > 5 * found[3][3]
-
-
-@pytest.mark.slow
-@QUICK
-def test_times_to_save_may_differ_among_lanes_of_given_steps():
-    ts = jnp.sort(jax.random.uniform(jax.random.key(5), (9, 4)), axis=1)
-    one = lambda backend: lambda ts: run(backend, saveat=SaveAt(ts=ts), **FIXED).q  # noqa: E731
-    found, expected = (jax.jit(jax.vmap(one(x)))(ts) for x in ("native", "plain"))
-    np.testing.assert_allclose(found, expected, **SAME_STEPS)
 
 
 # Ends of four, three and one steps; the last ones have no length.

@@ -11,7 +11,7 @@ from jax.flatten_util import ravel_pytree
 
 import jaxdae
 from jaxdae import BackendError, Multipliers, simulate, State
-from jaxdae.kernels.integration import adjoint_steps
+from jaxdae.kernels.integration import run as integration
 from jaxdae.kernels.llvm.batch_loops import Lanes
 from jaxdae.solvers import RK4
 
@@ -115,7 +115,6 @@ def test_reverse_is_that_of_diffrax(steps):
 
 @QUICK
 def test_forward_is_reverse(case):
-    """Nine directions with the two of the velocity: more than one kernel follows."""
     settings, _, _, gradient = case
     forward = jax.jit(jax.jacfwd(lambda x: loss(x, **settings)))(POINT)
     assert_close(forward, gradient, rtol=1e-11)  # as above
@@ -149,29 +148,13 @@ def test_more_directions_than_one_kernel_follows():
     np.testing.assert_allclose(found[7:], moves[7:] @ found[:7], rtol=1e-12)
 
 
-@pytest.mark.slow
-@QUICK
-@pytest.mark.parametrize(
-    ("case", "leaf"),
-    [("fixed, at times", "stiffness"), ("adaptive, at times", "q")],
-    indirect=["case"],
-)
-def test_some_leaves_alone_have_the_same_derivatives(case, leaf):
-    settings, _, _, gradient = case
-    some = jax.jit(jax.grad(lambda x: loss({**POINT, leaf: x}, **settings)))
-    # Other machine code, which may fuse sums, and so the ends of steps, differently.
-    assert_close(some(POINT[leaf]), gradient[leaf], rtol=1e-11)
-
-
 BATCH = jax.tree.map(
     lambda x: x * (1 + 0.1 * jax.random.normal(jax.random.key(2), (9, *x.shape))), POINT
 )
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "case", ["fixed, at times", "adaptive, at times", "adaptive, at steps"], indirect=True
-)
+@pytest.mark.parametrize("case", ["fixed, at times", "adaptive, at steps"], indirect=True)
 def test_batches_have_the_gradients_of_their_members(case):
     settings, reverse, *_ = case
     found = jax.jit(jax.vmap(jax.grad(lambda x: loss(x, **settings))))(BATCH)
@@ -204,9 +187,9 @@ def test_the_adjoint_in_sections_is_the_same(monkeypatch):
     """Ten steps in sections of four, four and two, instead of one."""
     settings = CASES["fixed, at times"]
     texts = []
-    write = adjoint_steps.adjoint_steps
+    write = integration.adjoint_steps
     monkeypatch.setattr(
-        adjoint_steps, "adjoint_steps", lambda *x: (texts.append(write(*x)), texts[-1])[1]
+        integration, "adjoint_steps", lambda *x: (texts.append(write(*x)), texts[-1])[1]
     )
     whole = jax.jit(jax.vmap(jax.grad(lambda x: loss(x, **settings))))(BATCH)
     monkeypatch.setattr(Lanes, "kept_bytes", 1)
@@ -287,16 +270,16 @@ class Rooted(jaxdae.System):
 @pytest.mark.slow
 @QUICK
 def test_a_lane_that_fails_from_the_start_leaves_shared_gradients_alone():
-    def mean(stiffness, starts):
-        def lane(q):
-            start = State(q, jnp.zeros(1), jnp.zeros(0))
-            settings = ADAPTIVE | {"saveat": SaveAt(t1=True), "throw": False}
-            found = simulate(
-                Rooted(stiffness), Multipliers(), start, t1=0.3, backend="native", **settings
-            )
-            return jnp.where(found.success, found.q[-1, 0], 0.0)
+    def lane(stiffness, q):
+        start = State(q, jnp.zeros(1), jnp.zeros(0))
+        settings = ADAPTIVE | {"saveat": SaveAt(t1=True), "throw": False}
+        return simulate(
+            Rooted(stiffness), Multipliers(), start, t1=0.3, backend="native", **settings
+        )
 
-        return jnp.sum(jax.vmap(lane)(starts))
+    def mean(stiffness, starts):
+        runs = jax.vmap(lane, (None, 0))(stiffness, starts)
+        return jnp.sum(jnp.where(runs.success, runs.q[:, -1, 0], 0.0))
 
     gradient = jax.jit(jax.grad(mean))
     found, twice = (gradient(2.0, jnp.array([[1.0], [x]])) for x in (-1.0, 1.0))

@@ -130,13 +130,6 @@ def test_a_run_there_and_back_ends_where_it_began():
 
 @pytest.mark.slow
 @QUICK
-@pytest.mark.parametrize("solver", [diffrax.Heun(), diffrax.Dopri8()])
-def test_given_steps_of_methods_are_those_of_diffrax(solver):
-    assert_same(*both(solver=solver, dt=0.1, saveat=SaveAt(ts=TIMES)), **SAME_STEPS)
-
-
-@pytest.mark.slow
-@QUICK
 @pytest.mark.parametrize(
     ("solver", "atol"),
     # The error estimate of Dopri8 on this motion is near round-off, and so is what it decides.
@@ -225,15 +218,3 @@ def test_single_precision_stays_single(settings, atol):
     plain, native = both(start=start, saveat=SaveAt(ts=ts, t1=True), **settings)
     assert native.q.dtype == native.ts.dtype == jnp.float32
     assert_same(plain, native, rtol=0, atol=atol)
-
-
-# Batches. Each lane must be what it is alone; that is what the tests above compare with diffrax.
-
-
-def ends(backend, t0, t1, ts=None, **settings):
-    saveat = SaveAt(t1=True, ts=ts, t0=True)
-    found = run(backend, t0=t0, t1=t1, saveat=saveat, **ADAPTIVE, **settings)
-    return found.ts, found.q, found.final_time, found.stats["num_steps"], found.success
-
-
-# Failures.

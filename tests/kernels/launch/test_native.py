@@ -160,14 +160,6 @@ def test_more_directions_than_one_kernel_follows():
         np.testing.assert_allclose(alone, expected[0], rtol=0, atol=1e-15)
 
 
-def test_several_directions_share_the_values_of_the_function():
-    kernel = native(lambda x: jnp.sin(jnp.sum(x)), jnp.zeros(8))
-    steps = jax.make_jaxpr(jax.jacfwd(kernel))(jnp.zeros(8)).eqns
-    (along,) = (x for x in steps if x.primitive.name == "native_kernel_tangents")
-    assert along.params["count"] == 8
-    assert [x.aval.shape for x in along.invars] == [(8,), (8, 8)]
-
-
 def test_single_precision_stays_single():
     def function(x):
         return jnp.sin(x) * jnp.exp(-x) + jnp.where(x > 0, x, 0.5) / (1 + x * x)

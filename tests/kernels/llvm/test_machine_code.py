@@ -3,7 +3,6 @@
 import ast
 import builtins
 import itertools
-import os
 import subprocess
 import sys
 import threading
@@ -13,11 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxdae.derivatives.batch_axes import Axes
-from jaxdae.files import others_may_write
+from jaxdae.derivatives.primitives import Axes
 from jaxdae.kernels import native, scalarize
-from jaxdae.kernels.launch.assembly import assembled, definitions
-from jaxdae.kernels.launch.platforms import HOST
+from jaxdae.kernels.launch.kernel import definitions
+from jaxdae.kernels.launch.platforms import assembled, HOST
 from jaxdae.kernels.llvm import machine_code, storage
 from jaxdae.kernels.llvm.batch_loops import Lanes
 from jaxdae.kernels.llvm.machine_code import Host, MachineCodeError
@@ -111,10 +109,6 @@ print(jax.vmap(f)(jnp.linspace(0.1, 3, 7)).tolist())
     assert not compiled
 
 
-def test_another_module_has_another_key():
-    assert key(text(2)) == key(text(2)) != key(text(3))
-
-
 @pytest.mark.parametrize("change", ["cpu", "features", "LLVM", "passes"])
 def test_code_for_another_machine_is_not_loaded(change, folder, compiled, forget, monkeypatch):
     made = text()
@@ -152,8 +146,6 @@ def test_code_is_made_quickly_where_jax_is_told_so(monkeypatch):
 DAMAGES = {
     "truncated": lambda content: content[:-100],
     "one bit": lambda content: content[:-50] + bytes([content[-50] ^ 1]) + content[-49:],
-    "empty": lambda content: b"",  # noqa: ARG005
-    "foreign": lambda content: b"\x7fELF" + content,
 }
 
 
@@ -181,21 +173,6 @@ def test_code_of_another_kernel_under_this_name_is_not_loaded(folder, forget):
         machine_code.register(other)
 
 
-def refuse(*_, **__):
-    raise PermissionError(13, "Permission denied")
-
-
-def test_a_folder_that_cannot_be_written_is_said(folder, compiled, monkeypatch):
-    monkeypatch.setattr(storage.os, "replace", refuse)
-    made = text()
-    with pytest.warns(
-        RuntimeWarning, match=r"cannot be written \(Permission denied\).*right to wr"
-    ):
-        machine_code.register(made)
-    assert compiled == [key(made)]
-    assert not list(folder.iterdir())
-
-
 def test_a_file_in_place_of_the_folder_is_said(folder):
     """Also for those whom no permission stops."""
     folder.write_text("")
@@ -205,19 +182,6 @@ def test_a_file_in_place_of_the_folder_is_said(folder):
         pytest.warns(RuntimeWarning, match="machine code is not kept"),
     ):
         machine_code.register(text())
-
-
-def test_a_file_that_cannot_be_read_is_said(folder, compiled, forget, monkeypatch):
-    made = text()
-    machine_code.register(made)
-    forget()
-    monkeypatch.setattr(storage.Path, "open", refuse)
-    with pytest.warns(
-        RuntimeWarning, match=r"cannot be read \(Permission denied\), the kernel is c"
-    ):
-        machine_code.register(made)
-    assert len(compiled) == 2
-    assert (folder / key(made)).exists()
 
 
 def test_code_that_others_may_have_written_is_not_loaded(folder, compiled, forget):
@@ -238,7 +202,7 @@ def test_code_that_others_may_have_written_is_not_loaded(folder, compiled, forge
     assert len(compiled) == 2
 
 
-@pytest.mark.parametrize("mode", [0o770, 0o707, 0o1777])
+@pytest.mark.parametrize("mode", [0o770, 0o1777])
 def test_a_folder_that_others_may_write_is_not_used(mode, folder, compiled, forget):
     """And said once, not with every kernel."""
     made = text()
@@ -252,18 +216,6 @@ def test_a_folder_that_others_may_write_is_not_used(mode, folder, compiled, forg
     assert len(list(folder.iterdir())) == 1
 
 
-def test_a_folder_of_somebody_else_is_not_used(folder, compiled, monkeypatch):
-    machine_code.register(text())
-    owner = folder.stat().st_uid
-    monkeypatch.setattr("os.geteuid", lambda: owner + 1)
-    status = os.stat_result((0o40700, 1, 1, 2, owner + 2, 0, 0, 0, 0, 0))
-    assert others_may_write(status) == f"it is owned by user {owner + 2}, not by you"
-    monkeypatch.setattr(storage.Path, "stat", lambda _: status)
-    with pytest.warns(RuntimeWarning, match=f"owned by user {owner + 2}, not by you.*of your own"):
-        machine_code.register(text())
-    assert len(compiled) == 2
-
-
 def test_what_compiles_quickly_is_not_kept(folder):
     """The rule of JAX for its own programs."""
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 60.0)
@@ -275,11 +227,7 @@ def test_what_compiles_quickly_is_not_kept(folder):
 def test_without_a_folder_on_this_machine_nothing_is_kept(place, folder):
     jax.config.update("jax_compilation_cache_dir", place)
     assert storage.folder() is None
-    machine_code.register(text())
-    assert not folder.exists()
-
-
-def test_the_switch_of_jax_switches_this_cache_off(folder):
+    jax.config.update("jax_compilation_cache_dir", str(folder.parent))
     jax.config.update("jax_enable_compilation_cache", False)
     try:
         assert storage.folder() is None
@@ -354,9 +302,8 @@ def importing(error):
     [
         (ModuleNotFoundError("no llvmlite"), "need llvmlite: pip install llvmlite"),
         (OSError("libllvmlite.so: cannot open"), r"does not load: libllvmlite.so: .*anew"),
-        (ImportError("wrong ABI"), r"does not load: wrong ABI.*anew"),
     ],
-    ids=["missing", "without its library", "broken"],
+    ids=["missing", "broken"],
 )
 def test_llvmlite_that_is_missing_and_one_that_is_broken_are_told_apart(error, match, monkeypatch):
     machine_code._llvm.cache_clear()
@@ -375,14 +322,6 @@ def test_the_width_is_that_of_the_registers_and_128_bits_where_they_are_unknown(
     monkeypatch.setattr(machine_code, "_features", lambda: features)
     assert machine_code.host_width(64) == width
     assert machine_code.host_width(32) == 2 * width
-
-
-def test_a_processor_that_llvm_does_not_know_has_no_features(monkeypatch):
-    def unknown():
-        raise RuntimeError("failed to get host cpu features.")
-
-    monkeypatch.setattr(machine_code._llvm(), "get_host_cpu_features", unknown)
-    assert machine_code._features.__wrapped__() == {}
 
 
 def test_vectors_wider_than_the_registers_are_taken_apart(monkeypatch):

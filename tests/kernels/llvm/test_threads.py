@@ -6,14 +6,13 @@ import sys
 import pytest
 
 from jaxdae.kernels.llvm.module import stack_need
-from jaxdae.kernels.llvm.threads import share
 from jaxdae.kernels.llvm.writer import Writer
 
 # Each part of a batch writes to a large array on the stack, from its top downwards; without a limit
 # of the stack, glibc gives threads that do not ask for more two megabytes.
 PROGRAM = """
 import jax, jax.numpy as jnp
-from jaxdae.kernels.launch.assembly import assembled
+from jaxdae.kernels.launch.platforms import assembled
 from jaxdae.kernels.llvm import machine_code
 from jaxdae.kernels.llvm.batch_loops import Lanes
 
@@ -58,13 +57,3 @@ def test_the_need_of_a_stack_counts_arrays_and_registers():
     # Each of two places may have its own; registers wait there one by one, or a quarter of them.
     assert stack_need(functions(), quickly=True) == 2 * inner + outer + 64 + 8
     assert stack_need(functions(), quickly=False) == 2 * inner + outer + (64 + 8) // 4
-
-
-def test_only_what_needs_much_waits_for_threads_of_its_own():
-    small, large = (share(4, 8, need)[-1] for need in (1000, 10**7))
-    # Only of a small one the calling thread takes part in any case.
-    assert "br i1 true, label %then" in small.text
-    assert "br i1 true, label %then" not in large.text
-    assert (small.calls["work"], large.calls["work"]) == (1, 1)
-    assert f"i64 {2**20})" in small.text
-    assert f"i64 {11 * 2**20})" in large.text

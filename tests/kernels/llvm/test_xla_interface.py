@@ -23,9 +23,8 @@ SIZES = {"frame": 168, "arguments": 40, "results": 40, "buffer": 48}
 
 @pytest.fixture(scope="module")
 def call():
-    text = Module([Definition("share", SHARE), *handler(2)]).text
-    kernel = machine_code.Kernel(machine_code._compiled(text), [])
-    (address,) = machine_code._addresses(kernel, ["handler"])
+    module = Module([Definition("share", SHARE), *handler(2)])
+    (address,) = machine_code.functions(module, ["handler"])
     return ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(address)
 
 

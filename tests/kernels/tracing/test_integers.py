@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from jaxdae.kernels import native, scalarize, UnsupportedOperationError
-from jaxdae.kernels.graph.cases import by_cases
 from jaxdae.kernels.graph.expressions import Graph
+from jaxdae.kernels.tracing.integers import by_cases
 
 X = np.array([0.1, -0.7, 1.3, 2.5])
 STARTS = [X, np.array([-0.5, 0.0, 0.4, 1.0]), np.array([0.0, -0.0, 5.0, -5.0])]

@@ -167,13 +167,6 @@ def test_batches_inside_of_a_function_are_solved_one_by_one(axes, size, in_numpy
     assert divisions == size * (1 if axes[0] is None else 4)
 
 
-def test_nested_batches_are_solved_too(in_numpy):
-    function = jax.vmap(jax.vmap(solve_positive_definite, (None, 0)), (0, 0))
-    rhs = jnp.sin(jnp.arange(48.0)).reshape(4, 3, 4)
-    program = scalarize(function, BATCH, rhs)
-    np.testing.assert_allclose(in_numpy(program, BATCH, rhs)[0], function(BATCH, rhs), rtol=1e-12)
-
-
 def mechanism(n, c):
     """`M` of bodies of two coordinates each, and `J` that couples neighbours."""
     rng = np.random.default_rng(n)
@@ -295,22 +288,6 @@ def test_no_number_comes_of_a_saddle_point_that_is_none(what, in_numpy):
     assert not np.isfinite(np.concatenate(found)).all()
 
 
-@pytest.mark.slow
-def test_a_jacobian_for_each_of_a_batch_shares_its_eliminations(in_numpy):
-    """Matrices with the axis of the batch alone, right sides with that of the tangents besides."""
-
-    def function(d):
-        jac = jnp.stack([jnp.cos(d), jnp.sin(d)])
-        return FullRankSolve()(jnp.diag(d), jnp.sin(d), jac, jnp.cos(d[:2]))[0]
-
-    d = jnp.arange(1.0, 13.0).reshape(3, 4)
-    many = jax.vmap(jax.jacfwd(function))
-    graph = (program := scalarize(many, d)).graph
-    divisions = [x for x in graph.needed(program.outputs) if graph.nodes[x].operation == "div"]
-    assert len(divisions) == 3 * 6
-    np.testing.assert_allclose(in_numpy(program, d)[0], many(d), rtol=0, atol=1e-13)
-
-
 def test_a_users_function_of_any_name_is_what_it_is(in_numpy):
     def solve(matrix, rhs):
         return matrix @ rhs
@@ -346,18 +323,6 @@ def test_axes_of_batches_are_known_where_all_sizes_are_the_same(outer, inner, in
     np.testing.assert_allclose(function(*arguments), wanted, rtol=0, atol=1e-14)
     divisions = sum(x.operation == "div" for x in program.graph.nodes)
     assert divisions == 4 * given[0].shape[0] * given[0].shape[1]
-
-
-def test_columns_of_a_jacobian_share_one_factorization():
-    """Of forward derivatives by `jax.vmap` over the unit vectors, as many as there are unknowns."""
-
-    def function(d):
-        return solve_positive_definite(jnp.diag(d), jnp.cos(d))
-
-    program = scalarize(jax.jacfwd(function), jnp.arange(1.0, 5.0))
-    graph = program.graph
-    divisions = [x for x in graph.needed(program.outputs) if graph.nodes[x].operation == "div"]
-    assert len(divisions) == 4
 
 
 def test_nan_is_sorted_and_found_as_jax_does(in_numpy):

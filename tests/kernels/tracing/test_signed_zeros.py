@@ -11,8 +11,7 @@ import pytest
 
 import jaxdae
 from jaxdae.kernels import native, scalarize
-from jaxdae.kernels.tracing.common_factors import regrouped
-from jaxdae.kernels.tracing.invariants import parted
+from jaxdae.kernels.tracing.rewriting import parted, regrouped
 from jaxdae.models import AndrewsMechanism, TwoLinkManipulator
 from jaxdae.results.readings import with_positive_zeros
 from jaxdae.solvers import RK4
@@ -114,18 +113,6 @@ def test_machine_code_keeps_them_too():
             expected = np.concatenate(inverses(np, x))
         # The sine of LLVM and that of NumPy differ in the last digit.
         np.testing.assert_allclose(own, expected, rtol=1e-14)
-
-
-def test_what_the_audit_found(in_numpy):
-    """`atan2(d_1, d_0)` of `d = 0 - q` at rest is the angle of two positive zeros."""
-
-    def angle(q):
-        d = jnp.array([0.0, 0.0]) - q[:2]
-        return jnp.arctan2(d[1], d[0])
-
-    for q in (np.zeros(3), np.array([0.0, 2.0, 0.0])):
-        (found,) = in_numpy(scalarize(angle, q), q)
-        assert found == np.arctan2(0.0 - q[1], 0.0 - q[0])
 
 
 # Random expressions.

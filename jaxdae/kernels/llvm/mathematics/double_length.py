@@ -48,9 +48,7 @@ def same_if_small(x: Number, value: Number, limit: float | None = None) -> Numbe
 def integral_scale(value: Number, biased: Integer) -> Number:
     """A value of size one times a power of two that need not itself be a number of the type.
 
-    Args:
-        value: the value.
-        biased: the power plus twice the bias of exponents.
+    The power is given plus twice the bias of exponents.
     """
     mantissa, half = precision(value.dtype).mantissa, biased >> 1
     for part in (half, biased - half):

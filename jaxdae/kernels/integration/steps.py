@@ -1,14 +1,11 @@
-"""Runs with adaptive steps: each lane has its own, and takes the next member when it is done."""
+"""Loops over the steps of runs, from start to end, fixed and adaptive ones."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import diffrax
 
-from jaxdae.kernels.integration.fixed_steps import Start
-from jaxdae.kernels.integration.saved_times import Step, TimeRows
-from jaxdae.kernels.integration.saving import Saving, Summary
-from jaxdae.kernels.integration.step_ends import StepEnds
-from jaxdae.kernels.integration.step_programs import control_shape
+from jaxdae.kernels.integration.arguments import Saving, Summary
+from jaxdae.kernels.integration.initial_value import control_shape, InitialValueProblem
 from jaxdae.kernels.llvm.batch_loops import Buffer, Lanes
 from jaxdae.kernels.llvm.module import Definition
 
@@ -17,15 +14,291 @@ _OCCURRED: Any = diffrax.RESULTS.event_occurred
 _SUCCESSFUL, _MAX_STEPS, _EVENT = 0.0, float(_REACHED._value), float(_OCCURRED._value)
 
 
-class Control:
-    """Step size control of all lanes: the arrays that `advance` takes and gives.
+def loops(run: Any, lanes: Lanes, ranks: tuple[int, ...], rank: int) -> Definition:
+    """`@run`, the loops over members and steps.
+
+    Arguments are the start, the parameters and the times: of fixed steps their ends; of adaptive
+    ones the two ends of the run, the time from which on a step reaches the end, the length of the
+    first step where it is given, and times at which steps end where there are any (`step_ends`);
+    then the times to save. Results are the saved states and the final one; of adaptive steps also
+    the saved times, and what the run tells of itself.
 
     Args:
-        lanes: the builder.
-        start: the members' starts and parameters.
-        ranks: axes of the batch in each argument.
         run: what is compiled.
+        lanes: what the function is written to.
+        ranks: axes of the batch in each argument; zero where its members share it.
+        rank: axes of the batch.
     """
+    (_AdaptiveSteps if run.adaptive else _FixedSteps)(lanes, run, ranks, rank).write()
+    return lanes.finish()
+
+
+class Start:
+    """The start and the parameters of the members in the lanes.
+
+    An adjoint is by `active` parameters.
+    """
+
+    def __init__(
+        self,
+        lanes: Lanes,
+        problem: InitialValueProblem,
+        ranks: tuple[int, ...],
+        active: tuple[int, ...] | None = None,
+    ):
+        self.lanes = lanes
+        self.sizes = [problem.states, *(int(x.size) for x in problem.parameters)]
+        self._given = [
+            Buffer(lanes, lanes.arguments, i, size, ranks[i], 0)
+            for i, size in enumerate(self.sizes)
+        ]
+        # Large parameters that all members share stay where they are.
+        self._in_place = {1 + i for i in problem.shared(ranks)}
+        self.arrays = [
+            argument.data if i in self._in_place else lanes.array(size)
+            for i, (argument, size) in enumerate(zip(self._given, self.sizes, strict=True))
+        ]
+        self.state, *self.parameters = self.arrays
+        with lanes.loop(lanes.width) as lane:
+            parts = zip(self._given, self.sizes, self.arrays, strict=True)
+            for i, (argument, size, array) in enumerate(parts):
+                if argument.shared and i not in self._in_place:
+                    argument.load(size, array, lane, 0)
+        self._preparations = problem.preparations(active)
+        self._forward = len(problem.preparations())
+        self._prepared = [lanes.array(x.results[0].size) for x in self._preparations]
+        self._alike = all(x.shared for x in self._given[1:])
+        if self._alike:
+            self._prepare()
+
+    @property
+    def fixed(self) -> list:
+        """What steps take behind the state: the parameters, and what is prepared of them."""
+        return [*self.parameters, *self._prepared[: self._forward]]
+
+    @property
+    def fixed_back(self) -> list:
+        """What steps of an adjoint take."""
+        return [*self.parameters, *self._prepared]
+
+    def load(self, lane, member) -> None:
+        """Copy those of a member to a lane; what all members share is there already."""
+        parts = zip(self._given, self.sizes, self.arrays, strict=True)
+        for argument, size, array in parts:
+            if not argument.shared:
+                argument.load(size, array, lane, member)
+
+    def prepare(self) -> None:
+        """Compute what is made of the parameters alone, after members were loaded."""
+        if not self._alike:
+            self._prepare()
+
+    def _prepare(self) -> None:
+        for one, array in zip(self._preparations, self._prepared, strict=True):
+            self.lanes.call(one.name, *self.parameters, array)
+
+
+def read_time(lanes: Lanes, grid: Buffer, i, members, array) -> None:
+    """Set a time of all lanes to an end of a step, the same for all members or each its own."""
+    if grid.shared:
+        lanes.fill(grid.read(0, i), array)
+        return
+    with lanes.loop(lanes.width) as lane:
+        lanes.set(grid.read(lanes.count(members, lane), i), array, lane)
+
+
+class _Step(NamedTuple):
+    """Arrays of one step: its two ends in time, the states there, and the increments."""
+
+    t0: Any
+    t1: Any
+    y0: Any
+    y1: Any
+    k: Any
+
+
+class _TimeRows:
+    """Saves states at given times, from row `first` on: what lies in the step of each lane."""
+
+    def __init__(self, lanes: Lanes, states: int, times: Buffer, rows: Buffer, first: int):
+        self.lanes, self.states, self.times, self.rows = lanes, states, times, rows
+        self.first = first
+        self.saved = lanes.counters()
+        self._t, self._y = lanes.array(1), lanes.array(states)
+        self._any = lanes.variable(0)
+
+    def save(self, step: _Step, members, wanted, until=None) -> None:
+        """Save what is due.
+
+        Args:
+            step: the step; the same increments serve all lanes.
+            members: member of the batch in each lane.
+            wanted: whether a lane's step counts, as a function of the lane; `None` for all.
+            until: up to where it does, a time of each lane; `None` for its end.
+        """
+        lanes = self.lanes
+        until = step.t1 if until is None else until
+        with lanes.while_(lambda: self._find(until, members, wanted)):
+            lanes.call("interpolate", *step, self._t, self._y)
+            each = lanes.loop(lanes.width)
+            with each as lane, lanes.if_then(self._due(until, members, wanted, lane)):
+                member, row = lanes.count(members, lane), lanes.count(self.saved, lane)
+                start = (row + self.first) * self.states
+                self.rows.store(self.states, self._y, lane, member, start)
+                lanes.set_count(row + 1, self.saved, lane)
+
+    def _find(self, until, members, wanted):
+        """Set the time of each lane; whether any has one that is due."""
+        lanes = self.lanes
+        self._any.set(0)
+        with lanes.loop(lanes.width) as lane:
+            lanes.set(lanes.get(until, lane), self._t, lane)
+            with lanes.if_then(self._due(until, members, wanted, lane)):
+                lanes.set(self._time(members, lane), self._t, lane)
+                self._any.set(1)
+        return self._any.get().differs(0)
+
+    def _due(self, until, members, wanted, lane):
+        lanes = self.lanes
+        more = lanes.count(self.saved, lane) <= self.times.size - 1
+        due = more & (self._time(members, lane) <= lanes.get(until, lane))
+        return due if wanted is None else due & wanted(lane)
+
+    def _time(self, members, lane):
+        lanes = self.lanes
+        # Beyond the last time there is none to read.
+        index = lanes.minimum(lanes.count(self.saved, lane), self.times.size - 1)
+        return self.times.read(lanes.count(members, lane), index)
+
+
+class _FixedSteps:
+    """All lanes make their steps together, block by block of members."""
+
+    def __init__(self, lanes: Lanes, run: Any, ranks, rank: int):
+        self.lanes, self.problem, self.saving = lanes, run.problem, run.saving
+        problem, saving, n = run.problem, run.saving, run.problem.states
+        self.start = Start(lanes, problem, ranks)
+        count = len(self.start.arrays)
+        self.grid = Buffer(lanes, lanes.arguments, count, None, ranks[count], 1)
+        self.rows = Buffer(lanes, lanes.results, 0, None, rank, 2)
+        self.final = Buffer(lanes, lanes.results, 1, n, rank, 1)
+        self.steps = self.grid.size - 1
+        self.step = _Step(*(lanes.array(k) for k in (1, 1, n, n, problem.dense)))
+        self.carry, self.next_carry = lanes.array(problem.carried), lanes.array(problem.carried)
+        self.members = lanes.counters()
+        self.at_times = None
+        if saving.times:
+            times = Buffer(lanes, lanes.arguments, count + 1, None, ranks[count + 1], 1)
+            self.at_times = _TimeRows(lanes, n, times, self.rows, int(saving.start))
+
+    def write(self) -> None:
+        lanes = self.lanes
+        block = lanes.variable(lanes.begin)
+        with lanes.while_(lambda: block.get() < lanes.end):
+            first = block.get()
+            self._load(first)
+            with lanes.loop(self.steps) as i:
+                self._advance(i)
+            with lanes.loop(lanes.width) as lane:
+                member = lanes.count(self.members, lane)
+                self.final.store(self.problem.states, self.step.y0, lane, member)
+            block.set(first + lanes.stride * lanes.width)
+
+    def _load(self, first) -> None:
+        """The members of a block; where there are too few, the last one more than once."""
+        lanes, n = self.lanes, self.problem.states
+        last = lanes.end - 1
+        with lanes.loop(lanes.width) as lane:
+            member = lanes.minimum(first + lane, last)
+            lanes.set_count(member, self.members, lane)
+            self.start.load(lane, member)
+            if self.at_times is not None:
+                lanes.set_count(0, self.at_times.saved, lane)
+        self.start.prepare()
+        lanes.copy(n, self.start.state, self.step.y0)
+        if self.saving.start:
+            self._save(0)
+        if self.problem.carried:
+            read_time(lanes, self.grid, 0, self.members, self.step.t0)
+            lanes.call("begin", self.step.t0, self.step.y0, *self.start.fixed, self.carry)
+
+    def _advance(self, i) -> None:
+        lanes, step = self.lanes, self.step
+        following = i + 1
+        for end, array in ((i, step.t0), (following, step.t1)):
+            read_time(lanes, self.grid, end, self.members, array)
+        lanes.call(
+            "step", step.t0, step.t1, step.y0, self.carry, *self.start.fixed,
+            step.y1, self.next_carry, *([step.k] if self.saving.times else []),
+        )  # fmt: skip
+        if self.at_times is not None:
+            self.at_times.save(step, self.members, None)
+        lanes.copy(self.problem.states, step.y1, step.y0)
+        lanes.copy(self.problem.carried, self.next_carry, self.carry)
+        every = self.saving.every
+        if every:
+            with lanes.if_then((following % every).equals(0)):
+                self._save(i // every + int(self.saving.start))
+
+    def _save(self, row) -> None:
+        lanes, n = self.lanes, self.problem.states
+        with lanes.loop(lanes.width) as lane:
+            member = lanes.count(self.members, lane)
+            self.rows.store(n, self.step.y0, lane, member, row * n)
+
+
+class _StepEnds:
+    """The next time at which the step of each lane has to end, of those of `step_ends`."""
+
+    def __init__(self, lanes: Lanes, times: Buffer):
+        self.lanes, self.times = lanes, times
+        self.count = times.size // 2
+        self._members, self._next, self._jumped = (lanes.counters() for _ in range(3))
+
+    def load(self, lane, member) -> None:
+        """Begin with a member."""
+        self.lanes.set_count(member, self._members, lane)
+        self.lanes.set_count(0, self._next, lane)
+
+    def proceed(self, t0, end, lane) -> None:
+        """From the end of a step, `t0`, go on to where the next one begins, beyond a jump."""
+        lanes = self.lanes
+        lanes.set_count(0, self._jumped, lane)
+        with lanes.while_(
+            lambda: self._pending(lane) & (self._time(lane, 0) <= lanes.get(t0, lane))
+        ):
+            with lanes.if_then(self._time(lane, 0).equals(lanes.get(t0, lane))):
+                begin, last = self._time(lane, 1), lanes.get(end, lane)
+                jumps = begin.differs(lanes.get(t0, lane))
+                lanes.set_count(jumps.as_integer(), self._jumped, lane)
+                lanes.set((begin < last).choose(begin, last), t0, lane)
+            lanes.set_count(lanes.count(self._next, lane) + 1, self._next, lane)
+
+    def limit(self, t0, t1, lane) -> None:
+        """Let a step end, at `t1`, no later than it has to."""
+        lanes = self.lanes
+        with lanes.if_then(self._pending(lane)):
+            latest, wanted = self._time(lane, 0), lanes.get(t1, lane)
+            # A step of less than the round-off of its time would end before it begins.
+            free = (wanted < latest) & (wanted > lanes.get(t0, lane))
+            lanes.set(free.choose(wanted, latest), t1, lane)
+
+    def jumped(self, lane) -> Any:
+        """Whether the step of a lane begins just after a jump."""
+        return self.lanes.count(self._jumped, lane).differs(0)
+
+    def _pending(self, lane):
+        return self.lanes.count(self._next, lane) < self.count
+
+    def _time(self, lane, which: int):
+        lanes = self.lanes
+        # Behind the last time there is none to read.
+        index = lanes.minimum(lanes.count(self._next, lane), self.count - 1)
+        return self.times.read(lanes.count(self._members, lane), index * 2 + which)
+
+
+class Control:
+    """Step size control of all lanes: the arrays that `advance` takes and gives."""
 
     def __init__(self, lanes: Lanes, run: Any, start: Start, ranks):
         problem, given_first = run.problem, run.given_first
@@ -40,7 +313,7 @@ class Control:
         ]
         self.given = [lanes.array(1) for _ in self._given]
         self.begin, self.end, self.floor, *self._first = self.given
-        self.step = Step(*(lanes.array(k) for k in (1, 1, n, n, problem.dense)))
+        self.step = _Step(*(lanes.array(k) for k in (1, 1, n, n, problem.dense)))
         self.control, self._next_control = lanes.array(self.states), lanes.array(self.states)
         self._carry, self._next_carry = lanes.array(problem.carried), lanes.array(problem.carried)
         self.keep, self.code, self._t0, self._t1 = (lanes.array(1) for _ in range(4))
@@ -48,7 +321,7 @@ class Control:
         if run.step_ends:
             index = count + len(self._given)
             times = Buffer(lanes, lanes.arguments, index, None, ranks[index], 1)
-            self._ends = StepEnds(lanes, times)
+            self._ends = _StepEnds(lanes, times)
         self.event = None if problem.event is None else _Event(lanes, n)
 
     def load(self, lane, member) -> None:
@@ -106,11 +379,7 @@ class Control:
             self._ends.limit(self.step.t0, self.step.t1, lane)
 
     def begin_after_jumps(self, any_lane) -> None:
-        """Evaluate anew, in lanes that passed a jump, what a step takes over from the last one.
-
-        Args:
-            any_lane: room for an integer.
-        """
+        """Evaluate anew, in lanes that passed a jump, what a step takes over from the last one."""
         lanes, ends, carried = self.lanes, self._ends, self.problem.carried
         if ends is None or not carried:
             return
@@ -137,12 +406,7 @@ class Control:
 
 
 class _Event:
-    """Where the runs of all lanes end before their time.
-
-    Args:
-        lanes: the builder.
-        states: numbers of a state.
-    """
+    """Where the runs of all lanes end before their time."""
 
     def __init__(self, lanes: Lanes, states: int):
         self.lanes, self.states = lanes, states
@@ -150,22 +414,15 @@ class _Event:
         self._value, self._following, self._time = (lanes.array(1) for _ in range(3))
         self._located, self._fallen = lanes.array(states), lanes.counters()
 
-    def begin(self, step: Step, fixed, wanted) -> None:
+    def begin(self, step: _Step, fixed, wanted) -> None:
         """Evaluate the function at the starts of those lanes that want it."""
         lanes = self.lanes
         lanes.call("value", step.t0, step.y0, *fixed, self._following)
         with lanes.loop(lanes.width) as lane, lanes.if_then(wanted(lane)):
             lanes.copy_lane(1, self._following, self._value, lane)
 
-    def find(self, step: Step, fixed, wanted, any_lane) -> None:
-        """Find where a step ends in each lane: at its end, or where the function falls to zero.
-
-        Args:
-            step: that was tried.
-            fixed: what programs take behind the state.
-            wanted: whether the step of a lane is kept.
-            any_lane: room for an integer.
-        """
+    def find(self, step: _Step, fixed, wanted, any_lane) -> None:
+        """Find where a step that is kept ends: at its end, or where the function falls to zero."""
         lanes = self.lanes
         lanes.call("value", step.t1, step.y1, *fixed, self._following)
         any_lane.set(0)
@@ -189,37 +446,18 @@ class _Event:
         """Whether the function has fallen in the step of a lane."""
         return self.lanes.count(self._fallen, lane).differs(0)
 
-    def end(self, step: Step, lane) -> None:
+    def end(self, step: _Step, lane) -> None:
         """End the step of a lane where the function has fallen."""
         self.lanes.copy_lane(1, self.until, step.t0, lane)
         self.lanes.copy_lane(self.states, self.state, step.y0, lane)
 
 
-def adaptive_steps(run: Any, lanes: Lanes, ranks: tuple[int, ...], rank: int) -> Definition:
-    """`@run` for adaptive steps.
-
-    Arguments are the start, the parameters, the two ends of the run, the time from which on a step
-    reaches the end, the length of the first step where it is given, times at which steps end where
-    there are any (`step_ends`), and the times to save; results
-    the saved states, the final one, the saved times, and what the run tells of itself.
-
-    Args:
-        run: what is compiled.
-        lanes: what the function is written to.
-        ranks: axes of the batch in each argument; zero where its members share it.
-        rank: axes of the batch.
-
-    Returns:
-        The definition.
-    """
-    _AdaptiveSteps(lanes, run, ranks, rank).write()
-    return lanes.finish()
-
-
 class _AdaptiveSteps:
+    """Each lane has its own steps, and takes the next member when it is done."""
+
     def __init__(self, lanes: Lanes, run: Any, ranks, rank: int):
-        problem, self.saving = run.problem, run.saving
-        saving: Saving = run.saving
+        problem, saving = run.problem, run.saving
+        self.saving: Saving = saving
         self.lanes, self.max_steps, self.n = lanes, run.max_steps, problem.states
         self.start = Start(lanes, problem, ranks)
         self.control = Control(lanes, run, self.start, ranks)
@@ -237,7 +475,7 @@ class _AdaptiveSteps:
         if saving.times:
             index = len(self.start.arrays) + run.times - 1
             times = Buffer(lanes, lanes.arguments, index, None, ranks[index], 1)
-            self.at_times = TimeRows(lanes, self.n, times, self.rows, int(saving.start))
+            self.at_times = _TimeRows(lanes, self.n, times, self.rows, int(saving.start))
 
     def write(self) -> None:
         lanes = self.lanes
@@ -271,16 +509,13 @@ class _AdaptiveSteps:
             self._fill(lane)
             with lanes.if_then(self._is(self.fresh, lane)):
                 self.any.set(1)
-        with lanes.if_then(self._anything()):
+        with lanes.if_then(self.any.get().differs(0)):
             self.control.begin_steps(lambda lane: self._is(self.fresh, lane))
         self.any.set(0)
         with lanes.loop(lanes.width) as lane:
             lanes.set_count(0, self.fresh, lane)
             with lanes.if_then(self._is(self.busy, lane)):
                 self.any.set(1)
-        return self._anything()
-
-    def _anything(self):
         return self.any.get().differs(0)
 
     def _fill(self, lane) -> None:
@@ -331,16 +566,17 @@ class _AdaptiveSteps:
         with lanes.if_then(control.accepted(lane)):
             self._increase(self.kept_steps, lane)
             if self.saving.every:
-                self._save_every(lane)
+                rest = lanes.count(self.kept_steps, lane) % self.saving.every
+                with lanes.if_then(rest.equals(0)):
+                    self._save(lane)
         exhausted = lanes.count(self.steps, lane) >= self.max_steps
         on = control.unfinished(lane) & ~control.failed(lane)
+        ended = ~on
         if control.event is not None:
             occurred = control.event.occurred(lane)
             with lanes.if_then(occurred):
                 self._finish(lane, _EVENT)
-            on, ended = on & ~occurred, ~on & ~occurred
-        else:
-            ended = ~on
+            on, ended = on & ~occurred, ended & ~occurred
         with lanes.if_then(ended):
             self._finish(lane, lanes.get(control.code, lane))
         with lanes.if_then(on & exhausted):
@@ -349,12 +585,6 @@ class _AdaptiveSteps:
     def _increase(self, counter, lane) -> None:
         more = self.lanes.count(counter, lane) + 1
         self.lanes.set_count(more, counter, lane)
-
-    def _save_every(self, lane) -> None:
-        every = self.saving.every
-        rest = self.lanes.count(self.kept_steps, lane) % every
-        with self.lanes.if_then(rest.equals(0)):
-            self._save(lane)
 
     def _save(self, lane) -> None:
         """Write the state of a lane to its next row."""
@@ -368,24 +598,16 @@ class _AdaptiveSteps:
         """Write what is known at the end of a member's run, and make the lane idle."""
         lanes = self.lanes
         member = lanes.count(self.members, lane)
-        if self.at_times is not None:
-            self._write_times(lane, member)
+        self._write_times(lane, member)
         rows = lanes.count(self.written, lane)
         self._clear_rows(member, rows)
         self.final.store(self.n, self.control.step.y0, lane, member)
-        summary = Summary(
-            lanes.get(self.control.step.t0, lane),
-            code,
-            self._number(lanes.count(self.steps, lane)),
-            self._number(lanes.count(self.kept_steps, lane)),
-            self._number(rows),
-        )
+        steps, kept = (lanes.count(x, lane) for x in (self.steps, self.kept_steps))
+        counts = (x.as_number() for x in (steps, kept, rows))
+        summary = Summary(lanes.get(self.control.step.t0, lane), code, *counts)
         for i, value in enumerate(summary):
             self.summary.write(value, member, i)
         lanes.set_count(0, self.busy, lane)
-
-    def _number(self, count):
-        return count.as_number()
 
     def _write_times(self, lane, member) -> None:
         """The given times that were reached belong to the rows behind those written so far."""

@@ -1,4 +1,4 @@
-"""Products of dense matrices that stay loops: a call on arrays in memory, not one scalar each."""
+"""Calls on arrays in memory: products of dense matrices, and operations on many numbers."""
 
 from typing import NamedTuple
 
@@ -6,6 +6,7 @@ import jax
 import numpy as np
 
 from jaxdae.kernels.graph.expressions import CONSTANT, Graph, INPUT, RESULT
+from jaxdae.kernels.graph.operations import STRAIGHT_LINES
 
 # Products of fewer numbers are written out: what is known of their entries is used there.
 _FEWEST = 400
@@ -52,14 +53,8 @@ class Product:
 def product(graph: Graph, a: np.ndarray, b: np.ndarray) -> np.ndarray | None:
     """Nodes of a matrix product as one call, where that is worth it.
 
-    Args:
-        graph: where the call is added.
-        a: nodes, shape (m, k).
-        b: nodes, shape (k, n).
-
-    Returns:
-        Nodes, shape (m, n); `None` for small and for sparse matrices, whose products are better
-        written out, and for matrices that would have to be stored for the call first.
+    `None` for small and for sparse matrices, whose products are better written out, and for
+    matrices that would have to be stored for the call first.
     """
     (m, k), n = a.shape, b.shape[1]
     if not (m and k and n) or not (_is_dense(graph, a) and _is_dense(graph, b)):
@@ -123,3 +118,70 @@ def are_consecutive(graph: Graph, nodes) -> bool:
         follows = graph.nodes[last] == (operation, (*source, start + len(nodes) - 1))
         return follows and np.array_equal(nodes, np.arange(first, last + 1))
     return all(graph.nodes[x] == (operation, (*source, start + i)) for i, x in enumerate(nodes))
+
+
+# Operations on each of many numbers, such as those of a layer of a network.
+
+# Fewer numbers are written out: what is known of them is used there.
+_FEWEST_MAPPED = 32
+ARITHMETIC = ("add", "sub", "mul", "div", "neg", "max", "min", "sqrt", "abs")
+
+
+class Map(NamedTuple):
+    """An operation on each of some numbers.
+
+    Args:
+        operation: its name.
+        size: how many numbers.
+        single: for each argument, whether it is one number for all.
+    """
+
+    operation: str
+    size: int
+    single: tuple[bool, ...]
+
+    @property
+    def name(self) -> str:
+        """In words that are the same in every process."""
+        return f"map_{self.operation}_{self.size}_{self.single}"
+
+    @property
+    def results(self) -> list[jax.ShapeDtypeStruct]:
+        """Shapes of what a call gives."""
+        return [jax.ShapeDtypeStruct((self.size,), np.float64)]
+
+    def kinds(self, shared: tuple[bool, ...]) -> tuple[str, ...]:
+        """Of each argument: numbers of every lane, those that all lanes share, or one number."""
+        pairs = zip(self.single, shared, strict=True)
+        return tuple("one" if one else "shared" if same else "every" for one, same in pairs)
+
+
+def mapped(graph: Graph, operation: str, nodes: list[np.ndarray]) -> np.ndarray | None:
+    """Nodes of an operation on the entries of arrays of one shape as one call, if that is worth it.
+
+    `None` for few numbers, for other operations, and for arithmetic of what no call gives, of which
+    something may be known.
+    """
+    if nodes[0].size < _FEWEST_MAPPED or operation not in (*ARITHMETIC, *STRAIGHT_LINES):
+        return None
+    flat = [x.ravel().tolist() for x in nodes]
+    single = tuple(all(y == x[0] for y in x) for x in flat)
+    arrays = [x for x, one in zip(flat, single, strict=True) if not one]
+    if not arrays or (operation in ARITHMETIC and not _are_results(graph, arrays)):
+        return None
+    if any(one and _is_zero(graph, x[0]) for x, one in zip(flat, single, strict=True)):
+        return None
+    arguments = tuple(tuple(x[:1] if one else x) for x, one in zip(flat, single, strict=True))
+    (result,) = graph.call(Map(operation, len(flat[0]), single), arguments)
+    return result.reshape(nodes[0].shape)
+
+
+def _are_results(graph: Graph, arrays: list[list[int]]) -> bool:
+    """Whether arrays lie in memory, one of them as what a call gives."""
+    called = any(graph.nodes[x[0]].operation == RESULT for x in arrays)
+    return called and all(are_consecutive(graph, x) for x in arrays)
+
+
+def _is_zero(graph: Graph, node: int) -> bool:
+    value = graph.value(node)
+    return value is not None and value == 0

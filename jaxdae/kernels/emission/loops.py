@@ -1,13 +1,20 @@
-"""Products of dense matrices as loops of vector instructions."""
+"""Loops on arrays in memory: dense products, operations on each entry, turns of a program."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from jaxdae.kernels.graph.dense_products import Layout, Product
+import numpy as np
+
+from jaxdae.kernels.graph.array_calls import Layout, Map, Product
+from jaxdae.kernels.graph.operations import OPERATIONS
 from jaxdae.kernels.llvm.module import Definition
+from jaxdae.kernels.llvm.registers import Condition, Number
 from jaxdae.kernels.llvm.writer import Writer
+from jaxdae.kernels.tracing.loops import Loop
 from jaxdae.kernels.tracing.product_parts import Rank
+
+# Products of dense matrices.
 
 # Sums that are kept in registers, at most: rows and columns of the product at a time. Of a vector
 # only its entries; all sums wait for the same numbers then.
@@ -25,14 +32,7 @@ def product_function(
 ) -> Definition:
     """The function `@name(pointer to A, pointer to B, pointer to C)`.
 
-    Args:
-        product: shapes and layouts.
-        shared: for each factor, whether it is numbers that all lanes share, and not vectors.
-        width: entries of a vector.
-        dtype: float64 or float32.
-
-    Returns:
-        Its definition.
+    Factors are numbers that all lanes share, or vectors, of which each entry is a lane's own.
     """
     w = _ProductWriter(product, shared, width, dtype)
     w.write()
@@ -40,13 +40,7 @@ def product_function(
 
 
 def product_onto(rank: Rank, width: int, dtype: Any) -> Definition:
-    """The function `@name(pointer to A^T, pointer to B, pointer to C)`, `C + A B` for `C`.
-
-    Args:
-        rank: shapes.
-        width: entries of a vector.
-        dtype: float64 or float32.
-    """
+    """The function `@name(pointer to A^T, pointer to B, pointer to C)`, `C + A B` for `C`."""
     m, k, n = rank.rows, rank.terms, rank.columns
     product = Product((m, k, n), Layout(1, m), Layout(n, 1))
     w = _ProductWriter(product, (False, False), width, dtype, onto=True)
@@ -93,10 +87,6 @@ def total_function(total: Total, dtype: Any) -> Definition:
 
     It adds to the numbers `C` the products `A B` of all lanes. `B` is written into the room with
     lanes for rows; then `C` is a product of long matrices of numbers.
-
-    Args:
-        total: shapes.
-        dtype: float64 or float32.
     """
     w = _TotalWriter(total, dtype)
     w.write()
@@ -224,3 +214,166 @@ class _TotalWriter(_ProductWriter):
         start = self.put("i64", f"add i64 {before}, {row}")
         place = self.place(self.scalar, "%a", self.put("i64", f"add i64 {start}, {j}"))
         return self.repeated(self.load(self.scalar, place))
+
+
+# What is done for each entry.
+
+
+class EntryWriter(Writer):
+    """A writer of what is done for each entry of arrays, whose numbers are vectors of lanes.
+
+    A single lane takes as many entries at once as a vector register holds.
+    """
+
+    def __init__(self, lanes: int, dtype: Any, register_width: int):
+        super().__init__(lanes, dtype)
+        self._register_width = register_width
+        self._lanes, self._entry, self._index = lanes, self.vector, ""
+
+    def for_each(self, count: Any, each: Callable[[], None]) -> None:
+        """Write loops over so many entries: of a single lane over vectors, then over the rest."""
+        wide = self._register_width if self._lanes == 1 else 1
+        stop: Any = 0
+        if wide > 1:
+            vectors = self.put("i64", f"sdiv i64 {count}, {wide}")
+            stop = self.put("i64", f"mul i64 {vectors}, {wide}")
+            self.resize(wide)
+            self._loop(0, stop, wide, each)
+            self.resize(1)
+        self._loop(stop, count, 1, each)
+
+    def _loop(self, start: Any, stop: Any, step: int, each: Callable[[], None]) -> None:
+        with self.turns(start, stop, step) as turns:
+            self._index = turns.index
+            each()
+
+    def read(self, pointer: str, kind: str) -> str:
+        """An argument in this turn.
+
+        It is an array of numbers of `every` lane, one of numbers that all lanes have `shared`, or
+        `one` number of every lane.
+        """
+        if kind == "every" or (kind == "shared" and self._lanes == 1):
+            return self.load(self.vector, self._place(pointer, self._entry), self.bits // 8)
+        if kind == "one" and self._lanes == self.width:
+            return self.load(self.vector, pointer, self.bits // 8)
+        place = pointer if kind == "one" else self._place(pointer, self.scalar)
+        return self.repeated(self.load(self.scalar, place))
+
+    def write(self, pointer: str, value: Any) -> None:
+        """Store what this turn gives."""
+        self.store(self.vector, value, self._place(pointer, self._entry), self.bits // 8)
+
+    def _place(self, pointer: str, kind: str) -> str:
+        return self.place(kind, pointer, self._index)
+
+
+def map_name(one: Map, shared: tuple[bool, ...]) -> str:
+    """Name of the function for arguments of which all lanes share some."""
+    return f"map_{one.operation}_{'_'.join(one.kinds(shared))}"
+
+
+def map_function(
+    one: Map, shared: tuple[bool, ...], width: int, dtype: Any, register_width: int
+) -> Definition:
+    """The function `@name(pointer to each argument, pointer to the values, how many)`."""
+    kinds = one.kinds(shared)
+    w = EntryWriter(width, dtype, register_width)
+
+    def entry() -> None:
+        registers = (Number(w, w.read(f"%a{i}_", kind)) for i, kind in enumerate(kinds))
+        w.write("%r_", OPERATIONS[one.operation].vector(*registers))
+
+    w.for_each("%count", entry)
+    parameters = "".join(f"ptr noalias %a{i}_, " for i in range(len(kinds)))
+    return w.define(
+        map_name(one, shared), f"{parameters}ptr noalias %r_, i64 %count", attributes="noinline "
+    )
+
+
+# Turns of one program.
+
+
+def loop_name(loop: Loop, shared: tuple[bool, ...]) -> str:
+    """Name of the function for arguments of which all lanes share some."""
+    return f"{loop.name}_{''.join('s' if x else 'v' for x in shared)}"
+
+
+def loop_function(
+    loop: Loop, shared: tuple[bool, ...], turn: str, width: int, dtype: Any
+) -> Definition:
+    """The function `@name(pointer of each argument, pointer of each result)`.
+
+    That of one `turn` takes constants as they are given here, and everything else as vectors.
+    """
+    w = _LoopWriter(loop, shared, width, dtype)
+    w.write(turn)
+    inputs = [f"ptr noalias %a{i}_" for i in range(len(shared))]
+    outputs = [f"ptr noalias %r{i}_" for i in range(len(loop.results))]
+    return w.define(loop_name(loop, shared), ", ".join([*inputs, *outputs]), attributes="noinline ")
+
+
+class _LoopWriter(Writer):
+    def __init__(self, loop: Loop, shared: tuple[bool, ...], width: int, dtype: Any):
+        super().__init__(width, dtype)
+        self._loop, self._shared = loop, shared
+        program = loop.turn.program
+        self._inputs = [int(np.prod(x.shape)) for x in program.inputs]
+        self._outputs = [int(np.prod(x.shape)) for x in program.results]
+
+    def write(self, turn: str) -> None:
+        """Turn after turn: what is handed on is copied from the results of the last one."""
+        loop, first = self._loop, self._loop.constants
+        rows = first + loop.handed
+        old = [self.room(x) for x in self._inputs[first:rows]]
+        new = [self.room(x) for x in self._outputs[: loop.handed]]
+        for i, room in enumerate(old):
+            self.copy_vectors(f"%a{first + i}_", room, self._inputs[first + i])
+        with self._rows(old) as at:
+            pointers = [
+                *(f"%a{i}_" for i in range(first)),
+                *old,
+                *(self._row_of_argument(i, at) for i in range(rows, len(self._inputs))),
+                *new,
+                *(self._row_of_result(i, at) for i in range(loop.handed, len(self._outputs))),
+            ]
+            self.invoke("void", turn, *(f"ptr {x}" for x in pointers))
+            for source, target, size in zip(new, old, self._outputs, strict=False):
+                self.copy_vectors(source, target, size)
+        for i, room in enumerate(old):
+            self.copy_vectors(room, f"%r{i}_", self._outputs[i])
+
+    @contextmanager
+    def _rows(self, handed: list[str]) -> Iterator[str]:
+        """Turns of the loop: numbers of their rows; one that is open-ended has none."""
+        length = self._loop.length
+        if length is None:
+            with self.while_(lambda: self._wanted(handed[-1])):
+                yield ""
+            return
+        with self.turns(0, length) as turns:
+            reverse = self._loop.reverse
+            yield (
+                self.put("i64", f"sub i64 {length - 1}, {turns.index}") if reverse else turns.index
+            )
+
+    def _wanted(self, place: str) -> Condition:
+        """Whether a number is not zero in any lane."""
+        return Number(self, self.load(self.vector, place)).differs(0.0).anywhere()
+
+    def _row(self, kind: str, pointer: str, at: str, size: int) -> str:
+        return self.place(kind, pointer, self.put("i64", f"mul i64 {at}, {size}"))
+
+    def _row_of_result(self, i: int, at: str) -> str:
+        return self._row(self.vector, f"%r{i}_", at, self._outputs[i])
+
+    def _row_of_argument(self, i: int, at: str) -> str:
+        """Numbers that all lanes share become vectors."""
+        size, pointer = self._inputs[i], f"%a{i}_"
+        if not self._shared[i]:
+            return self._row(self.vector, pointer, at, size)
+        source, room = self._row(self.scalar, pointer, at, size), self.room(size)
+        for j in range(size):
+            value = self.repeated(self.load(self.scalar, self.place(self.scalar, source, j)))
+            self.store(self.vector, value, self.place(self.vector, room, j))
+        return room

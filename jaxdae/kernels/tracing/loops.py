@@ -1,7 +1,11 @@
-"""Loops with many turns that stay loops: one turn is a program, called with arrays in memory."""
+"""Loops that stay loops: one turn is a program, called with arrays in memory.
+
+Those are such with many turns, and such that turn as often as values say, as Newton's iteration.
+"""
 
 import hashlib
 from collections.abc import Callable
+from itertools import chain
 from typing import Any, NamedTuple
 
 import jax
@@ -14,13 +18,21 @@ from jaxdae.kernels.tracing.arrays import (
     as_symbols,
     elementwise,
     first_refused,
+    Refusal,
     Refused,
     Symbols,
     Value,
 )
-from jaxdae.kernels.tracing.control_flow import CALLS, equations, scan_sizes, written_out
-from jaxdae.kernels.tracing.subprograms import Subprogram
-from jaxdae.kernels.tracing.trace import ScalarProgram
+from jaxdae.kernels.tracing.control_flow import (
+    as_computed,
+    CALLS,
+    choice,
+    equations,
+    scan_sizes,
+    unrolled,
+    written_out,
+)
+from jaxdae.kernels.tracing.subprograms import ScalarProgram, Subprogram
 
 # Loops of fewer operations, turn by turn, are written out, with what is known of each turn.
 _FEWEST = 4000
@@ -109,16 +121,9 @@ def _check_length(scan: Scan) -> None:
 
 
 def _looped(graph: Graph, scan: Scan, evaluate: Callable) -> list[Value] | None:
-    """Results of a loop as one call, where it is long and hands on numbers and booleans.
+    """What a loop hands on at the end, and the rows that its turns give, as results of one call.
 
-    Args:
-        graph: where the call is added.
-        scan: the loop.
-        evaluate: `evaluate(graph, jaxpr, values)`.
-
-    Returns:
-        What is handed on at the end, and the rows that the turns give; `None` for loops that are
-        better written out, or that hand on integers that do not count turns.
+    `None` for loops that are better written out, or that hand on integers that do not count turns.
     """
     counted = _counters(scan)
     others = [x for j, x in enumerate(scan.handed) if j not in counted]
@@ -146,8 +151,7 @@ def _looped(graph: Graph, scan: Scan, evaluate: Callable) -> list[Value] | None:
     loop = turn.loop(scan, last, values)
     if loop is None:
         return None
-    arguments = (*turn.arguments[0], *turn.arguments[1], *turn.arguments[2])
-    parts = graph.call(loop, arguments)
+    parts = graph.call(loop, tuple(chain(*turn.arguments)))
     kinds += [kind_of(turn.graph, x) for x in values]
     result = [restored(graph, x, kind) for x, kind in zip(parts, kinds, strict=True)]
     ends = iter(result[: len(last)])
@@ -269,3 +273,104 @@ def _counts(scan: Scan, j: int, step: int) -> np.ndarray:
 def _end(scan: Scan, j: int, step: int) -> np.ndarray:
     value = np.asarray(scan.handed[j])
     return (value + step * scan.length).astype(value.dtype)
+
+
+# Loops that turn as often as values say: a lane that is done keeps what it has, others go on.
+
+
+# Counts of turns are held exactly up to here, also in single precision.
+_MOST_TURNS = 2**23
+
+
+def _while(graph: Graph, equation, arguments: list[Value], evaluate: Callable) -> list:
+    turns = graph.loops and graph.dtype is not None and graph.open_ended
+    return unrolled(graph, equation, arguments, evaluate, _turned if turns else None)
+
+
+def _turned(
+    graph: Graph, equation, operands: list[Value], goes_on: Symbols, evaluate: Callable
+) -> list[Any]:
+    """Results of a loop as one call, by its operands and its condition before the first turn."""
+    params = equation.params
+    constants = params["cond_nconsts"] + params["body_nconsts"]
+    refused = first_refused(operands)
+    if refused is not None:
+        return [refused] * (len(operands) - constants)
+    starts = [as_symbols(graph, x) for x in operands[constants:]]
+    # Integers that other turns than the first make larger count turns.
+    for widened in (_wider, _counting, None):
+        turn = Turn(graph)
+        after = _one_turn(turn, params, [*operands[:constants], *starts], goes_on, evaluate)
+        refused = first_refused(after)
+        if refused is not None:
+            return [refused] * len(starts)
+        if widened is not None:
+            ends = (as_symbols(turn.graph, x).bounds for x in after[:-1])
+            starts = [widened(x, y) for x, y in zip(starts, ends, strict=True)]
+    loop = turn.open_loop(after)
+    results = graph.call(loop, tuple(chain(*turn.arguments)))
+    return [restored(graph, x, y) for x, y in zip(results, starts, strict=False)]
+
+
+def _one_turn(
+    turn: Turn, params, arguments: list[Any], goes_on: Symbols, evaluate: Callable
+) -> list:
+    """What a turn hands on, and whether it goes on: both stay as they were where it did not."""
+    tests, bodies = params["cond_nconsts"], params["body_nconsts"]
+    constants = [turn.constant(x) for x in arguments[: tests + bodies]]
+    before = [turn.handed(x) for x in arguments[tests + bodies :]]
+    on = turn.handed(goes_on)
+    after = evaluate(turn.graph, params["body_jaxpr"], [*constants[tests:], *before])
+    if first_refused(after) is not None:
+        return after
+    after = [choice(turn.graph, on, new, old) for new, old in zip(after, before, strict=True)]
+    (more,) = evaluate(turn.graph, params["cond_jaxpr"], [*constants[:tests], *after])
+    if first_refused((more,)) is not None:
+        return [more]
+    return [*after, elementwise(turn.graph, "and", on, more)]
+
+
+def _wider(value: Symbols, bounds: tuple[int, int] | None) -> Symbols:
+    """Integers within their own limits or others."""
+    if value.bounds is None or bounds is None:
+        return value
+    (low, high), (least, most) = value.bounds, bounds
+    within = low <= least and most <= high
+    return value if within else value._replace(bounds=(min(low, least), max(high, most)))
+
+
+def _counting(value: Symbols, bounds: tuple[int, int] | None) -> Symbols:
+    """Integers that have come beyond their limits, as counts of turns."""
+    if value.bounds is None or bounds is None:
+        return value
+    (low, high), (least, most) = value.bounds, bounds
+    limits = low if low <= least else -_MOST_TURNS, high if most <= high else _MOST_TURNS
+    return value._replace(bounds=limits)
+
+
+def _beside(rule: Callable) -> Callable:
+    """A rule for what stands around such loops in the libraries that write them."""
+
+    def of_open_programs(
+        graph: Graph, equation, arguments: list[Value], evaluate: Callable
+    ) -> list:
+        if not graph.open_ended:
+            raise Refusal("there is no rule for it")
+        return rule(graph, equation, arguments, evaluate)
+
+    return of_open_programs
+
+
+def _one_of_a_batch(graph: Graph, equation, arguments: list[Value], evaluate: Callable) -> list:
+    """What equinox asks of all of a batch, where each lane is by itself."""
+    del graph, evaluate
+    return [arguments[1]] if equation.primitive.name == "select_if_vmap" else arguments
+
+
+CALLS |= {
+    "while": _while,
+    **dict.fromkeys(
+        ("select_if_vmap", "unvmap_any", "unvmap_all", "unvmap_max"), _beside(_one_of_a_batch)
+    ),
+    **dict.fromkeys(("maybe_set", "vprim"), _beside(as_computed)),
+}
