@@ -29,11 +29,6 @@ from jaxdae.analysis.riccati import (
     solve_lyapunov as solve_lyapunov,
     solve_riccati as solve_riccati,
 )
-from jaxdae.analysis.rule_of_thumb import (
-    rule_of_thumb as rule_of_thumb,
-    rule_of_thumb_table as rule_of_thumb_table,
-    ThumbRow as ThumbRow,
-)
 from jaxdae.analysis.shulgin import (
     characteristic_matrix as characteristic_matrix,
     CharacteristicMatrix as CharacteristicMatrix,

@@ -17,12 +17,6 @@ from jaxdae.formulations.lagrange import (
     Penalty as Penalty,
 )
 from jaxdae.formulations.null_space import NullSpace as NullSpace
-from jaxdae.formulations.other_engines import (
-    Corrector as Corrector,
-    HolonomicSpring as HolonomicSpring,
-    Spring as Spring,
-    StepLaw as StepLaw,
-)
 from jaxdae.formulations.quasi_velocities import (
     energy_of_accelerations as energy_of_accelerations,
     QuasiState as QuasiState,
@@ -51,12 +45,6 @@ from jaxdae.formulations.realizing_bounds import (
 from jaxdae.formulations.realizing_memory import (
     LaggedLaw as LaggedLaw,
     LuGreLaw as LuGreLaw,
-)
-from jaxdae.formulations.solref import (
-    DirectSolRef as DirectSolRef,
-    Impedance as Impedance,
-    read_solref as read_solref,
-    SolRef as SolRef,
 )
 from jaxdae.formulations.sparse_solve import (
     SparseSolve as SparseSolve,

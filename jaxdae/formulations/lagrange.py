@@ -2,7 +2,7 @@
 
 import abc
 from functools import partial
-from typing import ClassVar, Unpack
+from typing import ClassVar
 
 import equinox as eqx
 import jax
@@ -18,12 +18,9 @@ from jaxdae.formulations.reaction_forces import (
     why_undetermined,
 )
 from jaxdae.formulations.stabilization import desired_rate, Stabilization
-from jaxdae.formulations.weighted_gains import weighted_stabilization
 from jaxdae.linalg.capabilities import Capabilities
 from jaxdae.linalg.positive_definite import solve_positive_definite
 from jaxdae.linalg.saddle_point import AbstractSolve, AutomaticSolve
-from jaxdae.stability.step_gains import StepOptions
-from jaxdae.stability.turning import gains_for_step
 from jaxdae.systems import Dynamics, evaluate, mass_and_jacobian, State
 from jaxdae.systems.kinematics import coordinate_rate
 
@@ -174,38 +171,6 @@ class Penalty(AbstractWeighted):
     def __check_init__(self):
         check_positive("alpha", self.alpha)
 
-    @classmethod
-    def for_step(
-        cls,
-        solver,
-        dt,
-        alpha,
-        mobility,
-        *,
-        velocity_constraints: int = 0,
-        **options: Unpack[StepOptions],
-    ) -> "Penalty":
-        """With gains by theory: those of `Baumgarte.for_step`, over the part that `alpha` leaves.
-
-        `phi_ddot = P Phi + (I - P) b` with `P = I - (I + W alpha)^-1`; see
-        `jaxdae.formulations.weighted_gains`. Where `W` changes along the motion so do the roots:
-        take a large `alpha`, with which `P` is near 1, or a margin.
-
-        Args:
-            solver: as for `Baumgarte.for_step`, and so are `dt` and the options.
-            dt: largest step [s].
-            alpha: constraint mass.
-            mobility: `W = J M^-1 J^T`, see `jaxdae.stability.constraint_mobility`: scalar, diagonal
-                `(m+r,)` or matrix.
-            velocity_constraints: their number, where one of these is not a number.
-            **options: see `jaxdae.stability.step_gains`. A `motion` is one by `Multipliers`.
-        """
-        gains = gains_for_step(solver, dt, **options)
-        law = weighted_stabilization(
-            gains, alpha, mobility, velocity_constraints=velocity_constraints
-        )
-        return cls(alpha, law)
-
     def accelerate(self, dynamics, rhs):
         matrix, force, _ = _penalized(self.alpha, dynamics, rhs)
         a = solve_positive_definite(matrix, force)
@@ -238,38 +203,6 @@ class AugmentedLagrangian(AbstractWeighted):
         check_positive("alpha", self.alpha)
         if not isinstance(self.iterations, int) or self.iterations < 1:
             raise ValueError(f"iterations must be an integer, at least 1; got {self.iterations}.")
-
-    @classmethod
-    def for_step(
-        cls,
-        solver,
-        dt,
-        alpha,
-        mobility,
-        *,
-        iterations: int = 3,
-        velocity_constraints: int = 0,
-        **options: Unpack[StepOptions],
-    ) -> "AugmentedLagrangian":
-        """With gains by theory, as `Penalty.for_step`, with `P = I - (I + W alpha)^-iterations`.
-
-        Args:
-            solver: as for `Penalty.for_step`, and so are all others but `iterations`.
-            dt: largest step [s].
-            alpha: constraint mass.
-            mobility: `W`.
-            iterations: number of solves.
-            velocity_constraints: their number.
-            **options: of the step.
-        """
-        law = weighted_stabilization(
-            gains_for_step(solver, dt, **options),
-            alpha,
-            mobility,
-            iterations=iterations,
-            velocity_constraints=velocity_constraints,
-        )
-        return cls(alpha, law, iterations)
 
     def accelerate(self, dynamics, rhs):
         matrix, force, jac = _penalized(self.alpha, dynamics, rhs)
