@@ -10,7 +10,6 @@ from jaxdae.formulations.hamiltonian import (
     Hamiltonian as Hamiltonian,
     hamiltonian as hamiltonian,
 )
-from jaxdae.formulations.independent_velocities import choose_independent as choose_independent
 from jaxdae.formulations.lagrange import (
     AugmentedLagrangian as AugmentedLagrangian,
     Multipliers as Multipliers,
@@ -56,6 +55,7 @@ from jaxdae.formulations.stabilization import (
     LinearStabilization as LinearStabilization,
 )
 from jaxdae.formulations.velocity_elimination import (
+    choose_independent as choose_independent,
     EliminatedState as EliminatedState,
     VelocityElimination as VelocityElimination,
 )
