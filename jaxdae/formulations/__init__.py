@@ -25,7 +25,9 @@ from jaxdae.formulations.realizing import (
     AbstractLaw as AbstractLaw,
     AbstractMemoryLaw as AbstractMemoryLaw,
     AbstractSetValuedLaw as AbstractSetValuedLaw,
+    LaggedLaw as LaggedLaw,
     LinearLaw as LinearLaw,
+    LuGreLaw as LuGreLaw,
     RealizedState as RealizedState,
     RealizingForces as RealizingForces,
     SaturatedLaw as SaturatedLaw,
@@ -41,14 +43,7 @@ from jaxdae.formulations.realizing_bounds import (
     realizing_constants as realizing_constants,
     RealizingConstants as RealizingConstants,
 )
-from jaxdae.formulations.realizing_memory import (
-    LaggedLaw as LaggedLaw,
-    LuGreLaw as LuGreLaw,
-)
-from jaxdae.formulations.sparse_solve import (
-    SparseSolve as SparseSolve,
-)
-from jaxdae.formulations.sparsity import find_sparsity as find_sparsity, Sparsity as Sparsity
+from jaxdae.formulations.sparse_solve import SparseSolve as SparseSolve
 from jaxdae.formulations.stabilization import (
     AbstractStabilization as AbstractStabilization,
     Baumgarte as Baumgarte,

@@ -16,9 +16,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxdae.linalg.block_tree import inverse_of_block, solve_block_tree
+from jaxdae.linalg.block_tree import (
+    connected_parts,
+    inverse_of_block,
+    solve_block_tree,
+    tree_partition,
+)
 from jaxdae.linalg.positive_definite import ELIMINATION_LIMIT
-from jaxdae.linalg.tree_partition import connected_parts, tree_partition
 
 
 class Sums(NamedTuple):
@@ -175,7 +179,7 @@ class SparseSaddlePoint:
         for i, j in shared:
             if i != j:
                 near[i].add(j)
-        self._tree, groups = tree_partition(near)
+        self._parents, groups = tree_partition(near)
         size = max(map(len, groups), default=1)
         self._block_rows = np.full((len(groups), size), -1)
         for node, members in enumerate(groups):
@@ -193,7 +197,7 @@ class SparseSaddlePoint:
             (a, s), (b, r) = (divmod(int(self._row_place[x]), size) for x in (i, j))
             if a == b:
                 into = diagonal
-            elif self._tree.parents[b] == a:
+            elif self._parents[b] == a:
                 into = coupling
             else:
                 continue
@@ -201,7 +205,7 @@ class SparseSaddlePoint:
                 into[0].append((b * size + s) * size + r)
                 into[1].append(first)
                 into[2].append(second)
-        count = self._tree.size * size**2
+        count = len(self._parents) * size**2
         return sums(diagonal[0], diagonal[1:], count), sums(coupling[0], coupling[1:], count)
 
     def _inverse_of_mass(self, mass):
@@ -224,7 +228,7 @@ class SparseSaddlePoint:
         diagonal = add_up(self._on_diagonal, product).reshape(shape)
         coupling = add_up(self._on_coupling, product).reshape(shape)
         diagonal += self._row_padding.astype(rhs.dtype)
-        lam = solve_block_tree(self._tree, diagonal, coupling, take(rhs, self._block_rows))
+        lam = solve_block_tree(self._parents, diagonal, coupling, take(rhs, self._block_rows))
         return take(lam.reshape(-1), self._row_place)
 
 
