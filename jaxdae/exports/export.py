@@ -16,7 +16,7 @@ from jaxdae.control.base import AbstractDynamicController, closed_loop
 from jaxdae.exports.states import check_quantities, Reader
 from jaxdae.files import replace_file
 from jaxdae.formulations import AbstractFormulation
-from jaxdae.formulations.held_rank import holding_rank
+from jaxdae.formulations.base import holding_rank
 from jaxdae.kernels.llvm import machine_code
 from jaxdae.runs import prepare
 from jaxdae.simulation import backends

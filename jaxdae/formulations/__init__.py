@@ -54,9 +54,9 @@ from jaxdae.formulations.velocity_elimination import (
     EliminatedState as EliminatedState,
     VelocityElimination as VelocityElimination,
 )
-from jaxdae.linalg.capabilities import Capabilities as Capabilities
 from jaxdae.linalg.saddle_point import (
     AutomaticSolve as AutomaticSolve,
+    Capabilities as Capabilities,
     FullRankSolve as FullRankSolve,
     MinimumNormSolve as MinimumNormSolve,
     SingularMassSolve as SingularMassSolve,

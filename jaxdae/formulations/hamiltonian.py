@@ -6,8 +6,7 @@ import optimistix as optx
 from jaxtyping import Array, Float
 
 from jaxdae.compiled import shared
-from jaxdae.formulations.base import AbstractFormulation
-from jaxdae.formulations.held_rank import holding_rank
+from jaxdae.formulations.base import AbstractFormulation, holding_rank
 from jaxdae.formulations.stabilization import desired_rate, Stabilization
 from jaxdae.formulations.structure import depends_on
 from jaxdae.linalg.positive_definite import solve_positive_definite

@@ -9,18 +9,16 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxdae.formulations.base import AbstractFormulation, Examination
+from jaxdae.formulations.base import AbstractFormulation, Examination, holding_rank
 from jaxdae.formulations.gains import apply_gain, as_gain, check_positive, Gain
-from jaxdae.formulations.held_rank import holding_rank
 from jaxdae.formulations.reaction_forces import (
     accelerate_with,
     reaction_law,
     why_undetermined,
 )
 from jaxdae.formulations.stabilization import desired_rate, Stabilization
-from jaxdae.linalg.capabilities import Capabilities
 from jaxdae.linalg.positive_definite import solve_positive_definite
-from jaxdae.linalg.saddle_point import AbstractSolve, AutomaticSolve
+from jaxdae.linalg.saddle_point import AbstractSolve, AutomaticSolve, Capabilities
 from jaxdae.systems import Dynamics, evaluate, mass_and_jacobian, State
 from jaxdae.systems.kinematics import coordinate_rate
 

@@ -18,9 +18,9 @@ from jaxtyping import Array, Float
 from jaxdae.compiled import shared
 from jaxdae.formulations.base import AbstractFormulation, Examination
 from jaxdae.formulations.stabilization import desired_rate, Stabilization
-from jaxdae.linalg.capabilities import Capabilities
 from jaxdae.linalg.positive_definite import solve_positive_definite
 from jaxdae.linalg.rank import numerical_rank
+from jaxdae.linalg.saddle_point import Capabilities
 from jaxdae.reprs import Module
 from jaxdae.systems import constraint_residuals, State, System
 from jaxdae.systems.calls import call_with_shapes, check_parameters, describe_shape

@@ -29,8 +29,8 @@ from jaxdae.formulations.gains import (
     is_number,
 )
 from jaxdae.linalg.box_quadratic import minimize_in_box
-from jaxdae.linalg.capabilities import Capabilities
 from jaxdae.linalg.positive_definite import solve_positive_definite
+from jaxdae.linalg.saddle_point import Capabilities
 from jaxdae.reprs import Module
 from jaxdae.systems import constraint_residuals, evaluate, State
 from jaxdae.systems.calls import call_with_shapes, check_parameters, describe_shape

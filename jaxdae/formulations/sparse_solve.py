@@ -13,8 +13,7 @@ from jaxtyping import Array, Float
 
 from jaxdae.compiled import jit
 from jaxdae.formulations.base import Examination
-from jaxdae.linalg.capabilities import Capabilities
-from jaxdae.linalg.saddle_point import AbstractSolve
+from jaxdae.linalg.saddle_point import AbstractSolve, Capabilities
 from jaxdae.linalg.sparse_saddle_point import SparseSaddlePoint
 from jaxdae.memory import Memory
 from jaxdae.reprs import Module

@@ -13,10 +13,10 @@ from jaxdae.compiled import jit, shared
 from jaxdae.formulations.base import AbstractFormulation, Examination
 from jaxdae.formulations.gains import apply_gain, check_positive, check_size, Gain
 from jaxdae.formulations.structure import depends_on
-from jaxdae.linalg.capabilities import Capabilities
 from jaxdae.linalg.columns import split_columns
 from jaxdae.linalg.positive_definite import solve_positive_definite
 from jaxdae.linalg.rank import numerical_rank
+from jaxdae.linalg.saddle_point import Capabilities
 from jaxdae.reprs import Module
 from jaxdae.systems import (
     constraint_residuals,

@@ -8,7 +8,7 @@ least constraint singles out.
 
 import abc
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -17,7 +17,6 @@ import lineax as lx
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
-from jaxdae.linalg.capabilities import Capabilities
 from jaxdae.linalg.held_rank import solve_at_rank
 from jaxdae.linalg.positive_definite import ELIMINATION_LIMIT, solve_positive_definite
 from jaxdae.linalg.solve_primitive import solve_primitive
@@ -25,6 +24,35 @@ from jaxdae.reprs import Module
 
 # Name of the primitive of `FullRankSolve`, which takes `M`, `J`, `f` and `s`.
 SADDLE_POINT = "solve_saddle_point"
+
+
+class Capabilities(NamedTuple):
+    """What a formulation or a solve needs, and what it offers.
+
+    Args:
+        independent_constraints: needs `J` of full row rank at every state.
+        regular_mass: needs `M` positive definite at every state, not only on `ker J`.
+        arrays: takes `M` and `J` as arrays.
+        finds_reaction_forces: forces may depend on the multipliers
+            (`System.reaction_dependent_force`).
+        passes_singular_positions: runs pass them, with every step projected.
+        obstacle: why no kernel can serve it, in words; `None` where one can.
+        enforces_constraints: exact motions stay on the constraints, or go back there.
+        stabilization: what the constraints are stabilized with, or `None`.
+        weight: mass of violations; `None` where they have none.
+        plain_state: the formulation's own state is `(q, v, w)` itself.
+    """
+
+    independent_constraints: bool = True
+    regular_mass: bool = True
+    arrays: bool = True
+    finds_reaction_forces: bool = False
+    passes_singular_positions: bool = False
+    obstacle: str | None = None
+    enforces_constraints: bool = True
+    stabilization: Callable | None = None
+    weight: Any = None
+    plain_state: bool = False
 
 
 class AbstractSolve(Module):

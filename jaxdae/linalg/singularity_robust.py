@@ -3,9 +3,8 @@
 import equinox as eqx
 import jax.numpy as jnp
 
-from jaxdae.linalg.capabilities import Capabilities
 from jaxdae.linalg.positive_definite import solve_positive_definite
-from jaxdae.linalg.saddle_point import AbstractSaddlePointSolve
+from jaxdae.linalg.saddle_point import AbstractSaddlePointSolve, Capabilities
 
 
 class SingularityRobust(AbstractSaddlePointSolve):
