@@ -9,7 +9,7 @@ from jax.scipy.linalg import solve_triangular
 
 from jaxdae.formulations.lagrange import AbstractLagrangeFormulation
 from jaxdae.formulations.stabilization import Stabilization
-from jaxdae.linalg.columns import split_columns
+from jaxdae.linalg.held_rank import split_columns
 from jaxdae.linalg.positive_definite import solve_positive_definite
 from jaxdae.linalg.saddle_point import Capabilities
 

@@ -13,7 +13,7 @@ from jaxdae.compiled import jit, shared
 from jaxdae.formulations.base import AbstractFormulation, Examination
 from jaxdae.formulations.gains import apply_gain, check_positive, check_size, Gain
 from jaxdae.formulations.structure import depends_on
-from jaxdae.linalg.columns import split_columns
+from jaxdae.linalg.held_rank import split_columns
 from jaxdae.linalg.positive_definite import solve_positive_definite
 from jaxdae.linalg.rank import numerical_rank
 from jaxdae.linalg.saddle_point import Capabilities

@@ -10,7 +10,7 @@ import pytest
 
 from jaxdae import Multipliers, simulate, SimulationError, State
 from jaxdae.formulations import choose_independent, VelocityElimination
-from jaxdae.linalg.columns import split_columns
+from jaxdae.linalg.held_rank import split_columns
 from jaxdae.models import CartesianPendulum
 from jaxdae.solvers import RK4
 
