@@ -6,6 +6,7 @@ from jaxdae.analysis.controllability import (
     controllability as controllability,
 )
 from jaxdae.analysis.equilibria import (
+    Balance as Balance,
     Equilibrium as Equilibrium,
     equilibrium as equilibrium,
     EquilibriumError as EquilibriumError,
@@ -21,7 +22,6 @@ from jaxdae.analysis.lyapunov import (
     lyapunov_certificate as lyapunov_certificate,
 )
 from jaxdae.analysis.perturbation import perturbation_matrix as perturbation_matrix
-from jaxdae.analysis.rest import Balance as Balance
 from jaxdae.analysis.riccati import (
     lqr as lqr,
     Regulator as Regulator,
@@ -39,14 +39,10 @@ from jaxdae.analysis.spectra import Spectrum as Spectrum, spectrum as spectrum
 from jaxdae.analysis.steps import (
     modal_weight as modal_weight,
     step_limit as step_limit,
-    StepLimit as StepLimit,
-    weighted_norm as weighted_norm,
-)
-from jaxdae.analysis.steps_along import (
-    Contraction as Contraction,
-    contraction_along as contraction_along,
     step_limit_along as step_limit_along,
+    StepLimit as StepLimit,
     two_stage_matrix as two_stage_matrix,
+    weighted_norm as weighted_norm,
 )
 from jaxdae.stability.stability_functions import (
     AdamsBashforth as AdamsBashforth,

@@ -10,14 +10,13 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
-from jaxdae.analysis.rest import Balance, balance
 from jaxdae.analysis.root_search import find_root, Linear
 from jaxdae.compiled import jit
 from jaxdae.linalg.held_rank import pivoted_rows, unit_rows
-from jaxdae.reprs import Module
+from jaxdae.reprs import Module, shown
 from jaxdae.systems import State, System
 from jaxdae.systems.checks import check_finite, check_functions, check_tolerance, is_concrete
-from jaxdae.systems.dynamics import mass_and_jacobian
+from jaxdae.systems.dynamics import mass_and_jacobian, other_force
 from jaxdae.systems.independence import constraint_rank, surely_independent
 from jaxdae.systems.kinematics import refuse_rates
 from jaxdae.systems.precision import as_numbers, in_dtype
@@ -25,6 +24,25 @@ from jaxdae.systems.precision import as_numbers, in_dtype
 
 class EquilibriumError(ValueError):
     """No equilibrium was found."""
+
+
+class Balance(NamedTuple):
+    """What must vanish at an equilibrium.
+
+    Args:
+        force: generalized forces less `J^T lam` at rest, shape `(n,)`.
+        phi: position constraint residuals, shape `(m,)`.
+        phi_dot: velocity-level residuals at rest, shape `(m+r,)`.
+        actuator: rates of the actuator state, shape `(k,)`.
+    """
+
+    force: Float[Array, " n"]
+    phi: Float[Array, " m"]
+    phi_dot: Float[Array, " c"]
+    actuator: Float[Array, " k"]
+
+    def __repr__(self) -> str:
+        return shown(self)
 
 
 class Equilibrium(Module):
@@ -164,7 +182,7 @@ def _independent_constraints(system: System, t, state: State):
     phi, jac = (np.asarray(x) for x in _constraints_at(system, t, state))
     if len(jac) < 2 or surely_independent(jac, phi):
         return None
-    kept, regular = _kept_constraints(system, t, state)
+    kept, regular, _ = independent_rows(system, t, state)
     return kept if bool(regular) and not bool(jnp.all(kept)) else None
 
 
@@ -175,11 +193,12 @@ def _constraints_at(system, t, state):
 
 
 @jit
-def _kept_constraints(system, t, state):
+def independent_rows(system: System, t, state: State):
+    """Which constraints are not superfluous where they hold, if that is regular, and `J` there."""
     rank = constraint_rank(system, t, state)
     order = pivoted_rows(unit_rows(rank.jac)[0]).order
     first = jnp.arange(len(order)) < rank.rank
-    return (first @ order) > 0, rank.regular
+    return (first @ order) > 0, rank.regular, rank.jac
 
 
 def _balance(x, problem, s: int) -> Balance:
@@ -266,3 +285,53 @@ def _free(system: System, fixed, n: int) -> np.ndarray:
             raise ValueError(f"fixed coordinate {index} is out of range: there are {n}.")
         free[index] = False
     return free
+
+
+def balance(system: System, t, q, w, u, multipliers) -> Balance:
+    """What is out of balance at rest in `q`, under multipliers `(m+r,)`; zero at an equilibrium."""
+    rest = jnp.zeros_like(q)
+    phi, f_dot = jax.jvp(lambda t: system.position_constraints(t, q), (t,), (jnp.ones_like(t),))
+    g = system.velocity_constraints(t, q, rest)
+    holonomic, nonholonomic = jnp.split(multipliers, (phi.size,))
+    force = energy_force(system, t, q, holonomic)
+    force += remaining_force(system, t, q, rest, w, u, nonholonomic)
+    rate = system.actuator_rate(t, q, rest, w, u)
+    return Balance(force, phi, jnp.concatenate([f_dot, g]), rate)
+
+
+def energy_force(system: System, t, q, multipliers) -> Float[Array, " n"]:
+    """`-d(W + lam . f)/dq` with `W = V - T0`: energies and position constraints, at rest."""
+
+    def potential(q):
+        static = system.potential_energy(t, q) - system.kinetic_energy(t, q, jnp.zeros_like(q))
+        return static + multipliers @ system.position_constraints(t, q)
+
+    return -jax.grad(potential)(q)
+
+
+def remaining_force(system: System, t, q, v, w, u, multipliers) -> Float[Array, " n"]:
+    """All other forces: `force`, less the slopes by `v` of dissipation, `lam . g` and `dT/dt`.
+
+    Of the inertial forces it has the explicit rate of the momenta; the rest of them,
+    `turning(...) @ v` to first order, vanishes at rest. The multipliers `(r,)` are those of the
+    velocity constraints.
+    """
+
+    def power(v):
+        kinetic = lambda t: system.kinetic_energy(t, q, v)  # noqa: E731
+        _, kinetic_rate = jax.jvp(kinetic, (t,), (jnp.ones_like(t),))
+        reaction = multipliers @ system.velocity_constraints(t, q, v)
+        return kinetic_rate + system.dissipation(t, q, v) + reaction
+
+    return other_force(system, t, q, v, w, u) - jax.grad(power)(v)
+
+
+def mass_and_turning(system: System, t, q) -> tuple[Float[Array, "n n"], Float[Array, "n n"]]:
+    """Mass matrix, and the gyroscopic matrix `A^T - A` with `A = d2T/dv dq` at rest."""
+    rest, eye = jnp.zeros_like(q), jnp.eye(q.size, dtype=q.dtype)
+    momentum = lambda q, v: jax.grad(system.kinetic_energy, argnums=2)(t, q, v)  # noqa: E731
+    _, push = jax.linearize(momentum, q, rest)
+    declared = system.mass_matrix(t, q)
+    mass = jax.vmap(lambda e: push(rest, e))(eye).T if declared is None else declared
+    A = jax.vmap(lambda e: push(e, rest))(eye).T
+    return jnp.asarray(mass, q.dtype), A.T - A

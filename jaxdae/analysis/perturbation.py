@@ -55,8 +55,8 @@ def perturbation_matrix(stabilization, m: int | None = None, r: int | None = Non
     if away > 1e-6 * np.abs(H).max(initial=0.0):
         raise ValueError(
             f"the stabilization has no constant matrix: its derivatives differ by {away:.3g} from "
-            "one time and state to another. Give the matrix at the state that matters, or the "
-            "samples along a motion to contraction_along."
+            "one time and state to another. Give the matrix at the state that matters, or take "
+            "step_limit_along."
         )
     return H
 

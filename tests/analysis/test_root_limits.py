@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from jaxdae.analysis import AdamsBashforth
-from jaxdae.analysis.root_limits import growth, imaginary_reach, root_limit
+from jaxdae.analysis.steps import growth, imaginary_reach, root_limit
 from jaxdae.solvers import RK4
 
 # Where 1 + z + z^2/2 + z^3/6 + z^4/24 = 1 on the negative real axis.
@@ -37,8 +37,10 @@ def test_limits_of_mixed_roots():
     assert root_limit(rk4, roots).limit == pytest.approx(RK4_INTERVAL / 10, rel=1e-6)
     assert root_limit(rk4, roots).root == -10
     fast = np.array([-10.0, 40j, -40j])
-    assert root_limit(rk4, fast) == (pytest.approx(np.sqrt(8) / 40, rel=1e-4), 40j)
-    assert root_limit(rk4, np.array([3.0, 0.0])) == (np.inf, None)
+    assert root_limit(rk4, fast).limit == pytest.approx(np.sqrt(8) / 40, rel=1e-4)
+    assert root_limit(rk4, fast).root == 40j
+    none = root_limit(rk4, np.array([3.0, 0.0]))
+    assert (none.limit, none.root) == (np.inf, None)
     # A damping of one part in 1e8 is not told from none.
     light = np.array([-1e-8 + 1j, -1e-8 - 1j])
     assert root_limit(diffrax.Heun(), light).limit == 0
