@@ -21,7 +21,7 @@ from jaxdae.control.relative_degree import (
 )
 from jaxdae.control.stabilizers import check_stabilizer, companion_matrix, ServoStabilizer
 from jaxdae.formulations import AbstractFormulation
-from jaxdae.formulations.gains import check_positive, check_size, Gain
+from jaxdae.formulations.gains import check_positive, check_size, Gain, metric_factor
 from jaxdae.systems import State, System
 from jaxdae.systems.precision import in_dtype
 
@@ -217,7 +217,7 @@ class ServoConstraint(AbstractController):
 
     def _least_norm(self, matrix, rhs):
         """Solution of `matrix u = rhs` of least weighted norm, by a QR factorization."""
-        factor = _cholesky_factor(self.weight, matrix.shape[1], matrix.dtype)
+        factor = metric_factor(self.weight, matrix.shape[1], matrix.dtype)
         scaled = matrix.T if factor is None else solve_triangular(factor, matrix.T, lower=True)
         basis, upper = jnp.linalg.qr(scaled)
         eps = float(jnp.finfo(matrix.dtype).eps)
@@ -229,16 +229,6 @@ class ServoConstraint(AbstractController):
         x = basis @ solve_triangular(safe, rhs, trans=1)
         x = jnp.where(regular, x, jnp.nan)
         return x if factor is None else solve_triangular(factor, x, lower=True, trans=1)
-
-
-def _cholesky_factor(weight, count: int, dtype):
-    """Lower factor of the weight, or `None` for none."""
-    if weight is None:
-        return None
-    weight = jnp.asarray(weight, dtype)
-    if weight.ndim == 2:
-        return jnp.linalg.cholesky(weight)
-    return jnp.diag(jnp.broadcast_to(jnp.sqrt(weight), (count,)))
 
 
 @jit

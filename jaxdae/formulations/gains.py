@@ -42,6 +42,16 @@ def apply_symmetric(gain: Gain, y: Float[Array, " c"]) -> Float[Array, " c"]:
     return apply_gain(gain, y)
 
 
+def metric_factor(weight: Gain | None, size: int, dtype) -> Float[Array, "c c"] | None:
+    """Lower factor of a positive gain as a metric; `None` for none, the identity."""
+    if weight is None:
+        return None
+    matrix = jnp.asarray(weight, dtype)  # pyright: ignore[reportArgumentType]
+    if matrix.ndim == 2:
+        return jnp.linalg.cholesky(matrix)
+    return jnp.diag(jnp.broadcast_to(jnp.sqrt(matrix), (size,)))
+
+
 def as_gain(gain):
     """A gain as it is kept: lists as arrays, integers as floats, anything else untouched.
 
