@@ -1,15 +1,11 @@
 """Projection of the equations of motion on the kernel of the constraint Jacobian."""
 
-from typing import Literal
-
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.scipy.linalg import solve_triangular
 
 from jaxdae.formulations.lagrange import AbstractLagrangeFormulation
 from jaxdae.formulations.stabilization import Stabilization
-from jaxdae.linalg.held_rank import split_columns
 from jaxdae.linalg.positive_definite import solve_positive_definite
 from jaxdae.linalg.saddle_point import Capabilities
 
@@ -26,24 +22,13 @@ class NullSpace(AbstractLagrangeFormulation):
     The acceleration does not depend on the basis, so its derivatives need no smooth choice of one,
     only one that spans `ker J` next to the state too. The orthonormal basis comes from the complete
     factorization `J^T = Q R`, taken as constant and projected on `ker J` with the differentiable
-    thin factor: the same numbers, and the derivatives of every order of a basis of `ker J`. The
-    coordinate basis solves for the best conditioned velocities, which are chosen anew at every
-    state; the choice is piecewise constant.
+    thin factor: the same numbers, and the derivatives of every order of a basis of `ker J`.
 
     Args:
         stabilization: as for `Multipliers`.
-        basis: `"orthonormal"`, or `"coordinate"`: unit entries in the independent velocities.
-
-    Raises:
-        ValueError: for another basis.
     """
 
     stabilization: Stabilization | None = None
-    basis: Literal["orthonormal", "coordinate"] = eqx.field(static=True, default="orthonormal")
-
-    def __check_init__(self):
-        if self.basis not in _BASES:
-            raise ValueError(f"basis must be one of {', '.join(_BASES)}; got {self.basis!r}.")
 
     @property
     def capabilities(self):
@@ -51,7 +36,7 @@ class NullSpace(AbstractLagrangeFormulation):
 
     def accelerate(self, dynamics, rhs):
         d = dynamics
-        kernel, particular, multipliers = _BASES[self.basis](d.jac, rhs)
+        kernel, particular, multipliers = _orthonormal(d.jac, rhs)
         reduced = kernel.T @ d.mass
         force = kernel.T @ d.force - reduced @ particular
         a = particular + kernel @ solve_positive_definite(reduced @ kernel, force)
@@ -73,23 +58,7 @@ def _orthonormal(jac, rhs):
     return kernel, particular, lambda reaction: solve_triangular(upper, thin.T @ reaction)
 
 
-def _coordinate(jac, rhs):
-    """The same three, by solving for the velocities that the constraints determine best."""
-    c, n = jac.shape
-    free, basic = split_columns(jac)
-    independent = _independent(jac, jnp.linalg.qr(jac.T, mode="r"))
-    block = jnp.where(independent, jac[:, basic], jnp.nan)
-    solved = jnp.linalg.solve(block, jnp.concatenate([jac[:, free], rhs[:, None]], axis=1))
-    kernel = jnp.zeros((n, n - c), jac.dtype).at[free].set(jnp.eye(n - c, dtype=jac.dtype))
-    particular = jnp.zeros(n, jac.dtype).at[basic].set(solved[:, -1])
-    kernel = kernel.at[basic].set(-solved[:, :-1])
-    return kernel, particular, lambda reaction: jnp.linalg.solve(block.T, reaction[basic])
-
-
 def _independent(jac, upper):
     """Whether no row of `J = R^T Q^T` lies in the span of those before it, to round-off."""
     limit = 8 * jac.shape[1] * jnp.finfo(jac.dtype).eps * jnp.linalg.norm(jac, axis=1)
     return jnp.all(jnp.abs(jnp.diagonal(upper)) > limit)
-
-
-_BASES = {"orthonormal": _orthonormal, "coordinate": _coordinate}
