@@ -91,11 +91,9 @@ def test_a_run_that_came_close_to_a_singular_choice_is_reviewed():
     ("short", "formulation"),
     [
         (0.1, VelocityElimination("x")),
-        (0.004, VelocityElimination("y")),
         (0.004, VelocityElimination()),
-        (0.004, Multipliers()),
     ],
-    ids=["farther off", "the other", "chosen", "no choice"],
+    ids=["farther off", "chosen"],
 )
 def test_a_good_choice_passes_review(short, formulation):
     """Ten times closer than the constraints is no cause for a warning."""
@@ -149,13 +147,3 @@ def test_choice_does_not_depend_on_the_units_of_coordinates_or_constraints(rng):
     np.testing.assert_array_equal(other[0], free)
     np.testing.assert_array_equal(other[1], basic)
     assert sorted([*free, *basic]) == list(range(7))
-
-
-def test_chosen_columns_are_well_conditioned(rng):
-    """No entry of B is larger than the bound of column pivoting, far from the worst choice."""
-    for _ in range(20):
-        matrix = rng.normal(size=(4, 9))
-        free, basic = split_columns(jnp.asarray(matrix))
-        B = np.linalg.solve(matrix[:, basic], matrix[:, free])
-        # 2^(c-1) sqrt(n) holds always; in practice a few units.
-        assert np.abs(B).max() < 2**3 * 3

@@ -11,7 +11,7 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 import jaxdae
-from jaxdae import Baumgarte, MinimumNormSolve, Multipliers, simulate, SingularMassSolve, State
+from jaxdae import Baumgarte, Multipliers, simulate, SingularMassSolve, State
 from jaxdae.formulations.hamiltonian import (
     CanonicalState,
     Hamiltonian,
@@ -100,17 +100,12 @@ def there_and_back(system, t, q, v):
     return velocity(system, t, q, momentum(system, t, q, v))
 
 
-@pytest.mark.parametrize("system", [HasNorm(), DeclaredMass(), CartesianPendulum(), Relativistic()])
-def test_velocity_inverts_momentum(system, rng):
-    """Linear solve and Newton alike, energies with terms linear in v included."""
-    q, v = jnp.asarray(rng.normal(size=2)), jnp.array([0.9, -0.4])
-    np.testing.assert_allclose(there_and_back(system, 0.0, q, v), v, **ROUND_OFF)
-
-
-def test_velocity_inverts_momentum_with_linear_and_time_dependent_terms(driven, rng):
-    """T = v M(t, q) v / 2 + b(t, q) v."""
-    q, v = (jnp.asarray(rng.normal(size=4)) for _ in range(2))
-    np.testing.assert_allclose(there_and_back(driven, 0.4, q, v), v, **ROUND_OFF)
+@pytest.mark.parametrize("system", [HasNorm(), DeclaredMass(), Relativistic(), None])
+def test_velocity_inverts_momentum(system, driven, rng):
+    """Linear solve and Newton; `T = v M(t, q) v / 2 + b(t, q) v` the last."""
+    system, size = (driven, 4) if system is None else (system, 2)
+    q, v = jnp.asarray(rng.normal(size=size)), jnp.array([0.9, -0.4, 0.3, 0.7])[:size]
+    np.testing.assert_allclose(there_and_back(system, 0.4, q, v), v, **ROUND_OFF)
 
 
 def test_hamiltonian_is_the_generalized_energy(driven, rng):
@@ -147,16 +142,6 @@ def test_relativistic_motion_agrees_with_the_lagrangian_form(flow):
     _, expected, reaction = flow(Relativistic(), Multipliers(GAINS), state)
     np.testing.assert_allclose(motion.v, expected.v, **ROUND_OFF)
     np.testing.assert_allclose(lam, reaction, **ROUND_OFF)
-
-
-@pytest.mark.slow
-def test_minimum_norm_shares_the_reaction_of_a_repeated_constraint(repeated_rod, flow):
-    """Dependent constraints: the reaction in proportion to the rows."""
-    state = State([0.6, 0.8], [0.8, -0.6])
-    _, motion, lam = flow(repeated_rod((1.0, 2.0)), Hamiltonian(solve=MinimumNormSolve()), state)
-    _, expected, reaction = flow(repeated_rod((1.0,)), Multipliers(), state)
-    np.testing.assert_allclose(motion.v, expected.v, **ROUND_OFF)
-    np.testing.assert_allclose(lam, reaction * np.array([0.2, 0.4]), **ROUND_OFF)
 
 
 def test_perturbation_equation_of_the_paper_holds_along_the_flow(flow, rng):
@@ -215,19 +200,10 @@ def test_the_newton_branch_is_differentiable(rng):
     np.testing.assert_allclose(reverse @ turn, forward.sum(), rtol=1e-9)
 
 
-def test_a_batch_is_its_members(flow, rng):
-    """vmap over states."""
-    system, q, v = CartesianPendulum(), rng.normal(size=(4, 2)), rng.normal(size=(4, 2))
-    one = lambda q, v: flow(system, Hamiltonian(GAINS), State(q, v))[1].v  # noqa: E731
-    expected = [one(a, b) for a, b in zip(q, v, strict=True)]
-    np.testing.assert_allclose(jax.vmap(one)(q, v), expected, **ROUND_OFF)
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("newton", [False, True])
-def test_single_precision_stays_single(newton, flow):
-    """float32 in, float32 out, near the double result; linear and Newton transforms."""
-    system = Relativistic() if newton else CartesianPendulum()
+def test_single_precision_stays_single(flow):
+    """float32 in, float32 out, near the double result, by Newton's method too."""
+    system = Relativistic()
     state = State([0.6, 0.8], [0.8, -0.6])
     low = jax.tree.map(lambda x: x.astype(jnp.float32), state)
     _, motion, lam = flow(system, Hamiltonian(GAINS), low)
@@ -238,27 +214,8 @@ def test_single_precision_stays_single(newton, flow):
     np.testing.assert_allclose(got, exact, atol=1e-3)
 
 
-def test_mistakes_are_named(everything):
-    """A policy for singular mass matrices, and gains that do not fit."""
+def test_a_policy_for_singular_mass_matrices_is_refused():
     with pytest.raises(
         ValueError, match="Hamiltonian cannot use SingularMassSolve: where the mass mat"
     ):
         Hamiltonian(solve=SingularMassSolve())
-    state = State(jnp.ones(3), jnp.ones(3), jnp.ones(1))
-    with pytest.raises(ValueError, match="has no gain for them"):
-        Hamiltonian(Baumgarte(1.0, 1.0)).check(everything, state)
-
-
-@pytest.mark.slow
-def test_the_field_never_forms_the_lagrangian_force(monkeypatch, driven):
-    """`evaluate` and its parts may be broken without harm: the field is Hamilton's."""
-    import jaxdae.systems.dynamics as dynamics
-
-    class New(type(driven)):
-        """Of which nothing has been traced before."""
-
-    for name in ("evaluate", "applied_force", "_inertia", "_constraints"):
-        monkeypatch.delattr(dynamics, name)
-    y = CanonicalState(*(jnp.ones(n) for n in (4, 4, 1)))
-    rate = jax.eval_shape(lambda y: Hamiltonian(GAINS).vector_field(New(), 0.0, y, 1.0), y)
-    assert rate.p.shape == (4,)

@@ -10,7 +10,7 @@ from jax.flatten_util import ravel_pytree
 
 from jaxdae import Baumgarte, evaluate, Multipliers, State
 from jaxdae.formulations.null_space import NullSpace
-from jaxdae.models import AndrewsMechanism, CartesianPendulum
+from jaxdae.models import AndrewsMechanism
 
 # Solves with fewer than ten unknowns and condition numbers below 1e3.
 ROUND_OFF: Any = {"rtol": 1e-10, "atol": 1e-10}
@@ -80,13 +80,6 @@ def test_derivatives_to_second_order_are_those_of_multipliers(moving_pivot, rng)
     # Second derivatives reach 1e4.
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-8), got, expected)
     np.testing.assert_allclose(got[0], got[1] @ turn, rtol=1e-9)
-
-
-def test_a_batch_is_its_members(flow, rng):
-    system, q, v = CartesianPendulum(), rng.normal(size=(6, 2)), rng.normal(size=(6, 2))
-    one = lambda q, v: flow(system, NullSpace(GAINS), State(q, v))[1].v  # noqa: E731
-    batch = jax.vmap(one)(q, v)
-    np.testing.assert_allclose(batch, [one(a, b) for a, b in zip(q, v, strict=True)], **ROUND_OFF)
 
 
 @pytest.mark.slow
