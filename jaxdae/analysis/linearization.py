@@ -444,16 +444,10 @@ def _without(rows, others, columns):
 
 
 def drift_rows(lin: Linearization) -> np.ndarray:
-    """Combinations of the errors of velocity constraints that move at rest, orthonormal.
+    """Combinations of the errors of velocity constraints that move at rest, orthonormal, `(e, r)`.
 
     Entries of the drift are derivatives. What is not far above the round-off of the largest entry
     of the linearization is no motion.
-
-    Args:
-        lin: with known numbers.
-
-    Returns:
-        Shape `(e, r)`, without rows where none moves.
     """
     drift = np.asarray(lin.drift, np.float64)[:, : lin.A.shape[0]]
     if not drift.size:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from jaxdae.analysis.controllability import check_pair, controllability
 from jaxdae.analysis.linearization import drift_rows, Linearization
+from jaxdae.formulations.gains import check_positive, symmetric
 from jaxdae.reprs import Module, shown
 from jaxdae.systems.calls import described
 from jaxdae.systems.checks import is_concrete
@@ -307,15 +308,10 @@ def _check(A, B, Q, R) -> None:
     for name, weight, count in (("Q", Q, size), ("R", R, inputs)):
         if weight.shape != (count, count):
             raise ValueError(f"{name} must have shape ({count}, {count}); got {weight.shape}.")
-        weight = np.asarray(weight, np.float64)
-        if np.abs(weight - weight.T).max() > 1e-6 * np.abs(weight).max():
-            raise ValueError(f"{name} must be symmetric; give ({name} + {name}.T) / 2.")
-        least = np.linalg.eigvalsh(weight).min()
-        if least < -1e-6 * np.abs(weight).max() or (name == "R" and least <= 0):
-            kind = "definite" if name == "R" else "semidefinite"
-            raise ValueError(
-                f"{name} must be positive {kind}; its least eigenvalue is {least:.6g}."
-            )
+    check_positive("R", R)
+    least = np.linalg.eigvalsh(symmetric("Q", Q)).min()
+    if least < -1e-6 * np.abs(Q).max():
+        raise ValueError(f"Q must be positive semidefinite; its least eigenvalue is {least:.6g}.")
     reach = controllability(A, B)
     if not reach.stabilizable:
         i = int(np.argmax(np.real(reach.roots) + reach.tolerances))

@@ -18,13 +18,7 @@ _LAST = _POLISH + _POLISH_STEPS
 
 
 class Linear(NamedTuple):
-    """Equations at one point.
-
-    Args:
-        residual: shape `(e,)`.
-        jacobian: by the unknowns, shape `(e, x)`.
-        rate: by the time, shape `(e,)`.
-    """
+    """Equations at one point: residual `(e,)`, Jacobian `(e, x)`, and rate in time `(e,)`."""
 
     residual: Float[Array, " e"]
     jacobian: Float[Array, "e x"]
@@ -32,14 +26,7 @@ class Linear(NamedTuple):
 
 
 class Root(NamedTuple):
-    """Where the search ended.
-
-    Args:
-        x: unknowns, shape `(x,)`.
-        inverse: pseudoinverse of the Jacobian there, shape `(x, e)`.
-        residual: what is left, shape `(e,)`.
-        rate: by the time, shape `(e,)`.
-    """
+    """Unknowns `(x,)`, pseudoinverse of the Jacobian there, what is left, and its rate in time."""
 
     x: Float[Array, " x"]
     inverse: Float[Array, "x e"]
@@ -60,16 +47,8 @@ def find_root(equations: Callable[[Any], Linear], x, guessed) -> Root:
     """Levenberg-Marquardt steps from a guess, then Newton steps of least norm.
 
     The equations are compiled once, whatever the method asks for: mechanisms of some ten
-    coordinates would otherwise spend minutes in the compiler.
-
-    Args:
-        equations: `x -> Linear`.
-        x: guess, shape `(x,)`.
-        guessed: unknowns that count as unknown in the first step, which is one of least norm,
-            shape `(x,)`: a guess that is a root but for these is found to be one.
-
-    Returns:
-        `Root`.
+    coordinates would otherwise spend minutes in the compiler. Those that are `guessed` alone move
+    in the first step, one of least norm: a guess that is a root but for these is found to be one.
     """
     search = _Search(x, jax.eval_shape(equations, x))
 

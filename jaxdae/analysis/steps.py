@@ -132,12 +132,7 @@ def step_limit(
 def spectral_limit(roots, solver) -> StepLimit:
     """The largest step that contracts modes of given roots, and every step below it.
 
-    Args:
-        roots: complex, with negative real parts [1/s], shape `(p,)`.
-        solver: as for `step_limit`.
-
-    Returns:
-        `StepLimit`.
+    Roots have negative real parts.
     """
     roots = np.asarray(roots, complex)
     limits = _first_exits(lambda h, z: amplification(solver, h * z), roots)
@@ -319,15 +314,6 @@ def balanced_weight(H) -> np.ndarray:
     for `D^-1 H D`, it is `D^-1 m D^-1`. A root of 100 1/s makes the third derivative a million
     times larger than the residual; without the scaling the norm would be blind to the one or the
     other.
-
-    Args:
-        H: Hurwitz matrix, shape `(p, p)`.
-
-    Returns:
-        SPD, shape `(p, p)`.
-
-    Raises:
-        ValueError: for an `H` that is not Hurwitz.
     """
     # Imported here: it takes longer than the rest of the package, which does not need it.
     from scipy.linalg import matrix_balance
@@ -363,12 +349,7 @@ def modal_weight(H) -> np.ndarray:
 
 
 def clean(roots, tolerances) -> NDArray[np.complex128]:
-    """Roots with real and imaginary parts below their uncertainty set to zero.
-
-    Args:
-        roots: shape `(s,)`.
-        tolerances: uncertainty of each, shape `(s,)`.
-    """
+    """Roots with real and imaginary parts below their uncertainty set to zero."""
     roots = np.asarray(roots, np.complex128)
     real = np.where(np.abs(roots.real) <= tolerances, 0.0, roots.real)
     return real + 1j * np.where(np.abs(roots.imag) <= tolerances, 0.0, roots.imag)
@@ -377,16 +358,9 @@ def clean(roots, tolerances) -> NDArray[np.complex128]:
 def root_limit(solver, roots) -> StepLimit:
     """The largest step for which a method damps what decays and does not amplify what swings.
 
-    Roots with positive real parts are left out: their motion grows whatever the step. Zero roots
-    set no limit. A damping ratio below 1e-6 counts as none.
-
-    Args:
-        solver: see `amplification`.
-        roots: from `clean`, shape `(s,)`.
-
-    Returns:
-        `StepLimit`; its limit is 0 where the method amplifies an undamped oscillation however small
-        the step is.
+    Roots, from `clean`, with positive real parts are left out: their motion grows whatever the
+    step. Zero roots set no limit. A damping ratio below 1e-6 counts as none. The limit is 0 where
+    the method amplifies an undamped oscillation however small the step is.
     """
     roots = np.asarray(roots, np.complex128)
     damped = roots.real < -_LIGHT * np.abs(roots.imag)
@@ -396,16 +370,7 @@ def root_limit(solver, roots) -> StepLimit:
 
 
 def growth(solver, roots, h: float) -> float:
-    """Largest factor by which one step of size `h` multiplies a part that does not grow itself.
-
-    Args:
-        solver: see `amplification`.
-        roots: from `clean`, shape `(s,)`.
-        h: step [s].
-
-    Returns:
-        The factor; 0 without such roots.
-    """
+    """Largest factor by which a step of size `h` multiplies a part that does not grow itself."""
     roots = np.asarray(roots, np.complex128)
     kept = roots[(roots.real <= 0) & (roots != 0)]
     return float(np.max(amplification(solver, h * kept), initial=0.0))
@@ -427,16 +392,10 @@ def _of_swinging(solver, roots) -> StepLimit:
 
 
 def imaginary_reach(solver) -> float:
-    """Length of the imaginary axis, from 0, on which a method does not amplify.
+    """Length of the imaginary axis, from 0, on which a method does not amplify; 0 to infinity.
 
     The first visible departure of the factor from 1 decides between methods that amplify at every
     step (Euler, Heun, Adams-Bashforth of two steps) and those that do not.
-
-    Args:
-        solver: see `amplification`.
-
-    Returns:
-        The length; 0 and infinity are possible.
     """
     excess = amplification(solver, 1j * _AXIS) - 1
     visible = np.flatnonzero(np.abs(excess) > _VISIBLE)

@@ -69,16 +69,7 @@ class Decoupling(NamedTuple):
 
 
 def flow_derivatives(plant: Plant, program: Program, order: int) -> Callable[..., tuple]:
-    """`(f, f', ..., f^(order - 1))` along the uncontrolled flow, by nested forward differentiation.
-
-    Args:
-        plant: the flow.
-        program: the constraints.
-        order: how many, at least 1.
-
-    Returns:
-        Function of `(t, x)` that returns a tuple of arrays of shape `(r,)`.
-    """
+    """`(f, f', ..., f^(order - 1))` of `(t, x)` along the uncontrolled flow, by nested `jvp`."""
     if order == 1:
         return lambda t, x: (plant.residual(program, t, x),)
     lower = flow_derivatives(plant, program, order - 1)
@@ -96,15 +87,7 @@ def flow_derivatives(plant: Plant, program: Program, order: int) -> Callable[...
 def decouple(plant: Plant, program: Program, degrees: tuple[int, ...], t, state) -> Decoupling:
     """Residuals, drift and decoupling matrix at one state, for known relative degrees.
 
-    Args:
-        plant: the flow; affine in the controls.
-        program: the constraints.
-        degrees: relative degree of each.
-        t: time [s].
-        state: state of the plant.
-
-    Returns:
-        `Decoupling`.
+    The plant must be affine in the controls.
     """
     x = plant.init(t, state)
     none = jnp.zeros((plant.controls,), state.q.dtype)

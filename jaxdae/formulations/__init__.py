@@ -17,7 +17,6 @@ from jaxdae.formulations.lagrange import (
 )
 from jaxdae.formulations.null_space import NullSpace as NullSpace
 from jaxdae.formulations.quasi_velocities import (
-    energy_of_accelerations as energy_of_accelerations,
     QuasiState as QuasiState,
     QuasiVelocities as QuasiVelocities,
 )

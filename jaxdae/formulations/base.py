@@ -171,16 +171,9 @@ def _rate_and_multipliers(formulation: AbstractFormulation, system: System, t, y
 
 
 def holding_rank(tree, system: System, t, state: State):
-    """A formulation or solve whose solves hold the rank that the constraints have at a state.
+    """A formulation or a solve, with the rank that constraints have at a state, where it asks.
 
-    Args:
-        tree: a formulation, a solve, or anything that has some in it.
-        system: the declaration.
-        t: time [s].
-        state: start of the motion; may be traced.
-
-    Returns:
-        The same, with ranks where they are asked for.
+    The state is the start of the motion, and may be traced.
     """
     if not any(x.asks_for_rank for x in solves(tree)):
         return tree

@@ -81,14 +81,10 @@ def _is_regular(system: System, pattern: "Sparsity", t, state: State):
 
 
 class Sparsity:
-    """Pattern of the mass matrix and of the constraint Jacobian, at every state.
+    """What may be nonzero in the mass matrix and in the constraint Jacobian, at every state.
 
-    Equal ones are equal and have one hash, so that programs know them.
-
-    Args:
-        mass: what may be nonzero in `M`, booleans `(n, n)`.
-        positions: the same for the rows of `J` that belong to position constraints, `(m, n)`.
-        velocities: likewise to velocity constraints, `(r, n)`.
+    Booleans: `mass` `(n, n)`, rows of `J` of `positions` `(m, n)` and `velocities` `(r, n)`. Equal
+    ones are equal and have one hash, so that programs know them.
     """
 
     def __init__(self, mass: np.ndarray, positions: np.ndarray, velocities: np.ndarray):
@@ -156,17 +152,7 @@ class Columns(NamedTuple):
 
 
 class Entries(Module):
-    """The equations of motion of a system at one state, by the entries that may be nonzero.
-
-    Args:
-        mass: entries of `M`, in the order of `Sparsity.mass`.
-        force: `f`, shape `(n,)`.
-        jac: entries of `J`, in the order of `Sparsity.jac`.
-        gamma: shape `(m+r,)`.
-        phi: shape `(m,)`.
-        phi_dot: shape `(m+r,)`.
-        pattern: which entries these are.
-    """
+    """What `evaluate` gives, with `mass` and `jac` by the entries that may be nonzero."""
 
     mass: Float[Array, " k"]
     force: Float[Array, " n"]
@@ -201,17 +187,10 @@ def _matrices(system: System, pattern: Sparsity, t, q, v):
 
 
 def find_sparsity(system: System, state: State) -> Sparsity:
-    """Find what may be nonzero by tracing the declaration; computes no values.
+    """Find what may be nonzero by tracing the declaration; once for each declaration and shape.
 
     An entry counts as zero only where the traced program shows that it does not depend on that
     coordinate or velocity, whatever the parameters and the state are.
-
-    Args:
-        system: the declaration.
-        state: any state, for its shapes.
-
-    Returns:
-        `Sparsity`, found once for each declaration and shape.
 
     Raises:
         ValueError: when the declaration does something that cannot be followed entry by entry.
@@ -248,16 +227,9 @@ def _found(structure, shapes, others, frame, shape, dtype) -> Sparsity:
 
 
 def dependence(function, argument: int, *args) -> np.ndarray:
-    """Which entries of a result depend on which entries of an argument.
+    """Which entries of a function's result depend on which of one of its arguments, an index.
 
-    Args:
-        function: traceable function of arrays with one array as its result.
-        argument: which argument is asked for, an index into `args`.
-        *args: arrays the function can be called with, or their shapes.
-
-    Returns:
-        Booleans, shape `(result, argument)`, both flat. False only where the value does not
-        depend on the entry.
+    Booleans, shape `(result, argument)`, both flat. False only where the value does not depend.
 
     Raises:
         UnsupportedOperationError: naming the operation that cannot be followed.

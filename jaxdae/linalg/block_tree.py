@@ -107,15 +107,7 @@ def _eliminate(parents: Parents, diagonal, coupling, rhs):
 
 
 def inverse_of_block(block: Float[Array, "b b"], least: Float[Array, " b"]) -> Float[Array, "b b"]:
-    """Inverse of a symmetric positive definite block.
-
-    Args:
-        block: shape `(b, b)`.
-        least: pivots must be larger; shape `(b,)`.
-
-    Returns:
-        Shape `(b, b)`, symmetric; not finite where a pivot is too small.
-    """
+    """Inverse of a symmetric positive definite block; not finite with a pivot below `least`."""
     b = block.shape[0]
     if b > ELIMINATION_LIMIT:
         return _inverse_by_cholesky(block, least)
@@ -236,15 +228,7 @@ def _add_component(near, first: list[int], owner, groups, parents) -> None:
 
 
 def connected_parts(pattern: np.ndarray, n: int) -> list[list[int]]:
-    """Parts of the unknowns that a pattern connects.
-
-    Args:
-        pattern: rows and columns of the entries that may be nonzero, shape `(2, k)`.
-        n: number of unknowns.
-
-    Returns:
-        Unknowns of each part, in increasing order.
-    """
+    """Parts of `n` unknowns that a pattern connects, rows and columns of its entries, `(2, k)`."""
     merged, parts = _Merged(range(n)), {}
     for i, j in pattern.T.tolist():
         merged.join(i, j)

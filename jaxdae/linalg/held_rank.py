@@ -122,9 +122,7 @@ def split_columns(
 class Shares(NamedTuple):
     """Two solutions of `A x = b`, equal but for what the rank leaves out.
 
-    Args:
-        weighted: of least norm with each entry taken in parts of `1 / sqrt(a_ii)`.
-        least: of least norm.
+    `least` is of least norm; `weighted` with each entry taken in parts of `1 / sqrt(a_ii)`.
     """
 
     weighted: Float[Array, " c"]

@@ -46,14 +46,8 @@ def numerical_rank(matrix, tolerance: float = 1e-8) -> NumericalRank:
 
     The rows of a constraint Jacobian carry different units, so each is scaled to unit length
     first. A row that is zero, or at round-off beside the largest, stays what it is and is dependent
-    by itself. Not for use under `jit`.
-
-    Args:
-        matrix: shape `(c, n)`.
-        tolerance: singular values below this fraction of the largest count as zero.
-
-    Returns:
-        `NumericalRank`.
+    by itself. Singular values below `tolerance` times the largest count as zero. Not for use under
+    `jit`.
 
     Raises:
         ValueError: for entries that are not finite.

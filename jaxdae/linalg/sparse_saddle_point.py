@@ -43,10 +43,7 @@ class Sums(NamedTuple):
 def sums(targets: Iterable[int], factors: Iterable[Iterable[int]], count: int) -> Sums:
     """Sort terms by the sum they belong to: a table, unless that would be mostly empty.
 
-    Args:
-        targets: which sum each term belongs to.
-        factors: for each factor, the entry that each term takes.
-        count: number of sums.
+    Each term has its sum in `targets`, and for each factor the entry that it takes.
     """
     target = np.array(list(targets), int)
     order = np.argsort(target, kind="stable")
@@ -87,13 +84,8 @@ class SparseSaddlePoint:
 
     Regular mass matrix, block-diagonal up to the order of the coordinates (a block is a *body*),
     and independent constraints, as for `FullRankSolve`. The work is linear in the number of bodies
-    for chains, trees and closed loops of them.
-
-    Args:
-        mass: rows and columns of the entries of `M` that may be nonzero, shape `(2, k)`.
-        jac: rows and columns of those of `J`, shape `(2, l)`.
-        n: number of coordinates.
-        c: number of constraints.
+    for chains, trees and closed loops of them. Patterns are rows and columns of the entries that
+    may be nonzero, shape `(2, k)`.
 
     Raises:
         ValueError: when the mass matrix couples more than `ELIMINATION_LIMIT` coordinates.
@@ -120,17 +112,9 @@ class SparseSaddlePoint:
         force: Float[Array, " n"],
         rhs: Float[Array, " c"],
     ) -> tuple[Float[Array, " n"], Float[Array, " c"]]:
-        """Solve `M a + J^T lam = force`, `J a = rhs`.
+        """Solve `M a + J^T lam = force`, `J a = rhs`, of the entries of `M` and `J` in their order.
 
-        Args:
-            mass: entries of `M`, in the order in which the pattern names them.
-            jac: entries of `J`, likewise.
-            force: shape `(n,)`.
-            rhs: shape `(c,)`.
-
-        Returns:
-            Acceleration `a (n,)` and multipliers `lam (c,)`; `nan` where `M` or `J M^-1 J^T` is
-            singular.
+        NaN where `M` or `J M^-1 J^T` is singular.
         """
         inverse = self._inverse_of_mass(mass)
         free = self._divided(inverse, force)

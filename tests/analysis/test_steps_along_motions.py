@@ -118,3 +118,9 @@ def test_a_motion_that_no_step_contracts_is_refused():
     weight = lyapunov_certificate(H=perturbation_matrix(Baumgarte(K_D=100.0, K_P=2500.0))).m
     with pytest.raises(ValueError, match=r"all along the motion: the best is 1\..* at t = "):
         step_limit_along(varying, [0.0, 1.0], weight=weight, solver=RK4(), theta=0.9)
+    with pytest.raises(ValueError, match="two sampled times or more"):
+        step_limit_along(varying, [0.0], weight=weight, solver=RK4())
+    with pytest.raises(ValueError, match=r"theta must be in \(0, 1\]; got 1\.5"):
+        step_limit_along(varying, [0.0, 1.0], weight=weight, solver=RK4(), theta=1.5)
+    with pytest.raises(ValueError, match="all roots of H are zero"):
+        step_limit_along(lambda t: 0 * varying(t), [0.0, 1.0], weight=weight, solver=RK4())

@@ -4,13 +4,12 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import lineax as lx
 import numpy as np
 import pytest
 from jax.test_util import check_grads
 
 from jaxdae.formulations.sparse_solve import Columns
-from jaxdae.linalg.block_tree import connected_parts, multiply, solve_block_tree, tree_partition
+from jaxdae.linalg.block_tree import connected_parts, solve_block_tree, tree_partition
 from jaxdae.linalg.positive_definite import ELIMINATION_LIMIT
 from jaxdae.linalg.sparse_saddle_point import add_up, sums, take
 
@@ -78,26 +77,6 @@ def test_solution_is_that_of_the_dense_matrix(size, dtype):
     assert solution.dtype == dtype
     # Backward stable without pivoting, condition below ten; a hundred covers the sums.
     np.testing.assert_allclose(solution.ravel(), expected, rtol=0, atol=100 * np.finfo(dtype).eps)
-
-
-def test_products_are_those_of_the_dense_matrix():
-    operator = random_operator(FOREST, 3)
-    x = vector(operator)
-    # Sums of up to thirteen terms of order twenty.
-    np.testing.assert_allclose(
-        multiply(*operator, x).ravel(), dense(operator) @ x.ravel(), rtol=0, atol=1e-13
-    )
-
-
-def test_tridiagonal_operator_of_lineax_has_the_solution_of_lineax(rng):
-    off = jnp.asarray(rng.uniform(-1, 1, 6))
-    operator = lx.TridiagonalLinearOperator(jnp.full(7, 3.0), off, off)
-    rhs = jnp.asarray(rng.normal(size=7))
-    ours = solved(tridiagonal(jnp.full((7, 1, 1), 3.0), off[:, None, None]), rhs[:, None])
-    # Two backward stable solves, condition below five.
-    np.testing.assert_allclose(
-        ours.ravel(), lx.linear_solve(operator, rhs, lx.Tridiagonal()).value, atol=1e-14
-    )
 
 
 @pytest.mark.slow
