@@ -21,7 +21,6 @@ from jaxdae.analysis.lyapunov import (
     LinearCertificate as LinearCertificate,
     lyapunov_certificate as lyapunov_certificate,
 )
-from jaxdae.analysis.perturbation import perturbation_matrix as perturbation_matrix
 from jaxdae.analysis.riccati import (
     lqr as lqr,
     Regulator as Regulator,
@@ -38,6 +37,7 @@ from jaxdae.analysis.shulgin import (
 from jaxdae.analysis.spectra import Spectrum as Spectrum, spectrum as spectrum
 from jaxdae.analysis.steps import (
     modal_weight as modal_weight,
+    perturbation_matrix as perturbation_matrix,
     step_limit as step_limit,
     step_limit_along as step_limit_along,
     StepLimit as StepLimit,

@@ -16,11 +16,17 @@ from jaxdae.analysis.lyapunov import (
     LinearCertificate,
     lyapunov_certificate,
 )
-from jaxdae.analysis.perturbation import perturbation_matrix
 from jaxdae.analysis.riccati import lqr, Regulator
 from jaxdae.analysis.shulgin import linearized_constraint, LinearizedConstraint
 from jaxdae.analysis.spectra import root_bounds, Spectrum, spectrum
-from jaxdae.analysis.steps import clean, growth, root_limit, step_limit, StepLimit
+from jaxdae.analysis.steps import (
+    clean,
+    growth,
+    perturbation_matrix,
+    root_limit,
+    step_limit,
+    StepLimit,
+)
 from jaxdae.compiled import jit
 from jaxdae.formulations import Baumgarte
 from jaxdae.reprs import shown

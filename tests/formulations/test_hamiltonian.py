@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -11,7 +10,7 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 import jaxdae
-from jaxdae import Baumgarte, Multipliers, simulate, SingularMassSolve, State
+from jaxdae import Baumgarte, Multipliers, SingularMassSolve, State
 from jaxdae.formulations.hamiltonian import (
     CanonicalState,
     Hamiltonian,
@@ -20,7 +19,6 @@ from jaxdae.formulations.hamiltonian import (
     velocity,
 )
 from jaxdae.models import CartesianPendulum, Chain, SliderCrank
-from jaxdae.solvers import RK4
 from jaxdae.systems import constraint_residuals, generalized_energy, momentum
 
 # Solves with fewer than ten unknowns and condition numbers below 1e3.
@@ -154,33 +152,6 @@ def test_perturbation_equation_of_the_paper_holds_along_the_flow(flow, rng):
     now, rate = jax.jvp(residual, (state.q, state.v), (motion.q, motion.v))
     expected = np.array([-4.0, -9.0]) * now.phi + np.array([-3.0, -5.0]) * now.phi_dot
     np.testing.assert_allclose(rate.phi_dot, expected, **ROUND_OFF)
-
-
-def _end(params, formulation, adjoint):
-    system = CartesianPendulum(params["mass"], params["length"])
-    state = State(params["q"], params["v"])
-    run = simulate(system, formulation(params["gains"]), state, t1=0.1, dt=0.02, solver=RK4(),
-                   saveat=diffrax.SaveAt(t1=True), adjoint=adjoint,
-                   start_tolerance=None)  # fmt: skip
-    return run.q[0] @ jnp.array([1.0, 2.0]) + run.v[0] @ jnp.array([-0.5, 0.3])
-
-
-@pytest.mark.slow
-def test_gradients_agree_in_both_modes_and_with_differences():
-    """With respect to a mass, a length, gains and the start, through five Runge-Kutta steps."""
-    params = {"mass": 1.3, "length": 0.9, "gains": (20.0, 90.0),
-              "q": np.array([0.55, -0.7]), "v": np.array([1.0, 0.9])}  # fmt: skip
-    x, unravel = ravel_pytree(params)
-    make = lambda gains: Hamiltonian(Baumgarte(*gains))  # noqa: E731
-    value = jax.jit(lambda x: _end(unravel(x), make, diffrax.ForwardMode()))
-    forward = jax.jit(jax.jacfwd(lambda x: _end(unravel(x), make, diffrax.ForwardMode())))(x)
-    reverse = jax.jit(jax.grad(lambda x: _end(unravel(x), make, None)))(x)
-    np.testing.assert_allclose(reverse, forward, rtol=1e-9, atol=1e-11)
-    step = 1e-5 * np.eye(x.size)
-    differences = [(value(x + h) - value(x - h)) / 2e-5 for h in step]
-    # Second order: step squared times third derivatives, and round-off over the step, 1e-11.
-    np.testing.assert_allclose(forward, differences, atol=1e-7)
-    assert np.count_nonzero(np.abs(forward) > 1e-4) >= 7
 
 
 @pytest.mark.slow

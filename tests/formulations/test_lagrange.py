@@ -264,15 +264,6 @@ def test_equal_scalar_diagonal_and_matrix_gains_give_equal_motions(index, rng):
     assert np.abs(diagonal[0] - scalar[0]).max() > 1e-2
 
 
-@pytest.mark.slow
-def test_single_precision_stays_single(rng):
-    """float32 state and gains give float32 accelerations and multipliers."""
-    state = jax.tree.map(lambda x: x.astype(jnp.float32), _random_state(rng, 3))
-    for formulation in _families(SPD.astype(np.float32), jnp.float32(9), jnp.float32(3)):
-        out = motion(Rotated(jnp.eye(2, dtype=jnp.float32)), formulation, state)
-        assert {str(x.dtype) for x in out} == {"float32"}
-
-
 # what is built, and what the message must say
 BAD_FORMULATIONS = [
     (lambda: Penalty(-1.0), r"alpha must be positive definite, but has a value -1; give positive"),

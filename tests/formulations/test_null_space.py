@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.flatten_util import ravel_pytree
 
 from jaxdae import Baumgarte, evaluate, Multipliers, State
 from jaxdae.formulations.null_space import NullSpace
@@ -80,19 +79,6 @@ def test_derivatives_to_second_order_are_those_of_multipliers(moving_pivot, rng)
     # Second derivatives reach 1e4.
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-8), got, expected)
     np.testing.assert_allclose(got[0], got[1] @ turn, rtol=1e-9)
-
-
-@pytest.mark.slow
-def test_single_precision_stays_single(everything, flow, rng):
-    """float32 in, float32 out, near the double result."""
-    state = State(*(jnp.asarray(rng.normal(size=k)) for k in (3, 3, 1)))
-    low = jax.tree.map(lambda x: x.astype(jnp.float32), state)
-    _, motion, lam = flow(everything, NullSpace(GAINS), low, 0.3, 1.5)
-    _, expected, reaction = flow(everything, NullSpace(GAINS), state, 0.3, 1.5)
-    assert {x.dtype for x in jax.tree.leaves((motion, lam))} == {jnp.dtype("float32")}
-    got, exact = ravel_pytree((motion, lam))[0], ravel_pytree((expected, reaction))[0]
-    # 24 bits, condition number below 1e2.
-    np.testing.assert_allclose(got, exact, atol=1e-4 * np.abs(exact).max())
 
 
 def test_more_constraints_than_coordinates_are_refused(repeated_rod, flow):

@@ -2,18 +2,15 @@
 
 from typing import Any
 
-import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.flatten_util import ravel_pytree
 
 from jaxdae import evaluate, Multipliers, simulate, State
 from jaxdae.formulations import choose_independent, VelocityElimination
 from jaxdae.models import CartesianPendulum
-from jaxdae.solvers import RK4
 from jaxdae.systems import constraint_residuals
 
 # Solves with fewer than ten unknowns and condition numbers below 1e3.
@@ -150,45 +147,6 @@ def test_decay_returns_the_positions_to_the_constraints(driven):
     np.testing.assert_array_equal(moved[jnp.array([0, 3])], 0)
     row = jax.jit(jax.jacfwd(driven.velocity_constraints, argnums=2))(zero, y.q, fast.q)
     np.testing.assert_allclose(row @ moved, 0, atol=1e-13)
-
-
-def _end(params, adjoint):
-    system = CartesianPendulum(params["mass"], params["length"])
-    state = State(params["q"], params["v"])
-    run = simulate(system, VelocityElimination(decay=params["decay"]), state, t1=0.1,
-                   dt=0.02, solver=RK4(), saveat=diffrax.SaveAt(t1=True), adjoint=adjoint,
-                   start_tolerance=None)  # fmt: skip
-    return run.q[0] @ jnp.array([1.0, 2.0]) + run.v[0] @ jnp.array([-0.5, 0.3])
-
-
-@pytest.mark.slow
-def test_gradients_agree_in_both_modes_and_with_differences():
-    """With respect to a length, the decay and the start, through five Runge-Kutta steps."""
-    params = {"mass": 1.3, "length": 0.9, "decay": 15.0,
-              "q": np.array([0.55, -0.7]), "v": np.array([1.0, 0.9])}  # fmt: skip
-    x, unravel = ravel_pytree(params)
-    value = jax.jit(lambda x: _end(unravel(x), diffrax.ForwardMode()))
-    forward = jax.jit(jax.jacfwd(lambda x: _end(unravel(x), diffrax.ForwardMode())))(x)
-    reverse = jax.jit(jax.grad(lambda x: _end(unravel(x), None)))(x)
-    np.testing.assert_allclose(reverse, forward, rtol=1e-9, atol=1e-11)
-    differences = [(value(x + h) - value(x - h)) / 2e-5 for h in 1e-5 * np.eye(x.size)]
-    # Second order: step squared times third derivatives, and round-off over the step, 1e-11.
-    np.testing.assert_allclose(forward, differences, atol=1e-7)
-    # The mass and the dropped dependent velocity do not matter.
-    assert np.count_nonzero(np.abs(forward) > 1e-4) == x.size - 2
-
-
-@pytest.mark.slow
-def test_single_precision_stays_single(sleigh, flow):
-    """float32 in, float32 out, near the double result."""
-    state, formulation = sleigh.at(0.5, 0.8, -1.3), VelocityElimination(("x", "angle"))
-    low = jax.tree.map(lambda x: x.astype(jnp.float32), state)
-    _, motion, lam = flow(sleigh, formulation, low)
-    _, expected, reaction = flow(sleigh, formulation, state)
-    assert {x.dtype for x in jax.tree.leaves((motion, lam))} == {jnp.dtype("float32")}
-    got, exact = ravel_pytree((motion, lam))[0], ravel_pytree((expected, reaction))[0]
-    # 24 bits, condition number below 1e2.
-    np.testing.assert_allclose(got, exact, atol=1e-4 * np.abs(exact).max())
 
 
 @pytest.mark.parametrize(
