@@ -171,7 +171,8 @@ def entries(system: System, pattern: Sparsity, t, q, v, w=None, u=None) -> Entri
     w = jnp.zeros((0,), q.dtype) if w is None else w
     mass, jac, inertial = _matrices(system, pattern, t, q, v)
     force = inertial + applied_force(system, t, q, v, w, u)
-    return Entries(mass, force, jac, *constraint_bias(system, t, q, v), pattern)
+    gamma, phi, phi_dot = constraint_bias(system, t, q, v)
+    return Entries(mass, force, jac, gamma, phi, phi_dot, pattern)
 
 
 def _matrices(system: System, pattern: Sparsity, t, q, v):

@@ -35,7 +35,8 @@ class NumericalRank(NamedTuple):
         from scipy.linalg import qr
 
         # Each superfluous row with those that it depends on, and none of the other superfluous.
-        superfluous = qr(self.combinations, mode="r", pivoting=True)[1][:count]
+        _, order = qr(self.combinations, mode="r", pivoting=True)  # pyright: ignore
+        superfluous = order[:count]
         each = np.linalg.solve(self.combinations[:, superfluous], self.combinations)
         parts = np.abs(each) > _NO_WEIGHT * np.abs(each).max(axis=1, keepdims=True)
         return tuple(sorted((tuple(np.flatnonzero(x).tolist()) for x in parts), key=len))
