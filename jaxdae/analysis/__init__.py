@@ -25,8 +25,6 @@ from jaxdae.analysis.riccati import (
     lqr as lqr,
     Regulator as Regulator,
     RegulatorFeedback as RegulatorFeedback,
-    solve_lyapunov as solve_lyapunov,
-    solve_riccati as solve_riccati,
 )
 from jaxdae.analysis.shulgin import (
     characteristic_matrix as characteristic_matrix,
